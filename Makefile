@@ -1,0 +1,46 @@
+# From a fresh clone: `make run` serves the bundled model, `make test` runs the tests.
+# Both need Python >= 3.10, a C++ compiler and make; everything else is fetched into .venv and the
+# user's cache directory.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+ARGS   ?=
+
+.PHONY: run test bench lint setup llama clean help
+
+help: ## list the targets
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## */  make \1\t/' | expand -t 16
+
+run: setup llama ## build what is missing, then serve (ARGS="--model file.gguf" to pass flags)
+	@exec $(BIN)/python -m umaserve $(ARGS)
+
+test: setup llama ## build what is missing, then run the tests (ARGS="-k name" to pass flags)
+	@exec $(BIN)/python -m pytest $(ARGS)
+
+bench: setup ## the reproducible overhead benchmarks
+	@$(BIN)/python build_llama.py --with-peers
+	@$(BIN)/python -m pytest benchmarks --benchmark-only $(ARGS)
+	@exec $(BIN)/python -m benchmarks.report --tables
+
+lint: setup ## ruff and mypy
+	$(BIN)/python -m ruff check .
+	$(BIN)/python -m mypy
+
+setup: $(VENV)/.ready ## virtual environment and dependencies
+
+llama: setup ## libllama and its binding (nothing to do when they are in the cache)
+	@$(BIN)/python build_llama.py --quiet
+	@$(BIN)/python -m umaserve.engine.compile
+
+$(VENV)/.ready: pyproject.toml
+	@echo "setting up $(VENV) (Python packages)"
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+	  { echo "Python 3.10 or newer is needed; this is $$($(PYTHON) --version). Try: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || \
+	  { echo "python -m venv failed; on Debian and Ubuntu: sudo apt-get install python3-venv"; exit 1; }
+	@$(BIN)/python -m pip install --disable-pip-version-check --prefer-binary -e '.[test]'
+	@touch $@
+
+clean: ## remove the virtual environment (the library cache stays)
+	rm -rf $(VENV) .pytest_cache .ruff_cache *.egg-info

@@ -1,0 +1,5 @@
+"""UMA Serve: one daemon that shares one loaded model with many local applications."""
+
+from __future__ import annotations
+
+__version__ = "0.1.0"

@@ -1,0 +1,24 @@
+"""Configuration of the daemon: one table of options; flags, environment, file and docs from it."""
+
+from __future__ import annotations
+
+from umaserve.config.flags import add_flags, flag_values
+from umaserve.config.kinds import KV_TYPES, SOCKET_PATH_BYTES, bytes_per_second
+from umaserve.config.load import load_config, nearest
+from umaserve.config.options import OPTIONS, SECTIONS, Option
+from umaserve.config.settings import Config, ConfigError
+
+__all__ = [
+    "KV_TYPES",
+    "OPTIONS",
+    "SECTIONS",
+    "SOCKET_PATH_BYTES",
+    "Config",
+    "ConfigError",
+    "Option",
+    "add_flags",
+    "bytes_per_second",
+    "flag_values",
+    "load_config",
+    "nearest",
+]

@@ -1,0 +1,303 @@
+"""Kinds of option values: each turns text (flag, environment) or a file's value into the value.
+
+A kind's ``parse`` raises ``ValueError`` with words that complete '... must be ...'; who calls it
+knows where the value came from.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+_UNITS = {
+    "": 1,
+    "b": 1,
+    "k": 1024,
+    "m": 1024**2,
+    "g": 1024**3,
+    "kib": 1024,
+    "mib": 1024**2,
+    "gib": 1024**3,
+    "kb": 1000,
+    "mb": 1000**2,
+    "gb": 1000**3,
+}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)")
+_TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
+
+# names of --kv-type and the ggml types they stand for; q6 is 6.0 bits a value, which is q5_1
+KV_TYPES = {"f16": "f16", "q8": "q8_0", "q6": "q5_1", "q5": "q5_0", "q4": "q4_0"}
+_GGML_TYPES = {name: name for name in KV_TYPES.values()}
+
+# bytes of sun_path, the closing NUL included
+SOCKET_PATH_BYTES = 104 if sys.platform == "darwin" else 108
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A whole number; ``names`` are words that stand for one (``{"all": -1}``)."""
+
+    low: int
+    high: int
+    names: tuple[tuple[str, int], ...] = ()
+    metavar: str = "N"
+
+    @property
+    def words(self) -> str:
+        extra = "".join(f'"{name}" or ' for name, _ in self.names)
+        return f"{extra}a whole number from {self.low} to {self.high}"
+
+    def parse(self, value: Any) -> int:
+        named = dict(self.names)
+        if isinstance(value, str):
+            text = value.strip().lower()
+            if text in named:
+                return named[text]
+            if not re.fullmatch(r"[+-]?\d{1,18}", text):
+                raise ValueError(self.words)
+            value = int(text)
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise ValueError(self.words)
+        if value not in named.values() and not self.low <= value <= self.high:
+            raise ValueError(self.words)
+        return value
+
+
+@dataclass(frozen=True)
+class Bytes:
+    """A size in bytes, with or without a unit."""
+
+    low: int
+    high: int
+    metavar: str = "N"
+
+    @property
+    def words(self) -> str:
+        return f"a size from {self.low} to {self.high} bytes, such as 65536, 64KiB or 1MiB"
+
+    def parse(self, value: Any) -> int:
+        if isinstance(value, str):
+            found = _SIZE.fullmatch(value.strip().lower())
+            if not found or found[2] not in _UNITS:
+                raise ValueError(self.words)
+            size = float(found[1]) * _UNITS[found[2]]
+            if not size.is_integer():
+                raise ValueError(self.words)
+            value = int(size)
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise ValueError(self.words)
+        if not self.low <= value <= self.high:
+            raise ValueError(self.words)
+        return value
+
+
+@dataclass(frozen=True)
+class Number:
+    """A number, fractions allowed."""
+
+    low: float
+    high: float
+    metavar: str = "X"
+
+    @property
+    def words(self) -> str:
+        return f"a number from {self.low:.10g} to {self.high:.10g}"
+
+    def parse(self, value: Any) -> float:
+        if isinstance(value, str):
+            try:
+                value = float(value)
+            except ValueError:
+                raise ValueError(self.words) from None
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise ValueError(self.words)
+        if not self.low <= value <= self.high:
+            raise ValueError(self.words)
+        return float(value)
+
+
+@dataclass(frozen=True)
+class Switch:
+    """On or off."""
+
+    metavar: str = ""
+    words: str = "true or false"
+
+    def parse(self, value: Any) -> bool:
+        text = str(value).strip().lower()
+        if text in _TRUE:
+            return True
+        if text in _FALSE:
+            return False
+        raise ValueError(self.words)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One of a few words; ``aliases`` are other spellings of them."""
+
+    choices: tuple[str, ...]
+    aliases: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def metavar(self) -> str:
+        return "|".join(self.choices)
+
+    @property
+    def words(self) -> str:
+        return "one of " + ", ".join(self.choices)
+
+    def parse(self, value: Any) -> str:
+        # YAML reads a bare off or on as a boolean
+        if isinstance(value, bool):
+            value = "on" if value else "off"
+        text = str(value).strip().lower()
+        text = dict(self.aliases).get(text, text)
+        if text not in self.choices:
+            raise ValueError(self.words)
+        return text
+
+
+@dataclass(frozen=True)
+class Path:
+    """A path; ``~`` is expanded.  Empty means none."""
+
+    metavar: str = "PATH"
+    words: str = "a path"
+
+    def parse(self, value: Any) -> str:
+        if not isinstance(value, str) or "\0" in value:
+            raise ValueError(self.words)
+        return os.path.expanduser(value)
+
+
+# names of umaserve.policy.base.FEATURES, which a test compares: this package imports nobody
+POLICY_PARTS = (
+    "latency-guard", "error-budget", "sweet-spot", "lanes", "prompt-aside", "bandwidth", "abort",
+    "ageing",
+)  # fmt: skip
+POLICIES = ("guarded", "greedy")
+
+
+@dataclass(frozen=True)
+class PolicyName:
+    """A policy of ours, or a function of the user's."""
+
+    metavar: str = "NAME"
+    words: str = "guarded, greedy or MODULE:FUNCTION"
+
+    def parse(self, value: Any) -> str:
+        module, colon, function = str(value).partition(":")
+        mine = colon and function.isidentifier() and module.replace(".", "_").isidentifier()
+        if value not in POLICIES and not mine:
+            raise ValueError(self.words)
+        return str(value)
+
+
+@dataclass(frozen=True)
+class PolicyParts:
+    """Parts of the policy, with commas between or as a list; the value is the first form."""
+
+    metavar: str = "PART,..."
+    words: str = "some of " + ", ".join(POLICY_PARTS)
+
+    def parse(self, value: Any) -> str:
+        parts = value if isinstance(value, list) else str(value).split(",")
+        names = [str(part).strip() for part in parts if str(part).strip()]
+        if any(name not in POLICY_PARTS for name in names):
+            raise ValueError(self.words)
+        return ",".join(dict.fromkeys(names))
+
+
+@dataclass(frozen=True)
+class SocketPath:
+    """A path that fits a Unix socket address of this system."""
+
+    metavar: str = "PATH"
+    words: str = "a path that is short enough"
+
+    def parse(self, value: Any) -> str:
+        if not isinstance(value, str) or not value or "\0" in value:
+            raise ValueError(self.words)
+        path = os.path.expanduser(value)
+        size = len(os.fsencode(path))
+        if size >= SOCKET_PATH_BYTES:
+            raise ValueError(
+                f"a path of at most {SOCKET_PATH_BYTES - 1} bytes (a limit of Unix sockets); this "
+                f"one has {size}: choose a shorter one, such as /tmp/uma.sock"
+            )
+        return path
+
+
+@dataclass(frozen=True)
+class KvType:
+    """``q8`` for both halves of the KV cache, or ``K:V`` apart; the value is ``(K, V)``."""
+
+    metavar: str = "|".join(KV_TYPES)
+    words: str = "one of " + ", ".join(KV_TYPES) + ", or two of them as K:V"
+
+    def parse(self, value: Any) -> tuple[str, str]:
+        parts = str(value).strip().lower().split(":")
+        names = KV_TYPES | _GGML_TYPES
+        if not 1 <= len(parts) <= 2 or not all(part in names for part in parts):
+            raise ValueError(self.words)
+        return names[parts[0]], names[parts[-1]]
+
+
+@dataclass(frozen=True)
+class Bandwidth:
+    """``320GBps``, ``auto`` or ``off``; the value is the same text, normalised."""
+
+    metavar: str = "320GBps|auto|off"
+    words: str = "auto, off, or a bandwidth above 0 such as 320GBps or 60.5GBps"
+
+    def parse(self, value: Any) -> str:
+        if value is False:  # YAML reads a bare off as a boolean
+            return "off"
+        text = str(value).strip().lower()
+        if text in ("auto", "off"):
+            return text
+        found = re.fullmatch(r"(\d{1,6}(?:\.\d{1,6})?)\s*gb(?:ps|/s)", text)
+        if not found or float(found[1]) <= 0:
+            raise ValueError(self.words)
+        return f"{float(found[1]):g}GBps"
+
+
+@dataclass(frozen=True)
+class HttpAddress:
+    """``off``, ``HOST:PORT`` or ``unix:PATH``; port 0 lets the system choose."""
+
+    metavar: str = "off|HOST:PORT|unix:PATH"
+    words: str = "off, HOST:PORT (such as 127.0.0.1:8080) or unix:PATH"
+
+    def parse(self, value: Any) -> str:
+        if value is False:
+            return "off"
+        if not isinstance(value, str):
+            raise ValueError(self.words)
+        text = value.strip()
+        if text.lower() == "off":
+            return "off"
+        if text.startswith("unix:"):
+            return "unix:" + SocketPath().parse(text[5:])
+        host, _, port = text.rpartition(":")
+        bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+        if not bare or (":" in bare and bare == host) or not re.fullmatch(r"\d{1,5}", port):
+            raise ValueError(self.words)
+        if int(port) > 65535 or re.search(r"[\s/]", bare):
+            raise ValueError(self.words)
+        return text
+
+
+Kind = (
+    Whole | Bytes | Number | Switch | Choice | Path | PolicyName | PolicyParts | SocketPath
+    | KvType | Bandwidth | HttpAddress
+)
+
+
+def bytes_per_second(budget: str) -> float | None:
+    """A ``bmt_budget`` in bytes per second; ``None`` for ``auto`` and ``off``."""
+    return None if budget in ("auto", "off") else float(budget[: -len("GBps")]) * 1e9

@@ -1,0 +1,176 @@
+"""Every option of the daemon, once: flags, environment, file keys and docs all come from here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from umaserve.config.kinds import (
+    Bandwidth,
+    Bytes,
+    Choice,
+    HttpAddress,
+    Kind,
+    KvType,
+    Number,
+    Path,
+    PolicyName,
+    PolicyParts,
+    SocketPath,
+    Switch,
+    Whole,
+)
+
+SECTIONS = (
+    "model",
+    "ipc",
+    "limits",
+    "scheduler",
+    "qos.interactive",
+    "qos.background",
+    "metrics",
+    "logging",
+)
+
+MiB = 1024 * 1024
+_DAY_S = 86_400.0
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option.
+
+    ``default`` is written as a user would write it; ``shown`` is what documentation says instead
+    where the default is a measured or a chosen value.
+    """
+
+    name: str  # field of Config (kv_type sets two)
+    flag: str
+    env: str
+    section: str  # empty: no file key
+    key: str
+    kind: Kind
+    default: Any
+    help: str
+    shown: str = ""
+
+    @property
+    def where(self) -> str:
+        return f"[{self.section}] {self.key}"
+
+
+_AUTO = (("auto", 0),)
+
+# a table: one option a paragraph
+# fmt: off
+OPTIONS: tuple[Option, ...] = (
+    # the model and where it runs
+    Option("model", "--model", "UMA_MODEL", "model", "path", Path(), "",
+           "GGUF file to serve", "the bundled model"),
+    Option("n_ctx", "--n-ctx", "UMA_N_CTX", "model", "n_ctx", Whole(16, 1 << 24), 4096,
+           "KV cells shared by all sessions"),
+    Option("n_seq", "--parallel", "UMA_N_SEQ", "model", "parallel", Whole(1, 256), 8,
+           "sequences decoding at once"),
+    Option("n_batch", "--n-batch", "UMA_N_BATCH", "model", "n_batch", Whole(1, 1 << 20, _AUTO), 0,
+           "most tokens of one batch", "by backend"),
+    Option("n_ubatch", "--n-ubatch", "UMA_N_UBATCH", "model", "n_ubatch", Whole(1, 1 << 20, _AUTO),
+           0, "most tokens computed at once", "by backend"),
+    Option("threads", "--threads", "UMA_THREADS", "model", "threads", Whole(1, 1024, _AUTO), 0,
+           "CPU threads", "measured"),
+    Option("backend", "--backend", "UMA_BACKEND", "model", "backend",
+           Choice(("auto", "metal", "vulkan", "cuda", "hip", "cpu")), "auto",
+           "what computes; auto takes the best that was built"),
+    Option("gpu_layers", "--gpu-layers", "UMA_GPU_LAYERS", "model", "gpu_layers",
+           Whole(0, 10000, (("all", -1),)), -1, "layers kept on the GPU", "all"),
+    Option("use_mmap", "--mmap", "UMA_USE_MMAP", "model", "mmap", Switch(), True,
+           "map the weights instead of reading them"),
+    Option("use_mlock", "--mlock", "UMA_USE_MLOCK", "model", "mlock", Switch(), False,
+           "keep the weights from being paged out"),
+    Option("pretouch", "--pretouch", "UMA_PRETOUCH", "model", "pretouch", Switch(), False,
+           "touch weights, tables and buffers at start, so that no request pays for page faults"),
+    Option("kv_type", "--kv-type", "UMA_KV_TYPE", "model", "kv_type", KvType(), "f16",
+           "precision of the KV cache: q8 = q8_0, q6 = 6 bits a value (q5_1), q5 = q5_0, q4 = "
+           "q4_0; K:V sets keys and values apart"),
+    Option("kv_pack", "--kv-pack", "UMA_KV_PACK", "model", "kv_pack",
+           Choice(("token-major", "head-major")), "token-major",
+           "layout of V in the cache; head-major is V transposed: no flash attention, f16 V only"),
+    # where clients come in
+    Option("socket", "--socket", "UMA_SOCK", "ipc", "socket", SocketPath(), "/tmp/uma.sock",
+           "Unix socket to listen on, mode 0600"),
+    Option("ipc", "--ipc", "UMA_IPC", "ipc", "ipc", Choice(("uds",)), "uds",
+           "kind of the local transport; Unix sockets are the only one"),
+    Option("http", "--http", "UMA_HTTP", "ipc", "http", HttpAddress(), "off",
+           "address of the HTTP gateway; this version has none and takes only off"),
+    Option("max_connections", "--max-connections", "UMA_MAX_CONNECTIONS", "ipc", "max_connections",
+           Whole(1, 1 << 20), 1024, "connections open at once"),
+    # limits
+    Option("max_sessions", "--max-sessions", "UMA_MAX_SESSIONS", "limits", "max_sessions",
+           Whole(1, 4096), 32, "requests that the engine holds at once"),
+    Option("max_queue", "--max-queue", "UMA_MAX_QUEUE", "limits", "max_queue", Whole(0, 1000000),
+           256, "requests that wait behind them"),
+    Option("max_prompt_bytes", "--max-prompt-bytes", "UMA_MAX_PROMPT_BYTES", "limits",
+           "max_prompt_bytes", Bytes(1, 1024 * MiB), 65536, "longest prompt"),
+    Option("max_frame_bytes", "--max-frame-bytes", "UMA_MAX_FRAME_BYTES", "limits",
+           "max_frame_bytes", Bytes(64, 1024 * MiB), MiB, "longest frame a client may send"),
+    Option("max_tokens", "--max-tokens", "UMA_MAX_TOKENS", "limits", "max_tokens",
+           Whole(1, 1 << 24), 2048, "most tokens one request may ask for"),
+    Option("idle_timeout_s", "--idle-timeout", "UMA_IDLE_TIMEOUT_SEC", "limits", "idle_timeout_s",
+           Number(0, 365 * _DAY_S, "S"), 300.0,
+           "seconds a connection may stay silent with nothing in flight; 0 = for ever"),
+    Option("max_unsent_bytes", "--max-unsent-bytes", "UMA_MAX_UNSENT_BYTES", "limits",
+           "max_unsent_bytes", Bytes(1, 1024 * MiB), MiB,
+           "answer bytes kept for a client that does not read; beyond that it is cut off"),
+    Option("drain_s", "--drain-s", "UMA_DRAIN_SEC", "limits", "drain_s", Number(0, _DAY_S, "S"),
+           30.0, "seconds running requests get to finish at shutdown"),
+    # the scheduler
+    Option("bmt_budget", "--bmt-budget", "UMA_BMT_BUDGET", "scheduler", "bmt_budget", Bandwidth(),
+           "auto", "bytes the ticks may move per second"),
+    Option("tick_budget_ms", "--tick-budget-ms", "UMA_TICK_BUDGET_MS", "scheduler",
+           "tick_budget_ms", Number(0.1, 60000, "MS"), 50.0,
+           "ceiling of a tick's wall time when nobody interactive sets a lower one"),
+    Option("max_merge", "--max-merge", "UMA_MAX_MERGE", "scheduler", "max_merge", Whole(0, 256), 0,
+           "decoding sessions merged per tick; 0 = no cap"),
+    Option("policy", "--policy", "UMA_POLICY", "scheduler", "policy", PolicyName(),
+           "guarded",
+           "what plans the ticks: guarded, greedy, or MODULE:FUNCTION of your own"),
+    Option("without", "--without", "UMA_WITHOUT", "scheduler", "without", PolicyParts(), "",
+           "parts of the policy to switch off, for comparison; docs/POLICY.md names them", "none"),
+    Option("prefill_threads", "--prefill-threads", "UMA_PREFILL_THREADS", "scheduler",
+           "prefill_threads", Whole(0, 1024, (("auto", -1),)), -1,
+           "cores that compute prompts while others decode, on the processor; 0 = none", "auto"),
+    Option("hang_timeout_s", "--hang-timeout", "UMA_HANG_TIMEOUT_SEC", "scheduler",
+           "hang_timeout_s", Number(0, _DAY_S, "S"), 0.0,
+           "seconds one tick may take before the engine counts as hung and is replaced; 0 = "
+           "learned from the ticks before", "learned"),
+    Option("latency_cap", "--latency-cap", "UMA_LATENCY_CAP", "qos.interactive", "latency_cap",
+           Number(1, 100), 1.2, "ceiling of the interactive p95, times its baseline"),
+    # what is shown and kept
+    Option("scorecard", "--scorecard", "UMA_SCORECARD", "metrics", "scorecard", Path("FILE.csv"),
+           "", "write the scorecard's columns to this CSV file", "none"),
+    Option("scorecard_interval_s", "--scorecard-interval", "UMA_SCORECARD_INTERVAL_SEC", "metrics",
+           "scorecard_interval_s", Number(0.1, _DAY_S, "S"), 5.0, "seconds between two rows of it"),
+    Option("trace", "--trace", "UMA_TRACE", "metrics", "trace", Path("FILE.jsonl"), "",
+           "write one JSON line per tick to this file", "none"),
+    Option("metrics_max_bytes", "--metrics-max-bytes", "UMA_METRICS_MAX_BYTES", "metrics",
+           "metrics_max_bytes", Bytes(0, 1 << 50), 256 * MiB,
+           "size at which either file is moved to FILE.1 and begun again; 0 = never", "256MiB"),
+    Option("metrics_keep", "--metrics-keep", "UMA_METRICS_KEEP", "metrics", "metrics_keep",
+           Whole(0, 1000), 3, "moved files that are kept of each: FILE.1, FILE.2, ..."),
+    Option("dashboard", "--dashboard", "UMA_DASHBOARD", "metrics", "dashboard",
+           Choice(("auto", "on", "off")), "auto",
+           "the live screen; auto shows it when standard output is a terminal"),
+    Option("log_level", "--log-level", "UMA_LOG_LEVEL", "logging", "log_level",
+           Choice(("debug", "info", "warn", "error"), (("warning", "warn"),)), "info",
+           "least important kind of line that is logged"),
+    Option("log_json", "--log-json", "UMA_LOG_JSON", "logging", "log_json", Switch(), False,
+           "log one JSON object per line"),
+    Option("config", "--config", "UMA_CONFIG", "", "", Path("FILE"), "",
+           "file with these settings: TOML, or YAML where its name ends in .yaml or .yml", "none"),
+)
+# fmt: on
+
+BY_NAME = {option.name: option for option in OPTIONS}
+BY_ENV = {option.env: option for option in OPTIONS}
+
+# read elsewhere: by the build, by tests, and UMA_DEBUG=1 as another name for --log-level debug
+OTHER_ENV = ("UMA_CACHE_DIR", "UMA_LLAMA_BUILD", "UMA_DEBUG")

@@ -1,0 +1,113 @@
+"""``Config``: every setting of the daemon, resolved, with where each came from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from umaserve.config.kinds import KV_TYPES
+from umaserve.config.options import OPTIONS, SECTIONS, Option
+
+
+class ConfigError(ValueError):
+    """A setting that cannot be used; the text says which, where it came from and what to do."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """Settings of one daemon; ``docs/CONFIG.md`` explains each.
+
+    Sizes are bytes, ``*_s`` seconds, ``*_ms`` milliseconds.  0 in ``n_batch``, ``n_ubatch`` and
+    ``threads`` leaves the choice to the engine, -1 in ``gpu_layers`` means all; empty paths mean
+    none (``model``: the bundled one).  ``origin`` maps an option's name to "default", "flag
+    --n-ctx", "environment UMA_N_CTX" or "FILE: [model] n_ctx".
+    """
+
+    model: str = ""
+    n_ctx: int = 4096
+    n_seq: int = 8
+    n_batch: int = 0
+    n_ubatch: int = 0
+    threads: int = 0
+    backend: str = "auto"
+    gpu_layers: int = -1
+    use_mmap: bool = True
+    use_mlock: bool = False
+    pretouch: bool = False
+    kv_type_k: str = "f16"
+    kv_type_v: str = "f16"
+    kv_pack: str = "token-major"
+    socket: str = "/tmp/uma.sock"
+    ipc: str = "uds"
+    http: str = "off"
+    max_connections: int = 1024
+    max_sessions: int = 32
+    max_queue: int = 256
+    max_prompt_bytes: int = 65536
+    max_frame_bytes: int = 1024 * 1024
+    max_tokens: int = 2048
+    idle_timeout_s: float = 300.0
+    max_unsent_bytes: int = 1024 * 1024
+    drain_s: float = 30.0
+    bmt_budget: str = "auto"
+    tick_budget_ms: float = 50.0
+    max_merge: int = 0
+    policy: str = "guarded"
+    without: str = ""
+    prefill_threads: int = -1
+    hang_timeout_s: float = 0.0
+    latency_cap: float = 1.2
+    scorecard: str = ""
+    scorecard_interval_s: float = 5.0
+    trace: str = ""
+    metrics_max_bytes: int = 256 * 1024 * 1024
+    metrics_keep: int = 3
+    dashboard: str = "auto"
+    log_level: str = "info"
+    log_json: bool = False
+    config: str = ""
+    origin: Mapping[str, str] = field(
+        default_factory=lambda: MappingProxyType({}), compare=False, repr=False
+    )
+    warnings: tuple[str, ...] = field(default=(), compare=False, repr=False)
+
+    @property
+    def head_major(self) -> bool:
+        return self.kv_pack == "head-major"
+
+    @property
+    def n_ctx_chosen(self) -> bool:
+        """Whether somebody asked for this context size; else a smaller model may lower it."""
+        return self.origin.get("n_ctx", "default") != "default" or self.n_ctx != Config.n_ctx
+
+    def explain(self) -> str:
+        """All settings as a TOML file, with where each value came from as a comment."""
+        blocks = []
+        for section in SECTIONS:
+            options = [option for option in OPTIONS if option.section == section]
+            if not options:
+                continue
+            rows = [(f"{option.key} = {self._toml(option)}", option) for option in options]
+            width = max(len(text) for text, _ in rows)
+            blocks.append(
+                f"[{section}]\n"
+                + "\n".join(
+                    f"{text:{width}}  # {self.origin.get(option.name, 'default')}"
+                    for text, option in rows
+                )
+            )
+        return "\n\n".join(blocks)
+
+    def _toml(self, option: Option) -> str:
+        if option.name == "kv_type":
+            names = {ggml: name for name, ggml in KV_TYPES.items()}
+            k, v = names[self.kv_type_k], names[self.kv_type_v]
+            return f'"{k}"' if k == v else f'"{k}:{v}"'
+        value = getattr(self, option.name)
+        if isinstance(value, bool):
+            return "true" if value else "false"
+        if isinstance(value, str):
+            text = value.replace("\\", "\\\\").replace('"', '\\"')
+            return f'"{text}"'
+        return repr(value)

@@ -1,0 +1,55 @@
+"""A file lock that says whom it waits for."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+_POLL_S = 0.2
+
+
+@contextlib.contextmanager
+def file_lock(path: Path, waiting: Callable[[str], None]) -> Iterator[int]:
+    """Holds an exclusive lock on `path`, waiting for whoever has it; yields the descriptor.
+
+    The kernel drops the lock when the last process that has the descriptor ends, so a killed
+    owner never leaves a stale one. Children that must not outlive the lock are handed the
+    descriptor. `waiting` is called once, with the owner's process id as text, if there is a wait.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        said = False
+        while not _try(descriptor):
+            owner = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
+            if owner and not said:  # an owner that has just begun may not have written yet
+                waiting(owner)
+                said = True
+            time.sleep(_POLL_S)
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def try_lock(path: Path) -> Iterator[bool]:
+    """Like `file_lock`, but never waits: yields whether the lock was free."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        yield _try(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _try(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

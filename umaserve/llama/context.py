@@ -1,0 +1,202 @@
+"""A context: KV cells and compute buffers of one model (``llama_context``)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .errors import ContextError
+from .library import Library
+from .model import Model
+
+
+class Context:
+    """Owns a ``llama_context``; `close` frees it. One thread at a time may use it.
+
+    `pointer` is the cffi ``struct llama_context *``, `address` the same as a number.
+    """
+
+    def __init__(self, model: Model, pointer: Any) -> None:
+        self.model = model
+        self.library = model.library
+        self.pointer = pointer
+        self.address = int(self.library.ffi.cast("uintptr_t", pointer))
+        self.memory = self.library.lib.llama_get_memory(pointer)
+        self.n_ctx = int(self.library.lib.llama_n_ctx(pointer))
+        self.n_batch = int(self.library.lib.llama_n_batch(pointer))
+        self.n_ubatch = int(self.library.lib.llama_n_ubatch(pointer))
+        self.n_seq_max = int(self.library.lib.llama_n_seq_max(pointer))
+
+    @classmethod
+    def open(
+        cls,
+        model: Model,
+        *,
+        n_ctx: int,
+        n_batch: int = 2048,
+        n_ubatch: int = 512,
+        n_seq_max: int = 1,
+        n_threads: int = 1,
+        n_threads_batch: int | None = None,
+        type_k: str = "f16",
+        type_v: str = "f16",
+        flash_attn: bool | None = None,
+        offload_kqv: bool = True,
+        kv_unified: bool = True,
+        **others: Any,
+    ) -> Context:
+        """``llama_init_from_model``.
+
+        `n_ctx` KV cells, shared by all `n_seq_max` sequences if `kv_unified`. `type_k` and
+        `type_v` are ggml type names (``f16``, ``q8_0``). `flash_attn` None lets libllama decide.
+        `others` are further fields of ``llama_context_params`` by name. Raises `ContextError` with
+        the reason that libllama logged.
+        """
+        library = model.library
+        lib, ffi = library.lib, library.ffi
+        params = lib.llama_context_default_params()
+        values = {
+            "n_ctx": n_ctx,
+            "n_batch": n_batch,
+            "n_ubatch": n_ubatch,
+            "n_seq_max": n_seq_max,
+            "n_threads": n_threads,
+            "n_threads_batch": n_threads if n_threads_batch is None else n_threads_batch,
+            "type_k": kv_type(library, type_k),
+            "type_v": kv_type(library, type_v),
+            "flash_attn_type": _flash_attention(lib, flash_attn),
+            "offload_kqv": offload_kqv,
+            "kv_unified": kv_unified,
+            **others,
+        }
+        for name, value in values.items():
+            try:
+                setattr(params, name, value)
+            except AttributeError:
+                raise ContextError(f"llama_context_params has no field {name!r}") from None
+            except (OverflowError, TypeError) as error:
+                raise ContextError(f"{name} cannot be {value!r}: {error}") from error
+        mark = library.log_position()
+        pointer = lib.llama_init_from_model(model.pointer, params)
+        if pointer == ffi.NULL:
+            why = library.first_error(mark) or "libllama gave no reason"
+            raise ContextError(f"no context of {n_ctx} KV cells could be made: {why}")
+        return cls(model, pointer)
+
+    def close(self) -> None:
+        """``llama_free``. Closing twice is harmless."""
+        if self.pointer is not None:
+            self.library.lib.llama_free(self.pointer)
+            self.pointer = self.memory = None
+            self.address = 0
+
+    def __enter__(self) -> Context:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def seq_rm(self, seq: int, p0: int = -1, p1: int = -1) -> bool:
+        """``llama_memory_seq_rm``: forgets positions [p0, p1) of a sequence; -1 leaves an end open.
+
+        False where this kind of memory cannot forget a part (a whole sequence always goes).
+        """
+        return bool(self.library.lib.llama_memory_seq_rm(self.memory, seq, p0, p1))
+
+    def seq_pos_max(self, seq: int) -> int:
+        """The last position held for a sequence, or -1 (``llama_memory_seq_pos_max``)."""
+        return int(self.library.lib.llama_memory_seq_pos_max(self.memory, seq))
+
+    def seq_cp(self, source: int, target: int, p0: int = -1, p1: int = -1) -> None:
+        """``llama_memory_seq_cp``: `target` gets positions [p0, p1) of `source` too.
+
+        In a unified cache both then hold the same cells; no data moves.
+        """
+        self.library.lib.llama_memory_seq_cp(self.memory, source, target, p0, p1)
+
+    def state_seq_size(self, seq: int) -> int:
+        """Bytes that `state_seq_get` needs for a sequence (``llama_state_seq_get_size``)."""
+        return int(self.library.lib.llama_state_seq_get_size(self.pointer, seq))
+
+    def state_seq_get(self, seq: int, room: Any) -> int:
+        """``llama_state_seq_get_data``: copies a sequence's cells, with positions, into `room`.
+
+        `room` is a writable buffer of bytes (a numpy uint8 array, say), owned by the caller.
+        Returns the bytes written, or 0 where the room is too small. Waits for a decode in flight;
+        releases the GIL while it copies.
+        """
+        lib, ffi = self.library.lib, self.library.ffi
+        where = ffi.from_buffer("uint8_t[]", room, require_writable=True)
+        return int(lib.llama_state_seq_get_data(self.pointer, where, len(where), seq))
+
+    def state_seq_set(self, seq: int, data: Any, size: int | None = None) -> int:
+        """``llama_state_seq_set_data``: replaces a sequence by what `state_seq_get` wrote.
+
+        `data` is a buffer of bytes, of which the first `size` count (all if None); it may come from
+        another context of the same model, KV types and V layout. Takes free cells, wherever they
+        lie. Returns the bytes read, or 0 where there are too few cells or the state does not fit
+        this context; the sequence is empty then. Releases the GIL while it copies.
+        """
+        lib, ffi = self.library.lib, self.library.ffi
+        where = ffi.from_buffer("uint8_t[]", data)
+        size = len(where) if size is None else min(size, len(where))
+        return int(lib.llama_state_seq_set_data(self.pointer, where, size, seq))
+
+    def set_abort_callback(self, address: int, data: int) -> None:
+        """``llama_set_abort_callback``: gives up a decode when ``bool f(void *data)`` says true.
+
+        `address` is that C function's, 0 for none; it is asked after every node of the graph, in
+        the thread that decodes and without the GIL. `address` and `data` are borrowed until the
+        next call or `close`. ``llama_decode`` then returns 2 and has forgotten the cells of the
+        part of the batch that was running. Only the processor backend looks at it.
+        """
+        lib, ffi = self.library.lib, self.library.ffi
+        function = ffi.cast("ggml_abort_callback", address)
+        lib.llama_set_abort_callback(self.pointer, function, ffi.cast("void *", data))
+
+    def set_threads(self, n_threads: int, n_threads_batch: int | None = None) -> None:
+        """``llama_set_n_threads``: for single tokens, and for batches (the same if None)."""
+        batch = n_threads if n_threads_batch is None else n_threads_batch
+        self.library.lib.llama_set_n_threads(self.pointer, n_threads, batch)
+
+
+def kv_type(library: Library, name: str) -> int:
+    """The ``enum ggml_type`` called `name` by ``ggml_type_name``. Raises `ContextError`."""
+    lib = library.lib
+    for number in range(lib.GGML_TYPE_COUNT):
+        if lib.ggml_blck_size(number) and library.text(lib.ggml_type_name(number)) == name:
+            return number
+    raise ContextError(f"there is no KV type {name!r}; take f16, q8_0, q5_1, q5_0 or q4_0")
+
+
+def _flash_attention(lib: Any, wanted: bool | None) -> int:
+    if wanted is None:
+        return lib.LLAMA_FLASH_ATTN_TYPE_AUTO
+    return lib.LLAMA_FLASH_ATTN_TYPE_ENABLED if wanted else lib.LLAMA_FLASH_ATTN_TYPE_DISABLED
+
+
+def devices(library: Library) -> list[dict[str, Any]]:
+    """What models can run on: ``ggml_backend_dev_get`` for each device.
+
+    Each entry has ``name``, ``description``, ``type`` (``cpu``, ``gpu``, ``igpu``, ``accel``),
+    ``memory_free`` and ``memory_total`` in bytes (0 where the backend does not say).
+    """
+    lib, ffi = library.lib, library.ffi
+    kinds = {
+        getattr(lib, f"GGML_BACKEND_DEVICE_TYPE_{name}"): name.lower()
+        for name in ("CPU", "GPU", "IGPU", "ACCEL")
+    }
+    found = []
+    for index in range(lib.ggml_backend_dev_count()):
+        device = lib.ggml_backend_dev_get(index)
+        free, total = ffi.new("size_t *"), ffi.new("size_t *")
+        lib.ggml_backend_dev_memory(device, free, total)
+        found.append(
+            {
+                "name": library.text(lib.ggml_backend_dev_name(device)),
+                "description": library.text(lib.ggml_backend_dev_description(device)),
+                "type": kinds.get(lib.ggml_backend_dev_type(device), "other"),
+                "memory_free": int(free[0]),
+                "memory_total": int(total[0]),
+            }
+        )
+    return found

@@ -1,0 +1,282 @@
+"""A loaded model: weights and vocabulary (``llama_model``, ``llama_vocab``)."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .errors import GGUFError, ModelLoadError
+from .gguf_check import check_gguf
+from .library import Library
+
+if TYPE_CHECKING:
+    import numpy as np
+
+_INT32_MIN = -(1 << 31)
+_MAX_TEXT_BYTES = (1 << 31) - 1
+
+
+class Model:
+    """Owns a ``llama_model``; `close` frees it, after the contexts made from it.
+
+    Reading methods may be called from any thread: libllama's vocabulary is read-only once loaded.
+    """
+
+    def __init__(self, library: Library, pointer: Any, path: Path, warnings: list[str]) -> None:
+        self.library = library
+        self.pointer = pointer
+        self.vocab = library.lib.llama_model_get_vocab(pointer)
+        self.path = path
+        self.warnings = warnings
+        self.n_vocab = int(library.lib.llama_vocab_n_tokens(self.vocab))
+        self._can_add_special = self._special_tokens_exist()
+
+    @classmethod
+    def open(
+        cls,
+        library: Library,
+        path: str | os.PathLike[str],
+        *,
+        n_gpu_layers: int = -1,
+        use_mmap: bool = True,
+        use_mlock: bool = False,
+        progress: Callable[[float], bool] | None = None,
+        vocab_only: bool = False,
+    ) -> Model:
+        """``llama_model_load_from_file``.
+
+        `n_gpu_layers` below 0 means all. `progress` is called in this thread with the fraction
+        loaded and goes on returning True to continue. Raises `ModelLoadError` with the reason
+        that libllama logged; what it warned about (memory that could not be locked, say) is in
+        `warnings`. The file's header is checked first, because libllama may abort on damage.
+        """
+        lib, ffi = library.lib, library.ffi
+        path = Path(path)
+        try:
+            check_gguf(path)
+        except GGUFError as error:
+            raise ModelLoadError(str(error)) from error
+        params = lib.llama_model_default_params()
+        params.n_gpu_layers = n_gpu_layers
+        params.load_mode = getattr(lib, _LOAD_MODES[use_mmap, use_mlock])
+        params.vocab_only = vocab_only
+        call = _Progress(progress)
+        handle = ffi.new_handle(call)
+        _register(library)
+        params.progress_callback = lib.uma_progress
+        params.progress_callback_user_data = handle
+        mark = library.log_position()
+        pointer = lib.llama_model_load_from_file(os.fsencode(path), params)
+        if call.error is not None:
+            if pointer != ffi.NULL:
+                lib.llama_model_free(pointer)
+            raise call.error
+        if pointer == ffi.NULL:
+            if call.stopped:
+                raise ModelLoadError(f"loading {path} was stopped")
+            why = library.first_error(mark) or "libllama gave no reason"
+            raise ModelLoadError(f"{path} cannot be loaded: {why}")
+        if lib.llama_vocab_type(lib.llama_model_get_vocab(pointer)) == lib.LLAMA_VOCAB_TYPE_NONE:
+            lib.llama_model_free(pointer)
+            raise ModelLoadError(f"{path} has no tokenizer, so no text can be given to it")
+        return cls(library, pointer, path, library.warnings(mark))
+
+    def close(self) -> None:
+        """``llama_model_free``. Closing twice is harmless."""
+        if self.pointer is not None:
+            self.library.lib.llama_model_free(self.pointer)
+            self.pointer = self.vocab = None
+
+    def __enter__(self) -> Model:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """The file's scalar metadata, as ``llama_model_meta_val_str_by_index`` prints it."""
+        lib = self.library.lib
+        return {
+            self._string(lib.llama_model_meta_key_by_index, i): self._string(
+                lib.llama_model_meta_val_str_by_index, i
+            )
+            for i in range(lib.llama_model_meta_count(self.pointer))
+        }
+
+    @property
+    def n_ctx_train(self) -> int:
+        """Positions that the model was trained for (``llama_model_n_ctx_train``)."""
+        return int(self.library.lib.llama_model_n_ctx_train(self.pointer))
+
+    @property
+    def n_params(self) -> int:
+        """Number of weights (``llama_model_n_params``)."""
+        return int(self.library.lib.llama_model_n_params(self.pointer))
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all tensors (``llama_model_size``)."""
+        return int(self.library.lib.llama_model_size(self.pointer))
+
+    @property
+    def description(self) -> str:
+        """Such as ``qwen2 0.5B Q8_0`` (``llama_model_desc``)."""
+        return self._string(self.library.lib.llama_model_desc)
+
+    @property
+    def chat_template(self) -> str | None:
+        """The default chat template (Jinja), or None (``llama_model_chat_template``)."""
+        ffi = self.library.ffi
+        text = self.library.lib.llama_model_chat_template(self.pointer, ffi.NULL)
+        return None if text == ffi.NULL else self.library.text(text)
+
+    @property
+    def token_bos(self) -> int:
+        """The beginning-of-sequence token, or -1 (``llama_vocab_bos``)."""
+        return int(self.library.lib.llama_vocab_bos(self.vocab))
+
+    @property
+    def token_eos(self) -> int:
+        """The end-of-sequence token, or -1 (``llama_vocab_eos``)."""
+        return int(self.library.lib.llama_vocab_eos(self.vocab))
+
+    def tokenize(
+        self, text: str, *, add_special: bool = True, parse_special: bool = True
+    ) -> list[int]:
+        """``llama_tokenize``; safe to call from several threads.
+
+        `add_special` adds what the model starts with, `parse_special` turns the texts of control
+        tokens into these. NUL characters are characters like any other. Raises ValueError where
+        the text is longer than libllama can take (2 GiB) or the tokens are too many.
+        """
+        lib, ffi = self.library.lib, self.library.ffi
+        data = text.encode("utf-8", "replace")
+        if len(data) > _MAX_TEXT_BYTES:
+            raise ValueError("the text is longer than 2 GiB")
+        source = ffi.from_buffer("char[]", data) if data else ffi.new("char[]", 1)
+        special = add_special and self._can_add_special
+        room = len(data) + 8
+        for _ in range(2):
+            tokens = ffi.new("llama_token[]", room)
+            count = lib.llama_tokenize(
+                self.vocab, source, len(data), tokens, room, special, parse_special
+            )
+            if count >= 0:
+                return ffi.unpack(tokens, count) if count else []
+            if count == _INT32_MIN:
+                raise ValueError("the text has more tokens than libllama can count")
+            room = -count
+        raise ValueError("libllama asks for more room than it said it needs")
+
+    def token_to_piece_bytes(self, token: int, special: bool = False) -> bytes:
+        """The text of `token` (``llama_token_to_piece``), which may end amid a character.
+
+        `special` renders control tokens too. Raises ValueError for a token out of range.
+        """
+        if not 0 <= token < self.n_vocab:
+            raise ValueError(f"token {token} is not in 0..{self.n_vocab - 1}")
+        lib, ffi = self.library.lib, self.library.ffi
+        room = 64
+        while True:
+            buffer = ffi.new("char[]", room)
+            count = lib.llama_token_to_piece(self.vocab, token, buffer, room, 0, special)
+            if count >= 0:
+                return bytes(ffi.buffer(buffer, count))
+            room = -count
+
+    def piece_table(self) -> tuple[np.ndarray, np.ndarray]:
+        """(offsets int32[n_vocab + 1], data uint8[]): all tokens' texts, one after another.
+
+        Token i reads ``data[offsets[i]:offsets[i + 1]]``. Control tokens are empty. New arrays,
+        owned by the caller.
+        """
+        import numpy as np
+
+        lib, ffi = self.library.lib, self.library.ffi
+        offsets = np.zeros(self.n_vocab + 1, np.int32)
+        where = ffi.cast("int32_t *", offsets.ctypes.data)
+        room = 16 * self.n_vocab
+        while True:
+            data = np.zeros(max(room, 1), np.uint8)
+            text = ffi.cast("char *", data.ctypes.data)
+            used = lib.uma_piece_table(self.vocab, self.n_vocab, where, text, room)
+            if used <= room:
+                return offsets, data[:used].copy()
+            room = used
+
+    def eog_mask(self) -> np.ndarray:
+        """uint8[n_vocab]: 1 where the token ends a generation (``llama_vocab_is_eog``)."""
+        import numpy as np
+
+        mask = np.zeros(self.n_vocab, np.uint8)
+        where = self.library.ffi.cast("uint8_t *", mask.ctypes.data)
+        self.library.lib.uma_eog_mask(self.vocab, self.n_vocab, where)
+        return mask
+
+    def _special_tokens_exist(self) -> bool:
+        """Whether the tokens that the model adds to a text exist; libllama aborts otherwise."""
+        lib, vocab = self.library.lib, self.vocab
+        wanted = (
+            (lib.llama_vocab_get_add_bos, lib.llama_vocab_bos),
+            (lib.llama_vocab_get_add_eos, lib.llama_vocab_eos),
+            (lib.llama_vocab_get_add_sep, lib.llama_vocab_sep),
+        )
+        return all(token(vocab) >= 0 for is_added, token in wanted if is_added(vocab))
+
+    def _string(self, function: Any, *arguments: int) -> str:
+        """Calls one of the functions that fill a buffer and return the length they wanted."""
+        ffi = self.library.ffi
+        room = 256
+        while True:
+            buffer = ffi.new("char[]", room)
+            count = function(self.pointer, *arguments, buffer, room)
+            if count < room:
+                return bytes(ffi.buffer(buffer, max(count, 0))).decode("utf-8", "replace")
+            room = count + 1
+
+
+_LOAD_MODES = {
+    (False, False): "LLAMA_LOAD_MODE_NONE",
+    (True, False): "LLAMA_LOAD_MODE_MMAP",
+    (False, True): "LLAMA_LOAD_MODE_MLOCK",
+    (True, True): "LLAMA_LOAD_MODE_MMAP_MLOCK",
+}
+
+
+class _Progress:
+    """Carries a Python callback through libllama, and what it raised back out."""
+
+    def __init__(self, callback: Callable[[float], bool] | None) -> None:
+        self.callback = callback
+        self.error: BaseException | None = None
+        self.stopped = False
+
+    def __call__(self, fraction: float) -> bool:
+        if self.callback is None:
+            return True
+        try:
+            self.stopped = not self.callback(fraction)
+        except BaseException as error:  # noqa: BLE001 - raised again once C code has returned
+            self.error = error
+            return False
+        return not self.stopped
+
+
+_registered = False
+_register_lock = threading.Lock()
+
+
+def _register(library: Library) -> None:
+    """Gives the compiled module the Python side of its progress callback, once."""
+    global _registered
+    with _register_lock:
+        if not _registered:
+            ffi = library.ffi
+            ffi.def_extern(name="uma_progress")(
+                lambda fraction, handle: ffi.from_handle(handle)(fraction)
+            )
+            _registered = True

@@ -1,0 +1,129 @@
+"""Encoders of what the server says: each returns the bytes of one whole frame.
+
+A token event is written by joining prepared pieces (a prefix per request) instead of building a
+dict: at a thousand tokens a second the front should cost next to nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from umaserve.protocol.frames import encode_frame, frame
+
+REASONS = ("stop", "length", "cancel", "error")
+
+_encode = msgspec.json.Encoder().encode
+
+TopLogprob = tuple[int, str, float]  # token id, text, natural-log probability
+
+
+class Usage(msgspec.Struct):
+    """Token counts of one request; ``cached_tokens`` of the prompt were not computed again."""
+
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+
+
+class Timings(msgspec.Struct):
+    """Milliseconds of one request; ``None`` where there is nothing to time yet."""
+
+    queue_ms: float | None = None
+    ttft_ms: float | None = None
+    total_ms: float | None = None
+    tbt_p50_ms: float | None = None
+    tbt_p95_ms: float | None = None
+
+
+def _number(value: float) -> bytes:
+    return _encode(round(value, 6)) if math.isfinite(value) else b"null"
+
+
+def _top_json(top: Sequence[TopLogprob]) -> bytes:
+    return b",".join(
+        b'{"token_id":%d,"text":%b,"logprob":%b}' % (token_id, _encode(text), _number(logprob))
+        for token_id, text, logprob in top
+    )
+
+
+class TokenEncoder:
+    """Token events of one request: ``encoder = TokenEncoder("a"); encoder("Hel", 123)``."""
+
+    __slots__ = ("_prefix",)
+
+    def __init__(self, id: str) -> None:
+        self._prefix = b'{"id":' + _encode(id) + b',"event":"token","text":'
+
+    def __call__(
+        self,
+        text: str,
+        token_id: int,
+        logprob: float | None = None,
+        top: Sequence[TopLogprob] | None = None,
+    ) -> bytes:
+        """One frame; ``top`` are the alternatives of this position, most likely first."""
+        body = b'%b%b,"token_id":%d' % (self._prefix, _encode(text), token_id)
+        if logprob is not None:
+            body += b',"logprob":' + _number(logprob)
+        if top is not None:
+            body += b',"top_logprobs":[' + _top_json(top) + b"]"
+        return frame(body + b"}")
+
+
+def token_event(
+    id: str,
+    text: str,
+    token_id: int,
+    logprob: float | None = None,
+    top: Sequence[TopLogprob] | None = None,
+) -> bytes:
+    """One token; for a stream of them keep a ``TokenEncoder``."""
+    return TokenEncoder(id)(text, token_id, logprob, top)
+
+
+def eos_event(
+    id: str,
+    reason: str,
+    usage: Usage | dict[str, Any],
+    timings: Timings | dict[str, Any],
+    text: str | None = None,
+    metadata: Any = None,
+    logprobs: list[dict[str, Any]] | None = None,
+) -> bytes:
+    """The end of a request.
+
+    ``text`` is the whole answer (requests with ``stream`` false only), ``logprobs`` then one object
+    a token (``token_id``, ``text``, ``logprob``, ``top_logprobs``).  ``metadata`` is echoed as it
+    came: a ``msgspec.Raw`` or any JSON value; ``None`` leaves it out.
+    """
+    if reason not in REASONS:
+        raise ValueError(f"reason {reason!r} is not one of {', '.join(REASONS)}")
+    event: dict[str, Any] = {"id": id, "event": "eos", "reason": reason}
+    if text is not None:
+        event["text"] = text
+    if logprobs is not None:
+        event["logprobs"] = logprobs
+    event["usage"] = usage
+    event["timings"] = timings
+    if metadata is not None:
+        event["metadata"] = metadata
+    return encode_frame(event)
+
+
+def error_event(id: str | None, code: str, message: str) -> bytes:
+    """An error; ``id`` is ``None`` where the message that caused it had none."""
+    event: dict[str, Any] = {} if id is None else {"id": id}
+    event.update(event="error", code=code, message=message)
+    return encode_frame(event)
+
+
+def admin_event(event: str, id: str | None = None, **fields: Any) -> bytes:
+    """The answer to an admin message, such as ``admin_event("pong")``; ``id`` is echoed."""
+    body: dict[str, Any] = {} if id is None else {"id": id}
+    body["event"] = event
+    body.update(fields)
+    return encode_frame(body)

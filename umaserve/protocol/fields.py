@@ -1,0 +1,288 @@
+"""The fields of a request as one table: name, type and range, default, and the words for both.
+
+The wire structs are made from it, error messages quote it, and ``docs/PROTOCOL.md`` is checked
+against it.  Every optional field also takes ``null``, which means its default.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+MAX_ID_CHARS = 128
+MAX_STOPS = 16
+MAX_STOP_BYTES = 1024
+MAX_LOGIT_BIAS = 1024
+MAX_METADATA_BYTES = 16 * 1024
+MAX_LOGPROBS = 20
+MAX_BREAKERS = 16
+MAX_BREAKER_CHARS = 40
+MIN_SEED, MAX_SEED = -(2**63), 2**64 - 1
+
+PRIORITIES = ("interactive", "background")
+ROLES = ("system", "developer", "user", "assistant", "tool")
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """What the server's configuration caps; a ``Config`` has the same names and serves as well."""
+
+    max_prompt_bytes: int = 65536
+    max_tokens: int = 2048
+
+
+@dataclass(frozen=True)
+class Field:
+    """One field: ``words`` complete the sentence '"name" must be ...'."""
+
+    name: str
+    type: Any
+    words: str
+    default: Any = None
+    note: str = ""
+
+
+def _plain(value: float) -> str:
+    return str(int(value)) if float(value).is_integer() else str(value)
+
+
+def _number(
+    name: str,
+    low: float,
+    high: float,
+    default: float | None,
+    note: str = "",
+    open_low: bool = False,
+) -> Field:
+    if open_low:
+        meta = msgspec.Meta(gt=low, le=high)
+        words = f"above {_plain(low)}, at most {_plain(high)}"
+    else:
+        meta = msgspec.Meta(ge=low, le=high)
+        words = f"from {_plain(low)} to {_plain(high)}"
+    kind = Annotated[float, meta]
+    return Field(name, kind, f"a number {words}", default, note)
+
+
+def _whole(name: str, low: int, high: int, default: int | None, note: str = "") -> Field:
+    kind = Annotated[int, msgspec.Meta(ge=low, le=high)]
+    return Field(name, kind, f"a whole number from {low} to {high}", default, note)
+
+
+def _flag(name: str, default: bool, note: str) -> Field:
+    return Field(name, bool, "true or false", default, note)
+
+
+_Id = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_ID_CHARS)]
+_ID_WORDS = f"a string of 1 to {MAX_ID_CHARS} characters"
+
+
+class TextPart(msgspec.Struct):
+    """A part of a message's content in list form; text is the only kind there is."""
+
+    type: Literal["text"]
+    text: str
+
+
+class WireMessage(msgspec.Struct):
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | list[TextPart]
+
+
+SLO_FIELDS = (
+    _number("target_ttft_ms", 0, 3_600_000, None, "time to first token", open_low=True),
+    _number("target_tbt_ms", 0, 3_600_000, None, "time between tokens", open_low=True),
+    _number("latency_cap", 1, 100, None, "times the baseline"),
+)
+
+
+def _struct(name: str, fields: tuple[Field, ...]) -> Any:
+    return msgspec.defstruct(name, [(f.name, f.type | None, None) for f in fields])
+
+
+WireSlo = _struct("WireSlo", SLO_FIELDS)
+
+_WORDS_STOP = (
+    f"a string or a list of at most {MAX_STOPS} strings, none empty and "
+    f"none longer than {MAX_STOP_BYTES} bytes"
+)
+_WORDS_BIAS = (
+    'an object {"token id": bias} or a list of [token id, bias] pairs, at most '
+    f'{MAX_LOGIT_BIAS}; a bias is a number from -1000 to 1000, or false or "-inf" to ban the token'
+)
+
+_Breaker = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_BREAKER_CHARS)]
+_WORDS_BREAKERS = (
+    f"a list of at most {MAX_BREAKERS} strings, none empty and "
+    f"none longer than {MAX_BREAKER_CHARS} characters"
+)
+
+GENERATE_FIELDS: tuple[Field, ...] = (
+    Field("id", _Id, _ID_WORDS, note="names the request; unique among those in flight here"),
+    Field("prompt", str, "a string that is not empty", note="this or `messages`"),
+    Field(
+        "messages",
+        list[WireMessage],
+        'a list of at least one {"role", "content"} object',
+        note="chat form, rendered with the model's chat template",
+    ),
+    Field(
+        "max_tokens",
+        int,
+        "a whole number from 1 to {max_tokens}",
+        note="omitted: what the limit and the context leave",
+    ),
+    _number("temperature", 0, 10, 0.8, "0 = greedy"),
+    _number("top_p", 0, 1, 0.95, "1 = off", open_low=True),
+    _whole("top_k", 0, 1_000_000, 40, "0 = off"),
+    _number("min_p", 0, 1, 0.05, "0 = off"),
+    _number("typical_p", 0, 1, 1.0, "1 = off", open_low=True),
+    Field("seed", int, "a 64-bit whole number", note="omitted: a random one"),
+    Field("stop", str | list[str], _WORDS_STOP, note="ends the answer; never part of it"),
+    _number("repeat_penalty", 0, 10, 1.0, "1 = off", open_low=True),
+    _number("presence_penalty", -10, 10, 0.0, "0 = off"),
+    _number("frequency_penalty", -10, 10, 0.0, "0 = off"),
+    _whole("penalty_last_n", -1, 1_000_000, 64, "tokens looked back at; 0 = off, -1 = all"),
+    Field("logit_bias", Any, _WORDS_BIAS, note="added to the logits"),
+    _whole("logprobs", 0, MAX_LOGPROBS, None, "log-probabilities, with so many alternatives"),
+    _flag("ignore_eos", False, "go on past the model's end of text"),
+    _number("xtc_probability", 0, 1, 0.0, "chance that XTC excludes top choices; 0 = off"),
+    _number("xtc_threshold", 0, 1, 0.1, "least probability of a top choice; above 0.5 = off"),
+    _number("dry_multiplier", 0, 100, 0.0, "DRY's penalty for going on with a repetition; 0 = off"),
+    _number("dry_base", 1, 10, 1.75, "what each further token multiplies the penalty by"),
+    _whole("dry_allowed_length", 0, 1_000_000, 2, "tokens that may repeat freely"),
+    _whole("dry_penalty_last_n", -1, 1_000_000, 64, "tokens looked back at; 0 = off, -1 = all"),
+    Field(
+        "dry_sequence_breakers",
+        Annotated[list[_Breaker], msgspec.Meta(max_length=MAX_BREAKERS)],
+        _WORDS_BREAKERS,
+        ["\n", ":", '"', "*"],
+        "repetitions do not reach back over these",
+    ),
+    Field(
+        "mirostat",
+        Literal[0, 2],
+        "0 or 2",
+        0,
+        "2: mirostat v2 alone, but for temperature and logit_bias",
+    ),
+    _number("mirostat_tau", 0, 100, 5.0, "surprise aimed at, in bits"),
+    _number("mirostat_eta", 0, 10, 0.1, "how fast it gets there"),
+    _flag("stream", True, "false: no token events, the text in `eos`"),
+    Field(
+        "priority",
+        Literal["interactive", "background"],
+        '"interactive" or "background"',
+        "interactive",
+        "the lane",
+    ),
+    Field(
+        "slo", WireSlo, "an object of target_ttft_ms, target_tbt_ms and latency_cap", note="targets"
+    ),
+    Field("session", _Id, _ID_WORDS, note="requests that share it are pinned to the same KV"),
+    _flag("cache_prompt", True, "reuse a cached prefix of the prompt"),
+    Field(
+        "metadata",
+        msgspec.Raw,
+        f"JSON of at most {MAX_METADATA_BYTES} bytes",
+        note="any JSON value; echoed in `eos`",
+    ),
+)
+
+WireGenerate = msgspec.defstruct(
+    "WireGenerate",
+    [
+        (f.name, f.type | None, None)
+        if f.type not in (Any, msgspec.Raw)
+        else (f.name, f.type, None if f.type is Any else msgspec.Raw())
+        for f in GENERATE_FIELDS
+    ],
+)
+
+_OPTIONAL_ID = Field("id", _Id, _ID_WORDS, note="echoed")
+_SERIAL = _whole(
+    "serial", 1, 2**53, None, "the request's number in `sessions`; `id` is then only echoed"
+)
+
+ADMIN_FIELDS: dict[str, tuple[Field, ...]] = {
+    "metrics": (
+        _OPTIONAL_ID,
+        _number("interval_ms", 50, 3_600_000, None, "one event every interval; omitted: one"),
+        _flag("sessions", False, "the running requests and the latest events too"),
+    ),
+    "cancel": (
+        Field("id", _Id, _ID_WORDS, note="the request to end"),
+        _SERIAL,
+    ),
+    "priority": (
+        Field("id", _Id, _ID_WORDS, note="the request to move"),
+        _SERIAL,
+        Field(
+            "priority",
+            Literal["interactive", "background"],
+            '"interactive" or "background"',
+            note="its new lane",
+        ),
+    ),
+    "load": (
+        _OPTIONAL_ID,
+        Field("model", str, "the path of a GGUF file", note="absolute, or as the daemon sees it"),
+    ),
+    "unload": (_OPTIONAL_ID,),
+    "info": (_OPTIONAL_ID,),
+    "tokenize": (
+        _OPTIONAL_ID,
+        Field("text", str, "a string"),
+        _flag("add_special", False, "put the model's start token in front"),
+        _flag("parse_special", True, "read the text of special tokens as such"),
+    ),
+    "ping": (_OPTIONAL_ID,),
+}
+
+WORDS: dict[str, dict[str, str]] = {
+    "generate": {f.name: f.words for f in GENERATE_FIELDS}
+    | {f"slo.{f.name}": f.words for f in SLO_FIELDS}
+    | {
+        "messages[]": 'a {"role", "content"} object',
+        "messages[].role": "one of " + ", ".join(f'"{role}"' for role in ROLES),
+        "messages[].content": "a string or a list of text parts",
+        "messages[].content[]": 'a {"type": "text", "text": ...} object',
+        "messages[].content[].type": '"text"',
+        "messages[].content[].text": "a string",
+        "stop[]": "a string",
+        "dry_sequence_breakers[]": f"a string of 1 to {MAX_BREAKER_CHARS} characters",
+    },
+    **{kind: {f.name: f.words for f in fields} for kind, fields in ADMIN_FIELDS.items()},
+}
+
+
+def logit_bias(value: Any) -> tuple[tuple[int, float], ...] | None:
+    """``logit_bias`` of a request as ``((token id, bias), ...)``; ``None`` where it is malformed.
+
+    A ban comes out as ``-inf``.
+    """
+    if isinstance(value, dict):
+        pairs: list[Any] = list(value.items())
+    elif isinstance(value, list):
+        pairs = value
+    else:
+        return None
+    if len(pairs) > MAX_LOGIT_BIAS:
+        return None
+    out = []
+    for pair in pairs:
+        if not isinstance(pair, (list, tuple)) or len(pair) != 2:
+            return None
+        token, bias = pair
+        if isinstance(token, str) and token.isascii() and token.isdigit() and len(token) <= 10:
+            token = int(token)
+        if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < 2**31:
+            return None
+        if bias is False or bias == "-inf":
+            bias = -math.inf
+        elif isinstance(bias, bool) or not isinstance(bias, (int, float)) or abs(bias) > 1000:
+            return None
+        out.append((token, float(bias)))
+    return tuple(out)

@@ -1,0 +1,197 @@
+"""The model shapes that ``make_model.py`` knows: hyperparameters, tensors and metadata.
+
+Hyperparameters are the published ones (each model's ``config.json``); tensor names and dimensions
+are what llama.cpp's loaders ask for (``src/models/{llama,qwen2,qwen3moe}.cpp``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+CHATML = (
+    "{% for message in messages %}"
+    "{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n' }}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+LLAMA3 = (
+    "{% for message in messages %}"
+    "{% set content = '<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n'"
+    " + message['content'] | trim + '<|eot_id|>' %}"
+    "{% if loop.index0 == 0 %}{% set content = bos_token + content %}{% endif %}"
+    "{{ content }}{% endfor %}"
+    "{% if add_generation_prompt %}"
+    "{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %}"
+)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """One model's hyperparameters, under llama.cpp's names."""
+
+    name: str
+    arch: str
+    n_layer: int
+    n_embd: int
+    n_head: int
+    n_head_kv: int
+    head_dim: int
+    n_ff: int
+    n_ctx: int
+    rope_base: float
+    norm_eps: float
+    tied: bool
+    vocab: str  # of models/ggml-vocab-{vocab}.gguf
+    n_vocab: int
+    end_of_turn: str
+    template: str
+    n_expert: int = 0
+    n_expert_used: int = 0
+    n_ff_expert: int = 0
+    # llama 3.1's long-context scaling: factor, low and high frequency factor, original context
+    rope_scaling: tuple[float, float, float, int] | None = None
+
+
+_QWEN = {
+    "norm_eps": 1e-6,
+    "rope_base": 1e6,
+    "vocab": "qwen2",
+    "n_vocab": 151936,
+    "end_of_turn": "<|im_end|>",
+    "template": CHATML,
+}
+
+SHAPES: dict[str, Shape] = {
+    shape.name: shape
+    for shape in (
+        Shape(
+            "micro-151k", "qwen2", n_layer=4, n_embd=256, n_head=4, n_head_kv=2, head_dim=64,
+            n_ff=768, n_ctx=32768, tied=True, **_QWEN,
+        ),
+        Shape(
+            "qwen2.5-0.5b", "qwen2", n_layer=24, n_embd=896, n_head=14, n_head_kv=2, head_dim=64,
+            n_ff=4864, n_ctx=32768, tied=True, **_QWEN,
+        ),
+        Shape(
+            "llama3.2-1b", "llama", n_layer=16, n_embd=2048, n_head=32, n_head_kv=8, head_dim=64,
+            n_ff=8192, n_ctx=131072, rope_base=500000.0, norm_eps=1e-5, tied=True,
+            vocab="llama-bpe", n_vocab=128256, end_of_turn="<|eot_id|>", template=LLAMA3,
+            rope_scaling=(32.0, 1.0, 4.0, 8192),
+        ),
+        Shape(
+            "qwen3-30b-a3b", "qwen3moe", n_layer=48, n_embd=2048, n_head=32, n_head_kv=4,
+            head_dim=128, n_ff=6144, n_ctx=40960, tied=False, n_expert=128, n_expert_used=8,
+            n_ff_expert=768, **_QWEN,
+        ),
+        Shape(
+            "moe-micro", "qwen3moe", n_layer=4, n_embd=256, n_head=4, n_head_kv=2, head_dim=64,
+            n_ff=768, n_ctx=32768, tied=True, n_expert=16, n_expert_used=4, n_ff_expert=128,
+            **_QWEN,
+        ),
+    )
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """One tensor: dimensions in GGUF's order (row length first) and what to fill it with."""
+
+    name: str
+    dims: tuple[int, ...]
+    # standard deviation of the random values; 0.0 stands for ones (a norm's weight)
+    std: float
+    # kept in float32 whatever the file's quantization, as llama.cpp's own quantizer does
+    f32: bool = False
+    values: np.ndarray | None = None
+
+    @property
+    def n_elements(self) -> int:
+        return math.prod(self.dims)
+
+
+def rope_factors(shape: Shape) -> np.ndarray:
+    """Divisors of the rotary frequencies, float32 ``[head_dim / 2]`` (Llama 3.1's scaling)."""
+    assert shape.rope_scaling is not None
+    factor, low, high, original = shape.rope_scaling
+    out = []
+    for i in range(0, shape.head_dim, 2):
+        turns = original * shape.rope_base ** (-i / shape.head_dim) / (2 * math.pi)
+        if turns > high:
+            out.append(1.0)
+        elif turns < low:
+            out.append(factor)
+        else:
+            smooth = (turns - low) / (high - low)
+            out.append(1 / ((1 - smooth) / factor + smooth))
+    return np.array(out, dtype=np.float32)
+
+
+def tensors(shape: Shape) -> Iterator[Tensor]:
+    """Every tensor of *shape*, in file order.
+
+    Matrices keep the scale of what goes through them (std = fan-in ** -0.5), so that activations
+    stay near 1 however many layers there are; the output matrix gives logits with a deviation near
+    3, as trained models have, over which no single token (an end of text, say) is likely.
+    """
+    d, hd = shape.n_embd, shape.head_dim
+    q, kv = shape.n_head * hd, shape.n_head_kv * hd
+    inner = d**-0.5
+    yield Tensor("token_embd.weight", (d, shape.n_vocab), 3 * inner)
+    if shape.rope_scaling is not None:
+        yield Tensor("rope_freqs.weight", (hd // 2,), 0.0, f32=True, values=rope_factors(shape))
+    for i in range(shape.n_layer):
+        at = f"blk.{i}."
+        yield Tensor(at + "attn_norm.weight", (d,), 0.0, f32=True)
+        for name, width in (("q", q), ("k", kv), ("v", kv)):
+            yield Tensor(f"{at}attn_{name}.weight", (d, width), inner)
+            if shape.arch == "qwen2":
+                yield Tensor(f"{at}attn_{name}.bias", (width,), 0.1, f32=True)
+        if shape.arch == "qwen3moe":
+            yield Tensor(at + "attn_q_norm.weight", (hd,), 0.0, f32=True)
+            yield Tensor(at + "attn_k_norm.weight", (hd,), 0.0, f32=True)
+        yield Tensor(at + "attn_output.weight", (q, d), q**-0.5)
+        yield Tensor(at + "ffn_norm.weight", (d,), 0.0, f32=True)
+        if shape.n_expert:
+            ff, n = shape.n_ff_expert, shape.n_expert
+            yield Tensor(at + "ffn_gate_inp.weight", (d, n), inner, f32=True)
+            yield Tensor(at + "ffn_gate_exps.weight", (d, ff, n), inner)
+            yield Tensor(at + "ffn_up_exps.weight", (d, ff, n), inner)
+            yield Tensor(at + "ffn_down_exps.weight", (ff, d, n), ff**-0.5)
+        else:
+            yield Tensor(at + "ffn_gate.weight", (d, shape.n_ff), inner)
+            yield Tensor(at + "ffn_up.weight", (d, shape.n_ff), inner)
+            yield Tensor(at + "ffn_down.weight", (shape.n_ff, d), shape.n_ff**-0.5)
+    yield Tensor("output_norm.weight", (d,), 0.0, f32=True)
+    if not shape.tied:
+        yield Tensor("output.weight", (d, shape.n_vocab), 3 * inner)
+
+
+def metadata(shape: Shape) -> dict[str, str | int | float]:
+    """The GGUF keys that describe *shape*, without the tokenizer's; ints are written as uint32."""
+    arch = shape.arch
+    out: dict[str, str | int | float] = {
+        "general.architecture": arch,
+        "general.name": f"{shape.name} (random weights)",
+        "general.description": "Random weights in a model's shape, for benchmarks.",
+        f"{arch}.context_length": shape.n_ctx,
+        f"{arch}.embedding_length": shape.n_embd,
+        f"{arch}.block_count": shape.n_layer,
+        f"{arch}.feed_forward_length": shape.n_ff,
+        f"{arch}.attention.head_count": shape.n_head,
+        f"{arch}.attention.head_count_kv": shape.n_head_kv,
+        f"{arch}.attention.key_length": shape.head_dim,
+        f"{arch}.attention.value_length": shape.head_dim,
+        f"{arch}.rope.dimension_count": shape.head_dim,
+        f"{arch}.rope.freq_base": float(shape.rope_base),
+        f"{arch}.attention.layer_norm_rms_epsilon": float(shape.norm_eps),
+        f"{arch}.vocab_size": shape.n_vocab,
+    }
+    if shape.n_expert:
+        out[f"{arch}.expert_count"] = shape.n_expert
+        out[f"{arch}.expert_used_count"] = shape.n_expert_used
+        out[f"{arch}.expert_feed_forward_length"] = shape.n_ff_expert
+    return out

@@ -1,0 +1,141 @@
+"""Workload traces: requests with lane, lengths, and when they come.
+
+A request comes at a time of its own, or a while after another one has ended (a client that thinks,
+an agent's next step).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+INTERACTIVE, BACKGROUND = 0, 1
+
+
+@dataclass
+class Load:
+    """Requests, one entry each in every list; ``parent`` -1 = comes at ``due_ms``.
+
+    Otherwise ``due_ms`` counts from the end of the request ``parent``.  ``cap`` 0 = the daemon's.
+    """
+
+    due_ms: list[float] = field(default_factory=list)
+    parent: list[int] = field(default_factory=list)
+    lane: list[int] = field(default_factory=list)
+    prompt: list[int] = field(default_factory=list)
+    output: list[int] = field(default_factory=list)
+    cap: list[float] = field(default_factory=list)
+    isolate: list[int] = field(default_factory=list)
+
+    def add(
+        self, lane: int, prompt: int, output: int, due_ms: float = 0.0, parent: int = -1,
+        cap: float = 0.0, isolate: int = 0,
+    ) -> int:  # fmt: skip
+        """One request; returns its number.  ``prompt`` and ``output`` are at least 1."""
+        self.due_ms.append(due_ms)
+        self.parent.append(parent)
+        self.lane.append(lane)
+        self.prompt.append(prompt)
+        self.output.append(output)
+        self.cap.append(cap)
+        self.isolate.append(isolate)
+        return len(self.due_ms) - 1
+
+    def chain(
+        self, count: int, lane: int, prompt: int, output: int, start_ms: float, think_ms: float
+    ) -> None:
+        """A client whose requests follow one another."""
+        before = -1
+        for _ in range(count):
+            due = start_ms if before < 0 else think_ms
+            before = self.add(lane, prompt, output, due, before)
+
+    def only(self, lane: int) -> Load:
+        """The requests of one lane, as if the others did not exist."""
+        load = Load()
+        number: dict[int, int] = {}
+        for i, own in enumerate(self.lane):
+            if own == lane:
+                number[i] = load.add(
+                    own, self.prompt[i], self.output[i], self.due_ms[i],
+                    number.get(self.parent[i], -1), self.cap[i], self.isolate[i],
+                )  # fmt: skip
+        return load
+
+    @property
+    def size(self) -> int:
+        return len(self.due_ms)
+
+
+def storm(clients: int = 2, prompt: int = 600, tokens: int = 400) -> Load:
+    """One interactive stream; clients that send long prompts with one output token."""
+    load = Load()
+    load.add(INTERACTIVE, 40, tokens)
+    for client in range(clients):
+        load.chain(500, BACKGROUND, prompt + 37 * client, 1, 200.0, 5.0)
+    return load
+
+
+def storm8() -> Load:
+    return storm(8)
+
+
+def mixed() -> Load:
+    """Three interactive conversations and one long document in the background."""
+    load = Load()
+    for i in range(3):
+        load.chain(4, INTERACTIVE, 60 + 25 * i, 96, 100.0 * i, 400.0)
+    load.add(BACKGROUND, 3000, 500)
+    return load
+
+
+def agent() -> Load:
+    """Eight steps of an agent beside four background decoders."""
+    load = Load()
+    load.chain(8, INTERACTIVE, 150, 40, 500.0, 20.0)
+    for i in range(4):
+        load.add(BACKGROUND, 64 + i, 2000)
+    return load
+
+
+def background() -> Load:
+    """Nobody interactive: eight streams."""
+    load = Load()
+    for i in range(8):
+        load.add(BACKGROUND, 100 + 13 * i, 300)
+    return load
+
+
+def paste() -> Load:
+    """A chat beside a big paste that is interactive too."""
+    load = Load()
+    load.add(INTERACTIVE, 60, 400)
+    load.add(INTERACTIVE, 3000, 100, 500.0)
+    return load
+
+
+def crowd(sessions: int = 2000, seed: int = 1) -> Load:
+    """Many sessions of both lanes, lengths and gaps spread over orders of magnitude."""
+    rng = np.random.default_rng(seed)
+    load = Load()
+    now = 0.0
+    for _ in range(sessions):
+        now += float(rng.exponential(400.0))
+        lane = int(rng.random() < 0.4)
+        prompt = int(np.clip(rng.lognormal(4.5, 1.0), 2, 3000))
+        output = int(np.clip(rng.lognormal(3.5, 1.0), 1, 600))
+        load.add(lane, prompt, output, now)
+    return load
+
+
+PRESETS: dict[str, Callable[[], Load]] = {
+    "storm": storm,
+    "storm-8": storm8,
+    "mixed": mixed,
+    "agent": agent,
+    "background": background,
+    "paste": paste,
+    "crowd": crowd,
+}

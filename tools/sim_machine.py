@@ -1,0 +1,137 @@
+"""Oracle costs: what a tick really takes on a machine that the simulator plays.
+
+A tick of ``rows`` decoding rows and ``prompt`` prompt tokens takes what a graph of that many tokens
+takes, and something for the rows' logits and attention.  Two modes: all threads, or a prompt beside
+the ticks.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from umaserve.engine.probe import LONGEST_MS, PAST, PROBE_S, TIMES, shapes
+from umaserve.policy.cost import CostModel, is_known, learn
+
+MOST = 8192  # tokens of a tick that the tables reach
+
+
+class Machine(NamedTuple):
+    """Milliseconds; all arrays owned by this tuple.
+
+    ``graph``: float64[2, MOST + 1], by mode and tokens; ``row``: float64[2, MOST + 1], what so many
+    decoding rows cost beyond prompt tokens; ``first`` float64[2, MOST + 1]: one row with so many
+    prompt tokens, where it was measured, else 0.  ``kv_ms``: per token and thousand KV cells
+    that it attends to; ``wide_reads``: these are all in use, not a sequence's own.  ``noise``:
+    standard deviation of a tick over its mean; ``outliers``: share of ticks that take ``outlier``
+    times as long.  ``aside_per_s``: prompt tokens per second beside the ticks, 0 = the machine
+    cannot.
+    """
+
+    graph: np.ndarray
+    row: np.ndarray
+    first: np.ndarray
+    kv_ms: float
+    noise: float
+    outliers: float
+    outlier: float
+    aside_per_s: float
+    abortable: bool
+    wide_reads: bool
+
+
+@njit(nogil=True, cache=True)
+def tick_ms(machine, mode, rows, prompt, past):
+    """Mean wall time of a tick in ms, without noise."""
+    tokens = rows + prompt
+    ms = machine.graph[mode, tokens] + machine.row[mode, rows]
+    if rows == 1 and prompt > 0 and machine.first[mode, prompt] > 0.0:
+        ms = machine.first[mode, prompt]
+    return ms + machine.kv_ms * tokens * past / 1000.0
+
+
+@njit(nogil=True, cache=True)
+def noisy_ms(machine, mode, rows, prompt, past):
+    """One draw of it, from numba's own generator."""
+    ms = tick_ms(machine, mode, rows, prompt, past)
+    ms *= max(1.0 + machine.noise * np.random.standard_normal(), 0.5)
+    if machine.outliers > 0.0 and np.random.random() < machine.outliers:
+        ms *= machine.outlier
+    return ms
+
+
+@njit(nogil=True, cache=True)
+def seed(value):
+    np.random.seed(value)
+
+
+def _curve(points: dict[int, float]) -> np.ndarray:
+    """Piecewise linear through the points, and on with the last slope."""
+    x = np.array(sorted(points), float)
+    y = np.array([points[int(i)] for i in x])
+    at = np.arange(MOST + 1, dtype=float)
+    curve = np.interp(at, x, y)
+    slope = (y[-1] - y[-2]) / (x[-1] - x[-2])
+    beyond = at > x[-1]
+    curve[beyond] = y[-1] + slope * (at[beyond] - x[-1])
+    return curve
+
+
+def _cpu() -> Machine:
+    # qwen2.5-0.5b q8_0 on two cores, milliseconds as measured
+    rows = _curve(
+        {0: 0, 1: 16.5, 2: 46, 3: 57, 4: 68, 5: 85, 6: 91, 7: 99, 8: 71, 16: 90, 32: 167}
+    )
+    graph = _curve({0: 0, 1: 11, 4: 46, 8: 48, 16: 64, 32: 118, 64: 211, 128: 396})
+    first = _curve({0: 16.5, 1: 40, 3: 54, 4: 66, 7: 62, 15: 69, 32: 129, 64: 222, 128: 407})
+    # with one thread
+    rows_1 = _curve({0: 0, 1: 21, 2: 62, 4: 100, 8: 135, 16: 175, 32: 320})
+    graph_1 = _curve({0: 0, 1: 20, 8: 95, 128: 724})
+    first[0] = 0.0
+    first[160:] = 0.0
+    return Machine(
+        np.stack([graph, graph_1]), np.stack([rows - graph, rows_1 - graph_1]),
+        np.stack([first, np.zeros(MOST + 1)]), 0.002, 0.02, 0.002, 3.0, 177.0, True, False,
+    )  # fmt: skip
+
+
+def _gpu(points: dict[int, float], row_ms: float, kv_ms: float) -> Machine:
+    graph = _curve(points)
+    graph[0] = 0.0
+    row = row_ms * np.arange(MOST + 1)
+    return Machine(
+        np.stack([graph, graph]), np.stack([row, row]), np.zeros((2, MOST + 1)), kv_ms,
+        0.01, 0.001, 3.0, 0.0, False, True,
+    )  # fmt: skip
+
+
+def presets() -> dict[str, Machine]:
+    return {
+        "cpu-2core-0.5b": _cpu(),
+        "gpu-dense": _gpu({0: 1.3, MOST: 1.3 + 0.006 * MOST}, 0.014, 0.00005),
+        "gpu-moe": _gpu(
+            {0: 3.4, 1: 4, 2: 4.7, 4: 5.8, 8: 7.5, 16: 10, 32: 13, 64: 16, 4096: 16 + 0.03 * 4032},
+            0.02, 0.0001,
+        ),
+    }  # fmt: skip
+
+
+def probed(machine: Machine, n_rows: int = 32, most: int = 2048) -> CostModel:
+    """What the engine knows after the probe of its first start on this machine."""
+    seed(0)
+    cost = CostModel.unknown()
+    spent = 0.0
+    for mode, rows, prompt in shapes(n_rows, most, machine.aside_per_s > 0):
+        if rows > n_rows or prompt > most - rows or is_known(cost, mode, rows, prompt):
+            continue
+        expected = tick_ms(machine, mode, rows, prompt, 0)
+        if expected > LONGEST_MS or spent + TIMES * expected > PROBE_S * 1000.0:
+            continue
+        for _ in range(TIMES):
+            past = PAST * rows / (rows + prompt)
+            ms = noisy_ms(machine, mode, rows, prompt, past)
+            spent += ms
+            learn(cost, mode, rows, prompt, past, ms)
+    return cost

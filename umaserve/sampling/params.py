@@ -1,0 +1,149 @@
+"""Sampling settings of all sessions, as columns that compiled code can read."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from umaserve.engine.messages import Sampling
+
+MAX_LOGIT_BIAS = 1024  # entries per request
+# what makes a row slow: see ``is_slow``
+QUICK_K = 256
+QUICK_LOGPROBS = 5
+QUICK_HISTORY = 1024
+
+
+def is_slow(sampling: Sampling) -> bool:
+    """Whether sampling a row takes many times as long as with the default settings.
+
+    Some 100 microseconds rather than 6 at 152k tokens (docs/BENCHMARKS.md): sets that are cut out
+    of the whole vocabulary, mirostat, many alternatives, repetitions in a long history.
+    """
+    if sampling.logprobs > QUICK_LOGPROBS:
+        return True
+    if sampling.temperature > 0.0:
+        if sampling.mirostat:
+            return True
+        whole = not 0 < sampling.top_k <= QUICK_K
+        if whole and (sampling.top_k > 0 or sampling.top_p < 1.0 or sampling.typical_p < 1.0):
+            return True
+    reach = sampling.dry_penalty_last_n
+    return sampling.dry_multiplier != 0.0 and not 0 <= reach <= QUICK_HISTORY
+
+
+class Settings(NamedTuple):
+    """The columns of a SamplerTable, in the form that compiled code takes (borrowed)."""
+
+    real: np.ndarray
+    whole: np.ndarray
+    bias_ids: np.ndarray
+    bias_values: np.ndarray
+
+
+class SamplerTable:
+    """One row of settings per slot of the session table.
+
+    ``real`` is float64[n_slots, N_REAL], ``whole`` int64[n_slots, N_WHOLE]; the column numbers are
+    the constants below.  ``bias_ids`` int32 and ``bias_values`` float32 are [n_slots,
+    MAX_LOGIT_BIAS], of which the first ``whole[slot, N_BIAS]`` count.  ``real[slot, MU]`` is
+    mirostat's state and changes with every token.  Owned by the engine process.
+    """
+
+    def __init__(self, n_slots: int) -> None:
+        self.real = np.zeros((n_slots, N_REAL), np.float64)
+        self.whole = np.zeros((n_slots, N_WHOLE), np.int64)
+        self.bias_ids = np.zeros((n_slots, MAX_LOGIT_BIAS), np.int32)
+        self.bias_values = np.zeros((n_slots, MAX_LOGIT_BIAS), np.float32)
+        self.settings = Settings(self.real, self.whole, self.bias_ids, self.bias_values)
+        self._no_breakers = np.zeros(1, np.int32)
+        # compiled code has their addresses; here they are kept alive
+        self._breakers = [self._no_breakers] * n_slots
+        for slot in range(n_slots):
+            self._point(slot)
+
+    def set(self, slot: int, sampling: Sampling, breakers: np.ndarray | None = None) -> None:
+        """Store the settings of the request in ``slot`` and start mirostat afresh.
+
+        ``breakers`` are ``sampling.dry_sequence_breakers`` as ``BreakerCache.get`` gives them
+        (int32[], borrowed until the slot is set again); without them DRY knows no breakers.
+        """
+        real, whole = self.real[slot], self.whole[slot]
+        for column, name in _REAL_FIELDS.items():
+            real[column] = getattr(sampling, name)
+        for column, name in _WHOLE_FIELDS.items():
+            whole[column] = getattr(sampling, name)
+        real[MU] = 2.0 * sampling.mirostat_tau
+        whole[SLOW] = is_slow(sampling)
+        seed = sampling.seed & 0xFFFFFFFFFFFFFFFF
+        whole[SEED] = seed - (1 << 64) if seed >= 1 << 63 else seed
+        bias = sampling.logit_bias[:MAX_LOGIT_BIAS]
+        whole[N_BIAS] = len(bias)
+        for i, (token, value) in enumerate(bias):
+            self.bias_ids[slot, i] = token
+            self.bias_values[slot, i] = value
+        self._breakers[slot] = self._no_breakers if breakers is None else breakers
+        self._point(slot)
+
+    def _point(self, slot: int) -> None:
+        breakers = self._breakers[slot]
+        self.whole[slot, BREAKERS] = breakers.ctypes.data
+        self.whole[slot, N_BREAKERS] = breakers.size
+
+
+# columns of ``real``
+TEMPERATURE = 0
+TOP_P = 1
+MIN_P = 2
+TYPICAL_P = 3
+REPEAT = 4
+PRESENCE = 5
+FREQUENCY = 6
+XTC_PROBABILITY = 7
+XTC_THRESHOLD = 8
+DRY_MULTIPLIER = 9
+DRY_BASE = 10
+TAU = 11
+ETA = 12
+MU = 13
+N_REAL = 14
+# columns of ``whole``
+TOP_K = 0
+LAST_N = 1
+LOGPROBS = 2
+IGNORE_EOS = 3
+SEED = 4
+N_BIAS = 5
+DRY_ALLOWED = 6
+DRY_LAST_N = 7
+MIROSTAT = 8
+BREAKERS = 9  # address of an int32 array,
+N_BREAKERS = 10  # and its length
+SLOW = 11  # 1 where a tick samples this row after the others
+N_WHOLE = 12
+
+_REAL_FIELDS = {
+    TEMPERATURE: "temperature",
+    TOP_P: "top_p",
+    MIN_P: "min_p",
+    TYPICAL_P: "typical_p",
+    REPEAT: "repeat_penalty",
+    PRESENCE: "presence_penalty",
+    FREQUENCY: "frequency_penalty",
+    XTC_PROBABILITY: "xtc_probability",
+    XTC_THRESHOLD: "xtc_threshold",
+    DRY_MULTIPLIER: "dry_multiplier",
+    DRY_BASE: "dry_base",
+    TAU: "mirostat_tau",
+    ETA: "mirostat_eta",
+}
+_WHOLE_FIELDS = {
+    TOP_K: "top_k",
+    LAST_N: "penalty_last_n",
+    LOGPROBS: "logprobs",
+    IGNORE_EOS: "ignore_eos",
+    DRY_ALLOWED: "dry_allowed_length",
+    DRY_LAST_N: "dry_penalty_last_n",
+    MIROSTAT: "mirostat",
+}

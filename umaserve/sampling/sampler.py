@@ -1,0 +1,209 @@
+"""From a logits row to a token: the chain that ``kernels`` and ``history`` are the steps of."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from llvmlite import ir
+from numba import carray, njit, types
+from numba.extending import intrinsic
+
+from . import params as P
+from .counted import TAKEN, count_row, counters
+from .history import adjust
+from .kernels import (
+    XTC_MAX_THRESHOLD,
+    XTC_STREAM,
+    min_p,
+    mirostat_candidates,
+    mirostat_draw,
+    top_p,
+    typical_p,
+    uniform,
+    xtc,
+)
+from .mass import draw, exp_sum
+from .select import NEGATIVE_INFINITY, argmax, find_maxima, largest, row_at, top_k
+from .vector import BLOCK
+
+TEMPERATURE, TOP_P, MIN_P, TYPICAL_P = P.TEMPERATURE, P.TOP_P, P.MIN_P, P.TYPICAL_P
+XTC_PROBABILITY, XTC_THRESHOLD = P.XTC_PROBABILITY, P.XTC_THRESHOLD
+TAU, ETA, MU = P.TAU, P.ETA, P.MU
+TOP_K, LOGPROBS, SEED, MIROSTAT = P.TOP_K, P.LOGPROBS, P.SEED, P.MIROSTAT
+BREAKERS, N_BREAKERS = P.BREAKERS, P.N_BREAKERS
+
+
+class Scratch(NamedTuple):
+    """Work space of one sampling thread, allocated once.
+
+    ``ids`` int32[n_vocab], ``values`` float32[n_vocab]: candidates; ``keys`` uint64[n_vocab]: what
+    is being sorted; ``maxima`` and ``sums`` float32, one entry a block of the row; ``counts``
+    int32[n_vocab]: by token, all zero between calls; ``lengths`` int32[n_ctx]: of repetitions;
+    ``touched`` int32 and ``original`` float32: which logits were changed in place, and what they
+    were (for logprobs); ``counted`` int64: rows read in place and bytes copied, since its owner
+    last looked.
+    """
+
+    ids: np.ndarray
+    values: np.ndarray
+    keys: np.ndarray
+    maxima: np.ndarray
+    sums: np.ndarray
+    counts: np.ndarray
+    lengths: np.ndarray
+    touched: np.ndarray
+    original: np.ndarray
+    counted: np.ndarray
+
+    @classmethod
+    def allocate(
+        cls, n_vocab: int, n_ctx: int, n_eog: int, counted: np.ndarray | None = None
+    ) -> Scratch:
+        """Scratch for rows of up to ``n_vocab`` logits and histories of up to ``n_ctx`` tokens."""
+        room = P.MAX_LOGIT_BIAS + 2 * n_ctx + n_eog + 1
+        n_blocks = -(-n_vocab // BLOCK)
+        return cls(
+            np.zeros(n_vocab, np.int32),
+            np.zeros(n_vocab, np.float32),
+            np.zeros(n_vocab, np.uint64),
+            np.zeros(-(-n_blocks // BLOCK) * BLOCK, np.float32),
+            np.zeros(n_blocks, np.float32),
+            np.zeros(n_vocab, np.int32),
+            np.zeros(max(n_ctx, 1), np.int32),
+            np.zeros(room, np.int32),
+            np.zeros(room, np.float32),
+            counters() if counted is None else counted,
+        )
+
+
+@intrinsic
+def _int_pointer(typingctx, address):  # type: ignore[no-untyped-def]
+    """``int32_t*`` from an integer address."""
+
+    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+        return builder.inttoptr(args[0], ir.PointerType(ir.IntType(32)))
+
+    return types.CPointer(types.int32)(types.int64), codegen
+
+
+@njit(nogil=True, cache=True)
+def candidates(row, real, whole, top, index, work):
+    """What may be drawn: fills ``work.ids``/``work.values`` (raw logits); returns (count, maximum).
+
+    ``count`` is 0 when every token of the row may be drawn as it stands (temperature alone).
+    ``work.maxima`` and ``top`` are those of the row; ``index`` is the random number's counter.
+    """
+    n = row.shape[0]
+    ids, values, keys, maxima = work.ids, work.values, work.keys, work.maxima
+    counted = work.counted
+    count = 0
+    if 0 < whole[TOP_K] < n:
+        count = top_k(row, whole[TOP_K], maxima, top, ids, values, keys, counted)
+    if real[TYPICAL_P] < 1.0:
+        count = typical_p(row, maxima, count, top, real[TYPICAL_P], ids, values, keys, counted)
+        top = largest(values, count)
+    if real[TOP_P] < 1.0:
+        count = top_p(row, maxima, count, top, real[TOP_P], ids, values, keys, counted)
+    if real[MIN_P] > 0.0:
+        count = min_p(row, maxima, count, top, real[MIN_P], ids, values, counted)
+    if (
+        real[XTC_PROBABILITY] > 0.0
+        and real[XTC_THRESHOLD] <= XTC_MAX_THRESHOLD
+        and uniform(whole[SEED] ^ XTC_STREAM, index) <= real[XTC_PROBABILITY]
+    ):
+        count, top = xtc(row, maxima, count, top, real[XTC_THRESHOLD], ids, values, counted)
+    return count, top
+
+
+@njit(nogil=True, cache=True)
+def choose(row, real, whole, top, index, work):
+    """The token for the settings in ``real`` and ``whole``, from the adjusted ``row``."""
+    temperature = real[TEMPERATURE]
+    if temperature <= 0.0 or not NEGATIVE_INFINITY < top < np.inf:
+        return argmax(row, work.maxima, top)
+    u = uniform(whole[SEED], index)
+    if whole[MIROSTAT]:
+        mu = real[MU]
+        count = mirostat_candidates(
+            row, work.maxima, top, temperature, mu, work.ids, work.values, work.counted
+        )
+        at, real[MU] = mirostat_draw(
+            work.values, count, top, temperature, real[TAU], real[ETA], mu, u, work.sums
+        )
+        return np.int64(work.ids[at])
+    count, top = candidates(row, real, whole, top, index, work)
+    if count == 0:
+        return draw(row, row.shape[0], temperature, top, u, work.sums)
+    return np.int64(work.ids[draw(work.values, count, temperature, top, u, work.sums)])
+
+
+@njit(nogil=True, cache=True)
+def sample_row(row, slot, settings, history, index, eog, work, top_ids, top_logprobs):
+    """One token from one row; returns (token, log-probability).
+
+    ``row`` float32[n_vocab], C-contiguous, is read in place; biases and penalties change it.
+    ``settings`` (Settings) holds those of ``slot``.  ``history`` int32: the tokens before this one.
+    ``index``: how many tokens this request has generated, the random number's counter.
+    ``work`` (Scratch) belongs to the calling thread.  ``top_ids``/``top_logprobs``: room for 20
+    alternatives, filled when the request asked for logprobs; these and the log-probability are of
+    the model's own distribution, before any setting (as llama.cpp's server reports them).
+    """
+    real, whole = settings.real[slot], settings.whole[slot]
+    top = NEGATIVE_INFINITY
+    total = 0.0
+    if whole[LOGPROBS] >= 0:
+        top = find_maxima(row, work.maxima)
+        total = top + np.log(exp_sum(row, row.shape[0], top, 1.0))
+        wanted = whole[LOGPROBS]
+        top_ids[:] = -1
+        if wanted > 0:
+            found = top_k(
+                row, wanted, work.maxima, top, work.ids, work.values, work.keys, work.counted
+            )
+            for i in range(found):
+                top_ids[i] = work.ids[i]
+                top_logprobs[i] = work.values[i] - total
+    breakers = carray(_int_pointer(whole[BREAKERS]), (whole[N_BREAKERS],))
+    changed = adjust(
+        row, real, whole, settings.bias_ids[slot], settings.bias_values[slot], history, eog,
+        breakers, work,
+    )  # fmt: skip
+    work.counted[TAKEN] += changed  # their values, for the logprobs
+    if changed > 0 or whole[LOGPROBS] < 0:
+        top = find_maxima(row, work.maxima)
+    token = choose(row, real, whole, top, index, work)
+    logprob = 0.0
+    if whole[LOGPROBS] >= 0:
+        value = row[token]
+        for i in range(changed):
+            if work.touched[i] == token:  # the first entry is the untouched value
+                value = work.original[i]
+                break
+        logprob = value - total
+    return token, logprob
+
+
+@njit(nogil=True, cache=True)
+def sample_rows(
+    n, slots, addresses, n_vocab, settings, tokens, n_tokens, n_prompt, eog, work,
+    out_tokens, logprob, top_ids, top_logprobs,
+):  # fmt: skip
+    """Sample ``n`` rows: ``slots[i]`` has its logits at ``addresses[i]``.
+
+    Reads the session table's ``tokens`` int32[n_slots, n_ctx], ``n_tokens`` and ``n_prompt``;
+    writes ``out_tokens[i]`` and, where asked, the logprob columns at the new token's position;
+    counts in ``work.counted`` how the rows were read.
+    """
+    for i in range(n):
+        slot = slots[i]
+        at = n_tokens[slot]
+        row = row_at(addresses[i], n_vocab)
+        token, value = sample_row(
+            row, slot, settings, tokens[slot, :at], at - n_prompt[slot], eog, work,
+            top_ids[slot, at], top_logprobs[slot, at],
+        )  # fmt: skip
+        count_row(row, addresses[i], work.counted)
+        out_tokens[i] = token
+        if settings.whole[slot, LOGPROBS] >= 0:
+            logprob[slot, at] = value

@@ -1,0 +1,163 @@
+"""The nouns of scheduling: what a policy sees and what it answers."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from umaserve.states import LANE_BACKGROUND, LANE_INTERACTIVE, RUNNING
+
+__all__ = [
+    "ALL_FEATURES", "FEATURES", "LANE_BACKGROUND", "LANE_INTERACTIVE", "RUNNING", "Knobs",
+    "Memory", "Plan", "SchedulerState", "Tick",
+]  # fmt: skip
+
+# parts that can be switched off one by one, for comparison runs; see docs/POLICY.md
+FEATURES = {
+    "latency-guard": 1,  # what rides with interactive decoders must fit the cap
+    "error-budget": 2,  # a few tokens per hundred may take up to twice the baseline
+    "sweet-spot": 4,  # decoders take turns where that is faster than merging them
+    "lanes": 8,  # interactive before background
+    "prompt-aside": 16,  # prompts on cores of their own where the backend is the processor
+    "bandwidth": 32,  # the sum of bytes moved stays under its budget
+    "abort": 64,  # a background prompt chunk is given up for an interactive request
+    "ageing": 128,  # nobody waits for ever
+}
+ALL_FEATURES = sum(FEATURES.values())
+GUARD, ERROR_BUDGET, SWEET_SPOT, LANES, ASIDE, BANDWIDTH, ABORT, AGEING = FEATURES.values()
+
+
+class SchedulerState(NamedTuple):
+    """Columns of the session table that a policy reads (borrowed, one entry per slot).
+
+    ``served`` grows in the order in which rows were last part of a batch; ``aside`` is 1 where the
+    prompt is being computed beside the ticks, -1 where it cannot be; both belong to the engine.
+    """
+
+    state: np.ndarray  # int32: FREE, WAITING, RUNNING, DONE
+    lane: np.ndarray  # int32: 0 interactive, 1 background
+    n_tokens: np.ndarray  # int32: tokens known
+    n_past: np.ndarray  # int32: tokens in the KV cache
+    isolate: np.ndarray  # int32: 1 = must be alone in its tick
+    arrival: np.ndarray  # int64: order of admission
+    t_submit_ns: np.ndarray  # int64
+    t_last_ns: np.ndarray  # int64: time of the last token; 0 = none yet
+    cap: np.ndarray  # float64: latency cap of this session; 0 = the daemon's
+    target_ttft_ms: np.ndarray  # float64: 0 = none
+    target_tbt_ms: np.ndarray  # float64: 0 = none
+    credit: np.ndarray  # float64: slow tokens that may still be spent on this session
+    served: np.ndarray  # int64
+    aside: np.ndarray  # int32
+
+    @classmethod
+    def of(cls, table: Any, served: np.ndarray, aside: np.ndarray) -> SchedulerState:
+        """``table``: anything with the columns as attributes, as a SessionTable."""
+        names = cls._fields[:-2]
+        columns = [getattr(table, name) for name in names]
+        return cls._make([*columns, served, aside])
+
+
+class Knobs(NamedTuple):
+    """What the daemon was told; the same for every tick."""
+
+    n_batch: int  # tokens of one llama_decode
+    max_merge: int  # decoding sessions per tick; 0 = no cap
+    tick_budget_ms: float  # ceiling of a tick that nobody interactive bounds
+    latency_cap: float  # times the baseline
+    abortable: bool  # the backend can give up a running graph
+    can_aside: bool  # prompts can be computed beside the ticks
+    features: int  # sum of FEATURES
+    wide_reads: bool = True  # attention costs by all KV cells in use, not by a sequence's own
+
+
+class Tick(NamedTuple):
+    """What is particular to one tick."""
+
+    number: int
+    now_ns: int  # monotonic
+    free_cells: int  # KV cells without a token
+    kv_cells: int  # KV cells with one
+    bytes_left: float  # bytes that may be moved in one tick budget; inf = no budget
+
+
+class Plan(NamedTuple):
+    """What one tick computes: ``slots[i]`` feeds ``counts[i]`` tokens from its ``n_past`` on.
+
+    ``slots`` and ``counts`` int32[n_slots]: a policy returns how many entries count; a row whose
+    last token is fed gets logits, no other does.  ``aside`` int32[n_slots]: prompts to compute
+    beside the ticks, most urgent first, ended by -1.  ``info`` float64[INFO_WORDS]: the names
+    below.  Owned by the caller and reused.
+    """
+
+    slots: np.ndarray
+    counts: np.ndarray
+    aside: np.ndarray
+    info: np.ndarray
+
+    @classmethod
+    def empty(cls, n_slots: int) -> Plan:
+        n = max(n_slots, 1)
+        return cls(
+            np.zeros(n, np.int32), np.zeros(n, np.int32), np.full(n + 1, -1, np.int32),
+            np.zeros(INFO_WORDS),
+        )  # fmt: skip
+
+
+# entries of Plan.info
+PREDICTED_MS = 0  # of this tick; 0 = unknown
+BASELINE_MS = 1  # time between tokens of the interactive decoders alone; 0 = none, or unknown
+ALLOWED_MS = 2  # what the guard lets this tick take; 0 = it does not bound this one
+FLAGS = 3
+MODE = 4  # 0: all threads, 1: one prompt runs beside it
+WAIT_MS = 5  # with an empty plan: the budget of bytes is used up; come back after this
+ABORT_MS = 6  # this tick may be given up until so much of it is done; 0 = never
+INTERACTIVE_ROWS = 7
+PASSENGERS = 8  # tokens that ride with interactive decoders
+INFO_WORDS = 10
+
+FLAG_GUARDED = 1  # the guard kept something out
+FLAG_SPENT = 2  # error budget was spent
+FLAG_ASIDE = 4
+FLAG_SKIPPED_PREFILL = 8  # a prompt could have run but for the guard
+FLAG_TRIMMED = 16  # the budget of bytes kept something out
+
+
+class Memory(NamedTuple):
+    """What a policy remembers from tick to tick, and room to work in; owned by the caller.
+
+    ``since_ns`` int64[4]: when background decoders, background prompts and interactive prompts were
+    last served (SINCE_*); ``holdoff`` int64[1]: ticks for which nothing may ride after an overrun.
+    """
+
+    kind: np.ndarray  # int64[n_slots]: KIND_*
+    order: np.ndarray  # int64[n_slots]
+    found: np.ndarray  # int64[8]: how many of each kind
+    past: np.ndarray  # float64[8]: KV cells that a token of each kind attends to, in the mean
+    alone_ms: np.ndarray  # float64[2, n_slots + 1]: cost of so many decoding rows, by mode
+    round_ms: np.ndarray  # float64[2, n_slots + 1]: of a round that serves so many once
+    group: np.ndarray  # int64[2, n_slots + 1]: how many of so many go first
+    since_ns: np.ndarray
+    holdoff: np.ndarray
+
+    @classmethod
+    def fresh(cls, n_slots: int) -> Memory:
+        n = max(n_slots, 1)
+        return cls(
+            np.zeros(n, np.int64), np.zeros(n, np.int64), np.zeros(8, np.int64), np.zeros(8),
+            np.zeros((2, n + 1)), np.zeros((2, n + 1)), np.zeros((2, n + 1), np.int64),
+            np.zeros(4, np.int64), np.zeros(1, np.int64),
+        )  # fmt: skip
+
+
+SINCE_DECODE = 0  # background decoders
+SINCE_PROMPT = 1  # background prompts
+SINCE_INTERACTIVE = 2  # interactive prompts
+
+KIND_NONE = 0
+KIND_DECODE = 1  # interactive, next token
+KIND_BACK_DECODE = 2
+KIND_PROMPT = 3  # interactive, prompt not computed yet
+KIND_BACK_PROMPT = 4
+KIND_ISOLATED = 5
+KIND_ASIDE = 6  # interactive or not: beside the ticks

@@ -1,0 +1,307 @@
+"""What a tick will cost, learned from the ticks of this machine.
+
+The cost of a batch is neither linear nor monotonic in its size (eight rows can be cheaper than
+five), so nothing is fitted: there is one running mean for each shape of batch, by decoding rows,
+prompt tokens and mode (all threads, or a prompt beside the ticks).  Only the part that grows with
+the KV cells that each token attends to (``past``) is taken as linear, with one slope for all.  A
+shape that was not seen is estimated from its neighbours, and from above where there is a choice.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from .jit import INNER
+
+# largest number of decoding rows, and of prompt tokens, in each class
+ROW_EDGES = np.array([*range(9), 10, 12, 16, 20, 24, 32, 48, 64, 128, 256, 1 << 20], np.int64)
+PROMPT_EDGES = np.array(
+    [*range(9), 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 4096,
+     1 << 20], np.int64
+)  # fmt: skip
+N_ROWS, N_PROMPTS = ROW_EDGES.size, PROMPT_EDGES.size
+MODES = 2
+
+SURE = 2.0  # ticks after which a shape's mean is believed
+SLOWEST = 1 / 32  # weight of a new tick once a shape is well known
+WILD = 2.5  # a tick this many times its shape's mean counts as that many times, no more
+# inside a class of prompt tokens, cost against tokens: from above in both directions
+STEEP_UP, STEEP_DOWN = 0.9, 0.5
+STALLED = 0.5  # a tick so far off its shape's mean says nothing about the slope
+FLAT = 200.0  # squares that the slope has to outweigh
+FORGET = 0.998  # of the sums behind the slope, per tick
+
+
+class CostModel(NamedTuple):
+    """Running means in milliseconds; ``count`` 0 = shape not seen yet.  One instance per engine.
+
+    ``mean``, ``spread`` (mean absolute deviation), ``count``, ``tokens`` (mean prompt tokens),
+    ``rows`` (mean decoding rows) and ``kv`` (``past`` when first seen): float64[MODES, N_ROWS,
+    N_PROMPTS].  ``slope`` float64[3]: sums xy and xx, and ms per token and thousand cells.
+    ``error`` float64[2]: running mean of |predicted - measured| / measured, and its count.
+    """
+
+    mean: np.ndarray
+    spread: np.ndarray
+    count: np.ndarray  # type: ignore[assignment]  # a tuple has a method of that name
+    tokens: np.ndarray
+    rows: np.ndarray
+    kv: np.ndarray
+    slope: np.ndarray
+    error: np.ndarray
+
+    @classmethod
+    def unknown(cls) -> CostModel:
+        shape = (MODES, N_ROWS, N_PROMPTS)
+        arrays = [np.zeros(shape) for _ in range(6)]
+        return cls._make([*arrays, np.zeros(3), np.zeros(2)])
+
+    def forget(self) -> None:
+        """Start over, for instance after ticks that were not representative."""
+        for array in self:
+            array[...] = 0.0
+
+    def copy_from(self, other: CostModel) -> None:
+        for mine, theirs in zip(self, other, strict=True):
+            mine[...] = theirs
+
+
+@njit(nogil=True, cache=True)
+def row_class(rows):
+    if rows <= 8:
+        return rows
+    i = 9
+    while ROW_EDGES[i] < rows:
+        i += 1
+    return i
+
+
+@njit(nogil=True, cache=True)
+def prompt_class(tokens):
+    if tokens <= 8:
+        return tokens
+    i = 9
+    while PROMPT_EDGES[i] < tokens:
+        i += 1
+    return i
+
+
+@njit(nogil=True, cache=True)
+def is_known(cost, mode, rows, prompt):
+    """Whether a tick of this shape was measured often enough to be believed."""
+    return cost.count[mode, row_class(rows), prompt_class(prompt)] >= SURE
+
+
+@njit(nogil=True, cache=True)
+def predict(cost, mode, rows, prompt, past):
+    """Expected wall time in ms of a tick; 0.0 where nothing is known that it could follow from."""
+    if rows + prompt == 0:
+        return 0.0
+    if prompt == 0:
+        return _decode(cost, mode, rows, past)
+    r, p = row_class(rows), prompt_class(prompt)
+    if cost.count[mode, r, p] >= SURE:
+        value = _at(cost, mode, r, p, rows, prompt, past)
+        known = cost.tokens[mode, r, p]
+        if p > 8:
+            steep = STEEP_UP if prompt > known else STEEP_DOWN
+            value *= 1.0 + steep * (prompt - known) / (known + rows)
+        return value
+    if rows == 0:
+        return _prompt_alone(cost, mode, prompt, past)
+    decode = _decode(cost, mode, rows, past)
+    alone = _prompt_alone(cost, mode, prompt, past)
+    if decode <= 0.0 or alone <= 0.0:
+        return 0.0
+    # the nearest shapes with as many rows, below and above
+    below = above = -1
+    for i in range(p - 1, 0, -1):
+        if cost.count[mode, r, i] >= SURE:
+            below = i
+            break
+    for i in range(p + 1, N_PROMPTS):
+        if cost.count[mode, r, i] >= SURE:
+            above = i
+            break
+    if below > 0 and above > 0:
+        low = _at(cost, mode, r, below, rows, prompt, past)
+        high = _at(cost, mode, r, above, rows, prompt, past)
+        t0, t1 = cost.tokens[mode, r, below], cost.tokens[mode, r, above]
+        return low + (high - low) * (prompt - t0) / max(t1 - t0, 1.0)
+    if below > 0:
+        low = _at(cost, mode, r, below, rows, prompt, past)
+        less = _prompt_alone(cost, mode, int(cost.tokens[mode, r, below]), past)
+        return max(low, low + alone - less)
+    together = decode + alone
+    # what merging saved with one row, it is assumed to save with more
+    if r > 1 and cost.count[mode, 1, p] >= SURE and cost.count[mode, 1, 0] >= SURE:
+        saved = cost.mean[mode, 1, p] / (cost.mean[mode, 1, 0] + alone)
+        together *= min(max(saved, 0.5), 1.2)
+    return together
+
+
+@njit(**INNER)
+def _at(cost, mode, r, p, rows, prompt, past):
+    """The mean of a known shape, moved to this fill of the KV cache."""
+    value = cost.mean[mode, r, p]
+    value += cost.slope[2] * (rows + prompt) * (past - cost.kv[mode, r, p]) / 1000.0
+    return max(value, 0.3 * cost.mean[mode, r, p])
+
+
+@njit(**INNER)
+def _decode(cost, mode, rows, past):
+    r = row_class(rows)
+    if cost.count[mode, r, 0] >= SURE:
+        return _at(cost, mode, r, 0, rows, 0, past)
+    below = above = -1
+    for i in range(r - 1, 0, -1):
+        if cost.count[mode, i, 0] >= SURE:
+            below = i
+            break
+    for i in range(r + 1, N_ROWS):
+        if cost.count[mode, i, 0] >= SURE:
+            above = i
+            break
+    if below > 0 and above > 0:
+        low = _at(cost, mode, below, 0, rows, 0, past)
+        high = _at(cost, mode, above, 0, rows, 0, past)
+        t0, t1 = cost.rows[mode, below, 0], cost.rows[mode, above, 0]
+        return low + (high - low) * (rows - t0) / max(t1 - t0, 1.0)
+    if above > 0:
+        return _at(cost, mode, above, 0, rows, 0, past)
+    if below > 0:
+        return _at(cost, mode, below, 0, rows, 0, past)
+    if mode > 0:
+        return 0.0
+    # seen once is better than nothing
+    if cost.count[mode, r, 0] > 0.0:
+        return cost.mean[mode, r, 0]
+    return 0.0
+
+
+@njit(**INNER)
+def _prompt_alone(cost, mode, prompt, past):
+    if prompt <= 0:
+        return 0.0
+    p = prompt_class(prompt)
+    below = above = -1
+    for i in range(p, 0, -1):
+        if cost.count[mode, 0, i] >= SURE:
+            below = i
+            break
+    for i in range(p, N_PROMPTS):
+        if cost.count[mode, 0, i] >= SURE:
+            above = i
+            break
+    if below < 0 and above < 0:
+        for i in range(1, N_PROMPTS):  # seen once
+            if cost.count[mode, 0, i] > 0.0:
+                return cost.mean[mode, 0, i] * max(prompt / cost.tokens[mode, 0, i], 0.5)
+        return 0.0
+    if below < 0:
+        return _at(cost, mode, 0, above, 0, prompt, past)
+    low = _at(cost, mode, 0, below, 0, prompt, past)
+    t0 = cost.tokens[mode, 0, below]
+    if above < 0:
+        return low * max(prompt / t0, 1.0)
+    if above == below:
+        return low * (1.0 + 0.9 * (prompt / t0 - 1.0))
+    high = _at(cost, mode, 0, above, 0, prompt, past)
+    t1 = cost.tokens[mode, 0, above]
+    return low + (high - low) * (prompt - t0) / max(t1 - t0, 1.0)
+
+
+@njit(nogil=True, cache=True)
+def learn(cost, mode, rows, prompt, past, wall_ms):
+    """Take one finished tick into account; a value far off moves a mean only a little."""
+    if rows + prompt == 0 or wall_ms <= 0.0:
+        return
+    r, p = row_class(rows), prompt_class(prompt)
+    n = cost.count[mode, r, p]
+    if n == 0.0:
+        cost.mean[mode, r, p] = wall_ms
+        cost.spread[mode, r, p] = 0.1 * wall_ms
+        cost.tokens[mode, r, p] = prompt
+        cost.rows[mode, r, p] = rows
+        cost.kv[mode, r, p] = past
+        cost.count[mode, r, p] = 1.0
+        return
+    expected = _at(cost, mode, r, p, rows, prompt, past)
+    x = (rows + prompt) * (past - cost.kv[mode, r, p]) / 1000.0
+    if n == 1.0:
+        bounded = min(wall_ms, expected)  # the first of a shape often pays for buffers
+    else:
+        bounded = min(max(wall_ms, expected / WILD), expected * WILD)
+        miss = abs(wall_ms - expected) / wall_ms
+        cost.error[1] = min(cost.error[1] + 1.0, 1000.0)
+        cost.error[0] += (miss - cost.error[0]) / min(cost.error[1], 200.0)
+        mean = cost.mean[mode, r, p]
+        y = bounded - mean
+        if abs(x) > 0.05 and abs(y) < STALLED * mean:
+            cost.slope[0] = cost.slope[0] * FORGET + x * y
+            cost.slope[1] = cost.slope[1] * FORGET + x * x
+            # a weight of its own keeps a few ticks from making a slope
+            cost.slope[2] = max(cost.slope[0] / (cost.slope[1] + FLAT), 0.0)
+    weight = max(1.0 / (n + 1.0), SLOWEST)
+    level = bounded - cost.slope[2] * x
+    if n == 1.0:
+        weight = 1.0
+    cost.mean[mode, r, p] += weight * (level - cost.mean[mode, r, p])
+    cost.spread[mode, r, p] += weight * (abs(bounded - expected) - cost.spread[mode, r, p])
+    cost.tokens[mode, r, p] += weight * (prompt - cost.tokens[mode, r, p])
+    cost.rows[mode, r, p] += weight * (rows - cost.rows[mode, r, p])
+    cost.count[mode, r, p] = min(n + 1.0, 1e6)
+
+
+@njit(nogil=True, cache=True)
+def largest_chunk(cost, mode, rows, past, limit_ms, most):
+    """The largest number of prompt tokens, up to ``most``, with which a tick stays in the limit.
+
+    Sizes are the upper ends of the classes, quarters between two of them, or ``most``: shapes that
+    repeat are shapes that are known.  0 where not even one token fits, or nothing is known.
+    """
+    best = 0
+    for i in range(1, N_PROMPTS):
+        tokens = min(PROMPT_EDGES[i], most)
+        if tokens <= best:
+            break
+        ms = predict(cost, mode, rows, tokens, past)
+        if 0.0 < ms <= limit_ms:
+            best = tokens
+        if tokens == most:
+            break
+    if best < 16 or best == most:
+        return best
+    step = (PROMPT_EDGES[prompt_class(best) + 1] - best) // 4
+    for _ in range(3):
+        tokens = min(best + step, most)
+        ms = predict(cost, mode, rows, tokens, past)
+        if step == 0 or not 0.0 < ms <= limit_ms:
+            break
+        best = tokens
+    return best
+
+
+@njit(nogil=True, cache=True)
+def efficient_chunk(cost, past, limit_ms, most, share):
+    """The smallest chunk alone whose tokens per ms are ``share`` of the best within the limit.
+
+    Larger chunks gain little and make whoever comes next wait longer.  0 as `largest_chunk`.
+    """
+    best = 0.0
+    for turn in range(2):
+        for i in range(1, N_PROMPTS):
+            tokens = min(PROMPT_EDGES[i], most)
+            ms = predict(cost, 0, 0, tokens, past)
+            if 0.0 < ms <= limit_ms:
+                rate = tokens / ms
+                if turn == 0:
+                    best = max(best, rate)
+                elif rate >= share * best:
+                    return tokens
+            if tokens == most:
+                break
+    return 0

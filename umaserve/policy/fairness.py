@@ -1,0 +1,54 @@
+"""Decode fairness: which of the decoders a tick serves."""
+
+from __future__ import annotations
+
+from numba import njit
+
+from .jit import INNER
+
+
+@njit(nogil=True, cache=True)
+def add_decoders(state, memory, plan, entries, kind, most):
+    """Add up to ``most`` decoders of a kind, those served longest ago first.
+
+    Returns the number of entries.  Round-robin follows: who was served goes to the end.
+    """
+    n_slots = memory.kind.shape[0]
+    found = memory.found[kind]
+    if found <= most:
+        for s in range(n_slots):
+            if memory.kind[s] == kind:
+                plan.slots[entries] = s
+                plan.counts[entries] = 1
+                entries += 1
+        return entries
+    first = entries
+    while entries - first < most:
+        best = -1
+        for s in range(n_slots):
+            if memory.kind[s] != kind or _listed(plan, first, entries, s):
+                continue
+            if best < 0 or _longer_ago(state, s, best):
+                best = s
+        plan.slots[entries] = best
+        plan.counts[entries] = 1
+        entries += 1
+    return entries
+
+
+@njit(**INNER)
+def _listed(plan, first, entries, s):
+    for i in range(first, entries):  # noqa: SIM110 (numba has no any() over a generator)
+        if plan.slots[i] == s:
+            return True
+    return False
+
+
+@njit(**INNER)
+def _longer_ago(state, a, b):
+    # a session's first token goes before anybody's next one
+    if (state.t_last_ns[a] == 0) != (state.t_last_ns[b] == 0):
+        return state.t_last_ns[a] == 0
+    if state.served[a] != state.served[b]:
+        return state.served[a] < state.served[b]
+    return state.arrival[a] < state.arrival[b]

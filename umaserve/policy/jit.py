@@ -1,0 +1,14 @@
+"""How compiled functions are compiled."""
+
+from __future__ import annotations
+
+from typing import Any
+
+# of functions that only compiled code calls: no wrappers for Python, which take most of the time
+# that compiling a small function with many arrays takes
+INNER: dict[str, Any] = {
+    "nogil": True,
+    "cache": True,
+    "no_cpython_wrapper": True,
+    "no_cfunc_wrapper": True,
+}

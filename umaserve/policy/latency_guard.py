@@ -1,0 +1,103 @@
+"""Latency guard: how long a tick may take so that interactive streams keep their pace.
+
+Each interactive session that decodes has a deadline: its last token plus the cap times the baseline
+(the time between tokens of the interactive sessions alone).  What a tick takes beyond the turns
+that the session still has to wait for is its slack, and the smallest slack bounds the tick.
+
+Beyond the cap there is an error budget: of a session's tokens 4 in 100 may come later, though never
+later than twice the baseline, and the 95th percentile still holds.  A session earns it token by
+token; whatever makes a token late spends it, the noise of the machine too.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from .base import BASELINE_MS, ERROR_BUDGET, KIND_DECODE
+from .cost import row_class
+
+MARGIN = 0.9  # share of what the cap leaves that is planned for: predictions are not exact
+HARD = 1.9  # times the baseline: no pause is planned beyond it
+EARNED = 0.04  # slow tokens a session earns with each token; 5 % would put p95 on the edge
+MOST_CREDIT = 2.5
+LEAST_CREDIT = -1.0
+FIRST_CREDIT = 1.0  # a new session starts with one
+RESERVED = 1.0  # credit that background work leaves for an interactive prompt
+
+FAR_MS = 1e12
+
+
+@njit(nogil=True, cache=True)
+def allowance(state, tick, knobs, cost, memory, plan, mode):
+    """How much longer than its own rows an interactive tick may take.
+
+    Returns (ms within the cap, ms within the error budget, least credit of the sessions).  All are
+    0.0 where the baseline is not known yet.
+    """
+    n = memory.found[KIND_DECODE]
+    base = memory.round_ms[0, n]
+    plan.info[BASELINE_MS] = base * noise(memory, cost, 0, n)
+    if base <= 0.0:
+        return 0.0, 0.0, 0.0
+    count = 0
+    for s in range(memory.kind.shape[0]):
+        if memory.kind[s] == KIND_DECODE:
+            # by the time of the last token: insertion keeps it sorted
+            i = count
+            while i > 0 and state.t_last_ns[memory.order[i - 1]] > state.t_last_ns[s]:
+                memory.order[i] = memory.order[i - 1]
+                i -= 1
+            memory.order[i] = s
+            count += 1
+    group, alone = memory.group[mode], memory.alone_ms[mode]
+    within_cap, within_budget, credit = FAR_MS, FAR_MS, FAR_MS
+    need, served = 0.0, 0
+    for i in range(n):
+        if i == served:
+            size = group[n - served]
+            need += alone[size] if alone[size] > 0.0 else base
+            served += size
+        s = memory.order[i]
+        since = 0.0
+        if state.t_last_ns[s]:
+            since = max((tick.now_ns - state.t_last_ns[s]) / 1e6, 0.0)
+        cap = state.cap[s] if state.cap[s] > 0.0 else knobs.latency_cap
+        gap = (1.0 + (cap - 1.0) * MARGIN) * base
+        if state.target_tbt_ms[s] > 0.0:
+            gap = min(gap, max(state.target_tbt_ms[s], base))
+        within_cap = min(within_cap, gap - since - need)
+        within_budget = min(within_budget, max(HARD, gap / base) * base - since - need)
+        credit = min(credit, state.credit[s])
+    if not knobs.features & ERROR_BUDGET:
+        within_budget = within_cap
+    return max(within_cap, 0.0), max(within_budget, 0.0), credit
+
+
+@njit(nogil=True, cache=True)
+def noise(memory, cost, mode, n):
+    """The 95th percentile of a round of ``n`` decoders alone, over its mean.
+
+    The promise compares 95th percentiles, so what the cap multiplies is one: the mean round and two
+    mean absolute deviations (a normal distribution's 95th percentile is 2.06 of them above).  The
+    deviations of several ticks partly cancel.
+    """
+    g = memory.group[mode, n]
+    r = row_class(g)
+    mean = cost.mean[mode, r, 0]
+    if g <= 0 or mean <= 0.0:
+        return 1.0
+    turns = -(-n // g)
+    return 1.0 + min(2.0 * cost.spread[mode, r, 0] / mean, 1.0) / np.sqrt(turns)
+
+
+@njit(nogil=True, cache=True)
+def settle_credit(credit, cap, latency_cap, baseline_ms, gap_ms):
+    """The credit of a session after a token that came ``gap_ms`` after the one before.
+
+    Returns (credit, whether the token was slow).
+    """
+    limit = (cap if cap > 0.0 else latency_cap) * baseline_ms
+    if baseline_ms > 0.0 and gap_ms > limit:
+        return max(credit - 1.0, LEAST_CREDIT), True
+    return min(credit + EARNED, MOST_CREDIT), False

@@ -1,0 +1,71 @@
+"""Sweet spot: how many decoders to merge so that a round that serves them all is shortest.
+
+On a GPU the first rows are nearly free and everybody is merged.  On a processor a single row is
+bound by memory and two to seven rows take a slower kernel, so that taking turns is faster for all
+of them.  Which, the cost model says; the best split into groups is found exactly, by dynamic
+programming over the number of decoders.
+"""
+
+from __future__ import annotations
+
+from numba import njit
+
+from .cost import predict, row_class
+
+# ticks of a shape after which its cost is doubted less, and not any more
+HARDLY_KNOWN, WELL_KNOWN = 8.0, 32.0
+WORTH = 0.95  # a split has to save this much over merging: costs are known to a few per cent
+
+
+@njit(nogil=True, cache=True)
+def find_rounds(memory, cost, mode, n, most, past):
+    """Fill ``round_ms`` and ``group`` of ``memory`` for 1..n decoders in a mode.
+
+    ``group[mode, k]``: how many of k decoders to merge in the next tick; ``round_ms[mode, k]``: ms
+    until each of them had one token, 0 where the cost is not known.  ``most``: rows of one tick.
+    """
+    alone, total, group = memory.alone_ms[mode], memory.round_ms[mode], memory.group[mode]
+    total[0] = 0.0
+    group[0] = 0
+    for k in range(1, n + 1):
+        alone[k] = predict(cost, mode, k, 0, past)
+    for k in range(1, n + 1):
+        first = min(k, most)
+        group[k] = first
+        best = total[k] = 0.0
+        if alone[first] <= 0.0:
+            continue
+        merged = alone[first] + total[k - first]
+        best = merged
+        for g in range(first - 1, 0, -1):
+            if alone[g] <= 0.0:
+                continue
+            ms = alone[g] + total[k - g]
+            if ms < best and ms < WORTH * merged:
+                best = ms
+                group[k] = g
+        total[k] = best
+
+
+@njit(nogil=True, cache=True)
+def merge_all(memory, cost, mode, n, most, past):
+    """The same without taking turns: as many as fit are merged."""
+    alone, total, group = memory.alone_ms[mode], memory.round_ms[mode], memory.group[mode]
+    total[0] = 0.0
+    group[0] = 0
+    for k in range(1, n + 1):
+        alone[k] = predict(cost, mode, k, 0, past)
+        first = min(k, most)
+        group[k] = first
+        total[k] = alone[first] + total[k - first] if alone[first] > 0.0 else 0.0
+
+
+@njit(nogil=True, cache=True)
+def look_again(memory, cost, mode, n, most, doubt):
+    """Merge once although taking turns seems faster, with fewer than ``doubt`` merged ticks seen.
+
+    Otherwise a shape that was slow by chance would never be tried again.
+    """
+    whole = min(n, most)
+    if memory.group[mode, n] < whole and cost.count[mode, row_class(whole), 0] < doubt:
+        memory.group[mode, n] = whole

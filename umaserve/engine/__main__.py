@@ -1,0 +1,87 @@
+"""The engine process: ``python -m umaserve.engine --control FD --wake FD --table FD --pieces FD``.
+
+Started by the front, never by hand.  Exit status 0: told to leave, or the front is gone.  3: the
+model could not be loaded (a LoadFailed message said why).  Anything else is a fault, and the front
+starts another engine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import faulthandler
+import gc
+import os
+import sys
+import time
+
+from . import messages as m
+from . import table as t
+from .control import Control, die_with_parent
+
+LOAD_FAILED = 3
+
+
+def main() -> int:
+    born = time.monotonic()
+    parser = argparse.ArgumentParser(prog="umaserve.engine", description=__doc__)
+    for name in ("control", "wake", "table", "pieces"):
+        parser.add_argument(f"--{name}", type=int, required=True, metavar="FD")
+    parser.add_argument("--parent", type=int, default=os.getppid(), metavar="PID")
+    arguments = parser.parse_args()
+    die_with_parent(arguments.parent)
+    faulthandler.enable()  # where a fault in libllama came from, on stderr
+    control = Control(arguments.control, arguments.wake)
+    first: list[m.ToEngine] = []
+    while not first:
+        first = control.receive(None)
+        if control.closed:
+            return 0
+    start = first.pop(0)
+    if not isinstance(start, m.Start):
+        raise TypeError(f"the first message must be Start, not {type(start).__name__}")
+
+    # numba reads this when it is imported
+    from .jit_cache import is_complete, mark_complete, use_jit_cache
+
+    use_jit_cache()
+    from .boot import CannotLoad, describe, load
+
+    table = t.SessionTable(t.TableSpec(start.n_slots, start.n_ctx + 1), arguments.table)
+    try:
+        loaded = load(start, arguments.pieces, control)
+    except CannotLoad as error:
+        control.send(m.LoadFailed(str(error)))
+        return LOAD_FAILED
+    from .loop import Engine
+    from .pretouch import pretouch
+    from .warmup import learn_costs, warm_up
+
+    try:
+        engine = Engine(start, loaded, table, control)
+    except CannotLoad as error:
+        control.send(m.LoadFailed(str(error)))
+        return LOAD_FAILED
+    if start.pretouch:
+        pretouch(engine, control)
+        if control.closed:
+            return 0
+    compiled = is_complete()
+    control.send(m.LoadProgress(1.0, "warmup" if compiled else "compiling the samplers (once)"))
+    try:
+        warm_up(engine)
+        mark_complete()
+        learn_costs(engine)
+    except CannotLoad as error:
+        control.send(m.LoadFailed(str(error)))
+        return LOAD_FAILED
+    gc.collect()
+    gc.freeze()  # what is alive now lives as long as the process; no collection looks at it again
+    control.send(describe(start, loaded, (time.monotonic() - born) * 1000.0))
+    engine.run()
+    engine.close()
+    loaded.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,214 @@
+"""How a request gets into the session table: tokenising, limits, the row's first values."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections import deque
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from umaserve.policy.latency_guard import FIRST_CREDIT
+from umaserve.sampling.breakers import BreakerCache
+from umaserve.sampling.params import MAX_LOGIT_BIAS, SamplerTable
+
+from . import messages as m
+from . import table as t
+from .control import Control
+
+if TYPE_CHECKING:
+    from .boot import Loaded
+
+INLINE_BYTES = 4096  # a text this short is tokenised at once: handing it over would cost as much
+
+
+class Admission:
+    """Takes Submit messages to rows in state WAITING, or refuses them.
+
+    Long texts are tokenised by a thread of their own, beside the ticks (``llama_tokenize`` is
+    thread-safe and cffi releases the GIL); ``take_tokenised`` collects what it has finished.
+    """
+
+    def __init__(
+        self,
+        start: m.Start,
+        loaded: Loaded,
+        table: t.SessionTable,
+        control: Control,
+        samplers: SamplerTable,
+    ) -> None:
+        self._start = start
+        self._loaded = loaded
+        self._table = table
+        self._control = control
+        self._samplers = samplers
+        self._breakers = BreakerCache.of_model(loaded.model)
+        self._arrivals = 0
+        self._slots: dict[int, int] = {}  # serial -> slot of rows in the table
+        self._pending: set[int] = set()  # serials that the thread is tokenising
+        self._cancelled: set[int] = set()
+        self._work: queue.SimpleQueue[m.Submit | m.Tokenize | None] = queue.SimpleQueue()
+        self._finished: deque[tuple[m.Submit | m.Tokenize, list[int], str]] = deque()
+        self.resumed_at = np.zeros(start.n_slots, np.int32)  # n_tokens when the row was filled
+        threading.Thread(target=self._tokenise_loop, name="tokeniser", daemon=True).start()
+
+    def slot_of(self, serial: int) -> int:
+        """Row of a request, or -1."""
+        return self._slots.get(serial, -1)
+
+    def submit(self, message: m.Submit) -> None:
+        """A request from the front."""
+        self._table.t_submit_ns[message.slot] = time.monotonic_ns()
+        if message.tokens is not None:
+            self._place(message, message.tokens, message.n_prompt)
+        elif len(message.prompt or "") <= INLINE_BYTES:
+            # a tokeniser that aborts the process is blamed on this request
+            self._table.serial[message.slot] = message.serial
+            self._table.in_tick[message.slot] = 2
+            tokens, error = self._tokens_of(message)
+            self._table.in_tick[message.slot] = 0
+            self._tokenised(message, tokens, error)
+        else:
+            self._pending.add(message.serial)
+            self._table.serial[message.slot] = message.serial
+            self._table.in_tick[message.slot] = 2
+            self._work.put(message)
+
+    def tokenize(self, message: m.Tokenize) -> None:
+        """An admin's question for the tokens of a text."""
+        if len(message.text) <= INLINE_BYTES:
+            tokens, error = self._tokens_of(message)
+            self._control.send(m.Tokens(message.ref, tokens, error))
+        else:
+            self._work.put(message)
+
+    def take_tokenised(self) -> None:
+        """Place the requests whose text the thread has finished."""
+        while self._finished:
+            message, tokens, error = self._finished.popleft()
+            if isinstance(message, m.Tokenize):
+                self._control.send(m.Tokens(message.ref, tokens, error))
+                continue
+            self._pending.discard(message.serial)
+            self._table.in_tick[message.slot] = 0
+            if message.serial in self._cancelled:
+                self._cancelled.discard(message.serial)
+                self._fill_row(message, [], 0, 0)
+                self._table.reason[message.slot] = t.REASON_CANCEL
+                self._table.state[message.slot] = t.DONE
+                self._control.wake()
+            else:
+                self._tokenised(message, tokens, error)
+
+    def cancel_pending(self, serial: int) -> bool:
+        """Remember a cancel for a request that is still being tokenised."""
+        if serial in self._pending:
+            self._cancelled.add(serial)
+            return True
+        return False
+
+    def release(self, slot: int, serial: int) -> None:
+        """The front has read a DONE row."""
+        table = self._table
+        if table.serial[slot] == serial and table.state[slot] == t.DONE:
+            self._slots.pop(serial, None)
+            table.serial[slot] = 0
+            table.state[slot] = t.FREE
+
+    # --- inside ------------------------------------------------------------------------------
+
+    def _tokenise_loop(self) -> None:
+        while (message := self._work.get()) is not None:
+            tokens, error = self._tokens_of(message)
+            self._finished.append((message, tokens, error))
+            self._control.notify()
+
+    def _tokens_of(self, message: m.Submit | m.Tokenize) -> tuple[list[int], str]:
+        text = message.prompt if isinstance(message, m.Submit) else message.text
+        try:
+            tokens = self._loaded.model.tokenize(
+                text or "", add_special=message.add_special, parse_special=message.parse_special
+            )
+        except ValueError as error:
+            return [], str(error)
+        return tokens, ""
+
+    def _tokenised(self, message: m.Submit, tokens: list[int], error: str) -> None:
+        if error:
+            self._reject(message, "E_PROTO_003", f"prompt cannot be tokenised: {error}")
+        else:
+            self._place(message, tokens, len(tokens))
+
+    def _reject(self, message: m.Submit, code: str, text: str) -> None:
+        self._table.serial[message.slot] = 0
+        self._control.send(m.Rejected(message.serial, code, text))
+
+    def _place(self, message: m.Submit, tokens: list[int], n_prompt: int) -> None:
+        n_ctx = self._loaded.n_ctx
+        if n_prompt == 0:
+            self._reject(
+                message, "E_PROTO_003", "prompt has no tokens; send at least one character"
+            )
+            return
+        room = n_ctx - n_prompt
+        if room < 1 or (message.strict_fit and message.max_tokens > room):
+            wanted = f" and max_tokens is {message.max_tokens}" if message.strict_fit else ""
+            self._reject(
+                message,
+                "E_LIMIT_003",
+                f"prompt is {n_prompt} tokens{wanted}; the context holds {n_ctx} tokens "
+                "(shorten the prompt, lower max_tokens, or start the daemon with a larger --n-ctx)",
+            )
+            return
+        n_vocab = self._loaded.n_vocab
+        bad = [i for i, _ in message.sampling.logit_bias if not 0 <= i < n_vocab]
+        if bad or len(message.sampling.logit_bias) > MAX_LOGIT_BIAS:
+            text = (
+                f"logit_bias names token {bad[0]}; the vocabulary has {n_vocab}"
+                if bad
+                else f"logit_bias has more than {MAX_LOGIT_BIAS} entries"
+            )
+            self._reject(message, "E_PROTO_003", text)
+            return
+        max_tokens = min(message.max_tokens, room) if message.max_tokens > 0 else room
+        self._fill_row(message, tokens, n_prompt, max_tokens)
+        self._samplers.set(message.slot, message.sampling, self._breakers.of(message.sampling))
+        self._slots[message.serial] = message.slot
+        self._table.state[message.slot] = t.WAITING
+        self._control.send(m.Accepted(message.serial, n_prompt, max_tokens))
+        if len(tokens) - n_prompt >= max_tokens:
+            # resumed with its last token already out: only the end was lost
+            self._table.reason[message.slot] = t.REASON_LENGTH
+            self._table.state[message.slot] = t.DONE
+            self._control.wake()
+
+    def _fill_row(
+        self, message: m.Submit, tokens: list[int], n_prompt: int, max_tokens: int
+    ) -> None:
+        table, slot = self._table, message.slot
+        self._slots[message.serial] = slot
+        table.tokens[slot, : len(tokens)] = tokens
+        # what comes is marked as not there yet: zero is a valid id
+        table.tokens[slot, len(tokens) : len(tokens) + max_tokens] = -1
+        table.serial[slot] = message.serial
+        table.reason[slot] = t.REASON_NONE
+        table.lane[slot] = message.lane
+        table.seq[slot] = -1
+        table.n_prompt[slot] = n_prompt
+        table.n_tokens[slot] = len(tokens)
+        table.n_past[slot] = 0
+        table.max_tokens[slot] = max_tokens
+        table.in_tick[slot] = 0
+        table.isolate[slot] = message.isolate
+        table.cap[slot] = message.latency_cap
+        table.target_ttft_ms[slot] = message.target_ttft_ms
+        table.target_tbt_ms[slot] = message.target_tbt_ms
+        table.credit[slot] = FIRST_CREDIT
+        table.t_admit_ns[slot] = 0
+        table.t_first_ns[slot] = 0
+        table.t_last_ns[slot] = 0
+        self._arrivals += 1
+        table.arrival[slot] = self._arrivals
+        self.resumed_at[slot] = len(tokens)

@@ -1,0 +1,275 @@
+"""From a Start message to a model that has decoded its first token."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from . import messages as m
+from . import table as t
+from .control import Control
+
+if TYPE_CHECKING:
+    from umaserve.llama import Context, Library, Model
+
+DEFAULT_BATCH = 2048  # tokens of one llama_decode; the policy's time budget rules below it
+DEFAULT_UBATCH = 512
+# How long a thread of libgomp waits for the others before it sleeps, in turns of its loop.  Its own
+# 300,000 (milliseconds) outlast the time between two ticks, so that on a small machine the front,
+# woken by a tick's tokens, finds every core taken and gets the engine's.  1,000 (tens of
+# microseconds) cover the waits inside a decode; where other processes take the cores, a thread that
+# sleeps gets its turn sooner than one that spun (docs/SYSTEM_DESIGN.md, Threads).
+SPIN_COUNT = 1_000
+
+
+class CannotLoad(Exception):
+    """The model cannot be served; the text says why and what to do."""
+
+
+@dataclass
+class Loaded:
+    """A model ready to decode, with what the loop asks about it all the time."""
+
+    library: Library
+    model: Model
+    context: Context
+    n_vocab: int
+    n_ctx: int
+    n_seq: int
+    n_batch: int
+    n_ubatch: int
+    n_threads: int  # of ticks with one token
+    n_threads_batch: int  # of all others
+    n_cores: int  # physical cores of this process
+    device: str  # where the layers are, as libllama names it
+    eog_ids: np.ndarray  # int32: tokens that end a generation
+    is_eog: np.ndarray  # uint8[n_vocab]
+    load_ms: float
+    kv_bytes: int
+    piece_bytes: int
+    overlap: bool  # llama_decode returns before the work is done
+
+    def threads(self, aside: int) -> tuple[int, int]:
+        """Threads for ticks of one token and of more, while ``aside`` cores compute prompts."""
+        if not aside:
+            return self.n_threads, self.n_threads_batch
+        beside = max(self.n_cores - aside, 1)
+        return min(self.n_threads, beside), beside
+
+    def library_log_tail(self) -> str:
+        """The last line that libllama logged as a warning or an error, or an empty string."""
+        return self.library.last_error()
+
+    def close(self) -> None:
+        self.context.close()
+        self.model.close()
+
+
+def usable_cores() -> int:
+    """Physical cores this process may run on.
+
+    One decoding thread per physical core is what llama.cpp recommends: a second one on the same
+    core shares its vector units.
+    """
+    if sys.platform == "darwin":
+        import subprocess
+
+        for name in ("hw.perflevel0.physicalcpu", "hw.physicalcpu"):
+            found = subprocess.run(["sysctl", "-n", name], capture_output=True, text=True)
+            if found.returncode == 0 and found.stdout.strip().isdigit():
+                return max(int(found.stdout), 1)
+        return os.cpu_count() or 1
+    cpus = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else {0}
+    siblings = set()
+    for cpu in cpus:
+        path = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
+        siblings.add(path.read_text() if path.exists() else str(cpu))
+    return max(len(siblings), 1)
+
+
+def load(start: m.Start, pieces_fd: int, control: Control) -> Loaded:
+    """Load what ``start`` asks for.  Raises CannotLoad with a reason for the user."""
+    from umaserve import llama
+
+    control.send(m.LoadProgress(0.0, "start"))
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", str(SPIN_COUNT))  # read when libgomp is loaded
+    try:
+        library = llama.load(start.backend)
+        llama.check_gguf(start.model_path)
+    except llama.LlamaError as error:
+        raise CannotLoad(str(error)) from error
+    began = time.monotonic()
+    _check_memory(start)
+    model = _open_model(llama, library, start, control)
+    n_ctx = _context_size(start, model)
+    n_cores = usable_cores()
+    n_threads = start.n_threads or n_cores
+    n_threads_batch = start.n_threads_batch or n_threads
+    n_batch = min(start.n_batch or DEFAULT_BATCH, n_ctx)
+    n_batch = max(n_batch, start.n_seq)
+    n_ubatch = min(start.n_ubatch or DEFAULT_UBATCH, n_batch)
+    control.send(m.LoadProgress(1.0, "context"))
+    try:
+        context = llama.Context.open(
+            model,
+            n_ctx=n_ctx,
+            n_batch=n_batch,
+            n_ubatch=n_ubatch,
+            n_seq_max=start.n_seq + 1,  # one to pass pieces of KV through
+            n_threads=n_threads,
+            n_threads_batch=n_threads_batch,
+            type_k=start.type_k,
+            type_v=start.type_v,
+            flash_attn=_flash_attention(start),
+            kv_unified=True,
+        )
+    except llama.LlamaError as error:
+        model.close()
+        raise CannotLoad(str(error)) from error
+    load_ms = (time.monotonic() - began) * 1000.0
+    offsets, data = model.piece_table()
+    piece_bytes = t.PieceTable(pieces_fd, model.n_vocab).write(offsets, data)
+    is_eog = np.ascontiguousarray(model.eog_mask(), dtype=np.uint8)
+    device = _device_name(library, start)
+    return Loaded(
+        library=library,
+        model=model,
+        context=context,
+        n_vocab=model.n_vocab,
+        n_ctx=n_ctx,
+        n_seq=start.n_seq,
+        n_batch=n_batch,
+        n_ubatch=n_ubatch,
+        n_threads=n_threads,
+        n_threads_batch=n_threads_batch,
+        n_cores=n_cores,
+        device=device,
+        eog_ids=np.flatnonzero(is_eog).astype(np.int32),
+        is_eog=is_eog,
+        load_ms=load_ms,
+        kv_bytes=llama.memory_needed(
+            start.model_path, n_ctx=n_ctx, type_k=start.type_k, type_v=start.type_v
+        ).kv_bytes,
+        piece_bytes=piece_bytes,
+        overlap=device != "CPU",
+    )
+
+
+def _flash_attention(start: m.Start) -> bool | None:
+    """None leaves the choice to libllama; a transposed V rules it out."""
+    if start.head_major:
+        return False
+    return {"auto": None, "on": True, "off": False}[start.flash_attn]
+
+
+def _open_model(llama, library: Library, start: m.Start, control: Control) -> Model:  # type: ignore[no-untyped-def]
+    last = 0.0
+
+    def progress(fraction: float) -> bool:
+        nonlocal last
+        if fraction - last >= 0.01 or fraction == 1.0:
+            last = fraction
+            control.send(m.LoadProgress(fraction, "weights"))
+        return not control.closed
+
+    try:
+        return llama.Model.open(
+            library,
+            start.model_path,
+            n_gpu_layers=start.gpu_layers,
+            use_mmap=start.use_mmap,
+            use_mlock=start.use_mlock,
+            progress=progress,
+        )
+    except llama.LlamaError as error:
+        raise CannotLoad(str(error)) from error
+
+
+def _context_size(start: m.Start, model: Model) -> int:
+    trained = model.n_ctx_train
+    if trained <= 0 or start.n_ctx <= trained:
+        return start.n_ctx
+    if start.clamp_ctx:
+        return trained
+    model.close()
+    raise CannotLoad(
+        f"n_ctx is {start.n_ctx}, but the model was trained for {trained} positions; "
+        f"start with --n-ctx {trained} or less"
+    )
+
+
+def _check_memory(start: m.Start) -> None:
+    """Refuse a model that this machine cannot hold before libllama tries."""
+    from umaserve import llama
+
+    if not hasattr(os, "sysconf") or "SC_PHYS_PAGES" not in os.sysconf_names:
+        return
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    need = llama.memory_needed(
+        start.model_path, n_ctx=start.n_ctx, type_k=start.type_k, type_v=start.type_v
+    )
+    wanted = need.weight_bytes + need.kv_bytes
+    if wanted > total:
+        gib = 1 << 30
+        raise CannotLoad(
+            f"the model needs {wanted / gib:.1f} GiB ({need.weight_bytes / gib:.1f} for the "
+            f"weights, {need.kv_bytes / gib:.1f} for {start.n_ctx} KV cells), and this machine has "
+            f"{total / gib:.1f} GiB of memory; take a smaller model or quantisation, or lower "
+            "--n-ctx"
+        )
+
+
+def describe(start: m.Start, loaded: Loaded, start_ms: float) -> m.Ready:
+    """The Ready message for a loaded model."""
+    model = loaded.model
+    metadata = model.metadata
+    return m.Ready(
+        model_path=start.model_path,
+        model_name=metadata.get("general.name") or Path(start.model_path).stem,
+        description=model.description,
+        architecture=metadata.get("general.architecture", "unknown"),
+        n_vocab=loaded.n_vocab,
+        n_ctx=loaded.n_ctx,
+        n_ctx_train=model.n_ctx_train,
+        n_seq=loaded.n_seq,
+        n_batch=loaded.n_batch,
+        n_ubatch=loaded.n_ubatch,
+        n_threads=loaded.n_threads,
+        n_threads_batch=loaded.n_threads_batch,
+        backend=loaded.library.build.backend,
+        device=loaded.device,
+        library_version=loaded.library.version,
+        model_bytes=model.size_bytes,
+        kv_bytes=loaded.kv_bytes,
+        n_params=model.n_params,
+        chat_template=model.chat_template,
+        bos=_text(model, model.token_bos),
+        eos=_text(model, model.token_eos),
+        piece_bytes=loaded.piece_bytes,
+        load_ms=loaded.load_ms,
+        start_ms=start_ms,
+    )
+
+
+def _text(model: Model, token: int) -> str:
+    if token < 0:
+        return ""
+    return model.token_to_piece_bytes(token, special=True).decode("utf-8", "replace")
+
+
+def _device_name(library: Library, start: m.Start) -> str:
+    """The first accelerator where layers may lie, else the processor."""
+    from umaserve import llama
+
+    if start.gpu_layers != 0:
+        for device in llama.devices(library):
+            if device["type"] in ("gpu", "igpu"):
+                return str(device["description"])
+    return "CPU"

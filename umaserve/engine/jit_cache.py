@@ -1,0 +1,75 @@
+"""Where compiled samplers and policies are kept between starts.
+
+numba's own cache looks at one file at a time: a function that calls another file's is not compiled
+again when that file changes.  So the directory's name holds a hash of every source that is
+compiled, with what it imports, and of the versions that compile it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+from platformdirs import user_cache_dir
+
+COMPLETE = ".complete"  # written when an engine has compiled everything that it runs
+_PACKAGE = Path(__file__).resolve().parent.parent
+_SOURCES = ("sampling", "policy", "engine", "kv")
+_IMPORT = re.compile(r"^from (\.|(?=umaserve\.))([\w.]*) import (\([^)]*\)|[^\n]*)", re.M)
+_NAME = re.compile(r"\w+")
+
+
+def jit_cache_dir() -> Path:
+    """Directory for this source tree's compiled code; not created here."""
+    digest = hashlib.sha256()
+    for path in _compiled_sources():
+        digest.update(str(path.relative_to(_PACKAGE)).encode() + b"\0" + path.read_bytes())
+    digest.update(str(_PACKAGE).encode())  # numba keys entries by path as well
+    for package in ("numba", "llvmlite", "numpy"):
+        digest.update(version(package).encode())
+    digest.update(sys.version.encode())
+    root = os.environ.get("UMA_CACHE_DIR") or user_cache_dir("umaserve")
+    return Path(root) / "jit" / digest.hexdigest()[:16]
+
+
+def _compiled_sources() -> list[Path]:
+    """Files with compiled functions, and those that they import: constants are compiled in."""
+    found = {_PACKAGE / "states.py"}
+    for folder in _SOURCES:
+        for path in (_PACKAGE / folder).glob("*.py"):
+            text = path.read_text("utf-8")
+            if "@njit" not in text and "@cfunc" not in text and "@intrinsic" not in text:
+                continue
+            found.add(path)
+            for dots, module, names in _IMPORT.findall(text):
+                base = path.parent if dots else _PACKAGE.parent
+                parts = module.split(".") if module else []
+                candidates = [base.joinpath(*parts).with_suffix(".py")] if parts else []
+                candidates += [base.joinpath(*parts, f"{name}.py") for name in _NAME.findall(names)]
+                found.update(candidate for candidate in candidates if candidate.is_file())
+    return sorted(found)
+
+
+def use_jit_cache() -> None:
+    """Point numba at the directory; a ``NUMBA_CACHE_DIR`` that is set already wins."""
+    if "numba" in sys.modules:
+        raise RuntimeError("numba is imported already; it reads NUMBA_CACHE_DIR when it is")
+    os.environ.setdefault("NUMBA_CACHE_DIR", str(jit_cache_dir()))
+
+
+def is_complete() -> bool:
+    """Whether an engine has compiled everything that it runs; after ``use_jit_cache``."""
+    return (Path(os.environ["NUMBA_CACHE_DIR"]) / COMPLETE).exists()
+
+
+def mark_complete() -> None:
+    """Leave word that nothing has to be compiled any more.  A cache that is read-only stays so."""
+    folder = Path(os.environ["NUMBA_CACHE_DIR"])
+    try:
+        (folder / COMPLETE).touch()
+    except OSError:
+        return  # numba could not write there either: the next start compiles again

@@ -1,0 +1,473 @@
+"""The engine's loop: what happens between runs of steady ticks.
+
+One thread, one ``llama_context``.  The ticks themselves are compiled (``steady``); here is what
+needs Python: messages, admission, sequences, rows that ended, decodes that failed.  Text never gets
+here; ids go into the table and the front is woken once a tick.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from umaserve.kv import cells
+from umaserve.kv.parking import Parking
+from umaserve.llama.traffic import Traffic
+from umaserve.policy import greedy
+from umaserve.policy.bandwidth import Budget
+from umaserve.policy.base import (
+    ALL_FEATURES,
+    FEATURES,
+    INFO_WORDS,
+    Knobs,
+    Memory,
+    Plan,
+    SchedulerState,
+    Tick,
+)
+from umaserve.policy.cost import CostModel, predict
+from umaserve.sampling.params import SamplerTable
+from umaserve.sampling.sampler import Scratch
+
+from . import abort, prefill_worker, steady
+from . import messages as m
+from . import table as t
+from .admission import Admission
+from .bandwidth_probe import probe_bandwidth
+from .batch import Batch
+from .boot import CannotLoad
+from .control import Control
+from .cost_file import CostFile, identity
+from .native import Native
+from .prefill_orders import Orders
+from .prefill_worker import PrefillWorker
+from .rows import start_pool, worker_count
+
+if TYPE_CHECKING:
+    from .boot import Loaded
+
+DECODE_NO_KV_SLOT = 1  # what llama_decode returns
+DECODE_ABORTED = 2
+MANY_TICKS = 1 << 40
+LOOK_OUT_S = 0.0005  # a request is on its way: waking up takes longer than this costs
+PARKED_SHARE = 8  # of the machine's memory, one part in so many may hold parked KV caches
+SAVE_EVERY_S = 30.0
+
+
+class Engine:
+    """Runs requests on one loaded model until the front goes away or says so."""
+
+    def __init__(
+        self,
+        start: m.Start,
+        loaded: Loaded,
+        table: t.SessionTable,
+        control: Control,
+    ) -> None:
+        self.start = start
+        self.loaded = loaded
+        self.table = table
+        self.control = control
+        n_slots = start.n_slots
+        self.samplers = SamplerTable(n_slots)
+        self.admission = Admission(start, loaded, table, control, self.samplers)
+        served = np.zeros(n_slots, np.int64)
+        self.cost = CostModel.unknown()
+        self.costs_saved_s = time.monotonic()
+        self.plan = Plan.empty(n_slots)
+        self.work = steady.Work(
+            addresses=np.zeros(n_slots, np.int64),
+            sampled=np.zeros(n_slots, np.int32),
+            ended=np.zeros(n_slots, np.int32),
+            served=served,
+            resumed_at=self.admission.resumed_at,
+            eog_ids=loaded.eog_ids,
+            is_eog=loaded.is_eog,
+            out=np.zeros(3, np.int64),
+            facts=np.zeros((2, 11), np.int64),
+            info=np.zeros((2, INFO_WORDS)),
+            mode=np.zeros(1, np.int64),
+            aside=np.zeros(n_slots, np.int32),
+            bytes_left=np.zeros(2),
+        )
+        self.state = SchedulerState.of(table, served, self.work.aside)
+        self.custom = find_policy(start.policy)
+        self.aside_threads = self._aside_threads()
+        self.worker: PrefillWorker | None = None
+        if self.aside_threads:
+            self.worker = PrefillWorker(loaded, start, table, self.aside_threads, control.notify)
+        self.parking = Parking(loaded.context, _memory_bytes() // PARKED_SHARE)
+        self._parked: set[int] = set()  # slots whose cells were given up or moved
+        self._free_seqs = deque(range(loaded.n_seq))
+        self._tick = 0
+        self._saved_at = 0
+        self._warned = False
+        table.header[t.H_CELLS_TOTAL] = loaded.n_ctx
+        if not loaded.overlap:
+            abort.watch(loaded.context, table.header)
+        self._batch = Batch(loaded.library.ffi, loaded.n_batch, n_slots)
+        n_eog = loaded.eog_ids.size
+        self._columns = steady.Columns.of(table)
+        self._native = Native.of(
+            loaded.library, loaded.context.pointer, self._batch.struct, control.wake_fd,
+            control.poll_fds,
+        )  # fmt: skip
+        columns, batch, settings = self._columns, self._batch.arrays, self.samplers.settings
+        self._pool = start_pool(
+            self._worker_count(),
+            loaded.n_vocab,
+            table.spec.n_ctx,
+            n_eog,
+            (
+                batch.out_slot, self.work.addresses, loaded.n_vocab, settings, columns.tokens,
+                columns.n_tokens, columns.n_prompt, loaded.eog_ids, None, self.work.sampled,
+                columns.logprob, columns.top_ids, columns.top_logprobs,
+            ),
+        )  # fmt: skip
+        self._scratch = Scratch.allocate(loaded.n_vocab, table.spec.n_ctx, n_eog)
+        self.traffic = Traffic.of(
+            loaded.model, type_k=start.type_k, type_v=start.type_v, n_ubatch=loaded.n_ubatch
+        )
+        self.budget = Budget.of(start.bmt_budget, self._probed_bandwidth())
+        self.memory = Memory.fresh(n_slots)
+        self.arrange()
+
+    def arrange(self) -> None:
+        """Put together what the compiled ticks take; again after threads or worker changed."""
+        start, loaded = self.start, self.loaded
+        aside = self.worker is not None and self.worker.alive
+        self.knobs = Knobs(
+            n_batch=loaded.n_batch,
+            max_merge=start.max_merge,
+            tick_budget_ms=float(start.tick_budget_ms),
+            latency_cap=float(start.latency_cap),
+            abortable=not loaded.overlap,
+            can_aside=aside,
+            features=ALL_FEATURES - sum(FEATURES[name] for name in start.without),
+            wide_reads=loaded.overlap,
+        )
+        beside = loaded.threads(self.aside_threads)[1]
+        # in the order in which run_ticks takes them
+        self._records = (
+            steady.Fixed(
+                loaded.n_vocab, loaded.n_ctx, float(start.tick_budget_ms), loaded.overlap,
+                loaded.n_threads, loaded.n_threads_batch, beside, loaded.overlap,
+            ),
+            self._native,
+            self._pool,
+            self._columns,
+            self.state,
+            self.plan,
+            self._batch.arrays,
+            self.knobs,
+            self.cost,
+            self.memory,
+            self.traffic,
+            self.budget,
+            self.worker.orders if self.worker is not None else Orders.allocate(1, -1),
+            self.samplers.settings,
+            self._scratch,
+            self.work,
+        )  # fmt: skip
+
+    def _aside_threads(self) -> int:
+        """Cores for prompts beside the ticks; 0 = none."""
+        asked = self.start.prefill_threads
+        if asked == 0 or not prefill_worker.available(self.loaded)[0]:
+            return 0
+        return min(asked, self.loaded.n_cores - 1) if asked > 0 else self.loaded.n_cores // 2
+
+    def _probed_bandwidth(self) -> float | None:
+        if self.start.bmt_budget != "auto" or self.loaded.overlap:
+            return None
+        return probe_bandwidth(0.05, self.loaded.n_threads)
+
+    def _worker_count(self) -> int:
+        if self.start.sampling_threads >= 0:
+            return self.start.sampling_threads
+        return worker_count(self.loaded.overlap, self.loaded.n_cores)
+
+    # --- the loop ----------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Serve until the front closes the control socket or sends Shutdown."""
+        header = self.table.header
+        while True:
+            busy = self._has_work()
+            header[t.H_HEARTBEAT_NS] = time.monotonic_ns()
+            if not busy:
+                self.save_costs()
+            messages = self.control.receive(0 if busy else None)
+            if not busy and not messages:
+                messages = self.control.look_out(LOOK_OUT_S)
+            if not busy:
+                header[t.H_WORK_SINCE_NS] = time.monotonic_ns()
+            for message in messages:
+                if isinstance(message, m.Shutdown):
+                    return
+                self._handle(message)
+            if self.control.closed:
+                return
+            self.admission.take_tokenised()
+            if self.worker is not None:
+                self._land()
+            self._admit()
+            if not self.tick(MANY_TICKS) and (self.table.state == t.WAITING).any():
+                # nothing runs, yet nothing could be admitted: cannot happen while the cells of a
+                # single request fit the context, which admission makes sure of
+                raise RuntimeError("a waiting request cannot be admitted although nothing runs")
+
+    def _has_work(self) -> bool:
+        states = self.table.state.tolist()
+        return t.RUNNING in states or t.WAITING in states
+
+    def _handle(self, message: m.ToEngine) -> None:
+        if isinstance(message, m.Submit | m.SetLane) and message.lane == m.LANE_INTERACTIVE:
+            self.table.header[t.H_URGENT_SEEN] += 1
+        if isinstance(message, m.Submit):
+            self.admission.submit(message)
+        elif isinstance(message, m.Cancel):
+            self._cancel(message.serial)
+        elif isinstance(message, m.SetLane):
+            slot = self.admission.slot_of(message.serial)
+            if slot >= 0:
+                self.table.lane[slot] = message.lane
+        elif isinstance(message, m.Release):
+            self.admission.release(message.slot, message.serial)
+        elif isinstance(message, m.Tokenize):
+            self.admission.tokenize(message)
+
+    def _cancel(self, serial: int) -> None:
+        if self.admission.cancel_pending(serial):
+            return
+        slot = self.admission.slot_of(serial)
+        if slot >= 0 and self.table.state[slot] in (t.WAITING, t.RUNNING):
+            self._end(slot, t.REASON_CANCEL)
+            self.control.wake()
+
+    # --- sequences and cells -----------------------------------------------------------------
+
+    def _admit(self) -> None:
+        """Give KV sequences to waiting requests while both last.
+
+        Somebody interactive takes the place of somebody in the background, who is parked.
+        """
+        table = self.table
+        while True:
+            slot = cells.next_to_admit(table)
+            if slot < 0:
+                return
+            while not self._free_seqs or not cells.fits(table, slot, self.loaded.n_ctx):
+                victim = cells.victim(table, alone=True)
+                if table.lane[slot] or victim < 0 or not table.lane[victim]:
+                    return
+                if not cells.would_fit(table, slot, self.loaded.n_ctx):
+                    return  # not even with all of background parked
+                self._park(victim)
+            seq = self._free_seqs.popleft()
+            table.seq[slot] = seq
+            table.n_past[slot] = self.parking.move_in(slot, seq)
+            self._parked.discard(slot)
+            if table.t_admit_ns[slot] == 0:
+                table.t_admit_ns[slot] = time.monotonic_ns()
+            table.state[slot] = t.RUNNING
+            table.header[t.H_PARKED] = len(self._parked)
+
+    def _drop_sequence(self, slot: int) -> None:
+        """Take the KV sequence from a row; its cells are free afterwards."""
+        table = self.table
+        seq = int(table.seq[slot])
+        if self.worker is not None:
+            self.worker.forget(slot)
+        self.work.aside[slot] = 0
+        if seq >= 0:
+            self.loaded.context.seq_rm(seq, -1, -1)
+            table.seq[slot] = -1
+            self._free_seqs.append(seq)
+        table.n_past[slot] = 0
+        table.header[t.H_CELLS_USED] = cells.cells_used(table)
+
+    def _end(self, slot: int, reason: int) -> None:
+        """A row is finished.  The state goes last: it is what the front looks at."""
+        table = self.table
+        self._drop_sequence(slot)
+        self.parking.forget(slot)
+        self._parked.discard(slot)
+        table.header[t.H_PARKED] = len(self._parked)
+        table.in_tick[slot] = 0
+        table.reason[slot] = reason
+        table.state[slot] = t.DONE
+
+    def _evict(self) -> bool:
+        """Send the newest session back to waiting, until there is room for it again."""
+        slot = cells.victim(self.table)
+        if slot < 0:
+            return False
+        self._park(slot)
+        return True
+
+    def _park(self, slot: int) -> None:
+        """Take sequence and cells from a row: moved to memory or to be computed again."""
+        table = self.table
+        n_past = int(table.n_past[slot])
+        if n_past:
+            again_ms = predict(self.cost, 0, 0, n_past, n_past / 2)
+            self.parking.move_out(slot, int(table.seq[slot]), n_past, again_ms)
+        self._drop_sequence(slot)
+        self._parked.add(slot)
+        table.state[slot] = t.WAITING
+        table.header[t.H_PREEMPTIONS] += 1
+        table.header[t.H_KV_EVICTIONS] += 1
+        table.header[t.H_PARKED] = len(self._parked)
+
+    def _land(self) -> None:
+        """Take over what the prefill worker has finished."""
+        worker, header = self.worker, self.table.header
+        assert worker is not None
+        if worker.has_pieces:
+            landed = worker.land()
+            header[t.H_ASIDE_TOKENS] += landed
+            header[t.H_PREFILL_TOKENS] += landed
+            header[t.H_CELLS_USED] = cells.cells_used(self.table)
+            if worker.has_pieces:
+                self.control.notify()  # the rest after the next tick
+        for log in worker.take_log():
+            self.control.send(log)
+        refused = np.flatnonzero(worker.orders.refused)
+        self.work.aside[refused] = -1
+        if self.knobs.can_aside and not worker.alive:
+            self.work.aside[:] = 0
+            self.arrange()
+
+    # --- ticks -------------------------------------------------------------------------------
+
+    def tick(self, most: int = 1) -> bool:
+        """Run up to ``most`` ticks, fewer when Python is needed; False when nothing can run."""
+        given = -1
+        if self.custom is not None:
+            most, given = 1, self._custom_plan()
+        why, self._tick = steady.run_ticks(most, self._tick, given, *self._records)
+        out = self.work.out
+        if why == steady.ENDED:
+            for slot in self.work.ended[: int(out[steady.OUT_ENDED])].tolist():
+                self._end(slot, int(self.table.reason[slot]))
+            self.control.wake()
+        elif why == steady.NO_ROOM:
+            # a session alone always fits: admission saw to it
+            self._evict()
+        elif why == steady.FAILED:
+            entries = int(out[steady.OUT_ENTRIES])
+            self._failed(int(out[steady.OUT_STATUS]), self.plan.slots[:entries].copy())
+        elif why == steady.ABORTED:
+            self._aborted(self.plan.slots[: int(out[steady.OUT_ENTRIES])].tolist())
+        return why != steady.NOTHING
+
+    def _custom_plan(self) -> int:
+        """Entries of a plan by a policy in Python; one that cannot be computed is left to ours."""
+        assert self.custom is not None
+        entries = self.custom(*self._view(), self.plan)
+        slots, counts = self.plan.slots[:entries], self.plan.counts[:entries]
+        state = self.state
+        sound = (
+            0 <= entries <= slots.size
+            and np.unique(slots).size == entries
+            and bool(((slots >= 0) & (slots < state.state.size)).all())
+            and bool((state.state[slots] == t.RUNNING).all())
+            and bool((counts > 0).all())
+            and bool((counts <= state.n_tokens[slots] - state.n_past[slots]).all())
+            and int(counts.sum()) <= self.loaded.n_batch
+        )
+        if not sound:
+            if not self._warned:
+                text = f"the policy {self.start.policy} made a plan that cannot be computed"
+                self.control.send(m.Log("warn", text + "; guarded plans instead, now and then"))
+            self._warned = True
+            return -1
+        return entries
+
+    def _view(self) -> tuple[object, ...]:
+        """What a policy in Python is given, before the plan."""
+        used = cells.cells_used(self.table)
+        free = self.loaded.n_ctx - used
+        self.plan.info[:] = 0.0
+        self.plan.aside[0] = -1
+        tick = Tick(self._tick, time.monotonic_ns(), free, used, float("inf"))
+        return self.state, tick, self.knobs, self.cost, self.memory, self.traffic
+
+    def _aborted(self, slots: list[int]) -> None:
+        """A prompt chunk was given up: nothing of it counts."""
+        table = self.table
+        for slot in slots:
+            table.in_tick[slot] = 0
+            self.loaded.context.seq_rm(int(table.seq[slot]), int(table.n_past[slot]), -1)
+        table.header[t.H_ABORTED_CHUNKS] += 1
+
+    # --- what is kept from start to start ----------------------------------------------------
+
+    def save_costs(self, now: bool = False) -> None:
+        """Write the costs learned, if there is something new to write."""
+        ticks = int(self.table.header[t.H_TICKS])
+        recent = time.monotonic() - self.costs_saved_s < SAVE_EVERY_S
+        if self._tick == 0 or ticks == self._saved_at or (recent and not now):
+            return
+        self._saved_at = ticks
+        self.costs_saved_s = time.monotonic()
+        why = self.cost_file().save(self.cost)
+        if why:
+            self.control.send(m.Log("debug", f"what ticks cost was not saved: {why}"))
+
+    def cost_file(self) -> CostFile:
+        return CostFile(identity(self.start, self.loaded))
+
+    def close(self) -> None:
+        """End the worker's thread and keep what was learned; the model is the caller's to close."""
+        self.save_costs(now=True)
+        if self.worker is not None:
+            self.worker.close()
+
+    def _failed(self, status: int, slots: np.ndarray) -> None:
+        """``llama_decode`` said no: make room and try again, or end this batch's requests."""
+        self.table.in_tick[slots] = 0
+        if status == DECODE_NO_KV_SLOT and self._evict():
+            return
+        text = {
+            DECODE_NO_KV_SLOT: "no KV cells were left for it",
+            DECODE_ABORTED: "the backend aborted it",
+        }.get(status, self.loaded.library_log_tail() or "see the daemon's log")
+        serials = self.table.serial[slots].tolist()
+        self.control.send(
+            m.Failed(
+                serials, "E_RUNTIME_001", f"llama_decode failed with status {status}: {text}"
+            )
+        )
+        for slot in slots.tolist():
+            self._end(slot, t.REASON_ERROR)
+        self.control.wake()
+
+
+def _memory_bytes() -> int:
+    if "SC_PHYS_PAGES" in getattr(os, "sysconf_names", {}):
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return 8 << 30
+
+
+def find_policy(name: str) -> Callable[..., int] | None:
+    """A policy in plain Python by name; None for the compiled one.  Raises CannotLoad."""
+    if name == "guarded":
+        return None
+    if name == "greedy":
+        return greedy.plan_tick
+    module, _, function = name.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), function)
+    except Exception as error:
+        raise CannotLoad(f"the policy {name} cannot be imported: {error!r}") from error
+    if not callable(found):
+        raise CannotLoad(f"the policy {name} is no function")
+    return found  # type: ignore[no-any-return]

@@ -1,0 +1,311 @@
+"""The prefill worker's own thread: a second context, and the prompts it holds."""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from . import messages as m
+from . import table as t
+from .batch import Batch
+from .boot import _flash_attention
+from .kv_piece import Piece, export_piece, import_piece
+from .prefill_orders import ABORT_CALLBACK, BACKLOG, Exchange, Request
+
+if TYPE_CHECKING:
+    from umaserve.llama import Context
+
+    from .boot import Loaded
+
+CHUNKS = (128, 64, 32, 16)  # tokens of one llama_decode; the largest that keeps to CHUNK_MS
+CHUNK_MS = 400.0  # a chunk of 16 tokens costs half as much again, per token, as one of 128
+FIRST_CHUNK = 32  # while the rate is unknown
+RATE_WEIGHT = 0.25  # of a new chunk in the running mean
+NICENESS = 5  # of the thread: others who wake up take this core first, not the engine's
+DECODE_OK, DECODE_NO_KV_SLOT, DECODE_ABORTED = 0, 1, 2
+
+
+@dataclass(slots=True)
+class _Prompt:
+    """A prompt in the worker's context: it holds [0, past), of which [0, exported) has left."""
+
+    slot: int
+    serial: int
+    life: int
+    epoch: int
+    seq: int
+    past: int = 0
+    exported: int = 0
+    asked: bool = False  # for what the engine computed, and not there yet
+
+
+class PrefillThread:
+    """Computes what ``exchange.orders`` want, until `close`.
+
+    Owns the second context, which no other thread touches while this one lives.  ``n_threads`` may
+    be set from outside and counts from the next chunk; the counters are for reading.
+    """
+
+    def __init__(
+        self,
+        loaded: Loaded,
+        start: m.Start,
+        exchange: Exchange,
+        wake_read: int,
+        n_threads: int,
+        piece_tokens: int,
+        notify: Callable[[], None],
+    ) -> None:
+        self.n_threads = n_threads
+        self.tokens_total = 0
+        self.aborted_total = 0
+        self.ms_per_token = 0.0
+        self._loaded = loaded
+        self._start = start
+        self._x = exchange
+        self._wake_read = wake_read
+        self._piece_tokens = piece_tokens
+        self._notify = notify
+        self._context: Context | None = None
+        self._batch = Batch(loaded.library.ffi, CHUNKS[0], 1)
+        self._threads_set = n_threads
+        self._prompts: dict[int, _Prompt] = {}
+        self._free_seqs = deque(range(loaded.n_seq))
+        self._spare = loaded.n_seq
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name="prefill", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Give up the running chunk, end the thread, free the context.  From another thread."""
+        self._closing = True
+        self._x.orders.stop[0] = 1
+        self._x.wake_worker()
+        self._thread.join()
+        if self._context is not None:
+            self._context.close()
+            self._context = None
+
+    def _run(self) -> None:
+        if sys.platform.startswith("linux"):  # where a thread has a niceness of its own
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+        poll = select.poll()
+        poll.register(self._wake_read, select.POLLIN)
+        try:
+            while not self._closing:
+                if not self._step():
+                    poll.poll()
+                    os.read(self._wake_read, 4096)
+        except Exception as error:  # whatever it is, the engine can do without this thread
+            self._x.complain(f"prompts are no longer computed beside the ticks: {error}")
+            self._x.orders.alive[0] = 0
+            self._notify()
+
+    def _step(self) -> bool:
+        """One chunk or one copy; False when there is nothing to do."""
+        self._x.orders.stop[0] = 0
+        if self._closing:  # looked at after the flag is cleared, so that close cannot be missed
+            return False
+        wanted = self._wanted()
+        self._take_handed()
+        for prompt in list(self._prompts.values()):
+            if self._is_over(prompt):
+                self._drop(prompt)
+        return any(self._advance(slot) for slot in wanted)
+
+    def _wanted(self) -> list[int]:
+        orders = self._x.orders
+        while True:
+            before = int(orders.sequence[0])
+            slots = orders.listed()
+            if before % 2 == 0 and orders.sequence[0] == before:
+                return slots
+            time.sleep(0.0001)
+
+    # --- one prompt --------------------------------------------------------------------------
+
+    def _advance(self, slot: int) -> bool:
+        """Do the next thing for a wanted slot, if there is one."""
+        table, orders = self._x.table, self._x.orders
+        serial, n_past = int(table.serial[slot]), int(table.n_past[slot])
+        last = int(table.n_tokens[slot]) - 1
+        # a suspect of a crash decodes alone, and on the engine's side
+        if table.state[slot] != t.RUNNING or table.isolate[slot] or orders.refused[slot]:
+            return False
+        if n_past >= last:
+            return False
+        prompt = self._prompts.get(slot) or self._take(slot, serial)
+        if prompt.epoch != orders.epoch[slot]:
+            prompt.epoch = int(orders.epoch[slot])
+            prompt.exported, prompt.asked = min(n_past, prompt.past), False
+        prompt.exported = max(prompt.exported, min(n_past, prompt.past))
+        if self._export(prompt):
+            return True
+        if prompt.past >= n_past:
+            prompt.asked = False
+        else:
+            if not prompt.asked:
+                prompt.asked = True
+                self._x.asked.append(Request(slot, serial, prompt.epoch, prompt.past))
+                self._notify()
+            return False
+        if prompt.past < last:
+            self._compute(prompt, last)
+            return True
+        return False
+
+    def _take(self, slot: int, serial: int) -> _Prompt:
+        self._open()
+        if not self._free_seqs:  # a row ended just now; whatever goes can be fetched again
+            self._drop(next(iter(self._prompts.values())))
+        orders, seq = self._x.orders, self._free_seqs.popleft()
+        prompt = _Prompt(slot, serial, int(orders.life[slot]), int(orders.epoch[slot]), seq)
+        self._prompts[slot] = prompt
+        return prompt
+
+    def _is_over(self, prompt: _Prompt) -> bool:
+        """Nothing of it is needed: another request, or every token has landed."""
+        table, orders, slot = self._x.table, self._x.orders, prompt.slot
+        return bool(
+            prompt.serial != table.serial[slot]
+            or prompt.life != orders.life[slot]
+            or table.state[slot] != t.RUNNING
+            or orders.refused[slot]
+            or table.n_past[slot] >= table.n_tokens[slot] - 1
+        )
+
+    def _drop(self, prompt: _Prompt) -> None:
+        self._ready.seq_rm(prompt.seq)
+        self._free_seqs.append(prompt.seq)
+        del self._prompts[prompt.slot]
+
+    def _compute(self, prompt: _Prompt, last: int) -> None:
+        """The next chunk of a prompt, and out with it."""
+        table, orders, arrays = self._x.table, self._x.orders, self._batch.arrays
+        slot, p0 = prompt.slot, prompt.past
+        n = min(self._chunk(), last - p0)
+        arrays.token[:n] = table.tokens[slot, p0 : p0 + n]
+        arrays.pos[:n] = np.arange(p0, p0 + n)
+        arrays.seq[:n] = prompt.seq
+        arrays.n_tokens[0] = n
+        context = self._ready
+        if self._threads_set != self.n_threads:
+            self._threads_set = self.n_threads
+            context.set_threads(self._threads_set)
+        table.in_tick[slot] = 1  # who is looked at if libllama takes the process down
+        orders.started_ns[0] = time.monotonic_ns()
+        orders.running[0] = slot
+        mark = context.library.log_position()
+        began = time.perf_counter()
+        status = context.library.lib.uma_decode(context.pointer, self._batch.struct)
+        wall_ms = 1000.0 * (time.perf_counter() - began)
+        orders.running[0] = -1
+        if table.serial[slot] == prompt.serial:
+            table.in_tick[slot] = 0
+        if status == DECODE_OK:
+            prompt.past = p0 + n
+            self.tokens_total += n
+            self._learn(n, wall_ms)
+            self._export(prompt)
+            return
+        context.seq_rm(prompt.seq, p0, -1)
+        if status == DECODE_ABORTED:
+            self.aborted_total += 1
+        elif status == DECODE_NO_KV_SLOT and len(self._prompts) > 1:
+            # the engine has room for all that run, so what is in the way can be fetched again
+            for other in list(self._prompts.values()):
+                if other is not prompt:
+                    self._drop(other)
+        else:
+            why = context.library.first_error(mark) or "libllama gave no reason"
+            self._x.refuse(slot, f"llama_decode failed with status {status}: {why}")
+            self._notify()
+
+    def _learn(self, n: int, wall_ms: float) -> None:
+        rate = wall_ms / n
+        if not self.ms_per_token:
+            self.ms_per_token = rate
+        elif n >= CHUNKS[-1]:  # a few tokens cost nearly as much as many
+            self.ms_per_token += RATE_WEIGHT * (rate - self.ms_per_token)
+
+    def _chunk(self) -> int:
+        """Tokens of the next chunk: as many as take ``CHUNK_MS``."""
+        if not self.ms_per_token:
+            return FIRST_CHUNK
+        fits = (n for n in CHUNKS if n * self.ms_per_token <= CHUNK_MS)
+        return next(fits, CHUNKS[-1])
+
+    # --- KV cells that come and go -----------------------------------------------------------
+
+    def _export(self, prompt: _Prompt) -> bool:
+        """Copy out what was computed and not copied yet, a piece at most."""
+        x, p0 = self._x, prompt.exported
+        p1 = min(prompt.past, p0 + self._piece_tokens)
+        if p0 >= p1 or len(x.finished) >= BACKLOG:
+            return False
+        if not x.is_current(prompt.slot, prompt.serial, prompt.epoch):
+            return False
+        room = x.buffers.take()
+        try:
+            data, size = export_piece(self._ready, prompt.seq, self._spare, p0, p1, room)
+        except ValueError as error:
+            x.refuse(prompt.slot, str(error))
+            self._notify()
+            return False
+        prompt.exported = p1
+        x.finished.append(Piece(prompt.slot, prompt.serial, prompt.epoch, p0, p1, data, size))
+        self._notify()
+        return True
+
+    def _take_handed(self) -> None:
+        """Put in place what the engine gave."""
+        x = self._x
+        while x.handed:
+            piece = x.handed.popleft()
+            prompt = self._prompts.get(piece.slot)
+            if prompt is not None and (prompt.serial, prompt.epoch) == (piece.serial, piece.epoch):
+                prompt.asked = False
+                fits = prompt.past == piece.p0 < piece.p1
+                if fits and import_piece(self._ready, prompt.seq, self._spare, piece):
+                    prompt.past = piece.p1
+                elif fits:
+                    x.refuse(piece.slot, "the second context did not take its KV cells")
+                    self._notify()
+            x.buffers.give(piece.data)
+
+    @property
+    def _ready(self) -> Context:
+        assert self._context is not None
+        return self._context
+
+    def _open(self) -> None:
+        """The context, at the first use: its KV cells are as many bytes as the engine's."""
+        if self._context is not None:
+            return
+        from umaserve import llama
+
+        loaded, start = self._loaded, self._start
+        self._context = llama.Context.open(
+            loaded.model,
+            n_ctx=loaded.n_ctx,
+            n_batch=CHUNKS[0],
+            n_ubatch=CHUNKS[0],
+            n_seq_max=loaded.n_seq + 1,
+            n_threads=self._threads_set,
+            type_k=start.type_k,
+            type_v=start.type_v,
+            flash_attn=_flash_attention(start),
+            kv_unified=True,
+            n_outputs_max=loaded.n_seq + 1,
+            op_offload=False,  # an accelerator beside the processor could not be interrupted
+        )
+        self._context.set_abort_callback(ABORT_CALLBACK, self._x.orders.stop.ctypes.data)

@@ -1,0 +1,254 @@
+"""Prompts computed beside the ticks: prefill on cores of its own, on the processor backend.
+
+Decode is bound by memory and prefill by arithmetic, so on separate cores they hardly disturb each
+other (Splitwise, Patel et al. 2023; DistServe, Zhong et al. 2024).  A second ``llama_context`` on
+the same weights, driven by a thread of its own (`prefill_thread`), computes prompts chunk by chunk;
+the KV cells of each chunk are copied into the engine's context between two ticks.  The last known
+token of a prompt always stays with the engine, which needs its logits.
+
+The two threads share little: a few arrays that compiled code may write as well, and deques
+(`prefill_orders`).  Neither waits for the other.  Only the loop's thread touches the engine's
+context, only the worker's the second one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from . import messages as m
+from . import table as t
+from .boot import usable_cores
+from .kv_piece import Piece, export_piece, import_piece
+from .prefill_orders import Exchange, Orders
+from .prefill_thread import CHUNKS, PrefillThread
+
+if TYPE_CHECKING:
+    from .boot import Loaded
+
+PIECE_BYTES = 8 << 20  # of KV that move in one go, roughly: a few milliseconds of copying
+RESERVE_BYTES = 256 << 20  # memory to leave alone beside the second KV cache
+
+
+def available(loaded: Loaded, cores: int | None = None) -> tuple[bool, str]:
+    """Whether prompts of this model can be computed aside, and the reason if not.
+
+    ``cores`` are the physical cores of this process (counted if None).
+    """
+    lib, model = loaded.library.lib, loaded.model.pointer
+    several = (lib.LLAMA_ROPE_TYPE_MROPE, lib.LLAMA_ROPE_TYPE_IMROPE)
+    if loaded.overlap:
+        return False, "the model runs on an accelerator"
+    if (usable_cores() if cores is None else cores) < 2:
+        return False, "there is one core only"
+    if loaded.context.n_seq_max <= loaded.n_seq:
+        return False, "the context has no spare sequence"
+    if lib.llama_model_is_recurrent(model) or lib.llama_model_is_hybrid(model):
+        return False, "the model keeps a recurrent state"
+    if lib.llama_model_n_swa(model) > 0:
+        return False, "the model has sliding-window attention"
+    if lib.llama_model_has_encoder(model) or lib.llama_model_is_diffusion(model):
+        return False, "the model is no plain decoder"
+    if lib.llama_model_rope_type(model) in several:
+        return False, "the model's positions have several dimensions"
+    free = _memory_available()
+    # mapped weights count as available memory, and we want them to stay where they are
+    if free is not None and loaded.kv_bytes + RESERVE_BYTES > free - loaded.model.size_bytes:
+        return False, "there is no memory for a second KV cache"
+    return True, ""
+
+
+def _memory_available() -> int | None:
+    """Bytes to be had without swapping, mapped files among them; None where nobody says."""
+    try:
+        with open("/proc/meminfo") as file:
+            lines = dict(line.split(":", 1) for line in file)
+    except OSError:
+        return None
+    return int(lines["MemAvailable"].split()[0]) * 1024 if "MemAvailable" in lines else None
+
+
+class PrefillWorker:
+    """The loop's side of the worker; see the module.  Make one only where `available` says so.
+
+    All methods are for the loop's thread and never wait for the worker, `close` apart.  ``notify``
+    is called from the worker's thread when there is something for `land` (pieces, a refusal); it
+    must be safe there and should end the loop's ticks.  ``orders`` is for compiled code.
+    """
+
+    def __init__(
+        self,
+        loaded: Loaded,
+        start: m.Start,
+        table: t.SessionTable,
+        n_threads: int,
+        notify: Callable[[], None],
+    ) -> None:
+        self._loaded = loaded
+        self._table = table
+        self._wake_read, wake_write = os.pipe()
+        os.set_blocking(self._wake_read, False)
+        os.set_blocking(wake_write, False)
+        self.orders = Orders.allocate(table.state.size, wake_write)
+        self.landed_total = 0  # prompt tokens that got into the engine's context
+        self._x = Exchange(table, self.orders)
+        per_token = max(loaded.kv_bytes // max(loaded.n_ctx, 1), 1)
+        self._piece_tokens = min(max(PIECE_BYTES // per_token, CHUNKS[-1]), CHUNKS[0])
+        self._spare = loaded.n_seq  # sequence id, in both contexts
+        self._thread = PrefillThread(
+            loaded, start, self._x, self._wake_read, n_threads, self._piece_tokens, notify
+        )
+
+    @property
+    def busy(self) -> bool:
+        """A chunk is being computed now."""
+        return bool(self.orders.running[0] >= 0)
+
+    @property
+    def alive(self) -> bool:
+        """False once the worker has given up; all prompts are the engine's then."""
+        return bool(self.orders.alive[0])
+
+    @property
+    def has_pieces(self) -> bool:
+        """`land` has something to do, cells permitting."""
+        return bool(self._x.finished or self._x.asked)
+
+    @property
+    def tokens_total(self) -> int:
+        """Prompt tokens computed, whether they landed or not."""
+        return self._thread.tokens_total
+
+    @property
+    def aborted_total(self) -> int:
+        """Chunks given up."""
+        return self._thread.aborted_total
+
+    @property
+    def ms_per_token(self) -> float:
+        """Running mean of the last chunks; 0 = unknown."""
+        return self._thread.ms_per_token
+
+    @property
+    def n_threads(self) -> int:
+        """Threads of the second context; a new number counts from the next chunk."""
+        return self._thread.n_threads
+
+    @n_threads.setter
+    def n_threads(self, n: int) -> None:
+        self._thread.n_threads = n
+
+    def want(self, slots: Sequence[int], stop: bool = False) -> None:
+        """What ``prefill_orders.give_orders`` does, from Python: these, the first first.
+
+        ``stop`` gives the running chunk up if its slot is not the first of them.
+        """
+        orders, n = self.orders, len(slots)
+        orders.sequence[0] += 1
+        orders.wanted[:n] = slots
+        orders.wanted[n:] = -1
+        orders.sequence[0] += 1
+        if stop and (n == 0 or slots[0] != orders.running[0]):
+            orders.stop[0] = 1
+        self._x.wake_worker()
+
+    def wake(self) -> None:
+        """Make the worker look at its orders and the table; `want` and `land` do, too."""
+        self._x.wake_worker()
+
+    def land(self, most: int = 1) -> int:
+        """Move up to ``most`` pieces each way; returns the prompt tokens that landed.
+
+        A finished piece goes into the engine's context if its row still runs the same request and
+        has exactly the tokens before it; ``n_past`` is raised.  One that does not fit is dropped,
+        and the worker goes on from ``n_past``.  While there are too few free cells it stays where
+        it is.  Of a row that the engine computed itself for a while, the worker gets what it asked
+        for.
+        """
+        x, table, orders = self._x, self._table, self.orders
+        moved = self._hand_over(most)
+        landed = taken = 0
+        while taken < most and x.finished:
+            piece = x.finished[0]
+            slot, tokens = piece.slot, piece.p1 - piece.p0
+            if self._runs(slot, piece.serial, piece.epoch):
+                if table.n_past[slot] != piece.p0:
+                    orders.epoch[slot] += 1  # those after it do not fit either
+                elif not self._has_cells(tokens):
+                    break
+                else:
+                    taken += 1
+                    seq = int(table.seq[slot])
+                    if import_piece(self._loaded.context, seq, self._spare, piece):
+                        table.n_past[slot] = piece.p1
+                        landed += tokens
+                    else:
+                        x.refuse(slot, "the engine's context did not take its KV cells")
+            x.finished.popleft()
+            x.buffers.give(piece.data)
+            moved = True
+        self.landed_total += landed
+        if moved:
+            x.wake_worker()
+        return landed
+
+    def forget(self, slot: int) -> None:
+        """The row's request ended or lost its cells: nothing of it is needed any more."""
+        self.orders.life[slot] += 1
+        self.reclaim(slot)
+        self.orders.refused[slot] = 0
+
+    def reclaim(self, slot: int, abort: bool = True) -> None:
+        """The engine computes this prompt from now on; nothing more of it lands.
+
+        The slot leaves ``wanted``.  Its running chunk is given up, or computed to its end for a
+        later time if not ``abort``.  Wanted again, it goes on from where the engine is.
+        """
+        orders = self.orders
+        orders.epoch[slot] += 1
+        wanted = orders.listed()
+        if slot in wanted:
+            self.want([other for other in wanted if other != slot])
+        if abort and orders.running[0] == slot:
+            orders.stop[0] = 1
+
+    def take_log(self) -> list[m.Log]:
+        """What went wrong since the last call, for the front's log."""
+        return [self._x.log.popleft() for _ in range(len(self._x.log))]
+
+    def close(self) -> None:
+        """Give up the running chunk, end the thread, free the context.  Before ``loaded.close``."""
+        if self._wake_read >= 0:
+            self._thread.close()
+            os.close(self._wake_read)
+            os.close(self.orders.wake_fd)
+            self._wake_read = -1
+
+    def _runs(self, slot: int, serial: int, epoch: int) -> bool:
+        return bool(
+            self._table.state[slot] == t.RUNNING and self._x.is_current(slot, serial, epoch)
+        )
+
+    def _has_cells(self, tokens: int) -> bool:
+        used = int(self._table.n_past[self._table.state == t.RUNNING].sum())
+        return used + tokens <= self._loaded.n_ctx
+
+    def _hand_over(self, most: int) -> bool:
+        """Give the worker what the engine computed of prompts that it asked for."""
+        x, table = self._x, self._table
+        moved = False
+        for _ in range(min(most, len(x.asked))):
+            slot, serial, epoch, p0 = x.asked.popleft()
+            p1 = min(int(table.n_past[slot]), p0 + self._piece_tokens)
+            if not self._runs(slot, serial, epoch) or p0 >= p1:
+                continue  # overtaken: the epoch is new, or the cells are gone
+            context, seq, room = self._loaded.context, int(table.seq[slot]), x.buffers.take()
+            try:
+                data, size = export_piece(context, seq, self._spare, p0, p1, room)
+            except ValueError as error:
+                x.refuse(slot, str(error))
+                continue
+            x.handed.append(Piece(slot, serial, epoch, p0, p1, data, size))
+            moved = True
+        return moved

@@ -1,0 +1,452 @@
+"""Steady ticks: plan, fill, decode, sample, settle, publish, as often as nothing needs Python.
+
+One compiled function runs without the GIL, calls libllama through addresses and touches no Python
+object.  It comes back for what Python does: a message from the front, a finished request, cells
+that run out, a failed decode.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from umaserve.policy import bandwidth
+from umaserve.policy.base import (
+    ABORT_MS,
+    ALLOWED_MS,
+    BANDWIDTH,
+    BASELINE_MS,
+    FLAG_GUARDED,
+    FLAG_SKIPPED_PREFILL,
+    FLAG_TRIMMED,
+    FLAGS,
+    INTERACTIVE_ROWS,
+    MODE,
+    PREDICTED_MS,
+    WAIT_MS,
+    Tick,
+)
+from umaserve.policy.cost import learn
+from umaserve.policy.guarded import observe, plan_tick
+from umaserve.policy.jit import INNER
+from umaserve.policy.latency_guard import settle_credit
+
+from . import table as t
+from .batch import fill, settle
+from .native import (
+    call_i32_ptr_ptr,
+    call_i64_ptr,
+    call_i64_ptr_i32,
+    call_i64_ptr_i32_i32,
+    now_ns,
+    readable,
+    wake,
+)
+from .prefill_orders import give_orders
+from .rows import sample_all, slow_last, take_counts
+
+# why the loop came back
+NOTHING = 0  # no row can run
+ATTENTION = 1  # the front, the tokeniser or the prefill worker has something
+ENDED = 2  # rows ended: ``out[OUT_ENDED]`` of them
+FAILED = 3  # llama_decode: ``out[OUT_STATUS]``
+NO_ROOM = 4  # the plan's tokens do not fit the free KV cells
+ENOUGH = 5  # as many ticks as were asked for
+ABORTED = 6  # the tick was given up for an interactive request
+
+OUT_ENDED = 0
+OUT_STATUS = 1
+OUT_ENTRIES = 2
+
+GIVEN_UP = 2  # what llama_decode returns when the abort callback said so
+
+RUNNING = t.RUNNING
+BUSY_DECODE, BUSY_IDLE = t.BUSY_DECODE, t.BUSY_IDLE
+TICK_RING = t.TICK_RING
+FLAG_ASIDE_BIT, FLAG_SPENT_BIT, FLAG_GUARD_BIT = 4, 2, 1
+
+# facts of a tick, kept until it is accounted for
+(
+    BEGAN, SUBMITTED, DECODED, SAMPLED, TOLD, TOKENS, OUTPUTS, DECODING, KV_READ, KV_USED,
+    ATTENDED,
+) = range(11)  # fmt: skip
+
+
+class Columns(NamedTuple):
+    """The session table, in the form that compiled code takes (borrowed)."""
+
+    header: np.ndarray
+    ticks: np.ndarray
+    reason: np.ndarray
+    seq: np.ndarray
+    n_prompt: np.ndarray
+    n_tokens: np.ndarray
+    n_past: np.ndarray
+    max_tokens: np.ndarray
+    in_tick: np.ndarray
+    isolate: np.ndarray
+    t_first_ns: np.ndarray
+    t_last_ns: np.ndarray
+    tokens: np.ndarray
+    token_ns: np.ndarray
+    logprob: np.ndarray
+    top_ids: np.ndarray
+    top_logprobs: np.ndarray
+
+    @classmethod
+    def of(cls, table: t.SessionTable) -> Columns:
+        return cls(*(getattr(table, name) for name in cls._fields))
+
+
+class Fixed(NamedTuple):
+    """What does not change while a model is loaded."""
+
+    n_vocab: int
+    n_ctx: int
+    budget_ms: float
+    overlap: bool  # the backend returns before the work is done
+    threads: int  # of single-row ticks
+    threads_batch: int  # of others
+    threads_beside: int  # of all, while a prompt is computed aside
+    wide_reads: bool  # attention reads the whole span of KV cells, not a sequence's own
+
+
+class Work(NamedTuple):
+    """Arrays that one tick hands to the next step, allocated once.
+
+    ``addresses`` int64, ``sampled``, ``ended`` int32: [n_slots]; ``served`` int64[n_slots] and
+    ``resumed_at`` int32[n_slots] live as long as the rows; ``eog_ids`` int32, ``is_eog``
+    uint8[n_vocab]; ``out`` int64[3]: see OUT_*.  ``facts`` int64[2, 11] and ``info``
+    float64[2, INFO_WORDS] keep a tick and the one before apart; ``mode`` int64[1] is what the
+    threads are set for; ``aside`` int32[n_slots]: 1 = that prompt is computed aside,
+    -1 = it cannot be; ``bytes_left`` float64[2]: the bucket of the bandwidth budget, and ns of its
+    last filling.
+    """
+
+    addresses: np.ndarray
+    sampled: np.ndarray
+    ended: np.ndarray
+    served: np.ndarray
+    resumed_at: np.ndarray
+    eog_ids: np.ndarray
+    is_eog: np.ndarray
+    out: np.ndarray
+    facts: np.ndarray
+    info: np.ndarray
+    mode: np.ndarray
+    aside: np.ndarray
+    bytes_left: np.ndarray
+
+
+@njit(nogil=True, cache=True)
+def run_ticks(
+    most, tick, given, fixed, native, pool, columns, state, plan, batch, knobs, cost, memory,
+    traffic, budget, orders, settings, scratch, work,
+):  # fmt: skip
+    """Run up to ``most`` ticks; returns (why it came back, number of the last tick).
+
+    ``given``: entries of a plan that is made already, for the first tick; -1 = the compiled policy
+    plans.  Where the backend overlaps, the tokens of one tick are published while the next one
+    computes; elsewhere before it is submitted, since submitting waits for the result.
+    """
+    header = columns.header
+    unpublished = False
+    work.out[:] = 0
+    for turn in range(most):
+        started = now_ns(native)
+        used = _cells(state)
+        if given >= 0 and turn == 0:
+            entries = given
+        else:
+            left = _bytes_left(work.bytes_left, budget, knobs, started)
+            view = Tick(tick, started, fixed.n_ctx - used, used, left)
+            entries = plan_tick(state, view, knobs, cost, memory, traffic, plan)
+        now, last = turn % 2, (turn + 1) % 2
+        why = NOTHING
+        if entries:
+            need = 0
+            for e in range(entries):
+                need += plan.counts[e]
+            why = NO_ROOM if used + need > fixed.n_ctx else ENOUGH
+        if why != ENOUGH:
+            if unpublished:
+                wake(native)
+                _account(
+                    header, columns.ticks, cost, memory, traffic, budget, fixed, native, pool,
+                    scratch, work.facts[last], work.info[last], work.bytes_left)  # fmt: skip
+                unpublished = False
+            if why == NOTHING and plan.info[WAIT_MS] > 0.0:
+                # the budget of bytes is used up: nobody interactive waits
+                if readable(native, int(plan.info[WAIT_MS])):
+                    return ATTENTION, tick
+                continue
+            work.out[OUT_ENTRIES] = entries
+            return why, tick
+        _set_mode(fixed, native, work.mode, int(plan.info[MODE]))
+        if knobs.can_aside:
+            _orders(native, state.lane, orders, work.aside, plan.aside)
+        facts, info = work.facts[now], work.info[now]
+        info[:] = plan.info
+        in_batch, outputs, rows = fill(
+            entries, plan.slots, plan.counts, columns.tokens, columns.n_past, columns.n_tokens,
+            columns.seq, batch.token, batch.pos, batch.seq, batch.logits, batch.out_slot,
+            batch.out_row,
+        )  # fmt: skip
+        batch.n_tokens[0] = in_batch
+        read = attended = 0
+        for e in range(entries):
+            s = plan.slots[e]
+            columns.in_tick[s] = 1
+            read += columns.n_past[s] + plan.counts[e]
+            attended += columns.n_past[s] * plan.counts[e]
+        header[t.H_TICK_START_NS] = started
+        header[t.H_HEARTBEAT_NS] = started
+        header[t.H_BUSY] = BUSY_DECODE
+        facts[BEGAN], facts[TOKENS], facts[OUTPUTS], facts[DECODING] = (
+            started, in_batch, outputs, rows,
+        )  # fmt: skip
+        facts[KV_READ], facts[KV_USED], facts[TOLD] = read, used, 0
+        facts[ATTENDED] = attended
+        sent = now_ns(native)
+        facts[SUBMITTED] = sent
+        if info[ABORT_MS] > 0.0:
+            header[t.H_ABORT_UNTIL_NS] = sent + int(info[ABORT_MS] * 1e6)
+            header[t.H_ABORT_ARMED] = 1
+        status = call_i32_ptr_ptr(native.decode, native.context, native.batch)
+        if unpublished:
+            header[t.H_OVERLAPPED] += 1
+            wake(native)
+            _account(
+                header, columns.ticks, cost, memory, traffic, budget, fixed, native, pool,
+                scratch, work.facts[last], work.info[last], work.bytes_left)  # fmt: skip
+            unpublished = False
+        if status == 0:
+            call_i64_ptr(native.synchronize, native.context)
+        decoded = now_ns(native)
+        facts[DECODED] = decoded
+        armed = header[t.H_ABORT_ARMED]
+        header[t.H_ABORT_ARMED] = 0
+        header[t.H_BUSY] = BUSY_IDLE
+        header[t.H_TICK_START_NS] = 0
+        if status != 0:
+            work.out[OUT_STATUS] = status
+            work.out[OUT_ENTRIES] = entries
+            return ABORTED if status == GIVEN_UP and armed else FAILED, tick
+        # rows that take long go last: the others' tokens are with the front by then
+        first = slow_last(
+            outputs, batch.out_slot, batch.out_row, settings.whole, work.ended, work.sampled
+        )
+        for i in range(outputs):
+            work.addresses[i] = call_i64_ptr_i32(
+                native.logits_ith, native.context, batch.out_row[i]
+            )
+        tick += 1
+        settled = entries
+        n_ended = done = 0
+        while True:
+            count = outputs - done if done else first
+            sample_all(
+                pool, done, count, batch.out_slot, work.addresses, fixed.n_vocab, settings,
+                columns.tokens, columns.n_tokens, columns.n_prompt, work.eog_ids, scratch,
+                work.sampled, columns.logprob, columns.top_ids, columns.top_logprobs,
+            )  # fmt: skip
+            sampled = now_ns(native)
+            facts[SAMPLED] = sampled
+            _credits(
+                header, columns.t_last_ns, state.lane, state.cap, state.credit,
+                knobs.latency_cap, info[BASELINE_MS], batch.out_slot[done:], count, sampled,
+            )  # fmt: skip
+            n_ended += settle(
+                settled, plan.slots, plan.counts, count, batch.out_slot[done:],
+                work.sampled[done:], sampled, tick, columns.reason, columns.tokens,
+                columns.token_ns, columns.n_tokens, columns.n_past, columns.n_prompt,
+                columns.max_tokens, columns.in_tick, columns.isolate, columns.t_first_ns,
+                columns.t_last_ns, work.served, work.is_eog, fixed.n_ctx, work.resumed_at,
+                work.ended[n_ended:],
+            )  # fmt: skip
+            done += count
+            if done == outputs:
+                break
+            settled = 0
+            wake(native)
+            facts[TOLD] = now_ns(native)
+        if n_ended:
+            # the rows are marked DONE before the front is woken: the caller does both
+            _account(
+                header, columns.ticks, cost, memory, traffic, budget, fixed, native, pool,
+                scratch, facts, info, work.bytes_left)  # fmt: skip
+            work.out[OUT_ENDED] = n_ended
+            return ENDED, tick
+        attention = readable(native)
+        if fixed.overlap and not attention and turn + 1 < most:
+            unpublished = True
+            continue
+        if outputs:
+            wake(native)
+        _account(
+            header, columns.ticks, cost, memory, traffic, budget, fixed, native, pool,
+            scratch, facts, info, work.bytes_left)  # fmt: skip
+        if attention:
+            return ATTENTION, tick
+    return ENOUGH, tick
+
+
+@njit(**INNER)
+def _cells(state):
+    used = 0
+    for s in range(state.state.shape[0]):
+        if state.state[s] == RUNNING:
+            used += state.n_past[s]
+    return used
+
+
+@njit(**INNER)
+def _bytes_left(left, budget, knobs, now):
+    """Bytes that background work may move now: a bucket of one tick budget, filled by time."""
+    bps = bandwidth.budget_bps(budget)
+    if bps <= 0.0 or not knobs.features & BANDWIDTH:
+        return np.inf
+    full = bandwidth.budget_bytes(bps, knobs.tick_budget_ms)
+    if left[1] == 0.0:
+        left[0] = full
+    else:
+        left[0] = min(left[0] + bps * (now - left[1]) * 1e-9, full)
+    left[1] = now
+    return left[0]
+
+
+@njit(**INNER)
+def _set_mode(fixed, native, current, mode):
+    """Leave cores to a prompt beside the ticks, or take them back."""
+    if mode == current[0]:
+        return
+    current[0] = mode
+    if mode:
+        one, many = min(fixed.threads, fixed.threads_beside), fixed.threads_beside
+    else:
+        one, many = fixed.threads, fixed.threads_batch
+    call_i64_ptr_i32_i32(native.set_threads, native.context, one, many)
+
+
+@njit(**INNER)
+def _orders(native, lane, orders, aside, wanted):
+    """Tell the prefill worker what to compute; what it shall not, is the ticks' again."""
+    n = 0
+    while wanted[n] >= 0:
+        n += 1
+    changed = False
+    for s in range(aside.shape[0]):
+        listed = False
+        for i in range(n):
+            if wanted[i] == s:
+                listed = True
+                break
+        if aside[s] == 1 and not listed:
+            orders.epoch[s] += 1  # nothing more of it lands
+            aside[s] = 0
+            changed = True
+        elif listed and aside[s] == 0:
+            aside[s] = 1
+            changed = True
+    if not changed and n == 0:
+        return
+    running = orders.running[0]
+    stop = n == 0
+    if n and running >= 0 and wanted[0] != running:
+        # a background prompt in flight gives way to an interactive one
+        stop = lane[wanted[0]] < lane[running] or aside[running] != 1
+    give_orders(orders, native, wanted, n, stop)
+
+
+@njit(**INNER)
+def _credits(header, t_last_ns, lane, cap, credit, latency_cap, baseline_ms, slots, count, now):
+    """Error budget of the interactive sessions that get a token now; runs before ``settle``."""
+    if baseline_ms <= 0.0:
+        return
+    for i in range(count):
+        s = slots[i]
+        if lane[s] != 0 or t_last_ns[s] == 0:
+            continue
+        gap_ms = (now - t_last_ns[s]) / 1e6
+        credit[s], slow = settle_credit(credit[s], cap[s], latency_cap, baseline_ms, gap_ms)
+        if slow:
+            header[t.H_SLOW_TOKENS] += 1
+
+
+@njit(**INNER)
+def _account(
+    header, ticks, cost, memory, traffic, budget, fixed, native, pool, scratch, facts, info,
+    bytes_left,
+):  # fmt: skip
+    """Counters and the tick ring of one finished tick; runs after its tokens were published."""
+    now = now_ns(native)
+    began, submitted, decoded = facts[BEGAN], facts[SUBMITTED], facts[DECODED]
+    sampled, told = facts[SAMPLED], facts[TOLD]
+    tokens, outputs, decoding = facts[TOKENS], facts[OUTPUTS], facts[DECODING]
+    prompt_tokens = tokens - decoding
+    # published under the next decode, a tick ends where its sampling did
+    end = sampled if fixed.overlap else now
+    wall_ms = (end - began) / 1e6
+    past = facts[KV_USED] if fixed.wide_reads else facts[ATTENDED] / tokens
+    learn(cost, int(info[MODE]), decoding, prompt_tokens, past, wall_ms)
+    observe(memory, info, wall_ms)
+    span = bandwidth.attention_span(facts[KV_USED] + tokens, fixed.n_ctx)
+    moved = bandwidth.tick_bytes(
+        traffic, outputs, tokens, span if fixed.wide_reads else facts[KV_READ], tokens, span
+    )
+    bandwidth.observe(budget, moved, decoded - submitted, tokens)
+    bytes_left[0] -= moved
+    header[t.H_TICKS] += 1
+    header[t.H_LONGEST_TICK_NS] = max(header[t.H_LONGEST_TICK_NS], end - began)
+    header[t.H_DECODE_NS_TOTAL] += decoded - submitted
+    header[t.H_TICK_NS_TOTAL] += end - began
+    # from the end of the tick before, unless there was nothing to do in between
+    since = header[t.H_WORK_SINCE_NS]
+    header[t.H_WORK_NS_TOTAL] += end - (since if since else began)
+    header[t.H_WORK_SINCE_NS] = end
+    header[t.H_SAMPLE_NS_TOTAL] += sampled - decoded
+    header[t.H_ROWS_SAMPLED] += outputs
+    in_place, copied = take_counts(pool, scratch)
+    header[t.H_ROWS_IN_PLACE] += in_place
+    header[t.H_COPIED_BYTES] += copied
+    header[t.H_DECODE_TOKENS] += decoding
+    header[t.H_PREFILL_TOKENS] += prompt_tokens
+    header[t.H_DECODE_ROWS_TOTAL] += decoding
+    header[t.H_SERVED_DECODERS] = decoding
+    header[t.H_LAST_BATCH] = tokens
+    header[t.H_LAST_DECODE_NS] = decoded - submitted
+    header[t.H_LAST_SAMPLE_NS] = sampled - decoded
+    header[t.H_FIRST_CHUNK_NS] = (told if told else now) - decoded
+    if wall_ms > fixed.budget_ms:
+        header[t.H_TICKS_OVER_BUDGET] += 1
+    flags = int(info[FLAGS])
+    header[t.H_GUARD_ACTIVE] = 1 if flags & FLAG_GUARDED else 0
+    if flags & FLAG_SKIPPED_PREFILL:
+        header[t.H_SKIPPED_PREFILL] += 1
+    if flags & FLAG_TRIMMED:
+        header[t.H_BMT_TRIMMED] += 1
+    if info[BASELINE_MS] > 0.0:
+        header[t.H_BASELINE_NS] = int(info[BASELINE_MS] * 1e6)
+    header[t.H_COST_ERROR_PPM] = int(cost.error[0] * 1e6)
+    header[t.H_BMT_LAST_BYTES] = int(moved)
+    header[t.H_BMT_BYTES_TOTAL] += int(moved)
+    header[t.H_BMT_BUDGET_BPS] = int(bandwidth.budget_bps(budget))
+    header[t.H_BMT_MEASURED_BPS] = int(bandwidth.measured_bps(budget))
+    at = header[t.H_TICK_RING_AT]
+    row = ticks[at % TICK_RING]
+    row[t.T_END_S] = end / 1e9
+    row[t.T_WALL_MS] = wall_ms
+    row[t.T_DECODE_MS] = (decoded - submitted) / 1e6
+    row[t.T_SAMPLE_MS] = (sampled - decoded) / 1e6
+    row[t.T_DECODE_ROWS] = decoding
+    row[t.T_PREFILL_TOKENS] = prompt_tokens
+    row[t.T_CELLS] = header[t.H_CELLS_USED] = facts[KV_USED] + tokens
+    row[t.T_INTERACTIVE_ROWS] = info[INTERACTIVE_ROWS]
+    row[t.T_PREDICTED_MS] = info[PREDICTED_MS]
+    row[t.T_BASELINE_MS] = info[BASELINE_MS]
+    row[t.T_BMT_MB] = moved / 1e6
+    row[t.T_ALLOWED_MS] = info[ALLOWED_MS]
+    row[t.T_FLAGS] = flags & (FLAG_GUARD_BIT | FLAG_SPENT_BIT | FLAG_ASIDE_BIT)
+    header[t.H_TICK_RING_AT] = at + 1

@@ -1,0 +1,77 @@
+"""The commands.  Each is a module that is imported when it is the one that runs.
+
+Client commands (generate, chat, metrics, ...) reach the socket without numpy, trio, numba or the
+configuration table, so that they start in a blink; only ``serve`` pulls the daemon in.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+# command: (module, function, what it does)
+COMMANDS: dict[str, tuple[str, str, str]] = {
+    "serve": ("serve", "serve", "run the daemon (also what no command does)"),
+    "generate": ("generate", "generate", "one prompt, one answer (also `uma-cli`)"),
+    "chat": ("chat", "chat", "an interactive conversation"),
+    "top": ("top", "top", "the live dashboard of a running daemon"),
+    "metrics": ("admin", "metrics", "print a running daemon's metrics"),
+    "load": ("admin", "load", "serve another model, without a restart"),
+    "unload": ("admin", "unload", "free the model's memory; the daemon stays"),
+    "priority": ("admin", "priority", "move a running request to another lane"),
+    "doctor": ("doctor", "doctor", "what this machine has, and what to do about what is missing"),
+    "build": ("build", "build", "build libllama for this machine"),
+}
+
+
+def _overview() -> str:
+    rows = "\n".join(f"  {name:<10} {text}" for name, (_, _, text) in COMMANDS.items())
+    return (
+        "usage: umaserve [COMMAND] [OPTIONS]\n\n"
+        "One daemon that shares one loaded language model with many local applications.\n\n"
+        f"commands:\n{rows}\n\n"
+        "`umaserve COMMAND --help` explains a command; without a command, `serve` runs and takes\n"
+        "its options. --version prints the version.\n\n"
+        "A first try: `umaserve` here, then in a second terminal\n"
+        '  uma-cli -p "def fibonacci(n):"'
+    )
+
+
+def _dispatch(arguments: list[str]) -> int:
+    if arguments and arguments[0] in ("-h", "--help", "help"):
+        print(_overview())
+        return 0
+    if arguments and arguments[0] in ("-V", "--version"):
+        from umaserve import __version__
+
+        print(f"umaserve {__version__}")
+        return 0
+    name = "serve"
+    if arguments and not arguments[0].startswith("-"):
+        name, arguments = arguments[0], arguments[1:]
+    if name not in COMMANDS:
+        from difflib import get_close_matches
+
+        near = get_close_matches(name, COMMANDS, n=1)
+        hint = f"did you mean `umaserve {near[0]}`?" if near else "see `umaserve --help`"
+        print(f"umaserve: unknown command {name!r}; {hint}", file=sys.stderr)
+        return 2
+    module, function, _ = COMMANDS[name]
+    return getattr(import_module(f"umaserve.cli.{module}"), function)(arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; returns the exit status.  ``arguments`` defaults to ``sys.argv[1:]``."""
+    from umaserve.cli.common import guarded
+
+    return guarded(_dispatch, list(sys.argv[1:] if arguments is None else arguments))
+
+
+def generate_main(arguments: Sequence[str] | None = None) -> int:
+    """``uma-cli``: ``umaserve generate`` under a name of its own."""
+    from umaserve.cli.common import guarded
+    from umaserve.cli.generate import generate
+
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    return guarded(lambda words: generate(words, "uma-cli"), given)

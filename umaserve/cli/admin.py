@@ -1,0 +1,133 @@
+"""``metrics``, ``load``, ``unload`` and ``priority``: short talks with a running daemon."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from umaserve.cli.common import EXIT_OK, Parser, add_socket, say
+from umaserve.client import Client
+
+
+def _flat(metrics: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    for key, value in metrics.items():
+        if isinstance(value, dict):
+            out.update(_flat(value, f"{prefix}{key}."))
+        else:
+            out[prefix + key] = value
+    return out
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.3f}".rstrip("0").rstrip(".")
+    if isinstance(value, (list, tuple)):
+        return " ".join(_shown(item) for item in value)
+    return str(value)
+
+
+def table(metrics: dict[str, Any]) -> str:
+    """Metrics as aligned lines; what is not known yet is shown as "-"."""
+    flat = _flat(metrics)
+    width = max((len(key) for key in flat), default=0)
+    return "\n".join(f"{key:<{width}}  {_shown(value)}" for key, value in flat.items())
+
+
+def metrics(arguments: list[str]) -> int:
+    """Print the metrics once, or every ``--interval`` seconds until interrupted."""
+    parser = Parser(prog="umaserve metrics", description="Print a running daemon's metrics.")
+    parser.add_argument("--json", action="store_true", help="one JSON object per line")
+    parser.add_argument(
+        "--interval", type=float, metavar="S", help="again every S seconds, until interrupted"
+    )
+    add_socket(parser)
+    options = parser.parse_args(arguments)
+    with Client(options.socket) as client:
+        if options.interval is None:
+            samples = iter([client.metrics()])
+        else:
+            samples = client.watch_metrics(options.interval * 1e3)
+        for number, sample in enumerate(samples):
+            if options.json:
+                print(json.dumps(sample, ensure_ascii=False), flush=True)
+            else:
+                print(("\n" if number else "") + table(sample), flush=True)
+    return EXIT_OK
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[float, str], None]]:
+    """A bar on a terminal; one line a stage elsewhere."""
+    if sys.stderr.isatty():
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn
+
+        columns = (TextColumn("loading"), BarColumn(), TextColumn("{task.description}"))
+        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+            task = bar.add_task("", total=1.0)
+            yield lambda fraction, stage: bar.update(task, completed=fraction, description=stage)
+        return
+    said = ""
+
+    def line(fraction: float, stage: str) -> None:
+        nonlocal said
+        if stage != said:
+            said = stage
+            say(f"loading: {stage}")
+
+    yield line
+
+
+def load(arguments: list[str]) -> int:
+    """Serve another model; waits until it serves or is refused."""
+    parser = Parser(
+        prog="umaserve load",
+        description="Serve another model.  If it cannot be loaded, the present one goes on.",
+    )
+    parser.add_argument("model", metavar="MODEL", help="path of a GGUF file")
+    add_socket(parser)
+    options = parser.parse_args(arguments)
+    # the daemon may run in another directory
+    path = os.path.abspath(os.path.expanduser(options.model))
+    with Client(options.socket) as client, _progress() as progress:
+        answer = client.load(path, progress)
+    model = answer.get("model")
+    name = model.get("name") if isinstance(model, dict) else model
+    print(f"serving {name or path}")
+    return EXIT_OK
+
+
+def unload(arguments: list[str]) -> int:
+    """Free the model."""
+    parser = Parser(
+        prog="umaserve unload",
+        description="Free the model's memory.  Requests are refused (E_MODEL_001) until `load`.",
+    )
+    add_socket(parser)
+    options = parser.parse_args(arguments)
+    with Client(options.socket) as client:
+        client.unload()
+    print("unloaded; `umaserve load MODEL` serves one again")
+    return EXIT_OK
+
+
+def priority(arguments: list[str]) -> int:
+    """Move a request to another lane."""
+    parser = Parser(prog="umaserve priority", description="Move a running request to a lane.")
+    parser.add_argument("id", metavar="ID", help="the request's id, as `umaserve top` lists it")
+    parser.add_argument("lane", metavar="LANE", choices=("interactive", "background"))
+    add_socket(parser)
+    options = parser.parse_args(arguments)
+    with Client(options.socket) as client:
+        client.priority(options.id, options.lane)
+    print(f"{options.id} is {options.lane} now")
+    return EXIT_OK

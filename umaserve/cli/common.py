@@ -1,0 +1,85 @@
+"""What the commands share: exit statuses, the parser, and the edges of a process."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from umaserve.client import ConnectionFailed, InvalidRequest, ProtocolError, ServerError
+
+EXIT_OK = 0
+EXIT_CANNOT_SERVE = 1
+EXIT_USAGE = 2
+EXIT_SERVER = 2
+EXIT_PROTOCOL = 3
+EXIT_INTERRUPTED = 130
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose complaints are one line, with the nearest flag in it."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(allow_abbrev=False, **settings)
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        known, extra = self.parse_known_args(args, namespace)
+        if extra:
+            self.error(self._unknown(extra[0]))
+        return known
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(EXIT_USAGE, f"{self.prog}: {message}\n")
+
+    def _unknown(self, word: str) -> str:
+        if not word.startswith("-"):
+            return f"unexpected argument {word!r}"
+        from difflib import get_close_matches
+
+        flag = word.split("=")[0]
+        near = get_close_matches(flag, list(self._option_string_actions), n=1)
+        hint = f"did you mean {near[0]}?" if near else f"see `{self.prog} --help`"
+        return f"unknown flag {flag}; {hint}"
+
+
+def add_socket(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--socket", metavar="PATH", help="the daemon's socket (default: UMA_SOCK, /tmp/uma.sock)"
+    )
+
+
+def say(text: str) -> None:
+    """A line for the person, apart from the output proper."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def failure(error: Exception) -> int:
+    """Say what went wrong with the daemon; returns the exit status that stands for it."""
+    say(f"error: {error}")
+    if isinstance(error, (ProtocolError, InvalidRequest)):
+        return EXIT_PROTOCOL
+    if isinstance(error, ServerError) and error.code.startswith("E_PROTO"):
+        return EXIT_PROTOCOL
+    return EXIT_SERVER
+
+
+def guarded(command: Callable[[list[str]], int], arguments: list[str]) -> int:
+    """Run a command; errors become a line and a status, an interrupt or a closed pipe is quiet."""
+    for stream in (sys.stdin, sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(errors="replace")
+    try:
+        status = command(arguments)
+        sys.stdout.flush()
+        return status
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # the reader has what it wanted; keep the interpreter from complaining at its own flush
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_OK
+    except (ConnectionFailed, ServerError, ProtocolError, InvalidRequest) as error:
+        return failure(error)

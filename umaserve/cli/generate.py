@@ -1,0 +1,114 @@
+"""``umaserve generate`` and ``uma-cli``: one prompt, one answer."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+from umaserve.cli.common import EXIT_OK, EXIT_SERVER, Parser, add_socket, failure, say
+from umaserve.client import Client, Eos, ServerError, Token
+
+
+def _parser(prog: str) -> Parser:
+    parser = Parser(
+        prog=prog,
+        description="Send one prompt and print the answer as it comes.  Standard output gets the "
+        "text alone.",
+        epilog="exit status: 0 success, 2 the server failed or is not there, 3 protocol error, "
+        "130 interrupted (the request is cancelled on the server first)",
+    )
+    parser.add_argument(
+        "-p",
+        "--prompt",
+        metavar="TEXT",
+        help="the prompt (default: standard input, less one newline at its end)",
+    )
+    parser.add_argument("--max-tokens", type=int, metavar="N", help="most tokens to generate")
+    parser.add_argument("--temp", type=float, metavar="X", help="temperature; 0 = greedy")
+    parser.add_argument("--top-p", type=float, metavar="X", help="nucleus; 1 = off")
+    parser.add_argument("--top-k", type=int, metavar="N", help="most likely tokens kept; 0 = off")
+    parser.add_argument("--min-p", type=float, metavar="X", help="share of the best; 0 = off")
+    parser.add_argument("--seed", type=int, metavar="N", help="same seed, same answer")
+    parser.add_argument(
+        "--stop", action="append", metavar="TEXT", help="end before this text; may be repeated"
+    )
+    parser.add_argument("--no-stream", action="store_true", help="print only when all is there")
+    parser.add_argument("--priority", choices=("interactive", "background"), help="the lane")
+    parser.add_argument("--json", action="store_true", help="print one JSON event per line")
+    add_socket(parser)
+    return parser
+
+
+def _prompt(given: str | None) -> str:
+    if given is not None:
+        return given
+    if sys.stdin.isatty():
+        say("(type the prompt; Ctrl-D on an empty line sends it)")
+    text = sys.stdin.buffer.read().decode("utf-8", "replace")
+    return text[:-1] if text.endswith("\n") else text
+
+
+def generate(arguments: list[str], prog: str = "umaserve generate") -> int:
+    """The command; returns the exit status."""
+    options = _parser(prog).parse_args(arguments)
+    prompt = _prompt(options.prompt)
+    if not prompt:
+        say("error: the prompt is empty; give one with -p TEXT or on standard input")
+        return EXIT_SERVER
+    settings = {
+        "max_tokens": options.max_tokens,
+        "temperature": options.temp,
+        "top_p": options.top_p,
+        "top_k": options.top_k,
+        "min_p": options.min_p,
+        "seed": options.seed,
+        "stop": options.stop,
+        "priority": options.priority,
+        "stream": False if options.no_stream else None,
+    }
+    with Client(options.socket) as client, client.generate(prompt, **settings) as stream:
+        write = _write_json if options.json else _TextWriter()
+        try:
+            for event in stream:
+                write(event)
+        except ServerError as error:
+            if options.json:
+                _print_json({"event": "error", "code": error.code, "message": error.message})
+            return failure(error)
+    reason = stream.eos.reason if stream.eos else "error"
+    if reason == "error":
+        say("error: the server ended the request without saying why; see its log")
+        return EXIT_SERVER
+    return EXIT_OK
+
+
+class _TextWriter:
+    """Prints texts as they come, and ends the line on a terminal."""
+
+    def __init__(self) -> None:
+        self._ends_line = False
+
+    def __call__(self, event: Token | Eos) -> None:
+        if event.text:
+            self._ends_line = event.text.endswith("\n")
+            sys.stdout.write(event.text)
+            sys.stdout.flush()
+        if isinstance(event, Eos) and sys.stdout.isatty() and not self._ends_line:
+            print()
+
+
+def _print_json(event: dict[str, Any]) -> None:
+    print(json.dumps(event, ensure_ascii=False, separators=(",", ":")), flush=True)
+
+
+def _write_json(event: Token | Eos) -> None:
+    body: dict[str, Any] = event._asdict()
+    id = body.pop("id")
+    if isinstance(event, Eos):
+        body["usage"] = event.usage._asdict()
+        kind = "eos"
+    else:
+        kind = "token"
+    fields = {key: value for key, value in body.items() if value is not None}
+    _print_json({"id": id, "event": kind, **fields})

@@ -1,0 +1,45 @@
+"""``umaserve serve``: flags, environment and file into a ``Config``, and the daemon with it."""
+
+from __future__ import annotations
+
+from umaserve.cli.common import EXIT_CANNOT_SERVE, EXIT_OK, EXIT_USAGE, Parser, say
+from umaserve.config import ConfigError, add_flags, flag_values, load_config
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        prog="umaserve serve",
+        usage="umaserve serve [OPTIONS]",
+        description="Run the daemon.  A flag beats the environment, which beats the config file.",
+        epilog="Stop it with Ctrl-C or SIGTERM: it finishes what runs first (see --drain-s).",
+    )
+    parser.add_argument(
+        "--print-config",
+        action="store_true",
+        help="print every setting and where it came from, as a config file, and leave",
+    )
+    add_flags(parser)
+    return parser
+
+
+def serve(arguments: list[str]) -> int:
+    """The command; returns the daemon's exit status, 2 for settings that cannot be used."""
+    options = _parser().parse_args(arguments)
+    try:
+        config = load_config(flag_values(options))
+    except ConfigError as error:
+        say(f"umaserve: {error}")
+        return EXIT_USAGE
+    for warning in config.warnings:
+        say(f"umaserve: warning: {warning}")
+    if options.print_config:
+        print(config.explain())
+        return EXIT_OK
+    try:
+        from umaserve.server.main import serve as run
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("umaserve"):
+            raise
+        say(f"umaserve: {error.name} is not installed; `umaserve doctor` says what to do")
+        return EXIT_CANNOT_SERVE
+    return run(config)

@@ -1,0 +1,76 @@
+"""``umaserve top``: the dashboard of a running daemon, attached over its socket."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import time
+
+from umaserve.cli.common import EXIT_OK, Parser, add_socket
+from umaserve.client import Client
+from umaserve.client.wire import socket_path
+
+ANSWER_S = 5.0
+BETWEEN_S = 1.0  # two looks, for rates
+
+
+def _size(text: str) -> tuple[int, int]:
+    match = re.fullmatch(r"(\d{1,4})x(\d{1,4})", text)
+    if not match or "0" in match.groups():
+        raise argparse.ArgumentTypeError(f"{text!r} is no size; columns x lines, such as 80x24")
+    return int(match[1]), int(match[2])
+
+
+def top(arguments: list[str]) -> int:
+    """Draw until ``q`` or a signal; a daemon that restarts is found again."""
+    parser = Parser(
+        prog="umaserve top",
+        description="The live dashboard of a running daemon.",
+        epilog="Keys: arrows select a session; p promotes, d demotes, c cancels it; ? lists all.",
+    )
+    parser.add_argument("--once", action="store_true", help="print the screen once and leave")
+    parser.add_argument(
+        "--interval", type=float, default=0.25, metavar="S", help="seconds between two (0.25)"
+    )
+    parser.add_argument(
+        "--size", type=_size, metavar="WxH", help="with --once: columns and lines (80x24)"
+    )
+    parser.add_argument("--svg", metavar="FILE", help="with --once: a picture instead of text")
+    add_socket(parser)
+    options = parser.parse_args(arguments)
+    if (options.svg or options.size) and not options.once:
+        parser.error("--svg and --size go with --once")
+    path = socket_path(options.socket)
+    if options.once:
+        return _once(path, options.size, options.svg)
+    # the first time, a missing daemon is an error
+    Client(path, timeout=ANSWER_S).close()
+    import trio
+
+    from umaserve.dashboard import LEAVING, Dashboard, View
+    from umaserve.dashboard.socket_feed import SocketFeed
+
+    async def run() -> int:
+        interval_s = min(max(options.interval, 0.05), 3600.0)
+        view = View(where=path)
+        return await Dashboard(SocketFeed(path), view, interval_s=interval_s, leaving=LEAVING).run()
+
+    return trio.run(run)
+
+
+def _once(path: str, size: tuple[int, int] | None, picture: str | None) -> int:
+    from umaserve.dashboard import Screen, View
+    from umaserve.dashboard.picture import svg, text
+
+    view = View(where=path, keys=bool(picture))
+    with Client(path, timeout=ANSWER_S) as client:
+        view.update(client.overview())
+        time.sleep(BETWEEN_S)
+        view.update(client.overview())
+    lines = Screen(*(size or (80, 24))).lines(view)
+    if picture is None:
+        print(text(lines))
+        return EXIT_OK
+    with open(picture, "w", encoding="utf-8") as file:
+        file.write(svg(lines, f"umaserve top --socket {path}"))
+    return EXIT_OK

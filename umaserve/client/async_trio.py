@@ -1,0 +1,312 @@
+"""``TrioClient``: the same daemon, for programs that run under trio."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from types import TracebackType
+from typing import Any
+
+import trio
+
+from umaserve.client.events import Completion, ConnectionFailed, Eos, ServerError, Token
+from umaserve.client.wire import (
+    Router,
+    generate_message,
+    gone,
+    naming,
+    no_daemon,
+    pack,
+    refusal,
+    socket_path,
+)
+
+CANCEL_WAIT_S = 2.0
+
+
+class TrioClient:
+    """One connection to a daemon, shared by any number of tasks.
+
+        async with TrioClient() as client:
+            async with client.generate("def fibonacci(n):") as stream:
+                async for event in stream:
+                    print(event.text or "", end="", flush=True)
+
+    Whichever task waits for an event reads the socket and routes what comes; there is no task in
+    the background.  Raises ``ConnectionFailed``, ``ServerError`` and ``ProtocolError``.
+    """
+
+    def __init__(self, path: str | None = None) -> None:
+        self.path = socket_path(path)
+        self._router = Router()
+        self._stream: trio.SocketStream | None = None
+        self._why_closed = "this client is not open; use it in an `async with` block"
+        self._send_lock = trio.Lock()
+        self._reading = False
+        self._waiters = trio.lowlevel.ParkingLot()
+
+    async def __aenter__(self) -> TrioClient:
+        try:
+            self._stream = await trio.open_unix_socket(self.path)
+        except OSError as error:
+            raise ConnectionFailed(no_daemon(self.path, error)) from None
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close the connection; the daemon cancels what it still had in flight."""
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            self._why_closed = "this client is closed; open a new one"
+            await trio.aclose_forcefully(stream)
+
+    def generate(
+        self,
+        prompt: str | None = None,
+        *,
+        messages: list[dict[str, Any]] | None = None,
+        id: str | None = None,
+        **options: Any,
+    ) -> TrioStream:
+        """A request, sent when its ``async with`` block is entered."""
+        id = id or self._router.new_id()
+        return TrioStream(self, id, generate_message(id, prompt, messages, options))
+
+    async def complete(
+        self,
+        prompt: str | None = None,
+        *,
+        messages: list[dict[str, Any]] | None = None,
+        **options: Any,
+    ) -> Completion:
+        """The whole answer of one request."""
+        options.setdefault("stream", False)
+        async with self.generate(prompt, messages=messages, **options) as stream:
+            return await stream.completion()
+
+    async def metrics(self) -> dict[str, Any]:
+        """The daemon's metrics, once."""
+        return (await self._ask({"type": "metrics"}))["metrics"]
+
+    async def watch_metrics(self, interval_ms: float = 250) -> AsyncIterator[dict[str, Any]]:
+        """The metrics every ``interval_ms``; goes on until the connection closes."""
+        async for answer in self._watch({"interval_ms": interval_ms}):
+            yield answer["metrics"]
+
+    async def watch_overview(self, interval_ms: float = 250) -> AsyncIterator[dict[str, Any]]:
+        """The same with the running requests (``sessions``) and the other fields of such an event:
+        what a dashboard shows."""
+        async for answer in self._watch({"interval_ms": interval_ms, "sessions": True}):
+            yield answer
+
+    async def _watch(self, options: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
+        id = self._router.new_id()
+        answer = await self._ask({"type": "metrics", "id": id, **options})
+        self._router.asked.add(id)
+        try:
+            while True:
+                yield answer
+                answer = await self._answer(id, ("metrics",))
+        finally:
+            self._router.asked.discard(id)
+
+    async def load(
+        self, model: str, on_progress: Callable[[float, str], None] | None = None
+    ) -> dict[str, Any]:
+        """Serve another model; ``on_progress(fraction, stage)`` is called on the way."""
+        return await self._ask({"type": "load", "model": model}, on_progress)
+
+    async def unload(self) -> None:
+        """Free the model; requests are refused with ``E_MODEL_001`` until the next ``load``."""
+        await self._ask({"type": "unload"})
+
+    async def priority(self, request: str | int, priority: str) -> None:
+        """Move a request (of any connection) to the lane "interactive" or "background".
+
+        ``request`` is its id, or the ``serial`` that ``sessions`` gives it.
+        """
+        await self._ask({"type": "priority", **naming(request), "priority": priority})
+
+    async def cancel(self, request: str | int) -> bool:
+        """End a request (of any connection; its id or ``serial``) at its next token; whether it was
+        found."""
+        answer = await self._ask({"type": "cancel", **naming(request)}, events=("cancelled",))
+        return bool(answer.get("found"))
+
+    async def info(self) -> dict[str, Any]:
+        """Version, pid, model, limits and running sessions of the daemon."""
+        return (await self._ask({"type": "info"}))["info"]
+
+    async def tokenize(self, text: str, **options: bool) -> list[int]:
+        """The model's token ids of ``text``."""
+        return (await self._ask({"type": "tokenize", "text": text, **options}))["tokens"]
+
+    async def ping(self) -> float:
+        """Milliseconds of one round trip."""
+        start = time.perf_counter()
+        await self._ask({"type": "ping"})
+        return (time.perf_counter() - start) * 1e3
+
+    async def _ask(
+        self,
+        message: dict[str, Any],
+        on_progress: Callable[[float, str], None] | None = None,
+        events: tuple[str, ...] = (),
+    ) -> dict[str, Any]:
+        id = message.setdefault("id", self._router.new_id())
+        self._router.asked.add(id)
+        try:
+            await self._send(message)
+            while True:
+                answer = await self._answer(id, events)
+                if answer.get("event") != "progress":
+                    return answer
+                if on_progress is not None:
+                    on_progress(float(answer.get("fraction", 0)), str(answer.get("stage", "")))
+        finally:
+            self._router.asked.discard(id)
+
+    async def _answer(self, id: str | None, events: tuple[str, ...]) -> dict[str, Any]:
+        while True:
+            for answer in self._router.answers:
+                if answer.get("id") in (id, None) and (
+                    not events or answer.get("event") in (*events, "error")
+                ):
+                    self._router.answers.remove(answer)
+                    error = refusal(answer)
+                    if error is not None:
+                        raise error
+                    return answer
+            await self._receive()
+
+    async def _send(self, message: dict[str, Any]) -> None:
+        data = pack(message)
+        async with self._send_lock:
+            if self._stream is None:
+                raise ConnectionFailed(self._why_closed)
+            try:
+                await self._stream.send_all(data)
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                raise ConnectionFailed(gone(self.path)) from None
+            except BaseException:
+                # half a frame may be out: nothing sensible can follow it
+                await self.aclose()
+                raise
+
+    async def _receive(self) -> None:
+        """Wait until something was routed, reading the socket if no other task does."""
+        if self._reading:
+            await self._waiters.park()
+            return
+        if self._stream is None:
+            raise ConnectionFailed(self._why_closed)
+        self._reading = True
+        try:
+            try:
+                data = await self._stream.receive_some(65536)
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                data = b""
+            if not data:
+                raise ConnectionFailed(gone(self.path))
+            self._router.feed(bytes(data))
+        except Exception as error:
+            await self.aclose()
+            self._why_closed = str(error)
+            raise
+        finally:
+            self._reading = False
+            self._waiters.unpark_all()
+
+
+class TrioStream:
+    """The events of one request: ``Token`` objects, and one ``Eos`` at the end.
+
+    Leaving its ``async with`` block early, by whatever way, cancels the request on the server.
+    """
+
+    def __init__(self, client: TrioClient, id: str, message: dict[str, Any]) -> None:
+        self.id = id
+        self.eos: Eos | None = None
+        self._client = client
+        self._message = message
+        self._open = False
+
+    async def __aenter__(self) -> TrioStream:
+        streams = self._client._router.streams
+        if self.id in streams:
+            raise ValueError(f"a request with the id {self.id!r} is in flight already")
+        streams[self.id] = deque()
+        try:
+            await self._client._send(self._message)
+        except BaseException:
+            streams.pop(self.id, None)
+            raise
+        self._open = True
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    def __aiter__(self) -> TrioStream:
+        return self
+
+    async def __anext__(self) -> Token | Eos:
+        if not self._open:
+            raise StopAsyncIteration
+        event = await self._next()
+        if isinstance(event, ServerError):
+            self._finish()
+            raise event
+        if isinstance(event, Eos):
+            self.eos = event
+            self._finish()
+        return event
+
+    async def completion(self) -> Completion:
+        """Read to the end: the text that was not read yet, and how it ended."""
+        parts = [event.text or "" async for event in self]
+        if self.eos is None:
+            raise ConnectionFailed("the stream was closed before its end")
+        return Completion("".join(parts), self.eos.reason, self.eos.usage, self.eos.timings)
+
+    async def aclose(self) -> None:
+        """Cancel the request unless it has ended, and wait briefly for the server's word on it."""
+        if not self._open:
+            return
+        try:
+            with trio.move_on_after(CANCEL_WAIT_S, shield=True):
+                await self._client._send({"type": "cancel", "id": self.id})
+                while self._open:
+                    event = await self._next()
+                    if isinstance(event, Eos):
+                        self.eos = event
+                    if isinstance(event, (Eos, ServerError)):
+                        break
+        except (ConnectionFailed, ServerError):
+            # the connection is gone, and the request with it
+            await self._client.aclose()
+        finally:
+            self._finish()
+
+    async def _next(self) -> Token | Eos | ServerError:
+        events = self._client._router.streams[self.id]
+        while not events:
+            await self._client._receive()
+        return events.popleft()
+
+    def _finish(self) -> None:
+        self._open = False
+        self._client._router.streams.pop(self.id, None)

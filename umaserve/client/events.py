@@ -1,0 +1,77 @@
+"""What a client gets back: small immutable objects, and the errors that end a request."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+
+class Token(NamedTuple):
+    """One generated token.
+
+    ``text`` is whole UTF-8 and may be empty while a character is unfinished.  ``logprob`` (natural
+    logarithm) and ``top_logprobs`` (dicts of token_id, text, logprob) are set when asked for.
+    """
+
+    id: str
+    text: str
+    token_id: int
+    logprob: float | None = None
+    top_logprobs: list[dict[str, Any]] | None = None
+
+
+class Usage(NamedTuple):
+    """Token counts; ``cached_tokens`` of the prompt did not have to be computed again."""
+
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+
+
+class Eos(NamedTuple):
+    """The end of a request: ``reason`` is "stop", "length", "cancel" or "error".
+
+    ``timings`` are milliseconds (queue_ms, ttft_ms, total_ms, tbt_p50_ms, tbt_p95_ms).  ``text`` is
+    the whole answer of a request with ``stream=False``; ``metadata`` is the request's, echoed.
+    """
+
+    id: str
+    reason: str
+    usage: Usage = Usage()
+    timings: dict[str, float | None] = {}
+    text: str | None = None
+    metadata: Any = None
+
+
+class Completion(NamedTuple):
+    """A whole answer."""
+
+    text: str
+    reason: str
+    usage: Usage
+    timings: dict[str, float | None]
+
+
+class UmaError(Exception):
+    """Base of everything this package raises on purpose."""
+
+
+class ServerError(UmaError):
+    """The daemon refused or ended a request: ``code`` (``E_...``), ``message``, its ``id``."""
+
+    def __init__(self, code: str, message: str, id: str | None = None) -> None:
+        super().__init__(f"{code}: {message}")
+        self.code = code
+        self.message = message
+        self.id = id
+
+
+class ProtocolError(UmaError):
+    """The other end does not speak the protocol; the connection is closed."""
+
+
+class ConnectionFailed(UmaError):
+    """There is no daemon to talk to, or it went away; the text says what to do."""
+
+
+class InvalidRequest(UmaError, ValueError):
+    """The request cannot be written as JSON: a NaN, an infinity, or text that is no Unicode."""

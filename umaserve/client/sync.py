@@ -1,0 +1,326 @@
+"""``Client``: the daemon over a plain blocking socket."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Any
+
+from umaserve.client.events import Completion, ConnectionFailed, Eos, ServerError, Token
+from umaserve.client.wire import (
+    Event,
+    Router,
+    generate_message,
+    gone,
+    naming,
+    no_daemon,
+    pack,
+    refusal,
+    socket_path,
+)
+
+CANCEL_WAIT_S = 2.0
+
+
+class Client:
+    """One connection to a daemon.
+
+        with Client() as client:
+            for event in client.generate("def fibonacci(n):", max_tokens=64):
+                print(event.text or "", end="", flush=True)
+
+    ``path`` is the socket (default: ``UMA_SOCK``, else ``/tmp/uma.sock``); ``timeout`` bounds the
+    connecting and every wait for the next byte, in seconds (default: none).  Several requests may
+    be in flight; their streams are read in any order.  A client belongs to one thread at a time.
+    Raises ``ConnectionFailed``, ``ServerError`` and ``ProtocolError``.
+    """
+
+    def __init__(self, path: str | None = None, timeout: float | None = None) -> None:
+        self.path = socket_path(path)
+        self._router = Router()
+        self._timeout = timeout
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            sock.settimeout(timeout)
+            sock.connect(self.path)
+        except OSError as error:
+            sock.close()
+            raise ConnectionFailed(no_daemon(self.path, error)) from None
+        self._socket: socket.socket | None = sock
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection; the daemon cancels what it still had in flight."""
+        sock, self._socket = self._socket, None
+        if sock is not None:
+            sock.close()
+
+    def generate(
+        self,
+        prompt: str | None = None,
+        *,
+        messages: list[dict[str, Any]] | None = None,
+        id: str | None = None,
+        **options: Any,
+    ) -> Stream:
+        """Start a request and return its events.
+
+        ``prompt`` or ``messages`` (dicts of role and content), and any option of the protocol:
+        ``max_tokens``, ``temperature``, ``stop``, ``priority``, ...
+        """
+        id = id or self._router.new_id()
+        if id in self._router.streams:
+            raise ValueError(f"a request with the id {id!r} is in flight already")
+        self._send(generate_message(id, prompt, messages, options))
+        self._router.streams[id] = deque()
+        return Stream(self, id)
+
+    def complete(
+        self,
+        prompt: str | None = None,
+        *,
+        messages: list[dict[str, Any]] | None = None,
+        **options: Any,
+    ) -> Completion:
+        """The whole answer of one request."""
+        options.setdefault("stream", False)
+        with self.generate(prompt, messages=messages, **options) as stream:
+            return stream.completion()
+
+    def metrics(self) -> dict[str, Any]:
+        """The daemon's metrics, once."""
+        return self._ask({"type": "metrics"})["metrics"]
+
+    def overview(self) -> dict[str, Any]:
+        """The metrics with the running requests (``sessions``) and the other fields of such an
+        event: what a dashboard shows."""
+        return self._ask({"type": "metrics", "sessions": True})
+
+    def watch_metrics(self, interval_ms: float = 250) -> Iterator[dict[str, Any]]:
+        """The metrics every ``interval_ms``; goes on until the connection closes."""
+        id = self._router.new_id()
+        answer = self._ask({"type": "metrics", "interval_ms": interval_ms, "id": id})
+        self._router.asked.add(id)
+        try:
+            while True:
+                yield answer["metrics"]
+                answer = self._answer(id, ("metrics",))
+        finally:
+            self._router.asked.discard(id)
+
+    def load(
+        self, model: str, on_progress: Callable[[float, str], None] | None = None
+    ) -> dict[str, Any]:
+        """Serve another model; ``on_progress(fraction, stage)`` is called on the way."""
+        return self._ask({"type": "load", "model": model}, on_progress)
+
+    def unload(self) -> None:
+        """Free the model; requests are refused with ``E_MODEL_001`` until the next ``load``."""
+        self._ask({"type": "unload"})
+
+    def priority(self, request: str | int, priority: str) -> None:
+        """Move a request (of any connection) to the lane "interactive" or "background".
+
+        ``request`` is its id, or the ``serial`` that ``sessions`` gives it.
+        """
+        self._ask({"type": "priority", **naming(request), "priority": priority})
+
+    def cancel(self, request: str | int) -> bool:
+        """End a request (of any connection; its id or ``serial``) at its next token; whether it was
+        found."""
+        answer = self._ask({"type": "cancel", **naming(request)}, events=("cancelled",))
+        return bool(answer.get("found"))
+
+    def info(self) -> dict[str, Any]:
+        """Version, pid, model, limits and running sessions of the daemon."""
+        return self._ask({"type": "info"})["info"]
+
+    def tokenize(self, text: str, **options: bool) -> list[int]:
+        """The model's token ids of ``text``."""
+        return self._ask({"type": "tokenize", "text": text, **options})["tokens"]
+
+    def ping(self) -> float:
+        """Milliseconds of one round trip."""
+        start = time.perf_counter()
+        self._ask({"type": "ping"})
+        return (time.perf_counter() - start) * 1e3
+
+    def _ask(
+        self,
+        message: dict[str, Any],
+        on_progress: Callable[[float, str], None] | None = None,
+        events: tuple[str, ...] = (),
+    ) -> dict[str, Any]:
+        id = message.setdefault("id", self._router.new_id())
+        self._router.asked.add(id)
+        try:
+            self._send(message)
+            while True:
+                answer = self._answer(id, events)
+                if answer.get("event") != "progress":
+                    return answer
+                if on_progress is not None:
+                    on_progress(float(answer.get("fraction", 0)), str(answer.get("stage", "")))
+        finally:
+            self._router.asked.discard(id)
+
+    def _answer(self, id: str | None, events: tuple[str, ...]) -> dict[str, Any]:
+        """The next answer to ``id``; one without any id is taken as well."""
+        while True:
+            answers = self._router.answers
+            for answer in answers:
+                if answer.get("id") in (id, None) and (
+                    not events or answer.get("event") in (*events, "error")
+                ):
+                    answers.remove(answer)
+                    error = refusal(answer)
+                    if error is not None:
+                        raise error
+                    return answer
+            self._receive()
+
+    def _send(self, message: dict[str, Any]) -> None:
+        data = pack(message)
+        if self._socket is None:
+            raise ConnectionFailed("this client is closed; open a new one")
+        try:
+            self._socket.sendall(data)
+        except OSError:
+            self._last_words()
+            raise ConnectionFailed(gone(self.path)) from None
+        except BaseException:
+            self.close()  # half a frame may be out: nothing sensible can follow it
+            raise
+
+    def _last_words(self) -> None:
+        """Read what a daemon that closed on us said before: it tells more than a broken pipe."""
+        try:
+            while self._socket is not None:
+                data = self._socket.recv(65536)
+                if not data:
+                    break
+                self._router.feed(data)
+        except OSError:
+            return  # nothing was said; the caller reports the broken connection
+        finally:
+            self.close()
+
+    def _receive(self) -> None:
+        """Wait for bytes and route them."""
+        if self._socket is None:
+            raise ConnectionFailed("this client is closed; open a new one")
+        try:
+            data = self._socket.recv(65536)
+        except TimeoutError:
+            raise ConnectionFailed(
+                f"no answer from {self.path} within {self._timeout} s; is the daemon busy or stuck?"
+            ) from None
+        except OSError:
+            data = b""
+        try:
+            if not data:
+                raise ConnectionFailed(gone(self.path))
+            self._router.feed(data)
+        except Exception:
+            self.close()
+            raise
+
+
+class Stream:
+    """The events of one request: an iterator of ``Token``, and one ``Eos`` at the end.
+
+    Leaving it early (``close``, a ``with`` block, Ctrl-C while it waits) cancels the request.
+    """
+
+    def __init__(self, client: Client, id: str) -> None:
+        self.id = id
+        self.eos: Eos | None = None
+        self._client = client
+        self._events = client._router.streams[id]
+        self._open = True
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __iter__(self) -> Stream:
+        return self
+
+    def __next__(self) -> Token | Eos:
+        if not self._open:
+            raise StopIteration
+        try:
+            event = self._next()
+        except BaseException:
+            self.close()
+            raise
+        if isinstance(event, ServerError):
+            self._finish()
+            raise event
+        if isinstance(event, Eos):
+            self.eos = event
+            self._finish()
+        return event
+
+    def completion(self) -> Completion:
+        """Read to the end: the text that was not read yet, and how it ended."""
+        parts = [event.text or "" for event in self]
+        if self.eos is None:
+            raise ConnectionFailed("the stream was closed before its end")
+        return Completion("".join(parts), self.eos.reason, self.eos.usage, self.eos.timings)
+
+    def close(self) -> None:
+        """Cancel the request unless it has ended, and wait briefly for the server's word on it."""
+        if not self._open:
+            return
+        client = self._client
+        sock = client._socket
+        if sock is None:
+            self._finish()
+            return
+        try:
+            client._send({"type": "cancel", "id": self.id})
+            limit = time.monotonic() + CANCEL_WAIT_S
+            while (left := limit - time.monotonic()) > 0:
+                sock.settimeout(left)
+                event = self._next()
+                if isinstance(event, Eos):
+                    self.eos = event
+                if isinstance(event, (Eos, ServerError)):
+                    break
+        except (ConnectionFailed, ServerError):
+            # the connection is gone, and the request with it
+            client.close()
+        finally:
+            self._finish()
+            if client._socket is not None:
+                sock.settimeout(client._timeout)
+
+    def _next(self) -> Event:
+        while not self._events:
+            self._client._receive()
+        return self._events.popleft()
+
+    def _finish(self) -> None:
+        self._open = False
+        self._client._router.streams.pop(self.id, None)

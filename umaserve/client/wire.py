@@ -1,0 +1,155 @@
+"""The client's half of the protocol without a socket: requests to bytes, bytes to routed events.
+
+Only the standard library, so that a command-line client starts in a blink.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import deque
+from typing import Any
+
+from umaserve.client.events import Eos, InvalidRequest, ProtocolError, ServerError, Token, Usage
+
+DEFAULT_SOCKET = "/tmp/uma.sock"
+MAX_FRAME_BYTES = 64 * 1024 * 1024
+
+Event = Token | Eos | ServerError
+
+
+def socket_path(path: str | None = None) -> str:
+    """``path``, else ``UMA_SOCK``, else ``/tmp/uma.sock``."""
+    return os.path.expanduser(path or os.environ.get("UMA_SOCK") or DEFAULT_SOCKET)
+
+
+def no_daemon(path: str, error: OSError) -> str:
+    """What to tell about a connect that failed."""
+    if isinstance(error, PermissionError):
+        return f"{path} is another user's; set UMA_SOCK to the socket of a daemon of your own"
+    why = error.strerror or str(error)
+    return f"no daemon at {path} ({why}); start one with `umaserve` or set UMA_SOCK"
+
+
+def gone(path: str) -> str:
+    return (
+        f"the daemon at {path} closed the connection before the answer was complete; "
+        "see its log, or start one with `umaserve`"
+    )
+
+
+def pack(message: dict[str, Any]) -> bytes:
+    """One frame.  Raises ``InvalidRequest`` for what JSON cannot say."""
+    try:
+        text = json.dumps(message, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        body = text.encode()
+    except UnicodeEncodeError:
+        raise InvalidRequest("the request holds text that is not valid Unicode") from None
+    except ValueError as error:
+        raise InvalidRequest(f"the request cannot be written as JSON: {error}") from None
+    return len(body).to_bytes(4, "little") + body
+
+
+class Router:
+    """Tells apart what comes in on one connection.
+
+    Events of a request lie in ``streams[id]`` until its owner takes them, answers to the admin
+    messages in ``asked`` lie in ``answers`` as dicts, and what nobody waits for (the end of a
+    request that was given up) is dropped.  An error that concerns the connection as a whole is
+    raised by ``feed``.
+    """
+
+    def __init__(self) -> None:
+        self.streams: dict[str, deque[Event]] = {}
+        self.answers: deque[dict[str, Any]] = deque()
+        self.asked: set[str] = set()  # ids that admin messages now wait for
+        self._buffer = bytearray()
+        self._prefix = os.urandom(4).hex()
+        self._count = 0
+
+    def new_id(self) -> str:
+        """An id that no other connection is likely to use, so that admin tools can name it."""
+        self._count += 1
+        return f"{self._prefix}-{self._count}"
+
+    def feed(self, data: bytes) -> None:
+        """Take received bytes in; raises ``ProtocolError`` or, for the connection, ServerError."""
+        buffer = self._buffer
+        buffer += data
+        while len(buffer) >= 4:
+            size = int.from_bytes(buffer[:4], "little")
+            if size > MAX_FRAME_BYTES:
+                raise ProtocolError(f"the server announced a frame of {size} bytes")
+            if len(buffer) < 4 + size:
+                return
+            body = bytes(buffer[4 : 4 + size])
+            del buffer[: 4 + size]
+            try:
+                event = json.loads(body)
+            except (ValueError, RecursionError) as error:
+                raise ProtocolError(f"the server sent a frame that is not JSON: {error}") from None
+            if not isinstance(event, dict):
+                raise ProtocolError("the server sent a frame that is not a JSON object")
+            self._route(event)
+
+    def _route(self, event: dict[str, Any]) -> None:
+        id, kind = event.get("id"), event.get("event")
+        stream = self.streams.get(id) if isinstance(id, str) else None
+        try:
+            if kind == "error":
+                error = ServerError(str(event["code"]), str(event["message"]), id)
+                if id in self.asked:
+                    self.answers.append(event)
+                elif stream is not None:
+                    stream.append(error)
+                elif id is None:
+                    raise error
+            elif kind == "token":
+                if stream is not None:
+                    top = event.get("top_logprobs")
+                    logprob = event.get("logprob")
+                    stream.append(Token(str(id), event["text"], event["token_id"], logprob, top))
+            elif kind == "eos":
+                if stream is not None:
+                    stream.append(_eos(event))
+            elif id is None or id in self.asked:
+                self.answers.append(event)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise ProtocolError(f"the server sent a malformed {kind} event: {error!r}") from None
+
+
+def _eos(event: dict[str, Any]) -> Eos:
+    counts = event.get("usage") or {}
+    return Eos(
+        event["id"],
+        event["reason"],
+        Usage(*(int(counts.get(name, 0)) for name in Usage._fields)),
+        event.get("timings") or {},
+        event.get("text"),
+        event.get("metadata"),
+    )
+
+
+def generate_message(
+    id: str, prompt: str | None, messages: list[dict[str, Any]] | None, options: dict[str, Any]
+) -> dict[str, Any]:
+    """The request; options that are ``None`` are left out, so the server's defaults hold."""
+    message: dict[str, Any] = {"id": id}
+    if prompt is not None:
+        message["prompt"] = prompt
+    if messages is not None:
+        message["messages"] = messages
+    message.update((key, value) for key, value in options.items() if value is not None)
+    return message
+
+
+def naming(request: str | int) -> dict[str, Any]:
+    """The field of an admin message that names a request: by its id, or by the daemon's serial."""
+    return {"serial": request} if isinstance(request, int) else {"id": request}
+
+
+def refusal(answer: dict[str, Any]) -> ServerError | None:
+    """The error in an admin answer, if it is one."""
+    if answer.get("event") != "error":
+        return None
+    return ServerError(str(answer.get("code")), str(answer.get("message")), answer.get("id"))

@@ -1,0 +1,21 @@
+"""The live screen of a daemon: ``Dashboard`` runs it, ``Screen`` lays it out, ``View`` is what it
+shows and what keys do, ``Terminal`` is what it is drawn on."""
+
+from __future__ import annotations
+
+from umaserve.dashboard.app import LEAVING, REFRESH_S, Dashboard, Feed
+from umaserve.dashboard.screen import Screen, summary
+from umaserve.dashboard.terminal import PLAIN_INTERVAL_S, Terminal
+from umaserve.dashboard.view import View
+
+__all__ = [
+    "LEAVING",
+    "PLAIN_INTERVAL_S",
+    "REFRESH_S",
+    "Dashboard",
+    "Feed",
+    "Screen",
+    "Terminal",
+    "View",
+    "summary",
+]

@@ -1,0 +1,239 @@
+"""The parts of the screen above the sessions: lists of lines made of one overview."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from umaserve.dashboard.line import (
+    EMPTY,
+    FULL,
+    MISSING,
+    OTHER,
+    Line,
+    bar,
+    chart,
+    clean,
+    column,
+    ms,
+    number,
+    percent,
+    rule,
+)
+
+Values = Mapping[str, Any]
+
+LANES = ("interactive", "background")
+LABEL = 13  # cells of what stands before a curve or a gauge
+PANEL_LABEL = 11
+BIG = ("p50_ms", "p95_ms", "p99_ms", "worst_pause_ms", "ttft_ms_p50", "ttft_ms_p95")
+TITLES = ("p50", "p95", "p99", "worst", "first", "p95")
+NUMBER = 7
+LONGEST_CURVE = 120
+
+
+def ceiling(metrics: Values) -> float | None:
+    """The interactive p95 that the latency cap allows, in ms."""
+    baseline, cap = metrics.get("baseline_ms"), metrics.get("latency_cap")
+    return baseline * cap if baseline is not None and cap is not None else None
+
+
+def latency(overview: Values, width: int, rows: int = 1) -> list[Line]:
+    """Time between tokens: the curve of each lane ``rows`` lines high, quantiles, the cap."""
+    metrics = overview.get("metrics") or {}
+    limit = ceiling(metrics)
+    count = min(len(BIG), max((width - LABEL - 8) // NUMBER, 0))
+    curve = min(max(width - LABEL - NUMBER * count, 0), LONGEST_CURVE)
+    head = rule("time between tokens, ms", width - NUMBER * count)
+    for title in TITLES[:count]:
+        head.add(column(title, NUMBER), "dim")
+    lines = [head.pad(width)]
+    series = overview.get("tbt_ms") or {}
+    for lane in LANES:
+        values = series.get(lane) or []
+        top = max([v for v in values[-curve:] if v is not None], default=0.0) if curve else 0.0
+        mine = limit if lane == "interactive" else None
+        if mine is not None:
+            top = max(top, 1.25 * mine)
+        for row, part in enumerate(chart(values, curve, rows, top, mine)):
+            last = row == rows - 1
+            line = Line(column(f" {lane}" if last else "", LABEL, left=True), "bold")
+            line.extend(part.pad(curve))
+            if last:
+                for name in BIG[:count]:
+                    value = metrics.get(f"{lane}.{name}")
+                    if value is None and lane == "interactive":
+                        value = metrics.get(name)
+                    late = mine is not None and name == "p95_ms" and value and value > mine
+                    line.add(column(ms(value), NUMBER), "bad" if late else "")
+            lines.append(line.pad(width))
+    lines.append(_cap(metrics, limit, width, curve).pad(width))
+    return lines
+
+
+def _cap(metrics: Values, limit: float | None, width: int, curve: int) -> Line:
+    p95, cap = metrics.get("p95_ms"), number(metrics.get("latency_cap"), 2)
+    late = p95 is not None and limit is not None and p95 > limit
+    style, share, mark = "bad" if late else "good", None, None
+    text = Line()
+    if limit is None:
+        text.add(f"  {ms(p95)} of {MISSING}").add(f"; cap {cap}, no baseline yet", "dim")
+    else:
+        word = MISSING if p95 is None else "OVER" if late else "held"
+        text.add(f"  {ms(p95)} of {ms(limit)} {word}", style)
+        text.add(f" = {cap} × {ms(metrics.get('baseline_ms'))} baseline", "dim")
+        scale = 1.5 * limit
+        share, mark = None if p95 is None else p95 / scale, limit / scale
+    room = max(min(curve, width - LABEL - text.cells), 0)
+    line = Line(column(" p95 / cap", LABEL, left=True), "bold")
+    return line.extend(bar(share, room, style, mark)).extend(text)
+
+
+def ticks(overview: Values, tokens_now: float | None, width: int) -> list[Line]:
+    """Throughput and what a tick does."""
+    metrics, recent = overview.get("metrics") or {}, overview.get("ticks") or {}
+    wide = width >= 60
+    rates = Line(column(" tokens/s", PANEL_LABEL, left=True), "bold")
+    rates.add(f"{number(tokens_now)} now", "bold")
+    if wide:
+        rates.add(f" · {number(metrics.get('tokens_per_s'))} over a minute")
+    rates.add(f" · {number(metrics.get('tokens_per_s_at_cap'))} at cap")
+    mean, allowed = recent.get("mean_ms"), recent.get("allowed_ms") or recent.get("budget_ms")
+    text = f"{ms(mean)} of {ms(allowed)} ms"
+    if wide:
+        text += f", longest {ms(recent.get('longest_ms'))}"
+    late = mean is not None and allowed is not None and mean > allowed
+    return [
+        rule("ticks", width),
+        rates.pad(width),
+        _gauge("tick", mean, allowed, text, width, "bad" if late else "bar"),
+        _shares(metrics, recent, width),
+        _bandwidth(metrics, width),
+        _guard(metrics, wide).pad(width),
+    ]
+
+
+def _gauge(label: str, part: Any, whole: Any, text: str, width: int, style: str = "bar") -> Line:
+    line = Line(column(f" {label}", PANEL_LABEL, left=True), "bold")
+    room = max(width - PANEL_LABEL - len(text) - 2, 0)
+    share = part / whole if part is not None and whole else None
+    return line.extend(bar(share, room, style)).add(f" {text}").pad(width)
+
+
+def _shares(metrics: Values, recent: Values, width: int) -> Line:
+    """Decoding rows and prompt tokens of a mean tick, and how they share it."""
+    count = recent.get("count")
+    if count:
+        decode, prefill = recent["decode_rows"] / count, recent["prefill_tokens"] / count
+    else:
+        decode = metrics.get("tokens_per_tick_decode")
+        prefill = metrics.get("tokens_per_tick_prefill")
+    words = ("decode", "prefill") if width >= 48 else ("dec", "pre")
+    text = f"{number(decode)} {words[0]} + {number(prefill)} {words[1]}"
+    line = Line(column(" batch", PANEL_LABEL, left=True), "bold")
+    room = max(width - PANEL_LABEL - len(text) - 2, 0)
+    both = (decode or 0) + (prefill or 0)
+    if both:
+        part = round(room * (decode or 0) / both)
+        line.add(FULL * part, "bar").add(OTHER * (room - part), "other")
+    else:
+        line.add(EMPTY * room, "dim")
+    return line.add(f" {text}").pad(width)
+
+
+def _bandwidth(metrics: Values, width: int) -> Line:
+    used, budget = metrics.get("bmt_measured_gbps"), metrics.get("bmt_budget_gbps")
+    text = f"{number(used)} of {number(budget)} GB/s"
+    if width >= 60:
+        text += f" · {number(metrics.get('sum_bmt_mb_per_token'))} MB a token"
+    over = used is not None and budget is not None and used > budget
+    return _gauge("ΣBMT", used, budget, text, width, "warn" if over else "bar")
+
+
+def _guard(metrics: Values, wide: bool) -> Line:
+    active = metrics.get("prefill_guard_active")
+    line = Line(column(" guard", PANEL_LABEL, left=True), "bold")
+    if active is None:
+        line.add(MISSING)
+    else:
+        line.add("holding" if active else "idle", "warn" if active else "good")
+    held = number(metrics.get("skipped_prefill_due_to_latency_total"))
+    line.add(f" · held {held}" + (" prefills back" if wide else ""))
+    late = number(metrics.get("ticks_over_budget_total"))
+    return line.add(f" · {late} late" + (" ticks" if wide else ""))
+
+
+def memory(overview: Values, width: int) -> list[Line]:
+    """KV cells, cache, resident memory, errors."""
+    metrics = overview.get("metrics") or {}
+    used, total = metrics.get("kv_cells_used"), metrics.get("kv_cells_total")
+    hits = metrics.get("kv_cache_hit_ratio")
+    parked = Line(column(" parked", PANEL_LABEL, left=True), "bold")
+    parked.add(number(metrics.get("parked_sessions")))
+    parked.add(f" · evicted {number(metrics.get('kv_cache_evictions_total'))}")
+    parked.add(f" · preempted {number(metrics.get('preemptions_total'))}")
+    rss = Line(column(" RSS", PANEL_LABEL, left=True), "bold")
+    rss.add(number(metrics.get("rss_gb"), 2, "GB"))
+    rss.add(f" · churn {number(metrics.get('residency_churn_mb_per_token'), 2)} MB/token")
+    return [
+        rule("memory", width),
+        _gauge("KV cells", used, total, f"{number(used)} of {number(total)}", width),
+        _gauge("cache", hits, 1, f"{percent(hits)} of prompts", width),
+        parked.pad(width),
+        rss.pad(width),
+        _errors(metrics, width).pad(width),
+    ]
+
+
+def _errors(metrics: Values, width: int) -> Line:
+    """How many, then the codes that there is room for, the most frequent first."""
+    errors = metrics.get("errors_total")
+    line = Line(column(" errors", PANEL_LABEL, left=True), "bold")
+    if not isinstance(errors, Mapping):
+        return line.add(number(errors), "bad" if errors else "")
+    count = sum(errors.values())
+    line.add(number(count), "bad" if count else "")
+    for code, times in sorted(errors.items(), key=lambda item: -item[1]):
+        text = f" · {clean(code, 12)} {times}"
+        if line.cells + len(text) >= width:
+            break
+        line.add(text)
+    return line
+
+
+def efficiency(overview: Values, width: int) -> list[Line]:
+    """What larger screens have room for."""
+    metrics = overview.get("metrics") or {}
+
+    def row(label: str, *words: str) -> Line:
+        line = Line(column(f" {label}", PANEL_LABEL, left=True), "bold")
+        return line.add(" · ".join(words)).pad(width)
+
+    idle = metrics.get("gpu_idle_pct")
+    return [
+        rule("efficiency", width),
+        row(
+            "decode ms",
+            *(f"{q} {ms(metrics.get(f'decode_ms_{q}'))}" for q in ("p50", "p95", "p99")),
+        ),
+        row(
+            "overhead",
+            f"p50 {number(metrics.get('tick_overhead_us_p50'), 0)} µs",
+            f"p95 {number(metrics.get('tick_overhead_us_p95'), 0)} µs a tick",
+        ),
+        row(
+            "sampling",
+            f"{number(metrics.get('sampling_us_per_token'))} µs a token",
+            f"{percent(metrics.get('copy_free_ratio'))} in place",
+        ),
+        row(
+            "busy",
+            f"{percent(metrics.get('scheduler_efficiency'), 1)} in libllama",
+            f"{MISSING if idle is None else f'{idle:.1f}%'} idle with work",
+        ),
+        row(
+            "cost",
+            f"{number(metrics.get('cpu_s_per_1k_tokens'), 2)} CPU s for 1k tokens",
+            f"{number(metrics.get('tokens_generated_total'))} tokens so far",
+        ),
+    ]

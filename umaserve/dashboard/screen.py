@@ -1,0 +1,242 @@
+"""From a ``View`` to lines: pure, no terminal and no clock in here.
+
+The layout is by hand: rich's tables and panels would cost some twenty milliseconds a frame, in the
+process that also passes the tokens on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from umaserve.dashboard import panels
+from umaserve.dashboard.line import (
+    MISSING,
+    Line,
+    clean,
+    column,
+    duration,
+    ms,
+    number,
+    rule,
+)
+from umaserve.dashboard.view import View
+
+Session = Mapping[str, Any]
+
+KEYS = " ↑↓ select  p promote  d demote  c cancel  space pause  ? help  q quit"
+HELP = (
+    "↑ ↓ or k j       select a session (page up and down, home, end)",
+    "p                promote it to the interactive lane",
+    "d                demote it to the background lane",
+    'c or x, twice    cancel it; its client gets reason "cancel"',
+    "space            hold the screen still; again: go on",
+    "q                leave; where the daemon draws this itself, twice: stop it",
+    "Ctrl-L           draw everything anew",
+    "first, p95       time to the first token: median, 95th percentile, ms",
+    "? or Esc         close this",
+)
+
+
+class _Column:
+    """``least`` is the terminal width from which it is shown."""
+
+    def __init__(
+        self,
+        title: str,
+        width: int,
+        cell: Callable[[Session], str],
+        least: int = 0,
+        left: bool = False,
+    ) -> None:
+        self.title, self.width, self.cell, self.least, self.left = title, width, cell, least, left
+
+
+def _words(name: str, limit: int = 60) -> Callable[[Session], str]:
+    return lambda session: clean(session.get(name) or MISSING, limit)
+
+
+def _state(session: Session) -> str:
+    state, prompt = session.get("state"), session.get("prompt_tokens")
+    if state == "prefill" and prompt:
+        return f"prefill {min((session.get('kv_cells') or 0) / prompt, 1.0):.0%}"
+    return clean(state or MISSING)
+
+
+COLUMNS = (
+    _Column("id", 11, _words("id"), left=True),
+    _Column("app", 9, _words("app"), 45, left=True),
+    _Column("lane", 11, _words("lane"), 55, left=True),
+    _Column("state", 12, _state, left=True),
+    _Column("tokens", 7, lambda s: number(s.get("tokens"))),
+    _Column("tok/s", 7, lambda s: number(s.get("tok_s")), 60),
+    _Column("p95", 6, lambda s: ms(s.get("p95_ms")), 67),
+    _Column("cells", 6, lambda s: number(s.get("kv_cells")), 74),
+    _Column("prompt", 7, lambda s: number(s.get("prompt_tokens")), 100),
+    _Column("first", 8, lambda s: ms(s.get("ttft_ms")), 100),
+    _Column("age", 9, lambda s: duration(s.get("age_s")), 110),
+    _Column("conn", 6, _words("conn"), 130, left=True),
+)
+
+
+def summary(overview: Mapping[str, Any]) -> str:
+    """One line for terminals that cannot draw, and for logs."""
+    metrics = overview.get("metrics") or {}
+    if overview.get("state") == "loading":
+        return f"loading, {(overview.get('progress') or 0):.0%}"
+    queued = (metrics.get("queued_interactive") or 0) + (metrics.get("queued_background") or 0)
+    limit = panels.ceiling(metrics)
+    allowed = f" of {ms(limit)}" if limit is not None else ""
+    return (
+        f"{clean(metrics.get('model') or 'no model')}: "
+        f"{number(metrics.get('tokens_per_s'))} tok/s, "
+        f"{number(metrics.get('active_sessions'))} active, {queued} queued, "
+        f"p95 {ms(metrics.get('p95_ms'))}{allowed} ms, "
+        f"RSS {number(metrics.get('rss_gb'), 2)} GB"
+    )
+
+
+class Screen:
+    """``lines`` for a terminal of ``width`` x ``height`` cells."""
+
+    def __init__(self, width: int = 80, height: int = 24) -> None:
+        self.width = max(width, 1)
+        self.height = max(height, 1)
+
+    def lines(self, view: View) -> list[Line]:
+        """At most ``height`` lines of exactly ``width`` cells.  Whatever is missing is ``-``."""
+        if view.note:
+            rows = [self._header(view), Line()]
+            rows += [Line(f" {clean(row, 400)}") for row in view.note.split("\n")]
+            return [line.pad(self.width) for line in rows[: self.height]]
+        body = self._body(view)
+        footer = [self._footer(view)] if self.height > 2 else []
+        log = self._log(view, self._log_rows()) if self.height >= 16 else []
+        room = self.height - 1 - len(body) - len(log) - len(footer)
+        sessions = self._help() if view.help else self._sessions(view, room)
+        sessions = sessions[: max(room, 0)]
+        sessions += [Line()] * (room - len(sessions))
+        lines = [self._header(view), *body, *sessions, *log, *footer][: self.height]
+        return [line.pad(self.width) for line in lines]
+
+    def _log_rows(self) -> int:
+        return 1 if self.height < 30 else 3 if self.height < 40 else 6
+
+    def _header(self, view: View) -> Line:
+        metrics = view.overview.get("metrics") or {}
+        state = view.overview.get("state")
+        if view.note:
+            words = ["UMA Serve", "no daemon", clean(view.where, 60)]
+            return Line(column(" " + " · ".join(words), self.width, left=True), "head")
+        if state == "loading":
+            model = f"loading {view.overview.get('progress') or 0:.0%}"
+        else:
+            model = clean(metrics.get("model") or "no model loaded", 40)
+        words = ["UMA Serve", model, clean(metrics.get("backend") or MISSING, 12)]
+        words += [f"up {duration(metrics.get('uptime_s'))}", clean(view.where, 60)]
+        text = " " + " · ".join(word for word in words if word)
+        mark = " PAUSED " if view.paused else " stopping " if state == "stopping" else ""
+        return Line(column(text, max(self.width - len(mark), 0), left=True), "head").add(
+            mark, "bold"
+        )
+
+    def _body(self, view: View) -> list[Line]:
+        overview, width, height = view.overview, self.width, self.height
+        lines: list[Line] = []
+        if height >= 9:
+            lines += panels.latency(overview, width, 3 if height >= 40 else 1)
+        if height < 18:
+            return lines
+        if width < 60:
+            if height >= 24:
+                lines += panels.ticks(overview, view.tokens_now, width)
+            return lines
+        count = 3 if width >= 150 else 2
+        each = width // count
+        last = width - each * (count - 1)
+        blocks = [panels.ticks(overview, view.tokens_now, each)]
+        blocks.append(panels.memory(overview, last if count == 2 else each))
+        if count == 3:
+            blocks.append(panels.efficiency(overview, last))
+        for row in zip(*blocks, strict=True):
+            line = Line()
+            for part in row:
+                line.extend(part)
+            lines.append(line)
+        return lines
+
+    def _sessions(self, view: View, room: int) -> list[Line]:
+        metrics, sessions = view.overview.get("metrics") or {}, view.sessions
+        title = (
+            f"sessions: {number(metrics.get('active_sessions'))} active · queued "
+            f"{number(metrics.get('queued_interactive'))} interactive, "
+            f"{number(metrics.get('queued_background'))} background · "
+            f"{number(metrics.get('requests_total'))} requests so far"
+        )
+        lines = [rule(title, self.width)]
+        if not sessions:
+            return [*lines, Line(" no request is running", "dim")]
+        columns = [c for c in COLUMNS if self.width >= c.least]
+        widths = [c.width for c in columns]
+        spare = self.width - 1 - sum(widths) - len(widths)
+        widths[0] += spare if len(widths) < 2 else spare - spare // 2
+        if len(widths) > 1:
+            widths[1] += spare // 2
+        cells = [
+            column(c.title, max(width, 1), c.left) for c, width in zip(columns, widths, strict=True)
+        ]
+        lines.append(Line("  " + " ".join(cells), "dim"))
+        shown = max(room - 2, 1)
+        first = _first_shown(view.index, len(sessions), shown)
+        more = len(sessions) - first - shown
+        if more > 0 and shown > 1:
+            shown -= 1
+            first = _first_shown(view.index, len(sessions), shown)
+            more = len(sessions) - first - shown
+        for session in sessions[first : first + shown]:
+            lines.append(self._session(session, columns, widths, view))
+        if more > 0:
+            lines.append(Line(f"  and {more} more", "dim"))
+        return lines
+
+    def _session(
+        self, session: Session, columns: Sequence[_Column], widths: Sequence[int], view: View
+    ) -> Line:
+        chosen = view.selected is not None and session.get("serial") == view.selected
+        cells = [
+            column(c.cell(session), max(width, 1), c.left)
+            for c, width in zip(columns, widths, strict=True)
+        ]
+        faint = session.get("state") in ("queued", "parked", "ending")
+        style = "select" if chosen else "dim" if faint else ""
+        return Line(("▸ " if chosen else "  ") + " ".join(cells), style)
+
+    def _help(self) -> list[Line]:
+        return [rule("keys", self.width), *(Line(f"  {row}") for row in HELP)]
+
+    def _log(self, view: View, rows: int) -> list[Line]:
+        """The newest lines of the daemon's log; with one row, the newest warning or error."""
+        entries = view.overview.get("log") or []
+        if rows == 1:
+            bad = [entry for entry in entries if entry.get("level") in ("warn", "error")]
+            shown = (bad or entries)[-1:]
+        else:
+            shown = entries[-rows + 1 :]
+        lines = [] if rows == 1 else [rule("log", self.width)]
+        for entry in shown:
+            level = entry.get("level", "")
+            style = {"error": "bad", "warn": "warn"}.get(level, "dim")
+            mark = f"{level}: " if style != "dim" else ""
+            at, text = clean(entry.get("time", ""), 8), clean(entry.get("text", ""), 300)
+            lines.append(Line(f" {at} ", "dim").add(mark + text, style))
+        return lines + [Line()] * (rows - len(lines))
+
+    def _footer(self, view: View) -> Line:
+        if view.message:
+            return Line(f" {clean(view.message, 300)}", "warn" if view.armed else "bold")
+        return Line(KEYS if view.keys else " Ctrl-C leaves", "dim")
+
+
+def _first_shown(index: int, count: int, shown: int) -> int:
+    """Index of the first row, so that row ``index`` is in sight."""
+    return min(max(index - shown + 1, 0), max(count - shown, 0))

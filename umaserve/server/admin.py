@@ -1,0 +1,203 @@
+"""Answers to everything that is not a request for text."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import trio
+
+import umaserve
+from umaserve.protocol import (
+    E_LIMIT_002,
+    E_MODEL_001,
+    E_PROTO_003,
+    Cancel,
+    Info,
+    Load,
+    Metrics,
+    Ping,
+    ProtocolError,
+    SetPriority,
+    TokenizeRequest,
+    Unload,
+    admin_event,
+)
+from umaserve.server.overview import Overview, state
+from umaserve.server.request import LANES, Request
+from umaserve.server.session_rows import session_rows
+
+if TYPE_CHECKING:
+    from umaserve.server.connection import Connection
+    from umaserve.server.daemon import Daemon
+
+MAX_AT_ONCE = 64  # admin answers under way on one connection
+
+Message = Cancel | SetPriority | Metrics | Load | Unload | Info | TokenizeRequest | Ping
+
+
+class Admin:
+    """Cheap answers are sent at once; the others run as tasks of the connection that asked."""
+
+    def __init__(self, daemon: Daemon) -> None:
+        self._daemon = daemon
+        self.overview = Overview(daemon)
+
+    def handle(self, connection: Connection, message: Message) -> None:
+        """Raises ``ProtocolError`` for what cannot be done."""
+        match message:
+            case Ping():
+                connection.send(admin_event("pong", message.id))
+            case Info():
+                connection.send(admin_event("info", message.id, info=self.info()))
+            case Cancel():
+                request = self._find(connection, message)
+                found = request is not None and not request.told
+                connection.send(admin_event("cancelled", message.id, found=found))
+                if request is not None:
+                    self._daemon.sessions.cancel(request)
+            case SetPriority():
+                self._set_priority(connection, message)
+            case Metrics() if message.interval_ms is None:
+                connection.send(self._metrics(message))
+            case Metrics():
+                self._start(connection, message, self._stream_metrics)
+            case TokenizeRequest():
+                self._start(connection, message, self._tokenize)
+            case Load():
+                self._start(connection, message, self._load)
+            case Unload():
+                self._start(connection, message, self._unload)
+
+    def _metrics(self, message: Metrics) -> bytes:
+        if message.sessions:
+            return admin_event("metrics", message.id, **self.overview.read())
+        return admin_event("metrics", message.id, metrics=self._daemon.scorecard.read())
+
+    def _find(self, connection: Connection, message: Cancel | SetPriority) -> Request | None:
+        """The request of that serial; else the asker's own of that id, else the only one of any
+        connection."""
+        live = self._daemon.sessions.live
+        if message.serial is not None:
+            return live.get(message.serial)
+        own = connection.requests.get(message.id or "")
+        if own is not None:
+            return own
+        found = [r for r in live.values() if r.id == message.id and not r.told]
+        return found[0] if len(found) == 1 else None
+
+    def _set_priority(self, connection: Connection, message: SetPriority) -> None:
+        request = self._find(connection, message)
+        if request is None:
+            field = "id" if message.serial is None else "serial"
+            value = getattr(message, field)
+            text = f'"{field}" must name one request that runs or waits; {value!r} does not'
+            raise ProtocolError(E_PROTO_003, text, id=message.id)
+        self._daemon.sessions.set_lane(request, LANES[message.priority])
+        connection.send(admin_event("priority", message.id, priority=message.priority))
+
+    def _start(self, connection: Connection, message: Any, answer: Any) -> None:
+        if connection.keeps_alive >= MAX_AT_ONCE:
+            text = f"{MAX_AT_ONCE} admin messages of this connection are being answered already"
+            raise ProtocolError(E_LIMIT_002, text, id=message.id)
+        connection.keeps_alive += 1
+        connection.nursery.start_soon(self._answer, connection, message, answer)
+
+    async def _answer(self, connection: Connection, message: Any, answer: Any) -> None:
+        try:
+            await answer(connection, message)
+        except ProtocolError as error:
+            error.id = message.id
+            connection.refuse(error)
+        finally:
+            connection.keeps_alive -= 1
+
+    async def _stream_metrics(self, connection: Connection, message: Metrics) -> None:
+        assert message.interval_ms is not None
+        due = trio.current_time()
+        while True:
+            connection.send(self._metrics(message))
+            due = max(due + message.interval_ms / 1000, trio.current_time())
+            await trio.sleep_until(due)
+
+    async def _tokenize(self, connection: Connection, message: TokenizeRequest) -> None:
+        engine = self._daemon.supervisor.current
+        if engine is None:
+            refusal = self._daemon.sessions.closed or (E_MODEL_001, "no model is loaded")
+            raise ProtocolError(*refusal)
+        await engine.settled.wait()
+        answer = None
+        if engine.ready is not None:
+            answer = await engine.tokenize(message.text, message.add_special, message.parse_special)
+        if answer is None:
+            raise ProtocolError(E_MODEL_001, "the engine ended meanwhile; ask again")
+        if answer.error:
+            raise ProtocolError(E_PROTO_003, f'"text" cannot be tokenised: {answer.error}')
+        connection.send(admin_event("tokens", message.id, tokens=answer.tokens))
+
+    async def _load(self, connection: Connection, message: Load) -> None:
+        def report(fraction: float, stage: str) -> None:
+            fraction = round(fraction, 4)
+            connection.send(admin_event("progress", message.id, fraction=fraction, stage=stage))
+
+        self._refuse_when_stopping()
+        ready = await self._daemon.supervisor.load(message.model, report)
+        self._daemon.log("info", f"now serving {ready.model_name} ({ready.model_path})")
+        connection.send(admin_event("loaded", message.id, model=ready.model_path))
+
+    async def _unload(self, connection: Connection, message: Unload) -> None:
+        self._refuse_when_stopping()
+        await self._daemon.supervisor.unload()
+        self._daemon.log("info", "the model was unloaded")
+        connection.send(admin_event("unloaded", message.id))
+
+    def _refuse_when_stopping(self) -> None:
+        if self._daemon.stopping:
+            raise ProtocolError(E_LIMIT_002, "the daemon is shutting down")
+
+    def info(self) -> dict[str, Any]:
+        """``model`` is ``None`` while none is loaded, with ``state`` saying what is going on."""
+        daemon = self._daemon
+        engine = daemon.supervisor.current
+        model: dict[str, Any] | None = None
+        if engine is not None:
+            ready = engine.ready
+            model = {"path": engine.start.model_path, "engine_pid": engine.pid}
+            if ready is not None:
+                model.update(
+                    name=ready.model_name,
+                    description=ready.description,
+                    architecture=ready.architecture,
+                    backend=ready.backend,
+                    device=ready.device,
+                    library_version=ready.library_version,
+                    n_vocab=ready.n_vocab,
+                    n_ctx=ready.n_ctx,
+                    n_ctx_train=ready.n_ctx_train,
+                    n_seq=ready.n_seq,
+                    n_batch=ready.n_batch,
+                    n_ubatch=ready.n_ubatch,
+                    n_threads=ready.n_threads,
+                    n_params=ready.n_params,
+                    model_bytes=ready.model_bytes,
+                    kv_bytes=ready.kv_bytes,
+                    chat_template=ready.chat_template is not None,
+                    load_ms=round(ready.load_ms, 1),
+                    start_ms=round(ready.start_ms, 1),
+                )
+            else:
+                model["progress"] = round(engine.progress.fraction, 4)
+        config = daemon.config
+        names = (
+            "max_sessions", "max_queue", "max_prompt_bytes", "max_frame_bytes", "max_tokens",
+            "idle_timeout_s", "max_unsent_bytes", "max_connections", "drain_s",
+        )  # fmt: skip
+        return {
+            "version": umaserve.__version__,
+            "pid": os.getpid(),
+            "socket": config.socket,
+            "state": state(daemon),
+            "model": model,
+            "limits": {name: getattr(config, name) for name in names},
+            "sessions": session_rows(daemon.sessions),
+        }

@@ -1,0 +1,265 @@
+"""One client: its bytes in, its requests, its events out.
+
+A connection that fails ends alone: its requests are cancelled, everybody else goes on.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import time
+from typing import TYPE_CHECKING
+
+import trio
+
+from umaserve.protocol import (
+    E_IO_001,
+    E_LIMIT_002,
+    E_LIMIT_004,
+    E_PROTO_004,
+    FrameDecoder,
+    Generate,
+    ProtocolError,
+    Timings,
+    TokenEncoder,
+    Usage,
+    eos_event,
+    error_event,
+    parse_message,
+)
+from umaserve.server.outbox import Outbox
+from umaserve.server.peer import Peer
+from umaserve.server.request import Request, Top
+
+if TYPE_CHECKING:
+    from umaserve.server.daemon import Daemon
+
+READ_BYTES = 256 * 1024
+MESSAGES_AT_ONCE = 32  # then it is the others' turn
+GOODBYE_S = 2.0  # to deliver the last frames of a connection that closes
+LINGER_BYTES = 16 * 1024 * 1024  # of a refused client's input, read and thrown away meanwhile
+HALF_CLOSED_POLL_S = 0.25
+
+
+class Connection:
+    """A client on the Unix socket; the sink of its requests' events."""
+
+    def __init__(self, daemon: Daemon, sock: socket.socket, number: int, peer: Peer) -> None:
+        self.daemon = daemon
+        self.label = f"c{number}"
+        self.peer = peer
+        self.requests: dict[str, Request] = {}
+        self.keeps_alive = 0  # streams and admin answers under way
+        self.nursery: trio.Nursery
+        self._sock = sock
+        self._decoder = FrameDecoder(daemon.config.max_frame_bytes)
+        self._outbox = Outbox(sock, daemon.config.max_unsent_bytes)
+        self._encoders: dict[int, TokenEncoder] = {}  # by serial
+        self._active_s = time.monotonic()
+        self._closing = trio.Event()  # the last frame is in the outbox
+        self._reading = trio.CancelScope()
+
+    @property
+    def app(self) -> str:
+        return self.peer.app
+
+    # --- events out -------------------------------------------------------------------------------
+
+    def send(self, frame: bytes) -> None:
+        """Queue one frame and send it; nothing once the connection closes."""
+        if not self._closing.is_set():
+            self._outbox.put(frame)
+            self.flush()
+
+    def token(
+        self, request: Request, text: str, token: int, logprob: float | None, top: Top | None
+    ) -> None:
+        if not self._closing.is_set():
+            self._outbox.put(self._encoders[request.serial](text, token, logprob, top))
+
+    def end(self, request: Request, reason: str, usage: Usage, timings: Timings) -> None:
+        self._forget(request)
+        if self._closing.is_set():
+            return
+        message = request.message
+        whole = logprobs = None
+        if not message.stream:
+            whole = "".join(request.text)
+            if message.sampling.logprobs >= 0:
+                logprobs = request.logprobs
+        self._outbox.put(
+            eos_event(request.id, reason, usage, timings, whole, message.metadata, logprobs)
+        )
+
+    def error(self, request: Request, code: str, message: str, *, final: bool) -> None:
+        if final:
+            self._forget(request)
+        if not self._closing.is_set():
+            self._outbox.put(error_event(request.id, code, message))
+
+    def flush(self) -> None:
+        self._outbox.flush()
+        if self._outbox.overflowed and not self._closing.is_set():
+            limit = self.daemon.config.max_unsent_bytes
+            self.close(E_IO_001, f"more than {limit} bytes wait here unread; the connection closes")
+
+    def close(self, code: str, message: str, id: str | None = None) -> None:
+        """Say why and close once that is delivered (or cannot be, for a while)."""
+        if not self._closing.is_set():
+            self.daemon.meters.errors_total[code] += 1
+            named = {} if id is None else {"request": id}
+            text = f"{self.label} closes: {code} {message}"
+            self.daemon.log("info", text, connection=self.label, **named)
+            self._outbox.put(error_event(id, code, message))
+            self._closing.set()
+            self._reading.cancel()
+            self._outbox.flush()
+
+    def _forget(self, request: Request) -> None:
+        if self.requests.get(request.id) is request:
+            del self.requests[request.id]
+        self._encoders.pop(request.serial, None)
+        self._active_s = time.monotonic()
+
+    # --- bytes in ---------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """The whole life of the connection; closes the socket."""
+        try:
+            async with trio.open_nursery() as self.nursery:
+                self.nursery.start_soon(self._outbox.run)
+                self.nursery.start_soon(self._close_on_goodbye)
+                await self._read()
+                if not self._closing.is_set():
+                    self.nursery.cancel_scope.cancel()
+        finally:
+            self._closing.set()
+            for request in list(self.requests.values()):
+                self.daemon.sessions.cancel(request, gone=True)
+            self.requests.clear()
+            self._sock.close()
+
+    async def _close_on_goodbye(self) -> None:
+        """Once closing: end the requests, deliver what is queued, let the client read it."""
+        await self._closing.wait()
+        for request in list(self.requests.values()):
+            self.daemon.sessions.cancel(request, gone=True)
+        with trio.move_on_after(GOODBYE_S):
+            await self._outbox.empty.wait()
+            # bytes that the client has sent and nobody read would turn our last frame into a reset
+            self._shutdown_writing()
+            await self._discard()
+        self.nursery.cancel_scope.cancel()
+
+    def _shutdown_writing(self) -> None:
+        try:
+            self._sock.shutdown(socket.SHUT_WR)
+        except OSError:  # gone already
+            self._outbox.broken = True
+
+    async def _discard(self) -> None:
+        left = LINGER_BYTES
+        while left > 0:
+            data = await self._receive()
+            if not data:
+                return
+            left -= len(data)
+
+    async def _receive(self) -> bytes:
+        """Bytes from the client; empty at their end."""
+        while True:
+            await trio.lowlevel.wait_readable(self._sock)
+            try:
+                return self._sock.recv(READ_BYTES)
+            except BlockingIOError:
+                continue
+            except OSError:
+                return b""
+
+    async def _read(self) -> None:
+        while not self._closing.is_set():
+            data = await self._receive_or_idle()
+            if data is None:
+                continue
+            if not data:
+                await self._finish_half_closed()
+                return
+            if self._closing.is_set():
+                return
+            self._active_s = time.monotonic()
+            if not self.keeps_alive:
+                self.daemon.sessions.expect_request()
+            await self._take(data)
+
+    async def _receive_or_idle(self) -> bytes | None:
+        """``None`` when the idle time was up, or the connection began to close."""
+        idle_s = self.daemon.config.idle_timeout_s
+        wait_s = max(0.05, self._active_s + idle_s - time.monotonic()) if idle_s else 3600.0
+        data = None
+        with trio.move_on_after(wait_s) as self._reading:
+            data = await self._receive()
+        if data is not None or self._closing.is_set():
+            return data
+        if self.requests or self.keeps_alive:
+            self._active_s = time.monotonic()
+        elif idle_s and time.monotonic() >= self._active_s + idle_s:
+            self.close(E_LIMIT_004, f"nothing was asked for {idle_s:g} s; the connection closes")
+        return None
+
+    async def _finish_half_closed(self) -> None:
+        """The client sends no more.  Answer what it asked for, unless it is gone altogether."""
+        poll = select.poll()
+        poll.register(self._sock, 0)  # hang-up is always reported
+        while self.requests or self.keeps_alive or not self._outbox.empty.is_set():
+            if self._outbox.broken or self._closing.is_set() or poll.poll(0):
+                return
+            with trio.move_on_after(HALF_CLOSED_POLL_S):
+                await self._closing.wait()
+
+    async def _take(self, data: bytes) -> None:
+        arrived_ns = time.monotonic_ns()
+        failure = None
+        try:
+            bodies = self._decoder.feed(data)
+        except ProtocolError as error:
+            bodies, failure = error.frames, error
+        for number, body in enumerate(bodies):
+            if number % MESSAGES_AT_ONCE == 0:
+                await trio.lowlevel.checkpoint()
+            if self._closing.is_set():
+                return
+            try:
+                self._handle(body, arrived_ns)
+            except ProtocolError as error:
+                self.refuse(error)
+        if failure is not None:
+            self.refuse(failure)
+
+    def refuse(self, error: ProtocolError) -> None:
+        """Tell the client about a message that was not taken."""
+        if error.closes:
+            self.close(error.code, error.message, error.id)
+        else:
+            self.daemon.meters.errors_total[error.code] += 1
+            self.send(error_event(error.id, error.code, error.message))
+
+    def _handle(self, body: bytes, arrived_ns: int) -> None:
+        message = parse_message(body, self.daemon.config)
+        if not isinstance(message, Generate):
+            self.daemon.admin.handle(self, message)
+            return
+        if message.id in self.requests:
+            text = f'"id" {message.id!r} is in flight on this connection already'
+            raise ProtocolError(E_PROTO_004, text, id=message.id)
+        if self.daemon.stopping:
+            raise ProtocolError(E_LIMIT_002, "the daemon is shutting down", id=message.id)
+        self.daemon.sessions.submit(self, message, arrived_ns, self._begin)
+
+    def _begin(self, request: Request) -> None:
+        """Before the first event of a request can come."""
+        self.requests[request.id] = request
+        self._encoders[request.serial] = TokenEncoder(request.id)
+
+    async def flushed(self) -> None:
+        """Returns when nothing waits to be sent."""
+        await self._outbox.empty.wait()

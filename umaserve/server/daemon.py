@@ -1,0 +1,94 @@
+"""The parts of one running daemon, for those that need more than one of them."""
+
+from __future__ import annotations
+
+import itertools
+import socket
+import traceback
+from dataclasses import dataclass, field
+
+import trio
+
+from umaserve.config import Config
+from umaserve.protocol import E_LIMIT_002, error_event
+from umaserve.server.admin import Admin
+from umaserve.server.connection import Connection
+from umaserve.server.logs import Log
+from umaserve.server.meters import Meters
+from umaserve.server.peer import Peer, peer_of
+from umaserve.server.scorecard import Scorecard
+from umaserve.server.sessions import Sessions
+from umaserve.server.supervisor import Supervisor
+
+ACCEPT_RETRY_S = 0.1
+FLUSH_S = 1.0
+
+
+@dataclass(eq=False)
+class Daemon:
+    config: Config
+    log: Log
+    meters: Meters
+    sessions: Sessions
+    supervisor: Supervisor
+    owner: int  # user id that may connect
+    connections: set[Connection] = field(default_factory=set)
+    stopping: bool = False
+
+    def __post_init__(self) -> None:
+        self.scorecard = Scorecard(self.config, self.meters, self.sessions, self.supervisor)
+        self.admin = Admin(self)
+        self._numbers = itertools.count(1)
+
+    async def accept(self, listening: socket.socket, nursery: trio.Nursery) -> None:
+        """Take connections until cancelled; each runs in ``nursery``."""
+        while True:
+            await trio.lowlevel.wait_readable(listening)
+            try:
+                sock, _ = listening.accept()
+            except (BlockingIOError, ConnectionAbortedError):
+                continue
+            except OSError as error:  # out of descriptors, say: the waiting client stays queued
+                self.log("warn", f"a connection cannot be taken now: {error.strerror}")
+                await trio.sleep(ACCEPT_RETRY_S)
+                continue
+            sock.setblocking(False)
+            try:
+                peer = peer_of(sock)
+            except OSError:  # it left already
+                sock.close()
+                continue
+            if peer.uid not in (self.owner, -1):
+                self.log("warn", f"refused a connection of user {peer.uid} (process {peer.pid})")
+                sock.close()
+            elif len(self.connections) >= self.config.max_connections:
+                self._turn_away(sock)
+            else:
+                nursery.start_soon(self._connection, sock, peer)
+
+    def _turn_away(self, sock: socket.socket) -> None:
+        limit = self.config.max_connections
+        frame = error_event(None, E_LIMIT_002, f"{limit} connections are open; try again later")
+        self.meters.errors_total[E_LIMIT_002] += 1
+        try:
+            sock.send(frame)
+        except OSError as error:
+            self.log("debug", f"a connection was turned away and did not listen: {error}")
+        sock.close()
+
+    async def _connection(self, sock: socket.socket, peer: Peer) -> None:
+        connection = Connection(self, sock, next(self._numbers), peer)
+        self.connections.add(connection)
+        try:
+            await connection.run()
+        except Exception as error:  # one broken connection is not the end of the others
+            text = "".join(traceback.format_exception(error)).rstrip()
+            self.log("error", f"{connection.label} failed and was closed: {text}")
+        finally:
+            self.connections.discard(connection)
+
+    async def flush(self) -> None:
+        """Give every client a moment to take what is still queued for it."""
+        with trio.move_on_after(FLUSH_S):
+            for connection in list(self.connections):
+                await connection.flushed()

@@ -1,0 +1,447 @@
+"""One engine process as the front sees it: its sockets, its shared tables, its life and its end.
+
+``EngineHandle.run()`` is the whole life: it spawns the process, moves messages, watches for a hang
+and returns how it ended.  Whatever happens, the process is reaped and every descriptor is closed
+when it returns; when it is cancelled, the process is killed.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
+
+import msgspec
+import trio
+
+from umaserve.engine import messages as m
+from umaserve.engine import table as t
+from umaserve.server import blame
+
+if TYPE_CHECKING:
+    from umaserve.server.request import Request
+
+STDERR_LINES = 40
+STDERR_LINE_BYTES = 2000
+EOF_GRACE_S = 3.0  # from the end of its control socket to SIGKILL
+STOP_GRACE_S, STUCK_GRACE_S = 5.0, 0.5  # from Shutdown to SIGKILL
+LOAD_SILENCE_S = 600.0  # a load that says nothing for so long hangs
+HANG_FLOOR_S = 30.0
+HANG_FLOOR_FIRST_S = 120.0  # no finished tick to learn from yet
+HANG_FACTOR = 20
+
+
+@dataclass(frozen=True)
+class EngineExit:
+    """How an engine ended; ``status`` as of ``Popen.returncode``."""
+
+    status: int
+    asked: bool
+    hung: bool
+    load_failed: str
+    stderr: tuple[str, ...]
+
+    @property
+    def kind(self) -> str:
+        return blame.kind_of_exit(self.status, asked=self.asked, hung=self.hung)
+
+    def __str__(self) -> str:
+        if self.hung:
+            return "hung, and was killed"
+        if self.load_failed:
+            return self.load_failed
+        if self.status < 0:
+            name = _SIGNAL_NAMES.get(-self.status, f"signal {-self.status}")
+            return f"died of {name}"
+        return f"left with exit status {self.status}"
+
+
+_SIGNAL_NAMES: dict[int, str] = {
+    signal.SIGABRT: "SIGABRT (a failed assertion in the library)",
+    signal.SIGKILL: "SIGKILL (killed from outside, or by the system for memory)",
+    signal.SIGSEGV: "SIGSEGV (bad memory access)",
+    signal.SIGBUS: "SIGBUS (the model file was cut short, or bad memory access)",
+    signal.SIGFPE: "SIGFPE (bad arithmetic)",
+    signal.SIGILL: "SIGILL (the library was built for another processor)",
+    signal.SIGTERM: "SIGTERM",
+}
+
+
+def hang_limit_ns(header, floor_s: float) -> int:
+    """How long a tick may take: ``floor_s`` (0 = the defaults) or 20 of the longest ever seen."""
+    learned = int(header[t.H_TICKS]) > 0
+    floor = floor_s or (HANG_FLOOR_S if learned else HANG_FLOOR_FIRST_S)
+    return max(int(floor * 1e9), HANG_FACTOR * int(header[t.H_LONGEST_TICK_NS]))
+
+
+class EngineHandle:
+    """A running (or starting, or ended) engine.
+
+    ``on_message(handle, message)`` gets what the engine says; ``on_wake(handle)`` is called when
+    the table changed, and ten times a second while requests run, in case a wake byte was lost.
+    Both are plain functions and must not block.
+    """
+
+    def __init__(
+        self,
+        start: m.Start,
+        command: Sequence[str],
+        *,
+        on_message: Callable[[EngineHandle, m.ToFront], None],
+        on_wake: Callable[[EngineHandle], None],
+        on_log: Callable[[str, str], None],
+        hang_floor_s: float = 0.0,
+    ) -> None:
+        self.start = start
+        self.ready: m.Ready | None = None
+        self.settled = trio.Event()  # ready, or never will be
+        self.exited = trio.Event()
+        self.progress = m.LoadProgress(0.0, "start")
+        self.table: t.SessionTable
+        self.pieces: t.PieceTable
+        self.requests: dict[int, Request] = {}  # by serial; those that hold a row
+        self.backlog: dict[int, Request] = {}  # begun on an engine that died; before all others
+        self.replaces = False  # started for one that had been serving
+        self.deaths = 0.0  # engines in a row, before this one, that died before they were ready
+        self.successor: EngineHandle | None = None  # started because this one died
+        self.free_slots = list(range(start.n_slots))[::-1]
+        self.accepting = True
+        self.pid = 0
+        self.spawned_ns = 0
+        self.exit: EngineExit | None = None
+        self._command = list(command)
+        self._on_message, self._on_wake, self._on_log = on_message, on_wake, on_log
+        self._hang_floor_s = hang_floor_s
+        self._asked = False
+        self._hung = False
+        self._load_failed = ""
+        self._stderr: deque[str] = deque(maxlen=STDERR_LINES)
+        self._out = bytearray()
+        self._out_ready = trio.Event()
+        self._last_send_ns = self._last_message_ns = 0
+        self._process: subprocess.Popen[bytes] | None = None
+        self._control: socket.socket | None = None
+        self._fds: list[int] = []
+        self._tokenizing: dict[int, tuple[trio.Event, list[m.Tokens]]] = {}
+        self._next_ref = 1
+
+    # --- what the front asks ---------------------------------------------------------------------
+
+    @property
+    def alive(self) -> bool:
+        return self._process is not None and self.exit is None
+
+    @property
+    def serving(self) -> bool:
+        """Loaded and alive: requests may be submitted."""
+        return self.ready is not None and self.alive and self.accepting
+
+    @property
+    def newest(self) -> EngineHandle:
+        """The engine that goes on with this one's work: itself, or what replaced it."""
+        engine = self
+        while engine.successor is not None:
+            engine = engine.successor
+        return engine
+
+    def send(self, message: m.ToEngine) -> None:
+        """Queue a message and write as much as the socket takes now.  Never blocks, never raises.
+
+        To an engine that is gone the message is lost, and so is everything else it was told.
+        """
+        self._last_send_ns = time.monotonic_ns()
+        if isinstance(message, m.Submit | m.SetLane) and message.lane == m.LANE_INTERACTIVE:
+            # a background prompt chunk in flight may be given up for it
+            self.table.header[t.H_URGENT] += 1
+        self._out += m.encode(message)
+        self._write_now()
+        if self._out:
+            self._out_ready.set()
+
+    def nudge(self) -> None:
+        """End the engine's sleep with an empty message; it looks out for a real one for a while."""
+        if self.ready is not None and not self._out:
+            self._out += m.NUDGE
+            self._write_now()
+
+    async def tokenize(self, text: str, add_special: bool, parse_special: bool) -> m.Tokens | None:
+        """Token ids of ``text``; ``None`` when the engine ends first."""
+        ref, self._next_ref = self._next_ref, self._next_ref + 1
+        event = trio.Event()
+        answer: list[m.Tokens] = []
+        self._tokenizing[ref] = (event, answer)
+        self.send(m.Tokenize(ref, text, add_special, parse_special))
+        try:
+            await event.wait()
+        finally:
+            self._tokenizing.pop(ref, None)
+        return answer[0] if answer else None
+
+    def kill(self, *, hung: bool = False) -> None:
+        """SIGKILL; ``run()`` returns soon after."""
+        self._asked, self._hung = True, self._hung or hung
+        if self._process is not None and self._process.poll() is None:
+            self._process.kill()
+
+    async def stop(self) -> None:
+        """Ask it to leave, kill it when it does not, and wait for its end."""
+        # one that still has requests did not react to their cancellation either
+        grace_s = STUCK_GRACE_S if self.requests else STOP_GRACE_S
+        self._asked = True
+        self.accepting = False
+        if self.ready is None:  # it does not listen while it loads
+            self.kill()
+        if not self.exited.is_set():
+            self.send(m.Shutdown())
+            with trio.move_on_after(grace_s):
+                await self.exited.wait()
+            if not self.exited.is_set():
+                self.kill()
+                await self.exited.wait()
+
+    # --- its life ---------------------------------------------------------------------------------
+
+    async def run(self) -> EngineExit:
+        """Spawn the process and serve it until it ends.  To be called from the main thread: on
+        Linux the engine asks to be killed with the thread that spawned it."""
+        try:
+            wake_fd, stderr_fd = self._spawn()
+            async with trio.open_nursery() as nursery:
+                eofs = [trio.Event() for _ in range(3)]
+                nursery.start_soon(self._read_control, eofs[0])
+                nursery.start_soon(self._read_wake, wake_fd, eofs[1])
+                nursery.start_soon(self._read_stderr, stderr_fd, eofs[2])
+                nursery.start_soon(self._write_control)
+                nursery.start_soon(self._watch)
+                await self._wait_exit()
+                with trio.move_on_after(1.0):  # what it said last is still in the pipes
+                    for eof in eofs:
+                        await eof.wait()
+                nursery.cancel_scope.cancel()
+        except OSError as error:
+            if self._process is not None:
+                raise
+            self._stderr.append(f"the engine cannot be started: {error}")
+        finally:
+            self._close()
+        assert self.exit is not None
+        return self.exit
+
+    def _spawn(self) -> tuple[int, int]:
+        start = self.start
+        spec = t.TableSpec(start.n_slots, start.n_ctx + 1)
+        inherited: list[int] = []
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._control = ours
+        ours.setblocking(False)
+        try:
+            inherited.append(theirs.detach())
+            wake_read, wake_write = os.pipe()
+            self._fds.append(wake_read)
+            inherited.append(wake_write)
+            self.table, table_fd = t.SessionTable.create(spec)
+            inherited.append(table_fd)
+            self._piece_fd = t.shared_file(t.PIECE_BYTES)
+            self._fds.append(self._piece_fd)
+            err_read, err_write = os.pipe()
+            self._fds.append(err_read)
+            for fd in (wake_read, err_read):
+                os.set_blocking(fd, False)
+            os.set_blocking(wake_write, False)
+            arguments = zip(
+                ("--control", "--wake", "--table", "--pieces"),
+                (inherited[0], wake_write, table_fd, self._piece_fd),
+                strict=True,
+            )
+            try:
+                self.spawned_ns = self._last_message_ns = time.monotonic_ns()
+                self._process = subprocess.Popen(
+                    [*self._command, *(str(a) for pair in arguments for a in pair)],
+                    stdin=subprocess.DEVNULL,
+                    stdout=err_write,  # whatever a library prints must not reach a dashboard
+                    stderr=err_write,
+                    pass_fds=(*inherited, self._piece_fd),
+                )
+            finally:
+                os.close(err_write)
+        finally:
+            for fd in inherited:
+                os.close(fd)
+        self.pid = self._process.pid
+        self.send(start)
+        return wake_read, err_read
+
+    async def _wait_exit(self) -> None:
+        process = self._process
+        assert process is not None
+        try:
+            pidfd = os.pidfd_open(process.pid)
+        except (AttributeError, OSError):  # not Linux, or an old or emulated one
+            await trio.to_thread.run_sync(process.wait, abandon_on_cancel=True)
+            return
+        try:
+            await trio.lowlevel.wait_readable(pidfd)
+        finally:
+            os.close(pidfd)
+        process.wait()
+
+    def _close(self) -> None:
+        process = self._process
+        if process is not None:
+            if process.poll() is None:
+                self._asked = True
+                process.kill()
+            status = process.wait()
+        else:
+            status = 1
+        if self._control is not None:
+            self._control.close()
+        for fd in self._fds:
+            os.close(fd)
+        self._fds.clear()
+        self.exit = EngineExit(
+            status,
+            self._asked and not self._hung,
+            self._hung,
+            self._load_failed,
+            tuple(self._stderr),
+        )
+        for event, _ in self._tokenizing.values():
+            event.set()
+        self.accepting = False
+        self.settled.set()
+        self.exited.set()
+
+    # --- moving bytes -----------------------------------------------------------------------------
+
+    def _write_now(self) -> None:
+        if self._control is None or self.exit is not None:
+            self._out.clear()
+            return
+        try:
+            while self._out:
+                del self._out[: self._control.send(self._out)]
+        except BlockingIOError:
+            return
+        except OSError:  # it is gone; its exit is noticed by the watcher of the process
+            self._out.clear()
+
+    async def _write_control(self) -> None:
+        assert self._control is not None
+        while True:
+            await self._out_ready.wait()
+            self._out_ready = trio.Event()
+            while self._out:
+                await trio.lowlevel.wait_writable(self._control)
+                self._write_now()
+
+    async def _read_control(self, eof: trio.Event) -> None:
+        assert self._control is not None
+        channel = m.Channel("front")
+        while True:
+            await trio.lowlevel.wait_readable(self._control)
+            try:
+                data = self._control.recv(1 << 18)
+            except BlockingIOError:
+                continue
+            except ConnectionError:
+                data = b""
+            if not data:
+                break
+            self._last_message_ns = time.monotonic_ns()
+            try:
+                for message in channel.feed(data):
+                    self._take(cast(m.ToFront, message))
+            except msgspec.DecodeError as error:
+                self._stderr.append(f"the engine's control stream is broken: {error}")
+                self.kill(hung=True)
+                break
+        eof.set()
+        await trio.sleep(EOF_GRACE_S)
+        self.kill(hung=True)
+
+    def _take(self, message: m.ToFront) -> None:
+        match message:
+            case m.LoadProgress():
+                self.progress = message
+            case m.Ready():
+                self.pieces = t.PieceTable(self._piece_fd, message.n_vocab)
+                self.ready = message
+                self.settled.set()
+            case m.LoadFailed():
+                self._load_failed = message.message
+                self.accepting = False
+            case m.Tokens():
+                waiter = self._tokenizing.get(message.ref)
+                if waiter is not None:
+                    waiter[1].append(message)
+                    waiter[0].set()
+                return
+            case m.Log():
+                self._on_log(message.level, message.text)
+                return
+        self._on_message(self, message)
+
+    async def _read_wake(self, fd: int, eof: trio.Event) -> None:
+        while True:
+            await trio.lowlevel.wait_readable(fd)
+            try:
+                if not os.read(fd, 65536):
+                    break
+            except BlockingIOError:
+                continue
+            self._on_wake(self)
+        eof.set()
+
+    async def _read_stderr(self, fd: int, eof: trio.Event) -> None:
+        rest = b""
+        while True:
+            await trio.lowlevel.wait_readable(fd)
+            try:
+                data = os.read(fd, 65536)
+            except BlockingIOError:
+                continue
+            if not data:
+                break
+            *lines, rest = (rest + data).split(b"\n")
+            for line in lines:
+                self._keep_line(line)
+            rest = rest[-STDERR_LINE_BYTES:]
+        if rest:
+            self._keep_line(rest)
+        eof.set()
+
+    def _keep_line(self, line: bytes) -> None:
+        text = line[:STDERR_LINE_BYTES].decode("utf-8", "replace").rstrip()
+        if text:
+            self._stderr.append(text)
+            self._on_log("debug", text)
+
+    # --- watching ---------------------------------------------------------------------------------
+
+    async def _watch(self) -> None:
+        while True:
+            await trio.sleep(0.1 if self.requests or self.ready is None else 0.5)
+            if self.requests:
+                self._on_wake(self)
+            if self._hangs(time.monotonic_ns()):
+                self.kill(hung=True)
+                return
+
+    def _hangs(self, now_ns: int) -> bool:
+        if self.ready is None:
+            return now_ns - self._last_message_ns > LOAD_SILENCE_S * 1e9
+        header = self.table.header
+        limit = hang_limit_ns(header, self._hang_floor_s)
+        tick_start = int(header[t.H_TICK_START_NS])
+        if tick_start and int(header[t.H_BUSY]) != t.BUSY_IDLE and now_ns - tick_start > limit:
+            return True
+        # stuck outside a tick while it owes us something
+        moved = max(int(header[t.H_HEARTBEAT_NS]), tick_start, self._last_send_ns)
+        return bool(self.requests) and now_ns - moved > limit

@@ -1,0 +1,152 @@
+"""The daemon's Unix socket: one owner at a time, nothing stale in the way, nothing left behind.
+
+Two daemons that start at once are kept apart by a lock on ``SOCKET.lock``; the kernel drops that
+lock with the process that held it, so a file left by a kill stands in nobody's way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import socket
+import stat
+from pathlib import Path
+
+from umaserve.config import SOCKET_PATH_BYTES
+from umaserve.server.peer import peer_of
+
+BACKLOG = 256
+
+
+class SocketError(Exception):
+    """The socket cannot be had; the message says why and what to do."""
+
+
+class ClaimedSocket:
+    """The listening socket and the lock that goes with it; a context manager that removes both."""
+
+    def __init__(self, path: str) -> None:
+        """Raises ``SocketError``: a live owner, a path that is no socket, too long or not writable.
+
+        The socket has mode 0600 from its first moment.
+        """
+        self.path = os.path.abspath(os.path.expanduser(path))
+        self._lock_path = self.path + ".lock"
+        size = len(os.fsencode(self.path))
+        if size >= SOCKET_PATH_BYTES:
+            raise SocketError(
+                f"the socket path {self.path} is {size} bytes long; this system allows "
+                f"{SOCKET_PATH_BYTES - 1}. Choose a shorter one with --socket"
+            )
+        parent = Path(self.path).parent
+        if not parent.is_dir():
+            raise SocketError(f"the socket's directory {parent} does not exist; create it")
+        self._lock_fd = self._lock()
+        try:
+            self._clear_the_way()
+            self.socket = self._bind()
+        except BaseException:
+            self._unlock()
+            raise
+
+    def _lock(self) -> int:
+        while True:
+            try:
+                flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+                fd = os.open(self._lock_path, flags, 0o600)
+            except OSError as error:
+                raise self._unusable(self._lock_path, error) from None
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                owner = os.read(fd, 32).decode("ascii", "replace").strip()
+                os.close(fd)
+                raise self._in_use(owner) from None
+            with contextlib.suppress(FileNotFoundError):
+                # the last owner may have removed the file between our open and our lock
+                if os.path.samestat(os.fstat(fd), os.stat(self._lock_path)):
+                    os.ftruncate(fd, 0)
+                    os.pwrite(fd, str(os.getpid()).encode(), 0)
+                    return fd
+            os.close(fd)
+
+    def _clear_the_way(self) -> None:
+        try:
+            mode = os.lstat(self.path).st_mode
+        except FileNotFoundError:
+            return
+        if not stat.S_ISSOCK(mode):
+            raise SocketError(
+                f"{self.path} exists and is not a socket; it is left alone. "
+                "Remove it, or choose another path with --socket"
+            )
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            probe.settimeout(1.0)
+            try:
+                probe.connect(self.path)
+            except ConnectionRefusedError:
+                pass  # nobody listens: stale
+            except (BlockingIOError, TimeoutError):
+                raise self._in_use("") from None
+            except OSError as error:
+                raise self._unusable(self.path, error) from None
+            else:
+                raise self._in_use(str(peer_of(probe).pid or ""))
+        try:
+            os.unlink(self.path)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise self._unusable(self.path, error) from None
+
+    def _bind(self) -> socket.socket:
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        mask = os.umask(0o177)
+        try:
+            sock.bind(self.path)
+        except OSError as error:
+            sock.close()
+            raise self._unusable(self.path, error) from None
+        finally:
+            os.umask(mask)
+        self._identity = os.lstat(self.path)
+        sock.listen(BACKLOG)
+        sock.setblocking(False)
+        return sock
+
+    def _in_use(self, owner: str) -> SocketError:
+        who = f"process {owner}" if owner else "another process"
+        return SocketError(
+            f"{self.path} is in use by {who}; stop that daemon, or choose another path "
+            "with --socket"
+        )
+
+    def _unusable(self, path: str, error: OSError) -> SocketError:
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            reason = "it cannot be written by this user"
+        else:
+            reason = error.strerror or str(error)
+        return SocketError(f"{path} cannot be used: {reason}. Choose another path with --socket")
+
+    def _unlock(self) -> None:
+        if self._lock_fd >= 0:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self._lock_path)
+            os.close(self._lock_fd)
+            self._lock_fd = -1
+
+    def close(self) -> None:
+        """Stop listening and remove the socket, if the path is still ours."""
+        self.socket.close()
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.lstat(self.path), self._identity):
+                os.unlink(self.path)
+        self._unlock()
+
+    def __enter__(self) -> ClaimedSocket:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,61 @@
+"""The daemon's log: plain lines or JSON lines on stderr."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import deque
+from datetime import datetime, timezone
+from typing import Any, TextIO
+
+KEPT = 200  # lines
+LEVELS = {"debug": 0, "info": 1, "warn": 2, "warning": 2, "error": 3}
+
+
+class Log:
+    """``log(level, text, **fields)``.
+
+    A line about a request has its id in the text and as the field ``request``; JSON lines show the
+    fields, plain ones do not.  While ``hold`` is true, lines are kept and not written: a dashboard
+    owns the terminal; ``recent`` has the newest of all.
+    """
+
+    def __init__(self, level: str, as_json: bool, stream: TextIO | None = None) -> None:
+        self._level = LEVELS.get(level, 1)
+        self._json = as_json
+        self._stream = stream if stream is not None else sys.stderr
+        self._broken = False
+        self._held: deque[str] = deque(maxlen=KEPT)
+        self.hold = False
+        self.recent: deque[str] = deque(maxlen=KEPT)
+
+    def __call__(self, level: str, text: str, **fields: Any) -> None:
+        if LEVELS.get(level, 1) < self._level:
+            return
+        now = datetime.now(timezone.utc)
+        if self._json:
+            stamp = now.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+            entry = {"time": stamp, "level": level, "message": text, **fields}
+            line = json.dumps(entry, ensure_ascii=False)
+        else:
+            mark = "" if level == "info" else f"{level}: "
+            line = f"{now.astimezone():%H:%M:%S} {mark}{text}"
+        self.recent.append(line)
+        if self.hold:
+            self._held.append(line)
+        else:
+            self._write(line)
+
+    def _write(self, line: str) -> None:
+        if self._broken:
+            return
+        try:
+            print(line, file=self._stream, flush=True)
+        except OSError:  # the terminal or the pipe is gone; the daemon goes on
+            self._broken = True
+
+    def release(self) -> None:
+        """Write what was kept."""
+        self.hold = False
+        while self._held:
+            self._write(self._held.popleft())

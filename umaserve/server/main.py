@@ -1,0 +1,238 @@
+"""``serve``: the daemon from its start to its exit status."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+
+import trio
+
+from umaserve.config import Config
+from umaserve.engine import messages as m
+from umaserve.protocol import E_LIMIT_002
+from umaserve.server import memory, records
+from umaserve.server.daemon import Daemon
+from umaserve.server.listener import ClaimedSocket, SocketError
+from umaserve.server.logs import Log
+from umaserve.server.meters import Meters
+from umaserve.server.record_file import RecordError, RecordFile
+from umaserve.server.sessions import Sessions
+from umaserve.server.supervisor import Supervisor, too_big
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+STOP_S = 10.0
+
+
+class StartError(Exception):
+    """The daemon cannot start; the message says why and what to do."""
+
+
+def serve(config: Config, engine_command: Sequence[str] | None = None) -> int:
+    """Run the daemon until SIGTERM, SIGINT or SIGHUP; returns its exit status.
+
+    0 after an orderly end, 1 when it cannot start, with the reason on stderr.  ``engine_command``
+    is what to run as the engine instead of ``python -m umaserve.engine``; for tests that need one
+    to fail.  Must be called from the main thread.
+    """
+    log = Log(config.log_level, config.log_json)
+    try:
+        if config.http != "off":
+            raise StartError(
+                "this version serves its Unix socket only: leave out --http, or set it to off"
+            )
+        model_path = check_model(config)
+        meters = Meters(config.latency_cap)
+        sessions = Sessions(config.max_sessions, config.max_queue, config.max_tokens, meters, log)
+        supervisor = Supervisor(config, sessions, meters, log, engine_command)
+        daemon = Daemon(config, log, meters, sessions, supervisor, os.geteuid())
+        scorecard, trace = records.open_records(config, daemon.scorecard, log)
+        if trace is not None:
+            records.trace_to(trace, meters)
+        return trio.run(_Run(daemon, model_path, scorecard, trace).main)
+    except (StartError, SocketError, RecordError) as error:
+        log("error", str(error))
+        return 1
+    finally:
+        log.release()
+
+
+def check_model(config: Config) -> str:
+    """Path of the model to begin with.  Raises ``StartError``."""
+    path = config.model
+    if not path:
+        from umaserve.assets import demo_model_path
+
+        try:
+            path = str(demo_model_path())
+        except FileNotFoundError as error:
+            raise StartError(str(error)) from None
+    try:
+        file = memory.look_at(path)
+    except memory.ModelFileError as error:
+        raise StartError(f"{error}. Name a GGUF file with --model") from None
+    refusal = too_big(file, config)
+    if refusal:
+        raise StartError(refusal)
+    return file.path
+
+
+def _wanted_signals() -> list[signal.Signals]:
+    """Those that nobody told us to ignore, as ``nohup`` does."""
+    return [number for number in SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
+
+
+class _Run:
+    """The tasks of one daemon."""
+
+    def __init__(
+        self,
+        daemon: Daemon,
+        model_path: str,
+        scorecard: RecordFile | None,
+        trace: RecordFile | None,
+    ) -> None:
+        self.daemon = daemon
+        self.claimed: ClaimedSocket
+        self.model_path = model_path
+        self.scorecard = scorecard
+        self.trace = trace
+        self.status = 0
+        self._accepting = trio.CancelScope()
+        self._stop = trio.Event()
+
+    async def main(self) -> int:
+        daemon = self.daemon
+        # in this order: from the moment that there is a socket, a signal leads to its removal
+        with (
+            trio.open_signal_receiver(*_wanted_signals()) as signals,
+            ClaimedSocket(daemon.config.socket) as self.claimed,
+        ):
+            async with trio.open_nursery() as nursery:
+                await nursery.start(daemon.supervisor.run, self.model_path)
+                nursery.start_soon(self._accept, nursery)
+                nursery.start_soon(self._signals, signals, nursery)
+                nursery.start_soon(self._announce)
+                nursery.start_soon(self._first_start_failed)
+                interval_s = daemon.config.scorecard_interval_s
+                for file in (self.scorecard, self.trace):
+                    if file is not None:
+                        nursery.start_soon(file.run)
+                nursery.start_soon(records.sample, daemon.scorecard, self.scorecard, interval_s)
+                if self._wants_dashboard():
+                    nursery.start_soon(self._dashboard)
+                await self._stop.wait()
+                await self._shut_down()
+                nursery.cancel_scope.cancel()
+        return self.status
+
+    async def _accept(self, nursery: trio.Nursery) -> None:
+        with self._accepting:
+            await self.daemon.accept(self.claimed.socket, nursery)
+
+    async def _signals(self, signals: AsyncIterator[int], nursery: trio.Nursery) -> None:
+        async for number in signals:
+            name = signal.Signals(number).name
+            if self._stop.is_set():
+                self.daemon.log("info", f"{name} again: leaving now")
+                nursery.cancel_scope.cancel()
+                return
+            running = len(self.daemon.sessions.live)
+            limit_s = self.daemon.config.drain_s
+            extra = f"; {running} requests have {limit_s:g} s to end" if running else ""
+            self.daemon.log("info", f"{name}: shutting down{extra}")
+            self._stop.set()
+
+    async def _first_start_failed(self) -> None:
+        supervisor = self.daemon.supervisor
+        await supervisor.failed.wait()
+        self.daemon.log("error", supervisor.failure)
+        self.status = 1
+        self._stop.set()
+
+    async def _shut_down(self) -> None:
+        daemon = self.daemon
+        daemon.stopping = True
+        self._accepting.cancel()
+        text = "the daemon is shutting down"
+        daemon.sessions.closed = (E_LIMIT_002, text)
+        daemon.sessions.fail_queued(E_LIMIT_002, text)
+        await daemon.sessions.drain(None, daemon.config.drain_s if self.status == 0 else 0.0)
+        await daemon.flush()
+        for engine in daemon.supervisor.engines:
+            if engine.pid:  # the trace has its last ticks
+                daemon.meters.read_ticks(engine, now=True)
+        with trio.move_on_after(STOP_S):
+            await daemon.supervisor.stop()
+        if self.status == 0:
+            daemon.log("info", "stopped")
+
+    # --- for people -------------------------------------------------------------------------------
+
+    async def _announce(self) -> None:
+        """Progress of the first load, then one line that says where and what."""
+        supervisor = self.daemon.supervisor
+        if self._wants_dashboard() and sys.stdout.isatty():
+            ready = await self._first_ready(None)
+        elif not sys.stderr.isatty() or self.daemon.config.log_json:
+            ready = await self._first_ready(self._plain_progress())
+        else:
+            from rich.console import Console
+            from rich.progress import BarColumn, Progress, TextColumn
+
+            columns = (TextColumn("loading"), BarColumn(), TextColumn("{task.description}"))
+            with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+                task = bar.add_task("", total=1.0)
+                ready = await self._first_ready(
+                    lambda fraction, stage: bar.update(task, completed=fraction, description=stage)
+                )
+        engine = supervisor.current
+        if ready is None or engine is None:
+            return
+        ms = (time.monotonic_ns() - engine.spawned_ns) / 1e6
+        config = self.daemon.config
+        where = ready.backend
+        if ready.device.lower() != where:
+            where += f", {ready.device}"
+        self.daemon.log(
+            "info",
+            f"serving {ready.model_name} on {self.claimed.path} ({where}; {ready.n_ctx} KV cells, "
+            f"{ready.n_seq} sequences, {config.max_sessions} sessions; ready in {ms:.0f} ms)",
+        )
+
+    async def _first_ready(self, report: Callable[[float, str], None] | None) -> m.Ready | None:
+        """Watch the first load over all of its attempts; ``None`` when it fails."""
+        supervisor = self.daemon.supervisor
+        while not supervisor.failed.is_set() and not self._stop.is_set():
+            engine = supervisor.current
+            if engine is not None and engine.ready is not None:
+                return engine.ready
+            if engine is not None and report is not None:
+                report(engine.progress.fraction, engine.progress.stage)
+            await trio.sleep(0.03)
+        return None
+
+    def _plain_progress(self) -> Callable[[float, str], None]:
+        """A line when the load has taken over a second, and at every quarter from then on."""
+        began_s, said = time.monotonic(), ("", -1)
+
+        def report(fraction: float, stage: str) -> None:
+            nonlocal said
+            step = (stage, int(fraction * 4))
+            if time.monotonic() - began_s > 1.0 and step != said:
+                said = step
+                share = f" {fraction:.0%}" if fraction < 1.0 else ""
+                self.daemon.log("info", f"loading {self.model_path}: {stage}{share}")
+
+        return report
+
+    def _wants_dashboard(self) -> bool:
+        wish = self.daemon.config.dashboard
+        return wish == "on" or (wish == "auto" and sys.stdout.isatty())
+
+    async def _dashboard(self) -> None:
+        from umaserve.server.local_dashboard import show_dashboard
+
+        await show_dashboard(self.daemon)

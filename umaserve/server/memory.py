@@ -1,0 +1,176 @@
+"""Will a model fit?  What is free, and what a model file says it will need."""
+
+from __future__ import annotations
+
+import os
+import struct
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+BYTES_PER_VALUE = {"f32": 4.0, "f16": 2.0, "bf16": 2.0, "q8_0": 34 / 32, "q5_1": 24 / 32,
+                   "q5_0": 22 / 32, "q4_1": 20 / 32, "q4_0": 18 / 32}  # fmt: skip
+ENGINE_BYTES = 300 * 1024 * 1024  # the process itself and its compute buffers, roughly
+_SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q",
+            12: "d"}  # fmt: skip
+_STRING, _ARRAY = 8, 9
+
+
+class ModelFileError(Exception):
+    """The file cannot be a model; the message says why in a sentence for the user."""
+
+
+@dataclass(frozen=True)
+class ModelFile:
+    """A GGUF file that looks like a model: its size and the shape of its KV cache."""
+
+    path: str
+    size: int
+    n_layer: int
+    n_kv_values: int  # K values of one token in one layer; V has as many
+
+    def kv_bytes(self, n_ctx: int, type_k: str, type_v: str) -> int:
+        per_value = BYTES_PER_VALUE.get(type_k, 2.0) + BYTES_PER_VALUE.get(type_v, 2.0)
+        return int(n_ctx * self.n_layer * self.n_kv_values * per_value)
+
+    def needs(self, n_ctx: int, type_k: str, type_v: str) -> int:
+        """Bytes that serving it takes, roughly."""
+        return self.size + self.kv_bytes(n_ctx, type_k, type_v) + ENGINE_BYTES
+
+
+def look_at(path: str) -> ModelFile:
+    """Check that ``path`` is a GGUF file and read what its header says before the vocabulary.
+
+    Raises ``ModelFileError``.
+    """
+    full = Path(path).expanduser().absolute()
+    if not full.exists():
+        raise ModelFileError(f"{full} does not exist")
+    if full.is_dir():
+        raise ModelFileError(f"{full} is a directory, not a model")
+    try:
+        with full.open("rb") as file:
+            return _read(file, str(full))
+    except OSError as error:
+        raise ModelFileError(f"{full} cannot be read: {error.strerror}") from None
+
+
+def _read(file: BinaryIO, path: str) -> ModelFile:
+    magic = file.read(4)
+    if magic != b"GGUF":
+        what = "is empty" if not magic else f"begins with {magic!r}, not b'GGUF'"
+        raise ModelFileError(f"{path} is not a GGUF file: it {what}")
+    try:
+        version, _tensors, n_keys = _unpack(file, "IQQ")
+        if not 2 <= version <= 3:
+            raise ModelFileError(f"{path} is GGUF version {version}; versions 2 and 3 are known")
+        values = _shape_keys(file, n_keys)
+    except (struct.error, EOFError, MemoryError, UnicodeDecodeError):
+        raise ModelFileError(f"{path} is cut short: its header ends in the middle") from None
+    heads = int(values.get("attention.head_count", 0)) or 1
+    kv_heads = int(values.get("attention.head_count_kv", heads))
+    width = int(values.get("embedding_length", 0))
+    key_length = int(values.get("attention.key_length", width // heads))
+    size = os.fstat(file.fileno()).st_size
+    return ModelFile(path, size, int(values.get("block_count", 0)), kv_heads * key_length)
+
+
+def _unpack(file: BinaryIO, codes: str) -> tuple:
+    form = struct.Struct("<" + codes)
+    return form.unpack(file.read(form.size))
+
+
+def _string(file: BinaryIO) -> str:
+    (size,) = _unpack(file, "Q")
+    if size > 1 << 24:
+        raise EOFError
+    data = file.read(size)
+    if len(data) < size:
+        raise EOFError
+    return data.decode("utf-8", "replace")
+
+
+def _shape_keys(file: BinaryIO, n_keys: int) -> dict[str, float]:
+    """Numbers under the architecture's prefix; stops at the vocabulary, which comes after them."""
+    values: dict[str, float] = {}
+    architecture = ""
+    for _ in range(min(n_keys, 4096)):
+        key = _string(file)
+        (kind,) = _unpack(file, "I")
+        if kind == _STRING:
+            text = _string(file)
+            if key == "general.architecture":
+                architecture = text
+        elif kind == _ARRAY:
+            element, count = _unpack(file, "IQ")
+            if key.startswith("tokenizer.") and architecture:
+                break
+            if element == _STRING:
+                for _ in range(min(count, 1 << 20)):
+                    _string(file)
+            elif element in _SCALARS:
+                items = _unpack(file, f"{min(count, 1 << 20)}{_SCALARS[element]}")
+                if items:  # per-layer numbers: the largest bounds the need
+                    values[key] = max(items)
+            else:
+                break
+        elif kind in _SCALARS:
+            (values[key],) = _unpack(file, _SCALARS[kind])
+        else:
+            raise EOFError
+    prefix = architecture + "."
+    return {k[len(prefix) :]: v for k, v in values.items() if k.startswith(prefix)}
+
+
+def available_bytes() -> int:
+    """Memory that a new process can have without pushing anything out; 0 where unknown."""
+    if sys.platform == "darwin":  # only read about, never run
+        return _vm_stat()
+    free = _meminfo("MemAvailable") or os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    limit, used = _cgroup("memory.max"), _cgroup("memory.current")
+    return min(free, max(limit - used, 0)) if limit else free
+
+
+def total_bytes() -> int:
+    """Memory of the machine, or of the container where that is less."""
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    limit = _cgroup("memory.max")
+    return min(total, limit) if limit else total
+
+
+def _meminfo(name: str) -> int:
+    try:
+        with open("/proc/meminfo") as file:
+            for line in file:
+                if line.startswith(name + ":"):
+                    return int(line.split()[1]) * 1024
+    except OSError:
+        return 0
+    return 0
+
+
+def _cgroup(name: str) -> int:
+    try:
+        text = Path("/sys/fs/cgroup", name).read_text().strip()
+    except OSError:
+        return 0
+    return int(text) if text.isdigit() else 0
+
+
+def _vm_stat() -> int:
+    run = subprocess.run(["vm_stat"], capture_output=True, text=True, timeout=5, check=False)
+    page, pages = 4096, 0
+    for line in run.stdout.splitlines():
+        if "page size of" in line:
+            page = int(line.split("page size of")[1].split()[0])
+        name, _, count = line.partition(":")
+        if name in ("Pages free", "Pages inactive", "Pages speculative", "Pages purgeable"):
+            pages += int(count.strip().rstrip("."))
+    return page * pages
+
+
+def gib(size: int) -> str:
+    """For messages: ``1.5 GiB``, ``12 MiB``."""
+    return f"{size / 2**30:.1f} GiB" if size >= 2**30 else f"{size / 2**20:.0f} MiB"

@@ -1,0 +1,83 @@
+"""Frames on their way to one client: bounded, sent at once where the socket takes them."""
+
+from __future__ import annotations
+
+import socket
+from collections import deque
+
+import trio
+
+
+class Outbox:
+    """Bytes that a connection still has to send.
+
+    ``put`` collects frames, ``flush`` sends them with one system call; what the socket does not
+    take is left to ``run``.  When more than ``limit`` bytes stay unsent, every frame that was not
+    begun is dropped and ``overflowed`` is set: the caller says goodbye with one last frame.
+    """
+
+    def __init__(self, sock: socket.socket, limit: int) -> None:
+        self._sock = sock
+        self._limit = limit
+        self._buffer = bytearray()
+        self._ends: deque[int] = deque()  # of the frames in the buffer, as counts of bytes ever put
+        self._put = 0
+        self._sent = 0
+        self._boundary = 0  # end of the last frame that was sent whole
+        self._more = trio.Event()
+        self.empty = trio.Event()
+        self.empty.set()
+        self.overflowed = False
+        self.broken = False  # the peer is gone
+
+    def put(self, frame: bytes) -> None:
+        if self.broken:
+            return
+        self._buffer += frame
+        self._put += len(frame)
+        self._ends.append(self._put)
+
+    def flush(self) -> None:
+        self._send()
+        if len(self._buffer) > self._limit and not self.overflowed:
+            self.overflowed = True
+            self._drop_unbegun()
+        if self._buffer:
+            self.empty = trio.Event() if self.empty.is_set() else self.empty
+            self._more.set()
+
+    def _send(self) -> None:
+        buffer = self._buffer
+        try:
+            while buffer and not self.broken:
+                count = self._sock.send(buffer)
+                del buffer[:count]
+                self._sent += count
+        except BlockingIOError:
+            pass
+        except OSError:
+            self.broken = True
+            buffer.clear()
+        ends = self._ends
+        while ends and ends[0] <= self._sent:
+            self._boundary = ends.popleft()
+        if not buffer:
+            self.empty.set()
+
+    def _drop_unbegun(self) -> None:
+        begun = self._sent > self._boundary
+        keep = self._ends[0] - self._sent if begun and self._ends else 0
+        del self._buffer[keep:]
+        self._put = self._sent + keep
+        self._ends.clear()
+        if keep:
+            self._ends.append(self._put)
+
+    async def run(self) -> None:
+        """Send what ``flush`` could not; until cancelled or broken."""
+        while not self.broken:
+            await self._more.wait()
+            self._more = trio.Event()
+            while self._buffer and not self.broken:
+                await trio.lowlevel.wait_writable(self._sock)
+                self._send()

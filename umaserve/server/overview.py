@@ -1,0 +1,91 @@
+"""Everything that a dashboard shows, in one dict."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from umaserve.engine import table as t
+from umaserve.server.recent_gaps import RecentGaps
+from umaserve.server.session_rows import session_rows
+
+if TYPE_CHECKING:
+    from umaserve.server.daemon import Daemon
+    from umaserve.server.engine_handle import EngineHandle
+
+TICK_SPAN_S = 1.0
+LOG_LINES = 12
+LEVELS = ("debug", "warn", "error")  # what a plain line names; others are "info"
+
+
+class Overview:
+    """``read()`` gives the fields of a ``metrics`` event that was asked for with ``sessions``."""
+
+    def __init__(self, daemon: Daemon) -> None:
+        self._daemon = daemon
+        self._gaps = RecentGaps()
+
+    def read(self) -> dict[str, Any]:
+        daemon = self._daemon
+        engine = daemon.supervisor.current
+        ready = engine is not None and engine.ready is not None
+        return {
+            "metrics": daemon.scorecard.read(),
+            "state": state(daemon),
+            "progress": None if engine is None or ready else round(engine.progress.fraction, 4),
+            "sessions": session_rows(daemon.sessions),
+            "tbt_ms": self._gaps.read(daemon.sessions.live, time.monotonic_ns()),
+            "ticks": {
+                "budget_ms": daemon.config.tick_budget_ms,
+                **(tick_summary(engine) if engine is not None and ready else {}),
+            },
+            "log": [log_entry(line) for line in list(daemon.log.recent)[-LOG_LINES:]],
+        }
+
+
+def state(daemon: Daemon) -> str:
+    """unloaded, loading, serving or stopping."""
+    engine = daemon.supervisor.current
+    if daemon.stopping:
+        return "stopping"
+    if engine is None:
+        return "unloaded"
+    return "serving" if engine.serving else "loading"
+
+
+def tick_summary(engine: EngineHandle) -> dict[str, Any]:
+    """The ticks of the last second, from the ring that the engine writes: how many, the mean and
+    the longest in ms, the mean of what the guard allowed (``None``: nobody interactive decoded),
+    and how many decoding rows and prompt tokens they had."""
+    table = engine.table
+    end = int(table.header[t.H_TICK_RING_AT])
+    rows = table.ticks[np.arange(max(0, end - t.TICK_RING), end) % t.TICK_RING]
+    rows = rows[rows[:, t.T_END_S] > time.monotonic() - TICK_SPAN_S]
+    if not len(rows):
+        return {"count": 0}
+    wall, allowed = rows[:, t.T_WALL_MS], rows[:, t.T_ALLOWED_MS]
+    limited = allowed[allowed > 0]
+    return {
+        "count": len(rows),
+        "mean_ms": round(float(wall.mean()), 3),
+        "longest_ms": round(float(wall.max()), 3),
+        "allowed_ms": round(float(limited.mean()), 3) if len(limited) else None,
+        "decode_rows": int(rows[:, t.T_DECODE_ROWS].sum()),
+        "prefill_tokens": int(rows[:, t.T_PREFILL_TOKENS].sum()),
+    }
+
+
+def log_entry(line: str) -> dict[str, str]:
+    """``time``, ``level`` and ``text`` of a line of the log, in either of its two forms."""
+    if line.startswith("{"):
+        entry = json.loads(line)
+        at = str(entry.get("time", ""))[11:19]
+        return {"time": at, "level": entry["level"], "text": entry["message"]}
+    at, _, rest = line.partition(" ")
+    level, mark, text = rest.partition(": ")
+    if mark and level in LEVELS:
+        return {"time": at, "level": level, "text": text}
+    return {"time": at, "level": "info", "text": rest}

@@ -1,0 +1,40 @@
+"""Who is at the other end of a Unix socket."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import sys
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Peer:
+    """``pid`` is 0 and ``uid`` -1 where the system does not say."""
+
+    pid: int = 0
+    uid: int = -1
+
+    @property
+    def app(self) -> str:
+        """Name of the process, where the system has ``/proc``."""
+        try:
+            with open(f"/proc/{self.pid}/comm") as file:
+                return file.read().strip()
+        except OSError:
+            return f"pid {self.pid}" if self.pid else ""
+
+
+def peer_of(sock: socket.socket) -> Peer:
+    """Process and user of the peer, as they were when it connected (or began to listen)."""
+    if sys.platform == "darwin":
+        # SOL_LOCAL 0, LOCAL_PEERCRED 1 (struct xucred: version, uid, ...), LOCAL_PEERPID 2: as read
+        # in <sys/un.h>; this branch has not been run
+        _, uid = struct.unpack("=II", sock.getsockopt(0, 1, 76)[:8])
+        (pid,) = struct.unpack("=i", sock.getsockopt(0, 2, 4))
+        return Peer(pid, uid)
+    if hasattr(socket, "SO_PEERCRED"):
+        data = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+        pid, uid, _ = struct.unpack("3i", data)
+        return Peer(pid, uid)
+    return Peer()

@@ -1,0 +1,1 @@
+"""Benchmarks: every figure is a ratio inside one run on one machine."""

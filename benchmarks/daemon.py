@@ -1,0 +1,122 @@
+"""A daemon and a raw client for benchmarks: nothing between the socket and the clock."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks import processes, streams
+
+
+class Daemon:
+    """``python -m umaserve serve`` on a socket of its own."""
+
+    def __init__(self, *flags: str, environment: dict[str, str] | None = None) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="uma-bench-")
+        self.path = str(Path(self._folder.name) / "uma.sock")
+        self.log_path = Path(self._folder.name) / "log"
+        self._log = open(self.log_path, "w+")  # noqa: SIM115
+        command = [sys.executable, "-m", "umaserve", "serve", "--socket", self.path, *flags]
+        self.spawned = time.perf_counter()
+        self.process = subprocess.Popen(
+            [*command, "--dashboard", "off"], stdout=self._log, stderr=self._log,
+            stdin=subprocess.DEVNULL, env={**os.environ, **(environment or {})},
+        )  # fmt: skip
+        while True:
+            if self.process.poll() is not None:
+                self._log.seek(0)
+                raise RuntimeError(self._log.read())
+            try:
+                with Client(self.path) as client:
+                    if client.call(type="info")["info"]["state"] == "serving":
+                        break
+            except OSError:
+                pass
+            time.sleep(0.02)
+        self.start_s = time.perf_counter() - self.spawned
+
+    def __enter__(self) -> Daemon:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.send_signal(signal.SIGTERM)
+        self.process.wait(60)
+        self._log.close()
+        self._folder.cleanup()
+
+    def metrics(self) -> dict[str, Any]:
+        with Client(self.path) as client:
+            return client.call(type="metrics")["metrics"]
+
+    def cpu_s(self) -> float:
+        """CPU seconds of front and engine so far."""
+        return processes.cpu_s(self.process.pid)
+
+    def run(self, prompts: list[str], n: int, sampling: dict[str, Any]) -> streams.Run:
+        """Stream ``n`` tokens for every prompt at once."""
+        requests = [
+            streams.frame(
+                {"id": "s", "prompt": prompt, "max_tokens": n, "ignore_eos": True, "seed": i,
+                 "cache_prompt": False, **sampling}
+            )
+            for i, prompt in enumerate(prompts)
+        ]  # fmt: skip
+        return streams.run_streams(lambda: streams.unix(self.path), requests, streams.UDS, n)
+
+
+class Client:
+    """One blocking connection."""
+
+    def __init__(self, path: str) -> None:
+        self.socket = socket.socket(socket.AF_UNIX)
+        self.socket.connect(path)
+        self._buffer = b""
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.socket.close()
+
+    def send(self, **message: Any) -> None:
+        body = json.dumps(message).encode()
+        self.socket.sendall(struct.pack("<I", len(body)) + body)
+
+    def receive(self) -> dict[str, Any]:
+        while True:
+            if len(self._buffer) >= 4:
+                end = 4 + struct.unpack_from("<I", self._buffer)[0]
+                if len(self._buffer) >= end:
+                    body, self._buffer = self._buffer[4:end], self._buffer[end:]
+                    return json.loads(body)
+            data = self.socket.recv(1 << 16)
+            if not data:
+                raise EOFError("the daemon closed the connection")
+            self._buffer += data
+
+    def call(self, **message: Any) -> dict[str, Any]:
+        self.send(**message)
+        return self.receive()
+
+    def generate(self, id: str, prompt: str, **fields: Any) -> tuple[list[float], list[int]]:
+        """Times of the tokens (seconds, ``perf_counter``) and their ids."""
+        self.send(id=id, prompt=prompt, **fields)
+        times, tokens = [], []
+        while True:
+            event = self.receive()
+            if event["event"] == "token":
+                times.append(time.perf_counter())
+                tokens.append(event["token_id"])
+            elif event["event"] == "eos":
+                return times, tokens
+            else:
+                raise RuntimeError(event)

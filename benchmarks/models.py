@@ -1,0 +1,33 @@
+"""The models that benchmarks run on: random weights in published shapes, made on first use."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from umaserve.assets import demo_model_path
+from umaserve.llama import builds
+
+_MAKER = Path(__file__).resolve().parent.parent / "tools" / "make_model.py"
+
+
+def model_path(name: str, quant: str = "q8_0") -> Path:
+    """A GGUF: ``demo`` (the bundled model), a shape of ``tools/make_model.py``, or a path.
+
+    A shape is written into the cache directory once, with seed 1, so that every machine has the
+    same bytes.
+    """
+    if name == "demo":
+        return demo_model_path()
+    if name.endswith(".gguf"):
+        return Path(name)
+    folder = builds.cache_root() / "bench-models"
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}-{quant}.gguf"
+    if not path.exists():
+        subprocess.run(
+            [sys.executable, str(_MAKER), "--shape", name, "--quant", quant, "--out", str(path)],
+            check=True, stdout=sys.stderr,
+        )  # fmt: skip
+    return path

@@ -1,0 +1,106 @@
+"""What the scheduler has to hold, on two cores and on an accelerator, against what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from benchmarks.names import OURS
+
+Result = Mapping[str, Any]
+
+
+class Demand(NamedTuple):
+    """``cpu`` and ``accelerator`` are the limits (None: none), the most where ``at_most``; ``read``
+    takes the result of the benchmark of that name and gives None for what was not measured."""
+
+    text: str
+    benchmark: str
+    cpu: float | None
+    accelerator: float | None
+    at_most: bool
+    read: Callable[[Result], float | None]
+
+
+def _ours(name: str) -> Callable[[Result], float | None]:
+    def read(result: Result) -> float | None:
+        found = result["figures"].get(name, {}).get(OURS)
+        return found["median"] if found else None
+
+    return read
+
+
+def _median(*path: str) -> Callable[[Result], float | None]:
+    def read(result: Result) -> float | None:
+        value: Any = result
+        for key in path:
+            value = value.get(key) if value else None
+        return value["median"] if value else None
+
+    return read
+
+
+def _worst_used(result: Result) -> float | None:
+    return min(result.get("used_of_free", {}).values(), default=None)
+
+
+DEMANDS = (
+    Demand("storm, 2 clients: interactive p95 / alone", "storm", 1.25, 1.2, True,
+           _ours("p95_ratio@2")),
+    Demand("storm, 2 clients: longest pause / alone", "storm", 2.5, 2.0, True,
+           _ours("longest_ratio@2")),
+    Demand("storm, 8 clients: interactive p95 / alone", "storm", 1.3, 1.2, True,
+           _ours("p95_ratio@8")),
+    Demand("storm, 8 clients: longest pause / alone", "storm", 3.0, 2.0, True,
+           _ours("longest_ratio@8")),
+    Demand("storm: prompt tokens/s beside the stream / what the cap leaves free", "storm", 0.8,
+           0.8, False, _worst_used),
+    Demand("storm, 2 clients: prompt tokens/s after the stream / llama-server's", "storm", 0.95,
+           0.95, False, _median("after_ours_over_theirs", "2")),
+    Demand("storm, 8 clients: prompt tokens/s after the stream / llama-server's", "storm", 0.95,
+           0.95, False, _median("after_ours_over_theirs", "8")),
+    Demand("mixed: p95 of the three / without the long job", "mixed", 1.25, 1.2, True,
+           _ours("p95_ratio")),
+    Demand("mixed: first token that meets a long prompt / alone", "mixed", 2.0, 1.5, True,
+           _ours("first_ratio")),
+    Demand("mixed: generated tokens/s / each app separate", "mixed", 1.3, 1.3, False,
+           _median("mixed_tokens_per_s_over_separate")),
+    Demand("mixed: RSS / that of four apps", "mixed", 0.35, None, True,
+           _median("rss_over_separate")),
+    Demand("agent chain: makespan beside 4 decoders / alone", "agent_chain", 1.5, 1.3, True,
+           _ours("makespan_ratio")),
+    Demand("background only, 8 streams: tokens/s / llama-server's", "sweep", 1.0, 1.5, False,
+           _median("tokens_ours_over_theirs", "8")),
+)  # fmt: skip
+
+
+def verdict(demand: Demand, value: float | None, accelerator: bool) -> str:
+    limit = demand.accelerator if accelerator else demand.cpu
+    if value is None or value != value:
+        return "not measured"
+    if limit is None:
+        return "-"
+    return "yes" if (value <= limit if demand.at_most else value >= limit) else "**no**"
+
+
+def lines(results: Mapping[str, Result]) -> list[list[str]]:
+    """Rows of figure, limit, measured, verdict, from the results of one model by benchmark."""
+    accelerator = any(r["accelerator"] for r in results.values())
+    out = []
+    for demand in DEMANDS:
+        limit = demand.accelerator if accelerator else demand.cpu
+        result = results.get(demand.benchmark)
+        value = demand.read(result) if result is not None else None
+        sign = "at most" if demand.at_most else "at least"
+        out.append(
+            [
+                demand.text,
+                "-" if limit is None else f"{sign} {limit:g}",
+                "-" if value is None else f"{value:.3g}",
+                verdict(demand, value, accelerator),
+            ]
+        )
+    return out
+
+
+HEAD = ["figure", "limit", "measured", "holds"]

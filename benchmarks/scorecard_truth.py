@@ -1,0 +1,168 @@
+"""The scorecard against a client's own clock, over the same minute of a mixed load.
+
+    python -m benchmarks.scorecard_truth --seconds 60
+
+Interactive streams ask for short answers, one after the other; background ones send long prompts
+that no cache can know.  This process stamps every frame as it comes off the socket and keeps all
+times; then it reads the metrics once and compares exact quantiles with the daemon's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import selectors
+import socket
+import struct
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from benchmarks.daemon import Daemon
+from benchmarks.models import model_path
+from umaserve.metrics import quantile
+
+WINDOW_S = 60
+REL, ABS_MS = 0.03, 0.3
+NAMES = {
+    "p50_ms": ("gaps", 0.5),
+    "p95_ms": ("gaps", 0.95),
+    "p99_ms": ("gaps", 0.99),
+    "ttft_ms_p50": ("first", 0.5),
+    "ttft_ms_p95": ("first", 0.95),
+}
+
+
+@dataclass
+class Times:
+    """What one lane's client saw: (when, milliseconds), ``when`` on the monotonic clock."""
+
+    gaps: list[tuple[float, float]] = field(default_factory=list)
+    first: list[tuple[float, float]] = field(default_factory=list)
+
+    def within(self, kind: str, now_s: float) -> list[float]:
+        """Those of the daemon's window at ``now_s``."""
+        oldest = int(now_s) - WINDOW_S
+        return [ms for when, ms in getattr(self, kind) if int(when) > oldest]
+
+
+class _Stream:
+    """One connection with one request at a time."""
+
+    def __init__(self, path: str, lane: str, prompt_words: int, seed: int) -> None:
+        self.socket = socket.socket(socket.AF_UNIX)
+        self.socket.connect(path)
+        self.lane = lane
+        self._words, self._random = prompt_words, random.Random(seed)
+        self._buffer = b""
+        self._number = 0
+        self._sent_s = self._last_s = 0.0
+        self.busy = False
+
+    def ask(self, max_tokens: int) -> None:
+        self._number += 1
+        words = " ".join(str(self._random.randrange(10**5)) for _ in range(self._words))
+        body = json.dumps(
+            {"id": f"{self._number}", "prompt": f"Say {words}", "max_tokens": max_tokens,
+             "ignore_eos": True, "priority": self.lane, "seed": self._number}
+        ).encode()  # fmt: skip
+        self._last_s, self.busy = 0.0, True
+        self._sent_s = time.monotonic()
+        self.socket.sendall(struct.pack("<I", len(body)) + body)
+
+    def read(self, times: Times) -> None:
+        data = self.socket.recv(1 << 16)
+        now_s = time.monotonic()
+        if not data:
+            raise RuntimeError("the daemon closed the connection")
+        buffer = self._buffer + data
+        while len(buffer) >= 4:
+            end = 4 + struct.unpack_from("<I", buffer)[0]
+            if len(buffer) < end:
+                break
+            frame, buffer = buffer[4:end], buffer[end:]
+            if b'"event":"token"' in frame:
+                if self._last_s:
+                    times.gaps.append((now_s, 1000 * (now_s - self._last_s)))
+                else:
+                    times.first.append((now_s, 1000 * (now_s - self._sent_s)))
+                self._last_s = now_s
+            elif b'"event":"eos"' in frame:
+                self.busy = False
+            else:
+                raise RuntimeError(frame.decode())
+        self._buffer = buffer
+
+
+def mixed_load(
+    path: str, seconds: float, *, interactive: int = 2, background: int = 1,
+    answer: int = 64, words: int = 120,
+) -> dict[str, Times]:  # fmt: skip
+    """Drive the daemon at ``path`` for about ``seconds``; every request is read to its end."""
+    selector = selectors.DefaultSelector()
+    streams = [_Stream(path, "interactive", 3, i) for i in range(interactive)]
+    streams += [_Stream(path, "background", words, 100 + i) for i in range(background)]
+    times = {"interactive": Times(), "background": Times()}
+    for stream in streams:
+        selector.register(stream.socket, selectors.EVENT_READ, stream)
+        stream.ask(answer)
+    end_s = time.monotonic() + seconds
+    while any(stream.busy for stream in streams):
+        for key, _ in selector.select(60.0):
+            stream = key.data
+            stream.read(times[stream.lane])
+            if not stream.busy and time.monotonic() < end_s:
+                stream.ask(answer)
+    selector.close()
+    for stream in streams:
+        stream.socket.close()
+    return times
+
+
+def compare(times: Times, metrics: dict[str, Any], now_s: float) -> list[tuple[str, float, float]]:
+    """(name, the client's, the daemon's) in ms."""
+    rows = []
+    for name, (kind, q) in NAMES.items():
+        ours = quantile(times.within(kind, now_s), q)
+        if ours is None:
+            raise RuntimeError(f"the client has no time for {name}")
+        rows.append((name, ours, metrics[name]))
+    return rows
+
+
+def agrees(ours: float, theirs: float) -> bool:
+    return abs(theirs - ours) <= max(REL * ours, ABS_MS)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--model", default="demo", help="demo, a shape, or a GGUF file")
+    parser.add_argument("--backend", default="cpu")
+    parser.add_argument("--threads", default="1")
+    parser.add_argument("--interactive", type=int, default=2)
+    parser.add_argument("--background", type=int, default=1)
+    options = parser.parse_args()
+    flags = ["--model", str(model_path(options.model)), "--backend", options.backend]
+    with Daemon(*flags, "--threads", options.threads) as daemon:
+        times = mixed_load(
+            daemon.path, options.seconds,
+            interactive=options.interactive, background=options.background,
+        )  # fmt: skip
+        now_s, metrics = time.monotonic(), daemon.metrics()
+    good = True
+    seen = times["interactive"]
+    print(f"{len(seen.within('gaps', now_s))} interactive times between tokens, "
+          f"{len(seen.within('first', now_s))} first tokens")  # fmt: skip
+    print(f"{'':14}{'client':>10}{'daemon':>10}{'difference':>14}")
+    for name, ours, theirs in compare(seen, metrics, now_s):
+        fine = agrees(ours, theirs)
+        good &= fine
+        print(f"{name:14}{ours:10.3f}{theirs:10.3f}{theirs - ours:8.3f} ms "
+              f"{100 * (theirs / ours - 1):+6.2f} %{'' if fine else '  too far'}")  # fmt: skip
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,301 @@
+"""An engine for tests that must force a fault: a real process that speaks the real contract.
+
+It loads nothing and echoes: the tokens of a prompt are its UTF-8 bytes, and the answer is
+``answer(prompt, n)``, one byte a token.  Directives in the prompt make it fail at an index of the
+answer:
+
+    [abort@5] [exit@5] [hang@5] [error@5]     every time it gets there
+    [abort-once@5] [hang-once@5]              the first time; a mark lies beside the model file
+    [stop@5] [reject]                         end of text; refused
+
+and the model's file name makes the load fail (``load-fails``, ``load-aborts``) or slow
+(``load-slow``), as does a file MODEL.broken beside it.  ``FAKE_TICK_MS`` is the time of a tick.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import re
+import select
+import signal
+import socket
+import sys
+import time
+
+from umaserve.engine import messages as m
+from umaserve.engine import table as t
+
+ALPHABET = ("a", "b", "é", "€", "😀", " ", "q", "z\n")
+EOS = 256
+DIRECTIVE = re.compile(r"\[([a-z-]+)(?:@(\d+))?\]")
+
+
+def answer(prompt: str, n: int) -> bytes:
+    """The first ``n`` bytes of what this engine says to ``prompt``."""
+    out, block = b"", hashlib.sha256(prompt.encode()).digest()
+    while len(out) < n:
+        block = hashlib.sha256(block).digest()
+        out += "".join(ALPHABET[b % len(ALPHABET)] for b in block).encode()
+    return out[:n]
+
+
+class Row:
+    def __init__(self, message: m.Submit, ids: list[int], n_prompt: int) -> None:
+        self.serial, self.slot, self.isolate = message.serial, message.slot, message.isolate
+        self.sampling = message.sampling
+        self.resume = len(ids)
+        prompt = bytes(ids[:n_prompt]).decode("utf-8", "replace")
+        self.directives = {name: int(at or 0) for name, at in DIRECTIVE.findall(prompt)}
+        self.answer = answer(prompt, 4096)
+        self.cancelled = False
+
+
+class Engine:
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self.control = socket.socket(fileno=arguments.control)
+        self.channel = m.Channel("engine")
+        self.wake_fd = arguments.wake
+        self.inbox: list = []
+        start = self.receive()
+        assert isinstance(start, m.Start)
+        self.start = start
+        self.table = t.SessionTable(t.TableSpec(start.n_slots, start.n_ctx + 1), arguments.table)
+        self.pieces_fd = arguments.pieces
+        self.rows: dict[int, Row] = {}
+        self.turn = 0
+        self.tick_s = float(os.environ.get("FAKE_TICK_MS", "1")) / 1000
+
+    # --- messages ---------------------------------------------------------------------------------
+
+    def receive(self):
+        while not self.inbox:
+            data = self.control.recv(1 << 16)
+            if not data:
+                sys.exit(0)
+            self.inbox += self.channel.feed(data)
+        return self.inbox.pop(0)
+
+    def send(self, message) -> None:
+        self.control.sendall(m.encode(message))
+
+    def wake(self) -> None:
+        try:
+            os.write(self.wake_fd, b"x")
+        except BlockingIOError:
+            pass  # a full pipe wakes as well
+
+    def load(self) -> None:
+        name = os.path.basename(self.start.model_path)
+        if "load-slow" in name:
+            for i in range(10):
+                self.send(m.LoadProgress(i / 10))
+                time.sleep(0.1)
+        if "load-aborts" in name:
+            print("GGML_ASSERT(fake) failed", file=sys.stderr, flush=True)
+            os.abort()
+        if "load-fails" in name or os.path.exists(self.start.model_path + ".broken"):
+            self.send(m.LoadFailed(f"{name} is broken on purpose"))
+            sys.exit(3)
+        import numpy as np
+
+        pieces = t.PieceTable(self.pieces_fd, 257)
+        offsets = np.array([*range(257), 256], np.int32)
+        pieces.write(offsets, np.arange(256, dtype=np.uint8))
+        self.table.header[t.H_CELLS_TOTAL] = self.start.n_ctx
+        self.send(
+            m.Ready(
+                model_path=self.start.model_path,
+                model_name=name.removesuffix(".gguf"),
+                description="a fake",
+                architecture="fake",
+                n_vocab=257,
+                n_ctx=self.start.n_ctx,
+                n_ctx_train=self.start.n_ctx,
+                n_seq=self.start.n_seq,
+                n_batch=512,
+                n_ubatch=512,
+                n_threads=1,
+                n_threads_batch=1,
+                backend="cpu",
+                device="CPU",
+                library_version="0",
+                model_bytes=1,
+                kv_bytes=1,
+                n_params=1,
+                chat_template="{{ bos_token }}{% for m in messages %}<{{ m.role }}>{{ m.content }}"
+                "{% if m.content == 'refuse' %}{{ raise_exception('no') }}{% endif %}{% endfor %}",
+                bos="<s>",
+                eos="</s>",
+            )
+        )
+
+    def handle(self, message) -> None:
+        match message:
+            case m.Submit():
+                self.submit(message)
+            case m.Cancel():
+                if message.serial in self.rows:
+                    self.rows[message.serial].cancelled = True
+            case m.SetLane():
+                if message.serial in self.rows:
+                    self.table.lane[self.rows[message.serial].slot] = message.lane
+            case m.Release():
+                if self.table.serial[message.slot] == message.serial:
+                    self.table.state[message.slot] = t.FREE
+                    self.table.serial[message.slot] = 0
+            case m.Tokenize():
+                self.send(m.Tokens(message.ref, list(message.text.encode())))
+            case m.Shutdown():
+                sys.exit(0)
+
+    def submit(self, message: m.Submit) -> None:
+        table, slot = self.table, message.slot
+        assert table.state[slot] == t.FREE, "the front gave a row that is in use"
+        if message.tokens is not None:
+            ids, n_prompt = message.tokens, message.n_prompt
+        else:
+            assert message.prompt is not None
+            ids = list(message.prompt.encode())
+            n_prompt = len(ids)
+        room = self.start.n_ctx - n_prompt
+        if message.prompt and "[reject]" in message.prompt:
+            self.send(m.Rejected(message.serial, "E_PROTO_003", "rejected on purpose"))
+            return
+        if room < 1 or (message.strict_fit and message.max_tokens > room):
+            text = f"{n_prompt} prompt tokens do not fit {self.start.n_ctx} cells"
+            self.send(m.Rejected(message.serial, "E_LIMIT_003", text))
+            return
+        row = Row(message, ids, n_prompt)
+        table.tokens[slot, :] = -1
+        table.tokens[slot, : len(ids)] = ids
+        table.n_prompt[slot], table.n_tokens[slot], table.n_past[slot] = n_prompt, len(ids), 0
+        table.max_tokens[slot] = min(message.max_tokens or room, room)
+        table.lane[slot], table.isolate[slot] = message.lane, message.isolate
+        table.t_submit_ns[slot] = time.monotonic_ns()
+        table.t_admit_ns[slot] = 0
+        table.reason[slot] = t.REASON_NONE
+        table.serial[slot] = message.serial
+        table.state[slot] = t.WAITING
+        self.rows[message.serial] = row
+        self.send(m.Accepted(message.serial, n_prompt, int(table.max_tokens[slot])))
+
+    # --- ticks ------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        self.load()
+        while True:
+            while self.inbox:
+                self.handle(self.inbox.pop(0))
+            if select.select([self.control], [], [], 0 if self.rows else None)[0]:
+                data = self.control.recv(1 << 16)
+                if not data:
+                    return
+                self.inbox += self.channel.feed(data)
+                continue
+            self.tick()
+
+    def tick(self) -> None:
+        table, header = self.table, self.table.header
+        ended = [row for row in self.rows.values() if row.cancelled]
+        for row in ended:
+            self.end(row, t.REASON_CANCEL)
+        running = [r for r in self.rows.values() if table.state[r.slot] == t.RUNNING]
+        for row in self.rows.values():
+            if table.state[row.slot] == t.WAITING and len(running) < self.start.n_seq:
+                table.state[row.slot] = t.RUNNING
+                table.t_admit_ns[row.slot] = table.t_admit_ns[row.slot] or time.monotonic_ns()
+                running.append(row)
+        isolated = [row for row in running if row.isolate]
+        batch = running
+        if isolated:  # alone, in turn with the others
+            self.turn += 1
+            batch = isolated[:1] if self.turn % 2 else [r for r in running if not r.isolate]
+        if not batch:
+            if ended:
+                self.wake()
+            return
+        start_ns = time.monotonic_ns()
+        header[t.H_TICK_START_NS], header[t.H_BUSY] = start_ns, t.BUSY_DECODE
+        for row in batch:
+            table.in_tick[row.slot] = 1
+        time.sleep(self.tick_s)
+        for row in batch:
+            self.misbehave(row)
+        for row in batch:
+            table.in_tick[row.slot] = 0
+            self.token(row)
+        end_ns = time.monotonic_ns()
+        header[t.H_BUSY], header[t.H_TICK_START_NS] = t.BUSY_IDLE, 0
+        header[t.H_HEARTBEAT_NS] = end_ns
+        header[t.H_LONGEST_TICK_NS] = max(header[t.H_LONGEST_TICK_NS], end_ns - start_ns)
+        header[t.H_DECODE_NS_TOTAL] += end_ns - start_ns
+        header[t.H_TICK_NS_TOTAL] += end_ns - start_ns
+        header[t.H_DECODE_ROWS_TOTAL] += len(batch)
+        at = int(header[t.H_TICK_RING_AT])
+        ms = (end_ns - start_ns) / 1e6
+        table.ticks[at % t.TICK_RING, :7] = (end_ns / 1e9, ms, ms, 0, len(batch), 0, 0)
+        header[t.H_TICK_RING_AT] = at + 1
+        header[t.H_TICKS] += 1
+        self.wake()
+
+    def misbehave(self, row: Row) -> None:
+        index = int(self.table.n_tokens[row.slot] - self.table.n_prompt[row.slot])
+        for name, at in row.directives.items():
+            if at != index:
+                continue
+            if name.endswith("-once"):
+                mark = f"{self.start.model_path}.{name}.{row.serial}"
+                if os.path.exists(mark):
+                    continue
+                open(mark, "w").close()
+                name = name.removesuffix("-once")
+            if name == "abort":
+                os.abort()
+            if name == "exit":
+                os._exit(7)
+            if name == "hang":
+                time.sleep(600)
+
+    def token(self, row: Row) -> None:
+        table, slot = self.table, row.slot
+        n_prompt, n_tokens = int(table.n_prompt[slot]), int(table.n_tokens[slot])
+        index = n_tokens - n_prompt
+        if row.directives.get("stop") == index:
+            self.end(row, t.REASON_STOP)
+            return
+        if row.directives.get("error") == index:
+            self.send(m.Failed([row.serial], "E_RUNTIME_001", "failed on purpose"))
+            self.end(row, t.REASON_ERROR)
+            return
+        now_ns = time.monotonic_ns()
+        table.token_ns[slot, n_tokens] = now_ns
+        if row.sampling.logprobs >= 0:
+            table.logprob[slot, n_tokens] = -0.5
+            table.top_ids[slot, n_tokens, :] = range(97, 117)
+            table.top_logprobs[slot, n_tokens, :] = -1.5
+        table.tokens[slot, n_tokens] = row.answer[index]
+        table.n_tokens[slot] = n_tokens + 1
+        if row.isolate and n_tokens + 1 >= row.resume + 2:
+            row.isolate = False
+            table.isolate[slot] = 0
+        if index + 1 >= int(table.max_tokens[slot]):
+            self.end(row, t.REASON_LENGTH)
+
+    def end(self, row: Row, reason: int) -> None:
+        self.table.reason[row.slot] = reason
+        self.table.state[row.slot] = t.DONE
+        del self.rows[row.serial]
+
+
+def main() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parser = argparse.ArgumentParser()
+    for name in ("control", "wake", "table", "pieces"):
+        parser.add_argument(f"--{name}", type=int, required=True)
+    Engine(parser.parse_args()).run()
+
+
+if __name__ == "__main__":
+    main()

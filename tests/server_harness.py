@@ -1,0 +1,284 @@
+"""A real daemon process for tests, and a client that knows nothing but the frame format."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+HERE = Path(__file__).resolve().parent
+FAKE_ENGINE = [sys.executable, str(HERE / "fake_engine.py")]
+TIMEOUT_S = 60.0
+
+MAIN = """
+import json, sys
+settings, command, patch = json.loads(sys.argv[1])
+from umaserve.config import Config
+from umaserve.server import memory
+from umaserve.server.main import serve
+if patch == "no-memory":  # as on a machine where two models do not fit
+    memory.available_bytes = lambda: 0
+sys.exit(serve(Config(**settings), command))
+"""
+
+
+def model_file(path: Path) -> str:
+    """A file that passes for GGUF as far as the front looks."""
+    path.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, 0))
+    return str(path)
+
+
+def eventually(condition: Callable[[], Any], what: str = "") -> Any:
+    """The condition's first true value."""
+    deadline = time.monotonic() + TIMEOUT_S
+    while time.monotonic() < deadline:
+        value = condition()
+        if value:
+            return value
+        time.sleep(0.01)
+    raise AssertionError(f"never happened: {what or condition}")
+
+
+@dataclass
+class Result:
+    """What came for one request."""
+
+    text: str = ""
+    tokens: list[int] = field(default_factory=list)
+    eos: dict[str, Any] | None = None
+    error: dict[str, Any] | None = None
+
+    @property
+    def ended(self) -> bool:
+        return self.eos is not None or self.error is not None
+
+
+class RawClient:
+    """One blocking connection; ``results`` by request id, everything else in ``other``."""
+
+    def __init__(self, path: str) -> None:
+        self.socket = socket.socket(socket.AF_UNIX)
+        self.socket.settimeout(TIMEOUT_S)
+        self.socket.connect(path)
+        self.buffer = b""
+        self.results: dict[str, Result] = {}
+        self.other: list[dict[str, Any]] = []
+
+    def __enter__(self) -> RawClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.socket.close()
+
+    def send(self, **message: Any) -> None:
+        self.send_body(json.dumps(message).encode())
+
+    def send_body(self, body: bytes) -> None:
+        self.socket.sendall(struct.pack("<I", len(body)) + body)
+
+    def ask(self, id: str, prompt: str, **fields: Any) -> None:
+        self.results[id] = Result()
+        self.send(id=id, prompt=prompt, **fields)
+
+    def receive(self) -> dict[str, Any] | None:
+        """The next event; ``None`` at the end of the stream."""
+        while True:
+            if len(self.buffer) >= 4:
+                (size,) = struct.unpack("<I", self.buffer[:4])
+                if len(self.buffer) >= 4 + size:
+                    body, self.buffer = self.buffer[4 : 4 + size], self.buffer[4 + size :]
+                    event = json.loads(body)
+                    self._sort(event)
+                    return event
+            try:
+                data = self.socket.recv(65536)
+            except ConnectionResetError:
+                return None
+            if not data:
+                assert not self.buffer, "the stream ended inside a frame"
+                return None
+            self.buffer += data
+
+    def _sort(self, event: dict[str, Any]) -> None:
+        result = self.results.get(event.get("id", ""))
+        kind = event["event"]
+        if result is None or kind not in ("token", "eos", "error"):
+            self.other.append(event)
+        elif kind == "token":
+            assert not result.ended, "a token after the end"
+            result.text += event["text"]
+            result.tokens.append(event["token_id"])
+        elif kind == "eos":
+            assert result.eos is None, "two ends"
+            result.eos = event
+        else:
+            result.error = event
+
+    def finish(self, *ids: str) -> list[Result]:
+        """Receive until these requests (default: all) have ended."""
+        wanted = [self.results[i] for i in ids] if ids else list(self.results.values())
+        while not all(r.ended for r in wanted):
+            assert self.receive() is not None, "the daemon closed the connection"
+        return wanted
+
+    def wait_tokens(self, id: str, count: int) -> None:
+        while len(self.results[id].tokens) < count:
+            assert self.receive() is not None, "the daemon closed the connection"
+            result = self.results[id]
+            assert not result.ended or len(result.tokens) >= count, result
+
+    def answer(self, kind: str) -> dict[str, Any]:
+        """The next event of that kind that is no request's."""
+        while True:
+            for event in self.other:
+                if event["event"] in (kind, "error"):
+                    self.other.remove(event)
+                    return event
+            assert self.receive() is not None, "the daemon closed the connection"
+
+    def generate(self, prompt: str, id: str = "one", **fields: Any) -> Result:
+        self.ask(id, prompt, **fields)
+        return self.finish(id)[0]
+
+
+class DaemonProcess:
+    """``umaserve.server.main.serve`` in a process of its own; leaves nothing behind or fails."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        model: str | None = None,
+        engine: list[str] | None = None,
+        patch: str = "",
+        environment: dict[str, str] | None = None,
+        wait: bool = True,
+        **settings: Any,
+    ) -> None:
+        self.directory = directory
+        self.path = str(settings.get("socket", directory / "uma.sock"))
+        self.model = model or model_file(directory / "model.gguf")
+        command = FAKE_ENGINE if engine is None else engine
+        settings = {"model": self.model, "socket": self.path, "dashboard": "off", **settings}
+        self.log_path = directory / f"log-{time.monotonic_ns()}"
+        with self.log_path.open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", MAIN, json.dumps([settings, command or None, patch])],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=HERE.parent,
+                env={**os.environ, "PYTHONPATH": str(HERE.parent), **(environment or {})},
+            )
+        self.expected = 0  # exit status
+        self.seen: dict[int, psutil.Process] = {}  # every engine there was
+        if wait:
+            eventually(self.serving, "the daemon serves")
+
+    @property
+    def log(self) -> str:
+        return self.log_path.read_text()
+
+    def reachable(self) -> bool:
+        assert self.process.poll() is None, self.log
+        self.children()
+        try:
+            with socket.socket(socket.AF_UNIX) as probe:
+                probe.connect(self.path)
+        except OSError:
+            return False
+        return True
+
+    def serving(self) -> bool:
+        try:
+            return self.reachable() and self.info()["state"] == "serving"
+        except OSError:  # it has just left; the next round says why
+            return False
+
+    def children(self) -> list[psutil.Process]:
+        try:
+            found = psutil.Process(self.process.pid).children(recursive=True)
+        except psutil.NoSuchProcess:
+            return []
+        self.seen.update((p.pid, p) for p in found)
+        return found
+
+    def client(self) -> RawClient:
+        return RawClient(self.path)
+
+    def info(self) -> dict[str, Any]:
+        with self.client() as client:
+            client.send(type="info")
+            return client.answer("info")["info"]
+
+    def metrics(self) -> dict[str, Any]:
+        with self.client() as client:
+            client.send(type="metrics")
+            return client.answer("metrics")["metrics"]
+
+    def engine_pid(self) -> int:
+        """Of the engine that serves now."""
+        info = eventually(
+            lambda: (i := self.info())["state"] == "serving" and i, "an engine is serving"
+        )
+        self.children()
+        return info["model"]["engine_pid"]
+
+    def idle(self) -> None:
+        """All requests have gone, here and in the engine."""
+        eventually(lambda: not self.info()["sessions"], "no session is left")
+
+    def wait(self) -> int:
+        self.children()
+        return self.process.wait(TIMEOUT_S)
+
+    def stop(self) -> None:
+        self.children()
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        assert self.process.wait(TIMEOUT_S) == self.expected, self.log
+        self.check_nothing_left()
+
+    def check_nothing_left(self) -> None:
+        psutil.wait_procs(list(self.seen.values()), timeout=TIMEOUT_S)
+        assert not [p for p in self.seen.values() if p.is_running()]
+        assert not os.path.lexists(self.path)
+        assert not os.path.lexists(self.path + ".lock")
+        if os.path.isdir("/dev/shm"):
+            assert not [name for name in os.listdir("/dev/shm") if name.startswith("umaserve")]
+        assert "Traceback" not in self.log, self.log
+
+    def __enter__(self) -> DaemonProcess:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        try:
+            if kind is None:
+                self.stop()
+        finally:
+            self.children()
+            if self.process.poll() is None:
+                self.process.kill()
+                self.process.wait()
+            for process in self.seen.values():
+                if process.is_running():
+                    process.kill()
+            if kind is not None:
+                print(self.log)
+
+
+def running(directory: Path, **settings: Any) -> Iterator[DaemonProcess]:
+    """For fixtures."""
+    with DaemonProcess(directory, **settings) as daemon:
+        yield daemon

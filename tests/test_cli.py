@@ -1,0 +1,273 @@
+"""The commands as processes, against a stand-in daemon."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from tests.fixtures.commands import TIMEOUT, environment, outcome, run, start
+from tests.fixtures.fake_daemon import FakeDaemon
+from umaserve.cli import COMMANDS
+
+
+@pytest.fixture
+def daemon(tmp_path):
+    with FakeDaemon(str(tmp_path / "d.sock")) as daemon:
+        yield daemon
+
+
+# --- the front door ------------------------------------------------------------------------------
+
+
+def test_help_lists_every_command():
+    done = run("--help")
+    assert done.returncode == 0
+    assert set(COMMANDS) == {
+        "serve",
+        "generate",
+        "chat",
+        "top",
+        "metrics",
+        "load",
+        "unload",
+        "priority",
+        "doctor",
+        "build",
+    }
+    for name in COMMANDS:
+        assert f"\n  {name} " in done.stdout
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_explains_itself(command):
+    done = run(command, "--help")
+    assert done.returncode == 0
+    assert done.stdout.startswith("usage: ") and done.stderr == ""
+
+
+def test_version():
+    from umaserve import __version__
+
+    assert outcome(run("--version")) == (0, f"umaserve {__version__}\n", "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["generat"], "unknown command 'generat'; did you mean `umaserve generate`?"),
+        (["zzz"], "see `umaserve --help`"),
+        (["--n-ctxx", "5"], "umaserve serve: unknown flag --n-ctxx; did you mean --n-ctx?"),
+        (["--n-ctx", "big"], "flag --n-ctx: 'big' will not do; it must be a whole number"),
+        (["--n", "5"], "unknown flag --n"),
+        (["serve", "model.gguf"], "unexpected argument 'model.gguf'"),
+        (["generate", "--tmp", "1"], "unknown flag --tmp; did you mean --temp?"),
+        (["generate", "--temp", "hot"], "argument --temp: invalid float value: 'hot'"),
+        (["priority", "a", "vip"], "invalid choice: 'vip'"),
+    ],
+)
+def test_mistakes_on_the_command_line(arguments, words):
+    done = run(*arguments)
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_mistakes_in_environment_and_file(tmp_path):
+    path = tmp_path / "c.toml"
+    path.write_text("[model]\nn_cxt = 1\n")
+    done = run("serve", UMA_CONFIG=str(path))
+    assert (done.returncode, done.stderr) == (
+        2,
+        f"umaserve: {path}: unknown key 'n_cxt' in [model]; did you mean n_ctx?\n",
+    )
+    done = run("serve", "--print-config", UMA_SOKC="x")
+    assert done.returncode == 0
+    assert "did you mean UMA_SOCK?" in done.stderr
+
+
+def test_print_config(tmp_path):
+    done = run("--print-config", "--parallel", "3", UMA_N_CTX="512")
+    assert done.returncode == 0
+    lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
+    assert "parallel = 3 # flag --parallel" in lines
+    assert "n_ctx = 512 # environment UMA_N_CTX" in lines
+    assert "max_queue = 256 # default" in lines
+
+
+def test_serve_without_a_dependency_says_so():
+    code = (
+        "import sys; sys.modules['trio'] = None; "
+        "from umaserve.cli import main; sys.exit(main(['serve']))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env=environment(),
+        timeout=TIMEOUT,
+    )
+    assert (done.returncode, done.stderr) == (
+        1,
+        "umaserve: trio is not installed; `umaserve doctor` says what to do\n",
+    )
+
+
+# --- generate ------------------------------------------------------------------------------------
+
+
+def test_generate_prints_the_text_alone(daemon):
+    assert outcome(run("generate", "-p", "one two", daemon=daemon)) == (0, "one two ", "")
+
+
+def test_generate_reads_standard_input(daemon):
+    assert outcome(run("generate", daemon=daemon, stdin="fröm stdin\n\n")) == (
+        0,
+        "fröm stdin ",
+        "",
+    )
+    assert daemon.seen[-1].prompt == "fröm stdin\n"
+
+
+def test_generate_sends_its_flags(daemon):
+    flags = (
+        "-p x --max-tokens 3 --temp 0 --top-p 0.5 --top-k 7 --min-p 0.1 --seed 9 --stop A "
+        "--stop B --no-stream --priority background"
+    )
+    assert outcome(run("generate", *flags.split(), daemon=daemon)) == (0, "x ", "")
+    (message,) = daemon.seen
+    assert (message.max_tokens, message.stop, message.stream, message.priority) == (
+        3,
+        ("A", "B"),
+        False,
+        "background",
+    )
+    sampling = message.sampling
+    assert (sampling.temperature, sampling.top_p, sampling.top_k) == (0.0, 0.5, 7)
+    assert (sampling.min_p, sampling.seed) == (0.1, 9)
+
+
+def test_generate_without_flags_leaves_the_defaults_to_the_server(daemon):
+    run("generate", "-p", "x", daemon=daemon)
+    (message,) = daemon.seen
+    assert message.max_tokens is None and message.sampling.temperature == 0.8
+
+
+def test_generate_as_json(daemon):
+    done = run("generate", "-p", "a b", "--json", daemon=daemon)
+    events = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [e["event"] for e in events] == ["token", "token", "eos"]
+    assert events[0] == {"id": events[0]["id"], "event": "token", "text": "a ", "token_id": 0}
+    assert events[2]["reason"] == "stop"
+    assert events[2]["usage"]["completion_tokens"] == 2
+    assert events[2]["timings"]["ttft_ms"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("flags", "status", "words"),
+    [
+        (["-p", "fail"], 2, "error: E_RUNTIME_001: llama_decode failed"),
+        (["-p", "x" * 70000], 2, "error: E_LIMIT_001: prompt is 70000 bytes"),
+        (["-p", "x", "--temp", "99"], 3, '"temperature" must be a number from 0 to 10'),
+        (["-p", "garbage"], 3, "not JSON"),
+        (["-p", "x", "--temp", "nan"], 3, "cannot be written as JSON"),
+        ([b"-p", b"\xff"], 3, "not valid Unicode"),
+        (["-p", "hangup"], 2, "closed the connection before the answer was complete"),
+        (["-p", ""], 2, "the prompt is empty"),
+        (["-p", "x", "--socket", "/tmp/no/such.sock"], 2, "start one with `umaserve`"),
+    ],
+)
+def test_generate_exit_statuses(daemon, flags, status, words):
+    done = run("generate", *flags, daemon=daemon)
+    assert done.returncode == status
+    assert words in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_generate_errors_as_json_too(daemon):
+    done = run("generate", "-p", "fail", "--json", daemon=daemon)
+    assert json.loads(done.stdout.splitlines()[-1]) == {
+        "event": "error",
+        "code": "E_RUNTIME_001",
+        "message": "llama_decode failed",
+    }
+    assert done.returncode == 2
+
+
+def test_an_interrupt_cancels_on_the_server_first(daemon):
+    child = start("generate", "-p", "slow", daemon=daemon)
+    assert child.stdout.read(5) == b"slow "
+    child.send_signal(signal.SIGINT)
+    _, err = child.communicate(timeout=TIMEOUT)
+    assert (child.returncode, err) == (130, b"")
+    (message, _) = daemon.seen
+    assert daemon.cancelled == [message.id]
+
+
+def test_an_interrupt_while_the_daemon_is_mute(daemon):
+    child = start("generate", "-p", "mute", daemon=daemon)
+    daemon.wait_for(lambda: daemon.seen)
+    child.send_signal(signal.SIGINT)
+    _, err = child.communicate(timeout=TIMEOUT)
+    assert (child.returncode, err) == (130, b"")
+    assert len(daemon.cancelled) == 1
+
+
+def test_a_closed_pipe_is_quiet_and_cancels(daemon):
+    child = start("generate", "-p", "slow", daemon=daemon)
+    assert child.stdout.read(5) == b"slow "
+    child.stdout.close()
+    assert child.wait(TIMEOUT) == 0
+    assert child.stderr.read() == b""
+    child.stderr.close()
+    assert len(daemon.cancelled) == 1
+
+
+def test_uma_cli_is_generate(daemon):
+    done = subprocess.run(
+        [sys.executable, "-c", "from umaserve.cli import generate_main as m; raise SystemExit(m())"]
+        + ["-p", "one two"],
+        capture_output=True,
+        text=True,
+        env=environment(daemon),
+        timeout=TIMEOUT,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "one two ", "")
+
+
+def test_on_a_terminal_the_answer_ends_with_a_newline(daemon):
+    master, slave = pty.openpty()
+    child = subprocess.Popen(
+        [sys.executable, "-m", "umaserve", "generate", "-p", "one two"],
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+        env=environment(daemon),
+    )
+    os.close(slave)
+    assert child.wait(TIMEOUT) == 0
+    assert os.read(master, 1000) == b"one two \r\n"
+    os.close(master)
+
+
+@pytest.mark.parametrize("command", [["generate", "-p", "x"], ["metrics"], ["unload"]])
+def test_client_commands_import_nothing_heavy(daemon, command):
+    code = (
+        "import sys; from umaserve.cli import main; status = main(sys.argv[1:]); "
+        "print(*sorted({m.split('.')[0] for m in sys.modules} & "
+        "{'numpy', 'numba', 'trio', 'msgspec', 'cffi', 'rich', 'jinja2', 'asyncio', 'inspect'}), "
+        "file=sys.stderr); sys.exit(status)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *command],
+        capture_output=True,
+        text=True,
+        env=environment(daemon),
+        timeout=TIMEOUT,
+    )
+    assert (done.returncode, done.stderr.strip()) == (0, "")

@@ -1,0 +1,518 @@
+"""The screen as text, what keys do to it, and what is written to the terminal."""
+
+from __future__ import annotations
+
+import io
+import re
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+from rich.console import Console
+
+from tests.fixtures.untimed import untimed
+from umaserve.dashboard import Screen, Terminal, View, summary
+from umaserve.dashboard.keys import decode
+from umaserve.dashboard.line import SPARKS, Line, bar, chart, clean, column, ms
+from umaserve.dashboard.picture import svg, text
+from umaserve.dashboard.view import CANCEL, DEMOTE, MESSAGE_UPDATES, PROMOTE, QUIT, Command
+
+METRICS = {
+    "model": "uma-demo",
+    "backend": "cpu",
+    "uptime_s": 3725.2,
+    "active_sessions": 3,
+    "queued_interactive": 1,
+    "queued_background": 2,
+    "requests_total": 41,
+    "errors_total": {"E_LIMIT_001": 2, "E_PROTO_003": 1},
+    "tokens_generated_total": 12345,
+    "tokens_per_s": 321.25,
+    "tokens_per_s_at_cap": 300.5,
+    "tokens_per_tick_decode": 2.0,
+    "tokens_per_tick_prefill": 6.0,
+    "decode_ms_p50": 11.0,
+    "decode_ms_p95": 15.0,
+    "decode_ms_p99": 16.0,
+    "p95_ms": 11.5,
+    **{f"interactive.{n}": v for n, v in zip(
+        ("p50_ms", "p95_ms", "p99_ms", "worst_pause_ms", "ttft_ms_p50", "ttft_ms_p95"),
+        (11.0, 11.5, 20.0, 33.0, 40.0, 90.0), strict=True)},
+    **{f"background.{n}": v for n, v in zip(
+        ("p50_ms", "p95_ms", "p99_ms", "worst_pause_ms", "ttft_ms_p50", "ttft_ms_p95"),
+        (21.0, 24.5, 30.0, 1043.0, 140.0, 190.0), strict=True)},
+    "baseline_ms": 10.0,
+    "latency_cap": 1.2,
+    "prefill_guard_active": True,
+    "skipped_prefill_due_to_latency_total": 17,
+    "ticks_over_budget_total": 5,
+    "preemptions_total": 7,
+    "parked_sessions": 1,
+    "kv_cache_evictions_total": 9,
+    "bmt_measured_gbps": 5.0,
+    "bmt_budget_gbps": 20.0,
+    "sum_bmt_mb_per_token": 450.25,
+    "rss_gb": 1.234,
+    "residency_churn_mb_per_token": 0.25,
+    "kv_cells_used": 1024,
+    "kv_cells_total": 4096,
+    "kv_cache_hit_ratio": 0.5,
+    "scheduler_efficiency": 0.973,
+    "copy_free_ratio": 1.0,
+    "cpu_s_per_1k_tokens": 1.5,
+}  # fmt: skip
+
+
+def session(n: int, **fields) -> dict:
+    return {
+        "serial": n,
+        "id": f"r{n}",
+        "conn": "c1",
+        "app": "editor",
+        "lane": "interactive",
+        "state": "decode",
+        "prompt_tokens": 9,
+        "tokens": n,
+        "tok_s": 50.5,
+        "p95_ms": 14.25,
+        "ttft_ms": 55.0,
+        "kv_cells": 120,
+        "age_s": 2.0,
+        **fields,
+    }
+
+
+def overview(*sessions: dict, **metrics) -> dict:
+    return {
+        "event": "metrics",
+        "metrics": {**METRICS, **metrics},
+        "state": "serving",
+        "progress": None,
+        "sessions": list(sessions),
+        "tbt_ms": {
+            "interactive": [None] * 110 + [5.0, 10.0, 11.0, 12.0, 13.0, 6.0, 6.0, None, 6.0, 15.0],
+            "background": [20.0] * 120,
+        },
+        "ticks": {
+            "budget_ms": 50.0, "count": 10, "mean_ms": 6.0, "longest_ms": 13.0, "allowed_ms": 12.0,
+            "decode_rows": 30, "prefill_tokens": 90,
+        },
+        "log": [
+            {"time": "12:00:01", "level": "info", "text": "serving uma-demo"},
+            {"time": "12:00:02", "level": "warn", "text": "the engine died of SIGKILL"},
+            {"time": "12:00:03", "level": "info", "text": "serving again"},
+        ],
+    }  # fmt: skip
+
+
+def view(*sessions: dict, **metrics) -> View:
+    out = View(where="/tmp/uma.sock")
+    out.update(overview(*sessions, **metrics))
+    return out
+
+
+def rows(the_view: View, width: int = 80, height: int = 24) -> list[str]:
+    lines = Screen(width, height).lines(the_view)
+    assert len(lines) <= height
+    for line in lines:
+        assert line.cells == cell_len(line.plain) == width
+    return [line.plain for line in lines]
+
+
+# --- the screen ----------------------------------------------------------------------------------
+
+
+def test_a_screen_at_80_by_24():
+    """Every line in its place; numbers are those of the metrics and of the sessions."""
+    seen = rows(view(*(session(n) for n in range(1, 6))))
+    expected = [
+        r" UMA Serve · uma-demo · cpu · up 1:02:05 · /tmp/uma.sock *",
+        r"─ time between tokens, ms ─+ +p50 +p95 +p99 +worst +first +p95",
+        r" interactive +[▁-█ ]{25} +11\.0 +11\.5 +20\.0 +33\.0 +40\.0 +90\.0",
+        r" background +█{25} +21\.0 +24\.5 +30\.0 +1,043 +140\.0 +190\.0",
+        r" p95 / cap   █{16}│░{8}  11\.5 of 12\.0 held = 1\.20 × 10\.0 baseline *",
+        r"─ ticks ─+ memory ─+",
+        r" tokens/s +- now · 300\.5 at cap +KV cells +█+░+ 1,024 of 4,096 *",
+        r" tick +█+░+ 6\.00 of 12\.0 ms +cache +█+░+ 50% of prompts *",
+        r" batch +█+▒+ 3\.0 dec \+ 9\.0 pre +parked +1 · evicted 9 · preempted 7 *",
+        r" ΣBMT +█+░+ 5\.0 of 20\.0 GB/s +RSS +1\.23 GB · churn 0\.25 MB/token *",
+        r" guard +holding · held 17 · 5 late +errors +3 · E_LIMIT_001 2 *",
+        r"─ sessions: 3 active · queued 1 interactive, 2 background · 41 requests so far ─+",
+        r"  id +app +lane +state +tokens +tok/s +p95 +cells",
+        *(rf"  r{n} +editor +interactive decode +{n} +50\.5 +14\.2 +120" for n in range(1, 6)),
+        *[r" +"] * 4,
+        r" 12:00:02 warn: the engine died of SIGKILL *",
+        r" ↑↓ select  p promote  d demote  c cancel  space pause  \? help  q quit *",
+    ]
+    assert len(seen) == len(expected) == 24
+    for line, pattern in zip(seen, expected, strict=True):
+        assert re.fullmatch(pattern, line), (line, pattern)
+
+
+def test_a_larger_screen_shows_more():
+    seen = rows(view(*(session(n) for n in range(1, 31))), 200, 50)
+    whole = "\n".join(seen)
+    assert len(seen) == 50
+    assert "─ efficiency ─" in whole and "97.3% in libllama" in whole and "─ log ─" in whole
+    assert "321.2 over a minute" in whole and "450.2 MB a token" in whole
+    curve = [line for line in seen[2:8] if set(line[13:133]) & set(SPARKS)]
+    assert len(curve) == 6, "three lines high, two lanes"
+    head = next(line for line in seen if "tok/s" in line and "prompt" in line)
+    assert all(word in head for word in ("prompt", "first", "age", "conn", "cells"))
+    assert sum("editor" in line for line in seen) == 25 and "and 5 more" in whole
+    assert [line for line in seen if "serving again" in line]
+
+
+def test_the_cap_is_seen_without_colour():
+    assert any(
+        " 14.5 of 12.0 OVER = 1.20 × 10.0 baseline" in row for row in rows(view(p95_ms=14.5))
+    )
+    assert any(" 11.5 of -; cap 1.20, no base" in row for row in rows(view(baseline_ms=None)))
+
+
+def test_what_is_not_measured_is_a_dash():
+    empty = View()
+    empty.update({"metrics": dict.fromkeys(METRICS), "sessions": []})
+    whole = "\n".join(rows(empty))
+    assert "no model loaded" in whole and "no request is running" in whole
+    assert re.search(r"interactive( +-){6}", whole) and re.search(r"KV cells +░+ - of -", whole)
+    assert re.search(r"guard +- ·", whole) and "RSS       - ·" in whole
+    nothing = View()
+    nothing.update({})
+    assert "\n".join(rows(nothing)).replace("0:", "") == whole.replace("0:", "")
+
+
+def test_loading_stopping_and_no_daemon():
+    loading = View()
+    loading.update({"state": "loading", "progress": 0.4})
+    assert " loading 40% " in rows(loading)[0]
+    stopping = View()
+    stopping.update({"state": "stopping"})
+    assert rows(stopping)[0].endswith(" stopping ")
+    loading.lost("no daemon at x\nwaiting")
+    assert [line.strip() for line in rows(loading)[2:]] == ["no daemon at x", "waiting"]
+
+
+def test_prefill_says_how_far():
+    seen = rows(view(session(1, state="prefill", prompt_tokens=400, kv_cells=100)))
+    assert any("prefill 25%" in line for line in seen)
+
+
+def test_more_sessions_than_lines_and_the_selected_one_in_sight():
+    a_view = view(*(session(n) for n in range(1, 101)))
+    seen = rows(a_view)
+    shown = sum("editor" in line for line in seen)
+    assert any(f"and {100 - shown} more" in line for line in seen)
+    for _ in range(50):
+        a_view.press("j")
+    assert any(line.startswith("▸ r50 ") for line in rows(a_view))
+    a_view.press("end")
+    seen = rows(a_view)
+    assert any(line.startswith("▸ r100 ") for line in seen)
+    assert not any("more" in line for line in seen)
+
+
+@pytest.mark.parametrize("width", [1, 2, 10, 20, 44, 60, 79, 101, 133, 151, 200, 400])
+@pytest.mark.parametrize("height", [1, 2, 5, 9, 12, 16, 18, 23, 30, 40, 60])
+def test_every_size_is_kept(width, height):
+    a_view = view(*(session(n) for n in range(30)))
+    rows(a_view, width, height)  # checks the size of what it returns
+    a_view.press("?")
+    rows(a_view, width, height)
+    a_view.press("j")
+    a_view.press("c")
+    rows(a_view, width, height)
+
+
+@pytest.mark.parametrize("name", ["日本語エディタ", "🦙🦙🦙🦙🦙🦙🦙", "é́́diteur", "한국어"])
+@pytest.mark.parametrize("width", [44, 60, 80, 200])
+def test_wide_characters_keep_the_columns(name, width):
+    seen = rows(view(session(1, app=name, id=name * 3), session(2)), width)
+    (wide,) = (line for line in seen if name[0] in line)
+    (plain,) = (line for line in seen if "r2" in line)
+    assert cell_len(wide[: wide.index("decode")]) == cell_len(plain[: plain.index("decode")])
+
+
+@untimed
+@given(st.text(max_size=60), st.text(max_size=60), st.integers(1, 220), st.integers(1, 60))
+def test_whatever_a_client_calls_itself(app, id, width, height):
+    seen = rows(view(session(1, app=app, id=id)), width, height)
+    assert all(c.isprintable() for line in seen for c in line)
+
+
+def test_a_client_cannot_write_to_the_terminal():
+    nasty = session(1) | {"id": "\x1b[2Jx\n[red]", "app": "\x07\x9b"}
+    whole = "\n".join(rows(view(nasty), 120))
+    assert "\x1b" not in whole and "\x07" not in whole and "\x9b" not in whole
+    assert "[2Jx" in whole and "[red]" in whole
+
+
+@untimed
+@given(st.text(), st.integers(2, 50))
+def test_cleaned_text_is_printable_and_bounded(value, limit):
+    out = clean(value, limit)
+    assert len(out) <= limit
+    assert all(c.isprintable() for c in out)
+
+
+def test_summary():
+    assert summary(overview()) == (
+        "uma-demo: 321.2 tok/s, 3 active, 3 queued, p95 11.5 of 12.0 ms, RSS 1.23 GB"
+    )
+    assert summary({}) == "no model: - tok/s, - active, 0 queued, p95 - ms, RSS - GB"
+    assert summary({"state": "loading", "progress": 0.25}) == "loading, 25%"
+
+
+def test_the_picture_is_the_screen():
+    lines = Screen(80, 24).lines(view(session(1)))
+    picture = svg(lines, "umaserve top")
+    shown = re.sub(r"<[^>]+>", "", picture).replace("&#160;", " ")
+    for words in ("interactive", "11.5 of 12.0", "editor", "umaserve top"):
+        assert words in shown
+    assert "http" not in re.sub(r'xmlns="[^"]*"', "", picture).replace("https://www.textualize", "")
+    assert text(lines).count("\n") == 23
+
+
+# --- its shapes ----------------------------------------------------------------------------------
+
+
+def test_a_gauge():
+    assert bar(0.5, 10).plain == "█████░░░░░"
+    assert bar(None, 4).plain == "░░░░" and bar(7.0, 4).plain == "████"
+    assert bar(0.25, 8, mark=0.75).plain == "██░░░░│░"
+    assert bar(1.0, 8, mark=0.25).plain == "██│█████"
+    assert bar(0.5, 0).plain == ""
+
+
+def test_a_chart():
+    (line,) = chart([1, 2, None, 4, 8], 6)
+    assert line.plain == " ▁▂ ▄█"
+    (line,) = chart([4.0, 8.0, 12.0], 3, top=16.0, limit=10.0)
+    assert line.parts == [("▂▄", "good"), ("▆", "bad")]
+    upper, lower = chart([4.0, 8.0, 16.0], 3, rows=2, top=16.0)
+    assert (upper.plain, lower.plain) == ("  █", "▄██")
+    assert chart([], 4)[0].plain == "    " and chart([1.0], 0)[0].plain == ""
+    assert chart([0.0], 1)[0].plain == "▁"
+
+
+@untimed
+@given(st.text(), st.integers(0, 30), st.booleans())
+def test_a_column_has_its_width(value, width, left):
+    value = clean(value)
+    assert cell_len(column(value, width, left)) == width
+
+
+def test_numbers():
+    assert [ms(v) for v in (None, 0.123, 9.994, 9.996, 99.96, 999.94, 1234.5)] == [
+        "-", "0.12", "9.99", "10.0", "100.0", "999.9", "1,234",
+    ]  # fmt: skip
+
+
+@untimed
+@given(st.lists(st.tuples(st.text(max_size=8), st.sampled_from(["", "dim"])), max_size=6))
+def test_a_line_is_cut_or_filled(parts):
+    for width in (0, 1, 7, 30):
+        line = Line()
+        for words, style in parts:
+            line.add(clean(words), style)
+        before = line.plain
+        line.pad(width)
+        assert line.cells == cell_len(line.plain) == width
+        kept = line.plain.rstrip(" ")
+        assert before.startswith(kept) or before.rstrip(" ") == kept
+
+
+# --- keys ----------------------------------------------------------------------------------------
+
+
+def test_what_a_terminal_sends():
+    assert decode(b"jk\x1b[A\x1bOB\x1b[5~\x1b[6~\x1b[1~\x1bOF") == [
+        "j", "k", "up", "down", "pageup", "pagedown", "home", "end",
+    ]  # fmt: skip
+    assert decode(b"\x1b") == ["escape"] and decode(b"\x0c ?") == ["redraw", " ", "?"]
+    assert decode("\x1b[1;5C\x1b[200~é\x00q".encode()) == ["q"]
+
+
+@untimed
+@given(st.binary(max_size=40))
+def test_any_bytes_are_keys_or_nothing(data):
+    assert all(isinstance(key, str) and key for key in decode(data))
+
+
+def test_promote_and_demote_the_selected_one():
+    a_view = view(session(7), session(8, lane="background"))
+    assert a_view.press("p") is None and "select a session first" in a_view.message
+    a_view.press("down")
+    assert a_view.selected == 7
+    assert a_view.press("p") is None and "interactive already" in a_view.message
+    assert a_view.press("d") == Command(DEMOTE, 7, "r7")
+    a_view.press("j")
+    assert a_view.press("p") == Command(PROMOTE, 8, "r8")
+    a_view.press("j")
+    assert a_view.selected == 8, "there is none below"
+
+
+def test_cancel_takes_two_presses():
+    a_view = view(session(7), session(8))
+    a_view.press("j")
+    assert a_view.press("c") is None and "c again cancels r7 of editor" in a_view.message
+    a_view.press("j")  # another key: no
+    assert a_view.press("x") is None
+    assert a_view.press("c") == Command(CANCEL, 8, "r8")
+    a_view.press("k")
+    a_view.press("c")
+    for _ in range(MESSAGE_UPDATES + 1):
+        a_view.update(overview(session(7), session(8)))
+    assert not a_view.message
+    assert a_view.press("c") is None, "the question was too long ago"
+
+
+def test_a_session_that_ends_is_not_replaced_by_its_neighbour():
+    a_view = view(session(7), session(8), session(9))
+    a_view.press("j")
+    a_view.press("j")
+    a_view.press("c")
+    a_view.update(overview(session(7), session(9)))
+    assert a_view.selected is None and "has ended" in a_view.message
+    assert a_view.press("c") is None and a_view.press("d") is None
+    a_view.press("j")
+    assert a_view.selected == 9
+
+
+def test_pause_keeps_the_screen_still():
+    a_view = view(session(1))
+    a_view.press(" ")
+    a_view.update(overview(session(1), session(2)))
+    assert len(a_view.sessions) == 1 and " PAUSED " in rows(a_view)[0]
+    a_view.press(" ")
+    assert len(a_view.sessions) == 2 and " PAUSED " not in rows(a_view)[0]
+
+
+def test_quit():
+    assert View().press("q") == Command(QUIT)
+    local = View(local=True)
+    assert local.press("q") is None and "stops the daemon" in local.message
+    assert local.press("j") is None
+    assert local.press("q") is None
+    assert local.press("q") == Command(QUIT)
+
+
+def test_help_is_shown_and_closed():
+    a_view = view(session(1))
+    a_view.press("?")
+    assert any("promote it to the interactive lane" in line for line in rows(a_view))
+    a_view.press("escape")
+    assert not any("promote it to" in line for line in rows(a_view))
+
+
+def test_tokens_per_second_now():
+    a_view = view()
+    assert a_view.tokens_now is None
+    for step in range(1, 20):
+        a_view.update(
+            overview(uptime_s=3725.2 + step / 4, tokens_generated_total=12345 + 100 * step)
+        )
+    assert a_view.tokens_now == pytest.approx(400)
+    a_view.update(overview(uptime_s=1.0, tokens_generated_total=5))
+    assert a_view.tokens_now is None, "another daemon"
+
+
+# --- the terminal --------------------------------------------------------------------------------
+
+
+def console(encoding: str = "utf-8", **environment: str) -> tuple[io.TextIOWrapper, Console]:
+    out = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    return out, Console(
+        file=out,
+        force_terminal=True,
+        width=80,
+        height=24,
+        _environ={"TERM": "xterm-256color", **environment},
+    )
+
+
+def written(out: io.TextIOWrapper) -> str:
+    out.flush()
+    data = out.buffer.getvalue().decode(out.encoding)  # type: ignore[attr-defined]
+    out.buffer.seek(0)
+    out.buffer.truncate()
+    return data
+
+
+def test_only_lines_that_changed_are_written():
+    out, the_console = console()
+    terminal = Terminal(the_console)
+    a_view = view(session(1), session(2))
+    terminal.paint(Screen(80, 24).lines(a_view))
+    assert written(out).count("\x1b[2J") == 2  # once on the way in, once for a new size
+    terminal.paint(Screen(80, 24).lines(a_view))
+    assert written(out) == ""
+    a_view.update(overview(session(1, tokens=77), session(2)))
+    terminal.paint(Screen(80, 24).lines(a_view))
+    changed = written(out)
+    assert re.findall(r"\x1b\[(\d+);1H", changed) == ["14"] and "77" in changed
+    terminal.refresh()
+    terminal.paint(Screen(80, 24).lines(a_view))
+    assert written(out).count(";1H") == 24
+
+
+def test_fewer_lines_leave_nothing_behind():
+    out, the_console = console()
+    terminal = Terminal(the_console)
+    terminal.paint([Line("one"), Line("two"), Line("three")])
+    written(out)
+    terminal.paint([Line("one")])
+    assert written(out) == "\x1b[2;1H\x1b[J"
+
+
+def test_the_terminal_is_given_back_on_an_error():
+    out, the_console = console()
+    with pytest.raises(RuntimeError), Terminal(the_console) as terminal:
+        assert not terminal.plain
+        terminal.paint([Line("x")])
+        raise RuntimeError
+    data = written(out)
+    assert data.count("\x1b[?1049h") == data.count("\x1b[?1049l") == 1
+    assert data.rindex("\x1b[?25h") > data.rindex("\x1b[?25l")
+    terminal.paint([Line("late")])
+    assert written(out) == "", "closed is closed"
+
+
+def test_no_color():
+    with_colour, the_console = console()
+    Terminal(the_console).paint(Screen(80, 24).lines(view(session(1))))
+    assert re.search(r"\x1b\[[\d;]*3[1-6][;m]", written(with_colour))
+    without, the_console = console(NO_COLOR="1")
+    Terminal(the_console).paint(Screen(80, 24).lines(view(session(1))))
+    data = written(without)
+    assert not re.search(r"\x1b\[(?:\d+;)*[349]\d(?:;\d+)*m", data)
+    assert "\x1b[7m" in data, "the header is still reversed"
+
+
+def test_a_terminal_without_utf_8_gets_ascii():
+    out, the_console = console("ascii")
+    Terminal(the_console).paint(Screen(80, 24).lines(view(session(1, app="日本"))))
+    data = written(out)
+    assert data.isascii() and " SBMT " in data and re.search(r"- .*time between tokens", data)
+    assert re.search(r"r1 +\?\?\?\? +interactive", data)
+
+
+@pytest.mark.parametrize("environment", [{"TERM": "dumb"}, {"TERM": "unknown"}])
+def test_a_dumb_terminal_gets_lines(environment):
+    out, the_console = console(**environment)
+    terminal = Terminal(the_console)
+    assert terminal.plain
+    terminal.paint([Line("x")])
+    for _ in range(10):
+        terminal.say(summary(overview()))
+    (line,) = written(out).splitlines()
+    assert line.endswith(summary(overview())) and "\x1b" not in line
+
+
+def test_a_pipe_gets_lines(capsys):
+    terminal = Terminal(Console(file=sys.stdout))
+    assert terminal.plain and terminal.input is None
+    terminal.say("words")
+    assert capsys.readouterr().out.endswith(" words\n")

@@ -1,0 +1,150 @@
+"""What ticks cost, from one start to the next: read where it fits, never in the way."""
+
+from __future__ import annotations
+
+import os
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from umaserve.engine import messages as m
+from umaserve.engine.cost_file import KEEP, CostFile, identity
+from umaserve.policy.cost import CostModel, learn, predict
+
+KEY = {"model": "a", "threads": [2, 2]}
+
+
+@pytest.fixture
+def cost() -> CostModel:
+    cost = CostModel.unknown()
+    for ms in (20.0, 21.0, 20.5):
+        learn(cost, 0, 1, 0, 30.0, ms)
+        learn(cost, 1, 3, 64, 500.0, 9 * ms)
+    return cost
+
+
+def arrays(cost: CostModel) -> dict[str, np.ndarray]:
+    return {name: array.copy() for name, array in cost._asdict().items()}
+
+
+def unchanged(cost: CostModel) -> bool:
+    return all(not array.any() for array in cost)
+
+
+def test_what_was_saved_is_read_again(tmp_path, cost):
+    assert CostFile(KEY, tmp_path / "costs").save(cost) == ""
+    read = CostModel.unknown()
+    assert CostFile(KEY, tmp_path / "costs").load(read)
+    for name, array in arrays(cost).items():
+        assert np.array_equal(getattr(read, name), array), name
+    assert predict(read, 0, 1, 0, 30.0) == predict(cost, 0, 1, 0, 30.0) > 0.0
+    # saved once more, it is replaced: no other file is left
+    assert CostFile(KEY, tmp_path / "costs").save(cost) == ""
+    assert len(list((tmp_path / "costs").iterdir())) == 1
+
+
+def test_the_costs_of_something_else_are_not_read(tmp_path, cost):
+    file = CostFile(KEY, tmp_path)
+    file.save(cost)
+    other = CostFile({**KEY, "threads": [1, 1]}, tmp_path)
+    read = CostModel.unknown()
+    assert not other.load(read)
+    # not even under its name
+    file.path.rename(other.path)
+    assert not other.load(read)
+    assert unchanged(read)
+
+
+def test_everything_that_a_tick_depends_on_tells_files_apart(tmp_path):
+    def loaded(**changes):
+        return SimpleNamespace(**{
+            "model": SimpleNamespace(description="x", size_bytes=10, n_params=5),
+            "library": SimpleNamespace(version="b1", build=SimpleNamespace(backend="cpu")),
+            "device": "CPU", "n_threads": 2, "n_threads_batch": 2, "n_ctx": 512, "n_ubatch": 512,
+            **changes,
+        })  # fmt: skip
+
+    start = m.Start("m.gguf", n_slots=4, n_ctx=512, n_seq=2)
+    moved = m.Start("elsewhere.gguf", n_slots=8, n_ctx=512, n_seq=2)
+    plain = CostFile(identity(start, loaded()), tmp_path).path
+    assert CostFile(identity(moved, loaded()), tmp_path).path == plain
+    other = SimpleNamespace(description="y", size_bytes=10, n_params=5)
+    library = SimpleNamespace(version="b2", build=SimpleNamespace(backend="cpu"))
+    changed = [
+        identity(start, loaded(model=other)), identity(start, loaded(library=library)),
+        identity(start, loaded(n_threads=1)), identity(start, loaded(n_threads_batch=1)),
+        identity(start, loaded(device="a GPU")), identity(start, loaded(n_ctx=1024)),
+        identity(m.Start("m.gguf", n_slots=4, n_ctx=512, n_seq=2, type_k="q8_0"), loaded()),
+    ]  # fmt: skip
+    paths = {CostFile(key, tmp_path).path for key in changed}
+    assert len(paths) == len(changed)
+    assert plain not in paths
+
+
+def _cut(whole: bytes) -> bytes:
+    return whole[: len(whole) // 2]
+
+
+def _flip(whole: bytes) -> bytes:
+    at = len(whole) // 3
+    return whole[:at] + bytes(255 - byte for byte in whole[at : at + 64]) + whole[at + 64 :]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [_cut, _flip, lambda _: b"", lambda _: b"no numbers", lambda whole: whole[:100]],
+    ids=["cut", "flipped", "empty", "text", "start"],
+)
+def test_a_damaged_file_is_not_read(tmp_path, cost, damage):
+    file = CostFile(KEY, tmp_path)
+    file.save(cost)
+    file.path.write_bytes(damage(file.path.read_bytes()))
+    read = CostModel.unknown()
+    assert not file.load(read)
+    assert unchanged(read)
+    # and the next one takes its place
+    assert file.save(cost) == ""
+    assert file.load(read)
+
+
+@pytest.mark.parametrize("change", ["shape", "nan", "missing"])
+def test_numbers_that_cannot_be_are_not_read(tmp_path, cost, change):
+    file = CostFile(KEY, tmp_path)
+    stored = arrays(cost)
+    if change == "shape":
+        stored["mean"] = stored["mean"][:, :-1]
+    elif change == "nan":
+        stored["slope"][2] = np.nan
+    else:
+        del stored["error"]
+    np.savez_compressed(file.path, key=file.key, **stored)
+    read = CostModel.unknown()
+    assert not file.load(read)
+    assert unchanged(read)
+
+
+def test_a_file_that_is_absent_is_not_read(tmp_path):
+    assert not CostFile(KEY, tmp_path / "never made").load(CostModel.unknown())
+
+
+def test_a_folder_that_cannot_be_written_gives_a_reason(tmp_path, cost):
+    (tmp_path / "file").write_text("in the way")
+    why = CostFile(KEY, tmp_path / "file" / "costs").save(cost)
+    assert str(tmp_path / "file") in why
+    # nor one in which the name is taken by a folder
+    file = CostFile(KEY, tmp_path / "costs")
+    (file.path / "full").mkdir(parents=True)
+    assert file.path.name in file.save(cost)
+    assert [path.name for path in file.folder.iterdir()] == [file.path.name]
+
+
+def test_the_oldest_files_go(tmp_path, cost):
+    files = [CostFile({"n": n}, tmp_path) for n in range(KEEP + 3)]
+    for age, file in enumerate(files):
+        assert file.save(cost) == ""
+        os.utime(file.path, (age, age))
+    assert files[-1].save(cost) == ""
+    assert len(list(tmp_path.iterdir())) == KEEP
+    assert not files[0].path.exists()
+    assert files[-1].path.exists()

@@ -1,0 +1,92 @@
+"""The session table: one layout for two processes, and nothing left on any file system."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+
+from umaserve.engine.table import (
+    PIECE_BYTES,
+    PieceTable,
+    SessionTable,
+    TableSpec,
+    shared_file,
+)
+
+SPEC = TableSpec(n_slots=5, n_ctx=65)
+
+
+def test_columns_do_not_overlap():
+    columns, size = SPEC.layout()
+    spans = sorted(
+        (offset, offset + int(np.prod(shape)) * dtype.itemsize)
+        for offset, dtype, shape in columns.values()
+    )
+    for (_, end), (start, _) in zip(spans, spans[1:], strict=False):
+        assert end <= start
+    assert spans[-1][1] <= size
+
+
+def test_every_column_is_separate_memory():
+    table, fd = SessionTable.create(SPEC)
+    os.close(fd)
+    columns, _ = SPEC.layout()
+    for i, name in enumerate(columns):
+        getattr(table, name)[...] = i
+    for i, name in enumerate(columns):
+        assert (getattr(table, name) == i).all(), name
+    assert not table.header.any() and not table.ticks.any()
+
+
+def test_another_process_sees_the_same_columns():
+    table, fd = SessionTable.create(SPEC)
+    child = """
+        import sys
+        from umaserve.engine.table import SessionTable, TableSpec
+        table = SessionTable(TableSpec(5, 65), int(sys.argv[1]))
+        assert table.tokens[3, 7] == 41 and table.seq[0] == -1
+        table.tokens[3, 8] = 42
+        table.header[2] = 2**40
+    """
+    table.tokens[3, 7] = 41
+    subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(child), str(fd)], pass_fds=[fd], check=True
+    )
+    os.close(fd)
+    assert table.tokens[3, 8] == 42
+    assert table.header[2] == 2**40
+
+
+def test_the_file_has_no_name():
+    fd = shared_file(4096)
+    try:
+        assert os.fstat(fd).st_nlink == 0
+    finally:
+        os.close(fd)
+
+
+def test_a_mapping_that_is_too_small_is_refused():
+    fd = shared_file(4096)
+    try:
+        with pytest.raises(ValueError, match="smaller than its layout"):
+            SessionTable(SPEC, fd)
+    finally:
+        os.close(fd)
+
+
+def test_pieces_come_back_as_they_went_in():
+    fd = shared_file(PIECE_BYTES)
+    pieces = [b"", b"hello", b"\xf0\x9f", b"\x98\x80", b""]
+    offsets = np.cumsum([0] + [len(p) for p in pieces]).astype(np.int32)
+    writer = PieceTable(fd, len(pieces))
+    used = writer.write(offsets, np.frombuffer(b"".join(pieces), np.uint8))
+    assert used == 4 * 6 + 9
+    reader = PieceTable(fd, len(pieces))
+    os.close(fd)
+    assert [reader.piece(i) for i in range(5)] == pieces
+    assert reader.piece(-1) == b"" and reader.piece(5) == b""

@@ -1,0 +1,219 @@
+"""The header check that stands between a user's file and libllama."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from umaserve.assets import demo_model_path
+from umaserve.llama import GGUFError, check_gguf, memory_needed
+
+
+def text(value: str) -> bytes:
+    data = value.encode()
+    return struct.pack("<Q", len(data)) + data
+
+
+def small_gguf(
+    *,
+    version: int = 3,
+    architecture: str | None = "llama",
+    tensors: tuple[tuple[str, tuple[int, ...], int, int], ...] = (
+        ("a.weight", (64, 2), 8, 0),
+        ("b.weight", (32,), 0, 160),
+    ),
+    keys: tuple[bytes, ...] = (),
+    layers: int = 3,
+    tokens: tuple[str, ...] = ("x", "yz"),
+    data: int = 288,
+) -> bytes:
+    """A whole GGUF: an 8-bit tensor of 64x2 (136 bytes), 32 floats, a few keys."""
+    entries = list(keys)
+    if architecture is not None:
+        entries.append(text("general.architecture") + struct.pack("<I", 8) + text(architecture))
+    entries += [
+        text("llama.block_count") + struct.pack("<II", 4, layers),
+        text("llama.embedding_length") + struct.pack("<II", 4, 64),
+        text("llama.attention.head_count") + struct.pack("<II", 4, 4),
+        text("llama.attention.head_count_kv") + struct.pack("<II", 4, 2),
+        text("tokenizer.ggml.tokens")
+        + struct.pack("<IIQ", 9, 8, len(tokens))
+        + b"".join(map(text, tokens)),
+        text("tokenizer.ggml.scores") + struct.pack("<IIQff", 9, 6, 2, 0.5, 1.5),
+    ]
+    head = b"GGUF" + struct.pack("<IQQ", version, len(tensors), len(entries)) + b"".join(entries)
+    for name, shape, kind, offset in tensors:
+        head += text(name) + struct.pack("<I", len(shape))
+        head += struct.pack(f"<{len(shape)}Q", *shape) + struct.pack("<IQ", kind, offset)
+    return head + b"\0" * (-len(head) % 32) + b"\0" * data
+
+
+@pytest.fixture
+def write(tmp_path: Path):
+    def write(data: bytes, name: str = "m.gguf") -> Path:
+        path = tmp_path / name
+        path.write_bytes(data)
+        return path
+
+    return write
+
+
+def test_a_whole_file_passes(write) -> None:
+    info = check_gguf(write(small_gguf()))
+    assert info.architecture == "llama"
+    assert info.n_tensors == 2
+    assert info.tensor_bytes == 136 + 128
+    assert info.metadata["llama.block_count"] == 3
+    assert info.metadata["tokenizer.ggml.scores"] == [0.5, 1.5]
+    assert info.array_lengths["tokenizer.ggml.tokens"] == 2
+
+
+def test_a_changed_file_is_read_again(write) -> None:
+    path = write(small_gguf())
+    assert check_gguf(path).metadata["llama.block_count"] == 3
+    write(small_gguf(layers=4, data=320))
+    assert check_gguf(path).metadata["llama.block_count"] == 4
+
+
+def test_the_bundled_model_passes() -> None:
+    info = check_gguf(demo_model_path())
+    assert info.architecture == "llama"
+    assert 0 < info.tensor_bytes < info.file_bytes == demo_model_path().stat().st_size
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "is empty"),
+        (b"GG", "text file"),
+        (b"hello, this is prose\n", "it is a text file"),
+        (b"\xff\xfe\x00\x01" * 200, "instead of b'GGUF'"),
+        (b"PK\x03\x04rest", "PyTorch"),
+        (b"version https://git-lfs.github.com/spec/v1\n", "git lfs pull"),
+        (b"lmgg" + bytes(40), "older than GGUF"),
+        (b"GGUF", "truncated"),
+        (small_gguf(version=1), "GGUF version 1"),
+        (small_gguf(version=9), "GGUF version 9"),
+        (b"GGUF" + struct.pack(">IQQ", 3, 0, 0), "big-endian"),
+        (small_gguf(architecture=None), "no general.architecture"),
+        (small_gguf()[:-1], "tensor b.weight would end at byte"),
+        (small_gguf()[:150], "truncated"),
+        (small_gguf(tensors=(("t", (4,), 99, 0),)), "unknown type 99"),
+        (small_gguf(tensors=(("t", (33,), 8, 0),)), "blocks of 32"),
+        (small_gguf(tensors=(("t", (4,) * 5, 0, 0),)), "5 dimensions"),
+        (small_gguf(tensors=(("t", (4,), 0, 7),)), "multiple of 32"),
+        (small_gguf(tensors=(("t", (1 << 62,), 0, 0),)), "truncated"),
+        (small_gguf(tensors=(("t", (4,), 0, 0), ("t", (4,), 0, 32))), "two tensors"),
+        (small_gguf(keys=(text("k") + struct.pack("<I", 77),)), "unknown type 77"),
+        (small_gguf(keys=(text("k") + struct.pack("<IIQ", 9, 8, 1 << 60),)), "claims"),
+        (small_gguf(keys=(text("k") + struct.pack("<IQ", 8, 1 << 60),)), "length of"),
+        (
+            small_gguf(keys=(text("general.alignment") + struct.pack("<II", 4, 24),)),
+            "no power of two",
+        ),
+        (
+            small_gguf(
+                keys=(
+                    text("llama.attention.layer_norm_rms_epsilon") + struct.pack("<If", 6, -1.0),
+                )
+            ),
+            "epsilon is -1.0",
+        ),
+        (small_gguf(layers=0), "claims to have 0 layers"),
+        (small_gguf(layers=513), "claims to have 513 layers"),
+        (small_gguf(tokens=("a", "b", "a\0c", "", "")), "1 entries of its vocabulary"),
+        (
+            small_gguf(keys=(text("llama.expert_count") + struct.pack("<II", 4, 8),)),
+            "0 of 8 experts",
+        ),
+        (
+            b"GGUF" + struct.pack("<IQQ", 3, 1 << 60, 0) + bytes(100),
+            f"{1 << 60} tensors",
+        ),
+    ],
+)  # fmt: skip
+def test_damage_is_named(write, data: bytes, message: str) -> None:
+    path = write(data)
+    with pytest.raises(GGUFError, match=message.replace("(", r"\(")) as caught:
+        check_gguf(path)
+    assert str(path) in str(caught.value)
+
+
+def test_what_is_not_a_file(tmp_path: Path) -> None:
+    with pytest.raises(GGUFError, match="does not exist"):
+        check_gguf(tmp_path / "none.gguf")
+    with pytest.raises(GGUFError, match="is a directory"):
+        check_gguf(tmp_path)
+    (tmp_path / "model.gguf").write_bytes(small_gguf())
+    with pytest.raises(GGUFError, match=r"it holds model\.gguf"):
+        check_gguf(tmp_path)
+    with pytest.raises(GGUFError, match="not a regular file"):
+        check_gguf("/dev/null")
+
+
+def split_part(number: int, count: int) -> bytes:
+    keys = (text("split.count") + struct.pack("<IH", 2, count),)
+    return small_gguf(keys=keys, architecture="llama" if number == 1 else None)
+
+
+def test_a_split_model_needs_all_its_files(write, tmp_path: Path) -> None:
+    first = write(split_part(1, 2), "big-00001-of-00002.gguf")
+    with pytest.raises(GGUFError, match="big-00002-of-00002.gguf does not exist"):
+        check_gguf(first)
+    second = write(split_part(2, 2), "big-00002-of-00002.gguf")
+    assert check_gguf(first).tensor_bytes == 2 * (136 + 128)
+    with pytest.raises(GGUFError, match="give the first"):
+        check_gguf(second)
+
+
+def test_memory_needed_counts_weights_and_cells(write) -> None:
+    path = write(small_gguf())
+    need = memory_needed(path, n_ctx=10)
+    # three layers, two KV heads of 16 values, K and V, two bytes a value
+    assert need.kv_bytes == 10 * 3 * 2 * 16 * 2 * 2
+    assert need.weight_bytes == 136 + 128
+    assert need.total_bytes == need.kv_bytes + need.weight_bytes
+    halved = memory_needed(path, n_ctx=10, type_k="q8_0", type_v="q4_0")
+    assert halved.kv_bytes == 10 * 3 * (34 + 18)
+    with pytest.raises(GGUFError, match="no KV type 'q9'"):
+        memory_needed(path, n_ctx=10, type_k="q9")
+
+
+_WHOLE = small_gguf()
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.integers(0, len(_WHOLE) - 289), st.binary(min_size=1, max_size=9)), max_size=4
+    ),
+    st.integers(0, len(_WHOLE)),
+)
+def test_any_header_is_a_model_or_a_gguf_error(
+    tmp_path_factory: pytest.TempPathFactory, changes: list[tuple[int, bytes]], length: int
+) -> None:
+    data = bytearray(_WHOLE)
+    for position, new in changes:
+        data[position : position + len(new)] = new
+    path = tmp_path_factory.mktemp("fuzz") / "m.gguf"
+    path.write_bytes(bytes(data[:length]) if length % 3 == 0 else bytes(data))
+    try:
+        info = check_gguf(path)
+        memory_needed(path, n_ctx=64)
+    except GGUFError as error:
+        assert str(error)
+    else:
+        assert info.tensor_bytes <= info.file_bytes
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.binary(max_size=400))
+def test_any_bytes_after_the_magic(tmp_path_factory: pytest.TempPathFactory, rest: bytes) -> None:
+    path = tmp_path_factory.mktemp("fuzz") / "m.gguf"
+    path.write_bytes(b"GGUF" + struct.pack("<I", 3) + rest)
+    with pytest.raises(GGUFError):
+        check_gguf(path)

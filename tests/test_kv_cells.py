@@ -1,0 +1,68 @@
+"""Who gets KV cells, and who gives them back."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from umaserve.engine.table import RUNNING, WAITING, SessionTable, TableSpec
+from umaserve.kv import cells
+
+
+@pytest.fixture
+def table():
+    made, fd = SessionTable.create(TableSpec(6, 1025))
+    os.close(fd)
+    return made
+
+
+def put(table, slot, state, n_tokens, *, n_past=0, lane=0, arrival=None, max_tokens=100):
+    table.state[slot] = state
+    table.n_tokens[slot] = table.n_prompt[slot] = n_tokens
+    table.n_past[slot] = n_past
+    table.lane[slot] = lane
+    table.arrival[slot] = slot if arrival is None else arrival
+    table.max_tokens[slot] = max_tokens
+
+
+def test_used_counts_what_is_in_the_cache_and_committed_what_will_be(table):
+    put(table, 0, RUNNING, 300, n_past=200)
+    put(table, 1, RUNNING, 50, n_past=50)
+    put(table, 2, WAITING, 400)
+    assert cells.cells_used(table) == 250
+    assert cells.cells_committed(table) == 350
+
+
+def test_interactive_first_then_oldest(table):
+    put(table, 0, WAITING, 10, lane=1, arrival=1)
+    put(table, 1, WAITING, 10, lane=0, arrival=3)
+    put(table, 2, WAITING, 10, lane=0, arrival=2)
+    assert cells.next_to_admit(table) == 2
+    table.state[2] = table.state[1] = RUNNING
+    assert cells.next_to_admit(table) == 0
+    table.state[0] = RUNNING
+    assert cells.next_to_admit(table) == -1
+
+
+def test_a_prompt_is_admitted_with_a_margin(table):
+    put(table, 0, RUNNING, 500, n_past=500)
+    put(table, 1, WAITING, 492)
+    assert cells.fits(table, 1, 1024)
+    put(table, 1, WAITING, 493)
+    assert not cells.fits(table, 1, 1024)
+
+
+def test_a_lone_request_may_fill_the_context(table):
+    put(table, 0, WAITING, 1024)
+    assert cells.fits(table, 0, 1024)
+
+
+def test_the_oldest_interactive_session_is_never_evicted(table):
+    put(table, 0, RUNNING, 10, lane=0, arrival=1)
+    assert cells.victim(table) == -1
+    put(table, 1, RUNNING, 10, lane=0, arrival=2)
+    put(table, 2, RUNNING, 10, lane=1, arrival=0)
+    assert cells.victim(table) == 2
+    table.state[2] = WAITING
+    assert cells.victim(table) == 1

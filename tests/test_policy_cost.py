@@ -1,0 +1,174 @@
+"""The learned cost model: what it believes after which ticks."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from umaserve.policy.cost import (
+    MODES,
+    CostModel,
+    is_known,
+    largest_chunk,
+    learn,
+    predict,
+)
+
+ROOT = Path(__file__).parents[1]
+
+shapes = st.tuples(
+    st.integers(0, MODES - 1), st.integers(0, 40), st.integers(0, 3000), st.integers(0, 16000),
+    st.floats(0.01, 1e5),
+)  # fmt: skip
+
+
+@given(st.lists(shapes, max_size=60), st.integers(0, 40), st.integers(0, 3000))
+@settings(max_examples=150, deadline=None)
+def test_a_prediction_is_never_negative_and_always_a_number(ticks, rows, prompt):
+    cost = CostModel.unknown()
+    for mode, r, p, kv, ms in ticks:
+        learn(cost, mode, r, p, kv, ms)
+    for mode in range(MODES):
+        for kv in (0, 500, 16000):
+            ms = predict(cost, mode, rows, prompt, kv)
+            assert np.isfinite(ms)
+            assert ms >= 0.0
+    assert predict(cost, 0, 0, 0, 100) == 0.0
+
+
+@given(
+    st.lists(shapes, min_size=4, max_size=60), st.integers(0, 40), st.floats(0.01, 1e4),
+    st.integers(1, 4096),
+)  # fmt: skip
+@settings(max_examples=150, deadline=None)
+def test_the_largest_chunk_keeps_its_limit(ticks, rows, limit, most):
+    cost = CostModel.unknown()
+    for mode, r, p, kv, ms in ticks:
+        learn(cost, mode, r, p, kv, ms)
+    chunk = largest_chunk(cost, 0, rows, 300, limit, most)
+    assert 0 <= chunk <= most
+    if chunk:
+        assert 0.0 < predict(cost, 0, rows, chunk, 300) <= limit
+
+
+def test_nothing_is_known_at_first():
+    cost = CostModel.unknown()
+    assert predict(cost, 0, 1, 0, 0) == 0.0
+    assert not is_known(cost, 0, 1, 0)
+    assert largest_chunk(cost, 0, 1, 0, 1e9, 100) == 0
+
+
+@pytest.mark.parametrize(("rows", "prompt"), [(1, 0), (7, 0), (0, 16), (0, 300), (3, 40)])
+def test_stationary_costs_are_learned_within_a_few_per_cent(rows, prompt):
+    rng = np.random.default_rng(7)
+    cost = CostModel.unknown()
+    for _ in range(200):
+        learn(cost, 0, rows, prompt, 1000, 20.0 * (1.0 + 0.05 * rng.standard_normal()))
+    assert predict(cost, 0, rows, prompt, 1000) == pytest.approx(20.0, rel=0.04)
+
+
+def test_rare_outliers_hardly_move_a_mean():
+    rng = np.random.default_rng(3)
+    cost = CostModel.unknown()
+    worst = 0.0
+    for i in range(2000):
+        ms = 20.0 * (1.0 + 0.02 * rng.standard_normal())
+        if rng.random() < 0.05:
+            ms *= 10.0
+        learn(cost, 0, 1, 0, 100, ms)
+        if i > 200:
+            worst = max(worst, predict(cost, 0, 1, 0, 100))
+    # one outlier of WILD times in 20 ticks is worth 7.5 %, and some come close together
+    assert predict(cost, 0, 1, 0, 100) == pytest.approx(20.0, rel=0.2)
+    assert worst < 20.0 * 1.4
+
+
+@pytest.mark.parametrize("after", [8.0, 60.0])
+def test_a_new_regime_is_learned_in_bounded_time(after):
+    cost = CostModel.unknown()
+    for _ in range(5000):
+        learn(cost, 0, 1, 0, 100, 20.0)
+    for _ in range(150):
+        learn(cost, 0, 1, 0, 100, after)
+    assert predict(cost, 0, 1, 0, 100) == pytest.approx(after, rel=0.05)
+
+
+def test_the_part_that_grows_with_the_cache_is_learned():
+    rng = np.random.default_rng(5)
+    cost = CostModel.unknown()
+
+    def true(kv):
+        return 10.0 + 1.5 * kv / 1000.0
+
+    for _ in range(3000):
+        kv = int(rng.integers(0, 8000))
+        learn(cost, 0, 1, 0, kv, true(kv) * (1.0 + 0.01 * rng.standard_normal()))
+    for kv in (0, 4000, 8000):
+        assert predict(cost, 0, 1, 0, kv) == pytest.approx(true(kv), rel=0.08)
+
+
+def test_a_machine_that_stalls_does_not_teach_a_slope():
+    rng = np.random.default_rng(6)
+    cost = CostModel.unknown()
+    for past in range(3000):
+        # as sessions grow, somebody else takes the cores ever more often
+        stalled = rng.random() < 0.2 * past / 3000
+        learn(cost, 0, 1, 0, past, 60.0 if stalled else 20.0 + 0.4 * rng.standard_normal())
+    learned_at = cost.kv[0, 1, 0]
+    grown = predict(cost, 0, 1, 0, learned_at + 3000) - predict(cost, 0, 1, 0, learned_at)
+    assert 0.0 <= grown < 1.0
+
+
+def test_a_few_ticks_make_no_slope():
+    cost = CostModel.unknown()
+    for past, ms in ((0, 20.0), (0, 20.0), (60, 24.0), (80, 25.0), (90, 26.0)):
+        learn(cost, 0, 1, 0, past, ms)
+    assert predict(cost, 0, 1, 0, 8000) < 40.0
+
+
+def test_a_copy_answers_alike_and_forgetting_is_complete():
+    cost, other = CostModel.unknown(), CostModel.unknown()
+    for ms in (5.0, 6.0, 7.0):
+        learn(cost, 0, 2, 30, 50, ms)
+    other.copy_from(cost)
+    assert predict(other, 0, 2, 30, 50) == predict(cost, 0, 2, 30, 50) > 0.0
+    other.forget()
+    assert predict(other, 0, 2, 30, 50) == 0.0
+    assert predict(cost, 0, 2, 30, 50) > 0.0
+
+
+_SCRIPT = """
+import json
+import numpy as np
+from umaserve.policy.cost import CostModel, largest_chunk, learn, predict
+rng = np.random.default_rng(1)
+cost = CostModel.unknown()
+said = []
+for _ in range(400):
+    mode, rows, prompt = int(rng.integers(2)), int(rng.integers(0, 20)), int(rng.integers(0, 600))
+    kv, ms = int(rng.integers(0, 9000)), float(rng.lognormal(3.0, 1.0))
+    learn(cost, mode, rows, prompt, kv, ms)
+    said.append(predict(cost, mode, rows + 1, prompt // 2, kv))
+    said.append(largest_chunk(cost, mode, rows, kv, 40.0, 512))
+print(json.dumps([float(x) for x in said]))
+"""
+
+
+def test_compiled_and_interpreted_answers_agree():
+    answers = []
+    for off in ("0", "1"):
+        done = subprocess.run(
+            [sys.executable, "-c", _SCRIPT], cwd=ROOT, capture_output=True, text=True,
+            env={**os.environ, "NUMBA_DISABLE_JIT": off}, timeout=250,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        answers.append(json.loads(done.stdout))
+    assert answers[0] == pytest.approx(answers[1], rel=1e-9, abs=1e-9)

@@ -1,0 +1,197 @@
+"""Engines that die, abort, hang and cannot load: clients see a pause, the culprit an error."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.fake_engine import answer
+from tests.server_harness import DaemonProcess, Result, eventually, model_file
+
+SLOW = {"FAKE_TICK_MS": "5"}
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[DaemonProcess]:
+    settings = {"n_ctx": 1024, "hang_timeout_s": 1.0}
+    with DaemonProcess(tmp_path, environment=SLOW, **settings) as daemon:
+        yield daemon
+        daemon.idle()
+
+
+def exact(result: Result, prompt: str, tokens: int) -> None:
+    assert result.error is None
+    assert bytes(result.tokens) == answer(prompt, tokens)
+    assert result.text == answer(prompt, tokens).decode("utf-8", "replace")
+    assert result.eos is not None and result.eos["reason"] == "length"
+    assert result.eos["usage"]["completion_tokens"] == tokens
+
+
+def test_five_kills_during_twenty_streams_lose_nothing(daemon: DaemonProcess) -> None:
+    def kill() -> None:
+        for _ in range(5):
+            os.kill(daemon.engine_pid(), signal.SIGKILL)
+            time.sleep(0.15)
+
+    with daemon.client() as client:
+        for i in range(20):
+            client.ask(f"r{i}", f"prompt {i}", max_tokens=150)
+        client.wait_tokens("r0", 10)
+        killer = threading.Thread(target=kill)
+        killer.start()
+        client.finish()
+        killer.join()
+        for i in range(20):
+            exact(client.results[f"r{i}"], f"prompt {i}", 150)
+    assert daemon.metrics()["engine_restarts_total"] == 5
+
+
+def test_stop_strings_and_text_hold_over_a_restart(daemon: DaemonProcess) -> None:
+    whole = answer("prompt", 200).decode("utf-8", "ignore")
+    stop = whole[70:76]
+    with daemon.client() as client:
+        client.ask("a", "prompt", max_tokens=200, stop=stop)
+        for count in (5, 15, 25):
+            client.wait_tokens("a", count)
+            os.kill(daemon.engine_pid(), signal.SIGKILL)
+        (result,) = client.finish()
+        assert result.text == whole[: whole.index(stop)]
+
+
+@pytest.mark.parametrize("how", ["abort", "exit", "hang"])
+def test_only_the_culprit_gets_the_error(daemon: DaemonProcess, how: str) -> None:
+    with daemon.client() as client:
+        for i in range(6):
+            client.ask(f"r{i}", f"prompt {i}", max_tokens=60)
+        client.ask("bad", f"[{how}@8]", max_tokens=60)
+        client.finish()
+        while client.results["bad"].eos is None:
+            client.receive()
+        bad = client.results["bad"]
+        assert bad.error is not None and bad.error["code"] == "E_RUNTIME_001"
+        assert bytes(bad.tokens) == answer(f"[{how}@8]", 8)
+        assert bad.eos is not None and bad.eos["reason"] == "error"
+        assert bad.eos["usage"]["completion_tokens"] == 8
+        for i in range(6):
+            exact(client.results[f"r{i}"], f"prompt {i}", 60)
+    assert daemon.metrics()["engine_restarts_total"] == 2
+
+
+@pytest.mark.parametrize("how", ["abort-once", "hang-once"])
+def test_one_fault_errors_nobody(daemon: DaemonProcess, how: str) -> None:
+    prompt = f"[{how}@8]"
+    with daemon.client() as client:
+        client.ask("a", "beside it", max_tokens=40)
+        client.ask("b", prompt, max_tokens=40)
+        client.finish()
+        exact(client.results["a"], "beside it", 40)
+        exact(client.results["b"], prompt, 40)
+    assert daemon.metrics()["engine_restarts_total"] == 1
+
+
+def test_stopped_engine_is_a_hung_engine(daemon: DaemonProcess) -> None:
+    with daemon.client() as client:
+        client.ask("a", "stopped", max_tokens=100)
+        client.wait_tokens("a", 3)
+        os.kill(daemon.engine_pid(), signal.SIGSTOP)
+        (result,) = client.finish()
+        exact(result, "stopped", 100)
+
+
+def test_requests_wait_while_an_engine_is_replaced(daemon: DaemonProcess) -> None:
+    with daemon.client() as client:
+        os.kill(daemon.engine_pid(), signal.SIGKILL)
+        exact(client.generate("at once", max_tokens=20), "at once", 20)
+
+
+def test_cancel_while_the_engine_is_gone(daemon: DaemonProcess) -> None:
+    with daemon.client() as client:
+        client.ask("a", "cancelled", max_tokens=300)
+        client.wait_tokens("a", 3)
+        pid = daemon.engine_pid()
+        os.kill(pid, signal.SIGSTOP)
+        client.send(type="cancel", id="a")
+        os.kill(pid, signal.SIGKILL)
+        (result,) = client.finish()
+        assert result.eos is not None and result.eos["reason"] == "cancel"
+        assert bytes(result.tokens) == answer("cancelled", len(result.tokens))
+
+
+def test_engine_ends_with_its_front(tmp_path: Path) -> None:
+    with DaemonProcess(tmp_path) as daemon:
+        engine = psutil.Process(daemon.engine_pid())
+        daemon.expected = -signal.SIGKILL
+        daemon.process.kill()
+        assert daemon.process.wait() == -signal.SIGKILL
+        psutil.wait_procs([engine], timeout=20)
+        assert not engine.is_running()
+        # what the kill left behind stands in nobody's way
+        with DaemonProcess(tmp_path) as second, second.client() as client:
+            exact(client.generate("next", max_tokens=5), "next", 5)
+
+
+def test_kills_of_a_request_that_is_alone_and_goes_on(daemon: DaemonProcess) -> None:
+    with daemon.client() as client:
+        client.ask("a", "lonely", max_tokens=200)
+        for kill in range(10):
+            client.wait_tokens("a", 15 * (kill + 1))
+            os.kill(daemon.engine_pid(), signal.SIGKILL)
+        (result,) = client.finish()
+        exact(result, "lonely", 200)
+
+
+def test_kills_while_the_next_engine_loads(tmp_path: Path) -> None:
+    model = model_file(tmp_path / "load-slow.gguf")
+    with (
+        DaemonProcess(tmp_path, model=model, environment=SLOW) as daemon,
+        daemon.client() as client,
+    ):
+        client.ask("a", "patient", max_tokens=60)
+        client.wait_tokens("a", 3)
+        killed: set[int] = set()
+        while len(killed) < 5:
+            for process in daemon.children():
+                if process.pid not in killed:
+                    process.kill()
+                    killed.add(process.pid)
+        (result,) = client.finish()
+        exact(result, "patient", 60)
+
+
+def test_model_that_cannot_come_back(daemon: DaemonProcess) -> None:
+    broken = Path(daemon.model + ".broken")
+    with daemon.client() as client:
+        client.ask("a", "interrupted", max_tokens=300)
+        client.wait_tokens("a", 3)
+        broken.touch()
+        os.kill(daemon.engine_pid(), signal.SIGKILL)
+        (result,) = client.finish()
+        assert result.error is not None and result.error["code"] == "E_RUNTIME_001"
+        assert "broken on purpose" in result.error["message"]
+        result = client.generate("x", "b")
+        assert result.error is not None and result.error["code"] == "E_MODEL_001"
+        assert daemon.info()["state"] == "unloaded"
+        assert "umaserve load" in daemon.log
+        broken.unlink()
+        client.send(type="load", model=daemon.model)
+        eventually(lambda: client.answer("loaded")["event"] == "loaded")
+        exact(client.generate("back", "c", max_tokens=5), "back", 5)
+
+
+@pytest.mark.parametrize(
+    ("name", "why"), [("load-fails", "on purpose"), ("load-aborts", "SIGABRT")]
+)
+def test_first_model_that_cannot_be_served(tmp_path: Path, name: str, why: str) -> None:
+    model = model_file(tmp_path / f"{name}.gguf")
+    with DaemonProcess(tmp_path, model=model, wait=False) as daemon:
+        daemon.expected = 1
+        assert daemon.wait() == 1
+        assert why in daemon.log
+        assert daemon.log.count("error:") == 1

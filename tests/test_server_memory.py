@@ -1,0 +1,73 @@
+"""What the front reads from a model file before it starts an engine with it."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import gguf
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from umaserve.assets import demo_model_path
+from umaserve.config import Config
+from umaserve.server import memory
+from umaserve.server.memory import ModelFile, ModelFileError, look_at
+from umaserve.server.supervisor import too_big
+
+
+def test_shape_of_the_bundled_model_equals_gguf_reader() -> None:
+    path = demo_model_path()
+    found = look_at(str(path))
+    fields = gguf.GGUFReader(path).fields
+
+    def number(name: str) -> int:
+        (key,) = [k for k in fields if k.endswith("." + name)]
+        return int(fields[key].contents())
+
+    width = number("embedding_length") // number("attention.head_count")
+    assert found.size == path.stat().st_size
+    assert found.n_layer == number("block_count")
+    assert found.n_kv_values == number("attention.head_count_kv") * width
+
+
+def test_kv_bytes_by_hand() -> None:
+    model = ModelFile("m", 1000, n_layer=24, n_kv_values=128)
+    assert model.kv_bytes(4096, "f16", "f16") == 4096 * 24 * 128 * 4
+    assert model.kv_bytes(4096, "q8_0", "q4_0") == int(4096 * 24 * 128 * (34 / 32 + 18 / 32))
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [(b"", "is empty"), (b"Once upon", "not a GGUF"), (b"GGUF\x09" + bytes(30), "version 9")],
+)
+def test_files_that_are_no_models(tmp_path: Path, content: bytes, why: str) -> None:
+    path = tmp_path / "x.gguf"
+    path.write_bytes(content)
+    with pytest.raises(ModelFileError, match=why):
+        look_at(str(path))
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_damaged_headers_are_an_error_or_a_guess_and_never_a_crash(data: st.DataObject) -> None:
+    whole = bytearray(demo_model_path().read_bytes()[:4000])
+    for _ in range(data.draw(st.integers(0, 5))):
+        whole[data.draw(st.integers(4, len(whole) - 1))] = data.draw(st.integers(0, 255))
+    cut = whole[: data.draw(st.integers(0, len(whole)))]
+    with tempfile.NamedTemporaryFile(suffix=".gguf") as file:
+        file.write(cut)
+        file.flush()
+        try:
+            assert look_at(file.name).size == len(cut)
+        except ModelFileError as error:
+            assert file.name in str(error)
+
+
+def test_model_beyond_the_machine_is_refused() -> None:
+    assert memory.total_bytes() >= memory.available_bytes() > 0
+    huge = ModelFile("m", memory.total_bytes() + 1, 1, 1)
+    assert "this machine has" in too_big(huge, Config())
+    assert too_big(huge, Config(backend="cuda")) == ""
+    assert too_big(ModelFile("m", 1, 1, 1), Config()) == ""

@@ -65,3 +65,15 @@ class Oracle:
             gaps[i] = logits.max() - logits[token]
         lib.llama_batch_free(batch)
         return gaps
+
+    def assert_followed(self, prompt: str, tokens: list[int]) -> None:
+        """No token is lost or doubled: each is the best one after all before it, or all but.
+
+        Kernels for other batch shapes differ by up to about one logit on the bundled model.  How
+        many tokens that turns says little (past the natural end of a text near-ties are frequent:
+        18 of 150 seen); a token taken out of 80 such streams, or doubled in them, always showed
+        as a gap of more than 5 at the next ones.
+        """
+        gaps = self.greedy_gaps(prompt, tokens)
+        assert gaps.max() < 4.0, (prompt, gaps)
+        assert gaps.mean() < 0.1, (prompt, gaps)

@@ -167,17 +167,6 @@ def test_load_swaps_to_another_file_under_running_requests(
     eventually(lambda: not psutil.pid_exists(old), "the old engine has gone")
 
 
-def greedy_but_for_near_ties(oracle: Oracle, prompt: str, result: Result) -> None:
-    """No token is lost or doubled: each is the best one after all before it, or all but the best.
-
-    Kernels for other batch shapes differ by up to about one logit on this model; a token too many
-    or too few shows as a gap of several at the next ones.
-    """
-    gaps = oracle.greedy_gaps(prompt, result.tokens)
-    assert gaps.max() < 4.0, gaps
-    assert (gaps > 0.0).mean() < 0.1, gaps
-
-
 def kill_five_times(daemon: DaemonProcess, number: int, pause: float) -> None:
     for _ in range(5):
         os.kill(daemon.engine_pid(), number)
@@ -205,7 +194,7 @@ def test_five_kills_during_twenty_streams_lose_and_double_nothing(
             result = client.results[f"r{i}"]
             ended_well(result, ("length",))
             assert len(result.tokens) == 150
-            greedy_but_for_near_ties(oracle, PROMPTS[i % 8], result)
+            oracle.assert_followed(PROMPTS[i % 8], result.tokens)
         assert daemon.metrics()["engine_restarts_total"] == 5
         daemon.idle()
 

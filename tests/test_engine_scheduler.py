@@ -70,10 +70,8 @@ def background(engine: DrivenEngine, prompt: str, **fields) -> int:
 def assert_right(engine: DrivenEngine, oracle: Oracle, serial: int, prompt: str) -> None:
     """The answer leaves llama.cpp's own path at near-ties at most (as in test_engine)."""
     tokens = engine.generated(serial)
-    gaps = oracle.greedy_gaps(prompt, tokens)
     assert tokens
-    assert gaps.max() < 4.0, gaps
-    assert (gaps > 0.0).mean() < 0.2, gaps
+    oracle.assert_followed(prompt, tokens)
 
 
 def ticks(engine: DrivenEngine) -> np.ndarray:

@@ -23,6 +23,7 @@ from umaserve.engine.batch import Batch
 from umaserve.engine.kv_piece import Piece, export_piece, import_piece
 from umaserve.engine.native import Native
 from umaserve.engine.prefill_orders import BACKLOG, give_orders
+from umaserve.engine.prefill_thread import FEWEST_CELLS
 from umaserve.engine.prefill_worker import PrefillWorker, available
 
 N_SLOTS, N_SEQ, N_CTX = 8, 4, 2048
@@ -390,6 +391,34 @@ def test_an_evicted_session_is_computed_again(rig: Rig, text: list[int]) -> None
     rig.until(lambda: holds_nothing(rig))
     rig.worker.want([1])
     assert (rig.finish(1) == alone(rig, text[:601], CHUNK)).all()
+
+
+def test_the_second_cache_is_as_large_as_the_prompts_need(rig: Rig, text: list[int]) -> None:
+    """It grows for a longer prompt under one that is half done, which loses nothing."""
+    rig.put(1, text[:601])
+    rig.worker.want([1])
+    rig.until(lambda: rig.table.n_past[1] > 100, land=1)
+    assert rig.worker.cells == FEWEST_CELLS < N_CTX
+    rig.put(2, text[200 : 200 + FEWEST_CELLS + 101])
+    rig.worker.want([2, 1], stop=True)
+    long = rig.finish(2)
+    assert rig.worker.cells == 2 * FEWEST_CELLS <= N_CTX
+    short = rig.finish(1)
+    for logits, tokens in ((long, text[200 : 200 + FEWEST_CELLS + 101]), (short, text[:601])):
+        assert np.abs(logits - alone(rig, tokens, CHUNK)).max() < TOLERANCE
+
+
+def test_an_idle_worker_gives_its_cache_back(
+    rig: Rig, text: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prefill_thread, "IDLE_S", 0.2)
+    for _ in range(2):
+        rig.put(1, text[:301])
+        rig.worker.want([1])
+        rig.finish(1)
+        rig.end(1)
+        rig.worker.wake()
+        rig.until(lambda: rig.worker.cells == 0)
 
 
 def test_a_piece_waits_for_free_cells(model: llama.Model, text: list[int]) -> None:

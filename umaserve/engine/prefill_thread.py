@@ -30,6 +30,8 @@ CHUNKS = (128, 64, 32, 16)  # tokens of one llama_decode; the largest that keeps
 CHUNK_MS = 400.0  # a chunk of 16 tokens costs half as much again, per token, as one of 128
 FIRST_CHUNK = 32  # while the rate is unknown
 RATE_WEIGHT = 0.25  # of a new chunk in the running mean
+FEWEST_CELLS = 1024  # of the second KV cache; it doubles until the prompt at hand fits
+IDLE_S = 60.0  # without a prompt, after which the second context goes
 NICENESS = 5  # of the thread: others who wake up take this core first, not the engine's
 DECODE_OK, DECODE_NO_KV_SLOT, DECODE_ABORTED = 0, 1, 2
 
@@ -76,6 +78,7 @@ class PrefillThread:
         self._piece_tokens = piece_tokens
         self._notify = notify
         self._context: Context | None = None
+        self._cells = 0  # of that context
         self._batch = Batch(loaded.library.ffi, CHUNKS[0], 1)
         self._threads_set = n_threads
         self._prompts: dict[int, _Prompt] = {}
@@ -91,9 +94,12 @@ class PrefillThread:
         self._x.orders.stop[0] = 1
         self._x.wake_worker()
         self._thread.join()
-        if self._context is not None:
-            self._context.close()
-            self._context = None
+        self._close_context()
+
+    @property
+    def cells(self) -> int:
+        """KV cells of the second context; 0 while there is none."""
+        return self._cells
 
     def _run(self) -> None:
         if sys.platform.startswith("linux"):  # where a thread has a niceness of its own
@@ -103,7 +109,10 @@ class PrefillThread:
         try:
             while not self._closing:
                 if not self._step():
-                    poll.poll()
+                    may_go = self._cells and not self._prompts
+                    if not poll.poll(1000.0 * IDLE_S if may_go else None):
+                        self._close_context()
+                        continue
                     os.read(self._wake_read, 4096)
         except Exception as error:  # whatever it is, the engine can do without this thread
             self._x.complain(f"prompts are no longer computed beside the ticks: {error}")
@@ -143,6 +152,7 @@ class PrefillThread:
             return False
         if n_past >= last:
             return False
+        self._open(last)
         prompt = self._prompts.get(slot) or self._take(slot, serial)
         if prompt.epoch != orders.epoch[slot]:
             prompt.epoch = int(orders.epoch[slot])
@@ -164,7 +174,6 @@ class PrefillThread:
         return False
 
     def _take(self, slot: int, serial: int) -> _Prompt:
-        self._open()
         if not self._free_seqs:  # a row ended just now; whatever goes can be fetched again
             self._drop(next(iter(self._prompts.values())))
         orders, seq = self._x.orders, self._free_seqs.popleft()
@@ -287,16 +296,26 @@ class PrefillThread:
         assert self._context is not None
         return self._context
 
-    def _open(self) -> None:
-        """The context, at the first use: its KV cells are as many bytes as the engine's."""
-        if self._context is not None:
+    def _open(self, tokens: int) -> None:
+        """A context with cells for so many; a larger one in place of one that is too small.
+
+        Whatever the smaller one held is fetched again from the engine, which has nearly all of it.
+        """
+        loaded, start = self._loaded, self._start
+        if self._context is not None and tokens <= self._cells:
             return
         from umaserve import llama
 
-        loaded, start = self._loaded, self._start
+        for prompt in list(self._prompts.values()):
+            self._drop(prompt)
+        self._close_context()
+        cells = FEWEST_CELLS
+        while cells < tokens:
+            cells *= 2
+        cells = min(cells, loaded.n_ctx)
         self._context = llama.Context.open(
             loaded.model,
-            n_ctx=loaded.n_ctx,
+            n_ctx=cells,
             n_batch=CHUNKS[0],
             n_ubatch=CHUNKS[0],
             n_seq_max=loaded.n_seq + 1,
@@ -309,3 +328,9 @@ class PrefillThread:
             op_offload=False,  # an accelerator beside the processor could not be interrupted
         )
         self._context.set_abort_callback(ABORT_CALLBACK, self._x.orders.stop.ctypes.data)
+        self._cells = cells
+
+    def _close_context(self) -> None:
+        if self._context is not None:
+            self._context.close()
+        self._context, self._cells = None, 0

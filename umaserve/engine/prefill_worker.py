@@ -131,6 +131,11 @@ class PrefillWorker:
         return self._thread.ms_per_token
 
     @property
+    def cells(self) -> int:
+        """KV cells of the second context; 0 while there is none."""
+        return self._thread.cells
+
+    @property
     def n_threads(self) -> int:
         """Threads of the second context; a new number counts from the next chunk."""
         return self._thread.n_threads

@@ -1,8 +1,11 @@
-"""Pictures of the scheduler's benchmarks, with matplotlib (``pip install 'umaserve[bench]'``)."""
+"""Pictures of the scheduler's benchmarks, with matplotlib (``pip install 'umaserve[bench]'``).
+
+``draw`` makes the picture beside a result; its pieces serve ``tools/release_charts.py`` too.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,61 +13,127 @@ from benchmarks.names import OURS, THEIRS
 from benchmarks.timeline import Row
 from benchmarks.turns import say
 
-_COLORS = {OURS: "#1565c0", THEIRS: "#e65100", "separate": "#616161"}
+SEPARATE, LIBRARY = "separate", "llama-batched-bench"
+BACKEND_SAMPLING = "llama-server, backend sampling"
+COLORS = {OURS: "#1565c0", THEIRS: "#e65100", SEPARATE: "#616161", BACKEND_SAMPLING: "#ffb300",
+          LIBRARY: "#9e9e9e"}  # fmt: skip
+NOT_INSTALLED = "matplotlib is not installed (pip install 'umaserve[bench]')"
+
+Spread = Mapping[str, float]
 
 
-def draw(result: dict[str, Any], rows: list[Row], path: Path) -> bool:
-    """Write the picture of a result; False, and a word why, without matplotlib."""
+def pyplot() -> Any | None:
+    """``matplotlib.pyplot``, set to draw into files; None where it is not installed."""
     try:
         import matplotlib
 
         matplotlib.use("agg")
         from matplotlib import pyplot
     except ImportError:
-        say(f"no plot: matplotlib is not installed (pip install 'umaserve[bench]'); {path.name}")
+        return None
+    return pyplot
+
+
+def draw(result: dict[str, Any], rows: list[Row], path: Path) -> bool:
+    """Write the picture of a result; False, and a word why, without matplotlib."""
+    plot = pyplot()
+    if plot is None:
+        say(f"no plot: {NOT_INSTALLED}; {path.name}")
         return False
-    figure, axes = pyplot.subplots(1, 2, figsize=(11, 4))
+    figure, axes = plot.subplots(1, 2, figsize=(11, 4))
     DRAWERS[result["benchmark"]](axes, result, rows)
     figure.suptitle(f"{result['benchmark'].replace('_', ' ')}: {result['model']}")
     figure.tight_layout()
     figure.savefig(path, dpi=80)
-    pyplot.close(figure)
+    plot.close(figure)
     return True
 
 
-def _gaps(rows: list[Row], target: str, phase: str) -> tuple[list[float], list[float]]:
+# --- pieces ---------------------------------------------------------------------------------------
+
+
+def side_title(side: str) -> str:
+    """What a legend calls a side."""
+    return "4 llama-servers" if side == SEPARATE else side
+
+
+def sides_of(result: dict[str, Any], names: Sequence[str]) -> dict[str, list[Spread | None]]:
+    """The spreads of some figures by side, ours first; None where a side has no such figure."""
+    figures = [result["figures"].get(name, {}) for name in names]
+    return {
+        side: [f.get(side) for f in figures] for side in COLORS if any(side in f for f in figures)
+    }
+
+
+def bars(axis: Any, sides: Mapping[str, Sequence[Spread | None]], ticks: Sequence[str]) -> None:
+    """A group of bars for each of ``ticks``: medians as written above them, and a line from the
+    10th to the 90th percentile where there was more than one round."""
+    wide = 0.84 / max(len(sides), 1)
+    for j, (side, spreads) in enumerate(sides.items()):
+        found = [(i + (j - (len(sides) - 1) / 2) * wide, s) for i, s in enumerate(spreads) if s]
+        at, medians = [x for x, _ in found], [s["median"] for _, s in found]
+        axis.bar(at, medians, 0.94 * wide, color=COLORS.get(side), label=side_title(side))
+        for x, s in found:
+            many = s.get("n", 1) > 1
+            if many:
+                axis.plot([x, x], [s["p10"], s["p90"]], color="black", lw=0.9)
+            top = max(s["median"], s["p90"]) if many else s["median"]
+            axis.annotate(short(s["median"]), (x, top), (0, 2), textcoords="offset points",
+                          ha="center", fontsize=7.5)  # fmt: skip
+    axis.set_xticks(range(len(ticks)), ticks)
+    axis.set_xlim(-0.6, len(ticks) - 0.4)
+    axis.set_ylim(0, axis.get_ylim()[1] * 1.06)
+    axis.grid(visible=False, axis="x")
+
+
+def short(value: float) -> str:
+    """About three digits, for the end of a bar."""
+    return f"{value:,.0f}" if abs(value) >= 99.95 else f"{value:.3g}"
+
+
+def gaps(rows: list[Row], target: str, phase: str) -> tuple[list[float], list[float]]:
     """Seconds and gaps in ms of the interactive tokens of a phase."""
     by_session: dict[str, list[float]] = {}
     for row in rows:
         if row.target == target and row.phase == phase and row.is_interactive:
             by_session.setdefault(row.session_id, []).append(row.ts_ms)
-    at, gaps = [], []
+    at, out = [], []
     for times in by_session.values():
         for a, b in zip(times, times[1:], strict=False):
             at.append(b / 1e3)
-            gaps.append(b - a)
-    return at, gaps
+            out.append(b - a)
+    return at, out
+
+
+def tokens_so_far(axis: Any, rows: list[Row], phase: str) -> None:
+    """How many interactive tokens each side has given since the phase began, as steps; a side that
+    stands still is a level line to the end."""
+    here = [row for row in rows if row.phase == phase and row.is_interactive]
+    end_s = max((row.ts_ms for row in here), default=0.0) / 1e3
+    for side in COLORS:
+        times = sorted(row.ts_ms / 1e3 for row in here if row.target == side)
+        if times:
+            axis.step([0.0, *times, end_s], [*range(len(times) + 1), len(times)], where="post",
+                      color=COLORS[side], label=side_title(side), lw=1.8)  # fmt: skip
+    axis.set(xlim=(0, end_s), ylim=(0, None))
+
+
+# --- pictures -------------------------------------------------------------------------------------
 
 
 def _over_time(axes: Any, rows: list[Row], phases: tuple[str, ...]) -> None:
     for axis, phase in zip(axes, phases, strict=True):
         for target in (OURS, THEIRS):
-            at, gaps = _gaps(rows, target, phase)
+            at, ms = gaps(rows, target, phase)
             if at:
-                axis.plot(at, gaps, ".", ms=3, color=_COLORS[target], label=target)
+                axis.plot(at, ms, ".", ms=3, color=COLORS[target], label=target)
         axis.set(title=phase, xlabel="seconds", ylabel="time between tokens, ms", yscale="log")
         if axis.has_data():
             axis.legend()
 
 
 def _bars(axis: Any, result: dict[str, Any], names: list[str], title: str) -> None:
-    sides = sorted({side for n in names for side in result["figures"].get(n, {})}, reverse=True)
-    for i, side in enumerate(sides):
-        spreads = [result["figures"].get(n, {}).get(side) for n in names]
-        values = [s["median"] if s else 0 for s in spreads]
-        at = [j + i * 0.8 / len(sides) for j in range(len(names))]
-        axis.bar(at, values, 0.8 / len(sides), label=side, color=_COLORS.get(side))
-    axis.set_xticks([j + 0.2 for j in range(len(names))], [n.replace("_", " ") for n in names])
+    bars(axis, sides_of(result, names), [name.replace("_", " ") for name in names])
     axis.tick_params(axis="x", labelrotation=20, labelsize=8)
     axis.set(title=title)
     axis.legend()
@@ -95,7 +164,7 @@ def _sweep(axes: Any, result: dict[str, Any], rows: list[Row]) -> None:
     for axis, name in zip(axes, titles, strict=True):
         for side in (OURS, THEIRS):
             values = [result["figures"][f"{name}@{n}"][side]["median"] for n in result["sessions"]]
-            axis.plot(result["sessions"], values, "o-", color=_COLORS[side], label=side)
+            axis.plot(result["sessions"], values, "o-", color=COLORS[side], label=side)
         axis.set(title=name.replace("_", " "), xlabel="sessions", xscale="log", ylim=(0, None))
         axis.set_xticks(result["sessions"], [str(n) for n in result["sessions"]])
         axis.legend()
@@ -106,11 +175,11 @@ def _cap_curve(axes: Any, result: dict[str, Any], rows: list[Row]) -> None:
     labels = [r["cap"] for r in ours]
     for axis, key in zip(axes, ("tokens_per_s", "prompt_rate"), strict=True):
         for row in ours:
-            axis.plot(row["p95_ratio"], row[key] or 0, "o", color=_COLORS[OURS])
+            axis.plot(row["p95_ratio"], row[key] or 0, "o", color=COLORS[OURS])
             axis.annotate(row["cap"], (row["p95_ratio"], row[key] or 0))
         for row in result["rows"]:
             if row["side"] == THEIRS:
-                axis.plot(row["p95_ratio"], row[key] or 0, "s", color=_COLORS[THEIRS])
+                axis.plot(row["p95_ratio"], row[key] or 0, "s", color=COLORS[THEIRS])
                 axis.annotate(THEIRS, (row["p95_ratio"], row[key] or 0))
         axis.set(title=f"{key.replace('_', ' ')}, caps {', '.join(labels)}", xscale="log",
                  xlabel="interactive p95 over its baseline")  # fmt: skip

@@ -14,6 +14,7 @@ from umaserve.config.kinds import POLICY_PARTS
 from umaserve.engine import messages as m
 from umaserve.engine import table as t
 from umaserve.engine.boot import usable_cores
+from umaserve.kv import ageing
 from umaserve.policy.base import FEATURES
 
 BACK, FRONT = m.LANE_BACKGROUND, m.LANE_INTERACTIVE
@@ -139,6 +140,21 @@ def test_a_waiting_request_that_is_promoted_takes_a_place(start):
     assert (
         engine.table.t_last_ns[engine.slots[second]] < engine.table.t_last_ns[engine.slots[first]]
     )
+
+
+def test_background_gets_a_place_although_interactive_requests_always_wait(start, oracle):
+    engine = start(n_seq=1)
+    front = [interactive(engine, PROMPTS[0], max_tokens=150) for _ in range(2)]
+    engine.wait(front[0], n_tokens=3)
+    old = background(engine, PROMPTS[1], max_tokens=30)
+    until(lambda: engine.table.state[engine.slots[old]] == t.WAITING)
+    engine.table.t_submit_ns[engine.slots[old]] -= ageing.WAIT_NS
+    front += [interactive(engine, PROMPTS[0], max_tokens=150) for _ in range(4)]
+    for serial in [old, *front]:
+        engine.wait(serial)
+    began = [int(engine.table.t_admit_ns[engine.slots[serial]]) for serial in [old, *front]]
+    assert began[0] < sorted(began[1:])[2]  # after the one that ran and at most one more
+    assert_right(engine, oracle, old, PROMPTS[1])
 
 
 def test_a_background_chunk_is_given_up_for_somebody_interactive(start, oracle):

@@ -8,6 +8,7 @@ import pytest
 
 from umaserve.engine.table import RUNNING, WAITING, SessionTable, TableSpec
 from umaserve.kv import cells
+from umaserve.kv.ageing import KEEP_NS, WAIT_NS, Ageing
 
 
 @pytest.fixture
@@ -66,3 +67,36 @@ def test_the_oldest_interactive_session_is_never_evicted(table):
     assert cells.victim(table) == 2
     table.state[2] = WAITING
     assert cells.victim(table) == 1
+
+
+def test_background_is_due_once_it_has_waited_and_has_no_place(table):
+    ageing, start = Ageing(6), 10 * WAIT_NS
+    put(table, 0, RUNNING, 10)
+    put(table, 1, WAITING, 10)
+    for slot in (2, 3):
+        put(table, slot, WAITING, 10, lane=1)
+        table.t_submit_ns[slot] = start - slot
+    assert ageing.due(table, start + WAIT_NS - 10) == -1
+    assert ageing.due(table, start + WAIT_NS) == 3  # who came first
+    table.state[2] = RUNNING
+    assert ageing.due(table, start + WAIT_NS) == -1
+
+
+def test_a_parked_session_waits_anew_and_an_aged_one_keeps_its_place_for_a_while(table):
+    ageing, start = Ageing(6), 10 * WAIT_NS
+    put(table, 0, RUNNING, 10)
+    put(table, 1, WAITING, 10, lane=1)
+    table.serial[:] = range(1, 7)
+    ageing.parked(1, start)
+    assert ageing.due(table, start + WAIT_NS - 1) == -1
+    now = start + WAIT_NS
+    assert ageing.due(table, now) == 1
+    assert ageing.keeps(table, now) == -1
+    ageing.admitted(table, 1, now)
+    table.state[1] = RUNNING
+    assert ageing.keeps(table, now + KEEP_NS - 1) == 1
+    assert cells.victim(table, alone=True, keep=1) == 0
+    assert cells.victim(table, alone=True) == 1
+    assert ageing.keeps(table, now + KEEP_NS) == -1
+    table.serial[1] = 99  # another request in that row
+    assert ageing.keeps(table, now + 1) == -1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -220,3 +221,25 @@ def test_queue_takes_interactive_first(tmp_path: Path) -> None:
                 order.append(event["id"])
         assert order == ["running", "front", "moved", "back"]
         assert client.generate("room again", max_tokens=2).eos is not None
+
+
+def test_queued_background_is_not_passed_for_ever(tmp_path: Path) -> None:
+    """Interactive requests always wait; the one row goes to background once it has waited long."""
+    with DaemonProcess(tmp_path, max_sessions=1) as daemon, daemon.client() as client:
+        client.ask("back", "x", max_tokens=100, priority="background")
+        client.ask("0", "x", max_tokens=100)
+        client.ask("late", "x", max_tokens=2, priority="background")
+        order: list[str] = []
+        asked, begun = 1, time.monotonic()
+        while "late" not in order:
+            assert time.monotonic() < begun + 60
+            while asked < len(order) + 3:
+                client.ask(str(asked), "x", max_tokens=100)
+                asked += 1
+            event = client.receive()
+            assert event is not None
+            if event["event"] == "eos":
+                order.append(event["id"])
+        assert order[0] == "back"  # it had the row, and keeps it
+        assert order.index("late") > 1  # interactive first
+        client.finish()

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from umaserve.kv import cells
+from umaserve.kv.ageing import Ageing
 from umaserve.kv.parking import Parking
 from umaserve.llama.traffic import Traffic
 from umaserve.policy import greedy
@@ -103,6 +104,7 @@ class Engine:
         if self.aside_threads:
             self.worker = PrefillWorker(loaded, start, table, self.aside_threads, control.notify)
         self.parking = Parking(loaded.context, _memory_bytes() // PARKED_SHARE)
+        self.ageing = Ageing(n_slots)
         self._parked: set[int] = set()  # slots whose cells were given up or moved
         self._free_seqs = deque(range(loaded.n_seq))
         self._tick = 0
@@ -258,13 +260,18 @@ class Engine:
 
         Somebody interactive takes the place of somebody in the background, who is parked.
         """
-        table = self.table
+        table, now_ns = self.table, time.monotonic_ns()
         while True:
             slot = cells.next_to_admit(table)
             if slot < 0:
                 return
+            aged = self.ageing.due(table, now_ns)
+            if aged >= 0 and self._free_seqs and cells.fits(table, aged, self.loaded.n_ctx):
+                slot = aged
+                self.ageing.admitted(table, slot, now_ns)
             while not self._free_seqs or not cells.fits(table, slot, self.loaded.n_ctx):
-                victim = cells.victim(table, alone=True)
+                keep = self.ageing.keeps(table, now_ns)
+                victim = cells.victim(table, alone=True, keep=keep)
                 if table.lane[slot] or victim < 0 or not table.lane[victim]:
                     return
                 if not cells.would_fit(table, slot, self.loaded.n_ctx):
@@ -320,6 +327,7 @@ class Engine:
             again_ms = predict(self.cost, 0, 0, n_past, n_past / 2)
             self.parking.move_out(slot, int(table.seq[slot]), n_past, again_ms)
         self._drop_sequence(slot)
+        self.ageing.parked(slot, time.monotonic_ns())
         self._parked.add(slot)
         table.state[slot] = t.WAITING
         table.header[t.H_PREEMPTIONS] += 1

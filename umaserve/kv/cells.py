@@ -56,13 +56,14 @@ def would_fit(table: SessionTable, slot: int, n_cells: int) -> bool:
     return kept + int(table.n_tokens[slot]) + MARGIN <= n_cells or kept == 0
 
 
-def victim(table: SessionTable, alone: bool = False) -> int:
+def victim(table: SessionTable, alone: bool = False, keep: int = -1) -> int:
     """Slot that gives its cells back when they run out, or -1 when only one session runs.
 
     Background before interactive, newest before oldest; the oldest of the best lane never goes,
-    unless ``alone``: then even the only one may.
+    unless ``alone``: then even the only one may.  ``keep`` is a slot that does not go.
     """
     running = np.flatnonzero(table.state == RUNNING)
+    running = running[running != keep]
     if running.size < (1 if alone else 2):
         return -1
     order = np.lexsort((table.arrival[running], table.lane[running]))

@@ -23,6 +23,8 @@ from umaserve.server.engine_handle import EngineExit, EngineHandle
 from umaserve.server.meters import Meters
 from umaserve.server.request import Request, Sink
 
+AGED_NS = 5_000_000_000  # a background request that waited so long goes before interactive ones
+
 REASONS = {
     t.REASON_STOP: "stop",
     t.REASON_LENGTH: "length",
@@ -150,6 +152,8 @@ class Sessions:
         while engine.free_slots:
             if engine.backlog:
                 queue = engine.backlog
+            elif takes_new and self._background_is_due(engine):
+                queue = self._queues[1]
             elif takes_new and self._queues[0]:
                 queue = self._queues[0]
             elif takes_new and self._queues[1] and len(engine.free_slots) > self._reserved:
@@ -159,6 +163,15 @@ class Sessions:
             request = queue[next(iter(queue))]
             self._stop_waiting(request)
             self._start(engine, request)
+
+    def _background_is_due(self, engine: EngineHandle) -> bool:
+        """Ageing: none has a row, and the oldest has waited long; then it goes before all."""
+        if not self._queues[0] or not self._queues[1]:
+            return False
+        oldest = next(iter(self._queues[1].values()))
+        if time.monotonic_ns() - oldest.arrived_ns < AGED_NS:
+            return False
+        return not any(request.lane for request in engine.requests.values())
 
     def _start(self, engine: EngineHandle, request: Request) -> None:
         prompt, add_special = request.message.prompt, True

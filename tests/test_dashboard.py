@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 import sys
+from contextlib import closing
 
 import pytest
 from hypothesis import given
@@ -13,7 +14,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from tests.fixtures.untimed import untimed
-from umaserve.dashboard import Screen, Terminal, View, summary
+from umaserve.dashboard import Screen, Terminal, View, panels, summary
 from umaserve.dashboard.keys import decode
 from umaserve.dashboard.line import SPARKS, Line, bar, chart, clean, column, ms
 from umaserve.dashboard.picture import svg, text
@@ -99,6 +100,12 @@ def overview(*sessions: dict, **metrics) -> dict:
             "budget_ms": 50.0, "count": 10, "mean_ms": 6.0, "longest_ms": 13.0, "allowed_ms": 12.0,
             "decode_rows": 30, "prefill_tokens": 90,
         },
+        "errors": [
+            {"time": "12:00:01", "age_s": 90.0, "code": "E_LIMIT_001", "text": "prompt is too long",
+             "request": "big", "app": "shell", "count": 1},
+            {"time": "12:00:02", "age_s": 3.0, "code": "warn", "text": "the engine died of SIGKILL",
+             "request": "", "app": "", "count": 1},
+        ],
         "log": [
             {"time": "12:00:01", "level": "info", "text": "serving uma-demo"},
             {"time": "12:00:02", "level": "warn", "text": "the engine died of SIGKILL"},
@@ -159,10 +166,65 @@ def test_a_larger_screen_shows_more():
     assert "321.2 over a minute" in whole and "450.2 MB a token" in whole
     curve = [line for line in seen[2:8] if set(line[13:133]) & set(SPARKS)]
     assert len(curve) == 6, "three lines high, two lanes"
+    assert any(line.startswith("─ last errors ─") and "─ log ─" in line for line in seen)
     head = next(line for line in seen if "tok/s" in line and "prompt" in line)
     assert all(word in head for word in ("prompt", "first", "age", "conn", "cells"))
     assert sum("editor" in line for line in seen) == 25 and "and 5 more" in whole
     assert [line for line in seen if "serving again" in line]
+
+
+def mishap(code: str, **fields) -> dict:
+    return {"time": "12:00:02", "age_s": 3.0, "code": code, "text": "why", "request": "", "app": "",
+            "count": 1, **fields}  # fmt: skip
+
+
+def news(errors: list[dict], width: int, height: int) -> list[str]:
+    """The lines above the keys."""
+    a_view = view()
+    a_view.update(overview() | {"errors": errors})
+    return [line.rstrip() for line in rows(a_view, width, height)[:-1]]
+
+
+def test_the_last_error_has_a_line_on_a_small_screen():
+    one = mishap("E_LIMIT_001", request="r7", app="editor", text="too long", count=3)
+    assert news([mishap("warn"), one], 80, 24)[-1] == (
+        " 12:00:02 E_LIMIT_001 ×3 r7 of editor: too long"
+    )
+    assert news([mishap("error")], 80, 24)[-1] == " 12:00:02 error: why"
+    assert news([mishap("E_IO_001", app="ls", age_s=2e5)], 80, 24)[-1] == (
+        " 2 d ago  E_IO_001 ls: why"
+    )
+    assert news([], 80, 24)[-1] == " 12:00:03 serving again", "no error: the log"
+    assert "\x1b" not in news([mishap("\x1b[2J", text="\x07", app="\x9b")], 80, 24)[-1]
+
+
+@pytest.mark.parametrize(
+    ("width", "height", "shown"),
+    [(80, 30, 2), (80, 40, 4), (149, 60, 4), (150, 30, 2), (200, 50, 5)],
+)
+def test_the_last_errors_have_a_panel_on_a_large_screen(width, height, shown):
+    """Above the log or, on a wide screen, beside it."""
+    seen = news([mishap(f"E_LIMIT_00{n}") for n in range(9)], width, height)
+    assert [n for n in range(9) if any(f"E_LIMIT_00{n}: why" in line for line in seen)] == [
+        *range(9 - shown, 9)
+    ]
+    (head,) = (line for line in seen if line.startswith("─ last errors ─"))
+    assert ("─ log ─" in head) == (width >= 150)
+    assert sum("serving again" in line for line in seen) == 1
+    assert any(line.startswith(" none so far") for line in news([], width, height))
+
+
+def test_colours_of_errors():
+    """A client's mistake is yellow, ours is red, and what is a minute old is dim on one line."""
+    styles = [panels.mishap(mishap(code)).parts[1] for code in ("E_PROTO_001", "E_RUNTIME_001")]
+    assert styles == [("E_PROTO_001", "warn"), ("E_RUNTIME_001", "bad")]
+    old = {"errors": [mishap("error", age_s=61)]}
+    assert panels.newest(old).parts[1] == ("error", "dim")
+
+
+def test_engines_that_were_replaced_are_counted():
+    assert any(" errors    3 · 1 restart " in row for row in rows(view(engine_restarts_total=1)))
+    assert any(" 3 · 2 restarts " in row for row in rows(view(engine_restarts_total=2)))
 
 
 def test_the_cap_is_seen_without_colour():
@@ -259,8 +321,10 @@ def test_cleaned_text_is_printable_and_bounded(value, limit):
 
 def test_summary():
     assert summary(overview()) == (
-        "uma-demo: 321.2 tok/s, 3 active, 3 queued, p95 11.5 of 12.0 ms, RSS 1.23 GB"
+        "uma-demo: 321.2 tok/s, 3 active, 3 queued, p95 11.5 of 12.0 ms, RSS 1.23 GB, "
+        "last error 12:00:02 warn"
     )
+    assert "error" not in summary(overview() | {"errors": [mishap("warn", age_s=61)]})
     assert summary({}) == "no model: - tok/s, - active, 0 queued, p95 - ms, RSS - GB"
     assert summary({"state": "loading", "progress": 0.25}) == "loading, 25%"
 
@@ -469,7 +533,8 @@ def test_fewer_lines_leave_nothing_behind():
 
 def test_the_terminal_is_given_back_on_an_error():
     out, the_console = console()
-    with pytest.raises(RuntimeError), Terminal(the_console) as terminal:
+    terminal = Terminal(the_console)
+    with pytest.raises(RuntimeError), closing(terminal):
         assert not terminal.plain
         terminal.paint([Line("x")])
         raise RuntimeError

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import bisect
+import io
 import json
+import re
+import weakref
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 import trio
 from hypothesis import given
@@ -18,7 +22,10 @@ from tests.fixtures.untimed import untimed
 from tests.server_harness import DaemonProcess, eventually
 from umaserve.client import Client, TrioClient
 from umaserve.metrics import quantile
+from umaserve.server import recent_errors
+from umaserve.server.logs import Log
 from umaserve.server.overview import log_entry
+from umaserve.server.recent_errors import RecentErrors
 from umaserve.server.recent_gaps import POINT_NS, POINTS, RecentGaps
 
 SLOW = {"FAKE_TICK_MS": "5"}
@@ -82,6 +89,111 @@ def test_a_request_that_runs_already_has_a_past():
     assert set(out["background"]) == {None} and len(out["background"]) == POINTS
 
 
+def test_a_look_costs_what_is_new():
+    """Nothing is collected between two looks, and none reads again what the last one has read."""
+    reads = 0
+
+    class Counting(list):
+        def __getitem__(self, at):
+            nonlocal reads
+            reads += 1
+            return super().__getitem__(at)
+
+    start = 1_000 * POINT_NS
+    busy = request(0, Counting(start + n * 10_000_000 for n in range(300)))
+    recent = RecentGaps()
+    assert reads == 0
+    recent.read({1: busy}, busy.token_ns[-1])
+    first, reads = reads, 0
+    assert first >= 299
+    recent.read({1: busy}, busy.token_ns[-1])
+    assert reads < 10
+    busy.token_ns += [start + 3_000_000_000, start + 3_010_000_000]
+    recent.read({1: busy}, busy.token_ns[-1])
+    assert reads < 20
+
+
+def test_no_request_is_held_for_a_look_that_may_never_come():
+    class Held(SimpleNamespace):
+        """What a weak reference can point at."""
+
+    start = 1_000 * POINT_NS
+    times = [start, start + 5_000_000]
+    busy, idle = Held(lane=0, token_ns=times), Held(lane=1, token_ns=[])
+    recent = RecentGaps()
+    recent.read({1: busy, 2: idle}, start + 6_000_000)
+    gone = [weakref.ref(each) for each in (busy, idle)]
+    del busy, idle
+    assert [ref() for ref in gone] == [None, None]
+    times.append(start + 15_000_000)  # its last, before it ended
+    seen = recent.read({}, start + 20_000_000)
+    assert seen["interactive"][-1] == 10.0
+
+
+# --- last errors ---------------------------------------------------------------------------------
+
+
+class App:
+    def __init__(self, name: str) -> None:
+        self.name, self.asked = name, 0
+
+    @property
+    def app(self) -> str:
+        self.asked += 1
+        return self.name
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now = [1_700_000_000.0]
+    monkeypatch.setattr(recent_errors.time, "time", lambda: now[0])
+    return now
+
+
+def test_errors_of_one_code_within_a_second_are_one_entry(clock: list[float]) -> None:
+    errors, editor = RecentErrors(), App("editor")
+    for n in range(2500):
+        errors.add("E_PROTO_001", f"garbage {n}", client=editor)
+        clock[0] += 0.01
+    errors.add("E_LIMIT_001", "too long", "r1", App("cli"))
+    clock[0] += 5
+    errors.add("E_PROTO_001", "once more", "r2", editor)
+    first, second, third = errors.read()
+    assert (first["code"], first["text"], first["count"]) == ("E_PROTO_001", "garbage 0", 2500)
+    assert (second["request"], second["app"], second["age_s"]) == ("r1", "cli", 5.0)
+    assert (third["text"], third["count"], third["age_s"]) == ("once more", 1, 0.0)
+    assert editor.asked == 2, "who it is, is asked for once an entry"
+
+
+def test_no_more_errors_are_kept_than_stated(clock: list[float]) -> None:
+    errors = RecentErrors()
+    for n in range(1000):
+        clock[0] += 2
+        errors.add("E_LIMIT_001", str(n))
+    assert [entry["text"] for entry in errors.read()] == [
+        str(n) for n in range(1000 - recent_errors.KEPT, 1000)
+    ]
+
+
+def test_warnings_of_the_log_are_kept_whatever_is_written(clock: list[float]) -> None:
+    stream, errors = io.StringIO(), RecentErrors()
+    log = Log("error", False, stream)
+    log.on_trouble = errors.log_line
+    log("info", "all is well")
+    log("warn", "the engine died")
+    log("warn", "the engine died")
+    log("warn", "another one")
+    log("error", "c1 failed: Traceback\n  File x\nValueError: y\n", connection="c1")
+    log("error", "request 'a' ends", request="a")  # its client gets a code, which is kept
+    assert [(e["code"], e["text"], e["count"]) for e in errors.read()] == [
+        ("warn", "the engine died", 2), ("warn", "another one", 1),
+        ("error", "c1 failed: Traceback ... ValueError: y", 1),
+    ]  # fmt: skip
+    assert "died" not in stream.getvalue()
+    errors.add("warn", "x" * 9999)
+    assert len(errors.read()[-1]["text"]) == recent_errors.LONGEST
+
+
 # --- log lines -----------------------------------------------------------------------------------
 
 
@@ -130,6 +242,32 @@ def test_what_an_overview_holds(daemon: DaemonProcess) -> None:
         later = overview(daemon)
         assert later["sessions"][0]["tokens"] > row["tokens"] - 1
         assert daemon.info()["sessions"][0]["serial"] == row["serial"]
+
+
+def test_the_last_errors_of_clients_and_of_the_engine(daemon: DaemonProcess) -> None:
+    assert overview(daemon)["errors"] == []
+    with daemon.client() as client:
+        client.send(id="big", prompt="x" * 100_000)
+        assert client.receive()["code"] == "E_LIMIT_001"
+        client.generate("[reject]", "no")
+        with daemon.client() as other:
+            other.send_body(b"{")
+            assert other.receive()["code"] == "E_PROTO_001"
+        client.ask("kept", "hello", max_tokens=900)
+        client.wait_tokens("kept", 3)
+        psutil.Process(daemon.info()["model"]["engine_pid"]).kill()
+        eventually(lambda: daemon.metrics()["engine_restarts_total"] == 1, "it is replaced")
+        client.wait_tokens("kept", 20)
+    seen = {entry["code"]: entry for entry in overview(daemon)["errors"]}
+    assert list(seen) == ["E_LIMIT_001", "E_PROTO_003", "E_PROTO_001", "warn"]
+    assert seen["E_LIMIT_001"]["request"] == "big" and seen["E_PROTO_003"]["request"] == "no"
+    assert "100000" in seen["E_LIMIT_001"]["text"] and seen["E_PROTO_001"]["request"] == ""
+    own = psutil.Process().name()[:15]
+    assert {seen[code]["app"] for code in seen if code != "warn"} == {own}
+    assert "the engine died" in seen["warn"]["text"] and seen["warn"]["app"] == ""
+    assert all(entry["count"] == 1 and 0 <= entry["age_s"] < 600 for entry in seen.values())
+    assert all(re.fullmatch(r"\d\d:\d\d:\d\d", entry["time"]) for entry in seen.values())
+    assert sum(daemon.metrics()["errors_total"].values()) == 3
 
 
 def test_requests_of_the_same_id_are_told_apart_by_serial(daemon: DaemonProcess) -> None:

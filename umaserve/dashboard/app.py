@@ -25,15 +25,14 @@ JOB_SIGNALS = (signal.SIGWINCH, signal.SIGTSTP, signal.SIGCONT)
 LEAVING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
+Show = Callable[[Mapping[str, Any]], None]
+Lost = Callable[[str], None]
+
+
 class Feed(Protocol):
     """Where the numbers come from and where keys go."""
 
-    async def run(
-        self,
-        interval_s: float,
-        show: Callable[[Mapping[str, Any]], None],
-        lost: Callable[[str], None],
-    ) -> None:
+    async def run(self, interval_s: float, show: Show, lost: Lost) -> None:
         """Call ``show(overview)`` every interval, ``lost(why)`` when there is no daemon."""
         ...
 

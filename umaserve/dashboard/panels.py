@@ -24,12 +24,14 @@ from umaserve.dashboard.line import (
 Values = Mapping[str, Any]
 
 LANES = ("interactive", "background")
+WARNINGS = ("warn", "E_PROTO", "E_LIMIT", "E_IO")  # of the log and of clients; others are ours
 LABEL = 13  # cells of what stands before a curve or a gauge
 PANEL_LABEL = 11
 BIG = ("p50_ms", "p95_ms", "p99_ms", "worst_pause_ms", "ttft_ms_p50", "ttft_ms_p95")
 TITLES = ("p50", "p95", "p99", "worst", "first", "p95")
 NUMBER = 7
 LONGEST_CURVE = 120
+FAINT_S = 60.0  # an error that old is not news
 
 
 def ceiling(metrics: Values) -> float | None:
@@ -186,19 +188,74 @@ def memory(overview: Values, width: int) -> list[Line]:
 
 
 def _errors(metrics: Values, width: int) -> Line:
-    """How many, then the codes that there is room for, the most frequent first."""
+    """How many, engines that were replaced, then the codes that there is room for, the most
+    frequent first."""
     errors = metrics.get("errors_total")
     line = Line(column(" errors", PANEL_LABEL, left=True), "bold")
     if not isinstance(errors, Mapping):
         return line.add(number(errors), "bad" if errors else "")
     count = sum(errors.values())
     line.add(number(count), "bad" if count else "")
+    restarts = metrics.get("engine_restarts_total")
+    if restarts:
+        line.add(f" · {number(restarts)} restart{'s' * (restarts != 1)}", "warn")
     for code, times in sorted(errors.items(), key=lambda item: -item[1]):
         text = f" · {clean(code, 12)} {times}"
         if line.cells + len(text) >= width:
             break
         line.add(text)
     return line
+
+
+def mishap(entry: Values, faint_s: float | None = None) -> Line:
+    """One of the newest errors: when, which, how often, of whom, and what was said; dim when it is
+    older than ``faint_s``."""
+    age, code = entry.get("age_s") or 0.0, clean(entry.get("code"), 13)
+    at = clean(entry.get("time"), 8) if age < 86400 else f"{age // 86400:.0f} d ago"
+    old = faint_s is not None and age > faint_s
+    style = "dim" if old else "warn" if code.startswith(WARNINGS) else "bad"
+    line = Line(f" {column(at, 8, left=True)} ", "dim").add(code, style)
+    if (entry.get("count") or 1) > 1:
+        line.add(f" ×{entry['count']}", style)
+    names = [clean(entry.get(name) or "", 24) for name in ("request", "app")]
+    who = " of ".join(name for name in names if name)
+    text = clean(entry.get("text") or "", 300)
+    return line.add(f" {who}:" if who else ":").add(f" {text}", "dim" if old else "")
+
+
+def mishaps(overview: Values, width: int, rows: int) -> list[Line]:
+    """The newest errors and warnings, the last at the bottom."""
+    entries = overview.get("errors") or []
+    lines = [mishap(entry) for entry in entries[-rows + 1 :]] or [Line(" none so far", "dim")]
+    return _panel([rule("last errors", width), *lines], width, rows)
+
+
+def log(overview: Values, width: int, rows: int) -> list[Line]:
+    """The newest lines of the daemon's log."""
+    lines = [rule("log", width)]
+    lines += [_log_line(entry) for entry in (overview.get("log") or [])[-rows + 1 :]]
+    return _panel(lines, width, rows)
+
+
+def _panel(lines: list[Line], width: int, rows: int) -> list[Line]:
+    blank = [Line() for _ in range(rows - len(lines))]
+    return [line.pad(width) for line in [*lines, *blank]]
+
+
+def newest(overview: Values) -> Line:
+    """What there is one line for: the last error, or the last line of the log."""
+    errors, entries = overview.get("errors") or [], overview.get("log") or []
+    if errors:
+        return mishap(errors[-1], FAINT_S)
+    return _log_line(entries[-1]) if entries else Line()
+
+
+def _log_line(entry: Values) -> Line:
+    level = entry.get("level", "")
+    style = {"error": "bad", "warn": "warn"}.get(level, "dim")
+    mark = f"{level}: " if style != "dim" else ""
+    at, text = clean(entry.get("time", ""), 8), clean(entry.get("text", ""), 300)
+    return Line(f" {at} ", "dim").add(mark + text, style)
 
 
 def efficiency(overview: Values, width: int) -> list[Line]:

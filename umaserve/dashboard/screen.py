@@ -24,6 +24,8 @@ from umaserve.dashboard.view import View
 
 Session = Mapping[str, Any]
 
+SIDE_BY_SIDE = 150  # columns from which there is more beside each other
+
 KEYS = " ↑↓ select  p promote  d demote  c cancel  space pause  ? help  q quit"
 HELP = (
     "↑ ↓ or k j       select a session (page up and down, home, end)",
@@ -87,12 +89,16 @@ def summary(overview: Mapping[str, Any]) -> str:
     queued = (metrics.get("queued_interactive") or 0) + (metrics.get("queued_background") or 0)
     limit = panels.ceiling(metrics)
     allowed = f" of {ms(limit)}" if limit is not None else ""
+    error = (overview.get("errors") or [{}])[-1]
+    last = ""
+    if error.get("age_s", panels.FAINT_S) < panels.FAINT_S:
+        last = f", last error {clean(error.get('time'), 8)} {clean(error.get('code'), 13)}"
     return (
         f"{clean(metrics.get('model') or 'no model')}: "
         f"{number(metrics.get('tokens_per_s'))} tok/s, "
         f"{number(metrics.get('active_sessions'))} active, {queued} queued, "
         f"p95 {ms(metrics.get('p95_ms'))}{allowed} ms, "
-        f"RSS {number(metrics.get('rss_gb'), 2)} GB"
+        f"RSS {number(metrics.get('rss_gb'), 2)} GB{last}"
     )
 
 
@@ -111,16 +117,31 @@ class Screen:
             return [line.pad(self.width) for line in rows[: self.height]]
         body = self._body(view)
         footer = [self._footer(view)] if self.height > 2 else []
-        log = self._log(view, self._log_rows()) if self.height >= 16 else []
-        room = self.height - 1 - len(body) - len(log) - len(footer)
+        news = self._news(view.overview)
+        room = self.height - 1 - len(body) - len(news) - len(footer)
         sessions = self._help() if view.help else self._sessions(view, room)
         sessions = sessions[: max(room, 0)]
         sessions += [Line()] * (room - len(sessions))
-        lines = [self._header(view), *body, *sessions, *log, *footer][: self.height]
+        lines = [self._header(view), *body, *sessions, *news, *footer][: self.height]
         return [line.pad(self.width) for line in lines]
 
-    def _log_rows(self) -> int:
-        return 1 if self.height < 30 else 3 if self.height < 40 else 6
+    def _news(self, overview: Mapping[str, Any]) -> list[Line]:
+        """The last errors and the log: one line, or panels, side by side where that is wide."""
+        if self.height < 16:
+            return []
+        if self.height < 30:
+            return [panels.newest(overview)]
+        rows = 3 if self.height < 40 else 6
+        if self.width < SIDE_BY_SIDE:
+            errors, log = (3, 3) if rows == 3 else (5, 4)
+            return [
+                *panels.mishaps(overview, self.width, errors),
+                *panels.log(overview, self.width, log),
+            ]
+        half = self.width // 2
+        left = panels.mishaps(overview, half, rows)
+        right = panels.log(overview, self.width - half, rows)
+        return [a.extend(b) for a, b in zip(left, right, strict=True)]
 
     def _header(self, view: View) -> Line:
         metrics = view.overview.get("metrics") or {}
@@ -151,7 +172,7 @@ class Screen:
             if height >= 24:
                 lines += panels.ticks(overview, view.tokens_now, width)
             return lines
-        count = 3 if width >= 150 else 2
+        count = 3 if width >= SIDE_BY_SIDE else 2
         each = width // count
         last = width - each * (count - 1)
         blocks = [panels.ticks(overview, view.tokens_now, each)]
@@ -213,23 +234,6 @@ class Screen:
 
     def _help(self) -> list[Line]:
         return [rule("keys", self.width), *(Line(f"  {row}") for row in HELP)]
-
-    def _log(self, view: View, rows: int) -> list[Line]:
-        """The newest lines of the daemon's log; with one row, the newest warning or error."""
-        entries = view.overview.get("log") or []
-        if rows == 1:
-            bad = [entry for entry in entries if entry.get("level") in ("warn", "error")]
-            shown = (bad or entries)[-1:]
-        else:
-            shown = entries[-rows + 1 :]
-        lines = [] if rows == 1 else [rule("log", self.width)]
-        for entry in shown:
-            level = entry.get("level", "")
-            style = {"error": "bad", "warn": "warn"}.get(level, "dim")
-            mark = f"{level}: " if style != "dim" else ""
-            at, text = clean(entry.get("time", ""), 8), clean(entry.get("text", ""), 300)
-            lines.append(Line(f" {at} ", "dim").add(mark + text, style))
-        return lines + [Line()] * (rows - len(lines))
 
     def _footer(self, view: View) -> Line:
         if view.message:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
-
 import trio
 
 from umaserve.client import ConnectionFailed, ProtocolError, ServerError, TrioClient
+from umaserve.dashboard.app import Lost, Show
 
 RETRY_S = 0.5
 SILENCE_S = 10.0  # a daemon that says nothing for so long is lost
@@ -20,12 +18,7 @@ class SocketFeed:
         self.path = path
         self._client: TrioClient | None = None
 
-    async def run(
-        self,
-        interval_s: float,
-        show: Callable[[Mapping[str, Any]], None],
-        lost: Callable[[str], None],
-    ) -> None:
+    async def run(self, interval_s: float, show: Show, lost: Lost) -> None:
         while True:
             try:
                 async with TrioClient(self.path) as self._client:
@@ -36,9 +29,7 @@ class SocketFeed:
                 self._client = None
             await trio.sleep(RETRY_S)
 
-    async def _watch(
-        self, client: TrioClient, interval_s: float, show: Callable[[Mapping[str, Any]], None]
-    ) -> None:
+    async def _watch(self, client: TrioClient, interval_s: float, show: Show) -> None:
         # the deadline moves with every answer; a generator must not be left in the middle
         with trio.CancelScope(deadline=trio.current_time() + SILENCE_S) as patience:
             async for overview in client.watch_overview(1000 * interval_s):

@@ -8,7 +8,6 @@ import termios
 import threading
 import time
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Any
 
 from rich.cells import cell_len
@@ -27,10 +26,7 @@ _ERASE_REST = "\x1b[K"
 
 
 class Terminal:
-    """A context manager around ``paint``.
-
-        with Terminal() as terminal:
-            terminal.paint(lines)
+    """``paint`` takes it over; ``close``, which has to follow in any case, gives it back.
 
     ``plain``: there is no terminal, or one that cannot move its cursor; ``say`` is what is left.
     What is painted is compared with what is there, and only the lines that differ are written:
@@ -67,17 +63,6 @@ class Terminal:
         return codes
 
     # --- taking and giving back -------------------------------------------------------------------
-
-    def __enter__(self) -> Terminal:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     @property
     def foreground(self) -> bool:

@@ -106,7 +106,7 @@ class Connection:
     def close(self, code: str, message: str, id: str | None = None) -> None:
         """Say why and close once that is delivered (or cannot be, for a while)."""
         if not self._closing.is_set():
-            self.daemon.meters.errors_total[code] += 1
+            self.daemon.meters.error(code, message, id or "", self)
             named = {} if id is None else {"request": id}
             text = f"{self.label} closes: {code} {message}"
             self.daemon.log("info", text, connection=self.label, **named)
@@ -240,7 +240,7 @@ class Connection:
         if error.closes:
             self.close(error.code, error.message, error.id)
         else:
-            self.daemon.meters.errors_total[error.code] += 1
+            self.daemon.meters.error(error.code, error.message, error.id or "", self)
             self.send(error_event(error.id, error.code, error.message))
 
     def _handle(self, body: bytes, arrived_ns: int) -> None:

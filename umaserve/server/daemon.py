@@ -36,6 +36,7 @@ class Daemon:
     stopping: bool = False
 
     def __post_init__(self) -> None:
+        self.log.on_trouble = self.meters.recent_errors.log_line
         self.scorecard = Scorecard(self.config, self.meters, self.sessions, self.supervisor)
         self.admin = Admin(self)
         self._numbers = itertools.count(1)
@@ -62,14 +63,14 @@ class Daemon:
                 self.log("warn", f"refused a connection of user {peer.uid} (process {peer.pid})")
                 sock.close()
             elif len(self.connections) >= self.config.max_connections:
-                self._turn_away(sock)
+                self._turn_away(sock, peer)
             else:
                 nursery.start_soon(self._connection, sock, peer)
 
-    def _turn_away(self, sock: socket.socket) -> None:
-        limit = self.config.max_connections
-        frame = error_event(None, E_LIMIT_002, f"{limit} connections are open; try again later")
-        self.meters.errors_total[E_LIMIT_002] += 1
+    def _turn_away(self, sock: socket.socket, peer: Peer) -> None:
+        text = f"{self.config.max_connections} connections are open; try again later"
+        frame = error_event(None, E_LIMIT_002, text)
+        self.meters.error(E_LIMIT_002, text, client=peer)
         try:
             sock.send(frame)
         except OSError as error:

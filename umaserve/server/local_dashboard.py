@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import trio
 
-from umaserve.server.request import LANES
+from umaserve.server.request import LANES, Request
 
 if TYPE_CHECKING:
+    from umaserve.dashboard.app import Lost, Show
     from umaserve.server.daemon import Daemon
 
 
@@ -20,29 +20,26 @@ class DaemonFeed:
     def __init__(self, daemon: Daemon) -> None:
         self._daemon = daemon
 
-    async def run(
-        self,
-        interval_s: float,
-        show: Callable[[Mapping[str, Any]], None],
-        lost: Callable[[str], None],
-    ) -> None:
+    async def run(self, interval_s: float, show: Show, lost: Lost) -> None:
         while True:
             show(self._daemon.admin.overview.read())
             await trio.sleep(interval_s)
 
     async def cancel(self, serial: int) -> bool:
-        request = self._daemon.sessions.live.get(serial)
-        if request is None or request.told:
-            return False
-        self._daemon.sessions.cancel(request)
-        return True
+        request = self._running(serial)
+        if request is not None:
+            self._daemon.sessions.cancel(request)
+        return request is not None
 
     async def set_lane(self, serial: int, lane: str) -> bool:
+        request = self._running(serial)
+        if request is not None:
+            self._daemon.sessions.set_lane(request, LANES[lane])
+        return request is not None
+
+    def _running(self, serial: int) -> Request | None:
         request = self._daemon.sessions.live.get(serial)
-        if request is None or request.told:
-            return False
-        self._daemon.sessions.set_lane(request, LANES[lane])
-        return True
+        return None if request is None or request.told else request
 
 
 async def show_dashboard(daemon: Daemon) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections import deque
+from collections.abc import Callable
 from datetime import datetime, timezone
 from typing import Any, TextIO
 
@@ -17,7 +18,8 @@ class Log:
 
     A line about a request has its id in the text and as the field ``request``; JSON lines show the
     fields, plain ones do not.  While ``hold`` is true, lines are kept and not written: a dashboard
-    owns the terminal; ``recent`` has the newest of all.
+    owns the terminal; ``recent`` has the newest of all.  ``on_trouble(level, text, fields)`` hears
+    of every warning and error, those below the level that is written too.
     """
 
     def __init__(self, level: str, as_json: bool, stream: TextIO | None = None) -> None:
@@ -28,8 +30,11 @@ class Log:
         self._held: deque[str] = deque(maxlen=KEPT)
         self.hold = False
         self.recent: deque[str] = deque(maxlen=KEPT)
+        self.on_trouble: Callable[[str, str, dict[str, Any]], None] | None = None
 
     def __call__(self, level: str, text: str, **fields: Any) -> None:
+        if LEVELS.get(level, 1) >= LEVELS["warn"] and self.on_trouble is not None:
+            self.on_trouble(level, text, fields)
         if LEVELS.get(level, 1) < self._level:
             return
         now = datetime.now(timezone.utc)

@@ -12,6 +12,7 @@ import numpy as np
 from umaserve.engine import table as t
 from umaserve.metrics import CapSlices, Histogram, Window
 from umaserve.metrics.window import ROW_BOUNDS
+from umaserve.server.recent_errors import Client, RecentErrors
 
 if TYPE_CHECKING:
     from umaserve.server.engine_handle import EngineHandle
@@ -60,6 +61,7 @@ class Meters:
         self.started_s = time.monotonic()
         self.requests_total = 0
         self.errors_total: Counter[str] = Counter()
+        self.recent_errors = RecentErrors()
         self.tokens_total = 0
         self.prompt_tokens_total = 0
         self.slo_ttft_total = 0
@@ -83,6 +85,11 @@ class Meters:
         self._past = np.zeros(t.HEADER_BYTES // 8, np.int64)  # of engines that are gone
         self._ring_at: dict[int, int] = {}  # by pid
         self._ticks_read_s = 0.0
+
+    def error(self, code: str, text: str, request: str = "", client: Client | None = None) -> None:
+        """A client is told of an error, about the request of that id if there is one."""
+        self.errors_total[code] += 1
+        self.recent_errors.add(code, text, request, client)
 
     def sent(self, request: Request, now_ns: int, baseline_ns: int) -> None:
         """The tokens of a request that were emitted since the last call went out at ``now_ns``.

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 TICK_SPAN_S = 1.0
 LOG_LINES = 12
+ERRORS = 12
 LEVELS = ("debug", "warn", "error")  # what a plain line names; others are "info"
 
 
@@ -42,6 +43,7 @@ class Overview:
                 "budget_ms": daemon.config.tick_budget_ms,
                 **(tick_summary(engine) if engine is not None and ready else {}),
             },
+            "errors": daemon.meters.recent_errors.read()[-ERRORS:],
             "log": [log_entry(line) for line in list(daemon.log.recent)[-LOG_LINES:]],
         }
 

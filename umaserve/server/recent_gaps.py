@@ -15,13 +15,15 @@ FIRST_LOOK = 2000  # tokens of a request that are looked at when it is seen firs
 
 
 class RecentGaps:
-    """Reads the requests' own time stamps when somebody asks; nothing is kept up between.
+    """Reads the requests' own time stamps when somebody asks; nothing is done between.
 
-    A request that begins and ends between two looks is not seen.
+    A request that begins and ends between two looks is not seen.  What is kept while nobody looks
+    is the points and, of the requests that had tokens at the last look, the list of their times.
     """
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[Request, int]] = {}  # by serial; tokens looked at
+        # by serial: times of its tokens, lane, how many were looked at
+        self._known: dict[int, tuple[list[int], int, int]] = {}
         self._open: tuple[dict[int, list[float]], ...] = ({}, {})  # ms, by lane and point
         self._points: tuple[dict[int, float], ...] = ({}, {})
 
@@ -34,14 +36,16 @@ class RecentGaps:
         oldest = newest - POINTS + 1
         known = self._known
         for serial, request in live.items():
-            if serial not in known:
-                first = max(bisect_right(request.token_ns, oldest * POINT_NS), 1)
-                known[serial] = (request, max(first, len(request.token_ns) - FIRST_LOOK))
+            times, first = request.token_ns, known[serial][2] if serial in known else 0
+            if not first:
+                first = max(bisect_right(times, oldest * POINT_NS), 1, len(times) - FIRST_LOOK)
+            if times:
+                known[serial] = (times, request.lane, first)
         touched: set[tuple[int, int]] = set()
-        for serial, (request, first) in list(known.items()):
-            self._take(request, first, touched)
+        for serial, (times, lane, first) in list(known.items()):
+            self._take(times, lane, first, touched)
             if serial in live:
-                known[serial] = (request, max(len(request.token_ns), first))
+                known[serial] = (times, lane, max(len(times), first))
             else:
                 del known[serial]
         for lane, point in touched:
@@ -54,12 +58,12 @@ class RecentGaps:
             for lane, name in enumerate(LANE_NAMES)
         }
 
-    def _take(self, request: Request, first: int, touched: set[tuple[int, int]]) -> None:
-        times, values = request.token_ns, self._open[request.lane]
+    def _take(self, times: list[int], lane: int, first: int, touched: set[tuple[int, int]]) -> None:
+        values = self._open[lane]
         for i in range(first, len(times)):
             point = times[i] // POINT_NS
             values.setdefault(point, []).append((times[i] - times[i - 1]) / 1e6)
-            touched.add((request.lane, point))
+            touched.add((lane, point))
 
     def _forget(self, oldest: int, newest: int) -> None:
         for points in self._points:

@@ -307,7 +307,7 @@ class Sessions:
 
     def fail(self, request: Request, code: str, message: str) -> None:
         """An error, then the end for a request that had begun."""
-        self.meters.errors_total[code] += 1
+        self.meters.error(code, message, request.id, request.sink)
         begun = request.prompt_ids is not None
         if not request.told:
             tell_rest(request)

@@ -185,6 +185,30 @@ def test_the_interactive_prompt_goes_before_the_background_one():
     assert plan.slots[0] == 7
 
 
+@pytest.mark.parametrize("name", sorted(MACHINES))
+@pytest.mark.parametrize("decoders", [0, 2])
+def test_interactive_prompts_without_end_leave_background_its_minimum(name, decoders):
+    """At least a slice in about a second for prompts, and for decoders where there are some."""
+    cost, knobs = known(name), told(name, can_aside=False)
+    memory, plan, state = Memory.fresh(N), Plan.empty(N), empty()
+    put(state, 0, 0, 100_000, 0)
+    put(state, 1, 1, 5000, 0)
+    for s in range(2, 2 + decoders):
+        put(state, s, 1, 100, 99)
+    now, last, longest = NOW, {}, {}
+    for number in range(2000):
+        view = Tick(number, now, 200_000, 500, np.inf)
+        entries = plan_tick(state, view, knobs, cost, memory, TRAFFIC, plan)
+        now += int(max(plan.info[PREDICTED_MS], 1.0) * 1e6)
+        for s in plan.slots[:entries]:
+            longest[s] = max(longest.get(s, 0), now - last.get(s, NOW))
+            last[s] = now
+        if now > NOW + 20 * 10**9:
+            break
+    assert set(longest) == set(range(2 + decoders))
+    assert all(longest[s] < 2 * 10**9 for s in range(1, 2 + decoders))
+
+
 @pytest.mark.parametrize(("tokens", "spends"), [(40, True), (64, True), (65, False), (900, False)])
 def test_a_short_interactive_prompt_is_hurried_beyond_the_credit(tokens, spends):
     state = empty()

@@ -136,55 +136,6 @@ def prompt_tokens_within(traffic, budget, rows, kv_cells_read, most, kv_span=0.0
     return low
 
 
-@njit(nogil=True, cache=True)
-def rows_within(traffic, budget, cells_per_row, most, kv_span=0.0):
-    """Most decoding rows, up to ``most``, within ``budget``; each reads ``cells_per_row`` cells."""
-    low, high = 0, max(most, 0)
-    while low < high:
-        middle = (low + high + 1) // 2
-        if fits(traffic, budget, middle, middle, middle * cells_per_row, middle, kv_span):
-            low = middle
-        else:
-            high = middle - 1
-    return low
-
-
-@njit(nogil=True, cache=True)
-def marginal_bytes(traffic, rows, cells_per_row=0.0, kv_span=0.0):
-    """What the next decoding row adds to a tick of ``rows``, in bytes."""
-    more = rows + 1
-    return tick_bytes(traffic, more, more, more * cells_per_row, more, kv_span) - tick_bytes(
-        traffic, rows, rows, rows * cells_per_row, rows, kv_span
-    )
-
-
-@njit(nogil=True, cache=True)
-def marginal_share(traffic, rows, cells_per_row=0.0, kv_span=0.0):
-    """`marginal_bytes` over the average of the ``rows`` there are: 0 = a free ride, 1 = full price.
-
-    Near 0 for a dense model with short contexts; for a mixture of experts with few rows, near 1.
-    """
-    rows = max(rows, 1)
-    average = tick_bytes(traffic, rows, rows, rows * cells_per_row, rows, kv_span) / rows
-    return marginal_bytes(traffic, rows, cells_per_row, kv_span) / average
-
-
-@njit(nogil=True, cache=True)
-def moe_merge_cap(traffic, rows_max, budget, cells_per_row=0.0, kv_span=0.0):
-    """Decoding rows that a mixture of experts should merge at most, in 1..``rows_max``.
-
-    Bytes grow with the rows ever more slowly (each new row finds more of its experts already read),
-    from a positive start, so bytes per row fall with every row that is merged: by bytes alone
-    nothing speaks against one more, and the most rows per byte are those that just fit ``budget``,
-    which is what the cap returns.  The budget is where the trade is made: the bandwidth's bytes in
-    the time that a tick may take, or what the interactive rows move alone times the latency cap.
-    A dense model has no such cap: ``rows_max``.
-    """
-    if traffic.n_expert <= 0.0:
-        return rows_max
-    return max(rows_within(traffic, budget, cells_per_row, rows_max, kv_span), min(rows_max, 1))
-
-
 class Budget(NamedTuple):
     """The governor's state.  One instance per engine.
 

@@ -322,25 +322,36 @@ def _interactive_prompts(state, tick, knobs, cost, memory, plan, most, room, tri
     """Nobody interactive decodes, and an interactive prompt waits: it goes first."""
     found, since, kv = memory.found, memory.since_ns, memory.past[KIND_PROMPT]
     since[SINCE_INTERACTIVE] = tick.now_ns
-    want = min(waiting_tokens(state, memory, KIND_PROMPT), room)
-    budget = _long_budget(knobs)
-    chunk = _blind_or_largest(cost, 0, kv, budget, want)
+    # who waited too long rides whatever it costs, and finds room for its smallest slice
+    ageing = knobs.features & AGEING
+    back, back_prompts = min(found[KIND_BACK_DECODE], most), found[KIND_BACK_PROMPT]
+    late_rows = ageing and back > 0 and _waited(tick, since, SINCE_DECODE) > BACK_WAIT_MS
+    late_prompts = ageing and back_prompts > 0 and _waited(tick, since, SINCE_PROMPT) > BACK_WAIT_MS
+    kept = (back if late_rows else 0) + (MIN_CHUNK if late_prompts else 0)
+    want = min(waiting_tokens(state, memory, KIND_PROMPT), max(room - kept, 1))
+    chunk = _blind_or_largest(cost, 0, kv, _long_budget(knobs), want)
     entries = add_prompts(state, memory, plan, 0, KIND_PROMPT, chunk)
-    own = predict(cost, 0, 0, chunk, kv)
-    limit = knobs.latency_cap * own
-    back = min(found[KIND_BACK_DECODE], room - chunk, most)
-    if back > 0:
-        ms = predict(cost, 0, back, chunk, kv)
-        late = knobs.features & AGEING and _waited(tick, since, SINCE_DECODE) > BACK_WAIT_MS
-        if late or (0.0 < ms <= limit):
-            entries = add_decoders(state, memory, plan, entries, KIND_BACK_DECODE, back)
-            since[SINCE_DECODE] = tick.now_ns
-    elif found[KIND_BACK_PROMPT] and chunk < room:
-        left = min(waiting_tokens(state, memory, KIND_BACK_PROMPT), trim)
-        total = largest_chunk(cost, 0, 0, kv, limit, min(chunk + left, room))
-        if total > chunk:
-            entries = add_prompts(state, memory, plan, entries, KIND_BACK_PROMPT, total - chunk)
-            since[SINCE_PROMPT] = tick.now_ns
+    room -= chunk
+    limit = knobs.latency_cap * predict(cost, 0, 0, chunk, kv)
+    back = min(back, room)
+    if back > 0 and (late_rows or 0.0 < predict(cost, 0, back, chunk, kv) <= limit):
+        entries = add_decoders(state, memory, plan, entries, KIND_BACK_DECODE, back)
+        room -= back
+        since[SINCE_DECODE] = tick.now_ns
+    left = more = 0
+    if back_prompts:
+        left = min(waiting_tokens(state, memory, KIND_BACK_PROMPT), trim, room)
+    if left > 0 and found[KIND_BACK_DECODE] == 0:
+        more = largest_chunk(cost, 0, 0, kv, limit, chunk + left) - chunk
+    if left > 0 and more <= 0 and late_prompts:
+        more = min(MIN_CHUNK, left)
+    if more > 0:
+        entries = add_prompts(state, memory, plan, entries, KIND_BACK_PROMPT, more)
+        since[SINCE_PROMPT] = tick.now_ns
+    if found[KIND_BACK_DECODE] == 0:
+        since[SINCE_DECODE] = tick.now_ns
+    if back_prompts == 0:
+        since[SINCE_PROMPT] = tick.now_ns
     return entries
 
 

@@ -126,7 +126,18 @@ def cap_curve(results: list[Result], show: Callable[..., str]) -> Table:
     return head, rows
 
 
+def simulated(results: list[Result], show: Callable[..., str]) -> Table:
+    head = ["model", "load", "figure", "real", "simulated", "simulated / real"]
+    rows = []
+    for result in results:
+        for load, figures in result["loads"].items():
+            for figure, values in figures.items():
+                cells = [show(values[kind]) for kind in ("real", "simulated", "ratio")]
+                rows.append([result["label"], load, figure, *cells])
+    return head, rows
+
+
 WRITERS: dict[str, Callable[[list[Result], Callable[..., str]], Table]] = {
     "storm": storm, "mixed": mixed, "agent_chain": agent_chain, "paste": paste, "sweep": sweep,
-    "cap_curve": cap_curve,
+    "cap_curve": cap_curve, "simulated": simulated,
 }  # fmt: skip

@@ -13,7 +13,7 @@ import numpy as np
 from numba import njit
 
 from umaserve.engine.probe import LONGEST_MS, PAST, PROBE_S, TIMES, shapes
-from umaserve.policy.cost import CostModel, is_known, learn
+from umaserve.policy.cost import CostModel, is_known, learn, predict
 
 MOST = 8192  # tokens of a tick that the tables reach
 
@@ -116,6 +116,28 @@ def presets() -> dict[str, Machine]:
             0.02, 0.0001,
         ),
     }  # fmt: skip
+
+
+def learned(cost: CostModel, aside_per_s: float, abortable: bool, wide_reads: bool) -> Machine:
+    """The machine on which a daemon learned ``cost`` (of a file in the cache's ``costs``).
+
+    What it never saw is what the policy would guess.  Deviations are taken as normally distributed,
+    as wide as the shapes that were seen often.
+    """
+    graph, row, first = (np.zeros((2, MOST + 1)) for _ in range(3))
+    for mode in range(2):
+        known = mode if predict(cost, mode, 1, 0, 0.0) > 0.0 else 0
+        for n in range(1, MOST + 1):
+            graph[mode, n] = predict(cost, known, 0, n, 0.0)
+            row[mode, n] = predict(cost, known, n, 0, 0.0) - graph[mode, n]
+            first[mode, n] = predict(cost, known, 1, n, 0.0)
+    often = cost.count >= 20.0
+    share = cost.spread[often] / cost.mean[often]
+    noise = 1.25 * float(np.median(share)) if share.size else 0.02
+    return Machine(
+        graph, row, first, float(cost.slope[2]), noise, 0.0, 1.0, aside_per_s, abortable,
+        wide_reads,
+    )  # fmt: skip
 
 
 def probed(machine: Machine, n_rows: int = 32, most: int = 2048) -> CostModel:

@@ -39,6 +39,7 @@ def test_help_lists_every_command():
         "priority",
         "doctor",
         "build",
+        "bench",
     }
     for name in COMMANDS:
         assert f"\n  {name} " in done.stdout

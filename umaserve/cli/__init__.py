@@ -16,6 +16,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "generate": ("generate", "generate", "one prompt, one answer (also `uma-cli`)"),
     "chat": ("chat", "chat", "an interactive conversation"),
     "top": ("top", "top", "the live dashboard of a running daemon"),
+    "bench": ("bench", "bench", "interactive work alone, then beside long jobs: is the cap held"),
     "metrics": ("admin", "metrics", "print a running daemon's metrics"),
     "load": ("admin", "load", "serve another model, without a restart"),
     "unload": ("admin", "unload", "free the model's memory; the daemon stays"),

@@ -1,0 +1,74 @@
+"""How far it is: a bar for each stage on a terminal, a line for each elsewhere (on stderr)."""
+
+from __future__ import annotations
+
+import sys
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+
+class Stages:
+    """``stage(name)`` begins the next one and ends the one before; ``update`` moves it.
+
+    Nothing is drawn but in these calls, so that drawing falls where it disturbs nobody.
+    """
+
+    def __init__(self) -> None:
+        self._bar: Progress | None = None
+        self._task: TaskID | None = None
+
+    def __enter__(self) -> Stages:
+        if sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, Progress, TextColumn
+
+            columns = (
+                TextColumn("{task.description:<20}"),
+                BarColumn(bar_width=20),
+                TextColumn("{task.fields[note]}"),
+            )
+            self._bar = Progress(*columns, console=Console(stderr=True), auto_refresh=False)
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._bar is not None:
+            if kind is None:
+                self._end()
+            self._bar.stop()
+            self._bar = None
+
+    def stage(self, name: str, note: str = "") -> None:
+        """Begin a stage."""
+        if self._bar is None:
+            print(f"bench: {name}" + (f" ({note})" if note else ""), file=sys.stderr, flush=True)
+            return
+        self._end()
+        self._task = self._bar.add_task(name, total=1.0, note=note)
+        self._bar.refresh()
+
+    def update(self, fraction: float, note: str) -> None:
+        """The stage is so far (0..1)."""
+        if self._bar is not None and self._task is not None:
+            self._bar.update(self._task, completed=min(fraction, 0.999), note=note)
+            self._bar.refresh()
+
+    def ended(self, note: str) -> None:
+        """The stage is over, with this result."""
+        if self._bar is None:
+            print(f"bench:   {note}", file=sys.stderr, flush=True)
+        elif self._task is not None:
+            self._bar.update(self._task, completed=1.0, note=note)
+            self._bar.refresh()
+
+    def _end(self) -> None:
+        if self._bar is not None and self._task is not None:
+            self._bar.update(self._task, completed=1.0)

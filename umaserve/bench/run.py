@@ -1,0 +1,253 @@
+"""The phases of a run, from a daemon to a ``Result``."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from umaserve.bench import BenchError
+from umaserve.bench.load import Load
+from umaserve.bench.machine import describe
+from umaserve.bench.progress import Stages
+from umaserve.bench.prompts import Prompts
+from umaserve.bench.result import Result
+from umaserve.bench.target import OwnDaemon, others_at, runs, wait_until_serving
+from umaserve.bench.timeline import Answer, Phase
+from umaserve.client import Client, ConnectionFailed
+
+WARM_S = 2.0  # or as long as a phase, if that is shorter
+FIRST_S = 120.0  # for the first tokens, and for the first reading
+SETTLE_S = 10.0
+SHORT_WORDS = 16
+MOST_TOKENS, BACKGROUND_TOKENS = 8192, 128
+# of the context: for all interactive streams, for one background job, and for all of those
+INTERACTIVE_SHARE, JOB_SHARE, JOBS_SHARE = 0.5, 0.25, 0.45
+SAMPLE_WORDS = 300
+MEETINGS, LEAD_S = 4, 0.01
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the command line says.  ``seconds`` is of each phase; ``socket`` of a running daemon;
+    ``cap`` None for the daemon's."""
+
+    socket: str
+    fresh: bool
+    model: str | None
+    seconds: float
+    interactive: int
+    background: int
+    prompt_words: int
+    cap: float | None
+    seed: int
+
+
+def run(settings: Settings, command: str, stages: Stages, say: Callable[[str], None]) -> Result:
+    """Measure; an own daemon has ended when this returns, however it does.
+
+    Raises ``BenchError`` and what the client raises.
+    """
+    with ExitStack() as stack:
+        own = None
+        path = settings.socket
+        absent = None if settings.fresh else runs(path)
+        if settings.fresh or absent is not None:
+            if absent is not None:
+                say(f"bench: {absent}; starting a daemon for this run")
+            elif busy := others_at(path):
+                say(f"bench: the daemon at {path} works on {busy} requests; they share the machine")
+            own = stack.enter_context(OwnDaemon(*_flags(settings)))
+            path = own.path
+        stages.stage("starting a daemon" if own else "the running daemon", "" if own else path)
+        info = (own.wait if own else lambda report: wait_until_serving(path, report))(
+            lambda fraction: stages.update(fraction, "loading the model")
+        )
+        stages.ended(f"{info['model']['name']}, {info['model']['backend']}")
+        try:
+            return _measure(path, info, own is not None, settings, command, stages)
+        except ConnectionFailed as error:
+            if own is not None and own.ended():
+                raise BenchError(own.last_words()) from None
+            raise error
+
+
+def _flags(settings: Settings) -> list[str]:
+    flags = ["--model", settings.model] if settings.model else []
+    return flags + (["--latency-cap", str(settings.cap)] if settings.cap else [])
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    """What fits the daemon: answers in tokens, long prompts in words."""
+
+    answer: int
+    long_answer: int
+    long_words: int
+
+
+def _sizes(client: Client, info: dict[str, Any], settings: Settings) -> _Sizes:
+    """Raises ``BenchError`` when the interactive streams cannot decode at once."""
+    n_seq, n_ctx = info["model"]["n_seq"], info["model"]["n_ctx"]
+    if settings.interactive > n_seq:
+        raise BenchError(
+            f"the daemon decodes {n_seq} sequences at once, so {settings.interactive} interactive "
+            "streams would wait for each other; ask for fewer, or start it with more (--parallel)"
+        )
+    sample = Prompts(settings.seed + 1).words(SAMPLE_WORDS)
+    per_word = len(client.tokenize(sample)) / SAMPLE_WORDS
+    most = info["limits"]["max_tokens"]
+    stream = int(INTERACTIVE_SHARE * n_ctx / settings.interactive - SHORT_WORDS * per_word)
+    job = int(min(JOB_SHARE, JOBS_SHARE / settings.background) * n_ctx)
+    long_answer = max(1, min(BACKGROUND_TOKENS, most, job // 4))
+    words = min(settings.prompt_words, int((job - long_answer) / per_word))
+    return _Sizes(max(1, min(MOST_TOKENS, most, stream)), long_answer, max(SHORT_WORDS, words))
+
+
+def _measure(
+    path: str,
+    info: dict[str, Any],
+    own: bool,
+    settings: Settings,
+    command: str,
+    stages: Stages,
+) -> Result:
+    with Client(path, timeout=FIRST_S) as client:
+        sizes = _sizes(client, info, settings)
+        machine = describe(info)
+        meter = _Meter(stages)
+        with Load(path, Prompts(settings.seed).words, meter.report) as load:
+            alone, mixed = _phases(load, settings, sizes, stages, meter)
+            first = _first_tokens(load, client, sizes, stages)
+            daemon, read_s = client.metrics(), time.monotonic()
+    notes = []
+    if settings.interactive + settings.background > info["model"]["n_seq"]:
+        notes.append(
+            f"The daemon decodes {info['model']['n_seq']} sequences at once: with "
+            f"{settings.interactive + settings.background} streams, background ones took turns."
+        )
+    return Result(
+        command=command,
+        machine=machine,
+        settings={
+            "seconds": settings.seconds,
+            "warm_up_s": _warm_s(settings),
+            "interactive": settings.interactive,
+            "background": settings.background,
+            "interactive_prompt_words": SHORT_WORDS,
+            "interactive_answer_tokens": sizes.answer,
+            "background_prompt_words": sizes.long_words,
+            "background_answer_tokens": sizes.long_answer,
+            "seed": settings.seed,
+        },
+        own_daemon=own,
+        cap=settings.cap or float(daemon["latency_cap"]),
+        origin_s=load.answers[0].sent_s,
+        alone=alone,
+        mixed=mixed,
+        answers=load.answers,
+        samples=load.samples,
+        first_tokens=first,
+        daemon=daemon,
+        read_s=read_s,
+        notes=notes,
+    )
+
+
+class _Meter:
+    """Says how far a phase is."""
+
+    def __init__(self, stages: Stages) -> None:
+        self._stages = stages
+        self._began_s = 0.0
+        self._seconds = 1.0
+
+    def begin(self, seconds: float) -> None:
+        self._began_s, self._seconds = time.monotonic(), seconds
+
+    def report(self, load: Load) -> None:
+        gone_s = time.monotonic() - self._began_s
+        p95 = load.recent_p95_ms()
+        left = f"{max(0.0, self._seconds - gone_s):3.0f} s left"
+        now = "" if p95 is None else f", p95 {p95:.1f} ms"
+        self._stages.update(gone_s / self._seconds, left + now)
+
+
+def _phases(
+    load: Load, settings: Settings, sizes: _Sizes, stages: Stages, meter: _Meter
+) -> tuple[Phase, Phase]:
+    streams, warm_s = settings.interactive, _warm_s(settings)
+    stages.stage("warming up")
+    meter.begin(warm_s)
+    load.watch()
+    load.run("first reading", FIRST_S, lambda: bool(load.samples))
+    load.start("interactive", streams, SHORT_WORDS, sizes.answer)
+    load.run("first tokens", FIRST_S, lambda: load.streaming(streams))
+    if not load.streaming(streams):
+        raise BenchError(
+            f"no first token within {FIRST_S:.0f} s; `umaserve top` shows what the daemon does"
+        )
+    meter.begin(warm_s)
+    load.run("warming up", warm_s)
+    stages.ended(_count(streams, "interactive stream"))
+
+    stages.stage("interactive alone", f"{settings.seconds:g} s")
+    meter.begin(settings.seconds)
+    alone = load.run("alone", settings.seconds)
+    stages.ended(_outcome(load, alone))  # while this draws, nobody reads: it has to be quick
+
+    jobs = settings.background
+    stages.stage("with background", f"{settings.seconds:g} s, {_count(jobs, 'long job')}")
+    meter.begin(settings.seconds)
+    load.start("background", jobs, sizes.long_words, sizes.long_answer)
+    mixed = load.run("mixed", settings.seconds)
+    stages.ended(_outcome(load, mixed))
+    load.stop_streams()
+    return alone, mixed
+
+
+def _warm_s(settings: Settings) -> float:
+    return min(WARM_S, settings.seconds)
+
+
+def _outcome(load: Load, phase: Phase) -> str:
+    p95 = load.p95_since_ms(phase.begin_s)
+    return "no time between tokens" if p95 is None else f"p95 {p95:.2f} ms"
+
+
+def _count(n: int, what: str) -> str:
+    return f"{n} {what}" if n == 1 else f"{n} {what}s"
+
+
+def _first_tokens(
+    load: Load, client: Client, sizes: _Sizes, stages: Stages
+) -> dict[str, list[Answer]]:
+    """First tokens of short interactive requests: of one alone, and of one that meets a long
+    prompt, sent just before."""
+    stages.stage("first tokens")
+    out: dict[str, list[Answer]] = {"alone": [], "mixed": []}
+    for i in range(2 * MEETINGS):
+        meets = i % 2 == 1
+        stages.update(i / (2 * MEETINGS), f"{i + 1} of {2 * MEETINGS}")
+        _settle(load, client)
+        if meets:
+            load.ask_once(f"long{i + 1}", False, sizes.long_words)
+            load.run("lead", LEAD_S)
+        answer = load.ask_once(f"short{i + 1}", True, SHORT_WORDS)
+        load.run("first token", FIRST_S, partial(bool, answer.times_s))
+        load.stop_streams()
+        out["mixed" if meets else "alone"].append(answer)
+    stages.ended(f"{MEETINGS} alone, {MEETINGS} meeting a long prompt")
+    return out
+
+
+def _settle(load: Load, client: Client) -> None:
+    """Wait until nothing of ours is left at the daemon."""
+    limit_s = time.monotonic() + SETTLE_S
+    while any(s["id"].startswith(load.tag) for s in client.info()["sessions"]):
+        if time.monotonic() > limit_s:
+            raise BenchError(f"the daemon still has our requests {SETTLE_S:g} s after we left them")
+        time.sleep(0.02)

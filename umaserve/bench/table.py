@@ -1,0 +1,114 @@
+"""The scorecard of a run: what the client saw beside what the daemon says of the same minute."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from umaserve.bench.result import Figures, Result, prompt_rate
+from umaserve.metrics import quantile
+
+COLUMNS = ("alone", "mixed", "client", "daemon")
+WIDTH = 10
+
+
+class Row(NamedTuple):
+    """A figure, and its cells in the order of ``COLUMNS``: client alone, client mixed, client over
+    the daemon's last minute, daemon over the same; "-": not known, or no such thing."""
+
+    name: str
+    unit: str
+    cells: tuple[str, str, str, str]
+
+
+def shown(value: float | None) -> str:
+    """Three digits or more; "-" for none."""
+    if value is None:
+        return "-"
+    size = abs(value)
+    if size >= 100 or value == 0:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if size >= 10 else f"{value:.2f}" if size >= 0.1 else f"{value:.3f}"
+
+
+# fmt: off
+_SEEN: tuple[tuple[str, str, Callable[[Figures], float | None], str | None], ...] = (
+    ("time between tokens, p50", "ms", lambda f: f.p50_ms, "p50_ms"),
+    ("time between tokens, p95", "ms", lambda f: f.p95_ms, "p95_ms"),
+    ("time between tokens, p99", "ms", lambda f: f.p99_ms, "p99_ms"),
+    ("longest pause", "ms", lambda f: f.longest_ms, "worst_pause_ms"),
+    ("tokens, interactive", "/s", lambda f: f.interactive_tokens_per_s, None),
+    ("tokens, background", "/s", lambda f: f.background_tokens_per_s, None),
+    ("tokens, all", "/s", lambda f: f.tokens_per_s, "tokens_per_s"),
+)
+_DAEMONS = (
+    ("tokens while the cap held", "/s", "tokens_per_s_at_cap"),
+    ("baseline, predicted", "ms", "baseline_ms"),
+    ("bytes moved a token (ΣBMT)", "MB", "sum_bmt_mb_per_token"),
+    ("scheduler efficiency", "", "scheduler_efficiency"),
+    ("copy-free ratio", "", "copy_free_ratio"),
+    ("idle with work waiting", "%", "gpu_idle_pct"),
+    ("residency churn a token", "MB", "residency_churn_mb_per_token"),
+    ("memory (RSS)", "GB", "rss_gb"),
+    ("processor, 1000 tokens", "s", "cpu_s_per_1k_tokens"),
+)
+# fmt: on
+
+
+def rows(result: Result) -> list[Row]:
+    """All of them, the promise first."""
+    daemon = result.daemon
+    verdict = result.verdict
+    ratio = None if verdict is None else verdict.ratio
+    over = (None, ratio, None, daemon.get("p95_over_baseline"))
+    out = [Row("p95 over its baseline", "×", _cells(*over))]
+    alone, mixed = (result.figures[p.name] for p in (result.alone, result.mixed))
+    for name, unit, value, theirs in _SEEN:
+        metric = daemon.get(theirs) if theirs else None
+        out.append(
+            Row(name, unit, _cells(value(alone), value(mixed), value(result.minute), metric))
+        )
+    for label, q, ours, theirs in (
+        ("first token, p50", 0.5, result.minute.first_p50_ms, "ttft_ms_p50"),
+        ("first token, p95", 0.95, result.minute.first_p95_ms, "ttft_ms_p95"),
+    ):
+        own = [quantile(result.first_ms[p.name], q) for p in (result.alone, result.mixed)]
+        out.append(Row(label, "ms", _cells(*own, ours, daemon.get(theirs))))
+    prompts = [prompt_rate(result.samples, p) for p in (result.alone, result.mixed)]
+    out.append(Row("prompt tokens, daemon's count", "/s", _cells(*prompts, None, None)))
+    for name, unit, metric_name in _DAEMONS:
+        out.append(Row(name, unit, _cells(None, None, None, daemon.get(metric_name))))
+    return out
+
+
+def _cells(*values: float | None) -> tuple[str, str, str, str]:
+    a, b, c, d = (shown(value) for value in values)
+    return a, b, c, d
+
+
+def text(result: Result) -> str:
+    """The table in at most 80 columns."""
+    found = rows(result)
+    labels = [f"{row.name}, {row.unit}" if row.unit else row.name for row in found]
+    width = max(map(len, labels))
+    over = f"{'':{width}}{'this run':>{2 * WIDTH}}{'the last minute':>{2 * WIDTH}}"
+    head = f"{'':{width}}" + "".join(f"{name:>{WIDTH}}" for name in COLUMNS)
+    body = [
+        f"{label:<{width}}" + "".join(f"{cell:>{WIDTH}}" for cell in row.cells)
+        for label, row in zip(labels, found, strict=True)
+    ]
+    return "\n".join([over, head, *body])
+
+
+def verdict_text(result: Result) -> str:
+    """One sentence: whether the promise was kept."""
+    verdict = result.verdict
+    alone, mixed = (result.figures[p.name] for p in (result.alone, result.mixed))
+    if verdict is None:
+        return "no verdict: a phase had no time between tokens; give it longer (--seconds)"
+    word = "cap held" if verdict.held else "CAP MISSED"
+    return (
+        f"{word}: the interactive p95 beside background work, {shown(mixed.p95_ms)} ms, is "
+        f"{verdict.ratio:.2f} times that alone, {shown(alone.p95_ms)} ms; the cap is "
+        f"{verdict.cap:.2f}"
+    )

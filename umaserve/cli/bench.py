@@ -1,0 +1,201 @@
+"""``umaserve bench``: whether this machine keeps the promise, in half a minute."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from umaserve.cli.common import (
+    EXIT_CANNOT_SERVE,
+    EXIT_OK,
+    EXIT_SERVER,
+    Parser,
+    add_socket,
+    say,
+)
+
+if TYPE_CHECKING:
+    from umaserve.bench.progress import Stages
+    from umaserve.bench.result import Result
+
+EXIT_MISSED = 4
+
+EPILOG = """\
+The figures are worth something when nothing else runs on the machine.  Without
+--model, the daemon at the socket is measured, its clients undisturbed but for the
+load; where none runs, and with --model or --fresh, one is started and ended again
+(its other settings come from the environment and UMA_CONFIG, as for `serve`).
+
+exit status: 0 the cap was held, 4 it was missed, 2 the daemon failed or the
+benchmark could not be run, 3 protocol error, 1 matplotlib is missing for --report,
+130 interrupted"""
+
+
+def _number(kind: Callable[[str], float], least: float, most: float) -> Callable[[str], float]:
+    def parse(text: str) -> float:
+        try:
+            value = kind(text)
+        except ValueError:
+            value = float("nan")
+        if not least <= value <= most:
+            raise argparse.ArgumentTypeError(f"{text!r} is no number from {least} to {most}")
+        return value
+
+    return parse
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        prog="umaserve bench",
+        description="Measure interactive streams alone, then beside long background jobs, and say\n"
+        "whether the latency cap was held.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--fresh", action="store_true", help="start a daemon for this run even if one runs"
+    )
+    parser.add_argument(
+        "--model", metavar="FILE", help="start a daemon for this run, with this GGUF file"
+    )
+    parser.add_argument(
+        "--seconds", type=_number(float, 0.5, 3600), default=10.0, metavar="S",
+        help="of each of the two phases (10)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--interactive", type=_number(int, 1, 256), default=3, metavar="N",
+        help="streams whose time between tokens counts (3)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--background", type=_number(int, 1, 256), default=1, metavar="N",
+        help="jobs that send one long prompt after the other (1)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--prompt-words", type=_number(int, 16, 100_000), default=900, metavar="N",
+        help="of a long prompt (900, or what fits a quarter of the context)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--cap", type=_number(float, 1, 100), metavar="X",
+        help="the cap to judge by, and that of a daemon started for this run (the daemon's)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--seed", type=_number(int, 0, 2**31), default=1, metavar="N", help="of the prompts (1)"
+    )
+    parser.add_argument(
+        "--report", type=Path, metavar="FILE.html",
+        help="write a page with charts, and the charts as FILE-*.png beside it (needs matplotlib: "
+        "pip install 'umaserve[bench]')",
+    )  # fmt: skip
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures")
+    parser.add_argument(
+        "--csv", type=Path, metavar="FILE",
+        help="write a line a token: session_id, token_idx, ts_ms, is_interactive",
+    )  # fmt: skip
+    add_socket(parser)
+    return parser
+
+
+def _writable(path: Path) -> str | None:
+    """Why a file cannot be written there; ``None`` if it can."""
+    folder = path.absolute().parent
+    if not folder.is_dir():
+        return f"the folder {folder} does not exist; create it"
+    if path.is_dir():
+        return f"{path} is a folder; name a file in it"
+    if not os.access(path if path.exists() else folder, os.W_OK):
+        return f"{path} cannot be written; name another file"
+    return None
+
+
+def bench(arguments: list[str]) -> int:
+    """The command; returns the exit status."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    fresh = options.fresh or options.model is not None
+    if fresh and options.socket:
+        flag = "--fresh" if options.fresh else "--model"
+        parser.error(f"{flag} starts a daemon of its own, --socket names one that runs: give one")
+    for path in (options.report, options.json, options.csv):
+        why = _writable(path) if path else None
+        if why:
+            parser.error(why)
+
+    from umaserve.bench import BenchError, charts
+    from umaserve.bench.progress import Stages
+    from umaserve.bench.run import Settings, run
+    from umaserve.bench.target import leaving_on_signals
+    from umaserve.client.wire import socket_path
+
+    if options.report and not charts.available():
+        say(f"umaserve bench: {charts.MISSING}")
+        return EXIT_CANNOT_SERVE
+    settings = Settings(
+        socket=socket_path(options.socket),
+        fresh=fresh,
+        model=os.path.abspath(os.path.expanduser(options.model)) if options.model else None,
+        seconds=options.seconds,
+        interactive=options.interactive,
+        background=options.background,
+        prompt_words=options.prompt_words,
+        cap=options.cap,
+        seed=options.seed,
+    )
+    command = shlex.join(["umaserve", "bench", *arguments])
+
+    try:
+        with leaving_on_signals(), Stages() as stages:
+            result = run(settings, command, stages, say)
+            written = _write(result, options, stages)
+    except (BenchError, OSError) as error:
+        say(f"umaserve bench: {error}")
+        return EXIT_SERVER
+    _show(result, written)
+    verdict = result.verdict
+    if verdict is None:
+        return EXIT_SERVER
+    return EXIT_OK if verdict.held else EXIT_MISSED
+
+
+def _write(result: Result, options: argparse.Namespace, stages: Stages) -> list[Path]:
+    from umaserve.bench.timeline import to_csv
+
+    written = []
+    if options.json:
+        text = json.dumps(result.to_json(), ensure_ascii=False, indent=1)
+        options.json.write_text(text + "\n", encoding="utf-8")
+        written.append(options.json)
+    if options.csv:
+        options.csv.write_text(to_csv(result.answers, result.origin_s), encoding="utf-8")
+        written.append(options.csv)
+    if options.report:
+        from umaserve.bench.page import write_report
+
+        stages.stage("drawing the report")
+        written += write_report(result, options.report)
+        stages.ended(str(options.report))
+    return written
+
+
+def _show(result: Result, written: list[Path]) -> None:
+    from rich.console import Console
+    from rich.text import Text
+
+    from umaserve.bench.table import text, verdict_text
+
+    console = Console(soft_wrap=not sys.stdout.isatty(), highlight=False)
+    console.print()
+    console.print(Text(text(result)))
+    console.print()
+    for note in result.notes:
+        console.print(Text(f"note: {note}", "yellow"))
+    verdict = result.verdict
+    colour = "yellow" if verdict is None else "green" if verdict.held else "red"
+    console.print(Text(verdict_text(result), f"bold {colour}"))
+    if written:
+        console.print(Text("written: " + " ".join(map(str, written)), overflow="fold"))

@@ -8,6 +8,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ from tests.fixtures.tmux_pane import MISSING, Pane, tmux
 from tests.server_harness import DaemonProcess, eventually
 from tests.test_bench_result import made
 from umaserve.assets import demo_model_path
+from umaserve.bench import target
 from umaserve.cli import bench as command
 from umaserve.client import Client
 
@@ -159,6 +161,13 @@ def test_a_daemon_without_a_model_is_told_apart(daemon: DaemonProcess) -> None:
     assert "has no model" in done.stderr and "--fresh" in done.stderr
 
 
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """For temporary files, with a path that is short enough for a socket below it."""
+    with tempfile.TemporaryDirectory(prefix="bench-test-") as made_here:
+        yield Path(made_here)
+
+
 @contextmanager
 def own_daemon(bench: Bench, folder: Path) -> Iterator[None]:
     """Knows the processes that the command has started, and that they are gone at the end."""
@@ -177,11 +186,9 @@ def own_daemon(bench: Bench, folder: Path) -> Iterator[None]:
     [(signal.SIGINT, "interactive alone", 130), (signal.SIGTERM, "starting a daemon", 143)],
 )
 def test_a_signal_leaves_no_daemon_behind(
-    number: signal.Signals, stage: str, status: int, tmp_path: Path
+    number: signal.Signals, stage: str, status: int, folder: Path, tmp_path: Path
 ) -> None:
     absent = str(tmp_path / "nobody.sock")
-    folder = tmp_path / "tmp"
-    folder.mkdir()
     bench = Bench("--seconds", "60", "--socket", absent, TMPDIR=str(folder))
     bench.says(f"bench: {stage}")
     with own_daemon(bench, folder):
@@ -193,10 +200,10 @@ def test_a_signal_leaves_no_daemon_behind(
     assert bench.lines[0].startswith(f"bench: no daemon at {absent} (")
 
 
-def test_a_daemon_that_dies_meanwhile_is_an_error(tmp_path: Path) -> None:
-    bench = Bench("--fresh", "--seconds", "60", TMPDIR=str(tmp_path))
+def test_a_daemon_that_dies_meanwhile_is_an_error(folder: Path) -> None:
+    bench = Bench("--fresh", "--seconds", "60", TMPDIR=str(folder))
     bench.says("warming up")
-    with own_daemon(bench, tmp_path):
+    with own_daemon(bench, folder):
         (front,) = psutil.Process(bench.process.pid).children()
         front.kill()
         status, _ = bench.ends()
@@ -283,6 +290,23 @@ def test_the_exit_status_is_the_verdict(
     assert json.loads(file.read_text())["command"] == "umaserve bench"
     words = {0: "cap held: ", 4: "CAP MISSED: ", 2: "no verdict: "}[status]
     assert words in capsys.readouterr().out
+
+
+def test_a_socket_fits_wherever_temporary_files_go(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("short", "long" * 30):
+        where = folder / name
+        where.mkdir()
+        monkeypatch.setattr(tempfile, "tempdir", str(where))
+        made_here = Path(target.private_folder())
+        try:
+            assert len(str(made_here / target.SOCKET)) <= 103
+            assert made_here.stat().st_mode & 0o077 == 0
+            assert (made_here.parent == where) == (name == "short")
+        finally:
+            made_here.rmdir()
+        assert list(where.iterdir()) == []
 
 
 def test_the_help_names_every_exit_status(capsys: pytest.CaptureFixture[str]) -> None:

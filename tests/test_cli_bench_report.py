@@ -13,6 +13,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -47,14 +48,17 @@ class Run(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Run:
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     folder = tmp_path_factory.mktemp("bench")
-    temporary = folder / "tmp"
-    temporary.mkdir()
+    with tempfile.TemporaryDirectory(prefix="bench-test-") as temporary:
+        yield measured(folder, Path(temporary))
+
+
+def measured(folder: Path, temporary: Path) -> Run:
     files = ["--report", "out.html", "--json", "out.json", "--csv", "out.csv"]
     done = subprocess.run(
         [sys.executable, "-m", "umaserve", "bench", "--model", str(demo_model_path()),
-         "--seconds", "1.5", "--background", "2", "--prompt-words", "60", *files],
+         "--seconds", "1", "--background", "2", "--prompt-words", "60", *files],
         cwd=folder,
         capture_output=True,
         text=True,
@@ -102,7 +106,7 @@ def test_the_verdict_follows_from_the_csv(finished: Run) -> None:
     p95 = {}
     for name, phase in told["phases"].items():
         begin, end = phase["begin_ms"], phase["end_ms"]
-        assert 1500 <= end - begin <= 10_000
+        assert 1000 <= end - begin <= 10_000
         gaps = sorted(
             b - a
             for own in times.values()
@@ -136,7 +140,7 @@ def test_client_and_daemon_count_the_same_work(finished: Run) -> None:
     first = [told["phases"][name]["own_first_tokens_ms"] for name in ("alone", "mixed")]
     assert [len(times) for times in first] == [4, 4]
     ticks = told["ticks"]
-    assert ticks and sum(t["decode"] > 0 for t in ticks) >= 4
+    assert ticks and sum(t["decode"] > 0 for t in ticks) >= 3
     assert any(t["prompt"] + t["aside"] > 0 for t in ticks)
     machine = told["machine"]
     assert machine["model"] == "UMA Serve demo" and machine["backend"] == "cpu"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -21,7 +22,7 @@ class Stages:
         self._task: TaskID | None = None
 
     def __enter__(self) -> Stages:
-        if sys.stderr.isatty():
+        if sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb":
             from rich.console import Console
             from rich.progress import BarColumn, Progress, TextColumn
 

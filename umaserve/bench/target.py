@@ -22,6 +22,8 @@ ANSWER_S = 30.0
 STOP_S = 30.0
 POLL_S = 0.1
 LOG_LINES = 8
+PREFIX, SOCKET = "umaserve-bench-", "uma.sock"
+SOCKET_PATH_BYTES = 103  # macOS takes no more
 ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 Report = Callable[[float], None]
@@ -65,6 +67,15 @@ def wait_until_serving(path: str, report: Report) -> dict[str, Any]:
             time.sleep(POLL_S)
 
 
+def private_folder() -> str:
+    """A new folder, ours alone, in which a socket's path is short enough for every system."""
+    folder = tempfile.mkdtemp(prefix=PREFIX)
+    if len(os.fsencode(os.path.join(folder, SOCKET))) > SOCKET_PATH_BYTES:
+        os.rmdir(folder)
+        folder = tempfile.mkdtemp(prefix=PREFIX, dir="/tmp")
+    return folder
+
+
 class OwnDaemon:
     """``umaserve serve`` on a socket in a folder of its own, gone when the block is left.
 
@@ -74,8 +85,8 @@ class OwnDaemon:
     """
 
     def __init__(self, *flags: str) -> None:
-        self._folder = tempfile.mkdtemp(prefix="umaserve-bench-")
-        self.path = os.path.join(self._folder, "uma.sock")
+        self._folder = private_folder()
+        self.path = os.path.join(self._folder, SOCKET)
         self._log = Path(self._folder) / "log"
         own = ("--socket", self.path, "--http", "off", "--dashboard", "off")
         quiet = ("--scorecard", "", "--trace", "")

@@ -214,12 +214,23 @@ def test_the_last_errors_have_a_panel_on_a_large_screen(width, height, shown):
     assert any(line.startswith(" none so far") for line in news([], width, height))
 
 
+@pytest.mark.parametrize("width", [20, 80, 150, 151])
+@pytest.mark.parametrize("height", [24, 30, 50])
+def test_what_does_not_fit_says_so(width, height):
+    seen = news([mishap("error", text="long " * 70 + "and wide 日本" * 30)], width, height)
+    (line,) = (line for line in seen if "long long" in line or line.startswith(" 12:00:02 error"))
+    half = width // 2 - 1 if width >= 150 and height >= 30 else width
+    assert line[:half].rstrip().endswith("…")
+    if half != width:
+        assert not line[half].strip(), "a blank before the log"
+
+
 def test_colours_of_errors():
     """A client's mistake is yellow, ours is red, and what is a minute old is dim on one line."""
     styles = [panels.mishap(mishap(code)).parts[1] for code in ("E_PROTO_001", "E_RUNTIME_001")]
     assert styles == [("E_PROTO_001", "warn"), ("E_RUNTIME_001", "bad")]
     old = {"errors": [mishap("error", age_s=61)]}
-    assert panels.newest(old).parts[1] == ("error", "dim")
+    assert panels.newest(old, 80).parts[1] == ("error", "dim")
 
 
 def test_engines_that_were_replaced_are_counted():
@@ -250,9 +261,15 @@ def test_loading_stopping_and_no_daemon():
     loading = View()
     loading.update({"state": "loading", "progress": 0.4})
     assert " loading 40% " in rows(loading)[0]
+    loading.update({"state": "loading", "progress": 0.4, "stage": "weights"})
+    assert " loading weights 40% " in rows(loading)[0]
+    loading.update({"state": "loading", "progress": 1.0, "stage": "warmup"})
+    assert " loading: warmup " in rows(loading)[0]
     stopping = View()
     stopping.update({"state": "stopping"})
     assert rows(stopping)[0].endswith(" stopping ")
+    stopping.update(overview() | {"state": "stopping"})
+    assert rows(stopping)[-2].startswith(" 12:00:03 serving again"), "the log, not an error"
     loading.lost("no daemon at x\nwaiting")
     assert [line.strip() for line in rows(loading)[2:]] == ["no daemon at x", "waiting"]
 
@@ -274,6 +291,23 @@ def test_more_sessions_than_lines_and_the_selected_one_in_sight():
     seen = rows(a_view)
     assert any(line.startswith("▸ r100 ") for line in seen)
     assert not any("more" in line for line in seen)
+
+
+@pytest.mark.parametrize("width", [30, 44, 60, 70, 79, 80, 100])
+def test_what_there_is_no_room_for_is_left_out_whole(width):
+    """Rather than cut in the middle of a number or a word."""
+    seen = rows(view(session(1), engine_restarts_total=1), width)
+    ends = {"ticks": "evicted 9", "keys": "q quit"}
+    if width < 60:
+        del ends["ticks"]  # no room for panels beside each other
+    for word in ends.values():
+        assert any(word in line for line in seen)
+    for part in re.findall(r" · ([^·│]*?)(?: {2,}|$|(?= ·))", "\n".join(seen[1:-2]), re.M):
+        assert re.fullmatch(
+            r"[\d.,-]+ (at cap|over a minute|late|restarts?|requests so far)( ─*)?|held \d+|"
+            r"evicted \d+|preempted \d+|churn [\d.-]+ MB/token|E_\w+ \d+|"
+            r"queued \d+ interactive, \d+ background( ─*)?", part.strip(),
+        ), part  # fmt: skip
 
 
 @pytest.mark.parametrize("width", [1, 2, 10, 20, 44, 60, 79, 101, 133, 151, 200, 400])
@@ -326,7 +360,7 @@ def test_summary():
     )
     assert "error" not in summary(overview() | {"errors": [mishap("warn", age_s=61)]})
     assert summary({}) == "no model: - tok/s, - active, 0 queued, p95 - ms, RSS - GB"
-    assert summary({"state": "loading", "progress": 0.25}) == "loading, 25%"
+    assert summary({"state": "loading", "progress": 0.25}) == "loading 25%"
 
 
 def test_the_picture_is_the_screen():
@@ -381,11 +415,14 @@ def test_a_line_is_cut_or_filled(parts):
         line = Line()
         for words, style in parts:
             line.add(clean(words), style)
-        before = line.plain
+        before, whole = line.plain, line.cells <= width
+        fitted = Line().extend(line).fit(width)
         line.pad(width)
         assert line.cells == cell_len(line.plain) == width
         kept = line.plain.rstrip(" ")
         assert before.startswith(kept) or before.rstrip(" ") == kept
+        assert fitted.cells == cell_len(fitted.plain) == width
+        assert fitted.plain.endswith("…") == (not whole and width > 1) or before.endswith("…")
 
 
 # --- keys ----------------------------------------------------------------------------------------

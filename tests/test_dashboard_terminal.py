@@ -191,6 +191,59 @@ def test_a_dumb_terminal_and_a_pipe_get_lines(path):
         child.stdout.close()
 
 
+def attached(path: str, *flags: str, to: int) -> subprocess.Popen[bytes]:
+    """The dashboard, writing into a descriptor that is no terminal."""
+    words = [sys.executable, *top(path), *flags]
+    return subprocess.Popen(words, stdout=to, stderr=subprocess.PIPE, env=environment(None))
+
+
+def test_a_pipe_that_nobody_reads_any_more_is_the_end(path):
+    """As in ``umaserve top | head -1``: no complaint."""
+    with FakeDaemon(path):
+        read, write = os.pipe()
+        child = attached(path, to=write)
+        os.close(write)
+        assert os.read(read, 1)
+        os.close(read)
+        assert child.wait(TIMEOUT_S) == 0
+        assert child.stderr is not None and child.stderr.read() == b""
+        child.stderr.close()
+
+
+def test_a_pipe_without_reader_ends_only_the_dashboard(tmp_path):
+    """As when the reader of a daemon's own output goes away."""
+    done, (read, write) = tmp_path / "done", os.pipe()
+    os.close(read)
+    with subprocess.Popen(
+        [sys.executable, "-c", HANGUP, str(done)], stdout=write, stderr=subprocess.DEVNULL,
+        env=environment(None),
+    ) as child:  # fmt: skip
+        os.close(write)
+        child.wait(TIMEOUT_S)
+    assert done.read_text() == "went on"
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a device of Linux")
+@pytest.mark.parametrize("flags", [(), ("--once",)])
+def test_output_that_cannot_be_written_is_an_error(path, flags):
+    with FakeDaemon(path), open("/dev/full", "wb") as full:
+        child = attached(path, *flags, to=full.fileno())
+        assert child.wait(TIMEOUT_S) == 1
+        assert child.stderr is not None
+        assert child.stderr.read() == (
+            b"error: the output cannot be written: No space left on device\n"
+        )
+        child.stderr.close()
+
+
+def test_a_picture_that_cannot_be_written_is_an_error(path, tmp_path):
+    picture = tmp_path / "no" / "such.svg"
+    with FakeDaemon(path):
+        done = run("top", "--once", "--svg", str(picture), "--socket", path)
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert f"error: {picture} cannot be written: No such file or directory" in done.stderr
+
+
 def test_once_as_text_and_as_a_picture(path, tmp_path):
     with FakeDaemon(path):
         done = run("top", "--once", "--socket", path)

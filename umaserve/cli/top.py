@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import re
 import time
 
-from umaserve.cli.common import EXIT_OK, Parser, add_socket
+from umaserve.cli.common import EXIT_CANNOT_SERVE, EXIT_OK, Parser, add_socket, say
 from umaserve.client import Client
 from umaserve.client.wire import socket_path
 
@@ -42,7 +43,10 @@ def top(arguments: list[str]) -> int:
         parser.error("--svg and --size go with --once")
     path = socket_path(options.socket)
     if options.once:
-        return _once(path, options.size, options.svg)
+        try:
+            return _once(path, options.size, options.svg)
+        except OSError as error:
+            return _unwritable(error, options.svg)
     # the first time, a missing daemon is an error
     Client(path, timeout=ANSWER_S).close()
     import trio
@@ -50,12 +54,16 @@ def top(arguments: list[str]) -> int:
     from umaserve.dashboard import LEAVING, Dashboard, View
     from umaserve.dashboard.socket_feed import SocketFeed
 
-    async def run() -> int:
-        interval_s = min(max(options.interval, 0.05), 3600.0)
-        view = View(where=path)
-        return await Dashboard(SocketFeed(path), view, interval_s=interval_s, leaving=LEAVING).run()
+    interval_s = min(max(options.interval, 0.05), 3600.0)
+    view = View(where=path)
 
-    return trio.run(run)
+    async def run() -> tuple[int, OSError | None]:
+        dashboard = Dashboard(SocketFeed(path), view, interval_s=interval_s, leaving=LEAVING)
+        return await dashboard.run(), dashboard.broken
+
+    status, broken = trio.run(run)
+    # a terminal that is gone hears nothing any more
+    return status if broken is None or broken.errno == errno.EIO else _unwritable(broken)
 
 
 def _once(path: str, size: tuple[int, int] | None, picture: str | None) -> int:
@@ -69,8 +77,16 @@ def _once(path: str, size: tuple[int, int] | None, picture: str | None) -> int:
         view.update(client.overview())
     lines = Screen(*(size or (80, 24))).lines(view)
     if picture is None:
-        print(text(lines))
+        print(text(lines), flush=True)
         return EXIT_OK
     with open(picture, "w", encoding="utf-8") as file:
         file.write(svg(lines, f"umaserve top --socket {path}"))
     return EXIT_OK
+
+
+def _unwritable(error: OSError, path: str | None = None) -> int:
+    """Raises a ``BrokenPipeError`` on: a reader that has what it wanted."""
+    if isinstance(error, BrokenPipeError):
+        raise error
+    say(f"error: {path or 'the output'} cannot be written: {error.strerror}")
+    return EXIT_CANNOT_SERVE

@@ -44,8 +44,8 @@ class Feed(Protocol):
 
 
 class Dashboard:
-    """``run`` draws until ``q``, one of ``leaving`` (signals), the end of the terminal, or until
-    cancelled; the terminal is given back in any case."""
+    """``run`` draws until ``q``, one of ``leaving`` (signals), the end of the terminal (``broken``
+    says which), or until cancelled; the terminal is given back in any case."""
 
     def __init__(
         self,
@@ -59,6 +59,7 @@ class Dashboard:
         self.view = view or View()
         self.terminal = terminal or Terminal()
         self.view.keys = self.terminal.input is not None
+        self.broken: OSError | None = None
         self._feed = feed
         self._interval_s = interval_s
         self._leaving = leaving
@@ -190,7 +191,8 @@ class Dashboard:
                     view = copy.copy(self.view)
                     await trio.to_thread.run_sync(self._put, view, abandon_on_cancel=True)
                 await trio.sleep(SHORTEST_S)
-        except OSError:  # there is no terminal any more
+        except OSError as error:  # the terminal is gone, or a file that cannot be written
+            self.broken = error
             self._leave()
 
     def _put(self, view: View) -> None:

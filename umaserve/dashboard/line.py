@@ -75,9 +75,24 @@ class Line:
                 break
         return self
 
+    def fit(self, width: int) -> Line:
+        """As `pad`; where the end is cut off, ``…`` says so."""
+        if self.cells <= width or width < 2:
+            return self.pad(width)
+        style = next((style for text, style in reversed(self.parts) if text.strip()), "")
+        return self.pad(width - 1).add("…", style)
+
     @property
     def plain(self) -> str:
         return "".join(text for text, _ in self.parts)
+
+    def pieces(self, width: int, *texts: str) -> Line:
+        """Add each of these with `` · `` before it, as long as they fit in ``width`` cells."""
+        for text in texts:
+            if self.cells + cell_len(text) + 3 > width:
+                break
+            self.add(f" · {text}")
+        return self
 
     def rich(self) -> Text:
         return Text.assemble(*((text, STYLES[style]) for text, style in self.parts))

@@ -97,9 +97,8 @@ def ticks(overview: Values, tokens_now: float | None, width: int) -> list[Line]:
     wide = width >= 60
     rates = Line(column(" tokens/s", PANEL_LABEL, left=True), "bold")
     rates.add(f"{number(tokens_now)} now", "bold")
-    if wide:
-        rates.add(f" · {number(metrics.get('tokens_per_s'))} over a minute")
-    rates.add(f" · {number(metrics.get('tokens_per_s_at_cap'))} at cap")
+    minute = [f"{number(metrics.get('tokens_per_s'))} over a minute"] if wide else []
+    rates.pieces(width, *minute, f"{number(metrics.get('tokens_per_s_at_cap'))} at cap")
     mean, allowed = recent.get("mean_ms"), recent.get("allowed_ms") or recent.get("budget_ms")
     text = f"{ms(mean)} of {ms(allowed)} ms"
     if wide:
@@ -111,7 +110,7 @@ def ticks(overview: Values, tokens_now: float | None, width: int) -> list[Line]:
         _gauge("tick", mean, allowed, text, width, "bad" if late else "bar"),
         _shares(metrics, recent, width),
         _bandwidth(metrics, width),
-        _guard(metrics, wide).pad(width),
+        _guard(metrics, width).pad(width),
     ]
 
 
@@ -152,17 +151,17 @@ def _bandwidth(metrics: Values, width: int) -> Line:
     return _gauge("ΣBMT", used, budget, text, width, "warn" if over else "bar")
 
 
-def _guard(metrics: Values, wide: bool) -> Line:
-    active = metrics.get("prefill_guard_active")
+def _guard(metrics: Values, width: int) -> Line:
+    active, wide = metrics.get("prefill_guard_active"), width >= 60
     line = Line(column(" guard", PANEL_LABEL, left=True), "bold")
     if active is None:
         line.add(MISSING)
     else:
         line.add("holding" if active else "idle", "warn" if active else "good")
     held = number(metrics.get("skipped_prefill_due_to_latency_total"))
-    line.add(f" · held {held}" + (" prefills back" if wide else ""))
     late = number(metrics.get("ticks_over_budget_total"))
-    return line.add(f" · {late} late" + (" ticks" if wide else ""))
+    words = (" prefills back", " ticks") if wide else ("", "")
+    return line.pieces(width, f"held {held}{words[0]}", f"{late} late{words[1]}")
 
 
 def memory(overview: Values, width: int) -> list[Line]:
@@ -172,11 +171,15 @@ def memory(overview: Values, width: int) -> list[Line]:
     hits = metrics.get("kv_cache_hit_ratio")
     parked = Line(column(" parked", PANEL_LABEL, left=True), "bold")
     parked.add(number(metrics.get("parked_sessions")))
-    parked.add(f" · evicted {number(metrics.get('kv_cache_evictions_total'))}")
-    parked.add(f" · preempted {number(metrics.get('preemptions_total'))}")
+    parked.pieces(
+        width,
+        f"evicted {number(metrics.get('kv_cache_evictions_total'))}",
+        f"preempted {number(metrics.get('preemptions_total'))}",
+    )
     rss = Line(column(" RSS", PANEL_LABEL, left=True), "bold")
     rss.add(number(metrics.get("rss_gb"), 2, "GB"))
-    rss.add(f" · churn {number(metrics.get('residency_churn_mb_per_token'), 2)} MB/token")
+    churn = number(metrics.get("residency_churn_mb_per_token"), 2)
+    rss.pieces(width, f"churn {churn} MB/token")
     return [
         rule("memory", width),
         _gauge("KV cells", used, total, f"{number(used)} of {number(total)}", width),
@@ -199,12 +202,8 @@ def _errors(metrics: Values, width: int) -> Line:
     restarts = metrics.get("engine_restarts_total")
     if restarts:
         line.add(f" · {number(restarts)} restart{'s' * (restarts != 1)}", "warn")
-    for code, times in sorted(errors.items(), key=lambda item: -item[1]):
-        text = f" · {clean(code, 12)} {times}"
-        if line.cells + len(text) >= width:
-            break
-        line.add(text)
-    return line
+    codes = sorted(errors.items(), key=lambda item: -item[1])
+    return line.pieces(width - 1, *(f"{clean(code, 13)} {times}" for code, times in codes))
 
 
 def mishap(entry: Values, faint_s: float | None = None) -> Line:
@@ -227,13 +226,15 @@ def mishaps(overview: Values, width: int, rows: int) -> list[Line]:
     """The newest errors and warnings, the last at the bottom."""
     entries = overview.get("errors") or []
     lines = [mishap(entry) for entry in entries[-rows + 1 :]] or [Line(" none so far", "dim")]
+    lines = [line.fit(width - 1) for line in lines]  # the next panel may begin at once
     return _panel([rule("last errors", width), *lines], width, rows)
 
 
 def log(overview: Values, width: int, rows: int) -> list[Line]:
     """The newest lines of the daemon's log."""
     lines = [rule("log", width)]
-    lines += [_log_line(entry) for entry in (overview.get("log") or [])[-rows + 1 :]]
+    entries = overview.get("log") or []
+    lines += [_log_line(entry).fit(width) for entry in entries[-rows + 1 :]]
     return _panel(lines, width, rows)
 
 
@@ -242,12 +243,13 @@ def _panel(lines: list[Line], width: int, rows: int) -> list[Line]:
     return [line.pad(width) for line in [*lines, *blank]]
 
 
-def newest(overview: Values) -> Line:
-    """What there is one line for: the last error, or the last line of the log."""
+def newest(overview: Values, width: int) -> Line:
+    """What there is one line for: the last error, or the last line of the log, which of a daemon
+    that stops says what it waits for."""
     errors, entries = overview.get("errors") or [], overview.get("log") or []
-    if errors:
-        return mishap(errors[-1], FAINT_S)
-    return _log_line(entries[-1]) if entries else Line()
+    if errors and overview.get("state") != "stopping":
+        return mishap(errors[-1], FAINT_S).fit(width)
+    return _log_line(entries[-1]).fit(width) if entries else Line()
 
 
 def _log_line(entry: Values) -> Line:

@@ -26,7 +26,12 @@ Session = Mapping[str, Any]
 
 SIDE_BY_SIDE = 150  # columns from which there is more beside each other
 
-KEYS = " ↑↓ select  p promote  d demote  c cancel  space pause  ? help  q quit"
+# the longest that there is room for
+KEYS = (
+    " ↑↓ select  p promote  d demote  c cancel  space pause  ? help  q quit",
+    " ↑↓  p  d  c cancel  space  ? help  q quit",
+    " ? help  q quit",
+)
 HELP = (
     "↑ ↓ or k j       select a session (page up and down, home, end)",
     "p                promote it to the interactive lane",
@@ -81,11 +86,19 @@ COLUMNS = (
 )
 
 
+def loading(overview: Mapping[str, Any]) -> str:
+    """How far it is; a stage that is at its end, or has none, is only named."""
+    share, stage = overview.get("progress") or 0.0, clean(overview.get("stage") or "", 40)
+    if stage and share >= 1.0:
+        return f"loading: {stage}"
+    return f"loading{f' {stage}' if stage else ''} {share:.0%}"
+
+
 def summary(overview: Mapping[str, Any]) -> str:
     """One line for terminals that cannot draw, and for logs."""
     metrics = overview.get("metrics") or {}
     if overview.get("state") == "loading":
-        return f"loading, {(overview.get('progress') or 0):.0%}"
+        return loading(overview)
     queued = (metrics.get("queued_interactive") or 0) + (metrics.get("queued_background") or 0)
     limit = panels.ceiling(metrics)
     allowed = f" of {ms(limit)}" if limit is not None else ""
@@ -130,7 +143,7 @@ class Screen:
         if self.height < 16:
             return []
         if self.height < 30:
-            return [panels.newest(overview)]
+            return [panels.newest(overview, self.width)]
         rows = 3 if self.height < 40 else 6
         if self.width < SIDE_BY_SIDE:
             errors, log = (3, 3) if rows == 3 else (5, 4)
@@ -150,7 +163,7 @@ class Screen:
             words = ["UMA Serve", "no daemon", clean(view.where, 60)]
             return Line(column(" " + " · ".join(words), self.width, left=True), "head")
         if state == "loading":
-            model = f"loading {view.overview.get('progress') or 0:.0%}"
+            model = loading(view.overview)
         else:
             model = clean(metrics.get("model") or "no model loaded", 40)
         words = ["UMA Serve", model, clean(metrics.get("backend") or MISSING, 12)]
@@ -188,13 +201,13 @@ class Screen:
 
     def _sessions(self, view: View, room: int) -> list[Line]:
         metrics, sessions = view.overview.get("metrics") or {}, view.sessions
-        title = (
-            f"sessions: {number(metrics.get('active_sessions'))} active · queued "
-            f"{number(metrics.get('queued_interactive'))} interactive, "
-            f"{number(metrics.get('queued_background'))} background · "
-            f"{number(metrics.get('requests_total'))} requests so far"
+        title = Line(f"sessions: {number(metrics.get('active_sessions'))} active").pieces(
+            self.width - 3,
+            f"queued {number(metrics.get('queued_interactive'))} interactive, "
+            f"{number(metrics.get('queued_background'))} background",
+            f"{number(metrics.get('requests_total'))} requests so far",
         )
-        lines = [rule(title, self.width)]
+        lines = [rule(title.plain, self.width)]
         if not sessions:
             return [*lines, Line(" no request is running", "dim")]
         columns = [c for c in COLUMNS if self.width >= c.least]
@@ -238,7 +251,9 @@ class Screen:
     def _footer(self, view: View) -> Line:
         if view.message:
             return Line(f" {clean(view.message, 300)}", "warn" if view.armed else "bold")
-        return Line(KEYS if view.keys else " Ctrl-C leaves", "dim")
+        if not view.keys:
+            return Line(" Ctrl-C leaves", "dim")
+        return Line(next((k for k in KEYS if len(k) <= self.width), KEYS[-1]), "dim")
 
 
 def _first_shown(index: int, count: int, shown: int) -> int:

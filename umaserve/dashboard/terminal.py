@@ -14,7 +14,6 @@ from rich.cells import cell_len
 from rich.color import ColorSystem
 from rich.console import Console
 from rich.style import Style
-from rich.text import Text
 
 from umaserve.dashboard.line import ASCII, STYLES, Line
 
@@ -170,7 +169,8 @@ class Terminal:
         at = time.monotonic()
         if now or at - self._said_at >= PLAIN_INTERVAL_S:
             self._said_at = at
-            self._console.print(Text(f"{time.strftime('%H:%M:%S')} {line}"), soft_wrap=True)
+            # not by rich, which ends the process when a pipe has no reader any more
+            self._write(f"{time.strftime('%H:%M:%S')} {line}\n")
 
     def _write(self, text: str) -> None:
         file = self._console.file

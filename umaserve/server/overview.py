@@ -37,6 +37,7 @@ class Overview:
             "metrics": daemon.scorecard.read(),
             "state": state(daemon),
             "progress": None if engine is None or ready else round(engine.progress.fraction, 4),
+            "stage": None if engine is None or ready else engine.progress.stage,
             "sessions": session_rows(daemon.sessions),
             "tbt_ms": self._gaps.read(daemon.sessions.live, time.monotonic_ns()),
             "ticks": {

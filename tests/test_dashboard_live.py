@@ -18,7 +18,7 @@ import pytest
 from tests.fixtures.tmux_pane import MISSING, Pane, tmux
 from tests.server_harness import DaemonProcess, eventually
 from umaserve.assets import demo_model_path
-from umaserve.client import Client, ConnectionFailed
+from umaserve.client import Client, ConnectionFailed, ServerError
 
 pytestmark = pytest.mark.skipif(tmux() is None, reason=MISSING)
 
@@ -105,14 +105,18 @@ def choose(pane: Pane, id: str) -> None:
     pane.until(there, f"{id} is selected")
 
 
+def has_figures(lines: list[str]) -> bool:
+    """Whether both lanes have their six; the background's come late, it may get few tokens."""
+    rows = [line for line in lines if re.match(r" (interactive|background) ", line)]
+    return [len(re.findall(r"\d[\d,.]*", row)) for row in rows] == [6, 6]
+
+
 def check_screen(lines: list[str], width: int, height: int) -> None:
     """Every part is in its place and the numbers are there."""
     assert len(lines) <= height + 1 and max(map(len, lines)) <= width
     assert re.match(r" UMA Serve · UMA Serve demo · cpu · up 0:\d\d:\d\d · /", lines[0])
     whole = "\n".join(lines)
-    for lane in ("interactive", "background"):
-        row = next(line for line in lines if line.startswith(f" {lane} "))
-        assert len(re.findall(r"\d[\d,.]*", row)) == 6, row
+    assert has_figures(lines), whole
     assert set("▁▂▃▄▅▆▇█") & set("".join(lines[2:8])), "the curves"
     for words in (
         r"p95 / cap", r"tokens/s +[\d,.]+ now", r"tick +[█░]+ [\d.]+ of [\d.]+ ms",
@@ -136,6 +140,7 @@ def test_under_load_promote_one_and_cancel_another(
         for id in ("chat", "report", "index"):
             pane.shows(rf"^  {id} +\S+ +\w+ +decode")
         pane.until(lambda: re.search(r"[\d.]+ now", pane.text()), "a rate")
+        pane.until(lambda: has_figures(pane.lines()), "figures of both lanes")
         check_screen(pane.lines(), width, height)
         rows = {s["id"]: s for s in daemon.info()["sessions"] if s["state"] == "decode"}
         for row in rows.values():
@@ -179,6 +184,24 @@ def test_under_load_promote_one_and_cancel_another(
         pane.shows("^READY>")
         assert pane.ask("alternate_on") == "0" and pane.ask("cursor_flag") == "1"
         assert pane.settings() == before
+
+
+def test_the_last_error_on_a_small_screen_and_on_a_large_one(
+    daemon: DaemonProcess, tmp_path: Path
+) -> None:
+    with Pane(80, 24, tmp_path) as pane:
+        pane.command(f"clear; {UMASERVE} top --socket {daemon.path}")
+        pane.shows("UMA Serve demo")
+        with Client(daemon.path) as client, pytest.raises(ServerError):
+            client.complete("x" * 100_000, id="whole-project")
+        told = r"^ \d\d:\d\d:\d\d E_LIMIT_001 whole-project of \S+: prompt is 100000 bytes"
+        pane.shows(told)
+        assert not re.search("last errors", pane.text())
+        pane.resize(200, 50)
+        pane.shows("^─ last errors ─+ log ─+$")
+        pane.shows(told + "; the limit is 65536 ")
+        pane.press("q")
+        pane.shows("^READY>")
 
 
 def test_resizing_pausing_and_help(daemon: DaemonProcess, tmp_path: Path) -> None:

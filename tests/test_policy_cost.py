@@ -14,7 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from umaserve.policy.cost import (
+    FADED,
     MODES,
+    MOST_SURE,
     CostModel,
     is_known,
     largest_chunk,
@@ -172,3 +174,32 @@ def test_compiled_and_interpreted_answers_agree():
         assert done.returncode == 0, done.stderr
         answers.append(json.loads(done.stdout))
     assert answers[0] == pytest.approx(answers[1], rel=1e-9, abs=1e-9)
+
+
+def test_confidence_fades_while_other_shapes_are_used():
+    cost = CostModel.unknown()
+    for _ in range(200):
+        learn(cost, 0, 4, 0, 0.0, 10.0)
+    assert 15.0 < cost.count[0, 4, 0] <= MOST_SURE
+    learn(cost, 0, 3, 0, 0.0, 9.0)  # seen once: stays as doubtful as it is
+    for _ in range(3000):
+        learn(cost, 0, 1, 0, 0.0, 4.0)
+    assert cost.count[0, 4, 0] == FADED
+    assert cost.count[0, 3, 0] == 1.0
+    assert cost.count[0, 1, 0] > 15.0
+    assert is_known(cost, 0, 4, 0)
+    assert predict(cost, 0, 4, 0, 0.0) == pytest.approx(10.0)
+    for _ in range(8):  # so that it can be learned anew
+        learn(cost, 0, 4, 0, 0.0, 20.0)
+    assert predict(cost, 0, 4, 0, 0.0) > 15.0
+
+
+def test_what_an_earlier_run_learned_is_believed_less():
+    cost = CostModel.unknown()
+    for _ in range(100):
+        learn(cost, 0, 2, 0, 0.0, 10.0)
+    learn(cost, 0, 3, 0, 0.0, 9.0)
+    cost.doubt()
+    assert cost.count[0, 2, 0] == FADED
+    assert cost.count[0, 3, 0] == 1.0
+    assert predict(cost, 0, 2, 0, 0.0) == pytest.approx(10.0)

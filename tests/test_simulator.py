@@ -12,7 +12,7 @@ from tools.sim_loads import BACKGROUND, INTERACTIVE, PRESETS, Load, agent, mixed
 from tools.sim_machine import presets, probed, tick_ms
 from tools.simulate import figures, main
 from umaserve.policy.base import ALL_FEATURES, FEATURES, Knobs
-from umaserve.policy.cost import CostModel, predict
+from umaserve.policy.cost import MOST_SURE, CostModel, predict
 
 MACHINES = presets()
 
@@ -143,3 +143,32 @@ def test_the_command_prints_figures(capsys):
     text = capsys.readouterr().out
     assert "p95 ms" in text
     assert "FAULT" not in text
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "factor"), [("gpu-dense", 4, 3.0), ("cpu-2core-0.5b", 1, 1.8)]
+)
+def test_what_was_learned_beside_another_program_is_learned_again(name, shape, factor):
+    """Merging that seemed slow is tried again (GPU), and so is taking turns (processor)."""
+    machine, load = quiet(name), Load()
+    for _ in range(4):
+        load.add(BACKGROUND, 20, 3000)
+    right = sim_run.simulate(load, machine, knobs(machine), probed(machine), seconds=60.0)
+    cost = probed(machine)
+    cost.mean[0, shape, 0] *= factor
+    cost.count[0, shape, 0] = MOST_SURE
+    assert predict(cost, 0, 4, 0, 0) > 2 * predict(cost, 0, 2, 0, 0) or shape == 1
+    found = sim_run.simulate(load, machine, knobs(machine), cost, seconds=60.0)
+    expected = predict(right.cost, 0, shape, 0, 0)
+    assert predict(found.cost, 0, shape, 0, 0) == pytest.approx(expected, rel=0.25)
+    assert found.tokens > 0.7 * right.tokens
+
+
+def test_a_prompt_token_beside_the_row_is_tried():
+    """The probe ran out of time before it came to them; only a tick tells whether they fit."""
+    machine = quiet("cpu-2core-0.5b")
+    cost = probed(machine)
+    cost.count[0, 1, 1:] = 0.0
+    told = knobs(machine)._replace(can_aside=False)
+    found = sim_run.simulate(storm(2), machine, told, cost, seconds=12.0)
+    assert found.cost.count[0, 1, 1] >= 2.0

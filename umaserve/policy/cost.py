@@ -26,22 +26,28 @@ N_ROWS, N_PROMPTS = ROW_EDGES.size, PROMPT_EDGES.size
 MODES = 2
 
 SURE = 2.0  # ticks after which a shape's mean is believed
-SLOWEST = 1 / 32  # weight of a new tick once a shape is well known
+SLOWEST = 1 / 32  # weight of a new tick at least
 WILD = 2.5  # a tick this many times its shape's mean counts as that many times, no more
 # inside a class of prompt tokens, cost against tokens: from above in both directions
 STEEP_UP, STEEP_DOWN = 0.9, 0.5
 STALLED = 0.5  # a tick so far off its shape's mean says nothing about the slope
 FLAT = 200.0  # squares that the slope has to outweigh
 FORGET = 0.998  # of the sums behind the slope, per tick
+# Other programs come and go, so confidence ages: what was not seen lately is looked at again.
+MOST_SURE = 32.0  # counts go no further
+FADE_EVERY, FADE, FADED = 64.0, 0.8, 6.0  # every so many ticks all counts shrink, down to that
 
 
 class CostModel(NamedTuple):
     """Running means in milliseconds; ``count`` 0 = shape not seen yet.  One instance per engine.
 
+    ``count`` is confidence rather than history: it grows by one with each tick of the shape, up to
+    ``MOST_SURE``, and fades while other shapes are used.
     ``mean``, ``spread`` (mean absolute deviation), ``count``, ``tokens`` (mean prompt tokens),
     ``rows`` (mean decoding rows) and ``kv`` (``past`` when first seen): float64[MODES, N_ROWS,
     N_PROMPTS].  ``slope`` float64[3]: sums xy and xx, and ms per token and thousand cells.
     ``error`` float64[2]: running mean of |predicted - measured| / measured, and its count.
+    ``ticks`` float64[1]: since counts faded.
     """
 
     mean: np.ndarray
@@ -52,12 +58,13 @@ class CostModel(NamedTuple):
     kv: np.ndarray
     slope: np.ndarray
     error: np.ndarray
+    ticks: np.ndarray
 
     @classmethod
     def unknown(cls) -> CostModel:
         shape = (MODES, N_ROWS, N_PROMPTS)
         arrays = [np.zeros(shape) for _ in range(6)]
-        return cls._make([*arrays, np.zeros(3), np.zeros(2)])
+        return cls._make([*arrays, np.zeros(3), np.zeros(2), np.zeros(1)])
 
     def forget(self) -> None:
         """Start over, for instance after ticks that were not representative."""
@@ -67,6 +74,10 @@ class CostModel(NamedTuple):
     def copy_from(self, other: CostModel) -> None:
         for mine, theirs in zip(self, other, strict=True):
             mine[...] = theirs
+
+    def doubt(self) -> None:
+        """Believe it no more than after a long absence: for costs of an earlier run."""
+        np.minimum(self.count, FADED, out=self.count)
 
 
 @njit(nogil=True, cache=True)
@@ -219,6 +230,7 @@ def learn(cost, mode, rows, prompt, past, wall_ms):
     """Take one finished tick into account; a value far off moves a mean only a little."""
     if rows + prompt == 0 or wall_ms <= 0.0:
         return
+    _fade(cost)
     r, p = row_class(rows), prompt_class(prompt)
     n = cost.count[mode, r, p]
     if n == 0.0:
@@ -253,7 +265,21 @@ def learn(cost, mode, rows, prompt, past, wall_ms):
     cost.spread[mode, r, p] += weight * (abs(bounded - expected) - cost.spread[mode, r, p])
     cost.tokens[mode, r, p] += weight * (prompt - cost.tokens[mode, r, p])
     cost.rows[mode, r, p] += weight * (rows - cost.rows[mode, r, p])
-    cost.count[mode, r, p] = min(n + 1.0, 1e6)
+    cost.count[mode, r, p] = min(n + 1.0, MOST_SURE)
+
+
+@njit(**INNER)
+def _fade(cost):
+    cost.ticks[0] += 1.0
+    if cost.ticks[0] < FADE_EVERY:
+        return
+    cost.ticks[0] = 0.0
+    for mode in range(MODES):
+        for r in range(N_ROWS):
+            for p in range(N_PROMPTS):
+                n = cost.count[mode, r, p]
+                if n > FADED:
+                    cost.count[mode, r, p] = max(n * FADE, FADED)
 
 
 @njit(nogil=True, cache=True)

@@ -35,7 +35,7 @@ from .base import (
     SINCE_PROMPT,
     SWEET_SPOT,
 )
-from .cost import efficient_chunk, largest_chunk, predict
+from .cost import efficient_chunk, is_known, largest_chunk, predict
 from .fairness import add_decoders
 from .isolation import isolate
 from .jit import INNER
@@ -230,6 +230,10 @@ def _interactive(state, tick, knobs, cost, memory, plan, mode, most, room, trim)
                         size //= 2
                     more = min(size, left) if k == 0 else 0
                     apart = k == 0 and chunk == 0
+                    # a token or two beside the rows may fit the cap: that is worth knowing
+                    few = 2 if is_known(cost, mode, g, 1) else 1
+                    if apart and g < room and not is_known(cost, mode, g, few):
+                        more, apart = min(few, left), False
                 elif k:
                     more = largest_chunk(cost, mode, g + k, kv, rows_ms + limit, chunk + left)
                     more = max(more - chunk, 0)

@@ -14,6 +14,7 @@ from .cost import predict, row_class
 
 # ticks of a shape after which its cost is doubted less, and not any more
 HARDLY_KNOWN, WELL_KNOWN = 8.0, 32.0
+LOOK_AT_MOST = 1.9  # times the best round: nobody is to pause twice as long for a trial
 WORTH = 0.95  # a split has to save this much over merging: costs are known to a few per cent
 
 
@@ -62,10 +63,17 @@ def merge_all(memory, cost, mode, n, most, past):
 
 @njit(nogil=True, cache=True)
 def look_again(memory, cost, mode, n, most, doubt):
-    """Merge once although taking turns seems faster, with fewer than ``doubt`` merged ticks seen.
+    """Merge once although taking turns seems faster, or the reverse, to find out.
 
-    Otherwise a shape that was slow by chance would never be tried again.
+    Only where the shape in question was seen in fewer than ``doubt`` ticks, or not lately, and the
+    round is not expected to take much longer than the best one.
+    Otherwise one that was slow by chance, or beside another program, would never be tried again.
     """
-    whole = min(n, most)
-    if memory.group[mode, n] < whole and cost.count[mode, row_class(whole), 0] < doubt:
-        memory.group[mode, n] = whole
+    group, alone, total = memory.group[mode], memory.alone_ms[mode], memory.round_ms[mode]
+    whole, most_ms = min(n, most), LOOK_AT_MOST * total[n]
+    if group[n] < whole:
+        merged = alone[whole] + total[n - whole]
+        if cost.count[mode, row_class(whole), 0] < doubt and merged <= most_ms:
+            group[n] = whole
+    elif n > 1 and cost.count[mode, 1, 0] < doubt and 0.0 < n * alone[1] <= most_ms:
+        group[n] = 1

@@ -234,6 +234,34 @@ WRITERS: dict[str, Callable[..., str]] = {
 }  # fmt: skip
 
 
+GROUPS = (*scheduler_tables.KINDS, "bmt")
+"""Kinds of which all models, or all lengths, share a block."""
+
+
+def bmt(results: dict[str, Result]) -> str:
+    """Ticks of the bare library against the KV cells that each stream holds."""
+    found = sorted(scheduler_tables.of_kind("bmt", results), key=lambda r: r["depth"])
+    if not found:
+        return "Not measured yet.\n"
+    out, rows = "", []
+    for result in found:
+        model, quant = result["model"].split()
+        ticks = [tick for tick in result["ticks"] if not tick["prompt"]]
+        counts = ",".join(str(tick["rows"]) for tick in ticks)
+        depth = result["depth"]
+        out += (
+            f"`python -m benchmarks.bmt --model {model} --quant {quant} --rows {counts} "
+            f'--prompts "" --depth {depth} --name bmt-{depth}`. {machine_line(result)}\n'
+        )
+        for tick in ticks:
+            first = next(t for t in found[0]["ticks"] if t["rows"] == tick["rows"])
+            cells = [tick["ms"], tick["ms"] / first["ms"], tick["estimate_mb"], tick["kv_mb"]]
+            rows.append([model, str(depth), str(tick["rows"]), *map(number, cells)])
+    head = ["model", "KV cells a stream", "streams", "tick, ms", "over the shortest",
+            "bytes, MB", "of it KV, MB"]  # fmt: skip
+    return out + table(head, rows)
+
+
 def scheduler_block(kind: str, results: dict[str, Result]) -> str:
     """All models of one of the scheduler's benchmarks in one table."""
     found = scheduler_tables.of_kind(kind, results)
@@ -254,6 +282,8 @@ def block(name: str, results: dict[str, Result]) -> str:
         return table(head, rows) if len(head) > 1 else "Not measured yet.\n"
     if name in scheduler_tables.KINDS:
         return scheduler_block(name, results)
+    if name == "bmt":
+        return bmt(results)
     if name == "targets":
         head, rows = targets_table(results)
         return table(head, rows)
@@ -279,6 +309,7 @@ def all_tables(results: dict[str, Result]) -> str:
     names = ["targets", *(n for n in results if n.split("-", 1)[0] in WRITERS)]
     kinds = [k for k in scheduler_tables.KINDS if scheduler_tables.of_kind(k, results)]
     names += ["scheduler", *kinds] if kinds else []
+    names += ["bmt"] if scheduler_tables.of_kind("bmt", results) else []
     return "\n".join(f"## {name}\n\n{block(name, results)}" for name in names)
 
 

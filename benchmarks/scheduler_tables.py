@@ -10,7 +10,7 @@ from benchmarks.names import OURS, THEIRS
 
 Result = dict[str, Any]
 Table = tuple[list[str], list[list[str]]]
-KINDS = ("storm", "mixed", "agent_chain", "paste", "sweep", "cap_curve")
+KINDS = ("storm", "mixed", "agent_chain", "paste", "sweep", "cap_curve", "simulated")
 
 
 def of_kind(kind: str, results: dict[str, Result]) -> list[Result]:

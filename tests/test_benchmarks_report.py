@@ -21,8 +21,8 @@ def test_page_is_what_the_results_say() -> None:
 
 def test_every_result_has_a_place_on_the_page() -> None:
     page = report.PAGE.read_text(encoding="utf-8")
-    kinds = report.scheduler_tables.KINDS  # all models of one of these share a place
-    names = [k if (k := n.split("-", 1)[0]) in kinds else n for n in report.read_results()]
+    groups = report.GROUPS  # all results of one of these share a place
+    names = [k if (k := n.split("-", 1)[0]) in groups else n for n in report.read_results()]
     missing = [n for n in names if f"<!-- figures: {n} -->" not in page]
     assert not missing
 

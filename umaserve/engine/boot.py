@@ -22,9 +22,9 @@ DEFAULT_BATCH = 2048  # tokens of one llama_decode; the policy's time budget rul
 DEFAULT_UBATCH = 512
 # How long a thread of libgomp waits for the others before it sleeps, in turns of its loop.  Its own
 # 300,000 (milliseconds) outlast the time between two ticks, so that on a small machine the front,
-# woken by a tick's tokens, finds every core taken and gets the engine's.  5,000 (a tenth of a
-# millisecond or two) cover the waits inside a decode; where other processes take the cores, a thread
-# that sleeps gets its turn sooner than one that spun (docs/SYSTEM_DESIGN.md, Threads).
+# woken by a tick's tokens, finds every core taken and gets the engine's.  5,000 (a tenth or two of
+# a millisecond) cover the waits inside a decode; where others take the cores, a thread that
+# sleeps gets its turn sooner than one that spun (docs/SYSTEM_DESIGN.md, Threads).
 SPIN_COUNT = 5_000
 
 

@@ -27,6 +27,7 @@ from umaserve.protocol import (
     error_event,
     parse_message,
 )
+from umaserve.server.arrivals import Moment
 from umaserve.server.outbox import Outbox
 from umaserve.server.peer import Peer
 from umaserve.server.request import Request, Top
@@ -56,6 +57,8 @@ class Connection:
         self._outbox = Outbox(sock, daemon.config.max_unsent_bytes)
         self._encoders: dict[int, TokenEncoder] = {}  # by serial
         self._active_s = time.monotonic()
+        self._empty: Moment | None = None  # when the socket was last seen to have nothing to read
+        self._ended = False  # a last event waits to be sent
         self._closing = trio.Event()  # the last frame is in the outbox
         self._reading = trio.CancelScope()
 
@@ -98,6 +101,9 @@ class Connection:
             self._outbox.put(error_event(request.id, code, message))
 
     def flush(self) -> None:
+        if self._ended:  # what it wakes may answer at once, and run in our place
+            self._ended = False
+            self._look()
         self._outbox.flush()
         if self._outbox.overflowed and not self._closing.is_set():
             limit = self.daemon.config.max_unsent_bytes
@@ -115,7 +121,19 @@ class Connection:
             self._reading.cancel()
             self._outbox.flush()
 
+    def _look(self) -> None:
+        arrivals = self.daemon.arrivals
+        if not arrivals.running:
+            return
+        try:
+            self._sock.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            self._empty = arrivals.now()
+        except OSError:  # whoever reads next finds out
+            return
+
     def _forget(self, request: Request) -> None:
+        self._ended = True
         if self.requests.get(request.id) is request:
             del self.requests[request.id]
         self._encoders.pop(request.serial, None)
@@ -217,7 +235,10 @@ class Connection:
                 await self._closing.wait()
 
     async def _take(self, data: bytes) -> None:
-        arrived_ns = time.monotonic_ns()
+        arrivals = self.daemon.arrivals
+        arrived_ns = arrivals.arrived_ns(self._empty)
+        if len(data) < READ_BYTES:
+            self._empty = arrivals.now()
         failure = None
         try:
             bodies = self._decoder.feed(data)

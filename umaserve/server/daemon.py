@@ -12,6 +12,7 @@ import trio
 from umaserve.config import Config
 from umaserve.protocol import E_LIMIT_002, error_event
 from umaserve.server.admin import Admin
+from umaserve.server.arrivals import ArrivalClock
 from umaserve.server.connection import Connection
 from umaserve.server.logs import Log
 from umaserve.server.meters import Meters
@@ -34,6 +35,7 @@ class Daemon:
     owner: int  # user id that may connect
     connections: set[Connection] = field(default_factory=set)
     stopping: bool = False
+    arrivals: ArrivalClock = field(default_factory=ArrivalClock)
 
     def __post_init__(self) -> None:
         self.log.on_trouble = self.meters.recent_errors.log_line
@@ -43,6 +45,7 @@ class Daemon:
 
     async def accept(self, listening: socket.socket, nursery: trio.Nursery) -> None:
         """Take connections until cancelled; each runs in ``nursery``."""
+        self.arrivals.start()
         while True:
             await trio.lowlevel.wait_readable(listening)
             try:

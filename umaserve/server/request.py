@@ -44,7 +44,7 @@ class Sink(Protocol):
 @dataclass(eq=False)
 class Request:
     """``tokens`` and ``token_ns`` are the generated tokens read so far, over all engines; times are
-    ``time.monotonic_ns()``."""
+    ``time.monotonic_ns()``.  All waiting begins at ``arrived_ns``, see ``ArrivalClock``."""
 
     serial: int
     id: str

@@ -1,0 +1,93 @@
+"""The scorecard in Prometheus' text format 0.0.4; its names with ``umaserve_`` before them.
+
+``interactive.p95_ms`` becomes ``umaserve_p95_ms{lane="interactive"}``, and the top-level name that
+says the same again is left out; ``queued_interactive`` becomes ``umaserve_queued{lane=...}``.
+Texts are labels of ``umaserve_model_info``.  A number that is ``None`` has no line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import accumulate
+from typing import Any
+
+from umaserve.metrics.names import HELP
+
+PREFIX = "umaserve_"
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+_LANES = ("interactive", "background")
+
+Labels = tuple[tuple[str, str], ...]
+
+
+def exposition(numbers: Mapping[str, Any], error_codes: Iterable[str] = ()) -> str:
+    """The whole text for the object that ``Scorecard.read`` gives.
+
+    ``error_codes`` are shown as 0 where no such error was sent: of a counter that begins to exist
+    with its first error, that error would not be seen as an increase.
+    """
+    families: dict[str, list[tuple[Labels, Any]]] = {}
+    texts: list[tuple[str, str]] = []
+    for name, value in numbers.items():
+        if isinstance(value, str):
+            texts.append((name, value))
+            continue
+        family, lane = _apart(name)
+        if value is None or (not lane and f"{_LANES[0]}.{name}" in numbers):
+            continue
+        if isinstance(value, dict) and "le" not in value:
+            codes = {**dict.fromkeys(error_codes, 0), **value}
+            families[family] = [((("code", code),), count) for code, count in codes.items()]
+        else:
+            labels = (("lane", lane),) if lane else ()
+            families.setdefault(family, []).append((labels, value))
+    if texts:
+        families["model_info"] = [(tuple(texts), 1)]
+    return "".join(line for family in families.items() for line in _lines(*family))
+
+
+def _apart(name: str) -> tuple[str, str]:
+    """Name of the family, and the lane where the name says one."""
+    for lane in _LANES:
+        if name.startswith(lane + "."):
+            return name[len(lane) + 1 :], lane
+        if name == "queued_" + lane:
+            return "queued", lane
+    return name, ""
+
+
+def _lines(family: str, samples: list[tuple[Labels, Any]]) -> Iterator[str]:
+    name = PREFIX + family
+    if isinstance(samples[0][1], dict):
+        kind = "histogram"
+    else:
+        kind = "counter" if family.endswith("_total") else "gauge"
+    yield f"# HELP {name} {HELP.get(family, 'See docs/METRICS.md.')}\n# TYPE {name} {kind}\n"
+    for labels, value in samples:
+        if isinstance(value, dict):
+            yield from _histogram(name, labels, value)
+        else:
+            yield f"{name}{_braces(labels)} {_number(value)}\n"
+
+
+def _histogram(name: str, labels: Labels, value: Mapping[str, Any]) -> Iterator[str]:
+    bounds = [_number(float(bound)) for bound in value["le"]] + ["+Inf"]
+    for bound, count in zip(bounds, accumulate(value["counts"]), strict=True):
+        yield f"{name}_bucket{_braces((*labels, ('le', bound)))} {count}\n"
+    for part in ("sum", "count"):
+        yield f"{name}_{part}{_braces(labels)} {_number(value[part])}\n"
+
+
+def _braces(labels: Labels) -> str:
+    if not labels:
+        return ""
+    return "{" + ",".join(f'{name}="{_escaped(text)}"' for name, text in labels) + "}"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
+
+
+def _number(value: float) -> str:
+    return repr(int(value) if isinstance(value, bool) else value)

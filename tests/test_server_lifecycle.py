@@ -185,7 +185,7 @@ def test_of_two_daemons_at_once_one_serves(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "why"),
     [
-        ({"http": "127.0.0.1:8080"}, "--http"),
+        ({"http": "192.0.2.1:8080"}, "--http"),  # nobody's address
         ({"model": "/nowhere/model.gguf"}, "does not exist"),
         ({"model": "/"}, "is a directory"),
         ({"model": __file__}, "not a GGUF file"),

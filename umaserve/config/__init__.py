@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from umaserve.config.flags import add_flags, flag_values
-from umaserve.config.kinds import KV_TYPES, SOCKET_PATH_BYTES, bytes_per_second
+from umaserve.config.kinds import KV_TYPES, SOCKET_PATH_BYTES, bytes_per_second, host_and_port
 from umaserve.config.load import load_config, nearest
 from umaserve.config.options import OPTIONS, SECTIONS, Option
 from umaserve.config.settings import Config, ConfigError
@@ -19,6 +19,7 @@ __all__ = [
     "add_flags",
     "bytes_per_second",
     "flag_values",
+    "host_and_port",
     "load_config",
     "nearest",
 ]

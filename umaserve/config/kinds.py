@@ -266,6 +266,17 @@ class Bandwidth:
         return f"{float(found[1]):g}GBps"
 
 
+def host_and_port(address: str) -> tuple[str, int]:
+    """Both parts of ``HOST:PORT``, an IPv6 address without its brackets.  Raises ``ValueError``."""
+    host, _, port = address.rpartition(":")
+    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    if not bare or (":" in bare and bare == host) or not re.fullmatch(r"\d{1,5}", port):
+        raise ValueError(address)
+    if int(port) > 65535 or re.search(r"[\s/]", bare):
+        raise ValueError(address)
+    return bare, int(port)
+
+
 @dataclass(frozen=True)
 class HttpAddress:
     """``off``, ``HOST:PORT`` or ``unix:PATH``; port 0 lets the system choose."""
@@ -283,12 +294,10 @@ class HttpAddress:
             return "off"
         if text.startswith("unix:"):
             return "unix:" + SocketPath().parse(text[5:])
-        host, _, port = text.rpartition(":")
-        bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
-        if not bare or (":" in bare and bare == host) or not re.fullmatch(r"\d{1,5}", port):
-            raise ValueError(self.words)
-        if int(port) > 65535 or re.search(r"[\s/]", bare):
-            raise ValueError(self.words)
+        try:
+            host_and_port(text)
+        except ValueError:
+            raise ValueError(self.words) from None
         return text
 
 

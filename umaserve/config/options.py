@@ -100,9 +100,11 @@ OPTIONS: tuple[Option, ...] = (
     Option("ipc", "--ipc", "UMA_IPC", "ipc", "ipc", Choice(("uds",)), "uds",
            "kind of the local transport; Unix sockets are the only one"),
     Option("http", "--http", "UMA_HTTP", "ipc", "http", HttpAddress(), "off",
-           "address of the HTTP gateway; this version has none and takes only off"),
+           "serve GET /metrics (JSON, Prometheus) and /health over HTTP here; text is generated "
+           "over the socket only"),
     Option("max_connections", "--max-connections", "UMA_MAX_CONNECTIONS", "ipc", "max_connections",
-           Whole(1, 1 << 20), 1024, "connections open at once"),
+           Whole(1, 1 << 20), 1024,
+           "connections open at once; by HTTP as many again, but no more than 256"),
     # limits
     Option("max_sessions", "--max-sessions", "UMA_MAX_SESSIONS", "limits", "max_sessions",
            Whole(1, 4096), 32, "requests that the engine holds at once"),

@@ -27,18 +27,20 @@ class SocketError(Exception):
 class ClaimedSocket:
     """The listening socket and the lock that goes with it; a context manager that removes both."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, option: str = "--socket") -> None:
         """Raises ``SocketError``: a live owner, a path that is no socket, too long or not writable.
 
-        The socket has mode 0600 from its first moment.
+        The socket has mode 0600 from its first moment.  ``option`` is what sets the path, for
+        messages.
         """
+        self._option = option
         self.path = os.path.abspath(os.path.expanduser(path))
         self._lock_path = self.path + ".lock"
         size = len(os.fsencode(self.path))
         if size >= SOCKET_PATH_BYTES:
             raise SocketError(
                 f"the socket path {self.path} is {size} bytes long; this system allows "
-                f"{SOCKET_PATH_BYTES - 1}. Choose a shorter one with --socket"
+                f"{SOCKET_PATH_BYTES - 1}. Choose a shorter one with {option}"
             )
         parent = Path(self.path).parent
         if not parent.is_dir():
@@ -80,7 +82,7 @@ class ClaimedSocket:
         if not stat.S_ISSOCK(mode):
             raise SocketError(
                 f"{self.path} exists and is not a socket; it is left alone. "
-                "Remove it, or choose another path with --socket"
+                f"Remove it, or choose another path with {self._option}"
             )
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
             probe.settimeout(1.0)
@@ -120,7 +122,7 @@ class ClaimedSocket:
         who = f"process {owner}" if owner else "another process"
         return SocketError(
             f"{self.path} is in use by {who}; stop that daemon, or choose another path "
-            "with --socket"
+            f"with {self._option}"
         )
 
     def _unusable(self, path: str, error: OSError) -> SocketError:
@@ -128,7 +130,9 @@ class ClaimedSocket:
             reason = "it cannot be written by this user"
         else:
             reason = error.strerror or str(error)
-        return SocketError(f"{path} cannot be used: {reason}. Choose another path with --socket")
+        return SocketError(
+            f"{path} cannot be used: {reason}. Choose another path with {self._option}"
+        )
 
     def _unlock(self) -> None:
         if self._lock_fd >= 0:

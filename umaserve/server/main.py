@@ -15,6 +15,7 @@ from umaserve.engine import messages as m
 from umaserve.protocol import E_LIMIT_002
 from umaserve.server import memory, records
 from umaserve.server.daemon import Daemon
+from umaserve.server.http_listener import HttpListeners, open_http, problem_with
 from umaserve.server.listener import ClaimedSocket, SocketError
 from umaserve.server.logs import Log
 from umaserve.server.meters import Meters
@@ -39,10 +40,9 @@ def serve(config: Config, engine_command: Sequence[str] | None = None) -> int:
     """
     log = Log(config.log_level, config.log_json)
     try:
-        if config.http != "off":
-            raise StartError(
-                "this version serves its Unix socket only: leave out --http, or set it to off"
-            )
+        problem = problem_with(config.http, config.socket)
+        if problem:
+            raise StartError(problem)
         model_path = check_model(config)
         meters = Meters(config.latency_cap)
         sessions = Sessions(config.max_sessions, config.max_queue, config.max_tokens, meters, log)
@@ -96,6 +96,7 @@ class _Run:
     ) -> None:
         self.daemon = daemon
         self.claimed: ClaimedSocket
+        self.http: HttpListeners | None
         self.model_path = model_path
         self.scorecard = scorecard
         self.trace = trace
@@ -110,9 +111,14 @@ class _Run:
             trio.open_signal_receiver(*_wanted_signals()) as signals,
             ClaimedSocket(daemon.config.socket) as self.claimed,
         ):
-            async with trio.open_nursery() as nursery:
+            async with (
+                open_http(daemon.config.http) as self.http,
+                trio.open_nursery() as nursery,
+            ):
                 await nursery.start(daemon.supervisor.run, self.model_path)
                 nursery.start_soon(self._accept, nursery)
+                if self.http is not None:
+                    nursery.start_soon(self._serve_http, self.http)
                 nursery.start_soon(self._signals, signals, nursery)
                 nursery.start_soon(self._announce)
                 nursery.start_soon(self._first_start_failed)
@@ -131,6 +137,19 @@ class _Run:
     async def _accept(self, nursery: trio.Nursery) -> None:
         with self._accepting:
             await self.daemon.accept(self.claimed.socket, nursery)
+
+    async def _serve_http(self, http: HttpListeners) -> None:
+        """Until the very end: who asks while running requests finish is told so."""
+        from umaserve.server.http_server import HttpServer  # brings h11, which only this needs
+
+        self.daemon.log("info", f"{http.url} answers GET /metrics and /health")
+        if http.exposed:
+            self.daemon.log(
+                "warn",
+                f"{http.url} is open to other machines, and asks nobody for a password; "
+                "--http 127.0.0.1:PORT is for this machine only",
+            )
+        await HttpServer(self.daemon, http).run()
 
     async def _signals(self, signals: AsyncIterator[int], nursery: trio.Nursery) -> None:
         async for number in signals:
@@ -196,9 +215,10 @@ class _Run:
         where = ready.backend
         if ready.device.lower() != where:
             where += f", {ready.device}"
+        addresses = self.claimed.path + (f" and {self.http.url}" if self.http is not None else "")
         self.daemon.log(
             "info",
-            f"serving {ready.model_name} on {self.claimed.path} ({where}; {ready.n_ctx} KV cells, "
+            f"serving {ready.model_name} on {addresses} ({where}; {ready.n_ctx} KV cells, "
             f"{ready.n_seq} sequences, {config.max_sessions} sessions; ready in {ms:.0f} ms)",
         )
 

@@ -1,0 +1,44 @@
+"""Whom a request means: the guard against pages that point their own name at this machine.
+
+A page of evil.example whose name resolves to 127.0.0.1 is, to a browser, of the same origin as
+the gateway, and may read what it says (DNS rebinding).  What gives it away is the ``Host`` header.
+"""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+from urllib.parse import urlsplit
+
+
+def target_of(target: str, host: str) -> tuple[str, str]:
+    """Host and path that a request target and the ``Host`` header name together.
+
+    An absolute target (as clients send to proxies) overrides the header.  Raises ``ValueError``.
+    """
+    if target.startswith("/"):
+        return host, target.partition("?")[0]
+    parts = urlsplit(target)
+    if parts.scheme in ("http", "https") and parts.netloc:
+        return parts.netloc, parts.path or "/"
+    return host, target
+
+
+def host_is_ours(named: str, configured: str) -> bool:
+    """Whether ``named`` (``host`` or ``host:port``) can only mean us: an IP address, localhost, or
+    the configured host.  The port does not matter: somebody may forward another one here."""
+    try:
+        parts = urlsplit(f"//{named}")
+        host = parts.hostname or ""
+        parts.port  # noqa: B018 - raises where it is no number
+    except ValueError:
+        return False
+    if parts.netloc != named or "@" in named:
+        return False
+    host = host.removesuffix(".")
+    if host in ("localhost", configured.lower().removesuffix(".")):
+        return True
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True

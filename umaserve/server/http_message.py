@@ -1,0 +1,69 @@
+"""What HTTP answers are made of: bodies, errors in OpenAI's shape, the choice of a format."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+JSON = "application/json"
+
+Headers = tuple[tuple[str, str], ...]
+
+encode_json = msgspec.json.Encoder().encode
+
+
+@dataclass(frozen=True)
+class Response:
+    status: int
+    body: bytes
+    content_type: str = JSON
+    headers: Headers = ()
+
+
+def error_body(message: str, code: str, kind: str = "invalid_request_error") -> dict[str, Any]:
+    return {"error": {"message": message, "type": kind, "code": code}}
+
+
+def error_response(status: int, message: str, code: str, headers: Headers = ()) -> Response:
+    """``code`` is for programs: one of the socket's, or a word in lower case."""
+    kind = "server_error" if status >= 500 else "invalid_request_error"
+    return Response(status, encode_json(error_body(message, code, kind)), headers=headers)
+
+
+def preferred(accept: str, types: Sequence[str]) -> str | None:
+    """Of media types on offer, the one that an ``Accept`` header likes best; ``None`` for none.
+
+    Among equals the first on offer wins.  A range's parameters are ignored, but for its quality.
+    """
+    if not accept.strip():
+        return types[0]
+    ranges: dict[str, float] = {}
+    for part in accept.lower().split(","):
+        name, *parameters = (word.strip() for word in part.split(";"))
+        quality = 1.0
+        for parameter in parameters:
+            key, _, value = parameter.partition("=")
+            if key.strip() == "q":
+                quality = _quality(value)
+        ranges[name] = max(quality, ranges.get(name, 0.0))
+
+    def liked(offer: str) -> float:
+        """By the most specific range that names it."""
+        for name in (offer, offer.partition("/")[0] + "/*", "*/*"):
+            if name in ranges:
+                return ranges[name]
+        return 0.0
+
+    best = max(types, key=liked)
+    return best if liked(best) > 0 else None
+
+
+def _quality(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        return 0.0
+    return value if 0.0 <= value <= 1.0 else 0.0

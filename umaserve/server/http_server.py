@@ -1,0 +1,132 @@
+"""The HTTP gateway: takes connections, looks at who is meant, and asks the routes."""
+
+from __future__ import annotations
+
+import socket
+import traceback
+from typing import TYPE_CHECKING, cast
+
+import h11
+import trio
+
+from umaserve.server.http_connection import HttpConnection
+from umaserve.server.http_host import host_is_ours, target_of
+from umaserve.server.http_listener import HttpListeners
+from umaserve.server.http_message import Response, error_response
+from umaserve.server.http_routes import Routes
+from umaserve.server.peer import peer_of
+
+if TYPE_CHECKING:
+    from umaserve.server.daemon import Daemon
+
+MAX_CONNECTIONS = 256
+ACCEPT_RETRY_S = 0.1
+
+
+class HttpServer:
+    """Serves ``Routes`` on every listener.
+
+    When all connections are taken, the one that has asked for nothing the longest makes room: those
+    who only hold a connection keep nobody out.
+    """
+
+    def __init__(self, daemon: Daemon, listeners: HttpListeners) -> None:
+        self._daemon = daemon
+        self._listeners = listeners
+        self._routes = Routes(daemon)
+        self._most = min(MAX_CONNECTIONS, daemon.config.max_connections)
+        self._connections: set[HttpConnection] = set()
+
+    async def run(self) -> None:
+        """Serve until cancelled."""
+        async with trio.open_nursery() as nursery:
+            for listener in self._listeners.listeners:
+                nursery.start_soon(self._accept, listener, nursery)
+
+    async def _accept(self, listener: trio.SocketListener, nursery: trio.Nursery) -> None:
+        told = False
+        while True:
+            try:
+                stream = await listener.accept()
+            except OSError as error:  # out of descriptors, say: the waiting client stays queued
+                if not told:
+                    text = f"an HTTP connection cannot be taken now: {error.strerror}"
+                    self._daemon.log("warn", text)
+                told = True
+                await trio.sleep(ACCEPT_RETRY_S)
+                continue
+            told = False
+            if self._may_come(stream):
+                self._make_room()
+                self._begin(stream, nursery)
+            else:
+                stream.socket.close()
+
+    def _may_come(self, stream: trio.SocketStream) -> bool:
+        """Whether it is our own user, where that can be known."""
+        if stream.socket.family != socket.AF_UNIX:
+            return True
+        try:
+            peer = peer_of(cast(socket.socket, stream.socket))
+        except OSError:  # it left already
+            return False
+        if peer.uid in (self._daemon.owner, -1):
+            return True
+        self._daemon.log("warn", f"refused HTTP to user {peer.uid} (process {peer.pid})")
+        return False
+
+    def _make_room(self) -> None:
+        while len(self._connections) >= self._most:
+            quietest = min(self._connections, key=lambda connection: connection.active_s)
+            self._connections.discard(quietest)
+            quietest.scope.cancel()
+
+    def _begin(self, stream: trio.SocketStream, nursery: trio.Nursery) -> None:
+        idle_s = self._daemon.config.idle_timeout_s
+        connection = HttpConnection(
+            stream, self._answer, idle_s, last=lambda: self._daemon.stopping
+        )
+        self._connections.add(connection)
+        nursery.start_soon(self._run, connection)
+
+    async def _run(self, connection: HttpConnection) -> None:
+        try:
+            await connection.run()
+        except Exception as error:  # one broken connection is not the end of the others
+            text = "".join(traceback.format_exception(error)).rstrip()
+            self._daemon.log("error", f"an HTTP connection failed and was closed: {text}")
+        finally:
+            self._connections.discard(connection)
+
+    def _answer(self, request: h11.Request) -> Response:
+        method = request.method.decode("ascii", "replace")
+        target = request.target.decode("ascii", "replace")
+        try:
+            response = self._respond(request, method, target)
+        except Exception as error:
+            text = "".join(traceback.format_exception(error)).rstrip()
+            self._daemon.log("error", f"HTTP {method} {target} failed: {text}")
+            text = "this failed; the daemon's log has the reason"
+            return error_response(500, text, "internal_error")
+        if response.status >= 400:
+            self._daemon.log("debug", f"HTTP {response.status} for {method} {target}")
+        return response
+
+    def _respond(self, request: h11.Request, method: str, target: str) -> Response:
+        try:
+            named, path = target_of(target, _header(request, b"host"))
+        except ValueError:
+            return error_response(400, f"the target {target} is not a URL", "bad_request")
+        # HTTP/1.0 may leave it out; browsers never do
+        if self._listeners.host and named and not host_is_ours(named, self._listeners.host):
+            text = (
+                f"{named} is not a name of this server; use its IP address or localhost, or name "
+                "the host in --http"
+            )
+            return error_response(421, text, "misdirected_request")
+        return self._routes.answer(method, path, _header(request, b"accept"))
+
+
+def _header(request: h11.Request, name: bytes) -> str:
+    """Empty where it is missing; ``name`` in lower case."""
+    return b",".join(value for key, value in request.headers if key == name).decode("latin-1")

@@ -12,7 +12,7 @@ from typing import Any
 
 from umaserve.cli.common import EXIT_CANNOT_SERVE, EXIT_OK, Parser
 from umaserve.client import Client, ConnectionFailed, ProtocolError, ServerError
-from umaserve.config import ConfigError, add_flags, flag_values, load_config
+from umaserve.config import Config, ConfigError, add_flags, flag_values, load_config
 
 PROBE_S = 120.0
 LIVE_S = 3.0
@@ -24,6 +24,7 @@ PACKAGES = {
     "numba": "numba",
     "cffi": "cffi",
     "trio": "trio",
+    "h11": "h11",
     "msgspec": "msgspec",
     "rich": "rich",
     "jinja2": "jinja2",
@@ -91,6 +92,8 @@ def doctor(arguments: list[str]) -> int:
     _library(report, config.backend, model)
     _metrics(report)
     _socket(report, config.socket)
+    if config.http != "off":
+        _http(report, config)
     if report.missing:
         print("\nIt cannot serve yet: see what is missing above.")
         return EXIT_CANNOT_SERVE
@@ -254,3 +257,15 @@ def _socket(report: _Report, path: str) -> None:
         return
     name = (info.get("model") or {}).get("name") or "no model"
     report.ok("socket", f"{path}: a daemon runs (pid {info.get('pid')}, {name})")
+
+
+def _http(report: _Report, config: Config) -> None:
+    from umaserve.cli.doctor_http import look_at_http
+
+    level, text, hint = look_at_http(config)
+    if level == "ok":
+        report.ok("http", text)
+    elif level == "warn":
+        report.warn("http", text, hint)
+    else:
+        report.miss("http", text, hint)

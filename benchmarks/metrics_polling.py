@@ -1,6 +1,7 @@
 """What polling the metrics costs the ticks: phases with 100 polls a second and without, in turns.
 
     python -m benchmarks.metrics_polling
+    python -m benchmarks.metrics_polling --over http
 
 Ticks are read from the trace, which is written in both kinds of phase.  Phases are short and of
 both orders, so that what else the machine does falls on both kinds alike; the result is the ratio
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import socket
 import struct
 import subprocess
@@ -18,6 +20,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.daemon import Client, Daemon
@@ -25,14 +28,44 @@ from benchmarks.models import model_path
 from umaserve.metrics import quantile
 
 QUESTION = struct.pack("<I", 18) + b'{"type":"metrics"}'
+GET = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"
 SETTLE_S = 0.1  # of each phase that is left out
 
 
-def poll(path: str, rate: float) -> None:
-    """For ever, ``rate`` times a second; answers are read and thrown away.  A line on stdin starts
-    and stops it."""
+def by_socket(path: str) -> tuple[socket.socket, Callable[[], None]]:
+    """A connection, and what asks once on it; that raises when the daemon has gone."""
     sock = socket.socket(socket.AF_UNIX)
     sock.connect(path)
+
+    def ask() -> None:
+        sock.sendall(QUESTION)
+        left = struct.unpack("<I", sock.recv(4, socket.MSG_WAITALL))[0]
+        sock.recv(left, socket.MSG_WAITALL)
+
+    return sock, ask
+
+
+def by_http(port: str) -> tuple[socket.socket, Callable[[], None]]:
+    """The same over one kept TCP connection."""
+    sock = socket.create_connection(("127.0.0.1", int(port)))
+    answers = sock.makefile("rb")
+
+    def ask() -> None:
+        sock.sendall(GET)
+        status, size = answers.readline(), 0
+        while (line := answers.readline()) not in (b"\r\n", b""):
+            if line.lower().startswith(b"content-length:"):
+                size = int(line.split(b":")[1])
+        if not status.startswith(b"HTTP/1.1 200 ") or len(answers.read(size)) != size:
+            raise EOFError(status)
+
+    return sock, ask
+
+
+def poll(address: str, over: str, rate: float) -> None:
+    """For ever, ``rate`` times a second; answers are read and thrown away.  A line on stdin starts
+    and stops it."""
+    sock, ask = by_http(address) if over == "http" else by_socket(address)
     on, due = threading.Event(), 0.0
 
     def listen() -> None:
@@ -47,10 +80,8 @@ def poll(path: str, rate: float) -> None:
         due = max(due + 1 / rate, time.monotonic() - 1 / rate)
         time.sleep(max(0.0, due - time.monotonic()))
         try:
-            sock.sendall(QUESTION)
-            left = struct.unpack("<I", sock.recv(4, socket.MSG_WAITALL))[0]
-            sock.recv(left, socket.MSG_WAITALL)
-        except (OSError, struct.error):
+            ask()
+        except (OSError, EOFError, struct.error):
             return
 
 
@@ -63,17 +94,23 @@ def main() -> int:
     parser.add_argument("--model", default="demo")
     parser.add_argument("--threads", default="1")
     parser.add_argument("--backend", default="cpu")
+    parser.add_argument("--over", choices=("socket", "http"), default="socket")
     parser.add_argument("--poll", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.poll:
-        poll(options.poll, options.rate)
+        poll(options.poll, options.over, options.rate)
         return 0
     phases: list[tuple[bool, float, float]] = []
     with tempfile.TemporaryDirectory() as folder:
         trace = Path(folder) / "trace.jsonl"
         flags = ["--model", str(model_path(options.model)), "--trace", str(trace)]
         flags += ["--threads", options.threads, "--backend", options.backend]
+        if options.over == "http":
+            flags += ["--http", "127.0.0.1:0"]
         with Daemon(*flags) as daemon:
+            address = daemon.path
+            if options.over == "http":
+                (address,) = re.findall(r"http://\S+:(\d+) answers", daemon.log_path.read_text())
             stop = threading.Event()
 
             def stream(number: int) -> None:
@@ -86,10 +123,9 @@ def main() -> int:
             ]
             for thread in streams:
                 thread.start()
-            command = [sys.executable, "-m", "benchmarks.metrics_polling", "--poll", daemon.path]
-            poller = subprocess.Popen(
-                [*command, "--rate", str(options.rate)], stdin=subprocess.PIPE, text=True
-            )
+            command = [sys.executable, "-m", "benchmarks.metrics_polling", "--poll", address]
+            command += ["--over", options.over, "--rate", str(options.rate)]
+            poller = subprocess.Popen(command, stdin=subprocess.PIPE, text=True)
             assert poller.stdin is not None
             time.sleep(2.0)
             for number in range(2 * options.pairs):
@@ -101,6 +137,7 @@ def main() -> int:
                 time.sleep(options.seconds)
                 phases.append((on, began_s, time.monotonic()))
             stop.set()
+            assert poller.poll() is None, "the polls ended early"
             poller.stdin.close()
             poller.wait(30)
             for thread in streams:

@@ -99,8 +99,9 @@ class Routes:
         if engine is not None and engine.ready is not None:
             return "loading", "the engine ended; another one is about to take its place"
         if engine is not None:
-            progress = engine.progress
-            return "loading", f"the model is being loaded: {progress.stage} {progress.fraction:.0%}"
+            fraction, stage = engine.progress.fraction, engine.progress.stage
+            share = f" {fraction:.0%}" if fraction < 1.0 else ""
+            return "loading", f"the model is being loaded: {stage}{share}"
         if daemon.sessions.holding:
             return "loading", "another model is about to be loaded"
         return daemon.sessions.closed or (E_MODEL_001, "no model is loaded")

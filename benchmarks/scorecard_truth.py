@@ -4,13 +4,16 @@
 
 Interactive streams ask for short answers, one after the other; background ones send long prompts
 that no cache can know.  This process stamps every frame as it comes off the socket and keeps all
-times; then it reads the metrics once and compares exact quantiles with the daemon's.
+times; then it reads the metrics once and compares exact quantiles with the daemon's.  The column
+``woken`` is what no daemon can know: the client's times without its own waits for a core, from when
+a frame woke it until it could read.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import selectors
 import socket
@@ -22,6 +25,7 @@ from typing import Any
 from benchmarks.daemon import Daemon
 from benchmarks.models import model_path
 from umaserve.metrics import quantile
+from umaserve.server.arrivals import SCHEDSTAT
 
 WINDOW_S = 60
 REL, ABS_MS = 0.03, 0.3
@@ -40,6 +44,9 @@ class Times:
 
     gaps: list[tuple[float, float]] = field(default_factory=list)
     first: list[tuple[float, float]] = field(default_factory=list)
+    # without the client's waits for a core; empty where the system keeps no account of them
+    woken_gaps: list[tuple[float, float]] = field(default_factory=list)
+    woken_first: list[tuple[float, float]] = field(default_factory=list)
 
     def within(self, kind: str, now_s: float) -> list[float]:
         """Those of the daemon's window at ``now_s``."""
@@ -57,7 +64,7 @@ class _Stream:
         self._words, self._random = prompt_words, random.Random(seed)
         self._buffer = b""
         self._number = 0
-        self._sent_s = self._last_s = 0.0
+        self._sent_s = self._last_s = self._last_woken_s = 0.0
         self.busy = False
 
     def ask(self, max_tokens: int) -> None:
@@ -71,9 +78,10 @@ class _Stream:
         self._sent_s = time.monotonic()
         self.socket.sendall(struct.pack("<I", len(body)) + body)
 
-    def read(self, times: Times) -> None:
+    def read(self, times: Times, waited_s: float | None) -> None:
         data = self.socket.recv(1 << 16)
         now_s = time.monotonic()
+        woken_s = now_s - (waited_s or 0.0)
         if not data:
             raise RuntimeError("the daemon closed the connection")
         buffer = self._buffer + data
@@ -87,12 +95,30 @@ class _Stream:
                     times.gaps.append((now_s, 1000 * (now_s - self._last_s)))
                 else:
                     times.first.append((now_s, 1000 * (now_s - self._sent_s)))
-                self._last_s = now_s
+                if waited_s is not None:
+                    since_s = self._last_woken_s if self._last_s else self._sent_s
+                    kept = times.woken_gaps if self._last_s else times.woken_first
+                    kept.append((now_s, 1000 * (woken_s - since_s)))
+                self._last_s, self._last_woken_s = now_s, woken_s
             elif b'"event":"eos"' in frame:
                 self.busy = False
             else:
                 raise RuntimeError(frame.decode())
         self._buffer = buffer
+
+
+class _CoreWaits:
+    """Seconds that this thread has waited for a core; ``None``: the system keeps no account."""
+
+    def __init__(self) -> None:
+        self._fd = os.open(SCHEDSTAT, os.O_RDONLY) if os.path.exists(SCHEDSTAT) else -1
+
+    def __call__(self) -> float | None:
+        return int(os.pread(self._fd, 64, 0).split()[1]) / 1e9 if self._fd >= 0 else None
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
 
 
 def mixed_load(
@@ -108,13 +134,19 @@ def mixed_load(
         selector.register(stream.socket, selectors.EVENT_READ, stream)
         stream.ask(answer)
     end_s = time.monotonic() + seconds
+    waits = _CoreWaits()
     while any(stream.busy for stream in streams):
-        for key, _ in selector.select(60.0):
+        before = waits()
+        ready = selector.select(60.0)
+        after = waits()
+        waited_s = None if before is None or after is None else after - before
+        for key, _ in ready:
             stream = key.data
-            stream.read(times[stream.lane])
+            stream.read(times[stream.lane], waited_s)
             if not stream.busy and time.monotonic() < end_s:
                 stream.ask(answer)
     selector.close()
+    waits.close()
     for stream in streams:
         stream.socket.close()
     return times
@@ -155,11 +187,14 @@ def main() -> int:
     seen = times["interactive"]
     print(f"{len(seen.within('gaps', now_s))} interactive times between tokens, "
           f"{len(seen.within('first', now_s))} first tokens")  # fmt: skip
-    print(f"{'':14}{'client':>10}{'daemon':>10}{'difference':>14}")
+    print(f"{'':14}{'client':>10}{'woken':>10}{'daemon':>10}{'difference':>14}")
     for name, ours, theirs in compare(seen, metrics, now_s):
         fine = agrees(ours, theirs)
         good &= fine
-        print(f"{name:14}{ours:10.3f}{theirs:10.3f}{theirs - ours:8.3f} ms "
+        kind, q = NAMES[name]
+        woken = quantile(seen.within(f"woken_{kind}", now_s), q)
+        print(f"{name:14}{ours:10.3f}{'-' if woken is None else f'{woken:.3f}':>10}"
+              f"{theirs:10.3f}{theirs - ours:8.3f} ms "
               f"{100 * (theirs / ours - 1):+6.2f} %{'' if fine else '  too far'}")  # fmt: skip
     return 0 if good else 1
 

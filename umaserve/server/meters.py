@@ -53,8 +53,8 @@ OnTick = Callable[[int, int, list[float]], None]  # engine's pid, number of the 
 class Meters:
     """Counters since the start, windows of the last minute.
 
-    Times are those at which a token went out to its client: the clock is read when the frame has
-    been handed to the socket, so what happens between engine and client is in every number.
+    Times are those at which a token went out to its client: the clock is read when the frame is
+    handed to the socket, so what happens between engine and client is in every number.
     """
 
     def __init__(self, latency_cap: float = 1.2) -> None:

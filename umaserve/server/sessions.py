@@ -241,8 +241,9 @@ class Sessions:
             if request.emitted > emitted:
                 touched.setdefault(id(request.sink), []).append(request)
                 if not emitted:  # somebody waits for this one: it goes ahead of all bookkeeping
+                    now_ns = time.monotonic_ns()
                     request.sink.flush()
-                    meters.sent(request, time.monotonic_ns(), baseline_ns)
+                    meters.sent(request, now_ns, baseline_ns)
             if stopped and not request.told:
                 self._tell(request, "stop")
                 touched.setdefault(id(request.sink), []).append(request)
@@ -261,8 +262,9 @@ class Sessions:
                 else:
                     self._end(request, name)
         for sharing in touched.values():
-            sharing[0].sink.flush()
+            # before: who is woken by it may run in our place until it has read
             now_ns = time.monotonic_ns()
+            sharing[0].sink.flush()
             for request in sharing:
                 meters.sent(request, now_ns, baseline_ns)
         if ended:

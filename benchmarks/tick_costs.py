@@ -3,9 +3,9 @@
     python -m benchmarks.tick_costs MODEL THREADS [SECONDS]
 
 prints one JSON object: milliseconds of ``llama_decode`` for prompt tokens alone and with the row of
-one stream, and, where the processor computes, of a stream's row while another context of the same
-model computes prompts on cores of its own.  Shapes are measured in turns, for SECONDS in all, and
-none that takes more than twice the stream alone beside its row.
+one stream, and of a stream's row while another context of the same model computes prompts, on cores
+of its own or on the same accelerator.  Shapes are measured in turns, for SECONDS in all, and none
+that takes more than twice the stream alone beside its row.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ PROMPTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512
 DEPTH = 384  # tokens of the stream that are in the KV cache already
 PROMPT_TOKENS = 400  # a prompt is this long, then the next begins
 ASIDE_PIECE = 64
-_TOKEN = 1000  # of every vocabulary here; which one it is does not change what it costs
+ASIDE_PIECES = (16, 32, 64, 128, 256, 512)  # on an accelerator
+_STEP = 7919  # from token to token: a mixture of experts sends equal ones to the same experts
 
 
 class Bench:
@@ -35,7 +36,7 @@ class Bench:
 
     def __init__(self, model: llama.Model, threads: int) -> None:
         self.lib, self.ffi = model.library.lib, model.library.ffi
-        self.token = min(_TOKEN, model.n_vocab - 1)
+        self.n_vocab = model.n_vocab
         self.context = llama.Context.open(
             model, n_ctx=4096, n_batch=max(PROMPTS) + 1, n_ubatch=512, n_seq_max=2,
             n_threads=threads, n_threads_batch=threads,
@@ -69,7 +70,7 @@ class Bench:
 
     def _put(self, i: int, sequence: int, position: int, logits: bool) -> None:
         batch = self.batch
-        batch.token[i] = self.token
+        batch.token[i] = 1 + _STEP * (position + 1) % (self.n_vocab - 1)
         batch.pos[i] = position
         batch.n_seq_id[i] = 1
         batch.seq_id[i][0] = sequence
@@ -107,31 +108,44 @@ def measure(path: str, threads: int, seconds: float) -> Costs:
                 break
             shapes.append((rows, prompt))
     took_ms: dict[tuple[int, int], list[float]] = {shape: [] for shape in shapes}
+    on_processor = machine.build().backend == "cpu"
+    if not on_processor:
+        # a row after a row replays a graph that was captured, one after another shape does not
+        took_ms[1, 0] = [bench.tick(1, 0) for _ in range(220)][20:]
     end = time.perf_counter() + seconds
     while time.perf_counter() < end or not took_ms[shapes[-1]]:
-        for shape in shapes:
+        for shape in shapes if on_processor else shapes[1:]:
             if time.perf_counter() > end and took_ms[shape]:
                 break
             took_ms[shape].append(bench.tick(*shape))
-            took_ms[1, 0].append(bench.tick(1, 0))
+            row_ms = bench.tick(1, 0)
+            if on_processor:
+                took_ms[1, 0].append(row_ms)
     asides = ()
-    if machine.build().backend == "cpu" and threads > 1:
+    if not on_processor:
         asides = tuple(
-            _aside(model, bench, threads, k, seconds / 2)
+            _aside(model, bench, threads, 0, seconds / 4, piece) for piece in ASIDE_PIECES
+        )
+    elif threads > 1:
+        asides = tuple(
+            _aside(model, bench, threads, k, seconds / 2, ASIDE_PIECE)
             for k in range(1, threads)
             if k in (1, threads // 2, threads - 1)
         )
     return Costs({shape: summary(values) for shape, values in took_ms.items()}, asides)
 
 
-def _aside(model: llama.Model, bench: Bench, threads: int, cores: int, seconds: float) -> Aside:
-    other = Bench(model, cores)
+def _aside(
+    model: llama.Model, bench: Bench, threads: int, cores: int, seconds: float, piece: int
+) -> Aside:
+    """A stream's ticks beside prompts in another context; ``cores`` of its own, 0 = none."""
+    other = Bench(model, cores or threads)
     done, stop = [0], threading.Event()
 
     def prompts() -> None:
         while not stop.is_set():
-            other.tick(0, ASIDE_PIECE)
-            done[0] += ASIDE_PIECE
+            other.tick(0, piece)
+            done[0] += piece
 
     worker = threading.Thread(target=prompts)
     bench.context.set_threads(threads - cores)
@@ -143,6 +157,7 @@ def _aside(model: llama.Model, bench: Bench, threads: int, cores: int, seconds: 
     rate = (done[0] - before) / (time.perf_counter() - began)
     stop.set()
     worker.join()
+    other.context.close()
     bench.context.set_threads(threads)
     return Aside(summary(values), rate)
 

@@ -8,6 +8,7 @@ through the spare one, which shares the cells and costs no copy of its own.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -33,6 +34,11 @@ class Piece:
     size: int
 
 
+def ordinary(size: int) -> np.ndarray:
+    """uint8[size] in ordinary memory, not initialised."""
+    return np.empty(size, np.uint8)
+
+
 class Buffers:
     """Byte buffers used again and again: fresh memory costs page faults.
 
@@ -54,13 +60,14 @@ class Buffers:
 
 
 def export_piece(
-    context: Context, seq: int, spare: int, p0: int, p1: int, room: np.ndarray | None = None
-) -> tuple[np.ndarray, int]:
+    context: Context, seq: int, spare: int, p0: int, p1: int, room: np.ndarray | None = None,
+    fresh: Callable[[int], np.ndarray] = ordinary,
+) -> tuple[np.ndarray, int]:  # fmt: skip
     """Copy positions [p0, p1) of ``seq`` out of a context: (uint8 array, bytes used).
 
-    ``room`` is written to if it is large enough, else a new array is made.  ``spare`` must be empty
-    and is empty afterwards.  The cells stay where they are.  Raises ValueError where the sequence
-    does not hold these positions.
+    ``room`` is written to if it is large enough, else ``fresh`` makes an array of so many bytes.
+    ``spare`` must be empty and is empty afterwards.  The cells stay where they are.  Raises
+    ValueError where the sequence does not hold these positions.
     """
     context.seq_cp(seq, spare, p0, p1)
     try:
@@ -68,7 +75,7 @@ def export_piece(
             raise ValueError(f"sequence {seq} does not hold positions {p0} to {p1 - 1}")
         size = context.state_seq_size(spare)
         if room is None or room.size < size:
-            room = np.empty(size, np.uint8)
+            room = fresh(size)
         used = context.state_seq_get(spare, room)
     finally:
         context.seq_rm(spare)

@@ -32,7 +32,8 @@ from umaserve.policy.base import (
     SchedulerState,
     Tick,
 )
-from umaserve.policy.cost import CostModel, predict
+from umaserve.policy.beside import may_land
+from umaserve.policy.cost import CostModel, learn_chunk, predict
 from umaserve.sampling.params import SamplerTable
 from umaserve.sampling.sampler import Scratch
 
@@ -59,6 +60,8 @@ MANY_TICKS = 1 << 40
 LOOK_OUT_S = 0.0005  # a request is on its way: waking up takes longer than this costs
 PARKED_SHARE = 8  # of the machine's memory, one part in so many may hold parked KV caches
 SAVE_EVERY_S = 30.0
+LAND_AT_ONCE = 8  # pieces of prompts that somebody waits for
+LANDING_SHARE = 0.8  # of the baseline that copying a piece of a prompt may take beside streams
 
 
 class Engine:
@@ -91,7 +94,7 @@ class Engine:
             eog_ids=loaded.eog_ids,
             is_eog=loaded.is_eog,
             out=np.zeros(3, np.int64),
-            facts=np.zeros((2, 11), np.int64),
+            facts=np.zeros((2, steady.FACTS), np.int64),
             info=np.zeros((2, INFO_WORDS)),
             mode=np.zeros(1, np.int64),
             aside=np.zeros(n_slots, np.int32),
@@ -99,10 +102,14 @@ class Engine:
         )
         self.state = SchedulerState.of(table, served, self.work.aside)
         self.custom = find_policy(start.policy)
+        self.paced = loaded.overlap if start.paced is None else start.paced
         self.aside_threads = self._aside_threads()
         self.worker: PrefillWorker | None = None
         if self.aside_threads:
-            self.worker = PrefillWorker(loaded, start, table, self.aside_threads, control.notify)
+            self.worker = PrefillWorker(
+                loaded, start, table, self.aside_threads, control.notify,
+                self.paced, self._chunk_took,
+            )  # fmt: skip
         self.parking = Parking(loaded.context, _memory_bytes() // PARKED_SHARE)
         self.ageing = Ageing(n_slots)
         self._parked: set[int] = set()  # slots whose cells were given up or moved
@@ -153,6 +160,7 @@ class Engine:
             can_aside=aside,
             features=ALL_FEATURES - sum(FEATURES[name] for name in start.without),
             wide_reads=loaded.overlap,
+            paced=self.paced,
         )
         beside = loaded.threads(self.aside_threads)[1]
         # in the order in which run_ticks takes them
@@ -179,11 +187,17 @@ class Engine:
         )  # fmt: skip
 
     def _aside_threads(self) -> int:
-        """Cores for prompts beside the ticks; 0 = none."""
+        """Threads for prompts beside the ticks; 0 = none are computed there."""
         asked = self.start.prefill_threads
         if asked == 0 or not prefill_worker.available(self.loaded)[0]:
             return 0
+        if self.loaded.overlap:
+            return self.loaded.n_threads  # they have next to nothing to do
         return min(asked, self.loaded.n_cores - 1) if asked > 0 else self.loaded.n_cores // 2
+
+    def _chunk_took(self, tokens: int, ms: float) -> None:
+        """From the worker's thread: a chunk beside the ticks is done."""
+        learn_chunk(self.cost, tokens, ms)
 
     def _probed_bandwidth(self) -> float | None:
         if self.start.bmt_budget != "auto" or self.loaded.overlap:
@@ -338,13 +352,15 @@ class Engine:
         """Take over what the prefill worker has finished."""
         worker, header = self.worker, self.table.header
         assert worker is not None
-        if worker.has_pieces:
-            landed = worker.land()
+        if worker.has_pieces and (not self.paced or self._may_land(worker)):
+            someone_waits = self.paced and worker.first_lane == m.LANE_INTERACTIVE
+            landed = worker.land(LAND_AT_ONCE if someone_waits else 1)
             header[t.H_ASIDE_TOKENS] += landed
             header[t.H_PREFILL_TOKENS] += landed
             header[t.H_CELLS_USED] = cells.cells_used(self.table)
-            if worker.has_pieces:
+            if worker.has_pieces and not self.paced:
                 self.control.notify()  # the rest after the next tick
+        worker.orders.pending[0] = worker.first_lane
         for log in worker.take_log():
             self.control.send(log)
         refused = np.flatnonzero(worker.orders.refused)
@@ -352,6 +368,22 @@ class Engine:
         if self.knobs.can_aside and not worker.alive:
             self.work.aside[:] = 0
             self.arrange()
+
+    def _may_land(self, worker: PrefillWorker) -> bool:
+        """Whether a piece may be copied now where that makes interactive tokens late."""
+        baseline_ms = int(self.table.header[t.H_BASELINE_NS]) / 1e6
+        if self._streams() and baseline_ms > 0.0:
+            worker.limit_pieces(LANDING_SHARE * baseline_ms)
+            worker.recall_large()
+        else:
+            worker.limit_pieces(float("inf"))
+        return bool(may_land(self.state, worker.first_lane))
+
+    def _streams(self) -> bool:
+        """Whether somebody interactive decodes."""
+        table = self.table
+        decodes = (table.state == t.RUNNING) & (table.n_tokens - table.n_past == 1)
+        return bool((decodes & (table.lane == m.LANE_INTERACTIVE)).any())
 
     # --- ticks -------------------------------------------------------------------------------
 

@@ -23,13 +23,16 @@ class Orders(NamedTuple):
     Written by the loop: ``wanted`` int32[n_slots], slots by priority, -1 after the last;
     ``sequence`` int64[1], odd while ``wanted`` is being written; ``stop`` uint8[1], 1 = give up the
     running chunk (the worker clears it, then reads ``wanted``: write that first); ``epoch`` and
-    ``life`` int64[n_slots], raised when a row's pieces, or its cells too, are void; ``wake_fd``,
-    where one byte wakes the worker.
+    ``life`` int64[n_slots], raised when a row's pieces, or its cells too, are void; ``grant``
+    int32[1], where the worker is paced: prompt tokens of its next chunk, 0 = none yet (it takes
+    them by writing 0); ``pending`` int32[1]: lane of the finished piece that comes next, -1 = none;
+    ``wake_fd``, where one byte wakes the worker.
 
     Written by the worker: ``running`` int32[1], the slot whose chunk it computes now or -1;
-    ``started_ns`` int64[1], monotonic, when the last chunk began; ``alive`` uint8[1], 0 = it takes
-    nothing any more.  Written by both: ``refused`` uint8[n_slots], 1 = the worker failed on this
-    prompt, which is the engine's now (cleared by ``forget``).
+    ``started_ns`` int64[1], monotonic, when the last chunk began; ``size`` int32[1], its tokens;
+    ``turns`` int64[1], raised when a chunk begins and when it ends, so odd while one runs;
+    ``alive`` uint8[1], 0 = it takes nothing any more.  Written by both: ``refused`` uint8[n_slots],
+    1 = the worker failed on this prompt, which is the engine's now (cleared by ``forget``).
     """
 
     wanted: np.ndarray
@@ -41,6 +44,10 @@ class Orders(NamedTuple):
     started_ns: np.ndarray
     alive: np.ndarray
     refused: np.ndarray
+    grant: np.ndarray
+    pending: np.ndarray
+    size: np.ndarray
+    turns: np.ndarray
     wake_fd: int
 
     @classmethod
@@ -56,6 +63,10 @@ class Orders(NamedTuple):
             started_ns=np.zeros(1, np.int64),
             alive=np.ones(1, np.uint8),
             refused=np.zeros(n_slots, np.uint8),
+            grant=np.zeros(1, np.int32),
+            pending=np.full(1, -1, np.int32),
+            size=np.zeros(1, np.int32),
+            turns=np.zeros(1, np.int64),
             wake_fd=wake_fd,
         )
 
@@ -89,6 +100,14 @@ def give_orders(orders, native, slots, n, stop):
         orders.stop[0] = 1
     call_i64_i32_ptr_i64(native.write, orders.wake_fd, native.byte.ctypes.data, 1)
     return True
+
+
+@njit(nogil=True, cache=True)
+def grant_chunk(orders, native, tokens):
+    """Where the worker is paced: its next chunk may have so many tokens; 0 = it waits."""
+    orders.grant[0] = tokens
+    if tokens > 0 and orders.running[0] < 0:
+        call_i64_i32_ptr_i64(native.write, orders.wake_fd, native.byte.ctypes.data, 1)
 
 
 def _is_set(data):

@@ -1,4 +1,8 @@
-"""The prefill worker's own thread: a second context, and the prompts it holds."""
+"""The prefill worker's own thread: a second context, and the prompts it holds.
+
+On an accelerator the thread is *paced*: a chunk there cannot be given up and slows the ticks that
+run beside it, so each waits until the policy has granted it (``Orders.grant``).
+"""
 
 from __future__ import annotations
 
@@ -14,11 +18,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from umaserve.llama.host_memory import HostMemory
+
 from . import messages as m
 from . import table as t
 from .batch import Batch
 from .boot import _flash_attention
-from .kv_piece import Piece, export_piece, import_piece
+from .kv_piece import Piece, export_piece, import_piece, ordinary
 from .prefill_orders import ABORT_CALLBACK, BACKLOG, Exchange, Request
 
 if TYPE_CHECKING:
@@ -27,13 +33,38 @@ if TYPE_CHECKING:
     from .boot import Loaded
 
 CHUNKS = (128, 64, 32, 16)  # tokens of one llama_decode; the largest that keeps to CHUNK_MS
+PACED_CHUNK = 512  # tokens of one llama_decode at most where the policy says how many
 CHUNK_MS = 400.0  # a chunk of 16 tokens costs half as much again, per token, as one of 128
 FIRST_CHUNK = 32  # while the rate is unknown
 RATE_WEIGHT = 0.25  # of a new chunk in the running mean
 FEWEST_CELLS = 1024  # of the second KV cache; it doubles until the prompt at hand fits
+FEWEST_PACED = 4096
 IDLE_S = 60.0  # without a prompt, after which the second context goes
 NICENESS = 5  # of the thread: others who wake up take this core first, not the engine's
 DECODE_OK, DECODE_NO_KV_SLOT, DECODE_ABORTED = 0, 1, 2
+
+
+def open_second(
+    loaded: Loaded, start: m.Start, cells: int, chunk: int, n_threads: int
+) -> Context:  # fmt: skip
+    """A context like the engine's for chunks of up to ``chunk`` tokens; the caller closes it."""
+    from umaserve import llama
+
+    return llama.Context.open(
+        loaded.model,
+        n_ctx=cells,
+        n_batch=chunk,
+        n_ubatch=chunk,
+        n_seq_max=loaded.n_seq + 1,
+        n_threads=n_threads,
+        type_k=start.type_k,
+        type_v=start.type_v,
+        flash_attn=_flash_attention(start),
+        kv_unified=True,
+        n_outputs_max=loaded.n_seq + 1,
+        # on the processor an accelerator's part of the work could not be interrupted
+        op_offload=loaded.overlap,
+    )
 
 
 @dataclass(slots=True)
@@ -54,7 +85,9 @@ class PrefillThread:
     """Computes what ``exchange.orders`` want, until `close`.
 
     Owns the second context, which no other thread touches while this one lives.  ``n_threads`` may
-    be set from outside and counts from the next chunk; the counters are for reading.
+    be set from outside and counts from the next chunk, ``piece_tokens`` from the next piece, for
+    which ``room_bytes`` are enough; the counters are for reading.  ``measured`` is told tokens and
+    ms of each chunk, from this thread.
     """
 
     def __init__(
@@ -66,8 +99,14 @@ class PrefillThread:
         n_threads: int,
         piece_tokens: int,
         notify: Callable[[], None],
+        room_bytes: int = 0,
+        paced: bool = False,
+        measured: Callable[[int, float], None] | None = None,
     ) -> None:
         self.n_threads = n_threads
+        self.piece_tokens = piece_tokens
+        self.paced = paced
+        self.ready = threading.Event()  # nothing more is prepared
         self.tokens_total = 0
         self.aborted_total = 0
         self.ms_per_token = 0.0
@@ -75,11 +114,14 @@ class PrefillThread:
         self._start = start
         self._x = exchange
         self._wake_read = wake_read
-        self._piece_tokens = piece_tokens
         self._notify = notify
+        self._measured = measured
+        self._host = HostMemory(loaded.library) if paced else None
         self._context: Context | None = None
         self._cells = 0  # of that context
-        self._batch = Batch(loaded.library.ffi, CHUNKS[0], 1)
+        self._room_bytes = room_bytes
+        self._chunk_most = PACED_CHUNK if paced else CHUNKS[0]
+        self._batch = Batch(loaded.library.ffi, self._chunk_most, 1)
         self._threads_set = n_threads
         self._prompts: dict[int, _Prompt] = {}
         self._free_seqs = deque(range(loaded.n_seq))
@@ -95,6 +137,8 @@ class PrefillThread:
         self._x.wake_worker()
         self._thread.join()
         self._close_context()
+        if self._host is not None:
+            self._host.close()
 
     @property
     def cells(self) -> int:
@@ -107,6 +151,9 @@ class PrefillThread:
         poll = select.poll()
         poll.register(self._wake_read, select.POLLIN)
         try:
+            if self.paced:
+                self._prepare()
+            self.ready.set()
             while not self._closing:
                 if not self._step():
                     may_go = self._cells and not self._prompts
@@ -117,7 +164,26 @@ class PrefillThread:
         except Exception as error:  # whatever it is, the engine can do without this thread
             self._x.complain(f"prompts are no longer computed beside the ticks: {error}")
             self._x.orders.alive[0] = 0
+            self.ready.set()
             self._notify()
+
+    def _prepare(self) -> None:
+        """Have what a first prompt beside a stream would stop the accelerator for.
+
+        A context's buffers, those of its kernels, and memory that pieces are copied to.
+        """
+        assert self._host is not None
+        for _ in range(BACKLOG + 2):
+            self._x.buffers.give(self._host.array(self._room_bytes))
+        self._open(1)
+        arrays, n = self._batch.arrays, min(self._chunk_most, self._cells // 2)
+        arrays.token[:n] = 0
+        arrays.pos[:n] = np.arange(n)
+        arrays.seq[:n] = arrays.logits[:n] = 0
+        arrays.n_tokens[0] = n
+        self._ready.library.lib.uma_decode(self._ready.pointer, self._batch.struct)
+        self._ready.synchronize()
+        self._ready.seq_rm(-1)
 
     def _step(self) -> bool:
         """One chunk or one copy; False when there is nothing to do."""
@@ -129,7 +195,7 @@ class PrefillThread:
         for prompt in list(self._prompts.values()):
             if self._is_over(prompt):
                 self._drop(prompt)
-        return any(self._advance(slot) for slot in wanted)
+        return any(self._advance(slot, wanted) for slot in wanted)
 
     def _wanted(self) -> list[int]:
         orders = self._x.orders
@@ -142,7 +208,7 @@ class PrefillThread:
 
     # --- one prompt --------------------------------------------------------------------------
 
-    def _advance(self, slot: int) -> bool:
+    def _advance(self, slot: int, wanted: list[int]) -> bool:
         """Do the next thing for a wanted slot, if there is one."""
         table, orders = self._x.table, self._x.orders
         serial, n_past = int(table.serial[slot]), int(table.n_past[slot])
@@ -168,10 +234,7 @@ class PrefillThread:
                 self._x.asked.append(Request(slot, serial, prompt.epoch, prompt.past))
                 self._notify()
             return False
-        if prompt.past < last:
-            self._compute(prompt, last)
-            return True
-        return False
+        return prompt.past < last and self._compute(prompt, last, wanted)
 
     def _take(self, slot: int, serial: int) -> _Prompt:
         if not self._free_seqs:  # a row ended just now; whatever goes can be fetched again
@@ -197,36 +260,55 @@ class PrefillThread:
         self._free_seqs.append(prompt.seq)
         del self._prompts[prompt.slot]
 
-    def _compute(self, prompt: _Prompt, last: int) -> None:
-        """The next chunk of a prompt, and out with it."""
-        table, orders, arrays = self._x.table, self._x.orders, self._batch.arrays
+    def _compute(self, prompt: _Prompt, last: int, wanted: list[int]) -> bool:
+        """The next chunk of a prompt, and out with it; False if it may not be computed yet.
+
+        Where chunks are granted and the end of a prompt leaves room, others fill it.
+        """
+        table, orders = self._x.table, self._x.orders
         slot, p0 = prompt.slot, prompt.past
-        n = min(self._chunk(), last - p0)
-        arrays.token[:n] = table.tokens[slot, p0 : p0 + n]
-        arrays.pos[:n] = np.arange(p0, p0 + n)
-        arrays.seq[:n] = prompt.seq
-        arrays.n_tokens[0] = n
+        most = int(orders.grant[0]) if self.paced else self._chunk()
+        n = min(most, last - p0, self._chunk_most)
+        if n <= 0 or self.paced and not self._make_room(prompt, n, wanted):
+            return False
+        orders.grant[0] = 0
+        self._put(prompt, 0, n)
+        more = self._fill(prompt, min(most, self._chunk_most), n, wanted) if self.paced else []
         context = self._ready
         if self._threads_set != self.n_threads:
             self._threads_set = self.n_threads
             context.set_threads(self._threads_set)
-        table.in_tick[slot] = 1  # who is looked at if libllama takes the process down
+        total = n + sum(count for _, count in more)
+        self._batch.arrays.n_tokens[0] = total
+        # who is looked at if libllama takes the process down
+        for each in [prompt, *(other for other, _ in more)]:
+            table.in_tick[each.slot] = 1
         orders.started_ns[0] = time.monotonic_ns()
+        orders.size[0] = total
         orders.running[0] = slot
+        orders.turns[0] += 1
         mark = context.library.log_position()
         began = time.perf_counter()
         status = context.library.lib.uma_decode(context.pointer, self._batch.struct)
+        if status == DECODE_OK and self.paced:
+            context.synchronize()
         wall_ms = 1000.0 * (time.perf_counter() - began)
+        orders.turns[0] += 1
         orders.running[0] = -1
-        if table.serial[slot] == prompt.serial:
-            table.in_tick[slot] = 0
+        for each in [prompt, *(other for other, _ in more)]:
+            if table.serial[each.slot] == each.serial:
+                table.in_tick[each.slot] = 0
         if status == DECODE_OK:
             prompt.past = p0 + n
-            self.tokens_total += n
-            self._learn(n, wall_ms)
+            for other, count in more:
+                other.past += count
+            self.tokens_total += total
+            self._learn(total, wall_ms)
             self._export(prompt)
-            return
+            return True
         context.seq_rm(prompt.seq, p0, -1)
+        for other, _ in more:
+            context.seq_rm(other.seq, other.past, -1)
         if status == DECODE_ABORTED:
             self.aborted_total += 1
         elif status == DECODE_NO_KV_SLOT and len(self._prompts) > 1:
@@ -238,8 +320,62 @@ class PrefillThread:
             why = context.library.first_error(mark) or "libllama gave no reason"
             self._x.refuse(slot, f"llama_decode failed with status {status}: {why}")
             self._notify()
+        return True
+
+    def _put(self, prompt: _Prompt, at: int, n: int) -> None:
+        """The next ``n`` tokens of a prompt into the batch, from ``at`` on."""
+        arrays, p0, end = self._batch.arrays, prompt.past, at + n
+        arrays.token[at:end] = self._x.table.tokens[prompt.slot, p0 : p0 + n]
+        arrays.pos[at:end] = np.arange(p0, p0 + n)
+        arrays.seq[at:end] = prompt.seq
+
+    def _fill(
+        self, first: _Prompt, most: int, used: int, wanted: list[int]
+    ) -> list[tuple[_Prompt, int]]:
+        """Put tokens of other wanted prompts behind those of ``first``: (prompt, tokens) each."""
+        table, orders = self._x.table, self._x.orders
+        room = self._cells - sum(prompt.past for prompt in self._prompts.values()) - used
+        out = []
+        for slot in wanted:
+            n_past, last = int(table.n_past[slot]), int(table.n_tokens[slot]) - 1
+            if slot == first.slot or table.state[slot] != t.RUNNING or last > self._cells:
+                continue
+            if table.isolate[slot] or orders.refused[slot] or n_past >= last:
+                continue
+            prompt = self._prompts.get(slot)
+            if prompt is None and self._free_seqs:
+                prompt = self._take(slot, int(table.serial[slot]))
+            if prompt is None or self._is_over(prompt) or prompt.past < n_past:
+                continue
+            n = min(most - used, last - prompt.past, room)
+            if n <= 0:
+                continue
+            self._put(prompt, used, n)
+            out.append((prompt, n))
+            used, room = used + n, room - n
+        return out
+
+    def _make_room(self, prompt: _Prompt, n: int, wanted: list[int]) -> bool:
+        """Cells for ``n`` more tokens; False where those that are done have to leave first.
+
+        What is computed in part and comes later in the list gives way: it can be computed again.
+        """
+        table = self._x.table
+        used = sum(other.past for other in self._prompts.values())
+        later = sorted(
+            (other for other in self._prompts.values() if other is not prompt),
+            key=lambda other: wanted.index(other.slot) if other.slot in wanted else len(wanted),
+        )
+        while used + n > self._cells and later:
+            other = later.pop()
+            if other.past < int(table.n_tokens[other.slot]) - 1:
+                used -= other.past
+                self._drop(other)
+        return used + n <= self._cells
 
     def _learn(self, n: int, wall_ms: float) -> None:
+        if self._measured is not None:
+            self._measured(n, wall_ms)
         rate = wall_ms / n
         if not self.ms_per_token:
             self.ms_per_token = rate
@@ -258,14 +394,15 @@ class PrefillThread:
     def _export(self, prompt: _Prompt) -> bool:
         """Copy out what was computed and not copied yet, a piece at most."""
         x, p0 = self._x, prompt.exported
-        p1 = min(prompt.past, p0 + self._piece_tokens)
+        p1 = min(prompt.past, p0 + self.piece_tokens)
         if p0 >= p1 or len(x.finished) >= BACKLOG:
             return False
         if not x.is_current(prompt.slot, prompt.serial, prompt.epoch):
             return False
         room = x.buffers.take()
         try:
-            data, size = export_piece(self._ready, prompt.seq, self._spare, p0, p1, room)
+            fresh = ordinary if self._host is None else self._host_array
+            data, size = export_piece(self._ready, prompt.seq, self._spare, p0, p1, room, fresh)
         except ValueError as error:
             x.refuse(prompt.slot, str(error))
             self._notify()
@@ -274,6 +411,12 @@ class PrefillThread:
         x.finished.append(Piece(prompt.slot, prompt.serial, prompt.epoch, p0, p1, data, size))
         self._notify()
         return True
+
+    def _host_array(self, size: int) -> np.ndarray:
+        """Of the largest piece's size at least: such memory is dear to get and is used again."""
+        assert self._host is not None
+        self._room_bytes = max(self._room_bytes, size)
+        return self._host.array(self._room_bytes)
 
     def _take_handed(self) -> None:
         """Put in place what the engine gave."""
@@ -301,33 +444,20 @@ class PrefillThread:
 
         Whatever the smaller one held is fetched again from the engine, which has nearly all of it.
         """
-        loaded, start = self._loaded, self._start
         if self._context is not None and tokens <= self._cells:
             return
-        from umaserve import llama
-
         for prompt in list(self._prompts.values()):
             self._drop(prompt)
         self._close_context()
-        cells = FEWEST_CELLS
+        cells = FEWEST_PACED if self.paced else FEWEST_CELLS
         while cells < tokens:
             cells *= 2
-        cells = min(cells, loaded.n_ctx)
-        self._context = llama.Context.open(
-            loaded.model,
-            n_ctx=cells,
-            n_batch=CHUNKS[0],
-            n_ubatch=CHUNKS[0],
-            n_seq_max=loaded.n_seq + 1,
-            n_threads=self._threads_set,
-            type_k=start.type_k,
-            type_v=start.type_v,
-            flash_attn=_flash_attention(start),
-            kv_unified=True,
-            n_outputs_max=loaded.n_seq + 1,
-            op_offload=False,  # an accelerator beside the processor could not be interrupted
+        cells = min(cells, self._loaded.n_ctx)
+        self._context = open_second(
+            self._loaded, self._start, cells, self._chunk_most, self._threads_set
         )
-        self._context.set_abort_callback(ABORT_CALLBACK, self._x.orders.stop.ctypes.data)
+        if not self.paced:
+            self._context.set_abort_callback(ABORT_CALLBACK, self._x.orders.stop.ctypes.data)
         self._cells = cells
 
     def _close_context(self) -> None:

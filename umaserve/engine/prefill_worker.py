@@ -1,10 +1,11 @@
-"""Prompts computed beside the ticks: prefill on cores of its own, on the processor backend.
+"""Prompts computed beside the ticks: prefill on cores of its own, or as kernels of its own.
 
 Decode is bound by memory and prefill by arithmetic, so on separate cores they hardly disturb each
-other (Splitwise, Patel et al. 2023; DistServe, Zhong et al. 2024).  A second ``llama_context`` on
-the same weights, driven by a thread of its own (`prefill_thread`), computes prompts chunk by chunk;
-the KV cells of each chunk are copied into the engine's context between two ticks.  The last known
-token of a prompt always stays with the engine, which needs its logits.
+other (Splitwise, Patel et al. 2023; DistServe, Zhong et al. 2024), and an accelerator overlaps what
+two contexts submit.  A second ``llama_context`` on the same weights, driven by a thread of its own
+(`prefill_thread`), computes prompts chunk by chunk; the KV cells of each chunk are copied into the
+engine's context between two ticks.  The last known token of a prompt always stays with the engine,
+which needs its logits.
 
 The two threads share little: a few arrays that compiled code may write as well, and deques
 (`prefill_orders`).  Neither waits for the other.  Only the loop's thread touches the engine's
@@ -14,6 +15,7 @@ context, only the worker's the second one.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -22,12 +24,16 @@ from . import table as t
 from .boot import usable_cores
 from .kv_piece import Piece, export_piece, import_piece
 from .prefill_orders import Exchange, Orders
-from .prefill_thread import CHUNKS, PrefillThread
+from .prefill_thread import CHUNKS, FEWEST_PACED, PACED_CHUNK, PrefillThread
 
 if TYPE_CHECKING:
     from .boot import Loaded
 
 PIECE_BYTES = 8 << 20  # of KV that move in one go, roughly: a few milliseconds of copying
+PACED_PIECE_BYTES = 16 << 20  # the same to and from an accelerator, which has a fixed cost each
+FIRST_PIECE = 64  # tokens, where a limit is to be kept and nothing is known
+TWICE_AS_LARGE = 1.4  # times as long as a piece of half the size
+LANDING_WEIGHT = 0.25  # of a new measurement in the running mean
 RESERVE_BYTES = 256 << 20  # memory to leave alone beside the second KV cache
 
 
@@ -38,9 +44,7 @@ def available(loaded: Loaded, cores: int | None = None) -> tuple[bool, str]:
     """
     lib, model = loaded.library.lib, loaded.model.pointer
     several = (lib.LLAMA_ROPE_TYPE_MROPE, lib.LLAMA_ROPE_TYPE_IMROPE)
-    if loaded.overlap:
-        return False, "the model runs on an accelerator"
-    if (usable_cores() if cores is None else cores) < 2:
+    if not loaded.overlap and (usable_cores() if cores is None else cores) < 2:
         return False, "there is one core only"
     if loaded.context.n_seq_max <= loaded.n_seq:
         return False, "the context has no spare sequence"
@@ -52,11 +56,31 @@ def available(loaded: Loaded, cores: int | None = None) -> tuple[bool, str]:
         return False, "the model is no plain decoder"
     if lib.llama_model_rope_type(model) in several:
         return False, "the model's positions have several dimensions"
-    free = _memory_available()
-    # mapped weights count as available memory, and we want them to stay where they are
-    if free is not None and loaded.kv_bytes + RESERVE_BYTES > free - loaded.model.size_bytes:
+    if loaded.overlap:
+        free, kv_bytes = _device_memory(loaded), _fewest_bytes(loaded)
+    else:
+        # mapped weights count as available memory, and we want them to stay where they are
+        free, kv_bytes = _memory_available(), loaded.kv_bytes + loaded.model.size_bytes
+    if free is not None and kv_bytes + RESERVE_BYTES > free:
         return False, "there is no memory for a second KV cache"
     return True, ""
+
+
+def _fewest_bytes(loaded: Loaded) -> int:
+    """KV bytes of the smallest second context on an accelerator."""
+    return loaded.kv_bytes * min(FEWEST_PACED, loaded.n_ctx) // max(loaded.n_ctx, 1)
+
+
+def _device_memory(loaded: Loaded) -> int | None:
+    """Free bytes of the first accelerator; None where its driver does not say."""
+    lib, ffi = loaded.library.lib, loaded.library.ffi
+    for kind in (lib.GGML_BACKEND_DEVICE_TYPE_GPU, lib.GGML_BACKEND_DEVICE_TYPE_IGPU):
+        device = lib.ggml_backend_dev_by_type(kind)
+        if device != ffi.NULL:
+            free, total = ffi.new("size_t *"), ffi.new("size_t *")
+            lib.ggml_backend_dev_memory(device, free, total)
+            return int(free[0]) if total[0] else None
+    return None
 
 
 def _memory_available() -> int | None:
@@ -75,6 +99,7 @@ class PrefillWorker:
     All methods are for the loop's thread and never wait for the worker, `close` apart.  ``notify``
     is called from the worker's thread when there is something for `land` (pieces, a refusal); it
     must be safe there and should end the loop's ticks.  ``orders`` is for compiled code.
+    ``paced``: chunks wait until they are granted, and ``measured`` is told tokens and ms of each.
     """
 
     def __init__(
@@ -84,6 +109,8 @@ class PrefillWorker:
         table: t.SessionTable,
         n_threads: int,
         notify: Callable[[], None],
+        paced: bool = False,
+        measured: Callable[[int, float], None] | None = None,
     ) -> None:
         self._loaded = loaded
         self._table = table
@@ -94,11 +121,15 @@ class PrefillWorker:
         self.landed_total = 0  # prompt tokens that got into the engine's context
         self._x = Exchange(table, self.orders)
         per_token = max(loaded.kv_bytes // max(loaded.n_ctx, 1), 1)
-        self._piece_tokens = min(max(PIECE_BYTES // per_token, CHUNKS[-1]), CHUNKS[0])
+        largest = PACED_CHUNK if paced else CHUNKS[0]
+        bytes_most = PACED_PIECE_BYTES if paced else PIECE_BYTES
+        self._piece_most = min(max(bytes_most // per_token, CHUNKS[-1]), largest)
+        self._landing_ms: dict[int, float] = {}  # by tokens, a power of two
         self._spare = loaded.n_seq  # sequence id, in both contexts
         self._thread = PrefillThread(
-            loaded, start, self._x, self._wake_read, n_threads, self._piece_tokens, notify
-        )
+            loaded, start, self._x, self._wake_read, n_threads, self._piece_most, notify,
+            int(1.05 * per_token * self._piece_most) + (1 << 16), paced, measured,
+        )  # fmt: skip
 
     @property
     def busy(self) -> bool:
@@ -144,6 +175,10 @@ class PrefillWorker:
     def n_threads(self, n: int) -> None:
         self._thread.n_threads = n
 
+    def wait_ready(self, seconds: float) -> bool:
+        """Wait until the thread has prepared what it needs; False after so many seconds."""
+        return self._thread.ready.wait(seconds)
+
     def want(self, slots: Sequence[int], stop: bool = False) -> None:
         """What ``prefill_orders.give_orders`` does, from Python: these, the first first.
 
@@ -161,6 +196,50 @@ class PrefillWorker:
     def wake(self) -> None:
         """Make the worker look at its orders and the table; `want` and `land` do, too."""
         self._x.wake_worker()
+
+    @property
+    def first_lane(self) -> int:
+        """Lane of the piece that `land` takes next; interactive for anything else; -1 = nothing."""
+        if self._x.finished and not self._x.asked:
+            return int(self._table.lane[self._x.finished[0].slot])
+        return m.LANE_INTERACTIVE if self.has_pieces else -1
+
+    def limit_pieces(self, limit_ms: float) -> None:
+        """Make pieces so small that one lands within ``limit_ms``, as far as that is known."""
+        if limit_ms == float("inf"):
+            self._thread.piece_tokens = self._piece_most
+            return
+        tokens = CHUNKS[-1]
+        while 2 * tokens <= self._piece_most:
+            ms = self._landing_ms.get(2 * tokens)
+            if ms is None:
+                known = self._landing_ms.get(tokens)
+                # part of the time is the same for all sizes
+                fits = TWICE_AS_LARGE * known <= limit_ms if known else 2 * tokens <= FIRST_PIECE
+            else:
+                fits = ms <= limit_ms
+            if not fits:
+                break
+            tokens *= 2
+        self._thread.piece_tokens = tokens if 2 * tokens <= self._piece_most else self._piece_most
+
+    def recall_large(self) -> None:
+        """Drop finished pieces that are larger than `limit_pieces` allows; smaller ones will come.
+
+        They were made when nobody had to wait for them.
+        """
+        x, orders = self._x, self.orders
+        while x.finished and x.finished[0].p1 - x.finished[0].p0 > self._thread.piece_tokens:
+            piece = x.finished.popleft()
+            if x.is_current(piece.slot, piece.serial, piece.epoch):
+                orders.epoch[piece.slot] += 1  # those after it do not fit either
+            x.buffers.give(piece.data)
+            x.wake_worker()
+
+    def _learn_landing(self, tokens: int, ms: float) -> None:
+        size = 1 << (tokens.bit_length() - 1)
+        known = self._landing_ms.get(size, ms)
+        self._landing_ms[size] = known + LANDING_WEIGHT * (ms - known)
 
     def land(self, most: int = 1) -> int:
         """Move up to ``most`` pieces each way; returns the prompt tokens that landed.
@@ -185,9 +264,11 @@ class PrefillWorker:
                 else:
                     taken += 1
                     seq = int(table.seq[slot])
+                    began = time.perf_counter()
                     if import_piece(self._loaded.context, seq, self._spare, piece):
                         table.n_past[slot] = piece.p1
                         landed += tokens
+                        self._learn_landing(tokens, 1000.0 * (time.perf_counter() - began))
                     else:
                         x.refuse(slot, "the engine's context did not take its KV cells")
             x.finished.popleft()
@@ -245,7 +326,7 @@ class PrefillWorker:
         moved = False
         for _ in range(min(most, len(x.asked))):
             slot, serial, epoch, p0 = x.asked.popleft()
-            p1 = min(int(table.n_past[slot]), p0 + self._piece_tokens)
+            p1 = min(int(table.n_past[slot]), p0 + self._thread.piece_tokens)
             if not self._runs(slot, serial, epoch) or p0 >= p1:
                 continue  # overtaken: the epoch is new, or the cells are gone
             context, seq, room = self._loaded.context, int(table.seq[slot]), x.buffers.take()

@@ -18,6 +18,7 @@ from umaserve.policy.base import (
     ALLOWED_MS,
     BANDWIDTH,
     BASELINE_MS,
+    CHUNK_BESIDE,
     FLAG_GUARDED,
     FLAG_SKIPPED_PREFILL,
     FLAG_TRIMMED,
@@ -25,13 +26,15 @@ from umaserve.policy.base import (
     INTERACTIVE_ROWS,
     MODE,
     PREDICTED_MS,
+    RUNS_BESIDE,
     WAIT_MS,
     Tick,
 )
-from umaserve.policy.cost import learn
+from umaserve.policy.beside import may_land
+from umaserve.policy.cost import learn, learn_beside
 from umaserve.policy.guarded import observe, plan_tick
 from umaserve.policy.jit import INNER
-from umaserve.policy.latency_guard import settle_credit
+from umaserve.policy.latency_guard import LEAST_CREDIT, LEAST_PACED, settle_credit
 
 from . import table as t
 from .batch import fill, settle
@@ -44,7 +47,7 @@ from .native import (
     readable,
     wake,
 )
-from .prefill_orders import give_orders
+from .prefill_orders import give_orders, grant_chunk
 from .rows import sample_all, slow_last, take_counts
 
 # why the loop came back
@@ -70,8 +73,10 @@ FLAG_ASIDE_BIT, FLAG_SPENT_BIT, FLAG_GUARD_BIT = 4, 2, 1
 # facts of a tick, kept until it is accounted for
 (
     BEGAN, SUBMITTED, DECODED, SAMPLED, TOLD, TOKENS, OUTPUTS, DECODING, KV_READ, KV_USED,
-    ATTENDED,
-) = range(11)  # fmt: skip
+    ATTENDED, BESIDE,
+) = range(12)  # fmt: skip
+FACTS = 12
+PARTLY = -1  # fact BESIDE: a chunk began or ended during the tick; else the tokens of one that ran
 
 
 class Columns(NamedTuple):
@@ -118,7 +123,7 @@ class Work(NamedTuple):
 
     ``addresses`` int64, ``sampled``, ``ended`` int32: [n_slots]; ``served`` int64[n_slots] and
     ``resumed_at`` int32[n_slots] live as long as the rows; ``eog_ids`` int32, ``is_eog``
-    uint8[n_vocab]; ``out`` int64[3]: see OUT_*.  ``facts`` int64[2, 11] and ``info``
+    uint8[n_vocab]; ``out`` int64[3]: see OUT_*.  ``facts`` int64[2, FACTS] and ``info``
     float64[2, INFO_WORDS] keep a tick and the one before apart; ``mode`` int64[1] is what the
     threads are set for; ``aside`` int32[n_slots]: 1 = that prompt is computed aside,
     -1 = it cannot be; ``bytes_left`` float64[2]: the bucket of the bandwidth budget, and ns of its
@@ -161,9 +166,14 @@ def run_ticks(
             entries = given
         else:
             left = _bytes_left(work.bytes_left, budget, knobs, started)
-            view = Tick(tick, started, fixed.n_ctx - used, used, left)
+            running = orders.size[0] if orders.running[0] >= 0 else 0
+            view = Tick(tick, started, fixed.n_ctx - used, used, left, running)
             entries = plan_tick(state, view, knobs, cost, memory, traffic, plan)
         now, last = turn % 2, (turn + 1) % 2
+        if knobs.can_aside and knobs.paced:
+            _orders(native, state.lane, orders, work.aside, plan.aside)
+            grant_chunk(orders, native, int(plan.info[CHUNK_BESIDE]))
+        turns_before = orders.turns[0]
         why = NOTHING
         if entries:
             need = 0
@@ -177,15 +187,20 @@ def run_ticks(
                     header, columns.ticks, cost, memory, traffic, budget, fixed, native, pool,
                     scratch, work.facts[last], work.info[last], work.bytes_left)  # fmt: skip
                 unpublished = False
+            if why == NOTHING and _can_land(knobs, orders, state):
+                return ATTENTION, tick
             if why == NOTHING and plan.info[WAIT_MS] > 0.0:
-                # the budget of bytes is used up: nobody interactive waits
+                # the budget of bytes is used up, or all there is runs beside the ticks
+                header[t.H_HEARTBEAT_NS] = started
+                if orders.running[0] >= 0:
+                    header[t.H_WORK_SINCE_NS] = started  # not idle
                 if readable(native, int(plan.info[WAIT_MS])):
                     return ATTENTION, tick
                 continue
             work.out[OUT_ENTRIES] = entries
             return why, tick
         _set_mode(fixed, native, work.mode, int(plan.info[MODE]))
-        if knobs.can_aside:
+        if knobs.can_aside and not knobs.paced:
             _orders(native, state.lane, orders, work.aside, plan.aside)
         facts, info = work.facts[now], work.info[now]
         info[:] = plan.info
@@ -226,6 +241,13 @@ def run_ticks(
             call_i64_ptr(native.synchronize, native.context)
         decoded = now_ns(native)
         facts[DECODED] = decoded
+        facts[BESIDE] = 0
+        if knobs.paced:
+            turns = orders.turns[0]
+            if turns != turns_before:
+                facts[BESIDE] = PARTLY
+            elif turns % 2:
+                facts[BESIDE] = orders.size[0]
         armed = header[t.H_ABORT_ARMED]
         header[t.H_ABORT_ARMED] = 0
         header[t.H_BUSY] = BUSY_IDLE
@@ -257,6 +279,7 @@ def run_ticks(
             _credits(
                 header, columns.t_last_ns, state.lane, state.cap, state.credit,
                 knobs.latency_cap, info[BASELINE_MS], batch.out_slot[done:], count, sampled,
+                LEAST_PACED if knobs.paced else LEAST_CREDIT,
             )  # fmt: skip
             n_ended += settle(
                 settled, plan.slots, plan.counts, count, batch.out_slot[done:],
@@ -280,6 +303,7 @@ def run_ticks(
             work.out[OUT_ENDED] = n_ended
             return ENDED, tick
         attention = readable(native)
+        attention = attention or _can_land(knobs, orders, state)
         if fixed.overlap and not attention and turn + 1 < most:
             unpublished = True
             continue
@@ -315,6 +339,12 @@ def _bytes_left(left, budget, knobs, now):
         left[0] = min(left[0] + bps * (now - left[1]) * 1e-9, full)
     left[1] = now
     return left[0]
+
+
+@njit(**INNER)
+def _can_land(knobs, orders, state):
+    """Whether a piece of a prompt waits that may be copied by now."""
+    return knobs.paced and orders.pending[0] >= 0 and may_land(state, orders.pending[0])
 
 
 @njit(**INNER)
@@ -361,7 +391,9 @@ def _orders(native, lane, orders, aside, wanted):
 
 
 @njit(**INNER)
-def _credits(header, t_last_ns, lane, cap, credit, latency_cap, baseline_ms, slots, count, now):
+def _credits(
+    header, t_last_ns, lane, cap, credit, latency_cap, baseline_ms, slots, count, now, least
+):  # fmt: skip
     """Error budget of the interactive sessions that get a token now; runs before ``settle``."""
     if baseline_ms <= 0.0:
         return
@@ -370,7 +402,9 @@ def _credits(header, t_last_ns, lane, cap, credit, latency_cap, baseline_ms, slo
         if lane[s] != 0 or t_last_ns[s] == 0:
             continue
         gap_ms = (now - t_last_ns[s]) / 1e6
-        credit[s], slow = settle_credit(credit[s], cap[s], latency_cap, baseline_ms, gap_ms)
+        credit[s], slow = settle_credit(
+            credit[s], cap[s], latency_cap, baseline_ms, gap_ms, least
+        )
         if slow:
             header[t.H_SLOW_TOKENS] += 1
 
@@ -390,13 +424,20 @@ def _account(
     end = sampled if fixed.overlap else now
     wall_ms = (end - began) / 1e6
     past = facts[KV_USED] if fixed.wide_reads else facts[ATTENDED] / tokens
-    learn(cost, int(info[MODE]), decoding, prompt_tokens, past, wall_ms)
+    chunk = facts[BESIDE]
+    if chunk == 0:
+        learn(cost, int(info[MODE]), decoding, prompt_tokens, past, wall_ms)
+    elif chunk > 0 and info[PREDICTED_MS] > 0.0:
+        # what was predicted is for this tick beside that chunk
+        alone_ms = info[PREDICTED_MS] / max(info[RUNS_BESIDE], 1.0)
+        learn_beside(cost, chunk, wall_ms / alone_ms)
     observe(memory, info, wall_ms)
     span = bandwidth.attention_span(facts[KV_USED] + tokens, fixed.n_ctx)
     moved = bandwidth.tick_bytes(
         traffic, outputs, tokens, span if fixed.wide_reads else facts[KV_READ], tokens, span
     )
-    bandwidth.observe(budget, moved, decoded - submitted, tokens)
+    if chunk == 0:
+        bandwidth.observe(budget, moved, decoded - submitted, tokens)
     bytes_left[0] -= moved
     header[t.H_TICKS] += 1
     header[t.H_LONGEST_TICK_NS] = max(header[t.H_LONGEST_TICK_NS], end - began)

@@ -11,7 +11,9 @@ from . import table as t
 from .boot import CannotLoad
 from .loop import Engine
 from .probe import probe_costs
+from .probe_beside import probe_beside
 
+PREPARE_S = 10.0  # that the prefill worker may take to prepare before ticks are measured
 MEASURE_S = 0.5  # time that choosing a number of threads may take
 ROUNDS = 12
 BATCH_PROMPT = 12  # tokens of a tick that stands for those of more than one
@@ -57,7 +59,12 @@ def learn_costs(engine: Engine) -> None:
         def progress(fraction: float) -> None:
             engine.control.send(m.LoadProgress(fraction, "measuring ticks (once)"))
 
-        probe_costs(loaded, engine.cost, engine.aside_threads, progress)
+        if engine.worker is not None:
+            engine.worker.wait_ready(PREPARE_S)
+        paced = engine.paced and engine.worker is not None
+        probe_costs(loaded, engine.cost, 0 if engine.paced else engine.aside_threads, progress)
+        if paced:
+            probe_beside(loaded, engine.start, engine.cost)
         file.save(engine.cost)
 
 

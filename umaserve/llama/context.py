@@ -153,6 +153,10 @@ class Context:
         function = ffi.cast("ggml_abort_callback", address)
         lib.llama_set_abort_callback(self.pointer, function, ffi.cast("void *", data))
 
+    def synchronize(self) -> None:
+        """``llama_synchronize``: waits until what was decoded is there; releases the GIL."""
+        self.library.lib.llama_synchronize(self.pointer)
+
     def set_threads(self, n_threads: int, n_threads_batch: int | None = None) -> None:
         """``llama_set_n_threads``: for single tokens, and for batches (the same if None)."""
         batch = n_threads if n_threads_batch is None else n_threads_batch

@@ -19,7 +19,7 @@ FEATURES = {
     "error-budget": 2,  # a few tokens per hundred may take up to twice the baseline
     "sweet-spot": 4,  # decoders take turns where that is faster than merging them
     "lanes": 8,  # interactive before background
-    "prompt-aside": 16,  # prompts on cores of their own where the backend is the processor
+    "prompt-aside": 16,  # prompts in a second context, beside the ticks
     "bandwidth": 32,  # the sum of bytes moved stays under its budget
     "abort": 64,  # a background prompt chunk is given up for an interactive request
     "ageing": 128,  # nobody waits for ever
@@ -69,6 +69,7 @@ class Knobs(NamedTuple):
     can_aside: bool  # prompts can be computed beside the ticks
     features: int  # sum of FEATURES
     wide_reads: bool = True  # attention costs by all KV cells in use, not by a sequence's own
+    paced: bool = False  # what runs beside the ticks takes a chunk at a time, when told
 
 
 class Tick(NamedTuple):
@@ -79,6 +80,7 @@ class Tick(NamedTuple):
     free_cells: int  # KV cells without a token
     kv_cells: int  # KV cells with one
     bytes_left: float  # bytes that may be moved in one tick budget; inf = no budget
+    beside: int = 0  # prompt tokens of the chunk that is computed now beside the ticks, if paced
 
 
 class Plan(NamedTuple):
@@ -114,7 +116,9 @@ WAIT_MS = 5  # with an empty plan: the budget of bytes is used up; come back aft
 ABORT_MS = 6  # this tick may be given up until so much of it is done; 0 = never
 INTERACTIVE_ROWS = 7
 PASSENGERS = 8  # tokens that ride with interactive decoders
-INFO_WORDS = 10
+CHUNK_BESIDE = 9  # prompt tokens that may be computed beside the ticks next, where that is paced
+RUNS_BESIDE = 10  # how often this tick's time alone it takes, for what runs beside it; 0 = nothing
+INFO_WORDS = 12
 
 FLAG_GUARDED = 1  # the guard kept something out
 FLAG_SPENT = 2  # error budget was spent
@@ -127,7 +131,8 @@ class Memory(NamedTuple):
     """What a policy remembers from tick to tick, and room to work in; owned by the caller.
 
     ``since_ns`` int64[4]: when background decoders, background prompts and interactive prompts were
-    last served (SINCE_*); ``holdoff`` int64[1]: ticks for which nothing may ride after an overrun.
+    last served, and background prompts beside the ticks (SINCE_*); ``holdoff`` int64[1]: ticks for
+    which nothing may ride after an overrun.
     """
 
     kind: np.ndarray  # int64[n_slots]: KIND_*
@@ -153,6 +158,7 @@ class Memory(NamedTuple):
 SINCE_DECODE = 0  # background decoders
 SINCE_PROMPT = 1  # background prompts
 SINCE_INTERACTIVE = 2  # interactive prompts
+SINCE_BESIDE = 3  # background prompts beside the ticks, where that is paced
 
 KIND_NONE = 0
 KIND_DECODE = 1  # interactive, next token

@@ -36,6 +36,10 @@ FORGET = 0.998  # of the sums behind the slope, per tick
 # Other programs come and go, so confidence ages: what was not seen lately is looked at again.
 MOST_SURE = 32.0  # counts go no further
 FADE_EVERY, FADE, FADED = 64.0, 0.8, 6.0  # every so many ticks all counts shrink, down to that
+# prompt tokens of the chunks that an accelerator computes beside the ticks
+BESIDE_SIZES = np.array([16, 32, 64, 128, 256, 512], np.int64)
+FACTOR, CHUNK_MS, SEEN = 0, 1, 2  # what CostModel.beside has for each of them
+BESIDE_WEIGHT = 1 / 16  # of a new tick, or chunk, at least
 
 
 class CostModel(NamedTuple):
@@ -46,6 +50,8 @@ class CostModel(NamedTuple):
     ``mean``, ``spread`` (mean absolute deviation), ``count``, ``tokens`` (mean prompt tokens),
     ``rows`` (mean decoding rows) and ``kv`` (``past`` when first seen): float64[MODES, N_ROWS,
     N_PROMPTS].  ``slope`` float64[3]: sums xy and xx, and ms per token and thousand cells.
+    ``beside`` float64[sizes, 3]: how many times longer ticks take beside a chunk of each of
+    BESIDE_SIZES, the chunk's own ms, and how many such ticks were seen.
     ``error`` float64[2]: running mean of |predicted - measured| / measured, and its count.
     ``ticks`` float64[1]: since counts faded.
     """
@@ -59,12 +65,14 @@ class CostModel(NamedTuple):
     slope: np.ndarray
     error: np.ndarray
     ticks: np.ndarray
+    beside: np.ndarray
 
     @classmethod
     def unknown(cls) -> CostModel:
         shape = (MODES, N_ROWS, N_PROMPTS)
         arrays = [np.zeros(shape) for _ in range(6)]
-        return cls._make([*arrays, np.zeros(3), np.zeros(2), np.zeros(1)])
+        beside = np.zeros((BESIDE_SIZES.size, 3))
+        return cls._make([*arrays, np.zeros(3), np.zeros(2), np.zeros(1), beside])
 
     def forget(self) -> None:
         """Start over, for instance after ticks that were not representative."""
@@ -280,6 +288,36 @@ def _fade(cost):
                 n = cost.count[mode, r, p]
                 if n > FADED:
                     cost.count[mode, r, p] = max(n * FADE, FADED)
+
+
+@njit(nogil=True, cache=True)
+def beside_class(tokens):
+    """The entry of ``cost.beside`` for a chunk: the largest size that is no larger."""
+    i = BESIDE_SIZES.size - 1
+    while i > 0 and BESIDE_SIZES[i] > tokens:
+        i -= 1
+    return i
+
+
+@njit(nogil=True, cache=True)
+def learn_beside(cost, tokens, factor):
+    """Take a tick into account that a chunk of ``tokens`` ran beside from its begin to its end.
+
+    ``factor``: its wall time over what was predicted for it alone.
+    """
+    row = cost.beside[beside_class(tokens)]
+    row[SEEN] += 1.0
+    if row[SEEN] > 1.0:
+        factor = min(factor, WILD * row[FACTOR])
+    row[FACTOR] += max(1.0 / row[SEEN], BESIDE_WEIGHT) * (max(factor, 1.0) - row[FACTOR])
+
+
+@njit(nogil=True, cache=True)
+def learn_chunk(cost, tokens, ms):
+    """Take the duration of a chunk beside the ticks into account."""
+    row = cost.beside[beside_class(tokens)]
+    weight = BESIDE_WEIGHT if row[CHUNK_MS] > 0.0 else 1.0
+    row[CHUNK_MS] += weight * (ms - row[CHUNK_MS])
 
 
 @njit(nogil=True, cache=True)

@@ -30,11 +30,13 @@ from .base import (
     MODE,
     PASSENGERS,
     PREDICTED_MS,
+    RUNS_BESIDE,
     SINCE_DECODE,
     SINCE_INTERACTIVE,
     SINCE_PROMPT,
     SWEET_SPOT,
 )
+from .beside import beside
 from .cost import efficient_chunk, is_known, largest_chunk, predict
 from .fairness import add_decoders
 from .isolation import isolate
@@ -74,7 +76,7 @@ def plan_tick(state, tick, knobs, cost, memory, traffic, plan):
     if knobs.max_merge > 0:
         most = min(most, knobs.max_merge)
     past = memory.past[KIND_DECODE if n else KIND_BACK_DECODE]
-    for mode in range(2 if knobs.can_aside else 1):
+    for mode in range(2 if knobs.can_aside and not knobs.paced else 1):
         if knobs.features & SWEET_SPOT:
             find_rounds(memory, cost, mode, max(n, back), most, past)
         else:
@@ -82,7 +84,11 @@ def plan_tick(state, tick, knobs, cost, memory, traffic, plan):
     if tick.number % LOOK_SOON == 0:
         doubt = WELL_KNOWN if tick.number % LOOK_AGAIN == 0 else HARDLY_KNOWN
         look_again(memory, cost, 0, max(n, back), most, doubt)
-    mode = offload(state, knobs, cost, memory, plan)
+    mode = 0
+    if knobs.can_aside and knobs.paced:
+        beside(state, tick, knobs, cost, memory, plan)
+    else:
+        mode = offload(state, knobs, cost, memory, plan)
     plan.info[MODE] = mode
     if mode:
         plan.info[FLAGS] += FLAG_ASIDE
@@ -102,6 +108,8 @@ def plan_tick(state, tick, knobs, cost, memory, traffic, plan):
     for e in range(entries):
         past += plan.counts[e] * memory.past[memory.kind[plan.slots[e]]]
     predicted = predict(cost, mode, rows, prompt, past / max(rows + prompt, 1))
+    if plan.info[RUNS_BESIDE] > 0.0:
+        predicted *= plan.info[RUNS_BESIDE]
     plan.info[PREDICTED_MS] = predicted
     if rows == 0 and knobs.abortable and knobs.features & ABORT:
         least = 0.5 * knobs.tick_budget_ms
@@ -135,6 +143,11 @@ def _interactive(state, tick, knobs, cost, memory, plan, mode, most, room, trim)
     g = min(memory.group[mode, n], room)
     rows_ms = memory.alone_ms[mode, g]
     guarded = rows_ms > 0.0 and knobs.features & GUARD
+    if plan.info[RUNS_BESIDE] > 1.0:
+        # what runs beside this tick has some of its slack already
+        longer = (plan.info[RUNS_BESIDE] - 1.0) * rows_ms
+        within_cap = max(within_cap - longer, 0.0)
+        within_budget = max(within_budget - longer, 0.0)
     # what the tick budget leaves, unless the decoders alone take longer
     ceiling = max(knobs.tick_budget_ms - rows_ms, 0.0)
     if not guarded:

@@ -35,15 +35,20 @@ def offload(state, knobs, cost, memory, plan):
     """
     plan.aside[0] = -1
     if knobs.can_aside and knobs.features & ASIDE and _worth(state, knobs, cost, memory):
-        return _list(state, memory, plan)
-    # what was aside is the ticks' again
+        return list_prompts(state, memory, plan, True)
+    take_back(state, knobs, memory)
+    return 0
+
+
+@njit(**INNER)
+def take_back(state, knobs, memory):
+    """What was aside is the ticks' again."""
     for s in range(memory.kind.shape[0]):
         if memory.kind[s] == KIND_ASIDE:
             back = knobs.features & LANES and state.lane[s] != 0
             memory.kind[s] = KIND_BACK_PROMPT if back else KIND_PROMPT
             memory.found[memory.kind[s]] += 1
     memory.found[KIND_ASIDE] = 0
-    return 0
 
 
 @njit(**INNER)
@@ -79,7 +84,8 @@ def _worth(state, knobs, cost, memory):
 
 
 @njit(**INNER)
-def _list(state, memory, plan):
+def list_prompts(state, memory, plan, interactive):
+    """Fill ``plan.aside``; new ``interactive`` ones only if told.  Returns 1 if there are any."""
     found = memory.found
     count = 0
     for s in range(memory.kind.shape[0]):
@@ -87,6 +93,8 @@ def _list(state, memory, plan):
             continue
         if state.aside[s] < 0:
             continue  # the worker cannot
+        if memory.kind[s] == KIND_PROMPT and not interactive:
+            continue
         if memory.kind[s] != KIND_ASIDE:
             found[memory.kind[s]] -= 1
             found[KIND_ASIDE] += 1

@@ -1,0 +1,262 @@
+"""Prompts beside the ticks in a real engine, chunk by granted chunk: nothing is lost by it."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from tests.engine_driver import DrivenEngine
+from tests.oracle import Oracle
+from umaserve.engine import messages as m
+from umaserve.engine import table as t
+from umaserve.llama.builds import cache_root
+
+BACK, FRONT = m.LANE_BACKGROUND, m.LANE_INTERACTIVE
+GREEDY = m.Sampling(temperature=0.0, ignore_eos=True)
+SHORT = "def fibonacci(n):"
+_STEP = "def step_{0}(value):\n    if value > {0}:\n        return value * {0}\n"
+N_CTX = 4096
+STREAM_TOKENS = 400  # long enough that a prompt is computed beside it
+RANDOM_S = 6.0
+
+
+def text(steps: int, first: int = 1) -> str:
+    """About 24 tokens for each step; another ``first`` makes another text."""
+    return "".join(_STEP.format(i) for i in range(first, first + steps))
+
+
+LONG = text(60)
+
+
+@pytest.fixture(scope="module")
+def oracle():
+    made = Oracle(n_ctx=N_CTX)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def start(tmp_path, monkeypatch):
+    """Starts engines that know nothing of what ticks cost; ends them."""
+    for part in cache_root().iterdir():
+        if part.name != "costs":
+            (tmp_path / part.name).symlink_to(part)
+    monkeypatch.setenv("UMA_CACHE_DIR", str(tmp_path))
+    running: list[DrivenEngine] = []
+
+    def make(**options) -> DrivenEngine:
+        options = {
+            "n_ctx": N_CTX, "n_threads": 1, "prefill_threads": 1, "paced": True, "probe": False,
+            # a processor's ticks suffer more from a chunk than an accelerator's
+            "latency_cap": 3.0, **options,
+        }  # fmt: skip
+        running.append(DrivenEngine(**options))
+        return running[-1]
+
+    yield make
+    for engine in running:
+        assert engine.close() == 0
+
+
+class Asked:
+    """Requests to one engine, and what each was."""
+
+    def __init__(self, engine: DrivenEngine, oracle: Oracle) -> None:
+        self.engine, self.oracle = engine, oracle
+        self.prompts: dict[int, str] = {}
+
+    def put(self, prompt: str, lane: int, max_tokens: int) -> int:
+        if lane == FRONT:  # as the front does, which says first that somebody is coming
+            self.engine.table.header[t.H_URGENT] += 1
+        serial = self.engine.submit(prompt, lane=lane, max_tokens=max_tokens, sampling=GREEDY)
+        self.prompts[serial] = prompt
+        return serial
+
+    def stream(self) -> int:
+        """Somebody interactive, who decodes by now."""
+        serial = self.put(SHORT, FRONT, STREAM_TOKENS)
+        self.engine.wait(serial, n_tokens=3)
+        return serial
+
+    def all_right(self, *cancelled: int) -> None:
+        """Wait for all; each got every token that it asked for, and the right ones."""
+        for serial, prompt in self.prompts.items():
+            self.engine.wait(serial)
+            cancels = serial in cancelled and self.engine.reason(serial) == t.REASON_CANCEL
+            tokens = self.engine.generated(serial)
+            if not cancels:
+                assert self.engine.reason(serial) == t.REASON_LENGTH
+            if tokens:
+                self.oracle.assert_followed(prompt, tokens)
+            else:
+                assert cancels
+            self.engine.release(serial)
+        self.prompts.clear()
+        table = self.engine.table
+        assert not table.in_tick.any()
+        assert not (table.state == t.RUNNING).any()
+
+    def aside(self) -> int:
+        return int(self.engine.table.header[t.H_ASIDE_TOKENS])
+
+    def n_past(self, serial: int) -> int:
+        return int(self.engine.table.n_past[self.engine.slots[serial]])
+
+    def n_prompt(self, serial: int) -> int:
+        return len(self.engine.prompt_tokens(serial))
+
+
+@pytest.fixture
+def asked(start, oracle) -> Asked:
+    return Asked(start(), oracle)
+
+
+def until(true: Callable[[], object]) -> None:
+    end = time.monotonic() + 60.0
+    while not true():
+        assert time.monotonic() < end, "it never happened"
+        time.sleep(0.0005)
+
+
+def test_background_prompts_alone_are_computed_aside_but_for_their_last_token(asked):
+    expected = 0
+    for prompt in (LONG, text(20, 200), SHORT):
+        serial = asked.put(prompt, BACK, 8)
+        asked.engine.wait(serial)
+        expected += asked.n_prompt(serial) - 1
+        assert asked.aside() == expected
+        assert asked.engine.table.header[t.H_PREFILL_TOKENS] == expected
+    asked.all_right()
+
+
+def test_an_interactive_prompt_alone_is_the_ticks_own(asked):
+    asked.put(LONG, FRONT, 8)
+    asked.all_right()
+    assert asked.aside() == 0
+
+
+@pytest.mark.parametrize("lane", [BACK, FRONT])
+def test_a_prompt_beside_a_stream(asked, lane):
+    asked.stream()
+    serial = asked.put(LONG, lane, 8)
+    asked.engine.wait(serial)
+    assert 0 < asked.aside() <= asked.n_prompt(serial) - 1
+    asked.all_right()
+
+
+def test_an_interactive_request_meets_a_long_background_prompt(asked):
+    back = asked.put(text(80), BACK, 40)
+    until(lambda: asked.aside() > 0)
+    assert asked.n_past(back) < asked.n_prompt(back) - 1
+    front = asked.put(text(15, 300), FRONT, 40)
+    asked.engine.wait(front)
+    # it had the ticks for itself, and went first
+    assert asked.n_past(back) < asked.n_prompt(back) - 1
+    asked.engine.wait(back)
+    assert asked.aside() == asked.n_prompt(back) - 1
+    asked.all_right()
+
+
+def test_a_prompt_that_the_ticks_began_goes_on_beside_the_stream_that_came(asked):
+    """The second context gets what the first has computed of it."""
+    waits = asked.put(text(80), FRONT, 8)
+    until(lambda: asked.n_past(waits) > 0)
+    asked.put(SHORT, FRONT, STREAM_TOKENS)
+    asked.engine.wait(waits)
+    asked.all_right()
+
+
+@pytest.mark.parametrize("streams", [False, True])
+def test_eight_prompts_at_once_with_few_cells(start, oracle, streams):
+    asked = Asked(start(n_ctx=1024, n_seq=8), oracle)
+    if streams:
+        asked.stream()
+    for i in range(8):
+        asked.put(text(8 + i, 10 * i), FRONT if i % 4 == 3 else BACK, 24)
+    asked.all_right()
+    assert asked.aside() > 0
+
+
+def test_cancelled_in_the_middle(asked):
+    for lane in (BACK, FRONT):
+        before = asked.aside()
+        asked.stream()
+        gone = asked.put(LONG, lane, 8)
+        stays = asked.put(text(30, 100), BACK, 8)
+        until(lambda before=before: asked.aside() > before)
+        asked.engine.send(m.Cancel(gone))
+        asked.engine.wait(stays)
+        asked.all_right(gone)
+
+
+def test_promoted_and_demoted_in_the_middle(asked):
+    asked.stream()
+    serials = [asked.put(text(40, 100 * i), i % 2, 8) for i in range(3)]
+    lane = asked.engine.table.lane
+    for turn in range(6):
+        before = asked.aside()
+        serial = serials[turn % 3]
+        slot = asked.engine.slots[serial]
+        to = 1 - int(lane[slot])
+        asked.engine.send(m.SetLane(serial, to))
+        until(lambda slot=slot, to=to: lane[slot] == to)
+        ended = [asked.engine.slots[other] for other in serials]
+        until(
+            lambda before=before, ended=ended: asked.aside() > before
+            or (asked.engine.table.state[ended] == t.DONE).all()
+        )
+    asked.all_right()
+
+
+@pytest.mark.parametrize("without", ["prompt-aside", "latency-guard", "lanes", "error-budget"])
+def test_parts_of_the_policy_switched_off(start, oracle, without):
+    asked = Asked(start(without=(without,)), oracle)
+    asked.stream()
+    asked.put(text(20), BACK, 8)
+    asked.put(text(20, 100), FRONT, 8)
+    asked.all_right()
+    assert bool(asked.aside()) == (without != "prompt-aside")
+
+
+def test_a_session_that_decodes_alone_shares_nothing_and_hinders_nobody(asked):
+    """A suspect of a crash is fed by the ticks; the others go on beside them between."""
+    asked.put(text(40), BACK, 8)
+    prompt = text(5, 300)
+    asked.prompts[asked.engine.submit(prompt, lane=BACK, max_tokens=8, sampling=GREEDY,
+                                      isolate=True)] = prompt  # fmt: skip
+    asked.all_right()
+    assert asked.aside() > 0
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_nobody_hangs_whatever_comes(start, oracle, seed):
+    """Requests of both lanes come, go, change lanes and are parked, for some seconds."""
+    rng = random.Random(seed)
+    asked = Asked(start(n_ctx=2048, n_seq=6), oracle)
+    engine, cancelled, alive = asked.engine, set(), []
+    end = time.monotonic() + RANDOM_S
+    while time.monotonic() < end:
+        alive = [s for s in asked.prompts if engine.table.state[engine.slots[s]] != t.DONE
+                 or engine.table.serial[engine.slots[s]] != s]  # fmt: skip
+        step = rng.random()
+        if step < 0.6 and len(asked.prompts) < engine.start.n_slots - 1:
+            steps = rng.choice([0, 1, 4, 20, 40])
+            prompt = text(steps, rng.randrange(500)) + SHORT
+            asked.put(prompt, rng.choice([FRONT, BACK, BACK]), rng.choice([1, 8, 60]))
+        elif step < 0.7 and alive:
+            serial = rng.choice(alive)
+            cancelled.add(serial)
+            engine.send(m.Cancel(serial))
+        elif step < 0.9 and alive:
+            engine.send(m.SetLane(rng.choice(alive), rng.choice([FRONT, BACK])))
+        elif len(asked.prompts) >= engine.start.n_slots - 1:
+            asked.all_right(*cancelled)
+        time.sleep(rng.choice([0.0, 0.01, 0.1]))
+    asked.all_right(*cancelled)
+    assert asked.aside() > 0
+    assert engine.run(SHORT, lane=FRONT, max_tokens=5, sampling=GREEDY)
+    assert np.isfinite(engine.table.credit).all()

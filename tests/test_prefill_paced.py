@@ -1,0 +1,330 @@
+"""Prompts in the second context where each chunk waits until it is granted."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+
+import build_llama
+from tests.test_engine_prefill_worker import N_SEQ, TOLERANCE, Rig, alone
+from umaserve import llama
+from umaserve.assets import demo_model_path
+from umaserve.engine import prefill_thread, prefill_worker
+from umaserve.engine.prefill_orders import BACKLOG
+from umaserve.engine.prefill_thread import PACED_CHUNK
+from umaserve.engine.prefill_worker import PrefillWorker
+
+FEW_CELLS = 512
+
+
+@pytest.fixture(scope="module")
+def model() -> Iterator[llama.Model]:
+    build_llama.ensure_binding(build_llama.select() or build_llama.ensure())
+    with llama.Model.open(llama.load(), demo_model_path(), n_gpu_layers=0) as model:
+        yield model
+
+
+@pytest.fixture(scope="module")
+def text(model: llama.Model) -> list[int]:
+    with open(prefill_worker.__file__) as file:
+        return model.tokenize(file.read())
+
+
+class PacedRig(Rig):
+    """A worker that computes nothing unless told; ``granting`` tokens at a time in `until`."""
+
+    def __init__(self, model: llama.Model, **start: object) -> None:
+        super().__init__(model, **start)
+        self.worker.close()
+        self.measured: list[tuple[int, float]] = []
+        self.granting = 0
+        self.worker = PrefillWorker(
+            self.loaded, self.start, self.table, 1, self.told.set, True,
+            lambda tokens, ms: self.measured.append((tokens, ms)),
+        )  # fmt: skip
+        assert self.worker.wait_ready(20.0)
+
+    def grant(self, tokens: int) -> None:
+        self.worker.orders.grant[0] = tokens
+        self.worker.wake()
+
+    def step(self, tokens: int) -> int:
+        """Grant a chunk and wait until it is done; its tokens."""
+        before, turns = self.worker.tokens_total, int(self.worker.orders.turns[0])
+        self.grant(tokens)
+        super().until(lambda: self.worker.orders.turns[0] == turns + 2)
+        super().until(lambda: self.worker.tokens_total > before)
+        return self.worker.tokens_total - before
+
+    def until(self, done: Callable[[], bool], land: int = 0) -> None:
+        def look() -> bool:
+            if self.granting and not self.worker.orders.grant[0]:
+                self.grant(self.granting)
+            return done()
+
+        super().until(look, land)
+
+    def assert_right(self, prompts: dict[int, list[int]]) -> None:
+        """Finish prompts; what follows each is what follows when the engine computes it all."""
+        self.granting, logits = self.granting or 64, {}
+        for slot in prompts:
+            logits[slot] = self.finish(slot)
+            self.end(slot)
+        self.granting = self.worker.orders.grant[0] = 0
+        assert not self.worker.take_log()
+        for slot, tokens in prompts.items():  # which needs the context for itself
+            expected = alone(self, tokens, len(tokens) - 1)
+            assert np.abs(logits[slot] - expected).max() < TOLERANCE
+
+
+@pytest.fixture
+def rig(model: llama.Model) -> Iterator[PacedRig]:
+    rig = PacedRig(model)
+    yield rig
+    rig.close()
+
+
+@pytest.fixture
+def small(model: llama.Model, monkeypatch: pytest.MonkeyPatch) -> Iterator[PacedRig]:
+    """With fewer cells in the second context than several prompts need."""
+    monkeypatch.setattr(prefill_thread, "FEWEST_PACED", FEW_CELLS)
+    rig = PacedRig(model)
+    assert rig.worker.cells == FEW_CELLS
+    yield rig
+    rig.close()
+
+
+def test_nothing_is_computed_without_a_grant(rig: PacedRig, text: list[int]) -> None:
+    rig.put(1, text[:400])
+    rig.worker.want([1])
+    for chunks in range(3):
+        rig.worker.wake()
+        time.sleep(0.05)
+        orders = rig.worker.orders
+        assert (rig.worker.tokens_total, orders.turns[0]) == (64 * chunks, 2 * chunks)
+        assert orders.running[0] == -1 and orders.grant[0] == 0
+        assert rig.step(64) == 64
+    assert [tokens for tokens, _ in rig.measured] == [64] * 3
+    assert all(ms > 0.0 for _, ms in rig.measured)
+    rig.assert_right({1: text[:400]})
+
+
+@pytest.mark.parametrize("granted", [1, 16, 100, PACED_CHUNK, 10 * PACED_CHUNK])
+def test_a_grant_is_one_chunk_of_at_most_so_many_tokens(
+    rig: PacedRig, text: list[int], granted: int
+) -> None:
+    rig.put(1, text[:900])
+    rig.worker.want([1])
+    assert rig.step(granted) == min(granted, PACED_CHUNK)
+    assert rig.step(16) == 16
+    rig.granting = PACED_CHUNK
+    rig.assert_right({1: text[:900]})
+    assert rig.worker.tokens_total == 899
+
+
+def test_the_end_of_a_prompt_leaves_its_room_to_the_next_ones(
+    rig: PacedRig, text: list[int]
+) -> None:
+    prompts = {1: text[:41], 2: text[100:121], 3: text[300:700]}
+    for slot, tokens in prompts.items():
+        rig.put(slot, tokens)
+    rig.table.isolate[0] = 1  # a suspect of a crash shares a batch with nobody
+    rig.put(0, text[:50])
+    rig.worker.want([1, 2, 0, 3])
+    assert rig.step(128) == 128
+    rig.until(lambda: rig.table.n_past[1:4].tolist() == [40, 20, 68], land=1)
+    assert rig.table.n_past[0] == 0
+    assert not rig.table.in_tick.any()
+    assert rig.step(128) == 128
+    rig.assert_right(prompts)
+    assert rig.worker.tokens_total == 40 + 20 + 399
+
+
+def test_turns_are_odd_exactly_while_a_chunk_runs(rig: PacedRig, text: list[int]) -> None:
+    orders, seen = rig.worker.orders, 0
+    rig.put(1, text[:1200])
+    rig.put(2, text[:1200])
+    rig.worker.want([1, 2])
+    for turn, granted in enumerate((200, 16, 512)):
+        rig.grant(granted)
+        end = time.monotonic() + 20
+        while orders.turns[0] < 2 * turn + 2:
+            assert time.monotonic() < end
+            before = int(orders.turns[0])
+            running, size, marked = int(orders.running[0]), int(orders.size[0]), rig.table.in_tick
+            marked = marked.tolist()
+            # looked at between two chunks, or two looks apart, it says nothing
+            if before == orders.turns[0] == 2 * turn + 1:
+                assert (size, marked[1:3]) == (granted, [1, 0])
+                seen += running == 1
+        assert orders.turns[0] == 2 * turn + 2
+        rig.until(lambda: orders.running[0] == -1 and not rig.table.in_tick.any())
+    assert seen
+
+
+def test_a_prompt_that_finds_no_cells_waits_for_those_that_are_done(
+    small: PacedRig, text: list[int]
+) -> None:
+    small.put(1, text[:301])
+    small.put(2, text[400:701])
+    small.worker.want([1, 2])
+    assert small.step(300) == 300
+    small.grant(300)
+    time.sleep(0.1)
+    assert small.worker.orders.grant[0] == 300  # not taken
+    assert small.worker.tokens_total == 300
+    small.until(lambda: small.table.n_past[1] == 300, land=1)
+    small.until(lambda: small.worker.tokens_total == 600)
+    small.assert_right({1: text[:301], 2: text[400:701]})
+    assert small.worker.cells == FEW_CELLS
+
+
+def test_what_comes_later_gives_way_and_goes_on_afterwards(
+    small: PacedRig, text: list[int]
+) -> None:
+    small.put(2, text[400:701])
+    small.worker.want([2])
+    small.step(200)
+    small.put(1, text[:401])
+    small.worker.want([1, 2])
+    assert small.step(400) == 400
+    assert 2 not in small.worker._thread._prompts or small.worker._thread._prompts[2].past == 0
+    small.assert_right({1: text[:401], 2: text[400:701]})
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_half_computed_prompts_in_changing_order_all_end(
+    small: PacedRig, text: list[int], seed: int
+) -> None:
+    rng = random.Random(seed)
+    prompts = {}
+    for slot in range(1, 1 + N_SEQ):
+        at = rng.randrange(1000)
+        prompts[slot] = text[at : at + rng.randrange(200, 420)]
+        small.put(slot, prompts[slot])
+    end = time.monotonic() + 60
+    left = set(prompts)
+    while left:
+        assert time.monotonic() < end, small.table.n_past
+        order = list(left)
+        rng.shuffle(order)
+        small.worker.want(order[: rng.randint(1, len(order))])
+        for _ in range(rng.randint(1, 6)):
+            if not small.worker.orders.grant[0]:
+                small.grant(rng.choice([16, 64, 128, 512]))
+            small.told.wait(0.005)
+            small.told.clear()
+            if rng.random() < 0.7:
+                small.worker.land(1)
+        left -= {s for s in left if small.table.n_past[s] == len(prompts[s]) - 1}
+    assert not small.worker.take_log()
+    small.assert_right(prompts)
+
+
+def test_a_longer_prompt_makes_the_second_cache_larger(small: PacedRig, text: list[int]) -> None:
+    small.put(1, text[:301])
+    small.worker.want([1])
+    small.step(128)
+    small.put(2, text[200:1000])
+    small.worker.want([2, 1])
+    small.step(256)
+    assert small.worker.cells == 2 * FEW_CELLS
+    small.assert_right({2: text[200:1000], 1: text[:301]})
+
+
+def test_pieces_too_large_to_land_come_again_as_smaller_ones(
+    rig: PacedRig, text: list[int]
+) -> None:
+    rig.put(1, text[:900])
+    rig.worker.want([1])
+    rig.step(512)
+    rig.until(lambda: len(rig.worker._x.finished) == 1)
+    rig.worker.recall_large()  # nothing is too large yet
+    assert rig.worker.has_pieces
+    rig.worker._landing_ms.update({16: 1.0, 32: 5.0})
+    rig.worker.limit_pieces(2.0)
+    rig.worker.recall_large()
+    rig.granting = 100
+    while rig.table.n_past[1] < 899:
+        before = int(rig.table.n_past[1])
+        rig.until(lambda: bool(rig.worker._x.finished))
+        assert rig.worker.land(1) <= 16
+        assert rig.table.n_past[1] - before <= 16
+    assert rig.worker.tokens_total == 899  # no chunk was computed twice
+    rig.assert_right({1: text[:900]})
+
+
+def test_pieces_are_as_large_as_land_in_time(rig: PacedRig) -> None:
+    worker = rig.worker
+
+    def limited(limit_ms: float) -> int:
+        worker.limit_pieces(limit_ms)
+        return worker._thread.piece_tokens
+
+    assert limited(float("inf")) == PACED_CHUNK
+    assert limited(1.0) == prefill_worker.FIRST_PIECE
+    worker._landing_ms.update({64: 1.0, 128: 2.0, 256: 5.0})
+    # 512 was not measured: up to TWICE_AS_LARGE times as long as 256
+    expected = {0.9: 32, 1.0: 64, 2.0: 128, 4.9: 128, 5.0: 256, 6.9: 256, 7.1: 512, 1e9: 512}
+    assert {limit: limited(limit) for limit in expected} == expected
+    worker._landing_ms[32] = worker._landing_ms[16] = 3.0
+    assert limited(0.1) == 16
+    assert limited(float("inf")) == PACED_CHUNK
+
+
+def test_how_long_landing_takes_is_measured(rig: PacedRig, text: list[int]) -> None:
+    rig.put(1, text[:600])
+    rig.worker.want([1])
+    for size in (300, 16):
+        rig.step(size)
+        rig.until(lambda: rig.worker.land(1) > 0)
+    assert set(rig.worker._landing_ms) == {256, 16}
+    assert all(ms > 0.0 for ms in rig.worker._landing_ms.values())
+    rig.worker._landing_ms[16] = 1e6
+    rig.step(17)
+    rig.until(lambda: rig.worker.land(1) > 0)
+    assert rig.worker._landing_ms[16] == pytest.approx(0.75e6, rel=0.01)
+
+
+def test_pieces_beyond_the_backlog_stay_in_their_cells(rig: PacedRig, text: list[int]) -> None:
+    rig.worker.limit_pieces(1.0)
+    rig.put(1, text[:900])
+    rig.worker.want([1])
+    assert rig.step(512) == 512
+    rig.until(lambda: len(rig.worker._x.finished) == BACKLOG)
+    rig.worker.wake()
+    time.sleep(0.02)
+    assert len(rig.worker._x.finished) == BACKLOG
+    rig.assert_right({1: text[:900]})
+
+
+def test_a_request_that_ends_while_its_chunk_runs(rig: PacedRig, text: list[int]) -> None:
+    for turn in range(3):
+        rig.put(1, text[turn : turn + 900])
+        rig.put(2, text[500:600])
+        rig.worker.want([1, 2])
+        rig.grant(512)
+        rig.until(lambda: rig.worker.busy)
+        rig.end(1)
+        # the row has another request before the chunk is done
+        rig.put(1, text[300:500])
+        rig.worker.want([1, 2])
+        rig.assert_right({1: text[300:500], 2: text[500:600]})
+
+
+def test_close_while_a_chunk_runs(model: llama.Model, text: list[int]) -> None:
+    rig = PacedRig(model)
+    rig.put(1, text[:900])
+    rig.worker.want([1])
+    rig.grant(512)
+    rig.until(lambda: rig.worker.busy)
+    rig.worker.close()
+    rig.worker.close()
+    assert not any(thread.name == "prefill" for thread in threading.enumerate())
+    assert rig.worker.tokens_total in (0, 512)
+    rig.close()

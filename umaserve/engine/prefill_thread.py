@@ -191,7 +191,7 @@ class PrefillThread:
         if self._closing:  # looked at after the flag is cleared, so that close cannot be missed
             return False
         wanted = self._wanted()
-        self._take_handed()
+        self._take_handed(wanted)
         for prompt in list(self._prompts.values()):
             if self._is_over(prompt):
                 self._drop(prompt)
@@ -229,6 +229,9 @@ class PrefillThread:
         if prompt.past >= n_past:
             prompt.asked = False
         else:
+            missing = min(n_past - prompt.past, self.piece_tokens)
+            if self.paced and not self._make_room(prompt, missing, wanted):
+                return False
             if not prompt.asked:
                 prompt.asked = True
                 self._x.asked.append(Request(slot, serial, prompt.epoch, prompt.past))
@@ -418,7 +421,7 @@ class PrefillThread:
         self._room_bytes = max(self._room_bytes, size)
         return self._host.array(self._room_bytes)
 
-    def _take_handed(self) -> None:
+    def _take_handed(self, wanted: list[int]) -> None:
         """Put in place what the engine gave."""
         x = self._x
         while x.handed:
@@ -427,6 +430,8 @@ class PrefillThread:
             if prompt is not None and (prompt.serial, prompt.epoch) == (piece.serial, piece.epoch):
                 prompt.asked = False
                 fits = prompt.past == piece.p0 < piece.p1
+                if fits and self.paced:  # else it is asked for again once there is room
+                    fits = self._make_room(prompt, piece.p1 - piece.p0, wanted)
                 if fits and import_piece(self._ready, prompt.seq, self._spare, piece):
                     prompt.past = piece.p1
                 elif fits:

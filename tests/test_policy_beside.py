@@ -21,23 +21,17 @@ from umaserve.policy.base import (
     PREDICTED_MS,
     RUNS_BESIDE,
     SINCE_BESIDE,
+    SINCE_DECODE,
     WAIT_MS,
     Memory,
     Plan,
     Tick,
 )
-from umaserve.policy.beside import (
-    BACK_WAIT_MS,
-    GOING_ON,
-    LANDING,
-    WORTH_IT,
-    may_land,
-    poorest,
-)
+from umaserve.policy.beside import BACK_WAIT_MS, GOING_ON, WORTH_IT
 from umaserve.policy.cost import BESIDE_SIZES, CHUNK_MS, FACTOR, SEEN, CostModel
 from umaserve.policy.guarded import plan_tick
 from umaserve.policy.latency_guard import HARD, MARGIN, RESERVED
-from umaserve.states import DONE, RUNNING, WAITING
+from umaserve.states import RUNNING
 
 SIZES = BESIDE_SIZES.tolist()
 MACHINES = ["gpu-dense", "gpu-moe"]
@@ -81,6 +75,8 @@ FACTORS = st.lists(st.floats(1.0, 2.6), min_size=len(SIZES), max_size=len(SIZES)
 PARTLY_KNOWN = st.lists(
     st.one_of(st.none(), st.floats(1.0, 2.6)), min_size=len(SIZES), max_size=len(SIZES)
 )
+# around what may be spent, and in debt
+CREDITS = st.one_of(st.floats(0.9, 2.5), st.floats(-16, 2.5))
 CHUNKS_MS = st.lists(st.sampled_from([0.0, 2.0, 40.0, 500.0]), max_size=len(SIZES))
 
 
@@ -156,7 +152,7 @@ def test_an_interactive_prompt_stays_with_the_ticks_while_nobody_interactive_dec
 
 
 @given(
-    FACTORS, st.lists(st.tuples(st.floats(-16, 2.5), st.sampled_from([0.0, 1.05, 1.5, 3.0])),
+    FACTORS, st.lists(st.tuples(CREDITS, st.sampled_from([0.0, 1.05, 1.5, 3.0])),
                       min_size=1, max_size=3),
     st.integers(0, 2), st.sampled_from([0, 16, 500]), st.floats(0, 3000),
     st.sampled_from([1.1, 1.2, 2.0]), st.sampled_from(MACHINES), CHUNKS_MS,
@@ -274,6 +270,23 @@ def test_prompts_and_decoders_in_the_background_share(name, factor):
     assert min(counts) > 50
 
 
+@pytest.mark.parametrize(
+    ("decoders_ms", "prompts_ms", "chunk_ms", "granted"),
+    [(10, 50, 30.0, True), (100, 50, 30.0, False), (100, 61, 30.0, True), (100, 50, 20.0, True)],
+)
+def test_who_in_the_background_waited_longer_goes_on(
+    decoders_ms, prompts_ms, chunk_ms, granted
+):
+    state, memory = empty(), fresh()
+    put(state, 0, 0, 100, 99)
+    put(state, 3, 1, 100, 99)
+    put(state, 8, 1, 5000, 0)
+    memory.since_ns[SINCE_DECODE] -= decoders_ms * 10**6
+    memory.since_ns[SINCE_BESIDE] -= prompts_ms * 10**6
+    cost = beside_of(factors=[1.05] * 6, chunk_ms=[chunk_ms] * 6)
+    assert tick_of(state, knobs_of(), cost, memory=memory)[3] == (SIZES[-1] if granted else 0)
+
+
 @pytest.mark.parametrize("factor", [1.3, HARD])
 @pytest.mark.parametrize("decoders", [0, 2])
 def test_background_starves_not_when_noise_takes_all_credit_but_the_first(factor, decoders):
@@ -320,19 +333,3 @@ def test_time_since_the_last_chunk_runs_only_while_somebody_waits():
     later = NOW + int(1.1 * BACK_WAIT_MS * 1e6)
     assert tick_of(state, knobs_of(), cost, now=later, memory=memory)[3] == SIZES[0]
     assert memory.since_ns[SINCE_BESIDE] == later
-
-
-def test_cells_of_the_background_land_when_the_poorest_stream_can_pay():
-    state = empty()
-    put(state, 3, 1, 5000, 0, credit=-9.0)
-    assert poorest(state) > 1e6 and may_land(state, 1)  # nobody's token would be late
-    put(state, 0, 0, 100, 99, credit=2.0)
-    put(state, 1, 0, 100, 99, credit=LANDING)
-    for s, (status, lane, left) in enumerate([(WAITING, 0, 1), (DONE, 0, 1), (RUNNING, 1, 1),
-                                              (RUNNING, 0, 9)], 4):  # fmt: skip
-        put(state, s, lane, 100 + left, 100, credit=-9.0)
-        state.state[s] = status
-    assert poorest(state) == LANDING and may_land(state, 1)
-    state.credit[1] = LANDING - 0.01
-    assert poorest(state) == LANDING - 0.01 and not may_land(state, 1)
-    assert may_land(state, 0)

@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.test_policy_guarded import empty, put
 from umaserve.engine import messages as m
 from umaserve.engine.cost_file import CostFile, identity
+from umaserve.policy.beside import LANDING, may_land, poorest
 from umaserve.policy.cost import (
     BESIDE_SIZES,
     BESIDE_WEIGHT,
@@ -30,6 +32,7 @@ from umaserve.policy.latency_guard import (
     MOST_CREDIT,
     settle_credit,
 )
+from umaserve.states import DONE, RUNNING, WAITING
 
 SIZES = BESIDE_SIZES.tolist()
 
@@ -65,6 +68,22 @@ def test_an_outlier_among_known_factors_hardly_counts_and_a_change_is_followed()
         learn_chunk(cost, 64, 12.0)
     assert cost.beside[2, FACTOR] == pytest.approx(1.5, rel=0.01)
     assert cost.beside[2, CHUNK_MS] == pytest.approx(12.0, rel=0.01)
+
+
+def test_cells_of_the_background_land_when_the_poorest_stream_can_pay():
+    state = empty()
+    put(state, 3, 1, 5000, 0, credit=-9.0)
+    assert poorest(state) > 1e6 and may_land(state, 1)  # nobody's token would be late
+    put(state, 0, 0, 100, 99, credit=2.0)
+    put(state, 1, 0, 100, 99, credit=LANDING)
+    for s, (status, lane, left) in enumerate([(WAITING, 0, 1), (DONE, 0, 1), (RUNNING, 1, 1),
+                                              (RUNNING, 0, 9)], 4):  # fmt: skip
+        put(state, s, lane, 100 + left, 100, credit=-9.0)
+        state.state[s] = status
+    assert poorest(state) == LANDING and may_land(state, 1)
+    state.credit[1] = LANDING - 0.01
+    assert poorest(state) == LANDING - 0.01 and not may_land(state, 1)
+    assert may_land(state, 0)
 
 
 @given(st.lists(st.booleans(), max_size=300), st.sampled_from([LEAST_CREDIT, LEAST_PACED]))

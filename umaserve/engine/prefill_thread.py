@@ -123,6 +123,7 @@ class PrefillThread:
         self._chunk_most = PACED_CHUNK if paced else CHUNKS[0]
         self._batch = Batch(loaded.library.ffi, self._chunk_most, 1)
         self._threads_set = n_threads
+        self._by_itself = False  # the next chunk is of one prompt
         self._prompts: dict[int, _Prompt] = {}
         self._free_seqs = deque(range(loaded.n_seq))
         self._spare = loaded.n_seq
@@ -276,7 +277,10 @@ class PrefillThread:
             return False
         orders.grant[0] = 0
         self._put(prompt, 0, n)
-        more = self._fill(prompt, min(most, self._chunk_most), n, wanted) if self.paced else []
+        more = []
+        if self.paced and not self._by_itself:
+            more = self._fill(prompt, min(most, self._chunk_most), n, wanted)
+        self._by_itself = False
         context = self._ready
         if self._threads_set != self.n_threads:
             self._threads_set = self.n_threads
@@ -314,6 +318,8 @@ class PrefillThread:
             context.seq_rm(other.seq, other.past, -1)
         if status == DECODE_ABORTED:
             self.aborted_total += 1
+        elif more and status != DECODE_NO_KV_SLOT:
+            self._by_itself = True  # to see whose fault it is
         elif status == DECODE_NO_KV_SLOT and len(self._prompts) > 1:
             # the engine has room for all that run, so what is in the way can be fetched again
             for other in list(self._prompts.values()):

@@ -199,10 +199,17 @@ class PrefillWorker:
 
     @property
     def first_lane(self) -> int:
-        """Lane of the piece that `land` takes next; interactive for anything else; -1 = nothing."""
-        if self._x.finished and not self._x.asked:
-            return int(self._table.lane[self._x.finished[0].slot])
-        return m.LANE_INTERACTIVE if self.has_pieces else -1
+        """Lane that `land` would serve now; -1 = there is nothing to do.
+
+        That of the next piece, or interactive where such a prompt is computed: its pieces come
+        behind.
+        """
+        if not self.has_pieces:
+            return -1
+        wanted, lane = self.orders.listed(), self._table.lane
+        if self._x.asked or wanted and lane[wanted[0]] == m.LANE_INTERACTIVE:
+            return m.LANE_INTERACTIVE
+        return int(lane[self._x.finished[0].slot])
 
     def limit_pieces(self, limit_ms: float) -> None:
         """Make pieces so small that one lands within ``limit_ms``, as far as that is known."""

@@ -187,7 +187,7 @@ def run_ticks(
                     header, columns.ticks, cost, memory, traffic, budget, fixed, native, pool,
                     scratch, work.facts[last], work.info[last], work.bytes_left)  # fmt: skip
                 unpublished = False
-            if why == NOTHING and _can_land(knobs, orders, state):
+            if why == NOTHING and _can_land(knobs, orders, state, plan):
                 return ATTENTION, tick
             if why == NOTHING and plan.info[WAIT_MS] > 0.0:
                 # the budget of bytes is used up, or all there is runs beside the ticks
@@ -303,7 +303,7 @@ def run_ticks(
             work.out[OUT_ENDED] = n_ended
             return ENDED, tick
         attention = readable(native)
-        attention = attention or _can_land(knobs, orders, state)
+        attention = attention or _can_land(knobs, orders, state, plan)
         if fixed.overlap and not attention and turn + 1 < most:
             unpublished = True
             continue
@@ -342,9 +342,14 @@ def _bytes_left(left, budget, knobs, now):
 
 
 @njit(**INNER)
-def _can_land(knobs, orders, state):
+def _can_land(knobs, orders, state, plan):
     """Whether a piece of a prompt waits that may be copied by now."""
-    return knobs.paced and orders.pending[0] >= 0 and may_land(state, orders.pending[0])
+    if not knobs.paced or orders.pending[0] < 0:
+        return False
+    # somebody interactive is next, and what lies in front of theirs has to go
+    if plan.aside[0] >= 0 and state.lane[plan.aside[0]] == 0:
+        return True
+    return may_land(state, orders.pending[0])
 
 
 @njit(**INNER)

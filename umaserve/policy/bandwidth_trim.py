@@ -13,7 +13,6 @@ from .bandwidth import prompt_tokens_within, tick_bytes
 from .base import (
     BANDWIDTH,
     FLAG_TRIMMED,
-    FLAGS,
     KIND_ASIDE,
     KIND_BACK_DECODE,
     KIND_BACK_PROMPT,
@@ -22,6 +21,7 @@ from .base import (
     KIND_PROMPT,
     WAIT_MS,
 )
+from .flags import mark
 
 LOOK_AGAIN_MS = 1.0
 
@@ -41,7 +41,7 @@ def hold_back(tick, knobs, memory, plan):
         if kind[s] == KIND_BACK_DECODE or kind[s] == KIND_BACK_PROMPT:
             kind[s] = KIND_NONE
     found[KIND_BACK_DECODE] = found[KIND_BACK_PROMPT] = 0
-    plan.info[FLAGS] += FLAG_TRIMMED
+    mark(plan, FLAG_TRIMMED)
     if found[KIND_DECODE] + found[KIND_PROMPT] + found[KIND_ASIDE] == 0:
         plan.info[WAIT_MS] = LOOK_AGAIN_MS
 

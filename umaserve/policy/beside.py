@@ -29,7 +29,6 @@ from .base import (
     FLAG_GUARDED,
     FLAG_SKIPPED_PREFILL,
     FLAG_SPENT,
-    FLAGS,
     GUARD,
     KIND_ASIDE,
     KIND_BACK_DECODE,
@@ -44,6 +43,7 @@ from .base import (
     WAIT_MS,
 )
 from .cost import BESIDE_SIZES, CHUNK_MS, FACTOR, SEEN, beside_class
+from .flags import mark
 from .jit import INNER
 from .latency_guard import FAR_MS, HARD, MARGIN, RESERVED
 from .offload import list_prompts, take_back
@@ -72,9 +72,9 @@ def is_usable(cost):
     Nothing known counts as usable: the smallest chunk will tell.
     """
     for i in range(BESIDE_SIZES.size):
-        if cost.beside[i, SEEN] == 0.0 or cost.beside[i, FACTOR] <= HARD:
+        if cost.beside[i, SEEN] > 0.0 and cost.beside[i, FACTOR] <= HARD:
             return True
-    return False
+    return cost.beside[0, SEEN] == 0.0
 
 
 @njit(nogil=True, cache=True)
@@ -103,7 +103,7 @@ def beside(state, tick, knobs, cost, memory, plan):
     found, since = memory.found, memory.since_ns
     if tick.beside > 0:
         plan.info[RUNS_BESIDE] = factor_beside(cost, tick.beside)
-        plan.info[FLAGS] += FLAG_ASIDE
+        mark(plan, FLAG_ASIDE)
     prompts = found[KIND_PROMPT] + found[KIND_BACK_PROMPT] + found[KIND_ASIDE]
     if not knobs.features & ASIDE or prompts == 0 or not is_usable(cost):
         take_back(state, knobs, memory)
@@ -128,7 +128,7 @@ def beside(state, tick, knobs, cost, memory, plan):
     if chunk > 0:
         since[SINCE_BESIDE] = tick.now_ns
     elif not waits:
-        plan.info[FLAGS] += FLAG_GUARDED + FLAG_SKIPPED_PREFILL
+        mark(plan, FLAG_GUARDED + FLAG_SKIPPED_PREFILL)
     if decoding + found[KIND_BACK_DECODE] + found[KIND_PROMPT] + found[KIND_BACK_PROMPT] == 0:
         plan.info[WAIT_MS] = IDLE_WAIT_MS
 
@@ -166,8 +166,8 @@ def _among_streams(state, tick, knobs, cost, memory, plan, waits):
     best = -1
     for i in range(BESIDE_SIZES.size):
         if cost.beside[i, SEEN] == 0.0:
-            if waits or poorest(state) >= 1.0 + RESERVED:
-                best = i  # one step into what is not known, on the error budget
+            if best == i - 1 and (waits or poorest(state) >= 1.0 + RESERVED):
+                best = i  # one step beyond what fits, on the error budget
             break
         if cost.beside[i, FACTOR] <= limit:
             best = i
@@ -188,7 +188,7 @@ def _among_streams(state, tick, knobs, cost, memory, plan, waits):
         best = 0
     if best < 0:
         return 0
-    plan.info[FLAGS] += FLAG_SPENT
+    mark(plan, FLAG_SPENT)
     return BESIDE_SIZES[best]
 
 

@@ -20,7 +20,6 @@ from .base import (
     FLAG_GUARDED,
     FLAG_SKIPPED_PREFILL,
     FLAG_SPENT,
-    FLAGS,
     GUARD,
     INTERACTIVE_ROWS,
     KIND_BACK_DECODE,
@@ -39,6 +38,7 @@ from .base import (
 from .beside import beside
 from .cost import efficient_chunk, is_known, largest_chunk, predict
 from .fairness import add_decoders
+from .flags import mark
 from .isolation import isolate
 from .jit import INNER
 from .latency_guard import RESERVED, allowance
@@ -91,7 +91,7 @@ def plan_tick(state, tick, knobs, cost, memory, traffic, plan):
         mode = offload(state, knobs, cost, memory, plan)
     plan.info[MODE] = mode
     if mode:
-        plan.info[FLAGS] += FLAG_ASIDE
+        mark(plan, FLAG_ASIDE)
     # the cells that are left bound what can be fed at all
     room = max(min(knobs.n_batch, tick.free_cells), 1)
     trim = background_tokens(tick, knobs, memory, traffic, room)
@@ -178,7 +178,7 @@ def _interactive(state, tick, knobs, cost, memory, plan, mode, most, room, trim)
             more, more_apart = _chunk(cost, mode, g, kv, rows_ms, within_budget, want)
             if more > chunk:
                 chunk, apart, allowed = more, more_apart, within_budget
-                plan.info[FLAGS] += FLAG_SPENT
+                mark(plan, FLAG_SPENT)
         patient = not knobs.features & AGEING
         patient = patient or _waited(tick, since, SINCE_INTERACTIVE) <= PROMPT_WAIT_MS
         if chunk == 0 and want > 0 and not patient:
@@ -194,7 +194,7 @@ def _interactive(state, tick, knobs, cost, memory, plan, mode, most, room, trim)
                 plan.info[ALLOWED_MS] = allowed
                 return entries
         else:
-            plan.info[FLAGS] += FLAG_GUARDED + FLAG_SKIPPED_PREFILL
+            mark(plan, FLAG_GUARDED + FLAG_SKIPPED_PREFILL)
     else:
         since[SINCE_INTERACTIVE] = tick.now_ns
 
@@ -267,14 +267,14 @@ def _interactive(state, tick, knobs, cost, memory, plan, mode, most, room, trim)
                 entries = add_prompts(state, memory, plan, entries, KIND_BACK_PROMPT, more)
                 since[SINCE_PROMPT] = tick.now_ns
             if attempt != 1:
-                plan.info[FLAGS] += FLAG_SPENT
+                mark(plan, FLAG_SPENT)
                 allowed = max(limit, 0.0)
             served = more > 0 or back_prompts == 0
             break
     if not served:
-        plan.info[FLAGS] += FLAG_GUARDED
+        mark(plan, FLAG_GUARDED)
         if back_prompts:
-            plan.info[FLAGS] += FLAG_SKIPPED_PREFILL
+            mark(plan, FLAG_SKIPPED_PREFILL)
     plan.info[ALLOWED_MS] = rows_ms + allowed
     return entries
 

@@ -7,22 +7,13 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-import build_llama
 from umaserve import llama
-from umaserve.assets import demo_model_path
 from umaserve.kv.parking import Parking
 
 N_CTX = 512
 PROMPT = "class Stack:\n    def __init__(self):\n        self.items = []\n\n    def push(self, "
 OTHER = "import os\n\n\ndef walk(top):\n    for name in sorted("
 PLENTY = 1 << 30
-
-
-@pytest.fixture(scope="module")
-def model() -> Iterator[llama.Model]:
-    build_llama.ensure_binding(build_llama.select() or build_llama.ensure())
-    with llama.Model.open(llama.load(), demo_model_path(), n_gpu_layers=0) as model:
-        yield model
 
 
 @pytest.fixture

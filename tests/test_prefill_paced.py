@@ -10,23 +10,14 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 
-import build_llama
-from tests.test_engine_prefill_worker import N_SEQ, TOLERANCE, Rig, alone
+from tests.prefill_rig import N_SEQ, TOLERANCE, Rig, alone
 from umaserve import llama
-from umaserve.assets import demo_model_path
 from umaserve.engine import prefill_thread, prefill_worker
 from umaserve.engine.prefill_orders import BACKLOG
 from umaserve.engine.prefill_thread import PACED_CHUNK
 from umaserve.engine.prefill_worker import PrefillWorker
 
 FEW_CELLS = 512
-
-
-@pytest.fixture(scope="module")
-def model() -> Iterator[llama.Model]:
-    build_llama.ensure_binding(build_llama.select() or build_llama.ensure())
-    with llama.Model.open(llama.load(), demo_model_path(), n_gpu_layers=0) as model:
-        yield model
 
 
 @pytest.fixture(scope="module")

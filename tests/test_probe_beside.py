@@ -8,20 +8,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-import build_llama
-from tests.test_engine_prefill_worker import N_SEQ, Rig
+from tests.prefill_rig import N_SEQ, Rig
 from umaserve import llama
-from umaserve.assets import demo_model_path
 from umaserve.engine.probe_beside import probe_beside
 from umaserve.llama.host_memory import HostMemory
 from umaserve.policy.cost import BESIDE_SIZES, CHUNK_MS, FACTOR, SEEN, CostModel
-
-
-@pytest.fixture(scope="module")
-def model() -> Iterator[llama.Model]:
-    build_llama.ensure_binding(build_llama.select() or build_llama.ensure())
-    with llama.Model.open(llama.load(), demo_model_path(), n_gpu_layers=0) as model:
-        yield model
 
 
 @pytest.fixture

@@ -139,7 +139,8 @@ OPTIONS: tuple[Option, ...] = (
            "parts of the policy to switch off, for comparison; docs/POLICY.md names them", "none"),
     Option("prefill_threads", "--prefill-threads", "UMA_PREFILL_THREADS", "scheduler",
            "prefill_threads", Whole(0, 1024, (("auto", -1),)), -1,
-           "cores that compute prompts while others decode, on the processor; 0 = none", "auto"),
+           "cores that compute prompts while others decode, on the processor; 0 = none are "
+           "computed beside the ticks, on an accelerator either", "auto"),
     Option("hang_timeout_s", "--hang-timeout", "UMA_HANG_TIMEOUT_SEC", "scheduler",
            "hang_timeout_s", Number(0, _DAY_S, "S"), 0.0,
            "seconds one tick may take before the engine counts as hung and is replaced; 0 = "

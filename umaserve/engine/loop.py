@@ -32,8 +32,9 @@ from umaserve.policy.base import (
     SchedulerState,
     Tick,
 )
-from umaserve.policy.beside import may_land
+from umaserve.policy.beside import may_land, poorest
 from umaserve.policy.cost import CostModel, learn_chunk, predict
+from umaserve.policy.latency_guard import FAR_MS
 from umaserve.sampling.params import SamplerTable
 from umaserve.sampling.sampler import Scratch
 
@@ -372,18 +373,12 @@ class Engine:
     def _may_land(self, worker: PrefillWorker) -> bool:
         """Whether a piece may be copied now where that makes interactive tokens late."""
         baseline_ms = int(self.table.header[t.H_BASELINE_NS]) / 1e6
-        if self._streams() and baseline_ms > 0.0:
+        if poorest(self.state) < FAR_MS and baseline_ms > 0.0:  # somebody interactive decodes
             worker.limit_pieces(LANDING_SHARE * baseline_ms)
             worker.recall_large()
         else:
             worker.limit_pieces(float("inf"))
         return bool(may_land(self.state, worker.first_lane))
-
-    def _streams(self) -> bool:
-        """Whether somebody interactive decodes."""
-        table = self.table
-        decodes = (table.state == t.RUNNING) & (table.n_tokens - table.n_past == 1)
-        return bool((decodes & (table.lane == m.LANE_INTERACTIVE)).any())
 
     # --- ticks -------------------------------------------------------------------------------
 

@@ -6,6 +6,9 @@ import time
 
 import numpy as np
 
+from umaserve.policy.beside import may_land, poorest
+from umaserve.policy.cost import CostModel, learn_beside, learn_chunk
+
 from . import messages as m
 from . import table as t
 from .boot import CannotLoad
@@ -46,7 +49,17 @@ def warm_up(engine: Engine) -> None:
     if not engine.start.n_threads and not loaded.overlap:
         choose_threads(engine)
         engine.arrange()
+    _compile_the_rest(engine)
     forget(engine)
+
+
+def _compile_the_rest(engine: Engine) -> None:
+    """What only prompts beside the ticks of an accelerator use: no stream shall wait for it."""
+    cost = CostModel.unknown()
+    learn_chunk(cost, 1, 1.0)
+    learn_beside(cost, 1, 1.0)
+    may_land(engine.state, 1)
+    poorest(engine.state)
 
 
 def learn_costs(engine: Engine) -> None:

@@ -155,6 +155,8 @@ class Memory(NamedTuple):
         )  # fmt: skip
 
 
+BACK_WAIT_MS = 1000.0  # background that waited so long gets its smallest slice, or chunk
+
 SINCE_DECODE = 0  # background decoders
 SINCE_PROMPT = 1  # background prompts
 SINCE_INTERACTIVE = 2  # interactive prompts

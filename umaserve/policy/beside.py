@@ -23,6 +23,7 @@ from numba import njit
 from .base import (
     AGEING,
     ASIDE,
+    BACK_WAIT_MS,
     CHUNK_BESIDE,
     ERROR_BUDGET,
     FLAG_ASIDE,
@@ -45,15 +46,13 @@ from .base import (
 from .cost import BESIDE_SIZES, CHUNK_MS, FACTOR, SEEN, beside_class
 from .flags import mark
 from .jit import INNER
-from .latency_guard import FAR_MS, HARD, MARGIN, RESERVED
-from .offload import list_prompts, take_back
+from .latency_guard import FAR_MS, HARD, MARGIN, RESERVED, strictest_cap
+from .offload import WORTH_IT, list_prompts, take_back
 
-WORTH_IT = 1.6  # somebody interactive waits for a first token
 GOING_ON = 1.0  # credit that a background chunk within the cap takes
 LANDING = 0.5  # the same to copy its cells, which goes before the next chunk
 MOST_SLOW = 12.0  # ticks that one chunk may slow beyond the cap
 LONG_MS = 2.0  # tick budgets that a chunk may take with nobody interactive there
-BACK_WAIT_MS = 1000.0  # a background prompt that waited so long gets its smallest chunk
 IDLE_WAIT_MS = 20.0  # with nothing else to do
 
 
@@ -156,11 +155,7 @@ def _among_streams(state, tick, knobs, cost, memory, plan, waits):
     found, since = memory.found, memory.since_ns
     if not knobs.features & GUARD:
         return BESIDE_SIZES[-1]
-    limit = knobs.latency_cap
-    for s in range(memory.kind.shape[0]):
-        if memory.kind[s] == KIND_DECODE and state.cap[s] > 0.0:
-            limit = min(limit, state.cap[s])
-    limit = 1.0 + (limit - 1.0) * MARGIN
+    limit = 1.0 + (strictest_cap(state, knobs, memory) - 1.0) * MARGIN
     if waits:
         limit = max(limit, WORTH_IT)
     best = -1

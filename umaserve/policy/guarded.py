@@ -15,6 +15,7 @@ from .base import (
     ABORT_MS,
     AGEING,
     ALLOWED_MS,
+    BACK_WAIT_MS,
     ERROR_BUDGET,
     FLAG_ASIDE,
     FLAG_GUARDED,
@@ -50,7 +51,6 @@ from .sweet_spot import HARDLY_KNOWN, WELL_KNOWN, find_rounds, look_again, merge
 MIN_CHUNK = 8  # prompt tokens that a slice takes at least: below this, progress costs too much
 BLIND_CHUNK = 64  # prompt tokens of a tick whose cost nobody knows
 LONG_TICKS = 8  # tick budgets that a tick may take if it can be given up at any moment
-BACK_WAIT_MS = 1000.0  # background that waited so long gets its smallest slice
 SLICE_SIZES, DEAR = 4, 3.0  # 4 to 32 prompt tokens, while they cost at most 3 rounds
 PROMPT_WAIT_MS = 250.0  # the same for an interactive prompt
 SHORT_PROMPT = 64  # tokens of an interactive prompt for which ticks may take twice the baseline

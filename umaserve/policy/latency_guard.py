@@ -16,6 +16,7 @@ from numba import njit
 
 from .base import BASELINE_MS, ERROR_BUDGET, KIND_DECODE
 from .cost import row_class
+from .jit import INNER
 
 MARGIN = 0.9  # share of what the cap leaves that is planned for: predictions are not exact
 HARD = 1.9  # times the baseline: no pause is planned beyond it
@@ -74,6 +75,16 @@ def allowance(state, tick, knobs, cost, memory, plan, mode):
     if not knobs.features & ERROR_BUDGET:
         within_budget = within_cap
     return max(within_cap, 0.0), max(within_budget, 0.0), credit
+
+
+@njit(**INNER)
+def strictest_cap(state, knobs, memory):
+    """The least latency cap of the interactive sessions that decode; the daemon's at most."""
+    cap = knobs.latency_cap
+    for s in range(memory.kind.shape[0]):
+        if memory.kind[s] == KIND_DECODE and state.cap[s] > 0.0:
+            cap = min(cap, state.cap[s])
+    return cap
 
 
 @njit(nogil=True, cache=True)

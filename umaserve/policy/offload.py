@@ -20,7 +20,7 @@ from .base import (
     LANES,
 )
 from .jit import INNER
-from .latency_guard import noise
+from .latency_guard import noise, strictest_cap
 
 TOLERANCE = 1.04  # the choice is all or nothing, and costs are known to a few per cent
 HYSTERESIS = 1.05  # more before it is given up again
@@ -70,11 +70,7 @@ def _worth(state, knobs, cost, memory):
     if base > 0.0 and beside > 0.0:
         limit = WORTH_IT
         if found[KIND_DECODE] and knobs.features & GUARD and not waits:
-            limit = knobs.latency_cap
-            for s in range(memory.kind.shape[0]):
-                if memory.kind[s] == KIND_DECODE and state.cap[s] > 0.0:
-                    limit = min(limit, state.cap[s])
-            limit *= TOLERANCE
+            limit = strictest_cap(state, knobs, memory) * TOLERANCE
         if found[KIND_ASIDE]:
             limit *= HYSTERESIS
         # 95th percentiles, as the promise is

@@ -186,10 +186,22 @@ def test_beside_streams_a_background_chunk_fits_the_cap_or_was_paid_for(
     elif chunk:
         assert beside == 0 and credit >= 1.0 and spent
         aged = chunk == SIZES[0] and ago_ms > BACK_WAIT_MS
-        rich = credit >= 1.0 + RESERVED and factors[SIZES.index(chunk)] <= HARD
+        i = SIZES.index(chunk)
+        rich = credit >= 1.0 + RESERVED and factors[i] <= HARD and chunk_ms[i : i + 1] > [0.0]
         assert rich or aged
     elif beside == 0:
-        assert credit < 1.0 + RESERVED or not any(chunk_ms)
+        payable = any(ms and f <= HARD for ms, f in zip(chunk_ms, factors, strict=False))
+        assert credit < 1.0 + RESERVED or not payable
+
+
+@pytest.mark.parametrize(("chunk_ms", "granted"), [([], 0), ([10.0], 16), ([10.0, 12.0, 14.0], 32)])
+def test_what_is_paid_for_is_of_a_size_that_is_known(chunk_ms, granted):
+    """Sizes that no tick ran beside have no factor to reckon with."""
+    state = empty()
+    put(state, 0, 0, 100, 99, credit=2.5)
+    put(state, 4, 1, 3000, 0)
+    cost = beside_of(factors=[1.5, 1.6, None, None, None, None], chunk_ms=chunk_ms)
+    assert tick_of(state, knobs_of(), cost)[3] == granted
 
 
 @given(PARTLY_KNOWN, st.floats(-16, 2.5), st.sampled_from([0, 16, 500]), st.booleans())

@@ -201,11 +201,12 @@ def _thriftiest(cost, base_ms):
     """The size with the most prompt tokens for each slow token; -1 = none that may be."""
     best, rate = -1, 0.0
     for i in range(BESIDE_SIZES.size):
-        factor = cost.beside[i, FACTOR]
-        if factor > HARD or base_ms <= 0.0:
+        factor, chunk_ms = cost.beside[i, FACTOR], cost.beside[i, CHUNK_MS]
+        known = cost.beside[i, SEEN] > 0.0 and chunk_ms > 0.0
+        if not known or factor > HARD or base_ms <= 0.0:
             continue
         # one more for copying its cells
-        slow = cost.beside[i, CHUNK_MS] / (base_ms * factor) + 1.0
+        slow = chunk_ms / (base_ms * factor) + 1.0
         if (slow <= MOST_SLOW or best < 0) and BESIDE_SIZES[i] / slow > rate:
             best, rate = i, BESIDE_SIZES[i] / slow
     return best

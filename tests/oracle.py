@@ -7,6 +7,8 @@ import numpy as np
 from umaserve import llama
 from umaserve.assets import demo_model_path
 
+FEW = 40  # tokens
+
 
 class Oracle:
     """The bundled model in this process; one sequence, one context."""
@@ -72,8 +74,9 @@ class Oracle:
         Kernels for other batch shapes differ by up to about one logit on the bundled model.  How
         many tokens that turns says little (past the natural end of a text near-ties are frequent:
         18 of 150 seen); a token taken out of 80 such streams, or doubled in them, always showed
-        as a gap of more than 5 at the next ones.
+        as a gap of more than 5 at the next ones.  Of a few tokens one near-tie makes up most of the
+        mean, so that is looked at as if they were ``FEW``.
         """
         gaps = self.greedy_gaps(prompt, tokens)
         assert gaps.max() < 4.0, (prompt, gaps)
-        assert gaps.mean() < 0.1, (prompt, gaps)
+        assert gaps.sum() / max(gaps.size, FEW) < 0.1, (prompt, gaps)

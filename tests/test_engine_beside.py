@@ -148,6 +148,22 @@ def test_a_prompt_beside_a_stream(asked, lane):
     asked.all_right()
 
 
+def test_prompts_of_both_lanes_get_slices_between_the_ticks_of_a_stream(asked):
+    table = asked.engine.table
+    for lane in (BACK, FRONT):
+        asked.stream()
+        before = int(table.header[t.H_TICK_RING_AT])
+        serials = [asked.put(text(20, 100 * i), lane, 8) for i in range(2)]
+        for serial in serials:
+            asked.engine.wait(serial)
+        after = int(table.header[t.H_TICK_RING_AT])
+        assert after - before < t.TICK_RING
+        slices = table.ticks[np.arange(before, after) % t.TICK_RING, t.T_SLICE_MS]
+        assert slices.any() and (slices >= 0.0).all()
+        asked.all_right()
+    assert asked.aside() > 0
+
+
 def test_an_interactive_request_meets_a_long_background_prompt(asked):
     back = asked.put(text(80), BACK, 40)
     until(lambda: asked.aside() > 0)

@@ -194,7 +194,7 @@ def test_rows_of_a_run(tmp_path: Path) -> None:
     assert set(ticks[0]) == {
         "tick", "engine", "end_s", "wall_ms", "decode_ms", "sample_ms", "decode_rows",
         "interactive_rows", "prefill_tokens", "kv_cells", "predicted_ms", "baseline_ms",
-        "allowed_ms", "bmt_mb", "flags",
+        "allowed_ms", "slice_ms", "bmt_mb", "flags",
     }  # fmt: skip
 
 

@@ -13,9 +13,11 @@ import pytest
 from tests.prefill_rig import N_SEQ, TOLERANCE, Rig, alone
 from umaserve import llama
 from umaserve.engine import prefill_thread, prefill_worker
+from umaserve.engine.gate import LAST, MEASURE, OPEN, PARKED, UNTIL
 from umaserve.engine.prefill_orders import BACKLOG
 from umaserve.engine.prefill_thread import PACED_CHUNK
 from umaserve.engine.prefill_worker import PrefillWorker
+from umaserve.policy.cost import BESIDE_SIZES
 
 FEW_CELLS = 512
 
@@ -29,19 +31,30 @@ def text(model: llama.Model) -> list[int]:
 class PacedRig(Rig):
     """A worker that computes nothing unless told; ``granting`` tokens at a time in `until`."""
 
-    def __init__(self, model: llama.Model, **start: object) -> None:
+    def __init__(self, model: llama.Model, ready: bool = True, **start: object) -> None:
         super().__init__(model, **start)
         self.worker.close()
         self.measured: list[tuple[int, float]] = []
         self.granting = 0
         self.worker = PrefillWorker(
             self.loaded, self.start, self.table, 1, self.told.set, True,
-            lambda tokens, ms: self.measured.append((tokens, ms)),
+            lambda tokens, part_ms: self.measured.append((tokens, part_ms)),
         )  # fmt: skip
-        assert self.worker.wait_ready(20.0)
+        if ready:
+            assert self.worker.wait_ready(20.0)
 
     def grant(self, tokens: int) -> None:
         self.worker.orders.grant[0] = tokens
+        self.worker.wake()
+
+    def park(self, tokens: int) -> None:
+        """Grant a chunk in front of a closed gate, and wait until it waits there."""
+        self.worker.orders.gate[UNTIL] = 0
+        self.grant(tokens)
+        super().until(lambda: bool(self.worker.orders.gate[PARKED]))
+
+    def open(self) -> None:
+        self.worker.orders.gate[UNTIL] = OPEN
         self.worker.wake()
 
     def step(self, tokens: int) -> int:
@@ -100,9 +113,86 @@ def test_nothing_is_computed_without_a_grant(rig: PacedRig, text: list[int]) -> 
         assert (rig.worker.tokens_total, orders.turns[0]) == (64 * chunks, 2 * chunks)
         assert orders.running[0] == -1 and orders.grant[0] == 0
         assert rig.step(64) == 64
-    assert [tokens for tokens, _ in rig.measured] == [64] * 3
-    assert all(ms > 0.0 for _, ms in rig.measured)
     rig.assert_right({1: text[:400]})
+
+
+def test_the_longest_part_is_told_of_chunks_that_stopped_at_every_part(
+    rig: PacedRig, text: list[int]
+) -> None:
+    rig.put(1, text[:400])
+    rig.worker.want([1])
+    gate = rig.worker.orders.gate
+    for size, measure in ((64, 0), (32, 1), (16, 1), (64, 0), (128, 1)):
+        gate[MEASURE] = measure
+        assert rig.step(size) == size
+    rig.until(lambda: len(rig.measured) == 3)
+    assert [tokens for tokens, _ in rig.measured] == [32, 16, 128]
+    assert all(ms > 0.0 for _, ms in rig.measured)
+    gate[MEASURE] = 0
+    rig.assert_right({1: text[:400]})
+
+
+def test_what_parts_take_is_known_before_the_first_prompt(rig: PacedRig) -> None:
+    part_ms = rig.worker.part_ms
+    assert part_ms.shape == BESIDE_SIZES.shape
+    known = int((part_ms > 0.0).sum())
+    # larger ones are left out where one takes very long
+    assert known >= 1 and (part_ms[:known] > 0.0).all() and not part_ms[known:].any()
+    assert not rig.worker.orders.gate[MEASURE]
+    assert rig.worker.orders.gate[UNTIL] == OPEN
+    assert not rig.measured and not rig.worker.tokens_total
+
+
+def test_only_sizes_with_room_in_the_second_cache_are_measured(small: PacedRig) -> None:
+    assert not small.worker.part_ms[BESIDE_SIZES > FEW_CELLS // 2].any()
+    assert small.worker.part_ms[0] > 0.0
+
+
+def test_nothing_is_prepared_before_somebody_waits_for_it(model: llama.Model) -> None:
+    rig = PacedRig(model, ready=False)
+    time.sleep(0.05)
+    assert not rig.worker.part_ms.any() and not rig.worker.cells
+    assert rig.worker.wait_ready(20.0)
+    assert rig.worker.part_ms[0] > 0.0 and rig.worker.cells
+    rig.close()
+
+
+def test_a_chunk_waits_at_a_closed_gate(rig: PacedRig, text: list[int]) -> None:
+    rig.put(1, text[:400])
+    rig.worker.want([1])
+    rig.park(300)
+    orders = rig.worker.orders
+    time.sleep(0.05)
+    assert (orders.turns[0], orders.running[0], orders.gate[LAST]) == (1, 1, 0)
+    assert rig.worker.tokens_total == 0 and rig.table.in_tick[1] == 1
+    rig.open()
+    rig.until(lambda: rig.worker.tokens_total == 300)
+    rig.assert_right({1: text[:400]})
+
+
+@pytest.mark.parametrize("others", [False, True])
+def test_a_chunk_that_is_given_up_leaves_nothing_and_comes_again(
+    rig: PacedRig, text: list[int], others: bool
+) -> None:
+    prompts = {1: text[:101], 2: text[400:701]} if others else {1: text[:401]}
+    for slot, tokens in prompts.items():
+        rig.put(slot, tokens)
+    rig.worker.want(list(prompts))
+    assert rig.step(64) == 64
+    rig.until(lambda: rig.table.n_past[1] == 64, land=1)
+    for aborted in (1, 2):
+        rig.park(128)
+        rig.worker.orders.stop[0] = 1
+        rig.until(lambda aborted=aborted: rig.worker.aborted_total == aborted)
+        rig.until(lambda: rig.worker.orders.turns[0] % 2 == 0 and not rig.table.in_tick.any())
+        assert rig.worker.tokens_total == 64
+        held = rig.worker._thread._prompts
+        ends = {slot: rig.worker._thread._ready.seq_pos_max(p.seq) for slot, p in held.items()}
+        assert ends == {slot: {1: 63}.get(slot, -1) for slot in held}
+        assert rig.worker.orders.running[0] == -1
+    rig.open()
+    rig.assert_right(prompts)
+    assert rig.worker.tokens_total == sum(len(tokens) - 1 for tokens in prompts.values())
 
 
 @pytest.mark.parametrize("granted", [1, 16, 100, PACED_CHUNK, 10 * PACED_CHUNK])
@@ -268,9 +358,13 @@ def test_pieces_are_as_large_as_land_in_time(rig: PacedRig) -> None:
     assert limited(1.0) == prefill_worker.FIRST_PIECE
     worker._landing_ms.update({64: 1.0, 128: 2.0, 256: 5.0})
     # 512 was not measured: up to TWICE_AS_LARGE times as long as 256
-    expected = {0.9: 32, 1.0: 64, 2.0: 128, 4.9: 128, 5.0: 256, 6.9: 256, 7.1: 512, 1e9: 512}
+    expected = {0.1: 64, 1.0: 64, 2.0: 128, 4.9: 128, 5.0: 256, 6.9: 256, 7.1: 512, 1e9: 512}
     assert {limit: limited(limit) for limit in expected} == expected
-    worker._landing_ms[32] = worker._landing_ms[16] = 3.0
+    # smaller ones would only be more of them, if they take nearly as long
+    longer = prefill_worker.HARDLY_LONGER
+    worker._landing_ms.update({16: 0.5, 32: 0.49 * longer, 64: 0.51 * longer})
+    assert limited(0.1) == 32
+    worker._landing_ms[32] = 0.51 * longer
     assert limited(0.1) == 16
     assert limited(float("inf")) == PACED_CHUNK
 
@@ -325,4 +419,20 @@ def test_close_while_a_chunk_runs(model: llama.Model, text: list[int]) -> None:
     rig.worker.close()
     assert not any(thread.name == "prefill" for thread in threading.enumerate())
     assert rig.worker.tokens_total in (0, 512)
+    rig.close()
+
+
+@pytest.mark.parametrize("when", ["at the gate", "unprepared"])
+def test_close_while_the_thread_waits(model: llama.Model, text: list[int], when: str) -> None:
+    rig = PacedRig(model, ready=when != "unprepared")
+    rig.put(1, text[:900])
+    rig.worker.want([1])
+    if when == "at the gate":
+        rig.park(512)
+    closing = threading.Thread(target=rig.worker.close)
+    closing.start()
+    closing.join(20.0)
+    assert not closing.is_alive()
+    assert not any(thread.name == "prefill" for thread in threading.enumerate())
+    assert rig.worker.tokens_total == 0
     rig.close()

@@ -343,7 +343,7 @@ def run(
             following, following_interactive = _arrive(jobs, world, now, counter)
             _admit(jobs, world, n_ctx, totals)
         used = _used(state)
-        view = Tick(tick, now, n_ctx - used, used, np.inf, 0)
+        view = Tick(tick, now, n_ctx - used, used, np.inf)
         entries = plan_tick(state, view, knobs, cost, memory, traffic, plan)
         rows, prompt = check_plan(state, plan, entries, knobs, n_ctx - used, out.faults)
         mode = int(plan.info[MODE])

@@ -19,6 +19,7 @@ from . import table as t
 from .control import Control, die_with_parent
 
 LOAD_FAILED = 3
+SWITCH_S = 0.0005  # that a thread may keep the GIL from another
 
 
 def main() -> int:
@@ -29,6 +30,8 @@ def main() -> int:
     parser.add_argument("--parent", type=int, default=os.getppid(), metavar="PID")
     arguments = parser.parse_args()
     die_with_parent(arguments.parent)
+    # other threads do little in Python, and a tick waits for them
+    sys.setswitchinterval(SWITCH_S)
     faulthandler.enable()  # where a fault in libllama came from, on stderr
     control = Control(arguments.control, arguments.wake)
     first: list[m.ToEngine] = []

@@ -33,7 +33,7 @@ from umaserve.policy.base import (
     Tick,
 )
 from umaserve.policy.beside import may_land, poorest
-from umaserve.policy.cost import CostModel, learn_chunk, predict
+from umaserve.policy.cost import CostModel, learn_part, predict
 from umaserve.policy.latency_guard import FAR_MS
 from umaserve.sampling.params import SamplerTable
 from umaserve.sampling.sampler import Scratch
@@ -62,7 +62,8 @@ LOOK_OUT_S = 0.0005  # a request is on its way: waking up takes longer than this
 PARKED_SHARE = 8  # of the machine's memory, one part in so many may hold parked KV caches
 SAVE_EVERY_S = 30.0
 LAND_AT_ONCE = 8  # pieces of prompts that somebody waits for
-LANDING_SHARE = 0.8  # of the baseline that copying a piece of a prompt may take beside streams
+UNLIKE = 2  # ticks after a landing: with cells that are new a captured graph has to be made again
+LANDING_SHARE = 1.0  # of the baseline that copying a piece of a prompt may take beside streams
 
 
 class Engine:
@@ -100,6 +101,7 @@ class Engine:
             mode=np.zeros(1, np.int64),
             aside=np.zeros(n_slots, np.int32),
             bytes_left=np.zeros(2),
+            unlike=np.zeros(1, np.int64),
         )
         self.state = SchedulerState.of(table, served, self.work.aside)
         self.custom = find_policy(start.policy)
@@ -196,9 +198,9 @@ class Engine:
             return self.loaded.n_threads  # they have next to nothing to do
         return min(asked, self.loaded.n_cores - 1) if asked > 0 else self.loaded.n_cores // 2
 
-    def _chunk_took(self, tokens: int, ms: float) -> None:
-        """From the worker's thread: a chunk beside the ticks is done."""
-        learn_chunk(self.cost, tokens, ms)
+    def _chunk_took(self, tokens: int, part_ms: float) -> None:
+        """From the worker's thread: a chunk beside the ticks is done, its longest part took ms."""
+        learn_part(self.cost, tokens, part_ms)
 
     def _probed_bandwidth(self) -> float | None:
         if self.start.bmt_budget != "auto" or self.loaded.overlap:
@@ -351,7 +353,7 @@ class Engine:
 
     def _land(self) -> None:
         """Take over what the prefill worker has finished."""
-        worker, header = self.worker, self.table.header
+        worker, header, landed = self.worker, self.table.header, 0
         assert worker is not None
         if worker.has_pieces and (not self.paced or self._may_land(worker)):
             someone_waits = self.paced and worker.first_lane == m.LANE_INTERACTIVE
@@ -359,9 +361,14 @@ class Engine:
             header[t.H_ASIDE_TOKENS] += landed
             header[t.H_PREFILL_TOKENS] += landed
             header[t.H_CELLS_USED] = cells.cells_used(self.table)
+            if self.paced and landed:
+                self.work.unlike[0] = UNLIKE
             if worker.has_pieces and not self.paced:
                 self.control.notify()  # the rest after the next tick
-        worker.orders.pending[0] = worker.first_lane
+        orders = worker.orders
+        if landed or orders.pending[0] < 0:
+            orders.pending_ns[0] = time.monotonic_ns()
+        orders.pending[0] = worker.first_lane
         for log in worker.take_log():
             self.control.send(log)
         refused = np.flatnonzero(worker.orders.refused)
@@ -378,7 +385,8 @@ class Engine:
             worker.recall_large()
         else:
             worker.limit_pieces(float("inf"))
-        return bool(may_land(self.state, worker.first_lane))
+        waited_ms = (time.monotonic_ns() - int(worker.orders.pending_ns[0])) / 1e6
+        return bool(may_land(self.state, worker.first_lane, waited_ms))
 
     # --- ticks -------------------------------------------------------------------------------
 

@@ -83,7 +83,7 @@ class Start(msgspec.Struct, tag="start", frozen=True):
     without: tuple[str, ...] = ()  # parts of the policy that are switched off
     prefill_threads: int = -1  # cores for prompts aside; -1 = chosen, 0 = none
     probe: bool = True  # measure ticks at the first start on a machine
-    paced: bool | None = None  # chunks aside wait to be granted; None: on accelerators
+    paced: bool | None = None  # chunks aside stop and go on when told; None: on accelerators
     log_level: str = "info"
 
 class Submit(msgspec.Struct, tag="submit", omit_defaults=True):

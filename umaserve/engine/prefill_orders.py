@@ -11,6 +11,7 @@ from numba import carray, cfunc, njit, types
 
 from . import messages as m
 from . import table as t
+from .gate import STOP, new_gate
 from .kv_piece import Buffers, Piece
 from .native import call_i64_i32_ptr_i64
 
@@ -26,6 +27,8 @@ class Orders(NamedTuple):
     ``life`` int64[n_slots], raised when a row's pieces, or its cells too, are void; ``grant``
     int32[1], where the worker is paced: prompt tokens of its next chunk, 0 = none yet (it takes
     them by writing 0); ``pending`` int32[1]: lane of the finished piece that comes next, -1 = none;
+    ``pending_ns`` int64[1]: since when (monotonic) one waits, nothing having landed;
+    ``gate`` int64[gate.WORDS], where the chunk stops and goes on (written by both);
     ``wake_fd``, where one byte wakes the worker.
 
     Written by the worker: ``running`` int32[1], the slot whose chunk it computes now or -1;
@@ -46,17 +49,20 @@ class Orders(NamedTuple):
     refused: np.ndarray
     grant: np.ndarray
     pending: np.ndarray
+    pending_ns: np.ndarray
     size: np.ndarray
     turns: np.ndarray
+    gate: np.ndarray
     wake_fd: int
 
     @classmethod
     def allocate(cls, n_slots: int, wake_fd: int) -> Orders:
-        """Nothing wanted; ``wake_fd`` is borrowed."""
+        """Nothing wanted, the gate open; ``wake_fd`` is borrowed."""
+        gate = new_gate()
         return cls(
             wanted=np.full(n_slots, -1, np.int32),
             sequence=np.zeros(1, np.int64),
-            stop=np.zeros(1, np.uint8),
+            stop=gate[STOP : STOP + 1].view(np.uint8)[:1],  # little-endian
             epoch=np.zeros(n_slots, np.int64),
             life=np.zeros(n_slots, np.int64),
             running=np.full(1, -1, np.int32),
@@ -65,8 +71,10 @@ class Orders(NamedTuple):
             refused=np.zeros(n_slots, np.uint8),
             grant=np.zeros(1, np.int32),
             pending=np.full(1, -1, np.int32),
+            pending_ns=np.zeros(1, np.int64),
             size=np.zeros(1, np.int32),
             turns=np.zeros(1, np.int64),
+            gate=gate,
             wake_fd=wake_fd,
         )
 

@@ -1,7 +1,7 @@
 """The prefill worker's own thread: a second context, and the prompts it holds.
 
-On an accelerator the thread is *paced*: a chunk there cannot be given up and slows the ticks that
-run beside it, so each waits until the policy has granted it (``Orders.grant``).
+On an accelerator the thread is *paced*: a chunk waits until the policy has granted it
+(``Orders.grant``), and stops and goes on with the `gate`.
 """
 
 from __future__ import annotations
@@ -14,16 +14,18 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from umaserve.llama.host_memory import HostMemory
+from umaserve.policy.cost import BESIDE_SIZES
 
 from . import messages as m
 from . import table as t
 from .batch import Batch
 from .boot import _flash_attention
+from .gate import GAVE_UP, MEASURE, begin_chunk, forget_times, hang, longest_ms
 from .kv_piece import Piece, export_piece, import_piece, ordinary
 from .prefill_orders import ABORT_CALLBACK, BACKLOG, Exchange, Request
 
@@ -39,15 +41,19 @@ FIRST_CHUNK = 32  # while the rate is unknown
 RATE_WEIGHT = 0.25  # of a new chunk in the running mean
 FEWEST_CELLS = 1024  # of the second KV cache; it doubles until the prompt at hand fits
 FEWEST_PACED = 4096
+SLOW_CHUNK_MS = 500.0  # a chunk that takes longer at the start has no larger one after it
 IDLE_S = 60.0  # without a prompt, after which the second context goes
 NICENESS = 5  # of the thread: others who wake up take this core first, not the engine's
 DECODE_OK, DECODE_NO_KV_SLOT, DECODE_ABORTED = 0, 1, 2
 
 
 def open_second(
-    loaded: Loaded, start: m.Start, cells: int, chunk: int, n_threads: int
+    loaded: Loaded, start: m.Start, cells: int, chunk: int, n_threads: int, **others: Any
 ) -> Context:  # fmt: skip
-    """A context like the engine's for chunks of up to ``chunk`` tokens; the caller closes it."""
+    """A context like the engine's for chunks of up to ``chunk`` tokens; the caller closes it.
+
+    ``others`` are further fields of ``llama_context_params``.
+    """
     from umaserve import llama
 
     return llama.Context.open(
@@ -64,6 +70,7 @@ def open_second(
         n_outputs_max=loaded.n_seq + 1,
         # on the processor an accelerator's part of the work could not be interrupted
         op_offload=loaded.overlap,
+        **others,
     )
 
 
@@ -86,8 +93,9 @@ class PrefillThread:
 
     Owns the second context, which no other thread touches while this one lives.  ``n_threads`` may
     be set from outside and counts from the next chunk, ``piece_tokens`` from the next piece, for
-    which ``room_bytes`` are enough; the counters are for reading.  ``measured`` is told tokens and
-    ms of each chunk, from this thread.
+    which ``room_bytes`` are enough; the counters are for reading.  ``measured`` is told tokens of a
+    chunk and ms of its longest part, from this thread; ``part_ms`` has these from the start, by
+    BESIDE_SIZES, 0 = not measured.
     """
 
     def __init__(
@@ -106,10 +114,12 @@ class PrefillThread:
         self.n_threads = n_threads
         self.piece_tokens = piece_tokens
         self.paced = paced
+        self.may_prepare = threading.Event()  # to be set from outside, where paced
         self.ready = threading.Event()  # nothing more is prepared
         self.tokens_total = 0
         self.aborted_total = 0
         self.ms_per_token = 0.0
+        self.part_ms = np.zeros(BESIDE_SIZES.size)
         self._loaded = loaded
         self._start = start
         self._x = exchange
@@ -134,6 +144,7 @@ class PrefillThread:
     def close(self) -> None:
         """Give up the running chunk, end the thread, free the context.  From another thread."""
         self._closing = True
+        self.may_prepare.set()
         self._x.orders.stop[0] = 1
         self._x.wake_worker()
         self._thread.join()
@@ -153,6 +164,7 @@ class PrefillThread:
         poll.register(self._wake_read, select.POLLIN)
         try:
             if self.paced:
+                self.may_prepare.wait()
                 self._prepare()
             self.ready.set()
             while not self._closing:
@@ -174,17 +186,34 @@ class PrefillThread:
         A context's buffers, those of its kernels, and memory that pieces are copied to.
         """
         assert self._host is not None
+        if self._closing:
+            return
         for _ in range(BACKLOG + 2):
             self._x.buffers.give(self._host.array(self._room_bytes))
         self._open(1)
-        arrays, n = self._batch.arrays, min(self._chunk_most, self._cells // 2)
-        arrays.token[:n] = 0
-        arrays.pos[:n] = np.arange(n)
-        arrays.seq[:n] = arrays.logits[:n] = 0
-        arrays.n_tokens[0] = n
-        self._ready.library.lib.uma_decode(self._ready.pointer, self._batch.struct)
-        self._ready.synchronize()
-        self._ready.seq_rm(-1)
+        arrays, gate, context = self._batch.arrays, self._x.orders.gate, self._ready
+        gate[MEASURE] = 1
+        for i, n in enumerate(BESIDE_SIZES.tolist()):
+            if n > min(self._chunk_most, self._cells // 2) or self._closing:
+                break
+            # different ids: a mixture of experts sends equal tokens to the same ones
+            arrays.token[:n] = 1 + (7919 * np.arange(1, n + 1)) % (self._loaded.model.n_vocab - 1)
+            arrays.pos[:n] = np.arange(n)
+            arrays.seq[:n] = arrays.logits[:n] = 0
+            arrays.n_tokens[0] = n
+            for turn in range(3):
+                begin_chunk(gate, n)
+                began = time.perf_counter()
+                if context.library.lib.uma_decode(context.pointer, self._batch.struct) == DECODE_OK:
+                    context.synchronize()
+                    self.part_ms[i] = longest_ms(gate)
+                if turn == 0:
+                    forget_times(gate, n)
+                took_ms = 1000.0 * (time.perf_counter() - began)
+                context.seq_rm(-1)
+            if took_ms > SLOW_CHUNK_MS:
+                break
+        gate[MEASURE] = 0
 
     def _step(self) -> bool:
         """One chunk or one copy; False when there is nothing to do."""
@@ -293,12 +322,15 @@ class PrefillThread:
         orders.started_ns[0] = time.monotonic_ns()
         orders.size[0] = total
         orders.running[0] = slot
+        begin_chunk(orders.gate, total)
         orders.turns[0] += 1
         mark = context.library.log_position()
         began = time.perf_counter()
         status = context.library.lib.uma_decode(context.pointer, self._batch.struct)
         if status == DECODE_OK and self.paced:
             context.synchronize()
+            if orders.gate[GAVE_UP]:
+                status = DECODE_ABORTED
         wall_ms = 1000.0 * (time.perf_counter() - began)
         orders.turns[0] += 1
         orders.running[0] = -1
@@ -383,8 +415,9 @@ class PrefillThread:
         return used + n <= self._cells
 
     def _learn(self, n: int, wall_ms: float) -> None:
-        if self._measured is not None:
-            self._measured(n, wall_ms)
+        part_ms = longest_ms(self._x.orders.gate) if self.paced else 0.0
+        if self._measured is not None and part_ms > 0.0:
+            self._measured(n, part_ms)
         rate = wall_ms / n
         if not self.ms_per_token:
             self.ms_per_token = rate
@@ -464,8 +497,11 @@ class PrefillThread:
         while cells < tokens:
             cells *= 2
         cells = min(cells, self._loaded.n_ctx)
+        others = {}
+        if self.paced:
+            others = hang(self._x.orders.gate, self._loaded.library, self._wake_read)
         self._context = open_second(
-            self._loaded, self._start, cells, self._chunk_most, self._threads_set
+            self._loaded, self._start, cells, self._chunk_most, self._threads_set, **others
         )
         if not self.paced:
             self._context.set_abort_callback(ABORT_CALLBACK, self._x.orders.stop.ctypes.data)

@@ -1,15 +1,15 @@
-"""Prompts computed beside the ticks: prefill on cores of its own, or as kernels of its own.
+"""Prompts computed beside the ticks: prefill on cores of its own, or between ticks.
 
 Decode is bound by memory and prefill by arithmetic, so on separate cores they hardly disturb each
-other (Splitwise, Patel et al. 2023; DistServe, Zhong et al. 2024), and an accelerator overlaps what
-two contexts submit.  A second ``llama_context`` on the same weights, driven by a thread of its own
+other (Splitwise, Patel et al. 2023; DistServe, Zhong et al. 2024); on an accelerator they take
+turns (`gate`).  A second ``llama_context`` on the same weights, driven by a thread of its own
 (`prefill_thread`), computes prompts chunk by chunk; the KV cells of each chunk are copied into the
 engine's context between two ticks.  The last known token of a prompt always stays with the engine,
 which needs its logits.
 
 The two threads share little: a few arrays that compiled code may write as well, and deques
-(`prefill_orders`).  Neither waits for the other.  Only the loop's thread touches the engine's
-context, only the worker's the second one.
+(`prefill_orders`).  Neither waits for the other, the gate apart.  Only the loop's thread touches
+the engine's context, only the worker's the second one.
 """
 
 from __future__ import annotations
@@ -27,12 +27,15 @@ from .prefill_orders import Exchange, Orders
 from .prefill_thread import CHUNKS, FEWEST_PACED, PACED_CHUNK, PrefillThread
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from .boot import Loaded
 
 PIECE_BYTES = 8 << 20  # of KV that move in one go, roughly: a few milliseconds of copying
 PACED_PIECE_BYTES = 16 << 20  # the same to and from an accelerator, which has a fixed cost each
 FIRST_PIECE = 64  # tokens, where a limit is to be kept and nothing is known
-TWICE_AS_LARGE = 1.4  # times as long as a piece of half the size
+TWICE_AS_LARGE = 1.4  # times as long as a piece of half the size, at most
+HARDLY_LONGER = 1.5  # times as long as the smallest piece: not worth landing more often for
 LANDING_WEIGHT = 0.25  # of a new measurement in the running mean
 RESERVE_BYTES = 256 << 20  # memory to leave alone beside the second KV cache
 
@@ -99,7 +102,8 @@ class PrefillWorker:
     All methods are for the loop's thread and never wait for the worker, `close` apart.  ``notify``
     is called from the worker's thread when there is something for `land` (pieces, a refusal); it
     must be safe there and should end the loop's ticks.  ``orders`` is for compiled code.
-    ``paced``: chunks wait until they are granted, and ``measured`` is told tokens and ms of each.
+    ``paced``: chunks wait until they are granted and stop at a gate, and ``measured`` is told
+    tokens and ms of the longest part of each.
     """
 
     def __init__(
@@ -175,8 +179,19 @@ class PrefillWorker:
     def n_threads(self, n: int) -> None:
         self._thread.n_threads = n
 
+    @property
+    def part_ms(self) -> np.ndarray:
+        """ms of the longest part of a chunk by BESIDE_SIZES, measured before `wait_ready` returns;
+        0 = not measured.  float64, borrowed."""
+        return self._thread.part_ms
+
     def wait_ready(self, seconds: float) -> bool:
-        """Wait until the thread has prepared what it needs; False after so many seconds."""
+        """Let the thread prepare what it needs, and wait; False after so many seconds.
+
+        A paced one measures meanwhile, so the device should have nothing else to do, and computes
+        nothing before this is called.
+        """
+        self._thread.may_prepare.set()
         return self._thread.ready.wait(seconds)
 
     def want(self, slots: Sequence[int], stop: bool = False) -> None:
@@ -212,17 +227,28 @@ class PrefillWorker:
         return int(lane[self._x.finished[0].slot])
 
     def limit_pieces(self, limit_ms: float) -> None:
-        """Make pieces so small that one lands within ``limit_ms``, as far as that is known."""
+        """Make pieces so small that one lands within ``limit_ms``, as far as that is known.
+
+        Where small ones take nearly as long as large ones they would only be more, so they are not
+        made smaller for that.
+        """
         if limit_ms == float("inf"):
             self._thread.piece_tokens = self._piece_most
             return
+        if self._landing_ms:
+            smallest = self._landing_ms[min(self._landing_ms)]
+            limit_ms = max(limit_ms, HARDLY_LONGER * smallest)
         tokens = CHUNKS[-1]
         while 2 * tokens <= self._piece_most:
             ms = self._landing_ms.get(2 * tokens)
             if ms is None:
-                known = self._landing_ms.get(tokens)
-                # part of the time is the same for all sizes
-                fits = TWICE_AS_LARGE * known <= limit_ms if known else 2 * tokens <= FIRST_PIECE
+                known, half = self._landing_ms.get(tokens), self._landing_ms.get(tokens // 2)
+                if known:
+                    # part of the time is the same for all sizes, on an accelerator nearly all
+                    more = 2.0 * max(known - half, 0.0) if half else known
+                    fits = min(TWICE_AS_LARGE * known, known + more) <= limit_ms
+                else:
+                    fits = 2 * tokens <= FIRST_PIECE
             else:
                 fits = ms <= limit_ms
             if not fits:

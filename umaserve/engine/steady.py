@@ -15,7 +15,9 @@ from numba import njit
 from umaserve.policy import bandwidth
 from umaserve.policy.base import (
     ABORT_MS,
+    ALL_THE_TIME,
     ALLOWED_MS,
+    BACK_WAIT_MS,
     BANDWIDTH,
     BASELINE_MS,
     CHUNK_BESIDE,
@@ -26,18 +28,19 @@ from umaserve.policy.base import (
     INTERACTIVE_ROWS,
     MODE,
     PREDICTED_MS,
-    RUNS_BESIDE,
+    SLICE_MS,
     WAIT_MS,
     Tick,
 )
 from umaserve.policy.beside import may_land
-from umaserve.policy.cost import learn, learn_beside
+from umaserve.policy.cost import learn
 from umaserve.policy.guarded import observe, plan_tick
 from umaserve.policy.jit import INNER
-from umaserve.policy.latency_guard import LEAST_CREDIT, LEAST_PACED, settle_credit
+from umaserve.policy.latency_guard import settle_credit
 
 from . import table as t
 from .batch import fill, settle
+from .gate import OPEN, PARKED, UNTIL, let_through, set_gate
 from .native import (
     call_i32_ptr_ptr,
     call_i64_ptr,
@@ -73,10 +76,10 @@ FLAG_ASIDE_BIT, FLAG_SPENT_BIT, FLAG_GUARD_BIT = 4, 2, 1
 # facts of a tick, kept until it is accounted for
 (
     BEGAN, SUBMITTED, DECODED, SAMPLED, TOLD, TOKENS, OUTPUTS, DECODING, KV_READ, KV_USED,
-    ATTENDED, BESIDE,
-) = range(12)  # fmt: skip
-FACTS = 12
-PARTLY = -1  # fact BESIDE: a chunk began or ended during the tick; else the tokens of one that ran
+    ATTENDED, BESIDE, SLICE,
+) = range(13)  # fmt: skip
+FACTS = 13
+LEAST_SLICE_MS = 0.02  # less is not worth waking anybody for
 
 
 class Columns(NamedTuple):
@@ -127,7 +130,7 @@ class Work(NamedTuple):
     float64[2, INFO_WORDS] keep a tick and the one before apart; ``mode`` int64[1] is what the
     threads are set for; ``aside`` int32[n_slots]: 1 = that prompt is computed aside,
     -1 = it cannot be; ``bytes_left`` float64[2]: the bucket of the bandwidth budget, and ns of its
-    last filling.
+    last filling; ``unlike`` int64[1]: so many ticks to come say nothing about others.
     """
 
     addresses: np.ndarray
@@ -143,6 +146,7 @@ class Work(NamedTuple):
     mode: np.ndarray
     aside: np.ndarray
     bytes_left: np.ndarray
+    unlike: np.ndarray
 
 
 @njit(nogil=True, cache=True)
@@ -166,14 +170,14 @@ def run_ticks(
             entries = given
         else:
             left = _bytes_left(work.bytes_left, budget, knobs, started)
-            running = orders.size[0] if orders.running[0] >= 0 else 0
-            view = Tick(tick, started, fixed.n_ctx - used, used, left, running)
+            view = Tick(tick, started, fixed.n_ctx - used, used, left)
             entries = plan_tick(state, view, knobs, cost, memory, traffic, plan)
         now, last = turn % 2, (turn + 1) % 2
         if knobs.can_aside and knobs.paced:
-            _orders(native, state.lane, orders, work.aside, plan.aside)
+            _orders(native, state.lane, orders, work.aside, plan.aside, started)
             grant_chunk(orders, native, int(plan.info[CHUNK_BESIDE]))
-        turns_before = orders.turns[0]
+            always = plan.info[SLICE_MS] >= ALL_THE_TIME
+            set_gate(orders.gate, OPEN if always else 0, native, orders.wake_fd)
         why = NOTHING
         if entries:
             need = 0
@@ -187,7 +191,7 @@ def run_ticks(
                     header, columns.ticks, cost, memory, traffic, budget, fixed, native, pool,
                     scratch, work.facts[last], work.info[last], work.bytes_left)  # fmt: skip
                 unpublished = False
-            if why == NOTHING and _can_land(knobs, orders, state, plan):
+            if why == NOTHING and _can_land(knobs, orders, state, plan, started):
                 return ATTENTION, tick
             if why == NOTHING and plan.info[WAIT_MS] > 0.0:
                 # the budget of bytes is used up, or all there is runs beside the ticks
@@ -199,9 +203,22 @@ def run_ticks(
                 continue
             work.out[OUT_ENTRIES] = entries
             return why, tick
+        spent = 0
+        if LEAST_SLICE_MS < plan.info[SLICE_MS] < ALL_THE_TIME and orders.turns[0] % 2:
+            if unpublished:  # nobody's token waits for a prompt
+                wake(native)
+                _account(
+                    header, columns.ticks, cost, memory, traffic, budget, fixed, native, pool,
+                    scratch, work.facts[last], work.info[last], work.bytes_left)  # fmt: skip
+                unpublished = False
+            until = started + int(plan.info[SLICE_MS] * 1e6)
+            ended = let_through(orders.gate, orders.turns, until, native, orders.wake_fd)
+            spent, started = ended - started, ended
+            if header[t.H_WORK_SINCE_NS]:
+                header[t.H_WORK_SINCE_NS] += spent  # no overhead
         _set_mode(fixed, native, work.mode, int(plan.info[MODE]))
         if knobs.can_aside and not knobs.paced:
-            _orders(native, state.lane, orders, work.aside, plan.aside)
+            _orders(native, state.lane, orders, work.aside, plan.aside, started)
         facts, info = work.facts[now], work.info[now]
         info[:] = plan.info
         in_batch, outputs, rows = fill(
@@ -223,7 +240,12 @@ def run_ticks(
             started, in_batch, outputs, rows,
         )  # fmt: skip
         facts[KV_READ], facts[KV_USED], facts[TOLD] = read, used, 0
-        facts[ATTENDED] = attended
+        facts[ATTENDED], facts[SLICE] = attended, spent
+        turns_before = orders.turns[0]
+        facts[BESIDE] = 1 if knobs.paced and _computes(orders) else 0
+        if work.unlike[0] > 0:
+            work.unlike[0] -= 1
+            facts[BESIDE] = 1
         sent = now_ns(native)
         facts[SUBMITTED] = sent
         if info[ABORT_MS] > 0.0:
@@ -241,13 +263,8 @@ def run_ticks(
             call_i64_ptr(native.synchronize, native.context)
         decoded = now_ns(native)
         facts[DECODED] = decoded
-        facts[BESIDE] = 0
-        if knobs.paced:
-            turns = orders.turns[0]
-            if turns != turns_before:
-                facts[BESIDE] = PARTLY
-            elif turns % 2:
-                facts[BESIDE] = orders.size[0]
+        if knobs.paced and (orders.turns[0] != turns_before or _computes(orders)):
+            facts[BESIDE] = 1
         armed = header[t.H_ABORT_ARMED]
         header[t.H_ABORT_ARMED] = 0
         header[t.H_BUSY] = BUSY_IDLE
@@ -279,7 +296,6 @@ def run_ticks(
             _credits(
                 header, columns.t_last_ns, state.lane, state.cap, state.credit,
                 knobs.latency_cap, info[BASELINE_MS], batch.out_slot[done:], count, sampled,
-                LEAST_PACED if knobs.paced else LEAST_CREDIT,
             )  # fmt: skip
             n_ended += settle(
                 settled, plan.slots, plan.counts, count, batch.out_slot[done:],
@@ -303,7 +319,7 @@ def run_ticks(
             work.out[OUT_ENDED] = n_ended
             return ENDED, tick
         attention = readable(native)
-        attention = attention or _can_land(knobs, orders, state, plan)
+        attention = attention or _can_land(knobs, orders, state, plan, sampled)
         if fixed.overlap and not attention and turn + 1 < most:
             unpublished = True
             continue
@@ -342,14 +358,21 @@ def _bytes_left(left, budget, knobs, now):
 
 
 @njit(**INNER)
-def _can_land(knobs, orders, state, plan):
+def _can_land(knobs, orders, state, plan, now):
     """Whether a piece of a prompt waits that may be copied by now."""
     if not knobs.paced or orders.pending[0] < 0:
         return False
     # somebody interactive is next, and what lies in front of theirs has to go
     if plan.aside[0] >= 0 and state.lane[plan.aside[0]] == 0:
         return True
-    return may_land(state, orders.pending[0])
+    return may_land(state, orders.pending[0], (now - orders.pending_ns[0]) / 1e6)
+
+
+@njit(**INNER)
+def _computes(orders):
+    """Whether a chunk of a prompt is being computed in the second context, and does not wait."""
+    gate = orders.gate
+    return orders.turns[0] % 2 == 1 and (gate[UNTIL] != 0 or gate[PARKED] == 0)
 
 
 @njit(**INNER)
@@ -366,7 +389,7 @@ def _set_mode(fixed, native, current, mode):
 
 
 @njit(**INNER)
-def _orders(native, lane, orders, aside, wanted):
+def _orders(native, lane, orders, aside, wanted, now):
     """Tell the prefill worker what to compute; what it shall not, is the ticks' again."""
     n = 0
     while wanted[n] >= 0:
@@ -390,14 +413,15 @@ def _orders(native, lane, orders, aside, wanted):
     running = orders.running[0]
     stop = n == 0
     if n and running >= 0 and wanted[0] != running:
-        # a background prompt in flight gives way to an interactive one
-        stop = lane[wanted[0]] < lane[running] or aside[running] != 1
+        # a background prompt in flight gives way to an interactive one, though not for ever
+        late = (now - orders.started_ns[0]) / 1e6 > BACK_WAIT_MS
+        stop = lane[wanted[0]] < lane[running] and not late or aside[running] != 1
     give_orders(orders, native, wanted, n, stop)
 
 
 @njit(**INNER)
 def _credits(
-    header, t_last_ns, lane, cap, credit, latency_cap, baseline_ms, slots, count, now, least
+    header, t_last_ns, lane, cap, credit, latency_cap, baseline_ms, slots, count, now
 ):  # fmt: skip
     """Error budget of the interactive sessions that get a token now; runs before ``settle``."""
     if baseline_ms <= 0.0:
@@ -408,7 +432,7 @@ def _credits(
             continue
         gap_ms = (now - t_last_ns[s]) / 1e6
         credit[s], slow = settle_credit(
-            credit[s], cap[s], latency_cap, baseline_ms, gap_ms, least
+            credit[s], cap[s], latency_cap, baseline_ms, gap_ms
         )
         if slow:
             header[t.H_SLOW_TOKENS] += 1
@@ -429,19 +453,14 @@ def _account(
     end = sampled if fixed.overlap else now
     wall_ms = (end - began) / 1e6
     past = facts[KV_USED] if fixed.wide_reads else facts[ATTENDED] / tokens
-    chunk = facts[BESIDE]
-    if chunk == 0:
+    if not facts[BESIDE]:
         learn(cost, int(info[MODE]), decoding, prompt_tokens, past, wall_ms)
-    elif chunk > 0 and info[PREDICTED_MS] > 0.0:
-        # what was predicted is for this tick beside that chunk
-        alone_ms = info[PREDICTED_MS] / max(info[RUNS_BESIDE], 1.0)
-        learn_beside(cost, chunk, wall_ms / alone_ms)
     observe(memory, info, wall_ms)
     span = bandwidth.attention_span(facts[KV_USED] + tokens, fixed.n_ctx)
     moved = bandwidth.tick_bytes(
         traffic, outputs, tokens, span if fixed.wide_reads else facts[KV_READ], tokens, span
     )
-    if chunk == 0:
+    if not facts[BESIDE]:
         bandwidth.observe(budget, moved, decoded - submitted, tokens)
     bytes_left[0] -= moved
     header[t.H_TICKS] += 1
@@ -494,5 +513,6 @@ def _account(
     row[t.T_BASELINE_MS] = info[BASELINE_MS]
     row[t.T_BMT_MB] = moved / 1e6
     row[t.T_ALLOWED_MS] = info[ALLOWED_MS]
+    row[t.T_SLICE_MS] = facts[SLICE] / 1e6
     row[t.T_FLAGS] = flags & (FLAG_GUARD_BIT | FLAG_SPENT_BIT | FLAG_ASIDE_BIT)
     header[t.H_TICK_RING_AT] = at + 1

@@ -108,6 +108,7 @@ T_BASELINE_MS = 9
 T_BMT_MB = 10
 T_ALLOWED_MS = 11  # what the guard allowed; 0 = nobody interactive decoded
 T_FLAGS = 12  # bits: 1 the guard kept something out, 2 error budget spent, 4 a prompt ran aside
+T_SLICE_MS = 13  # before the tick, for prompts in a second context that waits during ticks
 TICK_COLUMNS = 16
 
 _COLUMNS: tuple[tuple[str, str, str], ...] = (

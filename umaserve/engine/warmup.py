@@ -7,14 +7,13 @@ import time
 import numpy as np
 
 from umaserve.policy.beside import may_land, poorest
-from umaserve.policy.cost import CostModel, learn_beside, learn_chunk
+from umaserve.policy.cost import CostModel, learn_part
 
 from . import messages as m
 from . import table as t
 from .boot import CannotLoad
 from .loop import Engine
 from .probe import probe_costs
-from .probe_beside import probe_beside
 
 PREPARE_S = 10.0  # that the prefill worker may take to prepare before ticks are measured
 MEASURE_S = 0.5  # time that choosing a number of threads may take
@@ -56,29 +55,25 @@ def warm_up(engine: Engine) -> None:
 def _compile_the_rest(engine: Engine) -> None:
     """What only prompts beside the ticks of an accelerator use: no stream shall wait for it."""
     cost = CostModel.unknown()
-    learn_chunk(cost, 1, 1.0)
-    learn_beside(cost, 1, 1.0)
-    may_land(engine.state, 1)
+    learn_part(cost, 1, 1.0)
+    may_land(engine.state, 1, 0.0)
     poorest(engine.state)
 
 
 def learn_costs(engine: Engine) -> None:
     """Know what ticks cost: from the last start on this machine, else by measuring some."""
-    file, loaded = engine.cost_file(), engine.loaded
-    if file.load(engine.cost):
-        return
-    if engine.start.probe:
+    file, loaded, worker = engine.cost_file(), engine.loaded, engine.worker
+    if worker is not None:
+        worker.wait_ready(PREPARE_S)
+    if not file.load(engine.cost) and engine.start.probe:
 
         def progress(fraction: float) -> None:
             engine.control.send(m.LoadProgress(fraction, "measuring ticks (once)"))
 
-        if engine.worker is not None:
-            engine.worker.wait_ready(PREPARE_S)
-        paced = engine.paced and engine.worker is not None
         probe_costs(loaded, engine.cost, 0 if engine.paced else engine.aside_threads, progress)
-        if paced:
-            probe_beside(loaded, engine.start, engine.cost)
         file.save(engine.cost)
+    if worker is not None:
+        engine.cost.beside[:] = worker.part_ms
 
 
 def choose_threads(engine: Engine) -> None:

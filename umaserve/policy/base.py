@@ -69,7 +69,7 @@ class Knobs(NamedTuple):
     can_aside: bool  # prompts can be computed beside the ticks
     features: int  # sum of FEATURES
     wide_reads: bool = True  # attention costs by all KV cells in use, not by a sequence's own
-    paced: bool = False  # what runs beside the ticks takes a chunk at a time, when told
+    paced: bool = False  # what runs beside the ticks stops and goes on when told
 
 
 class Tick(NamedTuple):
@@ -80,7 +80,6 @@ class Tick(NamedTuple):
     free_cells: int  # KV cells without a token
     kv_cells: int  # KV cells with one
     bytes_left: float  # bytes that may be moved in one tick budget; inf = no budget
-    beside: int = 0  # prompt tokens of the chunk that is computed now beside the ticks, if paced
 
 
 class Plan(NamedTuple):
@@ -116,9 +115,11 @@ WAIT_MS = 5  # with an empty plan: the budget of bytes is used up; come back aft
 ABORT_MS = 6  # this tick may be given up until so much of it is done; 0 = never
 INTERACTIVE_ROWS = 7
 PASSENGERS = 8  # tokens that ride with interactive decoders
-CHUNK_BESIDE = 9  # prompt tokens that may be computed beside the ticks next, where that is paced
-RUNS_BESIDE = 10  # how often this tick's time alone it takes, for what runs beside it; 0 = nothing
+CHUNK_BESIDE = 9  # where paced: tokens of the next chunk of prompts beside the ticks
+SLICE_MS = 10  # that they get before this tick; ALL_THE_TIME = until told otherwise
 INFO_WORDS = 12
+
+ALL_THE_TIME = 1e12
 
 FLAG_GUARDED = 1  # the guard kept something out
 FLAG_SPENT = 2  # error budget was spent
@@ -155,7 +156,7 @@ class Memory(NamedTuple):
         )  # fmt: skip
 
 
-BACK_WAIT_MS = 1000.0  # background that waited so long gets its smallest slice, or chunk
+BACK_WAIT_MS = 1000.0  # background that waited so long gets its smallest slice
 
 SINCE_DECODE = 0  # background decoders
 SINCE_PROMPT = 1  # background prompts

@@ -38,8 +38,7 @@ MOST_SURE = 32.0  # counts go no further
 FADE_EVERY, FADE, FADED = 64.0, 0.8, 6.0  # every so many ticks all counts shrink, down to that
 # prompt tokens of the chunks that an accelerator computes beside the ticks
 BESIDE_SIZES = np.array([16, 32, 64, 128, 256, 512], np.int64)
-FACTOR, CHUNK_MS, SEEN = 0, 1, 2  # what CostModel.beside has for each of them
-BESIDE_WEIGHT = 1 / 16  # of a new tick, or chunk, at least
+BESIDE_WEIGHT = 1 / 4  # of a new chunk
 
 
 class CostModel(NamedTuple):
@@ -50,8 +49,8 @@ class CostModel(NamedTuple):
     ``mean``, ``spread`` (mean absolute deviation), ``count``, ``tokens`` (mean prompt tokens),
     ``rows`` (mean decoding rows) and ``kv`` (``past`` when first seen): float64[MODES, N_ROWS,
     N_PROMPTS].  ``slope`` float64[3]: sums xy and xx, and ms per token and thousand cells.
-    ``beside`` float64[sizes, 3]: how many times longer ticks take beside a chunk of each of
-    BESIDE_SIZES, the chunk's own ms, and how many such ticks were seen.
+    ``beside`` float64[sizes]: ms of the longest part of a chunk beside the ticks, by BESIDE_SIZES;
+    0 = not measured.
     ``error`` float64[2]: running mean of |predicted - measured| / measured, and its count.
     ``ticks`` float64[1]: since counts faded.
     """
@@ -71,7 +70,7 @@ class CostModel(NamedTuple):
     def unknown(cls) -> CostModel:
         shape = (MODES, N_ROWS, N_PROMPTS)
         arrays = [np.zeros(shape) for _ in range(6)]
-        beside = np.zeros((BESIDE_SIZES.size, 3))
+        beside = np.zeros(BESIDE_SIZES.size)
         return cls._make([*arrays, np.zeros(3), np.zeros(2), np.zeros(1), beside])
 
     def forget(self) -> None:
@@ -292,32 +291,20 @@ def _fade(cost):
 
 @njit(nogil=True, cache=True)
 def beside_class(tokens):
-    """The entry of ``cost.beside`` for a chunk: the largest size that is no larger."""
-    i = BESIDE_SIZES.size - 1
-    while i > 0 and BESIDE_SIZES[i] > tokens:
-        i -= 1
+    """The entry of ``cost.beside`` for a chunk: the smallest size that is no smaller."""
+    i = 0
+    while i < BESIDE_SIZES.size - 1 and BESIDE_SIZES[i] < tokens:
+        i += 1
     return i
 
 
 @njit(nogil=True, cache=True)
-def learn_beside(cost, tokens, factor):
-    """Take a tick into account that a chunk of ``tokens`` ran beside from its begin to its end.
-
-    ``factor``: its wall time over what was predicted for it alone.
-    """
-    row = cost.beside[beside_class(tokens)]
-    row[SEEN] += 1.0
-    if row[SEEN] > 1.0:
-        factor = min(factor, WILD * row[FACTOR])
-    row[FACTOR] += max(1.0 / row[SEEN], BESIDE_WEIGHT) * (max(factor, 1.0) - row[FACTOR])
-
-
-@njit(nogil=True, cache=True)
-def learn_chunk(cost, tokens, ms):
-    """Take the duration of a chunk beside the ticks into account."""
-    row = cost.beside[beside_class(tokens)]
-    weight = BESIDE_WEIGHT if row[CHUNK_MS] > 0.0 else 1.0
-    row[CHUNK_MS] += weight * (ms - row[CHUNK_MS])
+def learn_part(cost, tokens, ms):
+    """Take the longest part of a chunk beside the ticks into account."""
+    i = beside_class(tokens)
+    if cost.beside[i] > 0.0:
+        ms = cost.beside[i] + BESIDE_WEIGHT * (min(ms, WILD * cost.beside[i]) - cost.beside[i])
+    cost.beside[i] = ms
 
 
 @njit(nogil=True, cache=True)

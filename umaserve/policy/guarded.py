@@ -23,6 +23,7 @@ from .base import (
     FLAG_SPENT,
     GUARD,
     INTERACTIVE_ROWS,
+    KIND_ASIDE,
     KIND_BACK_DECODE,
     KIND_BACK_PROMPT,
     KIND_DECODE,
@@ -30,13 +31,12 @@ from .base import (
     MODE,
     PASSENGERS,
     PREDICTED_MS,
-    RUNS_BESIDE,
     SINCE_DECODE,
     SINCE_INTERACTIVE,
     SINCE_PROMPT,
     SWEET_SPOT,
 )
-from .beside import beside
+from .beside import beside, prompts_next, slice_between
 from .cost import efficient_chunk, is_known, largest_chunk, predict
 from .fairness import add_decoders
 from .flags import mark
@@ -84,9 +84,9 @@ def plan_tick(state, tick, knobs, cost, memory, traffic, plan):
     if tick.number % LOOK_SOON == 0:
         doubt = WELL_KNOWN if tick.number % LOOK_AGAIN == 0 else HARDLY_KNOWN
         look_again(memory, cost, 0, max(n, back), most, doubt)
-    mode = 0
+    mode, waits = 0, False
     if knobs.can_aside and knobs.paced:
-        beside(state, tick, knobs, cost, memory, plan)
+        waits = beside(state, tick, knobs, cost, memory, plan)
     else:
         mode = offload(state, knobs, cost, memory, plan)
     plan.info[MODE] = mode
@@ -96,7 +96,9 @@ def plan_tick(state, tick, knobs, cost, memory, traffic, plan):
     room = max(min(knobs.n_batch, tick.free_cells), 1)
     trim = background_tokens(tick, knobs, memory, traffic, room)
     if n > 0:
-        entries = _interactive(state, tick, knobs, cost, memory, plan, mode, most, room, trim)
+        entries = _interactive(
+            state, tick, knobs, cost, memory, plan, mode, most, room, trim, waits
+        )
     elif found[KIND_PROMPT] > 0:
         entries = _interactive_prompts(state, tick, knobs, cost, memory, plan, most, room, trim)
     else:
@@ -108,8 +110,6 @@ def plan_tick(state, tick, knobs, cost, memory, traffic, plan):
     for e in range(entries):
         past += plan.counts[e] * memory.past[memory.kind[plan.slots[e]]]
     predicted = predict(cost, mode, rows, prompt, past / max(rows + prompt, 1))
-    if plan.info[RUNS_BESIDE] > 0.0:
-        predicted *= plan.info[RUNS_BESIDE]
     plan.info[PREDICTED_MS] = predicted
     if rows == 0 and knobs.abortable and knobs.features & ABORT:
         least = 0.5 * knobs.tick_budget_ms
@@ -133,7 +133,7 @@ def _shape(state, plan, entries):
 
 
 @njit(**INNER)
-def _interactive(state, tick, knobs, cost, memory, plan, mode, most, room, trim):
+def _interactive(state, tick, knobs, cost, memory, plan, mode, most, room, trim, waits):
     """A tick in which interactive sessions decode."""
     found, since = memory.found, memory.since_ns
     within_cap, within_budget, credit = allowance(
@@ -143,11 +143,6 @@ def _interactive(state, tick, knobs, cost, memory, plan, mode, most, room, trim)
     g = min(memory.group[mode, n], room)
     rows_ms = memory.alone_ms[mode, g]
     guarded = rows_ms > 0.0 and knobs.features & GUARD
-    if plan.info[RUNS_BESIDE] > 1.0:
-        # what runs beside this tick has some of its slack already
-        longer = (plan.info[RUNS_BESIDE] - 1.0) * rows_ms
-        within_cap = max(within_cap - longer, 0.0)
-        within_budget = max(within_budget - longer, 0.0)
     # what the tick budget leaves, unless the decoders alone take longer
     ceiling = max(knobs.tick_budget_ms - rows_ms, 0.0)
     if not guarded:
@@ -161,6 +156,13 @@ def _interactive(state, tick, knobs, cost, memory, plan, mode, most, room, trim)
         within_cap = 0.0
         within_budget = 0.0
     may_spend = guarded and knobs.features & ERROR_BUDGET and memory.holdoff[0] == 0
+    sliced = prompts_next(memory, waits) and knobs.paced
+    if sliced:
+        spent = slice_between(
+            tick, knobs, cost, memory, plan, waits, within_cap, within_budget, credit, may_spend
+        )
+        within_cap = max(within_cap - spent, 0.0)
+        within_budget = max(within_budget - spent, 0.0)
     plan.info[INTERACTIVE_ROWS] = g
     kv = memory.past[KIND_DECODE]
     prompts = found[KIND_PROMPT]
@@ -208,7 +210,7 @@ def _interactive(state, tick, knobs, cost, memory, plan, mode, most, room, trim)
 
     # background: who waited longer goes first; on the error budget if there is some to spend
     decoders_first = back > 0 and (back_prompts == 0 or since[SINCE_DECODE] <= since[SINCE_PROMPT])
-    served = False
+    served = rides = False
     for attempt in range(3):
         if attempt == 0:
             # a slice now and then: as many as the credit allows without the reserve
@@ -257,6 +259,7 @@ def _interactive(state, tick, knobs, cost, memory, plan, mode, most, room, trim)
                         more = largest_chunk(cost, mode, g, kv, rows_ms + limit, chunk + left)
                     more = max(more - chunk, 0)
         if k or more:
+            rides = True
             if apart:
                 entries = 0
                 plan.info[INTERACTIVE_ROWS] = 0
@@ -271,6 +274,11 @@ def _interactive(state, tick, knobs, cost, memory, plan, mode, most, room, trim)
                 allowed = max(limit, 0.0)
             served = more > 0 or back_prompts == 0
             break
+    if knobs.paced and found[KIND_ASIDE] and not sliced and not rides and chunk == 0:
+        # it was the decoders' turn, and none found room
+        slice_between(
+            tick, knobs, cost, memory, plan, waits, within_cap, within_budget, credit, False
+        )
     if not served:
         mark(plan, FLAG_GUARDED)
         if back_prompts:

@@ -23,8 +23,6 @@ HARD = 1.9  # times the baseline: no pause is planned beyond it
 EARNED = 0.04  # slow tokens a session earns with each token; 5 % would put p95 on the edge
 MOST_CREDIT = 2.5
 LEAST_CREDIT = -1.0
-# where a chunk that cannot be given up slows several ticks, all of them are remembered
-LEAST_PACED = -16.0
 FIRST_CREDIT = 1.0  # a new session starts with one
 RESERVED = 1.0  # credit that background work leaves for an interactive prompt
 
@@ -105,12 +103,12 @@ def noise(memory, cost, mode, n):
 
 
 @njit(nogil=True, cache=True)
-def settle_credit(credit, cap, latency_cap, baseline_ms, gap_ms, least=LEAST_CREDIT):
+def settle_credit(credit, cap, latency_cap, baseline_ms, gap_ms):
     """The credit of a session after a token that came ``gap_ms`` after the one before.
 
-    ``least`` is the deepest debt that is remembered.  Returns (credit, whether the token was slow).
+    Returns (credit, whether the token was slow).
     """
     limit = (cap if cap > 0.0 else latency_cap) * baseline_ms
     if baseline_ms > 0.0 and gap_ms > limit:
-        return max(credit - 1.0, least), True
+        return max(credit - 1.0, LEAST_CREDIT), True
     return min(credit + EARNED, MOST_CREDIT), False

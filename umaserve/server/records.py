@@ -101,6 +101,7 @@ def tick_line(pid: int, number: int, row: list[float]) -> bytes:
             "predicted_ms": round(row[t.T_PREDICTED_MS], 4) or None,
             "baseline_ms": round(row[t.T_BASELINE_MS], 4) or None,
             "allowed_ms": round(row[t.T_ALLOWED_MS], 4) or None,
+            "slice_ms": round(row[t.T_SLICE_MS], 4) or None,
             "bmt_mb": round(row[t.T_BMT_MB], 4),
             "flags": [name for bit, name in FLAGS if flags & bit],
         }

@@ -1,0 +1,210 @@
+"""The gate: where a prompt chunk beside the ticks of an accelerator stops and goes on.
+
+A graph that was submitted to an accelerator cannot be interrupted, so a chunk is submitted in
+parts.  libllama asks before every operation of a graph whether somebody wants to look at its result
+(``llama_context_params.cb_eval``, `ggml_backend_sched_set_eval_callback`) and computes what lies in
+front of one that is wanted by itself.  We want matrix products, which is where the time goes, and
+look at nothing: the question is where the chunk waits until the loop has time for the next part.
+
+The loop says until when (`let_through`); the second context's thread goes on as long as the next
+part, by what it took before, ends in time.  None of this takes the GIL.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from typing import Any
+
+import numpy as np
+from numba import carray, cfunc, njit, types
+
+from umaserve.policy.cost import BESIDE_SIZES, beside_class
+
+from .native import (
+    CLOCK_MONOTONIC,
+    POLLIN,
+    call_i32_i32_ptr,
+    call_i32_ptr_i64_i32,
+    call_i64_i32_ptr_i64,
+    now_ns,
+    readable,
+)
+
+OPEN = 1 << 62  # UNTIL: nobody has to be waited for
+EACH = 8  # with the gate open, so many matrix products (about a layer) make one part
+PARTS = 1024  # matrix products of one graph whose times are remembered
+SOONER, LATER = 2, 8  # one part in so many of a new time goes into the one remembered
+WILD = 4  # times what was remembered: more counts as so much
+SPIN_NS = 2_000_000  # a short wait is not worth sleeping
+SLEEP_MS = 5
+STARVED_NS = 1_000_000_000  # what waited so long goes on although it takes too long
+ROOM_NS = 2_000_000  # the loop sleeps while more than this is left
+
+# words of the block that both threads see
+(
+    UNTIL,  # ns, monotonic: parts that end by then may begin; 0 = none
+    SEEN,  # the UNTIL for which the chunk found no part that ends in time
+    PARKED,  # 1 while the chunk waits
+    MEASURE,  # 1 = stop at every part, but never wait
+    STOP,  # 1 = give the chunk up
+    GAVE_UP,  # 1 = that was done
+    AT,  # matrix products met in this chunk
+    LAST,  # of those, how many are computed
+    BEGAN,  # ns when the part in flight was submitted
+    COARSE,  # parts of several matrix products in this chunk
+    SIZE,  # class of this chunk's tokens
+    SPIN,  # ns to wait before sleeping
+    OP_AT, MUL_MAT, MUL_MAT_ID,  # offset of a tensor's operation, and those wanted
+    CLOCK, POLL, READ,  # functions of libc
+    WAKE_READ,  # the pipe that wakes the chunk
+    CLOCK_ROOM, _CLOCK_ROOM_2, POLL_ROOM, READ_ROOM,
+) = range(23)  # fmt: skip
+TIMES = 23  # from here on: ns of each part, PARTS for each of BESIDE_SIZES
+WORDS = TIMES + BESIDE_SIZES.size * PARTS
+
+
+def new_gate() -> np.ndarray:
+    """An open gate: int64[WORDS]."""
+    gate = np.zeros(WORDS, np.int64)
+    gate[UNTIL] = OPEN
+    return gate
+
+
+def hang(gate: np.ndarray, library: Any, wake_read: int) -> dict[str, Any]:
+    """Fields of ``llama_context_params`` for a context whose chunks stop at ``gate``.
+
+    ``wake_read`` is a pipe that the loop writes to when the gate opens.  Both are borrowed and must
+    outlive the context.
+    """
+    ffi, lib, libc = library.ffi, library.lib, ctypes.CDLL(None)
+    for word, name in ((CLOCK, "clock_gettime"), (POLL, "poll"), (READ, "read")):
+        gate[word] = int(ctypes.cast(getattr(libc, name), ctypes.c_void_p).value or 0)
+    gate[OP_AT] = ffi.offsetof("struct ggml_tensor", "op")
+    gate[MUL_MAT], gate[MUL_MAT_ID] = int(lib.GGML_OP_MUL_MAT), int(lib.GGML_OP_MUL_MAT_ID)
+    gate[SPIN] = SPIN_NS if (os.cpu_count() or 1) >= 4 else 0
+    gate[WAKE_READ] = wake_read
+    return {
+        "cb_eval": ffi.cast("ggml_backend_sched_eval_callback", int(_at_part.address or 0)),
+        "cb_eval_user_data": ffi.cast("void *", gate.ctypes.data),
+    }
+
+
+def begin_chunk(gate: np.ndarray, tokens: int) -> None:
+    """Before a chunk is submitted."""
+    gate[[GAVE_UP, AT, LAST, COARSE]] = 0
+    gate[SIZE] = beside_class(tokens)
+
+
+def forget_times(gate: np.ndarray, tokens: int) -> None:
+    """What parts of chunks of this class took: the first pays for kernels and buffers."""
+    first = TIMES + beside_class(tokens) * PARTS
+    gate[first : first + PARTS] = 0
+
+
+def longest_ms(gate: np.ndarray) -> float:
+    """What the longest part of a chunk like the one that ended takes, as far as is known.
+
+    0 where not all its parts were as small as can be.
+    """
+    if gate[COARSE] or gate[AT] < 2:
+        return 0.0
+    first = TIMES + int(gate[SIZE]) * PARTS
+    return float(gate[first + 1 : first + min(int(gate[AT]), PARTS)].max()) / 1e6
+
+
+@njit(nogil=True, cache=True)
+def _now(gate):
+    call_i32_i32_ptr(gate[CLOCK], CLOCK_MONOTONIC, gate[CLOCK_ROOM:].ctypes.data)
+    return gate[CLOCK_ROOM] * 1_000_000_000 + gate[CLOCK_ROOM + 1]
+
+
+@njit(nogil=True, cache=True)
+def _wait(gate, expected):
+    """Until a part that takes so long may begin; returns the time then."""
+    began = now = _now(gate)
+    while True:
+        until = gate[UNTIL]
+        if until == OPEN or gate[MEASURE] or gate[STOP] or now + expected <= until:
+            break
+        if until > now and now - began > STARVED_NS:
+            break
+        gate[SEEN] = until
+        gate[PARKED] = 1
+        if now - began > gate[SPIN]:
+            gate[POLL_ROOM] = gate[WAKE_READ] | POLLIN << 32  # struct pollfd (little-endian)
+            if call_i32_ptr_i64_i32(gate[POLL], gate[POLL_ROOM:].ctypes.data, 1, SLEEP_MS) > 0:
+                # meant for something else, it is looked at anyway when the chunk is done
+                call_i64_i32_ptr_i64(gate[READ], gate[WAKE_READ], gate[READ_ROOM:].ctypes.data, 8)
+        now = _now(gate)
+    gate[PARKED] = 0
+    return now
+
+
+@cfunc(types.boolean(types.voidptr, types.boolean, types.voidptr), cache=True)
+def _at_part(tensor, ask, data):
+    """``ggml_backend_sched_eval_callback``: ``data`` is the gate."""
+    gate = carray(data, WORDS, np.int64)
+    if ask:
+        op = carray(tensor, 1 << 12, np.uint8)[gate[OP_AT]]
+        if op != gate[MUL_MAT] and op != gate[MUL_MAT_ID]:
+            return False
+        i = gate[AT]
+        gate[AT] = i + 1
+        each = gate[UNTIL] != OPEN or gate[MEASURE] or gate[STOP]
+        if not each and i % EACH != EACH - 1:
+            return False
+        expected = 0
+        for part in range(gate[LAST], i + 1):
+            # most of the first is copying what the host has, beside which ticks run as always
+            if part:
+                expected += gate[TIMES + gate[SIZE] * PARTS + min(part, PARTS - 1)]
+        gate[BEGAN] = _wait(gate, expected)
+        return True
+    took = _now(gate) - gate[BEGAN]
+    i = gate[AT] - 1
+    if i == gate[LAST]:
+        at = TIMES + gate[SIZE] * PARTS + min(i, PARTS - 1)
+        known = gate[at]
+        if known:
+            # what held it up once is no part of it
+            took = min(took, WILD * known)
+            took = known + (took - known) // (LATER if took > known else SOONER)
+        gate[at] = took
+    else:
+        gate[COARSE] += 1
+    gate[LAST] = i + 1
+    if gate[STOP]:
+        gate[GAVE_UP] = 1
+        return False
+    return True
+
+
+@njit(nogil=True, cache=True)
+def set_gate(gate, until, native, wake_fd):
+    """Open or close it."""
+    if gate[UNTIL] == until:
+        return
+    gate[UNTIL] = until
+    if until and gate[PARKED]:
+        call_i64_i32_ptr_i64(native.write, wake_fd, native.byte.ctypes.data, 1)
+
+
+@njit(nogil=True, cache=True)
+def let_through(gate, turns, until, native, wake_fd):
+    """Let the chunk go on until then, and wait until it has stopped; returns the time after it.
+
+    ``turns`` is odd while there is a chunk.  Returns sooner when it ends, has no part that is short
+    enough, or somebody has something for the loop.
+    """
+    began = now = now_ns(native)
+    set_gate(gate, until, native, wake_fd)
+    latest = until + max(until - began, 1_000_000)
+    while turns[0] % 2 and now < latest:
+        if gate[PARKED] and gate[SEEN] == until:
+            break
+        if until - now > ROOM_NS and readable(native, 1):
+            break
+        now = now_ns(native)
+    gate[UNTIL] = 0
+    return now

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from .boot import Loaded
 
 INLINE_BYTES = 4096  # a text this short is tokenised at once: handing it over would cost as much
+BACKGROUND_BYTES = 256  # the same for one that nobody waits for, but whom it may hold up
 
 
 class Admission:
@@ -63,7 +64,9 @@ class Admission:
         self._table.t_submit_ns[message.slot] = time.monotonic_ns()
         if message.tokens is not None:
             self._place(message, message.tokens, message.n_prompt)
-        elif len(message.prompt or "") <= INLINE_BYTES:
+        elif len(message.prompt or "") <= (
+            INLINE_BYTES if message.lane == m.LANE_INTERACTIVE else BACKGROUND_BYTES
+        ):
             # a tokeniser that aborts the process is blamed on this request
             self._table.serial[message.slot] = message.serial
             self._table.in_tick[message.slot] = 2

@@ -122,12 +122,12 @@ def until(true: Callable[[], object]) -> None:
         time.sleep(0.0005)
 
 
-def test_background_prompts_alone_are_computed_aside_but_for_their_last_token(asked):
+def test_background_prompts_alone_are_computed_aside_with_their_first_token(asked):
     expected = 0
     for prompt in (LONG, text(20, 200), SHORT):
         serial = asked.put(prompt, BACK, 8)
         asked.engine.wait(serial)
-        expected += asked.n_prompt(serial) - 1
+        expected += asked.n_prompt(serial)
         assert asked.aside() == expected
         assert asked.engine.table.header[t.H_PREFILL_TOKENS] == expected
     asked.all_right()
@@ -144,8 +144,73 @@ def test_a_prompt_beside_a_stream(asked, lane):
     asked.stream()
     serial = asked.put(LONG, lane, 8)
     asked.engine.wait(serial)
-    assert 0 < asked.aside() <= asked.n_prompt(serial) - 1
+    assert 0 < asked.aside() <= asked.n_prompt(serial) - (lane == FRONT)
     asked.all_right()
+
+
+def test_a_background_request_for_one_token_needs_no_cells_of_the_engine(asked):
+    asked.stream()
+    before, state = int(asked.engine.table.header[t.H_ROWS_SAMPLED]), asked.engine.table.state
+    serials = [asked.put(text(10 + i, 50 * i), BACK, 1) for i in range(4)]
+    slots: list[int] = []
+
+    def ended() -> bool:
+        assert not asked.engine.table.n_past[slots].any()
+        return bool((state[slots] == t.DONE).all())
+
+    for serial in serials:
+        asked.engine.wait(serial, n_tokens=0)  # its row is known
+        slots.append(asked.engine.slots[serial])
+    until(ended)
+    assert asked.aside() == sum(asked.n_prompt(serial) for serial in serials)
+    assert asked.engine.table.header[t.H_ROWS_SAMPLED] - before >= len(serials)
+    asked.all_right()
+
+
+def test_a_first_token_from_there_has_its_logprobs(asked):
+    """And is the same as from the ticks, whatever the settings change in the row."""
+    settings = m.Sampling(
+        temperature=0.0, ignore_eos=True, logprobs=3, repeat_penalty=1.3, penalty_last_n=64,
+        logit_bias=((5, -2.0),),
+    )  # fmt: skip
+    table, found = asked.engine.table, {}
+    for lane in (FRONT, BACK):
+        before = asked.aside()
+        serial = asked.engine.submit(LONG, lane=lane, max_tokens=3, sampling=settings)
+        asked.engine.wait(serial)
+        slot, n = asked.engine.slots[serial], asked.n_prompt(serial)
+        found[lane] = [
+            asked.engine.generated(serial)[0], table.top_ids[slot, n, :3].tolist(),
+            [table.logprob[slot, n], *table.top_logprobs[slot, n, :3]],
+        ]  # fmt: skip
+        assert asked.aside() - before == (n if lane == BACK else 0)
+        asked.engine.release(serial)
+    assert found[BACK][:2] == found[FRONT][:2]
+    # other batch shapes move a logit by about one
+    assert found[BACK][2] == pytest.approx(found[FRONT][2], abs=1.5)
+
+
+def test_an_end_at_once_ends_it(asked):
+    eog = int(np.flatnonzero(asked.oracle.eog)[0])
+    sampling = m.Sampling(temperature=0.0, logit_bias=((eog, 1e6),))
+    asked.stream()
+    serial = asked.engine.submit(text(10), lane=BACK, max_tokens=8, sampling=sampling)
+    asked.engine.wait(serial)
+    assert asked.engine.reason(serial) == t.REASON_STOP
+    assert asked.engine.generated(serial) == []
+    assert asked.aside() == asked.n_prompt(serial)
+    asked.engine.release(serial)
+    asked.all_right()
+
+
+def test_mirostat_draws_in_the_ticks_alone(asked):
+    """Its state moves with every draw, so no draw may be thrown away."""
+    sampling = m.Sampling(mirostat=2, seed=7, ignore_eos=True)
+    serial = asked.engine.submit(LONG, lane=BACK, max_tokens=4, sampling=sampling)
+    asked.engine.wait(serial)
+    assert asked.aside() == asked.n_prompt(serial) - 1
+    assert len(asked.engine.generated(serial)) == 4
+    asked.engine.release(serial)
 
 
 def test_prompts_of_both_lanes_get_slices_between_the_ticks_of_a_stream(asked):
@@ -173,7 +238,7 @@ def test_an_interactive_request_meets_a_long_background_prompt(asked):
     # it had the ticks for itself, and went first
     assert asked.n_past(back) < asked.n_prompt(back) - 1
     asked.engine.wait(back)
-    assert asked.aside() == asked.n_prompt(back) - 1
+    assert asked.aside() == asked.n_prompt(back)
     asked.all_right()
 
 

@@ -34,8 +34,8 @@ from umaserve.policy.base import (
     Plan,
     Tick,
 )
-from umaserve.policy.beside import SPARE, WORTH_IT
-from umaserve.policy.cost import BESIDE_SIZES, CostModel
+from umaserve.policy.beside import AT_ONCE, SPARE, WORTH_IT
+from umaserve.policy.cost import BESIDE_SIZES, CostModel, predict
 from umaserve.policy.guarded import plan_tick
 from umaserve.policy.latency_guard import EARNED, HARD, MARGIN, RESERVED, settle_credit
 from umaserve.states import RUNNING
@@ -413,6 +413,50 @@ def test_an_interactive_prompt_goes_before_decoders_in_the_background():
     got = Planned(state, knobs_of(), cost_of(parts=[0.1] * 6), memory=waited(0, 100))
     assert got.listed == [8, 7]
     assert got.slice_ms == pytest.approx((WORTH_IT - 1.0) * got.base_ms)
+
+
+BURST = st.lists(st.integers(2, 60), min_size=1, max_size=N - 3)
+
+
+@given(BURST, st.sampled_from([0.1, 0.5, 2.0, 8.0]), st.booleans(), st.booleans())
+@settings(max_examples=200, deadline=None)
+def test_short_prompts_together_are_left_to_ticks_where_copying_takes_longer(
+    lengths, copy_ms, begun, background
+):
+    state, cost = streaming([(-1.0, 0.0)]), cost_of(parts=[0.1] * 6)
+    cost.copies[:] = copy_ms
+    for s, n in enumerate(lengths, start=1):
+        put(state, s, 0, n, 0)
+        state.aside[s] = begun
+    if background:
+        put(state, N - 1, 1, 5000, 0)
+    got = Planned(state, knobs_of(), cost)
+    waiting = set(range(1, 1 + len(lengths)))
+    turn = min(len(lengths), AT_ONCE)
+    tokens = -(-sum(lengths) * turn // len(lengths))
+    kv = got.memory.past[KIND_DECODE]
+    cheaper = predict(cost, 0, 0, tokens, kv) <= turn * copy_ms
+    assert set(got.listed) - {N - 1} == (set() if cheaper else waiting)
+    assert (N - 1 in got.listed) == background
+    computed = set(got.slots) & waiting
+    if cheaper:
+        assert computed
+        assert got.info[PREDICTED_MS] <= (got.base_ms + turn * copy_ms) * NEARLY
+        # as many of them as would have been copied, or the room of a batch
+        fed = sum(got.plan.counts[: got.entries].tolist()) - (0 in got.slots)
+        assert fed >= min(min(lengths) * turn, sum(lengths)) * 0.5
+    else:
+        assert not computed
+
+
+def test_who_cannot_go_beside_is_no_reason_to_make_a_tick_longer():
+    state, cost = streaming([(-1.0, 0.0)]), cost_of(parts=[0.1] * 6)
+    cost.copies[:] = 50.0
+    for s in range(1, 6):
+        put(state, s, 0, 900, 0)
+        state.aside[s] = -1
+    got = Planned(state, knobs_of(), cost)
+    assert got.info[PREDICTED_MS] <= HARD * got.base_ms * NEARLY
 
 
 class Life:

@@ -20,6 +20,7 @@ from umaserve.engine.prefill_worker import PrefillWorker
 from umaserve.policy.cost import BESIDE_SIZES
 
 FEW_CELLS = 512
+SIZES = BESIDE_SIZES.tolist()
 
 
 @pytest.fixture(scope="module")
@@ -36,9 +37,10 @@ class PacedRig(Rig):
         self.worker.close()
         self.measured: list[tuple[int, float]] = []
         self.granting = 0
+        self.copies = np.zeros(BESIDE_SIZES.size)
         self.worker = PrefillWorker(
             self.loaded, self.start, self.table, 1, self.told.set, True,
-            lambda tokens, part_ms: self.measured.append((tokens, part_ms)),
+            lambda tokens, part_ms: self.measured.append((tokens, part_ms)), self.copies,
         )  # fmt: skip
         if ready:
             assert self.worker.wait_ready(20.0)
@@ -334,7 +336,7 @@ def test_pieces_too_large_to_land_come_again_as_smaller_ones(
     rig.until(lambda: len(rig.worker._x.finished) == 1)
     rig.worker.recall_large()  # nothing is too large yet
     assert rig.worker.has_pieces
-    rig.worker._landing_ms.update({16: 1.0, 32: 5.0})
+    rig.copies[:2] = 1.0, 5.0
     rig.worker.limit_pieces(2.0)
     rig.worker.recall_large()
     rig.granting = 100
@@ -356,15 +358,15 @@ def test_pieces_are_as_large_as_land_in_time(rig: PacedRig) -> None:
 
     assert limited(float("inf")) == PACED_CHUNK
     assert limited(1.0) == prefill_worker.FIRST_PIECE
-    worker._landing_ms.update({64: 1.0, 128: 2.0, 256: 5.0})
+    rig.copies[SIZES.index(64) : SIZES.index(512)] = 1.0, 2.0, 5.0
     # 512 was not measured: up to TWICE_AS_LARGE times as long as 256
     expected = {0.1: 64, 1.0: 64, 2.0: 128, 4.9: 128, 5.0: 256, 6.9: 256, 7.1: 512, 1e9: 512}
     assert {limit: limited(limit) for limit in expected} == expected
     # smaller ones would only be more of them, if they take nearly as long
     longer = prefill_worker.HARDLY_LONGER
-    worker._landing_ms.update({16: 0.5, 32: 0.49 * longer, 64: 0.51 * longer})
+    rig.copies[:3] = 0.5, 0.49 * longer, 0.51 * longer
     assert limited(0.1) == 32
-    worker._landing_ms[32] = 0.51 * longer
+    rig.copies[1] = 0.51 * longer
     assert limited(0.1) == 16
     assert limited(float("inf")) == PACED_CHUNK
 
@@ -375,12 +377,11 @@ def test_how_long_landing_takes_is_measured(rig: PacedRig, text: list[int]) -> N
     for size in (300, 16):
         rig.step(size)
         rig.until(lambda: rig.worker.land(1) > 0)
-    assert set(rig.worker._landing_ms) == {256, 16}
-    assert all(ms > 0.0 for ms in rig.worker._landing_ms.values())
-    rig.worker._landing_ms[16] = 1e6
+    assert [size for size, ms in zip(SIZES, rig.copies, strict=True) if ms > 0.0] == [16, 256]
+    rig.copies[0] = 1e6
     rig.step(17)
     rig.until(lambda: rig.worker.land(1) > 0)
-    assert rig.worker._landing_ms[16] == pytest.approx(0.75e6, rel=0.01)
+    assert rig.copies[0] == pytest.approx(0.75e6, rel=0.01)
 
 
 def test_pieces_beyond_the_backlog_stay_in_their_cells(rig: PacedRig, text: list[int]) -> None:

@@ -32,7 +32,7 @@ from umaserve.policy.base import (
     SchedulerState,
     Tick,
 )
-from umaserve.policy.beside import may_land, poorest
+from umaserve.policy.beside import AT_ONCE, may_land, poorest
 from umaserve.policy.cost import CostModel, learn_part, predict
 from umaserve.policy.latency_guard import FAR_MS
 from umaserve.sampling.params import SamplerTable
@@ -43,10 +43,11 @@ from . import messages as m
 from . import table as t
 from .admission import Admission
 from .bandwidth_probe import probe_bandwidth
-from .batch import Batch
+from .batch import Batch, settle
 from .boot import CannotLoad
 from .control import Control
 from .cost_file import CostFile, identity
+from .first_token import FirstToken, FirstTokens
 from .native import Native
 from .prefill_orders import Orders
 from .prefill_worker import PrefillWorker
@@ -61,7 +62,6 @@ MANY_TICKS = 1 << 40
 LOOK_OUT_S = 0.0005  # a request is on its way: waking up takes longer than this costs
 PARKED_SHARE = 8  # of the machine's memory, one part in so many may hold parked KV caches
 SAVE_EVERY_S = 30.0
-LAND_AT_ONCE = 8  # pieces of prompts that somebody waits for
 UNLIKE = 2  # ticks after a landing: with cells that are new a captured graph has to be made again
 LANDING_SHARE = 1.0  # of the baseline that copying a piece of a prompt may take beside streams
 
@@ -111,7 +111,7 @@ class Engine:
         if self.aside_threads:
             self.worker = PrefillWorker(
                 loaded, start, table, self.aside_threads, control.notify,
-                self.paced, self._chunk_took,
+                self.paced, self._chunk_took, self.cost.copies, self.first_tokens(),
             )  # fmt: skip
         self.parking = Parking(loaded.context, _memory_bytes() // PARKED_SHARE)
         self.ageing = Ageing(n_slots)
@@ -148,6 +148,7 @@ class Engine:
         )
         self.budget = Budget.of(start.bmt_budget, self._probed_bandwidth())
         self.memory = Memory.fresh(n_slots)
+        self._first_slot, self._first_id = np.zeros(1, np.int32), np.zeros(1, np.int32)
         self.arrange()
 
     def arrange(self) -> None:
@@ -197,6 +198,10 @@ class Engine:
         if self.loaded.overlap:
             return self.loaded.n_threads  # they have next to nothing to do
         return min(asked, self.loaded.n_cores - 1) if asked > 0 else self.loaded.n_cores // 2
+
+    def first_tokens(self) -> FirstTokens:
+        """What samples the first tokens of prompts beside the ticks."""
+        return FirstTokens(self.loaded, self.table, self.samplers.settings)
 
     def _chunk_took(self, tokens: int, part_ms: float) -> None:
         """From the worker's thread: a chunk beside the ticks is done, its longest part took ms."""
@@ -355,9 +360,11 @@ class Engine:
         """Take over what the prefill worker has finished."""
         worker, header, landed = self.worker, self.table.header, 0
         assert worker is not None
+        for first in worker.take_first():
+            self._settle_first(first)
         if worker.has_pieces and (not self.paced or self._may_land(worker)):
             someone_waits = self.paced and worker.first_lane == m.LANE_INTERACTIVE
-            landed = worker.land(LAND_AT_ONCE if someone_waits else 1)
+            landed = worker.land(AT_ONCE if someone_waits else 1)
             header[t.H_ASIDE_TOKENS] += landed
             header[t.H_PREFILL_TOKENS] += landed
             header[t.H_CELLS_USED] = cells.cells_used(self.table)
@@ -376,6 +383,30 @@ class Engine:
         if self.knobs.can_aside and not worker.alive:
             self.work.aside[:] = 0
             self.arrange()
+
+    def _settle_first(self, first: FirstToken) -> None:
+        """Add a first token that was sampled beside the ticks to its row."""
+        table, work, columns, slot = self.table, self.work, self._columns, first.slot
+        header = table.header
+        self._first_slot[0], self._first_id[0] = slot, first.token
+        ended = settle(
+            0, self.plan.slots, self.plan.counts, 1, self._first_slot, self._first_id,
+            time.monotonic_ns(), self._tick, columns.reason, columns.tokens, columns.token_ns,
+            columns.n_tokens, columns.n_past, columns.n_prompt, columns.max_tokens,
+            columns.in_tick, columns.isolate, columns.t_first_ns, columns.t_last_ns, work.served,
+            work.is_eog, self.loaded.n_ctx, work.resumed_at, work.ended,
+        )  # fmt: skip
+        header[t.H_ROWS_SAMPLED] += 1
+        header[t.H_ROWS_IN_PLACE] += first.in_place
+        header[t.H_COPIED_BYTES] += first.copied
+        header[t.H_SAMPLE_NS_TOTAL] += first.took_ns
+        if ended:
+            # what was not copied counts as computed all the same
+            computed = first.at - int(table.n_past[slot])
+            header[t.H_ASIDE_TOKENS] += computed
+            header[t.H_PREFILL_TOKENS] += computed
+            self._end(slot, int(table.reason[slot]))
+        self.control.wake()
 
     def _may_land(self, worker: PrefillWorker) -> bool:
         """Whether a piece may be copied now where that makes interactive tokens late."""

@@ -11,6 +11,7 @@ from numba import carray, cfunc, njit, types
 
 from . import messages as m
 from . import table as t
+from .first_token import FirstToken
 from .gate import STOP, new_gate
 from .kv_piece import Buffers, Piece
 from .native import call_i64_i32_ptr_i64
@@ -139,13 +140,15 @@ class Request(NamedTuple):
 class Exchange:
     """Everything that both threads touch.
 
-    The deques have one side that appends and one that pops, so that no lock is needed: ``finished``
-    and ``asked`` go from the worker to the loop, ``handed`` the other way, ``log`` to the front.
+    The deques have one side that appends and one that pops, so that no lock is needed: ``first``,
+    ``finished`` and ``asked`` go from the worker to the loop, ``handed`` the other way, ``log`` to
+    the front.  A prompt's first token is told before the piece that has its last cell.
     """
 
     def __init__(self, table: t.SessionTable, orders: Orders) -> None:
         self.table = table
         self.orders = orders
+        self.first: deque[FirstToken] = deque()
         self.finished: deque[Piece] = deque()
         self.asked: deque[Request] = deque()
         self.handed: deque[Piece] = deque()

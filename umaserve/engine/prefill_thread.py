@@ -25,6 +25,7 @@ from . import messages as m
 from . import table as t
 from .batch import Batch
 from .boot import _flash_attention
+from .first_token import FirstTokens
 from .gate import GAVE_UP, MEASURE, begin_chunk, forget_times, hang, longest_ms
 from .kv_piece import Piece, export_piece, import_piece, ordinary
 from .prefill_orders import ABORT_CALLBACK, BACKLOG, Exchange, Request
@@ -76,16 +77,22 @@ def open_second(
 
 @dataclass(slots=True)
 class _Prompt:
-    """A prompt in the worker's context: it holds [0, past), of which [0, exported) has left."""
+    """A prompt in the worker's context: it holds [0, past), of which [0, exported) has left.
+
+    [0, end) is computed here: all but the last token, which the engine needs the logits of, or all
+    where the first token is sampled here, which is done once.
+    """
 
     slot: int
     serial: int
     life: int
     epoch: int
     seq: int
+    end: int = 0
     past: int = 0
     exported: int = 0
     asked: bool = False  # for what the engine computed, and not there yet
+    sampled: bool = False
 
 
 class PrefillThread:
@@ -95,7 +102,8 @@ class PrefillThread:
     be set from outside and counts from the next chunk, ``piece_tokens`` from the next piece, for
     which ``room_bytes`` are enough; the counters are for reading.  ``measured`` is told tokens of a
     chunk and ms of its longest part, from this thread; ``part_ms`` has these from the start, by
-    BESIDE_SIZES, 0 = not measured.
+    BESIDE_SIZES, 0 = not measured.  ``sampler`` samples first tokens here; None leaves the last
+    token of every prompt to the engine.
     """
 
     def __init__(
@@ -110,6 +118,7 @@ class PrefillThread:
         room_bytes: int = 0,
         paced: bool = False,
         measured: Callable[[int, float], None] | None = None,
+        sampler: FirstTokens | None = None,
     ) -> None:
         self.n_threads = n_threads
         self.piece_tokens = piece_tokens
@@ -126,6 +135,7 @@ class PrefillThread:
         self._wake_read = wake_read
         self._notify = notify
         self._measured = measured
+        self._sampler = sampler
         self._host = HostMemory(loaded.library) if paced else None
         self._context: Context | None = None
         self._cells = 0  # of that context
@@ -248,10 +258,13 @@ class PrefillThread:
             return False
         if n_past >= last:
             return False
-        self._open(last)
+        self._open(last + 1)
         prompt = self._prompts.get(slot) or self._take(slot, serial)
         if prompt.epoch != orders.epoch[slot]:
             prompt.epoch = int(orders.epoch[slot])
+            if prompt.past > last:  # what was sampled from it is not wanted, or on its way
+                self._ready.seq_rm(prompt.seq, last, -1)
+                prompt.past, prompt.sampled = last, False
             prompt.exported, prompt.asked = min(n_past, prompt.past), False
         prompt.exported = max(prompt.exported, min(n_past, prompt.past))
         if self._export(prompt):
@@ -267,7 +280,14 @@ class PrefillThread:
                 self._x.asked.append(Request(slot, serial, prompt.epoch, prompt.past))
                 self._notify()
             return False
-        return prompt.past < last and self._compute(prompt, last, wanted)
+        self._look_for_end(prompt)
+        return prompt.past < prompt.end and self._compute(prompt, wanted)
+
+    def _look_for_end(self, prompt: _Prompt) -> None:
+        """How far it is to be computed here, which depends on its lane too."""
+        slot, sampler = prompt.slot, self._sampler
+        here = sampler is not None and not prompt.sampled and sampler.takes(slot)
+        prompt.end = int(self._x.table.n_tokens[slot]) - (0 if here else 1)
 
     def _take(self, slot: int, serial: int) -> _Prompt:
         if not self._free_seqs:  # a row ended just now; whatever goes can be fetched again
@@ -275,6 +295,7 @@ class PrefillThread:
         orders, seq = self._x.orders, self._free_seqs.popleft()
         prompt = _Prompt(slot, serial, int(orders.life[slot]), int(orders.epoch[slot]), seq)
         self._prompts[slot] = prompt
+        self._look_for_end(prompt)
         return prompt
 
     def _is_over(self, prompt: _Prompt) -> bool:
@@ -293,7 +314,7 @@ class PrefillThread:
         self._free_seqs.append(prompt.seq)
         del self._prompts[prompt.slot]
 
-    def _compute(self, prompt: _Prompt, last: int, wanted: list[int]) -> bool:
+    def _compute(self, prompt: _Prompt, wanted: list[int]) -> bool:
         """The next chunk of a prompt, and out with it; False if it may not be computed yet.
 
         Where chunks are granted and the end of a prompt leaves room, others fill it.
@@ -301,14 +322,15 @@ class PrefillThread:
         table, orders = self._x.table, self._x.orders
         slot, p0 = prompt.slot, prompt.past
         most = int(orders.grant[0]) if self.paced else self._chunk()
-        n = min(most, last - p0, self._chunk_most)
+        n = min(most, prompt.end - p0, self._chunk_most)
         if n <= 0 or self.paced and not self._make_room(prompt, n, wanted):
             return False
         orders.grant[0] = 0
-        self._put(prompt, 0, n)
+        self._batch.arrays.logits[:] = 0
+        ends = [(prompt, n - 1)] if self._put(prompt, 0, n) else []
         more = []
         if self.paced and not self._by_itself:
-            more = self._fill(prompt, min(most, self._chunk_most), n, wanted)
+            more = self._fill(prompt, min(most, self._chunk_most), n, wanted, ends)
         self._by_itself = False
         context = self._ready
         if self._threads_set != self.n_threads:
@@ -338,11 +360,12 @@ class PrefillThread:
             if table.serial[each.slot] == each.serial:
                 table.in_tick[each.slot] = 0
         if status == DECODE_OK:
-            prompt.past = p0 + n
-            for other, count in more:
-                other.past += count
             self.tokens_total += total
             self._learn(total, wall_ms)
+            for each, count in [(prompt, n), *more]:
+                each.past += count
+            for each, row in ends:
+                self._sample(each, row)
             self._export(prompt)
             return True
         context.seq_rm(prompt.seq, p0, -1)
@@ -363,23 +386,55 @@ class PrefillThread:
             self._notify()
         return True
 
-    def _put(self, prompt: _Prompt, at: int, n: int) -> None:
-        """The next ``n`` tokens of a prompt into the batch, from ``at`` on."""
+    def _sample(self, prompt: _Prompt, row: int) -> None:
+        """The first token of a prompt, whose last token was number ``row`` of the chunk."""
+        assert self._sampler is not None
+        context, table, slot = self._ready, self._x.table, prompt.slot
+        prompt.sampled = True
+        current = self._x.is_current(slot, prompt.serial, prompt.epoch)
+        if self._is_over(prompt) or not current or table.n_tokens[slot] != prompt.past:
+            return
+        context.synchronize()
+        logits = context.library.lib.llama_get_logits_ith(context.pointer, row)
+        address = int(context.library.ffi.cast("intptr_t", logits))
+        if not address:
+            self._x.refuse(slot, "libllama has no logits of its last token")
+        else:
+            token = self._sampler.sample(slot, prompt.serial, prompt.past, address)
+            self._x.first.append(token)
+        self._notify()
+
+    def _put(self, prompt: _Prompt, at: int, n: int) -> bool:
+        """The next ``n`` tokens of a prompt into the batch, from ``at`` on.
+
+        Returns whether the last of them is the prompt's last, of which there will be logits.
+        """
         arrays, p0, end = self._batch.arrays, prompt.past, at + n
+        ends = bool(p0 + n == self._x.table.n_tokens[prompt.slot])
+        arrays.logits[end - 1] = ends
         arrays.token[at:end] = self._x.table.tokens[prompt.slot, p0 : p0 + n]
         arrays.pos[at:end] = np.arange(p0, p0 + n)
         arrays.seq[at:end] = prompt.seq
+        return ends
 
     def _fill(
-        self, first: _Prompt, most: int, used: int, wanted: list[int]
+        self,
+        first: _Prompt,
+        most: int,
+        used: int,
+        wanted: list[int],
+        ends: list[tuple[_Prompt, int]],
     ) -> list[tuple[_Prompt, int]]:
-        """Put tokens of other wanted prompts behind those of ``first``: (prompt, tokens) each."""
+        """Put tokens of other wanted prompts behind those of ``first``: (prompt, tokens) each.
+
+        Those that end are added to ``ends``, with the number of their last token in the batch.
+        """
         table, orders = self._x.table, self._x.orders
         room = self._cells - sum(prompt.past for prompt in self._prompts.values()) - used
         out = []
         for slot in wanted:
             n_past, last = int(table.n_past[slot]), int(table.n_tokens[slot]) - 1
-            if slot == first.slot or table.state[slot] != t.RUNNING or last > self._cells:
+            if slot == first.slot or table.state[slot] != t.RUNNING or last + 1 > self._cells:
                 continue
             if table.isolate[slot] or orders.refused[slot] or n_past >= last:
                 continue
@@ -388,10 +443,12 @@ class PrefillThread:
                 prompt = self._take(slot, int(table.serial[slot]))
             if prompt is None or self._is_over(prompt) or prompt.past < n_past:
                 continue
-            n = min(most - used, last - prompt.past, room)
+            self._look_for_end(prompt)
+            n = min(most - used, prompt.end - prompt.past, room)
             if n <= 0:
                 continue
-            self._put(prompt, used, n)
+            if self._put(prompt, used, n):
+                ends.append((prompt, used + n - 1))
             out.append((prompt, n))
             used, room = used + n, room - n
         return out
@@ -401,7 +458,6 @@ class PrefillThread:
 
         What is computed in part and comes later in the list gives way: it can be computed again.
         """
-        table = self._x.table
         used = sum(other.past for other in self._prompts.values())
         later = sorted(
             (other for other in self._prompts.values() if other is not prompt),
@@ -409,7 +465,7 @@ class PrefillThread:
         )
         while used + n > self._cells and later:
             other = later.pop()
-            if other.past < int(table.n_tokens[other.slot]) - 1:
+            if other.past < other.end:
                 used -= other.past
                 self._drop(other)
         return used + n <= self._cells
@@ -437,6 +493,10 @@ class PrefillThread:
         """Copy out what was computed and not copied yet, a piece at most."""
         x, p0 = self._x, prompt.exported
         p1 = min(prompt.past, p0 + self.piece_tokens)
+        if self._ends_here(prompt):
+            return False
+        if p1 == prompt.end - 1:
+            p1 -= prompt.end == x.table.n_tokens[prompt.slot]  # the last token is not the engine's
         if p0 >= p1 or len(x.finished) >= BACKLOG:
             return False
         if not x.is_current(prompt.slot, prompt.serial, prompt.epoch):
@@ -453,6 +513,14 @@ class PrefillThread:
         x.finished.append(Piece(prompt.slot, prompt.serial, prompt.epoch, p0, p1, data, size))
         self._notify()
         return True
+
+    def _ends_here(self, prompt: _Prompt) -> bool:
+        """Whether nothing of it is needed but its first token, which is sampled here.
+
+        A processor's ticks take prompts back as soon as nobody streams, so there all comes out.
+        """
+        sampler, slot = self._sampler, prompt.slot
+        return sampler is not None and self.paced and sampler.takes(slot) and sampler.ends(slot)
 
     def _host_array(self, size: int) -> np.ndarray:
         """Of the largest piece's size at least: such memory is dear to get and is used again."""

@@ -4,8 +4,8 @@ Decode is bound by memory and prefill by arithmetic, so on separate cores they h
 other (Splitwise, Patel et al. 2023; DistServe, Zhong et al. 2024); on an accelerator they take
 turns (`gate`).  A second ``llama_context`` on the same weights, driven by a thread of its own
 (`prefill_thread`), computes prompts chunk by chunk; the KV cells of each chunk are copied into the
-engine's context between two ticks.  The last known token of a prompt always stays with the engine,
-which needs its logits.
+engine's context between two ticks.  The last known token of a prompt stays with the engine, which
+needs its logits, unless nobody waits for it: then the first token is sampled there (`first_token`).
 
 The two threads share little: a few arrays that compiled code may write as well, and deques
 (`prefill_orders`).  Neither waits for the other, the gate apart.  Only the loop's thread touches
@@ -19,16 +19,19 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from umaserve.policy.cost import BESIDE_SIZES
+
 from . import messages as m
 from . import table as t
 from .boot import usable_cores
+from .first_token import FirstToken, FirstTokens
 from .kv_piece import Piece, export_piece, import_piece
 from .prefill_orders import Exchange, Orders
 from .prefill_thread import CHUNKS, FEWEST_PACED, PACED_CHUNK, PrefillThread
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from .boot import Loaded
 
 PIECE_BYTES = 8 << 20  # of KV that move in one go, roughly: a few milliseconds of copying
@@ -103,7 +106,9 @@ class PrefillWorker:
     is called from the worker's thread when there is something for `land` (pieces, a refusal); it
     must be safe there and should end the loop's ticks.  ``orders`` is for compiled code.
     ``paced``: chunks wait until they are granted and stop at a gate, and ``measured`` is told
-    tokens and ms of the longest part of each.
+    tokens and ms of the longest part of each.  What landing takes is learned in ``copies``
+    (`CostModel.copies`, borrowed).  ``sampler``: first tokens are sampled by the worker where that
+    may be; None = nowhere.
     """
 
     def __init__(
@@ -115,6 +120,8 @@ class PrefillWorker:
         notify: Callable[[], None],
         paced: bool = False,
         measured: Callable[[int, float], None] | None = None,
+        copies: np.ndarray | None = None,
+        sampler: FirstTokens | None = None,
     ) -> None:
         self._loaded = loaded
         self._table = table
@@ -128,11 +135,11 @@ class PrefillWorker:
         largest = PACED_CHUNK if paced else CHUNKS[0]
         bytes_most = PACED_PIECE_BYTES if paced else PIECE_BYTES
         self._piece_most = min(max(bytes_most // per_token, CHUNKS[-1]), largest)
-        self._landing_ms: dict[int, float] = {}  # by tokens, a power of two
+        self._copies = np.zeros(BESIDE_SIZES.size) if copies is None else copies
         self._spare = loaded.n_seq  # sequence id, in both contexts
         self._thread = PrefillThread(
             loaded, start, self._x, self._wake_read, n_threads, self._piece_most, notify,
-            int(1.05 * per_token * self._piece_most) + (1 << 16), paced, measured,
+            int(1.05 * per_token * self._piece_most) + (1 << 16), paced, measured, sampler,
         )  # fmt: skip
 
     @property
@@ -235,14 +242,14 @@ class PrefillWorker:
         if limit_ms == float("inf"):
             self._thread.piece_tokens = self._piece_most
             return
-        if self._landing_ms:
-            smallest = self._landing_ms[min(self._landing_ms)]
-            limit_ms = max(limit_ms, HARDLY_LONGER * smallest)
+        known_ms = self._copies[self._copies > 0.0]
+        if known_ms.size:
+            limit_ms = max(limit_ms, HARDLY_LONGER * float(known_ms[0]))
         tokens = CHUNKS[-1]
         while 2 * tokens <= self._piece_most:
-            ms = self._landing_ms.get(2 * tokens)
-            if ms is None:
-                known, half = self._landing_ms.get(tokens), self._landing_ms.get(tokens // 2)
+            ms = self._copy_ms(2 * tokens)
+            if not ms:
+                known, half = self._copy_ms(tokens), self._copy_ms(tokens // 2)
                 if known:
                     # part of the time is the same for all sizes, on an accelerator nearly all
                     more = 2.0 * max(known - half, 0.0) if half else known
@@ -269,10 +276,14 @@ class PrefillWorker:
             x.buffers.give(piece.data)
             x.wake_worker()
 
+    def _copy_ms(self, tokens: int) -> float:
+        """What landing so many tokens, a power of two, takes; 0 = unknown."""
+        return float(self._copies[_size_class(tokens)]) if tokens >= CHUNKS[-1] else 0.0
+
     def _learn_landing(self, tokens: int, ms: float) -> None:
-        size = 1 << (tokens.bit_length() - 1)
-        known = self._landing_ms.get(size, ms)
-        self._landing_ms[size] = known + LANDING_WEIGHT * (ms - known)
+        at = _size_class(tokens)
+        known = float(self._copies[at]) or ms
+        self._copies[at] = known + LANDING_WEIGHT * (ms - known)
 
     def land(self, most: int = 1) -> int:
         """Move up to ``most`` pieces each way; returns the prompt tokens that landed.
@@ -292,8 +303,8 @@ class PrefillWorker:
             if self._runs(slot, piece.serial, piece.epoch):
                 if table.n_past[slot] != piece.p0:
                     orders.epoch[slot] += 1  # those after it do not fit either
-                elif not self._has_cells(tokens):
-                    break
+                elif piece.p1 >= table.n_tokens[slot] or not self._has_cells(tokens):
+                    break  # its first token comes before its last cell
                 else:
                     taken += 1
                     seq = int(table.seq[slot])
@@ -311,6 +322,21 @@ class PrefillWorker:
         if moved:
             x.wake_worker()
         return landed
+
+    def take_first(self) -> list[FirstToken]:
+        """First tokens that the worker has sampled, of requests that still wait for them.
+
+        The caller adds them to their rows.  To be called before `land`.
+        """
+        x, table, out = self._x, self._table, []
+        for _ in range(len(x.first)):
+            first = x.first.popleft()
+            waits = table.state[first.slot] == t.RUNNING and table.n_tokens[first.slot] == first.at
+            if waits and table.serial[first.slot] == first.serial:
+                out.append(first)
+        if out:
+            x.wake_worker()
+        return out
 
     def forget(self, slot: int) -> None:
         """The row's request ended or lost its cells: nothing of it is needed any more."""
@@ -371,3 +397,8 @@ class PrefillWorker:
             x.handed.append(Piece(slot, serial, epoch, p0, p1, data, size))
             moved = True
         return moved
+
+
+def _size_class(tokens: int) -> int:
+    """The last of BESIDE_SIZES that is no larger; the first where there is none."""
+    return max(int(np.searchsorted(BESIDE_SIZES, tokens, "right")) - 1, 0)

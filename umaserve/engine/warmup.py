@@ -53,11 +53,17 @@ def warm_up(engine: Engine) -> None:
 
 
 def _compile_the_rest(engine: Engine) -> None:
-    """What only prompts beside the ticks of an accelerator use: no stream shall wait for it."""
+    """What only prompts beside the ticks use: no stream shall wait for it.
+
+    Row 0 has ended, so its first token goes nowhere.
+    """
     cost = CostModel.unknown()
     learn_part(cost, 1, 1.0)
     may_land(engine.state, 1, 0.0)
     poorest(engine.state)
+    logits = np.zeros(engine.loaded.n_vocab, np.float32)
+    at, sampler = int(engine.table.n_tokens[0]), engine.first_tokens()
+    engine._settle_first(sampler.sample(0, 0, at, logits.ctypes.data))
 
 
 def learn_costs(engine: Engine) -> None:

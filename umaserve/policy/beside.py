@@ -9,6 +9,9 @@ themselves have the accelerator for themselves:
 - beside an interactive prompt in the ticks, next to nothing: a slice for each ``BACK_WAIT_MS``;
 - with nobody interactive, all the time.
 
+Several short prompts that come together while somebody streams are left to the ticks, where copying
+their KV cells would take longer than computing them.
+
 Chunks are large, since large ones are the cheapest for a token, but no part of one may take longer
 than a slice.  The KV cells of a chunk are copied into the first context between two ticks, which
 makes a few tokens slow: `may_land` says when.
@@ -16,6 +19,7 @@ makes a few tokens slow: `may_land` says when.
 
 from __future__ import annotations
 
+import numpy as np
 from numba import njit
 
 from .base import (
@@ -42,7 +46,7 @@ from .base import (
     SLICE_MS,
     WAIT_MS,
 )
-from .cost import BESIDE_SIZES, beside_class
+from .cost import BESIDE_SIZES, beside_class, copy_ms, predict
 from .flags import mark
 from .jit import INNER
 from .latency_guard import FAR_MS, HARD, MARGIN, RESERVED, strictest_cap
@@ -51,6 +55,7 @@ from .offload import WORTH_IT, list_prompts, take_back
 # credit that it takes to copy cells of the background: that tick, the next one and often a third
 # are late, since a captured graph has to be made again; and of what has waited BACK_WAIT_MS
 LANDING, LANDING_LATE = 2.0, 0.5
+AT_ONCE = 8  # prompts whose cells are copied between two ticks, where somebody waits for them
 SPARE = 0.02  # of the baseline that a slice leaves of the cap: a part may take longer than before
 IDLE_WAIT_MS = 20.0  # with nothing else to do
 
@@ -79,7 +84,8 @@ def beside(state, tick, knobs, cost, memory, plan):
     """List prompts in ``plan.aside`` and say how large their next chunk may be.
 
     How much time they get is said here too, unless somebody interactive decodes: `slice_between`.
-    Returns whether somebody interactive waits for one of them.
+    Returns whether somebody interactive waits for one of them, and how long ticks may take for
+    interactive prompts that are left to them, in ms.
     """
     plan.aside[0] = -1
     found, since = memory.found, memory.since_ns
@@ -87,13 +93,16 @@ def beside(state, tick, knobs, cost, memory, plan):
     if not knobs.features & ASIDE or prompts == 0:
         take_back(state, knobs, memory)
         since[SINCE_BESIDE] = tick.now_ns
-        return False
+        return False, 0.0
     decoding = found[KIND_DECODE]
+    copies_ms = 0.0
+    if decoding > 0 and knobs.features & LANES:
+        copies_ms = _cheaper_in_ticks(state, cost, memory)
     # with no stream to disturb, an interactive prompt has the first context for itself
-    list_prompts(state, memory, plan, decoding > 0)
+    list_prompts(state, memory, plan, decoding > 0 and copies_ms == 0.0)
     if found[KIND_ASIDE] == 0:
         since[SINCE_BESIDE] = tick.now_ns
-        return False
+        return False, copies_ms
     mark(plan, FLAG_ASIDE)
     waits = False
     if knobs.features & LANES:
@@ -113,7 +122,35 @@ def beside(state, tick, knobs, cost, memory, plan):
         since[SINCE_BESIDE] = tick.now_ns
     if decoding + found[KIND_BACK_DECODE] + found[KIND_PROMPT] + found[KIND_BACK_PROMPT] == 0:
         plan.info[WAIT_MS] = IDLE_WAIT_MS
-    return waits
+    return waits, copies_ms
+
+
+@njit(**INNER)
+def _cheaper_in_ticks(state, cost, memory):
+    """Take interactive prompts back to the ticks where copying their cells would take longer.
+
+    Either makes the streams wait.  Returns how long copying those would take whose turn it would be
+    next, in ms; 0.0 where it is the shorter, or unknown.
+    """
+    prompts, tokens, copies_ms = 0, 0, 0.0
+    for s in range(memory.kind.shape[0]):
+        fresh = memory.kind[s] == KIND_PROMPT and state.aside[s] >= 0
+        if fresh or memory.kind[s] == KIND_ASIDE and state.lane[s] == 0:
+            left = state.n_tokens[s] - state.n_past[s]
+            prompts, tokens, copies_ms = prompts + 1, tokens + left, copies_ms + copy_ms(cost, left)
+    if prompts == 0:
+        return 0.0
+    share = min(AT_ONCE / prompts, 1.0)
+    copies_ms *= share
+    tick_ms = predict(cost, 0, 0, int(np.ceil(tokens * share)), memory.past[KIND_PROMPT])
+    if not 0.0 < tick_ms <= copies_ms:
+        return 0.0
+    for s in range(memory.kind.shape[0]):
+        if memory.kind[s] == KIND_ASIDE and state.lane[s] == 0:
+            memory.kind[s] = KIND_PROMPT
+            memory.found[KIND_ASIDE] -= 1
+            memory.found[KIND_PROMPT] += 1
+    return copies_ms
 
 
 @njit(**INNER)

@@ -49,8 +49,8 @@ class CostModel(NamedTuple):
     ``mean``, ``spread`` (mean absolute deviation), ``count``, ``tokens`` (mean prompt tokens),
     ``rows`` (mean decoding rows) and ``kv`` (``past`` when first seen): float64[MODES, N_ROWS,
     N_PROMPTS].  ``slope`` float64[3]: sums xy and xx, and ms per token and thousand cells.
-    ``beside`` float64[sizes]: ms of the longest part of a chunk beside the ticks, by BESIDE_SIZES;
-    0 = not measured.
+    ``beside`` float64[sizes]: ms of the longest part of a chunk beside the ticks, by BESIDE_SIZES,
+    and ``copies``: of copying so many prompt tokens' KV cells from there; 0 = not measured.
     ``error`` float64[2]: running mean of |predicted - measured| / measured, and its count.
     ``ticks`` float64[1]: since counts faded.
     """
@@ -65,13 +65,14 @@ class CostModel(NamedTuple):
     error: np.ndarray
     ticks: np.ndarray
     beside: np.ndarray
+    copies: np.ndarray
 
     @classmethod
     def unknown(cls) -> CostModel:
         shape = (MODES, N_ROWS, N_PROMPTS)
         arrays = [np.zeros(shape) for _ in range(6)]
-        beside = np.zeros(BESIDE_SIZES.size)
-        return cls._make([*arrays, np.zeros(3), np.zeros(2), np.zeros(1), beside])
+        beside = [np.zeros(BESIDE_SIZES.size) for _ in range(2)]
+        return cls._make([*arrays, np.zeros(3), np.zeros(2), np.zeros(1), *beside])
 
     def forget(self) -> None:
         """Start over, for instance after ticks that were not representative."""
@@ -305,6 +306,21 @@ def learn_part(cost, tokens, ms):
     if cost.beside[i] > 0.0:
         ms = cost.beside[i] + BESIDE_WEIGHT * (min(ms, WILD * cost.beside[i]) - cost.beside[i])
     cost.beside[i] = ms
+
+
+@njit(nogil=True, cache=True)
+def copy_ms(cost, tokens):
+    """What copying a piece of so many prompt tokens takes, by the nearest size; 0.0 = unknown."""
+    size = 0
+    while size < BESIDE_SIZES.size - 1 and BESIDE_SIZES[size + 1] <= tokens:
+        size += 1
+    for i in range(size, -1, -1):
+        if cost.copies[i] > 0.0:
+            return cost.copies[i]
+    for i in range(size + 1, BESIDE_SIZES.size):
+        if cost.copies[i] > 0.0:
+            return cost.copies[i]
+    return 0.0
 
 
 @njit(nogil=True, cache=True)

@@ -84,9 +84,9 @@ def plan_tick(state, tick, knobs, cost, memory, traffic, plan):
     if tick.number % LOOK_SOON == 0:
         doubt = WELL_KNOWN if tick.number % LOOK_AGAIN == 0 else HARDLY_KNOWN
         look_again(memory, cost, 0, max(n, back), most, doubt)
-    mode, waits = 0, False
+    mode, waits, copies_ms = 0, False, 0.0
     if knobs.can_aside and knobs.paced:
-        waits = beside(state, tick, knobs, cost, memory, plan)
+        waits, copies_ms = beside(state, tick, knobs, cost, memory, plan)
     else:
         mode = offload(state, knobs, cost, memory, plan)
     plan.info[MODE] = mode
@@ -97,7 +97,7 @@ def plan_tick(state, tick, knobs, cost, memory, traffic, plan):
     trim = background_tokens(tick, knobs, memory, traffic, room)
     if n > 0:
         entries = _interactive(
-            state, tick, knobs, cost, memory, plan, mode, most, room, trim, waits
+            state, tick, knobs, cost, memory, plan, mode, most, room, trim, waits, copies_ms
         )
     elif found[KIND_PROMPT] > 0:
         entries = _interactive_prompts(state, tick, knobs, cost, memory, plan, most, room, trim)
@@ -133,7 +133,9 @@ def _shape(state, plan, entries):
 
 
 @njit(**INNER)
-def _interactive(state, tick, knobs, cost, memory, plan, mode, most, room, trim, waits):
+def _interactive(
+    state, tick, knobs, cost, memory, plan, mode, most, room, trim, waits, copies_ms
+):  # fmt: skip
     """A tick in which interactive sessions decode."""
     found, since = memory.found, memory.since_ns
     within_cap, within_budget, credit = allowance(
@@ -180,6 +182,12 @@ def _interactive(state, tick, knobs, cost, memory, plan, mode, most, room, trim,
             more, more_apart = _chunk(cost, mode, g, kv, rows_ms, within_budget, want)
             if more > chunk:
                 chunk, apart, allowed = more, more_apart, within_budget
+                mark(plan, FLAG_SPENT)
+        if chunk < want and copies_ms > allowed:
+            # they would wait as long for copies
+            more, more_apart = _chunk(cost, mode, g, kv, rows_ms, copies_ms, want)
+            if more > chunk:
+                chunk, apart, allowed = more, more_apart, copies_ms
                 mark(plan, FLAG_SPENT)
         patient = not knobs.features & AGEING
         patient = patient or _waited(tick, since, SINCE_INTERACTIVE) <= PROMPT_WAIT_MS

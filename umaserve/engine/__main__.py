@@ -19,7 +19,7 @@ from . import table as t
 from .control import Control, die_with_parent
 
 LOAD_FAILED = 3
-SWITCH_S = 0.0005  # that a thread may keep the GIL from another
+SWITCH_S = 0.00005  # that a thread may keep the GIL from another
 
 
 def main() -> int:

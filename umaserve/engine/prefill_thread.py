@@ -26,7 +26,7 @@ from . import table as t
 from .batch import Batch
 from .boot import _flash_attention
 from .first_token import FirstTokens
-from .gate import GAVE_UP, MEASURE, begin_chunk, forget_times, hang, longest_ms
+from .gate import GAVE_UP, MEASURE, OPEN, UNTIL, begin_chunk, forget_times, hang, longest_ms
 from .kv_piece import Piece, export_piece, import_piece, ordinary
 from .prefill_orders import ABORT_CALLBACK, BACKLOG, Exchange, Request
 
@@ -44,6 +44,7 @@ FEWEST_CELLS = 1024  # of the second KV cache; it doubles until the prompt at ha
 FEWEST_PACED = 4096
 SLOW_CHUNK_MS = 500.0  # a chunk that takes longer at the start has no larger one after it
 IDLE_S = 60.0  # without a prompt, after which the second context goes
+GATHER_S = 0.01  # after a chunk, for which one of few tokens beside streams waits for more
 NICENESS = 5  # of the thread: others who wake up take this core first, not the engine's
 DECODE_OK, DECODE_NO_KV_SLOT, DECODE_ABORTED = 0, 1, 2
 
@@ -144,6 +145,8 @@ class PrefillThread:
         self._batch = Batch(loaded.library.ffi, self._chunk_most, 1)
         self._threads_set = n_threads
         self._by_itself = False  # the next chunk is of one prompt
+        self._ended_s = 0.0  # when the last chunk did
+        self._gathers = False  # a small chunk waits for more
         self._prompts: dict[int, _Prompt] = {}
         self._free_seqs = deque(range(loaded.n_seq))
         self._spare = loaded.n_seq
@@ -180,10 +183,11 @@ class PrefillThread:
             while not self._closing:
                 if not self._step():
                     may_go = self._cells and not self._prompts
-                    if not poll.poll(1000.0 * IDLE_S if may_go else None):
+                    limit_s = GATHER_S if self._gathers else IDLE_S if may_go else None
+                    if poll.poll(None if limit_s is None else 1000.0 * limit_s):
+                        os.read(self._wake_read, 4096)
+                    elif not self._gathers:
                         self._close_context()
-                        continue
-                    os.read(self._wake_read, 4096)
         except Exception as error:  # whatever it is, the engine can do without this thread
             self._x.complain(f"prompts are no longer computed beside the ticks: {error}")
             self._x.orders.alive[0] = 0
@@ -228,6 +232,7 @@ class PrefillThread:
     def _step(self) -> bool:
         """One chunk or one copy; False when there is nothing to do."""
         self._x.orders.stop[0] = 0
+        self._gathers = False
         if self._closing:  # looked at after the flag is cleared, so that close cannot be missed
             return False
         wanted = self._wanted()
@@ -325,18 +330,21 @@ class PrefillThread:
         n = min(most, prompt.end - p0, self._chunk_most)
         if n <= 0 or self.paced and not self._make_room(prompt, n, wanted):
             return False
-        orders.grant[0] = 0
         self._batch.arrays.logits[:] = 0
         ends = [(prompt, n - 1)] if self._put(prompt, 0, n) else []
         more = []
         if self.paced and not self._by_itself:
             more = self._fill(prompt, min(most, self._chunk_most), n, wanted, ends)
+        total = n + sum(count for _, count in more)
+        self._gathers = self._more_may_come(prompt, total, most)
+        if self._gathers:
+            return False
+        orders.grant[0] = 0
         self._by_itself = False
         context = self._ready
         if self._threads_set != self.n_threads:
             self._threads_set = self.n_threads
             context.set_threads(self._threads_set)
-        total = n + sum(count for _, count in more)
         self._batch.arrays.n_tokens[0] = total
         # who is looked at if libllama takes the process down
         for each in [prompt, *(other for other, _ in more)]:
@@ -356,6 +364,7 @@ class PrefillThread:
         wall_ms = 1000.0 * (time.perf_counter() - began)
         orders.turns[0] += 1
         orders.running[0] = -1
+        self._ended_s = time.monotonic()
         for each in [prompt, *(other for other, _ in more)]:
             if table.serial[each.slot] == each.serial:
                 table.in_tick[each.slot] = 0
@@ -385,6 +394,18 @@ class PrefillThread:
             self._x.refuse(slot, f"llama_decode failed with status {status}: {why}")
             self._notify()
         return True
+
+    def _more_may_come(self, prompt: _Prompt, tokens: int, most: int) -> bool:
+        """Whether a chunk should wait for more tokens.
+
+        Beside streams a chunk goes on for many ticks, and one of few tokens for nearly as many.
+        Whoever got a first token from the last one may ask again soon.
+        """
+        orders = self._x.orders
+        if not self.paced or orders.gate[UNTIL] == OPEN or 2 * tokens >= most:
+            return False
+        background = self._x.table.lane[prompt.slot] != m.LANE_INTERACTIVE
+        return bool(background and time.monotonic() - self._ended_s < GATHER_S)
 
     def _sample(self, prompt: _Prompt, row: int) -> None:
         """The first token of a prompt, whose last token was number ``row`` of the chunk."""

@@ -19,7 +19,6 @@ makes a few tokens slow: `may_land` says when.
 
 from __future__ import annotations
 
-import numpy as np
 from numba import njit
 
 from .base import (
@@ -49,13 +48,22 @@ from .base import (
 from .cost import BESIDE_SIZES, beside_class, copy_ms, predict
 from .flags import mark
 from .jit import INNER
-from .latency_guard import FAR_MS, HARD, MARGIN, RESERVED, strictest_cap
+from .latency_guard import (
+    EARNED,
+    FAR_MS,
+    HARD,
+    MARGIN,
+    MOST_CREDIT,
+    RESERVED,
+    strictest_cap,
+)
 from .offload import WORTH_IT, list_prompts, take_back
 
 # credit that it takes to copy cells of the background: that tick, the next one and often a third
 # are late, since a captured graph has to be made again; and of what has waited BACK_WAIT_MS
 LANDING, LANDING_LATE = 2.0, 0.5
 AT_ONCE = 8  # prompts whose cells are copied between two ticks, where somebody waits for them
+FULL = MOST_CREDIT - EARNED  # credit that would be lost if it were not spent
 SPARE = 0.02  # of the baseline that a slice leaves of the cap: a part may take longer than before
 IDLE_WAIT_MS = 20.0  # with nothing else to do
 
@@ -97,7 +105,7 @@ def beside(state, tick, knobs, cost, memory, plan):
     decoding = found[KIND_DECODE]
     copies_ms = 0.0
     if decoding > 0 and knobs.features & LANES:
-        copies_ms = _cheaper_in_ticks(state, cost, memory)
+        copies_ms = _cheaper_in_ticks(state, knobs, cost, memory)
     # with no stream to disturb, an interactive prompt has the first context for itself
     list_prompts(state, memory, plan, decoding > 0 and copies_ms == 0.0)
     if found[KIND_ASIDE] == 0:
@@ -126,23 +134,19 @@ def beside(state, tick, knobs, cost, memory, plan):
 
 
 @njit(**INNER)
-def _cheaper_in_ticks(state, cost, memory):
-    """Take interactive prompts back to the ticks where copying their cells would take longer.
+def _cheaper_in_ticks(state, knobs, cost, memory):
+    """Take interactive prompts back to the ticks where copying all their cells would take longer.
 
-    Either makes the streams wait.  Returns how long copying those would take whose turn it would be
-    next, in ms; 0.0 where it is the shorter, or unknown.
+    Either makes the streams wait.  Returns how long a tick may take for them, in ms; 0.0 where
+    copying is the shorter, or unknown.
     """
-    prompts, tokens, copies_ms = 0, 0, 0.0
+    tokens, copies_ms = 0, 0.0
     for s in range(memory.kind.shape[0]):
         fresh = memory.kind[s] == KIND_PROMPT and state.aside[s] >= 0
         if fresh or memory.kind[s] == KIND_ASIDE and state.lane[s] == 0:
             left = state.n_tokens[s] - state.n_past[s]
-            prompts, tokens, copies_ms = prompts + 1, tokens + left, copies_ms + copy_ms(cost, left)
-    if prompts == 0:
-        return 0.0
-    share = min(AT_ONCE / prompts, 1.0)
-    copies_ms *= share
-    tick_ms = predict(cost, 0, 0, int(np.ceil(tokens * share)), memory.past[KIND_PROMPT])
+            tokens, copies_ms = tokens + left, copies_ms + copy_ms(cost, left)
+    tick_ms = predict(cost, 0, 0, tokens, memory.past[KIND_PROMPT])
     if not 0.0 < tick_ms <= copies_ms:
         return 0.0
     for s in range(memory.kind.shape[0]):
@@ -150,7 +154,7 @@ def _cheaper_in_ticks(state, cost, memory):
             memory.kind[s] = KIND_PROMPT
             memory.found[KIND_ASIDE] -= 1
             memory.found[KIND_PROMPT] += 1
-    return copies_ms
+    return min(copies_ms, knobs.tick_budget_ms)
 
 
 @njit(**INNER)
@@ -190,12 +194,14 @@ def prompts_next(memory, waits):
 
 
 @njit(**INNER)
-def slice_between(tick, knobs, cost, memory, plan, waits, within_cap, within_budget, credit, rich):
+def slice_between(
+    tick, knobs, cost, memory, plan, waits, within_cap, within_budget, credit, may_spend
+):  # fmt: skip
     """Say how long prompts beside the ticks go on before this tick of interactive streams.
 
-    ``within_cap``, ``within_budget``, ``credit``: what `latency_guard.allowance` says; ``rich``:
-    the error budget may be spent, which is done where the cap leaves too little: the rest is for
-    copying cells.  Returns the ms.
+    ``within_cap``, ``within_budget``, ``credit``: what `latency_guard.allowance` says.  Where
+    ``may_spend``, the error budget is spent where the cap leaves too little, or where there is more
+    of it than can be kept: the rest is for copying cells.  Returns the ms.
     """
     base_ms = memory.round_ms[0, memory.found[KIND_DECODE]]
     ms = max(within_cap - SPARE * base_ms, 0.0)
@@ -204,9 +210,10 @@ def slice_between(tick, knobs, cost, memory, plan, waits, within_cap, within_bud
         ms = ALL_THE_TIME
     elif waits:
         ms = max(ms, within_budget - (HARD - WORTH_IT) * base_ms)
-    elif rich and knobs.features & ERROR_BUDGET and within_budget > within_cap:
+    elif may_spend and knobs.features & ERROR_BUDGET and within_budget > within_cap:
         late = knobs.features & AGEING and _waited_ms(tick, memory) > BACK_WAIT_MS
-        if part_ms > ms and credit >= 1.0 + RESERVED or late and credit >= 1.0:
+        rich = credit >= 1.0 + RESERVED and part_ms > ms or credit >= FULL
+        if rich or late and credit >= 1.0:
             ms = within_budget
             mark(plan, FLAG_SPENT)
     plan.info[SLICE_MS] = ms

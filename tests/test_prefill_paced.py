@@ -371,40 +371,45 @@ def test_pieces_are_as_large_as_land_in_time(rig: PacedRig) -> None:
     assert limited(float("inf")) == PACED_CHUNK
 
 
-@pytest.mark.parametrize("why", ["others", "somebody waits", "nobody streams"])
-def test_a_small_chunk_beside_streams_waits_a_little_for_more(
+@pytest.mark.parametrize("why", ["nobody came back", "waited for", "nobody streams", "no answer"])
+def test_a_chunk_beside_streams_that_is_not_full_waits_for_who_may_come_back(
     rig: PacedRig, text: list[int], why: str
 ) -> None:
+    worker = rig.worker
     rig.put(1, text[:120])
-    rig.table.lane[:] = why != "somebody waits"
-    rig.worker._thread._ended_s = time.monotonic() + 20.0  # just now, for as long as it takes
-    rig.worker.orders.gate[UNTIL] = OPEN if why == "nobody streams" else time.monotonic_ns() << 1
-    rig.worker.want([1])
-    if why != "others":
+    rig.table.lane[:] = why != "waited for"
+    worker._thread._ended_ns = time.monotonic_ns() + 20 * 10**9  # just now, for a long time
+    worker._thread._answered = why != "no answer"
+    worker.orders.gate[UNTIL] = OPEN if why == "nobody streams" else time.monotonic_ns() << 1
+    worker.want([1])
+    if why != "nobody came back":
         assert rig.step(512) == 119
         return
     for _ in range(5):
         rig.grant(512)
         time.sleep(0.02)
-    assert rig.worker.orders.grant[0] == 512
-    assert rig.worker.tokens_total == rig.worker.orders.turns[0] == 0
-    rig.put(2, text[:200])
-    rig.worker.want([1, 2])
-    rig.until(lambda: rig.worker.tokens_total > 0)
-    assert rig.worker.tokens_total == 119 + 199
-    rig.assert_right({1: text[:120], 2: text[:200]})
+    assert worker.orders.grant[0] == 512
+    assert worker.tokens_total == worker.orders.turns[0] == 0
+    rig.put(2, text[:20])
+    rig.table.t_admit_ns[2] = worker._thread._ended_ns + 1
+    worker.want([1, 2])
+    rig.until(lambda: worker.tokens_total > 0)
+    assert worker.tokens_total == 119 + 19
+    rig.assert_right({1: text[:120], 2: text[:20]})
 
 
-def test_a_small_chunk_waits_no_longer_than_that(rig: PacedRig, text: list[int]) -> None:
-    rig.put(1, text[:120])
+def test_it_does_not_wait_for_long_nor_with_a_full_chunk(rig: PacedRig, text: list[int]) -> None:
+    worker = rig.worker
     rig.table.lane[:] = 1
-    rig.worker.orders.gate[UNTIL] = time.monotonic_ns() << 1
-    rig.worker.want([1])
-    for size in (100, 16):
-        rig.granting = size  # as the ticks do it
-        before = rig.worker.tokens_total
-        rig.until(lambda before=before: rig.worker.tokens_total > before)
-    rig.assert_right({1: text[:120]})
+    worker.orders.gate[UNTIL] = time.monotonic_ns() << 1
+    rig.put(1, text[:600])
+    worker.want([1])
+    worker._thread._ended_ns, worker._thread._answered = time.monotonic_ns() + 20 * 10**9, 4
+    assert rig.step(400) == 400  # large enough
+    worker._thread._answered = 4
+    rig.grant(512)
+    rig.until(lambda: worker.tokens_total == 599)
+    rig.assert_right({1: text[:600]})
 
 
 def test_how_long_landing_takes_is_measured(rig: PacedRig, text: list[int]) -> None:

@@ -44,7 +44,8 @@ FEWEST_CELLS = 1024  # of the second KV cache; it doubles until the prompt at ha
 FEWEST_PACED = 4096
 SLOW_CHUNK_MS = 500.0  # a chunk that takes longer at the start has no larger one after it
 IDLE_S = 60.0  # without a prompt, after which the second context goes
-GATHER_S = 0.01  # after a chunk, for which one of few tokens beside streams waits for more
+GATHER_S = 0.02  # after a chunk, for which one that is not full waits beside streams
+FULL_ENOUGH = 0.75  # of the largest chunk
 NICENESS = 5  # of the thread: others who wake up take this core first, not the engine's
 DECODE_OK, DECODE_NO_KV_SLOT, DECODE_ABORTED = 0, 1, 2
 
@@ -145,7 +146,8 @@ class PrefillThread:
         self._batch = Batch(loaded.library.ffi, self._chunk_most, 1)
         self._threads_set = n_threads
         self._by_itself = False  # the next chunk is of one prompt
-        self._ended_s = 0.0  # when the last chunk did
+        self._ended_ns = 0  # when the last chunk did, monotonic
+        self._answered = 0  # first tokens that came of it
         self._gathers = False  # a small chunk waits for more
         self._prompts: dict[int, _Prompt] = {}
         self._free_seqs = deque(range(loaded.n_seq))
@@ -336,7 +338,7 @@ class PrefillThread:
         if self.paced and not self._by_itself:
             more = self._fill(prompt, min(most, self._chunk_most), n, wanted, ends)
         total = n + sum(count for _, count in more)
-        self._gathers = self._more_may_come(prompt, total, most)
+        self._gathers = self._more_may_come(prompt, total, most, wanted)
         if self._gathers:
             return False
         orders.grant[0] = 0
@@ -364,7 +366,7 @@ class PrefillThread:
         wall_ms = 1000.0 * (time.perf_counter() - began)
         orders.turns[0] += 1
         orders.running[0] = -1
-        self._ended_s = time.monotonic()
+        self._ended_ns, self._answered = time.monotonic_ns(), len(ends)
         for each in [prompt, *(other for other, _ in more)]:
             if table.serial[each.slot] == each.serial:
                 table.in_tick[each.slot] = 0
@@ -395,17 +397,23 @@ class PrefillThread:
             self._notify()
         return True
 
-    def _more_may_come(self, prompt: _Prompt, tokens: int, most: int) -> bool:
-        """Whether a chunk should wait for more tokens.
+    def _more_may_come(
+        self, prompt: _Prompt, tokens: int, most: int, wanted: list[int]
+    ) -> bool:  # fmt: skip
+        """Whether a chunk should wait a little for more tokens.
 
         Beside streams a chunk goes on for many ticks, and one of few tokens for nearly as many.
-        Whoever got a first token from the last one may ask again soon.
+        Clients whose requests ended with the last chunk may be about to ask again.
         """
-        orders = self._x.orders
-        if not self.paced or orders.gate[UNTIL] == OPEN or 2 * tokens >= most:
+        table, orders = self._x.table, self._x.orders
+        if not self.paced or orders.gate[UNTIL] == OPEN or tokens >= FULL_ENOUGH * most:
             return False
-        background = self._x.table.lane[prompt.slot] != m.LANE_INTERACTIVE
-        return bool(background and time.monotonic() - self._ended_s < GATHER_S)
+        if table.lane[prompt.slot] == m.LANE_INTERACTIVE:
+            return False
+        came = np.count_nonzero(table.t_admit_ns[wanted] > self._ended_ns)
+        return bool(
+            came < self._answered and time.monotonic_ns() - self._ended_ns < 1e9 * GATHER_S
+        )
 
     def _sample(self, prompt: _Prompt, row: int) -> None:
         """The first token of a prompt, whose last token was number ``row`` of the chunk."""

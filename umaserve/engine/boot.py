@@ -54,6 +54,7 @@ class Loaded:
     kv_bytes: int
     piece_bytes: int
     overlap: bool  # llama_decode returns before the work is done
+    places: np.ndarray  # of the loop's threads: `thread_places`
 
     def threads(self, aside: int) -> tuple[int, int]:
         """Threads for ticks of one token and of more, while ``aside`` cores compute prompts."""
@@ -96,6 +97,8 @@ def usable_cores() -> int:
 def load(start: m.Start, pieces_fd: int, control: Control) -> Loaded:
     """Load what ``start`` asks for.  Raises CannotLoad with a reason for the user."""
     from umaserve import llama
+
+    from .thread_places import find_places, no_places  # it loads a compiler
 
     control.send(m.LoadProgress(0.0, "start"))
     if "OMP_WAIT_POLICY" not in os.environ:
@@ -159,6 +162,7 @@ def load(start: m.Start, pieces_fd: int, control: Control) -> Loaded:
         ).kv_bytes,
         piece_bytes=piece_bytes,
         overlap=device != "CPU",
+        places=find_places() if device == "CPU" else no_places(),
     )
 
 

@@ -174,6 +174,7 @@ class Engine:
                 loaded.n_threads, loaded.n_threads_batch, beside, loaded.overlap,
             ),
             self._native,
+            loaded.places,
             self._pool,
             self._columns,
             self.state,

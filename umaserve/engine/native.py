@@ -36,6 +36,13 @@ def _caller(result: Any, *arguments: Any) -> Any:
         return builder.call(pointer, cast)
 
     signature = numba_result[result](types.int64, *[types.int64] * len(arguments))
+    if not arguments:
+
+        @intrinsic
+        def call0(typingctx, address):  # type: ignore[no-untyped-def]
+            return signature, codegen
+
+        return call0
     if len(arguments) == 1:
 
         @intrinsic
@@ -51,11 +58,19 @@ def _caller(result: Any, *arguments: Any) -> Any:
 
         return call2
 
+    if len(arguments) == 3:
+
+        @intrinsic
+        def call3(typingctx, address, a, b, c):  # type: ignore[no-untyped-def]
+            return signature, codegen
+
+        return call3
+
     @intrinsic
-    def call3(typingctx, address, a, b, c):  # type: ignore[no-untyped-def]
+    def call4(typingctx, address, a, b, c, d):  # type: ignore[no-untyped-def]
         return signature, codegen
 
-    return call3
+    return call4
 
 
 call_i32_ptr_ptr = _caller(32, 64, 64)  # llama_decode through its shim
@@ -65,6 +80,9 @@ call_i32_i32_ptr = _caller(32, 32, 64)  # clock_gettime
 call_i64_i32_ptr_i64 = _caller(64, 32, 64, 64)  # write
 call_i32_ptr_i64_i32 = _caller(32, 64, 64, 32)  # poll
 call_i64_ptr_i32_i32 = _caller(64, 64, 32, 32)  # llama_set_n_threads (returns nothing)
+call_i64_ptr_ptr_i32_i32 = _caller(64, 64, 64, 32, 32)  # GOMP_parallel (returns nothing)
+call_i32 = _caller(32)  # omp_get_thread_num
+call_i32_i32_i64_ptr = _caller(32, 32, 64, 64)  # sched_setaffinity
 
 
 class Native(NamedTuple):

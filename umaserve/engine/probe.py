@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 from umaserve.policy.cost import CostModel, is_known, learn, predict
 
+from .thread_places import place_threads
+
 if TYPE_CHECKING:
     from .boot import Loaded
 
@@ -68,6 +70,7 @@ class Prober:
         self._cost = cost
         self._lib = loaded.library.lib
         self._past: dict[int, int] = {}
+        self._one_and_more = loaded.threads(0)
 
     def run(self, aside_threads: int, progress: Callable[[float], None], seconds: float) -> None:
         loaded, cost = self._loaded, self._cost
@@ -105,7 +108,8 @@ class Prober:
 
     def _threads(self, mode: int, aside: int) -> None:
         loaded = self._loaded
-        loaded.context.set_threads(*loaded.threads(aside if mode else 0))
+        self._one_and_more = loaded.threads(aside if mode else 0)
+        loaded.context.set_threads(*self._one_and_more)
 
     def _typical(self, rows: int, prompt: int) -> float:
         """Wall time in ms of a tick of this shape; 0 when the library refused it."""
@@ -150,6 +154,7 @@ class Prober:
             self._token(n, seq, i, False)
             n += 1
         batch.n_tokens = n
+        place_threads(self._loaded.places, self._one_and_more[n > 1])
         if self._lib.llama_decode(self._loaded.context.pointer, batch) != 0:
             return False
         self._lib.llama_synchronize(self._loaded.context.pointer)

@@ -52,6 +52,7 @@ from .native import (
 )
 from .prefill_orders import give_orders, grant_chunk
 from .rows import sample_all, slow_last, take_counts
+from .thread_places import place_threads
 
 # why the loop came back
 NOTHING = 0  # no row can run
@@ -151,8 +152,8 @@ class Work(NamedTuple):
 
 @njit(nogil=True, cache=True)
 def run_ticks(
-    most, tick, given, fixed, native, pool, columns, state, plan, batch, knobs, cost, memory,
-    traffic, budget, orders, settings, scratch, work,
+    most, tick, given, fixed, native, places, pool, columns, state, plan, batch, knobs, cost,
+    memory, traffic, budget, orders, settings, scratch, work,
 ):  # fmt: skip
     """Run up to ``most`` ticks; returns (why it came back, number of the last tick).
 
@@ -246,6 +247,7 @@ def run_ticks(
         if work.unlike[0] > 0:
             work.unlike[0] -= 1
             facts[BESIDE] = 1
+        place_threads(places, _threads(fixed, work.mode[0], in_batch))
         sent = now_ns(native)
         facts[SUBMITTED] = sent
         if info[ABORT_MS] > 0.0:
@@ -381,11 +383,17 @@ def _set_mode(fixed, native, current, mode):
     if mode == current[0]:
         return
     current[0] = mode
-    if mode:
-        one, many = min(fixed.threads, fixed.threads_beside), fixed.threads_beside
-    else:
-        one, many = fixed.threads, fixed.threads_batch
+    one, many = _threads(fixed, mode, 1), _threads(fixed, mode, 2)
     call_i64_ptr_i32_i32(native.set_threads, native.context, one, many)
+
+
+@njit(**INNER)
+def _threads(fixed, mode, tokens):
+    """Threads of a tick of so many tokens."""
+    if mode:
+        beside = fixed.threads_beside
+        return min(fixed.threads, beside) if tokens == 1 else beside
+    return fixed.threads if tokens == 1 else fixed.threads_batch
 
 
 @njit(**INNER)

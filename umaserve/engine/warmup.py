@@ -14,6 +14,7 @@ from . import table as t
 from .boot import CannotLoad
 from .loop import Engine
 from .probe import probe_costs
+from .thread_places import PLACED
 
 PREPARE_S = 10.0  # that the prefill worker may take to prepare before ticks are measured
 MEASURE_S = 0.5  # time that choosing a number of threads may take
@@ -97,6 +98,7 @@ def choose_threads(engine: Engine) -> None:
     loaded.n_threads = _faster(engine, most, n_prompt=1)
     loaded.n_threads_batch = _faster(engine, most, n_prompt=BATCH_PROMPT)
     loaded.context.set_threads(loaded.n_threads, loaded.n_threads_batch)
+    loaded.places[PLACED] = 0
 
 
 def _faster(engine: Engine, most: int, n_prompt: int) -> int:
@@ -106,6 +108,7 @@ def _faster(engine: Engine, most: int, n_prompt: int) -> int:
     for turn in range(ROUNDS):
         for threads in spent:
             engine.loaded.context.set_threads(threads, threads)
+            engine.loaded.places[PLACED] = 0
             _decode(engine, m.Sampling(temperature=0.0), n_prompt)  # wakes the threads
             before = time.monotonic()
             _decode(engine, m.Sampling(temperature=0.0), n_prompt)

@@ -167,6 +167,15 @@ def test_a_background_request_for_one_token_needs_no_cells_of_the_engine(asked):
     asked.all_right()
 
 
+@pytest.mark.parametrize("streams", [False, True])
+def test_few_tokens_more_than_the_first(asked, streams):
+    if streams:
+        asked.stream()
+    for i, max_tokens in enumerate((2, 3, 1, 2)):
+        asked.put(text(6 + i, 50 * i), BACK, max_tokens)
+    asked.all_right()
+
+
 def test_a_first_token_from_there_has_its_logprobs(asked):
     """And is the same as from the ticks, whatever the settings change in the row."""
     settings = m.Sampling(

@@ -549,7 +549,11 @@ class PrefillThread:
         A processor's ticks take prompts back as soon as nobody streams, so there all comes out.
         """
         sampler, slot = self._sampler, prompt.slot
-        return sampler is not None and self.paced and sampler.takes(slot) and sampler.ends(slot)
+        if sampler is None or not self.paced:
+            return False
+        if prompt.sampled and self._x.table.n_tokens[slot] > prompt.past:
+            return False  # it has its first token and goes on
+        return sampler.takes(slot) and sampler.ends(slot)
 
     def _host_array(self, size: int) -> np.ndarray:
         """Of the largest piece's size at least: such memory is dear to get and is used again."""

@@ -4,8 +4,8 @@ libgomp's threads wait for each other after every operation of a graph: they spi
 sleep.  Linux likes to wake a thread on the core of the one that woke it.  Two threads of one team
 that have come to share a core take turns by sleeping, at each of some hundred barriers, and stay
 together, since they never both want to run.  It begins where one of them waits longer than it
-spins, as in the first graph after a pause: a decode of 1.6 ms then took 10 to 18
-(docs/SYSTEM_DESIGN.md).  So the cores are dealt out among the threads.
+spins, as in the first graph after a pause: a decode of 2 ms then took 19
+(`benchmarks.thread_places`).  So the cores are dealt out among the threads.
 
 libgomp ends threads when a smaller team is asked for and starts new ones, with the affinity of the
 thread that asks, when a larger one is.  So this is done again whenever a team's size changes.  Only

@@ -118,18 +118,20 @@ def test_what_chunks_cost_is_kept_from_start_to_start(tmp_path):
     cost = CostModel.unknown()
     for size, ms in zip(SIZES, (0.1, 0.4, 1.9), strict=False):
         learn_part(cost, size, ms)
+    cost.copies[2] = 0.7
     file, read = CostFile(key, tmp_path), CostModel.unknown()
     assert file.save(cost) == ""
     assert file.load(read)
     assert (read.beside == cost.beside).all() and read.beside.any()
+    assert (read.copies == cost.copies).all() and read.copies.any()
     # one of the layout before has another name, is none of ours under this one, and lacks these
-    assert key["layout"] == 5
-    old, read = CostFile({**key, "layout": 4}, tmp_path), CostModel.unknown()
+    assert key["layout"] == 6
+    old, read = CostFile({**key, "layout": 5}, tmp_path), CostModel.unknown()
     assert old.path != file.path
     old.save(cost)
     old.path.replace(file.path)
     assert not file.load(read)
-    arrays = {name: array for name, array in cost._asdict().items() if name != "beside"}
+    arrays = {name: array for name, array in cost._asdict().items() if name != "copies"}
     np.savez_compressed(file.path, key=file.key, **arrays)
     assert not file.load(read)
     assert not any(array.any() for array in read)

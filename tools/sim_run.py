@@ -91,7 +91,7 @@ class World(NamedTuple):
 
     @classmethod
     def empty(cls, n_slots: int, n_seq: int) -> World:
-        kinds = [np.int32] * 5 + [np.int64] * 3 + [np.float64] * 4 + [np.int64, np.int32]
+        kinds = [np.int32] * 5 + [np.int64] * 4 + [np.float64] * 4 + [np.int64, np.int32]
         columns = [np.zeros(n_slots, kind) for kind in kinds]
         return cls(
             SchedulerState(*columns), np.full(n_slots, -1, np.int32),
@@ -150,6 +150,7 @@ def _arrive(jobs, world, now, counter):
         state.isolate[slot] = jobs.isolate[j]
         state.arrival[slot] = counter[0]
         state.t_submit_ns[slot] = due
+        state.t_first_ns[slot] = 0
         state.t_last_ns[slot] = 0
         state.cap[slot] = jobs.cap[j]
         state.credit[slot] = FIRST_CREDIT
@@ -437,6 +438,8 @@ def run(
             made += 1
             if jobs.first[j] == 0:
                 jobs.first[j] = now
+            if state.t_first_ns[s] == 0:
+                state.t_first_ns[s] = now
             state.t_last_ns[s] = now
             state.n_tokens[s] += 1
             if state.isolate[s] and state.n_tokens[s] - jobs.prompt[j] >= 2:

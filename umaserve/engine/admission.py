@@ -61,7 +61,7 @@ class Admission:
 
     def submit(self, message: m.Submit) -> None:
         """A request from the front."""
-        self._table.t_submit_ns[message.slot] = time.monotonic_ns()
+        self._table.t_submit_ns[message.slot] = message.came_ns or time.monotonic_ns()
         if message.tokens is not None:
             self._place(message, message.tokens, message.n_prompt)
         elif len(message.prompt or "") <= (

@@ -94,7 +94,8 @@ class Submit(msgspec.Struct, tag="submit", omit_defaults=True):
     generated tokens, the resumed ones included; 0 means whatever the context leaves.
     ``strict_fit``: the client named ``max_tokens``, so prompt + max_tokens beyond the context is an
     error rather than a shorter answer.  ``isolate``: the request was in a batch that killed an
-    engine, so it decodes alone until it has proved harmless.
+    engine, so it decodes alone until it has proved harmless.  ``came_ns``: when it came, on the
+    monotonic clock; 0 = now.
     """
 
     serial: int
@@ -111,6 +112,7 @@ class Submit(msgspec.Struct, tag="submit", omit_defaults=True):
     latency_cap: float = 0.0  # times the baseline; 0 = the daemon's
     target_ttft_ms: float = 0.0
     target_tbt_ms: float = 0.0
+    came_ns: int = 0
     sampling: Sampling = Sampling()
 
 

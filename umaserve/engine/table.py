@@ -124,7 +124,7 @@ _COLUMNS: tuple[tuple[str, str, str], ...] = (
     ("max_tokens", "i4", ""),
     ("in_tick", "i4", ""),  # 1 while the row is part of a llama_decode; 2 while it is tokenised
     ("isolate", "i4", ""),  # decodes alone until harmless
-    ("t_submit_ns", "i8", ""),  # monotonic; arrival in the engine
+    ("t_submit_ns", "i8", ""),  # monotonic; arrival of the request
     ("t_admit_ns", "i8", ""),  # first given a sequence
     ("t_first_ns", "i8", ""),  # first token published
     ("t_last_ns", "i8", ""),

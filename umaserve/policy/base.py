@@ -23,9 +23,10 @@ FEATURES = {
     "bandwidth": 32,  # the sum of bytes moved stays under its budget
     "abort": 64,  # a background prompt chunk is given up for an interactive request
     "ageing": 128,  # nobody waits for ever
+    "burst": 256,  # prompts of requests that come together are computed together
 }
 ALL_FEATURES = sum(FEATURES.values())
-GUARD, ERROR_BUDGET, SWEET_SPOT, LANES, ASIDE, BANDWIDTH, ABORT, AGEING = FEATURES.values()
+GUARD, ERROR_BUDGET, SWEET_SPOT, LANES, ASIDE, BANDWIDTH, ABORT, AGEING, BURST = FEATURES.values()
 
 
 class SchedulerState(NamedTuple):
@@ -42,6 +43,7 @@ class SchedulerState(NamedTuple):
     isolate: np.ndarray  # int32: 1 = must be alone in its tick
     arrival: np.ndarray  # int64: order of admission
     t_submit_ns: np.ndarray  # int64
+    t_first_ns: np.ndarray  # int64: time of the first token; 0 = none yet
     t_last_ns: np.ndarray  # int64: time of the last token; 0 = none yet
     cap: np.ndarray  # float64: latency cap of this session; 0 = the daemon's
     target_ttft_ms: np.ndarray  # float64: 0 = none
@@ -170,3 +172,4 @@ KIND_PROMPT = 3  # interactive, prompt not computed yet
 KIND_BACK_PROMPT = 4
 KIND_ISOLATED = 5
 KIND_ASIDE = 6  # interactive or not: beside the ticks
+KIND_BURST = 7  # interactive prompt, for a moment: see `burst`

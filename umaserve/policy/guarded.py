@@ -37,13 +37,14 @@ from .base import (
     SWEET_SPOT,
 )
 from .beside import beside, prompts_next, slice_between
+from .burst import gather, release
 from .cost import efficient_chunk, is_known, largest_chunk, predict
 from .fairness import add_decoders
 from .flags import mark
 from .isolation import isolate
 from .jit import INNER
 from .latency_guard import RESERVED, allowance
-from .offload import offload
+from .offload import offload, take_back
 from .prompts import add_prompts, waiting_tokens
 from .survey import survey
 from .sweet_spot import HARDLY_KNOWN, WELL_KNOWN, find_rounds, look_again, merge_all
@@ -85,10 +86,16 @@ def plan_tick(state, tick, knobs, cost, memory, traffic, plan):
         doubt = WELL_KNOWN if tick.number % LOOK_AGAIN == 0 else HARDLY_KNOWN
         look_again(memory, cost, 0, max(n, back), most, doubt)
     mode, waits, copies_ms = 0, False, 0.0
+    burst, burst_ms = gather(state, tick, knobs, cost, memory)
     if knobs.can_aside and knobs.paced:
         waits, copies_ms = beside(state, tick, knobs, cost, memory, plan)
+    elif burst:
+        take_back(state, knobs, memory)
     else:
         mode = offload(state, knobs, cost, memory, plan)
+    release(memory)
+    if copies_ms > 0.0:
+        burst, burst_ms = knobs.n_batch, max(burst_ms, copies_ms)
     plan.info[MODE] = mode
     if mode:
         mark(plan, FLAG_ASIDE)
@@ -97,8 +104,8 @@ def plan_tick(state, tick, knobs, cost, memory, traffic, plan):
     trim = background_tokens(tick, knobs, memory, traffic, room)
     if n > 0:
         entries = _interactive(
-            state, tick, knobs, cost, memory, plan, mode, most, room, trim, waits, copies_ms
-        )
+            state, tick, knobs, cost, memory, plan, mode, most, room, trim, waits, burst, burst_ms
+        )  # fmt: skip
     elif found[KIND_PROMPT] > 0:
         entries = _interactive_prompts(state, tick, knobs, cost, memory, plan, most, room, trim)
     else:
@@ -134,7 +141,7 @@ def _shape(state, plan, entries):
 
 @njit(**INNER)
 def _interactive(
-    state, tick, knobs, cost, memory, plan, mode, most, room, trim, waits, copies_ms
+    state, tick, knobs, cost, memory, plan, mode, most, room, trim, waits, burst, burst_ms
 ):  # fmt: skip
     """A tick in which interactive sessions decode."""
     found, since = memory.found, memory.since_ns
@@ -183,11 +190,10 @@ def _interactive(
             if more > chunk:
                 chunk, apart, allowed = more, more_apart, within_budget
                 mark(plan, FLAG_SPENT)
-        if chunk < want and copies_ms > allowed:
-            # they would wait as long for copies
-            more, more_apart = _chunk(cost, mode, g, kv, rows_ms, copies_ms, want)
+        if chunk < min(want, burst) and burst_ms > allowed:
+            more, more_apart = _chunk(cost, mode, g, kv, rows_ms, burst_ms, min(want, burst))
             if more > chunk:
-                chunk, apart, allowed = more, more_apart, copies_ms
+                chunk, apart, allowed = more, more_apart, burst_ms
                 mark(plan, FLAG_SPENT)
         patient = not knobs.features & AGEING
         patient = patient or _waited(tick, since, SINCE_INTERACTIVE) <= PROMPT_WAIT_MS

@@ -130,6 +130,7 @@ class Request:
             latency_cap=(slo.latency_cap if slo else None) or 0.0,
             target_ttft_ms=(slo.target_ttft_ms if slo else None) or 0.0,
             target_tbt_ms=(slo.target_tbt_ms if slo else None) or 0.0,
+            came_ns=self.arrived_ns,
             sampling=self.sampling,
         )
 

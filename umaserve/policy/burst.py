@@ -1,0 +1,76 @@
+"""Burst: requests that come together are answered together.
+
+A stream that began a moment ago is no reason to pace the prompts of those that came with it: had
+its own prompt been computed last, it would have begun when they do.  So for the first second of
+the answers the prompts of such requests go into the ticks at once, as far as they can be finished
+within that second.  A stream that is older, or a request that comes later, changes nothing: they
+are paced as ever.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from .base import BURST, KIND_ASIDE, KIND_BURST, KIND_DECODE, KIND_PROMPT, LANES
+from .cost import predict
+
+YOUNG_MS = 1000.0  # of an answer: a wait that does not break a reader's train of thought
+TOGETHER_MS = 50.0  # after a first token: requests are read between ticks only
+LONG_TICKS = 4  # tick budgets that a tick may take for them: the streams go on between two
+
+
+@njit(nogil=True, cache=True)
+def gather(state, tick, knobs, cost, memory):
+    """Mark the interactive prompts that came with all the streams ``KIND_BURST``.
+
+    The shortest first, while all of them are predicted to be finished before the oldest stream is
+    a second old.  Returns how many tokens they have, and how many ms a tick may take for them;
+    0, 0.0 if there are none.
+    """
+    found = memory.found
+    if not knobs.features & BURST or found[KIND_DECODE] == 0:
+        return 0, 0.0
+    if found[KIND_PROMPT] + found[KIND_ASIDE] == 0:
+        return 0, 0.0
+    began = np.int64(tick.now_ns)  # the oldest stream's first token
+    for s in range(memory.kind.shape[0]):
+        if memory.kind[s] == KIND_DECODE and state.t_first_ns[s]:
+            began = min(began, state.t_first_ns[s])
+    left_ms = YOUNG_MS - (tick.now_ns - began) / 1e6
+    latest = began + np.int64(TOGETHER_MS * 1e6)
+    tokens = 0
+    while left_ms > 0.0:
+        best = fewest = -1
+        for s in range(memory.kind.shape[0]):
+            kind = memory.kind[s]
+            interactive = state.lane[s] == 0 or not knobs.features & LANES
+            if kind != KIND_PROMPT and not (kind == KIND_ASIDE and interactive):
+                continue
+            more = state.n_tokens[s] - state.n_past[s]
+            if state.t_submit_ns[s] <= latest and (best < 0 or more < fewest):
+                best, fewest = s, more
+        if best < 0:
+            break
+        ms = predict(cost, 0, found[KIND_DECODE], tokens + fewest, memory.past[KIND_PROMPT])
+        if not 0.0 < ms <= left_ms:
+            break
+        found[memory.kind[best]] -= 1
+        found[KIND_BURST] += 1
+        memory.kind[best] = KIND_BURST
+        tokens += fewest
+    if tokens == 0:
+        return 0, 0.0
+    return tokens, min(left_ms, LONG_TICKS * knobs.tick_budget_ms)
+
+
+@njit(nogil=True, cache=True)
+def release(memory):
+    """They are interactive prompts of the ticks, whatever was decided about the others."""
+    if memory.found[KIND_BURST] == 0:
+        return
+    for s in range(memory.kind.shape[0]):
+        if memory.kind[s] == KIND_BURST:
+            memory.kind[s] = KIND_PROMPT
+    memory.found[KIND_PROMPT] += memory.found[KIND_BURST]
+    memory.found[KIND_BURST] = 0

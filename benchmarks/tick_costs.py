@@ -5,7 +5,7 @@
 prints one JSON object: milliseconds of ``llama_decode`` for prompt tokens alone and with the row of
 one stream, and of a stream's row while another context of the same model computes prompts, on cores
 of its own or on the same accelerator.  Shapes are measured in turns, for SECONDS in all, and none
-that takes more than twice the stream alone beside its row.
+that takes more than twice the stream alone beside its row; twelve ticks of each at least.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ PROMPTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512
 DEPTH = 384  # tokens of the stream that are in the KV cache already
 PROMPT_TOKENS = 400  # a prompt is this long, then the next begins
 ASIDE_PIECE = 64
+ASIDE_S = 3.0  # on a processor
 ASIDE_PIECES = (16, 32, 64, 128, 256, 512)  # on an accelerator
+LEAST = 12  # ticks of each shape: a 95th percentile of fewer says nothing
 _STEP = 7919  # from token to token: a mixture of experts sends equal ones to the same experts
 
 
@@ -93,7 +95,7 @@ def summary(values: list[float]) -> Tick:
 
 
 def measure(path: str, threads: int, seconds: float) -> Costs:
-    """The costs; ``seconds`` is shared by the shapes, a tick of each at least."""
+    """The costs; ``seconds`` is shared by the shapes, ``LEAST`` ticks of each at least."""
     library = llama.load(machine.BACKEND)
     model = llama.Model.open(library, path, n_gpu_layers=-1)
     bench = Bench(model, threads)
@@ -113,10 +115,10 @@ def measure(path: str, threads: int, seconds: float) -> Costs:
         # a row after a row replays a graph that was captured, one after another shape does not
         took_ms[1, 0] = [bench.tick(1, 0) for _ in range(220)][20:]
     end = time.perf_counter() + seconds
-    while time.perf_counter() < end or not took_ms[shapes[-1]]:
+    while time.perf_counter() < end or len(took_ms[shapes[-1]]) < LEAST:
         for shape in shapes if on_processor else shapes[1:]:
-            if time.perf_counter() > end and took_ms[shape]:
-                break
+            if time.perf_counter() > end and len(took_ms[shape]) >= LEAST:
+                continue
             took_ms[shape].append(bench.tick(*shape))
             row_ms = bench.tick(1, 0)
             if on_processor:
@@ -128,7 +130,7 @@ def measure(path: str, threads: int, seconds: float) -> Costs:
         )
     elif threads > 1:
         asides = tuple(
-            _aside(model, bench, threads, k, seconds / 2, ASIDE_PIECE)
+            _aside(model, bench, threads, k, max(seconds / 2, ASIDE_S), ASIDE_PIECE)
             for k in range(1, threads)
             if k in (1, threads // 2, threads - 1)
         )

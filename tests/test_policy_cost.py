@@ -18,6 +18,7 @@ from umaserve.policy.cost import (
     MODES,
     MOST_SURE,
     CostModel,
+    is_fresh,
     is_known,
     largest_chunk,
     learn,
@@ -203,3 +204,30 @@ def test_what_an_earlier_run_learned_is_believed_less():
     assert cost.count[0, 2, 0] == FADED
     assert cost.count[0, 3, 0] == 1.0
     assert predict(cost, 0, 2, 0, 0.0) == pytest.approx(10.0)
+
+
+def seen(*ticks, then=0):
+    """A model that has seen ``(rows, prompt, ms)``, each ten times, and then other ticks."""
+    cost = CostModel.unknown()
+    for rows, prompt, ms in ticks:
+        for _ in range(10):
+            learn(cost, 0, rows, prompt, 0.0, ms)
+    for _ in range(then):
+        learn(cost, 0, 7, 0, 0.0, 5.0)
+    return cost
+
+
+def test_a_chunk_takes_no_longer_than_smaller_ones_for_as_many_tokens():
+    ticks = (0, 24, 200.0), (0, 48, 900.0)
+    assert predict(seen(*ticks), 0, 0, 48, 0.0) == pytest.approx(900.0)  # just measured
+    old = seen(*ticks, then=2000)
+    assert not is_fresh(old, 0, 0, 48)
+    assert 380.0 < predict(old, 0, 0, 48, 0.0) < 440.0
+    assert largest_chunk(old, 0, 0, 0.0, 450.0, 512) >= 48
+    cheaper = seen((0, 24, 200.0), (0, 48, 300.0), then=2000)
+    assert predict(cheaper, 0, 0, 48, 0.0) == pytest.approx(300.0)
+
+
+def test_a_few_tokens_may_take_longer_than_one_at_a_time():
+    old = seen((0, 1, 10.0), (0, 2, 28.0), (0, 8, 40.0), then=2000)
+    assert predict(old, 0, 0, 2, 0.0) == pytest.approx(28.0)

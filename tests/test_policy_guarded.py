@@ -128,7 +128,7 @@ def test_interactive_decoders_ride_in_every_tick_and_passengers_fit_the_cap(name
     state = empty()
     put(state, 0, 0, 100, 99)
     put(state, 5, 1, 2000, 0)
-    plan, entries = plan_of(state, knobs, cost)
+    plan, entries = plan_of(state, knobs, cost, number=1)
     assert 0 in plan.slots[:entries]
     prompt = int(plan.counts[:entries][plan.slots[:entries] == 5].sum())
     alone = tick_ms(MACHINES[name], 0, 1, 0, 500)

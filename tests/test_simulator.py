@@ -12,7 +12,7 @@ from tools.sim_loads import BACKGROUND, INTERACTIVE, PRESETS, Load, agent, mixed
 from tools.sim_machine import presets, probed, tick_ms
 from tools.simulate import figures, main
 from umaserve.policy.base import ALL_FEATURES, FEATURES, Knobs
-from umaserve.policy.cost import MOST_SURE, CostModel, predict
+from umaserve.policy.cost import FADED, MOST_SURE, CostModel, predict, prompt_class
 
 MACHINES = presets()
 
@@ -172,3 +172,22 @@ def test_a_prompt_token_beside_the_row_is_tried():
     told = knobs(machine)._replace(can_aside=False)
     found = sim_run.simulate(storm(2), machine, told, cost, seconds=12.0)
     assert found.cost.count[0, 1, 1] >= 2.0
+
+
+def test_costs_of_a_bad_hour_are_found_out():
+    """A token beside the row was measured while another program ran, and would fit the cap."""
+    machine = quiet("gpu-dense")
+    known, wrong = probed(machine), probed(machine)
+    for cost in (known, wrong):
+        cost.doubt()
+    row_ms = predict(wrong, 0, 1, 0, 0)
+    for prompt in range(1, 64):
+        at = prompt_class(prompt)
+        wrong.mean[0, 1, at], wrong.count[0, 1, at] = 1.7 * row_ms, FADED
+        wrong.tokens[0, 1, at] = prompt
+    beside = []
+    for cost in (known, wrong):
+        told = knobs(machine)._replace(can_aside=False)
+        result = sim_run.simulate(storm(tokens=10_000), machine, told, cost, seconds=12.0)
+        beside.append(float(result.outcome.totals[sim_run.STREAM_PROMPT]))
+    assert beside[1] > 0.6 * beside[0] > 0.0

@@ -35,7 +35,12 @@ FLAT = 200.0  # squares that the slope has to outweigh
 FORGET = 0.998  # of the sums behind the slope, per tick
 # Other programs come and go, so confidence ages: what was not seen lately is looked at again.
 MOST_SURE = 32.0  # counts go no further
-FADE_EVERY, FADE, FADED = 64.0, 0.8, 6.0  # every so many ticks all counts shrink, down to that
+FADE_EVERY, FADE, FADED = 64.0, 0.8, 3.0  # every so many ticks all counts shrink, down to that
+# A chunk takes no longer than smaller ones for as many tokens, from so many on: below, a few tokens
+# may take another kernel than one.  What was measured beside another program is found out by it.
+PIECES, PIECES_COST = 8, 1.05
+FRESH = 6.0  # ticks after which a shape that had faded is believed as any other
+RELIEF = 0.5  # weight of a tick until then, if it took less than it was believed to take
 # prompt tokens of the chunks that an accelerator computes beside the ticks
 BESIDE_SIZES = np.array([16, 32, 64, 128, 256, 512], np.int64)
 BESIDE_WEIGHT = 1 / 4  # of a new chunk
@@ -115,6 +120,12 @@ def is_known(cost, mode, rows, prompt):
 
 
 @njit(nogil=True, cache=True)
+def is_fresh(cost, mode, rows, prompt):
+    """Whether it was also seen lately: what other programs did to it is not long ago."""
+    return cost.count[mode, row_class(rows), prompt_class(prompt)] >= FRESH
+
+
+@njit(nogil=True, cache=True)
 def predict(cost, mode, rows, prompt, past):
     """Expected wall time in ms of a tick; 0.0 where nothing is known that it could follow from."""
     if rows + prompt == 0:
@@ -128,6 +139,8 @@ def predict(cost, mode, rows, prompt, past):
         if p > 8:
             steep = STEEP_UP if prompt > known else STEEP_DOWN
             value *= 1.0 + steep * (prompt - known) / (known + rows)
+            if rows == 0 and cost.count[mode, r, p] < FRESH:
+                value = min(value, _in_pieces(cost, mode, p, prompt))
         return value
     if rows == 0:
         return _prompt_alone(cost, mode, prompt, past)
@@ -160,6 +173,16 @@ def predict(cost, mode, rows, prompt, past):
         saved = cost.mean[mode, 1, p] / (cost.mean[mode, 1, 0] + alone)
         together *= min(max(saved, 0.5), 1.2)
     return together
+
+
+@njit(**INNER)
+def _in_pieces(cost, mode, p, prompt):
+    """What smaller chunks for as many tokens take, by the cheapest class below ``p``."""
+    best = np.inf
+    for i in range(PIECES, p):
+        if cost.count[mode, 0, i] >= SURE:
+            best = min(best, PIECES_COST * cost.mean[mode, 0, i] * prompt / cost.tokens[mode, 0, i])
+    return best
 
 
 @njit(**INNER)
@@ -267,6 +290,8 @@ def learn(cost, mode, rows, prompt, past, wall_ms):
             cost.slope[2] = max(cost.slope[0] / (cost.slope[1] + FLAT), 0.0)
     weight = max(1.0 / (n + 1.0), SLOWEST)
     level = bounded - cost.slope[2] * x
+    if n < FRESH and level < cost.mean[mode, r, p]:
+        weight = max(weight, RELIEF)
     if n == 1.0:
         weight = 1.0
     cost.mean[mode, r, p] += weight * (level - cost.mean[mode, r, p])

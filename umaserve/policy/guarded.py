@@ -38,12 +38,21 @@ from .base import (
 )
 from .beside import beside, prompts_next, slice_between
 from .burst import gather, release
-from .cost import efficient_chunk, is_known, largest_chunk, predict
+from .cost import (
+    N_PROMPTS,
+    PROMPT_EDGES,
+    efficient_chunk,
+    is_fresh,
+    is_known,
+    largest_chunk,
+    predict,
+    prompt_class,
+)
 from .fairness import add_decoders
 from .flags import mark
 from .isolation import isolate
 from .jit import INNER
-from .latency_guard import RESERVED, allowance
+from .latency_guard import HARD, RESERVED, allowance
 from .offload import offload, take_back
 from .prompts import add_prompts, waiting_tokens
 from .survey import survey
@@ -51,10 +60,14 @@ from .sweet_spot import HARDLY_KNOWN, WELL_KNOWN, find_rounds, look_again, merge
 
 MIN_CHUNK = 8  # prompt tokens that a slice takes at least: below this, progress costs too much
 BLIND_CHUNK = 64  # prompt tokens of a tick whose cost nobody knows
-LONG_TICKS = 8  # tick budgets that a tick may take if it can be given up at any moment
+# tick budgets that a tick of prompts may take if it can be given up at any moment: of interactive
+# ones, which only a long one gives way to, and of the background's
+LONG_TICKS, LONGEST_TICKS = 8, 20
+GIVEN_UP = 0.8  # of the predicted time, or all but one tick budget: after that it is nearly done
 SLICE_SIZES, DEAR = 4, 3.0  # 4 to 32 prompt tokens, while they cost at most 3 rounds
 PROMPT_WAIT_MS = 250.0  # the same for an interactive prompt
 SHORT_PROMPT = 64  # tokens of an interactive prompt for which ticks may take twice the baseline
+LOOK_WIDER = 16  # ticks after which a chunk one size larger may be tried
 LOOK_SOON, LOOK_AGAIN = 4, 64  # ticks after which a split that rests on little is checked
 EFFICIENT = 0.85  # of the best rate, for a chunk that nobody can stop
 HOLDOFF = 8  # ticks without passengers after one that overran
@@ -123,7 +136,8 @@ def plan_tick(state, tick, knobs, cost, memory, traffic, plan):
         if found[KIND_PROMPT]:
             least = 2.0 * knobs.tick_budget_ms  # interactive too: only a long one gives way
         if predicted > least:
-            plan.info[ABORT_MS] = 0.8 * predicted
+            until = max(GIVEN_UP * predicted, predicted - knobs.tick_budget_ms)
+            plan.info[ABORT_MS] = until
     return entries
 
 
@@ -259,9 +273,13 @@ def _interactive(
                         size //= 2
                     more = min(size, left) if k == 0 else 0
                     apart = k == 0 and chunk == 0
-                    # a token or two beside the rows may fit the cap: that is worth knowing
-                    few = 2 if is_known(cost, mode, g, 1) else 1
-                    if apart and g < room and not is_known(cost, mode, g, few):
+                    # a token or two beside the rows may fit the cap: that is worth knowing, and
+                    # finding out again, as long as it is not far from it
+                    few = 2 if is_fresh(cost, mode, g, 1) else 1
+                    near = predict(cost, mode, g, few, kv) <= HARD * rows_ms
+                    look = not is_known(cost, mode, g, few)
+                    look = look or near and not is_fresh(cost, mode, g, few)
+                    if apart and g < room and look:
                         more, apart = min(few, left), False
                 elif k:
                     more = largest_chunk(cost, mode, g + k, kv, rows_ms + limit, chunk + left)
@@ -272,6 +290,9 @@ def _interactive(
                         apart = False
                         more = largest_chunk(cost, mode, g, kv, rows_ms + limit, chunk + left)
                     more = max(more - chunk, 0)
+                    again = attempt == 1 and tick.number % LOOK_WIDER == 0 and may_spend
+                    if again and limit > 0.0 and credit >= 1.0 and chunk == 0 and not apart:
+                        more = min(_one_size_more(cost, mode, g, kv, rows_ms, more), left)
         if k or more:
             rides = True
             if apart:
@@ -335,6 +356,17 @@ def _chunk(cost, mode, rows, kv, rows_ms, extra_ms, most):
 
 
 @njit(**INNER)
+def _one_size_more(cost, mode, rows, kv, rows_ms, tokens):
+    """The next larger size of a chunk, if what is known of it is old; else ``tokens``."""
+    at = prompt_class(tokens) + 1
+    if at >= N_PROMPTS - 1:
+        return tokens
+    more = PROMPT_EDGES[at]
+    near = predict(cost, mode, rows, more, kv) <= HARD * rows_ms
+    return more if near and not is_fresh(cost, mode, rows, more) else tokens
+
+
+@njit(**INNER)
 def _rows(cost, mode, g, chunk, kv, rows_ms, limit, merged, alone, room):
     """Background rows that fit ``limit`` ms: merged, or in a tick of their own.
 
@@ -368,7 +400,7 @@ def _interactive_prompts(state, tick, knobs, cost, memory, plan, most, room, tri
     late_prompts = ageing and back_prompts > 0 and _waited(tick, since, SINCE_PROMPT) > BACK_WAIT_MS
     kept = (back if late_rows else 0) + (MIN_CHUNK if late_prompts else 0)
     want = min(waiting_tokens(state, memory, KIND_PROMPT), max(room - kept, 1))
-    chunk = _blind_or_largest(cost, 0, kv, _long_budget(knobs), want)
+    chunk = _blind_or_largest(cost, 0, kv, _long_budget(knobs, LONG_TICKS), want)
     entries = add_prompts(state, memory, plan, 0, KIND_PROMPT, chunk)
     room -= chunk
     limit = knobs.latency_cap * predict(cost, 0, 0, chunk, kv)
@@ -395,9 +427,9 @@ def _interactive_prompts(state, tick, knobs, cost, memory, plan, most, room, tri
 
 
 @njit(**INNER)
-def _long_budget(knobs):
+def _long_budget(knobs, ticks):
     if knobs.abortable and knobs.features & ABORT:
-        return LONG_TICKS * knobs.tick_budget_ms
+        return ticks * knobs.tick_budget_ms
     return knobs.tick_budget_ms
 
 
@@ -425,7 +457,7 @@ def _background(state, tick, knobs, cost, memory, plan, mode, room, trim):
         return add_decoders(state, memory, plan, 0, KIND_BACK_DECODE, g)
     if g == 0:
         since[SINCE_DECODE] = since[SINCE_PROMPT] = tick.now_ns
-        chunk = _blind_or_largest(cost, 0, kv, _long_budget(knobs), want)
+        chunk = _blind_or_largest(cost, 0, kv, _long_budget(knobs, LONGEST_TICKS), want)
         if not (knobs.abortable and knobs.features & ABORT):
             # nobody can stop it: no longer than pays
             enough = efficient_chunk(cost, kv, knobs.tick_budget_ms, want, EFFICIENT)

@@ -34,7 +34,7 @@ from umaserve.policy.base import (
     Plan,
     Tick,
 )
-from umaserve.policy.beside import FULL, SPARE, WORTH_IT
+from umaserve.policy.beside import FULL, SHORT, SPARE, WORTH_IT
 from umaserve.policy.cost import BESIDE_SIZES, CostModel, predict
 from umaserve.policy.guarded import plan_tick
 from umaserve.policy.latency_guard import EARNED, HARD, MARGIN, RESERVED, settle_credit
@@ -277,6 +277,25 @@ def test_with_nobody_interactive_to_disturb_prompts_have_all_the_time(credit, la
     assert got.slots == ([4] if decoder else [])
     # with nothing but prompts aside the tick waits for them
     assert (got.info[WAIT_MS] > 0.0) == (not decoder)
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_short_prompts_ride_with_decoders_where_nobody_is_interactive(name):
+    state = empty()
+    for s in range(3):
+        put(state, s, 1, 100, 99)
+    for s, tokens in ((4, SHORT), (5, SHORT + 1), (6, 16), (7, 16)):
+        put(state, s, 1, tokens, 0)
+    state.aside[7] = 1  # begun beside the ticks already
+    got = Planned(state, knobs_of(name), cost_of(name))
+    assert set(got.slots) == {0, 1, 2, 4, 6}
+    assert set(got.listed) == {5, 7}
+    # beside a stream, or with no decoder to ride with, all of them are computed in their slices
+    for lane, tokens in ((0, 100), (1, 3000)):
+        for s in range(3):
+            put(state, s, lane, tokens, 99)
+        got = Planned(state, knobs_of(name), cost_of(name))
+        assert {4, 5, 6, 7} <= set(got.listed)
 
 
 def test_background_waits_for_an_interactive_prompt_in_the_ticks_though_not_for_ever():

@@ -140,8 +140,8 @@ class Memory(NamedTuple):
 
     kind: np.ndarray  # int64[n_slots]: KIND_*
     order: np.ndarray  # int64[n_slots]
-    found: np.ndarray  # int64[8]: how many of each kind
-    past: np.ndarray  # float64[8]: KV cells that a token of each kind attends to, in the mean
+    found: np.ndarray  # int64[KINDS]: how many of each kind
+    past: np.ndarray  # float64[KINDS]: KV cells that a token of each kind attends to, in the mean
     alone_ms: np.ndarray  # float64[2, n_slots + 1]: cost of so many decoding rows, by mode
     round_ms: np.ndarray  # float64[2, n_slots + 1]: of a round that serves so many once
     group: np.ndarray  # int64[2, n_slots + 1]: how many of so many go first
@@ -152,9 +152,9 @@ class Memory(NamedTuple):
     def fresh(cls, n_slots: int) -> Memory:
         n = max(n_slots, 1)
         return cls(
-            np.zeros(n, np.int64), np.zeros(n, np.int64), np.zeros(8, np.int64), np.zeros(8),
-            np.zeros((2, n + 1)), np.zeros((2, n + 1)), np.zeros((2, n + 1), np.int64),
-            np.zeros(4, np.int64), np.zeros(1, np.int64),
+            np.zeros(n, np.int64), np.zeros(n, np.int64), np.zeros(KINDS, np.int64),
+            np.zeros(KINDS), np.zeros((2, n + 1)), np.zeros((2, n + 1)),
+            np.zeros((2, n + 1), np.int64), np.zeros(4, np.int64), np.zeros(1, np.int64),
         )  # fmt: skip
 
 
@@ -172,4 +172,7 @@ KIND_PROMPT = 3  # interactive, prompt not computed yet
 KIND_BACK_PROMPT = 4
 KIND_ISOLATED = 5
 KIND_ASIDE = 6  # interactive or not: beside the ticks
-KIND_BURST = 7  # interactive prompt, for a moment: see `burst`
+# for a moment, while the prompts to compute beside the ticks are listed
+KIND_BURST = 7  # interactive prompt: see `burst`
+KIND_SHORT = 8  # short one of the background: see `beside`
+KINDS = 9

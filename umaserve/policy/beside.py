@@ -7,7 +7,7 @@ themselves have the accelerator for themselves:
 - beside interactive streams, what the cap leaves free before each tick, now and then what the error
   budget leaves; a prompt that somebody waits for gets more;
 - beside an interactive prompt in the ticks, next to nothing: a slice for each ``BACK_WAIT_MS``;
-- with nobody interactive, all the time.
+- with nobody interactive, all the time; short prompts ride with the decoders then.
 
 Several short prompts that come together while somebody streams are left to the ticks, where copying
 their KV cells would take longer than computing them.
@@ -38,6 +38,7 @@ from .base import (
     KIND_BACK_PROMPT,
     KIND_DECODE,
     KIND_PROMPT,
+    KIND_SHORT,
     LANES,
     RUNNING,
     SINCE_BESIDE,
@@ -45,6 +46,7 @@ from .base import (
     SLICE_MS,
     WAIT_MS,
 )
+from .burst import release
 from .cost import BESIDE_SIZES, beside_class, copy_ms, predict
 from .flags import mark
 from .jit import INNER
@@ -66,6 +68,7 @@ AT_ONCE = 8  # prompts whose cells are copied between two ticks, where somebody 
 FULL = MOST_CREDIT - EARNED  # credit that would be lost if it were not spent
 SPARE = 0.02  # of the baseline that a slice leaves of the cap: a part may take longer than before
 IDLE_WAIT_MS = 20.0  # with nothing else to do
+SHORT = 64  # tokens of a background prompt that are left to the ticks where nobody is interactive
 
 
 @njit(nogil=True, cache=True)
@@ -106,8 +109,11 @@ def beside(state, tick, knobs, cost, memory, plan):
     copies_ms = 0.0
     if decoding > 0 and knobs.features & LANES:
         copies_ms = _cheaper_in_ticks(state, knobs, cost, memory)
+    if decoding + found[KIND_PROMPT] == 0 and found[KIND_BACK_DECODE] > 0:
+        _leave_short(state, memory)
     # with no stream to disturb, an interactive prompt has the first context for itself
     list_prompts(state, memory, plan, decoding > 0 and copies_ms == 0.0)
+    release(memory, KIND_SHORT, KIND_BACK_PROMPT)
     if found[KIND_ASIDE] == 0:
         since[SINCE_BESIDE] = tick.now_ns
         return False, copies_ms
@@ -131,6 +137,17 @@ def beside(state, tick, knobs, cost, memory, plan):
     if decoding + found[KIND_BACK_DECODE] + found[KIND_PROMPT] + found[KIND_BACK_PROMPT] == 0:
         plan.info[WAIT_MS] = IDLE_WAIT_MS
     return waits, copies_ms
+
+
+@njit(**INNER)
+def _leave_short(state, memory):
+    """Short prompts of the background ride with its decoders: weights are read once for both."""
+    for s in range(memory.kind.shape[0]):
+        left = state.n_tokens[s] - state.n_past[s]
+        if memory.kind[s] == KIND_BACK_PROMPT and left <= SHORT:
+            memory.kind[s] = KIND_SHORT
+            memory.found[KIND_BACK_PROMPT] -= 1
+            memory.found[KIND_SHORT] += 1
 
 
 @njit(**INNER)

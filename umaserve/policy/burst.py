@@ -65,12 +65,12 @@ def gather(state, tick, knobs, cost, memory):
 
 
 @njit(nogil=True, cache=True)
-def release(memory):
-    """They are interactive prompts of the ticks, whatever was decided about the others."""
-    if memory.found[KIND_BURST] == 0:
+def release(memory, marked, kind):
+    """What was marked is of the ticks' ``kind``, whatever was decided about the others."""
+    if memory.found[marked] == 0:
         return
     for s in range(memory.kind.shape[0]):
-        if memory.kind[s] == KIND_BURST:
-            memory.kind[s] = KIND_PROMPT
-    memory.found[KIND_PROMPT] += memory.found[KIND_BURST]
-    memory.found[KIND_BURST] = 0
+        if memory.kind[s] == marked:
+            memory.kind[s] = kind
+    memory.found[kind] += memory.found[marked]
+    memory.found[marked] = 0

@@ -31,6 +31,7 @@ WILD = 2.5  # a tick this many times its shape's mean counts as that many times,
 # inside a class of prompt tokens, cost against tokens: from above in both directions
 STEEP_UP, STEEP_DOWN = 0.9, 0.5
 STALLED = 0.5  # a tick so far off its shape's mean says nothing about the slope
+STALLS, LEAST_OFF = 3.0, 0.01  # deviations (and shares of the mean) that one tick counts as at most
 FLAT = 200.0  # squares that the slope has to outweigh
 FORGET = 0.998  # of the sums behind the slope, per tick
 # Other programs come and go, so confidence ages: what was not seen lately is looked at again.
@@ -295,7 +296,9 @@ def learn(cost, mode, rows, prompt, past, wall_ms):
     if n == 1.0:
         weight = 1.0
     cost.mean[mode, r, p] += weight * (level - cost.mean[mode, r, p])
-    cost.spread[mode, r, p] += weight * (abs(bounded - expected) - cost.spread[mode, r, p])
+    # a stall is not what a 95th percentile is about: it would raise it for a hundred ticks
+    off = min(abs(bounded - expected), STALLS * cost.spread[mode, r, p] + LEAST_OFF * expected)
+    cost.spread[mode, r, p] += weight * (off - cost.spread[mode, r, p])
     cost.tokens[mode, r, p] += weight * (prompt - cost.tokens[mode, r, p])
     cost.rows[mode, r, p] += weight * (rows - cost.rows[mode, r, p])
     cost.count[mode, r, p] = min(n + 1.0, MOST_SURE)

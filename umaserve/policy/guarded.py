@@ -26,6 +26,7 @@ from .base import (
     KIND_ASIDE,
     KIND_BACK_DECODE,
     KIND_BACK_PROMPT,
+    KIND_BURST,
     KIND_DECODE,
     KIND_PROMPT,
     MODE,
@@ -106,7 +107,7 @@ def plan_tick(state, tick, knobs, cost, memory, traffic, plan):
         take_back(state, knobs, memory)
     else:
         mode = offload(state, knobs, cost, memory, plan)
-    release(memory)
+    release(memory, KIND_BURST, KIND_PROMPT)
     if copies_ms > 0.0:
         burst, burst_ms = knobs.n_batch, max(burst_ms, copies_ms)
     plan.info[MODE] = mode
@@ -166,14 +167,13 @@ def _interactive(
     g = min(memory.group[mode, n], room)
     rows_ms = memory.alone_ms[mode, g]
     guarded = rows_ms > 0.0 and knobs.features & GUARD
-    # what the tick budget leaves, unless the decoders alone take longer
-    ceiling = max(knobs.tick_budget_ms - rows_ms, 0.0)
     if not guarded:
-        within_cap = within_budget = ceiling
+        within_cap = within_budget = max(knobs.tick_budget_ms - rows_ms, 0.0)
         credit = 0.0
-    elif ceiling > 0.0:
-        within_cap = min(within_cap, ceiling)
-        within_budget = min(within_budget, ceiling)
+    else:
+        # a session may have asked for a cap so wide that nobody else would get a turn
+        within_cap = min(within_cap, knobs.tick_budget_ms)
+        within_budget = min(within_budget, knobs.tick_budget_ms)
     if memory.holdoff[0] > 0:
         memory.holdoff[0] -= 1
         within_cap = 0.0

@@ -231,3 +231,16 @@ def test_a_chunk_takes_no_longer_than_smaller_ones_for_as_many_tokens():
 def test_a_few_tokens_may_take_longer_than_one_at_a_time():
     old = seen((0, 1, 10.0), (0, 2, 28.0), (0, 8, 40.0), then=2000)
     assert predict(old, 0, 0, 2, 0.0) == pytest.approx(28.0)
+
+
+def test_a_stall_does_not_count_as_noise_but_noise_does():
+    cost = CostModel.unknown()
+    for i in range(200):
+        learn(cost, 0, 1, 0, 0.0, 10.0 + 0.2 * (-1) ** i)
+    calm = float(cost.spread[0, 1, 0])
+    assert calm == pytest.approx(0.2, rel=0.2)
+    learn(cost, 0, 1, 0, 0.0, 25.0)
+    assert cost.spread[0, 1, 0] < 1.1 * calm
+    for i in range(200):
+        learn(cost, 0, 1, 0, 0.0, 10.0 + 2.0 * (-1) ** i)
+    assert cost.spread[0, 1, 0] > 1.5

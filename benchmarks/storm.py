@@ -146,19 +146,29 @@ async def watch(side: Side, crowd: Crowd, name: str, seconds: float) -> tuple[Ph
 async def after(side: Side, crowd: Crowd, seconds: float) -> float | None:
     """Prompt tokens per second of the storm alone.
 
-    A server that answers a few prompts at a time is watched until three such groups are out, at
-    most for four times as long.
+    By the server's own count from its first change to its last: a tick counts when it has ended,
+    and one may take a second.  A server without one, which answers a few prompts at a time, is
+    watched until three such groups are out.  Either takes at most four times as long.
     """
     began = time.perf_counter()
-    before = await side.prompt_tokens()
+    count = await side.prompt_tokens()
+    changes: list[tuple[float, int]] = []
     while True:
         await trio.sleep(0.1)
         now = time.perf_counter()
+        if count is not None:
+            latest = await side.prompt_tokens()
+            if latest is not None and latest != count:
+                count = latest
+                changes.append((now, latest))
+            if now - began < seconds or len(changes) < 4 and now - began < 4 * seconds:
+                continue
+            if len(changes) < 2:
+                return 0.0
+            (first_s, first), (last_s, last) = changes[0], changes[-1]
+            return (last - first) / (last_s - first_s)
         if now - began < seconds:
             continue
-        if before is not None:
-            count = await side.prompt_tokens()
-            return (count - before) / (time.perf_counter() - began) if count else None
         groups = completion_groups(crowd.sessions, began, now, 0.01 * seconds)
         if len(groups) >= 3 or now - began > 4 * seconds:
             return completion_rate(groups)

@@ -142,6 +142,18 @@ def test_a_waiting_request_that_is_promoted_takes_a_place(start):
     )
 
 
+def test_a_request_has_come_when_it_reached_the_front(start):
+    """Engines read between two ticks only, and who came together must count as together."""
+    engine = start()
+    came_ns, sent_ns = 123_456_789, time.monotonic_ns()
+    told = interactive(engine, PROMPTS[0], max_tokens=2, came_ns=came_ns)
+    untold = interactive(engine, PROMPTS[1], max_tokens=2)
+    for serial in (told, untold):
+        engine.wait(serial)
+    assert engine.table.t_submit_ns[engine.slots[told]] == came_ns
+    assert sent_ns < engine.table.t_submit_ns[engine.slots[untold]] < time.monotonic_ns()
+
+
 def test_background_gets_a_place_although_interactive_requests_always_wait(start, oracle):
     engine = start(n_seq=1)
     front = [interactive(engine, PROMPTS[0], max_tokens=150) for _ in range(2)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import json
 import re
 import time
@@ -13,6 +14,8 @@ from benchmarks.documents import Documents
 from benchmarks.sides import Side
 from benchmarks.timeline import Phase, Session
 
+POLL_S = 0.005
+SAME_S = 1e-6  # before an arrival, and after all that came before it
 _TEXT = re.compile(rb'"(?:text|content)":("(?:[^"\\]|\\.)*")')
 
 
@@ -119,6 +122,34 @@ class Crowd:
             if s.sent_s and s.sent_s <= end and (s.end_s is None or s.end_s > begin_s)
         ]
         return Phase(name, begin_s, end, alive)
+
+
+async def next_arrival(crowd: Crowd, most: float) -> float:
+    """Wait for a token that comes after now; when the first of them came, or now after ``most``."""
+    began = time.perf_counter()
+    while (now := time.perf_counter()) - began < most:
+        await trio.sleep(POLL_S)
+        later = [
+            session.times_s[bisect.bisect_right(session.times_s, began)]
+            for session in crowd.sessions
+            if session.times_s and session.times_s[-1] > began
+        ]
+        if later:
+            return min(later)
+    return now
+
+
+async def window_of_ticks(crowd: Crowd, name: str, seconds: float, most: float = 10.0) -> Phase:
+    """Watch for some time, from one arrival of tokens to another.
+
+    All streams of a server get their tokens together, and a few such times are all that a short
+    stretch has, so that the end of a stretch of fixed length is a tick more or less.  The phase has
+    the tokens of its beginning and not those of its end.
+    """
+    began = await next_arrival(crowd, most)
+    await trio.sleep(seconds)
+    ended = await next_arrival(crowd, most)
+    return crowd.phase(name, began - SAME_S, ended - SAME_S)
 
 
 async def window(crowd: Crowd, name: str, seconds: float) -> Phase:

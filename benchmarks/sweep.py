@@ -4,8 +4,8 @@
     python -m benchmarks.sweep --model moe-micro --sessions 1,8
 
 That many background streams decode at once (short prompts, unique); they are watched once each has
-its first token.  Tokens per second of all together, and the 95th percentile of the time between
-tokens.
+its first token, from the end of a tick to the end of another.  Tokens per second of all together,
+and the 95th percentile of the time between tokens.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 import trio
 
-from benchmarks.load import Crowd, window
+from benchmarks.load import Crowd, window_of_ticks
 from benchmarks.setting import Pair, Recorder, Series, pair, parser, setting, show
 from benchmarks.sides import Side, quiet_death, settle
 from benchmarks.timeline import gaps_ms, percentile, token_rate
@@ -60,7 +60,7 @@ async def one_side(
         names = [f"s{i}" for i in range(n)]
         await start_all(crowd, nursery, names, words=WORDS, n=each, interactive=interactive)
         await trio.sleep(0.25 * seconds)
-        phase = await window(crowd, f"sessions{n}", seconds)
+        phase = await window_of_ticks(crowd, f"sessions{n}", seconds)
         nursery.cancel_scope.cancel()
     if run >= 0:
         keep.keep(phase, side.name, run)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import random
 import tempfile
+import time
 from pathlib import Path
+from typing import cast
 
 import pytest
+import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,8 +27,10 @@ from benchmarks.free_rate import (
     free_prompt_rate,
     ways,
 )
+from benchmarks.load import Crowd, window_of_ticks
 from benchmarks.setting import Series
-from benchmarks.timeline import Phase, Row, Session
+from benchmarks.sides import Side
+from benchmarks.timeline import Phase, Row, Session, tokens_in
 
 _MS = st.floats(0.1, 300, allow_nan=False)
 _CAP = st.floats(1.0, 2.0)
@@ -169,6 +175,40 @@ def test_gaps_end_within_the_phase_and_an_open_silence_counts() -> None:
     assert timeline.gaps_ms(later) == pytest.approx([1000, 1000, 1900])
     assert timeline.tokens_in(later) == 3
     assert timeline.token_rate(later) == pytest.approx(0.75)
+
+
+def test_a_window_of_ticks_has_whole_ticks() -> None:
+    """However it lies: four tokens for each tick that began in it, none of a part of one."""
+    ticks: list[float] = []
+    crowd = Crowd(cast(Side, None), cast(Documents, None))
+    sessions = [crowd.new(f"s{i}", False) for i in range(4)]
+
+    async def server() -> None:
+        while True:
+            await trio.sleep(0.02)
+            ticks.append(time.perf_counter())
+            for session in sessions:
+                session.sent_s = session.sent_s or ticks[0] - 0.01
+                session.times_s.append(ticks[-1])
+
+    async def client() -> Phase:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(server)
+            phase = await window_of_ticks(crowd, "w", 0.11)
+            nursery.cancel_scope.cancel()
+        return phase
+
+    phase = trio.run(client)
+    seen = [t for t in ticks if phase.begin_s < t <= phase.end_s]
+    assert seen and tokens_in(phase) == 4 * len(seen)
+    assert ticks[-1] > phase.end_s
+
+
+def test_a_window_ends_where_nothing_arrives() -> None:
+    crowd = Crowd(cast(Side, None), cast(Documents, None))
+    crowd.new("s", False).times_s = [0.0]
+    phase = trio.run(functools.partial(window_of_ticks, crowd, "w", 0.01, most=0.02))
+    assert tokens_in(phase) == 0 and phase.end_s > phase.begin_s
 
 
 def test_prompts_answered_together_count_once_they_were_computed() -> None:

@@ -223,7 +223,8 @@ def test_mirostat_draws_in_the_ticks_alone(asked):
     asked.engine.release(serial)
 
 
-def test_prompts_of_both_lanes_get_slices_between_the_ticks_of_a_stream(asked):
+def test_prompts_of_both_lanes_get_slices_between_the_ticks_of_a_stream(start, oracle):
+    asked = Asked(start(without=["flow"]), oracle)
     table = asked.engine.table
     for lane in (BACK, FRONT):
         asked.stream()
@@ -237,6 +238,21 @@ def test_prompts_of_both_lanes_get_slices_between_the_ticks_of_a_stream(asked):
         assert slices.any() and (slices >= 0.0).all()
         asked.all_right()
     assert asked.aside() > 0
+
+
+def test_background_prompts_flow_through_the_ticks_of_a_stream(asked):
+    """In small chunks, no slice between the ticks; what their prompts are followed by is right."""
+    table = asked.engine.table
+    asked.stream()
+    before = int(table.header[t.H_TICK_RING_AT])
+    serials = [asked.put(text(20, 100 * i), BACK, 8) for i in range(2)]
+    for serial in serials:
+        asked.engine.wait(serial)
+    assert asked.aside() > 0
+    after = int(table.header[t.H_TICK_RING_AT])
+    assert 0 < after - before < t.TICK_RING
+    assert not table.ticks[np.arange(before, after) % t.TICK_RING, t.T_SLICE_MS].any()
+    asked.all_right()
 
 
 def test_an_interactive_request_meets_a_long_background_prompt(asked):

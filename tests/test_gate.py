@@ -63,7 +63,7 @@ class Chunked:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def decode(self, n: int = CHUNK) -> np.ndarray:
+    def decode(self, n: int = CHUNK, whole: bool = False) -> np.ndarray:
         """A prompt's first chunk from the start; the last token's logits."""
         self.context.seq_rm(-1)
         arrays = self.batch.arrays
@@ -72,7 +72,7 @@ class Chunked:
         arrays.seq[:n] = arrays.logits[:n] = 0
         arrays.logits[n - 1] = 1
         arrays.n_tokens[0] = n
-        g.begin_chunk(self.gate, n)
+        g.begin_chunk(self.gate, n, whole)
         lib = self.library.lib
         assert lib.uma_decode(self.context.pointer, self.batch.struct) == 0
         self.context.synchronize()
@@ -166,6 +166,7 @@ def test_stopping_at_every_part_changes_nothing_and_tells_their_times(
     assert (times[:parts] > 0).all() and not times[parts:].any()
     # the first part is for the most part copying
     assert g.longest_ms(chunked.gate) == times[1:parts].max() / 1e6
+    assert g.all_ms(chunked.gate) == times[:parts].sum() / 1e6
     # what chunks of another class take is apart
     others = [size for size in BESIDE_SIZES.tolist() if size != CHUNK]
     assert not any(chunked.times(size).any() for size in others)
@@ -173,6 +174,17 @@ def test_stopping_at_every_part_changes_nothing_and_tells_their_times(
     assert chunked.times(16).any() and (chunked.times()[:parts] > 0).all()
     g.forget_times(chunked.gate, CHUNK)
     assert chunked.times(16).any() and not chunked.times().any()
+
+
+def test_a_whole_chunk_stops_for_nobody_and_tells_no_times(
+    chunked: Chunked, expected: np.ndarray
+) -> None:
+    chunked.set(0)
+    chunked.gate[g.STOP] = 1
+    assert (chunked.decode(whole=True) == expected).all()
+    assert not chunked.gate[[g.PARKED, g.GAVE_UP, g.AT]].any()
+    assert not chunked.times().any()
+    assert g.longest_ms(chunked.gate) == g.all_ms(chunked.gate) == 0.0
 
 
 def test_what_held_a_part_up_once_hardly_counts(chunked: Chunked) -> None:

@@ -21,6 +21,7 @@ from umaserve.policy.base import (
     FLAG_GUARDED,
     FLAG_SPENT,
     FLAGS,
+    FLOW,
     GUARD,
     KIND_DECODE,
     LANES,
@@ -56,7 +57,9 @@ def cost_of(name="gpu-dense", parts=()):
 
 
 def knobs_of(name="gpu-dense", **changes):
-    return told(name, **{"can_aside": True, "paced": True, **changes})
+    """Chunks that go on through ticks have a file of their own."""
+    usual = {"can_aside": True, "paced": True, "features": ALL_FEATURES - FLOW}
+    return told(name, **{**usual, **changes})
 
 
 def fresh(ago_ms=0.0):

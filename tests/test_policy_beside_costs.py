@@ -43,8 +43,9 @@ def test_the_longest_part_is_a_running_mean_that_moves_a_bounded_way(tokens, see
     i = beside_class(tokens)
     for n, ms in enumerate(seen):
         before = cost.beside[i]
-        learn_part(cost, tokens, ms)
+        learn_part(cost, tokens, ms, 3.0 * ms)
         now = cost.beside[i]
+        assert cost.parts[i] == pytest.approx(3.0 * now)
         if n == 0:
             assert now == ms
             continue
@@ -52,19 +53,19 @@ def test_the_longest_part_is_a_running_mean_that_moves_a_bounded_way(tokens, see
             before + BESIDE_WEIGHT * (min(ms, WILD * before) - before), rel=1e-9
         )
         assert 0.0 < now <= before * (1.0 + (WILD - 1.0) * BESIDE_WEIGHT) * (1.0 + 1e-9)
-    assert not np.delete(cost.beside, i).any()
-    others = (array for name, array in cost._asdict().items() if name != "beside")
+    assert not np.delete(cost.beside, i).any() and not np.delete(cost.parts, i).any()
+    others = (array for name, array in cost._asdict().items() if name not in ("beside", "parts"))
     assert not any(array.any() for array in others)
 
 
 def test_an_outlier_among_known_parts_hardly_counts_and_a_change_is_followed():
     cost = CostModel.unknown()
     for _ in range(100):
-        learn_part(cost, 64, 1.2)
-    learn_part(cost, 64, 1000.0)
+        learn_part(cost, 64, 1.2, 9.0)
+    learn_part(cost, 64, 1000.0, 9.0)
     assert 1.2 < cost.beside[2] <= 1.2 * (1.0 + (WILD - 1.0) * BESIDE_WEIGHT) * (1.0 + 1e-9)
     for _ in range(50):
-        learn_part(cost, 50, 0.5)
+        learn_part(cost, 50, 0.5, 9.0)
     assert cost.beside[2] == pytest.approx(0.5, rel=0.01)
 
 
@@ -117,7 +118,7 @@ def test_what_chunks_cost_is_kept_from_start_to_start(tmp_path):
     key = identity(m.Start("m.gguf", n_slots=4, n_ctx=512, n_seq=2), loaded)
     cost = CostModel.unknown()
     for size, ms in zip(SIZES, (0.1, 0.4, 1.9), strict=False):
-        learn_part(cost, size, ms)
+        learn_part(cost, size, ms, 9.0)
     cost.copies[2] = 0.7
     file, read = CostFile(key, tmp_path), CostModel.unknown()
     assert file.save(cost) == ""
@@ -125,8 +126,8 @@ def test_what_chunks_cost_is_kept_from_start_to_start(tmp_path):
     assert (read.beside == cost.beside).all() and read.beside.any()
     assert (read.copies == cost.copies).all() and read.copies.any()
     # one of the layout before has another name, is none of ours under this one, and lacks these
-    assert key["layout"] == 6
-    old, read = CostFile({**key, "layout": 5}, tmp_path), CostModel.unknown()
+    assert key["layout"] == 7
+    old, read = CostFile({**key, "layout": 6}, tmp_path), CostModel.unknown()
     assert old.path != file.path
     old.save(cost)
     old.path.replace(file.path)

@@ -13,7 +13,7 @@ import pytest
 from tests.prefill_rig import N_SEQ, TOLERANCE, Rig, alone
 from umaserve import llama
 from umaserve.engine import prefill_thread, prefill_worker
-from umaserve.engine.gate import LAST, MEASURE, OPEN, PARKED, UNTIL
+from umaserve.engine.gate import LAST, MEASURE, OPEN, PARKED, UNTIL, WHOLE
 from umaserve.engine.prefill_orders import BACKLOG
 from umaserve.engine.prefill_thread import PACED_CHUNK
 from umaserve.engine.prefill_worker import PrefillWorker
@@ -35,12 +35,12 @@ class PacedRig(Rig):
     def __init__(self, model: llama.Model, ready: bool = True, **start: object) -> None:
         super().__init__(model, **start)
         self.worker.close()
-        self.measured: list[tuple[int, float]] = []
+        self.measured: list[tuple[int, float, float]] = []
         self.granting = 0
         self.copies = np.zeros(BESIDE_SIZES.size)
         self.worker = PrefillWorker(
             self.loaded, self.start, self.table, 1, self.told.set, True,
-            lambda tokens, part_ms: self.measured.append((tokens, part_ms)), self.copies,
+            lambda *told: self.measured.append(told), self.copies,
         )  # fmt: skip
         if ready:
             assert self.worker.wait_ready(20.0)
@@ -128,9 +128,41 @@ def test_the_longest_part_is_told_of_chunks_that_stopped_at_every_part(
         gate[MEASURE] = measure
         assert rig.step(size) == size
     rig.until(lambda: len(rig.measured) == 3)
-    assert [tokens for tokens, _ in rig.measured] == [32, 16, 128]
-    assert all(ms > 0.0 for _, ms in rig.measured)
+    assert [tokens for tokens, *_ in rig.measured] == [32, 16, 128]
+    assert all(all_ms > longest_ms > 0.0 for _, longest_ms, all_ms in rig.measured)
     gate[MEASURE] = 0
+    rig.assert_right({1: text[:400]})
+
+
+def test_a_chunk_that_goes_on_through_the_ticks_passes_a_closed_gate(
+    rig: PacedRig, text: list[int]
+) -> None:
+    rig.put(1, text[:400])
+    rig.worker.want([1])
+    gate = rig.worker.orders.gate
+    gate[UNTIL] = 0
+    assert rig.step(-64) == 64
+    assert not gate[PARKED] and gate[WHOLE]
+    ((tokens, longest_ms, all_ms),) = rig.measured
+    assert (tokens, longest_ms) == (64, 0.0) and all_ms > 0.0
+    # the next one may stop again
+    rig.park(64)
+    assert not gate[WHOLE]
+    rig.open()
+    rig.until(lambda: rig.worker.orders.running[0] == -1)
+    rig.assert_right({1: text[:400]})
+
+
+def test_cells_of_small_background_chunks_leave_together(rig: PacedRig, text: list[int]) -> None:
+    rig.put(1, text[:400])
+    rig.table.lane[1] = 1
+    rig.worker.want([1])
+    for chunk in range(6):
+        assert rig.step(-64) == 64
+        assert not rig.worker.has_pieces, chunk
+    assert rig.step(-64) == 15  # and the last is the engine's
+    rig.until(lambda: rig.worker.has_pieces)
+    assert rig.worker.land() == 399
     rig.assert_right({1: text[:400]})
 
 

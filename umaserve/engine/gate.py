@@ -54,13 +54,14 @@ ROOM_NS = 2_000_000  # the loop sleeps while more than this is left
     BEGAN,  # ns when the part in flight was submitted
     COARSE,  # parts of several matrix products in this chunk
     SIZE,  # class of this chunk's tokens
+    WHOLE,  # 1 = this chunk neither stops nor waits
     SPIN,  # ns to wait before sleeping
     OP_AT, MUL_MAT, MUL_MAT_ID,  # offset of a tensor's operation, and those wanted
     CLOCK, POLL, READ,  # functions of libc
     WAKE_READ,  # the pipe that wakes the chunk
     CLOCK_ROOM, _CLOCK_ROOM_2, POLL_ROOM, READ_ROOM,
-) = range(23)  # fmt: skip
-TIMES = 23  # from here on: ns of each part, PARTS for each of BESIDE_SIZES
+) = range(24)  # fmt: skip
+TIMES = 24  # from here on: ns of each part, PARTS for each of BESIDE_SIZES
 WORDS = TIMES + BESIDE_SIZES.size * PARTS
 
 
@@ -90,10 +91,10 @@ def hang(gate: np.ndarray, library: Any, wake_read: int) -> dict[str, Any]:
     }
 
 
-def begin_chunk(gate: np.ndarray, tokens: int) -> None:
-    """Before a chunk is submitted."""
-    gate[[GAVE_UP, AT, LAST, COARSE]] = 0
-    gate[SIZE] = beside_class(tokens)
+def begin_chunk(gate: np.ndarray, tokens: int, whole: bool = False) -> None:
+    """Before a chunk is submitted; a ``whole`` one is not submitted in parts."""
+    gate[[GAVE_UP, AT, LAST, COARSE, PARKED]] = 0
+    gate[SIZE], gate[WHOLE] = beside_class(tokens), whole
 
 
 def forget_times(gate: np.ndarray, tokens: int) -> None:
@@ -107,10 +108,22 @@ def longest_ms(gate: np.ndarray) -> float:
 
     0 where not all its parts were as small as can be.
     """
-    if gate[COARSE] or gate[AT] < 2:
-        return 0.0
+    times = _known(gate)
+    return float(times[1:].max()) / 1e6 if times.size > 1 else 0.0
+
+
+def all_ms(gate: np.ndarray) -> float:
+    """What all of its parts take together; 0 as `longest_ms`."""
+    times = _known(gate)
+    return float(times.sum()) / 1e6 if times.size > 1 else 0.0
+
+
+def _known(gate: np.ndarray) -> np.ndarray:
+    """Times of the parts of the chunk that ended, if each was as small as can be."""
+    if gate[COARSE]:
+        return gate[:0]
     first = TIMES + int(gate[SIZE]) * PARTS
-    return float(gate[first + 1 : first + min(int(gate[AT]), PARTS)].max()) / 1e6
+    return gate[first : first + min(int(gate[AT]), PARTS)]
 
 
 @njit(nogil=True, cache=True)
@@ -146,6 +159,8 @@ def _at_part(tensor, ask, data):
     """``ggml_backend_sched_eval_callback``: ``data`` is the gate."""
     gate = carray(data, WORDS, np.int64)
     if ask:
+        if gate[WHOLE]:
+            return False
         op = carray(tensor, 1 << 12, np.uint8)[gate[OP_AT]]
         if op != gate[MUL_MAT] and op != gate[MUL_MAT_ID]:
             return False

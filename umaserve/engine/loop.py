@@ -33,7 +33,7 @@ from umaserve.policy.base import (
     Tick,
 )
 from umaserve.policy.beside import AT_ONCE, may_land, poorest
-from umaserve.policy.cost import CostModel, learn_part, predict
+from umaserve.policy.cost import CostModel, learn_flow_ms, learn_part, predict
 from umaserve.policy.latency_guard import FAR_MS
 from umaserve.sampling.params import SamplerTable
 from umaserve.sampling.sampler import Scratch
@@ -47,6 +47,7 @@ from .batch import Batch, settle
 from .boot import CannotLoad
 from .control import Control
 from .cost_file import CostFile, identity
+from .direct import Direct
 from .first_token import FirstToken, FirstTokens
 from .native import Native
 from .prefill_orders import Orders
@@ -148,6 +149,8 @@ class Engine:
         )
         self.budget = Budget.of(start.bmt_budget, self._probed_bandwidth())
         self.memory = Memory.fresh(n_slots)
+        self._settle, self._poorest = Direct(settle), Direct(poorest)
+        self._lands = Direct(may_land)
         self._first_slot, self._first_id = np.zeros(1, np.int32), np.zeros(1, np.int32)
         self.arrange()
 
@@ -190,6 +193,7 @@ class Engine:
             self._scratch,
             self.work,
         )  # fmt: skip
+        self._run_ticks = Direct(steady.run_ticks)
 
     def _aside_threads(self) -> int:
         """Threads for prompts beside the ticks; 0 = none are computed there."""
@@ -204,9 +208,15 @@ class Engine:
         """What samples the first tokens of prompts beside the ticks."""
         return FirstTokens(self.loaded, self.table, self.samplers.settings)
 
-    def _chunk_took(self, tokens: int, part_ms: float) -> None:
-        """From the worker's thread: a chunk beside the ticks is done, its longest part took ms."""
-        learn_part(self.cost, tokens, part_ms)
+    def _chunk_took(self, tokens: int, longest_ms: float, all_ms: float) -> None:
+        """From the worker's thread: what the parts of a chunk beside the ticks took.
+
+        0 and the chunk's duration where it went on through the ticks.
+        """
+        if longest_ms > 0.0:
+            learn_part(self.cost, tokens, longest_ms, all_ms)
+        else:
+            learn_flow_ms(self.cost, tokens, all_ms)
 
     def _probed_bandwidth(self) -> float | None:
         if self.start.bmt_budget != "auto" or self.loaded.overlap:
@@ -309,24 +319,28 @@ class Engine:
             table.state[slot] = t.RUNNING
             table.header[t.H_PARKED] = len(self._parked)
 
-    def _drop_sequence(self, slot: int) -> None:
-        """Take the KV sequence from a row; its cells are free afterwards."""
+    def _drop_sequence(self, slot: int, empty: bool = False) -> None:
+        """Take the KV sequence from a row; its cells are free afterwards.
+
+        ``empty``: it has none, so libllama need not look through all cells for them.
+        """
         table = self.table
         seq = int(table.seq[slot])
         if self.worker is not None:
             self.worker.forget(slot)
         self.work.aside[slot] = 0
         if seq >= 0:
-            self.loaded.context.seq_rm(seq, -1, -1)
+            if not empty:
+                self.loaded.context.seq_rm(seq, -1, -1)
             table.seq[slot] = -1
             self._free_seqs.append(seq)
         table.n_past[slot] = 0
         table.header[t.H_CELLS_USED] = cells.cells_used(table)
 
-    def _end(self, slot: int, reason: int) -> None:
+    def _end(self, slot: int, reason: int, empty: bool = False) -> None:
         """A row is finished.  The state goes last: it is what the front looks at."""
         table = self.table
-        self._drop_sequence(slot)
+        self._drop_sequence(slot, empty)
         self.parking.forget(slot)
         self._parked.discard(slot)
         table.header[t.H_PARKED] = len(self._parked)
@@ -379,8 +393,8 @@ class Engine:
         orders.pending[0] = worker.first_lane
         for log in worker.take_log():
             self.control.send(log)
-        refused = np.flatnonzero(worker.orders.refused)
-        self.work.aside[refused] = -1
+        if 1 in worker.orders.refused.tobytes():
+            self.work.aside[np.flatnonzero(worker.orders.refused)] = -1
         if self.knobs.can_aside and not worker.alive:
             self.work.aside[:] = 0
             self.arrange()
@@ -390,7 +404,7 @@ class Engine:
         table, work, columns, slot = self.table, self.work, self._columns, first.slot
         header = table.header
         self._first_slot[0], self._first_id[0] = slot, first.token
-        ended = settle(
+        ended = self._settle(
             0, self.plan.slots, self.plan.counts, 1, self._first_slot, self._first_id,
             time.monotonic_ns(), self._tick, columns.reason, columns.tokens, columns.token_ns,
             columns.n_tokens, columns.n_past, columns.n_prompt, columns.max_tokens,
@@ -406,19 +420,19 @@ class Engine:
             computed = first.at - int(table.n_past[slot])
             header[t.H_ASIDE_TOKENS] += computed
             header[t.H_PREFILL_TOKENS] += computed
-            self._end(slot, int(table.reason[slot]))
+            self._end(slot, int(table.reason[slot]), empty=not table.n_past[slot])
         self.control.wake()
 
     def _may_land(self, worker: PrefillWorker) -> bool:
         """Whether a piece may be copied now where that makes interactive tokens late."""
         baseline_ms = int(self.table.header[t.H_BASELINE_NS]) / 1e6
-        if poorest(self.state) < FAR_MS and baseline_ms > 0.0:  # somebody interactive decodes
+        if self._poorest(self.state) < FAR_MS and baseline_ms > 0.0:  # somebody interactive decodes
             worker.limit_pieces(LANDING_SHARE * baseline_ms)
             worker.recall_large()
         else:
             worker.limit_pieces(float("inf"))
         waited_ms = (time.monotonic_ns() - int(worker.orders.pending_ns[0])) / 1e6
-        return bool(may_land(self.state, worker.first_lane, waited_ms))
+        return bool(self._lands(self.state, worker.first_lane, waited_ms))
 
     # --- ticks -------------------------------------------------------------------------------
 
@@ -427,7 +441,7 @@ class Engine:
         given = -1
         if self.custom is not None:
             most, given = 1, self._custom_plan()
-        why, self._tick = steady.run_ticks(most, self._tick, given, *self._records)
+        why, self._tick = self._run_ticks(most, self._tick, given, *self._records)
         out = self.work.out
         if why == steady.ENDED:
             for slot in self.work.ended[: int(out[steady.OUT_ENDED])].tolist():

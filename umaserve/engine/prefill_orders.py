@@ -26,11 +26,11 @@ class Orders(NamedTuple):
     ``sequence`` int64[1], odd while ``wanted`` is being written; ``stop`` uint8[1], 1 = give up the
     running chunk (the worker clears it, then reads ``wanted``: write that first); ``epoch`` and
     ``life`` int64[n_slots], raised when a row's pieces, or its cells too, are void; ``grant``
-    int32[1], where the worker is paced: prompt tokens of its next chunk, 0 = none yet (it takes
-    them by writing 0); ``pending`` int32[1]: lane of the finished piece that comes next, -1 = none;
-    ``pending_ns`` int64[1]: since when (monotonic) one waits, nothing having landed;
-    ``gate`` int64[gate.WORDS], where the chunk stops and goes on (written by both);
-    ``wake_fd``, where one byte wakes the worker.
+    int32[1], where the worker is paced: prompt tokens of its next chunk, negative where that goes
+    on through the ticks, 0 = none yet (it takes them by writing 0); ``pending`` int32[1]: lane of
+    the finished piece that comes next, -1 = none; ``pending_ns`` int64[1]: since when (monotonic)
+    one waits, nothing having landed; ``gate`` int64[gate.WORDS], where the chunk stops and goes on
+    (written by both); ``wake_fd``, where one byte wakes the worker.
 
     Written by the worker: ``running`` int32[1], the slot whose chunk it computes now or -1;
     ``started_ns`` int64[1], monotonic, when the last chunk began; ``size`` int32[1], its tokens;
@@ -112,9 +112,12 @@ def give_orders(orders, native, slots, n, stop):
 
 
 @njit(nogil=True, cache=True)
-def grant_chunk(orders, native, tokens):
-    """Where the worker is paced: its next chunk may have so many tokens; 0 = it waits."""
-    orders.grant[0] = tokens
+def grant_chunk(orders, native, tokens, through):
+    """Where the worker is paced: its next chunk may have so many tokens; 0 = it waits.
+
+    ``through``: that chunk does not stop for the ticks.
+    """
+    orders.grant[0] = -tokens if through else tokens
     if tokens > 0 and orders.running[0] < 0:
         call_i64_i32_ptr_i64(native.write, orders.wake_fd, native.byte.ctypes.data, 1)
 

@@ -26,7 +26,18 @@ from . import table as t
 from .batch import Batch
 from .boot import _flash_attention
 from .first_token import FirstTokens
-from .gate import GAVE_UP, MEASURE, OPEN, UNTIL, begin_chunk, forget_times, hang, longest_ms
+from .gate import (
+    GAVE_UP,
+    MEASURE,
+    OPEN,
+    UNTIL,
+    WHOLE,
+    all_ms,
+    begin_chunk,
+    forget_times,
+    hang,
+    longest_ms,
+)
 from .kv_piece import Piece, export_piece, import_piece, ordinary
 from .prefill_orders import ABORT_CALLBACK, BACKLOG, Exchange, Request
 
@@ -103,7 +114,8 @@ class PrefillThread:
     Owns the second context, which no other thread touches while this one lives.  ``n_threads`` may
     be set from outside and counts from the next chunk, ``piece_tokens`` from the next piece, for
     which ``room_bytes`` are enough; the counters are for reading.  ``measured`` is told tokens of a
-    chunk and ms of its longest part, from this thread; ``part_ms`` has these from the start, by
+    chunk, ms of its longest part and of all of them, from this thread (0 and its duration, of one
+    that went on through the ticks); ``part_ms`` and ``parts_ms`` have these from the start, by
     BESIDE_SIZES, 0 = not measured.  ``sampler`` samples first tokens here; None leaves the last
     token of every prompt to the engine.
     """
@@ -119,7 +131,7 @@ class PrefillThread:
         notify: Callable[[], None],
         room_bytes: int = 0,
         paced: bool = False,
-        measured: Callable[[int, float], None] | None = None,
+        measured: Callable[[int, float, float], None] | None = None,
         sampler: FirstTokens | None = None,
     ) -> None:
         self.n_threads = n_threads
@@ -130,7 +142,7 @@ class PrefillThread:
         self.tokens_total = 0
         self.aborted_total = 0
         self.ms_per_token = 0.0
-        self.part_ms = np.zeros(BESIDE_SIZES.size)
+        self.part_ms, self.parts_ms = np.zeros(BESIDE_SIZES.size), np.zeros(BESIDE_SIZES.size)
         self._loaded = loaded
         self._start = start
         self._x = exchange
@@ -222,7 +234,7 @@ class PrefillThread:
                 began = time.perf_counter()
                 if context.library.lib.uma_decode(context.pointer, self._batch.struct) == DECODE_OK:
                     context.synchronize()
-                    self.part_ms[i] = longest_ms(gate)
+                    self.part_ms[i], self.parts_ms[i] = longest_ms(gate), all_ms(gate)
                 if turn == 0:
                     forget_times(gate, n)
                 took_ms = 1000.0 * (time.perf_counter() - began)
@@ -328,7 +340,8 @@ class PrefillThread:
         """
         table, orders = self._x.table, self._x.orders
         slot, p0 = prompt.slot, prompt.past
-        most = int(orders.grant[0]) if self.paced else self._chunk()
+        granted = int(orders.grant[0])
+        most, whole = (abs(granted), granted < 0) if self.paced else (self._chunk(), False)
         n = min(most, prompt.end - p0, self._chunk_most)
         if n <= 0 or self.paced and not self._make_room(prompt, n, wanted):
             return False
@@ -354,7 +367,7 @@ class PrefillThread:
         orders.started_ns[0] = time.monotonic_ns()
         orders.size[0] = total
         orders.running[0] = slot
-        begin_chunk(orders.gate, total)
+        begin_chunk(orders.gate, total, whole)
         orders.turns[0] += 1
         mark = context.library.log_position()
         began = time.perf_counter()
@@ -500,9 +513,12 @@ class PrefillThread:
         return used + n <= self._cells
 
     def _learn(self, n: int, wall_ms: float) -> None:
-        part_ms = longest_ms(self._x.orders.gate) if self.paced else 0.0
-        if self._measured is not None and part_ms > 0.0:
-            self._measured(n, part_ms)
+        gate = self._x.orders.gate
+        if self._measured is not None and self.paced:
+            if gate[WHOLE]:
+                self._measured(n, 0.0, wall_ms)
+            elif (part_ms := longest_ms(gate)) > 0.0:
+                self._measured(n, part_ms, all_ms(gate))
         rate = wall_ms / n
         if not self.ms_per_token:
             self.ms_per_token = rate
@@ -530,6 +546,10 @@ class PrefillThread:
             return False
         if not x.is_current(prompt.slot, prompt.serial, prompt.epoch):
             return False
+        background = x.table.lane[prompt.slot] != m.LANE_INTERACTIVE
+        goes_on = p1 - p0 < self.piece_tokens and prompt.past < prompt.end
+        if self.paced and background and goes_on:
+            return False  # a copy has a fixed cost: small chunks leave together
         room = x.buffers.take()
         try:
             fresh = ordinary if self._host is None else self._host_array

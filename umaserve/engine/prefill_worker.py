@@ -106,9 +106,9 @@ class PrefillWorker:
     is called from the worker's thread when there is something for `land` (pieces, a refusal); it
     must be safe there and should end the loop's ticks.  ``orders`` is for compiled code.
     ``paced``: chunks wait until they are granted and stop at a gate, and ``measured`` is told
-    tokens and ms of the longest part of each.  What landing takes is learned in ``copies``
-    (`CostModel.copies`, borrowed).  ``sampler``: first tokens are sampled by the worker where that
-    may be; None = nowhere.
+    tokens of each and ms of its longest part and of all.  What landing takes is learned in
+    ``copies`` (`CostModel.copies`, borrowed).  ``sampler``: first tokens are sampled by the worker
+    where that may be; None = nowhere.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class PrefillWorker:
         n_threads: int,
         notify: Callable[[], None],
         paced: bool = False,
-        measured: Callable[[int, float], None] | None = None,
+        measured: Callable[[int, float, float], None] | None = None,
         copies: np.ndarray | None = None,
         sampler: FirstTokens | None = None,
     ) -> None:
@@ -191,6 +191,11 @@ class PrefillWorker:
         """ms of the longest part of a chunk by BESIDE_SIZES, measured before `wait_ready` returns;
         0 = not measured.  float64, borrowed."""
         return self._thread.part_ms
+
+    @property
+    def parts_ms(self) -> np.ndarray:
+        """The same of all parts together."""
+        return self._thread.parts_ms
 
     def wait_ready(self, seconds: float) -> bool:
         """Let the thread prepare what it needs, and wait; False after so many seconds.

@@ -25,6 +25,7 @@ from umaserve.policy.base import (
     FLAG_SKIPPED_PREFILL,
     FLAG_TRIMMED,
     FLAGS,
+    FLOWS,
     INTERACTIVE_ROWS,
     MODE,
     PREDICTED_MS,
@@ -33,14 +34,14 @@ from umaserve.policy.base import (
     Tick,
 )
 from umaserve.policy.beside import may_land
-from umaserve.policy.cost import learn
+from umaserve.policy.cost import learn, learn_flow
 from umaserve.policy.guarded import observe, plan_tick
 from umaserve.policy.jit import INNER
 from umaserve.policy.latency_guard import settle_credit
 
 from . import table as t
 from .batch import fill, settle
-from .gate import OPEN, PARKED, UNTIL, let_through, set_gate
+from .gate import OPEN, PARKED, SIZE, UNTIL, WHOLE, let_through, set_gate
 from .native import (
     call_i32_ptr_ptr,
     call_i64_ptr,
@@ -77,9 +78,9 @@ FLAG_ASIDE_BIT, FLAG_SPENT_BIT, FLAG_GUARD_BIT = 4, 2, 1
 # facts of a tick, kept until it is accounted for
 (
     BEGAN, SUBMITTED, DECODED, SAMPLED, TOLD, TOKENS, OUTPUTS, DECODING, KV_READ, KV_USED,
-    ATTENDED, BESIDE, SLICE,
-) = range(13)  # fmt: skip
-FACTS = 13
+    ATTENDED, BESIDE, SLICE, THROUGH,
+) = range(14)  # fmt: skip
+FACTS = 14
 LEAST_SLICE_MS = 0.02  # less is not worth waking anybody for
 
 
@@ -176,7 +177,9 @@ def run_ticks(
         now, last = turn % 2, (turn + 1) % 2
         if knobs.can_aside and knobs.paced:
             _orders(native, state.lane, orders, work.aside, plan.aside, started)
-            grant_chunk(orders, native, int(plan.info[CHUNK_BESIDE]))
+            grant_chunk(
+                orders, native, int(plan.info[CHUNK_BESIDE]), plan.info[FLOWS] > 0.0
+            )  # fmt: skip
             always = plan.info[SLICE_MS] >= ALL_THE_TIME
             set_gate(orders.gate, OPEN if always else 0, native, orders.wake_fd)
         why = NOTHING
@@ -205,7 +208,8 @@ def run_ticks(
             work.out[OUT_ENTRIES] = entries
             return why, tick
         spent = 0
-        if LEAST_SLICE_MS < plan.info[SLICE_MS] < ALL_THE_TIME and orders.turns[0] % 2:
+        stops = orders.turns[0] % 2 == 1 and not orders.gate[WHOLE]
+        if LEAST_SLICE_MS < plan.info[SLICE_MS] < ALL_THE_TIME and stops:
             if unpublished:  # nobody's token waits for a prompt
                 wake(native)
                 _account(
@@ -244,6 +248,9 @@ def run_ticks(
         facts[ATTENDED], facts[SLICE] = attended, spent
         turns_before = orders.turns[0]
         facts[BESIDE] = 1 if knobs.paced and _computes(orders) else 0
+        # a tick after Python had its turn was late before it began
+        whole = turns_before % 2 == 1 and orders.gate[WHOLE] and work.unlike[0] == 0 and turn
+        facts[THROUGH] = 1 + orders.gate[SIZE] if knobs.paced and whole else 0
         if work.unlike[0] > 0:
             work.unlike[0] -= 1
             facts[BESIDE] = 1
@@ -267,6 +274,8 @@ def run_ticks(
         facts[DECODED] = decoded
         if knobs.paced and (orders.turns[0] != turns_before or _computes(orders)):
             facts[BESIDE] = 1
+        if orders.turns[0] != turns_before:
+            facts[THROUGH] = 0
         armed = header[t.H_ABORT_ARMED]
         header[t.H_ABORT_ARMED] = 0
         header[t.H_BUSY] = BUSY_IDLE
@@ -478,6 +487,9 @@ def _account(
     # from the end of the tick before, unless there was nothing to do in between
     since = header[t.H_WORK_SINCE_NS]
     header[t.H_WORK_NS_TOTAL] += end - (since if since else began)
+    if facts[THROUGH] and since and info[PREDICTED_MS] > 0.0:
+        times = (end - since) / 1e6 / info[PREDICTED_MS]
+        learn_flow(cost, facts[THROUGH] - 1, times, header[t.H_TICKS])
     header[t.H_WORK_SINCE_NS] = end
     header[t.H_SAMPLE_NS_TOTAL] += sampled - decoded
     header[t.H_ROWS_SAMPLED] += outputs

@@ -7,7 +7,7 @@ import time
 import numpy as np
 
 from umaserve.policy.beside import may_land, poorest
-from umaserve.policy.cost import CostModel, learn_part
+from umaserve.policy.cost import CostModel, learn_flow_ms, learn_part
 
 from . import messages as m
 from . import table as t
@@ -59,7 +59,8 @@ def _compile_the_rest(engine: Engine) -> None:
     Row 0 has ended, so its first token goes nowhere.
     """
     cost = CostModel.unknown()
-    learn_part(cost, 1, 1.0)
+    learn_part(cost, 1, 1.0, 1.0)
+    learn_flow_ms(cost, 1, 1.0)
     may_land(engine.state, 1, 0.0)
     poorest(engine.state)
     logits = np.zeros(engine.loaded.n_vocab, np.float32)
@@ -80,7 +81,7 @@ def learn_costs(engine: Engine) -> None:
         probe_costs(loaded, engine.cost, 0 if engine.paced else engine.aside_threads, progress)
         file.save(engine.cost)
     if worker is not None:
-        engine.cost.beside[:] = worker.part_ms
+        engine.cost.beside[:], engine.cost.parts[:] = worker.part_ms, worker.parts_ms
 
 
 def choose_threads(engine: Engine) -> None:

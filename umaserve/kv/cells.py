@@ -23,18 +23,19 @@ MARGIN = 32  # cells a request should find free beyond its prompt, so that it is
 
 def cells_used(table: SessionTable) -> int:
     """Cells that hold a token now."""
-    return int(table.n_past[table.state == RUNNING].sum())
+    # plain lists: for a few dozen rows they are several times faster than array operations
+    rows = zip(table.state.tolist(), table.n_past.tolist(), strict=True)
+    return sum(n_past for state, n_past in rows if state == RUNNING)
 
 
 def cells_committed(table: SessionTable) -> int:
     """Cells that the running sessions need for the tokens known so far."""
-    running = table.state == RUNNING
-    return int(table.n_tokens[running].sum())
+    rows = zip(table.state.tolist(), table.n_tokens.tolist(), strict=True)
+    return sum(n_tokens for state, n_tokens in rows if state == RUNNING)
 
 
 def next_to_admit(table: SessionTable) -> int:
     """Slot of the waiting request that goes next, or -1: interactive first, then by arrival."""
-    # plain lists: for a few dozen rows they are several times faster than array operations
     waiting = [slot for slot, state in enumerate(table.state.tolist()) if state == WAITING]
     if len(waiting) < 2:
         return waiting[0] if waiting else -1

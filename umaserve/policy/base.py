@@ -24,9 +24,12 @@ FEATURES = {
     "abort": 64,  # a background prompt chunk is given up for an interactive request
     "ageing": 128,  # nobody waits for ever
     "burst": 256,  # prompts of requests that come together are computed together
+    "flow": 512,  # small chunks beside the ticks go on through them, where that is faster
 }
 ALL_FEATURES = sum(FEATURES.values())
-GUARD, ERROR_BUDGET, SWEET_SPOT, LANES, ASIDE, BANDWIDTH, ABORT, AGEING, BURST = FEATURES.values()
+(
+    GUARD, ERROR_BUDGET, SWEET_SPOT, LANES, ASIDE, BANDWIDTH, ABORT, AGEING, BURST, FLOW,
+) = FEATURES.values()  # fmt: skip
 
 
 class SchedulerState(NamedTuple):
@@ -119,6 +122,7 @@ INTERACTIVE_ROWS = 7
 PASSENGERS = 8  # tokens that ride with interactive decoders
 CHUNK_BESIDE = 9  # where paced: tokens of the next chunk of prompts beside the ticks
 SLICE_MS = 10  # that they get before this tick; ALL_THE_TIME = until told otherwise
+FLOWS = 11  # 1: that chunk goes on through the ticks
 INFO_WORDS = 12
 
 ALL_THE_TIME = 1e12

@@ -9,6 +9,9 @@ themselves have the accelerator for themselves:
 - beside an interactive prompt in the ticks, next to nothing: a slice for each ``BACK_WAIT_MS``;
 - with nobody interactive, all the time; short prompts ride with the decoders then.
 
+Where a row leaves most of the accelerator idle, a small chunk can go on through the ticks and makes
+them longer by less than the cap (`_flow`); what it does to them is learned (``CostModel.flow``).
+
 Several short prompts that come together while somebody streams are left to the ticks, where copying
 their KV cells would take longer than computing them.
 
@@ -32,6 +35,8 @@ from .base import (
     FLAG_GUARDED,
     FLAG_SKIPPED_PREFILL,
     FLAG_SPENT,
+    FLOW,
+    FLOWS,
     GUARD,
     KIND_ASIDE,
     KIND_BACK_DECODE,
@@ -47,7 +52,17 @@ from .base import (
     WAIT_MS,
 )
 from .burst import release
-from .cost import BESIDE_SIZES, beside_class, copy_ms, predict
+from .cost import (
+    BESIDE_SIZES,
+    FLOW_AGAIN,
+    FLOW_AT,
+    FLOW_MS,
+    FLOW_SEEN,
+    FLOW_TIMES,
+    beside_class,
+    copy_ms,
+    predict,
+)
 from .flags import mark
 from .jit import INNER
 from .latency_guard import (
@@ -57,6 +72,7 @@ from .latency_guard import (
     MARGIN,
     MOST_CREDIT,
     RESERVED,
+    noise,
     strictest_cap,
 )
 from .offload import WORTH_IT, list_prompts, take_back
@@ -68,6 +84,8 @@ AT_ONCE = 8  # prompts whose cells are copied between two ticks, where somebody 
 FULL = MOST_CREDIT - EARNED  # credit that would be lost if it were not spent
 SPARE = 0.02  # of the baseline that a slice leaves of the cap: a part may take longer than before
 IDLE_WAIT_MS = 20.0  # with nothing else to do
+FLOW_KNOWN = 24.0  # ticks beside a chunk after which what it does to them is believed
+FLOW_STARTS_MS = 0.5  # from the end of a small chunk to the begin of the next
 SHORT = 64  # tokens of a background prompt that are left to the ticks where nobody is interactive
 
 
@@ -125,7 +143,14 @@ def beside(state, tick, knobs, cost, memory, plan):
                 waits = True
     plan.info[CHUNK_BESIDE] = BESIDE_SIZES[-1]
     if decoding > 0:
-        plan.info[CHUNK_BESIDE] = _chunk_between(state, knobs, cost, memory, waits)
+        chunk = _chunk_between(state, knobs, cost, memory, waits)
+        flow = 0
+        if not waits and knobs.features & FLOW and knobs.features & GUARD:
+            flow = _flow(state, tick, knobs, cost, memory, chunk)
+        plan.info[CHUNK_BESIDE] = flow if flow else chunk
+        if flow:  # a chunk in flight that stops for ticks gets slices all the same
+            plan.info[FLOWS] = 1.0
+            since[SINCE_BESIDE] = tick.now_ns
     elif waits or found[KIND_PROMPT] == 0:
         plan.info[SLICE_MS] = ALL_THE_TIME
     elif knobs.features & AGEING and _waited_ms(tick, memory) > BACK_WAIT_MS:
@@ -198,6 +223,63 @@ def _chunk_between(state, knobs, cost, memory, waits):
         if best >= 0:
             return BESIDE_SIZES[best]
     return BESIDE_SIZES[0]
+
+
+@njit(**INNER)
+def _flow(state, tick, knobs, cost, memory, chunk):
+    """Tokens of a chunk of the background that goes on through the ticks; 0 = slices are better.
+
+    The largest size beside which 19 in 20 ticks keep to the cap, or the one before it while too
+    many tokens are late all the same and slices would not compute more. The next size is tried
+    where the one before leaves room for as much again as it takes more than the one before that,
+    else on credit. ``chunk``: what slices would be used for.
+    """
+    found = memory.found
+    n = found[KIND_DECODE]
+    base = memory.round_ms[0, n]
+    rides = found[KIND_BACK_DECODE] + found[KIND_BACK_PROMPT] + found[KIND_PROMPT]
+    if rides or base <= 0.0 or memory.group[0, n] < n:
+        return 0
+    share = (strictest_cap(state, knobs, memory) - 1.0) * MARGIN - SPARE
+    limit = (1.0 + share) * noise(memory, cost, 0, n)
+    best, known, last, ahead = -1, True, 1.0, 1.0
+    for i in range(BESIDE_SIZES.size):
+        row = cost.flow[i]
+        sure = row[FLOW_SEEN] >= FLOW_KNOWN
+        if sure and row[FLOW_TIMES] <= limit:
+            best = i
+            ahead = 2.0 * row[FLOW_TIMES] - last
+            last = row[FLOW_TIMES]
+            continue
+        if row[FLOW_SEEN] > 0.0:
+            ahead = max(ahead, row[FLOW_TIMES])
+        old = tick.number - row[FLOW_AT] > FLOW_AGAIN
+        if (old or not sure) and (ahead <= limit or poorest(state) >= 1.0):
+            best, known = i, False
+        break
+    if best < 0 or not known:
+        return BESIDE_SIZES[best] if best >= 0 else 0
+    between = _between(cost, chunk, base, share * base)
+    if best > 0 and poorest(state) < 0.0 and _through(cost, best - 1) > between:
+        best -= 1  # too many tokens were late, whatever made them
+    return BESIDE_SIZES[best] if _through(cost, best) > between else 0
+
+
+@njit(**INNER)
+def _through(cost, i):
+    """Prompt tokens per ms by chunks of this class that go on through the ticks."""
+    return BESIDE_SIZES[i] / (cost.flow[i, FLOW_MS] + FLOW_STARTS_MS)
+
+
+@njit(**INNER)
+def _between(cost, chunk, base, slice_ms):
+    """The same by slices; 0.0 where it is not known, or no part fits."""
+    i = beside_class(chunk)
+    if cost.parts[i] <= 0.0 or cost.beside[i] > slice_ms:
+        return 0.0
+    # at the end of a slice there is no room for another part, half a long one in the mean
+    used = slice_ms - 0.5 * cost.beside[i]
+    return chunk / cost.parts[i] * used / (base + slice_ms)
 
 
 @njit(**INNER)

@@ -45,6 +45,10 @@ RELIEF = 0.5  # weight of a tick until then, if it took less than it was believe
 # prompt tokens of the chunks that an accelerator computes beside the ticks
 BESIDE_SIZES = np.array([16, 32, 64, 128, 256, 512], np.int64)
 BESIDE_WEIGHT = 1 / 4  # of a new chunk
+# what CostModel.flow has for each of them
+FLOW_TIMES, FLOW_SEEN, FLOW_MS, FLOW_AT = range(4)
+FLOW_STEP = 0.01  # by which the 95th percentile moves, at least
+FLOW_AGAIN = 8192  # ticks after which what a chunk does to them is learned anew
 
 
 class CostModel(NamedTuple):
@@ -56,7 +60,11 @@ class CostModel(NamedTuple):
     ``rows`` (mean decoding rows) and ``kv`` (``past`` when first seen): float64[MODES, N_ROWS,
     N_PROMPTS].  ``slope`` float64[3]: sums xy and xx, and ms per token and thousand cells.
     ``beside`` float64[sizes]: ms of the longest part of a chunk beside the ticks, by BESIDE_SIZES,
-    and ``copies``: of copying so many prompt tokens' KV cells from there; 0 = not measured.
+    ``parts``: of all its parts together, and ``copies``: of copying so many prompt tokens' KV cells
+    from there; 0 = not measured.
+    ``flow`` float64[sizes, 4]: of chunks that go on through the ticks: how many times longer these
+    take (their 95th percentile), how many were seen, ms of such a chunk, and the number of the last
+    tick that it was learned from.
     ``error`` float64[2]: running mean of |predicted - measured| / measured, and its count.
     ``ticks`` float64[1]: since counts faded.
     """
@@ -72,13 +80,16 @@ class CostModel(NamedTuple):
     ticks: np.ndarray
     beside: np.ndarray
     copies: np.ndarray
+    parts: np.ndarray
+    flow: np.ndarray
 
     @classmethod
     def unknown(cls) -> CostModel:
         shape = (MODES, N_ROWS, N_PROMPTS)
         arrays = [np.zeros(shape) for _ in range(6)]
-        beside = [np.zeros(BESIDE_SIZES.size) for _ in range(2)]
-        return cls._make([*arrays, np.zeros(3), np.zeros(2), np.zeros(1), *beside])
+        beside = [np.zeros(BESIDE_SIZES.size) for _ in range(3)]
+        flow = np.zeros((BESIDE_SIZES.size, 4))
+        return cls._make([*arrays, np.zeros(3), np.zeros(2), np.zeros(1), *beside, flow])
 
     def forget(self) -> None:
         """Start over, for instance after ticks that were not representative."""
@@ -92,6 +103,7 @@ class CostModel(NamedTuple):
     def doubt(self) -> None:
         """Believe it no more than after a long absence: for costs of an earlier run."""
         np.minimum(self.count, FADED, out=self.count)
+        self.flow[:] = 0.0
 
 
 @njit(nogil=True, cache=True)
@@ -328,12 +340,45 @@ def beside_class(tokens):
 
 
 @njit(nogil=True, cache=True)
-def learn_part(cost, tokens, ms):
-    """Take the longest part of a chunk beside the ticks into account."""
+def learn_part(cost, tokens, longest_ms, all_ms):
+    """Take the parts of a chunk beside the ticks into account: the longest one, and all."""
     i = beside_class(tokens)
-    if cost.beside[i] > 0.0:
-        ms = cost.beside[i] + BESIDE_WEIGHT * (min(ms, WILD * cost.beside[i]) - cost.beside[i])
-    cost.beside[i] = ms
+    cost.beside[i] = _nearer(cost.beside[i], longest_ms)
+    cost.parts[i] = _nearer(cost.parts[i], all_ms)
+
+
+@njit(**INNER)
+def _nearer(known, new):
+    return known + BESIDE_WEIGHT * (min(new, WILD * known) - known) if known > 0.0 else new
+
+
+@njit(nogil=True, cache=True)
+def learn_flow(cost, i, times, tick):
+    """Take a tick into account that took so many times longer since a chunk went on through it.
+
+    ``i``: its class.  The 95th percentile is followed in small steps, 19 times as large upwards.
+    """
+    row = cost.flow[i]
+    if tick - row[FLOW_AT] > FLOW_AGAIN:
+        row[FLOW_SEEN] = 0.0
+    row[FLOW_AT] = tick
+    row[FLOW_SEEN] = min(row[FLOW_SEEN] + 1.0, 1e6)
+    times = min(max(times, 1.0), WILD)
+    if row[FLOW_SEEN] == 1.0:
+        row[FLOW_TIMES] = times
+        return
+    step = max(FLOW_STEP, 0.2 / row[FLOW_SEEN])
+    if times > row[FLOW_TIMES]:
+        row[FLOW_TIMES] = min(row[FLOW_TIMES] + 0.95 * step, times)
+    else:
+        row[FLOW_TIMES] = max(row[FLOW_TIMES] - 0.05 * step, times)
+
+
+@njit(nogil=True, cache=True)
+def learn_flow_ms(cost, tokens, ms):
+    """Take the duration of a chunk that went on through the ticks into account."""
+    i = beside_class(tokens)
+    cost.flow[i, FLOW_MS] = _nearer(cost.flow[i, FLOW_MS], ms)
 
 
 @njit(nogil=True, cache=True)

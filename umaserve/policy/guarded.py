@@ -21,6 +21,7 @@ from .base import (
     FLAG_GUARDED,
     FLAG_SKIPPED_PREFILL,
     FLAG_SPENT,
+    FLOWS,
     GUARD,
     INTERACTIVE_ROWS,
     KIND_ASIDE,
@@ -179,11 +180,13 @@ def _interactive(
         within_cap = 0.0
         within_budget = 0.0
     may_spend = guarded and knobs.features & ERROR_BUDGET and memory.holdoff[0] == 0
-    sliced = prompts_next(memory, waits) and knobs.paced
+    flows = plan.info[FLOWS] > 0.0
+    sliced = knobs.paced and (flows or prompts_next(memory, waits))
     if sliced:
         spent = slice_between(
-            tick, knobs, cost, memory, plan, waits, within_cap, within_budget, credit, may_spend
-        )
+            tick, knobs, cost, memory, plan, waits, within_cap, within_budget, credit,
+            may_spend and not flows,
+        )  # fmt: skip
         within_cap = max(within_cap - spent, 0.0)
         within_budget = max(within_budget - spent, 0.0)
     plan.info[INTERACTIVE_ROWS] = g
@@ -192,6 +195,8 @@ def _interactive(
     back, back_prompts = found[KIND_BACK_DECODE], found[KIND_BACK_PROMPT]
     entries = add_decoders(state, memory, plan, 0, KIND_DECODE, g)
     allowed = within_cap
+    if flows:
+        within_cap = within_budget = 0.0  # nothing else may make these ticks longer
     chunk = 0
 
     if prompts:
@@ -309,7 +314,7 @@ def _interactive(
                 allowed = max(limit, 0.0)
             served = more > 0 or back_prompts == 0
             break
-    if knobs.paced and found[KIND_ASIDE] and not sliced and not rides and chunk == 0:
+    if knobs.paced and found[KIND_ASIDE] and not (sliced or rides) and chunk == 0:
         # it was the decoders' turn, and none found room
         slice_between(
             tick, knobs, cost, memory, plan, waits, within_cap, within_budget, credit, False

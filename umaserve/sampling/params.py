@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -70,10 +71,9 @@ class SamplerTable:
         (int32[], borrowed until the slot is set again); without them DRY knows no breakers.
         """
         real, whole = self.real[slot], self.whole[slot]
-        for column, name in _REAL_FIELDS.items():
-            real[column] = getattr(sampling, name)
-        for column, name in _WHOLE_FIELDS.items():
-            whole[column] = getattr(sampling, name)
+        # at once: streams wait while Python writes one number after another
+        real[_REAL_COLUMNS] = _real_of(sampling)
+        whole[_WHOLE_COLUMNS] = _whole_of(sampling)
         real[MU] = 2.0 * sampling.mirostat_tau
         whole[SLOW] = is_slow(sampling)
         seed = sampling.seed & 0xFFFFFFFFFFFFFFFF
@@ -83,8 +83,10 @@ class SamplerTable:
         for i, (token, value) in enumerate(bias):
             self.bias_ids[slot, i] = token
             self.bias_values[slot, i] = value
-        self._breakers[slot] = self._no_breakers if breakers is None else breakers
-        self._point(slot)
+        breakers = self._no_breakers if breakers is None else breakers
+        if breakers is not self._breakers[slot]:
+            self._breakers[slot] = breakers
+            self._point(slot)
 
     def _point(self, slot: int) -> None:
         breakers = self._breakers[slot]
@@ -147,3 +149,7 @@ _WHOLE_FIELDS = {
     DRY_LAST_N: "dry_penalty_last_n",
     MIROSTAT: "mirostat",
 }
+_REAL_COLUMNS = np.array([*_REAL_FIELDS])
+_WHOLE_COLUMNS = np.array([*_WHOLE_FIELDS])
+_real_of = attrgetter(*_REAL_FIELDS.values())
+_whole_of = attrgetter(*_WHOLE_FIELDS.values())

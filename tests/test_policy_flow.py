@@ -1,0 +1,186 @@
+"""Small chunks beside the ticks of an accelerator that go on through them: when, and how large."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.test_policy_beside import CAPS, CREDITS, Planned, cost_of, gap_of, knobs_of, streaming
+from tests.test_policy_guarded import put
+from umaserve.policy.base import ALL_FEATURES, FLOW, FLOWS, GUARD
+from umaserve.policy.beside import FLOW_KNOWN, SPARE
+from umaserve.policy.cost import (
+    BESIDE_SIZES,
+    FLOW_AGAIN,
+    FLOW_AT,
+    FLOW_MS,
+    FLOW_SEEN,
+    FLOW_TIMES,
+    WILD,
+    CostModel,
+    learn_flow,
+    learn_flow_ms,
+)
+from umaserve.policy.latency_guard import noise
+
+SIZES = BESIDE_SIZES.tolist()
+LATER = 20_000  # a tick long after those that are remembered
+
+
+def flowing(times, seen=100.0, at=LATER, ms=1.0, parts=1000.0):
+    """Costs by which chunks make ticks so many times longer; they are faster than slices."""
+    cost = cost_of(parts=[0.01] * 6)
+    cost.parts[:] = parts
+    for i, value in enumerate(times):
+        cost.flow[i, [FLOW_TIMES, FLOW_SEEN, FLOW_MS, FLOW_AT]] = value, seen, ms, at
+    return cost
+
+
+def planned(streams, cost, *, features=ALL_FEATURES, number=LATER, change=None, cap=1.2):
+    state = streaming(streams)
+    put(state, 8, 1, 3000, 0)
+    if change:
+        change(state)
+    knobs = knobs_of(features=features, latency_cap=cap)
+    return Planned(state, knobs, cost, number=number)
+
+
+def limit_of(got, cost, streams, cap=1.2):
+    # a session's own cap counts where it is the stricter
+    strict = [(credit, min(own or cap, cap)) for credit, own in streams]
+    return (gap_of(strict, cap) - SPARE) * noise(got.memory, cost, 0, len(streams))
+
+
+@given(
+    st.lists(st.floats(1.0, 1.6), min_size=6, max_size=6).map(sorted),
+    st.lists(st.tuples(CREDITS, CAPS), min_size=1, max_size=3),
+)  # fmt: skip
+@settings(max_examples=200, deadline=None)
+def test_the_largest_chunk_that_keeps_to_the_cap_goes_on_through_the_ticks(times, streams):
+    cost = flowing(times)
+    got = planned(streams, cost)
+    limit = limit_of(got, cost, streams)
+    fits = sum(value <= limit for value in times)
+    if not fits:
+        assert not got.info[FLOWS] and got.chunk
+        return
+    late = min(credit for credit, _ in streams) < 0.0
+    assert got.info[FLOWS] and got.listed == [8]
+    assert got.chunk == SIZES[fits - 1 - (late and fits > 1)]
+    # nothing else makes those ticks longer
+    assert sorted(got.slots) == list(range(len(streams)))
+
+
+def interactive_prompt(state):
+    put(state, 9, 0, 3000, 0)
+
+
+def decoder(state):
+    put(state, 9, 1, 100, 99)
+
+
+def prompt_of_the_ticks(state):
+    put(state, 9, 1, 3000, 0)
+    state.aside[9] = -1
+
+
+@pytest.mark.parametrize("change", [interactive_prompt, decoder, prompt_of_the_ticks])
+def test_beside_anything_else_prompts_get_slices(change):
+    cost = flowing([1.01] * 6)
+    assert planned([(1.0, 0.0)], cost).info[FLOWS]
+    assert not planned([(1.0, 0.0)], cost, change=change).info[FLOWS]
+
+
+def test_it_can_be_switched_off_and_goes_with_the_guard():
+    cost = flowing([1.01] * 6)
+    for off in (FLOW, GUARD):
+        got = planned([(1.0, 0.0)], cost, features=ALL_FEATURES - off)
+        assert not got.info[FLOWS] and got.chunk == SIZES[-1]
+
+
+def test_slices_stay_where_they_compute_more():
+    streams = [(1.0, 0.0)]
+    assert planned(streams, flowing([1.01, 1.02], ms=10.0, parts=1000.0)).info[FLOWS]
+    # 512 tokens in a ms, for a seventh of the time, are more than 32 in 10 ms
+    quick = flowing([1.01, 1.02, 1.9], ms=10.0, parts=1.0)
+    assert not planned(streams, quick).info[FLOWS]
+    # unless no part fits a slice
+    quick.beside[:] = 40.0
+    assert planned(streams, quick).info[FLOWS]
+
+
+@pytest.mark.parametrize("credit", [-1.0, 0.9, 1.0])
+def test_what_is_not_known_is_tried_where_it_should_fit_or_on_credit(credit):
+    streams = [(credit, 0.0)]
+
+    def tried(*times, **how):
+        cost = flowing(times, **how)
+        got = planned(streams, cost)
+        return got.chunk if got.info[FLOWS] else 0
+
+    assert tried() == SIZES[0]  # nothing is known: the smallest will tell
+    # 1.02, 1.04: the next is expected to fit; 1.05, 1.15: it is not
+    assert tried(1.02, 1.04) == SIZES[2]
+    usual = SIZES[1] if credit >= 0.0 else SIZES[0]
+    assert tried(1.05, 1.15) == (SIZES[2] if credit >= 1.0 else usual)
+    # few ticks of it are no knowledge, though a hint
+    few = flowing([1.02, 1.04])
+    few.flow[2, [FLOW_TIMES, FLOW_SEEN, FLOW_AT]] = 1.5, FLOW_KNOWN - 1.0, LATER
+    got = planned(streams, few)
+    assert got.chunk == (SIZES[2] if credit >= 1.0 else usual)
+
+
+def test_what_did_not_fit_is_tried_again_much_later_and_then_learned_anew():
+    streams, cost = [(2.0, 0.0)], flowing([1.02, 1.5])
+    assert planned(streams, cost, number=LATER + FLOW_AGAIN).chunk == SIZES[0]
+    later = LATER + FLOW_AGAIN + 1
+    assert planned(streams, cost, number=later).chunk == SIZES[1]
+    learn_flow(cost, 1, 1.03, later)
+    assert cost.flow[1].tolist() == [1.03, 1.0, 1.0, later]
+
+
+@given(st.integers(0, 2**32 - 1), st.floats(1.01, 1.5), st.floats(0.02, 0.1))
+@settings(max_examples=30, deadline=None)
+def test_the_95th_percentile_is_followed(seed, middle, width):
+    cost, rng = CostModel.unknown(), np.random.default_rng(seed)
+    seen = np.maximum(rng.normal(middle, width, 4000), 1.0)
+    followed = []
+    for tick, times in enumerate(seen):
+        learn_flow(cost, 2, times, tick)
+        followed.append(cost.flow[2, FLOW_TIMES])
+    late = np.mean(seen[1001:] > np.array(followed[1000:-1]))
+    assert 0.02 <= late <= 0.12
+    assert not np.delete(cost.flow, 2, 0).any()
+    assert cost.flow[2, FLOW_SEEN] == 4000
+
+
+def test_a_stall_moves_it_a_step_and_no_tick_is_shorter_than_alone():
+    cost = CostModel.unknown()
+    learn_flow(cost, 0, 0.5, 1)
+    assert cost.flow[0, FLOW_TIMES] == 1.0
+    for tick in range(2, 200):
+        learn_flow(cost, 0, 1.1, tick)
+    before = cost.flow[0, FLOW_TIMES]
+    learn_flow(cost, 0, 1000.0, 200)
+    assert before < cost.flow[0, FLOW_TIMES] < before + 0.03
+    fresh = CostModel.unknown()
+    learn_flow(fresh, 0, 1000.0, 1)
+    assert fresh.flow[0, FLOW_TIMES] == WILD
+
+
+def test_how_long_a_chunk_takes_is_a_running_mean():
+    cost = CostModel.unknown()
+    learn_flow_ms(cost, 60, 6.0)
+    assert cost.flow[2, FLOW_MS] == 6.0
+    for _ in range(40):
+        learn_flow_ms(cost, 64, 7.0)
+    assert cost.flow[2, FLOW_MS] == pytest.approx(7.0, rel=0.01)
+    assert not np.delete(cost.flow, 2, 0).any()
+
+
+def test_nothing_of_it_is_believed_after_a_restart():
+    cost = flowing([1.02, 1.04])
+    cost.doubt()
+    assert not cost.flow.any()

@@ -7,9 +7,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.test_policy_beside import CAPS, CREDITS, Planned, cost_of, gap_of, knobs_of, streaming
+from tests.test_policy_beside import (
+    CAPS,
+    CREDITS,
+    NEARLY,
+    Planned,
+    cost_of,
+    gap_of,
+    knobs_of,
+    streaming,
+)
 from tests.test_policy_guarded import put
-from umaserve.policy.base import ALL_FEATURES, FLOW, FLOWS, GUARD
+from umaserve.policy.base import ALL_FEATURES, ALLOWED_MS, FLOW, FLOWS, GUARD
 from umaserve.policy.beside import FLOW_KNOWN, SPARE
 from umaserve.policy.cost import (
     BESIDE_SIZES,
@@ -71,6 +80,7 @@ def test_the_largest_chunk_that_keeps_to_the_cap_goes_on_through_the_ticks(times
     assert got.chunk == SIZES[fits - 1 - (late and fits > 1)]
     # nothing else makes those ticks longer
     assert sorted(got.slots) == list(range(len(streams)))
+    assert got.base_ms < got.info[ALLOWED_MS] <= gap_of(streams, 1.2) * got.base_ms * NEARLY
 
 
 def interactive_prompt(state):

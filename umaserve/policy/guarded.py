@@ -182,6 +182,7 @@ def _interactive(
     may_spend = guarded and knobs.features & ERROR_BUDGET and memory.holdoff[0] == 0
     flows = plan.info[FLOWS] > 0.0
     sliced = knobs.paced and (flows or prompts_next(memory, waits))
+    spent = 0.0
     if sliced:
         spent = slice_between(
             tick, knobs, cost, memory, plan, waits, within_cap, within_budget, credit,
@@ -196,6 +197,7 @@ def _interactive(
     entries = add_decoders(state, memory, plan, 0, KIND_DECODE, g)
     allowed = within_cap
     if flows:
+        allowed += spent  # the chunk has it during the tick
         within_cap = within_budget = 0.0  # nothing else may make these ticks longer
     chunk = 0
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from umaserve.engine.messages import Sampling
@@ -35,6 +35,7 @@ texts = st.binary(max_size=6).map(lambda b: bytes(97 + c % 3 for c in b))
 
 
 @given(st.lists(texts, min_size=1, max_size=30), st.lists(texts, max_size=4))
+@example([b"aaa"], [b"aaaaa"])  # longer than all texts together
 @settings(max_examples=200, deadline=None)
 def test_heads_are_those_of_a_plain_search(words, strings):
     expected = {}

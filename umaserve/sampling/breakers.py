@@ -38,7 +38,8 @@ class Words:
 
     def containing(self, text: bytes) -> list[int]:
         """Tokens with ``text`` somewhere in theirs."""
-        found = np.flatnonzero(self._data[: self._data.size - len(text) + 1] == text[0])
+        starts = max(self._data.size - len(text) + 1, 0)
+        found = np.flatnonzero(self._data[:starts] == text[0])
         for j in range(1, len(text)):
             found = found[self._data[found + j] == text[j]]
         tokens = np.searchsorted(self._ends, found, side="right")

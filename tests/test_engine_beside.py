@@ -240,8 +240,11 @@ def test_prompts_of_both_lanes_get_slices_between_the_ticks_of_a_stream(start, o
     assert asked.aside() > 0
 
 
-def test_background_prompts_flow_through_the_ticks_of_a_stream(asked):
-    """In small chunks, no slice between the ticks; what their prompts are followed by is right."""
+def test_background_prompts_flow_through_the_ticks_of_a_stream(asked, tmp_path):
+    """In small chunks, no slice between the ticks; what their prompts are followed by is right.
+
+    What they do to the ticks is learned, and how long they take.
+    """
     table = asked.engine.table
     asked.stream()
     before = int(table.header[t.H_TICK_RING_AT])
@@ -253,6 +256,11 @@ def test_background_prompts_flow_through_the_ticks_of_a_stream(asked):
     assert 0 < after - before < t.TICK_RING
     assert not table.ticks[np.arange(before, after) % t.TICK_RING, t.T_SLICE_MS].any()
     asked.all_right()
+    assert asked.engine.close() == 0
+    (kept,) = (tmp_path / "costs").glob("*.npz")
+    with np.load(kept) as costs:
+        times, seen, took_ms, _ = costs["flow"][0]
+    assert times >= 1.0 and seen > 0.0 and took_ms > 0.0
 
 
 def test_an_interactive_request_meets_a_long_background_prompt(asked):

@@ -34,7 +34,7 @@ from umaserve.policy.base import (
     Tick,
 )
 from umaserve.policy.beside import may_land
-from umaserve.policy.cost import learn, learn_flow
+from umaserve.policy.cost import FLOW_MS, learn, learn_flow
 from umaserve.policy.guarded import observe, plan_tick
 from umaserve.policy.jit import INNER
 from umaserve.policy.latency_guard import settle_credit
@@ -248,9 +248,10 @@ def run_ticks(
         facts[ATTENDED], facts[SLICE] = attended, spent
         turns_before = orders.turns[0]
         facts[BESIDE] = 1 if knobs.paced and _computes(orders) else 0
-        # a tick after Python had its turn was late before it began
-        whole = turns_before % 2 == 1 and orders.gate[WHOLE] and work.unlike[0] == 0 and turn
-        facts[THROUGH] = 1 + orders.gate[SIZE] if knobs.paced and whole else 0
+        usual = work.unlike[0] == 0
+        facts[THROUGH] = 0
+        if knobs.paced and usual and turns_before % 2 == 1 and orders.gate[WHOLE]:
+            facts[THROUGH] = 1 + orders.gate[SIZE]
         if work.unlike[0] > 0:
             work.unlike[0] -= 1
             facts[BESIDE] = 1
@@ -276,6 +277,10 @@ def run_ticks(
             facts[BESIDE] = 1
         if orders.turns[0] != turns_before:
             facts[THROUGH] = 0
+            # one that is short hardly ever lasts for a whole tick
+            chunk_ms = cost.flow[orders.gate[SIZE], FLOW_MS]
+            if knobs.paced and usual and orders.gate[WHOLE] and chunk_ms < 2.0 * info[PREDICTED_MS]:
+                facts[THROUGH] = 1 + orders.gate[SIZE]
         armed = header[t.H_ABORT_ARMED]
         header[t.H_ABORT_ARMED] = 0
         header[t.H_BUSY] = BUSY_IDLE
@@ -487,9 +492,10 @@ def _account(
     # from the end of the tick before, unless there was nothing to do in between
     since = header[t.H_WORK_SINCE_NS]
     header[t.H_WORK_NS_TOTAL] += end - (since if since else began)
-    if facts[THROUGH] and since and info[PREDICTED_MS] > 0.0:
-        times = (end - since) / 1e6 / info[PREDICTED_MS]
-        learn_flow(cost, facts[THROUGH] - 1, times, header[t.H_TICKS])
+    if facts[THROUGH] and info[PREDICTED_MS] > 0.0:
+        learn_flow(
+            cost, facts[THROUGH] - 1, wall_ms / info[PREDICTED_MS], header[t.H_TICKS]
+        )  # fmt: skip
     header[t.H_WORK_SINCE_NS] = end
     header[t.H_SAMPLE_NS_TOTAL] += sampled - decoded
     header[t.H_ROWS_SAMPLED] += outputs

@@ -55,6 +55,7 @@ def main() -> int:
     except CannotLoad as error:
         control.send(m.LoadFailed(str(error)))
         return LOAD_FAILED
+    from . import unused_memory
     from .loop import Engine
     from .pretouch import pretouch
     from .warmup import learn_costs, warm_up
@@ -79,6 +80,9 @@ def main() -> int:
         return LOAD_FAILED
     gc.collect()
     gc.freeze()  # what is alive now lives as long as the process; no collection looks at it again
+    if not start.pretouch:
+        unused_memory.give_back_code(unused_memory.COMPILER)
+        unused_memory.trim_heap()
     control.send(describe(start, loaded, (time.monotonic() - born) * 1000.0))
     engine.run()
     engine.close()

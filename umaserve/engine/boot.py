@@ -13,6 +13,7 @@ import numpy as np
 
 from . import messages as m
 from . import table as t
+from . import unused_memory
 from .control import Control
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ class Loaded:
     is_eog: np.ndarray  # uint8[n_vocab]
     load_ms: float
     kv_bytes: int
+    unused_bytes: int  # of them not resident until cells are used
     piece_bytes: int
     overlap: bool  # llama_decode returns before the work is done
     places: np.ndarray  # of the loop's threads: `thread_places`
@@ -119,6 +121,10 @@ def load(start: m.Start, pieces_fd: int, control: Control) -> Loaded:
     n_batch = max(n_batch, start.n_seq)
     n_ubatch = min(start.n_ubatch or DEFAULT_UBATCH, n_batch)
     control.send(m.LoadProgress(1.0, "context"))
+    device = _device_name(library, start)
+    # an accelerator's library may have told a device where this memory lies
+    lean = not start.pretouch and device == "CPU" and library.build.backend == "cpu"
+    before = unused_memory.private_memory() if lean else []
     try:
         context = llama.Context.open(
             model,
@@ -136,11 +142,14 @@ def load(start: m.Start, pieces_fd: int, control: Control) -> Loaded:
     except llama.LlamaError as error:
         model.close()
         raise CannotLoad(str(error)) from error
+    unused_bytes = 0
+    if lean:
+        after = unused_memory.private_memory()
+        unused_bytes = unused_memory.give_back_zeros(unused_memory.new_ranges(before, after))
     load_ms = (time.monotonic() - began) * 1000.0
     offsets, data = model.piece_table()
     piece_bytes = t.PieceTable(pieces_fd, model.n_vocab).write(offsets, data)
     is_eog = np.ascontiguousarray(model.eog_mask(), dtype=np.uint8)
-    device = _device_name(library, start)
     return Loaded(
         library=library,
         model=model,
@@ -160,6 +169,7 @@ def load(start: m.Start, pieces_fd: int, control: Control) -> Loaded:
         kv_bytes=llama.memory_needed(
             start.model_path, n_ctx=n_ctx, type_k=start.type_k, type_v=start.type_v
         ).kv_bytes,
+        unused_bytes=unused_bytes,
         piece_bytes=piece_bytes,
         overlap=device != "CPU",
         places=find_places() if device == "CPU" else no_places(),

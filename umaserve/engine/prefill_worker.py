@@ -66,7 +66,8 @@ def available(loaded: Loaded, cores: int | None = None) -> tuple[bool, str]:
         free, kv_bytes = _device_memory(loaded), _fewest_bytes(loaded)
     else:
         # mapped weights count as available memory, and we want them to stay where they are
-        free, kv_bytes = _memory_available(), loaded.kv_bytes + loaded.model.size_bytes
+        free = _memory_available()
+        kv_bytes = loaded.kv_bytes + loaded.unused_bytes + loaded.model.size_bytes
     if free is not None and kv_bytes + RESERVE_BYTES > free:
         return False, "there is no memory for a second KV cache"
     return True, ""

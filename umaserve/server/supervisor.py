@@ -272,6 +272,9 @@ class Supervisor:
     def _fits_beside(self, file: memory.ModelFile) -> bool:
         config = self.config
         need = file.needs(config.n_ctx, config.kv_type_k, config.kv_type_v)
+        old = self.current.ready if self.current is not None else None
+        if old is not None and old.backend == "cpu":
+            need += old.kv_bytes  # cells that nobody used yet are not in memory, but may come
         return need < memory.available_bytes()
 
     async def _load_beside(self, start: m.Start, report: Report) -> m.Ready:

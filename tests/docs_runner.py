@@ -20,7 +20,7 @@ from umaserve.llama import builds
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 LANGUAGES = {"sh", "python", "text", "json", "toml"}
-TIMEOUT_S = 300.0  # a fresh clone compiles the samplers first
+TIMEOUT_S = 300.0
 
 # what `umaserve` takes as a first word and does not run until it is stopped
 CLIENT_COMMANDS = {
@@ -171,8 +171,6 @@ class Workspace:
             "PATH": f"{self.path / '.venv/bin'}:{os.environ['PATH']}",
             "PYTHONPATH": str(self.path),
             "UMA_CACHE_DIR": str(builds.cache_root()),
-            # compiled code is kept by the path of its source, which nobody will use again
-            "NUMBA_CACHE_DIR": str(directory / "jit"),
             "UMA_SOCK": self.socket,
             # two threads that wait for each other crawl on a busy machine of two cores
             "UMA_THREADS": "1",

@@ -2,7 +2,8 @@
 
 numba's own cache looks at one file at a time: a function that calls another file's is not compiled
 again when that file changes.  So the directory's name holds a hash of every source that is
-compiled, with what it imports, and of the versions that compile it.
+compiled, with what it imports, and of the versions that compile it.  Where the sources lie does not
+matter (``jit_locator``), so that clones and installations of one version share what is compiled.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from pathlib import Path
 from platformdirs import user_cache_dir
 
 COMPLETE = ".complete"  # written when an engine has compiled everything that it runs
+LOCATORS = "umaserve.engine.jit_locator.PackageCacheLocator,UserProvidedCacheLocator"
+_LOCATORS_SINCE = (0, 62)  # of numba
 _PACKAGE = Path(__file__).resolve().parent.parent
 _SOURCES = ("sampling", "policy", "engine", "kv")
 _IMPORT = re.compile(r"^from (\.|(?=umaserve\.))([\w.]*) import (\([^)]*\)|[^\n]*)", re.M)
@@ -28,12 +31,20 @@ def jit_cache_dir() -> Path:
     digest = hashlib.sha256()
     for path in _compiled_sources():
         digest.update(str(path.relative_to(_PACKAGE)).encode() + b"\0" + path.read_bytes())
-    digest.update(str(_PACKAGE).encode())  # numba keys entries by path as well
+    if not _places_do_not_matter():
+        digest.update(str(_PACKAGE).encode())
     for package in ("numba", "llvmlite", "numpy"):
         digest.update(version(package).encode())
     digest.update(sys.version.encode())
     root = os.environ.get("UMA_CACHE_DIR") or user_cache_dir("umaserve")
     return Path(root) / "jit" / digest.hexdigest()[:16]
+
+
+def _places_do_not_matter() -> bool:
+    """Whether numba can be told to keep entries by name; by itself it goes by path."""
+    major, minor = version("numba").split(".")[:2]
+    chosen = os.environ.get("NUMBA_CACHE_LOCATOR_CLASSES", LOCATORS)
+    return (int(major), int(minor)) >= _LOCATORS_SINCE and chosen == LOCATORS
 
 
 def _compiled_sources() -> list[Path]:
@@ -55,10 +66,11 @@ def _compiled_sources() -> list[Path]:
 
 
 def use_jit_cache() -> None:
-    """Point numba at the directory; a ``NUMBA_CACHE_DIR`` that is set already wins."""
+    """Point numba at the directory; variables of numba's that are set already win."""
     if "numba" in sys.modules:
         raise RuntimeError("numba is imported already; it reads NUMBA_CACHE_DIR when it is")
     os.environ.setdefault("NUMBA_CACHE_DIR", str(jit_cache_dir()))
+    os.environ.setdefault("NUMBA_CACHE_LOCATOR_CLASSES", LOCATORS)
 
 
 def is_complete() -> bool:

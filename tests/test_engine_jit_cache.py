@@ -1,0 +1,96 @@
+"""Compiled code: shared by copies of the same sources, kept apart for sources that differ."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from umaserve.engine import jit_cache
+
+ROOT = Path(__file__).resolve().parent.parent
+
+_FOLDER = """
+from umaserve.engine import jit_cache
+print(jit_cache.jit_cache_dir())
+"""
+# one function of the gate's: what it does is of no interest, where its code comes from is
+_COMPILE = """
+from umaserve.engine import jit_cache
+jit_cache.use_jit_cache()
+from numba import int64
+from umaserve.engine.gate import _now
+_now.compile((int64[::1],))
+stats = _now.stats
+print(sum(stats.cache_hits.values()), sum(stats.cache_misses.values()), stats.cache_path)
+"""
+
+
+def run(copy: Path, script: str, **environment: str) -> str:
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("NUMBA_")}
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=copy, capture_output=True, text=True,
+        env={**kept, "PYTHONPATH": str(copy), "UMA_CACHE_DIR": str(copy.parent / "cache"),
+             **environment},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def copies(tmp_path: Path) -> list[Path]:
+    skip = shutil.ignore_patterns("__pycache__", "assets")
+    found = [tmp_path / "one", tmp_path / "another" / "deeper"]
+    for path in found:
+        shutil.copytree(ROOT / "umaserve", path / "umaserve", ignore=skip)
+    return found
+
+
+def test_copies_of_the_same_sources_share_what_is_compiled(copies: list[Path]) -> None:
+    cache = str(copies[0].parent / "cache")
+    first, second, third = (
+        run(copy, _COMPILE, UMA_CACHE_DIR=cache).split() for copy in (*copies, copies[0])
+    )
+    assert first[:2] == ["0", "1"]  # nobody had compiled it
+    assert second[:2] == third[:2] == ["1", "0"]
+    assert first[2] == second[2] == third[2]
+    assert first[2].startswith(cache)
+
+
+def test_sources_that_differ_are_kept_apart(copies: list[Path]) -> None:
+    def folder() -> str:
+        return run(copies[0], _FOLDER)
+
+    before = folder()
+    assert before == folder()
+    gate, front = (copies[0] / "umaserve" / name for name in ("engine/gate.py", "server/text.py"))
+    front.write_text(front.read_text() + "\n# the front compiles nothing\n")
+    assert folder() == before
+    gate.write_text(gate.read_text() + "\n# as good as any other change\n")
+    assert folder() != before
+
+
+def test_where_numba_goes_by_path_so_does_the_folder(copies: list[Path]) -> None:
+    cache = str(copies[0].parent / "cache")
+    chosen = {"NUMBA_CACHE_LOCATOR_CLASSES": "UserProvidedCacheLocator", "UMA_CACHE_DIR": cache}
+    assert run(copies[0], _FOLDER, **chosen) != run(copies[1], _FOLDER, **chosen)
+    assert run(copies[0], _FOLDER, UMA_CACHE_DIR=cache) == run(
+        copies[1], _FOLDER, UMA_CACHE_DIR=cache
+    )
+
+
+def test_files_of_others_lie_where_numba_puts_them() -> None:
+    from numba.core.caching import UserProvidedCacheLocator
+
+    from umaserve.engine.jit_locator import PackageCacheLocator
+
+    ours = PackageCacheLocator.get_suitable_cache_subpath(str(ROOT / "umaserve/engine/gate.py"))
+    assert ours == "umaserve_engine"
+    assert jit_cache.LOCATORS.split(",")[0].endswith(PackageCacheLocator.__name__)
+    for other in (ROOT / "tests/test_gate.py", Path("/somewhere/else.py")):
+        theirs = UserProvidedCacheLocator.get_suitable_cache_subpath(str(other))
+        assert PackageCacheLocator.get_suitable_cache_subpath(str(other)) == theirs

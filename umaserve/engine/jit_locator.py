@@ -1,0 +1,30 @@
+"""Has numba keep compiled code by what a source is called in this package, not by where that lies.
+
+Another clone of the same sources, or an installation into another environment, then finds what was
+compiled before instead of compiling for a minute and a half.  ``jit_cache`` names this class in
+``NUMBA_CACHE_LOCATOR_CLASSES`` (numba 0.62 and later) and keeps sources that differ apart.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from numba.core.caching import UserProvidedCacheLocator
+
+_ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+class PackageCacheLocator(UserProvidedCacheLocator):
+    """A folder for each of the package's own; files of others lie where numba would put them."""
+
+    @classmethod
+    def get_suitable_cache_subpath(cls, py_file: str) -> str:
+        folder = Path(py_file).resolve().parent
+        if not folder.is_relative_to(_ROOT / "umaserve"):
+            return str(super().get_suitable_cache_subpath(py_file))
+        return "_".join(folder.relative_to(_ROOT).parts)
+
+    def get_source_stamp(self) -> str:
+        """What the file holds: a copy is as good, whenever it was written."""
+        return hashlib.sha256(Path(self._py_file).read_bytes()).hexdigest()

@@ -21,7 +21,7 @@ SHORT = "def fibonacci(n):"
 _STEP = "def step_{0}(value):\n    if value > {0}:\n        return value * {0}\n"
 N_CTX = 4096
 STREAM_TOKENS = 400  # long enough that a prompt is computed beside it
-RANDOM_S = 6.0
+RANDOM_S = 4.0
 
 
 def text(steps: int, first: int = 1) -> str:

@@ -293,8 +293,8 @@ def test_a_policy_that_cannot_be_had_is_said_so(tmp_path, monkeypatch, name, wor
 
 
 def test_a_small_bandwidth_budget_slows_the_background_and_nobody_else(start):
-    # a token of the bundled model moves 15 MB: at this budget the background gets one in seconds
-    engine = start(bmt_budget="0.002GBps", prefill_threads=0)
+    # a token of the bundled model moves 15 MB: at this budget the background gets one in a second
+    engine = start(bmt_budget="0.015GBps", prefill_threads=0)
     header = engine.table.header
     slow = background(engine, PROMPTS[0], max_tokens=400)
     until(lambda: engine.table.n_past[engine.slots[slow]] > 0)

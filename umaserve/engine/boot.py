@@ -13,7 +13,6 @@ import numpy as np
 
 from . import messages as m
 from . import table as t
-from . import unused_memory
 from .control import Control
 
 if TYPE_CHECKING:
@@ -100,7 +99,8 @@ def load(start: m.Start, pieces_fd: int, control: Control) -> Loaded:
     """Load what ``start`` asks for.  Raises CannotLoad with a reason for the user."""
     from umaserve import llama
 
-    from .thread_places import find_places, no_places  # it loads a compiler
+    from . import unused_memory  # these two load a compiler
+    from .thread_places import find_places, no_places
 
     control.send(m.LoadProgress(0.0, "start"))
     if "OMP_WAIT_POLICY" not in os.environ:

@@ -21,6 +21,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from numba import njit
+
+from .native import call_i32_ptr_i64_i32
 
 COMPILER = "libllvmlite"
 LEAST = 1 << 20  # bytes of a range worth looking at
@@ -29,6 +32,7 @@ _WORDS = mmap.PAGESIZE // 8
 # bits of a page's note in /proc/self/pagemap (the kernel's admin-guide/mm/pagemap)
 _PRESENT = np.uint64(1 << 63)
 _OF_A_FILE = np.uint64(1 << 61)
+_DO_NOT_NEED = getattr(mmap, "MADV_DONTNEED", 4)
 
 Ranges = list[tuple[int, int]]  # first address, one past the last; multiples of the page size
 
@@ -96,14 +100,35 @@ def give_back_zeros(ranges: Iterable[tuple[int, int]]) -> int:
 
 
 def _give_back_zeros(start: int, stop: int) -> int:
+    if sys.platform != "linux":
+        return 0  # elsewhere the same name does not promise zeros
     resident = _notes(start, stop) & _PRESENT != 0
     memory = np.ctypeslib.as_array((ctypes.c_uint64 * ((stop - start) // 8)).from_address(start))
-    pages = memory.reshape(-1, _WORDS)
-    # reading a page that is not there would make one
-    unused = np.zeros(len(pages), dtype=bool)
-    for first, last in _runs(resident):
-        unused[first:last] = ~pages[first:last].any(axis=1)
-    return _give_back(start, unused)
+    madvise = ctypes.cast(ctypes.CDLL(None).madvise, ctypes.c_void_p).value
+    return int(
+        _drop_zeros(memory.reshape(-1, _WORDS), resident, madvise, mmap.PAGESIZE, _DO_NOT_NEED)
+    )
+
+
+# it keeps the GIL: nobody takes memory between the look at it and the call; compiled when imported
+@njit("int64(uint64[:, ::1], boolean[::1], int64, int64, int64)", cache=True)
+def _drop_zeros(memory, resident, madvise, page_bytes, advice):
+    n_pages, given, first = len(resident), 0, 0
+    for page in range(n_pages + 1):
+        unused = False
+        if page < n_pages and resident[page]:  # to read one that is not there would make it
+            bits = np.uint64(0)
+            for word in memory[page]:
+                bits |= word
+            unused = bits == 0
+        if not unused:
+            if first < page:
+                size = (page - first) * page_bytes
+                begin = memory.ctypes.data + first * page_bytes
+                if call_i32_ptr_i64_i32(madvise, begin, size, advice) == 0:
+                    given += size
+            first = page + 1
+    return given
 
 
 def _notes(start: int, stop: int) -> np.ndarray:
@@ -152,11 +177,11 @@ def _give_back(start: int, unused: np.ndarray) -> int:
     Where the system refuses, as for memory that is locked, they stay.
     """
     if sys.platform != "linux":
-        return 0  # elsewhere the same name does not promise zeros
+        return 0
     madvise, given = ctypes.CDLL(None).madvise, 0
     for first, last in _runs(unused):
         size = (last - first) * mmap.PAGESIZE
         address = ctypes.c_void_p(start + first * mmap.PAGESIZE)
-        if madvise(address, ctypes.c_size_t(size), ctypes.c_int(mmap.MADV_DONTNEED)) == 0:
+        if madvise(address, ctypes.c_size_t(size), ctypes.c_int(_DO_NOT_NEED)) == 0:
             given += size
     return given

@@ -411,6 +411,7 @@ def test_a_piece_that_does_not_follow_is_not_taken(rig: Rig, text: list[int]) ->
     [
         ({"n_seq": N_SEQ + 1}, "no spare sequence"),
         ({"kv_bytes": 1 << 60}, "no memory"),
+        ({"unused_bytes": 1 << 60}, "no memory"),
     ],
 )
 def test_where_it_is_not_available(rig: Rig, change: dict, reason: str) -> None:

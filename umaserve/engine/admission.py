@@ -51,6 +51,7 @@ class Admission:
         self._pending: set[int] = set()  # serials that the thread is tokenising
         self._cancelled: set[int] = set()
         self._work: queue.SimpleQueue[m.Submit | m.Tokenize | None] = queue.SimpleQueue()
+        self._awaited = 0
         self._finished: deque[tuple[m.Submit | m.Tokenize, list[int], str]] = deque()
         self.resumed_at = np.zeros(start.n_slots, np.int32)  # n_tokens when the row was filled
         threading.Thread(target=self._tokenise_loop, name="tokeniser", daemon=True).start()
@@ -76,6 +77,7 @@ class Admission:
         else:
             self._pending.add(message.serial)
             self._table.serial[message.slot] = message.serial
+            self._awaited += message.lane == m.LANE_INTERACTIVE
             self._table.in_tick[message.slot] = 2
             self._work.put(message)
 
@@ -100,6 +102,7 @@ class Admission:
                 self._cancelled.discard(message.serial)
                 self._fill_row(message, [], 0, 0)
                 self._table.reason[message.slot] = t.REASON_CANCEL
+            self._awaited -= message.lane == m.LANE_INTERACTIVE
                 self._table.state[message.slot] = t.DONE
                 self._control.wake()
             else:
@@ -110,6 +113,16 @@ class Admission:
         if serial in self._pending:
             self._cancelled.add(serial)
             return True
+    @property
+    def awaited(self) -> int:
+        """Interactive requests that are being tokenised."""
+        return self._awaited
+
+    @property
+    def has_tokenised(self) -> bool:
+        """Whether `take_tokenised` has something to place."""
+        return bool(self._finished)
+
         return False
 
     def release(self, slot: int, serial: int) -> None:

@@ -103,6 +103,7 @@ class Engine:
             aside=np.zeros(n_slots, np.int32),
             bytes_left=np.zeros(2),
             unlike=np.zeros(1, np.int64),
+            patience=np.zeros(2, np.int64),
         )
         self.state = SchedulerState.of(table, served, self.work.aside)
         self.custom = find_policy(start.policy)
@@ -459,6 +460,7 @@ class Engine:
 
     def _custom_plan(self) -> int:
         """Entries of a plan by a policy in Python; one that cannot be computed is left to ours."""
+        self.work.patience[steady.AWAITED] = self.admission.awaited
         assert self.custom is not None
         entries = self.custom(*self._view(), self.plan)
         slots, counts = self.plan.slots[:entries], self.plan.counts[:entries]

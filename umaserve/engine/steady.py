@@ -82,6 +82,8 @@ FLAG_ASIDE_BIT, FLAG_SPENT_BIT, FLAG_GUARD_BIT = 4, 2, 1
 ) = range(14)  # fmt: skip
 FACTS = 14
 LEAST_SLICE_MS = 0.02  # less is not worth waking anybody for
+AWAITED, SINCE = 0, 1  # words of ``Work.patience``
+PATIENCE_NS = 20_000_000  # some three times what a small chunk takes beside a stream
 
 
 class Columns(NamedTuple):
@@ -132,7 +134,9 @@ class Work(NamedTuple):
     float64[2, INFO_WORDS] keep a tick and the one before apart; ``mode`` int64[1] is what the
     threads are set for; ``aside`` int32[n_slots]: 1 = that prompt is computed aside,
     -1 = it cannot be; ``bytes_left`` float64[2]: the bucket of the bandwidth budget, and ns of its
-    last filling; ``unlike`` int64[1]: so many ticks to come say nothing about others.
+    last filling; ``unlike`` int64[1]: so many ticks to come say nothing about others;
+    ``patience`` int64[2]: whether an interactive request is being tokenised, and since when (ns)
+    something for Python waits, see `can_wait`.
     """
 
     addresses: np.ndarray
@@ -150,6 +154,7 @@ class Work(NamedTuple):
     bytes_left: np.ndarray
     unlike: np.ndarray
 
+    patience: np.ndarray
 
 @njit(nogil=True, cache=True)
 def run_ticks(
@@ -166,6 +171,7 @@ def run_ticks(
     unpublished = False
     work.out[:] = 0
     for turn in range(most):
+    work.patience[SINCE] = 0
         started = now_ns(native)
         used = _cells(state)
         if given >= 0 and turn == 0:
@@ -177,9 +183,8 @@ def run_ticks(
         now, last = turn % 2, (turn + 1) % 2
         if knobs.can_aside and knobs.paced:
             _orders(native, state.lane, orders, work.aside, plan.aside, started)
-            grant_chunk(
-                orders, native, int(plan.info[CHUNK_BESIDE]), plan.info[FLOWS] > 0.0
-            )  # fmt: skip
+            chunk = 0 if work.patience[SINCE] else int(plan.info[CHUNK_BESIDE])
+            grant_chunk(orders, native, chunk, plan.info[FLOWS] > 0.0)
             always = plan.info[SLICE_MS] >= ALL_THE_TIME
             set_gate(orders.gate, OPEN if always else 0, native, orders.wake_fd)
         why = NOTHING
@@ -342,6 +347,8 @@ def run_ticks(
         if outputs:
             wake(native)
         _account(
+        if attention and knobs.paced:
+            attention = not can_wait(header, state, orders, work.patience, sampled)
             header, columns.ticks, cost, memory, traffic, budget, fixed, native, pool,
             scratch, facts, info, work.bytes_left)  # fmt: skip
         if attention:
@@ -389,6 +396,32 @@ def _computes(orders):
     """Whether a chunk of a prompt is being computed in the second context, and does not wait."""
     gate = orders.gate
     return orders.turns[0] % 2 == 1 and (gate[UNTIL] != 0 or gate[PARKED] == 0)
+
+
+@njit(nogil=True, cache=True)
+def can_wait(header, state, orders, patience, now):
+    """Whether what Python is needed for can wait for the end of a chunk beside the ticks.
+
+    A stop in Python between two ticks takes most of what the cap leaves of them, and so does a
+    small chunk that goes on through them.  A request of the background needs two or three such
+    stops; made between two chunks, no token is late for them.  No interactive request waits for
+    that; a cancel may.
+    """
+    if not _computes(orders) or not orders.gate[WHOLE]:
+        return False
+    if patience[AWAITED] or header[t.H_URGENT] != header[t.H_URGENT_SEEN]:
+        return False
+    streams = False
+    for s in range(state.state.shape[0]):
+        if state.state[s] == RUNNING and state.lane[s] == 0:
+            if state.n_tokens[s] - state.n_past[s] != 1:
+                return False
+            streams = True
+    if not streams:
+        return False
+    if patience[SINCE] == 0:
+        patience[SINCE] = now
+    return now - patience[SINCE] < PATIENCE_NS
 
 
 @njit(**INNER)

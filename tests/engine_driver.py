@@ -81,6 +81,9 @@ class DrivenEngine:
     def send(self, message: m.ToEngine) -> None:
         self._socket.sendall(m.encode(message))
 
+    def nudge(self) -> None:
+        self._socket.sendall(m.NUDGE)
+
     def submit(self, prompt: str | None = None, **fields: Any) -> int:
         """Submit a request in a free row; returns its serial."""
         self._serial += 1

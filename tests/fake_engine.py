@@ -179,7 +179,6 @@ class Engine:
         table.serial[slot] = message.serial
         table.state[slot] = t.WAITING
         self.rows[message.serial] = row
-        self.send(m.Accepted(message.serial, n_prompt, int(table.max_tokens[slot])))
 
     # --- ticks ------------------------------------------------------------------------------------
 

@@ -109,12 +109,9 @@ def test_a_full_context_ends_with_length(idle):
     serial = idle.submit(
         long, max_tokens=0, sampling=m.Sampling(temperature=0.0, ignore_eos=True)
     )
-    accepted = idle.expect(m.Accepted)
-    while accepted.serial != serial:
-        accepted = idle.expect(m.Accepted)
     idle.wait(serial, timeout=120)
     assert idle.reason(serial) == t.REASON_LENGTH
-    assert accepted.n_prompt + len(idle.generated(serial)) == idle.ready.n_ctx
+    assert len(idle.prompt_tokens(serial)) + len(idle.generated(serial)) == idle.ready.n_ctx
     idle.release(serial)
 
 
@@ -179,6 +176,19 @@ def test_cancel_ends_at_the_token_boundary_and_frees_the_cells(idle):
     idle.release(serial)
     idle.run("a", max_tokens=1)
     assert idle.table.header[t.H_CELLS_USED] == 0
+
+
+def test_a_nudge_rehearses_and_leaves_no_trace(idle):
+    idle.run("a", max_tokens=1)
+    header = idle.table.header
+    before = [int(header[word]) for word in (t.H_TICKS, t.H_PREFILL_TOKENS, t.H_CELLS_USED)]
+    for _ in range(3):
+        idle.nudge()
+        time.sleep(0.05)
+    assert [int(header[w]) for w in (t.H_TICKS, t.H_PREFILL_TOKENS, t.H_CELLS_USED)] == before
+    first = idle.run(PROMPT, max_tokens=8, sampling=m.Sampling(temperature=0.0))
+    idle.nudge()
+    assert idle.run(PROMPT, max_tokens=8, sampling=m.Sampling(temperature=0.0)) == first
 
 
 def test_more_requests_than_sequences_all_finish(idle):

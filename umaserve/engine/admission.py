@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 INLINE_BYTES = 4096  # a text this short is tokenised at once: handing it over would cost as much
 BACKGROUND_BYTES = 256  # the same for one that nobody waits for, but whom it may hold up
+REHEARSAL = "a request is on its way"
 
 
 class Admission:
@@ -50,8 +51,8 @@ class Admission:
         self._slots: dict[int, int] = {}  # serial -> slot of rows in the table
         self._pending: set[int] = set()  # serials that the thread is tokenising
         self._cancelled: set[int] = set()
-        self._work: queue.SimpleQueue[m.Submit | m.Tokenize | None] = queue.SimpleQueue()
         self._awaited = 0
+        self._work: queue.SimpleQueue[m.Submit | m.Tokenize | None] = queue.SimpleQueue()
         self._finished: deque[tuple[m.Submit | m.Tokenize, list[int], str]] = deque()
         self.resumed_at = np.zeros(start.n_slots, np.int32)  # n_tokens when the row was filled
         threading.Thread(target=self._tokenise_loop, name="tokeniser", daemon=True).start()
@@ -76,8 +77,8 @@ class Admission:
             self._tokenised(message, tokens, error)
         else:
             self._pending.add(message.serial)
-            self._table.serial[message.slot] = message.serial
             self._awaited += message.lane == m.LANE_INTERACTIVE
+            self._table.serial[message.slot] = message.serial
             self._table.in_tick[message.slot] = 2
             self._work.put(message)
 
@@ -89,6 +90,10 @@ class Admission:
         else:
             self._work.put(message)
 
+    def rehearse(self) -> None:
+        """Tokenise something, so that the next text finds the tokeniser in the caches."""
+        self._loaded.model.tokenize(REHEARSAL)
+
     def take_tokenised(self) -> None:
         """Place the requests whose text the thread has finished."""
         while self._finished:
@@ -97,22 +102,17 @@ class Admission:
                 self._control.send(m.Tokens(message.ref, tokens, error))
                 continue
             self._pending.discard(message.serial)
+            self._awaited -= message.lane == m.LANE_INTERACTIVE
             self._table.in_tick[message.slot] = 0
             if message.serial in self._cancelled:
                 self._cancelled.discard(message.serial)
                 self._fill_row(message, [], 0, 0)
                 self._table.reason[message.slot] = t.REASON_CANCEL
-            self._awaited -= message.lane == m.LANE_INTERACTIVE
                 self._table.state[message.slot] = t.DONE
                 self._control.wake()
             else:
                 self._tokenised(message, tokens, error)
 
-    def cancel_pending(self, serial: int) -> bool:
-        """Remember a cancel for a request that is still being tokenised."""
-        if serial in self._pending:
-            self._cancelled.add(serial)
-            return True
     @property
     def awaited(self) -> int:
         """Interactive requests that are being tokenised."""
@@ -123,6 +123,11 @@ class Admission:
         """Whether `take_tokenised` has something to place."""
         return bool(self._finished)
 
+    def cancel_pending(self, serial: int) -> bool:
+        """Remember a cancel for a request that is still being tokenised."""
+        if serial in self._pending:
+            self._cancelled.add(serial)
+            return True
         return False
 
     def release(self, slot: int, serial: int) -> None:
@@ -193,7 +198,6 @@ class Admission:
         self._samplers.set(message.slot, message.sampling, self._breakers.of(message.sampling))
         self._slots[message.serial] = message.slot
         self._table.state[message.slot] = t.WAITING
-        self._control.send(m.Accepted(message.serial, n_prompt, max_tokens))
         if len(tokens) - n_prompt >= max_tokens:
             # resumed with its last token already out: only the end was lost
             self._table.reason[message.slot] = t.REASON_LENGTH

@@ -97,8 +97,8 @@ def settle(
     """Write one tick's outcome into the session table.
 
     Every row of the plan has its tokens in the cache now; every row that asked got a token, or
-    ended.  Returns how many rows ended and lists them in ``ended``; the caller marks them DONE once
-    their cells are free.  A token goes in before the count that publishes it.
+    ended.  Returns how many rows ended and lists them in ``ended``; the caller marks them DONE.
+    A token goes in before the count that publishes it.
     """
     for e in range(entries):
         slot = slots[e]

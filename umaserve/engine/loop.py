@@ -240,8 +240,8 @@ class Engine:
             if not busy:
                 self.save_costs()
             messages = self.control.receive(0 if busy else None)
-            if not busy and not messages:
-                messages = self.control.look_out(LOOK_OUT_S)
+            if not busy and not messages and not self.admission.has_tokenised:
+                messages = self._expect()
             if not busy:
                 header[t.H_WORK_SINCE_NS] = time.monotonic_ns()
             for message in messages:
@@ -258,6 +258,20 @@ class Engine:
                 # nothing runs, yet nothing could be admitted: cannot happen while the cells of a
                 # single request fit the context, which admission makes sure of
                 raise RuntimeError("a waiting request cannot be admitted although nothing runs")
+
+    def _expect(self) -> list[m.ToEngine]:
+        """Wait for a request that may be on its way, without sleeping.
+
+        What it will go through is done once for nothing meanwhile: after a pause neither code nor
+        tables are in the processor's caches.
+        """
+        rehearsals = (self.admission.rehearse, self.tick)
+        for rehearse in rehearsals:
+            messages = self.control.receive(0)
+            if messages or self.control.closed:
+                return messages
+            rehearse()
+        return self.control.look_out(LOOK_OUT_S)
 
     def _has_work(self) -> bool:
         states = self.table.state.tolist()
@@ -338,13 +352,17 @@ class Engine:
         table.n_past[slot] = 0
         table.header[t.H_CELLS_USED] = cells.cells_used(table)
 
-    def _end(self, slot: int, reason: int, empty: bool = False) -> None:
-        """A row is finished.  The state goes last: it is what the front looks at."""
-        table = self.table
+    def _leave(self, slot: int, empty: bool = False) -> None:
+        """What a row that ended has in the engine is free again."""
         self._drop_sequence(slot, empty)
         self.parking.forget(slot)
         self._parked.discard(slot)
-        table.header[t.H_PARKED] = len(self._parked)
+        self.table.header[t.H_PARKED] = len(self._parked)
+
+    def _end(self, slot: int, reason: int, empty: bool = False) -> None:
+        """A row is finished.  The state goes last: it is what the front looks at."""
+        table = self.table
+        self._leave(slot, empty)
         table.in_tick[slot] = 0
         table.reason[slot] = reason
         table.state[slot] = t.DONE
@@ -442,12 +460,12 @@ class Engine:
         given = -1
         if self.custom is not None:
             most, given = 1, self._custom_plan()
+        self.work.patience[steady.AWAITED] = self.admission.awaited
         why, self._tick = self._run_ticks(most, self._tick, given, *self._records)
         out = self.work.out
         if why == steady.ENDED:
             for slot in self.work.ended[: int(out[steady.OUT_ENDED])].tolist():
-                self._end(slot, int(self.table.reason[slot]))
-            self.control.wake()
+                self._leave(slot)
         elif why == steady.NO_ROOM:
             # a session alone always fits: admission saw to it
             self._evict()
@@ -460,7 +478,6 @@ class Engine:
 
     def _custom_plan(self) -> int:
         """Entries of a plan by a policy in Python; one that cannot be computed is left to ours."""
-        self.work.patience[steady.AWAITED] = self.admission.awaited
         assert self.custom is not None
         entries = self.custom(*self._view(), self.plan)
         slots, counts = self.plan.slots[:entries], self.plan.counts[:entries]

@@ -188,14 +188,6 @@ class LoadFailed(msgspec.Struct, tag="load_failed"):
     message: str
 
 
-class Accepted(msgspec.Struct, tag="accepted"):
-    """Tokenised and in the table: ``n_prompt`` tokens, ``tokens[slot, :n_prompt]`` are valid."""
-
-    serial: int
-    n_prompt: int
-    max_tokens: int  # as resolved against the context
-
-
 class Rejected(msgspec.Struct, tag="rejected"):
     """Not taken; the row stays free.  ``code`` is one of the protocol's error codes."""
 
@@ -224,7 +216,7 @@ class Log(msgspec.Struct, tag="log"):
 
 
 ToEngine = Start | Submit | Cancel | SetLane | Release | Tokenize | Shutdown
-ToFront = LoadProgress | Ready | LoadFailed | Accepted | Rejected | Failed | Tokens | Log
+ToFront = LoadProgress | Ready | LoadFailed | Rejected | Failed | Tokens | Log
 
 _encoder = msgspec.msgpack.Encoder()
 _to_engine = msgspec.msgpack.Decoder(ToEngine)

@@ -85,6 +85,17 @@ call_i32 = _caller(32)  # omp_get_thread_num
 call_i32_i32_i64_ptr = _caller(32, 32, 64, 64)  # sched_setaffinity
 
 
+@intrinsic
+def stores_first(typingctx):  # type: ignore[no-untyped-def]
+    """What was stored before is seen before what is stored after, by other processes too."""
+
+    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+        builder.fence("release")
+        return context.get_dummy_value()
+
+    return types.void(), codegen
+
+
 class Native(NamedTuple):
     """Addresses and the few bytes that system calls read and write.
 

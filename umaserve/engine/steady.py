@@ -49,6 +49,7 @@ from .native import (
     call_i64_ptr_i32_i32,
     now_ns,
     readable,
+    stores_first,
     wake,
 )
 from .prefill_orders import give_orders, grant_chunk
@@ -70,7 +71,7 @@ OUT_ENTRIES = 2
 
 GIVEN_UP = 2  # what llama_decode returns when the abort callback said so
 
-RUNNING = t.RUNNING
+RUNNING, DONE = t.RUNNING, t.DONE
 BUSY_DECODE, BUSY_IDLE = t.BUSY_DECODE, t.BUSY_IDLE
 TICK_RING = t.TICK_RING
 FLAG_ASIDE_BIT, FLAG_SPENT_BIT, FLAG_GUARD_BIT = 4, 2, 1
@@ -81,9 +82,9 @@ FLAG_ASIDE_BIT, FLAG_SPENT_BIT, FLAG_GUARD_BIT = 4, 2, 1
     ATTENDED, BESIDE, SLICE, THROUGH,
 ) = range(14)  # fmt: skip
 FACTS = 14
-LEAST_SLICE_MS = 0.02  # less is not worth waking anybody for
 AWAITED, SINCE = 0, 1  # words of ``Work.patience``
 PATIENCE_NS = 20_000_000  # some three times what a small chunk takes beside a stream
+LEAST_SLICE_MS = 0.02  # less is not worth waking anybody for
 
 
 class Columns(NamedTuple):
@@ -153,8 +154,8 @@ class Work(NamedTuple):
     aside: np.ndarray
     bytes_left: np.ndarray
     unlike: np.ndarray
-
     patience: np.ndarray
+
 
 @njit(nogil=True, cache=True)
 def run_ticks(
@@ -170,8 +171,8 @@ def run_ticks(
     header = columns.header
     unpublished = False
     work.out[:] = 0
-    for turn in range(most):
     work.patience[SINCE] = 0
+    for turn in range(most):
         started = now_ns(native)
         used = _cells(state)
         if given >= 0 and turn == 0:
@@ -333,13 +334,21 @@ def run_ticks(
             wake(native)
             facts[TOLD] = now_ns(native)
         if n_ended:
-            # the rows are marked DONE before the front is woken: the caller does both
+            # who hears of an end finds everything counted
             _account(
                 header, columns.ticks, cost, memory, traffic, budget, fixed, native, pool,
                 scratch, facts, info, work.bytes_left)  # fmt: skip
+            for i in range(n_ended):
+                header[t.H_CELLS_USED] -= columns.n_past[work.ended[i]]
+            stores_first()  # a row that is DONE has all its tokens, and says why it ended
+            for i in range(n_ended):
+                state.state[work.ended[i]] = DONE
+            wake(native)
             work.out[OUT_ENDED] = n_ended
             return ENDED, tick
         attention = readable(native)
+        if attention and knobs.paced:
+            attention = not can_wait(header, state, orders, work.patience, sampled)
         attention = attention or _can_land(knobs, orders, state, plan, sampled)
         if fixed.overlap and not attention and turn + 1 < most:
             unpublished = True
@@ -347,8 +356,6 @@ def run_ticks(
         if outputs:
             wake(native)
         _account(
-        if attention and knobs.paced:
-            attention = not can_wait(header, state, orders, work.patience, sampled)
             header, columns.ticks, cost, memory, traffic, budget, fixed, native, pool,
             scratch, facts, info, work.bytes_left)  # fmt: skip
         if attention:
@@ -391,13 +398,6 @@ def _can_land(knobs, orders, state, plan, now):
     return may_land(state, orders.pending[0], (now - orders.pending_ns[0]) / 1e6)
 
 
-@njit(**INNER)
-def _computes(orders):
-    """Whether a chunk of a prompt is being computed in the second context, and does not wait."""
-    gate = orders.gate
-    return orders.turns[0] % 2 == 1 and (gate[UNTIL] != 0 or gate[PARKED] == 0)
-
-
 @njit(nogil=True, cache=True)
 def can_wait(header, state, orders, patience, now):
     """Whether what Python is needed for can wait for the end of a chunk beside the ticks.
@@ -422,6 +422,13 @@ def can_wait(header, state, orders, patience, now):
     if patience[SINCE] == 0:
         patience[SINCE] = now
     return now - patience[SINCE] < PATIENCE_NS
+
+
+@njit(**INNER)
+def _computes(orders):
+    """Whether a chunk of a prompt is being computed in the second context, and does not wait."""
+    gate = orders.gate
+    return orders.turns[0] % 2 == 1 and (gate[UNTIL] != 0 or gate[PARKED] == 0)
 
 
 @njit(**INNER)

@@ -145,6 +145,10 @@ class Connection:
         """The whole life of the connection; closes the socket."""
         try:
             async with trio.open_nursery() as self.nursery:
+                # who connects mostly says something at once
+                at_hand = self._at_hand()
+                if at_hand:
+                    await self._take(at_hand)
                 self.nursery.start_soon(self._outbox.run)
                 self.nursery.start_soon(self._close_on_goodbye)
                 await self._read()
@@ -193,6 +197,13 @@ class Connection:
                 continue
             except OSError:
                 return b""
+
+    def _at_hand(self) -> bytes:
+        """Bytes that are here already; empty where there are none, or the client is gone."""
+        try:
+            return self._sock.recv(READ_BYTES)
+        except OSError:
+            return b""
 
     async def _read(self) -> None:
         while not self._closing.is_set():
@@ -245,7 +256,7 @@ class Connection:
         except ProtocolError as error:
             bodies, failure = error.frames, error
         for number, body in enumerate(bodies):
-            if number % MESSAGES_AT_ONCE == 0:
+            if number and number % MESSAGES_AT_ONCE == 0:
                 await trio.lowlevel.checkpoint()
             if self._closing.is_set():
                 return

@@ -56,6 +56,7 @@ class Daemon:
                 self.log("warn", f"a connection cannot be taken now: {error.strerror}")
                 await trio.sleep(ACCEPT_RETRY_S)
                 continue
+            self.sessions.expect_request()
             sock.setblocking(False)
             try:
                 peer = peer_of(sock)

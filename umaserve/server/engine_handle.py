@@ -123,6 +123,7 @@ class EngineHandle:
         self._load_failed = ""
         self._stderr: deque[str] = deque(maxlen=STDERR_LINES)
         self._out = bytearray()
+        self._later = bytearray()
         self._out_ready = trio.Event()
         self._last_send_ns = self._last_message_ns = 0
         self._process: subprocess.Popen[bytes] | None = None
@@ -159,7 +160,18 @@ class EngineHandle:
         if isinstance(message, m.Submit | m.SetLane) and message.lane == m.LANE_INTERACTIVE:
             # a background prompt chunk in flight may be given up for it
             self.table.header[t.H_URGENT] += 1
-        self._out += m.encode(message)
+        self._out += self._later + m.encode(message)
+        self._later.clear()
+        self._write()
+
+    def send_along(self, message: m.ToEngine) -> None:
+        """Queue a message that can wait for the next one, or for half a second at most.
+
+        The engine stops between two ticks for what comes, however little it is.
+        """
+        self._later += m.encode(message)
+
+    def _write(self) -> None:
         self._write_now()
         if self._out:
             self._out_ready.set()
@@ -430,6 +442,9 @@ class EngineHandle:
             await trio.sleep(0.1 if self.requests or self.ready is None else 0.5)
             if self.requests:
                 self._on_wake(self)
+            self._out += self._later
+            self._later.clear()
+            self._write()
             if self._hangs(time.monotonic_ns()):
                 self.kill(hung=True)
                 return

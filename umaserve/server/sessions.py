@@ -23,6 +23,7 @@ from umaserve.server.engine_handle import EngineExit, EngineHandle
 from umaserve.server.meters import Meters
 from umaserve.server.request import Request, Sink
 
+NUDGE_EVERY_S = 0.01  # while no request comes: an engine looks out for one most of a millisecond
 AGED_NS = 5_000_000_000  # a background request that waited so long goes before interactive ones
 
 REASONS = {
@@ -58,6 +59,7 @@ class Sessions:
         self._serial = itertools.count(1)
         self._chat = ChatRenderer()
         self._log = log
+        self._nudge_again_s = 0.0
         self._changed = trio.Event()
 
     # --- from clients -----------------------------------------------------------------------------
@@ -81,6 +83,7 @@ class Sessions:
         if waiting >= self._max_queue and not self._could_start(request):
             text = f"{waiting} requests are waiting already; try again later"
             raise ProtocolError(E_LIMIT_002, text, id=message.id)
+        self._nudge_again_s = 0.0
         self.meters.requests_total += 1
         self.live[request.serial] = request
         self._wait_in(self._queues[request.lane], request)
@@ -115,9 +118,10 @@ class Sessions:
         self.pump()
 
     def expect_request(self) -> None:
-        """Bytes have come that may be a request: let a sleeping engine wake up meanwhile."""
-        engine = self.engine
-        if engine is not None and not engine.requests:
+        """Somebody connects, or sends what may be a request: let a sleeping engine wake up."""
+        engine, now_s = self.engine, time.monotonic()
+        if engine is not None and not engine.requests and now_s >= self._nudge_again_s:
+            self._nudge_again_s = now_s + NUDGE_EVERY_S
             engine.nudge()
 
     def queued(self) -> tuple[int, int]:
@@ -192,10 +196,6 @@ class Sessions:
 
     def on_message(self, engine: EngineHandle, message: m.ToFront) -> None:
         match message:
-            case m.Accepted():
-                request = engine.requests.get(message.serial)
-                if request is not None:
-                    self._accepted(engine, request, message)
             case m.Rejected():
                 request = engine.requests.get(message.serial)
                 if request is not None:
@@ -212,16 +212,21 @@ class Sessions:
                     request.failure = (message.code, message.message)
                 self._read(failed, engine)
 
-    def _accepted(self, engine: EngineHandle, request: Request, message: m.Accepted) -> None:
+    def _look_for_row(self, engine: EngineHandle, request: Request) -> None:
+        """Find out whether the engine has tokenised a request and put it into the table."""
+        table, slot = engine.table, request.slot
+        if table.state.item(slot) == t.FREE or table.serial.item(slot) != request.serial:
+            return
+        n_prompt = table.n_prompt.item(slot)
+        if not n_prompt:  # it was cancelled before
+            return
         request.accepted = True
         if request.prompt_ids is None:
-            row = engine.table.tokens[request.slot]
-            request.prompt_ids = row[: message.n_prompt].tolist()
-            request.max_tokens = message.max_tokens
-            self.meters.prompt_tokens_total += message.n_prompt
+            request.prompt_ids = table.tokens[slot, :n_prompt].tolist()
+            request.max_tokens = table.max_tokens.item(slot)
+            self.meters.prompt_tokens_total += n_prompt
         if request.cancelled:  # the engine may not have known it yet when it was told
             engine.send(m.Cancel(request.serial))
-        self._read([request], engine)
 
     def on_wake(self, engine: EngineHandle) -> None:
         """Read every row of an engine that changed, and send what came of it."""
@@ -235,6 +240,8 @@ class Sessions:
         touched: dict[int, list[Request]] = {}  # by sink
         ended = False
         for request in requests:
+            if not request.accepted:
+                self._look_for_row(engine, request)
             read, emitted = len(request.tokens), request.emitted
             reason, stopped = read_row(request, engine)
             meters.tokens_total += len(request.tokens) - read
@@ -283,7 +290,7 @@ class Sessions:
         engine = request.engine
         assert engine is not None
         if release:
-            engine.send(m.Release(request.serial, request.slot))
+            engine.send_along(m.Release(request.serial, request.slot))
         engine.requests.pop(request.serial, None)
         engine.free_slots.append(request.slot)
         request.engine, request.slot = None, -1

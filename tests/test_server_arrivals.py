@@ -263,7 +263,7 @@ def test_a_connection_knows_when_it_was_empty() -> None:
     async def main() -> None:
         ours.setblocking(False)
         connection = Connection(daemon, ours, 1, Peer(0, 0))
-        await connection._take(request(1))
+        await connection._handle_all(connection._take(request(1)))
         assert account.asked == [None] and account.moments == 1
         for _ in range(5):
             connection.flush()
@@ -280,7 +280,7 @@ def test_a_connection_knows_when_it_was_empty() -> None:
         connection.error(ended, "E_RUNTIME_001", "so", final=True)
         connection.flush()  # there is something to read
         assert account.moments == 2
-        await connection._take(ours.recv(999))
+        await connection._handle_all(connection._take(ours.recv(999)))
         assert account.asked == [None, (b"", 2)] and account.moments == 3
         assert submitted == [1001, 1002]
         account.running = False

@@ -8,7 +8,10 @@ from __future__ import annotations
 import select
 import socket
 import time
-from typing import TYPE_CHECKING
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import trio
 
@@ -42,6 +45,15 @@ LINGER_BYTES = 16 * 1024 * 1024  # of a refused client's input, read and thrown 
 HALF_CLOSED_POLL_S = 0.25
 
 
+@dataclass
+class _Taken:
+    """Messages that were read together and wait to be handled, and what is wrong after them."""
+
+    arrived_ns: int
+    bodies: deque[bytes]
+    failure: ProtocolError | None = None
+
+
 class Connection:
     """A client on the Unix socket; the sink of its requests' events."""
 
@@ -61,6 +73,7 @@ class Connection:
         self._ended = False  # a last event waits to be sent
         self._closing = trio.Event()  # the last frame is in the outbox
         self._reading = trio.CancelScope()
+        self._at_hand = _Taken(0, deque())
 
     @property
     def app(self) -> str:
@@ -145,21 +158,43 @@ class Connection:
         """The whole life of the connection; closes the socket."""
         try:
             async with trio.open_nursery() as self.nursery:
-                # who connects mostly says something at once
-                at_hand = self._at_hand()
-                if at_hand:
-                    await self._take(at_hand)
                 self.nursery.start_soon(self._outbox.run)
                 self.nursery.start_soon(self._close_on_goodbye)
+                await self._handle_all(self._at_hand)
                 await self._read()
                 if not self._closing.is_set():
                     self.nursery.cancel_scope.cancel()
         finally:
-            self._closing.set()
-            for request in list(self.requests.values()):
-                self.daemon.sessions.cancel(request, gone=True)
-            self.requests.clear()
-            self._sock.close()
+            self.end_all()
+
+    def begin(self) -> None:
+        """Take a request that came with the connection, before a task is set up for it.
+
+        The engine begins meanwhile.  Whatever else came is left to `run`.
+        """
+        try:
+            data = self._sock.recv(READ_BYTES)
+        except OSError:
+            return  # nothing yet, or the client is gone, which `run` finds out
+        if not data:
+            return
+        self._at_hand = taken = self._take(data)
+        if taken.bodies:
+            try:
+                message = parse_message(taken.bodies[0], self.daemon.config)
+            except ProtocolError:
+                return
+            if isinstance(message, Generate):
+                taken.bodies.popleft()
+                self._guarded(self._generate, message, taken.arrived_ns)
+
+    def end_all(self) -> None:
+        """Its requests are cancelled, its socket is closed."""
+        self._closing.set()
+        for request in list(self.requests.values()):
+            self.daemon.sessions.cancel(request, gone=True)
+        self.requests.clear()
+        self._sock.close()
 
     async def _close_on_goodbye(self) -> None:
         """Once closing: end the requests, deliver what is queued, let the client read it."""
@@ -198,13 +233,6 @@ class Connection:
             except OSError:
                 return b""
 
-    def _at_hand(self) -> bytes:
-        """Bytes that are here already; empty where there are none, or the client is gone."""
-        try:
-            return self._sock.recv(READ_BYTES)
-        except OSError:
-            return b""
-
     async def _read(self) -> None:
         while not self._closing.is_set():
             data = await self._receive_or_idle()
@@ -218,7 +246,7 @@ class Connection:
             self._active_s = time.monotonic()
             if not self.keeps_alive:
                 self.daemon.sessions.expect_request()
-            await self._take(data)
+            await self._handle_all(self._take(data))
 
     async def _receive_or_idle(self) -> bytes | None:
         """``None`` when the idle time was up, or the connection began to close."""
@@ -245,27 +273,33 @@ class Connection:
             with trio.move_on_after(HALF_CLOSED_POLL_S):
                 await self._closing.wait()
 
-    async def _take(self, data: bytes) -> None:
+    def _take(self, data: bytes) -> _Taken:
         arrivals = self.daemon.arrivals
         arrived_ns = arrivals.arrived_ns(self._empty)
         if len(data) < READ_BYTES:
             self._empty = arrivals.now()
-        failure = None
         try:
-            bodies = self._decoder.feed(data)
+            return _Taken(arrived_ns, deque(self._decoder.feed(data)))
         except ProtocolError as error:
-            bodies, failure = error.frames, error
-        for number, body in enumerate(bodies):
-            if number and number % MESSAGES_AT_ONCE == 0:
+            return _Taken(arrived_ns, deque(error.frames), error)
+
+    async def _handle_all(self, taken: _Taken) -> None:
+        handled = 0
+        while taken.bodies:
+            if handled and handled % MESSAGES_AT_ONCE == 0:
                 await trio.lowlevel.checkpoint()
             if self._closing.is_set():
                 return
-            try:
-                self._handle(body, arrived_ns)
-            except ProtocolError as error:
-                self.refuse(error)
-        if failure is not None:
-            self.refuse(failure)
+            self._guarded(self._handle, taken.bodies.popleft(), taken.arrived_ns)
+            handled += 1
+        if taken.failure is not None:
+            self.refuse(taken.failure)
+
+    def _guarded(self, handle: Callable[[Any, int], None], what: Any, arrived_ns: int) -> None:
+        try:
+            handle(what, arrived_ns)
+        except ProtocolError as error:
+            self.refuse(error)
 
     def refuse(self, error: ProtocolError) -> None:
         """Tell the client about a message that was not taken."""
@@ -279,7 +313,10 @@ class Connection:
         message = parse_message(body, self.daemon.config)
         if not isinstance(message, Generate):
             self.daemon.admin.handle(self, message)
-            return
+        else:
+            self._generate(message, arrived_ns)
+
+    def _generate(self, message: Generate, arrived_ns: int) -> None:
         if message.id in self.requests:
             text = f'"id" {message.id!r} is in flight on this connection already'
             raise ProtocolError(E_PROTO_004, text, id=message.id)

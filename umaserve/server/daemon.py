@@ -69,7 +69,16 @@ class Daemon:
             elif len(self.connections) >= self.config.max_connections:
                 self._turn_away(sock, peer)
             else:
-                nursery.start_soon(self._connection, sock, peer)
+                connection = Connection(self, sock, next(self._numbers), peer)
+                self.connections.add(connection)
+                try:
+                    connection.begin()
+                except Exception as error:
+                    self._failed(connection, error)
+                    connection.end_all()
+                    self.connections.discard(connection)
+                else:
+                    nursery.start_soon(self._connection, connection)
 
     def _turn_away(self, sock: socket.socket, peer: Peer) -> None:
         text = f"{self.config.max_connections} connections are open; try again later"
@@ -81,16 +90,17 @@ class Daemon:
             self.log("debug", f"a connection was turned away and did not listen: {error}")
         sock.close()
 
-    async def _connection(self, sock: socket.socket, peer: Peer) -> None:
-        connection = Connection(self, sock, next(self._numbers), peer)
-        self.connections.add(connection)
+    async def _connection(self, connection: Connection) -> None:
         try:
             await connection.run()
         except Exception as error:  # one broken connection is not the end of the others
-            text = "".join(traceback.format_exception(error)).rstrip()
-            self.log("error", f"{connection.label} failed and was closed: {text}")
+            self._failed(connection, error)
         finally:
             self.connections.discard(connection)
+
+    def _failed(self, connection: Connection, error: Exception) -> None:
+        text = "".join(traceback.format_exception(error)).rstrip()
+        self.log("error", f"{connection.label} failed and was closed: {text}")
 
     async def flush(self) -> None:
         """Give every client a moment to take what is still queued for it."""

@@ -241,7 +241,9 @@ def _check_memory(start: m.Start) -> None:
 
 
 def describe(start: m.Start, loaded: Loaded, start_ms: float) -> m.Ready:
-    """The Ready message for a loaded model."""
+    """The Ready message for a loaded model; in the thread of the ticks."""
+    from .thread_places import own_cpus
+
     model = loaded.model
     metadata = model.metadata
     return m.Ready(
@@ -269,6 +271,7 @@ def describe(start: m.Start, loaded: Loaded, start_ms: float) -> m.Ready:
         piece_bytes=loaded.piece_bytes,
         load_ms=loaded.load_ms,
         start_ms=start_ms,
+        loop_cpus=own_cpus(loaded.places),
     )
 
 

@@ -180,6 +180,7 @@ class Ready(msgspec.Struct, tag="ready", omit_defaults=True):
     piece_bytes: int = 0  # bytes used in the piece mapping
     load_ms: float = 0.0  # model and context alone
     start_ms: float = 0.0  # from process start to ready
+    loop_cpus: tuple[int, ...] = ()  # those that the thread of the ticks keeps to; empty: any
 
 
 class LoadFailed(msgspec.Struct, tag="load_failed"):

@@ -73,6 +73,25 @@ def find_places(environment: Mapping[str, str] = os.environ) -> np.ndarray:
     return places
 
 
+def own_cpus(places: np.ndarray) -> tuple[int, ...]:
+    """The CPUs that the calling thread keeps to as one of a team; empty: it runs anywhere."""
+    if not places[PARALLEL]:
+        return ()
+    cpus = os.sched_getaffinity(0)
+    return () if cpus >= _all_cpus(places) else tuple(sorted(cpus))
+
+
+def leave_places(places: np.ndarray) -> None:
+    """Let the calling thread run anywhere again, until the next team of several has its places."""
+    if places[PARALLEL]:
+        os.sched_setaffinity(0, _all_cpus(places))
+        places[PLACED] = 0
+
+
+def _all_cpus(places: np.ndarray) -> set[int]:
+    return {int(places[CPUS + 2 * i]) for i in range(int(places[N_CPUS]))}
+
+
 def _libgomp() -> str:
     """The libgomp that this process has loaded, or an empty string."""
     for line in Path("/proc/self/maps").read_text().splitlines():

@@ -14,7 +14,7 @@ from . import table as t
 from .boot import CannotLoad
 from .loop import Engine
 from .probe import probe_costs
-from .thread_places import PLACED
+from .thread_places import PLACED, leave_places
 
 PREPARE_S = 10.0  # that the prefill worker may take to prepare before ticks are measured
 MEASURE_S = 0.5  # time that choosing a number of threads may take
@@ -99,7 +99,7 @@ def choose_threads(engine: Engine) -> None:
     loaded.n_threads = _faster(engine, most, n_prompt=1)
     loaded.n_threads_batch = _faster(engine, most, n_prompt=BATCH_PROMPT)
     loaded.context.set_threads(loaded.n_threads, loaded.n_threads_batch)
-    loaded.places[PLACED] = 0
+    leave_places(loaded.places)  # one thread alone needs none
 
 
 def _faster(engine: Engine, most: int, n_prompt: int) -> int:

@@ -22,7 +22,7 @@ import trio
 
 from umaserve.engine import messages as m
 from umaserve.engine import table as t
-from umaserve.server import blame
+from umaserve.server import blame, front_cores
 
 if TYPE_CHECKING:
     from umaserve.server.request import Request
@@ -273,6 +273,7 @@ class EngineHandle:
             )
             try:
                 self.spawned_ns = self._last_message_ns = time.monotonic_ns()
+                front_cores.go_anywhere()  # it is to have all cores
                 self._process = subprocess.Popen(
                     [*self._command, *(str(a) for pair in arguments for a in pair)],
                     stdin=subprocess.DEVNULL,

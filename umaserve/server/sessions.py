@@ -16,7 +16,7 @@ import trio
 from umaserve.engine import messages as m
 from umaserve.engine import table as t
 from umaserve.protocol import E_LIMIT_002, E_RUNTIME_001, Generate, ProtocolError
-from umaserve.server import blame
+from umaserve.server import blame, front_cores
 from umaserve.server.chat import ChatRenderer
 from umaserve.server.delivery import read_row, tell_rest
 from umaserve.server.engine_handle import EngineExit, EngineHandle
@@ -191,6 +191,7 @@ class Sessions:
         request.accepted = False
         engine.requests[request.serial] = request
         engine.send(request.submit_message(prompt, add_special))
+        front_cores.go_anywhere()
 
     # --- from the engine --------------------------------------------------------------------------
 
@@ -294,6 +295,8 @@ class Sessions:
         engine.requests.pop(request.serial, None)
         engine.free_slots.append(request.slot)
         request.engine, request.slot = None, -1
+        if not engine.requests and engine.ready is not None:
+            front_cores.keep_off(engine.ready.loop_cpus)
 
     # --- ends -------------------------------------------------------------------------------------
 

@@ -38,7 +38,7 @@ def parser() -> argparse.ArgumentParser:
     out.add_argument("--quant", default="q8_0")
     out.add_argument("--tokens", type=int, default=384)
     out.add_argument("--rounds", type=int, default=5)
-    out.add_argument("--firsts", type=int, default=8, help="first tokens a round")
+    out.add_argument("--firsts", type=int, default=40, help="first tokens a round")
     out.add_argument("--threads", type=int, default=usable_cores())
     out.add_argument("--name", default="one_stream", help="of the result file")
     return out

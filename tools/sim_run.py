@@ -28,7 +28,7 @@ from umaserve.policy.base import (
 )
 from umaserve.policy.cost import CostModel, learn
 from umaserve.policy.guarded import observe, plan_tick
-from umaserve.policy.latency_guard import FIRST_CREDIT, settle_credit
+from umaserve.policy.latency_guard import FIRST_CREDIT, learn_tails, settle_credit
 from umaserve.states import FREE, RUNNING, WAITING
 
 from .sim_loads import Load
@@ -458,6 +458,7 @@ def run(
                     if jobs.parent[k] == j:
                         jobs.due[k] = now + jobs.delay[k]
                 following = np.int64(0)
+        learn_tails(cost, plan.info, rows, prompt, ms)
         learn(cost, mode, rows, prompt, past, ms)
         observe(memory, plan.info, ms)
         if ended:

@@ -37,7 +37,7 @@ from umaserve.policy.beside import may_land
 from umaserve.policy.cost import FLOW_MS, learn, learn_flow
 from umaserve.policy.guarded import observe, plan_tick
 from umaserve.policy.jit import INNER
-from umaserve.policy.latency_guard import settle_credit
+from umaserve.policy.latency_guard import learn_tails, settle_credit
 
 from . import table as t
 from .batch import fill, settle
@@ -516,6 +516,7 @@ def _account(
     wall_ms = (end - began) / 1e6
     past = facts[KV_USED] if fixed.wide_reads else facts[ATTENDED] / tokens
     if not facts[BESIDE]:
+        learn_tails(cost, info, decoding, prompt_tokens, wall_ms)
         learn(cost, int(info[MODE]), decoding, prompt_tokens, past, wall_ms)
     observe(memory, info, wall_ms)
     span = bandwidth.attention_span(facts[KV_USED] + tokens, fixed.n_ctx)

@@ -41,14 +41,20 @@ FADE_EVERY, FADE, FADED = 64.0, 0.8, 3.0  # every so many ticks all counts shrin
 # may take another kernel than one.  What was measured beside another program is found out by it.
 PIECES, PIECES_COST = 8, 1.05
 FRESH = 6.0  # ticks after which a shape that had faded is believed as any other
-RELIEF = 0.5  # weight of a tick until then, if it took less than it was believed to take
+# weight of a tick until then, if it took less than it was believed to take; one that took so much
+# less leaves the shape as doubtful as it was
+RELIEF, RELIEVED = 0.5, 0.9
 # prompt tokens of the chunks that an accelerator computes beside the ticks
 BESIDE_SIZES = np.array([16, 32, 64, 128, 256, 512], np.int64)
 BESIDE_WEIGHT = 1 / 4  # of a new chunk
 # what CostModel.flow has for each of them
 FLOW_TIMES, FLOW_SEEN, FLOW_MS, FLOW_AT = range(4)
-FLOW_STEP = 0.01  # by which the 95th percentile moves, at least
+TAIL_STEP = 0.01  # by which a 95th percentile moves, at least
 FLOW_AGAIN = 8192  # ticks after which what a chunk does to them is learned anew
+# what CostModel.tails has for each number of interactive rows: of ticks with nobody else about, and
+# of those with passengers
+ALONE, LADEN = range(2)
+TAIL_TIMES, TAIL_SEEN = range(2)
 
 
 class CostModel(NamedTuple):
@@ -65,6 +71,8 @@ class CostModel(NamedTuple):
     ``flow`` float64[sizes, 4]: of chunks that go on through the ticks: how many times longer these
     take (their 95th percentile), how many were seen, ms of such a chunk, and the number of the last
     tick that it was learned from.
+    ``tails`` float64[MODES, N_ROWS, 2, 2]: by interactive rows, ALONE or LADEN, how many times
+    longer than predicted ticks take (their 95th percentile), and how many were seen.
     ``error`` float64[2]: running mean of |predicted - measured| / measured, and its count.
     ``ticks`` float64[1]: since counts faded.
     """
@@ -82,6 +90,7 @@ class CostModel(NamedTuple):
     copies: np.ndarray
     parts: np.ndarray
     flow: np.ndarray
+    tails: np.ndarray
 
     @classmethod
     def unknown(cls) -> CostModel:
@@ -89,7 +98,8 @@ class CostModel(NamedTuple):
         arrays = [np.zeros(shape) for _ in range(6)]
         beside = [np.zeros(BESIDE_SIZES.size) for _ in range(3)]
         flow = np.zeros((BESIDE_SIZES.size, 4))
-        return cls._make([*arrays, np.zeros(3), np.zeros(2), np.zeros(1), *beside, flow])
+        tails = np.zeros((MODES, N_ROWS, 2, 2))
+        return cls._make([*arrays, np.zeros(3), np.zeros(2), np.zeros(1), *beside, flow, tails])
 
     def forget(self) -> None:
         """Start over, for instance after ticks that were not representative."""
@@ -136,6 +146,12 @@ def is_known(cost, mode, rows, prompt):
 def is_fresh(cost, mode, rows, prompt):
     """Whether it was also seen lately: what other programs did to it is not long ago."""
     return cost.count[mode, row_class(rows), prompt_class(prompt)] >= FRESH
+
+
+@njit(nogil=True, cache=True)
+def is_old(cost, mode, rows, prompt):
+    """Whether it was not seen for long, or has just turned out cheaper than it was believed."""
+    return cost.count[mode, row_class(rows), prompt_class(prompt)] <= FADED
 
 
 @njit(nogil=True, cache=True)
@@ -303,6 +319,7 @@ def learn(cost, mode, rows, prompt, past, wall_ms):
             cost.slope[2] = max(cost.slope[0] / (cost.slope[1] + FLAT), 0.0)
     weight = max(1.0 / (n + 1.0), SLOWEST)
     level = bounded - cost.slope[2] * x
+    relieved = SURE <= n <= FADED and level < RELIEVED * cost.mean[mode, r, p]
     if n < FRESH and level < cost.mean[mode, r, p]:
         weight = max(weight, RELIEF)
     if n == 1.0:
@@ -313,7 +330,8 @@ def learn(cost, mode, rows, prompt, past, wall_ms):
     cost.spread[mode, r, p] += weight * (off - cost.spread[mode, r, p])
     cost.tokens[mode, r, p] += weight * (prompt - cost.tokens[mode, r, p])
     cost.rows[mode, r, p] += weight * (rows - cost.rows[mode, r, p])
-    cost.count[mode, r, p] = min(n + 1.0, MOST_SURE)
+    if not relieved:
+        cost.count[mode, r, p] = min(n + 1.0, MOST_SURE)
 
 
 @njit(**INNER)
@@ -356,22 +374,35 @@ def _nearer(known, new):
 def learn_flow(cost, i, times, tick):
     """Take a tick into account that took so many times longer since a chunk went on through it.
 
-    ``i``: its class.  The 95th percentile is followed in small steps, 19 times as large upwards.
+    ``i``: its class.
     """
     row = cost.flow[i]
     if tick - row[FLOW_AT] > FLOW_AGAIN:
         row[FLOW_SEEN] = 0.0
     row[FLOW_AT] = tick
-    row[FLOW_SEEN] = min(row[FLOW_SEEN] + 1.0, 1e6)
+    _follow(row, FLOW_TIMES, FLOW_SEEN, times)
+
+
+@njit(nogil=True, cache=True)
+def learn_tail(cost, mode, rows, load, times):
+    """Take a tick of so many interactive rows into account that took so many times longer than
+    predicted; ``load``: ALONE or LADEN."""
+    _follow(cost.tails[mode, row_class(rows), load], TAIL_TIMES, TAIL_SEEN, times)
+
+
+@njit(**INNER)
+def _follow(row, value, seen, times):
+    """Move the 95th percentile in ``row[value]`` by a small step, 19 times as large upwards."""
+    row[seen] = min(row[seen] + 1.0, 1e6)
     times = min(max(times, 1.0), WILD)
-    if row[FLOW_SEEN] == 1.0:
-        row[FLOW_TIMES] = times
+    if row[seen] == 1.0:
+        row[value] = times
         return
-    step = max(FLOW_STEP, 0.2 / row[FLOW_SEEN])
-    if times > row[FLOW_TIMES]:
-        row[FLOW_TIMES] = min(row[FLOW_TIMES] + 0.95 * step, times)
+    step = max(TAIL_STEP, 0.2 / row[seen])
+    if times > row[value]:
+        row[value] = min(row[value] + 0.95 * step, times)
     else:
-        row[FLOW_TIMES] = max(row[FLOW_TIMES] - 0.05 * step, times)
+        row[value] = max(row[value] - 0.05 * step, times)
 
 
 @njit(nogil=True, cache=True)

@@ -46,6 +46,7 @@ from .cost import (
     efficient_chunk,
     is_fresh,
     is_known,
+    is_old,
     largest_chunk,
     predict,
     prompt_class,
@@ -364,13 +365,16 @@ def _chunk(cost, mode, rows, kv, rows_ms, extra_ms, most):
 
 @njit(**INNER)
 def _one_size_more(cost, mode, rows, kv, rows_ms, tokens):
-    """The next larger size of a chunk, if what is known of it is old; else ``tokens``."""
+    """The next larger size of a chunk, if it was not seen for long; else ``tokens``.
+
+    It makes a token late, as a slice does that has more tokens: no more often than needed.
+    """
     at = prompt_class(tokens) + 1
     if at >= N_PROMPTS - 1:
         return tokens
     more = PROMPT_EDGES[at]
     near = predict(cost, mode, rows, more, kv) <= HARD * rows_ms
-    return more if near and not is_fresh(cost, mode, rows, more) else tokens
+    return more if near and is_old(cost, mode, rows, more) else tokens
 
 
 @njit(**INNER)

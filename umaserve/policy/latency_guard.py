@@ -14,11 +14,24 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from .base import BASELINE_MS, ERROR_BUDGET, KIND_DECODE
-from .cost import row_class
+from .base import (
+    BASELINE_MS,
+    ERROR_BUDGET,
+    FLAG_GUARDED,
+    FLAGS,
+    INTERACTIVE_ROWS,
+    KIND_DECODE,
+    MODE,
+    PASSENGERS,
+    PREDICTED_MS,
+)
+from .cost import ALONE, LADEN, TAIL_SEEN, TAIL_TIMES, is_known, learn_tail, row_class
 from .jit import INNER
 
-MARGIN = 0.9  # share of what the cap leaves that is planned for: predictions are not exact
+# share of what the cap leaves that is planned for where prompts get slices of time: predictions are
+# not exact, and the accelerator's ticks hardly vary
+MARGIN = 0.9
+TAIL_KNOWN = 16.0  # ticks after which their 95th percentile is believed
 HARD = 1.9  # times the baseline: no pause is planned beyond it
 EARNED = 0.04  # slow tokens a session earns with each token; 5 % would put p95 on the edge
 MOST_CREDIT = 2.5
@@ -38,7 +51,11 @@ def allowance(state, tick, knobs, cost, memory, plan, mode):
     """
     n = memory.found[KIND_DECODE]
     base = memory.round_ms[0, n]
-    plan.info[BASELINE_MS] = base * noise(memory, cost, 0, n)
+    usual, laden = noise(memory, cost, 0, n), 0.0
+    if not knobs.paced:
+        usual = _tail(memory, cost, 0, n, ALONE, usual)
+        laden = _tail(memory, cost, mode, n, LADEN, usual)
+    plan.info[BASELINE_MS] = base * usual
     if base <= 0.0:
         return 0.0, 0.0, 0.0
     count = 0
@@ -64,11 +81,15 @@ def allowance(state, tick, knobs, cost, memory, plan, mode):
         if state.t_last_ns[s]:
             since = max((tick.now_ns - state.t_last_ns[s]) / 1e6, 0.0)
         cap = state.cap[s] if state.cap[s] > 0.0 else knobs.latency_cap
-        gap = (1.0 + (cap - 1.0) * MARGIN) * base
+        gap, hard = (1.0 + (cap - 1.0) * MARGIN) * base, HARD * base
+        if not knobs.paced:
+            # in the mean a stream is no slower than the cap says, however much its ticks vary; one
+            # that is late may be so by as much as they do
+            gap, hard = cap * base, max(HARD * usual / laden, 1.0) * base
         if state.target_tbt_ms[s] > 0.0:
             gap = min(gap, max(state.target_tbt_ms[s], base))
         within_cap = min(within_cap, gap - since - need)
-        within_budget = min(within_budget, max(HARD, gap / base) * base - since - need)
+        within_budget = min(within_budget, max(hard, gap) - since - need)
         credit = min(credit, state.credit[s])
     if not knobs.features & ERROR_BUDGET:
         within_budget = within_cap
@@ -100,6 +121,33 @@ def noise(memory, cost, mode, n):
         return 1.0
     turns = -(-n // g)
     return 1.0 + min(2.0 * cost.spread[mode, r, 0] / mean, 1.0) / np.sqrt(turns)
+
+
+@njit(**INNER)
+def _tail(memory, cost, mode, n, load, otherwise):
+    """The 95th percentile of a round of ``n`` decoders over its prediction, as it was learned."""
+    g = memory.group[mode, n]
+    row = cost.tails[mode, row_class(g), load]
+    if g <= 0 or row[TAIL_SEEN] < TAIL_KNOWN:
+        return otherwise
+    return 1.0 + (row[TAIL_TIMES] - 1.0) / np.sqrt(-(-n // g))
+
+
+@njit(nogil=True, cache=True)
+def learn_tails(cost, info, rows, prompt_tokens, wall_ms):
+    """Take a finished tick of interactive rows into account, before its mean is learned from it.
+
+    Alone is one with nobody else about, who would have his turn sooner or later; a shape that is
+    hardly known says more about its prediction than about the machine.
+    """
+    mode, served = int(info[MODE]), int(info[INTERACTIVE_ROWS])
+    if served == 0 or info[PREDICTED_MS] <= 0.0 or not is_known(cost, mode, rows, prompt_tokens):
+        return
+    times = wall_ms / info[PREDICTED_MS]
+    if info[PASSENGERS] > 0.0:
+        learn_tail(cost, mode, served, LADEN, times)
+    elif not int(info[FLAGS]) & FLAG_GUARDED:
+        learn_tail(cost, mode, served, ALONE, times)
 
 
 @njit(nogil=True, cache=True)

@@ -256,6 +256,16 @@ def test_a_model_measured_in_part_gets_the_panels_there_are(folder: Path, tmp_pa
     assert "Outside llama_decode" in seen and "Throughput" not in seen
 
 
+def test_a_model_of_two_machines_gets_a_chart_of_each(folder: Path, tmp_path: Path) -> None:
+    result = json.loads((folder / "one_stream.json").read_text())
+    result["machine"]["cpu"] = "Another One"
+    (folder / "one_stream.json").write_text(json.dumps(result))
+    assert make(folder, tmp_path, "--formats", "svg") == 0
+    assert "Another One" not in words(tmp_path / "overhead-tiny.svg")
+    other = words(tmp_path / "overhead-tiny-2.svg")
+    assert "Another One" in other and "Outside llama_decode" not in other
+
+
 def test_broken_files_are_named_and_stop_nothing(folder: Path, tmp_path: Path, capsys: Any) -> None:
     (folder / "tick-broken.json").write_text("{")
     (folder / "mixed-old.json").write_text(json.dumps({"machine": MACHINE, "model": "old q8_0"}))

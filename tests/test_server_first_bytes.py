@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import os
 import signal
 import socket
+import struct
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,6 +25,8 @@ from umaserve.config import Config
 from umaserve.engine import messages as m
 from umaserve.engine import table as t
 from umaserve.protocol import parse_message
+from umaserve.server.arrivals import ArrivalClock
+from umaserve.server.daemon import Daemon
 from umaserve.server.engine_handle import EngineHandle
 from umaserve.server.meters import Meters
 from umaserve.server.sessions import NUDGE_EVERY_S, Sessions
@@ -86,6 +93,53 @@ def test_a_client_that_left_before_it_was_taken(daemon: DaemonProcess) -> None:
     daemon.idle()
     with daemon.client() as client:
         assert bytes(client.generate("after", max_tokens=3).tokens) == answer("after", 3)
+
+
+def test_what_breaks_while_a_connection_is_taken_ends_that_one_alone(tmp_path: Path) -> None:
+    said: list[str] = []
+    asked: list[str] = []
+
+    def submit(sink: Any, message: Any, *_: Any) -> None:
+        asked.append(message.id)
+        if message.id == "bad":
+            raise RuntimeError("on purpose")
+
+    daemon: Any = SimpleNamespace(
+        arrivals=ArrivalClock(), config=Config(), connections=set(), owner=os.geteuid(),
+        stopping=False, _numbers=itertools.count(1), log=lambda level, text: said.append(text),
+        sessions=SimpleNamespace(expect_request=lambda: None, submit=submit),
+    )  # fmt: skip
+    daemon._failed = partial(Daemon._failed, daemon)
+    daemon._connection = partial(Daemon._connection, daemon)
+
+    def connect(path: str, id: str) -> socket.socket:
+        client = socket.socket(socket.AF_UNIX)
+        client.connect(path)
+        body = json.dumps({"id": id, "prompt": "Hi"}).encode()
+        client.sendall(struct.pack("<I", len(body)) + body)
+        return client
+
+    async def main() -> None:
+        path = str(tmp_path / "s.sock")
+        with socket.socket(socket.AF_UNIX) as listening:
+            listening.bind(path)
+            listening.listen()
+            listening.setblocking(False)
+            clients = [connect(path, id) for id in ("bad", "good")]
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(Daemon.accept, daemon, listening, nursery)
+                with trio.fail_after(30):
+                    while len(asked) < 2:
+                        await trio.sleep(0.01)
+                assert len(daemon.connections) == 1
+                assert clients[0].recv(1) == b""  # closed
+                nursery.cancel_scope.cancel()
+            for client in clients:
+                client.close()
+
+    trio.run(main)
+    assert asked == ["bad", "good"]
+    assert len(said) == 1 and "c1 failed and was closed" in said[0] and "on purpose" in said[0]
 
 
 def test_an_engine_is_nudged_now_and_then_and_again_after_a_request() -> None:

@@ -16,9 +16,10 @@ import argparse
 import json
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sized
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from benchmarks import plots, report
 from benchmarks.machine import RESULTS
@@ -42,6 +43,7 @@ STYLE = {
 
 Result = dict[str, Any]
 Panel = Callable[[Any], None]
+Found = TypeVar("Found", bound=Sized)
 
 
 class Source(NamedTuple):
@@ -240,6 +242,15 @@ def _mixed(source: Source, rows: list[Row]) -> Chart:
                  [source], notes)  # fmt: skip
 
 
+def one_name_each(groups: Mapping[tuple[str, str], Found]) -> Iterator[tuple[str, Found]]:
+    """Results by model and machine: the machine with most of a model's has the model's name, others
+    a number after it."""
+    taken: Counter[str] = Counter()
+    for (name, _), found in sorted(groups.items(), key=lambda item: -len(item[1])):
+        taken[name] += 1
+        yield name if taken[name] == 1 else f"{name}-{taken[name]}", found
+
+
 # --- long context ---------------------------------------------------------------------------------
 
 KV_COMMAND = (
@@ -259,7 +270,7 @@ def kv_sweep(results: Results) -> Iterator[Chart]:
             "no long-context KV sweep: no model has ticks at two or more KV lengths in bmt-*.json "
             f"(benchmarks.sweep counts sessions); run {KV_COMMAND}"
         )
-    for (name, _), found in enough.items():
+    for name, found in one_name_each(enough):
         with results.noting(", ".join(f"{s.name}.json" for s in found)):
             yield _kv_sweep(name, found)
 
@@ -341,7 +352,7 @@ def overhead(results: Results) -> Iterator[Chart]:
                 groups.setdefault((label(source.result), source.machine), {})[kind] = source
     if not groups:
         raise Missing("no overhead: no result of it can be used; run make bench")
-    for (name, _), found in groups.items():
+    for name, found in one_name_each(groups):
         with results.noting(", ".join(f"{s.name}.json" for s in found.values())):
             yield _overhead(name, found)
 

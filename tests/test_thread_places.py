@@ -9,6 +9,7 @@ import threading
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -137,6 +138,43 @@ def test_an_engine_has_its_ticks_on_separate_cores_and_the_rest_anywhere() -> No
         assert len(placed) == 2 and not placed[0] & placed[1]
         assert placed[0] | placed[1] == HERE
         assert len(found) > 2
+
+
+@linux
+@pytest.mark.skipif(usable_cores() < 2, reason="one core has nothing to be dealt out")
+def test_an_engine_says_where_its_loop_is_whatever_number_of_threads_it_chose() -> None:
+    for _ in range(2):  # the second one knows what ticks cost, and measures none
+        with DrivenEngine(n_threads=0) as engine:
+            ready = engine.ready
+            if ready.device != "CPU":
+                pytest.skip("only a processor's threads are placed")
+            loop = set(psutil.Process(engine.process.pid).cpu_affinity())
+            if max(ready.n_threads, ready.n_threads_batch) > 1:
+                assert loop < HERE and set(ready.loop_cpus) == loop
+            else:
+                assert loop == HERE and ready.loop_cpus == ()
+
+
+@linux
+def test_leaving_its_place_a_thread_may_run_anywhere() -> None:
+    llama.load("auto")
+    found: list[object] = []
+
+    def run() -> None:
+        places = tp.find_places({})
+        found.append(tp.own_cpus(places))
+        tp.place_threads(places, 2)
+        found.append(tp.own_cpus(places) == tuple(sorted(os.sched_getaffinity(0))))
+        tp.leave_places(places)
+        found.append(tp.own_cpus(places))
+        found.append(os.sched_getaffinity(0) == HERE)
+        tp.place_threads(places, 2)
+        found.append(os.sched_getaffinity(0) < HERE)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert found == [(), True, (), True, True]
 
 
 @linux

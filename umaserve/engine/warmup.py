@@ -14,7 +14,7 @@ from . import table as t
 from .boot import CannotLoad
 from .loop import Engine
 from .probe import probe_costs
-from .thread_places import PLACED, leave_places
+from .thread_places import PLACED, leave_places, place_threads
 
 PREPARE_S = 10.0  # that the prefill worker may take to prepare before ticks are measured
 MEASURE_S = 0.5  # time that choosing a number of threads may take
@@ -100,6 +100,7 @@ def choose_threads(engine: Engine) -> None:
     loaded.n_threads_batch = _faster(engine, most, n_prompt=BATCH_PROMPT)
     loaded.context.set_threads(loaded.n_threads, loaded.n_threads_batch)
     leave_places(loaded.places)  # one thread alone needs none
+    place_threads(loaded.places, max(loaded.n_threads, loaded.n_threads_batch))
 
 
 def _faster(engine: Engine, most: int, n_prompt: int) -> int:

@@ -58,19 +58,20 @@ def planned(cost: CostModel, *, credit: float = 0.0, paced: bool = False, number
     return plan_of(state, told(CPU, can_aside=False, paced=paced), cost, number=number)
 
 
-@given(st.integers(0, 10_000), st.sampled_from([0.02, 0.1, 0.3]), st.floats(0.0, 0.2))
+@given(st.integers(0, 2**31), st.sampled_from([0.02, 0.1, 0.3]), st.floats(0.0, 0.2))
 @settings(max_examples=50, deadline=None)
 def test_the_95th_percentile_is_followed(seed, spread, stalls):
     rng = np.random.default_rng(seed)
     values = 1.0 + np.abs(rng.normal(0.0, spread, 1500))
     values[rng.random(values.size) < stalls] += 0.5
     cost = CostModel.unknown()
-    for times in values:
+    row, above = cost.tails[0, 3, ALONE], 0
+    for i, times in enumerate(values):
+        above += i >= 500 and times > row[TAIL_TIMES]
         learn_tail(cost, 0, 3, ALONE, times)
-    times, seen = cost.tails[0, 3, ALONE]
-    assert seen == values.size
-    low, high = np.quantile(values, [0.85, 0.99])
-    assert low <= times <= high + 0.02
+    assert row[TAIL_SEEN] == values.size
+    assert 0.01 <= above / 1000 <= 0.15  # in the long run one in twenty
+    assert values.min() <= row[TAIL_TIMES] <= values.max()
     assert not cost.tails[0, 2].any() and not cost.tails[0, 3, LADEN].any()
 
 

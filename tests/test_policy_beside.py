@@ -163,7 +163,7 @@ def test_what_is_listed_and_granted_is_always_something_that_may_be(
 
 @pytest.mark.parametrize("why", ["feature off", "cannot"])
 def test_prompts_that_are_not_for_the_second_context_are_the_ticks_own(why):
-    state, knobs, cost = empty(), knobs_of(), cost_of(parts=[0.1] * 6)
+    state, knobs, cost = empty(), knobs_of(), cost_of(parts=[0.1] * len(SIZES))
     put(state, 0, 0, 100, 99)
     put(state, 4, 1, 3000, 0)
     put(state, 5, 1, 3000, 100)
@@ -195,7 +195,7 @@ def test_a_slice_beside_streams_is_what_the_cap_leaves_or_was_paid_for(
     memory = waited(beside_ms)
     memory.holdoff[0] = holdoff
     knobs = knobs_of(name, latency_cap=cap)
-    got = Planned(state, knobs, cost_of(name, [part_ms] * 6), memory=memory)
+    got = Planned(state, knobs, cost_of(name, [part_ms] * len(SIZES)), memory=memory)
     base, gap = got.base_ms, gap_of(streams, cap)
     assert got.listed == [8] and base > 0.0
     within_cap = max((gap - 1.0) * base - ago_ms, 0.0)
@@ -240,7 +240,7 @@ def test_passengers_have_what_the_slice_leaves(streams, decoders, prompts, besid
         put(state, s, s % 2, 900, 100)
         state.aside[s] = -1
     put(state, 8, 0 if waits else 1, 3000, 0)
-    got = Planned(state, knobs_of(), cost_of(parts=[0.1] * 6), memory=waited(beside_ms))
+    got = Planned(state, knobs_of(), cost_of(parts=[0.1] * len(SIZES)), memory=waited(beside_ms))
     base, gap = got.base_ms, gap_of(streams, 1.2)
     together = got.slice_ms + got.info[PREDICTED_MS]
     assert together <= max(HARD, gap) * base * NEARLY
@@ -257,7 +257,7 @@ def test_background_spends_credit_where_no_part_fits_or_it_waited_or_there_is_pl
 ):
     state = streaming([(credit, 0.0)])
     put(state, 8, 1, 3000, 0)
-    parts = [1e-3 if fits else 40.0] * 6
+    parts = [1e-3 if fits else 40.0] * len(SIZES)
     memory = waited(share * BACK_WAIT_MS)
     got = Planned(state, knobs_of(name), cost_of(name, parts), memory=memory)
     spends = credit >= 1.0 + RESERVED and not fits or credit >= FULL
@@ -302,7 +302,7 @@ def test_short_prompts_ride_with_decoders_where_nobody_is_interactive(name):
 
 
 def test_background_waits_for_an_interactive_prompt_in_the_ticks_though_not_for_ever():
-    state, cost, knobs = empty(), cost_of(parts=[0.1] * 6), knobs_of()
+    state, cost, knobs = empty(), cost_of(parts=[0.1] * len(SIZES)), knobs_of()
     put(state, 2, 0, 3000, 0)
     put(state, 5, 1, 3000, 0)
     memory = fresh()
@@ -330,7 +330,7 @@ def test_without_the_guard_prompts_have_all_the_time_beside_streams_too(streams,
         put(state, s, 1, 100, 99)
     put(state, 8, 0 if waits else 1, 3000, 0)
     knobs = knobs_of(features=ALL_FEATURES - GUARD)
-    got = Planned(state, knobs, cost_of(parts=[0.1] * 6), memory=waited(10.0))
+    got = Planned(state, knobs, cost_of(parts=[0.1] * len(SIZES)), memory=waited(10.0))
     assert (got.listed, got.slice_ms) == ([8], ALL_THE_TIME)
     assert set(range(len(streams))) <= set(got.slots)
 
@@ -378,13 +378,13 @@ def test_no_part_of_a_chunk_takes_longer_than_a_slice_if_there_is_such_a_size(
 @pytest.mark.parametrize(
     ("parts", "chunk"),
     [
-        ([0.0] * 6, 16),
-        ([1e-3, 0, 0, 0, 0, 0], 32),
-        ([1e-3] * 5 + [0.0], 512),
-        ([1e-3] * 6, 512),
-        ([1e-3, 1e-3, 1e-3, 1e6, 1e6, 1e6], 64),
-        ([1e-3, 1e6, 0, 0, 0, 0], 16),
-        ([1e6] * 6, 16),
+        ([0.0] * len(SIZES), 16),
+        ([1e-3], 32),
+        ([1e-3] * (len(SIZES) - 1), 512),
+        ([1e-3] * len(SIZES), 512),
+        ([1e-3, 1e-3, 1e-3, 1e6, 1e6, 1e6], 48),
+        ([1e-3, 1e6], 16),
+        ([1e6] * len(SIZES), 16),
     ],
 )
 def test_sizes_by_what_is_known(parts, chunk):
@@ -406,7 +406,7 @@ def test_who_in_the_background_waited_longer_goes_on(beside_ms, decode_ms, slice
     put(state, 8, 1, 5000, 0)
     memory = waited(beside_ms, decode_ms)
     knobs = knobs_of("gpu-moe", latency_cap=cap)
-    got = Planned(state, knobs, cost_of("gpu-moe", [0.1] * 6), memory=memory)
+    got = Planned(state, knobs, cost_of("gpu-moe", [0.1] * len(SIZES)), memory=memory)
     assert got.slice_ms == pytest.approx(
         ((cap - 1.0) * MARGIN - SPARE) * got.base_ms if sliced else 0.0
     )
@@ -420,7 +420,7 @@ def test_decoders_that_find_no_room_leave_it_to_prompts():
     put(state, 8, 1, 5000, 0)
     cap = 1.1  # no decoder rides for that
     got = Planned(
-        state, knobs_of("gpu-moe", latency_cap=cap), cost_of("gpu-moe", [0.1] * 6),
+        state, knobs_of("gpu-moe", latency_cap=cap), cost_of("gpu-moe", [0.1] * len(SIZES)),
         memory=waited(10, 50),
     )  # fmt: skip
     assert got.slots == [0]
@@ -434,7 +434,7 @@ def test_an_interactive_prompt_goes_before_decoders_in_the_background():
     put(state, 3, 1, 100, 99)
     put(state, 8, 0, 900, 0)
     put(state, 7, 1, 5000, 0)
-    got = Planned(state, knobs_of(), cost_of(parts=[0.1] * 6), memory=waited(0, 100))
+    got = Planned(state, knobs_of(), cost_of(parts=[0.1] * len(SIZES)), memory=waited(0, 100))
     assert got.listed == [8, 7]
     assert got.slice_ms == pytest.approx((WORTH_IT - 1.0) * got.base_ms)
 
@@ -450,7 +450,7 @@ BURST = st.lists(st.integers(2, 60), min_size=1, max_size=N - 3)
 def test_short_prompts_together_are_left_to_ticks_where_copying_takes_longer(
     lengths, copy_ms, begun, background, budget_ms
 ):
-    state, cost = streaming([(-1.0, 0.0)]), cost_of(parts=[0.1] * 6)
+    state, cost = streaming([(-1.0, 0.0)]), cost_of(parts=[0.1] * len(SIZES))
     cost.copies[:] = copy_ms
     for s, n in enumerate(lengths, start=1):
         put(state, s, 0, n, 0)
@@ -476,7 +476,7 @@ def test_short_prompts_together_are_left_to_ticks_where_copying_takes_longer(
 
 
 def test_who_cannot_go_beside_is_no_reason_to_make_a_tick_longer():
-    state, cost = streaming([(-1.0, 0.0)]), cost_of(parts=[0.1] * 6)
+    state, cost = streaming([(-1.0, 0.0)]), cost_of(parts=[0.1] * len(SIZES))
     cost.copies[:] = 50.0
     for s in range(1, 6):
         put(state, s, 0, 900, 0)
@@ -496,7 +496,7 @@ class Life:
         self.memory, self.now = fresh(), NOW
         self.tokens = self.slow = self.slices = self.rides = 0
         self.slice_gap = self.ride_gap = 0
-        knobs, cost = knobs_of(name, latency_cap=cap), cost_of(name, [part_ms] * 6)
+        knobs, cost = knobs_of(name, latency_cap=cap), cost_of(name, [part_ms] * len(SIZES))
         sliced = ridden = NOW
         number = 0
         while self.now < NOW + seconds * 10**9:
@@ -545,7 +545,7 @@ def test_parts_that_fit_no_ordinary_slice_are_paid_for_now_and_then():
 
 def test_time_since_the_last_slice_runs_only_while_somebody_waits():
     state, memory = streaming([(1.0, 0.0)]), fresh(SOONER_MS)
-    cost, knobs = cost_of(parts=[0.1] * 6), knobs_of()
+    cost, knobs = cost_of(parts=[0.1] * len(SIZES)), knobs_of()
     Planned(state, knobs, cost, memory=memory)
     assert memory.since_ns[SINCE_BESIDE] == NOW
     put(state, 8, 1, 5000, 0)

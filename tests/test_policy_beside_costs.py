@@ -30,7 +30,7 @@ SIZES = BESIDE_SIZES.tolist()
 
 @pytest.mark.parametrize(
     ("tokens", "size"),
-    [(1, 16), (16, 16), (17, 32), (32, 32), (33, 64), (500, 512), (512, 512), (4000, 512)],
+    [(1, 16), (16, 16), (17, 32), (33, 48), (64, 64), (65, 96), (500, 512), (512, 512), (900, 512)],
 )
 def test_a_chunk_counts_as_the_next_larger_size(tokens, size):
     assert SIZES[beside_class(tokens)] == size
@@ -61,11 +61,11 @@ def test_the_longest_part_is_a_running_mean_that_moves_a_bounded_way(tokens, see
 def test_an_outlier_among_known_parts_hardly_counts_and_a_change_is_followed():
     cost = CostModel.unknown()
     for _ in range(100):
-        learn_part(cost, 64, 1.2, 9.0)
-    learn_part(cost, 64, 1000.0, 9.0)
+        learn_part(cost, 48, 1.2, 9.0)
+    learn_part(cost, 48, 1000.0, 9.0)
     assert 1.2 < cost.beside[2] <= 1.2 * (1.0 + (WILD - 1.0) * BESIDE_WEIGHT) * (1.0 + 1e-9)
     for _ in range(50):
-        learn_part(cost, 50, 0.5, 9.0)
+        learn_part(cost, 40, 0.5, 9.0)
     assert cost.beside[2] == pytest.approx(0.5, rel=0.01)
 
 
@@ -126,7 +126,7 @@ def test_what_chunks_cost_is_kept_from_start_to_start(tmp_path):
     assert (read.beside == cost.beside).all() and read.beside.any()
     assert (read.copies == cost.copies).all() and read.copies.any()
     # one of the layout before has another name, is none of ours under this one, and lacks these
-    assert key["layout"] == 8
+    assert key["layout"] == 9
     old, read = CostFile({**key, "layout": 6}, tmp_path), CostModel.unknown()
     assert old.path != file.path
     old.save(cost)

@@ -390,13 +390,13 @@ def test_pieces_are_as_large_as_land_in_time(rig: PacedRig) -> None:
 
     assert limited(float("inf")) == PACED_CHUNK
     assert limited(1.0) == prefill_worker.FIRST_PIECE
-    rig.copies[SIZES.index(64) : SIZES.index(512)] = 1.0, 2.0, 5.0
+    rig.copies[[SIZES.index(n) for n in (64, 128, 256)]] = 1.0, 2.0, 5.0
     # 512 was not measured: up to TWICE_AS_LARGE times as long as 256
     expected = {0.1: 64, 1.0: 64, 2.0: 128, 4.9: 128, 5.0: 256, 6.9: 256, 7.1: 512, 1e9: 512}
     assert {limit: limited(limit) for limit in expected} == expected
     # smaller ones would only be more of them, if they take nearly as long
     longer = prefill_worker.HARDLY_LONGER
-    rig.copies[:3] = 0.5, 0.49 * longer, 0.51 * longer
+    rig.copies[[SIZES.index(n) for n in (16, 32, 64)]] = 0.5, 0.49 * longer, 0.51 * longer
     assert limited(0.1) == 32
     rig.copies[1] = 0.51 * longer
     assert limited(0.1) == 16

@@ -231,8 +231,8 @@ def _flow(state, tick, knobs, cost, memory, chunk):
 
     The largest size beside which 19 in 20 ticks keep to the cap, or the one before it while too
     many tokens are late all the same and slices would not compute more. The next size is tried
-    where the one before leaves room for as much again as it takes more than the one before that,
-    else on credit. ``chunk``: what slices would be used for.
+    where it should fit if each token more costs what those between the two before it did, else on
+    credit. ``chunk``: what slices would be used for.
     """
     found = memory.found
     n = found[KIND_DECODE]
@@ -240,7 +240,8 @@ def _flow(state, tick, knobs, cost, memory, chunk):
     rides = found[KIND_BACK_DECODE] + found[KIND_BACK_PROMPT] + found[KIND_PROMPT]
     if rides or base <= 0.0 or memory.group[0, n] < n:
         return 0
-    share = (strictest_cap(state, knobs, memory) - 1.0) * MARGIN - SPARE
+    # a measured percentile needs no room for parts that may take longer than before
+    share = (strictest_cap(state, knobs, memory) - 1.0) * MARGIN
     limit = (1.0 + share) * noise(memory, cost, 0, n)
     best, known, last, ahead = -1, True, 1.0, 1.0
     for i in range(BESIDE_SIZES.size):
@@ -248,7 +249,7 @@ def _flow(state, tick, knobs, cost, memory, chunk):
         sure = row[FLOW_SEEN] >= FLOW_KNOWN
         if sure and row[FLOW_TIMES] <= limit:
             best = i
-            ahead = 2.0 * row[FLOW_TIMES] - last
+            ahead = _next_times(i, last, row[FLOW_TIMES])
             last = row[FLOW_TIMES]
             continue
         if row[FLOW_SEEN] > 0.0:
@@ -259,10 +260,23 @@ def _flow(state, tick, knobs, cost, memory, chunk):
         break
     if best < 0 or not known:
         return BESIDE_SIZES[best] if best >= 0 else 0
-    between = _between(cost, chunk, base, share * base)
+    between = _between(cost, chunk, base, (share - SPARE) * base)
     if best > 0 and poorest(state) < 0.0 and _through(cost, best - 1) > between:
         best -= 1  # too many tokens were late, whatever made them
     return BESIDE_SIZES[best] if _through(cost, best) > between else 0
+
+
+@njit(**INNER)
+def _next_times(i, last, times):
+    """How many times longer ticks should take beside the size after this one.
+
+    ``last``, ``times``: beside the one before this one, and beside this one.
+    """
+    if i + 1 == BESIDE_SIZES.size:
+        return times
+    before = BESIDE_SIZES[i - 1] if i > 0 else 0
+    more = (BESIDE_SIZES[i + 1] - BESIDE_SIZES[i]) / (BESIDE_SIZES[i] - before)
+    return times + (times - last) * more
 
 
 @njit(**INNER)

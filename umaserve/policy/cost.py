@@ -45,11 +45,14 @@ FRESH = 6.0  # ticks after which a shape that had faded is believed as any other
 # less leaves the shape as doubtful as it was
 RELIEF, RELIEVED = 0.5, 0.9
 # prompt tokens of the chunks that an accelerator computes beside the ticks
-BESIDE_SIZES = np.array([16, 32, 64, 128, 256, 512], np.int64)
+BESIDE_SIZES = np.array([16, 32, 48, 64, 96, 128, 192, 256, 384, 512], np.int64)
 BESIDE_WEIGHT = 1 / 4  # of a new chunk
 # what CostModel.flow has for each of them
 FLOW_TIMES, FLOW_SEEN, FLOW_MS, FLOW_AT = range(4)
-TAIL_STEP = 0.01  # by which a 95th percentile moves, at least
+# by which a 95th percentile moves, at least: what is followed with the larger one varies by about
+# 0.01 by itself, with the smaller one by half of that, and an accelerator has hundreds of ticks a
+# second
+TAIL_STEP, FLOW_STEP = 0.01, 0.0025
 FLOW_AGAIN = 8192  # ticks after which what a chunk does to them is learned anew
 # what CostModel.tails has for each number of interactive rows: of ticks with nobody else about, and
 # of those with passengers
@@ -380,25 +383,26 @@ def learn_flow(cost, i, times, tick):
     if tick - row[FLOW_AT] > FLOW_AGAIN:
         row[FLOW_SEEN] = 0.0
     row[FLOW_AT] = tick
-    _follow(row, FLOW_TIMES, FLOW_SEEN, times)
+    _follow(row, FLOW_TIMES, FLOW_SEEN, times, FLOW_STEP)
 
 
 @njit(nogil=True, cache=True)
 def learn_tail(cost, mode, rows, load, times):
     """Take a tick of so many interactive rows into account that took so many times longer than
     predicted; ``load``: ALONE or LADEN."""
-    _follow(cost.tails[mode, row_class(rows), load], TAIL_TIMES, TAIL_SEEN, times)
+    _follow(cost.tails[mode, row_class(rows), load], TAIL_TIMES, TAIL_SEEN, times, TAIL_STEP)
 
 
 @njit(**INNER)
-def _follow(row, value, seen, times):
-    """Move the 95th percentile in ``row[value]`` by a small step, 19 times as large upwards."""
+def _follow(row, value, seen, times, least):
+    """Move the 95th percentile in ``row[value]`` by a step of ``least`` or more, 19 times as large
+    upwards."""
     row[seen] = min(row[seen] + 1.0, 1e6)
     times = min(max(times, 1.0), WILD)
     if row[seen] == 1.0:
         row[value] = times
         return
-    step = max(TAIL_STEP, 0.2 / row[seen])
+    step = max(least, 0.2 / row[seen])
     if times > row[value]:
         row[value] = min(row[value] + 0.95 * step, times)
     else:

@@ -20,7 +20,11 @@ N_SLOTS = 16
 class DrivenEngine:
     """Starts ``python -m umaserve.engine``, speaks its control protocol, reads its table."""
 
-    def __init__(self, *, model: str | None = None, expect_failure: bool = False, **start: Any):
+    def __init__(
+        self, *, model: str | None = None, expect_failure: bool = False, code: str = "",
+        **start: Any,
+    ):  # fmt: skip
+        """``code`` is run in the process first: a fault that a test forces."""
         start.setdefault("n_slots", N_SLOTS)
         start.setdefault("n_ctx", 2048)
         start.setdefault("n_seq", 8)
@@ -35,7 +39,8 @@ class DrivenEngine:
         os.set_blocking(self._wake_read, False)
         fds = {"control": theirs.fileno(), "wake": wake_write, "table": table_fd,
                "pieces": pieces_fd}  # fmt: skip
-        command = [sys.executable, "-m", "umaserve.engine"]
+        main = f"{code}\nimport sys, umaserve.engine.__main__ as e\nsys.exit(e.main())"
+        command = [sys.executable, *(["-c", main] if code else ["-m", "umaserve.engine"])]
         for name, fd in fds.items():
             command += [f"--{name}", str(fd)]
         self.process = subprocess.Popen(command, pass_fds=list(fds.values()))

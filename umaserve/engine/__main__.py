@@ -75,6 +75,7 @@ def main() -> int:
         warm_up(engine)
         mark_complete()
         learn_costs(engine)
+        engine.graph.measure()
     except CannotLoad as error:
         control.send(m.LoadFailed(str(error)))
         return LOAD_FAILED

@@ -89,6 +89,17 @@ def fill(
 
 
 @njit(nogil=True, cache=True)
+def fill_up(n, width, spare, b_token, b_pos, b_seq, b_logits):
+    """Add tokens of the sequence ``spare`` up to ``width``; returns how many there are then."""
+    for i in range(n, width):
+        b_token[i] = 0
+        b_pos[i] = i - n
+        b_seq[i] = spare
+        b_logits[i] = 0
+    return max(n, width)
+
+
+@njit(nogil=True, cache=True)
 def settle(
     entries, slots, counts, outputs, out_slot, sampled, now_ns, tick,
     reason, tokens, token_ns, n_tokens, n_past, n_prompt, max_tokens, in_tick, isolate,

@@ -59,6 +59,10 @@ class Control:
                     break
         return out
 
+    def has_something(self) -> bool:
+        """Whether `receive` would return at once."""
+        return bool(self._poll.poll(0))
+
     def look_out(self, limit_s: float) -> list[m.ToEngine]:
         """Poll without sleeping until a message comes, or for ``limit_s``."""
         end = time.monotonic() + limit_s

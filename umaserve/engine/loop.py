@@ -52,6 +52,7 @@ from .first_token import FirstToken, FirstTokens
 from .native import Native
 from .prefill_orders import Orders
 from .prefill_worker import PrefillWorker
+from .ready_graph import WIDTH, ReadyGraph
 from .rows import start_pool, worker_count
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
 DECODE_NO_KV_SLOT = 1  # what llama_decode returns
 DECODE_ABORTED = 2
 MANY_TICKS = 1 << 40
+PAUSE_MS = 5  # without work after which the graph of a short prompt is made ready
 LOOK_OUT_S = 0.0005  # a request is on its way: waking up takes longer than this costs
 PARKED_SHARE = 8  # of the machine's memory, one part in so many may hold parked KV caches
 SAVE_EVERY_S = 30.0
@@ -104,6 +106,7 @@ class Engine:
             bytes_left=np.zeros(2),
             unlike=np.zeros(1, np.int64),
             patience=np.zeros(2, np.int64),
+            width=np.zeros(1, np.int64),
         )
         self.state = SchedulerState.of(table, served, self.work.aside)
         self.custom = find_policy(start.policy)
@@ -126,6 +129,7 @@ class Engine:
         if not loaded.overlap:
             abort.watch(loaded.context, table.header)
         self._batch = Batch(loaded.library.ffi, loaded.n_batch, n_slots)
+        self.graph = ReadyGraph(loaded, self._batch)
         n_eog = loaded.eog_ids.size
         self._columns = steady.Columns.of(table)
         self._native = Native.of(
@@ -175,7 +179,7 @@ class Engine:
         self._records = (
             steady.Fixed(
                 loaded.n_vocab, loaded.n_ctx, float(start.tick_budget_ms), loaded.overlap,
-                loaded.n_threads, loaded.n_threads_batch, beside, loaded.overlap,
+                loaded.n_threads, loaded.n_threads_batch, beside, loaded.overlap, loaded.n_seq,
             ),
             self._native,
             loaded.places,
@@ -239,7 +243,7 @@ class Engine:
             header[t.H_HEARTBEAT_NS] = time.monotonic_ns()
             if not busy:
                 self.save_costs()
-            messages = self.control.receive(0 if busy else None)
+            messages = self.control.receive(0) if busy else self._pause()
             if not busy and not messages and not self.admission.has_tokenised:
                 messages = self._expect()
             if not busy:
@@ -254,10 +258,25 @@ class Engine:
             if self.worker is not None:
                 self._land()
             self._admit()
-            if not self.tick(MANY_TICKS) and (self.table.state == t.WAITING).any():
+            ready = self.graph.is_ready
+            self.work.width[0] = WIDTH if ready else 0
+            ran = self.tick(1 if ready else MANY_TICKS)
+            if ready and ran:
+                self.graph.forget()
+            if not ran and (self.table.state == t.WAITING).any():
                 # nothing runs, yet nothing could be admitted: cannot happen while the cells of a
                 # single request fit the context, which admission makes sure of
                 raise RuntimeError("a waiting request cannot be admitted although nothing runs")
+
+    def _pause(self) -> list[m.ToEngine]:
+        """Sleep until somebody wants something; what he may need is made ready meanwhile."""
+        if self.graph.wanted:
+            began = time.monotonic()
+            messages = self.control.receive(PAUSE_MS)
+            if messages or self.control.closed or time.monotonic() - began < 0.9e-3 * PAUSE_MS:
+                return messages
+            self.graph.prepare(self.control.has_something)
+        return self.control.receive(None)
 
     def _expect(self) -> list[m.ToEngine]:
         """Wait for a request that may be on its way, without sleeping.
@@ -331,6 +350,7 @@ class Engine:
             self._parked.discard(slot)
             if table.t_admit_ns[slot] == 0:
                 table.t_admit_ns[slot] = time.monotonic_ns()
+                self.graph.last_prompt = int(table.n_prompt[slot])
             table.state[slot] = t.RUNNING
             table.header[t.H_PARKED] = len(self._parked)
 

@@ -48,20 +48,11 @@ def available(loaded: Loaded, cores: int | None = None) -> tuple[bool, str]:
 
     ``cores`` are the physical cores of this process (counted if None).
     """
-    lib, model = loaded.library.lib, loaded.model.pointer
-    several = (lib.LLAMA_ROPE_TYPE_MROPE, lib.LLAMA_ROPE_TYPE_IMROPE)
     if not loaded.overlap and (usable_cores() if cores is None else cores) < 2:
         return False, "there is one core only"
-    if loaded.context.n_seq_max <= loaded.n_seq:
-        return False, "the context has no spare sequence"
-    if lib.llama_model_is_recurrent(model) or lib.llama_model_is_hybrid(model):
-        return False, "the model keeps a recurrent state"
-    if lib.llama_model_n_swa(model) > 0:
-        return False, "the model has sliding-window attention"
-    if lib.llama_model_has_encoder(model) or lib.llama_model_is_diffusion(model):
-        return False, "the model is no plain decoder"
-    if lib.llama_model_rope_type(model) in several:
-        return False, "the model's positions have several dimensions"
+    reason = why_not_plain(loaded)
+    if reason:
+        return False, reason
     if loaded.overlap:
         free, kv_bytes = _device_memory(loaded), _fewest_bytes(loaded)
     else:
@@ -71,6 +62,23 @@ def available(loaded: Loaded, cores: int | None = None) -> tuple[bool, str]:
     if free is not None and kv_bytes + RESERVE_BYTES > free:
         return False, "there is no memory for a second KV cache"
     return True, ""
+
+
+def why_not_plain(loaded: Loaded) -> str:
+    """Why tokens of a sequence of nobody's cannot be computed beside others; "" = they can."""
+    lib, model = loaded.library.lib, loaded.model.pointer
+    several = (lib.LLAMA_ROPE_TYPE_MROPE, lib.LLAMA_ROPE_TYPE_IMROPE)
+    if loaded.context.n_seq_max <= loaded.n_seq:
+        return "the context has no spare sequence"
+    if lib.llama_model_is_recurrent(model) or lib.llama_model_is_hybrid(model):
+        return "the model keeps a recurrent state"
+    if lib.llama_model_n_swa(model) > 0:
+        return "the model has sliding-window attention"
+    if lib.llama_model_has_encoder(model) or lib.llama_model_is_diffusion(model):
+        return "the model is no plain decoder"
+    if lib.llama_model_rope_type(model) in several:
+        return "the model's positions have several dimensions"
+    return ""
 
 
 def _fewest_bytes(loaded: Loaded) -> int:

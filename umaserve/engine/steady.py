@@ -40,7 +40,7 @@ from umaserve.policy.jit import INNER
 from umaserve.policy.latency_guard import learn_tails, settle_credit
 
 from . import table as t
-from .batch import fill, settle
+from .batch import fill, fill_up, settle
 from .gate import OPEN, PARKED, SIZE, UNTIL, WHOLE, let_through, set_gate
 from .native import (
     call_i32_ptr_ptr,
@@ -124,6 +124,7 @@ class Fixed(NamedTuple):
     threads_batch: int  # of others
     threads_beside: int  # of all, while a prompt is computed aside
     wide_reads: bool  # attention reads the whole span of KV cells, not a sequence's own
+    spare: int  # a KV sequence that is nobody's
 
 
 class Work(NamedTuple):
@@ -137,7 +138,8 @@ class Work(NamedTuple):
     -1 = it cannot be; ``bytes_left`` float64[2]: the bucket of the bandwidth budget, and ns of its
     last filling; ``unlike`` int64[1]: so many ticks to come say nothing about others;
     ``patience`` int64[2]: whether an interactive request is being tokenised, and since when (ns)
-    something for Python waits, see `can_wait`.
+    something for Python waits, see `can_wait`; ``width`` int64[1]: tokens that a prompt alone is
+    filled up to in the first tick, see `ready_graph`; 0 = none.
     """
 
     addresses: np.ndarray
@@ -155,6 +157,7 @@ class Work(NamedTuple):
     bytes_left: np.ndarray
     unlike: np.ndarray
     patience: np.ndarray
+    width: np.ndarray
 
 
 @njit(nogil=True, cache=True)
@@ -238,6 +241,11 @@ def run_ticks(
             batch.out_row,
         )  # fmt: skip
         batch.n_tokens[0] = in_batch
+        if entries == 1 and outputs == 1 and used == 0:
+            batch.n_tokens[0] = fill_up(
+                in_batch, work.width[0], fixed.spare, batch.token, batch.pos, batch.seq,
+                batch.logits,
+            )  # fmt: skip
         read = attended = 0
         for e in range(entries):
             s = plan.slots[e]

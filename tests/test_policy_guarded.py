@@ -13,6 +13,7 @@ from tools import sim_run
 from tools.sim_machine import presets, probed, tick_ms
 from umaserve.llama.traffic import Traffic
 from umaserve.policy.base import (
+    ABORT_MS,
     ALL_FEATURES,
     ALLOWED_MS,
     BASELINE_MS,
@@ -20,6 +21,7 @@ from umaserve.policy.base import (
     FLAG_SPENT,
     FLAGS,
     PREDICTED_MS,
+    SINCE_ANYBODY,
     Knobs,
     Memory,
     Plan,
@@ -27,7 +29,7 @@ from umaserve.policy.base import (
     Tick,
 )
 from umaserve.policy.cost import CostModel, largest_chunk, learn, predict
-from umaserve.policy.guarded import HOLDOFF, observe, plan_tick
+from umaserve.policy.guarded import HOLDOFF, LONGER_TICKS, LONGEST_TICKS, observe, plan_tick
 from umaserve.policy.latency_guard import EARNED, LEAST_CREDIT, MOST_CREDIT, settle_credit
 from umaserve.policy.sweet_spot import WORTH, find_rounds, merge_all
 from umaserve.states import DONE, FREE, RUNNING, WAITING
@@ -177,6 +179,26 @@ def test_background_prompts_fill_the_tick_budget_when_nobody_interactive_is_ther
         if predicted < 0.5 * knobs.tick_budget_ms:
             whole = largest_chunk(cost, 0, 0, 0, knobs.tick_budget_ms, knobs.n_batch)
             assert tokens / predicted >= 0.8 * whole / predict(cost, 0, 0, whole, 0)
+
+
+@pytest.mark.parametrize("calm_ms", [0.0, 1200.0, 9e3])
+def test_a_tick_that_can_be_given_up_may_be_as_long_as_nobody_came(calm_ms):
+    cost, memory = known("cpu-2core-0.5b"), Memory.fresh(N)
+    knobs, state = told("cpu-2core-0.5b", can_aside=False), empty()
+    budget_ms = knobs.tick_budget_ms
+    put(state, 3, 1, 5000, 0)
+    memory.since_ns[SINCE_ANYBODY] = NOW - int(calm_ms * 1e6)
+    plan, entries = plan_of(state, knobs, cost, memory=memory)
+    limit_ms = min(max(calm_ms, LONGER_TICKS * budget_ms), LONGEST_TICKS * budget_ms)
+    assert entries == 1 and plan.info[PREDICTED_MS] <= limit_ms
+    assert plan.counts[0] == largest_chunk(cost, 0, 0, 0.0, limit_ms, knobs.n_batch)
+    # that it is given up costs no more than what was quiet
+    assert plan.info[ABORT_MS] > 0.0
+    never = knobs._replace(abortable=False)
+    assert plan_of(state, never, cost, memory=memory)[0].info[PREDICTED_MS] <= budget_ms
+    put(state, 0, 0, 50, 0)  # now somebody does
+    plan_of(state, knobs, cost, memory=memory)
+    assert memory.since_ns[SINCE_ANYBODY] == NOW
 
 
 def test_the_interactive_prompt_goes_before_the_background_one():

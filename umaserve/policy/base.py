@@ -137,9 +137,9 @@ FLAG_TRIMMED = 16  # the budget of bytes kept something out
 class Memory(NamedTuple):
     """What a policy remembers from tick to tick, and room to work in; owned by the caller.
 
-    ``since_ns`` int64[4]: when background decoders, background prompts and interactive prompts were
-    last served, and background prompts beside the ticks (SINCE_*); ``holdoff`` int64[1]: ticks for
-    which nothing may ride after an overrun.
+    ``since_ns`` int64[5]: when background decoders, background prompts and interactive prompts were
+    last served, and background prompts beside the ticks, and when anybody interactive last had
+    work (SINCE_*); ``holdoff`` int64[1]: ticks for which nothing may ride after an overrun.
     """
 
     kind: np.ndarray  # int64[n_slots]: KIND_*
@@ -158,7 +158,7 @@ class Memory(NamedTuple):
         return cls(
             np.zeros(n, np.int64), np.zeros(n, np.int64), np.zeros(KINDS, np.int64),
             np.zeros(KINDS), np.zeros((2, n + 1)), np.zeros((2, n + 1)),
-            np.zeros((2, n + 1), np.int64), np.zeros(4, np.int64), np.zeros(1, np.int64),
+            np.zeros((2, n + 1), np.int64), np.zeros(5, np.int64), np.zeros(1, np.int64),
         )  # fmt: skip
 
 
@@ -168,6 +168,7 @@ SINCE_DECODE = 0  # background decoders
 SINCE_PROMPT = 1  # background prompts
 SINCE_INTERACTIVE = 2  # interactive prompts
 SINCE_BESIDE = 3  # background prompts beside the ticks, where that is paced
+SINCE_ANYBODY = 4  # interactive work of any kind
 
 KIND_NONE = 0
 KIND_DECODE = 1  # interactive, next token

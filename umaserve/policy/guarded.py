@@ -33,6 +33,7 @@ from .base import (
     MODE,
     PASSENGERS,
     PREDICTED_MS,
+    SINCE_ANYBODY,
     SINCE_DECODE,
     SINCE_INTERACTIVE,
     SINCE_PROMPT,
@@ -64,8 +65,9 @@ from .sweet_spot import HARDLY_KNOWN, WELL_KNOWN, find_rounds, look_again, merge
 MIN_CHUNK = 8  # prompt tokens that a slice takes at least: below this, progress costs too much
 BLIND_CHUNK = 64  # prompt tokens of a tick whose cost nobody knows
 # tick budgets that a tick of prompts may take if it can be given up at any moment: of interactive
-# ones, which only a long one gives way to, and of the background's
-LONG_TICKS, LONGEST_TICKS = 8, 20
+# ones, which only a long one gives way to, and of the background's, which may be as long as nobody
+# interactive has come: half of the work is lost at worst
+LONG_TICKS, LONGER_TICKS, LONGEST_TICKS = 8, 20, 40
 GIVEN_UP = 0.8  # of the predicted time, or all but one tick budget: after that it is nearly done
 SLICE_SIZES, DEAR = 4, 3.0  # 4 to 32 prompt tokens, while they cost at most 3 rounds
 PROMPT_WAIT_MS = 250.0  # the same for an interactive prompt
@@ -89,6 +91,8 @@ def plan_tick(state, tick, knobs, cost, memory, traffic, plan):
     hold_back(tick, knobs, memory, plan)
     found = memory.found
     n, back = found[KIND_DECODE], found[KIND_BACK_DECODE]
+    if n > 0 or found[KIND_PROMPT] > 0:
+        memory.since_ns[SINCE_ANYBODY] = tick.now_ns
     most = knobs.n_batch
     if knobs.max_merge > 0:
         most = min(most, knobs.max_merge)
@@ -468,7 +472,9 @@ def _background(state, tick, knobs, cost, memory, plan, mode, room, trim):
         return add_decoders(state, memory, plan, 0, KIND_BACK_DECODE, g)
     if g == 0:
         since[SINCE_DECODE] = since[SINCE_PROMPT] = tick.now_ns
-        chunk = _blind_or_largest(cost, 0, kv, _long_budget(knobs, LONGEST_TICKS), want)
+        calm = _waited(tick, since, SINCE_ANYBODY) / knobs.tick_budget_ms
+        ticks = min(max(calm, LONGER_TICKS), LONGEST_TICKS)
+        chunk = _blind_or_largest(cost, 0, kv, _long_budget(knobs, ticks), want)
         if not (knobs.abortable and knobs.features & ABORT):
             # nobody can stop it: no longer than pays
             enough = efficient_chunk(cost, kv, knobs.tick_budget_ms, want, EFFICIENT)

@@ -18,10 +18,9 @@ from tests.test_policy_beside import (
     streaming,
 )
 from tests.test_policy_guarded import put
-from umaserve.policy.base import ALL_FEATURES, ALLOWED_MS, BASELINE_MS, FLOW, FLOWS, GUARD
-from umaserve.policy.beside import FLOW_KNOWN, FLOW_MARGIN
+from umaserve.policy.base import ALL_FEATURES, ALLOWED_MS, FLOW, FLOWS, GUARD
+from umaserve.policy.beside import FLOW_KNOWN
 from umaserve.policy.cost import (
-    ALONE,
     BESIDE_SIZES,
     FLOW_AGAIN,
     FLOW_AT,
@@ -34,7 +33,7 @@ from umaserve.policy.cost import (
     learn_flow,
     learn_flow_ms,
 )
-from umaserve.policy.latency_guard import TAIL_KNOWN, noise, usual_times
+from umaserve.policy.latency_guard import noise
 
 SIZES = BESIDE_SIZES.tolist()
 LATER = 20_000  # a tick long after those that are remembered
@@ -59,10 +58,9 @@ def planned(streams, cost, *, features=ALL_FEATURES, number=LATER, change=None, 
 
 
 def limit_of(got, cost, streams, cap=1.2):
-    # a session's own cap counts where it is the stricter; a stream's own percentile is what it is
-    strictest = min([cap, *(own for _, own in streams if own)])
-    share = (strictest - 1.0) * FLOW_MARGIN
-    return (1.0 + share) * usual_times(got.memory, cost, len(streams))
+    # a session's own cap counts where it is the stricter
+    strict = [(credit, min(own or cap, cap)) for credit, own in streams]
+    return gap_of(strict, cap) * noise(got.memory, cost, 0, len(streams))
 
 
 @given(
@@ -104,21 +102,6 @@ def test_beside_anything_else_prompts_get_slices(change):
     cost = flowing([1.01] * len(SIZES))
     assert planned([(1.0, 0.0)], cost).info[FLOWS]
     assert not planned([(1.0, 0.0)], cost, change=change).info[FLOWS]
-
-
-@pytest.mark.parametrize("alone", [1.0, 1.1])
-def test_what_keeps_to_the_cap_is_a_matter_of_how_much_a_stream_alone_varies(alone):
-    limit = (1.0 + 0.2 * FLOW_MARGIN) * alone
-    for times, flows in ((limit - 1e-6, True), (limit + 1e-6, False)):
-        cost = flowing([times] * len(SIZES))
-        cost.tails[0, 1, ALONE] = alone, TAIL_KNOWN
-        got = planned([(0.9, 0.0)], cost)
-        assert bool(got.info[FLOWS]) == flows
-        # the credit of its tokens goes by the same percentile
-        assert got.info[BASELINE_MS] == pytest.approx(got.base_ms * alone)
-    cost.tails[0, 1, ALONE] = alone, TAIL_KNOWN - 1.0  # not known yet: by mean deviations
-    got = planned([(0.9, 0.0)], cost)
-    assert usual_times(got.memory, cost, 1) == noise(got.memory, cost, 0, 1)
 
 
 def test_it_can_be_switched_off_and_goes_with_the_guard():

@@ -83,7 +83,8 @@ def test_a_baseline_is_the_95th_percentile_that_was_seen():
     assert planned(seen)[0].info[BASELINE_MS] == pytest.approx(1.4 * mean)
     seen.tails[0, 1, ALONE, TAIL_SEEN] -= 1.0  # not enough
     assert planned(seen)[0].info[BASELINE_MS] == pytest.approx(assumed)
-    assert planned(with_tails(1.4), paced=True)[0].info[BASELINE_MS] == pytest.approx(1.4 * mean)
+    # an accelerator's ticks hardly vary: what is assumed does
+    assert planned(with_tails(1.4), paced=True)[0].info[BASELINE_MS] == pytest.approx(assumed)
 
 
 @pytest.mark.parametrize("laden", [0.0, 1.0, 1.1, 1.4, 2.0])

@@ -72,8 +72,8 @@ from .latency_guard import (
     MARGIN,
     MOST_CREDIT,
     RESERVED,
+    noise,
     strictest_cap,
-    usual_times,
 )
 from .offload import WORTH_IT, list_prompts, take_back
 
@@ -85,8 +85,6 @@ FULL = MOST_CREDIT - EARNED  # credit that would be lost if it were not spent
 SPARE = 0.02  # of the baseline that a slice leaves of the cap: a part may take longer than before
 IDLE_WAIT_MS = 20.0  # with nothing else to do
 FLOW_KNOWN = 24.0  # ticks beside a chunk after which what it does to them is believed
-# of what the cap leaves, between two measured percentiles: Python between two ticks comes on top
-FLOW_MARGIN = 0.95
 FLOW_STARTS_MS = 0.5  # from the end of a small chunk to the begin of the next
 SHORT = 64  # tokens of a background prompt that are left to the ticks where nobody is interactive
 
@@ -242,8 +240,9 @@ def _flow(state, tick, knobs, cost, memory, chunk):
     rides = found[KIND_BACK_DECODE] + found[KIND_BACK_PROMPT] + found[KIND_PROMPT]
     if rides or base <= 0.0 or memory.group[0, n] < n:
         return 0
-    cap = strictest_cap(state, knobs, memory)
-    limit = (1.0 + (cap - 1.0) * FLOW_MARGIN) * usual_times(memory, cost, n)
+    # a measured percentile needs no room for parts that may take longer than before
+    share = (strictest_cap(state, knobs, memory) - 1.0) * MARGIN
+    limit = (1.0 + share) * noise(memory, cost, 0, n)
     best, known, last, ahead = -1, True, 1.0, 1.0
     for i in range(BESIDE_SIZES.size):
         row = cost.flow[i]
@@ -261,7 +260,7 @@ def _flow(state, tick, knobs, cost, memory, chunk):
         break
     if best < 0 or not known:
         return BESIDE_SIZES[best] if best >= 0 else 0
-    between = _between(cost, chunk, base, ((cap - 1.0) * MARGIN - SPARE) * base)
+    between = _between(cost, chunk, base, (share - SPARE) * base)
     if best > 0 and poorest(state) < 0.0 and _through(cost, best - 1) > between:
         best -= 1  # too many tokens were late, whatever made them
     return BESIDE_SIZES[best] if _through(cost, best) > between else 0

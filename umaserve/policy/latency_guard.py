@@ -51,8 +51,10 @@ def allowance(state, tick, knobs, cost, memory, plan, mode):
     """
     n = memory.found[KIND_DECODE]
     base = memory.round_ms[0, n]
-    usual = usual_times(memory, cost, n)
-    laden = usual if knobs.paced else _tail(memory, cost, mode, n, LADEN, usual)
+    usual, laden = noise(memory, cost, 0, n), 0.0
+    if not knobs.paced:
+        usual = _tail(memory, cost, 0, n, ALONE, usual)
+        laden = _tail(memory, cost, mode, n, LADEN, usual)
     plan.info[BASELINE_MS] = base * usual
     if base <= 0.0:
         return 0.0, 0.0, 0.0
@@ -119,13 +121,6 @@ def noise(memory, cost, mode, n):
         return 1.0
     turns = -(-n // g)
     return 1.0 + min(2.0 * cost.spread[mode, r, 0] / mean, 1.0) / np.sqrt(turns)
-
-
-@njit(nogil=True, cache=True)
-def usual_times(memory, cost, n):
-    """The 95th percentile of a round of ``n`` decoders alone over its mean: as it was learned, else
-    by what their deviations say."""
-    return _tail(memory, cost, 0, n, ALONE, noise(memory, cost, 0, n))
 
 
 @njit(**INNER)

@@ -49,15 +49,16 @@ BESIDE_SIZES = np.array([16, 32, 48, 64, 96, 128, 192, 256, 384, 512], np.int64)
 BESIDE_WEIGHT = 1 / 4  # of a new chunk
 # what CostModel.flow has for each of them
 FLOW_TIMES, FLOW_SEEN, FLOW_MS, FLOW_AT = range(4)
-# by which a 95th percentile moves, at least: what is followed with the larger one varies by about
-# 0.01 by itself, with the smaller one by half of that, and an accelerator has hundreds of ticks a
-# second
-TAIL_STEP, FLOW_STEP = 0.01, 0.0025
+FLOW_STEP = 0.0025  # by which a 95th percentile of hundreds of ticks a second moves, at least
 FLOW_AGAIN = 8192  # ticks after which what a chunk does to them is learned anew
 # what CostModel.tails has for each number of interactive rows: of ticks with nobody else about, and
 # of those with passengers
 ALONE, LADEN = range(2)
 TAIL_TIMES, TAIL_SEEN = range(2)
+# they are counted in classes of so much, from 1.0 to WILD; an old tick counts less, so that the
+# first ones, predicted badly, are forgotten after some hundred
+TAIL_WIDTH, TAIL_CLASSES = 0.02, 75
+TAIL_FADE, TAIL_DOUBT = 1.0 - 1.0 / 256.0, 0.25
 
 
 class CostModel(NamedTuple):
@@ -75,7 +76,8 @@ class CostModel(NamedTuple):
     take (their 95th percentile), how many were seen, ms of such a chunk, and the number of the last
     tick that it was learned from.
     ``tails`` float64[MODES, N_ROWS, 2, 2]: by interactive rows, ALONE or LADEN, how many times
-    longer than predicted ticks take (their 95th percentile), and how many were seen.
+    longer than predicted ticks take (their 95th percentile), and how many were seen;
+    ``tail_counts`` float64[MODES, N_ROWS, 2, TAIL_CLASSES]: how many of each length, fading.
     ``error`` float64[2]: running mean of |predicted - measured| / measured, and its count.
     ``ticks`` float64[1]: since counts faded.
     """
@@ -94,6 +96,7 @@ class CostModel(NamedTuple):
     parts: np.ndarray
     flow: np.ndarray
     tails: np.ndarray
+    tail_counts: np.ndarray
 
     @classmethod
     def unknown(cls) -> CostModel:
@@ -101,8 +104,8 @@ class CostModel(NamedTuple):
         arrays = [np.zeros(shape) for _ in range(6)]
         beside = [np.zeros(BESIDE_SIZES.size) for _ in range(3)]
         flow = np.zeros((BESIDE_SIZES.size, 4))
-        tails = np.zeros((MODES, N_ROWS, 2, 2))
-        return cls._make([*arrays, np.zeros(3), np.zeros(2), np.zeros(1), *beside, flow, tails])
+        tails = np.zeros((MODES, N_ROWS, 2, 2)), np.zeros((MODES, N_ROWS, 2, TAIL_CLASSES))
+        return cls._make([*arrays, np.zeros(3), np.zeros(2), np.zeros(1), *beside, flow, *tails])
 
     def forget(self) -> None:
         """Start over, for instance after ticks that were not representative."""
@@ -117,6 +120,7 @@ class CostModel(NamedTuple):
         """Believe it no more than after a long absence: for costs of an earlier run."""
         np.minimum(self.count, FADED, out=self.count)
         self.flow[:] = 0.0
+        self.tail_counts[:] *= TAIL_DOUBT
 
 
 @njit(nogil=True, cache=True)
@@ -383,26 +387,37 @@ def learn_flow(cost, i, times, tick):
     if tick - row[FLOW_AT] > FLOW_AGAIN:
         row[FLOW_SEEN] = 0.0
     row[FLOW_AT] = tick
-    _follow(row, FLOW_TIMES, FLOW_SEEN, times, FLOW_STEP)
+    _follow(row, FLOW_TIMES, FLOW_SEEN, times)
 
 
 @njit(nogil=True, cache=True)
 def learn_tail(cost, mode, rows, load, times):
     """Take a tick of so many interactive rows into account that took so many times longer than
     predicted; ``load``: ALONE or LADEN."""
-    _follow(cost.tails[mode, row_class(rows), load], TAIL_TIMES, TAIL_SEEN, times, TAIL_STEP)
+    r = row_class(rows)
+    row, counts = cost.tails[mode, r, load], cost.tail_counts[mode, r, load]
+    for i in range(TAIL_CLASSES):
+        counts[i] *= TAIL_FADE
+    at = int((max(times, 1.0) - 1.0) / TAIL_WIDTH)
+    counts[min(at, TAIL_CLASSES - 1)] += 1.0
+    row[TAIL_SEEN] = min(row[TAIL_SEEN] + 1.0, 1e6)
+    above = 0.05 * counts.sum()
+    for i in range(TAIL_CLASSES - 1, -1, -1):
+        if counts[i] >= above > 0.0:
+            row[TAIL_TIMES] = 1.0 + TAIL_WIDTH * (i + 1.0 - above / counts[i])
+            break
+        above -= counts[i]
 
 
 @njit(**INNER)
-def _follow(row, value, seen, times, least):
-    """Move the 95th percentile in ``row[value]`` by a step of ``least`` or more, 19 times as large
-    upwards."""
+def _follow(row, value, seen, times):
+    """Move the 95th percentile in ``row[value]`` by a small step, 19 times as large upwards."""
     row[seen] = min(row[seen] + 1.0, 1e6)
     times = min(max(times, 1.0), WILD)
     if row[seen] == 1.0:
         row[value] = times
         return
-    step = max(least, 0.2 / row[seen])
+    step = max(FLOW_STEP, 0.2 / row[seen])
     if times > row[value]:
         row[value] = min(row[value] + 0.95 * step, times)
     else:

@@ -152,6 +152,18 @@ def test_it_is_used_where_it_pays(loaded, monkeypatch, ready_ms, usable):
     assert set(shapes) == {(OWN, OWN), (OWN, WIDTH)}
 
 
+def test_a_slow_accelerator_is_not_kept_busy_with_it(loaded, monkeypatch):
+    graph, took = ReadyGraph(loaded, Batch(loaded.library.ffi, 256, 4)), []
+
+    def compute(own, width):
+        took.append(ready_graph.SLOW_MS * (2.0 if width == own else 0.1))
+        return took[-1]
+
+    monkeypatch.setattr(graph, "_compute", compute)
+    graph.measure()
+    assert not graph.usable and len(took) == 2
+
+
 @pytest.mark.parametrize(
     "change", [{"overlap": False}, {"n_ctx": WIDTH}, {"n_seq": SPARE + 1}], ids=str
 )

@@ -182,6 +182,33 @@ def test_only_sizes_with_room_in_the_second_cache_are_measured(small: PacedRig) 
     assert small.worker.part_ms[0] > 0.0
 
 
+@pytest.mark.parametrize("quick", [True, False])
+def test_sizes_in_between_are_measured_where_that_is_quick(
+    model: llama.Model, monkeypatch: pytest.MonkeyPatch, quick: bool
+) -> None:
+    computed: list[int] = []
+    begin_chunk = prefill_thread.begin_chunk
+
+    def noted(gate: np.ndarray, tokens: int, whole: bool = False) -> None:
+        computed.append(tokens)
+        begin_chunk(gate, tokens, whole)
+
+    monkeypatch.setattr(prefill_thread, "begin_chunk", noted)
+    monkeypatch.setattr(prefill_thread, "BETWEEN_MS", 1e9 if quick else 0.0)
+    rig = PacedRig(model)
+    part_ms, parts_ms = rig.worker.part_ms, rig.worker.parts_ms
+    largest = SIZES.index(max(computed))  # larger ones are left out where one takes very long
+    measured = SIZES[: largest + 1]
+    if not quick:
+        measured = [size for size in measured if size & (size - 1) == 0]
+    assert sorted(set(computed)) == measured
+    assert (part_ms[: largest + 1] > 0.0).all() and not part_ms[largest + 1 :].any()
+    for i in range(largest):
+        if SIZES[i] not in measured:  # as long as the next larger one, until use tells
+            assert (part_ms[i], parts_ms[i]) == (part_ms[i + 1], parts_ms[i + 1])
+    rig.close()
+
+
 def test_nothing_is_prepared_before_somebody_waits_for_it(model: llama.Model) -> None:
     rig = PacedRig(model, ready=False)
     time.sleep(0.05)

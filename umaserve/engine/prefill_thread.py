@@ -53,6 +53,9 @@ FIRST_CHUNK = 32  # while the rate is unknown
 RATE_WEIGHT = 0.25  # of a new chunk in the running mean
 FEWEST_CELLS = 1024  # of the second KV cache; it doubles until the prompt at hand fits
 FEWEST_PACED = 4096
+# a chunk that takes longer at the start is followed by one of twice the size: what those in between
+# take is not worth waiting for
+BETWEEN_MS = 20.0
 SLOW_CHUNK_MS = 500.0  # a chunk that takes longer at the start has no larger one after it
 IDLE_S = 60.0  # without a prompt, after which the second context goes
 GATHER_S = 0.02  # after a chunk, for which one that is not full waits beside streams
@@ -220,10 +223,12 @@ class PrefillThread:
             self._x.buffers.give(self._host.array(self._room_bytes))
         self._open(1)
         arrays, gate, context = self._batch.arrays, self._x.orders.gate, self._ready
-        gate[MEASURE] = 1
+        gate[MEASURE], took_ms = 1, 0.0
         for i, n in enumerate(BESIDE_SIZES.tolist()):
             if n > min(self._chunk_most, self._cells // 2) or self._closing:
                 break
+            if n & (n - 1) and took_ms > BETWEEN_MS:
+                continue
             # different ids: a mixture of experts sends equal tokens to the same ones
             arrays.token[:n] = 1 + (7919 * np.arange(1, n + 1)) % (self._loaded.model.n_vocab - 1)
             arrays.pos[:n] = np.arange(n)
@@ -241,6 +246,9 @@ class PrefillThread:
                 context.seq_rm(-1)
             if took_ms > SLOW_CHUNK_MS:
                 break
+        for i in range(BESIDE_SIZES.size - 2, -1, -1):
+            if not self.part_ms[i]:  # no longer than the next one; use will tell
+                self.part_ms[i], self.parts_ms[i] = self.part_ms[i + 1], self.parts_ms[i + 1]
         gate[MEASURE] = 0
 
     def _step(self) -> bool:

@@ -28,6 +28,7 @@ WIDTH = 32  # tokens of that batch; a prompt of fewer is filled up
 OWN = 16  # tokens of a prompt that stands for those
 WORTH_IT = 0.9  # of the time of such a prompt whose graph is new
 TIMES = 3  # that both are measured
+SLOW_MS = 40.0  # so long only the arithmetic takes, and somebody might have to wait for it
 REPEATS = 2  # after which the next batch is a replay
 
 
@@ -57,13 +58,16 @@ class ReadyGraph:
             return
         if self._batch.arrays.token.size < WIDTH or loaded.n_ctx < 2 * WIDTH:
             return
+        self._compute(OWN, OWN)  # loads kernels
         new_ms, ready_ms = [], []
         for _ in range(1 + TIMES):
             new_ms.append(self._compute(OWN, OWN))
+            if new_ms[-1] > SLOW_MS:
+                return
             for _ in range(REPEATS):
                 self._compute(OWN, WIDTH)
             ready_ms.append(self._compute(OWN, WIDTH))
-        # the first ones load kernels
+        # the first ones load kernels too
         self.usable = min(ready_ms[1:]) <= WORTH_IT * min(new_ms[1:])
 
     def prepare(self, somebody_comes: Callable[[], bool]) -> None:

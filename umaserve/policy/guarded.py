@@ -65,8 +65,8 @@ from .sweet_spot import HARDLY_KNOWN, WELL_KNOWN, find_rounds, look_again, merge
 MIN_CHUNK = 8  # prompt tokens that a slice takes at least: below this, progress costs too much
 BLIND_CHUNK = 64  # prompt tokens of a tick whose cost nobody knows
 # tick budgets that a tick of prompts may take if it can be given up at any moment: of interactive
-# ones, which only a long one gives way to, and of the background's, which may be as long as nobody
-# interactive has come: half of the work is lost at worst
+# ones, which only a long one gives way to, and of the background's; the last where nobody
+# interactive has come for as long, so that what is given up is half of what was done at most
 LONG_TICKS, LONGER_TICKS, LONGEST_TICKS = 8, 20, 40
 GIVEN_UP = 0.8  # of the predicted time, or all but one tick budget: after that it is nearly done
 SLICE_SIZES, DEAR = 4, 3.0  # 4 to 32 prompt tokens, while they cost at most 3 rounds

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import time
+
 import numpy as np
 import pytest
 from hypothesis import given as for_all
+from hypothesis import settings
 from hypothesis import strategies as st
 
+from umaserve import llama
+from umaserve.assets import demo_model_path
 from umaserve.engine import rows
+from umaserve.engine.batch import Batch
 from umaserve.engine.messages import Sampling
 from umaserve.sampling.params import SLOW, SamplerTable
 from umaserve.sampling.sampler import Scratch, sample_rows
@@ -18,12 +25,11 @@ N_VOCAB, N_SLOTS, N_CTX = 3000, 16, 64
 def test_every_row_has_one_owner():
     for n in range(40):
         for workers in range(1, 8):
-            shares = [rows._share.py_func(n, workers, w) for w in range(workers)]
-            assert shares[0][0] == 0
+            shares = [rows._share.py_func(n, workers, w) for w in range(-1, workers)]
+            assert shares[0][0] == 0 and shares[-1][1] == n
             assert all(a[1] == b[0] for a, b in zip(shares, shares[1:], strict=False))
-            rest = n - shares[-1][1]
-            assert 0 <= rest <= n // (workers + 1) + 1
-            assert all(stop - start - rest in (0, 1) for start, stop in shares)
+            sizes = [stop - start for start, stop in shares]
+            assert sorted(sizes, reverse=True) == sizes and sizes[0] - sizes[-1] <= 1
 
 
 @pytest.mark.parametrize("n_workers", [1, 3])
@@ -54,7 +60,7 @@ def test_workers_sample_what_one_thread_does(n_workers):
     alone_scratch = Scratch.allocate(N_VOCAB, N_CTX, 1)
     nobody = rows.start_pool(0, N_VOCAB, N_CTX, 1, ())
     pool = rows.start_pool(n_workers, N_VOCAB, N_CTX, 1, (*given, None, *shared))
-    for n in (1, 11, 12, 13, 15, N_SLOTS):  # 15: all at once
+    for turn, n in enumerate((1, 5, 6, 7, 13, 15, N_SLOTS) * 3):  # 15: all at once
         logits = rng.normal(0, 2, (N_SLOTS, N_VOCAB)).astype(np.float32)
         alone = outputs()
         copy = logits.copy()  # penalties are written into the row
@@ -64,6 +70,9 @@ def test_workers_sample_what_one_thread_does(n_workers):
         for array in shared:
             array[...] = 0
         first = n % 5  # in two parts, as a tick with slow rows does
+        if turn % 3 != 1:
+            rows.call_workers(pool, n)  # some jobs come without a call, and some when all sleep
+        time.sleep((0.0, 0.002, 0.02)[turn // 7])
         rows.sample_all(pool, 0, first, *given, scratch, *shared)
         rows.sample_all(pool, first, n - first, *given, scratch, *shared)
         for a, b in zip(alone, shared, strict=True):
@@ -74,14 +83,91 @@ def test_workers_sample_what_one_thread_does(n_workers):
         assert rows.take_counts(pool, scratch) == (0, 0)
 
 
+def test_naps_follow_the_quickest_ticks():
+    """A nap that outlasts the rows delays a tick: a quick tick ends it, slow ones hardly count."""
+    pool = rows.start_pool(0, N_VOCAB, N_CTX, 1, ())._replace(n_workers=1)
+    pool = pool._replace(rooms=np.zeros((2, rows.LINE), np.int64))
+    words, at = pool.words, rows.EXPECTED_NS + 8
+
+    def took(ns, n=8):
+        words[rows.CALLED_NS] = time.monotonic_ns() - ns
+        words[rows.CALLED_ROWS] = n
+        rows._learn_when(pool)
+        assert words[rows.CALLED_NS] == 0
+
+    s = 1_000_000_000  # so long that nothing which holds the test up matters
+    took(500 * s)
+    assert 500 * s <= words[at] < 600 * s
+    took(8000 * s, n=9)  # another number of rows
+    took(9000 * s)
+    assert words[at] < 600 * s
+    took(200 * s)
+    assert 200 * s <= words[at] < 300 * s
+    before = int(words[at])
+    for _ in range(10):
+        took(9000 * s)
+    assert words[at] == before + 10 * rows.RISE_NS
+    rows._learn_when(pool)  # nobody was called
+    assert words[at] == before + 10 * rows.RISE_NS
+
+
+def test_a_worker_ends_with_its_pipe():
+    pool = rows.start_pool(0, N_VOCAB, N_CTX, 1, ())._replace(
+        n_workers=1, states=np.zeros((1, rows.LINE), np.int64),
+        rooms=np.zeros((2, rows.LINE), np.int64),
+    )  # fmt: skip
+    table = SamplerTable(1)
+    one, tokens = np.zeros(1, np.int32), np.zeros((1, N_CTX), np.int32)
+    out = (one.copy(), np.zeros((1, N_CTX), np.float32), np.zeros((1, N_CTX, 20), np.int32),
+           np.zeros((1, N_CTX, 20), np.float32))  # fmt: skip
+    read, write = os.pipe()
+    os.close(write)
+    arguments = (one, np.zeros(1, np.int64), N_VOCAB, table.settings, tokens, one, one,
+                 np.array([1], np.int32), Scratch.allocate(N_VOCAB, N_CTX, 1), *out)  # fmt: skip
+    rows._serve(0, pool, read, np.zeros(1, np.uint8), *arguments)
+    assert pool.states[0, rows.ASLEEP] == 1 and pool.states[0, rows.DONE] == 0
+    os.close(read)
+
+
+def test_rows_lie_one_behind_the_other_in_the_order_of_the_batch():
+    """What the ticks rely on when they ask libllama for the first one's address only."""
+    library = llama.load("auto")
+    rng = np.random.default_rng(5)
+    with llama.Model.open(library, str(demo_model_path())) as model:
+        context = llama.Context.open(
+            model, n_ctx=512, n_batch=256, n_ubatch=32, n_seq_max=8, n_threads=1
+        )
+        batch = Batch(library.ffi, 256, 8)
+        a, n = batch.arrays, 150  # several ubatches, into which libllama sorts the sequences
+        for _ in range(3):
+            a.seq[:n] = rng.integers(0, 8, n)
+            a.token[:n] = rng.integers(5, 200, n)
+            a.logits[:n] = rng.random(n) < 0.3
+            for seq in range(8):
+                mine = np.flatnonzero(a.seq[:n] == seq)
+                a.pos[mine] = np.arange(mine.size)
+            a.n_tokens[0] = n
+            assert library.lib.uma_decode(context.pointer, batch.struct) == 0
+            context.synchronize()
+            asked = np.flatnonzero(a.logits[:n])
+            found = [library.lib.llama_get_logits_ith(context.pointer, int(i)) for i in asked]
+            at = np.array([int(library.ffi.cast("intptr_t", pointer)) for pointer in found])
+            assert (at == at[0] + 4 * model.n_vocab * np.arange(asked.size)).all()
+            context.seq_rm(-1)
+        context.close()
+
+
 def test_processor_backends_keep_to_one_thread():
     assert rows.worker_count(False, 64) == 0
     assert rows.worker_count(True, 2) == 0
-    assert rows.worker_count(True, 16) == 4
+    assert rows.worker_count(True, 1) == 0
+    assert rows.worker_count(True, 8) == 3
+    assert rows.worker_count(True, 16) == 7
     assert rows.worker_count(True, 128) == rows.MOST_WORKERS
 
 
 @for_all(st.lists(st.booleans(), max_size=20))
+@settings(deadline=None)
 def test_slow_rows_go_last_and_nothing_else_moves(slow):
     n = len(slow)
     table = SamplerTable(20)

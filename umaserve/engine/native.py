@@ -66,11 +66,19 @@ def _caller(result: Any, *arguments: Any) -> Any:
 
         return call3
 
+    if len(arguments) == 4:
+
+        @intrinsic
+        def call4(typingctx, address, a, b, c, d):  # type: ignore[no-untyped-def]
+            return signature, codegen
+
+        return call4
+
     @intrinsic
-    def call4(typingctx, address, a, b, c, d):  # type: ignore[no-untyped-def]
+    def call5(typingctx, address, a, b, c, d, e):  # type: ignore[no-untyped-def]
         return signature, codegen
 
-    return call4
+    return call5
 
 
 call_i32_ptr_ptr = _caller(32, 64, 64)  # llama_decode through its shim
@@ -82,6 +90,8 @@ call_i32_ptr_i64_i32 = _caller(32, 64, 64, 32)  # poll
 call_i64_ptr_i32_i32 = _caller(64, 64, 32, 32)  # llama_set_n_threads (returns nothing)
 call_i64_ptr_ptr_i32_i32 = _caller(64, 64, 64, 32, 32)  # GOMP_parallel (returns nothing)
 call_i32 = _caller(32)  # omp_get_thread_num
+call_i64_ptr_i32_i32_i32 = _caller(64, 64, 32, 32, 32)  # llama_memory_seq_rm (returns a bool)
+call_i64_ptr_ptr_i64_i32_i32 = _caller(64, 64, 64, 64, 32, 32)  # llama_state_seq_set_data_ext
 call_i32_i32_i64_ptr = _caller(32, 32, 64, 64)  # sched_setaffinity
 
 
@@ -91,6 +101,17 @@ def stores_first(typingctx):  # type: ignore[no-untyped-def]
 
     def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
         builder.fence("release")
+        return context.get_dummy_value()
+
+    return types.void(), codegen
+
+
+@intrinsic
+def all_first(typingctx):  # type: ignore[no-untyped-def]
+    """What was stored and loaded before comes before all that comes after, for other threads."""
+
+    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+        builder.fence("seq_cst")
         return context.get_dummy_value()
 
     return types.void(), codegen

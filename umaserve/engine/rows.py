@@ -6,7 +6,10 @@ libllama's own threads, and a row that they have just written costs a few micros
 thread samples all.
 
 Each worker is a thread inside one compiled function that holds no GIL.  It sleeps in ``read`` on a
-pipe of its own; a byte is a job, a byte back is its end.
+pipe of its own, and waking it takes longer than its share of the rows.  So the workers are called
+when a tick was submitted: each naps until shortly before the rows are expected and watches a
+counter from then on.  Nobody takes a lock; whoever goes to sleep says so before it looks a last
+time, and whoever has a job looks who sleeps after saying so.
 """
 
 from __future__ import annotations
@@ -23,32 +26,60 @@ from umaserve.sampling import counted as c
 from umaserve.sampling.params import SLOW
 from umaserve.sampling.sampler import Scratch, sample_rows
 
-from .native import call_i64_i32_ptr_i64
+from .native import (
+    CLOCK_MONOTONIC,
+    all_first,
+    call_i32_i32_ptr,
+    call_i32_ptr_ptr,
+    call_i64_i32_ptr_i64,
+)
 
-FEWEST_ROWS = 12  # below, waking the workers (0.2 ms on an H200 host) costs more than it saves
+FEWEST_ROWS = 6  # below, one thread is done before several have told each other
 MOST_WORKERS = 7
 TOUCH = -1  # a job of this many rows: the worker touches its scratch
+LEAD_NS = 200_000  # so long before the rows a nap ends: it lasts longer than asked for
+PATIENCE_NS = 300_000  # so long after that a worker watches; then it sleeps until it is woken
+SPINS = 4000  # looks at a worker that is not done (0.1 ms) after which the caller naps in between
+NAP_NS = 20_000
+
+# words of ``RowPool.words``, each on a cache line of its own or with what is written together
+GIVEN = 0  # jobs given out
+CALLED, CALLED_NS, CALLED_ROWS = 8, 9, 10  # calls; when the last was (0 = answered), its rows
+EXPECTED_NS = 16  # from here on: what so many rows take to come, at least; 0 = not known
+ROWS = 64
+WORDS = EXPECTED_NS + ROWS
+RISE_NS = 10_000  # a nap that is too long delays a tick, one that is too short costs a core's time
+# words of a worker
+DONE = 0  # jobs it has done
+ASLEEP = 1
+LINE = 8
 ROWS_IN_PLACE, COPIED_BYTES = c.ROWS_IN_PLACE, c.COPIED_BYTES
 
 
 class RowPool(NamedTuple):
-    """What the ticks know of the workers.  ``job_fds`` and ``done_fds`` int32[n_workers] are the
-    ends of the pipes that the ticks use; ``job`` int64[2] first row and number of rows; ``counted``
-    int64[n_workers, WIDTH] what each has counted."""
+    """What the ticks know of the workers.  ``read`` to ``clock`` are addresses of libc's functions,
+    ``job`` int64[2] is first row and number of rows, ``job_fds`` int32[n_workers] the pipes that
+    wake them; ``words`` int64[WORDS] is written by the ticks only, ``states`` int64[n_workers,
+    LINE] by each worker; ``rooms`` int64[n_workers + 1, LINE] are their ``struct timespec`` and the
+    caller's; ``counted`` int64[n_workers, WIDTH] what each has counted."""
 
     n_workers: int
     read: int
     write: int
+    nap: int
+    clock: int
     job: np.ndarray
     byte: np.ndarray
     job_fds: np.ndarray
-    done_fds: np.ndarray
+    words: np.ndarray
+    states: np.ndarray
+    rooms: np.ndarray
     counted: np.ndarray
 
 
 def worker_count(overlap: bool, cores: int) -> int:
-    """None on a processor backend; else up to a quarter of the cores."""
-    return min(cores // 4, MOST_WORKERS) if overlap else 0
+    """None on a processor backend; else some half of the cores."""
+    return max(min(cores // 2 - 1, MOST_WORKERS), 0) if overlap else 0
 
 
 def start_pool(
@@ -57,39 +88,54 @@ def start_pool(
     """Start the workers.  ``rows``: what ``sample_rows`` takes after the number of rows, with None
     in the place of the scratch, of which each worker gets its own."""
     libc = ctypes.CDLL(None)
-    read = int(ctypes.cast(libc.read, ctypes.c_void_p).value or 0)
-    write = int(ctypes.cast(libc.write, ctypes.c_void_p).value or 0)
+
+    def in_libc(name: str) -> int:
+        return int(ctypes.cast(getattr(libc, name), ctypes.c_void_p).value or 0)
+
     pool = RowPool(
         n_workers,
-        read,
-        write,
+        in_libc("read"),
+        in_libc("write"),
+        in_libc("nanosleep"),
+        in_libc("clock_gettime"),
         np.zeros(2, np.int64),
         np.zeros(1, np.uint8),
         np.zeros(n_workers, np.int32),
-        np.zeros(n_workers, np.int32),
+        np.zeros(WORDS, np.int64),
+        np.zeros((n_workers, LINE), np.int64),
+        np.zeros((n_workers + 1, LINE), np.int64),
         np.zeros((n_workers, c.WIDTH), np.int64),
     )
     for worker in range(n_workers):
         job_read, pool.job_fds[worker] = os.pipe()
-        pool.done_fds[worker], done_write = os.pipe()
         scratch = Scratch.allocate(n_vocab, n_ctx, n_eog, pool.counted[worker])
         arguments = [scratch if value is None else value for value in rows]
         threading.Thread(
             target=_serve,
-            args=(worker, pool, job_read, done_write, np.zeros(1, np.uint8), *arguments),
+            args=(worker, pool, job_read, np.zeros(1, np.uint8), *arguments),
             name=f"sampler {worker}",
             daemon=True,
         ).start()
     return pool
 
 
-def touch_scratch(pool: RowPool) -> None:
+@njit(nogil=True, cache=True)
+def touch_scratch(pool):
     """Let every worker touch its scratch, which then lies where its core is; between ticks only."""
-    pool.job[1] = TOUCH
-    for job_fd in pool.job_fds.tolist():
-        os.write(job_fd, b"\0")
-    for done_fd in pool.done_fds.tolist():
-        os.read(done_fd, 1)
+    _give(pool, 0, TOUCH)
+    _wait(pool)
+
+
+@njit(nogil=True, cache=True)
+def call_workers(pool, n):
+    """A tick with ``n`` rows was submitted: be awake when they are there."""
+    if pool.n_workers == 0 or n < FEWEST_ROWS:
+        return
+    pool.words[CALLED_NS] = _now(pool, pool.n_workers)
+    pool.words[CALLED_ROWS] = min(n, ROWS - 1)
+    all_first()  # a worker that sees the call sees when it was
+    pool.words[CALLED] += 1
+    _wake(pool)
 
 
 @njit(nogil=True, cache=True)
@@ -104,17 +150,14 @@ def sample_all(
             eog, work, out_tokens[first:], logprob, top_ids, top_logprobs,
         )  # fmt: skip
         return
-    pool.job[0], pool.job[1] = first, n
-    for worker in range(pool.n_workers):
-        call_i64_i32_ptr_i64(pool.write, pool.job_fds[worker], pool.byte.ctypes.data, 1)
-    end = _share(n, pool.n_workers, pool.n_workers - 1)[1]
-    at = first + end
+    _learn_when(pool)
+    _give(pool, first, n)
+    own = _share(n, pool.n_workers, -1)[1]
     sample_rows(
-        n - end, slots[at:], addresses[at:], n_vocab, settings, tokens, n_tokens, n_prompt, eog,
-        work, out_tokens[at:], logprob, top_ids, top_logprobs,
+        own, slots[first:], addresses[first:], n_vocab, settings, tokens, n_tokens, n_prompt, eog,
+        work, out_tokens[first:], logprob, top_ids, top_logprobs,
     )  # fmt: skip
-    for worker in range(pool.n_workers):
-        call_i64_i32_ptr_i64(pool.read, pool.done_fds[worker], pool.byte.ctypes.data, 1)
+    _wait(pool)
 
 
 @njit(nogil=True, cache=True)
@@ -151,20 +194,109 @@ def take_counts(pool, work):
 
 @njit(nogil=True, cache=True)
 def _share(n, n_workers, worker):
-    """Rows ``start:stop`` of a worker; what is left after the last one is the caller's."""
+    """Rows ``start:stop`` of a worker, or of the caller (-1), who has the first ones."""
     each = n // (n_workers + 1)
     extra = n - each * (n_workers + 1)
-    start = worker * each + min(worker, extra)
-    return start, start + each + (1 if worker < extra else 0)
+    part = worker + 1
+    start = part * each + min(part, extra)
+    return start, start + each + (1 if part < extra else 0)
+
+
+@njit(nogil=True, cache=True)
+def _now(pool, worker):
+    """Monotonic ns; ``n_workers`` stands for the caller."""
+    room = pool.rooms[worker]
+    call_i32_i32_ptr(pool.clock, CLOCK_MONOTONIC, room.ctypes.data)
+    return room[0] * 1_000_000_000 + room[1]
+
+
+@njit(nogil=True, cache=True)
+def _nap(pool, worker, ns):
+    room = pool.rooms[worker]
+    room[0], room[1] = ns // 1_000_000_000, ns % 1_000_000_000
+    call_i32_ptr_ptr(pool.nap, room.ctypes.data, 0)
+
+
+@njit(nogil=True, cache=True)
+def _wake(pool):
+    """Wake who sleeps, after what they are woken for was said."""
+    all_first()
+    for worker in range(pool.n_workers):
+        if pool.states[worker, ASLEEP]:
+            call_i64_i32_ptr_i64(pool.write, pool.job_fds[worker], pool.byte.ctypes.data, 1)
+
+
+@njit(nogil=True, cache=True)
+def _give(pool, first, n):
+    pool.job[0], pool.job[1] = first, n
+    all_first()
+    pool.words[GIVEN] += 1
+    _wake(pool)
+
+
+@njit(nogil=True, cache=True)
+def _learn_when(pool):
+    """The rows of the last call are there: how long they take to come, at least."""
+    words = pool.words
+    if words[CALLED_NS] == 0:
+        return
+    took = _now(pool, pool.n_workers) - words[CALLED_NS]
+    words[CALLED_NS] = 0
+    at = EXPECTED_NS + words[CALLED_ROWS]
+    known = words[at]
+    words[at] = took if known == 0 else min(took, known + RISE_NS)
+
+
+@njit(nogil=True, cache=True)
+def _wait(pool):
+    """Until every worker is done."""
+    looks = 0
+    for worker in range(pool.n_workers):
+        while pool.states[worker, DONE] != pool.words[GIVEN]:
+            looks += 1
+            if looks < SPINS:
+                _now(pool, pool.n_workers)  # a call, so that memory is looked at again
+            else:
+                _nap(pool, pool.n_workers, NAP_NS)
+    all_first()
+
+
+@njit(nogil=True, cache=True)
+def _watch(pool, worker, seen):
+    """Nap until a job is expected, then look for it without sleeping, for a while."""
+    words = pool.words
+    expected = words[CALLED_NS] + words[EXPECTED_NS + words[CALLED_ROWS]]
+    now = _now(pool, worker)
+    if expected - LEAD_NS > now:
+        _nap(pool, worker, min(expected - LEAD_NS - now, 1_000_000_000))
+    while words[GIVEN] == seen and _now(pool, worker) < expected + PATIENCE_NS:
+        pass
 
 
 @njit(nogil=True, cache=True)
 def _serve(
-    worker, pool, job_fd, done_fd, byte, slots, addresses, n_vocab, settings, tokens, n_tokens,
-    n_prompt, eog, work, out_tokens, logprob, top_ids, top_logprobs,
+    worker, pool, job_fd, byte, slots, addresses, n_vocab, settings, tokens, n_tokens, n_prompt,
+    eog, work, out_tokens, logprob, top_ids, top_logprobs,
 ):  # fmt: skip
     """The life of one worker: ends when the pipe does, with the process."""
-    while call_i64_i32_ptr_i64(pool.read, job_fd, byte.ctypes.data, 1) == 1:
+    words, state = pool.words, pool.states[worker]
+    seen = called = 0
+    while True:
+        state[ASLEEP] = 1
+        all_first()
+        while words[GIVEN] == seen and words[CALLED] == called:
+            # a byte that nobody waited for any more wakes it once too often, which does no harm
+            if call_i64_i32_ptr_i64(pool.read, job_fd, byte.ctypes.data, 1) != 1:
+                return
+        state[ASLEEP] = 0
+        all_first()
+        if words[GIVEN] == seen:
+            called = words[CALLED]
+            _watch(pool, worker, seen)
+        all_first()
+        if words[GIVEN] == seen:
+            continue
+        seen, called = words[GIVEN], words[CALLED]
         if pool.job[1] == TOUCH:
             work.ids[:] = 0
             work.values[:] = 0
@@ -173,12 +305,12 @@ def _serve(
             work.lengths[:] = 0
             work.original[:] = 0
             work.touched[:] = 0
-            call_i64_i32_ptr_i64(pool.write, done_fd, byte.ctypes.data, 1)
-            continue
-        start, stop = _share(pool.job[1], pool.n_workers, worker)
-        at = pool.job[0] + start
-        sample_rows(
-            stop - start, slots[at:], addresses[at:], n_vocab, settings, tokens, n_tokens,
-            n_prompt, eog, work, out_tokens[at:], logprob, top_ids, top_logprobs,
-        )  # fmt: skip
-        call_i64_i32_ptr_i64(pool.write, done_fd, byte.ctypes.data, 1)
+        else:
+            start, stop = _share(pool.job[1], pool.n_workers, worker)
+            at = pool.job[0] + start
+            sample_rows(
+                stop - start, slots[at:], addresses[at:], n_vocab, settings, tokens, n_tokens,
+                n_prompt, eog, work, out_tokens[at:], logprob, top_ids, top_logprobs,
+            )  # fmt: skip
+        all_first()
+        state[DONE] = seen

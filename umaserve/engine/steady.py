@@ -53,7 +53,7 @@ from .native import (
     wake,
 )
 from .prefill_orders import give_orders, grant_chunk
-from .rows import sample_all, slow_last, take_counts
+from .rows import call_workers, sample_all, slow_last, take_counts
 from .thread_places import place_threads
 
 # why the loop came back
@@ -284,6 +284,7 @@ def run_ticks(
                 scratch, work.facts[last], work.info[last], work.bytes_left)  # fmt: skip
             unpublished = False
         if status == 0:
+            call_workers(pool, outputs)
             call_i64_ptr(native.synchronize, native.context)
         decoded = now_ns(native)
         facts[DECODED] = decoded
@@ -303,14 +304,19 @@ def run_ticks(
             work.out[OUT_STATUS] = status
             work.out[OUT_ENTRIES] = entries
             return ABORTED if status == GIVEN_UP and armed else FAILED, tick
+        base = 0
+        if outputs:
+            base = call_i64_ptr_i32(native.logits_ith, native.context, batch.out_row[0])
+        # one behind the other, in the order of the batch (llama_get_logits); asking for each takes
+        # 2 us on an accelerator
+        for i in range(outputs):
+            batch.out_row[i] = i
         # rows that take long go last: the others' tokens are with the front by then
         first = slow_last(
             outputs, batch.out_slot, batch.out_row, settings.whole, work.ended, work.sampled
         )
         for i in range(outputs):
-            work.addresses[i] = call_i64_ptr_i32(
-                native.logits_ith, native.context, batch.out_row[i]
-            )
+            work.addresses[i] = base + 4 * fixed.n_vocab * batch.out_row[i]
         tick += 1
         settled = entries
         n_ended = done = 0

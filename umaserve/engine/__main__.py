@@ -76,6 +76,7 @@ def main() -> int:
         mark_complete()
         learn_costs(engine)
         engine.graph.measure()
+        engine.span.measure(engine.native)
     except CannotLoad as error:
         control.send(m.LoadFailed(str(error)))
         return LOAD_FAILED

@@ -131,7 +131,7 @@ def load(start: m.Start, pieces_fd: int, control: Control) -> Loaded:
             n_ctx=n_ctx,
             n_batch=n_batch,
             n_ubatch=n_ubatch,
-            n_seq_max=start.n_seq + 1,  # one to pass pieces of KV through
+            n_seq_max=start.n_seq + _spare_sequences(start.n_seq, device, model),
             n_threads=n_threads,
             n_threads_batch=n_threads_batch,
             type_k=start.type_k,
@@ -174,6 +174,15 @@ def load(start: m.Start, pieces_fd: int, control: Control) -> Loaded:
         overlap=device != "CPU",
         places=find_places() if device == "CPU" else no_places(),
     )
+
+
+def _spare_sequences(n_seq: int, device: str, model: Model) -> int:
+    """One to pass pieces of KV through; on accelerators one that holds the span of the cells."""
+    lib = model.library.lib
+    wanted = 1 if device == "CPU" else 2
+    if lib.llama_model_is_recurrent(model.pointer) or lib.llama_model_is_hybrid(model.pointer):
+        wanted = 1  # each sequence has a state there, used or not
+    return max(min(wanted, int(lib.llama_max_parallel_sequences()) - n_seq), 0)
 
 
 def _flash_attention(start: m.Start) -> bool | None:

@@ -49,6 +49,7 @@ from .control import Control
 from .cost_file import CostFile, identity
 from .direct import Direct
 from .first_token import FirstToken, FirstTokens
+from .held_span import HeldSpan
 from .native import Native
 from .prefill_orders import Orders
 from .prefill_worker import PrefillWorker
@@ -130,9 +131,10 @@ class Engine:
             abort.watch(loaded.context, table.header)
         self._batch = Batch(loaded.library.ffi, loaded.n_batch, n_slots)
         self.graph = ReadyGraph(loaded, self._batch)
+        self.span = HeldSpan(loaded, self._batch)
         n_eog = loaded.eog_ids.size
         self._columns = steady.Columns.of(table)
-        self._native = Native.of(
+        self.native = Native.of(
             loaded.library, loaded.context.pointer, self._batch.struct, control.wake_fd,
             control.poll_fds,
         )  # fmt: skip
@@ -181,9 +183,10 @@ class Engine:
                 loaded.n_vocab, loaded.n_ctx, float(start.tick_budget_ms), loaded.overlap,
                 loaded.n_threads, loaded.n_threads_batch, beside, loaded.overlap, loaded.n_seq,
             ),
-            self._native,
+            self.native,
             loaded.places,
             self._pool,
+            self.span.record,
             self._columns,
             self.state,
             self.plan,
@@ -270,6 +273,7 @@ class Engine:
 
     def _pause(self) -> list[m.ToEngine]:
         """Sleep until somebody wants something; what he may need is made ready meanwhile."""
+        self.span.release()
         if self.graph.wanted:
             began = time.monotonic()
             messages = self.control.receive(PAUSE_MS)
@@ -562,6 +566,9 @@ class Engine:
     def _failed(self, status: int, slots: np.ndarray) -> None:
         """``llama_decode`` said no: make room and try again, or end this batch's requests."""
         self.table.in_tick[slots] = 0
+        if status == DECODE_NO_KV_SLOT and self.span.is_held:
+            self.span.release()
+            return
         if status == DECODE_NO_KV_SLOT and self._evict():
             return
         text = {

@@ -54,7 +54,7 @@ def available(loaded: Loaded, cores: int | None = None) -> tuple[bool, str]:
     if reason:
         return False, reason
     if loaded.overlap:
-        free, kv_bytes = _device_memory(loaded), _fewest_bytes(loaded)
+        free, kv_bytes = device_memory(loaded), _fewest_bytes(loaded)
     else:
         # mapped weights count as available memory, and we want them to stay where they are
         free = _memory_available()
@@ -86,7 +86,7 @@ def _fewest_bytes(loaded: Loaded) -> int:
     return loaded.kv_bytes * min(FEWEST_PACED, loaded.n_ctx) // max(loaded.n_ctx, 1)
 
 
-def _device_memory(loaded: Loaded) -> int | None:
+def device_memory(loaded: Loaded) -> int | None:
     """Free bytes of the first accelerator; None where its driver does not say."""
     lib, ffi = loaded.library.lib, loaded.library.ffi
     for kind in (lib.GGML_BACKEND_DEVICE_TYPE_GPU, lib.GGML_BACKEND_DEVICE_TYPE_IGPU):

@@ -42,6 +42,7 @@ from umaserve.policy.latency_guard import learn_tails, settle_credit
 from . import table as t
 from .batch import fill, fill_up, settle
 from .gate import OPEN, PARKED, SIZE, UNTIL, WHOLE, let_through, set_gate
+from .held_span import hold_span
 from .native import (
     call_i32_ptr_ptr,
     call_i64_ptr,
@@ -162,7 +163,7 @@ class Work(NamedTuple):
 
 @njit(nogil=True, cache=True)
 def run_ticks(
-    most, tick, given, fixed, native, places, pool, columns, state, plan, batch, knobs, cost,
+    most, tick, given, fixed, native, places, pool, span, columns, state, plan, batch, knobs, cost,
     memory, traffic, budget, orders, settings, scratch, work,
 ):  # fmt: skip
     """Run up to ``most`` ticks; returns (why it came back, number of the last tick).
@@ -270,6 +271,7 @@ def run_ticks(
             work.unlike[0] -= 1
             facts[BESIDE] = 1
         place_threads(places, _threads(fixed, work.mode[0], in_batch))
+        hold_span(span, native, used, batch.n_tokens[0], rows == in_batch)
         sent = now_ns(native)
         facts[SUBMITTED] = sent
         if info[ABORT_MS] > 0.0:

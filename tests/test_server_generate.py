@@ -69,6 +69,44 @@ def test_stop_string_never_shows(client: RawClient, length: int) -> None:
     assert len(result.tokens) == result.eos["usage"]["completion_tokens"]
 
 
+def unfinished(prompt: str) -> int:
+    """How many tokens of the answer end within a character."""
+    data = answer(prompt, 200)
+    return next(n for n in range(20, 200) if data[n - 1] >= 0xC0)
+
+
+def test_a_token_does_not_wait_for_its_character_to_be_whole(client: RawClient) -> None:
+    """Nothing came after it; had it waited, U+FFFD would have gone out with it at the end."""
+    n = unfinished("[error@99]")
+    prompt = next(f"[error@{n}]{i}" for i in range(999) if unfinished(f"[error@{n}]{i}") == n)
+    client.ask("a", prompt, max_tokens=100)
+    texts = []
+    while not client.results["a"].ended:
+        event = client.receive()
+        assert event is not None
+        texts += [event["text"]] if event["event"] == "token" else []
+    whole = answer(prompt, n)
+    assert bytes(client.results["a"].tokens) == whole
+    assert len(texts) == n and texts[-1] == "" and "".join(texts) == whole.decode("utf-8", "ignore")
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_an_end_within_a_character(client: RawClient, stream: bool) -> None:
+    n = unfinished("[stop@99]")
+    prompt = next(f"[stop@{n}]{i}" for i in range(999) if unfinished(f"[stop@{n}]{i}") == n)
+    data = answer(prompt, n)
+    ended = client.generate(prompt, "a", max_tokens=100, stream=stream)
+    cut = client.generate(prompt, "b", max_tokens=n, stream=stream)
+    stopped = client.generate(prompt, "c", max_tokens=100, stream=stream, stop=["no such text"])
+    if stream:
+        assert [bytes(r.tokens) for r in (ended, cut, stopped)] == [data] * 3
+        assert ended.text == stopped.text == data.decode("utf-8", "ignore")
+        assert cut.text == data.decode("utf-8", "replace")
+    else:
+        texts = [r.eos["text"] for r in (ended, cut, stopped) if r.eos is not None]
+        assert texts == [data.decode("utf-8", "replace")] * 3
+
+
 def test_text_held_for_a_stop_string_comes_at_the_end(client: RawClient) -> None:
     whole = answer("held", 40).decode("utf-8", "ignore")
     tokens = len(whole.encode())

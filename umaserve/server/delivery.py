@@ -66,20 +66,34 @@ def _take(request: Request, engine: EngineHandle, token: int, position: int) -> 
     if request.withheld is not None:
         _emit(request, *request.withheld)
         request.withheld = None
-    if not stopped and assembler.holding:
+    # Bytes of an unfinished character come with the token that finishes it, and this one goes out
+    # without them, unless there is none to come; characters have to go out with this one if the
+    # text ends here.
+    if not stopped and (assembler.holds_text or (assembler.holding and _is_last(request, engine))):
         request.withheld = (text, token, logprob, top)
     else:
         _emit(request, text, token, logprob, top)
     return stopped
 
 
+def _is_last(request: Request, engine: EngineHandle) -> bool:
+    """Whether the newest token is the last one because of its number."""
+    n_ctx = engine.ready.n_ctx if engine.ready is not None else 0
+    return len(request.tokens) >= request.max_tokens or request.stored >= n_ctx
+
+
 def tell_rest(request: Request) -> None:
-    """Text that waited for more, now that there is no more."""
+    """Text that waited for more, now that there is no more.
+
+    A stream that the model ends within a character ends before it: no token is left to carry it.
+    """
     rest = request.assembler.finish()
     if request.withheld is not None:
         text, token, logprob, top = request.withheld
         request.withheld = None
         _emit(request, text + rest, token, logprob, top)
+    elif not request.message.stream:
+        request.text.append(rest)
 
 
 def _logprobs(request: Request, engine: EngineHandle, position: int) -> tuple[float, Top | None]:

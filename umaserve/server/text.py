@@ -71,7 +71,12 @@ class TextAssembler:
     @property
     def holding(self) -> bool:
         """True while text or bytes wait for what comes next."""
-        return bool(self._held) or bool(self._decoder.getstate()[0])
+        return self.holds_text or bool(self._decoder.getstate()[0])
+
+    @property
+    def holds_text(self) -> bool:
+        """True while characters wait that may begin a stop string."""
+        return bool(self._held)
 
     def push(self, piece: bytes) -> tuple[str, bool]:
         """Append the bytes of one token.

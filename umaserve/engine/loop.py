@@ -7,11 +7,9 @@ here; ids go into the table and the front is woken once a tick.
 
 from __future__ import annotations
 
-import importlib
 import os
 import time
 from collections import deque
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,7 +18,6 @@ from umaserve.kv import cells
 from umaserve.kv.ageing import Ageing
 from umaserve.kv.parking import Parking
 from umaserve.llama.traffic import Traffic
-from umaserve.policy import greedy
 from umaserve.policy.bandwidth import Budget
 from umaserve.policy.base import (
     ALL_FEATURES,
@@ -44,17 +41,19 @@ from . import table as t
 from .admission import Admission
 from .bandwidth_probe import probe_bandwidth
 from .batch import Batch, settle
-from .boot import CannotLoad
 from .control import Control
 from .cost_file import CostFile, identity
+from .custom_policy import find_policy
 from .direct import Direct
 from .first_token import FirstToken, FirstTokens
 from .held_span import HeldSpan
+from .meanwhile import meanwhile
 from .native import Native
 from .prefill_orders import Orders
 from .prefill_worker import PrefillWorker
 from .ready_graph import WIDTH, ReadyGraph
 from .rows import start_pool, worker_count
+from .tick_account import FACTS
 
 if TYPE_CHECKING:
     from .boot import Loaded
@@ -100,7 +99,7 @@ class Engine:
             eog_ids=loaded.eog_ids,
             is_eog=loaded.is_eog,
             out=np.zeros(3, np.int64),
-            facts=np.zeros((2, steady.FACTS), np.int64),
+            facts=np.zeros((2, FACTS), np.int64),
             info=np.zeros((2, INFO_WORDS)),
             mode=np.zeros(1, np.int64),
             aside=np.zeros(n_slots, np.int32),
@@ -108,6 +107,7 @@ class Engine:
             unlike=np.zeros(1, np.int64),
             patience=np.zeros(2, np.int64),
             width=np.zeros(1, np.int64),
+            flight=np.zeros(steady.FLIGHT, np.int64),
         )
         self.state = SchedulerState.of(table, served, self.work.aside)
         self.custom = find_policy(start.policy)
@@ -121,6 +121,7 @@ class Engine:
             )  # fmt: skip
         self.parking = Parking(loaded.context, _memory_bytes() // PARKED_SHARE)
         self.ageing = Ageing(n_slots)
+        self.later: list[m.ToEngine] = []  # messages that came while a decode was under way
         self._parked: set[int] = set()  # slots whose cells were given up or moved
         self._free_seqs = deque(range(loaded.n_seq))
         self._tick = 0
@@ -246,7 +247,8 @@ class Engine:
             header[t.H_HEARTBEAT_NS] = time.monotonic_ns()
             if not busy:
                 self.save_costs()
-            messages = self.control.receive(0) if busy else self._pause()
+            messages, self.later = self.later, []
+            messages += self.control.receive(0) if busy or messages else self._pause()
             if not busy and not messages and not self.admission.has_tokenised:
                 messages = self._expect()
             if not busy:
@@ -254,13 +256,13 @@ class Engine:
             for message in messages:
                 if isinstance(message, m.Shutdown):
                     return
-                self._handle(message)
+                self.handle(message)
             if self.control.closed:
                 return
             self.admission.take_tokenised()
             if self.worker is not None:
                 self._land()
-            self._admit()
+            self.admit()
             ready = self.graph.is_ready
             self.work.width[0] = WIDTH if ready else 0
             ran = self.tick(1 if ready else MANY_TICKS)
@@ -300,7 +302,7 @@ class Engine:
         states = self.table.state.tolist()
         return t.RUNNING in states or t.WAITING in states
 
-    def _handle(self, message: m.ToEngine) -> None:
+    def handle(self, message: m.ToEngine) -> None:
         if isinstance(message, m.Submit | m.SetLane) and message.lane == m.LANE_INTERACTIVE:
             self.table.header[t.H_URGENT_SEEN] += 1
         if isinstance(message, m.Submit):
@@ -326,17 +328,20 @@ class Engine:
 
     # --- sequences and cells -----------------------------------------------------------------
 
-    def _admit(self) -> None:
+    def admit(self, under_way: bool = False) -> bool:
         """Give KV sequences to waiting requests while both last.
 
-        Somebody interactive takes the place of somebody in the background, who is parked.
+        Somebody interactive takes the place of somebody in the background, who is parked.  False
+        where that has to wait for the end of a decode that is ``under_way``.
         """
         table, now_ns = self.table, time.monotonic_ns()
         while True:
             slot = cells.next_to_admit(table)
             if slot < 0:
-                return
+                return True
             aged = self.ageing.due(table, now_ns)
+            if under_way and (aged >= 0 or slot in self._parked):
+                return False
             if aged >= 0 and self._free_seqs and cells.fits(table, aged, self.loaded.n_ctx):
                 slot = aged
                 self.ageing.admitted(table, slot, now_ns)
@@ -344,9 +349,11 @@ class Engine:
                 keep = self.ageing.keeps(table, now_ns)
                 victim = cells.victim(table, alone=True, keep=keep)
                 if table.lane[slot] or victim < 0 or not table.lane[victim]:
-                    return
+                    return True
                 if not cells.would_fit(table, slot, self.loaded.n_ctx):
-                    return  # not even with all of background parked
+                    return True  # not even with all of background parked
+                if under_way:
+                    return False
                 self._park(victim)
             seq = self._free_seqs.popleft()
             table.seq[slot] = seq
@@ -419,7 +426,7 @@ class Engine:
         worker, header, landed = self.worker, self.table.header, 0
         assert worker is not None
         for first in worker.take_first():
-            self._settle_first(first)
+            self.settle_first(first)
         if worker.has_pieces and (not self.paced or self._may_land(worker)):
             someone_waits = self.paced and worker.first_lane == m.LANE_INTERACTIVE
             landed = worker.land(AT_ONCE if someone_waits else 1)
@@ -442,7 +449,7 @@ class Engine:
             self.work.aside[:] = 0
             self.arrange()
 
-    def _settle_first(self, first: FirstToken) -> None:
+    def settle_first(self, first: FirstToken) -> None:
         """Add a first token that was sampled beside the ticks to its row."""
         table, work, columns, slot = self.table, self.work, self._columns, first.slot
         header = table.header
@@ -485,7 +492,12 @@ class Engine:
         if self.custom is not None:
             most, given = 1, self._custom_plan()
         self.work.patience[steady.AWAITED] = self.admission.awaited
+        self.work.flight[steady.MUST_STOP] = 0
         why, self._tick = self._run_ticks(most, self._tick, given, *self._records)
+        while why == steady.UNDER_WAY:
+            self.work.flight[steady.MUST_STOP] = not meanwhile(self)
+            self.work.patience[steady.AWAITED] = self.admission.awaited
+            why, self._tick = self._run_ticks(most, self._tick, steady.RESUME, *self._records)
         out = self.work.out
         if why == steady.ENDED:
             for slot in self.work.ended[: int(out[steady.OUT_ENDED])].tolist():
@@ -590,19 +602,3 @@ def _memory_bytes() -> int:
     if "SC_PHYS_PAGES" in getattr(os, "sysconf_names", {}):
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return 8 << 30
-
-
-def find_policy(name: str) -> Callable[..., int] | None:
-    """A policy in plain Python by name; None for the compiled one.  Raises CannotLoad."""
-    if name == "guarded":
-        return None
-    if name == "greedy":
-        return greedy.plan_tick
-    module, _, function = name.partition(":")
-    try:
-        found = getattr(importlib.import_module(module), function)
-    except Exception as error:
-        raise CannotLoad(f"the policy {name} cannot be imported: {error!r}") from error
-    if not callable(found):
-        raise CannotLoad(f"the policy {name} is no function")
-    return found  # type: ignore[no-any-return]

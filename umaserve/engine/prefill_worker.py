@@ -337,13 +337,26 @@ class PrefillWorker:
             x.wake_worker()
         return landed
 
-    def take_first(self) -> list[FirstToken]:
+    @property
+    def has_first(self) -> bool:
+        """Whether `take_first` has something."""
+        return bool(self._x.first)
+
+    @property
+    def has_log(self) -> bool:
+        """Whether `take_log` has something."""
+        return bool(self._x.log)
+
+    def take_first(self, without_cells: bool = False) -> list[FirstToken]:
         """First tokens that the worker has sampled, of requests that still wait for them.
 
-        The caller adds them to their rows.  To be called before `land`.
+        The caller adds them to their rows.  To be called before `land`.  ``without_cells``: only up
+        to the first one whose row has cells in the engine's context.
         """
         x, table, out = self._x, self._table, []
         for _ in range(len(x.first)):
+            if without_cells and table.n_past[x.first[0].slot]:
+                break
             first = x.first.popleft()
             waits = table.state[first.slot] == t.RUNNING and table.n_tokens[first.slot] == first.at
             if waits and table.serial[first.slot] == first.serial:

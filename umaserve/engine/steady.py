@@ -16,17 +16,11 @@ from umaserve.policy import bandwidth
 from umaserve.policy.base import (
     ABORT_MS,
     ALL_THE_TIME,
-    ALLOWED_MS,
     BACK_WAIT_MS,
     BANDWIDTH,
     BASELINE_MS,
     CHUNK_BESIDE,
-    FLAG_GUARDED,
-    FLAG_SKIPPED_PREFILL,
-    FLAG_TRIMMED,
-    FLAGS,
     FLOWS,
-    INTERACTIVE_ROWS,
     MODE,
     PREDICTED_MS,
     SLICE_MS,
@@ -34,10 +28,10 @@ from umaserve.policy.base import (
     Tick,
 )
 from umaserve.policy.beside import may_land
-from umaserve.policy.cost import FLOW_MS, learn, learn_flow
-from umaserve.policy.guarded import observe, plan_tick
+from umaserve.policy.cost import FLOW_MS
+from umaserve.policy.guarded import plan_tick
 from umaserve.policy.jit import INNER
-from umaserve.policy.latency_guard import learn_tails, settle_credit
+from umaserve.policy.latency_guard import settle_credit
 
 from . import table as t
 from .batch import fill, fill_up, settle
@@ -54,8 +48,25 @@ from .native import (
     wake,
 )
 from .prefill_orders import give_orders, grant_chunk
-from .rows import call_workers, sample_all, slow_last, take_counts
+from .rows import call_workers, sample_all, slow_last
 from .thread_places import place_threads
+from .tick_account import (
+    ATTENDED,
+    BEGAN,
+    BESIDE,
+    DECODED,
+    DECODING,
+    KV_READ,
+    KV_USED,
+    OUTPUTS,
+    SAMPLED,
+    SLICE,
+    SUBMITTED,
+    THROUGH,
+    TOKENS,
+    TOLD,
+    account,
+)
 
 # why the loop came back
 NOTHING = 0  # no row can run
@@ -65,6 +76,8 @@ FAILED = 3  # llama_decode: ``out[OUT_STATUS]``
 NO_ROOM = 4  # the plan's tokens do not fit the free KV cells
 ENOUGH = 5  # as many ticks as were asked for
 ABORTED = 6  # the tick was given up for an interactive request
+UNDER_WAY = 7  # as ATTENTION, with a decode submitted meanwhile: to be called again with RESUME
+RESUME = -2  # instead of a plan
 
 OUT_ENDED = 0
 OUT_STATUS = 1
@@ -74,16 +87,11 @@ GIVEN_UP = 2  # what llama_decode returns when the abort callback said so
 
 RUNNING, DONE = t.RUNNING, t.DONE
 BUSY_DECODE, BUSY_IDLE = t.BUSY_DECODE, t.BUSY_IDLE
-TICK_RING = t.TICK_RING
-FLAG_ASIDE_BIT, FLAG_SPENT_BIT, FLAG_GUARD_BIT = 4, 2, 1
 
-# facts of a tick, kept until it is accounted for
-(
-    BEGAN, SUBMITTED, DECODED, SAMPLED, TOLD, TOKENS, OUTPUTS, DECODING, KV_READ, KV_USED,
-    ATTENDED, BESIDE, SLICE, THROUGH,
-) = range(14)  # fmt: skip
-FACTS = 14
 AWAITED, SINCE = 0, 1  # words of ``Work.patience``
+# words of ``Work.flight``: the tick that is under way, and whether ATTENTION may not wait for one
+PARITY, ENTRIES, OUTPUTS_SENT, TURNS, USUAL, MUST_STOP = range(6)
+FLIGHT = 6
 PATIENCE_NS = 20_000_000  # some three times what a small chunk takes beside a stream
 LEAST_SLICE_MS = 0.02  # less is not worth waking anybody for
 
@@ -140,7 +148,7 @@ class Work(NamedTuple):
     last filling; ``unlike`` int64[1]: so many ticks to come say nothing about others;
     ``patience`` int64[2]: whether an interactive request is being tokenised, and since when (ns)
     something for Python waits, see `can_wait`; ``width`` int64[1]: tokens that a prompt alone is
-    filled up to in the first tick, see `ready_graph`; 0 = none.
+    filled up to in the first tick, see `ready_graph`; 0 = none; ``flight`` int64[FLIGHT].
     """
 
     addresses: np.ndarray
@@ -159,6 +167,7 @@ class Work(NamedTuple):
     unlike: np.ndarray
     patience: np.ndarray
     width: np.ndarray
+    flight: np.ndarray
 
 
 @njit(nogil=True, cache=True)
@@ -169,122 +178,132 @@ def run_ticks(
     """Run up to ``most`` ticks; returns (why it came back, number of the last tick).
 
     ``given``: entries of a plan that is made already, for the first tick; -1 = the compiled policy
-    plans.  Where the backend overlaps, the tokens of one tick are published while the next one
-    computes; elsewhere before it is submitted, since submitting waits for the result.
+    plans; RESUME = the first tick was submitted before UNDER_WAY was returned.  Where the backend
+    overlaps, the tokens of one tick are published while the next one computes; elsewhere before it
+    is submitted, since submitting waits for the result.
     """
-    header = columns.header
-    unpublished = False
+    header, flight = columns.header, work.flight
+    unpublished = flying = False
+    first_turn = flight[PARITY] if given == RESUME else 0
     work.out[:] = 0
     work.patience[SINCE] = 0
     for turn in range(most):
-        started = now_ns(native)
-        used = _cells(state)
-        if given >= 0 and turn == 0:
-            entries = given
-        else:
-            left = _bytes_left(work.bytes_left, budget, knobs, started)
-            view = Tick(tick, started, fixed.n_ctx - used, used, left)
-            entries = plan_tick(state, view, knobs, cost, memory, traffic, plan)
-        now, last = turn % 2, (turn + 1) % 2
-        if knobs.can_aside and knobs.paced:
-            _orders(native, state.lane, orders, work.aside, plan.aside, started)
-            chunk = 0 if work.patience[SINCE] else int(plan.info[CHUNK_BESIDE])
-            grant_chunk(orders, native, chunk, plan.info[FLOWS] > 0.0)
-            always = plan.info[SLICE_MS] >= ALL_THE_TIME
-            set_gate(orders.gate, OPEN if always else 0, native, orders.wake_fd)
-        why = NOTHING
-        if entries:
-            need = 0
-            for e in range(entries):
-                need += plan.counts[e]
-            why = NO_ROOM if used + need > fixed.n_ctx else ENOUGH
-        if why != ENOUGH:
-            if unpublished:
-                wake(native)
-                _account(
-                    header, columns.ticks, cost, memory, traffic, budget, fixed, native, pool,
-                    scratch, work.facts[last], work.info[last], work.bytes_left)  # fmt: skip
-                unpublished = False
-            if why == NOTHING and _can_land(knobs, orders, state, plan, started):
-                return ATTENTION, tick
-            if why == NOTHING and plan.info[WAIT_MS] > 0.0:
-                # the budget of bytes is used up, or all there is runs beside the ticks
-                header[t.H_HEARTBEAT_NS] = started
-                if orders.running[0] >= 0:
-                    header[t.H_WORK_SINCE_NS] = started  # not idle
-                if readable(native, int(plan.info[WAIT_MS])):
-                    return ATTENTION, tick
-                continue
-            work.out[OUT_ENTRIES] = entries
-            return why, tick
-        spent = 0
-        stops = orders.turns[0] % 2 == 1 and not orders.gate[WHOLE]
-        if LEAST_SLICE_MS < plan.info[SLICE_MS] < ALL_THE_TIME and stops:
-            if unpublished:  # nobody's token waits for a prompt
-                wake(native)
-                _account(
-                    header, columns.ticks, cost, memory, traffic, budget, fixed, native, pool,
-                    scratch, work.facts[last], work.info[last], work.bytes_left)  # fmt: skip
-                unpublished = False
-            until = started + int(plan.info[SLICE_MS] * 1e6)
-            ended = let_through(orders.gate, orders.turns, until, native, orders.wake_fd)
-            spent, started = ended - started, ended
-            if header[t.H_WORK_SINCE_NS]:
-                header[t.H_WORK_SINCE_NS] += spent  # no overhead
-        _set_mode(fixed, native, work.mode, int(plan.info[MODE]))
-        if knobs.can_aside and not knobs.paced:
-            _orders(native, state.lane, orders, work.aside, plan.aside, started)
+        now, last = (first_turn + turn) % 2, (first_turn + turn + 1) % 2
         facts, info = work.facts[now], work.info[now]
-        info[:] = plan.info
-        in_batch, outputs, rows = fill(
-            entries, plan.slots, plan.counts, columns.tokens, columns.n_past, columns.n_tokens,
-            columns.seq, batch.token, batch.pos, batch.seq, batch.logits, batch.out_slot,
-            batch.out_row,
-        )  # fmt: skip
-        batch.n_tokens[0] = in_batch
-        if entries == 1 and outputs == 1 and used == 0:
-            batch.n_tokens[0] = fill_up(
-                in_batch, work.width[0], fixed.spare, batch.token, batch.pos, batch.seq,
-                batch.logits,
+        if given == RESUME and turn == 0:
+            status, entries, outputs = 0, flight[ENTRIES], flight[OUTPUTS_SENT]
+            turns_before, usual = flight[TURNS], flight[USUAL] != 0
+        else:
+            started = now_ns(native)
+            used = _cells(state)
+            if given >= 0 and turn == 0:
+                entries = given
+            else:
+                left = _bytes_left(work.bytes_left, budget, knobs, started)
+                view = Tick(tick, started, fixed.n_ctx - used, used, left)
+                entries = plan_tick(state, view, knobs, cost, memory, traffic, plan)
+            if knobs.can_aside and knobs.paced:
+                _orders(native, state.lane, orders, work.aside, plan.aside, started)
+                chunk = 0 if work.patience[SINCE] else int(plan.info[CHUNK_BESIDE])
+                grant_chunk(orders, native, chunk, plan.info[FLOWS] > 0.0)
+                always = plan.info[SLICE_MS] >= ALL_THE_TIME
+                set_gate(orders.gate, OPEN if always else 0, native, orders.wake_fd)
+            why = NOTHING
+            if entries:
+                need = 0
+                for e in range(entries):
+                    need += plan.counts[e]
+                why = NO_ROOM if used + need > fixed.n_ctx else ENOUGH
+            if why != ENOUGH:
+                if unpublished:
+                    wake(native)
+                    account(
+                        header, columns.ticks, cost, memory, traffic, budget, fixed, native, pool,
+                        scratch, work.facts[last], work.info[last], work.bytes_left)  # fmt: skip
+                    unpublished = False
+                if why == NOTHING and _can_land(knobs, orders, state, plan, started):
+                    return ATTENTION, tick
+                if why == NOTHING and plan.info[WAIT_MS] > 0.0:
+                    # the budget of bytes is used up, or all there is runs beside the ticks
+                    header[t.H_HEARTBEAT_NS] = started
+                    if orders.running[0] >= 0:
+                        header[t.H_WORK_SINCE_NS] = started  # not idle
+                    if readable(native, int(plan.info[WAIT_MS])):
+                        return ATTENTION, tick
+                    continue
+                work.out[OUT_ENTRIES] = entries
+                return why, tick
+            spent = 0
+            stops = orders.turns[0] % 2 == 1 and not orders.gate[WHOLE]
+            if LEAST_SLICE_MS < plan.info[SLICE_MS] < ALL_THE_TIME and stops:
+                if unpublished:  # nobody's token waits for a prompt
+                    wake(native)
+                    account(
+                        header, columns.ticks, cost, memory, traffic, budget, fixed, native, pool,
+                        scratch, work.facts[last], work.info[last], work.bytes_left)  # fmt: skip
+                    unpublished = False
+                until = started + int(plan.info[SLICE_MS] * 1e6)
+                ended = let_through(orders.gate, orders.turns, until, native, orders.wake_fd)
+                spent, started = ended - started, ended
+                if header[t.H_WORK_SINCE_NS]:
+                    header[t.H_WORK_SINCE_NS] += spent  # no overhead
+            _set_mode(fixed, native, work.mode, int(plan.info[MODE]))
+            if knobs.can_aside and not knobs.paced:
+                _orders(native, state.lane, orders, work.aside, plan.aside, started)
+            info[:] = plan.info
+            in_batch, outputs, rows = fill(
+                entries, plan.slots, plan.counts, columns.tokens, columns.n_past, columns.n_tokens,
+                columns.seq, batch.token, batch.pos, batch.seq, batch.logits, batch.out_slot,
+                batch.out_row,
             )  # fmt: skip
-        read = attended = 0
-        for e in range(entries):
-            s = plan.slots[e]
-            columns.in_tick[s] = 1
-            read += columns.n_past[s] + plan.counts[e]
-            attended += columns.n_past[s] * plan.counts[e]
-        header[t.H_TICK_START_NS] = started
-        header[t.H_HEARTBEAT_NS] = started
-        header[t.H_BUSY] = BUSY_DECODE
-        facts[BEGAN], facts[TOKENS], facts[OUTPUTS], facts[DECODING] = (
-            started, in_batch, outputs, rows,
-        )  # fmt: skip
-        facts[KV_READ], facts[KV_USED], facts[TOLD] = read, used, 0
-        facts[ATTENDED], facts[SLICE] = attended, spent
-        turns_before = orders.turns[0]
-        facts[BESIDE] = 1 if knobs.paced and _computes(orders) else 0
-        usual = work.unlike[0] == 0
-        facts[THROUGH] = 0
-        if knobs.paced and usual and turns_before % 2 == 1 and orders.gate[WHOLE]:
-            facts[THROUGH] = 1 + orders.gate[SIZE]
-        if work.unlike[0] > 0:
-            work.unlike[0] -= 1
-            facts[BESIDE] = 1
-        place_threads(places, _threads(fixed, work.mode[0], in_batch))
-        hold_span(span, native, used, batch.n_tokens[0], rows == in_batch)
-        sent = now_ns(native)
-        facts[SUBMITTED] = sent
-        if info[ABORT_MS] > 0.0:
-            header[t.H_ABORT_UNTIL_NS] = sent + int(info[ABORT_MS] * 1e6)
-            header[t.H_ABORT_ARMED] = 1
-        status = call_i32_ptr_ptr(native.decode, native.context, native.batch)
-        if unpublished:
-            header[t.H_OVERLAPPED] += 1
-            wake(native)
-            _account(
-                header, columns.ticks, cost, memory, traffic, budget, fixed, native, pool,
-                scratch, work.facts[last], work.info[last], work.bytes_left)  # fmt: skip
-            unpublished = False
+            batch.n_tokens[0] = in_batch
+            if entries == 1 and outputs == 1 and used == 0:
+                batch.n_tokens[0] = fill_up(
+                    in_batch, work.width[0], fixed.spare, batch.token, batch.pos, batch.seq,
+                    batch.logits,
+                )  # fmt: skip
+            read = attended = 0
+            for e in range(entries):
+                s = plan.slots[e]
+                columns.in_tick[s] = 1
+                read += columns.n_past[s] + plan.counts[e]
+                attended += columns.n_past[s] * plan.counts[e]
+            header[t.H_TICK_START_NS] = started
+            header[t.H_HEARTBEAT_NS] = started
+            header[t.H_BUSY] = BUSY_DECODE
+            facts[BEGAN], facts[TOKENS], facts[OUTPUTS], facts[DECODING] = (
+                started, in_batch, outputs, rows,
+            )  # fmt: skip
+            facts[KV_READ], facts[KV_USED], facts[TOLD] = read, used, 0
+            facts[ATTENDED], facts[SLICE] = attended, spent
+            turns_before = orders.turns[0]
+            facts[BESIDE] = 1 if knobs.paced and _computes(orders) else 0
+            usual = work.unlike[0] == 0
+            facts[THROUGH] = 0
+            if knobs.paced and usual and turns_before % 2 == 1 and orders.gate[WHOLE]:
+                facts[THROUGH] = 1 + orders.gate[SIZE]
+            if work.unlike[0] > 0:
+                work.unlike[0] -= 1
+                facts[BESIDE] = 1
+            place_threads(places, _threads(fixed, work.mode[0], in_batch))
+            hold_span(span, native, used, batch.n_tokens[0], rows == in_batch)
+            sent = now_ns(native)
+            facts[SUBMITTED] = sent
+            if info[ABORT_MS] > 0.0:
+                header[t.H_ABORT_UNTIL_NS] = sent + int(info[ABORT_MS] * 1e6)
+                header[t.H_ABORT_ARMED] = 1
+            status = call_i32_ptr_ptr(native.decode, native.context, native.batch)
+            if unpublished:
+                header[t.H_OVERLAPPED] += 1
+                wake(native)
+                account(
+                    header, columns.ticks, cost, memory, traffic, budget, fixed, native, pool,
+                    scratch, work.facts[last], work.info[last], work.bytes_left)  # fmt: skip
+                unpublished = False
+            if flying and status == 0:
+                flight[PARITY], flight[ENTRIES], flight[OUTPUTS_SENT] = now, entries, outputs
+                flight[TURNS], flight[USUAL] = turns_before, usual
+                return UNDER_WAY, tick
         if status == 0:
             call_workers(pool, outputs)
             call_i64_ptr(native.synchronize, native.context)
@@ -351,7 +370,7 @@ def run_ticks(
             facts[TOLD] = now_ns(native)
         if n_ended:
             # who hears of an end finds everything counted
-            _account(
+            account(
                 header, columns.ticks, cost, memory, traffic, budget, fixed, native, pool,
                 scratch, facts, info, work.bytes_left)  # fmt: skip
             for i in range(n_ended):
@@ -365,13 +384,16 @@ def run_ticks(
         attention = readable(native)
         if attention and knobs.paced:
             attention = not can_wait(header, state, orders, work.patience, sampled)
-        attention = attention or _can_land(knobs, orders, state, plan, sampled)
-        if fixed.overlap and not attention and turn + 1 < most:
+        lands = flight[MUST_STOP] != 0 or _can_land(knobs, orders, state, plan, sampled)
+        # nobody interactive waits for what Python is to do: the next decode is submitted before
+        flying = attention and not lands and not _is_urgent(header, work.patience)
+        if fixed.overlap and (flying or not attention and not lands) and turn + 1 < most:
             unpublished = True
             continue
+        attention = attention or lands
         if outputs:
             wake(native)
-        _account(
+        account(
             header, columns.ticks, cost, memory, traffic, budget, fixed, native, pool,
             scratch, facts, info, work.bytes_left)  # fmt: skip
         if attention:
@@ -425,7 +447,7 @@ def can_wait(header, state, orders, patience, now):
     """
     if not _computes(orders) or not orders.gate[WHOLE]:
         return False
-    if patience[AWAITED] or header[t.H_URGENT] != header[t.H_URGENT_SEEN]:
+    if _is_urgent(header, patience):
         return False
     streams = False
     for s in range(state.state.shape[0]):
@@ -438,6 +460,12 @@ def can_wait(header, state, orders, patience, now):
     if patience[SINCE] == 0:
         patience[SINCE] = now
     return now - patience[SINCE] < PATIENCE_NS
+
+
+@njit(**INNER)
+def _is_urgent(header, patience):
+    """Whether somebody interactive is on the way in."""
+    return patience[AWAITED] != 0 or header[t.H_URGENT] != header[t.H_URGENT_SEEN]
 
 
 @njit(**INNER)
@@ -514,88 +542,3 @@ def _credits(
         )
         if slow:
             header[t.H_SLOW_TOKENS] += 1
-
-
-@njit(**INNER)
-def _account(
-    header, ticks, cost, memory, traffic, budget, fixed, native, pool, scratch, facts, info,
-    bytes_left,
-):  # fmt: skip
-    """Counters and the tick ring of one finished tick; runs after its tokens were published."""
-    now = now_ns(native)
-    began, submitted, decoded = facts[BEGAN], facts[SUBMITTED], facts[DECODED]
-    sampled, told = facts[SAMPLED], facts[TOLD]
-    tokens, outputs, decoding = facts[TOKENS], facts[OUTPUTS], facts[DECODING]
-    prompt_tokens = tokens - decoding
-    # published under the next decode, a tick ends where its sampling did
-    end = sampled if fixed.overlap else now
-    wall_ms = (end - began) / 1e6
-    past = facts[KV_USED] if fixed.wide_reads else facts[ATTENDED] / tokens
-    if not facts[BESIDE]:
-        learn_tails(cost, info, decoding, prompt_tokens, wall_ms)
-        learn(cost, int(info[MODE]), decoding, prompt_tokens, past, wall_ms)
-    observe(memory, info, wall_ms)
-    span = bandwidth.attention_span(facts[KV_USED] + tokens, fixed.n_ctx)
-    moved = bandwidth.tick_bytes(
-        traffic, outputs, tokens, span if fixed.wide_reads else facts[KV_READ], tokens, span
-    )
-    if not facts[BESIDE]:
-        bandwidth.observe(budget, moved, decoded - submitted, tokens)
-    bytes_left[0] -= moved
-    header[t.H_TICKS] += 1
-    header[t.H_LONGEST_TICK_NS] = max(header[t.H_LONGEST_TICK_NS], end - began)
-    header[t.H_DECODE_NS_TOTAL] += decoded - submitted
-    header[t.H_TICK_NS_TOTAL] += end - began
-    # from the end of the tick before, unless there was nothing to do in between
-    since = header[t.H_WORK_SINCE_NS]
-    header[t.H_WORK_NS_TOTAL] += end - (since if since else began)
-    if facts[THROUGH] and info[PREDICTED_MS] > 0.0:
-        learn_flow(
-            cost, facts[THROUGH] - 1, wall_ms / info[PREDICTED_MS], header[t.H_TICKS]
-        )  # fmt: skip
-    header[t.H_WORK_SINCE_NS] = end
-    header[t.H_SAMPLE_NS_TOTAL] += sampled - decoded
-    header[t.H_ROWS_SAMPLED] += outputs
-    in_place, copied = take_counts(pool, scratch)
-    header[t.H_ROWS_IN_PLACE] += in_place
-    header[t.H_COPIED_BYTES] += copied
-    header[t.H_DECODE_TOKENS] += decoding
-    header[t.H_PREFILL_TOKENS] += prompt_tokens
-    header[t.H_DECODE_ROWS_TOTAL] += decoding
-    header[t.H_SERVED_DECODERS] = decoding
-    header[t.H_LAST_BATCH] = tokens
-    header[t.H_LAST_DECODE_NS] = decoded - submitted
-    header[t.H_LAST_SAMPLE_NS] = sampled - decoded
-    header[t.H_FIRST_CHUNK_NS] = (told if told else now) - decoded
-    if wall_ms > fixed.budget_ms:
-        header[t.H_TICKS_OVER_BUDGET] += 1
-    flags = int(info[FLAGS])
-    header[t.H_GUARD_ACTIVE] = 1 if flags & FLAG_GUARDED else 0
-    if flags & FLAG_SKIPPED_PREFILL:
-        header[t.H_SKIPPED_PREFILL] += 1
-    if flags & FLAG_TRIMMED:
-        header[t.H_BMT_TRIMMED] += 1
-    if info[BASELINE_MS] > 0.0:
-        header[t.H_BASELINE_NS] = int(info[BASELINE_MS] * 1e6)
-    header[t.H_COST_ERROR_PPM] = int(cost.error[0] * 1e6)
-    header[t.H_BMT_LAST_BYTES] = int(moved)
-    header[t.H_BMT_BYTES_TOTAL] += int(moved)
-    header[t.H_BMT_BUDGET_BPS] = int(bandwidth.budget_bps(budget))
-    header[t.H_BMT_MEASURED_BPS] = int(bandwidth.measured_bps(budget))
-    at = header[t.H_TICK_RING_AT]
-    row = ticks[at % TICK_RING]
-    row[t.T_END_S] = end / 1e9
-    row[t.T_WALL_MS] = wall_ms
-    row[t.T_DECODE_MS] = (decoded - submitted) / 1e6
-    row[t.T_SAMPLE_MS] = (sampled - decoded) / 1e6
-    row[t.T_DECODE_ROWS] = decoding
-    row[t.T_PREFILL_TOKENS] = prompt_tokens
-    row[t.T_CELLS] = header[t.H_CELLS_USED] = facts[KV_USED] + tokens
-    row[t.T_INTERACTIVE_ROWS] = info[INTERACTIVE_ROWS]
-    row[t.T_PREDICTED_MS] = info[PREDICTED_MS]
-    row[t.T_BASELINE_MS] = info[BASELINE_MS]
-    row[t.T_BMT_MB] = moved / 1e6
-    row[t.T_ALLOWED_MS] = info[ALLOWED_MS]
-    row[t.T_SLICE_MS] = facts[SLICE] / 1e6
-    row[t.T_FLAGS] = flags & (FLAG_GUARD_BIT | FLAG_SPENT_BIT | FLAG_ASIDE_BIT)
-    header[t.H_TICK_RING_AT] = at + 1

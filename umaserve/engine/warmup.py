@@ -65,7 +65,7 @@ def _compile_the_rest(engine: Engine) -> None:
     poorest(engine.state)
     logits = np.zeros(engine.loaded.n_vocab, np.float32)
     at, sampler = int(engine.table.n_tokens[0]), engine.first_tokens()
-    engine._settle_first(sampler.sample(0, 0, at, logits.ctypes.data))
+    engine.settle_first(sampler.sample(0, 0, at, logits.ctypes.data))
 
 
 def learn_costs(engine: Engine) -> None:

@@ -382,12 +382,12 @@ def run_ticks(
             work.out[OUT_ENDED] = n_ended
             return ENDED, tick
         attention = readable(native)
-        if attention and knobs.paced:
-            attention = not can_wait(header, state, orders, work.patience, sampled)
         lands = flight[MUST_STOP] != 0 or _can_land(knobs, orders, state, plan, sampled)
         # nobody interactive waits for what Python is to do: the next decode is submitted before
-        flying = attention and not lands and not _is_urgent(header, work.patience)
-        if fixed.overlap and (flying or not attention and not lands) and turn + 1 < most:
+        flying = fixed.overlap and attention and not lands and not _is_urgent(header, work.patience)
+        if attention and knobs.paced and not flying:
+            attention = not can_wait(header, state, orders, work.patience, sampled)
+        if (flying or fixed.overlap and not attention and not lands) and turn + 1 < most:
             unpublished = True
             continue
         attention = attention or lands

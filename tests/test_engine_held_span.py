@@ -168,7 +168,7 @@ def test_it_is_let_go_of_when_cells_run_short_or_few_are_used(native, span):
 
 
 @given(st.lists(st.tuples(st.integers(1, N_CTX - 1), st.integers(1, 64), st.booleans())))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=500, deadline=None)
 def test_what_it_takes_is_never_missed(ticks):
     context = SimpleNamespace(pointer=0, memory=0)
     library = SimpleNamespace(
@@ -194,8 +194,8 @@ def test_what_it_takes_is_never_missed(ticks):
             if after[h.LIMIT]:
                 assert used + adding + N_CTX // 8 <= N_CTX
                 assert after[h.LIMIT] == after[h.FROM] + CELLS <= N_CTX
-                if decoding:
-                    assert used + adding <= after[h.LIMIT]
+                room = used + CELLS + N_CTX // 8 <= N_CTX  # for cells further ahead
+                assert not decoding or not room or used + adding <= after[h.LIMIT]
             if len(placed) > n:
                 assert decoding and after[h.FROM] == used
             elif after[h.LIMIT]:

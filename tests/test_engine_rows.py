@@ -32,7 +32,7 @@ def test_every_row_has_one_owner():
             assert sorted(sizes, reverse=True) == sizes and sizes[0] - sizes[-1] <= 1
 
 
-@pytest.mark.parametrize("n_workers", [1, 3])
+@pytest.mark.parametrize("n_workers", [1, 3, 7])
 def test_workers_sample_what_one_thread_does(n_workers):
     rng = np.random.default_rng(3)
     table = SamplerTable(N_SLOTS)

@@ -36,6 +36,7 @@ from .native import (
 
 FEWEST_ROWS = 6  # below, one thread is done before several have told each other
 MOST_WORKERS = 7
+ROWS_EACH = 4  # a worker for so many: more of them cost more of their cores' time than they save
 TOUCH = -1  # a job of this many rows: the worker touches its scratch
 LEAD_NS = 200_000  # so long before the rows a nap ends: it lasts longer than asked for
 PATIENCE_NS = 300_000  # so long after that a worker watches; then it sleeps until it is woken
@@ -43,14 +44,15 @@ SPINS = 4000  # looks at a worker that is not done (0.1 ms) after which the call
 NAP_NS = 20_000
 
 # words of ``RowPool.words``, each on a cache line of its own or with what is written together
-GIVEN = 0  # jobs given out
-CALLED, CALLED_NS, CALLED_ROWS = 8, 9, 10  # calls; when the last was (0 = answered), its rows
+GIVEN = 0  # jobs given out, times PARTS, and how many workers are meant by the last one
+CALLED, CALLED_NS, CALLED_ROWS = 8, 9, 10  # the same of calls; when it was (0 = answered), its rows
+PARTS = 256
 EXPECTED_NS = 16  # from here on: what so many rows take to come, at least; 0 = not known
 ROWS = 64
 WORDS = EXPECTED_NS + ROWS
 RISE_NS = 10_000  # a nap that is too long delays a tick, one that is too short costs a core's time
 # words of a worker
-DONE = 0  # jobs it has done
+DONE = 0  # what GIVEN was for the job that it has done last
 ASLEEP = 1
 LINE = 8
 ROWS_IN_PLACE, COPIED_BYTES = c.ROWS_IN_PLACE, c.COPIED_BYTES
@@ -122,8 +124,8 @@ def start_pool(
 @njit(nogil=True, cache=True)
 def touch_scratch(pool):
     """Let every worker touch its scratch, which then lies where its core is; between ticks only."""
-    _give(pool, 0, TOUCH)
-    _wait(pool)
+    _give(pool, 0, TOUCH, pool.n_workers)
+    _wait(pool, pool.n_workers)
 
 
 @njit(nogil=True, cache=True)
@@ -134,8 +136,9 @@ def call_workers(pool, n):
     pool.words[CALLED_NS] = _now(pool, pool.n_workers)
     pool.words[CALLED_ROWS] = min(n, ROWS - 1)
     all_first()  # a worker that sees the call sees when it was
-    pool.words[CALLED] += 1
-    _wake(pool)
+    parts = _workers_for(pool.n_workers, n)
+    pool.words[CALLED] = _next(pool.words[CALLED], parts)
+    _wake(pool, parts)
 
 
 @njit(nogil=True, cache=True)
@@ -151,13 +154,14 @@ def sample_all(
         )  # fmt: skip
         return
     _learn_when(pool)
-    _give(pool, first, n)
-    own = _share(n, pool.n_workers, -1)[1]
+    parts = _workers_for(pool.n_workers, n)
+    _give(pool, first, n, parts)
+    own = _share(n, parts, -1)[1]
     sample_rows(
         own, slots[first:], addresses[first:], n_vocab, settings, tokens, n_tokens, n_prompt, eog,
         work, out_tokens[first:], logprob, top_ids, top_logprobs,
     )  # fmt: skip
-    _wait(pool)
+    _wait(pool, parts)
 
 
 @njit(nogil=True, cache=True)
@@ -218,20 +222,31 @@ def _nap(pool, worker, ns):
 
 
 @njit(nogil=True, cache=True)
-def _wake(pool):
+def _workers_for(n_workers, n):
+    return min(n_workers, n // ROWS_EACH)
+
+
+@njit(nogil=True, cache=True)
+def _next(word, parts):
+    return (word // PARTS + 1) * PARTS + parts
+
+
+@njit(nogil=True, cache=True)
+def _wake(pool, parts):
     """Wake who sleeps, after what they are woken for was said."""
     all_first()
-    for worker in range(pool.n_workers):
+    for worker in range(parts):
         if pool.states[worker, ASLEEP]:
             call_i64_i32_ptr_i64(pool.write, pool.job_fds[worker], pool.byte.ctypes.data, 1)
 
 
 @njit(nogil=True, cache=True)
-def _give(pool, first, n):
+def _give(pool, first, n, parts):
+    """A job for the first ``parts`` workers; it stays as it is until they are done."""
     pool.job[0], pool.job[1] = first, n
     all_first()
-    pool.words[GIVEN] += 1
-    _wake(pool)
+    pool.words[GIVEN] = _next(pool.words[GIVEN], parts)
+    _wake(pool, parts)
 
 
 @njit(nogil=True, cache=True)
@@ -248,10 +263,10 @@ def _learn_when(pool):
 
 
 @njit(nogil=True, cache=True)
-def _wait(pool):
-    """Until every worker is done."""
+def _wait(pool, parts):
+    """Until the first ``parts`` workers are done."""
     looks = 0
-    for worker in range(pool.n_workers):
+    for worker in range(parts):
         while pool.states[worker, DONE] != pool.words[GIVEN]:
             looks += 1
             if looks < SPINS:
@@ -292,11 +307,15 @@ def _serve(
         all_first()
         if words[GIVEN] == seen:
             called = words[CALLED]
-            _watch(pool, worker, seen)
+            if worker < called % PARTS:
+                _watch(pool, worker, seen)
         all_first()
         if words[GIVEN] == seen:
             continue
-        seen, called = words[GIVEN], words[CALLED]
+        seen = words[GIVEN]
+        if worker >= seen % PARTS:  # others did it meanwhile
+            continue
+        called = words[CALLED]
         if pool.job[1] == TOUCH:
             work.ids[:] = 0
             work.values[:] = 0
@@ -306,7 +325,7 @@ def _serve(
             work.original[:] = 0
             work.touched[:] = 0
         else:
-            start, stop = _share(pool.job[1], pool.n_workers, worker)
+            start, stop = _share(pool.job[1], seen % PARTS, worker)
             at = pool.job[0] + start
             sample_rows(
                 stop - start, slots[at:], addresses[at:], n_vocab, settings, tokens, n_tokens,

@@ -33,7 +33,7 @@ def use_jit_cache(use=j.use_jit_cache):
     use()  # before numba is imported
     import umaserve.engine.boot as b, umaserve.engine.held_span as h
     b._spare_sequences = lambda *_: 2
-    h.cells_to_hold, h.WORTH_IT, h.SLOW_MS = lambda loaded: {cells}, 0.0, 1e6
+    h.cells_to_hold, h.WORTH_IT, h.SLOW_MS = lambda loaded: {cells}, -1e9, 1e6
     h.HeldSpan.release = spy(h.HeldSpan.release)
 j.use_jit_cache = use_jit_cache
 def spy(release):
@@ -80,7 +80,7 @@ def native(loaded, batch):
 @pytest.fixture
 def span(loaded, batch, native, monkeypatch):
     monkeypatch.setattr(h, "cells_to_hold", lambda _: CELLS)
-    monkeypatch.setattr(h, "WORTH_IT", 0.0)
+    monkeypatch.setattr(h, "WORTH_IT", -1e9)  # noise may make what is saved negative
     monkeypatch.setattr(h, "SLOW_MS", 1e6)
     made = h.HeldSpan(loaded, batch)
     made.measure(native)

@@ -29,14 +29,20 @@ def use_jit_cache(use=j.use_jit_cache):
     load, meanwhile = b.load, l.meanwhile
     b.load = lambda *a: dataclasses.replace(load(*a), overlap=True)
     def spied(engine):
-        flight = engine.work.flight.tolist()
+        flight, seen = engine.work.flight.tolist(), engine.table.header[{seen}:{seen} + 1]
+        before = int(seen[0])
         done = meanwhile(engine)
+        urgent = int(seen[0]) - before  # interactive requests that were taken
         with open({path!r}, "a") as file:
-            print(json.dumps([flight[1:3], done, len(engine.later)]), file=file)
+            print(json.dumps([flight[1:3], done, len(engine.later), urgent]), file=file)
         return done
     l.meanwhile = spied
 j.use_jit_cache = use_jit_cache
 """
+
+
+def code(seen_file):
+    return CODE.format(path=str(seen_file), seen=t.H_URGENT_SEEN)
 
 
 def is_done(engine: DrivenEngine, serial: int) -> bool:
@@ -50,7 +56,7 @@ def test_background_requests_come_and_go_under_the_decodes_of_a_stream(tmp_path)
     oracle = Oracle(n_ctx=2048)
     running: dict[int, tuple[str, int]] = {}
     finished = cancelled = streams = n = 0
-    with DrivenEngine(code=CODE.format(path=str(seen_file)), n_seq=3, n_ctx=2048) as engine:
+    with DrivenEngine(code=code(seen_file), n_seq=3, n_ctx=2048) as engine:
         header, stream = engine.table.header, 0
         end = time.monotonic() + 100
         while (finished < 12 or not cancelled or streams < 2) and time.monotonic() < end:
@@ -96,10 +102,29 @@ def test_background_requests_come_and_go_under_the_decodes_of_a_stream(tmp_path)
         assert header[t.H_CELLS_USED] == 0
         assert engine.close() == 0
     seen = [json.loads(line) for line in seen_file.read_text().splitlines()]
-    assert sum(done for _, done, _ in seen) > 20  # the ticks went on
-    assert any(later for _, _, later in seen)  # a cancel waited for the end of one
-    assert all(entries >= 1 for (entries, _), _, _ in seen)
+    assert sum(done for _, done, *_ in seen) > 20  # the ticks went on
+    assert any(later for _, _, later, _ in seen)  # a cancel waited for the end of one
+    assert all(entries >= 1 for (entries, _), *_ in seen)
     oracle.close()
+
+
+def test_nothing_that_is_interactive_waits_for_a_decode(tmp_path):
+    seen_file = tmp_path / "seen"
+    with DrivenEngine(code=code(seen_file), n_seq=3, n_ctx=2048) as engine:
+        header = engine.table.header
+        header[t.H_URGENT] += 1
+        stream = engine.submit(STREAM, max_tokens=STREAM_TOKENS, sampling=GREEDY)
+        others = 0
+        while not is_done(engine, stream) and others < 12:
+            header[t.H_URGENT] += 1
+            engine.wait(engine.submit(f"# {others}\n" + TEXT, max_tokens=2, sampling=GREEDY))
+            others += 1
+        assert others >= 6
+        engine.wait(stream)
+        assert engine.close() == 0
+    lines = seen_file.read_text().splitlines() if seen_file.exists() else []
+    # the ticks stop at once for each; one may come while a decode is under way for something else
+    assert sum(json.loads(line)[3] for line in lines) <= others // 6
 
 
 def worker(**changes):

@@ -5,8 +5,12 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 
-from umaserve.policy import greedy
+import numpy as np
 
+from umaserve.policy import greedy
+from umaserve.policy.base import Plan, SchedulerState
+
+from . import table as t
 from .boot import CannotLoad
 
 
@@ -24,3 +28,18 @@ def find_policy(name: str) -> Callable[..., int] | None:
     if not callable(found):
         raise CannotLoad(f"the policy {name} is no function")
     return found  # type: ignore[no-any-return]
+
+
+def can_be_computed(plan: Plan, entries: int, state: SchedulerState, n_batch: int) -> bool:
+    """Whether the first ``entries`` of a plan are tokens that running rows have left to compute,
+    and fit one batch."""
+    slots, counts = plan.slots[:entries], plan.counts[:entries]
+    return (
+        0 <= entries <= slots.size
+        and np.unique(slots).size == entries
+        and bool(((slots >= 0) & (slots < state.state.size)).all())
+        and bool((state.state[slots] == t.RUNNING).all())
+        and bool((counts > 0).all())
+        and bool((counts <= state.n_tokens[slots] - state.n_past[slots]).all())
+        and int(counts.sum()) <= n_batch
+    )

@@ -8,8 +8,8 @@ two slow ticks: one launches every kernel by itself, the next captures the new g
 So a cell far ahead is held by a sequence that is nobody's: its last one is what the span goes by,
 and the cells in front of it are free.  libllama has no call for that.  But a sequence of ``cells``
 tokens, saved once on the device (``LLAMA_STATE_SEQ_FLAGS_ON_DEVICE``), is restored into free cells
-within a millisecond, and all of it but the last token forgotten at once.  No other sequence sees
-it; attention skips what is masked, and reads up to ``cells`` more.
+within a millisecond or two, and all of it but the last token forgotten at once.  No other sequence
+sees it; attention skips what is masked, and reads up to ``cells`` more.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ from .bandwidth_probe import probe_bandwidth
 from .batch import Batch, settle
 from .control import Control
 from .cost_file import CostFile, identity
-from .custom_policy import find_policy
+from .custom_policy import can_be_computed, find_policy
 from .direct import Direct
 from .first_token import FirstToken, FirstTokens
 from .held_span import HeldSpan
@@ -105,7 +105,7 @@ class Engine:
             aside=np.zeros(n_slots, np.int32),
             bytes_left=np.zeros(2),
             unlike=np.zeros(1, np.int64),
-            patience=np.zeros(2, np.int64),
+            awaited=np.zeros(1, np.int64),
             width=np.zeros(1, np.int64),
             flight=np.zeros(steady.FLIGHT, np.int64),
         )
@@ -230,7 +230,7 @@ class Engine:
     def _probed_bandwidth(self) -> float | None:
         if self.start.bmt_budget != "auto" or self.loaded.overlap:
             return None
-        return probe_bandwidth(0.05, self.loaded.n_threads)
+        return probe_bandwidth(0.05, self.loaded.n_threads, self.loaded.model.size_bytes)
 
     def _worker_count(self) -> int:
         if self.start.sampling_threads >= 0:
@@ -491,12 +491,12 @@ class Engine:
         given = -1
         if self.custom is not None:
             most, given = 1, self._custom_plan()
-        self.work.patience[steady.AWAITED] = self.admission.awaited
+        self.work.awaited[0] = self.admission.awaited
         self.work.flight[steady.MUST_STOP] = 0
         why, self._tick = self._run_ticks(most, self._tick, given, *self._records)
         while why == steady.UNDER_WAY:
             self.work.flight[steady.MUST_STOP] = not meanwhile(self)
-            self.work.patience[steady.AWAITED] = self.admission.awaited
+            self.work.awaited[0] = self.admission.awaited
             why, self._tick = self._run_ticks(most, self._tick, steady.RESUME, *self._records)
         out = self.work.out
         if why == steady.ENDED:
@@ -516,18 +516,7 @@ class Engine:
         """Entries of a plan by a policy in Python; one that cannot be computed is left to ours."""
         assert self.custom is not None
         entries = self.custom(*self._view(), self.plan)
-        slots, counts = self.plan.slots[:entries], self.plan.counts[:entries]
-        state = self.state
-        sound = (
-            0 <= entries <= slots.size
-            and np.unique(slots).size == entries
-            and bool(((slots >= 0) & (slots < state.state.size)).all())
-            and bool((state.state[slots] == t.RUNNING).all())
-            and bool((counts > 0).all())
-            and bool((counts <= state.n_tokens[slots] - state.n_past[slots]).all())
-            and int(counts.sum()) <= self.loaded.n_batch
-        )
-        if not sound:
+        if not can_be_computed(self.plan, entries, self.state, self.loaded.n_batch):
             if not self._warned:
                 text = f"the policy {self.start.policy} made a plan that cannot be computed"
                 self.control.send(m.Log("warn", text + "; guarded plans instead, now and then"))

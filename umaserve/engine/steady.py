@@ -88,11 +88,9 @@ GIVEN_UP = 2  # what llama_decode returns when the abort callback said so
 RUNNING, DONE = t.RUNNING, t.DONE
 BUSY_DECODE, BUSY_IDLE = t.BUSY_DECODE, t.BUSY_IDLE
 
-AWAITED, SINCE = 0, 1  # words of ``Work.patience``
 # words of ``Work.flight``: the tick that is under way, and whether ATTENTION may not wait for one
 PARITY, ENTRIES, OUTPUTS_SENT, TURNS, USUAL, MUST_STOP = range(6)
 FLIGHT = 6
-PATIENCE_NS = 20_000_000  # some three times what a small chunk takes beside a stream
 LEAST_SLICE_MS = 0.02  # less is not worth waking anybody for
 
 
@@ -146,9 +144,9 @@ class Work(NamedTuple):
     threads are set for; ``aside`` int32[n_slots]: 1 = that prompt is computed aside,
     -1 = it cannot be; ``bytes_left`` float64[2]: the bucket of the bandwidth budget, and ns of its
     last filling; ``unlike`` int64[1]: so many ticks to come say nothing about others;
-    ``patience`` int64[2]: whether an interactive request is being tokenised, and since when (ns)
-    something for Python waits, see `can_wait`; ``width`` int64[1]: tokens that a prompt alone is
-    filled up to in the first tick, see `ready_graph`; 0 = none; ``flight`` int64[FLIGHT].
+    ``awaited`` int64[1]: whether an interactive request is being tokenised; ``width`` int64[1]:
+    tokens that a prompt alone is filled up to in the first tick, see `ready_graph`; 0 = none;
+    ``flight`` int64[FLIGHT].
     """
 
     addresses: np.ndarray
@@ -165,7 +163,7 @@ class Work(NamedTuple):
     aside: np.ndarray
     bytes_left: np.ndarray
     unlike: np.ndarray
-    patience: np.ndarray
+    awaited: np.ndarray
     width: np.ndarray
     flight: np.ndarray
 
@@ -186,7 +184,6 @@ def run_ticks(
     unpublished = flying = False
     first_turn = flight[PARITY] if given == RESUME else 0
     work.out[:] = 0
-    work.patience[SINCE] = 0
     for turn in range(most):
         now, last = (first_turn + turn) % 2, (first_turn + turn + 1) % 2
         facts, info = work.facts[now], work.info[now]
@@ -204,8 +201,7 @@ def run_ticks(
                 entries = plan_tick(state, view, knobs, cost, memory, traffic, plan)
             if knobs.can_aside and knobs.paced:
                 _orders(native, state.lane, orders, work.aside, plan.aside, started)
-                chunk = 0 if work.patience[SINCE] else int(plan.info[CHUNK_BESIDE])
-                grant_chunk(orders, native, chunk, plan.info[FLOWS] > 0.0)
+                grant_chunk(orders, native, int(plan.info[CHUNK_BESIDE]), plan.info[FLOWS] > 0.0)
                 always = plan.info[SLICE_MS] >= ALL_THE_TIME
                 set_gate(orders.gate, OPEN if always else 0, native, orders.wake_fd)
             why = NOTHING
@@ -384,9 +380,7 @@ def run_ticks(
         attention = readable(native)
         lands = flight[MUST_STOP] != 0 or _can_land(knobs, orders, state, plan, sampled)
         # nobody interactive waits for what Python is to do: the next decode is submitted before
-        flying = fixed.overlap and attention and not lands and not _is_urgent(header, work.patience)
-        if attention and knobs.paced and not flying:
-            attention = not can_wait(header, state, orders, work.patience, sampled)
+        flying = fixed.overlap and attention and not lands and not _is_urgent(header, work.awaited)
         if (flying or fixed.overlap and not attention and not lands) and turn + 1 < most:
             unpublished = True
             continue
@@ -436,36 +430,10 @@ def _can_land(knobs, orders, state, plan, now):
     return may_land(state, orders.pending[0], (now - orders.pending_ns[0]) / 1e6)
 
 
-@njit(nogil=True, cache=True)
-def can_wait(header, state, orders, patience, now):
-    """Whether what Python is needed for can wait for the end of a chunk beside the ticks.
-
-    A stop in Python between two ticks takes most of what the cap leaves of them, and so does a
-    small chunk that goes on through them.  A request of the background needs two or three such
-    stops; made between two chunks, no token is late for them.  No interactive request waits for
-    that; a cancel may.
-    """
-    if not _computes(orders) or not orders.gate[WHOLE]:
-        return False
-    if _is_urgent(header, patience):
-        return False
-    streams = False
-    for s in range(state.state.shape[0]):
-        if state.state[s] == RUNNING and state.lane[s] == 0:
-            if state.n_tokens[s] - state.n_past[s] != 1:
-                return False
-            streams = True
-    if not streams:
-        return False
-    if patience[SINCE] == 0:
-        patience[SINCE] = now
-    return now - patience[SINCE] < PATIENCE_NS
-
-
 @njit(**INNER)
-def _is_urgent(header, patience):
+def _is_urgent(header, awaited):
     """Whether somebody interactive is on the way in."""
-    return patience[AWAITED] != 0 or header[t.H_URGENT] != header[t.H_URGENT_SEEN]
+    return awaited[0] != 0 or header[t.H_URGENT] != header[t.H_URGENT_SEEN]
 
 
 @njit(**INNER)

@@ -30,6 +30,15 @@ def text(steps: int, first: int = 1) -> str:
 
 
 LONG = text(60)
+# A processor takes seconds to measure chunks of all sizes; those of up to a hundred tokens will do.
+CODE = """
+import umaserve.engine.jit_cache as j
+def use_jit_cache(use=j.use_jit_cache):
+    use()  # before numba is imported
+    import umaserve.engine.second_context as s
+    s.SLOW_CHUNK_MS = 40.0
+j.use_jit_cache = use_jit_cache
+"""
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +61,7 @@ def start(tmp_path, monkeypatch):
         options = {
             "n_ctx": N_CTX, "n_threads": 1, "prefill_threads": 1, "paced": True, "probe": False,
             # a processor's ticks suffer more from a chunk than an accelerator's
-            "latency_cap": 3.0, **options,
+            "latency_cap": 3.0, "code": CODE, **options,
         }  # fmt: skip
         running.append(DrivenEngine(**options))
         return running[-1]
@@ -343,6 +352,7 @@ def test_a_session_that_decodes_alone_shares_nothing_and_hinders_nobody(asked):
     assert asked.aside() > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
 def test_nobody_hangs_whatever_comes(start, oracle, seed):
     """Requests of both lanes come, go, change lanes and are parked, for some seconds."""

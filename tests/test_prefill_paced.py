@@ -12,7 +12,7 @@ import pytest
 
 from tests.prefill_rig import N_SEQ, TOLERANCE, Rig, alone
 from umaserve import llama
-from umaserve.engine import prefill_thread, prefill_worker
+from umaserve.engine import prefill_thread, prefill_worker, second_context
 from umaserve.engine.gate import LAST, MEASURE, OPEN, PARKED, UNTIL, WHOLE
 from umaserve.engine.prefill_orders import BACKLOG
 from umaserve.engine.prefill_thread import PACED_CHUNK
@@ -89,7 +89,13 @@ class PacedRig(Rig):
 
 
 @pytest.fixture
-def rig(model: llama.Model) -> Iterator[PacedRig]:
+def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measure nothing but the smallest chunk at the start."""
+    monkeypatch.setattr(second_context, "SLOW_CHUNK_MS", 0.0)
+
+
+@pytest.fixture
+def rig(model: llama.Model, hurry: None) -> Iterator[PacedRig]:
     rig = PacedRig(model)
     yield rig
     rig.close()
@@ -187,14 +193,14 @@ def test_sizes_in_between_are_measured_where_that_is_quick(
     model: llama.Model, monkeypatch: pytest.MonkeyPatch, quick: bool
 ) -> None:
     computed: list[int] = []
-    begin_chunk = prefill_thread.begin_chunk
+    begin_chunk = second_context.begin_chunk
 
     def noted(gate: np.ndarray, tokens: int, whole: bool = False) -> None:
         computed.append(tokens)
         begin_chunk(gate, tokens, whole)
 
-    monkeypatch.setattr(prefill_thread, "begin_chunk", noted)
-    monkeypatch.setattr(prefill_thread, "BETWEEN_MS", 1e9 if quick else 0.0)
+    monkeypatch.setattr(second_context, "begin_chunk", noted)
+    monkeypatch.setattr(second_context, "BETWEEN_MS", 1e9 if quick else 0.0)
     rig = PacedRig(model)
     part_ms, parts_ms = rig.worker.part_ms, rig.worker.parts_ms
     largest = SIZES.index(max(computed))  # larger ones are left out where one takes very long

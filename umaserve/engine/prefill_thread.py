@@ -14,7 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -24,22 +24,11 @@ from umaserve.policy.cost import BESIDE_SIZES
 from . import messages as m
 from . import table as t
 from .batch import Batch
-from .boot import _flash_attention
 from .first_token import FirstTokens
-from .gate import (
-    GAVE_UP,
-    MEASURE,
-    OPEN,
-    UNTIL,
-    WHOLE,
-    all_ms,
-    begin_chunk,
-    forget_times,
-    hang,
-    longest_ms,
-)
+from .gate import GAVE_UP, OPEN, UNTIL, WHOLE, all_ms, begin_chunk, hang, longest_ms
 from .kv_piece import Piece, export_piece, import_piece, ordinary
 from .prefill_orders import ABORT_CALLBACK, BACKLOG, Exchange, Request
+from .second_context import DECODE_OK, measure_chunks, open_second
 
 if TYPE_CHECKING:
     from umaserve.llama import Context
@@ -53,42 +42,11 @@ FIRST_CHUNK = 32  # while the rate is unknown
 RATE_WEIGHT = 0.25  # of a new chunk in the running mean
 FEWEST_CELLS = 1024  # of the second KV cache; it doubles until the prompt at hand fits
 FEWEST_PACED = 4096
-# a chunk that takes longer at the start is followed by one of twice the size: what those in between
-# take is not worth waiting for
-BETWEEN_MS = 20.0
-SLOW_CHUNK_MS = 500.0  # a chunk that takes longer at the start has no larger one after it
 IDLE_S = 60.0  # without a prompt, after which the second context goes
 GATHER_S = 0.02  # after a chunk, for which one that is not full waits beside streams
 FULL_ENOUGH = 0.75  # of the largest chunk
 NICENESS = 5  # of the thread: others who wake up take this core first, not the engine's
-DECODE_OK, DECODE_NO_KV_SLOT, DECODE_ABORTED = 0, 1, 2
-
-
-def open_second(
-    loaded: Loaded, start: m.Start, cells: int, chunk: int, n_threads: int, **others: Any
-) -> Context:  # fmt: skip
-    """A context like the engine's for chunks of up to ``chunk`` tokens; the caller closes it.
-
-    ``others`` are further fields of ``llama_context_params``.
-    """
-    from umaserve import llama
-
-    return llama.Context.open(
-        loaded.model,
-        n_ctx=cells,
-        n_batch=chunk,
-        n_ubatch=chunk,
-        n_seq_max=loaded.n_seq + 1,
-        n_threads=n_threads,
-        type_k=start.type_k,
-        type_v=start.type_v,
-        flash_attn=_flash_attention(start),
-        kv_unified=True,
-        n_outputs_max=loaded.n_seq + 1,
-        # on the processor an accelerator's part of the work could not be interrupted
-        op_offload=loaded.overlap,
-        **others,
-    )
+DECODE_NO_KV_SLOT, DECODE_ABORTED = 1, 2  # what llama_decode returns
 
 
 @dataclass(slots=True)
@@ -222,34 +180,10 @@ class PrefillThread:
         for _ in range(BACKLOG + 2):
             self._x.buffers.give(self._host.array(self._room_bytes))
         self._open(1)
-        arrays, gate, context = self._batch.arrays, self._x.orders.gate, self._ready
-        gate[MEASURE], took_ms = 1, 0.0
-        for i, n in enumerate(BESIDE_SIZES.tolist()):
-            if n > min(self._chunk_most, self._cells // 2) or self._closing:
-                break
-            if n & (n - 1) and took_ms > BETWEEN_MS:
-                continue
-            # different ids: a mixture of experts sends equal tokens to the same ones
-            arrays.token[:n] = 1 + (7919 * np.arange(1, n + 1)) % (self._loaded.model.n_vocab - 1)
-            arrays.pos[:n] = np.arange(n)
-            arrays.seq[:n] = arrays.logits[:n] = 0
-            arrays.n_tokens[0] = n
-            for turn in range(3):
-                begin_chunk(gate, n)
-                began = time.perf_counter()
-                if context.library.lib.uma_decode(context.pointer, self._batch.struct) == DECODE_OK:
-                    context.synchronize()
-                    self.part_ms[i], self.parts_ms[i] = longest_ms(gate), all_ms(gate)
-                if turn == 0:
-                    forget_times(gate, n)
-                took_ms = 1000.0 * (time.perf_counter() - began)
-                context.seq_rm(-1)
-            if took_ms > SLOW_CHUNK_MS:
-                break
-        for i in range(BESIDE_SIZES.size - 2, -1, -1):
-            if not self.part_ms[i]:  # no longer than the next one; use will tell
-                self.part_ms[i], self.parts_ms[i] = self.part_ms[i + 1], self.parts_ms[i + 1]
-        gate[MEASURE] = 0
+        measure_chunks(
+            self._ready, self._batch, self._x.orders.gate, min(self._chunk_most, self._cells // 2),
+            self._loaded.model.n_vocab, self.part_ms, self.parts_ms, lambda: self._closing,
+        )  # fmt: skip
 
     def _step(self) -> bool:
         """One chunk or one copy; False when there is nothing to do."""

@@ -200,7 +200,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     ticks = Ticks(path, max(rows), options.depth, most, options.threads)
     traffic = Traffic.of(ticks.model)
     cpu = build().backend == "cpu"
-    probe = probe_bandwidth(0.1, options.threads) if cpu else None
+    probe = probe_bandwidth(0.1, options.threads, ticks.model.size_bytes) if cpu else None
     try:
         kinds = [(n, 0) for n in rows] + [(n, p) for p in prompts for n in (0, 1)]
         found = []

@@ -332,6 +332,13 @@ def test_the_probe_measures_this_machine() -> None:
     assert 64 << 20 <= buffer_bytes() <= 512 << 20
 
 
+@given(st.integers(0, 1 << 40), st.integers(0, 1 << 40))
+def test_the_buffer_is_no_larger_than_the_weights(a: int, b: int) -> None:
+    few, many = sorted((a, b))
+    assert buffer_bytes(few) <= buffer_bytes(many) <= buffer_bytes()
+    assert 64 << 20 <= buffer_bytes(few) <= max(few, 64 << 20)
+
+
 def test_no_probe_where_memory_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("umaserve.engine.bandwidth_probe.buffer_bytes", lambda: 1 << 50)
+    monkeypatch.setattr("umaserve.engine.bandwidth_probe.buffer_bytes", lambda _: 1 << 50)
     assert probe_bandwidth(0.01) is None

@@ -14,15 +14,18 @@ _CACHES = 3  # the buffer is this many times as large, so that little of it is s
 _SMALLEST, _LARGEST = 64 << 20, 512 << 20
 
 
-def probe_bandwidth(seconds: float = 0.1, threads: int = 1) -> float | None:
+def probe_bandwidth(
+    seconds: float = 0.1, threads: int = 1, weights_bytes: int = _LARGEST
+) -> float | None:
     """Bytes per second that ``threads`` threads read from memory together: the best of all passes.
 
-    Takes ``seconds`` and what filling the buffer takes, some ten ms for each 64 MiB.  None where
-    the buffer (three times the last-level cache, 64 to 512 MiB) would be more than a sixteenth of
-    the memory: then the first ticks have to tell.  The best pass counts because other processes
-    only ever make one slower.
+    ``weights_bytes`` is the size of the model that will be read: one that stays in the last-level
+    cache is read as fast as that.  Takes ``seconds`` and what filling the buffer takes, some ten
+    to fifty ms for each 64 MiB.  None where the buffer would be more than a sixteenth of the
+    memory: then the first ticks have to tell.  The best pass counts because other processes only
+    ever make one slower.
     """
-    size = buffer_bytes()
+    size = buffer_bytes(weights_bytes)
     memory = _sysconf("SC_PHYS_PAGES") * _sysconf("SC_PAGE_SIZE")
     if 0 < memory < 16 * size:
         return None
@@ -42,9 +45,10 @@ def probe_bandwidth(seconds: float = 0.1, threads: int = 1) -> float | None:
                 return best
 
 
-def buffer_bytes() -> int:
-    """The size of the buffer that is read."""
-    return min(max(_CACHES * _last_level_cache(), _SMALLEST), _LARGEST)
+def buffer_bytes(weights_bytes: int = _LARGEST) -> int:
+    """The size of the buffer that is read: the weights', three times the last-level cache at most,
+    64 to 512 MiB."""
+    return min(max(min(_CACHES * _last_level_cache(), weights_bytes), _SMALLEST), _LARGEST)
 
 
 @njit(nogil=True, cache=True)

@@ -42,6 +42,7 @@ from .base import (
 from .beside import beside, prompts_next, slice_between
 from .burst import gather, release
 from .cost import (
+    FADED,
     N_PROMPTS,
     PROMPT_EDGES,
     efficient_chunk,
@@ -104,6 +105,8 @@ def plan_tick(state, tick, knobs, cost, memory, traffic, plan):
             merge_all(memory, cost, mode, max(n, back), most, past)
     if tick.number % LOOK_SOON == 0:
         doubt = WELL_KNOWN if tick.number % LOOK_AGAIN == 0 else HARDLY_KNOWN
+        if n > 0:
+            doubt = FADED + 1.0  # streams pause for it: once after the counts have faded will do
         look_again(memory, cost, 0, max(n, back), most, doubt)
     mode, waits, copies_ms = 0, False, 0.0
     burst, burst_ms = gather(state, tick, knobs, cost, memory)

@@ -1,0 +1,72 @@
+"""Merging decoders or taking turns: the better of the two, found again when it changes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tools import sim_run
+from umaserve.llama.traffic import Traffic
+from umaserve.policy.base import ALL_FEATURES, Knobs, Memory, Plan, Tick
+from umaserve.policy.cost import MOST_SURE, CostModel, learn
+from umaserve.policy.guarded import LOOK_AGAIN, plan_tick
+from umaserve.states import RUNNING
+
+N = 3
+FRONT, BACK = 0, 1
+TRAFFIC = Traffic(*[0.0] * len(Traffic._fields))._replace(dense=5e8, n_ubatch=512.0)
+KNOBS = Knobs(2048, 0, 50.0, 1.2, False, False, ALL_FEATURES, False)
+SECOND_NS = 10**9
+
+
+def decoders(lane):
+    state = sim_run.World.empty(N, N).state
+    state.state[:], state.lane[:] = RUNNING, lane
+    state.n_tokens[:], state.n_past[:] = 100, 99
+    state.arrival[:] = range(1, N + 1)
+    state.t_submit_ns[:], state.t_first_ns[:] = SECOND_NS, 2 * SECOND_NS
+    state.t_last_ns[:], state.credit[:] = 10 * SECOND_NS, 1.0
+    return state
+
+
+def run(lane, believed_ms, true_ms, ticks):
+    """Rows of each tick, where ticks take ``true_ms`` by rows and are believed to take others."""
+    cost, memory, state = CostModel.unknown(), Memory.fresh(N), decoders(lane)
+    for rows, ms in believed_ms.items():
+        for _ in range(3):
+            learn(cost, 0, rows, 0, 0, ms)
+        cost.count[0, rows, 0] = MOST_SURE
+    plan, now, rows = Plan.empty(N), 11 * SECOND_NS, np.zeros(ticks, int)
+    for number in range(1, ticks + 1):
+        tick = Tick(number, now, 10_000, 300, np.inf)
+        rows[number - 1] = n = plan_tick(state, tick, KNOBS, cost, memory, TRAFFIC, plan)
+        now += int(1e6 * true_ms[n])
+        state.t_last_ns[plan.slots[:n]] = now
+        state.served[plan.slots[:n]] += 1
+        learn(cost, 0, n, 0, 99, true_ms[n])
+    return rows
+
+
+@pytest.mark.parametrize("turns_ms", [29.0, 35.0])
+def test_streams_seldom_pause_for_a_look_at_what_seems_worse(turns_ms):
+    """Taking turns for one tick makes everybody else's token late by it."""
+    true_ms = {1: turns_ms, 2: 55.0, 3: 75.0}
+    rows = run(FRONT, true_ms, true_ms, 40 * LOOK_AGAIN)
+    looks = int((rows < N).sum())
+    assert (rows == N).sum() == rows.size - looks
+    # the least that still finds out whether something has changed, and a hundredth of the tokens
+    assert 10 <= looks <= rows.size / LOOK_AGAIN + 1
+
+
+@pytest.mark.parametrize("lane", [FRONT, BACK])
+@pytest.mark.parametrize(
+    ("true_ms", "believed_ms", "right"),
+    [
+        ({1: 10.0, 2: 55.0, 3: 75.0}, {1: 40.0}, 1),  # turns, which seemed slow
+        ({1: 31.0, 2: 35.0, 3: 40.0}, {3: 110.0}, N),  # merging did
+    ],
+)
+def test_what_was_learned_beside_another_program_is_found_out(lane, true_ms, believed_ms, right):
+    rows = run(lane, {**true_ms, **believed_ms}, true_ms, 20 * LOOK_AGAIN)
+    assert (rows[: 2 * N] != right).all()
+    assert (rows[-2 * LOOK_AGAIN :] == right).mean() > 0.9

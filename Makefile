@@ -7,16 +7,19 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 ARGS   ?=
 
-.PHONY: run test bench lint setup llama clean help
+.PHONY: run test test-slow bench lint setup llama clean help
 
 help: ## list the targets
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## */  make \1\t/' | expand -t 16
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## */  make \1\t/' | expand -t 18
 
 run: setup llama ## build what is missing, then serve (ARGS="--model file.gguf" to pass flags)
 	@exec $(BIN)/python -m umaserve $(ARGS)
 
 test: setup llama ## build what is missing, then run the tests (ARGS="-k name" to pass flags)
-	@exec $(BIN)/python -m pytest $(ARGS)
+	@exec $(BIN)/python -m pytest -m "not slow" $(ARGS)
+
+test-slow: setup llama ## the tests that take longer, such as `make run` in a fresh clone
+	@exec $(BIN)/python -m pytest -m slow $(ARGS)
 
 bench: setup ## the reproducible overhead benchmarks
 	@$(BIN)/python build_llama.py --with-peers

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 
 from umaserve import llama
@@ -17,8 +19,8 @@ class Oracle:
         self.library = llama.load("auto")
         self.model = llama.Model.open(self.library, str(demo_model_path()), n_gpu_layers=-1)
         self.context = llama.Context.open(
-            self.model, n_ctx=n_ctx, n_batch=2048, n_ubatch=512, n_seq_max=1, n_threads=1,
-            n_threads_batch=1,
+            self.model, n_ctx=n_ctx, n_batch=n_ctx, n_ubatch=512, n_seq_max=1, n_threads=1,
+            n_threads_batch=os.cpu_count() or 1,
         )  # fmt: skip
         self.eog = np.asarray(self.model.eog_mask()).astype(bool)
 

@@ -173,6 +173,7 @@ def kill_five_times(daemon: DaemonProcess, number: int, pause: float) -> None:
         time.sleep(pause)
 
 
+@pytest.mark.slow
 def test_five_kills_during_twenty_streams_lose_and_double_nothing(
     tmp_path: Path, oracle: Oracle
 ) -> None:

@@ -266,6 +266,7 @@ def test_memory_says_how_many_cells(n_ctx, cell_bytes, weights, free, overlap, s
         assert min(n_ctx // h.SHARE, weights // h.WEIGHTS_SHARE // cell_bytes) < h.FEWEST
 
 
+@pytest.mark.slow
 def test_streams_beside_each_other_are_answered_the_same_up_to_the_last_cell(tmp_path):
     seen_file = tmp_path / "seen"
     prompts = ["def fibonacci(n):", "class Node:", "import os", "for i in range(10):"]

@@ -13,12 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.engine_driver import DrivenEngine
+from tests.oracle import Oracle
 from umaserve.assets import demo_model_path
 from umaserve.engine import unused_memory as u
 from umaserve.llama import memory_needed
 
 PAGE = mmap.PAGESIZE
 MIB = 1 << 20
+SHORT, LONG = "def fibonacci(n):", "x = 1\n" * 400
 linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux promises zeros")
 
 
@@ -120,20 +122,25 @@ def test_the_compiler_goes_and_works_all_the_same() -> None:
 
 
 @linux
+@pytest.mark.slow
 def test_an_engine_takes_memory_for_the_cells_that_are_used() -> None:
-    """Beside one that keeps all (``--pretouch``): the same answers, the KV cache as it fills up."""
+    """Beside one that keeps all (``--pretouch``): right answers, the KV cache as it fills up."""
     n_ctx = 4096
     cells = memory_needed(str(demo_model_path()), n_ctx=n_ctx).kv_bytes
     anonymous, answers = {}, {}
     for pretouch in (False, True):
         with DrivenEngine(pretouch=pretouch, n_ctx=n_ctx) as engine:
             anonymous[pretouch] = [own(engine)]
-            answers[pretouch] = [engine.run("def fibonacci(n):", max_tokens=16)]
+            answers[pretouch] = [engine.run(SHORT, max_tokens=16)]
             anonymous[pretouch].append(own(engine))
-            answers[pretouch].append(engine.run("x = 1\n" * 500, max_tokens=1500))
+            answers[pretouch].append(engine.run(LONG, max_tokens=64))
             anonymous[pretouch].append(own(engine))
             assert engine.close() == 0
-    assert answers[False] == answers[True]
+    oracle = Oracle(n_ctx=n_ctx)
+    for short, long in answers.values():
+        oracle.assert_followed(SHORT, short)
+        oracle.assert_followed(LONG, long)
+    oracle.close()
     at_start, few, many = (a - b for a, b in zip(anonymous[True], anonymous[False], strict=True))
     assert at_start > 0.75 * cells
     assert few > 0.75 * cells

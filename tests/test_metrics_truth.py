@@ -19,6 +19,7 @@ from umaserve.assets import demo_model_path
 from umaserve.metrics import quantile
 from umaserve.server.process_stats import METRICS_OF, process_stats, unmeasured
 
+pytestmark = pytest.mark.slow
 START_S = 300.0  # the first engine after a change compiles its loop
 RANKS = 0.025  # two clocks order the same times a little differently
 ROOT = Path(__file__).resolve().parent.parent

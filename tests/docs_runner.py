@@ -27,7 +27,7 @@ CLIENT_COMMANDS = {
     "generate", "chat", "top", "metrics", "load", "unload", "priority", "doctor", "build",
 }  # fmt: skip
 # these would run themselves, or the machine, within a test: see `make_dry`
-NESTED_TARGETS = {"test", "bench", "lint"}
+NESTED_TARGETS = {"test", "test-slow", "bench", "lint"}
 READERS = {"echo", "ls", "grep", "head"}
 
 

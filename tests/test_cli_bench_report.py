@@ -27,6 +27,7 @@ from umaserve.assets import demo_model_path
 
 pytest.importorskip("matplotlib", reason="pip install 'umaserve[bench]'")
 
+pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parent.parent
 SETTINGS = {"UMA_THREADS": "1", "UMA_BACKEND": "cpu"}
 NAMES = ("chromium", "chromium-browser", "google-chrome")

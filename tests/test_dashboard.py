@@ -1,4 +1,4 @@
-"""The screen as text, what keys do to it, and what is written to the terminal."""
+"""The screen as text, and what is written to the terminal."""
 
 from __future__ import annotations
 
@@ -13,120 +13,11 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
+from tests.dashboard_screens import METRICS, overview, rows, session, view
 from tests.fixtures.untimed import untimed
 from umaserve.dashboard import Screen, Terminal, View, panels, summary
-from umaserve.dashboard.keys import decode
 from umaserve.dashboard.line import SPARKS, Line, bar, chart, clean, column, ms
 from umaserve.dashboard.picture import svg, text
-from umaserve.dashboard.view import CANCEL, DEMOTE, MESSAGE_UPDATES, PROMOTE, QUIT, Command
-
-METRICS = {
-    "model": "uma-demo",
-    "backend": "cpu",
-    "uptime_s": 3725.2,
-    "active_sessions": 3,
-    "queued_interactive": 1,
-    "queued_background": 2,
-    "requests_total": 41,
-    "errors_total": {"E_LIMIT_001": 2, "E_PROTO_003": 1},
-    "tokens_generated_total": 12345,
-    "tokens_per_s": 321.25,
-    "tokens_per_s_at_cap": 300.5,
-    "tokens_per_tick_decode": 2.0,
-    "tokens_per_tick_prefill": 6.0,
-    "decode_ms_p50": 11.0,
-    "decode_ms_p95": 15.0,
-    "decode_ms_p99": 16.0,
-    "p95_ms": 11.5,
-    **{f"interactive.{n}": v for n, v in zip(
-        ("p50_ms", "p95_ms", "p99_ms", "worst_pause_ms", "ttft_ms_p50", "ttft_ms_p95"),
-        (11.0, 11.5, 20.0, 33.0, 40.0, 90.0), strict=True)},
-    **{f"background.{n}": v for n, v in zip(
-        ("p50_ms", "p95_ms", "p99_ms", "worst_pause_ms", "ttft_ms_p50", "ttft_ms_p95"),
-        (21.0, 24.5, 30.0, 1043.0, 140.0, 190.0), strict=True)},
-    "baseline_ms": 10.0,
-    "latency_cap": 1.2,
-    "prefill_guard_active": True,
-    "skipped_prefill_due_to_latency_total": 17,
-    "ticks_over_budget_total": 5,
-    "preemptions_total": 7,
-    "parked_sessions": 1,
-    "kv_cache_evictions_total": 9,
-    "bmt_measured_gbps": 5.0,
-    "bmt_budget_gbps": 20.0,
-    "sum_bmt_mb_per_token": 450.25,
-    "rss_gb": 1.234,
-    "residency_churn_mb_per_token": 0.25,
-    "kv_cells_used": 1024,
-    "kv_cells_total": 4096,
-    "kv_cache_hit_ratio": 0.5,
-    "scheduler_efficiency": 0.973,
-    "copy_free_ratio": 1.0,
-    "cpu_s_per_1k_tokens": 1.5,
-}  # fmt: skip
-
-
-def session(n: int, **fields) -> dict:
-    return {
-        "serial": n,
-        "id": f"r{n}",
-        "conn": "c1",
-        "app": "editor",
-        "lane": "interactive",
-        "state": "decode",
-        "prompt_tokens": 9,
-        "tokens": n,
-        "tok_s": 50.5,
-        "p95_ms": 14.25,
-        "ttft_ms": 55.0,
-        "kv_cells": 120,
-        "age_s": 2.0,
-        **fields,
-    }
-
-
-def overview(*sessions: dict, **metrics) -> dict:
-    return {
-        "event": "metrics",
-        "metrics": {**METRICS, **metrics},
-        "state": "serving",
-        "progress": None,
-        "sessions": list(sessions),
-        "tbt_ms": {
-            "interactive": [None] * 110 + [5.0, 10.0, 11.0, 12.0, 13.0, 6.0, 6.0, None, 6.0, 15.0],
-            "background": [20.0] * 120,
-        },
-        "ticks": {
-            "budget_ms": 50.0, "count": 10, "mean_ms": 6.0, "longest_ms": 13.0, "allowed_ms": 12.0,
-            "decode_rows": 30, "prefill_tokens": 90,
-        },
-        "errors": [
-            {"time": "12:00:01", "age_s": 90.0, "code": "E_LIMIT_001", "text": "prompt is too long",
-             "request": "big", "app": "shell", "count": 1},
-            {"time": "12:00:02", "age_s": 3.0, "code": "warn", "text": "the engine died of SIGKILL",
-             "request": "", "app": "", "count": 1},
-        ],
-        "log": [
-            {"time": "12:00:01", "level": "info", "text": "serving uma-demo"},
-            {"time": "12:00:02", "level": "warn", "text": "the engine died of SIGKILL"},
-            {"time": "12:00:03", "level": "info", "text": "serving again"},
-        ],
-    }  # fmt: skip
-
-
-def view(*sessions: dict, **metrics) -> View:
-    out = View(where="/tmp/uma.sock")
-    out.update(overview(*sessions, **metrics))
-    return out
-
-
-def rows(the_view: View, width: int = 80, height: int = 24) -> list[str]:
-    lines = Screen(width, height).lines(the_view)
-    assert len(lines) <= height
-    for line in lines:
-        assert line.cells == cell_len(line.plain) == width
-    return [line.plain for line in lines]
-
 
 # --- the screen ----------------------------------------------------------------------------------
 
@@ -423,101 +314,6 @@ def test_a_line_is_cut_or_filled(parts):
         assert before.startswith(kept) or before.rstrip(" ") == kept
         assert fitted.cells == cell_len(fitted.plain) == width
         assert fitted.plain.endswith("…") == (not whole and width > 1) or before.endswith("…")
-
-
-# --- keys ----------------------------------------------------------------------------------------
-
-
-def test_what_a_terminal_sends():
-    assert decode(b"jk\x1b[A\x1bOB\x1b[5~\x1b[6~\x1b[1~\x1bOF") == [
-        "j", "k", "up", "down", "pageup", "pagedown", "home", "end",
-    ]  # fmt: skip
-    assert decode(b"\x1b") == ["escape"] and decode(b"\x0c ?") == ["redraw", " ", "?"]
-    assert decode("\x1b[1;5C\x1b[200~é\x00q".encode()) == ["q"]
-
-
-@untimed
-@given(st.binary(max_size=40))
-def test_any_bytes_are_keys_or_nothing(data):
-    assert all(isinstance(key, str) and key for key in decode(data))
-
-
-def test_promote_and_demote_the_selected_one():
-    a_view = view(session(7), session(8, lane="background"))
-    assert a_view.press("p") is None and "select a session first" in a_view.message
-    a_view.press("down")
-    assert a_view.selected == 7
-    assert a_view.press("p") is None and "interactive already" in a_view.message
-    assert a_view.press("d") == Command(DEMOTE, 7, "r7")
-    a_view.press("j")
-    assert a_view.press("p") == Command(PROMOTE, 8, "r8")
-    a_view.press("j")
-    assert a_view.selected == 8, "there is none below"
-
-
-def test_cancel_takes_two_presses():
-    a_view = view(session(7), session(8))
-    a_view.press("j")
-    assert a_view.press("c") is None and "c again cancels r7 of editor" in a_view.message
-    a_view.press("j")  # another key: no
-    assert a_view.press("x") is None
-    assert a_view.press("c") == Command(CANCEL, 8, "r8")
-    a_view.press("k")
-    a_view.press("c")
-    for _ in range(MESSAGE_UPDATES + 1):
-        a_view.update(overview(session(7), session(8)))
-    assert not a_view.message
-    assert a_view.press("c") is None, "the question was too long ago"
-
-
-def test_a_session_that_ends_is_not_replaced_by_its_neighbour():
-    a_view = view(session(7), session(8), session(9))
-    a_view.press("j")
-    a_view.press("j")
-    a_view.press("c")
-    a_view.update(overview(session(7), session(9)))
-    assert a_view.selected is None and "has ended" in a_view.message
-    assert a_view.press("c") is None and a_view.press("d") is None
-    a_view.press("j")
-    assert a_view.selected == 9
-
-
-def test_pause_keeps_the_screen_still():
-    a_view = view(session(1))
-    a_view.press(" ")
-    a_view.update(overview(session(1), session(2)))
-    assert len(a_view.sessions) == 1 and " PAUSED " in rows(a_view)[0]
-    a_view.press(" ")
-    assert len(a_view.sessions) == 2 and " PAUSED " not in rows(a_view)[0]
-
-
-def test_quit():
-    assert View().press("q") == Command(QUIT)
-    local = View(local=True)
-    assert local.press("q") is None and "stops the daemon" in local.message
-    assert local.press("j") is None
-    assert local.press("q") is None
-    assert local.press("q") == Command(QUIT)
-
-
-def test_help_is_shown_and_closed():
-    a_view = view(session(1))
-    a_view.press("?")
-    assert any("promote it to the interactive lane" in line for line in rows(a_view))
-    a_view.press("escape")
-    assert not any("promote it to" in line for line in rows(a_view))
-
-
-def test_tokens_per_second_now():
-    a_view = view()
-    assert a_view.tokens_now is None
-    for step in range(1, 20):
-        a_view.update(
-            overview(uptime_s=3725.2 + step / 4, tokens_generated_total=12345 + 100 * step)
-        )
-    assert a_view.tokens_now == pytest.approx(400)
-    a_view.update(overview(uptime_s=1.0, tokens_generated_total=5))
-    assert a_view.tokens_now is None, "another daemon"
 
 
 # --- the terminal --------------------------------------------------------------------------------

@@ -290,6 +290,7 @@ def test_a_prompt_that_the_ticks_began_goes_on_beside_the_stream_that_came(asked
     asked.all_right()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("streams", [False, True])
 def test_eight_prompts_at_once_with_few_cells(start, oracle, streams):
     asked = Asked(start(n_ctx=1024, n_seq=8), oracle)
@@ -332,6 +333,7 @@ def test_promoted_and_demoted_in_the_middle(asked):
     asked.all_right()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("without", ["prompt-aside", "latency-guard", "lanes", "error-budget"])
 def test_parts_of_the_policy_switched_off(start, oracle, without):
     asked = Asked(start(without=(without,)), oracle)

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from tests.engine_driver import DrivenEngine
 from tests.oracle import Oracle
 from umaserve import llama
-from umaserve.assets import demo_model_path
 from umaserve.engine import held_span as h
 from umaserve.engine import loop
 from umaserve.engine import messages as m
@@ -46,13 +45,6 @@ def spy(release):
             print(json.dumps(seen), file=file)
     return spied
 """
-
-
-@pytest.fixture(scope="module")
-def model():
-    made = llama.Model.open(llama.load("auto"), str(demo_model_path()))
-    yield made
-    made.close()
 
 
 @pytest.fixture

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from tests.engine_driver import DrivenEngine
 from tests.oracle import Oracle
 from umaserve import llama
-from umaserve.assets import demo_model_path
 from umaserve.engine import messages as m
 from umaserve.engine import ready_graph
 from umaserve.engine import table as t
@@ -62,13 +61,6 @@ def test_a_batch_is_filled_up_with_tokens_of_nobody(n, width):
     assert (token[n:total] == 0).all() and (seq[n:total] == SPARE).all()
     assert pos[n:total].tolist() == list(range(total - n)) and not logits[n:total].any()
     assert (token[total:] == -1).all() and (logits[total:] == 9).all()
-
-
-@pytest.fixture(scope="module")
-def model():
-    made = llama.Model.open(llama.load("auto"), str(demo_model_path()))
-    yield made
-    made.close()
 
 
 @pytest.fixture

@@ -94,6 +94,7 @@ def test_alone_and_beside_others(client: RawClient, paths: list[list[int]]) -> N
         assert result.eos["usage"]["completion_tokens"] == N_TOKENS
 
 
+@pytest.mark.slow
 def test_five_kills_during_twenty_streams(
     daemon: DaemonProcess, client: RawClient, paths: list[list[int]]
 ) -> None:

@@ -88,6 +88,7 @@ async def one_side(
     for meets in [False, True] * options.meetings:
         took = await first_token_ms(side, found, options, meets)
         firsts[meets].append(took)
+    await settle(side)  # llama-server goes on with a long prompt although nobody waits for it
     alone, meeting = spread(firsts[False])["median"], spread(firsts[True])["median"]
     series.add(
         side.name, first_alone_ms=alone, first_meeting_ms=meeting, first_ratio=meeting / alone
@@ -137,6 +138,8 @@ async def apart(
         ended = time.perf_counter()
         used = memory([server.pid for server in servers])
         nursery.cancel_scope.cancel()
+    for server in servers:
+        await settle(server)
     if run < 0:
         return
     sessions = [s for crowd in crowds for s in crowd.phase("", began, ended).sessions]

@@ -63,6 +63,7 @@ async def one_chat(
                 await trio.sleep(0.01)
         phase = crowd.phase(f"paste-{kind}", began)
         nursery.cancel_scope.cancel()
+    await settle(side)  # llama-server goes on with a long prompt although nobody waits for it
     if run < 0:
         return
     keep.keep(phase, side.name, run)

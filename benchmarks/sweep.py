@@ -62,6 +62,7 @@ async def one_side(
         await trio.sleep(0.25 * seconds)
         phase = await window_of_ticks(crowd, f"sessions{n}", seconds)
         nursery.cancel_scope.cancel()
+    await settle(side)  # the other one's turn
     if run >= 0:
         keep.keep(phase, side.name, run)
         gaps = gaps_ms(phase, interactive)

@@ -309,6 +309,7 @@ def tree_rss(daemon: DaemonProcess) -> int:
     return total
 
 
+@pytest.mark.slow
 def test_the_model_is_loaded_once_and_memory_stays_flat(tmp_path: Path) -> None:
     """Eight apps: within 10 % of one app's memory.
 

@@ -129,6 +129,7 @@ def check_screen(lines: list[str], width: int, height: int) -> None:
         assert re.search(words, whole), f"{words}\n{whole}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (200, 50)])
 def test_under_load_promote_one_and_cancel_another(
     daemon: DaemonProcess, tmp_path: Path, width: int, height: int

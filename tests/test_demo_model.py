@@ -186,6 +186,7 @@ def test_answers_come_from_docstrings() -> None:
     assert not [e for e in answers.values() if " at 0x" in e.answer]
 
 
+@pytest.mark.slow
 def test_same_seed_same_conversations() -> None:
     first, _ = demo_corpus.conversations(random.Random(3))
     again, _ = demo_corpus.conversations(random.Random(3))

@@ -11,6 +11,7 @@ import time
 from types import SimpleNamespace
 
 import numpy as np
+import pytest
 
 from tests.engine_driver import DrivenEngine
 from tests.oracle import Oracle
@@ -50,6 +51,7 @@ def is_done(engine: DrivenEngine, serial: int) -> bool:
     return engine.table.serial[slot] == serial and engine.table.state[slot] == t.DONE
 
 
+@pytest.mark.slow
 def test_background_requests_come_and_go_under_the_decodes_of_a_stream(tmp_path):
     seen_file = tmp_path / "seen"
     chance = random.Random(7)

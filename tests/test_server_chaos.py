@@ -9,6 +9,7 @@ import threading
 from pathlib import Path
 
 import psutil
+import pytest
 
 from tests.fake_engine import answer
 from tests.server_harness import DaemonProcess, eventually, model_file
@@ -16,6 +17,7 @@ from tests.server_harness import DaemonProcess, eventually, model_file
 WORKERS, TURNS = 8, 12
 
 
+@pytest.mark.slow
 def test_every_answer_is_exact_whatever_happens(tmp_path: Path) -> None:
     models = [model_file(tmp_path / name) for name in ("a.gguf", "b.gguf", "load-fails.gguf")]
     failures: list[str] = []

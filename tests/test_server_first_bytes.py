@@ -28,6 +28,7 @@ from umaserve.protocol import parse_message
 from umaserve.server.arrivals import ArrivalClock
 from umaserve.server.daemon import Daemon
 from umaserve.server.engine_handle import EngineHandle
+from umaserve.server.loop_lock import LoopLock
 from umaserve.server.meters import Meters
 from umaserve.server.sessions import NUDGE_EVERY_S, Sessions
 
@@ -185,7 +186,10 @@ def test_what_can_wait_goes_with_the_next_message_or_by_itself() -> None:
     def nothing(*_: object) -> None: ...
 
     async def main() -> None:
-        handle = EngineHandle(start, [], on_message=nothing, on_wake=nothing, on_log=nothing)
+        handle = EngineHandle(
+            start, [], on_message=nothing, on_tokens=lambda _: False, on_wake=nothing,
+            on_log=nothing, loop_lock=LoopLock(),
+        )  # fmt: skip
         handle.table, fd = t.SessionTable.create(t.TableSpec(2, 65))
         os.close(fd)
         handle._control = ours

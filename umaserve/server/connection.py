@@ -122,6 +122,9 @@ class Connection:
             limit = self.daemon.config.max_unsent_bytes
             self.close(E_IO_001, f"more than {limit} bytes wait here unread; the connection closes")
 
+    def send_now(self) -> bool:
+        return not self._ended and self._outbox.send_now()
+
     def close(self, code: str, message: str, id: str | None = None) -> None:
         """Say why and close once that is delivered (or cannot be, for a while)."""
         if not self._closing.is_set():

@@ -23,6 +23,7 @@ import trio
 from umaserve.engine import messages as m
 from umaserve.engine import table as t
 from umaserve.server import blame, front_cores
+from umaserve.server.loop_lock import LoopLock
 
 if TYPE_CHECKING:
     from umaserve.server.request import Request
@@ -83,9 +84,11 @@ def hang_limit_ns(header, floor_s: float) -> int:
 class EngineHandle:
     """A running (or starting, or ended) engine.
 
-    ``on_message(handle, message)`` gets what the engine says; ``on_wake(handle)`` is called when
-    the table changed, and ten times a second while requests run, in case a wake byte was lost.
-    Both are plain functions and must not block.
+    ``on_message(handle, message)`` gets what the engine says.  When the table changed,
+    ``on_tokens(handle)`` is called by a thread of its own that holds ``loop_lock``, and must not
+    touch trio; then, if that returned True, ``on_wake(handle)`` is called in the loop, and ten
+    times a second while requests run, in case a wake byte was lost.  All are plain functions and
+    must not block.
     """
 
     def __init__(
@@ -94,8 +97,10 @@ class EngineHandle:
         command: Sequence[str],
         *,
         on_message: Callable[[EngineHandle, m.ToFront], None],
+        on_tokens: Callable[[EngineHandle], bool],
         on_wake: Callable[[EngineHandle], None],
         on_log: Callable[[str, str], None],
+        loop_lock: LoopLock,
         hang_floor_s: float = 0.0,
     ) -> None:
         self.start = start
@@ -116,7 +121,8 @@ class EngineHandle:
         self.spawned_ns = 0
         self.exit: EngineExit | None = None
         self._command = list(command)
-        self._on_message, self._on_wake, self._on_log = on_message, on_wake, on_log
+        self._on_message, self._on_log = on_message, on_log
+        self._on_tokens, self._on_wake, self._loop_lock = on_tokens, on_wake, loop_lock
         self._hang_floor_s = hang_floor_s
         self._asked = False
         self._hung = False
@@ -263,8 +269,7 @@ class EngineHandle:
             self._fds.append(self._piece_fd)
             err_read, err_write = os.pipe()
             self._fds.append(err_read)
-            for fd in (wake_read, err_read):
-                os.set_blocking(fd, False)
+            os.set_blocking(err_read, False)
             os.set_blocking(wake_write, False)
             arguments = zip(
                 ("--control", "--wake", "--table", "--pieces"),
@@ -402,15 +407,32 @@ class EngineHandle:
         self._on_message(self, message)
 
     async def _read_wake(self, fd: int, eof: trio.Event) -> None:
-        while True:
-            await trio.lowlevel.wait_readable(fd)
-            try:
-                if not os.read(fd, 65536):
-                    break
-            except BlockingIOError:
-                continue
-            self._on_wake(self)
+        self._loop_lock.start()
+        loop = trio.lowlevel.current_trio_token()
+        await trio.to_thread.run_sync(
+            self._read_tokens, fd, loop, abandon_on_cancel=True, limiter=trio.CapacityLimiter(1)
+        )
         eof.set()
+
+    def _read_tokens(self, fd: int, loop: trio.lowlevel.TrioToken) -> None:
+        """The thread that the engine wakes, until it is gone; it closes ``fd`` itself."""
+        with self._loop_lock:
+            if fd not in self._fds:  # it was over before this began
+                return
+            self._fds.remove(fd)
+            front_cores.go_anywhere_here()
+        try:
+            while os.read(fd, 65536):
+                with self._loop_lock:
+                    if self.exit is not None:
+                        return
+                    more = self._on_tokens(self)
+                if more:
+                    loop.run_sync_soon(self._on_wake, self, idempotent=True)
+        except trio.RunFinishedError:
+            return
+        finally:
+            os.close(fd)
 
     async def _read_stderr(self, fd: int, eof: trio.Event) -> None:
         rest = b""

@@ -33,6 +33,12 @@ def go_anywhere() -> None:
         _all.clear()
 
 
+def go_anywhere_here() -> None:
+    """The same for a thread that was started meanwhile, and keeps off what its starter did."""
+    if _all:
+        _set(_all)
+
+
 def _set(cpus: set[int]) -> None:
     try:
         os.sched_setaffinity(0, cpus)

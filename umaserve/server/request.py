@@ -40,6 +40,10 @@ class Sink(Protocol):
 
     def flush(self) -> None: ...
 
+    def send_now(self) -> bool:
+        """`flush` without touching trio; False: that is still to be called."""
+        ...
+
 
 @dataclass(eq=False)
 class Request:
@@ -54,6 +58,7 @@ class Request:
     lane: int
     arrived_ns: int
     assembler: TextAssembler
+    quick: bool = False  # its tokens go out as they come, with nothing but their text
     record: Record = field(default_factory=Record)
 
     queue: dict[int, Request] | None = None  # what it waits in, by serial
@@ -104,6 +109,7 @@ class Request:
             lane=LANES[message.priority],
             arrived_ns=arrived_ns,
             assembler=TextAssembler(message.stop),
+            quick=message.stream and sampling.logprobs < 0 and not message.stop,
             max_tokens=message.max_tokens or max_tokens,
         )
 

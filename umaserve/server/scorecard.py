@@ -72,6 +72,7 @@ class Scorecard:
         state = self._state()
         if now_s - self._read_s < FRESH_S and state == self._read_at:
             return self._numbers
+        self._meters.settle()
         rss_gb, now = self._snapshot(now_s)
         past = self._snapshots[0] if self._snapshots else now
         self._numbers = {

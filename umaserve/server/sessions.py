@@ -21,6 +21,7 @@ from umaserve.server.chat import ChatRenderer
 from umaserve.server.delivery import read_row, tell_rest
 from umaserve.server.engine_handle import EngineExit, EngineHandle
 from umaserve.server.meters import Meters
+from umaserve.server.quick_tokens import QuickTokens
 from umaserve.server.request import Request, Sink
 
 NUDGE_EVERY_S = 0.01  # while no request comes: an engine looks out for one most of a millisecond
@@ -61,6 +62,7 @@ class Sessions:
         self._log = log
         self._nudge_again_s = 0.0
         self._changed = trio.Event()
+        self._quick = QuickTokens(meters, self._look_for_row)
 
     # --- from clients -----------------------------------------------------------------------------
 
@@ -229,8 +231,14 @@ class Sessions:
         if request.cancelled:  # the engine may not have known it yet when it was told
             engine.send(m.Cancel(request.serial))
 
+    def on_tokens(self, engine: EngineHandle) -> bool:
+        """Read and send what is quick to; True: `on_wake` has more to do.  Does not touch trio."""
+        return self._quick.read(engine)
+
     def on_wake(self, engine: EngineHandle) -> None:
         """Read every row of an engine that changed, and send what came of it."""
+        for sink in self._quick.take_unsent():
+            sink.flush()
         if engine.ready is not None:
             self._read(list(engine.requests.values()), engine)
             self.meters.read_ticks(engine)

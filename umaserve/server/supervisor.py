@@ -21,6 +21,7 @@ from umaserve.engine import messages as m
 from umaserve.protocol import E_MODEL_001, E_MODEL_002, E_RUNTIME_001, ProtocolError
 from umaserve.server import blame, memory
 from umaserve.server.engine_handle import EngineExit, EngineHandle
+from umaserve.server.loop_lock import LoopLock
 from umaserve.server.meters import Meters
 from umaserve.server.sessions import Sessions
 
@@ -84,6 +85,7 @@ class Supervisor:
         self.engines: list[EngineHandle] = []  # every process there is
         self._log = log
         self._command = tuple(command or ENGINE_COMMAND)
+        self._loop_lock = LoopLock()
         self._nursery: trio.Nursery
         self._idle_deaths = 0  # in a row, soon after ready, with nothing to do
         self._served = False  # an engine has been ready once
@@ -116,8 +118,10 @@ class Supervisor:
             start,
             self._command,
             on_message=self._on_message,
+            on_tokens=self.sessions.on_tokens,
             on_wake=self.sessions.on_wake,
             on_log=self._log,
+            loop_lock=self._loop_lock,
             hang_floor_s=self.config.hang_timeout_s,
         )
         self.engines.append(engine)

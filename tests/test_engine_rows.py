@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 
 import numpy as np
@@ -13,9 +15,10 @@ from hypothesis import strategies as st
 
 from umaserve import llama
 from umaserve.assets import demo_model_path
-from umaserve.engine import rows
+from umaserve.engine import rows, team_rows
 from umaserve.engine.batch import Batch
 from umaserve.engine.messages import Sampling
+from umaserve.engine.thread_places import PARALLEL, find_places
 from umaserve.sampling.params import SLOW, SamplerTable
 from umaserve.sampling.sampler import Scratch, sample_rows
 
@@ -25,7 +28,7 @@ N_VOCAB, N_SLOTS, N_CTX = 3000, 16, 64
 def test_every_row_has_one_owner():
     for n in range(40):
         for workers in range(1, 8):
-            shares = [rows._share.py_func(n, workers, w) for w in range(-1, workers)]
+            shares = [rows.share.py_func(n, workers, w) for w in range(-1, workers)]
             assert shares[0][0] == 0 and shares[-1][1] == n
             assert all(a[1] == b[0] for a, b in zip(shares, shares[1:], strict=False))
             sizes = [stop - start for start, stop in shares]
@@ -34,6 +37,33 @@ def test_every_row_has_one_owner():
 
 @pytest.mark.parametrize("n_workers", [1, 3, 7])
 def test_workers_sample_what_one_thread_does(n_workers):
+    same_as_alone(n_workers=n_workers)
+
+
+@pytest.mark.parametrize("n_threads", [2, 3, 11])
+def test_libllamas_threads_sample_what_one_thread_does(n_threads):
+    llama.load("cpu")  # with it comes libgomp
+    if not find_places({})[PARALLEL]:
+        pytest.skip("libllama was not built with libgomp here")
+    # a process of its own: the teams of a thread stay
+    done = subprocess.run(
+        [sys.executable, "-c", f"from tests.test_engine_rows import same_as_alone as f\n"
+         f"f(n_threads={n_threads})"], capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_team_of_one_leaves_all_to_the_caller():
+    block = team_rows.no_team()
+    assert not team_rows.sample_in_team(block, 0, 8)
+    block[team_rows.PARALLEL], block[team_rows.SIZE] = 1, 1
+    assert not team_rows.sample_in_team(block, 0, 8)
+    block[team_rows.SIZE] = 2
+    assert not team_rows.sample_in_team(block, 0, 1)
+
+
+def same_as_alone(n_workers=0, n_threads=0):
+    """By workers, or by a team of libgomp's."""
     rng = np.random.default_rng(3)
     table = SamplerTable(N_SLOTS)
     for slot in range(N_SLOTS):
@@ -60,6 +90,15 @@ def test_workers_sample_what_one_thread_does(n_workers):
     alone_scratch = Scratch.allocate(N_VOCAB, N_CTX, 1)
     nobody = rows.start_pool(0, N_VOCAB, N_CTX, 1, ())
     pool = rows.start_pool(n_workers, N_VOCAB, N_CTX, 1, (*given, None, *shared))
+    if n_threads:
+        llama.load("cpu")
+        counts = pool.team_counted
+        team, scratches = team_rows.make_team(
+            find_places({}), n_threads, N_CTX, (*given, scratch, *shared), counts
+        )
+        assert len(scratches) == min(n_threads, team_rows.MOST_THREADS) - 1
+        team[team_rows.SIZE] = n_threads
+        pool = pool._replace(team=team)
     for turn, n in enumerate((1, 5, 6, 7, 13, 15, N_SLOTS) * 3):  # 15: all at once
         logits = rng.normal(0, 2, (N_SLOTS, N_VOCAB)).astype(np.float32)
         alone = outputs()
@@ -77,6 +116,8 @@ def test_workers_sample_what_one_thread_does(n_workers):
         rows.sample_all(pool, first, n - first, *given, scratch, *shared)
         for a, b in zip(alone, shared, strict=True):
             assert (a == b).all()
+        if n_threads and n == N_SLOTS:
+            assert counts[: min(n_threads, 8) - 1].any(axis=1).all()  # each had a part
         counted = rows.take_counts(pool, scratch)
         assert counted == rows.take_counts(nobody, alone_scratch)
         assert 0 <= counted[0] < n and counted[1] > 0  # min-p over all keeps more than a few

@@ -53,6 +53,7 @@ from .prefill_orders import Orders
 from .prefill_worker import PrefillWorker
 from .ready_graph import WIDTH, ReadyGraph
 from .rows import start_pool, worker_count
+from .team_rows import make_team
 from .tick_account import FACTS
 
 if TYPE_CHECKING:
@@ -140,18 +141,23 @@ class Engine:
             control.poll_fds,
         )  # fmt: skip
         columns, batch, settings = self._columns, self._batch.arrays, self.samplers.settings
-        self._pool = start_pool(
-            self._worker_count(),
-            loaded.n_vocab,
-            table.spec.n_ctx,
-            n_eog,
-            (
-                batch.out_slot, self.work.addresses, loaded.n_vocab, settings, columns.tokens,
-                columns.n_tokens, columns.n_prompt, loaded.eog_ids, None, self.work.sampled,
-                columns.logprob, columns.top_ids, columns.top_logprobs,
-            ),
-        )  # fmt: skip
         self._scratch = Scratch.allocate(loaded.n_vocab, table.spec.n_ctx, n_eog)
+        rows = (
+            batch.out_slot, self.work.addresses, loaded.n_vocab, settings, columns.tokens,
+            columns.n_tokens, columns.n_prompt, loaded.eog_ids, self._scratch, self.work.sampled,
+            columns.logprob, columns.top_ids, columns.top_logprobs,
+        )  # fmt: skip
+        self._pool = start_pool(
+            self._worker_count(), loaded.n_vocab, table.spec.n_ctx, n_eog,
+            tuple(None if value is self._scratch else value for value in rows),
+        )  # fmt: skip
+        self.team_scratches: list[Scratch] = []
+        if not self._pool.n_workers:
+            team, self.team_scratches = make_team(
+                loaded.places, max(loaded.n_threads, loaded.n_threads_batch), table.spec.n_ctx,
+                rows, self._pool.team_counted,
+            )  # fmt: skip
+            self._pool = self._pool._replace(team=team)
         self.traffic = Traffic.of(
             loaded.model, type_k=start.type_k, type_v=start.type_v, n_ubatch=loaded.n_ubatch
         )

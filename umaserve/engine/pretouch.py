@@ -45,6 +45,7 @@ def pretouch(engine: Engine, control: Control) -> None:
         if isinstance(record, RowPool):
             touch_scratch(record)
         held += _arrays(record)
+    held += _arrays(tuple(engine.team_scratches))
     unique = {(a.ctypes.data, a.nbytes): a for a in held if a.size and a.flags.writeable}
     arrays = within(unique.values(), MOST_TABLE_BYTES)
     files = weight_files(Path(start.model_path)) if start.use_mmap and not start.use_mlock else []

@@ -2,8 +2,7 @@
 
 Beside an accelerator, a row has just come over the bus and lies in no cache: one core pulls it in
 at about 20 GB/s, several pull in several rows at once.  On a processor backend the cores belong to
-libllama's own threads, and a row that they have just written costs a few microseconds: there, one
-thread samples all.
+libllama's own threads, and these sample (`team_rows`), where libllama was built with libgomp.
 
 Each worker is a thread inside one compiled function that holds no GIL.  It sleeps in ``read`` on a
 pipe of its own, and waking it takes longer than its share of the rows.  So the workers are called
@@ -33,6 +32,7 @@ from .native import (
     call_i32_ptr_ptr,
     call_i64_i32_ptr_i64,
 )
+from .team_rows import MOST_THREADS, no_team, sample_in_team, share
 
 FEWEST_ROWS = 6  # below, one thread is done before several have told each other
 MOST_WORKERS = 7
@@ -63,7 +63,8 @@ class RowPool(NamedTuple):
     ``job`` int64[2] is first row and number of rows, ``job_fds`` int32[n_workers] the pipes that
     wake them; ``words`` int64[WORDS] is written by the ticks only, ``states`` int64[n_workers,
     LINE] by each worker; ``rooms`` int64[n_workers + 1, LINE] are their ``struct timespec`` and the
-    caller's; ``counted`` int64[n_workers, WIDTH] what each has counted."""
+    caller's; ``counted`` int64[n_workers, WIDTH] what each has counted.  ``team`` is what
+    `team_rows` makes, and ``team_counted`` what its threads have counted."""
 
     n_workers: int
     read: int
@@ -77,6 +78,8 @@ class RowPool(NamedTuple):
     states: np.ndarray
     rooms: np.ndarray
     counted: np.ndarray
+    team: np.ndarray
+    team_counted: np.ndarray
 
 
 def worker_count(overlap: bool, cores: int) -> int:
@@ -107,6 +110,8 @@ def start_pool(
         np.zeros((n_workers, LINE), np.int64),
         np.zeros((n_workers + 1, LINE), np.int64),
         np.zeros((n_workers, c.WIDTH), np.int64),
+        no_team(),
+        np.zeros((MOST_THREADS - 1, c.WIDTH), np.int64),
     )
     for worker in range(n_workers):
         job_read, pool.job_fds[worker] = os.pipe()
@@ -147,6 +152,8 @@ def sample_all(
     out_tokens, logprob, top_ids, top_logprobs,
 ):  # fmt: skip
     """``sample_rows`` from row ``first`` on, shared with the workers where it pays."""
+    if sample_in_team(pool.team, first, n):
+        return
     if pool.n_workers == 0 or n < FEWEST_ROWS:
         sample_rows(
             n, slots[first:], addresses[first:], n_vocab, settings, tokens, n_tokens, n_prompt,
@@ -156,7 +163,7 @@ def sample_all(
     _learn_when(pool)
     parts = _workers_for(pool.n_workers, n)
     _give(pool, first, n, parts)
-    own = _share(n, parts, -1)[1]
+    own = share(n, parts, -1)[1]
     sample_rows(
         own, slots[first:], addresses[first:], n_vocab, settings, tokens, n_tokens, n_prompt, eog,
         work, out_tokens[first:], logprob, top_ids, top_logprobs,
@@ -193,17 +200,11 @@ def take_counts(pool, work):
         rows += pool.counted[worker, ROWS_IN_PLACE]
         copied += pool.counted[worker, COPIED_BYTES]
         pool.counted[worker, :] = 0
+    for thread in range(pool.team_counted.shape[0]):
+        rows += pool.team_counted[thread, ROWS_IN_PLACE]
+        copied += pool.team_counted[thread, COPIED_BYTES]
+        pool.team_counted[thread, :] = 0
     return rows, copied
-
-
-@njit(nogil=True, cache=True)
-def _share(n, n_workers, worker):
-    """Rows ``start:stop`` of a worker, or of the caller (-1), who has the first ones."""
-    each = n // (n_workers + 1)
-    extra = n - each * (n_workers + 1)
-    part = worker + 1
-    start = part * each + min(part, extra)
-    return start, start + each + (1 if part < extra else 0)
 
 
 @njit(nogil=True, cache=True)
@@ -325,7 +326,7 @@ def _serve(
             work.original[:] = 0
             work.touched[:] = 0
         else:
-            start, stop = _share(pool.job[1], seen % PARTS, worker)
+            start, stop = share(pool.job[1], seen % PARTS, worker)
             at = pool.job[0] + start
             sample_rows(
                 stop - start, slots[at:], addresses[at:], n_vocab, settings, tokens, n_tokens,

@@ -49,6 +49,7 @@ from .native import (
 )
 from .prefill_orders import give_orders, grant_chunk
 from .rows import call_workers, sample_all, slow_last
+from .team_rows import SIZE as TEAM_SIZE
 from .thread_places import place_threads
 from .tick_account import (
     ATTENDED,
@@ -281,7 +282,9 @@ def run_ticks(
             if work.unlike[0] > 0:
                 work.unlike[0] -= 1
                 facts[BESIDE] = 1
-            place_threads(places, _threads(fixed, work.mode[0], in_batch))
+            n_threads = _threads(fixed, work.mode[0], in_batch)
+            place_threads(places, n_threads)
+            pool.team[TEAM_SIZE] = n_threads
             hold_span(span, native, used, batch.n_tokens[0], rows == in_batch)
             sent = now_ns(native)
             facts[SUBMITTED] = sent

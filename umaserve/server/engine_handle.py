@@ -421,11 +421,15 @@ class EngineHandle:
                 return
             self._fds.remove(fd)
             front_cores.go_anywhere_here()
+        placed = False
         try:
             while os.read(fd, 65536):
                 with self._loop_lock:
                     if self.exit is not None:
                         return
+                    if not placed and self.ready is not None:
+                        placed = True
+                        front_cores.keep_off_here(self.ready.loop_cpus)
                     more = self._on_tokens(self)
                 if more:
                     loop.run_sync_soon(self._on_wake, self, idempotent=True)

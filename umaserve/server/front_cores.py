@@ -17,13 +17,8 @@ _all: set[int] = set()  # what the system allowed before; empty while nothing is
 
 def keep_off(cpus: Collection[int]) -> None:
     """Leave these CPUs to others, if there are any besides, until `go_anywhere`."""
-    if not cpus or _all or not hasattr(os, "sched_setaffinity"):
-        return
-    allowed = os.sched_getaffinity(0)
-    left = allowed.difference(cpus)
-    if left and left != allowed:
-        _set(left)
-        _all.update(allowed)
+    if not _all:
+        _all.update(keep_off_here(cpus))
 
 
 def go_anywhere() -> None:
@@ -31,6 +26,19 @@ def go_anywhere() -> None:
     if _all:
         _set(_all)
         _all.clear()
+
+
+def keep_off_here(cpus: Collection[int]) -> set[int]:
+    """The same for good, by a thread that the loop wakes: Linux would rather wake it on the loop's
+    core than on any other that is busy.  Returns what was allowed before, if that was changed."""
+    if not cpus or not hasattr(os, "sched_setaffinity"):
+        return set()
+    allowed = os.sched_getaffinity(0)
+    left = allowed.difference(cpus)
+    if not left or left == allowed:
+        return set()
+    _set(left)
+    return allowed
 
 
 def go_anywhere_here() -> None:

@@ -39,6 +39,9 @@ def test_the_front_leaves_the_loop_its_core_until_somebody_asks(tmp_path: Path) 
             client.ask("long", "import os", max_tokens=2000, ignore_eos=True)
             client.wait_tokens("long", 3)
             assert cpus(front) == HERE
+            # but the thread that sends tokens, which the loop wakes, keeps off its core for good
+            threads = [os.sched_getaffinity(int(id)) for id in os.listdir(f"/proc/{front}/task")]
+            assert HERE - loop in threads
             client.send(type="cancel", id="long")
             client.finish()
             eventually(lambda loop=loop: cpus(front) == HERE - loop, "it does so again")

@@ -220,7 +220,7 @@ def test_the_lock_is_free_only_while_the_loop_waits() -> None:
 
     def thread() -> None:
         while not over.is_set():
-            with lock:
+            with lock.held:
                 inside[0] = True
                 seen[0] += 1
                 time.sleep(0.0005)
@@ -247,7 +247,7 @@ def test_the_lock_is_free_only_while_the_loop_waits() -> None:
 
     trio.run(main)
     assert seen[0] > 20 and wrong[0] == 0
-    with lock:  # the run is over, and nobody is locked out
+    with lock.held:  # the run is over, and nobody is locked out
         pass
 
 

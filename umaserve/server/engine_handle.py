@@ -416,7 +416,7 @@ class EngineHandle:
 
     def _read_tokens(self, fd: int, loop: trio.lowlevel.TrioToken) -> None:
         """The thread that the engine wakes, until it is gone; it closes ``fd`` itself."""
-        with self._loop_lock:
+        with self._loop_lock.held:
             if fd not in self._fds:  # it was over before this began
                 return
             self._fds.remove(fd)
@@ -424,7 +424,7 @@ class EngineHandle:
         placed = False
         try:
             while os.read(fd, 65536):
-                with self._loop_lock:
+                with self._loop_lock.held:
                     if self.exit is not None:
                         return
                     if not placed and self.ready is not None:

@@ -85,9 +85,11 @@ class Ours:
 
     def __init__(self, model: str, setting: ServerSetting, *flags: str) -> None:
         threads = ("--threads", str(setting.threads)) if setting.threads else ()
+        # an eighth of the rows is kept for interactive requests
+        rows = (setting.parallel + 2) * 8 // 7 + 1
         self.daemon = Daemon(
             "--model", model, "--parallel", str(setting.parallel),
-            "--max-sessions", str(setting.parallel + 2), "--n-ctx", str(setting.n_ctx),
+            "--max-sessions", str(rows), "--n-ctx", str(setting.n_ctx),
             "--max-tokens", str(setting.n_ctx), "--max-prompt-bytes", str(1 << 20), *threads,
             *flags,
         )  # fmt: skip

@@ -148,52 +148,136 @@ def test_it_is_let_go_of_when_cells_run_short_or_few_are_used(native, span):
         return span.record.held.tolist()[: h.FROM + 1]
 
     assert hold(100) == [0, 0] and hold(255) == [0, 0]  # within the first step
-    assert hold(256, 40, False) == [0, 0]  # a prompt
+    assert hold(216, 40, False) == [0, 0]  # a prompt
     assert hold(256) == [256 + CELLS, 256]
-    assert hold(700) == [256 + CELLS, 256] and hold(800, 1, False) == [256 + CELLS, 256]
+    assert hold(700) == [256 + CELLS, 256] and hold(799, 1, False) == [256 + CELLS, 256]
     assert hold(800) == [800 + CELLS, 800]
     assert hold(150) == [800 + CELLS, 800]
-    assert hold(143) == [143 + CELLS, 143]  # attention would read three times what is in use
-    assert hold(1790, 1, False) == [143 + CELLS, 143]
+    assert hold(143) == [0, 0]  # attention would read three times what is in use
+    assert hold(256) == hold(768) == [0, 0]  # cells in front of the last one in use are free
+    assert hold(1024) == [1024 + CELLS, 1024]  # all are in use again
+    assert hold(1790, 1, False) == [1024 + CELLS, 1024]
     assert hold(1792, 1, False) == [0, 0]
-    assert hold(1536) == [0, 0]  # what is free is not enough
+    assert hold(0, 9, False) == [0, 0]  # nothing was in use in between
+    assert hold(256) == [256 + CELLS, 256]
+    assert hold(1536) == [256 + CELLS, 256]  # what is free is not enough
+    assert hold(1792) == [0, 0]
+
+
+class Cells:
+    """Who has which cell; libllama's own rule (``llama_kv_cache::find_slot``, ``seq_rm``)."""
+
+    NOBODY, HELD = -1, -2
+
+    def __init__(self):
+        self.owner = np.full(N_CTX, self.NOBODY)
+        self.head = 0
+
+    def take(self, owner, n):
+        """The lowest free cells from the head on; how many stretches they are."""
+        if self.head > (self.owner >= 0).sum() + 2 * n:
+            self.head = 0
+        order = np.r_[self.head : N_CTX, 0 : self.head]
+        found = order[self.owner[order] == self.NOBODY][:n]
+        assert len(found) == n
+        self.owner[found] = owner
+        self.head = found[-1] + 1
+        return 1 + int((np.diff(found) != 1).sum())
+
+    def free(self, which):
+        self.owner[which] = self.NOBODY
+        if len(which):
+            self.head = min(self.head, which[0])
+
+    def free_all_of(self, owner):
+        self.free(np.flatnonzero(self.owner == owner))
+
+
+def without_library(monkeypatch, place, release):
+    """``hold_span``, interpreted, and its record; these two instead of libllama's calls."""
+    context = SimpleNamespace(pointer=0, memory=0)
+    library = SimpleNamespace(ffi=SimpleNamespace(cast=lambda _, value: value), address=lambda _: 0)
+    loaded = SimpleNamespace(library=library, context=context, n_ctx=N_CTX, n_seq=N_SEQ)
+    record = h.HeldSpan(loaded, None).record
+    record.held[h.CELLS] = CELLS
+
+    def let_go(span):
+        release()
+        span.held[h.LIMIT] = span.held[h.FROM] = 0
+
+    hold = h.hold_span.py_func
+    monkeypatch.setitem(hold.__globals__, "place_span", lambda *_: place() or True)
+    monkeypatch.setitem(hold.__globals__, "release_span", let_go)
+    return hold, record
 
 
 @given(st.lists(st.tuples(st.integers(1, N_CTX - 1), st.integers(1, 64), st.booleans())))
 @settings(max_examples=500, deadline=None)
 def test_what_it_takes_is_never_missed(ticks):
-    context = SimpleNamespace(pointer=0, memory=0)
-    library = SimpleNamespace(
-        ffi=SimpleNamespace(cast=lambda _, value: value), address=lambda _: 0
-    )
-    loaded = SimpleNamespace(library=library, context=context, n_ctx=N_CTX, n_seq=N_SEQ)
-    record = h.HeldSpan(loaded, None).record
-    record.held[h.CELLS] = CELLS
-    placed = []
-    hold = h.hold_span.py_func
-    names = hold.__globals__
-    kept = names["place_span"], names["release_span"]
-
-    def release(span):
-        span.held[h.LIMIT] = span.held[h.FROM] = 0
-
-    names["place_span"], names["release_span"] = lambda *_: placed.append(1) or True, release
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        placed, top = [], 0
+        hold, record = without_library(patch, lambda: placed.append(1), lambda: None)
         for used, adding, decoding in ticks:
             before, n = record.held.tolist(), len(placed)
+            top = max(top, used)
             hold(record, None, used, adding, decoding)
             after = record.held.tolist()
             if after[h.LIMIT]:
                 assert used + adding + N_CTX // 8 <= N_CTX
                 assert after[h.LIMIT] == after[h.FROM] + CELLS <= N_CTX
                 room = used + CELLS + N_CTX // 8 <= N_CTX  # for cells further ahead
-                assert not decoding or not room or used + adding <= after[h.LIMIT]
+                full = used == top  # and they are one stretch
+                assert not decoding or not room or not full or used + adding <= after[h.LIMIT]
             if len(placed) > n:
-                assert decoding and after[h.FROM] == used
+                assert decoding and after[h.FROM] == used == top
             elif after[h.LIMIT]:
-                assert after == before
-    finally:
-        names["place_span"], names["release_span"] = kept
+                assert after[: h.TOP] == before[: h.TOP]
+            top = max(top, used + adding)
+
+
+# a stream comes with a prompt, one of them ends, or all decode so many tokens
+EVENTS = st.one_of(
+    st.tuples(st.just("come"), st.integers(1, 300)),
+    st.tuples(st.just("end"), st.integers(0, 7)),
+    st.tuples(st.just("decode"), st.integers(1, 120)),
+)
+
+
+@given(st.lists(EVENTS, min_size=1, max_size=40))
+@settings(max_examples=300, deadline=None)
+def test_what_is_restored_is_not_scattered(events):
+    """However streams come and end: each stretch of cells is a copy for each layer."""
+    with pytest.MonkeyPatch.context() as patch:
+        cells, stretches = Cells(), []
+
+        def place():
+            stretches.append(cells.take(Cells.HELD, CELLS))
+            cells.free(np.flatnonzero(cells.owner == Cells.HELD)[:-1])
+
+        hold, record = without_library(patch, place, lambda: cells.free_all_of(Cells.HELD))
+        streams, names = [], iter(range(10_000))
+
+        def tick(batch, decoding):
+            used = int((cells.owner >= 0).sum())
+            if used + len(batch) + 1 > N_CTX:
+                return False
+            hold(record, None, used, len(batch), decoding)
+            for stream in batch:
+                cells.take(stream, 1)
+            return True
+
+        for what, n in events:
+            if what == "come" and len(streams) < 8:
+                streams.append(next(names))
+                if not tick([streams[-1]] * n, False):
+                    streams.pop()
+            elif what == "end" and streams:
+                cells.free_all_of(streams.pop(n % len(streams)))
+            elif what == "decode":
+                for _ in range(n):
+                    if not streams or not tick(streams, True):
+                        break
+        assert max(stretches, default=1) <= 2  # a prompt may have filled what lay on both sides
 
 
 @pytest.mark.parametrize(("factor", "used"), [(0.5, True), (2.0, False)])

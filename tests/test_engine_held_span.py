@@ -372,6 +372,27 @@ def test_streams_beside_each_other_are_answered_the_same_up_to_the_last_cell(tmp
     oracle.close()
 
 
+def test_prompts_copied_into_an_empty_cache_do_not_hide_that_it_was_empty(native, span):
+    """They come from the second context, so that no tick finds nothing in use."""
+    hold = h.hold_span
+    hold(span.record, native, 1000, 1, True)
+    state = np.full(4, t.RUNNING)
+    table = SimpleNamespace(
+        seq=np.arange(4), n_past=np.array([500, 300, 200, 0]), header=np.zeros(t.HEADER_BYTES // 8),
+        state=state,
+    )  # fmt: skip
+    engine = SimpleNamespace(
+        table=table, worker=None, span=span, work=SimpleNamespace(aside=np.zeros(4)),
+        _free_seqs=[], loaded=SimpleNamespace(context=SimpleNamespace(seq_rm=lambda *_: None)),
+    )  # fmt: skip
+    for slot, top in ((0, 1001), (1, 1001), (2, 0)):
+        state[slot] = t.DONE
+        loop.Engine._drop_sequence(engine, slot)
+        assert span.record.held[h.TOP] == top
+    hold(span.record, native, 512, 4, True)
+    assert span.is_held
+
+
 def test_a_batch_that_finds_no_cells_comes_again_without_it():
     calls = []
     engine = SimpleNamespace(

@@ -30,7 +30,7 @@ from umaserve.policy.base import (
 )
 from umaserve.policy.cost import CostModel, largest_chunk, learn, predict
 from umaserve.policy.guarded import HOLDOFF, LONGER_TICKS, LONGEST_TICKS, observe, plan_tick
-from umaserve.policy.latency_guard import EARNED, LEAST_CREDIT, MOST_CREDIT, settle_credit
+from umaserve.policy.latency_guard import EARNED, HARD, LEAST_CREDIT, MOST_CREDIT, settle_credit
 from umaserve.policy.sweet_spot import WORTH, find_rounds, merge_all
 from umaserve.states import DONE, FREE, RUNNING, WAITING
 
@@ -162,6 +162,27 @@ def test_no_pause_is_planned_over_twice_the_baseline(name, credit, back, prompts
         pause += predict(cost, 0, 1, 0, 500)
     assert pause <= 2.0 * base * 1.001
     assert plan.info[ALLOWED_MS] <= 2.0 * base * 1.001
+
+
+@pytest.mark.parametrize("name", sorted(MACHINES))
+@pytest.mark.parametrize("number", range(4))
+def test_what_waiting_earns_makes_no_longer_pause_where_that_much_fits(name, number):
+    state, cost, memory = empty(), known(name), Memory.fresh(N)
+    put(state, 0, 0, 400, 399, credit=1.2)  # not enough for a slice that did not wait
+    put(state, 1, 1, 3000, 0)
+    memory.since_ns[:] = NOW - 2 * 10**9
+    knobs = told(name, features=ALL_FEATURES - FEATURES["prompt-aside"])
+    plan, entries = plan_of(state, knobs, cost, memory=memory, number=number)
+    rows_ms, tokens = memory.round_ms[0, 1], int(plan.counts[: entries][-1])
+    apart = 0 not in plan.slots[:entries]
+    assert plan.slots[entries - 1] == 1
+    fits = largest_chunk(cost, 0, 1, 500, HARD * rows_ms, 3000) >= 2
+    fits = fits or largest_chunk(cost, 0, 0, 500, (HARD - 1.0) * rows_ms, 3000) >= 2
+    pause_ms = plan.info[PREDICTED_MS] + (rows_ms if apart else 0.0)
+    if fits:
+        assert pause_ms <= HARD * rows_ms * (1.0 + 1e-9)
+    else:
+        assert tokens >= 1 and pause_ms <= 4.0 * rows_ms * (1.0 + 1e-9)
 
 
 @pytest.mark.parametrize("name", sorted(MACHINES))

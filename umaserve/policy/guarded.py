@@ -296,6 +296,11 @@ def _interactive(
                     look = look or near and not is_fresh(cost, mode, g, few)
                     if apart and g < room and look:
                         more, apart = min(few, left), False
+                    elif apart and guarded:
+                        # what keeps the pause within bounds, unless that is next to nothing
+                        fits, alone = _chunk(cost, mode, g, kv, rows_ms, within_budget, left)
+                        if fits >= MIN_CHUNK // 4:
+                            more, apart = fits, alone
                 elif k:
                     more = largest_chunk(cost, mode, g + k, kv, rows_ms + limit, chunk + left)
                     more = max(more - chunk, 0)

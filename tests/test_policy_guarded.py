@@ -182,7 +182,7 @@ def test_what_waiting_earns_makes_no_longer_pause_where_that_much_fits(name, num
     if fits:
         assert pause_ms <= HARD * rows_ms * (1.0 + 1e-9)
     else:
-        assert tokens >= 1 and pause_ms <= 4.0 * rows_ms * (1.0 + 1e-9)
+        assert tokens >= 1 and pause_ms <= 3.0 * rows_ms * (1.0 + 1e-9)
 
 
 @pytest.mark.parametrize("name", sorted(MACHINES))

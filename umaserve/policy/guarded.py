@@ -70,7 +70,7 @@ BLIND_CHUNK = 64  # prompt tokens of a tick whose cost nobody knows
 # interactive has come for as long, so that what is given up is half of what was done at most
 LONG_TICKS, LONGER_TICKS, LONGEST_TICKS = 8, 20, 40
 GIVEN_UP = 0.8  # of the predicted time, or all but one tick budget: after that it is nearly done
-SLICE_SIZES, DEAR = 4, 3.0  # 4 to 32 prompt tokens, while they cost at most 3 rounds
+SLICE_SIZES, DEAR = 4, 2.0  # 4 to 32 prompt tokens, while they cost at most 2 rounds
 PROMPT_WAIT_MS = 250.0  # the same for an interactive prompt
 SHORT_PROMPT = 64  # tokens of an interactive prompt for which ticks may take twice the baseline
 LOOK_WIDER = 16  # ticks after which a chunk one size larger may be tried

@@ -95,9 +95,10 @@ class HeldSpan:
             self.record.held[[LIMIT, FROM]] = 0
             self._loaded.context.seq_rm(self.record.seq)
 
-    def nothing_used(self) -> None:
-        """All cells are free but the one that is held."""
-        self.record.held[TOP] = 0
+    def in_use(self, cells: int) -> None:
+        """So many cells hold tokens now; where none does, it is over where any lay."""
+        if not cells:
+            self.record.held[TOP] = 0
 
     def measure(self, native: Native) -> None:
         """Find out whether it pays with this model, on this accelerator; nothing may run."""

@@ -388,8 +388,7 @@ class Engine:
             self._free_seqs.append(seq)
         table.n_past[slot] = 0
         table.header[t.H_CELLS_USED] = used = cells.cells_used(table)
-        if not used:
-            self.span.nothing_used()
+        self.span.in_use(used)
 
     def _leave(self, slot: int, empty: bool = False) -> None:
         """What a row that ended has in the engine is free again."""

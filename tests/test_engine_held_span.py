@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.cell_rule import Cells
 from tests.engine_driver import DrivenEngine
 from tests.oracle import Oracle
 from umaserve import llama
@@ -164,35 +165,6 @@ def test_it_is_let_go_of_when_cells_run_short_or_few_are_used(native, span):
     assert hold(1792) == [0, 0]
 
 
-class Cells:
-    """Who has which cell; libllama's own rule (``llama_kv_cache::find_slot``, ``seq_rm``)."""
-
-    NOBODY, HELD = -1, -2
-
-    def __init__(self):
-        self.owner = np.full(N_CTX, self.NOBODY)
-        self.head = 0
-
-    def take(self, owner, n):
-        """The lowest free cells from the head on; how many stretches they are."""
-        if self.head > (self.owner >= 0).sum() + 2 * n:
-            self.head = 0
-        order = np.r_[self.head : N_CTX, 0 : self.head]
-        found = order[self.owner[order] == self.NOBODY][:n]
-        assert len(found) == n
-        self.owner[found] = owner
-        self.head = found[-1] + 1
-        return 1 + int((np.diff(found) != 1).sum())
-
-    def free(self, which):
-        self.owner[which] = self.NOBODY
-        if len(which):
-            self.head = min(self.head, which[0])
-
-    def free_all_of(self, owner):
-        self.free(np.flatnonzero(self.owner == owner))
-
-
 def without_library(monkeypatch, place, release):
     """``hold_span``, interpreted, and its record; these two instead of libllama's calls."""
     context = SimpleNamespace(pointer=0, memory=0)
@@ -248,7 +220,7 @@ EVENTS = st.one_of(
 def test_what_is_restored_is_not_scattered(events):
     """However streams come and end: each stretch of cells is a copy for each layer."""
     with pytest.MonkeyPatch.context() as patch:
-        cells, stretches = Cells(), []
+        cells, stretches = Cells(N_CTX), []
 
         def place():
             stretches.append(cells.take(Cells.HELD, CELLS))
@@ -378,30 +350,39 @@ def test_prompts_copied_into_an_empty_cache_do_not_hide_that_it_was_empty(native
     hold(span.record, native, 1000, 1, True)
     state = np.full(4, t.RUNNING)
     table = SimpleNamespace(
-        seq=np.arange(4), n_past=np.array([500, 300, 200, 0]), header=np.zeros(t.HEADER_BYTES // 8),
-        state=state,
+        seq=np.arange(4), n_past=np.array([500, 300, 200, 0]),
+        header=np.zeros(t.HEADER_BYTES // 8), state=state,
     )  # fmt: skip
+    sequences = SimpleNamespace(give_back=lambda *_: None, top=0)
     engine = SimpleNamespace(
         table=table, worker=None, span=span, work=SimpleNamespace(aside=np.zeros(4)),
-        _free_seqs=[], loaded=SimpleNamespace(context=SimpleNamespace(seq_rm=lambda *_: None)),
+        sequences=sequences,
     )  # fmt: skip
-    for slot, top in ((0, 1001), (1, 1001), (2, 0)):
-        state[slot] = t.DONE
+    for slot, known, top in ((0, 1 << 62, 1001), (1, 700, 700), (2, 0, 0)):
+        state[slot], sequences.top = t.DONE, known
         loop.Engine._drop_sequence(engine, slot)
         assert span.record.held[h.TOP] == top
     hold(span.record, native, 512, 4, True)
     assert span.is_held
 
 
-def test_a_batch_that_finds_no_cells_comes_again_without_it():
-    calls = []
+def test_a_batch_that_finds_no_cells_comes_again_once_some_are_free():
+    """Of those that nobody reads first, then the one that is held, then somebody's."""
+    calls, found = [], {"ended", "held", "evict"}
+
+    def free(what):
+        calls.append(what)
+        return what in found
+
     engine = SimpleNamespace(
         table=SimpleNamespace(in_tick=np.ones(4, np.int32)),
-        span=SimpleNamespace(is_held=True, release=lambda: calls.append("release")),
-        _evict=lambda: calls.append("evict") or True,
+        sequences=SimpleNamespace(lose_track=lambda: free("ended")),
+        span=SimpleNamespace(release=lambda: free("held")),
+        _evict=lambda: free("evict"),
     )
-    loop.Engine._failed(engine, loop.DECODE_NO_KV_SLOT, np.array([0, 2]))
-    assert calls == ["release"] and engine.table.in_tick.tolist() == [0, 1, 0, 1]
-    engine.span.is_held = False
-    loop.Engine._failed(engine, loop.DECODE_NO_KV_SLOT, np.array([0, 2]))
-    assert calls == ["release", "evict"]
+    for gone, expected in (((), 1), (("ended",), 2), (("held",), 3)):
+        found -= set(gone)
+        calls.clear()
+        loop.Engine._failed(engine, loop.DECODE_NO_KV_SLOT, np.array([0, 2]))
+        assert calls == ["ended", "held", "evict"][:expected]
+    assert engine.table.in_tick.tolist() == [0, 1, 0, 1]

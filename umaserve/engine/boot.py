@@ -177,9 +177,12 @@ def load(start: m.Start, pieces_fd: int, control: Control) -> Loaded:
 
 
 def _spare_sequences(n_seq: int, device: str, model: Model) -> int:
-    """One to pass pieces of KV through; on accelerators one that holds the span of the cells."""
+    """One to pass pieces of KV through; on accelerators one that holds the span of the cells, and
+    those that have ended."""
+    from .sequences import ENDED, RESERVED  # loads a compiler
+
     lib = model.library.lib
-    wanted = 1 if device == "CPU" else 2
+    wanted = 1 if device == "CPU" else RESERVED + ENDED
     if lib.llama_model_is_recurrent(model.pointer) or lib.llama_model_is_hybrid(model.pointer):
         wanted = 1  # each sequence has a state there, used or not
     return max(min(wanted, int(lib.llama_max_parallel_sequences()) - n_seq), 0)

@@ -26,6 +26,8 @@ import numpy as np
 from numba import njit
 
 from .batch import Batch
+from .cell_map import TOP as CELLS_TOP
+from .cell_map import CellMap, lose, take_together
 from .native import Native, call_i64_ptr_i32_i32_i32, call_i64_ptr_ptr_i64_i32_i32
 from .prefill_worker import device_memory, why_not_plain
 
@@ -54,10 +56,12 @@ WORDS = 5
 
 
 class Span(NamedTuple):
-    """What the ticks know of it.  ``held`` is int64[WORDS]; ``state`` uint8[ROOM] what libllama
-    saved of sequence ``seq`` (the data lie on the device); ``memory``, ``restore`` and ``forget``
-    are addresses: the context's memory and the two functions that are called."""
+    """What the ticks know of it.  ``cells`` says who has which; ``held`` is int64[WORDS]; ``state``
+    uint8[ROOM] what libllama saved of sequence ``seq`` (the data lie on the device); ``memory``,
+    ``restore`` and ``forget`` are addresses: the context's memory and the two functions that are
+    called."""
 
+    cells: CellMap
     held: np.ndarray
     state: np.ndarray
     seq: int
@@ -71,11 +75,12 @@ class HeldSpan:
     """The span of the loop's context.  ``batch`` is the loop's own and is written to while no tick
     runs; ``record`` is what the ticks take."""
 
-    def __init__(self, loaded: Loaded, batch: Batch) -> None:
+    def __init__(self, loaded: Loaded, batch: Batch, cells: CellMap | None = None) -> None:
         library = loaded.library
         self._loaded = loaded
         self._batch = batch
         self.record = Span(
+            CellMap.of(0, loaded.n_seq + 2, 1, 0, 0) if cells is None else cells,
             np.zeros(WORDS, np.int64),
             np.zeros(ROOM, np.uint8),
             loaded.n_seq + 1,
@@ -89,16 +94,18 @@ class HeldSpan:
     def is_held(self) -> bool:
         return bool(self.record.held[LIMIT])
 
-    def release(self) -> None:
-        """Hold nothing, until the ticks do again; between ticks only."""
-        if self.is_held:
-            self.record.held[[LIMIT, FROM]] = 0
-            self._loaded.context.seq_rm(self.record.seq)
+    def release(self) -> bool:
+        """Hold nothing, until the ticks do again; between ticks only.  False where nothing was."""
+        held = self.is_held
+        if held:
+            release_span(self.record)
+        return held
 
-    def in_use(self, cells: int) -> None:
-        """So many cells hold tokens now; where none does, it is over where any lay."""
-        if not cells:
-            self.record.held[TOP] = 0
+    def in_use(self, top: int) -> None:
+        """Every cell in use lies in front of this one; 0 = none is, nor is one held any more."""
+        self.record.held[TOP] = min(self.record.held[TOP], top)
+        if not top:
+            self.release()
 
     def measure(self, native: Native) -> None:
         """Find out whether it pays with this model, on this accelerator; nothing may run."""
@@ -222,7 +229,11 @@ def place_span(span, native):
     )
     if read != size:
         return False
-    call_i64_ptr_i32_i32_i32(span.forget, span.memory, span.seq, 0, span.held[CELLS] - 1)
+    last, top = span.held[CELLS] - 1, span.cells.words[CELLS_TOP]
+    take_together(span.cells, span.seq, 0, last + 1)
+    call_i64_ptr_i32_i32_i32(span.forget, span.memory, span.seq, 0, last)
+    lose(span.cells, span.seq, 0, last)
+    span.cells.words[CELLS_TOP] = top
     return True
 
 
@@ -230,4 +241,5 @@ def place_span(span, native):
 def release_span(span):
     """Hold nothing."""
     call_i64_ptr_i32_i32_i32(span.forget, span.memory, span.seq, -1, -1)
+    lose(span.cells, span.seq, 0, span.n_ctx)
     span.held[LIMIT] = span.held[FROM] = 0

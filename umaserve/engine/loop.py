@@ -7,16 +7,14 @@ here; ids go into the table and the front is woken once a tick.
 
 from __future__ import annotations
 
-import os
 import time
-from collections import deque
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from umaserve.kv import cells
 from umaserve.kv.ageing import Ageing
-from umaserve.kv.parking import Parking
+from umaserve.kv.parking import Parking, memory_to_park_in
 from umaserve.llama.traffic import Traffic
 from umaserve.policy.bandwidth import Budget
 from umaserve.policy.base import (
@@ -53,6 +51,7 @@ from .prefill_orders import Orders
 from .prefill_worker import PrefillWorker
 from .ready_graph import WIDTH, ReadyGraph
 from .rows import start_pool, worker_count
+from .sequences import Sequences
 from .team_rows import make_team
 from .tick_account import FACTS
 
@@ -64,7 +63,6 @@ DECODE_ABORTED = 2
 MANY_TICKS = 1 << 40
 PAUSE_MS = 5  # without work after which the graph of a short prompt is made ready
 LOOK_OUT_S = 0.0005  # a request is on its way: waking up takes longer than this costs
-PARKED_SHARE = 8  # of the machine's memory, one part in so many may hold parked KV caches
 SAVE_EVERY_S = 30.0
 UNLIKE = 2  # ticks after a landing: with cells that are new a captured graph has to be made again
 LANDING_SHARE = 1.0  # of the baseline that copying a piece of a prompt may take beside streams
@@ -114,17 +112,18 @@ class Engine:
         self.custom = find_policy(start.policy)
         self.paced = loaded.overlap if start.paced is None else start.paced
         self.aside_threads = self._aside_threads()
+        self.sequences = Sequences(loaded)
         self.worker: PrefillWorker | None = None
         if self.aside_threads:
             self.worker = PrefillWorker(
                 loaded, start, table, self.aside_threads, control.notify,
                 self.paced, self._chunk_took, self.cost.copies, self.first_tokens(),
+                self.sequences,
             )  # fmt: skip
-        self.parking = Parking(loaded.context, _memory_bytes() // PARKED_SHARE)
+        self.parking = Parking(loaded.context, memory_to_park_in())
         self.ageing = Ageing(n_slots)
         self.later: list[m.ToEngine] = []  # messages that came while a decode was under way
         self._parked: set[int] = set()  # slots whose cells were given up or moved
-        self._free_seqs = deque(range(loaded.n_seq))
         self._tick = 0
         self._saved_at = 0
         self._warned = False
@@ -133,7 +132,7 @@ class Engine:
             abort.watch(loaded.context, table.header)
         self._batch = Batch(loaded.library.ffi, loaded.n_batch, n_slots)
         self.graph = ReadyGraph(loaded, self._batch)
-        self.span = HeldSpan(loaded, self._batch)
+        self.span = HeldSpan(loaded, self._batch, self.sequences.cells)
         n_eog = loaded.eog_ids.size
         self._columns = steady.Columns.of(table)
         self.native = Native.of(
@@ -193,6 +192,7 @@ class Engine:
             self.native,
             loaded.places,
             self._pool,
+            self.sequences.cells,
             self.span.record,
             self._columns,
             self.state,
@@ -248,6 +248,7 @@ class Engine:
     def run(self) -> None:
         """Serve until the front closes the control socket or sends Shutdown."""
         header = self.table.header
+        self.sequences.clear()
         while True:
             busy = self._has_work()
             header[t.H_HEARTBEAT_NS] = time.monotonic_ns()
@@ -274,6 +275,7 @@ class Engine:
             ran = self.tick(1 if ready else MANY_TICKS)
             if ready and ran:
                 self.graph.forget()
+                self.sequences.forgotten(self.loaded.n_seq)
             if not ran and (self.table.state == t.WAITING).any():
                 # nothing runs, yet nothing could be admitted: cannot happen while the cells of a
                 # single request fit the context, which admission makes sure of
@@ -288,6 +290,7 @@ class Engine:
             if messages or self.control.closed or time.monotonic() - began < 0.9e-3 * PAUSE_MS:
                 return messages
             self.graph.prepare(self.control.has_something)
+            self.sequences.clear()
         return self.control.receive(None)
 
     def _expect(self) -> list[m.ToEngine]:
@@ -348,10 +351,11 @@ class Engine:
             aged = self.ageing.due(table, now_ns)
             if under_way and (aged >= 0 or slot in self._parked):
                 return False
-            if aged >= 0 and self._free_seqs and cells.fits(table, aged, self.loaded.n_ctx):
+            free = self.sequences.available
+            if aged >= 0 and free and cells.fits(table, aged, self.loaded.n_ctx):
                 slot = aged
                 self.ageing.admitted(table, slot, now_ns)
-            while not self._free_seqs or not cells.fits(table, slot, self.loaded.n_ctx):
+            while not self.sequences.available or not cells.fits(table, slot, self.loaded.n_ctx):
                 keep = self.ageing.keeps(table, now_ns)
                 victim = cells.victim(table, alone=True, keep=keep)
                 if table.lane[slot] or victim < 0 or not table.lane[victim]:
@@ -361,9 +365,11 @@ class Engine:
                 if under_way:
                     return False
                 self._park(victim)
-            seq = self._free_seqs.popleft()
-            table.seq[slot] = seq
-            table.n_past[slot] = self.parking.move_in(slot, seq)
+            seq, parked = self.sequences.take(), self.parking.tokens(slot)
+            self.sequences.place(seq, 0, parked)
+            table.seq[slot], table.n_past[slot] = seq, self.parking.move_in(slot, seq)
+            if table.n_past[slot] != parked:
+                self.sequences.lose_track()
             self._parked.discard(slot)
             if table.t_admit_ns[slot] == 0:
                 table.t_admit_ns[slot] = time.monotonic_ns()
@@ -382,13 +388,11 @@ class Engine:
             self.worker.forget(slot)
         self.work.aside[slot] = 0
         if seq >= 0:
-            if not empty:
-                self.loaded.context.seq_rm(seq, -1, -1)
+            self.sequences.give_back(seq, empty)
             table.seq[slot] = -1
-            self._free_seqs.append(seq)
         table.n_past[slot] = 0
-        table.header[t.H_CELLS_USED] = used = cells.cells_used(table)
-        self.span.in_use(used)
+        table.header[t.H_CELLS_USED] = cells.cells_used(table)
+        self.span.in_use(self.sequences.top)
 
     def _leave(self, slot: int, empty: bool = False) -> None:
         """What a row that ended has in the engine is free again."""
@@ -574,10 +578,8 @@ class Engine:
     def _failed(self, status: int, slots: np.ndarray) -> None:
         """``llama_decode`` said no: make room and try again, or end this batch's requests."""
         self.table.in_tick[slots] = 0
-        if status == DECODE_NO_KV_SLOT and self.span.is_held:
-            self.span.release()
-            return
-        if status == DECODE_NO_KV_SLOT and self._evict():
+        more = self.sequences.lose_track()
+        if status == DECODE_NO_KV_SLOT and (more or self.span.release() or self._evict()):
             return
         text = {
             DECODE_NO_KV_SLOT: "no KV cells were left for it",
@@ -592,9 +594,3 @@ class Engine:
         for slot in slots.tolist():
             self._end(slot, t.REASON_ERROR)
         self.control.wake()
-
-
-def _memory_bytes() -> int:
-    if "SC_PHYS_PAGES" in getattr(os, "sysconf_names", {}):
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return 8 << 30

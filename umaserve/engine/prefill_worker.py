@@ -33,6 +33,7 @@ from .prefill_thread import CHUNKS, FEWEST_PACED, PACED_CHUNK, PrefillThread
 
 if TYPE_CHECKING:
     from .boot import Loaded
+    from .sequences import Sequences
 
 PIECE_BYTES = 8 << 20  # of KV that move in one go, roughly: a few milliseconds of copying
 PACED_PIECE_BYTES = 16 << 20  # the same to and from an accelerator, which has a fixed cost each
@@ -117,7 +118,7 @@ class PrefillWorker:
     ``paced``: chunks wait until they are granted and stop at a gate, and ``measured`` is told
     tokens of each and ms of its longest part and of all.  What landing takes is learned in
     ``copies`` (`CostModel.copies`, borrowed).  ``sampler``: first tokens are sampled by the worker
-    where that may be; None = nowhere.
+    where that may be; None = nowhere.  ``sequences`` is told what lands.
     """
 
     def __init__(
@@ -131,8 +132,10 @@ class PrefillWorker:
         measured: Callable[[int, float, float], None] | None = None,
         copies: np.ndarray | None = None,
         sampler: FirstTokens | None = None,
+        sequences: Sequences | None = None,
     ) -> None:
         self._loaded = loaded
+        self._sequences = sequences
         self._table = table
         self._wake_read, wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
@@ -322,12 +325,16 @@ class PrefillWorker:
                 else:
                     taken += 1
                     seq = int(table.seq[slot])
+                    if self._sequences is not None:
+                        self._sequences.place(seq, piece.p0, piece.p1)
                     began = time.perf_counter()
                     if import_piece(self._loaded.context, seq, self._spare, piece):
                         table.n_past[slot] = piece.p1
                         landed += tokens
                         self._learn_landing(tokens, 1000.0 * (time.perf_counter() - began))
                     else:
+                        if self._sequences is not None:
+                            self._sequences.lose_track()
                         x.refuse(slot, "the engine's context did not take its KV cells")
             x.finished.popleft()
             x.buffers.give(piece.data)

@@ -35,6 +35,7 @@ from umaserve.policy.latency_guard import settle_credit
 
 from . import table as t
 from .batch import fill, fill_up, settle
+from .cell_map import TOGETHER, USED, VALID, make_room, take_cells
 from .gate import OPEN, PARKED, SIZE, UNTIL, WHOLE, let_through, set_gate
 from .held_span import hold_span
 from .native import (
@@ -171,8 +172,8 @@ class Work(NamedTuple):
 
 @njit(nogil=True, cache=True)
 def run_ticks(
-    most, tick, given, fixed, native, places, pool, span, columns, state, plan, batch, knobs, cost,
-    memory, traffic, budget, orders, settings, scratch, work,
+    most, tick, given, fixed, native, places, pool, cells, span, columns, state, plan, batch, knobs,
+    cost, memory, traffic, budget, orders, settings, scratch, work,
 ):  # fmt: skip
     """Run up to ``most`` ticks; returns (why it came back, number of the last tick).
 
@@ -285,7 +286,14 @@ def run_ticks(
             n_threads = _threads(fixed, work.mode[0], in_batch)
             place_threads(places, n_threads)
             pool.team[TEAM_SIZE] = n_threads
-            hold_span(span, native, used, batch.n_tokens[0], rows == in_batch)
+            placed = batch.n_tokens[0]
+            exactly = plan.aside[0] >= 0 or orders.running[0] >= 0  # a prompt may be copied soon
+            make_room(cells, placed, in_batch - rows >= TOGETHER, exactly)
+            taken = used
+            if cells.words[VALID]:
+                taken = cells.words[USED] - cells.cells[span.seq]
+            hold_span(span, native, taken, placed, rows == in_batch)
+            take_cells(cells, batch.seq, batch.pos, placed)
             sent = now_ns(native)
             facts[SUBMITTED] = sent
             if info[ABORT_MS] > 0.0:

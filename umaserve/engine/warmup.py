@@ -137,8 +137,7 @@ def _decode(engine: Engine, sampling: m.Sampling, n_prompt: int) -> None:
     table.n_prompt[0] = table.n_tokens[0] = n_prompt
     table.n_past[0] = 0
     table.max_tokens[0] = 1
-    table.seq[0] = 0
-    engine._free_seqs.remove(0)
+    table.seq[0] = engine.sequences.take()
     engine.samplers.set(0, sampling)
     table.state[0] = t.RUNNING
     while table.state[0] == t.RUNNING:  # the policy may cut a prompt up

@@ -7,6 +7,7 @@ machine, as long as the memory set aside for it lasts.
 
 from __future__ import annotations
 
+import os
 import time
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,14 @@ if TYPE_CHECKING:
     from umaserve.llama import Context
 
 START_BYTES_PER_MS = 2e6  # copying both ways, until it was measured
+SHARE = 8  # of the machine's memory, one part in so many may hold parked KV caches
+
+
+def memory_to_park_in() -> int:
+    """Bytes of ordinary memory that parked caches may take."""
+    if "SC_PHYS_PAGES" in getattr(os, "sysconf_names", {}):
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // SHARE
+    return (8 << 30) // SHARE
 
 
 class Parking:

@@ -19,9 +19,11 @@ from umaserve.engine import cell_map as c
 from umaserve.engine import messages as m
 from umaserve.engine import sequences as s
 from umaserve.engine.batch import Batch
+from umaserve.engine.kv_piece import Piece, export_piece, import_piece, saved_positions
 
 N_SEQ, N_CTX = 6, 4096
 GREEDY = m.Sampling(temperature=0.0, ignore_eos=True)
+NOTHING = np.empty(0, np.uint8)
 PIECE = 128  # tokens of a prompt that are copied at once
 # The processor's engine copies nothing into its cache, so a test says that it does, and writes down
 # what was kept when a request ended.
@@ -87,7 +89,7 @@ class Engine:
             return seq
         for at in range(0, prompt, PIECE):
             n = min(PIECE, prompt - at)
-            self.sequences.place(seq, at, at + n)
+            self.sequences.place(seq, NOTHING, at, at + n)
             self.stretches.append(self.theirs.take(seq, n, at))
         return seq
 
@@ -320,13 +322,43 @@ def test_libllama_has_its_cells_where_it_is_said(loaded, model):
     assert context.seq_pos_max(b) == 89 and context.seq_pos_max(d) == 421
 
 
+def test_positions_are_read_as_libllama_saved_them(loaded, model):
+    """It goes by cells: what came later may lie in front."""
+    batch, lib = Batch(model.library.ffi, 256, 8), model.library.lib
+    arrays, context = batch.arrays, loaded.context
+
+    def decode(seq, at, n):
+        arrays.seq[:n], arrays.pos[:n] = seq, range(at, at + n)
+        arrays.token[:n], arrays.logits[:n] = 5, 0
+        arrays.logits[n - 1], arrays.n_tokens[0] = 1, n
+        assert lib.uma_decode(context.pointer, batch.struct) == 0
+
+    decode(0, 0, 60)
+    decode(1, 0, 50)
+    context.seq_rm(0)
+    decode(1, 50, 40)  # in the cells of the other
+    room, used = export_piece(context, 1, N_SEQ, 20, 90)
+    assert saved_positions(room[:used], 20, 90).tolist() == [*range(50, 90), *range(20, 50)]
+    assert saved_positions(room[:used], 0, 70).tolist() == list(range(70))  # not what it is
+    assert saved_positions(NOTHING, 0, 70).tolist() == list(range(70))
+    sequences = s.Sequences(loaded)
+    sequences.clear()
+    seq = sequences.take()
+    sequences.place(seq, room, 20, 90)
+    piece = Piece(0, 0, 0, 20, 90, room, used)
+    decode(seq, 0, 20)
+    c.take_cells(sequences.cells, arrays.seq, arrays.pos, 20)  # the other way round, and no harm
+    assert import_piece(context, seq, N_SEQ, piece)
+    assert sequences.cells.position[:40].tolist() == list(range(50, 90))
+
+
 def test_where_nothing_is_copied_nothing_is_kept(loaded):
     for change in ({"overlap": False}, {"n_seq": N_SEQ + s.ENDED}):
         sequences = s.Sequences(SimpleNamespace(**{**vars(loaded), **change}))
         sequences.clear()
         assert not sequences.cells.words[c.VALID]
         seq = sequences.take()
-        sequences.place(seq, 0, 100)
+        sequences.place(seq, NOTHING, 0, 100)
         sequences.give_back(seq)
         assert not sequences.lose_track() and sequences.top == 0
 

@@ -57,13 +57,13 @@ def test_a_parked_session_goes_on_as_if_it_had_stayed(model, context):
     context.seq_rm(0)
     decode(context, 0, known, 0)
     assert parking.move_out(7, 0, len(known), recompute_ms=0.0)
-    assert parking.tokens(7) == len(known)
+    assert parking.moved(7)[1] == len(known)
     assert parking.bytes_held > 0
     context.seq_rm(0)
     # somebody else sits in its cells meanwhile, and in its sequence
     decode(context, 0, other, 0)
     assert parking.move_in(7, 2) == len(known)
-    assert parking.tokens(7) == parking.bytes_held == 0
+    assert parking.moved(7)[1] == parking.bytes_held == 0
     assert context.seq_pos_max(2) == len(known) - 1
     assert greedy(context, 2, [last], len(known), 12) == undisturbed
     # and the other one is still itself
@@ -75,7 +75,7 @@ def test_what_is_computed_sooner_than_copied_is_not_kept(model, context):
     tokens = model.tokenize(PROMPT)
     decode(context, 0, tokens, 0)
     assert not parking.move_out(3, 0, len(tokens), recompute_ms=1e-6)
-    assert parking.tokens(3) == parking.bytes_held == 0
+    assert parking.moved(3)[1] == parking.bytes_held == 0
     assert parking.move_in(3, 1) == 0
     assert context.seq_pos_max(1) == -1
     # computing it again would take long

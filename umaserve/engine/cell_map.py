@@ -112,10 +112,10 @@ def take_cells(cells, seqs, positions, n):
 
 
 @njit(nogil=True, cache=True)
-def take_together(cells, seq, p0, p1):
-    """The same of positions [p0, p1) of one sequence that are restored, all at once."""
-    _look_from(cells, p1 - p0)
-    for position in range(p0, p1):
+def take_together(cells, seq, positions):
+    """The same of positions (int32) of one sequence that are restored, all at once."""
+    _look_from(cells, positions.size)
+    for position in positions:
         _take(cells, seq, position)
 
 

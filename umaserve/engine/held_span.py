@@ -230,7 +230,7 @@ def place_span(span, native):
     if read != size:
         return False
     last, top = span.held[CELLS] - 1, span.cells.words[CELLS_TOP]
-    take_together(span.cells, span.seq, 0, last + 1)
+    take_together(span.cells, span.seq, np.arange(last + 1).astype(np.int32))
     call_i64_ptr_i32_i32_i32(span.forget, span.memory, span.seq, 0, last)
     lose(span.cells, span.seq, 0, last)
     span.cells.words[CELLS_TOP] = top

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from umaserve.llama import Context
 
 
+MOST_WORDS = 8  # in front of the head of what libllama saves
+
+
 @dataclass(slots=True)
 class Piece:
     """Positions [p0, p1) of request ``serial`` in row ``slot``: ``data[:size]`` (uint8, owned).
@@ -57,6 +60,27 @@ class Buffers:
 
     def give(self, data: np.ndarray) -> None:
         self._free.append(data)
+
+
+def saved_positions(data: np.ndarray, p0: int, p1: int) -> np.ndarray:
+    """Positions [p0, p1) as libllama saved them in ``data`` (uint8), in that order: int32.
+
+    It goes by cells, and a sequence's later positions may lie in lower ones.  Where the head of
+    what it saved (``llama_kv_cache::state_write``: streams, cells, then position, number of
+    sequences and sequence of each) is not found, they are in order.
+    """
+    n = p1 - p0
+    expected = np.arange(p0, p1, dtype=np.int32)
+    for begin in range(0, 4 * MOST_WORDS, 4):
+        words = data[begin : begin + 4 * (2 + 3 * n)]
+        if words.size < 4 * (2 + 3 * n):
+            break
+        head = words.view(np.int32)
+        found = head[2::3]
+        one_each = (head[3::3] == 1).all()
+        if head[0] == 1 and head[1] == n and one_each and (np.sort(found) == expected).all():
+            return found
+    return expected
 
 
 def export_piece(

@@ -365,8 +365,8 @@ class Engine:
                 if under_way:
                     return False
                 self._park(victim)
-            seq, parked = self.sequences.take(), self.parking.tokens(slot)
-            self.sequences.place(seq, 0, parked)
+            seq, (saved, parked) = self.sequences.take(), self.parking.moved(slot)
+            self.sequences.place(seq, saved, 0, parked)
             table.seq[slot], table.n_past[slot] = seq, self.parking.move_in(slot, seq)
             if table.n_past[slot] != parked:
                 self.sequences.lose_track()

@@ -326,7 +326,7 @@ class PrefillWorker:
                     taken += 1
                     seq = int(table.seq[slot])
                     if self._sequences is not None:
-                        self._sequences.place(seq, piece.p0, piece.p1)
+                        self._sequences.place(seq, piece.data, piece.p0, piece.p1)
                     began = time.perf_counter()
                     if import_piece(self._loaded.context, seq, self._spare, piece):
                         table.n_past[slot] = piece.p1

@@ -8,8 +8,11 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from . import cell_map as c
 from .direct import Direct
+from .kv_piece import saved_positions
 from .prefill_worker import why_not_plain
 
 if TYPE_CHECKING:
@@ -87,11 +90,11 @@ class Sequences:
                 c.free_sequence(self.cells, fewest)
                 self._collect()
 
-    def place(self, seq: int, p0: int, p1: int) -> None:
-        """Positions [p0, p1) of a sequence are about to be copied into the context."""
+    def place(self, seq: int, saved: np.ndarray, p0: int, p1: int) -> None:
+        """Positions [p0, p1) of a sequence are about to be restored from what libllama saved."""
         if self.cells.words[c.VALID] and p1 > p0:
             self._make_room(self.cells, p1 - p0, True, True)
-            self._take(self.cells, seq, p0, p1)
+            self._take(self.cells, seq, saved_positions(saved, p0, p1))
 
     def forgotten(self, seq: int) -> None:
         """A sequence that is no row's has lost all its cells."""

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from umaserve.llama import Context
 
 START_BYTES_PER_MS = 2e6  # copying both ways, until it was measured
+NOTHING = np.empty(0, np.uint8)
 SHARE = 8  # of the machine's memory, one part in so many may hold parked KV caches
 
 
@@ -40,9 +41,10 @@ class Parking:
     def bytes_held(self) -> int:
         return sum(data.size for data, _ in self._held.values())
 
-    def tokens(self, slot: int) -> int:
-        """Tokens whose cells are parked for a slot; 0 = none."""
-        return self._held[slot][1] if slot in self._held else 0
+    def moved(self, slot: int) -> tuple[np.ndarray, int]:
+        """What libllama saved of a slot's cells (uint8, borrowed), and of how many tokens; 0 of
+        none."""
+        return self._held.get(slot, (NOTHING, 0))
 
     def move_out(self, slot: int, seq: int, n_tokens: int, recompute_ms: float) -> bool:
         """Copy a sequence's cells out if that is cheaper than ``recompute_ms``; True if done.

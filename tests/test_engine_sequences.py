@@ -352,6 +352,23 @@ def test_positions_are_read_as_libllama_saved_them(loaded, model):
     assert sequences.cells.position[:40].tolist() == list(range(50, 90))
 
 
+def test_everything_is_compiled_before_the_first_request(loaded):
+    """A first landing waited half a second for it."""
+    sequences = s.Sequences(loaded)
+    before = {name: len(f.overloads) for name, f in vars(c).items() if hasattr(f, "overloads")}
+    sequences.clear()
+    seqs = [sequences.take() for _ in range(N_SEQ)]
+    for seq in seqs:
+        sequences.place(seq, NOTHING, 0, 5)
+    sequences.forgotten(N_SEQ)
+    for seq in seqs:
+        sequences.give_back(seq)
+    assert before == {
+        name: len(f.overloads) for name, f in vars(c).items() if hasattr(f, "overloads")
+    }
+    assert before["make_room"] and before["take_together"] and before["end_sequence"]
+
+
 def test_where_nothing_is_copied_nothing_is_kept(loaded):
     for change in ({"overlap": False}, {"n_seq": N_SEQ + s.ENDED}):
         sequences = s.Sequences(SimpleNamespace(**{**vars(loaded), **change}))

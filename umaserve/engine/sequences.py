@@ -48,6 +48,8 @@ class Sequences:
         )
         self._make_room, self._take = Direct(c.make_room), Direct(c.take_together)
         self._lose, self._end = Direct(c.lose), Direct(c.end_sequence)
+        self._free_one = Direct(c.free_sequence)
+        self._load()
 
     @property
     def available(self) -> bool:
@@ -87,7 +89,7 @@ class Sequences:
             self._collect()
             if len(self._ended) == self._keeps:
                 fewest = min(self._ended, key=lambda other: int(self.cells.cells[other]))
-                c.free_sequence(self.cells, fewest)
+                self._free_one(self.cells, fewest)
                 self._collect()
 
     def place(self, seq: int, saved: np.ndarray, p0: int, p1: int) -> None:
@@ -117,6 +119,15 @@ class Sequences:
         self._free += ended
         self.cells.words[c.VALID] = 0
         return bool(ended)
+
+    def _load(self) -> None:
+        """Have all that is compiled at hand before anybody waits for it; changes nothing."""
+        self._make_room(self.cells, 1, True, True)
+        self._take(self.cells, 0, np.zeros(1, np.int32))
+        self._lose(self.cells, 0, 0, 1)
+        for function in (self._end, self._free_one):
+            function(self.cells, 0)
+        self.cells.ended[:] = 0
 
     def _collect(self) -> None:
         """Ended sequences without cells can be taken again."""

@@ -322,6 +322,63 @@ def test_libllama_has_its_cells_where_it_is_said(loaded, model):
     assert context.seq_pos_max(b) == 89 and context.seq_pos_max(d) == 421
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_libllama_follows_the_rule_that_is_played(loaded, model, seed):
+    """Requests come, are copied or computed, decode and end: each one's positions lie in the order
+    that is expected, as far as libllama tells (it saves a sequence by its cells)."""
+    rng, batch, lib = random.Random(seed), Batch(model.library.ffi, 256, 8), model.library.lib
+    arrays, context = batch.arrays, loaded.context
+    other = llama.Context.open(model, n_ctx=512, n_batch=256, n_ubatch=64, n_seq_max=2, n_threads=1)
+    sequences = s.Sequences(loaded)
+    sequences.clear()
+    cells, rows, seen = sequences.cells, {}, 0
+
+    def decode(into, tokens):
+        n = len(tokens)
+        arrays.seq[:n], arrays.pos[:n] = zip(*tokens, strict=True)
+        arrays.token[:n], arrays.logits[:n] = 5, 0
+        arrays.logits[n - 1], arrays.n_tokens[0] = 1, n
+        if into is context:
+            c.make_room(cells, n, n >= c.TOGETHER, rng.random() < 0.5)
+            c.take_cells(cells, arrays.seq, arrays.pos, n)
+        assert lib.uma_decode(into.pointer, batch.struct) == 0
+
+    # the piece that is copied lies in cells whose order is not its own
+    decode(other, [(1, i) for i in range(60)])
+    decode(other, [(0, i) for i in range(30)])
+    other.seq_rm(1)
+    decode(other, [(0, i) for i in range(30, 100)])
+    room, size = export_piece(other, 0, 1, 0, 100)
+    assert saved_positions(room, 0, 100).tolist() != list(range(100))
+    for _ in range(150):
+        what = rng.random()
+        if what < 0.25 and sequences.available and sum(rows.values()) < 250:
+            seq = sequences.take()
+            if rng.random() < 0.5:
+                sequences.place(seq, room, 0, 100)
+                assert import_piece(context, seq, N_SEQ, Piece(0, 0, 0, 0, 100, room, size))
+                rows[seq] = 100
+            else:
+                rows[seq] = rng.randrange(1, 120)
+                decode(context, [(seq, i) for i in range(rows[seq])])
+        elif what < 0.4 and rows:
+            seq = rng.choice(list(rows))
+            del rows[seq]
+            sequences.give_back(seq)
+        elif rows and sum(rows.values()) < 400:
+            for _ in range(rng.randrange(1, 12)):
+                decode(context, list(rows.items()))
+                rows = {seq: n + 1 for seq, n in rows.items()}
+        assert cells.words[c.VALID]
+        for seq, n in rows.items():
+            saved, _ = export_piece(context, seq, N_SEQ, 0, n)
+            expected = cells.position[cells.owner == seq]
+            assert saved_positions(saved, 0, n).tolist() == expected.tolist()
+            seen += bool((np.diff(expected) < 0).any())
+    assert seen > 20  # sequences whose order says something
+    other.close()
+
+
 def test_positions_are_read_as_libllama_saved_them(loaded, model):
     """It goes by cells: what came later may lie in front."""
     batch, lib = Batch(model.library.ffi, 256, 8), model.library.lib

@@ -13,8 +13,8 @@ sees it; attention skips what is masked, and reads up to ``cells`` more.
 
 Restored cells go where cells are free, the lowest first, and each stretch of them costs a copy for
 each layer.  Streams that end leave single cells free between those of the others: filling two
-thousand of these took half a second on an H200.  So nothing is held until they are in use again
-(``TOP``); while they fill up, the span does not grow.
+thousand of these took half a second on an H200.  So nothing is held while some are free in front of
+the last one in use (``TOP``), and `cell_map` sees to it that hardly any are.
 """
 
 from __future__ import annotations

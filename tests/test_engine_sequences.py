@@ -15,6 +15,7 @@ from tests.cell_rule import Cells
 from tests.engine_driver import DrivenEngine
 from tests.oracle import Oracle
 from umaserve import llama
+from umaserve.engine import boot
 from umaserve.engine import cell_map as c
 from umaserve.engine import messages as m
 from umaserve.engine import sequences as s
@@ -424,6 +425,25 @@ def test_everything_is_compiled_before_the_first_request(loaded):
         name: len(f.overloads) for name, f in vars(c).items() if hasattr(f, "overloads")
     }
     assert before["make_room"] and before["take_together"] and before["end_sequence"]
+
+
+def test_only_where_cells_are_kept_there_are_sequences_for_them(model):
+    """Each costs memory for the logits of a row."""
+    lib = model.library.lib
+    plain = {name: getattr(lib, name) for name in (
+        "llama_model_is_recurrent", "llama_model_is_hybrid", "llama_model_n_swa",
+        "llama_model_has_encoder", "llama_model_is_diffusion", "llama_model_rope_type",
+        "llama_max_parallel_sequences", "LLAMA_ROPE_TYPE_MROPE", "LLAMA_ROPE_TYPE_IMROPE",
+    )}  # fmt: skip
+    windows = {**plain, "llama_model_n_swa": lambda _: 1024}
+    most = lib.llama_max_parallel_sequences()
+    for names, device, rows, spare in (
+        (plain, "CUDA0", 4, s.RESERVED + s.ENDED), (plain, "CUDA0", most - 5, 5),
+        (plain, "CUDA0", most, 0), (plain, "CPU", 4, 1), (windows, "CUDA0", 4, 1),
+    ):  # fmt: skip
+        library = SimpleNamespace(lib=SimpleNamespace(**names))
+        one = SimpleNamespace(pointer=model.pointer, library=library)
+        assert boot._spare_sequences(rows, device, one) == spare
 
 
 def test_where_nothing_is_copied_nothing_is_kept(loaded):

@@ -179,12 +179,13 @@ def load(start: m.Start, pieces_fd: int, control: Control) -> Loaded:
 def _spare_sequences(n_seq: int, device: str, model: Model) -> int:
     """One to pass pieces of KV through; on accelerators one that holds the span of the cells, and
     those that have ended."""
+    from .prefill_worker import why_no_plain_model
     from .sequences import ENDED, RESERVED  # loads a compiler
 
     lib = model.library.lib
-    wanted = 1 if device == "CPU" else RESERVED + ENDED
-    if lib.llama_model_is_recurrent(model.pointer) or lib.llama_model_is_hybrid(model.pointer):
-        wanted = 1  # each sequence has a state there, used or not
+    # each costs logits of a row, and a state where the model is recurrent, used or not
+    more = device != "CPU" and not why_no_plain_model(lib, model.pointer)
+    wanted = RESERVED + ENDED if more else 1
     return max(min(wanted, int(lib.llama_max_parallel_sequences()) - n_seq), 0)
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -67,10 +67,14 @@ def available(loaded: Loaded, cores: int | None = None) -> tuple[bool, str]:
 
 def why_not_plain(loaded: Loaded) -> str:
     """Why tokens of a sequence of nobody's cannot be computed beside others; "" = they can."""
-    lib, model = loaded.library.lib, loaded.model.pointer
-    several = (lib.LLAMA_ROPE_TYPE_MROPE, lib.LLAMA_ROPE_TYPE_IMROPE)
     if loaded.context.n_seq_max <= loaded.n_seq:
         return "the context has no spare sequence"
+    return why_no_plain_model(loaded.library.lib, loaded.model.pointer)
+
+
+def why_no_plain_model(lib: Any, model: Any) -> str:
+    """The same as far as the model decides it: ``lib`` is libllama, ``model`` its pointer."""
+    several = (lib.LLAMA_ROPE_TYPE_MROPE, lib.LLAMA_ROPE_TYPE_IMROPE)
     if lib.llama_model_is_recurrent(model) or lib.llama_model_is_hybrid(model):
         return "the model keeps a recurrent state"
     if lib.llama_model_n_swa(model) > 0:

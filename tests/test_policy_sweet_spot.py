@@ -19,24 +19,24 @@ KNOBS = Knobs(2048, 0, 50.0, 1.2, False, False, ALL_FEATURES, False)
 SECOND_NS = 10**9
 
 
-def decoders(lane):
-    state = sim_run.World.empty(N, N).state
+def decoders(lane, n=N):
+    state = sim_run.World.empty(n, n).state
     state.state[:], state.lane[:] = RUNNING, lane
     state.n_tokens[:], state.n_past[:] = 100, 99
-    state.arrival[:] = range(1, N + 1)
+    state.arrival[:] = range(1, n + 1)
     state.t_submit_ns[:], state.t_first_ns[:] = SECOND_NS, 2 * SECOND_NS
     state.t_last_ns[:], state.credit[:] = 10 * SECOND_NS, 1.0
     return state
 
 
-def run(lane, believed_ms, true_ms, ticks):
+def run(lane, believed_ms, true_ms, ticks, n_rows=N):
     """Rows of each tick, where ticks take ``true_ms`` by rows and are believed to take others."""
-    cost, memory, state = CostModel.unknown(), Memory.fresh(N), decoders(lane)
+    cost, memory, state = CostModel.unknown(), Memory.fresh(n_rows), decoders(lane, n_rows)
     for rows, ms in believed_ms.items():
         for _ in range(3):
             learn(cost, 0, rows, 0, 0, ms)
         cost.count[0, rows, 0] = MOST_SURE
-    plan, now, rows = Plan.empty(N), 11 * SECOND_NS, np.zeros(ticks, int)
+    plan, now, rows = Plan.empty(n_rows), 11 * SECOND_NS, np.zeros(ticks, int)
     for number in range(1, ticks + 1):
         tick = Tick(number, now, 10_000, 300, np.inf)
         rows[number - 1] = n = plan_tick(state, tick, KNOBS, cost, memory, TRAFFIC, plan)
@@ -70,3 +70,18 @@ def test_what_was_learned_beside_another_program_is_found_out(lane, true_ms, bel
     rows = run(lane, {**true_ms, **believed_ms}, true_ms, 20 * LOOK_AGAIN)
     assert (rows[: 2 * N] != right).all()
     assert (rows[-2 * LOOK_AGAIN :] == right).mean() > 0.9
+
+
+@pytest.mark.parametrize(
+    ("n", "true_ms", "believed_ms"),
+    [
+        (2, {1: 29.0, 2: 48.0}, {2: 75.0}),
+        (2, {1: 29.0, 2: 48.0}, {2: 110.0}),
+        (3, {1: 31.0, 2: 55.0, 3: 60.0}, {2: 80.0, 3: 170.0}),
+    ],
+)
+def test_merging_in_the_background_is_found_out_soon(n, true_ms, believed_ms):
+    """Noise makes ticks longer, never shorter: one look that was cheaper calls for the next."""
+    rows = run(BACK, {**true_ms, **believed_ms}, true_ms, 4 * LOOK_AGAIN, n)
+    assert (rows[:LOOK_AGAIN] == 1).mean() > 0.9
+    assert (rows[3 * LOOK_AGAIN :] == n).mean() > 0.9

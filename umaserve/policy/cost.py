@@ -44,6 +44,7 @@ FRESH = 6.0  # ticks after which a shape that had faded is believed as any other
 # weight of a tick until then, if it took less than it was believed to take; one that took so much
 # less leaves the shape as doubtful as it was
 RELIEF, RELIEVED = 0.5, 0.9
+IN_USE = 24.0  # fewer: not one of the shapes of these ticks, whose counts fade once between two
 # prompt tokens of the chunks that an accelerator computes beside the ticks
 BESIDE_SIZES = np.array([16, 32, 48, 64, 96, 128, 192, 256, 384, 512], np.int64)
 BESIDE_WEIGHT = 1 / 4  # of a new chunk
@@ -326,8 +327,10 @@ def learn(cost, mode, rows, prompt, past, wall_ms):
             cost.slope[2] = max(cost.slope[0] / (cost.slope[1] + FLAT), 0.0)
     weight = max(1.0 / (n + 1.0), SLOWEST)
     level = bounded - cost.slope[2] * x
-    relieved = SURE <= n <= FADED and level < RELIEVED * cost.mean[mode, r, p]
-    if n < FRESH and level < cost.mean[mode, r, p]:
+    # decoders that take turns and were merged for a look: noise only adds, so what was learned is old
+    unused = rows > 1 and prompt == 0 and n < IN_USE
+    relieved = n >= SURE and level < RELIEVED * cost.mean[mode, r, p] and (n <= FADED or unused)
+    if level < cost.mean[mode, r, p] and (n < FRESH or relieved):
         weight = max(weight, RELIEF)
     if n == 1.0:
         weight = 1.0
@@ -337,8 +340,7 @@ def learn(cost, mode, rows, prompt, past, wall_ms):
     cost.spread[mode, r, p] += weight * (off - cost.spread[mode, r, p])
     cost.tokens[mode, r, p] += weight * (prompt - cost.tokens[mode, r, p])
     cost.rows[mode, r, p] += weight * (rows - cost.rows[mode, r, p])
-    if not relieved:
-        cost.count[mode, r, p] = min(n + 1.0, MOST_SURE)
+    cost.count[mode, r, p] = min(n, FADED) if relieved else min(n + 1.0, MOST_SURE)
 
 
 @njit(**INNER)

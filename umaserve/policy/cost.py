@@ -327,7 +327,7 @@ def learn(cost, mode, rows, prompt, past, wall_ms):
             cost.slope[2] = max(cost.slope[0] / (cost.slope[1] + FLAT), 0.0)
     weight = max(1.0 / (n + 1.0), SLOWEST)
     level = bounded - cost.slope[2] * x
-    # decoders that take turns and were merged for a look: noise only adds, so what was learned is old
+    # decoders that take turns, merged for a look: noise only adds, so what was learned is old
     unused = rows > 1 and prompt == 0 and n < IN_USE
     relieved = n >= SURE and level < RELIEVED * cost.mean[mode, r, p] and (n <= FADED or unused)
     if level < cost.mean[mode, r, p] and (n < FRESH or relieved):

@@ -24,7 +24,8 @@ CODE = """
 import dataclasses, json, numpy as np, umaserve.engine.jit_cache as j
 def use_jit_cache(use=j.use_jit_cache):
     use()  # before numba is imported
-    import umaserve.engine.boot as b, umaserve.engine.sequences as s
+    import umaserve.engine.boot as b, umaserve.engine.cell_map as c
+    import umaserve.engine.sequences as s
     load = b.load
     b._spare_sequences = lambda *_: s.RESERVED + s.ENDED
     b.load = lambda *a: dataclasses.replace(load(*a), overlap=True)
@@ -35,7 +36,7 @@ def use_jit_cache(use=j.use_jit_cache):
     def given_back(self, seq, empty=False):
         cells, context = self.cells, self._context
         n = int(cells.cells[seq])
-        if cells.words[0] and n:
+        if cells.words[c.VALID] and n:
             said = cells.position[cells.owner == seq].tolist()
             saved = np.empty(context.state_seq_size(seq), np.uint8)
             context.state_seq_get(seq, saved)

@@ -22,10 +22,9 @@ from umaserve.server.process_stats import METRICS_OF, process_stats, unmeasured
 pytestmark = pytest.mark.slow
 START_S = 300.0  # the first engine after a change compiles its loop
 RANKS = 0.025  # two clocks order the same times a little differently
-# Gaps begin and end in the same place of each process.  A first token's time begins where the
-# client writes and, in the daemon, where it reads: what lies between (waking up, waiting for a
-# shared core) is in every sample, so it shifts the quantiles instead of vanishing among the ranks.
-WITHIN = {"gaps": (0.03, 0.3), "first": (0.1, 1.0)}
+# A first token's time begins where the client writes and, in the daemon, where it reads: what lies
+# between, a wake-up on a shared core, only the client sees, and it does so in every sample.
+HANDED_OVER_MS = {"gaps": 0.0, "first": 1.0}
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -65,8 +64,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def test_latencies_are_what_the_client_saw(run: Any) -> None:
-    """Near the client's own quantiles, a few ranks up or down: on a machine whose processors are
-    shared, each of the two clocks is read late now and then."""
+    """Within 3 % or 0.3 ms of the client's own quantiles, a few ranks up or down: on a machine
+    whose processors are shared, each of the two clocks is read late now and then."""
     times, now_s, metrics = run[:3]
     seen: Times = times["interactive"]
     for name, (kind, q) in NAMES.items():
@@ -74,9 +73,8 @@ def test_latencies_are_what_the_client_saw(run: Any) -> None:
         low = quantile(samples, max(0.0, q - max(RANKS, 2 / len(samples))))
         high = quantile(samples, min(1.0, q + max(RANKS, 2 / len(samples))))
         assert low is not None and high is not None
-        rel, ms = WITHIN[kind]
-        least, most = low - max(rel * low, ms), high + max(rel * high, ms)
-        assert least <= metrics[name] <= most, name
+        least = min(0.97 * low, low - 0.3) - HANDED_OVER_MS[kind]
+        assert least <= metrics[name] <= max(1.03 * high, high + 0.3), name
 
 
 def test_counts_are_the_clients(run: Any) -> None:

@@ -61,7 +61,8 @@ class Ticks:
 
     def __init__(self, path: Path, rows: int, depth: int, prompt: int, threads: int) -> None:
         self.library = llama.load(BACKEND)
-        self.model = llama.Model.open(self.library, path, n_gpu_layers=-1)
+        # pages are only those of the file while no other copy of the weights is used
+        self.model = llama.Model.open(self.library, path, n_gpu_layers=-1, repack=False)
         self.rows, self.depth = rows, depth
         room = rows * (depth + 2) + prompt
         self.n_ctx = -(-room // bandwidth.KV_PAD) * bandwidth.KV_PAD

@@ -6,7 +6,9 @@ import contextlib
 import io
 import json
 import os
+import platform
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -26,6 +28,16 @@ from umaserve.llama.building.progress import Reporter
 from .fixtures.tiny_llama import pack, write_tree
 
 ROOT = Path(__file__).parents[1]
+
+_TILES = """
+#include <immintrin.h>
+void configure() {
+    alignas(64) int config[16] = {};
+    config[0] = 1;
+    config[15] = 4242;
+    _tile_loadconfig(config);
+}
+"""
 
 
 @pytest.fixture
@@ -82,6 +94,22 @@ def test_a_cache_folder_with_a_space(
     archive = pack(tree, tmp_path / "tiny.tar.gz", "x/vendor/llama.cpp")
     build = build_llama.ensure("cpu", source_path=archive, with_peers=True, report=quiet())
     assert build.has_peers and module_file(module_dir(build.path)).exists()
+
+
+def test_all_64_bytes_of_a_tile_configuration_are_kept(tmp_path: Path) -> None:
+    """GCC's own definition reads 8 of them, and the stores to the others are dropped."""
+    if platform.machine() not in ("x86_64", "AMD64"):
+        pytest.skip("AMX is a part of x86-64 processors only")
+    header, file = tmp_path / "intrinsics.h", tmp_path / "config.cpp"
+    header.write_text(compile.INTRINSICS, "utf-8")
+    file.write_text(_TILES, "utf-8")
+    compiler = shlex.split(os.environ.get("CXX", "c++"))
+    arguments = [*compiler, "-O2", "-mamx-tile", "-S", "-o", "-", "-include", header, file]
+    done = subprocess.run(arguments, capture_output=True, text=True, check=False)
+    if "mamx-tile" in done.stderr:
+        pytest.skip("this compiler knows no AMX, so no build of it uses it")
+    assert done.returncode == 0, done.stderr
+    assert "ldtilecfg" in done.stdout and "4242" in done.stdout, done.stdout
 
 
 def test_the_second_time_runs_no_tool(
@@ -295,9 +323,9 @@ def fake_build(cache: Path, key: str, **facts: object) -> None:
     (folder / "lib").mkdir(parents=True)
     (folder / "lib" / f"libllama.{builds.library_suffix()}").touch()
     manifest = {
-        "format": 1, "key": key, "backend": "cpu", "version": "1", "commit": "c",
-        "source": builds.PINNED_VERSION, "created": 1.0, "machine": builds.machine_tag(),
-        "cpu": None, **facts,
+        "format": builds.MANIFEST_FORMAT, "key": key, "backend": "cpu", "version": "1",
+        "commit": "c", "source": builds.PINNED_VERSION, "created": 1.0,
+        "machine": builds.machine_tag(), "cpu": None, **facts,
     }  # fmt: skip
     (folder / "manifest.json").write_text(json.dumps(manifest))
 

@@ -27,7 +27,7 @@ BACKENDS = ("metal", "cuda", "hip", "vulkan", "cpu")
 """Known backends; in this order `select` prefers them."""
 
 MANIFEST = "manifest.json"
-MANIFEST_FORMAT = 1
+MANIFEST_FORMAT = 2  # 1: made by GCC, no build with AMX ran (see `compile.INTRINSICS`)
 BUILD_VARIABLE = "UMA_LLAMA_BUILD"
 """Environment variable naming the key of the one build to use, whatever else is there."""
 

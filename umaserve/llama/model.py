@@ -45,9 +45,12 @@ class Model:
         use_mlock: bool = False,
         progress: Callable[[float], bool] | None = None,
         vocab_only: bool = False,
+        repack: bool = True,
     ) -> Model:
         """``llama_model_load_from_file``.
 
+        With `repack` (``use_extra_bufts``) a processor that has instructions for it, such as AMX,
+        gets a copy of the weights laid out for them; without, it reads them in the mapped file.
         `n_gpu_layers` below 0 means all. `progress` is called in this thread with the fraction
         loaded and goes on returning True to continue. Raises `ModelLoadError` with the reason
         that libllama logged; what it warned about (memory that could not be locked, say) is in
@@ -63,6 +66,7 @@ class Model:
         params.n_gpu_layers = n_gpu_layers
         params.load_mode = getattr(lib, _LOAD_MODES[use_mmap, use_mlock])
         params.vocab_only = vocab_only
+        params.use_extra_bufts = repack
         call = _Progress(progress)
         handle = ffi.new_handle(call)
         _register(library)

@@ -45,6 +45,22 @@ _BASE = (
 )
 
 
+INTRINSICS = """
+#if defined(__AMX_TILE__) && defined(__GNUC__) && !defined(__clang__)
+#include <immintrin.h>
+#undef _tile_loadconfig
+#define _tile_loadconfig(config) \\
+    __asm__ volatile("ldtilecfg\\t%0" : : "m"(*(const char (*)[64])(config)))
+#endif
+"""
+"""Read by the compiler ahead of each C++ file.
+
+GCC's own ``_tile_loadconfig`` tells the optimiser that 8 of the 64 bytes are read, so it drops the
+stores to the others, and the first product of matrices on a processor with AMX ends in SIGSEGV
+(llama.cpp issue 20824, pull request 26954, which is open).
+"""
+
+
 @dataclass(frozen=True)
 class Plan:
     """One build to make."""
@@ -107,6 +123,9 @@ def compile_tree(
     for name in ("CFLAGS", "CXXFLAGS"):
         flag = shlex.quote(f"-ffile-prefix-map={tree}/=")
         environment[name] = f"{os.environ.get(name, '')} {flag}".strip()
+    intrinsics = folder / "intrinsics.h"
+    intrinsics.write_text(INTRINSICS, "utf-8")
+    environment["CXXFLAGS"] += f" -include {shlex.quote(str(intrinsics))}"
     hint = f"Other backends: python build_llama.py --backend {'|'.join(builds.BACKENDS)}"
     what = "llama-server and the benchmarks" if peers_of else f"libllama ({plan.choice.backend})"
     with report.step(f"Configuring {what}") as step:

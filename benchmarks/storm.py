@@ -38,7 +38,8 @@ from benchmarks.timeline import (
 )
 from benchmarks.turns import say
 
-ALONE_S, STORM_S, AFTER_S, WARM_S = 6.0, 10.0, 6.0, 1.0
+# alone as long as beside the storm: a stream's ticks grow with its context
+ALONE_S, STORM_S, AFTER_S, WARM_S = 10.0, 10.0, 6.0, 1.0
 STREAM_WORDS = 16
 
 

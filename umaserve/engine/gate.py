@@ -1,4 +1,4 @@
-"""The gate: where a prompt chunk beside the ticks of an accelerator stops and goes on.
+"""The gate: where a prompt chunk beside the ticks stops and goes on.
 
 A graph that was submitted to an accelerator cannot be interrupted, so a chunk is submitted in
 parts.  libllama asks before every operation of a graph whether somebody wants to look at its result
@@ -7,7 +7,8 @@ front of one that is wanted by itself.  We want matrix products, which is where 
 look at nothing: the question is where the chunk waits until the loop has time for the next part.
 
 The loop says until when (`let_through`); the second context's thread goes on as long as the next
-part, by what it took before, ends in time.  None of this takes the GIL.
+part, by what it took before, ends in time.  On a processor the loop itself computes the parts
+(`chunk_stack`).  None of this takes the GIL.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from .native import (
     POLLIN,
     call_i32_i32_ptr,
     call_i32_ptr_i64_i32,
+    call_i32_ptr_ptr,
     call_i64_i32_ptr_i64,
     now_ns,
     readable,
@@ -60,9 +62,21 @@ ROOM_NS = 2_000_000  # the loop sleeps while more than this is left
     CLOCK, POLL, READ,  # functions of libc
     WAKE_READ,  # the pipe that wakes the chunk
     CLOCK_ROOM, _CLOCK_ROOM_2, POLL_ROOM, READ_ROOM,
-) = range(24)  # fmt: skip
-TIMES = 24  # from here on: ns of each part, PARTS for each of BESIDE_SIZES
+    OWNER,  # who computes this chunk: see below
+    BY_LOOP,  # 1 = the loop will compute the next one, 0 = the worker's thread
+    EXPECTED,  # ns that the next part takes, where the loop computes the chunk
+    SINCE,  # ns when the loop last computed a part of it
+    HERE, THERE,  # where the loop and the chunk are while the other one runs (`chunk_stack`)
+    SWAP, DECODE, CONTEXT, BATCH, STATUS,  # what is called on the chunk's stack, and its result
+) = range(35)  # fmt: skip
+TIMES = 35  # from here on: ns of each part, PARTS for each of BESIDE_SIZES
 WORDS = TIMES + BESIDE_SIZES.size * PARTS
+
+# words of OWNER
+THREAD = 0  # the worker's thread, or nobody
+HANDED = 1  # the loop, which has not begun with it
+UNDER_WAY = 2  # the loop
+DONE = 3  # the loop, and STATUS says how it went
 
 
 def new_gate() -> np.ndarray:
@@ -154,6 +168,17 @@ def _wait(gate, expected):
     return now
 
 
+@njit(nogil=True, cache=True)
+def _expected(gate, part):
+    """ns of a part of this chunk, by that of a smaller one if no chunk of this class had one."""
+    size = gate[SIZE]
+    for known in range(size, -1, -1):
+        ns = gate[TIMES + known * PARTS + part]
+        if ns:
+            return ns * BESIDE_SIZES[size] // BESIDE_SIZES[known]
+    return 0
+
+
 @cfunc(types.boolean(types.voidptr, types.boolean, types.voidptr), cache=True)
 def _at_part(tensor, ask, data):
     """``ggml_backend_sched_eval_callback``: ``data`` is the gate."""
@@ -166,15 +191,20 @@ def _at_part(tensor, ask, data):
             return False
         i = gate[AT]
         gate[AT] = i + 1
-        each = gate[UNTIL] != OPEN or gate[MEASURE] or gate[STOP]
+        each = gate[UNTIL] != OPEN or gate[MEASURE] or gate[STOP] or gate[OWNER] == UNDER_WAY
         if not each and i % EACH != EACH - 1:
             return False
         expected = 0
         for part in range(gate[LAST], i + 1):
             # most of the first is copying what the host has, beside which ticks run as always
             if part:
-                expected += gate[TIMES + gate[SIZE] * PARTS + min(part, PARTS - 1)]
-        gate[BEGAN] = _wait(gate, expected)
+                expected += _expected(gate, min(part, PARTS - 1))
+        if gate[OWNER] == UNDER_WAY:
+            gate[EXPECTED] = expected
+            call_i32_ptr_ptr(gate[SWAP], gate[THERE], gate[HERE])  # the loop says when
+            gate[BEGAN] = _now(gate)
+        else:
+            gate[BEGAN] = _wait(gate, expected)
         return True
     took = _now(gate) - gate[BEGAN]
     i = gate[AT] - 1

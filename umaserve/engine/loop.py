@@ -28,7 +28,7 @@ from umaserve.policy.base import (
     Tick,
 )
 from umaserve.policy.beside import AT_ONCE, may_land, poorest
-from umaserve.policy.cost import CostModel, learn_flow_ms, learn_part, predict
+from umaserve.policy.cost import CostModel, doubt_larger, learn_flow_ms, learn_part, predict
 from umaserve.policy.latency_guard import FAR_MS
 from umaserve.sampling.params import SamplerTable
 from umaserve.sampling.sampler import Scratch
@@ -181,6 +181,7 @@ class Engine:
             features=ALL_FEATURES - sum(FEATURES[name] for name in start.without),
             wide_reads=loaded.overlap,
             paced=self.paced,
+            sliced=self.worker is not None and aside and self.worker.sliced,
         )
         beside = loaded.threads(self.aside_threads)[1]
         # in the order in which run_ticks takes them
@@ -230,6 +231,8 @@ class Engine:
         """
         if longest_ms > 0.0:
             learn_part(self.cost, tokens, longest_ms, all_ms)
+            if not self.paced:
+                doubt_larger(self.cost, tokens)
         else:
             learn_flow_ms(self.cost, tokens, all_ms)
 

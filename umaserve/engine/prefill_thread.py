@@ -1,7 +1,9 @@
 """The prefill worker's own thread: a second context, and the prompts it holds.
 
 On an accelerator the thread is *paced*: a chunk waits until the policy has granted it
-(``Orders.grant``), and stops and goes on with the `gate`.
+(``Orders.grant``), and stops and goes on with the `gate`.  On a processor the thread computes
+chunks on cores of its own, or, where the policy gives prompts slices of time, puts them together
+and lets the loop compute them (`chunk_stack`).
 """
 
 from __future__ import annotations
@@ -20,12 +22,31 @@ import numpy as np
 
 from umaserve.llama.host_memory import HostMemory
 from umaserve.policy.cost import BESIDE_SIZES
+from umaserve.policy.slices import SLICED_CHUNK
 
 from . import messages as m
 from . import table as t
 from .batch import Batch
+from .chunk_stack import hand_over
 from .first_token import FirstTokens
-from .gate import GAVE_UP, OPEN, UNTIL, WHOLE, all_ms, begin_chunk, hang, longest_ms
+from .gate import (
+    BY_LOOP,
+    DONE,
+    GAVE_UP,
+    HANDED,
+    OPEN,
+    OWNER,
+    SIZE,
+    STATUS,
+    SWAP,
+    THREAD,
+    UNTIL,
+    WHOLE,
+    all_ms,
+    begin_chunk,
+    hang,
+    longest_ms,
+)
 from .kv_piece import Piece, export_piece, import_piece, ordinary
 from .prefill_orders import ABORT_CALLBACK, BACKLOG, Exchange, Request
 from .second_context import DECODE_OK, measure_chunks, open_second
@@ -35,7 +56,8 @@ if TYPE_CHECKING:
 
     from .boot import Loaded
 
-CHUNKS = (128, 64, 32, 16)  # tokens of one llama_decode; the largest that keeps to CHUNK_MS
+# tokens of one llama_decode; the largest that keeps to CHUNK_MS
+CHUNKS = (SLICED_CHUNK, 64, 32, 16)
 PACED_CHUNK = 512  # tokens of one llama_decode at most where the policy says how many
 CHUNK_MS = 400.0  # a chunk of 16 tokens costs half as much again, per token, as one of 128
 FIRST_CHUNK = 32  # while the rate is unknown
@@ -98,6 +120,7 @@ class PrefillThread:
         self.n_threads = n_threads
         self.piece_tokens = piece_tokens
         self.paced = paced
+        self.by_loop = False  # the chunk at hand is one that the loop computes
         self.may_prepare = threading.Event()  # to be set from outside, where paced
         self.ready = threading.Event()  # nothing more is prepared
         self.tokens_total = 0
@@ -126,6 +149,8 @@ class PrefillThread:
         self._free_seqs = deque(range(loaded.n_seq))
         self._spare = loaded.n_seq
         self._closing = False
+        self._poll = select.poll()
+        self._sizes: set[int] = set()  # of chunks that the loop has computed, by class
         self._thread = threading.Thread(target=self._run, name="prefill", daemon=True)
         self._thread.start()
 
@@ -148,8 +173,7 @@ class PrefillThread:
     def _run(self) -> None:
         if sys.platform.startswith("linux"):  # where a thread has a niceness of its own
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
-        poll = select.poll()
-        poll.register(self._wake_read, select.POLLIN)
+        self._poll.register(self._wake_read, select.POLLIN)
         try:
             if self.paced:
                 self.may_prepare.wait()
@@ -159,7 +183,7 @@ class PrefillThread:
                 if not self._step():
                     may_go = self._cells and not self._prompts
                     limit_s = GATHER_S if self._gathers else IDLE_S if may_go else None
-                    if poll.poll(None if limit_s is None else 1000.0 * limit_s):
+                    if self._poll.poll(None if limit_s is None else 1000.0 * limit_s):
                         os.read(self._wake_read, 4096)
                     elif not self._gathers:
                         self._close_context()
@@ -283,8 +307,14 @@ class PrefillThread:
         table, orders = self._x.table, self._x.orders
         slot, p0 = prompt.slot, prompt.past
         granted = int(orders.grant[0])
-        most, whole = (abs(granted), granted < 0) if self.paced else (self._chunk(), False)
+        self.by_loop = bool(orders.gate[BY_LOOP])
+        most, whole = abs(granted), granted < 0
+        if not (self.paced or self.by_loop):
+            most, whole = self._chunk(), True
         n = min(most, prompt.end - p0, self._chunk_most)
+        if self.by_loop and n > 0:
+            # all of a size: few tokens at a prompt's end may take as long as many
+            n = -(-(prompt.end - p0) // -(-(prompt.end - p0) // n))
         if n <= 0 or self.paced and not self._make_room(prompt, n, wanted):
             return False
         self._batch.arrays.logits[:] = 0
@@ -299,28 +329,34 @@ class PrefillThread:
         orders.grant[0] = 0
         self._by_itself = False
         context = self._ready
-        if self._threads_set != self.n_threads:
-            self._threads_set = self.n_threads
-            context.set_threads(self._threads_set)
+        n_threads = self._loaded.n_threads_batch if self.by_loop else self.n_threads
+        if self._threads_set != n_threads:
+            self._threads_set = n_threads
+            context.set_threads(n_threads)
         self._batch.arrays.n_tokens[0] = total
         # who is looked at if libllama takes the process down
         for each in [prompt, *(other for other, _ in more)]:
             table.in_tick[each.slot] = 1
         orders.started_ns[0] = time.monotonic_ns()
         orders.size[0] = total
-        orders.running[0] = slot
         begin_chunk(orders.gate, total, whole)
+        if self.by_loop:
+            address = self._loaded.library.ffi.cast
+            hand_over(
+                orders.gate, int(address("intptr_t", context.pointer)),
+                int(address("intptr_t", self._batch.struct)),
+            )  # fmt: skip
+        orders.running[0] = slot
         orders.turns[0] += 1
         mark = context.library.log_position()
         began = time.perf_counter()
-        status = context.library.lib.uma_decode(context.pointer, self._batch.struct)
-        if status == DECODE_OK and self.paced:
-            context.synchronize()
-            if orders.gate[GAVE_UP]:
-                status = DECODE_ABORTED
+        status = self._decode()
+        if status == DECODE_OK and orders.gate[GAVE_UP]:
+            status = DECODE_ABORTED
         wall_ms = 1000.0 * (time.perf_counter() - began)
         orders.turns[0] += 1
         orders.running[0] = -1
+        orders.gate[OWNER] = THREAD
         self._ended_ns, self._answered = time.monotonic_ns(), len(ends)
         for each in [prompt, *(other for other, _ in more)]:
             if table.serial[each.slot] == each.serial:
@@ -351,6 +387,21 @@ class PrefillThread:
             self._x.refuse(slot, f"llama_decode failed with status {status}: {why}")
             self._notify()
         return True
+
+    def _decode(self) -> int:
+        """Compute the chunk at hand, or wait until the loop has done it; what llama_decode says."""
+        context, gate = self._ready, self._x.orders.gate
+        if self.by_loop:
+            while gate[OWNER] != DONE:
+                if self._closing and gate[OWNER] == HANDED:  # the loop will not come to it
+                    return DECODE_ABORTED
+                self._poll.poll()
+                os.read(self._wake_read, 4096)  # looked at anyway when the chunk is done
+            return int(gate[STATUS])
+        status = int(context.library.lib.uma_decode(context.pointer, self._batch.struct))
+        if status == DECODE_OK and self.paced:
+            context.synchronize()
+        return status
 
     def _more_may_come(
         self, prompt: _Prompt, tokens: int, most: int, wanted: list[int]
@@ -456,11 +507,19 @@ class PrefillThread:
 
     def _learn(self, n: int, wall_ms: float) -> None:
         gate = self._x.orders.gate
-        if self._measured is not None and self.paced:
+        if self.by_loop and gate[SIZE] not in self._sizes:
+            # the first of a size pays for buffers and pages
+            self._sizes.add(int(gate[SIZE]))
+            return
+        if self._measured is not None and (self.paced or self.by_loop):
             if gate[WHOLE]:
                 self._measured(n, 0.0, wall_ms)
             elif (part_ms := longest_ms(gate)) > 0.0:
-                self._measured(n, part_ms, all_ms(gate))
+                # between a processor's ticks, as if it had been of the largest size of its class
+                whole = int(BESIDE_SIZES[gate[SIZE]]) / n if self.by_loop else 1.0
+                self._measured(n, part_ms, whole * all_ms(gate))
+        if self.by_loop:
+            return  # it waited between its slices
         rate = wall_ms / n
         if not self.ms_per_token:
             self.ms_per_token = rate
@@ -561,7 +620,7 @@ class PrefillThread:
             cells *= 2
         cells = min(cells, self._loaded.n_ctx)
         others = {}
-        if self.paced:
+        if self.paced or self._x.orders.gate[SWAP]:
             others = hang(self._x.orders.gate, self._loaded.library, self._wake_read)
         self._context = open_second(
             self._loaded, self._start, cells, self._chunk_most, self._threads_set, **others
@@ -574,3 +633,4 @@ class PrefillThread:
         if self._context is not None:
             self._context.close()
         self._context, self._cells = None, 0
+        self._sizes.clear()

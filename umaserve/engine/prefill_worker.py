@@ -14,6 +14,7 @@ the engine's context, only the worker's the second one.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -26,6 +27,7 @@ from umaserve.policy.cost import BESIDE_SIZES
 from . import messages as m
 from . import table as t
 from .boot import usable_cores
+from .chunk_stack import ChunkStack, give_up
 from .first_token import FirstToken, FirstTokens
 from .kv_piece import Piece, export_piece, import_piece
 from .prefill_orders import Exchange, Orders
@@ -153,10 +155,19 @@ class PrefillWorker:
         self._piece_most = min(max(bytes_most // per_token, CHUNKS[-1]), largest)
         self._copies = np.zeros(BESIDE_SIZES.size) if copies is None else copies
         self._spare = loaded.n_seq  # sequence id, in both contexts
+        self._stack: ChunkStack | None = None
+        if not (paced or loaded.overlap):
+            with contextlib.suppress(OSError):  # then prompts get no slices here
+                self._stack = ChunkStack(self.orders.gate, loaded.library)
         self._thread = PrefillThread(
             loaded, start, self._x, self._wake_read, n_threads, self._piece_most, notify,
             int(1.05 * per_token * self._piece_most) + (1 << 16), paced, measured, sampler,
         )  # fmt: skip
+
+    @property
+    def sliced(self) -> bool:
+        """Whether the loop can compute chunks itself, in slices of time between ticks."""
+        return self._stack is not None
 
     @property
     def busy(self) -> bool:
@@ -403,6 +414,7 @@ class PrefillWorker:
     def close(self) -> None:
         """Give up the running chunk, end the thread, free the context.  Before ``loaded.close``."""
         if self._wake_read >= 0:
+            give_up(self.orders.gate)
             self._thread.close()
             os.close(self._wake_read)
             os.close(self.orders.wake_fd)

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from umaserve.policy.cost import BESIDE_SIZES
+from umaserve.policy.cost import BESIDE_SIZES, CostModel
+from umaserve.policy.slices import SLICED_CHUNK
 
 from . import messages as m
 from .batch import Batch
 from .boot import _flash_attention
-from .gate import MEASURE, all_ms, begin_chunk, forget_times, longest_ms
+from .gate import MEASURE, all_ms, begin_chunk, forget_times, hang, longest_ms
+from .thread_places import place_threads
 
 if TYPE_CHECKING:
     from umaserve.llama import Context
@@ -57,7 +59,7 @@ def open_second(
 
 def measure_chunks(
     context: Context, batch: Batch, gate: np.ndarray, most: int, n_vocab: int,
-    part_ms: np.ndarray, parts_ms: np.ndarray, closing: Callable[[], bool],
+    part_ms: np.ndarray, parts_ms: np.ndarray, closing: Callable[[], bool], times: int = TIMES,
 ) -> None:  # fmt: skip
     """Compute chunks of each of BESIDE_SIZES up to ``most`` tokens for nothing, until ``closing``.
 
@@ -76,7 +78,7 @@ def measure_chunks(
         arrays.pos[:n] = np.arange(n)
         arrays.seq[:n] = arrays.logits[:n] = 0
         arrays.n_tokens[0] = n
-        for turn in range(TIMES):
+        for turn in range(times):
             begin_chunk(gate, n)
             began = time.perf_counter()
             if context.library.lib.uma_decode(context.pointer, batch.struct) == DECODE_OK:
@@ -92,3 +94,23 @@ def measure_chunks(
         if not part_ms[i]:  # no longer than the next one; use will tell
             part_ms[i], parts_ms[i] = part_ms[i + 1], parts_ms[i + 1]
     gate[MEASURE] = 0
+
+
+def measure_slices(loaded: Loaded, start: m.Start, gate: np.ndarray, cost: CostModel) -> None:
+    """Learn what the parts of chunks between the ticks of a processor take; for at most some
+    seconds, in the loop's thread, whose threads compute them."""
+    cells = 2 * SLICED_CHUNK
+    threads = loaded.n_threads_batch
+    nobody = -1  # nothing waits at the gate while it is measured
+    context = open_second(
+        loaded, start, cells, SLICED_CHUNK, threads, **hang(gate, loaded.library, nobody)
+    )
+    batch = Batch(loaded.library.ffi, SLICED_CHUNK, 1)
+    try:
+        place_threads(loaded.places, threads)
+        measure_chunks(
+            context, batch, gate, SLICED_CHUNK, loaded.model.n_vocab, cost.beside, cost.parts,
+            lambda: False, times=TIMES - 1,
+        )  # fmt: skip
+    finally:
+        context.close()

@@ -36,6 +36,7 @@ from umaserve.policy.latency_guard import settle_credit
 from . import table as t
 from .batch import fill, fill_up, settle
 from .cell_map import TOGETHER, USED, VALID, make_room, take_cells
+from .chunk_stack import choose_owner, run_parts, waits
 from .gate import OPEN, PARKED, SIZE, UNTIL, WHOLE, let_through, set_gate
 from .held_span import hold_span
 from .native import (
@@ -201,11 +202,17 @@ def run_ticks(
                 left = _bytes_left(work.bytes_left, budget, knobs, started)
                 view = Tick(tick, started, fixed.n_ctx - used, used, left)
                 entries = plan_tick(state, view, knobs, cost, memory, traffic, plan)
-            if knobs.can_aside and knobs.paced:
+            if knobs.can_aside and (knobs.paced or knobs.sliced):
                 _orders(native, state.lane, orders, work.aside, plan.aside, started)
+                if knobs.sliced:
+                    choose_owner(
+                        orders.gate, orders.running[0], plan.aside[0] >= 0, plan.info[MODE] == 0.0,
+                        native, orders.wake_fd,
+                    )  # fmt: skip
                 grant_chunk(orders, native, int(plan.info[CHUNK_BESIDE]), plan.info[FLOWS] > 0.0)
-                always = plan.info[SLICE_MS] >= ALL_THE_TIME
-                set_gate(orders.gate, OPEN if always else 0, native, orders.wake_fd)
+                if knobs.paced:
+                    always = plan.info[SLICE_MS] >= ALL_THE_TIME
+                    set_gate(orders.gate, OPEN if always else 0, native, orders.wake_fd)
             why = NOTHING
             if entries:
                 need = 0
@@ -232,7 +239,10 @@ def run_ticks(
                 work.out[OUT_ENTRIES] = entries
                 return why, tick
             spent = 0
-            stops = orders.turns[0] % 2 == 1 and not orders.gate[WHOLE]
+            if knobs.sliced:
+                stops = waits(orders.gate)
+            else:
+                stops = orders.turns[0] % 2 == 1 and not orders.gate[WHOLE]
             if LEAST_SLICE_MS < plan.info[SLICE_MS] < ALL_THE_TIME and stops:
                 if unpublished:  # nobody's token waits for a prompt
                     wake(native)
@@ -241,12 +251,17 @@ def run_ticks(
                         scratch, work.facts[last], work.info[last], work.bytes_left)  # fmt: skip
                     unpublished = False
                 until = started + int(plan.info[SLICE_MS] * 1e6)
-                ended = let_through(orders.gate, orders.turns, until, native, orders.wake_fd)
+                if knobs.paced:
+                    ended = let_through(orders.gate, orders.turns, until, native, orders.wake_fd)
+                else:
+                    n_threads = _threads(fixed, 0, 2)
+                    place_threads(places, n_threads)
+                    ended = run_parts(orders.gate, native, until, orders.wake_fd)
                 spent, started = ended - started, ended
                 if header[t.H_WORK_SINCE_NS]:
                     header[t.H_WORK_SINCE_NS] += spent  # no overhead
             _set_mode(fixed, native, work.mode, int(plan.info[MODE]))
-            if knobs.can_aside and not knobs.paced:
+            if knobs.can_aside and not (knobs.paced or knobs.sliced):
                 _orders(native, state.lane, orders, work.aside, plan.aside, started)
             info[:] = plan.info
             in_batch, outputs, rows = fill(

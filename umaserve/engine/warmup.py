@@ -8,13 +8,14 @@ import time
 import numpy as np
 
 from umaserve.policy.beside import may_land, poorest
-from umaserve.policy.cost import CostModel, learn_flow_ms, learn_part
+from umaserve.policy.cost import CostModel, doubt_larger, learn_flow_ms, learn_part
 
 from . import messages as m
 from . import table as t
 from .boot import CannotLoad
 from .loop import Engine
 from .probe import probe_costs
+from .second_context import measure_slices
 from .thread_places import PLACED, leave_places, place_threads
 
 PREPARE_S = 10.0  # that the prefill worker may take to prepare before ticks are measured
@@ -61,6 +62,7 @@ def _compile_the_rest(engine: Engine) -> None:
     """
     cost = CostModel.unknown()
     learn_part(cost, 1, 1.0, 1.0)
+    doubt_larger(cost, 1)
     learn_flow_ms(cost, 1, 1.0)
     may_land(engine.state, 1, 0.0)
     poorest(engine.state)
@@ -81,7 +83,12 @@ def learn_costs(engine: Engine) -> None:
 
         probe_costs(loaded, engine.cost, 0 if engine.paced else engine.aside_threads, progress)
         file.save(engine.cost)
-    if worker is not None:
+    sliced = worker is not None and worker.sliced and engine.start.probe
+    if worker is not None and sliced and not engine.cost.parts.any():
+        engine.control.send(m.LoadProgress(1.0, "measuring chunks (once)"))
+        measure_slices(loaded, engine.start, worker.orders.gate, engine.cost)
+        file.save(engine.cost)
+    if worker is not None and engine.paced:
         engine.cost.beside[:], engine.cost.parts[:] = worker.part_ms, worker.parts_ms
 
 

@@ -25,10 +25,11 @@ FEATURES = {
     "ageing": 128,  # nobody waits for ever
     "burst": 256,  # prompts of requests that come together are computed together
     "flow": 512,  # small chunks beside the ticks go on through them, where that is faster
+    "slices": 1024,  # on a processor, background prompts get slices of time between ticks
 }
 ALL_FEATURES = sum(FEATURES.values())
 (
-    GUARD, ERROR_BUDGET, SWEET_SPOT, LANES, ASIDE, BANDWIDTH, ABORT, AGEING, BURST, FLOW,
+    GUARD, ERROR_BUDGET, SWEET_SPOT, LANES, ASIDE, BANDWIDTH, ABORT, AGEING, BURST, FLOW, SLICES,
 ) = FEATURES.values()  # fmt: skip
 
 
@@ -75,6 +76,7 @@ class Knobs(NamedTuple):
     features: int  # sum of FEATURES
     wide_reads: bool = True  # attention costs by all KV cells in use, not by a sequence's own
     paced: bool = False  # what runs beside the ticks stops and goes on when told
+    sliced: bool = False  # not so, but the loop can compute chunks itself, between ticks
 
 
 class Tick(NamedTuple):
@@ -120,7 +122,7 @@ WAIT_MS = 5  # with an empty plan: the budget of bytes is used up; come back aft
 ABORT_MS = 6  # this tick may be given up until so much of it is done; 0 = never
 INTERACTIVE_ROWS = 7
 PASSENGERS = 8  # tokens that ride with interactive decoders
-CHUNK_BESIDE = 9  # where paced: tokens of the next chunk of prompts beside the ticks
+CHUNK_BESIDE = 9  # where paced or sliced: tokens of the next chunk of prompts beside the ticks
 SLICE_MS = 10  # that they get before this tick; ALL_THE_TIME = until told otherwise
 FLOWS = 11  # 1: that chunk goes on through the ticks
 INFO_WORDS = 12
@@ -139,7 +141,8 @@ class Memory(NamedTuple):
 
     ``since_ns`` int64[5]: when background decoders, background prompts and interactive prompts were
     last served, and background prompts beside the ticks, and when anybody interactive last had
-    work (SINCE_*); ``holdoff`` int64[1]: ticks for which nothing may ride after an overrun.
+    work (SINCE_*); ``holdoff`` int64[1]: ticks for which nothing may ride after an overrun;
+    ``last_mode`` int64[1]: MODE of the last plan.
     """
 
     kind: np.ndarray  # int64[n_slots]: KIND_*
@@ -151,6 +154,7 @@ class Memory(NamedTuple):
     group: np.ndarray  # int64[2, n_slots + 1]: how many of so many go first
     since_ns: np.ndarray
     holdoff: np.ndarray
+    last_mode: np.ndarray
 
     @classmethod
     def fresh(cls, n_slots: int) -> Memory:
@@ -159,6 +163,7 @@ class Memory(NamedTuple):
             np.zeros(n, np.int64), np.zeros(n, np.int64), np.zeros(KINDS, np.int64),
             np.zeros(KINDS), np.zeros((2, n + 1)), np.zeros((2, n + 1)),
             np.zeros((2, n + 1), np.int64), np.zeros(5, np.int64), np.zeros(1, np.int64),
+            np.zeros(1, np.int64),
         )  # fmt: skip
 
 

@@ -83,6 +83,7 @@ LANDING, LANDING_LATE = 2.0, 0.5
 AT_ONCE = 8  # prompts whose cells are copied between two ticks, where somebody waits for them
 FULL = MOST_CREDIT - EARNED  # credit that would be lost if it were not spent
 SPARE = 0.02  # of the baseline that a slice leaves of the cap: a part may take longer than before
+SPARE_SLICED = 0.04  # the same on a processor, where no share of the cap is left (`MARGIN`)
 IDLE_WAIT_MS = 20.0  # with nothing else to do
 FLOW_KNOWN = 24.0  # ticks beside a chunk after which what it does to them is believed
 FLOW_STARTS_MS = 0.5  # from the end of a small chunk to the begin of the next
@@ -317,7 +318,8 @@ def slice_between(
     of it than can be kept: the rest is for copying cells.  Returns the ms.
     """
     base_ms = memory.round_ms[0, memory.found[KIND_DECODE]]
-    ms = max(within_cap - SPARE * base_ms, 0.0)
+    spare = SPARE if knobs.paced else SPARE_SLICED
+    ms = max(within_cap - spare * base_ms, 0.0)
     part_ms = cost.beside[beside_class(int(plan.info[CHUNK_BESIDE]))]
     if not knobs.features & GUARD:
         ms = ALL_THE_TIME

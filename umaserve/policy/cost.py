@@ -47,6 +47,7 @@ RELIEF, RELIEVED = 0.5, 0.9
 IN_USE = 24.0  # fewer: not one of the shapes of these ticks, whose counts fade once between two
 # prompt tokens of the chunks that an accelerator computes beside the ticks
 BESIDE_SIZES = np.array([16, 32, 48, 64, 96, 128, 192, 256, 384, 512], np.int64)
+FADES = 0.97  # of the time of a part, for each chunk of a smaller size
 BESIDE_WEIGHT = 1 / 4  # of a new chunk
 # what CostModel.flow has for each of them
 FLOW_TIMES, FLOW_SEEN, FLOW_MS, FLOW_AT = range(4)
@@ -372,6 +373,17 @@ def learn_part(cost, tokens, longest_ms, all_ms):
     i = beside_class(tokens)
     cost.beside[i] = _nearer(cost.beside[i], longest_ms)
     cost.parts[i] = _nearer(cost.parts[i], all_ms)
+
+
+@njit(nogil=True, cache=True)
+def doubt_larger(cost, tokens):
+    """After a chunk, believe a little less what parts of larger ones take.
+
+    Where others use the same cores it may have been they who made them long; so they are tried
+    again, some dozen chunks later.
+    """
+    for i in range(beside_class(tokens) + 1, BESIDE_SIZES.size):
+        cost.beside[i] *= FADES
 
 
 @njit(**INNER)

@@ -60,6 +60,7 @@ from .jit import INNER
 from .latency_guard import HARD, RESERVED, allowance
 from .offload import offload, take_back
 from .prompts import add_prompts, waiting_tokens
+from .slices import slices
 from .survey import survey
 from .sweet_spot import HARDLY_KNOWN, WELL_KNOWN, find_rounds, look_again, merge_all
 
@@ -116,6 +117,9 @@ def plan_tick(state, tick, knobs, cost, memory, traffic, plan):
         take_back(state, knobs, memory)
     else:
         mode = offload(state, knobs, cost, memory, plan)
+        if mode == 0 and knobs.sliced:
+            slices(state, tick, knobs, cost, memory, plan)
+    memory.last_mode[0] = mode
     release(memory, KIND_BURST, KIND_PROMPT)
     if copies_ms > 0.0:
         burst, burst_ms = knobs.n_batch, max(burst_ms, copies_ms)
@@ -189,7 +193,8 @@ def _interactive(
         within_budget = 0.0
     may_spend = guarded and knobs.features & ERROR_BUDGET and memory.holdoff[0] == 0
     flows = plan.info[FLOWS] > 0.0
-    sliced = knobs.paced and (flows or prompts_next(memory, waits))
+    between = knobs.paced or knobs.sliced and mode == 0 and found[KIND_PROMPT] == 0
+    sliced = between and (flows or prompts_next(memory, waits))
     spent = 0.0
     if sliced:
         spent = slice_between(
@@ -329,7 +334,7 @@ def _interactive(
                 allowed = max(limit, 0.0)
             served = more > 0 or back_prompts == 0
             break
-    if knobs.paced and found[KIND_ASIDE] and not (sliced or rides) and chunk == 0:
+    if between and found[KIND_ASIDE] and not (sliced or rides) and chunk == 0:
         # it was the decoders' turn, and none found room
         slice_between(
             tick, knobs, cost, memory, plan, waits, within_cap, within_budget, credit, False

@@ -1,0 +1,154 @@
+"""Prompts between a processor's ticks in a real engine: the loop computes chunks part by part."""
+
+from __future__ import annotations
+
+import random
+import sys
+import time
+
+import pytest
+
+from tests.engine_driver import DrivenEngine
+from tests.oracle import Oracle
+from tests.test_engine_beside import BACK, FRONT, LONG, N_CTX, Asked, text, until
+from umaserve.engine import messages as m
+from umaserve.engine import table as t
+from umaserve.llama.builds import cache_root
+
+pytestmark = pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="swapcontext is used with the GNU C library only"
+)
+RANDOM_S = 4.0
+
+
+@pytest.fixture(scope="module")
+def oracle():
+    made = Oracle(n_ctx=N_CTX)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def start(tmp_path, monkeypatch):
+    """Starts engines whose prompts are never computed on cores of their own; ends them."""
+    for part in cache_root().iterdir():
+        if part.name != "costs":
+            (tmp_path / part.name).symlink_to(part)
+    monkeypatch.setenv("UMA_CACHE_DIR", str(tmp_path))
+    running: list[DrivenEngine] = []
+
+    def make(**options) -> DrivenEngine:
+        options = {
+            "n_ctx": N_CTX, "prefill_threads": 1, "without": ["prompt-aside"],
+            # a model of a millisecond a tick: parts are hardly shorter than what the cap leaves
+            "latency_cap": 1.6, **options,
+        }  # fmt: skip
+        running.append(DrivenEngine(**options))
+        return running[-1]
+
+    yield make
+    for engine in running:
+        assert engine.close() == 0
+
+
+@pytest.fixture
+def asked(start, oracle) -> Asked:
+    return Asked(start(), oracle)
+
+
+def sliced_ms(asked: Asked) -> float:
+    """Time that slices took in the ticks that the ring still has."""
+    return float(asked.engine.table.ticks[:, t.T_SLICE_MS].sum())
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_prompt_beside_a_stream_is_computed_between_the_ticks(start, oracle, threads):
+    asked = Asked(start(n_threads=threads), oracle)
+    asked.stream()
+    back = asked.put(LONG, BACK, 8)
+    until(lambda: asked.aside() > 0)
+    assert sliced_ms(asked) > 0.0
+    asked.engine.wait(back)
+    asked.all_right()
+
+
+def test_without_slices_all_is_merged(start, oracle):
+    asked = Asked(start(without=["prompt-aside", "slices"]), oracle)
+    asked.stream()
+    asked.engine.wait(asked.put(text(10, 500), BACK, 4))
+    asked.all_right()
+    assert asked.aside() == 0
+    assert sliced_ms(asked) == 0.0
+
+
+def test_what_is_left_when_the_stream_ends_is_the_ticks(asked):
+    stream = asked.stream()
+    back = asked.put(LONG, BACK, 8)
+    until(lambda: asked.aside() > 0)
+    asked.engine.send(m.Cancel(stream))
+    asked.engine.wait(back)
+    assert asked.aside() < asked.n_prompt(back)
+    asked.all_right(stream)
+
+
+def test_a_cancelled_prompt_is_given_up_in_the_middle_of_a_chunk(asked):
+    asked.stream()
+    for i in range(4):
+        back = asked.put(text(60, 100 * i + 1), BACK, 8)
+        before = sliced_ms(asked)
+        until(lambda before=before: sliced_ms(asked) > before)
+        asked.engine.send(m.Cancel(back))
+        asked.engine.wait(back)
+    last = asked.put(text(8, 700), BACK, 8)  # another one is computed all the same
+    asked.engine.wait(last)
+    asked.all_right(*asked.prompts)
+
+
+def test_an_engine_ends_in_the_middle_of_a_chunk(start, oracle):
+    for _ in range(3):
+        asked = Asked(start(), oracle)
+        asked.stream()
+        asked.put(LONG, BACK, 8)
+        until(lambda asked=asked: sliced_ms(asked) > 0.0)
+        assert asked.engine.close() == 0
+
+
+def test_an_interactive_request_meets_a_slice(asked):
+    asked.stream()
+    back = asked.put(LONG, BACK, 8)
+    until(lambda: sliced_ms(asked) > 0.0)
+    second = asked.put(text(4, 300), FRONT, 8)
+    asked.engine.wait(second)
+    asked.engine.wait(back)
+    asked.all_right()
+
+
+def test_lanes_change_meanwhile(asked):
+    asked.stream()
+    back = asked.put(LONG, BACK, 8)
+    until(lambda: asked.aside() > 0)
+    asked.engine.send(m.SetLane(back, FRONT))
+    asked.engine.wait(back)
+    asked.all_right()
+
+
+def test_whatever_comes_and_goes_everybody_gets_the_right_tokens(start, oracle):
+    """Streams, prompts, cancels and changes of lane, at random, prompts on a core of their own
+    now and then."""
+    asked, rng = Asked(start(without=[], latency_cap=2.0), oracle), random.Random(11)
+    end = time.monotonic() + RANDOM_S
+    alive: list[int] = []
+    cancelled: list[int] = []
+    while time.monotonic() < end:
+        alive = [s for s in alive if asked.engine.table.state[asked.engine.slots[s]] != t.DONE]
+        if len(alive) < 6 and len(asked.prompts) < 14:
+            lane = rng.choice([BACK, BACK, FRONT])
+            prompt = text(rng.choice([1, 3, 12, 40]), rng.randrange(10**6))
+            alive.append(asked.put(prompt, lane, rng.choice([1, 8, 60])))
+        elif alive and rng.random() < 0.3:
+            cancelled.append(alive.pop(rng.randrange(len(alive))))
+            asked.engine.send(m.Cancel(cancelled[-1]))
+        elif alive:
+            asked.engine.send(m.SetLane(rng.choice(alive), rng.choice([BACK, FRONT])))
+        time.sleep(rng.random() * 0.05)
+    asked.all_right(*cancelled)

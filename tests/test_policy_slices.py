@@ -1,0 +1,163 @@
+"""Slices of time between a processor's ticks, as the policy plans them: pure, no process."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.test_policy_guarded import empty, known, plan_of, put, told
+from umaserve.policy.base import (
+    ALL_FEATURES,
+    BASELINE_MS,
+    CHUNK_BESIDE,
+    FEATURES,
+    FLAG_SPENT,
+    FLAGS,
+    MODE,
+    PREDICTED_MS,
+    SLICE_MS,
+)
+from umaserve.policy.beside import SPARE_SLICED
+from umaserve.policy.cost import (
+    BESIDE_SIZES,
+    FADES,
+    CostModel,
+    doubt_larger,
+    learn,
+    learn_part,
+)
+from umaserve.policy.slices import SLICED_CHUNK
+
+CPU = "cpu-2core-0.5b"
+CAP = 1.2
+SIZES = BESIDE_SIZES[BESIDE_SIZES <= SLICED_CHUNK].tolist()
+
+
+def costs(part_ms: float = 0.02, all_ms: float = 3.0, token_ms: float | None = None) -> CostModel:
+    """Of the two-core machine; a chunk's longest part and all of them, for each of its tokens.
+
+    ``token_ms``: what a token takes that is merged with a row.
+    """
+    cost = CostModel.unknown()
+    cost.copy_from(known(CPU))
+    for tokens in SIZES:
+        learn_part(cost, tokens, part_ms * tokens, all_ms * tokens)
+    if token_ms is not None:
+        for tokens in (1, 2, 3, 4, 6, 8, 16, 32):
+            for _ in range(60):
+                learn(cost, 0, 1, tokens, 99, 17.0 + token_ms * tokens)
+    return cost
+
+
+def planned(cost: CostModel, *, credit=0.0, features=ALL_FEATURES, aside=0, late_ms=0.0, **others):
+    """Somebody interactive decodes, and a long background prompt waits."""
+    state = empty()
+    put(state, 0, 0, 100, 99, credit=credit)
+    put(state, 5, 1, 2000, 0)
+    state.aside[5] = aside
+    state.t_last_ns[0] -= int(1e6 * late_ms)
+    for slot, kind in others.items():
+        put(state, int(slot[1:]), *kind)
+    features -= FEATURES["prompt-aside"] if features & FEATURES["prompt-aside"] else 0
+    plan, entries = plan_of(state, told(CPU, sliced=True, features=features), cost)
+    assert entries >= 1
+    return plan
+
+
+def sliced(plan) -> bool:
+    return plan.aside[0] >= 0
+
+
+def test_a_background_prompt_gets_what_the_cap_leaves_of_each_round():
+    plan = planned(costs())
+    assert plan.aside.tolist()[:2] == [5, -1]
+    assert plan.info[MODE] == 0
+    assert plan.info[CHUNK_BESIDE] in SIZES
+    room_ms = (CAP - 1.0 - SPARE_SLICED) * plan.info[PREDICTED_MS]
+    assert plan.info[SLICE_MS] == pytest.approx(room_ms, rel=0.02)
+    assert plan.counts[0] == 1  # nothing is merged besides
+
+
+def test_a_round_that_is_late_already_has_no_slice():
+    base = planned(costs()).info[PREDICTED_MS]
+    assert planned(costs(), late_ms=0.3 * base).info[SLICE_MS] == 0.0
+
+
+def test_credit_that_would_be_lost_buys_a_longer_slice():
+    plan = planned(costs(), credit=2.5)
+    assert int(plan.info[FLAGS]) & FLAG_SPENT
+    assert CAP * plan.info[PREDICTED_MS] < plan.info[SLICE_MS] + plan.info[PREDICTED_MS]
+    assert plan.info[SLICE_MS] + plan.info[PREDICTED_MS] < 2.0 * plan.info[BASELINE_MS]
+
+
+def test_where_merged_tokens_are_nearly_free_they_ride():
+    """One row is bound by memory, and the arithmetic of some more costs next to nothing."""
+    assert not sliced(planned(costs(token_ms=0.05)))
+    assert sliced(planned(costs(token_ms=4.0)))
+
+
+@pytest.mark.parametrize("aside", [0, 1])
+def test_what_is_about_equal_stays_as_it_is(aside):
+    plans = [sliced(planned(costs(token_ms=ms), aside=aside)) for ms in np.geomspace(0.1, 4.0, 40)]
+    changes = [a for a, b in zip(plans, plans[1:], strict=False) if a != b]
+    assert changes == [False]  # rides first, then has slices, with one edge in between
+    assert plans.index(True) > 0
+
+
+def test_the_edge_depends_on_where_one_is():
+    """Going back and forth would lose a chunk each time."""
+    edges = []
+    for aside in (0, 1):
+        grid = np.geomspace(0.1, 4.0, 40)
+        edges.append(next(i for i, ms in enumerate(grid)
+                          if sliced(planned(costs(token_ms=ms), aside=aside))))  # fmt: skip
+    assert edges[1] < edges[0]
+
+
+def test_interactive_prompts_come_first_and_stay_in_the_ticks():
+    plan = planned(costs(), s3=(0, 50, 0))
+    assert 3 not in plan.aside.tolist()
+    assert plan.info[SLICE_MS] == 0.0
+
+
+@pytest.mark.parametrize("part", ["latency-guard", "lanes", "slices"])
+def test_without_what_it_rests_on_nothing_is_sliced(part):
+    assert not sliced(planned(costs(), features=ALL_FEATURES - FEATURES[part]))
+
+
+def test_nobody_interactive_no_slices():
+    state = empty()
+    put(state, 5, 1, 2000, 0)
+    plan, entries = plan_of(state, told(CPU, sliced=True), costs())
+    assert entries == 1
+    assert not sliced(plan)
+    assert plan.info[SLICE_MS] == 0.0
+
+
+def test_the_size_that_computes_most_is_taken_of_those_that_fit():
+    cost = costs()
+    room_ms = planned(cost).info[SLICE_MS]
+    for tokens in SIZES:  # a larger one may have shorter parts: attention has other kernels
+        at = BESIDE_SIZES.tolist().index(tokens)
+        cost.beside[at] = 0.5 * room_ms if tokens in (16, 64) else 3.0 * room_ms
+    assert planned(cost).info[CHUNK_BESIDE] == 16  # all the same for a token: the first
+    cost.parts[BESIDE_SIZES.tolist().index(64)] *= 0.5
+    assert planned(cost).info[CHUNK_BESIDE] == 64
+
+
+def test_a_size_that_is_not_known_is_tried_after_one_that_fits():
+    cost = costs()
+    known_sizes = SIZES.index(48)
+    cost.beside[known_sizes:] = cost.parts[known_sizes:] = 0.0
+    assert planned(cost).info[CHUNK_BESIDE] == 48
+    cost.beside[:known_sizes] = 1e3
+    assert planned(cost).info[CHUNK_BESIDE] == SIZES[0]
+
+
+def test_what_was_too_long_is_believed_less_and_less():
+    cost = costs()
+    before = cost.beside.copy()
+    doubt_larger(cost, 32)
+    smaller = BESIDE_SIZES <= 32
+    assert np.array_equal(cost.beside[smaller], before[smaller])
+    assert np.allclose(cost.beside[~smaller], FADES * before[~smaller])

@@ -1,0 +1,108 @@
+"""Slices of time between the ticks of a processor, for background prompts beside streams.
+
+What the cap leaves of each round is used in one of two ways: a few prompt tokens are merged into
+the tick, or a chunk of a prompt goes on for so long before it (`engine.chunk_stack`).  A tick reads
+all weights once however few tokens ride, and a token that does may need other kernels for all rows;
+a chunk reads them once for all its tokens, and its parts fit into a little time.  Which computes
+more depends on the machine: where one row is bound by memory and the arithmetic for some more is
+free, merging does; where one row keeps the cores busy, slices do.
+"""
+
+from __future__ import annotations
+
+from numba import njit
+
+from .base import (
+    CHUNK_BESIDE,
+    FLAG_ASIDE,
+    GUARD,
+    KIND_ASIDE,
+    KIND_BACK_PROMPT,
+    KIND_DECODE,
+    LANES,
+    SINCE_BESIDE,
+    SLICES,
+)
+from .beside import SPARE_SLICED
+from .cost import BESIDE_SIZES, beside_class, largest_chunk
+from .flags import mark
+from .jit import INNER
+from .latency_guard import EARNED, HARD, strictest_cap
+from .offload import list_prompts
+
+SLICED_CHUNK = 128  # tokens of a chunk at most
+CHANGE = 1.3  # times as many tokens it takes to change from one way to the other
+NEEDED = GUARD + LANES + SLICES
+
+
+@njit(nogil=True, cache=True)
+def slices(state, tick, knobs, cost, memory, plan):
+    """List background prompts in ``plan.aside`` if slices between ticks compute more of them.
+
+    ``CHUNK_BESIDE`` is set then.  To be called where no prompts are computed on cores of their own;
+    how much time they get, `beside.slice_between` says.
+    """
+    found, since = memory.found, memory.since_ns
+    if found[KIND_DECODE] and found[KIND_BACK_PROMPT] and knobs.features & NEEDED == NEEDED:
+        chunk = _chunk(state, knobs, cost, memory)
+        if _pay(state, knobs, cost, memory, chunk):
+            list_prompts(state, memory, plan, False)
+            if found[KIND_ASIDE]:
+                mark(plan, FLAG_ASIDE)
+                plan.info[CHUNK_BESIDE] = chunk
+    if found[KIND_ASIDE] == 0:
+        since[SINCE_BESIDE] = tick.now_ns
+
+
+@njit(**INNER)
+def _chunk(state, knobs, cost, memory):
+    """The size that computes most per ms, of those with no part longer than an ordinary slice; if
+    there is none, than the longest one.
+
+    The size after one that fits is tried if it is not known.  A larger one may have shorter parts:
+    libllama's attention has another kernel for 64 tokens and more.
+    """
+    base = memory.round_ms[0, memory.found[KIND_DECODE]]
+    usual = strictest_cap(state, knobs, memory) - 1.0 - SPARE_SLICED
+    for share in (usual, HARD - 1.0):
+        best, rate, fits = -1, 0.0, True
+        for i in range(BESIDE_SIZES.size):
+            if BESIDE_SIZES[i] > SLICED_CHUNK:
+                break
+            if cost.parts[i] <= 0.0:
+                if fits:
+                    return BESIDE_SIZES[i]
+                continue
+            fits = cost.beside[i] <= share * base
+            if fits and BESIDE_SIZES[i] / cost.parts[i] > rate:
+                best, rate = i, BESIDE_SIZES[i] / cost.parts[i]
+        if best >= 0:
+            return BESIDE_SIZES[best]
+    return BESIDE_SIZES[0]
+
+
+@njit(**INNER)
+def _pay(state, knobs, cost, memory, chunk):
+    """Whether slices compute more than tokens merged into the ticks; unknown, they are tried."""
+    n, past = memory.found[KIND_DECODE], memory.past[KIND_DECODE]
+    base = memory.round_ms[0, n]
+    if base <= 0.0:
+        return False  # nothing is bounded yet
+    i = beside_class(chunk)
+    if cost.parts[i] <= 0.0:
+        return True
+    g = memory.group[0, n]
+    sliced = merged = 0.0
+    # 4 tokens in 100 may be later than the cap
+    cap = strictest_cap(state, knobs, memory) - 1.0
+    for share, times in ((1.0 - EARNED, cap), (EARNED, max(HARD - 1.0, cap))):
+        ms = min(times * base, knobs.tick_budget_ms)
+        merged += share * largest_chunk(cost, 0, g, past, memory.alone_ms[0, g] + ms, knobs.n_batch)
+        ms -= SPARE_SLICED * base
+        if ms >= cost.beside[i]:
+            # at the end of a slice there is no room for another part, half a long one in the mean
+            sliced += share * chunk / cost.parts[i] * (ms - 0.5 * cost.beside[i])
+    for s in range(memory.kind.shape[0]):
+        if state.aside[s] > 0:
+            return sliced * CHANGE >= merged
+    return sliced >= merged * CHANGE

@@ -39,7 +39,8 @@ def real_rows(oracle):
     for prompt in PROMPTS:
         oracle.context.seq_rm(-1, -1, -1)
         tokens = oracle.model.tokenize(prompt)
-        batch = lib.llama_batch_get_one(ffi.new("llama_token[]", tokens), len(tokens))
+        ids = ffi.new("llama_token[]", tokens)  # the batch borrows them
+        batch = lib.llama_batch_get_one(ids, len(tokens))
         assert lib.llama_decode(oracle.context.pointer, batch) == 0
         row = lib.llama_get_logits_ith(oracle.context.pointer, -1)
         rows.append(np.frombuffer(ffi.buffer(row, 4 * oracle.model.n_vocab), np.float32).copy())

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 import build_llama
+from tests.engine_driver import DrivenEngine
+from tests.oracle import Oracle
 from umaserve import llama
 from umaserve.assets import demo_model_path
 from umaserve.engine.jit_cache import use_jit_cache
+from umaserve.llama.builds import cache_root
 
 use_jit_cache()  # under the hash of all sources
 
@@ -19,3 +24,31 @@ def model() -> Iterator[llama.Model]:
     build_llama.ensure_binding(build_llama.select() or build_llama.ensure())
     with llama.Model.open(llama.load(), demo_model_path(), n_gpu_layers=0) as model:
         yield model
+
+
+@pytest.fixture(scope="module")
+def oracle() -> Iterator[Oracle]:
+    made = Oracle(n_ctx=4096)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def start_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., DrivenEngine]]:
+    """Starts engines of 4096 cells that know nothing of what ticks cost; ends them."""
+    for part in cache_root().iterdir():
+        if part.name != "costs":
+            (tmp_path / part.name).symlink_to(part)
+    monkeypatch.setenv("UMA_CACHE_DIR", str(tmp_path))
+    running: list[DrivenEngine] = []
+
+    def make(**options: Any) -> DrivenEngine:
+        running.append(DrivenEngine(**{"n_ctx": 4096, **options}))
+        return running[-1]
+
+    yield make
+    for engine in running:
+        if engine.process.poll() is None:
+            assert engine.close() == 0

@@ -13,13 +13,11 @@ from tests.engine_driver import DrivenEngine
 from tests.oracle import Oracle
 from umaserve.engine import messages as m
 from umaserve.engine import table as t
-from umaserve.llama.builds import cache_root
 
 BACK, FRONT = m.LANE_BACKGROUND, m.LANE_INTERACTIVE
 GREEDY = m.Sampling(temperature=0.0, ignore_eos=True)
 SHORT = "def fibonacci(n):"
 _STEP = "def step_{0}(value):\n    if value > {0}:\n        return value * {0}\n"
-N_CTX = 4096
 STREAM_TOKENS = 400  # long enough that a prompt is computed beside it
 RANDOM_S = 4.0
 
@@ -41,34 +39,19 @@ j.use_jit_cache = use_jit_cache
 """
 
 
-@pytest.fixture(scope="module")
-def oracle():
-    made = Oracle(n_ctx=N_CTX)
-    yield made
-    made.close()
-
-
 @pytest.fixture
-def start(tmp_path, monkeypatch):
+def start(start_anew):
     """Starts engines that know nothing of what ticks cost; ends them."""
-    for part in cache_root().iterdir():
-        if part.name != "costs":
-            (tmp_path / part.name).symlink_to(part)
-    monkeypatch.setenv("UMA_CACHE_DIR", str(tmp_path))
-    running: list[DrivenEngine] = []
 
     def make(**options) -> DrivenEngine:
-        options = {
-            "n_ctx": N_CTX, "n_threads": 1, "prefill_threads": 1, "paced": True, "probe": False,
+        usual = {
+            "n_threads": 1, "prefill_threads": 1, "paced": True, "probe": False,
             # a processor's ticks suffer more from a chunk than an accelerator's
-            "latency_cap": 3.0, "code": CODE, **options,
+            "latency_cap": 3.0, "code": CODE,
         }  # fmt: skip
-        running.append(DrivenEngine(**options))
-        return running[-1]
+        return start_anew(**{**usual, **options})
 
-    yield make
-    for engine in running:
-        assert engine.close() == 0
+    return make
 
 
 class Asked:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tests.prefill_rig import CHUNK, N_CTX, N_SEQ, N_SLOTS, TOLERANCE, Rig, alone
 from umaserve import llama
-from umaserve.engine import prefill_thread, prefill_worker
+from umaserve.engine import chunk_pace, prefill_thread, prefill_worker
 from umaserve.engine.kv_piece import Piece, export_piece, import_piece
 from umaserve.engine.native import Native
 from umaserve.engine.prefill_orders import BACKLOG, give_orders
@@ -32,8 +32,8 @@ def text(model: llama.Model) -> list[int]:
 @pytest.fixture
 def rig(model: llama.Model, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
     """A worker that takes 16 tokens at a time, so that shapes are known."""
-    monkeypatch.setattr(prefill_thread, "CHUNK_MS", 0.0)
-    monkeypatch.setattr(prefill_thread, "FIRST_CHUNK", CHUNK)
+    monkeypatch.setattr(chunk_pace, "CHUNK_MS", 0.0)
+    monkeypatch.setattr(chunk_pace, "FIRST_CHUNK", CHUNK)
     rig = Rig(model)
     yield rig
     rig.close()
@@ -55,8 +55,8 @@ LAYOUTS = [
 def test_the_logits_are_the_engines_own_to_the_last_bit_where_shapes_agree(
     model: llama.Model, text: list[int], layout: dict, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prefill_thread, "CHUNK_MS", 0.0)
-    monkeypatch.setattr(prefill_thread, "FIRST_CHUNK", CHUNK)
+    monkeypatch.setattr(chunk_pace, "CHUNK_MS", 0.0)
+    monkeypatch.setattr(chunk_pace, "FIRST_CHUNK", CHUNK)
     rig = Rig(model, **layout)
     rig.put(1, text[:301])
     rig.worker.want([1])
@@ -76,10 +76,10 @@ def test_chunks_grow_with_what_the_worker_measures(model: llama.Model, text: lis
     aside = rig.finish(1)
     assert rig.worker.ms_per_token > 0
     assert np.abs(aside - alone(rig, text[:1500], 500)).max() < TOLERANCE
-    rig.worker._thread.ms_per_token = prefill_thread.CHUNK_MS / 63
-    assert rig.worker._thread._chunk() == 32
-    rig.worker._thread.ms_per_token = 1000.0
-    assert rig.worker._thread._chunk() == 16
+    rig.worker._thread.pace.ms_per_token = chunk_pace.CHUNK_MS / 63
+    assert rig.worker._thread.pace.chunk() == 32
+    rig.worker._thread.pace.ms_per_token = 1000.0
+    assert rig.worker._thread.pace.chunk() == 16
     rig.close()
 
 

@@ -29,13 +29,6 @@ LONG = "".join(_STEP.format(i) for i in range(1, 61))
 N_CTX = 4096
 
 
-@pytest.fixture(scope="module")
-def oracle():
-    made = Oracle(n_ctx=N_CTX)
-    yield made
-    made.close()
-
-
 @pytest.fixture
 def start():
     """Starts engines with one thread for ticks and one for prompts aside; ends them."""

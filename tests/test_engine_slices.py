@@ -9,11 +9,9 @@ import time
 import pytest
 
 from tests.engine_driver import DrivenEngine
-from tests.oracle import Oracle
-from tests.test_engine_beside import BACK, FRONT, LONG, N_CTX, Asked, text, until
+from tests.test_engine_beside import BACK, FRONT, LONG, Asked, text, until
 from umaserve.engine import messages as m
 from umaserve.engine import table as t
-from umaserve.llama.builds import cache_root
 
 pytestmark = pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="swapcontext is used with the GNU C library only"
@@ -21,34 +19,16 @@ pytestmark = pytest.mark.skipif(
 RANDOM_S = 4.0
 
 
-@pytest.fixture(scope="module")
-def oracle():
-    made = Oracle(n_ctx=N_CTX)
-    yield made
-    made.close()
-
-
 @pytest.fixture
-def start(tmp_path, monkeypatch):
+def start(start_anew):
     """Starts engines whose prompts are never computed on cores of their own; ends them."""
-    for part in cache_root().iterdir():
-        if part.name != "costs":
-            (tmp_path / part.name).symlink_to(part)
-    monkeypatch.setenv("UMA_CACHE_DIR", str(tmp_path))
-    running: list[DrivenEngine] = []
 
     def make(**options) -> DrivenEngine:
-        options = {
-            "n_ctx": N_CTX, "prefill_threads": 1, "without": ["prompt-aside"],
-            # a model of a millisecond a tick: parts are hardly shorter than what the cap leaves
-            "latency_cap": 1.6, **options,
-        }  # fmt: skip
-        running.append(DrivenEngine(**options))
-        return running[-1]
+        # a model of a millisecond a tick: parts are hardly shorter than what the cap leaves
+        usual = {"prefill_threads": 1, "without": ["prompt-aside"], "latency_cap": 1.6}
+        return start_anew(**{**usual, **options})
 
-    yield make
-    for engine in running:
-        assert engine.close() == 0
+    return make
 
 
 @pytest.fixture
@@ -111,6 +91,53 @@ def test_an_engine_ends_in_the_middle_of_a_chunk(start, oracle):
         asked.put(LONG, BACK, 8)
         until(lambda asked=asked: sliced_ms(asked) > 0.0)
         assert asked.engine.close() == 0
+
+
+def test_what_is_cancelled_is_given_up_though_no_tick_follows(asked):
+    """A slot that counts as in a tick would be looked at if the engine died."""
+    for _ in range(4):
+        stream, back = asked.stream(), asked.put(LONG, BACK, 8)
+        before = sliced_ms(asked)
+        until(lambda before=before: sliced_ms(asked) > before)
+        for serial in (stream, back):
+            asked.engine.send(m.Cancel(serial))
+        until(lambda: not asked.engine.table.in_tick.any())
+        asked.all_right(stream, back)
+
+
+# a chunk that never comes back, or takes the process along
+FAULT = """
+import ctypes
+import umaserve.engine.jit_cache as j
+def use_jit_cache(use=j.use_jit_cache):
+    use()  # before numba is imported
+    import umaserve.engine.chunk_stack as c
+    import umaserve.engine.gate as g
+    class Faulty(c.ChunkStack):
+        def __init__(self, gate, library):
+            super().__init__(gate, library)
+            fault = ctypes.CDLL(None).{0}
+            gate[g.DECODE] = ctypes.cast(fault, ctypes.c_void_p).value
+    c.ChunkStack = Faulty
+j.use_jit_cache = use_jit_cache
+"""
+
+
+@pytest.mark.parametrize("fault", ["pause", "abort"])
+def test_a_chunk_that_hangs_or_kills_is_told_from_an_idle_engine(start, oracle, fault):
+    """The front looks at these words: to replace an engine that hangs, and for whom to suspect."""
+    asked = Asked(start(code=FAULT.format(fault)), oracle)
+    stream, engine = asked.stream(), asked.engine
+    back = asked.put(LONG, BACK, 8)
+    until(lambda: engine.table.in_tick[engine.slots[back]])
+    if fault == "pause":
+        until(lambda: engine.table.header[t.H_BUSY] == t.BUSY_DECODE
+              and time.monotonic_ns() - engine.table.header[t.H_TICK_START_NS] > 10**9
+              and engine.table.header[t.H_TICK_START_NS])  # fmt: skip
+        engine.process.kill()
+    assert engine.process.wait(60) == (-9 if fault == "pause" else -6)
+    assert engine.table.in_tick[engine.slots[back]]
+    assert not engine.table.in_tick[engine.slots[stream]]
 
 
 def test_an_interactive_request_meets_a_slice(asked):

@@ -143,7 +143,7 @@ def choose_owner(gate, running, listed, by_loop, native, wake_fd):
     """
     gate[BY_LOOP] = by_loop
     if waits(gate):
-        if gate[STOP] or listed and not by_loop:
+        if gate[STOP] or not (listed and by_loop):
             give_up(gate)
             call_i64_i32_ptr_i64(native.write, wake_fd, native.byte.ctypes.data, 1)
     elif listed and by_loop and running >= 0 and gate[OWNER] != DONE:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections import deque
 from typing import Any, NamedTuple
 
@@ -83,6 +84,15 @@ class Orders(NamedTuple):
         """``wanted`` as a list; torn while it is being written."""
         slots: list[int] = self.wanted.tolist()
         return slots[: slots.index(-1)] if -1 in slots else slots
+
+    def settled(self) -> list[int]:
+        """The same, from the worker's thread: waits until it is not being written."""
+        while True:
+            before = int(self.sequence[0])
+            slots = self.listed()
+            if before % 2 == 0 and self.sequence[0] == before:
+                return slots
+            time.sleep(0.0001)
 
 
 @njit(nogil=True, cache=True)

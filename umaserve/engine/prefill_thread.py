@@ -15,19 +15,18 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from umaserve.llama.host_memory import HostMemory
 from umaserve.policy.cost import BESIDE_SIZES
-from umaserve.policy.slices import SLICED_CHUNK
 
 from . import messages as m
 from . import table as t
 from .batch import Batch
-from .chunk_stack import hand_over
+from .chunk_pace import CHUNKS, Pace
+from .chunk_stack import GIVEN_UP, hand_over
 from .first_token import FirstTokens
 from .gate import (
     BY_LOOP,
@@ -46,7 +45,8 @@ from .gate import (
     begin_chunk,
     hang,
     longest_ms,
-)
+)  # fmt: skip
+from .held_prompt import HeldPrompt
 from .kv_piece import Piece, export_piece, import_piece, ordinary
 from .prefill_orders import ABORT_CALLBACK, BACKLOG, Exchange, Request
 from .second_context import DECODE_OK, measure_chunks, open_second
@@ -56,39 +56,14 @@ if TYPE_CHECKING:
 
     from .boot import Loaded
 
-# tokens of one llama_decode; the largest that keeps to CHUNK_MS
-CHUNKS = (SLICED_CHUNK, 64, 32, 16)
 PACED_CHUNK = 512  # tokens of one llama_decode at most where the policy says how many
-CHUNK_MS = 400.0  # a chunk of 16 tokens costs half as much again, per token, as one of 128
-FIRST_CHUNK = 32  # while the rate is unknown
-RATE_WEIGHT = 0.25  # of a new chunk in the running mean
 FEWEST_CELLS = 1024  # of the second KV cache; it doubles until the prompt at hand fits
 FEWEST_PACED = 4096
 IDLE_S = 60.0  # without a prompt, after which the second context goes
 GATHER_S = 0.02  # after a chunk, for which one that is not full waits beside streams
 FULL_ENOUGH = 0.75  # of the largest chunk
 NICENESS = 5  # of the thread: others who wake up take this core first, not the engine's
-DECODE_NO_KV_SLOT, DECODE_ABORTED = 1, 2  # what llama_decode returns
-
-
-@dataclass(slots=True)
-class _Prompt:
-    """A prompt in the worker's context: it holds [0, past), of which [0, exported) has left.
-
-    [0, end) is computed here: all but the last token, which the engine needs the logits of, or all
-    where the first token is sampled here, which is done once.
-    """
-
-    slot: int
-    serial: int
-    life: int
-    epoch: int
-    seq: int
-    end: int = 0
-    past: int = 0
-    exported: int = 0
-    asked: bool = False  # for what the engine computed, and not there yet
-    sampled: bool = False
+DECODE_NO_KV_SLOT = 1  # what llama_decode returns
 
 
 class PrefillThread:
@@ -125,7 +100,7 @@ class PrefillThread:
         self.ready = threading.Event()  # nothing more is prepared
         self.tokens_total = 0
         self.aborted_total = 0
-        self.ms_per_token = 0.0
+        self.pace = Pace()
         self.part_ms, self.parts_ms = np.zeros(BESIDE_SIZES.size), np.zeros(BESIDE_SIZES.size)
         self._loaded = loaded
         self._start = start
@@ -145,7 +120,7 @@ class PrefillThread:
         self._ended_ns = 0  # when the last chunk did, monotonic
         self._answered = 0  # first tokens that came of it
         self._gathers = False  # a small chunk waits for more
-        self._prompts: dict[int, _Prompt] = {}
+        self._prompts: dict[int, HeldPrompt] = {}
         self._free_seqs = deque(range(loaded.n_seq))
         self._spare = loaded.n_seq
         self._closing = False
@@ -215,21 +190,12 @@ class PrefillThread:
         self._gathers = False
         if self._closing:  # looked at after the flag is cleared, so that close cannot be missed
             return False
-        wanted = self._wanted()
+        wanted = self._x.orders.settled()
         self._take_handed(wanted)
         for prompt in list(self._prompts.values()):
             if self._is_over(prompt):
                 self._drop(prompt)
         return any(self._advance(slot, wanted) for slot in wanted)
-
-    def _wanted(self) -> list[int]:
-        orders = self._x.orders
-        while True:
-            before = int(orders.sequence[0])
-            slots = orders.listed()
-            if before % 2 == 0 and orders.sequence[0] == before:
-                return slots
-            time.sleep(0.0001)
 
     # --- one prompt --------------------------------------------------------------------------
 
@@ -268,22 +234,22 @@ class PrefillThread:
         self._look_for_end(prompt)
         return prompt.past < prompt.end and self._compute(prompt, wanted)
 
-    def _look_for_end(self, prompt: _Prompt) -> None:
+    def _look_for_end(self, prompt: HeldPrompt) -> None:
         """How far it is to be computed here, which depends on its lane too."""
         slot, sampler = prompt.slot, self._sampler
         here = sampler is not None and not prompt.sampled and sampler.takes(slot)
         prompt.end = int(self._x.table.n_tokens[slot]) - (0 if here else 1)
 
-    def _take(self, slot: int, serial: int) -> _Prompt:
+    def _take(self, slot: int, serial: int) -> HeldPrompt:
         if not self._free_seqs:  # a row ended just now; whatever goes can be fetched again
             self._drop(next(iter(self._prompts.values())))
         orders, seq = self._x.orders, self._free_seqs.popleft()
-        prompt = _Prompt(slot, serial, int(orders.life[slot]), int(orders.epoch[slot]), seq)
+        prompt = HeldPrompt(slot, serial, int(orders.life[slot]), int(orders.epoch[slot]), seq)
         self._prompts[slot] = prompt
         self._look_for_end(prompt)
         return prompt
 
-    def _is_over(self, prompt: _Prompt) -> bool:
+    def _is_over(self, prompt: HeldPrompt) -> bool:
         """Nothing of it is needed: another request, or every token has landed."""
         table, orders, slot = self._x.table, self._x.orders, prompt.slot
         return bool(
@@ -294,12 +260,12 @@ class PrefillThread:
             or table.n_past[slot] >= table.n_tokens[slot] - 1
         )
 
-    def _drop(self, prompt: _Prompt) -> None:
+    def _drop(self, prompt: HeldPrompt) -> None:
         self._ready.seq_rm(prompt.seq)
         self._free_seqs.append(prompt.seq)
         del self._prompts[prompt.slot]
 
-    def _compute(self, prompt: _Prompt, wanted: list[int]) -> bool:
+    def _compute(self, prompt: HeldPrompt, wanted: list[int]) -> bool:
         """The next chunk of a prompt, and out with it; False if it may not be computed yet.
 
         Where chunks are granted and the end of a prompt leaves room, others fill it.
@@ -310,7 +276,7 @@ class PrefillThread:
         self.by_loop = bool(orders.gate[BY_LOOP])
         most, whole = abs(granted), granted < 0
         if not (self.paced or self.by_loop):
-            most, whole = self._chunk(), True
+            most, whole = self.pace.chunk(), True
         n = min(most, prompt.end - p0, self._chunk_most)
         if self.by_loop and n > 0:
             # all of a size: few tokens at a prompt's end may take as long as many
@@ -352,7 +318,7 @@ class PrefillThread:
         began = time.perf_counter()
         status = self._decode()
         if status == DECODE_OK and orders.gate[GAVE_UP]:
-            status = DECODE_ABORTED
+            status = GIVEN_UP
         wall_ms = 1000.0 * (time.perf_counter() - began)
         orders.turns[0] += 1
         orders.running[0] = -1
@@ -373,7 +339,7 @@ class PrefillThread:
         context.seq_rm(prompt.seq, p0, -1)
         for other, _ in more:
             context.seq_rm(other.seq, other.past, -1)
-        if status == DECODE_ABORTED:
+        if status == GIVEN_UP:
             self.aborted_total += 1
         elif more and status != DECODE_NO_KV_SLOT:
             self._by_itself = True  # to see whose fault it is
@@ -394,7 +360,7 @@ class PrefillThread:
         if self.by_loop:
             while gate[OWNER] != DONE:
                 if self._closing and gate[OWNER] == HANDED:  # the loop will not come to it
-                    return DECODE_ABORTED
+                    return GIVEN_UP
                 self._poll.poll()
                 os.read(self._wake_read, 4096)  # looked at anyway when the chunk is done
             return int(gate[STATUS])
@@ -404,7 +370,7 @@ class PrefillThread:
         return status
 
     def _more_may_come(
-        self, prompt: _Prompt, tokens: int, most: int, wanted: list[int]
+        self, prompt: HeldPrompt, tokens: int, most: int, wanted: list[int]
     ) -> bool:  # fmt: skip
         """Whether a chunk should wait a little for more tokens.
 
@@ -421,7 +387,7 @@ class PrefillThread:
             came < self._answered and time.monotonic_ns() - self._ended_ns < 1e9 * GATHER_S
         )
 
-    def _sample(self, prompt: _Prompt, row: int) -> None:
+    def _sample(self, prompt: HeldPrompt, row: int) -> None:
         """The first token of a prompt, whose last token was number ``row`` of the chunk."""
         assert self._sampler is not None
         context, table, slot = self._ready, self._x.table, prompt.slot
@@ -439,7 +405,7 @@ class PrefillThread:
             self._x.first.append(token)
         self._notify()
 
-    def _put(self, prompt: _Prompt, at: int, n: int) -> bool:
+    def _put(self, prompt: HeldPrompt, at: int, n: int) -> bool:
         """The next ``n`` tokens of a prompt into the batch, from ``at`` on.
 
         Returns whether the last of them is the prompt's last, of which there will be logits.
@@ -454,12 +420,12 @@ class PrefillThread:
 
     def _fill(
         self,
-        first: _Prompt,
+        first: HeldPrompt,
         most: int,
         used: int,
         wanted: list[int],
-        ends: list[tuple[_Prompt, int]],
-    ) -> list[tuple[_Prompt, int]]:
+        ends: list[tuple[HeldPrompt, int]],
+    ) -> list[tuple[HeldPrompt, int]]:
         """Put tokens of other wanted prompts behind those of ``first``: (prompt, tokens) each.
 
         Those that end are added to ``ends``, with the number of their last token in the batch.
@@ -488,7 +454,7 @@ class PrefillThread:
             used, room = used + n, room - n
         return out
 
-    def _make_room(self, prompt: _Prompt, n: int, wanted: list[int]) -> bool:
+    def _make_room(self, prompt: HeldPrompt, n: int, wanted: list[int]) -> bool:
         """Cells for ``n`` more tokens; False where those that are done have to leave first.
 
         What is computed in part and comes later in the list gives way: it can be computed again.
@@ -518,24 +484,12 @@ class PrefillThread:
                 # between a processor's ticks, as if it had been of the largest size of its class
                 whole = int(BESIDE_SIZES[gate[SIZE]]) / n if self.by_loop else 1.0
                 self._measured(n, part_ms, whole * all_ms(gate))
-        if self.by_loop:
-            return  # it waited between its slices
-        rate = wall_ms / n
-        if not self.ms_per_token:
-            self.ms_per_token = rate
-        elif n >= CHUNKS[-1]:  # a few tokens cost nearly as much as many
-            self.ms_per_token += RATE_WEIGHT * (rate - self.ms_per_token)
-
-    def _chunk(self) -> int:
-        """Tokens of the next chunk: as many as take ``CHUNK_MS``."""
-        if not self.ms_per_token:
-            return FIRST_CHUNK
-        fits = (n for n in CHUNKS if n * self.ms_per_token <= CHUNK_MS)
-        return next(fits, CHUNKS[-1])
+        if not self.by_loop:  # which waited between its slices
+            self.pace.learn(n, wall_ms)
 
     # --- KV cells that come and go -----------------------------------------------------------
 
-    def _export(self, prompt: _Prompt) -> bool:
+    def _export(self, prompt: HeldPrompt) -> bool:
         """Copy out what was computed and not copied yet, a piece at most."""
         x, p0 = self._x, prompt.exported
         p1 = min(prompt.past, p0 + self.piece_tokens)
@@ -564,7 +518,7 @@ class PrefillThread:
         self._notify()
         return True
 
-    def _ends_here(self, prompt: _Prompt) -> bool:
+    def _ends_here(self, prompt: HeldPrompt) -> bool:
         """Whether nothing of it is needed but its first token, which is sampled here.
 
         A processor's ticks take prompts back as soon as nobody streams, so there all comes out.

@@ -27,11 +27,12 @@ from umaserve.policy.cost import BESIDE_SIZES
 from . import messages as m
 from . import table as t
 from .boot import usable_cores
-from .chunk_stack import ChunkStack, give_up
+from .chunk_pace import CHUNKS
+from .chunk_stack import ChunkStack, give_up, waits
 from .first_token import FirstToken, FirstTokens
 from .kv_piece import Piece, export_piece, import_piece
 from .prefill_orders import Exchange, Orders
-from .prefill_thread import CHUNKS, FEWEST_PACED, PACED_CHUNK, PrefillThread
+from .prefill_thread import FEWEST_PACED, PACED_CHUNK, PrefillThread
 
 if TYPE_CHECKING:
     from .boot import Loaded
@@ -197,7 +198,7 @@ class PrefillWorker:
     @property
     def ms_per_token(self) -> float:
         """Running mean of the last chunks; 0 = unknown."""
-        return self._thread.ms_per_token
+        return self._thread.pace.ms_per_token
 
     @property
     def cells(self) -> int:
@@ -406,6 +407,9 @@ class PrefillWorker:
             self.want([other for other in wanted if other != slot])
         if abort and orders.running[0] == slot:
             orders.stop[0] = 1
+            if waits(orders.gate):  # there may be no tick for long that would do it
+                give_up(orders.gate)
+                self._x.wake_worker()
 
     def take_log(self) -> list[m.Log]:
         """What went wrong since the last call, for the front's log."""

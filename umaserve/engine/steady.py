@@ -36,7 +36,7 @@ from umaserve.policy.latency_guard import settle_credit
 from . import table as t
 from .batch import fill, fill_up, settle
 from .cell_map import TOGETHER, USED, VALID, make_room, take_cells
-from .chunk_stack import choose_owner, run_parts, waits
+from .chunk_stack import GIVEN_UP, choose_owner, run_parts, waits
 from .gate import OPEN, PARKED, SIZE, UNTIL, WHOLE, let_through, set_gate
 from .held_span import hold_span
 from .native import (
@@ -85,8 +85,6 @@ RESUME = -2  # instead of a plan
 OUT_ENDED = 0
 OUT_STATUS = 1
 OUT_ENTRIES = 2
-
-GIVEN_UP = 2  # what llama_decode returns when the abort callback said so
 
 RUNNING, DONE = t.RUNNING, t.DONE
 BUSY_DECODE, BUSY_IDLE = t.BUSY_DECODE, t.BUSY_IDLE
@@ -254,8 +252,10 @@ def run_ticks(
                 if knobs.paced:
                     ended = let_through(orders.gate, orders.turns, until, native, orders.wake_fd)
                 else:
-                    n_threads = _threads(fixed, 0, 2)
-                    place_threads(places, n_threads)
+                    place_threads(places, _threads(fixed, 0, 2))
+                    # it can hang as a tick can
+                    header[t.H_TICK_START_NS] = header[t.H_HEARTBEAT_NS] = started
+                    header[t.H_BUSY] = BUSY_DECODE
                     ended = run_parts(orders.gate, native, until, orders.wake_fd)
                 spent, started = ended - started, ended
                 if header[t.H_WORK_SINCE_NS]:

@@ -8,14 +8,21 @@ import time
 import numpy as np
 
 from umaserve.policy.beside import may_land, poorest
-from umaserve.policy.cost import CostModel, doubt_larger, learn_flow_ms, learn_part
+from umaserve.policy.cost import (
+    BESIDE_SIZES,
+    CostModel,
+    doubt_larger,
+    learn_flow_ms,
+    learn_part,
+    predict,
+)
 
 from . import messages as m
 from . import table as t
 from .boot import CannotLoad
 from .loop import Engine
 from .probe import probe_costs
-from .second_context import measure_slices
+from .second_context import SLOW_CHUNK_MS, measure_slices
 from .thread_places import PLACED, leave_places, place_threads
 
 PREPARE_S = 10.0  # that the prefill worker may take to prepare before ticks are measured
@@ -83,8 +90,9 @@ def learn_costs(engine: Engine) -> None:
 
         probe_costs(loaded, engine.cost, 0 if engine.paced else engine.aside_threads, progress)
         file.save(engine.cost)
-    sliced = worker is not None and worker.sliced and engine.start.probe
-    if worker is not None and sliced and not engine.cost.parts.any():
+    quick = 0.0 < predict(engine.cost, 0, 0, int(BESIDE_SIZES[0]), 0) <= SLOW_CHUNK_MS
+    unknown = engine.start.probe and not engine.cost.parts.any()
+    if worker is not None and worker.sliced and unknown and quick:
         engine.control.send(m.LoadProgress(1.0, "measuring chunks (once)"))
         measure_slices(loaded, engine.start, worker.orders.gate, engine.cost)
         file.save(engine.cost)

@@ -1,0 +1,33 @@
+"""How many tokens a chunk has that is computed on cores of its own, by what others took."""
+
+from __future__ import annotations
+
+from umaserve.policy.slices import SLICED_CHUNK
+
+# tokens of one llama_decode; the largest that keeps to CHUNK_MS
+CHUNKS = (SLICED_CHUNK, 64, 32, 16)
+CHUNK_MS = 400.0  # a chunk of 16 tokens costs half as much again, per token, as one of 128
+FIRST_CHUNK = 32  # while the rate is unknown
+RATE_WEIGHT = 0.25  # of a new chunk in the running mean
+
+
+class Pace:
+    """``ms_per_token``: running mean of the last chunks; 0 = unknown."""
+
+    def __init__(self) -> None:
+        self.ms_per_token = 0.0
+
+    def learn(self, tokens: int, wall_ms: float) -> None:
+        """Take a chunk into account that ran by itself."""
+        rate = wall_ms / tokens
+        if not self.ms_per_token:
+            self.ms_per_token = rate
+        elif tokens >= CHUNKS[-1]:  # a few tokens cost nearly as much as many
+            self.ms_per_token += RATE_WEIGHT * (rate - self.ms_per_token)
+
+    def chunk(self) -> int:
+        """Tokens of the next chunk: as many as take ``CHUNK_MS``."""
+        if not self.ms_per_token:
+            return FIRST_CHUNK
+        fits = (n for n in CHUNKS if n * self.ms_per_token <= CHUNK_MS)
+        return next(fits, CHUNKS[-1])

@@ -1,0 +1,25 @@
+"""What the prefill worker knows of a prompt that its context holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class HeldPrompt:
+    """A prompt in the worker's context: it holds [0, past), of which [0, exported) has left.
+
+    [0, end) is computed here: all but the last token, which the engine needs the logits of, or all
+    where the first token is sampled here, which is done once.
+    """
+
+    slot: int
+    serial: int
+    life: int
+    epoch: int
+    seq: int
+    end: int = 0
+    past: int = 0
+    exported: int = 0
+    asked: bool = False  # for what the engine computed, and not there yet
+    sampled: bool = False

@@ -47,6 +47,8 @@ class Times:
     # without the client's waits for a core; empty where the system keeps no account of them
     woken_gaps: list[tuple[float, float]] = field(default_factory=list)
     woken_first: list[tuple[float, float]] = field(default_factory=list)
+    # of each request that ended: its first token by the client's clock and by the daemon's own word
+    both_first: list[tuple[float, float]] = field(default_factory=list)
 
     def within(self, kind: str, now_s: float) -> list[float]:
         """Those of the daemon's window at ``now_s``."""
@@ -64,7 +66,7 @@ class _Stream:
         self._words, self._random = prompt_words, random.Random(seed)
         self._buffer = b""
         self._number = 0
-        self._sent_s = self._last_s = self._last_woken_s = 0.0
+        self._sent_s = self._last_s = self._last_woken_s = self._first_ms = 0.0
         self.busy = False
 
     def ask(self, max_tokens: int) -> None:
@@ -94,13 +96,16 @@ class _Stream:
                 if self._last_s:
                     times.gaps.append((now_s, 1000 * (now_s - self._last_s)))
                 else:
-                    times.first.append((now_s, 1000 * (now_s - self._sent_s)))
+                    self._first_ms = 1000 * (now_s - self._sent_s)
+                    times.first.append((now_s, self._first_ms))
                 if waited_s is not None:
                     since_s = self._last_woken_s if self._last_s else self._sent_s
                     kept = times.woken_gaps if self._last_s else times.woken_first
                     kept.append((now_s, 1000 * (woken_s - since_s)))
                 self._last_s, self._last_woken_s = now_s, woken_s
             elif b'"event":"eos"' in frame:
+                told_ms = json.loads(frame)["timings"]["ttft_ms"]
+                times.both_first.append((self._first_ms, told_ms))
                 self.busy = False
             else:
                 raise RuntimeError(frame.decode())

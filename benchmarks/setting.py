@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
 import json
 import os
 import random
@@ -149,6 +150,9 @@ def pair(found: Setting, parallel: int) -> Iterator[Pair]:
         their_side = stack.enter_context(theirs(found.model, sizes))[0]
         sample = Documents(random.randrange(1 << 30)).words(300)
         found.tokens_per_word = trio.run(our_side.count_tokens, sample) / 300
+        # a full collection would keep this client from reading for as long as several ticks
+        gc.collect()
+        gc.freeze()
         yield Pair(found, our_side, their_side)
 
 

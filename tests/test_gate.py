@@ -263,6 +263,19 @@ def test_a_slice_ends_with_the_chunk(chunked: Chunked, expected: np.ndarray) -> 
     assert chunked.gate[g.UNTIL] == 0
 
 
+def test_a_graph_that_is_still_put_together_is_not_waited_for(chunked: Chunked) -> None:
+    """Nothing of it is on the device yet, so the tick goes on when the slice is over."""
+    slice_ms = 300.0
+    g.begin_chunk(chunked.gate, CHUNK)
+    chunked.turns[0] += 1  # it has begun, and reached no part so far
+    began = time.monotonic_ns()
+    returned = chunked.let_through(slice_ms)
+    chunked.turns[0] += 1
+    # a part in flight would be waited for twice as long
+    assert slice_ms <= (returned - began) / 1e6 < 1.8 * slice_ms
+    assert chunked.gate[g.UNTIL] == 0
+
+
 def test_a_slice_ends_when_somebody_has_something_for_the_loop(
     chunked: Chunked, expected: np.ndarray
 ) -> None:

@@ -100,7 +100,7 @@ def test_cells_that_waited_long_cost_less_credit_though_never_none():
 def test_debt_is_remembered_so_deep_and_no_deeper(slow):
     credit = expected = 1.0
     for late in slow:
-        credit, was = settle_credit(credit, 0.0, 1.2, 10.0, 20.0 if late else 10.0)
+        credit, was = settle_credit(credit, EARNED, 0.0, 1.2, 10.0, 20.0 if late else 10.0)
         expected = (
             max(expected - 1.0, LEAST_CREDIT) if late else min(expected + EARNED, MOST_CREDIT)
         )

@@ -338,7 +338,7 @@ def test_credit_stays_in_its_bounds_and_counts_slow_tokens(gaps, cap, base):
     credit = 1.0
     for gap in gaps:
         before = credit
-        credit, slow = settle_credit(credit, 0.0, cap, base, gap)
+        credit, slow = settle_credit(credit, EARNED, 0.0, cap, base, gap)
         assert slow == (gap > cap * base)
         assert LEAST_CREDIT <= credit <= MOST_CREDIT
         expected = before - 1.0 if slow else before + EARNED

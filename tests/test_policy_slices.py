@@ -17,7 +17,7 @@ from umaserve.policy.base import (
     PREDICTED_MS,
     SLICE_MS,
 )
-from umaserve.policy.beside import SPARE_SLICED
+from umaserve.policy.beside import SPARE
 from umaserve.policy.cost import (
     BESIDE_SIZES,
     FADES,
@@ -73,7 +73,7 @@ def test_a_background_prompt_gets_what_the_cap_leaves_of_each_round():
     assert plan.aside.tolist()[:2] == [5, -1]
     assert plan.info[MODE] == 0
     assert plan.info[CHUNK_BESIDE] in SIZES
-    room_ms = (CAP - 1.0 - SPARE_SLICED) * plan.info[PREDICTED_MS]
+    room_ms = (CAP - 1.0 - SPARE) * plan.info[PREDICTED_MS]
     assert plan.info[SLICE_MS] == pytest.approx(room_ms, rel=0.02)
     assert plan.counts[0] == 1  # nothing is merged besides
 

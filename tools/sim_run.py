@@ -28,7 +28,7 @@ from umaserve.policy.base import (
 )
 from umaserve.policy.cost import CostModel, learn
 from umaserve.policy.guarded import observe, plan_tick
-from umaserve.policy.latency_guard import FIRST_CREDIT, learn_tails, settle_credit
+from umaserve.policy.latency_guard import FIRST_CREDIT, earned, learn_tails, settle_credit
 from umaserve.states import FREE, RUNNING, WAITING
 
 from .sim_loads import Load
@@ -431,8 +431,8 @@ def run(
                 gap = (now - state.t_last_ns[s]) / NS
                 if lane == 0 and plan.info[BASELINE_MS] > 0.0:
                     state.credit[s], _ = settle_credit(
-                        state.credit[s], state.cap[s], knobs.latency_cap,
-                        plan.info[BASELINE_MS], gap,
+                        state.credit[s], earned(knobs), state.cap[s],
+                        knobs.latency_cap, plan.info[BASELINE_MS], gap,
                     )  # fmt: skip
             out.token_job[made], out.token_ns[made], out.token_gap[made] = j, now, gap
             made += 1

@@ -240,7 +240,8 @@ def let_through(gate, turns, until, native, wake_fd):
     """Let the chunk go on until then, and wait until it has stopped; returns the time after it.
 
     ``turns`` is odd while there is a chunk.  Returns sooner when it ends, has no part that is short
-    enough, or somebody has something for the loop.
+    enough, or somebody has something for the loop.  A part in flight is waited for after that time;
+    one whose graph is still put together, or that copies what the host has, is in no tick's way.
     """
     began = now = now_ns(native)
     set_gate(gate, until, native, wake_fd)
@@ -249,6 +250,8 @@ def let_through(gate, turns, until, native, wake_fd):
         if gate[PARKED] and gate[SEEN] == until:
             break
         if until - now > ROOM_NS and readable(native, 1):
+            break
+        if now >= until and gate[LAST] == 0:
             break
         now = now_ns(native)
     gate[UNTIL] = 0

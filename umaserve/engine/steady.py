@@ -31,7 +31,7 @@ from umaserve.policy.beside import may_land
 from umaserve.policy.cost import FLOW_MS
 from umaserve.policy.guarded import plan_tick
 from umaserve.policy.jit import INNER
-from umaserve.policy.latency_guard import settle_credit
+from umaserve.policy.latency_guard import earned, settle_credit
 
 from . import table as t
 from .batch import fill, fill_up, settle
@@ -374,7 +374,7 @@ def run_ticks(
             facts[SAMPLED] = sampled
             _credits(
                 header, columns.t_last_ns, state.lane, state.cap, state.credit,
-                knobs.latency_cap, info[BASELINE_MS], batch.out_slot[done:], count, sampled,
+                earned(knobs), knobs.latency_cap, info[BASELINE_MS], batch.out_slot[done:], count, sampled,
             )  # fmt: skip
             n_ended += settle(
                 settled, plan.slots, plan.counts, count, batch.out_slot[done:],
@@ -521,7 +521,7 @@ def _orders(native, lane, orders, aside, wanted, now):
 
 @njit(**INNER)
 def _credits(
-    header, t_last_ns, lane, cap, credit, latency_cap, baseline_ms, slots, count, now
+    header, t_last_ns, lane, cap, credit, more, latency_cap, baseline_ms, slots, count, now
 ):  # fmt: skip
     """Error budget of the interactive sessions that get a token now; runs before ``settle``."""
     if baseline_ms <= 0.0:
@@ -532,7 +532,7 @@ def _credits(
             continue
         gap_ms = (now - t_last_ns[s]) / 1e6
         credit[s], slow = settle_credit(
-            credit[s], cap[s], latency_cap, baseline_ms, gap_ms
+            credit[s], more, cap[s], latency_cap, baseline_ms, gap_ms
         )
         if slow:
             header[t.H_SLOW_TOKENS] += 1

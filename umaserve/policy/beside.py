@@ -66,12 +66,12 @@ from .cost import (
 from .flags import mark
 from .jit import INNER
 from .latency_guard import (
-    EARNED,
     FAR_MS,
     HARD,
     MARGIN,
     MOST_CREDIT,
     RESERVED,
+    earned,
     noise,
     strictest_cap,
 )
@@ -81,9 +81,7 @@ from .offload import WORTH_IT, list_prompts, take_back
 # are late, since a captured graph has to be made again; and of what has waited BACK_WAIT_MS
 LANDING, LANDING_LATE = 2.0, 0.5
 AT_ONCE = 8  # prompts whose cells are copied between two ticks, where somebody waits for them
-FULL = MOST_CREDIT - EARNED  # credit that would be lost if it were not spent
-SPARE = 0.02  # of the baseline that a slice leaves of the cap: a part may take longer than before
-SPARE_SLICED = 0.06  # the same on a processor, where no share of the cap is left (`MARGIN`)
+SPARE = 0.06  # of the baseline that a slice leaves of the cap: parts and ticks may take longer
 IDLE_WAIT_MS = 20.0  # with nothing else to do
 FLOW_KNOWN = 24.0  # ticks beside a chunk after which what it does to them is believed
 FLOW_STARTS_MS = 0.5  # from the end of a small chunk to the begin of the next
@@ -318,8 +316,7 @@ def slice_between(
     of it than can be kept: the rest is for copying cells.  Returns the ms.
     """
     base_ms = memory.round_ms[0, memory.found[KIND_DECODE]]
-    spare = SPARE if knobs.paced else SPARE_SLICED
-    ms = max(within_cap - spare * base_ms, 0.0)
+    ms = max(within_cap - SPARE * base_ms, 0.0)
     part_ms = cost.beside[beside_class(int(plan.info[CHUNK_BESIDE]))]
     if not knobs.features & GUARD:
         ms = ALL_THE_TIME
@@ -327,7 +324,9 @@ def slice_between(
         ms = max(ms, within_budget - (HARD - WORTH_IT) * base_ms)
     elif may_spend and knobs.features & ERROR_BUDGET and within_budget > within_cap:
         late = knobs.features & AGEING and _waited_ms(tick, memory) > BACK_WAIT_MS
-        rich = credit >= 1.0 + RESERVED and part_ms > ms or credit >= FULL
+        # what would be lost if it were not spent
+        full = credit >= MOST_CREDIT - earned(knobs)
+        rich = credit >= 1.0 + RESERVED and part_ms > ms or full
         if rich or late and credit >= 1.0:
             ms = within_budget
             mark(plan, FLAG_SPENT)

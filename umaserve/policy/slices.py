@@ -23,7 +23,7 @@ from .base import (
     SINCE_BESIDE,
     SLICES,
 )
-from .beside import SPARE_SLICED
+from .beside import SPARE
 from .cost import BESIDE_SIZES, beside_class, largest_chunk
 from .flags import mark
 from .jit import INNER
@@ -63,7 +63,7 @@ def _chunk(state, knobs, cost, memory):
     libllama's attention has another kernel for 64 tokens and more.
     """
     base = memory.round_ms[0, memory.found[KIND_DECODE]]
-    usual = strictest_cap(state, knobs, memory) - 1.0 - SPARE_SLICED
+    usual = strictest_cap(state, knobs, memory) - 1.0 - SPARE
     for share in (usual, HARD - 1.0):
         best, rate, fits = -1, 0.0, True
         for i in range(BESIDE_SIZES.size):
@@ -98,7 +98,7 @@ def _pay(state, knobs, cost, memory, chunk):
     for share, times in ((1.0 - EARNED, cap), (EARNED, max(HARD - 1.0, cap))):
         ms = min(times * base, knobs.tick_budget_ms)
         merged += share * largest_chunk(cost, 0, g, past, memory.alone_ms[0, g] + ms, knobs.n_batch)
-        ms -= SPARE_SLICED * base
+        ms -= SPARE * base
         if ms >= cost.beside[i]:
             # at the end of a slice there is no room for another part, half a long one in the mean
             sliced += share * chunk / cost.parts[i] * (ms - 0.5 * cost.beside[i])

@@ -79,9 +79,9 @@ def test_latencies_are_what_the_client_saw(run: Any) -> None:
 
 
 def test_first_tokens_lie_between_two_clocks(run: Any) -> None:
-    """The tail of first tokens, request by request: it is sampled (``timings`` say when), then sent,
-    which the metrics count, then read.  How long the slowest take from one process to the other is
-    the machine's doing, so the daemon's quantiles have to lie between those of the other two."""
+    """The tail of first tokens, request by request: one is sampled (``timings`` say when), then
+    sent, which the metrics count, then read.  How long the slowest take from one process to the
+    other is the machine's doing, so the daemon's quantiles have to lie between the other two."""
     times, _, metrics = run[:3]
     seen: Times = times["interactive"]
     assert len(seen.both_first) == len(seen.first) > 20
@@ -90,7 +90,8 @@ def test_first_tokens_lie_between_two_clocks(run: Any) -> None:
     soon = [client <= 1.03 * told + 0.3 + HANDED_OVER_MS for client, told in seen.both_first]
     assert sum(soon) >= 0.75 * len(soon)
     for name in ("ttft_ms_p50", "ttft_ms_p95"):
-        by_client, by_engine = (quantile(clock, NAMES[name][1]) for clock in zip(*seen.both_first))
+        q = NAMES[name][1]
+        by_client, by_engine = (quantile(c, q) for c in zip(*seen.both_first, strict=True))
         assert by_client is not None and by_engine is not None
         assert 0.98 * by_engine <= metrics[name] <= 1.02 * by_client, name
 

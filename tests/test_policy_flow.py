@@ -26,8 +26,8 @@ from umaserve.policy.cost import (
     FLOW_AT,
     FLOW_MS,
     FLOW_SEEN,
-    FLOW_STEP,
     FLOW_TIMES,
+    FLOW_WIDTH,
     WILD,
     CostModel,
     learn_flow,
@@ -162,7 +162,8 @@ def test_what_did_not_fit_is_tried_again_much_later_and_then_learned_anew():
     later = LATER + FLOW_AGAIN + 1
     assert planned(streams, cost, number=later).chunk == SIZES[1]
     learn_flow(cost, 1, 1.03, later)
-    assert cost.flow[1].tolist() == [1.03, 1.0, 1.0, later]
+    times, *others = cost.flow[1].tolist()
+    assert times == pytest.approx(1.03, abs=FLOW_WIDTH) and others == [1.0, 1.0, later]
 
 
 @given(st.integers(0, 2**32 - 1), st.floats(1.01, 1.5), st.floats(0.02, 0.1))
@@ -175,23 +176,34 @@ def test_the_95th_percentile_is_followed(seed, middle, width):
         learn_flow(cost, 2, times, tick)
         followed.append(cost.flow[2, FLOW_TIMES])
     late = np.mean(seen[1001:] > np.array(followed[1000:-1]))
-    assert 0.02 <= late <= 0.12
+    assert 0.02 <= late <= 0.08
     assert not np.delete(cost.flow, 2, 0).any()
     assert cost.flow[2, FLOW_SEEN] == 4000
 
 
-def test_a_stall_moves_it_a_step_and_no_tick_is_shorter_than_alone():
+def test_a_slow_first_chunk_condemns_no_size():
+    """As it was when the first tick beside a size took far longer than those after it."""
+    cost = CostModel.unknown()
+    learn_flow(cost, 1, 2.0, 1)
+    assert cost.flow[1, FLOW_TIMES] > 1.9
+    for tick in range(2, 2 + int(FLOW_KNOWN)):
+        learn_flow(cost, 1, 1.08, tick)
+    assert cost.flow[1, FLOW_TIMES] < 1.1
+
+
+def test_a_stall_hardly_moves_it_and_no_tick_is_shorter_than_alone():
     cost = CostModel.unknown()
     learn_flow(cost, 0, 0.5, 1)
-    assert cost.flow[0, FLOW_TIMES] == 1.0
+    assert 1.0 <= cost.flow[0, FLOW_TIMES] <= 1.0 + FLOW_WIDTH
     for tick in range(2, 200):
         learn_flow(cost, 0, 1.1, tick)
     before = cost.flow[0, FLOW_TIMES]
+    assert before == pytest.approx(1.1, abs=FLOW_WIDTH)
     learn_flow(cost, 0, 1000.0, 200)
-    assert before < cost.flow[0, FLOW_TIMES] <= before + FLOW_STEP
+    assert before <= cost.flow[0, FLOW_TIMES] <= before + FLOW_WIDTH
     fresh = CostModel.unknown()
     learn_flow(fresh, 0, 1000.0, 1)
-    assert fresh.flow[0, FLOW_TIMES] == WILD
+    assert fresh.flow[0, FLOW_TIMES] == pytest.approx(WILD, abs=FLOW_WIDTH)
 
 
 def test_how_long_a_chunk_takes_is_a_running_mean():
@@ -206,5 +218,6 @@ def test_how_long_a_chunk_takes_is_a_running_mean():
 
 def test_nothing_of_it_is_believed_after_a_restart():
     cost = flowing([1.02, 1.04])
+    learn_flow(cost, 1, 1.5, LATER)
     cost.doubt()
-    assert not cost.flow.any()
+    assert not cost.flow.any() and not cost.flow_counts.any()

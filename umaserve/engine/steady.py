@@ -374,7 +374,8 @@ def run_ticks(
             facts[SAMPLED] = sampled
             _credits(
                 header, columns.t_last_ns, state.lane, state.cap, state.credit,
-                earned(knobs), knobs.latency_cap, info[BASELINE_MS], batch.out_slot[done:], count, sampled,
+                earned(knobs), knobs.latency_cap, info[BASELINE_MS], batch.out_slot[done:], count,
+                sampled,
             )  # fmt: skip
             n_ended += settle(
                 settled, plan.slots, plan.counts, count, batch.out_slot[done:],

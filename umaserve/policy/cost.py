@@ -51,8 +51,7 @@ FADES = 0.97  # of the time of a part, for each chunk of a smaller size
 BESIDE_WEIGHT = 1 / 4  # of a new chunk
 # what CostModel.flow has for each of them
 FLOW_TIMES, FLOW_SEEN, FLOW_MS, FLOW_AT = range(4)
-FLOW_STEP = 0.0025  # by which a 95th percentile of hundreds of ticks a second moves, at least
-FLOW_AGAIN = 8192  # ticks after which what a chunk does to them is learned anew
+FLOW_AGAIN = 2048  # ticks after which what a chunk does to them is learned anew
 # what CostModel.tails has for each number of interactive rows: of ticks with nobody else about, and
 # of those with passengers
 ALONE, LADEN = range(2)
@@ -61,6 +60,8 @@ TAIL_TIMES, TAIL_SEEN = range(2)
 # first ones, predicted badly, are forgotten after some hundred
 TAIL_WIDTH, TAIL_CLASSES = 0.02, 75
 TAIL_FADE, TAIL_DOUBT = 1.0 - 1.0 / 256.0, 0.25
+# the same of ticks beside a chunk, hundreds a second, of which a few hundredths decide
+FLOW_WIDTH, FLOW_CLASSES, FLOW_FADE = 0.01, 150, 1.0 - 1.0 / 512.0
 
 
 class CostModel(NamedTuple):
@@ -76,7 +77,7 @@ class CostModel(NamedTuple):
     from there; 0 = not measured.
     ``flow`` float64[sizes, 4]: of chunks that go on through the ticks: how many times longer these
     take (their 95th percentile), how many were seen, ms of such a chunk, and the number of the last
-    tick that it was learned from.
+    tick that it was learned from; ``flow_counts`` float64[sizes, FLOW_CLASSES]: as ``tail_counts``.
     ``tails`` float64[MODES, N_ROWS, 2, 2]: by interactive rows, ALONE or LADEN, how many times
     longer than predicted ticks take (their 95th percentile), and how many were seen;
     ``tail_counts`` float64[MODES, N_ROWS, 2, TAIL_CLASSES]: how many of each length, fading.
@@ -97,6 +98,7 @@ class CostModel(NamedTuple):
     copies: np.ndarray
     parts: np.ndarray
     flow: np.ndarray
+    flow_counts: np.ndarray
     tails: np.ndarray
     tail_counts: np.ndarray
 
@@ -105,9 +107,9 @@ class CostModel(NamedTuple):
         shape = (MODES, N_ROWS, N_PROMPTS)
         arrays = [np.zeros(shape) for _ in range(6)]
         beside = [np.zeros(BESIDE_SIZES.size) for _ in range(3)]
-        flow = np.zeros((BESIDE_SIZES.size, 4))
+        flow = np.zeros((BESIDE_SIZES.size, 4)), np.zeros((BESIDE_SIZES.size, FLOW_CLASSES))
         tails = np.zeros((MODES, N_ROWS, 2, 2)), np.zeros((MODES, N_ROWS, 2, TAIL_CLASSES))
-        return cls._make([*arrays, np.zeros(3), np.zeros(2), np.zeros(1), *beside, flow, *tails])
+        return cls._make([*arrays, np.zeros(3), np.zeros(2), np.zeros(1), *beside, *flow, *tails])
 
     def forget(self) -> None:
         """Start over, for instance after ticks that were not representative."""
@@ -122,6 +124,7 @@ class CostModel(NamedTuple):
         """Believe it no more than after a long absence: for costs of an earlier run."""
         np.minimum(self.count, FADED, out=self.count)
         self.flow[:] = 0.0
+        self.flow_counts[:] = 0.0
         self.tail_counts[:] *= TAIL_DOUBT
 
 
@@ -397,11 +400,13 @@ def learn_flow(cost, i, times, tick):
 
     ``i``: its class.
     """
-    row = cost.flow[i]
+    row, counts = cost.flow[i], cost.flow_counts[i]
     if tick - row[FLOW_AT] > FLOW_AGAIN:
         row[FLOW_SEEN] = 0.0
+        counts[:] = 0.0
     row[FLOW_AT] = tick
-    _follow(row, FLOW_TIMES, FLOW_SEEN, times)
+    row[FLOW_SEEN] = min(row[FLOW_SEEN] + 1.0, 1e6)
+    row[FLOW_TIMES] = _count(counts, times, FLOW_WIDTH, FLOW_FADE)
 
 
 @njit(nogil=True, cache=True)
@@ -409,33 +414,24 @@ def learn_tail(cost, mode, rows, load, times):
     """Take a tick of so many interactive rows into account that took so many times longer than
     predicted; ``load``: ALONE or LADEN."""
     r = row_class(rows)
-    row, counts = cost.tails[mode, r, load], cost.tail_counts[mode, r, load]
-    for i in range(TAIL_CLASSES):
-        counts[i] *= TAIL_FADE
-    at = int((max(times, 1.0) - 1.0) / TAIL_WIDTH)
-    counts[min(at, TAIL_CLASSES - 1)] += 1.0
+    row = cost.tails[mode, r, load]
     row[TAIL_SEEN] = min(row[TAIL_SEEN] + 1.0, 1e6)
-    above = 0.05 * counts.sum()
-    for i in range(TAIL_CLASSES - 1, -1, -1):
-        if counts[i] >= above > 0.0:
-            row[TAIL_TIMES] = 1.0 + TAIL_WIDTH * (i + 1.0 - above / counts[i])
-            break
-        above -= counts[i]
+    row[TAIL_TIMES] = _count(cost.tail_counts[mode, r, load], times, TAIL_WIDTH, TAIL_FADE)
 
 
 @njit(**INNER)
-def _follow(row, value, seen, times):
-    """Move the 95th percentile in ``row[value]`` by a small step, 19 times as large upwards."""
-    row[seen] = min(row[seen] + 1.0, 1e6)
-    times = min(max(times, 1.0), WILD)
-    if row[seen] == 1.0:
-        row[value] = times
-        return
-    step = max(FLOW_STEP, 0.2 / row[seen])
-    if times > row[value]:
-        row[value] = min(row[value] + 0.95 * step, times)
-    else:
-        row[value] = max(row[value] - 0.05 * step, times)
+def _count(counts, times, width, fade):
+    """Count ``times`` in its class, from 1.0 on, after all counts faded; their 95th percentile."""
+    for i in range(counts.size):
+        counts[i] *= fade
+    at = int((max(times, 1.0) - 1.0) / width)
+    counts[min(at, counts.size - 1)] += 1.0
+    above = 0.05 * counts.sum()
+    for i in range(counts.size - 1, -1, -1):
+        if counts[i] >= above:
+            return 1.0 + width * (i + 1.0 - above / counts[i])
+        above -= counts[i]
+    return 1.0
 
 
 @njit(nogil=True, cache=True)

@@ -4,9 +4,10 @@ Each interactive session that decodes has a deadline: its last token plus the ca
 (the time between tokens of the interactive sessions alone).  What a tick takes beyond the turns
 that the session still has to wait for is its slack, and the smallest slack bounds the tick.
 
-Beyond the cap there is an error budget: of a session's tokens 4 in 100 (on an accelerator 3) may come
-later, though never later than twice the baseline, and the 95th percentile still holds.  A session earns it token by
-token; whatever makes a token late spends it, the noise of the machine too.
+Beyond the cap there is an error budget: of a session's tokens 4 in 100 (on an accelerator 3) may
+come later, though never later than twice the baseline, and the 95th percentile still holds.  A
+session earns it token by token; whatever makes a token late spends it, the noise of the machine
+too.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ from .jit import INNER
 MARGIN = 0.9
 TAIL_KNOWN = 16.0  # ticks after which their 95th percentile is believed
 HARD = 1.9  # times the baseline: no pause is planned beyond it
-# slow tokens a session earns with each token; 5 in 100 would put the 95th percentile on the edge. On
-# an accelerator ticks are so short that a client's own lateness counts: 1 token in 100, as measured
+# slow tokens a session earns with each token; 5 in 100 would put the 95th percentile on the edge.
+# On an accelerator ticks are so short that a client, which reads late, makes 1 in 100 slow itself.
 EARNED, EARNED_PACED = 0.04, 0.03
 MOST_CREDIT = 2.5
 LEAST_CREDIT = -1.0

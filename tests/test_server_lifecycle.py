@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import stat
@@ -26,6 +27,18 @@ def refused(tmp_path: Path, **settings: object) -> str:
     assert daemon.wait() == 1, daemon.log
     assert "Traceback" not in daemon.log
     return daemon.log
+
+
+def test_a_full_collection_looks_at_little(tmp_path: Path) -> None:
+    """Nobody gets a token meanwhile, so what a daemon has from its start on is left out of it."""
+    with DaemonProcess(tmp_path, patch="tell-garbage") as daemon:
+        eventually(lambda: "serving" in daemon.log)
+        with daemon.client() as client:
+            for i in range(20):
+                client.ask(str(i), "one of some", max_tokens=5)
+            client.finish()
+    kept, seen = re.findall(r"kept (\d+) seen (\d+)", daemon.log)[0]
+    assert int(kept) > 20_000 > 5_000 > int(seen)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])

@@ -96,6 +96,20 @@ def test_where_merged_tokens_are_nearly_free_they_ride():
     assert sliced(planned(costs(token_ms=4.0)))
 
 
+@pytest.mark.parametrize("times, rides", [(1.10, True), (1.17, False)])
+def test_a_token_on_the_edge_of_the_cap_does_not_count_as_riding(times, rides):
+    """Ticks vary, so it would find room in every other one only."""
+    base = planned(costs()).info[PREDICTED_MS]
+    assert sliced(planned(costs(token_ms=times * base - 17.0))) == (not rides)
+
+
+def test_after_a_restart_slices_that_paid_less_are_tried_once_more():
+    slow = next(ms for ms in RATES if not sliced(planned(costs(0.001, ms, 0.5))))
+    cost = costs(0.001, slow, 0.5)
+    cost.doubt()
+    assert sliced(planned(cost))
+
+
 RATES = np.geomspace(0.2, 20.0, 40)  # ms that a chunk takes for each of its tokens
 
 

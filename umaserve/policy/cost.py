@@ -48,6 +48,8 @@ IN_USE = 24.0  # fewer: not one of the shapes of these ticks, whose counts fade 
 # prompt tokens of the chunks that an accelerator computes beside the ticks
 BESIDE_SIZES = np.array([16, 32, 48, 64, 96, 128, 192, 256, 384, 512], np.int64)
 FADES = 0.97  # of the time of a part, for each chunk of a smaller size
+# of the time of all parts, after a restart: what was too long, and so not used, is tried once more
+PARTS_DOUBT = 0.7
 BESIDE_WEIGHT = 1 / 4  # of a new chunk
 # what CostModel.flow has for each of them
 FLOW_TIMES, FLOW_SEEN, FLOW_MS, FLOW_AT = range(4)
@@ -123,6 +125,7 @@ class CostModel(NamedTuple):
     def doubt(self) -> None:
         """Believe it no more than after a long absence: for costs of an earlier run."""
         np.minimum(self.count, FADED, out=self.count)
+        self.parts[:] *= PARTS_DOUBT
         self.flow[:] = 0.0
         self.flow_counts[:] = 0.0
         self.tail_counts[:] *= TAIL_DOUBT

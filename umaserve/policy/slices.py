@@ -96,9 +96,9 @@ def _pay(state, knobs, cost, memory, chunk):
     # 4 tokens in 100 may be later than the cap
     cap = strictest_cap(state, knobs, memory) - 1.0
     for share, times in ((1.0 - EARNED, cap), (EARNED, max(HARD - 1.0, cap))):
-        ms = min(times * base, knobs.tick_budget_ms)
+        # ticks vary, and on the edge of the cap every other one leaves no room for a token
+        ms = min(times * base, knobs.tick_budget_ms) - SPARE * base
         merged += share * largest_chunk(cost, 0, g, past, memory.alone_ms[0, g] + ms, knobs.n_batch)
-        ms -= SPARE * base
         if ms >= cost.beside[i]:
             # at the end of a slice there is no room for another part, half a long one in the mean
             sliced += share * chunk / cost.parts[i] * (ms - 0.5 * cost.beside[i])

@@ -146,12 +146,33 @@ def test_nobody_interactive_no_slices():
 def test_the_size_that_computes_most_is_taken_of_those_that_fit():
     cost = costs()
     room_ms = planned(cost).info[SLICE_MS]
-    for tokens in SIZES:  # a larger one may have shorter parts: attention has other kernels
-        at = BESIDE_SIZES.tolist().index(tokens)
-        cost.beside[at] = 0.5 * room_ms if tokens in (16, 64) else 3.0 * room_ms
-    assert planned(cost).info[CHUNK_BESIDE] == 16  # all the same for a token: the first
-    cost.parts[BESIDE_SIZES.tolist().index(64)] *= 0.5
-    assert planned(cost).info[CHUNK_BESIDE] == 64
+    sizes = BESIDE_SIZES.tolist()
+
+    def fits(*which):
+        for tokens in SIZES:  # a larger one may have shorter parts: attention has other kernels
+            cost.beside[sizes.index(tokens)] = (0.5 if tokens in which else 3.0) * room_ms
+        return planned(cost).info[CHUNK_BESIDE]
+
+    assert fits(16, 48) == 16  # all the same for a token: the first
+    cost.parts[sizes.index(48)] *= 0.5
+    assert fits(16, 48) == 48
+    # with the slow kernel that part grows with the context, whatever was measured
+    assert fits(16, 48, 64) == 64
+    cost.parts[sizes.index(96)] *= 0.9
+    assert fits(16, 48, 64, 96) == 96
+
+
+def test_a_size_whose_parts_fill_a_slice_is_taken():
+    """Two of half its length compute more in it than one of two thirds, of a size as quick."""
+    cost = costs()
+    room_ms = planned(cost).info[SLICE_MS]
+    for tokens in SIZES:
+        share = {96: 0.48, 128: 0.65}.get(tokens, 3.0)
+        cost.beside[BESIDE_SIZES.tolist().index(tokens)] = share * room_ms
+    assert planned(cost).info[CHUNK_BESIDE] == 96
+    # a third quicker for each token makes up for it
+    cost.parts[SIZES.index(128)] *= 0.6
+    assert planned(cost).info[CHUNK_BESIDE] == 128
 
 
 def test_a_size_that_is_not_known_is_tried_after_one_that_fits():

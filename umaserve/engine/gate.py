@@ -120,10 +120,11 @@ def forget_times(gate: np.ndarray, tokens: int) -> None:
 def longest_ms(gate: np.ndarray) -> float:
     """What the longest part of a chunk like the one that ended takes, as far as is known.
 
-    0 where not all its parts were as small as can be.
+    0 where not all its parts were as small as can be.  Without the first, which copies what the
+    host has, and the last, which makes logits where a prompt ends and is in few chunks.
     """
     times = _known(gate)
-    return float(times[1:].max()) / 1e6 if times.size > 1 else 0.0
+    return float(times[1:-1].max()) / 1e6 if times.size > 2 else 0.0
 
 
 def all_ms(gate: np.ndarray) -> float:

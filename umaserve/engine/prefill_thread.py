@@ -25,7 +25,7 @@ from umaserve.policy.cost import BESIDE_SIZES
 from . import messages as m
 from . import table as t
 from .batch import Batch
-from .chunk_pace import CHUNKS, Pace
+from .chunk_pace import CHUNKS, Pace, even_share
 from .chunk_stack import GIVEN_UP, hand_over
 from .first_token import FirstTokens
 from .gate import (
@@ -279,8 +279,7 @@ class PrefillThread:
             most, whole = self.pace.chunk(), True
         n = min(most, prompt.end - p0, self._chunk_most)
         if self.by_loop and n > 0:
-            # all of a size: few tokens at a prompt's end may take as long as many
-            n = -(-(prompt.end - p0) // -(-(prompt.end - p0) // n))
+            n = even_share(prompt.end - p0, n)
         if n <= 0 or self.paced and not self._make_room(prompt, n, wanted):
             return False
         self._batch.arrays.logits[:] = 0

@@ -31,6 +31,10 @@ from .latency_guard import EARNED, HARD, strictest_cap
 from .offload import list_prompts
 
 SLICED_CHUNK = 128  # tokens of a chunk at most
+# from so many tokens on libllama's attention on a processor has a kernel that is several times as
+# fast (``ggml_compute_forward_flash_attn_ext_tiled``): with fewer, that part grows with the context
+# beyond all others
+TILED = 64
 CHANGE = 1.3  # times as many tokens it takes to change from one way to the other
 NEEDED = GUARD + LANES + SLICES
 
@@ -56,16 +60,15 @@ def slices(state, tick, knobs, cost, memory, plan):
 
 @njit(**INNER)
 def _chunk(state, knobs, cost, memory):
-    """The size that computes most per ms, of those with no part longer than an ordinary slice; if
-    there is none, than the longest one.
+    """The size of which an ordinary slice computes most, of those with no part that is longer; if
+    there is none, of the longest slice.  Those from `TILED` on come first.
 
-    The size after one that fits is tried if it is not known.  A larger one may have shorter parts:
-    libllama's attention has another kernel for 64 tokens and more.
+    The size after one that fits is tried if it is not known.  A larger one may have shorter parts.
     """
     base = memory.round_ms[0, memory.found[KIND_DECODE]]
     usual = strictest_cap(state, knobs, memory) - 1.0 - SPARE
     for share in (usual, HARD - 1.0):
-        best, rate, fits = -1, 0.0, True
+        small, large, rate, fits = -1, -1, 0.0, True
         for i in range(BESIDE_SIZES.size):
             if BESIDE_SIZES[i] > SLICED_CHUNK:
                 break
@@ -74,10 +77,15 @@ def _chunk(state, knobs, cost, memory):
                     return BESIDE_SIZES[i]
                 continue
             fits = cost.beside[i] <= share * base
-            if fits and BESIDE_SIZES[i] / cost.parts[i] > rate:
-                best, rate = i, BESIDE_SIZES[i] / cost.parts[i]
-        if best >= 0:
-            return BESIDE_SIZES[best]
+            computes = BESIDE_SIZES[i] / cost.parts[i] * _used(share * base, cost.beside[i])
+            if not fits or large >= 0 and computes <= rate:
+                continue
+            if BESIDE_SIZES[i] >= TILED:
+                large, rate = i, computes
+            elif small < 0 or computes > rate:
+                small, rate = i, computes
+        if large >= 0 or small >= 0:
+            return BESIDE_SIZES[large if large >= 0 else small]
     return BESIDE_SIZES[0]
 
 
@@ -100,9 +108,15 @@ def _pay(state, knobs, cost, memory, chunk):
         ms = min(times * base, knobs.tick_budget_ms) - SPARE * base
         merged += share * largest_chunk(cost, 0, g, past, memory.alone_ms[0, g] + ms, knobs.n_batch)
         if ms >= cost.beside[i]:
-            # at the end of a slice there is no room for another part, half a long one in the mean
-            sliced += share * chunk / cost.parts[i] * (ms - 0.5 * cost.beside[i])
+            sliced += share * chunk / cost.parts[i] * _used(ms, cost.beside[i])
     for s in range(memory.kind.shape[0]):
         if state.aside[s] > 0:
             return sliced * CHANGE >= merged
     return sliced >= merged * CHANGE
+
+
+@njit(**INNER)
+def _used(ms, part_ms):
+    """How much of a slice is used: by whole parts, of which few are shorter than the longest; where
+    there is much room for short ones, all but half a long one in the mean."""
+    return max(ms // part_ms * part_ms if part_ms > 0.0 else 0.0, ms - 0.5 * part_ms)

@@ -1,0 +1,40 @@
+"""How the tokens of a prompt are divided among the chunks between a processor's ticks."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from umaserve.engine.chunk_pace import UNTILED, even_share
+from umaserve.policy.cost import BESIDE_SIZES
+from umaserve.policy.slices import SLICED_CHUNK, TILED
+
+MOST = [n for n in BESIDE_SIZES.tolist() if n <= SLICED_CHUNK]
+
+
+def shares(left: int, most: int) -> list[int]:
+    out = []
+    while left:
+        out.append(even_share(left, min(most, left)))
+        assert 0 < out[-1] <= left
+        left -= out[-1]
+    return out
+
+
+@given(st.integers(1, 5000), st.sampled_from(MOST))
+def test_chunks_are_about_equal_and_have_the_fast_kernel_if_they_can(left, most):
+    sizes = shares(left, most)
+    assert sum(sizes) == left and max(sizes) <= most
+    assert not any(UNTILED < n < TILED for n in sizes)
+    if most >= TILED:
+        assert sum(n for n in sizes if n < TILED) < TILED
+    assert len(sizes) <= -(-left // most) + 2
+
+
+@pytest.mark.parametrize(
+    "left, most, sizes",
+    [(690, 128, [115] * 6), (128, 128, [128]), (97, 96, [64, 33]), (57, 64, [48, 9])],
+)
+def test_some_prompts(left, most, sizes):
+    assert shares(left, most) == sizes

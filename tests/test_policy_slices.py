@@ -16,6 +16,7 @@ from umaserve.policy.base import (
     MODE,
     PREDICTED_MS,
     SLICE_MS,
+    Memory,
 )
 from umaserve.policy.beside import SPARE
 from umaserve.policy.cost import (
@@ -49,7 +50,10 @@ def costs(part_ms: float = 0.02, all_ms: float = 3.0, token_ms: float | None = N
     return cost
 
 
-def planned(cost: CostModel, *, credit=0.0, features=ALL_FEATURES, aside=0, late_ms=0.0, **others):
+def planned(
+    cost: CostModel, *, credit=0.0, features=ALL_FEATURES, aside=0, late_ms=0.0, next_ms=0.0,
+    **others,
+):  # fmt: skip
     """Somebody interactive decodes, and a long background prompt waits."""
     state = empty()
     put(state, 0, 0, 100, 99, credit=credit)
@@ -59,7 +63,9 @@ def planned(cost: CostModel, *, credit=0.0, features=ALL_FEATURES, aside=0, late
     for slot, kind in others.items():
         put(state, int(slot[1:]), *kind)
     features -= FEATURES["prompt-aside"] if features & FEATURES["prompt-aside"] else 0
-    plan, entries = plan_of(state, told(CPU, sliced=True, features=features), cost)
+    memory = Memory.fresh(state.state.size)
+    memory.next_part[0] = next_ms
+    plan, entries = plan_of(state, told(CPU, sliced=True, features=features), cost, memory=memory)
     assert entries >= 1
     return plan
 
@@ -76,6 +82,19 @@ def test_a_background_prompt_gets_what_the_cap_leaves_of_each_round():
     room_ms = (CAP - 1.0 - SPARE) * plan.info[PREDICTED_MS]
     assert plan.info[SLICE_MS] == pytest.approx(room_ms, rel=0.02)
     assert plan.counts[0] == 1  # nothing is merged besides
+
+
+def test_a_part_that_is_too_long_for_an_ordinary_slice_gets_all_that_the_cap_leaves():
+    usual, base = planned(costs()).info[SLICE_MS], planned(costs()).info[PREDICTED_MS]
+    for share in (0.99 * (CAP - 1.0), CAP - 1.0 - 0.5 * SPARE):
+        assert planned(costs(), next_ms=share * base).info[SLICE_MS] == pytest.approx(
+            (CAP - 1.0) * base, rel=0.02
+        )
+    assert planned(costs(), next_ms=0.9 * usual).info[SLICE_MS] == usual
+    assert planned(costs(), next_ms=1.1 * (CAP - 1.0) * base).info[SLICE_MS] == usual
+    # what fits no slice of the cap's is paid for where there is credit
+    assert planned(costs(), next_ms=0.5 * base, credit=2.1).info[SLICE_MS] > 0.5 * base
+    assert planned(costs(), next_ms=0.5 * base, credit=0.9).info[SLICE_MS] == usual
 
 
 def test_a_round_that_is_late_already_has_no_slice():

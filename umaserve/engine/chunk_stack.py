@@ -101,6 +101,12 @@ def waits(gate):
 
 
 @njit(nogil=True, cache=True)
+def next_part_ms(gate):
+    """What the next part of a chunk that is under way takes, by what it took before; else 0.0."""
+    return gate[EXPECTED] / 1e6 if gate[OWNER] == UNDER_WAY else 0.0
+
+
+@njit(nogil=True, cache=True)
 def run_parts(gate, native, until, wake_fd):
     """Compute parts of the chunk as long as the next one ends by then; returns the time after it.
 

@@ -36,7 +36,7 @@ from umaserve.policy.latency_guard import earned, settle_credit
 from . import table as t
 from .batch import fill, fill_up, settle
 from .cell_map import TOGETHER, USED, VALID, make_room, take_cells
-from .chunk_stack import GIVEN_UP, choose_owner, run_parts, waits
+from .chunk_stack import GIVEN_UP, choose_owner, next_part_ms, run_parts, waits
 from .gate import OPEN, PARKED, SIZE, UNTIL, WHOLE, let_through, set_gate
 from .held_span import hold_span
 from .native import (
@@ -197,6 +197,7 @@ def run_ticks(
             if given >= 0 and turn == 0:
                 entries = given
             else:
+                memory.next_part[0] = next_part_ms(orders.gate) if knobs.sliced else 0.0
                 left = _bytes_left(work.bytes_left, budget, knobs, started)
                 view = Tick(tick, started, fixed.n_ctx - used, used, left)
                 entries = plan_tick(state, view, knobs, cost, memory, traffic, plan)

@@ -142,7 +142,8 @@ class Memory(NamedTuple):
     ``since_ns`` int64[5]: when background decoders, background prompts and interactive prompts were
     last served, and background prompts beside the ticks, and when anybody interactive last had
     work (SINCE_*); ``holdoff`` int64[1]: ticks for which nothing may ride after an overrun;
-    ``last_mode`` int64[1]: MODE of the last plan.
+    ``last_mode`` int64[1]: MODE of the last plan; ``next_part`` float64[1]: ms that the next part
+    of the chunk between a processor's ticks takes, 0 = there is none (the engine fills it in).
     """
 
     kind: np.ndarray  # int64[n_slots]: KIND_*
@@ -155,6 +156,7 @@ class Memory(NamedTuple):
     since_ns: np.ndarray
     holdoff: np.ndarray
     last_mode: np.ndarray
+    next_part: np.ndarray
 
     @classmethod
     def fresh(cls, n_slots: int) -> Memory:
@@ -163,7 +165,7 @@ class Memory(NamedTuple):
             np.zeros(n, np.int64), np.zeros(n, np.int64), np.zeros(KINDS, np.int64),
             np.zeros(KINDS), np.zeros((2, n + 1)), np.zeros((2, n + 1)),
             np.zeros((2, n + 1), np.int64), np.zeros(5, np.int64), np.zeros(1, np.int64),
-            np.zeros(1, np.int64),
+            np.zeros(1, np.int64), np.zeros(1),
         )  # fmt: skip
 
 

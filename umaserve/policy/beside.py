@@ -316,8 +316,10 @@ def slice_between(
     of it than can be kept: the rest is for copying cells.  Returns the ms.
     """
     base_ms = memory.round_ms[0, memory.found[KIND_DECODE]]
-    ms = max(within_cap - SPARE * base_ms, 0.0)
-    part_ms = cost.beside[beside_class(int(plan.info[CHUNK_BESIDE]))]
+    ms, next_ms = max(within_cap - SPARE * base_ms, 0.0), memory.next_part[0]
+    if ms < next_ms <= within_cap:
+        ms = within_cap  # or all parts behind this one would wait for credit
+    part_ms = max(cost.beside[beside_class(int(plan.info[CHUNK_BESIDE]))], next_ms)
     if not knobs.features & GUARD:
         ms = ALL_THE_TIME
     elif waits:

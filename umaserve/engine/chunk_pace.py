@@ -9,19 +9,17 @@ CHUNKS = (SLICED_CHUNK, 64, 32, 16)
 CHUNK_MS = 400.0  # a chunk of 16 tokens costs half as much again, per token, as one of 128
 FIRST_CHUNK = 32  # while the rate is unknown
 RATE_WEIGHT = 0.25  # of a new chunk in the running mean
-UNTILED = 48  # the class before `TILED`
-
-
 def even_share(left: int, most: int) -> int:
     """Tokens of the next chunk of ``left``, where it may have ``most``.
 
-    All are of a size, since few tokens at a prompt's end may take as long as many; but none has
-    fewer than `TILED` that could have them, and none far longer parts than others of its class.
+    All are of a size, since few tokens at a prompt's end may take as long as many.  Where it may
+    have as many as `TILED`, none has fewer, but rather up to twice as many: attention takes longer
+    with 48 tokens than with 128.
     """
-    n = -(-left // -(-left // most))
-    if n < TILED <= min(left, most):
-        return TILED
-    return UNTILED if UNTILED < n < TILED else n
+    chunks = -(-left // most)
+    if most >= TILED:
+        chunks = max(min(chunks, left // TILED), 1)
+    return -(-left // chunks)
 
 
 class Pace:

@@ -79,21 +79,23 @@ def test_latencies_are_what_the_client_saw(run: Any) -> None:
 
 
 def test_first_tokens_lie_between_two_clocks(run: Any) -> None:
-    """The tail of first tokens, request by request: one is sampled (``timings`` say when), then
-    sent, which the metrics count, then read.  How long the slowest take from one process to the
-    other is the machine's doing, so the daemon's quantiles have to lie between the other two."""
-    times, _, metrics = run[:3]
+    """The tail of first tokens: one is sampled (``timings`` say when), then sent, which the metrics
+    count, then read.  How long the slowest take from one process to the other is the machine's
+    doing, so the daemon's quantiles have to lie between those of the other two clocks.  When the
+    request came the daemon infers from when it was woken, now and then a little too early."""
+    times, now_s, metrics = run[:3]
     seen: Times = times["interactive"]
     assert len(seen.both_first) == len(seen.first) > 20
-    for client_ms, told_ms in seen.both_first:
-        assert told_ms <= client_ms + 0.1
+    before = [told <= max(1.03 * client, client + 0.3) for client, told in seen.both_first]
     soon = [client <= 1.03 * told + 0.3 + HANDED_OVER_MS for client, told in seen.both_first]
-    assert sum(soon) >= 0.75 * len(soon)
+    assert sum(before) >= 0.9 * len(before) and sum(soon) >= 0.75 * len(soon)
+    samples = seen.within("first", now_s)
     for name in ("ttft_ms_p50", "ttft_ms_p95"):
         q = NAMES[name][1]
-        by_client, by_engine = (quantile(c, q) for c in zip(*seen.both_first, strict=True))
+        by_engine = quantile([told for _, told in seen.both_first], q)
+        by_client = quantile(samples, min(1.0, q + max(RANKS, 2 / len(samples))))
         assert by_client is not None and by_engine is not None
-        assert 0.98 * by_engine <= metrics[name] <= 1.02 * by_client, name
+        assert 0.98 * by_engine <= metrics[name] <= max(1.03 * by_client, by_client + 0.3), name
 
 
 def test_counts_are_the_clients(run: Any) -> None:

@@ -26,7 +26,8 @@ from benchmarks.timeline import gaps_ms, percentile, token_rate
 from benchmarks.turns import say
 
 OFF = 100.0  # the largest latency cap that the daemon takes
-ALONE_S, LOAD_S, WARM_S = 3.0, 6.0, 2.0
+# alone for as long as beside the load, from the same beginning: ticks grow with the context
+LOAD_S, WARM_S = 6.0, 2.0
 WORDS, DECODERS, CLIENTS = 16, 2, 2
 
 
@@ -46,8 +47,13 @@ async def one_cap(
     crowd = Crowd(side, found.documents)
     async with trio.open_nursery() as nursery:
         await start_all(crowd, nursery, ["stream"], words=WORDS, n=n, interactive=True)
-        await trio.sleep(found.seconds(0.5 * WARM_S))
-        alone = await window(crowd, f"{cap}-alone", found.seconds(ALONE_S))
+        await trio.sleep(found.seconds(WARM_S))
+        alone = await window(crowd, f"{cap}-alone", found.seconds(LOAD_S))
+        nursery.cancel_scope.cancel()
+    await settle(side)
+    crowd = Crowd(side, found.documents)
+    async with trio.open_nursery() as nursery:
+        await start_all(crowd, nursery, ["stream"], words=WORDS, n=n, interactive=True)
         for i in range(DECODERS):
             nursery.start_soon(crowd.keep_asking, f"decoder{i}", WORDS, n, False)
         for i in range(CLIENTS):

@@ -164,8 +164,7 @@ def test_stopping_at_every_part_changes_nothing_and_tells_their_times(
     assert (chunked.gate[[g.AT, g.LAST, g.COARSE]] == [parts, parts, 0]).all()
     times = chunked.times()
     assert (times[:parts] > 0).all() and not times[parts:].any()
-    # the first part is for the most part copying
-    # neither what copies nor what makes logits
+    # the first part is for the most part copying, the last one may make logits
     assert g.longest_ms(chunked.gate) == times[1 : parts - 1].max() / 1e6
     assert g.all_ms(chunked.gate) == times[:parts].sum() / 1e6
     # what chunks of another class take is apart

@@ -16,10 +16,11 @@ from tests.test_policy_beside import (
     gap_of,
     knobs_of,
     streaming,
+    waited,
 )
 from tests.test_policy_guarded import put
-from umaserve.policy.base import ALL_FEATURES, ALLOWED_MS, FLOW, FLOWS, GUARD
-from umaserve.policy.beside import FLOW_KNOWN
+from umaserve.policy.base import ALL_FEATURES, ALLOWED_MS, BACK_WAIT_MS, FLOW, FLOWS, GUARD
+from umaserve.policy.beside import DECODERS_WAIT_MS, FLOW_KNOWN
 from umaserve.policy.cost import (
     BESIDE_SIZES,
     FLOW_AGAIN,
@@ -102,6 +103,36 @@ def test_beside_anything_else_prompts_get_slices(change):
     cost = flowing([1.01] * len(SIZES))
     assert planned([(1.0, 0.0)], cost).info[FLOWS]
     assert not planned([(1.0, 0.0)], cost, change=change).info[FLOWS]
+
+
+def beside_a_decoder(times, waited_ms):
+    """A plan where a decoder of the background makes a round so many times longer."""
+    cost = flowing([1.01] * len(SIZES))
+    cost.mean[0, 2, 0], cost.count[0, 2, 0] = times * cost.mean[0, 1, 0], 32.0
+    cost.kv[0, 2, 0], cost.slope[2] = cost.kv[0, 1, 0], 0.0
+    state = streaming([(1.0, 0.0)])
+    put(state, 8, 1, 3000, 0)
+    decoder(state)
+    return Planned(state, knobs_of(features=ALL_FEATURES), cost, number=LATER,
+                   memory=waited(0.0, waited_ms))  # fmt: skip
+
+
+@pytest.mark.parametrize("waited_ms", [0.0, DECODERS_WAIT_MS + 1.0])
+def test_a_decoder_that_finds_no_room_keeps_no_prompts_back(waited_ms):
+    """On an H200 two of them, and a stream, left no prompt tokens of 12,500 a second."""
+    assert beside_a_decoder(1.05, waited_ms).slots == [0, 9]
+    got = beside_a_decoder(2.5, waited_ms)
+    assert got.info[FLOWS] and got.slots == [0]
+
+
+def test_a_decoder_that_fits_on_credit_only_has_its_turns():
+    assert beside_a_decoder(1.5, DECODERS_WAIT_MS - 1.0).info[FLOWS]
+    assert not beside_a_decoder(1.5, DECODERS_WAIT_MS + 1.0).info[FLOWS]
+
+
+def test_a_decoder_that_finds_no_room_has_its_least():
+    got = beside_a_decoder(2.5, BACK_WAIT_MS + 1.0)
+    assert got.info[FLOWS] and 9 in got.slots
 
 
 def test_it_can_be_switched_off_and_goes_with_the_guard():

@@ -143,7 +143,9 @@ class Memory(NamedTuple):
     last served, and background prompts beside the ticks, and when anybody interactive last had
     work (SINCE_*); ``holdoff`` int64[1]: ticks for which nothing may ride after an overrun;
     ``last_mode`` int64[1]: MODE of the last plan; ``next_part`` float64[1]: ms that the next part
-    of the chunk between a processor's ticks takes, 0 = there is none (the engine fills it in).
+    of the chunk between a processor's ticks takes, 0 = there is none (the engine fills it in);
+    ``look`` int64[3]: of a shape that is being tried on an accelerator, the ticks to come, of how
+    many decoders, and how many it merges (LOOKS_*).
     """
 
     kind: np.ndarray  # int64[n_slots]: KIND_*
@@ -157,6 +159,7 @@ class Memory(NamedTuple):
     holdoff: np.ndarray
     last_mode: np.ndarray
     next_part: np.ndarray
+    look: np.ndarray
 
     @classmethod
     def fresh(cls, n_slots: int) -> Memory:
@@ -165,9 +168,11 @@ class Memory(NamedTuple):
             np.zeros(n, np.int64), np.zeros(n, np.int64), np.zeros(KINDS, np.int64),
             np.zeros(KINDS), np.zeros((2, n + 1)), np.zeros((2, n + 1)),
             np.zeros((2, n + 1), np.int64), np.zeros(5, np.int64), np.zeros(1, np.int64),
-            np.zeros(1, np.int64), np.zeros(1),
+            np.zeros(1, np.int64), np.zeros(1), np.zeros(3, np.int64),
         )  # fmt: skip
 
+
+LOOKS_LEFT, LOOKS_OF, LOOKS_ROWS = range(3)
 
 BACK_WAIT_MS = 1000.0  # background that waited so long gets its smallest slice
 

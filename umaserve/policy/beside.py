@@ -11,6 +11,7 @@ themselves have the accelerator for themselves:
 
 Where a row leaves most of the accelerator idle, a small chunk can go on through the ticks and makes
 them longer by less than the cap (`_flow`); what it does to them is learned (``CostModel.flow``).
+Decoders of the background that fit into the cap go before that; those that do not have their least.
 
 Several short prompts that come together while somebody streams are left to the ticks, where copying
 their KV cells would take longer than computing them.
@@ -85,6 +86,7 @@ SPARE = 0.06  # of the baseline that a slice leaves of the cap: parts and ticks 
 IDLE_WAIT_MS = 20.0  # with nothing else to do
 FLOW_KNOWN = 24.0  # ticks beside a chunk after which what it does to them is believed
 FLOW_STARTS_MS = 0.5  # from the end of a small chunk to the begin of the next
+DECODERS_WAIT_MS = 250.0  # that decoders of the background wait while small chunks go on
 SHORT = 64  # tokens of a background prompt that are left to the ticks where nobody is interactive
 
 
@@ -236,11 +238,13 @@ def _flow(state, tick, knobs, cost, memory, chunk):
     found = memory.found
     n = found[KIND_DECODE]
     base = memory.round_ms[0, n]
-    rides = found[KIND_BACK_DECODE] + found[KIND_BACK_PROMPT] + found[KIND_PROMPT]
+    rides = found[KIND_BACK_PROMPT] + found[KIND_PROMPT]
     if rides or base <= 0.0 or memory.group[0, n] < n:
         return 0
     # a measured percentile needs no room for parts that may take longer than before
     share = (strictest_cap(state, knobs, memory) - 1.0) * MARGIN
+    if found[KIND_BACK_DECODE] and _decoder_rides(tick, cost, memory, (1.0 + share) * base):
+        return 0
     limit = (1.0 + share) * noise(memory, cost, 0, n)
     best, known, last, ahead = -1, True, 1.0, 1.0
     for i in range(BESIDE_SIZES.size):
@@ -263,6 +267,19 @@ def _flow(state, tick, knobs, cost, memory, chunk):
     if best > 0 and poorest(state) < 0.0 and _through(cost, best - 1) > between:
         best -= 1  # too many tokens were late, whatever made them
     return BESIDE_SIZES[best] if _through(cost, best) > between else 0
+
+
+@njit(**INNER)
+def _decoder_rides(tick, cost, memory, within_ms):
+    """Whether a decoder of the background can ride with the streams in so many ms, or on credit.
+
+    On credit after a while.  One that cannot has nothing of it if prompts are not computed.
+    """
+    n = memory.found[KIND_DECODE]
+    waited_ms = (tick.now_ns - memory.since_ns[SINCE_DECODE]) / 1e6
+    if waited_ms > DECODERS_WAIT_MS:
+        within_ms = max(within_ms, HARD * memory.round_ms[0, n])
+    return predict(cost, 0, n + 1, 0, memory.past[KIND_DECODE]) <= within_ms
 
 
 @njit(**INNER)

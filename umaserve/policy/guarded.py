@@ -62,7 +62,14 @@ from .offload import offload, take_back
 from .prompts import add_prompts, waiting_tokens
 from .slices import slices
 from .survey import survey
-from .sweet_spot import HARDLY_KNOWN, WELL_KNOWN, find_rounds, look_again, merge_all
+from .sweet_spot import (
+    HARDLY_KNOWN,
+    WELL_KNOWN,
+    find_rounds,
+    go_on_looking,
+    look_again,
+    merge_all,
+)
 
 MIN_CHUNK = 8  # prompt tokens that a slice takes at least: below this, progress costs too much
 BLIND_CHUNK = 64  # prompt tokens of a tick whose cost nobody knows
@@ -104,11 +111,12 @@ def plan_tick(state, tick, knobs, cost, memory, traffic, plan):
             find_rounds(memory, cost, mode, max(n, back), most, past)
         else:
             merge_all(memory, cost, mode, max(n, back), most, past)
-    if tick.number % LOOK_SOON == 0:
+    if not go_on_looking(memory, 0, max(n, back), most) and tick.number % LOOK_SOON == 0:
         doubt = WELL_KNOWN if tick.number % LOOK_AGAIN == 0 else HARDLY_KNOWN
-        if n > 0:
-            doubt = FADED + 1.0  # streams pause for it: once after the counts have faded will do
-        look_again(memory, cost, 0, max(n, back), most, doubt)
+        if n > 0 or knobs.paced:
+            # streams pause for it, or it takes several ticks: once after the counts have faded
+            doubt = FADED + 1.0
+        look_again(memory, cost, 0, max(n, back), most, doubt, knobs.paced)
     mode, waits, copies_ms = 0, False, 0.0
     burst, burst_ms = gather(state, tick, knobs, cost, memory)
     if knobs.can_aside and knobs.paced:

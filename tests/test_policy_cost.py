@@ -244,3 +244,20 @@ def test_a_stall_does_not_count_as_noise_but_noise_does():
     for i in range(200):
         learn(cost, 0, 1, 0, 0.0, 10.0 + 2.0 * (-1) ** i)
     assert cost.spread[0, 1, 0] > 1.5
+
+
+def test_a_chunk_is_not_believed_to_cost_as_much_as_pieces_with_less_before_them():
+    """On a processor 32 tokens behind 1,600 took 40 ms and were believed to take 3.6, by what 8
+    took behind none: the streams paused for ten times as long as planned."""
+    cost = CostModel.unknown()
+
+    def tick(rows, prompt, past):
+        learn(cost, 0, rows, prompt, past, 0.1 * (rows + prompt) * (1.0 + 7.0 * past / 1000.0))
+
+    for _ in range(8):
+        tick(0, 8, 0)
+    for _ in range(3):
+        tick(0, 32, 1600)
+    cost.slope[2] = 0.7
+    assert not is_fresh(cost, 0, 0, 32)
+    assert predict(cost, 0, 0, 32, 1600) == pytest.approx(0.1 * 32 * 12.2, rel=0.2)

@@ -20,7 +20,7 @@ from tests.test_policy_beside import (
 )
 from tests.test_policy_guarded import put
 from umaserve.policy.base import ALL_FEATURES, ALLOWED_MS, BACK_WAIT_MS, FLOW, FLOWS, GUARD
-from umaserve.policy.beside import DECODERS_WAIT_MS, FLOW_KNOWN
+from umaserve.policy.beside import DECODERS_SAVE_MS, DECODERS_WAIT_MS, FLOW_KNOWN
 from umaserve.policy.cost import (
     BESIDE_SIZES,
     FLOW_AGAIN,
@@ -128,6 +128,8 @@ def test_a_decoder_that_finds_no_room_keeps_no_prompts_back(waited_ms):
 def test_a_decoder_that_fits_on_credit_only_has_its_turns():
     assert beside_a_decoder(1.5, DECODERS_WAIT_MS - 1.0).info[FLOWS]
     assert not beside_a_decoder(1.5, DECODERS_WAIT_MS + 1.0).info[FLOWS]
+    # there was no credit for it meanwhile
+    assert beside_a_decoder(1.5, DECODERS_WAIT_MS + DECODERS_SAVE_MS + 1.0).info[FLOWS]
 
 
 def test_a_decoder_that_finds_no_room_has_its_least():

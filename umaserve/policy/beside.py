@@ -86,7 +86,8 @@ SPARE = 0.06  # of the baseline that a slice leaves of the cap: parts and ticks 
 IDLE_WAIT_MS = 20.0  # with nothing else to do
 FLOW_KNOWN = 24.0  # ticks beside a chunk after which what it does to them is believed
 FLOW_STARTS_MS = 0.5  # from the end of a small chunk to the begin of the next
-DECODERS_WAIT_MS = 250.0  # that decoders of the background wait while small chunks go on
+# decoders of the background wait so long while small chunks go on, and save credit for so long then
+DECODERS_WAIT_MS, DECODERS_SAVE_MS = 250.0, 250.0
 SHORT = 64  # tokens of a background prompt that are left to the ticks where nobody is interactive
 
 
@@ -273,11 +274,12 @@ def _flow(state, tick, knobs, cost, memory, chunk):
 def _decoder_rides(tick, cost, memory, within_ms):
     """Whether a decoder of the background can ride with the streams in so many ms, or on credit.
 
-    On credit after a while.  One that cannot has nothing of it if prompts are not computed.
+    On credit after a while, and no longer than it takes to save that: one that finds no room has
+    nothing of it if prompts are not computed.
     """
     n = memory.found[KIND_DECODE]
-    waited_ms = (tick.now_ns - memory.since_ns[SINCE_DECODE]) / 1e6
-    if waited_ms > DECODERS_WAIT_MS:
+    saved_ms = (tick.now_ns - memory.since_ns[SINCE_DECODE]) / 1e6 - DECODERS_WAIT_MS
+    if 0.0 < saved_ms <= DECODERS_SAVE_MS:
         within_ms = max(within_ms, HARD * memory.round_ms[0, n])
     return predict(cost, 0, n + 1, 0, memory.past[KIND_DECODE]) <= within_ms
 

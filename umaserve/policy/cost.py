@@ -184,7 +184,7 @@ def predict(cost, mode, rows, prompt, past):
             steep = STEEP_UP if prompt > known else STEEP_DOWN
             value *= 1.0 + steep * (prompt - known) / (known + rows)
             if rows == 0 and cost.count[mode, r, p] < FRESH:
-                value = min(value, _in_pieces(cost, mode, p, prompt))
+                value = min(value, _in_pieces(cost, mode, p, prompt, past))
         return value
     if rows == 0:
         return _prompt_alone(cost, mode, prompt, past)
@@ -220,12 +220,14 @@ def predict(cost, mode, rows, prompt, past):
 
 
 @njit(**INNER)
-def _in_pieces(cost, mode, p, prompt):
+def _in_pieces(cost, mode, p, prompt, past):
     """What smaller chunks for as many tokens take, by the cheapest class below ``p``."""
     best = np.inf
     for i in range(PIECES, p):
         if cost.count[mode, 0, i] >= SURE:
-            best = min(best, PIECES_COST * cost.mean[mode, 0, i] * prompt / cost.tokens[mode, 0, i])
+            tokens = cost.tokens[mode, 0, i]
+            piece = _at(cost, mode, 0, i, 0, tokens, past)
+            best = min(best, PIECES_COST * piece * prompt / tokens)
     return best
 
 

@@ -5,9 +5,10 @@
 
 First a daemon learns what ticks cost here: its own probe, then a calibration that is none of the
 loads (a stream alone, eight streams, a stream beside one long prompt).  From the cost model that it
-saves, and the rate of prompts computed beside the ticks, a simulated machine is made
-(``tools/sim_machine.py``).  Then each load of ``tools/sim_loads.py`` is played to a real daemon by
-real clients and to the simulator, for the same stretch of time from the first request on.
+saves (with what parts of chunks take, where prompts get slices), and the rate of prompts computed
+beside the ticks, a simulated machine is made (``tools/sim_machine.py``).  Then each load of
+``tools/sim_loads.py`` is played to a real daemon by real clients and to the simulator, for the same
+stretch of time from the first request on.
 """
 
 from __future__ import annotations
@@ -194,8 +195,9 @@ def measure(options: argparse.Namespace, found: Setting) -> dict[str, Any]:
         cost = CostModel(**{name: stored[name] for name in CostModel._fields})
     machine = learned(cost, aside_per_s, not found.accelerator, found.accelerator)
     knobs = Knobs(
-        2048, 0, 50.0, 1.2, machine.abortable, aside_per_s > 0.0, ALL_FEATURES, machine.wide_reads
-    )
+        2048, 0, 50.0, 1.2, machine.abortable, machine.aside_per_s > 0.0, ALL_FEATURES,
+        machine.wide_reads, sliced=machine.sliced,
+    )  # fmt: skip
     rounds: dict[str, list[Any]] = {name: [] for name in names}
     with ours(found.model, sizes, *flags) as side:
         for run in range(found.rounds):

@@ -21,7 +21,7 @@ def knobs(machine, *, cap=1.2, without=(), n_batch=2048, max_merge=0):
     features = ALL_FEATURES - sum(FEATURES[name] for name in without)
     return Knobs(
         n_batch, max_merge, 50.0, cap, machine.abortable, machine.aside_per_s > 0, features,
-        machine.wide_reads,
+        machine.wide_reads, sliced=machine.sliced,
     )  # fmt: skip
 
 
@@ -130,6 +130,22 @@ def test_without_the_guard_the_cap_does_not_hold():
     machine = MACHINES["gpu-dense"]._replace(outliers=0.0)
     told = knobs(machine, without=["latency-guard"])
     assert figures(storm(), machine, told, seconds=20.0)["interactive"]["p95 x"] > 2.0
+
+
+def test_slices_compute_more_prompts_and_the_stream_keeps_its_pace():
+    machine = quiet("cpu-2core-amx-0.5b")
+    rates = {}
+    for without in ((), ("slices",)):
+        result = play(storm(tokens=10_000), machine, knobs(machine, without=without), seconds=20.0)
+        totals = result.outcome.totals
+        prompts = totals[sim_run.ASIDE_TOKENS] + totals[sim_run.STREAM_PROMPT]
+        rates[without] = 1000.0 * prompts / totals[sim_run.STREAM_MS]
+        gaps = gaps_ms(result, INTERACTIVE)
+        row_ms = tick_ms(machine, 0, 1, 0, 300)
+        assert np.percentile(gaps, 95) < 1.22 * row_ms
+        assert gaps.max() < 2.0 * row_ms
+    # a slice is 0.14 of a round, in which a chunk of 64 takes 80 ms
+    assert rates[()] > 2.0 * rates["slices",] and rates[()] > 60.0
 
 
 def test_the_same_seed_plays_the_same():

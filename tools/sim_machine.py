@@ -13,7 +13,7 @@ import numpy as np
 from numba import njit
 
 from umaserve.engine.probe import LONGEST_MS, PAST, PROBE_S, TIMES, shapes
-from umaserve.policy.cost import CostModel, is_known, learn, predict
+from umaserve.policy.cost import BESIDE_SIZES, CostModel, is_known, learn, predict
 
 MOST = 8192  # tokens of a tick that the tables reach
 
@@ -27,7 +27,8 @@ class Machine(NamedTuple):
     that it attends to; ``wide_reads``: these are all in use, not a sequence's own.  ``noise``:
     standard deviation of a tick over its mean; ``outliers``: share of ticks that take ``outlier``
     times as long.  ``aside_per_s``: prompt tokens per second beside the ticks, 0 = the machine
-    cannot.
+    cannot.  ``chunk_ms``, ``part_ms``: float64, by ``BESIDE_SIZES``, all parts and the longest part
+    of a chunk that is computed in slices between ticks; 0 = the machine has no slices.
     """
 
     graph: np.ndarray
@@ -40,6 +41,12 @@ class Machine(NamedTuple):
     aside_per_s: float
     abortable: bool
     wide_reads: bool
+    chunk_ms: np.ndarray
+    part_ms: np.ndarray
+
+    @property
+    def sliced(self) -> bool:
+        return bool(self.chunk_ms.any())
 
 
 @njit(nogil=True, cache=True)
@@ -79,6 +86,10 @@ def _curve(points: dict[int, float]) -> np.ndarray:
     return curve
 
 
+def _no_slices() -> tuple[np.ndarray, np.ndarray]:
+    return np.zeros(BESIDE_SIZES.size), np.zeros(BESIDE_SIZES.size)
+
+
 def _cpu() -> Machine:
     # qwen2.5-0.5b q8_0 on two cores, milliseconds as measured
     rows = _curve(
@@ -94,6 +105,25 @@ def _cpu() -> Machine:
     return Machine(
         np.stack([graph, graph_1]), np.stack([rows - graph, rows_1 - graph_1]),
         np.stack([first, np.zeros(MOST + 1)]), 0.002, 0.02, 0.002, 3.0, 177.0, True, False,
+        *_no_slices(),
+    )  # fmt: skip
+
+
+def _cpu_sliced() -> Machine:
+    # the same model on two cores with AMX, by what a daemon had learned; 24 layers, of which each
+    # has a part (attention) that takes three times as long as the others
+    rows = _curve({0: 0, 1: 18, 2: 30, 4: 37, 6: 43, 8: 45, 16: 54, 24: 66, 32: 93})
+    graph = _curve({0: 0, 1: 13, 4: 24, 8: 26, 16: 28, 32: 50, 64: 80, 128: 125, 256: 260})
+    first = _curve({0: 18, 1: 30, 3: 34, 7: 35, 15: 52, 32: 71, 64: 100, 128: 178})
+    rows_1 = _curve({0: 0, 1: 45, 2: 53, 4: 59, 8: 77, 16: 88, 32: 141})
+    graph_1 = _curve({0: 0, 1: 25, 8: 50, 128: 250})
+    first[0] = 0.0
+    first[160:] = 0.0
+    chunks = np.where(BESIDE_SIZES <= 128, graph[BESIDE_SIZES], 0.0)
+    return Machine(
+        np.stack([graph, graph_1]), np.stack([rows - graph, rows_1 - graph_1]),
+        np.stack([first, np.zeros(MOST + 1)]), 0.002, 0.02, 0.002, 3.0, 400.0, True, False,
+        chunks, chunks / 48.0,
     )  # fmt: skip
 
 
@@ -103,13 +133,14 @@ def _gpu(points: dict[int, float], row_ms: float, kv_ms: float) -> Machine:
     row = row_ms * np.arange(MOST + 1)
     return Machine(
         np.stack([graph, graph]), np.stack([row, row]), np.zeros((2, MOST + 1)), kv_ms,
-        0.01, 0.001, 3.0, 0.0, False, True,
+        0.01, 0.001, 3.0, 0.0, False, True, *_no_slices(),
     )  # fmt: skip
 
 
 def presets() -> dict[str, Machine]:
     return {
         "cpu-2core-0.5b": _cpu(),
+        "cpu-2core-amx-0.5b": _cpu_sliced(),
         "gpu-dense": _gpu({0: 1.3, MOST: 1.3 + 0.006 * MOST}, 0.014, 0.00005),
         "gpu-moe": _gpu(
             {0: 3.4, 1: 4, 2: 4.7, 4: 5.8, 8: 7.5, 16: 10, 32: 13, 64: 16, 4096: 16 + 0.03 * 4032},
@@ -122,8 +153,12 @@ def learned(cost: CostModel, aside_per_s: float, abortable: bool, wide_reads: bo
     """The machine on which a daemon learned ``cost`` (of a file in the cache's ``costs``).
 
     What it never saw is what the policy would guess.  Deviations are taken as normally distributed,
-    as wide as the shapes that were seen often.
+    as wide as the shapes that were seen often.  Where it has slices, ``aside_per_s`` counted their
+    tokens, and cores of their own are taken to be half of all.
     """
+    if cost.parts.any():
+        known_parts = cost.parts > 0.0
+        aside_per_s = 500.0 * float((BESIDE_SIZES[known_parts] / cost.parts[known_parts]).max())
     graph, row, first = (np.zeros((2, MOST + 1)) for _ in range(3))
     for mode in range(2):
         known = mode if predict(cost, mode, 1, 0, 0.0) > 0.0 else 0
@@ -136,7 +171,7 @@ def learned(cost: CostModel, aside_per_s: float, abortable: bool, wide_reads: bo
     noise = 1.25 * float(np.median(share)) if share.size else 0.02
     return Machine(
         graph, row, first, float(cost.slope[2]), noise, 0.0, 1.0, aside_per_s, abortable,
-        wide_reads,
+        wide_reads, cost.parts.copy(), cost.beside.copy(),
     )  # fmt: skip
 
 
@@ -156,4 +191,5 @@ def probed(machine: Machine, n_rows: int = 32, most: int = 2048) -> CostModel:
             ms = noisy_ms(machine, mode, rows, prompt, past)
             spent += ms
             learn(cost, mode, rows, prompt, past, ms)
+    cost.parts[:], cost.beside[:] = machine.chunk_ms, machine.part_ms
     return cost

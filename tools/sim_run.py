@@ -15,10 +15,13 @@ from umaserve.kv.cells import MARGIN
 from umaserve.llama.traffic import Traffic
 from umaserve.policy.base import (
     ABORT_MS,
+    ALL_THE_TIME,
     BASELINE_MS,
+    CHUNK_BESIDE,
     FLAG_SPENT,
     FLAGS,
     MODE,
+    SLICE_MS,
     WAIT_MS,
     Knobs,
     Memory,
@@ -26,7 +29,7 @@ from umaserve.policy.base import (
     SchedulerState,
     Tick,
 )
-from umaserve.policy.cost import CostModel, learn
+from umaserve.policy.cost import BESIDE_SIZES, CostModel, beside_class, learn
 from umaserve.policy.guarded import observe, plan_tick
 from umaserve.policy.latency_guard import FIRST_CREDIT, earned, learn_tails, settle_credit
 from umaserve.states import FREE, RUNNING, WAITING
@@ -37,6 +40,7 @@ from .sim_machine import Machine, noisy_ms, seed
 NS = 1_000_000  # per millisecond
 NEVER = np.int64(1) << 62
 PIECE = 128  # prompt tokens that land at once from beside the ticks
+STARVED_NS = 1_000_000_000  # a part that waited so long begins all the same
 START_NS = 1_000_000_000
 
 # what may be wrong with a plan: index into Outcome.faults
@@ -272,8 +276,9 @@ def check_plan(state, plan, entries, knobs, free_cells, faults):
 
 
 @njit(nogil=True, cache=True)
-def _orders(state, plan, worker):
-    """What is computed aside; ``worker`` float64[2]: slot (-1 = none), tokens done of its piece."""
+def _orders(state, plan, worker, now):
+    """What is computed aside; ``worker`` float64[3]: slot (-1 = none), tokens done of its piece,
+    and ns at which a slice last had room for a part of it."""
     n = 0
     while plan.aside[n] >= 0:
         n += 1
@@ -296,17 +301,17 @@ def _orders(state, plan, worker):
         plan.aside[0] != running and state.lane[plan.aside[0]] < state.lane[running]
     ):
         worker[0] = plan.aside[0]
-        worker[1] = 0.0
+        worker[1], worker[2] = 0.0, now
 
 
 @njit(nogil=True, cache=True)
-def _beside(state, plan, worker, ms, per_s, totals):
-    """Let the prefill worker run for so long, down its list."""
+def _beside(state, plan, worker, ms, per_s, most, totals):
+    """Let the prefill worker run for so long, down its list, in pieces of ``most`` tokens."""
     tokens = ms * per_s / 1000.0
     totals[ASIDE_MS] += ms
     while worker[0] >= 0.0 and tokens > 0.0:
         s = int(worker[0])
-        piece = min(PIECE, state.n_tokens[s] - state.n_past[s] - 1)
+        piece = min(most, state.n_tokens[s] - state.n_past[s] - 1)
         take = min(tokens, piece - worker[1])
         tokens -= take
         worker[1] += take
@@ -327,6 +332,28 @@ def _beside(state, plan, worker, ms, per_s, totals):
 
 
 @njit(nogil=True, cache=True)
+def _slice(state, plan, worker, machine, now, totals):
+    """Compute parts of a chunk before a tick, all as long as the longest; returns the ms.
+
+    The last one that begins ends within the slice, so half of one goes unused in the mean.
+    """
+    ms, size = plan.info[SLICE_MS], beside_class(int(plan.info[CHUNK_BESIDE]))
+    part, chunk = machine.part_ms[size], machine.chunk_ms[size]
+    if worker[0] < 0.0 or not 0.0 < ms < ALL_THE_TIME or chunk <= 0.0:
+        return 0.0
+    used = 0.0
+    if ms >= part:
+        used = max(ms // part * part if part > 0.0 else 0.0, ms - 0.5 * part)
+    elif now - worker[2] > STARVED_NS:
+        used = part
+    if used > 0.0:
+        worker[2] = now
+        tokens = BESIDE_SIZES[size]
+        _beside(state, plan, worker, used, 1000.0 * tokens / chunk, tokens, totals)
+    return used
+
+
+@njit(nogil=True, cache=True)
 def run(
     jobs, world, machine, knobs, cost, memory, traffic, plan, n_ctx, most_ticks, horizon_ns, out
 ):
@@ -335,7 +362,7 @@ def run(
     n_slots = state.state.shape[0]
     now, tick, made = START_NS, 0, 0
     counter = np.zeros(1, np.int64)
-    worker = np.array([-1.0, 0.0])
+    worker = np.array([-1.0, 0.0, 0.0])
     served_at = np.full(2, START_NS, np.int64)  # or nobody there to serve, by lane
     following = np.int64(0)
     following_interactive = NEVER
@@ -349,7 +376,7 @@ def run(
         rows, prompt = check_plan(state, plan, entries, knobs, n_ctx - used, out.faults)
         mode = int(plan.info[MODE])
         if knobs.can_aside:
-            _orders(state, plan, worker)
+            _orders(state, plan, worker, now)
         if entries == 0:
             runnable = False
             for s in range(n_slots):
@@ -359,7 +386,7 @@ def run(
                 out.faults[IDLE] += 1
             tick += 1
             if worker[0] >= 0.0:
-                _beside(state, plan, worker, 1.0, machine.aside_per_s, totals)
+                _beside(state, plan, worker, 1.0, machine.aside_per_s, PIECE, totals)
                 now += NS
             elif following == NEVER and not runnable:
                 break
@@ -389,11 +416,14 @@ def run(
                 totals[ABORTED] += 1
                 tick += 1
                 continue
-        now += int(ms * NS)
+        spent = 0.0
+        if knobs.sliced and mode == 0:
+            spent = _slice(state, plan, worker, machine, now, totals)
+        elif worker[0] >= 0.0:
+            _beside(state, plan, worker, ms, machine.aside_per_s, PIECE, totals)
+        now += int((spent + ms) * NS)
         tick += 1
-        totals[BUSY_MS] += ms
-        if worker[0] >= 0.0:
-            _beside(state, plan, worker, ms, machine.aside_per_s, totals)
+        totals[BUSY_MS] += spent + ms
         streaming = False
         for lane in range(2):
             present = False
@@ -404,7 +434,7 @@ def run(
             if not present:
                 served_at[lane] = now
         if streaming:
-            totals[STREAM_MS] += ms
+            totals[STREAM_MS] += spent + ms
         if int(plan.info[FLAGS]) & FLAG_SPENT:
             totals[SPENT_TICKS] += 1
         ended = False

@@ -29,7 +29,7 @@ def knobs_for(machine: Machine, args: argparse.Namespace) -> Knobs:
     features = ALL_FEATURES - sum(FEATURES[name] for name in set(args.without))
     return Knobs(
         args.n_batch, args.max_merge, args.tick_budget_ms, args.latency_cap, machine.abortable,
-        machine.aside_per_s > 0.0, features, machine.wide_reads,
+        machine.aside_per_s > 0.0, features, machine.wide_reads, sliced=machine.sliced,
     )  # fmt: skip
 
 

@@ -66,6 +66,7 @@ class CostFile:
         digest = hashlib.sha256(self.key.encode()).hexdigest()[:20]
         self.folder = folder if folder is not None else cache_root() / "costs"
         self.path = self.folder / f"{digest}.npz"
+        self._stored_parts = self._doubted_parts = np.zeros(0)
 
     def load(self, cost: CostModel) -> bool:
         """Fill ``cost`` from the file; False, with nothing changed, where none fits."""
@@ -81,16 +82,22 @@ class CostFile:
                 return False
         cost.copy_from(CostModel(**arrays))
         cost.doubt()  # the machine may have been busier then, or less
+        self._stored_parts, self._doubted_parts = arrays["parts"], cost.parts.copy()
         return True
 
     def save(self, cost: CostModel) -> str:
         """Replace the file; returns why that failed, or an empty string."""
+        arrays = cost._asdict()
+        if self._doubted_parts.size:
+            # once a start is enough: what nobody used since is as it was
+            unused = cost.parts == self._doubted_parts
+            arrays["parts"] = np.where(unused, self._stored_parts, cost.parts)
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             handle, name = tempfile.mkstemp(prefix=".tmp-", suffix=".npz", dir=self.folder)
             try:
                 with os.fdopen(handle, "wb") as file:
-                    np.savez_compressed(file, key=self.key, **cost._asdict())
+                    np.savez_compressed(file, key=self.key, **arrays)
                 os.replace(name, self.path)
             except BaseException:
                 os.unlink(name)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from . import messages as m
     from .boot import Loaded
 
-LAYOUT = 9  # raise it when what the numbers mean changes
+LAYOUT = 10  # raise it when what the numbers mean changes
 KEEP = 64  # files; the oldest go
 
 

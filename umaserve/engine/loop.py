@@ -64,7 +64,6 @@ MANY_TICKS = 1 << 40
 PAUSE_MS = 5  # without work after which the graph of a short prompt is made ready
 LOOK_OUT_S = 0.0005  # a request is on its way: waking up takes longer than this costs
 SAVE_EVERY_S = 30.0
-UNLIKE = 2  # ticks after a landing: with cells that are new a captured graph has to be made again
 LANDING_SHARE = 1.0  # of the baseline that copying a piece of a prompt may take beside streams
 
 
@@ -104,6 +103,7 @@ class Engine:
             aside=np.zeros(n_slots, np.int32),
             bytes_left=np.zeros(2),
             unlike=np.zeros(1, np.int64),
+            shape=np.zeros(1, np.int64),
             awaited=np.zeros(1, np.int64),
             width=np.zeros(1, np.int64),
             flight=np.zeros(steady.FLIGHT, np.int64),
@@ -448,7 +448,7 @@ class Engine:
             header[t.H_PREFILL_TOKENS] += landed
             header[t.H_CELLS_USED] = cells.cells_used(self.table)
             if self.paced and landed:
-                self.work.unlike[0] = UNLIKE
+                self.work.unlike[0] = steady.UNLIKE
             if worker.has_pieces and not self.paced:
                 self.control.notify()  # the rest after the next tick
         orders = worker.orders

@@ -22,13 +22,14 @@ from umaserve.policy.base import (
     CHUNK_BESIDE,
     FLOWS,
     MODE,
+    PASSENGERS,
     PREDICTED_MS,
     SLICE_MS,
     WAIT_MS,
     Tick,
 )
 from umaserve.policy.beside import may_land
-from umaserve.policy.cost import FLOW_MS
+from umaserve.policy.cost import FLOW_MS, is_known
 from umaserve.policy.guarded import plan_tick
 from umaserve.policy.jit import INNER
 from umaserve.policy.latency_guard import earned, settle_credit
@@ -70,6 +71,9 @@ from .tick_account import (
     TOLD,
     account,
 )
+
+# ticks after a landing, or a change of shape: a captured graph has to be made again
+UNLIKE = 2
 
 # why the loop came back
 NOTHING = 0  # no row can run
@@ -144,7 +148,8 @@ class Work(NamedTuple):
     float64[2, INFO_WORDS] keep a tick and the one before apart; ``mode`` int64[1] is what the
     threads are set for; ``aside`` int32[n_slots]: 1 = that prompt is computed aside,
     -1 = it cannot be; ``bytes_left`` float64[2]: the bucket of the bandwidth budget, and ns of its
-    last filling; ``unlike`` int64[1]: so many ticks to come say nothing about others;
+    last filling; ``unlike`` int64[1]: so many ticks to come say nothing about others; ``shape``
+    int64[1]: decoding rows of the tick before, -1 = it had prompt tokens too;
     ``awaited`` int64[1]: whether an interactive request is being tokenised; ``width`` int64[1]:
     tokens that a prompt alone is filled up to in the first tick, see `ready_graph`; 0 = none;
     ``flight`` int64[FLIGHT].
@@ -164,9 +169,25 @@ class Work(NamedTuple):
     aside: np.ndarray
     bytes_left: np.ndarray
     unlike: np.ndarray
+    shape: np.ndarray
     awaited: np.ndarray
     width: np.ndarray
     flight: np.ndarray
+
+
+@njit(nogil=True, cache=True)
+def note_shape(work, knobs, cost, rows, in_batch, passengers):
+    """After a change of shape on an accelerator, the next ticks are ``work.unlike`` all others.
+
+    For passengers, who come and go, that is part of what they cost.  What streams take alone is the
+    baseline of the guard, which is to be that of ticks that follow one another: where decoders of
+    the background ride with nearly all of them, the others come after a change.
+    """
+    shape = rows if rows == in_batch else -1
+    changed = knobs.paced and shape > 0 and shape != work.shape[0]
+    if changed and passengers == 0.0 and is_known(cost, 0, rows, 0):
+        work.unlike[0] = max(work.unlike[0], UNLIKE)
+    work.shape[0] = shape
 
 
 @njit(nogil=True, cache=True)
@@ -292,6 +313,7 @@ def run_ticks(
             facts[ATTENDED], facts[SLICE] = attended, spent
             turns_before = orders.turns[0]
             facts[BESIDE] = 1 if knobs.paced and _computes(orders) else 0
+            note_shape(work, knobs, cost, rows, in_batch, plan.info[PASSENGERS])
             usual = work.unlike[0] == 0
             facts[THROUGH] = 0
             if knobs.paced and usual and turns_before % 2 == 1 and orders.gate[WHOLE]:

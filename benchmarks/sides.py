@@ -243,4 +243,11 @@ def theirs(model: str, setting: ServerSetting, count: int = 1) -> Iterator[list[
 
 def quiet_death() -> None:
     """Let a terminated benchmark still stop its servers."""
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+
+    def interrupt(*_: object) -> None:
+        # a shell that is no terminal's starts what runs behind it with this signal ignored
+        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.raise_signal(signal.SIGINT)
+
+    signal.signal(signal.SIGTERM, interrupt)

@@ -5,6 +5,9 @@ from __future__ import annotations
 import functools
 import os
 import random
+import signal
+import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -255,3 +258,31 @@ def test_the_table_of_what_must_hold() -> None:
     result["accelerator"] = True
     table = {line[0]: line[1:] for line in must_hold.lines({"storm": result})}
     assert table["storm, 2 clients: interactive p95 / alone"][2] == "**no**"
+
+
+@pytest.mark.parametrize("before", [signal.SIG_IGN, signal.SIG_DFL])
+def test_a_benchmark_that_is_terminated_stops_its_servers(before):
+    """Behind a shell that is no terminal's, too, where Ctrl-C is ignored."""
+    code = """
+import time
+from benchmarks.sides import quiet_death
+quiet_death()
+try:
+    print("runs", flush=True)
+    time.sleep(60)
+finally:
+    print("stops its servers", flush=True)
+"""
+    was = signal.signal(signal.SIGINT, before)
+    try:
+        bench = subprocess.Popen(
+            [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            cwd=Path(__file__).parents[1],
+        )  # fmt: skip
+    finally:
+        signal.signal(signal.SIGINT, was)
+    assert bench.stdout is not None
+    assert bench.stdout.readline() == "runs\n"
+    bench.terminate()
+    assert bench.communicate(timeout=30)[0] == "stops its servers\n"
+    assert bench.returncode != 0

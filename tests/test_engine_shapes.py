@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from umaserve.engine.steady import UNLIKE, note_shape
+from umaserve.policy.base import KIND_DECODE, Memory
 from umaserve.policy.cost import CostModel, learn, predict
 
 
@@ -26,9 +27,13 @@ class Ticks:
         self.cost, self.knobs = cost, SimpleNamespace(paced=paced)
         self.work = SimpleNamespace(unlike=np.zeros(1, np.int64), shape=np.zeros(1, np.int64))
 
-    def tick(self, rows, ms, prompt=0, passengers=0.0):
+    def tick(self, rows, ms, prompt=0, passengers=0, streams=None):
         """Whether it was learned."""
-        note_shape.py_func(self.work, self.knobs, self.cost, rows, rows + prompt, passengers)
+        memory = Memory.fresh(4)
+        memory.found[KIND_DECODE] = rows - passengers if streams is None else streams
+        note_shape.py_func(
+            self.work, self.knobs, self.cost, memory, rows, rows + prompt, float(passengers)
+        )
         if self.work.unlike[0] == 0:
             learn(self.cost, 0, rows, prompt, 0, ms)
             return True
@@ -43,7 +48,7 @@ def test_a_baseline_is_not_learned_from_ticks_after_others():
     alone_ms = predict(ticks.cost, 0, 1, 0, 0)
     for _ in range(50):
         for _ in range(6):
-            ticks.tick(3, 1.9, passengers=2.0)
+            ticks.tick(3, 1.9, passengers=2)
         ticks.tick(1, 3.3)
         ticks.tick(1, 4.9)
     assert predict(ticks.cost, 0, 1, 0, 0) == alone_ms
@@ -59,12 +64,14 @@ def test_ticks_that_follow_one_another_are_learned():
 @pytest.mark.parametrize(
     ("case", "learned"),
     [
-        ({"passengers": 1.0}, True),  # what they cost, they cost with the change
+        ({"passengers": 1}, True),  # what they cost, they cost with the change
         ({"prompt": 5}, True),  # no graph is captured for those
+        ({"streams": 3}, True),  # they take turns, each of which is a change
+        ({"streams": 0}, True),  # of the background
         ({}, False),
     ],
 )
-def test_passengers_and_prompts_are_learned_as_they_come(case, learned):
+def test_what_comes_with_a_change_is_learned_with_it(case, learned):
     ticks = Ticks(known(1, 2))
     for _ in range(3):
         ticks.tick(1, 1.3)

@@ -21,6 +21,7 @@ from umaserve.policy.base import (
     BASELINE_MS,
     CHUNK_BESIDE,
     FLOWS,
+    KIND_DECODE,
     MODE,
     PASSENGERS,
     PREDICTED_MS,
@@ -176,16 +177,17 @@ class Work(NamedTuple):
 
 
 @njit(nogil=True, cache=True)
-def note_shape(work, knobs, cost, rows, in_batch, passengers):
-    """After a change of shape on an accelerator, the next ticks are ``work.unlike`` all others.
+def note_shape(work, knobs, cost, memory, rows, in_batch, passengers):
+    """After a change of shape on an accelerator, ticks of the streams alone are ``work.unlike`` all
+    others: a captured graph has to be made again.
 
-    For passengers, who come and go, that is part of what they cost.  What streams take alone is the
-    baseline of the guard, which is to be that of ticks that follow one another: where decoders of
-    the background ride with nearly all of them, the others come after a change.
+    What they take is the baseline of the guard, which is to be that of ticks that follow one
+    another; where decoders of the background ride with nearly all ticks, the others come after a
+    change.  With passengers, or where decoders take turns, the change is part of what it costs.
     """
     shape = rows if rows == in_batch else -1
-    changed = knobs.paced and shape > 0 and shape != work.shape[0]
-    if changed and passengers == 0.0 and is_known(cost, 0, rows, 0):
+    alone = passengers == 0.0 and rows == memory.found[KIND_DECODE]
+    if knobs.paced and alone and shape not in (-1, work.shape[0]) and is_known(cost, 0, rows, 0):
         work.unlike[0] = max(work.unlike[0], UNLIKE)
     work.shape[0] = shape
 
@@ -313,7 +315,7 @@ def run_ticks(
             facts[ATTENDED], facts[SLICE] = attended, spent
             turns_before = orders.turns[0]
             facts[BESIDE] = 1 if knobs.paced and _computes(orders) else 0
-            note_shape(work, knobs, cost, rows, in_batch, plan.info[PASSENGERS])
+            note_shape(work, knobs, cost, memory, rows, in_batch, plan.info[PASSENGERS])
             usual = work.unlike[0] == 0
             facts[THROUGH] = 0
             if knobs.paced and usual and turns_before % 2 == 1 and orders.gate[WHOLE]:

@@ -126,7 +126,7 @@ def test_what_chunks_cost_is_kept_from_start_to_start(tmp_path):
     assert (read.beside == cost.beside).all() and read.beside.any()
     assert (read.copies == cost.copies).all() and read.copies.any()
     # one of the layout before has another name, is none of ours under this one, and lacks these
-    assert key["layout"] == 9
+    assert key["layout"] == 10
     old, read = CostFile({**key, "layout": 6}, tmp_path), CostModel.unknown()
     assert old.path != file.path
     old.save(cost)

@@ -111,7 +111,7 @@ def _cpu() -> Machine:
 
 def _cpu_sliced() -> Machine:
     # the same model on two cores with AMX, by what a daemon had learned; 24 layers, of which each
-    # has a part (attention) that takes three times as long as the others
+    # has a part that takes half of its time
     rows = _curve({0: 0, 1: 18, 2: 30, 4: 37, 6: 43, 8: 45, 16: 54, 24: 66, 32: 93})
     graph = _curve({0: 0, 1: 13, 4: 24, 8: 26, 16: 28, 32: 50, 64: 80, 128: 125, 256: 260})
     first = _curve({0: 18, 1: 30, 3: 34, 7: 35, 15: 52, 32: 71, 64: 100, 128: 178})

@@ -9,6 +9,8 @@ CHUNKS = (SLICED_CHUNK, 64, 32, 16)
 CHUNK_MS = 400.0  # a chunk of 16 tokens costs half as much again, per token, as one of 128
 FIRST_CHUNK = 32  # while the rate is unknown
 RATE_WEIGHT = 0.25  # of a new chunk in the running mean
+
+
 def even_share(left: int, most: int) -> int:
     """Tokens of the next chunk of ``left``, where it may have ``most``.
 

@@ -14,6 +14,7 @@ import pytest
 from umaserve import llama
 from umaserve.engine import gate as g
 from umaserve.engine.batch import Batch
+from umaserve.engine.chunk_stack import next_part_ms
 from umaserve.engine.native import Native
 from umaserve.policy.cost import BESIDE_SIZES, beside_class
 
@@ -315,6 +316,54 @@ def test_a_part_that_is_too_long_goes_on_when_it_has_waited_long(
     assert chunked.gate[g.LAST] == 2
     assert chunked.times()[1] < LONG_NS == chunked.times()[2]
     assert (chunked.finish() == expected).all()
+
+
+def in_front_of_a_long_part(chunked: Chunked) -> None:
+    """The chunk's first part is done, and the next one fits no slice."""
+    chunked.times()[:] = LONG_NS
+    chunked.closed()
+    end = time.monotonic() + PATIENCE_S
+    while not chunked.gate[g.LAST]:
+        assert time.monotonic() < end
+        chunked.let_through(20.0)
+    until(lambda: chunked.gate[g.PARKED])
+
+
+def test_what_the_next_part_takes_is_told_while_it_waits(chunked: Chunked) -> None:
+    assert next_part_ms(chunked.gate) == 0.0
+    in_front_of_a_long_part(chunked)
+    assert next_part_ms(chunked.gate) == LONG_NS / 1e6
+    chunked.finish()
+    assert next_part_ms(chunked.gate) == 0.0
+
+
+def test_it_includes_the_time_to_wake_up(chunked: Chunked) -> None:
+    """Else a part that came late for that, slice after slice, would seem to fit all of them."""
+    chunked.gate[g.SPIN] = 0
+    in_front_of_a_long_part(chunked)
+    late_ns = 10**9
+    now = time.monotonic_ns()
+    chunked.gate[g.OPENED] = now - late_ns
+    chunked.gate[g.UNTIL] = end = now + int(PATIENCE_S * 1e9)
+    until(lambda: chunked.gate[g.SEEN] == end)
+    until(lambda: next_part_ms(chunked.gate) >= (LONG_NS + late_ns) / 1e6)
+    chunked.finish()
+
+
+def test_after_a_slice_that_was_too_short_a_chunk_stays_awake_for_the_next(
+    chunked: Chunked,
+) -> None:
+    chunked.gate[g.SPIN] = 10**9  # ns; it stays awake for ten times as long
+    in_front_of_a_long_part(chunked)
+    os.write(chunked.wake_write, b"x")
+    until(lambda: not chunked.woken())  # one that sleeps takes it
+    for _ in range(2):
+        end = time.monotonic_ns() + int(PATIENCE_S * 1e9)
+        chunked.set(end)
+        until(lambda end=end: chunked.gate[g.SEEN] == end)
+        chunked.set(0)
+    assert chunked.woken()
+    chunked.finish()
 
 
 @pytest.mark.parametrize("parked", [True, False])

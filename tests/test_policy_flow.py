@@ -13,14 +13,23 @@ from tests.test_policy_beside import (
     NEARLY,
     Planned,
     cost_of,
+    fresh,
     gap_of,
     knobs_of,
     streaming,
     waited,
 )
 from tests.test_policy_guarded import put
-from umaserve.policy.base import ALL_FEATURES, ALLOWED_MS, BACK_WAIT_MS, FLOW, FLOWS, GUARD
-from umaserve.policy.beside import DECODERS_SAVE_MS, DECODERS_WAIT_MS, FLOW_KNOWN
+from umaserve.policy.base import (
+    ALL_FEATURES,
+    ALLOWED_MS,
+    BACK_WAIT_MS,
+    FLAG_SPENT,
+    FLOW,
+    FLOWS,
+    GUARD,
+)
+from umaserve.policy.beside import DECODERS_SAVE_MS, DECODERS_WAIT_MS, FLOW_KNOWN, FLOW_STARTS_MS
 from umaserve.policy.cost import (
     BESIDE_SIZES,
     FLOW_AGAIN,
@@ -34,9 +43,10 @@ from umaserve.policy.cost import (
     learn_flow,
     learn_flow_ms,
 )
-from umaserve.policy.latency_guard import noise
+from umaserve.policy.latency_guard import HARD, MARGIN, RESERVED, noise
 
 SIZES = BESIDE_SIZES.tolist()
+SMALL = [1.01] * len(SIZES)  # what chunks of each size do to ticks
 LATER = 20_000  # a tick long after those that are remembered
 
 
@@ -98,23 +108,48 @@ def prompt_of_the_ticks(state):
     state.aside[9] = -1
 
 
-@pytest.mark.parametrize("change", [interactive_prompt, decoder, prompt_of_the_ticks])
+@pytest.mark.parametrize("change", [interactive_prompt, prompt_of_the_ticks])
 def test_beside_anything_else_prompts_get_slices(change):
-    cost = flowing([1.01] * len(SIZES))
+    cost = flowing(SMALL)
     assert planned([(1.0, 0.0)], cost).info[FLOWS]
     assert not planned([(1.0, 0.0)], cost, change=change).info[FLOWS]
 
 
-def beside_a_decoder(times, waited_ms):
+def beside_a_decoder(times, waited_ms=0.0, flows=SMALL, cap=1.2, **how):
     """A plan where a decoder of the background makes a round so many times longer."""
-    cost = flowing([1.01] * len(SIZES))
+    cost = flowing(flows, **how)
     cost.mean[0, 2, 0], cost.count[0, 2, 0] = times * cost.mean[0, 1, 0], 32.0
     cost.kv[0, 2, 0], cost.slope[2] = cost.kv[0, 1, 0], 0.0
     state = streaming([(1.0, 0.0)])
     put(state, 8, 1, 3000, 0)
     decoder(state)
-    return Planned(state, knobs_of(features=ALL_FEATURES), cost, number=LATER,
+    return Planned(state, knobs_of(features=ALL_FEATURES, latency_cap=cap), cost, number=LATER,
                    memory=waited(0.0, waited_ms))  # fmt: skip
+
+
+@given(
+    st.floats(1.0, 3.0), st.lists(st.floats(1.0, 2.5), min_size=len(SIZES), max_size=len(SIZES)),
+    st.floats(1.1, 4.0),
+)  # fmt: skip
+@settings(max_examples=200, deadline=None)
+def test_a_decoder_rides_with_ticks_that_a_chunk_goes_on_through_where_both_fit(times, flows, cap):
+    flows = sorted(flows)
+    got = beside_a_decoder(times, flows=flows, cap=cap)
+    limit = limit_of(got, flowing(flows), [(1.0, 0.0)], cap)
+    if times * flows[0] > limit * NEARLY:
+        assert not got.info[FLOWS] or 9 not in got.slots
+        return
+    assert got.info[FLOWS] and got.slots == [0, 9]
+    size = SIZES.index(got.chunk)
+    assert times * flows[size] <= limit * NEARLY
+    assert size == len(SIZES) - 1 or times * flows[size + 1] > limit / NEARLY
+    assert got.info[ALLOWED_MS] >= times * got.base_ms / NEARLY
+
+
+def test_a_slice_of_such_a_tick_leaves_time_for_the_decoder():
+    alone, got = beside_a_decoder(3.0).slice_ms, beside_a_decoder(1.1)
+    assert got.info[FLOWS] and got.slots == [0, 9]
+    assert got.slice_ms == pytest.approx(alone - 0.1 * got.base_ms, rel=0.01)
 
 
 @pytest.mark.parametrize("waited_ms", [0.0, DECODERS_WAIT_MS + 1.0])
@@ -123,6 +158,33 @@ def test_a_decoder_that_finds_no_room_keeps_no_prompts_back(waited_ms):
     assert beside_a_decoder(1.05, waited_ms).slots == [0, 9]
     got = beside_a_decoder(2.5, waited_ms)
     assert got.info[FLOWS] and got.slots == [0]
+
+
+def beside_a_part(next_ms, credit):
+    """A plan of ticks that a chunk could go on through, while a part of another waits for time."""
+    memory = fresh()
+    memory.next_part[0] = next_ms
+    state = streaming([(credit, 0.0)])
+    put(state, 8, 1, 3000, 0)
+    got = Planned(state, knobs_of(features=ALL_FEATURES), flowing(SMALL),
+                  number=LATER, memory=memory)  # fmt: skip
+    assert got.info[FLOWS]
+    return got
+
+
+def test_a_chunk_in_flight_that_stops_for_ticks_is_not_left_there():
+    """On an H200 one waited for seconds for a slice as long as a part, and with it all prompts."""
+    usual, base = beside_a_part(0.0, 2.5).slice_ms, beside_a_part(0.0, 2.5).base_ms
+    assert beside_a_part(0.5 * usual, 2.5).slice_ms == usual
+    # a little more than a slice is what the cap leaves all the same, the rest is on credit
+    cap_ms = (gap_of([(2.5, 0.0)], 1.2) - 1.0) * base
+    within = usual + 0.5 * (cap_ms - usual)
+    assert within < beside_a_part(within, 0.0).slice_ms <= cap_ms * NEARLY
+    longer = 1.5 * cap_ms
+    assert beside_a_part(longer, 1.0 + RESERVED - 0.1).slice_ms < longer
+    got = beside_a_part(longer, 1.0 + RESERVED)
+    assert longer < got.slice_ms <= (HARD - 1.0) * base * NEARLY
+    assert int(got.flags) & FLAG_SPENT
 
 
 def test_a_decoder_that_fits_on_credit_only_has_its_turns():
@@ -138,7 +200,7 @@ def test_a_decoder_that_finds_no_room_has_its_least():
 
 
 def test_it_can_be_switched_off_and_goes_with_the_guard():
-    cost = flowing([1.01] * len(SIZES))
+    cost = flowing(SMALL)
     for off in (FLOW, GUARD):
         got = planned([(1.0, 0.0)], cost, features=ALL_FEATURES - off)
         assert not got.info[FLOWS] and got.chunk == SIZES[-1]
@@ -153,6 +215,18 @@ def test_slices_stay_where_they_compute_more():
     # unless no part fits a slice
     quick.beside[:] = 40.0
     assert planned(streams, quick).info[FLOWS]
+
+
+def test_where_caps_are_wide_streams_need_not_wait_for_nearly_as_many_tokens():
+    """Slices of many times a tick leave the streams as slow; chunks beside them do not."""
+    streams, share = [(1.0, 0.0)], 20.0
+    base = planned(streams, flowing([1.0])).base_ms
+    slices = share * MARGIN / (1.0 + share * MARGIN)  # of the time
+    token_ms = 0.01 * base
+    for part_of, flows in ((1.1, True), (0.9, True), (0.6, False)):
+        cost = flowing([1.5] * len(SIZES), parts=token_ms * np.array(SIZES))
+        cost.flow[:, FLOW_MS] = np.array(SIZES) * token_ms / (part_of * slices) - FLOW_STARTS_MS
+        assert bool(planned(streams, cost, cap=1.0 + share).info[FLOWS]) == flows
 
 
 @pytest.mark.parametrize("credit", [-1.0, 0.9, 1.0])

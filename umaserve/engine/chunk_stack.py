@@ -31,6 +31,7 @@ from .gate import (
     HANDED,
     HERE,
     OWNER,
+    PARKED,
     SINCE,
     STARVED_NS,
     STATUS,
@@ -102,8 +103,8 @@ def waits(gate):
 
 @njit(nogil=True, cache=True)
 def next_part_ms(gate):
-    """What the next part of a chunk that is under way takes, by what it took before; else 0.0."""
-    return gate[EXPECTED] / 1e6 if gate[OWNER] == UNDER_WAY else 0.0
+    """What the next part of a chunk takes that waits for the loop; 0.0 where none does."""
+    return gate[EXPECTED] / 1e6 if gate[OWNER] == UNDER_WAY or gate[PARKED] else 0.0
 
 
 @njit(nogil=True, cache=True)

@@ -39,6 +39,9 @@ PARTS = 1024  # matrix products of one graph whose times are remembered
 SOONER, LATER = 2, 8  # one part in so many of a new time goes into the one remembered
 WILD = 4  # times what was remembered: more counts as so much
 SPIN_NS = 2_000_000  # a short wait is not worth sleeping
+# so many times as long after a slice that was too short: waking up takes half of a short one, and
+# a part that always came late for that would never begin
+AWAKE = 10
 SLEEP_MS = 5
 STARVED_NS = 1_000_000_000  # what waited so long goes on although it takes too long
 ROOM_NS = 2_000_000  # the loop sleeps while more than this is left
@@ -64,12 +67,13 @@ ROOM_NS = 2_000_000  # the loop sleeps while more than this is left
     CLOCK_ROOM, _CLOCK_ROOM_2, POLL_ROOM, READ_ROOM,
     OWNER,  # who computes this chunk: see below
     BY_LOOP,  # 1 = the loop will compute the next one, 0 = the worker's thread
-    EXPECTED,  # ns that the next part takes, where the loop computes the chunk
+    EXPECTED,  # ns that the next part takes, where the chunk waits for the loop
     SINCE,  # ns when the loop last computed a part of it
     HERE, THERE,  # where the loop and the chunk are while the other one runs (`chunk_stack`)
     SWAP, DECODE, CONTEXT, BATCH, STATUS,  # what is called on the chunk's stack, and its result
-) = range(35)  # fmt: skip
-TIMES = 35  # from here on: ns of each part, PARTS for each of BESIDE_SIZES
+    OPENED,  # ns when the loop last opened the gate
+) = range(36)  # fmt: skip
+TIMES = 36  # from here on: ns of each part, PARTS for each of BESIDE_SIZES
 WORDS = TIMES + BESIDE_SIZES.size * PARTS
 
 # words of OWNER
@@ -107,7 +111,7 @@ def hang(gate: np.ndarray, library: Any, wake_read: int) -> dict[str, Any]:
 
 def begin_chunk(gate: np.ndarray, tokens: int, whole: bool = False) -> None:
     """Before a chunk is submitted; a ``whole`` one is not submitted in parts."""
-    gate[[GAVE_UP, AT, LAST, COARSE, PARKED]] = 0
+    gate[[GAVE_UP, AT, LAST, COARSE, PARKED, EXPECTED]] = 0
     gate[SIZE], gate[WHOLE] = beside_class(tokens), whole
 
 
@@ -149,17 +153,28 @@ def _now(gate):
 
 @njit(nogil=True, cache=True)
 def _wait(gate, expected):
-    """Until a part that takes so long may begin; returns the time then."""
+    """Until a part that takes so long may begin; returns the time then.
+
+    Where it does not fit, EXPECTED says what it would take, the time to wake up included.
+    """
     began = now = _now(gate)
+    awake, slept = began + gate[SPIN], False
     while True:
         until = gate[UNTIL]
         if until == OPEN or gate[MEASURE] or gate[STOP] or now + expected <= until:
             break
         if until > now and now - began > STARVED_NS:
             break
+        if until > now and until != gate[SEEN]:
+            awake = now + AWAKE * gate[SPIN]
+            gate[EXPECTED] = expected + (max(now - gate[OPENED], 0) if slept else 0)
+            slept = False
+        elif not gate[PARKED]:
+            gate[EXPECTED] = expected
         gate[SEEN] = until
         gate[PARKED] = 1
-        if now - began > gate[SPIN]:
+        if now > awake:
+            slept = True
             gate[POLL_ROOM] = gate[WAKE_READ] | POLLIN << 32  # struct pollfd (little-endian)
             if call_i32_ptr_i64_i32(gate[POLL], gate[POLL_ROOM:].ctypes.data, 1, SLEEP_MS) > 0:
                 # meant for something else, it is looked at anyway when the chunk is done
@@ -231,6 +246,8 @@ def set_gate(gate, until, native, wake_fd):
     """Open or close it."""
     if gate[UNTIL] == until:
         return
+    if until:
+        gate[OPENED] = now_ns(native)
     gate[UNTIL] = until
     if until and gate[PARKED]:
         call_i64_i32_ptr_i64(native.write, wake_fd, native.byte.ctypes.data, 1)

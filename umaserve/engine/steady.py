@@ -220,7 +220,7 @@ def run_ticks(
             if given >= 0 and turn == 0:
                 entries = given
             else:
-                memory.next_part[0] = next_part_ms(orders.gate) if knobs.sliced else 0.0
+                memory.next_part[0] = next_part_ms(orders.gate)
                 left = _bytes_left(work.bytes_left, budget, knobs, started)
                 view = Tick(tick, started, fixed.n_ctx - used, used, left)
                 entries = plan_tick(state, view, knobs, cost, memory, traffic, plan)

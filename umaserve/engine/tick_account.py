@@ -14,9 +14,11 @@ from umaserve.policy.base import (
     FLAGS,
     INTERACTIVE_ROWS,
     MODE,
+    PASSENGERS,
     PREDICTED_MS,
 )
-from umaserve.policy.cost import learn, learn_flow
+from umaserve.policy.beside import FLOW_KNOWN
+from umaserve.policy.cost import FLOW_SEEN, RELIEVED, learn, learn_flow
 from umaserve.policy.guarded import observe
 from umaserve.policy.jit import INNER
 from umaserve.policy.latency_guard import learn_tails
@@ -36,6 +38,28 @@ FLAG_ASIDE_BIT, FLAG_SPENT_BIT, FLAG_GUARD_BIT = 4, 2, 1
 FACTS = 14
 
 
+@njit(nogil=True, cache=True)
+def learn_tick(cost, info, facts, past, wall_ms, number):
+    """What tick ``number`` says about others like it: ``facts`` and ``info`` are its, ``past`` the
+    KV cells that each of its tokens attended to.
+
+    One beside a chunk says nothing about others, but for this: alone it takes no longer.
+    """
+    mode, decoding = int(info[MODE]), facts[DECODING]
+    prompt_tokens, laden = facts[TOKENS] - decoding, info[PASSENGERS] > 0.0
+    if not facts[BESIDE]:
+        learn_tails(cost, info, decoding, prompt_tokens, wall_ms)
+        learn(cost, mode, decoding, prompt_tokens, past, wall_ms)
+    elif laden and wall_ms < RELIEVED * info[PREDICTED_MS]:
+        learn(cost, mode, decoding, prompt_tokens, past, wall_ms)
+    through = facts[THROUGH] - 1
+    if through < 0 or info[PREDICTED_MS] <= 0.0:
+        return
+    # with passengers the prediction may rest on such ticks itself: better than nothing
+    if not laden or cost.flow[through, FLOW_SEEN] < FLOW_KNOWN:
+        learn_flow(cost, through, wall_ms / info[PREDICTED_MS], number)
+
+
 @njit(**INNER)
 def account(
     header, ticks, cost, memory, traffic, budget, fixed, native, pool, scratch, facts, info,
@@ -51,9 +75,7 @@ def account(
     end = sampled if fixed.overlap else now
     wall_ms = (end - began) / 1e6
     past = facts[KV_USED] if fixed.wide_reads else facts[ATTENDED] / tokens
-    if not facts[BESIDE]:
-        learn_tails(cost, info, decoding, prompt_tokens, wall_ms)
-        learn(cost, int(info[MODE]), decoding, prompt_tokens, past, wall_ms)
+    learn_tick(cost, info, facts, past, wall_ms, header[t.H_TICKS] + 1)
     observe(memory, info, wall_ms)
     span = bandwidth.attention_span(facts[KV_USED] + tokens, fixed.n_ctx)
     moved = bandwidth.tick_bytes(
@@ -69,10 +91,6 @@ def account(
     # from the end of the tick before, unless there was nothing to do in between
     since = header[t.H_WORK_SINCE_NS]
     header[t.H_WORK_NS_TOTAL] += end - (since if since else began)
-    if facts[THROUGH] and info[PREDICTED_MS] > 0.0:
-        learn_flow(
-            cost, facts[THROUGH] - 1, wall_ms / info[PREDICTED_MS], header[t.H_TICKS]
-        )  # fmt: skip
     header[t.H_WORK_SINCE_NS] = end
     header[t.H_SAMPLE_NS_TOTAL] += sampled - decoded
     header[t.H_ROWS_SAMPLED] += outputs

@@ -125,7 +125,8 @@ PASSENGERS = 8  # tokens that ride with interactive decoders
 CHUNK_BESIDE = 9  # where paced or sliced: tokens of the next chunk of prompts beside the ticks
 SLICE_MS = 10  # that they get before this tick; ALL_THE_TIME = until told otherwise
 FLOWS = 11  # 1: that chunk goes on through the ticks
-INFO_WORDS = 12
+RIDERS_MS = 12  # by which decoders of the background, who ride with all of those, make them longer
+INFO_WORDS = 13
 
 ALL_THE_TIME = 1e12
 
@@ -143,7 +144,7 @@ class Memory(NamedTuple):
     last served, and background prompts beside the ticks, and when anybody interactive last had
     work (SINCE_*); ``holdoff`` int64[1]: ticks for which nothing may ride after an overrun;
     ``last_mode`` int64[1]: MODE of the last plan; ``next_part`` float64[1]: ms that the next part
-    of the chunk between a processor's ticks takes, 0 = there is none (the engine fills it in);
+    of a chunk takes that waits between ticks, 0 = none waits (the engine fills it in);
     ``look`` int64[3]: of a shape that is being tried on an accelerator, the ticks to come, of how
     many decoders, and how many it merges (LOOKS_*).
     """

@@ -11,7 +11,8 @@ themselves have the accelerator for themselves:
 
 Where a row leaves most of the accelerator idle, a small chunk can go on through the ticks and makes
 them longer by less than the cap (`_flow`); what it does to them is learned (``CostModel.flow``).
-Decoders of the background that fit into the cap go before that; those that do not have their least.
+Decoders of the background ride with those ticks where that fits into the cap too.  Else those that
+fit into it by themselves go before the chunk; the others have their least.
 
 Several short prompts that come together while somebody streams are left to the ticks, where copying
 their KV cells would take longer than computing them.
@@ -46,6 +47,7 @@ from .base import (
     KIND_PROMPT,
     KIND_SHORT,
     LANES,
+    RIDERS_MS,
     RUNNING,
     SINCE_BESIDE,
     SINCE_DECODE,
@@ -86,6 +88,7 @@ SPARE = 0.06  # of the baseline that a slice leaves of the cap: parts and ticks 
 IDLE_WAIT_MS = 20.0  # with nothing else to do
 FLOW_KNOWN = 24.0  # ticks beside a chunk after which what it does to them is believed
 FLOW_STARTS_MS = 0.5  # from the end of a small chunk to the begin of the next
+FLOW_SHARE = 0.75  # of the tokens that slices would compute, where streams go on so much faster
 # decoders of the background wait so long while small chunks go on, and save credit for so long then
 DECODERS_WAIT_MS, DECODERS_SAVE_MS = 250.0, 250.0
 SHORT = 64  # tokens of a background prompt that are left to the ticks where nobody is interactive
@@ -148,7 +151,7 @@ def beside(state, tick, knobs, cost, memory, plan):
         chunk = _chunk_between(state, knobs, cost, memory, waits)
         flow = 0
         if not waits and knobs.features & FLOW and knobs.features & GUARD:
-            flow = _flow(state, tick, knobs, cost, memory, chunk)
+            flow = _flow(state, tick, knobs, cost, memory, plan, chunk)
         plan.info[CHUNK_BESIDE] = flow if flow else chunk
         if flow:  # a chunk in flight that stops for ticks gets slices all the same
             plan.info[FLOWS] = 1.0
@@ -228,13 +231,14 @@ def _chunk_between(state, knobs, cost, memory, waits):
 
 
 @njit(**INNER)
-def _flow(state, tick, knobs, cost, memory, chunk):
+def _flow(state, tick, knobs, cost, memory, plan, chunk):
     """Tokens of a chunk of the background that goes on through the ticks; 0 = slices are better.
 
     The largest size beside which 19 in 20 ticks keep to the cap, or the one before it while too
     many tokens are late all the same and slices would not compute more. The next size is tried
     where it should fit if each token more costs what those between the two before it did, else on
-    credit. ``chunk``: what slices would be used for.
+    credit. ``chunk``: what slices would be used for.  Says how long decoders of the background may
+    make these ticks: RIDERS_MS.
     """
     found = memory.found
     n = found[KIND_DECODE]
@@ -244,9 +248,13 @@ def _flow(state, tick, knobs, cost, memory, chunk):
         return 0
     # a measured percentile needs no room for parts that may take longer than before
     share = (strictest_cap(state, knobs, memory) - 1.0) * MARGIN
-    if found[KIND_BACK_DECODE] and _decoder_rides(tick, cost, memory, (1.0 + share) * base):
-        return 0
-    limit = (1.0 + share) * noise(memory, cost, 0, n)
+    limit, riders_ms = (1.0 + share) * noise(memory, cost, 0, n), 0.0
+    if found[KIND_BACK_DECODE]:
+        riders_ms = _riders_ms(knobs, cost, memory, limit * base)
+        if riders_ms == 0.0 and _decoder_rides(tick, cost, memory, (1.0 + share) * base):
+            return 0
+        limit *= base / (base + riders_ms)
+        plan.info[RIDERS_MS] = riders_ms
     best, known, last, ahead = -1, True, 1.0, 1.0
     for i in range(BESIDE_SIZES.size):
         row = cost.flow[i]
@@ -267,7 +275,38 @@ def _flow(state, tick, knobs, cost, memory, chunk):
     between = _between(cost, chunk, base, (share - SPARE) * base)
     if best > 0 and poorest(state) < 0.0 and _through(cost, best - 1) > between:
         best -= 1  # too many tokens were late, whatever made them
-    return BESIDE_SIZES[best] if _through(cost, best) > between else 0
+    through = _through(cost, best)
+    if through > between or through > FLOW_SHARE * between and _does_more(
+        cost, best, chunk, base, (share - SPARE) * base, between
+    ):  # fmt: skip
+        return BESIDE_SIZES[best]
+    return 0
+
+
+@njit(**INNER)
+def _riders_ms(knobs, cost, memory, within_ms):
+    """By how much the most decoders of the background make a tick longer that keeps within so many
+    ms beside the smallest chunk; 0.0 = not even one rides.
+    """
+    n, row = memory.found[KIND_DECODE], cost.flow[0]
+    most = knobs.max_merge if knobs.max_merge > 0 else knobs.n_batch
+    times = max(row[FLOW_TIMES], 1.0) if row[FLOW_SEEN] >= FLOW_KNOWN else 1.0
+    for k in range(min(memory.found[KIND_BACK_DECODE], most - n), 0, -1):
+        ms = predict(cost, 0, n + k, 0, memory.past[KIND_DECODE])
+        if 0.0 < ms * times <= within_ms:
+            return max(ms - memory.alone_ms[0, n], 0.0) + 1e-6
+    return 0.0
+
+
+@njit(**INNER)
+def _does_more(cost, i, chunk, base, slice_ms, between):
+    """Whether an accelerator gets more done by chunks of class ``i`` that go on through the ticks.
+
+    By what it would take for one thing after the other: a round and the tokens of a prompt.
+    """
+    token_ms = cost.parts[beside_class(chunk)] / chunk
+    through = _through(cost, i) * token_ms + 1.0 / max(cost.flow[i, FLOW_TIMES], 1.0)
+    return through > between * token_ms + base / (base + slice_ms)
 
 
 @njit(**INNER)
@@ -338,7 +377,11 @@ def slice_between(
     ms, next_ms = max(within_cap - SPARE * base_ms, 0.0), memory.next_part[0]
     if ms < next_ms <= within_cap:
         ms = within_cap  # or all parts behind this one would wait for credit
-    part_ms = max(cost.beside[beside_class(int(plan.info[CHUNK_BESIDE]))], next_ms)
+    part_ms = next_ms
+    if plan.info[FLOWS] == 0.0:
+        part_ms = max(cost.beside[beside_class(int(plan.info[CHUNK_BESIDE]))], next_ms)
+    elif ms >= next_ms:
+        may_spend = False  # the ticks are to be as long as those beside a chunk that goes on
     if not knobs.features & GUARD:
         ms = ALL_THE_TIME
     elif waits:

@@ -33,6 +33,7 @@ from .base import (
     MODE,
     PASSENGERS,
     PREDICTED_MS,
+    RIDERS_MS,
     SINCE_ANYBODY,
     SINCE_DECODE,
     SINCE_INTERACTIVE,
@@ -195,19 +196,21 @@ def _interactive(
         # a session may have asked for a cap so wide that nobody else would get a turn
         within_cap = min(within_cap, knobs.tick_budget_ms)
         within_budget = min(within_budget, knobs.tick_budget_ms)
+    riders_ms = plan.info[RIDERS_MS]
     if memory.holdoff[0] > 0:
         memory.holdoff[0] -= 1
-        within_cap = 0.0
-        within_budget = 0.0
+        within_cap = within_budget = riders_ms = 0.0
     may_spend = guarded and knobs.features & ERROR_BUDGET and memory.holdoff[0] == 0
     flows = plan.info[FLOWS] > 0.0
+    if not flows:
+        riders_ms = 0.0
     between = knobs.paced or knobs.sliced and mode == 0 and found[KIND_PROMPT] == 0
     sliced = between and (flows or prompts_next(memory, waits))
     spent = 0.0
     if sliced:
         spent = slice_between(
-            tick, knobs, cost, memory, plan, waits, within_cap, within_budget, credit,
-            may_spend and not flows,
+            tick, knobs, cost, memory, plan, waits, max(within_cap - riders_ms, 0.0),
+            max(within_budget - riders_ms, 0.0), credit, may_spend,
         )  # fmt: skip
         within_cap = max(within_cap - spent, 0.0)
         within_budget = max(within_budget - spent, 0.0)
@@ -219,7 +222,7 @@ def _interactive(
     allowed = within_cap
     if flows:
         allowed += spent  # the chunk has it during the tick
-        within_cap = within_budget = 0.0  # nothing else may make these ticks longer
+        within_cap = within_budget = riders_ms  # nothing else may make these ticks longer
     chunk = 0
 
     if prompts:

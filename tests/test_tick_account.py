@@ -1,0 +1,74 @@
+"""What a finished tick says about others like it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from umaserve.engine.tick_account import BESIDE, DECODING, FACTS, THROUGH, TOKENS, learn_tick
+from umaserve.policy.base import INFO_WORDS, PASSENGERS, PREDICTED_MS
+from umaserve.policy.beside import FLOW_KNOWN
+from umaserve.policy.cost import (
+    FLOW_AT,
+    FLOW_SEEN,
+    FLOW_TIMES,
+    FLOW_WIDTH,
+    RELIEVED,
+    CostModel,
+    learn,
+    predict,
+)
+
+SIZE = 3  # class of a chunk
+
+
+def believed(rows, ms):
+    cost = CostModel.unknown()
+    for _ in range(40):
+        learn(cost, 0, rows, 0, 0, ms)
+    return cost
+
+
+def tick(cost, rows, ms, *, passengers=0, beside=False, through=False, number=1):
+    facts, info = np.zeros(FACTS, np.int64), np.zeros(INFO_WORDS)
+    facts[[TOKENS, DECODING]], facts[BESIDE] = rows, beside
+    facts[THROUGH] = 1 + SIZE if through else 0
+    info[PREDICTED_MS], info[PASSENGERS] = predict(cost, 0, rows, 0, 0), passengers
+    learn_tick(cost, info, facts, 0, ms, number)
+    return predict(cost, 0, rows, 0, 0)
+
+
+@pytest.mark.parametrize("passengers", [0, 2])
+def test_a_tick_beside_a_chunk_says_little(passengers):
+    cost = believed(3, 1.5)
+    assert tick(cost, 3, 2.0, passengers=passengers, beside=True) == 1.5
+    assert tick(cost, 3, 1.5 * RELIEVED + 0.01, passengers=passengers, beside=True) == 1.5
+    assert tick(cost, 3, 2.0, passengers=passengers) > 1.5
+
+
+def test_decoders_that_ride_beside_chunks_are_found_to_be_cheaper():
+    """Each change of shape takes long on an accelerator, and that is all that was seen of them."""
+    cost = believed(3, 4.4)
+    for _ in range(200):
+        tick(cost, 3, 1.8, passengers=2, beside=True)
+    assert 1.7 < predict(cost, 0, 3, 0, 0) < 1.8 / RELIEVED + 0.1
+    # a stream's own baseline is not learned from its fastest ticks
+    alone = believed(1, 1.3)
+    for _ in range(200):
+        assert tick(alone, 1, 1.0, beside=True) == 1.3
+
+
+def test_what_a_chunk_does_to_ticks_is_learned_from_streams_alone_once_it_is_known():
+    cost = believed(1, 1.0)
+    for _ in range(40):
+        learn(cost, 0, 3, 0, 0, 4.4)
+    while cost.flow[SIZE, FLOW_SEEN] < FLOW_KNOWN:
+        tick(cost, 3, 4.8, passengers=2, beside=True, through=True)
+    assert cost.flow[SIZE, FLOW_TIMES] == pytest.approx(4.8 / 4.4, abs=FLOW_WIDTH)
+    known = cost.flow[SIZE].copy()
+    tick(cost, 3, 1.8, passengers=2, beside=True, through=True, number=7)
+    assert (cost.flow[SIZE] == known).all()
+    for _ in range(300):
+        tick(cost, 1, 1.2, beside=True, through=True, number=8)
+    assert cost.flow[SIZE, FLOW_TIMES] == pytest.approx(1.2, abs=FLOW_WIDTH)
+    assert cost.flow[SIZE, FLOW_AT] == 8

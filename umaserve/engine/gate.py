@@ -71,9 +71,10 @@ ROOM_NS = 2_000_000  # the loop sleeps while more than this is left
     SINCE,  # ns when the loop last computed a part of it
     HERE, THERE,  # where the loop and the chunk are while the other one runs (`chunk_stack`)
     SWAP, DECODE, CONTEXT, BATCH, STATUS,  # what is called on the chunk's stack, and its result
-    OPENED,  # ns when the loop last opened the gate
-) = range(36)  # fmt: skip
-TIMES = 36  # from here on: ns of each part, PARTS for each of BESIDE_SIZES
+    SLICE_BEGAN,  # ns from which the slice counts that the loop last let through
+    LATE,  # ns of a slice that are over, as a rule, when a chunk sees it
+) = range(37)  # fmt: skip
+TIMES = 37  # from here on: ns of each part, PARTS for each of BESIDE_SIZES
 WORDS = TIMES + BESIDE_SIZES.size * PARTS
 
 # words of OWNER
@@ -155,26 +156,26 @@ def _now(gate):
 def _wait(gate, expected):
     """Until a part that takes so long may begin; returns the time then.
 
-    Where it does not fit, EXPECTED says what it would take, the time to wake up included.
+    Until then EXPECTED says what it takes of a slice, with what of that will be over by the time
+    this is seen: the loop plans, and a thread wakes up.
     """
     began = now = _now(gate)
-    awake, slept = began + gate[SPIN], False
+    awake = began + gate[SPIN]
     while True:
         until = gate[UNTIL]
+        opened = until > now and until != gate[SEEN]
+        if opened and gate[PARKED] and until != OPEN:  # it has not had a part of this slice
+            gate[LATE] += (max(now - gate[SLICE_BEGAN], 0) - gate[LATE]) // LATER
         if until == OPEN or gate[MEASURE] or gate[STOP] or now + expected <= until:
             break
         if until > now and now - began > STARVED_NS:
             break
-        if until > now and until != gate[SEEN]:
+        if opened:
             awake = now + AWAKE * gate[SPIN]
-            gate[EXPECTED] = expected + (max(now - gate[OPENED], 0) if slept else 0)
-            slept = False
-        elif not gate[PARKED]:
-            gate[EXPECTED] = expected
+        gate[EXPECTED] = expected + gate[LATE]
         gate[SEEN] = until
         gate[PARKED] = 1
         if now > awake:
-            slept = True
             gate[POLL_ROOM] = gate[WAKE_READ] | POLLIN << 32  # struct pollfd (little-endian)
             if call_i32_ptr_i64_i32(gate[POLL], gate[POLL_ROOM:].ctypes.data, 1, SLEEP_MS) > 0:
                 # meant for something else, it is looked at anyway when the chunk is done
@@ -246,22 +247,22 @@ def set_gate(gate, until, native, wake_fd):
     """Open or close it."""
     if gate[UNTIL] == until:
         return
-    if until:
-        gate[OPENED] = now_ns(native)
     gate[UNTIL] = until
     if until and gate[PARKED]:
         call_i64_i32_ptr_i64(native.write, wake_fd, native.byte.ctypes.data, 1)
 
 
 @njit(nogil=True, cache=True)
-def let_through(gate, turns, until, native, wake_fd):
+def let_through(gate, turns, since, until, native, wake_fd):
     """Let the chunk go on until then, and wait until it has stopped; returns the time after it.
 
+    ``since``: when the slice began, or would have if the loop had nothing to do for it.
     ``turns`` is odd while there is a chunk.  Returns sooner when it ends, has no part that is short
     enough, or somebody has something for the loop.  A part in flight is waited for after that time;
     one whose graph is still put together, or that copies what the host has, is in no tick's way.
     """
     began = now = now_ns(native)
+    gate[SLICE_BEGAN] = since
     set_gate(gate, until, native, wake_fd)
     latest = until + max(until - began, 1_000_000)
     while turns[0] % 2 and now < latest:

@@ -274,7 +274,9 @@ def run_ticks(
                     unpublished = False
                 until = started + int(plan.info[SLICE_MS] * 1e6)
                 if knobs.paced:
-                    ended = let_through(orders.gate, orders.turns, until, native, orders.wake_fd)
+                    ended = let_through(
+                        orders.gate, orders.turns, started, until, native, orders.wake_fd
+                    )  # fmt: skip
                 else:
                     place_threads(places, _threads(fixed, 0, 2))
                     # it can hang as a tick can

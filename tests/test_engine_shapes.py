@@ -10,7 +10,7 @@ import pytest
 from tests.engine_driver import DrivenEngine
 from umaserve.engine import messages as m
 from umaserve.engine.steady import UNLIKE, note_shape
-from umaserve.policy.base import KIND_DECODE, Memory
+from umaserve.policy.base import INFO_WORDS, KIND_DECODE, PASSENGERS, RIDERS_MS, Memory
 from umaserve.policy.cost import CostModel, learn, predict
 
 
@@ -29,13 +29,12 @@ class Ticks:
         self.cost, self.knobs = cost, SimpleNamespace(paced=paced)
         self.work = SimpleNamespace(unlike=np.zeros(1, np.int64), shape=np.zeros(1, np.int64))
 
-    def tick(self, rows, ms, prompt=0, passengers=0, streams=None):
+    def tick(self, rows, ms, prompt=0, passengers=0, streams=None, riders_ms=0.0):
         """Whether it was learned."""
-        memory = Memory.fresh(4)
+        memory, info = Memory.fresh(4), np.zeros(INFO_WORDS)
         memory.found[KIND_DECODE] = rows - passengers if streams is None else streams
-        note_shape.py_func(
-            self.work, self.knobs, self.cost, memory, rows, rows + prompt, float(passengers)
-        )
+        info[PASSENGERS], info[RIDERS_MS] = passengers, riders_ms
+        note_shape.py_func(self.work, self.knobs, self.cost, memory, rows, rows + prompt, info)
         if self.work.unlike[0] == 0:
             learn(self.cost, 0, rows, prompt, 0, ms)
             return True
@@ -67,6 +66,8 @@ def test_ticks_that_follow_one_another_are_learned():
     ("case", "learned"),
     [
         ({"passengers": 1}, True),  # what they cost, they cost with the change
+        ({"passengers": 1, "riders_ms": 0.3}, False),  # but not those who stay
+        ({"passengers": 1, "riders_ms": -1.0}, True),
         ({"prompt": 5}, True),  # no graph is captured for those
         ({"streams": 3}, True),  # they take turns, each of which is a change
         ({"streams": 0}, True),  # of the background

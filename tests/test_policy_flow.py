@@ -13,7 +13,6 @@ from tests.test_policy_beside import (
     NEARLY,
     Planned,
     cost_of,
-    fresh,
     gap_of,
     knobs_of,
     streaming,
@@ -29,7 +28,7 @@ from umaserve.policy.base import (
     FLOWS,
     GUARD,
 )
-from umaserve.policy.beside import DECODERS_SAVE_MS, DECODERS_WAIT_MS, FLOW_KNOWN, FLOW_STARTS_MS
+from umaserve.policy.beside import FLOW_KNOWN, FLOW_STARTS_MS
 from umaserve.policy.cost import (
     BESIDE_SIZES,
     FLOW_AGAIN,
@@ -44,6 +43,7 @@ from umaserve.policy.cost import (
     learn_flow_ms,
 )
 from umaserve.policy.latency_guard import HARD, MARGIN, RESERVED, noise
+from umaserve.policy.riders import ROOM
 
 SIZES = BESIDE_SIZES.tolist()
 SMALL = [1.01] * len(SIZES)  # what chunks of each size do to ticks
@@ -115,12 +115,12 @@ def test_beside_anything_else_prompts_get_slices(change):
     assert not planned([(1.0, 0.0)], cost, change=change).info[FLOWS]
 
 
-def beside_a_decoder(times, waited_ms=0.0, flows=SMALL, cap=1.2, **how):
+def beside_a_decoder(times, waited_ms=0.0, flows=SMALL, cap=1.2, credit=2.0, **how):
     """A plan where a decoder of the background makes a round so many times longer."""
     cost = flowing(flows, **how)
     cost.mean[0, 2, 0], cost.count[0, 2, 0] = times * cost.mean[0, 1, 0], 32.0
     cost.kv[0, 2, 0], cost.slope[2] = cost.kv[0, 1, 0], 0.0
-    state = streaming([(1.0, 0.0)])
+    state = streaming([(credit, 0.0)])
     put(state, 8, 1, 3000, 0)
     decoder(state)
     return Planned(state, knobs_of(features=ALL_FEATURES, latency_cap=cap), cost, number=LATER,
@@ -136,8 +136,9 @@ def test_a_decoder_rides_with_ticks_that_a_chunk_goes_on_through_where_both_fit(
     flows = sorted(flows)
     got = beside_a_decoder(times, flows=flows, cap=cap)
     limit = limit_of(got, flowing(flows), [(1.0, 0.0)], cap)
-    if times * flows[0] > limit * NEARLY:
-        assert not got.info[FLOWS] or 9 not in got.slots
+    fits = 1.0 + ROOM * (gap_of([(2.0, 0.0)], cap) - 1.0)  # the other half is the chunk's
+    if times * flows[0] > limit / NEARLY or times > fits / NEARLY:
+        assert not got.info[FLOWS] or 9 not in got.slots or times * flows[0] < limit * NEARLY
         return
     assert got.info[FLOWS] and got.slots == [0, 9]
     size = SIZES.index(got.chunk)
@@ -147,12 +148,12 @@ def test_a_decoder_rides_with_ticks_that_a_chunk_goes_on_through_where_both_fit(
 
 
 def test_a_slice_of_such_a_tick_leaves_time_for_the_decoder():
-    alone, got = beside_a_decoder(3.0).slice_ms, beside_a_decoder(1.1)
+    alone, got = beside_a_decoder(3.0).slice_ms, beside_a_decoder(1.05)
     assert got.info[FLOWS] and got.slots == [0, 9]
-    assert got.slice_ms == pytest.approx(alone - 0.1 * got.base_ms, rel=0.01)
+    assert got.slice_ms == pytest.approx(alone - 0.05 * got.base_ms, rel=0.01)
 
 
-@pytest.mark.parametrize("waited_ms", [0.0, DECODERS_WAIT_MS + 1.0])
+@pytest.mark.parametrize("waited_ms", [0.0, BACK_WAIT_MS - 1.0])
 def test_a_decoder_that_finds_no_room_keeps_no_prompts_back(waited_ms):
     """On an H200 two of them, and a stream, left no prompt tokens of 12,500 a second."""
     assert beside_a_decoder(1.05, waited_ms).slots == [0, 9]
@@ -160,13 +161,19 @@ def test_a_decoder_that_finds_no_room_keeps_no_prompts_back(waited_ms):
     assert got.info[FLOWS] and got.slots == [0]
 
 
-def beside_a_part(next_ms, credit):
-    """A plan of ticks that a chunk could go on through, while a part of another waits for time."""
-    memory = fresh()
+def beside_a_part(next_ms, credit, decodes=False):
+    """A plan of ticks that a chunk could go on through, while a part of another waits for time.
+
+    ``decodes``: a decoder of the background finds no room.
+    """
+    memory, cost = waited(0.0, 1.0), flowing(SMALL)
     memory.next_part[0] = next_ms
     state = streaming([(credit, 0.0)])
     put(state, 8, 1, 3000, 0)
-    got = Planned(state, knobs_of(features=ALL_FEATURES), flowing(SMALL),
+    if decodes:
+        cost.mean[0, 2, 0], cost.count[0, 2, 0] = 2.5 * cost.mean[0, 1, 0], 32.0
+        decoder(state)
+    got = Planned(state, knobs_of(features=ALL_FEATURES), cost,
                   number=LATER, memory=memory)  # fmt: skip
     assert got.info[FLOWS]
     return got
@@ -182,21 +189,16 @@ def test_a_chunk_in_flight_that_stops_for_ticks_is_not_left_there():
     assert within < beside_a_part(within, 0.0).slice_ms <= cap_ms * NEARLY
     longer = 1.5 * cap_ms
     assert beside_a_part(longer, 1.0 + RESERVED - 0.1).slice_ms < longer
-    got = beside_a_part(longer, 1.0 + RESERVED)
-    assert longer < got.slice_ms <= (HARD - 1.0) * base * NEARLY
-    assert int(got.flags) & FLAG_SPENT
-
-
-def test_a_decoder_that_fits_on_credit_only_has_its_turns():
-    assert beside_a_decoder(1.5, DECODERS_WAIT_MS - 1.0).info[FLOWS]
-    assert not beside_a_decoder(1.5, DECODERS_WAIT_MS + 1.0).info[FLOWS]
-    # there was no credit for it meanwhile
-    assert beside_a_decoder(1.5, DECODERS_WAIT_MS + DECODERS_SAVE_MS + 1.0).info[FLOWS]
+    for decodes in (False, True):
+        got = beside_a_part(longer, 1.0 + RESERVED, decodes)
+        assert longer < got.slice_ms <= (HARD - 1.0) * base * NEARLY
+        assert int(got.flags) & FLAG_SPENT
 
 
 def test_a_decoder_that_finds_no_room_has_its_least():
+    """In a tick of its own, which has the shape of the stream's."""
     got = beside_a_decoder(2.5, BACK_WAIT_MS + 1.0)
-    assert got.info[FLOWS] and 9 in got.slots
+    assert got.info[FLOWS] and got.slots == [9]
 
 
 def test_it_can_be_switched_off_and_goes_with_the_guard():

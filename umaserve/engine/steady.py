@@ -25,6 +25,7 @@ from umaserve.policy.base import (
     MODE,
     PASSENGERS,
     PREDICTED_MS,
+    RIDERS_MS,
     SLICE_MS,
     WAIT_MS,
     Tick,
@@ -59,6 +60,7 @@ from .tick_account import (
     ATTENDED,
     BEGAN,
     BESIDE,
+    CHANGED,
     DECODED,
     DECODING,
     KV_READ,
@@ -177,17 +179,19 @@ class Work(NamedTuple):
 
 
 @njit(nogil=True, cache=True)
-def note_shape(work, knobs, cost, memory, rows, in_batch, passengers):
+def note_shape(work, knobs, cost, memory, rows, in_batch, info):
     """After a change of shape on an accelerator, ticks of the streams alone are ``work.unlike`` all
     others: a captured graph has to be made again.
 
     What they take is the baseline of the guard, which is to be that of ticks that follow one
     another; where decoders of the background ride with nearly all ticks, the others come after a
-    change.  With passengers, or where decoders take turns, the change is part of what it costs.
+    change.  So it is with those who ride with all of them (RIDERS_MS).  With other passengers, or
+    where decoders take turns, the change is part of what it costs.
     """
     shape = rows if rows == in_batch else -1
-    alone = passengers == 0.0 and rows == memory.found[KIND_DECODE]
-    if knobs.paced and alone and shape not in (-1, work.shape[0]) and is_known(cost, 0, rows, 0):
+    alone = info[PASSENGERS] == 0.0 and rows == memory.found[KIND_DECODE]
+    steady = info[RIDERS_MS] > 0.0 or alone and is_known(cost, 0, rows, 0)
+    if knobs.paced and steady and shape not in (-1, work.shape[0]):
         work.unlike[0] = max(work.unlike[0], UNLIKE)
     work.shape[0] = shape
 
@@ -317,11 +321,12 @@ def run_ticks(
             facts[ATTENDED], facts[SLICE] = attended, spent
             turns_before = orders.turns[0]
             facts[BESIDE] = 1 if knobs.paced and _computes(orders) else 0
-            note_shape(work, knobs, cost, memory, rows, in_batch, plan.info[PASSENGERS])
+            note_shape(work, knobs, cost, memory, rows, in_batch, plan.info)
             usual = work.unlike[0] == 0
             facts[THROUGH] = 0
             if knobs.paced and usual and turns_before % 2 == 1 and orders.gate[WHOLE]:
                 facts[THROUGH] = 1 + orders.gate[SIZE]
+            facts[CHANGED] = work.unlike[0]
             if work.unlike[0] > 0:
                 work.unlike[0] -= 1
                 facts[BESIDE] = 1

@@ -18,7 +18,7 @@ from umaserve.policy.base import (
     PREDICTED_MS,
 )
 from umaserve.policy.beside import FLOW_KNOWN
-from umaserve.policy.cost import FLOW_SEEN, RELIEVED, learn, learn_flow
+from umaserve.policy.cost import FLOW_AGAIN, FLOW_AT, FLOW_SEEN, RELIEVED, learn, learn_flow
 from umaserve.policy.guarded import observe
 from umaserve.policy.jit import INNER
 from umaserve.policy.latency_guard import learn_tails
@@ -33,9 +33,9 @@ FLAG_ASIDE_BIT, FLAG_SPENT_BIT, FLAG_GUARD_BIT = 4, 2, 1
 # facts of a tick, kept until it is accounted for
 (
     BEGAN, SUBMITTED, DECODED, SAMPLED, TOLD, TOKENS, OUTPUTS, DECODING, KV_READ, KV_USED,
-    ATTENDED, BESIDE, SLICE, THROUGH,
-) = range(14)  # fmt: skip
-FACTS = 14
+    ATTENDED, BESIDE, SLICE, THROUGH, CHANGED,
+) = range(15)  # fmt: skip
+FACTS = 15
 
 
 @njit(nogil=True, cache=True)
@@ -56,7 +56,9 @@ def learn_tick(cost, info, facts, past, wall_ms, number):
     if through < 0 or info[PREDICTED_MS] <= 0.0:
         return
     # with passengers the prediction may rest on such ticks itself: better than nothing
-    if not laden or cost.flow[through, FLOW_SEEN] < FLOW_KNOWN:
+    row = cost.flow[through]
+    unknown = row[FLOW_SEEN] < FLOW_KNOWN or number - row[FLOW_AT] > FLOW_AGAIN
+    if not laden or unknown:
         learn_flow(cost, through, wall_ms / info[PREDICTED_MS], number)
 
 
@@ -76,7 +78,8 @@ def account(
     wall_ms = (end - began) / 1e6
     past = facts[KV_USED] if fixed.wide_reads else facts[ATTENDED] / tokens
     learn_tick(cost, info, facts, past, wall_ms, header[t.H_TICKS] + 1)
-    observe(memory, info, wall_ms)
+    if not facts[CHANGED]:  # a landing, or another shape: nobody rides the shorter for that
+        observe(memory, info, wall_ms)
     span = bandwidth.attention_span(facts[KV_USED] + tokens, fixed.n_ctx)
     moved = bandwidth.tick_bytes(
         traffic, outputs, tokens, span if fixed.wide_reads else facts[KV_READ], tokens, span

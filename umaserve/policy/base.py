@@ -125,7 +125,9 @@ PASSENGERS = 8  # tokens that ride with interactive decoders
 CHUNK_BESIDE = 9  # where paced or sliced: tokens of the next chunk of prompts beside the ticks
 SLICE_MS = 10  # that they get before this tick; ALL_THE_TIME = until told otherwise
 FLOWS = 11  # 1: that chunk goes on through the ticks
-RIDERS_MS = 12  # by which decoders of the background, who ride with all of those, make them longer
+# ms by which decoders of the background make ticks longer beside which prompts are computed, and
+# with all of which they ride; -1 = they will as soon as there is credit for the change
+RIDERS_MS = 12
 INFO_WORDS = 13
 
 ALL_THE_TIME = 1e12
@@ -146,7 +148,9 @@ class Memory(NamedTuple):
     ``last_mode`` int64[1]: MODE of the last plan; ``next_part`` float64[1]: ms that the next part
     of a chunk takes that waits between ticks, 0 = none waits (the engine fills it in);
     ``look`` int64[3]: of a shape that is being tried on an accelerator, the ticks to come, of how
-    many decoders, and how many it merges (LOOKS_*).
+    many decoders, and how many it merges (LOOKS_*); ``riding`` int64[3]: background decoders that
+    rode with streams in the last tick, the number of the tick in which they were last put off, or
+    more got on, and of the last one in which no stream was in debt (RIDERS_*).
     """
 
     kind: np.ndarray  # int64[n_slots]: KIND_*
@@ -161,6 +165,7 @@ class Memory(NamedTuple):
     last_mode: np.ndarray
     next_part: np.ndarray
     look: np.ndarray
+    riding: np.ndarray
 
     @classmethod
     def fresh(cls, n_slots: int) -> Memory:
@@ -169,11 +174,12 @@ class Memory(NamedTuple):
             np.zeros(n, np.int64), np.zeros(n, np.int64), np.zeros(KINDS, np.int64),
             np.zeros(KINDS), np.zeros((2, n + 1)), np.zeros((2, n + 1)),
             np.zeros((2, n + 1), np.int64), np.zeros(5, np.int64), np.zeros(1, np.int64),
-            np.zeros(1, np.int64), np.zeros(1), np.zeros(3, np.int64),
+            np.zeros(1, np.int64), np.zeros(1), np.zeros(3, np.int64), np.zeros(3, np.int64),
         )  # fmt: skip
 
 
 LOOKS_LEFT, LOOKS_OF, LOOKS_ROWS = range(3)
+RIDERS_COUNT, RIDERS_CHANGED, RIDERS_PAID = range(3)
 
 BACK_WAIT_MS = 1000.0  # background that waited so long gets its smallest slice
 

@@ -11,8 +11,9 @@ themselves have the accelerator for themselves:
 
 Where a row leaves most of the accelerator idle, a small chunk can go on through the ticks and makes
 them longer by less than the cap (`_flow`); what it does to them is learned (``CostModel.flow``).
-Decoders of the background ride with those ticks where that fits into the cap too.  Else those that
-fit into it by themselves go before the chunk; the others have their least.
+
+Decoders of the background ride with all ticks where that fits into the cap together with such a
+chunk, or with a slice (`riders`).
 
 Several short prompts that come together while somebody streams are left to the ticks, where copying
 their KV cells would take longer than computing them.
@@ -47,8 +48,8 @@ from .base import (
     KIND_PROMPT,
     KIND_SHORT,
     LANES,
+    RIDERS_COUNT,
     RIDERS_MS,
-    RUNNING,
     SINCE_BESIDE,
     SINCE_DECODE,
     SLICE_MS,
@@ -69,16 +70,17 @@ from .cost import (
 from .flags import mark
 from .jit import INNER
 from .latency_guard import (
-    FAR_MS,
     HARD,
     MARGIN,
     MOST_CREDIT,
     RESERVED,
     earned,
     noise,
+    poorest,
     strictest_cap,
 )
 from .offload import WORTH_IT, list_prompts, take_back
+from .riders import ROOM, WAIT, apply, let_on, most_riders, ms_of, take_turns
 
 # credit that it takes to copy cells of the background: that tick, the next one and often a third
 # are late, since a captured graph has to be made again; and of what has waited BACK_WAIT_MS
@@ -89,8 +91,6 @@ IDLE_WAIT_MS = 20.0  # with nothing else to do
 FLOW_KNOWN = 24.0  # ticks beside a chunk after which what it does to them is believed
 FLOW_STARTS_MS = 0.5  # from the end of a small chunk to the begin of the next
 FLOW_SHARE = 0.75  # of the tokens that slices would compute, where streams go on so much faster
-# decoders of the background wait so long while small chunks go on, and save credit for so long then
-DECODERS_WAIT_MS, DECODERS_SAVE_MS = 250.0, 250.0
 SHORT = 64  # tokens of a background prompt that are left to the ticks where nobody is interactive
 
 
@@ -100,17 +100,6 @@ def may_land(state, lane, waited_ms):
     if lane == 0:
         return True
     return poorest(state) >= (LANDING_LATE if waited_ms > BACK_WAIT_MS else LANDING)
-
-
-@njit(nogil=True, cache=True)
-def poorest(state):
-    """The least credit of the interactive sessions that decode; much if there are none."""
-    least = FAR_MS
-    for s in range(state.state.shape[0]):
-        decodes = state.n_tokens[s] - state.n_past[s] == 1
-        if state.state[s] == RUNNING and state.lane[s] == 0 and decodes:
-            least = min(least, state.credit[s])
-    return least
 
 
 @njit(nogil=True, cache=True)
@@ -152,6 +141,13 @@ def beside(state, tick, knobs, cost, memory, plan):
         flow = 0
         if not waits and knobs.features & FLOW and knobs.features & GUARD:
             flow = _flow(state, tick, knobs, cost, memory, plan, chunk)
+        if apply(knobs, memory):
+            if not flow:
+                _riders_beside_slices(state, tick, knobs, cost, memory, plan, chunk, waits)
+            if plan.info[RIDERS_MS] == 0.0:
+                turn = take_turns(state, tick, knobs, cost, memory, plan)
+                if turn and not waits:
+                    chunk = flow = 0
         plan.info[CHUNK_BESIDE] = flow if flow else chunk
         if flow:  # a chunk in flight that stops for ticks gets slices all the same
             plan.info[FLOWS] = 1.0
@@ -248,13 +244,15 @@ def _flow(state, tick, knobs, cost, memory, plan, chunk):
         return 0
     # a measured percentile needs no room for parts that may take longer than before
     share = (strictest_cap(state, knobs, memory) - 1.0) * MARGIN
-    limit, riders_ms = (1.0 + share) * noise(memory, cost, 0, n), 0.0
-    if found[KIND_BACK_DECODE]:
-        riders_ms = _riders_ms(knobs, cost, memory, limit * base)
-        if riders_ms == 0.0 and _decoder_rides(tick, cost, memory, (1.0 + share) * base):
-            return 0
-        limit *= base / (base + riders_ms)
-        plan.info[RIDERS_MS] = riders_ms
+    limit, rows_ms = (1.0 + share) * noise(memory, cost, 0, n), base
+    if apply(knobs, memory):
+        row = cost.flow[0]
+        times = max(row[FLOW_TIMES], 1.0) if row[FLOW_SEEN] >= FLOW_KNOWN else 1.0
+        most_ms = min(limit * base, times * (1.0 + ROOM * share) * base)
+        k = let_on(state, tick, memory, most_riders(knobs, cost, memory, times, most_ms))
+        plan.info[RIDERS_MS] = ms_of(cost, memory, k)
+        rows_ms += max(plan.info[RIDERS_MS], 0.0)
+        limit *= base / rows_ms
     best, known, last, ahead = -1, True, 1.0, 1.0
     for i in range(BESIDE_SIZES.size):
         row = cost.flow[i]
@@ -272,30 +270,33 @@ def _flow(state, tick, knobs, cost, memory, plan, chunk):
         break
     if best < 0 or not known:
         return BESIDE_SIZES[best] if best >= 0 else 0
-    between = _between(cost, chunk, base, (share - SPARE) * base)
+    slice_ms = max((1.0 + share - SPARE) * base - rows_ms, 0.0)
+    between = _between(cost, chunk, rows_ms, slice_ms)
     if best > 0 and poorest(state) < 0.0 and _through(cost, best - 1) > between:
         best -= 1  # too many tokens were late, whatever made them
     through = _through(cost, best)
     if through > between or through > FLOW_SHARE * between and _does_more(
-        cost, best, chunk, base, (share - SPARE) * base, between
+        cost, best, chunk, rows_ms, slice_ms, between
     ):  # fmt: skip
         return BESIDE_SIZES[best]
     return 0
 
 
 @njit(**INNER)
-def _riders_ms(knobs, cost, memory, within_ms):
-    """By how much the most decoders of the background make a tick longer that keeps within so many
-    ms beside the smallest chunk; 0.0 = not even one rides.
+def _riders_beside_slices(state, tick, knobs, cost, memory, plan, chunk, waits):
+    """Decoders of the background that ride with each tick before which there is a slice: a part of
+    a chunk has to fit too.  While somebody interactive waits for a prompt, nobody begins to ride.
     """
-    n, row = memory.found[KIND_DECODE], cost.flow[0]
-    most = knobs.max_merge if knobs.max_merge > 0 else knobs.n_batch
-    times = max(row[FLOW_TIMES], 1.0) if row[FLOW_SEEN] >= FLOW_KNOWN else 1.0
-    for k in range(min(memory.found[KIND_BACK_DECODE], most - n), 0, -1):
-        ms = predict(cost, 0, n + k, 0, memory.past[KIND_DECODE])
-        if 0.0 < ms * times <= within_ms:
-            return max(ms - memory.alone_ms[0, n], 0.0) + 1e-6
-    return 0.0
+    base = memory.round_ms[0, memory.found[KIND_DECODE]]
+    room_ms = (strictest_cap(state, knobs, memory) - 1.0) * MARGIN * base
+    part_ms = max(cost.beside[beside_class(chunk)], memory.next_part[0])
+    most_ms = min(ROOM * room_ms, room_ms - SPARE * base - part_ms)
+    k = most_riders(knobs, cost, memory, 1.0, base + most_ms)
+    if waits and memory.riding[RIDERS_COUNT] == 0:
+        k = WAIT
+    else:
+        k = let_on(state, tick, memory, k)
+    plan.info[RIDERS_MS] = ms_of(cost, memory, k)
 
 
 @njit(**INNER)
@@ -307,20 +308,6 @@ def _does_more(cost, i, chunk, base, slice_ms, between):
     token_ms = cost.parts[beside_class(chunk)] / chunk
     through = _through(cost, i) * token_ms + 1.0 / max(cost.flow[i, FLOW_TIMES], 1.0)
     return through > between * token_ms + base / (base + slice_ms)
-
-
-@njit(**INNER)
-def _decoder_rides(tick, cost, memory, within_ms):
-    """Whether a decoder of the background can ride with the streams in so many ms, or on credit.
-
-    On credit after a while, and no longer than it takes to save that: one that finds no room has
-    nothing of it if prompts are not computed.
-    """
-    n = memory.found[KIND_DECODE]
-    saved_ms = (tick.now_ns - memory.since_ns[SINCE_DECODE]) / 1e6 - DECODERS_WAIT_MS
-    if 0.0 < saved_ms <= DECODERS_SAVE_MS:
-        within_ms = max(within_ms, HARD * memory.round_ms[0, n])
-    return predict(cost, 0, n + 1, 0, memory.past[KIND_DECODE]) <= within_ms
 
 
 @njit(**INNER)
@@ -382,7 +369,9 @@ def slice_between(
         part_ms = max(cost.beside[beside_class(int(plan.info[CHUNK_BESIDE]))], next_ms)
     elif ms >= next_ms:
         may_spend = False  # the ticks are to be as long as those beside a chunk that goes on
-    if not knobs.features & GUARD:
+    if plan.info[CHUNK_BESIDE] == 0.0:
+        ms = 0.0  # it is the decoders' turn
+    elif not knobs.features & GUARD:
         ms = ALL_THE_TIME
     elif waits:
         ms = max(ms, within_budget - (HARD - WORTH_IT) * base_ms)

@@ -21,6 +21,7 @@ from .base import (
     FLAG_GUARDED,
     FLAG_SKIPPED_PREFILL,
     FLAG_SPENT,
+    FLAGS,
     FLOWS,
     GUARD,
     INTERACTIVE_ROWS,
@@ -33,8 +34,10 @@ from .base import (
     MODE,
     PASSENGERS,
     PREDICTED_MS,
+    RIDERS_COUNT,
     RIDERS_MS,
     SINCE_ANYBODY,
+    SINCE_BESIDE,
     SINCE_DECODE,
     SINCE_INTERACTIVE,
     SINCE_PROMPT,
@@ -61,6 +64,7 @@ from .jit import INNER
 from .latency_guard import HARD, RESERVED, allowance
 from .offload import offload, take_back
 from .prompts import add_prompts, waiting_tokens
+from .riders import apply, ride_alone
 from .slices import slices
 from .survey import survey
 from .sweet_spot import (
@@ -87,6 +91,7 @@ LOOK_SOON, LOOK_AGAIN = 4, 64  # ticks after which a split that rests on little 
 EFFICIENT = 0.85  # of the best rate, for a chunk that nobody can stop
 HOLDOFF = 8  # ticks without passengers after one that overran
 OVERRUN = 1.25  # of what was allowed
+BOTH = 0.15  # of the baseline by which a tick of as many background rows may exceed HARD
 
 
 @njit(nogil=True, cache=True)
@@ -130,6 +135,10 @@ def plan_tick(state, tick, knobs, cost, memory, traffic, plan):
             slices(state, tick, knobs, cost, memory, plan)
     memory.last_mode[0] = mode
     release(memory, KIND_BURST, KIND_PROMPT)
+    if not apply(knobs, memory):
+        plan.info[RIDERS_MS] = 0.0  # prompts that came together are in the ticks
+    elif plan.aside[0] < 0:
+        ride_alone(state, tick, knobs, cost, memory, plan)
     if copies_ms > 0.0:
         burst, burst_ms = knobs.n_batch, max(burst_ms, copies_ms)
     plan.info[MODE] = mode
@@ -149,6 +158,12 @@ def plan_tick(state, tick, knobs, cost, memory, traffic, plan):
     rows, prompt = _shape(state, plan, entries)
     if n > 0:
         plan.info[PASSENGERS] = rows + prompt - plan.info[INTERACTIVE_ROWS]
+        if plan.info[RIDERS_MS] < 0.0:
+            memory.riding[RIDERS_COUNT] = 0
+        elif plan.info[INTERACTIVE_ROWS] > 0.0 and prompt == 0:
+            memory.riding[RIDERS_COUNT] = rows - int(plan.info[INTERACTIVE_ROWS])
+    else:
+        memory.riding[RIDERS_COUNT] = 0
     past = 0.0
     for e in range(entries):
         past += plan.counts[e] * memory.past[memory.kind[plan.slots[e]]]
@@ -196,21 +211,22 @@ def _interactive(
         # a session may have asked for a cap so wide that nobody else would get a turn
         within_cap = min(within_cap, knobs.tick_budget_ms)
         within_budget = min(within_budget, knobs.tick_budget_ms)
-    riders_ms = plan.info[RIDERS_MS]
     if memory.holdoff[0] > 0:
         memory.holdoff[0] -= 1
-        within_cap = within_budget = riders_ms = 0.0
+        within_cap = within_budget = 0.0
     may_spend = guarded and knobs.features & ERROR_BUDGET and memory.holdoff[0] == 0
     flows = plan.info[FLOWS] > 0.0
-    if not flows:
-        riders_ms = 0.0
+    riders_ms, put_off = max(plan.info[RIDERS_MS], 0.0), plan.info[RIDERS_MS] < 0.0
     between = knobs.paced or knobs.sliced and mode == 0 and found[KIND_PROMPT] == 0
-    sliced = between and (flows or prompts_next(memory, waits))
+    together = flows or riders_ms > 0.0 or put_off
+    sliced = between and (together or prompts_next(memory, waits))
     spent = 0.0
     if sliced:
+        # decoders that are put off have the credit if prompts had their time since
+        theirs = put_off and not (waits or flows) and since[SINCE_DECODE] < since[SINCE_BESIDE]
         spent = slice_between(
             tick, knobs, cost, memory, plan, waits, max(within_cap - riders_ms, 0.0),
-            max(within_budget - riders_ms, 0.0), credit, may_spend,
+            max(within_budget - riders_ms, 0.0), credit, may_spend and not theirs,
         )  # fmt: skip
         within_cap = max(within_cap - spent, 0.0)
         within_budget = max(within_budget - spent, 0.0)
@@ -222,7 +238,9 @@ def _interactive(
     allowed = within_cap
     if flows:
         allowed += spent  # the chunk has it during the tick
+    if flows or riders_ms > 0.0:
         within_cap = within_budget = riders_ms  # nothing else may make these ticks longer
+        allowed = max(allowed, riders_ms)
     chunk = 0
 
     if prompts:
@@ -271,7 +289,17 @@ def _interactive(
     decoders_first = back > 0 and (back_prompts == 0 or since[SINCE_DECODE] <= since[SINCE_PROMPT])
     served = rides = False
     for attempt in range(3):
-        if attempt == 0:
+        if put_off:
+            back = found[KIND_BACK_DECODE] if attempt != 1 else 0
+        if attempt == 0 and put_off:
+            # a pause of twice the baseline, since one that is shorter has another shape
+            own_ms = predict(cost, mode, min(g, back), 0, kv)
+            fits = own_ms <= within_budget + BOTH * rows_ms
+            spent_already = int(plan.info[FLAGS]) & FLAG_SPENT
+            if not (may_spend and credit >= 1.0 + RESERVED and fits) or spent_already or chunk:
+                continue
+            limit = -1.0
+        elif attempt == 0:
             # a slice now and then: as many as the credit allows without the reserve
             if not may_spend or credit < 1.0 + RESERVED or chunk or within_budget <= within_cap:
                 continue
@@ -280,16 +308,22 @@ def _interactive(
             limit = within_cap
         else:
             oldest = SINCE_DECODE if decoders_first else SINCE_PROMPT
-            if not knobs.features & AGEING or credit < 1.0 or chunk:
+            waited_ms = _waited(tick, since, oldest)
+            least = 1.0
+            if put_off and waited_ms > 2.0 * BACK_WAIT_MS:
+                least = 0.0  # cells that are copied take what there is of it
+            if not knobs.features & AGEING or credit < least or chunk:
                 continue
-            if guarded and _waited(tick, since, oldest) < BACK_WAIT_MS:
+            if guarded and waited_ms < BACK_WAIT_MS:
                 continue
             limit = -1.0
         apart = False
         k = more = 0
         for turn in range(2):
             if (turn == 0) == decoders_first:
-                if back > 0 and more == 0:
+                if put_off and back > 0 and more == 0:
+                    k, apart = min(g, back, room), True  # no other shape: see `riders`
+                elif back > 0 and more == 0:
                     k, apart = _rows(
                         cost, mode, g, chunk, kv, rows_ms, limit,
                         min(back, most - g), min(back, most), room - g - chunk,

@@ -25,6 +25,7 @@ from .base import (
     MODE,
     PASSENGERS,
     PREDICTED_MS,
+    RUNNING,
 )
 from .cost import ALONE, LADEN, TAIL_SEEN, TAIL_TIMES, is_known, learn_tail, row_class
 from .jit import INNER
@@ -97,6 +98,17 @@ def allowance(state, tick, knobs, cost, memory, plan, mode):
     if not knobs.features & ERROR_BUDGET:
         within_budget = within_cap
     return max(within_cap, 0.0), max(within_budget, 0.0), credit
+
+
+@njit(nogil=True, cache=True)
+def poorest(state):
+    """The least credit of the interactive sessions that decode; much if there are none."""
+    least = FAR_MS
+    for s in range(state.state.shape[0]):
+        decodes = state.n_tokens[s] - state.n_past[s] == 1
+        if state.state[s] == RUNNING and state.lane[s] == 0 and decodes:
+            least = min(least, state.credit[s])
+    return least
 
 
 @njit(**INNER)

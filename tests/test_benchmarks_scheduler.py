@@ -89,7 +89,7 @@ def test_no_other_mix_of_the_ways_is_better(table: Costs, cap: float, data: st.D
     allowed = [w for w in ways(table) if w.p95_ms <= LONGEST * base]
     usual = [w for w in allowed if w.p95_ms <= cap * base]
     slow = [w for w in allowed if w.p95_ms > cap * base]
-    weights = [data.draw(st.floats(0, 1)) for _ in usual]
+    weights = [data.draw(st.integers(0, 100)) for _ in usual]
     if not usual or not sum(weights):
         return
     share = data.draw(st.floats(0, SLOW_SHARE)) if slow else 0.0

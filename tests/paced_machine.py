@@ -19,7 +19,15 @@ import numpy as np
 
 from tests.test_policy_guarded import NOW, TRAFFIC, empty, put
 from umaserve.engine.steady import UNLIKE, note_shape
-from umaserve.engine.tick_account import BESIDE, DECODING, FACTS, THROUGH, TOKENS, learn_tick
+from umaserve.engine.tick_account import (
+    BESIDE,
+    CHANGED,
+    DECODING,
+    FACTS,
+    THROUGH,
+    TOKENS,
+    learn_tick,
+)
 from umaserve.policy.base import (
     ALL_FEATURES,
     ALL_THE_TIME,
@@ -34,7 +42,7 @@ from umaserve.policy.base import (
 )
 from umaserve.policy.beside import may_land
 from umaserve.policy.cost import BESIDE_SIZES, CostModel, beside_class, learn, learn_flow_ms
-from umaserve.policy.guarded import observe, plan_tick
+from umaserve.policy.guarded import plan_tick
 from umaserve.policy.latency_guard import earned, settle_credit
 from umaserve.states import FREE
 
@@ -95,7 +103,6 @@ MOE = Accelerator(
 class Chunk:
     def __init__(self, slot: int, tokens: int, whole: bool, left_ms: float) -> None:
         self.slot, self.tokens, self.whole, self.left_ms = slot, tokens, whole, left_ms
-        self.began_ms = 0.0
 
 
 class Daemon:
@@ -230,7 +237,7 @@ class Daemon:
         )  # fmt: skip
         facts, info = np.zeros(FACTS, np.int64), plan.info
         facts[[TOKENS, DECODING]] = in_batch, rows
-        facts[BESIDE] = changed = self.work.unlike[0] > 0
+        facts[BESIDE] = facts[CHANGED] = changed = self.work.unlike[0] > 0
         self.work.unlike[0] = max(self.work.unlike[0] - 1, 0)
         ms = machine.row_ms(rows) if rows == in_batch else machine.chunk_ms(in_batch)
         ms *= 1.0 + abs(self.rng.normal(0.0, machine.noise))
@@ -253,9 +260,7 @@ class Daemon:
             if chunk.left_ms <= 0.0:
                 self._end()
         self.number += 1
-        learn_tick(self.cost, info, facts, 0, ms, self.number)
-        if not changed:
-            observe(self.memory, info, ms)
+        learn_tick(self.cost, self.memory, info, facts, 0, ms, self.number)
         assert self.now > began
         for s, count in zip(slots, counts, strict=True):
             self._token(s, count)

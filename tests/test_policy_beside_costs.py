@@ -13,7 +13,7 @@ from tests.test_policy_guarded import empty, put
 from umaserve.engine import messages as m
 from umaserve.engine.cost_file import CostFile, identity
 from umaserve.policy.base import BACK_WAIT_MS
-from umaserve.policy.beside import LANDING, LANDING_LATE, may_land, poorest
+from umaserve.policy.beside import LANDING, LANDING_LATE, may_land
 from umaserve.policy.cost import (
     BESIDE_SIZES,
     BESIDE_WEIGHT,
@@ -22,7 +22,13 @@ from umaserve.policy.cost import (
     beside_class,
     learn_part,
 )
-from umaserve.policy.latency_guard import EARNED, LEAST_CREDIT, MOST_CREDIT, settle_credit
+from umaserve.policy.latency_guard import (
+    EARNED,
+    LEAST_CREDIT,
+    MOST_CREDIT,
+    poorest,
+    settle_credit,
+)
 from umaserve.states import DONE, RUNNING, WAITING
 
 SIZES = BESIDE_SIZES.tolist()

@@ -5,8 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from umaserve.engine.tick_account import BESIDE, DECODING, FACTS, THROUGH, TOKENS, learn_tick
-from umaserve.policy.base import INFO_WORDS, PASSENGERS, PREDICTED_MS
+from umaserve.engine.tick_account import (
+    BESIDE,
+    CHANGED,
+    DECODING,
+    FACTS,
+    THROUGH,
+    TOKENS,
+    learn_tick,
+)
+from umaserve.policy.base import ALLOWED_MS, INFO_WORDS, PASSENGERS, PREDICTED_MS, Memory
 from umaserve.policy.beside import FLOW_KNOWN
 from umaserve.policy.cost import (
     FLOW_AT,
@@ -29,12 +37,16 @@ def believed(rows, ms):
     return cost
 
 
-def tick(cost, rows, ms, *, passengers=0, beside=False, through=False, number=1):
+def tick(
+    cost, rows, ms, *, passengers=0, beside=False, through=False, changed=False, number=1,
+    memory=None,
+):  # fmt: skip
     facts, info = np.zeros(FACTS, np.int64), np.zeros(INFO_WORDS)
     facts[[TOKENS, DECODING]], facts[BESIDE] = rows, beside
-    facts[THROUGH] = 1 + SIZE if through else 0
+    facts[THROUGH], facts[CHANGED] = 1 + SIZE if through else 0, changed
+    info[ALLOWED_MS] = 1.2 * predict(cost, 0, rows, 0, 0)
     info[PREDICTED_MS], info[PASSENGERS] = predict(cost, 0, rows, 0, 0), passengers
-    learn_tick(cost, info, facts, 0, ms, number)
+    learn_tick(cost, memory or Memory.fresh(4), info, facts, 0, ms, number)
     return predict(cost, 0, rows, 0, 0)
 
 
@@ -72,3 +84,10 @@ def test_what_a_chunk_does_to_ticks_is_learned_from_streams_alone_once_it_is_kno
         tick(cost, 1, 1.2, beside=True, through=True, number=8)
     assert cost.flow[SIZE, FLOW_TIMES] == pytest.approx(1.2, abs=FLOW_WIDTH)
     assert cost.flow[SIZE, FLOW_AT] == 8
+
+
+@pytest.mark.parametrize("changed", [False, True])
+def test_nobody_is_kept_out_for_what_a_change_of_shape_takes(changed):
+    memory = Memory.fresh(4)
+    tick(believed(3, 1.5), 3, 4.4, passengers=2, beside=True, changed=changed, memory=memory)
+    assert (memory.holdoff[0] == 0) == changed

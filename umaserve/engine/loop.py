@@ -27,9 +27,9 @@ from umaserve.policy.base import (
     SchedulerState,
     Tick,
 )
-from umaserve.policy.beside import AT_ONCE, may_land, poorest
+from umaserve.policy.beside import AT_ONCE, may_land
 from umaserve.policy.cost import CostModel, doubt_larger, learn_flow_ms, learn_part, predict
-from umaserve.policy.latency_guard import FAR_MS
+from umaserve.policy.latency_guard import FAR_MS, poorest
 from umaserve.sampling.params import SamplerTable
 from umaserve.sampling.sampler import Scratch
 

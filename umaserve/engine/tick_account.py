@@ -39,18 +39,20 @@ FACTS = 15
 
 
 @njit(nogil=True, cache=True)
-def learn_tick(cost, info, facts, past, wall_ms, number):
+def learn_tick(cost, memory, info, facts, past, wall_ms, number):
     """What tick ``number`` says about others like it: ``facts`` and ``info`` are its, ``past`` the
     KV cells that each of its tokens attended to.
 
-    One beside a chunk says nothing about others, but for this: alone it takes no longer.
+    One beside a chunk says nothing about others, but for this: alone it takes no longer.  After a
+    landing, or a change of shape, nobody is kept out for what it takes.
     """
+    if not facts[CHANGED]:
+        observe(memory, info, wall_ms)
     mode, decoding = int(info[MODE]), facts[DECODING]
     prompt_tokens, laden = facts[TOKENS] - decoding, info[PASSENGERS] > 0.0
     if not facts[BESIDE]:
         learn_tails(cost, info, decoding, prompt_tokens, wall_ms)
-        learn(cost, mode, decoding, prompt_tokens, past, wall_ms)
-    elif laden and wall_ms < RELIEVED * info[PREDICTED_MS]:
+    if not facts[BESIDE] or laden and wall_ms < RELIEVED * info[PREDICTED_MS]:
         learn(cost, mode, decoding, prompt_tokens, past, wall_ms)
     through = facts[THROUGH] - 1
     if through < 0 or info[PREDICTED_MS] <= 0.0:
@@ -77,9 +79,7 @@ def account(
     end = sampled if fixed.overlap else now
     wall_ms = (end - began) / 1e6
     past = facts[KV_USED] if fixed.wide_reads else facts[ATTENDED] / tokens
-    learn_tick(cost, info, facts, past, wall_ms, header[t.H_TICKS] + 1)
-    if not facts[CHANGED]:  # a landing, or another shape: nobody rides the shorter for that
-        observe(memory, info, wall_ms)
+    learn_tick(cost, memory, info, facts, past, wall_ms, header[t.H_TICKS] + 1)
     span = bandwidth.attention_span(facts[KV_USED] + tokens, fixed.n_ctx)
     moved = bandwidth.tick_bytes(
         traffic, outputs, tokens, span if fixed.wide_reads else facts[KV_READ], tokens, span

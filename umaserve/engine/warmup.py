@@ -7,7 +7,7 @@ import time
 
 import numpy as np
 
-from umaserve.policy.beside import may_land, poorest
+from umaserve.policy.beside import may_land
 from umaserve.policy.cost import (
     BESIDE_SIZES,
     CostModel,
@@ -16,6 +16,7 @@ from umaserve.policy.cost import (
     learn_part,
     predict,
 )
+from umaserve.policy.latency_guard import poorest
 
 from . import messages as m
 from . import table as t

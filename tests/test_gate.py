@@ -359,6 +359,28 @@ def test_it_includes_what_of_a_slice_is_over_when_the_chunk_sees_it(chunked: Chu
     chunked.finish()
 
 
+def test_slices_that_are_over_before_a_chunk_sees_them_count_as_late(chunked: Chunked) -> None:
+    """Else its first part, which takes nothing, would seem to fit into them for ever."""
+    chunked.closed()
+    assert chunked.gate[g.LAST] == 0 == chunked.gate[g.LATE]
+    slice_ns, end = 20_000, time.monotonic() + PATIENCE_S
+    while next_part_ms(chunked.gate) * 1e6 <= slice_ns:
+        assert time.monotonic() < end
+        now = time.monotonic_ns()  # the loop comes to it when it is over
+        g.let_through(
+            chunked.gate, chunked.turns, now - 2 * slice_ns, now - slice_ns, chunked.native,
+            chunked.wake_write,
+        )  # fmt: skip
+        assert chunked.gate[g.LAST] == 0
+    # no more than twice as much, however long a thread is held up
+    assert chunked.gate[g.LATE] <= 2 * slice_ns
+    end = time.monotonic() + PATIENCE_S
+    while not chunked.gate[g.LAST]:
+        assert time.monotonic() < end
+        chunked.let_through(20.0)
+    chunked.finish()
+
+
 def test_after_a_slice_that_was_too_short_a_chunk_stays_awake_for_the_next(
     chunked: Chunked,
 ) -> None:

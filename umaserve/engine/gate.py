@@ -153,6 +153,18 @@ def _now(gate):
 
 
 @njit(nogil=True, cache=True)
+def _came_late(gate, now, until):
+    """Learn what of a slice is over by the time a chunk sees it.
+
+    One that was over altogether counts as well, or a chunk that sees no slice would seem to need no
+    longer ones; not for more than twice as long, since a thread may be held up for anything.
+    """
+    began = gate[SLICE_BEGAN]
+    late = min(max(now - began, 0), 2 * (until - began))
+    gate[LATE] += (late - gate[LATE]) // LATER
+
+
+@njit(nogil=True, cache=True)
 def _wait(gate, expected):
     """Until a part that takes so long may begin; returns the time then.
 
@@ -163,9 +175,9 @@ def _wait(gate, expected):
     awake = began + gate[SPIN]
     while True:
         until = gate[UNTIL]
-        opened = until > now and until != gate[SEEN]
+        opened = until != 0 and until != gate[SEEN]
         if opened and gate[PARKED] and until != OPEN:  # it has not had a part of this slice
-            gate[LATE] += (max(now - gate[SLICE_BEGAN], 0) - gate[LATE]) // LATER
+            _came_late(gate, now, until)
         if until == OPEN or gate[MEASURE] or gate[STOP] or now + expected <= until:
             break
         if until > now and now - began > STARVED_NS:
@@ -273,5 +285,7 @@ def let_through(gate, turns, since, until, native, wake_fd):
         if now >= until and gate[LAST] == 0:
             break
         now = now_ns(native)
+    if turns[0] % 2 and gate[PARKED] and gate[SEEN] != until and now >= until:
+        _came_late(gate, OPEN, until)  # nobody has seen it: how late that would be is not known
     gate[UNTIL] = 0
     return now

@@ -381,6 +381,31 @@ def test_slices_that_are_over_before_a_chunk_sees_them_count_as_late(chunked: Ch
     chunked.finish()
 
 
+def test_a_chunk_that_sees_a_slice_too_late_learns_so(chunked: Chunked) -> None:
+    chunked.closed()
+    slice_ns, now = 1_000_000, time.monotonic_ns()
+    chunked.gate[g.SLICE_BEGAN] = now - 10 * slice_ns
+    chunked.set(now - 9 * slice_ns)
+    until(lambda: chunked.gate[g.SEEN] == now - 9 * slice_ns)
+    assert chunked.gate[g.LATE] == 2 * slice_ns // g.LATER
+    chunked.finish()
+
+
+@pytest.mark.parametrize("parked", [0, 1])
+def test_the_loop_learns_of_a_slice_that_nobody_saw(chunked: Chunked, parked: int) -> None:
+    """Unless the chunk is still put together, and could not have seen it."""
+    g.begin_chunk(chunked.gate, CHUNK)
+    chunked.turns[0] += 1  # it has begun, and nobody is there to see anything
+    chunked.gate[g.PARKED] = parked
+    slice_ns, now = 1_000_000, time.monotonic_ns()
+    g.let_through(
+        chunked.gate, chunked.turns, now - 2 * slice_ns, now - slice_ns, chunked.native,
+        chunked.wake_write,
+    )  # fmt: skip
+    chunked.turns[0] += 1
+    assert chunked.gate[g.LATE] == parked * 2 * slice_ns // g.LATER
+
+
 def test_after_a_slice_that_was_too_short_a_chunk_stays_awake_for_the_next(
     chunked: Chunked,
 ) -> None:

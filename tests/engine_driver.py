@@ -91,12 +91,20 @@ class DrivenEngine:
 
     def submit(self, prompt: str | None = None, **fields: Any) -> int:
         """Submit a request in a free row; returns its serial."""
-        self._serial += 1
-        slot = self._free.pop(0)
-        self.slots[self._serial] = slot
-        sampling = fields.pop("sampling", m.Sampling(temperature=0.0))
-        self.send(m.Submit(self._serial, slot, prompt=prompt, sampling=sampling, **fields))
-        return self._serial
+        return self.submit_together([prompt], **fields)[0]
+
+    def submit_together(self, prompts: list[str | None], **fields: Any) -> list[int]:
+        """Submit a request for each prompt, so that the engine gets all of them at once."""
+        fields.setdefault("sampling", m.Sampling(temperature=0.0))
+        serials, data = [], b""
+        for prompt in prompts:
+            self._serial += 1
+            slot = self._free.pop(0)
+            self.slots[self._serial] = slot
+            serials.append(self._serial)
+            data += m.encode(m.Submit(self._serial, slot, prompt=prompt, **fields))
+        self._socket.sendall(data)
+        return serials
 
     def expect(self, *kinds: type, timeout: float = 60) -> Any:
         """The next message of one of ``kinds``; progress is kept aside, others stay queued."""

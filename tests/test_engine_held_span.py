@@ -322,8 +322,9 @@ def test_streams_beside_each_other_are_answered_the_same_up_to_the_last_cell(tmp
     code = CODE.format(cells=CELLS, path=str(seen_file))
     with DrivenEngine(code=code, n_ctx=N_CTX, n_seq=4) as engine:
         seen = []
-        for n in (200, 480):  # the second time cells run short
-            serials = [engine.submit(p, max_tokens=n, sampling=GREEDY) for p in prompts]
+        # the second time cells run short before the first of them ends, as all begin together
+        for n in (200, 480):
+            serials = engine.submit_together(prompts, max_tokens=n, sampling=GREEDY)
             for serial, prompt in zip(serials, prompts, strict=True):
                 engine.wait(serial, timeout=120)
                 assert len(engine.generated(serial)) == n

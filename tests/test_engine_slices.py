@@ -93,6 +93,41 @@ def test_an_engine_ends_in_the_middle_of_a_chunk(start, oracle):
         assert asked.engine.close() == 0
 
 
+# Parts of chunks of more than so many tokens seem to have taken 20 ms the last time, as with many
+# more KV cells in front of them; and how many each chunk has is written down.
+SLOW = """
+import umaserve.engine.jit_cache as j
+def use_jit_cache(use=j.use_jit_cache):
+    use()  # before numba is imported
+    import umaserve.engine.gate as g, umaserve.engine.prefill_thread as p
+    def begin_chunk(gate, tokens, whole, begin=p.begin_chunk):
+        first = g.TIMES + g.beside_class(tokens) * g.PARTS
+        if tokens > {most}:
+            gate[first : first + g.PARTS] = 20_000_000
+        with open({path!r}, "a") as file:
+            print(tokens, file=file)
+        begin(gate, tokens, whole)
+    p.begin_chunk = begin_chunk
+j.use_jit_cache = use_jit_cache
+"""
+
+
+@pytest.mark.parametrize("most, prompt", [(32, LONG), (64, text(4, 900))])
+def test_a_chunk_that_would_wait_for_ever_is_put_together_again(
+    start, oracle, tmp_path, most, prompt
+):  # fmt: skip
+    """Of fewer tokens; of a short prompt too, which is one chunk if it can be."""
+    path = tmp_path / "sizes"
+    asked = Asked(start(code=SLOW.format(most=most, path=str(path)), latency_cap=3.0), oracle)
+    asked.stream()
+    back = asked.put(prompt, BACK, 8)
+    until(lambda: asked.aside() > 0)
+    sizes = list(map(int, path.read_text().split()))
+    assert sizes[0] > most >= min(sizes)
+    asked.engine.wait(back)
+    asked.all_right()
+
+
 def test_what_is_cancelled_is_given_up_though_no_tick_follows(asked):
     """A slot that counts as in a tick would be looked at if the engine died."""
     for _ in range(4):

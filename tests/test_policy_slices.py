@@ -15,6 +15,7 @@ from umaserve.policy.base import (
     FLAGS,
     MODE,
     PREDICTED_MS,
+    REDOES,
     SLICE_MS,
     Memory,
 )
@@ -27,7 +28,7 @@ from umaserve.policy.cost import (
     learn,
     learn_part,
 )
-from umaserve.policy.slices import SLICED_CHUNK
+from umaserve.policy.slices import SLICED_CHUNK, learn_longest
 
 CPU = "cpu-2core-0.5b"
 CAP = 1.2
@@ -52,7 +53,7 @@ def costs(part_ms: float = 0.02, all_ms: float = 3.0, token_ms: float | None = N
 
 def planned(
     cost: CostModel, *, credit=0.0, features=ALL_FEATURES, aside=0, late_ms=0.0, next_ms=0.0,
-    **others,
+    next_tokens=0, **others,
 ):  # fmt: skip
     """Somebody interactive decodes, and a long background prompt waits."""
     state = empty()
@@ -64,7 +65,7 @@ def planned(
         put(state, int(slot[1:]), *kind)
     features -= FEATURES["prompt-aside"] if features & FEATURES["prompt-aside"] else 0
     memory = Memory.fresh(state.state.size)
-    memory.next_part[0] = next_ms
+    memory.next_part[:] = next_ms, next_tokens
     plan, entries = plan_of(state, told(CPU, sliced=True, features=features), cost, memory=memory)
     assert entries >= 1
     return plan
@@ -210,3 +211,42 @@ def test_what_was_too_long_is_believed_less_and_less():
     smaller = BESIDE_SIZES <= 32
     assert np.array_equal(cost.beside[smaller], before[smaller])
     assert np.allclose(cost.beside[~smaller], FADES * before[~smaller])
+
+
+@pytest.mark.parametrize("tokens, as_long", [(64, [64, 96, 128]), (16, [16, 32, 48])])
+def test_a_part_that_no_slice_has_room_for_counts_before_its_chunk_ends(tokens, as_long):
+    """For larger chunks too, unless these have another kernel."""
+    cost = costs()
+    before = cost.beside.copy()
+    learn_longest(cost, tokens, 0.5 * before[SIZES.index(tokens)])
+    assert np.array_equal(cost.beside, before)
+    learn_longest(cost, tokens, 700.0)
+    for i, size in enumerate(BESIDE_SIZES.tolist()):
+        assert cost.beside[i] == (700.0 if size in as_long else before[i])
+
+
+@pytest.mark.parametrize("smaller", [16, 48])
+def test_a_chunk_with_such_a_part_is_given_up_for_one_whose_parts_fit(smaller):
+    """With more KV cells before it than the last one had, or of a size that was not seen yet."""
+    cost = costs()
+    base = planned(cost).info[PREDICTED_MS]
+    for tokens in SIZES:
+        cost.beside[SIZES.index(tokens)] = 0.05 * base if tokens == smaller else 0.5 * base
+
+    def redoes(next_share: float, tokens: int) -> bool:
+        plan = planned(cost, next_ms=next_share * base, next_tokens=tokens, aside=1)
+        assert plan.info[CHUNK_BESIDE] == smaller
+        return bool(plan.info[REDOES])
+
+    assert redoes(0.5, 64) and redoes(0.25, 128)
+    assert not redoes(0.9 * (CAP - 1.0), 64)  # the cap has room for this one
+    assert not redoes(0.5, smaller)
+    assert not redoes(0.5, 0)  # nothing would be gained: it is the chunk's last part
+
+
+def test_a_chunk_goes_on_where_no_size_has_parts_that_fit():
+    cost = costs()
+    base = planned(cost).info[PREDICTED_MS]
+    cost.beside[:] = 0.5 * base
+    plan = planned(cost, next_ms=0.5 * base, next_tokens=128, aside=1)
+    assert not plan.info[REDOES]

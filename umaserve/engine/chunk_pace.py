@@ -9,19 +9,27 @@ CHUNKS = (SLICED_CHUNK, 64, 32, 16)
 CHUNK_MS = 400.0  # a chunk of 16 tokens costs half as much again, per token, as one of 128
 FIRST_CHUNK = 32  # while the rate is unknown
 RATE_WEIGHT = 0.25  # of a new chunk in the running mean
+HARDLY_MORE = 1.15  # times the tokens that a chunk may have: counts as so many
 
 
-def even_share(left: int, most: int) -> int:
+def even_share(left: int, most: int, strictly: bool = False) -> int:
     """Tokens of the next chunk of ``left``, where it may have ``most``.
 
     All are of a size, since few tokens at a prompt's end may take as long as many.  Where it may
     have as many as `TILED`, none has fewer, but rather up to twice as many: attention takes longer
-    with 48 tokens than with 128.
+    with 48 tokens than with 128.  ``strictly``: none has more than ``most``, since a chunk of this
+    prompt was too long.
     """
     chunks = -(-left // most)
-    if most >= TILED:
+    if most >= TILED and not strictly:
         chunks = max(min(chunks, left // TILED), 1)
     return -(-left // chunks)
+
+
+def counted(tokens: int, most: int) -> int:
+    """As how many tokens a chunk counts that might have had ``most``: a few more are as good as
+    that many, so that what is learned is what was asked for."""
+    return most if most < tokens <= HARDLY_MORE * most else tokens
 
 
 class Pace:

@@ -21,17 +21,21 @@ from typing import Any
 import numpy as np
 from numba import carray, cfunc, njit, types
 
+from umaserve.policy.cost import BESIDE_SIZES
+
 from .gate import (
     BATCH,
     BY_LOOP,
     CONTEXT,
     DECODE,
     DONE,
+    ENDS,
     EXPECTED,
     HANDED,
     HERE,
     OWNER,
     PARKED,
+    REDO,
     SINCE,
     STARVED_NS,
     STATUS,
@@ -41,6 +45,7 @@ from .gate import (
     UNDER_WAY,
     WORDS,
 )
+from .gate import SIZE as SIZE_CLASS
 from .native import call_i32_ptr_ptr, call_i64_i32_ptr_i64, now_ns, readable
 
 STACK_BYTES = 8 << 20  # as a thread's; only what is used becomes memory
@@ -108,6 +113,15 @@ def next_part_ms(gate):
 
 
 @njit(nogil=True, cache=True)
+def next_part_tokens(gate):
+    """Tokens of that chunk, or of the largest of its class, where the loop computes it and has more
+    than its end before it; else 0."""
+    if gate[OWNER] == UNDER_WAY and not gate[ENDS]:
+        return BESIDE_SIZES[gate[SIZE_CLASS]]
+    return 0
+
+
+@njit(nogil=True, cache=True)
 def run_parts(gate, native, until, wake_fd):
     """Compute parts of the chunk as long as the next one ends by then; returns the time after it.
 
@@ -142,15 +156,17 @@ def give_up(gate):
 
 
 @njit(nogil=True, cache=True)
-def choose_owner(gate, running, listed, by_loop, native, wake_fd):
+def choose_owner(gate, running, listed, by_loop, redo, native, wake_fd):
     """Say who computes the next chunk; one that is under way elsewhere, or not wanted, is given up.
 
     ``running``: the slot whose chunk is computed now, -1 = none; ``listed``: whether any prompt is
-    to be computed beside the ticks.
+    to be computed beside the ticks; ``redo``: whether the chunk that is under way is to be put
+    together again, of fewer tokens.
     """
     gate[BY_LOOP] = by_loop
     if waits(gate):
-        if gate[STOP] or not (listed and by_loop):
+        if gate[STOP] or redo or not (listed and by_loop):
+            gate[REDO] = redo
             give_up(gate)
             call_i64_i32_ptr_i64(native.write, wake_fd, native.byte.ctypes.data, 1)
     elif listed and by_loop and running >= 0 and gate[OWNER] != DONE:

@@ -73,8 +73,12 @@ ROOM_NS = 2_000_000  # the loop sleeps while more than this is left
     SWAP, DECODE, CONTEXT, BATCH, STATUS,  # what is called on the chunk's stack, and its result
     SLICE_BEGAN,  # ns from which the slice counts that the loop last let through
     LATE,  # ns of a slice that are over, as a rule, when a chunk sees it
-) = range(37)  # fmt: skip
-TIMES = 37  # from here on: ns of each part, PARTS for each of BESIDE_SIZES
+    NE_AT, N_VOCAB,  # offset of a tensor's first length, and that of logits
+    LONGEST,  # ns of the longest part of this chunk so far, as `longest_ms`
+    ENDS,  # 1 = the next part makes logits, after which a chunk ends
+    REDO,  # 1 = it was given up for one of fewer tokens
+) = range(42)  # fmt: skip
+TIMES = 42  # from here on: ns of each part, PARTS for each of BESIDE_SIZES
 WORDS = TIMES + BESIDE_SIZES.size * PARTS
 
 # words of OWNER
@@ -91,16 +95,17 @@ def new_gate() -> np.ndarray:
     return gate
 
 
-def hang(gate: np.ndarray, library: Any, wake_read: int) -> dict[str, Any]:
+def hang(gate: np.ndarray, library: Any, wake_read: int, n_vocab: int = 0) -> dict[str, Any]:
     """Fields of ``llama_context_params`` for a context whose chunks stop at ``gate``.
 
     ``wake_read`` is a pipe that the loop writes to when the gate opens.  Both are borrowed and must
-    outlive the context.
+    outlive the context.  ``n_vocab`` is the model's, by which the part that makes logits is known.
     """
     ffi, lib, libc = library.ffi, library.lib, ctypes.CDLL(None)
     for word, name in ((CLOCK, "clock_gettime"), (POLL, "poll"), (READ, "read")):
         gate[word] = int(ctypes.cast(getattr(libc, name), ctypes.c_void_p).value or 0)
     gate[OP_AT] = ffi.offsetof("struct ggml_tensor", "op")
+    gate[NE_AT], gate[N_VOCAB] = ffi.offsetof("struct ggml_tensor", "ne"), n_vocab
     gate[MUL_MAT], gate[MUL_MAT_ID] = int(lib.GGML_OP_MUL_MAT), int(lib.GGML_OP_MUL_MAT_ID)
     gate[SPIN] = SPIN_NS if (os.cpu_count() or 1) >= 4 else 0
     gate[WAKE_READ] = wake_read
@@ -112,7 +117,7 @@ def hang(gate: np.ndarray, library: Any, wake_read: int) -> dict[str, Any]:
 
 def begin_chunk(gate: np.ndarray, tokens: int, whole: bool = False) -> None:
     """Before a chunk is submitted; a ``whole`` one is not submitted in parts."""
-    gate[[GAVE_UP, AT, LAST, COARSE, PARKED, EXPECTED]] = 0
+    gate[[GAVE_UP, AT, LAST, COARSE, PARKED, EXPECTED, LONGEST, ENDS, REDO]] = 0
     gate[SIZE], gate[WHOLE] = beside_class(tokens), whole
 
 
@@ -230,6 +235,10 @@ def _at_part(tensor, ask, data):
                 expected += _expected(gate, min(part, PARTS - 1))
         if gate[OWNER] == UNDER_WAY:
             gate[EXPECTED] = expected
+            length = carray(tensor, 1 << 9, np.int64)[gate[NE_AT] // 8]
+            gate[ENDS] = length == gate[N_VOCAB]
+            if not gate[ENDS]:
+                gate[LONGEST] = max(gate[LONGEST], expected)
             call_i32_ptr_ptr(gate[SWAP], gate[THERE], gate[HERE])  # the loop says when
             gate[BEGAN] = _now(gate)
         else:

@@ -23,3 +23,4 @@ class HeldPrompt:
     exported: int = 0
     asked: bool = False  # for what the engine computed, and not there yet
     sampled: bool = False
+    strictly: bool = False  # no chunk larger than asked for: one took too long

@@ -25,7 +25,7 @@ from umaserve.policy.cost import BESIDE_SIZES
 from . import messages as m
 from . import table as t
 from .batch import Batch
-from .chunk_pace import CHUNKS, Pace, even_share
+from .chunk_pace import CHUNKS, Pace, counted, even_share
 from .chunk_stack import GIVEN_UP, hand_over
 from .first_token import FirstTokens
 from .gate import (
@@ -35,6 +35,7 @@ from .gate import (
     HANDED,
     OPEN,
     OWNER,
+    REDO,
     SIZE,
     STATUS,
     SWAP,
@@ -279,7 +280,7 @@ class PrefillThread:
             most, whole = self.pace.chunk(), True
         n = min(most, prompt.end - p0, self._chunk_most)
         if self.by_loop and n > 0:
-            n = even_share(prompt.end - p0, n)
+            n = even_share(prompt.end - p0, n, prompt.strictly)
         if n <= 0 or self.paced and not self._make_room(prompt, n, wanted):
             return False
         self._batch.arrays.logits[:] = 0
@@ -304,7 +305,8 @@ class PrefillThread:
             table.in_tick[each.slot] = 1
         orders.started_ns[0] = time.monotonic_ns()
         orders.size[0] = total
-        begin_chunk(orders.gate, total, whole)
+        size = counted(total, most) if self.by_loop else total
+        begin_chunk(orders.gate, size, whole)
         if self.by_loop:
             address = self._loaded.library.ffi.cast
             hand_over(
@@ -340,6 +342,7 @@ class PrefillThread:
             context.seq_rm(other.seq, other.past, -1)
         if status == GIVEN_UP:
             self.aborted_total += 1
+            prompt.strictly |= bool(orders.gate[REDO])
         elif more and status != DECODE_NO_KV_SLOT:
             self._by_itself = True  # to see whose fault it is
         elif status == DECODE_NO_KV_SLOT and len(self._prompts) > 1:
@@ -481,8 +484,8 @@ class PrefillThread:
                 self._measured(n, 0.0, wall_ms)
             elif (part_ms := longest_ms(gate)) > 0.0:
                 # between a processor's ticks, as if it had been of the largest size of its class
-                whole = int(BESIDE_SIZES[gate[SIZE]]) / n if self.by_loop else 1.0
-                self._measured(n, part_ms, whole * all_ms(gate))
+                size = int(BESIDE_SIZES[gate[SIZE]]) if self.by_loop else n
+                self._measured(size, part_ms, size / n * all_ms(gate))
         if not self.by_loop:  # which waited between its slices
             self.pace.learn(n, wall_ms)
 
@@ -574,7 +577,8 @@ class PrefillThread:
         cells = min(cells, self._loaded.n_ctx)
         others = {}
         if self.paced or self._x.orders.gate[SWAP]:
-            others = hang(self._x.orders.gate, self._loaded.library, self._wake_read)
+            model = self._loaded.model
+            others = hang(self._x.orders.gate, model.library, self._wake_read, model.n_vocab)
         self._context = open_second(
             self._loaded, self._start, cells, self._chunk_most, self._threads_set, **others
         )

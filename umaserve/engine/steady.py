@@ -25,6 +25,7 @@ from umaserve.policy.base import (
     MODE,
     PASSENGERS,
     PREDICTED_MS,
+    REDOES,
     RIDERS_MS,
     SLICE_MS,
     WAIT_MS,
@@ -35,12 +36,20 @@ from umaserve.policy.cost import FLOW_MS, is_known
 from umaserve.policy.guarded import plan_tick
 from umaserve.policy.jit import INNER
 from umaserve.policy.latency_guard import earned, settle_credit
+from umaserve.policy.slices import learn_longest
 
 from . import table as t
 from .batch import fill, fill_up, settle
 from .cell_map import TOGETHER, USED, VALID, make_room, take_cells
-from .chunk_stack import GIVEN_UP, choose_owner, next_part_ms, run_parts, waits
-from .gate import OPEN, PARKED, SIZE, UNTIL, WHOLE, let_through, set_gate
+from .chunk_stack import (
+    GIVEN_UP,
+    choose_owner,
+    next_part_ms,
+    next_part_tokens,
+    run_parts,
+    waits,
+)
+from .gate import LONGEST, OPEN, PARKED, SIZE, UNTIL, WHOLE, let_through, set_gate
 from .held_span import hold_span
 from .native import (
     call_i32_ptr_ptr,
@@ -225,15 +234,24 @@ def run_ticks(
                 entries = given
             else:
                 memory.next_part[0] = next_part_ms(orders.gate)
+                if knobs.sliced:
+                    memory.next_part[1] = next_part_tokens(orders.gate)
+                    if memory.next_part[1] > 0.0:
+                        learn_longest(
+                            cost, memory.next_part[1], orders.gate[LONGEST] / 1e6
+                        )  # fmt: skip
                 left = _bytes_left(work.bytes_left, budget, knobs, started)
                 view = Tick(tick, started, fixed.n_ctx - used, used, left)
                 entries = plan_tick(state, view, knobs, cost, memory, traffic, plan)
             if knobs.can_aside and (knobs.paced or knobs.sliced):
                 _orders(native, state.lane, orders, work.aside, plan.aside, started)
                 if knobs.sliced:
+                    redo = plan.info[REDOES] > 0.0
+                    if redo:  # what was granted before is not taken then
+                        orders.grant[0] = int(plan.info[CHUNK_BESIDE])
                     choose_owner(
                         orders.gate, orders.running[0], plan.aside[0] >= 0, plan.info[MODE] == 0.0,
-                        native, orders.wake_fd,
+                        redo, native, orders.wake_fd,
                     )  # fmt: skip
                 grant_chunk(orders, native, int(plan.info[CHUNK_BESIDE]), plan.info[FLOWS] > 0.0)
                 if knobs.paced:

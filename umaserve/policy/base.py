@@ -128,7 +128,8 @@ FLOWS = 11  # 1: that chunk goes on through the ticks
 # ms by which decoders of the background make ticks longer beside which prompts are computed, and
 # with all of which they ride; -1 = they will as soon as there is credit for the change
 RIDERS_MS = 12
-INFO_WORDS = 13
+REDOES = 13  # 1: the chunk between the ticks that has begun is given up for one of fewer tokens
+INFO_WORDS = 14
 
 ALL_THE_TIME = 1e12
 
@@ -145,8 +146,9 @@ class Memory(NamedTuple):
     ``since_ns`` int64[5]: when background decoders, background prompts and interactive prompts were
     last served, and background prompts beside the ticks, and when anybody interactive last had
     work (SINCE_*); ``holdoff`` int64[1]: ticks for which nothing may ride after an overrun;
-    ``last_mode`` int64[1]: MODE of the last plan; ``next_part`` float64[1]: ms that the next part
-    of a chunk takes that waits between ticks, 0 = none waits (the engine fills it in);
+    ``last_mode`` int64[1]: MODE of the last plan; ``next_part`` float64[2]: ms that the next part
+    of a chunk takes that waits between ticks, 0 = none waits, and tokens of that chunk, if it could
+    be put together again, else 0 (the engine fills them in);
     ``look`` int64[3]: of a shape that is being tried on an accelerator, the ticks to come, of how
     many decoders, and how many it merges (LOOKS_*); ``riding`` int64[3]: background decoders that
     rode with streams in the last tick, the number of the tick in which they were last put off, or
@@ -174,7 +176,7 @@ class Memory(NamedTuple):
             np.zeros(n, np.int64), np.zeros(n, np.int64), np.zeros(KINDS, np.int64),
             np.zeros(KINDS), np.zeros((2, n + 1)), np.zeros((2, n + 1)),
             np.zeros((2, n + 1), np.int64), np.zeros(5, np.int64), np.zeros(1, np.int64),
-            np.zeros(1, np.int64), np.zeros(1), np.zeros(3, np.int64), np.zeros(3, np.int64),
+            np.zeros(1, np.int64), np.zeros(2), np.zeros(3, np.int64), np.zeros(3, np.int64),
         )  # fmt: skip
 
 

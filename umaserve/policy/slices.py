@@ -20,6 +20,7 @@ from .base import (
     KIND_BACK_PROMPT,
     KIND_DECODE,
     LANES,
+    REDOES,
     SINCE_BESIDE,
     SLICES,
 )
@@ -54,8 +55,25 @@ def slices(state, tick, knobs, cost, memory, plan):
             if found[KIND_ASIDE]:
                 mark(plan, FLAG_ASIDE)
                 plan.info[CHUNK_BESIDE] = chunk
+                if _too_long(state, knobs, cost, memory, chunk):
+                    plan.info[REDOES] = 1.0
     if found[KIND_ASIDE] == 0:
         since[SINCE_BESIDE] = tick.now_ns
+
+
+@njit(nogil=True, cache=True)
+def learn_longest(cost, tokens, ms):
+    """Take a part of a chunk into account that has not ended, and may not for long, since this part
+    fits into no slice: attention takes longer with more KV cells before the chunk.
+
+    Larger ones with the same kernel have no shorter one.
+    """
+    first = beside_class(tokens)
+    for i in range(first, BESIDE_SIZES.size):
+        if tokens < TILED <= BESIDE_SIZES[i]:
+            break
+        if cost.beside[i] > 0.0 or i == first:
+            cost.beside[i] = max(cost.beside[i], ms)
 
 
 @njit(**INNER)
@@ -87,6 +105,19 @@ def _chunk(state, knobs, cost, memory):
         if large >= 0 or small >= 0:
             return BESIDE_SIZES[large if large >= 0 else small]
     return BESIDE_SIZES[0]
+
+
+@njit(**INNER)
+def _too_long(state, knobs, cost, memory, chunk):
+    """Whether the chunk under way has a part that the cap leaves no room for, while those of a
+    smaller one fit: each layer has such a part, and all that is behind would wait for credit."""
+    next_ms, tokens = memory.next_part[0], memory.next_part[1]
+    size, under_way = beside_class(chunk), beside_class(int(tokens))
+    if tokens == 0.0 or size >= under_way:
+        return False
+    base = memory.round_ms[0, memory.found[KIND_DECODE]]
+    cap = strictest_cap(state, knobs, memory) - 1.0
+    return next_ms > cap * base and 0.0 < cost.beside[size] <= (cap - SPARE) * base
 
 
 @njit(**INNER)

@@ -1,0 +1,127 @@
+"""A chunk that the loop computes part by part on a stack of its own: what is known of its parts."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from umaserve import llama
+from umaserve.engine import gate as g
+from umaserve.engine.batch import Batch
+from umaserve.engine.chunk_stack import (
+    ChunkStack,
+    choose_owner,
+    hand_over,
+    next_part_ms,
+    next_part_tokens,
+    run_parts,
+)
+from umaserve.engine.native import Native
+from umaserve.policy.cost import beside_class
+
+pytestmark = pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="swapcontext is used with the GNU C library only"
+)
+TOKENS, COUNTS_AS = 40, 48
+LONG_NS = 10**12  # no slice is so long
+
+
+class Stacked:
+    """A context whose chunks the test computes, as the loop does."""
+
+    def __init__(self, model: llama.Model) -> None:
+        self.lib, self.n_vocab = model.library.lib, model.n_vocab
+        self.gate, self.pipe = g.new_gate(), os.pipe()
+        self.stack = ChunkStack(self.gate, model.library)
+        self.context = llama.Context.open(
+            model, n_ctx=256, n_batch=128, n_ubatch=128, n_threads=1,
+            **g.hang(self.gate, model.library, self.pipe[0], model.n_vocab),
+        )  # fmt: skip
+        self.batch = Batch(model.library.ffi, 128, 1)
+        arrays, address = self.batch.arrays, model.library.ffi.cast
+        arrays.token[:TOKENS] = 1 + (7919 * np.arange(1, TOKENS + 1)) % (self.n_vocab - 1)
+        arrays.pos[:TOKENS] = np.arange(TOKENS)
+        arrays.logits[:TOKENS], arrays.logits[TOKENS - 1] = 0, 1
+        arrays.n_tokens[0] = TOKENS
+        pointers = self.context.pointer, self.batch.struct
+        self.addresses = [int(address("intptr_t", pointer)) for pointer in pointers]
+        self.native = Native.of(model.library, self.context.pointer, self.batch.struct, -1, [])
+
+    def close(self) -> None:
+        self.context.close()
+        for fd in self.pipe:
+            os.close(fd)
+
+    def begin(self) -> None:
+        self.context.seq_rm(-1)
+        self.gate[g.STOP] = 0
+        g.begin_chunk(self.gate, TOKENS)
+        hand_over(self.gate, *self.addresses)
+
+    def one_part(self) -> None:
+        """The next part, whatever it takes; the first time up to where the first one begins."""
+        self.gate[g.SINCE] = time.monotonic_ns() - 2 * g.STARVED_NS
+        run_parts(self.gate, self.native, 0, self.pipe[1])
+
+    def logits(self) -> np.ndarray:
+        row = self.lib.llama_get_logits_ith(self.context.pointer, TOKENS - 1)
+        size = 4 * self.n_vocab
+        return np.frombuffer(self.context.model.library.ffi.buffer(row, size), np.float32).copy()
+
+
+@pytest.fixture
+def stacked(model) -> Iterator[Stacked]:
+    made = Stacked(model)
+    yield made
+    made.close()
+
+
+def told(stacked: Stacked) -> list[tuple[int, float, int]]:
+    """(tokens, ms of the next part, ns of the longest so far) at each stop of a chunk."""
+    out = []
+    stacked.begin()
+    while stacked.gate[g.OWNER] != g.DONE:
+        stacked.one_part()
+        gate = stacked.gate
+        out.append((next_part_tokens(gate), next_part_ms(gate), int(gate[g.LONGEST])))
+    assert stacked.gate[g.STATUS] == 0
+    return out
+
+
+def test_the_longest_part_is_known_before_the_chunk_ends_but_for_that_of_the_logits(stacked):
+    told(stacked)
+    first = g.TIMES + beside_class(TOKENS) * g.PARTS
+    parts = int(stacked.gate[g.AT])
+    stacked.gate[first : first + parts] = 1000
+    stacked.gate[first + parts // 2] = 7_000_000
+    stacked.gate[first + parts - 1] = LONG_NS  # logits, at a prompt's end only
+    stops = told(stacked)[1:-1]  # it has not begun at the first one, and has ended at the last
+    assert [tokens for tokens, *_ in stops] == [COUNTS_AS] * (parts - 1) + [0]
+    assert stops[-1][1] == LONG_NS / 1e6
+    assert [longest for *_, longest in stops[1:]] == [
+        1000 if i < parts // 2 else 7_000_000 for i in range(1, parts)
+    ]
+
+
+@pytest.mark.parametrize("redo", [False, True])
+def test_a_chunk_that_is_to_be_put_together_again_is_given_up(stacked, redo):
+    told(stacked)
+    expected = stacked.logits()
+    stacked.begin()
+    for _ in range(5):
+        stacked.one_part()
+    choose_owner(stacked.gate, 0, True, True, redo, stacked.native, stacked.pipe[1])
+    if redo:
+        assert stacked.gate[[g.OWNER, g.GAVE_UP, g.REDO]].tolist() == [g.DONE, 1, 1]
+        assert next_part_tokens(stacked.gate) == 0
+        told(stacked)  # the next one is none the worse
+    else:
+        while stacked.gate[g.OWNER] != g.DONE:
+            stacked.one_part()
+    assert not stacked.gate[g.REDO]
+    assert np.array_equal(stacked.logits(), expected)

@@ -218,11 +218,30 @@ def test_a_part_that_no_slice_has_room_for_counts_before_its_chunk_ends(tokens, 
     """For larger chunks too, unless these have another kernel."""
     cost = costs()
     before = cost.beside.copy()
-    learn_longest(cost, tokens, 0.5 * before[SIZES.index(tokens)])
+    learn_longest(cost, tokens, 0.5 * before[SIZES.index(tokens)], False)
     assert np.array_equal(cost.beside, before)
-    learn_longest(cost, tokens, 700.0)
+    learn_longest(cost, tokens, 700.0, False)
     for i, size in enumerate(BESIDE_SIZES.tolist()):
         assert cost.beside[i] == (700.0 if size in as_long else before[i])
+
+
+def test_while_a_chunk_waits_smaller_ones_become_worth_a_try():
+    """However long their parts were, with more cells before them: no chunk would end to tell."""
+    cost = costs()
+    base = planned(cost).info[PREDICTED_MS]
+    cost.beside[:] = 0.8 * base
+    ticks = 0
+
+    def plan():
+        return planned(cost, next_ms=0.5 * base, next_tokens=64, aside=1)
+
+    while not plan().info[REDOES]:
+        learn_longest(cost, 64, 0.5 * base, True)
+        ticks += 1
+        assert ticks < 500  # some seconds
+    assert ticks > 50
+    assert plan().info[CHUNK_BESIDE] == SIZES[0]
+    assert cost.beside[SIZES.index(64)] == 0.8 * base
 
 
 @pytest.mark.parametrize("smaller", [16, 48])

@@ -238,7 +238,8 @@ def run_ticks(
                     memory.next_part[1] = next_part_tokens(orders.gate)
                     if memory.next_part[1] > 0.0:
                         learn_longest(
-                            cost, memory.next_part[1], orders.gate[LONGEST] / 1e6
+                            cost, memory.next_part[1], orders.gate[LONGEST] / 1e6,
+                            0.0 < plan.info[SLICE_MS] < memory.next_part[0],
                         )  # fmt: skip
                 left = _bytes_left(work.bytes_left, budget, knobs, started)
                 view = Tick(tick, started, fixed.n_ctx - used, used, left)

@@ -36,6 +36,7 @@ SLICED_CHUNK = 128  # tokens of a chunk at most
 # fast (``ggml_compute_forward_flash_attn_ext_tiled``): with fewer, that part grows with the context
 # beyond all others
 TILED = 64
+FORGOTTEN = 0.99  # of what the longest part of a smaller chunk took, for each tick that one waits
 CHANGE = 1.3  # times as many tokens it takes to change from one way to the other
 NEEDED = GUARD + LANES + SLICES
 
@@ -62,13 +63,17 @@ def slices(state, tick, knobs, cost, memory, plan):
 
 
 @njit(nogil=True, cache=True)
-def learn_longest(cost, tokens, ms):
+def learn_longest(cost, tokens, ms, waits):
     """Take a part of a chunk into account that has not ended, and may not for long, since this part
     fits into no slice: attention takes longer with more KV cells before the chunk.
 
-    Larger ones with the same kernel have no shorter one.
+    Larger ones with the same kernel have no shorter one.  ``waits``: the next part was too long for
+    the last slice.  Smaller chunks are believed to be a little shorter then, with each tick: what
+    theirs took may have been with other cells before them, and no chunk would end to find out.
     """
     first = beside_class(tokens)
+    if waits:
+        cost.beside[:first] *= FORGOTTEN
     for i in range(first, BESIDE_SIZES.size):
         if tokens < TILED <= BESIDE_SIZES[i]:
             break

@@ -112,15 +112,11 @@ j.use_jit_cache = use_jit_cache
 """
 
 
-@pytest.mark.parametrize("most, prompt", [(32, LONG), (64, text(4, 900))])
-def test_a_chunk_that_would_wait_for_ever_is_put_together_again(
-    start, oracle, tmp_path, most, prompt
-):  # fmt: skip
-    """Of fewer tokens; of a short prompt too, which is one chunk if it can be."""
-    path = tmp_path / "sizes"
+def test_a_chunk_that_would_wait_for_ever_is_put_together_again(start, oracle, tmp_path):
+    most, path = 32, tmp_path / "sizes"
     asked = Asked(start(code=SLOW.format(most=most, path=str(path)), latency_cap=3.0), oracle)
     asked.stream()
-    back = asked.put(prompt, BACK, 8)
+    back = asked.put(LONG, BACK, 8)
     until(lambda: asked.aside() > 0)
     sizes = list(map(int, path.read_text().split()))
     assert sizes[0] > most >= min(sizes)

@@ -25,8 +25,11 @@ class Value:
     data: bytes
 
     @classmethod
-    def of(cls, value: str | bool | int | float) -> Value:
-        """A string, bool, uint32 or float32."""
+    def of(cls, value: str | bool | int | float | list[int]) -> Value:
+        """A string, bool, uint32, float32 or array of uint32."""
+        if isinstance(value, list):
+            head = struct.pack("<IQ", UINT32, len(value))
+            return cls(ARRAY, head + struct.pack(f"<{len(value)}I", *value))
         if isinstance(value, bool):
             return cls(BOOL, struct.pack("<?", value))
         if isinstance(value, int):

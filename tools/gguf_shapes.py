@@ -1,7 +1,8 @@
 """The model shapes that ``make_model.py`` knows: hyperparameters, tensors and metadata.
 
 Hyperparameters are the published ones (each model's ``config.json``); tensor names and dimensions
-are what llama.cpp's loaders ask for (``src/models/{llama,qwen2,qwen3moe}.cpp``).
+are what llama.cpp's loaders ask for (``src/models/{llama,qwen2,qwen3moe,gemma3}.cpp``; the
+families that are no plain decoders are in ``gguf_families``).
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
+import gguf_families
 import numpy as np
 
 CHATML = (
@@ -27,6 +30,16 @@ LLAMA3 = (
     "{% if add_generation_prompt %}"
     "{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %}"
 )
+
+
+class Ssm(NamedTuple):
+    """A state-space layer: convolution, inner width, state size, step rank (heads), groups."""
+
+    conv: int
+    inner: int
+    state: int
+    rank: int
+    groups: int = 1
 
 
 @dataclass(frozen=True)
@@ -54,6 +67,9 @@ class Shape:
     n_ff_expert: int = 0
     # llama 3.1's long-context scaling: factor, low and high frequency factor, original context
     rope_scaling: tuple[float, float, float, int] | None = None
+    window: int = 0  # positions that every second layer sees (sliding-window attention)
+    ssm: Ssm | None = None
+    attention_every: int = 0  # of a hybrid: one layer in so many attends
 
 
 _QWEN = {
@@ -64,6 +80,19 @@ _QWEN = {
     "end_of_turn": "<|im_end|>",
     "template": CHATML,
 }
+
+_SMALL = {
+    "n_embd": 128,
+    "n_ctx": 2048,
+    "norm_eps": 1e-5,
+    "rope_base": 1e4,
+    "tied": False,
+    "template": CHATML,
+}
+_NO_HEADS = {"n_head": 0, "n_head_kv": 0, "head_dim": 0, "n_ff": 0}
+_HEADS = {"n_head": 4, "n_head_kv": 2, "head_dim": 32, "n_ff": 256}
+_GPT_NEOX = {"vocab": "gpt-neox", "n_vocab": 50432, "end_of_turn": "<|endoftext|>"}
+_LLAMA_SPM = {"vocab": "llama-spm", "n_vocab": 32000, "end_of_turn": "</s>"}
 
 SHAPES: dict[str, Shape] = {
     shape.name: shape
@@ -92,6 +121,27 @@ SHAPES: dict[str, Shape] = {
             n_ff=768, n_ctx=32768, tied=True, n_expert=16, n_expert_used=4, n_ff_expert=128,
             **_QWEN,
         ),
+        Shape(
+            "mamba-micro", "mamba", n_layer=2, ssm=Ssm(4, 256, 16, 8),
+            **_SMALL, **_NO_HEADS, **_GPT_NEOX,
+        ),
+        Shape(
+            "mamba2-micro", "mamba2", n_layer=2, ssm=Ssm(4, 256, 32, 4),
+            **_SMALL, **_NO_HEADS, **_GPT_NEOX,
+        ),
+        Shape(
+            "jamba-micro", "jamba", n_layer=4, ssm=Ssm(4, 256, 16, 8), attention_every=2,
+            **_SMALL, **_HEADS, **_LLAMA_SPM,
+        ),
+        Shape(
+            "lfm2-micro", "lfm2", n_layer=4, attention_every=2, **_SMALL, **_HEADS, **_LLAMA_SPM,
+        ),
+        Shape("gemma3-micro", "gemma3", n_layer=4, window=64, **_SMALL, **_HEADS, **_LLAMA_SPM),
+        Shape(
+            "bert-micro", "bert", n_layer=2, vocab="bert-bge", n_vocab=30522, end_of_turn="",
+            **_SMALL | {"n_ctx": 512, "tied": True}, **_HEADS | {"n_head_kv": 4},
+        ),
+        Shape("t5-micro", "t5", n_layer=2, **_SMALL, **_HEADS | {"n_head_kv": 4}, **_LLAMA_SPM),
     )
 }  # fmt: skip
 
@@ -137,6 +187,9 @@ def tensors(shape: Shape) -> Iterator[Tensor]:
     stay near 1 however many layers there are; the output matrix gives logits with a deviation near
     3, as trained models have, over which no single token (an end of text, say) is likely.
     """
+    if gguf_families.is_one(shape):
+        yield from gguf_families.tensors(shape, Tensor)
+        return
     d, hd = shape.n_embd, shape.head_dim
     q, kv = shape.n_head * hd, shape.n_head_kv * hd
     inner = d**-0.5
@@ -150,10 +203,13 @@ def tensors(shape: Shape) -> Iterator[Tensor]:
             yield Tensor(f"{at}attn_{name}.weight", (d, width), inner)
             if shape.arch == "qwen2":
                 yield Tensor(f"{at}attn_{name}.bias", (width,), 0.1, f32=True)
-        if shape.arch == "qwen3moe":
+        if shape.arch in ("qwen3moe", "gemma3"):
             yield Tensor(at + "attn_q_norm.weight", (hd,), 0.0, f32=True)
             yield Tensor(at + "attn_k_norm.weight", (hd,), 0.0, f32=True)
         yield Tensor(at + "attn_output.weight", (q, d), q**-0.5)
+        if shape.arch == "gemma3":
+            yield Tensor(at + "post_attention_norm.weight", (d,), 0.0, f32=True)
+            yield Tensor(at + "post_ffw_norm.weight", (d,), 0.0, f32=True)
         yield Tensor(at + "ffn_norm.weight", (d,), 0.0, f32=True)
         if shape.n_expert:
             ff, n = shape.n_ff_expert, shape.n_expert
@@ -170,10 +226,10 @@ def tensors(shape: Shape) -> Iterator[Tensor]:
         yield Tensor("output.weight", (d, shape.n_vocab), 3 * inner)
 
 
-def metadata(shape: Shape) -> dict[str, str | int | float]:
+def metadata(shape: Shape) -> dict[str, gguf_families.Key]:
     """The GGUF keys that describe *shape*, without the tokenizer's; ints are written as uint32."""
     arch = shape.arch
-    out: dict[str, str | int | float] = {
+    out: dict[str, gguf_families.Key] = {
         "general.architecture": arch,
         "general.name": f"{shape.name} (random weights)",
         "general.description": "Random weights in a model's shape, for benchmarks.",
@@ -194,4 +250,7 @@ def metadata(shape: Shape) -> dict[str, str | int | float]:
         out[f"{arch}.expert_count"] = shape.n_expert
         out[f"{arch}.expert_used_count"] = shape.n_expert_used
         out[f"{arch}.expert_feed_forward_length"] = shape.n_ff_expert
-    return out
+    if shape.window:
+        out[f"{arch}.attention.sliding_window"] = shape.window
+        out[f"{arch}.attention.sliding_window_pattern"] = 2
+    return out | gguf_families.keys(shape)

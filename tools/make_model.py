@@ -3,6 +3,7 @@
     python tools/make_model.py --shape micro-151k --out build/micro.gguf
     python tools/make_model.py --shape qwen3-30b-a3b --out build/30b.gguf --quant q4_0
     python tools/make_model.py --shape qwen3-30b-a3b --dry-run
+    python tools/make_model.py --shape micro-151k --pre gpt-4o --out build/pre.gguf
 
 The time a model takes depends on its shape, its quantization and its vocabulary, not on what its
 weights say: this gives all three without a download. The tokenizer is a real one, from the
@@ -12,8 +13,9 @@ of ``ggml-vocab-*.gguf`` files, or one GGUF). What the model generates is noise,
 Weights are drawn once, as a pool of quantized blocks, and repeated: writing is as fast as the disk.
 The pool's length is prime, so that no two rows of a vocabulary's matrix are equal. Every matrix has
 the file's quantization (norms, biases and routers are float32); llama.cpp's own quantizer gives the
-output matrix more bits in q4_0. The same shape, quantization, seed and vocabulary give the same
-bytes.
+output matrix more bits in q4_0. Beside published shapes there are micro ones of other families:
+recurrent, hybrid, sliding-window, encoder-only and encoder-decoder. The same shape, quantization,
+seed and vocabulary give the same bytes.
 """
 
 from __future__ import annotations
@@ -168,7 +170,7 @@ def tokenizer_keys(shape: Shape, path: Path) -> dict[str, container.Value]:
             if key in keys:
                 keys[key] = keys[key].extended(missing, data)
     turn = shape.end_of_turn.encode()
-    if turn in tokens:
+    if turn and turn in tokens:
         end = container.Value.of(tokens.index(turn))
         keys["tokenizer.ggml.eos_token_id"] = end
         keys["tokenizer.ggml.eot_token_id"] = end
@@ -235,14 +237,21 @@ def check_destination(out: Path, size: int) -> None:
         )
 
 
-def write_model(shape: Shape, quant_name: str, out: Path, seed: int, vocab: Path) -> int:
-    """Write *out*; returns its size in bytes. The file appears whole or not at all."""
+def write_model(
+    shape: Shape, quant_name: str, out: Path, seed: int, vocab: Path, pre: str | None = None
+) -> int:
+    """Write *out*; returns its size in bytes. The file appears whole or not at all.
+
+    *pre* replaces the name of the pre-tokenizer, known to llama.cpp or not.
+    """
     quant = QUANTS[quant_name]
     plan = plan_file(shape, quant)
     keys = {key: container.Value.of(value) for key, value in gguf_shapes.metadata(shape).items()}
     keys["general.file_type"] = container.Value.of(quant.file_type)
     keys["general.quantization_version"] = container.Value.of(2)
     keys.update(tokenizer_keys(shape, vocab))
+    if pre is not None:
+        keys["tokenizer.ggml.pre"] = container.Value.of(pre)
     head = container.header(keys, plan.infos)
     total = len(head) + plan.data_bytes
     check_destination(out, total)
@@ -291,6 +300,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--quant", choices=tuple(QUANTS), default="q8_0")
     parser.add_argument("--seed", type=int, default=1, help="of the weights (default %(default)s)")
     parser.add_argument("--vocab-from", type=Path, metavar="DIR_OR_GGUF")
+    parser.add_argument("--pre", metavar="NAME", help="write this name of a pre-tokenizer")
     parser.add_argument("--dry-run", action="store_true", help="print the sizes and write nothing")
     return parser
 
@@ -315,7 +325,7 @@ def run(args: argparse.Namespace) -> None:
     check_destination(args.out, plan.data_bytes)
     vocab = find_vocab(shape, args.vocab_from)
     began = time.monotonic()
-    total = write_model(shape, args.quant, args.out, args.seed, vocab)
+    total = write_model(shape, args.quant, args.out, args.seed, vocab, args.pre)
     print(f"{summary}\nwrote {args.out}: {total:,} bytes in {time.monotonic() - began:.1f} s")
 
 

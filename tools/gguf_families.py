@@ -52,9 +52,9 @@ def keys(shape: Shape) -> dict[str, Key]:
         out["bert.attention.causal"] = False
         out["bert.pooling_type"] = _POOLING_MEAN
         out["tokenizer.ggml.token_type_count"] = _TOKEN_TYPES
-    if arch == "t5":
-        out["t5.attention.relative_buckets_count"] = _REL_BUCKETS
-        out["t5.decoder_start_token_id"] = 0
+    if arch in ("t5", "t5encoder"):
+        out[f"{arch}.attention.relative_buckets_count"] = _REL_BUCKETS
+        out[f"{arch}.decoder_start_token_id"] = 0
     return out
 
 
@@ -202,9 +202,10 @@ def _bert(shape: Shape, make: type[Tensor]) -> Iterator[Tensor]:
 
 def _t5(shape: Shape, make: type[Tensor]) -> Iterator[Tensor]:
     d = shape.n_embd
-    yield from _ends(shape, make, "dec.output_norm")
-    yield make("enc.output_norm.weight", (d,), 0.0, f32=True)
-    for side in ("enc", "dec"):
+    yield from _ends(shape, make, "enc.output_norm")
+    if shape.arch == "t5":
+        yield make("dec.output_norm.weight", (d,), 0.0, f32=True)
+    for side in ("enc", "dec") if shape.arch == "t5" else ("enc",):
         for i in range(shape.n_layer):
             layers = _Layers(make, f"{side}.blk.{i}.")
             yield layers.norm("attn_norm", d)
@@ -225,4 +226,5 @@ _FAMILIES: dict[str, Callable[[Shape, type[Tensor]], Iterator[Tensor]]] = {
     "lfm2": _hybrid,
     "bert": _bert,
     "t5": _t5,
+    "t5encoder": _t5,
 }

@@ -203,11 +203,11 @@ def tensors(shape: Shape) -> Iterator[Tensor]:
             yield Tensor(f"{at}attn_{name}.weight", (d, width), inner)
             if shape.arch == "qwen2":
                 yield Tensor(f"{at}attn_{name}.bias", (width,), 0.1, f32=True)
-        if shape.arch in ("qwen3moe", "gemma3"):
+        if shape.arch in ("qwen3moe", "gemma3", "gemma-embedding"):
             yield Tensor(at + "attn_q_norm.weight", (hd,), 0.0, f32=True)
             yield Tensor(at + "attn_k_norm.weight", (hd,), 0.0, f32=True)
         yield Tensor(at + "attn_output.weight", (q, d), q**-0.5)
-        if shape.arch == "gemma3":
+        if shape.arch in ("gemma3", "gemma-embedding"):
             yield Tensor(at + "post_attention_norm.weight", (d,), 0.0, f32=True)
             yield Tensor(at + "post_ffw_norm.weight", (d,), 0.0, f32=True)
         yield Tensor(at + "ffn_norm.weight", (d,), 0.0, f32=True)

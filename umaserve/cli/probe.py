@@ -23,11 +23,16 @@ def main(backend: str, model: str) -> None:
     found = [build.key for build in builds.installed()]
     _tell(what="builds", cache=str(builds.cache_root()), found=found)
     import umaserve.llama as llama
+    from umaserve.llama.purpose import why_no_model
 
     try:
         info = llama.check_gguf(model)
+        why = why_no_model(info)
+        why = why and f"{model} cannot be served: {why}"
     except (llama.LlamaError, OSError) as error:
-        _tell(what="model", error=str(error))
+        why = str(error)
+    if why:
+        _tell(what="model", error=why)
     else:
         _tell(what="model", architecture=info.architecture, bytes=info.file_bytes)
     try:

@@ -98,6 +98,7 @@ def usable_cores() -> int:
 def load(start: m.Start, pieces_fd: int, control: Control) -> Loaded:
     """Load what ``start`` asks for.  Raises CannotLoad with a reason for the user."""
     from umaserve import llama
+    from umaserve.llama import purpose
 
     from . import unused_memory  # these two load a compiler
     from .thread_places import find_places, no_places
@@ -107,12 +108,14 @@ def load(start: m.Start, pieces_fd: int, control: Control) -> Loaded:
         os.environ.setdefault("GOMP_SPINCOUNT", str(SPIN_COUNT))  # read when libgomp is loaded
     try:
         library = llama.load(start.backend)
-        llama.check_gguf(start.model_path)
+        info = llama.check_gguf(start.model_path)
     except llama.LlamaError as error:
         raise CannotLoad(str(error)) from error
+    _refuse(purpose.why_no_model(info))
     began = time.monotonic()
     _check_memory(start)
     model = _open_model(llama, library, start, control)
+    _refuse(purpose.why_no_generation(model), model)
     n_ctx = _context_size(start, model)
     n_cores = usable_cores()
     n_threads = start.n_threads or n_cores
@@ -142,6 +145,7 @@ def load(start: m.Start, pieces_fd: int, control: Control) -> Loaded:
     except llama.LlamaError as error:
         model.close()
         raise CannotLoad(str(error)) from error
+    _refuse(purpose.why_no_steps(context), context, model)
     unused_bytes = 0
     if lean:
         after = unused_memory.private_memory()
@@ -174,6 +178,14 @@ def load(start: m.Start, pieces_fd: int, control: Control) -> Loaded:
         overlap=device != "CPU",
         places=find_places() if device == "CPU" else no_places(),
     )
+
+
+def _refuse(why: str, *opened: Context | Model) -> None:
+    """Closes what was opened and raises CannotLoad, unless ``why`` is empty."""
+    if why:
+        for each in opened:
+            each.close()
+        raise CannotLoad(why)
 
 
 def _spare_sequences(n_seq: int, device: str, model: Model) -> int:

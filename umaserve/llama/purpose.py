@@ -1,0 +1,79 @@
+"""What a GGUF file is for, where it is not for generating text: in words, before libllama aborts.
+
+The header tells much; what only libllama knows about an architecture is asked of the model and of
+its context. Each answer says what the file is and what to do, or is empty where nothing is wrong.
+"""
+
+from __future__ import annotations
+
+from .context import Context
+from .gguf_check import GGUFInfo
+from .model import Model
+
+_OTHER_TYPES = {
+    "adapter": "a LoRA adapter; name the model that it changes, or merge the two",
+    "imatrix": "an importance matrix, which quantizing a model needs; name the model",
+    "mmproj": "the projector of a multimodal model (mmproj); name the language model beside it",
+}
+_OTHER_ARCHITECTURES = {
+    "clip": _OTHER_TYPES["mmproj"],
+    "controlvector": "a control vector; name the model that it steers",
+}
+# They read another model's states; libllama has no question to ask about it.
+_DRAFTS = ("eagle3", "dflash", "gemma4-assistant")
+_INSTEAD = "name a model that goes on with a text"
+
+
+def why_no_model(info: GGUFInfo) -> str:
+    """What the file of `info` is, where its header says that it cannot generate text."""
+    architecture, metadata = info.architecture, info.metadata
+    kind = str(metadata.get("general.type", "model")).lower()
+    if "adapter.type" in metadata:
+        kind = "adapter"
+    other = _OTHER_ARCHITECTURES.get(architecture, _OTHER_TYPES.get(kind))
+    if other:
+        return f"it is no model but {other}"
+    if architecture in _DRAFTS:
+        return (
+            f"it is a draft model ({architecture}), which makes another model faster and cannot "
+            "generate alone; name that one"
+        )
+    if info.n_tensors == 0:
+        return "it has no weights (a vocabulary alone?); name the whole model"
+    if metadata.get(f"{architecture}.attention.causal") is False:
+        return _not_causal(architecture)
+    return ""
+
+
+def why_no_generation(model: Model) -> str:
+    """Why libllama cannot generate text with `model` token by token."""
+    lib = model.library.lib
+    architecture = model.metadata.get("general.architecture", "unknown")
+    if not lib.llama_model_has_decoder(model.pointer):
+        return _not_causal(architecture)
+    if lib.llama_model_is_diffusion(model.pointer):
+        return (
+            f"it is a diffusion model ({architecture}): it fills in a whole text at once and "
+            f"cannot generate token by token; {_INSTEAD}"
+        )
+    if lib.llama_model_has_encoder(model.pointer):
+        return (
+            f"it is an encoder-decoder model ({architecture}): it turns one whole text into "
+            f"another and cannot generate from a prompt; {_INSTEAD}"
+        )
+    return ""
+
+
+def why_no_steps(context: Context) -> str:
+    """Why `context` cannot go on token by token: no memory of a text, or every token sees all."""
+    lib, nothing = context.library.lib, context.library.ffi.NULL
+    if context.memory != nothing and lib.llama_get_causal_attn(context.pointer):
+        return ""
+    return _not_causal(context.model.metadata.get("general.architecture", "unknown"))
+
+
+def _not_causal(architecture: str) -> str:
+    return (
+        f"it is an encoder-only model ({architecture}): it turns a text into an embedding or a "
+        f"rank and cannot generate; {_INSTEAD}"
+    )

@@ -18,6 +18,7 @@ DRY_MULTIPLIER, DRY_BASE = P.DRY_MULTIPLIER, P.DRY_BASE
 N_BIAS, IGNORE_EOS, LAST_N, MIROSTAT = P.N_BIAS, P.IGNORE_EOS, P.LAST_N, P.MIROSTAT
 DRY_ALLOWED, DRY_LAST_N = P.DRY_ALLOWED, P.DRY_LAST_N
 FLOAT_MAX_LOG = 88.7228391  # llama.cpp's bound of the exponent
+FARTHEST = 1e38  # of a logit from 0, so that the difference of any two is a float32
 
 
 @njit(nogil=True, cache=True)
@@ -54,6 +55,13 @@ def note(row, token, changed, work):
 
 
 @njit(nogil=True, cache=True)
+def put(row, token, value):
+    """Change a logit to ``value``, or as far as a float32 goes; banned tokens stay banned."""
+    if -np.inf < row[token] < np.inf:
+        row[token] = min(max(value, -FARTHEST), FARTHEST)
+
+
+@njit(nogil=True, cache=True)
 def first_of_last(length, last_n):
     """Where the last ``last_n`` of ``length`` tokens begin; -1 means all of them."""
     return 0 if last_n < 0 or last_n > length else length - last_n
@@ -75,7 +83,7 @@ def penalties(row, real, last_n, history, changed, work):
         changed = note(row, token, changed, work)
         value = float(row[token])
         value = value * real[REPEAT] if value <= 0.0 else value / real[REPEAT]
-        row[token] = value - count * real[FREQUENCY] - real[PRESENCE]
+        put(row, token, value - count * real[FREQUENCY] - real[PRESENCE])
     return changed
 
 
@@ -177,5 +185,5 @@ def dry(row, real, whole, history, breakers, changed, work):
         if most > 0 and exponent > most:
             exponent = most
         changed = note(row, token, changed, work)
-        row[token] -= np.float32(real[DRY_MULTIPLIER] * real[DRY_BASE] ** exponent)
+        put(row, token, row[token] - real[DRY_MULTIPLIER] * real[DRY_BASE] ** exponent)
     return changed

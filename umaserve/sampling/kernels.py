@@ -12,7 +12,7 @@ import numpy as np
 from numba import njit
 
 from .mass import draw, exp_moment, exp_sum, keep_mass
-from .select import NEGATIVE_INFINITY, argmax, gather_from, largest
+from .select import LOWEST, NEGATIVE_INFINITY, argmax, gather_from, largest
 
 XTC_MAX_THRESHOLD = 0.5  # above, llama.cpp leaves XTC out: at most one token can be that likely
 XTC_STREAM = 0x5851F42D4C957F2D  # sets its random numbers apart from the draw's
@@ -89,7 +89,7 @@ def xtc(row, maxima, count, top, threshold, ids, values, counted):
         total = exp_sum(row, row.shape[0], top, 1.0)
     else:
         total = exp_sum(values, count, top, 1.0)
-    low = NEGATIVE_INFINITY
+    low = LOWEST  # -inf is banned
     if threshold > 0.0:
         low = np.float32(top + math.log(threshold * total))
     likely = gather_from(row, maxima, low, ids, values, counted) if whole else count

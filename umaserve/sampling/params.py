@@ -10,6 +10,9 @@ import numpy as np
 from umaserve.engine.messages import Sampling
 
 MAX_LOGIT_BIAS = 1024  # entries per request
+# what is smaller is taken for greedy: its inverse is no float32
+LEAST_TEMPERATURE = float(np.finfo(np.float32).tiny)
+LEAST_REPEAT = 1e-30  # logits divided by less would be no float32 any more
 # what makes a row slow: see ``is_slow``
 QUICK_K = 256
 QUICK_LOGPROBS = 5
@@ -24,7 +27,7 @@ def is_slow(sampling: Sampling) -> bool:
     """
     if sampling.logprobs > QUICK_LOGPROBS:
         return True
-    if sampling.temperature > 0.0:
+    if sampling.temperature >= LEAST_TEMPERATURE:
         if sampling.mirostat:
             return True
         whole = not 0 < sampling.top_k <= QUICK_K
@@ -74,6 +77,9 @@ class SamplerTable:
         # at once: streams wait while Python writes one number after another
         real[_REAL_COLUMNS] = _real_of(sampling)
         whole[_WHOLE_COLUMNS] = _whole_of(sampling)
+        if sampling.temperature < LEAST_TEMPERATURE:
+            real[TEMPERATURE] = 0.0
+        real[REPEAT] = max(sampling.repeat_penalty, LEAST_REPEAT)
         real[MU] = 2.0 * sampling.mirostat_tau
         whole[SLOW] = is_slow(sampling)
         seed = sampling.seed & 0xFFFFFFFFFFFFFFFF

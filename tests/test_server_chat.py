@@ -59,6 +59,7 @@ def test_template_of_the_model_at_hand() -> None:
         "{{ messages.append(1) }}",
         "{{ ''.__class__.__mro__ }}",
         "{{ nothing.at.all }}",
+        r"{{ 'half \ud83d' }}",
         "{{ cycler.__init__.__globals__.os.system('true') }}",
         "{% for i in range(99999) %}{% for j in range(99999) %}xxxxxxxxx{% endfor %}{% endfor %}",
         "{% for i in range(10000000) %}{% endfor %}",

@@ -127,6 +127,26 @@ def test_errors_are_counted_by_code(daemon: DaemonProcess, client: RawClient) ->
     }  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    "rest",
+    [
+        rb'"prompt":"cut emoji \ud83d"',
+        rb'"messages":[{"role":"user","content":"\ude00"}]',
+        b'"prompt":"x","temperature":1e400',
+        b'"prompt":"x","seed":' + b"9" * 5000,
+        b'"prompt":"x","metadata":' + b"[" * 5000 + b"]" * 5000,
+    ],
+    ids=["lone surrogate", "in messages", "float overflow", "giant whole number", "too deep"],
+)
+def test_one_message_that_cannot_be_read_ends_nothing_else(client: RawClient, rest: bytes) -> None:
+    client.ask("healthy", "it goes on", max_tokens=100)
+    client.send_body(b'{"id":"bad",' + rest + b"}")
+    client.finish("healthy")
+    assert bytes(client.results["healthy"].tokens) == answer("it goes on", 100)
+    assert [(e["id"], e["code"]) for e in client.other] == [("bad", "E_PROTO_003")]
+    assert len(client.generate("x", max_tokens=2).tokens) == 2
+
+
 def test_good_frames_before_a_bad_one_are_served(client: RawClient) -> None:
     client.results["a"] = Result()
     body = json.dumps({"id": "a", "prompt": "x", "max_tokens": 1}).encode()

@@ -36,7 +36,8 @@ ERRORS: dict[str, ErrorCode] = {
         ),
         ErrorCode(
             E_PROTO_003,
-            "a field missing, of the wrong type or out of range; the message names the field",
+            "a field missing, of the wrong type, out of range, or with an escape that is no "
+            "character (a lone surrogate); the message names the field, the event has the `id`",
         ),
         ErrorCode(E_PROTO_004, "`id` already in flight on this connection"),
         ErrorCode(E_LIMIT_001, "prompt longer than the byte cap"),

@@ -42,6 +42,7 @@ class Field:
     words: str
     default: Any = None
     note: str = ""
+    whole: bool = False  # 1.0 is a whole number too, and becomes an int
 
 
 def _plain(value: float) -> str:
@@ -67,15 +68,16 @@ def _number(
 
 
 def _whole(name: str, low: int, high: int, default: int | None, note: str = "") -> Field:
-    kind = Annotated[int, msgspec.Meta(ge=low, le=high)]
-    return Field(name, kind, f"a whole number from {low} to {high}", default, note)
+    meta = msgspec.Meta(ge=low, le=high)
+    kind = Annotated[int, meta] | Annotated[float, meta]
+    return Field(name, kind, f"a whole number from {low} to {high}", default, note, whole=True)
 
 
 def _flag(name: str, default: bool, note: str) -> Field:
     return Field(name, bool, "true or false", default, note)
 
 
-_Id = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_ID_CHARS)]
+Id = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_ID_CHARS)]
 _ID_WORDS = f"a string of 1 to {MAX_ID_CHARS} characters"
 
 
@@ -120,7 +122,7 @@ _WORDS_BREAKERS = (
 )
 
 GENERATE_FIELDS: tuple[Field, ...] = (
-    Field("id", _Id, _ID_WORDS, note="names the request; unique among those in flight here"),
+    Field("id", Id, _ID_WORDS, note="names the request; unique among those in flight here"),
     Field("prompt", str, "a string that is not empty", note="this or `messages`"),
     Field(
         "messages",
@@ -130,16 +132,17 @@ GENERATE_FIELDS: tuple[Field, ...] = (
     ),
     Field(
         "max_tokens",
-        int,
+        int | float,
         "a whole number from 1 to {max_tokens}",
         note="omitted: what the limit and the context leave",
+        whole=True,
     ),
     _number("temperature", 0, 10, 0.8, "0 = greedy"),
     _number("top_p", 0, 1, 0.95, "1 = off", open_low=True),
     _whole("top_k", 0, 1_000_000, 40, "0 = off"),
     _number("min_p", 0, 1, 0.05, "0 = off"),
     _number("typical_p", 0, 1, 1.0, "1 = off", open_low=True),
-    Field("seed", int, "a 64-bit whole number", note="omitted: a random one"),
+    Field("seed", int | float, "a 64-bit whole number", note="omitted: a random one", whole=True),
     Field("stop", str | list[str], _WORDS_STOP, note="ends the answer; never part of it"),
     _number("repeat_penalty", 0, 10, 1.0, "1 = off", open_low=True),
     _number("presence_penalty", -10, 10, 0.0, "0 = off"),
@@ -163,10 +166,11 @@ GENERATE_FIELDS: tuple[Field, ...] = (
     ),
     Field(
         "mirostat",
-        Literal[0, 2],
+        Literal[0, 2] | float,
         "0 or 2",
         0,
         "2: mirostat v2 alone, but for temperature and logit_bias",
+        whole=True,
     ),
     _number("mirostat_tau", 0, 100, 5.0, "surprise aimed at, in bits"),
     _number("mirostat_eta", 0, 10, 0.1, "how fast it gets there"),
@@ -181,7 +185,7 @@ GENERATE_FIELDS: tuple[Field, ...] = (
     Field(
         "slo", WireSlo, "an object of target_ttft_ms, target_tbt_ms and latency_cap", note="targets"
     ),
-    Field("session", _Id, _ID_WORDS, note="requests that share it are pinned to the same KV"),
+    Field("session", Id, _ID_WORDS, note="requests that share it are pinned to the same KV"),
     _flag("cache_prompt", True, "reuse a cached prefix of the prompt"),
     Field(
         "metadata",
@@ -201,7 +205,7 @@ WireGenerate = msgspec.defstruct(
     ],
 )
 
-_OPTIONAL_ID = Field("id", _Id, _ID_WORDS, note="echoed")
+_OPTIONAL_ID = Field("id", Id, _ID_WORDS, note="echoed")
 _SERIAL = _whole(
     "serial", 1, 2**53, None, "the request's number in `sessions`; `id` is then only echoed"
 )
@@ -213,11 +217,11 @@ ADMIN_FIELDS: dict[str, tuple[Field, ...]] = {
         _flag("sessions", False, "the running requests and the latest events too"),
     ),
     "cancel": (
-        Field("id", _Id, _ID_WORDS, note="the request to end"),
+        Field("id", Id, _ID_WORDS, note="the request to end"),
         _SERIAL,
     ),
     "priority": (
-        Field("id", _Id, _ID_WORDS, note="the request to move"),
+        Field("id", Id, _ID_WORDS, note="the request to move"),
         _SERIAL,
         Field(
             "priority",
@@ -239,6 +243,11 @@ ADMIN_FIELDS: dict[str, tuple[Field, ...]] = {
         _flag("parse_special", True, "read the text of special tokens as such"),
     ),
     "ping": (_OPTIONAL_ID,),
+}
+
+WHOLE: dict[str, tuple[str, ...]] = {
+    kind: tuple(f.name for f in table if f.whole)
+    for kind, table in {"generate": GENERATE_FIELDS, **ADMIN_FIELDS}.items()
 }
 
 WORDS: dict[str, dict[str, str]] = {
@@ -277,6 +286,8 @@ def logit_bias(value: Any) -> tuple[tuple[int, float], ...] | None:
             return None
         token, bias = pair
         if isinstance(token, str) and token.isascii() and token.isdigit() and len(token) <= 10:
+            token = int(token)
+        if isinstance(token, float) and token.is_integer():
             token = int(token)
         if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < 2**31:
             return None

@@ -1,18 +1,18 @@
 """Bodies in, typed messages out: ``parse_message`` and the types it returns.
 
-The typed decoding is msgspec's; this module turns its complaints into sentences that name the field
-in a client's words, and applies the few rules that no type can say.
+The typed decoding is msgspec's; this module applies the few rules that no type can say.  What
+msgspec complains about is put into words by ``umaserve.protocol.mistakes``.
 """
 
 from __future__ import annotations
 
-import re
 from typing import Any, Protocol
 
 import msgspec
 
-from umaserve.protocol import fields
-from umaserve.protocol.errors import E_LIMIT_001, E_PROTO_001, E_PROTO_003, ProtocolError
+from umaserve.protocol import fields, mistakes
+from umaserve.protocol.errors import E_LIMIT_001, E_PROTO_003, ProtocolError
+from umaserve.protocol.mistakes import bounded, missing, wrong
 
 
 class PromptLimits(Protocol):
@@ -138,14 +138,12 @@ Message = Generate | Cancel | SetPriority | Metrics | Load | Unload | Info | Tok
 
 
 class _Head(msgspec.Struct):
-    type: Any = None
-    event: Any = None
+    type: msgspec.Raw = msgspec.Raw(b"null")
+    event: msgspec.Raw = msgspec.Raw(b"null")
 
 
-_TOO_DEEP = "the JSON is nested too deeply"
 _RAW_NONE = (b"", b"null")
-_PATH = re.compile(r"`\$\.?([^`]*)`$")
-_REQUIRED = re.compile(r"missing required field `(\w+)`")
+_WORD_BYTES = 256
 _decode_any = msgspec.json.Decoder().decode
 _decode_head = msgspec.json.Decoder(_Head).decode
 _decode_wire: dict[str, Any] = {
@@ -173,10 +171,11 @@ def parse_message(body: bytes, limits: PromptLimits) -> Message:
     try:
         wire = _decode_wire[kind](body)
     except msgspec.ValidationError as error:
-        raise _field_error(kind, body, str(error), limits) from None
-    except RecursionError:
-        raise ProtocolError(E_PROTO_001, _TOO_DEEP) from None
+        raise mistakes.of_field(kind, body, str(error), limits.max_tokens) from None
+    except RecursionError as error:
+        raise mistakes.of_json(body, error) from None
     try:
+        _whole(kind, wire)
         if kind == "generate":
             return _generate(wire, limits)
         return _admin(kind, wire, limits)
@@ -190,107 +189,54 @@ def _kind(body: bytes) -> str:
     try:
         body.decode("utf-8")
         head = _decode_head(body)
-    except UnicodeDecodeError as error:
-        raise ProtocolError(E_PROTO_001, f"not UTF-8: {error.reason}") from None
-    except RecursionError:
-        raise ProtocolError(E_PROTO_001, _TOO_DEEP) from None
-    except msgspec.ValidationError as error:
-        found = re.match(r"Expected `object`, got `(\w+)`", str(error))
-        if found:
-            text = f"a message must be a JSON object; this is of type {found[1]}"
-            raise ProtocolError(E_PROTO_001, text) from None
-        raise ProtocolError(E_PROTO_003, f"a number is out of range: {error}") from None
-    except msgspec.DecodeError as error:
-        text = f"not valid JSON: {error}"
-        if "\\ud" in body.decode("utf-8").lower():
-            text += " (a surrogate escape without its other half is not valid)"
-        raise ProtocolError(E_PROTO_001, text) from None
-    kind = head.type
+        kind, event = _word(head.type), _word(head.event)
+    except (UnicodeDecodeError, msgspec.DecodeError, RecursionError) as error:
+        raise mistakes.of_json(body, error) from None
     if kind is None:
-        return "cancel" if head.event == "cancel" else "generate"
+        return "cancel" if event == "cancel" else "generate"
     if isinstance(kind, str) and kind in _decode_wire:
         return kind
-    raise ProtocolError(
-        E_PROTO_003,
-        f'"type" must be one of {", ".join(_TYPES)} (or left out to generate), not {_show(kind)}',
-        id=_readable_id(body),
-    )
+    refusal = wrong("type", f"one of {', '.join(_TYPES)} (or left out to generate)", kind)
+    refusal.id = mistakes.readable_id(body)
+    raise refusal
 
 
-def _show(value: Any) -> str:
-    text = msgspec.json.encode(value).decode()
-    return text if len(text) <= 40 else f"{text[:37]}..."
-
-
-def _readable_id(body: bytes) -> str | None:
+def _word(raw: msgspec.Raw) -> Any:
+    """The value; ``...`` where it is none that a word can be."""
     try:
-        raw = _decode_any(body)
-    except (msgspec.DecodeError, RecursionError):
-        return None
-    value = raw.get("id")
-    if isinstance(value, str) and 1 <= len(value) <= fields.MAX_ID_CHARS:
-        return value
-    return None
-
-
-def _wrong(name: str, words: str, value: Any = ...) -> ProtocolError:
-    shown = "" if value is ... else f", not {_show(value)}"
-    return ProtocolError(E_PROTO_003, f'"{name}" must be {words}{shown}')
-
-
-def _missing(name: str) -> ProtocolError:
-    return ProtocolError(E_PROTO_003, f'"{name}" is missing')
-
-
-def _field_error(kind: str, body: bytes, complaint: str, limits: PromptLimits) -> ProtocolError:
-    """``msgspec``'s complaint about a field, in the words of the field table."""
-    at = _PATH.search(complaint)
-    name = at[1].strip() if at else ""
-    table = fields.WORDS[kind]
-    required = _REQUIRED.search(complaint)
-    if required:
-        full = f"{name}.{required[1]}" if name else required[1]
-        error = _missing(full)
-    else:
-        key = re.sub(r"\[[^\]]*\]", "[]", name)
-        words = table.get(key) or table.get(key.split(".")[0].split("[")[0], "valid")
-        error = _wrong(name, _bounded(words, limits), _value_at(body, name))
-    error.id = _readable_id(body)
-    return error
-
-
-def _bounded(words: str, limits: PromptLimits) -> str:
-    return words.replace("{max_tokens}", str(limits.max_tokens))
-
-
-def _value_at(body: bytes, path: str) -> Any:
-    """The value that ``path`` (``slo.latency_cap``, ``stop[2]``) names, ``...`` if unreadable."""
-    try:
-        value = _decode_any(body)
-        for step in re.findall(r"\w+", path):
-            value = value[int(step)] if isinstance(value, list) else value[step]
-    except (msgspec.DecodeError, RecursionError, KeyError, IndexError, ValueError, TypeError):
+        return _decode_any(raw) if len(bytes(raw)) <= _WORD_BYTES else ...
+    except msgspec.ValidationError:  # a number out of range
         return ...
-    return value
+
+
+def _whole(kind: str, wire: Any) -> None:
+    """Turn whole numbers that were written like ``1.0`` into ints."""
+    for name in fields.WHOLE[kind]:
+        value = getattr(wire, name)
+        if type(value) is float:
+            words = fields.WORDS[kind][name]
+            if not value.is_integer() or (name == "mirostat" and value not in (0, 2)):
+                raise wrong(name, words, value)
+            setattr(wire, name, int(value))
 
 
 def _generate(wire: Any, limits: PromptLimits) -> Generate:
     words = fields.WORDS["generate"]
     if wire.id is None:
-        raise _missing("id")
+        raise missing("id")
     prompt, messages = _text(wire, limits)
     if wire.max_tokens is not None and not 1 <= wire.max_tokens <= limits.max_tokens:
-        raise _wrong("max_tokens", _bounded(words["max_tokens"], limits), wire.max_tokens)
+        raise wrong("max_tokens", bounded(words["max_tokens"], limits.max_tokens), wire.max_tokens)
     if wire.seed is not None and not fields.MIN_SEED <= wire.seed <= fields.MAX_SEED:
-        raise _wrong("seed", words["seed"], wire.seed)
+        raise wrong("seed", words["seed"], wire.seed)
     stop = (wire.stop,) if isinstance(wire.stop, str) else tuple(wire.stop or ())
     if len(stop) > fields.MAX_STOPS or not all(
         0 < len(s.encode()) <= fields.MAX_STOP_BYTES for s in stop
     ):
-        raise _wrong("stop", words["stop"], wire.stop)
+        raise wrong("stop", words["stop"], wire.stop)
     bias = fields.logit_bias(wire.logit_bias) if wire.logit_bias is not None else ()
     if bias is None:
-        raise _wrong("logit_bias", words["logit_bias"], wire.logit_bias)
+        raise wrong("logit_bias", words["logit_bias"], wire.logit_bias)
     given = {
         name: _DEFAULTS[name] if (value := getattr(wire, name)) is None else value
         for name in _SAMPLING
@@ -320,7 +266,7 @@ def _text(wire: Any, limits: PromptLimits) -> tuple[str | None, tuple[ChatMessag
         raise ProtocolError(E_PROTO_003, '"prompt" and "messages" are both given; send one of them')
     if wire.messages is not None:
         if not wire.messages:
-            raise _wrong("messages", fields.WORDS["generate"]["messages"], [])
+            raise wrong("messages", fields.WORDS["generate"]["messages"], [])
         messages = tuple(
             ChatMessage(m.role, m.content if isinstance(m.content, str) else _join(m.content))
             for m in wire.messages
@@ -330,7 +276,7 @@ def _text(wire: Any, limits: PromptLimits) -> tuple[str | None, tuple[ChatMessag
     if wire.prompt is None:
         raise ProtocolError(E_PROTO_003, '"prompt" is missing (or "messages" for a chat)')
     if not wire.prompt:
-        raise _wrong("prompt", fields.WORDS["generate"]["prompt"], "")
+        raise wrong("prompt", fields.WORDS["generate"]["prompt"], "")
     _cap("prompt is", len(wire.prompt.encode()), limits)
     return wire.prompt, None
 
@@ -346,40 +292,36 @@ def _cap(what: str, size: int, limits: PromptLimits) -> None:
 
 
 def _metadata(raw: msgspec.Raw) -> msgspec.Raw | None:
-    """Checked and copied: msgspec skips over a raw value without looking inside its strings."""
+    """A copy; its JSON was checked with the rest of the message."""
     data = bytes(raw)
     if data in _RAW_NONE:
         return None
     if len(data) > fields.MAX_METADATA_BYTES:
         words = fields.WORDS["generate"]["metadata"]
         raise ProtocolError(E_PROTO_003, f'"metadata" must be {words}; it has {len(data)}')
-    try:
-        _decode_any(data)
-    except (msgspec.DecodeError, RecursionError):
-        raise _wrong("metadata", "valid JSON") from None
     return msgspec.Raw(data)
 
 
 def _admin(kind: str, wire: Any, limits: PromptLimits) -> Message:
     if kind in ("cancel", "priority") and wire.id is None and wire.serial is None:
-        raise _missing("id")
+        raise missing("id")
     if kind == "cancel":
         return Cancel(wire.id, wire.serial)
     if kind == "priority":
         if wire.priority is None:
-            raise _missing("priority")
+            raise missing("priority")
         return SetPriority(wire.id, wire.priority, wire.serial)
     if kind == "metrics":
         return Metrics(wire.id, wire.interval_ms, bool(wire.sessions))
     if kind == "load":
         if wire.model is None:
-            raise _missing("model")
+            raise missing("model")
         if not wire.model or "\0" in wire.model:
-            raise _wrong("model", fields.WORDS["load"]["model"], wire.model)
+            raise wrong("model", fields.WORDS["load"]["model"], wire.model)
         return Load(wire.model, wire.id)
     if kind == "tokenize":
         if wire.text is None:
-            raise _missing("text")
+            raise missing("text")
         _cap("text is", len(wire.text.encode()), limits)
         parse = wire.parse_special is not False
         return TokenizeRequest(wire.text, wire.id, bool(wire.add_special), parse)

@@ -68,6 +68,7 @@ class ChatRenderer:
                 self._source = ready.chat_template or CHATML
                 self._template = _environment().from_string(self._source)
             text = self._run(messages, ready)
+            text.encode()  # a template's own escapes may make what is no character
         except TemplateRefusal as error:
             raise self._error(f"the model's chat template refuses them: {error}") from None
         except Exception as error:  # whatever a template can raise, it is not the daemon's fault

@@ -29,6 +29,18 @@ from umaserve.server import memory
 from umaserve.server.main import serve
 if patch == "no-memory":  # as on a machine where two models do not fit
     memory.available_bytes = lambda: 0
+if patch == "chats-aside":  # as with a template that takes long, until there is MODEL.go
+    import os, time
+    from umaserve.server.chat import ChatRenderer
+    render = ChatRenderer.render
+    def slowly(self, messages, ready):
+        if messages[0].content == "slowly":
+            print("rendering", flush=True)
+            while not os.path.exists(settings["model"] + ".go"):
+                time.sleep(0.01)
+        return render(self, messages, ready)
+    ChatRenderer.seconds = lambda *_: 1.0
+    ChatRenderer.render = slowly
 if patch == "tell-garbage":
     import atexit, gc
     atexit.register(lambda: print("kept", gc.get_freeze_count(), "seen", len(gc.get_objects())))

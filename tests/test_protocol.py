@@ -28,6 +28,7 @@ from umaserve.protocol import (
     encode_frame,
     fields,
     parse_message,
+    requests,
 )
 
 LIMITS = Limits()
@@ -350,7 +351,7 @@ def test_a_backslash_before_the_letters_of_an_escape_is_no_escape():
     "body",
     [
         b'{"id":"a","x":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
-        b'{"x":' + b'["]",' * 20_000 + b"0" + b"]" * 20_000 + b',"id":"a"}',
+        b'{"x":' + b'["]",' * 4000 + b"0" + b"]" * 4000 + b',"id":"a"}',
         b'{"prompt":"id","id":"a","metadata":' + b'{"id":' * 5000 + b'"b"' + b"}" * 5000 + b"}\n",
     ],
     ids=lambda body: repr(body[:30]),
@@ -426,6 +427,39 @@ def test_the_prompt_cap_counts_bytes(length, letter):
         error = refused(message, limits)
         assert (error.code, error.id, error.closes) == ("E_LIMIT_001", "a", False)
         assert error.message == f"prompt is {size} bytes; the limit is 20"
+
+
+def test_the_number_of_messages_and_of_their_parts_is_bounded():
+    turn = {"role": "user", "content": ""}
+    most = fields.MAX_MESSAGES
+    assert len(parse({"id": "a", "messages": [turn] * most}).messages) == most
+    error = refused({"id": "a", "messages": [turn] * (most + 1)})
+    assert (error.code, error.id) == ("E_PROTO_003", "a")
+    assert '"messages" must be' in error.message and f"it has {most + 1}" in error.message
+
+    parts = [{"type": "text", "text": ""}] * (fields.MAX_CONTENT_PARTS // 2)
+    half = {"role": "user", "content": parts}
+    assert parse({"id": "a", "messages": [half, half]})
+    error = refused({"id": "a", "messages": [half, half, {"role": "user", "content": parts[:1]}]})
+    assert (error.code, error.id) == ("E_PROTO_003", "a")
+    assert f"at most {fields.MAX_CONTENT_PARTS} content parts" in error.message
+    assert f"they have {fields.MAX_CONTENT_PARTS + 1}" in error.message
+
+
+def test_what_is_far_too_long_is_refused_undecoded(monkeypatch):
+    decode = requests._decode_any
+
+    def decode_short(raw):
+        assert len(bytes(raw)) < 1000
+        return decode(raw)
+
+    monkeypatch.setattr(requests, "_decode_any", decode_short)
+    error = refused({"id": "a", "prompt": "x", "logit_bias": [[]] * 30_000})
+    assert '"logit_bias" must be' in error.message and "it has 120000" in error.message
+    error = refused({"id": "a", "type": ["x"] * 30_000})
+    assert (error.id, error.message.startswith('"type" must be one of')) == ("a", True)
+    error = refused({"type": "load", "model": "x" * 4097})
+    assert error.message.startswith('"model" must be the path of a GGUF file, at most 4096 bytes')
 
 
 def test_the_caps_on_messages_and_tokenize():

@@ -16,6 +16,10 @@ MAX_ID_CHARS = 128
 MAX_STOPS = 16
 MAX_STOP_BYTES = 1024
 MAX_LOGIT_BIAS = 1024
+MAX_LOGIT_BIAS_BYTES = 64 * 1024
+MAX_MESSAGES = 4096
+MAX_CONTENT_PARTS = 4096  # of all messages together
+MAX_PATH_BYTES = 4096
 MAX_METADATA_BYTES = 16 * 1024
 MAX_LOGPROBS = 20
 MAX_BREAKERS = 16
@@ -127,7 +131,7 @@ GENERATE_FIELDS: tuple[Field, ...] = (
     Field(
         "messages",
         list[WireMessage],
-        'a list of at least one {"role", "content"} object',
+        f'a list of at least one {{"role", "content"}} object, at most {MAX_MESSAGES}',
         note="chat form, rendered with the model's chat template",
     ),
     Field(
@@ -148,7 +152,7 @@ GENERATE_FIELDS: tuple[Field, ...] = (
     _number("presence_penalty", -10, 10, 0.0, "0 = off"),
     _number("frequency_penalty", -10, 10, 0.0, "0 = off"),
     _whole("penalty_last_n", -1, 1_000_000, 64, "tokens looked back at; 0 = off, -1 = all"),
-    Field("logit_bias", Any, _WORDS_BIAS, note="added to the logits"),
+    Field("logit_bias", msgspec.Raw, _WORDS_BIAS, note="added to the logits"),
     _whole("logprobs", 0, MAX_LOGPROBS, None, "log-probabilities, with so many alternatives"),
     _flag("ignore_eos", False, "go on past the model's end of text"),
     _number("xtc_probability", 0, 1, 0.0, "chance that XTC excludes top choices; 0 = off"),
@@ -198,9 +202,9 @@ GENERATE_FIELDS: tuple[Field, ...] = (
 WireGenerate = msgspec.defstruct(
     "WireGenerate",
     [
-        (f.name, f.type | None, None)
-        if f.type not in (Any, msgspec.Raw)
-        else (f.name, f.type, None if f.type is Any else msgspec.Raw())
+        (f.name, msgspec.Raw, msgspec.Raw(b"null"))
+        if f.type is msgspec.Raw
+        else (f.name, f.type | None, None)
         for f in GENERATE_FIELDS
     ],
 )
@@ -232,7 +236,12 @@ ADMIN_FIELDS: dict[str, tuple[Field, ...]] = {
     ),
     "load": (
         _OPTIONAL_ID,
-        Field("model", str, "the path of a GGUF file", note="absolute, or as the daemon sees it"),
+        Field(
+            "model",
+            str,
+            f"the path of a GGUF file, at most {MAX_PATH_BYTES} bytes long",
+            note="absolute, or as the daemon sees it",
+        ),
     ),
     "unload": (_OPTIONAL_ID,),
     "info": (_OPTIONAL_ID,),

@@ -6,7 +6,6 @@ large message costs little more than reading over it.
 
 from __future__ import annotations
 
-import itertools
 import re
 from typing import Any
 
@@ -17,7 +16,7 @@ from umaserve.protocol.errors import E_PROTO_001, E_PROTO_003, ProtocolError
 
 SHOWN_CHARACTERS = 40
 SHOWN_BYTES = 4096  # a value that is longer is not decoded to be shown
-TOKENS_SEARCHED = 100_000  # for the id of a message that is nested too deeply
+SEARCHED_BYTES = 32 * 1024  # for the id of a message that is nested too deeply
 
 _TOO_DEEP = "the JSON is nested too deeply"
 _PATH = re.compile(r"`\$\.?([^`]*)`$")
@@ -42,7 +41,10 @@ _decode_any = msgspec.json.Decoder().decode
 
 def show(value: Any) -> str:
     """``value`` as JSON, shortened."""
-    text = msgspec.json.encode(value).decode()
+    try:
+        text = msgspec.json.encode(value).decode()
+    except RecursionError:
+        return "what is nested too deeply"
     if len(text) <= SHOWN_CHARACTERS:
         return text
     return f"{text[: SHOWN_CHARACTERS - 3]}..."
@@ -144,7 +146,7 @@ def _lone_surrogate(body: bytes) -> ProtocolError | None:
     found = _LONE_SURROGATE.search(masked)
     if found is None:
         return None
-    mended = _LONE_SURROGATE.sub(lambda _: _STANDS_FOR_IT, masked).replace(b"\0\0", rb"\\")
+    mended = _LONE_SURROGATE.sub(rb"\%b" % _STANDS_FOR_IT, masked).replace(b"\0\0", rb"\\")
     try:
         members = _decode_members(mended)
     except (msgspec.DecodeError, RecursionError):  # there is more wrong with it
@@ -161,7 +163,7 @@ def _too_deep(body: bytes) -> ProtocolError:
     if not body.rstrip().endswith(b"}"):  # the one sign of an end that takes no recursion
         return ProtocolError(E_PROTO_001, f"not valid JSON, or cut off: {_TOO_DEEP}")
     depth = 0
-    for token in itertools.islice(_TOKEN.finditer(body), TOKENS_SEARCHED):
+    for token in _TOKEN.finditer(body, 0, SEARCHED_BYTES):
         if token[0] in (b"[", b"{"):
             depth += 1
         elif token[0] in (b"]", b"}"):

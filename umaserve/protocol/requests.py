@@ -142,7 +142,7 @@ class _Head(msgspec.Struct):
     event: msgspec.Raw = msgspec.Raw(b"null")
 
 
-_RAW_NONE = (b"", b"null")
+_NULL = b"null"
 _WORD_BYTES = 256
 _decode_any = msgspec.json.Decoder().decode
 _decode_head = msgspec.json.Decoder(_Head).decode
@@ -234,14 +234,11 @@ def _generate(wire: Any, limits: PromptLimits) -> Generate:
         0 < len(s.encode()) <= fields.MAX_STOP_BYTES for s in stop
     ):
         raise wrong("stop", words["stop"], wire.stop)
-    bias = fields.logit_bias(wire.logit_bias) if wire.logit_bias is not None else ()
-    if bias is None:
-        raise wrong("logit_bias", words["logit_bias"], wire.logit_bias)
     given = {
         name: _DEFAULTS[name] if (value := getattr(wire, name)) is None else value
         for name in _SAMPLING
     }
-    given["logit_bias"] = bias
+    given["logit_bias"] = _logit_bias(wire.logit_bias)
     given["dry_sequence_breakers"] = tuple(given["dry_sequence_breakers"])
     given["logprobs"] = -1 if wire.logprobs is None else wire.logprobs
     slo = wire.slo
@@ -265,8 +262,7 @@ def _text(wire: Any, limits: PromptLimits) -> tuple[str | None, tuple[ChatMessag
     if wire.prompt is not None and wire.messages is not None:
         raise ProtocolError(E_PROTO_003, '"prompt" and "messages" are both given; send one of them')
     if wire.messages is not None:
-        if not wire.messages:
-            raise wrong("messages", fields.WORDS["generate"]["messages"], [])
+        _count(wire.messages)
         messages = tuple(
             ChatMessage(m.role, m.content if isinstance(m.content, str) else _join(m.content))
             for m in wire.messages
@@ -281,6 +277,18 @@ def _text(wire: Any, limits: PromptLimits) -> tuple[str | None, tuple[ChatMessag
     return wire.prompt, None
 
 
+def _count(messages: list[fields.WireMessage]) -> None:
+    words = fields.WORDS["generate"]["messages"]
+    if not messages:
+        raise wrong("messages", words, [])
+    if len(messages) > fields.MAX_MESSAGES:
+        raise ProtocolError(E_PROTO_003, f'"messages" must be {words}; it has {len(messages)}')
+    parts = sum(len(m.content) for m in messages if not isinstance(m.content, str))
+    if parts > fields.MAX_CONTENT_PARTS:
+        text = f'"messages" must have at most {fields.MAX_CONTENT_PARTS} content parts in all'
+        raise ProtocolError(E_PROTO_003, f"{text}; they have {parts}")
+
+
 def _join(parts: list[fields.TextPart]) -> str:
     return "".join(part.text for part in parts)
 
@@ -291,10 +299,28 @@ def _cap(what: str, size: int, limits: PromptLimits) -> None:
         raise ProtocolError(E_LIMIT_001, text)
 
 
+def _logit_bias(raw: msgspec.Raw) -> tuple[tuple[int, float], ...]:
+    words = fields.WORDS["generate"]["logit_bias"]
+    data = bytes(raw)
+    if data == _NULL:
+        return ()
+    if len(data) > fields.MAX_LOGIT_BIAS_BYTES:
+        text = f'"logit_bias" must be {words}, in at most {fields.MAX_LOGIT_BIAS_BYTES} bytes'
+        raise ProtocolError(E_PROTO_003, f"{text}; it has {len(data)}")
+    try:
+        value = _decode_any(data)
+    except (msgspec.ValidationError, RecursionError):  # a number out of range, or too deep
+        raise wrong("logit_bias", words) from None
+    bias = fields.logit_bias(value)
+    if bias is None:
+        raise wrong("logit_bias", words, value)
+    return bias
+
+
 def _metadata(raw: msgspec.Raw) -> msgspec.Raw | None:
     """A copy; its JSON was checked with the rest of the message."""
     data = bytes(raw)
-    if data in _RAW_NONE:
+    if data == _NULL:
         return None
     if len(data) > fields.MAX_METADATA_BYTES:
         words = fields.WORDS["generate"]["metadata"]
@@ -316,7 +342,8 @@ def _admin(kind: str, wire: Any, limits: PromptLimits) -> Message:
     if kind == "load":
         if wire.model is None:
             raise missing("model")
-        if not wire.model or "\0" in wire.model:
+        size = len(wire.model.encode())
+        if not 0 < size <= fields.MAX_PATH_BYTES or "\0" in wire.model:
             raise wrong("model", fields.WORDS["load"]["model"], wire.model)
         return Load(wire.model, wire.id)
     if kind == "tokenize":

@@ -7,6 +7,7 @@ its output is bounded in size and in time.
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Sequence
 from datetime import datetime
@@ -50,12 +51,28 @@ def _environment() -> Any:
     return environment
 
 
+def _characters(messages: Sequence[ChatMessage]) -> int:
+    return sum(len(message.content) for message in messages)
+
+
 class ChatRenderer:
     """Renders with the template of the model at hand; keeps the compiled one."""
 
     def __init__(self) -> None:
         self._source: str | None = None
         self._template: Any = None
+        self._last: tuple[float, int, int] | None = None  # seconds, messages, characters
+
+    def seconds(self, messages: Sequence[ChatMessage], ready: Ready) -> float:
+        """How long `render` would take, judged by the last time; infinite where nothing is known.
+
+        Time is taken to grow with the number of messages or of characters, whichever grew more.
+        """
+        if self._last is None or self._source != (ready.chat_template or CHATML):
+            return math.inf
+        seconds, count, characters = self._last
+        grown = max(len(messages) / count, _characters(messages) / max(1, characters))
+        return seconds * max(1.0, grown)
 
     def render(self, messages: Sequence[ChatMessage], ready: Ready) -> tuple[str, bool]:
         """Prompt text, and whether the tokeniser still has to add the model's start token.
@@ -65,10 +82,13 @@ class ChatRenderer:
         """
         try:
             if self._template is None or self._source != (ready.chat_template or CHATML):
+                self._last, self._template = None, None
                 self._source = ready.chat_template or CHATML
                 self._template = _environment().from_string(self._source)
+            began_s = time.monotonic()
             text = self._run(messages, ready)
             text.encode()  # a template's own escapes may make what is no character
+            self._last = (time.monotonic() - began_s, len(messages), _characters(messages))
         except TemplateRefusal as error:
             raise self._error(f"the model's chat template refuses them: {error}") from None
         except Exception as error:  # whatever a template can raise, it is not the daemon's fault

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from umaserve.server.daemon import Daemon
 
 READ_BYTES = 256 * 1024
-MESSAGES_AT_ONCE = 32  # then it is the others' turn
+HANDLE_S = 0.005  # then it is the others' turn
 GOODBYE_S = 2.0  # to deliver the last frames of a connection that closes
 LINGER_BYTES = 16 * 1024 * 1024  # of a refused client's input, read and thrown away meanwhile
 HALF_CLOSED_POLL_S = 0.25
@@ -287,14 +287,14 @@ class Connection:
             return _Taken(arrived_ns, deque(error.frames), error)
 
     async def _handle_all(self, taken: _Taken) -> None:
-        handled = 0
+        until_s = time.monotonic() + HANDLE_S
         while taken.bodies:
-            if handled and handled % MESSAGES_AT_ONCE == 0:
+            if time.monotonic() > until_s:
                 await trio.lowlevel.checkpoint()
+                until_s = time.monotonic() + HANDLE_S
             if self._closing.is_set():
                 return
             self._guarded(self._handle, taken.bodies.popleft(), taken.arrived_ns)
-            handled += 1
         if taken.failure is not None:
             self.refuse(taken.failure)
 

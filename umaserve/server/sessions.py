@@ -7,6 +7,7 @@ they go on with the model that they began with.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import time
 from collections.abc import Callable, Iterable
@@ -17,7 +18,7 @@ from umaserve.engine import messages as m
 from umaserve.engine import table as t
 from umaserve.protocol import E_LIMIT_002, E_RUNTIME_001, Generate, ProtocolError
 from umaserve.server import blame, front_cores
-from umaserve.server.chat import ChatRenderer
+from umaserve.server.chat_thread import ChatThread, Outcome
 from umaserve.server.delivery import read_row, tell_rest
 from umaserve.server.engine_handle import EngineExit, EngineHandle
 from umaserve.server.meters import Meters
@@ -58,7 +59,7 @@ class Sessions:
         self._reserved = max_sessions // 8
         self._queues: tuple[dict[int, Request], ...] = ({}, {})
         self._serial = itertools.count(1)
-        self._chat = ChatRenderer()
+        self._chat = ChatThread()
         self._log = log
         self._nudge_again_s = 0.0
         self._changed = trio.Event()
@@ -180,20 +181,41 @@ class Sessions:
         return not any(request.lane for request in engine.requests.values())
 
     def _start(self, engine: EngineHandle, request: Request) -> None:
-        prompt, add_special = request.message.prompt, True
-        if request.message.messages is not None and request.prompt_ids is None:
-            assert engine.ready is not None
-            try:
-                prompt, add_special = self._chat.render(request.message.messages, engine.ready)
-            except ProtocolError as error:
-                self.fail(request, error.code, error.message)
-                request.sink.flush()
-                return
         request.engine, request.slot = engine, engine.free_slots.pop()
         request.accepted = False
         engine.requests[request.serial] = request
-        engine.send(request.submit_message(prompt, add_special))
         front_cores.go_anywhere()
+        messages = request.message.messages
+        if messages is None or request.prompt_ids is not None:
+            engine.send(request.submit_message(request.message.prompt, True))
+        else:
+            assert engine.ready is not None
+            later = functools.partial(self._rendered_later, engine, request)
+            outcome = self._chat.render(messages, engine.ready, later)
+            if outcome is not None:
+                self._rendered(engine, request, outcome)
+
+    def _rendered_later(self, engine: EngineHandle, request: Request, outcome: Outcome) -> None:
+        if request.engine is engine:  # else it is gone, and its successor's template is asked
+            self._rendered(engine, request, outcome)
+            self.pump(engine)
+
+    def _rendered(self, engine: EngineHandle, request: Request, outcome: Outcome) -> None:
+        if isinstance(outcome, ProtocolError):
+            self._not_taken(request, outcome.code, outcome.message)
+        elif request.cancelled:
+            self._not_taken(request, "", "")
+        else:
+            engine.send(request.submit_message(*outcome))
+
+    def _not_taken(self, request: Request, code: str, message: str) -> None:
+        """End a request that the engine has put into no row."""
+        self._free_row(request, release=False)
+        if request.cancelled:
+            self._end(request, "cancel")
+        else:
+            self.fail(request, code, message)
+        request.sink.flush()
 
     # --- from the engine --------------------------------------------------------------------------
 
@@ -202,12 +224,7 @@ class Sessions:
             case m.Rejected():
                 request = engine.requests.get(message.serial)
                 if request is not None:
-                    self._free_row(request, release=False)
-                    if request.cancelled:
-                        self._end(request, "cancel")
-                    else:
-                        self.fail(request, message.code, message.message)
-                    request.sink.flush()
+                    self._not_taken(request, message.code, message.message)
                     self.pump(engine)
             case m.Failed():
                 failed = [engine.requests[s] for s in message.serials if s in engine.requests]

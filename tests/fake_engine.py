@@ -8,7 +8,9 @@ answer:
     [abort-once@5] [hang-once@5]              the first time; a mark lies beside the model file
     [stop@5] [reject]                         end of text; refused
 
-and the model's file name makes the load fail (``load-fails``, ``load-aborts``) or slow
+The text ``[stall]`` to be tokenised makes it stop for good, outside a tick.
+
+The model's file name makes the load fail (``load-fails``, ``load-aborts``) or slow
 (``load-slow``), as does a file MODEL.broken beside it.  ``FAKE_TICK_MS`` is the time of a tick.
 """
 
@@ -146,9 +148,12 @@ class Engine:
                     self.table.state[message.slot] = t.FREE
                     self.table.serial[message.slot] = 0
             case m.Tokenize():
+                if message.text == "[stall]":
+                    time.sleep(600)
                 self.send(m.Tokens(message.ref, list(message.text.encode())))
             case m.Shutdown():
                 sys.exit(0)
+        self.table.header[t.H_HANDLED] += 1
 
     def submit(self, message: m.Submit) -> None:
         table, slot = self.table, message.slot

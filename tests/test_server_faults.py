@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import threading
@@ -103,6 +104,32 @@ def test_stopped_engine_is_a_hung_engine(daemon: DaemonProcess) -> None:
         os.kill(daemon.engine_pid(), signal.SIGSTOP)
         (result,) = client.finish()
         exact(result, "stopped", 100)
+
+
+def test_messages_to_an_engine_that_is_stuck_are_no_sign_of_its_life(daemon: DaemonProcess) -> None:
+    """It is stuck outside a tick, and others go on asking."""
+    with daemon.client() as client, daemon.client() as other:
+        pid = daemon.engine_pid()
+        client.ask("a", "stuck", max_tokens=300)
+        client.wait_tokens("a", 3)
+        other.send(type="tokenize", text="[stall]")
+        deadline = time.monotonic() + 20
+        lanes = itertools.cycle(("background", "interactive"))
+        while psutil.pid_exists(pid) and time.monotonic() < deadline:
+            client.send(type="priority", id="a", priority=next(lanes))
+            time.sleep(0.05)
+        assert not psutil.pid_exists(pid), "the engine was never given up"
+        (result,) = client.finish()
+        exact(result, "stuck", 300)
+
+
+def test_an_engine_that_handles_no_message_is_replaced(daemon: DaemonProcess) -> None:
+    """Nothing runs; what is asked is no request."""
+    with daemon.client() as client:
+        client.send(type="tokenize", text="[stall]")
+        event = client.answer("tokens")
+        assert event["code"] == "E_MODEL_001" and "ask again" in event["message"]
+        exact(client.generate("next", max_tokens=5), "next", 5)
 
 
 def test_requests_wait_while_an_engine_is_replaced(daemon: DaemonProcess) -> None:

@@ -329,6 +329,7 @@ class Engine:
             self.admission.release(message.slot, message.serial)
         elif isinstance(message, m.Tokenize):
             self.admission.tokenize(message)
+        self.table.header[t.H_HANDLED] += 1
 
     def _cancel(self, serial: int) -> None:
         if self.admission.cancel_pending(serial):

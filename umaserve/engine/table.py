@@ -80,6 +80,7 @@ H_ABORTED_CHUNKS = 38  # prompt chunks given up for an interactive request
 H_ASIDE_TOKENS = 39  # prompt tokens computed beside the ticks, on cores of their own
 H_WORK_SINCE_NS = 41  # monotonic; up to when H_WORK_NS_TOTAL was counted
 H_SERVED_DECODERS = 40  # last tick: decoding sessions that got a token
+H_HANDLED = 42  # messages of the front, after Start, that the loop has handled
 # what the abort callback of libllama reads (``engine.abort``), one block
 H_ABORT_ARMED = 48  # 1 = the tick in progress may be given up
 H_URGENT = 49  # written by the front: interactive requests it has sent, or promoted

@@ -14,7 +14,7 @@ import subprocess
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
 import msgspec
@@ -23,6 +23,7 @@ import trio
 from umaserve.engine import messages as m
 from umaserve.engine import table as t
 from umaserve.server import blame, front_cores
+from umaserve.server.engine_pulse import EnginePulse
 from umaserve.server.loop_lock import LoopLock
 
 if TYPE_CHECKING:
@@ -33,9 +34,6 @@ STDERR_LINE_BYTES = 2000
 EOF_GRACE_S = 3.0  # from the end of its control socket to SIGKILL
 STOP_GRACE_S, STUCK_GRACE_S = 5.0, 0.5  # from Shutdown to SIGKILL
 LOAD_SILENCE_S = 600.0  # a load that says nothing for so long hangs
-HANG_FLOOR_S = 30.0
-HANG_FLOOR_FIRST_S = 120.0  # no finished tick to learn from yet
-HANG_FACTOR = 20
 
 
 @dataclass(frozen=True)
@@ -74,11 +72,13 @@ _SIGNAL_NAMES: dict[int, str] = {
 }
 
 
-def hang_limit_ns(header, floor_s: float) -> int:
-    """How long a tick may take: ``floor_s`` (0 = the defaults) or 20 of the longest ever seen."""
-    learned = int(header[t.H_TICKS]) > 0
-    floor = floor_s or (HANG_FLOOR_S if learned else HANG_FLOOR_FIRST_S)
-    return max(int(floor * 1e9), HANG_FACTOR * int(header[t.H_LONGEST_TICK_NS]))
+@dataclass(eq=False)
+class _Question:
+    """A text that the engine tokenises; ``answer`` stays ``None`` when it ends first."""
+
+    sent_ns: int
+    done: trio.Event = field(default_factory=trio.Event)
+    answer: m.Tokens | None = None
 
 
 class EngineHandle:
@@ -123,7 +123,7 @@ class EngineHandle:
         self._command = list(command)
         self._on_message, self._on_log = on_message, on_log
         self._on_tokens, self._on_wake, self._loop_lock = on_tokens, on_wake, loop_lock
-        self._hang_floor_s = hang_floor_s
+        self._pulse = EnginePulse(hang_floor_s)
         self._asked = False
         self._hung = False
         self._load_failed = ""
@@ -131,11 +131,11 @@ class EngineHandle:
         self._out = bytearray()
         self._later = bytearray()
         self._out_ready = trio.Event()
-        self._last_send_ns = self._last_message_ns = 0
+        self._last_message_ns = 0
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._fds: list[int] = []
-        self._tokenizing: dict[int, tuple[trio.Event, list[m.Tokens]]] = {}
+        self._tokenizing: dict[int, _Question] = {}  # by ref, the oldest first
         self._next_ref = 1
 
     # --- what the front asks ---------------------------------------------------------------------
@@ -162,7 +162,7 @@ class EngineHandle:
 
         To an engine that is gone the message is lost, and so is everything else it was told.
         """
-        self._last_send_ns = time.monotonic_ns()
+        self._pulse.sent(time.monotonic_ns())
         if isinstance(message, m.Submit | m.SetLane) and message.lane == m.LANE_INTERACTIVE:
             # a background prompt chunk in flight may be given up for it
             self.table.header[t.H_URGENT] += 1
@@ -175,6 +175,7 @@ class EngineHandle:
 
         The engine stops between two ticks for what comes, however little it is.
         """
+        self._pulse.sent(time.monotonic_ns())
         self._later += m.encode(message)
 
     def _write(self) -> None:
@@ -191,15 +192,13 @@ class EngineHandle:
     async def tokenize(self, text: str, add_special: bool, parse_special: bool) -> m.Tokens | None:
         """Token ids of ``text``; ``None`` when the engine ends first."""
         ref, self._next_ref = self._next_ref, self._next_ref + 1
-        event = trio.Event()
-        answer: list[m.Tokens] = []
-        self._tokenizing[ref] = (event, answer)
+        question = self._tokenizing[ref] = _Question(time.monotonic_ns())
         self.send(m.Tokenize(ref, text, add_special, parse_special))
         try:
-            await event.wait()
+            await question.done.wait()
         finally:
             self._tokenizing.pop(ref, None)
-        return answer[0] if answer else None
+        return question.answer
 
     def kill(self, *, hung: bool = False) -> None:
         """SIGKILL; ``run()`` returns soon after."""
@@ -292,7 +291,8 @@ class EngineHandle:
             for fd in inherited:
                 os.close(fd)
         self.pid = self._process.pid
-        self.send(start)
+        self._out += m.encode(start)
+        self._write()
         return wake_read, err_read
 
     async def _wait_exit(self) -> None:
@@ -330,8 +330,8 @@ class EngineHandle:
             self._load_failed,
             tuple(self._stderr),
         )
-        for event, _ in self._tokenizing.values():
-            event.set()
+        for question in self._tokenizing.values():
+            question.done.set()
         self.accepting = False
         self.settled.set()
         self.exited.set()
@@ -396,10 +396,10 @@ class EngineHandle:
                 self._load_failed = message.message
                 self.accepting = False
             case m.Tokens():
-                waiter = self._tokenizing.get(message.ref)
-                if waiter is not None:
-                    waiter[1].append(message)
-                    waiter[0].set()
+                question = self._tokenizing.get(message.ref)
+                if question is not None:
+                    question.answer = message
+                    question.done.set()
                 return
             case m.Log():
                 self._on_log(message.level, message.text)
@@ -479,11 +479,9 @@ class EngineHandle:
     def _hangs(self, now_ns: int) -> bool:
         if self.ready is None:
             return now_ns - self._last_message_ns > LOAD_SILENCE_S * 1e9
-        header = self.table.header
-        limit = hang_limit_ns(header, self._hang_floor_s)
-        tick_start = int(header[t.H_TICK_START_NS])
-        if tick_start and int(header[t.H_BUSY]) != t.BUSY_IDLE and now_ns - tick_start > limit:
-            return True
-        # stuck outside a tick while it owes us something
-        moved = max(int(header[t.H_HEARTBEAT_NS]), tick_start, self._last_send_ns)
-        return bool(self.requests) and now_ns - moved > limit
+        asked_ns = 0
+        if self._tokenizing:  # the tokeniser has a thread of its own, and says something when done
+            asked_ns = max(next(iter(self._tokenizing.values())).sent_ns, self._last_message_ns)
+        return self._pulse.hangs(
+            self.table.header, now_ns, busy=bool(self.requests), asked_ns=asked_ns
+        )

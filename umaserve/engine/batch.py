@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import njit
 
+from .native import stores_first
 from .table import REASON_LENGTH, REASON_STOP
 
 
@@ -131,6 +132,7 @@ def settle(
         if t_first_ns[slot] == 0:
             t_first_ns[slot] = now_ns
         t_last_ns[slot] = now_ns
+        stores_first()
         n_tokens[slot] = at + 1
         if isolate[slot] and at + 1 - resumed_at[slot] >= 2:
             isolate[slot] = 0

@@ -107,6 +107,17 @@ def stores_first(typingctx):  # type: ignore[no-untyped-def]
 
 
 @intrinsic
+def loads_first(typingctx):  # type: ignore[no-untyped-def]
+    """What was loaded before was loaded before what comes after: the other half of stores_first."""
+
+    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+        builder.fence("acquire")
+        return context.get_dummy_value()
+
+    return types.void(), codegen
+
+
+@intrinsic
 def all_first(typingctx):  # type: ignore[no-untyped-def]
     """What was stored and loaded before comes before all that comes after, for other threads."""
 

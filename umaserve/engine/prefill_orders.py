@@ -10,12 +10,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import carray, cfunc, njit, types
 
+from umaserve import memory_order
+
 from . import messages as m
 from . import table as t
 from .first_token import FirstToken
 from .gate import STOP, new_gate
 from .kv_piece import Buffers, Piece
-from .native import call_i64_i32_ptr_i64
+from .native import call_i64_i32_ptr_i64, stores_first
 
 BACKLOG = 4  # finished pieces that may wait to be landed; what comes later stays in its cells
 
@@ -89,7 +91,9 @@ class Orders(NamedTuple):
         """The same, from the worker's thread: waits until it is not being written."""
         while True:
             before = int(self.sequence[0])
+            memory_order.loads_first()
             slots = self.listed()
+            memory_order.loads_first()
             if before % 2 == 0 and self.sequence[0] == before:
                 return slots
             time.sleep(0.0001)
@@ -109,11 +113,14 @@ def give_orders(orders, native, slots, n, stop):
     if same:
         return False
     orders.sequence[0] += 1
+    stores_first()
     for i in range(n):
         wanted[i] = slots[i]
     if n < wanted.size:
         wanted[n] = -1
+    stores_first()
     orders.sequence[0] += 1
+    stores_first()
     running = orders.running[0]
     if stop and running >= 0 and (n == 0 or slots[0] != running):
         orders.stop[0] = 1
@@ -127,6 +134,7 @@ def grant_chunk(orders, native, tokens, through):
 
     ``through``: that chunk does not stop for the ticks.
     """
+    stores_first()  # who computes it was said before
     orders.grant[0] = -tokens if through else tokens
     if tokens > 0 and orders.running[0] < 0:
         call_i64_i32_ptr_i64(native.write, orders.wake_fd, native.byte.ctypes.data, 1)

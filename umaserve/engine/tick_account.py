@@ -24,7 +24,7 @@ from umaserve.policy.jit import INNER
 from umaserve.policy.latency_guard import learn_tails
 
 from . import table as t
-from .native import now_ns
+from .native import now_ns, stores_first
 from .rows import take_counts
 
 TICK_RING = t.TICK_RING
@@ -139,4 +139,5 @@ def account(
     row[t.T_ALLOWED_MS] = info[ALLOWED_MS]
     row[t.T_SLICE_MS] = facts[SLICE] / 1e6
     row[t.T_FLAGS] = flags & (FLAG_GUARD_BIT | FLAG_SPENT_BIT | FLAG_ASIDE_BIT)
+    stores_first()
     header[t.H_TICK_RING_AT] = at + 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from umaserve.engine import table as t
+from umaserve.memory_order import loads_first
 from umaserve.server.engine_handle import EngineHandle
 from umaserve.server.request import Request, Top
 
@@ -26,8 +27,10 @@ def read_row(request: Request, engine: EngineHandle) -> tuple[int | None, bool]:
         return None, False
     # the state before the count: a row that is DONE publishes no more tokens
     state = int(table.state[slot])
+    loads_first()
     stored = request.stored
     end = int(table.n_tokens[slot])
+    loads_first()
     stopped = False
     if end > stored and not request.told:
         if not request.admitted_ns:

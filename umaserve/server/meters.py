@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from umaserve.engine import table as t
+from umaserve.memory_order import loads_first
 from umaserve.metrics import CapSlices, Histogram, Window
 from umaserve.metrics.window import ROW_BOUNDS
 from umaserve.server.recent_errors import Client, RecentErrors
@@ -152,6 +153,7 @@ class Meters:
         when the ring is half full."""
         ticks = engine.table.ticks
         end = engine.table.header.item(t.H_TICK_RING_AT)
+        loads_first()
         at = self._ring_at.get(engine.pid, 0)
         if at == end:
             return

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from umaserve.engine import table as t
+from umaserve.memory_order import loads_first
 from umaserve.server.recent_gaps import RecentGaps
 from umaserve.server.session_rows import session_rows
 
@@ -65,6 +66,7 @@ def tick_summary(engine: EngineHandle) -> dict[str, Any]:
     and how many decoding rows and prompt tokens they had."""
     table = engine.table
     end = int(table.header[t.H_TICK_RING_AT])
+    loads_first()
     rows = table.ticks[np.arange(max(0, end - t.TICK_RING), end) % t.TICK_RING]
     rows = rows[rows[:, t.T_END_S] > time.monotonic() - TICK_SPAN_S]
     if not len(rows):

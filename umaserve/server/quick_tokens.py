@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 
 from umaserve.engine import table as t
+from umaserve.memory_order import loads_first
 from umaserve.server.delivery import read_row
 from umaserve.server.engine_handle import EngineHandle
 from umaserve.server.meters import Meters
@@ -55,7 +56,9 @@ class QuickTokens:
             if serials[slot] != request.serial:
                 continue
             # the state before the count: a row that is DONE publishes no more tokens
-            done, end = states[slot] == t.DONE, counts[slot]
+            done = states[slot] == t.DONE
+            loads_first()
+            end = counts[slot]
             if not request.quick or request.cancelled or request.told or request.record.strikes:
                 left = left or done or end > request.stored
                 continue
@@ -87,6 +90,7 @@ class QuickTokens:
         return end - len(request.prompt_ids) >= request.max_tokens or end >= engine.ready.n_ctx
 
     def _more(self, engine: EngineHandle, request: Request, start: int, end: int) -> None:
+        loads_first()  # the count before what it counts
         table, slot = engine.table, request.slot
         ids, times = table.quick_tokens, table.quick_token_ns
         sink, assembler, pieces = request.sink, request.assembler, engine.pieces

@@ -16,6 +16,7 @@ import numpy as np
 
 from umaserve.config import Config
 from umaserve.engine import table as t
+from umaserve.memory_order import loads_first
 from umaserve.server.engine_handle import EngineHandle
 from umaserve.server.meters import Meters
 from umaserve.server.process_stats import process_stats
@@ -200,6 +201,7 @@ class Scorecard:
         engine = self._supervisor.current
         if not at or engine is None:
             return None
+        loads_first()
         return int(engine.table.ticks[(int(at) - 1) % t.TICK_RING, t.T_DECODE_ROWS])
 
     def _latency(self, now_s: float) -> dict[str, Any]:

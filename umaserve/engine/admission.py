@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import queue
-import threading
+import contextlib
 import time
-from collections import deque
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from umaserve.memory_order import stores_first
 from umaserve.policy.latency_guard import FIRST_CREDIT
 from umaserve.sampling.breakers import BreakerCache
 from umaserve.sampling.params import MAX_LOGIT_BIAS, SamplerTable
@@ -17,11 +17,13 @@ from umaserve.sampling.params import MAX_LOGIT_BIAS, SamplerTable
 from . import messages as m
 from . import table as t
 from .control import Control
+from .tokenizer_thread import TokenizerThread, tokens_of
 
 if TYPE_CHECKING:
     from .boot import Loaded
 
 INLINE_BYTES = 4096  # a text this short is tokenised at once: handing it over would cost as much
+SLOW_S = 0.01  # a text that takes so long was not short
 BACKGROUND_BYTES = 256  # the same for one that nobody waits for, but whom it may hold up
 REHEARSAL = "a request is on its way"
 
@@ -29,8 +31,8 @@ REHEARSAL = "a request is on its way"
 class Admission:
     """Takes Submit messages to rows in state WAITING, or refuses them.
 
-    Long texts are tokenised by a thread of their own, beside the ticks (``llama_tokenize`` is
-    thread-safe and cffi releases the GIL); ``take_tokenised`` collects what it has finished.
+    Long texts are tokenised beside the ticks (`tokenizer_thread`); ``take_tokenised`` collects what
+    is finished.
     """
 
     def __init__(
@@ -52,10 +54,9 @@ class Admission:
         self._pending: set[int] = set()  # serials that the thread is tokenising
         self._cancelled: set[int] = set()
         self._awaited = 0
-        self._work: queue.SimpleQueue[m.Submit | m.Tokenize | None] = queue.SimpleQueue()
-        self._finished: deque[tuple[m.Submit | m.Tokenize, list[int], str]] = deque()
         self.resumed_at = np.zeros(start.n_slots, np.int32)  # n_tokens when the row was filled
-        threading.Thread(target=self._tokenise_loop, name="tokeniser", daemon=True).start()
+        self._inline = INLINE_BYTES
+        self._thread = TokenizerThread(loaded.model, table, control.notify)
 
     def slot_of(self, serial: int) -> int:
         """Row of a request, or -1."""
@@ -64,31 +65,41 @@ class Admission:
     def submit(self, message: m.Submit) -> None:
         """A request from the front."""
         self._table.t_submit_ns[message.slot] = message.came_ns or time.monotonic_ns()
+        self._table.serial[message.slot] = message.serial
         if message.tokens is not None:
-            self._place(message, message.tokens, message.n_prompt)
-        elif len(message.prompt or "") <= (
-            INLINE_BYTES if message.lane == m.LANE_INTERACTIVE else BACKGROUND_BYTES
-        ):
-            # a tokeniser that aborts the process is blamed on this request
-            self._table.serial[message.slot] = message.serial
-            self._table.in_tick[message.slot] = 2
-            tokens, error = self._tokens_of(message)
-            self._table.in_tick[message.slot] = 0
-            self._tokenised(message, tokens, error)
+            with self._owned(message):
+                self._place(message, message.tokens, message.n_prompt)
+        elif self._is_short(message):
+            with self._owned(message):
+                began = time.monotonic()
+                tokens, error = tokens_of(self._loaded.model, message)
+                if time.monotonic() - began > SLOW_S:  # some vocabularies take a second for that
+                    self._inline = min(self._inline, len(message.prompt or "") // 2)
+                self._tokenised(message, tokens, error)
         else:
             self._pending.add(message.serial)
             self._awaited += message.lane == m.LANE_INTERACTIVE
-            self._table.serial[message.slot] = message.serial
-            self._table.in_tick[message.slot] = 2
-            self._work.put(message)
+            self._thread.put(message)
+
+    def _is_short(self, message: m.Submit) -> bool:
+        """Whether its text is tokenised at once, rather than beside the ticks."""
+        limit = self._inline
+        if message.lane != m.LANE_INTERACTIVE:
+            limit = min(limit, BACKGROUND_BYTES)
+        return len(message.prompt or "") <= limit
 
     def tokenize(self, message: m.Tokenize) -> None:
-        """An admin's question for the tokens of a text."""
-        if len(message.text) <= INLINE_BYTES:
-            tokens, error = self._tokens_of(message)
-            self._control.send(m.Tokens(message.ref, tokens, error))
-        else:
-            self._work.put(message)
+        """Somebody's question for the tokens of a text."""
+        self._thread.put(message)
+
+    @contextlib.contextmanager
+    def _owned(self, message: m.Submit) -> Iterator[None]:
+        """What a client's bytes drive in here is blamed on that request if it ends the process."""
+        self._table.in_tick[message.slot] = t.IN_TOKENIZER
+        try:
+            yield
+        finally:
+            self._table.in_tick[message.slot] = 0
 
     def rehearse(self) -> None:
         """Tokenise something, so that the next text finds the tokeniser in the caches."""
@@ -96,22 +107,27 @@ class Admission:
 
     def take_tokenised(self) -> None:
         """Place the requests whose text the thread has finished."""
-        while self._finished:
-            message, tokens, error = self._finished.popleft()
+        while self._thread.finished:
+            message, tokens, error = self._thread.finished.popleft()
             if isinstance(message, m.Tokenize):
                 self._control.send(m.Tokens(message.ref, tokens, error))
                 continue
             self._pending.discard(message.serial)
             self._awaited -= message.lane == m.LANE_INTERACTIVE
-            self._table.in_tick[message.slot] = 0
             if message.serial in self._cancelled:
                 self._cancelled.discard(message.serial)
                 self._fill_row(message, [], 0, 0)
-                self._table.reason[message.slot] = t.REASON_CANCEL
-                self._table.state[message.slot] = t.DONE
-                self._control.wake()
+                self._done(message.slot, t.REASON_CANCEL)
             else:
-                self._tokenised(message, tokens, error)
+                with self._owned(message):
+                    self._tokenised(message, tokens, error)
+
+    def _done(self, slot: int, reason: int) -> None:
+        """A row that ends before it ran.  The state goes last: it is what the front looks at."""
+        self._table.reason[slot] = reason
+        stores_first()
+        self._table.state[slot] = t.DONE
+        self._control.wake()
 
     @property
     def awaited(self) -> int:
@@ -119,9 +135,14 @@ class Admission:
         return self._awaited
 
     @property
+    def is_tokenizing(self) -> bool:
+        """Whether a text is being tokenised beside the loop."""
+        return self._thread.is_busy
+
+    @property
     def has_tokenised(self) -> bool:
         """Whether `take_tokenised` has something to place."""
-        return bool(self._finished)
+        return bool(self._thread.finished)
 
     def cancel_pending(self, serial: int) -> bool:
         """Remember a cancel for a request that is still being tokenised."""
@@ -139,22 +160,6 @@ class Admission:
             table.state[slot] = t.FREE
 
     # --- inside ------------------------------------------------------------------------------
-
-    def _tokenise_loop(self) -> None:
-        while (message := self._work.get()) is not None:
-            tokens, error = self._tokens_of(message)
-            self._finished.append((message, tokens, error))
-            self._control.notify()
-
-    def _tokens_of(self, message: m.Submit | m.Tokenize) -> tuple[list[int], str]:
-        text = message.prompt if isinstance(message, m.Submit) else message.text
-        try:
-            tokens = self._loaded.model.tokenize(
-                text or "", add_special=message.add_special, parse_special=message.parse_special
-            )
-        except ValueError as error:
-            return [], str(error)
-        return tokens, ""
 
     def _tokenised(self, message: m.Submit, tokens: list[int], error: str) -> None:
         if error:
@@ -196,13 +201,12 @@ class Admission:
         max_tokens = min(message.max_tokens, room) if message.max_tokens > 0 else room
         self._fill_row(message, tokens, n_prompt, max_tokens)
         self._samplers.set(message.slot, message.sampling, self._breakers.of(message.sampling))
-        self._slots[message.serial] = message.slot
-        self._table.state[message.slot] = t.WAITING
         if len(tokens) - n_prompt >= max_tokens:
             # resumed with its last token already out: only the end was lost
-            self._table.reason[message.slot] = t.REASON_LENGTH
-            self._table.state[message.slot] = t.DONE
-            self._control.wake()
+            self._done(message.slot, t.REASON_LENGTH)
+        else:
+            stores_first()  # the state goes last: it is what the front looks at
+            self._table.state[message.slot] = t.WAITING
 
     def _fill_row(
         self, message: m.Submit, tokens: list[int], n_prompt: int, max_tokens: int
@@ -220,7 +224,6 @@ class Admission:
         table.n_tokens[slot] = len(tokens)
         table.n_past[slot] = 0
         table.max_tokens[slot] = max_tokens
-        table.in_tick[slot] = 0
         table.isolate[slot] = message.isolate
         table.cap[slot] = message.latency_cap
         table.target_ttft_ms[slot] = message.target_ttft_ms

@@ -82,7 +82,8 @@ class Start(msgspec.Struct, tag="start", frozen=True):
     policy: str = "guarded"  # or module:function
     without: tuple[str, ...] = ()  # parts of the policy that are switched off
     prefill_threads: int = -1  # cores for prompts aside; -1 = chosen, 0 = none
-    probe: bool = True  # measure ticks at the first start on a machine
+    probe: bool = True  # measure what ticks cost, in pauses, where that is not known
+    probe_first: bool = False  # before the engine is ready; for tests that need to know when
     paced: bool | None = None  # chunks aside stop and go on when told; None: on accelerators
     log_level: str = "info"
 
@@ -183,6 +184,14 @@ class Ready(msgspec.Struct, tag="ready", omit_defaults=True):
     loop_cpus: tuple[int, ...] = ()  # those that the thread of the ticks keeps to; empty: any
 
 
+class Threads(msgspec.Struct, tag="threads"):
+    """The engine chose other numbers of threads than ``Ready`` said, whose names these are."""
+
+    n_threads: int
+    n_threads_batch: int
+    loop_cpus: tuple[int, ...] = ()
+
+
 class LoadFailed(msgspec.Struct, tag="load_failed"):
     """The model cannot be served; the engine exits with status 3 after this."""
 
@@ -217,7 +226,7 @@ class Log(msgspec.Struct, tag="log"):
 
 
 ToEngine = Start | Submit | Cancel | SetLane | Release | Tokenize | Shutdown
-ToFront = LoadProgress | Ready | LoadFailed | Rejected | Failed | Tokens | Log
+ToFront = LoadProgress | Ready | Threads | LoadFailed | Rejected | Failed | Tokens | Log
 
 _encoder = msgspec.msgpack.Encoder()
 _to_engine = msgspec.msgpack.Decoder(ToEngine)

@@ -5,9 +5,9 @@ changes through ``umaserve.engine.messages``.  The mapping comes from an unlinke
 descriptor the engine inherits, so no kill leaves anything behind, on any system.
 
 How a token gets across: the engine stores the id in ``tokens[slot, n_tokens]``, then raises
-``n_tokens`` and writes one byte to the wake pipe.  The front, woken, reads up to ``n_tokens``.  A
-reader that was awake already could, on a processor with weak ordering, see the count before the id:
-cells that are not written yet hold -1, and a reader stops at the first of them.
+``n_tokens`` and writes one byte to the wake pipe.  The front, woken, reads up to ``n_tokens``.
+Fences keep the id in front of the count, and what a row holds in front of its state, on both sides
+(``native.stores_first``, ``umaserve.memory_order``).
 
 The rows outlive a dead engine: what was published is read from the old mapping, the request goes to
 the next engine with those tokens, and nothing is lost or repeated.
@@ -33,6 +33,8 @@ REASON_STOP = 1  # end-of-generation token
 REASON_LENGTH = 2  # max_tokens or the context is full
 REASON_CANCEL = 3
 REASON_ERROR = 4
+
+IN_TOKENIZER = 2  # of the column ``in_tick``
 
 MAX_TOP_LOGPROBS = 20
 
@@ -81,6 +83,7 @@ H_ASIDE_TOKENS = 39  # prompt tokens computed beside the ticks, on cores of thei
 H_WORK_SINCE_NS = 41  # monotonic; up to when H_WORK_NS_TOTAL was counted
 H_SERVED_DECODERS = 40  # last tick: decoding sessions that got a token
 H_HANDLED = 42  # messages of the front, after Start, that the loop has handled
+H_TOKENIZING = 44  # ``ref`` of the Tokenize message whose text is being tokenised; 0 = none
 # what the abort callback of libllama reads (``engine.abort``), one block
 H_ABORT_ARMED = 48  # 1 = the tick in progress may be given up
 H_URGENT = 49  # written by the front: interactive requests it has sent, or promoted
@@ -123,7 +126,7 @@ _COLUMNS: tuple[tuple[str, str, str], ...] = (
     ("n_tokens", "i4", ""),  # prompt + generated, as stored in tokens[slot]
     ("n_past", "i4", ""),  # of those, how many are in the KV cache
     ("max_tokens", "i4", ""),
-    ("in_tick", "i4", ""),  # 1 while the row is part of a llama_decode; 2 while it is tokenised
+    ("in_tick", "i4", ""),  # 1 while part of a llama_decode; IN_TOKENIZER while it is tokenised
     ("isolate", "i4", ""),  # decodes alone until harmless
     ("t_submit_ns", "i8", ""),  # monotonic; arrival of the request
     ("t_admit_ns", "i8", ""),  # first given a sequence

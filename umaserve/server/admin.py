@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 import umaserve
+from umaserve.engine.messages import Tokens
 from umaserve.protocol import (
     E_LIMIT_002,
     E_MODEL_001,
     E_PROTO_003,
+    E_RUNTIME_001,
     Cancel,
     Info,
     Load,
@@ -23,6 +25,7 @@ from umaserve.protocol import (
     Unload,
     admin_event,
 )
+from umaserve.server.engine_handle import TextFault
 from umaserve.server.overview import Overview, state
 from umaserve.server.request import LANES, Request
 from umaserve.server.session_rows import session_rows
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
     from umaserve.server.connection import Connection
     from umaserve.server.daemon import Daemon
 
+TOKENIZE_TRIES = 4  # engines that may end one after the other
 MAX_AT_ONCE = 64  # admin answers under way on one connection
 
 Message = Cancel | SetPriority | Metrics | Load | Unload | Info | TokenizeRequest | Ping
@@ -121,19 +125,32 @@ class Admin:
             await trio.sleep_until(due)
 
     async def _tokenize(self, connection: Connection, message: TokenizeRequest) -> None:
-        engine = self._daemon.supervisor.current
-        if engine is None:
-            refusal = self._daemon.sessions.closed or (E_MODEL_001, "no model is loaded")
-            raise ProtocolError(*refusal)
-        await engine.settled.wait()
-        answer = None
-        if engine.ready is not None:
-            answer = await engine.tokenize(message.text, message.add_special, message.parse_special)
-        if answer is None:
-            raise ProtocolError(E_MODEL_001, "the engine ended meanwhile; ask again")
+        answer = await self._tokens(message)
         if answer.error:
             raise ProtocolError(E_PROTO_003, f'"text" cannot be tokenised: {answer.error}')
         connection.send(admin_event("tokens", message.id, tokens=answer.tokens))
+
+    async def _tokens(self, message: TokenizeRequest) -> Tokens:
+        """By the engine that serves, or by the next one where it ends meanwhile."""
+        for _ in range(TOKENIZE_TRIES):
+            engine = self._daemon.supervisor.current
+            if engine is None:
+                refusal = self._daemon.sessions.closed or (E_MODEL_001, "no model is loaded")
+                raise ProtocolError(*refusal)
+            await engine.settled.wait()
+            if engine.ready is not None:
+                try:
+                    answer = await engine.tokenize(
+                        message.text, message.add_special, message.parse_special
+                    )
+                except TextFault as fault:
+                    text = f"this text brought the engine down: it {fault}"
+                    raise ProtocolError(E_RUNTIME_001, text) from None
+                if answer is not None:
+                    return answer
+            await engine.exited.wait()
+            await trio.lowlevel.checkpoint()  # its successor takes its place
+        raise ProtocolError(E_MODEL_001, "the engine ended meanwhile; ask again")
 
     async def _load(self, connection: Connection, message: Load) -> None:
         def report(fraction: float, stage: str) -> None:

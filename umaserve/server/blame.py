@@ -1,6 +1,8 @@
 """Who pays when an engine dies: pure rules, no process in sight.
 
-The rows that were inside ``llama_decode`` (or being tokenised) at that moment are suspects.
+The rows that were inside ``llama_decode`` at that moment are suspects.  Where a text was being
+tokenised, that text is suspected before them: its bytes are the client's, and so is the recursion
+that they drive.
 
 - A fault (abort, bad memory access, nonzero exit, hang) gives every suspect a strike, and it goes
   on in isolation: decoded alone until it is past the point of the crash, which takes its strikes

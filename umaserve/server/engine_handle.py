@@ -79,6 +79,11 @@ class _Question:
     sent_ns: int
     done: trio.Event = field(default_factory=trio.Event)
     answer: m.Tokens | None = None
+    fault: str = ""  # it was being tokenised when the engine died, and how that was
+
+
+class TextFault(Exception):
+    """A text brought the engine down; the message says how it ended."""
 
 
 class EngineHandle:
@@ -190,7 +195,10 @@ class EngineHandle:
             self._write_now()
 
     async def tokenize(self, text: str, add_special: bool, parse_special: bool) -> m.Tokens | None:
-        """Token ids of ``text``; ``None`` when the engine ends first."""
+        """Token ids of ``text``; ``None`` when the engine ends first.
+
+        Raises ``TextFault`` where this text was being tokenised as it did.
+        """
         ref, self._next_ref = self._next_ref, self._next_ref + 1
         question = self._tokenizing[ref] = _Question(time.monotonic_ns())
         self.send(m.Tokenize(ref, text, add_special, parse_special))
@@ -198,7 +206,14 @@ class EngineHandle:
             await question.done.wait()
         finally:
             self._tokenizing.pop(ref, None)
+        if question.fault:
+            raise TextFault(question.fault)
         return question.answer
+
+    @property
+    def is_tokenizing(self) -> bool:
+        """Whether the engine tokenises a question's text now, or did when it ended."""
+        return bool(self.pid and self.table.header[t.H_TOKENIZING])
 
     def kill(self, *, hung: bool = False) -> None:
         """SIGKILL; ``run()`` returns soon after."""
@@ -330,6 +345,10 @@ class EngineHandle:
             self._load_failed,
             tuple(self._stderr),
         )
+        if self.is_tokenizing and self.exit.kind == blame.FAULT:
+            culprit = self._tokenizing.get(int(self.table.header[t.H_TOKENIZING]))
+            if culprit is not None:  # else nobody waits for the answer any more
+                culprit.fault = str(self.exit)
         for question in self._tokenizing.values():
             question.done.set()
         self.accepting = False
@@ -392,6 +411,12 @@ class EngineHandle:
                 self.pieces = t.PieceTable(self._piece_fd, message.n_vocab)
                 self.ready = message
                 self.settled.set()
+            case m.Threads():
+                if self.ready is not None:
+                    self.ready.n_threads = message.n_threads
+                    self.ready.n_threads_batch = message.n_threads_batch
+                    self.ready.loop_cpus = message.loop_cpus
+                return
             case m.LoadFailed():
                 self._load_failed = message.message
                 self.accepting = False

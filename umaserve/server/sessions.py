@@ -16,6 +16,7 @@ import trio
 
 from umaserve.engine import messages as m
 from umaserve.engine import table as t
+from umaserve.memory_order import loads_first
 from umaserve.protocol import E_LIMIT_002, E_RUNTIME_001, Generate, ProtocolError
 from umaserve.server import blame, front_cores
 from umaserve.server.chat_thread import ChatThread, Outcome
@@ -237,6 +238,7 @@ class Sessions:
         table, slot = engine.table, request.slot
         if table.state.item(slot) == t.FREE or table.serial.item(slot) != request.serial:
             return
+        loads_first()
         n_prompt = table.n_prompt.item(slot)
         if not n_prompt:  # it was cancelled before
             return
@@ -377,9 +379,14 @@ class Sessions:
         if requests:
             self._read(requests, engine)
         left = [r for r in requests if r.serial in engine.requests]
-        suspects = [r for r in left if engine.table.in_tick[r.slot]]
+        suspects = [r for r in left if engine.table.in_tick[r.slot] == t.IN_TOKENIZER]
+        if not suspects and not engine.is_tokenizing:
+            suspects = [r for r in left if engine.table.in_tick[r.slot]]
         others = [r for r in left if r not in suspects]
-        guilty = blame.judge(exit.kind, [r.record for r in suspects], [r.record for r in others])
+        records = [r.record for r in suspects]
+        if engine.is_tokenizing:
+            records.append(blame.Record())  # its own error, which `EngineHandle` gives it
+        guilty = blame.judge(exit.kind, records, [r.record for r in others])
         behind, engine.backlog = engine.backlog, {}
         for request in left:
             engine.requests.pop(request.serial, None)

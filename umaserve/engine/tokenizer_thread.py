@@ -1,0 +1,118 @@
+"""Texts of clients to tokens, beside the ticks, on a stack that is large enough for them.
+
+``llama_tokenize`` is thread-safe and cffi releases the GIL.  For some vocabularies libllama splits
+the text with ``std::regex``, which calls itself for every character: a text of 40,000 equal letters
+overflows an ordinary stack.  So the stack grows with the text, and a text for which the system
+gives no stack is refused.
+
+While a text is tokenised the session table says whose it is, so that a text that takes the process
+down is blamed and nobody else (`umaserve.server.blame`).
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from . import messages as m
+from . import table as t
+
+if TYPE_CHECKING:
+    from umaserve.llama import Model
+
+STACK_PER_BYTE = 1024  # of a text; between 200 and 420 were needed (``pre`` gpt-4o, x86-64)
+STACK_BYTES = 64 << 20  # of the thread: address space, of which only what is used becomes memory
+
+Finished = tuple[m.Submit | m.Tokenize, list[int], str]
+
+
+class TokenizerThread:
+    """``notify`` is called from the thread when `finished` has something more."""
+
+    def __init__(self, model: Model, table: t.SessionTable, notify: Callable[[], None]) -> None:
+        self.finished: deque[Finished] = deque()
+        self._model = model
+        self._table = table
+        self._notify = notify
+        self._work: queue.SimpleQueue[m.Submit | m.Tokenize] = queue.SimpleQueue()
+        self._given = self._done = 0  # texts
+        self._stack_bytes = STACK_BYTES
+        if not run_with_stack(self._run, STACK_BYTES):
+            self._stack_bytes = 0  # every text that is not short asks for a stack of its own
+            threading.Thread(target=self._run, name="tokenizer", daemon=True).start()
+
+    @property
+    def is_busy(self) -> bool:
+        return self._given != self._done
+
+    def put(self, message: m.Submit | m.Tokenize) -> None:
+        self._given += 1
+        self._work.put(message)
+
+    def _run(self) -> None:
+        while True:
+            message = self._work.get()
+            self._mark(message, True)
+            tokens, error = self._tokens_of(message)
+            self._mark(message, False)
+            self.finished.append((message, tokens, error))
+            self._done += 1
+            self._notify()
+
+    def _mark(self, message: m.Submit | m.Tokenize, is_under_way: bool) -> None:
+        if isinstance(message, m.Submit):
+            self._table.in_tick[message.slot] = t.IN_TOKENIZER if is_under_way else 0
+        else:
+            self._table.header[t.H_TOKENIZING] = message.ref if is_under_way else 0
+
+    def _tokens_of(self, message: m.Submit | m.Tokenize) -> tuple[list[int], str]:
+        n_bytes = len(text_of(message).encode("utf-8", "replace"))
+        if STACK_PER_BYTE * n_bytes <= self._stack_bytes:
+            return tokens_of(self._model, message)
+        out: list[tuple[list[int], str]] = []
+        done = threading.Event()
+
+        def run() -> None:
+            try:
+                out.append(tokens_of(self._model, message))
+            finally:
+                done.set()
+
+        if not run_with_stack(run, STACK_PER_BYTE * n_bytes):
+            return [], f"{n_bytes} bytes are too long: there is no memory for the tokenizer's stack"
+        done.wait()
+        return out[0] if out else ([], "there is not enough memory")
+
+
+def run_with_stack(target: Callable[[], None], n_bytes: int) -> bool:
+    """Run ``target`` in a new thread with so large a stack; False where there is none."""
+    page = 1 << 16
+    try:
+        usual = threading.stack_size(-(-n_bytes // page) * page)
+    except ValueError:
+        return False
+    try:
+        threading.Thread(target=target, name="tokenizer", daemon=True).start()
+    except (RuntimeError, MemoryError):
+        return False
+    finally:
+        threading.stack_size(usual)
+    return True
+
+
+def text_of(message: m.Submit | m.Tokenize) -> str:
+    return (message.prompt if isinstance(message, m.Submit) else message.text) or ""
+
+
+def tokens_of(model: Model, message: m.Submit | m.Tokenize) -> tuple[list[int], str]:
+    """The tokens, or why there are none."""
+    try:
+        tokens = model.tokenize(
+            text_of(message), add_special=message.add_special, parse_special=message.parse_special
+        )
+    except ValueError as error:
+        return [], str(error)
+    return tokens, ""

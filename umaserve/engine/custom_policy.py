@@ -32,14 +32,28 @@ def find_policy(name: str) -> Callable[..., int] | None:
 
 def can_be_computed(plan: Plan, entries: int, state: SchedulerState, n_batch: int) -> bool:
     """Whether the first ``entries`` of a plan are tokens that running rows have left to compute,
-    and fit one batch."""
+    and fit one batch; and the prompts beside the ticks running rows, with an end mark behind them.
+    """
+    if not isinstance(entries, int | np.integer) or not 0 <= entries <= plan.slots.size:
+        return False
+    ends = np.flatnonzero(plan.aside < 0)
+    if not ends.size or not np.isfinite(plan.info).all():
+        return False
     slots, counts = plan.slots[:entries], plan.counts[:entries]
     return (
-        0 <= entries <= slots.size
-        and np.unique(slots).size == entries
-        and bool(((slots >= 0) & (slots < state.state.size)).all())
-        and bool((state.state[slots] == t.RUNNING).all())
+        _are_running(slots, state)
+        and _are_running(plan.aside[: ends[0]], state)
         and bool((counts > 0).all())
         and bool((counts <= state.n_tokens[slots] - state.n_past[slots]).all())
-        and int(counts.sum()) <= n_batch
+        and int(counts.sum(dtype=np.int64)) <= n_batch
+    )
+
+
+def _are_running(slots: np.ndarray, state: SchedulerState) -> bool:
+    """Whether these are running rows, none of them twice."""
+    known = bool(((slots >= 0) & (slots < state.state.size)).all())
+    return (
+        known
+        and np.unique(slots).size == slots.size
+        and bool((state.state[slots] == t.RUNNING).all())
     )

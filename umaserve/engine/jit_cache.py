@@ -11,7 +11,10 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import shutil
+import stat
 import sys
+import tempfile
 from importlib.metadata import version
 from pathlib import Path
 
@@ -65,12 +68,60 @@ def _compiled_sources() -> list[Path]:
     return sorted(found)
 
 
-def use_jit_cache() -> None:
-    """Point numba at the directory; variables of numba's that are set already win."""
+def use_jit_cache() -> str:
+    """Point numba at the directory; variables of numba's that are set already win.
+
+    A directory that cannot be written is copied to a temporary one, which numba can add to.
+    Returns what a user should know of that, or an empty string.
+    """
     if "numba" in sys.modules:
         raise RuntimeError("numba is imported already; it reads NUMBA_CACHE_DIR when it is")
-    os.environ.setdefault("NUMBA_CACHE_DIR", str(jit_cache_dir()))
+    folder = Path(os.environ.setdefault("NUMBA_CACHE_DIR", str(jit_cache_dir())))
     os.environ.setdefault("NUMBA_CACHE_LOCATOR_CLASSES", LOCATORS)
+    if can_be_written(folder):
+        return ""
+    other = _temporary_copy(folder)
+    os.environ["NUMBA_CACHE_DIR"] = str(other)
+    if is_complete():
+        return ""
+    return (
+        f"{folder} cannot be written and lacks compiled code: samplers and scheduler are compiled "
+        f"into {other}, which takes some minutes whenever that folder is gone"
+    )
+
+
+def can_be_written(folder: Path) -> bool:
+    """Whether numba can keep compiled code there; makes the folder."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return True
+    except OSError:
+        return False
+
+
+def _temporary_copy(folder: Path) -> Path:
+    """A folder of this user's that holds what ``folder`` holds, the same one every time."""
+    owner = Path(tempfile.gettempdir(), f"umaserve-{os.geteuid()}")
+    try:
+        owner.mkdir(mode=0o700, exist_ok=True)
+        found = owner.lstat()
+        # code is loaded from there: nobody else may have put it there
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
+            raise PermissionError(f"{owner} is not this user's alone")
+    except OSError:
+        owner = Path(tempfile.mkdtemp(prefix="umaserve-"))
+    target = owner / "jit" / folder.name
+    if not target.exists():
+        target.parent.mkdir(exist_ok=True)
+        made = Path(tempfile.mkdtemp(prefix=".tmp-", dir=target.parent))
+        if folder.is_dir():
+            shutil.copytree(folder, made, dirs_exist_ok=True)
+        try:
+            made.rename(target)
+        except OSError:  # another engine was quicker
+            shutil.rmtree(made, ignore_errors=True)
+    return target
 
 
 def is_complete() -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import deque
 from types import SimpleNamespace
 
 import numpy as np
@@ -76,7 +77,7 @@ def span(loaded, batch, native, monkeypatch):
     monkeypatch.setattr(h, "WORTH_IT", -1e9)  # noise may make what is saved negative
     monkeypatch.setattr(h, "SLOW_MS", 1e6)
     made = h.HeldSpan(loaded, batch)
-    made.measure(native)
+    deque(made.measure(native), maxlen=0)
     assert made.record.held.tolist()[h.CELLS] == CELLS
     return made
 
@@ -269,7 +270,7 @@ def test_it_is_used_where_it_pays(loaded, batch, native, monkeypatch, factor, us
     # a step saved (CELLS is two of them) costs a tick twice what it takes otherwise
     ticks = {4: 1.0 + h.WORTH_IT / factor, 5: 1.0}
     monkeypatch.setattr(made, "_tick_ms", lambda at: ticks.get(at, 1.0))
-    made.measure(native)
+    deque(made.measure(native), maxlen=0)
     assert made.record.held[h.CELLS] == (CELLS if used else 0)
     assert [loaded.context.seq_pos_max(seq) for seq in range(N_SEQ + 2)] == [-1] * (N_SEQ + 2)
     assert not made.is_held
@@ -279,7 +280,7 @@ def test_a_slow_accelerator_is_not_kept_busy_with_it(loaded, batch, native, monk
     monkeypatch.setattr(h, "cells_to_hold", lambda _: CELLS)
     made, seen = h.HeldSpan(loaded, batch), []
     monkeypatch.setattr(made, "_decode", lambda n: seen.append(n) or h.SLOW_MS)
-    made.measure(native)
+    deque(made.measure(native), maxlen=0)
     assert seen == [256] and made.record.held[h.CELLS] == 0
 
 
@@ -320,7 +321,7 @@ def test_streams_beside_each_other_are_answered_the_same_up_to_the_last_cell(tmp
     prompts = ["def fibonacci(n):", "class Node:", "import os", "for i in range(10):"]
     oracle = Oracle(n_ctx=1024)
     code = CODE.format(cells=CELLS, path=str(seen_file))
-    with DrivenEngine(code=code, n_ctx=N_CTX, n_seq=4) as engine:
+    with DrivenEngine(code=code, n_ctx=N_CTX, n_seq=4, probe_first=True) as engine:
         seen = []
         # the second time cells run short before the first of them ends, as all begin together
         for n in (200, 480):

@@ -46,7 +46,9 @@ def main() -> int:
     # numba reads this when it is imported
     from .jit_cache import is_complete, mark_complete, use_jit_cache
 
-    use_jit_cache()
+    problem = use_jit_cache()
+    if problem:
+        control.send(m.Log("warn", problem))
     from .boot import CannotLoad, describe, load
 
     table = t.SessionTable(t.TableSpec(start.n_slots, start.n_ctx + 1), arguments.table)
@@ -58,7 +60,7 @@ def main() -> int:
     from . import unused_memory
     from .loop import Engine
     from .pretouch import pretouch
-    from .warmup import learn_costs, warm_up
+    from .warmup import warm_up
 
     try:
         engine = Engine(start, loaded, table, control)
@@ -74,9 +76,6 @@ def main() -> int:
     try:
         warm_up(engine)
         mark_complete()
-        learn_costs(engine)
-        engine.graph.measure()
-        engine.span.measure(engine.native)
     except CannotLoad as error:
         control.send(m.LoadFailed(str(error)))
         return LOAD_FAILED
@@ -85,9 +84,14 @@ def main() -> int:
     if not start.pretouch:
         unused_memory.give_back_code(unused_memory.COMPILER)
         unused_memory.trim_heap()
+    engine.recall_costs()
+    if start.probe_first:
+        engine.idle_work.finish()
     control.send(describe(start, loaded, (time.monotonic() - born) * 1000.0))
     engine.run()
     engine.close()
+    if engine.admission.is_tokenizing:
+        os._exit(0)  # a thread reads the vocabulary; the system frees it after the thread
     loaded.close()
     return 0
 

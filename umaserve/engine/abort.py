@@ -7,7 +7,9 @@ graph ends within an operation, ``llama_decode`` returns 2 and its tokens are co
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -39,3 +41,14 @@ def watch(context: Context, header: np.ndarray) -> None:
     block = header[t.H_ABORT_ARMED : t.H_ABORT_ARMED + t.ABORT_WORDS]
     header[t.H_CLOCK_ROOM] = block.ctypes.data + 8 * (ROOM + 1)
     context.set_abort_callback(int(should_abort.address or 0), block.ctypes.data)
+
+
+@contextlib.contextmanager
+def armed(header: np.ndarray) -> Iterator[None]:
+    """What is decoded inside is given up as soon as an interactive request has been sent."""
+    header[t.H_ABORT_UNTIL_NS] = np.iinfo(np.int64).max
+    header[t.H_ABORT_ARMED] = 1
+    try:
+        yield
+    finally:
+        header[t.H_ABORT_ARMED] = 0

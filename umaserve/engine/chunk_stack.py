@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from numba import carray, cfunc, njit, types
 
+from umaserve import memory_order
 from umaserve.policy.cost import BESIDE_SIZES
 
 from .gate import (
@@ -46,11 +47,20 @@ from .gate import (
     WORDS,
 )
 from .gate import SIZE as SIZE_CLASS
-from .native import call_i32_ptr_ptr, call_i64_i32_ptr_i64, now_ns, readable
+from .native import (
+    call_i32_ptr_ptr,
+    call_i64_i32_ptr_i64,
+    loads_first,
+    now_ns,
+    readable,
+    stores_first,
+)
 
 STACK_BYTES = 8 << 20  # as a thread's; only what is used becomes memory
+GUARD_BYTES = max(mmap.PAGESIZE, 64 << 10)  # below it: what grows beyond the stack is a fault
 CONTEXT_BYTES = 16 << 10  # a ``ucontext_t`` has 968 bytes on x86-64, 4560 on AArch64 (glibc)
 LINK, STACK, SIZE = 1, 2, 4  # words of it: uc_link, uc_stack.ss_sp, uc_stack.ss_size (glibc)
+PROT_NONE = 0  # of mprotect: neither read nor written
 GIVEN_UP = 2  # what llama_decode returns when it was aborted
 
 
@@ -65,12 +75,17 @@ class ChunkStack:
         libc = ctypes.CDLL(None)
         if not sys.platform.startswith("linux") or not hasattr(libc, "gnu_get_libc_version"):
             raise OSError("swapcontext is used with the GNU C library only")
-        self._stack = mmap.mmap(-1, STACK_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self._stack = mmap.mmap(
+            -1, GUARD_BYTES + STACK_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+        )
         self._rooms = np.zeros((2, CONTEXT_BYTES // 8 + 2), np.int64)
         here, there = (room.ctypes.data + 15 & ~15 for room in self._rooms)
-        view = (ctypes.c_char * STACK_BYTES).from_buffer(self._stack)
-        bottom = ctypes.addressof(view)
+        view = (ctypes.c_char * (GUARD_BYTES + STACK_BYTES)).from_buffer(self._stack)
+        guard = ctypes.addressof(view)
         del view
+        if libc.mprotect(ctypes.c_void_p(guard), ctypes.c_size_t(GUARD_BYTES), PROT_NONE):
+            raise OSError("the stack's guard cannot be protected")
+        bottom = guard + GUARD_BYTES
         libc.getcontext(ctypes.c_void_p(there))
         words = np.ctypeslib.as_array((ctypes.c_int64 * 8).from_address(there))
         words[LINK], words[STACK], words[SIZE] = 0, bottom, STACK_BYTES
@@ -87,6 +102,7 @@ def hand_over(gate: np.ndarray, context: Any, batch: Any) -> None:
     """Leave a chunk to the loop, from the worker's thread: addresses of a ``llama_context``, which
     nobody else may touch until OWNER is DONE, and of its ``struct llama_batch``."""
     gate[CONTEXT], gate[BATCH] = context, batch
+    memory_order.stores_first()
     gate[OWNER] = HANDED
 
 
@@ -96,6 +112,7 @@ def _enter(data):
     gate = carray(data, WORDS, np.int64)
     while gate[SWAP]:
         gate[STATUS] = call_i32_ptr_ptr(gate[DECODE], gate[CONTEXT], gate[BATCH])
+        stores_first()
         gate[OWNER] = DONE
         call_i32_ptr_ptr(gate[SWAP], gate[THERE], gate[HERE])
 
@@ -130,6 +147,7 @@ def run_parts(gate, native, until, wake_fd):
     """
     now = now_ns(native)
     if gate[OWNER] == HANDED:
+        loads_first()
         gate[OWNER] = UNDER_WAY
         gate[EXPECTED], gate[SINCE] = 0, now
     starved = now - gate[SINCE] > STARVED_NS
@@ -150,6 +168,7 @@ def give_up(gate):
     gate[STOP] = 1
     if gate[OWNER] == HANDED:
         gate[STATUS] = GIVEN_UP
+        stores_first()
         gate[OWNER] = DONE
     while gate[OWNER] == UNDER_WAY:
         call_i32_ptr_ptr(gate[SWAP], gate[HERE], gate[THERE])

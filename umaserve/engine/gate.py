@@ -127,6 +127,12 @@ def forget_times(gate: np.ndarray, tokens: int) -> None:
     gate[first : first + PARTS] = 0
 
 
+def take_times(gate: np.ndarray, other: np.ndarray) -> None:
+    """Remember what parts took by another gate, where nothing is known of them."""
+    mine = gate[TIMES:]
+    np.copyto(mine, other[TIMES:], where=mine == 0)
+
+
 def longest_ms(gate: np.ndarray) -> float:
     """What the longest part of a chunk like the one that ended takes, as far as is known.
 

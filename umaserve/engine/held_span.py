@@ -20,6 +20,7 @@ the last one in use (``TOP``), and `cell_map` sees to it that hardly any are.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -107,15 +108,21 @@ class HeldSpan:
         if not top:
             self.release()
 
-    def measure(self, native: Native) -> None:
-        """Find out whether it pays with this model, on this accelerator; nothing may run."""
+    def measure(self, native: Native) -> Iterator[None]:
+        """Find out whether it pays with this model, on this accelerator; nothing may run.
+
+        A step for each round of some ticks.
+        """
         cells = cells_to_hold(self._loaded)
         if not cells or not self._save(cells):
             return
         context, held = self._loaded.context, self.record.held
         steps_ms, held_ms = [], []
         for _ in range(1 + TIMES):
+            yield
             usual_ms = min(self._tick_ms(at) for at in range(4))
+            if usual_ms < 0.0:
+                break
             held[CELLS] = cells
             began = time.perf_counter()
             placed = place_span(self.record, native)

@@ -16,6 +16,7 @@ from umaserve.kv import cells
 from umaserve.kv.ageing import Ageing
 from umaserve.kv.parking import Parking, memory_to_park_in
 from umaserve.llama.traffic import Traffic
+from umaserve.memory_order import stores_first
 from umaserve.policy.bandwidth import Budget
 from umaserve.policy.base import (
     ALL_FEATURES,
@@ -41,10 +42,12 @@ from .bandwidth_probe import probe_bandwidth
 from .batch import Batch, settle
 from .control import Control
 from .cost_file import CostFile, identity
+from .cost_keeper import CostKeeper
 from .custom_policy import can_be_computed, find_policy
 from .direct import Direct
 from .first_token import FirstToken, FirstTokens
 from .held_span import HeldSpan
+from .idle_work import IdleWork
 from .meanwhile import meanwhile
 from .native import Native
 from .prefill_orders import Orders
@@ -63,7 +66,6 @@ DECODE_ABORTED = 2
 MANY_TICKS = 1 << 40
 PAUSE_MS = 5  # without work after which the graph of a short prompt is made ready
 LOOK_OUT_S = 0.0005  # a request is on its way: waking up takes longer than this costs
-SAVE_EVERY_S = 30.0
 LANDING_SHARE = 1.0  # of the baseline that copying a piece of a prompt may take beside streams
 
 
@@ -86,7 +88,7 @@ class Engine:
         self.admission = Admission(start, loaded, table, control, self.samplers)
         served = np.zeros(n_slots, np.int64)
         self.cost = CostModel.unknown()
-        self.costs_saved_s = time.monotonic()
+        self.cost_keeper = CostKeeper()
         self.plan = Plan.empty(n_slots)
         self.work = steady.Work(
             addresses=np.zeros(n_slots, np.int64),
@@ -125,7 +127,6 @@ class Engine:
         self.later: list[m.ToEngine] = []  # messages that came while a decode was under way
         self._parked: set[int] = set()  # slots whose cells were given up or moved
         self._tick = 0
-        self._saved_at = 0
         self._warned = False
         table.header[t.H_CELLS_TOTAL] = loaded.n_ctx
         if not loaded.overlap:
@@ -164,6 +165,7 @@ class Engine:
         self.memory = Memory.fresh(n_slots)
         self._settle, self._poorest = Direct(settle), Direct(poorest)
         self._lands = Direct(may_land)
+        self.idle_work = IdleWork(self)
         self._first_slot, self._first_id = np.zeros(1, np.int32), np.zeros(1, np.int32)
         self.arrange()
 
@@ -256,7 +258,7 @@ class Engine:
             busy = self._has_work()
             header[t.H_HEARTBEAT_NS] = time.monotonic_ns()
             if not busy:
-                self.save_costs()
+                self._save_costs()
             messages, self.later = self.later, []
             messages += self.control.receive(0) if busy or messages else self._pause()
             if not busy and not messages and not self.admission.has_tokenised:
@@ -287,6 +289,13 @@ class Engine:
     def _pause(self) -> list[m.ToEngine]:
         """Sleep until somebody wants something; what he may need is made ready meanwhile."""
         self.span.release()
+        while self.idle_work.is_left:
+            if self.control.has_something():
+                self.idle_work.give_way()
+                return self.control.receive(0)
+            self.idle_work.step()
+            if not self.idle_work.is_left:
+                self._save_costs()
         if self.graph.wanted:
             began = time.monotonic()
             messages = self.control.receive(PAUSE_MS)
@@ -309,6 +318,12 @@ class Engine:
                 return messages
             rehearse()
         return self.control.look_out(LOOK_OUT_S)
+
+    def _save_costs(self) -> None:
+        """Keep what was learned now and then; another thread writes it."""
+        why = self.cost_keeper.save_now_and_then(self.cost, int(self.table.header[t.H_TICKS]))
+        if why:
+            self.control.send(m.Log("debug", f"what ticks cost was not saved: {why}"))
 
     def _has_work(self) -> bool:
         states = self.table.state.tolist()
@@ -411,6 +426,7 @@ class Engine:
         self._leave(slot, empty)
         table.in_tick[slot] = 0
         table.reason[slot] = reason
+        stores_first()
         table.state[slot] = t.DONE
 
     def _evict(self) -> bool:
@@ -530,14 +546,19 @@ class Engine:
     def _custom_plan(self) -> int:
         """Entries of a plan by a policy in Python; one that cannot be computed is left to ours."""
         assert self.custom is not None
-        entries = self.custom(*self._view(), self.plan)
-        if not can_be_computed(self.plan, entries, self.state, self.loaded.n_batch):
-            if not self._warned:
-                text = f"the policy {self.start.policy} made a plan that cannot be computed"
-                self.control.send(m.Log("warn", text + "; guarded plans instead, now and then"))
-            self._warned = True
-            return -1
-        return entries
+        entries, problem = -1, "made a plan that cannot be computed"
+        try:
+            entries = self.custom(*self._view(), self.plan)
+        except Exception as error:  # whatever somebody else's policy raises
+            problem = f"raised {error!r}"
+        if can_be_computed(self.plan, entries, self.state, self.loaded.n_batch):
+            return int(entries)
+        if not self._warned:
+            text = f"the policy {self.start.policy} {problem}"
+            self.control.send(m.Log("warn", text + "; guarded plans instead, now and then"))
+        self._warned = True
+        self.plan.info[:], self.plan.aside[0] = 0.0, -1
+        return -1
 
     def _view(self) -> tuple[object, ...]:
         """What a policy in Python is given, before the plan."""
@@ -553,29 +574,19 @@ class Engine:
         table = self.table
         for slot in slots:
             table.in_tick[slot] = 0
-            self.loaded.context.seq_rm(int(table.seq[slot]), int(table.n_past[slot]), -1)
+            if not self.loaded.context.cut(int(table.seq[slot]), int(table.n_past[slot])):
+                table.n_past[slot] = 0  # this kind of memory cannot go back: from the start
         table.header[t.H_ABORTED_CHUNKS] += 1
 
     # --- what is kept from start to start ----------------------------------------------------
 
-    def save_costs(self, now: bool = False) -> None:
-        """Write the costs learned, if there is something new to write."""
-        ticks = int(self.table.header[t.H_TICKS])
-        recent = time.monotonic() - self.costs_saved_s < SAVE_EVERY_S
-        if self._tick == 0 or ticks == self._saved_at or (recent and not now):
-            return
-        self._saved_at = ticks
-        self.costs_saved_s = time.monotonic()
-        why = self.cost_file().save(self.cost)
-        if why:
-            self.control.send(m.Log("debug", f"what ticks cost was not saved: {why}"))
-
-    def cost_file(self) -> CostFile:
-        return CostFile(identity(self.start, self.loaded))
+    def recall_costs(self) -> None:
+        """Know what ticks cost from the last start on this machine, if there was one."""
+        self.cost_keeper.recall(CostFile(identity(self.start, self.loaded)), self.cost)
 
     def close(self) -> None:
         """End the worker's thread and keep what was learned; the model is the caller's to close."""
-        self.save_costs(now=True)
+        self.cost_keeper.close(self.cost)
         if self.worker is not None:
             self.worker.close()
 

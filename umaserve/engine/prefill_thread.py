@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from umaserve import memory_order
 from umaserve.llama.host_memory import HostMemory
 from umaserve.policy.cost import BESIDE_SIZES
 
@@ -33,6 +34,7 @@ from .gate import (
     DONE,
     GAVE_UP,
     HANDED,
+    MEASURE,
     OPEN,
     OWNER,
     REDO,
@@ -97,7 +99,7 @@ class PrefillThread:
         self.piece_tokens = piece_tokens
         self.paced = paced
         self.by_loop = False  # the chunk at hand is one that the loop computes
-        self.may_prepare = threading.Event()  # to be set from outside, where paced
+        self.may_prepare = threading.Event()  # set and cleared from outside, where paced
         self.ready = threading.Event()  # nothing more is prepared
         self.tokens_total = 0
         self.aborted_total = 0
@@ -125,6 +127,7 @@ class PrefillThread:
         self._free_seqs = deque(range(loaded.n_seq))
         self._spare = loaded.n_seq
         self._closing = False
+        self._buffers_left = BACKLOG + 2  # to be made beforehand, where paced
         self._poll = select.poll()
         self._sizes: set[int] = set()  # of chunks that the loop has computed, by class
         self._thread = threading.Thread(target=self._run, name="prefill", daemon=True)
@@ -133,7 +136,6 @@ class PrefillThread:
     def close(self) -> None:
         """Give up the running chunk, end the thread, free the context.  From another thread."""
         self._closing = True
-        self.may_prepare.set()
         self._x.orders.stop[0] = 1
         self._x.wake_worker()
         self._thread.join()
@@ -151,11 +153,11 @@ class PrefillThread:
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
         self._poll.register(self._wake_read, select.POLLIN)
         try:
-            if self.paced:
-                self.may_prepare.wait()
-                self._prepare()
-            self.ready.set()
+            if not self.paced:
+                self.ready.set()
             while not self._closing:
+                if self.may_prepare.is_set() and not self.ready.is_set():
+                    self._prepare()
                 if not self._step():
                     may_go = self._cells and not self._prompts
                     limit_s = GATHER_S if self._gathers else IDLE_S if may_go else None
@@ -170,24 +172,33 @@ class PrefillThread:
             self._notify()
 
     def _prepare(self) -> None:
-        """Have what a first prompt beside a stream would stop the accelerator for.
+        """Have what a first prompt beside a stream would stop the accelerator for, while nobody
+        asks for anything (``may_prepare``); the rest is prepared in a later pause.
 
         A context's buffers, those of its kernels, and memory that pieces are copied to.
         """
         assert self._host is not None
-        if self._closing:
-            return
-        for _ in range(BACKLOG + 2):
+        gate = self._x.orders.gate
+        for _ in range(self._buffers_left):
             self._x.buffers.give(self._host.array(self._room_bytes))
+        self._buffers_left = 0
         self._open(1)
-        measure_chunks(
-            self._ready, self._batch, self._x.orders.gate, min(self._chunk_most, self._cells // 2),
-            self._loaded.model.n_vocab, self.part_ms, self.parts_ms, lambda: self._closing,
+        for prompt in list(self._prompts.values()):  # nobody runs, and their cells are needed
+            self._drop(prompt)
+        chunks = measure_chunks(
+            self._ready, self._batch, gate, min(self._chunk_most, self._cells // 2),
+            self._loaded.model.n_vocab, self.part_ms, self.parts_ms,
         )  # fmt: skip
+        while self.may_prepare.is_set() and not self._closing:
+            if next(chunks, self) is self:
+                self.ready.set()
+                break
+        gate[MEASURE] = 0
 
     def _step(self) -> bool:
         """One chunk or one copy; False when there is nothing to do."""
         self._x.orders.stop[0] = 0
+        memory_order.all_first()  # the loop says what it wants, then stops what it does not want
         self._gathers = False
         if self._closing:  # looked at after the flag is cleared, so that close cannot be missed
             return False
@@ -274,6 +285,7 @@ class PrefillThread:
         table, orders = self._x.table, self._x.orders
         slot, p0 = prompt.slot, prompt.past
         granted = int(orders.grant[0])
+        memory_order.loads_first()
         self.by_loop = bool(orders.gate[BY_LOOP])
         most, whole = abs(granted), granted < 0
         if not (self.paced or self.by_loop):
@@ -313,6 +325,7 @@ class PrefillThread:
                 orders.gate, int(address("intptr_t", context.pointer)),
                 int(address("intptr_t", self._batch.struct)),
             )  # fmt: skip
+        memory_order.stores_first()
         orders.running[0] = slot
         orders.turns[0] += 1
         mark = context.library.log_position()
@@ -365,6 +378,7 @@ class PrefillThread:
                     return GIVEN_UP
                 self._poll.poll()
                 os.read(self._wake_read, 4096)  # looked at anyway when the chunk is done
+            memory_order.loads_first()
             return int(gate[STATUS])
         status = int(context.library.lib.uma_decode(context.pointer, self._batch.struct))
         if status == DECODE_OK and self.paced:

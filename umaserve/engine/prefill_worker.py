@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from umaserve import memory_order
 from umaserve.policy.cost import BESIDE_SIZES
 
 from . import messages as m
@@ -228,11 +229,17 @@ class PrefillWorker:
     def wait_ready(self, seconds: float) -> bool:
         """Let the thread prepare what it needs, and wait; False after so many seconds.
 
-        A paced one measures meanwhile, so the device should have nothing else to do, and computes
-        nothing before this is called.
+        A paced one measures meanwhile, so the device should have nothing else to do until
+        `stop_preparing`.  A prompt that comes before is computed all the same.
         """
-        self._thread.may_prepare.set()
+        if not self._thread.may_prepare.is_set():
+            self._thread.may_prepare.set()
+            self._x.wake_worker()
         return self._thread.ready.wait(seconds)
+
+    def stop_preparing(self) -> None:
+        """Somebody comes: after the chunk at hand, prompts are computed; `wait_ready` goes on."""
+        self._thread.may_prepare.clear()
 
     def want(self, slots: Sequence[int], stop: bool = False) -> None:
         """What ``prefill_orders.give_orders`` does, from Python: these, the first first.
@@ -241,9 +248,12 @@ class PrefillWorker:
         """
         orders, n = self.orders, len(slots)
         orders.sequence[0] += 1
+        memory_order.stores_first()
         orders.wanted[:n] = slots
         orders.wanted[n:] = -1
+        memory_order.stores_first()
         orders.sequence[0] += 1
+        memory_order.stores_first()
         if stop and (n == 0 or slots[0] != orders.running[0]):
             orders.stop[0] = 1
         self._x.wake_worker()

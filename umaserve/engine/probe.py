@@ -1,39 +1,29 @@
-"""The first start on a machine: a few ticks of each shape, so that the policy need not guess.
+"""A few ticks of each shape that nobody has measured, so that the policy need not guess.
 
-Bounded in time; what is left out is learned from real ticks.  Runs on the bare context before there
-are sessions, and leaves the KV cache empty.
+They are computed while nobody asks for anything, one tick a step (`idle_work`); what is left out is
+learned from real ticks.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from umaserve.policy.cost import CostModel, is_known, learn, predict
 
-from .thread_places import place_threads
+from .bare_ticks import PAST, BareTicks
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from .boot import Loaded
 
-PROBE_S = 4.0
+PROBE_S = 4.0  # spent in all by one engine
 LONGEST_MS = 500.0  # no tick of the probe is expected to take longer
-PAST = 32  # tokens that the decoding rows have behind them
 QUICK_MS = 20.0  # ticks below this are repeated: a shape's first ones pay for kernels and buffers
 TIMES, QUICK_TIMES = 2, 8
 BELIEVED = 2  # as often as it takes to believe a shape
-
-
-def probe_costs(
-    loaded: Loaded,
-    cost: CostModel,
-    aside_threads: int,
-    progress: Callable[[float], None],
-    seconds: float = PROBE_S,
-) -> None:
-    """Measure tick shapes and `learn` them, the most telling first, for at most ``seconds``."""
-    Prober(loaded, cost).run(aside_threads, progress, seconds)
 
 
 def shapes(n_rows: int, most: int, aside: bool) -> Iterator[tuple[int, int, int]]:
@@ -65,106 +55,60 @@ def shapes(n_rows: int, most: int, aside: bool) -> Iterator[tuple[int, int, int]
 
 
 class Prober:
-    def __init__(self, loaded: Loaded, cost: CostModel) -> None:
+    """Measures shapes and `learn`s them, the most telling first; ``header`` as `BareTicks`."""
+
+    def __init__(self, loaded: Loaded, cost: CostModel, header: np.ndarray) -> None:
         self._loaded = loaded
         self._cost = cost
-        self._lib = loaded.library.lib
-        self._past: dict[int, int] = {}
-        self._one_and_more = loaded.threads(0)
+        self._header = header
+        self._spent_s = 0.0
 
-    def run(self, aside_threads: int, progress: Callable[[float], None], seconds: float) -> None:
-        loaded, cost = self._loaded, self._cost
-        n_rows, most = loaded.n_seq, min(loaded.n_batch, loaded.n_ctx // 2)
-        self._batch = self._lib.llama_batch_init(most + n_rows, 0, 1)
-        began = time.monotonic()
-        try:
-            for mode, rows, prompt in shapes(n_rows, most, aside_threads > 0):
-                spare = loaded.n_ctx - (rows + 1) * (PAST + 1) - prompt
-                if rows > n_rows or prompt > most - rows or spare < 0:
-                    continue
-                if is_known(cost, mode, rows, prompt):
-                    continue
-                spent = time.monotonic() - began
-                expected = predict(cost, mode, rows, prompt, 0) or predict(
-                    cost, 0, rows, prompt, 0
-                )
-                if expected > LONGEST_MS or spent * 1000 + TIMES * expected > seconds * 1000:
-                    continue
-                progress(min(spent / seconds, 1.0))
-                self._threads(mode, aside_threads)
-                wall_ms = self._typical(rows, prompt)
-                if wall_ms <= 0.0:
-                    return
-                past = PAST * rows / (rows + prompt)
-                for _ in range(BELIEVED):
-                    learn(cost, mode, rows, prompt, past, wall_ms)
-                if time.monotonic() - began > seconds:
-                    return
-        finally:
-            self._lib.llama_batch_free(self._batch)
-            loaded.context.seq_rm(-1, -1, -1)
-            self._past.clear()
-            self._threads(0, 0)
+    def steps(self, aside_threads: int, seconds: float = PROBE_S) -> Iterator[None]:
+        """One tick for each value asked for, until everything is known or ``seconds`` are spent.
 
-    def _threads(self, mode: int, aside: int) -> None:
+        The generator may be closed after any tick; the next one goes on with what is left.
+        """
         loaded = self._loaded
-        self._one_and_more = loaded.threads(aside if mode else 0)
-        loaded.context.set_threads(*self._one_and_more)
+        most = min(loaded.n_batch, loaded.n_ctx // 2)
+        ticks = BareTicks(loaded, self._header, max(most, PAST) + loaded.n_seq)
+        try:
+            for mode, rows, prompt in shapes(loaded.n_seq, most, aside_threads > 0):
+                if self._is_wanted(mode, rows, prompt, most, seconds):
+                    ticks.threads(*loaded.threads(aside_threads if mode else 0))
+                    yield from self._learn(ticks, mode, rows, prompt)
+        finally:
+            ticks.close()
 
-    def _typical(self, rows: int, prompt: int) -> float:
-        """Wall time in ms of a tick of this shape; 0 when the library refused it."""
+    def _is_wanted(self, mode: int, rows: int, prompt: int, most: int, seconds: float) -> bool:
+        """Whether a shape is unknown, possible here, and not too long for the time that is left."""
+        loaded, cost = self._loaded, self._cost
+        spare = loaded.n_ctx - (rows + 1) * (PAST + 1) - prompt
+        if rows > loaded.n_seq or prompt > most - rows or spare < 0:
+            return False
+        if is_known(cost, mode, rows, prompt):
+            return False
+        expected = predict(cost, mode, rows, prompt, 0) or predict(cost, 0, rows, prompt, 0)
+        return expected <= LONGEST_MS and self._spent_s + TIMES * expected / 1000.0 <= seconds
+
+    def _learn(self, ticks: BareTicks, mode: int, rows: int, prompt: int) -> Iterator[None]:
+        """Measure one shape some times; nothing is learned where the library refuses it."""
         taken: list[float] = []
         while len(taken) < (QUICK_TIMES if taken and min(taken) < QUICK_MS else TIMES):
-            wall_ms = self._measure(rows, prompt)
+            began = time.monotonic()
+            wall_ms = ticks.measure(rows, prompt)
+            self._spent_s += time.monotonic() - began
+            yield
             if wall_ms <= 0.0:
-                return 0.0
+                return
             taken.append(wall_ms)
-        if len(taken) == TIMES:
-            return min(taken)
-        later = sorted(taken[len(taken) // 2 :])
-        return later[len(later) // 2]
+        past = PAST * rows / (rows + prompt)
+        for _ in range(BELIEVED):
+            learn(self._cost, mode, rows, prompt, past, _typical(taken))
 
-    def _measure(self, rows: int, prompt: int) -> float:
-        for row in range(rows):
-            if self._past.get(row, 0) == 0:
-                if not self._decode([(row, PAST)], 0):
-                    return 0.0
-                self._past[row] = PAST
-        for row in [row for row in self._past if row >= rows]:
-            self._loaded.context.seq_rm(row)
-            del self._past[row]
-        before = time.monotonic()
-        if not self._decode([(row, 1) for row in range(rows)], prompt, rows):
-            return 0.0
-        wall_ms = (time.monotonic() - before) * 1000.0
-        for row in range(rows):  # the same cells again: a probe is to measure one depth
-            self._loaded.context.seq_rm(row, self._past[row], -1)
-        if prompt:
-            self._loaded.context.seq_rm(rows)
-        return wall_ms
 
-    def _decode(self, entries: list[tuple[int, int]], prompt: int, seq: int = 0) -> bool:
-        batch, n = self._batch, 0
-        for row, count in entries:
-            start = self._past.get(row, 0)
-            for i in range(count):
-                self._token(n, row, start + i, i == count - 1)
-                n += 1
-        for i in range(prompt):
-            self._token(n, seq, i, False)
-            n += 1
-        batch.n_tokens = n
-        place_threads(self._loaded.places, self._one_and_more[n > 1])
-        if self._lib.llama_decode(self._loaded.context.pointer, batch) != 0:
-            return False
-        self._lib.llama_synchronize(self._loaded.context.pointer)
-        return True
-
-    def _token(self, n: int, seq: int, pos: int, logits: bool) -> None:
-        batch = self._batch
-        # different ids: a mixture of experts sends equal tokens to the same ones
-        batch.token[n] = 1 + (7919 * (pos + 31 * seq + 1)) % (self._loaded.n_vocab - 1)
-        batch.pos[n] = pos
-        batch.n_seq_id[n] = 1
-        batch.seq_id[n][0] = seq
-        batch.logits[n] = logits
+def _typical(taken: list[float]) -> float:
+    """The wall time that stands for a shape: the first ones pay for kernels and buffers."""
+    if len(taken) == TIMES:
+        return min(taken)
+    later = sorted(taken[len(taken) // 2 :])
+    return later[len(later) // 2]

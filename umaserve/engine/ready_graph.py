@@ -13,7 +13,7 @@ sees them.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,6 +29,7 @@ OWN = 16  # tokens of a prompt that stands for those
 WORTH_IT = 0.9  # of the time of such a prompt whose graph is new
 TIMES = 3  # that both are measured
 SLOW_MS = 40.0  # so long only the arithmetic takes, and somebody might have to wait for it
+DECODE_OK = 0  # what llama_decode returns
 REPEATS = 2  # after which the next batch is a replay
 
 
@@ -51,8 +52,8 @@ class ReadyGraph:
         """Whether a pause should be used: prompts are short, and the graph is another's."""
         return self.usable and not self.is_ready and self.last_prompt < WIDTH
 
-    def measure(self) -> None:
-        """Find out whether it pays with this model, on this accelerator."""
+    def measure(self) -> Iterator[None]:
+        """Find out whether it pays with this model, on this accelerator; one batch a step."""
         loaded = self._loaded
         if not loaded.overlap or why_not_plain(loaded):
             return
@@ -61,21 +62,25 @@ class ReadyGraph:
         self._compute(OWN, OWN)  # loads kernels
         new_ms, ready_ms = [], []
         for _ in range(1 + TIMES):
+            yield
             new_ms.append(self._compute(OWN, OWN))
-            if new_ms[-1] > SLOW_MS:
+            if not 0.0 < new_ms[-1] <= SLOW_MS:
                 return
             for _ in range(REPEATS):
+                yield
                 self._compute(OWN, WIDTH)
+            yield
             ready_ms.append(self._compute(OWN, WIDTH))
+            if ready_ms[-1] <= 0.0:
+                return
         # the first ones load kernels too
         self.usable = min(ready_ms[1:]) <= WORTH_IT * min(new_ms[1:])
 
     def prepare(self, somebody_comes: Callable[[], bool]) -> None:
         """Compute for nothing until the graph is ready; give up when ``somebody_comes``."""
         for _ in range(REPEATS):
-            if somebody_comes():
+            if somebody_comes() or self._compute(OWN, WIDTH) <= 0.0:
                 return
-            self._compute(OWN, WIDTH)
         self.is_ready = True
 
     def forget(self) -> None:
@@ -84,7 +89,8 @@ class ReadyGraph:
         self.is_ready = False
 
     def _compute(self, own: int, width: int) -> float:
-        """A prompt of ``own`` tokens, filled up to ``width``, for nothing; returns its ms."""
+        """A prompt of ``own`` tokens, filled up to ``width``, for nothing; returns its ms, 0 where
+        libllama refused it."""
         loaded, arrays = self._loaded, self._batch.arrays
         began = time.perf_counter()
         # different ids: a mixture of experts sends equal tokens to the same ones
@@ -95,8 +101,8 @@ class ReadyGraph:
         arrays.n_tokens[0] = fill_up.py_func(  # a few tokens: not worth compiling
             own, width, loaded.n_seq, arrays.token, arrays.pos, arrays.seq, arrays.logits
         )
-        loaded.library.lib.uma_decode(loaded.context.pointer, self._batch.struct)
+        status = loaded.library.lib.uma_decode(loaded.context.pointer, self._batch.struct)
         loaded.context.synchronize()
         for seq in (0, loaded.n_seq):
             loaded.context.seq_rm(seq)
-        return 1000.0 * (time.perf_counter() - began)
+        return 1000.0 * (time.perf_counter() - began) if status == DECODE_OK else 0.0

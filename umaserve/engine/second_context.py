@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,10 +11,20 @@ import numpy as np
 from umaserve.policy.cost import BESIDE_SIZES, CostModel
 from umaserve.policy.slices import SLICED_CHUNK
 
+from . import abort
 from . import messages as m
 from .batch import Batch
 from .boot import _flash_attention
-from .gate import MEASURE, all_ms, begin_chunk, forget_times, hang, longest_ms
+from .gate import (
+    MEASURE,
+    all_ms,
+    begin_chunk,
+    forget_times,
+    hang,
+    longest_ms,
+    new_gate,
+    take_times,
+)
 from .thread_places import place_threads
 
 if TYPE_CHECKING:
@@ -59,19 +69,20 @@ def open_second(
 
 def measure_chunks(
     context: Context, batch: Batch, gate: np.ndarray, most: int, n_vocab: int,
-    part_ms: np.ndarray, parts_ms: np.ndarray, closing: Callable[[], bool], times: int = TIMES,
-) -> None:  # fmt: skip
-    """Compute chunks of each of BESIDE_SIZES up to ``most`` tokens for nothing, until ``closing``.
+    part_ms: np.ndarray, parts_ms: np.ndarray, times: int = TIMES,
+) -> Iterator[None]:  # fmt: skip
+    """Compute chunks of each of BESIDE_SIZES up to ``most`` tokens for nothing, one a step.
 
     ``part_ms`` and ``parts_ms`` (float64, one each of BESIDE_SIZES) get the longest part between
-    two looks at the `gate` and all of them together; 0 = not measured.
+    two looks at the `gate` and all of them together; 0 = not measured.  Sizes that they know are
+    left out.  The generator may be closed after any chunk.
     """
     arrays = batch.arrays
     gate[MEASURE], took_ms = 1, 0.0
     for i, n in enumerate(BESIDE_SIZES.tolist()):
-        if n > most or closing():
+        if n > most:
             break
-        if n & (n - 1) and took_ms > BETWEEN_MS:
+        if parts_ms[i] > 0.0 or n & (n - 1) and took_ms > BETWEEN_MS:
             continue
         # different ids: a mixture of experts sends equal tokens to the same ones
         arrays.token[:n] = 1 + (7919 * np.arange(1, n + 1)) % (n_vocab - 1)
@@ -81,36 +92,49 @@ def measure_chunks(
         for turn in range(times):
             begin_chunk(gate, n)
             began = time.perf_counter()
-            if context.library.lib.uma_decode(context.pointer, batch.struct) == DECODE_OK:
-                context.synchronize()
-                part_ms[i], parts_ms[i] = longest_ms(gate), all_ms(gate)
-            if turn == 0:
+            decoded = context.library.lib.uma_decode(context.pointer, batch.struct) == DECODE_OK
+            context.synchronize()
+            if turn == 0:  # it pays for kernels and buffers
                 forget_times(gate, n)
+            elif decoded:
+                part_ms[i], parts_ms[i] = longest_ms(gate), all_ms(gate)
             took_ms = 1000.0 * (time.perf_counter() - began)
-            context.seq_rm(-1)
+            context.clear()
+            yield
         if took_ms > SLOW_CHUNK_MS:
             break
     for i in range(BESIDE_SIZES.size - 2, -1, -1):
         if not part_ms[i]:  # no longer than the next one; use will tell
             part_ms[i], parts_ms[i] = part_ms[i + 1], parts_ms[i + 1]
-    gate[MEASURE] = 0
 
 
-def measure_slices(loaded: Loaded, start: m.Start, gate: np.ndarray, cost: CostModel) -> None:
-    """Learn what the parts of chunks between the ticks of a processor take; for at most some
-    seconds, in the loop's thread, whose threads compute them."""
+def measure_slices(
+    loaded: Loaded, start: m.Start, gate: np.ndarray, cost: CostModel, header: np.ndarray
+) -> Iterator[None]:
+    """Learn what the parts of chunks between the ticks of a processor take, one chunk a step.
+
+    In the loop's thread, whose threads compute the chunks.  ``gate`` is the worker's, which gets
+    the times of the parts at the end; ``header`` is the session table's, see `abort`.
+    """
     cells = 2 * SLICED_CHUNK
     threads = loaded.n_threads_batch
-    nobody = -1  # nothing waits at the gate while it is measured
+    own, nobody = new_gate(), -1  # nothing waits at the gate while it is measured
     context = open_second(
-        loaded, start, cells, SLICED_CHUNK, threads, **hang(gate, loaded.library, nobody)
+        loaded, start, cells, SLICED_CHUNK, threads, **hang(own, loaded.library, nobody)
     )
+    abort.watch(context, header)
     batch = Batch(loaded.library.ffi, SLICED_CHUNK, 1)
+    chunks = measure_chunks(
+        context, batch, own, SLICED_CHUNK, loaded.model.n_vocab, cost.beside, cost.parts,
+        times=TIMES - 1,
+    )  # fmt: skip
     try:
         place_threads(loaded.places, threads)
-        measure_chunks(
-            context, batch, gate, SLICED_CHUNK, loaded.model.n_vocab, cost.beside, cost.parts,
-            lambda: False, times=TIMES - 1,
-        )  # fmt: skip
+        while True:
+            with abort.armed(header):
+                if next(chunks, own) is own:
+                    break
+            yield
+        take_times(gate, own)
     finally:
         context.close()

@@ -56,6 +56,7 @@ from .native import (
     call_i64_ptr,
     call_i64_ptr_i32,
     call_i64_ptr_i32_i32,
+    loads_first,
     now_ns,
     readable,
     stores_first,
@@ -287,7 +288,9 @@ def run_ticks(
             if knobs.sliced:
                 stops = waits(orders.gate)
             else:
-                stops = orders.turns[0] % 2 == 1 and not orders.gate[WHOLE]
+                stops = orders.turns[0] % 2 == 1
+                loads_first()
+                stops = stops and not orders.gate[WHOLE]
             if LEAST_SLICE_MS < plan.info[SLICE_MS] < ALL_THE_TIME and stops:
                 if unpublished:  # nobody's token waits for a prompt
                     wake(native)
@@ -544,7 +547,7 @@ def _threads(fixed, mode, tokens):
 def _orders(native, lane, orders, aside, wanted, now):
     """Tell the prefill worker what to compute; what it shall not, is the ticks' again."""
     n = 0
-    while wanted[n] >= 0:
+    while n < aside.shape[0] and wanted[n] >= 0:
         n += 1
     changed = False
     for s in range(aside.shape[0]):

@@ -98,9 +98,33 @@ class Context:
     def seq_rm(self, seq: int, p0: int = -1, p1: int = -1) -> bool:
         """``llama_memory_seq_rm``: forgets positions [p0, p1) of a sequence; -1 leaves an end open.
 
-        False where this kind of memory cannot forget a part (a whole sequence always goes).
+        False where this kind of memory cannot forget a part (a whole sequence always goes); to cut
+        off an end use `cut`, to forget everything `clear`.
         """
         return bool(self.library.lib.llama_memory_seq_rm(self.memory, seq, p0, p1))
+
+    def cut(self, seq: int, n_kept: int) -> bool:
+        """Forget all but the first ``n_kept`` positions of a sequence, or else the whole of it.
+
+        False where the whole had to go: a recurrent state cannot go back, and of a sliding window
+        the positions before ``n_kept`` may be gone already (``llama_memory_seq_rm`` says true
+        then, so ``llama_memory_seq_pos_min`` is looked at).
+        """
+        lib = self.library.lib
+        window = int(lib.llama_model_n_swa(self.model.pointer))
+        kept = self.seq_rm(seq, n_kept, -1) and self.seq_pos_max(seq) == n_kept - 1
+        if kept and window and n_kept:
+            kept = int(lib.llama_memory_seq_pos_min(self.memory, seq)) <= max(n_kept - window, 0)
+        if not kept:
+            self.seq_rm(seq)
+        return kept
+
+    def clear(self, data: bool = False) -> None:
+        """``llama_memory_clear``: forgets all sequences; ``data``: what the cells hold, too.
+
+        (``llama_memory_seq_rm`` of all sequences is refused by recurrent memory.)
+        """
+        self.library.lib.llama_memory_clear(self.memory, data)
 
     def seq_pos_max(self, seq: int) -> int:
         """The last position held for a sequence, or -1 (``llama_memory_seq_pos_max``)."""

@@ -23,6 +23,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 
+from umaserve.cli.common import guarded
 from umaserve.llama import builds
 from umaserve.llama.building import BuildError, backends, compile, source
 from umaserve.llama.building.locking import file_lock, try_lock
@@ -257,7 +258,10 @@ def _interruptible() -> Iterator[None]:
     def stop(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    for number, handler in before.items():
+        if handler != signal.SIG_IGN:  # as a background job's is
+            signal.signal(number, stop)
     try:
         yield
     finally:
@@ -365,4 +369,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(guarded(main, sys.argv[1:]))

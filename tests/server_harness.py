@@ -24,6 +24,7 @@ TIMEOUT_S = 60.0
 MAIN = """
 import json, sys
 settings, command, patch = json.loads(sys.argv[1])
+from umaserve.cli.common import guarded
 from umaserve.config import Config
 from umaserve.server import memory
 from umaserve.server.main import serve
@@ -44,7 +45,7 @@ if patch == "chats-aside":  # as with a template that takes long, until there is
 if patch == "tell-garbage":
     import atexit, gc
     atexit.register(lambda: print("kept", gc.get_freeze_count(), "seen", len(gc.get_objects())))
-sys.exit(serve(Config(**settings), command))
+sys.exit(guarded(lambda _: serve(Config(**settings), command), []))
 """
 
 
@@ -179,6 +180,7 @@ class DaemonProcess:
         patch: str = "",
         environment: dict[str, str] | None = None,
         wait: bool = True,
+        preexec: Callable[[], None] | None = None,
         **settings: Any,
     ) -> None:
         self.directory = directory
@@ -195,6 +197,7 @@ class DaemonProcess:
                 stderr=log,
                 cwd=HERE.parent,
                 env={**os.environ, "PYTHONPATH": str(HERE.parent), **(environment or {})},
+                preexec_fn=preexec,
             )
         self.expected = 0  # exit status
         self.seen: dict[int, psutil.Process] = {}  # every engine there was

@@ -344,5 +344,6 @@ def main(argv: list[str] | None = None) -> int:
 
 if __name__ == "__main__":
     # A kill is an interruption too: a 30 GB file half written should not stay.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    if signal.getsignal(signal.SIGTERM) != signal.SIG_IGN:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
     raise SystemExit(main())

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import errno
 import os
 import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
 
+from umaserve.cli.inherited import settle
 from umaserve.client import ConnectionFailed, InvalidRequest, ProtocolError, ServerError
 
 EXIT_OK = 0
@@ -16,6 +19,9 @@ EXIT_USAGE = 2
 EXIT_SERVER = 2
 EXIT_PROTOCOL = 3
 EXIT_INTERRUPTED = 130
+
+# closed, full, or gone
+OUTPUT_ERRORS = (errno.EBADF, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENXIO)
 
 
 class Parser(argparse.ArgumentParser):
@@ -51,8 +57,9 @@ def add_socket(parser: argparse.ArgumentParser) -> None:
 
 
 def say(text: str) -> None:
-    """A line for the person, apart from the output proper."""
-    print(text, file=sys.stderr, flush=True)
+    """A line for the person, apart from the output proper; dropped where it cannot be written."""
+    with contextlib.suppress(OSError):
+        print(text, file=sys.stderr, flush=True)
 
 
 def failure(error: Exception) -> int:
@@ -67,19 +74,37 @@ def failure(error: Exception) -> int:
 
 def guarded(command: Callable[[list[str]], int], arguments: list[str]) -> int:
     """Run a command; errors become a line and a status, an interrupt or a closed pipe is quiet."""
+    settle()
     for stream in (sys.stdin, sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
             reconfigure(errors="replace")
     try:
-        status = command(arguments)
-        sys.stdout.flush()
-        return status
+        try:
+            return command(arguments)
+        finally:  # on the way out of --help too
+            sys.stdout.flush()
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
-    except BrokenPipeError:
-        # the reader has what it wanted; keep the interpreter from complaining at its own flush
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # the reader has what it wanted
+        _silence_output()
         return EXIT_OK
+    except OSError as error:
+        _silence_output()
+        say(f"error: {_cannot(error)}")
+        return EXIT_CANNOT_SERVE
     except (ConnectionFailed, ServerError, ProtocolError, InvalidRequest) as error:
         return failure(error)
+
+
+def _cannot(error: OSError) -> str:
+    why = error.strerror or str(error)
+    if error.filename is not None:
+        return f"{os.fsdecode(error.filename)}: {why}"
+    return f"standard output cannot be written: {why}" if error.errno in OUTPUT_ERRORS else why
+
+
+def _silence_output() -> None:
+    """Keep the interpreter from complaining when it flushes standard output at its end."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

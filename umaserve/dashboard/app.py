@@ -130,7 +130,7 @@ class Dashboard:
 
     def _quit(self) -> None:
         if self.view.local:  # as Ctrl-C does: the daemon ends in good order, and with it this
-            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGTERM if _ignored(signal.SIGINT) else signal.SIGINT)
         else:
             self._leave()
 

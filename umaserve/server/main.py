@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 
 import trio
 
@@ -85,6 +86,21 @@ def _wanted_signals() -> list[signal.Signals]:
     return [number for number in SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
 
 
+@contextlib.contextmanager
+def _wanted_signals_received() -> Iterator[AsyncIterator[int]]:
+    wanted = _wanted_signals()
+    if wanted:
+        with trio.open_signal_receiver(*wanted) as signals:
+            yield signals
+    else:
+        yield _no_signals()
+
+
+async def _no_signals() -> AsyncIterator[int]:
+    await trio.sleep_forever()
+    yield 0
+
+
 class _Run:
     """The tasks of one daemon."""
 
@@ -109,7 +125,7 @@ class _Run:
         daemon = self.daemon
         # in this order: from the moment that there is a socket, a signal leads to its removal
         with (
-            trio.open_signal_receiver(*_wanted_signals()) as signals,
+            _wanted_signals_received() as signals,
             ClaimedSocket(daemon.config.socket) as self.claimed,
         ):
             async with (
@@ -121,6 +137,7 @@ class _Run:
                 if self.http is not None:
                     nursery.start_soon(self._serve_http, self.http)
                 nursery.start_soon(self._signals, signals, nursery)
+                self._say_what_is_ignored()
                 nursery.start_soon(self._announce)
                 nursery.start_soon(self._first_start_failed)
                 interval_s = daemon.config.scorecard_interval_s
@@ -164,6 +181,17 @@ class _Run:
             extra = f"; {running} requests have {limit_s:g} s to end" if running else ""
             self.daemon.log("info", f"{name}: shutting down{extra}")
             self._stop.set()
+
+    def _say_what_is_ignored(self) -> None:
+        """Where it matters to a person who wants to stop the daemon."""
+        wanted = _wanted_signals()
+        names = [n.name for n in (signal.SIGINT, signal.SIGTERM) if n not in wanted]
+        if names:
+            text = f"{' and '.join(names)} {'are' if names[1:] else 'is'} ignored here, as it was "
+            stops = wanted[0].name if wanted else "only SIGKILL"
+            level = "info" if signal.SIGTERM in wanted else "warn"
+            text += f"when this started; {stops} stops the daemon (process {os.getpid()})"
+            self.daemon.log(level, text)
 
     async def _first_start_failed(self) -> None:
         supervisor = self.daemon.supervisor

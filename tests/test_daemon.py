@@ -338,20 +338,22 @@ def test_the_model_is_loaded_once_and_memory_stays_flat(tmp_path: Path) -> None:
             app.socket.close()
 
 
-def test_a_context_that_nobody_chose_follows_the_model(tmp_path: Path) -> None:
-    """The default of 4096 is lowered for a model trained for less; a chosen size is refused."""
+def test_a_model_that_was_trained_for_less_than_there_are_cells(tmp_path: Path) -> None:
     model = tmp_path / "small-context.gguf"
     data = demo_model_path().read_bytes()
     key = b"llama.context_length"
     at = data.index(key) + len(key) + 4
     trained = int.from_bytes(data[at : at + 4], "little")
     assert trained >= 4096
-    model.write_bytes(data[:at] + (1024).to_bytes(4, "little") + data[at + 4 :])
-    with real(tmp_path, model=str(model)) as daemon:
+    model.write_bytes(data[:at] + (64).to_bytes(4, "little") + data[at + 4 :])
+    with real(tmp_path, model=str(model), n_ctx=1024) as daemon, daemon.client() as client:
         assert daemon.info()["model"]["n_ctx"] == 1024
-        with daemon.client() as client:
-            ended_well(client.generate("x = ", max_tokens=4))
-    with real(tmp_path, model=str(model), n_ctx=2048, wait=False) as daemon:
-        daemon.expected = 1
-        assert daemon.wait() == 1
-        assert "trained for 1024" in daemon.log and "--n-ctx 1024" in daemon.log
+        assert daemon.info()["model"]["n_ctx_train"] == 64
+        for i in range(8):  # more positions together than the model was trained for
+            client.ask(str(i), PROMPTS[i], ignore_eos=True, temperature=0.0)
+        for result in client.finish():
+            assert result.eos is not None and result.eos["reason"] == "length"
+            assert result.eos["usage"]["prompt_tokens"] + len(result.tokens) == 64
+        result = client.generate("x = 1\n" * 40, "long")
+        assert result.error is not None and result.error["code"] == "E_LIMIT_003"
+        assert "trained for 64 tokens" in result.error["message"]

@@ -329,12 +329,9 @@ def test_files_that_are_no_model_are_refused_with_a_reason(tmp_path):
         assert engine.close() == 3
 
 
-def test_a_context_beyond_the_models_is_refused_unless_nobody_chose_it():
-    engine = DrivenEngine(n_ctx=1 << 20, expect_failure=True)
-    assert "trained" in engine.failure and "--n-ctx" in engine.failure
-    assert engine.close() == 3
-    with DrivenEngine(n_ctx=1 << 20, clamp_ctx=True) as clamped:
-        assert clamped.ready.n_ctx == clamped.ready.n_ctx_train
+def test_a_context_that_nobody_chose_is_no_more_than_all_sessions_can_use():
+    with DrivenEngine(n_ctx=1 << 20, clamp_ctx=True, n_seq=3) as clamped:
+        assert clamped.ready.n_ctx == 3 * clamped.ready.n_ctx_train
 
 
 def test_no_descriptor_or_file_is_left(engine):

@@ -29,6 +29,7 @@ def written(shape: str, out: Path, *more: str) -> Path:
         ("jamba-micro", False, True, 0),
         ("lfm2-micro", False, True, 0),
         ("gemma3-micro", False, False, 64),
+        ("gpt2-micro", False, False, 0),
     ],
 )
 def test_families_that_generate(

@@ -61,7 +61,7 @@ class Rig:
         self.meters = Meters()
         self.quick = QuickTokens(self.meters, self._accept)
         self.engine: Any = SimpleNamespace(
-            ready=SimpleNamespace(n_ctx=N_CTX), table=self.table, requests={},
+            ready=SimpleNamespace(n_positions=N_CTX), table=self.table, requests={},
             pieces=SimpleNamespace(piece=lambda token: bytes([97 + token])),
         )  # fmt: skip
 

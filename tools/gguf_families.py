@@ -1,8 +1,8 @@
-"""Tensors and keys of the families beside the plain decoder: recurrent, hybrid, encoders.
+"""Tensors and keys of the families beside Llama's: recurrent, hybrid, GPT-2's, encoders.
 
 Names and dimensions are what llama.cpp's loaders ask for
-(``src/models/{mamba,mamba2,jamba,lfm2,bert,t5}.cpp``). The shapes are small and published by
-nobody: they exist to be served, or refused, in tests.
+(``src/models/{mamba,mamba2,jamba,lfm2,gpt2,bert,t5}.cpp``). The shapes are small and published
+by nobody: they exist to be served, or refused, in tests.
 """
 
 from __future__ import annotations
@@ -47,8 +47,9 @@ def keys(shape: Shape) -> dict[str, Key]:
         out[f"{arch}.attention.head_count_kv"] = heads
     if arch == "lfm2":
         out["lfm2.shortconv.l_cache"] = _SHORT_CONV
+    if arch in ("bert", "gpt2"):
+        out[f"{arch}.attention.layer_norm_epsilon"] = float(shape.norm_eps)
     if arch == "bert":
-        out["bert.attention.layer_norm_epsilon"] = float(shape.norm_eps)
         out["bert.attention.causal"] = False
         out["bert.pooling_type"] = _POOLING_MEAN
         out["tokenizer.ggml.token_type_count"] = _TOKEN_TYPES
@@ -180,6 +181,24 @@ def _hybrid(shape: Shape, make: type[Tensor]) -> Iterator[Tensor]:
         yield from layers.feed_forward(shape)
 
 
+def _gpt2(shape: Shape, make: type[Tensor]) -> Iterator[Tensor]:
+    """Positions are rows of a matrix here: there are none beyond those that were trained."""
+    d, ff = shape.n_embd, shape.n_ff
+    yield from _ends(shape, make, "output_norm")
+    yield make("position_embd.weight", (d, shape.n_ctx), 0.1, f32=True)
+    yield _Layers(make, "").bias("output_norm", d)
+    for i in range(shape.n_layer):
+        layers = _Layers(make, f"blk.{i}.")
+        for name in ("attn_norm", "ffn_norm"):
+            yield layers.norm(name, d)
+            yield layers.bias(name, d)
+        for name, rows, columns in (
+            ("attn_qkv", d, 3 * d), ("attn_output", d, d), ("ffn_up", d, ff), ("ffn_down", ff, d),
+        ):  # fmt: skip
+            yield layers.matrix(name, rows, columns)
+            yield layers.bias(name, columns)
+
+
 def _bert(shape: Shape, make: type[Tensor]) -> Iterator[Tensor]:
     d, ff = shape.n_embd, shape.n_ff
     whole = _Layers(make, "")
@@ -224,6 +243,7 @@ _FAMILIES: dict[str, Callable[[Shape, type[Tensor]], Iterator[Tensor]]] = {
     "mamba2": _mamba,
     "jamba": _hybrid,
     "lfm2": _hybrid,
+    "gpt2": _gpt2,
     "bert": _bert,
     "t5": _t5,
     "t5encoder": _t5,

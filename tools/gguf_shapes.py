@@ -136,6 +136,10 @@ SHAPES: dict[str, Shape] = {
         Shape(
             "lfm2-micro", "lfm2", n_layer=4, attention_every=2, **_SMALL, **_HEADS, **_LLAMA_SPM,
         ),
+        Shape(
+            "gpt2-micro", "gpt2", n_layer=2, vocab="gpt-2", n_vocab=50304,
+            end_of_turn="<|endoftext|>", **_SMALL | {"n_ctx": 512}, **_HEADS | {"n_head_kv": 4},
+        ),
         Shape("gemma3-micro", "gemma3", n_layer=4, window=64, **_SMALL, **_HEADS, **_LLAMA_SPM),
         Shape(
             "bert-micro", "bert", n_layer=2, vocab="bert-bge", n_vocab=30522, end_of_turn="",

@@ -92,6 +92,7 @@ class _Sizes:
 def _sizes(client: Client, info: dict[str, Any], settings: Settings) -> _Sizes:
     """Raises ``BenchError`` when the interactive streams cannot decode at once."""
     n_seq, n_ctx = info["model"]["n_seq"], info["model"]["n_ctx"]
+    one = info["model"].get("n_ctx_train") or n_ctx  # positions of one session at most
     if settings.interactive > n_seq:
         raise BenchError(
             f"the daemon decodes {n_seq} sequences at once, so {settings.interactive} interactive "
@@ -100,8 +101,10 @@ def _sizes(client: Client, info: dict[str, Any], settings: Settings) -> _Sizes:
     sample = Prompts(settings.seed + 1).words(SAMPLE_WORDS)
     per_word = len(client.tokenize(sample)) / SAMPLE_WORDS
     most = info["limits"]["max_tokens"]
-    stream = int(INTERACTIVE_SHARE * n_ctx / settings.interactive - SHORT_WORDS * per_word)
-    job = int(min(JOB_SHARE, JOBS_SHARE / settings.background) * n_ctx)
+    stream = int(
+        min(INTERACTIVE_SHARE * n_ctx / settings.interactive, one) - SHORT_WORDS * per_word
+    )
+    job = int(min(min(JOB_SHARE, JOBS_SHARE / settings.background) * n_ctx, one))
     long_answer = max(1, min(BACKGROUND_TOKENS, most, job // 4))
     words = min(settings.prompt_words, int((job - long_answer) / per_word))
     return _Sizes(max(1, min(MOST_TOKENS, most, stream)), long_answer, max(SHORT_WORDS, words))

@@ -68,7 +68,8 @@ OPTIONS: tuple[Option, ...] = (
     Option("model", "--model", "UMA_MODEL", "model", "path", Path(), "",
            "GGUF file to serve", "the bundled model"),
     Option("n_ctx", "--n-ctx", "UMA_N_CTX", "model", "n_ctx", Whole(16, 1 << 24), 4096,
-           "KV cells shared by all sessions"),
+           "KV cells shared by all sessions; may exceed what the model was trained for, which "
+           "bounds each session alone"),
     Option("n_seq", "--parallel", "UMA_N_SEQ", "model", "parallel", Whole(1, 256), 8,
            "sequences decoding at once"),
     Option("n_batch", "--n-batch", "UMA_N_BATCH", "model", "n_batch", Whole(1, 1 << 20, _AUTO), 0,

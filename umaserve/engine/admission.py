@@ -172,20 +172,18 @@ class Admission:
         self._control.send(m.Rejected(message.serial, code, text))
 
     def _place(self, message: m.Submit, tokens: list[int], n_prompt: int) -> None:
-        n_ctx = self._loaded.n_ctx
         if n_prompt == 0:
             self._reject(
                 message, "E_PROTO_003", "prompt has no tokens; send at least one character"
             )
             return
-        room = n_ctx - n_prompt
+        room = self._loaded.n_positions - n_prompt
         if room < 1 or (message.strict_fit and message.max_tokens > room):
             wanted = f" and max_tokens is {message.max_tokens}" if message.strict_fit else ""
             self._reject(
                 message,
                 "E_LIMIT_003",
-                f"prompt is {n_prompt} tokens{wanted}; the context holds {n_ctx} tokens "
-                "(shorten the prompt, lower max_tokens, or start the daemon with a larger --n-ctx)",
+                f"prompt is {n_prompt} tokens{wanted}; {self._bound()}",
             )
             return
         n_vocab = self._loaded.n_vocab
@@ -207,6 +205,19 @@ class Admission:
         else:
             stores_first()  # the state goes last: it is what the front looks at
             self._table.state[message.slot] = t.WAITING
+
+    def _bound(self) -> str:
+        """What bounds one session, and what to do about it."""
+        loaded, less = self._loaded, "shorten the prompt, lower max_tokens"
+        if loaded.n_positions < loaded.n_ctx or loaded.n_positions == loaded.model.n_ctx_train:
+            return (
+                f"the model was trained for {loaded.n_positions} tokens, and a session holds no "
+                f"more ({less}, or load a model with a longer context)"
+            )
+        return (
+            f"the context holds {loaded.n_ctx} tokens "
+            f"({less}, or start the daemon with a larger --n-ctx)"
+        )
 
     def _fill_row(
         self, message: m.Submit, tokens: list[int], n_prompt: int, max_tokens: int

@@ -40,7 +40,8 @@ class Loaded:
     model: Model
     context: Context
     n_vocab: int
-    n_ctx: int
+    n_ctx: int  # KV cells shared by all sessions
+    n_positions: int  # of one session at most
     n_seq: int
     n_batch: int
     n_ubatch: int
@@ -116,7 +117,7 @@ def load(start: m.Start, pieces_fd: int, control: Control) -> Loaded:
     _check_memory(start)
     model = _open_model(llama, library, start, control)
     _refuse(purpose.why_no_generation(model), model)
-    n_ctx = _context_size(start, model)
+    n_ctx = _context_size(start, model.n_ctx_train)
     n_cores = usable_cores()
     n_threads = start.n_threads or n_cores
     n_threads_batch = start.n_threads_batch or n_threads
@@ -160,6 +161,7 @@ def load(start: m.Start, pieces_fd: int, control: Control) -> Loaded:
         context=context,
         n_vocab=model.n_vocab,
         n_ctx=n_ctx,
+        n_positions=m.positions_of_one(n_ctx, model.n_ctx_train),
         n_seq=start.n_seq,
         n_batch=n_batch,
         n_ubatch=n_ubatch,
@@ -231,17 +233,10 @@ def _open_model(llama, library: Library, start: m.Start, control: Control) -> Mo
         raise CannotLoad(str(error)) from error
 
 
-def _context_size(start: m.Start, model: Model) -> int:
-    trained = model.n_ctx_train
-    if trained <= 0 or start.n_ctx <= trained:
-        return start.n_ctx
-    if start.clamp_ctx:
-        return trained
-    model.close()
-    raise CannotLoad(
-        f"n_ctx is {start.n_ctx}, but the model was trained for {trained} positions; "
-        f"start with --n-ctx {trained} or less"
-    )
+def _context_size(start: m.Start, trained: int) -> int:
+    """KV cells: those asked for, or where nobody asked no more than all sequences can use."""
+    most = trained * start.n_seq
+    return most if start.clamp_ctx and 0 < most < start.n_ctx else start.n_ctx
 
 
 def _check_memory(start: m.Start) -> None:

@@ -60,7 +60,7 @@ class Start(msgspec.Struct, tag="start", frozen=True):
     n_slots: int
     n_ctx: int
     n_seq: int
-    clamp_ctx: bool = False  # nobody chose n_ctx: a model trained for less lowers it
+    clamp_ctx: bool = False  # nobody chose n_ctx: what all sequences can use at most lowers it
     n_batch: int = 0
     n_ubatch: int = 0
     n_threads: int = 0
@@ -163,7 +163,7 @@ class Ready(msgspec.Struct, tag="ready", omit_defaults=True):
     architecture: str
     n_vocab: int
     n_ctx: int  # KV cells shared by all sessions
-    n_ctx_train: int
+    n_ctx_train: int  # positions of one session that the model was trained for; 0 = unknown
     n_seq: int
     n_batch: int
     n_ubatch: int
@@ -182,6 +182,19 @@ class Ready(msgspec.Struct, tag="ready", omit_defaults=True):
     load_ms: float = 0.0  # model and context alone
     start_ms: float = 0.0  # from process start to ready
     loop_cpus: tuple[int, ...] = ()  # those that the thread of the ticks keeps to; empty: any
+
+    @property
+    def n_positions(self) -> int:
+        """Positions that one session has at most."""
+        return positions_of_one(self.n_ctx, self.n_ctx_train)
+
+
+def positions_of_one(n_ctx: int, n_ctx_train: int) -> int:
+    """Positions that one session has at most, of ``n_ctx`` cells that all share.
+
+    A model has no use for positions beyond those that it was trained for; 0 = nobody knows.
+    """
+    return min(n_ctx, n_ctx_train) if n_ctx_train > 0 else n_ctx
 
 
 class Threads(msgspec.Struct, tag="threads"):

@@ -186,7 +186,8 @@ class PrefillThread:
         for prompt in list(self._prompts.values()):  # nobody runs, and their cells are needed
             self._drop(prompt)
         chunks = measure_chunks(
-            self._ready, self._batch, gate, min(self._chunk_most, self._cells // 2),
+            self._ready, self._batch, gate,
+            min(self._chunk_most, self._cells // 2, self._loaded.n_positions),
             self._loaded.model.n_vocab, self.part_ms, self.parts_ms,
         )  # fmt: skip
         while self.may_prepare.is_set() and not self._closing:

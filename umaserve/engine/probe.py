@@ -69,7 +69,7 @@ class Prober:
         The generator may be closed after any tick; the next one goes on with what is left.
         """
         loaded = self._loaded
-        most = min(loaded.n_batch, loaded.n_ctx // 2)
+        most = min(loaded.n_batch, loaded.n_ctx // 2, loaded.n_positions)
         ticks = BareTicks(loaded, self._header, max(most, PAST) + loaded.n_seq)
         try:
             for mode, rows, prompt in shapes(loaded.n_seq, most, aside_threads > 0):
@@ -84,6 +84,8 @@ class Prober:
         loaded, cost = self._loaded, self._cost
         spare = loaded.n_ctx - (rows + 1) * (PAST + 1) - prompt
         if rows > loaded.n_seq or prompt > most - rows or spare < 0:
+            return False
+        if rows and loaded.n_positions <= PAST:
             return False
         if is_known(cost, mode, rows, prompt):
             return False

@@ -125,8 +125,8 @@ def measure_slices(
     abort.watch(context, header)
     batch = Batch(loaded.library.ffi, SLICED_CHUNK, 1)
     chunks = measure_chunks(
-        context, batch, own, SLICED_CHUNK, loaded.model.n_vocab, cost.beside, cost.parts,
-        times=TIMES - 1,
+        context, batch, own, min(SLICED_CHUNK, loaded.n_positions), loaded.model.n_vocab,
+        cost.beside, cost.parts, times=TIMES - 1,
     )  # fmt: skip
     try:
         place_threads(loaded.places, threads)

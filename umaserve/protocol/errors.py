@@ -42,7 +42,10 @@ ERRORS: dict[str, ErrorCode] = {
         ErrorCode(E_PROTO_004, "`id` already in flight on this connection"),
         ErrorCode(E_LIMIT_001, "prompt longer than the byte cap"),
         ErrorCode(E_LIMIT_002, "queue full or too many sessions"),
-        ErrorCode(E_LIMIT_003, "prompt plus `max_tokens` cannot fit the context"),
+        ErrorCode(
+            E_LIMIT_003,
+            "prompt plus `max_tokens` cannot fit the context, or what the model was trained for",
+        ),
         ErrorCode(E_LIMIT_004, "idle too long", closes=True),
         ErrorCode(E_MODEL_001, "no model loaded"),
         ErrorCode(

@@ -81,8 +81,8 @@ def _take(request: Request, engine: EngineHandle, token: int, position: int) -> 
 
 def _is_last(request: Request, engine: EngineHandle) -> bool:
     """Whether the newest token is the last one because of its number."""
-    n_ctx = engine.ready.n_ctx if engine.ready is not None else 0
-    return len(request.tokens) >= request.max_tokens or request.stored >= n_ctx
+    most = engine.ready.n_positions if engine.ready is not None else 0
+    return len(request.tokens) >= request.max_tokens or request.stored >= most
 
 
 def tell_rest(request: Request) -> None:

@@ -87,7 +87,8 @@ class QuickTokens:
     def _ends(engine: EngineHandle, request: Request, end: int) -> bool:
         """Whether the newest token is the last one because of its number."""
         assert engine.ready is not None and request.prompt_ids is not None
-        return end - len(request.prompt_ids) >= request.max_tokens or end >= engine.ready.n_ctx
+        most = engine.ready.n_positions
+        return end - len(request.prompt_ids) >= request.max_tokens or end >= most
 
     def _more(self, engine: EngineHandle, request: Request, start: int, end: int) -> None:
         loads_first()  # the count before what it counts

@@ -11,7 +11,7 @@ CDEF = """
 void uma_log_install(int minimum_level);
 size_t uma_log_position(void);
 size_t uma_log_read(size_t since, char *out, size_t capacity);
-int64_t uma_piece_table(const struct llama_vocab *vocab, int32_t n, int32_t *offsets,
+int64_t uma_piece_table(const struct llama_vocab *vocab, int32_t n, bool hidden, int32_t *offsets,
                         char *data, int64_t capacity);
 void uma_eog_mask(const struct llama_vocab *vocab, int32_t n, uint8_t *mask);
 extern "Python" bool uma_progress(float fraction, void *handle);
@@ -71,18 +71,33 @@ static size_t uma_log_read(size_t since, char *out, size_t capacity) {
     return n;
 }
 
+/* How the vocabulary spells a token that has no text: NULL where it has some. */
+static const char *uma_hidden_name(const struct llama_vocab *vocab, int32_t token) {
+    char none[1];
+    if (llama_token_to_piece(vocab, token, none, 0, 0, false) != 0) { return NULL; }
+    return llama_vocab_get_text(vocab, token);
+}
+
 /* Texts of tokens 0..n-1 one after another; offsets[i] is where token i begins, offsets[n] the
-   end. Returns the bytes needed; `data` is complete if that is within `capacity`. */
-static int64_t uma_piece_table(const struct llama_vocab *vocab, int32_t n, int32_t *offsets,
-                               char *data, int64_t capacity) {
+   end. `hidden`: the names of those that have no text instead, the others being empty. Returns the
+   bytes needed; `data` is complete if that is within `capacity`. */
+static int64_t uma_piece_table(const struct llama_vocab *vocab, int32_t n, bool hidden,
+                               int32_t *offsets, char *data, int64_t capacity) {
     int64_t used = 0;
     char none[1];
     for (int32_t i = 0; i < n; ++i) {
         offsets[i] = (int32_t) used;
         int64_t left = capacity > used ? capacity - used : 0;
         int32_t room = left > INT32_MAX ? INT32_MAX : (int32_t) left;
-        int32_t length = llama_token_to_piece(vocab, i, room ? data + used : none, room, 0, false);
-        used += length < 0 ? -(int64_t) length : length;
+        int64_t length;
+        if (hidden) {
+            const char *name = uma_hidden_name(vocab, i);
+            length = name ? (int64_t) strlen(name) : 0;
+            if (length && length <= room) { memcpy(data + used, name, (size_t) length); }
+        } else {
+            length = llama_token_to_piece(vocab, i, room ? data + used : none, room, 0, false);
+        }
+        used += length < 0 ? -length : length;
     }
     offsets[n] = (int32_t) used;
     return used;

@@ -90,3 +90,26 @@ def test_pieces_come_back_as_they_went_in():
     os.close(fd)
     assert [reader.piece(i) for i in range(5)] == pieces
     assert reader.piece(-1) == b"" and reader.piece(5) == b""
+    assert [reader.hidden(i) for i in range(-1, 6)] == [b""] * 7
+
+
+def test_names_of_tokens_without_text_lie_behind_the_texts():
+    fd = shared_file(PIECE_BYTES)
+    pieces, names = [b"", b"abc", b"", b"de"], [b"<s>", b"", b"<|end|>", b""]
+
+    def offsets(texts):
+        return np.cumsum([0] + [len(text) for text in texts]).astype(np.int32)
+
+    def joined(texts):
+        return np.frombuffer(b"".join(texts), np.uint8)
+
+    writer = PieceTable(fd, 4)
+    assert writer.write(offsets(pieces), joined(pieces)) == 4 * 5 + 5
+    assert writer.write_hidden(offsets(names), joined(names)) == 28 + 4 * 5 + 10
+    reader = PieceTable(fd, 4)
+    assert [reader.piece(i) for i in range(4)] == pieces
+    assert [reader.hidden(i) for i in range(4)] == names
+    long = np.array([0, 0, 0, 0, PIECE_BYTES], np.int32)
+    with pytest.raises(ValueError, match="bytes"):
+        writer.write_hidden(long, np.zeros(PIECE_BYTES, np.uint8))
+    os.close(fd)

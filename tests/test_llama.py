@@ -83,6 +83,20 @@ def test_the_piece_table_is_what_token_to_piece_says(vocabulary: llama.Model) ->
             assert piece == b""
 
 
+def test_tokens_without_text_have_names(vocabulary: llama.Model) -> None:
+    pieces, _ = vocabulary.piece_table()
+    offsets, data = vocabulary.hidden_table()
+    hidden = np.flatnonzero(np.diff(offsets))
+    assert (np.diff(pieces)[hidden] == 0).all()
+    for token in hidden[:300].tolist():
+        name = data[offsets[token] : offsets[token + 1]].tobytes()
+        special = vocabulary.token_to_piece_bytes(token, special=True)
+        assert name == special or not special
+    control = vocabulary.library.lib.llama_vocab_is_control
+    for token in np.flatnonzero(np.diff(pieces) == 0).tolist():
+        assert token in hidden or not control(vocabulary.vocab, token)
+
+
 def test_the_eog_mask_is_what_the_vocabulary_says(vocabulary: llama.Model) -> None:
     mask = vocabulary.eog_mask()
     is_eog = vocabulary.library.lib.llama_vocab_is_eog

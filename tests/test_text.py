@@ -104,3 +104,84 @@ def test_prefix_function_is_longest_border(pattern: str) -> None:
         prefix = pattern[: i + 1]
         borders = [k for k in range(i + 1) if prefix[:k] == prefix[len(prefix) - k :]]
         assert length == max(borders)
+
+
+# --- tokens without text, which are matched by their names ------------------------------------
+
+symbols = st.lists(
+    st.tuples(st.booleans(), st.text(alphabet="ab<é", min_size=1, max_size=4)), max_size=12
+)
+few_stops = st.lists(st.text(alphabet="ab<é", min_size=1, max_size=6), max_size=3)
+
+
+def oracle_with_names(stream: list[tuple[bool, str]], stops: list[str]) -> tuple[str, bool]:
+    """The visible text of (is a name, text) pairs, cut where the longest stop string begins."""
+    symbols = [
+        text if is_name else c for is_name, text in stream for c in ([text] if is_name else text)
+    ]
+    names = [is_name for is_name, text in stream for _ in ([text] if is_name else text)]
+    for end in range(1, len(symbols) + 1):
+        begins = []
+        for begin in range(end):
+            with_names = "".join(symbols[begin:end])
+            text = [c for c, is_name in zip(symbols, names, strict=True)][begin:end]
+            shown = [c for c, n in zip(text, names[begin:end], strict=True) if not n]
+            if with_names in stops or (not names[end - 1] and "".join(shown) in stops):
+                begins.append(begin)
+        if begins:
+            shown = [c for c, n in zip(symbols, names, strict=True) if not n]
+            return "".join(shown[: names[: min(begins)].count(False)]), True
+    return "".join(c for c, n in zip(symbols, names, strict=True) if not n), False
+
+
+@given(symbols, few_stops, st.booleans())
+@example([(False, "xa"), (True, "<b"), (False, "b")], ["a<b"], False)
+@example([(False, "a"), (True, "bab"), (False, "abc")], ["ababc", "babc"], False)
+@example([(False, "a"), (True, "<b")], ["a<b"], True)
+def test_names_match_as_a_whole_and_never_show(stream, stops, last_one_ends_it) -> None:
+    assembler, out, stopped, end = TextAssembler(stops), "", False, b""
+    tokens = list(stream)
+    if last_one_ends_it and tokens and tokens[-1][0]:
+        end = tokens.pop()[1].encode()
+    for is_name, text in tokens:
+        new, stopped = (
+            assembler.push(b"", text.encode()) if is_name else assembler.push(text.encode())
+        )
+        out += new
+        if stopped:
+            break
+    out += assembler.finish(end)
+    expected, ends = oracle_with_names(stream, stops)
+    assert out == expected
+    assert stopped == ends or end
+
+
+@given(symbols, few_stops)
+def test_what_is_given_out_beside_names_is_never_taken_back(stream, stops) -> None:
+    assembler, given_out, taken = TextAssembler(stops), "", ""
+    expected, _ = oracle_with_names(stream, stops)
+    for is_name, text in stream:
+        new, stopped = (
+            assembler.push(b"", text.encode()) if is_name else assembler.push(text.encode())
+        )
+        given_out += new
+        taken += "" if is_name else text
+        assert expected.startswith(given_out)
+        if stopped:
+            break
+        assert assembler.holds_text == (given_out != taken)
+
+
+def test_a_part_of_a_name_is_no_stop_string() -> None:
+    assembler = TextAssembler([">", "im_start", "<|im_start|", "t|>u"])
+    assert assembler.push(b"", b"<|im_start|>") == ("", False)
+    assert assembler.push(b"user") == ("user", False)
+    # typed, it is text like any other
+    assert assembler.push(b"<|im_start|>") == ("<|", True)
+
+
+def test_names_count_only_where_something_is_matched() -> None:
+    assembler = TextAssembler()
+    assert not assembler.matches
+    assert assembler.push(b"", b"<s>") == ("", False)
+    assert assembler.finish(b"</s>") == ""

@@ -110,7 +110,7 @@ def settle(
 
     Every row of the plan has its tokens in the cache now; every row that asked got a token, or
     ended.  Returns how many rows ended and lists them in ``ended``; the caller marks them DONE.
-    A token goes in before the count that publishes it.
+    A token goes in before the count that publishes it; one that ends its row is not counted.
     """
     for e in range(entries):
         slot = slots[e]
@@ -121,13 +121,13 @@ def settle(
     for i in range(outputs):
         slot = out_slot[i]
         token = sampled[i]
+        at = n_tokens[slot]
+        tokens[slot, at] = token
         if is_eog[token]:
             reason[slot] = REASON_STOP
             ended[n_ended] = slot
             n_ended += 1
             continue
-        at = n_tokens[slot]
-        tokens[slot, at] = token
         token_ns[slot, at] = now_ns
         if t_first_ns[slot] == 0:
             t_first_ns[slot] = now_ns

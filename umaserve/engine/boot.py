@@ -152,8 +152,9 @@ def load(start: m.Start, pieces_fd: int, control: Control) -> Loaded:
         after = unused_memory.private_memory()
         unused_bytes = unused_memory.give_back_zeros(unused_memory.new_ranges(before, after))
     load_ms = (time.monotonic() - began) * 1000.0
-    offsets, data = model.piece_table()
-    piece_bytes = t.PieceTable(pieces_fd, model.n_vocab).write(offsets, data)
+    pieces = t.PieceTable(pieces_fd, model.n_vocab)
+    pieces.write(*model.piece_table())
+    piece_bytes = pieces.write_hidden(*model.hidden_table())
     is_eog = np.ascontiguousarray(model.eog_mask(), dtype=np.uint8)
     return Loaded(
         library=library,

@@ -258,7 +258,8 @@ class PieceTable:
     """Text of every token as bytes: ``offsets`` int32[n_vocab + 1] into ``data`` uint8.
 
     The engine writes it once, from ``llama_token_to_piece``, into a second shared mapping; the
-    front detokenises from it without libllama.  Control tokens are empty.
+    front detokenises from it without libllama.  Control tokens are empty.  Behind it lies the same
+    once more of these: how the vocabulary spells tokens that have no text (`hidden`).
     """
 
     def __init__(self, fd: int, n_vocab: int) -> None:
@@ -276,6 +277,30 @@ class PieceTable:
         self.offsets[:] = offsets
         self._mapping[self._start : end] = data.tobytes()
         return end
+
+    def write_hidden(self, offsets: np.ndarray, data: np.ndarray) -> int:
+        """Engine side, after `write`: store the other table; returns the bytes used by both."""
+        at = self._hidden_at()
+        start = at + 4 * (self.n_vocab + 1)
+        end = start + data.size
+        if end > PIECE_BYTES:
+            raise ValueError(f"the vocabulary's texts and names need {end} of {PIECE_BYTES} bytes")
+        self._mapping[at:start] = offsets.astype(np.int32).tobytes()
+        self._mapping[start:end] = data.tobytes()
+        return end
+
+    def hidden(self, token: int) -> bytes:
+        """How a token is spelled that has no text; empty for any other."""
+        if not 0 <= token < self.n_vocab:
+            return b""
+        offset = self._hidden_at()
+        at = np.frombuffer(self._mapping, np.int32, 2, offset + 4 * token)
+        start = offset + 4 * (self.n_vocab + 1)
+        return self._mapping[start + int(at[0]) : start + int(at[1])]
+
+    def _hidden_at(self) -> int:
+        """Where the offsets of the other table begin: aligned, behind the texts."""
+        return -(-(self._start + self._at[self.n_vocab]) // 4) * 4
 
     def piece(self, token: int) -> bytes:
         """Bytes of one token; empty for an id outside the vocabulary."""

@@ -198,16 +198,26 @@ class Model:
         Token i reads ``data[offsets[i]:offsets[i + 1]]``. Control tokens are empty. New arrays,
         owned by the caller.
         """
+        return self._piece_table(hidden=False)
+
+    def hidden_table(self) -> tuple[np.ndarray, np.ndarray]:
+        """The same of the tokens that are empty there: how the vocabulary spells them.
+
+        Control tokens, the unknown token and unused ones. All others are empty here.
+        """
+        return self._piece_table(hidden=True)
+
+    def _piece_table(self, hidden: bool) -> tuple[np.ndarray, np.ndarray]:
         import numpy as np
 
         lib, ffi = self.library.lib, self.library.ffi
         offsets = np.zeros(self.n_vocab + 1, np.int32)
         where = ffi.cast("int32_t *", offsets.ctypes.data)
-        room = 16 * self.n_vocab
+        room = (1 if hidden else 16) * self.n_vocab
         while True:
             data = np.zeros(max(room, 1), np.uint8)
             text = ffi.cast("char *", data.ctypes.data)
-            used = lib.uma_piece_table(self.vocab, self.n_vocab, where, text, room)
+            used = lib.uma_piece_table(self.vocab, self.n_vocab, hidden, where, text, room)
             if used <= room:
                 return offsets, data[:used].copy()
             room = used

@@ -49,7 +49,11 @@ def read_row(request: Request, engine: EngineHandle) -> tuple[int | None, bool]:
         request.record.absolve()
     if state != t.DONE:
         return None, stopped
-    return int(table.reason[slot]), stopped
+    reason = int(table.reason[slot])
+    if reason == t.REASON_STOP and request.assembler.matches:
+        # the token that ended it is none of the answer, but a stop string may have its name
+        request.end_name = engine.pieces.hidden(int(table.tokens[slot, end]))
+    return reason, stopped
 
 
 def _harmless(request: Request, table: t.SessionTable) -> bool:
@@ -62,7 +66,9 @@ def _harmless(request: Request, table: t.SessionTable) -> bool:
 def _take(request: Request, engine: EngineHandle, token: int, position: int) -> bool:
     """One more token; True when it completed a stop string."""
     assembler = request.assembler
-    text, stopped = assembler.push(engine.pieces.piece(token))
+    piece = engine.pieces.piece(token)
+    name = b"" if piece or not assembler.matches else engine.pieces.hidden(token)
+    text, stopped = assembler.push(piece, name)
     logprob, top = None, None
     if request.sampling.logprobs >= 0:
         logprob, top = _logprobs(request, engine, position)
@@ -90,7 +96,7 @@ def tell_rest(request: Request) -> None:
 
     A stream that the model ends within a character ends before it: no token is left to carry it.
     """
-    rest = request.assembler.finish()
+    rest = request.assembler.finish(request.end_name)
     if request.withheld is not None:
         text, token, logprob, top = request.withheld
         request.withheld = None

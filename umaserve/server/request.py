@@ -82,6 +82,7 @@ class Request:
     failing: int = 0  # wakes since its row ended with an error whose message is on the way
     text: list[str] = field(default_factory=list)  # of requests that do not stream
     logprobs: list[dict[str, Any]] = field(default_factory=list)
+    end_name: bytes = b""  # of the token with which the model ended its text
     # newest token, where characters wait that have to go out with it if the text ends
     withheld: tuple[str, int, float | None, Top | None] | None = None
 

@@ -100,16 +100,22 @@ def test_what_breaks_while_a_connection_is_taken_ends_that_one_alone(tmp_path: P
     said: list[str] = []
     asked: list[str] = []
 
+    class Clock(ArrivalClock):
+        def arrived_ns(self, empty: Any = None) -> int:
+            asked.append("")
+            if len(asked) == 1:
+                raise RuntimeError("on purpose")
+            return 0
+
     def submit(sink: Any, message: Any, *_: Any) -> None:
         asked.append(message.id)
-        if message.id == "bad":
-            raise RuntimeError("on purpose")
 
     daemon: Any = SimpleNamespace(
-        arrivals=ArrivalClock(), config=Config(), connections=set(), owner=os.geteuid(),
+        arrivals=Clock(), config=Config(), connections=set(), owner=os.geteuid(),
         stopping=False, _numbers=itertools.count(1), log=lambda level, text: said.append(text),
         sessions=SimpleNamespace(expect_request=lambda: None, submit=submit),
     )  # fmt: skip
+    daemon._take = partial(Daemon._take, daemon)
     daemon._failed = partial(Daemon._failed, daemon)
     daemon._connection = partial(Daemon._connection, daemon)
 
@@ -130,7 +136,7 @@ def test_what_breaks_while_a_connection_is_taken_ends_that_one_alone(tmp_path: P
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(Daemon.accept, daemon, listening, nursery)
                 with trio.fail_after(30):
-                    while len(asked) < 2:
+                    while len(asked) < 3:
                         await trio.sleep(0.01)
                 assert len(daemon.connections) == 1
                 assert clients[0].recv(1) == b""  # closed
@@ -139,7 +145,7 @@ def test_what_breaks_while_a_connection_is_taken_ends_that_one_alone(tmp_path: P
                 client.close()
 
     trio.run(main)
-    assert asked == ["bad", "good"]
+    assert asked == ["", "", "good"]
     assert len(said) == 1 and "c1 failed and was closed" in said[0] and "on purpose" in said[0]
 
 

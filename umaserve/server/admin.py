@@ -113,6 +113,8 @@ class Admin:
         except ProtocolError as error:
             error.id = message.id
             connection.refuse(error)
+        except Exception as error:
+            connection.broke(error, message.id)
         finally:
             connection.keeps_alive -= 1
 

@@ -10,12 +10,12 @@ from collections.abc import Callable, Sequence
 import trio
 
 from umaserve.engine.messages import Ready
-from umaserve.protocol import ChatMessage, ProtocolError
+from umaserve.protocol import ChatMessage
 from umaserve.server.chat import ChatRenderer
 
 QUICK_S = 0.002  # what the loop renders itself; a hand-over would cost as much on a busy machine
 
-Outcome = tuple[str, bool] | ProtocolError  # as `ChatRenderer.render` returns it, or raises
+Outcome = tuple[str, bool] | Exception  # as `ChatRenderer.render` returns it, or raises
 Done = Callable[[Outcome], None]
 
 
@@ -40,7 +40,7 @@ class ChatThread:
         def outcome() -> Outcome:
             try:
                 return self._renderer.render(messages, ready)
-            except ProtocolError as error:
+            except Exception as error:
                 return error
 
         # the renderer is the thread's while it has work

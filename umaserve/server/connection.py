@@ -20,6 +20,7 @@ from umaserve.protocol import (
     E_LIMIT_002,
     E_LIMIT_004,
     E_PROTO_004,
+    E_RUNTIME_001,
     FrameDecoder,
     Generate,
     ProtocolError,
@@ -31,11 +32,13 @@ from umaserve.protocol import (
     parse_message,
 )
 from umaserve.server.arrivals import Moment
+from umaserve.server.logs import trace
 from umaserve.server.outbox import Outbox
 from umaserve.server.peer import Peer
 from umaserve.server.request import Request, Top
 
 if TYPE_CHECKING:
+    from umaserve.server.admin import Message as AdminMessage
     from umaserve.server.daemon import Daemon
 
 READ_BYTES = 256 * 1024
@@ -137,6 +140,10 @@ class Connection:
             self._reading.cancel()
             self._outbox.flush()
 
+    def abandon(self) -> None:
+        self._closing.set()
+        self._reading.cancel()
+
     def _look(self) -> None:
         arrivals = self.daemon.arrivals
         if not arrivals.running:
@@ -194,10 +201,12 @@ class Connection:
     def end_all(self) -> None:
         """Its requests are cancelled, its socket is closed."""
         self._closing.set()
-        for request in list(self.requests.values()):
-            self.daemon.sessions.cancel(request, gone=True)
-        self.requests.clear()
-        self._sock.close()
+        try:
+            for request in list(self.requests.values()):
+                self.daemon.sessions.cancel(request, gone=True)
+            self.requests.clear()
+        finally:
+            self._sock.close()
 
     async def _close_on_goodbye(self) -> None:
         """Once closing: end the requests, deliver what is queued, let the client read it."""
@@ -303,6 +312,18 @@ class Connection:
             handle(what, arrived_ns)
         except ProtocolError as error:
             self.refuse(error)
+        except Exception as error:
+            self.broke(error, getattr(what, "id", None))
+
+    def broke(self, error: Exception, id: str | None) -> None:
+        """Our own code failed on one message, which is refused; the connection goes on."""
+        self.daemon.log("error", f"a message of {self.label} failed: {trace(error)}")
+        request = self.requests.get(id) if id is not None else None
+        if request is not None:
+            self.daemon.sessions.ends.broke(request, error)
+            return
+        text = f"this failed inside the daemon ({type(error).__name__}: {error}); see its log"
+        self.refuse(ProtocolError(E_RUNTIME_001, text, id=id))
 
     def refuse(self, error: ProtocolError) -> None:
         """Tell the client about a message that was not taken."""
@@ -314,10 +335,13 @@ class Connection:
 
     def _handle(self, body: bytes, arrived_ns: int) -> None:
         message = parse_message(body, self.daemon.config)
-        if not isinstance(message, Generate):
-            self.daemon.admin.handle(self, message)
+        if isinstance(message, Generate):
+            self._guarded(self._generate, message, arrived_ns)
         else:
-            self._generate(message, arrived_ns)
+            self._guarded(self._administer, message, arrived_ns)
+
+    def _administer(self, message: AdminMessage, arrived_ns: int) -> None:
+        self.daemon.admin.handle(self, message)
 
     def _generate(self, message: Generate, arrived_ns: int) -> None:
         if message.id in self.requests:

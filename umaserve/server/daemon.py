@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import socket
-import traceback
 from dataclasses import dataclass, field
 
 import trio
@@ -14,7 +13,7 @@ from umaserve.protocol import E_LIMIT_002, error_event
 from umaserve.server.admin import Admin
 from umaserve.server.arrivals import ArrivalClock
 from umaserve.server.connection import Connection
-from umaserve.server.logs import Log
+from umaserve.server.logs import Log, trace
 from umaserve.server.meters import Meters
 from umaserve.server.peer import Peer, peer_of
 from umaserve.server.scorecard import Scorecard
@@ -56,29 +55,36 @@ class Daemon:
                 self.log("warn", f"a connection cannot be taken now: {error.strerror}")
                 await trio.sleep(ACCEPT_RETRY_S)
                 continue
-            self.sessions.expect_request()
-            sock.setblocking(False)
             try:
-                peer = peer_of(sock)
-            except OSError:  # it left already
+                self._take(sock, nursery)
+            except Exception as error:
+                self.log("error", f"a connection could not be taken: {trace(error)}")
                 sock.close()
-                continue
-            if peer.uid not in (self.owner, -1):
-                self.log("warn", f"refused a connection of user {peer.uid} (process {peer.pid})")
-                sock.close()
-            elif len(self.connections) >= self.config.max_connections:
-                self._turn_away(sock, peer)
+
+    def _take(self, sock: socket.socket, nursery: trio.Nursery) -> None:
+        self.sessions.expect_request()
+        sock.setblocking(False)
+        try:
+            peer = peer_of(sock)
+        except OSError:  # it left already
+            sock.close()
+            return
+        if peer.uid not in (self.owner, -1):
+            self.log("warn", f"refused a connection of user {peer.uid} (process {peer.pid})")
+            sock.close()
+        elif len(self.connections) >= self.config.max_connections:
+            self._turn_away(sock, peer)
+        else:
+            connection = Connection(self, sock, next(self._numbers), peer)
+            self.connections.add(connection)
+            try:
+                connection.begin()
+            except Exception as error:
+                self._failed(connection, error)
+                connection.end_all()
+                self.connections.discard(connection)
             else:
-                connection = Connection(self, sock, next(self._numbers), peer)
-                self.connections.add(connection)
-                try:
-                    connection.begin()
-                except Exception as error:
-                    self._failed(connection, error)
-                    connection.end_all()
-                    self.connections.discard(connection)
-                else:
-                    nursery.start_soon(self._connection, connection)
+                nursery.start_soon(self._connection, connection)
 
     def _turn_away(self, sock: socket.socket, peer: Peer) -> None:
         text = f"{self.config.max_connections} connections are open; try again later"
@@ -99,8 +105,7 @@ class Daemon:
             self.connections.discard(connection)
 
     def _failed(self, connection: Connection, error: Exception) -> None:
-        text = "".join(traceback.format_exception(error)).rstrip()
-        self.log("error", f"{connection.label} failed and was closed: {text}")
+        self.log("error", f"{connection.label} failed and was closed: {trace(error)}")
 
     async def flush(self) -> None:
         """Give every client a moment to take what is still queued for it."""

@@ -15,7 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 import trio
@@ -24,6 +24,7 @@ from umaserve.engine import messages as m
 from umaserve.engine import table as t
 from umaserve.server import blame, front_cores
 from umaserve.server.engine_pulse import EnginePulse
+from umaserve.server.logs import trace
 from umaserve.server.loop_lock import LoopLock
 
 if TYPE_CHECKING:
@@ -163,15 +164,17 @@ class EngineHandle:
         return engine
 
     def send(self, message: m.ToEngine) -> None:
-        """Queue a message and write as much as the socket takes now.  Never blocks, never raises.
+        """Queue a message and write as much as the socket takes now.  Never blocks; raises only
+        where the message cannot be encoded.
 
         To an engine that is gone the message is lost, and so is everything else it was told.
         """
+        data = m.encode(message)
         self._pulse.sent(time.monotonic_ns())
         if isinstance(message, m.Submit | m.SetLane) and message.lane == m.LANE_INTERACTIVE:
             # a background prompt chunk in flight may be given up for it
             self.table.header[t.H_URGENT] += 1
-        self._out += self._later + m.encode(message)
+        self._out += self._later + data
         self._later.clear()
         self._write()
 
@@ -180,8 +183,8 @@ class EngineHandle:
 
         The engine stops between two ticks for what comes, however little it is.
         """
-        self._pulse.sent(time.monotonic_ns())
         self._later += m.encode(message)
+        self._pulse.sent(time.monotonic_ns())
 
     def _write(self) -> None:
         self._write_now()
@@ -256,14 +259,28 @@ class EngineHandle:
                     for eof in eofs:
                         await eof.wait()
                 nursery.cancel_scope.cancel()
-        except OSError as error:
-            if self._process is not None:
-                raise
-            self._stderr.append(f"the engine cannot be started: {error}")
+        except Exception as error:
+            if self._process is None and isinstance(error, OSError):
+                self._stderr.append(f"the engine cannot be started: {error}")
+            else:  # what is wrong here is not to end the others
+                self._on_log("error", f"engine {self.pid} cannot be followed: {trace(error)}")
+                self.kill(hung=True)
         finally:
             self._close()
         assert self.exit is not None
         return self.exit
+
+    def _call(self, callback: Callable[..., Any], *args: Any) -> Any:
+        """What the others do about something of this engine's.  An error there is said and ends
+        nothing; True then: whoever is told of it looks at all again."""
+        try:
+            return callback(self, *args)
+        except Exception as error:
+            self._on_log("error", f"what engine {self.pid} did was not taken in: {trace(error)}")
+            return True
+
+    def _awake(self) -> None:
+        self._call(self._on_wake)
 
     def _spawn(self) -> tuple[int, int]:
         start = self.start
@@ -429,7 +446,7 @@ class EngineHandle:
             case m.Log():
                 self._on_log(message.level, message.text)
                 return
-        self._on_message(self, message)
+        self._call(self._on_message, message)
 
     async def _read_wake(self, fd: int, eof: trio.Event) -> None:
         self._loop_lock.start()
@@ -455,9 +472,9 @@ class EngineHandle:
                     if not placed and self.ready is not None:
                         placed = True
                         front_cores.keep_off_here(self.ready.loop_cpus)
-                    more = self._on_tokens(self)
+                    more = self._call(self._on_tokens)
                 if more:
-                    loop.run_sync_soon(self._on_wake, self, idempotent=True)
+                    loop.run_sync_soon(self._awake, idempotent=True)
         except trio.RunFinishedError:
             return
         finally:
@@ -493,7 +510,7 @@ class EngineHandle:
         while True:
             await trio.sleep(0.1 if self.requests or self.ready is None else 0.5)
             if self.requests:
-                self._on_wake(self)
+                self._awake()
             self._out += self._later
             self._later.clear()
             self._write()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import traceback
 from typing import TYPE_CHECKING, cast
 
 import h11
@@ -14,6 +13,7 @@ from umaserve.server.http_host import host_is_ours, target_of
 from umaserve.server.http_listener import HttpListeners
 from umaserve.server.http_message import Response, error_response
 from umaserve.server.http_routes import Routes
+from umaserve.server.logs import trace
 from umaserve.server.peer import peer_of
 
 if TYPE_CHECKING:
@@ -56,11 +56,18 @@ class HttpServer:
                 await trio.sleep(ACCEPT_RETRY_S)
                 continue
             told = False
-            if self._may_come(stream):
-                self._make_room()
-                self._begin(stream, nursery)
-            else:
+            try:
+                self._take(stream, nursery)
+            except Exception as error:
+                self._daemon.log("error", f"an HTTP connection was not taken: {trace(error)}")
                 stream.socket.close()
+
+    def _take(self, stream: trio.SocketStream, nursery: trio.Nursery) -> None:
+        if self._may_come(stream):
+            self._make_room()
+            self._begin(stream, nursery)
+        else:
+            stream.socket.close()
 
     def _may_come(self, stream: trio.SocketStream) -> bool:
         """Whether it is our own user, where that can be known."""
@@ -93,8 +100,7 @@ class HttpServer:
         try:
             await connection.run()
         except Exception as error:  # one broken connection is not the end of the others
-            text = "".join(traceback.format_exception(error)).rstrip()
-            self._daemon.log("error", f"an HTTP connection failed and was closed: {text}")
+            self._daemon.log("error", f"an HTTP connection failed and was closed: {trace(error)}")
         finally:
             self._connections.discard(connection)
 
@@ -104,8 +110,7 @@ class HttpServer:
         try:
             response = self._respond(request, method, target)
         except Exception as error:
-            text = "".join(traceback.format_exception(error)).rstrip()
-            self._daemon.log("error", f"HTTP {method} {target} failed: {text}")
+            self._daemon.log("error", f"HTTP {method} {target} failed: {trace(error)}")
             text = "this failed; the daemon's log has the reason"
             return error_response(500, text, "internal_error")
         if response.status >= 400:

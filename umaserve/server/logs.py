@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import traceback
 from collections import deque
 from collections.abc import Callable
 from datetime import datetime, timezone
@@ -11,6 +12,11 @@ from typing import Any, TextIO
 
 KEPT = 200  # lines
 LEVELS = {"debug": 0, "info": 1, "warn": 2, "warning": 2, "error": 3}
+
+
+def trace(error: BaseException) -> str:
+    """For the log: the error with its traceback."""
+    return "".join(traceback.format_exception(error)).rstrip()
 
 
 class Log:
@@ -33,6 +39,13 @@ class Log:
         self.on_trouble: Callable[[str, str, dict[str, Any]], None] | None = None
 
     def __call__(self, level: str, text: str, **fields: Any) -> None:
+        """Never raises: what is logged is trouble already."""
+        try:
+            self._take(level, text, fields)
+        except Exception as error:
+            self._write(f"error: a line of the log was lost ({type(error).__name__}: {error})")
+
+    def _take(self, level: str, text: str, fields: dict[str, Any]) -> None:
         if LEVELS.get(level, 1) >= LEVELS["warn"] and self.on_trouble is not None:
             self.on_trouble(level, text, fields)
         if LEVELS.get(level, 1) < self._level:
@@ -55,8 +68,11 @@ class Log:
         if self._broken:
             return
         try:
-            print(line, file=self._stream, flush=True)
-        except OSError:  # the terminal or the pipe is gone; the daemon goes on
+            try:
+                print(line, file=self._stream, flush=True)
+            except UnicodeEncodeError:
+                print(line.encode("ascii", "backslashreplace").decode(), file=self._stream)
+        except (OSError, ValueError):  # the terminal or the pipe is gone; the daemon goes on
             self._broken = True
 
     def release(self) -> None:

@@ -18,21 +18,28 @@ class LoopLock(trio.abc.Instrument):
     def __init__(self) -> None:
         self.held = threading.Lock()
         self._started = False
+        self._ours = False  # trio's thread has it
 
     def start(self) -> None:
         """To be called by a task of the run that it is for; again is harmless."""
         if not self._started:
             self._started = True
-            self.held.acquire()
+            self.after_io_wait(0.0)
             trio.lowlevel.add_instrument(self)
 
+    # these cannot raise: trio would drop the instrument, and others go on without the lock
+
     def before_io_wait(self, timeout: float) -> None:
-        self.held.release()
+        if self._ours:
+            self._ours = False
+            self.held.release()
 
     def after_io_wait(self, timeout: float) -> None:
-        self.held.acquire()
+        if not self._ours:
+            self.held.acquire()
+            self._ours = True
 
     def after_run(self) -> None:
         # a thread that is left behind must not wait for ever
         self._started = False
-        self.held.release()
+        self.before_io_wait(0.0)

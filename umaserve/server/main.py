@@ -8,7 +8,8 @@ import os
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from functools import partial
 
 import trio
 
@@ -19,7 +20,7 @@ from umaserve.server import memory, records
 from umaserve.server.daemon import Daemon
 from umaserve.server.http_listener import HttpListeners, open_http, problem_with
 from umaserve.server.listener import ClaimedSocket, SocketError
-from umaserve.server.logs import Log
+from umaserve.server.logs import Log, trace
 from umaserve.server.meters import Meters
 from umaserve.server.record_file import RecordError, RecordFile
 from umaserve.server.sessions import Sessions
@@ -27,6 +28,7 @@ from umaserve.server.supervisor import Supervisor, too_big
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 STOP_S = 10.0
+AGAIN_S = 30.0  # before what failed beside the serving is tried again
 
 
 class StartError(Exception):
@@ -138,19 +140,29 @@ class _Run:
                     nursery.start_soon(self._serve_http, self.http)
                 nursery.start_soon(self._signals, signals, nursery)
                 self._say_what_is_ignored()
-                nursery.start_soon(self._announce)
+                nursery.start_soon(self._beside, "the line about the start", self._announce)
                 nursery.start_soon(self._first_start_failed)
                 interval_s = daemon.config.scorecard_interval_s
                 for file in (self.scorecard, self.trace):
                     if file is not None:
-                        nursery.start_soon(file.run)
-                nursery.start_soon(records.sample, daemon.scorecard, self.scorecard, interval_s)
+                        nursery.start_soon(self._beside, f"writing {file.path}", file.run)
+                sample = partial(records.sample, daemon.scorecard, self.scorecard, interval_s)
+                nursery.start_soon(self._beside, "the scorecard's sample", sample)
                 if self._wants_dashboard():
-                    nursery.start_soon(self._dashboard)
+                    nursery.start_soon(self._beside, "the dashboard", self._dashboard)
                 await self._stop.wait()
                 await self._shut_down()
                 nursery.cancel_scope.cancel()
         return self.status
+
+    async def _beside(self, what: str, task: Callable[[], Awaitable[None]]) -> None:
+        """Something that serving does not depend on: it may fail, and is tried again later."""
+        while True:
+            try:
+                return await task()
+            except Exception as error:
+                self.daemon.log("error", f"{what} failed, serving goes on: {trace(error)}")
+                await trio.sleep(AGAIN_S)
 
     async def _accept(self, nursery: trio.Nursery) -> None:
         with self._accepting:

@@ -28,6 +28,7 @@ class QuickTokens:
         self._meters = meters
         self._accept = accept
         self._unsent: dict[Sink, None] = {}  # they have frames that their socket did not take
+        self._faults: list[tuple[Request | None, Exception]] = []
 
     def take_unsent(self) -> list[Sink]:
         """Sinks that only the loop can flush; they are the caller's now."""
@@ -35,46 +36,60 @@ class QuickTokens:
         self._unsent.clear()
         return sinks
 
+    def take_faults(self) -> list[tuple[Request | None, Exception]]:
+        """What our own code raised, and on which request; ``None``: while it counted."""
+        faults, self._faults = self._faults, []
+        return faults
+
     def read(self, engine: EngineHandle) -> bool:
         """Read and send what is quick to; True: there is more, for `Sessions.on_wake`."""
         if engine.ready is None:
             return False
-        table = engine.table
-        serials, states, counts = table.quick_serial, table.quick_state, table.quick_n_tokens
-        baseline_ns = table.quick_header[t.H_BASELINE_NS]
-        left = False
+        baseline_ns = engine.table.quick_header[t.H_BASELINE_NS]
         touched: dict[Sink, list[Request]] = {}
-        for request in engine.requests.values():
-            if not request.accepted:
-                if request.cancelled:
-                    left = True
-                    continue
-                self._accept(engine, request)
-                if not request.accepted:
-                    continue
-            slot = request.slot
-            if serials[slot] != request.serial:
-                continue
-            # the state before the count: a row that is DONE publishes no more tokens
-            done = states[slot] == t.DONE
-            loads_first()
-            end = counts[slot]
-            if not request.quick or request.cancelled or request.told or request.record.strikes:
-                left = left or done or end > request.stored
-                continue
-            if not request.emitted:  # somebody waits for this one: it goes ahead of all others
-                left = left or done
-                self._first(engine, request, baseline_ns)
-                continue
-            start = request.stored
-            if done or end > start and self._ends(engine, request, end):
-                left = True  # the last token goes out with the end
-            elif end > start:
-                self._more(engine, request, start, end)
-                touched.setdefault(request.sink, []).append(request)
+        left = self._read_rows(engine, touched, baseline_ns)
         for sink, requests in touched.items():
             self._send(sink, requests, baseline_ns)
-        return left or bool(self._unsent)
+        return left or bool(self._unsent) or bool(self._faults)
+
+    def _read_rows(
+        self, engine: EngineHandle, touched: dict[Sink, list[Request]], baseline_ns: int
+    ) -> bool:
+        table = engine.table
+        serials, states, counts = table.quick_serial, table.quick_state, table.quick_n_tokens
+        left = False
+        for request in engine.requests.values():
+            try:
+                if not request.accepted:
+                    if request.cancelled:
+                        left = True
+                        continue
+                    self._accept(engine, request)
+                    if not request.accepted:
+                        continue
+                slot = request.slot
+                if serials[slot] != request.serial:
+                    continue
+                # the state before the count: a row that is DONE publishes no more tokens
+                done = states[slot] == t.DONE
+                loads_first()
+                end = counts[slot]
+                if not request.quick or request.cancelled or request.told or request.record.strikes:
+                    left = left or done or end > request.stored
+                    continue
+                if not request.emitted:  # somebody waits for this one: it goes ahead of all others
+                    left = left or done
+                    self._first(engine, request, baseline_ns)
+                    continue
+                start = request.stored
+                if done or end > start and self._ends(engine, request, end):
+                    left = True  # the last token goes out with the end
+                elif end > start:
+                    touched.setdefault(request.sink, []).append(request)
+                    self._more(engine, request, start, end)
+            except Exception as error:
+                self._faults.append((request, error))
+        return left
 
     def _first(self, engine: EngineHandle, request: Request, baseline_ns: int) -> None:
         read = len(request.tokens)
@@ -108,7 +123,14 @@ class QuickTokens:
     def _send(self, sink: Sink, requests: list[Request], baseline_ns: int) -> None:
         # before: who is woken by it may run in our place until it has read
         now_ns = time.monotonic_ns()
-        if not sink.send_now():
+        try:
+            sent = sink.send_now()
+        except Exception:  # the loop tries again, and says what is wrong
+            sent = False
+        if not sent:
             self._unsent[sink] = None
-        for request in requests:
-            self._meters.sent(request, now_ns, baseline_ns)
+        try:
+            for request in requests:
+                self._meters.sent(request, now_ns, baseline_ns)
+        except Exception as error:
+            self._faults.append((None, error))

@@ -40,6 +40,10 @@ class Sink(Protocol):
 
     def flush(self) -> None: ...
 
+    def abandon(self) -> None:
+        """Take nothing more: the client is to see that its connection closes.  Never raises."""
+        ...
+
     def send_now(self) -> bool:
         """`flush` without touching trio; False: that is still to be called."""
         ...
@@ -77,6 +81,7 @@ class Request:
     admitted_ns: int = 0
     cancelled: bool = False  # the client or the daemon asked for its end
     told: bool = False  # the client has its last event, or is gone
+    broken: bool = False  # our own code failed on it
     ended_ns: int = 0
     failure: tuple[str, str] | None = None  # code and message the engine gave
     failing: int = 0  # wakes since its row ended with an error whose message is on the way
@@ -113,6 +118,15 @@ class Request:
             quick=message.stream and sampling.logprobs < 0 and not message.stop,
             max_tokens=message.max_tokens or max_tokens,
         )
+
+    def wait_in(self, queue: dict[int, Request]) -> None:
+        queue[self.serial] = self
+        self.queue = queue
+
+    def stop_waiting(self) -> None:
+        if self.queue is not None:
+            self.queue.pop(self.serial, None)
+            self.queue = None
 
     @property
     def stored(self) -> int:

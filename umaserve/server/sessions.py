@@ -11,6 +11,7 @@ import functools
 import itertools
 import time
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import trio
 
@@ -18,14 +19,17 @@ from umaserve.engine import messages as m
 from umaserve.engine import table as t
 from umaserve.memory_order import loads_first
 from umaserve.protocol import E_LIMIT_002, E_RUNTIME_001, Generate, ProtocolError
-from umaserve.server import blame, front_cores
+from umaserve.server import front_cores
 from umaserve.server.chat_thread import ChatThread, Outcome
-from umaserve.server.delivery import read_row, tell_rest
-from umaserve.server.engine_handle import EngineExit, EngineHandle
+from umaserve.server.delivery import read_row
+from umaserve.server.ends import Ends
+from umaserve.server.engine_handle import EngineHandle
+from umaserve.server.logs import trace
 from umaserve.server.meters import Meters
 from umaserve.server.quick_tokens import QuickTokens
 from umaserve.server.request import Request, Sink
 
+FIRST, MORE = 1, 2  # events that reading a row made: its first token among them, or not
 NUDGE_EVERY_S = 0.01  # while no request comes: an engine looks out for one most of a millisecond
 AGED_NS = 5_000_000_000  # a background request that waited so long goes before interactive ones
 
@@ -52,7 +56,8 @@ class Sessions:
         self.engine: EngineHandle | None = None
         self.holding = False
         self.closed: tuple[str, str] | None = None
-        self.live: dict[int, Request] = {}
+        self.ends = Ends(meters, log)
+        self.live = self.ends.live
         self.meters = meters
         self._max_queue = max_queue
         self._max_tokens = max_tokens
@@ -61,9 +66,8 @@ class Sessions:
         self._queues: tuple[dict[int, Request], ...] = ({}, {})
         self._serial = itertools.count(1)
         self._chat = ChatThread()
-        self._log = log
+        self.log = log
         self._nudge_again_s = 0.0
-        self._changed = trio.Event()
         self._quick = QuickTokens(meters, self._look_for_row)
 
     # --- from clients -----------------------------------------------------------------------------
@@ -90,7 +94,7 @@ class Sessions:
         self._nudge_again_s = 0.0
         self.meters.requests_total += 1
         self.live[request.serial] = request
-        self._wait_in(self._queues[request.lane], request)
+        request.wait_in(self._queues[request.lane])
         begin(request)
         self.pump()
         return request
@@ -105,17 +109,20 @@ class Sessions:
         if request.engine is not None:
             if not request.ended_ns:
                 request.engine.send(m.Cancel(request.serial))
-        else:
-            self._stop_waiting(request)
-            self._end(request, "cancel")
-            request.sink.flush()
+            return
+        request.stop_waiting()
+        try:
+            self.ends.end(request, "cancel")
+        except Exception as error:
+            self.ends.broke(request, error)
+        self.ends.flush(request.sink)
 
     def set_lane(self, request: Request, lane: int) -> None:
         if lane == request.lane:
             return
         if request.queue is self._queues[request.lane]:
-            self._stop_waiting(request)
-            self._wait_in(self._queues[lane], request)
+            request.stop_waiting()
+            request.wait_in(self._queues[lane])
         request.lane = lane
         if request.engine is not None:
             request.engine.send(m.SetLane(request.serial, lane))
@@ -140,17 +147,6 @@ class Sessions:
             return False
         return len(engine.free_slots) > (self._reserved if request.lane else 0)
 
-    @staticmethod
-    def _wait_in(queue: dict[int, Request], request: Request) -> None:
-        queue[request.serial] = request
-        request.queue = queue
-
-    @staticmethod
-    def _stop_waiting(request: Request) -> None:
-        if request.queue is not None:
-            request.queue.pop(request.serial, None)
-            request.queue = None
-
     def pump(self, engine: EngineHandle | None = None) -> None:
         """Give free rows to requests that wait; ``None`` is the engine that takes new ones."""
         engine = engine or self.engine
@@ -169,7 +165,7 @@ class Sessions:
             else:
                 return
             request = queue[next(iter(queue))]
-            self._stop_waiting(request)
+            request.stop_waiting()
             self._start(engine, request)
 
     def _background_is_due(self, engine: EngineHandle) -> bool:
@@ -187,14 +183,17 @@ class Sessions:
         engine.requests[request.serial] = request
         front_cores.go_anywhere()
         messages = request.message.messages
-        if messages is None or request.prompt_ids is not None:
-            engine.send(request.submit_message(request.message.prompt, True))
-        else:
+        try:
+            if messages is None or request.prompt_ids is not None:
+                engine.send(request.submit_message(request.message.prompt, True))
+                return
             assert engine.ready is not None
             later = functools.partial(self._rendered_later, engine, request)
             outcome = self._chat.render(messages, engine.ready, later)
-            if outcome is not None:
-                self._rendered(engine, request, outcome)
+        except Exception as error:
+            outcome = error
+        if outcome is not None:
+            self._rendered(engine, request, outcome)
 
     def _rendered_later(self, engine: EngineHandle, request: Request, outcome: Outcome) -> None:
         if request.engine is engine:  # else it is gone, and its successor's template is asked
@@ -202,21 +201,20 @@ class Sessions:
             self.pump(engine)
 
     def _rendered(self, engine: EngineHandle, request: Request, outcome: Outcome) -> None:
-        if isinstance(outcome, ProtocolError):
-            self._not_taken(request, outcome.code, outcome.message)
-        elif request.cancelled:
-            self._not_taken(request, "", "")
-        else:
-            engine.send(request.submit_message(*outcome))
-
-    def _not_taken(self, request: Request, code: str, message: str) -> None:
-        """End a request that the engine has put into no row."""
+        """The prompt of a request that has a row now, or why there is none."""
+        if not isinstance(outcome, Exception) and not request.cancelled:
+            try:
+                engine.send(request.submit_message(*outcome))
+                return
+            except Exception as error:
+                outcome = error
+        # nothing is taken for a request that could not be sent
         self._free_row(request, release=False)
-        if request.cancelled:
-            self._end(request, "cancel")
-        else:
-            self.fail(request, code, message)
-        request.sink.flush()
+        if isinstance(outcome, Exception) and not isinstance(outcome, ProtocolError):
+            self.ends.broke(request, outcome)
+            return
+        code = (outcome.code, outcome.message) if isinstance(outcome, ProtocolError) else None
+        self._not_taken(request, code)
 
     # --- from the engine --------------------------------------------------------------------------
 
@@ -225,13 +223,25 @@ class Sessions:
             case m.Rejected():
                 request = engine.requests.get(message.serial)
                 if request is not None:
-                    self._not_taken(request, message.code, message.message)
+                    self._free_row(request, release=False)
+                    self._not_taken(request, (message.code, message.message))
                     self.pump(engine)
             case m.Failed():
                 failed = [engine.requests[s] for s in message.serials if s in engine.requests]
                 for request in failed:
                     request.failure = (message.code, message.message)
-                self._read(failed, engine)
+                self.read(failed, engine)
+
+    def _not_taken(self, request: Request, why: tuple[str, str] | None) -> None:
+        """End a request that the engine has put into no row; ``None``: it was cancelled."""
+        try:
+            if why is None or request.cancelled:
+                self.ends.end(request, "cancel")
+            else:
+                self.ends.fail(request, *why)
+        except Exception as error:
+            self.ends.broke(request, error)
+        self.ends.flush(request.sink)
 
     def _look_for_row(self, engine: EngineHandle, request: Request) -> None:
         """Find out whether the engine has tokenised a request and put it into the table."""
@@ -256,54 +266,87 @@ class Sessions:
 
     def on_wake(self, engine: EngineHandle) -> None:
         """Read every row of an engine that changed, and send what came of it."""
+        for request, error in self._quick.take_faults():
+            self._fault(request, error)
         for sink in self._quick.take_unsent():
-            sink.flush()
-        if engine.ready is not None:
-            self._read(list(engine.requests.values()), engine)
-            self.meters.read_ticks(engine)
+            self.ends.flush(sink)
+        if engine.ready is None:
+            return
+        self.read(list(engine.requests.values()), engine)
+        self.count(self.meters.read_ticks, engine)
 
-    def _read(self, requests: Iterable[Request], engine: EngineHandle) -> None:
-        meters = self.meters
+    def count(self, meter: Callable[..., None], *args: Any) -> None:
+        """Call something that only counts: if it fails, serving goes on."""
+        try:
+            meter(*args)
+        except Exception as error:
+            self._fault(None, error)
+
+    def _fault(self, request: Request | None, error: Exception) -> None:
+        """Our own code failed, on a request or (``None``) on counting what was sent."""
+        if request is not None:
+            self.ends.broke(request, error)
+        else:
+            self.log("error", f"something was not counted, serving goes on: {trace(error)}")
+
+    def read(self, requests: Iterable[Request], engine: EngineHandle) -> None:
+        """Take what the rows have published; send it, one flush for each sink."""
         baseline_ns = engine.table.header.item(t.H_BASELINE_NS)
-        touched: dict[int, list[Request]] = {}  # by sink
+        touched: dict[Sink, list[Request]] = {}
         ended = False
         for request in requests:
-            if not request.accepted:
-                self._look_for_row(engine, request)
-            read, emitted = len(request.tokens), request.emitted
-            reason, stopped = read_row(request, engine)
-            meters.tokens_total += len(request.tokens) - read
-            if request.emitted > emitted:
-                touched.setdefault(id(request.sink), []).append(request)
-                if not emitted:  # somebody waits for this one: it goes ahead of all bookkeeping
-                    now_ns = time.monotonic_ns()
-                    request.sink.flush()
-                    meters.sent(request, now_ns, baseline_ns)
-            if stopped and not request.told:
-                self._tell(request, "stop")
-                touched.setdefault(id(request.sink), []).append(request)
-                if reason is None:
-                    engine.send(m.Cancel(request.serial))
-            if reason == t.REASON_ERROR and self._awaits_failure(request, engine):
-                continue
-            if reason is not None:
-                ended = True
-                touched.setdefault(id(request.sink), []).append(request)
-                self._free_row(request, release=True)
-                name = REASONS[reason]
-                if name == "error":
-                    code, text = request.failure or (E_RUNTIME_001, "the model failed to decode")
-                    self.fail(request, code, text)
-                else:
-                    self._end(request, name)
-        for sharing in touched.values():
-            # before: who is woken by it may run in our place until it has read
-            now_ns = time.monotonic_ns()
-            sharing[0].sink.flush()
-            for request in sharing:
-                meters.sent(request, now_ns, baseline_ns)
+            try:
+                events, over = self._read_one(request, engine)
+            except Exception as error:
+                self.ends.broke(request, error)
+                events, over = 0, request.engine is None
+            ended = ended or over
+            if events == FIRST:  # somebody waits for this one: it goes ahead of all bookkeeping
+                self._flush(request.sink, [request], baseline_ns)
+            if events:
+                touched.setdefault(request.sink, []).append(request)
+        for sink, sharing in touched.items():
+            self._flush(sink, sharing, baseline_ns)
         if ended:
             self.pump(engine)
+
+    def _flush(self, sink: Sink, sharing: list[Request], baseline_ns: int) -> None:
+        # before: who is woken by it may run in our place until it has read
+        now_ns = time.monotonic_ns()
+        self.ends.flush(sink)
+        try:
+            for request in sharing:
+                self.meters.sent(request, now_ns, baseline_ns)
+        except Exception as error:
+            self._fault(None, error)
+
+    def _read_one(self, request: Request, engine: EngineHandle) -> tuple[int, bool]:
+        """Whether events were made of it (``FIRST``, ``MORE`` or 0), and whether its row ended."""
+        if not request.accepted:
+            self._look_for_row(engine, request)
+        read, emitted = len(request.tokens), request.emitted
+        reason, stopped = read_row(request, engine)
+        self.meters.tokens_total += len(request.tokens) - read
+        events = 0
+        if request.emitted > emitted:
+            events = MORE if emitted else FIRST
+        if stopped and not request.told:
+            self.ends.tell(request, "stop")
+            events = events or MORE
+            if reason is None:
+                engine.send(m.Cancel(request.serial))
+        if reason is None:
+            return events, False
+        if reason == t.REASON_ERROR and self._awaits_failure(request, engine):
+            return events, False
+        self._free_row(request, release=True)
+        name = REASONS[reason]
+        if name == "error":
+            code, text = request.failure or (E_RUNTIME_001, "the model failed to decode")
+            self.ends.fail(request, code, text)
+        else:
+            self.ends.end(request, name)
+        return events or MORE, True
 
     @staticmethod
     def _awaits_failure(request: Request, engine: EngineHandle) -> bool:
@@ -327,91 +370,15 @@ class Sessions:
 
     # --- ends -------------------------------------------------------------------------------------
 
-    def _tell(self, request: Request, reason: str) -> None:
-        """The last event of a request, once."""
-        if request.told:
-            return
-        tell_rest(request)
-        request.told = True
-        request.ended_ns = time.monotonic_ns()
-        request.sink.end(request, reason, request.usage(), request.timings(request.ended_ns))
-
-    def _end(self, request: Request, reason: str) -> None:
-        self._tell(request, reason)
-        text = f"request {request.id!r} ended ({reason}) after {len(request.tokens)} tokens"
-        self._log("debug", text, request=request.id, connection=request.sink.label)
-        self.live.pop(request.serial, None)
-        self._changed.set()
-        self._changed = trio.Event()
-
-    def fail(self, request: Request, code: str, message: str) -> None:
-        """An error, then the end for a request that had begun."""
-        self.meters.error(code, message, request.id, request.sink)
-        begun = request.prompt_ids is not None
-        if not request.told:
-            tell_rest(request)
-            request.sink.error(request, code, message, final=not begun)
-            request.told = not begun
-        self._end(request, "error")
-
     def fail_waiting(self, requests: Iterable[Request], code: str, message: str) -> None:
         """End requests that have no engine; ``E_RUNTIME_001`` for those that had begun."""
-        for request in list(requests):
-            self._stop_waiting(request)
-            begun = request.prompt_ids is not None
-            self.fail(request, E_RUNTIME_001 if begun else code, message)
-            request.sink.flush()
+        self.ends.fail_waiting(requests, code, message)
 
     def fail_queued(self, code: str, message: str) -> None:
         """End everything that waits to begin."""
         self.fail_waiting([r for queue in self._queues for r in queue.values()], code, message)
 
-    # --- engines that go --------------------------------------------------------------------------
-
-    def recover(self, engine: EngineHandle, exit: EngineExit) -> None:
-        """An engine is gone: read what it had published, judge, and keep the rest in its backlog.
-
-        Any consistent cut of the published tokens is right: what was not read is generated again.
-        """
-        if not engine.pid:
-            return
-        requests = sorted(engine.requests.values(), key=lambda r: r.serial)
-        if requests:
-            self._read(requests, engine)
-        left = [r for r in requests if r.serial in engine.requests]
-        suspects = [r for r in left if engine.table.in_tick[r.slot] == t.IN_TOKENIZER]
-        if not suspects and not engine.is_tokenizing:
-            suspects = [r for r in left if engine.table.in_tick[r.slot]]
-        others = [r for r in left if r not in suspects]
-        records = [r.record for r in suspects]
-        if engine.is_tokenizing:
-            records.append(blame.Record())  # its own error, which `EngineHandle` gives it
-        guilty = blame.judge(exit.kind, records, [r.record for r in others])
-        behind, engine.backlog = engine.backlog, {}
-        for request in left:
-            engine.requests.pop(request.serial, None)
-            request.engine, request.slot, request.accepted = None, -1, False
-            if request.told or request.cancelled:
-                self._end(request, "cancel")
-            elif request.record in guilty:
-                text = f"this request brought the engine down repeatedly: it {exit}"
-                self._log("error", f"request {request.id!r} ends: {text}", request=request.id)
-                self.fail(request, E_RUNTIME_001, text)
-            else:
-                request.resumed_at = len(request.tokens)
-                self._wait_in(engine.backlog, request)
-            request.sink.flush()
-        for request in behind.values():
-            self._wait_in(engine.backlog, request)
-        self.meters.engine_gone(engine)
-
-    def inherit(self, successor: EngineHandle, engine: EngineHandle) -> None:
-        """Let ``successor`` go on with what ``engine`` left."""
-        left = sorted(engine.backlog.values(), key=lambda r: r.serial)
-        engine.backlog.clear()
-        for request in left:
-            self._wait_in(successor.backlog, request)
-        engine.successor = successor
+    # --- waiting for the end ----------------------------------------------------------------------
 
     async def drain(self, engine: EngineHandle | None, limit_s: float) -> None:
         """Wait until an engine and what replaces it (``None``: the whole daemon) have no request
@@ -425,12 +392,15 @@ class Sessions:
             await self._until_idle(engine)
             return
         for request in self._of(engine):  # the engine does not even get to the next token
-            self._tell(request, "cancel")
-            request.sink.flush()
+            try:
+                self.ends.tell(request, "cancel")
+            except Exception as error:
+                self.ends.broke(request, error)
+            self.ends.flush(request.sink)
 
     async def _until_idle(self, engine: EngineHandle | None) -> None:
         while self._of(engine):
-            await self._changed.wait()
+            await self.ends.next()
 
     def _of(self, engine: EngineHandle | None) -> list[Request]:
         if engine is None:

@@ -2,7 +2,7 @@
 
 One engine is *current*: it takes new requests.  A load starts a *candidate* beside it, which
 becomes current when it has proved itself; the old one is then *retiring* and ends what it runs.  A
-dead current engine is replaced at once, and ``Sessions.recover`` queues its requests again.
+dead current engine is replaced at once, and ``recovery.recover`` queues its requests again.
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ from umaserve.engine import messages as m
 from umaserve.protocol import E_MODEL_001, E_MODEL_002, E_RUNTIME_001, ProtocolError
 from umaserve.server import blame, memory
 from umaserve.server.engine_handle import EngineExit, EngineHandle
+from umaserve.server.logs import trace
 from umaserve.server.loop_lock import LoopLock
 from umaserve.server.meters import Meters
+from umaserve.server.recovery import inherit, recover
 from umaserve.server.sessions import Sessions
 
 ENGINE_COMMAND = (sys.executable, "-m", "umaserve.engine")
@@ -134,7 +136,7 @@ class Supervisor:
             exit = await engine.run()
         finally:
             self.engines.remove(engine)
-        self.sessions.recover(engine, exit)
+        recover(self.sessions, engine, exit)
         if exit.kind == blame.ASKED or self._stopping:
             text = "the engine was stopped while this request ran"
             self.sessions.fail_waiting(engine.backlog.values(), E_RUNTIME_001, text)
@@ -187,7 +189,7 @@ class Supervisor:
         successor = self._spawn(start)
         successor.deaths = deaths
         successor.replaces = engine.ready is not None or engine.replaces
-        self.sessions.inherit(successor, engine)
+        inherit(successor, engine)
         if engine is self.current:
             self.current = self.sessions.engine = successor
         else:
@@ -244,6 +246,10 @@ class Supervisor:
                 results.append(await change(*args))
             except ProtocolError as error:
                 errors.append(error)
+            except Exception as error:
+                self._log("error", f"a load or an unload failed inside the daemon: {trace(error)}")
+                text = f"it failed inside the daemon ({type(error).__name__}: {error}); see its log"
+                errors.append(ProtocolError(E_MODEL_002, text))
             finally:
                 self._changing = False
                 done.set()

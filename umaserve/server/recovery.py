@@ -1,0 +1,66 @@
+"""What becomes of the requests of an engine that is gone."""
+
+from __future__ import annotations
+
+from umaserve.engine import table as t
+from umaserve.protocol import E_RUNTIME_001
+from umaserve.server import blame
+from umaserve.server.engine_handle import EngineExit, EngineHandle
+from umaserve.server.request import Request
+from umaserve.server.sessions import Sessions
+
+
+def recover(sessions: Sessions, engine: EngineHandle, exit: EngineExit) -> None:
+    """Read what the engine had published, judge, and keep the rest in its backlog.
+
+    Any consistent cut of the published tokens is right: what was not read is generated again.
+    """
+    if not engine.pid:
+        return
+    requests = sorted(engine.requests.values(), key=lambda r: r.serial)
+    if requests:
+        sessions.read(requests, engine)
+    left = [r for r in requests if r.serial in engine.requests]
+    suspects = [r for r in left if engine.table.in_tick[r.slot] == t.IN_TOKENIZER]
+    if not suspects and not engine.is_tokenizing:
+        suspects = [r for r in left if engine.table.in_tick[r.slot]]
+    others = [r for r in left if r not in suspects]
+    records = [r.record for r in suspects]
+    if engine.is_tokenizing:
+        records.append(blame.Record())  # its own error, which `EngineHandle` gives it
+    guilty = blame.judge(exit.kind, records, [r.record for r in others])
+    behind, engine.backlog = engine.backlog, {}
+    for request in left:
+        engine.requests.pop(request.serial, None)
+        request.engine, request.slot, request.accepted = None, -1, False
+        try:
+            _left_behind(sessions, request, engine, exit if request.record in guilty else None)
+        except Exception as error:
+            sessions.ends.broke(request, error)
+        sessions.ends.flush(request.sink)
+    for request in behind.values():
+        request.wait_in(engine.backlog)
+    sessions.count(sessions.meters.engine_gone, engine)
+
+
+def _left_behind(
+    sessions: Sessions, request: Request, engine: EngineHandle, guilty_of: EngineExit | None
+) -> None:
+    if request.told or request.cancelled:
+        sessions.ends.end(request, "cancel")
+    elif guilty_of is not None:
+        text = f"this request brought the engine down repeatedly: it {guilty_of}"
+        sessions.log("error", f"request {request.id!r} ends: {text}", request=request.id)
+        sessions.ends.fail(request, E_RUNTIME_001, text)
+    else:
+        request.resumed_at = len(request.tokens)
+        request.wait_in(engine.backlog)
+
+
+def inherit(successor: EngineHandle, engine: EngineHandle) -> None:
+    """Let ``successor`` go on with what ``engine`` left."""
+    left = sorted(engine.backlog.values(), key=lambda r: r.serial)
+    engine.backlog.clear()
+    for request in left:
+        request.wait_in(successor.backlog)
+    engine.successor = successor

@@ -22,6 +22,7 @@ from tests.server_harness import DaemonProcess, eventually, running
 from umaserve.metrics.names import HELP
 from umaserve.metrics.prometheus import _apart
 from umaserve.protocol import ERRORS
+from umaserve.server.descriptors import Reserve
 from umaserve.server.http_listener import open_http
 from umaserve.server.http_server import MAX_CONNECTIONS, HttpServer
 
@@ -291,6 +292,7 @@ def test_route_that_fails_is_one_answer(monkeypatch: pytest.MonkeyPatch) -> None
         config=SimpleNamespace(max_connections=9, idle_timeout_s=60.0),
         log=lambda level, text: lines.append(f"{level} {text}"),
         scorecard=SimpleNamespace(read=fails),
+        supervisor=SimpleNamespace(reserve=Reserve(0)),
         stopping=False,
     )
 

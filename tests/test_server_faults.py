@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from tests.fake_engine import answer
-from tests.server_harness import DaemonProcess, Result, eventually, model_file
+from tests.server_harness import DaemonProcess, Result, model_file
 
 SLOW = {"FAKE_TICK_MS": "5"}
 
@@ -190,26 +190,6 @@ def test_kills_while_the_next_engine_loads(tmp_path: Path) -> None:
                     killed.add(process.pid)
         (result,) = client.finish()
         exact(result, "patient", 60)
-
-
-def test_model_that_cannot_come_back(daemon: DaemonProcess) -> None:
-    broken = Path(daemon.model + ".broken")
-    with daemon.client() as client:
-        client.ask("a", "interrupted", max_tokens=300)
-        client.wait_tokens("a", 3)
-        broken.touch()
-        os.kill(daemon.engine_pid(), signal.SIGKILL)
-        (result,) = client.finish()
-        assert result.error is not None and result.error["code"] == "E_RUNTIME_001"
-        assert "broken on purpose" in result.error["message"]
-        result = client.generate("x", "b")
-        assert result.error is not None and result.error["code"] == "E_MODEL_001"
-        assert daemon.info()["state"] == "unloaded"
-        assert "umaserve load" in daemon.log
-        broken.unlink()
-        client.send(type="load", model=daemon.model)
-        eventually(lambda: client.answer("loaded")["event"] == "loaded")
-        exact(client.generate("back", "c", max_tokens=5), "back", 5)
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ from umaserve.engine import table as t
 from umaserve.protocol import parse_message
 from umaserve.server.arrivals import ArrivalClock
 from umaserve.server.daemon import Daemon
+from umaserve.server.descriptors import Reserve
 from umaserve.server.engine_handle import EngineHandle
 from umaserve.server.loop_lock import LoopLock
 from umaserve.server.meters import Meters
@@ -113,8 +114,10 @@ def test_what_breaks_while_a_connection_is_taken_ends_that_one_alone(tmp_path: P
     daemon: Any = SimpleNamespace(
         arrivals=Clock(), config=Config(), connections=set(), owner=os.geteuid(),
         stopping=False, _numbers=itertools.count(1), log=lambda level, text: said.append(text),
+        supervisor=SimpleNamespace(reserve=Reserve(0)),
         sessions=SimpleNamespace(expect_request=lambda: None, submit=submit),
     )  # fmt: skip
+    daemon._accept = partial(Daemon._accept, daemon)
     daemon._take = partial(Daemon._take, daemon)
     daemon._failed = partial(Daemon._failed, daemon)
     daemon._connection = partial(Daemon._connection, daemon)

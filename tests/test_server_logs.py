@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.server_harness import DaemonProcess
+from umaserve.server.log_repeats import KEPT, Repeats
 from umaserve.server.logs import Log
 
 
@@ -37,6 +38,65 @@ def test_lines_wait_while_a_screen_owns_the_terminal(as_json: bool) -> None:
     log.release()
     log.release()
     assert stream.getvalue().count("before") == stream.getvalue().count("meanwhile") == 1
+
+
+def test_lines_that_come_again_are_counted() -> None:
+    now = [0.0]
+    stream = io.StringIO()
+    log = Log("info", False, stream)
+    log._repeats = Repeats(lambda: now[0])
+
+    def lines() -> list[str]:
+        out = [line[9:] for line in stream.getvalue().splitlines()]
+        stream.seek(0)
+        stream.truncate()
+        return out
+
+    for tenth in range(250):
+        now[0] = tenth / 10
+        log("warn", "no descriptors")
+        if tenth == 120:
+            log("info", "no descriptors")  # another level, another line
+    # the first at once; a word after ten seconds, the next twenty later
+    assert lines() == [
+        "warn: no descriptors", "warn: no descriptors (repeated 99 times in 10 s)",
+        "no descriptors",
+    ]  # fmt: skip
+    now[0] = 31.0
+    log.tell_repeats()  # no line comes any more
+    assert lines() == ["warn: no descriptors (repeated 150 times in 21 s)"]
+    now[0] = 200.0
+    log.tell_repeats()
+    log("warn", "no descriptors")  # long ago: it is news again
+    log("warn", "no descriptors")
+    log.release()
+    assert lines() == ["warn: no descriptors", "warn: no descriptors (repeated once in 0 s)"]
+
+
+def test_only_the_newest_lines_are_compared_with() -> None:
+    stream = io.StringIO()
+    log = Log("info", True, stream)
+    for i in range(1000):
+        log("info", f"line {i % 500}")
+    assert len(stream.getvalue().splitlines()) == 1000
+    assert len(log._repeats._lines) <= KEPT + 1
+
+
+def test_a_stream_that_fails_for_a_while_is_written_again() -> None:
+    class Full(io.StringIO):
+        full = True
+
+        def write(self, text: str) -> int:
+            if self.full:
+                raise OSError("no space left on device")
+            return super().write(text)
+
+    stream = Full()
+    log = Log("info", False, stream)
+    log("info", "one")
+    stream.full = False
+    log("info", "two")
+    assert "two" in stream.getvalue()
 
 
 def test_a_closed_stream_stops_nobody() -> None:

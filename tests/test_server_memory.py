@@ -14,7 +14,7 @@ from umaserve.assets import demo_model_path
 from umaserve.config import Config
 from umaserve.server import memory
 from umaserve.server.memory import ModelFile, ModelFileError, look_at
-from umaserve.server.supervisor import too_big
+from umaserve.server.model_start import too_big
 
 
 def test_shape_of_the_bundled_model_equals_gguf_reader() -> None:

@@ -94,6 +94,14 @@ def loading(overview: Mapping[str, Any]) -> str:
     return f"loading{f' {stage}' if stage else ''} {share:.0%}"
 
 
+def no_model(overview: Mapping[str, Any]) -> str:
+    """Why there is none, if it is not for good."""
+    next_try = overview.get("next_try")
+    if not next_try:
+        return "no model loaded"
+    return f"no model: tried again in {duration(next_try.get('in_s'))}"
+
+
 def summary(overview: Mapping[str, Any]) -> str:
     """One line for terminals that cannot draw, and for logs."""
     metrics = overview.get("metrics") or {}
@@ -107,7 +115,7 @@ def summary(overview: Mapping[str, Any]) -> str:
     if error.get("age_s", panels.FAINT_S) < panels.FAINT_S:
         last = f", last error {clean(error.get('time'), 8)} {clean(error.get('code'), 13)}"
     return (
-        f"{clean(metrics.get('model') or 'no model')}: "
+        f"{clean(metrics.get('model') or no_model(overview).removesuffix(' loaded'))}: "
         f"{number(metrics.get('tokens_per_s'))} tok/s, "
         f"{number(metrics.get('active_sessions'))} active, {queued} queued, "
         f"p95 {ms(metrics.get('p95_ms'))}{allowed} ms, "
@@ -165,7 +173,7 @@ class Screen:
         if state == "loading":
             model = loading(view.overview)
         else:
-            model = clean(metrics.get("model") or "no model loaded", 40)
+            model = clean(metrics.get("model") or "", 40) or no_model(view.overview)
         words = ["UMA Serve", model, clean(metrics.get("backend") or MISSING, 12)]
         words += [f"up {duration(metrics.get('uptime_s'))}", clean(view.where, 60)]
         text = " " + " · ".join(word for word in words if word)

@@ -175,9 +175,10 @@ class Admin:
             raise ProtocolError(E_LIMIT_002, "the daemon is shutting down")
 
     def info(self) -> dict[str, Any]:
-        """``model`` is ``None`` while none is loaded, with ``state`` saying what is going on."""
+        """``model`` is ``None`` while none is loaded, with ``state`` saying what is going on;
+        ``next_try`` is when one that cannot be served now is tried again."""
         daemon = self._daemon
-        engine = daemon.supervisor.current
+        engine, next_try = daemon.supervisor.current, daemon.supervisor.next_try
         model: dict[str, Any] | None = None
         if engine is not None:
             ready = engine.ready
@@ -217,6 +218,7 @@ class Admin:
             "socket": config.socket,
             "state": state(daemon),
             "model": model,
+            "next_try": next_try.state() if next_try is not None else None,
             "limits": {name: getattr(config, name) for name in names},
             "sessions": session_rows(daemon.sessions),
         }

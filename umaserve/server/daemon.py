@@ -13,6 +13,7 @@ from umaserve.protocol import E_LIMIT_002, error_event
 from umaserve.server.admin import Admin
 from umaserve.server.arrivals import ArrivalClock
 from umaserve.server.connection import Connection
+from umaserve.server.descriptors import OUT_OF_THEM, no_descriptors
 from umaserve.server.logs import Log, trace
 from umaserve.server.meters import Meters
 from umaserve.server.peer import Peer, peer_of
@@ -48,18 +49,36 @@ class Daemon:
         while True:
             await trio.lowlevel.wait_readable(listening)
             try:
-                sock, _ = listening.accept()
+                sock = self._accept(listening)
             except (BlockingIOError, ConnectionAbortedError):
                 continue
-            except OSError as error:  # out of descriptors, say: the waiting client stays queued
+            except OSError as error:  # the waiting client stays queued
                 self.log("warn", f"a connection cannot be taken now: {error.strerror}")
                 await trio.sleep(ACCEPT_RETRY_S)
+                continue
+            if sock is None:
                 continue
             try:
                 self._take(sock, nursery)
             except Exception as error:
                 self.log("error", f"a connection could not be taken: {trace(error)}")
                 sock.close()
+
+    def _accept(self, listening: socket.socket) -> socket.socket | None:
+        """``None``: it was turned away, for want of file descriptors."""
+        reserve = self.supervisor.reserve
+        if reserve.fill():
+            try:
+                return listening.accept()[0]
+            except OSError as error:
+                if error.errno not in OUT_OF_THEM:
+                    raise
+        with reserve.lent(1):
+            sock, _ = listening.accept()
+            text = no_descriptors()
+            self.log("warn", f"connections are turned away: {text}")
+            self._turn_away(sock, Peer(), text)
+        return None
 
     def _take(self, sock: socket.socket, nursery: trio.Nursery) -> None:
         self.sessions.expect_request()
@@ -73,7 +92,8 @@ class Daemon:
             self.log("warn", f"refused a connection of user {peer.uid} (process {peer.pid})")
             sock.close()
         elif len(self.connections) >= self.config.max_connections:
-            self._turn_away(sock, peer)
+            text = f"{self.config.max_connections} connections are open; try again later"
+            self._turn_away(sock, peer, text)
         else:
             connection = Connection(self, sock, next(self._numbers), peer)
             self.connections.add(connection)
@@ -86,8 +106,7 @@ class Daemon:
             else:
                 nursery.start_soon(self._connection, connection)
 
-    def _turn_away(self, sock: socket.socket, peer: Peer) -> None:
-        text = f"{self.config.max_connections} connections are open; try again later"
+    def _turn_away(self, sock: socket.socket, peer: Peer, text: str) -> None:
         frame = error_event(None, E_LIMIT_002, text)
         self.meters.error(E_LIMIT_002, text, client=peer)
         try:

@@ -8,7 +8,6 @@ when it returns; when it is cancelled, the process is killed.
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import subprocess
 import time
@@ -22,7 +21,9 @@ import trio
 
 from umaserve.engine import messages as m
 from umaserve.engine import table as t
-from umaserve.server import blame, front_cores
+from umaserve.server import front_cores
+from umaserve.server.descriptors import Reserve
+from umaserve.server.engine_exit import EngineExit
 from umaserve.server.engine_pulse import EnginePulse
 from umaserve.server.logs import trace
 from umaserve.server.loop_lock import LoopLock
@@ -35,42 +36,6 @@ STDERR_LINE_BYTES = 2000
 EOF_GRACE_S = 3.0  # from the end of its control socket to SIGKILL
 STOP_GRACE_S, STUCK_GRACE_S = 5.0, 0.5  # from Shutdown to SIGKILL
 LOAD_SILENCE_S = 600.0  # a load that says nothing for so long hangs
-
-
-@dataclass(frozen=True)
-class EngineExit:
-    """How an engine ended; ``status`` as of ``Popen.returncode``."""
-
-    status: int
-    asked: bool
-    hung: bool
-    load_failed: str
-    stderr: tuple[str, ...]
-
-    @property
-    def kind(self) -> str:
-        return blame.kind_of_exit(self.status, asked=self.asked, hung=self.hung)
-
-    def __str__(self) -> str:
-        if self.hung:
-            return "hung, and was killed"
-        if self.load_failed:
-            return self.load_failed
-        if self.status < 0:
-            name = _SIGNAL_NAMES.get(-self.status, f"signal {-self.status}")
-            return f"died of {name}"
-        return f"left with exit status {self.status}"
-
-
-_SIGNAL_NAMES: dict[int, str] = {
-    signal.SIGABRT: "SIGABRT (a failed assertion in the library)",
-    signal.SIGKILL: "SIGKILL (killed from outside, or by the system for memory)",
-    signal.SIGSEGV: "SIGSEGV (bad memory access)",
-    signal.SIGBUS: "SIGBUS (the model file was cut short, or bad memory access)",
-    signal.SIGFPE: "SIGFPE (bad arithmetic)",
-    signal.SIGILL: "SIGILL (the library was built for another processor)",
-    signal.SIGTERM: "SIGTERM",
-}
 
 
 @dataclass(eq=False)
@@ -108,6 +73,7 @@ class EngineHandle:
         on_log: Callable[[str, str], None],
         loop_lock: LoopLock,
         hang_floor_s: float = 0.0,
+        reserve: Reserve | None = None,
     ) -> None:
         self.start = start
         self.ready: m.Ready | None = None
@@ -130,6 +96,7 @@ class EngineHandle:
         self._on_message, self._on_log = on_message, on_log
         self._on_tokens, self._on_wake, self._loop_lock = on_tokens, on_wake, loop_lock
         self._pulse = EnginePulse(hang_floor_s)
+        self._reserve = reserve or Reserve(0)
         self._asked = False
         self._hung = False
         self._load_failed = ""
@@ -246,7 +213,8 @@ class EngineHandle:
         """Spawn the process and serve it until it ends.  To be called from the main thread: on
         Linux the engine asks to be killed with the thread that spawned it."""
         try:
-            wake_fd, stderr_fd = self._spawn()
+            with self._reserve.lent():
+                wake_fd, stderr_fd = self._spawn()
             async with trio.open_nursery() as nursery:
                 eofs = [trio.Event() for _ in range(3)]
                 nursery.start_soon(self._read_control, eofs[0])
@@ -261,7 +229,8 @@ class EngineHandle:
                 nursery.cancel_scope.cancel()
         except Exception as error:
             if self._process is None and isinstance(error, OSError):
-                self._stderr.append(f"the engine cannot be started: {error}")
+                why = error.strerror or str(error)
+                self._load_failed = f"its engine process cannot be started: {why}"
             else:  # what is wrong here is not to end the others
                 self._on_log("error", f"engine {self.pid} cannot be followed: {trace(error)}")
                 self.kill(hung=True)

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, cast
 import h11
 import trio
 
+from umaserve.protocol import E_LIMIT_002
+from umaserve.server.descriptors import OUT_OF_THEM, no_descriptors
 from umaserve.server.http_connection import HttpConnection
 from umaserve.server.http_host import host_is_ours, target_of
 from umaserve.server.http_listener import HttpListeners
-from umaserve.server.http_message import Response, error_response
+from umaserve.server.http_message import Response, encode_json, error_body, error_response
 from umaserve.server.http_routes import Routes
 from umaserve.server.logs import trace
 from umaserve.server.peer import peer_of
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 
 MAX_CONNECTIONS = 256
 ACCEPT_RETRY_S = 0.1
+TURN_AWAY_S = 0.2
+TURN_AWAY_BYTES = 65536
 
 
 class HttpServer:
@@ -44,23 +48,46 @@ class HttpServer:
                 nursery.start_soon(self._accept, listener, nursery)
 
     async def _accept(self, listener: trio.SocketListener, nursery: trio.Nursery) -> None:
-        told = False
         while True:
+            await trio.lowlevel.wait_readable(listener.socket)
             try:
-                stream = await listener.accept()
-            except OSError as error:  # out of descriptors, say: the waiting client stays queued
-                if not told:
-                    text = f"an HTTP connection cannot be taken now: {error.strerror}"
-                    self._daemon.log("warn", text)
-                told = True
+                stream = await self._next(listener)
+            except OSError as error:  # the waiting client stays queued
+                text = f"an HTTP connection cannot be taken now: {error.strerror}"
+                self._daemon.log("warn", text)
                 await trio.sleep(ACCEPT_RETRY_S)
                 continue
-            told = False
+            if stream is None:
+                continue
             try:
                 self._take(stream, nursery)
             except Exception as error:
                 self._daemon.log("error", f"an HTTP connection was not taken: {trace(error)}")
                 stream.socket.close()
+
+    async def _next(self, listener: trio.SocketListener) -> trio.SocketStream | None:
+        """``None``: it was turned away, for want of file descriptors."""
+        reserve = self._daemon.supervisor.reserve
+        if reserve.fill():
+            try:
+                return await listener.accept()
+            except OSError as error:
+                if error.errno not in OUT_OF_THEM:
+                    raise
+        with reserve.lent(1), trio.move_on_after(TURN_AWAY_S):
+            await self._turn_away(await listener.accept())
+        return None
+
+    async def _turn_away(self, stream: trio.SocketStream) -> None:
+        self._daemon.log("warn", f"HTTP connections are turned away: {no_descriptors()}")
+        try:
+            # what it has sent and nobody read would turn our answer into a reset
+            await stream.receive_some(TURN_AWAY_BYTES)
+            await stream.send_all(_turned_away())
+        except trio.BrokenResourceError as error:
+            self._daemon.log("debug", f"an HTTP client was turned away and did not listen: {error}")
+        finally:
+            stream.socket.close()
 
     def _take(self, stream: trio.SocketStream, nursery: trio.Nursery) -> None:
         if self._may_come(stream):
@@ -130,6 +157,15 @@ class HttpServer:
             )
             return error_response(421, text, "misdirected_request")
         return self._routes.answer(method, path, _header(request, b"accept"))
+
+
+def _turned_away() -> bytes:
+    body = encode_json(error_body(no_descriptors(), E_LIMIT_002, "server_error"))
+    head = (
+        "HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nRetry-After: 1\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    return head.encode("ascii") + body
 
 
 def _header(request: h11.Request, name: bytes) -> str:

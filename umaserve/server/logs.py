@@ -10,6 +10,8 @@ from collections.abc import Callable
 from datetime import datetime, timezone
 from typing import Any, TextIO
 
+from umaserve.server.log_repeats import Repeats
+
 KEPT = 200  # lines
 LEVELS = {"debug": 0, "info": 1, "warn": 2, "warning": 2, "error": 3}
 
@@ -24,7 +26,8 @@ class Log:
 
     A line about a request has its id in the text and as the field ``request``; JSON lines show the
     fields, plain ones do not.  While ``hold`` is true, lines are kept and not written: a dashboard
-    owns the terminal; ``recent`` has the newest of all.  ``on_trouble(level, text, fields)`` hears
+    owns the terminal; ``recent`` has the newest of all.  A line that was written lately is counted
+    instead of being written again.  ``on_trouble(level, text, fields)`` hears
     of every warning and error, those below the level that is written too.
     """
 
@@ -32,7 +35,7 @@ class Log:
         self._level = LEVELS.get(level, 1)
         self._json = as_json
         self._stream = stream if stream is not None else sys.stderr
-        self._broken = False
+        self._repeats = Repeats()
         self._held: deque[str] = deque(maxlen=KEPT)
         self.hold = False
         self.recent: deque[str] = deque(maxlen=KEPT)
@@ -50,6 +53,19 @@ class Log:
             self.on_trouble(level, text, fields)
         if LEVELS.get(level, 1) < self._level:
             return
+        self.tell_repeats()
+        if not self._repeats.again(level, text):
+            self._put(level, text, fields)
+
+    def tell_repeats(self, *, all: bool = False) -> None:
+        """Say how often lines came again; to be called now and then, where no line may follow."""
+        for line in self._repeats.due(all=all):
+            level, text = line.key
+            times = "once" if line.count == 1 else f"{line.count} times"
+            text += f" (repeated {times} in {line.span_s:.0f} s)"
+            self._put(level, text, {"repeated": line.count})
+
+    def _put(self, level: str, text: str, fields: dict[str, Any]) -> None:
         now = datetime.now(timezone.utc)
         if self._json:
             stamp = now.isoformat(timespec="milliseconds").replace("+00:00", "Z")
@@ -65,18 +81,18 @@ class Log:
             self._write(line)
 
     def _write(self, line: str) -> None:
-        if self._broken:
-            return
         try:
             try:
                 print(line, file=self._stream, flush=True)
             except UnicodeEncodeError:
                 print(line.encode("ascii", "backslashreplace").decode(), file=self._stream)
-        except (OSError, ValueError):  # the terminal or the pipe is gone; the daemon goes on
-            self._broken = True
+        except (OSError, ValueError):
+            # the terminal or the pipe is gone, or the disk is full for a while; the daemon goes on
+            return
 
     def release(self) -> None:
-        """Write what was kept."""
+        """Write what was kept, and how often lines came again."""
+        self.tell_repeats(all=True)
         self.hold = False
         while self._held:
             self._write(self._held.popleft())

@@ -22,12 +22,14 @@ from umaserve.server.http_listener import HttpListeners, open_http, problem_with
 from umaserve.server.listener import ClaimedSocket, SocketError
 from umaserve.server.logs import Log, trace
 from umaserve.server.meters import Meters
+from umaserve.server.model_start import too_big
 from umaserve.server.record_file import RecordError, RecordFile
 from umaserve.server.sessions import Sessions
-from umaserve.server.supervisor import Supervisor, too_big
+from umaserve.server.supervisor import Supervisor
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 STOP_S = 10.0
+REPEATS_S = 2.0
 AGAIN_S = 30.0  # before what failed beside the serving is tried again
 
 
@@ -146,6 +148,7 @@ class _Run:
                 for file in (self.scorecard, self.trace):
                     if file is not None:
                         nursery.start_soon(self._beside, f"writing {file.path}", file.run)
+                nursery.start_soon(self._tell_repeats)
                 sample = partial(records.sample, daemon.scorecard, self.scorecard, interval_s)
                 nursery.start_soon(self._beside, "the scorecard's sample", sample)
                 if self._wants_dashboard():
@@ -154,6 +157,11 @@ class _Run:
                 await self._shut_down()
                 nursery.cancel_scope.cancel()
         return self.status
+
+    async def _tell_repeats(self) -> None:
+        while True:
+            await trio.sleep(REPEATS_S)
+            self.daemon.log.tell_repeats()
 
     async def _beside(self, what: str, task: Callable[[], Awaitable[None]]) -> None:
         """Something that serving does not depend on: it may fail, and is tried again later."""

@@ -33,12 +33,14 @@ class Overview:
     def read(self) -> dict[str, Any]:
         daemon = self._daemon
         engine = daemon.supervisor.current
+        next_try = daemon.supervisor.next_try
         ready = engine is not None and engine.ready is not None
         return {
             "metrics": daemon.scorecard.read(),
             "state": state(daemon),
             "progress": None if engine is None or ready else round(engine.progress.fraction, 4),
             "stage": None if engine is None or ready else engine.progress.stage,
+            "next_try": next_try.state() if next_try is not None else None,
             "sessions": session_rows(daemon.sessions),
             "tbt_ms": self._gaps.read(daemon.sessions.live, time.monotonic_ns()),
             "ticks": {

@@ -19,7 +19,7 @@ class Peer:
     def app(self) -> str:
         """Name of the process, where the system has ``/proc``."""
         try:
-            with open(f"/proc/{self.pid}/comm") as file:
+            with open(f"/proc/{self.pid}/comm", errors="replace") as file:
                 return file.read().strip()
         except OSError:
             return f"pid {self.pid}" if self.pid else ""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from umaserve.engine import table as t
 from umaserve.protocol import E_RUNTIME_001
 from umaserve.server import blame
-from umaserve.server.engine_handle import EngineExit, EngineHandle
+from umaserve.server.engine_exit import EngineExit
+from umaserve.server.engine_handle import EngineHandle
 from umaserve.server.request import Request
 from umaserve.server.sessions import Sessions
 

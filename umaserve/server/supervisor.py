@@ -2,7 +2,9 @@
 
 One engine is *current*: it takes new requests.  A load starts a *candidate* beside it, which
 becomes current when it has proved itself; the old one is then *retiring* and ends what it runs.  A
-dead current engine is replaced at once, and ``recovery.recover`` queues its requests again.
+dead current engine is replaced at once, and ``recovery.recover`` queues its requests again.  Where
+none can be started, that is tried for ever, after pauses that grow; only the very first ends the
+daemon.
 """
 
 from __future__ import annotations
@@ -20,51 +22,24 @@ from umaserve.config import Config
 from umaserve.engine import messages as m
 from umaserve.protocol import E_MODEL_001, E_MODEL_002, E_RUNTIME_001, ProtocolError
 from umaserve.server import blame, memory
-from umaserve.server.engine_handle import EngineExit, EngineHandle
+from umaserve.server.descriptors import Reserve
+from umaserve.server.engine_exit import EngineExit, describe_exit
+from umaserve.server.engine_handle import EngineHandle
 from umaserve.server.logs import trace
 from umaserve.server.loop_lock import LoopLock
 from umaserve.server.meters import Meters
+from umaserve.server.model_start import start_message, too_big
+from umaserve.server.next_try import RETRY_S, NextTry, pause_s
 from umaserve.server.recovery import inherit, recover
 from umaserve.server.sessions import Sessions
 
 ENGINE_COMMAND = (sys.executable, "-m", "umaserve.engine")
 ATTEMPTS = 3  # engines that may die in a row before they are ready
 KILLED_ATTEMPT = 0.3  # what one that was killed from outside counts
-RETRY_S = 0.1  # before the second attempt; then four times as long each
-SHORT_LIFE_S = 2.0  # an engine that dies so soon, with nothing to do, is not replaced at once
+SHORT_LIFE_S = 2.0  # engines that die so soon, one after the other, are not replaced at once
 LONGEST_PAUSE_S = 10.0
 
 Report = Callable[[float, str], None]
-
-
-def start_message(config: Config, model_path: str) -> m.Start:
-    """What to tell an engine, from the daemon's settings."""
-    return m.Start(
-        model_path=model_path,
-        n_slots=config.max_sessions,
-        n_ctx=config.n_ctx,
-        n_seq=config.n_seq,
-        clamp_ctx=not config.n_ctx_chosen,
-        n_batch=config.n_batch,
-        n_ubatch=config.n_ubatch,
-        n_threads=config.threads,
-        backend=config.backend,
-        gpu_layers=config.gpu_layers,
-        use_mmap=config.use_mmap,
-        use_mlock=config.use_mlock,
-        pretouch=config.pretouch,
-        type_k=config.kv_type_k,
-        type_v=config.kv_type_v,
-        head_major=config.kv_pack == "head-major",
-        max_merge=config.max_merge,
-        tick_budget_ms=config.tick_budget_ms,
-        latency_cap=config.latency_cap,
-        bmt_budget=config.bmt_budget,
-        policy=config.policy,
-        without=tuple(config.without.split(",")) if config.without else (),
-        prefill_threads=config.prefill_threads,
-        log_level=config.log_level,
-    )
 
 
 class Supervisor:
@@ -89,7 +64,9 @@ class Supervisor:
         self._command = tuple(command or ENGINE_COMMAND)
         self._loop_lock = LoopLock()
         self._nursery: trio.Nursery
-        self._idle_deaths = 0  # in a row, soon after ready, with nothing to do
+        self.next_try: NextTry | None = None  # of a model that cannot be served now
+        self.reserve = Reserve()
+        self._short_lives = 0  # in a row
         self._served = False  # an engine has been ready once
         self._changing = False  # a load or an unload runs
         self._stopping = False
@@ -125,6 +102,7 @@ class Supervisor:
             on_log=self._log,
             loop_lock=self._loop_lock,
             hang_floor_s=self.config.hang_timeout_s,
+            reserve=self.reserve,
         )
         self.engines.append(engine)
         self._nursery.start_soon(self._tend, engine)
@@ -150,6 +128,7 @@ class Supervisor:
             self._log("info" if again else "debug", f"serving again: {text}" if again else text)
             if engine is self.current:
                 self._served = True
+                self._is_served_again()
             self.sessions.pump(engine)
         else:
             self.sessions.on_message(engine, message)
@@ -157,36 +136,30 @@ class Supervisor:
     # --- death ------------------------------------------------------------------------------------
 
     async def _replace(self, engine: EngineHandle, exit: EngineExit) -> None:
-        """An engine that is still needed is gone: start the next one, or give up."""
+        """An engine that is still needed is gone: start the next one, sooner or later."""
         reason = describe_exit(exit)
-        deaths, pause_s = 0.0, 0.0
+        deaths = 0.0
         if engine.ready is None:
             deaths = engine.deaths + (KILLED_ATTEMPT if exit.kind == blame.KILLED else 1.0)
-            if deaths >= ATTEMPTS or (exit.load_failed and not self._served):
+            if not self._served and (deaths >= ATTEMPTS or exit.load_failed):
                 self._give_up(engine, reason)
                 return
-            pause_s = RETRY_S * 4 ** int(deaths)
+            if deaths >= ATTEMPTS:
+                self._nobody_waits(engine, reason)
+                if engine is self.current:
+                    await self._try_later(engine.start, reason, deaths)
+                return
+            wait_s = pause_s(deaths)
         else:
             self.meters.restarts_total += 1
-            lived_s = (time.monotonic_ns() - engine.spawned_ns) / 1e9 - engine.ready.start_ms / 1e3
-            idle = lived_s < SHORT_LIFE_S and not self.sessions.live
-            self._idle_deaths = self._idle_deaths + 1 if idle else 0
-            pause_s = min(0.1 * 2**self._idle_deaths, LONGEST_PAUSE_S) if idle else 0.0
+            wait_s = self._pause_after_life(engine, exit)
         count = len(engine.backlog)
         self._log("warn", f"the engine {reason}; starting another, {count} requests go on")
-        if pause_s:
-            await trio.sleep(pause_s)
+        if wait_s:
+            await trio.sleep(wait_s)
         if self._stopping or not (engine is self.current or engine.backlog):
             return
-        start = engine.start
-        if engine.ready is not None:
-            # results differ in the last bits between numbers of threads: what resumes keeps them
-            start = msgspec.structs.replace(
-                start,
-                n_threads=engine.ready.n_threads,
-                n_threads_batch=engine.ready.n_threads_batch,
-            )
-        successor = self._spawn(start)
+        successor = self._spawn(self._start_again(engine))
         successor.deaths = deaths
         successor.replaces = engine.ready is not None or engine.replaces
         inherit(successor, engine)
@@ -195,23 +168,69 @@ class Supervisor:
         else:
             successor.accepting = False
 
-    def _give_up(self, engine: EngineHandle, reason: str) -> None:
+    def _pause_after_life(self, engine: EngineHandle, exit: EngineExit) -> float:
+        """Before one that had been ready is replaced: none, unless such deaths go on and on."""
+        assert engine.ready is not None
+        lived_s = (time.monotonic_ns() - engine.spawned_ns) / 1e9 - engine.ready.start_ms / 1e3
+        idle = not self.sessions.live
+        short = lived_s < SHORT_LIFE_S and (idle or exit.kind == blame.FAULT)
+        self._short_lives = self._short_lives + 1 if short else 0
+        counted = self._short_lives if idle else self._short_lives - blame.CRASHES_OUT
+        return min(0.1 * 2 ** min(counted, 10), LONGEST_PAUSE_S) if counted > 0 else 0.0
+
+    @staticmethod
+    def _start_again(engine: EngineHandle) -> m.Start:
+        if engine.ready is None:
+            return engine.start
+        # results differ in the last bits between numbers of threads: what resumes keeps them
+        return msgspec.structs.replace(
+            engine.start,
+            n_threads=engine.ready.n_threads,
+            n_threads_batch=engine.ready.n_threads_batch,
+        )
+
+    def _nobody_waits(self, engine: EngineHandle, reason: str) -> None:
         text = f"{engine.start.model_path} cannot be served: {reason}"
         self.sessions.fail_waiting(engine.backlog.values(), E_RUNTIME_001, text)
-        if engine is not self.current:
-            return
-        self.current = self.sessions.engine = None
-        if not self._served:
-            self.failure = text
+
+    def _give_up(self, engine: EngineHandle, reason: str) -> None:
+        """The daemon's first engine cannot be started: the daemon ends."""
+        self._nobody_waits(engine, reason)
+        if engine is self.current:
+            self.current = self.sessions.engine = None
+            self.failure = f"{engine.start.model_path} cannot be served: {reason}"
             self.failed.set()
-        else:
-            self.sessions.closed = (E_MODEL_001, f"no model is loaded: {text}")
-            self._log(
-                "error",
-                f"{text}; no model is loaded now. `umaserve doctor` shows what is wrong, "
-                "`umaserve load MODEL` loads another model or tries again",
-            )
-        self.sessions.fail_queued(E_MODEL_002, text)
+            self.sessions.fail_queued(E_MODEL_002, self.failure)
+
+    async def _try_later(self, start: m.Start, reason: str, deaths: float) -> None:
+        """No model is served for a while; what is in the way may pass, so try again, for ever.
+
+        Somebody's `load` or `unload` takes the place of that.
+        """
+        next_try = self.next_try = NextTry.after(start.model_path, reason, deaths)
+        self.current = self.sessions.engine = None
+        self.sessions.closed = (E_MODEL_001, next_try.text())
+        self.sessions.fail_queued(*self.sessions.closed)
+        self._log(
+            "error",
+            f"{start.model_path} cannot be served: {reason}; no model is loaded now, and this one "
+            "is tried again after pauses that grow. `umaserve doctor` shows what is wrong, "
+            "`umaserve load MODEL` loads another model or tries at once",
+        )
+        await trio.sleep(next_try.in_s)
+        while self._changing:
+            await trio.sleep(RETRY_S)
+        if self.next_try is next_try and not self._stopping:
+            self._begin(start)
+            assert self.current is not None
+            self.current.deaths, self.current.replaces = deaths, True
+
+    def _is_served_again(self) -> None:
+        if self.next_try is not None and self.sessions.closed == (
+            E_MODEL_001, self.next_try.text(),
+        ):  # fmt: skip
+            self.sessions.closed = None
+        self.next_try = None
 
     # --- load and unload --------------------------------------------------------------------------
 
@@ -313,11 +332,11 @@ class Supervisor:
         try:
             engine = self._spawn(start)
             ready = await self._wait_ready(engine, report)
-        except ProtocolError:
+        except Exception:
             if not self._stopping and old is not None:
                 self._log("warn", f"loading {start.model_path} failed; the old model comes back")
                 self._begin(old.start)
-                self.sessions.holding = False
+            self.sessions.holding = False
             raise
         self.current = engine
         self._open()
@@ -325,6 +344,7 @@ class Supervisor:
 
     def _open(self) -> None:
         self._served = True
+        self.next_try = None
         self.sessions.engine = self.current
         self.sessions.holding = False
         self.sessions.closed = None
@@ -353,6 +373,7 @@ class Supervisor:
         await engine.newest.stop()
 
     async def _unload(self) -> None:
+        self.next_try = None
         text = "no model is loaded; `umaserve load MODEL` loads one"
         self.sessions.closed = (E_MODEL_001, text)
         self.sessions.fail_queued(E_MODEL_001, text)
@@ -361,31 +382,3 @@ class Supervisor:
             engine, self.current, self.sessions.engine = self.current, None, None
             if engine is not None:
                 await engine.stop()
-
-
-def too_big(file: memory.ModelFile, config: Config) -> str:
-    """Why a model cannot fit this machine at all; empty where it can, or where nobody knows.
-
-    Only for layers in main memory: what a graphics card holds is the engine's to judge.
-    """
-    if config.backend not in ("auto", "cpu", "metal"):
-        return ""
-    need = file.needs(config.n_ctx, config.kv_type_k, config.kv_type_v)
-    total = memory.total_bytes()
-    if need <= total:
-        return ""
-    kv = file.kv_bytes(config.n_ctx, config.kv_type_k, config.kv_type_v)
-    return (
-        f"{file.path} needs about {memory.gib(need)} ({memory.gib(file.size)} weights, "
-        f"{memory.gib(kv)} KV cache for --n-ctx {config.n_ctx}) and this machine has "
-        f"{memory.gib(total)}; use a smaller model or context"
-    )
-
-
-def describe_exit(exit: EngineExit) -> str:
-    """How it ended and, where that explains it, the last it printed."""
-    text = str(exit)
-    if exit.load_failed or exit.kind != "fault" or exit.hung or not exit.stderr:
-        return text
-    last = [line for line in exit.stderr if line.strip()][-3:]
-    return f"{text}; it last printed: " + " | ".join(last)

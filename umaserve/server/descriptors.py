@@ -1,0 +1,69 @@
+"""File descriptors that are kept free, so that being out of them ends nothing for good.
+
+A process that has used up its descriptors can neither start an engine nor take a connection in
+order to refuse it.  So some are kept, open and unused, and let go for the moment in which they
+are needed.  Connections are taken only while all of them are there: what becomes free goes here
+first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import resource
+from collections.abc import Iterator
+
+ENGINE = 16  # what starting an engine takes at most
+OUT_OF_THEM = (errno.EMFILE, errno.ENFILE)
+
+
+def limit() -> int:
+    """Descriptors that this process may have."""
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
+def no_descriptors() -> str:
+    """For those who cannot be served."""
+    return (
+        f"the daemon has no file descriptors left (`ulimit -n` is {limit()}); try again later, or "
+        "start it with a higher limit"
+    )
+
+
+class Reserve:
+    """``size`` descriptors; fewer where the limit is very low."""
+
+    def __init__(self, size: int = ENGINE) -> None:
+        most = limit()
+        self._size = size if most == resource.RLIM_INFINITY else min(size, most // 3)
+        self._fds: list[int] = []
+        self._lent = 0
+        self.fill()
+
+    def fill(self) -> bool:
+        """Take again what is missing; whether all are there, and none is lent."""
+        if self._lent:
+            return False
+        try:
+            while len(self._fds) < self._size:
+                self._fds.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+        except OSError:
+            return False
+        return True
+
+    @contextlib.contextmanager
+    def lent(self, most: int = ENGINE) -> Iterator[None]:
+        """Let up to so many go while the context lasts; taken back after it as far as possible."""
+        for _ in range(min(most, len(self._fds))):
+            os.close(self._fds.pop())
+        self._lent += 1
+        try:
+            yield
+        finally:
+            self._lent -= 1
+            self.fill()
+
+    def close(self) -> None:
+        while self._fds:
+            os.close(self._fds.pop())

@@ -1,0 +1,48 @@
+"""When a model that cannot be served now is tried again: for ever, after pauses that grow."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+RETRY_S = 0.1  # before the second attempt; then four times as long each
+LONGEST_S = 30.0
+
+
+def pause_s(deaths: float) -> float:
+    """Before the next attempt, after so many that failed in a row."""
+    return float(min(RETRY_S * 4 ** min(int(deaths), 10), LONGEST_S))
+
+
+@dataclass(eq=False)
+class NextTry:
+    """A model that was served, cannot be served now, and is tried again at a time; ``attempts``
+    failed in a row."""
+
+    model: str
+    reason: str
+    attempts: float
+    due_s: float  # time.monotonic()
+    clock: str  # the same for people
+
+    @classmethod
+    def after(cls, model: str, reason: str, attempts: float) -> NextTry:
+        wait_s = pause_s(attempts)
+        at = time.strftime("%H:%M:%S", time.localtime(time.time() + wait_s))
+        return cls(model, reason, attempts, time.monotonic() + wait_s, at)
+
+    @property
+    def in_s(self) -> float:
+        return max(0.0, self.due_s - time.monotonic())
+
+    def text(self) -> str:
+        """For whoever asks meanwhile."""
+        return (
+            f"no model is loaded: {self.model} cannot be served: {self.reason}; "
+            f"it is tried again at {self.clock}"
+        )
+
+    def state(self) -> dict[str, Any]:
+        """For ``info`` and the dashboard."""
+        return {"model": self.model, "reason": self.reason, "in_s": round(self.in_s, 1)}

@@ -148,8 +148,12 @@ class Engine:
                     self.table.state[message.slot] = t.FREE
                     self.table.serial[message.slot] = 0
             case m.Tokenize():
+                self.table.header[t.H_TOKENIZING] = message.ref
+                if message.text == "[crash]":
+                    os.abort()
                 if message.text == "[stall]":
                     time.sleep(600)
+                self.table.header[t.H_TOKENIZING] = 0
                 self.send(m.Tokens(message.ref, list(message.text.encode())))
             case m.Shutdown():
                 sys.exit(0)
@@ -162,6 +166,11 @@ class Engine:
             ids, n_prompt = message.tokens, message.n_prompt
         else:
             assert message.prompt is not None
+            if "[tokenizer-abort]" in message.prompt:
+                table.serial[slot], table.in_tick[slot] = message.serial, t.IN_TOKENIZER
+                for row in self.rows.values():  # decoded at that moment
+                    table.in_tick[row.slot] = 1
+                os.abort()
             ids = list(message.prompt.encode())
             n_prompt = len(ids)
         room = self.start.n_ctx - n_prompt

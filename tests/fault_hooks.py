@@ -40,9 +40,9 @@ def install() -> None:
         if request.id.startswith("bad-text"):
             push, count = request.assembler.push, [0]
 
-            def pushing(piece: bytes) -> tuple[str, bool]:
+            def pushing(*piece: bytes) -> tuple[str, bool]:
                 count[0] += 1
-                return push(piece) if count[0] < 5 else _boom()
+                return push(*piece) if count[0] < 5 else _boom()
 
             request.assembler.push = pushing  # type: ignore[method-assign]
         if request.id.startswith("bad-rest"):

@@ -128,7 +128,7 @@ def test_an_engine_that_handles_no_message_is_replaced(daemon: DaemonProcess) ->
     with daemon.client() as client:
         client.send(type="tokenize", text="[stall]")
         event = client.answer("tokens")
-        assert event["code"] == "E_MODEL_001" and "ask again" in event["message"]
+        assert event["code"] == "E_RUNTIME_001" and "this text brought" in event["message"]
         exact(client.generate("next", max_tokens=5), "next", 5)
 
 

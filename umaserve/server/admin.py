@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from umaserve.server.connection import Connection
     from umaserve.server.daemon import Daemon
 
+SUCCESSOR_POLL_S = 0.02
 TOKENIZE_TRIES = 4  # engines that may end one after the other
 MAX_AT_ONCE = 64  # admin answers under way on one connection
 
@@ -151,7 +152,9 @@ class Admin:
                 if answer is not None:
                     return answer
             await engine.exited.wait()
-            await trio.lowlevel.checkpoint()  # its successor takes its place
+            supervisor, sessions = self._daemon.supervisor, self._daemon.sessions
+            while supervisor.current is engine and sessions.closed is None:
+                await trio.sleep(SUCCESSOR_POLL_S)
         raise ProtocolError(E_MODEL_001, "the engine ended meanwhile; ask again")
 
     async def _load(self, connection: Connection, message: Load) -> None:

@@ -21,7 +21,7 @@ import trio
 
 from umaserve.engine import messages as m
 from umaserve.engine import table as t
-from umaserve.server import front_cores
+from umaserve.server import blame, front_cores
 from umaserve.server.descriptors import Reserve
 from umaserve.server.engine_exit import EngineExit
 from umaserve.server.engine_pulse import EnginePulse
@@ -169,6 +169,8 @@ class EngineHandle:
 
         Raises ``TextFault`` where this text was being tokenised as it did.
         """
+        if self.exit is not None:
+            return None
         ref, self._next_ref = self._next_ref, self._next_ref + 1
         question = self._tokenizing[ref] = _Question(time.monotonic_ns())
         self.send(m.Tokenize(ref, text, add_special, parse_special))

@@ -54,7 +54,7 @@ def processor() -> str:
         if done.stdout.strip():
             return done.stdout.strip()
     try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
+        for line in Path("/proc/cpuinfo").read_text("utf-8", "replace").splitlines():
             if line.startswith("model name"):
                 return line.split(":", 1)[1].strip()
     except OSError:

@@ -54,9 +54,11 @@ def _dispatch(arguments: list[str]) -> int:
     if name not in COMMANDS:
         from difflib import get_close_matches
 
+        from umaserve.cli.common import say
+
         near = get_close_matches(name, COMMANDS, n=1)
         hint = f"did you mean `umaserve {near[0]}`?" if near else "see `umaserve --help`"
-        print(f"umaserve: unknown command {name!r}; {hint}", file=sys.stderr)
+        say(f"umaserve: unknown command {name!r}; {hint}")
         return 2
     module, function, _ = COMMANDS[name]
     return getattr(import_module(f"umaserve.cli.{module}"), function)(arguments)

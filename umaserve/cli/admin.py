@@ -11,6 +11,7 @@ from typing import Any
 
 from umaserve.cli.common import EXIT_OK, Parser, add_socket, say
 from umaserve.client import Client
+from umaserve.texts import path_of, sendable_path
 
 
 def _flat(metrics: dict[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -97,9 +98,9 @@ def load(arguments: list[str]) -> int:
     add_socket(parser)
     options = parser.parse_args(arguments)
     # the daemon may run in another directory
-    path = os.path.abspath(os.path.expanduser(options.model))
+    path = os.path.abspath(os.path.expanduser(path_of(options.model)))
     with Client(options.socket) as client, _progress() as progress:
-        answer = client.load(path, progress)
+        answer = client.load(sendable_path(path), progress)
     model = answer.get("model")
     name = model.get("name") if isinstance(model, dict) else model
     print(f"serving {name or path}")

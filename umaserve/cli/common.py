@@ -8,7 +8,7 @@ import errno
 import os
 import sys
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
 from umaserve.cli.inherited import settle
 from umaserve.client import ConnectionFailed, InvalidRequest, ProtocolError, ServerError
@@ -35,6 +35,9 @@ class Parser(argparse.ArgumentParser):
         if extra:
             self.error(self._unknown(extra[0]))
         return known
+
+    def print_help(self, file: Any = None) -> None:  # argparse's own keeps quiet when it fails
+        (file or sys.stdout).write(self.format_help())
 
     def error(self, message: str) -> NoReturn:
         self.exit(EXIT_USAGE, f"{self.prog}: {message}\n")
@@ -87,14 +90,19 @@ def guarded(command: Callable[[list[str]], int], arguments: list[str]) -> int:
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except BrokenPipeError:  # the reader has what it wanted
-        _silence_output()
+        _silence(sys.stdout)
         return EXIT_OK
     except OSError as error:
-        _silence_output()
+        _silence(sys.stdout)
         say(f"error: {_cannot(error)}")
         return EXIT_CANNOT_SERVE
     except (ConnectionFailed, ServerError, ProtocolError, InvalidRequest) as error:
         return failure(error)
+    finally:
+        try:
+            sys.stderr.flush()
+        except OSError:
+            _silence(sys.stderr)
 
 
 def _cannot(error: OSError) -> str:
@@ -104,7 +112,7 @@ def _cannot(error: OSError) -> str:
     return f"standard output cannot be written: {why}" if error.errno in OUTPUT_ERRORS else why
 
 
-def _silence_output() -> None:
-    """Keep the interpreter from complaining when it flushes standard output at its end."""
+def _silence(stream: TextIO) -> None:
+    """Keep the interpreter from complaining when it flushes ``stream`` at its end."""
     with contextlib.suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

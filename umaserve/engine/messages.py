@@ -12,6 +12,7 @@ import msgspec
 
 from umaserve.states import LANE_BACKGROUND as LANE_BACKGROUND
 from umaserve.states import LANE_INTERACTIVE as LANE_INTERACTIVE
+from umaserve.texts import path_of, printable_in, sendable_path
 
 
 class Sampling(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -247,8 +248,18 @@ _to_front = msgspec.msgpack.Decoder(ToFront)
 
 
 def encode(message: ToEngine | ToFront) -> bytes:
-    """Length-prefixed bytes of one message."""
-    body = _encoder.encode(message)
+    """Length-prefixed bytes of one message.
+
+    A path of the file system that is no UTF-8 arrives as it was in ``Start.model_path``, and with
+    U+FFFD in texts for people.
+    """
+    try:
+        body = _encoder.encode(message)
+    except UnicodeEncodeError:
+        texts = {k: printable_in(v) for k, v in msgspec.structs.asdict(message).items()}
+        if isinstance(message, Start):
+            texts["model_path"] = sendable_path(message.model_path)
+        body = _encoder.encode(type(message)(**texts))
     return len(body).to_bytes(4, "little") + body
 
 
@@ -276,7 +287,11 @@ class Channel:
             if not size:
                 start = end
                 continue
-            out.append(self._decode(bytes(buffer[start + 4 : end])))
+            message = self._decode(bytes(buffer[start + 4 : end]))
+            if isinstance(message, Start):
+                path = path_of(message.model_path)
+                message = msgspec.structs.replace(message, model_path=path)
+            out.append(message)
             start = end
         if start:
             del buffer[:start]

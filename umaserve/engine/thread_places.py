@@ -94,7 +94,7 @@ def _all_cpus(places: np.ndarray) -> set[int]:
 
 def _libgomp() -> str:
     """The libgomp that this process has loaded, or an empty string."""
-    for line in Path("/proc/self/maps").read_text().splitlines():
+    for line in Path("/proc/self/maps").read_text("utf-8", "replace").splitlines():
         path = line.partition("/")[1] + line.partition("/")[2]
         if Path(path).name.startswith("libgomp"):
             return path

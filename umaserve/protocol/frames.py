@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from umaserve.protocol.errors import E_PROTO_002, ProtocolError
+from umaserve.texts import printable_in
 
 HEADER_BYTES = 4
 MAX_FRAME_BYTES = 1024 * 1024
@@ -24,8 +25,14 @@ def frame(body: bytes) -> bytes:
 
 
 def encode_frame(obj: Any) -> bytes:
-    """``obj`` (a dict or a msgspec struct) as one frame; NaN and infinities become ``null``."""
-    return frame(_encode(obj))
+    """``obj`` (a dict or a msgspec struct) as one frame; NaN and infinities become ``null``.
+
+    Bytes of a path that are no character become U+FFFD.
+    """
+    try:
+        return frame(_encode(obj))
+    except UnicodeEncodeError:
+        return frame(_encode(printable_in(obj)))
 
 
 class FrameDecoder:

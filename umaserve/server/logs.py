@@ -11,6 +11,7 @@ from datetime import datetime, timezone
 from typing import Any, TextIO
 
 from umaserve.server.log_repeats import Repeats
+from umaserve.texts import printable
 
 KEPT = 200  # lines
 LEVELS = {"debug": 0, "info": 1, "warn": 2, "warning": 2, "error": 3}
@@ -49,6 +50,7 @@ class Log:
             self._write(f"error: a line of the log was lost ({type(error).__name__}: {error})")
 
     def _take(self, level: str, text: str, fields: dict[str, Any]) -> None:
+        text = printable(text)
         if LEVELS.get(level, 1) >= LEVELS["warn"] and self.on_trouble is not None:
             self.on_trouble(level, text, fields)
         if LEVELS.get(level, 1) < self._level:

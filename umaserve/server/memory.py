@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from umaserve.texts import path_of
+
 BYTES_PER_VALUE = {"f32": 4.0, "f16": 2.0, "bf16": 2.0, "q8_0": 34 / 32, "q5_1": 24 / 32,
                    "q5_0": 22 / 32, "q4_1": 20 / 32, "q4_0": 18 / 32}  # fmt: skip
 ENGINE_BYTES = 300 * 1024 * 1024  # the process itself and its compute buffers, roughly
@@ -43,9 +45,9 @@ class ModelFile:
 def look_at(path: str) -> ModelFile:
     """Check that ``path`` is a GGUF file and read what its header says before the vocabulary.
 
-    Raises ``ModelFileError``.
+    ``path`` may be a ``file://`` URI.  Raises ``ModelFileError``.
     """
-    full = Path(path).expanduser().absolute()
+    full = Path(path_of(path)).expanduser().absolute()
     if not full.exists():
         raise ModelFileError(f"{full} does not exist")
     if full.is_dir():

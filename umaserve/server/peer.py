@@ -19,7 +19,8 @@ class Peer:
     def app(self) -> str:
         """Name of the process, where the system has ``/proc``."""
         try:
-            with open(f"/proc/{self.pid}/comm", errors="replace") as file:
+            # any bytes, and cut after 15 of them, which may be within a character
+            with open(f"/proc/{self.pid}/comm", encoding="utf-8", errors="replace") as file:
                 return file.read().strip()
         except OSError:
             return f"pid {self.pid}" if self.pid else ""

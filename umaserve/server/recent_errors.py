@@ -7,6 +7,8 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from umaserve.texts import printable
+
 KEPT = 20
 BURST_S = 1.0  # the same again within this time is one entry
 LONGEST = 300  # characters of a text
@@ -42,7 +44,7 @@ class RecentErrors:
 
     def add(self, code: str, text: str, request: str = "", client: Client | None = None) -> None:
         """``request`` is the id; ``client`` is asked for its name when this is a new entry."""
-        now_s, text = time.time(), _one_line(text)
+        now_s, text = time.time(), printable(_one_line(text))
         for entry in self._entries:
             again = entry.code == code and (code.startswith("E_") or entry.text == text)
             if again and abs(now_s - entry.at_s) <= BURST_S:

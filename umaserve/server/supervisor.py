@@ -32,6 +32,7 @@ from umaserve.server.model_start import start_message, too_big
 from umaserve.server.next_try import RETRY_S, NextTry, pause_s
 from umaserve.server.recovery import inherit, recover
 from umaserve.server.sessions import Sessions
+from umaserve.texts import path_of
 
 ENGINE_COMMAND = (sys.executable, "-m", "umaserve.engine")
 ATTEMPTS = 3  # engines that may die in a row before they are ready
@@ -282,7 +283,7 @@ class Supervisor:
         return results[0]
 
     async def _load(self, model: str, report: Report) -> m.Ready:
-        path = os.path.abspath(os.path.expanduser(model))
+        path = os.path.abspath(os.path.expanduser(path_of(model)))
         try:
             file = await trio.to_thread.run_sync(memory.look_at, path)
             self._check_memory(file)

@@ -10,6 +10,7 @@ from typing import Any
 
 from umaserve.config.options import BY_ENV, BY_NAME, OPTIONS, OTHER_ENV, SECTIONS, Option
 from umaserve.config.settings import Config, ConfigError
+from umaserve.config.spellings import translate
 
 _DEBUG_OFF = ("", "0", "false", "no", "off")
 
@@ -31,6 +32,7 @@ def load_config(
     """
     flags = dict(flags or {})
     environ = os.environ if environ is None else environ
+    superseded: list[str] = []
     values: dict[str, Any] = {}
     origin: dict[str, str] = {}
 
@@ -50,8 +52,11 @@ def load_config(
         take(config, flags["config"], f"flag {config.flag}")
     if values["config"]:
         path = values["config"]
-        for option, raw in _flatten(_read(path), path):
-            take(option, raw, f"{path}: {option.where}")
+        settings, superseded = _settings(_read(path), path)
+        for option, raw, where in settings:
+            if origin[option.name].startswith(f"{path}: "):
+                raise ConfigError(f"{origin[option.name]} and {where} are the same; give one")
+            take(option, raw, f"{path}: {where}")
     if environ.get("UMA_DEBUG", "").strip().lower() not in _DEBUG_OFF:
         take(BY_NAME["log_level"], "debug", "environment UMA_DEBUG")
     for name, option in BY_ENV.items():
@@ -63,7 +68,8 @@ def load_config(
         take(BY_NAME[name], raw, f"flag {BY_NAME[name].flag}")
     _check(values, origin)
     values["kv_type_k"], values["kv_type_v"] = values.pop("kv_type")
-    return Config(**values, origin=MappingProxyType(origin), warnings=_strangers(environ))
+    warnings = (*superseded, *_strangers(environ))
+    return Config(**values, origin=MappingProxyType(origin), warnings=warnings)
 
 
 def _strangers(environ: Mapping[str, str]) -> tuple[str, ...]:
@@ -102,7 +108,7 @@ def _read(path: str) -> Any:
         text = data.decode("utf-8")
     except UnicodeDecodeError:
         raise ConfigError(f"{path}: not a text file in UTF-8") from None
-    if path.lower().endswith((".yaml", ".yml")):
+    if _is_yaml(path):
         import yaml
 
         try:
@@ -117,10 +123,22 @@ def _read(path: str) -> Any:
         raise ConfigError(f"{path}: not valid TOML: {error}") from None
 
 
-def _flatten(tree: Any, path: str) -> list[tuple[Option, Any]]:
-    """``(option, value)`` of every key in the file; refuses sections and keys that are unknown."""
+def _is_yaml(path: str) -> bool:
+    return path.lower().endswith((".yaml", ".yml"))
+
+
+def _settings(tree: Any, path: str) -> tuple[list[tuple[Option, Any, str]], list[str]]:
+    """``(option, value, key)`` of every key in the file, and warnings."""
     if not isinstance(tree, dict):
         raise ConfigError(f"{path}: must hold sections such as [model], not a {_kind(tree)}")
+    taken, warnings = translate(tree, path) if _is_yaml(path) else ([], [])
+    settings = [(BY_NAME[name], value, key) for name, value, key in taken]
+    settings += [(option, value, option.where) for option, value in _flatten(tree, path)]
+    return settings, warnings
+
+
+def _flatten(tree: dict[str, Any], path: str) -> list[tuple[Option, Any]]:
+    """``(option, value)`` of every key in the file; refuses sections and keys that are unknown."""
     sections: dict[str, Any] = {}
     for name, content in tree.items():
         if name == "qos":

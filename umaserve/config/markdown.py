@@ -25,7 +25,8 @@ uses.
 ## The config file
 
 `--config FILE` (or `UMA_CONFIG`) names a TOML file, or a YAML file (`.yaml`, `.yml`) with the same
-sections and keys. For example:
+sections and keys. (YAML may also use the keys of the project's first documents:
+[SUPERSEDED.md](SUPERSEDED.md) lists them.) For example:
 
 ```toml
 [model]

@@ -22,12 +22,11 @@ def ready(template: str | None, bos: str = "<s>") -> Ready:
 
 
 def test_without_a_template_chatml() -> None:
-    text, add_special = ChatRenderer().render(TALK, ready(None))
+    text = ChatRenderer().render(TALK, ready(None))
     assert text == (
         "<|im_start|>system\nbe brief<|im_end|>\n<|im_start|>user\nhi<|im_end|>\n"
         "<|im_start|>assistant\n"
     )
-    assert add_special
 
 
 def test_template_as_transformers_runs_it() -> None:
@@ -36,19 +35,13 @@ def test_template_as_transformers_runs_it() -> None:
 {{ m['role'] }}: {{ m['content'] | tojson }}
 {% endfor %}
 {%- if add_generation_prompt %}{{ bos_token }}go{{ eos_token }}{% endif %}"""
-    assert ChatRenderer().render(TALK, ready(template))[0] == 'user: "hi"\n<s>go</s>'
-
-
-def test_start_token_is_not_doubled() -> None:
-    assert ChatRenderer().render(TALK, ready("{{ bos_token }}x")) == ("<s>x", False)
-    assert ChatRenderer().render(TALK, ready("x")) == ("x", True)
-    assert ChatRenderer().render(TALK, ready("x", bos="")) == ("x", True)
+    assert ChatRenderer().render(TALK, ready(template)) == 'user: "hi"\n<s>go</s>'
 
 
 def test_template_of_the_model_at_hand() -> None:
     renderer = ChatRenderer()
     for text in ("one", "two", "one"):
-        assert renderer.render(TALK, ready(text))[0] == text
+        assert renderer.render(TALK, ready(text)) == text
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from umaserve.llama.specials import Specials
 from umaserve.memory_order import stores_first
 from umaserve.policy.latency_guard import FIRST_CREDIT
 from umaserve.sampling.breakers import BreakerCache
@@ -48,6 +49,7 @@ class Admission:
         self._table = table
         self._control = control
         self._samplers = samplers
+        self._specials = Specials(loaded.model)
         self._breakers = BreakerCache.of_model(loaded.model)
         self._arrivals = 0
         self._slots: dict[int, int] = {}  # serial -> slot of rows in the table
@@ -56,7 +58,7 @@ class Admission:
         self._awaited = 0
         self.resumed_at = np.zeros(start.n_slots, np.int32)  # n_tokens when the row was filled
         self._inline = INLINE_BYTES
-        self._thread = TokenizerThread(loaded.model, table, control.notify)
+        self._thread = TokenizerThread(self._specials, table, control.notify)
 
     def slot_of(self, serial: int) -> int:
         """Row of a request, or -1."""
@@ -72,7 +74,7 @@ class Admission:
         elif self._is_short(message):
             with self._owned(message):
                 began = time.monotonic()
-                tokens, error = tokens_of(self._loaded.model, message)
+                tokens, error = tokens_of(self._specials, message)
                 if time.monotonic() - began > SLOW_S:  # some vocabularies take a second for that
                     self._inline = min(self._inline, len(message.prompt or "") // 2)
                 self._tokenised(message, tokens, error)

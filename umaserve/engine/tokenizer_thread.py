@@ -21,7 +21,7 @@ from . import messages as m
 from . import table as t
 
 if TYPE_CHECKING:
-    from umaserve.llama import Model
+    from umaserve.llama.specials import Specials
 
 STACK_PER_BYTE = 1024  # of a text; between 200 and 420 were needed (``pre`` gpt-4o, x86-64)
 STACK_BYTES = 64 << 20  # of the thread: address space, of which only what is used becomes memory
@@ -32,9 +32,9 @@ Finished = tuple[m.Submit | m.Tokenize, list[int], str]
 class TokenizerThread:
     """``notify`` is called from the thread when `finished` has something more."""
 
-    def __init__(self, model: Model, table: t.SessionTable, notify: Callable[[], None]) -> None:
+    def __init__(self, specials: Specials, table: t.SessionTable, notify: Callable[[], None]) -> None:
         self.finished: deque[Finished] = deque()
-        self._model = model
+        self._specials = specials
         self._table = table
         self._notify = notify
         self._work: queue.SimpleQueue[m.Submit | m.Tokenize] = queue.SimpleQueue()
@@ -71,13 +71,13 @@ class TokenizerThread:
     def _tokens_of(self, message: m.Submit | m.Tokenize) -> tuple[list[int], str]:
         n_bytes = len(text_of(message).encode("utf-8", "replace"))
         if STACK_PER_BYTE * n_bytes <= self._stack_bytes:
-            return tokens_of(self._model, message)
+            return tokens_of(self._specials, message)
         out: list[tuple[list[int], str]] = []
         done = threading.Event()
 
         def run() -> None:
             try:
-                out.append(tokens_of(self._model, message))
+                out.append(tokens_of(self._specials, message))
             finally:
                 done.set()
 
@@ -107,12 +107,14 @@ def text_of(message: m.Submit | m.Tokenize) -> str:
     return (message.prompt if isinstance(message, m.Submit) else message.text) or ""
 
 
-def tokens_of(model: Model, message: m.Submit | m.Tokenize) -> tuple[list[int], str]:
+def tokens_of(specials: Specials, message: m.Submit | m.Tokenize) -> tuple[list[int], str]:
     """The tokens, or why there are none."""
+    text, parse_special = text_of(message), message.parse_special
+    add_bos = message.add_bos if isinstance(message, m.Submit) else None
     try:
-        tokens = model.tokenize(
-            text_of(message), add_special=message.add_special, parse_special=message.parse_special
-        )
+        if message.add_special:
+            return specials.tokenize(text, add_bos=add_bos, parse_special=parse_special), ""
+        model = specials.model
+        return model.tokenize(text, add_special=False, parse_special=parse_special), ""
     except ValueError as error:
         return [], str(error)
-    return tokens, ""

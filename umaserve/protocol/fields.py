@@ -190,6 +190,13 @@ GENERATE_FIELDS: tuple[Field, ...] = (
         "slo", WireSlo, "an object of target_ttft_ms, target_tbt_ms and latency_cap", note="targets"
     ),
     Field("session", Id, _ID_WORDS, note="requests that share it are pinned to the same KV"),
+    Field(
+        "add_bos",
+        Literal["auto"] | bool,
+        '"auto", true or false',
+        "auto",
+        "the model's start token before the prompt: where it is not there yet, always, never",
+    ),
     _flag("cache_prompt", True, "reuse a cached prefix of the prompt"),
     Field(
         "metadata",
@@ -248,7 +255,7 @@ ADMIN_FIELDS: dict[str, tuple[Field, ...]] = {
     "tokenize": (
         _OPTIONAL_ID,
         Field("text", str, "a string"),
-        _flag("add_special", False, "put the model's start token in front"),
+        _flag("add_special", False, "with the tokens that the model puts around a text, once"),
         _flag("parse_special", True, "read the text of special tokens as such"),
     ),
     "ping": (_OPTIONAL_ID,),

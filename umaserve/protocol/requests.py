@@ -86,6 +86,7 @@ class Generate(msgspec.Struct, frozen=True):
     slo: Slo | None = None
     session: str | None = None
     cache_prompt: bool = True
+    add_bos: bool | None = None  # None: once
     metadata: msgspec.Raw | None = None  # echoed as it came
 
 
@@ -254,6 +255,7 @@ def _generate(wire: Any, limits: PromptLimits) -> Generate:
         slo=Slo(slo.target_ttft_ms, slo.target_tbt_ms, slo.latency_cap) if slo else None,
         session=wire.session,
         cache_prompt=wire.cache_prompt is not False,
+        add_bos=None if wire.add_bos == "auto" else wire.add_bos,
         metadata=_metadata(wire.metadata),
     )
 

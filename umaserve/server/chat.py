@@ -74,8 +74,8 @@ class ChatRenderer:
         grown = max(len(messages) / count, _characters(messages) / max(1, characters))
         return seconds * max(1.0, grown)
 
-    def render(self, messages: Sequence[ChatMessage], ready: Ready) -> tuple[str, bool]:
-        """Prompt text, and whether the tokeniser still has to add the model's start token.
+    def render(self, messages: Sequence[ChatMessage], ready: Ready) -> str:
+        """Prompt text, with the model's start token where the template puts it.
 
         Raises ``ProtocolError`` (``E_PROTO_003``, naming ``messages``) where the template refuses
         the conversation or fails.
@@ -94,7 +94,7 @@ class ChatRenderer:
         except Exception as error:  # whatever a template can raise, it is not the daemon's fault
             name = type(error).__name__
             raise self._error(f"the model's chat template failed: {name}: {error}") from None
-        return text, not (ready.bos and text.startswith(ready.bos))
+        return text
 
     def _run(self, messages: Sequence[ChatMessage], ready: Ready) -> str:
         deadline = time.monotonic() + MAX_SECONDS

@@ -15,7 +15,7 @@ from umaserve.server.chat import ChatRenderer
 
 QUICK_S = 0.002  # what the loop renders itself; a hand-over would cost as much on a busy machine
 
-Outcome = tuple[str, bool] | Exception  # as `ChatRenderer.render` returns it, or raises
+Outcome = str | Exception  # as `ChatRenderer.render` returns it, or raises
 Done = Callable[[Outcome], None]
 
 

@@ -133,7 +133,7 @@ class Request:
         """Tokens of its row that were read: the prompt's and the generated ones."""
         return len(self.prompt_ids or ()) + len(self.tokens)
 
-    def submit_message(self, prompt: str | None, add_special: bool) -> m.Submit:
+    def submit_message(self, prompt: str | None) -> m.Submit:
         """What to tell the engine that it goes to; ``prompt`` only where ids are not known yet."""
         resumed = self.prompt_ids is not None
         slo = self.message.slo
@@ -146,7 +146,7 @@ class Request:
             n_prompt=len(self.prompt_ids) if self.prompt_ids is not None else 0,
             max_tokens=self.max_tokens,
             strict_fit=not resumed and self.message.max_tokens is not None,
-            add_special=add_special,
+            add_bos=self.message.add_bos,
             isolate=self.record.isolate,
             latency_cap=(slo.latency_cap if slo else None) or 0.0,
             target_ttft_ms=(slo.target_ttft_ms if slo else None) or 0.0,

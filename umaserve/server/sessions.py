@@ -185,7 +185,7 @@ class Sessions:
         messages = request.message.messages
         try:
             if messages is None or request.prompt_ids is not None:
-                engine.send(request.submit_message(request.message.prompt, True))
+                engine.send(request.submit_message(request.message.prompt))
                 return
             assert engine.ready is not None
             later = functools.partial(self._rendered_later, engine, request)
@@ -204,7 +204,7 @@ class Sessions:
         """The prompt of a request that has a row now, or why there is none."""
         if not isinstance(outcome, Exception) and not request.cancelled:
             try:
-                engine.send(request.submit_message(*outcome))
+                engine.send(request.submit_message(outcome))
                 return
             except Exception as error:
                 outcome = error

@@ -1,0 +1,43 @@
+"""The tokens that a model puts around a text: once, also where the text has them already."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from umaserve.llama.model import Model
+
+
+class Specials:
+    """Tokenises texts with the start and end tokens of a model; safe for several threads.
+
+    libllama tokenises a text alike with and without these, and adds its own beside those that
+    the text has.  So they are added here.
+    """
+
+    def __init__(self, model: Model) -> None:
+        lib, bos = model.library.lib, model.token_bos
+        self.model = model
+        self._bos = [bos] if bos >= 0 else []
+        added = model.tokenize("", add_special=True)
+        # a model without the one may end its texts with a token that is also the start token
+        starts = added[:1] == self._bos and (added[1:] or lib.llama_vocab_get_add_bos(model.vocab))
+        self._start, self._end = (added[:1], added[1:]) if starts else ([], added)
+
+    def tokenize(
+        self, text: str, *, add_bos: bool | None = None, parse_special: bool = True
+    ) -> list[int]:
+        """Token ids of ``text`` with what the model adds.
+
+        ``add_bos``: ``None`` adds the start token if the model wants one and the text does not
+        begin with it, ``True`` adds it in any case where the model has one, ``False`` in none.  An
+        end token that the text has already is not added.  Raises ``ValueError`` as
+        ``Model.tokenize`` does.
+        """
+        tokens = self.model.tokenize(text, add_special=False, parse_special=parse_special)
+        if add_bos is None:
+            start = [] if tokens[:1] == self._start else self._start
+        else:
+            start = self._bos if add_bos else []
+        end = [] if tokens[-1:] == self._end else self._end
+        return [*start, *tokens, *end]

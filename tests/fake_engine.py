@@ -10,8 +10,9 @@ answer:
 
 The text ``[stall]`` to be tokenised makes it stop for good, outside a tick.
 
-The model's file name makes the load fail (``load-fails``, ``load-aborts``) or slow
-(``load-slow``), as does a file MODEL.broken beside it.  ``FAKE_TICK_MS`` is the time of a tick.
+The model's file name makes the load fail (``load-fails``, ``load-aborts``), hang
+(``load-hangs``) or slow (``load-slow``), as does a file MODEL.broken beside it.  ``FAKE_TICK_MS``
+is the time of a tick.
 """
 
 from __future__ import annotations
@@ -94,6 +95,8 @@ class Engine:
             for i in range(10):
                 self.send(m.LoadProgress(i / 10))
                 time.sleep(0.1)
+        if "load-hangs" in name:
+            time.sleep(600)
         if "load-aborts" in name:
             print("GGML_ASSERT(fake) failed", file=sys.stderr, flush=True)
             os.abort()

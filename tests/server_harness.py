@@ -45,6 +45,21 @@ if patch == "chats-aside":  # as with a template that takes long, until there is
 if patch == "own-faults":
     from tests.fault_hooks import install
     install()
+if patch == "stuck-files":  # a file system that does not answer
+    import threading
+    from umaserve.server import slow_files
+    slow_files.LIMIT_S, look_at = 1.0, memory.look_at
+    def look(path):
+        if "stuck" in path:
+            print("looking", flush=True)
+            threading.Event().wait()
+        return look_at(path)
+    memory.look_at = look
+if patch == "unkillable":  # a process in a system call that does not end
+    import subprocess
+    from umaserve.server import engine_handle
+    engine_handle.UNKILLABLE_S = engine_handle.REAP_S = 0.3
+    subprocess.Popen.kill = lambda self: None
 if patch == "tell-garbage":
     import atexit, gc
     atexit.register(lambda: print("kept", gc.get_freeze_count(), "seen", len(gc.get_objects())))

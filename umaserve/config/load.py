@@ -11,6 +11,7 @@ from typing import Any
 from umaserve.config.options import BY_ENV, BY_NAME, OPTIONS, OTHER_ENV, SECTIONS, Option
 from umaserve.config.settings import Config, ConfigError
 from umaserve.config.spellings import translate
+from umaserve.regular_file import NotRegular, open_regular
 
 _DEBUG_OFF = ("", "0", "false", "no", "off")
 
@@ -97,11 +98,22 @@ def _check(values: dict[str, Any], origin: dict[str, str]) -> None:
         )
 
 
+def _from_pipe(path: str, error: NotRegular) -> bytes:
+    """What a shell's ``<(command)`` or ``/dev/stdin`` gives; a pipe that lies in a folder has
+    perhaps nobody who writes to it."""
+    if not path.startswith(("/dev/fd/", "/dev/stdin", "/proc/self/fd/")):
+        raise ConfigError(f"cannot read the config file {path}: {error.strerror}") from None
+    with open(path, "rb") as file:
+        return file.read()
+
+
 def _read(path: str) -> Any:
     """The file's content as nested dicts."""
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             data = file.read()
+    except NotRegular as error:
+        data = _from_pipe(path, error)
     except OSError as error:
         raise ConfigError(f"cannot read the config file {path}: {error.strerror}") from None
     try:

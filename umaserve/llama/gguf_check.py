@@ -18,6 +18,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
+from umaserve.regular_file import NotRegular, open_regular
+
 from .errors import GGUFError
 
 MAGIC = b"GGUF"
@@ -150,9 +152,10 @@ def _open(path: Path) -> BinaryIO:
         inside = sorted(p.name for p in path.glob("*.gguf"))[:3]
         hint = f"; it holds {', '.join(inside)}: give one of these" if inside else ""
         raise GGUFError(f"{path} is a directory, not a GGUF file{hint}")
-    if not stat.S_ISREG(mode):
-        raise GGUFError(f"{path} is not a regular file")
-    return path.open("rb")
+    try:
+        return open_regular(path)
+    except NotRegular as error:
+        raise GGUFError(f"{path} is no model: {error.strerror}") from None
 
 
 class _Reader:

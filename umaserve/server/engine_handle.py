@@ -8,6 +8,7 @@ when it returns; when it is cancelled, the process is killed.
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import time
@@ -35,7 +36,10 @@ STDERR_LINES = 40
 STDERR_LINE_BYTES = 2000
 EOF_GRACE_S = 3.0  # from the end of its control socket to SIGKILL
 STOP_GRACE_S, STUCK_GRACE_S = 5.0, 0.5  # from Shutdown to SIGKILL
-LOAD_SILENCE_S = 600.0  # a load that says nothing for so long hangs
+LOAD_SILENCE_S = 600.0  # a load that says nothing for so long hangs; compiling takes minutes
+OPEN_SILENCE_S = 120.0  # the same before it has opened the model's file
+UNKILLABLE_S = 5.0  # from SIGKILL to when nobody waits for its end any more
+REAP_S = 1.0
 
 
 @dataclass(eq=False)
@@ -104,7 +108,8 @@ class EngineHandle:
         self._out = bytearray()
         self._later = bytearray()
         self._out_ready = trio.Event()
-        self._last_message_ns = 0
+        self._last_message_ns = self._killed_ns = 0
+        self._life = trio.CancelScope()
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._fds: list[int] = []
@@ -190,6 +195,7 @@ class EngineHandle:
     def kill(self, *, hung: bool = False) -> None:
         """SIGKILL; ``run()`` returns soon after."""
         self._asked, self._hung = True, self._hung or hung
+        self._killed_ns = self._killed_ns or time.monotonic_ns()
         if self._process is not None and self._process.poll() is None:
             self._process.kill()
 
@@ -215,20 +221,8 @@ class EngineHandle:
         """Spawn the process and serve it until it ends.  To be called from the main thread: on
         Linux the engine asks to be killed with the thread that spawned it."""
         try:
-            with self._reserve.lent():
-                wake_fd, stderr_fd = self._spawn()
-            async with trio.open_nursery() as nursery:
-                eofs = [trio.Event() for _ in range(3)]
-                nursery.start_soon(self._read_control, eofs[0])
-                nursery.start_soon(self._read_wake, wake_fd, eofs[1])
-                nursery.start_soon(self._read_stderr, stderr_fd, eofs[2])
-                nursery.start_soon(self._write_control)
-                nursery.start_soon(self._watch)
-                await self._wait_exit()
-                with trio.move_on_after(1.0):  # what it said last is still in the pipes
-                    for eof in eofs:
-                        await eof.wait()
-                nursery.cancel_scope.cancel()
+            with self._life:
+                await self._live()
         except Exception as error:
             if self._process is None and isinstance(error, OSError):
                 why = error.strerror or str(error)
@@ -240,6 +234,22 @@ class EngineHandle:
             self._close()
         assert self.exit is not None
         return self.exit
+
+    async def _live(self) -> None:
+        with self._reserve.lent():
+            wake_fd, stderr_fd = self._spawn()
+        async with trio.open_nursery() as nursery:
+            eofs = [trio.Event() for _ in range(3)]
+            nursery.start_soon(self._read_control, eofs[0])
+            nursery.start_soon(self._read_wake, wake_fd, eofs[1])
+            nursery.start_soon(self._read_stderr, stderr_fd, eofs[2])
+            nursery.start_soon(self._write_control)
+            nursery.start_soon(self._watch)
+            await self._wait_exit()
+            with trio.move_on_after(1.0):  # what it said last is still in the pipes
+                for eof in eofs:
+                    await eof.wait()
+            nursery.cancel_scope.cancel()
 
     def _call(self, callback: Callable[..., Any], *args: Any) -> Any:
         """What the others do about something of this engine's.  An error there is said and ends
@@ -318,7 +328,7 @@ class EngineHandle:
             if process.poll() is None:
                 self._asked = True
                 process.kill()
-            status = process.wait()
+            status = self._reap(process)
         else:
             status = 1
         if self._control is not None:
@@ -342,6 +352,16 @@ class EngineHandle:
         self.accepting = False
         self.settled.set()
         self.exited.set()
+
+    def _reap(self, process: subprocess.Popen[bytes]) -> int:
+        """Wait for a process that was killed; not for ever: a system call on a file that does not
+        answer keeps even such a process."""
+        try:
+            return process.wait(REAP_S)
+        except subprocess.TimeoutExpired:
+            text = f"engine {self.pid} was killed and does not end; it is left behind"
+            self._on_log("error", text)
+            return -signal.SIGKILL
 
     # --- moving bytes -----------------------------------------------------------------------------
 
@@ -485,13 +505,17 @@ class EngineHandle:
             self._out += self._later
             self._later.clear()
             self._write()
-            if self._hangs(time.monotonic_ns()):
+            now_ns = time.monotonic_ns()
+            if self._killed_ns:
+                if now_ns - self._killed_ns > UNKILLABLE_S * 1e9:
+                    self._life.cancel()
+            elif self._hangs(now_ns):
                 self.kill(hung=True)
-                return
 
     def _hangs(self, now_ns: int) -> bool:
         if self.ready is None:
-            return now_ns - self._last_message_ns > LOAD_SILENCE_S * 1e9
+            limit_s = OPEN_SILENCE_S if self.progress.stage == "start" else LOAD_SILENCE_S
+            return now_ns - self._last_message_ns > limit_s * 1e9
         asked_ns = 0
         if self._tokenizing:  # the tokeniser has a thread of its own, and says something when done
             asked_ns = max(next(iter(self._tokenizing.values())).sent_ns, self._last_message_ns)

@@ -25,6 +25,7 @@ from umaserve.server.meters import Meters
 from umaserve.server.model_start import too_big
 from umaserve.server.record_file import RecordError, RecordFile
 from umaserve.server.sessions import Sessions
+from umaserve.server.slow_files import ask_file_now
 from umaserve.server.supervisor import Supervisor
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -76,7 +77,7 @@ def check_model(config: Config) -> str:
         except FileNotFoundError as error:
             raise StartError(str(error)) from None
     try:
-        file = memory.look_at(path)
+        file = ask_file_now(memory.look_at, path)
     except memory.ModelFileError as error:
         raise StartError(f"{error}. Name a GGUF file with --model") from None
     refusal = too_big(file, config)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from umaserve.regular_file import NotRegular, open_regular
 from umaserve.texts import path_of
 
 BYTES_PER_VALUE = {"f32": 4.0, "f16": 2.0, "bf16": 2.0, "q8_0": 34 / 32, "q5_1": 24 / 32,
@@ -48,15 +49,17 @@ def look_at(path: str) -> ModelFile:
     ``path`` may be a ``file://`` URI.  Raises ``ModelFileError``.
     """
     full = Path(path_of(path)).expanduser().absolute()
-    if not full.exists():
-        raise ModelFileError(f"{full} does not exist")
-    if full.is_dir():
-        raise ModelFileError(f"{full} is a directory, not a model")
     try:
-        with full.open("rb") as file:
+        with open_regular(full) as file:
             return _read(file, str(full))
+    except (FileNotFoundError, NotADirectoryError):
+        raise ModelFileError(f"{full} does not exist") from None
+    except NotRegular as error:
+        raise ModelFileError(f"{full} is no model: {error.strerror}") from None
     except OSError as error:
         raise ModelFileError(f"{full} cannot be read: {error.strerror}") from None
+    except ValueError as error:  # a NUL in the name
+        raise ModelFileError(f"{str(full)!r} is no file name: {error}") from None
 
 
 def _read(file: BinaryIO, path: str) -> ModelFile:

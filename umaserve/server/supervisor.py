@@ -32,6 +32,7 @@ from umaserve.server.model_start import start_message, too_big
 from umaserve.server.next_try import RETRY_S, NextTry, pause_s
 from umaserve.server.recovery import inherit, recover
 from umaserve.server.sessions import Sessions
+from umaserve.server.slow_files import ask_file
 from umaserve.texts import path_of
 
 ENGINE_COMMAND = (sys.executable, "-m", "umaserve.engine")
@@ -285,7 +286,7 @@ class Supervisor:
     async def _load(self, model: str, report: Report) -> m.Ready:
         path = os.path.abspath(os.path.expanduser(path_of(model)))
         try:
-            file = await trio.to_thread.run_sync(memory.look_at, path)
+            file = await ask_file(memory.look_at, path)
             self._check_memory(file)
         except memory.ModelFileError as error:
             raise ProtocolError(E_MODEL_002, str(error)) from None

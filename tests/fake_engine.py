@@ -29,6 +29,7 @@ import time
 
 from umaserve.engine import messages as m
 from umaserve.engine import table as t
+from umaserve.model_identity import identify
 
 ALPHABET = ("a", "b", "é", "€", "😀", " ", "q", "z\n")
 EOS = 256
@@ -133,6 +134,7 @@ class Engine:
                 "{% if m.content == 'refuse' %}{{ raise_exception('no') }}{% endif %}{% endfor %}",
                 bos="<s>",
                 eos="</s>",
+                identity=identify(self.start.model_path),
             )
         )
 

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from umaserve.model_identity import ModelIdentity, file_facts, identify
+
 from . import messages as m
 from . import table as t
 from .control import Control
@@ -39,6 +41,7 @@ class Loaded:
     library: Library
     model: Model
     context: Context
+    identity: ModelIdentity
     n_vocab: int
     n_ctx: int  # KV cells shared by all sessions
     n_positions: int  # of one session at most
@@ -107,6 +110,7 @@ def load(start: m.Start, pieces_fd: int, control: Control) -> Loaded:
     control.send(m.LoadProgress(0.0, "start"))
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", str(SPIN_COUNT))  # read when libgomp is loaded
+    facts = _file_facts(start.model_path)
     try:
         library = llama.load(start.backend)
         info = llama.check_gguf(start.model_path)
@@ -160,6 +164,7 @@ def load(start: m.Start, pieces_fd: int, control: Control) -> Loaded:
         library=library,
         model=model,
         context=context,
+        identity=_identity(start.model_path, facts),
         n_vocab=model.n_vocab,
         n_ctx=n_ctx,
         n_positions=m.positions_of_one(n_ctx, model.n_ctx_train),
@@ -189,6 +194,24 @@ def _refuse(why: str, *opened: Context | Model) -> None:
         for each in opened:
             each.close()
         raise CannotLoad(why)
+
+
+def _file_facts(path: str) -> tuple[tuple[int, ...], ...]:
+    try:
+        return file_facts(path)
+    except (OSError, ValueError):
+        return ()  # `check_gguf` says what is wrong
+
+
+def _identity(path: str, facts: tuple[tuple[int, ...], ...]) -> ModelIdentity:
+    """Of the files that were loaded; ``facts`` are theirs from before."""
+    try:
+        found = identify(path)
+    except OSError as error:
+        raise CannotLoad(f"{path} cannot be read: {error.strerror}") from error
+    if found.files != facts:
+        raise CannotLoad(f"{path} was changed while it was loaded; load it again")
+    return found
 
 
 def _spare_sequences(n_seq: int, device: str, model: Model) -> int:
@@ -292,6 +315,7 @@ def describe(start: m.Start, loaded: Loaded, start_ms: float) -> m.Ready:
         piece_bytes=loaded.piece_bytes,
         load_ms=loaded.load_ms,
         start_ms=start_ms,
+        identity=loaded.identity,
         loop_cpus=own_cpus(loaded.places),
     )
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import msgspec
 
+from umaserve.model_identity import ModelIdentity
 from umaserve.states import LANE_BACKGROUND as LANE_BACKGROUND
 from umaserve.states import LANE_INTERACTIVE as LANE_INTERACTIVE
 from umaserve.texts import path_of, printable_in, sendable_path
@@ -184,6 +185,7 @@ class Ready(msgspec.Struct, tag="ready", omit_defaults=True):
     piece_bytes: int = 0  # bytes used in the piece mapping
     load_ms: float = 0.0  # model and context alone
     start_ms: float = 0.0  # from process start to ready
+    identity: ModelIdentity | None = None  # of the files that were loaded
     loop_cpus: tuple[int, ...] = ()  # those that the thread of the ticks keeps to; empty: any
 
     @property

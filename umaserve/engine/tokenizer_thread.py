@@ -32,7 +32,9 @@ Finished = tuple[m.Submit | m.Tokenize, list[int], str]
 class TokenizerThread:
     """``notify`` is called from the thread when `finished` has something more."""
 
-    def __init__(self, specials: Specials, table: t.SessionTable, notify: Callable[[], None]) -> None:
+    def __init__(
+        self, specials: Specials, table: t.SessionTable, notify: Callable[[], None]
+    ) -> None:
         self.finished: deque[Finished] = deque()
         self._specials = specials
         self._table = table

@@ -25,6 +25,7 @@ E_LIMIT_004 = "E_LIMIT_004"
 E_MODEL_001 = "E_MODEL_001"
 E_MODEL_002 = "E_MODEL_002"
 E_RUNTIME_001 = "E_RUNTIME_001"
+E_RUNTIME_002 = "E_RUNTIME_002"
 E_IO_001 = "E_IO_001"
 
 ERRORS: dict[str, ErrorCode] = {
@@ -53,6 +54,10 @@ ERRORS: dict[str, ErrorCode] = {
             "the model could not be loaded; the message says why; a model that was serving goes on",
         ),
         ErrorCode(E_RUNTIME_001, "`llama_decode` failed; only the requests of that batch end"),
+        ErrorCode(
+            E_RUNTIME_002,
+            "the model's file is not the one that was loaded; what ran cannot go on",
+        ),
         ErrorCode(E_IO_001, "the client does not read; its unsent bytes passed the cap", True),
     )
 }

@@ -57,13 +57,15 @@ class Ends:
             request.told = not begun
         self.end(request, "error")
 
-    def fail_waiting(self, requests: Iterable[Request], code: str, message: str) -> None:
-        """End requests that have no engine; ``E_RUNTIME_001`` for those that had begun."""
+    def fail_waiting(
+        self, requests: Iterable[Request], code: str, message: str, begun_code: str = E_RUNTIME_001
+    ) -> None:
+        """End requests that have no engine; those that had begun with ``begun_code``."""
         for request in list(requests):
             request.stop_waiting()
             begun = request.prompt_ids is not None
             try:
-                self.fail(request, E_RUNTIME_001 if begun else code, message)
+                self.fail(request, begun_code if begun else code, message)
             except Exception as error:
                 self.broke(request, error)
             self.flush(request.sink)

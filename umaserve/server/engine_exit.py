@@ -17,6 +17,7 @@ class EngineExit:
     hung: bool
     load_failed: str
     stderr: tuple[str, ...]
+    why: str = ""  # it was killed, where that is no hang
 
     @property
     def kind(self) -> str:
@@ -24,7 +25,7 @@ class EngineExit:
 
     def __str__(self) -> str:
         if self.hung:
-            return "hung, and was killed"
+            return self.why or "hung, and was killed"
         if self.load_failed:
             return self.load_failed
         if self.status < 0:

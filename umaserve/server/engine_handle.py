@@ -22,6 +22,7 @@ import trio
 
 from umaserve.engine import messages as m
 from umaserve.engine import table as t
+from umaserve.model_identity import ModelIdentity
 from umaserve.server import blame, front_cores
 from umaserve.server.descriptors import Reserve
 from umaserve.server.engine_exit import EngineExit
@@ -89,6 +90,7 @@ class EngineHandle:
         self.requests: dict[int, Request] = {}  # by serial; those that hold a row
         self.backlog: dict[int, Request] = {}  # begun on an engine that died; before all others
         self.replaces = False  # started for one that had been serving
+        self.identity: ModelIdentity | None = None  # of the model that its backlog began with
         self.deaths = 0.0  # engines in a row, before this one, that died before they were ready
         self.successor: EngineHandle | None = None  # started because this one died
         self.free_slots = list(range(start.n_slots))[::-1]
@@ -103,6 +105,7 @@ class EngineHandle:
         self._reserve = reserve or Reserve(0)
         self._asked = False
         self._hung = False
+        self._why = ""
         self._load_failed = ""
         self._stderr: deque[str] = deque(maxlen=STDERR_LINES)
         self._out = bytearray()
@@ -192,9 +195,11 @@ class EngineHandle:
         """Whether the engine tokenises a question's text now, or did when it ended."""
         return bool(self.pid and self.table.header[t.H_TOKENIZING])
 
-    def kill(self, *, hung: bool = False) -> None:
-        """SIGKILL; ``run()`` returns soon after."""
-        self._asked, self._hung = True, self._hung or hung
+    def kill(self, *, hung: bool = False, why: str = "") -> None:
+        """SIGKILL; ``run()`` returns soon after.  It is replaced if it ``hung``, or there is
+        another reason ``why``."""
+        self._asked, self._hung = True, self._hung or hung or bool(why)
+        self._why = self._why or why
         self._killed_ns = self._killed_ns or time.monotonic_ns()
         if self._process is not None and self._process.poll() is None:
             self._process.kill()
@@ -342,6 +347,7 @@ class EngineHandle:
             self._hung,
             self._load_failed,
             tuple(self._stderr),
+            self._why,
         )
         if self.is_tokenizing and self.exit.kind == blame.FAULT:
             culprit = self._tokenizing.get(int(self.table.header[t.H_TOKENIZING]))

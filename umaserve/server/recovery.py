@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from umaserve.engine import table as t
-from umaserve.protocol import E_RUNTIME_001
+from umaserve.model_identity import ModelIdentity
+from umaserve.protocol import E_RUNTIME_001, E_RUNTIME_002
 from umaserve.server import blame
 from umaserve.server.engine_exit import EngineExit
 from umaserve.server.engine_handle import EngineHandle
@@ -65,3 +66,27 @@ def inherit(successor: EngineHandle, engine: EngineHandle) -> None:
     for request in left:
         request.wait_in(successor.backlog)
     engine.successor = successor
+    successor.identity = known_identity(engine)
+
+
+def known_identity(engine: EngineHandle) -> ModelIdentity | None:
+    """Of the model that the engine's requests began with."""
+    return engine.ready.identity if engine.ready is not None else engine.identity
+
+
+def end_those_of_another_model(sessions: Sessions, engine: EngineHandle) -> None:
+    """The engine is ready: what began with other weights than it has loaded cannot go on."""
+    known, ready = engine.identity, engine.ready
+    if known is None or ready is None or ready.identity is None:
+        return
+    if known.digest == ready.identity.digest:
+        return
+    path = ready.model_path
+    begun = [r for r in engine.backlog.values() if r.prompt_ids is not None]
+    sessions.log(
+        "warn",
+        f"{path} is not the file that was loaded before: {len(begun)} requests end, and new ones "
+        f"get the model that is there now, {ready.model_name}",
+    )
+    text = f"{path} is not the file that was loaded when this request began; what ran cannot go on"
+    sessions.ends.fail_waiting(begun, E_RUNTIME_002, text, E_RUNTIME_002)

@@ -20,6 +20,7 @@ import trio
 
 from umaserve.config import Config
 from umaserve.engine import messages as m
+from umaserve.model_identity import ModelIdentity
 from umaserve.protocol import E_MODEL_001, E_MODEL_002, E_RUNTIME_001, ProtocolError
 from umaserve.server import blame, memory
 from umaserve.server.descriptors import Reserve
@@ -29,8 +30,9 @@ from umaserve.server.logs import trace
 from umaserve.server.loop_lock import LoopLock
 from umaserve.server.meters import Meters
 from umaserve.server.model_start import start_message, too_big
+from umaserve.server.model_watch import watch_file
 from umaserve.server.next_try import RETRY_S, NextTry, pause_s
-from umaserve.server.recovery import inherit, recover
+from umaserve.server.recovery import end_those_of_another_model, inherit, known_identity, recover
 from umaserve.server.sessions import Sessions
 from umaserve.server.slow_files import ask_file
 from umaserve.texts import path_of
@@ -89,9 +91,10 @@ class Supervisor:
             for engine in list(self.engines):
                 nursery.start_soon(engine.stop)
 
-    def _begin(self, start: m.Start) -> None:
-        """Make a new engine the current one."""
+    def _begin(self, start: m.Start, known: ModelIdentity | None = None) -> None:
+        """Make a new engine the current one; ``known``: of the model that was served before."""
         self.current = self._spawn(start)
+        self.current.identity = known
         self.sessions.engine = self.current
 
     def _spawn(self, start: m.Start) -> EngineHandle:
@@ -108,6 +111,8 @@ class Supervisor:
         )
         self.engines.append(engine)
         self._nursery.start_soon(self._tend, engine)
+        if start.use_mmap:  # weights that were read do not change with the file
+            self._nursery.start_soon(watch_file, engine, self._log)
         return engine
 
     async def _tend(self, engine: EngineHandle) -> None:
@@ -131,6 +136,7 @@ class Supervisor:
             if engine is self.current:
                 self._served = True
                 self._is_served_again()
+            end_those_of_another_model(self.sessions, engine)
             self.sessions.pump(engine)
         else:
             self.sessions.on_message(engine, message)
@@ -149,7 +155,7 @@ class Supervisor:
             if deaths >= ATTEMPTS:
                 self._nobody_waits(engine, reason)
                 if engine is self.current:
-                    await self._try_later(engine.start, reason, deaths)
+                    await self._try_later(engine, reason, deaths)
                 return
             wait_s = pause_s(deaths)
         else:
@@ -204,11 +210,12 @@ class Supervisor:
             self.failed.set()
             self.sessions.fail_queued(E_MODEL_002, self.failure)
 
-    async def _try_later(self, start: m.Start, reason: str, deaths: float) -> None:
+    async def _try_later(self, engine: EngineHandle, reason: str, deaths: float) -> None:
         """No model is served for a while; what is in the way may pass, so try again, for ever.
 
         Somebody's `load` or `unload` takes the place of that.
         """
+        start = engine.start
         next_try = self.next_try = NextTry.after(start.model_path, reason, deaths)
         self.current = self.sessions.engine = None
         self.sessions.closed = (E_MODEL_001, next_try.text())
@@ -223,7 +230,7 @@ class Supervisor:
         while self._changing:
             await trio.sleep(RETRY_S)
         if self.next_try is next_try and not self._stopping:
-            self._begin(start)
+            self._begin(start, engine.identity)
             assert self.current is not None
             self.current.deaths, self.current.replaces = deaths, True
 
@@ -287,18 +294,14 @@ class Supervisor:
         path = os.path.abspath(os.path.expanduser(path_of(model)))
         try:
             file = await ask_file(memory.look_at, path)
-            self._check_memory(file)
         except memory.ModelFileError as error:
             raise ProtocolError(E_MODEL_002, str(error)) from None
+        if refusal := too_big(file, self.config):
+            raise ProtocolError(E_MODEL_002, refusal)
         start = start_message(self.config, path)
         if self.current is None or self._fits_beside(file):
             return await self._load_beside(start, report)
         return await self._load_instead(start, report)
-
-    def _check_memory(self, file: memory.ModelFile) -> None:
-        refusal = too_big(file, self.config)
-        if refusal:
-            raise memory.ModelFileError(refusal)
 
     def _fits_beside(self, file: memory.ModelFile) -> bool:
         config = self.config
@@ -337,7 +340,7 @@ class Supervisor:
         except Exception:
             if not self._stopping and old is not None:
                 self._log("warn", f"loading {start.model_path} failed; the old model comes back")
-                self._begin(old.start)
+                self._begin(old.start, known_identity(old))
             self.sessions.holding = False
             raise
         self.current = engine

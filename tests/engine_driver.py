@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 from umaserve.assets import demo_model_path
@@ -22,9 +23,13 @@ class DrivenEngine:
 
     def __init__(
         self, *, model: str | None = None, expect_failure: bool = False, code: str = "",
-        **start: Any,
+        spawn: Callable[[list[str]], Any] | None = None, **start: Any,
     ):  # fmt: skip
-        """``code`` is run in the process first: a fault that a test forces."""
+        """``code`` is run in the process first: a fault that a test forces.
+
+        ``spawn`` makes the process from the engine's arguments instead, and either outcome of a
+        load is fine then.
+        """
         start.setdefault("n_slots", N_SLOTS)
         start.setdefault("n_ctx", 2048)
         start.setdefault("n_seq", 8)
@@ -41,9 +46,11 @@ class DrivenEngine:
                "pieces": pieces_fd}  # fmt: skip
         main = f"{code}\nimport sys, umaserve.engine.__main__ as e\nsys.exit(e.main())"
         command = [sys.executable, *(["-c", main] if code else ["-m", "umaserve.engine"])]
-        for name, fd in fds.items():
-            command += [f"--{name}", str(fd)]
-        self.process = subprocess.Popen(command, pass_fds=list(fds.values()))
+        words = [word for name, fd in fds.items() for word in (f"--{name}", str(fd))]
+        if spawn is None:
+            self.process = subprocess.Popen([*command, *words], pass_fds=list(fds.values()))
+        else:
+            self.process = spawn(words)
         theirs.close()
         os.close(wake_write)
         os.close(table_fd)
@@ -60,7 +67,7 @@ class DrivenEngine:
             self.ready = answer
             self.pieces = t.PieceTable(pieces_fd, answer.n_vocab)
         os.close(pieces_fd)
-        if bool(self.failure) != expect_failure:
+        if spawn is None and bool(self.failure) != expect_failure:
             self.close()
             raise AssertionError(self.failure or "the engine loaded what it should refuse")
 

@@ -136,7 +136,7 @@ def test_a_sequence_is_cut_or_gone(
 def bare(model: llama.Model, context: llama.Context) -> BareTicks:
     loaded = SimpleNamespace(
         library=model.library, context=context, n_vocab=model.n_vocab, places=no_places(),
-        threads=lambda aside: (1, 1),
+        threads=lambda aside: (1, 1), n_batch=64, n_positions=256,
     )  # fmt: skip
     return BareTicks(loaded, np.zeros(64, np.int64), 64)
 
@@ -147,7 +147,7 @@ def test_an_interactive_request_gives_a_measurement_up(model: llama.Model) -> No
         abort.watch(context, header)
         loaded = SimpleNamespace(
             library=model.library, context=context, n_vocab=model.n_vocab, places=no_places(),
-            threads=lambda aside: (1, 1), n_seq=1, n_batch=64, n_ctx=512,
+            threads=lambda aside: (1, 1), n_seq=1, n_batch=64, n_ctx=512, n_positions=512,
         )  # fmt: skip
         cost = CostModel.unknown()
         header[t.H_URGENT] = 1  # somebody has come, and nobody has looked yet

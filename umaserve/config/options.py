@@ -73,7 +73,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("n_seq", "--parallel", "UMA_N_SEQ", "model", "parallel", Whole(1, 256), 8,
            "sequences decoding at once"),
     Option("n_batch", "--n-batch", "UMA_N_BATCH", "model", "n_batch", Whole(1, 1 << 20, _AUTO), 0,
-           "most tokens of one batch", "by backend"),
+           "most tokens of one batch; one for each sequence at least", "by backend"),
     Option("n_ubatch", "--n-ubatch", "UMA_N_UBATCH", "model", "n_ubatch", Whole(1, 1 << 20, _AUTO),
            0, "most tokens computed at once", "by backend"),
     Option("threads", "--threads", "UMA_THREADS", "model", "threads", Whole(1, 1024, _AUTO), 0,

@@ -16,8 +16,14 @@ if TYPE_CHECKING:
 
     from .boot import Loaded
 
-PAST = 32  # tokens that the decoding rows have behind them
+PAST = 32
 DECODE_OK = 0  # what llama_decode returns
+
+
+def depth(loaded: Loaded) -> int:
+    """Tokens that the decoding rows have behind them, PAST where a batch and a session hold so
+    many."""
+    return min(PAST, loaded.n_batch, loaded.n_positions - 1)
 
 
 class BareTicks:
@@ -30,6 +36,7 @@ class BareTicks:
         self._loaded = loaded
         self._header = header
         self._lib = loaded.library.lib
+        self._depth = depth(loaded)
         self._past: dict[int, int] = {}  # tokens of each row that is in the cache
         self._batch: Any = self._lib.llama_batch_init(most, 0, 1)
         self.threads(*loaded.threads(0))
@@ -54,9 +61,9 @@ class BareTicks:
         context = self._loaded.context
         for row in range(rows):
             if row not in self._past:
-                if not self._decode([(row, PAST)], 0):
+                if not self._decode([(row, self._depth)], 0):
                     return 0.0
-                self._past[row] = PAST
+                self._past[row] = self._depth
         for row in [row for row in self._past if row >= rows]:
             context.seq_rm(row)
             del self._past[row]

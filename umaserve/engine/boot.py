@@ -18,10 +18,12 @@ from . import table as t
 from .control import Control
 
 if TYPE_CHECKING:
-    from umaserve.llama import Context, Library, Model
+    from umaserve.llama import Context, GGUFInfo, Library, Model
 
 DEFAULT_BATCH = 2048  # tokens of one llama_decode; the policy's time budget rules below it
 DEFAULT_UBATCH = 512
+OTHER_KV_TYPE = "; take --kv-type f16, for K or V alone as in q8:f16"
+CELL_PADDING = 256  # libllama makes a multiple of so many KV cells
 # How long a thread of libgomp waits for the others before it sleeps, in turns of its loop.  Its own
 # 300,000 (milliseconds) outlast the time between two ticks, so that on a small machine the front,
 # woken by a tick's tokens, finds every core taken and gets the engine's.  5,000 (a tenth or two of
@@ -117,6 +119,7 @@ def load(start: m.Start, pieces_fd: int, control: Control) -> Loaded:
     except llama.LlamaError as error:
         raise CannotLoad(str(error)) from error
     _refuse(purpose.why_no_model(info))
+    _refuse(_why_no_such_cells(start, info))
     began = time.monotonic()
     _check_memory(start)
     model = _open_model(llama, library, start, control)
@@ -125,21 +128,22 @@ def load(start: m.Start, pieces_fd: int, control: Control) -> Loaded:
     n_cores = usable_cores()
     n_threads = start.n_threads or n_cores
     n_threads_batch = start.n_threads_batch or n_threads
-    n_batch = min(start.n_batch or DEFAULT_BATCH, n_ctx)
-    n_batch = max(n_batch, start.n_seq)
+    device = _device_name(library, start)
+    n_seq_max = start.n_seq + _spare_sequences(start.n_seq, device, model)
+    # libllama ends the process where a batch has no room for a token of each sequence
+    n_batch = max(min(start.n_batch or DEFAULT_BATCH, n_ctx), n_seq_max)
     n_ubatch = min(start.n_ubatch or DEFAULT_UBATCH, n_batch)
     control.send(m.LoadProgress(1.0, "context"))
-    device = _device_name(library, start)
     # an accelerator's library may have told a device where this memory lies
     lean = not start.pretouch and device == "CPU" and library.build.backend == "cpu"
     before = unused_memory.private_memory() if lean else []
     try:
         context = llama.Context.open(
             model,
-            n_ctx=n_ctx,
+            n_ctx=padded(n_ctx),
             n_batch=n_batch,
             n_ubatch=n_ubatch,
-            n_seq_max=start.n_seq + _spare_sequences(start.n_seq, device, model),
+            n_seq_max=n_seq_max,
             n_threads=n_threads,
             n_threads_batch=n_threads_batch,
             type_k=start.type_k,
@@ -149,7 +153,8 @@ def load(start: m.Start, pieces_fd: int, control: Control) -> Loaded:
         )
     except llama.LlamaError as error:
         model.close()
-        raise CannotLoad(str(error)) from error
+        plain = start.type_k == start.type_v == "f16"
+        raise CannotLoad(f"{error}{'' if plain else OTHER_KV_TYPE}") from error
     _refuse(purpose.why_no_steps(context), context, model)
     unused_bytes = 0
     if lean:
@@ -212,6 +217,24 @@ def _identity(path: str, facts: tuple[tuple[int, ...], ...]) -> ModelIdentity:
     if found.files != facts:
         raise CannotLoad(f"{path} was changed while it was loaded; load it again")
     return found
+
+
+def padded(n_ctx: int) -> int:
+    """KV cells that libllama makes of so many, which it bounds a batch by before it does."""
+    return -(-n_ctx // CELL_PADDING) * CELL_PADDING
+
+
+def _why_no_such_cells(start: m.Start, info: GGUFInfo) -> str:
+    """Why the KV cells cannot be of the type asked for, where libllama would end the process."""
+    from umaserve.llama.memory import ragged_row
+
+    row = ragged_row(info, start.type_k) if start.head_major else 0
+    if not row:
+        return ""
+    return (
+        f"a layer of the model keeps {row} K values of a token, which are no whole blocks of "
+        f"{start.type_k}{OTHER_KV_TYPE}"
+    )
 
 
 def _spare_sequences(n_seq: int, device: str, model: Model) -> int:

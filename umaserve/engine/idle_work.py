@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from umaserve.policy.cost import BESIDE_SIZES, predict
 
 from . import messages as m
-from .bare_ticks import PAST, BareTicks
+from .bare_ticks import BareTicks
 from .probe import Prober
 from .second_context import SLOW_CHUNK_MS, measure_slices
 from .thread_choice import BATCH_PROMPT, choose
@@ -80,10 +80,11 @@ class IdleWork:
         most = loaded.n_threads
         if engine.start.n_threads or loaded.overlap or most < 2:
             return
-        ticks = BareTicks(loaded, engine.table.header, PAST)
+        ticks = BareTicks(loaded, engine.table.header, loaded.n_batch)
         try:
             one = yield from choose(ticks, most, rows=1, prompt=0)
-            more = yield from choose(ticks, most, rows=0, prompt=BATCH_PROMPT)
+            prompt = min(BATCH_PROMPT, loaded.n_batch, loaded.n_positions)
+            more = yield from choose(ticks, most, rows=0, prompt=prompt)
         finally:
             ticks.close()
         if (one, more) == (loaded.n_threads, loaded.n_threads_batch):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from umaserve.policy.cost import CostModel, is_known, learn, predict
 
-from .bare_ticks import PAST, BareTicks
+from .bare_ticks import BareTicks, depth
 
 if TYPE_CHECKING:
     import numpy as np
@@ -70,7 +70,7 @@ class Prober:
         """
         loaded = self._loaded
         most = min(loaded.n_batch, loaded.n_ctx // 2, loaded.n_positions)
-        ticks = BareTicks(loaded, self._header, max(most, PAST) + loaded.n_seq)
+        ticks = BareTicks(loaded, self._header, loaded.n_batch)
         try:
             for mode, rows, prompt in shapes(loaded.n_seq, most, aside_threads > 0):
                 if self._is_wanted(mode, rows, prompt, most, seconds):
@@ -82,10 +82,8 @@ class Prober:
     def _is_wanted(self, mode: int, rows: int, prompt: int, most: int, seconds: float) -> bool:
         """Whether a shape is unknown, possible here, and not too long for the time that is left."""
         loaded, cost = self._loaded, self._cost
-        spare = loaded.n_ctx - (rows + 1) * (PAST + 1) - prompt
+        spare = loaded.n_ctx - (rows + 1) * (depth(loaded) + 1) - prompt
         if rows > loaded.n_seq or prompt > most - rows or spare < 0:
-            return False
-        if rows and loaded.n_positions <= PAST:
             return False
         if is_known(cost, mode, rows, prompt):
             return False
@@ -103,7 +101,7 @@ class Prober:
             if wall_ms <= 0.0:
                 return
             taken.append(wall_ms)
-        past = PAST * rows / (rows + prompt)
+        past = depth(self._loaded) * rows / (rows + prompt)
         for _ in range(BELIEVED):
             learn(self._cost, mode, rows, prompt, past, _typical(taken))
 

@@ -14,7 +14,7 @@ from umaserve.policy.slices import SLICED_CHUNK
 from . import abort
 from . import messages as m
 from .batch import Batch
-from .boot import _flash_attention
+from .boot import _flash_attention, padded
 from .gate import (
     MEASURE,
     all_ms,
@@ -51,7 +51,7 @@ def open_second(
 
     return llama.Context.open(
         loaded.model,
-        n_ctx=cells,
+        n_ctx=padded(cells),
         n_batch=chunk,
         n_ubatch=chunk,
         n_seq_max=loaded.n_seq + 1,

@@ -48,19 +48,32 @@ def kv_bytes_per_cell(info: GGUFInfo, type_k: str = "f16", type_v: str = "f16") 
     Draft layers (``nextn_predict_layers``) get no cells, and latent attention (MLA) keeps one row
     that serves as K and V (``llama_kv_cache``: ``has_v = !is_mla``).
     """
+    return sum(_row_bytes(type_k, k) + _row_bytes(type_v, v) for k, v in _rows(info))
+
+
+def ragged_row(info: GGUFInfo, type_k: str) -> int:
+    """K values of a token in a layer where they are no whole blocks of `type_k`; 0 = nowhere.
+
+    libllama looks at this only where attention is flash attention, and ends the process otherwise.
+    """
+    block, _ = GGML_TYPES[KV_TYPES[type_k]]
+    return next((k for k, _ in _rows(info) if k % block), 0)
+
+
+def _rows(info: GGUFInfo) -> list[tuple[int, int]]:
+    """K and V values of one token in each layer; empty where the header does not say."""
     layers = max(_number(info, "block_count") - _number(info, "nextn_predict_layers"), 0)
     heads = _per_layer(info, "attention.head_count", layers)
     heads_kv = _per_layer(info, "attention.head_count_kv", layers) or heads
     widest = max(heads, default=0)
     if not layers or not widest:
-        return 0
+        return []
     head = _number(info, "embedding_length") // widest
     key = _number(info, "attention.key_length") or head
     value = _number(info, "attention.value_length") or head
     if _number(info, "attention.key_length_mla"):
         value = 0
-    rows = [(n * key, n * value) for n in heads_kv[:layers]]
-    return sum(_row_bytes(type_k, k) + _row_bytes(type_v, v) for k, v in rows)
+    return [(n * key, n * value) for n in heads_kv[:layers]]
 
 
 def _row_bytes(name: str, count: int) -> int:

@@ -11,10 +11,12 @@ from pathlib import Path
 
 import pytest
 
+import build_llama
 from tests.fake_engine import answer
 from tests.fixtures.commands import TIMEOUT, environment
 from tests.fixtures.fake_daemon import FakeDaemon
 from tests.server_harness import HERE, DaemonProcess, eventually
+from umaserve.dashboard import Dashboard, View
 
 ENDING = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT}
 
@@ -148,3 +150,29 @@ def test_an_interrupt_reaches_a_command_unless_it_is_ignored(
             child.kill()
             child.wait()
         child.stdout.close()
+
+
+@pytest.mark.parametrize(
+    ("before", "raised"), [(signal.SIG_IGN, signal.SIGTERM), (signal.SIG_DFL, signal.SIGINT)]
+)
+def test_the_key_that_ends_a_daemon_does_so_where_interrupts_are_ignored(
+    monkeypatch: pytest.MonkeyPatch, before: signal.Handlers, raised: int
+) -> None:
+    sent: list[int] = []
+    monkeypatch.setattr(signal, "getsignal", lambda _: before)
+    monkeypatch.setattr(signal, "raise_signal", sent.append)
+    dashboard = Dashboard.__new__(Dashboard)
+    dashboard.view = View(local=True)
+    dashboard._quit()
+    assert sent == [raised]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_build_does_not_hear_what_is_ignored(number: signal.Signals) -> None:
+    was = signal.signal(number, signal.SIG_IGN)
+    try:
+        with build_llama._interruptible():
+            signal.raise_signal(number)
+        assert signal.getsignal(number) == signal.SIG_IGN
+    finally:
+        signal.signal(number, was)

@@ -204,8 +204,11 @@ def _kind(body: bytes) -> str:
 
 def _word(raw: msgspec.Raw) -> Any:
     """The value; ``...`` where it is none that a word can be."""
+    data = bytes(raw)
+    if data == _NULL:
+        return None
     try:
-        return _decode_any(raw) if len(bytes(raw)) <= _WORD_BYTES else ...
+        return _decode_any(data) if len(data) <= _WORD_BYTES else ...
     except msgspec.ValidationError:  # a number out of range
         return ...
 

@@ -13,11 +13,12 @@ FEW = 40  # tokens
 
 
 class Oracle:
-    """The bundled model in this process; one sequence, one context."""
+    """The bundled model, or another, in this process; one sequence, one context."""
 
-    def __init__(self, n_ctx: int = 4096) -> None:
+    def __init__(self, n_ctx: int = 4096, model: str = "") -> None:
         self.library = llama.load("auto")
-        self.model = llama.Model.open(self.library, str(demo_model_path()), n_gpu_layers=-1)
+        path = model or str(demo_model_path())
+        self.model = llama.Model.open(self.library, path, n_gpu_layers=-1)
         self.context = llama.Context.open(
             self.model, n_ctx=n_ctx, n_batch=n_ctx, n_ubatch=512, n_seq_max=1, n_threads=1,
             n_threads_batch=os.cpu_count() or 1,
@@ -31,7 +32,7 @@ class Oracle:
     def greedy(self, prompt: str, n: int) -> list[int]:
         """llama.cpp's own greedy sampler over its own decode, up to ``n`` tokens."""
         lib, ffi = self.library.lib, self.library.ffi
-        self.context.seq_rm(-1, -1, -1)
+        self.context.clear()
         sampler = lib.llama_sampler_init_greedy()
         feed, out = self.model.tokenize(prompt), []
         while len(out) < n:
@@ -46,14 +47,14 @@ class Oracle:
         lib.llama_sampler_free(sampler)
         return out
 
-    def greedy_gaps(self, prompt: str, tokens: list[int]) -> np.ndarray:
+    def greedy_gaps(self, prompt: str | list[int], tokens: list[int]) -> np.ndarray:
         """How far each of ``tokens`` is from being the most likely one after those before it.
 
         Logits, float32[len(tokens)]; 0 where it is.  End tokens are left out of the comparison.
         """
         lib, ffi = self.library.lib, self.library.ffi
-        self.context.seq_rm(-1, -1, -1)
-        prompt_tokens = self.model.tokenize(prompt)
+        self.context.clear()
+        prompt_tokens = self.model.tokenize(prompt) if isinstance(prompt, str) else prompt
         everything = (prompt_tokens + tokens)[:-1]
         batch = lib.llama_batch_init(len(everything), 0, 1)
         for i, token in enumerate(everything):
@@ -70,7 +71,7 @@ class Oracle:
         lib.llama_batch_free(batch)
         return gaps
 
-    def assert_followed(self, prompt: str, tokens: list[int]) -> None:
+    def assert_followed(self, prompt: str | list[int], tokens: list[int]) -> None:
         """No token is lost or doubled: each is the best one after all before it, or all but.
 
         Kernels for other batch shapes differ by up to about one logit on the bundled model.  How

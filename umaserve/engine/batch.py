@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import njit
 
+from umaserve.sampling.sampler import NO_NUMBERS
+
 from .native import stores_first
 from .table import REASON_LENGTH, REASON_STOP
 
@@ -110,7 +112,8 @@ def settle(
 
     Every row of the plan has its tokens in the cache now; every row that asked got a token, or
     ended.  Returns how many rows ended and lists them in ``ended``; the caller marks them DONE.
-    A token goes in before the count that publishes it; one that ends its row is not counted.
+    A token goes in before the count that publishes it; one that ends its row is not counted.  Rows
+    without numbers (NO_NUMBERS) get none.
     """
     for e in range(entries):
         slot = slots[e]
@@ -121,6 +124,8 @@ def settle(
     for i in range(outputs):
         slot = out_slot[i]
         token = sampled[i]
+        if token == NO_NUMBERS:
+            continue
         at = n_tokens[slot]
         tokens[slot, at] = token
         if is_eog[token]:

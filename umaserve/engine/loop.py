@@ -32,7 +32,7 @@ from umaserve.policy.beside import AT_ONCE, may_land
 from umaserve.policy.cost import CostModel, doubt_larger, learn_flow_ms, learn_part, predict
 from umaserve.policy.latency_guard import FAR_MS, poorest
 from umaserve.sampling.params import SamplerTable
-from umaserve.sampling.sampler import Scratch
+from umaserve.sampling.sampler import NO_NUMBERS, Scratch
 
 from . import abort, prefill_worker, steady
 from . import messages as m
@@ -57,6 +57,7 @@ from .rows import start_pool, worker_count
 from .sequences import Sequences
 from .team_rows import make_team
 from .tick_account import FACTS
+from .trials import Trials
 
 if TYPE_CHECKING:
     from .boot import Loaded
@@ -98,7 +99,7 @@ class Engine:
             resumed_at=self.admission.resumed_at,
             eog_ids=loaded.eog_ids,
             is_eog=loaded.is_eog,
-            out=np.zeros(3, np.int64),
+            out=np.zeros(4, np.int64),
             facts=np.zeros((2, FACTS), np.int64),
             info=np.zeros((2, INFO_WORDS)),
             mode=np.zeros(1, np.int64),
@@ -124,6 +125,7 @@ class Engine:
             )  # fmt: skip
         self.parking = Parking(loaded.context, memory_to_park_in())
         self.ageing = Ageing(n_slots)
+        self.trials = Trials(self)
         self.later: list[m.ToEngine] = []  # messages that came while a decode was under way
         self._parked: set[int] = set()  # slots whose cells were given up or moved
         self._tick = 0
@@ -277,7 +279,7 @@ class Engine:
             self.admit()
             ready = self.graph.is_ready
             self.work.width[0] = WIDTH if ready else 0
-            ran = self.tick(1 if ready else MANY_TICKS)
+            ran = self.tick(1 if ready or self.trials.wanted else MANY_TICKS)
             if ready and ran:
                 self.graph.forget()
                 self.sequences.forgotten(self.loaded.n_seq)
@@ -362,6 +364,8 @@ class Engine:
         Somebody interactive takes the place of somebody in the background, who is parked.  False
         where that has to wait for the end of a decode that is ``under_way``.
         """
+        if self.trials.wanted and (under_way or self.trials.go_on()):
+            return not under_way
         table, now_ns = self.table, time.monotonic_ns()
         while True:
             slot = cells.next_to_admit(table)
@@ -384,17 +388,22 @@ class Engine:
                 if under_way:
                     return False
                 self._park(victim)
-            seq, (saved, parked) = self.sequences.take(), self.parking.moved(slot)
-            self.sequences.place(seq, saved, 0, parked)
-            table.seq[slot], table.n_past[slot] = seq, self.parking.move_in(slot, seq)
-            if table.n_past[slot] != parked:
-                self.sequences.lose_track()
-            self._parked.discard(slot)
-            if table.t_admit_ns[slot] == 0:
-                table.t_admit_ns[slot] = time.monotonic_ns()
-                self.graph.last_prompt = int(table.n_prompt[slot])
-            table.state[slot] = t.RUNNING
-            table.header[t.H_PARKED] = len(self._parked)
+            self.place(slot)
+
+    def place(self, slot: int) -> None:
+        """Give a sequence to a waiting request, and the cells back that were moved for it."""
+        table = self.table
+        seq, (saved, parked) = self.sequences.take(), self.parking.moved(slot)
+        self.sequences.place(seq, saved, 0, parked)
+        table.seq[slot], table.n_past[slot] = seq, self.parking.move_in(slot, seq)
+        if table.n_past[slot] != parked:
+            self.sequences.lose_track()
+        self._parked.discard(slot)
+        if table.t_admit_ns[slot] == 0:
+            table.t_admit_ns[slot] = time.monotonic_ns()
+            self.graph.last_prompt = int(table.n_prompt[slot])
+        table.state[slot] = t.RUNNING
+        table.header[t.H_PARKED] = len(self._parked)
 
     def _drop_sequence(self, slot: int, empty: bool = False) -> None:
         """Take the KV sequence from a row; its cells are free afterwards.
@@ -437,11 +446,11 @@ class Engine:
         self._park(slot)
         return True
 
-    def _park(self, slot: int) -> None:
+    def _park(self, slot: int, move: bool = True) -> None:
         """Take sequence and cells from a row: moved to memory or to be computed again."""
         table = self.table
         n_past = int(table.n_past[slot])
-        if n_past:
+        if n_past and move:
             again_ms = predict(self.cost, 0, 0, n_past, n_past / 2)
             self.parking.move_out(slot, int(table.seq[slot]), n_past, again_ms)
         self._drop_sequence(slot)
@@ -484,6 +493,9 @@ class Engine:
         """Add a first token that was sampled beside the ticks to its row."""
         table, work, columns, slot = self.table, self.work, self._columns, first.slot
         header = table.header
+        if first.token == NO_NUMBERS:
+            self.trials.accuse([slot])
+            return
         self._first_slot[0], self._first_id[0] = slot, first.token
         ended = self._settle(
             0, self.plan.slots, self.plan.counts, 1, self._first_slot, self._first_id,
@@ -530,9 +542,11 @@ class Engine:
             self.work.awaited[0] = self.admission.awaited
             why, self._tick = self._run_ticks(most, self._tick, steady.RESUME, *self._records)
         out = self.work.out
-        if why == steady.ENDED:
+        if why in (steady.ENDED, steady.NOT_NUMBERS):
             for slot in self.work.ended[: int(out[steady.OUT_ENDED])].tolist():
                 self._leave(slot)
+            # none where it is ENDED
+            self.trials.accuse(self._batch.arrays.out_slot[: int(out[steady.OUT_WITHOUT])].tolist())
         elif why == steady.NO_ROOM:
             # a session alone always fits: admission saw to it
             self._evict()

@@ -163,12 +163,14 @@ class Exchange:
 
     The deques have one side that appends and one that pops, so that no lock is needed: ``first``,
     ``finished`` and ``asked`` go from the worker to the loop, ``handed`` the other way, ``log`` to
-    the front.  A prompt's first token is told before the piece that has its last cell.
+    the front.  A prompt's first token is told before the piece that has its last cell.  ``clears``
+    is set by the loop: the worker is to leave nothing in its memory before it computes again.
     """
 
     def __init__(self, table: t.SessionTable, orders: Orders) -> None:
         self.table = table
         self.orders = orders
+        self.clears = False
         self.first: deque[FirstToken] = deque()
         self.finished: deque[Piece] = deque()
         self.asked: deque[Request] = deque()

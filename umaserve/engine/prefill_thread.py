@@ -203,6 +203,9 @@ class PrefillThread:
         self._gathers = False
         if self._closing:  # looked at after the flag is cleared, so that close cannot be missed
             return False
+        if self._x.clears:
+            self._x.clears = False
+            self._clear()
         wanted = self._x.orders.settled()
         self._take_handed(wanted)
         for prompt in list(self._prompts.values()):
@@ -600,6 +603,13 @@ class PrefillThread:
         if not self.paced:
             self._context.set_abort_callback(ABORT_CALLBACK, self._x.orders.stop.ctypes.data)
         self._cells = cells
+
+    def _clear(self) -> None:
+        """Something in the memory is no number, and may reach what is computed beside it."""
+        for prompt in list(self._prompts.values()):
+            self._drop(prompt)
+        if self._context is not None:
+            self._context.clear(data=True)
 
     def _close_context(self) -> None:
         if self._context is not None:

@@ -421,6 +421,15 @@ class PrefillWorker:
                 give_up(orders.gate)
                 self._x.wake_worker()
 
+    def clear(self) -> None:
+        """Forget all prompts, what was sampled of them too, and zero the second context's memory.
+
+        To be called after `forget` for all rows that run.
+        """
+        self._x.first.clear()
+        self._x.clears = True
+        self._x.wake_worker()
+
     def take_log(self) -> list[m.Log]:
         """What went wrong since the last call, for the front's log."""
         return [self._x.log.popleft() for _ in range(len(self._x.log))]

@@ -37,6 +37,7 @@ from umaserve.policy.guarded import plan_tick
 from umaserve.policy.jit import INNER
 from umaserve.policy.latency_guard import earned, settle_credit
 from umaserve.policy.slices import learn_longest
+from umaserve.sampling.sampler import NO_NUMBERS
 
 from . import table as t
 from .batch import fill, fill_up, settle
@@ -97,11 +98,13 @@ NO_ROOM = 4  # the plan's tokens do not fit the free KV cells
 ENOUGH = 5  # as many ticks as were asked for
 ABORTED = 6  # the tick was given up for an interactive request
 UNDER_WAY = 7  # as ATTENTION, with a decode submitted meanwhile: to be called again with RESUME
+NOT_NUMBERS = 8  # as ENDED, and ``out[OUT_WITHOUT]`` rows, in ``batch.out_slot``, have no numbers
 RESUME = -2  # instead of a plan
 
 OUT_ENDED = 0
 OUT_STATUS = 1
 OUT_ENTRIES = 2
+OUT_WITHOUT = 3
 
 RUNNING, DONE = t.RUNNING, t.DONE
 BUSY_DECODE, BUSY_IDLE = t.BUSY_DECODE, t.BUSY_IDLE
@@ -157,7 +160,7 @@ class Work(NamedTuple):
 
     ``addresses`` int64, ``sampled``, ``ended`` int32: [n_slots]; ``served`` int64[n_slots] and
     ``resumed_at`` int32[n_slots] live as long as the rows; ``eog_ids`` int32, ``is_eog``
-    uint8[n_vocab]; ``out`` int64[3]: see OUT_*.  ``facts`` int64[2, FACTS] and ``info``
+    uint8[n_vocab]; ``out`` int64[4]: see OUT_*.  ``facts`` int64[2, FACTS] and ``info``
     float64[2, INFO_WORDS] keep a tick and the one before apart; ``mode`` int64[1] is what the
     threads are set for; ``aside`` int32[n_slots]: 1 = that prompt is computed aside,
     -1 = it cannot be; ``bytes_left`` float64[2]: the bucket of the bandwidth budget, and ns of its
@@ -445,7 +448,8 @@ def run_ticks(
             settled = 0
             wake(native)
             facts[TOLD] = now_ns(native)
-        if n_ended:
+        without = _without_numbers(outputs, batch.out_slot, work.sampled)
+        if n_ended or without:
             # who hears of an end finds everything counted
             account(
                 header, columns.ticks, cost, memory, traffic, budget, fixed, native, pool,
@@ -456,8 +460,8 @@ def run_ticks(
             for i in range(n_ended):
                 state.state[work.ended[i]] = DONE
             wake(native)
-            work.out[OUT_ENDED] = n_ended
-            return ENDED, tick
+            work.out[OUT_ENDED], work.out[OUT_WITHOUT] = n_ended, without
+            return NOT_NUMBERS if without else ENDED, tick
         attention = readable(native)
         lands = flight[MUST_STOP] != 0 or _can_land(knobs, orders, state, plan, sampled)
         # nobody interactive waits for what Python is to do: the next decode is submitted before
@@ -474,6 +478,17 @@ def run_ticks(
         if attention:
             return ATTENTION, tick
     return ENOUGH, tick
+
+
+@njit(**INNER)
+def _without_numbers(outputs, slots, sampled):
+    """How many rows got no token since their logits are no numbers; ``slots`` has them in front."""
+    n = 0
+    for i in range(outputs):
+        if sampled[i] == NO_NUMBERS:
+            slots[n] = slots[i]
+            n += 1
+    return n
 
 
 @njit(**INNER)

@@ -38,7 +38,7 @@ def warm_up(engine: Engine) -> None:
                 "the model loads, but its first token fails: "
                 + (loaded.library_log_tail() or "llama_decode reported an error")
             )
-        if sampling.temperature == 0.0 and not _finite(engine):
+        if engine.trials.wanted or sampling.temperature == 0.0 and not _finite(engine):
             raise CannotLoad("the model's first logits are not numbers; the file may be damaged")
     _compile_the_rest(engine)
     forget(engine)
@@ -56,6 +56,7 @@ def _compile_the_rest(engine: Engine) -> None:
     may_land(engine.state, 1, 0.0)
     poorest(engine.state)
     logits = np.zeros(engine.loaded.n_vocab, np.float32)
+    logits[0] = 1.0  # all the same would be no numbers
     at, sampler = int(engine.table.n_tokens[0]), engine.first_tokens()
     engine.settle_first(sampler.sample(0, 0, at, logits.ctypes.data))
 
@@ -72,7 +73,8 @@ def _decode(engine: Engine, sampling: m.Sampling) -> None:
     table.seq[0] = engine.sequences.take()
     engine.samplers.set(0, sampling)
     table.state[0] = t.RUNNING
-    while table.state[0] == t.RUNNING:  # the policy may cut a prompt up
+    # the policy may cut a prompt up
+    while table.state[0] == t.RUNNING and not engine.trials.wanted:
         engine.tick()
 
 

@@ -53,7 +53,11 @@ ERRORS: dict[str, ErrorCode] = {
             E_MODEL_002,
             "the model could not be loaded; the message says why; a model that was serving goes on",
         ),
-        ErrorCode(E_RUNTIME_001, "`llama_decode` failed; only the requests of that batch end"),
+        ErrorCode(
+            E_RUNTIME_001,
+            "`llama_decode` failed, or its logits are no numbers; "
+            "only the requests of that batch end",
+        ),
         ErrorCode(
             E_RUNTIME_002,
             "the model's file is not the one that was loaded; what ran cannot go on",

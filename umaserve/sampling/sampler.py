@@ -24,7 +24,15 @@ from .kernels import (
     xtc,
 )
 from .mass import draw, exp_sum
-from .select import NEGATIVE_INFINITY, argmax, find_maxima, largest, row_at, top_k
+from .select import (
+    NEGATIVE_INFINITY,
+    argmax,
+    find_maxima,
+    has_numbers,
+    largest,
+    row_at,
+    top_k,
+)
 from .vector import BLOCK
 
 TEMPERATURE, TOP_P, MIN_P, TYPICAL_P = P.TEMPERATURE, P.TOP_P, P.MIN_P, P.TYPICAL_P
@@ -32,6 +40,8 @@ XTC_PROBABILITY, XTC_THRESHOLD = P.XTC_PROBABILITY, P.XTC_THRESHOLD
 TAU, ETA, MU = P.TAU, P.ETA, P.MU
 TOP_K, LOGPROBS, SEED, MIROSTAT = P.TOP_K, P.LOGPROBS, P.SEED, P.MIROSTAT
 BREAKERS, N_BREAKERS = P.BREAKERS, P.N_BREAKERS
+
+NO_NUMBERS = -1  # instead of a token: the row's logits are no numbers
 
 
 class Scratch(NamedTuple):
@@ -193,17 +203,22 @@ def sample_rows(
 
     Reads the session table's ``tokens`` int32[n_slots, n_ctx], ``n_tokens`` and ``n_prompt``;
     writes ``out_tokens[i]`` and, where asked, the logprob columns at the new token's position;
-    counts in ``work.counted`` how the rows were read.
+    counts in ``work.counted`` how the rows were read.  A row that says nothing, or has an infinite
+    logit, gets NO_NUMBERS for a token.
     """
     for i in range(n):
         slot = slots[i]
         at = n_tokens[slot]
         row = row_at(addresses[i], n_vocab)
+        if not has_numbers(row):
+            count_row(row, addresses[i], work.counted)
+            out_tokens[i] = NO_NUMBERS
+            continue
         token, value = sample_row(
             row, slot, settings, tokens[slot, :at], at - n_prompt[slot], eog, work,
             top_ids[slot, at], top_logprobs[slot, at],
         )  # fmt: skip
         count_row(row, addresses[i], work.counted)
-        out_tokens[i] = token
+        out_tokens[i] = token if row[token] < np.inf else NO_NUMBERS
         if settings.whole[slot, LOGPROBS] >= 0:
             logprob[slot, at] = value

@@ -85,6 +85,25 @@ def find_maxima(row, maxima):
 
 
 @njit(nogil=True, cache=True)
+def has_numbers(row):
+    """Whether a logits row says anything: it has a number, and not all of it is the same.
+
+    Two logits are looked at, more only where these do not tell.  All of a row is NaN where anything
+    before the last matrix product was, or 0 where that quantises what it is given: a NaN is rounded
+    to 0 there, and so is everything where one value is infinite.
+    """
+    first = row[0]
+    number = NEGATIVE_INFINITY < first < np.inf
+    for i in range(1, row.shape[0]):
+        value = row[i]
+        if value != first and (
+            NEGATIVE_INFINITY < value < np.inf or number and value == NEGATIVE_INFINITY
+        ):
+            return True
+    return number and row.shape[0] == 1
+
+
+@njit(nogil=True, cache=True)
 def at_least(row, start, low):
     """Bits of the block at ``start`` whose value is at least ``low``; the block may be cut off."""
     if start + BLOCK <= row.shape[0]:

@@ -1,0 +1,288 @@
+"""Logits that are no numbers end the request whose fault it is, and nobody else notices."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.engine_driver import DrivenEngine
+from tests.fixtures.damaged_model import damaged
+from tests.oracle import Oracle
+from umaserve import llama
+from umaserve.assets import demo_model_path
+from umaserve.engine import messages as m
+from umaserve.engine import table as t
+
+BAD = 4321  # the token without numbers
+GREEDY = m.Sampling(temperature=0.0, ignore_eos=True)
+TEXTS = (
+    "def fibonacci(n):",
+    "The quick brown fox jumps",
+    "1, 2, 3, 4, 5, 6, 7,",
+    "import os\nimport sys\n\n\ndef main(arguments):",
+    "Dear Sir or Madam,\n\nthank you for your letter of",
+)
+TOKENS = 24
+LAYOUTS: dict[str, dict[str, Any]] = {
+    "token-major": {},
+    "without flash attention": {"flash_attn": "off"},
+    "head-major": {"head_major": True},
+    "quantised": {"type_k": "q8_0", "type_v": "q8_0"},
+    "quantised keys, head-major": {"type_k": "q8_0", "head_major": True},
+}
+BESIDE = {"prefill_threads": 1, "paced": True, "latency_cap": 3.0}
+
+
+@pytest.fixture(scope="module")
+def nan_model(tmp_path_factory) -> str:
+    folder = tmp_path_factory.mktemp("models")
+    return damaged(demo_model_path(), folder / "nan.gguf", BAD, math.nan)
+
+
+@pytest.fixture(scope="module")
+def oracle(nan_model) -> Iterator[Oracle]:
+    it = Oracle(1024, nan_model)
+    yield it
+    it.close()
+
+
+@pytest.fixture(scope="module")
+def prompts(oracle) -> list[list[int]]:
+    """Prompts of different lengths, none of which has the bad token."""
+    found = [oracle.model.tokenize(text) for text in TEXTS]
+    assert all(BAD not in tokens for tokens in found)
+    return found
+
+
+def started(model: str, **options: Any) -> DrivenEngine:
+    usual = {"prefill_threads": 0, "probe": False, "n_ctx": 1024, "n_batch": 64}
+    return DrivenEngine(model=model, **{**usual, **options})
+
+
+def ask(engine: DrivenEngine, tokens: list[int], n: int = TOKENS, **fields: Any) -> int:
+    fields.setdefault("sampling", GREEDY)
+    return engine.submit(None, tokens=tokens, n_prompt=len(tokens), max_tokens=n, **fields)
+
+
+def finish(engine: DrivenEngine, serials: list[int]) -> list[list[int]]:
+    """Wait until they have ended as usual: the tokens of each."""
+    out = []
+    for serial in serials:
+        engine.wait(serial)
+        assert engine.reason(serial) == t.REASON_LENGTH
+        out.append(engine.generated(serial))
+        engine.release(serial)
+    return out
+
+
+def expect_end(engine: DrivenEngine, serial: int) -> list[int]:
+    """The request ends as one without numbers; what it had said before."""
+    engine.wait(serial)
+    assert engine.reason(serial) == t.REASON_ERROR
+    failed = engine.expect(m.Failed)
+    assert failed.serials == [serial] and failed.code == "E_RUNTIME_001"
+    assert "not numbers" in failed.message
+    said = engine.generated(serial)
+    engine.release(serial)
+    return said
+
+
+class Others:
+    """Requests that have nothing to do with the bad token, and what they have to be."""
+
+    def __init__(self, engine: DrivenEngine, oracle: Oracle) -> None:
+        self._engine, self._oracle = engine, oracle
+        self._asked: list[tuple[int, list[int]]] = []
+
+    def ask(self, prompts: list[list[int]], n: int = TOKENS, **fields: Any) -> list[int]:
+        serials = [ask(self._engine, prompt, n, **fields) for prompt in prompts]
+        self._asked += zip(serials, prompts, strict=True)
+        return serials
+
+    def begun(self) -> None:
+        for serial, _ in self._asked:
+            self._engine.wait(serial, n_tokens=3)
+
+    def check(self) -> None:
+        """All have ended, and nothing that they said is lost, doubled or from elsewhere."""
+        for serial, prompt in self._asked:
+            (tokens,) = finish(self._engine, [serial])
+            self._oracle.assert_followed(prompt, tokens)
+        self._asked = []
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_culprit_ends_and_others_are_as_without_it(nan_model, oracle, prompts, layout) -> None:
+    with started(nan_model, **LAYOUTS[layout]) as engine:
+        others = Others(engine, oracle)
+        bad = [prompts[0] + [BAD] + prompts[1], [BAD] + prompts[3] * 5, prompts[2] + [BAD]]
+        for i, tokens in enumerate(bad):
+            # some decode already, one comes together with it, one after it
+            others.ask(prompts[:2], 60 if i else TOKENS)
+            others.begun()
+            culprit = ask(engine, tokens)
+            others.ask(prompts[2:4])
+            assert expect_end(engine, culprit) == []
+            others.ask(prompts[4:])
+            others.check()
+        others.ask(prompts)
+        others.check()
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_cells_that_a_cancelled_request_leaves_harm_nobody(
+    nan_model, oracle, prompts, layout
+) -> None:
+    with started(nan_model, **LAYOUTS[layout], n_batch=16) as engine:
+        others = Others(engine, oracle)
+        for _ in range(2):
+            # nothing is sampled before the end of a long prompt
+            culprit = ask(engine, [BAD] + prompts[4] * 50)
+            while engine.table.n_past[engine.slots[culprit]] < 16:
+                time.sleep(0.0005)
+            engine.send(m.Cancel(culprit))
+            engine.wait(culprit)
+            assert engine.reason(culprit) == t.REASON_CANCEL
+            engine.release(culprit)
+            others.ask(prompts)
+            others.check()
+
+
+def test_a_token_that_the_model_says_itself(nan_model, oracle, prompts) -> None:
+    """It is part of the answer; the one after it is none any more."""
+    steered = m.Sampling(temperature=0.0, logit_bias=((BAD, 1000.0),), logprobs=2)
+    with started(nan_model, head_major=True) as engine:
+        others = Others(engine, oracle)
+        others.ask(prompts, 60)
+        others.begun()
+        assert expect_end(engine, ask(engine, prompts[1], sampling=steered)) == [BAD]
+        others.check()
+
+
+@pytest.mark.parametrize("layout", ["token-major", "head-major"])
+@pytest.mark.parametrize("lane", [m.LANE_INTERACTIVE, m.LANE_BACKGROUND])
+def test_beside_the_ticks(nan_model, oracle, prompts, layout, lane) -> None:
+    with started(nan_model, **LAYOUTS[layout], **BESIDE) as engine:
+        others = Others(engine, oracle)
+        stream = ask(engine, prompts[0], 700)
+        engine.wait(stream, n_tokens=3)
+        for round_ in range(3):
+            long = (prompts[4] * 20)[: 150 + 50 * round_]
+            culprit = ask(engine, [*long, BAD], lane=lane)
+            others.ask(prompts[1:], lane=lane)
+            assert expect_end(engine, culprit) == []
+            others.check()
+        engine.send(m.Cancel(stream))
+        engine.wait(stream)
+        oracle.assert_followed(prompts[0], engine.generated(stream))
+
+
+def test_culprits_that_come_without_end_keep_nobody_from_going_on(
+    nan_model, oracle, prompts
+) -> None:
+    with started(nan_model, head_major=True) as engine:
+        others = Others(engine, oracle)
+        others.ask(prompts)
+        for _ in range(12):
+            expect_end(engine, ask(engine, [BAD, *prompts[0]]))
+        others.check()
+
+
+def test_several_culprits_at_once(nan_model, oracle, prompts) -> None:
+    with started(nan_model, head_major=True) as engine:
+        others = Others(engine, oracle)
+        culprits = [ask(engine, [*prompts[i], BAD]) for i in range(3)]
+        others.ask(prompts)
+        ends = {}
+        for serial in culprits:
+            engine.wait(serial)
+            assert engine.reason(serial) == t.REASON_ERROR
+            failed = engine.expect(m.Failed)
+            ends[failed.serials[0]] = failed.code
+        assert ends == dict.fromkeys(culprits, "E_RUNTIME_001")
+        others.check()
+
+
+def test_a_suspect_may_be_cancelled(nan_model, oracle, prompts) -> None:
+    with started(nan_model, head_major=True) as engine:
+        beside = [ask(engine, prompt, 200) for prompt in prompts]
+        culprit = ask(engine, [BAD, *prompts[0]])
+        for serial in beside[::2]:
+            engine.send(m.Cancel(serial))
+        expect_end(engine, culprit)
+        for i, serial in enumerate(beside):
+            engine.wait(serial)
+            assert engine.reason(serial) == (t.REASON_LENGTH if i % 2 else t.REASON_CANCEL)
+            if engine.generated(serial):
+                oracle.assert_followed(prompts[i], engine.generated(serial))
+
+
+ONLY_BESIDE_OTHERS = """
+import umaserve.engine.jit_cache as j
+def use_jit_cache(use=j.use_jit_cache):
+    use()  # before numba is imported
+    from umaserve.engine.loop import Engine
+    from umaserve.engine.table import RUNNING
+    def tick(self, most=1, real=Engine.tick):
+        ran = real(self, 1)
+        running = [s for s, state in enumerate(self.table.state.tolist()) if state == RUNNING]
+        if len(running) > 1:  # a row that goes wrong whenever it is not alone
+            self.trials.accuse(running[:1])
+        return ran
+    Engine.tick = tick
+j.use_jit_cache = use_jit_cache
+"""
+
+
+def test_trials_that_find_nobody_come_to_an_end(nan_model, oracle, prompts) -> None:
+    with started(nan_model, code=ONLY_BESIDE_OTHERS) as engine:
+        serials = [ask(engine, prompt) for prompt in prompts[:3]]
+        reasons = []
+        for serial, prompt in zip(serials, prompts, strict=False):
+            engine.wait(serial)
+            reasons.append(engine.reason(serial))
+            oracle.assert_followed(prompt, engine.generated(serial))
+        assert reasons == [t.REASON_ERROR, t.REASON_ERROR, t.REASON_LENGTH]
+
+
+@pytest.mark.parametrize("value", [math.inf, -math.inf, 6e4])
+def test_other_embeddings_out_of_range(tmp_path, oracle, prompts, value) -> None:
+    """Of 6e4 the square overflows: a number of its own, so that may go well."""
+    model = damaged(demo_model_path(), tmp_path / "x.gguf", BAD, value)
+    with started(model, head_major=True) as engine:
+        others = Others(engine, oracle)
+        others.ask(prompts[:2])
+        culprit = ask(engine, [*prompts[3], BAD])
+        if math.isinf(value):
+            expect_end(engine, culprit)
+        others.check()
+
+
+def test_a_model_that_has_no_numbers_at_all_is_refused(tmp_path: Path) -> None:
+    with llama.Model.open(
+        llama.load("auto"), str(demo_model_path()), vocab_only=True
+    ) as whole:
+        start = max(whole.token_bos, 0)
+    for value in (math.nan, math.inf):
+        model = damaged(demo_model_path(), tmp_path / "x.gguf", start, value)
+        engine = DrivenEngine(model=model, probe=False, expect_failure=True)
+        assert "not numbers" in engine.failure
+        engine.close()
+
+
+def test_rows_without_numbers_are_told_from_others() -> None:
+    from umaserve.sampling.select import has_numbers
+
+    nan, inf = math.nan, math.inf
+    none = ([nan] * 9, [-inf] * 9, [inf] * 9, [0.0] * 9, [nan, inf, -inf, nan], [3.5] * 4)
+    some = ([nan, 1.0, 2.0], [nan, nan, 1.0], [-inf, -inf, 1.0], [1.0, -inf], [0.0, 0.0, 1e-30])
+    for row in none:
+        assert not has_numbers(np.array(row, np.float32)), row
+    for row in some:
+        assert has_numbers(np.array(row, np.float32)), row

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
 import time
@@ -125,3 +126,16 @@ def test_a_chunk_that_is_to_be_put_together_again_is_given_up(stacked, redo):
             stacked.one_part()
     assert not stacked.gate[g.REDO]
     assert np.array_equal(stacked.logits(), expected)
+
+
+def test_what_grows_beyond_the_stack_is_a_fault_and_no_damage(model: llama.Model) -> None:
+    stacked = Stacked(model)
+    words = (ctypes.c_int64 * 8).from_address(int(stacked.gate[g.THERE]))
+    bottom = f"{words[2]:x}"  # uc_stack.ss_sp
+    with open("/proc/self/maps") as maps:
+        guard = [fields for fields in map(str.split, maps) if fields[0].endswith(f"-{bottom}")]
+    assert len(guard) == 1 and guard[0][1].startswith("---")
+    first, last = (int(number, 16) for number in guard[0][0].split("-"))
+    assert last - first >= 64 << 10
+    stacked.close()
+

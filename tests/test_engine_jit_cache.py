@@ -94,3 +94,71 @@ def test_files_of_others_lie_where_numba_puts_them() -> None:
     for other in (ROOT / "tests/test_gate.py", Path("/somewhere/else.py")):
         theirs = UserProvidedCacheLocator.get_suitable_cache_subpath(str(other))
         assert PackageCacheLocator.get_suitable_cache_subpath(str(other)) == theirs
+
+
+_USE = """
+from umaserve.engine import jit_cache
+print(jit_cache.use_jit_cache())
+import os
+print(os.environ["NUMBA_CACHE_DIR"], jit_cache.is_complete())
+"""
+READ_ONLY = "mount --bind {0} {0} && mount -o remount,bind,ro {0} && "
+
+
+def read_only(folder: Path) -> list[str]:
+    """What to begin a command with, so that it finds the folder read-only."""
+    tried = ["unshare", "--mount", "--map-root-user", "sh", "-c"]
+    mount = READ_ONLY.format(folder)
+    for begin in (["unshare", "--mount", "sh", "-c"], tried):
+        found = shutil.which("unshare") and subprocess.run(
+            [*begin, f"{mount} ! touch {folder}/x"], capture_output=True
+        )
+        if found and found.returncode == 0:
+            return [*begin, f'{mount} exec "$@"', "sh"]
+    pytest.skip("no file system can be mounted read-only here")
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="mounts are Linux's")
+@pytest.mark.parametrize("built", [True, False])
+def test_a_cache_that_cannot_be_written_is_used_all_the_same(
+    copies: list[Path], tmp_path: Path, built: bool
+) -> None:
+    cache, temporary = copies[0].parent / "cache", tmp_path / "temporary"
+    temporary.mkdir()
+    folder = Path(run(copies[0], _FOLDER))
+    folder.mkdir(parents=True)
+    if built:
+        run(copies[0], _COMPILE)
+        (folder / jit_cache.COMPLETE).touch()
+    begin = read_only(cache)
+
+    def there(script: str) -> list[str]:
+        kept = {k: v for k, v in os.environ.items() if not k.startswith("NUMBA_")}
+        done = subprocess.run(
+            [*begin, sys.executable, "-c", script], cwd=copies[0], capture_output=True, text=True,
+            env={**kept, "PYTHONPATH": str(copies[0]), "UMA_CACHE_DIR": str(cache),
+                 "TMPDIR": str(temporary)},
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return done.stdout.splitlines()
+
+    said, where = there(_USE)
+    if built:
+        assert not said and where.endswith("True")
+    else:
+        assert "cannot be written" in said and str(temporary) in said and where.endswith("False")
+    assert Path(where.split()[0]).parent.parent.stat().st_mode & 0o777 == 0o700
+    # what is there is used, what is not is compiled once
+    assert there(_COMPILE)[0].split()[:2] == (["1", "0"] if built else ["0", "1"])
+    assert there(_COMPILE)[0].split()[:2] == ["1", "0"]
+
+
+def test_compiled_code_of_somebody_else_is_not_used(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(jit_cache.tempfile, "tempdir", str(tmp_path))
+    owner = tmp_path / f"umaserve-{os.geteuid()}"
+    owner.mkdir()
+    owner.chmod(0o777)  # anybody may have put something there
+    found = jit_cache._temporary_copy(tmp_path / "absent")
+    assert not found.is_relative_to(owner) and found.is_dir()
+    owner.chmod(0o700)
+    assert jit_cache._temporary_copy(tmp_path / "absent").is_relative_to(owner)

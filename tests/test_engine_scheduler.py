@@ -267,6 +267,43 @@ def test_a_policy_of_ones_own_plans_the_ticks(start, oracle, tmp_path, monkeypat
     assert seen[:, t.T_PREFILL_TOKENS].max() <= 50
 
 
+_CARELESS = """
+from umaserve.policy.guarded import plan_tick
+N = 0
+def plan(state, tick, knobs, cost, memory, traffic, plan):
+    global N
+    N += 1
+    if N % 2:
+        return plan_tick(state, tick, knobs, cost, memory, traffic, plan)
+    {fault}
+"""
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ("plan.aside[:] = 3; return 0", "made a plan that cannot be computed"),  # no end mark
+        ("plan.aside[:2] = 1 << 20, -1; return 0", "made a plan that cannot be computed"),
+        ("plan.info[:] = float('nan'); return 0", "made a plan that cannot be computed"),
+        ("return None", "made a plan that cannot be computed"),
+        ("return 1 << 40", "made a plan that cannot be computed"),
+        ("plan.counts[0] = 1 << 30; return 1", "made a plan that cannot be computed"),
+        ("raise KeyError('mine')", "raised KeyError('mine')"),
+    ],
+)
+def test_a_policy_of_ones_own_that_is_careless_costs_nobody_an_answer(
+    start, oracle, tmp_path, monkeypatch, fault, words
+):
+    (tmp_path / "careless.py").write_text(_CARELESS.format(fault=fault))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    engine = start(policy="careless:plan")
+    serials = [engine.submit(p, sampling=GREEDY, max_tokens=20) for p in PROMPTS]
+    for serial, prompt in zip(serials, PROMPTS, strict=True):
+        engine.wait(serial)
+        assert_right(engine, oracle, serial, prompt)
+    assert words in engine.expect(m.Log).text
+
+
 @pytest.mark.parametrize(
     ("name", "words"),
     [

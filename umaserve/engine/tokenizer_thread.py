@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from umaserve.llama.specials import Specials
 
 STACK_PER_BYTE = 1024  # of a text; between 200 and 420 were needed (``pre`` gpt-4o, x86-64)
+USUAL_STACK_BYTES = 512 << 10  # a thread's on macOS; elsewhere it has more
 STACK_BYTES = 64 << 20  # of the thread: address space, of which only what is used becomes memory
 
 Finished = tuple[m.Submit | m.Tokenize, list[int], str]
@@ -43,7 +44,7 @@ class TokenizerThread:
         self._given = self._done = 0  # texts
         self._stack_bytes = STACK_BYTES
         if not run_with_stack(self._run, STACK_BYTES):
-            self._stack_bytes = 0  # every text that is not short asks for a stack of its own
+            self._stack_bytes = USUAL_STACK_BYTES  # longer texts ask for a stack of their own
             threading.Thread(target=self._run, name="tokenizer", daemon=True).start()
 
     @property

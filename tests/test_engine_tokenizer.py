@@ -1,0 +1,115 @@
+"""Long texts are tokenised on a stack that is large enough, beside the ticks."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.engine_driver import DrivenEngine
+from tests.small_models import write_model
+from umaserve.engine import messages as m
+from umaserve.engine import table as t
+from umaserve.engine import tokenizer_thread as tk
+
+RECURSES = "gpt-4o"  # libllama splits its texts with std::regex
+EQUAL = "a" * 40_000  # an ordinary stack holds half of it
+GREEDY = m.Sampling(temperature=0.0, ignore_eos=True)
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DrivenEngine]:
+    path = tmp_path_factory.mktemp("models") / "recursing.gguf"
+    write_model(path, "micro-151k", pre=RECURSES, n_layer=1)
+    with DrivenEngine(model=str(path), n_ctx=16384, probe=False) as made:
+        yield made
+
+
+@pytest.mark.parametrize("text", [EQUAL, " " * 60_000, "é" * 20_000, "a1" * 20_000])
+def test_a_text_as_deep_as_it_is_long_is_tokenised(engine: DrivenEngine, text: str) -> None:
+    engine.send(m.Tokenize(7, text))
+    answer = engine.expect(m.Tokens)
+    assert answer.ref == 7 and not answer.error
+    pieces = b"".join(engine.pieces.piece(token) for token in answer.tokens)
+    assert pieces.decode() == text
+    assert engine.table.header[t.H_TOKENIZING] == 0
+
+
+def test_a_prompt_as_deep_as_it_is_long_is_answered(engine: DrivenEngine) -> None:
+    tokens = engine.run(EQUAL, max_tokens=2, sampling=GREEDY)
+    assert len(tokens) == 2
+    assert not engine.table.in_tick.any()
+
+
+def test_only_the_text_that_is_tokenised_is_marked(engine: DrivenEngine) -> None:
+    """Others may wait behind it, and have nothing to do with what becomes of it."""
+    serials = engine.submit_together([EQUAL] * 4, max_tokens=1, sampling=GREEDY)
+    most = 0
+    while not all(engine.table.state[engine.slots[s]] == t.DONE for s in serials):
+        most = max(most, int((engine.table.in_tick == t.IN_TOKENIZER).sum()))
+        assert engine.process.poll() is None
+    assert most <= 2  # one by the thread, and one that the loop takes to its row
+    for serial in serials:
+        engine.release(serial)
+
+
+class Text:
+    """Specials that need no model: a token a character."""
+
+    def tokenize(self, text: str, **_: object) -> list[int]:
+        self.thread = threading.current_thread()
+        return list(text.encode())
+
+
+def answers(thread: tk.TokenizerThread, told: threading.Event, message: m.Submit) -> tk.Finished:
+    thread.put(message)
+    assert told.wait(20)
+    told.clear()
+    return thread.finished.popleft()
+
+
+def test_a_text_for_which_there_is_no_stack_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    table, _ = t.SessionTable.create(t.TableSpec(2, 8))
+    told, specials = threading.Event(), Text()
+    thread = tk.TokenizerThread(specials, table, told.set)  # type: ignore[arg-type]
+    short = m.Submit(1, 1, prompt="x" * 10)
+    long = m.Submit(2, 1, prompt="x" * (tk.STACK_BYTES // tk.STACK_PER_BYTE + 1))
+    assert answers(thread, told, short)[1] == [120] * 10
+    usual = specials.thread
+    assert answers(thread, told, long)[1][:2] == [120, 120] and specials.thread is not usual
+    monkeypatch.setattr(tk, "run_with_stack", lambda *_: False)
+    _, tokens, error = answers(thread, told, long)
+    assert not tokens and "too long" in error
+    assert answers(thread, told, short)[1] == [120] * 10
+    assert not thread.is_busy and not table.in_tick.any()
+    monkeypatch.undo()
+    # no thread has so much address space; the next text finds everything as it was
+    assert not tk.run_with_stack(lambda: None, 1 << 60)
+    assert threading.stack_size() == 0
+
+
+def test_an_engine_that_cannot_have_a_large_stack_starts_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tk, "run_with_stack", lambda *_: False)
+    table, _ = t.SessionTable.create(t.TableSpec(2, 8))
+    told = threading.Event()
+    thread = tk.TokenizerThread(Text(), table, told.set)  # type: ignore[arg-type]
+    assert answers(thread, told, m.Submit(1, 1, prompt="x" * 10))[1] == [120] * 10
+    _, tokens, error = answers(thread, told, m.Submit(1, 1, prompt="x" * 10_000))
+    assert not tokens and "too long" in error
+
+
+def test_a_short_text_that_takes_long_is_not_taken_between_ticks_again(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "quadratic.gguf"
+    write_model(path, "micro-151k", pre="superbpe", n_layer=1)
+    with DrivenEngine(model=str(path), n_ctx=8192, probe=False) as engine:
+        for _ in range(2):
+            serial = engine.submit("1" * 3000, max_tokens=1, sampling=GREEDY)
+            engine.wait(serial)
+            assert len(engine.prompt_tokens(serial)) == 3000
+            engine.release(serial)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,7 +13,9 @@ import pytest
 
 from tests.fixtures.commands import TIMEOUT, environment
 from tests.fixtures.fake_daemon import FakeDaemon
+from tests.server_harness import eventually
 from umaserve.cli import COMMANDS
+from umaserve.client import Client
 
 TALKING = {
     "generate": ["generate", "-p", "one two"],
@@ -67,6 +70,7 @@ def test_standard_output_is_closed(daemon: FakeDaemon, words: list[str]) -> None
     done = run(daemon, words, close(1))
     said = done.stderr.splitlines()
     assert said[-1].endswith("output cannot be written: Bad file descriptor")
+    assert done.stderr.count("cannot be written") == 1
     assert "Traceback" not in done.stderr and "Exception" not in done.stderr
     assert done.returncode == 1
 
@@ -77,6 +81,7 @@ def test_standard_output_is_full(daemon: FakeDaemon, words: list[str]) -> None:
         done = run(daemon, words, None, stdout=full)
     said = done.stderr.splitlines()
     assert said[-1].endswith("output cannot be written: No space left on device")
+    assert done.stderr.count("cannot be written") == 1
     assert "Traceback" not in done.stderr and "Exception" not in done.stderr
     assert done.returncode == 1
 
@@ -98,6 +103,25 @@ def test_an_error_that_nobody_can_be_told(daemon: FakeDaemon, words: list[str]) 
     assert run(daemon, words, close(2)).returncode == 2
     with open("/dev/full", "w") as full:
         assert run(daemon, words, None, stderr=full).returncode == 2
+
+
+def test_a_daemon_whose_dashboard_nobody_sees_ends_in_good_order(tmp_path: Path) -> None:
+    path = str(tmp_path / "s.sock")
+    child = subprocess.Popen(
+        [sys.executable, "-m", "umaserve", "--dashboard", "on", "--socket", path],
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        env=environment(),
+        preexec_fn=close(1),
+    )
+    with child:
+        eventually(lambda: os.path.exists(path))
+        with Client(path) as client:
+            client.complete("x", max_tokens=1)
+        time.sleep(0.5)  # a screen or two
+        child.terminate()
+        _, err = child.communicate(timeout=TIMEOUT)
+    assert (child.returncode, b"Traceback" in err) == (0, False), err
 
 
 def test_a_prompt_from_standard_input_that_is_closed_is_empty(daemon: FakeDaemon) -> None:

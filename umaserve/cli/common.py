@@ -90,10 +90,10 @@ def guarded(command: Callable[[list[str]], int], arguments: list[str]) -> int:
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except BrokenPipeError:  # the reader has what it wanted
-        _silence(sys.stdout)
+        silence(sys.stdout)
         return EXIT_OK
     except OSError as error:
-        _silence(sys.stdout)
+        silence(sys.stdout)
         say(f"error: {_cannot(error)}")
         return EXIT_CANNOT_SERVE
     except (ConnectionFailed, ServerError, ProtocolError, InvalidRequest) as error:
@@ -102,7 +102,7 @@ def guarded(command: Callable[[list[str]], int], arguments: list[str]) -> int:
         try:
             sys.stderr.flush()
         except OSError:
-            _silence(sys.stderr)
+            silence(sys.stderr)
 
 
 def _cannot(error: OSError) -> str:
@@ -112,7 +112,7 @@ def _cannot(error: OSError) -> str:
     return f"standard output cannot be written: {why}" if error.errno in OUTPUT_ERRORS else why
 
 
-def _silence(stream: TextIO) -> None:
+def silence(stream: TextIO) -> None:
     """Keep the interpreter from complaining when it flushes ``stream`` at its end."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from umaserve.cli.common import EXIT_CANNOT_SERVE, EXIT_OK, EXIT_USAGE, Parser, say
+import sys
+
+from umaserve.cli.common import EXIT_CANNOT_SERVE, EXIT_OK, EXIT_USAGE, Parser, say, silence
 from umaserve.config import ConfigError, add_flags, flag_values, load_config
 
 
@@ -42,4 +44,9 @@ def serve(arguments: list[str]) -> int:
             raise
         say(f"umaserve: {error.name} is not installed; `umaserve doctor` says what to do")
         return EXIT_CANNOT_SERVE
-    return run(config)
+    status = run(config)
+    try:
+        sys.stdout.flush()
+    except OSError:  # a dashboard that nobody could see; the daemon served all the same
+        silence(sys.stdout)
+    return status

@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 import errno
 import re
+import sys
 import time
 
-from umaserve.cli.common import EXIT_CANNOT_SERVE, EXIT_OK, Parser, add_socket, say
+from umaserve.cli.common import EXIT_CANNOT_SERVE, EXIT_OK, Parser, add_socket, say, silence
 from umaserve.client import Client
 from umaserve.client.wire import socket_path
 
@@ -88,5 +89,7 @@ def _unwritable(error: OSError, path: str | None = None) -> int:
     """Raises a ``BrokenPipeError`` on: a reader that has what it wanted."""
     if isinstance(error, BrokenPipeError):
         raise error
+    if path is None:
+        silence(sys.stdout)
     say(f"error: {path or 'the output'} cannot be written: {error.strerror}")
     return EXIT_CANNOT_SERVE

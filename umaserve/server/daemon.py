@@ -44,10 +44,14 @@ class Daemon:
         self._numbers = itertools.count(1)
 
     async def accept(self, listening: socket.socket, nursery: trio.Nursery) -> None:
-        """Take connections until cancelled; each runs in ``nursery``."""
+        """Take connections until cancelled, or until ``listening`` is closed; each runs in
+        ``nursery``."""
         self.arrivals.start()
         while True:
-            await trio.lowlevel.wait_readable(listening)
+            try:
+                await trio.lowlevel.wait_readable(listening)
+            except trio.ClosedResourceError:
+                return
             try:
                 sock = self._accept(listening)
             except (BlockingIOError, ConnectionAbortedError):

@@ -24,12 +24,13 @@ _ABSENT = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)  # the other address of the 
 @dataclass(frozen=True)
 class HttpListeners:
     """``url`` is where clients find us, ``host`` what was configured (empty for a Unix socket);
-    ``exposed``: other machines may reach it."""
+    ``exposed``: other machines may reach it; ``claimed``: where it is a Unix socket."""
 
     listeners: tuple[trio.SocketListener, ...]
     url: str
     host: str = ""
     exposed: bool = False
+    claimed: ClaimedSocket | None = None
 
 
 def problem_with(address: str, main_socket: str) -> str:
@@ -54,7 +55,7 @@ async def open_http(address: str) -> AsyncIterator[HttpListeners | None]:
     elif address.startswith("unix:"):
         with ClaimedSocket(address.removeprefix("unix:"), "--http unix:PATH") as claimed:
             listener = trio.SocketListener(trio.socket.from_stdlib_socket(claimed.socket))
-            yield HttpListeners((listener,), f"unix:{claimed.path}")
+            yield HttpListeners((listener,), f"unix:{claimed.path}", claimed=claimed)
     else:
         opened = await _open_tcp(address)
         try:

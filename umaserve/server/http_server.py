@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 import h11
@@ -15,6 +16,7 @@ from umaserve.server.http_host import host_is_ours, target_of
 from umaserve.server.http_listener import HttpListeners
 from umaserve.server.http_message import Response, encode_json, error_body, error_response
 from umaserve.server.http_routes import Routes
+from umaserve.server.keep_socket import keep_socket
 from umaserve.server.logs import trace
 from umaserve.server.peer import peer_of
 
@@ -46,12 +48,21 @@ class HttpServer:
         async with trio.open_nursery() as nursery:
             for listener in self._listeners.listeners:
                 nursery.start_soon(self._accept, listener, nursery)
+            if self._listeners.claimed is not None:
+                again = partial(self._serve_again, nursery)
+                nursery.start_soon(keep_socket, self._listeners.claimed, self._daemon.log, again)
+
+    def _serve_again(self, nursery: trio.Nursery, bound: socket.socket) -> None:
+        listener = trio.SocketListener(trio.socket.from_stdlib_socket(bound))
+        nursery.start_soon(self._accept, listener, nursery)
 
     async def _accept(self, listener: trio.SocketListener, nursery: trio.Nursery) -> None:
         while True:
-            await trio.lowlevel.wait_readable(listener.socket)
             try:
+                await trio.lowlevel.wait_readable(listener.socket)
                 stream = await self._next(listener)
+            except trio.ClosedResourceError:
+                return
             except OSError as error:  # the waiting client stays queued
                 text = f"an HTTP connection cannot be taken now: {error.strerror}"
                 self._daemon.log("warn", text)

@@ -118,6 +118,39 @@ class ClaimedSocket:
         sock.setblocking(False)
         return sock
 
+    def is_there(self) -> bool:
+        """Whether the socket's file and its lock are still ours; may be asked in another thread."""
+        return self._socket_is_there() and self._lock_is_there()
+
+    def renew(self) -> str:
+        """Take the path and its lock again, where they are not ours any more; says what was gone.
+
+        A socket that is new is in ``socket``; the old one is the caller's to close.  Raises
+        ``SocketError`` where that is impossible now.
+        """
+        gone = []
+        if not self._lock_is_there():
+            old, self._lock_fd = self._lock_fd, self._lock()
+            os.close(old)
+            gone.append(self._lock_path)
+        if not self._socket_is_there():
+            self._clear_the_way()
+            self.socket = self._bind()
+            gone.append(self.path)
+        return " and ".join(gone)
+
+    def _socket_is_there(self) -> bool:
+        try:
+            return os.path.samestat(os.lstat(self.path), self._identity)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+
+    def _lock_is_there(self) -> bool:
+        try:
+            return os.path.samestat(os.stat(self._lock_path), os.fstat(self._lock_fd))
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+
     def _in_use(self, owner: str) -> SocketError:
         who = f"process {owner}" if owner else "another process"
         return SocketError(
@@ -136,16 +169,17 @@ class ClaimedSocket:
 
     def _unlock(self) -> None:
         if self._lock_fd >= 0:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(self._lock_path)
+            with contextlib.suppress(OSError):
+                if self._lock_is_there():
+                    os.unlink(self._lock_path)
             os.close(self._lock_fd)
             self._lock_fd = -1
 
     def close(self) -> None:
         """Stop listening and remove the socket, if the path is still ours."""
         self.socket.close()
-        with contextlib.suppress(FileNotFoundError):
-            if os.path.samestat(os.lstat(self.path), self._identity):
+        with contextlib.suppress(OSError):
+            if self._socket_is_there():
                 os.unlink(self.path)
         self._unlock()
 

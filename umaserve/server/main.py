@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from functools import partial
+from socket import socket
 
 import trio
 
@@ -19,6 +20,7 @@ from umaserve.protocol import E_LIMIT_002
 from umaserve.server import memory, records
 from umaserve.server.daemon import Daemon
 from umaserve.server.http_listener import HttpListeners, open_http, problem_with
+from umaserve.server.keep_socket import keep_socket
 from umaserve.server.listener import ClaimedSocket, SocketError
 from umaserve.server.logs import Log, trace
 from umaserve.server.meters import Meters
@@ -123,7 +125,8 @@ class _Run:
         self.scorecard = scorecard
         self.trace = trace
         self.status = 0
-        self._accepting = trio.CancelScope()
+        self._accepting = trio.CancelScope()  # of everything that takes connections
+        self._listening: trio.Nursery
         self._stop = trio.Event()
 
     async def main(self) -> int:
@@ -175,7 +178,13 @@ class _Run:
 
     async def _accept(self, nursery: trio.Nursery) -> None:
         with self._accepting:
-            await self.daemon.accept(self.claimed.socket, nursery)
+            async with trio.open_nursery() as self._listening:
+                self._serve(nursery, self.claimed.socket)
+                serve = partial(self._serve, nursery)
+                await keep_socket(self.claimed, self.daemon.log, serve)
+
+    def _serve(self, nursery: trio.Nursery, bound: socket) -> None:
+        self._listening.start_soon(self.daemon.accept, bound, nursery)
 
     async def _serve_http(self, http: HttpListeners) -> None:
         """Until the very end: who asks while running requests finish is told so."""

@@ -18,6 +18,7 @@ is the time of a tick.
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import hashlib
 import os
 import re
@@ -25,6 +26,7 @@ import select
 import signal
 import socket
 import sys
+import threading
 import time
 
 from umaserve.engine import messages as m
@@ -43,6 +45,15 @@ def answer(prompt: str, n: int) -> bytes:
         block = hashlib.sha256(block).digest()
         out += "".join(ALPHABET[b % len(ALPHABET)] for b in block).encode()
     return out[:n]
+
+
+def abort() -> None:
+    """As libllama does it, with the threads that an engine has beside the loop."""
+    for _ in range(30):
+        threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
+    text = "/build/ggml/src/ggml.c:4711: GGML_ASSERT(fake != NULL) failed"
+    print(text, file=sys.stderr, flush=True)
+    os.abort()
 
 
 class Row:
@@ -99,8 +110,7 @@ class Engine:
         if "load-hangs" in name:
             time.sleep(600)
         if "load-aborts" in name:
-            print("GGML_ASSERT(fake) failed", file=sys.stderr, flush=True)
-            os.abort()
+            abort()
         if "load-fails" in name or os.path.exists(self.start.model_path + ".broken"):
             self.send(m.LoadFailed(f"{name} is broken on purpose"))
             sys.exit(3)
@@ -270,7 +280,7 @@ class Engine:
                 open(mark, "w").close()
                 name = name.removesuffix("-once")
             if name == "abort":
-                os.abort()
+                abort()
             if name == "exit":
                 os._exit(7)
             if name == "hang":
@@ -309,6 +319,7 @@ class Engine:
 
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    faulthandler.enable()
     parser = argparse.ArgumentParser()
     for name in ("control", "wake", "table", "pieces"):
         parser.add_argument(f"--{name}", type=int, required=True)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import signal
+from collections import deque
 from dataclasses import dataclass
 
 from umaserve.server import blame
@@ -46,9 +48,52 @@ _SIGNAL_NAMES: dict[int, str] = {
 
 
 def describe_exit(exit: EngineExit) -> str:
-    """How it ended and, where that explains it, the last it printed."""
+    """How it ended and, where it says why, the line that explains it."""
     text = str(exit)
-    if exit.load_failed or exit.kind != "fault" or exit.hung or not exit.stderr:
+    if exit.load_failed or exit.kind != blame.FAULT or exit.hung or not exit.stderr:
         return text
-    last = [line for line in exit.stderr if line.strip()][-3:]
-    return f"{text}; it last printed: " + " | ".join(last)
+    return f"{text}: " + " | ".join(exit.stderr)
+
+
+class LastWords:
+    """What an engine printed, as far as it may explain its end.
+
+    Python adds a dump of all its threads to every abort, which says nothing about libllama and
+    would push the line out that does.
+    """
+
+    def __init__(self) -> None:
+        self._causes: deque[str] = deque(maxlen=2)
+        self._others: deque[str] = deque(maxlen=3)
+
+    def take(self, line: str) -> bool:
+        """Keep a line; False: it is a part of Python's dump."""
+        if _DUMP.match(line):
+            return False
+        line = _FOLDER.sub("", line.strip())
+        (self._causes if _CAUSE.search(line) else self._others).append(line)
+        return True
+
+    def lines(self) -> tuple[str, ...]:
+        """The last two that name a cause, else the last three there are."""
+        return tuple(self._causes or self._others)
+
+
+# of ``faulthandler``; a Python traceback has a comma before "in"
+_DUMP = re.compile(
+    r"Fatal Python error: (Aborted|Segmentation fault|Bus error|Illegal instruction|"
+    r"Floating.point exception)"
+    r"|(Current )?[Tt]hread 0x|Current thread's C stack trace|Extension modules: "
+    r"|\s+(File \".*\", line (\d+|\?\?\?) in |<|Binary file \"|\.\.\.)"
+    r"|<Cannot show|Stack \(most recent call first\)"
+)
+_CAUSE = re.compile(
+    r"\.(c|cc|cpp|cu|cuh|h|hpp|m|mm|metal):\d+: "  # ggml_abort: file, line, what failed
+    r"|GGML_(ASSERT|ABORT)|ggml_abort|[Aa]ssertion\b.*\bfailed"
+    r"|terminate called|\bwhat\(\): "
+    r"|\b(CUDA|HIP|Vulkan|vk::|Metal)\b.*\b[Ee]rror|libgomp: |out of memory|bad_alloc"
+    r"|\*\*\* |malloc\(\)|free\(\)|double free|corrupted"
+    r"|error while loading shared libraries|undefined symbol"
+    r"|^Fatal Python error: "
+)
+_FOLDER = re.compile(r"^/\S*/(?=[^/\s]+:\d+: )")  # of the machine that the library was built on

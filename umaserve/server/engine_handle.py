@@ -12,7 +12,6 @@ import signal
 import socket
 import subprocess
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
@@ -25,7 +24,7 @@ from umaserve.engine import table as t
 from umaserve.model_identity import ModelIdentity
 from umaserve.server import blame, front_cores
 from umaserve.server.descriptors import Reserve
-from umaserve.server.engine_exit import EngineExit
+from umaserve.server.engine_exit import EngineExit, LastWords
 from umaserve.server.engine_pulse import EnginePulse
 from umaserve.server.logs import trace
 from umaserve.server.loop_lock import LoopLock
@@ -33,7 +32,6 @@ from umaserve.server.loop_lock import LoopLock
 if TYPE_CHECKING:
     from umaserve.server.request import Request
 
-STDERR_LINES = 40
 STDERR_LINE_BYTES = 2000
 EOF_GRACE_S = 3.0  # from the end of its control socket to SIGKILL
 STOP_GRACE_S, STUCK_GRACE_S = 5.0, 0.5  # from Shutdown to SIGKILL
@@ -107,7 +105,7 @@ class EngineHandle:
         self._hung = False
         self._why = ""
         self._load_failed = ""
-        self._stderr: deque[str] = deque(maxlen=STDERR_LINES)
+        self._last_words = LastWords()
         self._out = bytearray()
         self._later = bytearray()
         self._out_ready = trio.Event()
@@ -346,7 +344,7 @@ class EngineHandle:
             self._asked and not self._hung,
             self._hung,
             self._load_failed,
-            tuple(self._stderr),
+            self._last_words.lines(),
             self._why,
         )
         if self.is_tokenizing and self.exit.kind == blame.FAULT:
@@ -410,7 +408,7 @@ class EngineHandle:
                 for message in channel.feed(data):
                     self._take(cast(m.ToFront, message))
             except msgspec.DecodeError as error:
-                self._stderr.append(f"the engine's control stream is broken: {error}")
+                self._last_words.take(f"the engine's control stream is broken: {error}")
                 self.kill(hung=True)
                 break
         eof.set()
@@ -498,7 +496,7 @@ class EngineHandle:
     def _keep_line(self, line: bytes) -> None:
         text = line[:STDERR_LINE_BYTES].decode("utf-8", "replace").rstrip()
         if text:
-            self._stderr.append(text)
+            self._last_words.take(text)
             self._on_log("debug", text)
 
     # --- watching ---------------------------------------------------------------------------------

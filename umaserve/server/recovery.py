@@ -6,7 +6,7 @@ from umaserve.engine import table as t
 from umaserve.model_identity import ModelIdentity
 from umaserve.protocol import E_RUNTIME_001, E_RUNTIME_002
 from umaserve.server import blame
-from umaserve.server.engine_exit import EngineExit
+from umaserve.server.engine_exit import EngineExit, describe_exit
 from umaserve.server.engine_handle import EngineHandle
 from umaserve.server.request import Request
 from umaserve.server.sessions import Sessions
@@ -51,7 +51,7 @@ def _left_behind(
     if request.told or request.cancelled:
         sessions.ends.end(request, "cancel")
     elif guilty_of is not None:
-        text = f"this request brought the engine down repeatedly: it {guilty_of}"
+        text = f"this request brought the engine down repeatedly: it {describe_exit(guilty_of)}"
         sessions.log("error", f"request {request.id!r} ends: {text}", request=request.id)
         sessions.ends.fail(request, E_RUNTIME_001, text)
     else:

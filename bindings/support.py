@@ -9,6 +9,7 @@ from __future__ import annotations
 
 CDEF = """
 void uma_log_install(int minimum_level);
+void uma_log_show(int minimum_level);
 size_t uma_log_position(void);
 size_t uma_log_read(size_t since, char *out, size_t capacity);
 int64_t uma_piece_table(const struct llama_vocab *vocab, int32_t n, bool hidden, int32_t *offsets,
@@ -19,6 +20,7 @@ extern "Python" bool uma_progress(float fraction, void *handle);
 
 SOURCE = r"""
 #include <pthread.h>
+#include <stdio.h>
 #include <string.h>
 
 /* The last UMA_LOG_BYTES of the log; each line starts with the digit of its level. */
@@ -28,6 +30,7 @@ static char uma_log_ring[UMA_LOG_BYTES];
 static size_t uma_log_total;
 static int uma_log_minimum;
 static int uma_log_level;
+static int uma_log_shown = 1 << 20; /* from this level on lines go to stderr too */
 static bool uma_log_at_start = true;
 
 static void uma_log_put(char c) { uma_log_ring[uma_log_total++ % UMA_LOG_BYTES] = c; }
@@ -36,6 +39,7 @@ static void uma_log_sink(enum ggml_log_level level, const char *text, void *unus
     (void) unused;
     pthread_mutex_lock(&uma_log_mutex);
     if (level != GGML_LOG_LEVEL_CONT) { uma_log_level = (int) level; }
+    if (uma_log_level >= uma_log_shown) { fputs(text, stderr); }
     if (uma_log_level >= uma_log_minimum) {
         for (; *text; ++text) {
             if (uma_log_at_start) { uma_log_put((char) ('0' + uma_log_level)); }
@@ -50,6 +54,9 @@ static void uma_log_install(int minimum_level) {
     uma_log_minimum = minimum_level;
     llama_log_set(uma_log_sink, NULL);
 }
+
+/* What is only kept is lost with the process: an abort takes the reason with it. */
+static void uma_log_show(int minimum_level) { uma_log_shown = minimum_level; }
 
 /* Bytes logged so far: a mark to read from later. */
 static size_t uma_log_position(void) {

@@ -85,6 +85,29 @@ def test_nobody_is_told_what_an_engine_printed_that_was_killed() -> None:
     assert "a line" not in describe_exit(exit)
 
 
+@pytest.mark.parametrize("shown", [False, True])
+def test_an_abort_of_libllama_itself(shown: bool) -> None:
+    """Its log of errors is kept in memory, and outlives the process only where it is shown."""
+    code = (
+        "import ctypes, faulthandler, sys\n"
+        "from umaserve import llama\n"
+        "faulthandler.enable()\n"
+        "library = llama.load('auto')\n"
+        f"{'library.show_errors()' if shown else ''}\n"
+        "lib = library.lib\n"
+        "lib.llama_model_load_from_file(b'/no/such.gguf', lib.llama_model_default_params())\n"
+        "base = sorted((library.build.path / 'lib').glob('libggml-base.*'))[0]\n"
+        "ctypes.CDLL(str(base)).ggml_abort(b'/src/x.cpp', 7, b'GGML_ASSERT(%s) failed', b'n > 0')\n"
+    )
+    command = [sys.executable, "-c", code]
+    folder = Path(__file__).parent.parent
+    run = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=folder)
+    assert run.returncode == -signal.SIGABRT, run.stderr
+    assert ("/no/such.gguf" in run.stderr) == shown
+    text = described(run.stderr, run.returncode)
+    assert text.endswith("x.cpp:7: GGML_ASSERT(n > 0) failed") and clean(text)
+
+
 def test_an_abort_while_loading(tmp_path: Path) -> None:
     model = model_file(tmp_path / "load-aborts.gguf")
     with DaemonProcess(tmp_path, model=model, wait=False) as daemon:

@@ -115,6 +115,7 @@ def load(start: m.Start, pieces_fd: int, control: Control) -> Loaded:
     facts = _file_facts(start.model_path)
     try:
         library = llama.load(start.backend)
+        library.show_errors()
         info = llama.check_gguf(start.model_path)
     except llama.LlamaError as error:
         raise CannotLoad(str(error)) from error

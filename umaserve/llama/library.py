@@ -51,6 +51,10 @@ class Library:
             return ""
         return self.ffi.string(pointer).decode("utf-8", "replace")
 
+    def show_errors(self) -> None:
+        """Write errors that libllama logs to stderr as well: they outlive an abort there."""
+        self.lib.uma_log_show(_LOG_ERROR)
+
     def log_position(self) -> int:
         """A mark for `log_lines`: what is logged later comes after it."""
         return int(self.lib.uma_log_position())
@@ -58,7 +62,8 @@ class Library:
     def log_lines(self, since: int = 0, level: int = _LOG_INFO) -> list[str]:
         """Lines that libllama logged after `since` at `level` (``enum ggml_log_level``) or above.
 
-        The last 64 KiB are kept. libllama's log goes there and nowhere else.
+        The last 64 KiB are kept. libllama's log goes there and, but for `show_errors`, nowhere
+        else.
         """
         room = self.ffi.new("char[]", _LOG_BYTES)
         count = self.lib.uma_log_read(since, room, _LOG_BYTES)

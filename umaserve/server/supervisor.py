@@ -162,7 +162,8 @@ class Supervisor:
             self.meters.restarts_total += 1
             wait_s = self._pause_after_life(engine, exit)
         count = len(engine.backlog)
-        self._log("warn", f"the engine {reason}; starting another, {count} requests go on")
+        what = f"could not load its model: {reason}" if exit.load_failed else reason
+        self._log("warn", f"the engine {what}; starting another, {count} requests go on")
         if wait_s:
             await trio.sleep(wait_s)
         if self._stopping or not (engine is self.current or engine.backlog):

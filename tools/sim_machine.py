@@ -12,7 +12,8 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from umaserve.engine.probe import LONGEST_MS, PAST, PROBE_S, TIMES, shapes
+from umaserve.engine.bare_ticks import PAST
+from umaserve.engine.probe import LONGEST_MS, PROBE_S, TIMES, shapes
 from umaserve.policy.cost import BESIDE_SIZES, CostModel, is_known, learn, predict
 
 MOST = 8192  # tokens of a tick that the tables reach

@@ -13,6 +13,7 @@ import numpy as np
 
 from umaserve.model_identity import ModelIdentity, file_facts, identify
 
+from . import load_warnings
 from . import messages as m
 from . import table as t
 from .control import Control
@@ -138,6 +139,7 @@ def load(start: m.Start, pieces_fd: int, control: Control) -> Loaded:
     # an accelerator's library may have told a device where this memory lies
     lean = not start.pretouch and device == "CPU" and library.build.backend == "cpu"
     before = unused_memory.private_memory() if lean else []
+    mark = library.log_position()
     try:
         context = llama.Context.open(
             model,
@@ -157,6 +159,10 @@ def load(start: m.Start, pieces_fd: int, control: Control) -> Loaded:
         plain = start.type_k == start.type_v == "f16"
         raise CannotLoad(f"{error}{'' if plain else OTHER_KV_TYPE}") from error
     _refuse(purpose.why_no_steps(context), context, model)
+    for message in load_warnings.of_library([*model.warnings, *library.warnings(mark)]):
+        control.send(message)
+    for message in load_warnings.of_settings(start, info, device):
+        control.send(message)
     unused_bytes = 0
     if lean:
         after = unused_memory.private_memory()

@@ -78,15 +78,15 @@ class Library:
     def last_error(self, since: int = 0) -> str:
         """The last error that libllama logged, else the last warning, else an empty string."""
         lines = self.log_lines(since, _LOG_ERROR) or self.log_lines(since, _LOG_WARN)
-        return _without_prefix(lines[-1]) if lines else ""
+        return without_prefix(lines[-1]) if lines else ""
 
     def first_error(self, since: int = 0) -> str:
         """The first error logged after `since`: the cause, where later ones only repeat it."""
         lines = self.log_lines(since, _LOG_ERROR)
-        return _without_prefix(lines[0]) if lines else ""
+        return without_prefix(lines[0]) if lines else ""
 
 
-def _without_prefix(line: str) -> str:
+def without_prefix(line: str) -> str:
     """``llama_model_load: error loading model: x`` -> ``x``: no function names for users."""
     line = _FUNCTION_NAME.sub("", line)
     return _FUNCTION_NAME.sub("", line.removeprefix("error loading model: ")).strip()

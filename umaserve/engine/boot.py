@@ -13,18 +13,16 @@ import numpy as np
 
 from umaserve.model_identity import ModelIdentity, file_facts, identify
 
-from . import load_warnings
+from . import capacity, load_warnings
 from . import messages as m
 from . import table as t
 from .control import Control
 
 if TYPE_CHECKING:
-    from umaserve.llama import Context, GGUFInfo, Library, Model
+    from umaserve.llama import Context, Library, Model
 
 DEFAULT_BATCH = 2048  # tokens of one llama_decode; the policy's time budget rules below it
 DEFAULT_UBATCH = 512
-OTHER_KV_TYPE = "; take --kv-type f16, for K or V alone as in q8:f16"
-CELL_PADDING = 256  # libllama makes a multiple of so many KV cells
 # How long a thread of libgomp waits for the others before it sleeps, in turns of its loop.  Its own
 # 300,000 (milliseconds) outlast the time between two ticks, so that on a small machine the front,
 # woken by a tick's tokens, finds every core taken and gets the engine's.  5,000 (a tenth or two of
@@ -121,12 +119,12 @@ def load(start: m.Start, pieces_fd: int, control: Control) -> Loaded:
     except llama.LlamaError as error:
         raise CannotLoad(str(error)) from error
     _refuse(purpose.why_no_model(info))
-    _refuse(_why_no_such_cells(start, info))
+    _refuse(capacity.why_no_such_cells(start, info))
     began = time.monotonic()
-    _check_memory(start)
+    _refuse(capacity.why_no_memory(start))
     model = _open_model(llama, library, start, control)
     _refuse(purpose.why_no_generation(model), model)
-    n_ctx = _context_size(start, model.n_ctx_train)
+    n_ctx = capacity.context_size(start, model.n_ctx_train)
     n_cores = usable_cores()
     n_threads = start.n_threads or n_cores
     n_threads_batch = start.n_threads_batch or n_threads
@@ -143,7 +141,7 @@ def load(start: m.Start, pieces_fd: int, control: Control) -> Loaded:
     try:
         context = llama.Context.open(
             model,
-            n_ctx=padded(n_ctx),
+            n_ctx=capacity.padded(n_ctx),
             n_batch=n_batch,
             n_ubatch=n_ubatch,
             n_seq_max=n_seq_max,
@@ -157,7 +155,7 @@ def load(start: m.Start, pieces_fd: int, control: Control) -> Loaded:
     except llama.LlamaError as error:
         model.close()
         plain = start.type_k == start.type_v == "f16"
-        raise CannotLoad(f"{error}{'' if plain else OTHER_KV_TYPE}") from error
+        raise CannotLoad(f"{error}{'' if plain else capacity.OTHER_KV_TYPE}") from error
     _refuse(purpose.why_no_steps(context), context, model)
     for message in load_warnings.of_library([*model.warnings, *library.warnings(mark)]):
         control.send(message)
@@ -226,24 +224,6 @@ def _identity(path: str, facts: tuple[tuple[int, ...], ...]) -> ModelIdentity:
     return found
 
 
-def padded(n_ctx: int) -> int:
-    """KV cells that libllama makes of so many, which it bounds a batch by before it does."""
-    return -(-n_ctx // CELL_PADDING) * CELL_PADDING
-
-
-def _why_no_such_cells(start: m.Start, info: GGUFInfo) -> str:
-    """Why the KV cells cannot be of the type asked for, where libllama would end the process."""
-    from umaserve.llama.memory import ragged_row
-
-    row = ragged_row(info, start.type_k) if start.head_major else 0
-    if not row:
-        return ""
-    return (
-        f"a layer of the model keeps {row} K values of a token, which are no whole blocks of "
-        f"{start.type_k}{OTHER_KV_TYPE}"
-    )
-
-
 def _spare_sequences(n_seq: int, device: str, model: Model) -> int:
     """One to pass pieces of KV through; on accelerators one that holds the span of the cells, and
     those that have ended."""
@@ -285,33 +265,6 @@ def _open_model(llama, library: Library, start: m.Start, control: Control) -> Mo
         )
     except llama.LlamaError as error:
         raise CannotLoad(str(error)) from error
-
-
-def _context_size(start: m.Start, trained: int) -> int:
-    """KV cells: those asked for, or where nobody asked no more than all sequences can use."""
-    most = trained * start.n_seq
-    return most if start.clamp_ctx and 0 < most < start.n_ctx else start.n_ctx
-
-
-def _check_memory(start: m.Start) -> None:
-    """Refuse a model that this machine cannot hold before libllama tries."""
-    from umaserve import llama
-
-    if not hasattr(os, "sysconf") or "SC_PHYS_PAGES" not in os.sysconf_names:
-        return
-    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    need = llama.memory_needed(
-        start.model_path, n_ctx=start.n_ctx, type_k=start.type_k, type_v=start.type_v
-    )
-    wanted = need.weight_bytes + need.kv_bytes
-    if wanted > total:
-        gib = 1 << 30
-        raise CannotLoad(
-            f"the model needs {wanted / gib:.1f} GiB ({need.weight_bytes / gib:.1f} for the "
-            f"weights, {need.kv_bytes / gib:.1f} for {start.n_ctx} KV cells), and this machine has "
-            f"{total / gib:.1f} GiB of memory; take a smaller model or quantisation, or lower "
-            "--n-ctx"
-        )
 
 
 def describe(start: m.Start, loaded: Loaded, start_ms: float) -> m.Ready:

@@ -14,7 +14,8 @@ from umaserve.policy.slices import SLICED_CHUNK
 from . import abort
 from . import messages as m
 from .batch import Batch
-from .boot import _flash_attention, padded
+from .boot import _flash_attention
+from .capacity import padded
 from .gate import (
     MEASURE,
     all_ms,

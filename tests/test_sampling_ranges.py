@@ -31,8 +31,9 @@ NUMBERS = (
 def documented(name: str) -> tuple[type, float, float]:
     """(type, lowest, highest) of a field; the lowest is left out where the range is open."""
     field = next(f for f in GENERATE_FIELDS if f.name == name)
-    kind = get_args(field.type)[0] if field.whole else field.type  # an int, or a float like 1.0
-    kind, meta = get_args(kind)[0], kind.__metadata__[0]
+    # a whole number may also be written as 1.0
+    annotated = field.type if hasattr(field.type, "__metadata__") else get_args(field.type)[0]
+    kind, meta = annotated.__origin__, annotated.__metadata__[0]
     assert isinstance(meta, msgspec.Meta)
     low = meta.ge if meta.ge is not None else math.nextafter(meta.gt, math.inf)
     return kind, low, meta.le

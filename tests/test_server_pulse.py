@@ -58,4 +58,5 @@ def test_an_answer_that_a_thread_owes_counts_beside_ticks_that_go_on(header: np.
     for second, hangs in ((5, False), (11, True)):
         now_ns = HOUR + second * SECOND
         header[t.H_HEARTBEAT_NS] = now_ns
-        assert pulse.hangs(header, now_ns, busy=True, asked_ns=HOUR) == hangs
+        header[t.H_TEXT_SINCE_NS] = HOUR
+        assert pulse.hangs(header, now_ns, busy=True) == hangs

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -66,6 +67,7 @@ class TokenizerThread:
             self._notify()
 
     def _mark(self, message: m.Submit | m.Tokenize, is_under_way: bool) -> None:
+        self._table.header[t.H_TEXT_SINCE_NS] = time.monotonic_ns() if is_under_way else 0
         if isinstance(message, m.Submit):
             self._table.in_tick[message.slot] = t.IN_TOKENIZER if is_under_way else 0
         else:

@@ -520,9 +520,4 @@ class EngineHandle:
         if self.ready is None:
             limit_s = OPEN_SILENCE_S if self.progress.stage == "start" else LOAD_SILENCE_S
             return now_ns - self._last_message_ns > limit_s * 1e9
-        asked_ns = 0
-        if self._tokenizing:  # the tokeniser has a thread of its own, and says something when done
-            asked_ns = max(next(iter(self._tokenizing.values())).sent_ns, self._last_message_ns)
-        return self._pulse.hangs(
-            self.table.header, now_ns, busy=bool(self.requests), asked_ns=asked_ns
-        )
+        return self._pulse.hangs(self.table.header, now_ns, busy=bool(self.requests))

@@ -40,11 +40,10 @@ class EnginePulse:
         """A message goes to the engine, which counts it in ``H_HANDLED`` once it is handled."""
         self._waiting.append(now_ns)
 
-    def hangs(self, header: np.ndarray, now_ns: int, *, busy: bool, asked_ns: int = 0) -> bool:
+    def hangs(self, header: np.ndarray, now_ns: int, *, busy: bool) -> bool:
         """To be called several times a second.
 
         ``busy``: requests have rows, so that ticks or rounds of the loop are to be expected.
-        ``asked_ns``: since when an answer is owed that a thread beside the loop gives; 0 = none is.
         """
         handled = int(header[t.H_HANDLED])
         if handled != self._handled:
@@ -55,7 +54,8 @@ class EnginePulse:
         tick_start = int(header[t.H_TICK_START_NS])
         if tick_start and int(header[t.H_BUSY]) != t.BUSY_IDLE and now_ns - tick_start > limit:
             return True
-        if asked_ns and now_ns - asked_ns > limit:
+        text_ns = int(header[t.H_TEXT_SINCE_NS])  # a thread beside the loop has it
+        if text_ns and now_ns - text_ns > limit:
             return True
         if not busy and not self._waiting:
             return False

@@ -82,7 +82,7 @@ def starts(draw: st.DrawFn) -> dict[str, Any]:
         "use_mlock": draw(st.booleans()),
         "pretouch": draw(st.booleans()),
         "max_merge": draw(st.sampled_from((0, 1, 3))),
-        "probe": False,  # seconds of each start; the examples below have it
+        "probe": draw(st.booleans()),  # in pauses, which requests end
     }
 
 

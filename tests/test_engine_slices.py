@@ -114,7 +114,9 @@ j.use_jit_cache = use_jit_cache
 
 def test_a_chunk_that_would_wait_for_ever_is_put_together_again(start, oracle, tmp_path):
     most, path = 32, tmp_path / "sizes"
-    asked = Asked(start(code=SLOW.format(most=most, path=str(path)), latency_cap=3.0), oracle)
+    code = SLOW.format(most=most, path=str(path))
+    # what chunks take is known from the start, so that the first is no small one
+    asked = Asked(start(code=code, latency_cap=3.0, probe_first=True), oracle)
     asked.stream()
     back = asked.put(LONG, BACK, 8)
     until(lambda: asked.aside() > 0)

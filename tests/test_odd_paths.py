@@ -53,10 +53,10 @@ def test_a_daemon_serves_and_shows_them(daemon: DaemonProcess, client: RawClient
     assert info["model"]["path"] == printable(daemon.model)
     assert info["socket"] == printable(daemon.path)
     assert daemon.metrics()["model"] == SHOWN.removesuffix(".gguf")
+    eventually(lambda: "serving" in daemon.log)
     client.send(type="metrics", sessions=True)
     log = client.answer("metrics")["log"]
     assert any(printable(daemon.path) in line["text"] for line in log)
-    eventually(lambda: "serving" in daemon.log)
     assert "Traceback" not in daemon.log
 
 

@@ -316,7 +316,7 @@ def test_engine_ends_with_its_front(paths: list[list[int]], tmp_path: Path) -> N
 
 @pytest.mark.parametrize(
     ("settings", "why"),
-    [({"n_ctx": 1_000_000}, "--n-ctx 8192"), ({"model": "cut"}, "cut")],
+    [({"n_ctx": 1 << 24}, "a smaller model or"), ({"model": "cut"}, "cut")],
 )
 def test_daemon_that_cannot_start_says_why(tmp_path: Path, settings: dict, why: str) -> None:
     if "model" in settings:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import resource
@@ -150,7 +151,8 @@ def test_an_engine_is_replaced_though_clients_have_all_descriptors(daemon: Daemo
             result = clients[0].generate(f"round {round}", f"r{round}", max_tokens=5)
             assert bytes(result.tokens) == answer(f"round {round}", 5)
             with daemon.client() as client:  # takes what the old one had, if it can
-                client.send(type="ping")
+                with contextlib.suppress(BrokenPipeError):  # it has been turned away already
+                    client.send(type="ping")
                 assert client.receive() is not None
     finally:
         leave(daemon, clients)

@@ -67,8 +67,8 @@ class LastWords:
         self._others: deque[str] = deque(maxlen=3)
 
     def take(self, line: str) -> bool:
-        """Keep a line; False: it is a part of Python's dump."""
-        if _DUMP.match(line):
+        """Keep a line; False: it is a part of Python's dump, or of a decode that was given up."""
+        if _DUMP.match(line) or _GIVEN_UP.search(line):
             return False
         line = _FOLDER.sub("", line.strip())
         (self._causes if _CAUSE.search(line) else self._others).append(line)
@@ -87,6 +87,8 @@ _DUMP = re.compile(
     r"|\s+(File \".*\", line (\d+|\?\?\?) in |<|Binary file \"|\.\.\.)"
     r"|<Cannot show|Stack \(most recent call first\)"
 )
+# what libllama logs of a decode that our abort callback ended, as an error
+_GIVEN_UP = re.compile(r"failed with error 1$|compute status: 1$|failed to decode, ret = 2$")
 _CAUSE = re.compile(
     r"\.(c|cc|cpp|cu|cuh|h|hpp|m|mm|metal):\d+: "  # ggml_abort: file, line, what failed
     r"|GGML_(ASSERT|ABORT)|ggml_abort|[Aa]ssertion\b.*\bfailed"

@@ -16,6 +16,8 @@ from umaserve.engine import messages as m
 # as for a user without privileges: no memory may be locked beyond the limit
 LOW_LIMIT = """
 import ctypes, resource
+
+pytestmark = pytest.mark.slow
 resource.setrlimit(resource.RLIMIT_MEMLOCK, (65536, 65536))
 libc, header = ctypes.CDLL(None), (ctypes.c_uint32 * 2)(0x20080522, 0)
 capabilities = (ctypes.c_uint32 * 6)()

@@ -165,6 +165,7 @@ def test_a_token_that_the_model_says_itself(nan_model, oracle, prompts) -> None:
         others.check()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("layout", "lane"),
     [
@@ -189,6 +190,7 @@ def test_beside_the_ticks(nan_model, oracle, prompts, layout, lane) -> None:
         oracle.assert_followed(prompts[0], engine.generated(stream))
 
 
+@pytest.mark.slow
 def test_culprits_that_come_without_end_keep_nobody_from_going_on(
     nan_model, oracle, prompts
 ) -> None:

@@ -13,6 +13,8 @@ from tests.oracle import Oracle
 from .test_engine_numbers import BAD, Others, ask, expect_end, started
 from .test_make_model_families import written
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("shape", ["mamba-micro", "jamba-micro", "gemma3-micro"])
 def test_the_culprit_ends_and_others_are_as_without_it(tmp_path: Path, shape: str) -> None:

@@ -61,6 +61,7 @@ def test_encoder_only(tmp_path: Path, header_says: bool) -> None:
     assert ENCODER_ONLY.format("bert") in refused(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("shape", "arch", "says"),
     [

@@ -102,6 +102,7 @@ def test_an_engine_that_cannot_have_a_large_stack_starts_all_the_same(
     assert not tokens and "too long" in error
 
 
+@pytest.mark.slow
 def test_a_short_text_that_takes_long_is_not_taken_between_ticks_again(
     tmp_path: Path,
 ) -> None:

@@ -89,6 +89,7 @@ def test_an_encoder_decoder_model_reads_what_was_encoded(
     assert not np.allclose(*found)
 
 
+@pytest.mark.slow
 def test_any_name_of_a_pre_tokenizer_is_written(library: llama.Library, tmp_path: Path) -> None:
     vocab = library.build.vocab_dir / "ggml-vocab-gpt-2.gguf"
     found = {}

@@ -198,6 +198,7 @@ def test_rows_of_a_run(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="/dev/full is Linux's")
 def test_a_full_disk_costs_no_token(tmp_path: Path) -> None:
     with (

@@ -58,6 +58,7 @@ def test_a_deleted_lock_is_taken_again(daemon: DaemonProcess, tmp_path: Path) ->
     assert other.wait() == 1 and f"in use by process {daemon.process.pid}" in other.log
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["file", "live socket", "no folder"])
 def test_where_it_cannot_be_bound_that_is_said_once(daemon: DaemonProcess, what: str) -> None:
     path, folder = Path(daemon.path), Path(daemon.path).parent

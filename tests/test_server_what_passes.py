@@ -65,6 +65,7 @@ def test_a_model_that_comes_back_is_served_again(daemon: DaemonProcess) -> None:
     serves(daemon, "again")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("other", [False, True])
 def test_a_load_takes_the_place_of_the_next_try(
     daemon: DaemonProcess, tmp_path: Path, other: bool
@@ -87,6 +88,7 @@ def test_a_load_takes_the_place_of_the_next_try(
     assert daemon.engine_pid() == pid and len(daemon.children()) == 1
 
 
+@pytest.mark.slow
 def test_an_unload_ends_the_tries(daemon: DaemonProcess) -> None:
     broken = break_the_model(daemon)
     with daemon.client() as client:
@@ -98,6 +100,7 @@ def test_an_unload_ends_the_tries(daemon: DaemonProcess) -> None:
         assert error is not None and "`umaserve load MODEL` loads one" in error["message"]
 
 
+@pytest.mark.slow
 def test_a_daemon_that_waits_for_its_next_try_stops_at_once(tmp_path: Path) -> None:
     with DaemonProcess(tmp_path) as daemon:
         break_the_model(daemon)
@@ -159,6 +162,7 @@ def test_an_engine_is_replaced_though_clients_have_all_descriptors(daemon: Daemo
     serves(daemon, "afterwards")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="the limit of another process")
 def test_who_is_turned_away_is_one_line_of_the_log(daemon: DaemonProcess) -> None:
     clients = few_descriptors(daemon)

@@ -38,7 +38,7 @@ def test_first_token_against_the_bare_library(play, quick: bool, side: str) -> N
     play("first token: daemon and bare library", result(first_token, quick)["seconds"][side])
 
 
-@pytest.mark.parametrize("side", ("umaserve", "umaserve, threads measured", "llama-server"))
+@pytest.mark.parametrize("side", ("umaserve", startup.FIRST, "llama-server"))
 def test_start_up(play, quick: bool, side: str) -> None:
     play("start-up", result(startup, quick)["seconds"][side])
 

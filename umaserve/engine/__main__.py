@@ -12,6 +12,7 @@ import faulthandler
 import gc
 import os
 import sys
+import threading
 import time
 
 from . import messages as m
@@ -20,6 +21,11 @@ from .control import Control, die_with_parent
 
 LOAD_FAILED = 3
 SWITCH_S = 0.00005  # that a thread may keep the GIL from another
+
+
+def _import_loop() -> None:
+    """Import the loop, and a compiler with it, while libllama reads the weights."""
+    from . import loop  # noqa: F401
 
 
 def main() -> int:
@@ -52,8 +58,10 @@ def main() -> int:
     from .boot import CannotLoad, describe, load
 
     table = t.SessionTable(t.TableSpec(start.n_slots, start.n_ctx + 1), arguments.table)
+    importing = threading.Thread(target=_import_loop, daemon=True)
+    importing.start()
     try:
-        loaded = load(start, arguments.pieces, control)
+        loaded = load(start, arguments.pieces, control, importing.join)
     except CannotLoad as error:
         control.send(m.LoadFailed(str(error)))
         return LOAD_FAILED
@@ -74,7 +82,7 @@ def main() -> int:
     compiled = is_complete()
     control.send(m.LoadProgress(1.0, "warmup" if compiled else "compiling the samplers (once)"))
     try:
-        warm_up(engine)
+        warm_up(engine, everything=not compiled)
         mark_complete()
     except CannotLoad as error:
         control.send(m.LoadFailed(str(error)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -100,13 +101,16 @@ def usable_cores() -> int:
     return max(len(siblings), 1)
 
 
-def load(start: m.Start, pieces_fd: int, control: Control) -> Loaded:
-    """Load what ``start`` asks for.  Raises CannotLoad with a reason for the user."""
+def load(
+    start: m.Start, pieces_fd: int, control: Control, wait_for_imports: Callable[[], None]
+) -> Loaded:
+    """Load what ``start`` asks for.  Raises CannotLoad with a reason for the user.
+
+    ``wait_for_imports`` returns when no other thread imports anything.  To be called in the thread
+    of the ticks.
+    """
     from umaserve import llama
     from umaserve.llama import purpose
-
-    from . import unused_memory  # these two load a compiler
-    from .thread_places import find_places, no_places
 
     control.send(m.LoadProgress(0.0, "start"))
     if "OMP_WAIT_POLICY" not in os.environ:
@@ -123,6 +127,10 @@ def load(start: m.Start, pieces_fd: int, control: Control) -> Loaded:
     began = time.monotonic()
     _refuse(capacity.why_no_memory(start))
     model = _open_model(llama, library, start, control)
+    wait_for_imports()  # what is free in the memory of this process is looked at below
+    from . import unused_memory  # these two load a compiler
+    from .thread_places import find_places, no_places
+
     _refuse(purpose.why_no_generation(model), model)
     n_ctx = capacity.context_size(start, model.n_ctx_train)
     n_cores = usable_cores()

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from umaserve.policy.cost import BESIDE_SIZES, predict
+from umaserve.policy.slices import SLICED_CHUNK
 
 from . import messages as m
 from .bare_ticks import BareTicks
@@ -122,8 +123,10 @@ class IdleWork:
     def _slices(self) -> Steps:
         """Chunks between the ticks of a processor, where the smallest is no long one."""
         engine, worker = self._engine, self._engine.worker
-        if worker is None or not worker.sliced or not engine.start.probe or engine.cost.parts.all():
+        if worker is None or not worker.sliced or not engine.start.probe:
             return
+        if engine.cost.parts[BESIDE_SIZES <= SLICED_CHUNK].any():
+            return  # use will tell about the others
         if 0.0 < predict(engine.cost, 0, 0, int(BESIDE_SIZES[0]), 0) <= SLOW_CHUNK_MS:
             yield from measure_slices(
                 engine.loaded, engine.start, worker.orders.gate, engine.cost, engine.table.header

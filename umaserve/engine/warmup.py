@@ -24,14 +24,15 @@ _SETTINGS = (
 )
 
 
-def warm_up(engine: Engine) -> None:
-    """Decode a few tokens in row 0 and leave the table as it was.
+def warm_up(engine: Engine, everything: bool) -> None:
+    """Decode a token in row 0 and leave the table as it was.
 
+    ``everything``: something may have to be compiled, so every path through the sampler is taken.
     Raises CannotLoad when the first ``llama_decode`` fails.  The weights' pages are touched by it
     too, so that the first request does not pay for them.
     """
     loaded, table = engine.loaded, engine.table
-    for sampling in _SETTINGS:
+    for sampling in _SETTINGS if everything else _SETTINGS[:1]:
         _decode(engine, sampling)
         if table.reason[0] == t.REASON_ERROR:
             raise CannotLoad(

@@ -1,9 +1,9 @@
 """From process start to ready: our daemon, with and without compiled samplers, and llama-server.
 
 ``python -m benchmarks.startup``; "umaserve" knows what ticks cost from a start before, "first start
-of a model" does not.  "compiled" is every start after the first of a version; "nothing compiled yet"
-has an empty cache of compiled code.  Ready is ours when ``info`` says ``serving`` (the
-first token has been decoded by then), llama-server's when ``/health`` says so.
+of a model" does not.  Both find everything compiled; "nothing compiled yet" has an empty cache of
+compiled code.  Ready is ours when ``info`` says ``serving`` (the first token has been decoded by
+then), llama-server's when ``/health`` says so.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from umaserve.policy.cost import BESIDE_SIZES, predict
 from umaserve.policy.slices import SLICED_CHUNK
 
 from . import messages as m
+from .bandwidth_probe import probe_bandwidth
 from .bare_ticks import BareTicks
 from .probe import Prober
 from .second_context import SLOW_CHUNK_MS, measure_slices
@@ -25,6 +26,7 @@ from .thread_places import leave_places, own_cpus, place_threads
 if TYPE_CHECKING:
     from .loop import Engine
 
+BANDWIDTH_S = 0.05
 PREPARE_S = 10.0  # that the prefill worker may take to prepare
 
 Steps = Iterator[None]
@@ -38,7 +40,8 @@ class IdleWork:
         self._steps: Steps | None = None
         self._prober = Prober(engine.loaded, engine.cost, engine.table.header)
         self._left: list[Callable[[], Steps]] = [
-            self._threads, self._graph, self._span, self._prepare_worker, self._probe, self._slices,
+            self._threads, self._bandwidth, self._graph, self._span, self._prepare_worker,
+            self._probe, self._slices,
         ]  # fmt: skip
 
     @property
@@ -98,6 +101,14 @@ class IdleWork:
         engine.cost.forget()
         engine.recall_costs()
         engine.control.send(m.Threads(one, more, own_cpus(loaded.places)))
+
+    def _bandwidth(self) -> Steps:
+        """Where the automatic budget of bytes starts; what ticks achieve moves it."""
+        engine, loaded = self._engine, self._engine.loaded
+        if engine.start.bmt_budget == "auto" and not loaded.overlap:
+            size = loaded.model.size_bytes
+            engine.budget.start_at(probe_bandwidth(BANDWIDTH_S, loaded.n_threads, size) or 0.0)
+            yield
 
     def _prepare_worker(self) -> Steps:
         """Beside an accelerator: open the second context, and let it measure its chunks."""

@@ -38,7 +38,6 @@ from . import abort, prefill_worker, steady
 from . import messages as m
 from . import table as t
 from .admission import Admission
-from .bandwidth_probe import probe_bandwidth
 from .batch import Batch, settle
 from .control import Control
 from .cost_file import CostFile, identity
@@ -163,7 +162,7 @@ class Engine:
         self.traffic = Traffic.of(
             loaded.model, type_k=start.type_k, type_v=start.type_v, n_ubatch=loaded.n_ubatch
         )
-        self.budget = Budget.of(start.bmt_budget, self._probed_bandwidth())
+        self.budget = Budget.of(start.bmt_budget)
         self.memory = Memory.fresh(n_slots)
         self._settle, self._poorest = Direct(settle), Direct(poorest)
         self._lands = Direct(may_land)
@@ -239,11 +238,6 @@ class Engine:
                 doubt_larger(self.cost, tokens)
         else:
             learn_flow_ms(self.cost, tokens, all_ms)
-
-    def _probed_bandwidth(self) -> float | None:
-        if self.start.bmt_budget != "auto" or self.loaded.overlap:
-            return None
-        return probe_bandwidth(0.05, self.loaded.n_threads, self.loaded.model.size_bytes)
 
     def _worker_count(self) -> int:
         if self.start.sampling_threads >= 0:

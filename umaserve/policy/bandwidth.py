@@ -163,8 +163,12 @@ class Budget(NamedTuple):
         given = bytes_per_second(setting)
         budget.figures[_MODE] = GIVEN if given else AUTO if setting == "auto" else OFF
         budget.figures[_GIVEN] = given or 0.0
-        budget.figures[_PROBE] = probe_bps or 0.0
+        budget.start_at(probe_bps or 0.0)
         return budget
+
+    def start_at(self, probe_bps: float) -> None:
+        """What reading memory achieves, measured beside no tick; 0 = nobody knows."""
+        self.figures[_PROBE] = probe_bps
 
 
 @njit(nogil=True, cache=True)

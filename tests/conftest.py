@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import build_llama
+from tests import leftovers
 from tests.engine_driver import DrivenEngine
 from tests.fixtures.signals import let_children_hear
 from tests.oracle import Oracle
@@ -18,6 +19,7 @@ from umaserve.engine.jit_cache import use_jit_cache
 from umaserve.llama.builds import cache_root
 
 let_children_hear()
+leftovers.watch()
 use_jit_cache()  # under the hash of all sources
 
 

@@ -196,6 +196,7 @@ class Supervisor:
             engine.start,
             n_threads=engine.ready.n_threads,
             n_threads_batch=engine.ready.n_threads_batch,
+            probe=False,  # measuring may be what killed it; use tells the same in time
         )
 
     def _nobody_waits(self, engine: EngineHandle, reason: str) -> None:

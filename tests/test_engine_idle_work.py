@@ -28,7 +28,7 @@ FAMILIES = ("mamba-micro", "jamba-micro", "gemma3-micro")
 
 
 def kept_costs(folder: Path) -> list[Path]:
-    return list((folder / "costs").glob("*.npz"))
+    return list((folder / "costs").glob("[!.]*.npz"))  # whole ones
 
 
 def known_shapes(folder: Path) -> int:

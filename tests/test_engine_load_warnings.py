@@ -13,11 +13,11 @@ from umaserve import llama
 from umaserve.engine import load_warnings
 from umaserve.engine import messages as m
 
+pytestmark = pytest.mark.slow
+
 # as for a user without privileges: no memory may be locked beyond the limit
 LOW_LIMIT = """
 import ctypes, resource
-
-pytestmark = pytest.mark.slow
 resource.setrlimit(resource.RLIMIT_MEMLOCK, (65536, 65536))
 libc, header = ctypes.CDLL(None), (ctypes.c_uint32 * 2)(0x20080522, 0)
 capabilities = (ctypes.c_uint32 * 6)()

@@ -117,7 +117,11 @@ def affinities(pid: int) -> list[set[int]]:
     """What CPUs each thread of a process may use."""
     out = []
     for task in Path(f"/proc/{pid}/task").iterdir():
-        lines = dict(line.split(":\t", 1) for line in (task / "status").read_text().splitlines())
+        try:
+            status = (task / "status").read_text()
+        except (FileNotFoundError, ProcessLookupError):  # a thread that has just ended
+            continue
+        lines = dict(line.split(":\t", 1) for line in status.splitlines())
         cpus: set[int] = set()
         for part in lines["Cpus_allowed_list"].split(","):
             first, _, last = part.partition("-")

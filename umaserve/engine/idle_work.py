@@ -16,6 +16,7 @@ from umaserve.policy.cost import BESIDE_SIZES, predict
 from umaserve.policy.slices import SLICED_CHUNK
 
 from . import messages as m
+from . import unused_memory
 from .bandwidth_probe import probe_bandwidth
 from .bare_ticks import BareTicks
 from .probe import Prober
@@ -57,6 +58,8 @@ class IdleWork:
             self.give_way()
             if not self._left:
                 self._engine.cost_keeper.learned()
+                if not self._engine.start.pretouch:
+                    unused_memory.trim_heap()
 
     def give_way(self) -> None:
         """Somebody comes: leave an empty cache behind.  What was begun begins anew later."""

@@ -272,6 +272,17 @@ class DaemonProcess:
         self.children()
         return info["model"]["engine_pid"]
 
+    def rest(self) -> None:
+        """What a start measures in pauses is measured: the engine uses no time any more."""
+        engine = psutil.Process(self.engine_pid())
+
+        def is_still() -> bool:
+            before = sum(engine.cpu_times()[:2])
+            time.sleep(0.5)
+            return sum(engine.cpu_times()[:2]) - before < 0.05
+
+        eventually(is_still, "the engine rests")
+
     def idle(self) -> None:
         """All requests have gone, here and in the engine."""
         eventually(lambda: not self.info()["sessions"], "no session is left")

@@ -50,6 +50,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Any:
         while not daemon.process.poll() and not _serving(daemon):
             assert time.monotonic() < deadline_s, daemon.log
             time.sleep(0.1)
+        daemon.rest()
         times = mixed_load(daemon.path, 10.0, words=60)
         now_s, metrics = time.monotonic(), daemon.metrics()
         processes = [psutil.Process(daemon.process.pid), psutil.Process(daemon.engine_pid())]

@@ -14,7 +14,6 @@ import signal
 import socket
 import struct
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -291,16 +290,8 @@ def test_memory_stays_flat(daemon: DaemonProcess) -> None:
         processes += processes[0].children()
         return sum(p.memory_info().rss for p in processes)
 
-    engine = psutil.Process(daemon.engine_pid())
-
-    def is_still() -> bool:
-        """What a start measures in pauses is measured, and its memory is given back."""
-        before = engine.cpu_times().user
-        time.sleep(0.5)
-        return engine.cpu_times().user - before < 0.05
-
     round_of_requests(-1)
-    eventually(is_still, "the engine rests")
+    daemon.rest()
     first = round_of_requests(0)
     last = max(round_of_requests(turn) for turn in range(1, 25))
     for client in clients:

@@ -103,7 +103,7 @@ def table_bytes(engine: DrivenEngine) -> int:
 @pytest.mark.parametrize("pretouch", [False, True])
 def test_an_engine_touches_when_asked_and_says_so(pretouch):
     prompt, settings = "def fibonacci(n):", m.Sampling(temperature=0.0, logprobs=3)
-    with DrivenEngine(pretouch=pretouch, sampling_threads=1) as engine:
+    with DrivenEngine(pretouch=pretouch, sampling_threads=1, probe=False) as engine:
         stages = [message.stage for message in engine.progress]
         said = [x.fraction for x in engine.progress if x.stage == p.STAGE]
         assert (p.STAGE in stages) is pretouch

@@ -108,7 +108,7 @@ class IdleWork:
     def _bandwidth(self) -> Steps:
         """Where the automatic budget of bytes starts; what ticks achieve moves it."""
         engine, loaded = self._engine, self._engine.loaded
-        if engine.start.bmt_budget == "auto" and not loaded.overlap:
+        if engine.start.probe and engine.start.bmt_budget == "auto" and not loaded.overlap:
             size = loaded.model.size_bytes
             engine.budget.start_at(probe_bandwidth(BANDWIDTH_S, loaded.n_threads, size) or 0.0)
             yield

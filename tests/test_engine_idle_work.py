@@ -14,8 +14,10 @@ from tests.engine_driver import DrivenEngine
 from tests.small_models import write_model
 from umaserve import llama
 from umaserve.engine import abort
+from umaserve.engine import messages as m
 from umaserve.engine import table as t
 from umaserve.engine.bare_ticks import PAST, BareTicks
+from umaserve.engine.boot import usable_cores
 from umaserve.engine.cost_file import CostFile
 from umaserve.engine.cost_keeper import CostKeeper
 from umaserve.engine.probe import Prober, shapes
@@ -63,6 +65,28 @@ def test_a_first_start_measures_nothing_before_it_is_ready_and_all_of_it_later(
     until(lambda: known_shapes(tmp_path) > 20)  # written when everything is known
     # what was computed meanwhile is in nobody's way
     assert engine.run("def fibonacci(n):", max_tokens=8) == first
+
+
+NO_ROOM = """
+import umaserve.engine.jit_cache as j
+def use_jit_cache(use=j.use_jit_cache):
+    use()  # before numba is imported
+    import umaserve.engine.second_context as s
+    from umaserve.llama.errors import ContextError
+    def open_second(*_, **__):
+        raise ContextError("no context could be made: on purpose")
+    s.open_second = open_second
+j.use_jit_cache = use_jit_cache
+"""
+
+
+def test_what_cannot_be_measured_is_left_out(start_anew: Callable[..., DrivenEngine]) -> None:
+    engine = start_anew(code=NO_ROOM, n_threads=2)
+    if engine.ready.device != "CPU" or usable_cores() < 2:
+        pytest.skip("no chunk is computed between ticks here")
+    warned = engine.expect(m.Log)
+    assert warned.level == "warn" and "not measured" in warned.text and "on purpose" in warned.text
+    assert len(engine.run("def fibonacci(n):", max_tokens=8)) == 8
 
 
 @pytest.mark.parametrize("shape", FAMILIES)

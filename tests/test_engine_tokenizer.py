@@ -109,8 +109,16 @@ def test_a_short_text_that_takes_long_is_not_taken_between_ticks_again(
     path = tmp_path / "quadratic.gguf"
     write_model(path, "micro-151k", pre="superbpe", n_layer=1)
     with DrivenEngine(model=str(path), n_ctx=8192, probe=False) as engine:
+        beside = []
         for _ in range(2):
             serial = engine.submit("1" * 3000, max_tokens=1, sampling=GREEDY)
-            engine.wait(serial)
+            slot, since = engine.slots[serial], 0
+            while engine.table.state[slot] != t.DONE:
+                since = max(since, int(engine.table.header[t.H_TEXT_SINCE_NS]))
+                assert engine.process.poll() is None
             assert len(engine.prompt_tokens(serial)) == 3000
             engine.release(serial)
+            while engine.table.state[slot] != t.FREE:
+                assert engine.process.poll() is None
+            beside.append(since > 0)  # the thread had it
+        assert beside == [False, True]

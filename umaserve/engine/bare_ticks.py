@@ -38,6 +38,7 @@ class BareTicks:
         self._lib = loaded.library.lib
         self._depth = depth(loaded)
         self._past: dict[int, int] = {}  # tokens of each row that is in the cache
+        self._one_and_more = 0, 0
         self._batch: Any = self._lib.llama_batch_init(most, 0, 1)
         self.threads(*loaded.threads(0))
 
@@ -48,7 +49,7 @@ class BareTicks:
 
     def threads(self, one: int, more: int) -> None:
         """Threads of ticks of one token and of more; they get their places anew."""
-        if (one, more) != getattr(self, "_one_and_more", None):
+        if (one, more) != self._one_and_more:
             self._one_and_more = one, more
             self._loaded.context.set_threads(one, more)
             self._loaded.places[PLACED] = 0

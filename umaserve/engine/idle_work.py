@@ -9,9 +9,10 @@ somebody has come; on a processor an interactive request also gives up the step 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import TYPE_CHECKING
 
+from umaserve.llama.errors import LlamaError
 from umaserve.policy.cost import BESIDE_SIZES, predict
 from umaserve.policy.slices import SLICED_CHUNK
 
@@ -53,7 +54,13 @@ class IdleWork:
         """Do the next short piece of work."""
         if self._steps is None:
             self._steps = self._left[0]()
-        if next(self._steps, self) is self:  # it came to its end
+        try:
+            ended = next(self._steps, self) is self
+        except LlamaError as error:  # no memory for a second context, say
+            text = f"something is not measured, use will tell it: {error}"
+            self._engine.control.send(m.Log("warn", text))
+            ended = True
+        if ended:
             self._left.pop(0)
             self.give_way()
             if not self._left:
@@ -65,7 +72,9 @@ class IdleWork:
         """Somebody comes: leave an empty cache behind.  What was begun begins anew later."""
         if self._steps is None:
             return
-        self._steps = None  # closes the generator
+        if isinstance(self._steps, Generator):
+            self._steps.close()
+        self._steps = None
         engine = self._engine
         engine.loaded.context.clear()
         engine.sequences.clear()

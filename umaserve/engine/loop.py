@@ -608,12 +608,11 @@ class Engine:
             DECODE_NO_KV_SLOT: "no KV cells were left for it",
             DECODE_ABORTED: "the backend aborted it",
         }.get(status, self.loaded.library_log_tail() or "see the daemon's log")
+        text = f"llama_decode failed with status {status}: {text}"
+        if status == steady.NO_LOGITS:
+            text = "libllama has no logits of a batch that it decoded"
         serials = self.table.serial[slots].tolist()
-        self.control.send(
-            m.Failed(
-                serials, "E_RUNTIME_001", f"llama_decode failed with status {status}: {text}"
-            )
-        )
+        self.control.send(m.Failed(serials, "E_RUNTIME_001", text))
         for slot in slots.tolist():
             self._end(slot, t.REASON_ERROR)
         self.control.wake()

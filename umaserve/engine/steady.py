@@ -93,13 +93,15 @@ UNLIKE = 2
 NOTHING = 0  # no row can run
 ATTENTION = 1  # the front, the tokeniser or the prefill worker has something
 ENDED = 2  # rows ended: ``out[OUT_ENDED]`` of them
-FAILED = 3  # llama_decode: ``out[OUT_STATUS]``
+FAILED = 3  # ``out[OUT_STATUS]``: what llama_decode says, or NO_LOGITS
 NO_ROOM = 4  # the plan's tokens do not fit the free KV cells
 ENOUGH = 5  # as many ticks as were asked for
 ABORTED = 6  # the tick was given up for an interactive request
 UNDER_WAY = 7  # as ATTENTION, with a decode submitted meanwhile: to be called again with RESUME
 NOT_NUMBERS = 8  # as ENDED, and ``out[OUT_WITHOUT]`` rows, in ``batch.out_slot``, have no numbers
 RESUME = -2  # instead of a plan
+
+NO_LOGITS = 1 << 20  # instead of a status: llama_get_logits_ith has none of a decoded batch
 
 OUT_ENDED = 0
 OUT_STATUS = 1
@@ -400,13 +402,15 @@ def run_ticks(
         header[t.H_ABORT_ARMED] = 0
         header[t.H_BUSY] = BUSY_IDLE
         header[t.H_TICK_START_NS] = 0
+        base = 0
+        if status == 0 and outputs:
+            base = call_i64_ptr_i32(native.logits_ith, native.context, batch.out_row[0])
+            if base == 0:
+                status = NO_LOGITS
         if status != 0:
             work.out[OUT_STATUS] = status
             work.out[OUT_ENTRIES] = entries
             return ABORTED if status == GIVEN_UP and armed else FAILED, tick
-        base = 0
-        if outputs:
-            base = call_i64_ptr_i32(native.logits_ith, native.context, batch.out_row[0])
         # one behind the other, in the order of the batch (llama_get_logits); asking for each takes
         # 2 us on an accelerator
         for i in range(outputs):

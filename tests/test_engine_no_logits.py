@@ -1,0 +1,65 @@
+"""libllama has no logits of a batch that it decoded: requests end, and the engine goes on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.engine_driver import DrivenEngine
+from tests.oracle import Oracle
+from umaserve.engine import messages as m
+
+# ``llama_get_logits_ith`` returns NULL while there is a file of this name
+CODE = """
+import umaserve.engine.jit_cache as j
+def use_jit_cache(use=j.use_jit_cache):
+    use()  # before numba is imported
+    import ctypes, os
+    import umaserve.engine.native as n
+    kind = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32)
+    make, kept = n.Native.of, []
+    def of(*arguments):
+        native = make(*arguments)
+        real = kind(native.logits_ith)
+        fails = kind(lambda context, row: None if os.path.exists({path!r}) else real(context, row))
+        kept.append(fails)  # ctypes does not
+        return native._replace(logits_ith=ctypes.cast(fails, ctypes.c_void_p).value)
+    n.Native.of = of
+j.use_jit_cache = use_jit_cache
+"""
+
+
+@pytest.fixture
+def none(tmp_path: Path) -> Path:
+    """While it exists there are no logits."""
+    return tmp_path / "none"
+
+
+def test_requests_of_the_batch_end_and_the_next_is_served(none: Path) -> None:
+    with DrivenEngine(code=CODE.format(path=str(none)), probe=False) as engine:
+        none.touch()
+        serials = engine.submit_together(["def f(x):", "class A:"], max_tokens=20)
+        ended: list[int] = []
+        while len(ended) < len(serials):
+            failed = engine.expect(m.Failed)
+            assert failed.code == "E_RUNTIME_001"
+            assert failed.message == "libllama has no logits of a batch that it decoded"
+            ended += failed.serials
+        assert sorted(ended) == serials
+        for serial in serials:
+            engine.wait(serial)
+        none.unlink()
+        oracle = Oracle(n_ctx=2048)
+        try:
+            expected = oracle.greedy("def f(x):", 20)
+        finally:
+            oracle.close()
+        assert engine.run("def f(x):", max_tokens=20) == expected
+
+
+def test_an_engine_that_has_none_from_the_start_says_so(none: Path) -> None:
+    none.touch()
+    code = CODE.format(path=str(none))
+    with DrivenEngine(code=code, expect_failure=True, probe=False) as engine:
+        assert "its first token fails" in engine.failure

@@ -11,8 +11,8 @@ answer:
 The text ``[stall]`` to be tokenised makes it stop for good, outside a tick.
 
 The model's file name makes the load fail (``load-fails``, ``load-aborts``), hang
-(``load-hangs``) or slow (``load-slow``), as does a file MODEL.broken beside it.  ``FAKE_TICK_MS``
-is the time of a tick.
+(``load-hangs``) or slow (``load-slow``), as does a file MODEL.broken beside it.  ``FAKE_TEMPLATE``
+is the model's chat template, ``FAKE_TICK_MS`` the time of a tick.
 """
 
 from __future__ import annotations
@@ -140,7 +140,8 @@ class Engine:
                 model_bytes=1,
                 kv_bytes=1,
                 n_params=1,
-                chat_template="{{ bos_token }}{% for m in messages %}<{{ m.role }}>{{ m.content }}"
+                chat_template=os.environ.get("FAKE_TEMPLATE")
+                or "{{ bos_token }}{% for m in messages %}<{{ m.role }}>{{ m.content }}"
                 "{% if m.content == 'refuse' %}{{ raise_exception('no') }}{% endif %}{% endfor %}",
                 bos="<s>",
                 eos="</s>",

@@ -30,18 +30,6 @@ from umaserve.server import memory
 from umaserve.server.main import serve
 if patch == "no-memory":  # as on a machine where two models do not fit
     memory.available_bytes = lambda: 0
-if patch == "chats-aside":  # as with a template that takes long, until there is MODEL.go
-    import os, time
-    from umaserve.server.chat import ChatRenderer
-    render = ChatRenderer.render
-    def slowly(self, messages, ready):
-        if messages[0].content == "slowly":
-            print("rendering", flush=True)
-            while not os.path.exists(settings["model"] + ".go"):
-                time.sleep(0.01)
-        return render(self, messages, ready)
-    ChatRenderer.seconds = lambda *_: 1.0
-    ChatRenderer.render = slowly
 if patch == "own-faults":
     from tests.fault_hooks import install
     install()
@@ -84,6 +72,18 @@ def eventually(condition: Callable[[], Any], what: str = "") -> Any:
     raise AssertionError(f"never happened: {what or condition}")
 
 
+def engines_of(front: int) -> list[psutil.Process]:
+    """The engine processes of the front with that pid; its chat child is none."""
+    found = []
+    for process in psutil.Process(front).children():
+        try:
+            if "umaserve.chat" not in process.cmdline():
+                found.append(process)
+        except psutil.NoSuchProcess:
+            continue
+    return found
+
+
 @dataclass
 class Result:
     """What came for one request."""
@@ -101,10 +101,11 @@ class Result:
 class RawClient:
     """One blocking connection; ``results`` by request id, everything else in ``other``."""
 
-    def __init__(self, path: str) -> None:
-        self.socket = socket.socket(socket.AF_UNIX)
+    def __init__(self, path: str, connected: socket.socket | None = None) -> None:
+        self.socket = connected or socket.socket(socket.AF_UNIX)
         self.socket.settimeout(TIMEOUT_S)
-        self.socket.connect(path)
+        if connected is None:
+            self.socket.connect(path)
         self.buffer = b""
         self.results: dict[str, Result] = {}
         self.other: list[dict[str, Any]] = []
@@ -186,6 +187,30 @@ class RawClient:
         return self.finish(id)[0]
 
 
+CONNECT = """
+import socket, sys
+path, out, count = sys.argv[1], socket.socket(fileno=int(sys.argv[2])), int(sys.argv[3])
+for _ in range(count):
+    made = socket.socket(socket.AF_UNIX)
+    made.connect(path)
+    socket.send_fds(out, [b"x"], [made.fileno()])
+"""
+
+
+def clients_of_another_program(path: str, count: int = 1) -> list[RawClient]:
+    """Connections that another process has made; for the daemon they stay that process's."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        arguments = [sys.executable, "-c", CONNECT, path, str(theirs.fileno()), str(count)]
+        process = subprocess.Popen(arguments, pass_fds=[theirs.fileno()])
+        found = []
+        for _ in range(count):
+            _, fds, _, _ = socket.recv_fds(ours, 1, 1)
+            found.append(RawClient(path, socket.socket(fileno=fds[0])))
+        assert process.wait(TIMEOUT_S) == 0
+    return found
+
+
 class DaemonProcess:
     """``umaserve.server.main.serve`` in a process of its own; leaves nothing behind or fails."""
 
@@ -253,6 +278,10 @@ class DaemonProcess:
 
     def client(self) -> RawClient:
         return RawClient(self.path)
+
+    def other_client(self) -> RawClient:
+        """One of another program each time, as far as the daemon can tell."""
+        return clients_of_another_program(self.path)[0]
 
     def info(self) -> dict[str, Any]:
         with self.client() as client:

@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from tests.oracle import Oracle
-from tests.server_harness import DaemonProcess, RawClient, Result, eventually
+from tests.server_harness import DaemonProcess, RawClient, Result, engines_of, eventually
 from umaserve.assets import demo_model_path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -296,7 +296,7 @@ def test_a_storm_of_clients_leaves_nothing_behind(tmp_path: Path) -> None:
         assert metrics["active_sessions"] == metrics["queued_interactive"] == 0
         assert metrics["requests_total"] == 204
         assert metrics["engine_restarts_total"] == 0
-        assert len(psutil.Process(daemon.process.pid).children()) == 1
+        assert len(engines_of(daemon.process.pid)) == 1
 
 
 def tree_rss(daemon: DaemonProcess) -> int:

@@ -135,6 +135,18 @@ def test_a_waiting_request_that_is_promoted_takes_a_place(start):
     )
 
 
+def test_sequences_are_given_by_turn_and_then_by_arrival(start):
+    engine = start(n_seq=1)
+    running = interactive(engine, PROMPTS[0], max_tokens=200, turn=1)
+    engine.wait(running, n_tokens=3)
+    flood = [interactive(engine, PROMPTS[1], max_tokens=4, turn=2 + i) for i in range(3)]
+    late = interactive(engine, PROMPTS[2], max_tokens=4, turn=2)
+    for serial in (*flood, late):
+        engine.wait(serial)
+    began = {s: int(engine.table.t_admit_ns[engine.slots[s]]) for s in (*flood, late)}
+    assert sorted(began, key=began.__getitem__) == [flood[0], late, flood[1], flood[2]]
+
+
 def test_a_request_has_come_when_it_reached_the_front(start):
     """Engines read between two ticks only, and who came together must count as together."""
     engine = start()

@@ -8,11 +8,10 @@ import signal
 import threading
 from pathlib import Path
 
-import psutil
 import pytest
 
 from tests.fake_engine import answer
-from tests.server_harness import DaemonProcess, eventually, model_file
+from tests.server_harness import DaemonProcess, engines_of, eventually, model_file
 
 WORKERS, TURNS = 8, 12
 
@@ -93,8 +92,8 @@ def test_every_answer_is_exact_whatever_happens(tmp_path: Path) -> None:
         assert failures == []
         assert set(outcomes) == {"length", "stop", "cancel"}
         daemon.idle()
-        front = psutil.Process(daemon.process.pid)
-        eventually(lambda: len(front.children()) == 1, "engines that retired have gone")
+        front = daemon.process.pid
+        eventually(lambda: len(engines_of(front)) == 1, "engines that retired have gone")
         metrics = daemon.metrics()
         assert metrics["engine_restarts_total"] > 0
         assert set(metrics["errors_total"]) <= {"E_MODEL_002"}

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from tests.fake_engine import answer
-from tests.server_harness import DaemonProcess, Result, model_file
+from tests.server_harness import DaemonProcess, Result, engines_of, model_file
 
 SLOW = {"FAKE_TICK_MS": "5"}
 
@@ -184,7 +184,7 @@ def test_kills_while_the_next_engine_loads(tmp_path: Path) -> None:
         client.wait_tokens("a", 3)
         killed: set[int] = set()
         while len(killed) < 5:
-            for process in daemon.children():
+            for process in engines_of(daemon.process.pid):
                 if process.pid not in killed:
                     process.kill()
                     killed.add(process.pid)

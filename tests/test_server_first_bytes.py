@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import signal
@@ -11,7 +10,6 @@ import struct
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -111,16 +109,20 @@ def test_what_breaks_while_a_connection_is_taken_ends_that_one_alone(tmp_path: P
     def submit(sink: Any, message: Any, *_: Any) -> None:
         asked.append(message.id)
 
-    daemon: Any = SimpleNamespace(
-        arrivals=Clock(), config=Config(), connections=set(), owner=os.geteuid(),
-        stopping=False, _numbers=itertools.count(1), log=lambda level, text: said.append(text),
-        supervisor=SimpleNamespace(reserve=Reserve(0)),
-        sessions=SimpleNamespace(expect_request=lambda: None, submit=submit),
-    )  # fmt: skip
-    daemon._accept = partial(Daemon._accept, daemon)
-    daemon._take = partial(Daemon._take, daemon)
-    daemon._failed = partial(Daemon._failed, daemon)
-    daemon._connection = partial(Daemon._connection, daemon)
+    class SaidLog:
+        on_trouble: Any = None
+
+        def __call__(self, level: str, text: str) -> None:
+            said.append(text)
+
+    parts: Any = {
+        "sessions": SimpleNamespace(expect_request=lambda: None, submit=submit, live={}),
+        "supervisor": SimpleNamespace(reserve=Reserve(0), engines=[], current=None),
+        "log": SaidLog(),
+    }
+    daemon = Daemon(
+        Config(), meters=Meters(), owner=os.geteuid(), arrivals=Clock(), **parts
+    )
 
     def connect(path: str, id: str) -> socket.socket:
         client = socket.socket(socket.AF_UNIX)
@@ -169,7 +171,7 @@ def test_an_engine_is_nudged_now_and_then_and_again_after_a_request() -> None:
     message: Any = parse_message(b'{"id": "a", "prompt": "b"}', Config())
     for _ in range(3):
         nudges.clear()
-        sessions.submit(SimpleNamespace(), message, 0, lambda _: None)  # type: ignore[arg-type]
+        sessions.submit(SimpleNamespace(program=1), message, 0, lambda _: None)  # type: ignore[arg-type]
         sessions.expect_request()
         sessions.expect_request()
         assert len(nudges) == 1

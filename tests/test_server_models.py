@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from tests.fake_engine import answer
-from tests.server_harness import DaemonProcess, eventually, model_file
+from tests.server_harness import DaemonProcess, engines_of, eventually, model_file
 
 SLOW = {"FAKE_TICK_MS": "5"}
 
@@ -71,7 +71,7 @@ def test_load_replaces_the_model_and_running_requests_end_on_the_old(
         assert bytes(client.results["a"].tokens) == answer("old model", 300)
     assert daemon.metrics()["model"] == "load-slow-other"
     eventually(lambda: not old.is_running(), "the old engine has gone")
-    assert len(psutil.Process(daemon.process.pid).children()) == 1
+    assert len(engines_of(daemon.process.pid)) == 1
 
 
 @pytest.mark.parametrize("name", ["load-fails", "load-aborts"])
@@ -110,7 +110,7 @@ def test_old_engine_that_dies_while_it_retires_is_replaced_too(
         for i in range(12):
             assert bytes(client.results[f"r{i}"].tokens) == answer(f"old model {i}", 120)
         assert len(client.generate("new", "n", max_tokens=3).tokens) == 3
-    eventually(lambda: len(psutil.Process(daemon.process.pid).children()) == 1)
+    eventually(lambda: len(engines_of(daemon.process.pid)) == 1)
     assert daemon.metrics()["model"] == "other"
 
 
@@ -184,7 +184,7 @@ def test_candidate_that_is_killed_disturbs_nobody(tmp_path: Path) -> None:
         old = daemon.engine_pid()
         admin.send(type="load", model=slow)
         assert admin.receive()["event"] == "progress"
-        for process in psutil.Process(daemon.process.pid).children():
+        for process in engines_of(daemon.process.pid):
             if process.pid != old:
                 os.kill(process.pid, signal.SIGKILL)
         event = eventually(lambda: (e := admin.receive())["event"] != "progress" and e)

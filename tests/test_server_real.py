@@ -21,7 +21,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.server_harness import DaemonProcess, RawClient, Result, eventually
+from tests.server_harness import DaemonProcess, RawClient, Result, engines_of, eventually
 from umaserve.assets import demo_model_path
 
 N_TOKENS = 20
@@ -214,7 +214,7 @@ def test_load_unload_load(daemon: DaemonProcess, client: RawClient, paths: list[
         assert client.results["r2"].tokens == paths[2]
         admin.send(type="unload")
         assert admin.receive()["event"] == "unloaded"
-        eventually(lambda: not psutil.Process(daemon.process.pid).children())
+        eventually(lambda: not engines_of(daemon.process.pid))
         result = client.generate("x", "gone")
         assert result.error is not None and result.error["code"] == "E_MODEL_001"
         admin.send(type="load", model=model)
@@ -274,7 +274,7 @@ def test_storm(daemon: DaemonProcess, paths: list[list[int]]) -> None:
     metrics = daemon.metrics()
     assert metrics["active_sessions"] == 0 and metrics["kv_cells_used"] == 0
     assert daemon.engine_pid() == engine
-    assert len(psutil.Process(daemon.process.pid).children()) == 1
+    assert len(engines_of(daemon.process.pid)) == 1
 
 
 def test_memory_stays_flat(daemon: DaemonProcess) -> None:

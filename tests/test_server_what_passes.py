@@ -14,7 +14,7 @@ import pytest
 
 from tests.fake_engine import answer
 from tests.http_client import ask, raw
-from tests.server_harness import DaemonProcess, RawClient, eventually, model_file
+from tests.server_harness import DaemonProcess, RawClient, engines_of, eventually, model_file
 from umaserve.server.descriptors import Reserve
 from umaserve.server.next_try import LONGEST_S, NextTry, pause_s
 
@@ -85,7 +85,7 @@ def test_a_load_takes_the_place_of_the_next_try(
     assert daemon.info()["next_try"] is None
     pid = daemon.engine_pid()
     serves(daemon, "loaded")
-    assert daemon.engine_pid() == pid and len(daemon.children()) == 1
+    assert daemon.engine_pid() == pid and len(engines_of(daemon.process.pid)) == 1
 
 
 @pytest.mark.slow

@@ -247,5 +247,5 @@ class Admission:
         table.t_first_ns[slot] = 0
         table.t_last_ns[slot] = 0
         self._arrivals += 1
-        table.arrival[slot] = self._arrivals
+        table.arrival[slot] = (message.turn << 32) + self._arrivals
         self.resumed_at[slot] = len(tokens)

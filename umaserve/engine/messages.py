@@ -99,7 +99,8 @@ class Submit(msgspec.Struct, tag="submit", omit_defaults=True):
     error rather than a shorter answer.  ``add_special``: with the tokens that the model puts around
     a text; of these, ``add_bos`` is about the start token (``None``: once).  ``isolate``: the
     request was in a batch that killed an engine, so it decodes alone until it has proved harmless.
-    ``came_ns``: when it came, on the monotonic clock; 0 = now.
+    ``came_ns``: when it came, on the monotonic clock; 0 = now.  ``turn``: smaller ones of a lane go
+    first, equal ones in order of arrival.
     """
 
     serial: int
@@ -118,6 +119,7 @@ class Submit(msgspec.Struct, tag="submit", omit_defaults=True):
     target_ttft_ms: float = 0.0
     target_tbt_ms: float = 0.0
     came_ns: int = 0
+    turn: int = 0
     sampling: Sampling = Sampling()
 
 

@@ -26,6 +26,7 @@ E_MODEL_001 = "E_MODEL_001"
 E_MODEL_002 = "E_MODEL_002"
 E_RUNTIME_001 = "E_RUNTIME_001"
 E_RUNTIME_002 = "E_RUNTIME_002"
+E_RUNTIME_003 = "E_RUNTIME_003"
 E_IO_001 = "E_IO_001"
 
 ERRORS: dict[str, ErrorCode] = {
@@ -62,6 +63,7 @@ ERRORS: dict[str, ErrorCode] = {
             E_RUNTIME_002,
             "the model's file is not the one that was loaded; what ran cannot go on",
         ),
+        ErrorCode(E_RUNTIME_003, "the chat layer failed or took too long on this request"),
         ErrorCode(E_IO_001, "the client does not read; its unsent bytes passed the cap", True),
     )
 }

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import time
+from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any
 
 import trio
@@ -27,6 +29,7 @@ from umaserve.protocol import (
 )
 from umaserve.server.engine_handle import TextFault
 from umaserve.server.overview import Overview, state
+from umaserve.server.questions import Questions
 from umaserve.server.request import LANES, Request
 from umaserve.server.session_rows import session_rows
 
@@ -46,6 +49,7 @@ class Admin:
 
     def __init__(self, daemon: Daemon) -> None:
         self._daemon = daemon
+        self._questions = Questions()
         self.overview = Overview(daemon)
 
     def handle(self, connection: Connection, message: Message) -> None:
@@ -122,18 +126,22 @@ class Admin:
     async def _stream_metrics(self, connection: Connection, message: Metrics) -> None:
         assert message.interval_ms is not None
         due = trio.current_time()
+        front = self._daemon.front_time
         while True:
+            began_s = time.monotonic()
             connection.send(self._metrics(message))
-            due = max(due + message.interval_ms / 1000, trio.current_time())
+            front.used(connection.program, time.monotonic() - began_s)
+            wait_s = front.wait_s(connection.program)
+            due = max(due + message.interval_ms / 1000, trio.current_time() + wait_s)
             await trio.sleep_until(due)
 
     async def _tokenize(self, connection: Connection, message: TokenizeRequest) -> None:
-        answer = await self._tokens(message)
+        answer = await self._tokens(message, connection.program)
         if answer.error:
             raise ProtocolError(E_PROTO_003, f'"text" cannot be tokenised: {answer.error}')
         connection.send(admin_event("tokens", message.id, tokens=answer.tokens))
 
-    async def _tokens(self, message: TokenizeRequest) -> Tokens:
+    async def _tokens(self, message: TokenizeRequest, program: Hashable) -> Tokens:
         """By the engine that serves, or by the next one where it ends meanwhile."""
         for _ in range(TOKENIZE_TRIES):
             engine = self._daemon.supervisor.current
@@ -143,9 +151,10 @@ class Admin:
             await engine.settled.wait()
             if engine.ready is not None:
                 try:
-                    answer = await engine.tokenize(
-                        message.text, message.add_special, message.parse_special
-                    )
+                    async with self._questions.turn(program):
+                        answer = await engine.tokenize(
+                            message.text, message.add_special, message.parse_special
+                        )
                 except TextFault as fault:
                     text = f"this text brought the engine down: it {fault}"
                     raise ProtocolError(E_RUNTIME_001, text) from None

@@ -9,7 +9,7 @@ import select
 import socket
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -46,6 +46,7 @@ HANDLE_S = 0.005  # then it is the others' turn
 GOODBYE_S = 2.0  # to deliver the last frames of a connection that closes
 LINGER_BYTES = 16 * 1024 * 1024  # of a refused client's input, read and thrown away meanwhile
 HALF_CLOSED_POLL_S = 0.25
+FRAME_S = 30.0  # from the first byte of a frame to its last
 
 
 @dataclass
@@ -69,9 +70,11 @@ class Connection:
         self.nursery: trio.Nursery
         self._sock = sock
         self._decoder = FrameDecoder(daemon.config.max_frame_bytes)
-        self._outbox = Outbox(sock, daemon.config.max_unsent_bytes)
+        self._outbox = Outbox(sock, daemon.config.max_unsent_bytes, self._unsent)
         self._encoders: dict[int, TokenEncoder] = {}  # by serial
         self._active_s = time.monotonic()
+        self._partial = 0  # bytes of a frame that is not whole
+        self._frame_s = 0.0  # when it was begun
         self._empty: Moment | None = None  # when the socket was last seen to have nothing to read
         self._ended = False  # a last event waits to be sent
         self._closing = trio.Event()  # the last frame is in the outbox
@@ -81,6 +84,10 @@ class Connection:
     @property
     def app(self) -> str:
         return self.peer.app
+
+    @property
+    def program(self) -> Hashable:
+        return self.peer.pid or self.label  # where the system does not say who connects
 
     # --- events out -------------------------------------------------------------------------------
 
@@ -103,7 +110,7 @@ class Connection:
         message = request.message
         whole = logprobs = None
         if not message.stream:
-            whole = "".join(request.text)
+            whole = "".join(request.parts)
             if message.sampling.logprobs >= 0:
                 logprobs = request.logprobs
         self._outbox.put(
@@ -121,9 +128,15 @@ class Connection:
             self._ended = False
             self._look()
         self._outbox.flush()
-        if self._outbox.overflowed and not self._closing.is_set():
+        if self._closing.is_set():
+            return
+        if self._outbox.overflowed:
             limit = self.daemon.config.max_unsent_bytes
             self.close(E_IO_001, f"more than {limit} bytes wait here unread; the connection closes")
+        elif not self._outbox.empty.is_set() and self.daemon.unsent.is_over(self.program):
+            size = self.daemon.unsent.held_by(self.program)
+            text = f"{size} bytes wait unread on the connections of this program; this one closes"
+            self.close(E_IO_001, text)
 
     def send_now(self) -> bool:
         return not self._ended and self._outbox.send_now()
@@ -143,6 +156,9 @@ class Connection:
     def abandon(self) -> None:
         self._closing.set()
         self._reading.cancel()
+
+    def _unsent(self, more: int) -> None:
+        self.daemon.unsent.change(self.program, more)
 
     def _look(self) -> None:
         arrivals = self.daemon.arrivals
@@ -206,6 +222,9 @@ class Connection:
                 self.daemon.sessions.cancel(request, gone=True)
             self.requests.clear()
         finally:
+            self._outbox.forget()
+            self.daemon.partial.change(self.program, -self._partial)
+            self._partial = 0
             self._sock.close()
 
     async def _close_on_goodbye(self) -> None:
@@ -255,21 +274,30 @@ class Connection:
                 return
             if self._closing.is_set():
                 return
-            self._active_s = time.monotonic()
             if not self.keeps_alive:
                 self.daemon.sessions.expect_request()
-            await self._handle_all(self._take(data))
+            began_s = time.monotonic()
+            taken = self._take(data)
+            if taken.bodies:
+                self._active_s = began_s
+            await self._use_front(began_s)
+            await self._handle_all(taken)
 
     async def _receive_or_idle(self) -> bytes | None:
         """``None`` when the idle time was up, or the connection began to close."""
         idle_s = self.daemon.config.idle_timeout_s
         wait_s = max(0.05, self._active_s + idle_s - time.monotonic()) if idle_s else 3600.0
+        if self._partial:
+            wait_s = min(wait_s, max(0.05, self._frame_s + FRAME_S - time.monotonic()))
         data = None
         with trio.move_on_after(wait_s) as self._reading:
             data = await self._receive()
         if data is not None or self._closing.is_set():
             return data
-        if self.requests or self.keeps_alive:
+        if self._partial and time.monotonic() >= self._frame_s + FRAME_S:
+            text = f"a frame that began {FRAME_S:g} s ago is not whole; the connection closes"
+            self.close(E_LIMIT_004, text)
+        elif self.requests or self.keeps_alive:
             self._active_s = time.monotonic()
         elif idle_s and time.monotonic() >= self._active_s + idle_s:
             self.close(E_LIMIT_004, f"nothing was asked for {idle_s:g} s; the connection closes")
@@ -291,21 +319,46 @@ class Connection:
         if len(data) < READ_BYTES:
             self._empty = arrivals.now()
         try:
-            return _Taken(arrived_ns, deque(self._decoder.feed(data)))
+            taken = _Taken(arrived_ns, deque(self._decoder.feed(data)))
         except ProtocolError as error:
-            return _Taken(arrived_ns, deque(error.frames), error)
+            taken = _Taken(arrived_ns, deque(error.frames), error)
+        self._note_partial(taken)
+        return taken
+
+    def _note_partial(self, taken: _Taken) -> None:
+        """What the decoder keeps of a frame counts against its program."""
+        pending, budget = self._decoder.pending, self.daemon.partial
+        if pending and (taken.bodies or not self._partial):
+            self._frame_s = time.monotonic()
+        grown, self._partial = pending - self._partial, pending
+        budget.change(self.program, grown)
+        if grown > 0 and budget.is_over(self.program) and taken.failure is None:
+            text = f"frames of this program that are not whole hold {budget.held_by(self.program)} "
+            error = ProtocolError(E_LIMIT_002, text + "bytes; this connection closes", closes=True)
+            taken.failure = error
 
     async def _handle_all(self, taken: _Taken) -> None:
-        until_s = time.monotonic() + HANDLE_S
+        began_s = time.monotonic()
         while taken.bodies:
-            if time.monotonic() > until_s:
+            if time.monotonic() > began_s + HANDLE_S:
+                await self._use_front(began_s)
                 await trio.lowlevel.checkpoint()
-                until_s = time.monotonic() + HANDLE_S
+                began_s = time.monotonic()
             if self._closing.is_set():
                 return
             self._guarded(self._handle, taken.bodies.popleft(), taken.arrived_ns)
         if taken.failure is not None:
             self.refuse(taken.failure)
+        await self._use_front(began_s)
+
+    async def _use_front(self, since_s: float) -> None:
+        """The front's time since then was this program's; whoever uses much of it waits here."""
+        front = self.daemon.front_time
+        front.used(self.program, time.monotonic() - since_s)
+        wait_s = front.wait_s(self.program)
+        if wait_s and self.daemon.serves_others(self.program):
+            with trio.move_on_after(wait_s):
+                await self._closing.wait()
 
     def _guarded(self, handle: Callable[[Any, int], None], what: Any, arrived_ns: int) -> None:
         try:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import socket
+import time
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 
 import trio
@@ -13,15 +15,19 @@ from umaserve.protocol import E_LIMIT_002, error_event
 from umaserve.server.admin import Admin
 from umaserve.server.arrivals import ArrivalClock
 from umaserve.server.connection import Connection
-from umaserve.server.descriptors import OUT_OF_THEM, no_descriptors
+from umaserve.server.descriptors import OUT_OF_THEM, connections_within_limit, no_descriptors
 from umaserve.server.logs import Log, trace
 from umaserve.server.meters import Meters
 from umaserve.server.peer import Peer, peer_of
 from umaserve.server.scorecard import Scorecard
 from umaserve.server.sessions import Sessions
+from umaserve.server.shares import Budget, FrontTime
 from umaserve.server.supervisor import Supervisor
 
 ACCEPT_RETRY_S = 0.1
+TOO_MUCH_S = 0.5  # who has to wait so long before it may ask again opens no more connections
+PARTIAL_BYTES = 64 * 1024 * 1024  # of frames that are not whole, of all connections
+UNSENT_BYTES = 64 * 1024 * 1024  # of answers that nobody reads
 FLUSH_S = 1.0
 
 
@@ -36,12 +42,23 @@ class Daemon:
     connections: set[Connection] = field(default_factory=set)
     stopping: bool = False
     arrivals: ArrivalClock = field(default_factory=ArrivalClock)
+    front_time: FrontTime = field(default_factory=FrontTime)
 
     def __post_init__(self) -> None:
         self.log.on_trouble = self.meters.recent_errors.log_line
         self.scorecard = Scorecard(self.config, self.meters, self.sessions, self.supervisor)
         self.admin = Admin(self)
         self._numbers = itertools.count(1)
+        self._programs: dict[Hashable, dict[Connection, None]] = {}  # newest last
+        config = self.config
+        self.partial = Budget(max(PARTIAL_BYTES, 4 * config.max_frame_bytes))
+        self.unsent = Budget(max(UNSENT_BYTES, 4 * config.max_unsent_bytes))
+        # what a low limit of descriptors leaves has to do
+        self._most = max(1, min(config.max_connections, connections_within_limit()))
+
+    def serves_others(self, program: Hashable) -> bool:
+        """Whether another program than this one is connected."""
+        return len(self._programs) > (program in self._programs)
 
     async def accept(self, listening: socket.socket, nursery: trio.Nursery) -> None:
         """Take connections until cancelled, or until ``listening`` is closed; each runs in
@@ -86,6 +103,7 @@ class Daemon:
 
     def _take(self, sock: socket.socket, nursery: trio.Nursery) -> None:
         self.sessions.expect_request()
+        began_s = time.monotonic()
         sock.setblocking(False)
         try:
             peer = peer_of(sock)
@@ -95,20 +113,57 @@ class Daemon:
         if peer.uid not in (self.owner, -1):
             self.log("warn", f"refused a connection of user {peer.uid} (process {peer.pid})")
             sock.close()
-        elif len(self.connections) >= self.config.max_connections:
-            text = f"{self.config.max_connections} connections are open; try again later"
+            return
+        connection = Connection(self, sock, next(self._numbers), peer)
+        wait_s = self.front_time.wait_s(connection.program)
+        if wait_s > TOO_MUCH_S and self.serves_others(connection.program):
+            text = f"this program asks more than its share of the daemon; wait {wait_s:.1f} s"
+            self._turn_away(sock, peer, text)
+        elif self._is_full() and not self._make_room(connection.program):
+            text = f"{len(self.connections)} connections are open; try again later"
             self._turn_away(sock, peer, text)
         else:
-            connection = Connection(self, sock, next(self._numbers), peer)
-            self.connections.add(connection)
-            try:
+            self._enter(connection, nursery, begin=not wait_s)
+        self.front_time.used(connection.program, time.monotonic() - began_s)
+
+    def _enter(self, connection: Connection, nursery: trio.Nursery, begin: bool) -> None:
+        self.connections.add(connection)
+        self._programs.setdefault(connection.program, {})[connection] = None
+        try:
+            if begin:
                 connection.begin()
-            except Exception as error:
-                self._failed(connection, error)
-                connection.end_all()
-                self.connections.discard(connection)
-            else:
-                nursery.start_soon(self._connection, connection)
+        except Exception as error:
+            self._failed(connection, error)
+            connection.end_all()
+            self._forget(connection)
+        else:
+            nursery.start_soon(self._connection, connection)
+
+    def _forget(self, connection: Connection) -> None:
+        self.connections.discard(connection)
+        self._no_more(connection)
+
+    def _no_more(self, connection: Connection) -> None:
+        own = self._programs.get(connection.program)
+        if own is not None:
+            own.pop(connection, None)
+            if not own:
+                del self._programs[connection.program]
+
+    def _is_full(self) -> bool:
+        return sum(map(len, self._programs.values())) >= self._most
+
+    def _make_room(self, program: Hashable) -> bool:
+        """Close the newest connection of the program that has most, if ``program`` has fewer."""
+        most = max(self._programs.values(), key=len, default={})
+        if len(self._programs.get(program, ())) + 1 >= len(most):
+            return False
+        idle = [c for c in most if not c.requests and not c.keeps_alive]
+        victim = (idle or list(most))[-1]
+        self._no_more(victim)
+        text = f"{len(self.connections)} connections are open, most of them this program's"
+        victim.close(E_LIMIT_002, f"{text}; this one makes room")
+        return True
 
     def _turn_away(self, sock: socket.socket, peer: Peer, text: str) -> None:
         frame = error_event(None, E_LIMIT_002, text)
@@ -125,7 +180,7 @@ class Daemon:
         except Exception as error:  # one broken connection is not the end of the others
             self._failed(connection, error)
         finally:
-            self.connections.discard(connection)
+            self._forget(connection)
 
     def _failed(self, connection: Connection, error: Exception) -> None:
         self.log("error", f"{connection.label} failed and was closed: {trace(error)}")

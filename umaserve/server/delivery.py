@@ -102,7 +102,7 @@ def tell_rest(request: Request) -> None:
         request.withheld = None
         _emit(request, text + rest, token, logprob, top)
     elif not request.message.stream:
-        request.text.append(rest)
+        request.parts.append(rest)
 
 
 def _logprobs(request: Request, engine: EngineHandle, position: int) -> tuple[float, Top | None]:
@@ -123,7 +123,7 @@ def _emit(request: Request, text: str, token: int, logprob: float | None, top: T
     if request.message.stream:
         request.sink.token(request, text, token, logprob, top)
         return
-    request.text.append(text)
+    request.parts.append(text)
     if logprob is not None:
         entry: dict[str, Any] = {"token_id": token, "text": text, "logprob": logprob}
         if top is not None:

@@ -15,12 +15,31 @@ import resource
 from collections.abc import Iterator
 
 ENGINE = 16  # what starting an engine takes at most
+OTHERS = 320  # files, pipes, processes, and 256 connections by HTTP
 OUT_OF_THEM = (errno.EMFILE, errno.ENFILE)
 
 
 def limit() -> int:
     """Descriptors that this process may have."""
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
+def raise_limit(connections: int) -> None:
+    """Have room for so many connections, as far as the hard limit allows.  Never lowers it."""
+    wanted = connections + ENGINE + OTHERS
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY:
+        wanted = min(wanted, hard)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return
+    with contextlib.suppress(OSError, ValueError):  # macOS bounds it below its own hard limit
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def connections_within_limit() -> int:
+    """How many there can be beside all else that this process has to open."""
+    most = limit()
+    return 1 << 30 if most == resource.RLIM_INFINITY else most - most // 3 - ENGINE
 
 
 def no_descriptors() -> str:

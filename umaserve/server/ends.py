@@ -20,13 +20,14 @@ from umaserve.server.request import Request, Sink
 
 
 class Ends:
-    """``live`` are the requests that did not end, by serial."""
+    """``live`` are the requests that did not end, by serial; ``on_over`` hears of each end."""
 
     def __init__(self, meters: Meters, log: Callable[..., None]) -> None:
         self.live: dict[int, Request] = {}
         self._meters = meters
         self._log = log
         self._changed = trio.Event()
+        self.on_over: Callable[[Request], None] = lambda request: None
 
     async def next(self) -> None:
         """Returns when the next request has ended."""
@@ -116,6 +117,7 @@ class Ends:
         request.sink.flush()
 
     def _remove(self, request: Request) -> None:
-        self.live.pop(request.serial, None)
+        if self.live.pop(request.serial, None) is not None:
+            self.on_over(request)
         self._changed.set()
         self._changed = trio.Event()

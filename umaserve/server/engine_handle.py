@@ -420,7 +420,8 @@ class EngineHandle:
             case m.LoadProgress():
                 self.progress = message
             case m.Ready():
-                self.pieces = t.PieceTable(self._piece_fd, message.n_vocab)
+                with self._reserve.lent(1):  # a mapping keeps a descriptor
+                    self.pieces = t.PieceTable(self._piece_fd, message.n_vocab)
                 self.ready = message
                 self.settled.set()
             case m.Threads():

@@ -19,6 +19,7 @@ from umaserve.engine import messages as m
 from umaserve.protocol import E_LIMIT_002
 from umaserve.server import memory, records
 from umaserve.server.daemon import Daemon
+from umaserve.server.descriptors import Reserve, raise_limit
 from umaserve.server.http_listener import HttpListeners, open_http, problem_with
 from umaserve.server.keep_socket import keep_socket
 from umaserve.server.listener import ClaimedSocket, SocketError
@@ -54,8 +55,11 @@ def serve(config: Config, engine_command: Sequence[str] | None = None) -> int:
             raise StartError(problem)
         model_path = check_model(config)
         meters = Meters(config.latency_cap)
-        sessions = Sessions(config.max_sessions, config.max_queue, config.max_tokens, meters, log)
-        supervisor = Supervisor(config, sessions, meters, log, engine_command)
+        raise_limit(config.max_connections)
+        reserve = Reserve()
+        limits = (config.max_sessions, config.max_queue, config.max_tokens)
+        sessions = Sessions(*limits, meters, log, reserve)
+        supervisor = Supervisor(config, sessions, meters, log, engine_command, reserve)
         daemon = Daemon(config, log, meters, sessions, supervisor, os.geteuid())
         scorecard, trace = records.open_records(config, daemon.scorecard, log)
         if trace is not None:
@@ -141,6 +145,8 @@ class _Run:
                 trio.open_nursery() as nursery,
             ):
                 await nursery.start(daemon.supervisor.run, self.model_path)
+                chats = daemon.sessions.chat.run
+                nursery.start_soon(self._beside, "rendering conversations", chats)
                 nursery.start_soon(self._accept, nursery)
                 if self.http is not None:
                     nursery.start_soon(self._serve_http, self.http)

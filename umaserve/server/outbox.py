@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections import deque
+from collections.abc import Callable
 
 import trio
 
@@ -16,8 +17,13 @@ class Outbox:
     begun is dropped and ``overflowed`` is set: the caller says goodbye with one last frame.
     """
 
-    def __init__(self, sock: socket.socket, limit: int) -> None:
+    def __init__(
+        self, sock: socket.socket, limit: int, on_held: Callable[[int], None] = lambda more: None
+    ) -> None:
+        """``on_held`` hears by how many bytes what waits here has grown, or shrunk."""
         self._sock = sock
+        self._on_held = on_held
+        self._held = 0  # as `on_held` knows it
         self._limit = limit
         self._buffer = bytearray()
         self._ends: deque[int] = deque()  # of the frames in the buffer, as counts of bytes ever put
@@ -78,6 +84,9 @@ class Outbox:
         except OSError:
             self.broken = True
             buffer.clear()
+        if len(buffer) != self._held:
+            self._on_held(len(buffer) - self._held)
+            self._held = len(buffer)
         ends = self._ends
         while ends and ends[0] <= self._sent:
             self._boundary = ends.popleft()
@@ -88,10 +97,19 @@ class Outbox:
         begun = self._sent > self._boundary
         keep = self._ends[0] - self._sent if begun and self._ends else 0
         del self._buffer[keep:]
+        self._on_held(keep - self._held)
+        self._held = keep
         self._put = self._sent + keep
         self._ends.clear()
         if keep:
             self._ends.append(self._put)
+
+    def forget(self) -> None:
+        """Nothing waits here any more, sent or not."""
+        self.broken = True
+        self._buffer.clear()
+        self._on_held(-self._held)
+        self._held = 0
 
     async def run(self) -> None:
         """Send what ``flush`` could not; until cancelled or broken."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -29,6 +30,9 @@ class Sink(Protocol):
 
     @property
     def app(self) -> str: ...  # what is known of the client
+
+    @property
+    def program(self) -> Hashable: ...  # the process that connected: shares are by program
 
     def token(
         self, request: Request, text: str, token: int, logprob: float | None, top: Top | None
@@ -65,7 +69,11 @@ class Request:
     quick: bool = False  # its tokens go out as they come, with nothing but their text
     record: Record = field(default_factory=Record)
 
-    queue: dict[int, Request] | None = None  # what it waits in, by serial
+    turn: int = 0  # among the requests of its lane, see `WaitingRoom`
+    begun: bool = False  # it has been given a sequence
+    leave: Callable[[], object] | None = None  # takes it out of what it waits in
+    text: str | None = None  # of its conversation, as rendered by ``text_of``
+    text_of: tuple[str | None, str, str] | None = None  # template, start and end token
     engine: EngineHandle | None = None
     slot: int = -1
     accepted: bool = False  # by the engine it is on now
@@ -85,7 +93,7 @@ class Request:
     ended_ns: int = 0
     failure: tuple[str, str] | None = None  # code and message the engine gave
     failing: int = 0  # wakes since its row ended with an error whose message is on the way
-    text: list[str] = field(default_factory=list)  # of requests that do not stream
+    parts: list[str] = field(default_factory=list)  # of answers that do not stream
     logprobs: list[dict[str, Any]] = field(default_factory=list)
     end_name: bytes = b""  # of the token with which the model ended its text
     # newest token, where characters wait that have to go out with it if the text ends
@@ -119,22 +127,27 @@ class Request:
             max_tokens=message.max_tokens or max_tokens,
         )
 
+    def wait(self, leave: Callable[[], object]) -> None:
+        """It waits in something; ``leave`` takes it out."""
+        self.leave = leave
+
     def wait_in(self, queue: dict[int, Request]) -> None:
         queue[self.serial] = self
-        self.queue = queue
+        self.leave = lambda: queue.pop(self.serial, None)
 
     def stop_waiting(self) -> None:
-        if self.queue is not None:
-            self.queue.pop(self.serial, None)
-            self.queue = None
+        leave, self.leave = self.leave, None
+        if leave is not None:
+            leave()
 
     @property
     def stored(self) -> int:
         """Tokens of its row that were read: the prompt's and the generated ones."""
         return len(self.prompt_ids or ()) + len(self.tokens)
 
-    def submit_message(self, prompt: str | None) -> m.Submit:
-        """What to tell the engine that it goes to; ``prompt`` only where ids are not known yet."""
+    def submit_message(self) -> m.Submit:
+        """What to tell the engine that it goes to."""
+        prompt = self.message.prompt if self.message.messages is None else self.text
         resumed = self.prompt_ids is not None
         slo = self.message.slo
         return m.Submit(
@@ -152,6 +165,7 @@ class Request:
             target_ttft_ms=(slo.target_ttft_ms if slo else None) or 0.0,
             target_tbt_ms=(slo.target_tbt_ms if slo else None) or 0.0,
             came_ns=self.arrived_ns,
+            turn=self.turn,
             sampling=self.sampling,
         )
 

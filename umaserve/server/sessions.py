@@ -1,13 +1,12 @@
 """All requests between their arrival and their last event: the queues, the rows, the tokens.
 
-Requests beyond the rows of the session table wait here, interactive ones first, each lane in order
-of arrival.  Those that a dead engine left behind go before all of them, to its successor alone:
-they go on with the model that they began with.
+Requests beyond the rows of the session table wait (`umaserve.server.waiting`).  Those that a dead
+engine left behind go before all of them, to its successor alone: they go on with the model that
+they began with.
 """
 
 from __future__ import annotations
 
-import functools
 import itertools
 import time
 from collections.abc import Callable, Iterable
@@ -20,18 +19,19 @@ from umaserve.engine import table as t
 from umaserve.memory_order import loads_first
 from umaserve.protocol import E_LIMIT_002, E_RUNTIME_001, Generate, ProtocolError
 from umaserve.server import front_cores
-from umaserve.server.chat_thread import ChatThread, Outcome
+from umaserve.server.chat import ChatRenderer, Outcome
 from umaserve.server.delivery import read_row
+from umaserve.server.descriptors import Reserve
 from umaserve.server.ends import Ends
 from umaserve.server.engine_handle import EngineHandle
 from umaserve.server.logs import trace
 from umaserve.server.meters import Meters
 from umaserve.server.quick_tokens import QuickTokens
 from umaserve.server.request import Request, Sink
+from umaserve.server.waiting import WaitingRoom
 
 FIRST, MORE = 1, 2  # events that reading a row made: its first token among them, or not
 NUDGE_EVERY_S = 0.01  # while no request comes: an engine looks out for one most of a millisecond
-AGED_NS = 5_000_000_000  # a background request that waited so long goes before interactive ones
 
 REASONS = {
     t.REASON_STOP: "stop",
@@ -39,6 +39,12 @@ REASONS = {
     t.REASON_CANCEL: "cancel",
     t.REASON_ERROR: "error",
 }
+
+
+def template_of(engine: EngineHandle) -> tuple[str | None, str, str]:
+    """What a conversation's text depends on besides its messages."""
+    assert engine.ready is not None
+    return engine.ready.chat_template, engine.ready.bos, engine.ready.eos
 
 
 class Sessions:
@@ -52,6 +58,7 @@ class Sessions:
         max_tokens: int,
         meters: Meters,
         log: Callable[..., None],
+        reserve: Reserve | None = None,
     ) -> None:
         self.engine: EngineHandle | None = None
         self.holding = False
@@ -59,13 +66,12 @@ class Sessions:
         self.ends = Ends(meters, log)
         self.live = self.ends.live
         self.meters = meters
-        self._max_queue = max_queue
         self._max_tokens = max_tokens
         # background work never takes the last rows, so that an interactive request finds one
-        self._reserved = max_sessions // 8
-        self._queues: tuple[dict[int, Request], ...] = ({}, {})
+        self._room = WaitingRoom(max_queue, max_sessions // 8)
+        self.ends.on_over = self._room.over
         self._serial = itertools.count(1)
-        self._chat = ChatThread()
+        self.chat = ChatRenderer(log, reserve)
         self.log = log
         self._nudge_again_s = 0.0
         self._quick = QuickTokens(meters, self._look_for_row)
@@ -85,19 +91,33 @@ class Sessions:
         """
         if self.closed is not None:
             raise ProtocolError(*self.closed, id=message.id)
+        self._see_who_began()
         serial = next(self._serial)
         request = Request.create(serial, sink, message, arrived_ns, self._max_tokens)
-        waiting = sum(self.queued())
-        if waiting >= self._max_queue and not self._could_start(request):
-            text = f"{waiting} requests are waiting already; try again later"
-            raise ProtocolError(E_LIMIT_002, text, id=message.id)
+        self._find_room(request)
         self._nudge_again_s = 0.0
         self.meters.requests_total += 1
         self.live[request.serial] = request
-        request.wait_in(self._queues[request.lane])
+        self._room.take_turn(request)
+        self._room.enter(request)
         begin(request)
         self.pump()
         return request
+
+    def _find_room(self, request: Request) -> None:
+        """Raises ``ProtocolError`` where a new request can neither start nor wait."""
+        waiting, engine = len(self._room), self.engine
+        if waiting < self._room.most:
+            return
+        ready = engine is not None and engine.serving and not self.holding
+        if ready and self._room.could_start(request, len(engine.free_slots)):  # type: ignore[union-attr]
+            return
+        other = self._room.who_makes_room(request)
+        if other is None:
+            text = f"{waiting} requests are waiting already; try again later"
+            raise ProtocolError(E_LIMIT_002, text, id=request.id)
+        text = f"{waiting} requests wait, most of them this program's: this one makes room"
+        self.fail_waiting([other], E_LIMIT_002, text)
 
     def cancel(self, request: Request, *, gone: bool = False) -> None:
         """End a request at its next token; ``gone``: nobody is there to hear about it."""
@@ -120,10 +140,7 @@ class Sessions:
     def set_lane(self, request: Request, lane: int) -> None:
         if lane == request.lane:
             return
-        if request.queue is self._queues[request.lane]:
-            request.stop_waiting()
-            request.wait_in(self._queues[lane])
-        request.lane = lane
+        self._room.change_lane(request, lane)
         if request.engine is not None:
             request.engine.send(m.SetLane(request.serial, lane))
         self.pump()
@@ -137,15 +154,9 @@ class Sessions:
 
     def queued(self) -> tuple[int, int]:
         """Requests that wait for a row, per lane."""
-        return len(self._queues[0]), len(self._queues[1])
+        return self._room.counts()
 
     # --- to the engine ----------------------------------------------------------------------------
-
-    def _could_start(self, request: Request) -> bool:
-        engine = self.engine
-        if engine is None or not engine.serving or self.holding or self._queues[request.lane]:
-            return False
-        return len(engine.free_slots) > (self._reserved if request.lane else 0)
 
     def pump(self, engine: EngineHandle | None = None) -> None:
         """Give free rows to requests that wait; ``None`` is the engine that takes new ones."""
@@ -154,67 +165,87 @@ class Sessions:
             return
         takes_new = engine is self.engine and engine.accepting and not self.holding
         while engine.free_slots:
+            request: Request | None = None
             if engine.backlog:
-                queue = engine.backlog
-            elif takes_new and self._background_is_due(engine):
-                queue = self._queues[1]
-            elif takes_new and self._queues[0]:
-                queue = self._queues[0]
-            elif takes_new and self._queues[1] and len(engine.free_slots) > self._reserved:
-                queue = self._queues[1]
-            else:
+                request = engine.backlog[next(iter(engine.backlog))]
+            elif takes_new:
+                request = self._room.next(len(engine.free_slots), engine.requests.values())
+            if request is None:
                 return
-            request = queue[next(iter(queue))]
             request.stop_waiting()
-            self._start(engine, request)
+            if self._needs_text(request, engine):
+                self._render(request, engine)
+            else:
+                self._start(engine, request)
 
-    def _background_is_due(self, engine: EngineHandle) -> bool:
-        """Ageing: none has a row, and the oldest has waited long; then it goes before all."""
-        if not self._queues[0] or not self._queues[1]:
-            return False
-        oldest = next(iter(self._queues[1].values()))
-        if time.monotonic_ns() - oldest.arrived_ns < AGED_NS:
-            return False
-        return not any(request.lane for request in engine.requests.values())
+    def _see_who_began(self) -> None:
+        """Turns go on from the newest request that the engine has given a sequence."""
+        engine = self.engine
+        if engine is None:
+            return
+        for request in engine.requests.values():
+            if request.accepted and engine.table.t_admit_ns.item(request.slot):
+                self._room.begin(request)
 
     def _start(self, engine: EngineHandle, request: Request) -> None:
         request.engine, request.slot = engine, engine.free_slots.pop()
         request.accepted = False
         engine.requests[request.serial] = request
         front_cores.go_anywhere()
-        messages = request.message.messages
         try:
-            if messages is None or request.prompt_ids is not None:
-                engine.send(request.submit_message(request.message.prompt))
-                return
-            assert engine.ready is not None
-            later = functools.partial(self._rendered_later, engine, request)
-            outcome = self._chat.render(messages, engine.ready, later)
+            engine.send(request.submit_message())
         except Exception as error:
-            outcome = error
-        if outcome is not None:
-            self._rendered(engine, request, outcome)
+            # nothing is taken for a request that could not be sent
+            self._free_row(request, release=False)
+            self.ends.broke(request, error)
 
-    def _rendered_later(self, engine: EngineHandle, request: Request, outcome: Outcome) -> None:
-        if request.engine is engine:  # else it is gone, and its successor's template is asked
-            self._rendered(engine, request, outcome)
-            self.pump(engine)
+    # --- conversations ----------------------------------------------------------------------------
 
-    def _rendered(self, engine: EngineHandle, request: Request, outcome: Outcome) -> None:
-        """The prompt of a request that has a row now, or why there is none."""
-        if not isinstance(outcome, Exception) and not request.cancelled:
-            try:
-                engine.send(request.submit_message(outcome))
+    @staticmethod
+    def _needs_text(request: Request, engine: EngineHandle) -> bool:
+        """Whether its conversation has not been rendered by this model's template yet."""
+        if request.message.messages is None or request.prompt_ids is not None:
+            return False
+        return request.text is None or request.text_of != template_of(engine)
+
+    def _render(self, request: Request, engine: EngineHandle) -> None:
+        """Have its text made; it takes a row when that is there."""
+        assert engine.ready is not None and request.message.messages is not None
+        text_of = request.text_of = template_of(engine)
+        is_wanted = True
+
+        def done(outcome: Outcome) -> None:
+            if not is_wanted:
                 return
+            request.stop_waiting()
+            try:
+                self._rendered(request, outcome)
             except Exception as error:
-                outcome = error
-        # nothing is taken for a request that could not be sent
-        self._free_row(request, release=False)
-        if isinstance(outcome, Exception) and not isinstance(outcome, ProtocolError):
-            self.ends.broke(request, outcome)
+                self.ends.broke(request, error)
+
+        def forget() -> None:
+            nonlocal is_wanted
+            is_wanted = False
+            drop()
+
+        drop = self.chat.put(
+            request.message.messages,
+            engine.ready,
+            done,
+            lane=request.lane,
+            program=request.sink.program,
+        )
+        request.text, request.text_of = None, text_of
+        self._room.step_aside(request, forget)
+
+    def _rendered(self, request: Request, outcome: Outcome) -> None:
+        """The text of a conversation, or why there is none."""
+        if isinstance(outcome, ProtocolError):
+            self._not_taken(request, (outcome.code, outcome.message))
             return
-        code = (outcome.code, outcome.message) if isinstance(outcome, ProtocolError) else None
-        self._not_taken(request, code)
+        request.text = outcome
+        self._room.enter(request)
+        self.pump()
 
     # --- from the engine --------------------------------------------------------------------------
 
@@ -376,7 +407,7 @@ class Sessions:
 
     def fail_queued(self, code: str, message: str) -> None:
         """End everything that waits to begin."""
-        self.fail_waiting([r for queue in self._queues for r in queue.values()], code, message)
+        self.fail_waiting(self._room.all(), code, message)
 
     # --- waiting for the end ----------------------------------------------------------------------
 

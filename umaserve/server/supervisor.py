@@ -56,6 +56,7 @@ class Supervisor:
         meters: Meters,
         log: Callable[..., None],
         command: Sequence[str] | None = None,
+        reserve: Reserve | None = None,
     ) -> None:
         self.config = config
         self.sessions = sessions
@@ -69,7 +70,7 @@ class Supervisor:
         self._loop_lock = LoopLock()
         self._nursery: trio.Nursery
         self.next_try: NextTry | None = None  # of a model that cannot be served now
-        self.reserve = Reserve()
+        self.reserve = reserve or Reserve()
         self._short_lives = 0  # in a row
         self._served = False  # an engine has been ready once
         self._changing = False  # a load or an unload runs

@@ -1,0 +1,75 @@
+"""What the front has for all programs together, so that one of them cannot take it from the others.
+
+A program is a process that connects (`Sink.program`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Hashable
+
+SHARE = 0.25  # of the front's time, for what one program sends
+BURST_S = 0.02  # that it may use at once
+LONGEST_DEBT_S = 1.0  # so far does it fall behind at most
+
+
+class Budget:
+    """So much of something, with dynamic thresholds (Choudhury and Hahne, 1998).
+
+    A program may hold as much as it leaves to others: one alone gets half, two get a third each.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self._total = 0
+        self._held: dict[Hashable, int] = {}
+
+    def held_by(self, program: Hashable) -> int:
+        return self._held.get(program, 0)
+
+    def take(self, program: Hashable, amount: int) -> bool:
+        """Whether ``program`` may have so much more; it has it then."""
+        held = self._held.get(program, 0)
+        if held + amount > self.most - self._total - amount:
+            return False
+        self.change(program, amount)
+        return True
+
+    def change(self, program: Hashable, amount: int) -> None:
+        """It holds so much more, or less, whether it may or not."""
+        held = self._held.pop(program, 0) + amount
+        self._total += amount
+        if held:
+            self._held[program] = held
+
+    def is_over(self, program: Hashable) -> bool:
+        """Whether ``program`` holds more than it leaves to others."""
+        return self._held.get(program, 0) > self.most - self._total
+
+
+class FrontTime:
+    """Time of the front that programs use: a token bucket for each.
+
+    ``clock`` gives seconds, for tests.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._debts: dict[Hashable, tuple[float, float]] = {}  # seconds owed, and as of when
+
+    def used(self, program: Hashable, seconds: float) -> None:
+        """What ``program`` sent has taken so long to handle."""
+        now_s = self._clock()
+        owed = min(self._owed(program, now_s) + seconds, LONGEST_DEBT_S)
+        self._debts[program] = (owed, now_s)
+        if len(self._debts) > 4096:  # long gone, most of them
+            self._debts = {p: d for p, d in self._debts.items() if self._owed(p, now_s)}
+
+    def wait_s(self, program: Hashable) -> float:
+        """How long nothing more of ``program`` is to be handled."""
+        over = self._owed(program, self._clock()) - BURST_S
+        return max(over, 0.0) / SHARE
+
+    def _owed(self, program: Hashable, now_s: float) -> float:
+        owed, as_of_s = self._debts.get(program, (0.0, now_s))
+        return max(owed - SHARE * (now_s - as_of_s), 0.0)

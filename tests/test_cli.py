@@ -180,7 +180,7 @@ def test_generate_as_json(daemon):
         ([b"-p", b"\xff"], 3, "not valid Unicode"),
         (["-p", "hangup"], 2, "closed the connection before the answer was complete"),
         (["-p", ""], 2, "the prompt is empty"),
-        (["-p", "x", "--socket", "/tmp/no/such.sock"], 2, "start one with `umaserve`"),
+        (["-p", "x", "--socket", "/tmp/no/such.sock"], 2, "start one with `umaserve --socket"),
     ],
 )
 def test_generate_exit_statuses(daemon, flags, status, words):

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from tests.fixtures.untimed import untimed
 from umaserve.client import Eos, InvalidRequest, ProtocolError, ServerError, Token
-from umaserve.client.wire import MAX_FRAME_BYTES, Router, generate_message, no_daemon, pack
+from umaserve.client.connect import no_daemon
+from umaserve.client.wire import MAX_FRAME_BYTES, Router, generate_message, pack
 from umaserve.protocol import Timings, Usage, admin_event, eos_event, error_event, token_event
 
 

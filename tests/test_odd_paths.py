@@ -16,8 +16,8 @@ from tests.fixtures.commands import outcome, run
 from tests.fixtures.fake_daemon import FakeDaemon
 from tests.server_harness import DaemonProcess, RawClient, eventually, model_file, running
 from umaserve.engine import messages as m
+from umaserve.peer import peer_of
 from umaserve.protocol import encode_frame
-from umaserve.server.peer import peer_of
 from umaserve.texts import path_of, printable, sendable_path
 
 ODD = "x\udcff\udc80 é.gguf"  # as Python spells the bytes ff and 80

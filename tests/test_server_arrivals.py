@@ -21,10 +21,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from umaserve.config import Config
+from umaserve.peer import Peer
 from umaserve.server import arrivals
 from umaserve.server.arrivals import SCHEDSTAT, ArrivalClock, Moment
 from umaserve.server.connection import Connection
-from umaserve.server.peer import Peer
 
 SPAN = st.integers(0, 10**9)
 

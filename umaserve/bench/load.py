@@ -11,7 +11,6 @@ from __future__ import annotations
 import gc
 import os
 import selectors
-import socket
 import time
 from bisect import bisect_right
 from collections import deque
@@ -22,7 +21,8 @@ from typing import Any, NamedTuple
 from umaserve.bench import BenchError
 from umaserve.bench.timeline import Answer, Gap, Phase
 from umaserve.client import ConnectionFailed, Eos, ServerError
-from umaserve.client.wire import Router, generate_message, gone, no_daemon, pack, refusal
+from umaserve.client.connect import connect, gone
+from umaserve.client.wire import Router, generate_message, pack, refusal
 from umaserve.metrics import quantile
 
 WATCH_MS = 500.0  # between two readings of the daemon's metrics
@@ -51,12 +51,7 @@ class _Connection:
     def __init__(self, path: str) -> None:
         self.path = path
         self.router = Router()
-        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            self.socket.connect(path)
-        except OSError as error:
-            self.socket.close()
-            raise ConnectionFailed(no_daemon(path, error)) from None
+        self.socket = connect(path)
 
     def send(self, message: dict[str, Any]) -> None:
         try:

@@ -130,7 +130,7 @@ def bench(arguments: list[str]) -> int:
     from umaserve.bench.progress import Stages
     from umaserve.bench.run import Settings, run
     from umaserve.bench.target import leaving_on_signals
-    from umaserve.client.wire import socket_path
+    from umaserve.client.connect import socket_path
 
     if options.report and not charts.available():
         say(f"umaserve bench: {charts.MISSING}")

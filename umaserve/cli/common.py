@@ -55,7 +55,10 @@ class Parser(argparse.ArgumentParser):
 
 def add_socket(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--socket", metavar="PATH", help="the daemon's socket (default: UMA_SOCK, /tmp/uma.sock)"
+        "--socket",
+        metavar="PATH",
+        help="the daemon's socket (default: UMA_SOCK, else $XDG_RUNTIME_DIR/uma.sock if it is "
+        "there, else /tmp/uma.sock)",
     )
 
 

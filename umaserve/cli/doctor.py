@@ -11,7 +11,8 @@ import sys
 from typing import Any
 
 from umaserve.cli.common import EXIT_CANNOT_SERVE, EXIT_OK, Parser
-from umaserve.client import Client, ConnectionFailed, ProtocolError, ServerError
+from umaserve.client import Client, ConnectionFailed, OtherUser, ProtocolError, ServerError
+from umaserve.client.connect import DEFAULT_SOCKET, socket_path
 from umaserve.config import Config, ConfigError, add_flags, flag_values, load_config
 
 PROBE_S = 120.0
@@ -92,6 +93,9 @@ def doctor(arguments: list[str]) -> int:
     _library(report, config.backend, model)
     _metrics(report)
     _socket(report, config.socket)
+    if config.socket == DEFAULT_SOCKET != socket_path():
+        hint = "serve there with --socket, or set UMA_SOCK for both"
+        report.warn("clients", f"they look at {socket_path()} first", hint)
     if config.http != "off":
         _http(report, config)
     if report.missing:
@@ -246,6 +250,9 @@ def _socket(report: _Report, path: str) -> None:
     try:
         with Client(path, timeout=LIVE_S) as client:
             info = client.info()
+    except OtherUser as error:
+        report.miss("socket", str(error).partition(";")[0], "choose another --socket")
+        return
     except ConnectionFailed as error:
         if "refused" in str(error).lower():
             report.ok("socket", f"{path} was left behind; `umaserve serve` replaces it")

@@ -10,6 +10,8 @@ from http.client import HTTPConnection, HTTPException
 
 import trio
 
+from umaserve.client import OtherUser
+from umaserve.client.connect import refuse_strangers
 from umaserve.config import Config, host_and_port
 from umaserve.server.http_listener import HttpListeners, open_http, problem_with
 from umaserve.server.listener import SocketError
@@ -30,6 +32,7 @@ class _Local(HTTPConnection):
         self.sock = socket.socket(socket.AF_UNIX)
         self.sock.settimeout(self.timeout)
         self.sock.connect(self._path)
+        refuse_strangers(self.sock, self._path)
 
 
 def look_at_http(config: Config) -> Finding:
@@ -72,7 +75,10 @@ def _unix(path: str) -> Finding:
         return "missing", f"{folder} is not writable", other
     if not stat.S_ISSOCK(os.lstat(path).st_mode):
         return "missing", f"{path} is not a socket", f"remove it, or {other}"
-    answer = _ask(_Local(path))
+    try:
+        answer = _ask(_Local(path))
+    except OtherUser as error:
+        return "missing", str(error).partition(";")[0], other
     if answer:
         return _answered(path, answer)
     return "ok", f"{path} was left behind; `umaserve serve` replaces it", ""

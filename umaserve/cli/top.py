@@ -10,7 +10,7 @@ import time
 
 from umaserve.cli.common import EXIT_CANNOT_SERVE, EXIT_OK, Parser, add_socket, say, silence
 from umaserve.client import Client
-from umaserve.client.wire import socket_path
+from umaserve.client.connect import socket_path
 
 ANSWER_S = 5.0
 BETWEEN_S = 1.0  # two looks, for rates

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from types import TracebackType
-from typing import Any
+from typing import Any, cast
 
 import trio
 
+from umaserve.client.connect import gone, refuse_strangers, socket_path, unreachable
 from umaserve.client.events import Completion, ConnectionFailed, Eos, ServerError, Token
 from umaserve.client.wire import (
     Router,
     generate_message,
-    gone,
     naming,
-    no_daemon,
     pack,
     refusal,
-    socket_path,
 )
 
 CANCEL_WAIT_S = 2.0
@@ -34,7 +33,8 @@ class TrioClient:
                     print(event.text or "", end="", flush=True)
 
     Whichever task waits for an event reads the socket and routes what comes; there is no task in
-    the background.  Raises ``ConnectionFailed``, ``ServerError`` and ``ProtocolError``.
+    the background.  Raises ``ConnectionFailed`` (``OtherUser`` where the socket is another
+    user's), ``ServerError`` and ``ProtocolError``.
     """
 
     def __init__(self, path: str | None = None) -> None:
@@ -48,9 +48,11 @@ class TrioClient:
 
     async def __aenter__(self) -> TrioClient:
         try:
-            self._stream = await trio.open_unix_socket(self.path)
+            stream = await trio.open_unix_socket(self.path)
         except OSError as error:
-            raise ConnectionFailed(no_daemon(self.path, error)) from None
+            raise unreachable(self.path, error) from None
+        refuse_strangers(cast(socket.socket, stream.socket), self.path)
+        self._stream = stream
         return self
 
     async def __aexit__(

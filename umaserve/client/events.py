@@ -73,5 +73,9 @@ class ConnectionFailed(UmaError):
     """There is no daemon to talk to, or it went away; the text says what to do."""
 
 
+class OtherUser(ConnectionFailed):
+    """The socket is another user's; nothing was sent.  The text says whose it is."""
+
+
 class InvalidRequest(UmaError, ValueError):
     """The request cannot be written as JSON: a NaN, an infinity, or text that is no Unicode."""

@@ -9,17 +9,15 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any
 
+from umaserve.client.connect import connect, gone, socket_path
 from umaserve.client.events import Completion, ConnectionFailed, Eos, ServerError, Token
 from umaserve.client.wire import (
     Event,
     Router,
     generate_message,
-    gone,
     naming,
-    no_daemon,
     pack,
     refusal,
-    socket_path,
 )
 
 CANCEL_WAIT_S = 2.0
@@ -32,24 +30,18 @@ class Client:
             for event in client.generate("def fibonacci(n):", max_tokens=64):
                 print(event.text or "", end="", flush=True)
 
-    ``path`` is the socket (default: ``UMA_SOCK``, else ``/tmp/uma.sock``); ``timeout`` bounds the
-    connecting and every wait for the next byte, in seconds (default: none).  Several requests may
-    be in flight; their streams are read in any order.  A client belongs to one thread at a time.
-    Raises ``ConnectionFailed``, ``ServerError`` and ``ProtocolError``.
+    ``path`` is the socket (default: see ``socket_path``); ``timeout`` bounds the connecting and
+    every wait for the next byte, in seconds (default: none).  Several requests may be in flight;
+    their streams are read in any order.  A client belongs to one thread at a time.
+    Raises ``ConnectionFailed`` (``OtherUser`` where the socket is another user's),
+    ``ServerError`` and ``ProtocolError``.
     """
 
     def __init__(self, path: str | None = None, timeout: float | None = None) -> None:
         self.path = socket_path(path)
         self._router = Router()
         self._timeout = timeout
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            sock.settimeout(timeout)
-            sock.connect(self.path)
-        except OSError as error:
-            sock.close()
-            raise ConnectionFailed(no_daemon(self.path, error)) from None
-        self._socket: socket.socket | None = sock
+        self._socket: socket.socket | None = connect(self.path, timeout)
 
     def __enter__(self) -> Client:
         return self

@@ -12,30 +12,9 @@ from typing import Any
 
 from umaserve.client.events import Eos, InvalidRequest, ProtocolError, ServerError, Token, Usage
 
-DEFAULT_SOCKET = "/tmp/uma.sock"
 MAX_FRAME_BYTES = 64 * 1024 * 1024
 
 Event = Token | Eos | ServerError
-
-
-def socket_path(path: str | None = None) -> str:
-    """``path``, else ``UMA_SOCK``, else ``/tmp/uma.sock``."""
-    return os.path.expanduser(path or os.environ.get("UMA_SOCK") or DEFAULT_SOCKET)
-
-
-def no_daemon(path: str, error: OSError) -> str:
-    """What to tell about a connect that failed."""
-    if isinstance(error, PermissionError):
-        return f"{path} is another user's; set UMA_SOCK to the socket of a daemon of your own"
-    why = error.strerror or str(error)
-    return f"no daemon at {path} ({why}); start one with `umaserve` or set UMA_SOCK"
-
-
-def gone(path: str) -> str:
-    return (
-        f"the daemon at {path} closed the connection before the answer was complete; "
-        "see its log, or start one with `umaserve`"
-    )
 
 
 def pack(message: dict[str, Any]) -> bytes:

@@ -97,7 +97,8 @@ OPTIONS: tuple[Option, ...] = (
            "layout of V in the cache; head-major is V transposed: no flash attention, f16 V only"),
     # where clients come in
     Option("socket", "--socket", "UMA_SOCK", "ipc", "socket", SocketPath(), "/tmp/uma.sock",
-           "Unix socket to listen on, mode 0600"),
+           "Unix socket to listen on, mode 0600; clients that are told no path look for "
+           "$XDG_RUNTIME_DIR/uma.sock first"),
     Option("ipc", "--ipc", "UMA_IPC", "ipc", "ipc", Choice(("uds",)), "uds",
            "kind of the local transport; Unix sockets are the only one"),
     Option("http", "--http", "UMA_HTTP", "ipc", "http", HttpAddress(), "off",

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
+from umaserve.peer import Peer
 from umaserve.protocol import (
     E_IO_001,
     E_LIMIT_002,
@@ -34,7 +35,6 @@ from umaserve.protocol import (
 from umaserve.server.arrivals import Moment
 from umaserve.server.logs import trace
 from umaserve.server.outbox import Outbox
-from umaserve.server.peer import Peer
 from umaserve.server.request import Request, Top
 
 if TYPE_CHECKING:

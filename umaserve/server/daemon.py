@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import trio
 
 from umaserve.config import Config
+from umaserve.peer import Peer, peer_of
 from umaserve.protocol import E_LIMIT_002, error_event
 from umaserve.server.admin import Admin
 from umaserve.server.arrivals import ArrivalClock
@@ -18,7 +19,6 @@ from umaserve.server.connection import Connection
 from umaserve.server.descriptors import OUT_OF_THEM, connections_within_limit, no_descriptors
 from umaserve.server.logs import Log, trace
 from umaserve.server.meters import Meters
-from umaserve.server.peer import Peer, peer_of
 from umaserve.server.scorecard import Scorecard
 from umaserve.server.sessions import Sessions
 from umaserve.server.shares import Budget, FrontTime

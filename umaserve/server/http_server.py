@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, cast
 import h11
 import trio
 
+from umaserve.peer import peer_of
 from umaserve.protocol import E_LIMIT_002
 from umaserve.server.descriptors import OUT_OF_THEM, no_descriptors
 from umaserve.server.http_connection import HttpConnection
@@ -18,7 +19,6 @@ from umaserve.server.http_message import Response, encode_json, error_body, erro
 from umaserve.server.http_routes import Routes
 from umaserve.server.keep_socket import keep_socket
 from umaserve.server.logs import trace
-from umaserve.server.peer import peer_of
 
 if TYPE_CHECKING:
     from umaserve.server.daemon import Daemon

@@ -15,7 +15,7 @@ import stat
 from pathlib import Path
 
 from umaserve.config import SOCKET_PATH_BYTES
-from umaserve.server.peer import peer_of
+from umaserve.peer import peer_of
 
 BACKLOG = 256
 

@@ -1,15 +1,18 @@
-"""Who is at the other end of a Unix socket."""
+"""Who is at the other end of a Unix socket, and whether that is this process's own user.
+
+Only the standard library: the command-line clients use it too, and start in a blink.
+"""
 
 from __future__ import annotations
 
+import os
 import socket
 import struct
 import sys
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True)
-class Peer:
+class Peer(NamedTuple):
     """``pid`` is 0 and ``uid`` -1 where the system does not say."""
 
     pid: int = 0
@@ -36,6 +39,26 @@ def peer_of(sock: socket.socket) -> Peer:
         return Peer(pid, uid)
     if hasattr(socket, "SO_PEERCRED"):
         data = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
-        pid, uid, _ = struct.unpack("3i", data)
+        # the user id has no sign: one above 2**31 must not pass for an unknown one
+        pid, uid, _ = struct.unpack("iII", data)
         return Peer(pid, uid)
     return Peer()
+
+
+def is_own(uid: int) -> bool:
+    """Whether a peer or a file of that user is as good as our own.
+
+    The user of this process is, and so is an unknown one (-1), where the system does not tell.
+    Root is not: its daemon admits nobody else, so a socket of root's leads to no daemon of ours.
+    """
+    return uid in (os.geteuid(), -1)
+
+
+def user_name(uid: int) -> str:
+    """``nobody (uid 65534)``, or the number alone where the system knows no name."""
+    import pwd
+
+    try:
+        return f"{pwd.getpwuid(uid).pw_name} (uid {uid})"
+    except KeyError:
+        return f"uid {uid}"

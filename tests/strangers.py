@@ -1,0 +1,77 @@
+"""Another user of this machine, for tests that run as root: a process of uid 65534."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+UID = 65534
+NAMED = f"(uid {UID})"
+only_root = pytest.mark.skipif(
+    os.geteuid() != 0, reason="only root can become another user; `somebody_else` stands in"
+)
+
+# says "ready", then the bytes that came on each connection until its end
+LISTEN = """
+sock = socket.socket(socket.AF_UNIX)
+os.umask(0)
+sock.bind(path)
+sock.listen()
+print("ready", flush=True)
+while True:
+    connection, _ = sock.accept()
+    data = b""
+    while part := connection.recv(65536):
+        data += part
+    print(data, flush=True)
+"""
+# a lock file with a number that means nothing, held
+HOLD = """
+os.umask(0)
+fd = os.open(path, os.O_RDWR | os.O_CREAT, mode)
+os.write(fd, b"1")
+fcntl.flock(fd, fcntl.LOCK_EX)
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+@contextmanager
+def stranger(code: str, path: str, mode: int = 0o666) -> Iterator[subprocess.Popen[str]]:
+    """Run ``code`` as ``nobody``; it has said "ready"."""
+    head = "import fcntl, os, socket, sys\npath, mode = sys.argv[1], int(sys.argv[2])\n"
+    head += f"os.setgroups([]); os.setgid({UID}); os.setuid({UID})\n"
+    child = subprocess.Popen(
+        [sys.executable, "-S", "-c", head + code, path, str(mode)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with child:
+        try:
+            assert child.stdout is not None and child.stdout.readline() == "ready\n"
+            yield child
+        finally:
+            child.kill()
+
+
+@contextmanager
+def open_folder(mode: int = 0o777) -> Iterator[Path]:
+    """A folder that everybody may use, unlike those of pytest."""
+    with tempfile.TemporaryDirectory() as name:
+        os.chmod(name, mode)
+        yield Path(name)
+
+
+@pytest.fixture
+def somebody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What this process owns looks like another user's: where nobody can become one."""
+    real = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: real + 1)

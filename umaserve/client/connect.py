@@ -1,0 +1,111 @@
+"""Where a daemon's socket is, and connecting to it: to a daemon of one's own, and to nobody else.
+
+While no daemon runs, anybody may listen at a path in ``/tmp``.  So the system is asked whose the
+socket is before the first byte is sent.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+
+from umaserve.client.events import ConnectionFailed, OtherUser
+from umaserve.peer import is_own, peer_of, user_name
+
+DEFAULT_SOCKET = "/tmp/uma.sock"
+RUNTIME_NAME = "uma.sock"
+
+
+def socket_path(path: str | None = None) -> str:
+    """``path``, else ``UMA_SOCK``, else ``$XDG_RUNTIME_DIR/uma.sock`` if there is such a socket,
+    else ``/tmp/uma.sock``."""
+    named = path or os.environ.get("UMA_SOCK")
+    if named:
+        return os.path.expanduser(named)
+    private = runtime_socket()
+    return private if private and _is_socket(private) else DEFAULT_SOCKET
+
+
+def runtime_socket() -> str:
+    """``$XDG_RUNTIME_DIR/uma.sock``; empty where this user has no such folder."""
+    folder = os.environ.get("XDG_RUNTIME_DIR", "")
+    return os.path.join(folder, RUNTIME_NAME) if os.path.isabs(folder) else ""
+
+
+def _is_socket(path: str) -> bool:
+    try:
+        return stat.S_ISSOCK(os.stat(path).st_mode)
+    except OSError:
+        return False
+
+
+def connect(path: str, timeout: float | None = None) -> socket.socket:
+    """A blocking connection to the daemon at ``path``.  Raises ``ConnectionFailed``."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.settimeout(timeout)
+        sock.connect(path)
+    except OSError as error:
+        sock.close()
+        raise unreachable(path, error) from None
+    refuse_strangers(sock, path)
+    return sock
+
+
+def refuse_strangers(sock: socket.socket, path: str) -> None:
+    """Close ``sock`` and raise ``OtherUser`` where another user listens at ``path``.
+
+    To be called before anything is sent.
+    """
+    try:
+        uid = peer_of(sock).uid
+    except OSError as error:  # it has gone already
+        sock.close()
+        raise unreachable(path, error) from None
+    if not is_own(uid):
+        sock.close()
+        raise OtherUser(
+            f"{path} is a socket of {user_name(uid)}, not yours; nothing was sent. {_own_daemon()}"
+        )
+
+
+def _own_daemon() -> str:
+    start, private = "Start a daemon of your own with `umaserve --socket", runtime_socket()
+    if private and not os.environ.get("UMA_SOCK"):
+        return f"{start} {private}`; clients look there first"
+    return f"{start} {private or 'PATH'}`, and set UMA_SOCK to that path"
+
+
+def unreachable(path: str, error: OSError) -> ConnectionFailed:
+    """What a connect that failed raises: ``OtherUser`` where this user may not connect."""
+    kind = OtherUser if isinstance(error, PermissionError) else ConnectionFailed
+    return kind(no_daemon(path, error))
+
+
+def no_daemon(path: str, error: OSError) -> str:
+    """What to tell about a connect that failed."""
+    if isinstance(error, PermissionError):
+        return f"{path} is {_whose(path)}; set UMA_SOCK to the socket of a daemon of your own"
+    why = error.strerror or str(error)
+    command = "umaserve"
+    # without it, the daemon would listen elsewhere
+    if path not in (os.path.expanduser(os.environ.get("UMA_SOCK", "")), DEFAULT_SOCKET):
+        command += f" --socket {path}"
+    return f"no daemon at {path} ({why}); start one with `{command}` or set UMA_SOCK"
+
+
+def _whose(path: str) -> str:
+    try:
+        uid = os.lstat(path).st_uid
+    except OSError:
+        return "another user's"
+    return "closed to its own user" if is_own(uid) else f"a socket of {user_name(uid)}, not yours"
+
+
+def gone(path: str) -> str:
+    """What to tell about a connection that ended too early."""
+    return (
+        f"the daemon at {path} closed the connection before the answer was complete; "
+        "see its log, or start one with `umaserve`"
+    )

@@ -15,7 +15,7 @@ import stat
 from pathlib import Path
 
 from umaserve.config import SOCKET_PATH_BYTES
-from umaserve.peer import peer_of
+from umaserve.peer import Peer, is_own, peer_of, user_name
 
 BACKLOG = 256
 
@@ -55,17 +55,13 @@ class ClaimedSocket:
 
     def _lock(self) -> int:
         while True:
-            try:
-                flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-                fd = os.open(self._lock_path, flags, 0o600)
-            except OSError as error:
-                raise self._unusable(self._lock_path, error) from None
+            fd = self._open_lock()
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                owner = os.read(fd, 32).decode("ascii", "replace").strip()
+                owner = os.read(fd, 32)
                 os.close(fd)
-                raise self._in_use(owner) from None
+                raise self._in_use(Peer(int(owner) if owner.isdigit() else 0)) from None
             with contextlib.suppress(FileNotFoundError):
                 # the last owner may have removed the file between our open and our lock
                 if os.path.samestat(os.fstat(fd), os.stat(self._lock_path)):
@@ -74,16 +70,42 @@ class ClaimedSocket:
                     return fd
             os.close(fd)
 
+    def _open_lock(self) -> int:
+        """The lock's file.  In ``/tmp`` anybody may have put it there."""
+        # O_NONBLOCK: a named pipe in its place must not make us wait
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
+        try:
+            fd = os.open(self._lock_path, flags, 0o600)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                self._check_lock(os.lstat(self._lock_path))
+            raise self._unusable(self._lock_path, error) from None
+        try:
+            self._check_lock(os.fstat(fd))
+        except SocketError:
+            os.close(fd)
+            raise
+        return fd
+
+    def _check_lock(self, found: os.stat_result) -> None:
+        if not is_own(found.st_uid):
+            # whatever he wrote there, and whether he holds it, says nothing
+            why = f"belongs to {user_name(found.st_uid)}, who is not this user"
+        elif not stat.S_ISREG(found.st_mode):
+            why = "is not a regular file"
+        elif found.st_nlink > 1:
+            why = "is a file that has another name too"  # it would be emptied
+        else:
+            return
+        raise self._in_the_way(self._lock_path, why)
+
     def _clear_the_way(self) -> None:
         try:
             mode = os.lstat(self.path).st_mode
         except FileNotFoundError:
             return
         if not stat.S_ISSOCK(mode):
-            raise SocketError(
-                f"{self.path} exists and is not a socket; it is left alone. "
-                f"Remove it, or choose another path with {self._option}"
-            )
+            raise self._in_the_way(self.path, "exists and is not a socket")
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
             probe.settimeout(1.0)
             try:
@@ -91,11 +113,11 @@ class ClaimedSocket:
             except ConnectionRefusedError:
                 pass  # nobody listens: stale
             except (BlockingIOError, TimeoutError):
-                raise self._in_use("") from None
+                raise self._in_use(Peer()) from None
             except OSError as error:
                 raise self._unusable(self.path, error) from None
             else:
-                raise self._in_use(str(peer_of(probe).pid or ""))
+                raise self._in_use(peer_of(probe))
         try:
             os.unlink(self.path)
         except FileNotFoundError:
@@ -151,16 +173,26 @@ class ClaimedSocket:
         except (FileNotFoundError, NotADirectoryError):
             return False
 
-    def _in_use(self, owner: str) -> SocketError:
-        who = f"process {owner}" if owner else "another process"
+    def _in_use(self, owner: Peer) -> SocketError:
+        who = f"process {owner.pid}" if owner.pid else "another process"
+        if is_own(owner.uid):
+            what = f"by {who}; stop that daemon, or choose another path"
+        else:
+            what = f"by {who} of {user_name(owner.uid)}; choose another path"
+        return SocketError(f"{self.path} is in use {what} with {self._option}")
+
+    def _in_the_way(self, path: str, why: str) -> SocketError:
         return SocketError(
-            f"{self.path} is in use by {who}; stop that daemon, or choose another path "
-            f"with {self._option}"
+            f"{path} {why}; it is left alone. Remove it, or choose another path with {self._option}"
         )
 
     def _unusable(self, path: str, error: OSError) -> SocketError:
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             reason = "it cannot be written by this user"
+            with contextlib.suppress(OSError):
+                owner = os.lstat(path).st_uid
+                if not is_own(owner):
+                    reason = f"it belongs to {user_name(owner)}, who is not this user"
         else:
             reason = error.strerror or str(error)
         return SocketError(

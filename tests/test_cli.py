@@ -119,6 +119,14 @@ def test_serve_without_a_dependency_says_so():
     )
 
 
+def test_help_names_the_private_way():
+    for words in (["generate", "--help"], ["chat", "--help"]):
+        assert "can read it in the process list" in " ".join(run(*words).stdout.split())
+    assert "what is private goes to standard input" in " ".join(
+        run("generate", "--help").stdout.split()
+    )
+
+
 # --- generate ------------------------------------------------------------------------------------
 
 

@@ -7,6 +7,8 @@ import sys
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from umaserve.visible import for_reader, visible
+
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
@@ -29,7 +31,7 @@ class Stages:
             columns = (
                 TextColumn("{task.description:<20}"),
                 BarColumn(bar_width=20),
-                TextColumn("{task.fields[note]}"),
+                TextColumn("{task.fields[note]}", markup=False),
             )
             self._bar = Progress(*columns, console=Console(stderr=True), auto_refresh=False)
             self._bar.start()
@@ -50,10 +52,10 @@ class Stages:
     def stage(self, name: str, note: str = "") -> None:
         """Begin a stage."""
         if self._bar is None:
-            print(f"bench: {name}" + (f" ({note})" if note else ""), file=sys.stderr, flush=True)
+            _line(f"bench: {name}" + (f" ({note})" if note else ""))
             return
         self._end()
-        self._task = self._bar.add_task(name, total=1.0, note=note)
+        self._task = self._bar.add_task(name, total=1.0, note=visible(note))
         self._bar.refresh()
 
     def update(self, fraction: float, note: str) -> None:
@@ -65,11 +67,15 @@ class Stages:
     def ended(self, note: str) -> None:
         """The stage is over, with this result."""
         if self._bar is None:
-            print(f"bench:   {note}", file=sys.stderr, flush=True)
+            _line(f"bench:   {note}")
         elif self._task is not None:
-            self._bar.update(self._task, completed=1.0, note=note)
+            self._bar.update(self._task, completed=1.0, note=visible(note))
             self._bar.refresh()
 
     def _end(self) -> None:
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, completed=1.0)
+
+
+def _line(text: str) -> None:
+    print(for_reader(text, sys.stderr), file=sys.stderr, flush=True)

@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from umaserve.cli.common import EXIT_OK, Parser, add_socket, say
+from umaserve.cli.common import EXIT_OK, Parser, add_socket, say, show
 from umaserve.client import Client
 from umaserve.texts import path_of, sendable_path
+from umaserve.visible import visible
 
 
 def _flat(metrics: dict[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -59,9 +60,9 @@ def metrics(arguments: list[str]) -> int:
             samples = client.watch_metrics(options.interval * 1e3)
         for number, sample in enumerate(samples):
             if options.json:
-                print(json.dumps(sample, ensure_ascii=False), flush=True)
+                show(json.dumps(sample, ensure_ascii=False))
             else:
-                print(("\n" if number else "") + table(sample), flush=True)
+                show(("\n" if number else "") + table(sample))
     return EXIT_OK
 
 
@@ -72,10 +73,16 @@ def _progress() -> Iterator[Callable[[float, str], None]]:
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn
 
-        columns = (TextColumn("loading"), BarColumn(), TextColumn("{task.description}"))
+        columns = (
+            TextColumn("loading"),
+            BarColumn(),
+            TextColumn("{task.description}", markup=False),
+        )
         with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
             task = bar.add_task("", total=1.0)
-            yield lambda fraction, stage: bar.update(task, completed=fraction, description=stage)
+            yield lambda fraction, stage: bar.update(
+                task, completed=fraction, description=visible(stage)
+            )
         return
     said = ""
 
@@ -103,7 +110,7 @@ def load(arguments: list[str]) -> int:
         answer = client.load(sendable_path(path), progress)
     model = answer.get("model")
     name = model.get("name") if isinstance(model, dict) else model
-    print(f"serving {name or path}")
+    show(f"serving {name or path}")
     return EXIT_OK
 
 
@@ -130,5 +137,5 @@ def priority(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     with Client(options.socket) as client:
         client.priority(options.id, options.lane)
-    print(f"{options.id} is {options.lane} now")
+    show(f"{options.id} is {options.lane} now")
     return EXIT_OK

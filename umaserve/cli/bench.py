@@ -19,6 +19,7 @@ from umaserve.cli.common import (
     add_socket,
     say,
 )
+from umaserve.visible import for_reader
 
 if TYPE_CHECKING:
     from umaserve.bench.progress import Stages
@@ -190,12 +191,13 @@ def _show(result: Result, written: list[Path]) -> None:
 
     console = Console(soft_wrap=not sys.stdout.isatty(), highlight=False)
     console.print()
-    console.print(Text(text(result)))
+    console.print(Text(for_reader(text(result), sys.stdout)))
     console.print()
     for note in result.notes:
-        console.print(Text(f"note: {note}", "yellow"))
+        console.print(Text(f"note: {for_reader(note, sys.stdout)}", "yellow"))
     verdict = result.verdict
     colour = "yellow" if verdict is None else "green" if verdict.held else "red"
     console.print(Text(verdict_text(result), f"bold {colour}"))
     if written:
-        console.print(Text("written: " + " ".join(map(str, written)), overflow="fold"))
+        names = for_reader(" ".join(map(str, written)), sys.stdout)
+        console.print(Text(f"written: {names}", overflow="fold"))

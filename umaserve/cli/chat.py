@@ -6,7 +6,7 @@ import os
 import sys
 from typing import Any
 
-from umaserve.cli.common import EXIT_OK, Parser, add_socket, failure, say
+from umaserve.cli.common import EXIT_OK, Parser, add_socket, failure, say, show
 from umaserve.client import Client, ServerError
 
 HELP = """/system TEXT  set the system message and start over
@@ -19,7 +19,12 @@ def _parser() -> Parser:
         prog="umaserve chat",
         description="Talk to the model.  Inside: /system TEXT, /reset, /exit, /help.",
     )
-    parser.add_argument("--system", metavar="TEXT", help="the system message to start with")
+    parser.add_argument(
+        "--system",
+        metavar="TEXT",
+        help="the system message to start with; "
+        "every user of this machine can read it in the process list, unlike /system inside",
+    )
     parser.add_argument("--max-tokens", type=int, metavar="N", help="most tokens of one answer")
     parser.add_argument("--temp", type=float, metavar="X", help="temperature; 0 = greedy")
     parser.add_argument("--seed", type=int, metavar="N", help="same seed, same answers")
@@ -57,8 +62,7 @@ class _Conversation:
                 for event in stream:
                     if event.text:
                         parts.append(event.text)
-                        sys.stdout.write(event.text)
-                        sys.stdout.flush()
+                        show(event.text, end="")
         except KeyboardInterrupt:
             parts.append("\n")
             print(flush=True)

@@ -12,6 +12,7 @@ from typing import Any, NoReturn, TextIO
 
 from umaserve.cli.inherited import settle
 from umaserve.client import ConnectionFailed, InvalidRequest, ProtocolError, ServerError
+from umaserve.visible import for_reader
 
 EXIT_OK = 0
 EXIT_CANNOT_SERVE = 1
@@ -40,7 +41,7 @@ class Parser(argparse.ArgumentParser):
         (file or sys.stdout).write(self.format_help())
 
     def error(self, message: str) -> NoReturn:
-        self.exit(EXIT_USAGE, f"{self.prog}: {message}\n")
+        self.exit(EXIT_USAGE, f"{self.prog}: {for_reader(message, sys.stderr)}\n")
 
     def _unknown(self, word: str) -> str:
         if not word.startswith("-"):
@@ -62,10 +63,15 @@ def add_socket(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def show(text: str, end: str = "\n") -> None:
+    """Output proper: on a terminal with its control characters spelled out, else as it is."""
+    print(for_reader(text, sys.stdout), end=end, flush=True)
+
+
 def say(text: str) -> None:
     """A line for the person, apart from the output proper; dropped where it cannot be written."""
     with contextlib.suppress(OSError):
-        print(text, file=sys.stderr, flush=True)
+        print(for_reader(text, sys.stderr), file=sys.stderr, flush=True)
 
 
 def failure(error: Exception) -> int:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from typing import Any
 
-from umaserve.cli.common import EXIT_CANNOT_SERVE, EXIT_OK, Parser
+from umaserve.cli.common import EXIT_CANNOT_SERVE, EXIT_OK, Parser, show
 from umaserve.client import Client, ConnectionFailed, OtherUser, ProtocolError, ServerError
 from umaserve.client.connect import DEFAULT_SOCKET, socket_path
 from umaserve.config import Config, ConfigError, add_flags, flag_values, load_config
@@ -45,9 +45,10 @@ class _Report:
 
     def _line(self, level: str, colour: int, name: str, text: str, hint: str) -> None:
         mark = f"\x1b[{colour}m{level:<7}\x1b[0m" if self._colour else f"{level:<7}"
-        print(f"{mark} {name:<10} {text}", flush=True)
+        print(mark, end=" ")
+        show(f"{name:<10} {text}")
         if hint:
-            print(f"{'':7} {'':10} -> {hint}", flush=True)
+            show(f"{'':7} {'':10} -> {hint}")
 
     def ok(self, name: str, text: str) -> None:
         self._line("ok", 32, name, text, "")

@@ -6,7 +6,7 @@ import json
 import sys
 from typing import Any
 
-from umaserve.cli.common import EXIT_OK, EXIT_SERVER, Parser, add_socket, failure, say
+from umaserve.cli.common import EXIT_OK, EXIT_SERVER, Parser, add_socket, failure, say, show
 from umaserve.client import Client, Eos, ServerError, Token
 
 
@@ -14,7 +14,7 @@ def _parser(prog: str) -> Parser:
     parser = Parser(
         prog=prog,
         description="Send one prompt and print the answer as it comes.  Standard output gets the "
-        "text alone.",
+        "text alone; a terminal gets control characters spelled out (\\u001b).",
         epilog="exit status: 0 success, 2 the server failed or is not there, 3 protocol error, "
         "130 interrupted (the request is cancelled on the server first)",
     )
@@ -22,7 +22,8 @@ def _parser(prog: str) -> Parser:
         "-p",
         "--prompt",
         metavar="TEXT",
-        help="the prompt (default: standard input, less one newline at its end)",
+        help="the prompt; every user of this machine can read it in the process list, so what is "
+        "private goes to standard input (the default, less one newline at its end)",
     )
     parser.add_argument("--max-tokens", type=int, metavar="N", help="most tokens to generate")
     parser.add_argument("--temp", type=float, metavar="X", help="temperature; 0 = greedy")
@@ -92,14 +93,13 @@ class _TextWriter:
     def __call__(self, event: Token | Eos) -> None:
         if event.text:
             self._ends_line = event.text.endswith("\n")
-            sys.stdout.write(event.text)
-            sys.stdout.flush()
+            show(event.text, end="")
         if isinstance(event, Eos) and sys.stdout.isatty() and not self._ends_line:
             print()
 
 
 def _print_json(event: dict[str, Any]) -> None:
-    print(json.dumps(event, ensure_ascii=False, separators=(",", ":")), flush=True)
+    show(json.dumps(event, ensure_ascii=False, separators=(",", ":")))
 
 
 def _write_json(event: Token | Eos) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from umaserve.cli.common import EXIT_CANNOT_SERVE, EXIT_OK, EXIT_USAGE, Parser, say, silence
+from umaserve.cli.common import EXIT_CANNOT_SERVE, EXIT_OK, EXIT_USAGE, Parser, say, show, silence
 from umaserve.config import ConfigError, add_flags, flag_values, load_config
 
 
@@ -35,7 +35,7 @@ def serve(arguments: list[str]) -> int:
     for warning in config.warnings:
         say(f"umaserve: warning: {warning}")
     if options.print_config:
-        print(config.explain())
+        show(config.explain())
         return EXIT_OK
     try:
         from umaserve.server.main import serve as run

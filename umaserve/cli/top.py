@@ -8,7 +8,7 @@ import re
 import sys
 import time
 
-from umaserve.cli.common import EXIT_CANNOT_SERVE, EXIT_OK, Parser, add_socket, say, silence
+from umaserve.cli.common import EXIT_CANNOT_SERVE, EXIT_OK, Parser, add_socket, say, show, silence
 from umaserve.client import Client
 from umaserve.client.connect import socket_path
 
@@ -78,7 +78,7 @@ def _once(path: str, size: tuple[int, int] | None, picture: str | None) -> int:
         view.update(client.overview())
     lines = Screen(*(size or (80, 24))).lines(view)
     if picture is None:
-        print(text(lines), flush=True)
+        show(text(lines))
         return EXIT_OK
     with open(picture, "w", encoding="utf-8") as file:
         file.write(svg(lines, f"umaserve top --socket {path}"))

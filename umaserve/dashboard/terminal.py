@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.style import Style
 
 from umaserve.dashboard.line import ASCII, STYLES, Line
+from umaserve.visible import visible
 
 PLAIN_INTERVAL_S = 5.0
 
@@ -170,7 +171,7 @@ class Terminal:
         if now or at - self._said_at >= PLAIN_INTERVAL_S:
             self._said_at = at
             # not by rich, which ends the process when a pipe has no reader any more
-            self._write(f"{time.strftime('%H:%M:%S')} {line}\n")
+            self._write(f"{time.strftime('%H:%M:%S')} {visible(line)}\n")
 
     def _write(self, text: str) -> None:
         file = self._console.file

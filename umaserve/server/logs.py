@@ -12,6 +12,7 @@ from typing import Any, TextIO
 
 from umaserve.server.log_repeats import Repeats
 from umaserve.texts import printable
+from umaserve.visible import visible
 
 KEPT = 200  # lines
 LEVELS = {"debug": 0, "info": 1, "warn": 2, "warning": 2, "error": 3}
@@ -83,6 +84,7 @@ class Log:
             self._write(line)
 
     def _write(self, line: str) -> None:
+        line = visible(line)  # a name that a client chose must not pass for a command to a terminal
         try:
             try:
                 print(line, file=self._stream, flush=True)

@@ -30,6 +30,12 @@ from umaserve.server import memory
 from umaserve.server.main import serve
 if patch == "no-memory":  # as on a machine where two models do not fit
     memory.available_bytes = lambda: 0
+if patch == "short-frames":
+    from umaserve.server import connection
+    connection.FRAME_S = 0.5
+if patch == "small-budgets":
+    from umaserve.server import daemon
+    daemon.PARTIAL_BYTES = daemon.UNSENT_BYTES = 1 << 20
 if patch == "own-faults":
     from tests.fault_hooks import install
     install()

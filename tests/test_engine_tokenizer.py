@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.engine_driver import DrivenEngine
@@ -100,6 +103,34 @@ def test_an_engine_that_cannot_have_a_large_stack_starts_all_the_same(
     assert answers(thread, told, m.Submit(1, 1, prompt="x" * 10))[1] == [120] * 10
     _, tokens, error = answers(thread, told, m.Submit(1, 1, prompt="x" * 10_000))
     assert not tokens and "too long" in error
+
+
+def test_a_prompt_does_not_wait_behind_texts_that_nobody_waits_for(engine: DrivenEngine) -> None:
+    for ref in range(1, 21):
+        engine.send(m.Tokenize(ref, EQUAL))
+    for _ in range(3):
+        engine.submit(EQUAL, lane=m.LANE_BACKGROUND, max_tokens=1, sampling=GREEDY)
+    serial = engine.submit("a" * 8000, max_tokens=1, sampling=GREEDY)
+    while not engine.prompt_tokens(serial):
+        assert engine.process.poll() is None
+    answered = 0
+    with pytest.raises(AssertionError, match="no .* within 0 s"):
+        while True:
+            engine.expect(m.Tokens, timeout=0)
+            answered += 1
+    assert answered < 10, "it went before most of them"
+    for _ in range(20 - answered):
+        engine.expect(m.Tokens)
+    for waiting in list(engine.slots):
+        engine.wait(waiting)
+        engine.release(waiting)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a thread's priority cannot be read")
+def test_the_thread_of_what_nobody_waits_for_gives_way(engine: DrivenEngine) -> None:
+    threads = psutil.Process(engine.process.pid).threads()
+    nices = sorted(os.getpriority(os.PRIO_PROCESS, thread.id) for thread in threads)
+    assert nices[-1] == tk.NICE and nices.count(tk.NICE) == 1 and nices[-2] == os.nice(0)
 
 
 @pytest.mark.slow

@@ -53,10 +53,13 @@ def test_messages_that_are_handled_late_are_no_hang(header: np.ndarray) -> None:
     assert not pulse.hangs(header, 2 * HOUR, busy=False)
 
 
-def test_an_answer_that_a_thread_owes_counts_beside_ticks_that_go_on(header: np.ndarray) -> None:
+@pytest.mark.parametrize("word", [t.H_TEXT_SINCE_NS, t.H_OTHER_TEXT_SINCE_NS])
+def test_an_answer_that_a_thread_owes_counts_beside_ticks_that_go_on(
+    header: np.ndarray, word: int
+) -> None:
     pulse = EnginePulse(floor_s=10.0)
     for second, hangs in ((5, False), (11, True)):
         now_ns = HOUR + second * SECOND
         header[t.H_HEARTBEAT_NS] = now_ns
-        header[t.H_TEXT_SINCE_NS] = HOUR
+        header[word] = HOUR
         assert pulse.hangs(header, now_ns, busy=True) == hangs

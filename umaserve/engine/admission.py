@@ -59,6 +59,7 @@ class Admission:
         self.resumed_at = np.zeros(start.n_slots, np.int32)  # n_tokens when the row was filled
         self._inline = INLINE_BYTES
         self._thread = TokenizerThread(self._specials, table, control.notify)
+        self._other = TokenizerThread(self._specials, table, control.notify, gives_way=True)
 
     def slot_of(self, serial: int) -> int:
         """Row of a request, or -1."""
@@ -81,8 +82,9 @@ class Admission:
                 self._tokenised(message, tokens, error)
         else:
             self._pending.add(message.serial)
-            self._awaited += message.lane == m.LANE_INTERACTIVE
-            self._thread.put(message)
+            is_awaited = message.lane == m.LANE_INTERACTIVE
+            self._awaited += is_awaited
+            (self._thread if is_awaited else self._other).put(message)
 
     def _is_short(self, message: m.Submit) -> bool:
         """Whether its text is tokenised at once, rather than beside the ticks."""
@@ -93,7 +95,7 @@ class Admission:
 
     def tokenize(self, message: m.Tokenize) -> None:
         """Somebody's question for the tokens of a text."""
-        self._thread.put(message)
+        self._other.put(message)
 
     @contextlib.contextmanager
     def _owned(self, message: m.Submit) -> Iterator[None]:
@@ -109,9 +111,10 @@ class Admission:
         self._loaded.model.tokenize(REHEARSAL)
 
     def take_tokenised(self) -> None:
-        """Place the requests whose text the thread has finished."""
-        while self._thread.finished:
-            message, tokens, error = self._thread.finished.popleft()
+        """Place the requests whose text a thread has finished."""
+        while self.has_tokenised:
+            thread = self._thread if self._thread.finished else self._other
+            message, tokens, error = thread.finished.popleft()
             if isinstance(message, m.Tokenize):
                 self._control.send(m.Tokens(message.ref, tokens, error))
                 continue
@@ -140,12 +143,12 @@ class Admission:
     @property
     def is_tokenizing(self) -> bool:
         """Whether a text is being tokenised beside the loop."""
-        return self._thread.is_busy
+        return self._thread.is_busy or self._other.is_busy
 
     @property
     def has_tokenised(self) -> bool:
         """Whether `take_tokenised` has something to place."""
-        return bool(self._thread.finished)
+        return bool(self._thread.finished or self._other.finished)
 
     def cancel_pending(self, serial: int) -> bool:
         """Remember a cancel for a request that is still being tokenised."""

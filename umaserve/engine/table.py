@@ -84,7 +84,9 @@ H_WORK_SINCE_NS = 41  # monotonic; up to when H_WORK_NS_TOTAL was counted
 H_SERVED_DECODERS = 40  # last tick: decoding sessions that got a token
 H_HANDLED = 42  # messages of the front, after Start, that the loop has handled
 H_TOKENIZING = 44  # ``ref`` of the Tokenize message whose text is being tokenised; 0 = none
-H_TEXT_SINCE_NS = 45  # monotonic; since when the tokeniser's thread has the text at hand; 0 = none
+# monotonic; since when a tokeniser's thread has the text at hand; 0 = none
+H_TEXT_SINCE_NS = 45  # of somebody interactive
+H_OTHER_TEXT_SINCE_NS = 46  # of nobody interactive
 # what the abort callback of libllama reads (``engine.abort``), one block
 H_ABORT_ARMED = 48  # 1 = the tick in progress may be given up
 H_URGENT = 49  # written by the front: interactive requests it has sent, or promoted

@@ -5,13 +5,19 @@ the text with ``std::regex``, which calls itself for every character: a text of 
 overflows an ordinary stack.  So the stack grows with the text, and a text for which the system
 gives no stack is refused.
 
+Texts of interactive requests have a thread of their own.  All others have a second thread, which
+gives way to the ticks: neither makes the other wait.
+
 While a text is tokenised the session table says whose it is, so that a text that takes the process
 down is blamed and nobody else (`umaserve.server.blame`).
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
 import queue
+import sys
 import threading
 import time
 from collections import deque
@@ -27,16 +33,28 @@ if TYPE_CHECKING:
 STACK_PER_BYTE = 1024  # of a text; between 200 and 420 were needed (``pre`` gpt-4o, x86-64)
 USUAL_STACK_BYTES = 512 << 10  # a thread's on macOS; elsewhere it has more
 STACK_BYTES = 64 << 20  # of the thread: address space, of which only what is used becomes memory
+NICE = 10  # of the thread whose texts nobody waits for
+_PRIO_DARWIN_THREAD, _PRIO_DARWIN_BG = 3, 0x1000  # <sys/resource.h>, as read; never run
 
 Finished = tuple[m.Submit | m.Tokenize, list[int], str]
 
 
 class TokenizerThread:
-    """``notify`` is called from the thread when `finished` has something more."""
+    """``notify`` is called from the thread when `finished` has something more.
+
+    ``gives_way``: the thread is for texts that nobody waits for.
+    """
 
     def __init__(
-        self, specials: Specials, table: t.SessionTable, notify: Callable[[], None]
+        self,
+        specials: Specials,
+        table: t.SessionTable,
+        notify: Callable[[], None],
+        *,
+        gives_way: bool = False,
     ) -> None:
+        self._gives_way = gives_way
+        self._since = t.H_OTHER_TEXT_SINCE_NS if gives_way else t.H_TEXT_SINCE_NS
         self.finished: deque[Finished] = deque()
         self._specials = specials
         self._table = table
@@ -57,6 +75,8 @@ class TokenizerThread:
         self._work.put(message)
 
     def _run(self) -> None:
+        if self._gives_way:
+            give_way()
         while True:
             message = self._work.get()
             self._mark(message, True)
@@ -67,7 +87,7 @@ class TokenizerThread:
             self._notify()
 
     def _mark(self, message: m.Submit | m.Tokenize, is_under_way: bool) -> None:
-        self._table.header[t.H_TEXT_SINCE_NS] = time.monotonic_ns() if is_under_way else 0
+        self._table.header[self._since] = time.monotonic_ns() if is_under_way else 0
         if isinstance(message, m.Submit):
             self._table.in_tick[message.slot] = t.IN_TOKENIZER if is_under_way else 0
         else:
@@ -81,6 +101,8 @@ class TokenizerThread:
         done = threading.Event()
 
         def run() -> None:
+            if self._gives_way:
+                give_way()
             try:
                 out.append(tokens_of(self._specials, message))
             finally:
@@ -90,6 +112,15 @@ class TokenizerThread:
             return [], f"{n_bytes} bytes are too long: there is no memory for the tokenizer's stack"
         done.wait()
         return out[0] if out else ([], "there is not enough memory")
+
+
+def give_way() -> None:
+    """From now on this thread runs when threads of the ticks do not need its core."""
+    with contextlib.suppress(OSError):
+        if sys.platform == "darwin":
+            os.setpriority(_PRIO_DARWIN_THREAD, 0, _PRIO_DARWIN_BG)
+        elif sys.platform == "linux":  # elsewhere it would be the whole process
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
 
 
 def run_with_stack(target: Callable[[], None], n_bytes: int) -> bool:

@@ -51,6 +51,10 @@ class FrameDecoder:
         """Bytes of an unfinished frame that are held back (0 at a frame boundary)."""
         return len(self._buffer)
 
+    def drop(self) -> None:
+        """Forget an unfinished frame; nothing more is to be fed."""
+        self._buffer = bytearray()
+
     def feed(self, data: bytes | bytearray | memoryview) -> list[bytes]:
         """Append ``data``; return the body of every frame that is complete now, in order.
 

@@ -134,9 +134,8 @@ class Connection:
             limit = self.daemon.config.max_unsent_bytes
             self.close(E_IO_001, f"more than {limit} bytes wait here unread; the connection closes")
         elif not self._outbox.empty.is_set() and self.daemon.unsent.is_over(self.program):
-            size = self.daemon.unsent.held_by(self.program)
-            text = f"{size} bytes wait unread on the connections of this program; this one closes"
-            self.close(E_IO_001, text)
+            text = "what this program does not read fills its share of the daemon's memory"
+            self.close(E_IO_001, f"{text}; this connection closes")
 
     def send_now(self) -> bool:
         return not self._ended and self._outbox.send_now()
@@ -146,11 +145,13 @@ class Connection:
         if not self._closing.is_set():
             self.daemon.meters.error(code, message, id or "", self)
             named = {} if id is None else {"request": id}
-            text = f"{self.label} closes: {code} {message}"
+            # no number of the connection: lines that come again are counted, not written
+            text = f"a connection of {self.app or 'a program'} closes: {code} {message}"
             self.daemon.log("info", text, connection=self.label, **named)
             self._outbox.put(error_event(id, code, message))
             self._closing.set()
             self._reading.cancel()
+            self._drop_partial()
             self._outbox.flush()
 
     def abandon(self) -> None:
@@ -223,8 +224,7 @@ class Connection:
             self.requests.clear()
         finally:
             self._outbox.forget()
-            self.daemon.partial.change(self.program, -self._partial)
-            self._partial = 0
+            self._drop_partial()
             self._sock.close()
 
     async def _close_on_goodbye(self) -> None:
@@ -333,9 +333,13 @@ class Connection:
         grown, self._partial = pending - self._partial, pending
         budget.change(self.program, grown)
         if grown > 0 and budget.is_over(self.program) and taken.failure is None:
-            text = f"frames of this program that are not whole hold {budget.held_by(self.program)} "
-            error = ProtocolError(E_LIMIT_002, text + "bytes; this connection closes", closes=True)
-            taken.failure = error
+            text = "frames of this program that are not whole fill its share of the daemon's memory"
+            taken.failure = ProtocolError(E_LIMIT_002, f"{text}; this connection closes", True)
+
+    def _drop_partial(self) -> None:
+        self._decoder.drop()
+        self.daemon.partial.change(self.program, -self._partial)
+        self._partial = 0
 
     async def _handle_all(self, taken: _Taken) -> None:
         began_s = time.monotonic()

@@ -161,7 +161,7 @@ class Daemon:
         idle = [c for c in most if not c.requests and not c.keeps_alive]
         victim = (idle or list(most))[-1]
         self._no_more(victim)
-        text = f"{len(self.connections)} connections are open, most of them this program's"
+        text = f"{self._most} connections are open, most of them this program's"
         victim.close(E_LIMIT_002, f"{text}; this one makes room")
         return True
 

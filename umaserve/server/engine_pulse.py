@@ -54,9 +54,10 @@ class EnginePulse:
         tick_start = int(header[t.H_TICK_START_NS])
         if tick_start and int(header[t.H_BUSY]) != t.BUSY_IDLE and now_ns - tick_start > limit:
             return True
-        text_ns = int(header[t.H_TEXT_SINCE_NS])  # a thread beside the loop has it
-        if text_ns and now_ns - text_ns > limit:
-            return True
+        for word in (t.H_TEXT_SINCE_NS, t.H_OTHER_TEXT_SINCE_NS):  # threads beside the loop
+            text_ns = int(header[word])
+            if text_ns and now_ns - text_ns > limit:
+                return True
         if not busy and not self._waiting:
             return False
         # an idle engine sleeps: its last round may be old when a message comes

@@ -220,7 +220,7 @@ def test_the_lock_is_free_only_while_the_loop_waits() -> None:
 
     def thread() -> None:
         while not over.is_set():
-            with lock.held:
+            with lock:
                 inside[0] = True
                 seen[0] += 1
                 time.sleep(0.0005)
@@ -247,8 +247,38 @@ def test_the_lock_is_free_only_while_the_loop_waits() -> None:
 
     trio.run(main)
     assert seen[0] > 20 and wrong[0] == 0
-    with lock.held:  # the run is over, and nobody is locked out
+    with lock:  # the run is over, and nobody is locked out
         pass
+
+
+def test_the_lock_is_to_be_had_while_tasks_always_have_something_to_do() -> None:
+    """One pass of the loop between two turns of the thread, however many passes there are."""
+    lock, over = LoopLock(), threading.Event()
+    passes, waited = 0, []
+
+    def thread() -> None:
+        while not over.is_set():
+            before = passes
+            with lock:
+                waited.append(passes - before)
+            time.sleep(0.001)
+
+    async def main() -> None:
+        nonlocal passes
+        lock.start()
+        beside = threading.Thread(target=thread)
+        beside.start()
+        while len(waited) < 50 and passes < 5000:
+            passes += 1
+            until_s = time.perf_counter() + 0.0002
+            while time.perf_counter() < until_s:  # with the GIL
+                pass
+            await trio.lowlevel.checkpoint()
+        over.set()
+        await trio.to_thread.run_sync(beside.join)
+
+    trio.run(main)
+    assert len(waited) >= 50 and max(waited) <= 3
 
 
 def test_answers_are_whole_while_others_keep_the_loop_busy(tmp_path: Path) -> None:

@@ -136,6 +136,9 @@ def priority(arguments: list[str]) -> int:
     add_socket(parser)
     options = parser.parse_args(arguments)
     with Client(options.socket) as client:
-        client.priority(options.id, options.lane)
+        rows = [row for row in client.info()["sessions"] if row["id"] == options.id]
+        # another program's request has to be named by the daemon's own number of it
+        request = rows[0]["serial"] if len(rows) == 1 else options.id
+        client.priority(request, options.lane)
     show(f"{options.id} is {options.lane} now")
     return EXIT_OK

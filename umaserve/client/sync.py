@@ -124,15 +124,18 @@ class Client:
         self._ask({"type": "unload"})
 
     def priority(self, request: str | int, priority: str) -> None:
-        """Move a request (of any connection) to the lane "interactive" or "background".
+        """Move a request to the lane "interactive" or "background".
 
-        ``request`` is its id, or the ``serial`` that ``sessions`` gives it.
+        ``request`` is the id of a request of this program, or the ``serial`` that ``sessions``
+        gives any request.
         """
         self._ask({"type": "priority", **naming(request), "priority": priority})
 
     def cancel(self, request: str | int) -> bool:
-        """End a request (of any connection; its id or ``serial``) at its next token; whether it was
-        found."""
+        """End a request at its next token; whether it was found.
+
+        ``request`` is the id of a request of this program, or the ``serial`` of any request.
+        """
         answer = self._ask({"type": "cancel", **naming(request)}, events=("cancelled",))
         return bool(answer.get("found"))
 

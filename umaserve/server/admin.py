@@ -84,15 +84,24 @@ class Admin:
         return admin_event("metrics", message.id, metrics=self._daemon.scorecard.read())
 
     def _find(self, connection: Connection, message: Cancel | SetPriority) -> Request | None:
-        """The request of that serial; else the asker's own of that id, else the only one of any
-        connection."""
+        """The request of that serial; else the asker's own of that id, else the only one of its
+        program.
+
+        Other programs' requests are found by serial alone: two that both call a request "1" are
+        not to end each other's.
+        """
         live = self._daemon.sessions.live
         if message.serial is not None:
             return live.get(message.serial)
         own = connection.requests.get(message.id or "")
         if own is not None:
             return own
-        found = [r for r in live.values() if r.id == message.id and not r.told]
+        program = connection.program
+        found = [
+            r
+            for r in live.values()
+            if r.id == message.id and not r.told and r.sink.program == program
+        ]
         return found[0] if len(found) == 1 else None
 
     def _set_priority(self, connection: Connection, message: SetPriority) -> None:

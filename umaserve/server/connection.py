@@ -359,8 +359,10 @@ class Connection:
         """The front's time since then was this program's; whoever uses much of it waits here."""
         front = self.daemon.front_time
         front.used(self.program, time.monotonic() - since_s)
-        wait_s = front.wait_s(self.program)
-        if wait_s and self.daemon.serves_others(self.program):
+        # again: another connection of the program may have been first
+        while (wait_s := front.wait_s(self.program)) and not self._closing.is_set():
+            if not self.daemon.serves_others(self.program):
+                return
             with trio.move_on_after(wait_s):
                 await self._closing.wait()
 

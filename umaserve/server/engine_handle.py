@@ -454,7 +454,7 @@ class EngineHandle:
 
     def _read_tokens(self, fd: int, loop: trio.lowlevel.TrioToken) -> None:
         """The thread that the engine wakes, until it is gone; it closes ``fd`` itself."""
-        with self._loop_lock.held:
+        with self._loop_lock:
             if fd not in self._fds:  # it was over before this began
                 return
             self._fds.remove(fd)
@@ -462,7 +462,7 @@ class EngineHandle:
         placed = False
         try:
             while os.read(fd, 65536):
-                with self._loop_lock.held:
+                with self._loop_lock:
                     if self.exit is not None:
                         return
                     if not placed and self.ready is not None:

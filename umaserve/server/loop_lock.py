@@ -10,15 +10,26 @@ import trio
 class LoopLock(trio.abc.Instrument):
     """Held by trio's thread from when its wait for events ends to when the next one begins.
 
-    So a thread that has it (``with lock.held:``) has the front for itself, as a task has between
-    two checkpoints; trio's thread waits for it before it runs tasks again.  It must not call trio
+    So a thread that has it (``with lock:``) has the front for itself, as a task has between two
+    checkpoints; trio's thread waits for it before it runs tasks again.  It must not call trio
     meanwhile: waking a task, say, is done through ``TrioToken.run_sync_soon``.
+
+    Tasks that always have something to do keep nobody out: whoever waits stands in the door, and
+    trio's thread goes through the same door.
     """
 
     def __init__(self) -> None:
         self.held = threading.Lock()
+        self._door = threading.Lock()
         self._started = False
         self._ours = False  # trio's thread has it
+
+    def __enter__(self) -> None:
+        with self._door:
+            self.held.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.held.release()
 
     def start(self) -> None:
         """To be called by a task of the run that it is for; again is harmless."""
@@ -36,7 +47,8 @@ class LoopLock(trio.abc.Instrument):
 
     def after_io_wait(self, timeout: float) -> None:
         if not self._ours:
-            self.held.acquire()
+            with self._door:
+                self.held.acquire()
             self._ours = True
 
     def after_run(self) -> None:

@@ -25,7 +25,7 @@ from types import FrameType
 
 from umaserve.cli.common import guarded
 from umaserve.llama import builds
-from umaserve.llama.building import BuildError, backends, compile, source
+from umaserve.llama.building import BuildError, backends, compile, git, source
 from umaserve.llama.building.locking import file_lock, try_lock
 from umaserve.llama.building.process import run_logged
 from umaserve.llama.building.progress import Reporter
@@ -59,6 +59,8 @@ def ensure(
         ensure_binding(forced, report)
         return forced
     what = source.choose(source_path, git_tag)
+    if what.revision is not None:
+        git.warn_if_moved(what.revision, report)
     choice = backends.choose(backend, vulkan_headers, _failed_before(what, portable, cmake_args))
     plan = _plan(what, choice, portable, cmake_args, jobs)
     build = builds.read_build(builds.builds_root() / plan.key)
@@ -101,7 +103,7 @@ def _plan(
     return compile.Plan(
         key=_key(what, choice.backend, portable, cmake_args),
         choice=choice,
-        source_ident=what.ident,
+        source=what,
         portable=portable,
         extra=tuple(cmake_args),
         jobs=jobs or compile.default_jobs(),

@@ -167,32 +167,6 @@ def test_sources_that_are_none(cache: Path, tmp_path: Path) -> None:
     assert leftovers(cache) == []
 
 
-def test_a_tag_or_a_commit_of_a_git_repository(
-    cache: Path, tree: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def git(*words: str) -> str:
-        identity = ("-c", "user.name=t", "-c", "user.email=t@localhost")
-        return subprocess.run(
-            ["git", "-C", str(tree), *identity, *words], check=True, capture_output=True, text=True
-        ).stdout.strip()
-
-    git("init", "--quiet")
-    git("add", ".")
-    git("commit", "--quiet", "-m", "tiny")
-    git("tag", "v1")
-    commit = git("rev-parse", "HEAD")
-    monkeypatch.setattr(source, "GIT_URL", tree.as_uri())
-    by_tag = build_llama.ensure("cpu", git_tag="v1", report=quiet())
-    by_commit = build_llama.ensure("cpu", git_tag=commit, report=quiet())
-    assert by_tag.commit == by_commit.commit == commit[:9]
-    assert by_tag.key.startswith("git-v1-") and commit[:12] in by_commit.key
-    with pytest.raises(BuildError, match="fetching llama.cpp at v2 failed"):
-        build_llama.ensure("cpu", git_tag="v2", report=quiet())
-    with pytest.raises(BuildError, match="no git tag"):
-        source.choose(None, "--upload-pack=evil")
-    assert leftovers(cache) == []
-
-
 def test_a_compile_error_is_shown_and_leaves_nothing(cache: Path, tree: Path) -> None:
     (tree / "src" / "llama.c").write_text('#include "llama.h"\nint broken = this_is_not_c;\n')
     done = run("--backend", "cpu", "--source", tree)

@@ -19,6 +19,7 @@ from . import BuildError
 from .backends import Choice
 from .process import run_logged
 from .progress import Reporter
+from .source import Source
 from .toolchain import Toolchain
 
 PEERS = ("llama-server", "llama-bench", "llama-batched-bench")
@@ -67,7 +68,7 @@ class Plan:
 
     key: str
     choice: Choice
-    source_ident: str
+    source: Source
     portable: bool
     extra: tuple[str, ...]
     jobs: int
@@ -207,6 +208,7 @@ def gather(tree: Path, compiled: Path, out: Path, plan: Plan, tools: Toolchain) 
     if (tree / "LICENSE").exists():
         shutil.copy2(tree / "LICENSE", out / "LICENSE")
     facts = probe(out / "lib")
+    revision = plan.source.revision
     manifest = {
         "format": builds.MANIFEST_FORMAT,
         "key": plan.key,
@@ -214,7 +216,9 @@ def gather(tree: Path, compiled: Path, out: Path, plan: Plan, tools: Toolchain) 
         "version": facts["llama_version"],
         "ggml_version": facts["ggml_version"],
         "commit": facts["ggml_commit"],
-        "source": plan.source_ident,
+        "source": plan.source.ident,
+        "git_tag": revision.tag if revision is not None else None,
+        "git_commit": revision.commit if revision is not None else None,
         "portable": plan.portable,
         "machine": builds.machine_tag(),
         "cpu": None if plan.portable else builds.cpu_signature(),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 import shutil
 import subprocess
 import tarfile
@@ -14,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .. import builds
-from . import BuildError
+from . import BuildError, git
 from .locking import file_lock
 from .process import run_logged
 from .progress import Reporter
@@ -25,7 +24,6 @@ SDIST_VERSION = builds.PINNED_VERSION
 SDIST_SHA256 = "832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e"
 SDIST_FILE = f"{SDIST_NAME}-{SDIST_VERSION}.tar.gz"
 
-GIT_URL = "https://github.com/ggml-org/llama.cpp"
 GIT_COMMIT = "0c1e57098bba43ac29e6e3b677cdceebdd22334f"
 """The llama.cpp commit that the pinned source distribution vendors."""
 
@@ -50,34 +48,32 @@ def prepare_metadata_for_build_wheel(metadata_directory, config_settings=None):
 
 @dataclass(frozen=True)
 class Source:
-    """A llama.cpp to build: `ident` goes into the key of the build; one of the rest says where.
-
-    `git_tag` may be a tag or a whole commit id.
-    """
+    """A llama.cpp to build: `ident` goes into the key of the build; one of the rest says where."""
 
     ident: str
     archive: Path | None = None
     tree: Path | None = None
-    git_tag: str | None = None
+    revision: git.Revision | None = None
 
     @property
     def description(self) -> str:
-        if self.git_tag is not None:
-            return f"git tag {self.git_tag}"
+        if self.revision is not None:
+            return self.revision.description
         if self.tree is not None or self.archive is not None:
             return str(self.tree or self.archive)
         return f"the source distribution of llama-cpp-python {SDIST_VERSION}"
 
 
 def choose(source: Path | None, git_tag: str | None) -> Source:
-    """What the options ask for; reads (and hashes) a given folder or archive, fetches nothing."""
+    """What the options ask for; fetches nothing.
+
+    Reads (and hashes) a given folder or archive; asks the repository which commit a tag is.
+    """
     if source is not None and git_tag is not None:
         raise BuildError("--source and --git-tag exclude each other; give one of them.")
     if git_tag is not None:
-        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._/-]*", git_tag):
-            raise BuildError(f"{git_tag!r} is no git tag.")
-        name = git_tag[:12] if re.fullmatch("[0-9a-f]{40}", git_tag) else git_tag.replace("/", "-")
-        return Source(ident=f"git-{name}", git_tag=git_tag)
+        revision = git.resolve(git_tag)
+        return Source(ident=revision.ident, revision=revision)
     if source is None:
         return Source(ident=SDIST_VERSION)
     source = source.expanduser().absolute()
@@ -95,8 +91,8 @@ def unpack(source: Source, folder: Path, log: Path, report: Reporter) -> Path:
     """The llama.cpp tree of `source`, unpacked below `folder` unless it is a folder already."""
     if source.tree is not None:
         return source.tree
-    if source.git_tag is not None:
-        return _clone(source.git_tag, folder, log, report)
+    if source.revision is not None:
+        return git.check_out(source.revision, folder, log, report)
     archive = source.archive if source.archive is not None else fetch_sdist(log, report)
     with report.step(f"Unpacking {archive.name}") as step:
         _extract(archive, folder, step.update)
@@ -174,42 +170,17 @@ def _download(folder: Path, log: Path, report: Reporter) -> None:
         )
 
 
-def _clone(tag: str, folder: Path, log: Path, report: Reporter) -> Path:
-    if shutil.which("git") is None:
-        raise BuildError("--git-tag needs git, which is not installed.")
-    tree = folder / "llama.cpp"
-    tree.mkdir(parents=True)
-    # A shallow fetch, unlike a shallow clone, takes a commit id as well as a tag.
-    commands = (
-        ["git", "init", "--quiet"],
-        ["git", "fetch", "--depth", "1", GIT_URL, tag],
-        ["git", "-c", "advice.detachedHead=false", "checkout", "--quiet", "FETCH_HEAD"],
-    )
-    with report.step(f"Fetching llama.cpp at {tag} with git") as step:
-        for command in commands:
-            run_logged(
-                command,
-                log,
-                what=f"fetching llama.cpp at {tag}",
-                hint="Leave --git-tag out to build the pinned source from the package index.",
-                env={**os.environ, "GIT_TERMINAL_PROMPT": "0"},
-                cwd=tree,
-                on_line=lambda line: step.update(None, None, line.strip()),
-            )
-    return tree
-
-
 def commit_of(source: Source, tree: Path) -> str:
     """What the library is to answer as its commit: git's word where there is one."""
     if source.ident == SDIST_VERSION:
         return GIT_COMMIT[:9]
+    if source.revision is not None:
+        return source.revision.commit[:9]
     if (tree / ".git").exists() and shutil.which("git"):
         done = subprocess.run(
             ["git", "-C", str(tree), "rev-parse", "--short=9", "HEAD"],
             capture_output=True, text=True, check=False,
         )  # fmt: skip
-        if done.returncode == 0 and source.git_tag is not None:
-            return done.stdout.strip()
         if done.returncode == 0:
             return f"{done.stdout.strip()}-{source.ident}"
     return source.ident

@@ -7,7 +7,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 ARGS   ?=
 
-.PHONY: run test test-slow bench lint setup llama clean help
+.PHONY: run test test-slow bench lint setup llama lock clean help
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## */  make \1\t/' | expand -t 18
@@ -36,13 +36,21 @@ llama: setup ## libllama and its binding (nothing to do when they are in the cac
 	@$(BIN)/python build_llama.py --quiet
 	@$(BIN)/python -m umaserve.engine.compile
 
-$(VENV)/.ready: pyproject.toml
+lock: setup ## pin the Python packages anew after a change of pyproject.toml (ARGS=--upgrade: newest)
+	@$(BIN)/python -m tools.lock $(ARGS)
+
+# Nothing is installed that has not the hash in the lock file. Only wheels are taken: what builds
+# others would come without a hash. The last line fetches nothing.
+$(VENV)/.ready: pyproject.toml requirements.lock
 	@echo "setting up $(VENV) (Python packages)"
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
 	  { echo "Python 3.10 or newer is needed; this is $$($(PYTHON) --version). Try: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
 	@$(PYTHON) -m venv $(VENV) || \
 	  { echo "python -m venv failed; on Debian and Ubuntu: sudo apt-get install python3-venv"; exit 1; }
-	@$(BIN)/python -m pip install --disable-pip-version-check --prefer-binary -e '.[test]'
+	@$(BIN)/python -m pip install --disable-pip-version-check --require-hashes --only-binary :all: -r requirements.lock || \
+	  { echo "The packages of requirements.lock were not installed. Where pip says that hashes do not match, look at which"; \
+	    echo "package index it uses. Where it finds no version, try another Python: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	@$(BIN)/python -m pip install --disable-pip-version-check --no-index --no-deps --no-build-isolation -e .
 	@touch $@
 
 clean: ## remove the virtual environment (the library cache stays)

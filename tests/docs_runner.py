@@ -144,7 +144,8 @@ class Workspace:
     def __init__(self, directory: Path) -> None:
         self.path = directory / "umaserve"
         self.path.mkdir(parents=True)
-        for name in ("Makefile", "pyproject.toml", "README.md", "LICENSE", "build_llama.py"):
+        top = ("Makefile", "pyproject.toml", "requirements.lock", "README.md", "LICENSE")
+        for name in (*top, "build_llama.py"):
             shutil.copy2(ROOT / name, self.path)
         skip = shutil.ignore_patterns("__pycache__", "results")
         for name in ("umaserve", "bindings", "tools", "tests", "benchmarks", "docs"):
@@ -190,7 +191,7 @@ class Workspace:
             script = folder / name
             script.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {arguments} "$@"\n')
             script.chmod(0o755)
-        # newer than pyproject.toml, so that make has nothing to install
+        # newer than the files that say what to install, so that make has nothing to install
         (self.path / ".venv/.ready").touch()
 
     def run(self, command: str) -> str:

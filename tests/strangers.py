@@ -1,4 +1,4 @@
-"""Another user of this machine, for tests that run as root: a process of uid 65534."""
+"""Another user, for tests: a real one where we are root, else one that our own files stand for."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
-UID = 65534
+UID = 65534  # nobody, or a user without a name
 NAMED = f"(uid {UID})"
+IS_ROOT = os.geteuid() == 0
 only_root = pytest.mark.skipif(
-    os.geteuid() != 0, reason="only root can become another user; `somebody_else` stands in"
+    not IS_ROOT, reason="only root can become another user; `somebody_else` stands in"
 )
 
 # says "ready", then the bytes that came on each connection until its end
@@ -75,3 +76,25 @@ def somebody_else(monkeypatch: pytest.MonkeyPatch) -> None:
     """What this process owns looks like another user's: where nobody can become one."""
     real = os.geteuid()
     monkeypatch.setattr(os, "geteuid", lambda: real + 1)
+
+
+
+def give_away(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``path`` (a link itself, not its target) belongs to another user.
+
+    Where we are not root, we become another user as far as decisions go: then nothing is ours.
+    """
+    if IS_ROOT:
+        os.lchown(path, UID, UID)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: UID)
+
+
+def as_stranger(script: str, *arguments: object) -> None:
+    """Run Python as the other user, who can read nothing of ours; we must be root."""
+    command = ["setpriv", f"--reuid={UID}", f"--regid={UID}", "--clear-groups", sys.executable]
+    done = subprocess.run(
+        [*command, "-I", "-c", script, *map(str, arguments)],
+        cwd="/", capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr

@@ -11,6 +11,7 @@ from markupsafe import Markup
 from umaserve.bench.charts import CHARTS, png, svg
 from umaserve.bench.result import Result
 from umaserve.bench.table import rows, shown, verdict_text
+from umaserve.own_file import write_own
 
 TEMPLATE = "page.html.jinja"
 
@@ -23,9 +24,9 @@ def picture_paths(report: Path) -> list[Path]:
 def write_report(result: Result, report: Path) -> list[Path]:
     """Write the page and the pictures; returns all their paths.  Raises ``OSError``."""
     pictures = picture_paths(report)
-    report.write_text(page(result, [path.name for path in pictures]), encoding="utf-8")
+    write_own(report, page(result, [path.name for path in pictures]).encode())
     for chart, path in zip(CHARTS, pictures, strict=True):
-        path.write_bytes(png(chart, result))
+        write_own(path, png(chart, result))
     return [report, *pictures]
 
 

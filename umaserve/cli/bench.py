@@ -19,6 +19,7 @@ from umaserve.cli.common import (
     add_socket,
     say,
 )
+from umaserve.own_file import NotOurs, check_own, write_own
 from umaserve.visible import for_reader
 
 if TYPE_CHECKING:
@@ -111,6 +112,10 @@ def _writable(path: Path) -> str | None:
         return f"{path} is a folder; name a file in it"
     if not os.access(path if path.exists() else folder, os.W_OK):
         return f"{path} cannot be written; name another file"
+    try:
+        check_own(str(path))
+    except NotOurs as error:
+        return f"{path} is not written: {error.strerror}"
     return None
 
 
@@ -169,10 +174,10 @@ def _write(result: Result, options: argparse.Namespace, stages: Stages) -> list[
     written = []
     if options.json:
         text = json.dumps(result.to_json(), ensure_ascii=False, indent=1)
-        options.json.write_text(text + "\n", encoding="utf-8")
+        write_own(options.json, (text + "\n").encode())
         written.append(options.json)
     if options.csv:
-        options.csv.write_text(to_csv(result.answers, result.origin_s), encoding="utf-8")
+        write_own(options.csv, to_csv(result.answers, result.origin_s).encode())
         written.append(options.csv)
     if options.report:
         from umaserve.bench.page import write_report

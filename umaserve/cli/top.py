@@ -11,6 +11,7 @@ import time
 from umaserve.cli.common import EXIT_CANNOT_SERVE, EXIT_OK, Parser, add_socket, say, show, silence
 from umaserve.client import Client
 from umaserve.client.connect import socket_path
+from umaserve.own_file import write_own
 
 ANSWER_S = 5.0
 BETWEEN_S = 1.0  # two looks, for rates
@@ -80,8 +81,7 @@ def _once(path: str, size: tuple[int, int] | None, picture: str | None) -> int:
     if picture is None:
         show(text(lines))
         return EXIT_OK
-    with open(picture, "w", encoding="utf-8") as file:
-        file.write(svg(lines, f"umaserve top --socket {path}"))
+    write_own(picture, svg(lines, f"umaserve top --socket {path}").encode())
     return EXIT_OK
 
 

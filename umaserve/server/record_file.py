@@ -10,6 +10,8 @@ from collections.abc import Callable
 
 import trio
 
+from umaserve.own_file import NotOurs, check_own, open_own
+
 WRITE_S = 0.5  # lines wait so long for company
 RETRY_S = 2.0
 PENDING_BYTES = 4 * 1024 * 1024  # kept for a file that cannot be written; then the oldest go
@@ -26,7 +28,7 @@ class RecordFile:
     The file is appended to, and moved to FILE.1 (FILE.1 to FILE.2, up to ``keep``) when it would
     grow past ``max_bytes`` (0 = never) or begins with another ``header``.  What a full, read-only
     or slow disk does not take waits, within bounds, and is tried again; the log hears of the first
-    failure and of the recovery.  A whole line is written or none of it.
+    failure and of the recovery.  A whole line is written or none of it.  A new file is mode 0600.
     """
 
     def __init__(
@@ -38,11 +40,15 @@ class RecordFile:
         max_bytes: int = 0,
         keep: int = 1,
     ) -> None:
-        """Raises ``RecordError`` where the file's folder does not exist."""
+        """Raises ``RecordError`` where there is no such folder, or others choose the file."""
         folder = os.path.dirname(os.path.abspath(path))
         if not os.path.isdir(folder) or os.path.isdir(path):
             what = "it is a folder" if os.path.isdir(path) else f"{folder} does not exist"
             raise RecordError(f"{path} cannot be written: {what}; name a file in a folder that is")
+        try:
+            check_own(path)
+        except NotOurs as error:
+            raise RecordError(f"{path} is not written: {error.strerror}") from None
         self.path = path
         self.header = header
         self.lost = 0  # lines, since the last success
@@ -145,11 +151,13 @@ class RecordFile:
                 pass  # removed: made again below
             self._close()
         # not blocking: a pipe that nobody reads counts as a full disk
-        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
+        flags = os.O_APPEND | os.O_NONBLOCK
         try:
-            self._fd = os.open(self.path, flags, 0o644)
+            self._fd = open_own(self.path, flags | os.O_RDWR)
+        except NotOurs:
+            raise
         except OSError:
-            self._fd = os.open(self.path, flags & ~os.O_RDWR | os.O_WRONLY, 0o644)
+            self._fd = open_own(self.path, flags | os.O_WRONLY)
         found = os.fstat(self._fd)
         self._regular = stat.S_ISREG(found.st_mode)
         self._size = found.st_size if self._regular else 0

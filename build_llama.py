@@ -30,7 +30,8 @@ from umaserve.llama.building.locking import file_lock, try_lock
 from umaserve.llama.building.process import run_logged
 from umaserve.llama.building.progress import Reporter
 from umaserve.llama.building.toolchain import find_compilers, find_toolchain
-from umaserve.llama.builds import Build, installed, select
+from umaserve.llama.builds import Build, installed, refused, select
+from umaserve.private_folder import NotPrivate, make_private, require_private_within
 
 __all__ = ["Build", "BuildError", "ensure", "ensure_binding", "installed", "main", "select"]
 
@@ -51,19 +52,22 @@ def ensure(
 
     Builds what is missing, reporting to `report` (standard output by default). Where
     ``$UMA_LLAMA_BUILD`` names a build, that one is used and nothing is chosen. Raises `BuildError`
-    with a message that says what to do next.
+    or, where others could change what lies in the cache, `NotPrivate`; the messages say what to do.
     """
     report = report if report is not None else Reporter()
     forced = _forced_build()
     if forced is not None:
         ensure_binding(forced, report)
         return forced
+    make_private(builds.builds_root())
     what = source.choose(source_path, git_tag)
     if what.revision is not None:
         git.warn_if_moved(what.revision, report)
     choice = backends.choose(backend, vulkan_headers, _failed_before(what, portable, cmake_args))
     plan = _plan(what, choice, portable, cmake_args, jobs)
     build = builds.read_build(builds.builds_root() / plan.key)
+    if build is not None:
+        require_private_within(build.path)
     if build is None or (with_peers and not build.has_peers):
         report.say(f"Backend {choice.backend}: {choice.why}")
         try:
@@ -84,12 +88,13 @@ def _forced_build() -> Build | None:
     key = os.environ.get(builds.BUILD_VARIABLE)
     if not key:
         return None
-    build = builds.read_build(builds.builds_root() / key)
+    build = builds.named()
     if build is None:
         raise BuildError(
             f"${builds.BUILD_VARIABLE} names {key!r}, and there is no such build.\n"
             "See which there are with: python build_llama.py --list"
         )
+    require_private_within(build.path)
     return build
 
 
@@ -130,14 +135,13 @@ def _failed_before(what: source.Source, portable: bool, cmake_args: Sequence[str
 
 def _log_path(key: str) -> Path:
     folder = builds.cache_root() / "logs"
-    folder.mkdir(parents=True, exist_ok=True)
+    make_private(folder)
     return folder / f"{key}.log"
 
 
 def _build(what: source.Source, plan: compile.Plan, peers: bool, report: Reporter) -> Build:
     """Makes what is missing of the build, the programs after the library, under its lock."""
     root = builds.builds_root()
-    root.mkdir(parents=True, exist_ok=True)
     target = root / plan.key
 
     def waiting(owner: str) -> None:
@@ -226,7 +230,6 @@ def ensure_binding(build: Build, report: Reporter | None = None) -> None:
 def fetch_vulkan_headers(report: Reporter) -> Path:
     """Unpacks newer Vulkan and SPIR-V headers into the cache through apt, without root."""
     folder = backends.fetched_headers_dir()
-    folder.parent.mkdir(parents=True, exist_ok=True)
     aside = folder.with_name(f".tmp-{folder.name}")
     log = _log_path("vulkan-headers")
 
@@ -324,6 +327,8 @@ def _list_builds(report: Reporter) -> None:
         peers = ", with llama-server" if build.has_peers else ""
         mark = "*" if number == 0 else " "
         report.say(f"{mark} {build.key}  ({build.version}, {build.commit}, made {made}{peers})")
+    for why in refused():
+        report.say(why)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -350,7 +355,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 jobs=options.jobs,
                 report=report,
             )
-    except BuildError as error:
+    except (BuildError, NotPrivate) as error:
         print(f"build_llama: {error}", file=sys.stderr)
         return 1
     except OSError as error:

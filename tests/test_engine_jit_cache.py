@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from umaserve.engine import jit_cache
+from umaserve.private_folder import NotPrivate
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -153,12 +154,15 @@ def test_a_cache_that_cannot_be_written_is_used_all_the_same(
     assert there(_COMPILE)[0].split()[:2] == ["1", "0"]
 
 
-def test_compiled_code_of_somebody_else_is_not_used(tmp_path: Path, monkeypatch) -> None:
+def test_a_temporary_folder_of_somebody_else_is_not_used(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(jit_cache.tempfile, "tempdir", str(tmp_path))
     owner = tmp_path / f"umaserve-{os.geteuid()}"
     owner.mkdir()
     owner.chmod(0o777)  # anybody may have put something there
-    found = jit_cache._temporary_copy(tmp_path / "absent")
+    found = jit_cache._temporary_folder("absent", None)
     assert not found.is_relative_to(owner) and found.is_dir()
     owner.chmod(0o700)
-    assert jit_cache._temporary_copy(tmp_path / "absent").is_relative_to(owner)
+    assert jit_cache._temporary_folder("absent", None).is_relative_to(owner)
+    tmp_path.chmod(0o777)  # nothing in it is safe: anybody may rename it
+    with pytest.raises(NotPrivate, match="others may write"):
+        jit_cache._temporary_folder("absent", None)

@@ -90,17 +90,27 @@ def why_shared_within(folder: str | os.PathLike[str]) -> str:
     why = why_shared(folder)
     waiting = [] if why else [os.fspath(folder)]
     while waiting and not why:
-        with os.scandir(waiting.pop()) as entries:
-            for entry in entries:
-                found = entry.stat(follow_symlinks=False)
-                if stat.S_ISLNK(found.st_mode):
-                    why = why_shared(entry.path)
-                else:
-                    why = _problem(Step(entry.path, found), above=False, sticky=False)
-                if why:
-                    break
-                if stat.S_ISDIR(found.st_mode):
-                    waiting.append(entry.path)
+        place = waiting.pop()
+        try:
+            entries = sorted(os.listdir(place))
+        except FileNotFoundError:  # a temporary one of a process that is at work
+            continue
+        except OSError as error:
+            return f"{place} cannot be looked at ({error.strerror}); {_ADVICE}"
+        for name in entries:
+            path = os.path.join(place, name)
+            try:
+                found = os.lstat(path)
+            except FileNotFoundError:
+                continue
+            if stat.S_ISLNK(found.st_mode):
+                why = why_shared(path)
+            else:
+                why = _problem(Step(path, found), above=False, sticky=False)
+            if why:
+                break
+            if stat.S_ISDIR(found.st_mode):
+                waiting.append(path)
     return why
 
 
@@ -121,7 +131,15 @@ def make_private(folder: Path) -> None:
 
 def require_private(folder: Path) -> None:
     """Raises ``NotPrivate`` where others could change what lies there."""
-    why = why_shared(folder)
+    _refuse(folder, why_shared(folder))
+
+
+def require_private_within(folder: Path) -> None:
+    """Raises ``NotPrivate`` where others could change anything in it."""
+    _refuse(folder, why_shared_within(folder))
+
+
+def _refuse(folder: Path, why: str) -> None:
     if why:
         raise NotPrivate(f"{folder} is not used: {why}")
 

@@ -14,6 +14,7 @@ from umaserve.cli.common import EXIT_CANNOT_SERVE, EXIT_OK, Parser, show
 from umaserve.client import Client, ConnectionFailed, OtherUser, ProtocolError, ServerError
 from umaserve.client.connect import DEFAULT_SOCKET, socket_path
 from umaserve.config import Config, ConfigError, add_flags, flag_values, load_config
+from umaserve.private_folder import why_shared
 
 PROBE_S = 120.0
 LIVE_S = 3.0
@@ -187,6 +188,8 @@ def _probed(report: _Report, fact: dict[str, Any], model: str) -> None:
         _cache(report, fact["cache"])
         if fact["found"]:  # where there is none, the library's line says what to do
             report.ok("builds", ", ".join(fact["found"]))
+        for why in fact["refused"]:
+            report.warn("builds", why)
     elif what == "model" and model:
         if "error" in fact:
             report.miss("model", fact["error"])
@@ -205,6 +208,10 @@ def _probed(report: _Report, fact: dict[str, Any], model: str) -> None:
 
 
 def _cache(report: _Report, path: str) -> None:
+    why = why_shared(path)
+    if why:
+        report.warn("cache", f"{path} is not used: {why}")
+        return
     folder = path
     while not os.path.exists(folder):
         folder = os.path.dirname(folder)

@@ -21,7 +21,7 @@ def main(backend: str, model: str) -> None:
     from umaserve.llama import builds
 
     found = [build.key for build in builds.installed()]
-    _tell(what="builds", cache=str(builds.cache_root()), found=found)
+    _tell(what="builds", cache=str(builds.cache_root()), found=found, refused=builds.refused())
     import umaserve.llama as llama
     from umaserve.llama.purpose import why_no_model
 

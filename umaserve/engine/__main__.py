@@ -15,6 +15,8 @@ import sys
 import threading
 import time
 
+from umaserve.private_folder import NotPrivate
+
 from . import messages as m
 from . import table as t
 from .control import Control, die_with_parent
@@ -52,7 +54,11 @@ def main() -> int:
     # numba reads this when it is imported
     from .jit_cache import is_complete, mark_complete, use_jit_cache
 
-    problem = use_jit_cache()
+    try:
+        problem = use_jit_cache()
+    except NotPrivate as error:
+        control.send(m.LoadFailed(str(error)))
+        return LOAD_FAILED
     if problem:
         control.send(m.Log("warn", problem))
     from .boot import CannotLoad, describe, load

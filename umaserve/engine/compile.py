@@ -14,17 +14,24 @@ import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 
-from .jit_cache import COMPLETE, jit_cache_dir
+from umaserve.private_folder import NotPrivate
+
+from .jit_cache import is_complete, jit_cache_dir, use_jit_cache
 
 KEEP = 6  # caches of other versions that stay, newest first
 TIMEOUT_S = 600.0
 
 
 def main() -> int:
-    folder = Path(os.environ.get("NUMBA_CACHE_DIR") or jit_cache_dir())
-    if (folder / COMPLETE).exists():
+    try:
+        problem = use_jit_cache()  # and so will the engine
+    except NotPrivate as error:
+        print(f"the samplers cannot be compiled: {error}", file=sys.stderr)
+        return 1
+    if problem:
+        print(problem, file=sys.stderr)
+    if is_complete():
         return 0
     began = time.monotonic()
     stop = threading.Event()
@@ -39,7 +46,8 @@ def main() -> int:
         print(f"compiling the samplers failed: {failure}", file=sys.stderr)
         return 1
     print(f"samplers compiled in {time.monotonic() - began:.0f} s", flush=True)
-    _sweep(jit_cache_dir().parent)
+    if not problem:
+        _sweep(jit_cache_dir().parent)
     return 0
 
 

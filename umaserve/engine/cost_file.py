@@ -20,6 +20,7 @@ import numpy as np
 
 from umaserve.llama.builds import cache_root
 from umaserve.policy.cost import CostModel
+from umaserve.private_folder import make_private, why_shared
 
 if TYPE_CHECKING:
     from . import messages as m
@@ -69,7 +70,12 @@ class CostFile:
         self._stored_parts = self._doubted_parts = np.zeros(0)
 
     def load(self, cost: CostModel) -> bool:
-        """Fill ``cost`` from the file; False, with nothing changed, where none fits."""
+        """Fill ``cost`` from the file; False, with nothing changed, where none fits.
+
+        Numbers that another user could have put there are not believed.
+        """
+        if why_shared(self.path):
+            return False
         try:
             with np.load(self.path, allow_pickle=False) as stored:
                 if str(stored["key"]) != self.key:
@@ -93,7 +99,7 @@ class CostFile:
             unused = cost.parts == self._doubted_parts
             arrays["parts"] = np.where(unused, self._stored_parts, cost.parts)
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            make_private(self.folder)
             handle, name = tempfile.mkstemp(prefix=".tmp-", suffix=".npz", dir=self.folder)
             try:
                 with os.fdopen(handle, "wb") as file:

@@ -12,13 +12,14 @@ import hashlib
 import os
 import re
 import shutil
-import stat
 import sys
 import tempfile
 from importlib.metadata import version
 from pathlib import Path
 
 from platformdirs import user_cache_dir
+
+from umaserve.private_folder import NotPrivate, make_private, require_private_within
 
 COMPLETE = ".complete"  # written when an engine has compiled everything that it runs
 LOCATORS = "umaserve.engine.jit_locator.PackageCacheLocator,UserProvidedCacheLocator"
@@ -71,52 +72,47 @@ def _compiled_sources() -> list[Path]:
 def use_jit_cache() -> str:
     """Point numba at the directory; variables of numba's that are set already win.
 
-    A directory that cannot be written is copied to a temporary one, which numba can add to.
-    Returns what a user should know of that, or an empty string.
+    A directory that cannot be written is copied to a temporary one, which numba can add to.  Where
+    others can change what lies in it, nothing of it is used: numba would run their code.
+    Returns what a user should know of that, or an empty string.  Raises ``NotPrivate`` where there
+    is no temporary folder of this user's alone either.
     """
     if "numba" in sys.modules:
         raise RuntimeError("numba is imported already; it reads NUMBA_CACHE_DIR when it is")
     folder = Path(os.environ.setdefault("NUMBA_CACHE_DIR", str(jit_cache_dir())))
     os.environ.setdefault("NUMBA_CACHE_LOCATOR_CLASSES", LOCATORS)
-    if can_be_written(folder):
-        return ""
-    other = _temporary_copy(folder)
+    try:
+        make_private(folder)
+        require_private_within(folder)
+        with tempfile.TemporaryFile(dir=folder):
+            return ""
+    except NotPrivate as error:
+        refused, other = str(error), _temporary_folder(folder.name, None)
+    except OSError:
+        refused, other = "", _temporary_folder(folder.name, folder)
     os.environ["NUMBA_CACHE_DIR"] = str(other)
     if is_complete():
-        return ""
+        return refused
+    why = refused or f"{folder} cannot be written and lacks compiled code"
     return (
-        f"{folder} cannot be written and lacks compiled code: samplers and scheduler are compiled "
-        f"into {other}, which takes some minutes whenever that folder is gone"
+        f"{why}. Samplers and scheduler are compiled into {other}, "
+        "which takes some minutes whenever that folder is gone"
     )
 
 
-def can_be_written(folder: Path) -> bool:
-    """Whether numba can keep compiled code there; makes the folder."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            return True
-    except OSError:
-        return False
-
-
-def _temporary_copy(folder: Path) -> Path:
-    """A folder of this user's that holds what ``folder`` holds, the same one every time."""
+def _temporary_folder(name: str, source: Path | None) -> Path:
+    """A folder of this user's, the same one every time; made with what ``source`` holds."""
     owner = Path(tempfile.gettempdir(), f"umaserve-{os.geteuid()}")
     try:
-        owner.mkdir(mode=0o700, exist_ok=True)
-        found = owner.lstat()
-        # code is loaded from there: nobody else may have put it there
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
-            raise PermissionError(f"{owner} is not this user's alone")
+        make_private(owner / "jit")
     except OSError:
         owner = Path(tempfile.mkdtemp(prefix="umaserve-"))
-    target = owner / "jit" / folder.name
+        make_private(owner / "jit")
+    target = owner / "jit" / name
     if not target.exists():
-        target.parent.mkdir(exist_ok=True)
         made = Path(tempfile.mkdtemp(prefix=".tmp-", dir=target.parent))
-        if folder.is_dir():
-            shutil.copytree(folder, made, dirs_exist_ok=True)
+        if source is not None and source.is_dir():
+            shutil.copytree(source, made, dirs_exist_ok=True)
         try:
             made.rename(target)
         except OSError:  # another engine was quicker

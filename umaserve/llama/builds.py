@@ -16,9 +16,10 @@ import re
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from umaserve.private_folder import why_shared_within
 
 PINNED_VERSION = "0.3.36"
 """The llama-cpp-python source distribution that vendors the llama.cpp this project is made for."""
@@ -29,7 +30,7 @@ BACKENDS = ("metal", "cuda", "hip", "vulkan", "cpu")
 MANIFEST = "manifest.json"
 MANIFEST_FORMAT = 2  # 1: made by GCC, no build with AMX ran (see `compile.INTRINSICS`)
 BUILD_VARIABLE = "UMA_LLAMA_BUILD"
-"""Environment variable naming the key of the one build to use, whatever else is there."""
+"""Environment variable naming the key, or the folder, of the one build to use in any case."""
 
 
 @dataclass(frozen=True)
@@ -155,17 +156,22 @@ def runs_here(build: Build) -> bool:
     return build.details.get("machine") == machine_tag() and cpu in (None, cpu_signature())
 
 
-def _all() -> Iterator[Build]:
+def why_not_used(build: Build) -> str:
+    """Who else could change what `build` runs; empty where nobody could, and it may be loaded."""
+    why = why_shared_within(build.path)
+    return f"{build.path} is not used: {why}" if why else ""
+
+
+def _here(backend: str | None) -> list[tuple[Build, str]]:
+    """The builds that can run here, and why others' are not used."""
     try:
         folders = sorted(builds_root().iterdir())
     except OSError:
-        return
-    for folder in folders:
-        if folder.name.startswith("."):
-            continue
-        build = read_build(folder)
-        if build is not None:
-            yield build
+        return []
+    wanted = None if backend in (None, "auto") else backend
+    found = [read_build(folder) for folder in folders if not folder.name.startswith(".")]
+    fit = [b for b in found if b is not None and runs_here(b) and wanted in (None, b.backend)]
+    return [(build, why_not_used(build)) for build in fit]
 
 
 def _preference(build: Build) -> tuple[bool, int, float]:
@@ -177,20 +183,35 @@ def installed(backend: str | None = None) -> list[Build]:
     """The builds that can run here, most preferred first.
 
     The pinned source goes before any other, then `BACKENDS` in order, then the newest.
-    `backend` None or ``"auto"`` means any.
+    `backend` None or ``"auto"`` means any. Builds that others could change are left out.
     """
-    wanted = None if backend in (None, "auto") else backend
-    found = [b for b in _all() if runs_here(b) and wanted in (None, b.backend)]
-    return sorted(found, key=_preference)
+    return sorted((build for build, why in _here(backend) if not why), key=_preference)
+
+
+def refused(backend: str | None = None) -> list[str]:
+    """Sentences about the builds that could run here, and are left out as others could change them.
+
+    ``$UMA_LLAMA_BUILD`` is heard as in `select`.
+    """
+    chosen = named()
+    found = _here(backend) if chosen is None else [(chosen, why_not_used(chosen))]
+    return [why for _, why in found if why]
+
+
+def named() -> Build | None:
+    """The build that ``$UMA_LLAMA_BUILD`` names, by its key or its folder; whoever owns it."""
+    name = os.environ.get(BUILD_VARIABLE)
+    return read_build(builds_root() / name) if name else None
 
 
 def select(backend: str = "auto") -> Build | None:
     """The build to use for `backend`, or None where there is none.
 
-    ``$UMA_LLAMA_BUILD`` (a key) overrides everything else; a key that does not exist is None.
+    ``$UMA_LLAMA_BUILD`` overrides everything else; None where it names no build, or one that others
+    could change.
     """
-    forced = os.environ.get(BUILD_VARIABLE)
-    if forced:
-        return read_build(builds_root() / forced)
+    if os.environ.get(BUILD_VARIABLE):
+        build = named()
+        return build if build is not None and not why_not_used(build) else None
     found = installed(backend)
     return found[0] if found else None

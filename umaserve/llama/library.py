@@ -117,11 +117,17 @@ def load(backend: str = "auto") -> Library:
 
 
 def _not_built(backend: str) -> str:
+    refused = "".join(f". {why}" for why in builds.refused(backend))
+    forced = os.environ.get(builds.BUILD_VARIABLE)
+    if forced:
+        what = "no build that may be used" if refused else "no build"
+        return f"{builds.BUILD_VARIABLE} names {forced}, which is {what}{refused}"
     found = ", ".join(build.key for build in builds.installed()) or "none"
     name = "libllama" if backend == "auto" else f"libllama with the {backend} backend"
     option = "" if backend == "auto" else f" --backend {backend}"
     return (
         f"{name} is not built (builds here: {found}). Build it with: python build_llama.py{option}"
+        f"{refused}"
     )
 
 

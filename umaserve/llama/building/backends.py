@@ -12,6 +12,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from umaserve.private_folder import why_shared
+
 from .. import builds
 from . import BuildError
 from .toolchain import install_command
@@ -238,7 +240,9 @@ def is_fit(include: Path) -> bool:
 def _prefixes() -> list[Path]:
     sdk = os.environ.get("VULKAN_SDK")
     brew = ("/opt/homebrew", "/usr/local") if sys.platform == "darwin" else ()
-    names = [*([sdk] if sdk else []), fetched_headers_dir() / "usr", *brew, "/usr", "/usr/local"]
+    fetched = fetched_headers_dir() / "usr"
+    ours = [fetched] if not why_shared(fetched) else []
+    names = [*([sdk] if sdk else []), *ours, *brew, "/usr", "/usr/local"]
     return [Path(name) for name in names]
 
 

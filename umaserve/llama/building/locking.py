@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from umaserve.private_folder import make_private
+
 _POLL_S = 0.2
 
 
@@ -19,9 +21,9 @@ def file_lock(path: Path, waiting: Callable[[str], None]) -> Iterator[int]:
     The kernel drops the lock when the last process that has the descriptor ends, so a killed
     owner never leaves a stale one. Children that must not outlive the lock are handed the
     descriptor. `waiting` is called once, with the owner's process id as text, if there is a wait.
+    Raises `NotPrivate` where others could write to the folder.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    descriptor = _open(path)
     try:
         said = False
         while not _try(descriptor):
@@ -40,11 +42,17 @@ def file_lock(path: Path, waiting: Callable[[str], None]) -> Iterator[int]:
 @contextlib.contextmanager
 def try_lock(path: Path) -> Iterator[bool]:
     """Like `file_lock`, but never waits: yields whether the lock was free."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    descriptor = _open(path)
     try:
         yield _try(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _open(path: Path) -> int:
+    """In a folder of this user's alone: nobody else can hold the lock, or say who does."""
+    make_private(path.parent)
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
 
 
 def _try(descriptor: int) -> bool:

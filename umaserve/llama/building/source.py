@@ -103,7 +103,6 @@ def fetch_sdist(log: Path, report: Reporter) -> Path:
     """The pinned source distribution, from the cache or through pip, with its hash verified."""
     folder = builds.cache_root() / "src"
     archive = folder / SDIST_FILE
-    folder.mkdir(parents=True, exist_ok=True)
 
     def waiting(owner: str) -> None:
         report.say(f"process {owner} is fetching the same source; waiting for it")

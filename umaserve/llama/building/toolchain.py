@@ -10,6 +10,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from umaserve.private_folder import make_private, require_private
+
 from .. import builds
 from . import BuildError
 from .locking import file_lock
@@ -135,10 +137,10 @@ def from_index(program: str, log: Path, report: Reporter) -> str:
     """Path of the pinned `program`, installed by pip into a folder of the cache."""
     version, requirement = locked(program)
     folder = builds.cache_root() / "tools" / f"{program}-{version}-{builds.python_abi()}"
+    make_private(folder.parent)
     found = _installed_program(folder, program)
     if found is not None:
         return found
-    folder.parent.mkdir(parents=True, exist_ok=True)
 
     def waiting(owner: str) -> None:
         report.say(f"process {owner} is installing {program}; waiting for it")
@@ -198,6 +200,7 @@ def _installed_program(folder: Path, program: str) -> str | None:
     # The wheels' own bin/ scripts need the package on sys.path; the program itself does not.
     for path in (folder / program / "data" / "bin" / program, folder / "bin" / program):
         if path.is_file() and os.access(path, os.X_OK):
+            require_private(path)
             return str(path)
     return None
 

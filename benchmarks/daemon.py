@@ -26,6 +26,7 @@ class Daemon:
         self.log_path = Path(self._folder.name) / "log"
         self._log = open(self.log_path, "w+")  # noqa: SIM115
         command = [sys.executable, "-m", "umaserve", "serve", "--socket", self.path, *flags]
+        command.append("--core-dumps")  # else its memory is told in /proc to root alone
         self.spawned = time.perf_counter()
         self.process = subprocess.Popen(
             [*command, "--dashboard", "off"], stdout=self._log, stderr=self._log,

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from tests.leftovers import CORE_DUMPS
 from umaserve.assets import demo_model_path
 from umaserve.engine import messages as m
 from umaserve.engine import table as t
@@ -34,6 +35,7 @@ class DrivenEngine:
         start.setdefault("n_ctx", 2048)
         start.setdefault("n_seq", 8)
         start.setdefault("n_threads", 1)  # steady on a busy machine
+        start.setdefault("core_dumps", CORE_DUMPS)
         self.start = m.Start(model_path=str(model or demo_model_path()), **start)
         self.table, table_fd = t.SessionTable.create(
             t.TableSpec(self.start.n_slots, self.start.n_ctx + 1)

@@ -17,6 +17,8 @@ from typing import Any
 
 import psutil
 
+from tests.leftovers import CORE_DUMPS
+
 HERE = Path(__file__).resolve().parent
 FAKE_ENGINE = [sys.executable, str(HERE / "fake_engine.py")]
 TIMEOUT_S = 60.0
@@ -236,7 +238,8 @@ class DaemonProcess:
         self.path = str(settings.get("socket", directory / "uma.sock"))
         self.model = model or model_file(directory / "model.gguf")
         command = FAKE_ENGINE if engine is None else engine
-        settings = {"model": self.model, "socket": self.path, "dashboard": "off", **settings}
+        given = {"model": self.model, "socket": self.path, "core_dumps": CORE_DUMPS}
+        settings = {**given, "dashboard": "off", **settings}
         self.log_path = directory / f"log-{time.monotonic_ns()}"
         with self.log_path.open("wb") as log:
             self.process = subprocess.Popen(

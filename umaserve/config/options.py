@@ -169,6 +169,9 @@ OPTIONS: tuple[Option, ...] = (
            "least important kind of line that is logged"),
     Option("log_json", "--log-json", "UMA_LOG_JSON", "logging", "log_json", Switch(), False,
            "log one JSON object per line"),
+    Option("core_dumps", "--core-dumps", "UMA_CORE_DUMPS", "logging", "core_dumps", Switch(), False,
+           "leave core files after a crash, and debuggers, to the system's settings; a core file "
+           "holds the prompts of every app"),
     Option("config", "--config", "UMA_CONFIG", "", "", Path("FILE"), "",
            "file with these settings: TOML, or YAML where its name ends in .yaml or .yml", "none"),
 )

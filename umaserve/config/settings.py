@@ -66,6 +66,7 @@ class Config:
     dashboard: str = "auto"
     log_level: str = "info"
     log_json: bool = False
+    core_dumps: bool = False
     config: str = ""
     origin: Mapping[str, str] = field(
         default_factory=lambda: MappingProxyType({}), compare=False, repr=False

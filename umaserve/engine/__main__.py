@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 
+from umaserve import core_dumps
 from umaserve.private_folder import NotPrivate
 
 from . import messages as m
@@ -98,6 +99,8 @@ def main() -> int:
     if not start.pretouch:
         unused_memory.give_back_code(unused_memory.COMPILER)
         unused_memory.trim_heap()
+    if not start.core_dumps:  # now: no prompt has come, and /proc/self/pagemap has been read
+        core_dumps.forbid()
     engine.recall_costs()
     if start.probe_first:
         engine.idle_work.finish()

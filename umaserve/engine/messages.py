@@ -88,6 +88,7 @@ class Start(msgspec.Struct, tag="start", frozen=True):
     probe_first: bool = False  # before the engine is ready; for tests that need to know when
     paced: bool | None = None  # chunks aside stop and go on when told; None: on accelerators
     log_level: str = "info"
+    core_dumps: bool = False  # else a crash leaves no core file, which would hold prompts
 
 class Submit(msgspec.Struct, tag="submit", omit_defaults=True):
     """Start a request in a free row of the table.

@@ -14,6 +14,7 @@ from socket import socket
 
 import trio
 
+from umaserve import core_dumps
 from umaserve.config import Config
 from umaserve.engine import messages as m
 from umaserve.protocol import E_LIMIT_002
@@ -48,6 +49,8 @@ def serve(config: Config, engine_command: Sequence[str] | None = None) -> int:
     is what to run as the engine instead of ``python -m umaserve.engine``; for tests that need one
     to fail.  Must be called from the main thread.
     """
+    if not config.core_dumps:
+        core_dumps.forbid()
     log = Log(config.log_level, config.log_json)
     try:
         problem = problem_with(config.http, config.socket)

@@ -34,6 +34,7 @@ def start_message(config: Config, model_path: str) -> m.Start:
         without=tuple(config.without.split(",")) if config.without else (),
         prefill_threads=config.prefill_threads,
         log_level=config.log_level,
+        core_dumps=config.core_dumps,
     )
 
 

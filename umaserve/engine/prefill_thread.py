@@ -69,6 +69,15 @@ NICENESS = 5  # of the thread: others who wake up take this core first, not the 
 DECODE_NO_KV_SLOT = 1  # what llama_decode returns
 
 
+def stand_back() -> None:
+    """Let others go before this thread, where a thread has a niceness of its own (Linux)."""
+    if sys.platform.startswith("linux"):
+        thread = threading.get_native_id()
+        now = os.getpriority(os.PRIO_PROCESS, thread)
+        # only root may have less of it than before
+        os.setpriority(os.PRIO_PROCESS, thread, max(now, NICENESS))
+
+
 class PrefillThread:
     """Computes what ``exchange.orders`` want, until `close`.
 
@@ -149,8 +158,7 @@ class PrefillThread:
         return self._cells
 
     def _run(self) -> None:
-        if sys.platform.startswith("linux"):  # where a thread has a niceness of its own
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+        stand_back()
         self._poll.register(self._wake_read, select.POLLIN)
         try:
             if not self.paced:

@@ -15,6 +15,7 @@ from pathlib import Path
 from umaserve.llama.building import BuildError
 from umaserve.llama.building.process import run_logged
 from umaserve.llama.building.toolchain import install_command
+from umaserve.own_python import run_code
 
 from . import MODULE_NAME, module_file
 from .header import HEADERS, Declarations, HeaderError, read_headers
@@ -51,7 +52,7 @@ def _exported(lib_dir: Path, names: set[str]) -> set[str]:
     A library that this process has loaded would stand in for every other of the same name.
     """
     done = subprocess.run(
-        [sys.executable, "-c", _ASK_EXPORTS, *map(str, _libraries(lib_dir))],
+        [*run_code(_ASK_EXPORTS), *map(str, _libraries(lib_dir))],
         input=json.dumps(sorted(names)), capture_output=True, text=True, check=False,
     )  # fmt: skip
     if done.returncode != 0:

@@ -6,7 +6,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +16,7 @@ from typing import Any
 
 from umaserve.bench import BenchError
 from umaserve.client import Client, ConnectionFailed
+from umaserve.own_python import run_module
 
 ANSWER_S = 30.0
 STOP_S = 30.0
@@ -90,7 +90,7 @@ class OwnDaemon:
         self._log = Path(self._folder) / "log"
         own = ("--socket", self.path, "--http", "off", "--dashboard", "off")
         quiet = ("--scorecard", "", "--trace", "")
-        command = [sys.executable, "-m", "umaserve", "serve", *own, *quiet, *flags]
+        command = [*run_module("umaserve"), "serve", *own, *quiet, *flags]
         try:
             with self._log.open("wb") as log:
                 self._process = subprocess.Popen(

@@ -14,6 +14,7 @@ from umaserve.cli.common import EXIT_CANNOT_SERVE, EXIT_OK, Parser, show
 from umaserve.client import Client, ConnectionFailed, OtherUser, ProtocolError, ServerError
 from umaserve.client.connect import DEFAULT_SOCKET, socket_path
 from umaserve.config import Config, ConfigError, add_flags, flag_values, load_config
+from umaserve.own_python import run_module
 from umaserve.private_folder import why_shared
 
 PROBE_S = 120.0
@@ -160,7 +161,7 @@ def _size(count: float) -> str:
 
 def _library(report: _Report, backend: str, model: str) -> None:
     """Builds, binding, devices and the model's file, as a child process sees them."""
-    command = [sys.executable, "-m", "umaserve.cli.probe", backend, model]
+    command = [*run_module("umaserve.cli.probe"), backend, model]
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=PROBE_S, errors="replace", check=False

@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 
+from umaserve.own_python import run_module
 from umaserve.private_folder import NotPrivate
 
 from .jit_cache import is_complete, jit_cache_dir, use_jit_cache
@@ -64,7 +65,7 @@ def _start_and_stop() -> str:
     wake_read, wake_write = os.pipe()
     ours, theirs = socket.socketpair()
     fds = {"control": theirs.fileno(), "wake": wake_write, "table": table_fd, "pieces": pieces_fd}
-    command = [sys.executable, "-m", "umaserve.engine"]
+    command = run_module("umaserve.engine")
     for name, fd in fds.items():
         command += [f"--{name}", str(fd)]
     engine = subprocess.Popen(command, pass_fds=list(fds.values()))

@@ -10,7 +10,6 @@ daemon.
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -21,6 +20,7 @@ import trio
 from umaserve.config import Config
 from umaserve.engine import messages as m
 from umaserve.model_identity import ModelIdentity
+from umaserve.own_python import run_module
 from umaserve.protocol import E_MODEL_001, E_MODEL_002, E_RUNTIME_001, ProtocolError
 from umaserve.server import blame, memory
 from umaserve.server.descriptors import Reserve
@@ -37,7 +37,7 @@ from umaserve.server.sessions import Sessions
 from umaserve.server.slow_files import ask_file
 from umaserve.texts import path_of
 
-ENGINE_COMMAND = (sys.executable, "-m", "umaserve.engine")
+ENGINE_COMMAND = tuple(run_module("umaserve.engine"))
 ATTEMPTS = 3  # engines that may die in a row before they are ready
 KILLED_ATTEMPT = 0.3  # what one that was killed from outside counts
 SHORT_LIFE_S = 2.0  # engines that die so soon, one after the other, are not replaced at once

@@ -14,6 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from umaserve.own_python import run_code
+
 from .. import builds
 from . import BuildError
 from .backends import Choice
@@ -268,7 +270,7 @@ def probe(lib_dir: Path) -> dict[str, str]:
     suffix = builds.library_suffix()
     files = [str(lib_dir / f"{name}.{suffix}") for name in ("libllama", "libggml-base")]
     done = subprocess.run(
-        [sys.executable, "-c", _PROBE, *files], capture_output=True, text=True, check=False
+        [*run_code(_PROBE), *files], capture_output=True, text=True, check=False
     )
     if done.returncode != 0:
         raise BuildError(f"the new library does not load:\n{done.stderr.strip()[-600:]}")

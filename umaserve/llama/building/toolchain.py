@@ -10,6 +10,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from umaserve.own_python import run_module
 from umaserve.private_folder import make_private, require_private
 
 from .. import builds
@@ -207,7 +208,7 @@ def _installed_program(folder: Path, program: str) -> str | None:
 
 def pip_command() -> list[str]:
     """The command line of pip for the running Python."""
-    command = [sys.executable, "-m", "pip"]
+    command = run_module("pip")
     done = subprocess.run([*command, "--version"], capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise BuildError(

@@ -87,7 +87,7 @@ def give_away(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if IS_ROOT:
         os.lchown(path, UID, UID)
     else:
-        monkeypatch.setattr(os, "geteuid", lambda: UID)
+        monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
 
 
 def as_stranger(script: str, *arguments: object) -> None:

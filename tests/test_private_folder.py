@@ -132,6 +132,18 @@ def test_links_in_a_circle_end(tmp_path: Path) -> None:
     assert why_shared(tmp_path / "one") == ""  # nothing can be loaded from there
 
 
+def test_names_count_from_the_current_folder_which_may_be_gone(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = [step.path for step in private_folder.steps("cache")]
+    assert found[-2:] == [str(tmp_path), str(folder)]
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert why_shared(folder) == ""
+
+
 def test_everything_in_a_folder_counts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = folder / "lib" / "x.so"
     file.parent.mkdir()

@@ -39,7 +39,9 @@ def steps(path: str | os.PathLike[str]) -> Iterator[Step]:
 
     They end early where something is not there.  The folder of a step is its path without the name.
     """
-    ahead = deque(Path(os.path.join(os.getcwd(), path)).parts)
+    ahead = deque(Path(path).parts)
+    if not os.path.isabs(path):
+        ahead.extendleft(reversed(Path(os.getcwd()).parts))
     here, links = "/", 0
     while ahead:
         name = ahead.popleft()

@@ -85,7 +85,7 @@ def engines_of(front: int) -> list[psutil.Process]:
     found = []
     for process in psutil.Process(front).children():
         try:
-            if "umaserve.chat" not in process.cmdline():
+            if "umaserve.chat" not in " ".join(process.cmdline()):
                 found.append(process)
         except psutil.NoSuchProcess:
             continue

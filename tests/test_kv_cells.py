@@ -69,6 +69,18 @@ def test_the_oldest_interactive_session_is_never_evicted(table):
     assert cells.victim(table) == 1
 
 
+def test_the_program_with_most_sessions_gives_cells_back(table):
+    for slot, (program, arrival) in enumerate([(1, 5), (2, 1), (2, 3), (2, 2)]):
+        put(table, slot, RUNNING, 10, arrival=arrival)
+        table.program[slot] = program
+    assert cells.victim(table) == 2  # its newest, though another program's is newer
+    table.state[2] = table.state[3] = WAITING
+    assert cells.victim(table) == 0  # each has one: the newest of all
+    put(table, 4, RUNNING, 10, lane=1, arrival=0)
+    table.program[4] = 9
+    assert cells.victim(table) == 4  # background before all
+
+
 def test_background_is_due_once_it_has_waited_and_has_no_place(table):
     ageing, start = Ageing(6), 10 * WAIT_NS
     put(table, 0, RUNNING, 10)

@@ -169,7 +169,7 @@ def talk(client: RawClient, id: str, text: str) -> None:
 def child_of(daemon: DaemonProcess) -> psutil.Process | None:
     for process in daemon.children():
         try:
-            if "umaserve.chat" in process.cmdline():
+            if "umaserve.chat" in " ".join(process.cmdline()):
                 return process
         except psutil.NoSuchProcess:
             continue

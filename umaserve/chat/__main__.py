@@ -20,6 +20,7 @@ import resource
 import sys
 from typing import Any
 
+from umaserve import core_dumps
 from umaserve.chat.template import TemplateRefusal, TemplateRenderer
 
 MEMORY_BYTES = 512 * 1024 * 1024
@@ -27,10 +28,9 @@ QUESTION_CPU_S = 10  # the front kills earlier; this is for a front that is gone
 
 
 def bound() -> None:
-    """Bounds that hold whatever the template does: memory, files, core dumps."""
+    """Bounds that hold whatever the template does: memory and files."""
     for what, most in (
         (resource.RLIMIT_AS, MEMORY_BYTES),
-        (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_FSIZE, 0),
     ):
         with contextlib.suppress(OSError, ValueError):  # macOS knows no limit of address space
@@ -80,6 +80,7 @@ def _write(answer: dict[str, str]) -> None:
 def main() -> int:
     """Say that we are ready, then answer until the input ends."""
     bound()
+    core_dumps.forbid()
     renderer = TemplateRenderer()
     _write({})
     while len(head := _read(0, 4)) == 4:

@@ -250,5 +250,6 @@ class Admission:
         table.t_first_ns[slot] = 0
         table.t_last_ns[slot] = 0
         self._arrivals += 1
+        table.program[slot] = message.program
         table.arrival[slot] = (message.turn << 32) + self._arrivals
         self.resumed_at[slot] = len(tokens)

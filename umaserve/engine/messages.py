@@ -101,7 +101,7 @@ class Submit(msgspec.Struct, tag="submit", omit_defaults=True):
     a text; of these, ``add_bos`` is about the start token (``None``: once).  ``isolate``: the
     request was in a batch that killed an engine, so it decodes alone until it has proved harmless.
     ``came_ns``: when it came, on the monotonic clock; 0 = now.  ``turn``: smaller ones of a lane go
-    first, equal ones in order of arrival.
+    first, equal ones in order of arrival.  ``program``: the program that asks, as a number.
     """
 
     serial: int
@@ -121,6 +121,7 @@ class Submit(msgspec.Struct, tag="submit", omit_defaults=True):
     target_tbt_ms: float = 0.0
     came_ns: int = 0
     turn: int = 0
+    program: int = 0
     sampling: Sampling = Sampling()
 
 

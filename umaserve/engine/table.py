@@ -136,6 +136,7 @@ _COLUMNS: tuple[tuple[str, str, str], ...] = (
     ("t_first_ns", "i8", ""),  # first token published
     ("t_last_ns", "i8", ""),
     ("arrival", "i8", ""),  # order of admission, for round-robin and preemption
+    ("program", "i4", ""),  # whose request it is: equal numbers, the same program
     ("tokens", "i4", "ctx"),
     ("cap", "f8", ""),  # latency cap of this session, times the baseline; 0 = the daemon's
     ("target_ttft_ms", "f8", ""),  # 0 = none
@@ -215,6 +216,7 @@ class SessionTable:
     t_first_ns: np.ndarray
     t_last_ns: np.ndarray
     arrival: np.ndarray
+    program: np.ndarray
     cap: np.ndarray
     target_ttft_ms: np.ndarray
     target_tbt_ms: np.ndarray

@@ -3,7 +3,7 @@
 libllama's unified cache gives every token of every sequence one cell.  A request is admitted when
 its known tokens fit beside those of the running ones with a margin; it does not reserve its whole
 answer, so that short answers with a generous ``max_tokens`` run side by side.  When the cells run
-out all the same, the newest session gives its cells back and is computed again later: nothing is
+out all the same, a session gives its cells back and is computed again later (`victim`): nothing is
 lost, and the oldest always gets through.
 """
 
@@ -60,12 +60,15 @@ def would_fit(table: SessionTable, slot: int, n_cells: int) -> bool:
 def victim(table: SessionTable, alone: bool = False, keep: int = -1) -> int:
     """Slot that gives its cells back when they run out, or -1 when only one session runs.
 
-    Background before interactive, newest before oldest; the oldest of the best lane never goes,
-    unless ``alone``: then even the only one may.  ``keep`` is a slot that does not go.
+    Background before interactive, then the program that has most sessions running, its newest
+    before its oldest: where each has one, the oldest of the best lane never goes, unless ``alone``:
+    then even the only one may.  ``keep`` is a slot that does not go.
     """
     running = np.flatnonzero(table.state == RUNNING)
     running = running[running != keep]
     if running.size < (1 if alone else 2):
         return -1
-    order = np.lexsort((table.arrival[running], table.lane[running]))
+    programs = table.program[running]
+    sessions = (programs[:, None] == programs).sum(axis=1)
+    order = np.lexsort((table.arrival[running], sessions, table.lane[running]))
     return int(running[order[-1]])

@@ -10,7 +10,6 @@ import json
 import os
 import socket
 import subprocess
-import sys
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,11 +18,12 @@ from typing import Any
 import trio
 
 from umaserve.engine.messages import Ready
+from umaserve.own_python import run_module
 from umaserve.protocol import E_PROTO_003, E_RUNTIME_003, ChatMessage, ProtocolError
 from umaserve.server.descriptors import Reserve
 from umaserve.server.turns import Line, Turns
 
-COMMAND = (sys.executable, "-m", "umaserve.chat")
+COMMAND = tuple(run_module("umaserve.chat"))
 START_S = 1.0  # after the daemon's start, if no conversation comes before
 SLOW_S = 0.2  # an honest template takes some milliseconds; what takes longer gives way to others
 NICE = 10  # how far

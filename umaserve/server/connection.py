@@ -9,7 +9,7 @@ import select
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -64,6 +64,7 @@ class Connection:
     def __init__(self, daemon: Daemon, sock: socket.socket, number: int, peer: Peer) -> None:
         self.daemon = daemon
         self.label = f"c{number}"
+        self._number = number
         self.peer = peer
         self.requests: dict[str, Request] = {}
         self.keeps_alive = 0  # streams and admin answers under way
@@ -86,8 +87,8 @@ class Connection:
         return self.peer.app
 
     @property
-    def program(self) -> Hashable:
-        return self.peer.pid or self.label  # where the system does not say who connects
+    def program(self) -> int:
+        return self.peer.pid or -self._number  # where the system does not say who connects
 
     # --- events out -------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -32,7 +32,7 @@ class Sink(Protocol):
     def app(self) -> str: ...  # what is known of the client
 
     @property
-    def program(self) -> Hashable: ...  # the process that connected: shares are by program
+    def program(self) -> int: ...  # the process that connected: shares are by program
 
     def token(
         self, request: Request, text: str, token: int, logprob: float | None, top: Top | None
@@ -166,6 +166,7 @@ class Request:
             target_tbt_ms=(slo.target_tbt_ms if slo else None) or 0.0,
             came_ns=self.arrived_ns,
             turn=self.turn,
+            program=self.sink.program,
             sampling=self.sampling,
         )
 

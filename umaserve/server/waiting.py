@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Iterable
 
 from umaserve.engine.messages import LANE_BACKGROUND, LANE_INTERACTIVE
 from umaserve.server.request import Request
@@ -123,8 +123,8 @@ class WaitingRoom:
         A program makes room for one that waits with fewer requests, its newest background request
         first.  An interactive request takes the place of a background one of its own program too.
         """
-        counts: Counter[Hashable] = Counter()
-        newest: dict[Hashable, Request] = {}
+        counts: Counter[int] = Counter()
+        newest: dict[int, Request] = {}
         for request in self.all():
             program = request.sink.program
             counts[program] += 1

@@ -29,11 +29,12 @@ def text(rng: random.Random, words: int) -> str:
 
 
 def stream(path: str, number: int) -> None:
-    """One request after the other, each read as it comes."""
+    """One request after the other, each read as it comes; a third of the prompts are long."""
     rng = random.Random(number)
     with Client(path) as client:
         for turn in itertools.count():
-            client.generate(f"{turn}", text(rng, 16), max_tokens=256, ignore_eos=True)
+            words = rng.choice((16, 100, 300))
+            client.generate(f"{turn}", text(rng, words), max_tokens=128, ignore_eos=True)
 
 
 # --- what a hostile program does ------------------------------------------------------------------

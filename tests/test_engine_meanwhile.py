@@ -157,6 +157,7 @@ def engine(messages=(), **changes):
         "admit": lambda under_way: seen.append(("admit", under_way)) or True,
         "handle": seen.append, "settle_first": seen.append, "later": [], "worker": None,
         "paced": True, "seen": seen,
+        "table": SimpleNamespace(state=np.zeros(4, np.int32), header=np.zeros(64, np.int64)),
     }  # fmt: skip
     return SimpleNamespace(**{**fields, **changes})
 
@@ -169,6 +170,14 @@ def test_what_touches_a_running_row_waits_and_so_does_all_after_it():
     two = engine([release, submit])
     assert meanwhile(two) and two.later == []
     assert two.seen == [release, submit, "tokenised", ("admit", True)]
+
+
+def test_nothing_goes_before_what_waits_already():
+    """A row is released before it is given away again."""
+    release, submit = m.Release(3, 1), m.Submit(5, 1, prompt="x")
+    one = engine([submit], later=[release])
+    assert not meanwhile(one)
+    assert one.later == [release, submit] and submit not in one.seen
 
 
 def test_the_ticks_stop_for_what_is_left():

@@ -47,6 +47,7 @@ from .direct import Direct
 from .first_token import FirstToken, FirstTokens
 from .held_span import HeldSpan
 from .idle_work import IdleWork
+from .inbox import handle_some
 from .meanwhile import meanwhile
 from .native import Native
 from .prefill_orders import Orders
@@ -125,7 +126,7 @@ class Engine:
         self.parking = Parking(loaded.context, memory_to_park_in())
         self.ageing = Ageing(n_slots)
         self.trials = Trials(self)
-        self.later: list[m.ToEngine] = []  # messages that came while a decode was under way
+        self.later: list[m.ToEngine] = []  # messages that wait for the next tick
         self._parked: set[int] = set()  # slots whose cells were given up or moved
         self._tick = 0
         self._warned = False
@@ -261,12 +262,9 @@ class Engine:
                 messages = self._expect()
             if not busy:
                 header[t.H_WORK_SINCE_NS] = time.monotonic_ns()
-            for message in messages:
-                if isinstance(message, m.Shutdown):
-                    return
-                self.handle(message)
-            if self.control.closed:
+            if self.control.closed or any(isinstance(each, m.Shutdown) for each in messages):
                 return
+            self.later = handle_some(self, messages)
             self.admission.take_tokenised()
             if self.worker is not None:
                 self._land()

@@ -9,9 +9,11 @@ waits for the end of that tick.
 from __future__ import annotations
 
 import time
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from . import messages as m
+from .inbox import handle_some
 
 if TYPE_CHECKING:
     from .loop import Engine
@@ -23,16 +25,18 @@ AT_ANY_TIME = (m.Submit, m.Release, m.Tokenize)
 def meanwhile(engine: Engine) -> bool:
     """Do what can be done now; False where there is more, for which the ticks have to stop."""
     messages = engine.control.receive(0)
-    for i, message in enumerate(messages):
-        if not isinstance(message, AT_ANY_TIME):
-            engine.later += messages[i:]  # in the order in which they came
-            break
-        engine.handle(message)
+    now = [] if engine.later else list(takewhile(_can_be_handled, messages))
+    # in the order in which they came
+    engine.later += handle_some(engine, now) + messages[len(now) :]
     engine.admission.take_tokenised()
     done = not engine.later and not engine.control.closed
     if engine.worker is not None:
         done = _take_from(engine.worker, engine) and done
     return engine.admit(under_way=True) and done
+
+
+def _can_be_handled(message: m.ToEngine) -> bool:
+    return isinstance(message, AT_ANY_TIME)
 
 
 def _take_from(worker: PrefillWorker, engine: Engine) -> bool:

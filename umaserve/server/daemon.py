@@ -25,6 +25,7 @@ from umaserve.server.shares import Budget, FrontTime
 from umaserve.server.supervisor import Supervisor
 
 ACCEPT_RETRY_S = 0.1
+CONNECTION_S = 0.0004  # of the front's time, to set its tasks up and to end them
 TOO_MUCH_S = 0.5  # who has to wait so long before it may ask again opens no more connections
 PARTIAL_BYTES = 64 * 1024 * 1024  # of frames that are not whole, of all connections
 UNSENT_BYTES = 64 * 1024 * 1024  # of answers that nobody reads
@@ -127,6 +128,7 @@ class Daemon:
         self.front_time.used(connection.program, time.monotonic() - began_s)
 
     def _enter(self, connection: Connection, nursery: trio.Nursery, begin: bool) -> None:
+        self.front_time.used(connection.program, CONNECTION_S)
         self.connections.add(connection)
         self._programs.setdefault(connection.program, {})[connection] = None
         try:

@@ -35,6 +35,7 @@ from umaserve.server.supervisor import Supervisor
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 STOP_S = 10.0
 REPEATS_S = 2.0
+SWITCH_S = 0.0002  # that the loop may keep the GIL from the thread that sends tokens
 AGAIN_S = 30.0  # before what failed beside the serving is tried again
 
 
@@ -59,6 +60,7 @@ def serve(config: Config, engine_command: Sequence[str] | None = None) -> int:
         model_path = check_model(config)
         meters = Meters(config.latency_cap)
         raise_limit(config.max_connections)
+        sys.setswitchinterval(SWITCH_S)
         reserve = Reserve()
         limits = (config.max_sessions, config.max_queue, config.max_tokens)
         sessions = Sessions(*limits, meters, log, reserve)

@@ -29,12 +29,13 @@ def text(rng: random.Random, words: int) -> str:
 
 
 def stream(path: str, number: int) -> None:
-    """One request after the other, each read as it comes; a third of the prompts are long."""
+    """The same requests as a hostile program sends, one after the other, each read as it comes."""
     rng = random.Random(number)
-    with Client(path) as client:
-        for turn in itertools.count():
-            words = rng.choice((16, 100, 300))
-            client.generate(f"{turn}", text(rng, words), max_tokens=128, ignore_eos=True)
+    while True:
+        with Client(path) as client, contextlib.suppress(RuntimeError):  # a prompt that is too long
+            for turn in itertools.count():
+                words = rng.choice((4, 300, 1500))
+                client.generate(f"{turn}", text(rng, words), max_tokens=1000)
 
 
 # --- what a hostile program does ------------------------------------------------------------------

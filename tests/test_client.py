@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
+import socket
 import subprocess
 import sys
+import threading
+import time
 
 import pytest
 import trio
@@ -33,6 +37,53 @@ def daemon(tmp_path):
 def client(daemon):
     with Client(daemon.path, timeout=20) as client:
         yield client
+
+
+@contextlib.contextmanager
+def crowded(path):
+    """A daemon that takes connections only after a while, with no room for one more to wait."""
+    with socket.socket(socket.AF_UNIX) as listening, contextlib.ExitStack() as stack:
+        listening.bind(path)
+        listening.listen(0)
+        while True:
+            waiting = stack.enter_context(socket.socket(socket.AF_UNIX))
+            waiting.setblocking(False)
+            try:
+                waiting.connect(path)
+            except BlockingIOError:
+                break
+
+        listening.settimeout(10)
+
+        def take() -> None:
+            time.sleep(0.3)
+            stack.enter_context(listening.accept()[0])
+
+        thread = threading.Thread(target=take)
+        thread.start()
+        yield
+        thread.join()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="macOS refuses at once, as if nobody listened")
+@pytest.mark.parametrize("timeout", [None, 20.0])
+def test_a_client_waits_for_its_place_in_the_line(tmp_path, timeout):
+    path = str(tmp_path / "d.sock")
+    with crowded(path), Client(path, timeout=timeout) as client:
+        assert client._socket.getpeername() == path
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="macOS refuses at once, as if nobody listened")
+def test_a_trio_client_waits_for_its_place_in_the_line(tmp_path):
+    path = str(tmp_path / "d.sock")
+
+    async def main():
+        with trio.fail_after(20):
+            async with TrioClient(path) as client:
+                assert client._stream.socket.getpeername() == path
+
+    with crowded(path):
+        trio.run(main)
 
 
 def with_trio(test):

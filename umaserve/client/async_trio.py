@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 import time
 from collections import deque
@@ -11,7 +12,13 @@ from typing import Any, cast
 
 import trio
 
-from umaserve.client.connect import gone, refuse_strangers, socket_path, unreachable
+from umaserve.client.connect import (
+    CROWDED_S,
+    gone,
+    refuse_strangers,
+    socket_path,
+    unreachable,
+)
 from umaserve.client.events import Completion, ConnectionFailed, Eos, ServerError, Token
 from umaserve.client.wire import (
     Router,
@@ -47,13 +54,25 @@ class TrioClient:
         self._waiters = trio.lowlevel.ParkingLot()
 
     async def __aenter__(self) -> TrioClient:
-        try:
-            stream = await trio.open_unix_socket(self.path)
-        except OSError as error:
-            raise unreachable(self.path, error) from None
+        stream = await self._connected()
         refuse_strangers(cast(socket.socket, stream.socket), self.path)
         self._stream = stream
         return self
+
+    async def _connected(self) -> trio.SocketStream:
+        until_s = trio.current_time() + CROWDED_S
+        while True:
+            try:
+                stream = await trio.open_unix_socket(self.path)
+                stream.socket.getpeername()
+            except OSError as error:
+                # not connected though it was opened: many wait to be taken
+                if error.errno != errno.ENOTCONN or trio.current_time() > until_s:
+                    raise unreachable(self.path, error) from None
+                await trio.aclose_forcefully(stream)
+                await trio.sleep(0.01)
+            else:
+                return stream
 
     async def __aexit__(
         self,

@@ -9,12 +9,14 @@ from __future__ import annotations
 import os
 import socket
 import stat
+import time
 
 from umaserve.client.events import ConnectionFailed, OtherUser
 from umaserve.peer import is_own, peer_of, user_name
 
 DEFAULT_SOCKET = "/tmp/uma.sock"
 RUNTIME_NAME = "uma.sock"
+CROWDED_S = 5.0  # for a place in the line of those that the daemon has not taken yet
 
 
 def socket_path(path: str | None = None) -> str:
@@ -43,9 +45,17 @@ def _is_socket(path: str) -> bool:
 def connect(path: str, timeout: float | None = None) -> socket.socket:
     """A blocking connection to the daemon at ``path``.  Raises ``ConnectionFailed``."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    until_s = time.monotonic() + (CROWDED_S if timeout is None else min(timeout, CROWDED_S))
     try:
         sock.settimeout(timeout)
-        sock.connect(path)
+        while True:
+            try:
+                sock.connect(path)
+                break
+            except BlockingIOError:  # many wait to be taken
+                if time.monotonic() > until_s:
+                    raise
+                time.sleep(0.01)
     except OSError as error:
         sock.close()
         raise unreachable(path, error) from None

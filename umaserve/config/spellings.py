@@ -19,7 +19,7 @@ RENAMED = {
     "logging.scorecard_interval_s": "scorecard_interval_s",
 }
 SUPERSEDED = {
-    "ipc.backlog": "256 clients may wait to be accepted, and they are accepted at once",
+    "ipc.backlog": "512 clients may wait to be accepted, and they are accepted at once",
     "scheduler.start_target_tokens": "a tick begins with what the measured costs allow",
     "metrics.tick_interval_ms": "who asks for metrics says how often",
 }

@@ -135,13 +135,11 @@ class Admin:
     async def _stream_metrics(self, connection: Connection, message: Metrics) -> None:
         assert message.interval_ms is not None
         due = trio.current_time()
-        front = self._daemon.front_time
         while True:
             began_s = time.monotonic()
             connection.send(self._metrics(message))
-            front.used(connection.program, time.monotonic() - began_s)
-            wait_s = front.wait_s(connection.program)
-            due = max(due + message.interval_ms / 1000, trio.current_time() + wait_s)
+            await connection.use_front(began_s)
+            due = max(due + message.interval_ms / 1000, trio.current_time())
             await trio.sleep_until(due)
 
     async def _tokenize(self, connection: Connection, message: TokenizeRequest) -> None:

@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import trio
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from umaserve.server.daemon import Daemon
 
 READ_BYTES = 256 * 1024
-HANDLE_S = 0.005  # then it is the others' turn
+HANDLE_S = 0.001  # then it is the others' turn
 GOODBYE_S = 2.0  # to deliver the last frames of a connection that closes
 LINGER_BYTES = 16 * 1024 * 1024  # of a refused client's input, read and thrown away meanwhile
 HALF_CLOSED_POLL_S = 0.25
@@ -56,6 +57,11 @@ class _Taken:
     arrived_ns: int
     bodies: deque[bytes]
     failure: ProtocolError | None = None
+
+
+def program_of(peer: Peer, number: int) -> int:
+    """The program of connection ``number``: itself where the system does not say who connects."""
+    return peer.pid or -number
 
 
 class Connection:
@@ -82,13 +88,14 @@ class Connection:
         self._reading = trio.CancelScope()
         self._at_hand = _Taken(0, deque())
 
-    @property
+    @cached_property
     def app(self) -> str:
+        """Its name when it was first asked for: the number may be another process later."""
         return self.peer.app
 
     @property
     def program(self) -> int:
-        return self.peer.pid or -self._number  # where the system does not say who connects
+        return program_of(self.peer, self._number)
 
     # --- events out -------------------------------------------------------------------------------
 
@@ -281,7 +288,7 @@ class Connection:
             taken = self._take(data)
             if taken.bodies:
                 self._active_s = began_s
-            await self._use_front(began_s)
+            await self.use_front(began_s)
             await self._handle_all(taken)
 
     async def _receive_or_idle(self) -> bytes | None:
@@ -346,7 +353,7 @@ class Connection:
         began_s = time.monotonic()
         while taken.bodies:
             if time.monotonic() > began_s + HANDLE_S:
-                await self._use_front(began_s)
+                await self.use_front(began_s)
                 await trio.lowlevel.checkpoint()
                 began_s = time.monotonic()
             if self._closing.is_set():
@@ -354,9 +361,9 @@ class Connection:
             self._guarded(self._handle, taken.bodies.popleft(), taken.arrived_ns)
         if taken.failure is not None:
             self.refuse(taken.failure)
-        await self._use_front(began_s)
+        await self.use_front(began_s)
 
-    async def _use_front(self, since_s: float) -> None:
+    async def use_front(self, since_s: float) -> None:
         """The front's time since then was this program's; whoever uses much of it waits here."""
         front = self.daemon.front_time
         front.used(self.program, time.monotonic() - since_s)

@@ -15,7 +15,7 @@ from umaserve.peer import Peer, peer_of
 from umaserve.protocol import E_LIMIT_002, error_event
 from umaserve.server.admin import Admin
 from umaserve.server.arrivals import ArrivalClock
-from umaserve.server.connection import Connection
+from umaserve.server.connection import Connection, program_of
 from umaserve.server.descriptors import OUT_OF_THEM, connections_within_limit, no_descriptors
 from umaserve.server.logs import Log, trace
 from umaserve.server.meters import Meters
@@ -26,6 +26,7 @@ from umaserve.server.supervisor import Supervisor
 
 ACCEPT_RETRY_S = 0.1
 CONNECTION_S = 0.0004  # of the front's time, to set its tasks up and to end them
+TURNED_AWAY_S = 0.001  # from a connection that was turned away to the next
 TOO_MUCH_S = 0.5  # who has to wait so long before it may ask again opens no more connections
 PARTIAL_BYTES = 64 * 1024 * 1024  # of frames that are not whole, of all connections
 UNSENT_BYTES = 64 * 1024 * 1024  # of answers that nobody reads
@@ -81,10 +82,13 @@ class Daemon:
             if sock is None:
                 continue
             try:
-                self._take(sock, nursery)
+                taken = self._take(sock, nursery)
             except Exception as error:
                 self.log("error", f"a connection could not be taken: {trace(error)}")
                 sock.close()
+            else:
+                if not taken:  # however fast they come
+                    await trio.sleep(TURNED_AWAY_S)
 
     def _accept(self, listening: socket.socket) -> socket.socket | None:
         """``None``: it was turned away, for want of file descriptors."""
@@ -102,30 +106,34 @@ class Daemon:
             self._turn_away(sock, Peer(), text)
         return None
 
-    def _take(self, sock: socket.socket, nursery: trio.Nursery) -> None:
-        self.sessions.expect_request()
+    def _take(self, sock: socket.socket, nursery: trio.Nursery) -> bool:
+        """Whether it was taken; else its program has asked for too much."""
         began_s = time.monotonic()
         sock.setblocking(False)
         try:
             peer = peer_of(sock)
         except OSError:  # it left already
             sock.close()
-            return
+            return True
         if peer.uid not in (self.owner, -1):
             self.log("warn", f"refused a connection of user {peer.uid} (process {peer.pid})")
             sock.close()
-            return
-        connection = Connection(self, sock, next(self._numbers), peer)
-        wait_s = self.front_time.wait_s(connection.program)
-        if wait_s > TOO_MUCH_S and self.serves_others(connection.program):
+            return False
+        number = next(self._numbers)
+        program = program_of(peer, number)
+        wait_s = self.front_time.wait_s(program)
+        taken = wait_s <= TOO_MUCH_S or not self.serves_others(program)
+        if not taken:
             text = f"this program asks more than its share of the daemon; wait {wait_s:.1f} s"
             self._turn_away(sock, peer, text)
-        elif self._is_full() and not self._make_room(connection.program):
+        elif self._is_full() and not self._make_room(program):
             text = f"{len(self.connections)} connections are open; try again later"
             self._turn_away(sock, peer, text)
         else:
-            self._enter(connection, nursery, begin=not wait_s)
-        self.front_time.used(connection.program, time.monotonic() - began_s)
+            self.sessions.expect_request()
+            self._enter(Connection(self, sock, number, peer), nursery, begin=not wait_s)
+        self.front_time.used(program, time.monotonic() - began_s)
+        return taken
 
     def _enter(self, connection: Connection, nursery: trio.Nursery, begin: bool) -> None:
         self.front_time.used(connection.program, CONNECTION_S)

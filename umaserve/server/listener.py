@@ -17,7 +17,7 @@ from pathlib import Path
 from umaserve.config import SOCKET_PATH_BYTES
 from umaserve.peer import Peer, is_own, peer_of, user_name
 
-BACKLOG = 256
+BACKLOG = 512
 
 
 class SocketError(Exception):

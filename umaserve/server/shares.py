@@ -8,8 +8,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Hashable
 
-SHARE = 0.25  # of the front's time, for what one program sends
-BURST_S = 0.02  # that it may use at once
+SHARE = 0.1  # of the front's time, for what one program sends
+BURST_S = 0.005  # that it may use at once
 LONGEST_DEBT_S = 1.0  # so far does it fall behind at most
 
 

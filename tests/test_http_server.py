@@ -25,6 +25,7 @@ from umaserve.protocol import ERRORS
 from umaserve.server.descriptors import Reserve
 from umaserve.server.http_listener import open_http
 from umaserve.server.http_server import MAX_CONNECTIONS, HttpServer
+from umaserve.server.shares import FrontTime
 
 SCRAPE = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.4,*/*;q=0.1"
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
@@ -294,6 +295,8 @@ def test_route_that_fails_is_one_answer(monkeypatch: pytest.MonkeyPatch) -> None
         scorecard=SimpleNamespace(read=fails),
         supervisor=SimpleNamespace(reserve=Reserve(0)),
         stopping=False,
+        front_time=FrontTime(),
+        serves_others=lambda program: False,
     )
 
     def get(port: int) -> tuple[list[int], bytes]:

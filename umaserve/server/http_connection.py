@@ -6,7 +6,7 @@ one all the same, or garbage, the connection ends with the answer.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from email.utils import formatdate
 from http import HTTPStatus
 
@@ -29,7 +29,8 @@ class HttpConnection:
     """``scope`` ends it at once; ``active_s`` is when it came or was last answered (trio's clock).
 
     ``answer`` must not raise.  ``idle_s`` is how long the client may be silent between requests,
-    ``last`` says whether the answer that is about to go out should be the connection's last.
+    ``last`` says whether the answer that is about to go out should be the connection's last, and
+    ``turn`` returns when the next one may be made.
     """
 
     def __init__(
@@ -38,6 +39,7 @@ class HttpConnection:
         answer: Callable[[h11.Request], Response],
         idle_s: float,
         last: Callable[[], bool],
+        turn: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint,
     ) -> None:
         self.scope = trio.CancelScope()
         self.active_s = trio.current_time()
@@ -45,6 +47,7 @@ class HttpConnection:
         self._answer = answer
         self._idle_s = idle_s
         self._last = last
+        self._turn = turn
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES)
 
     async def run(self) -> None:
@@ -73,6 +76,7 @@ class HttpConnection:
         except trio.TooSlowError:
             await self._refuse(408, f"the request was not complete after {HEAD_S:g} s")
             return False
+        await self._turn()
         response = self._answer(request)
         await self._send(response, request.method != b"HEAD", close=not whole or self._last())
         if self._http.our_state is not h11.DONE or self._http.their_state is not h11.DONE:

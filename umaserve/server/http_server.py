@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from umaserve.server.daemon import Daemon
 
 MAX_CONNECTIONS = 256
+HTTP = 0  # no process has this number
+REQUEST_S = 0.001  # of the front's time, to read a request and to write its answer
+CONNECTION_S = 0.0004  # of the front's time, to set a connection up and to end it
 ACCEPT_RETRY_S = 0.1
 TURN_AWAY_S = 0.2
 TURN_AWAY_BYTES = 65536
@@ -58,6 +62,7 @@ class HttpServer:
 
     async def _accept(self, listener: trio.SocketListener, nursery: trio.Nursery) -> None:
         while True:
+            await self._turn()
             try:
                 await trio.lowlevel.wait_readable(listener.socket)
                 stream = await self._next(listener)
@@ -129,8 +134,9 @@ class HttpServer:
     def _begin(self, stream: trio.SocketStream, nursery: trio.Nursery) -> None:
         idle_s = self._daemon.config.idle_timeout_s
         connection = HttpConnection(
-            stream, self._answer, idle_s, last=lambda: self._daemon.stopping
+            stream, self._answer, idle_s, lambda: self._daemon.stopping, self._turn
         )
+        self._daemon.front_time.used(HTTP, CONNECTION_S)
         self._connections.add(connection)
         nursery.start_soon(self._run, connection)
 
@@ -142,7 +148,20 @@ class HttpServer:
         finally:
             self._connections.discard(connection)
 
+    async def _turn(self) -> None:
+        """All who come by HTTP count as one program, since nobody knows who they are."""
+        front = self._daemon.front_time
+        while (wait_s := front.wait_s(HTTP)) and self._daemon.serves_others(HTTP):
+            await trio.sleep(wait_s)
+
     def _answer(self, request: h11.Request) -> Response:
+        began_s = time.monotonic()
+        try:
+            return self._answered(request)
+        finally:
+            self._daemon.front_time.used(HTTP, REQUEST_S + time.monotonic() - began_s)
+
+    def _answered(self, request: h11.Request) -> Response:
         method = request.method.decode("ascii", "replace")
         target = request.target.decode("ascii", "replace")
         try:

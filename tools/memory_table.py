@@ -3,7 +3,7 @@
     python tools/memory_table.py                   # the bundled model and the benchmark shapes
     python tools/memory_table.py --n-ctx 32768 ~/models/your-model.gguf
     python tools/memory_table.py --tables          # session table and piece table
-    python tools/memory_table.py --processes       # a running daemon's two processes (Linux)
+    python tools/memory_table.py --processes       # a running daemon's processes (Linux)
 """
 
 from __future__ import annotations
@@ -79,13 +79,23 @@ def tables(n_ctx: int) -> None:
     print(f"piece table: {PIECE_BYTES / MIB:.0f} MiB of addresses")
 
 
+def chat_child(front: int) -> int | None:
+    """The process that renders conversations, if it has been started."""
+    for task in Path(f"/proc/{front}/task").iterdir():
+        for pid in task.joinpath("children").read_text().split():
+            if b"umaserve.chat" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                return int(pid)
+    return None
+
+
 def processes(socket: str | None) -> None:
     """Proportional set size (``/proc/PID/smaps_rollup``) of the daemon's processes, in MiB."""
     from umaserve.client import Client
 
     with Client(socket) as client:
         info = client.info()
-        rows = {"front": info["pid"], "engine": (info["model"] or {}).get("engine_pid")}
+        front, engine = info["pid"], (info["model"] or {}).get("engine_pid")
+        rows = {"front": front, "engine": engine, "chat": chat_child(front)}
         print(f"{'':<8}{'PSS':>8}{'anonymous':>11}{'files':>8}{'shared':>8}  MiB")
         for name, pid in rows.items():
             if pid is None:

@@ -154,6 +154,23 @@ def busy_front(result: Result, name: str = "busy_front") -> str:
     )  # fmt: skip
 
 
+def hostile(result: Result, name: str = "hostile") -> str:
+    figures = result["figures"]
+    command = f"python -m benchmarks.hostile --model {result['model']}"
+    command += f" --seconds {result['seconds']:g} --rounds {figures['polite']['p95_ms']['n']}"
+    names = ("p95_ms", "longest_ms", "ttft_p95_ms", "refused", "tokens_lost")
+    rows = [[side, *(around(runs[one]) for one in names)] for side, runs in figures.items()]
+    ratios = (result[f"hostile_over_polite_{one}"] for one in names[:3])
+    rows.append(["hostile over polite", *map(around, ratios), "", ""])
+    head = ["beside", "p95 between tokens, ms", "longest pause, ms", "first token p95, ms",
+            "answers refused", "tokens lost"]  # fmt: skip
+    return (
+        _command(command + f" --name {name}")
+        + f"{result['parallel']} sequences, {result['polite_streams']} streams of the program "
+        + "that behaves:\n\n" + table(head, rows) + "\n" + machine_line(result)
+    )  # fmt: skip
+
+
 def one_stream(result: Result, name: str = "one_stream") -> str:
     def row(title: str, key: str, ratio: str | None) -> list[str]:
         sides = [result[key]["umaserve"], result[key]["llama-server"]]
@@ -231,6 +248,7 @@ WRITERS: dict[str, Callable[..., str]] = {
     "first_token": first_token, "startup": startup, "invariance": invariance,
     "recovery": recovery,
     "busy_front": busy_front,
+    "hostile": hostile,
 }  # fmt: skip
 
 
@@ -290,7 +308,7 @@ def block(name: str, results: dict[str, Result]) -> str:
     if name not in results:
         return "Not measured yet.\n"
     kind = name.split("-", 1)[0]
-    if kind in ("tick", "throughput", "one_stream", "busy_front"):
+    if kind in ("tick", "throughput", "one_stream", "busy_front", "hostile"):
         return WRITERS[kind](results[name], name)
     return WRITERS[kind](results[name])
 

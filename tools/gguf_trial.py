@@ -6,6 +6,7 @@ is loaded in a child made by ``fork``, as the engine loads it, under bounds of m
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import resource
@@ -31,7 +32,8 @@ _MEMORY = re.compile(r"bad_alloc|alloc|MemoryError|memory", re.IGNORECASE)
 _ADDRESS = re.compile(r"0x[0-9a-f]+")
 
 # What may come of a file. Those of BAD must not happen; CRASHED ends a child and nothing else.
-REFUSED_LOOK, REFUSED_CHECK, REFUSED_WORDS = "refused by the look", "refused by the check", "refused"
+REFUSED_LOOK, REFUSED_CHECK = "refused by the look", "refused by the check"
+REFUSED_WORDS = "refused by the engine"
 REFUSED_LIBRARY, TOKEN, NO_NUMBERS = "refused by libllama", "one token", "logits no numbers"
 NO_TOKEN, CRASHED, MEMORY, HANG = "decode refused", "child ended", "memory", "hang"
 FAULT = "fault in our code"
@@ -70,6 +72,9 @@ class Trials:
         from umaserve.engine.jit_cache import use_jit_cache
 
         use_jit_cache()
+        from umaserve.engine.table import PIECE_BYTES
+
+        self._piece_bytes = PIECE_BYTES
         self._said = os.memfd_create("said") if hasattr(os, "memfd_create") else _unlinked()
         words = _serve(str(whole))
         if not words.startswith(TOKEN):
@@ -115,12 +120,15 @@ class Trials:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         resource.setrlimit(resource.RLIMIT_CPU, (CPU_S, CPU_S + 1))
         if sys.platform.startswith("linux"):
-            most = _mapped() * self._pages + allowed_load(size)
+            most = _mapped() * self._pages + self._piece_bytes + allowed_load(size)
             resource.setrlimit(resource.RLIMIT_AS, (most, most))
         try:
             words = _serve(path)
         except MemoryError:
             words = f"{MEMORY}\nMemoryError in Python"
+        except OSError as error:
+            what = MEMORY if error.errno == errno.ENOMEM else FAULT
+            words = f"{what}\n{error}"
         except Exception as error:  # noqa: BLE001 - this is what is looked for
             words = f"{FAULT}\n{type(error).__name__}: {error}"
         os.write(write, words.encode("utf-8", "replace")[:4000])
@@ -137,21 +145,26 @@ class Trials:
             what, detail = CRASHED, f"{name} {last_words(said)}"
         no_room = _MEMORY.search(detail) and what in (REFUSED_LIBRARY, CRASHED)
         if no_room or peak > allowed_load(size):
-            what, detail = MEMORY, f"{peak // MIB} MiB for {size} bytes; {detail} {last_words(said)}"
+            why = f"{detail} {last_words(said)}"
+            what, detail = MEMORY, f"{peak // MIB} MiB for {size} bytes; {why}"
         return Outcome(what, detail, peak=peak)
 
 
 def look_and_check(path: Path) -> Outcome | None:
     """What the front and the engine see in the header; None where both let the file pass."""
+    from umaserve.config import Config
     from umaserve.llama import GGUFError, check_gguf
     from umaserve.server.memory import ModelFileError, look_at
+    from umaserve.server.model_start import too_big
 
     refused = None
     began = time.monotonic()
     tracemalloc.start()
     try:
-        look_at(str(path)).needs(64, "f16", "f16")
-        check_gguf(path)
+        if too_big_here := too_big(look_at(str(path)), Config(n_ctx=64)):
+            refused = Outcome(REFUSED_LOOK, too_big_here)
+        else:
+            check_gguf(path)
     except ModelFileError as error:
         refused = Outcome(REFUSED_LOOK, str(error))
     except GGUFError as error:
@@ -217,7 +230,7 @@ def _one_token(loaded: Loaded) -> str:
 def last_words(said: str) -> str:
     """The line of stderr that says why a process ended itself, without addresses."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
-    telling = [x for x in lines if re.search("GGML_ASSERT|GGML_ABORT|what\\(\\)|terminate|: .*!", x)]
+    telling = [x for x in lines if re.search(r"GGML_ASSERT|GGML_ABORT|what\(\)|: .*!", x)]
     words = (telling or lines or [""])[-1]
     return _ADDRESS.sub("0x", words)[:300]
 

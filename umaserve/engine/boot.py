@@ -131,7 +131,7 @@ def load(
     from . import unused_memory  # these two load a compiler
     from .thread_places import find_places, no_places
 
-    _refuse(purpose.why_no_generation(model), model)
+    _refuse(purpose.why_no_generation(model) or purpose.why_no_positions(model, info), model)
     n_ctx = capacity.context_size(start, model.n_ctx_train)
     n_cores = usable_cores()
     n_threads = start.n_threads or n_cores

@@ -48,13 +48,15 @@ def why_no_memory(start: m.Start) -> str:
     need = llama.memory_needed(
         start.model_path, n_ctx=start.n_ctx, type_k=start.type_k, type_v=start.type_v
     )
-    wanted = need.weight_bytes + need.kv_bytes
+    states = start.n_seq * need.state_bytes
+    wanted = need.weight_bytes + need.kv_bytes + states
     if wanted <= total:
         return ""
     gib = 1 << 30
     return (
         f"the model needs {wanted / gib:.1f} GiB ({need.weight_bytes / gib:.1f} for the "
-        f"weights, {need.kv_bytes / gib:.1f} for {start.n_ctx} KV cells), and this machine has "
-        f"{total / gib:.1f} GiB of memory; take a smaller model or quantisation, or lower "
-        "--n-ctx"
+        f"weights, {need.kv_bytes / gib:.1f} for {start.n_ctx} KV cells"
+        + (f", {states / gib:.1f} for the states of {start.n_seq} sequences" if states else "")
+        + f"), and this machine has {total / gib:.1f} GiB of memory; take a smaller model or "
+        f"quantisation, or lower --n-ctx{' or --parallel' if states else ''}"
     )

@@ -4,7 +4,7 @@ libllama reports most damage, but some of it ends the process (a failed ``GGML_A
 fault past the end of a truncated mapping). Layout: ``ggml/include/gguf.h``. Standard library only.
 
 Everything read is checked against what the file can hold: a length that lies is an error, never an
-allocation or a long loop.
+allocation or a long loop. What the model then says of itself is for `gguf_shape`.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import BinaryIO, NamedTuple
 from umaserve.regular_file import NotRegular, open_regular
 
 from .errors import GGUFError
+from .gguf_shape import why_no_rwkv_vocabulary, why_no_shape
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
@@ -46,9 +47,8 @@ _MAX_STRINGS = 1 << 24
 _MAX_KEY_BYTES = 1 << 16
 _MAX_NAME = 64
 _MAX_DIMENSIONS = 4
-_MAX_LAYERS = 512  # LLAMA_MAX_LAYERS
-_MAX_EXPERTS = 1024  # LLAMA_MAX_EXPERTS
 _VOCABULARY = "tokenizer.ggml.tokens"
+_TOKENIZER = "tokenizer.ggml.model"
 _KEPT_ARRAY = 4096
 _KEPT_STRING = 1 << 20
 _CHUNK = 1 << 20
@@ -93,11 +93,13 @@ def check_gguf(path: str | os.PathLike[str]) -> GGUFInfo:
     path = Path(path)
     first = _check_file(path)
     count = first.metadata.get("split.count", 0)
-    if not isinstance(count, int) or count <= 1:
-        if not first.architecture:
-            raise GGUFError(f"{path} names no architecture (no general.architecture); not a model")
-        return first
-    return _check_split(path, first, count)
+    info = _check_split(path, first, count) if isinstance(count, int) and count > 1 else first
+    if not info.architecture:
+        raise GGUFError(f"{path} names no architecture (no general.architecture); not a model")
+    why = why_no_shape(info)
+    if why:
+        raise GGUFError(f"{path} is not a usable GGUF file: {why}")
+    return info
 
 
 def _check_split(path: Path, first: GGUFInfo, count: int) -> GGUFInfo:
@@ -107,8 +109,6 @@ def _check_split(path: Path, first: GGUFInfo, count: int) -> GGUFInfo:
             f"{path} is one of {count} files of a split model; "
             f"give the first, named like MODEL-00001-of-{min(count, 99999):05d}.gguf"
         )
-    if not first.architecture:
-        raise GGUFError(f"{path} names no architecture (no general.architecture); not a model")
     tensor_bytes, file_bytes = first.tensor_bytes, first.file_bytes
     tensors = list(first.tensors)
     for number in range(2, count + 1):
@@ -167,6 +167,7 @@ class _Reader:
         self.size = size
         self.held = bytearray()
         self.position = 0
+        self.vocabulary: set[bytes] = set()
 
     def error(self, what: str) -> GGUFError:
         return GGUFError(f"{self.path} is not a usable GGUF file: {what}")
@@ -223,12 +224,15 @@ class _Reader:
         architecture = metadata.get("general.architecture", "")
         if not isinstance(architecture, str):
             raise self.error("general.architecture is not text")
-        self.check_shape(architecture, metadata)
         alignment = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
         if alignment_type != _UINT32 or not isinstance(alignment, int) or alignment <= 0:
             raise self.error("general.alignment is no positive number")
         if alignment & (alignment - 1):
             raise self.error(f"general.alignment is {alignment}, which is no power of two")
+        if metadata.get(_TOKENIZER) == "rwkv":
+            why = why_no_rwkv_vocabulary(self.vocabulary)
+            if why:
+                raise self.error(why)
         tensors, offsets = self.read_tensors(n_tensors)
         start = -(-self.position // alignment) * alignment
         total = self.check_extents(tensors, offsets, start, alignment)
@@ -323,26 +327,7 @@ class _Reader:
         self.need(0, key)
         if seen is not None and len(seen) < count:
             raise self.error(f"{count - len(seen)} entries of its vocabulary are there twice")
-
-    def check_shape(self, architecture: str, metadata: dict[str, object]) -> None:
-        """Numbers on which libllama would end the process instead of returning an error."""
-
-        def number(name: str) -> int | None:
-            value = metadata.get(f"{architecture}.{name}")
-            if isinstance(value, list):  # one a layer
-                value = max((v for v in value if isinstance(v, int)), default=0)
-            return value if isinstance(value, int) else None
-
-        layers = number("block_count")
-        if layers is not None and not 1 <= layers <= _MAX_LAYERS:
-            raise self.error(f"it claims to have {layers} layers; 1 to {_MAX_LAYERS} are possible")
-        experts, used = number("expert_count") or 0, number("expert_used_count") or 0
-        if experts > _MAX_EXPERTS or used > experts or (experts > 0) != (used > 0):
-            raise self.error(f"it claims to use {used} of {experts} experts")
-        for name in ("layer_norm_rms_epsilon", "layer_norm_epsilon"):
-            epsilon = metadata.get(f"{architecture}.attention.{name}")
-            if isinstance(epsilon, float) and not 0.0 <= epsilon < math.inf:
-                raise self.error(f"{architecture}.attention.{name} is {epsilon}")
+        self.vocabulary = seen or self.vocabulary
 
     def read_tensors(self, count: int) -> tuple[list[GGUFTensor], list[int]]:
         """Each tensor's entry, and the offset of its data."""

@@ -17,17 +17,20 @@ KV_TYPES = {
 
 @dataclass(frozen=True)
 class MemoryNeed:
-    """Bytes: `weight_bytes` of the tensors, `kv_bytes` of the KV cells.
+    """Bytes: `weight_bytes` of the tensors, `kv_bytes` of the KV cells, `state_bytes` of what
+    recurrent layers keep of one sequence.
 
     Not counted: libllama's compute buffers, which depend on the backend and the batch.
     """
 
     weight_bytes: int
     kv_bytes: int
+    state_bytes: int = 0
 
     @property
     def total_bytes(self) -> int:
-        return self.weight_bytes + self.kv_bytes
+        """With one sequence."""
+        return self.weight_bytes + self.kv_bytes + self.state_bytes
 
 
 def memory_needed(
@@ -39,7 +42,8 @@ def memory_needed(
     header lacks the attention's shape (a recurrent one) counts no KV cells. Raises `GGUFError`.
     """
     info = check_gguf(path)
-    return MemoryNeed(info.tensor_bytes, n_ctx * kv_bytes_per_cell(info, type_k, type_v))
+    cells = n_ctx * kv_bytes_per_cell(info, type_k, type_v)
+    return MemoryNeed(info.tensor_bytes, cells, state_bytes_per_sequence(info))
 
 
 def kv_bytes_per_cell(info: GGUFInfo, type_k: str = "f16", type_v: str = "f16") -> int:
@@ -49,6 +53,17 @@ def kv_bytes_per_cell(info: GGUFInfo, type_k: str = "f16", type_v: str = "f16") 
     that serves as K and V (``llama_kv_cache``: ``has_v = !is_mla``).
     """
     return sum(_row_bytes(type_k, k) + _row_bytes(type_v, v) for k, v in _rows(info))
+
+
+def state_bytes_per_sequence(info: GGUFInfo) -> int:
+    """Bytes that state-space layers keep of one sequence, as if every layer were one.
+
+    (``llama_hparams::n_embd_r`` and ``n_embd_s``, float32.)
+    """
+    names = ("inner_size", "state_size", "conv_kernel", "group_count")
+    inner, state, kernel, groups = (_number(info, f"ssm.{name}") for name in names)
+    row = inner * state + max(kernel - 1, 0) * (inner + 2 * groups * state)
+    return _number(info, "block_count") * row * 4
 
 
 def ragged_row(info: GGUFInfo, type_k: str) -> int:

@@ -64,6 +64,25 @@ def why_no_generation(model: Model) -> str:
     return ""
 
 
+def why_no_positions(model: Model, info: GGUFInfo) -> str:
+    """Why libllama would never end the first token of `model`: it is to rotate no values.
+
+    ggml's loop over the values beside the rotated ones does not end then
+    (``ggml_compute_forward_rope_flt``). A model that rotates in its sliding windows alone may say
+    0 of the other layers, and Granite without rotation says ``scaling.finetuned`` false.
+    """
+    lib = model.library.lib
+    if lib.llama_model_rope_type(model.pointer) == lib.LLAMA_ROPE_TYPE_NONE:
+        return ""
+    full, windows, tuned = (
+        info.metadata.get(f"{info.architecture}.rope.{name}")
+        for name in ("dimension_count", "dimension_count_swa", "scaling.finetuned")
+    )
+    if tuned is not False and (windows == 0 or full == 0 and not windows):
+        return "it claims to rotate 0 values of a key (rope.dimension_count); fetch it again"
+    return ""
+
+
 def why_no_steps(context: Context) -> str:
     """Why `context` cannot go on token by token: no memory of a text, or every token sees all."""
     lib, nothing = context.library.lib, context.library.ffi.NULL

@@ -19,6 +19,9 @@ ENGINE_BYTES = 300 * 1024 * 1024  # the process itself and its compute buffers, 
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q",
             12: "d"}  # fmt: skip
 _STRING, _ARRAY = 8, 9
+_LONGEST = 1 << 24  # bytes of a text that are read
+_MOST_TEXTS = 1 << 20  # texts of arrays that are read, together
+_MOST_LAYERS = 4096
 
 
 class ModelFileError(Exception):
@@ -71,15 +74,14 @@ def _read(file: BinaryIO, path: str) -> ModelFile:
         version, _tensors, n_keys = _unpack(file, "IQQ")
         if not 2 <= version <= 3:
             raise ModelFileError(f"{path} is GGUF version {version}; versions 2 and 3 are known")
-        values = _shape_keys(file, n_keys)
+        size = os.fstat(file.fileno()).st_size
+        values = _shape_keys(file, n_keys, size)
     except (struct.error, EOFError, MemoryError, UnicodeDecodeError):
         raise ModelFileError(f"{path} is cut short: its header ends in the middle") from None
-    heads = int(values.get("attention.head_count", 0)) or 1
-    kv_heads = int(values.get("attention.head_count_kv", heads))
-    width = int(values.get("embedding_length", 0))
-    key_length = int(values.get("attention.key_length", width // heads))
-    size = os.fstat(file.fileno()).st_size
-    return ModelFile(path, size, int(values.get("block_count", 0)), kv_heads * key_length)
+    heads = values.get("attention.head_count", 0) or 1
+    kv_heads = values.get("attention.head_count_kv", heads)
+    key_length = values.get("attention.key_length", values.get("embedding_length", 0) // heads)
+    return ModelFile(path, size, values.get("block_count", 0), kv_heads * key_length)
 
 
 def _unpack(file: BinaryIO, codes: str) -> tuple:
@@ -87,9 +89,9 @@ def _unpack(file: BinaryIO, codes: str) -> tuple:
     return form.unpack(file.read(form.size))
 
 
-def _string(file: BinaryIO) -> str:
+def _string(file: BinaryIO, file_size: int) -> str:
     (size,) = _unpack(file, "Q")
-    if size > 1 << 24:
+    if size > min(file_size, _LONGEST):
         raise EOFError
     data = file.read(size)
     if len(data) < size:
@@ -97,15 +99,20 @@ def _string(file: BinaryIO) -> str:
     return data.decode("utf-8", "replace")
 
 
-def _shape_keys(file: BinaryIO, n_keys: int) -> dict[str, float]:
-    """Numbers under the architecture's prefix; stops at the vocabulary, which comes after them."""
-    values: dict[str, float] = {}
-    architecture = ""
+def _shape_keys(file: BinaryIO, n_keys: int, size: int) -> dict[str, int]:
+    """Whole numbers under the architecture's prefix, as far as the vocabulary, which comes later.
+
+    Of arrays the largest: one a layer bounds the need.  Stops after so many texts that reading on
+    would take seconds.  A number that no size can be (negative, a fraction) counts as none.
+    """
+    values: dict[str, int] = {}
+    architecture, texts = "", _MOST_TEXTS
     for _ in range(min(n_keys, 4096)):
-        key = _string(file)
+        key = _string(file, size)
         (kind,) = _unpack(file, "I")
+        items: tuple = ()
         if kind == _STRING:
-            text = _string(file)
+            text = _string(file, size)
             if key == "general.architecture":
                 architecture = text
         elif kind == _ARRAY:
@@ -113,20 +120,35 @@ def _shape_keys(file: BinaryIO, n_keys: int) -> dict[str, float]:
             if key.startswith("tokenizer.") and architecture:
                 break
             if element == _STRING:
-                for _ in range(min(count, 1 << 20)):
-                    _string(file)
+                texts -= count
+                if texts < 0:
+                    break
+                for _ in range(count):
+                    _string(file, size)
             elif element in _SCALARS:
-                items = _unpack(file, f"{min(count, 1 << 20)}{_SCALARS[element]}")
-                if items:  # per-layer numbers: the largest bounds the need
-                    values[key] = max(items)
+                items = _numbers(file, element, count, size)
             else:
                 break
         elif kind in _SCALARS:
-            (values[key],) = _unpack(file, _SCALARS[kind])
+            items = _unpack(file, _SCALARS[kind])
         else:
             raise EOFError
+        sizes = [v for v in items if isinstance(v, int) and not isinstance(v, bool) and v >= 0]
+        if sizes:
+            values[key] = max(sizes)
     prefix = architecture + "."
     return {k[len(prefix) :]: v for k, v in values.items() if k.startswith(prefix)}
+
+
+def _numbers(file: BinaryIO, element: int, count: int, size: int) -> tuple:
+    """The items of an array that is now behind; none where they are too many for layers."""
+    width = struct.calcsize(_SCALARS[element])
+    if count > size // width:
+        raise EOFError
+    if count > _MOST_LAYERS:
+        file.seek(count * width, os.SEEK_CUR)
+        return ()
+    return _unpack(file, f"{count}{_SCALARS[element]}")
 
 
 def available_bytes() -> int:

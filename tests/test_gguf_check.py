@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from pathlib import Path
 
@@ -10,6 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from umaserve.assets import demo_model_path
+from umaserve.engine import capacity
+from umaserve.engine import messages as m
 from umaserve.llama import GGUFError, check_gguf, memory_needed
 
 
@@ -143,6 +146,110 @@ def test_damage_is_named(write, data: bytes, message: str) -> None:
     assert str(path) in str(caught.value)
 
 
+def number(key: str, value: int) -> bytes:
+    return text(key) + struct.pack("<II", 4, value)
+
+
+def words(key: str, value: str) -> bytes:
+    return text(key) + struct.pack("<I", 8) + text(value)
+
+
+def real(key: str, value: float) -> bytes:
+    return text(key) + struct.pack("<If", 6, value)
+
+
+def numbers(key: str, *values: int) -> bytes:
+    return text(key) + struct.pack(f"<IIQ{len(values)}I", 9, 4, len(values), *values)
+
+
+def entry(name: str, kind: int, shape: tuple[int, ...] = (64, 2)) -> dict[str, object]:
+    return {"tensors": ((name, shape, kind, 0),), "data": 8 * 128}
+
+
+HEADS_OF = {"embedding_length": 64, "attention.head_count": 4}
+
+
+def of(architecture: str, **more: int) -> dict[str, object]:
+    """A model of another architecture: four heads of 16 values unless `more` says otherwise."""
+    values = {**HEADS_OF, **{name.replace("__", "."): value for name, value in more.items()}}
+    keys = tuple(number(f"{architecture}.{name}", value) for name, value in values.items())
+    return {"architecture": architecture, "keys": keys}
+
+
+# Each of these ended libllama, hung it, or made it take memory that no weight stands for.
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"keys": (words("llama.rope.scaling.type", "x"),)}, "scales positions by 'x'"),
+        ({"keys": (number("llama.nextn_predict_layers", 4),)}, "4 of its 3 layers make drafts"),
+        ({"keys": (number("llama.expert_group_count", 2),)}, "0 of 2 groups of its 0 experts"),
+        (of("x", expert_count=8, expert_used_count=2, expert_group_count=8), "8 groups of its 8"),
+        (of("x", expert_count=8, expert_used_count=2, expert_group_count=3), "3 groups of its 8"),
+        (
+            of("x", expert_count=8, expert_used_count=2, expert_group_count=4,
+               expert_group_used_count=4),
+            "4 of 4 groups",
+        ),
+        (
+            {"keys": (real("llama.attention.group_norm_epsilon", math.inf),)},
+            "epsilon is inf",
+        ),
+        ({"keys": (number("llama.rope.dimension_count", 18),)}, "rotate 18 of the 16 values"),
+        ({"keys": (number("llama.rope.dimension_count", 7),)}, "rotate 7 of the 16 values"),
+        (
+            of("gemma3", rope__dimension_count_swa=34, attention__key_length_swa=32),
+            "rotate 34 of the 32 values",
+        ),
+        (of("x", attention__sliding_window=1 << 28), f"a sliding window of {1 << 28}"),
+        ({"keys": (numbers("llama.attention.sliding_window_pattern"),)}, "no layer is in it"),
+        (of("qwen2", attention__key_length=32), "its keys have 32 values and its values 16"),
+        (of("qwen2", rope__dimension_count=8), "rotate 8 of the 16 values"),
+        (of("gpt2", attention__head_count=3), "3 heads of 21 values do not make the 64"),
+        (of("jamba", ssm__inner_size=64), "64 values wide, not twice 64"),
+        (
+            of("x", attention__key_length=1 << 20),
+            f"keep {4 << 20} values of a token in a layer, and its widest weight gives 64",
+        ),
+        (
+            of("x", attention__value_length=1 << 20, attention__head_count_kv=2),
+            f"keep {2 << 20} values of a token in a layer",
+        ),
+        (entry("blk.0.ffn_down.weight", 27), "has the type i64"),
+        (entry("blk.0.attn_norm.weight", 8), "has the type 8, and llama.cpp keeps it in float32"),
+        (entry("blk.0.attn_q.bias", 2, (64,)), "has the type 2, and"),
+        (
+            {"keys": (words("tokenizer.ggml.model", "rwkv"),), "tokens": ("a", r"\xc3\xa4", "\\n")},
+            r"begin with the byte b'\\xc3'",
+        ),
+    ],
+)  # fmt: skip
+def test_numbers_that_libllama_does_not_bear(write, changes: dict, message: str) -> None:
+    with pytest.raises(GGUFError, match=message.replace("(", r"\(")):
+        check_gguf(write(small_gguf(**changes)))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"keys": (words("llama.rope.scaling.type", "yarn"),)},
+        {"keys": (number("llama.rope.dimension_count", 16),)},
+        of("x", rope__dimension_count=0),  # of layers that do not rotate
+        of("x", attention__key_length=48, attention__value_length=32, attention__head_count_kv=1),
+        of("deepseek2", attention__head_count=128, attention__head_count_kv=1,
+           attention__key_length=64, attention__value_length=32, rope__dimension_count=32),
+        of("mamba2", attention__head_count=0, rope__dimension_count=0),
+        of("x", expert_count=8, expert_used_count=2, expert_group_count=4,
+           expert_group_used_count=2),
+        entry("d2t", 27),
+        entry("blk.0.ffn_gate_tid2eid.weight", 26),
+        entry("blk.0.attn_norm.weight", 30),
+        {"keys": (words("tokenizer.ggml.model", "rwkv"),), "tokens": ("ab", "a", r"\t", r"\tb")},
+    ],
+)  # fmt: skip
+def test_numbers_that_models_have(write, changes: dict) -> None:
+    assert check_gguf(write(small_gguf(**changes))).n_tensors >= 1
+
+
 def test_what_is_not_a_file(tmp_path: Path) -> None:
     with pytest.raises(GGUFError, match="does not exist"):
         check_gguf(tmp_path / "none.gguf")
@@ -181,6 +288,17 @@ def test_memory_needed_counts_weights_and_cells(write) -> None:
     assert halved.kv_bytes == 10 * 3 * (34 + 18)
     with pytest.raises(GGUFError, match="no KV type 'q9'"):
         memory_needed(path, n_ctx=10, type_k="q9")
+
+
+def test_states_of_recurrent_layers_count(write) -> None:
+    small = of("mamba2", ssm__inner_size=64, ssm__state_size=16, ssm__conv_kernel=4,
+               ssm__group_count=1, block_count=3)  # fmt: skip
+    need = memory_needed(write(small_gguf(**small)), n_ctx=10)
+    assert need.state_bytes == 3 * (64 * 16 + 3 * (64 + 2 * 16)) * 4
+    large = of("mamba2", ssm__inner_size=1 << 20, ssm__state_size=1 << 20, block_count=3)
+    path = write(small_gguf(**large))
+    start = m.Start(model_path=str(path), n_slots=1, n_ctx=64, n_seq=2)
+    assert "for the states of 2 sequences" in capacity.why_no_memory(start)
 
 
 _WHOLE = small_gguf()

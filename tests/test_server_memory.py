@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import struct
 import tempfile
+import tracemalloc
 from pathlib import Path
 
 import gguf
@@ -63,6 +66,65 @@ def test_damaged_headers_are_an_error_or_a_guess_and_never_a_crash(data: st.Data
             assert look_at(file.name).size == len(cut)
         except ModelFileError as error:
             assert file.name in str(error)
+
+
+def packed(key: str, kind: int, value: bytes) -> bytes:
+    return struct.pack("<Q", len(key)) + key.encode() + struct.pack("<I", kind) + value
+
+
+def header(*entries: bytes) -> bytes:
+    name = packed("general.architecture", 8, struct.pack("<Q", 1) + b"x")
+    return b"GGUF" + struct.pack("<IQQ", 3, 0, len(entries) + 1) + name + b"".join(entries)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        (6, struct.pack("<f", math.nan)),
+        (6, struct.pack("<f", math.inf)),
+        (12, struct.pack("<d", -math.inf)),
+        (5, struct.pack("<i", -1)),
+        (7, b"\1"),
+        (9, struct.pack("<IQf", 6, 1, math.nan)),
+        (9, struct.pack("<IQ", 4, 0)),
+    ],
+)
+@pytest.mark.parametrize(
+    "name",
+    ["block_count", "attention.head_count", "attention.head_count_kv", "embedding_length"],
+)
+def test_sizes_that_are_no_sizes_count_as_none(
+    tmp_path: Path, name: str, value: tuple[int, bytes]
+) -> None:
+    path = tmp_path / "x.gguf"
+    path.write_bytes(header(packed(f"x.{name}", *value)))
+    assert look_at(str(path)).kv_bytes(4096, "f16", "f16") == 0
+
+
+def test_a_header_is_read_within_the_memory_that_its_file_has(tmp_path: Path) -> None:
+    path = tmp_path / "x.gguf"
+    path.write_bytes(header(packed("x.name", 8, struct.pack("<Q", 1 << 24))))
+    tracemalloc.start()
+    try:
+        with pytest.raises(ModelFileError, match="cut short"):
+            look_at(str(path))
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_arrays_too_long_for_layers_are_passed_over(tmp_path: Path) -> None:
+    layers = packed("x.block_count", 4, struct.pack("<I", 7))
+    path = tmp_path / "x.gguf"
+    long = packed("x.table", 9, struct.pack("<IQ", 4, 2_000_000) + b"\xff" * 8_000_000)
+    path.write_bytes(header(long, layers))
+    assert look_at(str(path)).n_layer == 7
+    path.write_bytes(header(packed("x.table", 9, struct.pack("<IQ", 4, 1 << 62)), layers))
+    with pytest.raises(ModelFileError, match="cut short"):
+        look_at(str(path))
+    # so many texts that they would take seconds: what is known by then has to do
+    path.write_bytes(header(layers, packed("x.texts", 9, struct.pack("<IQ", 8, 1 << 40))))
+    assert look_at(str(path)).n_layer == 7
 
 
 def test_model_beyond_the_machine_is_refused() -> None:

@@ -182,6 +182,7 @@ def of(architecture: str, **more: int) -> dict[str, object]:
     [
         ({"keys": (words("llama.rope.scaling.type", "x"),)}, "scales positions by 'x'"),
         ({"keys": (number("llama.nextn_predict_layers", 4),)}, "4 of its 3 layers make drafts"),
+        (of("t5", decoder_block_count=513), "513 decoder layers"),
         ({"keys": (number("llama.expert_group_count", 2),)}, "0 of 2 groups of its 0 experts"),
         (of("x", expert_count=8, expert_used_count=2, expert_group_count=8), "8 groups of its 8"),
         (of("x", expert_count=8, expert_used_count=2, expert_group_count=3), "3 groups of its 8"),
@@ -203,8 +204,14 @@ def of(architecture: str, **more: int) -> dict[str, object]:
         (of("x", attention__sliding_window=1 << 28), f"a sliding window of {1 << 28}"),
         ({"keys": (numbers("llama.attention.sliding_window_pattern"),)}, "no layer is in it"),
         (of("qwen2", attention__key_length=32), "its keys have 32 values and its values 16"),
+        (of("qwen2", attention__key_length=0), "its keys have 0 values and its values 16"),
         (of("qwen2", rope__dimension_count=8), "rotate 8 of the 16 values"),
         (of("gpt2", attention__head_count=3), "3 heads of 21 values do not make the 64"),
+        (
+            of("qwen2", attention__head_count=2, attention__key_length=16,
+               attention__value_length=16),
+            "2 heads of 16 values do not make the 64",
+        ),
         (of("jamba", ssm__inner_size=64), "64 values wide, not twice 64"),
         (
             of("x", attention__key_length=1 << 20),
@@ -215,6 +222,8 @@ def of(architecture: str, **more: int) -> dict[str, object]:
             f"keep {2 << 20} values of a token in a layer",
         ),
         (entry("blk.0.ffn_down.weight", 27), "has the type i64"),
+        (entry("output.weight", 9), "has the type q8_1"),
+        (entry("blk.0.ffn_down.weight", 26), "has the type i32"),
         (entry("blk.0.attn_norm.weight", 8), "has the type 8, and llama.cpp keeps it in float32"),
         (entry("blk.0.attn_q.bias", 2, (64,)), "has the type 2, and"),
         (

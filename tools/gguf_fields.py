@@ -14,6 +14,7 @@ STRING, ARRAY = 8, 9
 SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q",
            12: "d"}  # fmt: skip
 _U64 = (1 << 64) - 1
+_MANY = 4096  # an array of more numbers stays one piece
 
 
 @dataclass
@@ -162,6 +163,9 @@ class _Reader:
         if kind != ARRAY:
             return Entry(key, kind, [self.item(kind)])
         item, count = self.number("I"), self.number("Q")
+        if item != STRING and count > _MANY:
+            whole = self.take(count * struct.calcsize(SCALARS[item]))
+            return Entry(key, kind, [whole], item, count)
         return Entry(key, kind, [self.item(item) for _ in range(count)], item)
 
 

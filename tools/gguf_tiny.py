@@ -91,7 +91,8 @@ def _cut_vocabulary(path: Path, n_vocab: int) -> dict[str, container.Value]:
             item = struct.unpack_from("<I", value.data)[0]
             last = struct.pack("<i", _CONTROL) if name == "token_type" else struct.pack("<f", 0.0)
             head = struct.pack("<IQ", item, n_vocab)
-            keys[key] = container.Value(value.kind, head + value.data[12:][: 4 * n_vocab - 4] + last)
+            items = value.data[12:][: 4 * n_vocab - 4] + last
+            keys[key] = container.Value(value.kind, head + items)
         elif name == "merges":
             known = set(tokens)
             keys[key] = _strings([m for m in value.strings()[: 4 * n_vocab] if _makes(m, known)])

@@ -6,6 +6,7 @@ is loaded in a child made by ``fork``, as the engine loads it, under bounds of m
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import re
@@ -14,7 +15,7 @@ import select
 import signal
 import sys
 import time
-import tracemalloc
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, NamedTuple
@@ -26,6 +27,7 @@ MIB = 1 << 20
 WALL_S = 10.0
 CPU_S = 10
 LOOK_S = 1.0
+_LINUX = sys.platform.startswith("linux")
 _TEXT = "Hello, wörld 12\n"
 _MOST_TOKENS = 16
 _MEMORY = re.compile(r"bad_alloc|alloc|MemoryError|memory", re.IGNORECASE)
@@ -35,11 +37,12 @@ _ADDRESS = re.compile(r"0x[0-9a-f]+")
 REFUSED_LOOK, REFUSED_CHECK = "refused by the look", "refused by the check"
 REFUSED_WORDS = "refused by the engine"
 REFUSED_LIBRARY, TOKEN, NO_NUMBERS = "refused by libllama", "one token", "logits no numbers"
+PASSED = "passed the check"  # and was not loaded: that is tried on Linux alone
 NO_TOKEN, CRASHED, MEMORY, HANG = "decode refused", "child ended", "memory", "hang"
 FAULT = "fault in our code"
 OUTCOMES = (
-    REFUSED_LOOK, REFUSED_CHECK, REFUSED_WORDS, REFUSED_LIBRARY, TOKEN, NO_NUMBERS, NO_TOKEN,
-    CRASHED, MEMORY, HANG, FAULT,
+    REFUSED_LOOK, REFUSED_CHECK, PASSED, REFUSED_WORDS, REFUSED_LIBRARY, TOKEN, NO_NUMBERS,
+    NO_TOKEN, CRASHED, MEMORY, HANG, FAULT,
 )  # fmt: skip
 BAD = (MEMORY, HANG, FAULT)
 
@@ -68,14 +71,15 @@ class Trials:
 
     def __init__(self, whole: Path) -> None:
         """*whole* is a model that can be served; it is tried once, so that all is imported."""
-        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+        if not _LINUX:
+            return
         from umaserve.engine.jit_cache import use_jit_cache
 
         use_jit_cache()
         from umaserve.engine.table import PIECE_BYTES
 
         self._piece_bytes = PIECE_BYTES
-        self._said = os.memfd_create("said") if hasattr(os, "memfd_create") else _unlinked()
+        self._said = os.memfd_create("said")
         words = _serve(str(whole))
         if not words.startswith(TOKEN):
             raise RuntimeError(f"{whole} cannot be tried: {words}")
@@ -91,6 +95,9 @@ class Trials:
         return outcome._replace(seconds=time.monotonic() - began)
 
     def _load(self, path: Path) -> Outcome:
+        if not _LINUX:
+            # a process that knows Metal does not survive a fork, and nothing bounds its memory
+            return Outcome(PASSED, "")
         size = path.stat().st_size
         os.ftruncate(self._said, 0)
         read, write = os.pipe()
@@ -109,19 +116,18 @@ class Trials:
             os.kill(pid, signal.SIGKILL)
         _, status, usage = os.wait4(pid, 0)
         before, _, answer = answer.partition(b"\n")
-        most = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-        return self._judge(answer, hung, status, max(most - int(before or 0), 0), size)
+        peak = max(usage.ru_maxrss * 1024 - int(before or 0), 0)
+        return self._judge(answer, hung, status, peak, size)
 
     def _be_child(self, path: str, size: int, write: int) -> None:
         os.dup2(self._said, 2)
         os.lseek(2, 0, os.SEEK_SET)
         # what is shared with the parent and not touched does not count as the child's
-        os.write(write, b"%d\n" % (_resident() * self._pages))
+        os.write(write, b"%d\n" % (_statm(1) * self._pages))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         resource.setrlimit(resource.RLIMIT_CPU, (CPU_S, CPU_S + 1))
-        if sys.platform.startswith("linux"):
-            most = _mapped() * self._pages + self._piece_bytes + allowed_load(size)
-            resource.setrlimit(resource.RLIMIT_AS, (most, most))
+        most = _statm(0) * self._pages + self._piece_bytes + allowed_load(size)
+        resource.setrlimit(resource.RLIMIT_AS, (most, most))
         try:
             words = _serve(path)
         except MemoryError:
@@ -152,32 +158,49 @@ class Trials:
 
 def look_and_check(path: Path) -> Outcome | None:
     """What the front and the engine see in the header; None where both let the file pass."""
+    size = path.stat().st_size
+    began = time.monotonic()
+    try:
+        with _memory_bound(allowed_look(size)):
+            refused = _look(path)
+    except MemoryError:
+        return Outcome(MEMORY, f"the header of {size} bytes took {allowed_look(size)} and more")
+    took = time.monotonic() - began
+    if took > LOOK_S:
+        return Outcome(HANG, f"the header took {took:.1f} s")
+    return refused
+
+
+def _look(path: Path) -> Outcome | None:
     from umaserve.config import Config
     from umaserve.llama import GGUFError, check_gguf
     from umaserve.server.memory import ModelFileError, look_at
     from umaserve.server.model_start import too_big
 
-    refused = None
-    began = time.monotonic()
-    tracemalloc.start()
     try:
-        if too_big_here := too_big(look_at(str(path)), Config(n_ctx=64)):
-            refused = Outcome(REFUSED_LOOK, too_big_here)
-        else:
+        refusal = too_big(look_at(str(path)), Config(n_ctx=64))
+        if not refusal:
             check_gguf(path)
     except ModelFileError as error:
-        refused = Outcome(REFUSED_LOOK, str(error))
+        return Outcome(REFUSED_LOOK, str(error))
     except GGUFError as error:
-        refused = Outcome(REFUSED_CHECK, str(error))
+        return Outcome(REFUSED_CHECK, str(error))
+    return Outcome(REFUSED_LOOK, refusal) if refusal else None
+
+
+@contextlib.contextmanager
+def _memory_bound(count: int) -> Iterator[None]:
+    """This process maps no more than `count` bytes more, or gets MemoryError; on Linux alone."""
+    if not _LINUX:
+        yield
+        return
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    mapped = _statm(0) * os.sysconf("SC_PAGE_SIZE")
+    resource.setrlimit(resource.RLIMIT_AS, (mapped + count, before[1]))
+    try:
+        yield
     finally:
-        _, peak = tracemalloc.get_traced_memory()
-        tracemalloc.stop()
-    took, size = time.monotonic() - began, path.stat().st_size
-    if took > LOOK_S:
-        return Outcome(HANG, f"the header took {took:.1f} s")
-    if peak > allowed_look(size):
-        return Outcome(MEMORY, f"the header of {size} bytes took {peak} bytes")
-    return refused
+        resource.setrlimit(resource.RLIMIT_AS, before)
 
 
 def _serve(path: str) -> str:
@@ -189,7 +212,7 @@ def _serve(path: str) -> str:
     from umaserve.llama.traffic import Traffic
 
     start = m.Start(model_path=path, n_slots=1, n_ctx=64, n_seq=1, n_threads=1, gpu_layers=0)
-    pieces = os.memfd_create("pieces") if hasattr(os, "memfd_create") else _unlinked()
+    pieces = os.memfd_create("pieces")
     os.ftruncate(pieces, t.PIECE_BYTES)
     control = SimpleNamespace(send=lambda _: None, closed=False)
     try:
@@ -249,25 +272,7 @@ def _wait_for(fd: int, seconds: float) -> tuple[bytes, bool]:
         data += chunk
 
 
-def _resident() -> int:
-    return _statm(1)
-
-
-def _mapped() -> int:
-    return _statm(0)
-
-
 def _statm(column: int) -> int:
-    try:
-        with open("/proc/self/statm") as file:
-            return int(file.read().split()[column])
-    except FileNotFoundError:  # no Linux
-        return 0
-
-
-def _unlinked() -> int:
-    import tempfile
-
-    fd, name = tempfile.mkstemp()
-    os.unlink(name)
-    return fd
+    """Pages of this process: mapped (0), resident (1)."""
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[column])

@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
 import re
 import sys
 import tempfile
@@ -26,6 +27,7 @@ from random import Random
 
 _HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(_HERE), str(_HERE.parent)]
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # no threads where children are forked
 
 import gguf_fields  # noqa: E402
 import gguf_mutations  # noqa: E402
@@ -39,7 +41,7 @@ class Mutants:
     """The broken files of a seed, made from the tiny model of each family."""
 
     def __init__(self, seed: int, vocab_dir: Path, families: Iterable[str] = ()) -> None:
-        self.seed = seed
+        self.seed, self.vocab_dir = seed, vocab_dir
         self.families = tuple(families) or gguf_tiny.FAMILIES
         self.whole = {f: gguf_tiny.tiny_model(f, vocab_dir) for f in self.families}
         self._pieces = {f: gguf_fields.parse(data) for f, data in self.whole.items()}
@@ -51,9 +53,7 @@ class Mutants:
     def make(self, number: int) -> tuple[bytes, str]:
         """A mutant's bytes, and what was done to it."""
         family = self.family(number)
-        return gguf_mutations.mutate(
-            self._pieces[family], Random(f"{self.seed} {family} {number}")
-        )
+        return gguf_mutations.mutate(self._pieces[family], Random(f"{self.seed} {family} {number}"))
 
 
 class Tally:

@@ -8,6 +8,7 @@ stands for. Each rule answers what is wrong, or nothing; none knows more than li
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -21,13 +22,18 @@ _ROPE_SCALINGS = ("none", "linear", "yarn", "longrope")
 _EPSILONS = ("layer_norm_rms_epsilon", "layer_norm_epsilon", "group_norm_epsilon")
 
 _F32, _F16, _BF16 = 0, 1, 30
-_NOT_COMPUTED = {24: "i8", 25: "i16", 27: "i64", 28: "f64"}  # ggml types without a product
+# ggml types without a product: llama.cpp converts no weight to them, some are for activations
+_NOT_COMPUTED = {9: "q8_1", 15: "q8_K", 24: "i8", 25: "i16", 27: "i64", 28: "f64"}
+_I32 = 26  # of tables of numbers, which have other names than these
+_MATRIX = re.compile(
+    r"(^|\.)(token_embd|output|attn_\w+|ssm_\w+|ffn_(up|down|gate)(_exps)?)\.weight$"
+)
 
 # What the graphs of some families assert about a head: keys as wide as values, all of a key
 # rotated, the heads together as wide as the model, a recurrent layer twice as wide.
 _ALIKE = frozenset({"llama", "qwen2", "qwen2moe", "qwen3", "qwen3moe", "gpt2", "jamba", "lfm2"})
 _ALL_ROTATED = frozenset({"qwen2", "qwen2moe", "qwen3", "qwen3moe"})
-_FILLING = frozenset({"gpt2", "jamba", "lfm2"})
+_FILLING = frozenset({"qwen2", "qwen2moe", "gpt2", "jamba", "lfm2"})
 _DOUBLED = frozenset({"jamba"})
 
 
@@ -114,6 +120,9 @@ def _layers(info: GGUFInfo) -> str:
     layers = _number(info, "block_count")
     if layers is not None and not 1 <= layers <= _MAX_LAYERS:
         return f"it claims to have {layers} layers; 1 to {_MAX_LAYERS} are possible"
+    decoder = _number(info, "decoder_block_count") or 0
+    if decoder > _MAX_LAYERS:
+        return f"it claims to have {decoder} decoder layers; {_MAX_LAYERS} are possible"
     drafts = _number(info, "nextn_predict_layers") or 0
     if layers is not None and drafts > layers:
         return f"it claims that {drafts} of its {layers} layers make drafts"
@@ -173,7 +182,7 @@ def _heads(info: GGUFInfo) -> str:
     architecture = info.architecture
     keys, values = _head(info, "key_length"), _head(info, "value_length")
     heads, width = _number(info, "attention.head_count") or 0, _first(info, "embedding_length")
-    if keys and architecture in _ALIKE and keys != values:
+    if architecture in _ALIKE and keys != values:
         return f"its keys have {keys} values and its values {values}; {architecture} has as many"
     rotated = _number(info, "rope.dimension_count")
     if keys and architecture in _ALL_ROTATED and rotated is not None and rotated != keys:
@@ -212,6 +221,8 @@ def _weights(info: GGUFInfo) -> str:
         name, kind = tensor.name, tensor.kind
         if kind in _NOT_COMPUTED and name.endswith((".weight", ".bias")):
             return f"tensor {name} has the type {_NOT_COMPUTED[kind]}, which no weight has"
+        if kind == _I32 and _MATRIX.search(name):
+            return f"tensor {name} has the type i32, which no matrix has"
         added = name.endswith("norm.weight") or name.endswith(".bias") and len(tensor.shape) == 1
         if added and kind not in (_F32, _F16, _BF16):
             return f"tensor {name} has the type {kind}, and llama.cpp keeps it in float32"

@@ -76,7 +76,7 @@ def _read(file: BinaryIO, path: str) -> ModelFile:
             raise ModelFileError(f"{path} is GGUF version {version}; versions 2 and 3 are known")
         size = os.fstat(file.fileno()).st_size
         values = _shape_keys(file, n_keys, size)
-    except (struct.error, EOFError, MemoryError, UnicodeDecodeError):
+    except (struct.error, EOFError):
         raise ModelFileError(f"{path} is cut short: its header ends in the middle") from None
     heads = values.get("attention.head_count", 0) or 1
     kv_heads = values.get("attention.head_count_kv", heads)

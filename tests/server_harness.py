@@ -51,6 +51,9 @@ if patch == "stuck-files":  # a file system that does not answer
             threading.Event().wait()
         return look_at(path)
     memory.look_at = look
+if patch == "impatient":  # with a load that says nothing
+    from umaserve.server import engine_handle
+    engine_handle.OPEN_SILENCE_S = engine_handle.LOAD_SILENCE_S = 1.0
 if patch == "unkillable":  # a process in a system call that does not end
     import subprocess
     from umaserve.server import engine_handle

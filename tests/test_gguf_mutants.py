@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,6 +20,8 @@ import build_llama
 from tests.server_harness import DaemonProcess
 from tests.test_server_real import real, steering
 from umaserve import llama
+from umaserve.engine import boot, table
+from umaserve.engine import messages as m
 from umaserve.llama import purpose
 
 ROOT = Path(__file__).parents[1]
@@ -161,6 +164,20 @@ def test_models_that_do_not_rotate_pass(rope_type: int, metadata: dict, refused:
         architecture="x", metadata={f"x.rope.{name}": value for name, value in metadata.items()}
     )
     assert bool(purpose.why_no_positions(model, info)) == refused  # type: ignore[arg-type]
+
+
+def test_a_vocabulary_with_more_text_than_fits_is_refused(
+    library: llama.Library, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table, "PIECE_BYTES", 2048)
+    path = tmp_path / "model.gguf"
+    path.write_bytes(tiny(library, "llama").write())
+    start = m.Start(model_path=str(path), n_slots=1, n_ctx=64, n_seq=1, n_threads=1, gpu_layers=0)
+    control = SimpleNamespace(send=lambda _: None, closed=False)
+    with tempfile.TemporaryFile() as file:
+        file.truncate(table.PIECE_BYTES)
+        with pytest.raises(boot.CannotLoad, match="cannot be served: the vocabulary's text"):
+            boot.load(start, file.fileno(), control, lambda: None)  # type: ignore[arg-type]
 
 
 def test_a_front_outlives_files_that_end_its_engine(library: llama.Library, tmp_path: Path) -> None:

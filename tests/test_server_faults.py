@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from tests.fake_engine import answer
-from tests.server_harness import DaemonProcess, Result, engines_of, model_file
+from tests.server_harness import DaemonProcess, Result, engines_of, eventually, model_file
 
 SLOW = {"FAKE_TICK_MS": "5"}
 
@@ -130,6 +130,20 @@ def test_an_engine_that_handles_no_message_is_replaced(daemon: DaemonProcess) ->
         event = client.answer("tokens")
         assert event["code"] == "E_RUNTIME_001" and "this text brought" in event["message"]
         exact(client.generate("next", max_tokens=5), "next", 5)
+
+
+def test_a_load_that_says_nothing_any_more_is_ended(tmp_path: Path) -> None:
+    hangs = model_file(tmp_path / "load-hangs.gguf")
+    with DaemonProcess(tmp_path, patch="impatient") as daemon, daemon.client() as admin:
+        engine = daemon.engine_pid()
+        admin.send(type="load", model=hangs)
+        eventually(lambda: len(daemon.children()) == 2)
+        event = admin.answer("loaded")
+        assert event["code"] == "E_MODEL_002" and "hung, and was killed" in event["message"]
+        eventually(lambda: len(daemon.children()) == 1)
+        assert daemon.engine_pid() == engine
+        with daemon.client() as client:
+            exact(client.generate("x", max_tokens=5), "x", 5)
 
 
 def test_requests_wait_while_an_engine_is_replaced(daemon: DaemonProcess) -> None:

@@ -174,9 +174,12 @@ def load(
         after = unused_memory.private_memory()
         unused_bytes = unused_memory.give_back_zeros(unused_memory.new_ranges(before, after))
     load_ms = (time.monotonic() - began) * 1000.0
-    pieces = t.PieceTable(pieces_fd, model.n_vocab)
-    pieces.write(*model.piece_table())
-    piece_bytes = pieces.write_hidden(*model.hidden_table())
+    try:
+        pieces = t.PieceTable(pieces_fd, model.n_vocab)
+        pieces.write(*model.piece_table())
+        piece_bytes = pieces.write_hidden(*model.hidden_table())
+    except ValueError as error:
+        raise CannotLoad(f"{start.model_path} cannot be served: {error}") from error
     is_eog = np.ascontiguousarray(model.eog_mask(), dtype=np.uint8)
     return Loaded(
         library=library,

@@ -126,9 +126,17 @@ def _shown(numbers: range, tally: Tally) -> Iterator[int]:
     """The numbers, with progress on stderr: a bar on a terminal, else a line every ten seconds."""
     if sys.stderr.isatty():
         from rich.console import Console
-        from rich.progress import track
+        from rich.progress import Progress
 
-        yield from track(numbers, "mutants", console=Console(stderr=True))
+        columns = Progress.get_default_columns()
+        # no thread that draws: children are forked here
+        with Progress(*columns, console=Console(stderr=True), auto_refresh=False) as bar:
+            task = bar.add_task("mutants", total=len(numbers))
+            for number in numbers:
+                yield number
+                bar.advance(task)
+                if number % 25 == 0:
+                    bar.refresh()
         return
     said = began = time.monotonic()
     for done, number in enumerate(numbers):
@@ -173,7 +181,17 @@ def main(argv: list[str] | None = None) -> int:
     if args.only is not None and args.keep:
         args.keep.write_bytes(mutants.make(args.only)[0])
     numbers = range(args.count) if args.only is None else range(args.only, args.only + 1)
-    tally, began = Tally(), time.monotonic()
+    tally, began, stopped = Tally(), time.monotonic(), False
+    try:
+        _try_all(mutants, numbers, tally, args)
+    except KeyboardInterrupt:
+        stopped = True
+    print("\n".join(tally.lines()))
+    print(f"seed {args.seed}, {time.monotonic() - began:.0f} s{', interrupted' * stopped}")
+    return 130 if stopped else 1 if tally.bad else 0
+
+
+def _try_all(mutants: Mutants, numbers: range, tally: Tally, args: argparse.Namespace) -> None:
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(fast_folder())
         record = stack.enter_context(args.record.open("w")) if args.record else None
@@ -184,9 +202,6 @@ def main(argv: list[str] | None = None) -> int:
                 record.write(json.dumps(line | outcome._asdict()) + "\n")
             if args.only is not None:
                 print(f"{line['family']}: {done}\n{outcome}")
-    print("\n".join(tally.lines()))
-    print(f"seed {args.seed}, {time.monotonic() - began:.0f} s")
-    return 1 if tally.bad else 0
 
 
 if __name__ == "__main__":

@@ -166,6 +166,7 @@ def entry(name: str, kind: int, shape: tuple[int, ...] = (64, 2)) -> dict[str, o
     return {"tensors": ((name, shape, kind, 0),), "data": 8 * 128}
 
 
+BYTES = tuple(f"<0x{byte:02X}>" for byte in range(256))
 HEADS_OF = {"embedding_length": 64, "attention.head_count": 4}
 
 
@@ -230,6 +231,12 @@ def of(architecture: str, **more: int) -> dict[str, object]:
             {"keys": (words("tokenizer.ggml.model", "rwkv"),), "tokens": ("a", r"\xc3\xa4", "\\n")},
             r"begin with the byte b'\\xc3'",
         ),
+        (
+            {"keys": (words("tokenizer.ggml.model", "llama"),),
+             "tokens": tuple(t for t in BYTES if t != "<0xC3>")},
+            "tokens for bytes and none for the byte 0xc3",
+        ),
+        (entry("blk.0.ssm_d", 27), "has the type i64"),
     ],
 )  # fmt: skip
 def test_numbers_that_libllama_does_not_bear(write, changes: dict, message: str) -> None:
@@ -252,6 +259,12 @@ def test_numbers_that_libllama_does_not_bear(write, changes: dict, message: str)
         entry("d2t", 27),
         entry("blk.0.ffn_gate_tid2eid.weight", 26),
         entry("blk.0.attn_norm.weight", 30),
+        {"keys": (words("tokenizer.ggml.model", "llama"),), "tokens": ("a", "b")},
+        {"keys": (words("tokenizer.ggml.model", "llama"),), "tokens": BYTES},
+        {
+            "keys": (words("tokenizer.ggml.model", "llama"),),
+            "tokens": (*(t for t in BYTES if t != "<0x09>"), "\t"),
+        },
         {"keys": (words("tokenizer.ggml.model", "rwkv"),), "tokens": ("ab", "a", r"\t", r"\tb")},
     ],
 )  # fmt: skip
@@ -308,6 +321,17 @@ def test_states_of_recurrent_layers_count(write) -> None:
     path = write(small_gguf(**large))
     start = m.Start(model_path=str(path), n_slots=1, n_ctx=64, n_seq=2)
     assert "for the states of 2 sequences" in capacity.why_no_memory(start)
+
+
+def test_weights_that_cannot_be_mapped(write) -> None:
+    found = {}
+    for length in range(3):
+        keys = (number("general.alignment", 1), words("x.pad", "z" * length))
+        info = check_gguf(write(small_gguf(keys=keys), f"{length}.gguf"))
+        for use_mmap in (True, False):
+            start = m.Start(str(info.path), n_slots=1, n_ctx=64, n_seq=1, use_mmap=use_mmap)
+            found[info.data_offset % 32 > 0, use_mmap] = capacity.why_no_mapping(start, info)
+    assert "--no-mmap" in found.pop((True, True)) and not any(found.values())
 
 
 _WHOLE = small_gguf()

@@ -123,7 +123,7 @@ def load(
     except llama.LlamaError as error:
         raise CannotLoad(str(error)) from error
     _refuse(purpose.why_no_model(info))
-    _refuse(capacity.why_no_such_cells(start, info))
+    _refuse(capacity.why_no_such_cells(start, info) or capacity.why_no_mapping(start, info))
     began = time.monotonic()
     _refuse(capacity.why_no_memory(start))
     model = _open_model(llama, library, start, control)

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from umaserve.llama import GGUFInfo
 
 OTHER_KV_TYPE = "; take --kv-type f16, for K or V alone as in q8:f16"
+TENSOR_ALIGNMENT = 32  # ggml's
 CELL_PADDING = 256  # libllama makes a multiple of so many KV cells
 
 
@@ -35,6 +36,16 @@ def why_no_such_cells(start: m.Start, info: GGUFInfo) -> str:
     return (
         f"a layer of the model keeps {row} K values of a token, which are no whole blocks of "
         f"{start.type_k}{OTHER_KV_TYPE}"
+    )
+
+
+def why_no_mapping(start: m.Start, info: GGUFInfo) -> str:
+    """Why the weights cannot be mapped, where libllama would end the process."""
+    if not start.use_mmap or info.data_offset % TENSOR_ALIGNMENT == 0:
+        return ""
+    return (
+        f"its weights begin at byte {info.data_offset}, no multiple of {TENSOR_ALIGNMENT}, "
+        "and cannot be mapped; take --no-mmap"
     )
 
 

@@ -4,7 +4,8 @@ libllama reports most damage, but some of it ends the process (a failed ``GGML_A
 fault past the end of a truncated mapping). Layout: ``ggml/include/gguf.h``. Standard library only.
 
 Everything read is checked against what the file can hold: a length that lies is an error, never an
-allocation or a long loop. What the model then says of itself is for `gguf_shape`.
+allocation or a long loop. What the model then says of itself is for `gguf_shape`
+and `gguf_vocabulary`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from typing import BinaryIO, NamedTuple
 from umaserve.regular_file import NotRegular, open_regular
 
 from .errors import GGUFError
-from .gguf_shape import why_no_rwkv_vocabulary, why_no_shape
+from .gguf_shape import why_no_shape
+from .gguf_vocabulary import why_no_vocabulary
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
@@ -229,10 +231,9 @@ class _Reader:
             raise self.error("general.alignment is no positive number")
         if alignment & (alignment - 1):
             raise self.error(f"general.alignment is {alignment}, which is no power of two")
-        if metadata.get(_TOKENIZER) == "rwkv":
-            why = why_no_rwkv_vocabulary(self.vocabulary)
-            if why:
-                raise self.error(why)
+        why = why_no_vocabulary(metadata.get(_TOKENIZER), self.vocabulary)
+        if why:
+            raise self.error(why)
         tensors, offsets = self.read_tensors(n_tensors)
         start = -(-self.position // alignment) * alignment
         total = self.check_extents(tensors, offsets, start, alignment)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -24,6 +23,7 @@ _EPSILONS = ("layer_norm_rms_epsilon", "layer_norm_epsilon", "group_norm_epsilon
 _F32, _F16, _BF16 = 0, 1, 30
 # ggml types without a product: llama.cpp converts no weight to them, some are for activations
 _NOT_COMPUTED = {9: "q8_1", 15: "q8_K", 24: "i8", 25: "i16", 27: "i64", 28: "f64"}
+_COMPUTED = (".weight", ".bias", ".ssm_a", ".ssm_d")  # what tensors of weights are called
 _I32 = 26  # of tables of numbers, which have other names than these
 _MATRIX = re.compile(
     r"(^|\.)(token_embd|output|attn_\w+|ssm_\w+|ffn_(up|down|gate)(_exps)?)\.weight$"
@@ -40,55 +40,6 @@ _DOUBLED = frozenset({"jamba"})
 def why_no_shape(info: GGUFInfo) -> str:
     """What libllama could not bear in the model of `info`; empty where nothing is known."""
     return next((why for rule in _RULES if (why := rule(info))), "")
-
-
-def why_no_rwkv_vocabulary(tokens: Iterable[bytes]) -> str:
-    """Why libllama would never end a text with these tokens; empty where it does.
-
-    RWKV's tokenizer takes the longest token that a text begins with. Where a byte begins tokens and
-    is none, it may find none, and adds the last one again until the memory is full.
-    """
-    begun, whole = set(), set()
-    for token in tokens:
-        text = _unescaped(token)
-        begun.add(text[:1])
-        if len(text) == 1:
-            whole.add(text)
-    missing = sorted(begun - whole - {b""})
-    if not missing:
-        return ""
-    return f"tokens of its vocabulary begin with the byte {missing[0]!r}, which is no token"
-
-
-_ESCAPES = {b"t": b"\t", b"n": b"\n", b"r": b"\r"}
-
-
-def _unescaped(token: bytes) -> bytes:
-    """The first two bytes that an RWKV token stands for (``llama_unescape_rwkv_token``)."""
-    out, at = b"", 0
-    while at < len(token) and len(out) < 2:
-        one = token[at : at + 1]
-        at += 1
-        if one == b"\\":
-            one = token[at : at + 1]
-            at += 1
-            if one == b"x":
-                digits = token[at : at + 2]
-                at += 2
-                one = _byte_of(digits) if len(digits) == 2 else b""
-            else:
-                one = _ESCAPES.get(one, one)
-        out += one
-    return out
-
-
-def _byte_of(digits: bytes) -> bytes:
-    value = 0
-    for digit in digits:
-        signed = digit - 256 if digit > 127 else digit
-        value = value << 4 & 0xFF
-        value = value + (signed - 87 if signed >= 97 else signed - 48) & 0xFF
-    return bytes([value])
 
 
 def _number(info: GGUFInfo, name: str) -> int | None:
@@ -219,7 +170,7 @@ def _cells(info: GGUFInfo) -> str:
 def _weights(info: GGUFInfo) -> str:
     for tensor in info.tensors:
         name, kind = tensor.name, tensor.kind
-        if kind in _NOT_COMPUTED and name.endswith((".weight", ".bias")):
+        if kind in _NOT_COMPUTED and name.endswith(_COMPUTED):
             return f"tensor {name} has the type {_NOT_COMPUTED[kind]}, which no weight has"
         if kind == _I32 and _MATRIX.search(name):
             return f"tensor {name} has the type i32, which no matrix has"

@@ -17,6 +17,7 @@ import contextlib
 import json
 import os
 import re
+import signal
 import sys
 import tempfile
 import time
@@ -92,7 +93,7 @@ class Tally:
 
 def kind_of(detail: str) -> str:
     """The same words for ends of one kind: without numbers that differ and without folders."""
-    detail = re.sub(r"/\S*/", "", detail)
+    detail = re.sub(r"\S*/", "", detail)
     if "GGML_ASSERT" in detail or ".cpp:" in detail:
         return detail[:160]
     return re.sub(r"\d+", "N", detail)[:160]
@@ -205,4 +206,7 @@ def _try_all(mutants: Mutants, numbers: range, tally: Tally, args: argparse.Name
 
 
 if __name__ == "__main__":
+    # a kill is an interruption too: what was found so far is shown, and the folder goes
+    if signal.getsignal(signal.SIGTERM) != signal.SIG_IGN:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
     raise SystemExit(main())

@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable
 
 SHARE = 0.1  # of the front's time, for what one program sends
 BURST_S = 0.005  # that it may use at once
-LONGEST_DEBT_S = 1.0  # so far does it fall behind at most
+LONGEST_DEBT_S = 0.2  # so far behind at most: nobody waits for more than two seconds
 
 
 class Budget:

@@ -106,7 +106,7 @@ def test_generate_yields_tokens_then_one_eos(client):
     assert "".join(e.text or "" for e in events) == "a b "
     assert events[-1].reason == "length"
     assert events[-1].usage.completion_tokens == 2
-    assert events[-1].timings["ttft_ms"] == 1.0
+    assert events[-1].timings.ttft_ms == 1.0
 
 
 def test_options_arrive_and_none_is_left_out(daemon, client):

@@ -46,7 +46,7 @@ def test_any_chunking_routes_the_same(cuts):
     token, eos = made.streams["a"]
     assert token == Token("a", "ü😀", 1, -0.5, top)
     assert (eos.reason, eos.usage, eos.text, eos.metadata) == ("stop", (1, 2, 3), "whole", {"k": 1})
-    assert eos.timings["queue_ms"] == 0.5
+    assert eos.timings.queue_ms == 0.5
     empty, error, after = made.streams["b"]
     assert empty == Token("b", "", 2)
     assert isinstance(error, ServerError) and error.code == "E_RUNTIME_001"

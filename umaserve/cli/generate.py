@@ -69,7 +69,7 @@ def generate(arguments: list[str], prog: str = "umaserve generate") -> int:
         "stream": False if options.no_stream else None,
     }
     with Client(options.socket) as client, client.generate(prompt, **settings) as stream:
-        write = _write_json if options.json else _TextWriter()
+        write = _JsonWriter(options.no_stream) if options.json else _TextWriter()
         try:
             for event in stream:
                 write(event)
@@ -102,13 +102,19 @@ def _print_json(event: dict[str, Any]) -> None:
     show(json.dumps(event, ensure_ascii=False, separators=(",", ":")))
 
 
-def _write_json(event: Token | Eos) -> None:
-    body: dict[str, Any] = event._asdict()
-    id = body.pop("id")
-    if isinstance(event, Eos):
-        body["usage"] = event.usage._asdict()
-        kind = "eos"
-    else:
-        kind = "token"
-    fields = {key: value for key, value in body.items() if value is not None}
-    _print_json({"id": id, "event": kind, **fields})
+class _JsonWriter:
+    """Prints an event a line, as the daemon sent it."""
+
+    def __init__(self, is_whole: bool) -> None:
+        self._is_whole = is_whole  # the text comes with the end
+
+    def __call__(self, event: Token | Eos) -> None:
+        body: dict[str, Any] = event._asdict()
+        id, kind = body.pop("id"), "token"
+        if isinstance(event, Eos):
+            body["usage"], body["timings"] = event.usage._asdict(), event.timings._asdict()
+            kind = "eos"
+            if not self._is_whole:
+                del body["text"]
+        fields = {key: value for key, value in body.items() if value is not None}
+        _print_json({"id": id, "event": kind, **fields})

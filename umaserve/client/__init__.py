@@ -20,10 +20,12 @@ from umaserve.client.events import (
     OtherUser,
     ProtocolError,
     ServerError,
+    Timings,
     Token,
     UmaError,
     Usage,
 )
+from umaserve.client.options import Options
 from umaserve.client.sync import Client, Stream
 
 if TYPE_CHECKING:
@@ -35,10 +37,12 @@ __all__ = [
     "ConnectionFailed",
     "Eos",
     "InvalidRequest",
+    "Options",
     "OtherUser",
     "ProtocolError",
     "ServerError",
     "Stream",
+    "Timings",
     "Token",
     "TrioClient",
     "TrioStream",

@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from types import TracebackType
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import trio
 
@@ -28,6 +28,11 @@ from umaserve.client.wire import (
     refusal,
 )
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from umaserve.client.options import Options
+
 CANCEL_WAIT_S = 2.0
 
 
@@ -37,7 +42,7 @@ class TrioClient:
         async with TrioClient() as client:
             async with client.generate("def fibonacci(n):") as stream:
                 async for event in stream:
-                    print(event.text or "", end="", flush=True)
+                    print(event.text, end="", flush=True)
 
     Whichever task waits for an event reads the socket and routes what comes; there is no task in
     the background.  Raises ``ConnectionFailed`` (``OtherUser`` where the socket is another
@@ -95,7 +100,7 @@ class TrioClient:
         *,
         messages: list[dict[str, Any]] | None = None,
         id: str | None = None,
-        **options: Any,
+        **options: Unpack[Options],
     ) -> TrioStream:
         """A request, sent when its ``async with`` block is entered."""
         id = id or self._router.new_id()
@@ -106,7 +111,7 @@ class TrioClient:
         prompt: str | None = None,
         *,
         messages: list[dict[str, Any]] | None = None,
-        **options: Any,
+        **options: Unpack[Options],
     ) -> Completion:
         """The whole answer of one request."""
         options.setdefault("stream", False)
@@ -301,7 +306,7 @@ class TrioStream:
 
     async def completion(self) -> Completion:
         """Read to the end: the text that was not read yet, and how it ended."""
-        parts = [event.text or "" async for event in self]
+        parts = [event.text async for event in self]
         if self.eos is None:
             raise ConnectionFailed("the stream was closed before its end")
         return Completion("".join(parts), self.eos.reason, self.eos.usage, self.eos.timings)

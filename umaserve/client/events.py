@@ -27,18 +27,32 @@ class Usage(NamedTuple):
     completion_tokens: int = 0
 
 
+class Timings(NamedTuple):
+    """Milliseconds from the request's arrival; ``None`` where there was nothing to time.
+
+    ``queue_ms``: until it had a sequence; ``ttft_ms``: until its first token; ``total_ms``: until
+    its end; ``tbt_p50_ms`` and ``tbt_p95_ms``: quantiles of the time between two tokens.
+    """
+
+    queue_ms: float | None = None
+    ttft_ms: float | None = None
+    total_ms: float | None = None
+    tbt_p50_ms: float | None = None
+    tbt_p95_ms: float | None = None
+
+
 class Eos(NamedTuple):
     """The end of a request: ``reason`` is "stop", "length", "cancel" or "error".
 
-    ``timings`` are milliseconds (queue_ms, ttft_ms, total_ms, tbt_p50_ms, tbt_p95_ms).  ``text`` is
-    the whole answer of a request with ``stream=False``; ``metadata`` is the request's, echoed.
+    ``text`` is the whole answer of a request with ``stream=False``, and empty for a stream, whose
+    tokens have it; ``metadata`` is the request's, echoed.
     """
 
     id: str
     reason: str
     usage: Usage = Usage()
-    timings: dict[str, float | None] = {}
-    text: str | None = None
+    timings: Timings = Timings()
+    text: str = ""
     metadata: Any = None
 
 
@@ -48,7 +62,7 @@ class Completion(NamedTuple):
     text: str
     reason: str
     usage: Usage
-    timings: dict[str, float | None]
+    timings: Timings
 
 
 class UmaError(Exception):

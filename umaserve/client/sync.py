@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from umaserve.client.connect import connect, gone, socket_path
 from umaserve.client.events import Completion, ConnectionFailed, Eos, ServerError, Token
@@ -20,6 +20,11 @@ from umaserve.client.wire import (
     refusal,
 )
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from umaserve.client.options import Options
+
 CANCEL_WAIT_S = 2.0
 
 
@@ -28,7 +33,7 @@ class Client:
 
         with Client() as client:
             for event in client.generate("def fibonacci(n):", max_tokens=64):
-                print(event.text or "", end="", flush=True)
+                print(event.text, end="", flush=True)
 
     ``path`` is the socket (default: see ``socket_path``); ``timeout`` bounds the connecting and
     every wait for the next byte, in seconds (default: none).  Several requests may be in flight;
@@ -66,7 +71,7 @@ class Client:
         *,
         messages: list[dict[str, Any]] | None = None,
         id: str | None = None,
-        **options: Any,
+        **options: Unpack[Options],
     ) -> Stream:
         """Start a request and return its events.
 
@@ -85,7 +90,7 @@ class Client:
         prompt: str | None = None,
         *,
         messages: list[dict[str, Any]] | None = None,
-        **options: Any,
+        **options: Unpack[Options],
     ) -> Completion:
         """The whole answer of one request."""
         options.setdefault("stream", False)
@@ -279,7 +284,7 @@ class Stream:
 
     def completion(self) -> Completion:
         """Read to the end: the text that was not read yet, and how it ended."""
-        parts = [event.text or "" for event in self]
+        parts = [event.text for event in self]
         if self.eos is None:
             raise ConnectionFailed("the stream was closed before its end")
         return Completion("".join(parts), self.eos.reason, self.eos.usage, self.eos.timings)

@@ -8,9 +8,19 @@ from __future__ import annotations
 import json
 import os
 from collections import deque
+from collections.abc import Mapping
 from typing import Any
 
-from umaserve.client.events import Eos, InvalidRequest, ProtocolError, ServerError, Token, Usage
+from umaserve.client.events import (
+    Eos,
+    InvalidRequest,
+    ProtocolError,
+    ServerError,
+    Timings,
+    Token,
+    Usage,
+)
+from umaserve.client.options import check_names
 
 MAX_FRAME_BYTES = 64 * 1024 * 1024
 
@@ -103,16 +113,23 @@ def _eos(event: dict[str, Any]) -> Eos:
         event["id"],
         event["reason"],
         Usage(*(int(counts.get(name, 0)) for name in Usage._fields)),
-        event.get("timings") or {},
-        event.get("text"),
+        Timings(*((event.get("timings") or {}).get(name) for name in Timings._fields)),
+        event.get("text") or "",
         event.get("metadata"),
     )
 
 
 def generate_message(
-    id: str, prompt: str | None, messages: list[dict[str, Any]] | None, options: dict[str, Any]
+    id: str,
+    prompt: str | None,
+    messages: list[dict[str, Any]] | None,
+    options: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """The request; options that are ``None`` are left out, so the server's defaults hold."""
+    """The request; options that are ``None`` are left out, so the server's defaults hold.
+
+    Raises ``TypeError`` for a name that is no option.
+    """
+    check_names(options)
     message: dict[str, Any] = {"id": id}
     if prompt is not None:
         message["prompt"] = prompt

@@ -1,0 +1,65 @@
+"""The options of a request by name and type, as docs/PROTOCOL.md describes them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, TypedDict
+
+
+class Slo(TypedDict, total=False):
+    """What a request is to get; each part is optional."""
+
+    target_ttft_ms: float
+    target_tbt_ms: float
+    latency_cap: float
+
+
+class Options(TypedDict, total=False):
+    """Keyword arguments of ``generate`` and ``complete``; ``None`` stands for the default."""
+
+    max_tokens: int | None
+    temperature: float | None
+    top_p: float | None
+    top_k: int | None
+    min_p: float | None
+    typical_p: float | None
+    seed: int | None
+    stop: str | list[str] | None
+    repeat_penalty: float | None
+    presence_penalty: float | None
+    frequency_penalty: float | None
+    penalty_last_n: int | None
+    logit_bias: dict[str, Any] | list[list[Any]] | None
+    logprobs: int | None
+    ignore_eos: bool | None
+    xtc_probability: float | None
+    xtc_threshold: float | None
+    dry_multiplier: float | None
+    dry_base: float | None
+    dry_allowed_length: int | None
+    dry_penalty_last_n: int | None
+    dry_sequence_breakers: list[str] | None
+    mirostat: int | None
+    mirostat_tau: float | None
+    mirostat_eta: float | None
+    stream: bool | None
+    priority: Literal["interactive", "background"] | None
+    slo: Slo | None
+    session: str | None
+    add_bos: bool | Literal["auto"] | None
+    cache_prompt: bool | None
+    metadata: Any
+
+
+NAMES = tuple(Options.__annotations__)
+
+
+def check_names(options: Mapping[str, Any]) -> None:
+    """Raises ``TypeError`` for a name that is no option, with the nearest that is."""
+    for name in options:
+        if name not in NAMES:
+            from difflib import get_close_matches
+
+            near = get_close_matches(name, NAMES, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else "docs/PROTOCOL.md lists them"
+            raise TypeError(f"{name!r} is no option of a request; {hint}")

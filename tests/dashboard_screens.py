@@ -32,6 +32,7 @@ METRICS = {
         (21.0, 24.5, 30.0, 1043.0, 140.0, 190.0), strict=True)},
     "baseline_ms": 10.0,
     "latency_cap": 1.2,
+    "p95_over_baseline": 1.15,
     "prefill_guard_active": True,
     "skipped_prefill_due_to_latency_total": 17,
     "ticks_over_budget_total": 5,

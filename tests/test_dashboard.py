@@ -30,7 +30,7 @@ def test_a_screen_at_80_by_24():
         r"─ time between tokens, ms ─+ +p50 +p95 +p99 +worst +first +p95",
         r" interactive +[▁-█ ]{25} +11\.0 +11\.5 +20\.0 +33\.0 +40\.0 +90\.0",
         r" background +█{25} +21\.0 +24\.5 +30\.0 +1,043 +140\.0 +190\.0",
-        r" p95 / cap   █{16}│░{8}  11\.5 of 12\.0 held = 1\.20 × 10\.0 baseline *",
+        r" p95 / cap   █{15}░│░{7}  1\.15 of 1\.20 held × baseline, now 10\.0 ms *",
         r"─ ticks ─+ memory ─+",
         r" tokens/s +- now · 300\.5 at cap +KV cells +█+░+ 1,024 of 4,096 *",
         r" tick +█+░+ 6\.00 of 12\.0 ms +cache +█+░+ 50% of prompts *",
@@ -130,10 +130,16 @@ def test_engines_that_were_replaced_are_counted():
 
 
 def test_the_cap_is_seen_without_colour():
-    assert any(
-        " 14.5 of 12.0 OVER = 1.20 × 10.0 baseline" in row for row in rows(view(p95_ms=14.5))
-    )
-    assert any(" 11.5 of -; cap 1.20, no base" in row for row in rows(view(baseline_ms=None)))
+    assert any(" 1.45 of 1.20 OVER × base" in row for row in rows(view(p95_over_baseline=1.45)))
+
+
+def test_the_cap_is_judged_by_each_time_over_the_baseline_of_its_moment():
+    """The baseline may be another one by now, as when a crowd has left, or after `unload`."""
+    for baseline_ms in (2.0, None):
+        seen = rows(view(baseline_ms=baseline_ms))
+        assert any(" 1.15 of 1.20 held" in row for row in seen), baseline_ms
+    nothing = rows(view(p95_over_baseline=None, p95_ms=None))
+    assert any(re.search(r" p95 / cap +░+ +- of 1\.20 *$", row) for row in nothing)
 
 
 def test_what_is_not_measured_is_a_dash():
@@ -246,7 +252,7 @@ def test_cleaned_text_is_printable_and_bounded(value, limit):
 
 def test_summary():
     assert summary(overview()) == (
-        "uma-demo: 321.2 tok/s, 3 active, 3 queued, p95 11.5 of 12.0 ms, RSS 1.23 GB, "
+        "uma-demo: 321.2 tok/s, 3 active, 3 queued, p95 11.5 ms (1.15 × baseline), RSS 1.23 GB, "
         "last error 12:00:02 warn"
     )
     assert "error" not in summary(overview() | {"errors": [mishap("warn", age_s=61)]})
@@ -258,7 +264,7 @@ def test_the_picture_is_the_screen():
     lines = Screen(80, 24).lines(view(session(1)))
     picture = svg(lines, "umaserve top")
     shown = re.sub(r"<[^>]+>", "", picture).replace("&#160;", " ")
-    for words in ("interactive", "11.5 of 12.0", "editor", "umaserve top"):
+    for words in ("interactive", "1.15 of 1.20", "editor", "umaserve top"):
         assert words in shown
     assert "http" not in re.sub(r'xmlns="[^"]*"', "", picture).replace("https://www.textualize", "")
     assert text(lines).count("\n") == 23

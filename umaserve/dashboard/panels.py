@@ -66,29 +66,35 @@ def latency(overview: Values, width: int, rows: int = 1) -> list[Line]:
                     value = metrics.get(f"{lane}.{name}")
                     if value is None and lane == "interactive":
                         value = metrics.get(name)
-                    late = mine is not None and name == "p95_ms" and value and value > mine
+                    late = mine is not None and name == "p95_ms" and is_late(metrics)
                     line.add(column(ms(value), NUMBER), "bad" if late else "")
             lines.append(line.pad(width))
-    lines.append(_cap(metrics, limit, width, curve).pad(width))
+    lines.append(_cap(metrics, width, curve).pad(width))
     return lines
 
 
-def _cap(metrics: Values, limit: float | None, width: int, curve: int) -> Line:
-    p95, cap = metrics.get("p95_ms"), number(metrics.get("latency_cap"), 2)
-    late = p95 is not None and limit is not None and p95 > limit
-    style, share, mark = "bad" if late else "good", None, None
+def is_late(metrics: Values) -> bool:
+    """Whether the cap was missed: each time between tokens over the baseline of its own moment."""
+    over, cap = metrics.get("p95_over_baseline"), metrics.get("latency_cap")
+    return over is not None and cap is not None and over > cap
+
+
+def _cap(metrics: Values, width: int, curve: int) -> Line:
+    over, cap = metrics.get("p95_over_baseline"), metrics.get("latency_cap")
+    style, share = "bad" if is_late(metrics) else "good", None
     text = Line()
-    if limit is None:
-        text.add(f"  {ms(p95)} of {MISSING}").add(f"; cap {cap}, no baseline yet", "dim")
+    if over is None or cap is None:
+        text.add(f"  {MISSING} of {number(cap, 2)}", "dim")
     else:
-        word = MISSING if p95 is None else "OVER" if late else "held"
-        text.add(f"  {ms(p95)} of {ms(limit)} {word}", style)
-        text.add(f" = {cap} × {ms(metrics.get('baseline_ms'))} baseline", "dim")
-        scale = 1.5 * limit
-        share, mark = None if p95 is None else p95 / scale, limit / scale
+        share = over / (1.5 * cap)
+        word = "OVER" if is_late(metrics) else "held"
+        text.add(f"  {number(over, 2)} of {number(cap, 2)} {word}", style)
+        baseline = metrics.get("baseline_ms")
+        if baseline is not None:
+            text.add(f" × baseline, now {ms(baseline)} ms", "dim")
     room = max(min(curve, width - LABEL - text.cells), 0)
     line = Line(column(" p95 / cap", LABEL, left=True), "bold")
-    return line.extend(bar(share, room, style, mark)).extend(text)
+    return line.extend(bar(share, room, style, None if share is None else 1 / 1.5)).extend(text)
 
 
 def ticks(overview: Values, tokens_now: float | None, width: int) -> list[Line]:

@@ -108,8 +108,8 @@ def summary(overview: Mapping[str, Any]) -> str:
     if overview.get("state") == "loading":
         return loading(overview)
     queued = (metrics.get("queued_interactive") or 0) + (metrics.get("queued_background") or 0)
-    limit = panels.ceiling(metrics)
-    allowed = f" of {ms(limit)}" if limit is not None else ""
+    over = metrics.get("p95_over_baseline")
+    held = f" ({number(over, 2)} × baseline)" if over is not None else ""
     error = (overview.get("errors") or [{}])[-1]
     last = ""
     if error.get("age_s", panels.FAINT_S) < panels.FAINT_S:
@@ -118,7 +118,7 @@ def summary(overview: Mapping[str, Any]) -> str:
         f"{clean(metrics.get('model') or no_model(overview).removesuffix(' loaded'))}: "
         f"{number(metrics.get('tokens_per_s'))} tok/s, "
         f"{number(metrics.get('active_sessions'))} active, {queued} queued, "
-        f"p95 {ms(metrics.get('p95_ms'))}{allowed} ms, "
+        f"p95 {ms(metrics.get('p95_ms'))} ms{held}, "
         f"RSS {number(metrics.get('rss_gb'), 2)} GB{last}"
     )
 

@@ -64,7 +64,7 @@ def test_version():
         (["generat"], "unknown command 'generat'; did you mean `umaserve generate`?"),
         (["zzz"], "see `umaserve --help`"),
         (["--n-ctxx", "5"], "umaserve serve: unknown flag --n-ctxx; did you mean --n-ctx?"),
-        (["--n-ctx", "big"], "flag --n-ctx: 'big' will not do; it must be a whole number"),
+        (["--n-ctx", "big"], "flag --n-ctx: 'big' is not possible: it takes a whole number"),
         (["--n", "5"], "unknown flag --n"),
         (["serve", "model.gguf"], "unexpected argument 'model.gguf'"),
         (["generate", "--tmp", "1"], "unknown flag --tmp; did you mean --temp?"),

@@ -108,9 +108,9 @@ def test_yaml_says_the_same_as_toml(tmp_path):
         ("[qos.backgroud]\nx = 1", "unknown section or key 'qos.backgroud'"),
         ("model = 'x.gguf'", "model must be a section with keys such as path, not a string"),
         ("qos = 1", "qos must be a section, not a number"),
-        ("[model]\nn_ctx = 'big'", "[model] n_ctx: 'big' will not do; it must be a whole number"),
-        ("[model]\nn_ctx = true", "[model] n_ctx: True will not do"),
-        ("[model]\nmmap = 3", "[model] mmap: 3 will not do; it must be true or false"),
+        ("[model]\nn_ctx = 'big'", "[model] n_ctx: 'big' is not possible: it takes a whole number"),
+        ("[model]\nn_ctx = true", "[model] n_ctx: True is not possible"),
+        ("[model]\nmmap = 3", "[model] mmap: 3 is not possible: it takes true or false"),
         ("[model\n", "not valid TOML"),
     ],
 )
@@ -133,7 +133,7 @@ def test_files_that_are_none(tmp_path):
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [
-        ("n_ctx", "x", "flag --n-ctx: 'x' will not do; it must be a whole number from 16 to"),
+        ("n_ctx", "x", "flag --n-ctx: 'x' is not possible: it takes a whole number from 16 to"),
         ("n_ctx", "1", "from 16 to"),
         ("backend", "quantum", "one of auto, metal, vulkan, cuda, hip, cpu"),
         ("kv_type", "q3", "one of f16, q8, q6, q5, q4, or two of them as K:V"),

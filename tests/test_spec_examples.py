@@ -77,14 +77,14 @@ def test_a_budget_in_gigabytes(tmp_path: Path, budget: str) -> None:
         ("qos: {interactive: {priority: 1}, background: {priority: 10}}", "must be the larger"),
         ("qos: {interactive: {priority: 1}, background: {priority: 1}}", "must be the larger"),
         ("qos: {interactive: {priority: high}}", "priority must be a whole number, not 'high'"),
-        ("latency_cap: 0.5", "latency_cap: 0.5 will not do"),
-        ("bmt_budget_gbps: 0", "bmt_budget_gbps: '0GBps' will not do"),
-        ("bmt_budget_gbps: true", "bmt_budget_gbps: True will not do"),
+        ("latency_cap: 0.5", "latency_cap: 0.5 is not possible"),
+        ("bmt_budget_gbps: 0", "bmt_budget_gbps: '0GBps' is not possible"),
+        ("bmt_budget_gbps: true", "bmt_budget_gbps: True is not possible"),
         ("latency_cap: 2\nqos: {interactive: {latency_cap: 3}}", "are the same; give one"),
         ("ipc: {uds_path: /tmp/a, socket: /tmp/b}", "ipc.uds_path and [ipc] socket are the same"),
         ("preempt_at_token: true", "unknown section or key 'preempt_at_token'"),
         ("qos: {interactive: {prio: 1}}", "unknown key 'prio' in [qos.interactive]"),
-        ("model: [x]", "model: ['x'] will not do; it must be a path"),
+        ("model: [x]", "model: ['x'] is not possible: it takes a path"),
     ],
 )
 def test_what_is_not_so_is_refused(tmp_path: Path, text: str, words: str) -> None:

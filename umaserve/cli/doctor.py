@@ -254,7 +254,7 @@ def _socket(report: _Report, path: str) -> None:
         report.miss("socket", f"{path}: {error.strerror}", "choose another --socket")
         return
     if not stat.S_ISSOCK(mode):
-        report.miss("socket", f"{path} is not a socket", "remove it, or choose another --socket")
+        report.miss("socket", f"{path} is a file and no socket", "choose another --socket")
         return
     try:
         with Client(path, timeout=LIVE_S) as client:

@@ -74,7 +74,7 @@ def _unix(path: str) -> Finding:
             return "ok", f"{path} is free; no daemon answers there", ""
         return "missing", f"{folder} is not writable", other
     if not stat.S_ISSOCK(os.lstat(path).st_mode):
-        return "missing", f"{path} is not a socket", f"remove it, or {other}"
+        return "missing", f"{path} is not a socket", other
     try:
         answer = _ask(_Local(path))
     except OtherUser as error:

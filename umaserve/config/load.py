@@ -41,7 +41,7 @@ def load_config(
         try:
             values[option.name] = option.kind.parse(raw)
         except ValueError as error:
-            raise ConfigError(f"{source}: {raw!r} will not do; it must be {error}") from None
+            raise ConfigError(f"{source}: {raw!r} is not possible: it takes {error}") from None
         origin[option.name] = source
 
     for option in OPTIONS:

@@ -106,6 +106,9 @@ class Config:
             k, v = names[self.kv_type_k], names[self.kv_type_v]
             return f'"{k}"' if k == v else f'"{k}:{v}"'
         value = getattr(self, option.name)
+        for name, number in getattr(option.kind, "names", ()):  # as a person would type it
+            if value == number and isinstance(number, int):
+                return f'"{name}"'
         if isinstance(value, bool):
             return "true" if value else "false"
         if isinstance(value, str):

@@ -105,7 +105,10 @@ class ClaimedSocket:
         except FileNotFoundError:
             return
         if not stat.S_ISSOCK(mode):
-            raise self._in_the_way(self.path, "exists and is not a socket")
+            raise SocketError(
+                f"{self.path} exists and is not a socket; it is left alone. "
+                f"Choose another path with {self._option}"
+            )
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
             probe.settimeout(1.0)
             try:

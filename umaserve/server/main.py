@@ -219,7 +219,8 @@ class _Run:
                 return
             running = len(self.daemon.sessions.live)
             limit_s = self.daemon.config.drain_s
-            extra = f"; {running} requests have {limit_s:g} s to end" if running else ""
+            who = "1 request has" if running == 1 else f"{running} requests have"
+            extra = f"; {who} {limit_s:g} s to end" if running else ""
             self.daemon.log("info", f"{name}: shutting down{extra}")
             self._stop.set()
 

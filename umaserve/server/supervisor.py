@@ -163,8 +163,9 @@ class Supervisor:
             self.meters.restarts_total += 1
             wait_s = self._pause_after_life(engine, exit)
         count = len(engine.backlog)
+        who = "1 request goes" if count == 1 else f"{count} requests go"
         what = f"could not load its model: {reason}" if exit.load_failed else reason
-        self._log("warn", f"the engine {what}; starting another, {count} requests go on")
+        self._log("warn", f"the engine {what}; starting another, {who} on")
         if wait_s:
             await trio.sleep(wait_s)
         if self._stopping or not (engine is self.current or engine.backlog):

@@ -161,6 +161,46 @@ def test_generate_sends_its_flags(daemon):
     assert (sampling.min_p, sampling.seed) == (0.1, 9)
 
 
+@pytest.mark.parametrize(
+    ("flags", "has_template", "roles"),
+    [
+        ([], True, ["user"]),
+        (["--system", "be brief"], True, ["system", "user"]),
+        (["--system", "be brief"], False, ["system", "user"]),
+        (["--raw"], True, None),
+        ([], False, None),
+    ],
+)
+def test_generate_talks_to_a_model_that_is_made_for_it(daemon, flags, has_template, roles):
+    daemon.has_template = has_template
+    done = run("generate", "-p", "hi there", *flags, daemon=daemon)
+    assert done.returncode == 0 and not done.stderr
+    (message,) = daemon.seen
+    if roles is None:
+        assert message.prompt == "hi there" and message.messages is None
+    else:
+        assert [m.role for m in message.messages] == roles
+        assert message.messages[-1].content == "hi there"
+
+
+def test_generate_waits_for_a_model_that_is_loading(daemon):
+    daemon.has_template, daemon.looks_while_loading = True, 2
+    done = run("generate", "-p", "hi", daemon=daemon)
+    assert done.returncode == 0 and done.stderr == "(the model is loading)\n"
+    assert daemon.seen[0].messages[0].content == "hi"
+
+
+def test_generate_says_that_an_answer_is_empty(daemon):
+    done = run("generate", "-p", "empty", daemon=daemon)
+    assert done.returncode == 0 and not done.stdout
+    assert "ended its answer before it began" in done.stderr
+
+
+def test_raw_and_system_exclude_each_other(daemon):
+    done = run("generate", "-p", "x", "--raw", "--system", "y", daemon=daemon)
+    assert done.returncode == 2 and "--raw" in done.stderr and not daemon.seen
+
+
 def test_generate_without_flags_leaves_the_defaults_to_the_server(daemon):
     run("generate", "-p", "x", daemon=daemon)
     (message,) = daemon.seen

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from typing import Any
 
 from umaserve.cli.common import EXIT_OK, EXIT_SERVER, Parser, add_socket, failure, say, show
 from umaserve.client import Client, Eos, ServerError, Token
+
+LOOK_S = 0.2  # while a model loads
 
 
 def _parser(prog: str) -> Parser:
@@ -24,6 +27,16 @@ def _parser(prog: str) -> Parser:
         metavar="TEXT",
         help="the prompt; every user of this machine can read it in the process list, so what is "
         "private goes to standard input (the default, less one newline at its end)",
+    )
+    parser.add_argument(
+        "--system",
+        metavar="TEXT",
+        help="what the model is told before the prompt; readable in the process list too",
+    )
+    parser.add_argument(
+        "--raw",
+        action="store_true",
+        help="complete the prompt as it is; else a model that is made for conversations answers it",
     )
     parser.add_argument("--max-tokens", type=int, metavar="N", help="most tokens to generate")
     parser.add_argument("--temp", type=float, metavar="X", help="temperature; 0 = greedy")
@@ -50,14 +63,38 @@ def _prompt(given: str | None) -> str:
     return text[:-1] if text.endswith("\n") else text
 
 
+def _waits_for_model(client: Client) -> dict[str, Any]:
+    """What ``info`` says of the model, once it is loaded; empty where none is."""
+    said = False
+    while True:
+        info = client.info()
+        if info.get("state") != "loading":
+            return info.get("model") or {}
+        if not said:
+            say("(the model is loading)")
+            said = True
+        time.sleep(LOOK_S)
+
+
+def _question(client: Client, prompt: str, options: Any) -> dict[str, Any]:
+    """The prompt as the model wants it: as a conversation where it has a chat template."""
+    system = [{"role": "system", "content": options.system}] if options.system else []
+    if options.raw or not (system or _waits_for_model(client).get("chat_template")):
+        return {"prompt": prompt}
+    return {"messages": [*system, {"role": "user", "content": prompt}]}
+
+
 def generate(arguments: list[str], prog: str = "umaserve generate") -> int:
     """The command; returns the exit status."""
-    options = _parser(prog).parse_args(arguments)
+    parser = _parser(prog)
+    options = parser.parse_args(arguments)
+    if options.raw and options.system:
+        parser.error("--system is for conversations, and --raw for a text that is completed")
     prompt = _prompt(options.prompt)
     if not prompt:
         say("error: the prompt is empty; give one with -p TEXT or on standard input")
         return EXIT_SERVER
-    settings = {
+    settings: Any = {
         "max_tokens": options.max_tokens,
         "temperature": options.temp,
         "top_p": options.top_p,
@@ -68,8 +105,11 @@ def generate(arguments: list[str], prog: str = "umaserve generate") -> int:
         "priority": options.priority,
         "stream": False if options.no_stream else None,
     }
-    with Client(options.socket) as client, client.generate(prompt, **settings) as stream:
-        write = _JsonWriter(options.no_stream) if options.json else _TextWriter()
+    write = _JsonWriter(options.no_stream) if options.json else _TextWriter()
+    with (
+        Client(options.socket) as client,
+        client.generate(**_question(client, prompt, options), **settings) as stream,
+    ):
         try:
             for event in stream:
                 write(event)
@@ -81,6 +121,8 @@ def generate(arguments: list[str], prog: str = "umaserve generate") -> int:
     if reason == "error":
         say("error: the server ended the request without saying why; see its log")
         return EXIT_SERVER
+    if write.is_empty:
+        say("(the model ended its answer before it began; another --seed, or --raw, may help)")
     return EXIT_OK
 
 
@@ -89,9 +131,11 @@ class _TextWriter:
 
     def __init__(self) -> None:
         self._ends_line = False
+        self.is_empty = True
 
     def __call__(self, event: Token | Eos) -> None:
         if event.text:
+            self.is_empty = False
             self._ends_line = event.text.endswith("\n")
             show(event.text, end="")
         if isinstance(event, Eos) and sys.stdout.isatty() and not self._ends_line:
@@ -107,6 +151,7 @@ class _JsonWriter:
 
     def __init__(self, is_whole: bool) -> None:
         self._is_whole = is_whole  # the text comes with the end
+        self.is_empty = False  # whoever reads this sees it
 
     def __call__(self, event: Token | Eos) -> None:
         body: dict[str, Any] = event._asdict()

@@ -120,7 +120,9 @@ def give_way() -> None:
         if sys.platform == "darwin":
             os.setpriority(_PRIO_DARWIN_THREAD, 0, _PRIO_DARWIN_BG)
         elif sys.platform == "linux":  # elsewhere it would be the whole process
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
+            own = threading.get_native_id()
+            now = os.getpriority(os.PRIO_PROCESS, own)  # the daemon may have been started with less
+            os.setpriority(os.PRIO_PROCESS, own, max(now, NICE))
 
 
 def run_with_stack(target: Callable[[], None], n_bytes: int) -> bool:

@@ -170,7 +170,9 @@ class ChatRenderer:
             await trio.lowlevel.wait_readable(sock)
         if quick.cancelled_caught:
             self._is_slow = True
-            os.setpriority(os.PRIO_PROCESS, self._process.pid, NICE)
+            pid = self._process.pid
+            now = os.getpriority(os.PRIO_PROCESS, pid)  # the daemon may have been started with less
+            os.setpriority(os.PRIO_PROCESS, pid, max(now, NICE))
         return json.loads(await self._read_frame(sock))
 
     async def _read_frame(self, sock: socket.socket) -> bytes:

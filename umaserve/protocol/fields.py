@@ -189,7 +189,7 @@ GENERATE_FIELDS: tuple[Field, ...] = (
     Field(
         "slo", WireSlo, "an object of target_ttft_ms, target_tbt_ms and latency_cap", note="targets"
     ),
-    Field("session", Id, _ID_WORDS, note="requests that share it are pinned to the same KV"),
+    Field("session", Id, _ID_WORDS, note="names what belongs together; nothing follows yet"),
     Field(
         "add_bos",
         Literal["auto"] | bool,
@@ -197,7 +197,7 @@ GENERATE_FIELDS: tuple[Field, ...] = (
         "auto",
         "the model's start token before the prompt: where it is not there yet, always, never",
     ),
-    _flag("cache_prompt", True, "reuse a cached prefix of the prompt"),
+    _flag("cache_prompt", True, "nothing is cached yet: every prompt is computed"),
     Field(
         "metadata",
         msgspec.Raw,

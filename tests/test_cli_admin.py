@@ -11,6 +11,8 @@ import pytest
 
 from tests.fixtures.commands import TIMEOUT, outcome, run, start
 from tests.fixtures.fake_daemon import FakeDaemon
+from tests.server_harness import DaemonProcess
+from umaserve.cli.admin import FIRST
 
 
 @pytest.fixture
@@ -23,7 +25,7 @@ def daemon(tmp_path):
 
 
 def test_metrics(daemon):
-    done = run("metrics", daemon=daemon)
+    done = run("metrics", "--all", daemon=daemon)
     assert done.returncode == 0
     assert [line.split() for line in done.stdout.splitlines()] == [
         ["model", "fake"],
@@ -31,7 +33,14 @@ def test_metrics(daemon):
         ["sample", "0"],
         ["errors_total.E", "1"],
     ]
+    brief = run("metrics", daemon=daemon).stdout  # what the daemon does not tell is left out
+    assert [line.split()[0] for line in brief.splitlines()] == ["model", "p95_ms", "errors_total.E"]
     assert json.loads(run("metrics", "--json", daemon=daemon).stdout)["model"] == "fake"
+
+
+def test_the_metrics_that_come_first_are_metrics(tmp_path):
+    with DaemonProcess(tmp_path) as daemon:
+        assert set(FIRST) <= set(daemon.metrics())
 
 
 def test_metrics_at_an_interval_until_interrupted(daemon):

@@ -14,6 +14,13 @@ from umaserve.client import Client
 from umaserve.texts import path_of, sendable_path
 from umaserve.visible import visible
 
+# what a person asks first: which model, how busy, how fast, whether the promise holds, how much
+FIRST = (
+    "model", "active_sessions", "queued_interactive", "queued_background", "tokens_per_s",
+    "p95_ms", "p95_over_baseline", "latency_cap", "ttft_ms_p95", "kv_cells_used", "kv_cells_total",
+    "rss_gb", "errors_total",
+)  # fmt: skip
+
 
 def _flat(metrics: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     out: dict[str, Any] = {}
@@ -44,10 +51,18 @@ def table(metrics: dict[str, Any]) -> str:
     return "\n".join(f"{key:<{width}}  {_shown(value)}" for key, value in flat.items())
 
 
+def most_important(metrics: dict[str, Any]) -> dict[str, Any]:
+    """Those of `FIRST` that the daemon tells."""
+    return {name: metrics[name] for name in FIRST if name in metrics}
+
+
 def metrics(arguments: list[str]) -> int:
     """Print the metrics once, or every ``--interval`` seconds until interrupted."""
     parser = Parser(prog="umaserve metrics", description="Print a running daemon's metrics.")
-    parser.add_argument("--json", action="store_true", help="one JSON object per line")
+    parser.add_argument(
+        "--all", action="store_true", help="every metric; else those that matter most"
+    )
+    parser.add_argument("--json", action="store_true", help="all, as one JSON object per line")
     parser.add_argument(
         "--interval", type=float, metavar="S", help="again every S seconds, until interrupted"
     )
@@ -62,7 +77,8 @@ def metrics(arguments: list[str]) -> int:
             if options.json:
                 show(json.dumps(sample, ensure_ascii=False))
             else:
-                show(("\n" if number else "") + table(sample))
+                chosen = sample if options.all else most_important(sample)
+                show(("\n" if number else "") + table(chosen))
     return EXIT_OK
 
 

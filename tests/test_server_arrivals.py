@@ -25,6 +25,7 @@ from umaserve.peer import Peer
 from umaserve.server import arrivals
 from umaserve.server.arrivals import SCHEDSTAT, ArrivalClock, Moment
 from umaserve.server.connection import Connection
+from umaserve.server.shares import Budget, FrontTime
 
 SPAN = st.integers(0, 10**9)
 
@@ -256,7 +257,14 @@ def test_a_connection_knows_when_it_was_empty() -> None:
         submitted.append(arrived_ns)
 
     daemon: Any = SimpleNamespace(
-        arrivals=account, config=config, stopping=False, sessions=SimpleNamespace(submit=submit)
+        arrivals=account,
+        config=config,
+        stopping=False,
+        sessions=SimpleNamespace(submit=submit),
+        partial=Budget(1 << 20),
+        unsent=Budget(1 << 20),
+        front_time=FrontTime(),
+        serves_others=lambda program: False,
     )
     ours, theirs = socket.socketpair()
 

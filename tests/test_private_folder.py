@@ -384,12 +384,13 @@ def test_locks_are_ours_alone(folder: Path, tmp_path: Path) -> None:
 
 
 def test_build_tools_of_others_do_not_run(build: builds.Build, folder: Path) -> None:
-    program = folder / "tools" / f"cmake-{builds.python_abi()}" / "bin" / "cmake"
+    version, _ = toolchain.locked("cmake")
+    program = folder / "tools" / f"cmake-{version}-{builds.python_abi()}" / "bin" / "cmake"
     make_private(program.parent)
     program.touch(0o755)
     program.chmod(0o777)
     with pytest.raises(NotPrivate, match="cmake"):
-        toolchain._from_index("cmake", "cmake", folder / "log", quiet())
+        toolchain.from_index("cmake", folder / "log", quiet())
 
 
 def test_costs_of_others_are_not_believed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -137,10 +137,11 @@ def test_a_load_that_says_nothing_any_more_is_ended(tmp_path: Path) -> None:
     with DaemonProcess(tmp_path, patch="impatient") as daemon, daemon.client() as admin:
         engine = daemon.engine_pid()
         admin.send(type="load", model=hangs)
-        eventually(lambda: len(daemon.children()) == 2)
+        front = daemon.process.pid
+        eventually(lambda: len(engines_of(front)) == 2)
         event = admin.answer("loaded")
         assert event["code"] == "E_MODEL_002" and "hung, and was killed" in event["message"]
-        eventually(lambda: len(daemon.children()) == 1)
+        eventually(lambda: len(engines_of(front)) == 1)
         assert daemon.engine_pid() == engine
         with daemon.client() as client:
             exact(client.generate("x", max_tokens=5), "x", 5)

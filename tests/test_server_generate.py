@@ -250,7 +250,7 @@ def test_queue_takes_interactive_first(tmp_path: Path) -> None:
         client.ask("moved", "x", max_tokens=2, priority="background")
         client.send(type="priority", id="moved", priority="interactive")
         assert client.answer("priority")["priority"] == "interactive"
-        client.ask("refused", "x")
+        client.ask("refused", "x", priority="background")
         assert client.finish("refused")[0].error["code"] == "E_LIMIT_002"
         order = []
         while len(order) < 4:

@@ -35,7 +35,9 @@ from umaserve.server.supervisor import Supervisor
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 STOP_S = 10.0
 REPEATS_S = 2.0
-SWITCH_S = 0.0002  # that the loop may keep the GIL from the thread that sends tokens
+# That the loop may keep the GIL from the thread that sends tokens.  It lets the GIL go for a moment
+# in each pass; where passes are shorter than this, the thread that waits gets it hardly ever.
+SWITCH_S = 0.00005
 AGAIN_S = 30.0  # before what failed beside the serving is tried again
 
 

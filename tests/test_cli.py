@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -66,7 +67,11 @@ def test_version():
         (["--n-ctxx", "5"], "umaserve serve: unknown flag --n-ctxx; did you mean --n-ctx?"),
         (["--n-ctx", "big"], "flag --n-ctx: 'big' is not possible: it takes a whole number"),
         (["--n", "5"], "unknown flag --n"),
-        (["serve", "model.gguf"], "unexpected argument 'model.gguf'"),
+        (["serve", "model"], "unexpected argument 'model'"),
+        (["serve", "--port", "8080"], "unknown flag --port; here it is --http HOST:PORT"),
+        (["-c", "4096"], "unknown flag -c; here it is --n-ctx N"),
+        (["generate", "-n", "5", "-p", "x"], "unknown flag -n; here it is --max-tokens N"),
+        (["generate", "-p", "x", "y"], "-p has the prompt already; what is 'y'?"),
         (["generate", "--tmp", "1"], "unknown flag --tmp; did you mean --temp?"),
         (["generate", "--temp", "hot"], "argument --temp: invalid float value: 'hot'"),
         (["priority", "a", "vip"], "invalid choice: 'vip'"),
@@ -194,6 +199,18 @@ def test_generate_says_that_an_answer_is_empty(daemon):
     done = run("generate", "-p", "empty", daemon=daemon)
     assert done.returncode == 0 and not done.stdout
     assert "ended its answer before it began" in done.stderr
+
+
+@pytest.mark.parametrize("words", [["hello", "there"], ["--max-tokens", "9", "hello there"]])
+def test_a_prompt_needs_no_flag(daemon, words):
+    assert outcome(run("generate", *words, daemon=daemon)) == (0, "hello there ", "")
+
+
+@pytest.mark.parametrize("words", [["m.gguf"], ["serve", "m.GGUF"], ["-m", "m.gguf"]])
+def test_a_model_is_named_as_people_name_it(words):
+    done = run(*words, "--print-config")
+    assert done.returncode == 0
+    assert re.search(r'path = "m\.gguf" +# flag --model', done.stdout, re.IGNORECASE)
 
 
 def test_raw_and_system_exclude_each_other(daemon):

@@ -12,7 +12,7 @@ from importlib import import_module
 
 # command: (module, function, what it does)
 COMMANDS: dict[str, tuple[str, str, str]] = {
-    "serve": ("serve", "serve", "run the daemon (also what no command does)"),
+    "serve": ("serve", "serve", "run the daemon (also what no command does, or MODEL.gguf)"),
     "generate": ("generate", "generate", "one prompt, one answer (also `uma-cli`)"),
     "chat": ("chat", "chat", "an interactive conversation"),
     "top": ("top", "top", "the live dashboard of a running daemon"),
@@ -39,6 +39,11 @@ def _overview() -> str:
     )
 
 
+def is_model(word: str) -> bool:
+    """Whether somebody names a model's file without a flag."""
+    return word.lower().endswith(".gguf")
+
+
 def _dispatch(arguments: list[str]) -> int:
     if arguments and arguments[0] in ("-h", "--help", "help"):
         print(_overview())
@@ -49,7 +54,7 @@ def _dispatch(arguments: list[str]) -> int:
         print(f"umaserve {__version__}")
         return 0
     name = "serve"
-    if arguments and not arguments[0].startswith("-"):
+    if arguments and not arguments[0].startswith("-") and not is_model(arguments[0]):
         name, arguments = arguments[0], arguments[1:]
     if name not in COMMANDS:
         from difflib import get_close_matches

@@ -21,6 +21,14 @@ EXIT_SERVER = 2
 EXIT_PROTOCOL = 3
 EXIT_INTERRUPTED = 130
 
+# what other servers and clients call it
+FOREIGN = {
+    "--host": "--http HOST:PORT", "--port": "--http HOST:PORT",
+    "-c": "--n-ctx N", "--ctx-size": "--n-ctx N", "-ngl": "--gpu-layers N",
+    "--n-gpu-layers": "--gpu-layers N", "-t": "--threads N", "-np": "--parallel N",
+    "-n": "--max-tokens N", "--n-predict": "--max-tokens N", "--temperature": "--temp X",
+}  # fmt: skip
+
 # closed, full, or gone
 OUTPUT_ERRORS = (errno.EBADF, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENXIO)
 
@@ -49,6 +57,8 @@ class Parser(argparse.ArgumentParser):
         from difflib import get_close_matches
 
         flag = word.split("=")[0]
+        if flag in FOREIGN and FOREIGN[flag].split()[0] in self._option_string_actions:
+            return f"unknown flag {flag}; here it is {FOREIGN[flag]}"
         near = get_close_matches(flag, list(self._option_string_actions), n=1)
         hint = f"did you mean {near[0]}?" if near else f"see `{self.prog} --help`"
         return f"unknown flag {flag}; {hint}"

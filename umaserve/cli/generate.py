@@ -21,6 +21,7 @@ def _parser(prog: str) -> Parser:
         epilog="exit status: 0 success, 2 the server failed or is not there, 3 protocol error, "
         "130 interrupted (the request is cancelled on the server first)",
     )
+    parser.add_argument("words", nargs="*", metavar="PROMPT", help="the prompt, as -p takes it")
     parser.add_argument(
         "-p",
         "--prompt",
@@ -90,7 +91,9 @@ def generate(arguments: list[str], prog: str = "umaserve generate") -> int:
     options = parser.parse_args(arguments)
     if options.raw and options.system:
         parser.error("--system is for conversations, and --raw for a text that is completed")
-    prompt = _prompt(options.prompt)
+    if options.words and options.prompt is not None:
+        parser.error(f"-p has the prompt already; what is {options.words[0]!r}?")
+    prompt = _prompt(" ".join(options.words) if options.words else options.prompt)
     if not prompt:
         say("error: the prompt is empty; give one with -p TEXT or on standard input")
         return EXIT_SERVER

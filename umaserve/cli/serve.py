@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+from umaserve.cli import is_model
 from umaserve.cli.common import EXIT_CANNOT_SERVE, EXIT_OK, EXIT_USAGE, Parser, say, show, silence
 from umaserve.config import ConfigError, add_flags, flag_values, load_config
 
@@ -11,7 +12,7 @@ from umaserve.config import ConfigError, add_flags, flag_values, load_config
 def _parser() -> Parser:
     parser = Parser(
         prog="umaserve serve",
-        usage="umaserve serve [OPTIONS]",
+        usage="umaserve serve [MODEL.gguf] [OPTIONS]",
         description="Run the daemon.  A flag beats the environment, which beats the config file.",
         epilog="Stop it with Ctrl-C or SIGTERM: it finishes what runs first (see --drain-s).",
     )
@@ -26,6 +27,8 @@ def _parser() -> Parser:
 
 def serve(arguments: list[str]) -> int:
     """The command; returns the daemon's exit status, 2 for settings that cannot be used."""
+    if arguments and is_model(arguments[0]):
+        arguments = ["--model", *arguments]
     options = _parser().parse_args(arguments)
     try:
         config = load_config(flag_values(options))

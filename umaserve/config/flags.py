@@ -19,6 +19,8 @@ _TITLES = {
     "": "configuration",
 }
 
+_SHORT = {"model": ("-m",)}
+
 
 def _help(option: Option) -> str:
     text = option.help.replace("%", "%%")
@@ -46,7 +48,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
                 settings["action"] = argparse.BooleanOptionalAction
             else:
                 settings["metavar"] = option.kind.metavar
-            group.add_argument(option.flag, **settings)
+            group.add_argument(*_SHORT.get(option.name, ()), option.flag, **settings)
 
 
 def flag_values(namespace: argparse.Namespace) -> dict[str, Any]:

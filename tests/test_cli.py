@@ -213,6 +213,18 @@ def test_a_model_is_named_as_people_name_it(words):
     assert re.search(r'path = "m\.gguf" +# flag --model', done.stdout, re.IGNORECASE)
 
 
+def test_a_client_waits_a_moment_for_a_daemon_that_starts(tmp_path):
+    path = str(tmp_path / "late.sock")
+    command = [sys.executable, "-m", "umaserve", "generate", "-p", "hi", "--socket", path]
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as child:
+        assert "waiting a moment" in child.stderr.readline()
+        with FakeDaemon(path):
+            assert child.wait(20) == 0
+        assert child.stdout.read().strip() == "hi"
+
+
 def test_raw_and_system_exclude_each_other(daemon):
     done = run("generate", "-p", "x", "--raw", "--system", "y", daemon=daemon)
     assert done.returncode == 2 and "--raw" in done.stderr and not daemon.seen

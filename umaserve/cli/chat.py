@@ -6,7 +6,7 @@ import os
 import sys
 from typing import Any
 
-from umaserve.cli.common import EXIT_OK, Parser, add_socket, failure, say, show
+from umaserve.cli.common import EXIT_OK, Parser, add_socket, client_of, failure, say, show
 from umaserve.client import Client, ServerError
 
 HELP = """/system TEXT  set the system message and start over
@@ -99,7 +99,7 @@ def chat(arguments: list[str]) -> int:
     options = _parser().parse_args(arguments)
     interactive = sys.stdin.isatty() and sys.stdout.isatty()
     status = EXIT_OK
-    with Client(options.socket) as client:
+    with client_of(options.socket) as client:
         settings = {
             "max_tokens": options.max_tokens,
             "temperature": options.temp,

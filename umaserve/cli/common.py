@@ -7,11 +7,20 @@ import contextlib
 import errno
 import os
 import sys
+import time
 from collections.abc import Callable
 from typing import Any, NoReturn, TextIO
 
 from umaserve.cli.inherited import settle
-from umaserve.client import ConnectionFailed, InvalidRequest, ProtocolError, ServerError
+from umaserve.client import (
+    Client,
+    ConnectionFailed,
+    InvalidRequest,
+    OtherUser,
+    ProtocolError,
+    ServerError,
+)
+from umaserve.client.connect import socket_path
 from umaserve.visible import for_reader
 
 EXIT_OK = 0
@@ -20,6 +29,8 @@ EXIT_USAGE = 2
 EXIT_SERVER = 2
 EXIT_PROTOCOL = 3
 EXIT_INTERRUPTED = 130
+
+STARTING_S = 3.0
 
 # what other servers and clients call it
 FOREIGN = {
@@ -82,6 +93,26 @@ def say(text: str) -> None:
     """A line for the person, apart from the output proper; dropped where it cannot be written."""
     with contextlib.suppress(OSError):
         print(for_reader(text, sys.stderr), file=sys.stderr, flush=True)
+
+
+def client_of(path: str | None) -> Client:
+    """A client of the daemon at ``path``; one that is starting is given a few seconds.
+
+    Raises ``ConnectionFailed``.
+    """
+    until_s, told = time.monotonic() + STARTING_S, False
+    while True:
+        try:
+            return Client(path)
+        except OtherUser:
+            raise
+        except ConnectionFailed:
+            if time.monotonic() > until_s or not os.path.isdir(os.path.dirname(socket_path(path))):
+                raise
+        if not told:
+            say("(no daemon answers yet; waiting a moment for one that starts)")
+            told = True
+        time.sleep(0.1)
 
 
 def failure(error: Exception) -> int:

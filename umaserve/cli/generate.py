@@ -7,7 +7,16 @@ import sys
 import time
 from typing import Any
 
-from umaserve.cli.common import EXIT_OK, EXIT_SERVER, Parser, add_socket, failure, say, show
+from umaserve.cli.common import (
+    EXIT_OK,
+    EXIT_SERVER,
+    Parser,
+    add_socket,
+    client_of,
+    failure,
+    say,
+    show,
+)
 from umaserve.client import Client, Eos, ServerError, Token
 
 LOOK_S = 0.2  # while a model loads
@@ -110,7 +119,7 @@ def generate(arguments: list[str], prog: str = "umaserve generate") -> int:
     }
     write = _JsonWriter(options.no_stream) if options.json else _TextWriter()
     with (
-        Client(options.socket) as client,
+        client_of(options.socket) as client,
         client.generate(**_question(client, prompt, options), **settings) as stream,
     ):
         try:

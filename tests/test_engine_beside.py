@@ -215,6 +215,7 @@ def test_mirostat_draws_in_the_ticks_alone(asked):
     asked.engine.release(serial)
 
 
+@pytest.mark.slow
 def test_prompts_of_both_lanes_get_slices_between_the_ticks_of_a_stream(start, oracle):
     asked = Asked(start(without=["flow"]), oracle)
     table = asked.engine.table
@@ -297,6 +298,7 @@ def test_cancelled_in_the_middle(asked):
         asked.all_right(gone)
 
 
+@pytest.mark.slow
 def test_promoted_and_demoted_in_the_middle(asked):
     asked.stream()
     serials = [asked.put(text(40, 100 * i), i % 2, 8) for i in range(3)]

@@ -112,6 +112,7 @@ j.use_jit_cache = use_jit_cache
 """
 
 
+@pytest.mark.slow
 def test_a_chunk_that_would_wait_for_ever_is_put_together_again(start, oracle, tmp_path):
     most, path = 32, tmp_path / "sizes"
     code = SLOW.format(most=most, path=str(path))
@@ -192,6 +193,7 @@ def test_lanes_change_meanwhile(asked):
     asked.all_right()
 
 
+@pytest.mark.slow
 def test_whatever_comes_and_goes_everybody_gets_the_right_tokens(start, oracle):
     """Streams, prompts, cancels and changes of lane, at random, prompts on a core of their own
     now and then."""

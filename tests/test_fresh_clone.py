@@ -142,7 +142,7 @@ def test_make_run_serves_and_uma_cli_streams(clone: Clone, running: Running) -> 
         "--socket", clone.socket,
     )  # fmt: skip
     assert (answer.returncode, answer.stderr) == (0, "")
-    assert "return" in answer.stdout
+    assert "def fibonacci(n):" in answer.stdout
     events = clone.program(
         "uma-cli", "-p", "import", "--max-tokens", "3", "--json", "--socket", clone.socket
     ).stdout

@@ -332,7 +332,6 @@ def test_a_request_of_another_program_is_named_by_its_serial_alone(daemon: Daemo
         assert result.eos is not None and result.eos["reason"] == "cancel"
 
 
-@pytest.mark.skipif(os.name != "posix", reason="limits of descriptors are POSIX's")
 def test_a_low_limit_of_descriptors_leaves_an_engine_to_be_started(tmp_path: Path) -> None:
     """As under ``ulimit -n 256``: 300 connections, and the engine is killed."""
     import resource

@@ -21,11 +21,10 @@ from umaserve.server.logs import Log, trace
 from umaserve.server.meters import Meters
 from umaserve.server.scorecard import Scorecard
 from umaserve.server.sessions import Sessions
-from umaserve.server.shares import Budget, FrontTime
+from umaserve.server.shares import CONNECTION_S, Budget, FrontTime
 from umaserve.server.supervisor import Supervisor
 
 ACCEPT_RETRY_S = 0.1
-CONNECTION_S = 0.0004  # of the front's time, to set its tasks up and to end them
 TURNED_AWAY_S = 0.001  # from a connection that was turned away to the next
 TOO_MUCH_S = 0.5  # who has to wait so long before it may ask again opens no more connections
 PARTIAL_BYTES = 64 * 1024 * 1024  # of frames that are not whole, of all connections

@@ -20,6 +20,7 @@ from umaserve.server.http_message import Response, encode_json, error_body, erro
 from umaserve.server.http_routes import Routes
 from umaserve.server.keep_socket import keep_socket
 from umaserve.server.logs import trace
+from umaserve.server.shares import CONNECTION_S
 
 if TYPE_CHECKING:
     from umaserve.server.daemon import Daemon
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 MAX_CONNECTIONS = 256
 HTTP = 0  # no process has this number
 REQUEST_S = 0.001  # of the front's time, to read a request and to write its answer
-CONNECTION_S = 0.0004  # of the front's time, to set a connection up and to end it
 ACCEPT_RETRY_S = 0.1
 TURN_AWAY_S = 0.2
 TURN_AWAY_BYTES = 65536

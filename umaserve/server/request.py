@@ -127,10 +127,6 @@ class Request:
             max_tokens=message.max_tokens or max_tokens,
         )
 
-    def wait(self, leave: Callable[[], object]) -> None:
-        """It waits in something; ``leave`` takes it out."""
-        self.leave = leave
-
     def wait_in(self, queue: dict[int, Request]) -> None:
         queue[self.serial] = self
         self.leave = lambda: queue.pop(self.serial, None)

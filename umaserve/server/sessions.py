@@ -211,7 +211,6 @@ class Sessions:
     def _render(self, request: Request, engine: EngineHandle) -> None:
         """Have its text made; it takes a row when that is there."""
         assert engine.ready is not None and request.message.messages is not None
-        text_of = request.text_of = template_of(engine)
         is_wanted = True
 
         def done(outcome: Outcome) -> None:
@@ -235,7 +234,7 @@ class Sessions:
             lane=request.lane,
             program=request.sink.program,
         )
-        request.text, request.text_of = None, text_of
+        request.text, request.text_of = None, template_of(engine)
         self._room.step_aside(request, forget)
 
     def _rendered(self, request: Request, outcome: Outcome) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Hashable
 
 SHARE = 0.1  # of the front's time, for what one program sends
 BURST_S = 0.005  # that it may use at once
+CONNECTION_S = 0.0004  # to set a connection's tasks up and to end them
 LONGEST_DEBT_S = 0.2  # so far behind at most: nobody waits for more than two seconds
 
 

@@ -69,7 +69,7 @@ class WaitingRoom:
         """It waits for a row, in its turn."""
         line, serial = self._lines[request.lane], request.serial
         line.add(serial, request.turn, request)
-        request.wait(lambda: line.remove(serial))
+        request.leave = lambda: line.remove(serial)
 
     def step_aside(self, request: Request, forget: Callable[[], None]) -> None:
         """It waits for its text; ``forget`` is called where it does not want that any more."""
@@ -79,7 +79,7 @@ class WaitingRoom:
             self._aside.pop(request.serial, None)
             forget()
 
-        request.wait(leave)
+        request.leave = leave
 
     def change_lane(self, request: Request, lane: int) -> None:
         """Its turn is the newest of its program in that lane."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
 
 import numpy as np
 import pytest
 
 from tests.engine_driver import DrivenEngine
 from tests.oracle import Oracle
+from tests.waiting import until
 from umaserve.engine import messages as m
 from umaserve.engine import table as t
 
@@ -106,13 +106,6 @@ class Asked:
 @pytest.fixture
 def asked(start, oracle) -> Asked:
     return Asked(start(), oracle)
-
-
-def until(true: Callable[[], object]) -> None:
-    end = time.monotonic() + 60.0
-    while not true():
-        assert time.monotonic() < end, "it never happened"
-        time.sleep(0.0005)
 
 
 def test_background_prompts_alone_are_computed_aside_with_their_first_token(asked):

@@ -12,6 +12,7 @@ import pytest
 
 from tests.engine_driver import DrivenEngine
 from tests.small_models import write_model
+from tests.waiting import until
 from umaserve import llama
 from umaserve.engine import abort
 from umaserve.engine import messages as m
@@ -40,13 +41,6 @@ def known_shapes(folder: Path) -> int:
             cost = CostModel(**{name: stored[name] for name in CostModel._fields})
         return sum(is_known(cost, *shape) for shape in shapes(8, 1024, False))
     return 0
-
-
-def until(condition: Callable[[], object], seconds: float = 60.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it never happened"
-        time.sleep(0.02)
 
 
 @pytest.fixture(scope="module")
@@ -226,7 +220,7 @@ class SlowFile(CostFile):
 
 
 def test_nobody_waits_for_costs_to_be_written(tmp_path: Path) -> None:
-    keeper, file, cost = CostKeeper(), SlowFile(tmp_path), CostModel.unknown()
+    keeper, file, cost = CostKeeper(no_places()), SlowFile(tmp_path), CostModel.unknown()
     keeper.recall(file, cost)
     assert keeper.save_now_and_then(cost, 5) == "" and not file.saved  # the last is not long ago
     keeper.learned()

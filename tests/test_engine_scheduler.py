@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 
 import numpy as np
 import pytest
 
 from tests.engine_driver import DrivenEngine
 from tests.oracle import Oracle
+from tests.waiting import until
 from umaserve.config.kinds import POLICY_PARTS
 from umaserve.engine import messages as m
 from umaserve.engine import table as t
@@ -42,13 +42,6 @@ def start():
     yield make
     for engine in running:
         engine.close()
-
-
-def until(true: Callable[[], object], timeout: float = 60.0) -> None:
-    end = time.monotonic() + timeout
-    while not true():
-        assert time.monotonic() < end, "it never happened"
-        time.sleep(0.0005)
 
 
 def interactive(engine: DrivenEngine, prompt: str, **fields) -> int:

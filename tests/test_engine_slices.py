@@ -9,7 +9,8 @@ import time
 import pytest
 
 from tests.engine_driver import DrivenEngine
-from tests.test_engine_beside import BACK, FRONT, LONG, Asked, text, until
+from tests.test_engine_beside import BACK, FRONT, LONG, Asked, text
+from tests.waiting import until
 from umaserve.engine import messages as m
 from umaserve.engine import table as t
 

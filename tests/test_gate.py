@@ -6,11 +6,12 @@ import os
 import select
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
+from tests.waiting import until
 from umaserve import llama
 from umaserve.engine import gate as g
 from umaserve.engine.batch import Batch
@@ -22,13 +23,6 @@ CHUNK = 256
 N_CTX = 512
 LONG_NS = 10**12  # no slice is so long
 PATIENCE_S = 20.0
-
-
-def until(true: Callable[[], object]) -> None:
-    end = time.monotonic() + PATIENCE_S
-    while not true():
-        assert time.monotonic() < end, "it never happened"
-        time.sleep(0.001)
 
 
 class Chunked:

@@ -15,9 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.engine_driver import DrivenEngine
+from tests.waiting import until
 from umaserve import llama
 from umaserve.engine import thread_places as tp
 from umaserve.engine.boot import usable_cores
+from umaserve.engine.cost_file import CostFile
+from umaserve.engine.cost_keeper import CostKeeper
+from umaserve.policy.cost import CostModel
 
 HERE = os.sched_getaffinity(0) if sys.platform.startswith("linux") else set()
 linux = pytest.mark.skipif(len(HERE) < 2, reason="needs Linux and two CPUs to choose from")
@@ -137,11 +141,15 @@ def test_an_engine_has_its_ticks_on_separate_cores_and_the_rest_anywhere() -> No
         if engine.ready.device != "CPU":
             pytest.skip("only a processor's threads are placed")
         assert engine.run("def fibonacci(n):", max_tokens=4)
-        found = affinities(engine.process.pid)
-        placed = [cpus for cpus in found if cpus != HERE]
-        assert len(placed) == 2 and not placed[0] & placed[1]
-        assert placed[0] | placed[1] == HERE
-        assert len(found) > 2
+
+
+        def placed() -> list[set[int]]:  # a thread begins where the thread is that starts it
+            return [cpus for cpus in affinities(engine.process.pid) if cpus != HERE]
+
+        until(lambda: len(placed()) == 2)
+        first, second = placed()
+        assert not first & second and first | second == HERE
+        assert len(affinities(engine.process.pid)) > 2
 
 
 @linux
@@ -179,6 +187,32 @@ def test_leaving_its_place_a_thread_may_run_anywhere() -> None:
     thread.start()
     thread.join()
     assert found == [(), True, (), True, True]
+
+
+class SeenFile(CostFile):
+    """Notes where the thread that writes it may run."""
+
+    def save(self, cost: CostModel) -> str:
+        self.cpus = os.sched_getaffinity(0)
+        return ""
+
+
+@linux
+def test_costs_are_written_beside_the_ticks_cores(tmp_path: Path) -> None:
+    llama.load("auto")
+    places, cost, file = tp.find_places({}), CostModel.unknown(), SeenFile({}, tmp_path)
+
+    def run() -> None:  # as the loop does it
+        tp.place_threads(places, 2)
+        keeper = CostKeeper(places)
+        keeper.recall(file, cost)
+        keeper.learned()
+        keeper.close(cost)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert file.cpus == HERE
 
 
 @linux

@@ -5,17 +5,21 @@ from __future__ import annotations
 import threading
 import time
 
+import numpy as np
+
 from umaserve.policy.cost import CostModel
 
 from .cost_file import CostFile
+from .thread_places import run_anywhere
 
 SAVE_EVERY_S = 30.0
 
 
 class CostKeeper:
-    """For the loop's thread."""
+    """For the loop's thread, whose ``places`` (`thread_places.find_places`) nobody else takes."""
 
-    def __init__(self) -> None:
+    def __init__(self, places: np.ndarray) -> None:
+        self._places = places
         self._changed = False
         self._file: CostFile | None = None
         self._writer: threading.Thread | None = None
@@ -62,4 +66,5 @@ class CostKeeper:
         self._writer.start()
 
     def _write(self, file: CostFile, cost: CostModel) -> None:
+        run_anywhere(self._places)
         self._why = file.save(cost)

@@ -89,7 +89,7 @@ class Engine:
         self.admission = Admission(start, loaded, table, control, self.samplers)
         served = np.zeros(n_slots, np.int64)
         self.cost = CostModel.unknown()
-        self.cost_keeper = CostKeeper()
+        self.cost_keeper = CostKeeper(loaded.places)
         self.plan = Plan.empty(n_slots)
         self.work = steady.Work(
             addresses=np.zeros(n_slots, np.int64),

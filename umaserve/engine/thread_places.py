@@ -84,8 +84,14 @@ def own_cpus(places: np.ndarray) -> tuple[int, ...]:
 def leave_places(places: np.ndarray) -> None:
     """Let the calling thread run anywhere again, until the next team of several has its places."""
     if places[PARALLEL]:
-        os.sched_setaffinity(0, _all_cpus(places))
+        run_anywhere(places)
         places[PLACED] = 0
+
+
+def run_anywhere(places: np.ndarray) -> None:
+    """For a thread of no team: a new thread keeps to the cores of the thread that starts it."""
+    if places[PARALLEL]:
+        os.sched_setaffinity(0, _all_cpus(places))
 
 
 def _all_cpus(places: np.ndarray) -> set[int]:

@@ -231,9 +231,52 @@ def test_raw_and_system_exclude_each_other(daemon):
 
 
 def test_generate_without_flags_leaves_the_defaults_to_the_server(daemon):
+    daemon.has_template = True
     run("generate", "-p", "x", daemon=daemon)
     (message,) = daemon.seen
     assert message.max_tokens is None and message.sampling.temperature == 0.8
+
+
+@pytest.mark.parametrize("flags", [[], ["--raw"]])
+def test_a_text_that_is_completed_has_an_end(daemon, flags):
+    daemon.has_template = bool(flags)
+    words = ["w"] * 300
+    done = run("generate", *flags, daemon=daemon, stdin=" ".join(words))
+    assert done.returncode == 0 and done.stdout.split() == words[:256]
+    assert done.stderr == "(cut after 256 tokens; --max-tokens N sets another number)\n"
+    done = run("generate", *flags, "--max-tokens", "280", daemon=daemon, stdin=" ".join(words))
+    assert outcome(done) == (0, "w " * 280, "")  # whoever sets a number knows it
+    done = run("generate", *flags, "--json", daemon=daemon, stdin=" ".join(words))
+    assert done.stderr == "" and json.loads(done.stdout.splitlines()[-1])["reason"] == "length"
+
+
+@pytest.mark.parametrize("given", [["-p", "explain:"], ["explain:"]])
+def test_standard_input_goes_behind_the_prompt(daemon, tmp_path, given):
+    run("generate", *given, daemon=daemon, stdin="def f():\n    return 1\n")
+    assert daemon.seen[-1].prompt == "explain:\n\ndef f():\n    return 1"
+    run("generate", *given, daemon=daemon, stdin="")
+    assert daemon.seen[-1].prompt == "explain:"
+    assert start("generate", *given, daemon=daemon).wait(TIMEOUT) == 0  # /dev/null
+    assert daemon.seen[-1].prompt == "explain:"
+    (tmp_path / "code.py").write_text("x = 1")
+    with open(tmp_path / "code.py") as file:
+        command = [sys.executable, "-m", "umaserve", "generate", *given]
+        subprocess.run(
+            command, stdin=file, check=True, capture_output=True, env=environment(daemon)
+        )
+    assert daemon.seen[-1].prompt == "explain:\n\nx = 1"
+
+
+def test_an_input_that_nobody_writes_is_told(daemon):
+    with subprocess.Popen(
+        [sys.executable, "-m", "umaserve", "generate", "-p", "hi"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(daemon),
+    ) as child:
+        assert b"waiting for standard input" in child.stderr.readline()
+        assert child.communicate(b"there\n", timeout=TIMEOUT)[0] == b"hi there "
 
 
 def test_generate_as_json(daemon):
@@ -318,19 +361,31 @@ def test_uma_cli_is_generate(daemon):
     assert (done.returncode, done.stdout, done.stderr) == (0, "one two ", "")
 
 
-def test_on_a_terminal_the_answer_ends_with_a_newline(daemon):
+@pytest.mark.parametrize(
+    ("words", "printed"),
+    [
+        (["one two"], b"one two \r\n"),
+        (["one two", "--no-stream"], b"one two \r\n"),
+        (["one two", "--max-tokens", "1"], b"one \r\n"),
+        (["fail"], b"oh \r\nerror: E_RUNTIME_001: llama_decode failed\r\n"),
+        (["hangup"], b"bye \r\nerror: the daemon at"),
+        (["empty"], b"(the model ended its answer"),
+    ],
+)
+def test_on_a_terminal_what_comes_next_has_its_own_line(daemon, words, printed):
     master, slave = pty.openpty()
     child = subprocess.Popen(
-        [sys.executable, "-m", "umaserve", "generate", "-p", "one two"],
+        [sys.executable, "-m", "umaserve", "generate", "-p", *words],
         stdin=slave,
         stdout=slave,
         stderr=slave,
         env=environment(daemon),
     )
     os.close(slave)
-    assert child.wait(TIMEOUT) == 0
-    assert os.read(master, 1000) == b"one two \r\n"
+    child.wait(TIMEOUT)
+    seen = os.read(master, 1000)
     os.close(master)
+    assert seen.startswith(printed) and seen.endswith(b"\r\n") and b"\r\n\r\n" not in seen
 
 
 @pytest.mark.parametrize("command", [["generate", "-p", "x"], ["metrics"], ["unload"]])

@@ -1,23 +1,32 @@
-"""``umaserve chat``: a conversation whose history lives here and whose KV lives in the daemon."""
+"""``umaserve chat``: a conversation in the terminal."""
 
 from __future__ import annotations
 
-import os
 import sys
+from collections.abc import Callable
 from typing import Any
 
-from umaserve.cli.common import EXIT_OK, Parser, add_socket, client_of, failure, say, show
-from umaserve.client import Client, ServerError
+from umaserve.cli.chat_input import lines_of_input, typed_messages
+from umaserve.cli.common import EXIT_OK, Parser, add_socket, say
+from umaserve.cli.conversation import Conversation, NotAConversation
+from umaserve.cli.talk import Talk, turns_of
 
-HELP = """/system TEXT  set the system message and start over
+HELP = '''/system TEXT  set the system message; without TEXT there is none
+/retry        ask the last question again
+/undo         take the last question and its answer back
 /reset        forget the conversation
-/exit         leave (so does Ctrl-D); Ctrl-C cuts an answer short"""
+/save FILE    write the conversation to a file; /load FILE goes on with it
+/stats        what the last answer took, and how full the context is
+/exit         leave (so does Ctrl-D); Ctrl-C cuts an answer short
+Alt-Enter begins a new line, and so does Enter behind """ until the next """.
+Tab completes commands and files.'''
 
 
 def _parser() -> Parser:
     parser = Parser(
         prog="umaserve chat",
-        description="Talk to the model.  Inside: /system TEXT, /reset, /exit, /help.",
+        description="Talk to the model.  Inside, /help lists what you can do.  A message is a "
+        'line; several lines go between """ and """, or are pasted, or end with Alt-Enter.',
     )
     parser.add_argument(
         "--system",
@@ -33,109 +42,115 @@ def _parser() -> Parser:
     return parser
 
 
-class _Conversation:
-    def __init__(self, client: Client, options: dict[str, Any]) -> None:
-        self._client = client
-        self._options = options
-        self._turn = 0
-        self.start(None)
+class _Commands:
+    """What can be typed beside messages; each returns the exit status that it leaves behind."""
 
-    def start(self, system: str | None) -> None:
-        """Forget everything, with ``system`` as the new system message if there is one."""
-        self.system = system
-        self._messages: list[dict[str, str]] = []
-        if system:
-            self._messages.append({"role": "system", "content": system})
-        self._turn += 1
-        self._session = f"chat-{os.getpid()}-{self._turn}"
+    def __init__(self, talk: Talk) -> None:
+        self._talk = talk
+        self.by_name: dict[str, Callable[[str], int]] = {
+            "/help": self._help,
+            "/load": self._load,
+            "/reset": self._reset,
+            "/retry": self._retry,
+            "/save": self._save,
+            "/stats": self._stats,
+            "/system": self._system,
+            "/undo": self._undo,
+        }
 
-    def ask(self, text: str) -> int:
-        """One turn: print the answer as it comes, keep both sides; returns an exit status."""
-        question = {"role": "user", "content": text}
-        parts: list[str] = []
-        status = EXIT_OK
-        stream = self._client.generate(
-            messages=[*self._messages, question], session=self._session, **self._options
+    def _help(self, _: str) -> int:
+        say(HELP)
+        return EXIT_OK
+
+    def _system(self, text: str) -> int:
+        self._talk.conversation.system = text or None
+        say("(from the next message on)" if text else "(no system message from now on)")
+        return EXIT_OK
+
+    def _reset(self, _: str) -> int:
+        self._talk.begin(Conversation(self._talk.conversation.system))
+        say("(forgotten)")
+        return EXIT_OK
+
+    def _retry(self, _: str) -> int:
+        return self._talk.retry()
+
+    def _undo(self, _: str) -> int:
+        question = self._talk.undo()
+        say(
+            "(there is nothing to take back)" if question is None else f"(gone: {_short(question)})"
         )
+        return EXIT_OK
+
+    def _save(self, path: str) -> int:
+        if not path:
+            say("/save needs the name of a file")
+            return EXIT_OK
         try:
-            with stream:
-                for event in stream:
-                    if event.text:
-                        parts.append(event.text)
-                        show(event.text, end="")
-        except KeyboardInterrupt:
-            parts.append("\n")
-            print(flush=True)
-            say("(cut short)")
-        except ServerError as error:
-            status = failure(error)
-            if error.code in ("E_LIMIT_001", "E_LIMIT_003"):
-                say("the conversation has become too long; /reset starts a new one")
-        answer = "".join(parts)
-        if answer and not answer.endswith("\n"):
-            print(flush=True)
-        if answer.strip():
-            self._messages += [question, {"role": "assistant", "content": answer}]
-        return status
+            self._talk.conversation.save(path)
+        except OSError as error:
+            say(f"error: {path}: {error.strerror or error}; nothing was saved")
+        except NotAConversation as error:
+            say(f"error: {path}: {error}; name another file")
+        else:
+            say(f"({turns_of(len(self._talk.conversation.turns))} saved)")
+        return EXIT_OK
 
+    def _load(self, path: str) -> int:
+        if not path:
+            say("/load needs the name of a file")
+            return EXIT_OK
+        try:
+            loaded = Conversation.load(path)
+        except OSError as error:
+            say(f"error: {path}: {error.strerror or error}")
+        except NotAConversation as error:
+            say(f"error: {path}: {error}")
+        else:
+            self._talk.begin(loaded)
+            last = f"; the last question was: {_short(loaded.turns[-1].question)}"
+            say(f"({turns_of(len(loaded.turns))} loaded{last if loaded.turns else ''})")
+        return EXIT_OK
 
-def _read(interactive: bool) -> str | None:
-    """The next line; ``None`` when there is no more, an empty one after Ctrl-C."""
-    try:
-        return input("> " if interactive else "")
-    except EOFError:
-        if interactive:
-            print()
-        return None
-    except KeyboardInterrupt:
-        if not interactive:
-            raise
-        say("\n(/exit or Ctrl-D leaves)")
-        return ""
+    def _stats(self, _: str) -> int:
+        say(self._talk.stats())
+        return EXIT_OK
 
 
 def chat(arguments: list[str]) -> int:
-    """The command; returns the exit status: that of the last turn."""
+    """The command; returns the exit status: that of the last message."""
     options = _parser().parse_args(arguments)
     interactive = sys.stdin.isatty() and sys.stdout.isatty()
+    settings: dict[str, Any] = {
+        "max_tokens": options.max_tokens,
+        "temperature": options.temp,
+        "seed": options.seed,
+        "priority": options.priority,
+    }
+    talk = Talk(options.socket, settings, Conversation(options.system), gives_up=not interactive)
+    commands = _Commands(talk)
+    read = lines_of_input
+    if interactive:
+        say(f"{talk.meet_model() or 'no model is loaded'}; /help lists what you can do")
+        names = [*commands.by_name, "/exit"]
+        read = typed_messages(names, ("/save", "/load"), lambda: say("(/exit or Ctrl-D leaves)"))
     status = EXIT_OK
-    with client_of(options.socket) as client:
-        settings = {
-            "max_tokens": options.max_tokens,
-            "temperature": options.temp,
-            "seed": options.seed,
-            "priority": options.priority,
-        }
-        conversation = _Conversation(client, settings)
-        conversation.start(options.system)
-        if interactive:
-            import readline  # noqa: F401  (line editing and history for input())
-
-            say(f"{_model_name(client)}; /help lists what you can do")
-        while (line := _read(interactive)) is not None:
-            word, _, rest = line.strip().partition(" ")
-            if not word:
-                continue
-            if word in ("/exit", "/quit"):
-                break
-            if word == "/help":
-                say(HELP)
-            elif word == "/reset":
-                conversation.start(conversation.system)
-                say("(forgotten)")
-            elif word == "/system":
-                conversation.start(rest.strip() or None)
-                say("(new conversation)")
-            elif word.startswith("/") and word[1:].isalpha():
-                say(f"there is no {word}; /help lists what there is")
-            else:
-                status = conversation.ask(line)
+    while (text := read()) is not None:
+        word, _, rest = text.strip().partition(" ")
+        if not word:
+            continue
+        if word in ("/exit", "/quit"):
+            break
+        if word in commands.by_name:
+            status = commands.by_name[word](rest.strip())
+        elif word.startswith("/") and word[1:].isalpha() and "\n" not in text:
+            say(f"there is no {word}; /help lists what there is")
+        else:
+            status = talk.ask(text)
     return status
 
 
-def _model_name(client: Client) -> str:
-    try:
-        model = client.info().get("model") or {}
-    except ServerError:
-        model = {}
-    return str(model.get("name") or "no model loaded")
+def _short(text: str) -> str:
+    """The beginning of a message, in a line."""
+    line = " ".join(text.split())
+    return line if len(line) <= 50 else f"{line[:47]}..."

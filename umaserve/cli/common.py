@@ -31,6 +31,7 @@ EXIT_PROTOCOL = 3
 EXIT_INTERRUPTED = 130
 
 STARTING_S = 3.0
+LOOK_S = 0.2  # while a model loads
 
 # what other servers and clients call it
 FOREIGN = {
@@ -113,6 +114,19 @@ def client_of(path: str | None) -> Client:
             say("(no daemon answers yet; waiting a moment for one that starts)")
             told = True
         time.sleep(0.1)
+
+
+def model_once_loaded(client: Client) -> dict[str, Any]:
+    """What ``info`` says, once no model is loading; tells the person that it waits."""
+    said = False
+    while True:
+        info = client.info()
+        if info.get("state") != "loading":
+            return info
+        if not said:
+            say("(the model is loading)")
+            said = True
+        time.sleep(LOOK_S)
 
 
 def failure(error: Exception) -> int:

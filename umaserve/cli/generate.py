@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import select
+import stat
 import sys
-import time
 from typing import Any
 
 from umaserve.cli.common import (
@@ -14,12 +16,14 @@ from umaserve.cli.common import (
     add_socket,
     client_of,
     failure,
+    model_once_loaded,
     say,
     show,
 )
 from umaserve.client import Client, Eos, ServerError, Token
 
-LOOK_S = 0.2  # while a model loads
+RAW_TOKENS = 256  # of a completion, where nobody says how many
+MUTE_S = 1.0  # without a byte on standard input, until the person is told
 
 
 def _parser(prog: str) -> Parser:
@@ -36,7 +40,8 @@ def _parser(prog: str) -> Parser:
         "--prompt",
         metavar="TEXT",
         help="the prompt; every user of this machine can read it in the process list, so what is "
-        "private goes to standard input (the default, less one newline at its end)",
+        "private goes to standard input (the default, less one newline at its end). With both, "
+        "the input goes behind this text",
     )
     parser.add_argument(
         "--system",
@@ -48,7 +53,13 @@ def _parser(prog: str) -> Parser:
         action="store_true",
         help="complete the prompt as it is; else a model that is made for conversations answers it",
     )
-    parser.add_argument("--max-tokens", type=int, metavar="N", help="most tokens to generate")
+    parser.add_argument(
+        "--max-tokens",
+        type=int,
+        metavar="N",
+        help=f"most tokens to generate (default: the daemon's limit; {RAW_TOKENS} where the prompt "
+        "is completed)",
+    )
     parser.add_argument("--temp", type=float, metavar="X", help="temperature; 0 = greedy")
     parser.add_argument("--top-p", type=float, metavar="X", help="nucleus; 1 = off")
     parser.add_argument("--top-k", type=int, metavar="N", help="most likely tokens kept; 0 = off")
@@ -65,33 +76,45 @@ def _parser(prog: str) -> Parser:
 
 
 def _prompt(given: str | None) -> str:
-    if given is not None:
+    """What was given, with what comes on standard input behind it."""
+    if given is not None and not _is_piped():
         return given
     if sys.stdin.isatty():
         say("(type the prompt; Ctrl-D on an empty line sends it)")
+    elif given is not None:
+        _tell_if_mute()
     text = sys.stdin.buffer.read().decode("utf-8", "replace")
-    return text[:-1] if text.endswith("\n") else text
+    text = text[:-1] if text.endswith("\n") else text
+    return "\n\n".join(part for part in (given, text) if part)
 
 
-def _waits_for_model(client: Client) -> dict[str, Any]:
-    """What ``info`` says of the model, once it is loaded; empty where none is."""
-    said = False
-    while True:
-        info = client.info()
-        if info.get("state") != "loading":
-            return info.get("model") or {}
-        if not said:
-            say("(the model is loading)")
-            said = True
-        time.sleep(LOOK_S)
+def _is_piped() -> bool:
+    """Whether somebody sends a text to standard input: a pipe or a file, no terminal or device."""
+    try:
+        mode = os.fstat(sys.stdin.fileno()).st_mode
+    except (OSError, ValueError):
+        return False
+    return stat.S_ISFIFO(mode) or stat.S_ISREG(mode) or stat.S_ISSOCK(mode)
+
+
+def _tell_if_mute() -> None:
+    """A pipe that nobody writes to looks like a daemon that does not answer."""
+    if not select.select([sys.stdin], [], [], MUTE_S)[0]:
+        say("(waiting for standard input, which goes behind the prompt; </dev/null leaves it out)")
 
 
 def _question(client: Client, prompt: str, options: Any) -> dict[str, Any]:
-    """The prompt as the model wants it: as a conversation where it has a chat template."""
+    """The prompt as the model wants it: as a conversation where it has a chat template.
+
+    A text that is completed has no end of its own, so there is a number of tokens to it.
+    """
     system = [{"role": "system", "content": options.system}] if options.system else []
-    if options.raw or not (system or _waits_for_model(client).get("chat_template")):
-        return {"prompt": prompt}
-    return {"messages": [*system, {"role": "user", "content": prompt}]}
+    model = model_once_loaded(client).get("model") or {}
+    if options.raw or not (system or model.get("chat_template")):
+        most = RAW_TOKENS if options.max_tokens is None else options.max_tokens
+        return {"prompt": prompt, "max_tokens": most}
+    messages = [*system, {"role": "user", "content": prompt}]
+    return {"messages": messages, "max_tokens": options.max_tokens}
 
 
 def generate(arguments: list[str], prog: str = "umaserve generate") -> int:
@@ -107,7 +130,6 @@ def generate(arguments: list[str], prog: str = "umaserve generate") -> int:
         say("error: the prompt is empty; give one with -p TEXT or on standard input")
         return EXIT_SERVER
     settings: Any = {
-        "max_tokens": options.max_tokens,
         "temperature": options.temp,
         "top_p": options.top_p,
         "top_k": options.top_k,
@@ -128,30 +150,40 @@ def generate(arguments: list[str], prog: str = "umaserve generate") -> int:
         except ServerError as error:
             if options.json:
                 _print_json({"event": "error", "code": error.code, "message": error.message})
+            write.end_line()
             return failure(error)
+        finally:
+            write.end_line()
     reason = stream.eos.reason if stream.eos else "error"
     if reason == "error":
         say("error: the server ended the request without saying why; see its log")
         return EXIT_SERVER
     if write.is_empty:
         say("(the model ended its answer before it began; another --seed, or --raw, may help)")
+    if stream.eos and reason == "length" and options.max_tokens is None and not options.json:
+        n_tokens = stream.eos.usage.completion_tokens
+        say(f"(cut after {n_tokens} tokens; --max-tokens N sets another number)")
     return EXIT_OK
 
 
 class _TextWriter:
-    """Prints texts as they come, and ends the line on a terminal."""
+    """Prints texts as they come."""
 
     def __init__(self) -> None:
-        self._ends_line = False
+        self._in_line = False
         self.is_empty = True
 
     def __call__(self, event: Token | Eos) -> None:
         if event.text:
             self.is_empty = False
-            self._ends_line = event.text.endswith("\n")
+            self._in_line = not event.text.endswith("\n")
             show(event.text, end="")
-        if isinstance(event, Eos) and sys.stdout.isatty() and not self._ends_line:
-            print()
+
+    def end_line(self) -> None:
+        """So that what comes next on a terminal has a line of its own."""
+        if self._in_line and sys.stdout.isatty():
+            print(flush=True)
+        self._in_line = False
 
 
 def _print_json(event: dict[str, Any]) -> None:
@@ -164,6 +196,9 @@ class _JsonWriter:
     def __init__(self, is_whole: bool) -> None:
         self._is_whole = is_whole  # the text comes with the end
         self.is_empty = False  # whoever reads this sees it
+
+    def end_line(self) -> None:
+        """Nothing to do: each event ends its line."""
 
     def __call__(self, event: Token | Eos) -> None:
         body: dict[str, Any] = event._asdict()

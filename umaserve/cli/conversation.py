@@ -1,0 +1,121 @@
+"""What was said in a chat.  It lives here: the daemon may end, or take another model, meanwhile."""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+import msgspec
+
+from umaserve.own_file import write_own
+
+
+class Turn(NamedTuple):
+    """A question, and the answer that it got."""
+
+    question: str
+    answer: str
+
+
+class _Message(msgspec.Struct):
+    role: str
+    content: str
+
+
+class _Saved(msgspec.Struct):
+    """The form of a saved conversation: messages as the protocol has them."""
+
+    messages: list[_Message]
+
+
+class NotAConversation(ValueError):
+    """The file holds something else.  The text says what."""
+
+
+class Conversation:
+    """The system message, and turns in their order.
+
+    ``first``: the turns before it are kept, and are not sent any more.
+    """
+
+    def __init__(self, system: str | None = None) -> None:
+        self.system = system
+        self.turns: list[Turn] = []
+        self.first = 0
+
+    def messages(self, question: str) -> list[dict[str, str]]:
+        """What the model is to see: the turns that are sent, and ``question`` behind them."""
+        said = self._system()
+        for turn in self.turns[self.first :]:
+            said += _pair(turn)
+        return [*said, {"role": "user", "content": question}]
+
+    def leave_out_oldest(self) -> int:
+        """Send the newer half of the text alone from now on; returns the number of turns left out.
+
+        0: nothing is left to leave out.
+        """
+        sent = self.turns[self.first :]
+        sizes = [len(turn.question) + len(turn.answer) for turn in sent]
+        left, count = sum(sizes), 0
+        while count < len(sent) and (count == 0 or 2 * left > sum(sizes)):
+            left -= sizes[count]
+            count += 1
+        self.first += count
+        return count
+
+    def pop(self) -> Turn | None:
+        """Take the last turn back; ``None`` where there is none."""
+        if not self.turns:
+            return None
+        self.first = min(self.first, len(self.turns) - 1)
+        return self.turns.pop()
+
+    def save(self, path: str) -> None:
+        """Write all turns to a file that only this user may read.
+
+        Raises ``OSError``, and ``NotAConversation`` rather than replace a file of another kind.
+        """
+        path = os.path.expanduser(path)
+        if os.path.exists(path):
+            _read(path)
+        said = self._system()
+        for turn in self.turns:
+            said += _pair(turn)
+        data = msgspec.json.encode({"messages": said})
+        write_own(path, msgspec.json.format(data, indent=2) + b"\n")
+
+    @classmethod
+    def load(cls, path: str) -> Conversation:
+        """The conversation of a file.  Raises ``OSError`` and ``NotAConversation``."""
+        messages = _read(os.path.expanduser(path))
+        system = messages.pop(0).content if messages and messages[0].role == "system" else None
+        roles = [message.role for message in messages]
+        if roles != ["user", "assistant"] * (len(roles) // 2):
+            raise NotAConversation(
+                "questions (user) and answers (assistant) have to take turns, after one system "
+                "message at most"
+            )
+        new = cls(system)
+        pairs = zip(messages[::2], messages[1::2], strict=True)
+        new.turns = [Turn(question.content, answer.content) for question, answer in pairs]
+        return new
+
+    def _system(self) -> list[dict[str, str]]:
+        return [{"role": "system", "content": self.system}] if self.system else []
+
+
+def _pair(turn: Turn) -> list[dict[str, str]]:
+    return [
+        {"role": "user", "content": turn.question},
+        {"role": "assistant", "content": turn.answer},
+    ]
+
+
+def _read(path: str) -> list[_Message]:
+    with open(path, "rb") as file:
+        data = file.read()
+    try:
+        return msgspec.json.decode(data, type=_Saved).messages
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise NotAConversation(f"the file is no saved conversation ({error})") from None

@@ -1,0 +1,237 @@
+"""Questions of a chat and their answers, through whatever happens to the daemon meanwhile.
+
+Each question has a connection of its own.  So nothing is lost where a connection was idle too long,
+the daemon was started anew, or it serves another model now.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from umaserve.cli.common import (
+    EXIT_OK,
+    EXIT_SERVER,
+    client_of,
+    failure,
+    model_once_loaded,
+    say,
+    show,
+)
+from umaserve.cli.conversation import Conversation, Turn
+from umaserve.client import ConnectionFailed, Eos, OtherUser, ServerError, UmaError
+
+TOO_LONG = ("E_LIMIT_001", "E_LIMIT_003")
+ATTEMPTS = 2  # at one answer, where the daemon goes away
+FULL = 0.75  # of the context: from here on an answer might not fit
+
+
+class Talk:
+    """Asks, prints, and remembers.
+
+    ``settings`` are options of a request.  With ``gives_up`` a daemon that cannot be reached raises
+    ``ConnectionFailed``; else it is told, and the question can be asked again.
+    """
+
+    def __init__(
+        self,
+        socket: str | None,
+        settings: dict[str, Any],
+        conversation: Conversation,
+        *,
+        gives_up: bool,
+    ) -> None:
+        self._socket = socket
+        self._settings = settings
+        self._gives_up = gives_up
+        self._model = ""
+        self._n_ctx = 0  # tokens of a conversation at most; 0: not known
+        self._most_tokens = 0  # the daemon's limit for one answer
+        self._number = 0  # of the conversation
+        self.begin(conversation)
+
+    def begin(self, conversation: Conversation) -> None:
+        """Go on with another conversation."""
+        self.conversation = conversation
+        self._unanswered: str | None = None
+        self._attempt = 0  # at the last question, by `retry`
+        self._last: Eos | None = None
+        self._number += 1
+        self._session = f"chat-{os.getpid()}-{self._number}"
+
+    def meet_model(self) -> str:
+        """The model's name, once it is loaded; empty where there is none.
+
+        Raises ``ConnectionFailed`` and ``ServerError``.
+        """
+        with client_of(self._socket) as client:
+            self._learn(model_once_loaded(client))
+        return self._model
+
+    def ask(self, question: str) -> int:
+        """Print the answer as it comes, and keep both; returns an exit status."""
+        self._attempt = 0
+        return self._ask(question)
+
+    def retry(self) -> int:
+        """Ask the last question again, instead of the answer that it has; an exit status."""
+        question = self._unanswered
+        if question is not None:
+            return self._ask(question)
+        old = self.conversation.pop()
+        if old is None:
+            say("(there is no question yet)")
+            return EXIT_OK
+        self._attempt += 1  # with a seed, the same answer would come again
+        status = self._ask(old.question)
+        if self._unanswered is not None:  # the old answer is better than none
+            self.conversation.turns.append(old)
+            self._unanswered = None
+        return status
+
+    def undo(self) -> str | None:
+        """Take back the last question, with its answer if it has any; returns it."""
+        question, self._unanswered = self._unanswered, None
+        self._last = None
+        if question is None:
+            turn = self.conversation.pop()
+            question = turn.question if turn is not None else None
+        return question
+
+    def stats(self) -> str:
+        """What the last answer took, and how full the context is."""
+        if self._last is None:
+            return "(nothing was answered yet)"
+        usage, timings = self._last.usage, self._last.timings
+        parts = [f"{usage.completion_tokens} tokens"]
+        if timings.total_ms is not None and timings.ttft_ms is not None:
+            decode_ms = timings.total_ms - timings.ttft_ms
+            if usage.completion_tokens > 1 and decode_ms > 0:
+                parts.append(f"{(usage.completion_tokens - 1) / decode_ms * 1e3:.1f} a second")
+            parts.append(f"the first after {timings.ttft_ms:.0f} ms")
+        used = usage.prompt_tokens + usage.completion_tokens
+        of = f" of {self._n_ctx}" if self._n_ctx else ""
+        turns, left_out = turns_of(len(self.conversation.turns)), self.conversation.first
+        return (
+            f"model         {self._model or '-'}\n"
+            f"last answer   {', '.join(parts)}\n"
+            f"conversation  {turns}{f' ({left_out} left out)' if left_out else ''}, "
+            f"{used}{of} tokens of the context"
+        )
+
+    # --- inside ------------------------------------------------------------------------------
+
+    def _ask(self, question: str) -> int:
+        self._unanswered = question
+        self._make_room()
+        attempt = 1
+        while True:
+            parts: list[str] = []
+            try:
+                status = self._answer(question, parts)
+            except KeyboardInterrupt:
+                _end_line(parts)
+                say("(cut short)")
+                status = EXIT_OK
+            except ServerError as error:
+                _end_line(parts)
+                if error.code in TOO_LONG and self._leave_out():
+                    continue
+                return self._failed(error)
+            except ConnectionFailed as error:
+                _end_line(parts)
+                if attempt == ATTEMPTS or isinstance(error, OtherUser):
+                    return self._failed(error)
+                attempt += 1
+                if parts:
+                    say("(the daemon went away in the middle of this answer; asking again)")
+                continue
+            except UmaError as error:
+                _end_line(parts)
+                return self._failed(error)
+            answer = "".join(parts)
+            if answer.strip():
+                self.conversation.turns.append(Turn(question, answer))
+                self._unanswered = None
+            return status
+
+    def _answer(self, question: str, parts: list[str]) -> int:
+        """Print an answer, and collect it in ``parts``."""
+        settings = dict(self._settings)
+        if settings.get("seed") is not None:
+            settings["seed"] += self._attempt
+        with client_of(self._socket) as client:
+            self._learn(model_once_loaded(client))
+            messages = self.conversation.messages(question)
+            with client.generate(messages=messages, session=self._session, **settings) as stream:
+                for event in stream:
+                    if event.text:
+                        parts.append(event.text)
+                        show(event.text, end="")
+        _end_line(parts)
+        self._last = stream.eos
+        if stream.eos is None or stream.eos.reason == "error":
+            say("error: the server ended the answer without saying why; see its log")
+            return EXIT_SERVER
+        if stream.eos.reason == "length":
+            say(self._why_cut(stream.eos.usage.completion_tokens))
+        elif not "".join(parts).strip():
+            say("(the model ended its answer before it began; /retry asks again)")
+        return EXIT_OK
+
+    def _learn(self, info: dict[str, Any]) -> None:
+        model = info.get("model") or {}
+        name = str(model.get("name") or "")
+        if name and self._model and name != self._model:
+            say(f"(the model is {name} now)")
+            self.conversation.first = 0  # it may hold more
+        self._model = name or self._model
+        bounds = [int(model[key]) for key in ("n_ctx", "n_ctx_train") if model.get(key)]
+        self._n_ctx = min(bounds, default=0)
+        self._most_tokens = int((info.get("limits") or {}).get("max_tokens") or 0)
+
+    def _make_room(self) -> None:
+        """Leave out old turns where the next answer might not fit any more."""
+        if self._last is None or not self._n_ctx:
+            return
+        usage = self._last.usage
+        if usage.prompt_tokens + usage.completion_tokens > FULL * self._n_ctx:
+            self._last = None  # it has been seen to
+            self._leave_out()
+
+    def _leave_out(self) -> bool:
+        count = self.conversation.leave_out_oldest()
+        if count:
+            oldest = "oldest turn is" if count == 1 else f"oldest {count} turns are"
+            say(f"(the context is full: the {oldest} left out from now on; /save keeps all)")
+        return count > 0
+
+    def _why_cut(self, n_tokens: int) -> str:
+        asked = self._settings.get("max_tokens")
+        if asked and n_tokens >= asked:
+            why = f"--max-tokens {asked} is reached"
+        elif self._most_tokens and n_tokens >= self._most_tokens:
+            why = f"the daemon's --max-tokens {self._most_tokens} is reached"
+        else:
+            why = f"the context of {self._n_ctx} tokens is full" if self._n_ctx else "it is full"
+        return f'(cut: {why}; "go on" asks for the rest)'
+
+    def _failed(self, error: UmaError) -> int:
+        if self._gives_up and isinstance(error, ConnectionFailed):
+            raise error
+        status = failure(error)
+        if isinstance(error, ServerError) and error.code in TOO_LONG:
+            say("(this message is too long by itself; shorten it, or /undo it)")
+        elif not self._gives_up:
+            say("(your message is kept: /retry asks again)")
+        return status
+
+
+def turns_of(count: int) -> str:
+    """Their number in words."""
+    return "1 turn" if count == 1 else f"{count} turns"
+
+
+def _end_line(parts: list[str]) -> None:
+    if parts and not parts[-1].endswith("\n"):
+        print(flush=True)

@@ -14,7 +14,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.waiting import until
 from umaserve.assets import demo_model_path
+from umaserve.client import Client
 from umaserve.llama import builds
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -22,13 +24,101 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 LANGUAGES = {"sh", "python", "text", "json", "toml"}
 TIMEOUT_S = 300.0
 
-# what `umaserve` takes as a first word and does not run until it is stopped
-CLIENT_COMMANDS = {
-    "generate", "chat", "top", "metrics", "load", "unload", "priority", "doctor", "build",
-}  # fmt: skip
-# these would run themselves, or the machine, within a test: see `make_dry`
-NESTED_TARGETS = {"test", "test-slow", "bench", "lint"}
-READERS = {"echo", "ls", "grep", "head"}
+DEFAULT_SOCKET = "/tmp/uma.sock"  # where the pages say that a daemon is
+
+CLOCK = r"\d\d:\d\d:\d\d "
+# Text, and no `None` that is Python's rather than the answer's: one at the start of a line or right
+# after a word.
+ANSWER = r"(?s)(?!.*(?:^|[^ =([`])None(?: \d+)?\s*\Z).*\S.*"
+SERVED = (
+    rf"(?:{CLOCK}loading \S+: [a-z ]+\n)*"
+    rf"{CLOCK}serving UMA Serve demo on \S+ \(\w+; \d+ KV cells, \d+ sequences, \d+ sessions; "
+    r"ready in \d+ ms\)\n"
+    rf"{CLOCK}SIGINT: shutting down\n"
+    rf"{CLOCK}stopped\n"
+)
+READY = r"libllama \S+ \(\w+\) is ready: /\S.*\n"
+HELP = r"(?s)usage: .*--help.*"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Of a program with its words (a regular expression): how it is run, and what a person sees.
+
+    ``how`` is ``plain``, ``client`` (needs a daemon), ``daemon``, or ``dry`` for what would run the
+    tests, or the machine, within a test: see `Workspace.make_dry`.  ``out`` has to match all that
+    it prints, ``err`` all of standard error (a daemon's two are one).  ``writes`` is a file in the
+    project's folder, and what it has to hold in the end.
+    """
+
+    command: str
+    how: str
+    out: str
+    err: str = ""
+    writes: tuple[str, str] | None = None
+
+    def judge(self, out: str, err: str) -> None:
+        """AssertionError if that is not what a person has to see."""
+        assert re.fullmatch(self.out, out), f"{self.command} printed\n{out}\nnot {self.out}"
+        assert re.fullmatch(self.err, err), f"{self.command} said\n{err}\nnot {self.err}"
+
+
+# the first that matches counts
+RULES = (
+    Rule(r"echo .+", "plain", r".+\n"),
+    Rule(r"grep \w+", "plain", r"\w+ +\d+\.\d+\n"),
+    Rule(
+        r"uma-cli .+ --json .*", "client",
+        r'(\{"id":.*"event":"token","text":".+\}\n)+\{"id":.*"event":"eos".*\}\n',
+    ),
+    Rule(r"(uma-cli|umaserve generate) .+", "client", ANSWER),
+    Rule(r"umaserve metrics", "client", r"model +UMA Serve demo\n(\w+ +\S.*\n){10,}"),
+    Rule(r"umaserve metrics --all", "client", r"model +UMA Serve demo\n([\w.]+ +\S.*\n){80,}"),
+    Rule(
+        r"umaserve load \S+", "client",
+        r"serving \S+/your-model\.gguf\n", r"loading: start\n(loading: [a-z ]+\n)*",
+    ),
+    Rule(
+        # what a machine lacks may be warned of, and what to do about it
+        r"umaserve doctor", "client",
+        r"(ok +\w+ +\S.*\n|warn +(cache|metrics|builds|compiler) +\S.*\n( +-> .*\n)?){8,}"
+        r"\nReady to serve\.\n",
+    ),
+    Rule(
+        r"umaserve top --once", "client",
+        r" UMA Serve · UMA Serve demo · \w+ · up [\d:]+ · .*\n"
+        r"─ time between tokens, ms ─+( +[a-z]+\d*)+\n"
+        r" interactive( +\S+)+\n background( +\S+)+\n p95 / cap .*\n"
+        r"─ ticks ─+ memory ─+\n(.+\n){5}─ sessions: \d+ active · .*\n(.*\n)+",
+    ),
+    Rule(
+        r"umaserve top --once .* --svg docs/dashboard\.svg", "client", "",
+        writes=("docs/dashboard.svg", r"(?s)<svg .*UMA&#160;Serve&#160;demo.*sessions:.*</svg>\s*"),
+    ),
+    Rule(
+        r"umaserve serve --print-config", "plain",
+        r'\[model\]\npath = ""  +# default\n((\[[a-z.]+\]|\w+ = \S.*  # \w.*)?\n){40,}',
+    ),
+    Rule(
+        r"umaserve serve --scorecard score\.csv .*", "daemon", SERVED,
+        writes=("score.csv", r"time\S*,\S+\n(\S+,\S+\n)+"),
+    ),
+    Rule(
+        r"umaserve serve --trace trace\.jsonl", "daemon", SERVED,
+        writes=("trace.jsonl", r"(\{.+\}\n)+"),
+    ),
+    Rule(r"make run|umaserve( serve)?( --.*)?", "daemon", SERVED),
+    Rule(r"make lint", "dry", r".* ruff check .*\n.* mypy\n"),
+    Rule(r"make (test|test-slow)", "dry", r"(?s).* pytest -m .*"),
+    Rule(r"make bench.*", "dry", r"(?s).* pytest benchmarks .*"),
+    Rule(r"python -m benchmarks\..+", "dry", HELP),
+    # with a source and a backend that few machines have
+    Rule(r"python build_llama\.py --source .*", "dry", HELP),
+    Rule(r"python build_llama\.py", "plain", READY),
+    Rule(r"python build_llama\.py --list", "plain", r"([* ] \S+  \(.+\)\n)+"),
+    Rule(r"python tools/memory_table\.py( --tables)?", "plain", r"(?s).+ MiB.*\n"),
+    Rule(r"python \S+/example\.py .*", "client", ANSWER),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -44,11 +134,18 @@ class Block:
     def __str__(self) -> str:
         return f"{self.page.name}:{self.line}"
 
+    def judge(self, printed: str) -> None:
+        """AssertionError if what the page says of its output is not there."""
+        if self.output is not None:
+            promised = ".*".join(map(re.escape, self.output.split("…")))
+            assert re.search(rf"(?m)^{promised}", printed), f"{printed}\nnot\n{self.output}"
+
 
 def blocks(page: Path) -> list[Block]:
     """The fenced blocks of a page.
 
-    A ``text`` block right after ``<!-- prints -->`` is the exact output of the block before it.
+    A ``text`` block right after ``<!-- prints -->`` is the output of the block before it, word for
+    word; ``…`` stands for what each machine has of its own.
     """
     found: list[Block] = []
     lines = page.read_text("utf-8").splitlines()
@@ -78,10 +175,6 @@ def commands(block: Block) -> list[str]:
     return [line for line in lines if line and not line.startswith("#")]
 
 
-def _name(word: str) -> str:
-    return word.removeprefix(".venv/bin/")
-
-
 def _stages(command: str) -> list[list[str]]:
     """The programs of a pipeline, each with its words; ``VAR=value`` in front is left out."""
     lexer = shlex.shlex(command, posix=True, punctuation_chars="|&;<>()")
@@ -97,40 +190,16 @@ def _stages(command: str) -> list[list[str]]:
     return stages
 
 
-def kind(command: str) -> str:
-    """``daemon``, ``dry`` (must not be nested in a test) or ``plain``; ValueError if unknown."""
-    kinds = {_kind(words) for words in _stages(command)}
-    return "plain" if kinds == {"plain"} else kinds.pop()
-
-
-def _kind(words: list[str]) -> str:
-    name, rest = _name(words[0]), words[1:]
-    if name == "python" and rest[:2] == ["-m", "umaserve"]:
-        name, rest = "umaserve", rest[2:]
-    if name == "make" and rest:
-        if rest[0] == "run":
-            return "daemon"
-        if rest[0] in NESTED_TARGETS:
-            return "dry"
-        if rest[0] in ("help", "clean"):
-            return "plain"
-    elif name in ("umaserve", "umad"):
-        if "--print-config" in rest or "--help" in rest:
-            return "plain"
-        if not rest or rest[0].startswith("-") or rest[0] == "serve":
-            return "daemon"
-        if rest[0] in CLIENT_COMMANDS:
-            return "plain"
-    elif name == "python" and rest:
-        if rest[0] in ("build_llama.py", "-c", "tools/make_model.py", "tools/memory_table.py"):
-            return "plain"
-        if rest[0] == "-m" and rest[1].startswith("benchmarks."):
-            return "dry"
-        if rest[0] == "-m" and rest[1].startswith("umaserve."):
-            return "plain"
-    elif name in READERS or name == "uma-cli":
-        return "plain"
-    raise ValueError(f"nobody knows how to test {shlex.join(words)!r}: see tests/docs_runner.py")
+def rules(command: str) -> list[Rule]:
+    """One for each program of the line; ValueError for a program that has none."""
+    found = []
+    for words in _stages(command):
+        line = " ".join(words).removeprefix(".venv/bin/")
+        fitting = [rule for rule in RULES if re.fullmatch(rule.command, line)]
+        if not fitting:
+            raise ValueError(f"nobody knows what {line!r} shows: see tests/docs_runner.py")
+        found.append(fitting[0])
+    return found
 
 
 def default_interrupt() -> None:
@@ -194,33 +263,59 @@ class Workspace:
         # newer than the files that say what to install, so that make has nothing to install
         (self.path / ".venv/.ready").touch()
 
-    def run(self, command: str) -> str:
-        """Run a line to its end; its standard output.  AssertionError if its status is not 0."""
+    def run(self, command: str) -> tuple[str, str]:
+        """Run a line to its end; its standard output and error.  AssertionError if it fails."""
         done = subprocess.run(
             ["bash", "-o", "pipefail", "-c", command],
             cwd=self.path, env=self.environment, stdin=subprocess.DEVNULL,
             capture_output=True, text=True, timeout=TIMEOUT_S,
         )  # fmt: skip
         assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
-        assert "Traceback" not in done.stderr, done.stderr
-        return done.stdout
+        return done.stdout, done.stderr
 
-    def make_dry(self, command: str) -> str:
+    def make_dry(self, command: str) -> tuple[str, str]:
         """What a line that cannot run inside a test would do.
 
-        ``make TARGET`` says it with ``-n``; a benchmark's own help must know each flag of the line.
+        ``make TARGET`` says it with ``-n``; the help of a program must know each flag of the line.
         """
-        words = shlex.split(command)
-        while re.match(r"\w+=", words[0]):  # what the line sets in the environment
-            words.pop(0)
+        (words,) = _stages(command)
         if words[0] == "make":
-            return self.run(f"make -n {shlex.join(words[1:])}")
-        module = next(word for word in words if word.startswith("benchmarks."))
-        help = self.run(f"{shlex.quote(words[0])} -m {module} --help")
+            out, err = self.run(f"make -n {shlex.join(words[1:])}")
+            for word in words[2:]:
+                assert word.removeprefix("ARGS=") in out, f"{command}\n{out}"
+            return out, err
+        program = words[: 3 if words[1] == "-m" else 2]
+        out, err = self.run(f"{shlex.join(program)} --help")
         for word in words:
             flag = word.split("=")[0]
-            assert not flag.startswith("--") or flag in help, f"{command}: no {flag}"
-        return help
+            assert not flag.startswith("--") or flag in out, f"{command}: no {flag}"
+        return out, err
+
+    def show(self, command: str) -> str:
+        """Do what a line says, with a daemon where it needs one.  What it prints, or nothing of a
+        daemon, which runs on.  AssertionError if a person would not see what they have to."""
+        found = rules(command)
+        hows = {rule.how for rule in found}
+        for rule in found:
+            if rule.writes:
+                (self.path / rule.writes[0]).unlink(missing_ok=True)
+        if "daemon" in hows:
+            self.stop()
+            self.start(command)
+            return ""
+        if "client" in hows:
+            self.ensure()
+        out, err = self.make_dry(command) if "dry" in hows else self.run(command)
+        found[-1].judge(out, err)
+        self._judge_files(found)
+        return out.replace(self.socket, DEFAULT_SOCKET)
+
+    def _judge_files(self, found: list[Rule]) -> None:
+        for rule in found:
+            if rule.writes:
+                name, content = rule.writes
+                text = (self.path / name).read_text("utf-8")
+                assert re.fullmatch(content, text), f"{name} holds\n{text}\nnot {content}"
 
     def start(self, command: str) -> None:
         """Start a daemon and wait until it says that it serves."""
@@ -237,8 +332,12 @@ class Workspace:
             assert time.monotonic() < deadline, self.log.read_text()
             time.sleep(0.05)
 
+        # figures are of requests, so there has to be one; and a daemon that serves has to answer
+        with Client(self.socket) as client:
+            assert client.complete("def fibonacci(n):", max_tokens=8).text
+
     def ensure(self) -> None:
-        """Have a daemon for a client, where the block has not started one."""
+        """Have a daemon for a client; one is enough for many blocks."""
         if self.daemon is None:
             self.start("umaserve")
 
@@ -256,6 +355,18 @@ class Workspace:
                 os.killpg(daemon.pid, signal.SIGKILL)
                 daemon.wait()
         assert "Traceback" not in self.log.read_text(), self.log.read_text()
+
+    def stop_shown(self, command: str) -> str:
+        """End the daemon of a line; what it printed from its start on."""
+        found = rules(command)
+        for rule in found:
+            if rule.writes:
+                until((self.path / rule.writes[0]).exists, TIMEOUT_S)
+        self.stop()
+        printed = self.log.read_text()
+        found[-1].judge(printed, "")
+        self._judge_files(found)
+        return printed.replace(self.socket, DEFAULT_SOCKET)
 
     def _daemon_pid(self) -> int:
         """Of whoever owns the socket; ``make`` may stand between us and it."""

@@ -4,14 +4,27 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.docs_runner import LANGUAGES, PAGES, ROOT, Block, Workspace, blocks, commands, kind
+from tests.docs_runner import (
+    LANGUAGES,
+    PAGES,
+    ROOT,
+    RULES,
+    Block,
+    Rule,
+    Workspace,
+    blocks,
+    commands,
+    rules,
+)
 
 BLOCKS = [block for page in PAGES for block in blocks(page)]
 SHELL = [block for block in BLOCKS if block.language == "sh"]
+DAEMONS = [block for block in SHELL if rules(commands(block)[0])[0].how == "daemon"]
 PYTHON = [block for block in BLOCKS if block.language == "python"]
 
 
@@ -22,44 +35,28 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workspace]:
     made.stop()
 
 
-def run_block(workspace: Workspace, block: Block) -> str:
-    """Run the lines in order; the daemon that one of them started lives until the end."""
-    printed = ""
-    try:
-        for command in commands(block):
-            what = kind(command)
-            if what == "daemon":
-                workspace.start(command)
-            elif what == "dry":
-                assert workspace.make_dry(command).strip()
-            else:
-                if re.search(r"umaserve (generate|chat|top|metrics|load|unload|priority)|uma-cli",
-                             command):  # fmt: skip
-                    workspace.ensure()
-                printed += workspace.run(command)
-    finally:
-        workspace.stop()
-    return printed
+@pytest.mark.parametrize("block", DAEMONS, ids=str)
+def test_daemon_block(workspace: Workspace, block: Block) -> None:
+    """The first line starts a daemon; the others talk to it, and it has to stop as Ctrl-C asks."""
+    first, *others = commands(block)
+    workspace.show(first)
+    for command in others:
+        workspace.show(command)
+    block.judge(workspace.stop_shown(first))
 
 
-@pytest.mark.parametrize("block", SHELL, ids=str)
+@pytest.mark.parametrize("block", [block for block in SHELL if block not in DAEMONS], ids=str)
 def test_shell_block(workspace: Workspace, block: Block) -> None:
+    """Lines that come to an end; those that need a daemon share one."""
     assert commands(block)
-    printed = run_block(workspace, block)
-    if block.output is not None:
-        assert printed == block.output
+    block.judge("".join(workspace.show(command) for command in commands(block)))
 
 
 @pytest.mark.parametrize("block", PYTHON, ids=str)
 def test_python_block(workspace: Workspace, tmp_path: Path, block: Block) -> None:
     script = tmp_path / "example.py"
     script.write_text(block.body)
-    workspace.ensure()
-    try:
-        text = workspace.run(f"python {script} 'def fibonacci(n):' {workspace.socket}")
-    finally:
-        workspace.stop()
-    assert text.strip()
+    workspace.show(f"python {script} 'def fibonacci(n):' {workspace.socket}")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -99,12 +96,91 @@ def test_named_files_exist(page: Path) -> None:
 def test_an_unknown_command_is_not_skipped() -> None:
     for command in ("rm -rf x", "umaserve frobnicate", "python -m http.server", "make love"):
         with pytest.raises(ValueError, match="nobody knows"):
-            kind(command)
+            rules(command)
     with pytest.raises(ValueError, match="only pipes"):
-        kind("echo a && echo b")
-    assert kind("umaserve --model ~/m.gguf") == kind("make run") == "daemon"
-    assert kind("echo x | .venv/bin/uma-cli --temp 0") == "plain"
-    assert kind("make test") == "dry"
+        rules("echo a && echo b")
+    assert how("umaserve --model ~/m.gguf") == how("make run") == ["daemon"]
+    assert how("echo x | .venv/bin/uma-cli --temp 0") == ["plain", "client"]
+    assert how("make test") == ["dry"]
+
+
+def how(command: str) -> list[str]:
+    return [rule.how for rule in rules(command)]
+
+
+def test_every_rule_is_some_page_s() -> None:
+    lines = [command for block in SHELL for command in commands(block)]
+    used = [rule for line in [*lines, "python /x/example.py y"] for rule in rules(line)]
+    assert [rule.command for rule in RULES if rule not in used] == []
+
+
+NOTE = "(the model ended its answer before it began)\n"
+SCREEN = """\
+ UMA Serve · UMA Serve demo · cpu · up 0:00:04 · /tmp/uma.sock
+─ time between tokens, ms ────────────    p50    p95    p99  worst  first    p95
+ interactive                             0.90   3.20   8.01   8.01   10.1   21.8
+ background                                 -      -      -      -      -      -
+ p95 / cap   ███████████████░│░░░░░░░  1.14 of 1.20 held × baseline, now 2.44 ms
+"""
+OK = "".join(f"ok      {name:<10} fine\n" for name in "abcdefgh")
+SERVING = "12:00:00 serving UMA Serve demo on /tmp/uma.sock (cpu; 4096 KV cells, 8 sequences, 32 "
+
+
+@pytest.mark.parametrize(
+    ("command", "out"),
+    [
+        ("uma-cli -p x", ""),
+        ("uma-cli -p x", " \n"),
+        ("uma-cli -p x", "None"),
+        ("python /x/example.py y", "    return aNone"),
+        ("python /x/example.py y", "    return a\nNone\n"),
+        ("python /x/example.py y", "    return aNone 22\n"),
+        ("uma-cli -p x --json --max-tokens 3", '{"id":"1","event":"eos","reason":"stop"}\n'),
+        ("uma-cli -p x --json --max-tokens 3", '{"event":"error","code":"E_MODEL_001"}\n'),
+        ("echo x | uma-cli --raw", "\n"),
+        ("umaserve metrics", "model  UMA Serve demo\n"),
+        ("umaserve metrics", 'model  UMA Serve demo\n{"tokens_per_s": null}\n' * 9),
+        ("umaserve metrics --all", "model  UMA Serve demo\n" + "p95_ms  1.0\n" * 9),
+        ("umaserve metrics | grep rss_gb", "rss_gb   -\n"),
+        ("umaserve load x/your-model.gguf", "serving None\n"),
+        ("umaserve doctor", OK),
+        ("umaserve doctor", OK + "missing model      none\n\nReady to serve.\n"),
+        ("umaserve doctor", OK + "warn    model      none\n\nReady to serve.\n"),
+        ("umaserve top --once", SCREEN),
+        ("umaserve top --once", " UMA Serve · no daemon · /tmp/uma.sock\n"),
+        ("umaserve serve --print-config", '[model]\npath = ""  # default\n'),
+        ("umaserve", SERVING + "sessions; ready in 9 ms)\n"),
+        ("umaserve", SERVING + "sessions; ready in None ms)\n12:00:01 SIGINT: shutting down\n"),
+        ("make run", "Error: no make\n"),
+        ("make lint", "make: Nothing to be done for 'lint'.\n"),
+        ("make test", "make: Nothing to be done for 'test'.\n"),
+        ("make bench", "make: Nothing to be done for 'bench'.\n"),
+        ("python -m benchmarks.scheduler --quick", "error: no such benchmark\n"),
+        ("python build_llama.py", "nothing to do\n"),
+        ("python build_llama.py --list", "no build\n"),
+        ("python build_llama.py --source x", "unknown option --help\n"),
+        ("python tools/memory_table.py", "\n"),
+    ],
+)
+def test_what_nobody_should_see_is_refused(command: str, out: str) -> None:
+    with pytest.raises(AssertionError):
+        rules(command)[-1].judge(out, "")
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.command)
+def test_a_note_beside_the_output_is_refused(rule: Rule) -> None:
+    with pytest.raises(AssertionError, match="said"):
+        replace(rule, out="(?s).*").judge("fine\n", NOTE)
+    with pytest.raises(AssertionError, match="said"):
+        replace(rule, out="(?s).*").judge("fine\n", "Traceback (most recent call last):\n")
+
+
+def test_a_promised_output_is_compared() -> None:
+    block = Block(ROOT / "README.md", 1, "sh", "x\n", "a … (b)\n")
+    block.judge("12\na 3 (b)\n")
+    for printed in ("", "a 3 (c)\n", "a\n3 (b)\n", "0 a 3 (b)\n", "a 3 (b) \n"):
+        with pytest.raises(AssertionError):
+            block.judge(printed)
 
 
 def test_continued_lines_are_one_command() -> None:

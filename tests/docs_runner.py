@@ -72,7 +72,7 @@ RULES = (
         r'(\{"id":.*"event":"token","text":".+\}\n)+\{"id":.*"event":"eos".*\}\n',
     ),
     Rule(r"(uma-cli|umaserve generate) .+", "client", ANSWER),
-    Rule(r"umaserve metrics", "client", r"model +UMA Serve demo\n(\w+ +\S.*\n){10,}"),
+    Rule(r"umaserve metrics", "client", r"model +UMA Serve demo\n([\w.]+ +\S.*\n){10,}"),
     Rule(r"umaserve metrics --all", "client", r"model +UMA Serve demo\n([\w.]+ +\S.*\n){80,}"),
     Rule(
         r"umaserve load \S+", "client",
@@ -101,7 +101,7 @@ RULES = (
     ),
     Rule(
         r"umaserve serve --scorecard score\.csv .*", "daemon", SERVED,
-        writes=("score.csv", r"time\S*,\S+\n(\S+,\S+\n)+"),
+        writes=("score.csv", r"time,model,\S+\n(\d+\.\d+,(UMA Serve demo)?,\S+\n)+"),
     ),
     Rule(
         r"umaserve serve --trace trace\.jsonl", "daemon", SERVED,
@@ -137,8 +137,12 @@ class Block:
     def judge(self, printed: str) -> None:
         """AssertionError if what the page says of its output is not there."""
         if self.output is not None:
-            promised = ".*".join(map(re.escape, self.output.split("…")))
-            assert re.search(rf"(?m)^{promised}", printed), f"{printed}\nnot\n{self.output}"
+            assert is_like(self.output, printed), f"{printed}\nnot\n{self.output}"
+
+
+def is_like(shown: str, printed: str) -> bool:
+    """``…`` stands for anything within a line."""
+    return re.fullmatch(".*".join(map(re.escape, shown.split("…"))), printed) is not None
 
 
 def blocks(page: Path) -> list[Block]:
@@ -357,16 +361,16 @@ class Workspace:
         assert "Traceback" not in self.log.read_text(), self.log.read_text()
 
     def stop_shown(self, command: str) -> str:
-        """End the daemon of a line; what it printed from its start on."""
+        """End the daemon of a line; what it printed while it served, less how far its load was."""
         found = rules(command)
         for rule in found:
             if rule.writes:
                 until((self.path / rule.writes[0]).exists, TIMEOUT_S)
+        served = re.sub(rf"{CLOCK}loading .*\n", "", self.log.read_text())
         self.stop()
-        printed = self.log.read_text()
-        found[-1].judge(printed, "")
+        found[-1].judge(self.log.read_text(), "")
         self._judge_files(found)
-        return printed.replace(self.socket, DEFAULT_SOCKET)
+        return served.replace(self.socket, DEFAULT_SOCKET)
 
     def _daemon_pid(self) -> int:
         """Of whoever owns the socket; ``make`` may stand between us and it."""

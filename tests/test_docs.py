@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
+import socket
+import struct
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -19,8 +22,10 @@ from tests.docs_runner import (
     Workspace,
     blocks,
     commands,
+    is_like,
     rules,
 )
+from umaserve.protocol import encode_frame
 
 BLOCKS = [block for page in PAGES for block in blocks(page)]
 SHELL = [block for block in BLOCKS if block.language == "sh"]
@@ -57,6 +62,30 @@ def test_python_block(workspace: Workspace, tmp_path: Path, block: Block) -> Non
     script = tmp_path / "example.py"
     script.write_text(block.body)
     workspace.show(f"python {script} 'def fibonacci(n):' {workspace.socket}")
+
+
+def test_the_protocol_in_the_readme(workspace: Workspace) -> None:
+    """The line it sends gets the lines it shows; ``…`` stands for more of the same kind."""
+    shown = [block.body for block in BLOCKS if block.page.name == "README.md"]
+    (at,) = (n for n, body in enumerate(shown) if body.startswith('{"id": "a", "prompt"'))
+    token, eos, error = shown[at + 1].splitlines()
+    workspace.ensure()
+    events = talk(workspace.socket, json.loads(shown[at]))
+    assert is_like(token, events[0]) and is_like(eos, events[-1]), events
+    assert is_like(error, talk(workspace.socket, {"id": "a", "prompt": "x" * 70000})[0])
+
+
+def talk(path: str, message: dict[str, object]) -> list[str]:
+    """The events that answer a message, in the spelling of the pages."""
+    events: list[str] = []
+    with socket.socket(socket.AF_UNIX) as wire:
+        wire.connect(path)
+        wire.sendall(encode_frame(message))
+        frames = wire.makefile("rb")
+        while not events or '"event": "token"' in events[-1]:
+            (size,) = struct.unpack("<I", frames.read(4))
+            events.append(json.dumps(json.loads(frames.read(size)), ensure_ascii=False))
+    return events
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -177,8 +206,8 @@ def test_a_note_beside_the_output_is_refused(rule: Rule) -> None:
 
 def test_a_promised_output_is_compared() -> None:
     block = Block(ROOT / "README.md", 1, "sh", "x\n", "a … (b)\n")
-    block.judge("12\na 3 (b)\n")
-    for printed in ("", "a 3 (c)\n", "a\n3 (b)\n", "0 a 3 (b)\n", "a 3 (b) \n"):
+    block.judge("a 3 (b)\n")
+    for printed in ("", "a 3 (c)\n", "1\na 3 (b)\n", "a\n3 (b)\n", "0 a 3 (b)\n", "a 3 (b) \n"):
         with pytest.raises(AssertionError):
             block.judge(printed)
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import io
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
 from tests.dashboard_screens import overview, rows, session, view
 from tests.fixtures.untimed import untimed
-from umaserve.dashboard import View
+from umaserve.dashboard import Screen, Terminal, View
 from umaserve.dashboard.keys import decode
+from umaserve.dashboard.screen import KEY_HELP, WORD_HELP
 from umaserve.dashboard.view import CANCEL, DEMOTE, MESSAGE_UPDATES, PROMOTE, QUIT, Command
 
 
@@ -91,6 +96,98 @@ def test_help_is_shown_and_closed():
     assert any("promote it to the interactive lane" in line for line in rows(a_view))
     a_view.press("escape")
     assert not any("promote it to" in line for line in rows(a_view))
+
+
+# words of the panels that the help leaves to docs/DASHBOARD.md, or that say all there is to say
+NOT_IN_THE_HELP = """
+    CPU GB KV MB OVER RSS a active back background baseline batch between busy cache cells cost dec
+    decode efficiency errors evicted far for guard holding idle in interactive is k last libllama
+    log longest memory minute ms no none now of over overhead p parked place pre preempted
+    prefill prefills prompts queued request requests running s sampling sessions so tick ticks
+    time token tokens with work worst µs
+"""
+
+
+def words_of_the_panels() -> set[str]:
+    """At sizes that cut nothing off, without what a daemon or a client says itself."""
+    quiet = view(errors_total=0)
+    quiet.update({**quiet.overview, "errors": [], "log": []})
+    late = view(errors_total=0, p95_over_baseline=1.45)
+    late.update({**late.overview, "errors": [], "log": []})
+    found = set()
+    for width in (80, 100, 120, 150, 200):
+        for height in (24, 32, 50):
+            for a_view in (quiet, late):
+                shown = " ".join(rows(a_view, width, height)[1:-1])
+                found |= set(re.findall(r"[^\W\d_]+", shown.replace("at cap", "at_cap")))
+    return found
+
+
+def test_every_word_that_needs_it_has_a_line_in_the_help():
+    """A new word on the screen has to be explained, or listed above."""
+    explained = set()
+    for what, meaning in WORD_HELP:
+        explained |= set(re.findall(r"[^\W\d_]+", what))
+        assert len(meaning.split()) > 3, what
+    assert explained >= {"ΣBMT", "churn", "at", "cap", "held", "late"}
+    listed, shown = set(NOT_IN_THE_HELP.split()), words_of_the_panels()
+    assert shown - listed - explained == set(), "on the screen and not explained"
+    assert (listed | explained) - shown == set(), "nowhere on the screen"
+
+
+@pytest.mark.parametrize("size", [(80, 24), (80, 18), (80, 14), (100, 30), (150, 40), (200, 50)])
+def test_the_whole_help_fits(size):
+    a_view = view(*(session(n) for n in range(30)))
+    a_view.press("?")
+    seen = rows(a_view, *size)
+    for what, meaning in (*KEY_HELP, *WORD_HELP):
+        assert any(re.fullmatch(rf"  {re.escape(what)} +{re.escape(meaning)} *", line)
+                   for line in seen), (what, seen)  # fmt: skip
+
+
+@pytest.mark.parametrize("size", [(60, 24), (44, 26), (40, 40), (20, 60)])
+def test_a_narrow_screen_has_the_help_in_more_lines(size):
+    a_view = view(session(1))
+    a_view.press("?")
+    whole = re.sub(r"\s+", " ", " ".join(rows(a_view, *size)))
+    for what, meaning in (*KEY_HELP, *WORD_HELP):
+        assert f"{what}: {meaning}" in whole
+
+
+@pytest.mark.parametrize("size", [(60, 18), (40, 24), (30, 14)])
+def test_a_small_screen_has_the_beginning_of_each_line_of_the_help(size):
+    a_view = view(session(1))
+    a_view.press("?")
+    seen = rows(a_view, *size)
+    for what, meaning in (*KEY_HELP, *WORD_HELP):
+        (line,) = (line for line in seen if line.startswith(f"  {what}: "))
+        kept = line[2:].rstrip()
+        assert kept == f"{what}: {meaning}" or kept.endswith("…")
+
+
+def test_what_the_help_leaves_no_room_for_comes_back():
+    a_view = view(session(1))
+    before = rows(a_view, 80, 18)
+    a_view.press("?")
+    assert not any(" ticks " in line for line in rows(a_view, 80, 18)[:6])
+    assert any("1.15 of 1.20 held" in line for line in rows(a_view, 80, 18))
+    assert not any("1.15 of 1.20 held" in line for line in rows(a_view, 80, 14))
+    a_view.press("?")
+    assert rows(a_view, 80, 18) == before
+
+
+def test_the_help_of_a_terminal_without_utf_8():
+    out = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    a_view = view(session(1))
+    a_view.press("?")
+    environment = {"TERM": "xterm"}
+    console = Console(file=out, force_terminal=True, _environ=environment, width=80, height=24)
+    Terminal(console).paint(Screen(80, 24).lines(a_view))
+    out.flush()
+    written = out.buffer.getvalue().decode("ascii")
+    for what, meaning in (*KEY_HELP, *WORD_HELP):
+        label = what.replace("Σ", "S").replace("↑", "^").replace("↓", "v")
+        assert re.search(rf"  {re.escape(label)} +{re.escape(meaning)}", written), (what, written)
 
 
 def test_tokens_per_second_now():

@@ -7,6 +7,7 @@ process that also passes the tokens on.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from textwrap import wrap
 from typing import Any
 
 from umaserve.dashboard import panels
@@ -25,6 +26,7 @@ from umaserve.dashboard.view import View
 Session = Mapping[str, Any]
 
 SIDE_BY_SIDE = 150  # columns from which there is more beside each other
+LATENCY_ONLY = 17  # lines up to which there are no panels of ticks and memory
 
 # the longest that there is room for
 KEYS = (
@@ -32,17 +34,23 @@ KEYS = (
     " ↑↓  p  d  c cancel  space  ? help  q quit",
     " ? help  q quit",
 )
-HELP = (
-    "↑ ↓ or k j       select a session (page up and down, home, end)",
-    "p                promote it to the interactive lane",
-    "d                demote it to the background lane",
-    'c or x, twice    cancel it; its client gets reason "cancel"',
-    "space            hold the screen still; again: go on",
-    "q                leave; where the daemon draws this itself, twice: stop it",
-    "Ctrl-L           draw everything anew",
-    "first, p95       time to the first token: median, 95th percentile, ms",
-    "? or Esc         close this",
+# what `?` shows: keys, then words of the screen that need one
+KEY_HELP = (
+    ("↑ ↓ or k j", "select a session; also page up and down, home, end"),
+    ("p, d", "promote it to the interactive lane, demote it to background"),
+    ("c or x, twice", 'cancel it; its client gets reason "cancel"'),
+    ("space, Ctrl-L", "hold the screen still or go on; draw everything anew"),
+    ("q", "leave; where the daemon draws this itself, twice: stop it"),
 )
+WORD_HELP = (
+    ("first, p95", "time to the first token: median, 95th percentile, ms"),
+    ("held", "p95 / cap: the cap is kept; guard: ticks that left prompts out"),
+    ("at cap", "tokens a second, counting only seconds that kept the cap"),
+    ("late", "ticks that took longer than the tick budget"),
+    ("ΣBMT", "estimated GB that ticks move a second, of what they may move"),
+    ("churn", "memory fetched from disk for each token; 0 is best"),
+)
+HELP_LABEL = 13  # cells of what is explained
 
 
 class _Column:
@@ -136,11 +144,21 @@ class Screen:
             rows = [self._header(view), Line()]
             rows += [Line(f" {clean(row, 400)}") for row in view.note.split("\n")]
             return [line.pad(self.width) for line in rows[: self.height]]
-        body = self._body(view)
+        body = self._body(view, self.height)
         footer = [self._footer(view)] if self.height > 2 else []
         news = self._news(view.overview)
-        room = self.height - 1 - len(body) - len(news) - len(footer)
-        sessions = self._help() if view.help else self._sessions(view, room)
+        room = self.height - 1 - len(footer)
+        if view.help:
+            sessions = self._help(room)
+            # what there is no room for beside the help goes, the newest error first
+            if len(body) + len(news) + len(sessions) > room:
+                news = []
+            for height in (LATENCY_ONLY, 0):
+                if len(body) + len(sessions) > room:
+                    body = self._body(view, height)
+        room -= len(body) + len(news)
+        if not view.help:
+            sessions = self._sessions(view, room)
         sessions = sessions[: max(room, 0)]
         sessions += [Line()] * (room - len(sessions))
         lines = [self._header(view), *body, *sessions, *news, *footer][: self.height]
@@ -182,12 +200,13 @@ class Screen:
             mark, "bold"
         )
 
-    def _body(self, view: View) -> list[Line]:
-        overview, width, height = view.overview, self.width, self.height
+    def _body(self, view: View, height: int) -> list[Line]:
+        """What a screen of that height has above the sessions."""
+        overview, width = view.overview, self.width
         lines: list[Line] = []
         if height >= 9:
             lines += panels.latency(overview, width, 3 if height >= 40 else 1)
-        if height < 18:
+        if height <= LATENCY_ONLY:
             return lines
         if width < 60:
             if height >= 24:
@@ -253,8 +272,17 @@ class Screen:
         style = "select" if chosen else "dim" if faint else ""
         return Line(("▸ " if chosen else "  ") + " ".join(cells), style)
 
-    def _help(self) -> list[Line]:
-        return [rule("keys", self.width), *(Line(f"  {row}") for row in HELP)]
+    def _help(self, room: int) -> list[Line]:
+        """A line each; on a narrow screen several, or one that is cut off where that is low too."""
+        entries = (*KEY_HELP, *WORD_HELP)
+        rows = [f"{column(what, HELP_LABEL, left=True)}  {text}" for what, text in entries]
+        if max(map(len, rows)) + 2 > self.width:
+            rows = [f"{what}: {text}" for what, text in entries]
+            width = max(self.width - 2, 4)
+            parts = [part for row in rows for part in wrap(row, width, subsequent_indent="   ")]
+            rows = parts if len(parts) < room else rows
+        title = rule("help (? or Esc closes it)", self.width)
+        return [title, *(Line(f"  {row}").fit(self.width) for row in rows)]
 
     def _footer(self, view: View) -> Line:
         if view.message:

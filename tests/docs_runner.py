@@ -179,6 +179,21 @@ def commands(block: Block) -> list[str]:
     return [line for line in lines if line and not line.startswith("#")]
 
 
+def mentioned(page: Path) -> list[str]:
+    """Command lines that a reader may type, though no test runs them: those of ``text`` blocks,
+    and those in backquotes.  Of a pipeline the first program, and nothing of a program by itself.
+    """
+    prose = re.sub(r"^```.*?^```", "", page.read_text("utf-8"), flags=re.M | re.S)
+    found = {" ".join(line.split()) for line in re.findall(r"(?<!`)`([^`]+)`(?!`)", prose)}
+    for block in blocks(page):
+        if block.language == "text":
+            found |= set(commands(block))
+    program = r"(\w+=\S+ )*(\.venv/bin/)?(umaserve|uma-cli|make|python3?) +[^|<> ][^|<>]*"
+    matches = (re.match(program, line) for line in sorted(found))
+    # a text in Python has no flags to look up
+    return [match[0].strip() for match in matches if match and " -c " not in match[0]]
+
+
 def _stages(command: str) -> list[list[str]]:
     """The programs of a pipeline, each with its words; ``VAR=value`` in front is left out."""
     lexer = shlex.shlex(command, posix=True, punctuation_chars="|&;<>()")
@@ -232,6 +247,7 @@ class Workspace:
         )
         self.socket = str(directory / "u.sock")
         self.daemon: subprocess.Popen[bytes] | None = None
+        self._helps: dict[tuple[str, ...], tuple[str, str]] = {}
         self.log = directory / "daemon.log"
         # a `make test` around this one passes its own flags on
         other = ("UMA_", "MAKE", "MFLAGS", "ARGS")
@@ -289,11 +305,19 @@ class Workspace:
                 assert word.removeprefix("ARGS=") in out, f"{command}\n{out}"
             return out, err
         program = words[: 3 if words[1] == "-m" else 2]
-        out, err = self.run(f"{shlex.join(program)} --help")
-        for word in words:
+        if program[0] == "umaserve" and program[1].startswith("-"):
+            program[1] = "serve"
+        out, err = self._help(tuple(program[:1] if program[0] == "uma-cli" else program))
+        for word in words[1:]:
             flag = word.split("=")[0]
-            assert not flag.startswith("--") or flag in out, f"{command}: no {flag}"
+            if re.fullmatch(r"--[\w-]+", flag):
+                assert re.search(rf"(?<![\w-]){flag}(?![\w-])", out), f"{command}: no {flag}"
         return out, err
+
+    def _help(self, program: tuple[str, ...]) -> tuple[str, str]:
+        if program not in self._helps:
+            self._helps[program] = self.run(f"{shlex.join(program)} --help")
+        return self._helps[program]
 
     def show(self, command: str) -> str:
         """Do what a line says, with a daemon where it needs one.  What it prints, or nothing of a

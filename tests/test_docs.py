@@ -8,6 +8,7 @@ import socket
 import struct
 from collections.abc import Iterator
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -23,8 +24,10 @@ from tests.docs_runner import (
     blocks,
     commands,
     is_like,
+    mentioned,
     rules,
 )
+from umaserve.cli import COMMANDS
 from umaserve.protocol import encode_frame
 
 BLOCKS = [block for page in PAGES for block in blocks(page)]
@@ -62,6 +65,29 @@ def test_python_block(workspace: Workspace, tmp_path: Path, block: Block) -> Non
     script = tmp_path / "example.py"
     script.write_text(block.body)
     workspace.show(f"python {script} 'def fibonacci(n):' {workspace.socket}")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_that_are_only_mentioned_exist(workspace: Workspace, page: Path) -> None:
+    """With every flag that they are given; what has none need not be asked."""
+    for command in mentioned(page):
+        words = [word for word in command.split() if not re.match(r"[A-Z_]+=", word)]
+        if words[0] == "make" or "--" in command:
+            out, err = workspace.make_dry(command)
+            assert out and not err, command
+        elif words[1] == "-m":
+            assert find_spec(words[2]), command
+        else:
+            assert words[1] in COMMANDS, command
+
+
+def test_a_mentioned_command_with_a_wrong_flag_is_refused(workspace: Workspace) -> None:
+    for command in ("umaserve bench --repor x", "umaserve --htt x", "uma-cli --pri x",
+                    "python -m benchmarks.scheduler --mode x", "umaserve frob --json",
+                    "python -m benchmarks.nothing --model x", "make love"):  # fmt: skip
+        with pytest.raises(AssertionError):
+            workspace.make_dry(command)
+    assert {"umaserve bench --report out.html", "make help"} <= set(mentioned(ROOT / "README.md"))
 
 
 def test_the_protocol_in_the_readme(workspace: Workspace) -> None:

@@ -66,6 +66,7 @@ class Rule:
 # the first that matches counts
 RULES = (
     Rule(r"echo .+", "plain", r".+\n"),
+    Rule(r"head -\d+ \w+", "plain", r"(.*\n)+"),
     Rule(r"grep \w+", "plain", r"\w+ +\d+\.\d+\n"),
     Rule(
         r"uma-cli .+ --json .*", "client",

@@ -84,13 +84,24 @@ def test_where_numba_goes_by_path_so_does_the_folder(copies: list[Path]) -> None
     )
 
 
+def test_no_two_folders_share_a_place() -> None:
+    from umaserve.engine.jit_locator import PackageCacheLocator
+
+    folders = ("engine", "engine/loop", "engine_loop", "loop/engine", "loop")
+    places = {
+        PackageCacheLocator.get_suitable_cache_subpath(str(ROOT / "umaserve" / folder / "rows.py"))
+        for folder in folders
+    }
+    assert len(places) == len(folders)
+
+
 def test_files_of_others_lie_where_numba_puts_them() -> None:
     from numba.core.caching import UserProvidedCacheLocator
 
     from umaserve.engine.jit_locator import PackageCacheLocator
 
     ours = PackageCacheLocator.get_suitable_cache_subpath(str(ROOT / "umaserve/engine/gate.py"))
-    assert ours == "umaserve_engine"
+    assert ours == "umaserve.engine"
     assert jit_cache.LOCATORS.split(",")[0].endswith(PackageCacheLocator.__name__)
     for other in (ROOT / "tests/test_gate.py", Path("/somewhere/else.py")):
         theirs = UserProvidedCacheLocator.get_suitable_cache_subpath(str(other))

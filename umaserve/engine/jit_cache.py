@@ -1,8 +1,8 @@
 """Where compiled samplers and policies are kept between starts.
 
 numba's own cache looks at one file at a time: a function that calls another file's is not compiled
-again when that file changes.  So the directory's name holds a hash of every source that is
-compiled, with what it imports, and of the versions that compile it.  Where the sources lie does not
+again when that file changes.  So the directory's name holds a hash of every file that compiled code
+depends on (``jit_sources``) and of the versions that compile it.  Where the sources lie does not
 matter (``jit_locator``), so that clones and installations of one version share what is compiled.
 """
 
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 import shutil
 import sys
 import tempfile
@@ -21,19 +20,18 @@ from platformdirs import user_cache_dir
 
 from umaserve.private_folder import NotPrivate, make_private, require_private_within
 
+from .jit_sources import compiled_sources
+
 COMPLETE = ".complete"  # written when an engine has compiled everything that it runs
 LOCATORS = "umaserve.engine.jit_locator.PackageCacheLocator,UserProvidedCacheLocator"
 _LOCATORS_SINCE = (0, 62)  # of numba
 _PACKAGE = Path(__file__).resolve().parent.parent
-_SOURCES = ("sampling", "policy", "engine", "kv")
-_IMPORT = re.compile(r"^from (\.|(?=umaserve\.))([\w.]*) import (\([^)]*\)|[^\n]*)", re.M)
-_NAME = re.compile(r"\w+")
 
 
 def jit_cache_dir() -> Path:
     """Directory for this source tree's compiled code; not created here."""
     digest = hashlib.sha256()
-    for path in _compiled_sources():
+    for path in compiled_sources(_PACKAGE):
         digest.update(str(path.relative_to(_PACKAGE)).encode() + b"\0" + path.read_bytes())
     if not _places_do_not_matter():
         digest.update(str(_PACKAGE).encode())
@@ -49,24 +47,6 @@ def _places_do_not_matter() -> bool:
     major, minor = version("numba").split(".")[:2]
     chosen = os.environ.get("NUMBA_CACHE_LOCATOR_CLASSES", LOCATORS)
     return (int(major), int(minor)) >= _LOCATORS_SINCE and chosen == LOCATORS
-
-
-def _compiled_sources() -> list[Path]:
-    """Files with compiled functions, and those that they import: constants are compiled in."""
-    found = {_PACKAGE / "states.py"}
-    for folder in _SOURCES:
-        for path in (_PACKAGE / folder).glob("*.py"):
-            text = path.read_text("utf-8")
-            if "@njit" not in text and "@cfunc" not in text and "@intrinsic" not in text:
-                continue
-            found.add(path)
-            for dots, module, names in _IMPORT.findall(text):
-                base = path.parent if dots else _PACKAGE.parent
-                parts = module.split(".") if module else []
-                candidates = [base.joinpath(*parts).with_suffix(".py")] if parts else []
-                candidates += [base.joinpath(*parts, f"{name}.py") for name in _NAME.findall(names)]
-                found.update(candidate for candidate in candidates if candidate.is_file())
-    return sorted(found)
 
 
 def use_jit_cache() -> str:

@@ -23,7 +23,8 @@ class PackageCacheLocator(UserProvidedCacheLocator):
         folder = Path(py_file).resolve().parent
         if not folder.is_relative_to(_ROOT / "umaserve"):
             return str(super().get_suitable_cache_subpath(py_file))
-        return "_".join(folder.relative_to(_ROOT).parts)
+        # no package's name has a dot, so no two folders get one name
+        return ".".join(folder.relative_to(_ROOT).parts)
 
     def get_source_stamp(self) -> str:
         """What the file holds: a copy is as good, whenever it was written."""

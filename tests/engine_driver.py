@@ -12,6 +12,8 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.leftovers import CORE_DUMPS
+from tests.patches.engine import command as patched
+from tests.patches.engine import environment as with_tests
 from umaserve.assets import demo_model_path
 from umaserve.engine import messages as m
 from umaserve.engine import table as t
@@ -23,10 +25,11 @@ class DrivenEngine:
     """Starts ``python -m umaserve.engine``, speaks its control protocol, reads its table."""
 
     def __init__(
-        self, *, model: str | None = None, expect_failure: bool = False, code: str = "",
+        self, *, model: str | None = None, expect_failure: bool = False,
+        patch: Callable[..., None] | None = None,
         spawn: Callable[[list[str]], Any] | None = None, **start: Any,
     ):  # fmt: skip
-        """``code`` is run in the process first: a fault that a test forces.
+        """``patch`` is a function of `tests.patches`, or a ``partial`` of one.
 
         ``spawn`` makes the process from the engine's arguments instead, and either outcome of a
         load is fine then.
@@ -46,11 +49,13 @@ class DrivenEngine:
         os.set_blocking(self._wake_read, False)
         fds = {"control": theirs.fileno(), "wake": wake_write, "table": table_fd,
                "pieces": pieces_fd}  # fmt: skip
-        main = f"{code}\nimport sys, umaserve.engine.__main__ as e\nsys.exit(e.main())"
-        command = [sys.executable, *(["-c", main] if code else ["-m", "umaserve.engine"])]
+        command = patched(patch) if patch else [sys.executable, "-m", "umaserve.engine"]
         words = [word for name, fd in fds.items() for word in (f"--{name}", str(fd))]
         if spawn is None:
-            self.process = subprocess.Popen([*command, *words], pass_fds=list(fds.values()))
+            self.process = subprocess.Popen(
+                [*command, *words], pass_fds=list(fds.values()),
+                env=with_tests() if patch else None,
+            )  # fmt: skip
         else:
             self.process = spawn(words)
         theirs.close()

@@ -23,49 +23,6 @@ HERE = Path(__file__).resolve().parent
 FAKE_ENGINE = [sys.executable, str(HERE / "fake_engine.py")]
 TIMEOUT_S = 60.0
 
-MAIN = """
-import json, sys
-settings, command, patch = json.loads(sys.argv[1])
-from umaserve.cli.common import guarded
-from umaserve.config import Config
-from umaserve.server import memory
-from umaserve.server.main import serve
-if patch == "no-memory":  # as on a machine where two models do not fit
-    memory.available_bytes = lambda: 0
-if patch == "short-frames":
-    from umaserve.server import connection
-    connection.FRAME_S = 0.5
-if patch == "small-budgets":
-    from umaserve.server import daemon
-    daemon.PARTIAL_BYTES = daemon.UNSENT_BYTES = 1 << 20
-if patch == "own-faults":
-    from tests.fault_hooks import install
-    install()
-if patch == "stuck-files":  # a file system that does not answer
-    import threading
-    from umaserve.server import slow_files
-    slow_files.LIMIT_S, look_at = 1.0, memory.look_at
-    def look(path):
-        if "stuck" in path:
-            print("looking", flush=True)
-            threading.Event().wait()
-        return look_at(path)
-    memory.look_at = look
-if patch == "impatient":  # with a load that says nothing
-    from umaserve.server import engine_handle
-    engine_handle.OPEN_SILENCE_S = engine_handle.LOAD_SILENCE_S = 1.0
-if patch == "unkillable":  # a process in a system call that does not end
-    import subprocess
-    from umaserve.server import engine_handle
-    engine_handle.UNKILLABLE_S = engine_handle.REAP_S = 0.3
-    subprocess.Popen.kill = lambda self: None
-if patch == "tell-garbage":
-    import atexit, gc
-    atexit.register(lambda: print("kept", gc.get_freeze_count(), "seen", len(gc.get_objects())))
-sys.exit(guarded(lambda _: serve(Config(**settings), command), []))
-"""
-
-
 def model_file(path: Path) -> str:
     """A file that passes for GGUF as far as the front looks."""
     path.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, 0))
@@ -223,7 +180,10 @@ def clients_of_another_program(path: str, count: int = 1) -> list[RawClient]:
 
 
 class DaemonProcess:
-    """``umaserve.server.main.serve`` in a process of its own; leaves nothing behind or fails."""
+    """``umaserve.server.main.serve`` in a process of its own; leaves nothing behind or fails.
+
+    ``patch`` is a function of `tests.patches.front`.
+    """
 
     def __init__(
         self,
@@ -231,7 +191,7 @@ class DaemonProcess:
         *,
         model: str | None = None,
         engine: list[str] | None = None,
-        patch: str = "",
+        patch: Callable[[], None] | None = None,
         environment: dict[str, str] | None = None,
         wait: bool = True,
         preexec: Callable[[], None] | None = None,
@@ -244,9 +204,10 @@ class DaemonProcess:
         given = {"model": self.model, "socket": self.path, "core_dumps": CORE_DUMPS}
         settings = {**given, "dashboard": "off", **settings}
         self.log_path = directory / f"log-{time.monotonic_ns()}"
+        what = json.dumps([settings, command or None, patch.__name__ if patch else ""])
         with self.log_path.open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-c", MAIN, json.dumps([settings, command or None, patch])],
+                [sys.executable, "-m", "tests.patches.front", what],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

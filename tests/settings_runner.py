@@ -23,9 +23,9 @@ import time
 from typing import Any
 
 from tests.engine_driver import DrivenEngine
+from tests.patches.engine import keep_cache_in_use
 from umaserve.assets import demo_model_path
 from umaserve.engine import __main__ as engine_main
-from umaserve.engine import jit_cache
 from umaserve.engine import messages as m
 from umaserve.engine import table as t
 
@@ -103,7 +103,7 @@ def preload() -> None:
     sys.argv[1:] = [word for name, fd in fds.items() for word in (f"--{name}", str(fd))]
     assert engine_main.main() == 0
     front.join()
-    jit_cache.use_jit_cache = lambda: None  # it is in use already
+    keep_cache_in_use()
 
 
 def outcome(settings: dict[str, Any]) -> dict[str, Any]:

@@ -9,11 +9,13 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.engine_driver import DrivenEngine
+from tests.patches.engine_faults import working_folder
 from tests.server_harness import DaemonProcess, eventually
 from umaserve.config import load_config
 
@@ -90,9 +92,9 @@ def test_it_is_a_setting() -> None:
 @pytest.mark.parametrize("asked", [False, True])
 def test_an_engine_that_crashes(place: Path, asked: bool) -> None:
     """The limit is lifted from outside again: the engine's own word has to do."""
-    code = f"import os, sys; sys.path[0] = os.getcwd(); os.chdir({str(place)!r})"
+    patch = partial(working_folder, folder=str(place))
     with allowed():
-        engine = DrivenEngine(code=code, probe=False, core_dumps=asked)
+        engine = DrivenEngine(patch=patch, probe=False, core_dumps=asked)
     try:
         assert soft_limit(engine.process.pid) == ("0" if not asked else soft_limit_of_all())
         hard = resource.prlimit(engine.process.pid, resource.RLIMIT_CORE)[1]

@@ -10,6 +10,7 @@ import pytest
 
 from tests.engine_driver import DrivenEngine
 from tests.oracle import Oracle
+from tests.patches.engine_faults import small_chunks_only
 from tests.waiting import until
 from umaserve.engine import messages as m
 from umaserve.engine import table as t
@@ -28,15 +29,6 @@ def text(steps: int, first: int = 1) -> str:
 
 
 LONG = text(60)
-# A processor takes seconds to measure chunks of all sizes; those of up to a hundred tokens will do.
-CODE = """
-import umaserve.engine.jit_cache as j
-def use_jit_cache(use=j.use_jit_cache):
-    use()  # before numba is imported
-    import umaserve.engine.second_context as s
-    s.SLOW_CHUNK_MS = 40.0
-j.use_jit_cache = use_jit_cache
-"""
 
 
 @pytest.fixture
@@ -47,7 +39,7 @@ def start(start_anew):
         usual = {
             "n_threads": 1, "prefill_threads": 1, "paced": True, "probe": False,
             # a processor's ticks suffer more from a chunk than an accelerator's
-            "latency_cap": 3.0, "code": CODE,
+            "latency_cap": 3.0, "patch": small_chunks_only,
         }  # fmt: skip
         return start_anew(**{**usual, **options})
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections import deque
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from tests.cell_rule import Cells
 from tests.engine_driver import DrivenEngine
 from tests.oracle import Oracle
+from tests.patches.engine_spies import spied_held_span
 from umaserve import llama
 from umaserve.engine import held_span as h
 from umaserve.engine import loop
@@ -26,27 +28,6 @@ from umaserve.engine.native import Native
 GREEDY = m.Sampling(temperature=0.0, ignore_eos=True)
 N_CTX, N_SEQ, CELLS = 2048, 3, 512
 TOLERANCE = 3.0  # of a logit: the processor's kernels depend on how many cells they are given
-# The processor's backend has neither captured graphs nor an overlap, so a test says that it pays,
-# and writes down what was held when the engine had nothing to do any more.
-CODE = """
-import json, umaserve.engine.jit_cache as j
-def use_jit_cache(use=j.use_jit_cache):
-    use()  # before numba is imported
-    import umaserve.engine.boot as b, umaserve.engine.held_span as h
-    b._spare_sequences = lambda *_: 2
-    h.cells_to_hold, h.WORTH_IT, h.SLOW_MS = lambda loaded: {cells}, -1e9, 1e6
-    h.HeldSpan.release = spy(h.HeldSpan.release)
-j.use_jit_cache = use_jit_cache
-def spy(release):
-    def spied(self):
-        record, context = self.record, self._loaded.context
-        seen = [int(record.held[2]), int(record.held[1]), context.seq_pos_max(record.seq)]
-        release(self)
-        seen.append(context.seq_pos_max(record.seq))
-        with open({path!r}, "a") as file:
-            print(json.dumps(seen), file=file)
-    return spied
-"""
 
 
 @pytest.fixture
@@ -320,8 +301,8 @@ def test_streams_beside_each_other_are_answered_the_same_up_to_the_last_cell(tmp
     seen_file = tmp_path / "seen"
     prompts = ["def fibonacci(n):", "class Node:", "import os", "for i in range(10):"]
     oracle = Oracle(n_ctx=1024)
-    code = CODE.format(cells=CELLS, path=str(seen_file))
-    with DrivenEngine(code=code, n_ctx=N_CTX, n_seq=4, probe_first=True) as engine:
+    spied = partial(spied_held_span, cells=CELLS, path=str(seen_file))
+    with DrivenEngine(patch=spied, n_ctx=N_CTX, n_seq=4, probe_first=True) as engine:
         seen = []
         # the second time cells run short before the first of them ends, as all begin together
         for n in (200, 480):

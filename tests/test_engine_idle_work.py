@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from tests.engine_driver import DrivenEngine
+from tests.patches.engine_faults import no_second_context
 from tests.small_models import write_model
 from tests.waiting import until
 from umaserve import llama
@@ -61,21 +62,8 @@ def test_a_first_start_measures_nothing_before_it_is_ready_and_all_of_it_later(
     assert engine.run("def fibonacci(n):", max_tokens=8) == first
 
 
-NO_ROOM = """
-import umaserve.engine.jit_cache as j
-def use_jit_cache(use=j.use_jit_cache):
-    use()  # before numba is imported
-    import umaserve.engine.second_context as s
-    from umaserve.llama.errors import ContextError
-    def open_second(*_, **__):
-        raise ContextError("no context could be made: on purpose")
-    s.open_second = open_second
-j.use_jit_cache = use_jit_cache
-"""
-
-
 def test_what_cannot_be_measured_is_left_out(start_anew: Callable[..., DrivenEngine]) -> None:
-    engine = start_anew(code=NO_ROOM, n_threads=2)
+    engine = start_anew(patch=no_second_context, n_threads=2)
     if engine.ready.device != "CPU" or usable_cores() < 2:
         pytest.skip("no chunk is computed between ticks here")
     warned = engine.expect(m.Log)

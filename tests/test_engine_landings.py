@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import random
 import time
+from functools import partial
 
 import pytest
 
 from tests.engine_driver import DrivenEngine
 from tests.oracle import Oracle
+from tests.patches.engine_spies import spied_landings
 from umaserve.engine import messages as m
 from umaserve.engine import table as t
 
@@ -17,42 +19,6 @@ GREEDY = m.Sampling(temperature=0.0, ignore_eos=True)
 STREAM, STREAM_TOKENS = "def fibonacci(n):", 120
 TEXT = "def step(value):\n    if value > 1:\n        return value * 2\n"
 N_CTX = 2048
-# The processor's engine computes in its one context what it can, so a test says that there is an
-# accelerator.  Of each row that ends, libllama is asked in which order its cells hold its
-# positions; and it is written down into how many stretches each piece is going to be copied.
-CODE = """
-import dataclasses, json, numpy as np, umaserve.engine.jit_cache as j
-def use_jit_cache(use=j.use_jit_cache):
-    use()  # before numba is imported
-    import umaserve.engine.boot as b, umaserve.engine.cell_map as c
-    import umaserve.engine.sequences as s
-    load = b.load
-    b._spare_sequences = lambda *_: s.RESERVED + s.ENDED
-    b.load = lambda *a: dataclasses.replace(load(*a), overlap=True)
-    give_back, place = s.Sequences.give_back, s.Sequences.place
-    def say(*what):
-        with open({path!r}, "a") as file:
-            print(json.dumps(what), file=file)
-    def given_back(self, seq, empty=False):
-        cells, context = self.cells, self._context
-        n = int(cells.cells[seq])
-        if cells.words[c.VALID] and n:
-            said = cells.position[cells.owner == seq].tolist()
-            saved = np.empty(context.state_seq_size(seq), np.uint8)
-            context.state_seq_get(seq, saved)
-            found = s.saved_positions(saved, 0, n).tolist()
-            say("end", n == context.seq_pos_max(seq) + 1, found == said, found != sorted(found))
-        give_back(self, seq, empty)
-        say("kept", int(cells.words[0]), len(self._ended))
-    def placed(self, seq, saved, p0, p1):
-        place(self, seq, saved, p0, p1)
-        if p1 > p0:
-            owner, position = self.cells.owner, self.cells.position
-            mine = np.flatnonzero((owner == seq) & (position >= p0) & (position < p1))
-            say("place", p1 - p0, int((np.diff(mine) > 1).sum()) + 1)
-    s.Sequences.give_back, s.Sequences.place = given_back, placed
-j.use_jit_cache = use_jit_cache
-"""
 
 
 @pytest.mark.slow
@@ -68,7 +34,8 @@ def test_prompts_land_where_it_is_said_while_streams_come_and_end(tmp_path):
         serial = engine.submit(prompt, max_tokens=tokens, sampling=GREEDY, lane=lane)
         running[serial] = prompt, tokens
 
-    with DrivenEngine(code=CODE.format(path=str(seen_file)), n_seq=5, n_ctx=N_CTX) as engine:
+    spied = partial(spied_landings, path=str(seen_file))
+    with DrivenEngine(patch=spied, n_seq=5, n_ctx=N_CTX) as engine:
         table, header = engine.table, engine.table.header
         end_s = time.monotonic() + 100
         while (finished < 24 or header[t.H_ASIDE_TOKENS] < 1500) and time.monotonic() < end_s:

@@ -8,25 +8,13 @@ from typing import Any
 import pytest
 
 from tests.engine_driver import DrivenEngine
+from tests.patches.engine_faults import low_memory_lock_limit
 from tests.small_models import write_header, write_model
 from umaserve import llama
 from umaserve.engine import load_warnings
 from umaserve.engine import messages as m
 
 pytestmark = pytest.mark.slow
-
-# as for a user without privileges: no memory may be locked beyond the limit
-LOW_LIMIT = """
-import ctypes, resource
-resource.setrlimit(resource.RLIMIT_MEMLOCK, (65536, 65536))
-libc, header = ctypes.CDLL(None), (ctypes.c_uint32 * 2)(0x20080522, 0)
-capabilities = (ctypes.c_uint32 * 6)()
-assert libc.capget(header, capabilities) == 0
-for i in range(2):
-    capabilities[i] &= ~(1 << 14)  # CAP_IPC_LOCK, of those in effect and those permitted
-assert libc.capset(header, capabilities) == 0
-"""
-
 
 def told(**start: Any) -> list[str]:
     """Warnings and errors until the engine is ready."""
@@ -49,10 +37,10 @@ def test_a_usual_start_is_silent(models: Path, shape: str) -> None:
 
 
 def test_weights_that_cannot_be_locked() -> None:
-    (text,) = told(use_mlock=True, code=LOW_LIMIT)
+    (text,) = told(use_mlock=True, patch=low_memory_lock_limit)
     assert text.startswith("--mlock: the weights are not all locked in memory")
     assert "`ulimit -l` is 64 KiB: raise it" in text
-    (text,) = told(use_mlock=True, use_mmap=False, code=LOW_LIMIT)
+    (text,) = told(use_mlock=True, use_mmap=False, patch=low_memory_lock_limit)
     assert text.startswith("--mlock: ")
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import random
 import time
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -15,6 +16,7 @@ import pytest
 
 from tests.engine_driver import DrivenEngine
 from tests.oracle import Oracle
+from tests.patches.engine_spies import spied_meanwhile
 from umaserve.engine import messages as m
 from umaserve.engine import table as t
 from umaserve.engine.meanwhile import meanwhile
@@ -22,30 +24,6 @@ from umaserve.engine.meanwhile import meanwhile
 GREEDY = m.Sampling(temperature=0.0, ignore_eos=True)
 STREAM, STREAM_TOKENS = "def fibonacci(n):", 300
 TEXT = "def step(value):\n    if value > 1:\n        return value * 2\n"
-CODE = """
-import dataclasses, json, umaserve.engine.jit_cache as j
-def use_jit_cache(use=j.use_jit_cache):
-    use()  # before numba is imported
-    import umaserve.engine.boot as b, umaserve.engine.loop as l
-    load, meanwhile = b.load, l.meanwhile
-    b.load = lambda *a: dataclasses.replace(load(*a), overlap=True)
-    def spied(engine):
-        flight, seen = engine.work.flight.tolist(), engine.table.header[{seen}:{seen} + 1]
-        before = int(seen[0])
-        done = meanwhile(engine)
-        urgent = int(seen[0]) - before  # interactive requests that were taken
-        with open({path!r}, "a") as file:
-            print(json.dumps([flight[1:3], done, len(engine.later), urgent]), file=file)
-        return done
-    l.meanwhile = spied
-j.use_jit_cache = use_jit_cache
-"""
-
-
-def code(seen_file):
-    return CODE.format(path=str(seen_file), seen=t.H_URGENT_SEEN)
-
-
 def went_on(seen_file) -> int:
     """How many times the ticks went on after what was done."""
     lines = seen_file.read_text().splitlines(keepends=True) if seen_file.exists() else []
@@ -64,7 +42,8 @@ def test_background_requests_come_and_go_under_the_decodes_of_a_stream(tmp_path)
     oracle = Oracle(n_ctx=2048)
     running: dict[int, tuple[str, int]] = {}
     finished = cancelled = streams = n = 0
-    with DrivenEngine(code=code(seen_file), n_seq=3, n_ctx=2048) as engine:
+    spied = partial(spied_meanwhile, path=str(seen_file))
+    with DrivenEngine(patch=spied, n_seq=3, n_ctx=2048) as engine:
         header, stream = engine.table.header, 0
         end = time.monotonic() + 100
         # a busy machine does more for each decode: until it has been seen often enough
@@ -121,7 +100,8 @@ def test_background_requests_come_and_go_under_the_decodes_of_a_stream(tmp_path)
 
 def test_nothing_that_is_interactive_waits_for_a_decode(tmp_path):
     seen_file = tmp_path / "seen"
-    with DrivenEngine(code=code(seen_file), n_seq=3, n_ctx=2048) as engine:
+    spied = partial(spied_meanwhile, path=str(seen_file))
+    with DrivenEngine(patch=spied, n_seq=3, n_ctx=2048) as engine:
         header = engine.table.header
         header[t.H_URGENT] += 1
         stream = engine.submit(STREAM, max_tokens=STREAM_TOKENS, sampling=GREEDY)

@@ -2,32 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.engine_driver import DrivenEngine
 from tests.oracle import Oracle
+from tests.patches.engine_faults import no_logits_while
 from umaserve.engine import messages as m
-
-# ``llama_get_logits_ith`` returns NULL while there is a file of this name
-CODE = """
-import umaserve.engine.jit_cache as j
-def use_jit_cache(use=j.use_jit_cache):
-    use()  # before numba is imported
-    import ctypes, os
-    import umaserve.engine.native as n
-    kind = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32)
-    make, kept = n.Native.of, []
-    def of(*arguments):
-        native = make(*arguments)
-        real = kind(native.logits_ith)
-        fails = kind(lambda context, row: None if os.path.exists({path!r}) else real(context, row))
-        kept.append(fails)  # ctypes does not
-        return native._replace(logits_ith=ctypes.cast(fails, ctypes.c_void_p).value)
-    n.Native.of = of
-j.use_jit_cache = use_jit_cache
-"""
 
 
 @pytest.fixture
@@ -37,7 +20,7 @@ def none(tmp_path: Path) -> Path:
 
 
 def test_requests_of_the_batch_end_and_the_next_is_served(none: Path) -> None:
-    with DrivenEngine(code=CODE.format(path=str(none)), probe=False) as engine:
+    with DrivenEngine(patch=partial(no_logits_while, path=str(none)), probe=False) as engine:
         none.touch()
         serials = engine.submit_together(["def f(x):", "class A:"], max_tokens=20)
         ended: list[int] = []
@@ -60,6 +43,6 @@ def test_requests_of_the_batch_end_and_the_next_is_served(none: Path) -> None:
 
 def test_an_engine_that_has_none_from_the_start_says_so(none: Path) -> None:
     none.touch()
-    code = CODE.format(path=str(none))
-    with DrivenEngine(code=code, expect_failure=True, probe=False) as engine:
+    patch = partial(no_logits_while, path=str(none))
+    with DrivenEngine(patch=patch, expect_failure=True, probe=False) as engine:
         assert "its first token fails" in engine.failure

@@ -14,6 +14,7 @@ import pytest
 from tests.engine_driver import DrivenEngine
 from tests.fixtures.damaged_model import damaged
 from tests.oracle import Oracle
+from tests.patches.engine_faults import accused_beside_others
 from umaserve import llama
 from umaserve.assets import demo_model_path
 from umaserve.engine import messages as m
@@ -231,25 +232,8 @@ def test_a_suspect_may_be_cancelled(nan_model, oracle, prompts) -> None:
                 oracle.assert_followed(prompts[i], engine.generated(serial))
 
 
-ONLY_BESIDE_OTHERS = """
-import umaserve.engine.jit_cache as j
-def use_jit_cache(use=j.use_jit_cache):
-    use()  # before numba is imported
-    from umaserve.engine.loop import Engine
-    from umaserve.engine.table import RUNNING
-    def tick(self, most=1, real=Engine.tick):
-        ran = real(self, 1)
-        running = [s for s, state in enumerate(self.table.state.tolist()) if state == RUNNING]
-        if len(running) > 1:  # a row that goes wrong whenever it is not alone
-            self.trials.accuse(running[:1])
-        return ran
-    Engine.tick = tick
-j.use_jit_cache = use_jit_cache
-"""
-
-
 def test_trials_that_find_nobody_come_to_an_end(nan_model, oracle, prompts) -> None:
-    with started(nan_model, code=ONLY_BESIDE_OTHERS) as engine:
+    with started(nan_model, patch=accused_beside_others) as engine:
         serials = [ask(engine, prompt) for prompt in prompts[:3]]
         reasons = []
         for serial, prompt in zip(serials, prompts, strict=False):

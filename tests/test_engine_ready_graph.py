@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections import deque
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 from tests.engine_driver import DrivenEngine
 from tests.oracle import Oracle
+from tests.patches.engine_spies import spied_ready_graph
 from umaserve import llama
 from umaserve.engine import messages as m
 from umaserve.engine import ready_graph
@@ -27,29 +29,6 @@ SHORT = "def fibonacci(n):"
 LONG = "def step(value):\n    if value > 1:\n        return value * 2\n" * 3
 SPARE = 2
 TOLERANCE = 3.0  # of a logit: the processor's kernels depend on the shape of the batch
-# The processor's backend gains nothing by it, so a test says that it does, and writes down what it
-# saw after each tick that could be filled up.
-CODE = """
-import json, umaserve.engine.jit_cache as j
-def use_jit_cache(use=j.use_jit_cache):
-    use()  # before numba is imported
-    import umaserve.engine.ready_graph as r
-    r.ReadyGraph.measure, r.ReadyGraph.forget = measure, spy(r.ReadyGraph.forget)
-j.use_jit_cache = use_jit_cache
-def measure(self):
-    self.usable = True
-    self.last_prompt = 0
-    return iter(())
-def spy(forget):
-    def spied(self):
-        spare, context = self._loaded.n_seq, self._loaded.context
-        before = context.seq_pos_max(spare)
-        forget(self)
-        seen = [int(self._batch.arrays.n_tokens[0]), before, context.seq_pos_max(spare)]
-        with open({path!r}, "a") as file:
-            print(json.dumps(seen), file=file)
-    return spied
-"""
 
 
 @given(st.integers(1, 64), st.integers(0, 64))
@@ -180,9 +159,8 @@ def test_short_prompts_after_a_pause_are_filled_up_and_answered_the_same(tmp_pat
         time.sleep(PAUSE_MS / 1e3 + 0.25)
 
     oracle = Oracle(n_ctx=512)
-    with DrivenEngine(
-        code=CODE.format(path=str(seen_file)), n_ctx=512, probe=False, probe_first=True
-    ) as engine:
+    spied = partial(spied_ready_graph, path=str(seen_file))
+    with DrivenEngine(patch=spied, n_ctx=512, probe=False, probe_first=True) as engine:
         for prompt in (SHORT, "class Node:", SHORT):
             pause()
             before = len(seen())

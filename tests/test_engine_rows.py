@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 import time
+from functools import partial
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from tests.engine_driver import DrivenEngine
+from tests.patches.engine_spies import watched_team
 from umaserve import llama
 from umaserve.assets import demo_model_path
 from umaserve.engine import rows, team_rows
@@ -58,31 +61,17 @@ def test_libllamas_threads_sample_what_one_thread_does(n_threads):
 @pytest.mark.skipif(usable_cores() < 2, reason="libllama has one thread here, and no team")
 def test_an_engine_samples_on_libllamas_threads(tmp_path):
     seen = tmp_path / "rows"
-    code = f"""
-import sys, threading, time
-def watch():
-    n, main = 0, threading.main_thread().ident
-    while n < 2:  # rows of the team's last job
-        time.sleep(0.02)
-        frame = sys._current_frames().get(main)
-        while frame is not None:
-            it = frame.f_locals.get("self")
-            if type(it).__name__ == "Engine" and hasattr(it, "team_scratches"):
-                n = int(it._pool.team[sys.modules["umaserve.engine.team_rows"].ROWS])
-            frame = frame.f_back
-    open({str(seen)!r}, "w").write(str(n))
-threading.Thread(target=watch, daemon=True).start()
-"""
-    with DrivenEngine(n_threads=2, probe=False, code=code) as engine:
+    watched = partial(watched_team, path=str(seen))
+    with DrivenEngine(n_threads=2, probe=False, patch=watched) as engine:
         serials = [engine.submit(f"def f{i}():", max_tokens=300) for i in range(3)]
         for serial in serials:
             engine.wait(serial)
         llama.load("cpu")
         if find_places({})[PARALLEL]:
             end = time.monotonic() + 30
-            while not seen.exists() and time.monotonic() < end:
+            while not (seen.exists() and seen.read_text()) and time.monotonic() < end:
                 time.sleep(0.02)
-            assert int(seen.read_text()) >= 2
+            assert json.loads(seen.read_text())[0] >= 2
 
 
 def test_a_team_of_one_leaves_all_to_the_caller():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from tests.cell_rule import Cells
 from tests.engine_driver import DrivenEngine
 from tests.oracle import Oracle
+from tests.patches.engine_spies import spied_sequences
 from umaserve import llama
 from umaserve.engine import boot
 from umaserve.engine import cell_map as c
@@ -26,25 +28,6 @@ N_SEQ, N_CTX = 6, 4096
 GREEDY = m.Sampling(temperature=0.0, ignore_eos=True)
 NOTHING = np.empty(0, np.uint8)
 PIECE = 128  # tokens of a prompt that are copied at once
-# The processor's engine copies nothing into its cache, so a test says that it does, and writes down
-# what was kept when a request ended.
-CODE = """
-import dataclasses, json, umaserve.engine.jit_cache as j
-def use_jit_cache(use=j.use_jit_cache):
-    use()  # before numba is imported
-    import umaserve.engine.boot as b, umaserve.engine.sequences as s
-    b._spare_sequences = lambda *_: s.RESERVED + s.ENDED
-    made, give_back = s.Sequences.__init__, s.Sequences.give_back
-    s.Sequences.__init__ = lambda self, loaded: made(
-        self, dataclasses.replace(loaded, overlap=True))
-    def spied(self, *what):
-        give_back(self, *what)
-        with open({path!r}, "a") as file:
-            valid, _, used, _, top = self.cells.words.tolist()
-            print(json.dumps([valid, used, top, len(self._ended)]), file=file)
-    s.Sequences.give_back = spied
-j.use_jit_cache = use_jit_cache
-"""
 
 
 class Engine:
@@ -443,7 +426,7 @@ def test_only_where_cells_are_kept_there_are_sequences_for_them(model):
     ):  # fmt: skip
         library = SimpleNamespace(lib=SimpleNamespace(**names))
         one = SimpleNamespace(pointer=model.pointer, library=library)
-        assert boot._spare_sequences(rows, device, one) == spare
+        assert boot.spare_sequences(rows, device, one) == spare
 
 
 def test_where_nothing_is_copied_nothing_is_kept(loaded):
@@ -463,7 +446,8 @@ def test_streams_that_come_and_end_are_answered_the_same(tmp_path):
     prompts = ["def fibonacci(n):", "class Node:", "import os", "for i in range(10):"]
     long = "def add(a, b):\n    return a + b\n\n" * 8
     oracle = Oracle(n_ctx=1024)
-    with DrivenEngine(code=CODE.format(path=str(seen_file)), n_ctx=1024, n_seq=4) as engine:
+    spied = partial(spied_sequences, path=str(seen_file))
+    with DrivenEngine(patch=spied, n_ctx=1024, n_seq=4) as engine:
         running = []
 
         def finish(serial, text, n):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from tests.engine_driver import DrivenEngine
+from tests.patches.engine_spies import spied_shapes
 from umaserve.engine import messages as m
 from umaserve.engine.steady import UNLIKE, note_shape
 from umaserve.policy.base import INFO_WORDS, KIND_DECODE, PASSENGERS, RIDERS_MS, Memory
@@ -86,26 +89,12 @@ def test_what_is_not_known_yet_is_learned_and_a_processor_has_no_graphs():
     assert Ticks(known(1, 2), paced=False).tick(2, 9.0)
 
 
-CODE = """
-import umaserve.engine.jit_cache as j
-def use_jit_cache(use=j.use_jit_cache):
-    use()  # before numba is imported
-    import umaserve.engine.loop as loop
-    def run(self, run=loop.Engine.run):
-        run(self)
-        with open({path!r}, "w") as file:
-            file.write(f"{{self.work.shape[0]}} {{self.work.unlike[0]}}")
-    loop.Engine.run = run
-j.use_jit_cache = use_jit_cache
-"""
-
-
 @pytest.mark.parametrize(("tokens", "shape"), [(1, -1), (8, 1)])
 def test_the_loop_notes_what_its_ticks_have(tmp_path, tokens, shape):
     """The last one of a request: its prompt, or a token of its own."""
     seen_file = tmp_path / "seen"
-    code = CODE.format(path=str(seen_file))
-    with DrivenEngine(code=code, n_ctx=512, paced=True, probe=False) as engine:
+    spied = partial(spied_shapes, path=str(seen_file))
+    with DrivenEngine(patch=spied, n_ctx=512, paced=True, probe=False) as engine:
         serial = engine.submit("some words", lane=m.LANE_INTERACTIVE, max_tokens=tokens)
         engine.wait(serial)
-    assert seen_file.read_text() == f"{shape} 0"
+    assert json.loads(seen_file.read_text().splitlines()[-1]) == [shape, 0]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import random
 import sys
 import time
+from functools import partial
 
 import pytest
 
 from tests.engine_driver import DrivenEngine
+from tests.patches.engine_faults import faulty_chunks, slow_chunks
 from tests.test_engine_beside import BACK, FRONT, LONG, Asked, text
 from tests.waiting import until
 from umaserve.engine import messages as m
@@ -94,35 +97,16 @@ def test_an_engine_ends_in_the_middle_of_a_chunk(start, oracle):
         assert asked.engine.close() == 0
 
 
-# Parts of chunks of more than so many tokens seem to have taken 20 ms the last time, as with many
-# more KV cells in front of them; and how many each chunk has is written down.
-SLOW = """
-import umaserve.engine.jit_cache as j
-def use_jit_cache(use=j.use_jit_cache):
-    use()  # before numba is imported
-    import umaserve.engine.gate as g, umaserve.engine.prefill_thread as p
-    def begin_chunk(gate, tokens, whole, begin=p.begin_chunk):
-        first = g.TIMES + g.beside_class(tokens) * g.PARTS
-        if tokens > {most}:
-            gate[first : first + g.PARTS] = 20_000_000
-        with open({path!r}, "a") as file:
-            print(tokens, file=file)
-        begin(gate, tokens, whole)
-    p.begin_chunk = begin_chunk
-j.use_jit_cache = use_jit_cache
-"""
-
-
 @pytest.mark.slow
 def test_a_chunk_that_would_wait_for_ever_is_put_together_again(start, oracle, tmp_path):
     most, path = 32, tmp_path / "sizes"
-    code = SLOW.format(most=most, path=str(path))
+    slow = partial(slow_chunks, most=most, path=str(path))
     # what chunks take is known from the start, so that the first is no small one
-    asked = Asked(start(code=code, latency_cap=3.0, probe_first=True), oracle)
+    asked = Asked(start(patch=slow, latency_cap=3.0, probe_first=True), oracle)
     asked.stream()
     back = asked.put(LONG, BACK, 8)
     until(lambda: asked.aside() > 0)
-    sizes = list(map(int, path.read_text().split()))
+    sizes = [json.loads(line)[0] for line in path.read_text().splitlines()]
     assert sizes[0] > most >= min(sizes)
     asked.engine.wait(back)
     asked.all_right()
@@ -140,28 +124,10 @@ def test_what_is_cancelled_is_given_up_though_no_tick_follows(asked):
         asked.all_right(stream, back)
 
 
-# a chunk that never comes back, or takes the process along
-FAULT = """
-import ctypes
-import umaserve.engine.jit_cache as j
-def use_jit_cache(use=j.use_jit_cache):
-    use()  # before numba is imported
-    import umaserve.engine.chunk_stack as c
-    import umaserve.engine.gate as g
-    class Faulty(c.ChunkStack):
-        def __init__(self, gate, library):
-            super().__init__(gate, library)
-            fault = ctypes.CDLL(None).{0}
-            gate[g.DECODE] = ctypes.cast(fault, ctypes.c_void_p).value
-    c.ChunkStack = Faulty
-j.use_jit_cache = use_jit_cache
-"""
-
-
 @pytest.mark.parametrize("fault", ["pause", "abort"])
 def test_a_chunk_that_hangs_or_kills_is_told_from_an_idle_engine(start, oracle, fault):
     """The front looks at these words: to replace an engine that hangs, and for whom to suspect."""
-    asked = Asked(start(code=FAULT.format(fault)), oracle)
+    asked = Asked(start(patch=partial(faulty_chunks, function=fault)), oracle)
     stream, engine = asked.stream(), asked.engine
     back = asked.put(LONG, BACK, 8)
     until(lambda: engine.table.in_tick[engine.slots[back]])

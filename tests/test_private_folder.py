@@ -9,12 +9,14 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 import build_llama
 from tests.engine_driver import DrivenEngine
+from tests.patches.engine_faults import temporary_folder
 from tests.strangers import UID, as_stranger, give_away, only_root
 from tests.test_build_llama import quiet
 from tests.test_engine_jit_cache import _COMPILE, _FOLDER, _USE, copies, run
@@ -268,9 +270,8 @@ def test_compiled_code_is_kept_for_us_alone(copies: list[Path], tmp_path: Path) 
 
 def test_an_engine_without_a_private_folder_says_so(folder: Path) -> None:
     folder.chmod(0o777)
-    bad = repr(str(folder))
-    code = f"import os, tempfile; tempfile.tempdir = os.environ['NUMBA_CACHE_DIR'] = {bad}"
-    with DrivenEngine(code=code, expect_failure=True) as engine:
+    patch = partial(temporary_folder, folder=str(folder))
+    with DrivenEngine(patch=patch, expect_failure=True) as engine:
         assert "is not used: others may write to" in engine.failure
 
 

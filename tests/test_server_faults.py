@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from tests.fake_engine import answer
+from tests.patches.front import impatient
 from tests.server_harness import DaemonProcess, Result, engines_of, eventually, model_file
 
 SLOW = {"FAKE_TICK_MS": "5"}
@@ -134,7 +135,7 @@ def test_an_engine_that_handles_no_message_is_replaced(daemon: DaemonProcess) ->
 
 def test_a_load_that_says_nothing_any_more_is_ended(tmp_path: Path) -> None:
     hangs = model_file(tmp_path / "load-hangs.gguf")
-    with DaemonProcess(tmp_path, patch="impatient") as daemon, daemon.client() as admin:
+    with DaemonProcess(tmp_path, patch=impatient) as daemon, daemon.client() as admin:
         engine = daemon.engine_pid()
         admin.send(type="load", model=hangs)
         front = daemon.process.pid

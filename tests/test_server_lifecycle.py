@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.fake_engine import answer
+from tests.patches.front import tell_garbage
 from tests.server_harness import DaemonProcess, Result, eventually, model_file
 
 SLOW = {"FAKE_TICK_MS": "5"}
@@ -31,7 +32,7 @@ def refused(tmp_path: Path, **settings: object) -> str:
 
 def test_a_full_collection_looks_at_little(tmp_path: Path) -> None:
     """Nobody gets a token meanwhile, so what a daemon has from its start on is left out of it."""
-    with DaemonProcess(tmp_path, patch="tell-garbage") as daemon:
+    with DaemonProcess(tmp_path, patch=tell_garbage) as daemon:
         eventually(lambda: "serving" in daemon.log)
         with daemon.client() as client:
             for i in range(20):

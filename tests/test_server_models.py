@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from tests.fake_engine import answer
+from tests.patches.front import no_memory
 from tests.server_harness import DaemonProcess, engines_of, eventually, model_file
 
 SLOW = {"FAKE_TICK_MS": "5"}
@@ -40,7 +41,7 @@ kv_cells_used kv_cells_total kv_cache_hit_ratio kv_cache_evictions_total kv_cach
 )
 
 
-@pytest.fixture(params=["", "no-memory"], ids=["beside", "instead"])
+@pytest.fixture(params=[None, no_memory], ids=["beside", "instead"])
 def daemon(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[DaemonProcess]:
     """Two machines: one where both models fit, one where the old has to go first."""
     with DaemonProcess(

@@ -10,6 +10,7 @@ import pytest
 import trio
 
 from tests.fake_engine import answer
+from tests.patches.front import own_faults
 from tests.server_harness import DaemonProcess, RawClient, Result
 from umaserve.server.arrivals import ArrivalClock
 from umaserve.server.logs import Log
@@ -20,7 +21,7 @@ TOKENS = 60
 
 @pytest.fixture
 def daemon(tmp_path: Path) -> Iterator[DaemonProcess]:
-    settings: dict[str, Any] = {"n_ctx": 1024, "patch": "own-faults"}
+    settings: dict[str, Any] = {"n_ctx": 1024, "patch": own_faults}
     environment = {"FAKE_TICK_MS": "5"}
     with DaemonProcess(tmp_path, environment=environment, **settings) as daemon:
         daemon.clean = False

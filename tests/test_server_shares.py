@@ -22,6 +22,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.fake_engine import answer
+from tests.patches.front import short_frames, small_budgets
 from tests.server_harness import (
     DaemonProcess,
     RawClient,
@@ -193,7 +194,7 @@ def test_connections_of_one_program_leave_room_for_others(daemon: DaemonProcess)
 def test_a_frame_that_stays_unfinished_has_an_end(daemon: DaemonProcess) -> None:
     """Whatever comes meanwhile; the limit is lowered in the process."""
     with DaemonProcess(
-        daemon.directory, socket=str(daemon.directory / "b.sock"), patch="short-frames"
+        daemon.directory, socket=str(daemon.directory / "b.sock"), patch=short_frames
     ) as other, other.client() as client, other.client() as busy:
         busy.ask("a", "takes its time", max_tokens=900)
         client.socket.sendall(struct.pack("<I", 1000) + b"{")
@@ -237,7 +238,7 @@ def test_unfinished_frames_have_one_budget(tmp_path: Path) -> None:
 
 def test_answers_that_nobody_reads_have_one_budget(tmp_path: Path) -> None:
     """Each connection stays below its own limit; together they are more than one program's."""
-    settings = {"n_ctx": 4096, "max_unsent_bytes": 200_000, "patch": "small-budgets"}
+    settings = {"n_ctx": 4096, "max_unsent_bytes": 200_000, "patch": small_budgets}
     with DaemonProcess(tmp_path, **settings) as daemon:  # type: ignore[arg-type]
         greedy = clients_of_another_program(daemon.path, 20)
         for client in greedy:

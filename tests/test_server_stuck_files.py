@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.fake_engine import answer
+from tests.patches.front import stuck_files, unkillable
 from tests.server_harness import DaemonProcess, RawClient, eventually, model_file
 from umaserve import llama
 from umaserve.config import ConfigError, load_config
@@ -91,7 +92,7 @@ def test_a_daemon_is_not_started_with_a_pipe(tmp_path: Path) -> None:
 @pytest.fixture
 def stuck(tmp_path: Path) -> Iterator[DaemonProcess]:
     model_file(tmp_path / "stuck.gguf")
-    with DaemonProcess(tmp_path, patch="stuck-files") as daemon:
+    with DaemonProcess(tmp_path, patch=stuck_files) as daemon:
         yield daemon
 
 
@@ -121,7 +122,7 @@ def test_a_daemon_ends_beside_a_file_that_does_not_answer(
 @pytest.mark.parametrize("by_signal", [False, True])
 def test_a_start_with_a_file_that_does_not_answer(tmp_path: Path, by_signal: bool) -> None:
     model = model_file(tmp_path / "stuck.gguf")
-    with DaemonProcess(tmp_path, model=model, patch="stuck-files", wait=False) as daemon:
+    with DaemonProcess(tmp_path, model=model, patch=stuck_files, wait=False) as daemon:
         daemon.expected = -signal.SIGTERM if by_signal else 1
         eventually(lambda: "looking" in daemon.log)
         if by_signal:
@@ -132,7 +133,7 @@ def test_a_start_with_a_file_that_does_not_answer(tmp_path: Path, by_signal: boo
 
 def test_an_engine_that_cannot_be_killed_keeps_nobody(tmp_path: Path) -> None:
     model = model_file(tmp_path / "load-hangs.gguf")
-    with DaemonProcess(tmp_path, model=model, patch="unkillable", wait=False) as daemon:
+    with DaemonProcess(tmp_path, model=model, patch=unkillable, wait=False) as daemon:
         eventually(daemon.reachable)
         eventually(daemon.children)
         daemon.process.terminate()

@@ -137,7 +137,7 @@ def load(
     n_threads = start.n_threads or n_cores
     n_threads_batch = start.n_threads_batch or n_threads
     device = _device_name(library, start)
-    n_seq_max = start.n_seq + _spare_sequences(start.n_seq, device, model)
+    n_seq_max = start.n_seq + spare_sequences(start.n_seq, device, model)
     # libllama ends the process where a batch has no room for a token of each sequence
     n_batch = max(min(start.n_batch or DEFAULT_BATCH, n_ctx), n_seq_max)
     n_ubatch = min(start.n_ubatch or DEFAULT_UBATCH, n_batch)
@@ -235,7 +235,7 @@ def _identity(path: str, facts: tuple[tuple[int, ...], ...]) -> ModelIdentity:
     return found
 
 
-def _spare_sequences(n_seq: int, device: str, model: Model) -> int:
+def spare_sequences(n_seq: int, device: str, model: Model) -> int:
     """One to pass pieces of KV through; on accelerators one that holds the span of the cells, and
     those that have ended."""
     from .prefill_worker import why_no_plain_model

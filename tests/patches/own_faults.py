@@ -1,4 +1,4 @@
-"""Faults of the daemon's own, forced inside its process: `DaemonProcess(patch="own-faults")`.
+"""Faults of the daemon's own, forced inside its process: ``DaemonProcess(patch=own_faults)``.
 
 What a request is called says where the daemon's code raises when it works on that request.
 """
@@ -32,7 +32,7 @@ def _boom_for(name: str, method: Any, request_at: int) -> Any:
     return wrapped
 
 
-def install() -> None:
+def own_faults() -> None:
     create = Request.create
 
     def creating(*arguments: Any) -> Request:

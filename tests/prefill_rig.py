@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import threading
 import time
 from collections.abc import Callable
@@ -21,6 +22,30 @@ CHUNK = 16
 # The processor's kernels are not batch-invariant: other batch shapes move a logit by about one, out
 # of a range of fifty.  Another prompt's KV moves it by many.
 TOLERANCE = 3.0
+
+
+def varied_text(functions: int = 200) -> str:
+    """Some thirty tokens of Python for each function, hardly two of them alike; always the same."""
+    chance = random.Random(1)
+
+    def word() -> str:
+        return "".join(chance.choices(("ba", "co", "de", "lo", "mi", "nu", "ra", "st"), k=3))
+
+    found = []
+    for _ in range(functions):
+        name, one, two = word(), word(), word()
+        n, m = chance.randrange(2, 999), chance.randrange(2, 99)
+        found.append(
+            chance.choice(
+                (
+                    f"def {name}({one}, {two}={n}):\n    return {one} % {m} + {two}\n",
+                    f"class {name.title()}:\n    {one}: int = {n}\n    {two} = '{word()}'\n",
+                    f"for {one} in range({n}):\n    if {one} > {m}:\n        {two}({one})\n",
+                    f"{name} = [{one}.{two} for {one} in {word()} if {one} != {n}]  # {word()}\n",
+                )
+            )
+        )
+    return "\n".join(found)
 
 
 class Rig:

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.prefill_rig import CHUNK, N_CTX, N_SEQ, N_SLOTS, TOLERANCE, Rig, alone
+from tests.prefill_rig import CHUNK, N_CTX, N_SEQ, N_SLOTS, TOLERANCE, Rig, alone, varied_text
 from umaserve import llama
-from umaserve.engine import chunk_pace, prefill_thread, prefill_worker
+from umaserve.engine import chunk_pace, prefill_thread
 from umaserve.engine.kv_piece import Piece, export_piece, import_piece
 from umaserve.engine.native import Native
 from umaserve.engine.prefill_orders import BACKLOG, give_orders
@@ -25,8 +25,7 @@ from umaserve.engine.prefill_worker import available
 
 @pytest.fixture(scope="module")
 def text(model: llama.Model) -> list[int]:
-    with open(prefill_worker.__file__) as file:
-        return model.tokenize(file.read())
+    return model.tokenize(varied_text())
 
 
 @pytest.fixture

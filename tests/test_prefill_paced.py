@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 
-from tests.prefill_rig import N_SEQ, TOLERANCE, Rig, alone
+from tests.prefill_rig import N_SEQ, TOLERANCE, Rig, alone, varied_text
 from umaserve import llama
 from umaserve.engine import prefill_thread, prefill_worker, second_context
 from umaserve.engine.gate import LAST, MEASURE, OPEN, PARKED, UNTIL, WHOLE
@@ -25,8 +25,7 @@ SIZES = BESIDE_SIZES.tolist()
 
 @pytest.fixture(scope="module")
 def text(model: llama.Model) -> list[int]:
-    with open(prefill_worker.__file__) as file:
-        return model.tokenize(file.read())
+    return model.tokenize(varied_text())
 
 
 class PacedRig(Rig):

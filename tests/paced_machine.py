@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tests.test_policy_guarded import NOW, TRAFFIC, empty, put
+from tools.sim_run import note_plan
 from umaserve.engine.steady import UNLIKE, note_shape
 from umaserve.engine.tick_account import (
     BESIDE,
@@ -142,6 +143,7 @@ class Daemon:
         self.gaps: dict[int, list[float]] = {s: [] for s in range(streams + decoders)}
         self.prompt_tokens = 0
         self.ms = 0.0
+        self.plans = np.zeros(2, np.int64)  # `note_plan` of every tick
 
     def _ask(self, s: int) -> None:
         put(self.state, s, 1, self.length, 0)
@@ -221,6 +223,7 @@ class Daemon:
         tick = Tick(self.number, int(self.now), N_CTX - used, used, np.inf)
         entries = plan_tick(state, tick, knobs, self.cost, self.memory, TRAFFIC, plan)
         assert entries
+        note_plan(self.plans, plan, entries)
         listed = self._listed()
         for s in self.prompts:
             state.aside[s] = int(s in listed)

@@ -20,6 +20,7 @@ from umaserve.policy.base import (
     CHUNK_BESIDE,
     FLAG_SPENT,
     FLAGS,
+    FLOWS,
     MODE,
     SLICE_MS,
     WAIT_MS,
@@ -106,7 +107,8 @@ class World(NamedTuple):
 class Outcome(NamedTuple):
     """``token_job`` int32, ``token_ns`` int64, ``token_gap`` float64 (ms, -1 = a first token): one
     entry per token made; ``faults`` int64[9]; ``totals`` float64[12]; ``longest_idle`` float64[2]:
-    longest ms in which requests of a lane ran and the ticks served none of them."""
+    longest ms in which requests of a lane ran and the ticks served none of them; ``plans``
+    int64[2]: `note_plan` of every tick."""
 
     token_job: np.ndarray
     token_ns: np.ndarray
@@ -114,6 +116,7 @@ class Outcome(NamedTuple):
     faults: np.ndarray
     totals: np.ndarray
     longest_idle: np.ndarray
+    plans: np.ndarray
 
 
 class Result(NamedTuple):
@@ -238,6 +241,32 @@ def _admit(jobs, world, n_ctx, totals):
         state.n_past[best] = world.kept[best]
         world.kept[best] = 0
         state.state[best] = RUNNING
+
+
+@njit(nogil=True, cache=True)
+def _mix(digest, value):
+    # two moduli below 2**31: no product leaves int64, compiled or not
+    digest[0] = (digest[0] * 1_000_003 + value + 2) % 2_147_483_647
+    digest[1] = (digest[1] * 1_000_033 + value + 2) % 2_147_483_629
+
+
+@njit(nogil=True, cache=True)
+def note_plan(digest, plan, entries):
+    """Mix a plan into ``digest`` int64[2]: its rows, its tokens, and what is computed beside it.
+
+    Only what is a whole number: milliseconds may differ in their last bit between machines.
+    """
+    _mix(digest, entries)
+    for e in range(entries):
+        _mix(digest, plan.slots[e])
+        _mix(digest, plan.counts[e])
+    n = 0
+    while plan.aside[n] >= 0:
+        _mix(digest, plan.aside[n])
+        n += 1
+    _mix(digest, n)
+    for word in (MODE, FLAGS, CHUNK_BESIDE, FLOWS):
+        _mix(digest, int(plan.info[word]))
 
 
 @njit(nogil=True, cache=True)
@@ -373,6 +402,7 @@ def run(
         used = _used(state)
         view = Tick(tick, now, n_ctx - used, used, np.inf)
         entries = plan_tick(state, view, knobs, cost, memory, traffic, plan)
+        note_plan(out.plans, plan, entries)
         rows, prompt = check_plan(state, plan, entries, knobs, n_ctx - used, out.faults)
         mode = int(plan.info[MODE])
         if knobs.can_aside:
@@ -519,7 +549,7 @@ def simulate(
     tokens = int(jobs.output.sum())
     out = Outcome(
         np.zeros(tokens, np.int32), np.zeros(tokens, np.int64), np.zeros(tokens),
-        np.zeros(len(FAULTS), np.int64), np.zeros(12), np.zeros(2),
+        np.zeros(len(FAULTS), np.int64), np.zeros(12), np.zeros(2), np.zeros(2, np.int64),
     )  # fmt: skip
     traffic = Traffic(*[0.0] * len(Traffic._fields))._replace(dense=5e8, n_ubatch=512.0)
     made = run(

@@ -60,6 +60,12 @@ TREES = {
         {"wire/limits.py": "from .more import MOST", "wire/more.py": "MOST = 3"},
         {"wire/limits.py", "wire/more.py"},
     ),
+    "a module that another file hands on": (
+        "from ...wire import numbers", "numbers.MOST",
+        {"wire/__init__.py": "from . import limits as numbers",
+         "wire/limits.py": "from .more import MOST", "wire/more.py": "MOST = 3"},
+        {"wire/__init__.py", "wire/limits.py", "wire/more.py"},
+    ),
     "brackets, comments and several lines": (
         "from ..limits import (\n    FEW,  # (as many as fit)\n    MOST as m,\n)", "m",
         {"engine/limits.py": "from .more import MOST\nFEW = 1", "engine/more.py": "MOST = 3"},

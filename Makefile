@@ -34,7 +34,7 @@ setup: $(VENV)/.ready ## virtual environment and dependencies
 
 llama: setup ## libllama and its binding (nothing to do when they are in the cache)
 	@$(BIN)/python build_llama.py --quiet
-	@$(BIN)/python -m umaserve.engine.compile
+	@$(BIN)/python -m umaserve.engine.start.compile
 
 lock: setup ## pin the Python packages anew after a change of pyproject.toml (ARGS=--upgrade: newest)
 	@$(BIN)/python -m tools.lock $(ARGS)

@@ -31,10 +31,10 @@ from benchmarks.machine import BACKEND, build, save, usable_cpus
 from benchmarks.models import model_path
 from benchmarks.turns import say
 from umaserve import llama
-from umaserve.engine.bandwidth_probe import probe_bandwidth
-from umaserve.engine.batch import Batch
+from umaserve.engine.native.batch import Batch
+from umaserve.engine.start.bandwidth_probe import probe_bandwidth
 from umaserve.llama.traffic import Traffic
-from umaserve.policy import bandwidth
+from umaserve.policy.bytes import bandwidth
 
 _SELF = Path("/proc/self")
 _PR_SET_THP_DISABLE = 41

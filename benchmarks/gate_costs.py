@@ -3,8 +3,8 @@
     UMA_BACKEND=cuda python -m benchmarks.gate_costs --model qwen3-30b-a3b
 
 Medians of ``--times``: ms of a chunk without stops, with the gate open (a stop every few matrix
-products) and with a stop at each (`umaserve.engine.gate`), and the longest part of one; then ticks
-of one row alone and while a chunk in another context waits at the closed gate.
+products) and with a stop at each (`umaserve.engine.prefill.gate`), and the longest part of one;
+then ticks of one row alone and while a chunk in another context waits at the closed gate.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ import numpy as np
 from benchmarks import machine
 from benchmarks.models import model_path
 from umaserve import llama
-from umaserve.engine import gate as g
-from umaserve.engine.batch import Batch
+from umaserve.engine.native.batch import Batch
+from umaserve.engine.prefill import gate as g
 
 SIZES = (128, 256, 512)
 PAST = 384  # tokens behind the row that decodes

@@ -18,8 +18,8 @@ import numpy as np
 from benchmarks import machine
 from benchmarks.models import model_path
 from umaserve import llama
-from umaserve.engine.batch import Batch
-from umaserve.engine.kv_piece import Piece, export_piece, import_piece, ordinary
+from umaserve.engine.cells.piece import Piece, export_piece, import_piece, ordinary
+from umaserve.engine.native.batch import Batch
 from umaserve.llama.host_memory import HostMemory
 
 SIZES = (32, 64, 128, 256, 512)

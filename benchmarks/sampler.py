@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from umaserve.engine.jit_cache import use_jit_cache
+from umaserve.jit.cache import use_jit_cache
 
 use_jit_cache()  # before numba is imported
 
@@ -23,9 +23,9 @@ from numba import njit  # noqa: E402
 from benchmarks.machine import BACKEND, ratio, save, spread  # noqa: E402
 from benchmarks.turns import say, take_turns  # noqa: E402
 from umaserve import llama  # noqa: E402
-from umaserve.engine.messages import Sampling  # noqa: E402
 from umaserve.sampling.params import SamplerTable  # noqa: E402
 from umaserve.sampling.sampler import Scratch, sample_row  # noqa: E402
+from umaserve.wire.messages import Sampling  # noqa: E402
 
 VOCABULARIES = (32000, 128256, 151936)
 OURS, NUMPY, CHAIN, CHAIN_ONLY = "ours", "numpy.max", "llama.cpp", "llama.cpp, array given"

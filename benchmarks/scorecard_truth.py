@@ -25,7 +25,7 @@ from typing import Any
 from benchmarks.daemon import Daemon
 from benchmarks.models import model_path
 from umaserve.metrics import quantile
-from umaserve.server.arrivals import SCHEDSTAT
+from umaserve.server.clients.arrivals import SCHEDSTAT
 
 WINDOW_S = 60
 REL, ABS_MS = 0.03, 0.3

@@ -35,7 +35,7 @@ from tools.sim_machine import Machine, learned
 from tools.sim_run import START_NS, Result, simulate
 from umaserve.llama.builds import cache_root
 from umaserve.policy.base import ALL_FEATURES, Knobs
-from umaserve.policy.cost import CostModel
+from umaserve.policy.cost.model import CostModel
 
 PARALLEL = 32  # as many as the simulator's sequences
 LOADS = "storm,mixed,agent,background,paste"

@@ -4,8 +4,8 @@
 
 One and twenty tokens on the bundled model by the bare library, right after each other and after
 30 ms of nothing, with threads wherever the system puts them and each on cores of its own
-(`umaserve.engine.thread_places`), each run in a process of its own, in turns.  ``--busy`` processes
-want a core all the time meanwhile.  Prints medians, and the 10th and 90th percentile.
+(`umaserve.engine.model.thread_places`), each run in a process of its own, in turns.  ``--busy``
+processes want a core all the time meanwhile.  Prints medians, and the 10th and 90th percentile.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ import numpy as np
 from benchmarks.turns import say
 from umaserve import llama
 from umaserve.assets import demo_model_path
-from umaserve.engine.batch import Batch
-from umaserve.engine.boot import SPIN_COUNT, usable_cores
-from umaserve.engine.thread_places import find_places, no_places, place_threads
+from umaserve.engine.model.boot import SPIN_COUNT, usable_cores
+from umaserve.engine.model.thread_places import find_places, no_places, place_threads
+from umaserve.engine.native.batch import Batch
 
 TOKENS, PAUSES_S = (1, 20), (0.0001, 0.03)
 TIMES, WARM_UP = 55, 5

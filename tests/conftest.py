@@ -15,7 +15,7 @@ from tests.fixtures.signals import let_children_hear
 from tests.oracle import Oracle
 from umaserve import llama
 from umaserve.assets import demo_model_path
-from umaserve.engine.jit_cache import use_jit_cache
+from umaserve.jit.cache import use_jit_cache
 from umaserve.llama.builds import cache_root
 
 let_children_hear()

@@ -15,8 +15,8 @@ from tests.leftovers import CORE_DUMPS
 from tests.patches.engine import command as patched
 from tests.patches.engine import environment as with_tests
 from umaserve.assets import demo_model_path
-from umaserve.engine import messages as m
-from umaserve.engine import table as t
+from umaserve.wire import messages as m
+from umaserve.wire import table as t
 
 N_SLOTS = 16
 

@@ -29,9 +29,9 @@ import sys
 import threading
 import time
 
-from umaserve.engine import messages as m
-from umaserve.engine import table as t
-from umaserve.model_identity import identify
+from umaserve.models.identity import identify
+from umaserve.wire import messages as m
+from umaserve.wire import table as t
 
 ALPHABET = ("a", "b", "é", "€", "😀", " ", "q", "z\n")
 EOS = 256

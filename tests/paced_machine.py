@@ -19,8 +19,7 @@ import numpy as np
 
 from tests.test_policy_guarded import NOW, TRAFFIC, empty, put
 from tools.sim_run import note_plan
-from umaserve.engine.steady import UNLIKE, note_shape
-from umaserve.engine.tick_account import (
+from umaserve.engine.loop.account import (
     BESIDE,
     CHANGED,
     DECODING,
@@ -29,6 +28,8 @@ from umaserve.engine.tick_account import (
     TOKENS,
     learn_tick,
 )
+from umaserve.engine.loop.ticks import UNLIKE, note_shape
+from umaserve.policy.accelerator.beside import may_land
 from umaserve.policy.base import (
     ALL_FEATURES,
     ALL_THE_TIME,
@@ -41,11 +42,10 @@ from umaserve.policy.base import (
     Plan,
     Tick,
 )
-from umaserve.policy.beside import may_land
-from umaserve.policy.cost import BESIDE_SIZES, CostModel, beside_class, learn, learn_flow_ms
+from umaserve.policy.cost.model import BESIDE_SIZES, CostModel, beside_class, learn, learn_flow_ms
 from umaserve.policy.guarded import plan_tick
 from umaserve.policy.latency_guard import earned, settle_credit
-from umaserve.states import FREE
+from umaserve.wire.states import FREE
 
 N_CTX = 1 << 20  # nobody lacks cells
 

@@ -12,10 +12,10 @@ from types import SimpleNamespace
 import numpy as np
 
 from umaserve import llama
-from umaserve.engine import messages as m
-from umaserve.engine import table as t
-from umaserve.engine.batch import Batch
-from umaserve.engine.prefill_worker import PrefillWorker
+from umaserve.engine.native.batch import Batch
+from umaserve.engine.prefill.worker import PrefillWorker
+from umaserve.wire import messages as m
+from umaserve.wire import table as t
 
 N_SLOTS, N_SEQ, N_CTX = 8, 4, 2048
 CHUNK = 16

@@ -17,7 +17,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from umaserve.engine.jit_cache import use_jit_cache
+from umaserve.jit.cache import use_jit_cache
 
 if __name__ == "__main__":
     use_jit_cache()  # else code that was compiled from other sources would be recorded

@@ -26,8 +26,8 @@ from tests.engine_driver import DrivenEngine
 from tests.patches.engine import keep_cache_in_use
 from umaserve.assets import demo_model_path
 from umaserve.engine import __main__ as engine_main
-from umaserve.engine import messages as m
-from umaserve.engine import table as t
+from umaserve.wire import messages as m
+from umaserve.wire import table as t
 
 PROMPTS = ("Hello", "x = 1\n" * 40, "a b", "def f(n):")
 TOKENS = 6

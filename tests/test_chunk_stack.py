@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 
 from umaserve import llama
-from umaserve.engine import gate as g
-from umaserve.engine.batch import Batch
-from umaserve.engine.chunk_stack import (
+from umaserve.engine.native.batch import Batch
+from umaserve.engine.native.calls import Native
+from umaserve.engine.prefill import gate as g
+from umaserve.engine.prefill.chunk_stack import (
     ChunkStack,
     choose_owner,
     hand_over,
@@ -22,8 +23,7 @@ from umaserve.engine.chunk_stack import (
     next_part_tokens,
     run_parts,
 )
-from umaserve.engine.native import Native
-from umaserve.policy.cost import beside_class
+from umaserve.policy.cost.model import beside_class
 
 pytestmark = pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="swapcontext is used with the GNU C library only"

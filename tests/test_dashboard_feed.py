@@ -22,11 +22,11 @@ from tests.fixtures.untimed import untimed
 from tests.server_harness import DaemonProcess, eventually
 from umaserve.client import Client, TrioClient
 from umaserve.metrics import quantile
-from umaserve.server import recent_errors
-from umaserve.server.logs import Log
+from umaserve.server.figures.recent_gaps import POINT_NS, POINTS, RecentGaps
+from umaserve.server.log.lines import Log
 from umaserve.server.overview import log_entry
-from umaserve.server.recent_errors import RecentErrors
-from umaserve.server.recent_gaps import POINT_NS, POINTS, RecentGaps
+from umaserve.server.requests import recent_errors
+from umaserve.server.requests.recent_errors import RecentErrors
 
 SLOW = {"FAKE_TICK_MS": "5"}
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import njit
 
-from umaserve.engine.direct import Direct
+from umaserve.jit.direct import Direct
 
 
 class Pair(NamedTuple):

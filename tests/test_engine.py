@@ -13,8 +13,8 @@ import pytest
 from tests.engine_driver import DrivenEngine
 from tests.oracle import Oracle
 from umaserve.assets import demo_model_path
-from umaserve.engine import messages as m
-from umaserve.engine import table as t
+from umaserve.wire import messages as m
+from umaserve.wire import table as t
 
 PROMPT = "def fibonacci(n):"
 PROMPTS = [

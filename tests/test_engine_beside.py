@@ -12,8 +12,8 @@ from tests.engine_driver import DrivenEngine
 from tests.oracle import Oracle
 from tests.patches.engine_faults import small_chunks_only
 from tests.waiting import until
-from umaserve.engine import messages as m
-from umaserve.engine import table as t
+from umaserve.wire import messages as m
+from umaserve.wire import table as t
 
 BACK, FRONT = m.LANE_BACKGROUND, m.LANE_INTERACTIVE
 GREEDY = m.Sampling(temperature=0.0, ignore_eos=True)

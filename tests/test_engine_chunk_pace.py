@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from umaserve.engine.chunk_pace import HARDLY_MORE, counted, even_share
-from umaserve.policy.cost import BESIDE_SIZES
-from umaserve.policy.slices import SLICED_CHUNK, TILED
+from umaserve.engine.prefill.chunk_pace import HARDLY_MORE, counted, even_share
+from umaserve.policy.cost.model import BESIDE_SIZES
+from umaserve.policy.processor.slices import SLICED_CHUNK, TILED
 
 MOST = [n for n in BESIDE_SIZES.tolist() if n <= SLICED_CHUNK]
 

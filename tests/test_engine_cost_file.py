@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from umaserve.engine import messages as m
-from umaserve.engine.cost_file import KEEP, CostFile, identity
-from umaserve.policy.cost import CostModel, learn, predict
+from umaserve.engine.model.cost_file import KEEP, CostFile, identity
+from umaserve.policy.cost.model import CostModel, learn, predict
+from umaserve.wire import messages as m
 
 KEY = {"model": "a", "threads": [2, 2]}
 

@@ -18,12 +18,12 @@ from tests.engine_driver import DrivenEngine
 from tests.oracle import Oracle
 from tests.patches.engine_spies import spied_held_span
 from umaserve import llama
-from umaserve.engine import held_span as h
-from umaserve.engine import loop
-from umaserve.engine import messages as m
-from umaserve.engine import table as t
-from umaserve.engine.batch import Batch
-from umaserve.engine.native import Native
+from umaserve.engine.cells import held_span as h
+from umaserve.engine.loop import engine as loop
+from umaserve.engine.native.batch import Batch
+from umaserve.engine.native.calls import Native
+from umaserve.wire import messages as m
+from umaserve.wire import table as t
 
 GREEDY = m.Sampling(temperature=0.0, ignore_eos=True)
 N_CTX, N_SEQ, CELLS = 2048, 3, 512

@@ -15,18 +15,18 @@ from tests.patches.engine_faults import no_second_context
 from tests.small_models import write_model
 from tests.waiting import until
 from umaserve import llama
-from umaserve.engine import abort
-from umaserve.engine import messages as m
-from umaserve.engine import table as t
-from umaserve.engine.bare_ticks import PAST, BareTicks
-from umaserve.engine.boot import usable_cores
-from umaserve.engine.cost_file import CostFile
-from umaserve.engine.cost_keeper import CostKeeper
-from umaserve.engine.probe import Prober, shapes
-from umaserve.engine.thread_choice import choose
-from umaserve.engine.thread_places import no_places
-from umaserve.policy.cost import CostModel, is_known
-from umaserve.states import LANE_BACKGROUND, LANE_INTERACTIVE
+from umaserve.engine.model.boot import usable_cores
+from umaserve.engine.model.cost_file import CostFile
+from umaserve.engine.model.cost_keeper import CostKeeper
+from umaserve.engine.model.thread_places import no_places
+from umaserve.engine.native import abort
+from umaserve.engine.start.bare_ticks import PAST, BareTicks
+from umaserve.engine.start.probe import Prober, shapes
+from umaserve.engine.start.thread_choice import choose
+from umaserve.policy.cost.model import CostModel, is_known
+from umaserve.wire import messages as m
+from umaserve.wire import table as t
+from umaserve.wire.states import LANE_BACKGROUND, LANE_INTERACTIVE
 
 FAMILIES = ("mamba-micro", "jamba-micro", "gemma3-micro")
 

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from umaserve.engine import inbox
-from umaserve.engine import messages as m
-from umaserve.engine import table as t
+from umaserve.engine.loop import inbox
+from umaserve.wire import messages as m
+from umaserve.wire import table as t
 
 MS = 1_000_000
 

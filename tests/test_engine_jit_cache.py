@@ -10,21 +10,21 @@ from pathlib import Path
 
 import pytest
 
-from umaserve.engine import jit_cache
+from umaserve.jit import cache as jit_cache
 from umaserve.private_folder import NotPrivate
 
 ROOT = Path(__file__).resolve().parent.parent
 
 _FOLDER = """
-from umaserve.engine import jit_cache
+from umaserve.jit import cache as jit_cache
 print(jit_cache.jit_cache_dir())
 """
 # one function of the gate's: what it does is of no interest, where its code comes from is
 _COMPILE = """
-from umaserve.engine import jit_cache
+from umaserve.jit import cache as jit_cache
 jit_cache.use_jit_cache()
 from numba import int64
-from umaserve.engine.gate import _now
+from umaserve.engine.prefill.gate import _now
 _now.compile((int64[::1],))
 stats = _now.stats
 print(sum(stats.cache_hits.values()), sum(stats.cache_misses.values()), stats.cache_path)
@@ -68,7 +68,10 @@ def test_sources_that_differ_are_kept_apart(copies: list[Path]) -> None:
 
     before = folder()
     assert before == folder()
-    gate, front = (copies[0] / "umaserve" / name for name in ("engine/gate.py", "server/text.py"))
+    gate, front = (
+        copies[0] / "umaserve" / name
+        for name in ("engine/prefill/gate.py", "server/requests/text.py")
+    )
     front.write_text(front.read_text() + "\n# the front compiles nothing\n")
     assert folder() == before
     gate.write_text(gate.read_text() + "\n# as good as any other change\n")
@@ -85,7 +88,7 @@ def test_where_numba_goes_by_path_so_does_the_folder(copies: list[Path]) -> None
 
 
 def test_no_two_folders_share_a_place() -> None:
-    from umaserve.engine.jit_locator import PackageCacheLocator
+    from umaserve.jit.locator import PackageCacheLocator
 
     folders = ("engine", "engine/loop", "engine_loop", "loop/engine", "loop")
     places = {
@@ -98,10 +101,11 @@ def test_no_two_folders_share_a_place() -> None:
 def test_files_of_others_lie_where_numba_puts_them() -> None:
     from numba.core.caching import UserProvidedCacheLocator
 
-    from umaserve.engine.jit_locator import PackageCacheLocator
+    from umaserve.jit.locator import PackageCacheLocator
 
-    ours = PackageCacheLocator.get_suitable_cache_subpath(str(ROOT / "umaserve/engine/gate.py"))
-    assert ours == "umaserve.engine"
+    gate = ROOT / "umaserve/engine/prefill/gate.py"
+    ours = PackageCacheLocator.get_suitable_cache_subpath(str(gate))
+    assert ours == "umaserve.engine.prefill"
     assert jit_cache.LOCATORS.split(",")[0].endswith(PackageCacheLocator.__name__)
     for other in (ROOT / "tests/test_gate.py", Path("/somewhere/else.py")):
         theirs = UserProvidedCacheLocator.get_suitable_cache_subpath(str(other))
@@ -109,7 +113,7 @@ def test_files_of_others_lie_where_numba_puts_them() -> None:
 
 
 _USE = """
-from umaserve.engine import jit_cache
+from umaserve.jit import cache as jit_cache
 print(jit_cache.use_jit_cache())
 import os
 print(os.environ["NUMBA_CACHE_DIR"], jit_cache.is_complete())

@@ -12,8 +12,8 @@ import pytest
 from tests.engine_driver import DrivenEngine
 from tests.oracle import Oracle
 from tests.patches.engine_spies import spied_landings
-from umaserve.engine import messages as m
-from umaserve.engine import table as t
+from umaserve.wire import messages as m
+from umaserve.wire import table as t
 
 GREEDY = m.Sampling(temperature=0.0, ignore_eos=True)
 STREAM, STREAM_TOKENS = "def fibonacci(n):", 120

@@ -11,8 +11,9 @@ from tests.engine_driver import DrivenEngine
 from tests.patches.engine_faults import low_memory_lock_limit
 from tests.small_models import write_header, write_model
 from umaserve import llama
-from umaserve.engine import load_warnings
-from umaserve.engine import messages as m
+from umaserve.engine.model import load_warnings
+from umaserve.models.gguf import check_gguf
+from umaserve.wire import messages as m
 
 pytestmark = pytest.mark.slow
 
@@ -66,7 +67,7 @@ def test_cells_that_no_session_can_use(models: Path) -> None:
 def test_a_model_for_embeddings_that_can_generate(tmp_path: Path) -> None:
     path = tmp_path / "x.gguf"
     write_header(path, general__architecture="qwen3", qwen3__pooling_type=3)
-    info = llama.check_gguf(path)
+    info = check_gguf(path)
     (log,) = load_warnings.of_settings(m.Start("x.gguf", 1, 64, 1), info, "CPU")
     assert log.level == "warn" and "made for embeddings or ranking" in log.text
 

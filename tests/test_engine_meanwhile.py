@@ -17,9 +17,9 @@ import pytest
 from tests.engine_driver import DrivenEngine
 from tests.oracle import Oracle
 from tests.patches.engine_spies import spied_meanwhile
-from umaserve.engine import messages as m
-from umaserve.engine import table as t
-from umaserve.engine.meanwhile import meanwhile
+from umaserve.engine.loop.meanwhile import meanwhile
+from umaserve.wire import messages as m
+from umaserve.wire import table as t
 
 GREEDY = m.Sampling(temperature=0.0, ignore_eos=True)
 STREAM, STREAM_TOKENS = "def fibonacci(n):", 300

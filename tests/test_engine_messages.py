@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from umaserve.engine import messages as m
+from umaserve.wire import messages as m
 
 TO_ENGINE = [
     m.Start("model.gguf", 32, 4096, 8, use_mmap=False, type_v="q8_0"),

@@ -10,7 +10,7 @@ import pytest
 from tests.engine_driver import DrivenEngine
 from tests.oracle import Oracle
 from tests.patches.engine_faults import no_logits_while
-from umaserve.engine import messages as m
+from umaserve.wire import messages as m
 
 
 @pytest.fixture

@@ -17,8 +17,8 @@ from tests.oracle import Oracle
 from tests.patches.engine_faults import accused_beside_others
 from umaserve import llama
 from umaserve.assets import demo_model_path
-from umaserve.engine import messages as m
-from umaserve.engine import table as t
+from umaserve.wire import messages as m
+from umaserve.wire import table as t
 
 BAD = 4321  # the token without numbers
 GREEDY = m.Sampling(temperature=0.0, ignore_eos=True)

@@ -10,10 +10,10 @@ import pytest
 
 from tests.engine_driver import DrivenEngine
 from tests.small_models import write_model
-from umaserve.engine import messages as m
-from umaserve.engine import table as t
-from umaserve.server import delivery
-from umaserve.server.quick_tokens import QuickTokens
+from umaserve.server.requests import delivery
+from umaserve.server.requests.quick_tokens import QuickTokens
+from umaserve.wire import messages as m
+from umaserve.wire import table as t
 
 TRAINED = 64
 GREEDY = m.Sampling(temperature=0.0, ignore_eos=True)

@@ -15,12 +15,13 @@ from hypothesis import strategies as st
 
 from tests.prefill_rig import CHUNK, N_CTX, N_SEQ, N_SLOTS, TOLERANCE, Rig, alone, varied_text
 from umaserve import llama
-from umaserve.engine import chunk_pace, prefill_thread
-from umaserve.engine.kv_piece import Piece, export_piece, import_piece
-from umaserve.engine.native import Native
-from umaserve.engine.prefill_orders import BACKLOG, give_orders
-from umaserve.engine.prefill_thread import FEWEST_CELLS
-from umaserve.engine.prefill_worker import available
+from umaserve.engine.cells.piece import Piece, export_piece, import_piece
+from umaserve.engine.native.calls import Native
+from umaserve.engine.prefill import chunk_pace
+from umaserve.engine.prefill import thread as prefill_thread
+from umaserve.engine.prefill.orders import BACKLOG, give_orders
+from umaserve.engine.prefill.thread import FEWEST_CELLS
+from umaserve.engine.prefill.worker import available
 
 
 @pytest.fixture(scope="module")

@@ -11,12 +11,12 @@ import pytest
 
 from tests.engine_driver import DrivenEngine
 from umaserve.assets import demo_model_path
-from umaserve.engine import messages as m
-from umaserve.engine import pretouch as p
-from umaserve.engine import rows
-from umaserve.engine import table as t
+from umaserve.engine.samplers import rows
+from umaserve.engine.start import pretouch as p
 from umaserve.sampling.counted import WIDTH
 from umaserve.sampling.params import SamplerTable
+from umaserve.wire import messages as m
+from umaserve.wire import table as t
 
 SPEC = t.TableSpec(8, 512)
 

@@ -11,8 +11,8 @@ import pytest
 
 from tests.engine_driver import DrivenEngine
 from tests.small_models import vocabulary_file, without_key, write_header, write_model
-from umaserve import llama
 from umaserve.llama.purpose import why_no_model
+from umaserve.models.gguf import check_gguf
 
 ENCODER_ONLY = "it is an encoder-only model ({}): it turns a text into an embedding or a rank"
 
@@ -43,7 +43,7 @@ def refused(model: str | Path) -> str:
 )
 def test_what_the_header_tells(tmp_path: Path, keys: dict, says: str) -> None:
     path = write_header(tmp_path / "x.gguf", **keys)
-    assert says in why_no_model(llama.check_gguf(path))
+    assert says in why_no_model(check_gguf(path))
     assert says in refused(path)
 
 
@@ -57,7 +57,7 @@ def test_encoder_only(tmp_path: Path, header_says: bool) -> None:
     write_model(path, "bert-micro")
     if not header_says:  # libllama takes the architecture's word for it where that has one
         without_key(path, "bert.attention.causal")
-        assert why_no_model(llama.check_gguf(path)) == ""
+        assert why_no_model(check_gguf(path)) == ""
     assert ENCODER_ONLY.format("bert") in refused(path)
 
 
@@ -73,14 +73,14 @@ def test_encoder_only(tmp_path: Path, header_says: bool) -> None:
 )
 def test_what_only_libllama_knows(tmp_path: Path, shape: str, arch: str, says: str) -> None:
     path = write_model(tmp_path / "x.gguf", shape, arch=arch)
-    assert why_no_model(llama.check_gguf(path)) == ""
+    assert why_no_model(check_gguf(path)) == ""
     assert says in refused(path)
 
 
 def test_models_that_generate_are_not_refused(tmp_path: Path) -> None:
     for shape in ("mamba-micro", "jamba-micro", "gemma3-micro"):
         path = write_model(tmp_path / f"{shape}.gguf", shape)
-        assert why_no_model(llama.check_gguf(path)) == ""
+        assert why_no_model(check_gguf(path)) == ""
 
 
 def test_a_user_is_told_at_the_first_attempt(tmp_path: Path) -> None:

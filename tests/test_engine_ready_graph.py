@@ -17,12 +17,12 @@ from tests.engine_driver import DrivenEngine
 from tests.oracle import Oracle
 from tests.patches.engine_spies import spied_ready_graph
 from umaserve import llama
-from umaserve.engine import messages as m
-from umaserve.engine import ready_graph
-from umaserve.engine import table as t
-from umaserve.engine.batch import Batch, fill_up
-from umaserve.engine.loop import PAUSE_MS
-from umaserve.engine.ready_graph import OWN, REPEATS, WIDTH, ReadyGraph
+from umaserve.engine.loop.engine import PAUSE_MS
+from umaserve.engine.native.batch import Batch, fill_up
+from umaserve.engine.prefill import ready_graph
+from umaserve.engine.prefill.ready_graph import OWN, REPEATS, WIDTH, ReadyGraph
+from umaserve.wire import messages as m
+from umaserve.wire import table as t
 
 GREEDY = m.Sampling(temperature=0.0, ignore_eos=True)
 SHORT = "def fibonacci(n):"

@@ -19,13 +19,13 @@ from tests.engine_driver import DrivenEngine
 from tests.patches.engine_spies import watched_team
 from umaserve import llama
 from umaserve.assets import demo_model_path
-from umaserve.engine import rows, team_rows
-from umaserve.engine.batch import Batch
-from umaserve.engine.boot import usable_cores
-from umaserve.engine.messages import Sampling
-from umaserve.engine.thread_places import PARALLEL, find_places
+from umaserve.engine.model.boot import usable_cores
+from umaserve.engine.model.thread_places import PARALLEL, find_places
+from umaserve.engine.native.batch import Batch
+from umaserve.engine.samplers import rows, team_rows
 from umaserve.sampling.params import SLOW, SamplerTable
 from umaserve.sampling.sampler import Scratch, sample_rows
+from umaserve.wire.messages import Sampling
 
 N_VOCAB, N_SLOTS, N_CTX = 3000, 16, 64
 

@@ -11,11 +11,11 @@ from tests.engine_driver import DrivenEngine
 from tests.oracle import Oracle
 from tests.waiting import until
 from umaserve.config.kinds import POLICY_PARTS
-from umaserve.engine import messages as m
-from umaserve.engine import table as t
-from umaserve.engine.boot import usable_cores
-from umaserve.kv import ageing
+from umaserve.engine.cells import ageing
+from umaserve.engine.model.boot import usable_cores
 from umaserve.policy.base import FEATURES
+from umaserve.wire import messages as m
+from umaserve.wire import table as t
 
 BACK, FRONT = m.LANE_BACKGROUND, m.LANE_INTERACTIVE
 GREEDY = m.Sampling(temperature=0.0, ignore_eos=True)

@@ -17,12 +17,12 @@ from tests.engine_driver import DrivenEngine
 from tests.oracle import Oracle
 from tests.patches.engine_spies import spied_sequences
 from umaserve import llama
-from umaserve.engine import boot
-from umaserve.engine import cell_map as c
-from umaserve.engine import messages as m
-from umaserve.engine import sequences as s
-from umaserve.engine.batch import Batch
-from umaserve.engine.kv_piece import Piece, export_piece, import_piece, saved_positions
+from umaserve.engine.cells import cell_map as c
+from umaserve.engine.cells import sequences as s
+from umaserve.engine.cells.piece import Piece, export_piece, import_piece, saved_positions
+from umaserve.engine.model import boot
+from umaserve.engine.native.batch import Batch
+from umaserve.wire import messages as m
 
 N_SEQ, N_CTX = 6, 4096
 GREEDY = m.Sampling(temperature=0.0, ignore_eos=True)

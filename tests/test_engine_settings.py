@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from tests.settings_runner import TOKENS
 from tests.small_models import ROOT, write_model
-from umaserve.engine import table as t
+from umaserve.wire import table as t
 
 Ask = Callable[..., dict[str, Any]]
 

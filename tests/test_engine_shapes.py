@@ -11,10 +11,10 @@ import pytest
 
 from tests.engine_driver import DrivenEngine
 from tests.patches.engine_spies import spied_shapes
-from umaserve.engine import messages as m
-from umaserve.engine.steady import UNLIKE, note_shape
+from umaserve.engine.loop.ticks import UNLIKE, note_shape
 from umaserve.policy.base import INFO_WORDS, KIND_DECODE, PASSENGERS, RIDERS_MS, Memory
-from umaserve.policy.cost import CostModel, learn, predict
+from umaserve.policy.cost.model import CostModel, learn, predict
+from umaserve.wire import messages as m
 
 
 def known(*rows):

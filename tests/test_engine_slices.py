@@ -14,8 +14,8 @@ from tests.engine_driver import DrivenEngine
 from tests.patches.engine_faults import faulty_chunks, slow_chunks
 from tests.test_engine_beside import BACK, FRONT, LONG, Asked, text
 from tests.waiting import until
-from umaserve.engine import messages as m
-from umaserve.engine import table as t
+from umaserve.wire import messages as m
+from umaserve.wire import table as t
 
 pytestmark = pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="swapcontext is used with the GNU C library only"

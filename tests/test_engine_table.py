@@ -10,13 +10,7 @@ import textwrap
 import numpy as np
 import pytest
 
-from umaserve.engine.table import (
-    PIECE_BYTES,
-    PieceTable,
-    SessionTable,
-    TableSpec,
-    shared_file,
-)
+from umaserve.wire.table import PIECE_BYTES, PieceTable, SessionTable, TableSpec, shared_file
 
 SPEC = TableSpec(n_slots=5, n_ctx=65)
 
@@ -47,7 +41,7 @@ def test_another_process_sees_the_same_columns():
     table, fd = SessionTable.create(SPEC)
     child = """
         import sys
-        from umaserve.engine.table import SessionTable, TableSpec
+        from umaserve.wire.table import SessionTable, TableSpec
         table = SessionTable(TableSpec(5, 65), int(sys.argv[1]))
         assert table.tokens[3, 7] == 41 and table.seq[0] == -1
         table.tokens[3, 8] = 42

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from umaserve.engine.thread_choice import fewer_pay
+from umaserve.engine.start.thread_choice import fewer_pay
 
 TIMES = st.lists(st.floats(0.01, 0.5), min_size=1, max_size=12)
 

@@ -13,9 +13,9 @@ import pytest
 
 from tests.engine_driver import DrivenEngine
 from tests.small_models import write_model
-from umaserve.engine import messages as m
-from umaserve.engine import table as t
-from umaserve.engine import tokenizer_thread as tk
+from umaserve.engine.loop import tokenizer_thread as tk
+from umaserve.wire import messages as m
+from umaserve.wire import table as t
 
 RECURSES = "gpt-4o"  # libllama splits its texts with std::regex
 EQUAL = "a" * 40_000  # an ordinary stack holds half of it

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.engine_driver import DrivenEngine
 from tests.oracle import Oracle
 from umaserve.assets import demo_model_path
-from umaserve.engine import unused_memory as u
+from umaserve.engine.model import unused_memory as u
 from umaserve.llama import memory_needed
 
 PAGE = mmap.PAGESIZE
@@ -100,7 +100,7 @@ def test_new_ranges_are_what_was_not_there(before: list[int], after: list[int]) 
 
 _COMPILE_TWICE = """
 import numba, psutil
-from umaserve.engine import unused_memory as u
+from umaserve.engine.model import unused_memory as u
 first = numba.njit(lambda x: x + 1)
 assert first(1) == 2
 before = psutil.Process().memory_info().rss

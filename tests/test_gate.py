@@ -13,11 +13,11 @@ import pytest
 
 from tests.waiting import until
 from umaserve import llama
-from umaserve.engine import gate as g
-from umaserve.engine.batch import Batch
-from umaserve.engine.chunk_stack import next_part_ms
-from umaserve.engine.native import Native
-from umaserve.policy.cost import BESIDE_SIZES, beside_class
+from umaserve.engine.native.batch import Batch
+from umaserve.engine.native.calls import Native
+from umaserve.engine.prefill import gate as g
+from umaserve.engine.prefill.chunk_stack import next_part_ms
+from umaserve.policy.cost.model import BESIDE_SIZES, beside_class
 
 CHUNK = 256
 N_CTX = 512

@@ -11,9 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from umaserve.assets import demo_model_path
-from umaserve.engine import capacity
-from umaserve.engine import messages as m
-from umaserve.llama import GGUFError, check_gguf, memory_needed
+from umaserve.engine.model import capacity
+from umaserve.llama import memory_needed
+from umaserve.models.gguf import check_gguf
+from umaserve.models.header import GGUFError
+from umaserve.wire import messages as m
 
 
 def text(value: str) -> bytes:

@@ -20,9 +20,10 @@ import build_llama
 from tests.server_harness import DaemonProcess
 from tests.test_server_real import real, steering
 from umaserve import llama
-from umaserve.engine import boot, table
-from umaserve.engine import messages as m
+from umaserve.engine.model import boot
 from umaserve.llama import purpose
+from umaserve.wire import messages as m
+from umaserve.wire import table
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tools"))
@@ -32,6 +33,8 @@ import gguf_tiny  # noqa: E402
 import gguf_trial  # noqa: E402
 import mutate_gguf  # noqa: E402
 from gguf_model_mutations import put, scalar  # noqa: E402
+
+from umaserve.models.gguf import check_gguf  # noqa: E402
 
 UINT32, STRING = 4, 8
 
@@ -142,7 +145,7 @@ def test_a_rotation_of_nothing_is_refused_before_it_never_ends(
     path = tmp_path / "model.gguf"
     path.write_bytes(pieces.write())
     with llama.Model.open(library, path, n_gpu_layers=0) as model:
-        found = purpose.why_no_positions(model, llama.check_gguf(path))
+        found = purpose.why_no_positions(model, check_gguf(path))
     assert why in found and bool(why) == bool(found)
 
 

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trio.testing import MockClock, lockstep_stream_pair, memory_stream_pair
 
-from umaserve.server.http_connection import HEAD_BYTES, HEAD_S, HttpConnection
-from umaserve.server.http_message import Response
+from umaserve.server.http.connection import HEAD_BYTES, HEAD_S, HttpConnection
+from umaserve.server.http.message import Response
 
 GET = b"GET /x HTTP/1.1\r\nHost: h\r\n\r\n"
 

@@ -18,7 +18,7 @@ import pytest
 
 from tests.http_client import Reply, ask, port_of, raw, replies
 from tests.server_harness import DaemonProcess, eventually
-from umaserve.server import http_listener
+from umaserve.server.http import listener as http_listener
 
 
 def refused(tmp_path: Path, **settings: object) -> str:

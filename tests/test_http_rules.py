@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from umaserve.server.http_host import host_is_ours, target_of
-from umaserve.server.http_message import preferred
-from umaserve.server.http_routes import FORMATS
+from umaserve.server.http.host import host_is_ours, target_of
+from umaserve.server.http.message import preferred
+from umaserve.server.http.routes import FORMATS
 
 PROMETHEUS_2 = (
     "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,"

@@ -22,10 +22,10 @@ from tests.server_harness import DaemonProcess, eventually, running
 from umaserve.metrics.names import HELP
 from umaserve.metrics.prometheus import _apart
 from umaserve.protocol import ERRORS
-from umaserve.server.descriptors import Reserve
-from umaserve.server.http_listener import open_http
-from umaserve.server.http_server import MAX_CONNECTIONS, HttpServer
-from umaserve.server.shares import FrontTime
+from umaserve.server.clients.shares import FrontTime
+from umaserve.server.engines.descriptors import Reserve
+from umaserve.server.http.listener import open_http
+from umaserve.server.http.server import MAX_CONNECTIONS, HttpServer
 
 SCRAPE = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.4,*/*;q=0.1"
 TEXT = "text/plain; version=0.0.4; charset=utf-8"

@@ -6,9 +6,9 @@ import os
 
 import pytest
 
-from umaserve.engine.table import RUNNING, WAITING, SessionTable, TableSpec
-from umaserve.kv import cells
-from umaserve.kv.ageing import KEEP_NS, WAIT_NS, Ageing
+from umaserve.engine.cells import accounting as cells
+from umaserve.engine.cells.ageing import KEEP_NS, WAIT_NS, Ageing
+from umaserve.wire.table import RUNNING, WAITING, SessionTable, TableSpec
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from umaserve import llama
-from umaserve.kv.parking import Parking
+from umaserve.engine.cells.parking import Parking
 
 N_CTX = 512
 PROMPT = "class Stack:\n    def __init__(self):\n        self.items = []\n\n    def push(self, "

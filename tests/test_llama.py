@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 import build_llama
 from umaserve import llama
 from umaserve.assets import demo_model_path
-from umaserve.llama.gguf_check import GGML_TYPES
 from umaserve.llama.memory import KV_TYPES
+from umaserve.models.gguf import GGML_TYPES, check_gguf
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,8 @@ def vocabulary(library: llama.Library, request: pytest.FixtureRequest) -> Iterat
 def test_importing_loads_neither_numpy_nor_cffi() -> None:
     program = (
         "import sys, umaserve.llama as llama, umaserve.llama.builds as builds\n"
-        "builds.installed(); llama.check_gguf\n"
+        "from umaserve.models.gguf import check_gguf\n"
+        "builds.installed()\n"
         "heavy = ('numpy', 'cffi', '_cffi_backend', 'numba')\n"
         "print([name for name in heavy if name in sys.modules])"
     )
@@ -58,7 +59,7 @@ def test_what_a_model_says_of_itself(model: llama.Model) -> None:
     assert model.metadata["general.architecture"] == "llama"
     assert model.n_vocab == int(model.metadata["llama.vocab_size"])
     assert model.n_ctx_train == int(model.metadata["llama.context_length"])
-    assert model.size_bytes == llama.check_gguf(model.path).tensor_bytes
+    assert model.size_bytes == check_gguf(model.path).tensor_bytes
     assert 1_000_000 < model.n_params < 20_000_000
     assert "llama" in model.description
     assert model.chat_template is not None and "messages" in model.chat_template

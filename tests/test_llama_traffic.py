@@ -15,8 +15,6 @@ import numpy as np
 import pytest
 
 from umaserve.assets import demo_model_path
-from umaserve.llama import GGUFError, check_gguf
-from umaserve.llama.gguf_check import GGUFInfo, GGUFTensor
 from umaserve.llama.memory import kv_bytes_per_cell
 from umaserve.llama.traffic import Traffic
 
@@ -24,6 +22,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tools"))
 
 import make_model  # noqa: E402
 from gguf_shapes import SHAPES  # noqa: E402
+
+from umaserve.models.gguf import check_gguf
+from umaserve.models.header import GGUFError, GGUFInfo, GGUFTensor
 
 VOCABULARY = 8192  # instead of 151936, which the reader below takes ten seconds for
 

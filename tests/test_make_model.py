@@ -33,6 +33,8 @@ import gguf_container as container  # noqa: E402
 import gguf_shapes  # noqa: E402
 import make_model  # noqa: E402
 
+from umaserve.models.gguf import check_gguf  # noqa: E402
+
 
 @pytest.fixture(scope="module")
 def library() -> llama.Library:
@@ -88,7 +90,7 @@ def test_libllama_loads_and_decodes(
 ) -> None:
     out = tmp_path / "model.gguf"
     assert make_model.main(["--shape", shape, "--quant", quant, "--out", str(out)]) == 0
-    assert out.stat().st_size == llama.check_gguf(out).file_bytes
+    assert out.stat().st_size == check_gguf(out).file_bytes
     known = gguf_shapes.SHAPES[shape]
     plan = make_model.plan_file(known, make_model.QUANTS[quant])
     with llama.Model.open(library, out) as model:

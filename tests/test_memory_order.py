@@ -12,12 +12,14 @@ import numpy as np
 import pytest
 from numba import njit, typeof
 
-from umaserve import memory_order
-from umaserve.engine import batch, chunk_stack, steady
-from umaserve.engine import table as t
-from umaserve.engine.gate import new_gate
-from umaserve.engine.native import Native
-from umaserve.engine.prefill_orders import Orders, give_orders, grant_chunk
+from umaserve.engine.loop import ticks as steady
+from umaserve.engine.native import batch
+from umaserve.engine.native.calls import Native
+from umaserve.engine.prefill import chunk_stack
+from umaserve.engine.prefill.gate import new_gate
+from umaserve.engine.prefill.orders import Orders, give_orders, grant_chunk
+from umaserve.wire import memory_order
+from umaserve.wire import table as t
 
 SECONDS = 1.0
 N_CTX, ROWS = 1 << 18, 8

@@ -13,8 +13,8 @@ import pytest
 import trio
 
 from tests.server_harness import DaemonProcess, eventually
-from umaserve.server import record_file
-from umaserve.server.record_file import RecordError, RecordFile
+from umaserve.server.figures import record_file
+from umaserve.server.figures.record_file import RecordError, RecordFile
 
 
 class Lines:

@@ -15,10 +15,10 @@ from tests.fake_engine import answer
 from tests.fixtures.commands import outcome, run
 from tests.fixtures.fake_daemon import FakeDaemon
 from tests.server_harness import DaemonProcess, RawClient, eventually, model_file, running
-from umaserve.engine import messages as m
 from umaserve.peer import peer_of
 from umaserve.protocol import encode_frame
 from umaserve.texts import path_of, printable, sendable_path
+from umaserve.wire import messages as m
 
 ODD = "x\udcff\udc80 é.gguf"  # as Python spells the bytes ff and 80
 SHOWN = "x\ufffd\ufffd é.gguf"

@@ -16,7 +16,7 @@ from tests.strangers import IS_ROOT, give_away
 from tests.test_metrics_records import Lines, quick, write
 from umaserve import own_file
 from umaserve.own_file import NotOurs, check_own, open_own, write_own
-from umaserve.server.record_file import RecordError, RecordFile
+from umaserve.server.figures.record_file import RecordError, RecordFile
 
 ROOT = Path(__file__).resolve().parent.parent
 __all__ = ["quick"]  # files are written at once
@@ -236,4 +236,4 @@ def test_nothing_else_writes_files_that_a_user_names() -> None:
         for path in (ROOT / "umaserve" / folder).rglob("*.py")
         if ways.search(path.read_text("utf-8"))
     }
-    assert found <= {"bench/target.py", "server/listener.py"}
+    assert found <= {"bench/target.py", "server/clients/listener.py"}

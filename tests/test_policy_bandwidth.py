@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from umaserve.engine.bandwidth_probe import buffer_bytes, probe_bandwidth
+from umaserve.engine.start.bandwidth_probe import buffer_bytes, probe_bandwidth
 from umaserve.llama.traffic import Traffic
-from umaserve.policy import bandwidth as bw
-from umaserve.policy.bandwidth import Budget
+from umaserve.policy.bytes import bandwidth as bw
+from umaserve.policy.bytes.bandwidth import Budget
 
 DENSE = Traffic(
     dense=380e6, head=145e6, embedding=952.0, expert=0.0, n_expert=0.0, n_expert_used=0.0,
@@ -297,7 +297,7 @@ def test_no_tick_breaks_the_governor(ticks) -> None:
 _FIGURES = """
 import json
 import numpy as np
-from umaserve.policy import bandwidth as bw
+from umaserve.policy.bytes import bandwidth as bw
 from tests.test_policy_bandwidth import DENSE, MOE, feed, noisy
 budget = bw.Budget.of("auto", 25e9)
 feed(budget, noisy(np.random.default_rng(1), 30e9, 150))
@@ -340,5 +340,5 @@ def test_the_buffer_is_no_larger_than_the_weights(a: int, b: int) -> None:
 
 
 def test_no_probe_where_memory_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("umaserve.engine.bandwidth_probe.buffer_bytes", lambda _: 1 << 50)
+    monkeypatch.setattr("umaserve.engine.start.bandwidth_probe.buffer_bytes", lambda _: 1 << 50)
     assert probe_bandwidth(0.01) is None

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from tests.test_policy_guarded import NOW, TRAFFIC, N, empty, known, put, states, told
 from tools import sim_run
+from umaserve.policy.accelerator.beside import SHORT, SPARE, WORTH_IT
 from umaserve.policy.base import (
     ALL_FEATURES,
     ALL_THE_TIME,
@@ -35,8 +36,7 @@ from umaserve.policy.base import (
     Plan,
     Tick,
 )
-from umaserve.policy.beside import SHORT, SPARE, WORTH_IT
-from umaserve.policy.cost import BESIDE_SIZES, CostModel, predict
+from umaserve.policy.cost.model import BESIDE_SIZES, CostModel, predict
 from umaserve.policy.guarded import plan_tick
 from umaserve.policy.latency_guard import (
     EARNED_PACED,
@@ -47,7 +47,7 @@ from umaserve.policy.latency_guard import (
     earned,
     settle_credit,
 )
-from umaserve.states import RUNNING
+from umaserve.wire.states import RUNNING
 
 SIZES = BESIDE_SIZES.tolist()
 FULL = MOST_CREDIT - EARNED_PACED  # credit that would be lost if it were not spent

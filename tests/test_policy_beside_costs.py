@@ -10,11 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.test_policy_guarded import empty, put
-from umaserve.engine import messages as m
-from umaserve.engine.cost_file import CostFile, identity
+from umaserve.engine.model.cost_file import CostFile, identity
+from umaserve.policy.accelerator.beside import LANDING, LANDING_LATE, may_land
 from umaserve.policy.base import BACK_WAIT_MS
-from umaserve.policy.beside import LANDING, LANDING_LATE, may_land
-from umaserve.policy.cost import (
+from umaserve.policy.cost.model import (
     BESIDE_SIZES,
     BESIDE_WEIGHT,
     WILD,
@@ -29,7 +28,8 @@ from umaserve.policy.latency_guard import (
     poorest,
     settle_credit,
 )
-from umaserve.states import DONE, RUNNING, WAITING
+from umaserve.wire import messages as m
+from umaserve.wire.states import DONE, RUNNING, WAITING
 
 SIZES = BESIDE_SIZES.tolist()
 

@@ -12,7 +12,7 @@ from tests.test_simulator import gaps_ms, knobs, play, quiet
 from tools.sim_loads import INTERACTIVE, Load
 from umaserve.policy.base import ALL_FEATURES, FEATURES, PREDICTED_MS
 from umaserve.policy.burst import LONG_TICKS, TOGETHER_MS, YOUNG_MS
-from umaserve.policy.cost import predict
+from umaserve.policy.cost.model import predict
 
 MS = 1_000_000
 

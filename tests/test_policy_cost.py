@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from umaserve.policy.cost import (
+from umaserve.policy.cost.model import (
     FADED,
     MODES,
     MOST_SURE,
@@ -151,7 +151,7 @@ def test_a_copy_answers_alike_and_forgetting_is_complete():
 _SCRIPT = """
 import json
 import numpy as np
-from umaserve.policy.cost import CostModel, largest_chunk, learn, predict
+from umaserve.policy.cost.model import CostModel, largest_chunk, learn, predict
 rng = np.random.default_rng(1)
 cost = CostModel.unknown()
 said = []

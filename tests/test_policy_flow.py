@@ -19,6 +19,8 @@ from tests.test_policy_beside import (
     waited,
 )
 from tests.test_policy_guarded import put
+from umaserve.policy.accelerator.beside import FLOW_KNOWN, FLOW_STARTS_MS
+from umaserve.policy.accelerator.riders import ROOM
 from umaserve.policy.base import (
     ALL_FEATURES,
     ALLOWED_MS,
@@ -28,8 +30,7 @@ from umaserve.policy.base import (
     FLOWS,
     GUARD,
 )
-from umaserve.policy.beside import FLOW_KNOWN, FLOW_STARTS_MS
-from umaserve.policy.cost import (
+from umaserve.policy.cost.model import (
     BESIDE_SIZES,
     FLOW_AGAIN,
     FLOW_AT,
@@ -43,7 +44,6 @@ from umaserve.policy.cost import (
     learn_flow_ms,
 )
 from umaserve.policy.latency_guard import HARD, MARGIN, RESERVED, noise
-from umaserve.policy.riders import ROOM
 
 SIZES = BESIDE_SIZES.tolist()
 SMALL = [1.01] * len(SIZES)  # what chunks of each size do to ticks

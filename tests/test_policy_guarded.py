@@ -28,11 +28,11 @@ from umaserve.policy.base import (
     SchedulerState,
     Tick,
 )
-from umaserve.policy.cost import CostModel, largest_chunk, learn, predict
+from umaserve.policy.cost.model import CostModel, largest_chunk, learn, predict
+from umaserve.policy.cost.sweet_spot import WORTH, find_rounds, merge_all
 from umaserve.policy.guarded import HOLDOFF, LONGER_TICKS, LONGEST_TICKS, observe, plan_tick
 from umaserve.policy.latency_guard import EARNED, HARD, LEAST_CREDIT, MOST_CREDIT, settle_credit
-from umaserve.policy.sweet_spot import WORTH, find_rounds, merge_all
-from umaserve.states import DONE, FREE, RUNNING, WAITING
+from umaserve.wire.states import DONE, FREE, RUNNING, WAITING
 
 N = 10
 NOW = 10_000_000_000

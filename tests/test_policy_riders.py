@@ -8,6 +8,7 @@ import pytest
 from tests.paced_machine import DENSE, MOE, Accelerator, Daemon
 from tests.test_policy_beside import Planned, cost_of, fresh, knobs_of, streaming
 from tests.test_policy_guarded import NOW, put
+from umaserve.policy.accelerator.riders import AGAIN, IN_DEBT, START_CREDIT, TURN_NS
 from umaserve.policy.base import (
     ALL_FEATURES,
     CHUNK_BESIDE,
@@ -20,7 +21,6 @@ from umaserve.policy.base import (
     RIDERS_PAID,
     SLICE_MS,
 )
-from umaserve.policy.riders import AGAIN, IN_DEBT, START_CREDIT, TURN_NS
 
 LATER = 20_000  # a tick long after those that are remembered
 MACHINES = {"dense": DENSE, "moe": MOE}

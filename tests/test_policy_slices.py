@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests.test_policy_guarded import empty, known, plan_of, put, told
+from umaserve.policy.accelerator.beside import SPARE
 from umaserve.policy.base import (
     ALL_FEATURES,
     BASELINE_MS,
@@ -19,8 +20,7 @@ from umaserve.policy.base import (
     SLICE_MS,
     Memory,
 )
-from umaserve.policy.beside import SPARE
-from umaserve.policy.cost import (
+from umaserve.policy.cost.model import (
     BESIDE_SIZES,
     FADES,
     CostModel,
@@ -28,7 +28,7 @@ from umaserve.policy.cost import (
     learn,
     learn_part,
 )
-from umaserve.policy.slices import SLICED_CHUNK, learn_longest
+from umaserve.policy.processor.slices import SLICED_CHUNK, learn_longest
 
 CPU = "cpu-2core-0.5b"
 CAP = 1.2

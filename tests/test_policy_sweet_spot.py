@@ -8,10 +8,10 @@ import pytest
 from tools import sim_run
 from umaserve.llama.traffic import Traffic
 from umaserve.policy.base import ALL_FEATURES, Knobs, Memory, Plan, Tick
-from umaserve.policy.cost import MOST_SURE, CostModel, learn
+from umaserve.policy.cost.model import MOST_SURE, CostModel, learn
+from umaserve.policy.cost.sweet_spot import LOOK_ON
 from umaserve.policy.guarded import LOOK_AGAIN, plan_tick
-from umaserve.policy.sweet_spot import LOOK_ON
-from umaserve.states import RUNNING
+from umaserve.wire.states import RUNNING
 
 N = 3
 FRONT, BACK = 0, 1

@@ -18,7 +18,7 @@ from umaserve.policy.base import (
     PREDICTED_MS,
     Plan,
 )
-from umaserve.policy.cost import (
+from umaserve.policy.cost.model import (
     ALONE,
     FADED,
     LADEN,

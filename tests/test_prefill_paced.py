@@ -12,12 +12,20 @@ import pytest
 
 from tests.prefill_rig import N_SEQ, TOLERANCE, Rig, alone, varied_text
 from umaserve import llama
-from umaserve.engine import prefill_thread, prefill_worker, second_context
-from umaserve.engine.gate import LAST, MEASURE, OPEN, PARKED, UNTIL, WHOLE
-from umaserve.engine.prefill_orders import BACKLOG
-from umaserve.engine.prefill_thread import PACED_CHUNK
-from umaserve.engine.prefill_worker import PrefillWorker
-from umaserve.policy.cost import BESIDE_SIZES
+from umaserve.engine.prefill import (
+    second_context,
+)
+from umaserve.engine.prefill import (
+    thread as prefill_thread,
+)
+from umaserve.engine.prefill import (
+    worker as prefill_worker,
+)
+from umaserve.engine.prefill.gate import LAST, MEASURE, OPEN, PARKED, UNTIL, WHOLE
+from umaserve.engine.prefill.orders import BACKLOG
+from umaserve.engine.prefill.thread import PACED_CHUNK
+from umaserve.engine.prefill.worker import PrefillWorker
+from umaserve.policy.cost.model import BESIDE_SIZES
 
 FEW_CELLS = 512
 SIZES = BESIDE_SIZES.tolist()

@@ -10,10 +10,10 @@ import pytest
 
 from tests.prefill_rig import TOLERANCE, Rig, alone
 from umaserve import llama
-from umaserve.engine import gate as g
-from umaserve.engine.chunk_stack import choose_owner, run_parts
-from umaserve.engine.native import Native
-from umaserve.policy.cost import BESIDE_SIZES, beside_class
+from umaserve.engine.native.calls import Native
+from umaserve.engine.prefill import gate as g
+from umaserve.engine.prefill.chunk_stack import choose_owner, run_parts
+from umaserve.policy.cost.model import BESIDE_SIZES, beside_class
 
 pytestmark = pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="swapcontext is used with the GNU C library only"

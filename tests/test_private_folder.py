@@ -21,11 +21,11 @@ from tests.strangers import UID, as_stranger, give_away, only_root
 from tests.test_build_llama import quiet
 from tests.test_engine_jit_cache import _COMPILE, _FOLDER, _USE, copies, run
 from umaserve import private_folder
-from umaserve.engine.cost_file import CostFile
+from umaserve.engine.model.cost_file import CostFile
 from umaserve.llama import builds, library
 from umaserve.llama.building import toolchain
 from umaserve.llama.building.locking import file_lock
-from umaserve.policy.cost import CostModel
+from umaserve.policy.cost.model import CostModel
 from umaserve.private_folder import NotPrivate, make_private, why_shared, why_shared_within
 
 __all__ = ["copies"]

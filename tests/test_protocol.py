@@ -48,7 +48,7 @@ def refused(message: object, limits: Limits = LIMITS) -> ProtocolError:
 
 
 def test_defaults_are_those_of_the_engine():
-    from umaserve.engine.messages import Sampling
+    from umaserve.wire.messages import Sampling
 
     sampling = parse({"id": "a", "prompt": "x"}).sampling
     ours = msgspec.structs.asdict(sampling)

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from umaserve.engine.messages import Sampling
 from umaserve.sampling import counted, kernels, mass, sampler, select
 from umaserve.sampling.params import SamplerTable, is_slow
+from umaserve.wire.messages import Sampling
 
 N_VOCAB = 5000
 

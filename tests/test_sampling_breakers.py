@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from umaserve.engine.messages import Sampling
 from umaserve.sampling import breakers
+from umaserve.wire.messages import Sampling
 
 
 def words_of(words, others=None):

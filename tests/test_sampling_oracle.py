@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from tests.oracle import Oracle
-from umaserve.engine.messages import Sampling
 from umaserve.sampling import breakers, history, kernels, mass, sampler, select
 from umaserve.sampling.params import MU, SamplerTable
+from umaserve.wire.messages import Sampling
 
 CANDIDATE = np.dtype([("id", "i4"), ("logit", "f4"), ("p", "f4")])
 PLAIN = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}

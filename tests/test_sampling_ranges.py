@@ -11,10 +11,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from umaserve.engine.messages import Sampling
 from umaserve.protocol.fields import GENERATE_FIELDS
 from umaserve.sampling import history, sampler, select
 from umaserve.sampling.params import MU, SamplerTable
+from umaserve.wire.messages import Sampling
 
 N_VOCAB = 300
 N_CTX = 128

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from umaserve.config import Config
-from umaserve.engine import table as t
-from umaserve.server import scorecard as module
-from umaserve.server.meters import SETTLE_MOST, TICK_READ_MOST, Meters
-from umaserve.server.scorecard import Scorecard
+from umaserve.server.figures import scorecard as module
+from umaserve.server.figures.scorecard import Scorecard
+from umaserve.server.requests.meters import SETTLE_MOST, TICK_READ_MOST, Meters
+from umaserve.wire import table as t
 
 MS = 1_000_000
 
@@ -75,7 +75,7 @@ class Bench:
 def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     clock = Clock()
     monkeypatch.setattr(module, "time", clock)
-    monkeypatch.setattr("umaserve.server.meters.time", clock)
+    monkeypatch.setattr("umaserve.server.requests.meters.time", clock)
     yield Bench(clock)
 
 

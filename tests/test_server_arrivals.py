@@ -22,10 +22,10 @@ from hypothesis import strategies as st
 
 from umaserve.config import Config
 from umaserve.peer import Peer
-from umaserve.server import arrivals
-from umaserve.server.arrivals import SCHEDSTAT, ArrivalClock, Moment
-from umaserve.server.connection import Connection
-from umaserve.server.shares import Budget, FrontTime
+from umaserve.server.clients import arrivals
+from umaserve.server.clients.arrivals import SCHEDSTAT, ArrivalClock, Moment
+from umaserve.server.clients.connection import Connection
+from umaserve.server.clients.shares import Budget, FrontTime
 
 SPAN = st.integers(0, 10**9)
 

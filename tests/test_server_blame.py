@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from umaserve.server.blame import ASKED, FAULT, KILLED, Record, judge, kind_of_exit
+from umaserve.server.engines.blame import ASKED, FAULT, KILLED, Record, judge, kind_of_exit
 
 
 def test_kinds_of_exit() -> None:

@@ -15,10 +15,10 @@ import trio
 
 from tests.fake_engine import answer
 from tests.server_harness import DaemonProcess, RawClient, Result, eventually, running
-from umaserve.engine.messages import Ready
 from umaserve.protocol import ChatMessage, ProtocolError
-from umaserve.server import chat
-from umaserve.server.chat import ChatRenderer, Outcome
+from umaserve.server.requests import chat
+from umaserve.server.requests.chat import ChatRenderer, Outcome
+from umaserve.wire.messages import Ready
 
 NUMBERS = {f.name: 1 for f in msgspec.structs.fields(Ready) if f.type is int and f.required}
 TEXTS = {f.name: "x" for f in msgspec.structs.fields(Ready) if f.type is str and f.required}

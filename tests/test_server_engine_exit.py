@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.server_harness import DaemonProcess, model_file
-from umaserve.server.engine_exit import EngineExit, LastWords, describe_exit
+from umaserve.server.engines.exit import EngineExit, LastWords, describe_exit
 
 CAUSE = "ggml.c:4711: GGML_ASSERT(fake != NULL) failed"
 NOISE = ("Extension modules", "Fatal Python error", "most recent call", "Thread 0x", "/build/")

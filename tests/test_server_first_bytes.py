@@ -20,16 +20,16 @@ import trio
 from tests.fake_engine import answer
 from tests.server_harness import DaemonProcess, running
 from umaserve.config import Config
-from umaserve.engine import messages as m
-from umaserve.engine import table as t
 from umaserve.protocol import parse_message
-from umaserve.server.arrivals import ArrivalClock
+from umaserve.server.clients.arrivals import ArrivalClock
 from umaserve.server.daemon import Daemon
-from umaserve.server.descriptors import Reserve
-from umaserve.server.engine_handle import EngineHandle
-from umaserve.server.loop_lock import LoopLock
-from umaserve.server.meters import Meters
-from umaserve.server.sessions import NUDGE_EVERY_S, Sessions
+from umaserve.server.engines.descriptors import Reserve
+from umaserve.server.engines.handle import EngineHandle
+from umaserve.server.engines.loop_lock import LoopLock
+from umaserve.server.requests.meters import Meters
+from umaserve.server.requests.sessions import NUDGE_EVERY_S, Sessions
+from umaserve.wire import messages as m
+from umaserve.wire import table as t
 
 
 @pytest.fixture(scope="module")

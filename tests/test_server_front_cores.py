@@ -13,8 +13,8 @@ import pytest
 
 from tests.server_harness import DaemonProcess, eventually
 from umaserve.assets import demo_model_path
-from umaserve.engine.boot import usable_cores
-from umaserve.server import front_cores
+from umaserve.engine.model.boot import usable_cores
+from umaserve.server.engines import front_cores
 
 HERE = os.sched_getaffinity(0) if sys.platform.startswith("linux") else set()
 linux = pytest.mark.skipif(len(HERE) < 2, reason="needs Linux and two CPUs to choose from")

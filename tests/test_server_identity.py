@@ -12,8 +12,8 @@ import pytest
 
 from tests.fake_engine import answer
 from tests.server_harness import DaemonProcess, eventually, model_file
-from umaserve.model_identity import WHOLE_BYTES, file_facts, identify
-from umaserve.server.model_watch import written_over
+from umaserve.models.identity import WHOLE_BYTES, file_facts, identify
+from umaserve.server.engines.model_watch import written_over
 
 SLOW = {"FAKE_TICK_MS": "5"}
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.server_harness import DaemonProcess
-from umaserve.server.log_repeats import KEPT, Repeats
-from umaserve.server.logs import Log
+from umaserve.server.log.lines import Log
+from umaserve.server.log.repeats import KEPT, Repeats
 
 
 def test_json_lines_have_their_fields() -> None:

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from umaserve.assets import demo_model_path
 from umaserve.config import Config
-from umaserve.server import memory
-from umaserve.server.memory import ModelFile, ModelFileError, look_at
-from umaserve.server.model_start import too_big
+from umaserve.models import needs as memory
+from umaserve.models.needs import ModelFile, ModelFileError, look_at
+from umaserve.server.engines.model_start import too_big
 
 
 def test_shape_of_the_bundled_model_equals_gguf_reader() -> None:

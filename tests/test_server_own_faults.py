@@ -12,9 +12,9 @@ import trio
 from tests.fake_engine import answer
 from tests.patches.front import own_faults
 from tests.server_harness import DaemonProcess, RawClient, Result
-from umaserve.server.arrivals import ArrivalClock
-from umaserve.server.logs import Log
-from umaserve.server.loop_lock import LoopLock
+from umaserve.server.clients.arrivals import ArrivalClock
+from umaserve.server.engines.loop_lock import LoopLock
+from umaserve.server.log.lines import Log
 
 TOKENS = 60
 
@@ -123,7 +123,7 @@ def test_a_clock_whose_file_fails_is_no_trouble(monkeypatch: pytest.MonkeyPatch)
         def fails(*_: object) -> bytes:
             raise MemoryError
 
-        monkeypatch.setattr("umaserve.server.arrivals.os.pread", fails)
+        monkeypatch.setattr("umaserve.server.clients.arrivals.os.pread", fails)
         for _ in range(3):
             await trio.sleep(0.001)
         monkeypatch.undo()

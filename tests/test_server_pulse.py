@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from umaserve.engine import table as t
-from umaserve.server.engine_pulse import EnginePulse
+from umaserve.server.engines.pulse import EnginePulse
+from umaserve.wire import table as t
 
 SECOND = 1_000_000_000
 HOUR = 3600 * SECOND

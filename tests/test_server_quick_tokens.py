@@ -20,14 +20,14 @@ import trio
 from tests.fake_engine import answer
 from tests.server_harness import DaemonProcess
 from umaserve.config import Config
-from umaserve.engine import table as t
 from umaserve.protocol import parse_message
-from umaserve.server.loop_lock import LoopLock
+from umaserve.server.clients.outbox import Outbox
+from umaserve.server.engines.loop_lock import LoopLock
 from umaserve.server.main import SWITCH_S
-from umaserve.server.meters import Meters
-from umaserve.server.outbox import Outbox
-from umaserve.server.quick_tokens import QuickTokens
-from umaserve.server.request import Request
+from umaserve.server.requests.meters import Meters
+from umaserve.server.requests.quick_tokens import QuickTokens
+from umaserve.server.requests.request import Request
+from umaserve.wire import table as t
 
 N_CTX = 64
 

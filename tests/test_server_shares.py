@@ -30,8 +30,8 @@ from tests.server_harness import (
     eventually,
 )
 from umaserve.protocol import ProtocolError
-from umaserve.server.questions import WAITING, Questions
-from umaserve.server.shares import BURST_S, LONGEST_DEBT_S, SHARE, Budget, FrontTime
+from umaserve.server.clients.questions import WAITING, Questions
+from umaserve.server.clients.shares import BURST_S, LONGEST_DEBT_S, SHARE, Budget, FrontTime
 
 PROGRAMS = st.sampled_from("abc")
 MiB = 1 << 20

@@ -12,7 +12,7 @@ import pytest
 from tests.server_harness import DaemonProcess
 from tests.strangers import HOLD, LISTEN, NAMED, only_root, open_folder, somebody_else, stranger
 from umaserve.peer import user_name
-from umaserve.server.listener import ClaimedSocket, SocketError
+from umaserve.server.clients.listener import ClaimedSocket, SocketError
 
 __all__ = ["somebody_else"]
 

@@ -17,8 +17,9 @@ from tests.patches.front import stuck_files, unkillable
 from tests.server_harness import DaemonProcess, RawClient, eventually, model_file
 from umaserve import llama
 from umaserve.config import ConfigError, load_config
+from umaserve.models import needs as memory
+from umaserve.models.gguf import check_gguf
 from umaserve.regular_file import NotRegular, open_regular
-from umaserve.server import memory
 
 KINDS = ("pipe", "socket", "device", "folder", "link to a pipe")
 
@@ -58,7 +59,7 @@ def test_what_is_no_regular_file_is_refused(tmp_path: Path, kind: str) -> None:
     with pytest.raises(memory.ModelFileError, match="not a regular file"):
         memory.look_at(str(path))
     with pytest.raises(llama.LlamaError, match="not a regular file|is a directory"):
-        llama.check_gguf(path)
+        check_gguf(path)
     with pytest.raises(ConfigError, match="not a regular file"):
         load_config({"config": str(path)}, {})
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from umaserve.engine import messages as m
 from umaserve.server.supervisor import Supervisor
+from umaserve.wire import messages as m
 
 START = m.Start("model.gguf", n_slots=4, n_ctx=64, n_seq=2)
 

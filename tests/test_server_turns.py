@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from umaserve.server.turns import Line, Turns
+from umaserve.server.requests.turns import Line, Turns
 
 PROGRAMS = st.sampled_from("abc")
 

@@ -14,8 +14,8 @@ from tests.fake_engine import answer
 from tests.server_harness import DaemonProcess, eventually
 from umaserve.config import Config
 from umaserve.protocol import Generate, parse_message
-from umaserve.server.request import Request
-from umaserve.server.waiting import AGED_NS, WaitingRoom
+from umaserve.server.requests.request import Request
+from umaserve.server.requests.waiting import AGED_NS, WaitingRoom
 
 SERIALS = iter(range(1, 1_000_000))
 

@@ -15,8 +15,8 @@ import pytest
 from tests.fake_engine import answer
 from tests.http_client import ask, raw
 from tests.server_harness import DaemonProcess, RawClient, engines_of, eventually, model_file
-from umaserve.server.descriptors import Reserve
-from umaserve.server.next_try import LONGEST_S, NextTry, pause_s
+from umaserve.server.engines.descriptors import Reserve
+from umaserve.server.engines.next_try import LONGEST_S, NextTry, pause_s
 
 DESCRIPTORS = 64
 

@@ -12,7 +12,7 @@ from tools.sim_loads import BACKGROUND, INTERACTIVE, PRESETS, Load, agent, mixed
 from tools.sim_machine import presets, probed, tick_ms
 from tools.simulate import figures, main
 from umaserve.policy.base import ALL_FEATURES, FEATURES, Knobs
-from umaserve.policy.cost import FADED, MOST_SURE, CostModel, predict, prompt_class
+from umaserve.policy.cost.model import FADED, MOST_SURE, CostModel, predict, prompt_class
 
 MACHINES = presets()
 

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from tests.engine_driver import DrivenEngine
 from tests.waiting import until
 from umaserve import llama
-from umaserve.engine import thread_places as tp
-from umaserve.engine.boot import usable_cores
-from umaserve.engine.cost_file import CostFile
-from umaserve.engine.cost_keeper import CostKeeper
-from umaserve.policy.cost import CostModel
+from umaserve.engine.model import thread_places as tp
+from umaserve.engine.model.boot import usable_cores
+from umaserve.engine.model.cost_file import CostFile
+from umaserve.engine.model.cost_keeper import CostKeeper
+from umaserve.policy.cost.model import CostModel
 
 HERE = os.sched_getaffinity(0) if sys.platform.startswith("linux") else set()
 linux = pytest.mark.skipif(len(HERE) < 2, reason="needs Linux and two CPUs to choose from")

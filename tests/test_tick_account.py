@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from umaserve.engine.tick_account import (
+from umaserve.engine.loop.account import (
     BESIDE,
     CHANGED,
     DECODING,
@@ -14,9 +14,9 @@ from umaserve.engine.tick_account import (
     TOKENS,
     learn_tick,
 )
+from umaserve.policy.accelerator.beside import FLOW_KNOWN
 from umaserve.policy.base import ALLOWED_MS, INFO_WORDS, PASSENGERS, PREDICTED_MS, Memory
-from umaserve.policy.beside import FLOW_KNOWN
-from umaserve.policy.cost import (
+from umaserve.policy.cost.model import (
     FLOW_AT,
     FLOW_SEEN,
     FLOW_TIMES,

@@ -23,7 +23,7 @@ from umaserve.bench import table
 from umaserve.bench.progress import Stages
 from umaserve.cli import bench as cli_bench
 from umaserve.dashboard.terminal import Terminal
-from umaserve.server.logs import Log
+from umaserve.server.log.lines import Log
 from umaserve.visible import for_reader, visible
 
 from hypothesis import given, strategies as st  # isort: skip

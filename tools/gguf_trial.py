@@ -21,7 +21,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from umaserve.engine.boot import Loaded
+    from umaserve.engine.model.boot import Loaded
 
 MIB = 1 << 20
 WALL_S = 10.0
@@ -73,10 +73,10 @@ class Trials:
         """*whole* is a model that can be served; it is tried once, so that all is imported."""
         if not _LINUX:
             return
-        from umaserve.engine.jit_cache import use_jit_cache
+        from umaserve.jit.cache import use_jit_cache
 
         use_jit_cache()
-        from umaserve.engine.table import PIECE_BYTES
+        from umaserve.wire.table import PIECE_BYTES
 
         self._piece_bytes = PIECE_BYTES
         self._said = os.memfd_create("said")
@@ -173,9 +173,10 @@ def look_and_check(path: Path) -> Outcome | None:
 
 def _look(path: Path) -> Outcome | None:
     from umaserve.config import Config
-    from umaserve.llama import GGUFError, check_gguf
-    from umaserve.server.memory import ModelFileError, look_at
-    from umaserve.server.model_start import too_big
+    from umaserve.models.gguf import check_gguf
+    from umaserve.models.header import GGUFError
+    from umaserve.models.needs import ModelFileError, look_at
+    from umaserve.server.engines.model_start import too_big
 
     try:
         refusal = too_big(look_at(str(path)), Config(n_ctx=64))
@@ -206,10 +207,10 @@ def _memory_bound(count: int) -> Iterator[None]:
 def _serve(path: str) -> str:
     """The engine's steps with a file: outcome and words, separated by a newline."""
     from umaserve import llama
-    from umaserve.engine import boot
-    from umaserve.engine import messages as m
-    from umaserve.engine import table as t
+    from umaserve.engine.model import boot
     from umaserve.llama.traffic import Traffic
+    from umaserve.wire import messages as m
+    from umaserve.wire import table as t
 
     start = m.Start(model_path=path, n_slots=1, n_ctx=64, n_seq=1, n_threads=1, gpu_layers=0)
     pieces = os.memfd_create("pieces")

@@ -20,9 +20,9 @@ import gguf_shapes  # noqa: E402
 import make_model  # noqa: E402
 
 from umaserve.assets import demo_model_path  # noqa: E402
-from umaserve.llama import GGUFError, check_gguf  # noqa: E402
-from umaserve.llama.gguf_check import GGUFInfo  # noqa: E402
 from umaserve.llama.memory import kv_bytes_per_cell  # noqa: E402
+from umaserve.models.gguf import check_gguf  # noqa: E402
+from umaserve.models.header import GGUFError, GGUFInfo  # noqa: E402
 
 # --kv-type, and what llama.cpp calls it
 KV_TYPES = {"f16": "f16", "q8": "q8_0", "q6": "q5_1", "q5": "q5_0", "q4": "q4_0"}
@@ -64,7 +64,7 @@ def kv_table(paths: list[str], n_ctx: int) -> None:
 
 def tables(n_ctx: int) -> None:
     """Sizes of the shared mappings at the default limits; bytes of a token in each."""
-    from umaserve.engine.table import PIECE_BYTES, TableSpec
+    from umaserve.wire.table import PIECE_BYTES, TableSpec
 
     spec = TableSpec(n_slots=32, n_ctx=n_ctx + 1)
     columns, size = spec.layout()

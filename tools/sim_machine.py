@@ -12,9 +12,9 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from umaserve.engine.bare_ticks import PAST
-from umaserve.engine.probe import LONGEST_MS, PROBE_S, TIMES, shapes
-from umaserve.policy.cost import BESIDE_SIZES, CostModel, is_known, learn, predict
+from umaserve.engine.start.bare_ticks import PAST
+from umaserve.engine.start.probe import LONGEST_MS, PROBE_S, TIMES, shapes
+from umaserve.policy.cost.model import BESIDE_SIZES, CostModel, is_known, learn, predict
 
 MOST = 8192  # tokens of a tick that the tables reach
 

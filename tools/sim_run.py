@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from umaserve.kv.cells import MARGIN
+from umaserve.engine.cells.accounting import MARGIN
 from umaserve.llama.traffic import Traffic
 from umaserve.policy.base import (
     ABORT_MS,
@@ -30,10 +30,10 @@ from umaserve.policy.base import (
     SchedulerState,
     Tick,
 )
-from umaserve.policy.cost import BESIDE_SIZES, CostModel, beside_class, learn
+from umaserve.policy.cost.model import BESIDE_SIZES, CostModel, beside_class, learn
 from umaserve.policy.guarded import observe, plan_tick
 from umaserve.policy.latency_guard import FIRST_CREDIT, earned, learn_tails, settle_credit
-from umaserve.states import FREE, RUNNING, WAITING
+from umaserve.wire.states import FREE, RUNNING, WAITING
 
 from .sim_loads import Load
 from .sim_machine import Machine, noisy_ms, seed
@@ -178,7 +178,7 @@ def _used(state):
 
 @njit(nogil=True, cache=True)
 def _victim(state):
-    """As `umaserve.kv.cells.victim`; also returns how many run."""
+    """As `umaserve.engine.cells.accounting.victim`; also returns how many run."""
     worst, running = -1, 0
     for s in range(state.state.shape[0]):
         if state.state[s] != RUNNING:

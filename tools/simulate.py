@@ -70,7 +70,7 @@ def figures(
     random_seed: int = 1, **size: int,
 ) -> dict[str, dict[str, float]]:  # fmt: skip
     """Figures of a load by lane, ``alone`` (interactive requests without the rest) and ``all``."""
-    from umaserve.policy.cost import CostModel
+    from umaserve.policy.cost.model import CostModel
 
     def start() -> CostModel:
         return CostModel.unknown() if cold else probed(machine, size.get("n_seq", 32))

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from umaserve.engine import __main__ as engine_main
-from umaserve.engine import jit_cache
+from umaserve.jit import cache as jit_cache
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -35,7 +35,7 @@ def working_folder(folder: str) -> None:
 
 @once_numba_may_load
 def no_second_context() -> None:
-    from umaserve.engine import second_context
+    from umaserve.engine.prefill import second_context
     from umaserve.llama import ContextError
 
     def open_second(*_: Any, **__: Any) -> Any:
@@ -47,7 +47,7 @@ def no_second_context() -> None:
 @once_numba_may_load
 def small_chunks_only() -> None:
     """A processor takes seconds to measure chunks of all sizes; up to a hundred tokens will do."""
-    from umaserve.engine import second_context
+    from umaserve.engine.prefill import second_context
 
     second_context.SLOW_CHUNK_MS = 40.0
 
@@ -58,7 +58,8 @@ def slow_chunks(most: int, path: str) -> None:
 
     As with many more KV cells in front of them.  Says how many tokens each chunk has.
     """
-    from umaserve.engine import gate, prefill_thread
+    from umaserve.engine.prefill import gate
+    from umaserve.engine.prefill import thread as prefill_thread
 
     begin_chunk = prefill_thread.begin_chunk
 
@@ -75,7 +76,7 @@ def slow_chunks(most: int, path: str) -> None:
 @once_numba_may_load
 def faulty_chunks(function: str) -> None:
     """A chunk calls that function of the C library instead: it never returns, or aborts."""
-    from umaserve.engine import chunk_stack, gate
+    from umaserve.engine.prefill import chunk_stack, gate
 
     class Faulty(chunk_stack.ChunkStack):
         def __init__(self, words: np.ndarray, library: Any) -> None:
@@ -89,8 +90,8 @@ def faulty_chunks(function: str) -> None:
 @once_numba_may_load
 def accused_beside_others() -> None:
     """A row goes wrong whenever it is not alone."""
-    from umaserve.engine.loop import Engine
-    from umaserve.states import RUNNING
+    from umaserve.engine.loop.engine import Engine
+    from umaserve.wire.states import RUNNING
 
     tick = Engine.tick
 
@@ -107,7 +108,7 @@ def accused_beside_others() -> None:
 @once_numba_may_load
 def no_logits_while(path: str) -> None:
     """``llama_get_logits_ith`` returns NULL while there is a file of this name."""
-    from umaserve.engine.native import Native
+    from umaserve.engine.native.calls import Native
 
     kind = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32)
     make, kept = Native.of, []

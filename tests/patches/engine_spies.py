@@ -22,8 +22,9 @@ def spied_meanwhile(path: str) -> None:
 
     The processor's engine does nothing meanwhile, so it is told that it has an accelerator.
     """
-    from umaserve.engine import boot, loop
-    from umaserve.engine.table import H_URGENT_SEEN
+    from umaserve.engine.loop import engine as loop
+    from umaserve.engine.model import boot
+    from umaserve.wire.table import H_URGENT_SEEN
 
     load, meanwhile = boot.load, loop.meanwhile
 
@@ -42,7 +43,7 @@ def spied_meanwhile(path: str) -> None:
 @once_numba_may_load
 def spied_shapes(path: str) -> None:
     """After each run of ticks: the shape of the last one, and how many unlike it came before."""
-    from umaserve.engine.loop import Engine
+    from umaserve.engine.loop.engine import Engine
 
     run = Engine.run
 
@@ -56,7 +57,8 @@ def spied_shapes(path: str) -> None:
 @once_numba_may_load
 def watched_team(path: str) -> None:
     """Says how many rows libllama's threads sampled together, once these are two or more."""
-    from umaserve.engine import loop, team_rows
+    from umaserve.engine.loop import engine as loop
+    from umaserve.engine.samplers import team_rows
 
     make_team = loop.make_team
 
@@ -79,8 +81,9 @@ def spied_sequences(path: str) -> None:
 
     The processor's engine copies nothing into its cache, so it is told that it does.
     """
-    from umaserve.engine import boot, sequences
-    from umaserve.engine.sequences import Sequences
+    from umaserve.engine.cells import sequences
+    from umaserve.engine.cells.sequences import Sequences
+    from umaserve.engine.model import boot
 
     boot.spare_sequences = lambda *_: sequences.RESERVED + sequences.ENDED
     made, give_back = Sequences.__init__, Sequences.give_back
@@ -103,9 +106,10 @@ def spied_landings(path: str) -> None:
     And how many stretches each piece is going to be copied into.  The processor's engine computes
     in its one context what it can, so it is told that it has an accelerator.
     """
-    from umaserve.engine import boot, sequences
-    from umaserve.engine.cell_map import VALID
-    from umaserve.engine.sequences import Sequences, saved_positions
+    from umaserve.engine.cells import sequences
+    from umaserve.engine.cells.cell_map import VALID
+    from umaserve.engine.cells.sequences import Sequences, saved_positions
+    from umaserve.engine.model import boot
 
     load = boot.load
     boot.spare_sequences = lambda *_: sequences.RESERVED + sequences.ENDED
@@ -141,8 +145,9 @@ def spied_held_span(cells: int, path: str) -> None:
 
     The processor's backend has no captured graphs and no overlap, so it is told that holding pays.
     """
-    from umaserve.engine import boot, held_span
-    from umaserve.engine.held_span import HeldSpan
+    from umaserve.engine.cells import held_span
+    from umaserve.engine.cells.held_span import HeldSpan
+    from umaserve.engine.model import boot
 
     boot.spare_sequences = lambda *_: 2
     held_span.cells_to_hold = lambda loaded: cells
@@ -164,7 +169,7 @@ def spied_ready_graph(path: str) -> None:
 
     The processor's backend gains nothing by it, so it is told that it does.
     """
-    from umaserve.engine.ready_graph import ReadyGraph
+    from umaserve.engine.prefill.ready_graph import ReadyGraph
 
     forget = ReadyGraph.forget
 

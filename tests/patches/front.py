@@ -16,7 +16,11 @@ from typing import Any
 from tests.patches.own_faults import own_faults
 from umaserve.cli.common import guarded
 from umaserve.config import Config
-from umaserve.server import connection, daemon, engine_handle, memory, slow_files
+from umaserve.models import needs as memory
+from umaserve.server import daemon
+from umaserve.server.clients import connection
+from umaserve.server.engines import handle as engine_handle
+from umaserve.server.engines import slow_files
 from umaserve.server.main import serve
 
 __all__ = ["own_faults"]

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from umaserve.server.connection import Connection
-from umaserve.server.meters import Meters
-from umaserve.server.request import Request
-from umaserve.server.scorecard import Scorecard
+from umaserve.server.clients.connection import Connection
+from umaserve.server.figures.scorecard import Scorecard
+from umaserve.server.requests.meters import Meters
+from umaserve.server.requests.request import Request
 
 
 class OwnFault(Exception):

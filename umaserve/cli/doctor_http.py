@@ -13,8 +13,8 @@ import trio
 from umaserve.client import OtherUser
 from umaserve.client.connect import refuse_strangers
 from umaserve.config import Config, host_and_port
-from umaserve.server.http_listener import HttpListeners, open_http, problem_with
-from umaserve.server.listener import SocketError
+from umaserve.server.clients.listener import SocketError
+from umaserve.server.http.listener import HttpListeners, open_http, problem_with
 
 LIVE_S = 3.0
 

@@ -12,6 +12,9 @@ import json
 import sys
 from typing import Any
 
+from umaserve.models.gguf import check_gguf
+from umaserve.models.header import GGUFError
+
 
 def _tell(**fields: Any) -> None:
     print(json.dumps(fields), flush=True)
@@ -26,10 +29,10 @@ def main(backend: str, model: str) -> None:
     from umaserve.llama.purpose import why_no_model
 
     try:
-        info = llama.check_gguf(model)
+        info = check_gguf(model)
         why = why_no_model(info)
         why = why and f"{model} cannot be served: {why}"
-    except (llama.LlamaError, OSError) as error:
+    except (GGUFError, OSError) as error:
         why = str(error)
     if why:
         _tell(what="model", error=why)

@@ -17,10 +17,9 @@ import time
 
 from umaserve import core_dumps
 from umaserve.private_folder import NotPrivate
-
-from . import messages as m
-from . import table as t
-from .control import Control, die_with_parent
+from umaserve.wire import messages as m
+from umaserve.wire import table as t
+from umaserve.wire.control import Control, die_with_parent
 
 LOAD_FAILED = 3
 SWITCH_S = 0.00005  # that a thread may keep the GIL from another
@@ -28,7 +27,7 @@ SWITCH_S = 0.00005  # that a thread may keep the GIL from another
 
 def _import_loop() -> None:
     """Import the loop, and a compiler with it, while libllama reads the weights."""
-    from . import loop  # noqa: F401
+    from .loop import engine as loop  # noqa: F401
 
 
 def main() -> int:
@@ -53,7 +52,7 @@ def main() -> int:
         raise TypeError(f"the first message must be Start, not {type(start).__name__}")
 
     # numba reads this when it is imported
-    from .jit_cache import is_complete, mark_complete, use_jit_cache
+    from umaserve.jit.cache import is_complete, mark_complete, use_jit_cache
 
     try:
         problem = use_jit_cache()
@@ -62,7 +61,7 @@ def main() -> int:
         return LOAD_FAILED
     if problem:
         control.send(m.Log("warn", problem))
-    from .boot import CannotLoad, describe, load
+    from .model.boot import CannotLoad, describe, load
 
     table = t.SessionTable(t.TableSpec(start.n_slots, start.n_ctx + 1), arguments.table)
     importing = threading.Thread(target=_import_loop, daemon=True)
@@ -72,10 +71,10 @@ def main() -> int:
     except CannotLoad as error:
         control.send(m.LoadFailed(str(error)))
         return LOAD_FAILED
-    from . import unused_memory
-    from .loop import Engine
-    from .pretouch import pretouch
-    from .warmup import warm_up
+    from .loop.engine import Engine
+    from .model import unused_memory
+    from .start.pretouch import pretouch
+    from .start.warmup import warm_up
 
     try:
         engine = Engine(start, loaded, table, control)

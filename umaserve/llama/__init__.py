@@ -1,7 +1,7 @@
 """libllama for the engine: the build to load, the binding, and thin helpers over it.
 
 Importing this package loads nothing: names are looked up when they are first used, so that
-`builds` and `check_gguf` stay cheap for those who never load a library.
+`builds` stays cheap for those who never load a library.
 """
 
 from __future__ import annotations
@@ -14,12 +14,10 @@ if TYPE_CHECKING:
     from .errors import (
         BindingMismatch,
         ContextError,
-        GGUFError,
         LlamaError,
         ModelLoadError,
         NotBuilt,
     )
-    from .gguf_check import GGUFInfo, check_gguf
     from .library import Library, load
     from .memory import MemoryNeed, memory_needed
     from .model import Model
@@ -29,12 +27,9 @@ _HOME = {
     "devices": "context",
     "BindingMismatch": "errors",
     "ContextError": "errors",
-    "GGUFError": "errors",
     "LlamaError": "errors",
     "ModelLoadError": "errors",
     "NotBuilt": "errors",
-    "GGUFInfo": "gguf_check",
-    "check_gguf": "gguf_check",
     "Library": "library",
     "load": "library",
     "MemoryNeed": "memory",
@@ -46,15 +41,12 @@ __all__ = [
     "BindingMismatch",
     "Context",
     "ContextError",
-    "GGUFError",
-    "GGUFInfo",
     "Library",
     "LlamaError",
     "MemoryNeed",
     "Model",
     "ModelLoadError",
     "NotBuilt",
-    "check_gguf",
     "devices",
     "load",
     "memory_needed",

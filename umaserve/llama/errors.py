@@ -15,10 +15,6 @@ class BindingMismatch(LlamaError):
     """The compiled binding and the library that it found do not belong together."""
 
 
-class GGUFError(LlamaError):
-    """A file is not a GGUF model that can be loaded."""
-
-
 class ModelLoadError(LlamaError):
     """libllama could not load a model."""
 

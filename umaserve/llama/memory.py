@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from .errors import GGUFError
-from .gguf_check import GGML_TYPES, GGUFInfo, check_gguf
+from umaserve.models.gguf import GGML_TYPES, check_gguf
+from umaserve.models.header import GGUFError, GGUFInfo
 
 KV_TYPES = {
     "f32": 0, "f16": 1, "bf16": 30, "q4_0": 2, "q4_1": 3, "q5_0": 6, "q5_1": 7, "q8_0": 8,

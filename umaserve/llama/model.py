@@ -8,8 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .errors import GGUFError, ModelLoadError
-from .gguf_check import check_gguf
+from umaserve.models.gguf import check_gguf
+from umaserve.models.header import GGUFError
+
+from .errors import ModelLoadError
 from .library import Library
 
 if TYPE_CHECKING:

@@ -6,8 +6,9 @@ its context. Each answer says what the file is and what to do, or is empty where
 
 from __future__ import annotations
 
+from umaserve.models.header import GGUFInfo
+
 from .context import Context
-from .gguf_check import GGUFInfo
 from .model import Model
 
 _OTHER_TYPES = {

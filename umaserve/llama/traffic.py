@@ -13,7 +13,9 @@ import os
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from .gguf_check import GGUFInfo, GGUFTensor, check_gguf
+from umaserve.models.gguf import check_gguf
+from umaserve.models.header import GGUFInfo, GGUFTensor
+
 from .memory import kv_bytes_per_cell
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from umaserve.states import LANE_BACKGROUND, LANE_INTERACTIVE, RUNNING
+from umaserve.wire.states import LANE_BACKGROUND, LANE_INTERACTIVE, RUNNING
 
 __all__ = [
     "ALL_FEATURES", "FEATURES", "LANE_BACKGROUND", "LANE_INTERACTIVE", "RUNNING", "Knobs",

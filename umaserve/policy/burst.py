@@ -13,7 +13,7 @@ import numpy as np
 from numba import njit
 
 from .base import BURST, KIND_ASIDE, KIND_BURST, KIND_DECODE, KIND_PROMPT, LANES
-from .cost import predict
+from .cost.model import predict
 
 YOUNG_MS = 1000.0  # of an answer: a wait that does not break a reader's train of thought
 TOGETHER_MS = 50.0  # after a first token: requests are read between ticks only

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from numba import njit
 
-from .jit import INNER
+from umaserve.jit.inner import INNER
 
 
 @njit(nogil=True, cache=True)

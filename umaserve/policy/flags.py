@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from numba import njit
 
+from umaserve.jit.inner import INNER
+
 from .base import FLAGS
-from .jit import INNER
 
 
 @njit(**INNER)

@@ -8,7 +8,7 @@ costs more than the compiled policy is in docs/POLICY.md.
 from __future__ import annotations
 
 from .base import RUNNING, Knobs, Memory, Plan, SchedulerState, Tick
-from .cost import CostModel
+from .cost.model import CostModel
 
 
 def plan_tick(

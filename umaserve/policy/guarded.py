@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from numba import njit
 
-from .bandwidth_trim import background_tokens, hold_back
+from umaserve.jit.inner import INNER
+
+from .accelerator.beside import beside, prompts_next, slice_between
+from .accelerator.riders import apply, ride_alone
 from .base import (
     ABORT,
     ABORT_MS,
@@ -43,9 +46,9 @@ from .base import (
     SINCE_PROMPT,
     SWEET_SPOT,
 )
-from .beside import beside, prompts_next, slice_between
 from .burst import gather, release
-from .cost import (
+from .bytes.trim import background_tokens, hold_back
+from .cost.model import (
     FADED,
     N_PROMPTS,
     PROMPT_EDGES,
@@ -57,17 +60,7 @@ from .cost import (
     predict,
     prompt_class,
 )
-from .fairness import add_decoders
-from .flags import mark
-from .isolation import isolate
-from .jit import INNER
-from .latency_guard import HARD, RESERVED, allowance
-from .offload import offload, take_back
-from .prompts import add_prompts, waiting_tokens
-from .riders import apply, ride_alone
-from .slices import slices
-from .survey import survey
-from .sweet_spot import (
+from .cost.sweet_spot import (
     HARDLY_KNOWN,
     WELL_KNOWN,
     find_rounds,
@@ -75,6 +68,14 @@ from .sweet_spot import (
     look_again,
     merge_all,
 )
+from .fairness import add_decoders
+from .flags import mark
+from .isolation import isolate
+from .latency_guard import HARD, RESERVED, allowance
+from .processor.offload import offload, take_back
+from .processor.slices import slices
+from .prompts import add_prompts, waiting_tokens
+from .survey import survey
 
 MIN_CHUNK = 8  # prompt tokens that a slice takes at least: below this, progress costs too much
 BLIND_CHUNK = 64  # prompt tokens of a tick whose cost nobody knows

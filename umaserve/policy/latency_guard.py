@@ -15,6 +15,8 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from umaserve.jit.inner import INNER
+
 from .base import (
     BASELINE_MS,
     ERROR_BUDGET,
@@ -27,8 +29,7 @@ from .base import (
     PREDICTED_MS,
     RUNNING,
 )
-from .cost import ALONE, LADEN, TAIL_SEEN, TAIL_TIMES, is_known, learn_tail, row_class
-from .jit import INNER
+from .cost.model import ALONE, LADEN, TAIL_SEEN, TAIL_TIMES, is_known, learn_tail, row_class
 
 # share of what the cap leaves that is planned for where prompts get slices of time: predictions are
 # not exact, and the accelerator's ticks hardly vary

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from umaserve.engine.messages import Sampling
     from umaserve.llama import Model
+    from umaserve.wire.messages import Sampling
 
 MAX_BREAKER_BYTES = 40  # a longer one is cut off, as in llama.cpp
 MAX_TAIL = 20  # tokens

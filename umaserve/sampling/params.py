@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from umaserve.engine.messages import Sampling
+from umaserve.wire.messages import Sampling
 
 MAX_LOGIT_BIAS = 1024  # entries per request
 # what is smaller is taken for greedy: its inverse is no float32

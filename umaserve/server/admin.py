@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 import umaserve
-from umaserve.engine.messages import Tokens
 from umaserve.protocol import (
     E_LIMIT_002,
     E_MODEL_001,
@@ -27,14 +26,15 @@ from umaserve.protocol import (
     Unload,
     admin_event,
 )
-from umaserve.server.engine_handle import TextFault
+from umaserve.server.clients.questions import Questions
+from umaserve.server.engines.handle import TextFault
+from umaserve.server.figures.session_rows import session_rows
 from umaserve.server.overview import Overview, state
-from umaserve.server.questions import Questions
-from umaserve.server.request import LANES, Request
-from umaserve.server.session_rows import session_rows
+from umaserve.server.requests.request import LANES, Request
+from umaserve.wire.messages import Tokens
 
 if TYPE_CHECKING:
-    from umaserve.server.connection import Connection
+    from umaserve.server.clients.connection import Connection
     from umaserve.server.daemon import Daemon
 
 SUCCESSOR_POLL_S = 0.02

@@ -14,14 +14,18 @@ from umaserve.config import Config
 from umaserve.peer import Peer, peer_of
 from umaserve.protocol import E_LIMIT_002, error_event
 from umaserve.server.admin import Admin
-from umaserve.server.arrivals import ArrivalClock
-from umaserve.server.connection import Connection, program_of
-from umaserve.server.descriptors import OUT_OF_THEM, connections_within_limit, no_descriptors
-from umaserve.server.logs import Log, trace
-from umaserve.server.meters import Meters
-from umaserve.server.scorecard import Scorecard
-from umaserve.server.sessions import Sessions
-from umaserve.server.shares import CONNECTION_S, Budget, FrontTime
+from umaserve.server.clients.arrivals import ArrivalClock
+from umaserve.server.clients.connection import Connection, program_of
+from umaserve.server.clients.shares import CONNECTION_S, Budget, FrontTime
+from umaserve.server.engines.descriptors import (
+    OUT_OF_THEM,
+    connections_within_limit,
+    no_descriptors,
+)
+from umaserve.server.figures.scorecard import Scorecard
+from umaserve.server.log.lines import Log, trace
+from umaserve.server.requests.meters import Meters
+from umaserve.server.requests.sessions import Sessions
 from umaserve.server.supervisor import Supervisor
 
 ACCEPT_RETRY_S = 0.1

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from umaserve.server.request import LANES, Request
+from umaserve.server.requests.request import LANES, Request
 
 if TYPE_CHECKING:
     from umaserve.dashboard.app import Lost, Show

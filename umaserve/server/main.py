@@ -16,21 +16,22 @@ import trio
 
 from umaserve import core_dumps
 from umaserve.config import Config
-from umaserve.engine import messages as m
+from umaserve.models import needs as memory
 from umaserve.protocol import E_LIMIT_002
-from umaserve.server import memory, records
+from umaserve.server.clients.keep_socket import keep_socket
+from umaserve.server.clients.listener import ClaimedSocket, SocketError
 from umaserve.server.daemon import Daemon
-from umaserve.server.descriptors import Reserve, raise_limit
-from umaserve.server.http_listener import HttpListeners, open_http, problem_with
-from umaserve.server.keep_socket import keep_socket
-from umaserve.server.listener import ClaimedSocket, SocketError
-from umaserve.server.logs import Log, trace
-from umaserve.server.meters import Meters
-from umaserve.server.model_start import too_big
-from umaserve.server.record_file import RecordError, RecordFile
-from umaserve.server.sessions import Sessions
-from umaserve.server.slow_files import ask_file_now
+from umaserve.server.engines.descriptors import Reserve, raise_limit
+from umaserve.server.engines.model_start import too_big
+from umaserve.server.engines.slow_files import ask_file_now
+from umaserve.server.figures import records
+from umaserve.server.figures.record_file import RecordError, RecordFile
+from umaserve.server.http.listener import HttpListeners, open_http, problem_with
+from umaserve.server.log.lines import Log, trace
+from umaserve.server.requests.meters import Meters
+from umaserve.server.requests.sessions import Sessions
 from umaserve.server.supervisor import Supervisor
+from umaserve.wire import messages as m
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 STOP_S = 10.0
@@ -201,7 +202,7 @@ class _Run:
 
     async def _serve_http(self, http: HttpListeners) -> None:
         """Until the very end: who asks while running requests finish is told so."""
-        from umaserve.server.http_server import HttpServer  # brings h11, which only this needs
+        from umaserve.server.http.server import HttpServer  # brings h11, which only this needs
 
         self.daemon.log("info", f"{http.url} answers GET /metrics and /health")
         if http.exposed:

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from umaserve.engine import table as t
-from umaserve.memory_order import loads_first
-from umaserve.server.recent_gaps import RecentGaps
-from umaserve.server.session_rows import session_rows
+from umaserve.server.figures.recent_gaps import RecentGaps
+from umaserve.server.figures.session_rows import session_rows
+from umaserve.wire import table as t
+from umaserve.wire.memory_order import loads_first
 
 if TYPE_CHECKING:
     from umaserve.server.daemon import Daemon
-    from umaserve.server.engine_handle import EngineHandle
+    from umaserve.server.engines.handle import EngineHandle
 
 TICK_SPAN_S = 1.0
 LOG_LINES = 12

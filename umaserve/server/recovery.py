@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from umaserve.engine import table as t
-from umaserve.model_identity import ModelIdentity
+from umaserve.models.identity import ModelIdentity
 from umaserve.protocol import E_RUNTIME_001, E_RUNTIME_002
-from umaserve.server import blame
-from umaserve.server.engine_exit import EngineExit, describe_exit
-from umaserve.server.engine_handle import EngineHandle
-from umaserve.server.request import Request
-from umaserve.server.sessions import Sessions
+from umaserve.server.engines import blame
+from umaserve.server.engines.exit import EngineExit, describe_exit
+from umaserve.server.engines.handle import EngineHandle
+from umaserve.server.requests.request import Request
+from umaserve.server.requests.sessions import Sessions
+from umaserve.wire import table as t
 
 
 def recover(sessions: Sessions, engine: EngineHandle, exit: EngineExit) -> None:

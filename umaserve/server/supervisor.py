@@ -18,24 +18,25 @@ import msgspec
 import trio
 
 from umaserve.config import Config
-from umaserve.engine import messages as m
-from umaserve.model_identity import ModelIdentity
+from umaserve.models import needs as memory
+from umaserve.models.identity import ModelIdentity
 from umaserve.own_python import run_module
 from umaserve.protocol import E_MODEL_001, E_MODEL_002, E_RUNTIME_001, ProtocolError
-from umaserve.server import blame, memory
-from umaserve.server.descriptors import Reserve
-from umaserve.server.engine_exit import EngineExit, describe_exit
-from umaserve.server.engine_handle import EngineHandle
-from umaserve.server.logs import trace
-from umaserve.server.loop_lock import LoopLock
-from umaserve.server.meters import Meters
-from umaserve.server.model_start import start_message, too_big
-from umaserve.server.model_watch import watch_file
-from umaserve.server.next_try import RETRY_S, NextTry, pause_s
+from umaserve.server.engines import blame
+from umaserve.server.engines.descriptors import Reserve
+from umaserve.server.engines.exit import EngineExit, describe_exit
+from umaserve.server.engines.handle import EngineHandle
+from umaserve.server.engines.loop_lock import LoopLock
+from umaserve.server.engines.model_start import start_message, too_big
+from umaserve.server.engines.model_watch import watch_file
+from umaserve.server.engines.next_try import RETRY_S, NextTry, pause_s
+from umaserve.server.engines.slow_files import ask_file
+from umaserve.server.log.lines import trace
 from umaserve.server.recovery import end_those_of_another_model, inherit, known_identity, recover
-from umaserve.server.sessions import Sessions
-from umaserve.server.slow_files import ask_file
+from umaserve.server.requests.meters import Meters
+from umaserve.server.requests.sessions import Sessions
 from umaserve.texts import path_of
+from umaserve.wire import messages as m
 
 ENGINE_COMMAND = tuple(run_module("umaserve.engine"))
 ATTEMPTS = 3  # engines that may die in a row before they are ready

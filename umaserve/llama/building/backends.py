@@ -12,9 +12,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from umaserve.llama import builds
 from umaserve.private_folder import why_shared
 
-from .. import builds
 from . import BuildError
 from .toolchain import install_command
 

@@ -14,9 +14,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from umaserve.llama import builds
 from umaserve.own_python import run_code
 
-from .. import builds
 from . import BuildError
 from .backends import Choice
 from .process import run_logged

@@ -9,7 +9,8 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from .. import builds
+from umaserve.llama import builds
+
 from . import BuildError
 from .process import run_logged
 from .progress import Reporter

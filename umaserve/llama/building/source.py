@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from .. import builds
+from umaserve.llama import builds
+
 from . import BuildError, git
 from .locking import file_lock
 from .process import run_logged

@@ -10,10 +10,10 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from umaserve.llama import builds
 from umaserve.own_python import run_module
 from umaserve.private_folder import make_private, require_private
 
-from .. import builds
 from . import BuildError
 from .locking import file_lock
 from .process import run_logged

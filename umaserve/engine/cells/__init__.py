@@ -1,0 +1,1 @@
+"""KV cells: who holds how many, where they lie, who gives some back."""

@@ -1,0 +1,74 @@
+"""Accounting of the KV cells that all sessions share.
+
+libllama's unified cache gives every token of every sequence one cell.  A request is admitted when
+its known tokens fit beside those of the running ones with a margin; it does not reserve its whole
+answer, so that short answers with a generous ``max_tokens`` run side by side.  When the cells run
+out all the same, a session gives its cells back and is computed again later (`victim`): nothing is
+lost, and the oldest always gets through.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from umaserve.wire.states import RUNNING, WAITING
+
+if TYPE_CHECKING:
+    from umaserve.wire.table import SessionTable
+
+MARGIN = 32  # cells a request should find free beyond its prompt, so that it is not evicted at once
+
+
+def cells_used(table: SessionTable) -> int:
+    """Cells that hold a token now."""
+    # plain lists: for a few dozen rows they are several times faster than array operations
+    rows = zip(table.state.tolist(), table.n_past.tolist(), strict=True)
+    return sum(n_past for state, n_past in rows if state == RUNNING)
+
+
+def cells_committed(table: SessionTable) -> int:
+    """Cells that the running sessions need for the tokens known so far."""
+    rows = zip(table.state.tolist(), table.n_tokens.tolist(), strict=True)
+    return sum(n_tokens for state, n_tokens in rows if state == RUNNING)
+
+
+def next_to_admit(table: SessionTable) -> int:
+    """Slot of the waiting request that goes next, or -1: interactive first, then by arrival."""
+    waiting = [slot for slot, state in enumerate(table.state.tolist()) if state == WAITING]
+    if len(waiting) < 2:
+        return waiting[0] if waiting else -1
+    return min(waiting, key=lambda slot: (table.lane[slot], table.arrival[slot]))
+
+
+def fits(table: SessionTable, slot: int, n_cells: int) -> bool:
+    """Whether the request in ``slot`` may hold a sequence beside the running ones."""
+    if RUNNING not in table.state.tolist():
+        return int(table.n_tokens[slot]) <= n_cells
+    to_come = int(table.max_tokens[slot]) - int(table.n_tokens[slot] - table.n_prompt[slot])
+    need = int(table.n_tokens[slot]) + min(MARGIN, max(to_come, 1))
+    return cells_committed(table) + need <= n_cells
+
+
+def would_fit(table: SessionTable, slot: int, n_cells: int) -> bool:
+    """Whether an interactive request would fit if no background session held cells."""
+    kept = int(table.n_tokens[(table.state == RUNNING) & (table.lane == 0)].sum())
+    return kept + int(table.n_tokens[slot]) + MARGIN <= n_cells or kept == 0
+
+
+def victim(table: SessionTable, alone: bool = False, keep: int = -1) -> int:
+    """Slot that gives its cells back when they run out, or -1 when only one session runs.
+
+    Background before interactive, then the program that has most sessions running, its newest
+    before its oldest: where each has one, the oldest of the best lane never goes, unless ``alone``:
+    then even the only one may.  ``keep`` is a slot that does not go.
+    """
+    running = np.flatnonzero(table.state == RUNNING)
+    running = running[running != keep]
+    if running.size < (1 if alone else 2):
+        return -1
+    programs = table.program[running]
+    sessions = (programs[:, None] == programs).sum(axis=1)
+    order = np.lexsort((table.arrival[running], sessions, table.lane[running]))
+    return int(running[order[-1]])

@@ -1,0 +1,138 @@
+"""Which KV sequence a row has, and what becomes of one whose request is over.
+
+Where prompts are copied into the context, its cells are kept for a while: `cell_map` says why.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from umaserve.engine.prefill.worker import why_not_plain
+from umaserve.jit.direct import Direct
+
+from . import cell_map as c
+from .piece import saved_positions
+
+if TYPE_CHECKING:
+    from umaserve.engine.model.boot import Loaded
+
+RESERVED = 2  # sequences after those of the rows: pieces pass through one, one holds the span
+ENDED = 48  # ended ones that may have cells
+
+
+class Sequences:
+    """The sequences of the loop's context, for its thread only.  ``cells`` is what the ticks take.
+
+    `clear` has to be called before the first request; nothing may be in the cache then.
+    """
+
+    def __init__(self, loaded: Loaded) -> None:
+        library, context = loaded.library, loaded.context
+        self._context = context
+        self._lib = library.lib
+        self._rows = 0  # that have one
+        self._n_seq = loaded.n_seq
+        copies = loaded.overlap and not why_not_plain(loaded)
+        more = range(loaded.n_seq + RESERVED, context.n_seq_max) if copies else range(0)
+        self._keeps = len(more)
+        self._free = deque([*range(loaded.n_seq), *more])
+        self._ended: list[int] = []
+        self.cells = c.CellMap.of(
+            loaded.n_ctx if more else 0,
+            context.n_seq_max,
+            loaded.n_ubatch,
+            int(library.ffi.cast("intptr_t", context.memory)),
+            library.address("llama_memory_seq_rm"),
+        )
+        self._make_room, self._take = Direct(c.make_room), Direct(c.take_together)
+        self._lose, self._end = Direct(c.lose), Direct(c.end_sequence)
+        self._free_one = Direct(c.free_sequence)
+        self._load()
+
+    @property
+    def available(self) -> bool:
+        """Whether another row may have one."""
+        return self._rows < self._n_seq
+
+    @property
+    def top(self) -> int:
+        """Every cell in use lies in front of this one."""
+        words = self.cells.words
+        if not self._rows:
+            return 0
+        return int(words[c.TOP]) if words[c.VALID] else 1 << 62
+
+    def take(self) -> int:
+        """One without cells, for a row."""
+        self._collect()
+        self._rows += 1
+        return self._free.popleft()
+
+    def give_back(self, seq: int, empty: bool = False) -> None:
+        """A row has ended, or lost its cells.
+
+        ``empty``: it had none, so libllama need not look through all cells for them.
+        """
+        self._rows -= 1
+        if not self._rows and self._keeps:
+            self._free.append(seq)
+            self.clear()
+        elif empty or not self.cells.words[c.VALID]:
+            if not empty:
+                self._context.seq_rm(seq)
+            self._free.append(seq)
+        else:
+            self._end(self.cells, seq)
+            self._ended.append(seq)
+            self._collect()
+            if len(self._ended) == self._keeps:
+                fewest = min(self._ended, key=lambda other: int(self.cells.cells[other]))
+                self._free_one(self.cells, fewest)
+                self._collect()
+
+    def place(self, seq: int, saved: np.ndarray, p0: int, p1: int) -> None:
+        """Positions [p0, p1) of a sequence are about to be restored from what libllama saved."""
+        if self.cells.words[c.VALID] and p1 > p0:
+            self._make_room(self.cells, p1 - p0, True, True)
+            self._take(self.cells, seq, saved_positions(saved, p0, p1))
+
+    def forgotten(self, seq: int) -> None:
+        """A sequence that is no row's has lost all its cells."""
+        self._lose(self.cells, seq, 0, 1 << 30)
+
+    def clear(self) -> None:
+        """The cache is empty, or has nothing in it that is wanted."""
+        if self._keeps and not self._rows:
+            self._free += self._ended
+            self._ended.clear()
+            self._lib.llama_memory_clear(self._context.memory, False)
+            self.cells.clear()
+
+    def lose_track(self) -> bool:
+        """Something went another way than was said: free what is kept, and keep nothing until the
+        cache is empty again.  False where nothing was kept."""
+        ended, self._ended = self._ended, []
+        for seq in ended:
+            self._context.seq_rm(seq)
+        self._free += ended
+        self.cells.words[c.VALID] = 0
+        return bool(ended)
+
+    def _load(self) -> None:
+        """Have all that is compiled at hand before anybody waits for it; changes nothing."""
+        self._make_room(self.cells, 1, True, True)
+        self._take(self.cells, 0, np.zeros(1, np.int32))
+        self._lose(self.cells, 0, 0, 1)
+        for function in (self._end, self._free_one):
+            function(self.cells, 0)
+        self.cells.ended[:] = 0
+
+    def _collect(self) -> None:
+        """Ended sequences without cells can be taken again."""
+        for seq in [seq for seq in self._ended if not self.cells.cells[seq]]:
+            self._ended.remove(seq)
+            self.cells.ended[seq] = 0
+            self._free.append(seq)

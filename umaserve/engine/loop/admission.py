@@ -1,0 +1,255 @@
+"""How a request gets into the session table: tokenising, limits, the row's first values."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from umaserve.llama.specials import Specials
+from umaserve.policy.latency_guard import FIRST_CREDIT
+from umaserve.sampling.breakers import BreakerCache
+from umaserve.sampling.params import MAX_LOGIT_BIAS, SamplerTable
+from umaserve.wire import messages as m
+from umaserve.wire import table as t
+from umaserve.wire.control import Control
+from umaserve.wire.memory_order import stores_first
+
+from .tokenizer_thread import TokenizerThread, tokens_of
+
+if TYPE_CHECKING:
+    from umaserve.engine.model.boot import Loaded
+
+INLINE_BYTES = 4096  # a text this short is tokenised at once: handing it over would cost as much
+SLOW_S = 0.01  # a text that takes so long was not short
+BACKGROUND_BYTES = 256  # the same for one that nobody waits for, but whom it may hold up
+REHEARSAL = "a request is on its way"
+
+
+class Admission:
+    """Takes Submit messages to rows in state WAITING, or refuses them.
+
+    Long texts are tokenised beside the ticks (`tokenizer_thread`); ``take_tokenised`` collects what
+    is finished.
+    """
+
+    def __init__(
+        self,
+        start: m.Start,
+        loaded: Loaded,
+        table: t.SessionTable,
+        control: Control,
+        samplers: SamplerTable,
+    ) -> None:
+        self._start = start
+        self._loaded = loaded
+        self._table = table
+        self._control = control
+        self._samplers = samplers
+        self._specials = Specials(loaded.model)
+        self._breakers = BreakerCache.of_model(loaded.model)
+        self._arrivals = 0
+        self._slots: dict[int, int] = {}  # serial -> slot of rows in the table
+        self._pending: set[int] = set()  # serials that the thread is tokenising
+        self._cancelled: set[int] = set()
+        self._awaited = 0
+        self.resumed_at = np.zeros(start.n_slots, np.int32)  # n_tokens when the row was filled
+        self._inline = INLINE_BYTES
+        self._thread = TokenizerThread(self._specials, table, control.notify)
+        self._other = TokenizerThread(self._specials, table, control.notify, gives_way=True)
+
+    def slot_of(self, serial: int) -> int:
+        """Row of a request, or -1."""
+        return self._slots.get(serial, -1)
+
+    def submit(self, message: m.Submit) -> None:
+        """A request from the front."""
+        self._table.t_submit_ns[message.slot] = message.came_ns or time.monotonic_ns()
+        self._table.serial[message.slot] = message.serial
+        if message.tokens is not None:
+            with self._owned(message):
+                self._place(message, message.tokens, message.n_prompt)
+        elif self._is_short(message):
+            with self._owned(message):
+                began_s = time.thread_time()  # what others made it wait does not count
+                tokens, error = tokens_of(self._specials, message)
+                if time.thread_time() - began_s > SLOW_S:  # some vocabularies take a second
+                    shorter = max(len(message.prompt or "") // 2, BACKGROUND_BYTES)
+                    self._inline = min(self._inline, shorter)
+                self._tokenised(message, tokens, error)
+        else:
+            self._pending.add(message.serial)
+            is_awaited = message.lane == m.LANE_INTERACTIVE
+            self._awaited += is_awaited
+            (self._thread if is_awaited else self._other).put(message)
+
+    def _is_short(self, message: m.Submit) -> bool:
+        """Whether its text is tokenised at once, rather than beside the ticks."""
+        limit = self._inline
+        if message.lane != m.LANE_INTERACTIVE:
+            limit = min(limit, BACKGROUND_BYTES)
+        return len(message.prompt or "") <= limit
+
+    def tokenize(self, message: m.Tokenize) -> None:
+        """Somebody's question for the tokens of a text."""
+        self._other.put(message)
+
+    @contextlib.contextmanager
+    def _owned(self, message: m.Submit) -> Iterator[None]:
+        """What a client's bytes drive in here is blamed on that request if it ends the process."""
+        self._table.in_tick[message.slot] = t.IN_TOKENIZER
+        try:
+            yield
+        finally:
+            self._table.in_tick[message.slot] = 0
+
+    def rehearse(self) -> None:
+        """Tokenise something, so that the next text finds the tokeniser in the caches."""
+        self._loaded.model.tokenize(REHEARSAL)
+
+    def take_tokenised(self) -> None:
+        """Place the requests whose text a thread has finished."""
+        while self.has_tokenised:
+            thread = self._thread if self._thread.finished else self._other
+            message, tokens, error = thread.finished.popleft()
+            if isinstance(message, m.Tokenize):
+                self._control.send(m.Tokens(message.ref, tokens, error))
+                continue
+            self._pending.discard(message.serial)
+            self._awaited -= message.lane == m.LANE_INTERACTIVE
+            if message.serial in self._cancelled:
+                self._cancelled.discard(message.serial)
+                self._fill_row(message, [], 0, 0)
+                self._done(message.slot, t.REASON_CANCEL)
+            else:
+                with self._owned(message):
+                    self._tokenised(message, tokens, error)
+
+    def _done(self, slot: int, reason: int) -> None:
+        """A row that ends before it ran.  The state goes last: it is what the front looks at."""
+        self._table.reason[slot] = reason
+        stores_first()
+        self._table.state[slot] = t.DONE
+        self._control.wake()
+
+    @property
+    def awaited(self) -> int:
+        """Interactive requests that are being tokenised."""
+        return self._awaited
+
+    @property
+    def is_tokenizing(self) -> bool:
+        """Whether a text is being tokenised beside the loop."""
+        return self._thread.is_busy or self._other.is_busy
+
+    @property
+    def has_tokenised(self) -> bool:
+        """Whether `take_tokenised` has something to place."""
+        return bool(self._thread.finished or self._other.finished)
+
+    def cancel_pending(self, serial: int) -> bool:
+        """Remember a cancel for a request that is still being tokenised."""
+        if serial in self._pending:
+            self._cancelled.add(serial)
+            return True
+        return False
+
+    def release(self, slot: int, serial: int) -> None:
+        """The front has read a DONE row."""
+        table = self._table
+        if table.serial[slot] == serial and table.state[slot] == t.DONE:
+            self._slots.pop(serial, None)
+            table.serial[slot] = 0
+            table.state[slot] = t.FREE
+
+    # --- inside ------------------------------------------------------------------------------
+
+    def _tokenised(self, message: m.Submit, tokens: list[int], error: str) -> None:
+        if error:
+            self._reject(message, "E_PROTO_003", f"prompt cannot be tokenised: {error}")
+        else:
+            self._place(message, tokens, len(tokens))
+
+    def _reject(self, message: m.Submit, code: str, text: str) -> None:
+        self._table.serial[message.slot] = 0
+        self._control.send(m.Rejected(message.serial, code, text))
+
+    def _place(self, message: m.Submit, tokens: list[int], n_prompt: int) -> None:
+        if n_prompt == 0:
+            self._reject(
+                message, "E_PROTO_003", "prompt has no tokens; send at least one character"
+            )
+            return
+        room = self._loaded.n_positions - n_prompt
+        if room < 1 or (message.strict_fit and message.max_tokens > room):
+            wanted = f" and max_tokens is {message.max_tokens}" if message.strict_fit else ""
+            self._reject(
+                message,
+                "E_LIMIT_003",
+                f"prompt is {n_prompt} tokens{wanted}; {self._bound()}",
+            )
+            return
+        n_vocab = self._loaded.n_vocab
+        bad = [i for i, _ in message.sampling.logit_bias if not 0 <= i < n_vocab]
+        if bad or len(message.sampling.logit_bias) > MAX_LOGIT_BIAS:
+            text = (
+                f"logit_bias names token {bad[0]}; the vocabulary has {n_vocab}"
+                if bad
+                else f"logit_bias has more than {MAX_LOGIT_BIAS} entries"
+            )
+            self._reject(message, "E_PROTO_003", text)
+            return
+        max_tokens = min(message.max_tokens, room) if message.max_tokens > 0 else room
+        self._fill_row(message, tokens, n_prompt, max_tokens)
+        self._samplers.set(message.slot, message.sampling, self._breakers.of(message.sampling))
+        if len(tokens) - n_prompt >= max_tokens:
+            # resumed with its last token already out: only the end was lost
+            self._done(message.slot, t.REASON_LENGTH)
+        else:
+            stores_first()  # the state goes last: it is what the front looks at
+            self._table.state[message.slot] = t.WAITING
+
+    def _bound(self) -> str:
+        """What bounds one session, and what to do about it."""
+        loaded, less = self._loaded, "shorten the prompt, lower max_tokens"
+        if loaded.n_positions < loaded.n_ctx or loaded.n_positions == loaded.model.n_ctx_train:
+            return (
+                f"the model was trained for {loaded.n_positions} tokens, and a session holds no "
+                f"more ({less}, or load a model with a longer context)"
+            )
+        return (
+            f"the context holds {loaded.n_ctx} tokens "
+            f"({less}, or start the daemon with a larger --n-ctx)"
+        )
+
+    def _fill_row(
+        self, message: m.Submit, tokens: list[int], n_prompt: int, max_tokens: int
+    ) -> None:
+        table, slot = self._table, message.slot
+        self._slots[message.serial] = slot
+        table.tokens[slot, : len(tokens)] = tokens
+        # what comes is marked as not there yet: zero is a valid id
+        table.tokens[slot, len(tokens) : len(tokens) + max_tokens] = -1
+        table.serial[slot] = message.serial
+        table.reason[slot] = t.REASON_NONE
+        table.lane[slot] = message.lane
+        table.seq[slot] = -1
+        table.n_prompt[slot] = n_prompt
+        table.n_tokens[slot] = len(tokens)
+        table.n_past[slot] = 0
+        table.max_tokens[slot] = max_tokens
+        table.isolate[slot] = message.isolate
+        table.cap[slot] = message.latency_cap
+        table.target_ttft_ms[slot] = message.target_ttft_ms
+        table.target_tbt_ms[slot] = message.target_tbt_ms
+        table.credit[slot] = FIRST_CREDIT
+        table.t_admit_ns[slot] = 0
+        table.t_first_ns[slot] = 0
+        table.t_last_ns[slot] = 0
+        self._arrivals += 1
+        table.program[slot] = message.program
+        table.arrival[slot] = (message.turn << 32) + self._arrivals
+        self.resumed_at[slot] = len(tokens)

@@ -1,0 +1,58 @@
+"""Policies in plain Python, which plan between two ticks."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+
+import numpy as np
+
+from umaserve.engine.model.boot import CannotLoad
+from umaserve.policy import greedy
+from umaserve.policy.base import Plan, SchedulerState
+from umaserve.wire import table as t
+
+
+def find_policy(name: str) -> Callable[..., int] | None:
+    """A policy in plain Python by name; None for the compiled one.  Raises CannotLoad."""
+    if name == "guarded":
+        return None
+    if name == "greedy":
+        return greedy.plan_tick
+    module, _, function = name.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), function)
+    except Exception as error:
+        raise CannotLoad(f"the policy {name} cannot be imported: {error!r}") from error
+    if not callable(found):
+        raise CannotLoad(f"the policy {name} is no function")
+    return found  # type: ignore[no-any-return]
+
+
+def can_be_computed(plan: Plan, entries: int, state: SchedulerState, n_batch: int) -> bool:
+    """Whether the first ``entries`` of a plan are tokens that running rows have left to compute,
+    and fit one batch; and the prompts beside the ticks running rows, with an end mark behind them.
+    """
+    if not isinstance(entries, int | np.integer) or not 0 <= entries <= plan.slots.size:
+        return False
+    ends = np.flatnonzero(plan.aside < 0)
+    if not ends.size or not np.isfinite(plan.info).all():
+        return False
+    slots, counts = plan.slots[:entries], plan.counts[:entries]
+    return (
+        _are_running(slots, state)
+        and _are_running(plan.aside[: ends[0]], state)
+        and bool((counts > 0).all())
+        and bool((counts <= state.n_tokens[slots] - state.n_past[slots]).all())
+        and int(counts.sum(dtype=np.int64)) <= n_batch
+    )
+
+
+def _are_running(slots: np.ndarray, state: SchedulerState) -> bool:
+    """Whether these are running rows, none of them twice."""
+    known = bool(((slots >= 0) & (slots < state.state.size)).all())
+    return (
+        known
+        and np.unique(slots).size == slots.size
+        and bool((state.state[slots] == t.RUNNING).all())
+    )

@@ -1,0 +1,618 @@
+"""The engine's loop: what happens between runs of steady ticks.
+
+One thread, one ``llama_context``.  The ticks themselves are compiled (``steady``); here is what
+needs Python: messages, admission, sequences, rows that ended, decodes that failed.  Text never gets
+here; ids go into the table and the front is woken once a tick.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from umaserve.engine.cells import accounting as cells
+from umaserve.engine.cells.ageing import Ageing
+from umaserve.engine.cells.held_span import HeldSpan
+from umaserve.engine.cells.parking import Parking, memory_to_park_in
+from umaserve.engine.cells.sequences import Sequences
+from umaserve.engine.model.cost_file import CostFile, identity
+from umaserve.engine.model.cost_keeper import CostKeeper
+from umaserve.engine.native import abort
+from umaserve.engine.native.batch import Batch, settle
+from umaserve.engine.native.calls import Native
+from umaserve.engine.prefill import worker as prefill_worker
+from umaserve.engine.prefill.orders import Orders
+from umaserve.engine.prefill.ready_graph import WIDTH, ReadyGraph
+from umaserve.engine.prefill.worker import PrefillWorker
+from umaserve.engine.samplers.first_token import FirstToken, FirstTokens
+from umaserve.engine.samplers.rows import start_pool, worker_count
+from umaserve.engine.samplers.team_rows import make_team
+from umaserve.jit.direct import Direct
+from umaserve.llama.traffic import Traffic
+from umaserve.policy.accelerator.beside import AT_ONCE, may_land
+from umaserve.policy.base import (
+    ALL_FEATURES,
+    FEATURES,
+    INFO_WORDS,
+    Knobs,
+    Memory,
+    Plan,
+    SchedulerState,
+    Tick,
+)
+from umaserve.policy.bytes.bandwidth import Budget
+from umaserve.policy.cost.model import CostModel, doubt_larger, learn_flow_ms, learn_part, predict
+from umaserve.policy.latency_guard import FAR_MS, poorest
+from umaserve.sampling.params import SamplerTable
+from umaserve.sampling.sampler import NO_NUMBERS, Scratch
+from umaserve.wire import messages as m
+from umaserve.wire import table as t
+from umaserve.wire.control import Control
+from umaserve.wire.memory_order import stores_first
+
+from . import ticks as steady
+from .account import FACTS
+from .admission import Admission
+from .custom_policy import can_be_computed, find_policy
+from .idle_work import IdleWork
+from .inbox import handle_some
+from .meanwhile import meanwhile
+from .trials import Trials
+
+if TYPE_CHECKING:
+    from umaserve.engine.model.boot import Loaded
+
+DECODE_NO_KV_SLOT = 1  # what llama_decode returns
+DECODE_ABORTED = 2
+MANY_TICKS = 1 << 40
+PAUSE_MS = 5  # without work after which the graph of a short prompt is made ready
+LOOK_OUT_S = 0.0005  # a request is on its way: waking up takes longer than this costs
+LANDING_SHARE = 1.0  # of the baseline that copying a piece of a prompt may take beside streams
+
+
+class Engine:
+    """Runs requests on one loaded model until the front goes away or says so."""
+
+    def __init__(
+        self,
+        start: m.Start,
+        loaded: Loaded,
+        table: t.SessionTable,
+        control: Control,
+    ) -> None:
+        self.start = start
+        self.loaded = loaded
+        self.table = table
+        self.control = control
+        n_slots = start.n_slots
+        self.samplers = SamplerTable(n_slots)
+        self.admission = Admission(start, loaded, table, control, self.samplers)
+        served = np.zeros(n_slots, np.int64)
+        self.cost = CostModel.unknown()
+        self.cost_keeper = CostKeeper(loaded.places)
+        self.plan = Plan.empty(n_slots)
+        self.work = steady.Work(
+            addresses=np.zeros(n_slots, np.int64),
+            sampled=np.zeros(n_slots, np.int32),
+            ended=np.zeros(n_slots, np.int32),
+            served=served,
+            resumed_at=self.admission.resumed_at,
+            eog_ids=loaded.eog_ids,
+            is_eog=loaded.is_eog,
+            out=np.zeros(4, np.int64),
+            facts=np.zeros((2, FACTS), np.int64),
+            info=np.zeros((2, INFO_WORDS)),
+            mode=np.zeros(1, np.int64),
+            aside=np.zeros(n_slots, np.int32),
+            bytes_left=np.zeros(2),
+            unlike=np.zeros(1, np.int64),
+            shape=np.zeros(1, np.int64),
+            awaited=np.zeros(1, np.int64),
+            width=np.zeros(1, np.int64),
+            flight=np.zeros(steady.FLIGHT, np.int64),
+        )
+        self.state = SchedulerState.of(table, served, self.work.aside)
+        self.custom = find_policy(start.policy)
+        self.paced = loaded.overlap if start.paced is None else start.paced
+        self.aside_threads = self._aside_threads()
+        self.sequences = Sequences(loaded)
+        self.worker: PrefillWorker | None = None
+        if self.aside_threads:
+            self.worker = PrefillWorker(
+                loaded, start, table, self.aside_threads, control.notify,
+                self.paced, self._chunk_took, self.cost.copies, self.first_tokens(),
+                self.sequences,
+            )  # fmt: skip
+        self.parking = Parking(loaded.context, memory_to_park_in())
+        self.ageing = Ageing(n_slots)
+        self.trials = Trials(self)
+        self.later: list[m.ToEngine] = []  # messages that wait for the next tick
+        self._parked: set[int] = set()  # slots whose cells were given up or moved
+        self._tick = 0
+        self._warned = False
+        table.header[t.H_CELLS_TOTAL] = loaded.n_ctx
+        if not loaded.overlap:
+            abort.watch(loaded.context, table.header)
+        self._batch = Batch(loaded.library.ffi, loaded.n_batch, n_slots)
+        self.graph = ReadyGraph(loaded, self._batch)
+        self.span = HeldSpan(loaded, self._batch, self.sequences.cells)
+        n_eog = loaded.eog_ids.size
+        self._columns = steady.Columns.of(table)
+        self.native = Native.of(
+            loaded.library, loaded.context.pointer, self._batch.struct, control.wake_fd,
+            control.poll_fds,
+        )  # fmt: skip
+        columns, batch, settings = self._columns, self._batch.arrays, self.samplers.settings
+        self._scratch = Scratch.allocate(loaded.n_vocab, table.spec.n_ctx, n_eog)
+        rows = (
+            batch.out_slot, self.work.addresses, loaded.n_vocab, settings, columns.tokens,
+            columns.n_tokens, columns.n_prompt, loaded.eog_ids, self._scratch, self.work.sampled,
+            columns.logprob, columns.top_ids, columns.top_logprobs,
+        )  # fmt: skip
+        self._pool = start_pool(
+            self._worker_count(), loaded.n_vocab, table.spec.n_ctx, n_eog,
+            tuple(None if value is self._scratch else value for value in rows),
+        )  # fmt: skip
+        self.team_scratches: list[Scratch] = []
+        if not self._pool.n_workers:
+            team, self.team_scratches = make_team(
+                loaded.places, max(loaded.n_threads, loaded.n_threads_batch), table.spec.n_ctx,
+                rows, self._pool.team_counted,
+            )  # fmt: skip
+            self._pool = self._pool._replace(team=team)
+        self.traffic = Traffic.of(
+            loaded.model, type_k=start.type_k, type_v=start.type_v, n_ubatch=loaded.n_ubatch
+        )
+        self.budget = Budget.of(start.bmt_budget)
+        self.memory = Memory.fresh(n_slots)
+        self._settle, self._poorest = Direct(settle), Direct(poorest)
+        self._lands = Direct(may_land)
+        self.idle_work = IdleWork(self)
+        self._first_slot, self._first_id = np.zeros(1, np.int32), np.zeros(1, np.int32)
+        self.arrange()
+
+    def arrange(self) -> None:
+        """Put together what the compiled ticks take; again after threads or worker changed."""
+        start, loaded = self.start, self.loaded
+        aside = self.worker is not None and self.worker.alive
+        self.knobs = Knobs(
+            n_batch=loaded.n_batch,
+            max_merge=start.max_merge,
+            tick_budget_ms=float(start.tick_budget_ms),
+            latency_cap=float(start.latency_cap),
+            abortable=not loaded.overlap,
+            can_aside=aside,
+            features=ALL_FEATURES - sum(FEATURES[name] for name in start.without),
+            wide_reads=loaded.overlap,
+            paced=self.paced,
+            sliced=self.worker is not None and aside and self.worker.sliced,
+        )
+        beside = loaded.threads(self.aside_threads)[1]
+        # in the order in which run_ticks takes them
+        self._records = (
+            steady.Fixed(
+                loaded.n_vocab, loaded.n_ctx, float(start.tick_budget_ms), loaded.overlap,
+                loaded.n_threads, loaded.n_threads_batch, beside, loaded.overlap, loaded.n_seq,
+            ),
+            self.native,
+            loaded.places,
+            self._pool,
+            self.sequences.cells,
+            self.span.record,
+            self._columns,
+            self.state,
+            self.plan,
+            self._batch.arrays,
+            self.knobs,
+            self.cost,
+            self.memory,
+            self.traffic,
+            self.budget,
+            self.worker.orders if self.worker is not None else Orders.allocate(1, -1),
+            self.samplers.settings,
+            self._scratch,
+            self.work,
+        )  # fmt: skip
+        self._run_ticks = Direct(steady.run_ticks)
+
+    def _aside_threads(self) -> int:
+        """Threads for prompts beside the ticks; 0 = none are computed there."""
+        asked = self.start.prefill_threads
+        if asked == 0 or not prefill_worker.available(self.loaded)[0]:
+            return 0
+        if self.loaded.overlap:
+            return self.loaded.n_threads  # they have next to nothing to do
+        return min(asked, self.loaded.n_cores - 1) if asked > 0 else self.loaded.n_cores // 2
+
+    def first_tokens(self) -> FirstTokens:
+        """What samples the first tokens of prompts beside the ticks."""
+        return FirstTokens(self.loaded, self.table, self.samplers.settings)
+
+    def _chunk_took(self, tokens: int, longest_ms: float, all_ms: float) -> None:
+        """From the worker's thread: what the parts of a chunk beside the ticks took.
+
+        0 and the chunk's duration where it went on through the ticks.
+        """
+        if longest_ms > 0.0:
+            learn_part(self.cost, tokens, longest_ms, all_ms)
+            if not self.paced:
+                doubt_larger(self.cost, tokens)
+        else:
+            learn_flow_ms(self.cost, tokens, all_ms)
+
+    def _worker_count(self) -> int:
+        if self.start.sampling_threads >= 0:
+            return self.start.sampling_threads
+        return worker_count(self.loaded.overlap, self.loaded.n_cores)
+
+    # --- the loop ----------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Serve until the front closes the control socket or sends Shutdown."""
+        header = self.table.header
+        self.sequences.clear()
+        while True:
+            busy = self._has_work()
+            header[t.H_HEARTBEAT_NS] = time.monotonic_ns()
+            if not busy:
+                self._save_costs()
+            messages, self.later = self.later, []
+            messages += self.control.receive(0) if busy or messages else self._pause()
+            if not busy and not messages and not self.admission.has_tokenised:
+                messages = self._expect()
+            if not busy:
+                header[t.H_WORK_SINCE_NS] = time.monotonic_ns()
+            if self.control.closed or any(isinstance(each, m.Shutdown) for each in messages):
+                return
+            self.later = handle_some(self, messages)
+            self.admission.take_tokenised()
+            if self.worker is not None:
+                self._land()
+            self.admit()
+            ready = self.graph.is_ready
+            self.work.width[0] = WIDTH if ready else 0
+            ran = self.tick(1 if ready or self.trials.wanted else MANY_TICKS)
+            if ready and ran:
+                self.graph.forget()
+                self.sequences.forgotten(self.loaded.n_seq)
+            if not ran and (self.table.state == t.WAITING).any():
+                # nothing runs, yet nothing could be admitted: cannot happen while the cells of a
+                # single request fit the context, which admission makes sure of
+                raise RuntimeError("a waiting request cannot be admitted although nothing runs")
+
+    def _pause(self) -> list[m.ToEngine]:
+        """Sleep until somebody wants something; what he may need is made ready meanwhile."""
+        self.span.release()
+        while self.idle_work.is_left:
+            if self.control.has_something():
+                self.idle_work.give_way()
+                return self.control.receive(0)
+            self.idle_work.step()
+            if not self.idle_work.is_left:
+                self._save_costs()
+        if self.graph.wanted:
+            began = time.monotonic()
+            messages = self.control.receive(PAUSE_MS)
+            if messages or self.control.closed or time.monotonic() - began < 0.9e-3 * PAUSE_MS:
+                return messages
+            self.graph.prepare(self.control.has_something)
+            self.sequences.clear()
+        return self.control.receive(None)
+
+    def _expect(self) -> list[m.ToEngine]:
+        """Wait for a request that may be on its way, without sleeping.
+
+        What it will go through is done once for nothing meanwhile: after a pause neither code nor
+        tables are in the processor's caches.
+        """
+        rehearsals = (self.admission.rehearse, self.tick)
+        for rehearse in rehearsals:
+            messages = self.control.receive(0)
+            if messages or self.control.closed:
+                return messages
+            rehearse()
+        return self.control.look_out(LOOK_OUT_S)
+
+    def _save_costs(self) -> None:
+        """Keep what was learned now and then; another thread writes it."""
+        why = self.cost_keeper.save_now_and_then(self.cost, int(self.table.header[t.H_TICKS]))
+        if why:
+            self.control.send(m.Log("debug", f"what ticks cost was not saved: {why}"))
+
+    def _has_work(self) -> bool:
+        states = self.table.state.tolist()
+        return t.RUNNING in states or t.WAITING in states
+
+    def handle(self, message: m.ToEngine) -> None:
+        if isinstance(message, m.Submit | m.SetLane) and message.lane == m.LANE_INTERACTIVE:
+            self.table.header[t.H_URGENT_SEEN] += 1
+        if isinstance(message, m.Submit):
+            self.admission.submit(message)
+        elif isinstance(message, m.Cancel):
+            self._cancel(message.serial)
+        elif isinstance(message, m.SetLane):
+            slot = self.admission.slot_of(message.serial)
+            if slot >= 0:
+                self.table.lane[slot] = message.lane
+        elif isinstance(message, m.Release):
+            self.admission.release(message.slot, message.serial)
+        elif isinstance(message, m.Tokenize):
+            self.admission.tokenize(message)
+        self.table.header[t.H_HANDLED] += 1
+
+    def _cancel(self, serial: int) -> None:
+        if self.admission.cancel_pending(serial):
+            return
+        slot = self.admission.slot_of(serial)
+        if slot >= 0 and self.table.state[slot] in (t.WAITING, t.RUNNING):
+            self._end(slot, t.REASON_CANCEL)
+            self.control.wake()
+
+    # --- sequences and cells -----------------------------------------------------------------
+
+    def admit(self, under_way: bool = False) -> bool:
+        """Give KV sequences to waiting requests while both last.
+
+        Somebody interactive takes the place of somebody in the background, who is parked.  False
+        where that has to wait for the end of a decode that is ``under_way``.
+        """
+        if self.trials.wanted and (under_way or self.trials.go_on()):
+            return not under_way
+        table, now_ns = self.table, time.monotonic_ns()
+        while True:
+            slot = cells.next_to_admit(table)
+            if slot < 0:
+                return True
+            aged = self.ageing.due(table, now_ns)
+            if under_way and (aged >= 0 or slot in self._parked):
+                return False
+            free = self.sequences.available
+            if aged >= 0 and free and cells.fits(table, aged, self.loaded.n_ctx):
+                slot = aged
+                self.ageing.admitted(table, slot, now_ns)
+            while not self.sequences.available or not cells.fits(table, slot, self.loaded.n_ctx):
+                keep = self.ageing.keeps(table, now_ns)
+                victim = cells.victim(table, alone=True, keep=keep)
+                if table.lane[slot] or victim < 0 or not table.lane[victim]:
+                    return True
+                if not cells.would_fit(table, slot, self.loaded.n_ctx):
+                    return True  # not even with all of background parked
+                if under_way:
+                    return False
+                self._park(victim)
+            self.place(slot)
+
+    def place(self, slot: int) -> None:
+        """Give a sequence to a waiting request, and the cells back that were moved for it."""
+        table = self.table
+        seq, (saved, parked) = self.sequences.take(), self.parking.moved(slot)
+        self.sequences.place(seq, saved, 0, parked)
+        table.seq[slot], table.n_past[slot] = seq, self.parking.move_in(slot, seq)
+        if table.n_past[slot] != parked:
+            self.sequences.lose_track()
+        self._parked.discard(slot)
+        if table.t_admit_ns[slot] == 0:
+            table.t_admit_ns[slot] = time.monotonic_ns()
+            self.graph.last_prompt = int(table.n_prompt[slot])
+        table.state[slot] = t.RUNNING
+        table.header[t.H_PARKED] = len(self._parked)
+
+    def _drop_sequence(self, slot: int, empty: bool = False) -> None:
+        """Take the KV sequence from a row; its cells are free afterwards.
+
+        ``empty``: it has none, so libllama need not look through all cells for them.
+        """
+        table = self.table
+        seq = int(table.seq[slot])
+        if self.worker is not None:
+            self.worker.forget(slot)
+        self.work.aside[slot] = 0
+        if seq >= 0:
+            self.sequences.give_back(seq, empty)
+            table.seq[slot] = -1
+        table.n_past[slot] = 0
+        table.header[t.H_CELLS_USED] = cells.cells_used(table)
+        self.span.in_use(self.sequences.top)
+
+    def _leave(self, slot: int, empty: bool = False) -> None:
+        """What a row that ended has in the engine is free again."""
+        self._drop_sequence(slot, empty)
+        self.parking.forget(slot)
+        self._parked.discard(slot)
+        self.table.header[t.H_PARKED] = len(self._parked)
+
+    def _end(self, slot: int, reason: int, empty: bool = False) -> None:
+        """A row is finished.  The state goes last: it is what the front looks at."""
+        table = self.table
+        self._leave(slot, empty)
+        table.in_tick[slot] = 0
+        table.reason[slot] = reason
+        stores_first()
+        table.state[slot] = t.DONE
+
+    def _evict(self) -> bool:
+        """Send the newest session back to waiting, until there is room for it again."""
+        slot = cells.victim(self.table)
+        if slot < 0:
+            return False
+        self._park(slot)
+        return True
+
+    def _park(self, slot: int, move: bool = True) -> None:
+        """Take sequence and cells from a row: moved to memory or to be computed again."""
+        table = self.table
+        n_past = int(table.n_past[slot])
+        if n_past and move:
+            again_ms = predict(self.cost, 0, 0, n_past, n_past / 2)
+            self.parking.move_out(slot, int(table.seq[slot]), n_past, again_ms)
+        self._drop_sequence(slot)
+        self.ageing.parked(slot, time.monotonic_ns())
+        self._parked.add(slot)
+        table.state[slot] = t.WAITING
+        table.header[t.H_PREEMPTIONS] += 1
+        table.header[t.H_KV_EVICTIONS] += 1
+        table.header[t.H_PARKED] = len(self._parked)
+
+    def _land(self) -> None:
+        """Take over what the prefill worker has finished."""
+        worker, header, landed = self.worker, self.table.header, 0
+        assert worker is not None
+        for first in worker.take_first():
+            self.settle_first(first)
+        if worker.has_pieces and (not self.paced or self._may_land(worker)):
+            someone_waits = self.paced and worker.first_lane == m.LANE_INTERACTIVE
+            landed = worker.land(AT_ONCE if someone_waits else 1)
+            header[t.H_ASIDE_TOKENS] += landed
+            header[t.H_PREFILL_TOKENS] += landed
+            header[t.H_CELLS_USED] = cells.cells_used(self.table)
+            if self.paced and landed:
+                self.work.unlike[0] = steady.UNLIKE
+            if worker.has_pieces and not self.paced:
+                self.control.notify()  # the rest after the next tick
+        orders = worker.orders
+        if landed or orders.pending[0] < 0:
+            orders.pending_ns[0] = time.monotonic_ns()
+        orders.pending[0] = worker.first_lane
+        for log in worker.take_log():
+            self.control.send(log)
+        if 1 in worker.orders.refused.tobytes():
+            self.work.aside[np.flatnonzero(worker.orders.refused)] = -1
+        if self.knobs.can_aside and not worker.alive:
+            self.work.aside[:] = 0
+            self.arrange()
+
+    def settle_first(self, first: FirstToken) -> None:
+        """Add a first token that was sampled beside the ticks to its row."""
+        table, work, columns, slot = self.table, self.work, self._columns, first.slot
+        header = table.header
+        if first.token == NO_NUMBERS:
+            self.trials.accuse([slot])
+            return
+        self._first_slot[0], self._first_id[0] = slot, first.token
+        ended = self._settle(
+            0, self.plan.slots, self.plan.counts, 1, self._first_slot, self._first_id,
+            time.monotonic_ns(), self._tick, columns.reason, columns.tokens, columns.token_ns,
+            columns.n_tokens, columns.n_past, columns.n_prompt, columns.max_tokens,
+            columns.in_tick, columns.isolate, columns.t_first_ns, columns.t_last_ns, work.served,
+            work.is_eog, self.loaded.n_ctx, work.resumed_at, work.ended,
+        )  # fmt: skip
+        header[t.H_ROWS_SAMPLED] += 1
+        header[t.H_ROWS_IN_PLACE] += first.in_place
+        header[t.H_COPIED_BYTES] += first.copied
+        header[t.H_SAMPLE_NS_TOTAL] += first.took_ns
+        if ended:
+            # what was not copied counts as computed all the same
+            computed = first.at - int(table.n_past[slot])
+            header[t.H_ASIDE_TOKENS] += computed
+            header[t.H_PREFILL_TOKENS] += computed
+            self._end(slot, int(table.reason[slot]), empty=not table.n_past[slot])
+        self.control.wake()
+
+    def _may_land(self, worker: PrefillWorker) -> bool:
+        """Whether a piece may be copied now where that makes interactive tokens late."""
+        baseline_ms = int(self.table.header[t.H_BASELINE_NS]) / 1e6
+        if self._poorest(self.state) < FAR_MS and baseline_ms > 0.0:  # somebody interactive decodes
+            worker.limit_pieces(LANDING_SHARE * baseline_ms)
+            worker.recall_large()
+        else:
+            worker.limit_pieces(float("inf"))
+        waited_ms = (time.monotonic_ns() - int(worker.orders.pending_ns[0])) / 1e6
+        return bool(self._lands(self.state, worker.first_lane, waited_ms))
+
+    # --- ticks -------------------------------------------------------------------------------
+
+    def tick(self, most: int = 1) -> bool:
+        """Run up to ``most`` ticks, fewer when Python is needed; False when nothing can run."""
+        given = -1
+        if self.custom is not None:
+            most, given = 1, self._custom_plan()
+        self.work.awaited[0] = self.admission.awaited
+        self.work.flight[steady.MUST_STOP] = 0
+        why, self._tick = self._run_ticks(most, self._tick, given, *self._records)
+        while why == steady.UNDER_WAY:
+            self.work.flight[steady.MUST_STOP] = not meanwhile(self)
+            self.work.awaited[0] = self.admission.awaited
+            why, self._tick = self._run_ticks(most, self._tick, steady.RESUME, *self._records)
+        out = self.work.out
+        if why in (steady.ENDED, steady.NOT_NUMBERS):
+            for slot in self.work.ended[: int(out[steady.OUT_ENDED])].tolist():
+                self._leave(slot)
+            # none where it is ENDED
+            self.trials.accuse(self._batch.arrays.out_slot[: int(out[steady.OUT_WITHOUT])].tolist())
+        elif why == steady.NO_ROOM:
+            # a session alone always fits: admission saw to it
+            self._evict()
+        elif why == steady.FAILED:
+            entries = int(out[steady.OUT_ENTRIES])
+            self._failed(int(out[steady.OUT_STATUS]), self.plan.slots[:entries].copy())
+        elif why == steady.ABORTED:
+            self._aborted(self.plan.slots[: int(out[steady.OUT_ENTRIES])].tolist())
+        return why != steady.NOTHING
+
+    def _custom_plan(self) -> int:
+        """Entries of a plan by a policy in Python; one that cannot be computed is left to ours."""
+        assert self.custom is not None
+        entries, problem = -1, "made a plan that cannot be computed"
+        try:
+            entries = self.custom(*self._view(), self.plan)
+        except Exception as error:  # whatever somebody else's policy raises
+            problem = f"raised {error!r}"
+        if can_be_computed(self.plan, entries, self.state, self.loaded.n_batch):
+            return int(entries)
+        if not self._warned:
+            text = f"the policy {self.start.policy} {problem}"
+            self.control.send(m.Log("warn", text + "; guarded plans instead, now and then"))
+        self._warned = True
+        self.plan.info[:], self.plan.aside[0] = 0.0, -1
+        return -1
+
+    def _view(self) -> tuple[object, ...]:
+        """What a policy in Python is given, before the plan."""
+        used = cells.cells_used(self.table)
+        free = self.loaded.n_ctx - used
+        self.plan.info[:] = 0.0
+        self.plan.aside[0] = -1
+        tick = Tick(self._tick, time.monotonic_ns(), free, used, float("inf"))
+        return self.state, tick, self.knobs, self.cost, self.memory, self.traffic
+
+    def _aborted(self, slots: list[int]) -> None:
+        """A prompt chunk was given up: nothing of it counts."""
+        table = self.table
+        for slot in slots:
+            table.in_tick[slot] = 0
+            if not self.loaded.context.cut(int(table.seq[slot]), int(table.n_past[slot])):
+                table.n_past[slot] = 0  # this kind of memory cannot go back: from the start
+        table.header[t.H_ABORTED_CHUNKS] += 1
+
+    # --- what is kept from start to start ----------------------------------------------------
+
+    def recall_costs(self) -> None:
+        """Know what ticks cost from the last start on this machine, if there was one."""
+        self.cost_keeper.recall(CostFile(identity(self.start, self.loaded)), self.cost)
+
+    def close(self) -> None:
+        """End the worker's thread and keep what was learned; the model is the caller's to close."""
+        self.cost_keeper.close(self.cost)
+        if self.worker is not None:
+            self.worker.close()
+
+    def _failed(self, status: int, slots: np.ndarray) -> None:
+        """``llama_decode`` said no: make room and try again, or end this batch's requests."""
+        self.table.in_tick[slots] = 0
+        more = self.sequences.lose_track()
+        if status == DECODE_NO_KV_SLOT and (more or self.span.release() or self._evict()):
+            return
+        text = {
+            DECODE_NO_KV_SLOT: "no KV cells were left for it",
+            DECODE_ABORTED: "the backend aborted it",
+        }.get(status, self.loaded.library_log_tail() or "see the daemon's log")
+        text = f"llama_decode failed with status {status}: {text}"
+        if status == steady.NO_LOGITS:
+            text = "libllama has no logits of a batch that it decoded"
+        serials = self.table.serial[slots].tolist()
+        self.control.send(m.Failed(serials, "E_RUNTIME_001", text))
+        for slot in slots.tolist():
+            self._end(slot, t.REASON_ERROR)
+        self.control.wake()

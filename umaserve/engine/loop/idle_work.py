@@ -1,0 +1,161 @@
+"""What an engine measures while nobody asks for anything, so that nobody waits for it.
+
+A start serves at once.  What ticks and chunks cost here, and whether some extras pay, is measured
+in the pauses between requests, one short step at a time.  Between two steps the loop looks whether
+somebody has come; on a processor an interactive request also gives up the step that is under way
+(`abort`).  What is never measured for want of a pause is learned from the requests themselves.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Iterator
+from typing import TYPE_CHECKING
+
+from umaserve.engine.model import unused_memory
+from umaserve.engine.model.thread_places import leave_places, own_cpus, place_threads
+from umaserve.engine.prefill.second_context import SLOW_CHUNK_MS, measure_slices
+from umaserve.engine.start.bandwidth_probe import probe_bandwidth
+from umaserve.engine.start.bare_ticks import BareTicks
+from umaserve.engine.start.probe import Prober
+from umaserve.engine.start.thread_choice import BATCH_PROMPT, choose
+from umaserve.llama.errors import LlamaError
+from umaserve.policy.cost.model import BESIDE_SIZES, predict
+from umaserve.policy.processor.slices import SLICED_CHUNK
+from umaserve.wire import messages as m
+
+if TYPE_CHECKING:
+    from .engine import Engine
+
+BANDWIDTH_S = 0.05
+PREPARE_S = 10.0  # that the prefill worker may take to prepare
+
+Steps = Iterator[None]
+
+
+class IdleWork:
+    """The measurements that are left; for the loop's thread, while no row runs or waits."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._steps: Steps | None = None
+        self._prober = Prober(engine.loaded, engine.cost, engine.table.header)
+        self._left: list[Callable[[], Steps]] = [
+            self._threads, self._bandwidth, self._graph, self._span, self._prepare_worker,
+            self._probe, self._slices,
+        ]  # fmt: skip
+
+    @property
+    def is_left(self) -> bool:
+        return bool(self._left)
+
+    def step(self) -> None:
+        """Do the next short piece of work."""
+        if self._steps is None:
+            self._steps = self._left[0]()
+        try:
+            ended = next(self._steps, self) is self
+        except LlamaError as error:  # no memory for a second context, say
+            text = f"something is not measured, use will tell it: {error}"
+            self._engine.control.send(m.Log("warn", text))
+            ended = True
+        if ended:
+            self._left.pop(0)
+            self.give_way()
+            if not self._left:
+                self._engine.cost_keeper.learned()
+                if not self._engine.start.pretouch:
+                    unused_memory.trim_heap()
+
+    def give_way(self) -> None:
+        """Somebody comes: leave an empty cache behind.  What was begun begins anew later."""
+        if self._steps is None:
+            return
+        if isinstance(self._steps, Generator):
+            self._steps.close()
+        self._steps = None
+        engine = self._engine
+        engine.loaded.context.clear()
+        engine.sequences.clear()
+        engine.work.mode[0] = 0
+
+    def finish(self) -> None:
+        """Do all that is left at once."""
+        while self.is_left:
+            self.step()
+
+    # --- the pieces -----------------------------------------------------------------------------
+
+    def _threads(self) -> Steps:
+        """Choose the numbers of CPU threads that are fastest now, for one token and for more.
+
+        They stay for the life of the engine: results differ in the last bits between them.
+        """
+        engine, loaded = self._engine, self._engine.loaded
+        most = loaded.n_threads
+        if engine.start.n_threads or loaded.overlap or most < 2:
+            return
+        ticks = BareTicks(loaded, engine.table.header, loaded.n_batch)
+        try:
+            one = yield from choose(ticks, most, rows=1, prompt=0)
+            prompt = min(BATCH_PROMPT, loaded.n_batch, loaded.n_positions)
+            more = yield from choose(ticks, most, rows=0, prompt=prompt)
+        finally:
+            ticks.close()
+        if (one, more) == (loaded.n_threads, loaded.n_threads_batch):
+            return
+        loaded.n_threads, loaded.n_threads_batch = one, more
+        loaded.context.set_threads(one, more)
+        leave_places(loaded.places)  # one thread alone needs none
+        place_threads(loaded.places, max(one, more))
+        engine.arrange()
+        engine.cost.forget()
+        engine.recall_costs()
+        engine.control.send(m.Threads(one, more, own_cpus(loaded.places)))
+
+    def _bandwidth(self) -> Steps:
+        """Where the automatic budget of bytes starts; what ticks achieve moves it."""
+        engine, loaded = self._engine, self._engine.loaded
+        if engine.start.probe and engine.start.bmt_budget == "auto" and not loaded.overlap:
+            size = loaded.model.size_bytes
+            engine.budget.start_at(probe_bandwidth(BANDWIDTH_S, loaded.n_threads, size) or 0.0)
+            yield
+
+    def _prepare_worker(self) -> Steps:
+        """Beside an accelerator: open the second context, and let it measure its chunks."""
+        engine = self._engine
+        worker = engine.worker
+        if worker is None or not engine.paced or not engine.start.probe:
+            return
+        began = time.monotonic()
+        try:
+            while not worker.wait_ready(0.005) and time.monotonic() - began < PREPARE_S:
+                yield
+        finally:
+            worker.stop_preparing()
+        unknown = engine.cost.parts == 0.0
+        engine.cost.beside[unknown] = worker.part_ms[unknown]
+        engine.cost.parts[unknown] = worker.parts_ms[unknown]
+
+    def _probe(self) -> Steps:
+        engine = self._engine
+        if engine.start.probe:
+            yield from self._prober.steps(0 if engine.paced else engine.aside_threads)
+
+    def _slices(self) -> Steps:
+        """Chunks between the ticks of a processor, where the smallest is no long one."""
+        engine, worker = self._engine, self._engine.worker
+        if worker is None or not worker.sliced or not engine.start.probe:
+            return
+        if engine.cost.parts[BESIDE_SIZES <= SLICED_CHUNK].any():
+            return  # use will tell about the others
+        if 0.0 < predict(engine.cost, 0, 0, int(BESIDE_SIZES[0]), 0) <= SLOW_CHUNK_MS:
+            yield from measure_slices(
+                engine.loaded, engine.start, worker.orders.gate, engine.cost, engine.table.header
+            )
+
+    def _graph(self) -> Steps:
+        return self._engine.graph.measure()
+
+    def _span(self) -> Steps:
+        return self._engine.span.measure(self._engine.native)

@@ -1,0 +1,54 @@
+"""What the loop does in Python while a decode is under way, beside an accelerator.
+
+A stop in Python between two ticks makes everybody's next token late, by a tenth of a tick and more
+on a small model.  Most of what a background request needs of Python touches neither the context
+nor a row of the running batch, so it is done after the next decode was submitted.  What is left
+waits for the end of that tick.
+"""
+
+from __future__ import annotations
+
+import time
+from itertools import takewhile
+from typing import TYPE_CHECKING
+
+from umaserve.wire import messages as m
+
+from .inbox import handle_some
+
+if TYPE_CHECKING:
+    from umaserve.engine.prefill.worker import PrefillWorker
+
+    from .engine import Engine
+
+AT_ANY_TIME = (m.Submit, m.Release, m.Tokenize)
+
+
+def meanwhile(engine: Engine) -> bool:
+    """Do what can be done now; False where there is more, for which the ticks have to stop."""
+    messages = engine.control.receive(0)
+    now = [] if engine.later else list(takewhile(_can_be_handled, messages))
+    # in the order in which they came
+    engine.later += handle_some(engine, now) + messages[len(now) :]
+    engine.admission.take_tokenised()
+    done = not engine.later and not engine.control.closed
+    if engine.worker is not None:
+        done = _take_from(engine.worker, engine) and done
+    return engine.admit(under_way=True) and done
+
+
+def _can_be_handled(message: m.ToEngine) -> bool:
+    return isinstance(message, AT_ANY_TIME)
+
+
+def _take_from(worker: PrefillWorker, engine: Engine) -> bool:
+    orders = worker.orders
+    for first in worker.take_first(without_cells=True):
+        engine.settle_first(first)
+    if orders.pending[0] < 0:
+        orders.pending_ns[0] = time.monotonic_ns()
+    orders.pending[0] = worker.first_lane  # the ticks look at it, and stop when it may land
+    if worker.has_pieces and not engine.paced:
+        return False
+    refused = 1 in orders.refused.tobytes()
+    return worker.alive and not (worker.has_first or worker.has_log or refused)

@@ -1,0 +1,158 @@
+"""Texts of clients to tokens, beside the ticks, on a stack that is large enough for them.
+
+``llama_tokenize`` is thread-safe and cffi releases the GIL.  For some vocabularies libllama splits
+the text with ``std::regex``, which calls itself for every character: a text of 40,000 equal letters
+overflows an ordinary stack.  So the stack grows with the text, and a text for which the system
+gives no stack is refused.
+
+Texts of interactive requests have a thread of their own.  All others have a second thread, which
+gives way to the ticks: neither makes the other wait.
+
+While a text is tokenised the session table says whose it is, so that a text that takes the process
+down is blamed and nobody else (`umaserve.server.engines.blame`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from umaserve.wire import messages as m
+from umaserve.wire import table as t
+
+if TYPE_CHECKING:
+    from umaserve.llama.specials import Specials
+
+STACK_PER_BYTE = 1024  # of a text; between 200 and 420 were needed (``pre`` gpt-4o, x86-64)
+USUAL_STACK_BYTES = 512 << 10  # a thread's on macOS; elsewhere it has more
+STACK_BYTES = 64 << 20  # of the thread: address space, of which only what is used becomes memory
+NICE = 10  # of the thread whose texts nobody waits for
+_PRIO_DARWIN_THREAD, _PRIO_DARWIN_BG = 3, 0x1000  # <sys/resource.h>, as read; never run
+
+Finished = tuple[m.Submit | m.Tokenize, list[int], str]
+
+
+class TokenizerThread:
+    """``notify`` is called from the thread when `finished` has something more.
+
+    ``gives_way``: the thread is for texts that nobody waits for.
+    """
+
+    def __init__(
+        self,
+        specials: Specials,
+        table: t.SessionTable,
+        notify: Callable[[], None],
+        *,
+        gives_way: bool = False,
+    ) -> None:
+        self._gives_way = gives_way
+        self._since = t.H_OTHER_TEXT_SINCE_NS if gives_way else t.H_TEXT_SINCE_NS
+        self.finished: deque[Finished] = deque()
+        self._specials = specials
+        self._table = table
+        self._notify = notify
+        self._work: queue.SimpleQueue[m.Submit | m.Tokenize] = queue.SimpleQueue()
+        self._given = self._done = 0  # texts
+        self._stack_bytes = STACK_BYTES
+        if not run_with_stack(self._run, STACK_BYTES):
+            self._stack_bytes = USUAL_STACK_BYTES  # longer texts ask for a stack of their own
+            threading.Thread(target=self._run, name="tokenizer", daemon=True).start()
+
+    @property
+    def is_busy(self) -> bool:
+        return self._given != self._done
+
+    def put(self, message: m.Submit | m.Tokenize) -> None:
+        self._given += 1
+        self._work.put(message)
+
+    def _run(self) -> None:
+        if self._gives_way:
+            give_way()
+        while True:
+            message = self._work.get()
+            self._mark(message, True)
+            tokens, error = self._tokens_of(message)
+            self._mark(message, False)
+            self.finished.append((message, tokens, error))
+            self._done += 1
+            self._notify()
+
+    def _mark(self, message: m.Submit | m.Tokenize, is_under_way: bool) -> None:
+        self._table.header[self._since] = time.monotonic_ns() if is_under_way else 0
+        if isinstance(message, m.Submit):
+            self._table.in_tick[message.slot] = t.IN_TOKENIZER if is_under_way else 0
+        else:
+            self._table.header[t.H_TOKENIZING] = message.ref if is_under_way else 0
+
+    def _tokens_of(self, message: m.Submit | m.Tokenize) -> tuple[list[int], str]:
+        n_bytes = len(text_of(message).encode("utf-8", "replace"))
+        if STACK_PER_BYTE * n_bytes <= self._stack_bytes:
+            return tokens_of(self._specials, message)
+        out: list[tuple[list[int], str]] = []
+        done = threading.Event()
+
+        def run() -> None:
+            if self._gives_way:
+                give_way()
+            try:
+                out.append(tokens_of(self._specials, message))
+            finally:
+                done.set()
+
+        if not run_with_stack(run, STACK_PER_BYTE * n_bytes):
+            return [], f"{n_bytes} bytes are too long: there is no memory for the tokenizer's stack"
+        done.wait()
+        return out[0] if out else ([], "there is not enough memory")
+
+
+def give_way() -> None:
+    """From now on this thread runs when threads of the ticks do not need its core."""
+    with contextlib.suppress(OSError):
+        if sys.platform == "darwin":
+            os.setpriority(_PRIO_DARWIN_THREAD, 0, _PRIO_DARWIN_BG)
+        elif sys.platform == "linux":  # elsewhere it would be the whole process
+            own = threading.get_native_id()
+            now = os.getpriority(os.PRIO_PROCESS, own)  # the daemon may have been started with less
+            os.setpriority(os.PRIO_PROCESS, own, max(now, NICE))
+
+
+def run_with_stack(target: Callable[[], None], n_bytes: int) -> bool:
+    """Run ``target`` in a new thread with so large a stack; False where there is none."""
+    page = 1 << 16
+    try:
+        usual = threading.stack_size(-(-n_bytes // page) * page)
+    except ValueError:
+        return False
+    try:
+        threading.Thread(target=target, name="tokenizer", daemon=True).start()
+    except (RuntimeError, MemoryError):
+        return False
+    finally:
+        threading.stack_size(usual)
+    return True
+
+
+def text_of(message: m.Submit | m.Tokenize) -> str:
+    return (message.prompt if isinstance(message, m.Submit) else message.text) or ""
+
+
+def tokens_of(specials: Specials, message: m.Submit | m.Tokenize) -> tuple[list[int], str]:
+    """The tokens, or why there are none."""
+    text, parse_special = text_of(message), message.parse_special
+    add_bos = message.add_bos if isinstance(message, m.Submit) else None
+    try:
+        if message.add_special:
+            return specials.tokenize(text, add_bos=add_bos, parse_special=parse_special), ""
+        model = specials.model
+        return model.tokenize(text, add_special=False, parse_special=parse_special), ""
+    except ValueError as error:
+        return [], str(error)

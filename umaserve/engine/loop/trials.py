@@ -1,0 +1,131 @@
+"""Logits that are no numbers: whose fault it is, and that nobody else comes to harm.
+
+A NaN in the keys or values of one sequence reaches others.  Attention multiplies what it masks by
+0, and 0 x NaN is NaN; how much is read beyond a sequence's own cells depends on the layout, and a
+cell that was freed keeps what it held.  A recurrent state is emptied by a multiplication with 0.
+So where a row's logits are no numbers, any sequence may have done it, and any may have suffered:
+
+1. Every running row loses its cells, and the memory is zeroed, the worker's too.
+2. Those rows are suspects.  Each is computed again from its tokens, with nobody else in the memory,
+   until it gets a token: then it waits like a parked one.  Rows without numbers go first, of
+   these the newest.
+3. A suspect that has no numbers even so ends with ``E_RUNTIME_001``.  The memory is zeroed again,
+   and everybody goes on, the other suspects too: a second culprit is found in the same way.
+
+Where a trial finds nobody, what did it is gone (a request that was cancelled, say), or it takes
+several rows together.  A row that comes without numbers out of such trials again and again ends
+too, so that nobody is held up for ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from umaserve.wire import messages as m
+from umaserve.wire import table as t
+
+if TYPE_CHECKING:
+    from .engine import Engine
+
+MOST_TRIALS = 3  # without a culprit, that a row may bring about
+WHY = (
+    "the model's logits for it are not numbers; a token of it meets a weight that is damaged, "
+    "or values overflow (check the model file, or another --type-k and --type-v)"
+)
+
+
+class Trials:
+    """The suspects of one engine; for the loop's thread, between ticks only, `accuse` apart."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._accused: list[int] = []  # slots whose logits were no numbers, not dealt with yet
+        self._suspects: list[tuple[int, int]] = []  # slot and serial, in the order of their trials
+        self._on_trial = -1  # the slot that has the memory to itself
+        self._tokens = 0  # that it had before
+        self._isolated = 0  # what it was marked as before
+        self._fruitless: dict[int, int] = {}  # by serial: trials that it has brought about
+        self._brought: list[int] = []  # serials that have brought this one about
+
+    @property
+    def wanted(self) -> bool:
+        """Whether `go_on` has something to do."""
+        return bool(self._accused or self._suspects)
+
+    def accuse(self, slots: Iterable[int]) -> None:
+        """The logits of these rows were no numbers."""
+        self._accused += slots
+
+    def go_on(self) -> bool:
+        """Deal with what was found, and let the next suspect have the memory.
+
+        False where nobody is under suspicion, so that rows may be admitted as usual.
+        """
+        if self._accused:
+            self._judge()
+        engine, table = self._engine, self._engine.table
+        while self._suspects:
+            slot, serial = self._suspects[0]
+            state = int(table.state[slot]) if table.serial[slot] == serial else t.FREE
+            if slot != self._on_trial and state == t.WAITING:
+                self._on_trial, self._tokens = slot, int(table.n_tokens[slot])
+                self._isolated, table.isolate[slot] = int(table.isolate[slot]), 1
+                engine.place(slot)
+                return True
+            if state == t.RUNNING:
+                if table.n_tokens[slot] == self._tokens:
+                    return True
+                table.isolate[slot] = self._isolated
+                engine._park(slot)
+            self._on_trial = -1
+            del self._suspects[0]
+            if not self._suspects:
+                self._found_nobody()
+        return False
+
+    def _judge(self) -> None:
+        engine, table = self._engine, self._engine.table
+        accused = [slot for slot in self._accused if table.state[slot] == t.RUNNING]
+        self._accused = []
+        guilty = [slot for slot in accused if slot == self._on_trial or self._has_had_enough(slot)]
+        if guilty:
+            serials = table.serial[guilty].tolist()
+            engine.control.send(m.Failed(serials, "E_RUNTIME_001", WHY))
+        for slot in guilty:
+            engine._end(slot, t.REASON_ERROR)
+        running = np.flatnonzero(table.state == t.RUNNING).tolist()
+        self._empty_memory(running)
+        engine.control.wake()
+        if self._on_trial in guilty:
+            self._suspects = []
+        elif accused:
+            running.sort(key=lambda slot: (slot not in accused, -int(table.arrival[slot])))
+            self._suspects = [(slot, int(table.serial[slot])) for slot in running]
+            self._brought = [int(table.serial[slot]) for slot in accused if slot in running]
+        self._on_trial = -1
+
+    def _has_had_enough(self, slot: int) -> bool:
+        return self._fruitless.get(int(self._engine.table.serial[slot]), 0) >= MOST_TRIALS
+
+    def _empty_memory(self, running: list[int]) -> None:
+        """Leave nothing in any memory; rows that run are computed again."""
+        engine = self._engine
+        for slot in running:
+            engine._park(slot, move=False)
+        for slot in engine._parked:
+            engine.parking.forget(slot)
+        engine.span.release()
+        engine.sequences.lose_track()
+        engine.loaded.context.clear(data=True)
+        engine.sequences.clear()
+        if engine.worker is not None:
+            engine.worker.clear()
+
+    def _found_nobody(self) -> None:
+        live = set(self._engine.table.serial.tolist())
+        for serial in self._brought:
+            self._fruitless[serial] = self._fruitless.get(serial, 0) + 1
+        self._fruitless = {s: n for s, n in self._fruitless.items() if s in live}

@@ -1,0 +1,333 @@
+"""From a Start message to a model that has decoded its first token."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from umaserve.models.gguf import check_gguf
+from umaserve.models.header import GGUFError
+from umaserve.models.identity import ModelIdentity, file_facts, identify
+from umaserve.wire import messages as m
+from umaserve.wire import table as t
+from umaserve.wire.control import Control
+
+from . import capacity, load_warnings
+
+if TYPE_CHECKING:
+    from umaserve.llama import Context, Library, Model
+
+DEFAULT_BATCH = 2048  # tokens of one llama_decode; the policy's time budget rules below it
+DEFAULT_UBATCH = 512
+# How long a thread of libgomp waits for the others before it sleeps, in turns of its loop.  Its own
+# 300,000 (milliseconds) outlast the time between two ticks, so that on a small machine the front,
+# woken by a tick's tokens, finds every core taken and gets the engine's.  5,000 (a tenth or two of
+# a millisecond) cover the waits inside a decode; where others take the cores, a thread that
+# sleeps gets its turn sooner than one that spun (docs/SYSTEM_DESIGN.md, Threads).
+SPIN_COUNT = 5_000
+
+
+class CannotLoad(Exception):
+    """The model cannot be served; the text says why and what to do."""
+
+
+@dataclass
+class Loaded:
+    """A model ready to decode, with what the loop asks about it all the time."""
+
+    library: Library
+    model: Model
+    context: Context
+    identity: ModelIdentity
+    n_vocab: int
+    n_ctx: int  # KV cells shared by all sessions
+    n_positions: int  # of one session at most
+    n_seq: int
+    n_batch: int
+    n_ubatch: int
+    n_threads: int  # of ticks with one token
+    n_threads_batch: int  # of all others
+    n_cores: int  # physical cores of this process
+    device: str  # where the layers are, as libllama names it
+    eog_ids: np.ndarray  # int32: tokens that end a generation
+    is_eog: np.ndarray  # uint8[n_vocab]
+    load_ms: float
+    kv_bytes: int
+    unused_bytes: int  # of them not resident until cells are used
+    piece_bytes: int
+    overlap: bool  # llama_decode returns before the work is done
+    places: np.ndarray  # of the loop's threads: `thread_places`
+
+    def threads(self, aside: int) -> tuple[int, int]:
+        """Threads for ticks of one token and of more, while ``aside`` cores compute prompts."""
+        if not aside:
+            return self.n_threads, self.n_threads_batch
+        beside = max(self.n_cores - aside, 1)
+        return min(self.n_threads, beside), beside
+
+    def library_log_tail(self) -> str:
+        """The last line that libllama logged as a warning or an error, or an empty string."""
+        return self.library.last_error()
+
+    def close(self) -> None:
+        self.context.close()
+        self.model.close()
+
+
+def usable_cores() -> int:
+    """Physical cores this process may run on.
+
+    One decoding thread per physical core is what llama.cpp recommends: a second one on the same
+    core shares its vector units.
+    """
+    if sys.platform == "darwin":
+        import subprocess
+
+        for name in ("hw.perflevel0.physicalcpu", "hw.physicalcpu"):
+            found = subprocess.run(["sysctl", "-n", name], capture_output=True, text=True)
+            if found.returncode == 0 and found.stdout.strip().isdigit():
+                return max(int(found.stdout), 1)
+        return os.cpu_count() or 1
+    cpus = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else {0}
+    siblings = set()
+    for cpu in cpus:
+        path = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
+        siblings.add(path.read_text() if path.exists() else str(cpu))
+    return max(len(siblings), 1)
+
+
+def load(
+    start: m.Start, pieces_fd: int, control: Control, wait_for_imports: Callable[[], None]
+) -> Loaded:
+    """Load what ``start`` asks for.  Raises CannotLoad with a reason for the user.
+
+    ``wait_for_imports`` returns when no other thread imports anything.  To be called in the thread
+    of the ticks.
+    """
+    from umaserve import llama
+    from umaserve.llama import purpose
+
+    control.send(m.LoadProgress(0.0, "start"))
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", str(SPIN_COUNT))  # read when libgomp is loaded
+    facts = _file_facts(start.model_path)
+    try:
+        library = llama.load(start.backend)
+        library.show_errors()
+        info = check_gguf(start.model_path)
+    except (llama.LlamaError, GGUFError) as error:
+        raise CannotLoad(str(error)) from error
+    _refuse(purpose.why_no_model(info))
+    _refuse(capacity.why_no_such_cells(start, info) or capacity.why_no_mapping(start, info))
+    began = time.monotonic()
+    _refuse(capacity.why_no_memory(start))
+    model = _open_model(llama, library, start, control)
+    wait_for_imports()  # what is free in the memory of this process is looked at below
+    from . import unused_memory  # these two load a compiler
+    from .thread_places import find_places, no_places
+
+    _refuse(purpose.why_no_generation(model) or purpose.why_no_positions(model, info), model)
+    n_ctx = capacity.context_size(start, model.n_ctx_train)
+    n_cores = usable_cores()
+    n_threads = start.n_threads or n_cores
+    n_threads_batch = start.n_threads_batch or n_threads
+    device = _device_name(library, start)
+    n_seq_max = start.n_seq + spare_sequences(start.n_seq, device, model)
+    # libllama ends the process where a batch has no room for a token of each sequence
+    n_batch = max(min(start.n_batch or DEFAULT_BATCH, n_ctx), n_seq_max)
+    n_ubatch = min(start.n_ubatch or DEFAULT_UBATCH, n_batch)
+    control.send(m.LoadProgress(1.0, "context"))
+    # an accelerator's library may have told a device where this memory lies
+    lean = not start.pretouch and device == "CPU" and library.build.backend == "cpu"
+    before = unused_memory.private_memory() if lean else []
+    mark = library.log_position()
+    try:
+        context = llama.Context.open(
+            model,
+            n_ctx=capacity.padded(n_ctx),
+            n_batch=n_batch,
+            n_ubatch=n_ubatch,
+            n_seq_max=n_seq_max,
+            n_threads=n_threads,
+            n_threads_batch=n_threads_batch,
+            type_k=start.type_k,
+            type_v=start.type_v,
+            flash_attn=_flash_attention(start),
+            kv_unified=True,
+        )
+    except llama.LlamaError as error:
+        model.close()
+        plain = start.type_k == start.type_v == "f16"
+        raise CannotLoad(f"{error}{'' if plain else capacity.OTHER_KV_TYPE}") from error
+    _refuse(purpose.why_no_steps(context), context, model)
+    for message in load_warnings.of_library([*model.warnings, *library.warnings(mark)]):
+        control.send(message)
+    for message in load_warnings.of_settings(start, info, device):
+        control.send(message)
+    unused_bytes = 0
+    if lean:
+        after = unused_memory.private_memory()
+        unused_bytes = unused_memory.give_back_zeros(unused_memory.new_ranges(before, after))
+    load_ms = (time.monotonic() - began) * 1000.0
+    try:
+        pieces = t.PieceTable(pieces_fd, model.n_vocab)
+        pieces.write(*model.piece_table())
+        piece_bytes = pieces.write_hidden(*model.hidden_table())
+    except ValueError as error:
+        raise CannotLoad(f"{start.model_path} cannot be served: {error}") from error
+    is_eog = np.ascontiguousarray(model.eog_mask(), dtype=np.uint8)
+    return Loaded(
+        library=library,
+        model=model,
+        context=context,
+        identity=_identity(start.model_path, facts),
+        n_vocab=model.n_vocab,
+        n_ctx=n_ctx,
+        n_positions=m.positions_of_one(n_ctx, model.n_ctx_train),
+        n_seq=start.n_seq,
+        n_batch=n_batch,
+        n_ubatch=n_ubatch,
+        n_threads=n_threads,
+        n_threads_batch=n_threads_batch,
+        n_cores=n_cores,
+        device=device,
+        eog_ids=np.flatnonzero(is_eog).astype(np.int32),
+        is_eog=is_eog,
+        load_ms=load_ms,
+        kv_bytes=llama.memory_needed(
+            start.model_path, n_ctx=n_ctx, type_k=start.type_k, type_v=start.type_v
+        ).kv_bytes,
+        unused_bytes=unused_bytes,
+        piece_bytes=piece_bytes,
+        overlap=device != "CPU",
+        places=find_places() if device == "CPU" else no_places(),
+    )
+
+
+def _refuse(why: str, *opened: Context | Model) -> None:
+    """Closes what was opened and raises CannotLoad, unless ``why`` is empty."""
+    if why:
+        for each in opened:
+            each.close()
+        raise CannotLoad(why)
+
+
+def _file_facts(path: str) -> tuple[tuple[int, ...], ...]:
+    try:
+        return file_facts(path)
+    except (OSError, ValueError):
+        return ()  # `check_gguf` says what is wrong
+
+
+def _identity(path: str, facts: tuple[tuple[int, ...], ...]) -> ModelIdentity:
+    """Of the files that were loaded; ``facts`` are theirs from before."""
+    try:
+        found = identify(path)
+    except OSError as error:
+        raise CannotLoad(f"{path} cannot be read: {error.strerror}") from error
+    if found.files != facts:
+        raise CannotLoad(f"{path} was changed while it was loaded; load it again")
+    return found
+
+
+def spare_sequences(n_seq: int, device: str, model: Model) -> int:
+    """One to pass pieces of KV through; on accelerators one that holds the span of the cells, and
+    those that have ended."""
+    from umaserve.engine.cells.sequences import ENDED, RESERVED  # loads a compiler
+    from umaserve.engine.prefill.worker import why_no_plain_model
+
+    lib = model.library.lib
+    # each costs logits of a row, and a state where the model is recurrent, used or not
+    more = device != "CPU" and not why_no_plain_model(lib, model.pointer)
+    wanted = RESERVED + ENDED if more else 1
+    return max(min(wanted, int(lib.llama_max_parallel_sequences()) - n_seq), 0)
+
+
+def _flash_attention(start: m.Start) -> bool | None:
+    """None leaves the choice to libllama; a transposed V rules it out."""
+    if start.head_major:
+        return False
+    return {"auto": None, "on": True, "off": False}[start.flash_attn]
+
+
+def _open_model(llama, library: Library, start: m.Start, control: Control) -> Model:  # type: ignore[no-untyped-def]
+    last = 0.0
+
+    def progress(fraction: float) -> bool:
+        nonlocal last
+        if fraction - last >= 0.01 or fraction == 1.0:
+            last = fraction
+            control.send(m.LoadProgress(fraction, "weights"))
+        return not control.closed
+
+    try:
+        return llama.Model.open(
+            library,
+            start.model_path,
+            n_gpu_layers=start.gpu_layers,
+            use_mmap=start.use_mmap,
+            use_mlock=start.use_mlock,
+            progress=progress,
+        )
+    except llama.LlamaError as error:
+        raise CannotLoad(str(error)) from error
+
+
+def describe(start: m.Start, loaded: Loaded, start_ms: float) -> m.Ready:
+    """The Ready message for a loaded model; in the thread of the ticks."""
+    from .thread_places import own_cpus
+
+    model = loaded.model
+    metadata = model.metadata
+    return m.Ready(
+        model_path=start.model_path,
+        model_name=metadata.get("general.name") or Path(start.model_path).stem,
+        description=model.description,
+        architecture=metadata.get("general.architecture", "unknown"),
+        n_vocab=loaded.n_vocab,
+        n_ctx=loaded.n_ctx,
+        n_ctx_train=model.n_ctx_train,
+        n_seq=loaded.n_seq,
+        n_batch=loaded.n_batch,
+        n_ubatch=loaded.n_ubatch,
+        n_threads=loaded.n_threads,
+        n_threads_batch=loaded.n_threads_batch,
+        backend=loaded.library.build.backend,
+        device=loaded.device,
+        library_version=loaded.library.version,
+        model_bytes=model.size_bytes,
+        kv_bytes=loaded.kv_bytes,
+        n_params=model.n_params,
+        chat_template=model.chat_template,
+        bos=_text(model, model.token_bos),
+        eos=_text(model, model.token_eos),
+        piece_bytes=loaded.piece_bytes,
+        load_ms=loaded.load_ms,
+        start_ms=start_ms,
+        identity=loaded.identity,
+        loop_cpus=own_cpus(loaded.places),
+    )
+
+
+def _text(model: Model, token: int) -> str:
+    if token < 0:
+        return ""
+    return model.token_to_piece_bytes(token, special=True).decode("utf-8", "replace")
+
+
+def _device_name(library: Library, start: m.Start) -> str:
+    """The first accelerator where layers may lie, else the processor."""
+    from umaserve import llama
+
+    if start.gpu_layers != 0:
+        for device in llama.devices(library):
+            if device["type"] in ("gpu", "igpu"):
+                return str(device["description"])
+    return "CPU"

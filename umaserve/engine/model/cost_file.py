@@ -1,0 +1,117 @@
+"""What ticks cost on this machine, kept from one start to the next.
+
+One small file for each combination of model, library, backend, machine and settings that change the
+cost of a tick.  A file that cannot be read or written is no reason to stop: the costs are learned
+again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from umaserve.llama.builds import cache_root
+from umaserve.policy.cost.model import CostModel
+from umaserve.private_folder import make_private, why_shared
+
+if TYPE_CHECKING:
+    from umaserve.wire import messages as m
+
+    from .boot import Loaded
+
+LAYOUT = 10  # raise it when what the numbers mean changes
+KEEP = 64  # files; the oldest go
+
+
+def identity(start: m.Start, loaded: Loaded) -> dict[str, Any]:
+    """Everything that the cost of a tick depends on, as JSON values."""
+    model = loaded.model
+    return {
+        "layout": LAYOUT,
+        "model": [model.description, model.size_bytes, model.n_params],
+        "library": loaded.library.version,
+        "backend": loaded.library.build.backend,
+        "devices": loaded.device,
+        "gpu_layers": start.gpu_layers,
+        "machine": [platform.machine(), _processor(), os.cpu_count()],
+        "threads": [loaded.n_threads, loaded.n_threads_batch],
+        "kv": [start.type_k, start.type_v, start.head_major, start.flash_attn],
+        "n_ctx": loaded.n_ctx,
+        "n_ubatch": loaded.n_ubatch,
+    }
+
+
+def _processor() -> str:
+    if sys.platform.startswith("linux"):
+        try:
+            for line in Path("/proc/cpuinfo").read_text("utf-8", "replace").splitlines():
+                if line.startswith("model name"):
+                    return line.partition(":")[2].strip()
+        except OSError:
+            return ""
+    return platform.processor()
+
+
+class CostFile:
+    """Reads and writes the CostModel of one identity."""
+
+    def __init__(self, key: dict[str, Any], folder: Path | None = None) -> None:
+        self.key = json.dumps(key, sort_keys=True)
+        digest = hashlib.sha256(self.key.encode()).hexdigest()[:20]
+        self.folder = folder if folder is not None else cache_root() / "costs"
+        self.path = self.folder / f"{digest}.npz"
+        self._stored_parts = self._doubted_parts = np.zeros(0)
+
+    def load(self, cost: CostModel) -> bool:
+        """Fill ``cost`` from the file; False, with nothing changed, where none fits.
+
+        Numbers that another user could have put there are not believed.
+        """
+        if why_shared(self.path):
+            return False
+        try:
+            with np.load(self.path, allow_pickle=False) as stored:
+                if str(stored["key"]) != self.key:
+                    return False
+                arrays = {name: stored[name] for name in CostModel._fields}
+        except Exception:  # numpy, zipfile, zlib and tokenize each have their own for damage
+            return False
+        for name, mine in cost._asdict().items():
+            if arrays[name].shape != mine.shape or not np.isfinite(arrays[name]).all():
+                return False
+        cost.copy_from(CostModel(**arrays))
+        cost.doubt()  # the machine may have been busier then, or less
+        self._stored_parts, self._doubted_parts = arrays["parts"], cost.parts.copy()
+        return True
+
+    def save(self, cost: CostModel) -> str:
+        """Replace the file; returns why that failed, or an empty string."""
+        arrays = cost._asdict()
+        if self._doubted_parts.size:
+            # once a start is enough: what nobody used since is as it was
+            unused = cost.parts == self._doubted_parts
+            arrays["parts"] = np.where(unused, self._stored_parts, cost.parts)
+        try:
+            make_private(self.folder)
+            handle, name = tempfile.mkstemp(prefix=".tmp-", suffix=".npz", dir=self.folder)
+            try:
+                with os.fdopen(handle, "wb") as file:
+                    np.savez_compressed(file, key=self.key, **arrays)
+                os.replace(name, self.path)
+            except BaseException:
+                os.unlink(name)
+                raise
+            files = sorted(self.folder.glob("*.npz"), key=lambda path: path.stat().st_mtime)
+            for path in files[:-KEEP]:
+                path.unlink(missing_ok=True)
+        except OSError as error:
+            return str(error)
+        return ""

@@ -1,0 +1,70 @@
+"""When what ticks cost is written to its file, and by whom: a thread, since nobody is to wait."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import numpy as np
+
+from umaserve.policy.cost.model import CostModel
+
+from .cost_file import CostFile
+from .thread_places import run_anywhere
+
+SAVE_EVERY_S = 30.0
+
+
+class CostKeeper:
+    """For the loop's thread, whose ``places`` (`thread_places.find_places`) nobody else takes."""
+
+    def __init__(self, places: np.ndarray) -> None:
+        self._places = places
+        self._changed = False
+        self._file: CostFile | None = None
+        self._writer: threading.Thread | None = None
+        self._why = ""  # the last attempt failed, and nobody was told yet
+        self._saved_s = time.monotonic()
+        self._saved_ticks = 0
+
+    def recall(self, file: CostFile, cost: CostModel) -> None:
+        """Fill ``cost`` from ``file``, where it has something, and keep it there from now on."""
+        self._file = file
+        file.load(cost)
+
+    def learned(self) -> None:
+        """Something is known that no tick taught: `save_now_and_then` writes it, called next."""
+        self._changed, self._saved_s = True, -SAVE_EVERY_S
+
+    def save_now_and_then(self, cost: CostModel, ticks: int) -> str:
+        """Begin to write if there is something new and the last time is long ago.
+
+        ``ticks``: how many there were.  Returns why the last attempt failed, once.
+        """
+        why, self._why = self._why, ""
+        self._changed |= ticks != self._saved_ticks
+        self._saved_ticks = ticks
+        if self._changed and time.monotonic() - self._saved_s >= SAVE_EVERY_S:
+            self._begin(cost)
+        return why
+
+    def close(self, cost: CostModel) -> None:
+        """Write what is new, and wait for it."""
+        if self._writer is not None:
+            self._writer.join()
+        if self._changed:
+            self._begin(cost)
+        if self._writer is not None:
+            self._writer.join()
+
+    def _begin(self, cost: CostModel) -> None:
+        if self._file is None or self._writer is not None and self._writer.is_alive():
+            return
+        self._changed, self._saved_s = False, time.monotonic()
+        copy = CostModel(*(array.copy() for array in cost))
+        self._writer = threading.Thread(target=self._write, args=(self._file, copy), daemon=True)
+        self._writer.start()
+
+    def _write(self, file: CostFile, cost: CostModel) -> None:
+        run_anywhere(self._places)
+        self._why = file.save(cost)

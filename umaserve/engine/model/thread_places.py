@@ -1,0 +1,144 @@
+"""Where libllama's threads run on a processor: each on cores of its own.
+
+libgomp's threads wait for each other after every operation of a graph: they spin for a moment, then
+sleep.  Linux likes to wake a thread on the core of the one that woke it.  Two threads of one team
+that have come to share a core take turns by sleeping, at each of some hundred barriers, and stay
+together, since they never both want to run.  It begins where one of them waits longer than it
+spins, as in the first graph after a pause: a decode of 2 ms then took 19
+(`benchmarks.thread_places`).  So the cores are dealt out among the threads.
+
+libgomp ends threads when a smaller team is asked for and starts new ones, with the affinity of the
+thread that asks, when a larger one is.  So this is done again whenever a team's size changes.  Only
+on Linux, where libllama was built with libgomp and nobody has told libgomp where to run threads.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numba import carray, cfunc, njit, types
+
+from umaserve.engine.native.calls import call_i32, call_i32_i32_i64_ptr, call_i64_ptr_ptr_i32_i32
+
+MOST_CPUS = 1024
+MOST_THREADS = 256
+MASK_WORDS = MOST_CPUS // 64
+TOLD = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY")  # the user's own wishes
+
+# words of the block that the threads of a team read
+(
+    PARALLEL,  # GOMP_parallel; 0 = threads are left where they are
+    BIND,  # what each thread of the team calls
+    NUMBER,  # omp_get_thread_num
+    SET_AFFINITY,  # sched_setaffinity
+    PLACED,  # threads of the team that has its places; 0 = none
+    N_CORES, N_CPUS,
+) = range(7)  # fmt: skip
+CPUS = 7  # from here on: number and core of each CPU
+MASKS = CPUS + 2 * MOST_CPUS
+WORDS = MASKS + MOST_THREADS * MASK_WORDS
+
+
+def no_places() -> np.ndarray:
+    """int64[WORDS]: threads are left where they are."""
+    return np.zeros(WORDS, np.int64)
+
+
+def find_places(environment: Mapping[str, str] = os.environ) -> np.ndarray:
+    """For the threads of the calling thread's teams: int64[WORDS], to outlive them.
+
+    To be called once libllama is loaded, in a thread that may use all cores of this process.
+    """
+    places = no_places()
+    library = _libgomp() if sys.platform.startswith("linux") else ""
+    if not library or any(name in environment for name in TOLD):
+        return places
+    cpus = sorted(cpu for cpu in os.sched_getaffinity(0) if cpu < MOST_CPUS)
+    cores: dict[str, int] = {}
+    for i, cpu in enumerate(cpus):
+        core = cores.setdefault(_siblings(cpu), len(cores))
+        places[CPUS + 2 * i : CPUS + 2 * i + 2] = cpu, core
+    places[N_CPUS], places[N_CORES] = len(cpus), len(cores)
+    gomp, libc = ctypes.CDLL(library), ctypes.CDLL(None)
+    places[NUMBER] = _address(gomp.omp_get_thread_num)
+    places[SET_AFFINITY] = _address(libc.sched_setaffinity)
+    places[BIND] = int(_bind.address or 0)
+    places[PARALLEL] = _address(gomp.GOMP_parallel)
+    return places
+
+
+def own_cpus(places: np.ndarray) -> tuple[int, ...]:
+    """The CPUs that the calling thread keeps to as one of a team; empty: it runs anywhere."""
+    if not places[PARALLEL]:
+        return ()
+    cpus = os.sched_getaffinity(0)
+    return () if cpus >= _all_cpus(places) else tuple(sorted(cpus))
+
+
+def leave_places(places: np.ndarray) -> None:
+    """Let the calling thread run anywhere again, until the next team of several has its places."""
+    if places[PARALLEL]:
+        run_anywhere(places)
+        places[PLACED] = 0
+
+
+def run_anywhere(places: np.ndarray) -> None:
+    """For a thread of no team: a new thread keeps to the cores of the thread that starts it."""
+    if places[PARALLEL]:
+        os.sched_setaffinity(0, _all_cpus(places))
+
+
+def _all_cpus(places: np.ndarray) -> set[int]:
+    return {int(places[CPUS + 2 * i]) for i in range(int(places[N_CPUS]))}
+
+
+def _libgomp() -> str:
+    """The libgomp that this process has loaded, or an empty string."""
+    for line in Path("/proc/self/maps").read_text("utf-8", "replace").splitlines():
+        path = line.partition("/")[1] + line.partition("/")[2]
+        if Path(path).name.startswith("libgomp"):
+            return path
+    return ""
+
+
+def _siblings(cpu: int) -> str:
+    path = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
+    return path.read_text().strip() if path.exists() else str(cpu)
+
+
+def _address(function: Any) -> int:
+    return int(ctypes.cast(function, ctypes.c_void_p).value or 0)
+
+
+@cfunc(types.void(types.voidptr), cache=True)
+def _bind(data):
+    """What a thread of a team does: it goes to its cores."""
+    places = carray(data, WORDS, np.int64)
+    mask = places[MASKS + call_i32(places[NUMBER]) * MASK_WORDS :]
+    call_i32_i32_i64_ptr(places[SET_AFFINITY], 0, 8 * MASK_WORDS, mask.ctypes.data)
+
+
+@njit(nogil=True, cache=True)
+def place_threads(places, n):
+    """Give each of the ``n`` threads that the next graph will use cores of its own.
+
+    To be called by the thread that computes it.  Costs nothing where the team is the same as
+    before, and there is nothing to do for a single thread.
+    """
+    if places[PARALLEL] == 0 or n < 2 or n > MOST_THREADS or places[PLACED] == n:
+        return
+    places[MASKS : MASKS + n * MASK_WORDS] = 0
+    cores = places[N_CORES]
+    for i in range(places[N_CPUS]):
+        cpu, core = places[CPUS + 2 * i], places[CPUS + 2 * i + 1]
+        for thread in range(n):
+            if (core - thread) % n == 0 or (thread - core) % cores == 0:
+                places[MASKS + thread * MASK_WORDS + cpu // 64] |= 1 << (cpu % 64)
+    call_i64_ptr_ptr_i32_i32(places[PARALLEL], places[BIND], places.ctypes.data, n, 0)
+    places[PLACED] = n

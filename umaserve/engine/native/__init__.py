@@ -1,0 +1,1 @@
+"""Calls into libllama by address, and the batch that they are about."""

@@ -1,0 +1,148 @@
+"""The arrays behind ``struct llama_batch``, allocated once and filled in place."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit
+
+from umaserve.sampling.sampler import NO_NUMBERS
+from umaserve.wire.table import REASON_LENGTH, REASON_STOP
+
+from .calls import stores_first
+
+
+class BatchArrays(NamedTuple):
+    """The arrays of a Batch, in the form that compiled code takes (borrowed).
+
+    ``token``, ``pos``, ``seq`` int32 and ``logits`` int8 are [n_batch]; ``out_slot`` and
+    ``out_row`` int32[n_slots] say which session asked for logits and at which index of the batch;
+    ``n_tokens`` int32[1] is the struct's own field.
+    """
+
+    token: np.ndarray
+    pos: np.ndarray
+    seq: np.ndarray
+    logits: np.ndarray
+    out_slot: np.ndarray
+    out_row: np.ndarray
+    n_tokens: np.ndarray
+
+
+class Batch:
+    """A ``llama_batch`` of up to ``n_batch`` tokens, one sequence each.
+
+    ``struct`` points into ``arrays``, which are owned here and outlive every ``llama_decode`` that
+    is given it; libllama only reads them.
+    """
+
+    def __init__(self, ffi: Any, n_batch: int, n_slots: int) -> None:
+        self.struct = ffi.new("struct llama_batch *")
+        self.arrays = BatchArrays(
+            token=np.zeros(n_batch, np.int32),
+            pos=np.zeros(n_batch, np.int32),
+            seq=np.zeros(n_batch, np.int32),
+            logits=np.zeros(n_batch, np.int8),
+            out_slot=np.zeros(n_slots, np.int32),
+            out_row=np.zeros(n_slots, np.int32),
+            n_tokens=np.frombuffer(ffi.buffer(self.struct, 4), np.int32),
+        )
+        self._n_seq = np.ones(n_batch, np.int32)
+        # seq_id[i] points to the list of sequences of token i: here, to one entry of ``seq``
+        self._seq_ids = self.arrays.seq.ctypes.data + 4 * np.arange(n_batch, dtype=np.uintp)
+        self.struct.token = ffi.cast("llama_token *", self.arrays.token.ctypes.data)
+        self.struct.embd = ffi.NULL
+        self.struct.pos = ffi.cast("llama_pos *", self.arrays.pos.ctypes.data)
+        self.struct.n_seq_id = ffi.cast("int32_t *", self._n_seq.ctypes.data)
+        self.struct.seq_id = ffi.cast("llama_seq_id **", self._seq_ids.ctypes.data)
+        self.struct.logits = ffi.cast("int8_t *", self.arrays.logits.ctypes.data)
+
+
+@njit(nogil=True, cache=True)
+def fill(
+    entries, slots, counts, tokens, n_past, n_tokens, seq,
+    b_token, b_pos, b_seq, b_logits, out_slot, out_row,
+):  # fmt: skip
+    """Write a plan into the batch arrays.
+
+    Returns (tokens in the batch, rows that want logits, how many of those were decoding before).
+    Logits are asked only where a session's last known token is fed.
+    """
+    n = 0
+    outputs = 0
+    decoding = 0
+    for e in range(entries):
+        slot = slots[e]
+        start = n_past[slot]
+        if n_tokens[slot] - start == 1:
+            decoding += 1
+        for i in range(counts[e]):
+            b_token[n] = tokens[slot, start + i]
+            b_pos[n] = start + i
+            b_seq[n] = seq[slot]
+            b_logits[n] = 0
+            n += 1
+        if start + counts[e] == n_tokens[slot]:
+            b_logits[n - 1] = 1
+            out_slot[outputs] = slot
+            out_row[outputs] = n - 1
+            outputs += 1
+    return n, outputs, decoding
+
+
+@njit(nogil=True, cache=True)
+def fill_up(n, width, spare, b_token, b_pos, b_seq, b_logits):
+    """Add tokens of the sequence ``spare`` up to ``width``; returns how many there are then."""
+    for i in range(n, width):
+        b_token[i] = 0
+        b_pos[i] = i - n
+        b_seq[i] = spare
+        b_logits[i] = 0
+    return max(n, width)
+
+
+@njit(nogil=True, cache=True)
+def settle(
+    entries, slots, counts, outputs, out_slot, sampled, now_ns, tick,
+    reason, tokens, token_ns, n_tokens, n_past, n_prompt, max_tokens, in_tick, isolate,
+    t_first_ns, t_last_ns, served, is_eog, n_ctx, resumed_at, ended,
+):  # fmt: skip
+    """Write one tick's outcome into the session table.
+
+    Every row of the plan has its tokens in the cache now; every row that asked got a token, or
+    ended.  Returns how many rows ended and lists them in ``ended``; the caller marks them DONE.
+    A token goes in before the count that publishes it; one that ends its row is not counted.  Rows
+    without numbers (NO_NUMBERS) get none.
+    """
+    for e in range(entries):
+        slot = slots[e]
+        n_past[slot] += counts[e]
+        in_tick[slot] = 0
+        served[slot] = tick * served.shape[0] + e
+    n_ended = 0
+    for i in range(outputs):
+        slot = out_slot[i]
+        token = sampled[i]
+        if token == NO_NUMBERS:
+            continue
+        at = n_tokens[slot]
+        tokens[slot, at] = token
+        if is_eog[token]:
+            reason[slot] = REASON_STOP
+            ended[n_ended] = slot
+            n_ended += 1
+            continue
+        token_ns[slot, at] = now_ns
+        if t_first_ns[slot] == 0:
+            t_first_ns[slot] = now_ns
+        t_last_ns[slot] = now_ns
+        stores_first()
+        n_tokens[slot] = at + 1
+        if isolate[slot] and at + 1 - resumed_at[slot] >= 2:
+            isolate[slot] = 0
+        if at + 1 - n_prompt[slot] >= max_tokens[slot] or at + 1 >= n_ctx:
+            reason[slot] = REASON_LENGTH
+            ended[n_ended] = slot
+            n_ended += 1
+    return n_ended

@@ -1,0 +1,140 @@
+"""The second context, in which prompts are computed beside the ticks, and what its chunks take."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from umaserve.engine.model.boot import _flash_attention
+from umaserve.engine.model.capacity import padded
+from umaserve.engine.model.thread_places import place_threads
+from umaserve.engine.native import abort
+from umaserve.engine.native.batch import Batch
+from umaserve.policy.cost.model import BESIDE_SIZES, CostModel
+from umaserve.policy.processor.slices import SLICED_CHUNK
+from umaserve.wire import messages as m
+
+from .gate import (
+    MEASURE,
+    all_ms,
+    begin_chunk,
+    forget_times,
+    hang,
+    longest_ms,
+    new_gate,
+    take_times,
+)
+
+if TYPE_CHECKING:
+    from umaserve.engine.model.boot import Loaded
+    from umaserve.llama import Context
+
+# a chunk that takes longer at the start is followed by one of twice the size: what those in between
+# take is not worth waiting for
+BETWEEN_MS = 20.0
+SLOW_CHUNK_MS = 500.0  # a chunk that takes longer at the start has no larger one after it
+TIMES = 3  # that a size is computed: kernels are loaded, graphs captured, and then it is measured
+DECODE_OK = 0  # what llama_decode returns
+
+
+def open_second(
+    loaded: Loaded, start: m.Start, cells: int, chunk: int, n_threads: int, **others: Any
+) -> Context:  # fmt: skip
+    """A context like the engine's for chunks of up to ``chunk`` tokens; the caller closes it.
+
+    ``others`` are further fields of ``llama_context_params``.
+    """
+    from umaserve import llama
+
+    return llama.Context.open(
+        loaded.model,
+        n_ctx=padded(cells),
+        n_batch=chunk,
+        n_ubatch=chunk,
+        n_seq_max=loaded.n_seq + 1,
+        n_threads=n_threads,
+        type_k=start.type_k,
+        type_v=start.type_v,
+        flash_attn=_flash_attention(start),
+        kv_unified=True,
+        n_outputs_max=loaded.n_seq + 1,
+        # on the processor an accelerator's part of the work could not be interrupted
+        op_offload=loaded.overlap,
+        **others,
+    )
+
+
+def measure_chunks(
+    context: Context, batch: Batch, gate: np.ndarray, most: int, n_vocab: int,
+    part_ms: np.ndarray, parts_ms: np.ndarray, times: int = TIMES,
+) -> Iterator[None]:  # fmt: skip
+    """Compute chunks of each of BESIDE_SIZES up to ``most`` tokens for nothing, one a step.
+
+    ``part_ms`` and ``parts_ms`` (float64, one each of BESIDE_SIZES) get the longest part between
+    two looks at the `gate` and all of them together; 0 = not measured.  Sizes that they know are
+    left out.  The generator may be closed after any chunk.
+    """
+    arrays = batch.arrays
+    gate[MEASURE], took_ms = 1, 0.0
+    for i, n in enumerate(BESIDE_SIZES.tolist()):
+        if n > most:
+            break
+        if parts_ms[i] > 0.0 or n & (n - 1) and took_ms > BETWEEN_MS:
+            continue
+        # different ids: a mixture of experts sends equal tokens to the same ones
+        arrays.token[:n] = 1 + (7919 * np.arange(1, n + 1)) % (n_vocab - 1)
+        arrays.pos[:n] = np.arange(n)
+        arrays.seq[:n] = arrays.logits[:n] = 0
+        arrays.n_tokens[0] = n
+        for turn in range(times):
+            begin_chunk(gate, n)
+            began = time.perf_counter()
+            decoded = context.library.lib.uma_decode(context.pointer, batch.struct) == DECODE_OK
+            context.synchronize()
+            if turn == 0:  # it pays for kernels and buffers
+                forget_times(gate, n)
+            elif decoded:
+                part_ms[i], parts_ms[i] = longest_ms(gate), all_ms(gate)
+            took_ms = 1000.0 * (time.perf_counter() - began)
+            context.clear()
+            yield
+        if took_ms > SLOW_CHUNK_MS:
+            break
+    for i in range(BESIDE_SIZES.size - 2, -1, -1):
+        if not part_ms[i]:  # no longer than the next one; use will tell
+            part_ms[i], parts_ms[i] = part_ms[i + 1], parts_ms[i + 1]
+
+
+def measure_slices(
+    loaded: Loaded, start: m.Start, gate: np.ndarray, cost: CostModel, header: np.ndarray
+) -> Iterator[None]:
+    """Learn what the parts of chunks between the ticks of a processor take, one chunk a step.
+
+    In the loop's thread, whose threads compute the chunks.  ``gate`` is the worker's, which gets
+    the times of the parts at the end; ``header`` is the session table's, see `abort`.
+    """
+    cells = 2 * SLICED_CHUNK
+    threads = loaded.n_threads_batch
+    own, nobody = new_gate(), -1  # nothing waits at the gate while it is measured
+    context = open_second(
+        loaded, start, cells, SLICED_CHUNK, threads, **hang(own, loaded.library, nobody)
+    )
+    abort.watch(context, header)
+    batch = Batch(loaded.library.ffi, SLICED_CHUNK, 1)
+    chunks = measure_chunks(
+        context, batch, own, min(SLICED_CHUNK, loaded.n_positions), loaded.model.n_vocab,
+        cost.beside, cost.parts, times=TIMES - 1,
+    )  # fmt: skip
+    try:
+        place_threads(loaded.places, threads)
+        while True:
+            with abort.armed(header):
+                if next(chunks, own) is own:
+                    break
+            yield
+        take_times(gate, own)
+    finally:
+        context.close()

@@ -1,0 +1,477 @@
+"""Prompts computed beside the ticks: prefill on cores of its own, or between ticks.
+
+Decode is bound by memory and prefill by arithmetic, so on separate cores they hardly disturb each
+other (Splitwise, Patel et al. 2023; DistServe, Zhong et al. 2024); on an accelerator they take
+turns (`gate`).  A second ``llama_context`` on the same weights, driven by a thread of its own
+(`prefill_thread`), computes prompts chunk by chunk; the KV cells of each chunk are copied into the
+engine's context between two ticks.  The last known token of a prompt stays with the engine, which
+needs its logits, unless nobody waits for it: then the first token is sampled there (`first_token`).
+
+The two threads share little: a few arrays that compiled code may write as well, and deques
+(`prefill_orders`).  Neither waits for the other, the gate apart.  Only the loop's thread touches
+the engine's context, only the worker's the second one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from umaserve.engine.cells.piece import Piece, export_piece, import_piece
+from umaserve.engine.model.boot import usable_cores
+from umaserve.engine.samplers.first_token import FirstToken, FirstTokens
+from umaserve.policy.cost.model import BESIDE_SIZES
+from umaserve.wire import memory_order
+from umaserve.wire import messages as m
+from umaserve.wire import table as t
+
+from .chunk_pace import CHUNKS
+from .chunk_stack import ChunkStack, give_up, waits
+from .orders import Exchange, Orders
+from .thread import FEWEST_PACED, PACED_CHUNK, PrefillThread
+
+if TYPE_CHECKING:
+    from umaserve.engine.cells.sequences import Sequences
+    from umaserve.engine.model.boot import Loaded
+
+PIECE_BYTES = 8 << 20  # of KV that move in one go, roughly: a few milliseconds of copying
+PACED_PIECE_BYTES = 16 << 20  # the same to and from an accelerator, which has a fixed cost each
+FIRST_PIECE = 64  # tokens, where a limit is to be kept and nothing is known
+TWICE_AS_LARGE = 1.4  # times as long as a piece of half the size, at most
+HARDLY_LONGER = 1.5  # times as long as the smallest piece: not worth landing more often for
+LANDING_WEIGHT = 0.25  # of a new measurement in the running mean
+RESERVE_BYTES = 256 << 20  # memory to leave alone beside the second KV cache
+
+
+def available(loaded: Loaded, cores: int | None = None) -> tuple[bool, str]:
+    """Whether prompts of this model can be computed aside, and the reason if not.
+
+    ``cores`` are the physical cores of this process (counted if None).
+    """
+    if not loaded.overlap and (usable_cores() if cores is None else cores) < 2:
+        return False, "there is one core only"
+    reason = why_not_plain(loaded)
+    if reason:
+        return False, reason
+    if loaded.overlap:
+        free, kv_bytes = device_memory(loaded), _fewest_bytes(loaded)
+    else:
+        # mapped weights count as available memory, and we want them to stay where they are
+        free = _memory_available()
+        kv_bytes = loaded.kv_bytes + loaded.unused_bytes + loaded.model.size_bytes
+    if free is not None and kv_bytes + RESERVE_BYTES > free:
+        return False, "there is no memory for a second KV cache"
+    return True, ""
+
+
+def why_not_plain(loaded: Loaded) -> str:
+    """Why tokens of a sequence of nobody's cannot be computed beside others; "" = they can."""
+    if loaded.context.n_seq_max <= loaded.n_seq:
+        return "the context has no spare sequence"
+    return why_no_plain_model(loaded.library.lib, loaded.model.pointer)
+
+
+def why_no_plain_model(lib: Any, model: Any) -> str:
+    """The same as far as the model decides it: ``lib`` is libllama, ``model`` its pointer."""
+    several = (lib.LLAMA_ROPE_TYPE_MROPE, lib.LLAMA_ROPE_TYPE_IMROPE)
+    if lib.llama_model_is_recurrent(model) or lib.llama_model_is_hybrid(model):
+        return "the model keeps a recurrent state"
+    if lib.llama_model_n_swa(model) > 0:
+        return "the model has sliding-window attention"
+    if lib.llama_model_has_encoder(model) or lib.llama_model_is_diffusion(model):
+        return "the model is no plain decoder"
+    if lib.llama_model_rope_type(model) in several:
+        return "the model's positions have several dimensions"
+    return ""
+
+
+def _fewest_bytes(loaded: Loaded) -> int:
+    """KV bytes of the smallest second context on an accelerator."""
+    return loaded.kv_bytes * min(FEWEST_PACED, loaded.n_ctx) // max(loaded.n_ctx, 1)
+
+
+def device_memory(loaded: Loaded) -> int | None:
+    """Free bytes of the first accelerator; None where its driver does not say."""
+    lib, ffi = loaded.library.lib, loaded.library.ffi
+    for kind in (lib.GGML_BACKEND_DEVICE_TYPE_GPU, lib.GGML_BACKEND_DEVICE_TYPE_IGPU):
+        device = lib.ggml_backend_dev_by_type(kind)
+        if device != ffi.NULL:
+            free, total = ffi.new("size_t *"), ffi.new("size_t *")
+            lib.ggml_backend_dev_memory(device, free, total)
+            return int(free[0]) if total[0] else None
+    return None
+
+
+def _memory_available() -> int | None:
+    """Bytes to be had without swapping, mapped files among them; None where nobody says."""
+    try:
+        with open("/proc/meminfo") as file:
+            lines = dict(line.split(":", 1) for line in file)
+    except OSError:
+        return None
+    return int(lines["MemAvailable"].split()[0]) * 1024 if "MemAvailable" in lines else None
+
+
+class PrefillWorker:
+    """The loop's side of the worker; see the module.  Make one only where `available` says so.
+
+    All methods are for the loop's thread and never wait for the worker, `close` apart.  ``notify``
+    is called from the worker's thread when there is something for `land` (pieces, a refusal); it
+    must be safe there and should end the loop's ticks.  ``orders`` is for compiled code.
+    ``paced``: chunks wait until they are granted and stop at a gate, and ``measured`` is told
+    tokens of each and ms of its longest part and of all.  What landing takes is learned in
+    ``copies`` (`CostModel.copies`, borrowed).  ``sampler``: first tokens are sampled by the worker
+    where that may be; None = nowhere.  ``sequences`` is told what lands.
+    """
+
+    def __init__(
+        self,
+        loaded: Loaded,
+        start: m.Start,
+        table: t.SessionTable,
+        n_threads: int,
+        notify: Callable[[], None],
+        paced: bool = False,
+        measured: Callable[[int, float, float], None] | None = None,
+        copies: np.ndarray | None = None,
+        sampler: FirstTokens | None = None,
+        sequences: Sequences | None = None,
+    ) -> None:
+        self._loaded = loaded
+        self._sequences = sequences
+        self._table = table
+        self._wake_read, wake_write = os.pipe()
+        os.set_blocking(self._wake_read, False)
+        os.set_blocking(wake_write, False)
+        self.orders = Orders.allocate(table.state.size, wake_write)
+        self.landed_total = 0  # prompt tokens that got into the engine's context
+        self._x = Exchange(table, self.orders)
+        per_token = max(loaded.kv_bytes // max(loaded.n_ctx, 1), 1)
+        largest = PACED_CHUNK if paced else CHUNKS[0]
+        bytes_most = PACED_PIECE_BYTES if paced else PIECE_BYTES
+        self._piece_most = min(max(bytes_most // per_token, CHUNKS[-1]), largest)
+        self._copies = np.zeros(BESIDE_SIZES.size) if copies is None else copies
+        self._spare = loaded.n_seq  # sequence id, in both contexts
+        self._stack: ChunkStack | None = None
+        if not (paced or loaded.overlap):
+            with contextlib.suppress(OSError):  # then prompts get no slices here
+                self._stack = ChunkStack(self.orders.gate, loaded.library)
+        self._thread = PrefillThread(
+            loaded, start, self._x, self._wake_read, n_threads, self._piece_most, notify,
+            int(1.05 * per_token * self._piece_most) + (1 << 16), paced, measured, sampler,
+        )  # fmt: skip
+
+    @property
+    def sliced(self) -> bool:
+        """Whether the loop can compute chunks itself, in slices of time between ticks."""
+        return self._stack is not None
+
+    @property
+    def busy(self) -> bool:
+        """A chunk is being computed now."""
+        return bool(self.orders.running[0] >= 0)
+
+    @property
+    def alive(self) -> bool:
+        """False once the worker has given up; all prompts are the engine's then."""
+        return bool(self.orders.alive[0])
+
+    @property
+    def has_pieces(self) -> bool:
+        """`land` has something to do, cells permitting."""
+        return bool(self._x.finished or self._x.asked)
+
+    @property
+    def tokens_total(self) -> int:
+        """Prompt tokens computed, whether they landed or not."""
+        return self._thread.tokens_total
+
+    @property
+    def aborted_total(self) -> int:
+        """Chunks given up."""
+        return self._thread.aborted_total
+
+    @property
+    def ms_per_token(self) -> float:
+        """Running mean of the last chunks; 0 = unknown."""
+        return self._thread.pace.ms_per_token
+
+    @property
+    def cells(self) -> int:
+        """KV cells of the second context; 0 while there is none."""
+        return self._thread.cells
+
+    @property
+    def n_threads(self) -> int:
+        """Threads of the second context; a new number counts from the next chunk."""
+        return self._thread.n_threads
+
+    @n_threads.setter
+    def n_threads(self, n: int) -> None:
+        self._thread.n_threads = n
+
+    @property
+    def part_ms(self) -> np.ndarray:
+        """ms of the longest part of a chunk by BESIDE_SIZES, measured before `wait_ready` returns;
+        0 = not measured.  float64, borrowed."""
+        return self._thread.part_ms
+
+    @property
+    def parts_ms(self) -> np.ndarray:
+        """The same of all parts together."""
+        return self._thread.parts_ms
+
+    def wait_ready(self, seconds: float) -> bool:
+        """Let the thread prepare what it needs, and wait; False after so many seconds.
+
+        A paced one measures meanwhile, so the device should have nothing else to do until
+        `stop_preparing`.  A prompt that comes before is computed all the same.
+        """
+        if not self._thread.may_prepare.is_set():
+            self._thread.may_prepare.set()
+            self._x.wake_worker()
+        return self._thread.ready.wait(seconds)
+
+    def stop_preparing(self) -> None:
+        """Somebody comes: after the chunk at hand, prompts are computed; `wait_ready` goes on."""
+        self._thread.may_prepare.clear()
+
+    def want(self, slots: Sequence[int], stop: bool = False) -> None:
+        """What ``prefill_orders.give_orders`` does, from Python: these, the first first.
+
+        ``stop`` gives the running chunk up if its slot is not the first of them.
+        """
+        orders, n = self.orders, len(slots)
+        orders.sequence[0] += 1
+        memory_order.stores_first()
+        orders.wanted[:n] = slots
+        orders.wanted[n:] = -1
+        memory_order.stores_first()
+        orders.sequence[0] += 1
+        memory_order.stores_first()
+        if stop and (n == 0 or slots[0] != orders.running[0]):
+            orders.stop[0] = 1
+        self._x.wake_worker()
+
+    def wake(self) -> None:
+        """Make the worker look at its orders and the table; `want` and `land` do, too."""
+        self._x.wake_worker()
+
+    @property
+    def first_lane(self) -> int:
+        """Lane that `land` would serve now; -1 = there is nothing to do.
+
+        That of the next piece, or interactive where such a prompt is computed: its pieces come
+        behind.
+        """
+        if not self.has_pieces:
+            return -1
+        wanted, lane = self.orders.listed(), self._table.lane
+        if self._x.asked or wanted and lane[wanted[0]] == m.LANE_INTERACTIVE:
+            return m.LANE_INTERACTIVE
+        return int(lane[self._x.finished[0].slot])
+
+    def limit_pieces(self, limit_ms: float) -> None:
+        """Make pieces so small that one lands within ``limit_ms``, as far as that is known.
+
+        Where small ones take nearly as long as large ones they would only be more, so they are not
+        made smaller for that.
+        """
+        if limit_ms == float("inf"):
+            self._thread.piece_tokens = self._piece_most
+            return
+        known_ms = self._copies[self._copies > 0.0]
+        if known_ms.size:
+            limit_ms = max(limit_ms, HARDLY_LONGER * float(known_ms[0]))
+        tokens = CHUNKS[-1]
+        while 2 * tokens <= self._piece_most:
+            ms = self._copy_ms(2 * tokens)
+            if not ms:
+                known, half = self._copy_ms(tokens), self._copy_ms(tokens // 2)
+                if known:
+                    # part of the time is the same for all sizes, on an accelerator nearly all
+                    more = 2.0 * max(known - half, 0.0) if half else known
+                    fits = min(TWICE_AS_LARGE * known, known + more) <= limit_ms
+                else:
+                    fits = 2 * tokens <= FIRST_PIECE
+            else:
+                fits = ms <= limit_ms
+            if not fits:
+                break
+            tokens *= 2
+        self._thread.piece_tokens = tokens if 2 * tokens <= self._piece_most else self._piece_most
+
+    def recall_large(self) -> None:
+        """Drop finished pieces that are larger than `limit_pieces` allows; smaller ones will come.
+
+        They were made when nobody had to wait for them.
+        """
+        x, orders = self._x, self.orders
+        while x.finished and x.finished[0].p1 - x.finished[0].p0 > self._thread.piece_tokens:
+            piece = x.finished.popleft()
+            if x.is_current(piece.slot, piece.serial, piece.epoch):
+                orders.epoch[piece.slot] += 1  # those after it do not fit either
+            x.buffers.give(piece.data)
+            x.wake_worker()
+
+    def _copy_ms(self, tokens: int) -> float:
+        """What landing so many tokens, a power of two, takes; 0 = unknown."""
+        return float(self._copies[_size_class(tokens)]) if tokens >= CHUNKS[-1] else 0.0
+
+    def _learn_landing(self, tokens: int, ms: float) -> None:
+        at = _size_class(tokens)
+        known = float(self._copies[at]) or ms
+        self._copies[at] = known + LANDING_WEIGHT * (ms - known)
+
+    def land(self, most: int = 1) -> int:
+        """Move up to ``most`` pieces each way; returns the prompt tokens that landed.
+
+        A finished piece goes into the engine's context if its row still runs the same request and
+        has exactly the tokens before it; ``n_past`` is raised.  One that does not fit is dropped,
+        and the worker goes on from ``n_past``.  While there are too few free cells it stays where
+        it is.  Of a row that the engine computed itself for a while, the worker gets what it asked
+        for.
+        """
+        x, table, orders = self._x, self._table, self.orders
+        moved = self._hand_over(most)
+        landed = taken = 0
+        while taken < most and x.finished:
+            piece = x.finished[0]
+            slot, tokens = piece.slot, piece.p1 - piece.p0
+            if self._runs(slot, piece.serial, piece.epoch):
+                if table.n_past[slot] != piece.p0:
+                    orders.epoch[slot] += 1  # those after it do not fit either
+                elif piece.p1 >= table.n_tokens[slot] or not self._has_cells(tokens):
+                    break  # its first token comes before its last cell
+                else:
+                    taken += 1
+                    seq = int(table.seq[slot])
+                    if self._sequences is not None:
+                        self._sequences.place(seq, piece.data, piece.p0, piece.p1)
+                    began = time.perf_counter()
+                    if import_piece(self._loaded.context, seq, self._spare, piece):
+                        table.n_past[slot] = piece.p1
+                        landed += tokens
+                        self._learn_landing(tokens, 1000.0 * (time.perf_counter() - began))
+                    else:
+                        if self._sequences is not None:
+                            self._sequences.lose_track()
+                        x.refuse(slot, "the engine's context did not take its KV cells")
+            x.finished.popleft()
+            x.buffers.give(piece.data)
+            moved = True
+        self.landed_total += landed
+        if moved:
+            x.wake_worker()
+        return landed
+
+    @property
+    def has_first(self) -> bool:
+        """Whether `take_first` has something."""
+        return bool(self._x.first)
+
+    @property
+    def has_log(self) -> bool:
+        """Whether `take_log` has something."""
+        return bool(self._x.log)
+
+    def take_first(self, without_cells: bool = False) -> list[FirstToken]:
+        """First tokens that the worker has sampled, of requests that still wait for them.
+
+        The caller adds them to their rows.  To be called before `land`.  ``without_cells``: only up
+        to the first one whose row has cells in the engine's context.
+        """
+        x, table, out = self._x, self._table, []
+        for _ in range(len(x.first)):
+            if without_cells and table.n_past[x.first[0].slot]:
+                break
+            first = x.first.popleft()
+            waits = table.state[first.slot] == t.RUNNING and table.n_tokens[first.slot] == first.at
+            if waits and table.serial[first.slot] == first.serial:
+                out.append(first)
+        if out:
+            x.wake_worker()
+        return out
+
+    def forget(self, slot: int) -> None:
+        """The row's request ended or lost its cells: nothing of it is needed any more."""
+        self.orders.life[slot] += 1
+        self.reclaim(slot)
+        self.orders.refused[slot] = 0
+
+    def reclaim(self, slot: int, abort: bool = True) -> None:
+        """The engine computes this prompt from now on; nothing more of it lands.
+
+        The slot leaves ``wanted``.  Its running chunk is given up, or computed to its end for a
+        later time if not ``abort``.  Wanted again, it goes on from where the engine is.
+        """
+        orders = self.orders
+        orders.epoch[slot] += 1
+        wanted = orders.listed()
+        if slot in wanted:
+            self.want([other for other in wanted if other != slot])
+        if abort and orders.running[0] == slot:
+            orders.stop[0] = 1
+            if waits(orders.gate):  # there may be no tick for long that would do it
+                give_up(orders.gate)
+                self._x.wake_worker()
+
+    def clear(self) -> None:
+        """Forget all prompts, what was sampled of them too, and zero the second context's memory.
+
+        To be called after `forget` for all rows that run.
+        """
+        self._x.first.clear()
+        self._x.clears = True
+        self._x.wake_worker()
+
+    def take_log(self) -> list[m.Log]:
+        """What went wrong since the last call, for the front's log."""
+        return [self._x.log.popleft() for _ in range(len(self._x.log))]
+
+    def close(self) -> None:
+        """Give up the running chunk, end the thread, free the context.  Before ``loaded.close``."""
+        if self._wake_read >= 0:
+            give_up(self.orders.gate)
+            self._thread.close()
+            os.close(self._wake_read)
+            os.close(self.orders.wake_fd)
+            self._wake_read = -1
+
+    def _runs(self, slot: int, serial: int, epoch: int) -> bool:
+        return bool(
+            self._table.state[slot] == t.RUNNING and self._x.is_current(slot, serial, epoch)
+        )
+
+    def _has_cells(self, tokens: int) -> bool:
+        used = int(self._table.n_past[self._table.state == t.RUNNING].sum())
+        return used + tokens <= self._loaded.n_ctx
+
+    def _hand_over(self, most: int) -> bool:
+        """Give the worker what the engine computed of prompts that it asked for."""
+        x, table = self._x, self._table
+        moved = False
+        for _ in range(min(most, len(x.asked))):
+            slot, serial, epoch, p0 = x.asked.popleft()
+            p1 = min(int(table.n_past[slot]), p0 + self._thread.piece_tokens)
+            if not self._runs(slot, serial, epoch) or p0 >= p1:
+                continue  # overtaken: the epoch is new, or the cells are gone
+            context, seq, room = self._loaded.context, int(table.seq[slot]), x.buffers.take()
+            try:
+                data, size = export_piece(context, seq, self._spare, p0, p1, room)
+            except ValueError as error:
+                x.refuse(slot, str(error))
+                continue
+            x.handed.append(Piece(slot, serial, epoch, p0, p1, data, size))
+            moved = True
+        return moved
+
+
+def _size_class(tokens: int) -> int:
+    """The last of BESIDE_SIZES that is no larger; the first where there is none."""
+    return max(int(np.searchsorted(BESIDE_SIZES, tokens, "right")) - 1, 0)

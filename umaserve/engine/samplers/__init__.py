@@ -1,0 +1,1 @@
+"""Rows of logits to tokens, dealt out among threads."""

@@ -1,0 +1,336 @@
+"""Sampling the rows of one tick on several threads, where cores are free.
+
+Beside an accelerator, a row has just come over the bus and lies in no cache: one core pulls it in
+at about 20 GB/s, several pull in several rows at once.  On a processor backend the cores belong to
+libllama's own threads, and these sample (`team_rows`), where libllama was built with libgomp.
+
+Each worker is a thread inside one compiled function that holds no GIL.  It sleeps in ``read`` on a
+pipe of its own, and waking it takes longer than its share of the rows.  So the workers are called
+when a tick was submitted: each naps until shortly before the rows are expected and watches a
+counter from then on.  Nobody takes a lock; whoever goes to sleep says so before it looks a last
+time, and whoever has a job looks who sleeps after saying so.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit
+
+from umaserve.engine.native.calls import (
+    CLOCK_MONOTONIC,
+    all_first,
+    call_i32_i32_ptr,
+    call_i32_ptr_ptr,
+    call_i64_i32_ptr_i64,
+)
+from umaserve.sampling import counted as c
+from umaserve.sampling.params import SLOW
+from umaserve.sampling.sampler import Scratch, sample_rows
+
+from .team_rows import MOST_THREADS, no_team, sample_in_team, share
+
+FEWEST_ROWS = 6  # below, one thread is done before several have told each other
+MOST_WORKERS = 7
+ROWS_EACH = 4  # a worker for so many: more of them cost more of their cores' time than they save
+TOUCH = -1  # a job of this many rows: the worker touches its scratch
+LEAD_NS = 200_000  # so long before the rows a nap ends: it lasts longer than asked for
+PATIENCE_NS = 300_000  # so long after that a worker watches; then it sleeps until it is woken
+SPINS = 4000  # looks at a worker that is not done (0.1 ms) after which the caller naps in between
+NAP_NS = 20_000
+
+# words of ``RowPool.words``, each on a cache line of its own or with what is written together
+GIVEN = 0  # jobs given out, times PARTS, and how many workers are meant by the last one
+CALLED, CALLED_NS, CALLED_ROWS = 8, 9, 10  # the same of calls; when it was (0 = answered), its rows
+PARTS = 256
+EXPECTED_NS = 16  # from here on: what so many rows take to come, at least; 0 = not known
+ROWS = 64
+WORDS = EXPECTED_NS + ROWS
+RISE_NS = 10_000  # a nap that is too long delays a tick, one that is too short costs a core's time
+# words of a worker
+DONE = 0  # what GIVEN was for the job that it has done last
+ASLEEP = 1
+LINE = 8
+ROWS_IN_PLACE, COPIED_BYTES = c.ROWS_IN_PLACE, c.COPIED_BYTES
+
+
+class RowPool(NamedTuple):
+    """What the ticks know of the workers.  ``read`` to ``clock`` are addresses of libc's functions,
+    ``job`` int64[2] is first row and number of rows, ``job_fds`` int32[n_workers] the pipes that
+    wake them; ``words`` int64[WORDS] is written by the ticks only, ``states`` int64[n_workers,
+    LINE] by each worker; ``rooms`` int64[n_workers + 1, LINE] are their ``struct timespec`` and the
+    caller's; ``counted`` int64[n_workers, WIDTH] what each has counted.  ``team`` is what
+    `team_rows` makes, and ``team_counted`` what its threads have counted."""
+
+    n_workers: int
+    read: int
+    write: int
+    nap: int
+    clock: int
+    job: np.ndarray
+    byte: np.ndarray
+    job_fds: np.ndarray
+    words: np.ndarray
+    states: np.ndarray
+    rooms: np.ndarray
+    counted: np.ndarray
+    team: np.ndarray
+    team_counted: np.ndarray
+
+
+def worker_count(overlap: bool, cores: int) -> int:
+    """None on a processor backend; else some half of the cores."""
+    return max(min(cores // 2 - 1, MOST_WORKERS), 0) if overlap else 0
+
+
+def start_pool(
+    n_workers: int, n_vocab: int, n_ctx: int, n_eog: int, rows: tuple[Any, ...]
+) -> RowPool:
+    """Start the workers.  ``rows``: what ``sample_rows`` takes after the number of rows, with None
+    in the place of the scratch, of which each worker gets its own."""
+    libc = ctypes.CDLL(None)
+
+    def in_libc(name: str) -> int:
+        return int(ctypes.cast(getattr(libc, name), ctypes.c_void_p).value or 0)
+
+    pool = RowPool(
+        n_workers,
+        in_libc("read"),
+        in_libc("write"),
+        in_libc("nanosleep"),
+        in_libc("clock_gettime"),
+        np.zeros(2, np.int64),
+        np.zeros(1, np.uint8),
+        np.zeros(n_workers, np.int32),
+        np.zeros(WORDS, np.int64),
+        np.zeros((n_workers, LINE), np.int64),
+        np.zeros((n_workers + 1, LINE), np.int64),
+        np.zeros((n_workers, c.WIDTH), np.int64),
+        no_team(),
+        np.zeros((MOST_THREADS - 1, c.WIDTH), np.int64),
+    )
+    for worker in range(n_workers):
+        job_read, pool.job_fds[worker] = os.pipe()
+        scratch = Scratch.allocate(n_vocab, n_ctx, n_eog, pool.counted[worker])
+        arguments = [scratch if value is None else value for value in rows]
+        threading.Thread(
+            target=_serve,
+            args=(worker, pool, job_read, np.zeros(1, np.uint8), *arguments),
+            name=f"sampler {worker}",
+            daemon=True,
+        ).start()
+    return pool
+
+
+@njit(nogil=True, cache=True)
+def touch_scratch(pool):
+    """Let every worker touch its scratch, which then lies where its core is; between ticks only."""
+    _give(pool, 0, TOUCH, pool.n_workers)
+    _wait(pool, pool.n_workers)
+
+
+@njit(nogil=True, cache=True)
+def call_workers(pool, n):
+    """A tick with ``n`` rows was submitted: be awake when they are there."""
+    if pool.n_workers == 0 or n < FEWEST_ROWS:
+        return
+    pool.words[CALLED_NS] = _now(pool, pool.n_workers)
+    pool.words[CALLED_ROWS] = min(n, ROWS - 1)
+    all_first()  # a worker that sees the call sees when it was
+    parts = _workers_for(pool.n_workers, n)
+    pool.words[CALLED] = _next(pool.words[CALLED], parts)
+    _wake(pool, parts)
+
+
+@njit(nogil=True, cache=True)
+def sample_all(
+    pool, first, n, slots, addresses, n_vocab, settings, tokens, n_tokens, n_prompt, eog, work,
+    out_tokens, logprob, top_ids, top_logprobs,
+):  # fmt: skip
+    """``sample_rows`` from row ``first`` on, shared with the workers where it pays."""
+    if sample_in_team(pool.team, first, n):
+        return
+    if pool.n_workers == 0 or n < FEWEST_ROWS:
+        sample_rows(
+            n, slots[first:], addresses[first:], n_vocab, settings, tokens, n_tokens, n_prompt,
+            eog, work, out_tokens[first:], logprob, top_ids, top_logprobs,
+        )  # fmt: skip
+        return
+    _learn_when(pool)
+    parts = _workers_for(pool.n_workers, n)
+    _give(pool, first, n, parts)
+    own = share(n, parts, -1)[1]
+    sample_rows(
+        own, slots[first:], addresses[first:], n_vocab, settings, tokens, n_tokens, n_prompt, eog,
+        work, out_tokens[first:], logprob, top_ids, top_logprobs,
+    )  # fmt: skip
+    _wait(pool, parts)
+
+
+@njit(nogil=True, cache=True)
+def slow_last(n, slots, batch_rows, whole, slow_slots, slow_rows):
+    """Move the rows of slow settings behind the others; returns how many come first.
+
+    ``slots`` and ``batch_rows`` int32 are [n] and move alike; within either group the order stays.
+    All ``n`` come first where all are slow.  ``slow_slots`` and ``slow_rows``: int32 scratch.
+    """
+    quick = slow = 0
+    for i in range(n):
+        if whole[slots[i], SLOW]:
+            slow_slots[slow], slow_rows[slow] = slots[i], batch_rows[i]
+            slow += 1
+        else:
+            slots[quick], batch_rows[quick] = slots[i], batch_rows[i]
+            quick += 1
+    for i in range(slow):
+        slots[quick + i], batch_rows[quick + i] = slow_slots[i], slow_rows[i]
+    return quick if quick else n
+
+
+@njit(nogil=True, cache=True)
+def take_counts(pool, work):
+    """(rows read in place, bytes of logits copied) by all threads since this was last asked."""
+    rows, copied = work.counted[ROWS_IN_PLACE], work.counted[COPIED_BYTES]
+    work.counted[:] = 0
+    for worker in range(pool.n_workers):
+        rows += pool.counted[worker, ROWS_IN_PLACE]
+        copied += pool.counted[worker, COPIED_BYTES]
+        pool.counted[worker, :] = 0
+    for thread in range(pool.team_counted.shape[0]):
+        rows += pool.team_counted[thread, ROWS_IN_PLACE]
+        copied += pool.team_counted[thread, COPIED_BYTES]
+        pool.team_counted[thread, :] = 0
+    return rows, copied
+
+
+@njit(nogil=True, cache=True)
+def _now(pool, worker):
+    """Monotonic ns; ``n_workers`` stands for the caller."""
+    room = pool.rooms[worker]
+    call_i32_i32_ptr(pool.clock, CLOCK_MONOTONIC, room.ctypes.data)
+    return room[0] * 1_000_000_000 + room[1]
+
+
+@njit(nogil=True, cache=True)
+def _nap(pool, worker, ns):
+    room = pool.rooms[worker]
+    room[0], room[1] = ns // 1_000_000_000, ns % 1_000_000_000
+    call_i32_ptr_ptr(pool.nap, room.ctypes.data, 0)
+
+
+@njit(nogil=True, cache=True)
+def _workers_for(n_workers, n):
+    return min(n_workers, n // ROWS_EACH)
+
+
+@njit(nogil=True, cache=True)
+def _next(word, parts):
+    return (word // PARTS + 1) * PARTS + parts
+
+
+@njit(nogil=True, cache=True)
+def _wake(pool, parts):
+    """Wake who sleeps, after what they are woken for was said."""
+    all_first()
+    for worker in range(parts):
+        if pool.states[worker, ASLEEP]:
+            call_i64_i32_ptr_i64(pool.write, pool.job_fds[worker], pool.byte.ctypes.data, 1)
+
+
+@njit(nogil=True, cache=True)
+def _give(pool, first, n, parts):
+    """A job for the first ``parts`` workers; it stays as it is until they are done."""
+    pool.job[0], pool.job[1] = first, n
+    all_first()
+    pool.words[GIVEN] = _next(pool.words[GIVEN], parts)
+    _wake(pool, parts)
+
+
+@njit(nogil=True, cache=True)
+def _learn_when(pool):
+    """The rows of the last call are there: how long they take to come, at least."""
+    words = pool.words
+    if words[CALLED_NS] == 0:
+        return
+    took = _now(pool, pool.n_workers) - words[CALLED_NS]
+    words[CALLED_NS] = 0
+    at = EXPECTED_NS + words[CALLED_ROWS]
+    known = words[at]
+    words[at] = took if known == 0 else min(took, known + RISE_NS)
+
+
+@njit(nogil=True, cache=True)
+def _wait(pool, parts):
+    """Until the first ``parts`` workers are done."""
+    looks = 0
+    for worker in range(parts):
+        while pool.states[worker, DONE] != pool.words[GIVEN]:
+            looks += 1
+            if looks < SPINS:
+                _now(pool, pool.n_workers)  # a call, so that memory is looked at again
+            else:
+                _nap(pool, pool.n_workers, NAP_NS)
+    all_first()
+
+
+@njit(nogil=True, cache=True)
+def _watch(pool, worker, seen):
+    """Nap until a job is expected, then look for it without sleeping, for a while."""
+    words = pool.words
+    expected = words[CALLED_NS] + words[EXPECTED_NS + words[CALLED_ROWS]]
+    now = _now(pool, worker)
+    if expected - LEAD_NS > now:
+        _nap(pool, worker, min(expected - LEAD_NS - now, 1_000_000_000))
+    while words[GIVEN] == seen and _now(pool, worker) < expected + PATIENCE_NS:
+        pass
+
+
+@njit(nogil=True, cache=True)
+def _serve(
+    worker, pool, job_fd, byte, slots, addresses, n_vocab, settings, tokens, n_tokens, n_prompt,
+    eog, work, out_tokens, logprob, top_ids, top_logprobs,
+):  # fmt: skip
+    """The life of one worker: ends when the pipe does, with the process."""
+    words, state = pool.words, pool.states[worker]
+    seen = called = 0
+    while True:
+        state[ASLEEP] = 1
+        all_first()
+        while words[GIVEN] == seen and words[CALLED] == called:
+            # a byte that nobody waited for any more wakes it once too often, which does no harm
+            if call_i64_i32_ptr_i64(pool.read, job_fd, byte.ctypes.data, 1) != 1:
+                return
+        state[ASLEEP] = 0
+        all_first()
+        if words[GIVEN] == seen:
+            called = words[CALLED]
+            if worker < called % PARTS:
+                _watch(pool, worker, seen)
+        all_first()
+        if words[GIVEN] == seen:
+            continue
+        seen = words[GIVEN]
+        if worker >= seen % PARTS:  # others did it meanwhile
+            continue
+        called = words[CALLED]
+        if pool.job[1] == TOUCH:
+            work.ids[:] = 0
+            work.values[:] = 0
+            work.keys[:] = 0
+            work.counts[:] = 0
+            work.lengths[:] = 0
+            work.original[:] = 0
+            work.touched[:] = 0
+        else:
+            start, stop = share(pool.job[1], seen % PARTS, worker)
+            at = pool.job[0] + start
+            sample_rows(
+                stop - start, slots[at:], addresses[at:], n_vocab, settings, tokens, n_tokens,
+                n_prompt, eog, work, out_tokens[at:], logprob, top_ids, top_logprobs,
+            )  # fmt: skip
+        all_first()
+        state[DONE] = seen

@@ -1,0 +1,1 @@
+"""What happens before the first request, and while nobody asks: proof, touch, measurements."""

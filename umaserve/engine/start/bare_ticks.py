@@ -1,0 +1,114 @@
+"""Ticks of nobody's tokens on the engine's own context, to find out how long they take.
+
+For the loop's thread, while no session has cells: whatever is in the cache is forgotten.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from umaserve.engine.model.thread_places import PLACED, place_threads
+from umaserve.engine.native import abort
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from umaserve.engine.model.boot import Loaded
+
+PAST = 32
+DECODE_OK = 0  # what llama_decode returns
+
+
+def depth(loaded: Loaded) -> int:
+    """Tokens that the decoding rows have behind them, PAST where a batch and a session hold so
+    many."""
+    return min(PAST, loaded.n_batch, loaded.n_positions - 1)
+
+
+class BareTicks:
+    """``most`` tokens in one tick at most; `close` leaves an empty cache and the usual threads.
+
+    ``header`` is the session table's: an interactive request gives a tick up (`abort`).
+    """
+
+    def __init__(self, loaded: Loaded, header: np.ndarray, most: int) -> None:
+        self._loaded = loaded
+        self._header = header
+        self._lib = loaded.library.lib
+        self._depth = depth(loaded)
+        self._past: dict[int, int] = {}  # tokens of each row that is in the cache
+        self._one_and_more = 0, 0
+        self._batch: Any = self._lib.llama_batch_init(most, 0, 1)
+        self.threads(*loaded.threads(0))
+
+    def close(self) -> None:
+        self._lib.llama_batch_free(self._batch)
+        self._forget_all()
+        self._loaded.context.set_threads(*self._loaded.threads(0))
+
+    def threads(self, one: int, more: int) -> None:
+        """Threads of ticks of one token and of more; they get their places anew."""
+        if (one, more) != self._one_and_more:
+            self._one_and_more = one, more
+            self._loaded.context.set_threads(one, more)
+            self._loaded.places[PLACED] = 0
+
+    def measure(self, rows: int, prompt: int) -> float:
+        """Wall time in ms of a tick of so many decoding rows and prompt tokens.
+
+        0.0 where libllama refused it, or it was given up.
+        """
+        context = self._loaded.context
+        for row in range(rows):
+            if row not in self._past:
+                if not self._decode([(row, self._depth)], 0):
+                    return 0.0
+                self._past[row] = self._depth
+        for row in [row for row in self._past if row >= rows]:
+            context.seq_rm(row)
+            del self._past[row]
+        before = time.monotonic()
+        if not self._decode([(row, 1) for row in range(rows)], prompt, rows):
+            return 0.0
+        wall_ms = (time.monotonic() - before) * 1000.0
+        for row in range(rows):  # the same cells again: one depth is to be measured
+            if not context.cut(row, self._past[row]):
+                del self._past[row]
+        if prompt:
+            context.seq_rm(rows)
+        return wall_ms
+
+    def _decode(self, entries: list[tuple[int, int]], prompt: int, seq: int = 0) -> bool:
+        batch, n = self._batch, 0
+        for row, count in entries:
+            start = self._past.get(row, 0)
+            for i in range(count):
+                self._token(n, row, start + i, i == count - 1)
+                n += 1
+        for i in range(prompt):
+            self._token(n, seq, i, False)
+            n += 1
+        batch.n_tokens = n
+        context = self._loaded.context
+        place_threads(self._loaded.places, self._one_and_more[n > 1])
+        with abort.armed(self._header):
+            status = self._lib.llama_decode(context.pointer, batch)
+        if status != DECODE_OK:
+            self._forget_all()  # of a batch that was given up, some may be there
+            return False
+        context.synchronize()
+        return True
+
+    def _forget_all(self) -> None:
+        self._loaded.context.clear()
+        self._past.clear()
+
+    def _token(self, n: int, seq: int, pos: int, logits: bool) -> None:
+        batch = self._batch
+        # different ids: a mixture of experts sends equal tokens to the same ones
+        batch.token[n] = 1 + (7919 * (pos + 31 * seq + 1)) % (self._loaded.n_vocab - 1)
+        batch.pos[n] = pos
+        batch.n_seq_id[n] = 1
+        batch.seq_id[n][0] = seq
+        batch.logits[n] = logits

@@ -1,0 +1,126 @@
+"""Compile samplers, policy and the tick loop ahead of the first start.
+
+``python -m umaserve.engine.start.compile`` starts an engine on the bundled model, which compiles
+what is not in the cache yet, and stops it again.  ``make`` runs it, so that no first request and no
+first start waits for a compiler; it returns at once where there is nothing to do.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+from umaserve.jit.cache import is_complete, jit_cache_dir, use_jit_cache
+from umaserve.own_python import run_module
+from umaserve.private_folder import NotPrivate
+
+KEEP = 6  # caches of other versions that stay, newest first
+TIMEOUT_S = 600.0
+
+
+def main() -> int:
+    try:
+        problem = use_jit_cache()  # and so will the engine
+    except NotPrivate as error:
+        print(f"the samplers cannot be compiled: {error}", file=sys.stderr)
+        return 1
+    if problem:
+        print(problem, file=sys.stderr)
+    if is_complete():
+        return 0
+    began = time.monotonic()
+    stop = threading.Event()
+    bar = threading.Thread(target=_show_progress, args=(stop,), daemon=True)
+    bar.start()
+    try:
+        failure = _start_and_stop()
+    finally:
+        stop.set()
+        bar.join()
+    if failure:
+        print(f"compiling the samplers failed: {failure}", file=sys.stderr)
+        return 1
+    print(f"samplers compiled in {time.monotonic() - began:.0f} s", flush=True)
+    if not problem:
+        _sweep(jit_cache_dir().parent)
+    return 0
+
+
+def _start_and_stop() -> str:
+    """Run one engine until it is ready.  Returns why that failed, or an empty string."""
+    from umaserve.assets import demo_model_path
+    from umaserve.wire import messages as m
+    from umaserve.wire import table as t
+
+    start = m.Start(str(demo_model_path()), n_slots=4, n_ctx=256, n_seq=2, n_threads=1)
+    _, table_fd = t.SessionTable.create(t.TableSpec(start.n_slots, start.n_ctx + 1))
+    pieces_fd = t.shared_file(t.PIECE_BYTES)
+    wake_read, wake_write = os.pipe()
+    ours, theirs = socket.socketpair()
+    fds = {"control": theirs.fileno(), "wake": wake_write, "table": table_fd, "pieces": pieces_fd}
+    command = run_module("umaserve.engine")
+    for name, fd in fds.items():
+        command += [f"--{name}", str(fd)]
+    engine = subprocess.Popen(command, pass_fds=list(fds.values()))
+    theirs.close()
+    for fd in (wake_write, table_fd, pieces_fd):
+        os.close(fd)
+    ours.settimeout(TIMEOUT_S)
+    channel = m.Channel("front")
+    failure = ""
+    try:
+        ours.sendall(m.encode(start))
+        while True:
+            data = ours.recv(1 << 16)
+            if not data:
+                failure = f"the engine ended with status {engine.wait()}"
+                break
+            messages = channel.feed(data)
+            failed = [x.message for x in messages if isinstance(x, m.LoadFailed)]
+            if failed:
+                failure = failed[0]
+                break
+            if any(isinstance(x, m.Ready) for x in messages):
+                break
+    except TimeoutError:
+        failure = f"nothing happened for {TIMEOUT_S:.0f} s"
+        engine.kill()
+    finally:
+        ours.close()
+        engine.wait()
+        os.close(wake_read)
+    return failure
+
+
+def _show_progress(stop: threading.Event) -> None:
+    """A moving bar on a terminal (how far a compiler is cannot be known), else one line."""
+    text = "Compiling samplers and scheduler (once, a minute or so)"
+    if not sys.stderr.isatty():
+        print(f"{text} ...", file=sys.stderr, flush=True)
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn(text), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        progress.add_task("", total=None)
+        stop.wait()
+
+
+def _sweep(root: os.PathLike[str]) -> None:
+    """Remove the oldest caches: every version of the sources has one of its own."""
+    if not os.path.isdir(root):
+        return
+    with os.scandir(root) as entries:
+        folders = sorted((e.stat().st_mtime, e.path) for e in entries if e.is_dir())
+    for _, path in folders[:-KEEP]:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

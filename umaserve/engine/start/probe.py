@@ -1,0 +1,114 @@
+"""A few ticks of each shape that nobody has measured, so that the policy need not guess.
+
+They are computed while nobody asks for anything, one tick a step (`idle_work`); what is left out is
+learned from real ticks.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from umaserve.policy.cost.model import CostModel, is_known, learn, predict
+
+from .bare_ticks import BareTicks, depth
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from umaserve.engine.model.boot import Loaded
+
+PROBE_S = 4.0  # spent in all by one engine
+LONGEST_MS = 500.0  # no tick of the probe is expected to take longer
+QUICK_MS = 20.0  # ticks below this are repeated: a shape's first ones pay for kernels and buffers
+TIMES, QUICK_TIMES = 2, 8
+BELIEVED = 2  # as often as it takes to believe a shape
+
+
+def shapes(n_rows: int, most: int, aside: bool) -> Iterator[tuple[int, int, int]]:
+    """(mode, rows, prompt tokens), in order of importance."""
+    yield 0, 1, 0
+    for prompt in (16, 1, 64):
+        yield 0, 0, prompt
+    if aside:
+        yield 1, 1, 0
+    for rows in (2, 8, 4):
+        yield 0, rows, 0
+    for prompt in (1, 8, 16, 4):
+        yield 0, 1, prompt
+    yield 0, 0, 8
+    for rows in (3, 6, 16):
+        yield 0, rows, 0
+    for prompt in (32, 128, 4, 256, 512):
+        yield 0, 0, prompt
+    for prompt in (32, 64, 128, 2, 256):
+        yield 0, 1, prompt
+    if aside:
+        for rows in (2, 8, 4):
+            yield 1, rows, 0
+    for rows in (5, 7, 32, 12, 24):
+        yield 0, rows, 0
+    for rows in (4, 8):
+        for prompt in (8, 32, 64):
+            yield 0, rows, prompt
+
+
+class Prober:
+    """Measures shapes and `learn`s them, the most telling first; ``header`` as `BareTicks`."""
+
+    def __init__(self, loaded: Loaded, cost: CostModel, header: np.ndarray) -> None:
+        self._loaded = loaded
+        self._cost = cost
+        self._header = header
+        self._spent_s = 0.0
+
+    def steps(self, aside_threads: int, seconds: float = PROBE_S) -> Iterator[None]:
+        """One tick for each value asked for, until everything is known or ``seconds`` are spent.
+
+        The generator may be closed after any tick; the next one goes on with what is left.
+        """
+        loaded = self._loaded
+        most = min(loaded.n_batch, loaded.n_ctx // 2, loaded.n_positions)
+        ticks = BareTicks(loaded, self._header, loaded.n_batch)
+        try:
+            for mode, rows, prompt in shapes(loaded.n_seq, most, aside_threads > 0):
+                if self._is_wanted(mode, rows, prompt, most, seconds):
+                    ticks.threads(*loaded.threads(aside_threads if mode else 0))
+                    yield from self._learn(ticks, mode, rows, prompt)
+        finally:
+            ticks.close()
+
+    def _is_wanted(self, mode: int, rows: int, prompt: int, most: int, seconds: float) -> bool:
+        """Whether a shape is unknown, possible here, and not too long for the time that is left."""
+        loaded, cost = self._loaded, self._cost
+        spare = loaded.n_ctx - (rows + 1) * (depth(loaded) + 1) - prompt
+        if rows > loaded.n_seq or prompt > most - rows or spare < 0:
+            return False
+        if is_known(cost, mode, rows, prompt):
+            return False
+        expected = predict(cost, mode, rows, prompt, 0) or predict(cost, 0, rows, prompt, 0)
+        return expected <= LONGEST_MS and self._spent_s + TIMES * expected / 1000.0 <= seconds
+
+    def _learn(self, ticks: BareTicks, mode: int, rows: int, prompt: int) -> Iterator[None]:
+        """Measure one shape some times; nothing is learned where the library refuses it."""
+        taken: list[float] = []
+        while len(taken) < (QUICK_TIMES if taken and min(taken) < QUICK_MS else TIMES):
+            began = time.monotonic()
+            wall_ms = ticks.measure(rows, prompt)
+            self._spent_s += time.monotonic() - began
+            yield
+            if wall_ms <= 0.0:
+                return
+            taken.append(wall_ms)
+        past = depth(self._loaded) * rows / (rows + prompt)
+        for _ in range(BELIEVED):
+            learn(self._cost, mode, rows, prompt, past, _typical(taken))
+
+
+def _typical(taken: list[float]) -> float:
+    """The wall time that stands for a shape: the first ones pay for kernels and buffers."""
+    if len(taken) == TIMES:
+        return min(taken)
+    later = sorted(taken[len(taken) // 2 :])
+    return later[len(later) // 2]

@@ -1,0 +1,1 @@
+"""How code is compiled, where it is kept, and how Python calls it."""

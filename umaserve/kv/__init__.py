@@ -1,1 +1,0 @@
-"""KV cells: who holds how many of them, who may get some, who has to give some back."""

@@ -1,0 +1,1 @@
+"""Prompts beside ticks, and decoders that ride along, on an accelerator."""

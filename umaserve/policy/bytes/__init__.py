@@ -1,0 +1,1 @@
+"""ΣBMT: the bytes that ticks move, and the budget for them."""

@@ -1,0 +1,1 @@
+"""What ticks cost on this machine, learned, and what follows for their size."""

@@ -1,0 +1,512 @@
+"""What a tick will cost, learned from the ticks of this machine.
+
+The cost of a batch is neither linear nor monotonic in its size (eight rows can be cheaper than
+five), so nothing is fitted: there is one running mean for each shape of batch, by decoding rows,
+prompt tokens and mode (all threads, or a prompt beside the ticks).  Only the part that grows with
+the KV cells that each token attends to (``past``) is taken as linear, with one slope for all.  A
+shape that was not seen is estimated from its neighbours, and from above where there is a choice.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from umaserve.jit.inner import INNER
+
+# largest number of decoding rows, and of prompt tokens, in each class
+ROW_EDGES = np.array([*range(9), 10, 12, 16, 20, 24, 32, 48, 64, 128, 256, 1 << 20], np.int64)
+PROMPT_EDGES = np.array(
+    [*range(9), 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 4096,
+     1 << 20], np.int64
+)  # fmt: skip
+N_ROWS, N_PROMPTS = ROW_EDGES.size, PROMPT_EDGES.size
+MODES = 2
+
+SURE = 2.0  # ticks after which a shape's mean is believed
+SLOWEST = 1 / 32  # weight of a new tick at least
+WILD = 2.5  # a tick this many times its shape's mean counts as that many times, no more
+# inside a class of prompt tokens, cost against tokens: from above in both directions
+STEEP_UP, STEEP_DOWN = 0.9, 0.5
+STALLED = 0.5  # a tick so far off its shape's mean says nothing about the slope
+STALLS, LEAST_OFF = 3.0, 0.01  # deviations (and shares of the mean) that one tick counts as at most
+FLAT = 200.0  # squares that the slope has to outweigh
+FORGET = 0.998  # of the sums behind the slope, per tick
+# Other programs come and go, so confidence ages: what was not seen lately is looked at again.
+MOST_SURE = 32.0  # counts go no further
+FADE_EVERY, FADE, FADED = 64.0, 0.8, 3.0  # every so many ticks all counts shrink, down to that
+# A chunk takes no longer than smaller ones for as many tokens, from so many on: below, a few tokens
+# may take another kernel than one.  What was measured beside another program is found out by it.
+PIECES, PIECES_COST = 8, 1.05
+FRESH = 6.0  # ticks after which a shape that had faded is believed as any other
+# weight of a tick until then, if it took less than it was believed to take; one that took so much
+# less leaves the shape as doubtful as it was
+RELIEF, RELIEVED = 0.5, 0.9
+IN_USE = 24.0  # fewer: not one of the shapes of these ticks, whose counts fade once between two
+# prompt tokens of the chunks that an accelerator computes beside the ticks
+BESIDE_SIZES = np.array([16, 32, 48, 64, 96, 128, 192, 256, 384, 512], np.int64)
+FADES = 0.97  # of the time of a part, for each chunk of a smaller size
+# of the time of all parts, after a restart: what was too long, and so not used, is tried once more
+PARTS_DOUBT = 0.7
+BESIDE_WEIGHT = 1 / 4  # of a new chunk
+# what CostModel.flow has for each of them
+FLOW_TIMES, FLOW_SEEN, FLOW_MS, FLOW_AT = range(4)
+FLOW_AGAIN = 2048  # ticks after which what a chunk does to them is learned anew
+# what CostModel.tails has for each number of interactive rows: of ticks with nobody else about, and
+# of those with passengers
+ALONE, LADEN = range(2)
+TAIL_TIMES, TAIL_SEEN = range(2)
+# they are counted in classes of so much, from 1.0 to WILD; an old tick counts less, so that the
+# first ones, predicted badly, are forgotten after some hundred
+TAIL_WIDTH, TAIL_CLASSES = 0.02, 75
+TAIL_FADE, TAIL_DOUBT = 1.0 - 1.0 / 256.0, 0.25
+# the same of ticks beside a chunk, hundreds a second, of which a few hundredths decide
+FLOW_WIDTH, FLOW_CLASSES, FLOW_FADE = 0.01, 150, 1.0 - 1.0 / 512.0
+
+
+class CostModel(NamedTuple):
+    """Running means in milliseconds; ``count`` 0 = shape not seen yet.  One instance per engine.
+
+    ``count`` is confidence rather than history: it grows by one with each tick of the shape, up to
+    ``MOST_SURE``, and fades while other shapes are used.
+    ``mean``, ``spread`` (mean absolute deviation), ``count``, ``tokens`` (mean prompt tokens),
+    ``rows`` (mean decoding rows) and ``kv`` (``past`` when first seen): float64[MODES, N_ROWS,
+    N_PROMPTS].  ``slope`` float64[3]: sums xy and xx, and ms per token and thousand cells.
+    ``beside`` float64[sizes]: ms of the longest part of a chunk beside the ticks, by BESIDE_SIZES,
+    ``parts``: of all its parts together, and ``copies``: of copying so many prompt tokens' KV cells
+    from there; 0 = not measured.
+    ``flow`` float64[sizes, 4]: of chunks that go on through the ticks: how many times longer these
+    take (their 95th percentile), how many were seen, ms of such a chunk, and the number of the last
+    tick that it was learned from; ``flow_counts`` float64[sizes, FLOW_CLASSES]: as ``tail_counts``.
+    ``tails`` float64[MODES, N_ROWS, 2, 2]: by interactive rows, ALONE or LADEN, how many times
+    longer than predicted ticks take (their 95th percentile), and how many were seen;
+    ``tail_counts`` float64[MODES, N_ROWS, 2, TAIL_CLASSES]: how many of each length, fading.
+    ``error`` float64[2]: running mean of |predicted - measured| / measured, and its count.
+    ``ticks`` float64[1]: since counts faded.
+    """
+
+    mean: np.ndarray
+    spread: np.ndarray
+    count: np.ndarray  # type: ignore[assignment]  # a tuple has a method of that name
+    tokens: np.ndarray
+    rows: np.ndarray
+    kv: np.ndarray
+    slope: np.ndarray
+    error: np.ndarray
+    ticks: np.ndarray
+    beside: np.ndarray
+    copies: np.ndarray
+    parts: np.ndarray
+    flow: np.ndarray
+    flow_counts: np.ndarray
+    tails: np.ndarray
+    tail_counts: np.ndarray
+
+    @classmethod
+    def unknown(cls) -> CostModel:
+        shape = (MODES, N_ROWS, N_PROMPTS)
+        arrays = [np.zeros(shape) for _ in range(6)]
+        beside = [np.zeros(BESIDE_SIZES.size) for _ in range(3)]
+        flow = np.zeros((BESIDE_SIZES.size, 4)), np.zeros((BESIDE_SIZES.size, FLOW_CLASSES))
+        tails = np.zeros((MODES, N_ROWS, 2, 2)), np.zeros((MODES, N_ROWS, 2, TAIL_CLASSES))
+        return cls._make([*arrays, np.zeros(3), np.zeros(2), np.zeros(1), *beside, *flow, *tails])
+
+    def forget(self) -> None:
+        """Start over, for instance after ticks that were not representative."""
+        for array in self:
+            array[...] = 0.0
+
+    def copy_from(self, other: CostModel) -> None:
+        for mine, theirs in zip(self, other, strict=True):
+            mine[...] = theirs
+
+    def doubt(self) -> None:
+        """Believe it no more than after a long absence: for costs of an earlier run."""
+        np.minimum(self.count, FADED, out=self.count)
+        self.parts[:] *= PARTS_DOUBT
+        self.flow[:] = 0.0
+        self.flow_counts[:] = 0.0
+        self.tail_counts[:] *= TAIL_DOUBT
+
+
+@njit(nogil=True, cache=True)
+def row_class(rows):
+    if rows <= 8:
+        return rows
+    i = 9
+    while ROW_EDGES[i] < rows:
+        i += 1
+    return i
+
+
+@njit(nogil=True, cache=True)
+def prompt_class(tokens):
+    if tokens <= 8:
+        return tokens
+    i = 9
+    while PROMPT_EDGES[i] < tokens:
+        i += 1
+    return i
+
+
+@njit(nogil=True, cache=True)
+def is_known(cost, mode, rows, prompt):
+    """Whether a tick of this shape was measured often enough to be believed."""
+    return cost.count[mode, row_class(rows), prompt_class(prompt)] >= SURE
+
+
+@njit(nogil=True, cache=True)
+def is_fresh(cost, mode, rows, prompt):
+    """Whether it was also seen lately: what other programs did to it is not long ago."""
+    return cost.count[mode, row_class(rows), prompt_class(prompt)] >= FRESH
+
+
+@njit(nogil=True, cache=True)
+def is_old(cost, mode, rows, prompt):
+    """Whether it was not seen for long, or has just turned out cheaper than it was believed."""
+    return cost.count[mode, row_class(rows), prompt_class(prompt)] <= FADED
+
+
+@njit(nogil=True, cache=True)
+def predict(cost, mode, rows, prompt, past):
+    """Expected wall time in ms of a tick; 0.0 where nothing is known that it could follow from."""
+    if rows + prompt == 0:
+        return 0.0
+    if prompt == 0:
+        return _decode(cost, mode, rows, past)
+    r, p = row_class(rows), prompt_class(prompt)
+    if cost.count[mode, r, p] >= SURE:
+        value = _at(cost, mode, r, p, rows, prompt, past)
+        known = cost.tokens[mode, r, p]
+        if p > 8:
+            steep = STEEP_UP if prompt > known else STEEP_DOWN
+            value *= 1.0 + steep * (prompt - known) / (known + rows)
+            if rows == 0 and cost.count[mode, r, p] < FRESH:
+                value = min(value, _in_pieces(cost, mode, p, prompt, past))
+        return value
+    if rows == 0:
+        return _prompt_alone(cost, mode, prompt, past)
+    decode = _decode(cost, mode, rows, past)
+    alone = _prompt_alone(cost, mode, prompt, past)
+    if decode <= 0.0 or alone <= 0.0:
+        return 0.0
+    # the nearest shapes with as many rows, below and above
+    below = above = -1
+    for i in range(p - 1, 0, -1):
+        if cost.count[mode, r, i] >= SURE:
+            below = i
+            break
+    for i in range(p + 1, N_PROMPTS):
+        if cost.count[mode, r, i] >= SURE:
+            above = i
+            break
+    if below > 0 and above > 0:
+        low = _at(cost, mode, r, below, rows, prompt, past)
+        high = _at(cost, mode, r, above, rows, prompt, past)
+        t0, t1 = cost.tokens[mode, r, below], cost.tokens[mode, r, above]
+        return low + (high - low) * (prompt - t0) / max(t1 - t0, 1.0)
+    if below > 0:
+        low = _at(cost, mode, r, below, rows, prompt, past)
+        less = _prompt_alone(cost, mode, int(cost.tokens[mode, r, below]), past)
+        return max(low, low + alone - less)
+    together = decode + alone
+    # what merging saved with one row, it is assumed to save with more
+    if r > 1 and cost.count[mode, 1, p] >= SURE and cost.count[mode, 1, 0] >= SURE:
+        saved = cost.mean[mode, 1, p] / (cost.mean[mode, 1, 0] + alone)
+        together *= min(max(saved, 0.5), 1.2)
+    return together
+
+
+@njit(**INNER)
+def _in_pieces(cost, mode, p, prompt, past):
+    """What smaller chunks for as many tokens take, by the cheapest class below ``p``."""
+    best = np.inf
+    for i in range(PIECES, p):
+        if cost.count[mode, 0, i] >= SURE:
+            tokens = cost.tokens[mode, 0, i]
+            piece = _at(cost, mode, 0, i, 0, tokens, past)
+            best = min(best, PIECES_COST * piece * prompt / tokens)
+    return best
+
+
+@njit(**INNER)
+def _at(cost, mode, r, p, rows, prompt, past):
+    """The mean of a known shape, moved to this fill of the KV cache."""
+    value = cost.mean[mode, r, p]
+    value += cost.slope[2] * (rows + prompt) * (past - cost.kv[mode, r, p]) / 1000.0
+    return max(value, 0.3 * cost.mean[mode, r, p])
+
+
+@njit(**INNER)
+def _decode(cost, mode, rows, past):
+    r = row_class(rows)
+    if cost.count[mode, r, 0] >= SURE:
+        return _at(cost, mode, r, 0, rows, 0, past)
+    below = above = -1
+    for i in range(r - 1, 0, -1):
+        if cost.count[mode, i, 0] >= SURE:
+            below = i
+            break
+    for i in range(r + 1, N_ROWS):
+        if cost.count[mode, i, 0] >= SURE:
+            above = i
+            break
+    if below > 0 and above > 0:
+        low = _at(cost, mode, below, 0, rows, 0, past)
+        high = _at(cost, mode, above, 0, rows, 0, past)
+        t0, t1 = cost.rows[mode, below, 0], cost.rows[mode, above, 0]
+        return low + (high - low) * (rows - t0) / max(t1 - t0, 1.0)
+    if above > 0:
+        return _at(cost, mode, above, 0, rows, 0, past)
+    if below > 0:
+        return _at(cost, mode, below, 0, rows, 0, past)
+    if mode > 0:
+        return 0.0
+    # seen once is better than nothing
+    if cost.count[mode, r, 0] > 0.0:
+        return cost.mean[mode, r, 0]
+    return 0.0
+
+
+@njit(**INNER)
+def _prompt_alone(cost, mode, prompt, past):
+    if prompt <= 0:
+        return 0.0
+    p = prompt_class(prompt)
+    below = above = -1
+    for i in range(p, 0, -1):
+        if cost.count[mode, 0, i] >= SURE:
+            below = i
+            break
+    for i in range(p, N_PROMPTS):
+        if cost.count[mode, 0, i] >= SURE:
+            above = i
+            break
+    if below < 0 and above < 0:
+        for i in range(1, N_PROMPTS):  # seen once
+            if cost.count[mode, 0, i] > 0.0:
+                return cost.mean[mode, 0, i] * max(prompt / cost.tokens[mode, 0, i], 0.5)
+        return 0.0
+    if below < 0:
+        return _at(cost, mode, 0, above, 0, prompt, past)
+    low = _at(cost, mode, 0, below, 0, prompt, past)
+    t0 = cost.tokens[mode, 0, below]
+    if above < 0:
+        return low * max(prompt / t0, 1.0)
+    if above == below:
+        return low * (1.0 + 0.9 * (prompt / t0 - 1.0))
+    high = _at(cost, mode, 0, above, 0, prompt, past)
+    t1 = cost.tokens[mode, 0, above]
+    return low + (high - low) * (prompt - t0) / max(t1 - t0, 1.0)
+
+
+@njit(nogil=True, cache=True)
+def learn(cost, mode, rows, prompt, past, wall_ms):
+    """Take one finished tick into account; a value far off moves a mean only a little."""
+    if rows + prompt == 0 or wall_ms <= 0.0:
+        return
+    _fade(cost)
+    r, p = row_class(rows), prompt_class(prompt)
+    n = cost.count[mode, r, p]
+    if n == 0.0:
+        cost.mean[mode, r, p] = wall_ms
+        cost.spread[mode, r, p] = 0.1 * wall_ms
+        cost.tokens[mode, r, p] = prompt
+        cost.rows[mode, r, p] = rows
+        cost.kv[mode, r, p] = past
+        cost.count[mode, r, p] = 1.0
+        return
+    expected = _at(cost, mode, r, p, rows, prompt, past)
+    x = (rows + prompt) * (past - cost.kv[mode, r, p]) / 1000.0
+    if n == 1.0:
+        bounded = min(wall_ms, expected)  # the first of a shape often pays for buffers
+    else:
+        bounded = min(max(wall_ms, expected / WILD), expected * WILD)
+        miss = abs(wall_ms - expected) / wall_ms
+        cost.error[1] = min(cost.error[1] + 1.0, 1000.0)
+        cost.error[0] += (miss - cost.error[0]) / min(cost.error[1], 200.0)
+        mean = cost.mean[mode, r, p]
+        y = bounded - mean
+        if abs(x) > 0.05 and abs(y) < STALLED * mean:
+            cost.slope[0] = cost.slope[0] * FORGET + x * y
+            cost.slope[1] = cost.slope[1] * FORGET + x * x
+            # a weight of its own keeps a few ticks from making a slope
+            cost.slope[2] = max(cost.slope[0] / (cost.slope[1] + FLAT), 0.0)
+    weight = max(1.0 / (n + 1.0), SLOWEST)
+    level = bounded - cost.slope[2] * x
+    # decoders that take turns, merged for a look: noise only adds, so what was learned is old
+    unused = rows > 1 and prompt == 0 and n < IN_USE
+    relieved = n >= SURE and level < RELIEVED * cost.mean[mode, r, p] and (n <= FADED or unused)
+    if level < cost.mean[mode, r, p] and (n < FRESH or relieved):
+        weight = max(weight, RELIEF)
+    if n == 1.0:
+        weight = 1.0
+    cost.mean[mode, r, p] += weight * (level - cost.mean[mode, r, p])
+    # a stall is not what a 95th percentile is about: it would raise it for a hundred ticks
+    off = min(abs(bounded - expected), STALLS * cost.spread[mode, r, p] + LEAST_OFF * expected)
+    cost.spread[mode, r, p] += weight * (off - cost.spread[mode, r, p])
+    cost.tokens[mode, r, p] += weight * (prompt - cost.tokens[mode, r, p])
+    cost.rows[mode, r, p] += weight * (rows - cost.rows[mode, r, p])
+    cost.count[mode, r, p] = min(n, FADED) if relieved else min(n + 1.0, MOST_SURE)
+
+
+@njit(**INNER)
+def _fade(cost):
+    cost.ticks[0] += 1.0
+    if cost.ticks[0] < FADE_EVERY:
+        return
+    cost.ticks[0] = 0.0
+    for mode in range(MODES):
+        for r in range(N_ROWS):
+            for p in range(N_PROMPTS):
+                n = cost.count[mode, r, p]
+                if n > FADED:
+                    cost.count[mode, r, p] = max(n * FADE, FADED)
+
+
+@njit(nogil=True, cache=True)
+def beside_class(tokens):
+    """The entry of ``cost.beside`` for a chunk: the smallest size that is no smaller."""
+    i = 0
+    while i < BESIDE_SIZES.size - 1 and BESIDE_SIZES[i] < tokens:
+        i += 1
+    return i
+
+
+@njit(nogil=True, cache=True)
+def learn_part(cost, tokens, longest_ms, all_ms):
+    """Take the parts of a chunk beside the ticks into account: the longest one, and all."""
+    i = beside_class(tokens)
+    cost.beside[i] = _nearer(cost.beside[i], longest_ms)
+    cost.parts[i] = _nearer(cost.parts[i], all_ms)
+
+
+@njit(nogil=True, cache=True)
+def doubt_larger(cost, tokens):
+    """After a chunk, believe a little less what parts of larger ones take.
+
+    Where others use the same cores it may have been they who made them long; so they are tried
+    again, some dozen chunks later.
+    """
+    for i in range(beside_class(tokens) + 1, BESIDE_SIZES.size):
+        cost.beside[i] *= FADES
+
+
+@njit(**INNER)
+def _nearer(known, new):
+    return known + BESIDE_WEIGHT * (min(new, WILD * known) - known) if known > 0.0 else new
+
+
+@njit(nogil=True, cache=True)
+def learn_flow(cost, i, times, tick):
+    """Take a tick into account that took so many times longer since a chunk went on through it.
+
+    ``i``: its class.
+    """
+    row, counts = cost.flow[i], cost.flow_counts[i]
+    if tick - row[FLOW_AT] > FLOW_AGAIN:
+        row[FLOW_SEEN] = 0.0
+        counts[:] = 0.0
+    row[FLOW_AT] = tick
+    row[FLOW_SEEN] = min(row[FLOW_SEEN] + 1.0, 1e6)
+    row[FLOW_TIMES] = _count(counts, times, FLOW_WIDTH, FLOW_FADE)
+
+
+@njit(nogil=True, cache=True)
+def learn_tail(cost, mode, rows, load, times):
+    """Take a tick of so many interactive rows into account that took so many times longer than
+    predicted; ``load``: ALONE or LADEN."""
+    r = row_class(rows)
+    row = cost.tails[mode, r, load]
+    row[TAIL_SEEN] = min(row[TAIL_SEEN] + 1.0, 1e6)
+    row[TAIL_TIMES] = _count(cost.tail_counts[mode, r, load], times, TAIL_WIDTH, TAIL_FADE)
+
+
+@njit(**INNER)
+def _count(counts, times, width, fade):
+    """Count ``times`` in its class, from 1.0 on, after all counts faded; their 95th percentile."""
+    for i in range(counts.size):
+        counts[i] *= fade
+    at = int((max(times, 1.0) - 1.0) / width)
+    counts[min(at, counts.size - 1)] += 1.0
+    above = 0.05 * counts.sum()
+    for i in range(counts.size - 1, -1, -1):
+        if counts[i] >= above:
+            return 1.0 + width * (i + 1.0 - above / counts[i])
+        above -= counts[i]
+    return 1.0
+
+
+@njit(nogil=True, cache=True)
+def learn_flow_ms(cost, tokens, ms):
+    """Take the duration of a chunk that went on through the ticks into account."""
+    i = beside_class(tokens)
+    cost.flow[i, FLOW_MS] = _nearer(cost.flow[i, FLOW_MS], ms)
+
+
+@njit(nogil=True, cache=True)
+def copy_ms(cost, tokens):
+    """What copying a piece of so many prompt tokens takes, by the nearest size; 0.0 = unknown."""
+    size = 0
+    while size < BESIDE_SIZES.size - 1 and BESIDE_SIZES[size + 1] <= tokens:
+        size += 1
+    for i in range(size, -1, -1):
+        if cost.copies[i] > 0.0:
+            return cost.copies[i]
+    for i in range(size + 1, BESIDE_SIZES.size):
+        if cost.copies[i] > 0.0:
+            return cost.copies[i]
+    return 0.0
+
+
+@njit(nogil=True, cache=True)
+def largest_chunk(cost, mode, rows, past, limit_ms, most):
+    """The largest number of prompt tokens, up to ``most``, with which a tick stays in the limit.
+
+    Sizes are the upper ends of the classes, quarters between two of them, or ``most``: shapes that
+    repeat are shapes that are known.  0 where not even one token fits, or nothing is known.
+    """
+    best = 0
+    for i in range(1, N_PROMPTS):
+        tokens = min(PROMPT_EDGES[i], most)
+        if tokens <= best:
+            break
+        ms = predict(cost, mode, rows, tokens, past)
+        if 0.0 < ms <= limit_ms:
+            best = tokens
+        if tokens == most:
+            break
+    if best < 16 or best == most:
+        return best
+    step = (PROMPT_EDGES[prompt_class(best) + 1] - best) // 4
+    for _ in range(3):
+        tokens = min(best + step, most)
+        ms = predict(cost, mode, rows, tokens, past)
+        if step == 0 or not 0.0 < ms <= limit_ms:
+            break
+        best = tokens
+    return best
+
+
+@njit(nogil=True, cache=True)
+def efficient_chunk(cost, past, limit_ms, most, share):
+    """The smallest chunk alone whose tokens per ms are ``share`` of the best within the limit.
+
+    Larger chunks gain little and make whoever comes next wait longer.  0 as `largest_chunk`.
+    """
+    best = 0.0
+    for turn in range(2):
+        for i in range(1, N_PROMPTS):
+            tokens = min(PROMPT_EDGES[i], most)
+            ms = predict(cost, 0, 0, tokens, past)
+            if 0.0 < ms <= limit_ms:
+                rate = tokens / ms
+                if turn == 0:
+                    best = max(best, rate)
+                elif rate >= share * best:
+                    return tokens
+            if tokens == most:
+                break
+    return 0

@@ -1,0 +1,105 @@
+"""Sweet spot: how many decoders to merge so that a round that serves them all is shortest.
+
+On a GPU the first rows are nearly free and everybody is merged.  On a processor a single row is
+bound by memory and two to seven rows take a slower kernel, so that taking turns is faster for all
+of them.  Which, the cost model says; the best split into groups is found exactly, by dynamic
+programming over the number of decoders.
+"""
+
+from __future__ import annotations
+
+from numba import njit
+
+from umaserve.policy.base import LOOKS_LEFT, LOOKS_OF, LOOKS_ROWS
+
+from .model import predict, row_class
+
+# ticks of a shape after which its cost is doubted less, and not any more
+HARDLY_KNOWN, WELL_KNOWN = 8.0, 32.0
+LOOK_AT_MOST = 1.9  # times the best round: nobody is to pause twice as long for a trial
+# Where graphs are captured, two ticks after each change of shape take several times as long, and
+# that is what a shape costs that never comes twice: it is tried for some ticks on end, and though
+# it seems this many times as slow.
+LOOK_ON, LOOK_FARTHER = 4, 3.0
+WORTH = 0.95  # a split has to save this much over merging: costs are known to a few per cent
+
+
+@njit(nogil=True, cache=True)
+def find_rounds(memory, cost, mode, n, most, past):
+    """Fill ``round_ms`` and ``group`` of ``memory`` for 1..n decoders in a mode.
+
+    ``group[mode, k]``: how many of k decoders to merge in the next tick; ``round_ms[mode, k]``: ms
+    until each of them had one token, 0 where the cost is not known.  ``most``: rows of one tick.
+    """
+    alone, total, group = memory.alone_ms[mode], memory.round_ms[mode], memory.group[mode]
+    total[0] = 0.0
+    group[0] = 0
+    for k in range(1, n + 1):
+        alone[k] = predict(cost, mode, k, 0, past)
+    for k in range(1, n + 1):
+        first = min(k, most)
+        group[k] = first
+        best = total[k] = 0.0
+        if alone[first] <= 0.0:
+            continue
+        merged = alone[first] + total[k - first]
+        best = merged
+        for g in range(first - 1, 0, -1):
+            if alone[g] <= 0.0:
+                continue
+            ms = alone[g] + total[k - g]
+            if ms < best and ms < WORTH * merged:
+                best = ms
+                group[k] = g
+        total[k] = best
+
+
+@njit(nogil=True, cache=True)
+def merge_all(memory, cost, mode, n, most, past):
+    """The same without taking turns: as many as fit are merged."""
+    alone, total, group = memory.alone_ms[mode], memory.round_ms[mode], memory.group[mode]
+    total[0] = 0.0
+    group[0] = 0
+    for k in range(1, n + 1):
+        alone[k] = predict(cost, mode, k, 0, past)
+        first = min(k, most)
+        group[k] = first
+        total[k] = alone[first] + total[k - first] if alone[first] > 0.0 else 0.0
+
+
+@njit(nogil=True, cache=True)
+def look_again(memory, cost, mode, n, most, doubt, paced):
+    """Merge once although taking turns seems faster, or the reverse, to find out.
+
+    Only where the shape in question was seen in fewer than ``doubt`` ticks, or not lately, and the
+    round is not expected to take much longer than the best one.
+    Otherwise one that was slow by chance, or beside another program, would never be tried again.
+    ``paced``: on an accelerator, where `go_on_looking` makes it ``LOOK_ON`` ticks. What one row
+    takes is known there from streams that were alone, and more rows take little more.
+    """
+    group, alone, total = memory.group[mode], memory.alone_ms[mode], memory.round_ms[mode]
+    whole, most_ms = min(n, most), (LOOK_FARTHER if paced else LOOK_AT_MOST) * total[n]
+    before = group[n]
+    if before < whole:
+        merged = alone[whole] + total[n - whole]
+        if cost.count[mode, row_class(whole), 0] < doubt and merged <= most_ms:
+            group[n] = whole
+    elif n > 1 and not paced and cost.count[mode, 1, 0] < doubt and 0.0 < n * alone[1] <= most_ms:
+        group[n] = 1
+    if paced and group[n] != before:
+        memory.look[LOOKS_LEFT] = LOOK_ON - 1
+        memory.look[LOOKS_OF], memory.look[LOOKS_ROWS] = n, group[n]
+
+
+@njit(nogil=True, cache=True)
+def go_on_looking(memory, mode, n, most):
+    """Whether this is one of several ticks that try another shape, and not the first of them."""
+    look = memory.look
+    if look[LOOKS_LEFT] == 0:
+        return False
+    look[LOOKS_LEFT] -= 1
+    if look[LOOKS_OF] != n or look[LOOKS_ROWS] > most:
+        look[LOOKS_LEFT] = 0
+        return False
+    memory.group[mode, n] = look[LOOKS_ROWS]
+    return True

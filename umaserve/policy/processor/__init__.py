@@ -1,0 +1,1 @@
+"""Prompts beside ticks where a processor computes both."""

@@ -1,0 +1,159 @@
+"""Slices of time between the ticks of a processor, for background prompts beside streams.
+
+What the cap leaves of each round is used in one of two ways: a few prompt tokens are merged into
+the tick, or a chunk of a prompt goes on for so long before it (`engine.chunk_stack`).  A tick reads
+all weights once however few tokens ride, and a token that does may need other kernels for all rows;
+a chunk reads them once for all its tokens, and its parts fit into a little time.  Which computes
+more depends on the machine: where one row is bound by memory and the arithmetic for some more is
+free, merging does; where one row keeps the cores busy, slices do.
+"""
+
+from __future__ import annotations
+
+from numba import njit
+
+from umaserve.jit.inner import INNER
+from umaserve.policy.accelerator.beside import SPARE
+from umaserve.policy.base import (
+    CHUNK_BESIDE,
+    FLAG_ASIDE,
+    GUARD,
+    KIND_ASIDE,
+    KIND_BACK_PROMPT,
+    KIND_DECODE,
+    LANES,
+    REDOES,
+    SINCE_BESIDE,
+    SLICES,
+)
+from umaserve.policy.cost.model import BESIDE_SIZES, beside_class, largest_chunk
+from umaserve.policy.flags import mark
+from umaserve.policy.latency_guard import EARNED, HARD, strictest_cap
+
+from .offload import list_prompts
+
+SLICED_CHUNK = 128  # tokens of a chunk at most
+# from so many tokens on libllama's attention on a processor has a kernel that is several times as
+# fast (``ggml_compute_forward_flash_attn_ext_tiled``): with fewer, that part grows with the context
+# beyond all others
+TILED = 64
+FORGOTTEN = 0.99  # of what the longest part of a smaller chunk took, for each tick that one waits
+CHANGE = 1.3  # times as many tokens it takes to change from one way to the other
+NEEDED = GUARD + LANES + SLICES
+
+
+@njit(nogil=True, cache=True)
+def slices(state, tick, knobs, cost, memory, plan):
+    """List background prompts in ``plan.aside`` if slices between ticks compute more of them.
+
+    ``CHUNK_BESIDE`` is set then.  To be called where no prompts are computed on cores of their own;
+    how much time they get, `beside.slice_between` says.
+    """
+    found, since = memory.found, memory.since_ns
+    if found[KIND_DECODE] and found[KIND_BACK_PROMPT] and knobs.features & NEEDED == NEEDED:
+        chunk = _chunk(state, knobs, cost, memory)
+        if _pay(state, knobs, cost, memory, chunk):
+            list_prompts(state, memory, plan, False)
+            if found[KIND_ASIDE]:
+                mark(plan, FLAG_ASIDE)
+                plan.info[CHUNK_BESIDE] = chunk
+                if _too_long(state, knobs, cost, memory, chunk):
+                    plan.info[REDOES] = 1.0
+    if found[KIND_ASIDE] == 0:
+        since[SINCE_BESIDE] = tick.now_ns
+
+
+@njit(nogil=True, cache=True)
+def learn_longest(cost, tokens, ms, waits):
+    """Take a part of a chunk into account that has not ended, and may not for long, since this part
+    fits into no slice: attention takes longer with more KV cells before the chunk.
+
+    Larger ones with the same kernel have no shorter one.  ``waits``: the next part was too long for
+    the last slice.  Smaller chunks are believed to be a little shorter then, with each tick: what
+    theirs took may have been with other cells before them, and no chunk would end to find out.
+    """
+    first = beside_class(tokens)
+    if waits:
+        cost.beside[:first] *= FORGOTTEN
+    for i in range(first, BESIDE_SIZES.size):
+        if tokens < TILED <= BESIDE_SIZES[i]:
+            break
+        if cost.beside[i] > 0.0 or i == first:
+            cost.beside[i] = max(cost.beside[i], ms)
+
+
+@njit(**INNER)
+def _chunk(state, knobs, cost, memory):
+    """The size of which an ordinary slice computes most, of those with no part that is longer; if
+    there is none, of the longest slice.  Those from `TILED` on come first.
+
+    The size after one that fits is tried if it is not known.  A larger one may have shorter parts.
+    """
+    base = memory.round_ms[0, memory.found[KIND_DECODE]]
+    usual = strictest_cap(state, knobs, memory) - 1.0 - SPARE
+    for share in (usual, HARD - 1.0):
+        small, large, rate, fits = -1, -1, 0.0, True
+        for i in range(BESIDE_SIZES.size):
+            if BESIDE_SIZES[i] > SLICED_CHUNK:
+                break
+            if cost.parts[i] <= 0.0:
+                if fits:
+                    return BESIDE_SIZES[i]
+                continue
+            fits = cost.beside[i] <= share * base
+            computes = BESIDE_SIZES[i] / cost.parts[i] * _used(share * base, cost.beside[i])
+            if not fits or large >= 0 and computes <= rate:
+                continue
+            if BESIDE_SIZES[i] >= TILED:
+                large, rate = i, computes
+            elif small < 0 or computes > rate:
+                small, rate = i, computes
+        if large >= 0 or small >= 0:
+            return BESIDE_SIZES[large if large >= 0 else small]
+    return BESIDE_SIZES[0]
+
+
+@njit(**INNER)
+def _too_long(state, knobs, cost, memory, chunk):
+    """Whether the chunk under way has a part that the cap leaves no room for, while those of a
+    smaller one fit: each layer has such a part, and all that is behind would wait for credit."""
+    next_ms, tokens = memory.next_part[0], memory.next_part[1]
+    size, under_way = beside_class(chunk), beside_class(int(tokens))
+    if tokens == 0.0 or size >= under_way:
+        return False
+    base = memory.round_ms[0, memory.found[KIND_DECODE]]
+    cap = strictest_cap(state, knobs, memory) - 1.0
+    return next_ms > cap * base and 0.0 < cost.beside[size] <= (cap - SPARE) * base
+
+
+@njit(**INNER)
+def _pay(state, knobs, cost, memory, chunk):
+    """Whether slices compute more than tokens merged into the ticks; unknown, they are tried."""
+    n, past = memory.found[KIND_DECODE], memory.past[KIND_DECODE]
+    base = memory.round_ms[0, n]
+    if base <= 0.0:
+        return False  # nothing is bounded yet
+    i = beside_class(chunk)
+    if cost.parts[i] <= 0.0:
+        return True
+    g = memory.group[0, n]
+    sliced = merged = 0.0
+    # 4 tokens in 100 may be later than the cap
+    cap = strictest_cap(state, knobs, memory) - 1.0
+    for share, times in ((1.0 - EARNED, cap), (EARNED, max(HARD - 1.0, cap))):
+        # ticks vary, and on the edge of the cap every other one leaves no room for a token
+        ms = min(times * base, knobs.tick_budget_ms) - SPARE * base
+        merged += share * largest_chunk(cost, 0, g, past, memory.alone_ms[0, g] + ms, knobs.n_batch)
+        if ms >= cost.beside[i]:
+            sliced += share * chunk / cost.parts[i] * _used(ms, cost.beside[i])
+    for s in range(memory.kind.shape[0]):
+        if state.aside[s] > 0:
+            return sliced * CHANGE >= merged
+    return sliced >= merged * CHANGE
+
+
+@njit(**INNER)
+def _used(ms, part_ms):
+    """How much of a slice is used: by whole parts, of which few are shorter than the longest; where
+    there is much room for short ones, all but half a long one in the mean."""
+    return max(ms // part_ms * part_ms if part_ms > 0.0 else 0.0, ms - 0.5 * part_ms)

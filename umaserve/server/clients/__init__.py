@@ -1,0 +1,1 @@
+"""Clients: their sockets, their bytes, their share of what all use."""

@@ -1,0 +1,62 @@
+"""Texts that clients want tokenised: one at a time, in fair turns, beside everybody's requests."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncIterator, Hashable
+from contextlib import asynccontextmanager
+
+import trio
+
+from umaserve.protocol import E_LIMIT_002, ProtocolError
+from umaserve.server.clients.shares import Budget
+from umaserve.server.requests.turns import Line, Turns
+
+WAITING = 256  # of all programs; one alone may have half
+
+
+class Questions:
+    """The line before the engine's tokeniser.  An engine that has one text at a time is slowed by
+    that one at most, and a program with many waits for itself."""
+
+    def __init__(self) -> None:
+        self._line = Line[trio.Event]()
+        self._turns = Turns()
+        self._room = Budget(WAITING)
+        self._keys = itertools.count()
+        self._is_taken = False
+
+    @asynccontextmanager
+    async def turn(self, program: Hashable) -> AsyncIterator[None]:
+        """The engine is ours while the context lasts.
+
+        Raises ``ProtocolError`` (``E_LIMIT_002``) where too many texts of ``program`` wait.
+        """
+        if not self._room.take(program, 1):
+            text = f"{self._room.held_by(program)} texts of this program wait to be tokenised"
+            raise ProtocolError(E_LIMIT_002, f"{text} already; wait for some of them")
+        key, turn, ours = next(self._keys), self._turns.take(program), trio.Event()
+        self._line.add(key, turn, ours)
+        began = False
+        try:
+            self._next()
+            await ours.wait()
+            began = True
+            self._turns.begin(turn)
+            yield
+        finally:
+            if key in self._line:  # the asker has gone
+                self._line.remove(key)
+            else:
+                self._is_taken = False
+            self._turns.leave(program, begun=began)
+            self._room.change(program, -1)
+            self._next()
+
+    def _next(self) -> None:
+        if self._is_taken:
+            return
+        event = self._line.pop_first()
+        if event is not None:
+            self._is_taken = True
+            event.set()

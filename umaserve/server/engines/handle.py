@@ -1,0 +1,524 @@
+"""One engine process as the front sees it: its sockets, its shared tables, its life and its end.
+
+``EngineHandle.run()`` is the whole life: it spawns the process, moves messages, watches for a hang
+and returns how it ended.  Whatever happens, the process is reaped and every descriptor is closed
+when it returns; when it is cancelled, the process is killed.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
+import trio
+
+from umaserve.models.identity import ModelIdentity
+from umaserve.server.engines import blame, front_cores
+from umaserve.server.engines.descriptors import Reserve
+from umaserve.server.engines.exit import EngineExit, LastWords
+from umaserve.server.engines.loop_lock import LoopLock
+from umaserve.server.engines.pulse import EnginePulse
+from umaserve.server.log.lines import trace
+from umaserve.wire import messages as m
+from umaserve.wire import table as t
+
+if TYPE_CHECKING:
+    from umaserve.server.requests.request import Request
+
+STDERR_LINE_BYTES = 2000
+EOF_GRACE_S = 3.0  # from the end of its control socket to SIGKILL
+STOP_GRACE_S, STUCK_GRACE_S = 5.0, 0.5  # from Shutdown to SIGKILL
+LOAD_SILENCE_S = 600.0  # a load that says nothing for so long hangs; compiling takes minutes
+OPEN_SILENCE_S = 120.0  # the same before it has opened the model's file
+UNKILLABLE_S = 5.0  # from SIGKILL to when nobody waits for its end any more
+REAP_S = 1.0
+
+
+@dataclass(eq=False)
+class _Question:
+    """A text that the engine tokenises; ``answer`` stays ``None`` when it ends first."""
+
+    sent_ns: int
+    done: trio.Event = field(default_factory=trio.Event)
+    answer: m.Tokens | None = None
+    fault: str = ""  # it was being tokenised when the engine died, and how that was
+
+
+class TextFault(Exception):
+    """A text brought the engine down; the message says how it ended."""
+
+
+class EngineHandle:
+    """A running (or starting, or ended) engine.
+
+    ``on_message(handle, message)`` gets what the engine says.  When the table changed,
+    ``on_tokens(handle)`` is called by a thread of its own that holds ``loop_lock``, and must not
+    touch trio; then, if that returned True, ``on_wake(handle)`` is called in the loop, and ten
+    times a second while requests run, in case a wake byte was lost.  All are plain functions and
+    must not block.
+    """
+
+    def __init__(
+        self,
+        start: m.Start,
+        command: Sequence[str],
+        *,
+        on_message: Callable[[EngineHandle, m.ToFront], None],
+        on_tokens: Callable[[EngineHandle], bool],
+        on_wake: Callable[[EngineHandle], None],
+        on_log: Callable[[str, str], None],
+        loop_lock: LoopLock,
+        hang_floor_s: float = 0.0,
+        reserve: Reserve | None = None,
+    ) -> None:
+        self.start = start
+        self.ready: m.Ready | None = None
+        self.settled = trio.Event()  # ready, or never will be
+        self.exited = trio.Event()
+        self.progress = m.LoadProgress(0.0, "start")
+        self.table: t.SessionTable
+        self.pieces: t.PieceTable
+        self.requests: dict[int, Request] = {}  # by serial; those that hold a row
+        self.backlog: dict[int, Request] = {}  # begun on an engine that died; before all others
+        self.replaces = False  # started for one that had been serving
+        self.identity: ModelIdentity | None = None  # of the model that its backlog began with
+        self.deaths = 0.0  # engines in a row, before this one, that died before they were ready
+        self.successor: EngineHandle | None = None  # started because this one died
+        self.free_slots = list(range(start.n_slots))[::-1]
+        self.accepting = True
+        self.pid = 0
+        self.spawned_ns = 0
+        self.exit: EngineExit | None = None
+        self._command = list(command)
+        self._on_message, self._on_log = on_message, on_log
+        self._on_tokens, self._on_wake, self._loop_lock = on_tokens, on_wake, loop_lock
+        self._pulse = EnginePulse(hang_floor_s)
+        self._reserve = reserve or Reserve(0)
+        self._asked = False
+        self._hung = False
+        self._why = ""
+        self._load_failed = ""
+        self._last_words = LastWords()
+        self._out = bytearray()
+        self._later = bytearray()
+        self._out_ready = trio.Event()
+        self._last_message_ns = self._killed_ns = 0
+        self._life = trio.CancelScope()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._control: socket.socket | None = None
+        self._fds: list[int] = []
+        self._tokenizing: dict[int, _Question] = {}  # by ref, the oldest first
+        self._next_ref = 1
+
+    # --- what the front asks ---------------------------------------------------------------------
+
+    @property
+    def alive(self) -> bool:
+        return self._process is not None and self.exit is None
+
+    @property
+    def serving(self) -> bool:
+        """Loaded and alive: requests may be submitted."""
+        return self.ready is not None and self.alive and self.accepting
+
+    @property
+    def newest(self) -> EngineHandle:
+        """The engine that goes on with this one's work: itself, or what replaced it."""
+        engine = self
+        while engine.successor is not None:
+            engine = engine.successor
+        return engine
+
+    def send(self, message: m.ToEngine) -> None:
+        """Queue a message and write as much as the socket takes now.  Never blocks; raises only
+        where the message cannot be encoded.
+
+        To an engine that is gone the message is lost, and so is everything else it was told.
+        """
+        data = m.encode(message)
+        self._pulse.sent(time.monotonic_ns())
+        if isinstance(message, m.Submit | m.SetLane) and message.lane == m.LANE_INTERACTIVE:
+            # a background prompt chunk in flight may be given up for it
+            self.table.header[t.H_URGENT] += 1
+        self._out += self._later + data
+        self._later.clear()
+        self._write()
+
+    def send_along(self, message: m.ToEngine) -> None:
+        """Queue a message that can wait for the next one, or for half a second at most.
+
+        The engine stops between two ticks for what comes, however little it is.
+        """
+        self._later += m.encode(message)
+        self._pulse.sent(time.monotonic_ns())
+
+    def _write(self) -> None:
+        self._write_now()
+        if self._out:
+            self._out_ready.set()
+
+    def nudge(self) -> None:
+        """End the engine's sleep with an empty message; it looks out for a real one for a while."""
+        if self.ready is not None and not self._out:
+            self._out += m.NUDGE
+            self._write_now()
+
+    async def tokenize(self, text: str, add_special: bool, parse_special: bool) -> m.Tokens | None:
+        """Token ids of ``text``; ``None`` when the engine ends first.
+
+        Raises ``TextFault`` where this text was being tokenised as it did.
+        """
+        if self.exit is not None:
+            return None
+        ref, self._next_ref = self._next_ref, self._next_ref + 1
+        question = self._tokenizing[ref] = _Question(time.monotonic_ns())
+        self.send(m.Tokenize(ref, text, add_special, parse_special))
+        try:
+            await question.done.wait()
+        finally:
+            self._tokenizing.pop(ref, None)
+        if question.fault:
+            raise TextFault(question.fault)
+        return question.answer
+
+    @property
+    def is_tokenizing(self) -> bool:
+        """Whether the engine tokenises a question's text now, or did when it ended."""
+        return bool(self.pid and self.table.header[t.H_TOKENIZING])
+
+    def kill(self, *, hung: bool = False, why: str = "") -> None:
+        """SIGKILL; ``run()`` returns soon after.  It is replaced if it ``hung``, or there is
+        another reason ``why``."""
+        self._asked, self._hung = True, self._hung or hung or bool(why)
+        self._why = self._why or why
+        self._killed_ns = self._killed_ns or time.monotonic_ns()
+        if self._process is not None and self._process.poll() is None:
+            self._process.kill()
+
+    async def stop(self) -> None:
+        """Ask it to leave, kill it when it does not, and wait for its end."""
+        # one that still has requests did not react to their cancellation either
+        grace_s = STUCK_GRACE_S if self.requests else STOP_GRACE_S
+        self._asked = True
+        self.accepting = False
+        if self.ready is None:  # it does not listen while it loads
+            self.kill()
+        if not self.exited.is_set():
+            self.send(m.Shutdown())
+            with trio.move_on_after(grace_s):
+                await self.exited.wait()
+            if not self.exited.is_set():
+                self.kill()
+                await self.exited.wait()
+
+    # --- its life ---------------------------------------------------------------------------------
+
+    async def run(self) -> EngineExit:
+        """Spawn the process and serve it until it ends.  To be called from the main thread: on
+        Linux the engine asks to be killed with the thread that spawned it."""
+        try:
+            with self._life:
+                await self._live()
+        except Exception as error:
+            if self._process is None and isinstance(error, OSError):
+                why = error.strerror or str(error)
+                self._load_failed = f"its engine process cannot be started: {why}"
+            else:  # what is wrong here is not to end the others
+                self._on_log("error", f"engine {self.pid} cannot be followed: {trace(error)}")
+                self.kill(hung=True)
+        finally:
+            self._close()
+        assert self.exit is not None
+        return self.exit
+
+    async def _live(self) -> None:
+        with self._reserve.lent():
+            wake_fd, stderr_fd = self._spawn()
+        async with trio.open_nursery() as nursery:
+            eofs = [trio.Event() for _ in range(3)]
+            nursery.start_soon(self._read_control, eofs[0])
+            nursery.start_soon(self._read_wake, wake_fd, eofs[1])
+            nursery.start_soon(self._read_stderr, stderr_fd, eofs[2])
+            nursery.start_soon(self._write_control)
+            nursery.start_soon(self._watch)
+            await self._wait_exit()
+            with trio.move_on_after(1.0):  # what it said last is still in the pipes
+                for eof in eofs:
+                    await eof.wait()
+            nursery.cancel_scope.cancel()
+
+    def _call(self, callback: Callable[..., Any], *args: Any) -> Any:
+        """What the others do about something of this engine's.  An error there is said and ends
+        nothing; True then: whoever is told of it looks at all again."""
+        try:
+            return callback(self, *args)
+        except Exception as error:
+            self._on_log("error", f"what engine {self.pid} did was not taken in: {trace(error)}")
+            return True
+
+    def _awake(self) -> None:
+        self._call(self._on_wake)
+
+    def _spawn(self) -> tuple[int, int]:
+        start = self.start
+        spec = t.TableSpec(start.n_slots, start.n_ctx + 1)
+        inherited: list[int] = []
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._control = ours
+        ours.setblocking(False)
+        try:
+            inherited.append(theirs.detach())
+            wake_read, wake_write = os.pipe()
+            self._fds.append(wake_read)
+            inherited.append(wake_write)
+            self.table, table_fd = t.SessionTable.create(spec)
+            inherited.append(table_fd)
+            self._piece_fd = t.shared_file(t.PIECE_BYTES)
+            self._fds.append(self._piece_fd)
+            err_read, err_write = os.pipe()
+            self._fds.append(err_read)
+            os.set_blocking(err_read, False)
+            os.set_blocking(wake_write, False)
+            arguments = zip(
+                ("--control", "--wake", "--table", "--pieces"),
+                (inherited[0], wake_write, table_fd, self._piece_fd),
+                strict=True,
+            )
+            try:
+                self.spawned_ns = self._last_message_ns = time.monotonic_ns()
+                front_cores.go_anywhere()  # it is to have all cores
+                self._process = subprocess.Popen(
+                    [*self._command, *(str(a) for pair in arguments for a in pair)],
+                    stdin=subprocess.DEVNULL,
+                    stdout=err_write,  # whatever a library prints must not reach a dashboard
+                    stderr=err_write,
+                    pass_fds=(*inherited, self._piece_fd),
+                )
+            finally:
+                os.close(err_write)
+        finally:
+            for fd in inherited:
+                os.close(fd)
+        self.pid = self._process.pid
+        self._out += m.encode(start)
+        self._write()
+        return wake_read, err_read
+
+    async def _wait_exit(self) -> None:
+        process = self._process
+        assert process is not None
+        try:
+            pidfd = os.pidfd_open(process.pid)
+        except (AttributeError, OSError):  # not Linux, or an old or emulated one
+            await trio.to_thread.run_sync(process.wait, abandon_on_cancel=True)
+            return
+        try:
+            await trio.lowlevel.wait_readable(pidfd)
+        finally:
+            os.close(pidfd)
+        process.wait()
+
+    def _close(self) -> None:
+        process = self._process
+        if process is not None:
+            if process.poll() is None:
+                self._asked = True
+                process.kill()
+            status = self._reap(process)
+        else:
+            status = 1
+        if self._control is not None:
+            self._control.close()
+        for fd in self._fds:
+            os.close(fd)
+        self._fds.clear()
+        self.exit = EngineExit(
+            status,
+            self._asked and not self._hung,
+            self._hung,
+            self._load_failed,
+            self._last_words.lines(),
+            self._why,
+        )
+        if self.is_tokenizing and self.exit.kind == blame.FAULT:
+            culprit = self._tokenizing.get(int(self.table.header[t.H_TOKENIZING]))
+            if culprit is not None:  # else nobody waits for the answer any more
+                culprit.fault = str(self.exit)
+        for question in self._tokenizing.values():
+            question.done.set()
+        self.accepting = False
+        self.settled.set()
+        self.exited.set()
+
+    def _reap(self, process: subprocess.Popen[bytes]) -> int:
+        """Wait for a process that was killed; not for ever: a system call on a file that does not
+        answer keeps even such a process."""
+        try:
+            return process.wait(REAP_S)
+        except subprocess.TimeoutExpired:
+            text = f"engine {self.pid} was killed and does not end; it is left behind"
+            self._on_log("error", text)
+            return -signal.SIGKILL
+
+    # --- moving bytes -----------------------------------------------------------------------------
+
+    def _write_now(self) -> None:
+        if self._control is None or self.exit is not None:
+            self._out.clear()
+            return
+        try:
+            while self._out:
+                del self._out[: self._control.send(self._out)]
+        except BlockingIOError:
+            return
+        except OSError:  # it is gone; its exit is noticed by the watcher of the process
+            self._out.clear()
+
+    async def _write_control(self) -> None:
+        assert self._control is not None
+        while True:
+            await self._out_ready.wait()
+            self._out_ready = trio.Event()
+            while self._out:
+                await trio.lowlevel.wait_writable(self._control)
+                self._write_now()
+
+    async def _read_control(self, eof: trio.Event) -> None:
+        assert self._control is not None
+        channel = m.Channel("front")
+        while True:
+            await trio.lowlevel.wait_readable(self._control)
+            try:
+                data = self._control.recv(1 << 18)
+            except BlockingIOError:
+                continue
+            except ConnectionError:
+                data = b""
+            if not data:
+                break
+            self._last_message_ns = time.monotonic_ns()
+            try:
+                for message in channel.feed(data):
+                    self._take(cast(m.ToFront, message))
+            except msgspec.DecodeError as error:
+                self._last_words.take(f"the engine's control stream is broken: {error}")
+                self.kill(hung=True)
+                break
+        eof.set()
+        await trio.sleep(EOF_GRACE_S)
+        self.kill(hung=True)
+
+    def _take(self, message: m.ToFront) -> None:
+        match message:
+            case m.LoadProgress():
+                self.progress = message
+            case m.Ready():
+                with self._reserve.lent(1):  # a mapping keeps a descriptor
+                    self.pieces = t.PieceTable(self._piece_fd, message.n_vocab)
+                self.ready = message
+                self.settled.set()
+            case m.Threads():
+                if self.ready is not None:
+                    self.ready.n_threads = message.n_threads
+                    self.ready.n_threads_batch = message.n_threads_batch
+                    self.ready.loop_cpus = message.loop_cpus
+                return
+            case m.LoadFailed():
+                self._load_failed = message.message
+                self.accepting = False
+            case m.Tokens():
+                question = self._tokenizing.get(message.ref)
+                if question is not None:
+                    question.answer = message
+                    question.done.set()
+                return
+            case m.Log():
+                self._on_log(message.level, message.text)
+                return
+        self._call(self._on_message, message)
+
+    async def _read_wake(self, fd: int, eof: trio.Event) -> None:
+        self._loop_lock.start()
+        loop = trio.lowlevel.current_trio_token()
+        await trio.to_thread.run_sync(
+            self._read_tokens, fd, loop, abandon_on_cancel=True, limiter=trio.CapacityLimiter(1)
+        )
+        eof.set()
+
+    def _read_tokens(self, fd: int, loop: trio.lowlevel.TrioToken) -> None:
+        """The thread that the engine wakes, until it is gone; it closes ``fd`` itself."""
+        with self._loop_lock:
+            if fd not in self._fds:  # it was over before this began
+                return
+            self._fds.remove(fd)
+            front_cores.go_anywhere_here()
+        placed = False
+        try:
+            while os.read(fd, 65536):
+                with self._loop_lock:
+                    if self.exit is not None:
+                        return
+                    if not placed and self.ready is not None:
+                        placed = True
+                        front_cores.keep_off_here(self.ready.loop_cpus)
+                    more = self._call(self._on_tokens)
+                if more:
+                    loop.run_sync_soon(self._awake, idempotent=True)
+        except trio.RunFinishedError:
+            return
+        finally:
+            os.close(fd)
+
+    async def _read_stderr(self, fd: int, eof: trio.Event) -> None:
+        rest = b""
+        while True:
+            await trio.lowlevel.wait_readable(fd)
+            try:
+                data = os.read(fd, 65536)
+            except BlockingIOError:
+                continue
+            if not data:
+                break
+            *lines, rest = (rest + data).split(b"\n")
+            for line in lines:
+                self._keep_line(line)
+            rest = rest[-STDERR_LINE_BYTES:]
+        if rest:
+            self._keep_line(rest)
+        eof.set()
+
+    def _keep_line(self, line: bytes) -> None:
+        text = line[:STDERR_LINE_BYTES].decode("utf-8", "replace").rstrip()
+        if text:
+            self._last_words.take(text)
+            self._on_log("debug", text)
+
+    # --- watching ---------------------------------------------------------------------------------
+
+    async def _watch(self) -> None:
+        while True:
+            await trio.sleep(0.1 if self.requests or self.ready is None else 0.5)
+            if self.requests:
+                self._awake()
+            self._out += self._later
+            self._later.clear()
+            self._write()
+            now_ns = time.monotonic_ns()
+            if self._killed_ns:
+                if now_ns - self._killed_ns > UNKILLABLE_S * 1e9:
+                    self._life.cancel()
+            elif self._hangs(now_ns):
+                self.kill(hung=True)
+
+    def _hangs(self, now_ns: int) -> bool:
+        if self.ready is None:
+            limit_s = OPEN_SILENCE_S if self.progress.stage == "start" else LOAD_SILENCE_S
+            return now_ns - self._last_message_ns > limit_s * 1e9
+        return self._pulse.hangs(self.table.header, now_ns, busy=bool(self.requests))

@@ -1,0 +1,57 @@
+"""From the daemon's settings to what an engine is told, and whether that can fit this machine."""
+
+from __future__ import annotations
+
+from umaserve.config import Config
+from umaserve.models import needs as memory
+from umaserve.wire import messages as m
+
+
+def start_message(config: Config, model_path: str) -> m.Start:
+    """What to tell an engine, from the daemon's settings."""
+    return m.Start(
+        model_path=model_path,
+        n_slots=config.max_sessions,
+        n_ctx=config.n_ctx,
+        n_seq=config.n_seq,
+        clamp_ctx=not config.n_ctx_chosen,
+        n_batch=config.n_batch,
+        n_ubatch=config.n_ubatch,
+        n_threads=config.threads,
+        backend=config.backend,
+        gpu_layers=config.gpu_layers,
+        use_mmap=config.use_mmap,
+        use_mlock=config.use_mlock,
+        pretouch=config.pretouch,
+        type_k=config.kv_type_k,
+        type_v=config.kv_type_v,
+        head_major=config.kv_pack == "head-major",
+        max_merge=config.max_merge,
+        tick_budget_ms=config.tick_budget_ms,
+        latency_cap=config.latency_cap,
+        bmt_budget=config.bmt_budget,
+        policy=config.policy,
+        without=tuple(config.without.split(",")) if config.without else (),
+        prefill_threads=config.prefill_threads,
+        log_level=config.log_level,
+        core_dumps=config.core_dumps,
+    )
+
+
+def too_big(file: memory.ModelFile, config: Config) -> str:
+    """Why a model cannot fit this machine at all; empty where it can, or where nobody knows.
+
+    Only for layers in main memory: what a graphics card holds is the engine's to judge.
+    """
+    if config.backend not in ("auto", "cpu", "metal"):
+        return ""
+    need = file.needs(config.n_ctx, config.kv_type_k, config.kv_type_v)
+    total = memory.total_bytes()
+    if need <= total:
+        return ""
+    kv = file.kv_bytes(config.n_ctx, config.kv_type_k, config.kv_type_v)
+    return (
+        f"{file.path} needs about {memory.gib(need)} ({memory.gib(file.size)} weights, "
+        f"{memory.gib(kv)} KV cache for --n-ctx {config.n_ctx}) and this machine has "
+        f"{memory.gib(total)}; use a smaller model or context"
+    )

@@ -1,0 +1,61 @@
+"""Looking at files that may not answer: on a network, on a disk that has gone, in an automount.
+
+A system call on such a file can take for ever, and nobody can end it.  So it is made in a thread
+that is left behind when the time is up; whoever asked is told.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+import trio
+
+from umaserve.models.needs import ModelFileError
+
+LIMIT_S = 20.0
+THREADS = 8  # that may be left behind at a time
+
+T = TypeVar("T")
+_limiter: list[trio.CapacityLimiter] = []
+
+
+async def ask_file(look: Callable[[str], T], path: str) -> T:
+    """``look(path)`` in a thread.  Raises what it raises, and ``ModelFileError`` when there is no
+    answer in time."""
+    if not _limiter:
+        _limiter.append(trio.CapacityLimiter(THREADS))
+    with trio.move_on_after(LIMIT_S):
+        return await trio.to_thread.run_sync(
+            look, path, abandon_on_cancel=True, limiter=_limiter[0]
+        )
+    raise no_answer(path)
+
+
+def ask_file_now(look: Callable[[str], T], path: str) -> T:
+    """The same outside trio; a signal that ends the process ends the waiting as well."""
+    answers: queue.SimpleQueue[tuple[T | None, Exception | None]] = queue.SimpleQueue()
+
+    def ask() -> None:
+        try:
+            answers.put((look(path), None))
+        except Exception as error:
+            answers.put((None, error))
+
+    threading.Thread(target=ask, name="look at a file", daemon=True).start()
+    try:
+        answer, error = answers.get(timeout=LIMIT_S)
+    except queue.Empty:
+        raise no_answer(path) from None
+    if error is not None:
+        raise error
+    return answer  # type: ignore[return-value]
+
+
+def no_answer(path: str) -> ModelFileError:
+    return ModelFileError(
+        f"{path} cannot be opened: there was no answer in {LIMIT_S:g} s; is its disk or its "
+        "network file system there?"
+    )

@@ -1,0 +1,1 @@
+"""What people and files are told in numbers."""

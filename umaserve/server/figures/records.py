@@ -1,0 +1,117 @@
+"""The files that a daemon writes while it runs: the scorecard's CSV and the ticks' JSON lines."""
+
+from __future__ import annotations
+
+import csv
+import io
+import time
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import trio
+
+from umaserve.config import Config
+from umaserve.server.figures.record_file import RecordFile
+from umaserve.server.figures.scorecard import Scorecard
+from umaserve.server.requests.meters import Meters
+from umaserve.wire import table as t
+
+SAMPLE_S = 5.0  # the scorecard's own window wants to be filled that often
+
+# what the bits of a tick's T_FLAGS say
+FLAGS = ((1, "guard_active"), (2, "error_budget_spent"), (4, "prompt_aside"))
+
+_encode = msgspec.json.Encoder().encode
+
+
+def open_records(
+    config: Config, scorecard: Scorecard, log: Callable[..., None]
+) -> tuple[RecordFile | None, RecordFile | None]:
+    """The scorecard's file and the trace, where the settings name them.
+
+    Raises ``RecordError`` where a folder does not exist.
+    """
+    limits: Any = {"max_bytes": config.metrics_max_bytes, "keep": config.metrics_keep}
+    table = trace = None
+    if config.scorecard:
+        header = _line([name for name, _ in csv_row(scorecard.read(), 0.0)])
+        table = RecordFile(config.scorecard, log, header=header, **limits)
+    if config.trace:
+        trace = RecordFile(config.trace, log, **limits)
+    return table, trace
+
+
+def csv_row(numbers: dict[str, Any], unix_s: float) -> list[tuple[str, Any]]:
+    """Names and values of one row: ``time`` (Unix seconds), then the scorecard's.
+
+    Histograms are left out, errors are summed over their codes, yes and no are 1 and 0, and what
+    has no value is empty.
+    """
+    row: list[tuple[str, Any]] = [("time", round(unix_s, 3))]
+    for name, value in numbers.items():
+        if name == "errors_total":
+            value = sum(value.values())
+        elif isinstance(value, dict):
+            continue
+        elif isinstance(value, bool):
+            value = int(value)
+        row.append((name, value))
+    return row
+
+
+def _line(values: list[Any]) -> bytes:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerow(values)
+    return text.getvalue().encode()
+
+
+async def sample(scorecard: Scorecard, file: RecordFile | None, interval_s: float) -> None:
+    """Read the scorecard, so that its window fills; put one row an interval into ``file``."""
+    now_s = trio.current_time()
+    due = now_s + interval_s
+    while True:
+        await trio.sleep_until(min(due, now_s + SAMPLE_S) if file else now_s + SAMPLE_S)
+        now_s = trio.current_time()
+        numbers = scorecard.read()
+        if file is not None and now_s >= due:
+            file.put(_line([value for _, value in csv_row(numbers, time.time())]))
+            due = max(due + interval_s, now_s)
+
+
+def tick_line(pid: int, number: int, row: list[float]) -> bytes:
+    """One tick as JSON: a row of the tick ring of engine ``pid``, its ``number``-th.
+
+    Times are milliseconds but for ``end_s``, seconds of the monotonic clock.  ``null``: the cost
+    model, the baseline or the guard had nothing to say.
+    """
+    flags = int(row[t.T_FLAGS])
+    return _encode(
+        {
+            "tick": number,
+            "engine": pid,
+            "end_s": round(row[t.T_END_S], 6),
+            "wall_ms": round(row[t.T_WALL_MS], 4),
+            "decode_ms": round(row[t.T_DECODE_MS], 4),
+            "sample_ms": round(row[t.T_SAMPLE_MS], 4),
+            "decode_rows": int(row[t.T_DECODE_ROWS]),
+            "interactive_rows": int(row[t.T_INTERACTIVE_ROWS]),
+            "prefill_tokens": int(row[t.T_PREFILL_TOKENS]),
+            "kv_cells": int(row[t.T_CELLS]),
+            "predicted_ms": round(row[t.T_PREDICTED_MS], 4) or None,
+            "baseline_ms": round(row[t.T_BASELINE_MS], 4) or None,
+            "allowed_ms": round(row[t.T_ALLOWED_MS], 4) or None,
+            "slice_ms": round(row[t.T_SLICE_MS], 4) or None,
+            "bmt_mb": round(row[t.T_BMT_MB], 4),
+            "flags": [name for bit, name in FLAGS if flags & bit],
+        }
+    ) + b"\n"  # fmt: skip
+
+
+def trace_to(file: RecordFile, meters: Meters) -> None:
+    """Write every tick that is read from now on as one JSON line."""
+
+    def write(pid: int, number: int, row: list[float]) -> None:
+        file.put(tick_line(pid, number, row))
+
+    meters.on_tick = write

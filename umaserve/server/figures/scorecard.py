@@ -1,0 +1,319 @@
+"""The public numbers: one flat object with every name; ``docs/METRICS.md`` says what each means.
+
+``None`` stands for what has no value now (no token in the window, no model) and for what this
+system cannot measure (``process_stats.unmeasured``).  Ratios and rates are over the last minute:
+the difference between now and the oldest snapshot of the counters that is not older.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from umaserve.config import Config
+from umaserve.server.engines.handle import EngineHandle
+from umaserve.server.figures.process_stats import process_stats
+from umaserve.server.requests.meters import Meters
+from umaserve.server.requests.request import LANE_NAMES
+from umaserve.server.requests.sessions import Sessions
+from umaserve.server.supervisor import Supervisor
+from umaserve.wire import table as t
+from umaserve.wire.memory_order import loads_first
+
+SPAN_S = 60.0
+SNAPSHOT_S = 1.0
+FRESH_S = 0.1  # numbers that young are given again
+HISTOGRAMS = ("ttft_ms", "inter_token_ms", "decode_ms", "batch_size")
+
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+_LATENCY = ("p50_ms", "p95_ms", "p99_ms", "worst_pause_ms", "ttft_ms_p50", "ttft_ms_p95")
+
+
+class _Snapshot(NamedTuple):
+    time_s: float
+    header: np.ndarray
+    cpu_s: float | None
+    major_faults: int | None
+    tokens: int
+    prompt_tokens: int
+
+
+def _ratio(part: float, whole: float, factor: float = 1.0) -> float | None:
+    return round(factor * part / whole, 4) if whole > 0 else None
+
+
+def _round(value: float | None) -> float | None:
+    return None if value is None else round(value, 4)
+
+
+class Scorecard:
+    """``read()`` gives the numbers as of now."""
+
+    def __init__(
+        self, config: Config, meters: Meters, sessions: Sessions, supervisor: Supervisor
+    ) -> None:
+        self._config = config
+        self._meters = meters
+        self._sessions = sessions
+        self._supervisor = supervisor
+        self._snapshots: deque[_Snapshot] = deque()
+        self._numbers: dict[str, Any] = {}
+        self._read_s = -SPAN_S
+        self._read_at: tuple[Any, ...] = ()
+        self._snapshot(meters.started_s)
+
+    def read(self) -> dict[str, Any]:
+        """The same object again within ``FRESH_S``, unless a request came, began or ended, or an
+        engine did; not to be changed."""
+        now_s = time.monotonic()
+        state = self._state()
+        if now_s - self._read_s < FRESH_S and state == self._read_at:
+            return self._numbers
+        self._meters.settle()
+        rss_gb, now = self._snapshot(now_s)
+        past = self._snapshots[0] if self._snapshots else now
+        self._numbers = {
+            **self._load(now_s, now),
+            **self._ticks(now_s, now, past),
+            **self._latency(now_s),
+            **self._guard(now),
+            **self._bandwidth(now, past),
+            **self._sampling(now, past),
+            **self._efficiency(now_s, now, past, rss_gb),
+            **self._cache(now, past),
+        }
+        self._read_s, self._read_at = now_s, state
+        return self._numbers
+
+    def _state(self) -> tuple[Any, ...]:
+        """What changes when a request or an engine comes or goes."""
+        meters, engine = self._meters, self._supervisor.current
+        held = running = 0
+        for process in self._supervisor.engines:
+            held += len(process.requests)
+            if process.alive:
+                running += int(np.count_nonzero(process.table.state == t.RUNNING))
+        return (
+            meters.requests_total, len(self._sessions.live), held, running,
+            meters.errors_total.total(), meters.restarts_total, engine,
+            engine is not None and engine.serving,
+        )  # fmt: skip
+
+    def _alive(self) -> list[EngineHandle]:
+        return [engine for engine in self._supervisor.engines if engine.alive]
+
+    def _snapshot(self, now_s: float) -> tuple[float | None, _Snapshot]:
+        meters, engines = self._meters, self._alive()
+        for engine in engines:
+            meters.read_ticks(engine, now=True)
+        own = process_stats(os.getpid())
+        stats = [own, *(process_stats(engine.pid) for engine in engines)]
+        resident = [s.rss_bytes for s in stats if s.rss_bytes is not None]
+        cpu = [s.cpu_s for s in stats if s.cpu_s is not None]
+        faults = [s.major_faults for s in stats if s.major_faults is not None]
+        # the children that are gone are engines
+        snapshot = _Snapshot(
+            now_s,
+            meters.totals(engines),
+            sum(cpu) + own.children_cpu_s if cpu else None,
+            sum(faults) + own.children_major_faults if faults else None,
+            meters.tokens_total,
+            meters.prompt_tokens_total,
+        )
+        snapshots = self._snapshots
+        if not snapshots or now_s - snapshots[-1].time_s >= SNAPSHOT_S:
+            snapshots.append(snapshot)
+        while snapshots and snapshots[0].time_s < now_s - SPAN_S:
+            snapshots.popleft()
+        return (round(sum(resident) / 1e9, 4) if resident else None), snapshot
+
+    def _header(self, word: int, factor: float = 1.0) -> float | None:
+        """A word of the current engine's header, as it is or times ``factor``."""
+        engine = self._supervisor.current
+        if engine is None or engine.ready is None:
+            return None
+        value = engine.table.header.item(word)
+        return value if factor == 1.0 else round(value * factor, 4)
+
+    def _known(self, word: int, factor: float = 1.0) -> float | None:
+        """The same of a word whose 0 means that there is no value yet."""
+        return self._header(word, factor) or None
+
+    def _load(self, now_s: float, now: _Snapshot) -> dict[str, Any]:
+        meters, engine = self._meters, self._supervisor.current
+        ready = engine.ready if engine is not None else None
+        active, waiting = 0, list(self._sessions.queued())
+        for process in self._supervisor.engines:
+            for request in process.requests.values():
+                if process.table.state[request.slot] == t.RUNNING:
+                    active += 1
+                elif not request.told:
+                    waiting[request.lane] += 1
+        return {
+            "model": ready.model_name if ready is not None else None,
+            "backend": ready.backend if ready is not None else None,
+            "uptime_s": round(now_s - meters.started_s, 3),
+            "active_sessions": active,
+            "queued_interactive": waiting[0],
+            "queued_background": waiting[1],
+            "parked_sessions": sum(e.table.header.item(t.H_PARKED) for e in self._alive()),
+            "requests_total": meters.requests_total,
+            "errors_total": dict(meters.errors_total),
+            "tokens_generated_total": meters.tokens_total,
+            "prompt_tokens_total": meters.prompt_tokens_total,
+            "prompt_tokens_computed_total": int(now.header[t.H_PREFILL_TOKENS]),
+            "cached_tokens_total": int(now.header[t.H_CACHED_TOKENS]),
+            "engine_restarts_total": meters.restarts_total,
+        }
+
+    def _ticks(self, now_s: float, now: _Snapshot, past: _Snapshot) -> dict[str, Any]:
+        meters = self._meters
+        delta = now.header - past.header
+        ticks = int(delta[t.H_TICKS])
+        rows = int(delta[t.H_DECODE_ROWS_TOTAL])
+        prefill = int(delta[t.H_PREFILL_TOKENS] - delta[t.H_ASIDE_TOKENS])
+        decode = meters.decode_ms.quantiles(now_s, (0.5, 0.95, 0.99))
+        overhead = meters.overhead_us.quantiles(now_s, (0.5, 0.95))
+        out: dict[str, Any] = {
+            "batch_calls_total": int(now.header[t.H_TICKS]),
+            "last_batch_size": self._header(t.H_LAST_BATCH),
+            "avg_batch": _ratio(rows + prefill, ticks),
+            "decode_ms_last": self._known(t.H_LAST_DECODE_NS, 1e-6),
+            "decode_ms_ewma": _round(meters.ewma_decode_ms),
+            "tokens_per_tick_decode": _ratio(rows, ticks),
+            "tokens_per_tick_prefill": _ratio(prefill, ticks),
+            "served_decoders": self._served_decoders(),
+            "decode_ms": meters.decode_histogram.snapshot(),
+            "batch_size": meters.batch_histogram.snapshot(),
+        }
+        for name, value in zip(("p50", "p95", "p99"), decode, strict=True):
+            out[f"decode_ms_{name}"] = _round(value)
+        for name, value in zip(("p50", "p95"), overhead, strict=True):
+            out[f"tick_overhead_us_{name}"] = _round(value)
+        return out
+
+    def _served_decoders(self) -> int | None:
+        at = self._header(t.H_TICK_RING_AT)
+        engine = self._supervisor.current
+        if not at or engine is None:
+            return None
+        loads_first()
+        return int(engine.table.ticks[(int(at) - 1) % t.TICK_RING, t.T_DECODE_ROWS])
+
+    def _latency(self, now_s: float) -> dict[str, Any]:
+        meters = self._meters
+        pauses = self._pauses(now_s)
+        out: dict[str, Any] = {}
+        for lane, lane_name in enumerate(LANE_NAMES):
+            gaps = meters.gaps[lane].quantiles(now_s, (0.5, 0.95, 0.99, 1.0))
+            ttft = meters.ttft[lane].quantiles(now_s, (0.5, 0.95))
+            for name, value in zip(_LATENCY, (*gaps, *ttft), strict=True):
+                out[f"{lane_name}.{name}"] = _round(value)
+            worst = f"{lane_name}.worst_pause_ms"
+            if pauses[lane] > (out[worst] or 0.0):
+                out[worst] = round(pauses[lane], 4)
+        for name in _LATENCY:
+            out[name] = out[f"interactive.{name}"]
+        # between interactive sessions the newest one stays: the window is still theirs
+        out["baseline_ms"] = self._known(t.H_BASELINE_NS, 1e-6) or (
+            round(meters.baseline_ns / 1e6, 4) or None
+        )
+        (over,) = meters.over_baseline.quantiles(now_s, (0.95,))
+        out["p95_over_baseline"] = _round(over)
+        out["ttft_ms"] = meters.ttft_histogram.snapshot()
+        out["inter_token_ms"] = meters.gap_histogram.snapshot()
+        return out
+
+    def _pauses(self, now_s: float) -> list[float]:
+        """Per lane, the longest time that a running answer has waited for its next token, ms."""
+        longest = [0.0, 0.0]
+        for request in self._sessions.live.values():
+            if request.timed and not request.told:
+                pause_ms = 1000.0 * now_s - request.sent_ns / 1e6
+                longest[request.lane] = max(longest[request.lane], pause_ms)
+        return longest
+
+    def _guard(self, now: _Snapshot) -> dict[str, Any]:
+        active = self._header(t.H_GUARD_ACTIVE)
+        header = now.header
+        return {
+            "latency_cap": self._config.latency_cap,
+            "prefill_guard_active": None if active is None else bool(active),
+            "ticks_over_budget_total": int(header[t.H_TICKS_OVER_BUDGET]),
+            "slow_tokens_total": int(header[t.H_SLOW_TOKENS]),
+            "slo_violations_ttft_total": self._meters.slo_ttft_total,
+            "slo_violations_tbt_total": self._meters.slo_tbt_total,
+            "skipped_prefill_due_to_latency_total": int(header[t.H_SKIPPED_PREFILL]),
+            "preemptions_total": int(header[t.H_PREEMPTIONS]),
+            "aborted_chunks_total": int(header[t.H_ABORTED_CHUNKS]),
+            "aside_prompt_tokens_total": int(header[t.H_ASIDE_TOKENS]),
+            "cost_model_error": self._known(t.H_COST_ERROR_PPM, 1e-6),
+        }
+
+    def _bandwidth(self, now: _Snapshot, past: _Snapshot) -> dict[str, Any]:
+        moved = int(now.header[t.H_BMT_BYTES_TOTAL] - past.header[t.H_BMT_BYTES_TOTAL])
+        return {
+            "sum_bmt_mb_per_token": _ratio(moved, now.tokens - past.tokens, 1e-6) or None,
+            "bmt_estimate_last_mb": self._known(t.H_BMT_LAST_BYTES, 1e-6),
+            "bmt_budget_gbps": self._known(t.H_BMT_BUDGET_BPS, 1e-9),
+            "bmt_measured_gbps": self._known(t.H_BMT_MEASURED_BPS, 1e-9),
+            "bmt_limited_ticks_total": int(now.header[t.H_BMT_TRIMMED]),
+        }
+
+    def _sampling(self, now: _Snapshot, past: _Snapshot) -> dict[str, Any]:
+        delta = now.header - past.header
+        rows = int(delta[t.H_ROWS_SAMPLED])
+        return {
+            "sampling_ms_last": self._known(t.H_LAST_SAMPLE_NS, 1e-6),
+            "sampling_us_per_token": _ratio(int(delta[t.H_SAMPLE_NS_TOTAL]), rows, 1e-3),
+            "logits_to_first_chunk_ms": self._known(t.H_FIRST_CHUNK_NS, 1e-6),
+            # share of ticks whose tokens were published while the next decode ran
+            "overlap_active": _ratio(int(delta[t.H_OVERLAPPED]), int(delta[t.H_TICKS])),
+            "copy_free_ratio": _ratio(int(delta[t.H_ROWS_IN_PLACE]), rows),
+            "copied_bytes_per_token": _ratio(int(delta[t.H_COPIED_BYTES]), rows),
+        }
+
+    def _efficiency(
+        self, now_s: float, now: _Snapshot, past: _Snapshot, rss_gb: float | None
+    ) -> dict[str, Any]:
+        delta = now.header - past.header
+        tokens = now.tokens - past.tokens
+        faults = cpu_s = None
+        if now.major_faults is not None and past.major_faults is not None:
+            faults = max(0, now.major_faults - past.major_faults) * _PAGE
+        if now.cpu_s is not None and past.cpu_s is not None:
+            cpu_s = max(0.0, now.cpu_s - past.cpu_s)
+        work_ns = int(delta[t.H_WORK_NS_TOTAL])
+        idle_ns = max(0, work_ns - int(delta[t.H_DECODE_NS_TOTAL]))
+        return {
+            "tokens_per_s_at_cap": _round(self._meters.at_cap.tokens_per_s(now_s)),
+            "gpu_idle_pct": _ratio(idle_ns, work_ns, 100.0),
+            "tokens_per_s": _ratio(tokens, now.time_s - past.time_s),
+            "scheduler_efficiency": _ratio(
+                int(delta[t.H_DECODE_NS_TOTAL]), int(delta[t.H_TICK_NS_TOTAL])
+            ),
+            "residency_churn_mb_per_token": None
+            if faults is None
+            else _ratio(faults, tokens, 1e-6),
+            "rss_gb": rss_gb,
+            "cpu_s_per_1k_tokens": None if cpu_s is None else _ratio(cpu_s, tokens, 1000),
+        }
+
+    def _cache(self, now: _Snapshot, past: _Snapshot) -> dict[str, Any]:
+        used, total = self._header(t.H_CELLS_USED), self._header(t.H_CELLS_TOTAL)
+        engine = self._supervisor.current
+        resident = None
+        if used is not None and total and engine is not None and engine.ready is not None:
+            resident = engine.ready.kv_bytes * int(used) // int(total)
+        cached = int(now.header[t.H_CACHED_TOKENS] - past.header[t.H_CACHED_TOKENS])
+        return {
+            "kv_cells_used": used,
+            "kv_cells_total": total,
+            "kv_cache_hit_ratio": _ratio(cached, now.prompt_tokens - past.prompt_tokens),
+            "kv_cache_evictions_total": int(now.header[t.H_KV_EVICTIONS]),
+            "kv_cache_resident_bytes": resident,
+        }

@@ -1,0 +1,68 @@
+"""What people see of each request: one dict a request, for ``info`` and for dashboards."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+
+from umaserve.metrics import quantile
+from umaserve.server.requests.request import LANE_NAMES, Request
+from umaserve.server.requests.sessions import Sessions
+from umaserve.wire import table as t
+
+NEWEST = 256  # times between tokens that a row's rate and p95 are taken over
+
+
+def session_rows(sessions: Sessions) -> list[dict[str, Any]]:
+    """One row for every request between its arrival and its last event, in order of arrival.
+
+    ``serial`` is the daemon's own number of the request, ``conn`` its connection, ``app`` the
+    client's program.  ``state`` is queued, prefill, decode, parked (it gave its KV cells to others
+    and waits) or ending.  ``tok_s`` and ``p95_ms`` are over its ``NEWEST`` times between tokens,
+    ``None`` before there is one.  Costs about 25 us a request that decodes.
+    """
+    now_ns = time.monotonic_ns()
+    return [_row(request, now_ns) for request in sessions.live.values()]
+
+
+def _row(request: Request, now_ns: int) -> dict[str, Any]:
+    times = request.token_ns
+    rate = p95 = None
+    newest = times[-NEWEST - 1 :]
+    if len(newest) > 1:
+        p95 = quantile(np.diff(np.array(newest, np.int64)), 0.95)
+        span_ns = newest[-1] - newest[0]
+        rate = 1e9 * (len(newest) - 1) / span_ns if span_ns else None
+    row_state, cells = _in_engine(request)
+    state = request.state()
+    if row_state == t.WAITING and state in ("prefill", "decode"):
+        state = "parked" if request.tokens else "queued"
+    return {
+        "serial": request.serial,
+        "id": request.id,
+        "conn": request.sink.label,
+        "app": request.sink.app,
+        "lane": LANE_NAMES[request.lane],
+        "state": state,
+        "prompt_tokens": len(request.prompt_ids or ()),
+        "tokens": len(request.tokens),
+        "tok_s": None if rate is None else round(rate, 1),
+        "p95_ms": None if p95 is None else round(p95 / 1e6, 3),
+        "ttft_ms": round((times[0] - request.arrived_ns) / 1e6, 3) if times else None,
+        "kv_cells": cells,
+        "age_s": round((now_ns - request.arrived_ns) / 1e9, 3),
+    }
+
+
+def _in_engine(request: Request) -> tuple[int, int]:
+    """State of the request's row in the session table, and its KV cells; 0, 0 without a row."""
+    engine, slot = request.engine, request.slot
+    if engine is None or not request.accepted:
+        return t.FREE, 0
+    table = engine.table
+    if table.serial[slot] != request.serial:
+        return t.FREE, 0
+    cells = int(table.n_past[slot]) if table.seq[slot] >= 0 else 0
+    return int(table.state[slot]), cells

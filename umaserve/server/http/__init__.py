@@ -1,0 +1,1 @@
+"""The HTTP gateway: figures and health for whoever watches."""

@@ -1,0 +1,102 @@
+"""The daemon's log: plain lines or JSON lines on stderr."""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+from collections import deque
+from collections.abc import Callable
+from datetime import datetime, timezone
+from typing import Any, TextIO
+
+from umaserve.server.log.repeats import Repeats
+from umaserve.texts import printable
+from umaserve.visible import visible
+
+KEPT = 200  # lines
+LEVELS = {"debug": 0, "info": 1, "warn": 2, "warning": 2, "error": 3}
+
+
+def trace(error: BaseException) -> str:
+    """For the log: the error with its traceback."""
+    return "".join(traceback.format_exception(error)).rstrip()
+
+
+class Log:
+    """``log(level, text, **fields)``.
+
+    A line about a request has its id in the text and as the field ``request``; JSON lines show the
+    fields, plain ones do not.  While ``hold`` is true, lines are kept and not written: a dashboard
+    owns the terminal; ``recent`` has the newest of all.  A line that was written lately is counted
+    instead of being written again.  ``on_trouble(level, text, fields)`` hears
+    of every warning and error, those below the level that is written too.
+    """
+
+    def __init__(self, level: str, as_json: bool, stream: TextIO | None = None) -> None:
+        self._level = LEVELS.get(level, 1)
+        self._json = as_json
+        self._stream = stream if stream is not None else sys.stderr
+        self._repeats = Repeats()
+        self._held: deque[str] = deque(maxlen=KEPT)
+        self.hold = False
+        self.recent: deque[str] = deque(maxlen=KEPT)
+        self.on_trouble: Callable[[str, str, dict[str, Any]], None] | None = None
+
+    def __call__(self, level: str, text: str, **fields: Any) -> None:
+        """Never raises: what is logged is trouble already."""
+        try:
+            self._take(level, text, fields)
+        except Exception as error:
+            self._write(f"error: a line of the log was lost ({type(error).__name__}: {error})")
+
+    def _take(self, level: str, text: str, fields: dict[str, Any]) -> None:
+        text = printable(text)
+        if LEVELS.get(level, 1) >= LEVELS["warn"] and self.on_trouble is not None:
+            self.on_trouble(level, text, fields)
+        if LEVELS.get(level, 1) < self._level:
+            return
+        self.tell_repeats()
+        if not self._repeats.again(level, text):
+            self._put(level, text, fields)
+
+    def tell_repeats(self, *, all: bool = False) -> None:
+        """Say how often lines came again; to be called now and then, where no line may follow."""
+        for line in self._repeats.due(all=all):
+            level, text = line.key
+            times = "once" if line.count == 1 else f"{line.count} times"
+            text += f" (repeated {times} in {line.span_s:.0f} s)"
+            self._put(level, text, {"repeated": line.count})
+
+    def _put(self, level: str, text: str, fields: dict[str, Any]) -> None:
+        now = datetime.now(timezone.utc)
+        if self._json:
+            stamp = now.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+            entry = {"time": stamp, "level": level, "message": text, **fields}
+            line = json.dumps(entry, ensure_ascii=False)
+        else:
+            mark = "" if level == "info" else f"{level}: "
+            line = f"{now.astimezone():%H:%M:%S} {mark}{text}"
+        self.recent.append(line)
+        if self.hold:
+            self._held.append(line)
+        else:
+            self._write(line)
+
+    def _write(self, line: str) -> None:
+        line = visible(line)  # a name that a client chose must not pass for a command to a terminal
+        try:
+            try:
+                print(line, file=self._stream, flush=True)
+            except UnicodeEncodeError:
+                print(line.encode("ascii", "backslashreplace").decode(), file=self._stream)
+        except (OSError, ValueError):
+            # the terminal or the pipe is gone, or the disk is full for a while; the daemon goes on
+            return
+
+    def release(self) -> None:
+        """Write what was kept, and how often lines came again."""
+        self.tell_repeats(all=True)
+        self.hold = False
+        while self._held:
+            self._write(self._held.popleft())

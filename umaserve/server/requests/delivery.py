@@ -1,0 +1,133 @@
+"""From a row of the session table to the events of a request."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from umaserve.server.engines.handle import EngineHandle
+from umaserve.server.requests.request import Request, Top
+from umaserve.wire import table as t
+from umaserve.wire.memory_order import loads_first
+
+PROOF_TOKENS = 2
+
+
+def read_row(request: Request, engine: EngineHandle) -> tuple[int | None, bool]:
+    """Read what a row has published since the last time and pass it to the request's sink.
+
+    Returns the reason of its end (``None`` while it runs) and whether a stop string was met now.
+    """
+    table, slot = engine.table, request.slot
+    if int(table.serial[slot]) != request.serial:
+        return None, False
+    if not request.accepted:
+        # one that was cancelled before it was tokenised ends without ever being accepted
+        if request.cancelled and int(table.state[slot]) == t.DONE and not table.n_prompt[slot]:
+            return t.REASON_CANCEL, False
+        return None, False
+    # the state before the count: a row that is DONE publishes no more tokens
+    state = int(table.state[slot])
+    loads_first()
+    stored = request.stored
+    end = int(table.n_tokens[slot])
+    loads_first()
+    stopped = False
+    if end > stored and not request.told:
+        if not request.admitted_ns:
+            request.admitted_ns = int(table.t_admit_ns[slot])
+        ids = table.tokens[slot, stored:end].tolist()
+        times = table.token_ns[slot, stored:end].tolist()
+        for i, token in enumerate(ids):
+            if token < 0:  # not visible yet; the next wake reads it
+                return None, False
+            request.tokens.append(token)
+            request.token_ns.append(times[i])
+            if _take(request, engine, token, stored + i):
+                stopped = True
+                break
+    if request.record.strikes and _harmless(request, table):
+        request.record.absolve()
+    if state != t.DONE:
+        return None, stopped
+    reason = int(table.reason[slot])
+    if reason == t.REASON_STOP and request.assembler.matches:
+        # the token that ended it is none of the answer, but a stop string may have its name
+        request.end_name = engine.pieces.hidden(int(table.tokens[slot, end]))
+    return reason, stopped
+
+
+def _harmless(request: Request, table: t.SessionTable) -> bool:
+    """It is past the point where an engine died; of one in isolation the engine says so."""
+    if request.record.isolate:
+        return not int(table.isolate[request.slot])
+    return len(request.tokens) >= request.resumed_at + PROOF_TOKENS
+
+
+def _take(request: Request, engine: EngineHandle, token: int, position: int) -> bool:
+    """One more token; True when it completed a stop string."""
+    assembler = request.assembler
+    piece = engine.pieces.piece(token)
+    name = b"" if piece or not assembler.matches else engine.pieces.hidden(token)
+    text, stopped = assembler.push(piece, name)
+    logprob, top = None, None
+    if request.sampling.logprobs >= 0:
+        logprob, top = _logprobs(request, engine, position)
+    if request.withheld is not None:
+        _emit(request, *request.withheld)
+        request.withheld = None
+    # Bytes of an unfinished character come with the token that finishes it, and this one goes out
+    # without them, unless there is none to come; characters have to go out with this one if the
+    # text ends here.
+    if not stopped and (assembler.holds_text or (assembler.holding and _is_last(request, engine))):
+        request.withheld = (text, token, logprob, top)
+    else:
+        _emit(request, text, token, logprob, top)
+    return stopped
+
+
+def _is_last(request: Request, engine: EngineHandle) -> bool:
+    """Whether the newest token is the last one because of its number."""
+    most = engine.ready.n_positions if engine.ready is not None else 0
+    return len(request.tokens) >= request.max_tokens or request.stored >= most
+
+
+def tell_rest(request: Request) -> None:
+    """Text that waited for more, now that there is no more.
+
+    A stream that the model ends within a character ends before it: no token is left to carry it.
+    """
+    rest = request.assembler.finish(request.end_name)
+    if request.withheld is not None:
+        text, token, logprob, top = request.withheld
+        request.withheld = None
+        _emit(request, text + rest, token, logprob, top)
+    elif not request.message.stream:
+        request.parts.append(rest)
+
+
+def _logprobs(request: Request, engine: EngineHandle, position: int) -> tuple[float, Top | None]:
+    table, slot, count = engine.table, request.slot, request.sampling.logprobs
+    logprob = float(table.logprob[slot, position])
+    ids = table.top_ids[slot, position, :count].tolist()
+    values = table.top_logprobs[slot, position, :count].tolist()
+    top: Top = [
+        (token, engine.pieces.piece(token).decode("utf-8", "replace"), value)
+        for token, value in zip(ids, values, strict=True)
+        if token >= 0
+    ]
+    return logprob, top
+
+
+def _emit(request: Request, text: str, token: int, logprob: float | None, top: Top | None) -> None:
+    request.emitted += 1
+    if request.message.stream:
+        request.sink.token(request, text, token, logprob, top)
+        return
+    request.parts.append(text)
+    if logprob is not None:
+        entry: dict[str, Any] = {"token_id": token, "text": text, "logprob": logprob}
+        if top is not None:
+            entry["top_logprobs"] = [
+                {"token_id": i, "text": s, "logprob": value} for i, s, value in top
+            ]
+        request.logprobs.append(entry)

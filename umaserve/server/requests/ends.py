@@ -1,0 +1,123 @@
+"""How requests end: each is told once, and none takes another one with it.
+
+Whatever our own code raises while it works on a request ends that request (`Ends.broke`); a
+connection that cannot even be told is closed.  The others go on.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+
+import trio
+
+from umaserve.protocol import E_RUNTIME_001
+from umaserve.server.log.lines import trace
+from umaserve.server.requests.delivery import tell_rest
+from umaserve.server.requests.meters import Meters
+from umaserve.server.requests.request import Request, Sink
+from umaserve.wire import messages as m
+
+
+class Ends:
+    """``live`` are the requests that did not end, by serial; ``on_over`` hears of each end."""
+
+    def __init__(self, meters: Meters, log: Callable[..., None]) -> None:
+        self.live: dict[int, Request] = {}
+        self._meters = meters
+        self._log = log
+        self._changed = trio.Event()
+        self.on_over: Callable[[Request], None] = lambda request: None
+
+    async def next(self) -> None:
+        """Returns when the next request has ended."""
+        await self._changed.wait()
+
+    def tell(self, request: Request, reason: str) -> None:
+        """The last event of a request, once."""
+        if request.told:
+            return
+        tell_rest(request)
+        request.ended_ns = time.monotonic_ns()
+        request.sink.end(request, reason, request.usage(), request.timings(request.ended_ns))
+        request.told = True
+
+    def end(self, request: Request, reason: str) -> None:
+        self.tell(request, reason)
+        text = f"request {request.id!r} ended ({reason}) after {len(request.tokens)} tokens"
+        self._log("debug", text, request=request.id, connection=request.sink.label)
+        self._remove(request)
+
+    def fail(self, request: Request, code: str, message: str) -> None:
+        """An error, then the end for a request that had begun."""
+        self._meters.error(code, message, request.id, request.sink)
+        begun = request.prompt_ids is not None
+        if not request.told:
+            tell_rest(request)
+            request.sink.error(request, code, message, final=not begun)
+            request.told = not begun
+        self.end(request, "error")
+
+    def fail_waiting(
+        self, requests: Iterable[Request], code: str, message: str, begun_code: str = E_RUNTIME_001
+    ) -> None:
+        """End requests that have no engine; those that had begun with ``begun_code``."""
+        for request in list(requests):
+            request.stop_waiting()
+            begun = request.prompt_ids is not None
+            try:
+                self.fail(request, begun_code if begun else code, message)
+            except Exception as error:
+                self.broke(request, error)
+            self.flush(request.sink)
+
+    def flush(self, sink: Sink) -> None:
+        """`Sink.flush`; a sink that fails is given up."""
+        try:
+            sink.flush()
+        except Exception as error:
+            self._log("error", f"{sink.label} failed and is closed: {trace(error)}")
+            sink.abandon()
+
+    def broke(self, request: Request, error: Exception) -> None:
+        """Our own code failed on a request: end it, whatever state it is in.
+
+        A row that it has is given up in the engine, and freed when that has ended it.
+        """
+        if request.broken:
+            return
+        request.broken = True
+        text = f"request {request.id!r} failed inside the daemon and ends: {trace(error)}"
+        self._log("error", text, request=request.id, connection=request.sink.label)
+        try:
+            self._tell_broken(request, error)
+        except Exception as second:  # then its client sees the connection close
+            text = f"{request.sink.label} cannot be told, and is closed: {trace(second)}"
+            self._log("error", text, connection=request.sink.label)
+            request.sink.abandon()
+        request.told = request.cancelled = True
+        request.ended_ns = request.ended_ns or time.monotonic_ns()
+        if request.engine is not None:
+            request.engine.send(m.Cancel(request.serial))
+        else:
+            request.stop_waiting()
+            self._remove(request)
+
+    def _tell_broken(self, request: Request, error: Exception) -> None:
+        what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        text = f"this request failed inside the daemon ({what}); the daemon's log has the reason"
+        self._meters.error(E_RUNTIME_001, text, request.id, request.sink)
+        if request.told:
+            return
+        begun = request.prompt_ids is not None
+        request.sink.error(request, E_RUNTIME_001, text, final=not begun)
+        if begun:
+            timings = request.timings(time.monotonic_ns())
+            request.sink.end(request, "error", request.usage(), timings)
+        request.sink.flush()
+
+    def _remove(self, request: Request) -> None:
+        if self.live.pop(request.serial, None) is not None:
+            self.on_over(request)
+        self._changed.set()
+        self._changed = trio.Event()

@@ -1,0 +1,196 @@
+"""One request for text: what the client wants, what was read so far, where it runs."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from umaserve.metrics import quantile
+from umaserve.protocol import Generate, Timings, Usage
+from umaserve.server.engines.blame import Record
+from umaserve.server.requests.text import TextAssembler
+from umaserve.wire import messages as m
+
+if TYPE_CHECKING:
+    from umaserve.server.engines.handle import EngineHandle
+
+LANES = {"interactive": m.LANE_INTERACTIVE, "background": m.LANE_BACKGROUND}
+LANE_NAMES = ("interactive", "background")
+
+Top = list[tuple[int, str, float]]
+
+
+class Sink(Protocol):
+    """Where the events of a request go.  Plain calls that never block; ``flush`` sends them."""
+
+    @property
+    def label(self) -> str: ...  # of the connection, for logs and ``info``
+
+    @property
+    def app(self) -> str: ...  # what is known of the client
+
+    @property
+    def program(self) -> int: ...  # the process that connected: shares are by program
+
+    def token(
+        self, request: Request, text: str, token: int, logprob: float | None, top: Top | None
+    ) -> None: ...
+
+    def end(self, request: Request, reason: str, usage: Usage, timings: Timings) -> None: ...
+
+    def error(self, request: Request, code: str, message: str, *, final: bool) -> None: ...
+
+    def flush(self) -> None: ...
+
+    def abandon(self) -> None:
+        """Take nothing more: the client is to see that its connection closes.  Never raises."""
+        ...
+
+    def send_now(self) -> bool:
+        """`flush` without touching trio; False: that is still to be called."""
+        ...
+
+
+@dataclass(eq=False)
+class Request:
+    """``tokens`` and ``token_ns`` are the generated tokens read so far, over all engines; times are
+    ``time.monotonic_ns()``.  All waiting begins at ``arrived_ns``, see ``ArrivalClock``."""
+
+    serial: int
+    id: str
+    sink: Sink
+    message: Generate
+    sampling: m.Sampling
+    lane: int
+    arrived_ns: int
+    assembler: TextAssembler
+    quick: bool = False  # its tokens go out as they come, with nothing but their text
+    record: Record = field(default_factory=Record)
+
+    turn: int = 0  # among the requests of its lane, see `WaitingRoom`
+    begun: bool = False  # it has been given a sequence
+    leave: Callable[[], object] | None = None  # takes it out of what it waits in
+    text: str | None = None  # of its conversation, as rendered by ``text_of``
+    text_of: tuple[str | None, str, str] | None = None  # template, start and end token
+    engine: EngineHandle | None = None
+    slot: int = -1
+    accepted: bool = False  # by the engine it is on now
+    prompt_ids: list[int] | None = None
+    resumed_at: int = 0  # generated tokens when it was last given to a new engine
+    max_tokens: int = 0  # the limit; as resolved by the engine that accepted it first
+    tokens: list[int] = field(default_factory=list)
+    token_ns: list[int] = field(default_factory=list)
+    emitted: int = 0  # tokens whose event was made
+    timed: int = 0  # of those, that the meters have the time of
+    sent_ns: int = 0  # when the newest of these went out
+    baseline_ns: int = 0  # the engine's baseline at that time
+    admitted_ns: int = 0
+    cancelled: bool = False  # the client or the daemon asked for its end
+    told: bool = False  # the client has its last event, or is gone
+    broken: bool = False  # our own code failed on it
+    ended_ns: int = 0
+    failure: tuple[str, str] | None = None  # code and message the engine gave
+    failing: int = 0  # wakes since its row ended with an error whose message is on the way
+    parts: list[str] = field(default_factory=list)  # of answers that do not stream
+    logprobs: list[dict[str, Any]] = field(default_factory=list)
+    end_name: bytes = b""  # of the token with which the model ended its text
+    # newest token, where characters wait that have to go out with it if the text ends
+    withheld: tuple[str, int, float | None, Top | None] | None = None
+
+    @classmethod
+    def create(
+        cls, serial: int, sink: Sink, message: Generate, arrived_ns: int, max_tokens: int
+    ) -> Request:
+        """``max_tokens`` holds where the client named none."""
+        options = message.sampling
+        seed = secrets.randbits(63) if options.seed is None else options.seed & (2**63 - 1)
+        sampling = m.Sampling(
+            **{
+                name: getattr(options, name)
+                for name in m.Sampling.__struct_fields__
+                if name != "seed"
+            },
+            seed=seed,
+        )
+        return cls(
+            serial=serial,
+            id=message.id,
+            sink=sink,
+            message=message,
+            sampling=sampling,
+            lane=LANES[message.priority],
+            arrived_ns=arrived_ns,
+            assembler=TextAssembler(message.stop),
+            quick=message.stream and sampling.logprobs < 0 and not message.stop,
+            max_tokens=message.max_tokens or max_tokens,
+        )
+
+    def wait_in(self, queue: dict[int, Request]) -> None:
+        queue[self.serial] = self
+        self.leave = lambda: queue.pop(self.serial, None)
+
+    def stop_waiting(self) -> None:
+        leave, self.leave = self.leave, None
+        if leave is not None:
+            leave()
+
+    @property
+    def stored(self) -> int:
+        """Tokens of its row that were read: the prompt's and the generated ones."""
+        return len(self.prompt_ids or ()) + len(self.tokens)
+
+    def submit_message(self) -> m.Submit:
+        """What to tell the engine that it goes to."""
+        prompt = self.message.prompt if self.message.messages is None else self.text
+        resumed = self.prompt_ids is not None
+        slo = self.message.slo
+        return m.Submit(
+            serial=self.serial,
+            slot=self.slot,
+            lane=self.lane,
+            prompt=None if resumed else prompt,
+            tokens=[*self.prompt_ids, *self.tokens] if self.prompt_ids is not None else None,
+            n_prompt=len(self.prompt_ids) if self.prompt_ids is not None else 0,
+            max_tokens=self.max_tokens,
+            strict_fit=not resumed and self.message.max_tokens is not None,
+            add_bos=self.message.add_bos,
+            isolate=self.record.isolate,
+            latency_cap=(slo.latency_cap if slo else None) or 0.0,
+            target_ttft_ms=(slo.target_ttft_ms if slo else None) or 0.0,
+            target_tbt_ms=(slo.target_tbt_ms if slo else None) or 0.0,
+            came_ns=self.arrived_ns,
+            turn=self.turn,
+            program=self.sink.program,
+            sampling=self.sampling,
+        )
+
+    def usage(self) -> Usage:
+        return Usage(len(self.prompt_ids or ()), 0, len(self.tokens))
+
+    def timings(self, now_ns: int) -> Timings:
+        times = self.token_ns
+        gaps = [(b - a) / 1e6 for a, b in zip(times, times[1:], strict=False)]
+
+        def ms(at_ns: int) -> float | None:
+            return round((at_ns - self.arrived_ns) / 1e6, 3) if at_ns else None
+
+        def rounded(value: float | None) -> float | None:
+            return None if value is None else round(value, 3)
+
+        return Timings(
+            queue_ms=ms(self.admitted_ns),
+            ttft_ms=ms(times[0]) if times else None,
+            total_ms=ms(now_ns),
+            tbt_p50_ms=rounded(quantile(gaps, 0.5)),
+            tbt_p95_ms=rounded(quantile(gaps, 0.95)),
+        )
+
+    def state(self) -> str:
+        """For people: queued, prefill, decode or ending."""
+        if self.told or self.cancelled:
+            return "ending"
+        if self.engine is None or not self.accepted:
+            return "queued"
+        return "decode" if self.tokens else "prefill"

@@ -1,0 +1,439 @@
+"""All requests between their arrival and their last event: the queues, the rows, the tokens.
+
+Requests beyond the rows of the session table wait (`umaserve.server.requests.waiting`).  Those that
+a dead engine left behind go before all of them, to its successor alone: they go on with the model
+that they began with.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import trio
+
+from umaserve.protocol import E_LIMIT_002, E_RUNTIME_001, Generate, ProtocolError
+from umaserve.server.engines import front_cores
+from umaserve.server.engines.descriptors import Reserve
+from umaserve.server.engines.handle import EngineHandle
+from umaserve.server.log.lines import trace
+from umaserve.server.requests.chat import ChatRenderer, Outcome
+from umaserve.server.requests.delivery import read_row
+from umaserve.server.requests.ends import Ends
+from umaserve.server.requests.meters import Meters
+from umaserve.server.requests.quick_tokens import QuickTokens
+from umaserve.server.requests.request import Request, Sink
+from umaserve.server.requests.waiting import WaitingRoom
+from umaserve.wire import messages as m
+from umaserve.wire import table as t
+from umaserve.wire.memory_order import loads_first
+
+FIRST, MORE = 1, 2  # events that reading a row made: its first token among them, or not
+NUDGE_EVERY_S = 0.01  # while no request comes: an engine looks out for one most of a millisecond
+
+REASONS = {
+    t.REASON_STOP: "stop",
+    t.REASON_LENGTH: "length",
+    t.REASON_CANCEL: "cancel",
+    t.REASON_ERROR: "error",
+}
+
+
+def template_of(engine: EngineHandle) -> tuple[str | None, str, str]:
+    """What a conversation's text depends on besides its messages."""
+    assert engine.ready is not None
+    return engine.ready.chat_template, engine.ready.bos, engine.ready.eos
+
+
+class Sessions:
+    """``engine`` is where new requests go (``None``, or ``holding``: they wait); ``closed`` is why
+    none are taken."""
+
+    def __init__(
+        self,
+        max_sessions: int,
+        max_queue: int,
+        max_tokens: int,
+        meters: Meters,
+        log: Callable[..., None],
+        reserve: Reserve | None = None,
+    ) -> None:
+        self.engine: EngineHandle | None = None
+        self.holding = False
+        self.closed: tuple[str, str] | None = None
+        self.ends = Ends(meters, log)
+        self.live = self.ends.live
+        self.meters = meters
+        self._max_tokens = max_tokens
+        # background work never takes the last rows, so that an interactive request finds one
+        self._room = WaitingRoom(max_queue, max_sessions // 8)
+        self.ends.on_over = self._room.over
+        self._serial = itertools.count(1)
+        self.chat = ChatRenderer(log, reserve)
+        self.log = log
+        self._nudge_again_s = 0.0
+        self._quick = QuickTokens(meters, self._look_for_row)
+
+    # --- from clients -----------------------------------------------------------------------------
+
+    def submit(
+        self,
+        sink: Sink,
+        message: Generate,
+        arrived_ns: int,
+        begin: Callable[[Request], None],
+    ) -> Request:
+        """Take a request; ``begin`` hears of it before its first event.
+
+        Raises ``ProtocolError`` (``E_LIMIT_002``, ``E_MODEL_001``) if it cannot be taken now.
+        """
+        if self.closed is not None:
+            raise ProtocolError(*self.closed, id=message.id)
+        self._see_who_began()
+        serial = next(self._serial)
+        request = Request.create(serial, sink, message, arrived_ns, self._max_tokens)
+        self._find_room(request)
+        self._nudge_again_s = 0.0
+        self.meters.requests_total += 1
+        self.live[request.serial] = request
+        self._room.take_turn(request)
+        self._room.enter(request)
+        begin(request)
+        self.pump()
+        return request
+
+    def _find_room(self, request: Request) -> None:
+        """Raises ``ProtocolError`` where a new request can neither start nor wait."""
+        waiting, engine = len(self._room), self.engine
+        if waiting < self._room.most:
+            return
+        ready = engine is not None and engine.serving and not self.holding
+        if ready and self._room.could_start(request, len(engine.free_slots)):  # type: ignore[union-attr]
+            return
+        other = self._room.who_makes_room(request)
+        if other is None:
+            text = f"{waiting} requests are waiting already; try again later"
+            raise ProtocolError(E_LIMIT_002, text, id=request.id)
+        text = f"{waiting} requests wait, most of them this program's: this one makes room"
+        self.fail_waiting([other], E_LIMIT_002, text)
+
+    def cancel(self, request: Request, *, gone: bool = False) -> None:
+        """End a request at its next token; ``gone``: nobody is there to hear about it."""
+        if gone:
+            request.told = True
+        if request.cancelled or request.serial not in self.live:
+            return
+        request.cancelled = True
+        if request.engine is not None:
+            if not request.ended_ns:
+                request.engine.send(m.Cancel(request.serial))
+            return
+        request.stop_waiting()
+        try:
+            self.ends.end(request, "cancel")
+        except Exception as error:
+            self.ends.broke(request, error)
+        self.ends.flush(request.sink)
+
+    def set_lane(self, request: Request, lane: int) -> None:
+        if lane == request.lane:
+            return
+        self._room.change_lane(request, lane)
+        if request.engine is not None:
+            request.engine.send(m.SetLane(request.serial, lane))
+        self.pump()
+
+    def expect_request(self) -> None:
+        """Somebody connects, or sends what may be a request: let a sleeping engine wake up."""
+        engine, now_s = self.engine, time.monotonic()
+        if engine is not None and not engine.requests and now_s >= self._nudge_again_s:
+            self._nudge_again_s = now_s + NUDGE_EVERY_S
+            engine.nudge()
+
+    def queued(self) -> tuple[int, int]:
+        """Requests that wait for a row, per lane."""
+        return self._room.counts()
+
+    # --- to the engine ----------------------------------------------------------------------------
+
+    def pump(self, engine: EngineHandle | None = None) -> None:
+        """Give free rows to requests that wait; ``None`` is the engine that takes new ones."""
+        engine = engine or self.engine
+        if engine is None or engine.ready is None or not engine.alive:
+            return
+        takes_new = engine is self.engine and engine.accepting and not self.holding
+        while engine.free_slots:
+            request: Request | None = None
+            if engine.backlog:
+                request = engine.backlog[next(iter(engine.backlog))]
+            elif takes_new:
+                request = self._room.next(len(engine.free_slots), engine.requests.values())
+            if request is None:
+                return
+            request.stop_waiting()
+            if self._needs_text(request, engine):
+                self._render(request, engine)
+            else:
+                self._start(engine, request)
+
+    def _see_who_began(self) -> None:
+        """Turns go on from the newest request that the engine has given a sequence."""
+        engine = self.engine
+        if engine is None:
+            return
+        for request in engine.requests.values():
+            if request.accepted and engine.table.t_admit_ns.item(request.slot):
+                self._room.begin(request)
+
+    def _start(self, engine: EngineHandle, request: Request) -> None:
+        request.engine, request.slot = engine, engine.free_slots.pop()
+        request.accepted = False
+        engine.requests[request.serial] = request
+        front_cores.go_anywhere()
+        try:
+            engine.send(request.submit_message())
+        except Exception as error:
+            # nothing is taken for a request that could not be sent
+            self._free_row(request, release=False)
+            self.ends.broke(request, error)
+
+    # --- conversations ----------------------------------------------------------------------------
+
+    @staticmethod
+    def _needs_text(request: Request, engine: EngineHandle) -> bool:
+        """Whether its conversation has not been rendered by this model's template yet."""
+        if request.message.messages is None or request.prompt_ids is not None:
+            return False
+        return request.text is None or request.text_of != template_of(engine)
+
+    def _render(self, request: Request, engine: EngineHandle) -> None:
+        """Have its text made; it takes a row when that is there."""
+        assert engine.ready is not None and request.message.messages is not None
+        is_wanted = True
+
+        def done(outcome: Outcome) -> None:
+            if not is_wanted:
+                return
+            request.stop_waiting()
+            try:
+                self._rendered(request, outcome)
+            except Exception as error:
+                self.ends.broke(request, error)
+
+        def forget() -> None:
+            nonlocal is_wanted
+            is_wanted = False
+            drop()
+
+        drop = self.chat.put(
+            request.message.messages,
+            engine.ready,
+            done,
+            lane=request.lane,
+            program=request.sink.program,
+        )
+        request.text, request.text_of = None, template_of(engine)
+        self._room.step_aside(request, forget)
+
+    def _rendered(self, request: Request, outcome: Outcome) -> None:
+        """The text of a conversation, or why there is none."""
+        if isinstance(outcome, ProtocolError):
+            self._not_taken(request, (outcome.code, outcome.message))
+            return
+        request.text = outcome
+        self._room.enter(request)
+        self.pump()
+
+    # --- from the engine --------------------------------------------------------------------------
+
+    def on_message(self, engine: EngineHandle, message: m.ToFront) -> None:
+        match message:
+            case m.Rejected():
+                request = engine.requests.get(message.serial)
+                if request is not None:
+                    self._free_row(request, release=False)
+                    self._not_taken(request, (message.code, message.message))
+                    self.pump(engine)
+            case m.Failed():
+                failed = [engine.requests[s] for s in message.serials if s in engine.requests]
+                for request in failed:
+                    request.failure = (message.code, message.message)
+                self.read(failed, engine)
+
+    def _not_taken(self, request: Request, why: tuple[str, str] | None) -> None:
+        """End a request that the engine has put into no row; ``None``: it was cancelled."""
+        try:
+            if why is None or request.cancelled:
+                self.ends.end(request, "cancel")
+            else:
+                self.ends.fail(request, *why)
+        except Exception as error:
+            self.ends.broke(request, error)
+        self.ends.flush(request.sink)
+
+    def _look_for_row(self, engine: EngineHandle, request: Request) -> None:
+        """Find out whether the engine has tokenised a request and put it into the table."""
+        table, slot = engine.table, request.slot
+        if table.state.item(slot) == t.FREE or table.serial.item(slot) != request.serial:
+            return
+        loads_first()
+        n_prompt = table.n_prompt.item(slot)
+        if not n_prompt:  # it was cancelled before
+            return
+        request.accepted = True
+        if request.prompt_ids is None:
+            request.prompt_ids = table.tokens[slot, :n_prompt].tolist()
+            request.max_tokens = table.max_tokens.item(slot)
+            self.meters.prompt_tokens_total += n_prompt
+        if request.cancelled:  # the engine may not have known it yet when it was told
+            engine.send(m.Cancel(request.serial))
+
+    def on_tokens(self, engine: EngineHandle) -> bool:
+        """Read and send what is quick to; True: `on_wake` has more to do.  Does not touch trio."""
+        return self._quick.read(engine)
+
+    def on_wake(self, engine: EngineHandle) -> None:
+        """Read every row of an engine that changed, and send what came of it."""
+        for request, error in self._quick.take_faults():
+            self._fault(request, error)
+        for sink in self._quick.take_unsent():
+            self.ends.flush(sink)
+        if engine.ready is None:
+            return
+        self.read(list(engine.requests.values()), engine)
+        self.count(self.meters.read_ticks, engine)
+
+    def count(self, meter: Callable[..., None], *args: Any) -> None:
+        """Call something that only counts: if it fails, serving goes on."""
+        try:
+            meter(*args)
+        except Exception as error:
+            self._fault(None, error)
+
+    def _fault(self, request: Request | None, error: Exception) -> None:
+        """Our own code failed, on a request or (``None``) on counting what was sent."""
+        if request is not None:
+            self.ends.broke(request, error)
+        else:
+            self.log("error", f"something was not counted, serving goes on: {trace(error)}")
+
+    def read(self, requests: Iterable[Request], engine: EngineHandle) -> None:
+        """Take what the rows have published; send it, one flush for each sink."""
+        baseline_ns = engine.table.header.item(t.H_BASELINE_NS)
+        touched: dict[Sink, list[Request]] = {}
+        ended = False
+        for request in requests:
+            try:
+                events, over = self._read_one(request, engine)
+            except Exception as error:
+                self.ends.broke(request, error)
+                events, over = 0, request.engine is None
+            ended = ended or over
+            if events == FIRST:  # somebody waits for this one: it goes ahead of all bookkeeping
+                self._flush(request.sink, [request], baseline_ns)
+            if events:
+                touched.setdefault(request.sink, []).append(request)
+        for sink, sharing in touched.items():
+            self._flush(sink, sharing, baseline_ns)
+        if ended:
+            self.pump(engine)
+
+    def _flush(self, sink: Sink, sharing: list[Request], baseline_ns: int) -> None:
+        # before: who is woken by it may run in our place until it has read
+        now_ns = time.monotonic_ns()
+        self.ends.flush(sink)
+        try:
+            for request in sharing:
+                self.meters.sent(request, now_ns, baseline_ns)
+        except Exception as error:
+            self._fault(None, error)
+
+    def _read_one(self, request: Request, engine: EngineHandle) -> tuple[int, bool]:
+        """Whether events were made of it (``FIRST``, ``MORE`` or 0), and whether its row ended."""
+        if not request.accepted:
+            self._look_for_row(engine, request)
+        read, emitted = len(request.tokens), request.emitted
+        reason, stopped = read_row(request, engine)
+        self.meters.tokens_total += len(request.tokens) - read
+        events = 0
+        if request.emitted > emitted:
+            events = MORE if emitted else FIRST
+        if stopped and not request.told:
+            self.ends.tell(request, "stop")
+            events = events or MORE
+            if reason is None:
+                engine.send(m.Cancel(request.serial))
+        if reason is None:
+            return events, False
+        if reason == t.REASON_ERROR and self._awaits_failure(request, engine):
+            return events, False
+        self._free_row(request, release=True)
+        name = REASONS[reason]
+        if name == "error":
+            code, text = request.failure or (E_RUNTIME_001, "the model failed to decode")
+            self.ends.fail(request, code, text)
+        else:
+            self.ends.end(request, name)
+        return events or MORE, True
+
+    @staticmethod
+    def _awaits_failure(request: Request, engine: EngineHandle) -> bool:
+        """The row may be seen before the message that says why it failed: give that three more
+        wakes."""
+        if request.failure is not None or request.failing > 2 or not engine.alive:
+            return False
+        request.failing += 1
+        return True
+
+    def _free_row(self, request: Request, *, release: bool) -> None:
+        engine = request.engine
+        assert engine is not None
+        if release:
+            engine.send_along(m.Release(request.serial, request.slot))
+        engine.requests.pop(request.serial, None)
+        engine.free_slots.append(request.slot)
+        request.engine, request.slot = None, -1
+        if not engine.requests and engine.ready is not None:
+            front_cores.keep_off(engine.ready.loop_cpus)
+
+    # --- ends -------------------------------------------------------------------------------------
+
+    def fail_waiting(self, requests: Iterable[Request], code: str, message: str) -> None:
+        """End requests that have no engine; ``E_RUNTIME_001`` for those that had begun."""
+        self.ends.fail_waiting(requests, code, message)
+
+    def fail_queued(self, code: str, message: str) -> None:
+        """End everything that waits to begin."""
+        self.fail_waiting(self._room.all(), code, message)
+
+    # --- waiting for the end ----------------------------------------------------------------------
+
+    async def drain(self, engine: EngineHandle | None, limit_s: float) -> None:
+        """Wait until an engine and what replaces it (``None``: the whole daemon) have no request
+        left; after ``limit_s`` cancel the rest."""
+        with trio.move_on_after(limit_s):
+            await self._until_idle(engine)
+            return
+        for request in self._of(engine):
+            self.cancel(request)
+        with trio.move_on_after(2.0):
+            await self._until_idle(engine)
+            return
+        for request in self._of(engine):  # the engine does not even get to the next token
+            try:
+                self.ends.tell(request, "cancel")
+            except Exception as error:
+                self.ends.broke(request, error)
+            self.ends.flush(request.sink)
+
+    async def _until_idle(self, engine: EngineHandle | None) -> None:
+        while self._of(engine):
+            await self.ends.next()
+
+    def _of(self, engine: EngineHandle | None) -> list[Request]:
+        if engine is None:
+            return list(self.live.values())
+        newest = engine.newest
+        return [*newest.requests.values(), *newest.backlog.values()]

@@ -1,0 +1,147 @@
+"""Requests that have no row of the session table yet, and which of them gets the next.
+
+Interactive requests go before background ones.  In each lane the programs that ask get the same
+share, by turns (`umaserve.server.requests.turns`).  Room is bounded, and where there is none left,
+the program that waits with most requests makes room for one that waits with fewer.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+
+from umaserve.server.requests.request import Request
+from umaserve.server.requests.turns import Line, Turns
+from umaserve.wire.messages import LANE_BACKGROUND, LANE_INTERACTIVE
+
+AGED_NS = 5_000_000_000  # a background request that waited so long goes before interactive ones
+
+
+class WaitingRoom:
+    """``most`` requests may wait.  ``reserved`` rows are never taken by background requests, so
+    that an interactive request finds a row."""
+
+    def __init__(self, most: int, reserved: int) -> None:
+        self.most = most
+        self._reserved = reserved
+        self._lines = (Line[Request](), Line[Request]())  # by lane
+        self._turns = (Turns(), Turns())
+        self._aside: dict[int, Request] = {}  # their conversations are rendered
+
+    # --- who waits --------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return sum(self.counts())
+
+    def counts(self) -> tuple[int, int]:
+        """Requests that wait, per lane."""
+        background = sum(request.lane for request in self._aside.values())
+        interactive = len(self._aside) - background
+        return len(self._lines[0]) + interactive, len(self._lines[1]) + background
+
+    def all(self) -> list[Request]:
+        return [*self._lines[0], *self._lines[1], *self._aside.values()]
+
+    def could_start(self, request: Request, free: int) -> bool:
+        """Whether a new request would get one of ``free`` rows at once."""
+        if self._lines[request.lane]:
+            return False
+        return free - len(self._aside) > (self._reserved if request.lane else 0)
+
+    # --- in and out -------------------------------------------------------------------------------
+
+    def take_turn(self, request: Request) -> None:
+        """A request that is new, or new in its lane."""
+        request.turn = self._turns[request.lane].take(request.sink.program)
+
+    def begin(self, request: Request) -> None:
+        """It has been given a sequence."""
+        if not request.begun:
+            request.begun = True
+            self._turns[request.lane].begin(request.turn)
+
+    def over(self, request: Request) -> None:
+        """It has ended."""
+        self._turns[request.lane].leave(request.sink.program, begun=request.begun)
+
+    def enter(self, request: Request) -> None:
+        """It waits for a row, in its turn."""
+        line, serial = self._lines[request.lane], request.serial
+        line.add(serial, request.turn, request)
+        request.leave = lambda: line.remove(serial)
+
+    def step_aside(self, request: Request, forget: Callable[[], None]) -> None:
+        """It waits for its text; ``forget`` is called where it does not want that any more."""
+        self._aside[request.serial] = request
+
+        def leave() -> None:
+            self._aside.pop(request.serial, None)
+            forget()
+
+        request.leave = leave
+
+    def change_lane(self, request: Request, lane: int) -> None:
+        """Its turn is the newest of its program in that lane."""
+        waits = request.serial in self._lines[request.lane]
+        if waits:
+            request.stop_waiting()
+        self.over(request)
+        request.lane = lane
+        self.take_turn(request)
+        if waits:
+            self.enter(request)
+        elif request.begun:
+            self._turns[lane].begin(request.turn)
+
+    # --- whose turn it is -------------------------------------------------------------------------
+
+    def next(self, free: int, running: Iterable[Request]) -> Request | None:
+        """The request that gets one of ``free`` rows beside those that have rows; it stays here
+        until it is taken out."""
+        interactive, background = self._lines
+        if background and (self._is_due(running) or not interactive):
+            if interactive or free > self._reserved:
+                return background.first()
+            return None
+        return interactive.first()
+
+    def _is_due(self, running: Iterable[Request]) -> bool:
+        """Ageing: none has a row, and the oldest has waited long; then one goes before all."""
+        oldest = self._lines[LANE_BACKGROUND].oldest()
+        if oldest is None or not self._lines[LANE_INTERACTIVE]:
+            return False
+        if time.monotonic_ns() - oldest.arrived_ns < AGED_NS:
+            return False
+        return not any(request.lane for request in running)
+
+    # --- no room ----------------------------------------------------------------------------------
+
+    def who_makes_room(self, new: Request) -> Request | None:
+        """The waiting request that ends for a new one; ``None``: the new one is refused.
+
+        A program makes room for one that waits with fewer requests, its newest background request
+        first.  An interactive request takes the place of a background one of its own program too.
+        """
+        counts: Counter[int] = Counter()
+        newest: dict[int, Request] = {}
+        for request in self.all():
+            program = request.sink.program
+            counts[program] += 1
+            if program not in newest or _gives_way(request, newest[program]):
+                newest[program] = request
+        own = new.sink.program
+        if new.lane == LANE_INTERACTIVE and own in newest and newest[own].lane == LANE_BACKGROUND:
+            return newest[own]
+        for program, count in counts.most_common():
+            victim = newest[program]
+            is_urgent = victim.lane == LANE_BACKGROUND and new.lane == LANE_INTERACTIVE
+            # where both wait alike it would only be the other's turn to be refused
+            if program != own and counts[own] + 1 < count + is_urgent:
+                return victim
+        return None
+
+
+def _gives_way(a: Request, b: Request) -> bool:
+    """Whether ``a`` makes room before ``b`` of the same program."""
+    return (a.lane, a.turn, a.serial) > (b.lane, b.turn, b.serial)

@@ -18,7 +18,7 @@ from typing import Any
 from benchmarks.daemon import Client, Daemon
 from benchmarks.machine import save
 from benchmarks.turns import say
-from umaserve.engine.model.boot import usable_cores
+from umaserve.engine.model.loaded import usable_cores
 
 SNIPPETS = (
     "def fibonacci(n):", "class Stack:", "import os\nimport sys\n\n", "for i in range(10):",

@@ -25,7 +25,7 @@ from benchmarks.peers import LlamaServer
 from benchmarks.prompts import N_TOKENS, prompts
 from benchmarks.throughput import OURS, SAMPLING, THEIRS
 from benchmarks.turns import say
-from umaserve.engine.model.boot import usable_cores
+from umaserve.engine.model.loaded import usable_cores
 
 N_CTX = 2048
 

@@ -19,7 +19,7 @@ from benchmarks.machine import save, spread
 from benchmarks.models import model_path
 from benchmarks.peers import LlamaServer
 from benchmarks.turns import say, take_turns
-from umaserve.engine.model.boot import usable_cores
+from umaserve.engine.model.loaded import usable_cores
 from umaserve.llama.builds import cache_root
 
 FIRST = "umaserve, first start of a model"

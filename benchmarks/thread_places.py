@@ -22,7 +22,8 @@ import numpy as np
 from benchmarks.turns import say
 from umaserve import llama
 from umaserve.assets import demo_model_path
-from umaserve.engine.model.boot import SPIN_COUNT, usable_cores
+from umaserve.engine.model.boot import SPIN_COUNT
+from umaserve.engine.model.loaded import usable_cores
 from umaserve.engine.model.thread_places import find_places, no_places, place_threads
 from umaserve.engine.native.batch import Batch
 

@@ -26,7 +26,7 @@ from benchmarks.models import model_path
 from benchmarks.peers import LlamaServer, batched_bench
 from benchmarks.prompts import N_TOKENS, prompts
 from benchmarks.turns import say
-from umaserve.engine.model.boot import usable_cores
+from umaserve.engine.model.loaded import usable_cores
 
 SAMPLING = {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05}
 OURS, THEIRS, THEIRS_BS = "umaserve", "llama-server", "llama-server, backend sampling"

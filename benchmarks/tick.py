@@ -21,7 +21,7 @@ from benchmarks.models import model_path
 from benchmarks.prompts import prompts
 from benchmarks.throughput import SAMPLING
 from benchmarks.turns import say
-from umaserve.engine.model.boot import usable_cores
+from umaserve.engine.model.loaded import usable_cores
 
 
 def parser() -> argparse.ArgumentParser:

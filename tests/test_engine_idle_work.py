@@ -15,9 +15,9 @@ from tests.patches.engine_faults import no_second_context
 from tests.small_models import write_model
 from tests.waiting import until
 from umaserve import llama
-from umaserve.engine.model.boot import usable_cores
 from umaserve.engine.model.cost_file import CostFile
 from umaserve.engine.model.cost_keeper import CostKeeper
+from umaserve.engine.model.loaded import usable_cores
 from umaserve.engine.model.thread_places import no_places
 from umaserve.engine.native import abort
 from umaserve.engine.start.bare_ticks import PAST, BareTicks

@@ -19,7 +19,7 @@ from tests.engine_driver import DrivenEngine
 from tests.patches.engine_spies import watched_team
 from umaserve import llama
 from umaserve.assets import demo_model_path
-from umaserve.engine.model.boot import usable_cores
+from umaserve.engine.model.loaded import usable_cores
 from umaserve.engine.model.thread_places import PARALLEL, find_places
 from umaserve.engine.native.batch import Batch
 from umaserve.engine.samplers import rows, team_rows

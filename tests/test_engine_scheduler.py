@@ -12,7 +12,7 @@ from tests.oracle import Oracle
 from tests.waiting import until
 from umaserve.config.kinds import POLICY_PARTS
 from umaserve.engine.cells import ageing
-from umaserve.engine.model.boot import usable_cores
+from umaserve.engine.model.loaded import usable_cores
 from umaserve.policy.base import FEATURES
 from umaserve.wire import messages as m
 from umaserve.wire import table as t

@@ -20,7 +20,7 @@ from umaserve import llama
 from umaserve.engine.cells import cell_map as c
 from umaserve.engine.cells import sequences as s
 from umaserve.engine.cells.piece import Piece, export_piece, import_piece, saved_positions
-from umaserve.engine.model import boot
+from umaserve.engine.model.abilities import ENDED, RESERVED, spare_sequences
 from umaserve.engine.native.batch import Batch
 from umaserve.wire import messages as m
 
@@ -42,7 +42,7 @@ class Engine:
         patch.setitem(names, "call_i64_ptr_i32_i32_i32", lambda _, __, *what: theirs.seq_rm(*what))
         patch.setattr(s, "why_not_plain", lambda _: "")
         context = SimpleNamespace(
-            n_seq_max=N_SEQ + s.RESERVED + (s.ENDED if keeps else 0), memory=0, seq_rm=theirs.seq_rm
+            n_seq_max=N_SEQ + RESERVED + (ENDED if keeps else 0), memory=0, seq_rm=theirs.seq_rm
         )
         library = SimpleNamespace(
             ffi=SimpleNamespace(cast=lambda _, value: value), address=lambda _: 0,
@@ -244,7 +244,7 @@ def test_more_requests_may_end_than_there_are_sequences_to_keep():
     with pytest.MonkeyPatch.context() as patch:
         engine = Engine(patch)
         staying = engine.come(30)
-        for _ in range(s.ENDED + 20):
+        for _ in range(ENDED + 20):
             seq = engine.come(2)
             engine.decode(True)  # the one that stays has the last cell
             engine.end(seq)
@@ -255,7 +255,7 @@ def test_more_requests_may_end_than_there_are_sequences_to_keep():
 @pytest.fixture
 def loaded(model):
     context = llama.Context.open(
-        model, n_ctx=512, n_batch=256, n_ubatch=256, n_seq_max=N_SEQ + s.RESERVED + s.ENDED,
+        model, n_ctx=512, n_batch=256, n_ubatch=256, n_seq_max=N_SEQ + RESERVED + ENDED,
         n_threads=1,
     )  # fmt: skip
     yield SimpleNamespace(
@@ -421,16 +421,16 @@ def test_only_where_cells_are_kept_there_are_sequences_for_them(model):
     windows = {**plain, "llama_model_n_swa": lambda _: 1024}
     most = lib.llama_max_parallel_sequences()
     for names, device, rows, spare in (
-        (plain, "CUDA0", 4, s.RESERVED + s.ENDED), (plain, "CUDA0", most - 5, 5),
+        (plain, "CUDA0", 4, RESERVED + ENDED), (plain, "CUDA0", most - 5, 5),
         (plain, "CUDA0", most, 0), (plain, "CPU", 4, 1), (windows, "CUDA0", 4, 1),
     ):  # fmt: skip
         library = SimpleNamespace(lib=SimpleNamespace(**names))
         one = SimpleNamespace(pointer=model.pointer, library=library)
-        assert boot.spare_sequences(rows, device, one) == spare
+        assert spare_sequences(rows, device, one) == spare
 
 
 def test_where_nothing_is_copied_nothing_is_kept(loaded):
-    for change in ({"overlap": False}, {"n_seq": N_SEQ + s.ENDED}):
+    for change in ({"overlap": False}, {"n_seq": N_SEQ + ENDED}):
         sequences = s.Sequences(SimpleNamespace(**{**vars(loaded), **change}))
         sequences.clear()
         assert not sequences.cells.words[c.VALID]

@@ -21,6 +21,7 @@ from tests.server_harness import DaemonProcess
 from tests.test_server_real import real, steering
 from umaserve import llama
 from umaserve.engine.model import boot
+from umaserve.engine.model.loaded import CannotLoad
 from umaserve.llama import purpose
 from umaserve.wire import messages as m
 from umaserve.wire import table
@@ -98,7 +99,7 @@ def tried(tmp_path: Path, count: int, seed: int) -> Counter[str]:
 
 
 def few_ended(found: Counter[str]) -> bool:
-    """One in two hundred may still end its engine; before the rules of `gguf_shape` 2.5 did."""
+    """One in two hundred may still end its engine; before `umaserve.models.shape` 2.5 did."""
     return found[gguf_trial.CRASHED] * 200 <= found.total()
 
 
@@ -179,7 +180,7 @@ def test_a_vocabulary_with_more_text_than_fits_is_refused(
     control = SimpleNamespace(send=lambda _: None, closed=False)
     with tempfile.TemporaryFile() as file:
         file.truncate(table.PIECE_BYTES)
-        with pytest.raises(boot.CannotLoad, match="cannot be served: the vocabulary's text"):
+        with pytest.raises(CannotLoad, match="cannot be served: the vocabulary's text"):
             boot.load(start, file.fileno(), control, lambda: None)  # type: ignore[arg-type]
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from numba import njit, typeof
 
-from umaserve.engine.loop import ticks as steady
+from umaserve.engine.loop import ticks
 from umaserve.engine.native import batch
 from umaserve.engine.native.calls import Native
 from umaserve.engine.prefill import chunk_stack
@@ -45,7 +45,7 @@ def test_a_reader_sees_no_token_before_its_time() -> None:
     os.close(fd)
     table.max_tokens[:] = N_CTX
     table.tokens[:] = -1
-    columns, served = steady.Columns.of(table), np.zeros(ROWS, np.int64)
+    columns, served = ticks.Columns.of(table), np.zeros(ROWS, np.int64)
     others = columns, served, np.zeros(1000, np.uint8), np.zeros(1, np.int32)
     looks = 0
     for slot in range(ROWS):

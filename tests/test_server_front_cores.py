@@ -13,7 +13,7 @@ import pytest
 
 from tests.server_harness import DaemonProcess, eventually
 from umaserve.assets import demo_model_path
-from umaserve.engine.model.boot import usable_cores
+from umaserve.engine.model.loaded import usable_cores
 from umaserve.server.engines import front_cores
 
 HERE = os.sched_getaffinity(0) if sys.platform.startswith("linux") else set()

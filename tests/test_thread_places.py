@@ -18,9 +18,9 @@ from tests.engine_driver import DrivenEngine
 from tests.waiting import until
 from umaserve import llama
 from umaserve.engine.model import thread_places as tp
-from umaserve.engine.model.boot import usable_cores
 from umaserve.engine.model.cost_file import CostFile
 from umaserve.engine.model.cost_keeper import CostKeeper
+from umaserve.engine.model.loaded import usable_cores
 from umaserve.policy.cost.model import CostModel
 
 HERE = os.sched_getaffinity(0) if sys.platform.startswith("linux") else set()

@@ -21,7 +21,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from umaserve.engine.model.boot import Loaded
+    from umaserve.engine.model.loaded import Loaded
 
 MIB = 1 << 20
 WALL_S = 10.0
@@ -208,6 +208,7 @@ def _serve(path: str) -> str:
     """The engine's steps with a file: outcome and words, separated by a newline."""
     from umaserve import llama
     from umaserve.engine.model import boot
+    from umaserve.engine.model.loaded import CannotLoad
     from umaserve.llama.traffic import Traffic
     from umaserve.wire import messages as m
     from umaserve.wire import table as t
@@ -222,7 +223,7 @@ def _serve(path: str) -> str:
         m.encode(boot.describe(start, loaded, 0.0))
         words = _one_token(loaded)
         loaded.close()
-    except (boot.CannotLoad, llama.LlamaError) as error:
+    except (CannotLoad, llama.LlamaError) as error:
         by_library = re.search("cannot be loaded:|KV cells could be made", str(error))
         return f"{REFUSED_LIBRARY if by_library else REFUSED_WORDS}\n{error}"
     finally:

@@ -81,11 +81,10 @@ def spied_sequences(path: str) -> None:
 
     The processor's engine copies nothing into its cache, so it is told that it does.
     """
-    from umaserve.engine.cells import sequences
     from umaserve.engine.cells.sequences import Sequences
-    from umaserve.engine.model import boot
+    from umaserve.engine.model import abilities, boot
 
-    boot.spare_sequences = lambda *_: sequences.RESERVED + sequences.ENDED
+    boot.spare_sequences = lambda *_: abilities.RESERVED + abilities.ENDED
     made, give_back = Sequences.__init__, Sequences.give_back
 
     def making(self: Any, loaded: Any) -> None:
@@ -106,13 +105,12 @@ def spied_landings(path: str) -> None:
     And how many stretches each piece is going to be copied into.  The processor's engine computes
     in its one context what it can, so it is told that it has an accelerator.
     """
-    from umaserve.engine.cells import sequences
     from umaserve.engine.cells.cell_map import VALID
     from umaserve.engine.cells.sequences import Sequences, saved_positions
-    from umaserve.engine.model import boot
+    from umaserve.engine.model import abilities, boot
 
     load = boot.load
-    boot.spare_sequences = lambda *_: sequences.RESERVED + sequences.ENDED
+    boot.spare_sequences = lambda *_: abilities.RESERVED + abilities.ENDED
     boot.load = lambda *arguments: dataclasses.replace(load(*arguments), overlap=True)
     give_back, place = Sequences.give_back, Sequences.place
 

@@ -61,7 +61,8 @@ def main() -> int:
         return LOAD_FAILED
     if problem:
         control.send(m.Log("warn", problem))
-    from .model.boot import CannotLoad, describe, load
+    from .model.boot import describe, load
+    from .model.loaded import CannotLoad
 
     table = t.SessionTable(t.TableSpec(start.n_slots, start.n_ctx + 1), arguments.table)
     importing = threading.Thread(target=_import_loop, daemon=True)

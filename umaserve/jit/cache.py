@@ -2,8 +2,8 @@
 
 numba's own cache looks at one file at a time: a function that calls another file's is not compiled
 again when that file changes.  So the directory's name holds a hash of every file that compiled code
-depends on (``jit_sources``) and of the versions that compile it.  Where the sources lie does not
-matter (``jit_locator``), so that clones and installations of one version share what is compiled.
+depends on (``sources``) and of the versions that compile it.  Where the sources lie does not
+matter (``locator``), so that clones and installations of one version share what is compiled.
 """
 
 from __future__ import annotations

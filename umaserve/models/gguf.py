@@ -4,8 +4,8 @@ libllama reports most damage, but some of it ends the process (a failed ``GGML_A
 fault past the end of a truncated mapping). Layout: ``ggml/include/gguf.h``. Standard library only.
 
 Everything read is checked against what the file can hold: a length that lies is an error, never an
-allocation or a long loop. What the model then says of itself is for `gguf_shape`
-and `gguf_vocabulary`.
+allocation or a long loop. What the model then says of itself is for `shape`
+and `vocabulary`.
 """
 
 from __future__ import annotations

@@ -42,6 +42,7 @@ EARNED, EARNED_PACED = 0.04, 0.03
 MOST_CREDIT = 2.5
 LEAST_CREDIT = -1.0
 FIRST_CREDIT = 1.0  # a new session starts with one
+SPARE = 0.06  # of the baseline that a slice leaves of the cap: parts and ticks may take longer
 RESERVED = 1.0  # credit that background work leaves for an interactive prompt
 
 FAR_MS = 1e12

@@ -29,13 +29,12 @@ from umaserve.protocol import (
 from umaserve.server.clients.questions import Questions
 from umaserve.server.engines.handle import TextFault
 from umaserve.server.figures.session_rows import session_rows
-from umaserve.server.overview import Overview, state
+from umaserve.server.overview import Overview, Watched, state
 from umaserve.server.requests.request import LANES, Request
 from umaserve.wire.messages import Tokens
 
 if TYPE_CHECKING:
     from umaserve.server.clients.connection import Connection
-    from umaserve.server.daemon import Daemon
 
 SUCCESSOR_POLL_S = 0.02
 TOKENIZE_TRIES = 4  # engines that may end one after the other
@@ -47,7 +46,7 @@ Message = Cancel | SetPriority | Metrics | Load | Unload | Info | TokenizeReques
 class Admin:
     """Cheap answers are sent at once; the others run as tasks of the connection that asked."""
 
-    def __init__(self, daemon: Daemon) -> None:
+    def __init__(self, daemon: Watched) -> None:
         self._daemon = daemon
         self._questions = Questions()
         self.overview = Overview(daemon)

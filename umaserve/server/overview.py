@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -14,8 +14,13 @@ from umaserve.wire import table as t
 from umaserve.wire.memory_order import loads_first
 
 if TYPE_CHECKING:
-    from umaserve.server.daemon import Daemon
+    from umaserve.config import Config
     from umaserve.server.engines.handle import EngineHandle
+    from umaserve.server.figures.scorecard import Scorecard
+    from umaserve.server.log.lines import Log
+    from umaserve.server.requests.meters import Meters
+    from umaserve.server.requests.sessions import Sessions
+    from umaserve.server.supervisor import Supervisor
 
 TICK_SPAN_S = 1.0
 LOG_LINES = 12
@@ -23,10 +28,22 @@ ERRORS = 12
 LEVELS = ("debug", "warn", "error")  # what a plain line names; others are "info"
 
 
+class Watched(Protocol):
+    """The daemon, as far as people are told of it."""
+
+    config: Config
+    log: Log
+    meters: Meters
+    sessions: Sessions
+    supervisor: Supervisor
+    scorecard: Scorecard
+    stopping: bool
+
+
 class Overview:
     """``read()`` gives the fields of a ``metrics`` event that was asked for with ``sessions``."""
 
-    def __init__(self, daemon: Daemon) -> None:
+    def __init__(self, daemon: Watched) -> None:
         self._daemon = daemon
         self._gaps = RecentGaps()
 
@@ -52,7 +69,7 @@ class Overview:
         }
 
 
-def state(daemon: Daemon) -> str:
+def state(daemon: Watched) -> str:
     """unloaded, loading, serving or stopping."""
     engine = daemon.supervisor.current
     if daemon.stopping:

@@ -26,19 +26,19 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numba import njit
 
+from umaserve.engine.model.abilities import device_memory, why_not_plain
 from umaserve.engine.native.batch import Batch
 from umaserve.engine.native.calls import (
     Native,
     call_i64_ptr_i32_i32_i32,
     call_i64_ptr_ptr_i64_i32_i32,
 )
-from umaserve.engine.prefill.worker import device_memory, why_not_plain
 
 from .cell_map import TOP as CELLS_TOP
 from .cell_map import CellMap, lose, take_together
 
 if TYPE_CHECKING:
-    from umaserve.engine.model.boot import Loaded
+    from umaserve.engine.model.loaded import Loaded
 
 STEP = 256  # cells by which a graph's span grows
 FEWEST, MOST = 512, 2048  # cells held

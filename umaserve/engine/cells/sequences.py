@@ -10,17 +10,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from umaserve.engine.prefill.worker import why_not_plain
+from umaserve.engine.model.abilities import RESERVED, why_not_plain
 from umaserve.jit.direct import Direct
 
 from . import cell_map as c
 from .piece import saved_positions
 
 if TYPE_CHECKING:
-    from umaserve.engine.model.boot import Loaded
+    from umaserve.engine.model.loaded import Loaded
 
-RESERVED = 2  # sequences after those of the rows: pieces pass through one, one holds the span
-ENDED = 48  # ended ones that may have cells
 
 
 class Sequences:

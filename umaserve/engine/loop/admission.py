@@ -21,7 +21,7 @@ from umaserve.wire.memory_order import stores_first
 from .tokenizer_thread import TokenizerThread, tokens_of
 
 if TYPE_CHECKING:
-    from umaserve.engine.model.boot import Loaded
+    from umaserve.engine.model.loaded import Loaded
 
 INLINE_BYTES = 4096  # a text this short is tokenised at once: handing it over would cost as much
 SLOW_S = 0.01  # a text that takes so long was not short

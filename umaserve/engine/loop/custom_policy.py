@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from umaserve.engine.model.boot import CannotLoad
+from umaserve.engine.model.loaded import CannotLoad
 from umaserve.policy import greedy
 from umaserve.policy.base import Plan, SchedulerState
 from umaserve.wire import table as t

@@ -1,6 +1,6 @@
 """The engine's loop: what happens between runs of steady ticks.
 
-One thread, one ``llama_context``.  The ticks themselves are compiled (``steady``); here is what
+One thread, one ``llama_context``.  The ticks themselves are compiled (``ticks``); here is what
 needs Python: messages, admission, sequences, rows that ended, decodes that failed.  Text never gets
 here; ids go into the table and the front is woken once a tick.
 """
@@ -52,7 +52,7 @@ from umaserve.wire import table as t
 from umaserve.wire.control import Control
 from umaserve.wire.memory_order import stores_first
 
-from . import ticks as steady
+from . import ticks
 from .account import FACTS
 from .admission import Admission
 from .custom_policy import can_be_computed, find_policy
@@ -62,7 +62,7 @@ from .meanwhile import meanwhile
 from .trials import Trials
 
 if TYPE_CHECKING:
-    from umaserve.engine.model.boot import Loaded
+    from umaserve.engine.model.loaded import Loaded
 
 DECODE_NO_KV_SLOT = 1  # what llama_decode returns
 DECODE_ABORTED = 2
@@ -93,7 +93,7 @@ class Engine:
         self.cost = CostModel.unknown()
         self.cost_keeper = CostKeeper(loaded.places)
         self.plan = Plan.empty(n_slots)
-        self.work = steady.Work(
+        self.work = ticks.Work(
             addresses=np.zeros(n_slots, np.int64),
             sampled=np.zeros(n_slots, np.int32),
             ended=np.zeros(n_slots, np.int32),
@@ -111,7 +111,7 @@ class Engine:
             shape=np.zeros(1, np.int64),
             awaited=np.zeros(1, np.int64),
             width=np.zeros(1, np.int64),
-            flight=np.zeros(steady.FLIGHT, np.int64),
+            flight=np.zeros(ticks.FLIGHT, np.int64),
         )
         self.state = SchedulerState.of(table, served, self.work.aside)
         self.custom = find_policy(start.policy)
@@ -129,8 +129,8 @@ class Engine:
         self.ageing = Ageing(n_slots)
         self.trials = Trials(self)
         self.later: list[m.ToEngine] = []  # messages that wait for the next tick
-        self._parked: set[int] = set()  # slots whose cells were given up or moved
-        self._tick = 0
+        self.parked: set[int] = set()  # slots whose cells were given up or moved
+        self.ticks_done = 0
         self._warned = False
         table.header[t.H_CELLS_TOTAL] = loaded.n_ctx
         if not loaded.overlap:
@@ -139,7 +139,7 @@ class Engine:
         self.graph = ReadyGraph(loaded, self._batch)
         self.span = HeldSpan(loaded, self._batch, self.sequences.cells)
         n_eog = loaded.eog_ids.size
-        self._columns = steady.Columns.of(table)
+        self._columns = ticks.Columns.of(table)
         self.native = Native.of(
             loaded.library, loaded.context.pointer, self._batch.struct, control.wake_fd,
             control.poll_fds,
@@ -191,8 +191,8 @@ class Engine:
         )
         beside = loaded.threads(self.aside_threads)[1]
         # in the order in which run_ticks takes them
-        self._records = (
-            steady.Fixed(
+        self.records = (
+            ticks.Fixed(
                 loaded.n_vocab, loaded.n_ctx, float(start.tick_budget_ms), loaded.overlap,
                 loaded.n_threads, loaded.n_threads_batch, beside, loaded.overlap, loaded.n_seq,
             ),
@@ -215,7 +215,7 @@ class Engine:
             self._scratch,
             self.work,
         )  # fmt: skip
-        self._run_ticks = Direct(steady.run_ticks)
+        self._run_ticks = Direct(ticks.run_ticks)
 
     def _aside_threads(self) -> int:
         """Threads for prompts beside the ticks; 0 = none are computed there."""
@@ -347,7 +347,7 @@ class Engine:
             return
         slot = self.admission.slot_of(serial)
         if slot >= 0 and self.table.state[slot] in (t.WAITING, t.RUNNING):
-            self._end(slot, t.REASON_CANCEL)
+            self.end(slot, t.REASON_CANCEL)
             self.control.wake()
 
     # --- sequences and cells -----------------------------------------------------------------
@@ -366,7 +366,7 @@ class Engine:
             if slot < 0:
                 return True
             aged = self.ageing.due(table, now_ns)
-            if under_way and (aged >= 0 or slot in self._parked):
+            if under_way and (aged >= 0 or slot in self.parked):
                 return False
             free = self.sequences.available
             if aged >= 0 and free and cells.fits(table, aged, self.loaded.n_ctx):
@@ -381,7 +381,7 @@ class Engine:
                     return True  # not even with all of background parked
                 if under_way:
                     return False
-                self._park(victim)
+                self.park(victim)
             self.place(slot)
 
     def place(self, slot: int) -> None:
@@ -392,12 +392,12 @@ class Engine:
         table.seq[slot], table.n_past[slot] = seq, self.parking.move_in(slot, seq)
         if table.n_past[slot] != parked:
             self.sequences.lose_track()
-        self._parked.discard(slot)
+        self.parked.discard(slot)
         if table.t_admit_ns[slot] == 0:
             table.t_admit_ns[slot] = time.monotonic_ns()
             self.graph.last_prompt = int(table.n_prompt[slot])
         table.state[slot] = t.RUNNING
-        table.header[t.H_PARKED] = len(self._parked)
+        table.header[t.H_PARKED] = len(self.parked)
 
     def _drop_sequence(self, slot: int, empty: bool = False) -> None:
         """Take the KV sequence from a row; its cells are free afterwards.
@@ -420,10 +420,10 @@ class Engine:
         """What a row that ended has in the engine is free again."""
         self._drop_sequence(slot, empty)
         self.parking.forget(slot)
-        self._parked.discard(slot)
-        self.table.header[t.H_PARKED] = len(self._parked)
+        self.parked.discard(slot)
+        self.table.header[t.H_PARKED] = len(self.parked)
 
-    def _end(self, slot: int, reason: int, empty: bool = False) -> None:
+    def end(self, slot: int, reason: int, empty: bool = False) -> None:
         """A row is finished.  The state goes last: it is what the front looks at."""
         table = self.table
         self._leave(slot, empty)
@@ -437,10 +437,10 @@ class Engine:
         slot = cells.victim(self.table)
         if slot < 0:
             return False
-        self._park(slot)
+        self.park(slot)
         return True
 
-    def _park(self, slot: int, move: bool = True) -> None:
+    def park(self, slot: int, move: bool = True) -> None:
         """Take sequence and cells from a row: moved to memory or to be computed again."""
         table = self.table
         n_past = int(table.n_past[slot])
@@ -449,11 +449,11 @@ class Engine:
             self.parking.move_out(slot, int(table.seq[slot]), n_past, again_ms)
         self._drop_sequence(slot)
         self.ageing.parked(slot, time.monotonic_ns())
-        self._parked.add(slot)
+        self.parked.add(slot)
         table.state[slot] = t.WAITING
         table.header[t.H_PREEMPTIONS] += 1
         table.header[t.H_KV_EVICTIONS] += 1
-        table.header[t.H_PARKED] = len(self._parked)
+        table.header[t.H_PARKED] = len(self.parked)
 
     def _land(self) -> None:
         """Take over what the prefill worker has finished."""
@@ -468,7 +468,7 @@ class Engine:
             header[t.H_PREFILL_TOKENS] += landed
             header[t.H_CELLS_USED] = cells.cells_used(self.table)
             if self.paced and landed:
-                self.work.unlike[0] = steady.UNLIKE
+                self.work.unlike[0] = ticks.UNLIKE
             if worker.has_pieces and not self.paced:
                 self.control.notify()  # the rest after the next tick
         orders = worker.orders
@@ -493,7 +493,7 @@ class Engine:
         self._first_slot[0], self._first_id[0] = slot, first.token
         ended = self._settle(
             0, self.plan.slots, self.plan.counts, 1, self._first_slot, self._first_id,
-            time.monotonic_ns(), self._tick, columns.reason, columns.tokens, columns.token_ns,
+            time.monotonic_ns(), self.ticks_done, columns.reason, columns.tokens, columns.token_ns,
             columns.n_tokens, columns.n_past, columns.n_prompt, columns.max_tokens,
             columns.in_tick, columns.isolate, columns.t_first_ns, columns.t_last_ns, work.served,
             work.is_eog, self.loaded.n_ctx, work.resumed_at, work.ended,
@@ -507,7 +507,7 @@ class Engine:
             computed = first.at - int(table.n_past[slot])
             header[t.H_ASIDE_TOKENS] += computed
             header[t.H_PREFILL_TOKENS] += computed
-            self._end(slot, int(table.reason[slot]), empty=not table.n_past[slot])
+            self.end(slot, int(table.reason[slot]), empty=not table.n_past[slot])
         self.control.wake()
 
     def _may_land(self, worker: PrefillWorker) -> bool:
@@ -529,27 +529,29 @@ class Engine:
         if self.custom is not None:
             most, given = 1, self._custom_plan()
         self.work.awaited[0] = self.admission.awaited
-        self.work.flight[steady.MUST_STOP] = 0
-        why, self._tick = self._run_ticks(most, self._tick, given, *self._records)
-        while why == steady.UNDER_WAY:
-            self.work.flight[steady.MUST_STOP] = not meanwhile(self)
+        self.work.flight[ticks.MUST_STOP] = 0
+        why, self.ticks_done = self._run_ticks(most, self.ticks_done, given, *self.records)
+        while why == ticks.UNDER_WAY:
+            self.work.flight[ticks.MUST_STOP] = not meanwhile(self)
             self.work.awaited[0] = self.admission.awaited
-            why, self._tick = self._run_ticks(most, self._tick, steady.RESUME, *self._records)
+            why, self.ticks_done = self._run_ticks(
+                most, self.ticks_done, ticks.RESUME, *self.records
+            )
         out = self.work.out
-        if why in (steady.ENDED, steady.NOT_NUMBERS):
-            for slot in self.work.ended[: int(out[steady.OUT_ENDED])].tolist():
+        if why in (ticks.ENDED, ticks.NOT_NUMBERS):
+            for slot in self.work.ended[: int(out[ticks.OUT_ENDED])].tolist():
                 self._leave(slot)
             # none where it is ENDED
-            self.trials.accuse(self._batch.arrays.out_slot[: int(out[steady.OUT_WITHOUT])].tolist())
-        elif why == steady.NO_ROOM:
+            self.trials.accuse(self._batch.arrays.out_slot[: int(out[ticks.OUT_WITHOUT])].tolist())
+        elif why == ticks.NO_ROOM:
             # a session alone always fits: admission saw to it
             self._evict()
-        elif why == steady.FAILED:
-            entries = int(out[steady.OUT_ENTRIES])
-            self._failed(int(out[steady.OUT_STATUS]), self.plan.slots[:entries].copy())
-        elif why == steady.ABORTED:
-            self._aborted(self.plan.slots[: int(out[steady.OUT_ENTRIES])].tolist())
-        return why != steady.NOTHING
+        elif why == ticks.FAILED:
+            entries = int(out[ticks.OUT_ENTRIES])
+            self._failed(int(out[ticks.OUT_STATUS]), self.plan.slots[:entries].copy())
+        elif why == ticks.ABORTED:
+            self._aborted(self.plan.slots[: int(out[ticks.OUT_ENTRIES])].tolist())
+        return why != ticks.NOTHING
 
     def _custom_plan(self) -> int:
         """Entries of a plan by a policy in Python; one that cannot be computed is left to ours."""
@@ -574,7 +576,7 @@ class Engine:
         free = self.loaded.n_ctx - used
         self.plan.info[:] = 0.0
         self.plan.aside[0] = -1
-        tick = Tick(self._tick, time.monotonic_ns(), free, used, float("inf"))
+        tick = Tick(self.ticks_done, time.monotonic_ns(), free, used, float("inf"))
         return self.state, tick, self.knobs, self.cost, self.memory, self.traffic
 
     def _aborted(self, slots: list[int]) -> None:
@@ -609,10 +611,10 @@ class Engine:
             DECODE_ABORTED: "the backend aborted it",
         }.get(status, self.loaded.library_log_tail() or "see the daemon's log")
         text = f"llama_decode failed with status {status}: {text}"
-        if status == steady.NO_LOGITS:
+        if status == ticks.NO_LOGITS:
             text = "libllama has no logits of a batch that it decoded"
         serials = self.table.serial[slots].tolist()
         self.control.send(m.Failed(serials, "E_RUNTIME_001", text))
         for slot in slots.tolist():
-            self._end(slot, t.REASON_ERROR)
+            self.end(slot, t.REASON_ERROR)
         self.control.wake()

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Iterator
-from typing import TYPE_CHECKING
 
 from umaserve.engine.model import unused_memory
 from umaserve.engine.model.thread_places import leave_places, own_cpus, place_threads
@@ -19,13 +18,11 @@ from umaserve.engine.start.bandwidth_probe import probe_bandwidth
 from umaserve.engine.start.bare_ticks import BareTicks
 from umaserve.engine.start.probe import Prober
 from umaserve.engine.start.thread_choice import BATCH_PROMPT, choose
+from umaserve.engine.start.whole import Whole
 from umaserve.llama.errors import LlamaError
 from umaserve.policy.cost.model import BESIDE_SIZES, predict
 from umaserve.policy.processor.slices import SLICED_CHUNK
 from umaserve.wire import messages as m
-
-if TYPE_CHECKING:
-    from .engine import Engine
 
 BANDWIDTH_S = 0.05
 PREPARE_S = 10.0  # that the prefill worker may take to prepare
@@ -36,7 +33,7 @@ Steps = Iterator[None]
 class IdleWork:
     """The measurements that are left; for the loop's thread, while no row runs or waits."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Whole) -> None:
         self._engine = engine
         self._steps: Steps | None = None
         self._prober = Prober(engine.loaded, engine.cost, engine.table.header)

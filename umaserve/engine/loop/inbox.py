@@ -8,19 +8,16 @@ what is left waits for the next tick.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
 
+from umaserve.engine.start.whole import Whole
 from umaserve.wire import messages as m
 from umaserve.wire import table as t
-
-if TYPE_CHECKING:
-    from .engine import Engine
 
 LEAST_S = 0.002
 SHARE = 0.2  # of the time between tokens of the interactive sessions alone
 
 
-def handle_some(engine: Engine, messages: list[m.ToEngine]) -> list[m.ToEngine]:
+def handle_some(engine: Whole, messages: list[m.ToEngine]) -> list[m.ToEngine]:
     """Handle messages in order, one at least; returns those that wait for the next tick."""
     table = engine.table
     if len(messages) < 2 or t.RUNNING not in table.state.tolist():

@@ -10,21 +10,17 @@ from __future__ import annotations
 
 import time
 from itertools import takewhile
-from typing import TYPE_CHECKING
 
+from umaserve.engine.prefill.worker import PrefillWorker
+from umaserve.engine.start.whole import Whole
 from umaserve.wire import messages as m
 
 from .inbox import handle_some
 
-if TYPE_CHECKING:
-    from umaserve.engine.prefill.worker import PrefillWorker
-
-    from .engine import Engine
-
 AT_ANY_TIME = (m.Submit, m.Release, m.Tokenize)
 
 
-def meanwhile(engine: Engine) -> bool:
+def meanwhile(engine: Whole) -> bool:
     """Do what can be done now; False where there is more, for which the ticks have to stop."""
     messages = engine.control.receive(0)
     now = [] if engine.later else list(takewhile(_can_be_handled, messages))
@@ -41,7 +37,7 @@ def _can_be_handled(message: m.ToEngine) -> bool:
     return isinstance(message, AT_ANY_TIME)
 
 
-def _take_from(worker: PrefillWorker, engine: Engine) -> bool:
+def _take_from(worker: PrefillWorker, engine: Whole) -> bool:
     orders = worker.orders
     for first in worker.take_first(without_cells=True):
         engine.settle_first(first)

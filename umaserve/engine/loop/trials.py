@@ -20,15 +20,12 @@ too, so that nobody is held up for ever.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from umaserve.engine.start.whole import Whole
 from umaserve.wire import messages as m
 from umaserve.wire import table as t
-
-if TYPE_CHECKING:
-    from .engine import Engine
 
 MOST_TRIALS = 3  # without a culprit, that a row may bring about
 WHY = (
@@ -40,7 +37,7 @@ WHY = (
 class Trials:
     """The suspects of one engine; for the loop's thread, between ticks only, `accuse` apart."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Whole) -> None:
         self._engine = engine
         self._accused: list[int] = []  # slots whose logits were no numbers, not dealt with yet
         self._suspects: list[tuple[int, int]] = []  # slot and serial, in the order of their trials
@@ -79,7 +76,7 @@ class Trials:
                 if table.n_tokens[slot] == self._tokens:
                     return True
                 table.isolate[slot] = self._isolated
-                engine._park(slot)
+                engine.park(slot)
             self._on_trial = -1
             del self._suspects[0]
             if not self._suspects:
@@ -95,7 +92,7 @@ class Trials:
             serials = table.serial[guilty].tolist()
             engine.control.send(m.Failed(serials, "E_RUNTIME_001", WHY))
         for slot in guilty:
-            engine._end(slot, t.REASON_ERROR)
+            engine.end(slot, t.REASON_ERROR)
         running = np.flatnonzero(table.state == t.RUNNING).tolist()
         self._empty_memory(running)
         engine.control.wake()
@@ -114,8 +111,8 @@ class Trials:
         """Leave nothing in any memory; rows that run are computed again."""
         engine = self._engine
         for slot in running:
-            engine._park(slot, move=False)
-        for slot in engine._parked:
+            engine.park(slot, move=False)
+        for slot in engine.parked:
             engine.parking.forget(slot)
         engine.span.release()
         engine.sequences.lose_track()

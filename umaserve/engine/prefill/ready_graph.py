@@ -18,12 +18,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from umaserve.engine.model.abilities import why_not_plain
 from umaserve.engine.native.batch import Batch, fill_up
 
-from .worker import why_not_plain
-
 if TYPE_CHECKING:
-    from umaserve.engine.model.boot import Loaded
+    from umaserve.engine.model.loaded import Loaded
 
 WIDTH = 32  # tokens of that batch; a prompt of fewer is filled up
 OWN = 16  # tokens of a prompt that stands for those

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from umaserve.engine.model.boot import _flash_attention
+from umaserve.engine.model.abilities import flash_attention
 from umaserve.engine.model.capacity import padded
 from umaserve.engine.model.thread_places import place_threads
 from umaserve.engine.native import abort
@@ -29,7 +29,7 @@ from .gate import (
 )
 
 if TYPE_CHECKING:
-    from umaserve.engine.model.boot import Loaded
+    from umaserve.engine.model.loaded import Loaded
     from umaserve.llama import Context
 
 # a chunk that takes longer at the start is followed by one of twice the size: what those in between
@@ -58,7 +58,7 @@ def open_second(
         n_threads=n_threads,
         type_k=start.type_k,
         type_v=start.type_v,
-        flash_attn=_flash_attention(start),
+        flash_attn=flash_attention(start),
         kv_unified=True,
         n_outputs_max=loaded.n_seq + 1,
         # on the processor an accelerator's part of the work could not be interrupted

@@ -55,7 +55,7 @@ from .orders import ABORT_CALLBACK, BACKLOG, Exchange, Request
 from .second_context import DECODE_OK, measure_chunks, open_second
 
 if TYPE_CHECKING:
-    from umaserve.engine.model.boot import Loaded
+    from umaserve.engine.model.loaded import Loaded
     from umaserve.llama import Context
 
 PACED_CHUNK = 512  # tokens of one llama_decode at most where the policy says how many

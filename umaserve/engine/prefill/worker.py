@@ -3,12 +3,12 @@
 Decode is bound by memory and prefill by arithmetic, so on separate cores they hardly disturb each
 other (Splitwise, Patel et al. 2023; DistServe, Zhong et al. 2024); on an accelerator they take
 turns (`gate`).  A second ``llama_context`` on the same weights, driven by a thread of its own
-(`prefill_thread`), computes prompts chunk by chunk; the KV cells of each chunk are copied into the
+(`thread`), computes prompts chunk by chunk; the KV cells of each chunk are copied into the
 engine's context between two ticks.  The last known token of a prompt stays with the engine, which
 needs its logits, unless nobody waits for it: then the first token is sampled there (`first_token`).
 
 The two threads share little: a few arrays that compiled code may write as well, and deques
-(`prefill_orders`).  Neither waits for the other, the gate apart.  Only the loop's thread touches
+(`orders`).  Neither waits for the other, the gate apart.  Only the loop's thread touches
 the engine's context, only the worker's the second one.
 """
 
@@ -18,12 +18,13 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from umaserve.engine.cells.piece import Piece, export_piece, import_piece
-from umaserve.engine.model.boot import usable_cores
+from umaserve.engine.model.abilities import device_memory, why_not_plain
+from umaserve.engine.model.loaded import usable_cores
 from umaserve.engine.samplers.first_token import FirstToken, FirstTokens
 from umaserve.policy.cost.model import BESIDE_SIZES
 from umaserve.wire import memory_order
@@ -37,7 +38,7 @@ from .thread import FEWEST_PACED, PACED_CHUNK, PrefillThread
 
 if TYPE_CHECKING:
     from umaserve.engine.cells.sequences import Sequences
-    from umaserve.engine.model.boot import Loaded
+    from umaserve.engine.model.loaded import Loaded
 
 PIECE_BYTES = 8 << 20  # of KV that move in one go, roughly: a few milliseconds of copying
 PACED_PIECE_BYTES = 16 << 20  # the same to and from an accelerator, which has a fixed cost each
@@ -69,42 +70,9 @@ def available(loaded: Loaded, cores: int | None = None) -> tuple[bool, str]:
     return True, ""
 
 
-def why_not_plain(loaded: Loaded) -> str:
-    """Why tokens of a sequence of nobody's cannot be computed beside others; "" = they can."""
-    if loaded.context.n_seq_max <= loaded.n_seq:
-        return "the context has no spare sequence"
-    return why_no_plain_model(loaded.library.lib, loaded.model.pointer)
-
-
-def why_no_plain_model(lib: Any, model: Any) -> str:
-    """The same as far as the model decides it: ``lib`` is libllama, ``model`` its pointer."""
-    several = (lib.LLAMA_ROPE_TYPE_MROPE, lib.LLAMA_ROPE_TYPE_IMROPE)
-    if lib.llama_model_is_recurrent(model) or lib.llama_model_is_hybrid(model):
-        return "the model keeps a recurrent state"
-    if lib.llama_model_n_swa(model) > 0:
-        return "the model has sliding-window attention"
-    if lib.llama_model_has_encoder(model) or lib.llama_model_is_diffusion(model):
-        return "the model is no plain decoder"
-    if lib.llama_model_rope_type(model) in several:
-        return "the model's positions have several dimensions"
-    return ""
-
-
 def _fewest_bytes(loaded: Loaded) -> int:
     """KV bytes of the smallest second context on an accelerator."""
     return loaded.kv_bytes * min(FEWEST_PACED, loaded.n_ctx) // max(loaded.n_ctx, 1)
-
-
-def device_memory(loaded: Loaded) -> int | None:
-    """Free bytes of the first accelerator; None where its driver does not say."""
-    lib, ffi = loaded.library.lib, loaded.library.ffi
-    for kind in (lib.GGML_BACKEND_DEVICE_TYPE_GPU, lib.GGML_BACKEND_DEVICE_TYPE_IGPU):
-        device = lib.ggml_backend_dev_by_type(kind)
-        if device != ffi.NULL:
-            free, total = ffi.new("size_t *"), ffi.new("size_t *")
-            lib.ggml_backend_dev_memory(device, free, total)
-            return int(free[0]) if total[0] else None
-    return None
 
 
 def _memory_available() -> int | None:
@@ -242,7 +210,7 @@ class PrefillWorker:
         self._thread.may_prepare.clear()
 
     def want(self, slots: Sequence[int], stop: bool = False) -> None:
-        """What ``prefill_orders.give_orders`` does, from Python: these, the first first.
+        """What ``orders.give_orders`` does, from Python: these, the first first.
 
         ``stop`` gives the running chunk up if its slot is not the first of them.
         """

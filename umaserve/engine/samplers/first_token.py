@@ -19,7 +19,7 @@ from umaserve.wire import messages as m
 from umaserve.wire import table as t
 
 if TYPE_CHECKING:
-    from umaserve.engine.model.boot import Loaded
+    from umaserve.engine.model.loaded import Loaded
 
 
 class FirstToken(NamedTuple):

@@ -14,7 +14,7 @@ from umaserve.engine.native import abort
 if TYPE_CHECKING:
     import numpy as np
 
-    from umaserve.engine.model.boot import Loaded
+    from umaserve.engine.model.loaded import Loaded
 
 PAST = 32
 DECODE_OK = 0  # what llama_decode returns

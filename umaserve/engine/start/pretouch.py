@@ -12,16 +12,14 @@ import re
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from umaserve.engine.samplers.rows import RowPool, touch_scratch
+from umaserve.engine.start.whole import Whole
 from umaserve.wire import messages as m
-
-if TYPE_CHECKING:
-    from umaserve.engine.loop.engine import Engine
-    from umaserve.wire.control import Control
+from umaserve.wire.control import Control
 
 STAGE = "pretouch"
 MOST_TABLE_BYTES = 1 << 30  # of tables whose size grows with sessions times context
@@ -32,7 +30,7 @@ _SPLIT = re.compile(r"-\d{5}-of-(\d{5})\.gguf$")
 Report = Callable[[int], bool]  # bytes done; False ends the touching
 
 
-def pretouch(engine: Engine, control: Control) -> None:
+def pretouch(engine: Whole, control: Control) -> None:
     """Touch the engine's arrays, the session table and the weights, once.
 
     Values stay as they are; no request runs yet.  Ends early when the front is gone
@@ -41,7 +39,7 @@ def pretouch(engine: Engine, control: Control) -> None:
     """
     start = engine.start
     held: list[np.ndarray] = [v for v in vars(engine.table).values() if isinstance(v, np.ndarray)]
-    for record in engine._records:
+    for record in engine.records:
         if isinstance(record, RowPool):
             touch_scratch(record)
         held += _arrays(record)

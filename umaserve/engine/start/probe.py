@@ -17,7 +17,7 @@ from .bare_ticks import BareTicks, depth
 if TYPE_CHECKING:
     import numpy as np
 
-    from umaserve.engine.model.boot import Loaded
+    from umaserve.engine.model.loaded import Loaded
 
 PROBE_S = 4.0  # spent in all by one engine
 LONGEST_MS = 500.0  # no tick of the probe is expected to take longer

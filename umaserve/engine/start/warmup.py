@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from umaserve.engine.loop.engine import Engine
-from umaserve.engine.model.boot import CannotLoad
+from umaserve.engine.model.loaded import CannotLoad
+from umaserve.engine.start.whole import Whole
 from umaserve.policy.accelerator.beside import may_land
 from umaserve.policy.cost.model import CostModel, doubt_larger, learn_flow_ms, learn_part
 from umaserve.policy.latency_guard import poorest
@@ -23,7 +23,7 @@ _SETTINGS = (
 )
 
 
-def warm_up(engine: Engine, everything: bool) -> None:
+def warm_up(engine: Whole, everything: bool) -> None:
     """Decode a token in row 0 and leave the table as it was.
 
     ``everything``: something may have to be compiled, so every path through the sampler is taken.
@@ -44,7 +44,7 @@ def warm_up(engine: Engine, everything: bool) -> None:
     forget(engine)
 
 
-def _compile_the_rest(engine: Engine) -> None:
+def _compile_the_rest(engine: Whole) -> None:
     """What only prompts beside the ticks use: no stream shall wait for it.
 
     Row 0 has ended, so its first token goes nowhere.
@@ -61,7 +61,7 @@ def _compile_the_rest(engine: Engine) -> None:
     engine.settle_first(sampler.sample(0, 0, at, logits.ctypes.data))
 
 
-def _decode(engine: Engine, sampling: m.Sampling) -> None:
+def _decode(engine: Whole, sampling: m.Sampling) -> None:
     """Row 0 alone: N_PROMPT tokens in, one token out."""
     engine.cost.forget()  # nothing known, nothing cut up
     loaded, table = engine.loaded, engine.table
@@ -78,14 +78,14 @@ def _decode(engine: Engine, sampling: m.Sampling) -> None:
         engine.tick()
 
 
-def _finite(engine: Engine) -> bool:
+def _finite(engine: Whole) -> bool:
     ffi = engine.loaded.library.ffi
     row = ffi.cast("float *", int(engine.work.addresses[0]))
     logits = np.frombuffer(ffi.buffer(row, 4 * engine.loaded.n_vocab), np.float32)
     return not np.isnan(logits).any()
 
 
-def forget(engine: Engine) -> None:
+def forget(engine: Whole) -> None:
     """Clear row 0 and the counters that the warm-up moved."""
     table = engine.table
     cells_total = int(table.header[t.H_CELLS_TOTAL])
@@ -101,4 +101,4 @@ def forget(engine: Engine) -> None:
     table.tokens[0, :N_PROMPT] = 0
     table.top_ids[0, :4] = 0
     engine.cost.forget()
-    engine._tick = 0
+    engine.ticks_done = 0

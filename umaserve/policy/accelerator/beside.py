@@ -74,6 +74,7 @@ from umaserve.policy.latency_guard import (
     MARGIN,
     MOST_CREDIT,
     RESERVED,
+    SPARE,
     earned,
     noise,
     poorest,
@@ -87,7 +88,6 @@ from .riders import ROOM, WAIT, apply, let_on, most_riders, ms_of, take_turns
 # are late, since a captured graph has to be made again; and of what has waited BACK_WAIT_MS
 LANDING, LANDING_LATE = 2.0, 0.5
 AT_ONCE = 8  # prompts whose cells are copied between two ticks, where somebody waits for them
-SPARE = 0.06  # of the baseline that a slice leaves of the cap: parts and ticks may take longer
 IDLE_WAIT_MS = 20.0  # with nothing else to do
 FLOW_KNOWN = 24.0  # ticks beside a chunk after which what it does to them is believed
 FLOW_STARTS_MS = 0.5  # from the end of a small chunk to the begin of the next

@@ -13,7 +13,6 @@ from __future__ import annotations
 from numba import njit
 
 from umaserve.jit.inner import INNER
-from umaserve.policy.accelerator.beside import SPARE
 from umaserve.policy.base import (
     CHUNK_BESIDE,
     FLAG_ASIDE,
@@ -28,7 +27,7 @@ from umaserve.policy.base import (
 )
 from umaserve.policy.cost.model import BESIDE_SIZES, beside_class, largest_chunk
 from umaserve.policy.flags import mark
-from umaserve.policy.latency_guard import EARNED, HARD, strictest_cap
+from umaserve.policy.latency_guard import EARNED, HARD, SPARE, strictest_cap
 
 from .offload import list_prompts
 

@@ -39,8 +39,7 @@ from umaserve.server.log.lines import trace
 from umaserve.server.requests.request import Request, Top
 
 if TYPE_CHECKING:
-    from umaserve.server.admin import Message as AdminMessage
-    from umaserve.server.daemon import Daemon
+    from umaserve.server.clients.served_by import AdminMessage, ServedBy
 
 READ_BYTES = 256 * 1024
 HANDLE_S = 0.001  # then it is the others' turn
@@ -67,7 +66,7 @@ def program_of(peer: Peer, number: int) -> int:
 class Connection:
     """A client on the Unix socket; the sink of its requests' events."""
 
-    def __init__(self, daemon: Daemon, sock: socket.socket, number: int, peer: Peer) -> None:
+    def __init__(self, daemon: ServedBy, sock: socket.socket, number: int, peer: Peer) -> None:
         self.daemon = daemon
         self.label = f"c{number}"
         self._number = number

@@ -14,7 +14,7 @@ import subprocess
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import msgspec
 import trio
@@ -28,9 +28,6 @@ from umaserve.server.engines.pulse import EnginePulse
 from umaserve.server.log.lines import trace
 from umaserve.wire import messages as m
 from umaserve.wire import table as t
-
-if TYPE_CHECKING:
-    from umaserve.server.requests.request import Request
 
 STDERR_LINE_BYTES = 2000
 EOF_GRACE_S = 3.0  # from the end of its control socket to SIGKILL
@@ -85,8 +82,10 @@ class EngineHandle:
         self.progress = m.LoadProgress(0.0, "start")
         self.table: t.SessionTable
         self.pieces: t.PieceTable
-        self.requests: dict[int, Request] = {}  # by serial; those that hold a row
-        self.backlog: dict[int, Request] = {}  # begun on an engine that died; before all others
+        # `Request` by serial: those that hold a row, and those that were begun on an engine that
+        # died, which go before all others
+        self.requests: dict[int, Any] = {}
+        self.backlog: dict[int, Any] = {}
         self.replaces = False  # started for one that had been serving
         self.identity: ModelIdentity | None = None  # of the model that its backlog began with
         self.deaths = 0.0  # engines in a row, before this one, that died before they were ready

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -20,7 +20,6 @@ from umaserve.server.figures.process_stats import process_stats
 from umaserve.server.requests.meters import Meters
 from umaserve.server.requests.request import LANE_NAMES
 from umaserve.server.requests.sessions import Sessions
-from umaserve.server.supervisor import Supervisor
 from umaserve.wire import table as t
 from umaserve.wire.memory_order import loads_first
 
@@ -50,11 +49,18 @@ def _round(value: float | None) -> float | None:
     return None if value is None else round(value, 4)
 
 
+class Engines(Protocol):
+    """Who keeps the engines."""
+
+    current: EngineHandle | None
+    engines: list[EngineHandle]
+
+
 class Scorecard:
     """``read()`` gives the numbers as of now."""
 
     def __init__(
-        self, config: Config, meters: Meters, sessions: Sessions, supervisor: Supervisor
+        self, config: Config, meters: Meters, sessions: Sessions, supervisor: Engines
     ) -> None:
         self._config = config
         self._meters = meters

@@ -1,0 +1,65 @@
+"""What can be done with this model on this device."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from umaserve.wire import messages as m
+
+from .loaded import Loaded
+
+if TYPE_CHECKING:
+    from umaserve.llama import Model
+
+RESERVED = 2  # sequences after those of the rows: pieces pass through one, one holds the span
+ENDED = 48  # ended ones that may have cells
+
+
+def why_not_plain(loaded: Loaded) -> str:
+    """Why tokens of a sequence of nobody's cannot be computed beside others; "" = they can."""
+    if loaded.context.n_seq_max <= loaded.n_seq:
+        return "the context has no spare sequence"
+    return why_no_plain_model(loaded.library.lib, loaded.model.pointer)
+
+
+def why_no_plain_model(lib: Any, model: Any) -> str:
+    """The same as far as the model decides it: ``lib`` is libllama, ``model`` its pointer."""
+    several = (lib.LLAMA_ROPE_TYPE_MROPE, lib.LLAMA_ROPE_TYPE_IMROPE)
+    if lib.llama_model_is_recurrent(model) or lib.llama_model_is_hybrid(model):
+        return "the model keeps a recurrent state"
+    if lib.llama_model_n_swa(model) > 0:
+        return "the model has sliding-window attention"
+    if lib.llama_model_has_encoder(model) or lib.llama_model_is_diffusion(model):
+        return "the model is no plain decoder"
+    if lib.llama_model_rope_type(model) in several:
+        return "the model's positions have several dimensions"
+    return ""
+
+
+def device_memory(loaded: Loaded) -> int | None:
+    """Free bytes of the first accelerator; None where its driver does not say."""
+    lib, ffi = loaded.library.lib, loaded.library.ffi
+    for kind in (lib.GGML_BACKEND_DEVICE_TYPE_GPU, lib.GGML_BACKEND_DEVICE_TYPE_IGPU):
+        device = lib.ggml_backend_dev_by_type(kind)
+        if device != ffi.NULL:
+            free, total = ffi.new("size_t *"), ffi.new("size_t *")
+            lib.ggml_backend_dev_memory(device, free, total)
+            return int(free[0]) if total[0] else None
+    return None
+
+
+def spare_sequences(n_seq: int, device: str, model: Model) -> int:
+    """One to pass pieces of KV through; on accelerators one that holds the span of the cells, and
+    those that have ended."""
+    lib = model.library.lib
+    # each costs logits of a row, and a state where the model is recurrent, used or not
+    more = device != "CPU" and not why_no_plain_model(lib, model.pointer)
+    wanted = RESERVED + ENDED if more else 1
+    return max(min(wanted, int(lib.llama_max_parallel_sequences()) - n_seq), 0)
+
+
+def flash_attention(start: m.Start) -> bool | None:
+    """None leaves the choice to libllama; a transposed V rules it out."""
+    if start.head_major:
+        return False
+    return {"auto": None, "on": True, "off": False}[start.flash_attn]

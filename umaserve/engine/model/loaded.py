@@ -1,0 +1,85 @@
+"""A model that is loaded, with what everybody asks about it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from umaserve.models.identity import ModelIdentity
+
+if TYPE_CHECKING:
+    from umaserve.llama import Context, Library, Model
+
+
+class CannotLoad(Exception):
+    """The model cannot be served; the text says why and what to do."""
+
+
+@dataclass
+class Loaded:
+    """A model ready to decode, with what the loop asks about it all the time."""
+
+    library: Library
+    model: Model
+    context: Context
+    identity: ModelIdentity
+    n_vocab: int
+    n_ctx: int  # KV cells shared by all sessions
+    n_positions: int  # of one session at most
+    n_seq: int
+    n_batch: int
+    n_ubatch: int
+    n_threads: int  # of ticks with one token
+    n_threads_batch: int  # of all others
+    n_cores: int  # physical cores of this process
+    device: str  # where the layers are, as libllama names it
+    eog_ids: np.ndarray  # int32: tokens that end a generation
+    is_eog: np.ndarray  # uint8[n_vocab]
+    load_ms: float
+    kv_bytes: int
+    unused_bytes: int  # of them not resident until cells are used
+    piece_bytes: int
+    overlap: bool  # llama_decode returns before the work is done
+    places: np.ndarray  # of the loop's threads: `thread_places`
+
+    def threads(self, aside: int) -> tuple[int, int]:
+        """Threads for ticks of one token and of more, while ``aside`` cores compute prompts."""
+        if not aside:
+            return self.n_threads, self.n_threads_batch
+        beside = max(self.n_cores - aside, 1)
+        return min(self.n_threads, beside), beside
+
+    def library_log_tail(self) -> str:
+        """The last line that libllama logged as a warning or an error, or an empty string."""
+        return self.library.last_error()
+
+    def close(self) -> None:
+        self.context.close()
+        self.model.close()
+
+
+def usable_cores() -> int:
+    """Physical cores this process may run on.
+
+    One decoding thread per physical core is what llama.cpp recommends: a second one on the same
+    core shares its vector units.
+    """
+    if sys.platform == "darwin":
+        import subprocess
+
+        for name in ("hw.perflevel0.physicalcpu", "hw.physicalcpu"):
+            found = subprocess.run(["sysctl", "-n", name], capture_output=True, text=True)
+            if found.returncode == 0 and found.stdout.strip().isdigit():
+                return max(int(found.stdout), 1)
+        return os.cpu_count() or 1
+    cpus = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else {0}
+    siblings = set()
+    for cpu in cpus:
+        path = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
+        siblings.add(path.read_text() if path.exists() else str(cpu))
+    return max(len(siblings), 1)

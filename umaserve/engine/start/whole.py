@@ -1,0 +1,109 @@
+"""The engine as its parts see it.
+
+The engine knows its parts, and they know this: no import goes round in a circle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from umaserve.engine.cells.held_span import HeldSpan
+from umaserve.engine.cells.parking import Parking
+from umaserve.engine.cells.sequences import Sequences
+from umaserve.engine.model.cost_keeper import CostKeeper
+from umaserve.engine.model.loaded import Loaded
+from umaserve.engine.native.calls import Native
+from umaserve.engine.prefill.ready_graph import ReadyGraph
+from umaserve.engine.prefill.worker import PrefillWorker
+from umaserve.engine.samplers.first_token import FirstToken, FirstTokens
+from umaserve.policy.base import SchedulerState
+from umaserve.policy.bytes.bandwidth import Budget
+from umaserve.policy.cost.model import CostModel
+from umaserve.sampling.params import SamplerTable
+from umaserve.sampling.sampler import Scratch
+from umaserve.wire import messages as m
+from umaserve.wire import table as t
+from umaserve.wire.control import Control
+
+
+class Work(Protocol):
+    """Arrays of the compiled ticks; they say what each holds."""
+
+    @property
+    def addresses(self) -> np.ndarray: ...
+
+    @property
+    def served(self) -> np.ndarray: ...
+
+    @property
+    def mode(self) -> np.ndarray: ...
+
+
+class Suspects(Protocol):
+    @property
+    def wanted(self) -> bool: ...
+
+
+class Admits(Protocol):
+    def take_tokenised(self) -> None: ...
+
+
+class Whole(Protocol):
+    """`umaserve.engine.loop.engine` has it, and says what each does."""
+
+    start: m.Start
+    loaded: Loaded
+    table: t.SessionTable
+    control: Control
+    samplers: SamplerTable
+    state: SchedulerState
+    cost: CostModel
+    cost_keeper: CostKeeper
+    sequences: Sequences
+    parking: Parking
+    parked: set[int]
+    span: HeldSpan
+    graph: ReadyGraph
+    native: Native
+    budget: Budget
+    worker: PrefillWorker | None
+    paced: bool
+    aside_threads: int
+    later: list[m.ToEngine]
+    ticks_done: int
+    team_scratches: list[Scratch]
+
+    @property
+    def records(self) -> Sequence[Any]: ...
+
+    @property
+    def work(self) -> Work: ...
+
+    @property
+    def trials(self) -> Suspects: ...
+
+    @property
+    def admission(self) -> Admits: ...
+
+    def arrange(self) -> None: ...
+
+    def recall_costs(self) -> None: ...
+
+    def first_tokens(self) -> FirstTokens: ...
+
+    def handle(self, message: m.ToEngine) -> None: ...
+
+    def admit(self, under_way: bool = False) -> bool: ...
+
+    def place(self, slot: int) -> None: ...
+
+    def park(self, slot: int, move: bool = True) -> None: ...
+
+    def end(self, slot: int, reason: int, empty: bool = False) -> None: ...
+
+    def settle_first(self, first: FirstToken) -> None: ...
+
+    def tick(self, most: int = 1) -> bool: ...

@@ -1,0 +1,52 @@
+"""The daemon as a connection sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import TYPE_CHECKING, Any, Protocol
+
+from umaserve.config import Config
+from umaserve.server.clients.arrivals import ArrivalClock
+from umaserve.server.clients.shares import Budget, FrontTime
+from umaserve.server.log.lines import Log
+from umaserve.server.requests.meters import Meters
+from umaserve.server.requests.sessions import Sessions
+
+if TYPE_CHECKING:
+    from umaserve.protocol import (
+        Cancel,
+        Info,
+        Load,
+        Metrics,
+        Ping,
+        SetPriority,
+        TokenizeRequest,
+        Unload,
+    )  # fmt: skip
+
+    AdminMessage = Cancel | SetPriority | Metrics | Load | Unload | Info | TokenizeRequest | Ping
+
+
+class Answers(Protocol):
+    """Answers what is not a request for text; raises ``ProtocolError`` for what cannot be done."""
+
+    def handle(self, connection: Any, message: AdminMessage) -> None: ...
+
+
+class ServedBy(Protocol):
+    """`umaserve.server.daemon` says what each is."""
+
+    config: Config
+    log: Log
+    meters: Meters
+    sessions: Sessions
+    stopping: bool
+    arrivals: ArrivalClock
+    front_time: FrontTime
+    partial: Budget
+    unsent: Budget
+
+    @property
+    def admin(self) -> Answers: ...
+
+    def serves_others(self, program: Hashable) -> bool: ...

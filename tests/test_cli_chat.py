@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from tests.fixtures.commands import TIMEOUT, environment, outcome, run
 from tests.fixtures.fake_daemon import FakeDaemon
-from umaserve.cli.conversation import Conversation, Turn
-from umaserve.cli.talk import Talk
+from umaserve.cli.chat.conversation import Conversation, Turn
+from umaserve.cli.chat.talk import Talk
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from tests.fixtures.fake_daemon import FakeDaemon
 from tests.strangers import LISTEN, NAMED, only_root, open_folder, somebody_else, stranger
 from umaserve.bench.load import Load
 from umaserve.bench.target import runs
-from umaserve.cli.doctor_http import look_at_http
+from umaserve.cli.doctor.http import look_at_http
 from umaserve.client import Client, ConnectionFailed, OtherUser, TrioClient
 from umaserve.client import connect as where
 from umaserve.client.connect import no_daemon, socket_path

@@ -142,8 +142,9 @@ def test_ids_do_not_repeat_between_connections():
     assert len(ids) == 200
 
 
-def test_why_nothing_answers():
-    refused = no_daemon("/tmp/x", ConnectionRefusedError(111, "Connection refused"))
-    assert refused.startswith("no daemon at /tmp/x (Connection refused); start one")
-    assert "another user's" in no_daemon("/tmp/x", PermissionError(13, "Permission denied"))
+def test_why_nothing_answers(tmp_path):
+    path = str(tmp_path / "x")
+    refused = no_daemon(path, ConnectionRefusedError(111, "Connection refused"))
+    assert refused.startswith(f"no daemon at {path} (Connection refused); start one")
+    assert "another user's" in no_daemon(path, PermissionError(13, "Permission denied"))
     assert "(AF_UNIX path too long)" in no_daemon("/x", OSError("AF_UNIX path too long"))

@@ -12,7 +12,7 @@ import pytest
 from tests.docs_runner import Workspace
 from tests.fixtures.tmux_pane import MISSING, Pane, tmux
 from tests.guide_script import GUIDE, Step, steps
-from umaserve.cli.chat_input import is_open
+from umaserve.cli.chat.input import is_open
 
 SCREENS = GUIDE.with_name("guide-screens.txt")
 KEEP = "UMASERVE_KEEP_SCREENS"  # set it to 1, and the screens of docs/ are written anew

@@ -12,8 +12,8 @@ import pytest
 from tests.fixtures.commands import run
 from tests.http_client import port_of
 from tests.server_harness import DaemonProcess, model_file
-from umaserve.cli import doctor_http
-from umaserve.cli.doctor_http import look_at_http
+from umaserve.cli.doctor import http as doctor_http
+from umaserve.cli.doctor.http import look_at_http
 from umaserve.config import Config
 
 

@@ -14,16 +14,18 @@ from importlib import import_module
 COMMANDS: dict[str, tuple[str, str, str]] = {
     "serve": ("serve", "serve", "run the daemon (also what no command does, or MODEL.gguf)"),
     "generate": ("generate", "generate", "one prompt, one answer (also `uma-cli`)"),
-    "chat": ("chat", "chat", "an interactive conversation"),
+    "chat": ("chat.command", "chat", "an interactive conversation"),
     "top": ("top", "top", "the live dashboard of a running daemon"),
     "bench": ("bench", "bench", "interactive work alone, then beside long jobs: is the cap held"),
     "metrics": ("admin", "metrics", "print a running daemon's metrics"),
     "load": ("admin", "load", "serve another model, without a restart"),
     "unload": ("admin", "unload", "free the model's memory; the daemon stays"),
     "priority": ("admin", "priority", "move a running request to another lane"),
-    "doctor": ("doctor", "doctor", "what this machine has, and what to do about what is missing"),
+    "doctor": (
+        "doctor.command", "doctor", "what this machine has, and what to do about what is missing",
+    ),
     "build": ("build", "build", "build libllama for this machine"),
-}
+}  # fmt: skip
 
 
 def _overview() -> str:

@@ -1,6 +1,6 @@
 """What ``doctor`` looks at in a child process: libllama may abort, or hang in a driver.
 
-    python -m umaserve.cli.probe BACKEND MODEL
+    python -m umaserve.cli.doctor.probe BACKEND MODEL
 
 prints one JSON object per line, each as soon as it is known, so that what came before a crash is
 not lost.  ``error`` in one of them is a sentence for the user.

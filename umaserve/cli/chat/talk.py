@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from umaserve.cli.chat.conversation import Conversation, Turn
 from umaserve.cli.common import (
     EXIT_OK,
     EXIT_SERVER,
@@ -18,7 +19,6 @@ from umaserve.cli.common import (
     say,
     show,
 )
-from umaserve.cli.conversation import Conversation, Turn
 from umaserve.client import ConnectionFailed, Eos, OtherUser, ServerError, UmaError
 
 TOO_LONG = ("E_LIMIT_001", "E_LIMIT_003")

@@ -161,7 +161,7 @@ def _size(count: float) -> str:
 
 def _library(report: _Report, backend: str, model: str) -> None:
     """Builds, binding, devices and the model's file, as a child process sees them."""
-    command = [*run_module("umaserve.cli.probe"), backend, model]
+    command = [*run_module("umaserve.cli.doctor.probe"), backend, model]
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=PROBE_S, errors="replace", check=False
@@ -276,7 +276,7 @@ def _socket(report: _Report, path: str) -> None:
 
 
 def _http(report: _Report, config: Config) -> None:
-    from umaserve.cli.doctor_http import look_at_http
+    from umaserve.cli.doctor.http import look_at_http
 
     level, text, hint = look_at_http(config)
     if level == "ok":

@@ -6,10 +6,10 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from umaserve.cli.chat_input import lines_of_input, typed_messages
+from umaserve.cli.chat.conversation import Conversation, NotAConversation
+from umaserve.cli.chat.input import lines_of_input, typed_messages
+from umaserve.cli.chat.talk import Talk, turns_of
 from umaserve.cli.common import EXIT_OK, Parser, add_socket, say
-from umaserve.cli.conversation import Conversation, NotAConversation
-from umaserve.cli.talk import Talk, turns_of
 
 HELP = '''/system TEXT  set the system message; without TEXT there is none
 /retry        ask the last question again

@@ -1,0 +1,1 @@
+"""``umaserve chat``: a conversation in the terminal."""

@@ -15,10 +15,10 @@ import pytest
 from tests.fake_engine import answer
 from tests.patches.front import stuck_files, unkillable
 from tests.server_harness import DaemonProcess, RawClient, eventually, model_file
-from umaserve import llama
 from umaserve.config import ConfigError, load_config
 from umaserve.models import needs as memory
 from umaserve.models.gguf import check_gguf
+from umaserve.models.header import GGUFError
 from umaserve.regular_file import NotRegular, open_regular
 
 KINDS = ("pipe", "socket", "device", "folder", "link to a pipe")
@@ -58,7 +58,7 @@ def test_what_is_no_regular_file_is_refused(tmp_path: Path, kind: str) -> None:
         open_regular(path)
     with pytest.raises(memory.ModelFileError, match="not a regular file"):
         memory.look_at(str(path))
-    with pytest.raises(llama.LlamaError, match="not a regular file|is a directory"):
+    with pytest.raises(GGUFError, match="not a regular file|is a directory"):
         check_gguf(path)
     with pytest.raises(ConfigError, match="not a regular file"):
         load_config({"config": str(path)}, {})

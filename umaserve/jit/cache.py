@@ -25,16 +25,16 @@ from .sources import compiled_sources
 COMPLETE = ".complete"  # written when an engine has compiled everything that it runs
 LOCATORS = "umaserve.jit.locator.PackageCacheLocator,UserProvidedCacheLocator"
 _LOCATORS_SINCE = (0, 62)  # of numba
-_PACKAGE = Path(__file__).resolve().parent.parent
+PACKAGE = Path(__file__).resolve().parent.parent
 
 
 def jit_cache_dir() -> Path:
     """Directory for this source tree's compiled code; not created here."""
     digest = hashlib.sha256()
-    for path in compiled_sources(_PACKAGE):
-        digest.update(str(path.relative_to(_PACKAGE)).encode() + b"\0" + path.read_bytes())
+    for path in compiled_sources(PACKAGE):
+        digest.update(str(path.relative_to(PACKAGE)).encode() + b"\0" + path.read_bytes())
     if not _places_do_not_matter():
-        digest.update(str(_PACKAGE).encode())
+        digest.update(str(PACKAGE).encode())
     for package in ("numba", "llvmlite", "numpy"):
         digest.update(version(package).encode())
     digest.update(sys.version.encode())

@@ -10,7 +10,8 @@ are paced as ever.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from umaserve.jit.compiled import njit
 
 from .base import BURST, KIND_ASIDE, KIND_BURST, KIND_DECODE, KIND_PROMPT, LANES
 from .cost.model import predict

@@ -7,8 +7,7 @@ does, but an interactive prompt waits: it goes first.  Neither: throughput under
 
 from __future__ import annotations
 
-from numba import njit
-
+from umaserve.jit.compiled import njit
 from umaserve.jit.inner import INNER
 
 from .accelerator.beside import beside, prompts_next, slice_between

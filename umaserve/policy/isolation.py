@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from numba import njit
+from umaserve.jit.compiled import njit
 
 from .base import KIND_ASIDE, KIND_ISOLATED, KIND_NONE
 

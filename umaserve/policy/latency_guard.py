@@ -13,8 +13,8 @@ too.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from umaserve.jit.compiled import njit
 from umaserve.jit.inner import INNER
 
 from .base import (

@@ -7,7 +7,7 @@ that short ones never starve it.
 
 from __future__ import annotations
 
-from numba import njit
+from umaserve.jit.compiled import njit
 
 
 @njit(nogil=True, cache=True)

@@ -10,7 +10,8 @@ sort keys are computed from logits, and are no copies.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from umaserve.jit.compiled import njit
 
 SURVIVORS = 256
 LOGIT_BYTES = 4

@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
+
+from umaserve.jit.compiled import njit
 
 from .mass import draw, exp_moment, exp_sum, keep_mass
 from .select import LOWEST, NEGATIVE_INFINITY, argmax, gather_from, largest

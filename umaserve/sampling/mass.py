@@ -7,7 +7,8 @@ blocks.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from umaserve.jit.compiled import njit
 
 from .counted import TAKEN
 from .select import NEGATIVE_INFINITY, blocks_of, sort_keys

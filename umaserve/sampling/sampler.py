@@ -6,8 +6,10 @@ from typing import NamedTuple
 
 import numpy as np
 from llvmlite import ir
-from numba import carray, njit, types
+from numba import carray, types
 from numba.extending import intrinsic
+
+from umaserve.jit.compiled import njit
 
 from . import params as P
 from .counted import TAKEN, count_row, counters

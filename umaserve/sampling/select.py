@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import numpy as np
 from llvmlite import ir
-from numba import carray, njit, types
+from numba import carray, types
 from numba.extending import intrinsic
+
+from umaserve.jit.compiled import njit
 
 from .counted import TAKEN
 from .vector import (

@@ -21,9 +21,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from umaserve.engine.native.calls import call_i64_ptr_i32_i32_i32
+from umaserve.jit.compiled import njit
 
 TOGETHER = 16  # tokens of a prompt that are worth a stretch of cells of their own
 UNIT = 8  # cells freed for single tokens at once: libllama looks at all cells with each call

@@ -24,7 +24,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numba import njit
 
 from umaserve.engine.model.abilities import device_memory, why_not_plain
 from umaserve.engine.native.batch import Batch
@@ -33,6 +32,7 @@ from umaserve.engine.native.calls import (
     call_i64_ptr_i32_i32_i32,
     call_i64_ptr_ptr_i64_i32_i32,
 )
+from umaserve.jit.compiled import njit
 
 from .cell_map import TOP as CELLS_TOP
 from .cell_map import CellMap, lose, take_together

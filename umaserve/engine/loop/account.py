@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from numba import njit
-
 from umaserve.engine.native.calls import now_ns, stores_first
 from umaserve.engine.samplers.rows import take_counts
+from umaserve.jit.compiled import njit
 from umaserve.jit.inner import INNER
 from umaserve.policy.accelerator.beside import FLOW_KNOWN
 from umaserve.policy.base import (

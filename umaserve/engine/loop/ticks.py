@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from umaserve.engine.cells.cell_map import TOGETHER, USED, VALID, make_room, take_cells
 from umaserve.engine.cells.held_span import hold_span
@@ -48,6 +47,7 @@ from umaserve.engine.prefill.gate import (
 from umaserve.engine.prefill.orders import give_orders, grant_chunk
 from umaserve.engine.samplers.rows import call_workers, sample_all, slow_last
 from umaserve.engine.samplers.team_rows import SIZE as TEAM_SIZE
+from umaserve.jit.compiled import njit
 from umaserve.jit.inner import INNER
 from umaserve.policy.accelerator.beside import may_land
 from umaserve.policy.base import (

@@ -22,9 +22,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numba import carray, cfunc, njit, types
+from numba import carray, cfunc, types
 
 from umaserve.engine.native.calls import call_i32, call_i32_i32_i64_ptr, call_i64_ptr_ptr_i32_i32
+from umaserve.jit.compiled import njit
 
 MOST_CPUS = 1024
 MOST_THREADS = 256

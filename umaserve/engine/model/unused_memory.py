@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from umaserve.engine.native.calls import call_i32_ptr_i64_i32
+from umaserve.jit.compiled import njit
 
 COMPILER = "libllvmlite"
 LEAST = 1 << 20  # bytes of a range worth looking at

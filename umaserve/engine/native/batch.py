@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
+from umaserve.jit.compiled import njit
 from umaserve.sampling.sampler import NO_NUMBERS
 from umaserve.wire.table import REASON_LENGTH, REASON_STOP
 

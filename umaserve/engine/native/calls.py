@@ -12,8 +12,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
+
+from umaserve.jit.compiled import njit
 
 CLOCK_MONOTONIC = 1 if sys.platform.startswith("linux") else 8
 # what time.monotonic_ns reads: CLOCK_MONOTONIC on Linux, and on macOS mach_absolute_time, which is

@@ -19,7 +19,7 @@ import sys
 from typing import Any
 
 import numpy as np
-from numba import carray, cfunc, njit, types
+from numba import carray, cfunc, types
 
 from umaserve.engine.native.calls import (
     call_i32_ptr_ptr,
@@ -29,6 +29,7 @@ from umaserve.engine.native.calls import (
     readable,
     stores_first,
 )
+from umaserve.jit.compiled import njit
 from umaserve.policy.cost.model import BESIDE_SIZES
 from umaserve.wire import memory_order
 

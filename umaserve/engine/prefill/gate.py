@@ -18,7 +18,7 @@ import os
 from typing import Any
 
 import numpy as np
-from numba import carray, cfunc, njit, types
+from numba import carray, cfunc, types
 
 from umaserve.engine.native.calls import (
     CLOCK_MONOTONIC,
@@ -30,6 +30,7 @@ from umaserve.engine.native.calls import (
     now_ns,
     readable,
 )
+from umaserve.jit.compiled import njit
 from umaserve.policy.cost.model import BESIDE_SIZES, beside_class
 
 OPEN = 1 << 62  # UNTIL: nobody has to be waited for

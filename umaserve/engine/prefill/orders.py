@@ -8,11 +8,12 @@ from collections import deque
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import carray, cfunc, njit, types
+from numba import carray, cfunc, types
 
 from umaserve.engine.cells.piece import Buffers, Piece
 from umaserve.engine.native.calls import call_i64_i32_ptr_i64, stores_first
 from umaserve.engine.samplers.first_token import FirstToken
+from umaserve.jit.compiled import njit
 from umaserve.wire import memory_order
 from umaserve.wire import messages as m
 from umaserve.wire import table as t

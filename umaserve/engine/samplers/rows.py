@@ -19,7 +19,6 @@ import threading
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
 from umaserve.engine.native.calls import (
     CLOCK_MONOTONIC,
@@ -28,6 +27,7 @@ from umaserve.engine.native.calls import (
     call_i32_ptr_ptr,
     call_i64_i32_ptr_i64,
 )
+from umaserve.jit.compiled import njit
 from umaserve.sampling import counted as c
 from umaserve.sampling.params import SLOW
 from umaserve.sampling.sampler import Scratch, sample_rows

@@ -15,12 +15,13 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import carray, cfunc, njit, types
+from numba import carray, cfunc, types
 from numba.extending import intrinsic
 
 from umaserve.engine.model.thread_places import NUMBER as OMP_NUMBER
 from umaserve.engine.model.thread_places import PARALLEL as LIBGOMP
 from umaserve.engine.native.calls import call_i32, call_i64_ptr_ptr_i32_i32
+from umaserve.jit.compiled import njit
 from umaserve.sampling.params import Settings
 from umaserve.sampling.sampler import Scratch, sample_rows
 

@@ -7,7 +7,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
-from numba import njit
+
+from umaserve.jit.compiled import njit
 
 _DEFAULT_CACHE = 32 << 20  # where the system does not say how large the last-level cache is
 _CACHES = 3  # the buffer is this many times as large, so that little of it is still there

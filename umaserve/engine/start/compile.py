@@ -8,17 +8,21 @@ first start waits for a compiler; it returns at once where there is nothing to d
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import socket
 import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
-from umaserve.jit.cache import is_complete, jit_cache_dir, use_jit_cache
+from umaserve.jit.cache import PACKAGE, is_complete, jit_cache_dir, use_jit_cache
+from umaserve.jit.sources import compiled_sources
 from umaserve.own_python import run_module
 from umaserve.private_folder import NotPrivate
 
+LOOK_S, LINE_S = 0.2, 20.0  # between two looks at how far it is
 KEEP = 6  # caches of other versions that stay, newest first
 TIMEOUT_S = 600.0
 
@@ -98,18 +102,34 @@ def _start_and_stop() -> str:
 
 
 def _show_progress(stop: threading.Event) -> None:
-    """A moving bar on a terminal (how far a compiler is cannot be known), else one line."""
-    text = "Compiling samplers and scheduler (once, a minute or so)"
+    """How many functions are compiled: a bar on a terminal, else a line now and then."""
+    text = "Compiling samplers and scheduler (once, about two minutes)"
+    total = functions_to_compile()
     if not sys.stderr.isatty():
         print(f"{text} ...", file=sys.stderr, flush=True)
+        while not stop.wait(LINE_S):
+            done = functions_compiled() / total
+            print(f"  {min(done, 0.99):.0%} of the functions", file=sys.stderr, flush=True)
         return
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
-    columns = (TextColumn(text), BarColumn(), TimeElapsedColumn())
+    columns = (TextColumn(text), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        progress.add_task("", total=None)
-        stop.wait()
+        task = progress.add_task("", total=total)
+        while not stop.wait(LOOK_S):
+            progress.update(task, completed=min(functions_compiled(), total - 1))
+
+
+def functions_to_compile() -> int:
+    """How many there are, roughly: an engine may leave some alone."""
+    texts = (path.read_text("utf-8") for path in compiled_sources(PACKAGE))
+    return max(sum(len(re.findall(r"^@(?:njit|cfunc)\b", text, re.M)) for text in texts), 1)
+
+
+def functions_compiled() -> int:
+    """Of those, how many are in the cache: each has an index there."""
+    return sum(1 for _ in Path(os.environ["NUMBA_CACHE_DIR"]).rglob("*.nbi"))
 
 
 def _sweep(root: os.PathLike[str]) -> None:

@@ -25,8 +25,7 @@ makes a few tokens slow: `may_land` says when.
 
 from __future__ import annotations
 
-from numba import njit
-
+from umaserve.jit.compiled import njit
 from umaserve.jit.inner import INNER
 from umaserve.policy.base import (
     AGEING,

@@ -11,8 +11,7 @@ streams' if there are as many: another shape would take more of it.
 
 from __future__ import annotations
 
-from numba import njit
-
+from umaserve.jit.compiled import njit
 from umaserve.jit.inner import INNER
 from umaserve.policy.base import (
     FLOW,

@@ -19,9 +19,9 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from umaserve.config.kinds import bytes_per_second
+from umaserve.jit.compiled import njit
 
 KV_PAD = 256  # llama_kv_cache::get_n_kv
 LOGITS_PASSES = 3  # computed, and copied to where they are read: written, read, written

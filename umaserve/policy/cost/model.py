@@ -12,8 +12,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from umaserve.jit.compiled import njit
 from umaserve.jit.inner import INNER
 
 # largest number of decoding rows, and of prompt tokens, in each class

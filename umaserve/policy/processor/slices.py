@@ -10,8 +10,7 @@ free, merging does; where one row keeps the cores busy, slices do.
 
 from __future__ import annotations
 
-from numba import njit
-
+from umaserve.jit.compiled import njit
 from umaserve.jit.inner import INNER
 from umaserve.policy.base import (
     CHUNK_BESIDE,

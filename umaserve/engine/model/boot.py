@@ -30,7 +30,7 @@ DEFAULT_UBATCH = 512
 # 300,000 (milliseconds) outlast the time between two ticks, so that on a small machine the front,
 # woken by a tick's tokens, finds every core taken and gets the engine's.  5,000 (a tenth or two of
 # a millisecond) cover the waits inside a decode; where others take the cores, a thread that
-# sleeps gets its turn sooner than one that spun (docs/SYSTEM_DESIGN.md, Threads).
+# sleeps gets its turn sooner than one that spun (docs/THREADS.md).
 SPIN_COUNT = 5_000
 
 

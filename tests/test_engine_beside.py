@@ -15,6 +15,8 @@ from tests.waiting import until
 from umaserve.wire import messages as m
 from umaserve.wire import table as t
 
+pytestmark = pytest.mark.slow
+
 BACK, FRONT = m.LANE_BACKGROUND, m.LANE_INTERACTIVE
 GREEDY = m.Sampling(temperature=0.0, ignore_eos=True)
 SHORT = "def fibonacci(n):"

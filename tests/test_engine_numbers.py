@@ -20,6 +20,8 @@ from umaserve.assets import demo_model_path
 from umaserve.wire import messages as m
 from umaserve.wire import table as t
 
+pytestmark = pytest.mark.slow
+
 BAD = 4321  # the token without numbers
 GREEDY = m.Sampling(temperature=0.0, ignore_eos=True)
 TEXTS = (

@@ -19,6 +19,8 @@ from tests.settings_runner import TOKENS
 from tests.small_models import ROOT, write_model
 from umaserve.wire import table as t
 
+pytestmark = pytest.mark.slow
+
 Ask = Callable[..., dict[str, Any]]
 
 FAMILIES = ("demo", "mamba", "mamba2", "jamba", "lfm2", "gemma3", "gpt2")

@@ -17,9 +17,13 @@ from tests.waiting import until
 from umaserve.wire import messages as m
 from umaserve.wire import table as t
 
-pytestmark = pytest.mark.skipif(
-    not sys.platform.startswith("linux"), reason="swapcontext is used with the GNU C library only"
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        not sys.platform.startswith("linux"),
+        reason="swapcontext is used with the GNU C library only",
+    ),
+]
 RANDOM_S = 4.0
 
 

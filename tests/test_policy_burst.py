@@ -100,6 +100,7 @@ def test_a_long_prompt_among_them_is_paced_and_the_others_do_not_wait_for_it(nam
     assert predict(cost, 0, 0, 200_000, 0) > YOUNG_MS
 
 
+@pytest.mark.slow
 @given(
     n=st.integers(2, 40), tokens=st.integers(1, 60), within_ms=st.floats(0.0, 20.0),
     name=st.sampled_from(sorted(MACHINES)),

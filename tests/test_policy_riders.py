@@ -22,6 +22,8 @@ from umaserve.policy.base import (
     SLICE_MS,
 )
 
+pytestmark = pytest.mark.slow
+
 LATER = 20_000  # a tick long after those that are remembered
 MACHINES = {"dense": DENSE, "moe": MOE}
 DECODERS_TURN = NOW - NOW % (2 * TURN_NS)

@@ -27,6 +27,8 @@ from umaserve.engine.prefill.thread import PACED_CHUNK
 from umaserve.engine.prefill.worker import PrefillWorker
 from umaserve.policy.cost.model import BESIDE_SIZES
 
+pytestmark = pytest.mark.slow
+
 FEW_CELLS = 512
 SIZES = BESIDE_SIZES.tolist()
 

@@ -30,8 +30,9 @@ from umaserve.policy.base import (
 )
 from umaserve.policy.cost.model import CostModel, largest_chunk, learn, predict
 from umaserve.policy.cost.sweet_spot import WORTH, find_rounds, merge_all
-from umaserve.policy.guarded import HOLDOFF, LONGER_TICKS, LONGEST_TICKS, observe, plan_tick
+from umaserve.policy.guarded import HOLDOFF, observe, plan_tick
 from umaserve.policy.latency_guard import EARNED, HARD, LEAST_CREDIT, MOST_CREDIT, settle_credit
+from umaserve.policy.without_streams import LONGER_TICKS, LONGEST_TICKS
 from umaserve.wire.states import DONE, FREE, RUNNING, WAITING
 
 N = 10

@@ -13,6 +13,8 @@ import numpy as np
 
 from umaserve.jit.compiled import njit
 
+from umaserve.jit.inner import INNER
+
 from .base import BURST, KIND_ASIDE, KIND_BURST, KIND_DECODE, KIND_PROMPT, LANES
 from .cost.model import predict
 
@@ -21,7 +23,7 @@ TOGETHER_MS = 50.0  # after a first token: requests are read between ticks only
 LONG_TICKS = 4  # tick budgets that a tick may take for them: the streams go on between two
 
 
-@njit(nogil=True, cache=True)
+@njit(**INNER)
 def gather(state, tick, knobs, cost, memory):
     """Mark the interactive prompts that came with all the streams ``KIND_BURST``.
 
@@ -65,7 +67,7 @@ def gather(state, tick, knobs, cost, memory):
     return tokens, min(left_ms, LONG_TICKS * knobs.tick_budget_ms)
 
 
-@njit(nogil=True, cache=True)
+@njit(**INNER)
 def release(memory, marked, kind):
     """What was marked is of the ticks' ``kind``, whatever was decided about the others."""
     if memory.found[marked] == 0:

@@ -1,4 +1,4 @@
-"""Decode fairness: which of the decoders a tick serves."""
+"""Fairness: which of the decoders a tick serves, and how long a kind of work has waited."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from umaserve.jit.compiled import njit
 from umaserve.jit.inner import INNER
 
 
-@njit(nogil=True, cache=True)
+@njit(**INNER)
 def add_decoders(state, memory, plan, entries, kind, most):
     """Add up to ``most`` decoders of a kind, those served longest ago first.
 
@@ -51,3 +51,11 @@ def _longer_ago(state, a, b):
     if state.served[a] != state.served[b]:
         return state.served[a] < state.served[b]
     return state.arrival[a] < state.arrival[b]
+
+
+@njit(**INNER)
+def waited_ms(tick, since, what):
+    """For how long nobody of a kind (``SINCE_*``) was served; it is counted from the first call."""
+    if since[what] == 0:
+        since[what] = tick.now_ns
+    return (tick.now_ns - since[what]) / 1e6

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from umaserve.jit.compiled import njit
 
+from umaserve.jit.inner import INNER
+
 from .base import KIND_ASIDE, KIND_ISOLATED, KIND_NONE
 
 
-@njit(nogil=True, cache=True)
+@njit(**INNER)
 def isolate(state, tick, knobs, memory, plan):
     """Take every other tick for one isolated row while others run, else every tick.
 
@@ -22,9 +24,7 @@ def isolate(state, tick, knobs, memory, plan):
         return 0
     alone = -1
     for s in range(memory.kind.shape[0]):
-        if memory.kind[s] == KIND_ISOLATED and (
-            alone < 0 or state.served[s] < state.served[alone]
-        ):
+        if memory.kind[s] == KIND_ISOLATED and (alone < 0 or state.served[s] < state.served[alone]):
             alone = s
     plan.slots[0] = alone
     room = max(min(knobs.n_batch, tick.free_cells), 1)

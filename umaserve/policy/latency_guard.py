@@ -48,7 +48,7 @@ RESERVED = 1.0  # credit that background work leaves for an interactive prompt
 FAR_MS = 1e12
 
 
-@njit(nogil=True, cache=True)
+@njit(**INNER)
 def allowance(state, tick, knobs, cost, memory, plan, mode):
     """How much longer than its own rows an interactive tick may take.
 

@@ -9,8 +9,12 @@ from __future__ import annotations
 
 from umaserve.jit.compiled import njit
 
+from umaserve.jit.inner import INNER
 
-@njit(nogil=True, cache=True)
+MIN_CHUNK = 8  # prompt tokens of a chunk at least: below this, progress costs too much
+
+
+@njit(**INNER)
 def waiting_tokens(state, memory, kind):
     """Prompt tokens of a kind that are not computed yet."""
     total = 0
@@ -20,7 +24,7 @@ def waiting_tokens(state, memory, kind):
     return total
 
 
-@njit(nogil=True, cache=True)
+@njit(**INNER)
 def add_prompts(state, memory, plan, entries, kind, room):
     """Distribute ``room`` tokens over the prompts of a kind; returns the number of entries."""
     n_slots = memory.kind.shape[0]

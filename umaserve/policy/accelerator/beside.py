@@ -102,7 +102,7 @@ def may_land(state, lane, waited_ms):
     return poorest(state) >= (LANDING_LATE if waited_ms > BACK_WAIT_MS else LANDING)
 
 
-@njit(nogil=True, cache=True)
+@njit(**INNER)
 def beside(state, tick, knobs, cost, memory, plan):
     """List prompts in ``plan.aside`` and say how large their next chunk may be.
 
@@ -351,19 +351,18 @@ def prompts_next(memory, waits):
 
 
 @njit(**INNER)
-def slice_between(
-    tick, knobs, cost, memory, plan, waits, within_cap, within_budget, credit, may_spend
-):  # fmt: skip
+def slice_between(tick, knobs, cost, memory, plan, waits, slack):
     """Say how long prompts beside the ticks go on before this tick of interactive streams.
 
-    ``within_cap``, ``within_budget``, ``credit``: what `latency_guard.allowance` says.  Where
-    ``may_spend``, the error budget is spent where the cap leaves too little, or where there is more
-    of it than can be kept: the rest is for copying cells.  Returns the ms.
+    ``waits``: somebody interactive waits for one of them.  Where the ``slack`` may be spent on
+    credit, it is where the cap leaves too little, or where there is more credit than can be kept:
+    the rest is for copying cells.  Returns the ms.
     """
+    may_spend = slack.may_spend
     base_ms = memory.round_ms[0, memory.found[KIND_DECODE]]
-    ms, next_ms = max(within_cap - SPARE * base_ms, 0.0), memory.next_part[0]
-    if ms < next_ms <= within_cap:
-        ms = within_cap  # or all parts behind this one would wait for credit
+    ms, next_ms = max(slack.cap_ms - SPARE * base_ms, 0.0), memory.next_part[0]
+    if ms < next_ms <= slack.cap_ms:
+        ms = slack.cap_ms  # or all parts behind this one would wait for credit
     part_ms = next_ms
     if plan.info[FLOWS] == 0.0:
         part_ms = max(cost.beside[beside_class(int(plan.info[CHUNK_BESIDE]))], next_ms)
@@ -374,14 +373,14 @@ def slice_between(
     elif not knobs.features & GUARD:
         ms = ALL_THE_TIME
     elif waits:
-        ms = max(ms, within_budget - (HARD - WORTH_IT) * base_ms)
-    elif may_spend and knobs.features & ERROR_BUDGET and within_budget > within_cap:
+        ms = max(ms, slack.budget_ms - (HARD - WORTH_IT) * base_ms)
+    elif may_spend and knobs.features & ERROR_BUDGET and slack.budget_ms > slack.cap_ms:
         late = knobs.features & AGEING and _waited_ms(tick, memory) > BACK_WAIT_MS
         # what would be lost if it were not spent
-        full = credit >= MOST_CREDIT - earned(knobs)
-        rich = credit >= 1.0 + RESERVED and part_ms > ms or full
-        if rich or late and credit >= 1.0:
-            ms = within_budget
+        full = slack.credit >= MOST_CREDIT - earned(knobs)
+        rich = slack.credit >= 1.0 + RESERVED and part_ms > ms or full
+        if rich or late and slack.credit >= 1.0:
+            ms = slack.budget_ms
             mark(plan, FLAG_SPENT)
     plan.info[SLICE_MS] = ms
     if ms > 0.0 and ms >= part_ms:

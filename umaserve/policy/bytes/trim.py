@@ -7,7 +7,9 @@ work then waits for.
 
 from __future__ import annotations
 
-from umaserve.jit.compiled import njit
+from numba import njit
+
+from umaserve.jit.inner import INNER
 from umaserve.policy.base import (
     BANDWIDTH,
     FLAG_TRIMMED,
@@ -26,7 +28,7 @@ from .bandwidth import prompt_tokens_within, tick_bytes
 LOOK_AGAIN_MS = 1.0
 
 
-@njit(nogil=True, cache=True)
+@njit(**INNER)
 def hold_back(tick, knobs, memory, plan):
     """Leave all background work out of a tick while the bucket is empty.
 
@@ -46,7 +48,7 @@ def hold_back(tick, knobs, memory, plan):
         plan.info[WAIT_MS] = LOOK_AGAIN_MS
 
 
-@njit(nogil=True, cache=True)
+@njit(**INNER)
 def background_tokens(tick, knobs, memory, traffic, most):
     """Background prompt tokens that this tick's bytes allow: at least 1, so that they get on.
 

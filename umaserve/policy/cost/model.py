@@ -490,7 +490,7 @@ def largest_chunk(cost, mode, rows, past, limit_ms, most):
     return best
 
 
-@njit(nogil=True, cache=True)
+@njit(**INNER)
 def efficient_chunk(cost, past, limit_ms, most, share):
     """The smallest chunk alone whose tokens per ms are ``share`` of the best within the limit.
 

@@ -8,7 +8,9 @@ programming over the number of decoders.
 
 from __future__ import annotations
 
-from umaserve.jit.compiled import njit
+from numba import njit
+
+from umaserve.jit.inner import INNER
 from umaserve.policy.base import LOOKS_LEFT, LOOKS_OF, LOOKS_ROWS
 
 from .model import predict, row_class
@@ -66,7 +68,7 @@ def merge_all(memory, cost, mode, n, most, past):
         total[k] = alone[first] + total[k - first] if alone[first] > 0.0 else 0.0
 
 
-@njit(nogil=True, cache=True)
+@njit(**INNER)
 def look_again(memory, cost, mode, n, most, doubt, paced):
     """Merge once although taking turns seems faster, or the reverse, to find out.
 
@@ -90,7 +92,7 @@ def look_again(memory, cost, mode, n, most, doubt, paced):
         memory.look[LOOKS_OF], memory.look[LOOKS_ROWS] = n, group[n]
 
 
-@njit(nogil=True, cache=True)
+@njit(**INNER)
 def go_on_looking(memory, mode, n, most):
     """Whether this is one of several ticks that try another shape, and not the first of them."""
     look = memory.look

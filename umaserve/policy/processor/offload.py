@@ -26,7 +26,7 @@ HYSTERESIS = 1.05  # more before it is given up again
 WORTH_IT = 1.6  # nobody interactive decodes, or somebody interactive waits for a first token
 
 
-@njit(nogil=True, cache=True)
+@njit(**INNER)
 def offload(state, knobs, cost, memory, plan):
     """List the prompts to compute aside in ``plan.aside``; returns 1 if there are any, else 0.
 

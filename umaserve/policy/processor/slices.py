@@ -40,7 +40,7 @@ CHANGE = 1.3  # times as many tokens it takes to change from one way to the othe
 NEEDED = GUARD + LANES + SLICES
 
 
-@njit(nogil=True, cache=True)
+@njit(**INNER)
 def slices(state, tick, knobs, cost, memory, plan):
     """List background prompts in ``plan.aside`` if slices between ticks compute more of them.
 

@@ -1,0 +1,1 @@
+"""Ticks in which interactive sessions decode, and what rides with these streams."""

@@ -12,7 +12,6 @@ from __future__ import annotations
 import numpy as np
 
 from umaserve.jit.compiled import njit
-
 from umaserve.jit.inner import INNER
 
 from .base import BURST, KIND_ASIDE, KIND_BURST, KIND_DECODE, KIND_PROMPT, LANES

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from umaserve.jit.compiled import njit
-
 from umaserve.jit.inner import INNER
 
 from .base import KIND_ASIDE, KIND_ISOLATED, KIND_NONE

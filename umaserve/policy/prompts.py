@@ -8,7 +8,6 @@ that short ones never starve it.
 from __future__ import annotations
 
 from umaserve.jit.compiled import njit
-
 from umaserve.jit.inner import INNER
 
 MIN_CHUNK = 8  # prompt tokens of a chunk at least: below this, progress costs too much

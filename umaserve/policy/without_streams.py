@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from numba import njit
-
+from umaserve.jit.compiled import njit
 from umaserve.jit.inner import INNER
 
 from .base import (

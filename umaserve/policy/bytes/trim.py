@@ -7,8 +7,7 @@ work then waits for.
 
 from __future__ import annotations
 
-from numba import njit
-
+from umaserve.jit.compiled import njit
 from umaserve.jit.inner import INNER
 from umaserve.policy.base import (
     BANDWIDTH,

@@ -8,8 +8,7 @@ programming over the number of decoders.
 
 from __future__ import annotations
 
-from numba import njit
-
+from umaserve.jit.compiled import njit
 from umaserve.jit.inner import INNER
 from umaserve.policy.base import LOOKS_LEFT, LOOKS_OF, LOOKS_ROWS
 

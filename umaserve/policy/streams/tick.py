@@ -5,8 +5,7 @@ Each step returns what it decided; `plan_streams` fills the plan.
 
 from __future__ import annotations
 
-from numba import njit
-
+from umaserve.jit.compiled import njit
 from umaserve.jit.inner import INNER
 from umaserve.policy.accelerator.beside import prompts_next, slice_between
 from umaserve.policy.base import (

@@ -130,7 +130,16 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in titles}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+NOTES = sorted((ROOT / "docs" / "notes").glob("*.md"))
+
+
+def test_the_index_has_every_note() -> None:
+    index = (ROOT / "docs" / "EXPERIMENTS.md").read_text("utf-8")
+    listed = re.findall(r"^\| ([\d-]+) \| \[[^\]]+\]\(notes/([^)]+)\)", index, re.M)
+    assert listed == [(note.name[:10], note.name) for note in NOTES]
+
+
+@pytest.mark.parametrize("page", [*PAGES, *NOTES], ids=lambda page: page.name)
 def test_links_point_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text("utf-8")):
         if target.startswith(("http://", "https://")):

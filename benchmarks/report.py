@@ -1,8 +1,9 @@
 """Tables of ``docs/BENCHMARKS.md`` from ``benchmarks/results``: ``python -m benchmarks.report``.
 
-All tables also go to ``benchmarks/results/TABLES.md``; ``--tables`` writes these alone.  On the
-page, what stands between ``<!-- figures: NAME -->`` and ``<!-- end -->`` is written anew; the rest
-is left alone.  ``--check`` writes nothing and fails where the page and the results differ.
+``benchmarks/results/TABLES.md`` gets each result as a whole; ``--tables`` writes this file alone.
+The page gets medians (`benchmarks.page_tables`).  What stands between ``<!-- figures: NAME -->``
+and ``<!-- end -->`` is written anew; the rest of the page is left alone.  ``--check`` writes
+nothing and fails where the page and the results differ.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks import scheduler_tables
+from benchmarks import page_tables, scheduler_tables
 from benchmarks.machine import RESULTS
 from benchmarks.targets import targets_table
 
@@ -313,9 +314,40 @@ def block(name: str, results: dict[str, Result]) -> str:
     return WRITERS[kind](results[name])
 
 
+def command(name: str, result: Result) -> str:
+    """The command line that makes a result."""
+    kind = name.split("-", 1)[0]
+    shared = kind in GROUPS
+    return block(kind if shared else name, {name: result}).split("`")[1]
+
+
+def run_line(name: str, result: Result) -> str:
+    """The command of a result, and when and where it ran."""
+    m = result["machine"]
+    where = f"{m['accelerator'] or m['cpu']}, {m['cores']} cores, {m['backend']}"
+    commit = f", umaserve {m['commit']}" if m.get("commit") else ""
+    rounds = ""
+    if name.split("-", 1)[0] in scheduler_tables.KINDS:
+        plural = "s" * (result["rounds"] != 1)
+        rounds = f"; {result['rounds']} round{plural} at {result['scale']:g} of the full length"
+    return f"- `{command(name, result)}`: {m['date']}, {where}{commit}{rounds}\n"
+
+
+def page_block(name: str, results: dict[str, Result]) -> str:
+    """The generated text of a block of the page: the runs, then their medians side by side."""
+    if name not in page_tables.WRITERS:
+        return block(name, results)
+    kinds = page_tables.kinds(name)
+    found = {n: r for n, r in results.items() if n.split("-", 1)[0] in kinds}
+    if not found:
+        return "Not measured yet.\n"
+    runs = "".join(run_line(n, r) for n, r in found.items())
+    return runs + "\n" + table(*page_tables.WRITERS[name](found, number))
+
+
 def fill(page: str, results: dict[str, Result]) -> str:
     """The page with every block written anew."""
-    return _BLOCK.sub(lambda m: f"{m[1]}{block(m[2], results)}{m[3]}", page)
+    return _BLOCK.sub(lambda m: f"{m[1]}{page_block(m[2], results)}{m[3]}", page)
 
 
 def read_results(folder: Path = RESULTS) -> dict[str, Result]:

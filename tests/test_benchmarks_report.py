@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from benchmarks import prompts, report, streams, targets, tick
+from benchmarks import page_tables, prompts, report, streams, targets, tick
 from benchmarks.invariance import compare
 from benchmarks.machine import ratio, spread
 from benchmarks.playback import Playback
@@ -21,10 +21,15 @@ def test_page_is_what_the_results_say() -> None:
 
 def test_every_result_has_a_place_on_the_page() -> None:
     page = report.PAGE.read_text(encoding="utf-8")
-    groups = report.GROUPS  # all results of one of these share a place
-    names = [k if (k := n.split("-", 1)[0]) in groups else n for n in report.read_results()]
-    missing = [n for n in names if f"<!-- figures: {n} -->" not in page]
+    places = {page_tables.place(name) for name in report.read_results()}
+    missing = [p for p in places if p and f"<!-- figures: {p} -->" not in page]
     assert not missing
+
+
+def test_the_page_has_the_command_of_every_result() -> None:
+    page = report.PAGE.read_text(encoding="utf-8")
+    for name, result in report.read_results().items():
+        assert f"`{report.command(name, result)}`" in page, name
 
 
 def test_fill_keeps_what_is_outside_the_blocks() -> None:

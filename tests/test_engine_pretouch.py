@@ -124,7 +124,7 @@ def test_it_ends_with_the_front():
 
     class Engine:
         start = m.Start(str(demo_model_path()), n_slots=8, n_ctx=511, n_seq=1)
-        _records = ((np.zeros(100_000, np.int32),),)
+        records = ((np.zeros(100_000, np.int32),),)
         team_scratches = ()
 
     engine = Engine()

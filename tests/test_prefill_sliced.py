@@ -44,7 +44,8 @@ class SlicedRig(Rig):
         """The chunk that was handed over, to its end, and grant the next."""
         self.orders.grant[0] = GRANTED
         run_parts(self.gate, self.native, g.OPEN, self.orders.wake_fd)
-        assert self.gate[[g.OWNER, g.STATUS]].tolist() == [g.DONE, 0]
+        # the thread may have taken it already, and handed over the next chunk
+        assert self.gate[g.OWNER] != g.UNDER_WAY and self.gate[g.STATUS] == 0
 
 
 @pytest.fixture

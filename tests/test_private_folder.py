@@ -238,7 +238,7 @@ def test_a_pickle_of_another_user_does_not_run(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("where", ["", "jit/*", "jit/*/umaserve.engine/*.nbi"])
+@pytest.mark.parametrize("where", ["", "jit/*", "jit/*/umaserve.engine.prefill/*.nbi"])
 def test_a_pickle_that_anybody_could_have_put_there_does_not_run(
     copies: list[Path], tmp_path: Path, where: str
 ) -> None:

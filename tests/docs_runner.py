@@ -72,8 +72,12 @@ RULES = (
         r"uma-cli .+ --json .*", "client",
         r'(\{"id":.*"event":"token","text":".+\}\n)+\{"id":.*"event":"eos".*\}\n',
     ),
+    Rule(r"(uma-cli|umaserve generate) .+ --max-tokens .+", "client", ANSWER),
     # a sampled answer has no end now and then, and the person is told
-    Rule(r"(uma-cli|umaserve generate) .+", "client", ANSWER, r"(\(cut after \d+ tokens; .*\)\n)?"),
+    Rule(
+        r"(uma-cli|umaserve generate) .+", "client", ANSWER,
+        r"(\(cut after 2048 tokens; --max-tokens N sets another number\)\n)?",
+    ),
     Rule(r"umaserve metrics", "client", r"model +UMA Serve demo\n([\w.]+ +\S.*\n){10,}"),
     Rule(r"umaserve metrics --all", "client", r"model +UMA Serve demo\n([\w.]+ +\S.*\n){80,}"),
     Rule(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -161,6 +162,16 @@ def test_a_file_of_another_kind_is_neither_loaded_nor_replaced(daemon, tmp_path)
         assert talks(daemon)[-1] == asked("one", "one ", "two")
 
 
+def test_what_is_no_file_is_neither_waited_for_nor_replaced(daemon, tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    script = f"one\n/save {pipe}\n/load {pipe}\n/load /dev/zero\ntwo\n"
+    done = run("chat", daemon=daemon, stdin=script)
+    assert done.stderr.count("it is a named pipe, not a regular file") == 2
+    assert "it is a device, not a regular file" in done.stderr
+    assert talks(daemon)[-1] == asked("one", "one ", "two")
+
+
 def test_a_full_context_leaves_out_the_oldest(daemon, tmp_path):
     """40 words: three turns of 12 fit, and the fourth has no room."""
     daemon.n_ctx = 40
@@ -201,7 +212,7 @@ def test_an_empty_answer_says_so(daemon):
 def test_figures_of_the_last_answer(daemon):
     done = run("chat", daemon=daemon, stdin="/stats\na b c\n/stats\n")
     assert done.stderr == (
-        "(nothing was answered yet)\n"
+        "(there is no answer to tell of)\n"
         "model         fake\n"
         "last answer   3 tokens, 2000.0 a second, the first after 1 ms\n"
         "conversation  1 turn, 6 tokens of the context\n"

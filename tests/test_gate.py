@@ -7,11 +7,12 @@ import select
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 import pytest
 
-from tests.waiting import until
+from tests import waiting
 from umaserve import llama
 from umaserve.engine.native.batch import Batch
 from umaserve.engine.native.calls import Native
@@ -23,6 +24,7 @@ CHUNK = 256
 N_CTX = 512
 LONG_NS = 10**12  # no slice is so long
 PATIENCE_S = 20.0
+until = partial(waiting.until, timeout=PATIENCE_S)
 
 
 class Chunked:

@@ -146,8 +146,14 @@ def test_an_engine_has_its_ticks_on_separate_cores_and_the_rest_anywhere() -> No
         def placed() -> list[set[int]]:  # a thread begins where the thread is that starts it
             return [cpus for cpus in affinities(engine.process.pid) if cpus != HERE]
 
-        until(lambda: len(placed()) == 2)
-        first, second = placed()
+        found: list[set[int]] = []
+
+        def are_two() -> bool:
+            found[:] = placed()
+            return len(found) == 2
+
+        until(are_two)
+        first, second = found
         assert not first & second and first | second == HERE
         assert len(affinities(engine.process.pid)) > 2
 

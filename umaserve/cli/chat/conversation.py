@@ -8,6 +8,7 @@ from typing import NamedTuple
 import msgspec
 
 from umaserve.own_file import write_own
+from umaserve.regular_file import open_regular
 
 
 class Turn(NamedTuple):
@@ -113,7 +114,7 @@ def _pair(turn: Turn) -> list[dict[str, str]]:
 
 
 def _read(path: str) -> list[_Message]:
-    with open(path, "rb") as file:
+    with open_regular(path) as file:
         data = file.read()
     try:
         return msgspec.json.decode(data, type=_Saved).messages

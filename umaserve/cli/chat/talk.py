@@ -101,7 +101,7 @@ class Talk:
     def stats(self) -> str:
         """What the last answer took, and how full the context is."""
         if self._last is None:
-            return "(nothing was answered yet)"
+            return "(there is no answer to tell of)"
         usage, timings = self._last.usage, self._last.timings
         parts = [f"{usage.completion_tokens} tokens"]
         if timings.total_ms is not None and timings.ttft_ms is not None:
@@ -213,7 +213,7 @@ class Talk:
         elif self._most_tokens and n_tokens >= self._most_tokens:
             why = f"the daemon's --max-tokens {self._most_tokens} is reached"
         else:
-            why = f"the context of {self._n_ctx} tokens is full" if self._n_ctx else "it is full"
+            why = f"the context{f' of {self._n_ctx} tokens' if self._n_ctx else ''} is full"
         return f'(cut: {why}; "go on" asks for the rest)'
 
     def _failed(self, error: UmaError) -> int:

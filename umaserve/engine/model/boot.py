@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 DEFAULT_BATCH = 2048  # tokens of one llama_decode; the policy's time budget rules below it
 DEFAULT_UBATCH = 512
 # How long a thread of libgomp waits for the others before it sleeps, in turns of its loop.  Its own
-# 300,000 (milliseconds) outlast the time between two ticks, so that on a small machine the front,
-# woken by a tick's tokens, finds every core taken and gets the engine's.  5,000 (a tenth or two of
-# a millisecond) cover the waits inside a decode; where others take the cores, a thread that
-# sleeps gets its turn sooner than one that spun (docs/THREADS.md).
+# 300,000 last milliseconds, longer than the time between two ticks.  The front, woken by a tick's
+# tokens, then finds every core of a small machine taken, and gets the engine's.  5,000 last a tenth
+# or two of a millisecond and cover the waits inside a decode.  Where others take the cores, a
+# thread that sleeps gets its turn sooner than a thread that spins (docs/THREADS.md).
 SPIN_COUNT = 5_000
 
 

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,19 @@ from benchmarks import processes, streams
 class Daemon:
     """``python -m umaserve serve`` on a socket of its own."""
 
-    def __init__(self, *flags: str, environment: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        *flags: str,
+        environment: dict[str, str] | None = None,
+        module: Sequence[str] | None = None,
+    ) -> None:
+        """``module``: what ``-m`` starts in the place of ``umaserve``, and its first arguments."""
         self._folder = tempfile.TemporaryDirectory(prefix="uma-bench-")
         self.path = str(Path(self._folder.name) / "uma.sock")
         self.log_path = Path(self._folder.name) / "log"
         self._log = open(self.log_path, "w+")  # noqa: SIM115
-        command = [sys.executable, "-m", "umaserve", "serve", "--socket", self.path, *flags]
+        module = module or ["umaserve"]
+        command = [sys.executable, "-m", *module, "serve", "--socket", self.path, *flags]
         command.append("--core-dumps")  # else its memory is told in /proc to root alone
         self.spawned = time.perf_counter()
         self.process = subprocess.Popen(

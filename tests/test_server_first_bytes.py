@@ -21,7 +21,7 @@ from tests.fake_engine import answer
 from tests.server_harness import DaemonProcess, running
 from umaserve.config import Config
 from umaserve.protocol import parse_message
-from umaserve.server.clients.arrivals import ArrivalClock
+from umaserve.server.clients.connection import Connection
 from umaserve.server.daemon import Daemon
 from umaserve.server.engines.descriptors import Reserve
 from umaserve.server.engines.handle import EngineHandle
@@ -95,16 +95,21 @@ def test_a_client_that_left_before_it_was_taken(daemon: DaemonProcess) -> None:
         assert bytes(client.generate("after", max_tokens=3).tokens) == answer("after", 3)
 
 
-def test_what_breaks_while_a_connection_is_taken_ends_that_one_alone(tmp_path: Path) -> None:
+def test_what_breaks_while_a_connection_is_taken_ends_that_one_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     said: list[str] = []
     asked: list[str] = []
 
-    class Clock(ArrivalClock):
-        def arrived_ns(self, empty: Any = None) -> int:
-            asked.append("")
-            if len(asked) == 1:
-                raise RuntimeError("on purpose")
-            return 0
+    take = Connection._take
+
+    def first_fails(connection: Connection, data: bytes) -> Any:
+        asked.append("")
+        if len(asked) == 1:
+            raise RuntimeError("on purpose")
+        return take(connection, data)
+
+    monkeypatch.setattr(Connection, "_take", first_fails)
 
     def submit(sink: Any, message: Any, *_: Any) -> None:
         asked.append(message.id)
@@ -120,9 +125,7 @@ def test_what_breaks_while_a_connection_is_taken_ends_that_one_alone(tmp_path: P
         "supervisor": SimpleNamespace(reserve=Reserve(0), engines=[], current=None),
         "log": SaidLog(),
     }
-    daemon = Daemon(
-        Config(), meters=Meters(), owner=os.geteuid(), arrivals=Clock(), **parts
-    )
+    daemon = Daemon(Config(), meters=Meters(), owner=os.geteuid(), **parts)
 
     def connect(path: str, id: str) -> socket.socket:
         client = socket.socket(socket.AF_UNIX)

@@ -7,12 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import trio
 
 from tests.fake_engine import answer
 from tests.patches.front import own_faults
 from tests.server_harness import DaemonProcess, RawClient, Result
-from umaserve.server.clients.arrivals import ArrivalClock
 from umaserve.server.engines.loop_lock import LoopLock
 from umaserve.server.log.lines import Log
 
@@ -111,30 +109,6 @@ def test_a_lock_that_is_in_disorder_does_not_raise() -> None:
     lock.after_run()
     lock.after_run()
     assert not lock.held.locked()
-
-
-def test_a_clock_whose_file_fails_is_no_trouble(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def main() -> None:
-        clock = ArrivalClock()
-        clock.start()
-        if not clock.running:
-            pytest.skip("this system keeps no such account")
-
-        def fails(*_: object) -> bytes:
-            raise MemoryError
-
-        monkeypatch.setattr("umaserve.server.clients.arrivals.os.pread", fails)
-        for _ in range(3):
-            await trio.sleep(0.001)
-        monkeypatch.undo()
-        before = clock.now()
-        await trio.sleep(0.001)
-        assert clock._after > before, "trio has dropped it"
-        trio.lowlevel.remove_instrument(clock)  # as if trio had
-        clock.stop()
-        assert not clock.running
-
-    trio.run(main)
 
 
 def test_a_log_that_cannot_write_a_line_does_not_raise() -> None:

@@ -14,7 +14,6 @@ from umaserve.config import Config
 from umaserve.peer import Peer, peer_of
 from umaserve.protocol import E_LIMIT_002, error_event
 from umaserve.server.admin import Admin
-from umaserve.server.clients.arrivals import ArrivalClock
 from umaserve.server.clients.connection import Connection, program_of
 from umaserve.server.clients.shares import CONNECTION_S, Budget, FrontTime
 from umaserve.server.engines.descriptors import (
@@ -46,7 +45,6 @@ class Daemon:
     owner: int  # user id that may connect
     connections: set[Connection] = field(default_factory=set)
     stopping: bool = False
-    arrivals: ArrivalClock = field(default_factory=ArrivalClock)
     front_time: FrontTime = field(default_factory=FrontTime)
 
     def __post_init__(self) -> None:
@@ -68,7 +66,6 @@ class Daemon:
     async def accept(self, listening: socket.socket, nursery: trio.Nursery) -> None:
         """Take connections until cancelled, or until ``listening`` is closed; each runs in
         ``nursery``."""
-        self.arrivals.start()
         while True:
             try:
                 await trio.lowlevel.wait_readable(listening)

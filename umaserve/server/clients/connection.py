@@ -33,7 +33,6 @@ from umaserve.protocol import (
     error_event,
     parse_message,
 )
-from umaserve.server.clients.arrivals import Moment
 from umaserve.server.clients.outbox import Outbox
 from umaserve.server.log.lines import trace
 from umaserve.server.requests.request import Request, Top
@@ -81,8 +80,6 @@ class Connection:
         self._active_s = time.monotonic()
         self._partial = 0  # bytes of a frame that is not whole
         self._frame_s = 0.0  # when it was begun
-        self._empty: Moment | None = None  # when the socket was last seen to have nothing to read
-        self._ended = False  # a last event waits to be sent
         self._closing = trio.Event()  # the last frame is in the outbox
         self._reading = trio.CancelScope()
         self._at_hand = _Taken(0, deque())
@@ -131,9 +128,6 @@ class Connection:
             self._outbox.put(error_event(request.id, code, message))
 
     def flush(self) -> None:
-        if self._ended:  # what it wakes may answer at once, and run in our place
-            self._ended = False
-            self._look()
         self._outbox.flush()
         if self._closing.is_set():
             return
@@ -145,7 +139,7 @@ class Connection:
             self.close(E_IO_001, f"{text}; this connection closes")
 
     def send_now(self) -> bool:
-        return not self._ended and self._outbox.send_now()
+        return self._outbox.send_now()
 
     def close(self, code: str, message: str, id: str | None = None) -> None:
         """Say why and close once that is delivered (or cannot be, for a while)."""
@@ -168,19 +162,7 @@ class Connection:
     def _unsent(self, more: int) -> None:
         self.daemon.unsent.change(self.program, more)
 
-    def _look(self) -> None:
-        arrivals = self.daemon.arrivals
-        if not arrivals.running:
-            return
-        try:
-            self._sock.recv(1, socket.MSG_PEEK)
-        except BlockingIOError:
-            self._empty = arrivals.now()
-        except OSError:  # whoever reads next finds out
-            return
-
     def _forget(self, request: Request) -> None:
-        self._ended = True
         if self.requests.get(request.id) is request:
             del self.requests[request.id]
         self._encoders.pop(request.serial, None)
@@ -321,10 +303,7 @@ class Connection:
                 await self._closing.wait()
 
     def _take(self, data: bytes) -> _Taken:
-        arrivals = self.daemon.arrivals
-        arrived_ns = arrivals.arrived_ns(self._empty)
-        if len(data) < READ_BYTES:
-            self._empty = arrivals.now()
+        arrived_ns = time.monotonic_ns()
         try:
             taken = _Taken(arrived_ns, deque(self._decoder.feed(data)))
         except ProtocolError as error:

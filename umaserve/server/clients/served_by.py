@@ -6,7 +6,6 @@ from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from umaserve.config import Config
-from umaserve.server.clients.arrivals import ArrivalClock
 from umaserve.server.clients.shares import Budget, FrontTime
 from umaserve.server.log.lines import Log
 from umaserve.server.requests.meters import Meters
@@ -41,7 +40,6 @@ class ServedBy(Protocol):
     meters: Meters
     sessions: Sessions
     stopping: bool
-    arrivals: ArrivalClock
     front_time: FrontTime
     partial: Budget
     unsent: Budget

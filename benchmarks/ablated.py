@@ -71,17 +71,10 @@ def front_cores() -> None:
     front_cores.keep_off_here = lambda cpus: set()
 
 
-def arrivals() -> None:
-    """A request came when its bytes are read."""
-    from umaserve.server.clients.arrivals import ArrivalClock
-
-    ArrivalClock.start = lambda self: None  # type: ignore[method-assign]
-
-
 ENGINE: tuple[Callable[[], None], ...] = (
     held_span, cell_map, ready_graph, meanwhile, team_rows, expectation, idle_work,
 )  # fmt: skip
-FRONT: tuple[Callable[[], None], ...] = (front_cores, arrivals)
+FRONT: tuple[Callable[[], None], ...] = (front_cores,)
 
 
 def run_front(names: str) -> int:

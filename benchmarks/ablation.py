@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import socket
 import statistics
 import sys
 import threading
@@ -33,7 +34,7 @@ from benchmarks.timeline import percentile
 from benchmarks.turns import say
 from umaserve.policy.base import FEATURES
 
-PROCESSOR = "slices,bandwidth,burst,sweet-spot,team_rows,front_cores"
+PROCESSOR = "slices,bandwidth,burst,team_rows,front_cores"
 ACCELERATOR = "held_span,cell_map,ready_graph,meanwhile,flow,burst"
 WHOLE = "whole"
 WARM_UP_S = 2.0  # of each stretch
@@ -67,9 +68,20 @@ def start(name: str, options: argparse.Namespace) -> Daemon:
     flags = ["--model", str(model_path(options.model, options.quant)), *options.flags.split()]
     if options.backend_lib:
         flags += ["--backend", options.backend_lib]
+    if machine.build().backend == "cpu" and "--threads" not in flags:
+        # each chooses for itself else, by what else runs at its start
+        flags += ["--threads", str(machine.usable_cpus())]
     if switches:
         flags += ["--without", switches]
     return Daemon(*flags, module=["benchmarks.ablated", patches] if patches else None)
+
+
+def rest(daemon: Daemon) -> None:
+    """What a start measures in pauses is measured."""
+    before = -1.0
+    while (used := daemon.cpu_s()) - before > 0.05 or before < 0.0:
+        before = used
+        time.sleep(1.0)
 
 
 class Asked:
@@ -77,31 +89,32 @@ class Asked:
 
     def __init__(self, path: str, prompt: Callable[[], str], **fields: Any) -> None:
         self.times: list[list[float]] = []  # of the tokens, a list a request
-        self.sent: list[float] = []
         self._stop = False
-        self._path, self._prompt, self._fields = path, prompt, fields
+        self._client = Client(path)
+        self._prompt, self._fields = prompt, fields
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
-        with Client(self._path) as client:
-            while not self._stop:
+        try:
+            while True:
                 times: list[float] = []
-                self.sent.append(time.perf_counter())
                 self.times.append(times)
-                client.send(id="a", prompt=self._prompt(), cache_prompt=False, **self._fields)
-                while not self._stop:
-                    event = client.receive()
-                    if event["event"] == "token":
-                        times.append(time.perf_counter())
-                    elif event["event"] == "eos":
-                        break
-                    else:
-                        raise RuntimeError(event)
+                self._client.send(id="a", prompt=self._prompt(), cache_prompt=False, **self._fields)
+                while (event := self._client.receive())["event"] == "token":
+                    times.append(time.perf_counter())
+                if event["event"] != "eos":
+                    raise RuntimeError(event)
+        except (OSError, EOFError):
+            if not self._stop:
+                raise
 
     def stop(self) -> None:
+        """Leave, whatever is under way."""
         self._stop = True
+        self._client.socket.shutdown(socket.SHUT_RDWR)
         self._thread.join()
+        self._client.socket.close()
 
     def gaps_ms(self, since: float) -> list[float]:
         """Times between two tokens after a moment."""
@@ -246,6 +259,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         for name in found:
             say(f"starting: {name}")
             daemons[name] = stack.enter_context(start(name, options))
+            rest(daemons[name])
         for turn in range(-1, options.rounds):
             order = list(found) if turn % 2 else list(found)[::-1]
             for name in order:
@@ -255,6 +269,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
                 if turn >= 0:
                     found[name].append(figures)
     whole = found[WHOLE]
+    base = {key: [each[key] or 1e-9 for each in whole] for key in whole[0]}
     result: dict[str, Any] = {
         "benchmark": "ablation", "model": f"{options.model} {options.quant}",
         "rounds": options.rounds, "clients": options.clients, "words": options.words,
@@ -262,8 +277,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         "whole": {key: spread([each[key] for each in whole]) for key in whole[0]},
         "without": {
             name: {
-                key: ratio([each[key] for each in found[name]], [each[key] or 1e-9 for each in whole])
-                for key in whole[0]
+                key: ratio([each[key] for each in found[name]], base[key]) for key in base
             }
             for name in parts
         },

@@ -1,0 +1,60 @@
+"""What is longer than one screen or one sitting, and does not say why: ``make lint`` runs it.
+
+    python -m tools.long_parts
+
+A file may have 300 lines and a function 60.  What has more says why: a sentence of its docstring
+begins with ``Long:``.  Of tests only functions count.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+FILE_LINES, FUNCTION_LINES = 300, 60
+_REASON = re.compile(r"(?:^|\s)Long: \w")
+_Function = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def long_parts(path: str, text: str) -> Iterator[str]:
+    """A line for each part of a file that is too long and gives no reason."""
+    tree = ast.parse(text)
+    lines = text.count("\n")
+    is_test = path.startswith("tests/")
+    if lines > FILE_LINES and not is_test and not _has_reason(tree):
+        yield f"{path}: {lines} lines, {FILE_LINES} at most"
+    for node in ast.walk(tree):
+        if isinstance(node, _Function):
+            lines = (node.end_lineno or node.lineno) - node.lineno + 1
+            if lines > FUNCTION_LINES and not _has_reason(node):
+                at = f"{path}:{node.lineno} {node.name}"
+                yield f"{at}: {lines} lines, {FUNCTION_LINES} at most"
+
+
+def _has_reason(node: ast.Module | ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    return bool(_REASON.search(ast.get_docstring(node) or ""))
+
+
+def main() -> int:
+    listed = subprocess.run(
+        ["git", "ls-files", "*.py"], capture_output=True, text=True, check=True
+    ).stdout.split()
+    found = [
+        line
+        for path in listed
+        if Path(path).exists()
+        for line in long_parts(path, Path(path).read_text("utf-8"))
+    ]
+    for line in found:
+        print(line)
+    if found:
+        print('make it shorter, or say why not in its docstring: "Long: ..."')
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

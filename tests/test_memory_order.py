@@ -6,13 +6,13 @@ import os
 import re
 import threading
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 from numba import njit, typeof
 
-from umaserve.engine.loop import ticks
+from umaserve.engine.loop.records import Columns
 from umaserve.engine.native import batch
 from umaserve.engine.native.calls import Native
 from umaserve.engine.prefill import chunk_stack
@@ -25,19 +25,25 @@ SECONDS = 1.0
 N_CTX, ROWS = 1 << 18, 8
 
 
+class Room(NamedTuple):
+    """What ``settle`` takes of the engine's work arrays."""
+
+    is_eog: np.ndarray
+    resumed_at: np.ndarray
+    ended: np.ndarray
+
+    @classmethod
+    def of(cls, rows: int) -> Room:
+        return cls(np.zeros(1000, np.uint8), np.zeros(rows, np.int32), np.zeros(1, np.int32))
+
+
 @njit(nogil=True, cache=True)
-def publish(slot, columns, served, is_eog, ended):
+def publish(slot, columns, work):
     """Ticks of one row, which get a token each until the row is full."""
-    slots, counts = np.full(1, slot, np.int32), np.ones(1, np.int32)
-    sampled, resumed = np.zeros(1, np.int32), np.zeros(columns.n_tokens.size, np.int32)
+    slots, sampled = np.full(1, slot, np.int32), np.zeros(1, np.int32)
     for i in range(N_CTX - 2):
         sampled[0] = i % 1000
-        batch.settle(
-            1, slots, counts, 1, slots, sampled, 7 * (i % 1000) + 1, i, columns.reason,
-            columns.tokens, columns.token_ns, columns.n_tokens, columns.n_past, columns.n_prompt,
-            columns.max_tokens, columns.in_tick, columns.isolate, columns.t_first_ns,
-            columns.t_last_ns, served, is_eog, N_CTX, resumed, ended,
-        )  # fmt: skip
+        batch.settle(columns, work, N_CTX, slots, sampled, 1, 7 * (i % 1000) + 1, 0)
 
 
 def test_a_reader_sees_no_token_before_its_time() -> None:
@@ -45,8 +51,7 @@ def test_a_reader_sees_no_token_before_its_time() -> None:
     os.close(fd)
     table.max_tokens[:] = N_CTX
     table.tokens[:] = -1
-    columns, served = ticks.Columns.of(table), np.zeros(ROWS, np.int64)
-    others = columns, served, np.zeros(1000, np.uint8), np.zeros(1, np.int32)
+    others = Columns.of(table), Room.of(ROWS)
     looks = 0
     for slot in range(ROWS):
         writer = threading.Thread(target=publish, args=(slot, *others))
@@ -126,12 +131,10 @@ def fences(function: Any, *arguments: object) -> list[str]:
 
 def test_news_come_behind_a_fence_in_compiled_code() -> None:
     """x86 keeps stores in order by itself, so only the code can tell what AArch64 would do."""
-    i32, i64, u8 = np.zeros(1, np.int32), np.zeros(1, np.int64), np.zeros(1, np.uint8)
-    rows32, rows64 = np.zeros((1, 8), np.int32), np.zeros((1, 8), np.int64)
-    settled = (
-        1, i32, i32, 1, i32, i32, 1, 1, i32, rows32, rows64, i32, i32, i32, i32, i32, i32, i64,
-        i64, i64, u8, 8, i32, i32,
-    )  # fmt: skip
+    i32 = np.zeros(1, np.int32)
+    table, fd = t.SessionTable.create(t.TableSpec(1, 8))
+    os.close(fd)
+    settled = Columns.of(table), Room.of(1), 8, i32, i32, 1, 1, 0
     assert "release" in fences(batch.settle, *settled)
     gate = new_gate()
     assert "release" in fences(chunk_stack.give_up, gate)

@@ -12,3 +12,7 @@ INNER: dict[str, Any] = {
     "no_cpython_wrapper": True,
     "no_cfunc_wrapper": True,
 }
+
+# of a phase of one larger function, its only caller: numba puts both together before it looks at
+# types.  LLVM would optimise what a phase calls once for the phase and once more for its caller.
+PHASE: dict[str, Any] = {"nogil": True, "cache": True, "inline": "always"}

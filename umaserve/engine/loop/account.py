@@ -63,12 +63,14 @@ def learn_tick(cost, memory, info, facts, past, wall_ms, number):
 
 
 @njit(**INNER)
-def account(
-    header, ticks, cost, memory, traffic, budget, fixed, native, pool, scratch, facts, info,
-    bytes_left,
-):  # fmt: skip
-    """Counters and the tick ring of one finished tick; runs after its tokens were published."""
-    now = now_ns(native)
+def account(loop, parity):
+    """Counters and the tick ring of one finished tick; runs after its tokens were published.
+
+    ``parity``: which of the last two ticks it is.
+    """
+    header, fixed, cost, budget = loop.columns.header, loop.fixed, loop.cost, loop.budget
+    facts, info = loop.work.facts[parity], loop.work.info[parity]
+    now = now_ns(loop.native)
     began, submitted, decoded = facts[BEGAN], facts[SUBMITTED], facts[DECODED]
     sampled, told = facts[SAMPLED], facts[TOLD]
     tokens, outputs, decoding = facts[TOKENS], facts[OUTPUTS], facts[DECODING]
@@ -77,14 +79,14 @@ def account(
     end = sampled if fixed.overlap else now
     wall_ms = (end - began) / 1e6
     past = facts[KV_USED] if fixed.wide_reads else facts[ATTENDED] / tokens
-    learn_tick(cost, memory, info, facts, past, wall_ms, header[t.H_TICKS] + 1)
+    learn_tick(cost, loop.memory, info, facts, past, wall_ms, header[t.H_TICKS] + 1)
     span = bandwidth.attention_span(facts[KV_USED] + tokens, fixed.n_ctx)
     moved = bandwidth.tick_bytes(
-        traffic, outputs, tokens, span if fixed.wide_reads else facts[KV_READ], tokens, span
+        loop.traffic, outputs, tokens, span if fixed.wide_reads else facts[KV_READ], tokens, span
     )
     if not facts[BESIDE]:
         bandwidth.observe(budget, moved, decoded - submitted, tokens)
-    bytes_left[0] -= moved
+    loop.work.bytes_left[0] -= moved
     header[t.H_TICKS] += 1
     header[t.H_LONGEST_TICK_NS] = max(header[t.H_LONGEST_TICK_NS], end - began)
     header[t.H_DECODE_NS_TOTAL] += decoded - submitted
@@ -95,7 +97,7 @@ def account(
     header[t.H_WORK_SINCE_NS] = end
     header[t.H_SAMPLE_NS_TOTAL] += sampled - decoded
     header[t.H_ROWS_SAMPLED] += outputs
-    in_place, copied = take_counts(pool, scratch)
+    in_place, copied = take_counts(loop.pool, loop.scratch)
     header[t.H_ROWS_IN_PLACE] += in_place
     header[t.H_COPIED_BYTES] += copied
     header[t.H_DECODE_TOKENS] += decoding
@@ -122,7 +124,7 @@ def account(
     header[t.H_BMT_BUDGET_BPS] = int(bandwidth.budget_bps(budget))
     header[t.H_BMT_MEASURED_BPS] = int(bandwidth.measured_bps(budget))
     at = header[t.H_TICK_RING_AT]
-    row = ticks[at % TICK_RING]
+    row = loop.columns.ticks[at % TICK_RING]
     row[t.T_END_S] = end / 1e9
     row[t.T_WALL_MS] = wall_ms
     row[t.T_DECODE_MS] = (decoded - submitted) / 1e6

@@ -52,7 +52,7 @@ from umaserve.wire import table as t
 from umaserve.wire.control import Control
 from umaserve.wire.memory_order import stores_first
 
-from . import ticks
+from . import records, ticks
 from .account import FACTS
 from .admission import Admission
 from .custom_policy import can_be_computed, find_policy
@@ -93,7 +93,7 @@ class Engine:
         self.cost = CostModel.unknown()
         self.cost_keeper = CostKeeper(loaded.places)
         self.plan = Plan.empty(n_slots)
-        self.work = ticks.Work(
+        self.work = records.Work(
             addresses=np.zeros(n_slots, np.int64),
             sampled=np.zeros(n_slots, np.int32),
             ended=np.zeros(n_slots, np.int32),
@@ -111,7 +111,7 @@ class Engine:
             shape=np.zeros(1, np.int64),
             awaited=np.zeros(1, np.int64),
             width=np.zeros(1, np.int64),
-            flight=np.zeros(ticks.FLIGHT, np.int64),
+            flight=np.zeros(records.FLIGHT, np.int64),
         )
         self.state = SchedulerState.of(table, served, self.work.aside)
         self.custom = find_policy(start.policy)
@@ -139,7 +139,7 @@ class Engine:
         self.graph = ReadyGraph(loaded, self._batch)
         self.span = HeldSpan(loaded, self._batch, self.sequences.cells)
         n_eog = loaded.eog_ids.size
-        self._columns = ticks.Columns.of(table)
+        self._columns = records.Columns.of(table)
         self.native = Native.of(
             loaded.library, loaded.context.pointer, self._batch.struct, control.wake_fd,
             control.poll_fds,
@@ -190,31 +190,31 @@ class Engine:
             sliced=self.worker is not None and aside and self.worker.sliced,
         )
         beside = loaded.threads(self.aside_threads)[1]
-        # in the order in which run_ticks takes them
-        self.records = (
-            ticks.Fixed(
+        self.records = records.Loop(
+            fixed=records.Fixed(
                 loaded.n_vocab, loaded.n_ctx, float(start.tick_budget_ms), loaded.overlap,
                 loaded.n_threads, loaded.n_threads_batch, beside, loaded.overlap, loaded.n_seq,
             ),
-            self.native,
-            loaded.places,
-            self._pool,
-            self.sequences.cells,
-            self.span.record,
-            self._columns,
-            self.state,
-            self.plan,
-            self._batch.arrays,
-            self.knobs,
-            self.cost,
-            self.memory,
-            self.traffic,
-            self.budget,
-            self.worker.orders if self.worker is not None else Orders.allocate(1, -1),
-            self.samplers.settings,
-            self._scratch,
-            self.work,
+            native=self.native,
+            places=loaded.places,
+            pool=self._pool,
+            cells=self.sequences.cells,
+            span=self.span.record,
+            columns=self._columns,
+            state=self.state,
+            plan=self.plan,
+            batch=self._batch.arrays,
+            knobs=self.knobs,
+            cost=self.cost,
+            memory=self.memory,
+            traffic=self.traffic,
+            budget=self.budget,
+            orders=self.worker.orders if self.worker is not None else Orders.allocate(1, -1),
+            settings=self.samplers.settings,
+            scratch=self._scratch,
+            work=self.work,
         )  # fmt: skip
+        self._loop = records.refer(self.records)
         self._run_ticks = Direct(ticks.run_ticks)
 
     def _aside_threads(self) -> int:
@@ -492,11 +492,8 @@ class Engine:
             return
         self._first_slot[0], self._first_id[0] = slot, first.token
         ended = self._settle(
-            0, self.plan.slots, self.plan.counts, 1, self._first_slot, self._first_id,
-            time.monotonic_ns(), self.ticks_done, columns.reason, columns.tokens, columns.token_ns,
-            columns.n_tokens, columns.n_past, columns.n_prompt, columns.max_tokens,
-            columns.in_tick, columns.isolate, columns.t_first_ns, columns.t_last_ns, work.served,
-            work.is_eog, self.loaded.n_ctx, work.resumed_at, work.ended,
+            columns, work, self.loaded.n_ctx, self._first_slot, self._first_id, 1,
+            time.monotonic_ns(), 0,
         )  # fmt: skip
         header[t.H_ROWS_SAMPLED] += 1
         header[t.H_ROWS_IN_PLACE] += first.in_place
@@ -529,29 +526,30 @@ class Engine:
         if self.custom is not None:
             most, given = 1, self._custom_plan()
         self.work.awaited[0] = self.admission.awaited
-        self.work.flight[ticks.MUST_STOP] = 0
-        why, self.ticks_done = self._run_ticks(most, self.ticks_done, given, *self.records)
-        while why == ticks.UNDER_WAY:
-            self.work.flight[ticks.MUST_STOP] = not meanwhile(self)
+        self.work.flight[records.MUST_STOP] = 0
+        why, self.ticks_done = self._run_ticks(most, self.ticks_done, given, self._loop)
+        while why == records.UNDER_WAY:
+            self.work.flight[records.MUST_STOP] = not meanwhile(self)
             self.work.awaited[0] = self.admission.awaited
             why, self.ticks_done = self._run_ticks(
-                most, self.ticks_done, ticks.RESUME, *self.records
+                most, self.ticks_done, records.RESUME, self._loop
             )
         out = self.work.out
-        if why in (ticks.ENDED, ticks.NOT_NUMBERS):
-            for slot in self.work.ended[: int(out[ticks.OUT_ENDED])].tolist():
+        if why in (records.ENDED, records.NOT_NUMBERS):
+            for slot in self.work.ended[: int(out[records.OUT_ENDED])].tolist():
                 self._leave(slot)
             # none where it is ENDED
-            self.trials.accuse(self._batch.arrays.out_slot[: int(out[ticks.OUT_WITHOUT])].tolist())
-        elif why == ticks.NO_ROOM:
+            without = int(out[records.OUT_WITHOUT])
+            self.trials.accuse(self._batch.arrays.out_slot[:without].tolist())
+        elif why == records.NO_ROOM:
             # a session alone always fits: admission saw to it
             self._evict()
-        elif why == ticks.FAILED:
-            entries = int(out[ticks.OUT_ENTRIES])
-            self._failed(int(out[ticks.OUT_STATUS]), self.plan.slots[:entries].copy())
-        elif why == ticks.ABORTED:
-            self._aborted(self.plan.slots[: int(out[ticks.OUT_ENTRIES])].tolist())
-        return why != ticks.NOTHING
+        elif why == records.FAILED:
+            entries = int(out[records.OUT_ENTRIES])
+            self._failed(int(out[records.OUT_STATUS]), self.plan.slots[:entries].copy())
+        elif why == records.ABORTED:
+            self._aborted(self.plan.slots[: int(out[records.OUT_ENTRIES])].tolist())
+        return why != records.NOTHING
 
     def _custom_plan(self) -> int:
         """Entries of a plan by a policy in Python; one that cannot be computed is left to ours."""
@@ -611,7 +609,7 @@ class Engine:
             DECODE_ABORTED: "the backend aborted it",
         }.get(status, self.loaded.library_log_tail() or "see the daemon's log")
         text = f"llama_decode failed with status {status}: {text}"
-        if status == ticks.NO_LOGITS:
+        if status == records.NO_LOGITS:
             text = "libllama has no logits of a batch that it decoded"
         serials = self.table.serial[slots].tolist()
         self.control.send(m.Failed(serials, "E_RUNTIME_001", text))

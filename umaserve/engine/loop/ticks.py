@@ -7,14 +7,12 @@ that run out, a failed decode.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
 from umaserve.engine.cells.cell_map import TOGETHER, USED, VALID, make_room, take_cells
 from umaserve.engine.cells.held_span import hold_span
 from umaserve.engine.model.thread_places import place_threads
-from umaserve.engine.native.batch import fill, fill_up, settle
+from umaserve.engine.native.batch import fill, fill_up, note_fed, settle
 from umaserve.engine.native.calls import (
     call_i32_ptr_ptr,
     call_i64_ptr,
@@ -48,7 +46,7 @@ from umaserve.engine.prefill.orders import give_orders, grant_chunk
 from umaserve.engine.samplers.rows import call_workers, sample_all, slow_last
 from umaserve.engine.samplers.team_rows import SIZE as TEAM_SIZE
 from umaserve.jit.compiled import njit
-from umaserve.jit.inner import INNER
+from umaserve.jit.inner import INNER, PHASE
 from umaserve.policy.accelerator.beside import may_land
 from umaserve.policy.base import (
     ABORT_MS,
@@ -94,112 +92,42 @@ from .account import (
     TOLD,
     account,
 )
+from .records import (
+    ABORTED,
+    ATTENTION,
+    ENDED,
+    ENOUGH,
+    ENTRIES,
+    FAILED,
+    FLYING,
+    GOES_ON,
+    LOGITS,
+    MUST_STOP,
+    NO_LOGITS,
+    NO_ROOM,
+    NOT_NUMBERS,
+    NOTHING,
+    OUT_ENDED,
+    OUT_ENTRIES,
+    OUT_STATUS,
+    OUT_WITHOUT,
+    OUTPUTS_SENT,
+    PARITY,
+    RESUME,
+    SETTLED,
+    TURNS,
+    UNDER_WAY,
+    UNPUBLISHED,
+    USUAL,
+    WAITED,
+)
 
 # ticks after a landing, or a change of shape: a captured graph has to be made again
 UNLIKE = 2
 
-# why the loop came back
-NOTHING = 0  # no row can run
-ATTENTION = 1  # the front, the tokeniser or the prefill worker has something
-ENDED = 2  # rows ended: ``out[OUT_ENDED]`` of them
-FAILED = 3  # ``out[OUT_STATUS]``: what llama_decode says, or NO_LOGITS
-NO_ROOM = 4  # the plan's tokens do not fit the free KV cells
-ENOUGH = 5  # as many ticks as were asked for
-ABORTED = 6  # the tick was given up for an interactive request
-UNDER_WAY = 7  # as ATTENTION, with a decode submitted meanwhile: to be called again with RESUME
-NOT_NUMBERS = 8  # as ENDED, and ``out[OUT_WITHOUT]`` rows, in ``batch.out_slot``, have no numbers
-RESUME = -2  # instead of a plan
-
-NO_LOGITS = 1 << 20  # instead of a status: llama_get_logits_ith has none of a decoded batch
-
-OUT_ENDED = 0
-OUT_STATUS = 1
-OUT_ENTRIES = 2
-OUT_WITHOUT = 3
-
 RUNNING, DONE = t.RUNNING, t.DONE
 BUSY_DECODE, BUSY_IDLE = t.BUSY_DECODE, t.BUSY_IDLE
-
-# words of ``Work.flight``: the tick that is under way, and whether ATTENTION may not wait for one
-PARITY, ENTRIES, OUTPUTS_SENT, TURNS, USUAL, MUST_STOP = range(6)
-FLIGHT = 6
 LEAST_SLICE_MS = 0.02  # less is not worth waking anybody for
-
-
-class Columns(NamedTuple):
-    """The session table, in the form that compiled code takes (borrowed)."""
-
-    header: np.ndarray
-    ticks: np.ndarray
-    reason: np.ndarray
-    seq: np.ndarray
-    n_prompt: np.ndarray
-    n_tokens: np.ndarray
-    n_past: np.ndarray
-    max_tokens: np.ndarray
-    in_tick: np.ndarray
-    isolate: np.ndarray
-    t_first_ns: np.ndarray
-    t_last_ns: np.ndarray
-    tokens: np.ndarray
-    token_ns: np.ndarray
-    logprob: np.ndarray
-    top_ids: np.ndarray
-    top_logprobs: np.ndarray
-
-    @classmethod
-    def of(cls, table: t.SessionTable) -> Columns:
-        return cls(*(getattr(table, name) for name in cls._fields))
-
-
-class Fixed(NamedTuple):
-    """What does not change while a model is loaded."""
-
-    n_vocab: int
-    n_ctx: int
-    budget_ms: float
-    overlap: bool  # the backend returns before the work is done
-    threads: int  # of single-row ticks
-    threads_batch: int  # of others
-    threads_beside: int  # of all, while a prompt is computed aside
-    wide_reads: bool  # attention reads the whole span of KV cells, not a sequence's own
-    spare: int  # a KV sequence that is nobody's
-
-
-class Work(NamedTuple):
-    """Arrays that one tick hands to the next step, allocated once.
-
-    ``addresses`` int64, ``sampled``, ``ended`` int32: [n_slots]; ``served`` int64[n_slots] and
-    ``resumed_at`` int32[n_slots] live as long as the rows; ``eog_ids`` int32, ``is_eog``
-    uint8[n_vocab]; ``out`` int64[4]: see OUT_*.  ``facts`` int64[2, FACTS] and ``info``
-    float64[2, INFO_WORDS] keep a tick and the one before apart; ``mode`` int64[1] is what the
-    threads are set for; ``aside`` int32[n_slots]: 1 = that prompt is computed aside,
-    -1 = it cannot be; ``bytes_left`` float64[2]: the bucket of the bandwidth budget, and ns of its
-    last filling; ``unlike`` int64[1]: so many ticks to come say nothing about others; ``shape``
-    int64[1]: decoding rows of the tick before, -1 = it had prompt tokens too;
-    ``awaited`` int64[1]: whether an interactive request is being tokenised; ``width`` int64[1]:
-    tokens that a prompt alone is filled up to in the first tick, see `ready_graph`; 0 = none;
-    ``flight`` int64[FLIGHT].
-    """
-
-    addresses: np.ndarray
-    sampled: np.ndarray
-    ended: np.ndarray
-    served: np.ndarray
-    resumed_at: np.ndarray
-    eog_ids: np.ndarray
-    is_eog: np.ndarray
-    out: np.ndarray
-    facts: np.ndarray
-    info: np.ndarray
-    mode: np.ndarray
-    aside: np.ndarray
-    bytes_left: np.ndarray
-    unlike: np.ndarray
-    shape: np.ndarray
-    awaited: np.ndarray
-    width: np.ndarray
-    flight: np.ndarray
 
 
 @njit(nogil=True, cache=True)
@@ -221,10 +149,7 @@ def note_shape(work, knobs, cost, memory, rows, in_batch, info):
 
 
 @njit(nogil=True, cache=True)
-def run_ticks(
-    most, tick, given, fixed, native, places, pool, cells, span, columns, state, plan, batch, knobs,
-    cost, memory, traffic, budget, orders, settings, scratch, work,
-):  # fmt: skip
+def run_ticks(most, tick, given, loop):
     """Run up to ``most`` ticks; returns (why it came back, number of the last tick).
 
     ``given``: entries of a plan that is made already, for the first tick; -1 = the compiled policy
@@ -232,265 +157,377 @@ def run_ticks(
     overlaps, the tokens of one tick are published while the next one computes; elsewhere before it
     is submitted, since submitting waits for the result.
     """
-    header, flight = columns.header, work.flight
-    unpublished = flying = False
-    first_turn = flight[PARITY] if given == RESUME else 0
-    work.out[:] = 0
+    flight = loop.work.flight
+    flight[UNPUBLISHED] = flight[FLYING] = 0
+    loop.work.out[:] = 0
     for turn in range(most):
-        now, last = (first_turn + turn) % 2, (first_turn + turn + 1) % 2
-        facts, info = work.facts[now], work.info[now]
-        if given == RESUME and turn == 0:
-            status, entries, outputs = 0, flight[ENTRIES], flight[OUTPUTS_SENT]
-            turns_before, usual = flight[TURNS], flight[USUAL] != 0
-        else:
-            started = now_ns(native)
-            used = _cells(state)
-            if given >= 0 and turn == 0:
-                entries = given
-            else:
-                memory.next_part[0] = next_part_ms(orders.gate)
-                if knobs.sliced:
-                    memory.next_part[1] = next_part_tokens(orders.gate)
-                    if memory.next_part[1] > 0.0:
-                        learn_longest(
-                            cost, memory.next_part[1], orders.gate[LONGEST] / 1e6,
-                            0.0 < plan.info[SLICE_MS] < memory.next_part[0],
-                        )  # fmt: skip
-                left = _bytes_left(work.bytes_left, budget, knobs, started)
-                view = Tick(tick, started, fixed.n_ctx - used, used, left)
-                entries = plan_tick(state, view, knobs, cost, memory, traffic, plan)
-            if knobs.can_aside and (knobs.paced or knobs.sliced):
-                _orders(native, state.lane, orders, work.aside, plan.aside, started)
-                if knobs.sliced:
-                    redo = plan.info[REDOES] > 0.0
-                    if redo:  # what was granted before is not taken then
-                        orders.grant[0] = int(plan.info[CHUNK_BESIDE])
-                    choose_owner(
-                        orders.gate, orders.running[0], plan.aside[0] >= 0, plan.info[MODE] == 0.0,
-                        redo, native, orders.wake_fd,
-                    )  # fmt: skip
-                grant_chunk(orders, native, int(plan.info[CHUNK_BESIDE]), plan.info[FLOWS] > 0.0)
-                if knobs.paced:
-                    always = plan.info[SLICE_MS] >= ALL_THE_TIME
-                    set_gate(orders.gate, OPEN if always else 0, native, orders.wake_fd)
-            why = NOTHING
-            if entries:
-                need = 0
-                for e in range(entries):
-                    need += plan.counts[e]
-                why = NO_ROOM if used + need > fixed.n_ctx else ENOUGH
-            if why != ENOUGH:
-                if unpublished:
-                    wake(native)
-                    account(
-                        header, columns.ticks, cost, memory, traffic, budget, fixed, native, pool,
-                        scratch, work.facts[last], work.info[last], work.bytes_left)  # fmt: skip
-                    unpublished = False
-                if why == NOTHING and _can_land(knobs, orders, state, plan, started):
-                    return ATTENTION, tick
-                if why == NOTHING and plan.info[WAIT_MS] > 0.0:
-                    # the budget of bytes is used up, or all there is runs beside the ticks
-                    header[t.H_HEARTBEAT_NS] = started
-                    if orders.running[0] >= 0:
-                        header[t.H_WORK_SINCE_NS] = started  # not idle
-                    if readable(native, int(plan.info[WAIT_MS])):
-                        return ATTENTION, tick
-                    continue
-                work.out[OUT_ENTRIES] = entries
+        resumed = given == RESUME and turn == 0
+        if not resumed:
+            why = plan_next(loop, tick, given if turn == 0 else -1)
+            if why == WAITED:
+                continue
+            if why != GOES_ON:
                 return why, tick
-            spent = 0
-            if knobs.sliced:
-                stops = waits(orders.gate)
-            else:
-                stops = orders.turns[0] % 2 == 1
-                loads_first()
-                stops = stops and not orders.gate[WHOLE]
-            if LEAST_SLICE_MS < plan.info[SLICE_MS] < ALL_THE_TIME and stops:
-                if unpublished:  # nobody's token waits for a prompt
-                    wake(native)
-                    account(
-                        header, columns.ticks, cost, memory, traffic, budget, fixed, native, pool,
-                        scratch, work.facts[last], work.info[last], work.bytes_left)  # fmt: skip
-                    unpublished = False
-                until = started + int(plan.info[SLICE_MS] * 1e6)
-                if knobs.paced:
-                    ended = let_through(
-                        orders.gate, orders.turns, started, until, native, orders.wake_fd
-                    )  # fmt: skip
-                else:
-                    place_threads(places, _threads(fixed, 0, 2))
-                    # it can hang as a tick can
-                    header[t.H_TICK_START_NS] = header[t.H_HEARTBEAT_NS] = started
-                    header[t.H_BUSY] = BUSY_DECODE
-                    ended = run_parts(orders.gate, native, until, orders.wake_fd)
-                spent, started = ended - started, ended
-                if header[t.H_WORK_SINCE_NS]:
-                    header[t.H_WORK_SINCE_NS] += spent  # no overhead
-            _set_mode(fixed, native, work.mode, int(plan.info[MODE]))
-            if knobs.can_aside and not (knobs.paced or knobs.sliced):
-                _orders(native, state.lane, orders, work.aside, plan.aside, started)
-            info[:] = plan.info
-            in_batch, outputs, rows = fill(
-                entries, plan.slots, plan.counts, columns.tokens, columns.n_past, columns.n_tokens,
-                columns.seq, batch.token, batch.pos, batch.seq, batch.logits, batch.out_slot,
-                batch.out_row,
-            )  # fmt: skip
-            batch.n_tokens[0] = in_batch
-            if entries == 1 and outputs == 1 and used == 0:
-                batch.n_tokens[0] = fill_up(
-                    in_batch, work.width[0], fixed.spare, batch.token, batch.pos, batch.seq,
-                    batch.logits,
-                )  # fmt: skip
-            read = attended = 0
-            for e in range(entries):
-                s = plan.slots[e]
-                columns.in_tick[s] = 1
-                read += columns.n_past[s] + plan.counts[e]
-                attended += columns.n_past[s] * plan.counts[e]
-            header[t.H_TICK_START_NS] = started
-            header[t.H_HEARTBEAT_NS] = started
-            header[t.H_BUSY] = BUSY_DECODE
-            facts[BEGAN], facts[TOKENS], facts[OUTPUTS], facts[DECODING] = (
-                started, in_batch, outputs, rows,
-            )  # fmt: skip
-            facts[KV_READ], facts[KV_USED], facts[TOLD] = read, used, 0
-            facts[ATTENDED], facts[SLICE] = attended, spent
-            turns_before = orders.turns[0]
-            facts[BESIDE] = 1 if knobs.paced and _computes(orders) else 0
-            note_shape(work, knobs, cost, memory, rows, in_batch, plan.info)
-            usual = work.unlike[0] == 0
-            facts[THROUGH] = 0
-            if knobs.paced and usual and turns_before % 2 == 1 and orders.gate[WHOLE]:
-                facts[THROUGH] = 1 + orders.gate[SIZE]
-            facts[CHANGED] = work.unlike[0]
-            if work.unlike[0] > 0:
-                work.unlike[0] -= 1
-                facts[BESIDE] = 1
-            n_threads = _threads(fixed, work.mode[0], in_batch)
-            place_threads(places, n_threads)
-            pool.team[TEAM_SIZE] = n_threads
-            placed = batch.n_tokens[0]
-            exactly = plan.aside[0] >= 0 or orders.running[0] >= 0  # a prompt may be copied soon
-            make_room(cells, placed, in_batch - rows >= TOGETHER, exactly)
-            taken = used
-            if cells.words[VALID]:
-                taken = cells.words[USED] - cells.cells[span.seq]
-            hold_span(span, native, taken, placed, rows == in_batch)
-            take_cells(cells, batch.seq, batch.pos, placed)
-            sent = now_ns(native)
-            facts[SUBMITTED] = sent
-            if info[ABORT_MS] > 0.0:
-                header[t.H_ABORT_UNTIL_NS] = sent + int(info[ABORT_MS] * 1e6)
-                header[t.H_ABORT_ARMED] = 1
-            status = call_i32_ptr_ptr(native.decode, native.context, native.batch)
-            if unpublished:
-                header[t.H_OVERLAPPED] += 1
-                wake(native)
-                account(
-                    header, columns.ticks, cost, memory, traffic, budget, fixed, native, pool,
-                    scratch, work.facts[last], work.info[last], work.bytes_left)  # fmt: skip
-                unpublished = False
-            if flying and status == 0:
-                flight[PARITY], flight[ENTRIES], flight[OUTPUTS_SENT] = now, entries, outputs
-                flight[TURNS], flight[USUAL] = turns_before, usual
-                return UNDER_WAY, tick
-        if status == 0:
-            call_workers(pool, outputs)
-            call_i64_ptr(native.synchronize, native.context)
-        decoded = now_ns(native)
-        facts[DECODED] = decoded
-        if knobs.paced and (orders.turns[0] != turns_before or _computes(orders)):
-            facts[BESIDE] = 1
-        if orders.turns[0] != turns_before:
-            facts[THROUGH] = 0
-            # one that is short hardly ever lasts for a whole tick
-            chunk_ms = cost.flow[orders.gate[SIZE], FLOW_MS]
-            if knobs.paced and usual and orders.gate[WHOLE] and chunk_ms < 2.0 * info[PREDICTED_MS]:
-                facts[THROUGH] = 1 + orders.gate[SIZE]
-        armed = header[t.H_ABORT_ARMED]
-        header[t.H_ABORT_ARMED] = 0
-        header[t.H_BUSY] = BUSY_IDLE
-        header[t.H_TICK_START_NS] = 0
-        base = 0
-        if status == 0 and outputs:
-            base = call_i64_ptr_i32(native.logits_ith, native.context, batch.out_row[0])
-            if base == 0:
-                status = NO_LOGITS
-        if status != 0:
-            work.out[OUT_STATUS] = status
-            work.out[OUT_ENTRIES] = entries
-            return ABORTED if status == GIVEN_UP and armed else FAILED, tick
-        # one behind the other, in the order of the batch (llama_get_logits); asking for each takes
-        # 2 us on an accelerator
-        for i in range(outputs):
-            batch.out_row[i] = i
-        # rows that take long go last: the others' tokens are with the front by then
-        first = slow_last(
-            outputs, batch.out_slot, batch.out_row, settings.whole, work.ended, work.sampled
-        )
-        for i in range(outputs):
-            work.addresses[i] = base + 4 * fixed.n_vocab * batch.out_row[i]
+            slice_prompts(loop)
+            fill_batch(loop)
+        why = decode(loop, resumed)
+        if why != GOES_ON:
+            return why, tick
         tick += 1
-        settled = entries
-        n_ended = done = 0
+        count = sort_rows(loop)
         while True:
-            count = outputs - done if done else first
-            sample_all(
-                pool, done, count, batch.out_slot, work.addresses, fixed.n_vocab, settings,
-                columns.tokens, columns.n_tokens, columns.n_prompt, work.eog_ids, scratch,
-                work.sampled, columns.logprob, columns.top_ids, columns.top_logprobs,
-            )  # fmt: skip
-            sampled = now_ns(native)
-            facts[SAMPLED] = sampled
-            _credits(
-                header, columns.t_last_ns, state.lane, state.cap, state.credit,
-                earned(knobs), knobs.latency_cap, info[BASELINE_MS], batch.out_slot[done:], count,
-                sampled,
-            )  # fmt: skip
-            n_ended += settle(
-                settled, plan.slots, plan.counts, count, batch.out_slot[done:],
-                work.sampled[done:], sampled, tick, columns.reason, columns.tokens,
-                columns.token_ns, columns.n_tokens, columns.n_past, columns.n_prompt,
-                columns.max_tokens, columns.in_tick, columns.isolate, columns.t_first_ns,
-                columns.t_last_ns, work.served, work.is_eog, fixed.n_ctx, work.resumed_at,
-                work.ended[n_ended:],
-            )  # fmt: skip
-            done += count
-            if done == outputs:
+            sample(loop, count)
+            settle_rows(loop, count, tick)
+            count = flight[OUTPUTS_SENT] - flight[SETTLED]
+            if count == 0:
                 break
-            settled = 0
-            wake(native)
-            facts[TOLD] = now_ns(native)
-        without = _without_numbers(outputs, batch.out_slot, work.sampled)
-        if n_ended or without:
-            # who hears of an end finds everything counted
-            account(
-                header, columns.ticks, cost, memory, traffic, budget, fixed, native, pool,
-                scratch, facts, info, work.bytes_left)  # fmt: skip
-            for i in range(n_ended):
-                header[t.H_CELLS_USED] -= columns.n_past[work.ended[i]]
-            stores_first()  # a row that is DONE has all its tokens, and says why it ended
-            for i in range(n_ended):
-                state.state[work.ended[i]] = DONE
-            wake(native)
-            work.out[OUT_ENDED], work.out[OUT_WITHOUT] = n_ended, without
-            return NOT_NUMBERS if without else ENDED, tick
-        attention = readable(native)
-        lands = flight[MUST_STOP] != 0 or _can_land(knobs, orders, state, plan, sampled)
-        # nobody interactive waits for what Python is to do: the next decode is submitted before
-        flying = fixed.overlap and attention and not lands and not _is_urgent(header, work.awaited)
-        if (flying or fixed.overlap and not attention and not lands) and turn + 1 < most:
-            unpublished = True
-            continue
-        attention = attention or lands
-        if outputs:
-            wake(native)
-        account(
-            header, columns.ticks, cost, memory, traffic, budget, fixed, native, pool,
-            scratch, facts, info, work.bytes_left)  # fmt: skip
-        if attention:
-            return ATTENTION, tick
+            tell(loop)
+        why = end_tick(loop, turn + 1 < most)
+        if why != GOES_ON:
+            return why, tick
     return ENOUGH, tick
+
+
+@njit(**PHASE)
+def plan_next(loop, tick, given):
+    """Plan the next tick, and say what is computed beside it.
+
+    Returns GOES_ON where the tick can run, WAITED after a wait for something that can, or why
+    Python is needed.
+    """
+    knobs, orders, plan, work = loop.knobs, loop.orders, loop.plan, loop.work
+    header, flight, native, state = loop.columns.header, work.flight, loop.native, loop.state
+    flight[PARITY] = 1 - flight[PARITY]
+    facts, fixed = work.facts[flight[PARITY]], loop.fixed
+    started, used = now_ns(native), _cells(state)
+    facts[BEGAN], facts[KV_USED] = started, used
+    if given >= 0:
+        entries = given
+    else:
+        _note_next_part(knobs, orders, loop.cost, loop.memory, plan)
+        left = _bytes_left(work.bytes_left, loop.budget, knobs, started)
+        view = Tick(tick, started, fixed.n_ctx - used, used, left)
+        entries = plan_tick(state, view, knobs, loop.cost, loop.memory, loop.traffic, plan)
+    flight[ENTRIES] = entries
+    if knobs.can_aside and (knobs.paced or knobs.sliced):
+        _order_beside(knobs, native, state.lane, orders, work.aside, plan, started)
+    need = 0
+    for e in range(entries):
+        need += plan.counts[e]
+    if entries and used + need <= fixed.n_ctx:
+        return GOES_ON
+    publish_last(loop)
+    if entries:
+        work.out[OUT_ENTRIES] = entries
+        return NO_ROOM
+    if _can_land(knobs, orders, state, plan, started):
+        return ATTENTION
+    if plan.info[WAIT_MS] > 0.0:
+        # the budget of bytes is used up, or all there is runs beside the ticks
+        header[t.H_HEARTBEAT_NS] = started
+        if orders.running[0] >= 0:
+            header[t.H_WORK_SINCE_NS] = started  # not idle
+        return ATTENTION if readable(native, int(plan.info[WAIT_MS])) else WAITED
+    return NOTHING
+
+
+@njit(**PHASE)
+def slice_prompts(loop):
+    """Leave the plan's slice to a prompt that is computed beside the ticks."""
+    knobs, orders, native, work = loop.knobs, loop.orders, loop.native, loop.work
+    facts, slice_ms = work.facts[work.flight[PARITY]], loop.plan.info[SLICE_MS]
+    facts[SLICE] = 0
+    if not LEAST_SLICE_MS < slice_ms < ALL_THE_TIME or not _stops(knobs, orders):
+        return
+    publish_last(loop)  # nobody's token waits for a prompt
+    header, started = loop.columns.header, facts[BEGAN]
+    until = started + int(slice_ms * 1e6)
+    if knobs.paced:
+        ended = let_through(orders.gate, orders.turns, started, until, native, orders.wake_fd)
+    else:
+        place_threads(loop.places, _threads(loop.fixed, 0, 2))
+        # it can hang as a tick can
+        header[t.H_TICK_START_NS] = header[t.H_HEARTBEAT_NS] = started
+        header[t.H_BUSY] = BUSY_DECODE
+        ended = run_parts(orders.gate, native, until, orders.wake_fd)
+    facts[BEGAN], facts[SLICE] = ended, ended - started
+    if header[t.H_WORK_SINCE_NS]:
+        header[t.H_WORK_SINCE_NS] += ended - started  # no overhead
+
+
+@njit(**PHASE)
+def fill_batch(loop):
+    """Write the plan into the batch, and what is known of the tick into its facts."""
+    knobs, orders, plan, work = loop.knobs, loop.orders, loop.plan, loop.work
+    header, fixed, flight, batch = loop.columns.header, loop.fixed, work.flight, loop.batch
+    facts, entries = work.facts[flight[PARITY]], flight[ENTRIES]
+    started = facts[BEGAN]
+    _set_mode(fixed, loop.native, work.mode, int(plan.info[MODE]))
+    if knobs.can_aside and not (knobs.paced or knobs.sliced):
+        _orders(loop.native, loop.state.lane, orders, work.aside, plan.aside, started)
+    work.info[flight[PARITY]][:] = plan.info
+    in_batch, outputs, rows = fill(entries, plan, loop.columns, batch)
+    batch.n_tokens[0] = in_batch
+    if entries == 1 and outputs == 1 and facts[KV_USED] == 0:
+        batch.n_tokens[0] = fill_up(
+            in_batch, work.width[0], fixed.spare, batch.token, batch.pos, batch.seq, batch.logits
+        )
+    read, attended = _reads(entries, plan, loop.columns)
+    header[t.H_TICK_START_NS] = header[t.H_HEARTBEAT_NS] = started
+    header[t.H_BUSY] = BUSY_DECODE
+    facts[TOKENS], facts[OUTPUTS], facts[DECODING] = in_batch, outputs, rows
+    facts[KV_READ], facts[ATTENDED], facts[TOLD] = read, attended, 0
+    flight[OUTPUTS_SENT], flight[TURNS] = outputs, orders.turns[0]
+    facts[BESIDE] = 1 if knobs.paced and _computes(orders) else 0
+    note_shape(work, knobs, loop.cost, loop.memory, rows, in_batch, plan.info)
+    flight[USUAL] = work.unlike[0] == 0
+    facts[THROUGH] = 0
+    if knobs.paced and flight[USUAL] and flight[TURNS] % 2 == 1 and orders.gate[WHOLE]:
+        facts[THROUGH] = 1 + orders.gate[SIZE]
+    facts[CHANGED] = work.unlike[0]
+    if work.unlike[0] > 0:
+        work.unlike[0] -= 1
+        facts[BESIDE] = 1
+
+
+@njit(**PHASE)
+def decode(loop, resumed):
+    """Have the batch computed; ``resumed``: it was submitted before.
+
+    Returns GOES_ON once its logits are there, UNDER_WAY where Python has its turn meanwhile, or
+    what went wrong.
+    """
+    work, native, status = loop.work, loop.native, 0
+    flight, header = work.flight, loop.columns.header
+    if not resumed:
+        status = submit(loop)
+        header[t.H_OVERLAPPED] += flight[UNPUBLISHED]
+        publish_last(loop)
+        if flight[FLYING] and status == 0:
+            return UNDER_WAY
+    facts = work.facts[flight[PARITY]]
+    if status == 0:
+        call_workers(loop.pool, flight[OUTPUTS_SENT])
+        call_i64_ptr(native.synchronize, native.context)
+    facts[DECODED] = now_ns(native)
+    predicted_ms = work.info[flight[PARITY], PREDICTED_MS]
+    _note_beside(loop.knobs, loop.orders, loop.cost, flight, facts, predicted_ms)
+    armed = header[t.H_ABORT_ARMED]
+    header[t.H_ABORT_ARMED] = 0
+    header[t.H_BUSY] = BUSY_IDLE
+    header[t.H_TICK_START_NS] = 0
+    if status == 0 and flight[OUTPUTS_SENT]:
+        flight[LOGITS] = call_i64_ptr_i32(native.logits_ith, native.context, loop.batch.out_row[0])
+        if flight[LOGITS] == 0:
+            status = NO_LOGITS
+    if status == 0:
+        return GOES_ON
+    work.out[OUT_STATUS] = status
+    work.out[OUT_ENTRIES] = flight[ENTRIES]
+    return ABORTED if status == GIVEN_UP and armed else FAILED
+
+
+@njit(**PHASE)
+def submit(loop):
+    """Place threads and cells for the batch and hand it to libllama; returns its status."""
+    cells, work, native = loop.cells, loop.work, loop.native
+    flight, header, batch = work.flight, loop.columns.header, loop.batch
+    facts = work.facts[flight[PARITY]]
+    in_batch, rows = facts[TOKENS], facts[DECODING]
+    n_threads = _threads(loop.fixed, work.mode[0], in_batch)
+    place_threads(loop.places, n_threads)
+    loop.pool.team[TEAM_SIZE] = n_threads
+    placed = batch.n_tokens[0]
+    # a prompt may be copied soon
+    exactly = loop.plan.aside[0] >= 0 or loop.orders.running[0] >= 0
+    make_room(cells, placed, in_batch - rows >= TOGETHER, exactly)
+    taken = facts[KV_USED]
+    if cells.words[VALID]:
+        taken = cells.words[USED] - cells.cells[loop.span.seq]
+    hold_span(loop.span, native, taken, placed, rows == in_batch)
+    take_cells(cells, batch.seq, batch.pos, placed)
+    sent = now_ns(native)
+    facts[SUBMITTED] = sent
+    abort_ms = work.info[flight[PARITY], ABORT_MS]
+    if abort_ms > 0.0:
+        header[t.H_ABORT_UNTIL_NS] = sent + int(abort_ms * 1e6)
+        header[t.H_ABORT_ARMED] = 1
+    return call_i32_ptr_ptr(native.decode, native.context, native.batch)
+
+
+@njit(**PHASE)
+def sort_rows(loop):
+    """Say where each row's logits lie; returns how many rows are sampled first.
+
+    Rows that take long go last: the others' tokens are with the front by then.
+    """
+    work, batch, row_bytes = loop.work, loop.batch, 4 * loop.fixed.n_vocab
+    outputs = work.flight[OUTPUTS_SENT]
+    work.flight[SETTLED] = 0
+    # one behind the other, in the order of the batch (llama_get_logits); asking for each takes
+    # 2 us on an accelerator
+    for i in range(outputs):
+        batch.out_row[i] = i
+    quick = slow_last(
+        outputs, batch.out_slot, batch.out_row, loop.settings.whole, work.ended, work.sampled
+    )
+    for i in range(outputs):
+        work.addresses[i] = work.flight[LOGITS] + row_bytes * batch.out_row[i]
+    return quick
+
+
+@njit(**PHASE)
+def sample(loop, count):
+    """Choose tokens for the next ``count`` rows."""
+    columns, work, flight = loop.columns, loop.work, loop.work.flight
+    sample_all(
+        loop.pool, flight[SETTLED], count, loop.batch.out_slot, work.addresses,
+        loop.fixed.n_vocab, loop.settings, columns.tokens, columns.n_tokens, columns.n_prompt,
+        work.eog_ids, loop.scratch, work.sampled, columns.logprob, columns.top_ids,
+        columns.top_logprobs,
+    )  # fmt: skip
+    work.facts[flight[PARITY], SAMPLED] = now_ns(loop.native)
+
+
+@njit(**PHASE)
+def settle_rows(loop, count, tick):
+    """Write these rows' tokens into the table; the first time, what the tick has fed too."""
+    columns, work, flight = loop.columns, loop.work, loop.work.flight
+    first, parity = flight[SETTLED], flight[PARITY]
+    slots, at_ns = loop.batch.out_slot[first:], work.facts[parity, SAMPLED]
+    baseline_ms = work.info[parity, BASELINE_MS]
+    _credits(columns, loop.state, loop.knobs, baseline_ms, slots, count, at_ns)
+    if first == 0:
+        note_fed(flight[ENTRIES], loop.plan, columns, work.served, tick)
+    work.out[OUT_ENDED] = settle(
+        columns, work, loop.fixed.n_ctx, slots, work.sampled[first:], count, at_ns,
+        work.out[OUT_ENDED],
+    )  # fmt: skip
+    flight[SETTLED] += count
+
+
+@njit(**PHASE)
+def end_tick(loop, more):
+    """Publish the tick, or leave that to the next one, whose decode it need not wait for.
+
+    ``more``: whether another tick may follow.  Returns GOES_ON or why Python is needed.
+    """
+    columns, work, native, orders = loop.columns, loop.work, loop.native, loop.orders
+    flight, out, outputs = work.flight, work.out, work.flight[OUTPUTS_SENT]
+    out[OUT_WITHOUT] = _without_numbers(outputs, loop.batch.out_slot, work.sampled)
+    if out[OUT_ENDED] or out[OUT_WITHOUT]:
+        # who hears of an end finds everything counted
+        account(loop, flight[PARITY])
+        _end_rows(columns, loop.state, work.ended, out[OUT_ENDED])
+        wake(native)
+        return NOT_NUMBERS if out[OUT_WITHOUT] else ENDED
+    attention, overlap = readable(native), loop.fixed.overlap
+    sampled = work.facts[flight[PARITY], SAMPLED]
+    lands = flight[MUST_STOP] != 0 or _can_land(loop.knobs, orders, loop.state, loop.plan, sampled)
+    # nobody interactive waits for what Python is to do: the next decode is submitted before
+    flies = overlap and attention and not lands
+    flight[FLYING] = flies and not _is_urgent(columns.header, work.awaited)
+    if (flight[FLYING] or overlap and not attention and not lands) and more:
+        flight[UNPUBLISHED] = 1
+        return GOES_ON
+    if outputs:
+        wake(native)
+    account(loop, flight[PARITY])
+    return ATTENTION if attention or lands else GOES_ON
+
+
+@njit(**PHASE)
+def tell(loop):
+    """Wake the front for the tokens of the rows that did not take long."""
+    wake(loop.native)
+    loop.work.facts[loop.work.flight[PARITY], TOLD] = now_ns(loop.native)
+
+
+@njit(**INNER)
+def publish_last(loop):
+    """Wake the front for the tokens of the tick before, if they wait for that, and account it."""
+    if loop.work.flight[UNPUBLISHED]:
+        wake(loop.native)
+        account(loop, 1 - loop.work.flight[PARITY])
+        loop.work.flight[UNPUBLISHED] = 0
+
+
+@njit(**INNER)
+def _note_next_part(knobs, orders, cost, memory, plan):
+    """Tell the policy what the next part of a chunk takes that waits for the ticks."""
+    memory.next_part[0] = next_part_ms(orders.gate)
+    if not knobs.sliced:
+        return
+    memory.next_part[1] = next_part_tokens(orders.gate)
+    if memory.next_part[1] > 0.0:
+        learn_longest(
+            cost, memory.next_part[1], orders.gate[LONGEST] / 1e6,
+            0.0 < plan.info[SLICE_MS] < memory.next_part[0],
+        )  # fmt: skip
+
+
+@njit(**INNER)
+def _order_beside(knobs, native, lane, orders, aside, plan, now):
+    """Tell the worker, or the loop's own chunk, what the plan wants beside the ticks."""
+    _orders(native, lane, orders, aside, plan.aside, now)
+    if knobs.sliced:
+        redo = plan.info[REDOES] > 0.0
+        if redo:  # what was granted before is not taken then
+            orders.grant[0] = int(plan.info[CHUNK_BESIDE])
+        choose_owner(
+            orders.gate, orders.running[0], plan.aside[0] >= 0, plan.info[MODE] == 0.0, redo,
+            native, orders.wake_fd,
+        )  # fmt: skip
+    grant_chunk(orders, native, int(plan.info[CHUNK_BESIDE]), plan.info[FLOWS] > 0.0)
+    if knobs.paced:
+        always = plan.info[SLICE_MS] >= ALL_THE_TIME
+        set_gate(orders.gate, OPEN if always else 0, native, orders.wake_fd)
+
+
+@njit(**INNER)
+def _stops(knobs, orders):
+    """Whether there is a chunk that stops at its parts, for which a slice is."""
+    if knobs.sliced:
+        return waits(orders.gate)
+    stops = orders.turns[0] % 2 == 1
+    loads_first()
+    return stops and not orders.gate[WHOLE]
+
+
+@njit(**INNER)
+def _reads(entries, plan, columns):
+    """Mark the plan's rows; returns KV cells that they read, and those times their tokens."""
+    read = attended = 0
+    for e in range(entries):
+        s = plan.slots[e]
+        columns.in_tick[s] = 1
+        read += columns.n_past[s] + plan.counts[e]
+        attended += columns.n_past[s] * plan.counts[e]
+    return read, attended
+
+
+@njit(**INNER)
+def _note_beside(knobs, orders, cost, flight, facts, predicted_ms):
+    """After a tick: whether a chunk was computed beside it, and went on all through it."""
+    if knobs.paced and (orders.turns[0] != flight[TURNS] or _computes(orders)):
+        facts[BESIDE] = 1
+    if orders.turns[0] == flight[TURNS]:
+        return
+    facts[THROUGH] = 0
+    # one that is short hardly ever lasts for a whole tick
+    is_short = cost.flow[orders.gate[SIZE], FLOW_MS] < 2.0 * predicted_ms
+    if knobs.paced and flight[USUAL] and orders.gate[WHOLE] and is_short:
+        facts[THROUGH] = 1 + orders.gate[SIZE]
+
+
+@njit(**INNER)
+def _end_rows(columns, state, ended, n):
+    """Mark rows as DONE, whose cells are free then."""
+    for i in range(n):
+        columns.header[t.H_CELLS_USED] -= columns.n_past[ended[i]]
+    stores_first()  # a row that is DONE has all its tokens, and says why it ended
+    for i in range(n):
+        state.state[ended[i]] = DONE
 
 
 @njit(**INNER)
@@ -603,19 +640,19 @@ def _orders(native, lane, orders, aside, wanted, now):
 
 
 @njit(**INNER)
-def _credits(
-    header, t_last_ns, lane, cap, credit, more, latency_cap, baseline_ms, slots, count, now
-):  # fmt: skip
+def _credits(columns, state, knobs, baseline_ms, slots, count, now):
     """Error budget of the interactive sessions that get a token now; runs before ``settle``."""
     if baseline_ms <= 0.0:
         return
+    t_last_ns, lane, cap, credit = columns.t_last_ns, state.lane, state.cap, state.credit
+    more = earned(knobs)
     for i in range(count):
         s = slots[i]
         if lane[s] != 0 or t_last_ns[s] == 0:
             continue
         gap_ms = (now - t_last_ns[s]) / 1e6
         credit[s], slow = settle_credit(
-            credit[s], more, cap[s], latency_cap, baseline_ms, gap_ms
+            credit[s], more, cap[s], knobs.latency_cap, baseline_ms, gap_ms
         )
         if slow:
-            header[t.H_SLOW_TOKENS] += 1
+            columns.header[t.H_SLOW_TOKENS] += 1

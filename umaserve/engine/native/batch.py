@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from umaserve.jit.compiled import njit
+from umaserve.jit.inner import INNER
 from umaserve.sampling.sampler import NO_NUMBERS
 from umaserve.wire.table import REASON_LENGTH, REASON_STOP
 
@@ -59,16 +60,15 @@ class Batch:
         self.struct.logits = ffi.cast("int8_t *", self.arrays.logits.ctypes.data)
 
 
-@njit(nogil=True, cache=True)
-def fill(
-    entries, slots, counts, tokens, n_past, n_tokens, seq,
-    b_token, b_pos, b_seq, b_logits, out_slot, out_row,
-):  # fmt: skip
+@njit(**INNER)
+def fill(entries, plan, columns, batch):
     """Write a plan into the batch arrays.
 
     Returns (tokens in the batch, rows that want logits, how many of those were decoding before).
     Logits are asked only where a session's last known token is fed.
     """
+    slots, counts = plan.slots, plan.counts
+    tokens, n_past, n_tokens = columns.tokens, columns.n_past, columns.n_tokens
     n = 0
     outputs = 0
     decoding = 0
@@ -78,15 +78,15 @@ def fill(
         if n_tokens[slot] - start == 1:
             decoding += 1
         for i in range(counts[e]):
-            b_token[n] = tokens[slot, start + i]
-            b_pos[n] = start + i
-            b_seq[n] = seq[slot]
-            b_logits[n] = 0
+            batch.token[n] = tokens[slot, start + i]
+            batch.pos[n] = start + i
+            batch.seq[n] = columns.seq[slot]
+            batch.logits[n] = 0
             n += 1
         if start + counts[e] == n_tokens[slot]:
-            b_logits[n - 1] = 1
-            out_slot[outputs] = slot
-            out_row[outputs] = n - 1
+            batch.logits[n - 1] = 1
+            batch.out_slot[outputs] = slot
+            batch.out_row[outputs] = n - 1
             outputs += 1
     return n, outputs, decoding
 
@@ -102,46 +102,47 @@ def fill_up(n, width, spare, b_token, b_pos, b_seq, b_logits):
     return max(n, width)
 
 
-@njit(nogil=True, cache=True)
-def settle(
-    entries, slots, counts, outputs, out_slot, sampled, now_ns, tick,
-    reason, tokens, token_ns, n_tokens, n_past, n_prompt, max_tokens, in_tick, isolate,
-    t_first_ns, t_last_ns, served, is_eog, n_ctx, resumed_at, ended,
-):  # fmt: skip
-    """Write one tick's outcome into the session table.
-
-    Every row of the plan has its tokens in the cache now; every row that asked got a token, or
-    ended.  Returns how many rows ended and lists them in ``ended``; the caller marks them DONE.
-    A token goes in before the count that publishes it; one that ends its row is not counted.  Rows
-    without numbers (NO_NUMBERS) get none.
-    """
+@njit(**INNER)
+def note_fed(entries, plan, columns, served, tick):
+    """The rows of a tick's plan have its tokens in the cache now."""
     for e in range(entries):
-        slot = slots[e]
-        n_past[slot] += counts[e]
-        in_tick[slot] = 0
+        slot = plan.slots[e]
+        columns.n_past[slot] += plan.counts[e]
+        columns.in_tick[slot] = 0
         served[slot] = tick * served.shape[0] + e
-    n_ended = 0
-    for i in range(outputs):
-        slot = out_slot[i]
+
+
+@njit(nogil=True, cache=True)
+def settle(columns, work, n_ctx, slots, sampled, count, now_ns, n_ended):
+    """Write the tokens ``sampled`` of ``count`` rows into the session table.
+
+    Every row gets its token, or ends.  Rows that end are listed in ``work.ended`` behind the
+    ``n_ended`` that it has; returns how many there are then.  The caller marks them DONE.  A token
+    goes in before the count that publishes it; one that ends its row is not counted.  Rows without
+    numbers (NO_NUMBERS) get none.
+    """
+    n_tokens, ended, reason = columns.n_tokens, work.ended, columns.reason
+    for i in range(count):
+        slot = slots[i]
         token = sampled[i]
         if token == NO_NUMBERS:
             continue
         at = n_tokens[slot]
-        tokens[slot, at] = token
-        if is_eog[token]:
+        columns.tokens[slot, at] = token
+        if work.is_eog[token]:
             reason[slot] = REASON_STOP
             ended[n_ended] = slot
             n_ended += 1
             continue
-        token_ns[slot, at] = now_ns
-        if t_first_ns[slot] == 0:
-            t_first_ns[slot] = now_ns
-        t_last_ns[slot] = now_ns
+        columns.token_ns[slot, at] = now_ns
+        if columns.t_first_ns[slot] == 0:
+            columns.t_first_ns[slot] = now_ns
+        columns.t_last_ns[slot] = now_ns
         stores_first()
         n_tokens[slot] = at + 1
-        if isolate[slot] and at + 1 - resumed_at[slot] >= 2:
-            isolate[slot] = 0
-        if at + 1 - n_prompt[slot] >= max_tokens[slot] or at + 1 >= n_ctx:
+        if columns.isolate[slot] and at + 1 - work.resumed_at[slot] >= 2:
+            columns.isolate[slot] = 0
+        if at + 1 - columns.n_prompt[slot] >= columns.max_tokens[slot] or at + 1 >= n_ctx:
             reason[slot] = REASON_LENGTH
             ended[n_ended] = slot
             n_ended += 1

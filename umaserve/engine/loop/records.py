@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit, types
+from numba import types
 from numba.experimental import structref
 
 from umaserve.engine.cells.cell_map import CellMap
@@ -14,6 +14,7 @@ from umaserve.engine.native.batch import BatchArrays
 from umaserve.engine.native.calls import Native
 from umaserve.engine.prefill.orders import Orders
 from umaserve.engine.samplers.rows import RowPool
+from umaserve.jit.compiled import njit
 from umaserve.llama.traffic import Traffic
 from umaserve.policy.base import Knobs, Memory, Plan, SchedulerState
 from umaserve.policy.bytes.bandwidth import Budget

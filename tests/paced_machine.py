@@ -12,31 +12,19 @@ prints what a stream, background decoders and two clients with long prompts have
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import NamedTuple
 
 import numpy as np
 
 from tests.test_policy_guarded import NOW, TRAFFIC, empty, put
 from tools.sim_run import note_plan
-from umaserve.engine.loop.account import (
-    BESIDE,
-    CHANGED,
-    DECODING,
-    FACTS,
-    THROUGH,
-    TOKENS,
-    learn_tick,
-)
+from umaserve.engine.loop.account import Facts, learn_tick
+from umaserve.engine.loop.records import Flight
 from umaserve.engine.loop.ticks import UNLIKE, note_shape
 from umaserve.policy.accelerator.beside import may_land
 from umaserve.policy.base import (
     ALL_FEATURES,
     ALL_THE_TIME,
-    BASELINE_MS,
-    CHUNK_BESIDE,
-    FLOWS,
-    SLICE_MS,
     Knobs,
     Memory,
     Plan,
@@ -126,7 +114,7 @@ class Daemon:
         )  # fmt: skip
         n = max(streams + decoders + prompts, 1)
         self.state, self.plan, self.memory = empty(n), Plan.empty(n), Memory.fresh(n)
-        self.work = SimpleNamespace(unlike=np.zeros(1, np.int64), shape=np.zeros(1, np.int64))
+        self.flight = Flight.zeros()
         self.now, self.number = float(NOW), 0
         self.memory.since_ns[:] = NOW
         for s in range(streams + decoders):
@@ -164,13 +152,13 @@ class Daemon:
         return aside[: aside.index(-1)]
 
     def _begin(self) -> None:
-        grant = int(self.plan.info[CHUNK_BESIDE])
+        grant = int(self.plan.info.chunk_beside)
         if self.chunk is not None or grant <= 0:
             return
         for s in self._listed():
             left = self.length - 1 - int(self.done[s])
             if left > 0:
-                tokens, whole = min(grant, left), self.plan.info[FLOWS] > 0.0
+                tokens, whole = min(grant, left), self.plan.info.flows > 0.0
                 ms = self.machine.flow_ms(tokens) if whole else self.machine.chunk_ms(tokens)
                 self.chunk = Chunk(s, tokens, whole, ms)
                 return
@@ -190,7 +178,7 @@ class Daemon:
 
     def _slice(self) -> float:
         """ms that parts of a chunk take before this tick."""
-        chunk, ms = self.chunk, float(self.plan.info[SLICE_MS])
+        chunk, ms = self.chunk, float(self.plan.info.slice_ms)
         if chunk is None or chunk.whole or not 0.0 < ms < ALL_THE_TIME:
             return 0.0
         part, spent = self.machine.part_ms(chunk.tokens), self.machine.late
@@ -211,7 +199,7 @@ class Daemon:
         for other, tokens, _ in self.pending:
             self.state.n_past[slot] += tokens if other == slot else 0
         self.pending = [piece for piece in self.pending if piece[0] != slot]
-        self.landed_ago, self.work.unlike[0] = 0, UNLIKE
+        self.landed_ago, self.flight.unlike = 0, UNLIKE
 
     def _tick(self) -> None:
         state, plan, knobs, machine = self.state, self.plan, self.knobs, self.machine
@@ -219,7 +207,8 @@ class Daemon:
         used = int(state.n_past.sum())
         chunk = self.chunk
         waits = chunk is not None and not chunk.whole
-        self.memory.next_part[0] = machine.part_ms(chunk.tokens) + machine.late if waits else 0.0
+        next_ms = machine.part_ms(chunk.tokens) + machine.late if waits else 0.0
+        self.memory.kept.next_part_ms = next_ms
         tick = Tick(self.number, int(self.now), N_CTX - used, used, np.inf)
         entries = plan_tick(state, tick, knobs, self.cost, self.memory, TRAFFIC, plan)
         assert entries
@@ -236,12 +225,12 @@ class Daemon:
         rows = sum(state.n_tokens[s] - state.n_past[s] == 1 for s in slots)
         in_batch = sum(counts)
         note_shape.py_func(
-            self.work, knobs, self.cost, self.memory, rows, in_batch, plan.info
+            self.flight, knobs, self.cost, self.memory, rows, in_batch, plan.info
         )  # fmt: skip
-        facts, info = np.zeros(FACTS, np.int64), plan.info
-        facts[[TOKENS, DECODING]] = in_batch, rows
-        facts[BESIDE] = facts[CHANGED] = changed = self.work.unlike[0] > 0
-        self.work.unlike[0] = max(self.work.unlike[0] - 1, 0)
+        facts, info = Facts.zeros(), plan.info
+        facts.tokens, facts.decoding_rows = in_batch, rows
+        facts.beside = facts.changed = changed = self.flight.unlike > 0
+        self.flight.unlike = max(self.flight.unlike - 1, 0)
         ms = machine.row_ms(rows) if rows == in_batch else machine.chunk_ms(in_batch)
         ms *= 1.0 + abs(self.rng.normal(0.0, machine.noise))
         self.same = self.same + 1 if rows == self.rows_last else 0
@@ -252,11 +241,11 @@ class Daemon:
         self.landed_ago += 1
         chunk = self.chunk
         if chunk is not None and chunk.whole:
-            facts[BESIDE] = 1
+            facts.beside = 1
             size = beside_class(chunk.tokens)
             ms *= machine.times[size]
             if not changed:
-                facts[THROUGH] = 1 + size
+                facts.through = 1 + size
         self.now += ms * 1e6
         if chunk is not None and chunk.whole:
             chunk.left_ms -= ms
@@ -282,10 +271,10 @@ class Daemon:
         state.n_tokens[s] += 1
         state.served[s] = self.number
         state.t_last_ns[s] = int(self.now)
-        if state.lane[s] == 0 and self.plan.info[BASELINE_MS] > 0.0:
+        if state.lane[s] == 0 and self.plan.info.baseline_ms > 0.0:
             state.credit[s], _ = settle_credit(
                 state.credit[s], earned(self.knobs), state.cap[s], self.knobs.latency_cap,
-                self.plan.info[BASELINE_MS], gap,
+                self.plan.info.baseline_ms, gap,
             )  # fmt: skip
 
     # --- figures -----------------------------------------------------------------------------

@@ -289,7 +289,7 @@ def plan(state, tick, knobs, cost, memory, traffic, plan):
     [
         ("plan.aside[:] = 3; return 0", "made a plan that cannot be computed"),  # no end mark
         ("plan.aside[:2] = 1 << 20, -1; return 0", "made a plan that cannot be computed"),
-        ("plan.info[:] = float('nan'); return 0", "made a plan that cannot be computed"),
+        ("plan.info.predicted_ms = float('nan'); return 0", "made a plan that cannot be computed"),
         ("return None", "made a plan that cannot be computed"),
         ("return 1 << 40", "made a plan that cannot be computed"),
         ("plan.counts[0] = 1 << 30; return 1", "made a plan that cannot be computed"),

@@ -6,13 +6,13 @@ import json
 from functools import partial
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
 from tests.engine_driver import DrivenEngine
 from tests.patches.engine_spies import spied_shapes
+from umaserve.engine.loop.records import Flight
 from umaserve.engine.loop.ticks import UNLIKE, note_shape
-from umaserve.policy.base import INFO_WORDS, KIND_DECODE, PASSENGERS, RIDERS_MS, Memory
+from umaserve.policy.base import KIND_DECODE, Memory, PlanInfo
 from umaserve.policy.cost.model import CostModel, learn, predict
 from umaserve.wire import messages as m
 
@@ -30,18 +30,19 @@ class Ticks:
 
     def __init__(self, cost, paced=True):
         self.cost, self.knobs = cost, SimpleNamespace(paced=paced)
-        self.work = SimpleNamespace(unlike=np.zeros(1, np.int64), shape=np.zeros(1, np.int64))
+        self.flight = Flight.zeros()
 
     def tick(self, rows, ms, prompt=0, passengers=0, streams=None, riders_ms=0.0):
         """Whether it was learned."""
-        memory, info = Memory.fresh(4), np.zeros(INFO_WORDS)
+        memory, info = Memory.fresh(4), PlanInfo.zeros()
         memory.found[KIND_DECODE] = rows - passengers if streams is None else streams
-        info[PASSENGERS], info[RIDERS_MS] = passengers, riders_ms
-        note_shape.py_func(self.work, self.knobs, self.cost, memory, rows, rows + prompt, info)
-        if self.work.unlike[0] == 0:
+        info.passengers, info.riders_ms = passengers, riders_ms
+        tokens = rows + prompt
+        note_shape.py_func(self.flight, self.knobs, self.cost, memory, rows, tokens, info)
+        if self.flight.unlike == 0:
             learn(self.cost, 0, rows, prompt, 0, ms)
             return True
-        self.work.unlike[0] -= 1
+        self.flight.unlike -= 1
         return False
 
 

@@ -15,23 +15,17 @@ from umaserve.policy.base import (
     ALL_THE_TIME,
     ASIDE,
     BACK_WAIT_MS,
-    BASELINE_MS,
-    CHUNK_BESIDE,
     FEATURES,
     FLAG_ASIDE,
     FLAG_GUARDED,
     FLAG_SPENT,
-    FLAGS,
     FLOW,
     GUARD,
     KIND_DECODE,
     LANES,
-    PREDICTED_MS,
     SINCE_BESIDE,
     SINCE_DECODE,
     SINCE_PROMPT,
-    SLICE_MS,
-    WAIT_MS,
     Memory,
     Plan,
     Tick,
@@ -96,9 +90,9 @@ class Planned:
         self.slots = self.plan.slots[: self.entries].tolist()
         self.listed = self.plan.aside[: self.plan.aside.tolist().index(-1)].tolist()
         self.info = self.plan.info
-        self.chunk = int(self.info[CHUNK_BESIDE])
-        self.slice_ms = float(self.info[SLICE_MS])
-        self.flags = int(self.info[FLAGS])
+        self.chunk = int(self.info.chunk_beside)
+        self.slice_ms = float(self.info.slice_ms)
+        self.flags = int(self.info.marks)
 
     @property
     def base_ms(self):
@@ -141,7 +135,7 @@ def test_what_is_listed_and_granted_is_always_something_that_may_be(
     features = ALL_FEATURES - sum(FEATURES[part] for part in without)
     knobs = knobs_of(name or "gpu-dense", features=features)
     memory = fresh(ago_ms)
-    memory.holdoff[0] = holdoff
+    memory.kept.holdoff = holdoff
     got = Planned(state, knobs, cost_of(name, parts), number=number, memory=memory)
     plan, listed = got.plan, got.listed
     assert got.chunk in ((SIZES) if listed else (0,))
@@ -167,7 +161,7 @@ def test_what_is_listed_and_granted_is_always_something_that_may_be(
         if others:
             assert got.entries > 0
         else:
-            assert got.entries == 0 and got.info[WAIT_MS] > 0.0 and got.slice_ms == ALL_THE_TIME
+            assert got.entries == 0 and got.info.wait_ms > 0.0 and got.slice_ms == ALL_THE_TIME
 
 
 @pytest.mark.parametrize("why", ["feature off", "cannot"])
@@ -202,7 +196,7 @@ def test_a_slice_beside_streams_is_what_the_cap_leaves_or_was_paid_for(
         put(state, s, 1, 100, 99, credit=-1.0)
     put(state, 8, 0 if waits else 1, 3000, 0)
     memory = waited(beside_ms)
-    memory.holdoff[0] = holdoff
+    memory.kept.holdoff = holdoff
     knobs = knobs_of(name, latency_cap=cap)
     got = Planned(state, knobs, cost_of(name, [part_ms] * len(SIZES)), memory=memory)
     base, gap = got.base_ms, gap_of(streams, cap)
@@ -227,15 +221,15 @@ def test_a_slice_beside_streams_is_what_the_cap_leaves_or_was_paid_for(
     elif not spent:
         # nothing was held back, unless decoders in the background have it
         served = set(got.slots) & {4, 5}
-        ceiling = max(knobs.tick_budget_ms - got.info[PREDICTED_MS], 0.0)
+        ceiling = max(knobs.tick_budget_ms - got.info.predicted_ms, 0.0)
         usual = min(within_cap, ceiling) - SPARE * base
         assert slice_ms >= usual / NEARLY - 1e-9 or served
     if slice_ms == 0.0 and not set(got.slots) & {4, 5}:
         assert got.flags & FLAG_GUARDED
     # nobody uses the same room again
     assert (
-        got.info[PREDICTED_MS] + slice_ms + ago_ms
-        <= max(max(HARD, gap) * base, got.info[PREDICTED_MS] + ago_ms) * NEARLY
+        got.info.predicted_ms + slice_ms + ago_ms
+        <= max(max(HARD, gap) * base, got.info.predicted_ms + ago_ms) * NEARLY
     )
 
 
@@ -251,7 +245,7 @@ def test_passengers_have_what_the_slice_leaves(streams, decoders, prompts, besid
     put(state, 8, 0 if waits else 1, 3000, 0)
     got = Planned(state, knobs_of(), cost_of(parts=[0.1] * len(SIZES)), memory=waited(beside_ms))
     base, gap = got.base_ms, gap_of(streams, 1.2)
-    together = got.slice_ms + got.info[PREDICTED_MS]
+    together = got.slice_ms + got.info.predicted_ms
     assert together <= max(HARD, gap) * base * NEARLY
     if not got.flags & FLAG_SPENT and not waits:
         assert together <= gap * base * NEARLY
@@ -288,7 +282,7 @@ def test_with_nobody_interactive_to_disturb_prompts_have_all_the_time(credit, la
     assert (got.listed, got.chunk, got.slice_ms) == ([1], SIZES[-1], ALL_THE_TIME)
     assert got.slots == ([4] if decoder else [])
     # with nothing but prompts aside the tick waits for them
-    assert (got.info[WAIT_MS] > 0.0) == (not decoder)
+    assert (got.info.wait_ms > 0.0) == (not decoder)
 
 
 @pytest.mark.parametrize("name", MACHINES)
@@ -477,7 +471,7 @@ def test_short_prompts_together_are_left_to_ticks_where_copying_takes_longer(
         assert not computed
         return
     most_ms = got.base_ms + min(copies_ms, budget_ms)
-    assert got.info[PREDICTED_MS] <= max(most_ms, HARD * got.base_ms) * NEARLY
+    assert got.info.predicted_ms <= max(most_ms, HARD * got.base_ms) * NEARLY
     if predict(cost, 0, 1, sum(lengths), kv) <= most_ms:
         assert computed == waiting
         counts = dict(zip(got.slots, got.plan.counts[: got.entries].tolist(), strict=True))
@@ -491,7 +485,7 @@ def test_who_cannot_go_beside_is_no_reason_to_make_a_tick_longer():
         put(state, s, 0, 900, 0)
         state.aside[s] = -1
     got = Planned(state, knobs_of(), cost)
-    assert got.info[PREDICTED_MS] <= HARD * got.base_ms * NEARLY
+    assert got.info.predicted_ms <= HARD * got.base_ms * NEARLY
 
 
 class Life:
@@ -515,7 +509,7 @@ class Life:
             if used:
                 self.slices += 1
                 self.slice_gap, sliced = max(self.slice_gap, self.now - sliced), self.now
-            self.now += int((used + got.info[PREDICTED_MS]) * 1e6)
+            self.now += int((used + got.info.predicted_ms) * 1e6)
             if set(got.slots) & set(range(3, 8)):
                 self.rides += 1
                 self.ride_gap, ridden = max(self.ride_gap, self.now - ridden), self.now
@@ -523,7 +517,7 @@ class Life:
                 if s == 0:
                     gap = (self.now - self.state.t_last_ns[0]) / 1e6
                     self.state.credit[0], slow = settle_credit(
-                        self.state.credit[0], earned(knobs), 0.0, cap, got.info[BASELINE_MS], gap
+                        self.state.credit[0], earned(knobs), 0.0, cap, got.info.baseline_ms, gap
                     )
                     self.tokens, self.slow = self.tokens + 1, self.slow + slow
                 self.state.t_last_ns[s], self.state.served[s] = self.now, number

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.test_policy_guarded import MACHINES, NOW, empty, known, plan_of, put, told
 from tests.test_simulator import gaps_ms, knobs, play, quiet
 from tools.sim_loads import INTERACTIVE, Load
-from umaserve.policy.base import ALL_FEATURES, FEATURES, PREDICTED_MS
+from umaserve.policy.base import ALL_FEATURES, FEATURES
 from umaserve.policy.burst import LONG_TICKS, TOGETHER_MS, YOUNG_MS
 from umaserve.policy.cost.model import predict
 
@@ -58,7 +58,7 @@ def test_prompts_that_came_with_the_stream_are_computed_at_once(name, paced, asi
 
 def fills(plan):
     """The tick is as long as one may be for them, or nearly."""
-    return 0.75 * LONG_TICKS * 50.0 <= plan.info[PREDICTED_MS] <= 1.25 * LONG_TICKS * 50.0
+    return 0.75 * LONG_TICKS * 50.0 <= plan.info.predicted_ms <= 1.25 * LONG_TICKS * 50.0
 
 
 @pytest.mark.parametrize("name", sorted(MACHINES))

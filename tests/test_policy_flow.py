@@ -23,11 +23,9 @@ from umaserve.policy.accelerator.beside import FLOW_KNOWN, FLOW_STARTS_MS
 from umaserve.policy.accelerator.riders import ROOM
 from umaserve.policy.base import (
     ALL_FEATURES,
-    ALLOWED_MS,
     BACK_WAIT_MS,
     FLAG_SPENT,
     FLOW,
-    FLOWS,
     GUARD,
 )
 from umaserve.policy.cost.model import (
@@ -85,14 +83,14 @@ def test_the_largest_chunk_that_keeps_to_the_cap_goes_on_through_the_ticks(times
     limit = limit_of(got, cost, streams)
     fits = sum(value <= limit for value in times)
     if not fits:
-        assert not got.info[FLOWS] and got.chunk
+        assert not got.info.flows and got.chunk
         return
     late = min(credit for credit, _ in streams) < 0.0
-    assert got.info[FLOWS] and got.listed == [8]
+    assert got.info.flows and got.listed == [8]
     assert got.chunk == SIZES[fits - 1 - (late and fits > 1)]
     # nothing else makes those ticks longer
     assert sorted(got.slots) == list(range(len(streams)))
-    assert got.base_ms < got.info[ALLOWED_MS] <= gap_of(streams, 1.2) * got.base_ms * NEARLY
+    assert got.base_ms < got.info.allowed_ms <= gap_of(streams, 1.2) * got.base_ms * NEARLY
 
 
 def interactive_prompt(state):
@@ -111,8 +109,8 @@ def prompt_of_the_ticks(state):
 @pytest.mark.parametrize("change", [interactive_prompt, prompt_of_the_ticks])
 def test_beside_anything_else_prompts_get_slices(change):
     cost = flowing(SMALL)
-    assert planned([(1.0, 0.0)], cost).info[FLOWS]
-    assert not planned([(1.0, 0.0)], cost, change=change).info[FLOWS]
+    assert planned([(1.0, 0.0)], cost).info.flows
+    assert not planned([(1.0, 0.0)], cost, change=change).info.flows
 
 
 def beside_a_decoder(times, waited_ms=0.0, flows=SMALL, cap=1.2, credit=2.0, **how):
@@ -138,18 +136,18 @@ def test_a_decoder_rides_with_ticks_that_a_chunk_goes_on_through_where_both_fit(
     limit = limit_of(got, flowing(flows), [(1.0, 0.0)], cap)
     fits = 1.0 + ROOM * (gap_of([(2.0, 0.0)], cap) - 1.0)  # the other half is the chunk's
     if times * flows[0] > limit / NEARLY or times > fits / NEARLY:
-        assert not got.info[FLOWS] or 9 not in got.slots or times * flows[0] < limit * NEARLY
+        assert not got.info.flows or 9 not in got.slots or times * flows[0] < limit * NEARLY
         return
-    assert got.info[FLOWS] and got.slots == [0, 9]
+    assert got.info.flows and got.slots == [0, 9]
     size = SIZES.index(got.chunk)
     assert times * flows[size] <= limit * NEARLY
     assert size == len(SIZES) - 1 or times * flows[size + 1] > limit / NEARLY
-    assert got.info[ALLOWED_MS] >= times * got.base_ms / NEARLY
+    assert got.info.allowed_ms >= times * got.base_ms / NEARLY
 
 
 def test_a_slice_of_such_a_tick_leaves_time_for_the_decoder():
     alone, got = beside_a_decoder(3.0).slice_ms, beside_a_decoder(1.05)
-    assert got.info[FLOWS] and got.slots == [0, 9]
+    assert got.info.flows and got.slots == [0, 9]
     assert got.slice_ms == pytest.approx(alone - 0.05 * got.base_ms, rel=0.01)
 
 
@@ -158,7 +156,7 @@ def test_a_decoder_that_finds_no_room_keeps_no_prompts_back(waited_ms):
     """On an H200 two of them, and a stream, left no prompt tokens of 12,500 a second."""
     assert beside_a_decoder(1.05, waited_ms).slots == [0, 9]
     got = beside_a_decoder(2.5, waited_ms)
-    assert got.info[FLOWS] and got.slots == [0]
+    assert got.info.flows and got.slots == [0]
 
 
 def beside_a_part(next_ms, credit, decodes=False):
@@ -167,7 +165,7 @@ def beside_a_part(next_ms, credit, decodes=False):
     ``decodes``: a decoder of the background finds no room.
     """
     memory, cost = waited(0.0, 1.0), flowing(SMALL)
-    memory.next_part[0] = next_ms
+    memory.kept.next_part_ms = next_ms
     state = streaming([(credit, 0.0)])
     put(state, 8, 1, 3000, 0)
     if decodes:
@@ -175,7 +173,7 @@ def beside_a_part(next_ms, credit, decodes=False):
         decoder(state)
     got = Planned(state, knobs_of(features=ALL_FEATURES), cost,
                   number=LATER, memory=memory)  # fmt: skip
-    assert got.info[FLOWS]
+    assert got.info.flows
     return got
 
 
@@ -198,25 +196,25 @@ def test_a_chunk_in_flight_that_stops_for_ticks_is_not_left_there():
 def test_a_decoder_that_finds_no_room_has_its_least():
     """In a tick of its own, which has the shape of the stream's."""
     got = beside_a_decoder(2.5, BACK_WAIT_MS + 1.0)
-    assert got.info[FLOWS] and got.slots == [9]
+    assert got.info.flows and got.slots == [9]
 
 
 def test_it_can_be_switched_off_and_goes_with_the_guard():
     cost = flowing(SMALL)
     for off in (FLOW, GUARD):
         got = planned([(1.0, 0.0)], cost, features=ALL_FEATURES - off)
-        assert not got.info[FLOWS] and got.chunk == SIZES[-1]
+        assert not got.info.flows and got.chunk == SIZES[-1]
 
 
 def test_slices_stay_where_they_compute_more():
     streams = [(1.0, 0.0)]
-    assert planned(streams, flowing([1.01, 1.02], ms=10.0, parts=1000.0)).info[FLOWS]
+    assert planned(streams, flowing([1.01, 1.02], ms=10.0, parts=1000.0)).info.flows
     # 512 tokens in a ms, for a seventh of the time, are more than 32 in 10 ms
     quick = flowing([1.01, 1.02, 1.9], ms=10.0, parts=1.0)
-    assert not planned(streams, quick).info[FLOWS]
+    assert not planned(streams, quick).info.flows
     # unless no part fits a slice
     quick.beside[:] = 40.0
-    assert planned(streams, quick).info[FLOWS]
+    assert planned(streams, quick).info.flows
 
 
 def test_where_caps_are_wide_streams_need_not_wait_for_nearly_as_many_tokens():
@@ -228,7 +226,7 @@ def test_where_caps_are_wide_streams_need_not_wait_for_nearly_as_many_tokens():
     for part_of, flows in ((1.1, True), (0.9, True), (0.6, False)):
         cost = flowing([1.5] * len(SIZES), parts=token_ms * np.array(SIZES))
         cost.flow[:, FLOW_MS] = np.array(SIZES) * token_ms / (part_of * slices) - FLOW_STARTS_MS
-        assert bool(planned(streams, cost, cap=1.0 + share).info[FLOWS]) == flows
+        assert bool(planned(streams, cost, cap=1.0 + share).info.flows) == flows
 
 
 @pytest.mark.parametrize("credit", [-1.0, 0.9, 1.0])
@@ -238,7 +236,7 @@ def test_what_is_not_known_is_tried_where_it_should_fit_or_on_credit(credit):
     def tried(*times, **how):
         cost = flowing(times, **how)
         got = planned(streams, cost)
-        return got.chunk if got.info[FLOWS] else 0
+        return got.chunk if got.info.flows else 0
 
     assert tried() == SIZES[0]  # nothing is known: the smallest will tell
     # 1.02, 1.04: the next is expected to fit; 1.05, 1.15: it is not

@@ -13,14 +13,9 @@ from tools import sim_run
 from tools.sim_machine import presets, probed, tick_ms
 from umaserve.llama.traffic import Traffic
 from umaserve.policy.base import (
-    ABORT_MS,
     ALL_FEATURES,
-    ALLOWED_MS,
-    BASELINE_MS,
     FEATURES,
     FLAG_SPENT,
-    FLAGS,
-    PREDICTED_MS,
     SINCE_ANYBODY,
     Knobs,
     Memory,
@@ -153,16 +148,16 @@ def test_no_pause_is_planned_over_twice_the_baseline(name, credit, back, prompts
     for s in range(7, 7 + prompts):
         put(state, s, 1, 2000, 0)
     plan, entries = plan_of(state, knobs, cost)
-    base = plan.info[BASELINE_MS]
+    base = plan.info.baseline_ms
     assert base > 0.0
     if credit < 1.0:
-        assert plan.info[PREDICTED_MS] <= 1.2 * base * 1.001
+        assert plan.info.predicted_ms <= 1.2 * base * 1.001
     # ticks without the stream's row delay it by as much
-    pause = plan.info[PREDICTED_MS]
+    pause = plan.info.predicted_ms
     if 0 not in plan.slots[:entries]:
         pause += predict(cost, 0, 1, 0, 500)
     assert pause <= 2.0 * base * 1.001
-    assert plan.info[ALLOWED_MS] <= 2.0 * base * 1.001
+    assert plan.info.allowed_ms <= 2.0 * base * 1.001
 
 
 @pytest.mark.parametrize("number", range(1, 5))
@@ -181,7 +176,7 @@ def test_what_waiting_earns_makes_no_longer_pause_where_that_much_fits(number):
     plan, entries = plan_of(state, knobs, cost, memory=memory, number=number)
     assert plan.slots[:entries].tolist() == [0, 1]
     assert plan.counts[:entries].tolist() == [1, 4]
-    assert plan.info[PREDICTED_MS] <= HARD * 30.0
+    assert plan.info.predicted_ms <= HARD * 30.0
 
 
 @pytest.mark.parametrize("name", sorted(MACHINES))
@@ -193,7 +188,7 @@ def test_background_prompts_fill_the_tick_budget_when_nobody_interactive_is_ther
     assert entries == 1
     tokens = int(plan.counts[0])
     if tokens < knobs.n_batch:
-        predicted = plan.info[PREDICTED_MS]
+        predicted = plan.info.predicted_ms
         assert predicted <= knobs.tick_budget_ms
         # shorter only where more would hardly be cheaper by the token
         if predicted < 0.5 * knobs.tick_budget_ms:
@@ -210,12 +205,12 @@ def test_a_tick_that_can_be_given_up_may_be_as_long_as_nobody_came(calm_ms):
     memory.since_ns[SINCE_ANYBODY] = NOW - int(calm_ms * 1e6)
     plan, entries = plan_of(state, knobs, cost, memory=memory)
     limit_ms = min(max(calm_ms, LONGER_TICKS * budget_ms), LONGEST_TICKS * budget_ms)
-    assert entries == 1 and plan.info[PREDICTED_MS] <= limit_ms
+    assert entries == 1 and plan.info.predicted_ms <= limit_ms
     assert plan.counts[0] == largest_chunk(cost, 0, 0, 0.0, limit_ms, knobs.n_batch)
     # that it is given up costs no more than what was quiet
-    assert plan.info[ABORT_MS] > 0.0
+    assert plan.info.abort_ms > 0.0
     never = knobs._replace(abortable=False)
-    assert plan_of(state, never, cost, memory=memory)[0].info[PREDICTED_MS] <= budget_ms
+    assert plan_of(state, never, cost, memory=memory)[0].info.predicted_ms <= budget_ms
     put(state, 0, 0, 50, 0)  # now somebody does
     plan_of(state, knobs, cost, memory=memory)
     assert memory.since_ns[SINCE_ANYBODY] == NOW
@@ -245,7 +240,7 @@ def test_interactive_prompts_without_end_leave_background_its_minimum(name, deco
     for number in range(2000):
         view = Tick(number, now, 200_000, 500, np.inf)
         entries = plan_tick(state, view, knobs, cost, memory, TRAFFIC, plan)
-        now += int(max(plan.info[PREDICTED_MS], 1.0) * 1e6)
+        now += int(max(plan.info.predicted_ms, 1.0) * 1e6)
         for s in plan.slots[:entries]:
             longest[s] = max(longest.get(s, 0), now - last.get(s, NOW))
             last[s] = now
@@ -261,11 +256,11 @@ def test_a_short_interactive_prompt_is_hurried_beyond_the_credit(tokens, spends)
     put(state, 0, 0, 100, 99, credit=-1.0)
     put(state, 4, 0, tokens, 0)
     plan, entries = plan_of(state, told("gpu-moe"), known("gpu-moe"))
-    assert bool(int(plan.info[FLAGS]) & FLAG_SPENT) == spends
-    base = plan.info[BASELINE_MS]
-    assert plan.info[PREDICTED_MS] <= (2.0 if spends else 1.2) * base * 1.001
+    assert bool(int(plan.info.marks) & FLAG_SPENT) == spends
+    base = plan.info.baseline_ms
+    assert plan.info.predicted_ms <= (2.0 if spends else 1.2) * base * 1.001
     if spends:
-        assert plan.info[PREDICTED_MS] > 1.2 * base
+        assert plan.info.predicted_ms > 1.2 * base
 
 
 @pytest.mark.parametrize("left", [1.0, 1e8, 1e12, np.inf])
@@ -295,7 +290,7 @@ def test_attention_costs_by_the_cells_that_the_backend_reads(wide):
     knobs = told(can_aside=False, abortable=False, wide_reads=wide)
     plan, entries = plan_of(state, knobs, cost, kv=8199)
     assert plan.slots[:entries].tolist() == [0]
-    assert plan.info[PREDICTED_MS] == pytest.approx(18.2 if wide else 10.2, rel=0.1)
+    assert plan.info.predicted_ms == pytest.approx(18.2 if wide else 10.2, rel=0.1)
 
 
 @given(st.lists(st.floats(1.0, 200.0), min_size=1, max_size=8), st.integers(1, 8))
@@ -353,7 +348,7 @@ def test_a_tick_that_overran_keeps_passengers_out_for_a_while():
     put(state, 5, 1, 2000, 0)
     plan, entries = plan_of(state, knobs, cost, memory=memory)
     assert entries == 2
-    observe(memory, plan.info, 10.0 * plan.info[ALLOWED_MS])
+    observe(memory, plan.info, 10.0 * plan.info.allowed_ms)
     for _ in range(HOLDOFF):
         plan, entries = plan_of(state, knobs, cost, memory=memory)
         assert plan.slots[:entries].tolist() == [0]

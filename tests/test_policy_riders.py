@@ -11,15 +11,8 @@ from tests.test_policy_guarded import NOW, put
 from umaserve.policy.accelerator.riders import AGAIN, IN_DEBT, START_CREDIT, TURN_NS
 from umaserve.policy.base import (
     ALL_FEATURES,
-    CHUNK_BESIDE,
     FLAG_SPENT,
     FLOW,
-    FLOWS,
-    RIDERS_CHANGED,
-    RIDERS_COUNT,
-    RIDERS_MS,
-    RIDERS_PAID,
-    SLICE_MS,
 )
 
 pytestmark = pytest.mark.slow
@@ -44,7 +37,8 @@ def planned(
     cost.parts[:] = 1000.0
     state, memory = streaming([(credit, 0.0)], ago_ms), fresh()
     memory.since_ns[:] = now
-    memory.riding[[RIDERS_COUNT, RIDERS_CHANGED, RIDERS_PAID]] = riding, changed, paid
+    kept = memory.kept
+    kept.riders, kept.riders_changed, kept.riders_paid = riding, changed, paid
     for s in range(decoders):
         put(state, 1 + s, 1, 100, 99)
     if prompt:
@@ -60,15 +54,15 @@ def test_as_many_ride_as_fit_into_the_cap():
     assert planned(decoders=2).slots == [0, 1, 2]
     assert planned(decoders=8).slots == [0, 1, 2, 3, 4]  # 1.4 times; at most 1.45
     assert planned(decoders=8, cap=1.2).slots == [0, 1]
-    assert planned(decoders=8, cap=1.1).info[RIDERS_MS] < 0.0
+    assert planned(decoders=8, cap=1.1).info.riders_ms < 0.0
     got = planned(decoders=8)
-    assert got.memory.riding[RIDERS_COUNT] == 4
-    assert got.info[RIDERS_MS] == pytest.approx(0.4, abs=1e-3)
+    assert got.memory.kept.riders == 4
+    assert got.info.riders_ms == pytest.approx(0.4, abs=1e-3)
 
 
 def test_to_begin_takes_credit_and_to_go_on_does_not():
     got = planned(credit=START_CREDIT - 0.1)
-    assert got.slots == [0] and got.info[RIDERS_MS] < 0.0
+    assert got.slots == [0] and got.info.riders_ms < 0.0
     for credit in (START_CREDIT - 0.1, -1.0):
         assert planned(credit=credit, riding=2).slots == [0, 1, 2]
     assert planned(credit=1.0, riding=1).slots == [0, 1]
@@ -78,16 +72,16 @@ def test_to_begin_takes_credit_and_to_go_on_does_not():
 def test_more_do_not_get_on_soon_after_others():
     for since, rode in ((AGAIN, 1), (AGAIN + 1, 2)):
         got = planned(riding=1, changed=LATER - since)
-        assert got.memory.riding[RIDERS_COUNT] == rode
+        assert got.memory.kept.riders == rode
         got = planned(riding=0, changed=LATER - since)
-        assert got.memory.riding[RIDERS_COUNT] == (0 if rode == 1 else 2)
+        assert got.memory.kept.riders == (0 if rode == 1 else 2)
 
 
 def test_they_are_put_off_where_a_stream_stays_in_debt():
     assert planned(credit=-0.1, riding=2, paid=LATER - IN_DEBT).slots == [0, 1, 2]
     got = planned(credit=-0.1, riding=2, paid=LATER - IN_DEBT - 1)
     assert got.slots == [0]
-    assert got.memory.riding.tolist()[:2] == [0, LATER]
+    assert (got.memory.kept.riders, got.memory.kept.riders_changed) == (0, LATER)
 
 
 def test_beside_prompts_half_of_what_the_cap_leaves_is_theirs():
@@ -95,7 +89,7 @@ def test_beside_prompts_half_of_what_the_cap_leaves_is_theirs():
     assert got.slots == [0, 1, 2] and got.listed == [8]
     # a slice has the rest
     without = planned(decoders=8, prompt=True, features=ALL_FEATURES - FLOW)
-    assert not without.info[RIDERS_MS] and not without.info[FLOWS]
+    assert not without.info.riders_ms and not without.info.flows
 
 
 @pytest.mark.parametrize("now", [DECODERS_TURN, PROMPTS_TURN])
@@ -104,12 +98,12 @@ def test_those_that_fit_but_not_beside_prompts_take_turns_with_them(now):
     assert got.listed == [8]
     if now == DECODERS_TURN:
         assert got.slots == [0, 1]
-        assert not got.info[CHUNK_BESIDE] and not got.info[SLICE_MS] and not got.info[FLOWS]
+        assert not got.info.chunk_beside and not got.info.slice_ms and not got.info.flows
     else:
         assert got.slots == [0]
-        assert got.info[CHUNK_BESIDE] and got.info[SLICE_MS] > 0.0
+        assert got.info.chunk_beside and got.info.slice_ms > 0.0
     # who does not fit at all has no turns
-    assert planned(decoders=1, row=0.5, prompt=True, now=now).info[CHUNK_BESIDE]
+    assert planned(decoders=1, row=0.5, prompt=True, now=now).info.chunk_beside
 
 
 def test_those_who_fit_nowhere_have_ticks_of_their_own_on_credit():
@@ -124,7 +118,7 @@ def test_those_who_fit_nowhere_have_ticks_of_their_own_on_credit():
 def test_nobody_rides_while_interactive_prompts_that_came_together_are_in_the_ticks():
     for credit in (0.0, START_CREDIT):
         got = planned(burst=True, credit=credit, row=0.6)
-        assert not got.info[RIDERS_MS] and {6, 7} & set(got.slots)
+        assert not got.info.riders_ms and {6, 7} & set(got.slots)
 
 
 # --- simulated: what the times of an H200 make of it -----------------------------------------

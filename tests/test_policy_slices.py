@@ -9,15 +9,8 @@ from tests.test_policy_guarded import empty, known, plan_of, put, told
 from umaserve.policy.accelerator.beside import SPARE
 from umaserve.policy.base import (
     ALL_FEATURES,
-    BASELINE_MS,
-    CHUNK_BESIDE,
     FEATURES,
     FLAG_SPENT,
-    FLAGS,
-    MODE,
-    PREDICTED_MS,
-    REDOES,
-    SLICE_MS,
     Memory,
 )
 from umaserve.policy.cost.model import (
@@ -65,7 +58,7 @@ def planned(
         put(state, int(slot[1:]), *kind)
     features -= FEATURES["prompt-aside"] if features & FEATURES["prompt-aside"] else 0
     memory = Memory.fresh(state.state.size)
-    memory.next_part[:] = next_ms, next_tokens
+    memory.kept.next_part_ms, memory.kept.next_part_tokens = next_ms, next_tokens
     plan, entries = plan_of(state, told(CPU, sliced=True, features=features), cost, memory=memory)
     assert entries >= 1
     return plan
@@ -78,36 +71,36 @@ def sliced(plan) -> bool:
 def test_a_background_prompt_gets_what_the_cap_leaves_of_each_round():
     plan = planned(costs())
     assert plan.aside.tolist()[:2] == [5, -1]
-    assert plan.info[MODE] == 0
-    assert plan.info[CHUNK_BESIDE] in SIZES
-    room_ms = (CAP - 1.0 - SPARE) * plan.info[PREDICTED_MS]
-    assert plan.info[SLICE_MS] == pytest.approx(room_ms, rel=0.02)
+    assert plan.info.mode == 0
+    assert plan.info.chunk_beside in SIZES
+    room_ms = (CAP - 1.0 - SPARE) * plan.info.predicted_ms
+    assert plan.info.slice_ms == pytest.approx(room_ms, rel=0.02)
     assert plan.counts[0] == 1  # nothing is merged besides
 
 
 def test_a_part_that_is_too_long_for_an_ordinary_slice_gets_all_that_the_cap_leaves():
-    usual, base = planned(costs()).info[SLICE_MS], planned(costs()).info[PREDICTED_MS]
+    usual, base = planned(costs()).info.slice_ms, planned(costs()).info.predicted_ms
     for share in (0.99 * (CAP - 1.0), CAP - 1.0 - 0.5 * SPARE):
-        assert planned(costs(), next_ms=share * base).info[SLICE_MS] == pytest.approx(
+        assert planned(costs(), next_ms=share * base).info.slice_ms == pytest.approx(
             (CAP - 1.0) * base, rel=0.02
         )
-    assert planned(costs(), next_ms=0.9 * usual).info[SLICE_MS] == usual
-    assert planned(costs(), next_ms=1.1 * (CAP - 1.0) * base).info[SLICE_MS] == usual
+    assert planned(costs(), next_ms=0.9 * usual).info.slice_ms == usual
+    assert planned(costs(), next_ms=1.1 * (CAP - 1.0) * base).info.slice_ms == usual
     # what fits no slice of the cap's is paid for where there is credit
-    assert planned(costs(), next_ms=0.5 * base, credit=2.1).info[SLICE_MS] > 0.5 * base
-    assert planned(costs(), next_ms=0.5 * base, credit=0.9).info[SLICE_MS] == usual
+    assert planned(costs(), next_ms=0.5 * base, credit=2.1).info.slice_ms > 0.5 * base
+    assert planned(costs(), next_ms=0.5 * base, credit=0.9).info.slice_ms == usual
 
 
 def test_a_round_that_is_late_already_has_no_slice():
-    base = planned(costs()).info[PREDICTED_MS]
-    assert planned(costs(), late_ms=0.3 * base).info[SLICE_MS] == 0.0
+    base = planned(costs()).info.predicted_ms
+    assert planned(costs(), late_ms=0.3 * base).info.slice_ms == 0.0
 
 
 def test_credit_that_would_be_lost_buys_a_longer_slice():
     plan = planned(costs(), credit=2.5)
-    assert int(plan.info[FLAGS]) & FLAG_SPENT
-    assert CAP * plan.info[PREDICTED_MS] < plan.info[SLICE_MS] + plan.info[PREDICTED_MS]
-    assert plan.info[SLICE_MS] + plan.info[PREDICTED_MS] < 2.0 * plan.info[BASELINE_MS]
+    assert int(plan.info.marks) & FLAG_SPENT
+    assert CAP * plan.info.predicted_ms < plan.info.slice_ms + plan.info.predicted_ms
+    assert plan.info.slice_ms + plan.info.predicted_ms < 2.0 * plan.info.baseline_ms
 
 
 def test_where_merged_tokens_are_nearly_free_they_ride():
@@ -119,7 +112,7 @@ def test_where_merged_tokens_are_nearly_free_they_ride():
 @pytest.mark.parametrize("times, rides", [(1.10, True), (1.17, False)])
 def test_a_token_on_the_edge_of_the_cap_does_not_count_as_riding(times, rides):
     """Ticks vary, so it would find room in every other one only."""
-    base = planned(costs()).info[PREDICTED_MS]
+    base = planned(costs()).info.predicted_ms
     assert sliced(planned(costs(token_ms=times * base - 17.0))) == (not rides)
 
 
@@ -146,7 +139,7 @@ def test_what_is_about_equal_stays_as_it_is(aside):
 def test_interactive_prompts_come_first_and_stay_in_the_ticks():
     plan = planned(costs(), s3=(0, 50, 0))
     assert 3 not in plan.aside.tolist()
-    assert plan.info[SLICE_MS] == 0.0
+    assert plan.info.slice_ms == 0.0
 
 
 @pytest.mark.parametrize("part", ["latency-guard", "lanes", "slices"])
@@ -160,18 +153,18 @@ def test_nobody_interactive_no_slices():
     plan, entries = plan_of(state, told(CPU, sliced=True), costs())
     assert entries == 1
     assert not sliced(plan)
-    assert plan.info[SLICE_MS] == 0.0
+    assert plan.info.slice_ms == 0.0
 
 
 def test_the_size_that_computes_most_is_taken_of_those_that_fit():
     cost = costs()
-    room_ms = planned(cost).info[SLICE_MS]
+    room_ms = planned(cost).info.slice_ms
     sizes = BESIDE_SIZES.tolist()
 
     def fits(*which):
         for tokens in SIZES:  # a larger one may have shorter parts: attention has other kernels
             cost.beside[sizes.index(tokens)] = (0.5 if tokens in which else 3.0) * room_ms
-        return planned(cost).info[CHUNK_BESIDE]
+        return planned(cost).info.chunk_beside
 
     assert fits(16, 48) == 16  # all the same for a token: the first
     cost.parts[sizes.index(48)] *= 0.5
@@ -185,23 +178,23 @@ def test_the_size_that_computes_most_is_taken_of_those_that_fit():
 def test_a_size_whose_parts_fill_a_slice_is_taken():
     """Two of half its length compute more in it than one of two thirds, of a size as quick."""
     cost = costs()
-    room_ms = planned(cost).info[SLICE_MS]
+    room_ms = planned(cost).info.slice_ms
     for tokens in SIZES:
         share = {96: 0.48, 128: 0.65}.get(tokens, 3.0)
         cost.beside[BESIDE_SIZES.tolist().index(tokens)] = share * room_ms
-    assert planned(cost).info[CHUNK_BESIDE] == 96
+    assert planned(cost).info.chunk_beside == 96
     # a third quicker for each token makes up for it
     cost.parts[SIZES.index(128)] *= 0.6
-    assert planned(cost).info[CHUNK_BESIDE] == 128
+    assert planned(cost).info.chunk_beside == 128
 
 
 def test_a_size_that_is_not_known_is_tried_after_one_that_fits():
     cost = costs()
     known_sizes = SIZES.index(48)
     cost.beside[known_sizes:] = cost.parts[known_sizes:] = 0.0
-    assert planned(cost).info[CHUNK_BESIDE] == 48
+    assert planned(cost).info.chunk_beside == 48
     cost.beside[:known_sizes] = 1e3
-    assert planned(cost).info[CHUNK_BESIDE] == SIZES[0]
+    assert planned(cost).info.chunk_beside == SIZES[0]
 
 
 def test_what_was_too_long_is_believed_less_and_less():
@@ -228,19 +221,19 @@ def test_a_part_that_no_slice_has_room_for_counts_before_its_chunk_ends(tokens, 
 def test_while_a_chunk_waits_smaller_ones_become_worth_a_try():
     """However long their parts were, with more cells before them: no chunk would end to tell."""
     cost = costs()
-    base = planned(cost).info[PREDICTED_MS]
+    base = planned(cost).info.predicted_ms
     cost.beside[:] = 0.8 * base
     ticks = 0
 
     def plan():
         return planned(cost, next_ms=0.5 * base, next_tokens=64, aside=1)
 
-    while not plan().info[REDOES]:
+    while not plan().info.redoes:
         learn_longest(cost, 64, 0.5 * base, True)
         ticks += 1
         assert ticks < 500  # some seconds
     assert ticks > 50
-    assert plan().info[CHUNK_BESIDE] == SIZES[0]
+    assert plan().info.chunk_beside == SIZES[0]
     assert cost.beside[SIZES.index(64)] == 0.8 * base
 
 
@@ -248,14 +241,14 @@ def test_while_a_chunk_waits_smaller_ones_become_worth_a_try():
 def test_a_chunk_with_such_a_part_is_given_up_for_one_whose_parts_fit(smaller):
     """With more KV cells before it than the last one had, or of a size that was not seen yet."""
     cost = costs()
-    base = planned(cost).info[PREDICTED_MS]
+    base = planned(cost).info.predicted_ms
     for tokens in SIZES:
         cost.beside[SIZES.index(tokens)] = 0.05 * base if tokens == smaller else 0.5 * base
 
     def redoes(next_share: float, tokens: int) -> bool:
         plan = planned(cost, next_ms=next_share * base, next_tokens=tokens, aside=1)
-        assert plan.info[CHUNK_BESIDE] == smaller
-        return bool(plan.info[REDOES])
+        assert plan.info.chunk_beside == smaller
+        return bool(plan.info.redoes)
 
     assert redoes(0.5, 64) and redoes(0.25, 128)
     assert not redoes(0.9 * (CAP - 1.0), 64)  # the cap has room for this one
@@ -265,7 +258,7 @@ def test_a_chunk_with_such_a_part_is_given_up_for_one_whose_parts_fit(smaller):
 
 def test_a_chunk_goes_on_where_no_size_has_parts_that_fit():
     cost = costs()
-    base = planned(cost).info[PREDICTED_MS]
+    base = planned(cost).info.predicted_ms
     cost.beside[:] = 0.5 * base
     plan = planned(cost, next_ms=0.5 * base, next_tokens=128, aside=1)
-    assert not plan.info[REDOES]
+    assert not plan.info.redoes

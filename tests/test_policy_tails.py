@@ -9,14 +9,9 @@ from hypothesis import strategies as st
 
 from tests.test_policy_guarded import empty, known, plan_of, put, told
 from umaserve.policy.base import (
-    BASELINE_MS,
     FLAG_GUARDED,
     FLAG_SPENT,
-    FLAGS,
-    INTERACTIVE_ROWS,
-    PASSENGERS,
-    PREDICTED_MS,
-    Plan,
+    PlanInfo,
 )
 from umaserve.policy.cost.model import (
     ALONE,
@@ -95,13 +90,13 @@ def test_ticks_that_were_predicted_badly_at_first_are_forgotten(bad):
 def test_a_baseline_is_the_95th_percentile_that_was_seen():
     plain = known(CPU)
     mean = predict(plain, 0, 1, 0, 500)
-    assumed = planned(plain)[0].info[BASELINE_MS]
+    assumed = planned(plain)[0].info.baseline_ms
     seen = with_tails(1.4)
-    assert planned(seen)[0].info[BASELINE_MS] == pytest.approx(1.4 * mean)
+    assert planned(seen)[0].info.baseline_ms == pytest.approx(1.4 * mean)
     seen.tails[0, 1, ALONE, TAIL_SEEN] -= 1.0  # not enough
-    assert planned(seen)[0].info[BASELINE_MS] == pytest.approx(assumed)
+    assert planned(seen)[0].info.baseline_ms == pytest.approx(assumed)
     # an accelerator's ticks hardly vary: what is assumed does
-    assert planned(with_tails(1.4), paced=True)[0].info[BASELINE_MS] == pytest.approx(assumed)
+    assert planned(with_tails(1.4), paced=True)[0].info.baseline_ms == pytest.approx(assumed)
 
 
 @pytest.mark.parametrize("laden", [0.0, 1.0, 1.1, 1.4, 2.0])
@@ -110,21 +105,21 @@ def test_slices_may_be_late_by_as_much_as_ticks_vary_and_no_usual_tick_is_longer
     cost = with_tails(alone, laden)
     mean = predict(cost, 0, 1, 0, 500)
     usual, _ = planned(cost, credit=0.9)
-    assert not int(usual.info[FLAGS]) & FLAG_SPENT
-    assert usual.info[PREDICTED_MS] <= 1.2 * mean * 1.001
+    assert not int(usual.info.marks) & FLAG_SPENT
+    assert usual.info.predicted_ms <= 1.2 * mean * 1.001
     slice_, entries = planned(cost, credit=2.5)
-    pause = slice_.info[PREDICTED_MS]
+    pause = slice_.info.predicted_ms
     if 0 not in slice_.slots[:entries]:
         pause += mean
     assert pause <= max(HARD * alone / (laden or alone), 1.2) * mean * 1.001
     if laden == 1.0:  # steady ones may be longer in the mean
-        assert pause > planned(with_tails(alone), credit=2.5)[0].info[PREDICTED_MS]
+        assert pause > planned(with_tails(alone), credit=2.5)[0].info.predicted_ms
 
 
-def told_of(words: dict[int, float]) -> np.ndarray:
-    info = Plan.empty(1).info
-    for word, value in words.items():
-        info[word] = value
+def told_of(**fields: float) -> PlanInfo:
+    info = PlanInfo.zeros()
+    for name, value in fields.items():
+        setattr(info, name, value)
     return info
 
 
@@ -133,12 +128,12 @@ def test_which_ticks_count():
     for _ in range(3):
         learn(cost, 0, 1, 0, 0.0, 10.0)
         learn(cost, 0, 1, 2, 0.0, 12.0)
-    alone = told_of({INTERACTIVE_ROWS: 1, PREDICTED_MS: 10.0})
-    waits = told_of({INTERACTIVE_ROWS: 1, PREDICTED_MS: 10.0, FLAGS: FLAG_GUARDED})
-    laden = told_of({INTERACTIVE_ROWS: 1, PREDICTED_MS: 12.0, PASSENGERS: 2})
+    alone = told_of(interactive_rows=1, predicted_ms=10.0)
+    waits = told_of(interactive_rows=1, predicted_ms=10.0, marks=FLAG_GUARDED)
+    laden = told_of(interactive_rows=1, predicted_ms=12.0, passengers=2)
     for info, rows, prompt, wall_ms in (
-        (told_of({PREDICTED_MS: 10.0}), 1, 0, 30.0),  # a background row
-        (told_of({INTERACTIVE_ROWS: 1}), 1, 0, 30.0),  # nothing was predicted
+        (told_of(predicted_ms=10.0), 1, 0, 30.0),  # a background row
+        (told_of(interactive_rows=1), 1, 0, 30.0),  # nothing was predicted
         (waits, 1, 0, 30.0),  # somebody else is about
         (laden, 1, 7, 30.0),  # a shape that was never seen
     ):
@@ -158,11 +153,11 @@ def test_what_does_not_fit_is_looked_at_again_when_it_is_old_and_on_as_long_as_i
         cost.mean[0, 1, tokens], cost.count[0, 1, tokens] = 1.4 * row_ms, FADED + 1.0
         cost.tokens[0, 1, tokens] = tokens
     look = {"credit": 1.0, "number": 16}
-    assert planned(cost, **look)[0].info[PASSENGERS] == 0.0
+    assert planned(cost, **look)[0].info.passengers == 0.0
     cost.count[0, 1, 1] = FADED
     assert is_old(cost, 0, 1, 1)
-    assert planned(cost, **look)[0].info[PASSENGERS] == 1.0
-    assert planned(cost, credit=1.0, number=17)[0].info[PASSENGERS] == 0.0
+    assert planned(cost, **look)[0].info.passengers == 1.0
+    assert planned(cost, credit=1.0, number=17)[0].info.passengers == 0.0
     past = cost.kv[0, 1, 1]
     learn(cost, 0, 1, 1, past, 1.1 * row_ms)
     assert is_old(cost, 0, 1, 1) and cost.mean[0, 1, 1] < 1.3 * row_ms

@@ -11,7 +11,7 @@ import pytest
 
 from tests.record_plans import FEW, record
 from tools.sim_run import note_plan
-from umaserve.policy.base import CHUNK_BESIDE, FLAGS, FLOWS, MODE, Plan
+from umaserve.policy.base import Plan
 
 
 @pytest.mark.skipif(
@@ -27,7 +27,7 @@ def test_every_plan_is_the_one_that_was_recorded() -> None:
     )
 
 
-def digest(*changes: tuple[str, int, int]) -> list[int]:
+def digest(*changes: tuple[str, int | str, int]) -> list[int]:
     """Of a plan of three rows and two prompts beside it, with ``(part, index, value)`` changed."""
     plan, noted = Plan.empty(8), np.zeros(2, np.int64)
     plan.slots[:3], plan.counts[:3], plan.aside[:2] = (4, 0, 2), (1, 1, 9), (5, 6)
@@ -45,7 +45,7 @@ def test_a_plan_that_differs_anywhere_has_another_digest() -> None:
         ("aside", 0, 6),
         ("aside", 1, -1),
     ]
-    changes += [("info", word, 1) for word in (MODE, FLAGS, CHUNK_BESIDE, FLOWS)]
+    changes += [("info", field, 1) for field in ("mode", "marks", "chunk_beside", "flows")]
     found = [digest(), *(digest(change) for change in changes)]
     assert len({tuple(each) for each in found}) == len(found)
     assert digest(("slots", 5, 3)) == digest()  # no entry of the plan

@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
-from umaserve.engine.loop.account import (
-    BESIDE,
-    CHANGED,
-    DECODING,
-    FACTS,
-    THROUGH,
-    TOKENS,
-    learn_tick,
-)
+from umaserve.engine.loop.account import Facts, learn_tick
 from umaserve.policy.accelerator.beside import FLOW_KNOWN
-from umaserve.policy.base import ALLOWED_MS, INFO_WORDS, PASSENGERS, PREDICTED_MS, Memory
+from umaserve.policy.base import Memory, PlanInfo
 from umaserve.policy.cost.model import (
     FLOW_AT,
     FLOW_SEEN,
@@ -41,11 +32,12 @@ def tick(
     cost, rows, ms, *, passengers=0, beside=False, through=False, changed=False, number=1,
     memory=None,
 ):  # fmt: skip
-    facts, info = np.zeros(FACTS, np.int64), np.zeros(INFO_WORDS)
-    facts[[TOKENS, DECODING]], facts[BESIDE] = rows, beside
-    facts[THROUGH], facts[CHANGED] = 1 + SIZE if through else 0, changed
-    info[ALLOWED_MS] = 1.2 * predict(cost, 0, rows, 0, 0)
-    info[PREDICTED_MS], info[PASSENGERS] = predict(cost, 0, rows, 0, 0), passengers
+    facts, info = Facts.zeros(), PlanInfo.zeros()
+    facts.tokens = facts.decoding_rows = rows
+    facts.beside = beside
+    facts.through, facts.changed = 1 + SIZE if through else 0, changed
+    info.allowed_ms = 1.2 * predict(cost, 0, rows, 0, 0)
+    info.predicted_ms, info.passengers = predict(cost, 0, rows, 0, 0), passengers
     learn_tick(cost, memory or Memory.fresh(4), info, facts, 0, ms, number)
     return predict(cost, 0, rows, 0, 0)
 
@@ -90,4 +82,4 @@ def test_what_a_chunk_does_to_ticks_is_learned_from_streams_alone_once_it_is_kno
 def test_nobody_is_kept_out_for_what_a_change_of_shape_takes(changed):
     memory = Memory.fresh(4)
     tick(believed(3, 1.5), 3, 4.4, passengers=2, beside=True, changed=changed, memory=memory)
-    assert (memory.holdoff[0] == 0) == changed
+    assert (memory.kept.holdoff == 0) == changed

@@ -14,16 +14,8 @@ from numba import njit
 from umaserve.engine.cells.accounting import MARGIN
 from umaserve.llama.traffic import Traffic
 from umaserve.policy.base import (
-    ABORT_MS,
     ALL_THE_TIME,
-    BASELINE_MS,
-    CHUNK_BESIDE,
     FLAG_SPENT,
-    FLAGS,
-    FLOWS,
-    MODE,
-    SLICE_MS,
-    WAIT_MS,
     Knobs,
     Memory,
     Plan,
@@ -265,8 +257,9 @@ def note_plan(digest, plan, entries):
         _mix(digest, plan.aside[n])
         n += 1
     _mix(digest, n)
-    for word in (MODE, FLAGS, CHUNK_BESIDE, FLOWS):
-        _mix(digest, int(plan.info[word]))
+    info = plan.info
+    for whole in (info.mode, info.marks, info.chunk_beside, info.flows):
+        _mix(digest, whole)
 
 
 @njit(nogil=True, cache=True)
@@ -366,7 +359,7 @@ def _slice(state, plan, worker, machine, now, totals):
 
     The last one that begins ends within the slice, so half of one goes unused in the mean.
     """
-    ms, size = plan.info[SLICE_MS], beside_class(int(plan.info[CHUNK_BESIDE]))
+    ms, size = plan.info.slice_ms, beside_class(int(plan.info.chunk_beside))
     part, chunk = machine.part_ms[size], machine.chunk_ms[size]
     if worker[0] < 0.0 or not 0.0 < ms < ALL_THE_TIME or chunk <= 0.0:
         return 0.0
@@ -404,7 +397,7 @@ def run(
         entries = plan_tick(state, view, knobs, cost, memory, traffic, plan)
         note_plan(out.plans, plan, entries)
         rows, prompt = check_plan(state, plan, entries, knobs, n_ctx - used, out.faults)
-        mode = int(plan.info[MODE])
+        mode = int(plan.info.mode)
         if knobs.can_aside:
             _orders(state, plan, worker, now)
         if entries == 0:
@@ -412,7 +405,7 @@ def run(
             for s in range(n_slots):
                 if state.state[s] == RUNNING and state.aside[s] != 1:
                     runnable = True
-            if runnable and plan.info[WAIT_MS] <= 0.0:
+            if runnable and plan.info.wait_ms <= 0.0:
                 out.faults[IDLE] += 1
             tick += 1
             if worker[0] >= 0.0:
@@ -438,9 +431,9 @@ def run(
                 past += state.n_past[plan.slots[e]] * plan.counts[e]
             past /= rows + prompt
         ms = noisy_ms(machine, mode, rows, prompt, past)
-        if plan.info[ABORT_MS] > 0.0 and following_interactive != NEVER:
+        if plan.info.abort_ms > 0.0 and following_interactive != NEVER:
             at = (following_interactive - now) / NS
-            if at < min(plan.info[ABORT_MS], ms):
+            if at < min(plan.info.abort_ms, ms):
                 # given up for somebody interactive: the time is lost, nothing is learned
                 now = following_interactive + NS // 2
                 totals[ABORTED] += 1
@@ -465,7 +458,7 @@ def run(
                 served_at[lane] = now
         if streaming:
             totals[STREAM_MS] += spent + ms
-        if int(plan.info[FLAGS]) & FLAG_SPENT:
+        if int(plan.info.marks) & FLAG_SPENT:
             totals[SPENT_TICKS] += 1
         ended = False
         for e in range(entries):
@@ -489,10 +482,10 @@ def run(
             gap = -1.0
             if state.t_last_ns[s]:
                 gap = (now - state.t_last_ns[s]) / NS
-                if lane == 0 and plan.info[BASELINE_MS] > 0.0:
+                if lane == 0 and plan.info.baseline_ms > 0.0:
                     state.credit[s], _ = settle_credit(
                         state.credit[s], earned(knobs), state.cap[s],
-                        knobs.latency_cap, plan.info[BASELINE_MS], gap,
+                        knobs.latency_cap, plan.info.baseline_ms, gap,
                     )  # fmt: skip
             out.token_job[made], out.token_ns[made], out.token_gap[made] = j, now, gap
             made += 1

@@ -29,11 +29,11 @@ def spied_meanwhile(path: str) -> None:
     load, meanwhile = boot.load, loop.meanwhile
 
     def spied(engine: Any) -> bool:
-        flight = engine.work.flight.tolist()
+        flight = engine.work.flight
         before = int(engine.table.header[H_URGENT_SEEN])
         done = meanwhile(engine)
         urgent = int(engine.table.header[H_URGENT_SEEN]) - before  # requests that were taken
-        say(path, flight[1:3], done, len(engine.later), urgent)
+        say(path, [int(flight.entries), int(flight.outputs_sent)], done, len(engine.later), urgent)
         return done
 
     boot.load = lambda *arguments: dataclasses.replace(load(*arguments), overlap=True)
@@ -49,7 +49,7 @@ def spied_shapes(path: str) -> None:
 
     def spied(self: Any) -> None:
         run(self)
-        say(path, int(self.work.shape[0]), int(self.work.unlike[0]))
+        say(path, int(self.work.flight.last_shape), int(self.work.flight.unlike))
 
     Engine.run = spied
 

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from umaserve.jit.record import Record
 from umaserve.wire.states import LANE_BACKGROUND, LANE_INTERACTIVE, RUNNING
 
 __all__ = [
@@ -89,47 +90,49 @@ class Tick(NamedTuple):
     bytes_left: float  # bytes that may be moved in one tick budget; inf = no budget
 
 
+class PlanInfo(Record):
+    """What a plan says about its tick; `forget` in `flags` makes all of it 0."""
+
+    predicted_ms: float  # 0 = unknown
+    baseline_ms: float  # between tokens of the interactive decoders alone; 0 = none, or unknown
+    allowed_ms: float  # what the guard lets this tick take; 0 = it does not bound this one
+    marks: int  # sum of FLAG_*
+    mode: int  # 0: all threads, 1: one prompt runs beside it
+    wait_ms: float  # with an empty plan: the budget of bytes is used up; come back after this
+    abort_ms: float  # this tick may be given up until so much of it is done; 0 = never
+    interactive_rows: int
+    passengers: int  # tokens that ride with interactive decoders
+    chunk_beside: int  # where paced or sliced: tokens of the next chunk of prompts beside the ticks
+    slice_ms: float  # that they get before this tick; ALL_THE_TIME = until told otherwise
+    flows: int  # 1: that chunk goes on through the ticks
+    # by which decoders of the background make ticks longer beside which prompts are computed, and
+    # with all of which they ride; -1 = they will as soon as there is credit for the change
+    riders_ms: float
+    redoes: int  # 1: the chunk between the ticks that has begun is given up for a smaller one
+
+
 class Plan(NamedTuple):
     """What one tick computes: ``slots[i]`` feeds ``counts[i]`` tokens from its ``n_past`` on.
 
     ``slots`` and ``counts`` int32[n_slots]: a policy returns how many entries count; a row whose
     last token is fed gets logits, no other does.  ``aside`` int32[n_slots]: prompts to compute
-    beside the ticks, most urgent first, ended by -1.  ``info`` float64[INFO_WORDS]: the names
-    below.  Owned by the caller and reused.
+    beside the ticks, most urgent first, ended by -1.  ``info``: what the tick is expected to take,
+    and why.  Owned by the caller and reused.
     """
 
     slots: np.ndarray
     counts: np.ndarray
     aside: np.ndarray
-    info: np.ndarray
+    info: PlanInfo
 
     @classmethod
     def empty(cls, n_slots: int) -> Plan:
         n = max(n_slots, 1)
         return cls(
             np.zeros(n, np.int32), np.zeros(n, np.int32), np.full(n + 1, -1, np.int32),
-            np.zeros(INFO_WORDS),
+            PlanInfo.zeros(),
         )  # fmt: skip
 
-
-# entries of Plan.info
-PREDICTED_MS = 0  # of this tick; 0 = unknown
-BASELINE_MS = 1  # time between tokens of the interactive decoders alone; 0 = none, or unknown
-ALLOWED_MS = 2  # what the guard lets this tick take; 0 = it does not bound this one
-FLAGS = 3
-MODE = 4  # 0: all threads, 1: one prompt runs beside it
-WAIT_MS = 5  # with an empty plan: the budget of bytes is used up; come back after this
-ABORT_MS = 6  # this tick may be given up until so much of it is done; 0 = never
-INTERACTIVE_ROWS = 7
-PASSENGERS = 8  # tokens that ride with interactive decoders
-CHUNK_BESIDE = 9  # where paced or sliced: tokens of the next chunk of prompts beside the ticks
-SLICE_MS = 10  # that they get before this tick; ALL_THE_TIME = until told otherwise
-FLOWS = 11  # 1: that chunk goes on through the ticks
-# ms by which decoders of the background make ticks longer beside which prompts are computed, and
-# with all of which they ride; -1 = they will as soon as there is credit for the change
-RIDERS_MS = 12
-REDOES = 13  # 1: the chunk between the ticks that has begun is given up for one of fewer tokens
-INFO_WORDS = 14
 
 ALL_THE_TIME = 1e12
 
@@ -140,19 +143,30 @@ FLAG_SKIPPED_PREFILL = 8  # a prompt could have run but for the guard
 FLAG_TRIMMED = 16  # the budget of bytes kept something out
 
 
+class Kept(Record):
+    """Numbers that a policy remembers from tick to tick."""
+
+    holdoff: int  # ticks for which nothing may ride after an overrun
+    last_mode: int  # ``PlanInfo.mode`` of the last plan
+    # of a chunk that waits between ticks; the engine fills them in
+    next_part_ms: float  # 0 = none waits
+    next_part_tokens: float  # of the whole chunk, if it could be put together again; else 0
+    # of a shape that is being tried on an accelerator
+    look_left: int  # ticks to come
+    look_of: int  # decoders
+    look_rows: int  # that are merged
+    # background decoders that ride with streams
+    riders: int  # in the last tick
+    riders_changed: int  # number of the tick in which they were put off, or more got on
+    riders_paid: int  # of the last one in which no stream was in debt
+
+
 class Memory(NamedTuple):
     """What a policy remembers from tick to tick, and room to work in; owned by the caller.
 
     ``since_ns`` int64[5]: when background decoders, background prompts and interactive prompts were
     last served, and background prompts beside the ticks, and when anybody interactive last had
-    work (SINCE_*); ``holdoff`` int64[1]: ticks for which nothing may ride after an overrun;
-    ``last_mode`` int64[1]: MODE of the last plan; ``next_part`` float64[2]: ms that the next part
-    of a chunk takes that waits between ticks, 0 = none waits, and tokens of that chunk, if it could
-    be put together again, else 0 (the engine fills them in);
-    ``look`` int64[3]: of a shape that is being tried on an accelerator, the ticks to come, of how
-    many decoders, and how many it merges (LOOKS_*); ``riding`` int64[3]: background decoders that
-    rode with streams in the last tick, the number of the tick in which they were last put off, or
-    more got on, and of the last one in which no stream was in debt (RIDERS_*).
+    work (SINCE_*).
     """
 
     kind: np.ndarray  # int64[n_slots]: KIND_*
@@ -163,11 +177,7 @@ class Memory(NamedTuple):
     round_ms: np.ndarray  # float64[2, n_slots + 1]: of a round that serves so many once
     group: np.ndarray  # int64[2, n_slots + 1]: how many of so many go first
     since_ns: np.ndarray
-    holdoff: np.ndarray
-    last_mode: np.ndarray
-    next_part: np.ndarray
-    look: np.ndarray
-    riding: np.ndarray
+    kept: Kept
 
     @classmethod
     def fresh(cls, n_slots: int) -> Memory:
@@ -175,13 +185,9 @@ class Memory(NamedTuple):
         return cls(
             np.zeros(n, np.int64), np.zeros(n, np.int64), np.zeros(KINDS, np.int64),
             np.zeros(KINDS), np.zeros((2, n + 1)), np.zeros((2, n + 1)),
-            np.zeros((2, n + 1), np.int64), np.zeros(5, np.int64), np.zeros(1, np.int64),
-            np.zeros(1, np.int64), np.zeros(2), np.zeros(3, np.int64), np.zeros(3, np.int64),
+            np.zeros((2, n + 1), np.int64), np.zeros(5, np.int64), Kept.zeros(),
         )  # fmt: skip
 
-
-LOOKS_LEFT, LOOKS_OF, LOOKS_ROWS = range(3)
-RIDERS_COUNT, RIDERS_CHANGED, RIDERS_PAID = range(3)
 
 BACK_WAIT_MS = 1000.0  # background that waited so long gets its smallest slice
 

@@ -13,19 +13,11 @@ from umaserve.jit.inner import INNER
 from .accelerator.beside import beside
 from .accelerator.riders import apply, ride_alone
 from .base import (
-    ABORT_MS,
-    ALLOWED_MS,
     FLAG_ASIDE,
-    INTERACTIVE_ROWS,
     KIND_BACK_DECODE,
     KIND_BURST,
     KIND_DECODE,
     KIND_PROMPT,
-    MODE,
-    PASSENGERS,
-    PREDICTED_MS,
-    RIDERS_COUNT,
-    RIDERS_MS,
     SINCE_ANYBODY,
     SWEET_SPOT,
 )
@@ -40,7 +32,7 @@ from .cost.sweet_spot import (
     look_again,
     merge_all,
 )
-from .flags import mark
+from .flags import forget, mark
 from .isolation import isolate
 from .processor.offload import offload, take_back
 from .processor.slices import slices
@@ -65,7 +57,7 @@ def plan_tick(state, tick, knobs, cost, memory, traffic, plan):
     less time.  Then the tick is filled: streams that keep their pace, and what fits beside them;
     else an interactive prompt; else background.
     """
-    plan.info[:] = 0.0
+    forget(plan.info)
     plan.aside[0] = -1
     survey(state, tick, knobs, memory)
     entries = isolate(state, tick, knobs, memory, plan)
@@ -124,15 +116,15 @@ def _choose_prompts_beside(state, tick, knobs, cost, memory, traffic, plan):
         mode = offload(state, knobs, cost, memory, plan)
         if mode == 0 and knobs.sliced:
             slices(state, tick, knobs, cost, memory, plan)
-    memory.last_mode[0] = mode
+    memory.kept.last_mode = mode
     release(memory, KIND_BURST, KIND_PROMPT)
     if not apply(knobs, memory):
-        plan.info[RIDERS_MS] = 0.0  # prompts that came together are in the ticks
+        plan.info.riders_ms = 0.0  # prompts that came together are in the ticks
     elif plan.aside[0] < 0:
         ride_alone(state, tick, knobs, cost, memory, plan)
     if copies_ms > 0.0:
         burst_tokens, burst_ms = knobs.n_batch, max(burst_ms, copies_ms)
-    plan.info[MODE] = mode
+    plan.info.mode = mode
     if mode:
         mark(plan, FLAG_ASIDE)
     # the cells that are left bound what can be fed at all
@@ -150,14 +142,14 @@ def _foresee(state, knobs, cost, memory, plan, mode, entries):
     for e in range(entries):
         past += plan.counts[e] * memory.past[memory.kind[plan.slots[e]]]
     predicted = predict(cost, mode, rows, prompt, past / max(rows + prompt, 1))
-    plan.info[PREDICTED_MS] = predicted
+    plan.info.predicted_ms = predicted
     if rows == 0 and can_be_given_up(knobs):
         least = 0.5 * knobs.tick_budget_ms
         if memory.found[KIND_PROMPT]:
             least = 2.0 * knobs.tick_budget_ms  # of interactive prompts only a long one gives way
         if predicted > least:
             until = max(GIVEN_UP * predicted, predicted - knobs.tick_budget_ms)
-            plan.info[ABORT_MS] = until
+            plan.info.abort_ms = until
 
 
 @njit(**INNER)
@@ -177,13 +169,13 @@ def _shape(state, plan, entries):
 def _note_riders(memory, plan, rows, prompt):
     """Count who rides with the streams; `riders` goes by what rode in the last tick."""
     if memory.found[KIND_DECODE] == 0:
-        memory.riding[RIDERS_COUNT] = 0
+        memory.kept.riders = 0
         return
-    plan.info[PASSENGERS] = rows + prompt - plan.info[INTERACTIVE_ROWS]
-    if plan.info[RIDERS_MS] < 0.0:
-        memory.riding[RIDERS_COUNT] = 0
-    elif plan.info[INTERACTIVE_ROWS] > 0.0 and prompt == 0:
-        memory.riding[RIDERS_COUNT] = rows - int(plan.info[INTERACTIVE_ROWS])
+    plan.info.passengers = rows + prompt - plan.info.interactive_rows
+    if plan.info.riders_ms < 0.0:
+        memory.kept.riders = 0
+    elif plan.info.interactive_rows > 0 and prompt == 0:
+        memory.kept.riders = rows - plan.info.interactive_rows
 
 
 @njit(nogil=True, cache=True)
@@ -192,6 +184,6 @@ def observe(memory, info, wall_ms):
 
     ``info`` is what ``Plan.info`` was.  Without passengers it was noise, which they do not cause.
     """
-    limit = OVERRUN * max(info[ALLOWED_MS], info[PREDICTED_MS])
-    if info[PASSENGERS] > 0.0 and info[ALLOWED_MS] > 0.0 and wall_ms > limit:
-        memory.holdoff[0] = HOLDOFF
+    limit = OVERRUN * max(info.allowed_ms, info.predicted_ms)
+    if info.passengers > 0 and info.allowed_ms > 0.0 and wall_ms > limit:
+        memory.kept.holdoff = HOLDOFF

@@ -18,15 +18,9 @@ from umaserve.jit.compiled import njit
 from umaserve.jit.inner import INNER
 
 from .base import (
-    BASELINE_MS,
     ERROR_BUDGET,
     FLAG_GUARDED,
-    FLAGS,
-    INTERACTIVE_ROWS,
     KIND_DECODE,
-    MODE,
-    PASSENGERS,
-    PREDICTED_MS,
     RUNNING,
 )
 from .cost.model import ALONE, LADEN, TAIL_SEEN, TAIL_TIMES, is_known, learn_tail, row_class
@@ -61,7 +55,7 @@ def allowance(state, tick, knobs, cost, memory, plan, mode):
     if not knobs.paced:
         usual = _tail(memory, cost, 0, n, ALONE, usual)
         laden = _tail(memory, cost, mode, n, LADEN, usual)
-    plan.info[BASELINE_MS] = base * usual
+    plan.info.baseline_ms = base * usual
     if base <= 0.0:
         return 0.0, 0.0, 0.0
     count = 0
@@ -157,13 +151,13 @@ def learn_tails(cost, info, rows, prompt_tokens, wall_ms):
     Alone is one with nobody else about, who would have his turn sooner or later; a shape that is
     hardly known says more about its prediction than about the machine.
     """
-    mode, served = int(info[MODE]), int(info[INTERACTIVE_ROWS])
-    if served == 0 or info[PREDICTED_MS] <= 0.0 or not is_known(cost, mode, rows, prompt_tokens):
+    mode, served = info.mode, info.interactive_rows
+    if served == 0 or info.predicted_ms <= 0.0 or not is_known(cost, mode, rows, prompt_tokens):
         return
-    times = wall_ms / info[PREDICTED_MS]
-    if info[PASSENGERS] > 0.0:
+    times = wall_ms / info.predicted_ms
+    if info.passengers > 0:
         learn_tail(cost, mode, served, LADEN, times)
-    elif not int(info[FLAGS]) & FLAG_GUARDED:
+    elif not info.marks & FLAG_GUARDED:
         learn_tail(cost, mode, served, ALONE, times)
 
 

@@ -6,18 +6,12 @@ from umaserve.engine.native.calls import now_ns, stores_first
 from umaserve.engine.samplers.rows import take_counts
 from umaserve.jit.compiled import njit
 from umaserve.jit.inner import INNER
+from umaserve.jit.record import Record
 from umaserve.policy.accelerator.beside import FLOW_KNOWN
 from umaserve.policy.base import (
-    ALLOWED_MS,
-    BASELINE_MS,
     FLAG_GUARDED,
     FLAG_SKIPPED_PREFILL,
     FLAG_TRIMMED,
-    FLAGS,
-    INTERACTIVE_ROWS,
-    MODE,
-    PASSENGERS,
-    PREDICTED_MS,
 )
 from umaserve.policy.bytes import bandwidth
 from umaserve.policy.cost.model import FLOW_AGAIN, FLOW_AT, FLOW_SEEN, RELIEVED, learn, learn_flow
@@ -28,12 +22,26 @@ from umaserve.wire import table as t
 TICK_RING = t.TICK_RING
 FLAG_ASIDE_BIT, FLAG_SPENT_BIT, FLAG_GUARD_BIT = 4, 2, 1
 
-# facts of a tick, kept until it is accounted for
-(
-    BEGAN, SUBMITTED, DECODED, SAMPLED, TOLD, TOKENS, OUTPUTS, DECODING, KV_READ, KV_USED,
-    ATTENDED, BESIDE, SLICE, THROUGH, CHANGED,
-) = range(15)  # fmt: skip
-FACTS = 15
+
+
+class Facts(Record):
+    """What is known of a tick, kept until it is accounted for; times by the monotonic clock."""
+
+    began_ns: int
+    submitted_ns: int
+    decoded_ns: int
+    sampled_ns: int
+    told_ns: int  # when the front was woken for the first rows; 0 = all came at once
+    tokens: int
+    outputs: int  # rows with logits
+    decoding_rows: int
+    cells_read: int  # KV cells of the rows
+    cells_used: int  # by all sequences, before
+    attended: int  # cells of each row times its tokens
+    beside: int  # 1: a chunk was computed beside it, or it says nothing for another reason
+    slice_ns: int  # that chunks had before it
+    through: int  # 1 + class of the chunk that was computed all through it; 0 = none
+    changed: int  # ticks left after a landing or a change of shape
 
 
 @njit(nogil=True, cache=True)
@@ -44,22 +52,22 @@ def learn_tick(cost, memory, info, facts, past, wall_ms, number):
     One beside a chunk says nothing about others, but for this: alone it takes no longer.  After a
     landing, or a change of shape, nobody is kept out for what it takes.
     """
-    if not facts[CHANGED]:
+    if not facts.changed:
         observe(memory, info, wall_ms)
-    mode, decoding = int(info[MODE]), facts[DECODING]
-    prompt_tokens, laden = facts[TOKENS] - decoding, info[PASSENGERS] > 0.0
-    if not facts[BESIDE]:
+    mode, decoding = info.mode, facts.decoding_rows
+    prompt_tokens, laden = facts.tokens - decoding, info.passengers > 0
+    if not facts.beside:
         learn_tails(cost, info, decoding, prompt_tokens, wall_ms)
-    if not facts[BESIDE] or laden and wall_ms < RELIEVED * info[PREDICTED_MS]:
+    if not facts.beside or laden and wall_ms < RELIEVED * info.predicted_ms:
         learn(cost, mode, decoding, prompt_tokens, past, wall_ms)
-    through = facts[THROUGH] - 1
-    if through < 0 or info[PREDICTED_MS] <= 0.0:
+    through = facts.through - 1
+    if through < 0 or info.predicted_ms <= 0.0:
         return
     # with passengers the prediction may rest on such ticks itself: better than nothing
     row = cost.flow[through]
     unknown = row[FLOW_SEEN] < FLOW_KNOWN or number - row[FLOW_AT] > FLOW_AGAIN
     if not laden or unknown:
-        learn_flow(cost, through, wall_ms / info[PREDICTED_MS], number)
+        learn_flow(cost, through, wall_ms / info.predicted_ms, number)
 
 
 @njit(**INNER)
@@ -71,22 +79,22 @@ def account(loop, parity):
     header, fixed, cost, budget = loop.columns.header, loop.fixed, loop.cost, loop.budget
     facts, info = loop.work.facts[parity], loop.work.info[parity]
     now = now_ns(loop.native)
-    began, submitted, decoded = facts[BEGAN], facts[SUBMITTED], facts[DECODED]
-    sampled, told = facts[SAMPLED], facts[TOLD]
-    tokens, outputs, decoding = facts[TOKENS], facts[OUTPUTS], facts[DECODING]
+    began, submitted, decoded = facts.began_ns, facts.submitted_ns, facts.decoded_ns
+    sampled, told = facts.sampled_ns, facts.told_ns
+    tokens, outputs, decoding = facts.tokens, facts.outputs, facts.decoding_rows
     prompt_tokens = tokens - decoding
     # published under the next decode, a tick ends where its sampling did
     end = sampled if fixed.overlap else now
     wall_ms = (end - began) / 1e6
-    past = facts[KV_USED] if fixed.wide_reads else facts[ATTENDED] / tokens
+    past = facts.cells_used if fixed.wide_reads else facts.attended / tokens
     learn_tick(cost, loop.memory, info, facts, past, wall_ms, header[t.H_TICKS] + 1)
-    span = bandwidth.attention_span(facts[KV_USED] + tokens, fixed.n_ctx)
+    span = bandwidth.attention_span(facts.cells_used + tokens, fixed.n_ctx)
     moved = bandwidth.tick_bytes(
-        loop.traffic, outputs, tokens, span if fixed.wide_reads else facts[KV_READ], tokens, span
+        loop.traffic, outputs, tokens, span if fixed.wide_reads else facts.cells_read, tokens, span
     )
-    if not facts[BESIDE]:
+    if not facts.beside:
         bandwidth.observe(budget, moved, decoded - submitted, tokens)
-    loop.work.bytes_left[0] -= moved
+    loop.work.flight.bytes_left -= moved
     header[t.H_TICKS] += 1
     header[t.H_LONGEST_TICK_NS] = max(header[t.H_LONGEST_TICK_NS], end - began)
     header[t.H_DECODE_NS_TOTAL] += decoded - submitted
@@ -110,14 +118,14 @@ def account(loop, parity):
     header[t.H_FIRST_CHUNK_NS] = (told if told else now) - decoded
     if wall_ms > fixed.budget_ms:
         header[t.H_TICKS_OVER_BUDGET] += 1
-    flags = int(info[FLAGS])
+    flags = info.marks
     header[t.H_GUARD_ACTIVE] = 1 if flags & FLAG_GUARDED else 0
     if flags & FLAG_SKIPPED_PREFILL:
         header[t.H_SKIPPED_PREFILL] += 1
     if flags & FLAG_TRIMMED:
         header[t.H_BMT_TRIMMED] += 1
-    if info[BASELINE_MS] > 0.0:
-        header[t.H_BASELINE_NS] = int(info[BASELINE_MS] * 1e6)
+    if info.baseline_ms > 0.0:
+        header[t.H_BASELINE_NS] = int(info.baseline_ms * 1e6)
     header[t.H_COST_ERROR_PPM] = int(cost.error[0] * 1e6)
     header[t.H_BMT_LAST_BYTES] = int(moved)
     header[t.H_BMT_BYTES_TOTAL] += int(moved)
@@ -131,13 +139,13 @@ def account(loop, parity):
     row[t.T_SAMPLE_MS] = (sampled - decoded) / 1e6
     row[t.T_DECODE_ROWS] = decoding
     row[t.T_PREFILL_TOKENS] = prompt_tokens
-    row[t.T_CELLS] = header[t.H_CELLS_USED] = facts[KV_USED] + tokens
-    row[t.T_INTERACTIVE_ROWS] = info[INTERACTIVE_ROWS]
-    row[t.T_PREDICTED_MS] = info[PREDICTED_MS]
-    row[t.T_BASELINE_MS] = info[BASELINE_MS]
+    row[t.T_CELLS] = header[t.H_CELLS_USED] = facts.cells_used + tokens
+    row[t.T_INTERACTIVE_ROWS] = info.interactive_rows
+    row[t.T_PREDICTED_MS] = info.predicted_ms
+    row[t.T_BASELINE_MS] = info.baseline_ms
     row[t.T_BMT_MB] = moved / 1e6
-    row[t.T_ALLOWED_MS] = info[ALLOWED_MS]
-    row[t.T_SLICE_MS] = facts[SLICE] / 1e6
+    row[t.T_ALLOWED_MS] = info.allowed_ms
+    row[t.T_SLICE_MS] = facts.slice_ns / 1e6
     row[t.T_FLAGS] = flags & (FLAG_GUARD_BIT | FLAG_SPENT_BIT | FLAG_ASIDE_BIT)
     stores_first()
     header[t.H_TICK_RING_AT] = at + 1

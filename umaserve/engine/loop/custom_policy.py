@@ -36,7 +36,7 @@ def can_be_computed(plan: Plan, entries: int, state: SchedulerState, n_batch: in
     if not isinstance(entries, int | np.integer) or not 0 <= entries <= plan.slots.size:
         return False
     ends = np.flatnonzero(plan.aside < 0)
-    if not ends.size or not np.isfinite(plan.info).all():
+    if not ends.size or not np.isfinite(plan.info.tolist()).all():
         return False
     slots, counts = plan.slots[:entries], plan.counts[:entries]
     return (

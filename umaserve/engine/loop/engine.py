@@ -35,15 +35,16 @@ from umaserve.policy.accelerator.beside import AT_ONCE, may_land
 from umaserve.policy.base import (
     ALL_FEATURES,
     FEATURES,
-    INFO_WORDS,
     Knobs,
     Memory,
     Plan,
+    PlanInfo,
     SchedulerState,
     Tick,
 )
 from umaserve.policy.bytes.bandwidth import Budget
 from umaserve.policy.cost.model import CostModel, doubt_larger, learn_flow_ms, learn_part, predict
+from umaserve.policy.flags import forget
 from umaserve.policy.latency_guard import FAR_MS, poorest
 from umaserve.sampling.params import SamplerTable
 from umaserve.sampling.sampler import NO_NUMBERS, Scratch
@@ -53,7 +54,7 @@ from umaserve.wire.control import Control
 from umaserve.wire.memory_order import stores_first
 
 from . import records, ticks
-from .account import FACTS
+from .account import Facts
 from .admission import Admission
 from .custom_policy import can_be_computed, find_policy
 from .idle_work import IdleWork
@@ -101,17 +102,11 @@ class Engine:
             resumed_at=self.admission.resumed_at,
             eog_ids=loaded.eog_ids,
             is_eog=loaded.is_eog,
-            out=np.zeros(4, np.int64),
-            facts=np.zeros((2, FACTS), np.int64),
-            info=np.zeros((2, INFO_WORDS)),
-            mode=np.zeros(1, np.int64),
+            out=records.Outcome.zeros(),
+            facts=Facts.several(2),
+            info=PlanInfo.several(2),
             aside=np.zeros(n_slots, np.int32),
-            bytes_left=np.zeros(2),
-            unlike=np.zeros(1, np.int64),
-            shape=np.zeros(1, np.int64),
-            awaited=np.zeros(1, np.int64),
-            width=np.zeros(1, np.int64),
-            flight=np.zeros(records.FLIGHT, np.int64),
+            flight=records.Flight.zeros(),
         )
         self.state = SchedulerState.of(table, served, self.work.aside)
         self.custom = find_policy(start.policy)
@@ -272,7 +267,7 @@ class Engine:
                 self._land()
             self.admit()
             ready = self.graph.is_ready
-            self.work.width[0] = WIDTH if ready else 0
+            self.work.flight.width = WIDTH if ready else 0
             ran = self.tick(1 if ready or self.trials.wanted else MANY_TICKS)
             if ready and ran:
                 self.graph.forget()
@@ -468,7 +463,7 @@ class Engine:
             header[t.H_PREFILL_TOKENS] += landed
             header[t.H_CELLS_USED] = cells.cells_used(self.table)
             if self.paced and landed:
-                self.work.unlike[0] = ticks.UNLIKE
+                self.work.flight.unlike = ticks.UNLIKE
             if worker.has_pieces and not self.paced:
                 self.control.notify()  # the rest after the next tick
         orders = worker.orders
@@ -525,30 +520,30 @@ class Engine:
         given = -1
         if self.custom is not None:
             most, given = 1, self._custom_plan()
-        self.work.awaited[0] = self.admission.awaited
-        self.work.flight[records.MUST_STOP] = 0
+        self.work.flight.awaited = self.admission.awaited
+        self.work.flight.must_stop = 0
         why, self.ticks_done = self._run_ticks(most, self.ticks_done, given, self._loop)
         while why == records.UNDER_WAY:
-            self.work.flight[records.MUST_STOP] = not meanwhile(self)
-            self.work.awaited[0] = self.admission.awaited
+            self.work.flight.must_stop = not meanwhile(self)
+            self.work.flight.awaited = self.admission.awaited
             why, self.ticks_done = self._run_ticks(
                 most, self.ticks_done, records.RESUME, self._loop
             )
         out = self.work.out
         if why in (records.ENDED, records.NOT_NUMBERS):
-            for slot in self.work.ended[: int(out[records.OUT_ENDED])].tolist():
+            for slot in self.work.ended[: int(out.ended)].tolist():
                 self._leave(slot)
             # none where it is ENDED
-            without = int(out[records.OUT_WITHOUT])
+            without = int(out.without_numbers)
             self.trials.accuse(self._batch.arrays.out_slot[:without].tolist())
         elif why == records.NO_ROOM:
             # a session alone always fits: admission saw to it
             self._evict()
         elif why == records.FAILED:
-            entries = int(out[records.OUT_ENTRIES])
-            self._failed(int(out[records.OUT_STATUS]), self.plan.slots[:entries].copy())
+            entries = int(out.entries)
+            self._failed(int(out.status), self.plan.slots[:entries].copy())
         elif why == records.ABORTED:
-            self._aborted(self.plan.slots[: int(out[records.OUT_ENTRIES])].tolist())
+            self._aborted(self.plan.slots[: int(out.entries)].tolist())
         return why != records.NOTHING
 
     def _custom_plan(self) -> int:
@@ -565,14 +560,15 @@ class Engine:
             text = f"the policy {self.start.policy} {problem}"
             self.control.send(m.Log("warn", text + "; guarded plans instead, now and then"))
         self._warned = True
-        self.plan.info[:], self.plan.aside[0] = 0.0, -1
+        forget(self.plan.info)
+        self.plan.aside[0] = -1
         return -1
 
     def _view(self) -> tuple[object, ...]:
         """What a policy in Python is given, before the plan."""
         used = cells.cells_used(self.table)
         free = self.loaded.n_ctx - used
-        self.plan.info[:] = 0.0
+        forget(self.plan.info)
         self.plan.aside[0] = -1
         tick = Tick(self.ticks_done, time.monotonic_ns(), free, used, float("inf"))
         return self.state, tick, self.knobs, self.cost, self.memory, self.traffic

@@ -74,7 +74,7 @@ class IdleWork:
         engine = self._engine
         engine.loaded.context.clear()
         engine.sequences.clear()
-        engine.work.mode[0] = 0
+        engine.work.flight.mode = 0
 
     def finish(self) -> None:
         """Do all that is left at once."""

@@ -15,6 +15,7 @@ from umaserve.engine.native.calls import Native
 from umaserve.engine.prefill.orders import Orders
 from umaserve.engine.samplers.rows import RowPool
 from umaserve.jit.compiled import njit
+from umaserve.jit.record import Record
 from umaserve.llama.traffic import Traffic
 from umaserve.policy.base import Knobs, Memory, Plan, SchedulerState
 from umaserve.policy.bytes.bandwidth import Budget
@@ -26,36 +27,49 @@ from umaserve.wire import table as t
 # why the loop came back
 NOTHING = 0  # no row can run
 ATTENTION = 1  # the front, the tokeniser or the prefill worker has something
-ENDED = 2  # rows ended: ``out[OUT_ENDED]`` of them
-FAILED = 3  # ``out[OUT_STATUS]``: what llama_decode says, or NO_LOGITS
+ENDED = 2  # rows ended: ``out.ended`` of them
+FAILED = 3  # ``out.status``: what llama_decode says, or NO_LOGITS
 NO_ROOM = 4  # the plan's tokens do not fit the free KV cells
 ENOUGH = 5  # as many ticks as were asked for
 ABORTED = 6  # the tick was given up for an interactive request
 UNDER_WAY = 7  # as ATTENTION, with a decode submitted meanwhile: to be called again with RESUME
-NOT_NUMBERS = 8  # as ENDED, and ``out[OUT_WITHOUT]`` rows, in ``batch.out_slot``, have no numbers
+NOT_NUMBERS = 8  # as ENDED, and the logits of some rows are no numbers
 GOES_ON = -1  # within the loop: the tick has more phases
 WAITED = -3  # within the loop: there may be something to plan now
 RESUME = -2  # instead of a plan
 
 NO_LOGITS = 1 << 20  # instead of a status: llama_get_logits_ith has none of a decoded batch
 
-OUT_ENDED = 0
-OUT_STATUS = 1
-OUT_ENTRIES = 2
-OUT_WITHOUT = 3
 
-# words of ``Work.flight``: what the phases of a tick hand on
-# PARITY: which half of ``facts`` and ``info`` is the tick's
-# ENTRIES: of its plan; OUTPUTS_SENT: rows with logits, which lie from address LOGITS on; SETTLED:
-# how many of these have their token
-# TURNS: ``Orders.turns`` when the tick began; USUAL: whether it says something about others
-# MUST_STOP: ATTENTION may not wait for another tick
-# UNPUBLISHED: the front was not told of the tick before
-# FLYING: the loop comes back once the next tick was submitted
-(
-    PARITY, ENTRIES, OUTPUTS_SENT, TURNS, USUAL, MUST_STOP, LOGITS, SETTLED, UNPUBLISHED, FLYING,
-) = range(10)  # fmt: skip
-FLIGHT = 10
+class Outcome(Record):
+    """Why the loop came back, in numbers."""
+
+    ended: int  # rows, in ``Work.ended``
+    status: int  # of llama_decode, or NO_LOGITS
+    entries: int  # of the plan that did not run
+    without_numbers: int  # rows, in ``batch.out_slot``, whose logits are no numbers
+
+
+class Flight(Record):
+    """What ticks, and the phases of one, hand on."""
+
+    parity: int  # which half of ``facts`` and ``info`` is the tick's
+    entries: int  # of its plan
+    outputs_sent: int  # rows with logits
+    logits: int  # address of the first
+    settled: int  # rows that have their token
+    turns: int  # ``Orders.turns`` when the tick began
+    usual: int  # whether the tick says something about others
+    must_stop: int  # ATTENTION may not wait for another tick
+    unpublished: int  # the front was not told of the tick before
+    flying: int  # the loop comes back once the next tick was submitted
+    awaited: int  # whether an interactive request is being tokenised
+    mode: int  # what the threads are set for
+    width: int  # tokens that a prompt alone is filled up to, see `ready_graph`; 0 = none
+    last_shape: int  # decoding rows of the tick before; -1 = it had prompt tokens too
+    unlike: int  # ticks to come that say nothing about others
+    bytes_left: float  # the bucket of the bandwidth budget
+    bucket_ns: int  # when it was last filled
 
 
 class Columns(NamedTuple):
@@ -103,15 +117,8 @@ class Work(NamedTuple):
 
     ``addresses`` int64, ``sampled``, ``ended`` int32: [n_slots]; ``served`` int64[n_slots] and
     ``resumed_at`` int32[n_slots] live as long as the rows; ``eog_ids`` int32, ``is_eog``
-    uint8[n_vocab]; ``out`` int64[4]: see OUT_*.  ``facts`` int64[2, FACTS] and ``info``
-    float64[2, INFO_WORDS] keep a tick and the one before apart; ``mode`` int64[1] is what the
-    threads are set for; ``aside`` int32[n_slots]: 1 = that prompt is computed aside,
-    -1 = it cannot be; ``bytes_left`` float64[2]: the bucket of the bandwidth budget, and ns of its
-    last filling; ``unlike`` int64[1]: so many ticks to come say nothing about others; ``shape``
-    int64[1]: decoding rows of the tick before, -1 = it had prompt tokens too;
-    ``awaited`` int64[1]: whether an interactive request is being tokenised; ``width`` int64[1]:
-    tokens that a prompt alone is filled up to in the first tick, see `ready_graph`; 0 = none;
-    ``flight`` int64[FLIGHT].
+    uint8[n_vocab].  ``facts`` (Facts[2]) and ``info`` (PlanInfo[2]) keep a tick and the one before
+    apart; ``aside`` int32[n_slots]: 1 = that prompt is computed aside, -1 = it cannot be.
     """
 
     addresses: np.ndarray
@@ -121,17 +128,11 @@ class Work(NamedTuple):
     resumed_at: np.ndarray
     eog_ids: np.ndarray
     is_eog: np.ndarray
-    out: np.ndarray
+    out: Outcome
     facts: np.ndarray
     info: np.ndarray
-    mode: np.ndarray
     aside: np.ndarray
-    bytes_left: np.ndarray
-    unlike: np.ndarray
-    shape: np.ndarray
-    awaited: np.ndarray
-    width: np.ndarray
-    flight: np.ndarray
+    flight: Flight
 
 
 class Loop(NamedTuple):

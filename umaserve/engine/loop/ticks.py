@@ -49,21 +49,10 @@ from umaserve.jit.compiled import njit
 from umaserve.jit.inner import INNER, PHASE
 from umaserve.policy.accelerator.beside import may_land
 from umaserve.policy.base import (
-    ABORT_MS,
     ALL_THE_TIME,
     BACK_WAIT_MS,
     BANDWIDTH,
-    BASELINE_MS,
-    CHUNK_BESIDE,
-    FLOWS,
     KIND_DECODE,
-    MODE,
-    PASSENGERS,
-    PREDICTED_MS,
-    REDOES,
-    RIDERS_MS,
-    SLICE_MS,
-    WAIT_MS,
     Tick,
 )
 from umaserve.policy.bytes import bandwidth
@@ -75,21 +64,6 @@ from umaserve.sampling.sampler import NO_NUMBERS
 from umaserve.wire import table as t
 
 from .account import (
-    ATTENDED,
-    BEGAN,
-    BESIDE,
-    CHANGED,
-    DECODED,
-    DECODING,
-    KV_READ,
-    KV_USED,
-    OUTPUTS,
-    SAMPLED,
-    SLICE,
-    SUBMITTED,
-    THROUGH,
-    TOKENS,
-    TOLD,
     account,
 )
 from .records import (
@@ -97,28 +71,14 @@ from .records import (
     ATTENTION,
     ENDED,
     ENOUGH,
-    ENTRIES,
     FAILED,
-    FLYING,
     GOES_ON,
-    LOGITS,
-    MUST_STOP,
     NO_LOGITS,
     NO_ROOM,
     NOT_NUMBERS,
     NOTHING,
-    OUT_ENDED,
-    OUT_ENTRIES,
-    OUT_STATUS,
-    OUT_WITHOUT,
-    OUTPUTS_SENT,
-    PARITY,
     RESUME,
-    SETTLED,
-    TURNS,
     UNDER_WAY,
-    UNPUBLISHED,
-    USUAL,
     WAITED,
 )
 
@@ -131,21 +91,21 @@ LEAST_SLICE_MS = 0.02  # less is not worth waking anybody for
 
 
 @njit(nogil=True, cache=True)
-def note_shape(work, knobs, cost, memory, rows, in_batch, info):
-    """After a change of shape on an accelerator, ticks of the streams alone are ``work.unlike`` all
-    others: a captured graph has to be made again.
+def note_shape(flight, knobs, cost, memory, rows, in_batch, info):
+    """After a change of shape on an accelerator, ticks of the streams alone are unlike all others
+    (``flight.unlike``): a captured graph has to be made again.
 
     What they take is the baseline of the guard, which is to be that of ticks that follow one
     another; where decoders of the background ride with nearly all ticks, the others come after a
-    change.  So it is with those who ride with all of them (RIDERS_MS).  With other passengers, or
-    where decoders take turns, the change is part of what it costs.
+    change.  So it is with those who ride with all of them (``riders_ms``).  With other passengers,
+    or where decoders take turns, the change is part of what it costs.
     """
     shape = rows if rows == in_batch else -1
-    alone = info[PASSENGERS] == 0.0 and rows == memory.found[KIND_DECODE]
-    steady = info[RIDERS_MS] > 0.0 or alone and is_known(cost, 0, rows, 0)
-    if knobs.paced and steady and shape not in (-1, work.shape[0]):
-        work.unlike[0] = max(work.unlike[0], UNLIKE)
-    work.shape[0] = shape
+    alone = info.passengers == 0 and rows == memory.found[KIND_DECODE]
+    steady = info.riders_ms > 0.0 or alone and is_known(cost, 0, rows, 0)
+    if knobs.paced and steady and shape not in (-1, flight.last_shape):
+        flight.unlike = max(flight.unlike, UNLIKE)
+    flight.last_shape = shape
 
 
 @njit(nogil=True, cache=True)
@@ -158,8 +118,9 @@ def run_ticks(most, tick, given, loop):
     is submitted, since submitting waits for the result.
     """
     flight = loop.work.flight
-    flight[UNPUBLISHED] = flight[FLYING] = 0
-    loop.work.out[:] = 0
+    flight.unpublished = flight.flying = 0
+    out = loop.work.out
+    out.ended = out.status = out.entries = out.without_numbers = 0
     for turn in range(most):
         resumed = given == RESUME and turn == 0
         if not resumed:
@@ -178,7 +139,7 @@ def run_ticks(most, tick, given, loop):
         while True:
             sample(loop, count)
             settle_rows(loop, count, tick)
-            count = flight[OUTPUTS_SENT] - flight[SETTLED]
+            count = flight.outputs_sent - flight.settled
             if count == 0:
                 break
             tell(loop)
@@ -197,18 +158,18 @@ def plan_next(loop, tick, given):
     """
     knobs, orders, plan, work = loop.knobs, loop.orders, loop.plan, loop.work
     header, flight, native, state = loop.columns.header, work.flight, loop.native, loop.state
-    flight[PARITY] = 1 - flight[PARITY]
-    facts, fixed = work.facts[flight[PARITY]], loop.fixed
+    flight.parity = 1 - flight.parity
+    facts, fixed = work.facts[flight.parity], loop.fixed
     started, used = now_ns(native), _cells(state)
-    facts[BEGAN], facts[KV_USED] = started, used
+    facts.began_ns, facts.cells_used = started, used
     if given >= 0:
         entries = given
     else:
         _note_next_part(knobs, orders, loop.cost, loop.memory, plan)
-        left = _bytes_left(work.bytes_left, loop.budget, knobs, started)
+        left = _bytes_left(flight, loop.budget, knobs, started)
         view = Tick(tick, started, fixed.n_ctx - used, used, left)
         entries = plan_tick(state, view, knobs, loop.cost, loop.memory, loop.traffic, plan)
-    flight[ENTRIES] = entries
+    flight.entries = entries
     if knobs.can_aside and (knobs.paced or knobs.sliced):
         _order_beside(knobs, native, state.lane, orders, work.aside, plan, started)
     need = 0
@@ -218,16 +179,16 @@ def plan_next(loop, tick, given):
         return GOES_ON
     publish_last(loop)
     if entries:
-        work.out[OUT_ENTRIES] = entries
+        work.out.entries = entries
         return NO_ROOM
     if _can_land(knobs, orders, state, plan, started):
         return ATTENTION
-    if plan.info[WAIT_MS] > 0.0:
+    if plan.info.wait_ms > 0.0:
         # the budget of bytes is used up, or all there is runs beside the ticks
         header[t.H_HEARTBEAT_NS] = started
         if orders.running[0] >= 0:
             header[t.H_WORK_SINCE_NS] = started  # not idle
-        return ATTENTION if readable(native, int(plan.info[WAIT_MS])) else WAITED
+        return ATTENTION if readable(native, int(plan.info.wait_ms)) else WAITED
     return NOTHING
 
 
@@ -235,12 +196,12 @@ def plan_next(loop, tick, given):
 def slice_prompts(loop):
     """Leave the plan's slice to a prompt that is computed beside the ticks."""
     knobs, orders, native, work = loop.knobs, loop.orders, loop.native, loop.work
-    facts, slice_ms = work.facts[work.flight[PARITY]], loop.plan.info[SLICE_MS]
-    facts[SLICE] = 0
+    facts, slice_ms = work.facts[work.flight.parity], loop.plan.info.slice_ms
+    facts.slice_ns = 0
     if not LEAST_SLICE_MS < slice_ms < ALL_THE_TIME or not _stops(knobs, orders):
         return
     publish_last(loop)  # nobody's token waits for a prompt
-    header, started = loop.columns.header, facts[BEGAN]
+    header, started = loop.columns.header, facts.began_ns
     until = started + int(slice_ms * 1e6)
     if knobs.paced:
         ended = let_through(orders.gate, orders.turns, started, until, native, orders.wake_fd)
@@ -250,7 +211,7 @@ def slice_prompts(loop):
         header[t.H_TICK_START_NS] = header[t.H_HEARTBEAT_NS] = started
         header[t.H_BUSY] = BUSY_DECODE
         ended = run_parts(orders.gate, native, until, orders.wake_fd)
-    facts[BEGAN], facts[SLICE] = ended, ended - started
+    facts.began_ns, facts.slice_ns = ended, ended - started
     if header[t.H_WORK_SINCE_NS]:
         header[t.H_WORK_SINCE_NS] += ended - started  # no overhead
 
@@ -260,34 +221,34 @@ def fill_batch(loop):
     """Write the plan into the batch, and what is known of the tick into its facts."""
     knobs, orders, plan, work = loop.knobs, loop.orders, loop.plan, loop.work
     header, fixed, flight, batch = loop.columns.header, loop.fixed, work.flight, loop.batch
-    facts, entries = work.facts[flight[PARITY]], flight[ENTRIES]
-    started = facts[BEGAN]
-    _set_mode(fixed, loop.native, work.mode, int(plan.info[MODE]))
+    facts, entries = work.facts[flight.parity], flight.entries
+    started = facts.began_ns
+    _set_mode(fixed, loop.native, flight, plan.info.mode)
     if knobs.can_aside and not (knobs.paced or knobs.sliced):
         _orders(loop.native, loop.state.lane, orders, work.aside, plan.aside, started)
-    work.info[flight[PARITY]][:] = plan.info
+    work.info[flight.parity] = plan.info
     in_batch, outputs, rows = fill(entries, plan, loop.columns, batch)
     batch.n_tokens[0] = in_batch
-    if entries == 1 and outputs == 1 and facts[KV_USED] == 0:
+    if entries == 1 and outputs == 1 and facts.cells_used == 0:
         batch.n_tokens[0] = fill_up(
-            in_batch, work.width[0], fixed.spare, batch.token, batch.pos, batch.seq, batch.logits
+            in_batch, flight.width, fixed.spare, batch.token, batch.pos, batch.seq, batch.logits
         )
     read, attended = _reads(entries, plan, loop.columns)
     header[t.H_TICK_START_NS] = header[t.H_HEARTBEAT_NS] = started
     header[t.H_BUSY] = BUSY_DECODE
-    facts[TOKENS], facts[OUTPUTS], facts[DECODING] = in_batch, outputs, rows
-    facts[KV_READ], facts[ATTENDED], facts[TOLD] = read, attended, 0
-    flight[OUTPUTS_SENT], flight[TURNS] = outputs, orders.turns[0]
-    facts[BESIDE] = 1 if knobs.paced and _computes(orders) else 0
-    note_shape(work, knobs, loop.cost, loop.memory, rows, in_batch, plan.info)
-    flight[USUAL] = work.unlike[0] == 0
-    facts[THROUGH] = 0
-    if knobs.paced and flight[USUAL] and flight[TURNS] % 2 == 1 and orders.gate[WHOLE]:
-        facts[THROUGH] = 1 + orders.gate[SIZE]
-    facts[CHANGED] = work.unlike[0]
-    if work.unlike[0] > 0:
-        work.unlike[0] -= 1
-        facts[BESIDE] = 1
+    facts.tokens, facts.outputs, facts.decoding_rows = in_batch, outputs, rows
+    facts.cells_read, facts.attended, facts.told_ns = read, attended, 0
+    flight.outputs_sent, flight.turns = outputs, orders.turns[0]
+    facts.beside = 1 if knobs.paced and _computes(orders) else 0
+    note_shape(flight, knobs, loop.cost, loop.memory, rows, in_batch, plan.info)
+    flight.usual = flight.unlike == 0
+    facts.through = 0
+    if knobs.paced and flight.usual and flight.turns % 2 == 1 and orders.gate[WHOLE]:
+        facts.through = 1 + orders.gate[SIZE]
+    facts.changed = flight.unlike
+    if flight.unlike > 0:
+        flight.unlike -= 1
+        facts.beside = 1
 
 
 @njit(**PHASE)
@@ -301,29 +262,29 @@ def decode(loop, resumed):
     flight, header = work.flight, loop.columns.header
     if not resumed:
         status = submit(loop)
-        header[t.H_OVERLAPPED] += flight[UNPUBLISHED]
+        header[t.H_OVERLAPPED] += flight.unpublished
         publish_last(loop)
-        if flight[FLYING] and status == 0:
+        if flight.flying and status == 0:
             return UNDER_WAY
-    facts = work.facts[flight[PARITY]]
+    facts = work.facts[flight.parity]
     if status == 0:
-        call_workers(loop.pool, flight[OUTPUTS_SENT])
+        call_workers(loop.pool, flight.outputs_sent)
         call_i64_ptr(native.synchronize, native.context)
-    facts[DECODED] = now_ns(native)
-    predicted_ms = work.info[flight[PARITY], PREDICTED_MS]
+    facts.decoded_ns = now_ns(native)
+    predicted_ms = work.info[flight.parity].predicted_ms
     _note_beside(loop.knobs, loop.orders, loop.cost, flight, facts, predicted_ms)
     armed = header[t.H_ABORT_ARMED]
     header[t.H_ABORT_ARMED] = 0
     header[t.H_BUSY] = BUSY_IDLE
     header[t.H_TICK_START_NS] = 0
-    if status == 0 and flight[OUTPUTS_SENT]:
-        flight[LOGITS] = call_i64_ptr_i32(native.logits_ith, native.context, loop.batch.out_row[0])
-        if flight[LOGITS] == 0:
+    if status == 0 and flight.outputs_sent:
+        flight.logits = call_i64_ptr_i32(native.logits_ith, native.context, loop.batch.out_row[0])
+        if flight.logits == 0:
             status = NO_LOGITS
     if status == 0:
         return GOES_ON
-    work.out[OUT_STATUS] = status
-    work.out[OUT_ENTRIES] = flight[ENTRIES]
+    work.out.status = status
+    work.out.entries = flight.entries
     return ABORTED if status == GIVEN_UP and armed else FAILED
 
 
@@ -332,23 +293,23 @@ def submit(loop):
     """Place threads and cells for the batch and hand it to libllama; returns its status."""
     cells, work, native = loop.cells, loop.work, loop.native
     flight, header, batch = work.flight, loop.columns.header, loop.batch
-    facts = work.facts[flight[PARITY]]
-    in_batch, rows = facts[TOKENS], facts[DECODING]
-    n_threads = _threads(loop.fixed, work.mode[0], in_batch)
+    facts = work.facts[flight.parity]
+    in_batch, rows = facts.tokens, facts.decoding_rows
+    n_threads = _threads(loop.fixed, flight.mode, in_batch)
     place_threads(loop.places, n_threads)
     loop.pool.team[TEAM_SIZE] = n_threads
     placed = batch.n_tokens[0]
     # a prompt may be copied soon
     exactly = loop.plan.aside[0] >= 0 or loop.orders.running[0] >= 0
     make_room(cells, placed, in_batch - rows >= TOGETHER, exactly)
-    taken = facts[KV_USED]
+    taken = facts.cells_used
     if cells.words[VALID]:
         taken = cells.words[USED] - cells.cells[loop.span.seq]
     hold_span(loop.span, native, taken, placed, rows == in_batch)
     take_cells(cells, batch.seq, batch.pos, placed)
     sent = now_ns(native)
-    facts[SUBMITTED] = sent
-    abort_ms = work.info[flight[PARITY], ABORT_MS]
+    facts.submitted_ns = sent
+    abort_ms = work.info[flight.parity].abort_ms
     if abort_ms > 0.0:
         header[t.H_ABORT_UNTIL_NS] = sent + int(abort_ms * 1e6)
         header[t.H_ABORT_ARMED] = 1
@@ -362,8 +323,8 @@ def sort_rows(loop):
     Rows that take long go last: the others' tokens are with the front by then.
     """
     work, batch, row_bytes = loop.work, loop.batch, 4 * loop.fixed.n_vocab
-    outputs = work.flight[OUTPUTS_SENT]
-    work.flight[SETTLED] = 0
+    outputs = work.flight.outputs_sent
+    work.flight.settled = 0
     # one behind the other, in the order of the batch (llama_get_logits); asking for each takes
     # 2 us on an accelerator
     for i in range(outputs):
@@ -372,7 +333,7 @@ def sort_rows(loop):
         outputs, batch.out_slot, batch.out_row, loop.settings.whole, work.ended, work.sampled
     )
     for i in range(outputs):
-        work.addresses[i] = work.flight[LOGITS] + row_bytes * batch.out_row[i]
+        work.addresses[i] = work.flight.logits + row_bytes * batch.out_row[i]
     return quick
 
 
@@ -381,29 +342,29 @@ def sample(loop, count):
     """Choose tokens for the next ``count`` rows."""
     columns, work, flight = loop.columns, loop.work, loop.work.flight
     sample_all(
-        loop.pool, flight[SETTLED], count, loop.batch.out_slot, work.addresses,
+        loop.pool, flight.settled, count, loop.batch.out_slot, work.addresses,
         loop.fixed.n_vocab, loop.settings, columns.tokens, columns.n_tokens, columns.n_prompt,
         work.eog_ids, loop.scratch, work.sampled, columns.logprob, columns.top_ids,
         columns.top_logprobs,
     )  # fmt: skip
-    work.facts[flight[PARITY], SAMPLED] = now_ns(loop.native)
+    work.facts[flight.parity].sampled_ns = now_ns(loop.native)
 
 
 @njit(**PHASE)
 def settle_rows(loop, count, tick):
     """Write these rows' tokens into the table; the first time, what the tick has fed too."""
     columns, work, flight = loop.columns, loop.work, loop.work.flight
-    first, parity = flight[SETTLED], flight[PARITY]
-    slots, at_ns = loop.batch.out_slot[first:], work.facts[parity, SAMPLED]
-    baseline_ms = work.info[parity, BASELINE_MS]
+    first, parity = flight.settled, flight.parity
+    slots, at_ns = loop.batch.out_slot[first:], work.facts[parity].sampled_ns
+    baseline_ms = work.info[parity].baseline_ms
     _credits(columns, loop.state, loop.knobs, baseline_ms, slots, count, at_ns)
     if first == 0:
-        note_fed(flight[ENTRIES], loop.plan, columns, work.served, tick)
-    work.out[OUT_ENDED] = settle(
+        note_fed(flight.entries, loop.plan, columns, work.served, tick)
+    work.out.ended = settle(
         columns, work, loop.fixed.n_ctx, slots, work.sampled[first:], count, at_ns,
-        work.out[OUT_ENDED],
+        work.out.ended,
     )  # fmt: skip
-    flight[SETTLED] += count
+    flight.settled += count
 
 
 @njit(**PHASE)
@@ -413,26 +374,26 @@ def end_tick(loop, more):
     ``more``: whether another tick may follow.  Returns GOES_ON or why Python is needed.
     """
     columns, work, native, orders = loop.columns, loop.work, loop.native, loop.orders
-    flight, out, outputs = work.flight, work.out, work.flight[OUTPUTS_SENT]
-    out[OUT_WITHOUT] = _without_numbers(outputs, loop.batch.out_slot, work.sampled)
-    if out[OUT_ENDED] or out[OUT_WITHOUT]:
+    flight, out, outputs = work.flight, work.out, work.flight.outputs_sent
+    out.without_numbers = _without_numbers(outputs, loop.batch.out_slot, work.sampled)
+    if out.ended or out.without_numbers:
         # who hears of an end finds everything counted
-        account(loop, flight[PARITY])
-        _end_rows(columns, loop.state, work.ended, out[OUT_ENDED])
+        account(loop, flight.parity)
+        _end_rows(columns, loop.state, work.ended, out.ended)
         wake(native)
-        return NOT_NUMBERS if out[OUT_WITHOUT] else ENDED
+        return NOT_NUMBERS if out.without_numbers else ENDED
     attention, overlap = readable(native), loop.fixed.overlap
-    sampled = work.facts[flight[PARITY], SAMPLED]
-    lands = flight[MUST_STOP] != 0 or _can_land(loop.knobs, orders, loop.state, loop.plan, sampled)
+    sampled = work.facts[flight.parity].sampled_ns
+    lands = flight.must_stop != 0 or _can_land(loop.knobs, orders, loop.state, loop.plan, sampled)
     # nobody interactive waits for what Python is to do: the next decode is submitted before
     flies = overlap and attention and not lands
-    flight[FLYING] = flies and not _is_urgent(columns.header, work.awaited)
-    if (flight[FLYING] or overlap and not attention and not lands) and more:
-        flight[UNPUBLISHED] = 1
+    flight.flying = flies and not _is_urgent(columns.header, flight)
+    if (flight.flying or overlap and not attention and not lands) and more:
+        flight.unpublished = 1
         return GOES_ON
     if outputs:
         wake(native)
-    account(loop, flight[PARITY])
+    account(loop, flight.parity)
     return ATTENTION if attention or lands else GOES_ON
 
 
@@ -440,29 +401,29 @@ def end_tick(loop, more):
 def tell(loop):
     """Wake the front for the tokens of the rows that did not take long."""
     wake(loop.native)
-    loop.work.facts[loop.work.flight[PARITY], TOLD] = now_ns(loop.native)
+    loop.work.facts[loop.work.flight.parity].told_ns = now_ns(loop.native)
 
 
 @njit(**INNER)
 def publish_last(loop):
     """Wake the front for the tokens of the tick before, if they wait for that, and account it."""
-    if loop.work.flight[UNPUBLISHED]:
+    if loop.work.flight.unpublished:
         wake(loop.native)
-        account(loop, 1 - loop.work.flight[PARITY])
-        loop.work.flight[UNPUBLISHED] = 0
+        account(loop, 1 - loop.work.flight.parity)
+        loop.work.flight.unpublished = 0
 
 
 @njit(**INNER)
 def _note_next_part(knobs, orders, cost, memory, plan):
     """Tell the policy what the next part of a chunk takes that waits for the ticks."""
-    memory.next_part[0] = next_part_ms(orders.gate)
+    memory.kept.next_part_ms = next_part_ms(orders.gate)
     if not knobs.sliced:
         return
-    memory.next_part[1] = next_part_tokens(orders.gate)
-    if memory.next_part[1] > 0.0:
+    memory.kept.next_part_tokens = next_part_tokens(orders.gate)
+    if memory.kept.next_part_tokens > 0.0:
         learn_longest(
-            cost, memory.next_part[1], orders.gate[LONGEST] / 1e6,
-            0.0 < plan.info[SLICE_MS] < memory.next_part[0],
+            cost, memory.kept.next_part_tokens, orders.gate[LONGEST] / 1e6,
+            0.0 < plan.info.slice_ms < memory.kept.next_part_ms,
         )  # fmt: skip
 
 
@@ -471,16 +432,16 @@ def _order_beside(knobs, native, lane, orders, aside, plan, now):
     """Tell the worker, or the loop's own chunk, what the plan wants beside the ticks."""
     _orders(native, lane, orders, aside, plan.aside, now)
     if knobs.sliced:
-        redo = plan.info[REDOES] > 0.0
+        redo = plan.info.redoes > 0
         if redo:  # what was granted before is not taken then
-            orders.grant[0] = int(plan.info[CHUNK_BESIDE])
+            orders.grant[0] = plan.info.chunk_beside
         choose_owner(
-            orders.gate, orders.running[0], plan.aside[0] >= 0, plan.info[MODE] == 0.0, redo,
+            orders.gate, orders.running[0], plan.aside[0] >= 0, plan.info.mode == 0.0, redo,
             native, orders.wake_fd,
         )  # fmt: skip
-    grant_chunk(orders, native, int(plan.info[CHUNK_BESIDE]), plan.info[FLOWS] > 0.0)
+    grant_chunk(orders, native, plan.info.chunk_beside, plan.info.flows > 0)
     if knobs.paced:
-        always = plan.info[SLICE_MS] >= ALL_THE_TIME
+        always = plan.info.slice_ms >= ALL_THE_TIME
         set_gate(orders.gate, OPEN if always else 0, native, orders.wake_fd)
 
 
@@ -509,15 +470,15 @@ def _reads(entries, plan, columns):
 @njit(**INNER)
 def _note_beside(knobs, orders, cost, flight, facts, predicted_ms):
     """After a tick: whether a chunk was computed beside it, and went on all through it."""
-    if knobs.paced and (orders.turns[0] != flight[TURNS] or _computes(orders)):
-        facts[BESIDE] = 1
-    if orders.turns[0] == flight[TURNS]:
+    if knobs.paced and (orders.turns[0] != flight.turns or _computes(orders)):
+        facts.beside = 1
+    if orders.turns[0] == flight.turns:
         return
-    facts[THROUGH] = 0
+    facts.through = 0
     # one that is short hardly ever lasts for a whole tick
     is_short = cost.flow[orders.gate[SIZE], FLOW_MS] < 2.0 * predicted_ms
-    if knobs.paced and flight[USUAL] and orders.gate[WHOLE] and is_short:
-        facts[THROUGH] = 1 + orders.gate[SIZE]
+    if knobs.paced and flight.usual and orders.gate[WHOLE] and is_short:
+        facts.through = 1 + orders.gate[SIZE]
 
 
 @njit(**INNER)
@@ -551,18 +512,19 @@ def _cells(state):
 
 
 @njit(**INNER)
-def _bytes_left(left, budget, knobs, now):
+def _bytes_left(flight, budget, knobs, now):
     """Bytes that background work may move now: a bucket of one tick budget, filled by time."""
     bps = bandwidth.budget_bps(budget)
     if bps <= 0.0 or not knobs.features & BANDWIDTH:
         return np.inf
     full = bandwidth.budget_bytes(bps, knobs.tick_budget_ms)
-    if left[1] == 0.0:
-        left[0] = full
+    if flight.bucket_ns == 0:
+        flight.bytes_left = full
     else:
-        left[0] = min(left[0] + bps * (now - left[1]) * 1e-9, full)
-    left[1] = now
-    return left[0]
+        grown = flight.bytes_left + bps * (now - flight.bucket_ns) * 1e-9
+        flight.bytes_left = min(grown, full)
+    flight.bucket_ns = now
+    return flight.bytes_left
 
 
 @njit(**INNER)
@@ -577,9 +539,9 @@ def _can_land(knobs, orders, state, plan, now):
 
 
 @njit(**INNER)
-def _is_urgent(header, awaited):
+def _is_urgent(header, flight):
     """Whether somebody interactive is on the way in."""
-    return awaited[0] != 0 or header[t.H_URGENT] != header[t.H_URGENT_SEEN]
+    return flight.awaited != 0 or header[t.H_URGENT] != header[t.H_URGENT_SEEN]
 
 
 @njit(**INNER)
@@ -590,11 +552,11 @@ def _computes(orders):
 
 
 @njit(**INNER)
-def _set_mode(fixed, native, current, mode):
+def _set_mode(fixed, native, flight, mode):
     """Leave cores to a prompt beside the ticks, or take them back."""
-    if mode == current[0]:
+    if mode == flight.mode:
         return
-    current[0] = mode
+    flight.mode = mode
     one, many = _threads(fixed, mode, 1), _threads(fixed, mode, 2)
     call_i64_ptr_i32_i32(native.set_threads, native.context, one, many)
 

@@ -32,14 +32,12 @@ from umaserve.policy.base import (
     ALL_THE_TIME,
     ASIDE,
     BACK_WAIT_MS,
-    CHUNK_BESIDE,
     ERROR_BUDGET,
     FLAG_ASIDE,
     FLAG_GUARDED,
     FLAG_SKIPPED_PREFILL,
     FLAG_SPENT,
     FLOW,
-    FLOWS,
     GUARD,
     KIND_ASIDE,
     KIND_BACK_DECODE,
@@ -48,12 +46,8 @@ from umaserve.policy.base import (
     KIND_PROMPT,
     KIND_SHORT,
     LANES,
-    RIDERS_COUNT,
-    RIDERS_MS,
     SINCE_BESIDE,
     SINCE_DECODE,
-    SLICE_MS,
-    WAIT_MS,
 )
 from umaserve.policy.burst import release
 from umaserve.policy.cost.model import (
@@ -135,7 +129,7 @@ def beside(state, tick, knobs, cost, memory, plan):
         for s in range(memory.kind.shape[0]):
             if memory.kind[s] == KIND_ASIDE and state.lane[s] == 0:
                 waits = True
-    plan.info[CHUNK_BESIDE] = BESIDE_SIZES[-1]
+    plan.info.chunk_beside = BESIDE_SIZES[-1]
     if decoding > 0:
         chunk = _chunk_between(state, knobs, cost, memory, waits)
         flow = 0
@@ -144,24 +138,24 @@ def beside(state, tick, knobs, cost, memory, plan):
         if apply(knobs, memory):
             if not flow:
                 _riders_beside_slices(state, tick, knobs, cost, memory, plan, chunk, waits)
-            if plan.info[RIDERS_MS] == 0.0:
+            if plan.info.riders_ms == 0.0:
                 turn = take_turns(state, tick, knobs, cost, memory, plan)
                 if turn and not waits:
                     chunk = flow = 0
-        plan.info[CHUNK_BESIDE] = flow if flow else chunk
+        plan.info.chunk_beside = flow if flow else chunk
         if flow:  # a chunk in flight that stops for ticks gets slices all the same
-            plan.info[FLOWS] = 1.0
+            plan.info.flows = 1
             since[SINCE_BESIDE] = tick.now_ns
     elif waits or found[KIND_PROMPT] == 0:
-        plan.info[SLICE_MS] = ALL_THE_TIME
+        plan.info.slice_ms = ALL_THE_TIME
     elif knobs.features & AGEING and _waited_ms(tick, memory) > BACK_WAIT_MS:
-        plan.info[SLICE_MS] = knobs.tick_budget_ms
+        plan.info.slice_ms = knobs.tick_budget_ms
     else:
         mark(plan, FLAG_GUARDED + FLAG_SKIPPED_PREFILL)
-    if plan.info[SLICE_MS] > 0.0:
+    if plan.info.slice_ms > 0.0:
         since[SINCE_BESIDE] = tick.now_ns
     if decoding + found[KIND_BACK_DECODE] + found[KIND_PROMPT] + found[KIND_BACK_PROMPT] == 0:
-        plan.info[WAIT_MS] = IDLE_WAIT_MS
+        plan.info.wait_ms = IDLE_WAIT_MS
     return waits, copies_ms
 
 
@@ -234,7 +228,7 @@ def _flow(state, tick, knobs, cost, memory, plan, chunk):
     many tokens are late all the same and slices would not compute more. The next size is tried
     where it should fit if each token more costs what those between the two before it did, else on
     credit. ``chunk``: what slices would be used for.  Says how long decoders of the background may
-    make these ticks: RIDERS_MS.
+    make these ticks: ``PlanInfo.riders_ms``.
     """
     found = memory.found
     n = found[KIND_DECODE]
@@ -250,8 +244,8 @@ def _flow(state, tick, knobs, cost, memory, plan, chunk):
         times = max(row[FLOW_TIMES], 1.0) if row[FLOW_SEEN] >= FLOW_KNOWN else 1.0
         most_ms = min(limit * base, times * (1.0 + ROOM * share) * base)
         k = let_on(state, tick, memory, most_riders(knobs, cost, memory, times, most_ms))
-        plan.info[RIDERS_MS] = ms_of(cost, memory, k)
-        rows_ms += max(plan.info[RIDERS_MS], 0.0)
+        plan.info.riders_ms = ms_of(cost, memory, k)
+        rows_ms += max(plan.info.riders_ms, 0.0)
         limit *= base / rows_ms
     best, known, last, ahead = -1, True, 1.0, 1.0
     for i in range(BESIDE_SIZES.size):
@@ -289,14 +283,14 @@ def _riders_beside_slices(state, tick, knobs, cost, memory, plan, chunk, waits):
     """
     base = memory.round_ms[0, memory.found[KIND_DECODE]]
     room_ms = (strictest_cap(state, knobs, memory) - 1.0) * MARGIN * base
-    part_ms = max(cost.beside[beside_class(chunk)], memory.next_part[0])
+    part_ms = max(cost.beside[beside_class(chunk)], memory.kept.next_part_ms)
     most_ms = min(ROOM * room_ms, room_ms - SPARE * base - part_ms)
     k = most_riders(knobs, cost, memory, 1.0, base + most_ms)
-    if waits and memory.riding[RIDERS_COUNT] == 0:
+    if waits and memory.kept.riders == 0:
         k = WAIT
     else:
         k = let_on(state, tick, memory, k)
-    plan.info[RIDERS_MS] = ms_of(cost, memory, k)
+    plan.info.riders_ms = ms_of(cost, memory, k)
 
 
 @njit(**INNER)
@@ -360,15 +354,15 @@ def slice_between(tick, knobs, cost, memory, plan, waits, slack):
     """
     may_spend = slack.may_spend
     base_ms = memory.round_ms[0, memory.found[KIND_DECODE]]
-    ms, next_ms = max(slack.cap_ms - SPARE * base_ms, 0.0), memory.next_part[0]
+    ms, next_ms = max(slack.cap_ms - SPARE * base_ms, 0.0), memory.kept.next_part_ms
     if ms < next_ms <= slack.cap_ms:
         ms = slack.cap_ms  # or all parts behind this one would wait for credit
     part_ms = next_ms
-    if plan.info[FLOWS] == 0.0:
-        part_ms = max(cost.beside[beside_class(int(plan.info[CHUNK_BESIDE]))], next_ms)
+    if plan.info.flows == 0:
+        part_ms = max(cost.beside[beside_class(plan.info.chunk_beside)], next_ms)
     elif ms >= next_ms:
         may_spend = False  # the ticks are to be as long as those beside a chunk that goes on
-    if plan.info[CHUNK_BESIDE] == 0.0:
+    if plan.info.chunk_beside == 0:
         ms = 0.0  # it is the decoders' turn
     elif not knobs.features & GUARD:
         ms = ALL_THE_TIME
@@ -382,7 +376,7 @@ def slice_between(tick, knobs, cost, memory, plan, waits, slack):
         if rich or late and slack.credit >= 1.0:
             ms = slack.budget_ms
             mark(plan, FLAG_SPENT)
-    plan.info[SLICE_MS] = ms
+    plan.info.slice_ms = ms
     if ms > 0.0 and ms >= part_ms:
         memory.since_ns[SINCE_BESIDE] = tick.now_ns
     if ms <= 0.0:

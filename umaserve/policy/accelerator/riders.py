@@ -20,10 +20,6 @@ from umaserve.policy.base import (
     KIND_BACK_PROMPT,
     KIND_DECODE,
     KIND_PROMPT,
-    RIDERS_CHANGED,
-    RIDERS_COUNT,
-    RIDERS_MS,
-    RIDERS_PAID,
 )
 from umaserve.policy.cost.model import predict
 from umaserve.policy.latency_guard import MARGIN, poorest, strictest_cap
@@ -66,18 +62,18 @@ def most_riders(knobs, cost, memory, times, within_ms):
 @njit(**INNER)
 def let_on(state, tick, memory, k):
     """How many of ``k`` that fit ride with this tick; WAIT = as many, when there is credit."""
-    riding, changed = memory.riding[RIDERS_COUNT], memory.riding[RIDERS_CHANGED]
+    riding, changed = memory.kept.riders, memory.kept.riders_changed
     if k == NOBODY:
         return NOBODY
     credit = poorest(state)
     if riding == 0 or credit >= 0.0:
-        memory.riding[RIDERS_PAID] = tick.number
-    elif tick.number - memory.riding[RIDERS_PAID] > IN_DEBT:
-        memory.riding[RIDERS_COUNT] = 0
-        memory.riding[RIDERS_CHANGED] = tick.number
+        memory.kept.riders_paid = tick.number
+    elif tick.number - memory.kept.riders_paid > IN_DEBT:
+        memory.kept.riders = 0
+        memory.kept.riders_changed = tick.number
         return WAIT
     if k > riding and credit >= START_CREDIT and (not changed or tick.number - changed > AGAIN):
-        memory.riding[RIDERS_CHANGED] = tick.number
+        memory.kept.riders_changed = tick.number
         return k
     return min(k, riding) if riding > 0 else WAIT
 
@@ -99,7 +95,7 @@ def ride_alone(state, tick, knobs, cost, memory, plan):
     room = 1.0 + (strictest_cap(state, knobs, memory) - 1.0) * MARGIN
     base_ms = memory.round_ms[0, memory.found[KIND_DECODE]]
     k = let_on(state, tick, memory, most_riders(knobs, cost, memory, 1.0, room * base_ms))
-    plan.info[RIDERS_MS] = ms_of(cost, memory, WAIT if k == NOBODY else k)
+    plan.info.riders_ms = ms_of(cost, memory, WAIT if k == NOBODY else k)
 
 
 @njit(**INNER)
@@ -107,7 +103,7 @@ def take_turns(state, tick, knobs, cost, memory, plan):
     """Those that do not fit beside prompts may fit alone; returns whether it is their turn."""
     if tick.now_ns // TURN_NS % 2 == 0:
         ride_alone(state, tick, knobs, cost, memory, plan)
-        if plan.info[RIDERS_MS] > 0.0:
+        if plan.info.riders_ms > 0.0:
             return True
-    plan.info[RIDERS_MS] = WAIT
+    plan.info.riders_ms = WAIT
     return False

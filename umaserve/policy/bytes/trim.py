@@ -18,7 +18,6 @@ from umaserve.policy.base import (
     KIND_DECODE,
     KIND_NONE,
     KIND_PROMPT,
-    WAIT_MS,
 )
 from umaserve.policy.flags import mark
 
@@ -31,7 +30,7 @@ LOOK_AGAIN_MS = 1.0
 def hold_back(tick, knobs, memory, plan):
     """Leave all background work out of a tick while the bucket is empty.
 
-    ``plan.info[WAIT_MS]`` is set where nothing else remains.
+    ``plan.info.wait_ms`` is set where nothing else remains.
     """
     found, kind = memory.found, memory.kind
     if not knobs.features & BANDWIDTH or tick.bytes_left > 0.0:
@@ -44,7 +43,7 @@ def hold_back(tick, knobs, memory, plan):
     found[KIND_BACK_DECODE] = found[KIND_BACK_PROMPT] = 0
     mark(plan, FLAG_TRIMMED)
     if found[KIND_DECODE] + found[KIND_PROMPT] + found[KIND_ASIDE] == 0:
-        plan.info[WAIT_MS] = LOOK_AGAIN_MS
+        plan.info.wait_ms = LOOK_AGAIN_MS
 
 
 @njit(**INNER)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from umaserve.jit.compiled import njit
 from umaserve.jit.inner import INNER
-from umaserve.policy.base import LOOKS_LEFT, LOOKS_OF, LOOKS_ROWS
 
 from .model import predict, row_class
 
@@ -87,19 +86,19 @@ def look_again(memory, cost, mode, n, most, doubt, paced):
     elif n > 1 and not paced and cost.count[mode, 1, 0] < doubt and 0.0 < n * alone[1] <= most_ms:
         group[n] = 1
     if paced and group[n] != before:
-        memory.look[LOOKS_LEFT] = LOOK_ON - 1
-        memory.look[LOOKS_OF], memory.look[LOOKS_ROWS] = n, group[n]
+        memory.kept.look_left = LOOK_ON - 1
+        memory.kept.look_of, memory.kept.look_rows = n, group[n]
 
 
 @njit(**INNER)
 def go_on_looking(memory, mode, n, most):
     """Whether this is one of several ticks that try another shape, and not the first of them."""
-    look = memory.look
-    if look[LOOKS_LEFT] == 0:
+    kept = memory.kept
+    if kept.look_left == 0:
         return False
-    look[LOOKS_LEFT] -= 1
-    if look[LOOKS_OF] != n or look[LOOKS_ROWS] > most:
-        look[LOOKS_LEFT] = 0
+    kept.look_left -= 1
+    if kept.look_of != n or kept.look_rows > most:
+        kept.look_left = 0
         return False
-    memory.group[mode, n] = look[LOOKS_ROWS]
+    memory.group[mode, n] = kept.look_rows
     return True

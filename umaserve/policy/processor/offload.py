@@ -70,7 +70,7 @@ def _worth(state, knobs, cost, memory):
         limit = WORTH_IT
         if found[KIND_DECODE] and knobs.features & GUARD and not waits:
             limit = strictest_cap(state, knobs, memory) * TOLERANCE
-        if found[KIND_ASIDE] and memory.last_mode[0]:
+        if found[KIND_ASIDE] and memory.kept.last_mode:
             limit *= HYSTERESIS
         # 95th percentiles, as the promise is
         beside *= noise(memory, cost, 1, n)

@@ -13,14 +13,12 @@ from __future__ import annotations
 from umaserve.jit.compiled import njit
 from umaserve.jit.inner import INNER
 from umaserve.policy.base import (
-    CHUNK_BESIDE,
     FLAG_ASIDE,
     GUARD,
     KIND_ASIDE,
     KIND_BACK_PROMPT,
     KIND_DECODE,
     LANES,
-    REDOES,
     SINCE_BESIDE,
     SLICES,
 )
@@ -44,8 +42,8 @@ NEEDED = GUARD + LANES + SLICES
 def slices(state, tick, knobs, cost, memory, plan):
     """List background prompts in ``plan.aside`` if slices between ticks compute more of them.
 
-    ``CHUNK_BESIDE`` is set then.  To be called where no prompts are computed on cores of their own;
-    how much time they get, `beside.slice_between` says.
+    ``PlanInfo.chunk_beside`` is set then.  To be called where no prompts are computed on cores of
+    their own; how much time they get, `beside.slice_between` says.
     """
     found, since = memory.found, memory.since_ns
     if found[KIND_DECODE] and found[KIND_BACK_PROMPT] and knobs.features & NEEDED == NEEDED:
@@ -54,9 +52,9 @@ def slices(state, tick, knobs, cost, memory, plan):
             list_prompts(state, memory, plan, False)
             if found[KIND_ASIDE]:
                 mark(plan, FLAG_ASIDE)
-                plan.info[CHUNK_BESIDE] = chunk
+                plan.info.chunk_beside = chunk
                 if _too_long(state, knobs, cost, memory, chunk):
-                    plan.info[REDOES] = 1.0
+                    plan.info.redoes = 1
     if found[KIND_ASIDE] == 0:
         since[SINCE_BESIDE] = tick.now_ns
 
@@ -115,7 +113,7 @@ def _chunk(state, knobs, cost, memory):
 def _too_long(state, knobs, cost, memory, chunk):
     """Whether the chunk under way has a part that the cap leaves no room for, while those of a
     smaller one fit: each layer has such a part, and all that is behind would wait for credit."""
-    next_ms, tokens = memory.next_part[0], memory.next_part[1]
+    next_ms, tokens = memory.kept.next_part_ms, memory.kept.next_part_tokens
     size, under_way = beside_class(chunk), beside_class(int(tokens))
     if tokens == 0.0 or size >= under_way:
         return False

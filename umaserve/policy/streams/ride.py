@@ -13,10 +13,8 @@ from umaserve.policy.base import (
     AGEING,
     BACK_WAIT_MS,
     FLAG_SPENT,
-    FLAGS,
     KIND_BACK_DECODE,
     KIND_BACK_PROMPT,
-    RIDERS_MS,
     SINCE_DECODE,
     SINCE_PROMPT,
 )
@@ -73,7 +71,7 @@ def background_of(state, memory, plan, bounds, streams, chunk):
     since_decode, since_prompt = memory.since_ns[SINCE_DECODE], memory.since_ns[SINCE_PROMPT]
     return Background(
         back, tokens, back > 0 and (back_prompts == 0 or since_decode <= since_prompt),
-        plan.info[RIDERS_MS] < 0.0, bounds.rows, bounds.tokens - streams.rows - chunk.tokens,
+        plan.info.riders_ms < 0.0, bounds.rows, bounds.tokens - streams.rows - chunk.tokens,
         chunk.tokens,
     )  # fmt: skip
 
@@ -81,7 +79,7 @@ def background_of(state, memory, plan, bounds, streams, chunk):
 @njit(**INNER)
 def choose_ride(tick, knobs, cost, memory, plan, streams, slack, background):
     """What of the background rides: who waited longer goes first."""
-    spent = int(plan.info[FLAGS]) & FLAG_SPENT != 0
+    spent = plan.info.marks & FLAG_SPENT != 0
     ride = on_credit(cost, streams, slack, background, spent)
     if ride.rows + ride.tokens == 0:
         ride = within_cap(tick, cost, streams, slack, background)

@@ -12,10 +12,8 @@ from umaserve.jit.inner import INNER
 from umaserve.policy.accelerator.beside import slice_between
 from umaserve.policy.base import (
     ERROR_BUDGET,
-    FLOWS,
     GUARD,
     KIND_DECODE,
-    RIDERS_MS,
     SINCE_BESIDE,
     SINCE_DECODE,
 )
@@ -77,11 +75,11 @@ def slack_of(state, tick, knobs, cost, memory, plan, streams):
     else:
         cap_ms = budget_ms = max(knobs.tick_budget_ms - streams.ms, 0.0)
         credit = 0.0
-    if memory.holdoff[0] > 0:
-        memory.holdoff[0] -= 1
+    if memory.kept.holdoff > 0:
+        memory.kept.holdoff -= 1
         cap_ms = budget_ms = 0.0
     may_spend = (
-        streams.guarded and knobs.features & ERROR_BUDGET != 0 and memory.holdoff[0] == 0
+        streams.guarded and knobs.features & ERROR_BUDGET != 0 and memory.kept.holdoff == 0
     )  # fmt: skip
     return Slack(cap_ms, budget_ms, credit, may_spend, cap_ms)
 
@@ -92,8 +90,8 @@ def after_slice(tick, knobs, cost, memory, plan, bounds, slack, sliced):
 
     Prompts get their slice before the tick where it is their turn (``sliced``).
     """
-    flows, put_off = plan.info[FLOWS] > 0.0, plan.info[RIDERS_MS] < 0.0
-    riders_ms = max(plan.info[RIDERS_MS], 0.0)
+    flows, put_off = plan.info.flows > 0, plan.info.riders_ms < 0.0
+    riders_ms = max(plan.info.riders_ms, 0.0)
     slice_ms = 0.0
     if sliced:
         # decoders that are put off have the credit if prompts had their time since

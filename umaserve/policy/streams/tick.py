@@ -9,18 +9,14 @@ from umaserve.jit.compiled import njit
 from umaserve.jit.inner import INNER
 from umaserve.policy.accelerator.beside import prompts_next, slice_between
 from umaserve.policy.base import (
-    ALLOWED_MS,
     FLAG_GUARDED,
     FLAG_SKIPPED_PREFILL,
     FLAG_SPENT,
-    FLOWS,
-    INTERACTIVE_ROWS,
     KIND_ASIDE,
     KIND_BACK_DECODE,
     KIND_BACK_PROMPT,
     KIND_DECODE,
     KIND_PROMPT,
-    RIDERS_MS,
     SINCE_DECODE,
     SINCE_INTERACTIVE,
     SINCE_PROMPT,
@@ -47,10 +43,10 @@ def plan_streams(state, tick, knobs, cost, memory, plan, bounds):
     slack = slack_of(state, tick, knobs, cost, memory, plan, streams)
     between = knobs.paced or (knobs.sliced and bounds.mode == 0 and found[KIND_PROMPT] == 0)
     sliced = between and (
-        plan.info[FLOWS] > 0.0 or plan.info[RIDERS_MS] != 0.0 or prompts_next(memory, bounds.waits)
+        plan.info.flows > 0 or plan.info.riders_ms != 0.0 or prompts_next(memory, bounds.waits)
     )
     slack = after_slice(tick, knobs, cost, memory, plan, bounds, slack, sliced)
-    plan.info[INTERACTIVE_ROWS] = streams.rows
+    plan.info.interactive_rows = streams.rows
     entries = add_decoders(state, memory, plan, 0, KIND_DECODE, streams.rows)
 
     chunk = Chunk(0, False, slack.allowed_ms)
@@ -63,9 +59,9 @@ def plan_streams(state, tick, knobs, cost, memory, plan, bounds):
         since[SINCE_INTERACTIVE] = tick.now_ns
     if chunk.apart:
         entries = 0
-        plan.info[INTERACTIVE_ROWS] = 0
+        plan.info.interactive_rows = 0
     entries = add_prompts(state, memory, plan, entries, KIND_PROMPT, chunk.tokens)
-    plan.info[ALLOWED_MS] = chunk.ms if chunk.apart else streams.ms + chunk.ms
+    plan.info.allowed_ms = chunk.ms if chunk.apart else streams.ms + chunk.ms
     if chunk.apart:
         return entries
 
@@ -96,7 +92,7 @@ def _add_ride(state, tick, memory, plan, entries, streams, ride):
     since = memory.since_ns
     if ride.apart:
         entries = 0
-        plan.info[INTERACTIVE_ROWS] = 0
+        plan.info.interactive_rows = 0
     if ride.rows:
         entries = add_decoders(state, memory, plan, entries, KIND_BACK_DECODE, ride.rows)
         since[SINCE_DECODE] = tick.now_ns
@@ -105,5 +101,5 @@ def _add_ride(state, tick, memory, plan, entries, streams, ride):
         since[SINCE_PROMPT] = tick.now_ns
     if ride.on_credit:
         mark(plan, FLAG_SPENT)
-        plan.info[ALLOWED_MS] = streams.ms + ride.ms
+        plan.info.allowed_ms = streams.ms + ride.ms
     return entries

@@ -13,10 +13,11 @@ reads and writes the fields where they are.  Whoever made it keeps it alive: com
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Self, cast
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
 import numpy as np
 
+R = TypeVar("R", bound="Record")
 _KINDS = {"int": np.int64, "float": np.float64, int: np.int64, float: np.float64}
 
 
@@ -24,6 +25,10 @@ class Record:
     """What to derive from: fields are annotated ``int`` (int64) or ``float`` (float64)."""
 
     dtype: ClassVar[np.dtype[Any]]
+
+    if TYPE_CHECKING:
+
+        def tolist(self) -> tuple[float, ...]: ...
 
     def __init_subclass__(cls) -> None:
         fields = [(name, _KINDS[kind]) for name, kind in cls.__annotations__.items()]
@@ -33,9 +38,9 @@ class Record:
         cls.dtype = np.dtype((np.record, fields))
 
     @classmethod
-    def zeros(cls) -> Self:
+    def zeros(cls: type[R]) -> R:
         """One with all fields 0."""
-        return cast(Self, cls.several(1)[0])
+        return cast(R, cls.several(1)[0])
 
     @classmethod
     def several(cls, n: int) -> np.ndarray:

@@ -39,7 +39,11 @@ class Work(Protocol):
     def served(self) -> np.ndarray: ...
 
     @property
-    def mode(self) -> np.ndarray: ...
+    def flight(self) -> Flight: ...
+
+
+class Flight(Protocol):
+    mode: int
 
 
 class Suspects(Protocol):

@@ -26,8 +26,9 @@ bench: setup ## the reproducible overhead benchmarks
 	@$(BIN)/python -m pytest benchmarks --benchmark-only $(ARGS)
 	@exec $(BIN)/python -m benchmarks.report --tables
 
-lint: setup ## ruff and mypy
+lint: setup ## ruff, mypy, and what is too long
 	$(BIN)/python -m ruff check .
+	$(BIN)/python -m tools.long_parts
 	$(BIN)/python -m mypy
 
 setup: $(VENV)/.ready ## virtual environment and dependencies

@@ -6,6 +6,8 @@
 
 `ensure` is the same from Python: it returns at once where the build exists. Builds are made aside
 and moved into the cache whole, so an interrupted one leaves nothing, and two at once end with one.
+
+Long: the command line, with every check that has to come before the first import of the rest.
 """
 
 from __future__ import annotations

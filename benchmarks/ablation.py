@@ -12,6 +12,8 @@ round: median, least, most.  Names of ``--leave-out`` are of ``serve --without``
 ``benchmarks/ablated.py``; a ``+`` leaves out several together.
 """
 
+# Long: one benchmark, from its options to its table.
+
 from __future__ import annotations
 
 import argparse

@@ -86,6 +86,7 @@ def poll(address: str, over: str, rate: float) -> None:
 
 
 def main() -> int:
+    """Long: one measurement, told in the order in which it runs."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pairs", type=int, default=40)
     parser.add_argument("--seconds", type=float, default=0.8, help="of one phase")

@@ -6,6 +6,8 @@ and ``<!-- end -->`` is written anew; the rest of the page is left alone.  ``--c
 nothing and fails where the page and the results differ.
 """
 
+# Long: one short function for each table of the report.
+
 from __future__ import annotations
 
 import argparse

@@ -58,7 +58,10 @@ def options_parser() -> argparse.ArgumentParser:
 async def one_side(
     side: Side, bench: Pair, options: argparse.Namespace, run: int, series: Series, keep: Recorder
 ) -> None:
-    """All stretches of one round on one side; ``run`` -1 is a warm-up that leaves no figures."""
+    """All stretches of one round on one side; ``run`` -1 is a warm-up that leaves no figures.
+
+    Long: the stretches of a round, in the order in which they run.
+    """
     found = bench.setting
     words = found.words(options.prompt_words)
     storm_interactive = options.storm_priority == "interactive"

@@ -85,7 +85,10 @@ def parser() -> argparse.ArgumentParser:
 
 
 def decode(job: dict[str, Any]) -> dict[str, float]:
-    """Decode single tokens as ``job`` says; milliseconds a token."""
+    """Decode single tokens as ``job`` says; milliseconds a token.
+
+    Long: one run in a process of its own, from the model to the figures.
+    """
     from umaserve import llama
 
     library = llama.load("cpu")

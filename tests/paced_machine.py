@@ -18,9 +18,9 @@ import numpy as np
 
 from tests.test_policy_guarded import NOW, TRAFFIC, empty, put
 from tools.sim_run import note_plan
-from umaserve.engine.loop.account import Facts, learn_tick
-from umaserve.engine.loop.records import Flight
-from umaserve.engine.loop.ticks import UNLIKE, note_shape
+from umaserve.engine.loop.account import learn_tick
+from umaserve.engine.loop.beside import UNLIKE, note_shape
+from umaserve.engine.loop.records import Facts, Flight
 from umaserve.policy.accelerator.beside import may_land
 from umaserve.policy.base import (
     ALL_FEATURES,

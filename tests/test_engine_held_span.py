@@ -20,6 +20,7 @@ from tests.patches.engine_spies import spied_held_span
 from umaserve import llama
 from umaserve.engine.cells import held_span as h
 from umaserve.engine.loop import engine as loop
+from umaserve.engine.loop.seats import Seats
 from umaserve.engine.native.batch import Batch
 from umaserve.engine.native.calls import Native
 from umaserve.wire import messages as m
@@ -337,13 +338,16 @@ def test_prompts_copied_into_an_empty_cache_do_not_hide_that_it_was_empty(native
         header=np.zeros(t.HEADER_BYTES // 8), state=state,
     )  # fmt: skip
     sequences = SimpleNamespace(give_back=lambda *_: None, top=0)
+    context = SimpleNamespace()
     engine = SimpleNamespace(
         table=table, worker=None, span=span, work=SimpleNamespace(aside=np.zeros(4)),
-        sequences=sequences,
+        sequences=sequences, loaded=SimpleNamespace(context=context),
+        start=SimpleNamespace(n_slots=4),
     )  # fmt: skip
+    seats = Seats(engine)
     for slot, known, top in ((0, 1 << 62, 1001), (1, 700, 700), (2, 0, 0)):
         state[slot], sequences.top = t.DONE, known
-        loop.Engine._drop_sequence(engine, slot)
+        seats.leave(slot)
         assert span.record.held[h.TOP] == top
     hold(span.record, native, 512, 4, True)
     assert span.is_held
@@ -361,7 +365,7 @@ def test_a_batch_that_finds_no_cells_comes_again_once_some_are_free():
         table=SimpleNamespace(in_tick=np.ones(4, np.int32)),
         sequences=SimpleNamespace(lose_track=lambda: free("ended")),
         span=SimpleNamespace(release=lambda: free("held")),
-        _evict=lambda: free("evict"),
+        seats=SimpleNamespace(evict=lambda: free("evict")),
     )
     for gone, expected in (((), 1), (("ended",), 2), (("held",), 3)):
         found -= set(gone)

@@ -134,8 +134,11 @@ def engine(messages=(), **changes):
     fields = {
         "control": SimpleNamespace(receive=lambda _: list(messages), closed=False),
         "admission": SimpleNamespace(take_tokenised=lambda: seen.append("tokenised")),
-        "admit": lambda under_way: seen.append(("admit", under_way)) or True,
-        "handle": seen.append, "settle_first": seen.append, "later": [], "worker": None,
+        "seats": SimpleNamespace(
+            admit=lambda under_way: seen.append(("admit", under_way)) or True
+        ),
+        "landing": SimpleNamespace(settle_first=seen.append),
+        "handle": seen.append, "later": [], "worker": None,
         "paced": True, "seen": seen,
         "table": SimpleNamespace(state=np.zeros(4, np.int32), header=np.zeros(64, np.int64)),
     }  # fmt: skip
@@ -162,7 +165,7 @@ def test_nothing_goes_before_what_waits_already():
 
 def test_the_ticks_stop_for_what_is_left():
     assert meanwhile(engine(worker=worker()))
-    assert not meanwhile(engine(admit=lambda under_way: False))
+    assert not meanwhile(engine(seats=SimpleNamespace(admit=lambda under_way: False)))
     assert not meanwhile(engine(control=SimpleNamespace(receive=lambda _: [], closed=True)))
     for left in ({"alive": False}, {"has_first": True}, {"has_log": True}):
         assert not meanwhile(engine(worker=worker(**left))), left

@@ -10,8 +10,8 @@ import pytest
 
 from tests.engine_driver import DrivenEngine
 from tests.patches.engine_spies import spied_shapes
+from umaserve.engine.loop.beside import UNLIKE, note_shape
 from umaserve.engine.loop.records import Flight
-from umaserve.engine.loop.ticks import UNLIKE, note_shape
 from umaserve.policy.base import KIND_DECODE, Memory, PlanInfo
 from umaserve.policy.cost.model import CostModel, learn, predict
 from umaserve.wire import messages as m

@@ -27,3 +27,4 @@ def test_a_file_says_why_it_is_long() -> None:
     assert line == "umaserve/a.py: 301 lines, 300 at most"
     assert not list(long_parts("tests/a.py", text + "y = 2\n"))
     assert not list(long_parts("umaserve/a.py", '"""All of it.\n\nLong: a table."""\n' + text))
+    assert not list(long_parts("umaserve/a.py", "# Long: a table.\n" + text))

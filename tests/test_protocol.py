@@ -59,6 +59,7 @@ def test_defaults_are_those_of_the_engine():
 
 
 def test_every_field_is_read():
+    """Long: one table of all fields."""
     got = parse(
         {
             "id": "a",

@@ -18,6 +18,7 @@ WORKERS, TURNS = 8, 12
 
 @pytest.mark.slow
 def test_every_answer_is_exact_whatever_happens(tmp_path: Path) -> None:
+    """Long: one story, whose faults have to overlap."""
     models = [model_file(tmp_path / name) for name in ("a.gguf", "b.gguf", "load-fails.gguf")]
     failures: list[str] = []
     outcomes: dict[str, int] = {}

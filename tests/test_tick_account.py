@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from umaserve.engine.loop.account import Facts, learn_tick
+from umaserve.engine.loop.account import learn_tick
+from umaserve.engine.loop.records import Facts
 from umaserve.policy.accelerator.beside import FLOW_KNOWN
 from umaserve.policy.base import Memory, PlanInfo
 from umaserve.policy.cost.model import (

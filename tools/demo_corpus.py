@@ -5,6 +5,8 @@ prose, and conversations whose answers are the docstrings of public functions, c
 The same Python version with the same seed gives the same bytes.
 """
 
+# Long: text that the model is trained on.
+
 from __future__ import annotations
 
 import contextlib

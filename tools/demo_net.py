@@ -3,6 +3,8 @@
 The network is llama's: RMSNorm, grouped-query attention with rotary positions, SwiGLU, tied
 embeddings. Rotary pairs are neighbours (2i, 2i+1), the layout llama.cpp uses for its ``llama``
 architecture (``LLAMA_ROPE_TYPE_NORM``), so that the weights go into the GGUF unpermuted.
+
+Long: the model's forward and backward pass, which are read side by side.
 """
 
 from __future__ import annotations
@@ -233,6 +235,8 @@ def train(
 
     ``max_minutes`` stops early (0: never) and the record says at which step; the rate's schedule
     assumes the full number of steps.
+
+    Long: a training step is one piece of arithmetic.
     """
     device = torch.device(device_name)
     cuda = device.type == "cuda"

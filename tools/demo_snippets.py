@@ -4,6 +4,8 @@ The standard library holds no ``fibonacci``: without these a prompt such as ``de
 be answered with library plumbing. Each entry is source text in which ``{doc}`` stands for an optional
 docstring; :func:`variants` renames arguments, drops docstrings and adds hints, so that the model learns
 the function and not one spelling of it. All of it was written for this project and carries its licence.
+
+Long: text that the model is trained on.
 """
 
 # ruff: noqa: E501 -- the heads of the snippets are one line each

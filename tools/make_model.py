@@ -18,6 +18,8 @@ recurrent, hybrid, sliding-window, encoder-only and encoder-decoder. The same sh
 seed and vocabulary give the same bytes.
 """
 
+# Long: writing a file in the order of the file.
+
 from __future__ import annotations
 
 import argparse

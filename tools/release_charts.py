@@ -10,6 +10,8 @@ is missing, a sentence says which command makes it, the other charts are still d
 status is 1.  Status 2: wrong options, or no matplotlib.
 """
 
+# Long: one short function for each chart.
+
 from __future__ import annotations
 
 import argparse

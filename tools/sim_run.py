@@ -2,6 +2,8 @@
 
 What a tick takes comes from a `Machine`; what the policy believes comes from a `CostModel` that
 learns from those ticks, as in the daemon.  Every plan is checked against what a plan may be.
+
+Long: the simulated machine and what it counts, which share one state.
 """
 
 from __future__ import annotations
@@ -379,7 +381,10 @@ def _slice(state, plan, worker, machine, now, totals):
 def run(
     jobs, world, machine, knobs, cost, memory, traffic, plan, n_ctx, most_ticks, horizon_ns, out
 ):
-    """Play until all requests have ended, or so many ticks, or the horizon; returns tokens made."""
+    """Play until all requests have ended, or so many ticks, or the horizon; returns tokens made.
+
+    Long: the loop of the simulation, which numba compiles as a whole.
+    """
     state, totals = world.state, out.totals
     n_slots = state.state.shape[0]
     now, tick, made = START_NS, 0, 0

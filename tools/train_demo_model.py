@@ -55,7 +55,10 @@ def fill_in_the_middle(texts: list[str], rng: random.Random) -> list[str]:
 
 
 def make_corpus(args: argparse.Namespace) -> None:
-    """Gather the text, train the tokenizer, write the token streams and ``corpus.json``."""
+    """Gather the text, train the tokenizer, write the token streams and ``corpus.json``.
+
+    Long: one list of all sources of text.
+    """
     import demo_corpus
     import demo_snippets
     import numpy as np

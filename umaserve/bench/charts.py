@@ -1,5 +1,8 @@
 """The four charts of a run, with matplotlib (``pip install 'umaserve[bench]'``): as PNG files, and
-as SVG that takes its colours from the page that it stands in."""
+as SVG that takes its colours from the page that it stands in.
+
+Long: one short function for each chart.
+"""
 
 from __future__ import annotations
 

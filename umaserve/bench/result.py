@@ -1,4 +1,7 @@
-"""From what was seen to figures, a verdict and what has to be said about them."""
+"""From what was seen to figures, a verdict and what has to be said about them.
+
+Long: all that is said about one measurement stands together.
+"""
 
 from __future__ import annotations
 

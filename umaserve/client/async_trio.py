@@ -1,4 +1,7 @@
-"""``TrioClient``: the same daemon, for programs that run under trio."""
+"""``TrioClient``: the same daemon, for programs that run under trio.
+
+Long: the same methods as `sync` in the same order, so that both can be compared.
+"""
 
 from __future__ import annotations
 

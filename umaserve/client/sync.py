@@ -1,4 +1,7 @@
-"""``Client``: the daemon over a plain blocking socket."""
+"""``Client``: the daemon over a plain blocking socket.
+
+Long: every method of the client, each a few lines.
+"""
 
 from __future__ import annotations
 

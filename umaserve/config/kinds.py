@@ -2,6 +2,8 @@
 
 A kind's ``parse`` raises ``ValueError`` with words that complete '... must be ...'; who calls it
 knows where the value came from.
+
+Long: one short class for each kind of setting.
 """
 
 from __future__ import annotations

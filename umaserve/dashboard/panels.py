@@ -1,4 +1,7 @@
-"""The parts of the screen above the sessions: lists of lines made of one overview."""
+"""The parts of the screen above the sessions: lists of lines made of one overview.
+
+Long: one short function for each panel.
+"""
 
 from __future__ import annotations
 

@@ -31,6 +31,7 @@ def _import_loop() -> None:
 
 
 def main() -> int:
+    """Long: a start has an order, and every step may end it."""
     born = time.monotonic()
     parser = argparse.ArgumentParser(prog="umaserve.engine", description=__doc__)
     for name in ("control", "wake", "table", "pieces"):

@@ -6,6 +6,8 @@ fault past the end of a truncated mapping). Layout: ``ggml/include/gguf.h``. Sta
 Everything read is checked against what the file can hold: a length that lies is an error, never an
 allocation or a long loop. What the model then says of itself is for `shape`
 and `vocabulary`.
+
+Long: one reader, in the order of the file.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 The wire structs are made from it, error messages quote it, and ``docs/PROTOCOL.md`` is checked
 against it.  Every optional field also takes ``null``, which means its default.
+
+Long: one short class for each kind of field.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 The typed decoding is msgspec's; this module applies the few rules that no type can say.  What
 msgspec complains about is put into words by ``umaserve.protocol.mistakes``.
+
+Long: one class for each request, with its fields.
 """
 
 from __future__ import annotations

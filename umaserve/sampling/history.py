@@ -132,6 +132,8 @@ def dry(row, real, whole, history, breakers, changed, work):
 
     A token that would lengthen a repetition of ``n`` tokens loses multiplier * base ** (n -
     allowed).  Repetitions do not reach back over a sequence breaker.
+
+    Long: one pass over the history.
     """
     end = history.shape[0]
     start = first_of_last(end, whole[DRY_LAST_N])

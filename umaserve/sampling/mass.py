@@ -208,6 +208,8 @@ def cut_mass(ids, values, count, near, far, top, center, target, beyond, keys):
     ``near`` and ``far``, float32: all are farther than the one and none than the other; -1 and inf
     where that is not known.  Bisection over the distance leaves at most FEW to sort, or more where
     all are equally near.
+
+    Long: one pass over a row of logits.
     """
     mass = 0.0
     if count > FEW:

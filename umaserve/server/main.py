@@ -1,4 +1,7 @@
-"""``serve``: the daemon from its start to its exit status."""
+"""``serve``: the daemon from its start to its exit status.
+
+Long: a start has an order, and so has an end.
+"""
 
 from __future__ import annotations
 

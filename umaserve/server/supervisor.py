@@ -5,6 +5,8 @@ becomes current when it has proved itself; the old one is then *retiring* and en
 dead current engine is replaced at once, and ``recovery.recover`` queues its requests again.  Where
 none can be started, that is tried for ever, after pauses that grow; only the very first ends the
 daemon.
+
+Long: which engine serves, and which comes next, is one state.
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@ A message is a msgspec struct, encoded as MessagePack, behind a ``uint32`` littl
 Tokens do not travel here: they lie in the session table (``umaserve.wire.table``), and the engine
 writes one byte to the wake pipe per tick that changed something.  Both processes come from the
 same installation, so there is no version negotiation.
+
+Long: one short class for each message.
 """
 
 from __future__ import annotations

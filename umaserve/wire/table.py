@@ -11,6 +11,8 @@ Fences keep the id in front of the count, and what a row holds in front of its s
 
 The rows outlive a dead engine: what was published is read from the old mapping, the request goes to
 the next engine with those tokens, and nothing is lost or repeated.
+
+Long: the layout of one block of memory.
 """
 
 from __future__ import annotations

@@ -45,6 +45,8 @@ def typed_messages(
     Enter sends, Alt-Enter begins a new line, and pasted lines are one message.  Tab completes
     ``commands``, and names of files behind those ``with_file``.  Ctrl-C at the prompt drops what
     was typed, calls ``on_interrupt`` and asks again.
+
+    Long: one key binding after another.
     """
     # the answer to its question where the cursor is would mix with what is typed ahead
     os.environ.setdefault("PROMPT_TOOLKIT_NO_CPR", "1")

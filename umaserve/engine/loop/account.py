@@ -6,7 +6,6 @@ from umaserve.engine.native.calls import now_ns, stores_first
 from umaserve.engine.samplers.rows import take_counts
 from umaserve.jit.compiled import njit
 from umaserve.jit.inner import INNER
-from umaserve.jit.record import Record
 from umaserve.policy.accelerator.beside import FLOW_KNOWN
 from umaserve.policy.base import (
     FLAG_GUARDED,
@@ -21,27 +20,6 @@ from umaserve.wire import table as t
 
 TICK_RING = t.TICK_RING
 FLAG_ASIDE_BIT, FLAG_SPENT_BIT, FLAG_GUARD_BIT = 4, 2, 1
-
-
-
-class Facts(Record):
-    """What is known of a tick, kept until it is accounted for; times by the monotonic clock."""
-
-    began_ns: int
-    submitted_ns: int
-    decoded_ns: int
-    sampled_ns: int
-    told_ns: int  # when the front was woken for the first rows; 0 = all came at once
-    tokens: int
-    outputs: int  # rows with logits
-    decoding_rows: int
-    cells_read: int  # KV cells of the rows
-    cells_used: int  # by all sequences, before
-    attended: int  # cells of each row times its tokens
-    beside: int  # 1: a chunk was computed beside it, or it says nothing for another reason
-    slice_ns: int  # that chunks had before it
-    through: int  # 1 + class of the chunk that was computed all through it; 0 = none
-    changed: int  # ticks left after a landing or a change of shape
 
 
 @njit(nogil=True, cache=True)
@@ -75,6 +53,8 @@ def account(loop, parity):
     """Counters and the tick ring of one finished tick; runs after its tokens were published.
 
     ``parity``: which of the last two ticks it is.
+
+    Long: a list of counters.
     """
     header, fixed, cost, budget = loop.columns.header, loop.fixed, loop.cost, loop.budget
     facts, info = loop.work.facts[parity], loop.work.info[parity]

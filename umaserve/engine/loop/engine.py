@@ -3,6 +3,9 @@
 One thread, one ``llama_context``.  The ticks themselves are compiled (``ticks``); here is what
 needs Python: messages, admission, sequences, rows that ended, decodes that failed.  Text never gets
 here; ids go into the table and the front is woken once a tick.
+
+Long: what has to happen between two runs of ticks stands together; sequences, landings and trials
+have modules of their own.
 """
 
 from __future__ import annotations
@@ -13,53 +16,48 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from umaserve.engine.cells import accounting as cells
-from umaserve.engine.cells.ageing import Ageing
 from umaserve.engine.cells.held_span import HeldSpan
-from umaserve.engine.cells.parking import Parking, memory_to_park_in
 from umaserve.engine.cells.sequences import Sequences
 from umaserve.engine.model.cost_file import CostFile, identity
 from umaserve.engine.model.cost_keeper import CostKeeper
 from umaserve.engine.native import abort
-from umaserve.engine.native.batch import Batch, settle
+from umaserve.engine.native.batch import Batch
 from umaserve.engine.native.calls import Native
 from umaserve.engine.prefill import worker as prefill_worker
 from umaserve.engine.prefill.orders import Orders
 from umaserve.engine.prefill.ready_graph import WIDTH, ReadyGraph
 from umaserve.engine.prefill.worker import PrefillWorker
-from umaserve.engine.samplers.first_token import FirstToken, FirstTokens
-from umaserve.engine.samplers.rows import start_pool, worker_count
+from umaserve.engine.samplers.first_token import FirstTokens
+from umaserve.engine.samplers.rows import RowPool, start_pool, worker_count
 from umaserve.engine.samplers.team_rows import make_team
 from umaserve.jit.direct import Direct
 from umaserve.llama.traffic import Traffic
-from umaserve.policy.accelerator.beside import AT_ONCE, may_land
 from umaserve.policy.base import (
     ALL_FEATURES,
     FEATURES,
     Knobs,
     Memory,
     Plan,
-    PlanInfo,
     SchedulerState,
     Tick,
 )
 from umaserve.policy.bytes.bandwidth import Budget
-from umaserve.policy.cost.model import CostModel, doubt_larger, learn_flow_ms, learn_part, predict
+from umaserve.policy.cost.model import CostModel, doubt_larger, learn_flow_ms, learn_part
 from umaserve.policy.flags import forget
-from umaserve.policy.latency_guard import FAR_MS, poorest
 from umaserve.sampling.params import SamplerTable
-from umaserve.sampling.sampler import NO_NUMBERS, Scratch
+from umaserve.sampling.sampler import Scratch
 from umaserve.wire import messages as m
 from umaserve.wire import table as t
 from umaserve.wire.control import Control
-from umaserve.wire.memory_order import stores_first
 
 from . import records, ticks
-from .account import Facts
 from .admission import Admission
 from .custom_policy import can_be_computed, find_policy
 from .idle_work import IdleWork
 from .inbox import handle_some
+from .landing import Landing
 from .meanwhile import meanwhile
+from .seats import Seats
 from .trials import Trials
 
 if TYPE_CHECKING:
@@ -70,7 +68,6 @@ DECODE_ABORTED = 2
 MANY_TICKS = 1 << 40
 PAUSE_MS = 5  # without work after which the graph of a short prompt is made ready
 LOOK_OUT_S = 0.0005  # a request is on its way: waking up takes longer than this costs
-LANDING_SHARE = 1.0  # of the baseline that copying a piece of a prompt may take beside streams
 
 
 class Engine:
@@ -87,28 +84,13 @@ class Engine:
         self.loaded = loaded
         self.table = table
         self.control = control
-        n_slots = start.n_slots
-        self.samplers = SamplerTable(n_slots)
+        self.samplers = SamplerTable(start.n_slots)
         self.admission = Admission(start, loaded, table, control, self.samplers)
-        served = np.zeros(n_slots, np.int64)
         self.cost = CostModel.unknown()
         self.cost_keeper = CostKeeper(loaded.places)
-        self.plan = Plan.empty(n_slots)
-        self.work = records.Work(
-            addresses=np.zeros(n_slots, np.int64),
-            sampled=np.zeros(n_slots, np.int32),
-            ended=np.zeros(n_slots, np.int32),
-            served=served,
-            resumed_at=self.admission.resumed_at,
-            eog_ids=loaded.eog_ids,
-            is_eog=loaded.is_eog,
-            out=records.Outcome.zeros(),
-            facts=Facts.several(2),
-            info=PlanInfo.several(2),
-            aside=np.zeros(n_slots, np.int32),
-            flight=records.Flight.zeros(),
-        )
-        self.state = SchedulerState.of(table, served, self.work.aside)
+        self.plan = Plan.empty(start.n_slots)
+        self.work = records.Work.allocate(loaded, self.admission.resumed_at)
+        self.state = SchedulerState.of(table, self.work.served, self.work.aside)
         self.custom = find_policy(start.policy)
         self.paced = loaded.overlap if start.paced is None else start.paced
         self.aside_threads = self._aside_threads()
@@ -120,53 +102,54 @@ class Engine:
                 self.paced, self._chunk_took, self.cost.copies, self.first_tokens(),
                 self.sequences,
             )  # fmt: skip
-        self.parking = Parking(loaded.context, memory_to_park_in())
-        self.ageing = Ageing(n_slots)
         self.trials = Trials(self)
+        self.seats = Seats(self)
+        self.landing = Landing(self)
         self.later: list[m.ToEngine] = []  # messages that wait for the next tick
-        self.parked: set[int] = set()  # slots whose cells were given up or moved
         self.ticks_done = 0
         self._warned = False
         table.header[t.H_CELLS_TOTAL] = loaded.n_ctx
         if not loaded.overlap:
             abort.watch(loaded.context, table.header)
-        self._batch = Batch(loaded.library.ffi, loaded.n_batch, n_slots)
+        self._batch = Batch(loaded.library.ffi, loaded.n_batch, start.n_slots)
         self.graph = ReadyGraph(loaded, self._batch)
         self.span = HeldSpan(loaded, self._batch, self.sequences.cells)
-        n_eog = loaded.eog_ids.size
-        self._columns = records.Columns.of(table)
+        self.columns = records.Columns.of(table)
         self.native = Native.of(
             loaded.library, loaded.context.pointer, self._batch.struct, control.wake_fd,
             control.poll_fds,
         )  # fmt: skip
-        columns, batch, settings = self._columns, self._batch.arrays, self.samplers.settings
-        self._scratch = Scratch.allocate(loaded.n_vocab, table.spec.n_ctx, n_eog)
-        rows = (
-            batch.out_slot, self.work.addresses, loaded.n_vocab, settings, columns.tokens,
-            columns.n_tokens, columns.n_prompt, loaded.eog_ids, self._scratch, self.work.sampled,
-            columns.logprob, columns.top_ids, columns.top_logprobs,
-        )  # fmt: skip
-        self._pool = start_pool(
-            self._worker_count(), loaded.n_vocab, table.spec.n_ctx, n_eog,
-            tuple(None if value is self._scratch else value for value in rows),
-        )  # fmt: skip
+        self._scratch = Scratch.allocate(loaded.n_vocab, table.spec.n_ctx, loaded.eog_ids.size)
         self.team_scratches: list[Scratch] = []
-        if not self._pool.n_workers:
-            team, self.team_scratches = make_team(
-                loaded.places, max(loaded.n_threads, loaded.n_threads_batch), table.spec.n_ctx,
-                rows, self._pool.team_counted,
-            )  # fmt: skip
-            self._pool = self._pool._replace(team=team)
+        self._pool = self._start_pool()
         self.traffic = Traffic.of(
             loaded.model, type_k=start.type_k, type_v=start.type_v, n_ubatch=loaded.n_ubatch
         )
         self.budget = Budget.of(start.bmt_budget)
-        self.memory = Memory.fresh(n_slots)
-        self._settle, self._poorest = Direct(settle), Direct(poorest)
-        self._lands = Direct(may_land)
+        self.memory = Memory.fresh(start.n_slots)
         self.idle_work = IdleWork(self)
-        self._first_slot, self._first_id = np.zeros(1, np.int32), np.zeros(1, np.int32)
         self.arrange()
+
+    def _start_pool(self) -> RowPool:
+        """Who samples: threads of their own, libllama's team, or the loop's thread alone."""
+        loaded, columns, batch = self.loaded, self.columns, self._batch.arrays
+        n_ctx, n_eog = self.table.spec.n_ctx, loaded.eog_ids.size
+        rows = (
+            batch.out_slot, self.work.addresses, loaded.n_vocab, self.samplers.settings,
+            columns.tokens, columns.n_tokens, columns.n_prompt, loaded.eog_ids, self._scratch,
+            self.work.sampled, columns.logprob, columns.top_ids, columns.top_logprobs,
+        )  # fmt: skip
+        pool = start_pool(
+            self._worker_count(), loaded.n_vocab, n_ctx, n_eog,
+            tuple(None if value is self._scratch else value for value in rows),
+        )  # fmt: skip
+        if pool.n_workers:
+            return pool
+        team, self.team_scratches = make_team(
+            loaded.places, max(loaded.n_threads, loaded.n_threads_batch), n_ctx, rows,
+            pool.team_counted,
+        )  # fmt: skip
+        return pool._replace(team=team)
 
     def arrange(self) -> None:
         """Put together what the compiled ticks take; again after threads or worker changed."""
@@ -195,7 +178,7 @@ class Engine:
             pool=self._pool,
             cells=self.sequences.cells,
             span=self.span.record,
-            columns=self._columns,
+            columns=self.columns,
             state=self.state,
             plan=self.plan,
             batch=self._batch.arrays,
@@ -264,8 +247,11 @@ class Engine:
             self.later = handle_some(self, messages)
             self.admission.take_tokenised()
             if self.worker is not None:
-                self._land()
-            self.admit()
+                self.landing.take(self.worker)
+                if self.knobs.can_aside and not self.worker.alive:
+                    self.work.aside[:] = 0
+                    self.arrange()
+            self.seats.admit()
             ready = self.graph.is_ready
             self.work.flight.width = WIDTH if ready else 0
             ran = self.tick(1 if ready or self.trials.wanted else MANY_TICKS)
@@ -342,176 +328,8 @@ class Engine:
             return
         slot = self.admission.slot_of(serial)
         if slot >= 0 and self.table.state[slot] in (t.WAITING, t.RUNNING):
-            self.end(slot, t.REASON_CANCEL)
+            self.seats.end(slot, t.REASON_CANCEL)
             self.control.wake()
-
-    # --- sequences and cells -----------------------------------------------------------------
-
-    def admit(self, under_way: bool = False) -> bool:
-        """Give KV sequences to waiting requests while both last.
-
-        Somebody interactive takes the place of somebody in the background, who is parked.  False
-        where that has to wait for the end of a decode that is ``under_way``.
-        """
-        if self.trials.wanted and (under_way or self.trials.go_on()):
-            return not under_way
-        table, now_ns = self.table, time.monotonic_ns()
-        while True:
-            slot = cells.next_to_admit(table)
-            if slot < 0:
-                return True
-            aged = self.ageing.due(table, now_ns)
-            if under_way and (aged >= 0 or slot in self.parked):
-                return False
-            free = self.sequences.available
-            if aged >= 0 and free and cells.fits(table, aged, self.loaded.n_ctx):
-                slot = aged
-                self.ageing.admitted(table, slot, now_ns)
-            while not self.sequences.available or not cells.fits(table, slot, self.loaded.n_ctx):
-                keep = self.ageing.keeps(table, now_ns)
-                victim = cells.victim(table, alone=True, keep=keep)
-                if table.lane[slot] or victim < 0 or not table.lane[victim]:
-                    return True
-                if not cells.would_fit(table, slot, self.loaded.n_ctx):
-                    return True  # not even with all of background parked
-                if under_way:
-                    return False
-                self.park(victim)
-            self.place(slot)
-
-    def place(self, slot: int) -> None:
-        """Give a sequence to a waiting request, and the cells back that were moved for it."""
-        table = self.table
-        seq, (saved, parked) = self.sequences.take(), self.parking.moved(slot)
-        self.sequences.place(seq, saved, 0, parked)
-        table.seq[slot], table.n_past[slot] = seq, self.parking.move_in(slot, seq)
-        if table.n_past[slot] != parked:
-            self.sequences.lose_track()
-        self.parked.discard(slot)
-        if table.t_admit_ns[slot] == 0:
-            table.t_admit_ns[slot] = time.monotonic_ns()
-            self.graph.last_prompt = int(table.n_prompt[slot])
-        table.state[slot] = t.RUNNING
-        table.header[t.H_PARKED] = len(self.parked)
-
-    def _drop_sequence(self, slot: int, empty: bool = False) -> None:
-        """Take the KV sequence from a row; its cells are free afterwards.
-
-        ``empty``: it has none, so libllama need not look through all cells for them.
-        """
-        table = self.table
-        seq = int(table.seq[slot])
-        if self.worker is not None:
-            self.worker.forget(slot)
-        self.work.aside[slot] = 0
-        if seq >= 0:
-            self.sequences.give_back(seq, empty)
-            table.seq[slot] = -1
-        table.n_past[slot] = 0
-        table.header[t.H_CELLS_USED] = cells.cells_used(table)
-        self.span.in_use(self.sequences.top)
-
-    def _leave(self, slot: int, empty: bool = False) -> None:
-        """What a row that ended has in the engine is free again."""
-        self._drop_sequence(slot, empty)
-        self.parking.forget(slot)
-        self.parked.discard(slot)
-        self.table.header[t.H_PARKED] = len(self.parked)
-
-    def end(self, slot: int, reason: int, empty: bool = False) -> None:
-        """A row is finished.  The state goes last: it is what the front looks at."""
-        table = self.table
-        self._leave(slot, empty)
-        table.in_tick[slot] = 0
-        table.reason[slot] = reason
-        stores_first()
-        table.state[slot] = t.DONE
-
-    def _evict(self) -> bool:
-        """Send the newest session back to waiting, until there is room for it again."""
-        slot = cells.victim(self.table)
-        if slot < 0:
-            return False
-        self.park(slot)
-        return True
-
-    def park(self, slot: int, move: bool = True) -> None:
-        """Take sequence and cells from a row: moved to memory or to be computed again."""
-        table = self.table
-        n_past = int(table.n_past[slot])
-        if n_past and move:
-            again_ms = predict(self.cost, 0, 0, n_past, n_past / 2)
-            self.parking.move_out(slot, int(table.seq[slot]), n_past, again_ms)
-        self._drop_sequence(slot)
-        self.ageing.parked(slot, time.monotonic_ns())
-        self.parked.add(slot)
-        table.state[slot] = t.WAITING
-        table.header[t.H_PREEMPTIONS] += 1
-        table.header[t.H_KV_EVICTIONS] += 1
-        table.header[t.H_PARKED] = len(self.parked)
-
-    def _land(self) -> None:
-        """Take over what the prefill worker has finished."""
-        worker, header, landed = self.worker, self.table.header, 0
-        assert worker is not None
-        for first in worker.take_first():
-            self.settle_first(first)
-        if worker.has_pieces and (not self.paced or self._may_land(worker)):
-            someone_waits = self.paced and worker.first_lane == m.LANE_INTERACTIVE
-            landed = worker.land(AT_ONCE if someone_waits else 1)
-            header[t.H_ASIDE_TOKENS] += landed
-            header[t.H_PREFILL_TOKENS] += landed
-            header[t.H_CELLS_USED] = cells.cells_used(self.table)
-            if self.paced and landed:
-                self.work.flight.unlike = ticks.UNLIKE
-            if worker.has_pieces and not self.paced:
-                self.control.notify()  # the rest after the next tick
-        orders = worker.orders
-        if landed or orders.pending[0] < 0:
-            orders.pending_ns[0] = time.monotonic_ns()
-        orders.pending[0] = worker.first_lane
-        for log in worker.take_log():
-            self.control.send(log)
-        if 1 in worker.orders.refused.tobytes():
-            self.work.aside[np.flatnonzero(worker.orders.refused)] = -1
-        if self.knobs.can_aside and not worker.alive:
-            self.work.aside[:] = 0
-            self.arrange()
-
-    def settle_first(self, first: FirstToken) -> None:
-        """Add a first token that was sampled beside the ticks to its row."""
-        table, work, columns, slot = self.table, self.work, self._columns, first.slot
-        header = table.header
-        if first.token == NO_NUMBERS:
-            self.trials.accuse([slot])
-            return
-        self._first_slot[0], self._first_id[0] = slot, first.token
-        ended = self._settle(
-            columns, work, self.loaded.n_ctx, self._first_slot, self._first_id, 1,
-            time.monotonic_ns(), 0,
-        )  # fmt: skip
-        header[t.H_ROWS_SAMPLED] += 1
-        header[t.H_ROWS_IN_PLACE] += first.in_place
-        header[t.H_COPIED_BYTES] += first.copied
-        header[t.H_SAMPLE_NS_TOTAL] += first.took_ns
-        if ended:
-            # what was not copied counts as computed all the same
-            computed = first.at - int(table.n_past[slot])
-            header[t.H_ASIDE_TOKENS] += computed
-            header[t.H_PREFILL_TOKENS] += computed
-            self.end(slot, int(table.reason[slot]), empty=not table.n_past[slot])
-        self.control.wake()
-
-    def _may_land(self, worker: PrefillWorker) -> bool:
-        """Whether a piece may be copied now where that makes interactive tokens late."""
-        baseline_ms = int(self.table.header[t.H_BASELINE_NS]) / 1e6
-        if self._poorest(self.state) < FAR_MS and baseline_ms > 0.0:  # somebody interactive decodes
-            worker.limit_pieces(LANDING_SHARE * baseline_ms)
-            worker.recall_large()
-        else:
-            worker.limit_pieces(float("inf"))
-        waited_ms = (time.monotonic_ns() - int(worker.orders.pending_ns[0])) / 1e6
-        return bool(self._lands(self.state, worker.first_lane, waited_ms))
 
     # --- ticks -------------------------------------------------------------------------------
 
@@ -532,13 +350,13 @@ class Engine:
         out = self.work.out
         if why in (records.ENDED, records.NOT_NUMBERS):
             for slot in self.work.ended[: int(out.ended)].tolist():
-                self._leave(slot)
+                self.seats.leave(slot)
             # none where it is ENDED
             without = int(out.without_numbers)
             self.trials.accuse(self._batch.arrays.out_slot[:without].tolist())
         elif why == records.NO_ROOM:
             # a session alone always fits: admission saw to it
-            self._evict()
+            self.seats.evict()
         elif why == records.FAILED:
             entries = int(out.entries)
             self._failed(int(out.status), self.plan.slots[:entries].copy())
@@ -598,7 +416,7 @@ class Engine:
         """``llama_decode`` said no: make room and try again, or end this batch's requests."""
         self.table.in_tick[slots] = 0
         more = self.sequences.lose_track()
-        if status == DECODE_NO_KV_SLOT and (more or self.span.release() or self._evict()):
+        if status == DECODE_NO_KV_SLOT and (more or self.span.release() or self.seats.evict()):
             return
         text = {
             DECODE_NO_KV_SLOT: "no KV cells were left for it",
@@ -610,5 +428,5 @@ class Engine:
         serials = self.table.serial[slots].tolist()
         self.control.send(m.Failed(serials, "E_RUNTIME_001", text))
         for slot in slots.tolist():
-            self.end(slot, t.REASON_ERROR)
+            self.seats.end(slot, t.REASON_ERROR)
         self.control.wake()

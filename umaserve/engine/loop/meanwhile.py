@@ -30,7 +30,7 @@ def meanwhile(engine: Whole) -> bool:
     done = not engine.later and not engine.control.closed
     if engine.worker is not None:
         done = _take_from(engine.worker, engine) and done
-    return engine.admit(under_way=True) and done
+    return engine.seats.admit(under_way=True) and done
 
 
 def _can_be_handled(message: m.ToEngine) -> bool:
@@ -40,7 +40,7 @@ def _can_be_handled(message: m.ToEngine) -> bool:
 def _take_from(worker: PrefillWorker, engine: Whole) -> bool:
     orders = worker.orders
     for first in worker.take_first(without_cells=True):
-        engine.settle_first(first)
+        engine.landing.settle_first(first)
     if orders.pending[0] < 0:
         orders.pending_ns[0] = time.monotonic_ns()
     orders.pending[0] = worker.first_lane  # the ticks look at it, and stop when it may land

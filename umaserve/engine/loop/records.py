@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numba import types
@@ -17,12 +17,15 @@ from umaserve.engine.samplers.rows import RowPool
 from umaserve.jit.compiled import njit
 from umaserve.jit.record import Record
 from umaserve.llama.traffic import Traffic
-from umaserve.policy.base import Knobs, Memory, Plan, SchedulerState
+from umaserve.policy.base import Knobs, Memory, Plan, PlanInfo, SchedulerState
 from umaserve.policy.bytes.bandwidth import Budget
 from umaserve.policy.cost.model import CostModel
 from umaserve.sampling.params import Settings
 from umaserve.sampling.sampler import Scratch
 from umaserve.wire import table as t
+
+if TYPE_CHECKING:
+    from umaserve.engine.model.loaded import Loaded
 
 # why the loop came back
 NOTHING = 0  # no row can run
@@ -70,6 +73,26 @@ class Flight(Record):
     unlike: int  # ticks to come that say nothing about others
     bytes_left: float  # the bucket of the bandwidth budget
     bucket_ns: int  # when it was last filled
+
+
+class Facts(Record):
+    """What is known of a tick, kept until it is accounted for; times by the monotonic clock."""
+
+    began_ns: int
+    submitted_ns: int
+    decoded_ns: int
+    sampled_ns: int
+    told_ns: int  # when the front was woken for the first rows; 0 = all came at once
+    tokens: int
+    outputs: int  # rows with logits
+    decoding_rows: int
+    cells_read: int  # KV cells of the rows
+    cells_used: int  # by all sequences, before
+    attended: int  # cells of each row times its tokens
+    beside: int  # 1: a chunk was computed beside it, or it says nothing for another reason
+    slice_ns: int  # that chunks had before it
+    through: int  # 1 + class of the chunk that was computed all through it; 0 = none
+    changed: int  # ticks left after a landing or a change of shape
 
 
 class Columns(NamedTuple):
@@ -133,6 +156,25 @@ class Work(NamedTuple):
     info: np.ndarray
     aside: np.ndarray
     flight: Flight
+
+    @classmethod
+    def allocate(cls, loaded: Loaded, resumed_at: np.ndarray) -> Work:
+        """``resumed_at`` int32[n_slots] is somebody else's; its length is that of all others."""
+        n_slots = resumed_at.size
+        return cls(
+            addresses=np.zeros(n_slots, np.int64),
+            sampled=np.zeros(n_slots, np.int32),
+            ended=np.zeros(n_slots, np.int32),
+            served=np.zeros(n_slots, np.int64),
+            resumed_at=resumed_at,
+            eog_ids=loaded.eog_ids,
+            is_eog=loaded.is_eog,
+            out=Outcome.zeros(),
+            facts=Facts.several(2),
+            info=PlanInfo.several(2),
+            aside=np.zeros(n_slots, np.int32),
+            flight=Flight.zeros(),
+        )
 
 
 class Loop(NamedTuple):

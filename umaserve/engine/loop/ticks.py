@@ -3,6 +3,8 @@
 One compiled function runs without the GIL, calls libllama through addresses and touches no Python
 object.  It comes back for what Python does: a message from the front, a finished request, cells
 that run out, a failed decode.
+
+Long: the phases of one tick, in their order.
 """
 
 from __future__ import annotations
@@ -18,7 +20,6 @@ from umaserve.engine.native.calls import (
     call_i64_ptr,
     call_i64_ptr_i32,
     call_i64_ptr_i32_i32,
-    loads_first,
     now_ns,
     readable,
     stores_first,
@@ -26,45 +27,40 @@ from umaserve.engine.native.calls import (
 )
 from umaserve.engine.prefill.chunk_stack import (
     GIVEN_UP,
-    choose_owner,
-    next_part_ms,
-    next_part_tokens,
     run_parts,
-    waits,
 )
 from umaserve.engine.prefill.gate import (
-    LONGEST,
-    OPEN,
-    PARKED,
     SIZE,
-    UNTIL,
     WHOLE,
     let_through,
-    set_gate,
 )
-from umaserve.engine.prefill.orders import give_orders, grant_chunk
 from umaserve.engine.samplers.rows import call_workers, sample_all, slow_last
 from umaserve.engine.samplers.team_rows import SIZE as TEAM_SIZE
 from umaserve.jit.compiled import njit
 from umaserve.jit.inner import INNER, PHASE
-from umaserve.policy.accelerator.beside import may_land
 from umaserve.policy.base import (
     ALL_THE_TIME,
-    BACK_WAIT_MS,
     BANDWIDTH,
-    KIND_DECODE,
     Tick,
 )
 from umaserve.policy.bytes import bandwidth
-from umaserve.policy.cost.model import FLOW_MS, is_known
 from umaserve.policy.guarded import plan_tick
 from umaserve.policy.latency_guard import earned, settle_credit
-from umaserve.policy.processor.slices import learn_longest
 from umaserve.sampling.sampler import NO_NUMBERS
 from umaserve.wire import table as t
 
 from .account import (
     account,
+)
+from .beside import (
+    can_land,
+    computes,
+    note_beside,
+    note_next_part,
+    note_shape,
+    order_beside,
+    stops,
+    tell_worker,
 )
 from .records import (
     ABORTED,
@@ -82,30 +78,9 @@ from .records import (
     WAITED,
 )
 
-# ticks after a landing, or a change of shape: a captured graph has to be made again
-UNLIKE = 2
-
 RUNNING, DONE = t.RUNNING, t.DONE
 BUSY_DECODE, BUSY_IDLE = t.BUSY_DECODE, t.BUSY_IDLE
 LEAST_SLICE_MS = 0.02  # less is not worth waking anybody for
-
-
-@njit(nogil=True, cache=True)
-def note_shape(flight, knobs, cost, memory, rows, in_batch, info):
-    """After a change of shape on an accelerator, ticks of the streams alone are unlike all others
-    (``flight.unlike``): a captured graph has to be made again.
-
-    What they take is the baseline of the guard, which is to be that of ticks that follow one
-    another; where decoders of the background ride with nearly all ticks, the others come after a
-    change.  So it is with those who ride with all of them (``riders_ms``).  With other passengers,
-    or where decoders take turns, the change is part of what it costs.
-    """
-    shape = rows if rows == in_batch else -1
-    alone = info.passengers == 0 and rows == memory.found[KIND_DECODE]
-    steady = info.riders_ms > 0.0 or alone and is_known(cost, 0, rows, 0)
-    if knobs.paced and steady and shape not in (-1, flight.last_shape):
-        flight.unlike = max(flight.unlike, UNLIKE)
-    flight.last_shape = shape
 
 
 @njit(nogil=True, cache=True)
@@ -165,13 +140,13 @@ def plan_next(loop, tick, given):
     if given >= 0:
         entries = given
     else:
-        _note_next_part(knobs, orders, loop.cost, loop.memory, plan)
+        note_next_part(knobs, orders, loop.cost, loop.memory, plan)
         left = _bytes_left(flight, loop.budget, knobs, started)
         view = Tick(tick, started, fixed.n_ctx - used, used, left)
         entries = plan_tick(state, view, knobs, loop.cost, loop.memory, loop.traffic, plan)
     flight.entries = entries
     if knobs.can_aside and (knobs.paced or knobs.sliced):
-        _order_beside(knobs, native, state.lane, orders, work.aside, plan, started)
+        order_beside(knobs, native, state.lane, orders, work.aside, plan, started)
     need = 0
     for e in range(entries):
         need += plan.counts[e]
@@ -181,7 +156,7 @@ def plan_next(loop, tick, given):
     if entries:
         work.out.entries = entries
         return NO_ROOM
-    if _can_land(knobs, orders, state, plan, started):
+    if can_land(knobs, orders, state, plan, started):
         return ATTENTION
     if plan.info.wait_ms > 0.0:
         # the budget of bytes is used up, or all there is runs beside the ticks
@@ -198,7 +173,7 @@ def slice_prompts(loop):
     knobs, orders, native, work = loop.knobs, loop.orders, loop.native, loop.work
     facts, slice_ms = work.facts[work.flight.parity], loop.plan.info.slice_ms
     facts.slice_ns = 0
-    if not LEAST_SLICE_MS < slice_ms < ALL_THE_TIME or not _stops(knobs, orders):
+    if not LEAST_SLICE_MS < slice_ms < ALL_THE_TIME or not stops(knobs, orders):
         return
     publish_last(loop)  # nobody's token waits for a prompt
     header, started = loop.columns.header, facts.began_ns
@@ -225,7 +200,7 @@ def fill_batch(loop):
     started = facts.began_ns
     _set_mode(fixed, loop.native, flight, plan.info.mode)
     if knobs.can_aside and not (knobs.paced or knobs.sliced):
-        _orders(loop.native, loop.state.lane, orders, work.aside, plan.aside, started)
+        tell_worker(loop.native, loop.state.lane, orders, work.aside, plan.aside, started)
     work.info[flight.parity] = plan.info
     in_batch, outputs, rows = fill(entries, plan, loop.columns, batch)
     batch.n_tokens[0] = in_batch
@@ -239,7 +214,7 @@ def fill_batch(loop):
     facts.tokens, facts.outputs, facts.decoding_rows = in_batch, outputs, rows
     facts.cells_read, facts.attended, facts.told_ns = read, attended, 0
     flight.outputs_sent, flight.turns = outputs, orders.turns[0]
-    facts.beside = 1 if knobs.paced and _computes(orders) else 0
+    facts.beside = 1 if knobs.paced and computes(orders) else 0
     note_shape(flight, knobs, loop.cost, loop.memory, rows, in_batch, plan.info)
     flight.usual = flight.unlike == 0
     facts.through = 0
@@ -272,7 +247,7 @@ def decode(loop, resumed):
         call_i64_ptr(native.synchronize, native.context)
     facts.decoded_ns = now_ns(native)
     predicted_ms = work.info[flight.parity].predicted_ms
-    _note_beside(loop.knobs, loop.orders, loop.cost, flight, facts, predicted_ms)
+    note_beside(loop.knobs, loop.orders, loop.cost, flight, facts, predicted_ms)
     armed = header[t.H_ABORT_ARMED]
     header[t.H_ABORT_ARMED] = 0
     header[t.H_BUSY] = BUSY_IDLE
@@ -384,7 +359,7 @@ def end_tick(loop, more):
         return NOT_NUMBERS if out.without_numbers else ENDED
     attention, overlap = readable(native), loop.fixed.overlap
     sampled = work.facts[flight.parity].sampled_ns
-    lands = flight.must_stop != 0 or _can_land(loop.knobs, orders, loop.state, loop.plan, sampled)
+    lands = flight.must_stop != 0 or can_land(loop.knobs, orders, loop.state, loop.plan, sampled)
     # nobody interactive waits for what Python is to do: the next decode is submitted before
     flies = overlap and attention and not lands
     flight.flying = flies and not _is_urgent(columns.header, flight)
@@ -414,48 +389,6 @@ def publish_last(loop):
 
 
 @njit(**INNER)
-def _note_next_part(knobs, orders, cost, memory, plan):
-    """Tell the policy what the next part of a chunk takes that waits for the ticks."""
-    memory.kept.next_part_ms = next_part_ms(orders.gate)
-    if not knobs.sliced:
-        return
-    memory.kept.next_part_tokens = next_part_tokens(orders.gate)
-    if memory.kept.next_part_tokens > 0.0:
-        learn_longest(
-            cost, memory.kept.next_part_tokens, orders.gate[LONGEST] / 1e6,
-            0.0 < plan.info.slice_ms < memory.kept.next_part_ms,
-        )  # fmt: skip
-
-
-@njit(**INNER)
-def _order_beside(knobs, native, lane, orders, aside, plan, now):
-    """Tell the worker, or the loop's own chunk, what the plan wants beside the ticks."""
-    _orders(native, lane, orders, aside, plan.aside, now)
-    if knobs.sliced:
-        redo = plan.info.redoes > 0
-        if redo:  # what was granted before is not taken then
-            orders.grant[0] = plan.info.chunk_beside
-        choose_owner(
-            orders.gate, orders.running[0], plan.aside[0] >= 0, plan.info.mode == 0.0, redo,
-            native, orders.wake_fd,
-        )  # fmt: skip
-    grant_chunk(orders, native, plan.info.chunk_beside, plan.info.flows > 0)
-    if knobs.paced:
-        always = plan.info.slice_ms >= ALL_THE_TIME
-        set_gate(orders.gate, OPEN if always else 0, native, orders.wake_fd)
-
-
-@njit(**INNER)
-def _stops(knobs, orders):
-    """Whether there is a chunk that stops at its parts, for which a slice is."""
-    if knobs.sliced:
-        return waits(orders.gate)
-    stops = orders.turns[0] % 2 == 1
-    loads_first()
-    return stops and not orders.gate[WHOLE]
-
-
-@njit(**INNER)
 def _reads(entries, plan, columns):
     """Mark the plan's rows; returns KV cells that they read, and those times their tokens."""
     read = attended = 0
@@ -465,20 +398,6 @@ def _reads(entries, plan, columns):
         read += columns.n_past[s] + plan.counts[e]
         attended += columns.n_past[s] * plan.counts[e]
     return read, attended
-
-
-@njit(**INNER)
-def _note_beside(knobs, orders, cost, flight, facts, predicted_ms):
-    """After a tick: whether a chunk was computed beside it, and went on all through it."""
-    if knobs.paced and (orders.turns[0] != flight.turns or _computes(orders)):
-        facts.beside = 1
-    if orders.turns[0] == flight.turns:
-        return
-    facts.through = 0
-    # one that is short hardly ever lasts for a whole tick
-    is_short = cost.flow[orders.gate[SIZE], FLOW_MS] < 2.0 * predicted_ms
-    if knobs.paced and flight.usual and orders.gate[WHOLE] and is_short:
-        facts.through = 1 + orders.gate[SIZE]
 
 
 @njit(**INNER)
@@ -528,27 +447,9 @@ def _bytes_left(flight, budget, knobs, now):
 
 
 @njit(**INNER)
-def _can_land(knobs, orders, state, plan, now):
-    """Whether a piece of a prompt waits that may be copied by now."""
-    if not knobs.paced or orders.pending[0] < 0:
-        return False
-    # somebody interactive is next, and what lies in front of theirs has to go
-    if plan.aside[0] >= 0 and state.lane[plan.aside[0]] == 0:
-        return True
-    return may_land(state, orders.pending[0], (now - orders.pending_ns[0]) / 1e6)
-
-
-@njit(**INNER)
 def _is_urgent(header, flight):
     """Whether somebody interactive is on the way in."""
     return flight.awaited != 0 or header[t.H_URGENT] != header[t.H_URGENT_SEEN]
-
-
-@njit(**INNER)
-def _computes(orders):
-    """Whether a chunk of a prompt is being computed in the second context, and does not wait."""
-    gate = orders.gate
-    return orders.turns[0] % 2 == 1 and (gate[UNTIL] != 0 or gate[PARKED] == 0)
 
 
 @njit(**INNER)
@@ -568,37 +469,6 @@ def _threads(fixed, mode, tokens):
         beside = fixed.threads_beside
         return min(fixed.threads, beside) if tokens == 1 else beside
     return fixed.threads if tokens == 1 else fixed.threads_batch
-
-
-@njit(**INNER)
-def _orders(native, lane, orders, aside, wanted, now):
-    """Tell the prefill worker what to compute; what it shall not, is the ticks' again."""
-    n = 0
-    while n < aside.shape[0] and wanted[n] >= 0:
-        n += 1
-    changed = False
-    for s in range(aside.shape[0]):
-        listed = False
-        for i in range(n):
-            if wanted[i] == s:
-                listed = True
-                break
-        if aside[s] == 1 and not listed:
-            orders.epoch[s] += 1  # nothing more of it lands
-            aside[s] = 0
-            changed = True
-        elif listed and aside[s] == 0:
-            aside[s] = 1
-            changed = True
-    if not changed and n == 0:
-        return
-    running = orders.running[0]
-    stop = n == 0
-    if n and running >= 0 and wanted[0] != running:
-        # a background prompt in flight gives way to an interactive one, though not for ever
-        late = (now - orders.started_ns[0]) / 1e6 > BACK_WAIT_MS
-        stop = lane[wanted[0]] < lane[running] and not late or aside[running] != 1
-    give_orders(orders, native, wanted, n, stop)
 
 
 @njit(**INNER)

@@ -70,13 +70,13 @@ class Trials:
             if slot != self._on_trial and state == t.WAITING:
                 self._on_trial, self._tokens = slot, int(table.n_tokens[slot])
                 self._isolated, table.isolate[slot] = int(table.isolate[slot]), 1
-                engine.place(slot)
+                engine.seats.place(slot)
                 return True
             if state == t.RUNNING:
                 if table.n_tokens[slot] == self._tokens:
                     return True
                 table.isolate[slot] = self._isolated
-                engine.park(slot)
+                engine.seats.park(slot)
             self._on_trial = -1
             del self._suspects[0]
             if not self._suspects:
@@ -92,7 +92,7 @@ class Trials:
             serials = table.serial[guilty].tolist()
             engine.control.send(m.Failed(serials, "E_RUNTIME_001", WHY))
         for slot in guilty:
-            engine.end(slot, t.REASON_ERROR)
+            engine.seats.end(slot, t.REASON_ERROR)
         running = np.flatnonzero(table.state == t.RUNNING).tolist()
         self._empty_memory(running)
         engine.control.wake()
@@ -110,10 +110,7 @@ class Trials:
     def _empty_memory(self, running: list[int]) -> None:
         """Leave nothing in any memory; rows that run are computed again."""
         engine = self._engine
-        for slot in running:
-            engine.park(slot, move=False)
-        for slot in engine.parked:
-            engine.parking.forget(slot)
+        engine.seats.park_all(running)
         engine.span.release()
         engine.sequences.lose_track()
         engine.loaded.context.clear(data=True)

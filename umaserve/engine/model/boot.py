@@ -41,6 +41,8 @@ def load(
 
     ``wait_for_imports`` returns when no other thread imports anything.  To be called in the thread
     of the ticks.
+
+    Long: a load has an order, and every step may refuse the model.
     """
     from umaserve import llama
     from umaserve.llama import purpose

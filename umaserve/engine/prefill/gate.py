@@ -9,6 +9,8 @@ look at nothing: the question is where the chunk waits until the loop has time f
 The loop says until when (`let_through`); the second context's thread goes on as long as the next
 part, by what it took before, ends in time.  On a processor the loop itself computes the parts
 (`chunk_stack`).  None of this takes the GIL.
+
+Long: both sides of one lock are read together.
 """
 
 from __future__ import annotations

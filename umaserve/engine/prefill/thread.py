@@ -4,6 +4,8 @@ On an accelerator the thread is *paced*: a chunk waits until the policy has gran
 (``Orders.grant``), and stops and goes on with the `gate`.  On a processor the thread computes
 chunks on cores of its own, or, where the policy gives prompts slices of time, puts them together
 and lets the loop compute them (`chunk_stack`).
+
+Long: all of it runs in one thread on one context, whose state each step goes by.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -75,6 +78,21 @@ def stand_back() -> None:
         now = os.getpriority(os.PRIO_PROCESS, thread)
         # only root may have less of it than before
         os.setpriority(os.PRIO_PROCESS, thread, max(now, NICENESS))
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Tokens that are computed together: ``parts`` are prompts and how many of each, the prompt
+    whose turn it is first; ``ends`` the prompts that end with them, and the row of the batch."""
+
+    parts: list[tuple[HeldPrompt, int]]
+    ends: list[tuple[HeldPrompt, int]]
+    most: int  # tokens that were granted
+    whole: bool  # it goes on through the ticks
+
+    @property
+    def total(self) -> int:
+        return sum(count for _, count in self.parts)
 
 
 class PrefillThread:
@@ -289,47 +307,73 @@ class PrefillThread:
         del self._prompts[prompt.slot]
 
     def _compute(self, prompt: HeldPrompt, wanted: list[int]) -> bool:
-        """The next chunk of a prompt, and out with it; False if it may not be computed yet.
+        """The next chunk of a prompt, and out with it; False if it may not be computed yet."""
+        chunk = self._gather(prompt, wanted)
+        if chunk is None:
+            return False
+        self._begin(chunk)
+        mark = self._ready.library.log_position()
+        began = time.perf_counter()
+        status = self._decode()
+        if status == DECODE_OK and self._x.orders.gate[GAVE_UP]:
+            status = GIVEN_UP
+        wall_ms = 1000.0 * (time.perf_counter() - began)
+        self._end(chunk)
+        if status == DECODE_OK:
+            self.tokens_total += chunk.total
+            self._learn(chunk.total, wall_ms)
+            for each, count in chunk.parts:
+                each.past += count
+            for each, row in chunk.ends:
+                self._sample(each, row)
+            self._export(prompt)
+        else:
+            self._take_back(chunk, status, mark)
+        return True
+
+    def _gather(self, prompt: HeldPrompt, wanted: list[int]) -> Chunk | None:
+        """Put the next chunk together; None if it may not be computed yet.
 
         Where chunks are granted and the end of a prompt leaves room, others fill it.
         """
-        table, orders = self._x.table, self._x.orders
-        slot, p0 = prompt.slot, prompt.past
+        orders, left = self._x.orders, prompt.end - prompt.past
         granted = int(orders.grant[0])
         memory_order.loads_first()
         self.by_loop = bool(orders.gate[BY_LOOP])
         most, whole = abs(granted), granted < 0
         if not (self.paced or self.by_loop):
             most, whole = self.pace.chunk(), True
-        n = min(most, prompt.end - p0, self._chunk_most)
+        n = min(most, left, self._chunk_most)
         if self.by_loop and n > 0:
-            n = even_share(prompt.end - p0, n, prompt.strictly)
+            n = even_share(left, n, prompt.strictly)
         if n <= 0 or self.paced and not self._make_room(prompt, n, wanted):
-            return False
+            return None
         self._batch.arrays.logits[:] = 0
         ends = [(prompt, n - 1)] if self._put(prompt, 0, n) else []
         more = []
         if self.paced and not self._by_itself:
             more = self._fill(prompt, min(most, self._chunk_most), n, wanted, ends)
-        total = n + sum(count for _, count in more)
-        self._gathers = self._more_may_come(prompt, total, most, wanted)
-        if self._gathers:
-            return False
+        chunk = Chunk([(prompt, n), *more], ends, most, whole)
+        self._gathers = self._more_may_come(prompt, chunk.total, most, wanted)
+        return None if self._gathers else chunk
+
+    def _begin(self, chunk: Chunk) -> None:
+        """Say that a chunk is computed, and hand it to the loop if that computes it."""
+        orders, context = self._x.orders, self._ready
         orders.grant[0] = 0
         self._by_itself = False
-        context = self._ready
         n_threads = self._loaded.n_threads_batch if self.by_loop else self.n_threads
         if self._threads_set != n_threads:
             self._threads_set = n_threads
             context.set_threads(n_threads)
-        self._batch.arrays.n_tokens[0] = total
+        self._batch.arrays.n_tokens[0] = chunk.total
         # who is looked at if libllama takes the process down
-        for each in [prompt, *(other for other, _ in more)]:
-            table.in_tick[each.slot] = 1
+        for each, _ in chunk.parts:
+            self._x.table.in_tick[each.slot] = 1
         orders.started_ns[0] = time.monotonic_ns()
-        orders.size[0] = total
-        size = counted(total, most) if self.by_loop else total
-        begin_chunk(orders.gate, size, whole)
+        orders.size[0] = chunk.total
+        size = counted(chunk.total, chunk.most) if self.by_loop else chunk.total
+        begin_chunk(orders.gate, size, chunk.whole)
         if self.by_loop:
             address = self._loaded.library.ffi.cast
             hand_over(
@@ -337,37 +381,29 @@ class PrefillThread:
                 int(address("intptr_t", self._batch.struct)),
             )  # fmt: skip
         memory_order.stores_first()
-        orders.running[0] = slot
+        orders.running[0] = chunk.parts[0][0].slot
         orders.turns[0] += 1
-        mark = context.library.log_position()
-        began = time.perf_counter()
-        status = self._decode()
-        if status == DECODE_OK and orders.gate[GAVE_UP]:
-            status = GIVEN_UP
-        wall_ms = 1000.0 * (time.perf_counter() - began)
+
+    def _end(self, chunk: Chunk) -> None:
+        """Say that a chunk is no longer computed."""
+        orders, table = self._x.orders, self._x.table
         orders.turns[0] += 1
         orders.running[0] = -1
         orders.gate[OWNER] = THREAD
-        self._ended_ns, self._answered = time.monotonic_ns(), len(ends)
-        for each in [prompt, *(other for other, _ in more)]:
+        self._ended_ns, self._answered = time.monotonic_ns(), len(chunk.ends)
+        for each, _ in chunk.parts:
             if table.serial[each.slot] == each.serial:
                 table.in_tick[each.slot] = 0
-        if status == DECODE_OK:
-            self.tokens_total += total
-            self._learn(total, wall_ms)
-            for each, count in [(prompt, n), *more]:
-                each.past += count
-            for each, row in ends:
-                self._sample(each, row)
-            self._export(prompt)
-            return True
-        context.seq_rm(prompt.seq, p0, -1)
-        for other, _ in more:
-            context.seq_rm(other.seq, other.past, -1)
+
+    def _take_back(self, chunk: Chunk, status: int, mark: int) -> None:
+        """A chunk was not computed: nothing of it counts.  ``mark``: the library's log before."""
+        context, (prompt, _) = self._ready, chunk.parts[0]
+        for each, _ in chunk.parts:
+            context.seq_rm(each.seq, each.past, -1)
         if status == GIVEN_UP:
             self.aborted_total += 1
-            prompt.strictly |= bool(orders.gate[REDO])
-        elif more and status != DECODE_NO_KV_SLOT:
+            prompt.strictly |= bool(self._x.orders.gate[REDO])
+        elif len(chunk.parts) > 1 and status != DECODE_NO_KV_SLOT:
             self._by_itself = True  # to see whose fault it is
         elif status == DECODE_NO_KV_SLOT and len(self._prompts) > 1:
             # the engine has room for all that run, so what is in the way can be fetched again
@@ -376,9 +412,8 @@ class PrefillThread:
                     self._drop(other)
         else:
             why = context.library.first_error(mark) or "libllama gave no reason"
-            self._x.refuse(slot, f"llama_decode failed with status {status}: {why}")
+            self._x.refuse(prompt.slot, f"llama_decode failed with status {status}: {why}")
             self._notify()
-        return True
 
     def _decode(self) -> int:
         """Compute the chunk at hand, or wait until the loop has done it; what llama_decode says."""

@@ -10,6 +10,8 @@ needs its logits, unless nobody waits for it: then the first token is sampled th
 The two threads share little: a few arrays that compiled code may write as well, and deques
 (`orders`).  Neither waits for the other, the gate apart.  Only the loop's thread touches
 the engine's context, only the worker's the second one.
+
+Long: the one face of that thread towards the loop.
 """
 
 from __future__ import annotations

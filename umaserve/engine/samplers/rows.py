@@ -9,6 +9,8 @@ pipe of its own, and waking it takes longer than its share of the rows.  So the 
 when a tick was submitted: each naps until shortly before the rows are expected and watches a
 counter from then on.  Nobody takes a lock; whoever goes to sleep says so before it looks a last
 time, and whoever has a job looks who sleeps after saying so.
+
+Long: both sides of the hand-over between the loop and its samplers.
 """
 
 from __future__ import annotations

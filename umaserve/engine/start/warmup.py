@@ -58,7 +58,7 @@ def _compile_the_rest(engine: Whole) -> None:
     logits = np.zeros(engine.loaded.n_vocab, np.float32)
     logits[0] = 1.0  # all the same would be no numbers
     at, sampler = int(engine.table.n_tokens[0]), engine.first_tokens()
-    engine.settle_first(sampler.sample(0, 0, at, logits.ctypes.data))
+    engine.landing.settle_first(sampler.sample(0, 0, at, logits.ctypes.data))
 
 
 def _decode(engine: Whole, sampling: m.Sampling) -> None:

@@ -5,13 +5,12 @@ The engine knows its parts, and they know this: no import goes round in a circle
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
 from umaserve.engine.cells.held_span import HeldSpan
-from umaserve.engine.cells.parking import Parking
 from umaserve.engine.cells.sequences import Sequences
 from umaserve.engine.model.cost_keeper import CostKeeper
 from umaserve.engine.model.loaded import Loaded
@@ -39,16 +38,40 @@ class Work(Protocol):
     def served(self) -> np.ndarray: ...
 
     @property
+    def aside(self) -> np.ndarray: ...
+
+    @property
     def flight(self) -> Flight: ...
 
 
 class Flight(Protocol):
     mode: int
+    unlike: int
 
 
 class Suspects(Protocol):
     @property
     def wanted(self) -> bool: ...
+
+    def go_on(self) -> bool: ...
+
+    def accuse(self, slots: Iterable[int]) -> None: ...
+
+
+class Seats(Protocol):
+    def admit(self, under_way: bool = False) -> bool: ...
+
+    def place(self, slot: int) -> None: ...
+
+    def park(self, slot: int, move: bool = True) -> None: ...
+
+    def park_all(self, slots: list[int]) -> None: ...
+
+    def end(self, slot: int, reason: int, empty: bool = False) -> None: ...
+
+
+class Settles(Protocol):
+    def settle_first(self, first: FirstToken) -> None: ...
 
 
 class Admits(Protocol):
@@ -67,8 +90,6 @@ class Whole(Protocol):
     cost: CostModel
     cost_keeper: CostKeeper
     sequences: Sequences
-    parking: Parking
-    parked: set[int]
     span: HeldSpan
     graph: ReadyGraph
     native: Native
@@ -92,6 +113,15 @@ class Whole(Protocol):
     @property
     def admission(self) -> Admits: ...
 
+    @property
+    def seats(self) -> Seats: ...
+
+    @property
+    def landing(self) -> Settles: ...
+
+    @property
+    def columns(self) -> Any: ...
+
     def arrange(self) -> None: ...
 
     def recall_costs(self) -> None: ...
@@ -99,15 +129,5 @@ class Whole(Protocol):
     def first_tokens(self) -> FirstTokens: ...
 
     def handle(self, message: m.ToEngine) -> None: ...
-
-    def admit(self, under_way: bool = False) -> bool: ...
-
-    def place(self, slot: int) -> None: ...
-
-    def park(self, slot: int, move: bool = True) -> None: ...
-
-    def end(self, slot: int, reason: int, empty: bool = False) -> None: ...
-
-    def settle_first(self, first: FirstToken) -> None: ...
 
     def tick(self, most: int = 1) -> bool: ...

@@ -1,4 +1,7 @@
-"""Which backend this machine can build: what was found, what is missing, what installs it."""
+"""Which backend this machine can build: what was found, what is missing, what installs it.
+
+Long: one table of what each backend needs.
+"""
 
 from __future__ import annotations
 

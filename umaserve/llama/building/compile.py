@@ -101,6 +101,8 @@ def compile_tree(
     """Compiles `tree` in `folder`; returns the folder that holds what was made.
 
     That is the libraries, or with `peers_of` (a build) the programs, linked to its libraries.
+
+    Long: a build has an order, and every step may fail.
     """
     folder.mkdir()
     origin = "@loader_path" if sys.platform == "darwin" else "$ORIGIN"

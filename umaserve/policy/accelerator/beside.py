@@ -21,6 +21,8 @@ their KV cells would take longer than computing them.
 Chunks are large, since large ones are the cheapest for a token, but no part of one may take longer
 than a slice.  The KV cells of a chunk are copied into the first context between two ticks, which
 makes a few tokens slow: `may_land` says when.
+
+Long: whose chunk, how large and how long are decided together.
 """
 
 from __future__ import annotations

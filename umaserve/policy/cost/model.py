@@ -5,6 +5,8 @@ five), so nothing is fitted: there is one running mean for each shape of batch, 
 prompt tokens and mode (all threads, or a prompt beside the ticks).  Only the part that grows with
 the KV cells that each token attends to (``past``) is taken as linear, with one slope for all.  A
 shape that was not seen is estimated from its neighbours, and from above where there is a choice.
+
+Long: what is learned and what is asked of it share every shape.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """One client: its bytes in, its requests, its events out.
 
 A connection that fails ends alone: its requests are cancelled, everybody else goes on.
+
+Long: one connection, in and out.
 """
 
 from __future__ import annotations

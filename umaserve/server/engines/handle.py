@@ -3,6 +3,8 @@
 ``EngineHandle.run()`` is the whole life: it spawns the process, moves messages, watches for a hang
 and returns how it ended.  Whatever happens, the process is reaped and every descriptor is closed
 when it returns; when it is cancelled, the process is killed.
+
+Long: one engine's process, from its start to its end.
 """
 
 from __future__ import annotations

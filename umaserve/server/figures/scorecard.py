@@ -3,6 +3,8 @@
 ``None`` stands for what has no value now (no token in the window, no model) and for what this
 system cannot measure (``process_stats.unmeasured``).  Ratios and rates are over the last minute:
 the difference between now and the oldest snapshot of the counters that is not older.
+
+Long: one short function for each group of figures.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 Requests beyond the rows of the session table wait (`umaserve.server.requests.waiting`).  Those that
 a dead engine left behind go before all of them, to its successor alone: they go on with the model
 that they began with.
+
+Long: the one owner of all requests.
 """
 
 from __future__ import annotations

@@ -1,0 +1,143 @@
+"""Which requests hold a KV sequence, who waits for one, and who gives theirs up.
+
+Somebody interactive takes the place of somebody in the background, who is parked: the cells are
+moved to ordinary memory or computed again later.  What was moved, and who waits since when,
+`umaserve.engine.cells` knows.
+"""
+
+from __future__ import annotations
+
+import time
+
+from umaserve.engine.cells import accounting as cells
+from umaserve.engine.cells.ageing import Ageing
+from umaserve.engine.cells.parking import Parking, memory_to_park_in
+from umaserve.engine.start.whole import Whole
+from umaserve.policy.cost.model import predict
+from umaserve.wire import table as t
+from umaserve.wire.memory_order import stores_first
+
+
+class Seats:
+    """The rows that run, those that were parked, and the way in; for the loop's thread."""
+
+    def __init__(self, engine: Whole) -> None:
+        self._engine = engine
+        self._parking = Parking(engine.loaded.context, memory_to_park_in())
+        self._ageing = Ageing(engine.start.n_slots)
+        self._parked: set[int] = set()  # slots whose cells were given up or moved
+
+    def admit(self, under_way: bool = False) -> bool:
+        """Give KV sequences to waiting requests while both last.
+
+        Somebody interactive takes the place of somebody in the background, who is parked.  False
+        where that has to wait for the end of a decode that is ``under_way``.
+        """
+        engine, table = self._engine, self._engine.table
+        if engine.trials.wanted and (under_way or engine.trials.go_on()):
+            return not under_way
+        n_cells, now_ns = engine.loaded.n_ctx, time.monotonic_ns()
+        while True:
+            slot = cells.next_to_admit(table)
+            if slot < 0:
+                return True
+            aged = self._ageing.due(table, now_ns)
+            if under_way and (aged >= 0 or slot in self._parked):
+                return False
+            free = engine.sequences.available
+            if aged >= 0 and free and cells.fits(table, aged, n_cells):
+                slot = aged
+                self._ageing.admitted(table, slot, now_ns)
+            while not engine.sequences.available or not cells.fits(table, slot, n_cells):
+                keep = self._ageing.keeps(table, now_ns)
+                victim = cells.victim(table, alone=True, keep=keep)
+                if table.lane[slot] or victim < 0 or not table.lane[victim]:
+                    return True
+                if not cells.would_fit(table, slot, n_cells):
+                    return True  # not even with all of background parked
+                if under_way:
+                    return False
+                self.park(victim)
+            self.place(slot)
+
+    def place(self, slot: int) -> None:
+        """Give a sequence to a waiting request, and the cells back that were moved for it."""
+        engine, table = self._engine, self._engine.table
+        seq, (saved, parked) = engine.sequences.take(), self._parking.moved(slot)
+        engine.sequences.place(seq, saved, 0, parked)
+        table.seq[slot], table.n_past[slot] = seq, self._parking.move_in(slot, seq)
+        if table.n_past[slot] != parked:
+            engine.sequences.lose_track()
+        if table.t_admit_ns[slot] == 0:
+            table.t_admit_ns[slot] = time.monotonic_ns()
+            engine.graph.last_prompt = int(table.n_prompt[slot])
+        table.state[slot] = t.RUNNING
+        self._note(slot, is_parked=False)
+
+    def park(self, slot: int, move: bool = True) -> None:
+        """Take sequence and cells from a row: moved to memory or to be computed again."""
+        engine, table = self._engine, self._engine.table
+        n_past = int(table.n_past[slot])
+        if n_past and move:
+            again_ms = predict(engine.cost, 0, 0, n_past, n_past / 2)
+            self._parking.move_out(slot, int(table.seq[slot]), n_past, again_ms)
+        self._drop_sequence(slot)
+        self._ageing.parked(slot, time.monotonic_ns())
+        table.state[slot] = t.WAITING
+        table.header[t.H_PREEMPTIONS] += 1
+        table.header[t.H_KV_EVICTIONS] += 1
+        self._note(slot, is_parked=True)
+
+    def park_all(self, slots: list[int]) -> None:
+        """Leave nothing in any memory of rows that run or were parked: all is computed again."""
+        for slot in slots:
+            self.park(slot, move=False)
+        for slot in self._parked:
+            self._parking.forget(slot)
+
+    def evict(self) -> bool:
+        """Send the newest session back to waiting, until there is room for it again."""
+        slot = cells.victim(self._engine.table)
+        if slot < 0:
+            return False
+        self.park(slot)
+        return True
+
+    def leave(self, slot: int, empty: bool = False) -> None:
+        """What a row that ended has in the engine is free again.
+
+        ``empty``: it has no cells, so libllama need not look through all of them.
+        """
+        self._drop_sequence(slot, empty)
+        self._parking.forget(slot)
+        self._note(slot, is_parked=False)
+
+    def end(self, slot: int, reason: int, empty: bool = False) -> None:
+        """A row is finished.  The state goes last: it is what the front looks at."""
+        table = self._engine.table
+        self.leave(slot, empty)
+        table.in_tick[slot] = 0
+        table.reason[slot] = reason
+        stores_first()
+        table.state[slot] = t.DONE
+
+    def _drop_sequence(self, slot: int, empty: bool = False) -> None:
+        """Take the KV sequence from a row; its cells are free afterwards."""
+        engine, table = self._engine, self._engine.table
+        seq = int(table.seq[slot])
+        if engine.worker is not None:
+            engine.worker.forget(slot)
+        engine.work.aside[slot] = 0
+        if seq >= 0:
+            engine.sequences.give_back(seq, empty)
+            table.seq[slot] = -1
+        table.n_past[slot] = 0
+        table.header[t.H_CELLS_USED] = cells.cells_used(table)
+        engine.span.in_use(engine.sequences.top)
+
+    def _note(self, slot: int, is_parked: bool) -> None:
+        if is_parked:
+            self._parked.add(slot)
+        else:
+            self._parked.discard(slot)
+        self._engine.table.header[t.H_PARKED] = len(self._parked)

@@ -12,18 +12,10 @@ import sys
 from collections.abc import Callable
 
 
-def held_span() -> None:
-    """No cells are held ahead on an accelerator."""
-    from umaserve.engine.cells import held_span
-
-    held_span.cells_to_hold = lambda loaded: 0
-
-
 def cell_map() -> None:
-    """Who has which cell is not known, so nothing is kept free for prompts; no span is held."""
+    """Who has which cell is not known, so nothing is kept free for prompts."""
     from umaserve.engine.cells import sequences
 
-    held_span()
     sequences.why_not_plain = lambda loaded: "left out"
 
 
@@ -72,7 +64,7 @@ def front_cores() -> None:
 
 
 ENGINE: tuple[Callable[[], None], ...] = (
-    held_span, cell_map, ready_graph, meanwhile, team_rows, expectation, idle_work,
+    cell_map, ready_graph, meanwhile, team_rows, expectation, idle_work,
 )  # fmt: skip
 FRONT: tuple[Callable[[], None], ...] = (front_cores,)
 

@@ -2,7 +2,7 @@
 
     python -m benchmarks.ablation
     python -m benchmarks.ablation --leave-out slices,team_rows --rounds 5
-    python -m benchmarks.ablation --backend-lib cuda --leave-out held_span,cell_map,flow
+    python -m benchmarks.ablation --backend-lib cuda --leave-out cell_map,ready_graph+flow
 
 All daemons run from the start to the end, and one of them is asked at a time.  A round asks each of
 them for everything: first tokens of short and long prompts, alone and beside streams, a stream
@@ -37,7 +37,7 @@ from benchmarks.turns import say
 from umaserve.policy.base import FEATURES
 
 PROCESSOR = "slices,bandwidth,burst,team_rows,front_cores"
-ACCELERATOR = "held_span,cell_map,ready_graph,meanwhile,flow,burst"
+ACCELERATOR = "cell_map,ready_graph,meanwhile,flow,burst"
 WHOLE = "whole"
 WARM_UP_S = 2.0  # of each stretch
 

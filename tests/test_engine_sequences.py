@@ -20,6 +20,7 @@ from umaserve import llama
 from umaserve.engine.cells import cell_map as c
 from umaserve.engine.cells import sequences as s
 from umaserve.engine.cells.piece import Piece, export_piece, import_piece, saved_positions
+from umaserve.engine.loop import engine as loop
 from umaserve.engine.model.abilities import ENDED, RESERVED, spare_sequences
 from umaserve.engine.native.batch import Batch
 from umaserve.wire import messages as m
@@ -224,19 +225,19 @@ def test_the_span_does_not_stay_long_for_what_has_ended():
         engine.decode()
         for seq in list(engine.rows)[1:]:
             engine.end(seq)
-        assert engine.sequences.top == 3001  # its last token lies there
+        assert engine.sequences.cells.words[c.TOP] == 3001  # its last token lies there
         assert (engine.theirs.owner[600:3000] >= 0).all()  # kept
         engine.end(next(iter(engine.rows)))
-        assert engine.sequences.top == 0
+        assert engine.sequences.cells.words[c.TOP] == 0
         engine.come(600)
         engine.come(600)
         engine.end(next(iter(engine.rows)))
-        assert engine.sequences.top == 1200
+        assert engine.sequences.cells.words[c.TOP] == 1200
         engine.end(next(iter(engine.rows)))
         engine.come(600)
         engine.come(600)
         engine.end(list(engine.rows)[1])
-        assert engine.sequences.top == 600
+        assert engine.sequences.cells.words[c.TOP] == 600
         engine.check()
 
 
@@ -437,7 +438,7 @@ def test_where_nothing_is_copied_nothing_is_kept(loaded):
         seq = sequences.take()
         sequences.place(seq, NOTHING, 0, 100)
         sequences.give_back(seq)
-        assert not sequences.lose_track() and sequences.top == 0
+        assert not sequences.lose_track()
 
 
 def test_streams_that_come_and_end_are_answered_the_same(tmp_path):
@@ -470,3 +471,24 @@ def test_streams_that_come_and_end_are_answered_the_same(tmp_path):
     assert [used for valid, used, _, _ in seen if valid][-1] == 0
     assert all(used <= top <= 1024 for valid, used, top, _ in seen if valid)
     assert [valid for valid, *_ in seen].count(1) > len(seen) // 2
+
+
+def test_a_batch_that_finds_no_cells_comes_again_once_some_are_free():
+    """Of those that nobody reads first, then somebody's."""
+    calls, found = [], {"ended", "evict"}
+
+    def free(what):
+        calls.append(what)
+        return what in found
+
+    engine = SimpleNamespace(
+        table=SimpleNamespace(in_tick=np.ones(4, np.int32)),
+        sequences=SimpleNamespace(lose_track=lambda: free("ended")),
+        seats=SimpleNamespace(evict=lambda: free("evict")),
+    )
+    for gone, expected in (((), 1), (("ended",), 2)):
+        found -= set(gone)
+        calls.clear()
+        loop.Engine._failed(engine, loop.DECODE_NO_KV_SLOT, np.array([0, 2]))
+        assert calls == ["ended", "evict"][:expected]
+    assert engine.table.in_tick.tolist() == [0, 1, 0, 1]

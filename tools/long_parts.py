@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import ast
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 FILE_LINES, FUNCTION_LINES = 300, 60
+FOLDERS = [Path(name) for name in ("umaserve", "bindings", "benchmarks", "tools", "tests")]
 _REASON = re.compile(r"(?:^|\s)Long: \w")
 _COMMENT = re.compile(r"^# Long: \w", re.MULTILINE)
 _Function = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -42,15 +42,8 @@ def _has_reason(node: ast.Module | ast.FunctionDef | ast.AsyncFunctionDef) -> bo
 
 
 def main() -> int:
-    listed = subprocess.run(
-        ["git", "ls-files", "*.py"], capture_output=True, text=True, check=True
-    ).stdout.split()
-    found = [
-        line
-        for path in listed
-        if Path(path).exists()
-        for line in long_parts(path, Path(path).read_text("utf-8"))
-    ]
+    paths = [Path("build_llama.py"), *(p for top in FOLDERS for p in sorted(top.rglob("*.py")))]
+    found = [line for p in paths for line in long_parts(p.as_posix(), p.read_text("utf-8"))]
     for line in found:
         print(line)
     if found:

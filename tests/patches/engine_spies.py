@@ -138,30 +138,6 @@ def spied_landings(path: str) -> None:
 
 
 @once_numba_may_load
-def spied_held_span(cells: int, path: str) -> None:
-    """Of each span that is let go of: what was held, and the last position before and after.
-
-    The processor's backend has no captured graphs and no overlap, so it is told that holding pays.
-    """
-    from umaserve.engine.cells import held_span
-    from umaserve.engine.cells.held_span import HeldSpan
-    from umaserve.engine.model import boot
-
-    boot.spare_sequences = lambda *_: 2
-    held_span.cells_to_hold = lambda loaded: cells
-    held_span.WORTH_IT, held_span.SLOW_MS = -1e9, 1e6
-    release = HeldSpan.release
-
-    def spied(self: Any) -> None:
-        record, context = self.record, self._loaded.context
-        seen = [int(record.held[2]), int(record.held[1]), context.seq_pos_max(record.seq)]
-        release(self)
-        say(path, *seen, context.seq_pos_max(record.seq))
-
-    HeldSpan.release = spied
-
-
-@once_numba_may_load
 def spied_ready_graph(path: str) -> None:
     """Of each tick that could be filled up: its tokens, the spare row's last position, and after.
 

@@ -35,7 +35,7 @@ VALID = 0  # 0 = who has which cell is not known, and nothing is kept
 HEAD = 1  # where libllama starts to look for a free cell
 USED = 2  # cells that are not free
 LOW = 3  # no cell in front of it is free or kept
-TOP = 4  # behind the last cell that is used, but for the one that holds the span
+TOP = 4  # behind the last cell that is used
 WORDS = 5
 
 

@@ -55,14 +55,6 @@ class Sequences:
         """Whether another row may have one."""
         return self._rows < self._n_seq
 
-    @property
-    def top(self) -> int:
-        """Every cell in use lies in front of this one."""
-        words = self.cells.words
-        if not self._rows:
-            return 0
-        return int(words[c.TOP]) if words[c.VALID] else 1 << 62
-
     def take(self) -> int:
         """One without cells, for a row."""
         self._collect()

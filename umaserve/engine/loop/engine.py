@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from umaserve.engine.cells import accounting as cells
-from umaserve.engine.cells.held_span import HeldSpan
 from umaserve.engine.cells.sequences import Sequences
 from umaserve.engine.model.cost_file import CostFile, identity
 from umaserve.engine.model.cost_keeper import CostKeeper
@@ -113,7 +112,6 @@ class Engine:
             abort.watch(loaded.context, table.header)
         self._batch = Batch(loaded.library.ffi, loaded.n_batch, start.n_slots)
         self.graph = ReadyGraph(loaded, self._batch)
-        self.span = HeldSpan(loaded, self._batch, self.sequences.cells)
         self.columns = records.Columns.of(table)
         self.native = Native.of(
             loaded.library, loaded.context.pointer, self._batch.struct, control.wake_fd,
@@ -177,7 +175,6 @@ class Engine:
             places=loaded.places,
             pool=self._pool,
             cells=self.sequences.cells,
-            span=self.span.record,
             columns=self.columns,
             state=self.state,
             plan=self.plan,
@@ -265,7 +262,6 @@ class Engine:
 
     def _pause(self) -> list[m.ToEngine]:
         """Sleep until somebody wants something; what he may need is made ready meanwhile."""
-        self.span.release()
         while self.idle_work.is_left:
             if self.control.has_something():
                 self.idle_work.give_way()
@@ -416,7 +412,7 @@ class Engine:
         """``llama_decode`` said no: make room and try again, or end this batch's requests."""
         self.table.in_tick[slots] = 0
         more = self.sequences.lose_track()
-        if status == DECODE_NO_KV_SLOT and (more or self.span.release() or self.seats.evict()):
+        if status == DECODE_NO_KV_SLOT and (more or self.seats.evict()):
             return
         text = {
             DECODE_NO_KV_SLOT: "no KV cells were left for it",

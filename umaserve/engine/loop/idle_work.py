@@ -38,7 +38,7 @@ class IdleWork:
         self._steps: Steps | None = None
         self._prober = Prober(engine.loaded, engine.cost, engine.table.header)
         self._left: list[Callable[[], Steps]] = [
-            self._threads, self._bandwidth, self._graph, self._span, self._prepare_worker,
+            self._threads, self._bandwidth, self._graph, self._prepare_worker,
             self._probe, self._slices,
         ]  # fmt: skip
 
@@ -153,6 +153,3 @@ class IdleWork:
 
     def _graph(self) -> Steps:
         return self._engine.graph.measure()
-
-    def _span(self) -> Steps:
-        return self._engine.span.measure(self._engine.native)

@@ -9,7 +9,6 @@ from numba import types
 from numba.experimental import structref
 
 from umaserve.engine.cells.cell_map import CellMap
-from umaserve.engine.cells.held_span import Span
 from umaserve.engine.native.batch import BatchArrays
 from umaserve.engine.native.calls import Native
 from umaserve.engine.prefill.orders import Orders
@@ -185,7 +184,6 @@ class Loop(NamedTuple):
     places: np.ndarray  # of threads, see `umaserve.engine.model.thread_places`
     pool: RowPool
     cells: CellMap
-    span: Span
     columns: Columns
     state: SchedulerState
     plan: Plan

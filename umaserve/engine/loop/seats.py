@@ -133,7 +133,6 @@ class Seats:
             table.seq[slot] = -1
         table.n_past[slot] = 0
         table.header[t.H_CELLS_USED] = cells.cells_used(table)
-        engine.span.in_use(engine.sequences.top)
 
     def _note(self, slot: int, is_parked: bool) -> None:
         if is_parked:

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from umaserve.engine.cells.cell_map import TOGETHER, USED, VALID, make_room, take_cells
-from umaserve.engine.cells.held_span import hold_span
+from umaserve.engine.cells.cell_map import TOGETHER, make_room, take_cells
 from umaserve.engine.model.thread_places import place_threads
 from umaserve.engine.native.batch import fill, fill_up, note_fed, settle
 from umaserve.engine.native.calls import (
@@ -277,10 +276,6 @@ def submit(loop):
     # a prompt may be copied soon
     exactly = loop.plan.aside[0] >= 0 or loop.orders.running[0] >= 0
     make_room(cells, placed, in_batch - rows >= TOGETHER, exactly)
-    taken = facts.cells_used
-    if cells.words[VALID]:
-        taken = cells.words[USED] - cells.cells[loop.span.seq]
-    hold_span(loop.span, native, taken, placed, rows == in_batch)
     take_cells(cells, batch.seq, batch.pos, placed)
     sent = now_ns(native)
     facts.submitted_ns = sent

@@ -11,7 +11,7 @@ from .loaded import Loaded
 if TYPE_CHECKING:
     from umaserve.llama import Model
 
-RESERVED = 2  # sequences after those of the rows: pieces pass through one, one holds the span
+RESERVED = 1  # sequences after those of the rows: pieces pass through it
 ENDED = 48  # ended ones that may have cells
 
 
@@ -49,12 +49,11 @@ def device_memory(loaded: Loaded) -> int | None:
 
 
 def spare_sequences(n_seq: int, device: str, model: Model) -> int:
-    """One to pass pieces of KV through; on accelerators one that holds the span of the cells, and
-    those that have ended."""
+    """One to pass pieces of KV through; on accelerators also those that have ended."""
     lib = model.library.lib
     # each costs logits of a row, and a state where the model is recurrent, used or not
     more = device != "CPU" and not why_no_plain_model(lib, model.pointer)
-    wanted = RESERVED + ENDED if more else 1
+    wanted = RESERVED + (ENDED if more else 0)
     return max(min(wanted, int(lib.llama_max_parallel_sequences()) - n_seq), 0)
 
 

@@ -93,7 +93,6 @@ call_i64_ptr_i32_i32 = _caller(64, 64, 32, 32)  # llama_set_n_threads (returns n
 call_i64_ptr_ptr_i32_i32 = _caller(64, 64, 64, 32, 32)  # GOMP_parallel (returns nothing)
 call_i32 = _caller(32)  # omp_get_thread_num
 call_i64_ptr_i32_i32_i32 = _caller(64, 64, 32, 32, 32)  # llama_memory_seq_rm (returns a bool)
-call_i64_ptr_ptr_i64_i32_i32 = _caller(64, 64, 64, 64, 32, 32)  # llama_state_seq_set_data_ext
 call_i32_i32_i64_ptr = _caller(32, 32, 64, 64)  # sched_setaffinity
 
 

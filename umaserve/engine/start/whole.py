@@ -10,7 +10,6 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from umaserve.engine.cells.held_span import HeldSpan
 from umaserve.engine.cells.sequences import Sequences
 from umaserve.engine.model.cost_keeper import CostKeeper
 from umaserve.engine.model.loaded import Loaded
@@ -90,7 +89,6 @@ class Whole(Protocol):
     cost: CostModel
     cost_keeper: CostKeeper
     sequences: Sequences
-    span: HeldSpan
     graph: ReadyGraph
     native: Native
     budget: Budget

@@ -1,7 +1,7 @@
 """A daemon without a mechanism: ``python -m benchmarks.ablated NAMES serve ...``.
 
-NAMES, with commas between, are of `ENGINE` and `FRONT`.  Each function here takes a mechanism out
-of the process that calls it, before the process starts to work; nothing is compiled anew.
+NAMES, with commas between, are of `ENGINE`.  Each function here takes a mechanism out of the
+process that calls it, before the process starts to work; nothing is compiled anew.
 Mechanisms that ``serve --without`` switches off are not here.
 """
 
@@ -55,18 +55,9 @@ def idle_work() -> None:
     IdleWork.is_left = property(lambda self: False)  # type: ignore[assignment]
 
 
-def front_cores() -> None:
-    """The front waits on any core."""
-    from umaserve.server.engines import front_cores
-
-    front_cores.keep_off = lambda cpus: None
-    front_cores.keep_off_here = lambda cpus: set()
-
-
 ENGINE: tuple[Callable[[], None], ...] = (
     cell_map, ready_graph, meanwhile, team_rows, expectation, idle_work,
 )  # fmt: skip
-FRONT: tuple[Callable[[], None], ...] = (front_cores,)
 
 
 def run_front(names: str) -> int:
@@ -74,9 +65,6 @@ def run_front(names: str) -> int:
     from umaserve.__main__ import main
     from umaserve.server import main as server
 
-    for part in FRONT:
-        if part.__name__ in names.split(","):
-            part()
     engine = [sys.executable, "-m", "benchmarks.ablated", names, "engine"]
     server.serve = functools.partial(server.serve, engine_command=engine)
     return main()

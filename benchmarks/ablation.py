@@ -36,7 +36,7 @@ from benchmarks.timeline import percentile
 from benchmarks.turns import say
 from umaserve.policy.base import FEATURES
 
-PROCESSOR = "slices,bandwidth,burst,team_rows,front_cores"
+PROCESSOR = "slices,bandwidth,burst,team_rows"
 ACCELERATOR = "cell_map,ready_graph,meanwhile,flow,burst"
 WHOLE = "whole"
 WARM_UP_S = 2.0  # of each stretch
@@ -64,7 +64,7 @@ def start(name: str, options: argparse.Namespace) -> Daemon:
     parts = [] if name == WHOLE else name.split("+")
     switches = ",".join(part for part in parts if part in FEATURES)
     patches = ",".join(part for part in parts if part not in FEATURES)
-    known = {part.__name__ for part in ablated.ENGINE + ablated.FRONT}
+    known = {part.__name__ for part in ablated.ENGINE}
     if not set(filter(None, patches.split(","))) <= known:
         raise SystemExit(f"of {name}, one is no part: {', '.join(sorted(known | set(FEATURES)))}")
     flags = ["--model", str(model_path(options.model, options.quant)), *options.flags.split()]

@@ -160,7 +160,7 @@ def test_an_engine_has_its_ticks_on_separate_cores_and_the_rest_anywhere() -> No
 
 @linux
 @pytest.mark.skipif(usable_cores() < 2, reason="one core has nothing to be dealt out")
-def test_an_engine_says_where_its_loop_is_whatever_number_of_threads_it_chose() -> None:
+def test_the_loop_has_a_place_unless_one_thread_is_all_that_the_engine_chose() -> None:
     for _ in range(2):  # the second one knows what ticks cost, and measures none
         with DrivenEngine(n_threads=0) as engine:
             ready = engine.ready
@@ -168,9 +168,9 @@ def test_an_engine_says_where_its_loop_is_whatever_number_of_threads_it_chose() 
                 pytest.skip("only a processor's threads are placed")
             loop = set(psutil.Process(engine.process.pid).cpu_affinity())
             if max(ready.n_threads, ready.n_threads_batch) > 1:
-                assert loop < HERE and set(ready.loop_cpus) == loop
+                assert loop < HERE
             else:
-                assert loop == HERE and ready.loop_cpus == ()
+                assert loop == HERE
 
 
 @linux
@@ -180,11 +180,9 @@ def test_leaving_its_place_a_thread_may_run_anywhere() -> None:
 
     def run() -> None:
         places = tp.find_places({})
-        found.append(tp.own_cpus(places))
         tp.place_threads(places, 2)
-        found.append(tp.own_cpus(places) == tuple(sorted(os.sched_getaffinity(0))))
+        found.append(os.sched_getaffinity(0) < HERE)
         tp.leave_places(places)
-        found.append(tp.own_cpus(places))
         found.append(os.sched_getaffinity(0) == HERE)
         tp.place_threads(places, 2)
         found.append(os.sched_getaffinity(0) < HERE)
@@ -192,7 +190,7 @@ def test_leaving_its_place_a_thread_may_run_anywhere() -> None:
     thread = threading.Thread(target=run)
     thread.start()
     thread.join()
-    assert found == [(), True, (), True, True]
+    assert found == [True, True, True]
 
 
 class SeenFile(CostFile):

@@ -192,7 +192,6 @@ class Ready(msgspec.Struct, tag="ready", omit_defaults=True):
     load_ms: float = 0.0  # model and context alone
     start_ms: float = 0.0  # from process start to ready
     identity: ModelIdentity | None = None  # of the files that were loaded
-    loop_cpus: tuple[int, ...] = ()  # those that the thread of the ticks keeps to; empty: any
 
     @property
     def n_positions(self) -> int:
@@ -213,7 +212,6 @@ class Threads(msgspec.Struct, tag="threads"):
 
     n_threads: int
     n_threads_batch: int
-    loop_cpus: tuple[int, ...] = ()
 
 
 class LoadFailed(msgspec.Struct, tag="load_failed"):

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Generator, Iterator
 
 from umaserve.engine.model import unused_memory
-from umaserve.engine.model.thread_places import leave_places, own_cpus, place_threads
+from umaserve.engine.model.thread_places import leave_places, place_threads
 from umaserve.engine.prefill.second_context import SLOW_CHUNK_MS, measure_slices
 from umaserve.engine.start.bandwidth_probe import probe_bandwidth
 from umaserve.engine.start.bare_ticks import BareTicks
@@ -108,7 +108,7 @@ class IdleWork:
         engine.arrange()
         engine.cost.forget()
         engine.recall_costs()
-        engine.control.send(m.Threads(one, more, own_cpus(loaded.places)))
+        engine.control.send(m.Threads(one, more))
 
     def _bandwidth(self) -> Steps:
         """Where the automatic budget of bytes starts; what ticks achieve moves it."""

@@ -194,9 +194,7 @@ def _open_model(llama, library: Library, start: m.Start, control: Control) -> Mo
 
 
 def describe(start: m.Start, loaded: Loaded, start_ms: float) -> m.Ready:
-    """The Ready message for a loaded model; in the thread of the ticks."""
-    from .thread_places import own_cpus
-
+    """The Ready message for a loaded model."""
     model = loaded.model
     metadata = model.metadata
     return m.Ready(
@@ -225,7 +223,6 @@ def describe(start: m.Start, loaded: Loaded, start_ms: float) -> m.Ready:
         load_ms=loaded.load_ms,
         start_ms=start_ms,
         identity=loaded.identity,
-        loop_cpus=own_cpus(loaded.places),
     )
 
 

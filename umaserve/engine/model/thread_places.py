@@ -74,14 +74,6 @@ def find_places(environment: Mapping[str, str] = os.environ) -> np.ndarray:
     return places
 
 
-def own_cpus(places: np.ndarray) -> tuple[int, ...]:
-    """The CPUs that the calling thread keeps to as one of a team; empty: it runs anywhere."""
-    if not places[PARALLEL]:
-        return ()
-    cpus = os.sched_getaffinity(0)
-    return () if cpus >= _all_cpus(places) else tuple(sorted(cpus))
-
-
 def leave_places(places: np.ndarray) -> None:
     """Let the calling thread run anywhere again, until the next team of several has its places."""
     if places[PARALLEL]:

@@ -22,7 +22,7 @@ import msgspec
 import trio
 
 from umaserve.models.identity import ModelIdentity
-from umaserve.server.engines import blame, front_cores
+from umaserve.server.engines import blame
 from umaserve.server.engines.descriptors import Reserve
 from umaserve.server.engines.exit import EngineExit, LastWords
 from umaserve.server.engines.loop_lock import LoopLock
@@ -294,7 +294,6 @@ class EngineHandle:
             )
             try:
                 self.spawned_ns = self._last_message_ns = time.monotonic_ns()
-                front_cores.go_anywhere()  # it is to have all cores
                 self._process = subprocess.Popen(
                     [*self._command, *(str(a) for pair in arguments for a in pair)],
                     stdin=subprocess.DEVNULL,
@@ -429,7 +428,6 @@ class EngineHandle:
                 if self.ready is not None:
                     self.ready.n_threads = message.n_threads
                     self.ready.n_threads_batch = message.n_threads_batch
-                    self.ready.loop_cpus = message.loop_cpus
                 return
             case m.LoadFailed():
                 self._load_failed = message.message
@@ -459,16 +457,11 @@ class EngineHandle:
             if fd not in self._fds:  # it was over before this began
                 return
             self._fds.remove(fd)
-            front_cores.go_anywhere_here()
-        placed = False
         try:
             while os.read(fd, 65536):
                 with self._loop_lock:
                     if self.exit is not None:
                         return
-                    if not placed and self.ready is not None:
-                        placed = True
-                        front_cores.keep_off_here(self.ready.loop_cpus)
                     more = self._call(self._on_tokens)
                 if more:
                     loop.run_sync_soon(self._awake, idempotent=True)

@@ -17,7 +17,6 @@ from typing import Any
 import trio
 
 from umaserve.protocol import E_LIMIT_002, E_RUNTIME_001, Generate, ProtocolError
-from umaserve.server.engines import front_cores
 from umaserve.server.engines.descriptors import Reserve
 from umaserve.server.engines.handle import EngineHandle
 from umaserve.server.log.lines import trace
@@ -193,7 +192,6 @@ class Sessions:
         request.engine, request.slot = engine, engine.free_slots.pop()
         request.accepted = False
         engine.requests[request.serial] = request
-        front_cores.go_anywhere()
         try:
             engine.send(request.submit_message())
         except Exception as error:
@@ -397,8 +395,6 @@ class Sessions:
         engine.requests.pop(request.serial, None)
         engine.free_slots.append(request.slot)
         request.engine, request.slot = None, -1
-        if not engine.requests and engine.ready is not None:
-            front_cores.keep_off(engine.ready.loop_cpus)
 
     # --- ends -------------------------------------------------------------------------------------
 

@@ -10,8 +10,9 @@ _HEAD = """\
 
 Every setting of the daemon is a flag of `umaserve serve`, an environment variable and a key of the
 config file. A flag beats the environment, the environment beats the file, the file beats the
-default. A flag, a key or a value that is not known is refused at start, with the nearest valid name
-and where it came from; an unknown `UMA_…` environment variable is only warned about.
+default. A flag, a key or a value that is not known is refused at start. The message has the nearest
+valid name, and says where the unknown flag, key or value came from. The daemon only warns about an
+unknown `UMA_…` environment variable.
 
 ```sh
 umaserve serve --print-config

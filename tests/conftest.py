@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 import build_llama
-from tests import leftovers
-from tests.engine_driver import DrivenEngine
-from tests.fixtures.signals import let_children_hear
-from tests.oracle import Oracle
+from tests.support import leftovers
+from tests.support.engine_driver import DrivenEngine
+from tests.support.fixtures.signals import let_children_hear
+from tests.support.oracle import Oracle
 from umaserve import llama
 from umaserve.assets import demo_model_path
 from umaserve.jit.cache import use_jit_cache

@@ -4,7 +4,7 @@
 
 The steps are those of "A request's life" in docs/SYSTEM_DESIGN.md.  The drawing has a background of
 its own and follows the reader's light or dark scheme.  Run it again after a change here:
-tests/test_draw_request.py compares the file with what this writes.
+tests/docs/test_draw_request.py compares the file with what this writes.
 """
 
 from __future__ import annotations

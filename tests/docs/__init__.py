@@ -1,0 +1,1 @@
+"""The pages: their commands, examples and maps."""

@@ -1,0 +1,1 @@
+"""The daemon, its clients and its commands as a user runs them."""

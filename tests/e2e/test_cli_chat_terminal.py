@@ -1,0 +1,117 @@
+"""A conversation as a person types it: keys, pastes, and a daemon that comes and goes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.fixtures.fake_daemon import FakeDaemon
+from tests.support.fixtures.tmux_pane import MISSING, Pane, tmux
+from umaserve.protocol import Generate
+
+pytestmark = pytest.mark.skipif(tmux() is None, reason=MISSING)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return str(tmp_path / "d.sock")
+
+
+@pytest.fixture
+def pane(tmp_path: Path, path: str) -> Iterator[Pane]:
+    with Pane(80, 24, tmp_path, UMA_SOCK=path) as pane:
+        yield pane
+
+
+def begin(pane: Pane) -> None:
+    pane.command(f"{sys.executable} -m umaserve chat")
+    pane.shows("^>$")
+
+
+def messages(daemon: FakeDaemon) -> list[str]:
+    return [seen.messages[-1].content for seen in daemon.seen if isinstance(seen, Generate)]
+
+
+def test_lines_that_belong_together_are_one_message(pane: Pane, path: str) -> None:
+    with FakeDaemon(path) as daemon:
+        begin(pane)
+        assert pane.shows("^fake; /help lists what you can do$")
+        pane.paste("pasted one\npasted two\n")
+        pane.shows("^  pasted two")
+        assert not daemon.seen  # Enter sends, and a paste does not
+        pane.press("Enter")
+        pane.shows("^pasted one pasted two$")
+        pane.type("alt one")
+        pane.press("M-Enter")
+        pane.command("alt two")
+        pane.shows("^alt one alt two$")
+        pane.command('"""quoted one')
+        pane.command('quoted two"""')
+        pane.shows("^quoted one quoted two$")
+        assert messages(daemon) == [
+            "pasted one\npasted two",
+            "alt one\nalt two",
+            "quoted one\nquoted two",
+        ]
+        pane.press("C-d")
+        pane.shows("^READY> ")
+
+
+def test_tab_completes_commands_and_files(pane: Pane, path: str, tmp_path: Path) -> None:
+    with FakeDaemon(path):
+        pane.command(f"cd {tmp_path}")  # the screen is narrow
+        begin(pane)
+        pane.command("hello")
+        pane.shows("^hello$")
+        pane.type("/sa")
+        pane.press("Tab")
+        pane.type(" kept.json")
+        pane.shows("^> /save ")
+        pane.press("Enter")
+        pane.shows(r"^\(1 turn saved\)$")
+        pane.type("/load kep")
+        pane.press("Tab")
+        pane.shows("^> /load kept.json$")
+        pane.press("Enter")
+        pane.shows("1 turn loaded; the last question was: hello")
+
+
+def test_nothing_that_was_typed_reaches_the_shell(pane: Pane, path: str) -> None:
+    with FakeDaemon(path):
+        begin(pane)
+        pane.command("first")
+        pane.shows("^first$")
+    pane.command("echo to-the-shell")
+    pane.shows("^error: no daemon at")
+    pane.shows("your message is kept: /retry asks again")
+    with FakeDaemon(path, "another") as daemon:
+        pane.command("/retry")
+        pane.shows("^echo to-the-shell$")
+        pane.shows("^.the model is another now.$")
+        assert [m.content for m in daemon.seen[0].messages] == [
+            "first",
+            "first ",
+            "echo to-the-shell",
+        ]
+        pane.command("/exit")
+        pane.shows("^READY> ")
+    assert "^to-the-shell" not in pane.text()
+
+
+def test_ctrl_c_cuts_an_answer_and_drops_a_line(pane: Pane, path: str) -> None:
+    with FakeDaemon(path) as daemon:
+        begin(pane)
+        pane.command("slow")
+        pane.shows("slow slow slow")
+        pane.press("C-c")
+        pane.shows("^.cut short.$")
+        daemon.wait_for(lambda: daemon.cancelled)
+        pane.type("never sent")
+        pane.press("C-c")
+        pane.shows("^./exit or Ctrl-D leaves.$")
+        pane.command("sent")
+        pane.shows("^sent$")
+        assert messages(daemon) == ["slow", "sent"]

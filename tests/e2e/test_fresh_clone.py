@@ -1,0 +1,188 @@
+"""From ``git clone`` to streamed tokens with the real Makefile and a fresh virtual environment.
+
+libllama comes from the cache, as on any machine where one clone was built before; building it is
+tests/unit/test_build_llama.py's concern, and that of the first ``make`` on a bare machine.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.support.docs_runner import default_interrupt
+from umaserve.llama import builds
+
+ROOT = Path(__file__).resolve().parents[2]
+INSTALL_S = 900.0
+START_S = 180.0
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(INSTALL_S + 120)]
+
+
+@dataclass
+class Clone:
+    path: Path
+    socket: str
+    environment: dict[str, str]
+
+    def make(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["make", *words],
+            cwd=self.path, env=self.environment, stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=INSTALL_S,
+        )  # fmt: skip
+
+    def program(self, name: str, *words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [str(self.path / ".venv/bin" / name), *words],
+            cwd=self.path, env=self.environment, stdin=subprocess.DEVNULL,
+            capture_output=True, text=True, timeout=START_S,
+        )  # fmt: skip
+
+
+class Running:
+    """``make run`` until the line that says that it serves; ends it as Ctrl-C does."""
+
+    def __init__(self, clone: Clone, log: Path) -> None:
+        self.clone, self.log = clone, log
+        began = time.monotonic()
+        with log.open("wb") as out:
+            self.make = subprocess.Popen(
+                ["make", "run", f"ARGS=--socket {clone.socket} --dashboard off"],
+                cwd=clone.path, env=clone.environment, stdin=subprocess.DEVNULL,
+                stdout=out, stderr=out, start_new_session=True, preexec_fn=default_interrupt,
+            )  # fmt: skip
+        try:
+            while "serving " not in self.text:
+                assert self.make.poll() is None, self.text
+                assert time.monotonic() < began + START_S, self.text
+                time.sleep(0.05)
+        except BaseException:
+            self.kill()
+            raise
+        self.seconds = time.monotonic() - began
+
+    @property
+    def text(self) -> str:
+        return self.log.read_text("utf-8")
+
+    def interrupt(self) -> int:
+        """SIGINT to the daemon, which `make` waits for; the status of `make`."""
+        daemon = int(Path(self.clone.socket + ".lock").read_text())
+        family = psutil.Process(self.make.pid).children(recursive=True)
+        assert daemon in [process.pid for process in family]
+        os.kill(daemon, signal.SIGINT)
+        status = self.make.wait(START_S)
+        psutil.wait_procs(family, timeout=START_S)
+        assert not [process for process in family if process.is_running()]
+        return status
+
+    def kill(self) -> None:
+        if self.make.poll() is None:
+            os.killpg(self.make.pid, signal.SIGKILL)
+            self.make.wait()
+
+
+def no_index_reachable(output: str) -> bool:
+    """Whether pip's output says that it got no answer, rather than a wrong one."""
+    signs = ("NewConnectionError", "Temporary failure in name resolution", "ConnectTimeoutError",
+             "Network is unreachable", "ProxyError")  # fmt: skip
+    return any(sign in output for sign in signs)
+
+
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory: pytest.TempPathFactory) -> Clone:
+    """A clone with its packages installed, which is the slow part."""
+    if not (ROOT / ".git").exists() or shutil.which("git") is None:
+        pytest.skip("this copy of the project is no git clone that could be cloned again")
+    build = builds.select("cpu") or builds.select()
+    if build is None:
+        pytest.skip("no build of libllama is in the cache: run `make llama` first")
+    directory = tmp_path_factory.mktemp("fresh")
+    path = directory / "umaserve"
+    subprocess.run(["git", "clone", "--quiet", str(ROOT), str(path)], check=True)
+    # of a `make test` around this one, and of its virtual environment, nothing gets through
+    other = ("UMA_", "NUMBA_", "PYTHON", "VIRTUAL_", "MAKE", "MFLAGS", "ARGS")
+    environment = {
+        **{k: v for k, v in os.environ.items() if not k.startswith(other)},
+        "PYTHON": sys.executable,
+        "UMA_CACHE_DIR": str(builds.cache_root()),
+        builds.BUILD_VARIABLE: build.key,
+        "UMA_THREADS": "1",
+    }
+    clone = Clone(path, str(directory / "u.sock"), environment)
+    installed = clone.make("setup")
+    if installed.returncode and no_index_reachable(installed.stdout):
+        pytest.skip("no package index can be reached, so nothing can be installed")
+    assert installed.returncode == 0, installed.stdout
+    assert "Successfully installed" in installed.stdout
+    return clone
+
+
+@pytest.fixture
+def running(clone: Clone, tmp_path: Path) -> Iterator[Running]:
+    started = Running(clone, tmp_path / "make.log")
+    yield started
+    started.kill()
+
+
+def test_make_run_serves_and_uma_cli_streams(clone: Clone, running: Running) -> None:
+    answer = clone.program(
+        "uma-cli", "-p", "def fibonacci(n):", "--max-tokens", "40", "--temp", "0",
+        "--socket", clone.socket,
+    )  # fmt: skip
+    assert (answer.returncode, answer.stderr) == (0, "")
+    assert "def fibonacci(n):" in answer.stdout
+    events = clone.program(
+        "uma-cli", "-p", "import", "--max-tokens", "3", "--json", "--socket", clone.socket
+    ).stdout
+    assert events.count('"event":"token"') >= 1
+    assert running.interrupt() == 0
+    assert not os.path.lexists(clone.socket)
+    assert "Traceback" not in running.text
+
+
+def test_a_second_make_run_has_nothing_to_do(clone: Clone, running: Running) -> None:
+    # shown by `pytest -rP`
+    print(f"serving {running.seconds:.1f} s after `make run`")
+    lines = running.text.splitlines()
+    assert [line for line in lines if "serving " not in line and "loading " not in line] == []
+    assert running.interrupt() == 0
+
+
+def test_make_test_runs_pytest(clone: Clone) -> None:
+    ran = clone.make("test", "ARGS=tests/engine/test_kv_cells.py -q")
+    assert ran.returncode == 0, ran.stdout
+    assert " passed" in ran.stdout
+
+
+def test_make_help_lists_the_targets(clone: Clone) -> None:
+    text = clone.make("help").stdout
+    for target in ("run", "test", "bench", "lint", "clean"):
+        assert f"make {target} " in text
+
+
+def test_make_lint_and_bench_run_what_they_say(clone: Clone) -> None:
+    """Their recipes only: lint is a CI step of its own, and benchmarks do not belong in a test."""
+    lint = clone.make("-n", "lint").stdout
+    assert "ruff check" in lint and "mypy" in lint
+    bench = clone.make("-n", "bench").stdout
+    assert "--with-peers" in bench and "pytest benchmarks" in bench
+
+
+def test_the_clone_stays_clean(clone: Clone) -> None:
+    """What `make` leaves behind is ignored by git."""
+    status = subprocess.run(
+        ["git", "status", "--short"], cwd=clone.path, capture_output=True, text=True, check=True
+    )
+    assert status.stdout == ""

@@ -1,0 +1,1 @@
+"""The engine on small models, and the binding against libllama."""

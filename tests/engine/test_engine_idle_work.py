@@ -1,0 +1,227 @@
+"""A start serves at once; what it has to measure is measured while nobody asks for anything."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from tests.support.engine_driver import DrivenEngine
+from tests.support.patches.engine_faults import no_second_context
+from tests.support.small_models import write_model
+from tests.support.waiting import until
+from umaserve import llama
+from umaserve.engine.model.cost_file import CostFile
+from umaserve.engine.model.cost_keeper import CostKeeper
+from umaserve.engine.model.loaded import usable_cores
+from umaserve.engine.model.thread_places import no_places
+from umaserve.engine.native import abort
+from umaserve.engine.start.bare_ticks import PAST, BareTicks
+from umaserve.engine.start.probe import Prober, shapes
+from umaserve.engine.start.thread_choice import choose
+from umaserve.policy.cost.model import CostModel, is_known
+from umaserve.wire import messages as m
+from umaserve.wire import table as t
+from umaserve.wire.states import LANE_BACKGROUND, LANE_INTERACTIVE
+
+FAMILIES = ("mamba-micro", "jamba-micro", "gemma3-micro")
+
+
+def kept_costs(folder: Path) -> list[Path]:
+    return list((folder / "costs").glob("[!.]*.npz"))  # whole ones
+
+
+def known_shapes(folder: Path) -> int:
+    """Shapes of ticks that an engine knew when it last wrote what they cost."""
+    for path in kept_costs(folder):
+        with np.load(path) as stored:
+            cost = CostModel(**{name: stored[name] for name in CostModel._fields})
+        return sum(is_known(cost, *shape) for shape in shapes(8, 1024, False))
+    return 0
+
+
+@pytest.fixture(scope="module")
+def family_files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    folder = tmp_path_factory.mktemp("models")
+    return {name: write_model(folder / f"{name}.gguf", name, n_ctx=8192) for name in FAMILIES}
+
+
+def test_a_first_start_measures_nothing_before_it_is_ready_and_all_of_it_later(
+    start_anew: Callable[..., DrivenEngine], tmp_path: Path
+) -> None:
+    engine = start_anew(n_threads=0)
+    assert not [p.stage for p in engine.progress if "measuring" in p.stage]
+    assert not kept_costs(tmp_path)
+    first = engine.run("def fibonacci(n):", max_tokens=8)
+    until(lambda: known_shapes(tmp_path) > 20)  # written when everything is known
+    # what was computed meanwhile is in nobody's way
+    assert engine.run("def fibonacci(n):", max_tokens=8) == first
+
+
+def test_what_cannot_be_measured_is_left_out(start_anew: Callable[..., DrivenEngine]) -> None:
+    engine = start_anew(patch=no_second_context, n_threads=2)
+    if engine.ready.device != "CPU" or usable_cores() < 2:
+        pytest.skip("no chunk is computed between ticks here")
+    warned = engine.expect(m.Log)
+    assert warned.level == "warn" and "not measured" in warned.text and "on purpose" in warned.text
+    assert len(engine.run("def fibonacci(n):", max_tokens=8)) == 8
+
+
+@pytest.mark.parametrize("shape", FAMILIES)
+def test_eight_requests_at_once_succeed_on_a_model_that_was_never_served(
+    start_anew: Callable[..., DrivenEngine], family_files: dict[str, str], shape: str,
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    """Measuring left its sequences in a recurrent state, which cannot be cut."""
+    engine = start_anew(model=family_files[shape], n_ctx=2048)
+    alone = [engine.run(f"request {i}", max_tokens=6) for i in range(8)]
+    until(lambda: known_shapes(tmp_path) > 20)
+    serials = engine.submit_together([f"request {i}" for i in range(8)], max_tokens=6)
+    for serial in serials:
+        engine.wait(serial)
+    assert [engine.reason(s) for s in serials] == [t.REASON_LENGTH] * 8
+    assert all(len(engine.generated(s)) == 6 for s in serials)
+    for serial in serials:
+        engine.release(serial)
+    assert [engine.run(f"request {i}", max_tokens=6) for i in range(8)] == alone
+
+
+@pytest.mark.parametrize("shape", FAMILIES)
+def test_a_prompt_that_was_given_up_is_computed_as_if_it_never_was(
+    family_files: dict[str, str], shape: str
+) -> None:
+    # no token of its answers is a near tie: chunks of other sizes change the last bits of logits
+    prompt = "words of a long document " * 576
+    sizes = {"n_ctx": 8192, "tick_budget_ms": 4.0}
+    with DrivenEngine(model=family_files[shape], probe=False, **sizes) as engine:
+        engine.run("x", max_tokens=2, lane=LANE_BACKGROUND)
+        expected = engine.run(prompt, max_tokens=6, lane=LANE_BACKGROUND)
+        for _ in range(20):
+            serial = engine.submit(prompt, max_tokens=6, lane=LANE_BACKGROUND)
+            slot = engine.slots[serial]
+            while engine.table.state[slot] != t.DONE and not engine.table.header[t.H_ABORT_ARMED]:
+                time.sleep(0.0002)
+            engine.table.header[t.H_URGENT] += 1  # as the front, with an interactive request
+            engine.run("hello", max_tokens=1, lane=LANE_INTERACTIVE)
+            engine.wait(serial)
+            assert engine.reason(serial) == t.REASON_LENGTH
+            assert engine.generated(serial) == expected
+            engine.release(serial)
+            if engine.table.header[t.H_ABORTED_CHUNKS] >= 2:
+                return
+        pytest.fail("no prompt was ever given up")
+
+
+@pytest.mark.parametrize("shape", ["", *FAMILIES])
+def test_a_sequence_is_cut_or_gone(
+    model: llama.Model, family_files: dict[str, str], shape: str
+) -> None:
+    opened = llama.Model.open(llama.load(), family_files[shape], n_gpu_layers=0) if shape else model
+    with llama.Context.open(opened, n_ctx=256, n_seq_max=2, n_threads=1) as context:
+        ticks = bare(opened, context)
+        assert ticks.measure(1, 20) > 0.0
+        kept = context.seq_pos_max(0) + 1
+        goes_back = not opened.library.lib.llama_model_is_recurrent(opened.pointer)
+        goes_back &= not opened.library.lib.llama_model_is_hybrid(opened.pointer)
+        if goes_back:
+            assert kept == PAST and context.cut(0, 10) and context.seq_pos_max(0) == 9
+        else:
+            assert kept == 0  # one token more, which could not be taken back
+            assert ticks.measure(1, 0) > 0.0 and not context.cut(0, 10)
+            assert context.seq_pos_max(0) == -1
+        ticks.close()
+        for seq in range(2):
+            assert context.seq_pos_max(seq) == -1
+    if shape:
+        opened.close()
+
+
+def bare(model: llama.Model, context: llama.Context) -> BareTicks:
+    loaded = SimpleNamespace(
+        library=model.library, context=context, n_vocab=model.n_vocab, places=no_places(),
+        threads=lambda aside: (1, 1), n_batch=64, n_positions=256,
+    )  # fmt: skip
+    return BareTicks(loaded, np.zeros(64, np.int64), 64)
+
+
+def test_an_interactive_request_gives_a_measurement_up(model: llama.Model) -> None:
+    with llama.Context.open(model, n_ctx=512, n_seq_max=2, n_threads=1) as context:
+        header = np.zeros(64, np.int64)
+        abort.watch(context, header)
+        loaded = SimpleNamespace(
+            library=model.library, context=context, n_vocab=model.n_vocab, places=no_places(),
+            threads=lambda aside: (1, 1), n_seq=1, n_batch=64, n_ctx=512, n_positions=512,
+        )  # fmt: skip
+        cost = CostModel.unknown()
+        header[t.H_URGENT] = 1  # somebody has come, and nobody has looked yet
+        prober = Prober(loaded, cost, header)
+        steps = prober.steps(0)
+        next(steps)
+        steps.close()
+        assert not cost.count.any() and context.seq_pos_max(0) == -1
+        header[t.H_URGENT_SEEN] = 1
+        for _ in prober.steps(0):
+            assert header[t.H_ABORT_ARMED] == 0
+        assert is_known(cost, 0, 1, 0) and is_known(cost, 0, 0, 16)
+        assert context.seq_pos_max(0) == -1
+
+
+def test_choosing_threads_can_be_given_up_and_leaves_all_of_them(model: llama.Model) -> None:
+    class Ticks:
+        def __init__(self, times: dict[int, float]) -> None:
+            self.times, self.now = times, 0
+
+        def threads(self, one: int, more: int) -> None:
+            self.now = one
+
+        def measure(self, rows: int, prompt: int) -> float:
+            return self.times[self.now]
+
+    def chosen(times: dict[int, float]) -> int:
+        choice = choose(Ticks(times), 4, 1, 0)  # type: ignore[arg-type]
+        while True:
+            try:
+                next(choice)
+            except StopIteration as end:
+                return int(end.value)
+
+    assert chosen({4: 10.0, 3: 8.0}) == 3
+    assert chosen({4: 10.0, 3: 9.5}) == 4
+    assert chosen({4: 0.0, 3: 1.0}) == 4  # somebody came
+
+
+class SlowFile(CostFile):
+    """Writes when it is told to."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__({}, folder)
+        self.saved: list[CostModel] = []
+        self.may_go = False
+
+    def save(self, cost: CostModel) -> str:
+        until(lambda: self.may_go)
+        self.saved.append(cost)
+        return "the disk is full"
+
+
+def test_nobody_waits_for_costs_to_be_written(tmp_path: Path) -> None:
+    keeper, file, cost = CostKeeper(no_places()), SlowFile(tmp_path), CostModel.unknown()
+    keeper.recall(file, cost)
+    assert keeper.save_now_and_then(cost, 5) == "" and not file.saved  # the last is not long ago
+    keeper.learned()
+    cost.ticks[0] = 1.0
+    assert keeper.save_now_and_then(cost, 6) == ""  # comes back, with nothing written
+    cost.ticks[0] = 2.0  # the ticks go on
+    assert not file.saved
+    file.may_go = True
+    keeper.close(cost)
+    assert [float(saved.ticks[0]) for saved in file.saved] == [1.0]
+    assert keeper.save_now_and_then(cost, 6) == "the disk is full"
+    assert keeper.save_now_and_then(cost, 6) == ""
+    keeper.save_now_and_then(cost, 7)
+    keeper.close(cost)
+    assert [float(saved.ticks[0]) for saved in file.saved] == [1.0, 2.0]

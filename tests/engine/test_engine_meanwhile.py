@@ -1,0 +1,188 @@
+"""What Python does while a decode is under way: answers and rows are the same as ever.
+
+The processor's backend finishes a decode before it returns, so a test says that it does not.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from functools import partial
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from tests.support.engine_driver import DrivenEngine
+from tests.support.oracle import Oracle
+from tests.support.patches.engine_spies import spied_meanwhile
+from umaserve.engine.loop.meanwhile import meanwhile
+from umaserve.wire import messages as m
+from umaserve.wire import table as t
+
+GREEDY = m.Sampling(temperature=0.0, ignore_eos=True)
+STREAM, STREAM_TOKENS = "def fibonacci(n):", 300
+TEXT = "def step(value):\n    if value > 1:\n        return value * 2\n"
+def went_on(seen_file) -> int:
+    """How many times the ticks went on after what was done."""
+    lines = seen_file.read_text().splitlines(keepends=True) if seen_file.exists() else []
+    return sum(json.loads(line)[1] for line in lines if line.endswith("\n"))
+
+
+def is_done(engine: DrivenEngine, serial: int) -> bool:
+    slot = engine.slots[serial]
+    return engine.table.serial[slot] == serial and engine.table.state[slot] == t.DONE
+
+
+@pytest.mark.slow
+def test_background_requests_come_and_go_under_the_decodes_of_a_stream(tmp_path):
+    seen_file = tmp_path / "seen"
+    chance = random.Random(7)
+    oracle = Oracle(n_ctx=2048)
+    running: dict[int, tuple[str, int]] = {}
+    finished = cancelled = streams = n = 0
+    spied = partial(spied_meanwhile, path=str(seen_file))
+    with DrivenEngine(patch=spied, n_seq=3, n_ctx=2048) as engine:
+        header, stream = engine.table.header, 0
+        end = time.monotonic() + 100
+        # a busy machine does more for each decode: until it has been seen often enough
+        while (
+            finished < 12 or not cancelled or streams < 2 or went_on(seen_file) <= 20
+        ) and time.monotonic() < end:
+            if stream and is_done(engine, stream):
+                streams += 1
+                assert len(engine.generated(stream)) == STREAM_TOKENS
+                oracle.assert_followed(STREAM, engine.generated(stream))
+                engine.release(stream)
+                stream = 0
+            if not stream:
+                header[t.H_URGENT] += 1  # as the front does for whoever is interactive
+                stream = engine.submit(STREAM, max_tokens=STREAM_TOKENS, sampling=GREEDY)
+            while len(running) < 3:  # one more than there are sequences
+                n += 1
+                prompt, tokens = f"# {n}\n" + TEXT * (1 + n % 4), 1 + 5 * (n % 3 == 0)
+                serial = engine.submit(
+                    prompt, max_tokens=tokens, sampling=GREEDY, lane=m.LANE_BACKGROUND
+                )
+                running[serial] = prompt, tokens
+            if chance.random() < 0.02:
+                engine.send(m.Cancel(chance.choice(list(running))))
+            if chance.random() < 0.02:
+                lane = chance.randrange(2)
+                header[t.H_URGENT] += lane == m.LANE_INTERACTIVE
+                engine.send(m.SetLane(chance.choice(list(running)), lane))
+            for serial in [s for s in running if is_done(engine, s)]:
+                prompt, tokens = running.pop(serial)
+                made = engine.generated(serial)
+                if engine.table.reason[engine.slots[serial]] == t.REASON_CANCEL:
+                    cancelled += 1
+                else:
+                    finished += 1
+                    assert len(made) == tokens
+                if made:
+                    oracle.assert_followed(prompt, made)
+                engine.release(serial)
+            time.sleep(0.002)
+        for serial in [stream, *running]:
+            if serial:
+                engine.send(m.Cancel(serial))
+                engine.wait(serial)
+        assert finished >= 12 and cancelled and streams >= 2
+        assert header[t.H_CELLS_USED] == 0
+        assert engine.close() == 0
+    seen = [json.loads(line) for line in seen_file.read_text().splitlines()]
+    assert sum(done for _, done, *_ in seen) > 20  # the ticks went on
+    assert any(later for _, _, later, _ in seen)  # a cancel waited for the end of one
+    assert all(entries >= 1 for (entries, _), *_ in seen)
+    oracle.close()
+
+
+def test_nothing_that_is_interactive_waits_for_a_decode(tmp_path):
+    seen_file = tmp_path / "seen"
+    spied = partial(spied_meanwhile, path=str(seen_file))
+    with DrivenEngine(patch=spied, n_seq=3, n_ctx=2048) as engine:
+        header = engine.table.header
+        header[t.H_URGENT] += 1
+        stream = engine.submit(STREAM, max_tokens=STREAM_TOKENS, sampling=GREEDY)
+        others = 0
+        while not is_done(engine, stream) and others < 12:
+            header[t.H_URGENT] += 1
+            engine.wait(engine.submit(f"# {others}\n" + TEXT, max_tokens=2, sampling=GREEDY))
+            others += 1
+        assert others >= 6
+        engine.wait(stream)
+        assert engine.close() == 0
+    lines = seen_file.read_text().splitlines() if seen_file.exists() else []
+    # the ticks stop at once for each; one may come while a decode is under way for something else
+    assert sum(json.loads(line)[3] for line in lines) <= others // 6
+
+
+def worker(**changes):
+    fields = {
+        "orders": SimpleNamespace(
+            pending=np.full(1, -1), pending_ns=np.zeros(1, np.int64), refused=np.zeros(4, np.uint8)
+        ),
+        "take_first": lambda without_cells: [], "first_lane": -1, "has_pieces": False,
+        "alive": True, "has_first": False, "has_log": False,
+    }  # fmt: skip
+    return SimpleNamespace(**{**fields, **changes})
+
+
+def engine(messages=(), **changes):
+    seen = []
+    fields = {
+        "control": SimpleNamespace(receive=lambda _: list(messages), closed=False),
+        "admission": SimpleNamespace(take_tokenised=lambda: seen.append("tokenised")),
+        "seats": SimpleNamespace(
+            admit=lambda under_way: seen.append(("admit", under_way)) or True
+        ),
+        "landing": SimpleNamespace(settle_first=seen.append),
+        "handle": seen.append, "later": [], "worker": None,
+        "paced": True, "seen": seen,
+        "table": SimpleNamespace(state=np.zeros(4, np.int32), header=np.zeros(64, np.int64)),
+    }  # fmt: skip
+    return SimpleNamespace(**{**fields, **changes})
+
+
+def test_what_touches_a_running_row_waits_and_so_does_all_after_it():
+    release, cancel, submit = m.Release(3, 1), m.Cancel(4), m.Submit(5, 2, prompt="x")
+    one = engine([release, cancel, submit])
+    assert not meanwhile(one)
+    assert one.seen == [release, "tokenised", ("admit", True)] and one.later == [cancel, submit]
+    two = engine([release, submit])
+    assert meanwhile(two) and two.later == []
+    assert two.seen == [release, submit, "tokenised", ("admit", True)]
+
+
+def test_nothing_goes_before_what_waits_already():
+    """A row is released before it is given away again."""
+    release, submit = m.Release(3, 1), m.Submit(5, 1, prompt="x")
+    one = engine([submit], later=[release])
+    assert not meanwhile(one)
+    assert one.later == [release, submit] and submit not in one.seen
+
+
+def test_the_ticks_stop_for_what_is_left():
+    assert meanwhile(engine(worker=worker()))
+    assert not meanwhile(engine(seats=SimpleNamespace(admit=lambda under_way: False)))
+    assert not meanwhile(engine(control=SimpleNamespace(receive=lambda _: [], closed=True)))
+    for left in ({"alive": False}, {"has_first": True}, {"has_log": True}):
+        assert not meanwhile(engine(worker=worker(**left))), left
+    refused = worker()
+    refused.orders.refused[2] = 1
+    assert not meanwhile(engine(worker=refused))
+    # a piece lands at the end of a tick; who paces says when
+    assert meanwhile(engine(worker=worker(has_pieces=True)))
+    assert not meanwhile(engine(worker=worker(has_pieces=True), paced=False))
+
+
+def test_first_tokens_are_told_and_what_lands_is_said():
+    found = worker(take_first=lambda without_cells: ["a", "b"] if without_cells else [],
+                   first_lane=1)  # fmt: skip
+    one = engine(worker=found)
+    assert meanwhile(one)
+    assert one.seen[:3] == ["tokenised", "a", "b"]
+    assert found.orders.pending[0] == 1 and found.orders.pending_ns[0] > 0
+    since = int(found.orders.pending_ns[0])
+    assert meanwhile(one) and found.orders.pending_ns[0] == since

@@ -1,0 +1,34 @@
+"""The thread that computes prompts stands back, wherever the daemon itself stands."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.support.strangers import IS_ROOT, UID
+from umaserve.engine.prefill.thread import NICENESS
+
+_SCRIPT = f"""
+import os, sys, threading
+from umaserve.engine.prefill.thread import stand_back
+os.nice(int(sys.argv[1]))
+if {IS_ROOT}:
+    os.setuid({UID})  # root may do anything
+stand_back()
+print(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="niceness of threads is Linux's")
+def test_a_daemon_that_stands_back_further_keeps_that() -> None:
+    """Its prompt thread ended with EACCES: only root may go forward again."""
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    for more in (0, NICENESS + 3):
+        done = subprocess.run(
+            [sys.executable, "-c", _SCRIPT, str(more)], capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+        assert int(done.stdout) == min(19, max(own + more, NICENESS))

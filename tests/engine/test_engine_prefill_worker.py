@@ -1,0 +1,529 @@
+"""Prompts computed by a second context on a thread of its own, and their way into the first."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.prefill_rig import (
+    CHUNK,
+    N_CTX,
+    N_SEQ,
+    N_SLOTS,
+    TOLERANCE,
+    Rig,
+    alone,
+    varied_text,
+)
+from umaserve import llama
+from umaserve.engine.cells.piece import Piece, export_piece, import_piece
+from umaserve.engine.native.calls import Native
+from umaserve.engine.prefill import chunk_pace
+from umaserve.engine.prefill import thread as prefill_thread
+from umaserve.engine.prefill.orders import BACKLOG, give_orders
+from umaserve.engine.prefill.thread import FEWEST_CELLS
+from umaserve.engine.prefill.worker import available
+
+
+@pytest.fixture(scope="module")
+def text(model: llama.Model) -> list[int]:
+    return model.tokenize(varied_text())
+
+
+@pytest.fixture
+def rig(model: llama.Model, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
+    """A worker that takes 16 tokens at a time, so that shapes are known."""
+    monkeypatch.setattr(chunk_pace, "CHUNK_MS", 0.0)
+    monkeypatch.setattr(chunk_pace, "FIRST_CHUNK", CHUNK)
+    rig = Rig(model)
+    yield rig
+    rig.close()
+
+
+def stuff(rig: Rig, slot: int) -> None:
+    """Wait until finished pieces queue up and the worker has nothing left to do."""
+    rig.until(lambda: len(rig.worker._x.finished) == BACKLOG)
+
+
+LAYOUTS = [
+    pytest.param({}, id="f16"),
+    pytest.param({"flash_attn": "off"}, id="f16, V transposed"),
+    pytest.param({"flash_attn": "on", "type_k": "q8_0", "type_v": "q8_0"}, id="q8_0"),
+]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_logits_are_the_engines_own_to_the_last_bit_where_shapes_agree(
+    model: llama.Model, text: list[int], layout: dict, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chunk_pace, "CHUNK_MS", 0.0)
+    monkeypatch.setattr(chunk_pace, "FIRST_CHUNK", CHUNK)
+    rig = Rig(model, **layout)
+    rig.put(1, text[:301])
+    rig.worker.want([1])
+    aside = rig.finish(1)
+    assert rig.worker.tokens_total == rig.worker.landed_total == 300
+    assert (aside == alone(rig, text[:301], CHUNK)).all()
+    assert np.abs(aside - alone(rig, text[:301], 300)).max() < TOLERANCE
+    # the tolerance is one that another prompt's KV does not meet
+    assert np.abs(aside - alone(rig, text[300:600] + text[300:301], 300)).max() > TOLERANCE
+    rig.close()
+
+
+def test_chunks_grow_with_what_the_worker_measures(model: llama.Model, text: list[int]) -> None:
+    rig = Rig(model)
+    rig.put(1, text[:1500])
+    rig.worker.want([1])
+    aside = rig.finish(1)
+    assert rig.worker.ms_per_token > 0
+    assert np.abs(aside - alone(rig, text[:1500], 500)).max() < TOLERANCE
+    rig.worker._thread.pace.ms_per_token = chunk_pace.CHUNK_MS / 63
+    assert rig.worker._thread.pace.chunk() == 32
+    rig.worker._thread.pace.ms_per_token = 1000.0
+    assert rig.worker._thread.pace.chunk() == 16
+    rig.close()
+
+
+def test_pieces_come_in_order_and_leave_the_last_token(rig: Rig, text: list[int]) -> None:
+    rig.put(3, text[:200])
+    rig.worker.want([3])
+    seen = [0]
+
+    def look() -> bool:
+        now = int(rig.table.n_past[3])
+        if now != seen[-1]:
+            seen.append(now)
+        assert rig.context.seq_pos_max(3) == now - 1
+        return now == 199
+
+    rig.until(look, land=1)
+    assert seen == sorted(seen)
+    assert rig.worker.land(9) == 0
+    assert not rig.worker.has_pieces
+    assert rig.table.in_tick[3] == 0
+
+
+def test_the_engine_knows_of_each_piece_before_it_lands(rig: Rig, text: list[int]) -> None:
+    """Whoever frees cells for it has to; and of one that found none, that it is not there."""
+    told: list[tuple] = []
+
+    def place(seq: int, data: np.ndarray, p0: int, p1: int) -> None:
+        told.append((seq, p0, p1, rig.context.seq_pos_max(seq)))
+        assert data.size >= p1 - p0
+
+    rig.worker._sequences = SimpleNamespace(place=place, lose_track=lambda: told.append(()))
+    rig.put(1, text[:100])
+    rig.worker.want([1])
+    rig.until(lambda: rig.worker.land(9) >= 0 and rig.table.n_past[1] == 99)
+    assert [p0 for _, p0, _, _ in told] == [0, *(p1 for _, _, p1, _ in told[:-1])]
+    assert told[-1][2] == 99
+    assert all(seq == rig.table.seq[1] and last == p0 - 1 for seq, p0, _, last in told)
+    told.clear()
+    rig.put(2, text[100:200])
+    rig.worker.want([2])
+    rig.until(lambda: rig.worker.has_pieces)
+    rig.context.seq_cp(int(rig.table.seq[1]), int(rig.table.seq[2]))  # not what the piece expects
+    rig.worker.land(1)
+    assert len(told) == 2 and told[1] == ()
+
+
+def test_nothing_is_computed_that_is_not_wanted(rig: Rig, text: list[int]) -> None:
+    for slot in range(3):
+        rig.put(slot, text[:100])
+    rig.table.isolate[2] = 1  # a suspect decodes alone
+    rig.worker.want([1, 2, 5])
+    rig.finish(1)
+    rig.worker.wake()
+    time.sleep(0.05)
+    assert rig.worker.land(9) == 0
+    assert rig.worker.tokens_total == 99
+
+
+def test_a_session_that_decodes_meanwhile(rig: Rig, text: list[int]) -> None:
+    rig.put(0, text[1000:1600])
+    rig.decode(0, 100)
+    rig.put(1, text[:700])
+    rig.worker.want([1])
+    decoded = 0
+    while rig.table.n_past[1] < 699:
+        if decoded < 499:
+            rig.decode(0, 1)
+            decoded += 1
+        rig.worker.land(1)
+    aside, beside = rig.decode(1, 1), rig.decode(0, 1)
+    assert np.abs(aside - alone(rig, text[:700], CHUNK)).max() < TOLERANCE
+    expected = alone(rig, text[1000 : 1101 + decoded], 100 + decoded)
+    assert np.abs(beside - expected).max() < TOLERANCE
+
+
+def holds_nothing(rig: Rig) -> bool:
+    """The second context has no cells in use.  Looked at only when the worker is done with it."""
+    thread = rig.worker._thread
+    context = thread._context
+    return not thread._prompts and all(context.seq_pos_max(seq) == -1 for seq in range(N_SEQ + 1))
+
+
+def abort(rig: Rig) -> None:
+    """Set the flag at a time at which a chunk runs, as often as it takes."""
+    before, end = rig.worker.aborted_total, time.monotonic() + 60
+    while rig.worker.aborted_total == before:
+        assert time.monotonic() < end
+        if rig.worker.busy:
+            rig.worker.orders.stop[0] = 1
+        rig.worker.land(1)
+
+
+def test_an_abort_loses_the_running_chunk_only(rig: Rig, text: list[int]) -> None:
+    rig.put(1, text[:1201])
+    rig.worker.want([1])
+    for _ in range(3):
+        abort(rig)
+    aside = rig.finish(1)
+    assert rig.worker.aborted_total >= 3
+    assert rig.worker.tokens_total == 1200
+    assert (aside == alone(rig, text[:1201], CHUNK)).all()
+
+
+def test_the_more_urgent_prompt_goes_first(rig: Rig, text: list[int]) -> None:
+    rig.put(1, text[:1500])
+    rig.put(2, text[300:400])
+    rig.worker.want([1])
+    rig.until(lambda: rig.table.n_past[1] > 0, land=1)
+    rig.worker.want([2, 1], stop=True)
+    rig.until(lambda: rig.table.n_past[2] == 99, land=1)
+    assert rig.table.n_past[1] < 1499
+    assert np.abs(rig.decode(2, 1) - alone(rig, text[300:400], 99)).max() < TOLERANCE
+
+
+def test_orders_from_compiled_code(rig: Rig, text: list[int]) -> None:
+    read, write = os.pipe()
+    native = Native.of(rig.library, rig.context.pointer, rig.batch.struct, write, [read])
+    orders = rig.worker.orders
+    rig.put(1, text[:200])
+    rig.put(2, text[:300])
+    slots = np.array([2, 1], np.int32)
+    assert give_orders(orders, native, slots, 2, False)
+    assert not give_orders(orders, native, slots, 2, False)
+    assert orders.listed() == [2, 1]
+    rig.until(lambda: (rig.table.n_past[1:3] == [199, 299]).all(), land=1)
+    assert give_orders(orders, native, slots, 1, True)
+    assert orders.listed() == [2]
+    assert give_orders(orders, native, slots, 0, True)
+    assert orders.listed() == []
+    everything = np.arange(N_SLOTS, dtype=np.int32)
+    assert give_orders(orders, native, everything, N_SLOTS, False)
+    assert orders.listed() == everything.tolist()
+    os.close(read)
+    os.close(write)
+
+
+def test_after_a_reclaim_nothing_lands_until_it_is_wanted_again(rig: Rig, text: list[int]) -> None:
+    rig.put(1, text[:801])
+    rig.worker.want([1])
+    rig.until(lambda: rig.table.n_past[1] > 0, land=1)
+    stuff(rig, 1)
+    rig.worker.reclaim(1)
+    assert rig.worker.orders.listed() == []
+    n_past = int(rig.table.n_past[1])
+    assert rig.worker.land(9) == 0
+    assert rig.table.n_past[1] == n_past
+    # the engine goes further than the worker was, so that the worker has to fetch what it lacks
+    computed = rig.worker.tokens_total
+    while rig.table.n_past[1] < computed + 5 * CHUNK:
+        rig.decode(1, CHUNK)
+    rig.worker.want([1])
+    aside = rig.finish(1)
+    assert rig.worker.tokens_total < 800 + computed - n_past
+    assert (aside == alone(rig, text[:801], CHUNK)).all()
+
+
+def test_what_was_computed_before_a_reclaim_is_not_computed_again(
+    rig: Rig, text: list[int]
+) -> None:
+    rig.put(1, text[:801])
+    rig.worker.want([1])
+    stuff(rig, 1)
+    rig.worker.reclaim(1, abort=False)
+    rig.until(lambda: not rig.worker.busy)
+    rig.decode(1, CHUNK)
+    rig.worker.want([1])
+    aside = rig.finish(1)
+    assert rig.worker.tokens_total == 800
+    assert (aside == alone(rig, text[:801], CHUNK)).all()
+
+
+def test_a_prompt_that_the_engine_began(rig: Rig, text: list[int]) -> None:
+    rig.put(1, text[:1001])
+    for _ in range(25):
+        rig.decode(1, CHUNK)
+    rig.worker.want([1])
+    aside = rig.finish(1)
+    assert rig.worker.tokens_total == 600
+    assert (aside == alone(rig, text[:1001], CHUNK)).all()
+
+
+def test_pieces_that_the_engine_overtook_are_dropped(rig: Rig, text: list[int]) -> None:
+    rig.put(1, text[:801])
+    rig.worker.want([1])
+    stuff(rig, 1)
+    rig.decode(1, CHUNK)
+    assert rig.worker.land(9) == 0
+    assert (rig.finish(1) == alone(rig, text[:801], CHUNK)).all()
+
+
+def test_a_row_with_another_request_gets_nothing_of_the_old_one(rig: Rig, text: list[int]) -> None:
+    rig.put(1, text[:801])
+    rig.worker.want([1])
+    stuff(rig, 1)
+    rig.put(1, text[300:900])  # without a word to the worker
+    assert rig.worker.land(9) == 0
+    assert rig.table.n_past[1] == 0
+    aside = rig.finish(1)
+    assert (aside == alone(rig, text[300:900], CHUNK)).all()
+
+
+def test_forgotten_rows_leave_no_cells(rig: Rig, text: list[int]) -> None:
+    rig.worker.want([1])
+    for turn in range(8):  # twice as many as there are sequences
+        rig.put(1, text[turn : turn + 601])
+        rig.worker.want([1])
+        rig.until(lambda: rig.table.n_past[1] > 0, land=1)
+        rig.end(1)
+    rig.put(2, text[:401])
+    rig.worker.want([2])
+    assert np.abs(rig.finish(2) - alone(rig, text[:401], 400)).max() < TOLERANCE
+    rig.worker.wake()
+    rig.until(lambda: holds_nothing(rig))
+
+
+def test_an_evicted_session_is_computed_again(rig: Rig, text: list[int]) -> None:
+    rig.put(1, text[:601])
+    rig.worker.want([1])
+    rig.until(lambda: rig.table.n_past[1] > 100, land=1)
+    rig.context.seq_rm(1)  # the same request loses its cells and gets another sequence
+    rig.table.n_past[1], rig.table.seq[1] = 0, 3
+    rig.worker.forget(1)
+    rig.worker.wake()
+    rig.until(lambda: holds_nothing(rig))
+    rig.worker.want([1])
+    assert (rig.finish(1) == alone(rig, text[:601], CHUNK)).all()
+
+
+def test_the_second_cache_is_as_large_as_the_prompts_need(rig: Rig, text: list[int]) -> None:
+    """It grows for a longer prompt under one that is half done, which loses nothing."""
+    rig.put(1, text[:601])
+    rig.worker.want([1])
+    rig.until(lambda: rig.table.n_past[1] > 100, land=1)
+    assert rig.worker.cells == FEWEST_CELLS < N_CTX
+    rig.put(2, text[200 : 200 + FEWEST_CELLS + 101])
+    rig.worker.want([2, 1], stop=True)
+    long = rig.finish(2)
+    assert rig.worker.cells == 2 * FEWEST_CELLS <= N_CTX
+    short = rig.finish(1)
+    for logits, tokens in ((long, text[200 : 200 + FEWEST_CELLS + 101]), (short, text[:601])):
+        assert np.abs(logits - alone(rig, tokens, CHUNK)).max() < TOLERANCE
+
+
+def test_an_idle_worker_gives_its_cache_back(
+    rig: Rig, text: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prefill_thread, "IDLE_S", 0.2)
+    for _ in range(2):
+        rig.put(1, text[:301])
+        rig.worker.want([1])
+        rig.finish(1)
+        rig.end(1)
+        rig.worker.wake()
+        rig.until(lambda: rig.worker.cells == 0)
+
+
+def test_a_piece_waits_for_free_cells(model: llama.Model, text: list[int]) -> None:
+    rig = Rig(model, n_ctx=512)
+    rig.put(0, text[:500])
+    rig.decode(0, 450)
+    rig.put(1, text[:101])
+    rig.worker.want([1])
+    rig.until(lambda: rig.worker.tokens_total == 100)
+    rig.until(lambda: rig.worker.land(1) == 0)
+    held = int(rig.table.n_past[1])
+    assert held + 450 <= 512
+    assert rig.worker.has_pieces
+    rig.end(0)
+    assert np.abs(rig.finish(1) - alone(rig, text[:101], 100)).max() < TOLERANCE
+    rig.close()
+
+
+def test_a_prompt_that_fails_is_the_engines_and_the_next_one_is_not(
+    rig: Rig, text: list[int]
+) -> None:
+    rig.put(1, [*text[:50], rig.model.n_vocab + 5, *text[50:80]])  # no such token
+    rig.put(2, text[:101])
+    rig.worker.want([1, 2])
+    aside = rig.finish(2)
+    assert (aside == alone(rig, text[:101], CHUNK)).all()
+    assert rig.worker.alive
+    assert rig.worker.orders.refused.tolist() == [0, 1, 0, 0, 0, 0, 0, 0]
+    (log,) = rig.worker.take_log()
+    assert log.level == "warn"
+    assert "status -1" in log.text and "token" in log.text
+    assert rig.worker.take_log() == []
+    rig.worker.forget(1)
+    assert not rig.worker.orders.refused.any()
+
+
+def test_a_context_of_another_layout_is_noticed(model: llama.Model, text: list[int]) -> None:
+    rig = Rig(model, flash_attn="on", worker={"flash_attn": "off"})
+    rig.put(1, text[:200])
+    rig.worker.want([1])
+    rig.until(lambda: bool(rig.worker.orders.refused[1]), land=1)
+    assert rig.table.n_past[1] == 0
+    assert rig.context.seq_pos_max(1) == rig.context.seq_pos_max(N_SEQ) == -1
+    assert "did not take its KV cells" in rig.worker.take_log()[0].text
+    rig.decode(1, 199)
+    rig.close()
+
+
+def test_a_context_that_cannot_be_made_ends_the_worker_only(
+    model: llama.Model, text: list[int]
+) -> None:
+    rig = Rig(model, worker={"type_k": "f17"})
+    rig.put(1, text[:200])
+    rig.worker.want([1])
+    rig.until(lambda: not rig.worker.alive)
+    assert "f17" in rig.worker.take_log()[0].text
+    rig.worker.reclaim(1)
+    rig.worker.forget(1)
+    assert rig.worker.land(1) == 0
+    rig.close()
+
+
+def test_close_gives_up_the_running_chunk(model: llama.Model, text: list[int]) -> None:
+    rig = Rig(model)
+    rig.put(1, text[:1500])
+    rig.worker.want([1])
+    rig.until(lambda: rig.worker.busy)
+    rig.worker.close()
+    rig.worker.close()
+    assert not any(thread.name == "prefill" for thread in threading.enumerate())
+    assert rig.worker.tokens_total < 1499
+    rig.close()
+
+
+def test_a_piece_that_does_not_follow_is_not_taken(rig: Rig, text: list[int]) -> None:
+    rig.put(1, text[:200])
+    rig.put(2, text[:200])
+    rig.decode(1, 64)
+    rig.decode(2, 16)
+    data, size = export_piece(rig.context, 1, N_SEQ, 32, 64)
+    assert not import_piece(rig.context, 2, N_SEQ, Piece(2, 1, 0, 32, 64, data, size))
+    assert not import_piece(rig.context, 2, N_SEQ, Piece(2, 1, 0, 16, 48, data, size))
+    assert not import_piece(rig.context, 2, N_SEQ, Piece(2, 1, 0, 16, 64, data, size - 8))
+    with pytest.raises(ValueError, match="does not hold positions 60 to 69"):
+        export_piece(rig.context, 1, N_SEQ, 60, 70)
+    assert rig.context.seq_pos_max(N_SEQ) == -1
+    again, _ = export_piece(rig.context, 1, N_SEQ, 16, 32, data)
+    assert again is data
+    rig.decode(2, 16)
+    assert import_piece(
+        rig.context, 2, N_SEQ, Piece(2, 1, 0, 32, 64, *export_piece(rig.context, 1, N_SEQ, 32, 64))
+    )
+    rig.table.n_past[2] = 64
+    assert np.abs(rig.decode(2, 16) - rig.decode(1, 16)).max() < TOLERANCE
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"n_seq": N_SEQ + 1}, "no spare sequence"),
+        ({"kv_bytes": 1 << 60}, "no memory"),
+        ({"unused_bytes": 1 << 60}, "no memory"),
+    ],
+)
+def test_where_it_is_not_available(rig: Rig, change: dict, reason: str) -> None:
+    assert available(rig.loaded, cores=2) == (True, "")
+    assert available(rig.loaded, cores=1) == (False, "there is one core only")
+    on_accelerator = SimpleNamespace(**{**vars(rig.loaded), "overlap": True})
+    assert available(on_accelerator, cores=1) == (True, "")
+    fits, why = available(SimpleNamespace(**{**vars(rig.loaded), **change}), cores=2)
+    assert not fits and reason in why
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        ("recurrent", "recurrent"),
+        ("hybrid", "recurrent"),
+        ("n_swa", "sliding-window"),
+        ("has_encoder", "decoder"),
+        ("diffusion", "decoder"),
+        ("mrope", "several dimensions"),
+    ],
+)
+def test_models_of_other_kinds_are_refused(rig: Rig, kind: str, reason: str) -> None:
+    """What libllama says of such models is put in its mouth: none of them is at hand."""
+    real = rig.library.lib
+    answers = {name: getattr(real, name) for name in dir(real) if name.startswith("LLAMA_ROPE")}
+    for name in ("is_recurrent", "is_hybrid", "is_diffusion", "n_swa", "has_encoder", "rope_type"):
+        answers[f"llama_model_{name}"] = getattr(real, f"llama_model_{name}")
+    if kind == "mrope":
+        answers["llama_model_rope_type"] = lambda model: real.LLAMA_ROPE_TYPE_MROPE
+    else:
+        name = kind if kind in ("n_swa", "has_encoder") else f"is_{kind}"
+        answers[f"llama_model_{name}"] = lambda model: 4096
+    library = SimpleNamespace(lib=SimpleNamespace(**answers))
+    fits, why = available(SimpleNamespace(**{**vars(rig.loaded), "library": library}), cores=2)
+    assert not fits and reason in why
+
+
+STEPS = st.lists(
+    st.sampled_from(
+        ["land", "want", "stop", "reclaim", "decode", "evict", "wait", "drop", "other"]
+    ),
+    max_size=25,
+)
+
+
+@pytest.mark.slow
+@settings(max_examples=25, deadline=None)
+@given(STEPS)
+def test_whatever_happens_on_the_way_the_end_is_the_same(
+    model: llama.Model, text: list[int], steps: list[str]
+) -> None:
+    rig = Rig(model)
+    rig.put(1, text[:401])
+    rig.worker.want([1])
+    for step in steps:
+        if step == "land":
+            rig.worker.land(1)
+        elif step == "want":
+            rig.worker.want([1, 2])
+        elif step == "stop":
+            rig.worker.orders.stop[0] = 1
+        elif step == "reclaim":
+            rig.worker.reclaim(1)
+        elif step == "decode" and rig.table.n_past[1] < 400 - CHUNK:
+            rig.decode(1, CHUNK)
+        elif step == "evict":
+            rig.context.seq_rm(1)
+            rig.table.n_past[1] = 0
+            rig.worker.forget(1)
+        elif step == "wait":
+            time.sleep(0.005)
+        elif step == "drop":
+            rig.end(2)
+        elif step == "other":
+            rig.end(2)
+            rig.put(2, text[500:800])
+    rig.worker.want([1])
+    aside = rig.finish(1)
+    assert np.abs(aside - alone(rig, text[:401], 400)).max() < TOLERANCE
+    assert rig.worker.alive and not rig.worker.take_log()
+    rig.close()

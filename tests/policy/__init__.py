@@ -1,0 +1,1 @@
+"""What the policy plans: properties, simulation, recorded plans."""

@@ -1,0 +1,224 @@
+"""The address of ``--http``: had, refused, announced and given back."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.support.http_client import Reply, ask, port_of, raw, replies
+from tests.support.server_harness import DaemonProcess, eventually
+from umaserve.server.http import listener as http_listener
+
+
+def refused(tmp_path: Path, **settings: object) -> str:
+    """Log of a daemon that does not start."""
+    daemon = DaemonProcess(tmp_path, wait=False, **settings)
+    assert daemon.wait() == 1, daemon.log
+    assert "Traceback" not in daemon.log
+    assert not os.path.lexists(daemon.path), "the main socket is left behind"
+    return daemon.log
+
+
+def by_unix(path: str | Path, target: str = "/health") -> Reply:
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.settimeout(60)
+        sock.connect(str(path))
+        # whoever may open the socket is trusted, whatever name it uses
+        sock.sendall(b"GET %s HTTP/1.1\r\nHost: any.example\r\n\r\n" % target.encode())
+        return replies(sock, 1)[0]
+
+
+# --- TCP -----------------------------------------------------------------------------------------
+
+
+def test_line_names_the_real_port(tmp_path: Path) -> None:
+    with DaemonProcess(tmp_path, http="127.0.0.1:0") as daemon:
+        port = port_of(daemon)
+        assert port > 0
+        eventually(lambda: f"on {daemon.path} and http://127.0.0.1:{port} (" in daemon.log)
+        assert ask(daemon, "/health").status == 200
+        assert "open to other machines" not in daemon.log
+    with socket.socket() as probe:
+        assert probe.connect_ex(("127.0.0.1", port)) != 0
+
+
+def test_port_in_use(tmp_path: Path) -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as other:
+        port = other.getsockname()[1]
+        log = refused(tmp_path, http=f"127.0.0.1:{port}")
+    assert f"--http 127.0.0.1:{port}: port {port} is in use" in log and "choose another" in log
+
+
+def test_port_is_free_again_at_once(tmp_path: Path) -> None:
+    """Connections that the last daemon closed do not keep the port."""
+    with DaemonProcess(tmp_path, http="127.0.0.1:0") as daemon:
+        port = port_of(daemon)
+        with raw(daemon) as sock:
+            sock.sendall(b"GET /health HTTP/1.1\r\nHost: x.y\r\nConnection: close\r\n\r\n")
+            assert replies(sock, 1)[0].status == 421
+            assert sock.recv(1) == b""
+    with DaemonProcess(tmp_path, http=f"127.0.0.1:{port}") as daemon:
+        assert port_of(daemon) == port and ask(daemon, "/health").status == 200
+
+
+@pytest.mark.parametrize(
+    ("http", "why"),
+    [
+        ("192.0.2.1:8080", "192.0.2.1 is no address of this machine"),
+        ("no-such-host.invalid:8080", "no-such-host.invalid cannot be found"),
+        (f"{'x' * 70}.example:1", "cannot be found"),
+    ],
+)
+def test_host_that_is_not_here(tmp_path: Path, http: str, why: str) -> None:
+    assert f"--http {http}" in (log := refused(tmp_path, http=http)) and why in log
+
+
+def test_localhost_is_one_port_on_every_address_of_it(tmp_path: Path) -> None:
+    with DaemonProcess(tmp_path, http="localhost:0") as daemon:
+        port = port_of(daemon)
+        found = {info[4][0] for info in socket.getaddrinfo("localhost", port)}
+        reached = set()
+        for ip in found:
+            try:
+                sock = socket.create_connection((ip, port), 60)
+            except OSError:  # named in the hosts file, and not there
+                continue
+            with sock:
+                sock.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                assert replies(sock, 1)[0].status == 200
+                reached.add(ip)
+        assert "127.0.0.1" in reached and f"http://localhost:{port}" in daemon.log
+
+
+def has_ipv6() -> bool:
+    try:
+        with closing(socket.create_server(("::1", 0), family=socket.AF_INET6)):
+            return True
+    except OSError:
+        return False
+
+
+@pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6")
+def test_ipv6(tmp_path: Path) -> None:
+    with DaemonProcess(tmp_path, http="[::1]:0") as daemon:
+        port = port_of(daemon)
+        assert f"http://[::1]:{port} answers" in daemon.log
+        with socket.create_connection(("::1", port), 60) as sock:
+            sock.sendall(b"GET /health HTTP/1.1\r\nHost: [::1]:%d\r\n\r\n" % port)
+            assert replies(sock, 1)[0].status == 200
+
+
+def test_address_that_others_reach_is_warned_about(tmp_path: Path) -> None:
+    with DaemonProcess(tmp_path, http="0.0.0.0:0") as daemon:
+        assert re.search(r"warn: http://0.0.0.0:\d+ is open to other machines", daemon.log)
+        assert ask(daemon, "/health", Host="0.0.0.0").status == 200
+
+
+# --- Unix socket ---------------------------------------------------------------------------------
+
+
+def test_unix_socket_is_private_and_removed(tmp_path: Path) -> None:
+    path = tmp_path / "http.sock"
+    with DaemonProcess(tmp_path, http=f"unix:{path}") as daemon:
+        mode = os.stat(path).st_mode
+        assert stat.S_ISSOCK(mode) and stat.S_IMODE(mode) == 0o600
+        eventually(lambda: f"serving model on {daemon.path} and unix:{path} (" in daemon.log)
+        reply = by_unix(path)
+        assert (reply.status, json.loads(reply.body)["status"]) == (200, "ok")
+        assert by_unix(path, "/v1/models").status == 404
+    assert os.listdir(tmp_path) and not list(tmp_path.glob("http.sock*"))
+
+
+def test_kill_leaves_nothing_in_the_way(tmp_path: Path) -> None:
+    path = tmp_path / "http.sock"
+    with DaemonProcess(tmp_path, http=f"unix:{path}") as first:
+        first.children()
+        first.process.send_signal(signal.SIGKILL)
+        first.process.wait()
+        assert stat.S_ISSOCK(os.lstat(path).st_mode)
+        with DaemonProcess(tmp_path, http=f"unix:{path}"):
+            assert by_unix(path).status == 200
+        first.expected = -signal.SIGKILL
+    assert not path.exists()
+
+
+def test_unix_socket_of_another_daemon_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "http.sock"
+    with DaemonProcess(tmp_path, http=f"unix:{path}") as daemon:
+        other = tmp_path / "other"
+        other.mkdir()
+        log = refused(other, http=f"unix:{path}")
+        assert f"{path} is in use by process {daemon.process.pid}" in log and "--http" in log
+        assert by_unix(path).status == 200
+
+
+def test_file_that_is_no_socket_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "http.sock"
+    path.write_text("precious")
+    assert "is not a socket" in (log := refused(tmp_path, http=f"unix:{path}")) and "--http" in log
+    assert path.read_text() == "precious"
+
+
+def test_one_path_cannot_be_both_sockets(tmp_path: Path) -> None:
+    assert "--http and --socket both name" in refused(tmp_path, http=f"unix:{tmp_path}/uma.sock")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user to try it")
+def test_another_user_is_refused_whatever_the_mode() -> None:
+    code = (
+        "import os, socket, sys; os.setuid(65534)\n"
+        "s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]); s.settimeout(10)\n"
+        "try: s.sendall(b'GET /health HTTP/1.0\\r\\n\\r\\n'); print(s.recv(1))\n"
+        "except OSError: print(b'')"
+    )
+    with tempfile.TemporaryDirectory() as name:
+        os.chmod(name, 0o755)
+        path = f"{name}/http.sock"
+        with DaemonProcess(Path(name), http=f"unix:{path}") as daemon:
+            os.chmod(path, 0o666)
+            command = [sys.executable, "-S", "-c", code, path]
+            done = subprocess.run(command, capture_output=True, text=True, check=True)
+            assert done.stdout == "b''\n"
+            assert "refused HTTP to user 65534" in daemon.log
+
+
+# --- the end -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_open_connections_do_not_delay_the_end(tmp_path: Path, number: int) -> None:
+    """Neither idle ones nor one in the middle of a request: with an idle time longer than a test
+    may take, waiting for them would not end."""
+    with DaemonProcess(tmp_path, http="127.0.0.1:0", idle_timeout_s=0) as daemon:
+        kept, begun, silent = raw(daemon), raw(daemon), raw(daemon)
+        kept.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert replies(kept, 1)[0].status == 200
+        begun.sendall(b"GET /health HT")
+        daemon.children()
+        daemon.process.send_signal(number)
+        assert daemon.wait() == 0
+        for sock in (kept, begun, silent):
+            sock.close()
+        assert daemon.log.count("stopped") == 1
+
+
+def test_h11_is_imported_for_http_only() -> None:
+    code = "import sys, umaserve.server.main\nassert 'h11' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])
+
+
+def test_absent_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_listener, "find_spec", lambda name: None)
+    assert "h11" in http_listener.problem_with("127.0.0.1:1", "/tmp/x.sock")
+    assert http_listener.problem_with("off", "/tmp/x.sock") == ""

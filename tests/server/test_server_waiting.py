@@ -1,0 +1,161 @@
+"""Who waits for a row, who gets the next, and who makes room when there is none."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.support.fake_engine import answer
+from tests.support.server_harness import DaemonProcess, eventually
+from umaserve.config import Config
+from umaserve.protocol import Generate, parse_message
+from umaserve.server.requests.request import Request
+from umaserve.server.requests.waiting import AGED_NS, WaitingRoom
+
+SERIALS = iter(range(1, 1_000_000))
+
+
+def request(program: str, priority: str = "interactive", age_ns: int = 0) -> Request:
+    body = f'{{"id": "x", "prompt": "hi", "priority": "{priority}"}}'
+    message = parse_message(body.encode(), Config())
+    assert isinstance(message, Generate)
+    sink: Any = SimpleNamespace(program=program)
+    return Request.create(next(SERIALS), sink, message, time.monotonic_ns() - age_ns, 16)
+
+
+def enter(room: WaitingRoom, *requests: Request) -> None:
+    for one in requests:
+        room.take_turn(one)
+        room.enter(one)
+
+
+def order(room: WaitingRoom, free: int = 32, running: list[Request] | None = None) -> list[Request]:
+    """All that would get rows, one after the other."""
+    out = []
+    while (one := room.next(free, running or [])) is not None:
+        one.stop_waiting()
+        out.append(one)
+    return out
+
+
+def test_interactive_ones_first_and_programs_in_turn() -> None:
+    room = WaitingRoom(256, 4)
+    job = request("agent", "background")
+    flood = [request("greedy") for _ in range(3)]
+    late = request("editor")
+    enter(room, job, *flood, late)
+    assert order(room) == [flood[0], late, flood[1], flood[2], job]
+
+
+def test_background_ones_leave_the_last_rows() -> None:
+    room = WaitingRoom(256, 4)
+    enter(room, request("agent", "background"))
+    assert not order(room, free=4) and len(order(room, free=5)) == 1
+
+
+def test_background_ones_that_waited_long_go_first_once() -> None:
+    room = WaitingRoom(256, 4)
+    job, typed = request("agent", "background", AGED_NS), request("editor")
+    enter(room, job, typed)
+    assert room.next(1, [request("agent", "background")]) is typed
+    assert room.next(1, [request("editor")]) is job
+
+
+def test_the_largest_holder_makes_room_and_its_background_first() -> None:
+    room = WaitingRoom(4, 0)
+    jobs = [request("greedy", "background") for _ in range(2)]
+    flood = [request("greedy") for _ in range(2)]
+    enter(room, *jobs, *flood)
+    assert room.who_makes_room(request("editor")) is jobs[1]
+    assert room.who_makes_room(request("other", "background")) is jobs[1]
+    for one in jobs:
+        one.stop_waiting()
+    assert room.who_makes_room(request("third")) is flood[1]
+
+
+def test_a_program_makes_no_room_for_itself_but_for_what_is_urgent() -> None:
+    room = WaitingRoom(2, 0)
+    flood = [request("greedy") for _ in range(2)]
+    enter(room, *flood)
+    assert room.who_makes_room(request("greedy")) is None
+    flood[0].stop_waiting()
+    job = request("greedy", "background")
+    enter(room, job)
+    assert room.who_makes_room(request("greedy", "background")) is None
+    assert room.who_makes_room(request("greedy")) is job
+
+
+def test_equals_do_not_push_each_other_out() -> None:
+    room = WaitingRoom(3, 0)
+    enter(room, request("a"), request("b"), request("c", "background"))
+    assert room.who_makes_room(request("d", "background")) is None
+    victim = room.who_makes_room(request("d"))
+    assert victim is not None and victim.sink.program == "c"
+
+
+def test_a_change_of_lane_is_a_new_turn_there() -> None:
+    room = WaitingRoom(9, 0)
+    typed = [request("editor") for _ in range(2)]
+    job = request("agent", "background")
+    enter(room, *typed, job)
+    room.change_lane(job, 0)
+    assert room.counts() == (3, 0)
+    assert order(room) == [typed[0], job, typed[1]]
+
+
+# --- in a daemon --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[DaemonProcess]:
+    settings: dict[str, Any] = {"n_ctx": 1024, "max_sessions": 4, "n_seq": 2, "max_queue": 8}
+    environment = {"FAKE_TICK_MS": "5"}
+    with DaemonProcess(tmp_path, environment=environment, **settings) as daemon:
+        yield daemon
+
+
+def test_a_flood_is_refused_and_nobody_else(daemon: DaemonProcess) -> None:
+    with daemon.other_client() as greedy, daemon.other_client() as other:
+        for i in range(400):
+            greedy.ask(f"g{i}", "flood", max_tokens=40)
+        eventually(lambda: sum(daemon.metrics()["errors_total"].values()) == 400 - 12)
+        result = other.generate("hello", max_tokens=5)
+        assert bytes(result.tokens) == answer("hello", 5)
+        greedy.finish()
+        refused = [r for r in greedy.results.values() if r.error]
+        assert len(refused) == 400 - 12 + 1  # the newest of those that waited made room
+        assert {r.error["code"] for r in refused if r.error} == {"E_LIMIT_002"}
+        assert "makes room" in refused[0].error["message"] or any(
+            "makes room" in r.error["message"] for r in refused if r.error
+        )
+    daemon.idle()
+
+
+def test_who_comes_late_waits_for_a_row_and_not_for_the_flood(daemon: DaemonProcess) -> None:
+    with daemon.other_client() as greedy, daemon.other_client() as other:
+        for i in range(12):
+            greedy.ask(f"g{i}", "flood", max_tokens=40)
+        eventually(lambda: len(daemon.info()["sessions"]) == 12)
+        other.generate("hello", max_tokens=5)
+        done = sum(r["state"] == "queued" for r in daemon.info()["sessions"])
+        assert done >= 4, "much of the flood still waits"
+        greedy.finish()
+    daemon.idle()
+
+
+def test_background_requests_make_room_for_interactive_ones(daemon: DaemonProcess) -> None:
+    with daemon.other_client() as greedy, daemon.other_client() as other:
+        for i in range(12):
+            greedy.ask(f"g{i}", "flood", max_tokens=40, priority="background")
+        eventually(lambda: len(daemon.info()["sessions"]) == 12)
+        assert other.generate("hello", max_tokens=5).error is None
+        assert greedy.generate("mine", "urgent", max_tokens=5).error is None
+        greedy.finish()
+        refused = [r for r in greedy.results.values() if r.error]
+        assert len(refused) <= 2
+    daemon.idle()

@@ -1,0 +1,1 @@
+"""What tests share: drivers, harnesses, patches, data.  No test imports another test."""

@@ -1,0 +1,123 @@
+"""What goes wrong in an engine, or is said to: see `tests.support.patches.engine`."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import tempfile
+from typing import Any
+
+import numpy as np
+
+from tests.support.patches.engine import once_numba_may_load, say
+
+
+def low_memory_lock_limit() -> None:
+    """As for a user without privileges: no memory may be locked beyond the limit."""
+    resource.setrlimit(resource.RLIMIT_MEMLOCK, (65536, 65536))
+    libc, header = ctypes.CDLL(None), (ctypes.c_uint32 * 2)(0x20080522, 0)
+    capabilities = (ctypes.c_uint32 * 6)()
+    assert libc.capget(header, capabilities) == 0
+    for i in range(2):
+        capabilities[i] &= ~(1 << 14)  # CAP_IPC_LOCK, of those in effect and those permitted
+    assert libc.capset(header, capabilities) == 0
+
+
+def temporary_folder(folder: str) -> None:
+    """There is no other one, for compiled code either."""
+    tempfile.tempdir = os.environ["NUMBA_CACHE_DIR"] = folder
+
+
+def working_folder(folder: str) -> None:
+    os.chdir(folder)
+
+
+@once_numba_may_load
+def no_second_context() -> None:
+    from umaserve.engine.prefill import second_context
+    from umaserve.llama import ContextError
+
+    def open_second(*_: Any, **__: Any) -> Any:
+        raise ContextError("no context could be made: on purpose")
+
+    second_context.open_second = open_second
+
+
+@once_numba_may_load
+def small_chunks_only() -> None:
+    """A processor takes seconds to measure chunks of all sizes; up to a hundred tokens will do."""
+    from umaserve.engine.prefill import second_context
+
+    second_context.SLOW_CHUNK_MS = 40.0
+
+
+@once_numba_may_load
+def slow_chunks(most: int, path: str) -> None:
+    """Parts of chunks of more than ``most`` tokens seem to have taken 20 ms the last time.
+
+    As with many more KV cells in front of them.  Says how many tokens each chunk has.
+    """
+    from umaserve.engine.prefill import gate
+    from umaserve.engine.prefill import thread as prefill_thread
+
+    begin_chunk = prefill_thread.begin_chunk
+
+    def begin(words: np.ndarray, tokens: int, whole: bool) -> None:
+        first = gate.TIMES + gate.beside_class(tokens) * gate.PARTS
+        if tokens > most:
+            words[first : first + gate.PARTS] = 20_000_000
+        say(path, tokens)
+        begin_chunk(words, tokens, whole)
+
+    prefill_thread.begin_chunk = begin
+
+
+@once_numba_may_load
+def faulty_chunks(function: str) -> None:
+    """A chunk calls that function of the C library instead: it never returns, or aborts."""
+    from umaserve.engine.prefill import chunk_stack, gate
+
+    class Faulty(chunk_stack.ChunkStack):
+        def __init__(self, words: np.ndarray, library: Any) -> None:
+            super().__init__(words, library)
+            fault = getattr(ctypes.CDLL(None), function)
+            words[gate.DECODE] = ctypes.cast(fault, ctypes.c_void_p).value
+
+    chunk_stack.ChunkStack = Faulty
+
+
+@once_numba_may_load
+def accused_beside_others() -> None:
+    """A row goes wrong whenever it is not alone."""
+    from umaserve.engine.loop.engine import Engine
+    from umaserve.wire.states import RUNNING
+
+    tick = Engine.tick
+
+    def accusing(self: Any, most: int = 1) -> Any:
+        ran = tick(self, 1)
+        running = [s for s, state in enumerate(self.table.state.tolist()) if state == RUNNING]
+        if len(running) > 1:
+            self.trials.accuse(running[:1])
+        return ran
+
+    Engine.tick = accusing
+
+
+@once_numba_may_load
+def no_logits_while(path: str) -> None:
+    """``llama_get_logits_ith`` returns NULL while there is a file of this name."""
+    from umaserve.engine.native.calls import Native
+
+    kind = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32)
+    make, kept = Native.of, []
+
+    def of(*arguments: Any) -> Any:
+        native = make(*arguments)
+        real = kind(native.logits_ith)
+        fails = kind(lambda context, row: None if os.path.exists(path) else real(context, row))
+        kept.append(fails)  # ctypes does not
+        return native._replace(logits_ith=ctypes.cast(fails, ctypes.c_void_p).value)
+
+    Native.of = of

@@ -1,0 +1,162 @@
+"""What an engine does, written down: see `tests.support.patches.engine`.
+
+What a spy sees goes to the file ``path``, a line of JSON each time.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from tests.support.patches.engine import once_numba_may_load, say
+
+
+@once_numba_may_load
+def spied_meanwhile(path: str) -> None:
+    """Of what is done under a decode: its rows, whether ticks went on, what waits, who was urgent.
+
+    The processor's engine does nothing meanwhile, so it is told that it has an accelerator.
+    """
+    from umaserve.engine.loop import engine as loop
+    from umaserve.engine.model import boot
+    from umaserve.wire.table import H_URGENT_SEEN
+
+    load, meanwhile = boot.load, loop.meanwhile
+
+    def spied(engine: Any) -> bool:
+        flight = engine.work.flight
+        before = int(engine.table.header[H_URGENT_SEEN])
+        done = meanwhile(engine)
+        urgent = int(engine.table.header[H_URGENT_SEEN]) - before  # requests that were taken
+        say(path, [int(flight.entries), int(flight.outputs_sent)], done, len(engine.later), urgent)
+        return done
+
+    boot.load = lambda *arguments: dataclasses.replace(load(*arguments), overlap=True)
+    loop.meanwhile = spied
+
+
+@once_numba_may_load
+def spied_shapes(path: str) -> None:
+    """After each run of ticks: the shape of the last one, and how many unlike it came before."""
+    from umaserve.engine.loop.engine import Engine
+
+    run = Engine.run
+
+    def spied(self: Any) -> None:
+        run(self)
+        say(path, int(self.work.flight.last_shape), int(self.work.flight.unlike))
+
+    Engine.run = spied
+
+
+@once_numba_may_load
+def watched_team(path: str) -> None:
+    """Says how many rows libllama's threads sampled together, once these are two or more."""
+    from umaserve.engine.loop import engine as loop
+    from umaserve.engine.samplers import team_rows
+
+    make_team = loop.make_team
+
+    def watch(team: np.ndarray) -> None:
+        while team[team_rows.ROWS] < 2:
+            time.sleep(0.02)
+        say(path, int(team[team_rows.ROWS]))
+
+    def watched(*arguments: Any) -> Any:
+        team, scratches = make_team(*arguments)
+        threading.Thread(target=watch, args=(team,), daemon=True).start()
+        return team, scratches
+
+    loop.make_team = watched
+
+
+@once_numba_may_load
+def spied_sequences(path: str) -> None:
+    """Of each sequence that is given back: whether cells are known, used, the top, how many ended.
+
+    The processor's engine copies nothing into its cache, so it is told that it does.
+    """
+    from umaserve.engine.cells.sequences import Sequences
+    from umaserve.engine.model import abilities, boot
+
+    boot.spare_sequences = lambda *_: abilities.RESERVED + abilities.ENDED
+    made, give_back = Sequences.__init__, Sequences.give_back
+
+    def making(self: Any, loaded: Any) -> None:
+        made(self, dataclasses.replace(loaded, overlap=True))
+
+    def spied(self: Any, *what: Any) -> None:
+        give_back(self, *what)
+        valid, _, used, _, top = self.cells.words.tolist()
+        say(path, valid, used, top, len(self._ended))
+
+    Sequences.__init__, Sequences.give_back = making, spied
+
+
+@once_numba_may_load
+def spied_landings(path: str) -> None:
+    """Of each row that ends: whether libllama's cells hold its positions in the order we know.
+
+    And how many stretches each piece is going to be copied into.  The processor's engine computes
+    in its one context what it can, so it is told that it has an accelerator.
+    """
+    from umaserve.engine.cells.cell_map import VALID
+    from umaserve.engine.cells.sequences import Sequences, saved_positions
+    from umaserve.engine.model import abilities, boot
+
+    load = boot.load
+    boot.spare_sequences = lambda *_: abilities.RESERVED + abilities.ENDED
+    boot.load = lambda *arguments: dataclasses.replace(load(*arguments), overlap=True)
+    give_back, place = Sequences.give_back, Sequences.place
+
+    def given_back(self: Any, seq: int, empty: bool = False) -> None:
+        cells, context = self.cells, self._context
+        n = int(cells.cells[seq])
+        if cells.words[VALID] and n:
+            said = cells.position[cells.owner == seq].tolist()
+            saved = np.empty(context.state_seq_size(seq), np.uint8)
+            context.state_seq_get(seq, saved)
+            found = saved_positions(saved, 0, n).tolist()
+            whole = n == context.seq_pos_max(seq) + 1
+            say(path, "end", whole, found == said, found != sorted(found))
+        give_back(self, seq, empty)
+        say(path, "kept", int(cells.words[VALID]), len(self._ended))
+
+    def placed(self: Any, seq: int, saved: np.ndarray, p0: int, p1: int) -> None:
+        place(self, seq, saved, p0, p1)
+        if p1 > p0:
+            owner, position = self.cells.owner, self.cells.position
+            mine = np.flatnonzero((owner == seq) & (position >= p0) & (position < p1))
+            say(path, "place", p1 - p0, int((np.diff(mine) > 1).sum()) + 1)
+
+    Sequences.give_back, Sequences.place = given_back, placed
+
+
+@once_numba_may_load
+def spied_ready_graph(path: str) -> None:
+    """Of each tick that could be filled up: its tokens, the spare row's last position, and after.
+
+    The processor's backend gains nothing by it, so it is told that it does.
+    """
+    from umaserve.engine.prefill.ready_graph import ReadyGraph
+
+    forget = ReadyGraph.forget
+
+    def measure(self: Any) -> Iterator[None]:
+        self.usable = True
+        self.last_prompt = 0
+        return iter(())
+
+    def spied(self: Any) -> None:
+        spare, context = self._loaded.n_seq, self._loaded.context
+        before = context.seq_pos_max(spare)
+        forget(self)
+        tokens = int(self._batch.arrays.n_tokens[0])
+        say(path, tokens, before, context.seq_pos_max(spare))
+
+    ReadyGraph.measure, ReadyGraph.forget = measure, spied

@@ -1,0 +1,234 @@
+"""The benchmark's figures, verdict, remarks and table, from made-up runs."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.bench_results import ORIGIN_S, made, samples
+from tests.support.fixtures.untimed import untimed
+from umaserve.bench.load import Sample
+from umaserve.bench.result import (
+    Others,
+    Verdict,
+    compositions,
+    figures,
+    last_minute,
+    others,
+    prompt_rate,
+)
+from umaserve.bench.table import COLUMNS, rows, shown, text, verdict_text
+from umaserve.bench.timeline import Answer, Phase
+
+quick = settings(untimed, max_examples=40)
+COUNTERS = (
+    "batch_calls_total", "tokens_generated_total", "prompt_tokens_computed_total",
+    "aside_prompt_tokens_total", "uptime_s",
+)  # fmt: skip
+
+
+def nearest_rank(values: list[float], q: float) -> float:
+    return sorted(values)[max(0, math.ceil(q * len(values)) - 1)]
+
+
+GAPS = st.lists(st.integers(1, 500), min_size=1, max_size=60)
+
+
+@quick
+@given(GAPS, GAPS, st.floats(1, 3))
+def test_the_verdict_is_p95_over_p95_against_the_cap(
+    alone: list[int], mixed: list[int], cap: float
+) -> None:
+    verdict = made(alone, mixed, cap=cap).verdict  # type: ignore[arg-type]
+    assert verdict is not None and verdict.cap == cap
+    expected = nearest_rank(mixed, 0.95) / nearest_rank(alone, 0.95)  # type: ignore[arg-type]
+    assert math.isclose(verdict.ratio, expected, rel_tol=1e-6)
+    assert verdict.held == (verdict.ratio <= cap)
+
+
+@quick
+@given(GAPS, GAPS, st.integers(2, 9))
+def test_the_verdict_does_not_know_how_fast_the_machine_is(
+    alone: list[int], mixed: list[int], factor: int
+) -> None:
+    slow = made([factor * ms for ms in alone], [factor * ms for ms in mixed]).verdict
+    fast = made(alone, mixed).verdict  # type: ignore[arg-type]
+    assert slow is not None and fast is not None
+    assert math.isclose(slow.ratio, fast.ratio, rel_tol=1e-6)
+
+
+@quick
+@given(GAPS, GAPS, st.integers(0, 3))
+def test_background_answers_are_not_part_of_the_verdict(
+    alone: list[int], mixed: list[int], jobs: int
+) -> None:
+    without, beside = made(alone, mixed), made(alone, mixed, background=jobs)  # type: ignore[arg-type]
+    assert without.verdict == beside.verdict
+    assert without.figures["mixed"].p99_ms == beside.figures["mixed"].p99_ms
+    rate = beside.figures["mixed"].background_tokens_per_s
+    assert (rate > 0) == (jobs > 0)
+
+
+@quick
+@given(GAPS, st.integers(1, 60), st.randoms(use_true_random=False))
+def test_one_slow_token_more_never_helps(gaps: list[int], ms: int, rng: random.Random) -> None:
+    worse = [*gaps, max(gaps) + ms]
+    rng.shuffle(worse)
+    before, after = made([10], gaps).verdict, made([10], worse).verdict  # type: ignore[arg-type]
+    assert before is not None and after is not None and after.ratio >= before.ratio - 1e-9
+
+
+def test_at_the_cap_it_is_held_and_above_it_is_not() -> None:
+    assert Verdict(1.2, 1.2).held and not Verdict(math.nextafter(1.2, 2), 1.2).held
+    held, missed = made([10.0] * 100, [11.0] * 100), made([10.0] * 100, [13.0] * 100)
+    assert verdict_text(held).startswith("cap held: ") and "1.10 times" in verdict_text(held)
+    assert verdict_text(missed).startswith("CAP MISSED: ") and "1.30 times" in verdict_text(missed)
+
+
+def test_a_phase_without_a_second_token_has_no_verdict() -> None:
+    result = made([10.0] * 5, [])
+    assert result.verdict is None
+    assert "no verdict" in verdict_text(result)
+    assert result.to_json()["verdict"] is None
+    assert text(result)
+
+
+@quick
+@given(GAPS)
+def test_figures_are_counts_over_the_time(gaps: list[int]) -> None:
+    run = made(gaps, [5.0], background=2)  # type: ignore[arg-type]
+    found = run.figures["alone"]
+    assert found.gaps == len(gaps)
+    assert math.isclose(found.p50_ms or 0, nearest_rank(gaps, 0.5), rel_tol=1e-6)  # type: ignore[arg-type]
+    assert math.isclose(found.p99_ms or 0, nearest_rank(gaps, 0.99), rel_tol=1e-6)  # type: ignore[arg-type]
+    assert math.isclose(found.longest_ms or 0, max(gaps), rel_tol=1e-6)
+    assert found.first_tokens == 1 and math.isclose(found.first_p50_ms or 0, 50, rel_tol=1e-6)
+    assert math.isclose(found.interactive_tokens_per_s * found.seconds, len(gaps) + 1)
+    mixed = run.figures["mixed"]
+    assert mixed.tokens_per_s == mixed.interactive_tokens_per_s + mixed.background_tokens_per_s
+
+
+@quick
+@given(st.integers(100, 140), st.floats(0, 0.999), st.floats(1, 200))
+def test_the_last_minute_is_the_daemons_window(now: int, part: float, uptime: float) -> None:
+    times = [float(t) + 0.5 for t in range(20, 141)]
+    seen = [Answer("s", "s.1", True, 20.0, [t for t in times if t <= now + part])]
+    found = last_minute(seen, now + part, uptime)
+    # of a latency: the running second and the 59 before it
+    assert found.gaps == sum(int(t) > now - 60 for t in seen[0].times_s[1:])
+    span = min(60.0, uptime)
+    assert found.seconds == span
+    counted = sum(now + part - span < t for t in seen[0].times_s)
+    assert math.isclose(found.tokens_per_s * span, counted, rel_tol=1e-9, abs_tol=1e-9)
+
+
+def test_an_unfinished_answer_is_no_latency_of_the_last_minute() -> None:
+    seen = [Answer("s", "s.1", True, 0.0, [100.0, 100.1])]
+    assert last_minute(seen, 105.0, 300.0).longest_ms == pytest.approx(100)
+    assert figures(seen, Phase("p", 90.0, 105.0)).longest_ms == pytest.approx(4900)
+
+
+def test_others_are_those_of_the_phase() -> None:
+    seen = [
+        Sample(float(i), {}, {}, int(i == 4), total)
+        for i, total in enumerate([0, 1, 1, 1, 1, 3, 3])
+    ]
+    assert others(seen, Phase("before", 1.5, 3.5)) == Others(0, 0)
+    assert others(seen, Phase("during", 3.5, 4.5)) == Others(1, 0)
+    assert others(seen, Phase("after", 4.5, 9.0)) == Others(0, 2)
+    assert not others(seen, Phase("never", 20.0, 30.0)).busy
+
+
+def test_a_baseline_with_company_is_called_what_it_is() -> None:
+    quiet = made([10.0] * 200, [11.0] * 200)
+    assert quiet.notes == []
+    at_once = made([10.0] * 200, [11.0] * 200, found=samples(now=2))
+    assert "no clean baseline" in at_once.notes[0] and "up to 2 at once" in at_once.notes[0]
+    assert any("mixed phase too" in note for note in at_once.notes)
+    came = [s._replace(others_total=int(s.at_s > ORIGIN_S + 1)) for s in samples()]
+    passed = made([10.0] * 200, [11.0] * 200, found=came)
+    assert "at least 1 came" in passed.notes[0] and len(passed.notes) == 1
+
+
+def test_few_times_and_two_clocks_that_disagree_are_said() -> None:
+    few = made([10.0] * 20, [11.0] * 200)
+    assert len(few.notes) == 1 and "only 20" in few.notes[0]
+    near = {"p95_ms": 11.25, "p99_ms": 11.0}
+    assert made([10.0] * 200, [11.0] * 200, daemon=near).notes == []
+    far = made([10.0] * 200, [11.0] * 200, daemon={"p95_ms": 8.0, "p99_ms": 11.0})
+    assert len(far.notes) == 1 and "8.00 ms" in far.notes[0] and "11.00 ms" in far.notes[0]
+
+
+@quick
+@given(st.lists(st.tuples(*[st.integers(0, 50)] * 4), min_size=2, max_size=12))
+def test_the_composition_of_the_ticks_adds_up(steps: list[tuple[int, int, int, int]]) -> None:
+    at = [0, 0, 0, 0]
+    seen = []
+    for i, (ticks, rows_, prompt, aside) in enumerate(steps):
+        at = [at[0] + ticks, at[1] + rows_, at[2] + prompt + aside, at[3] + aside]
+        metrics = dict(zip(COUNTERS, [*at, 0.5 * i], strict=True))
+        seen.append(Sample(0.5 * i, metrics, {}, 0, 0))
+    found = compositions(seen)
+    assert len(found) == len(steps) - 1
+    for part, (ticks, rows_, prompt, aside) in zip(found, steps[1:], strict=True):
+        expected = (rows_, prompt, aside) if ticks else (0, 0, 0)
+        real = [round(n * ticks) for n in (part.decode, part.prompt, part.aside)]
+        assert real == list(expected)
+        assert part.mean_ms is None
+
+
+def test_prompt_tokens_are_counted_over_the_daemons_own_time() -> None:
+    assert prompt_rate(samples(), Phase("p", ORIGIN_S + 1.9, ORIGIN_S + 8.1)) == pytest.approx(24)
+    assert prompt_rate(samples(), Phase("p", ORIGIN_S + 1.9, ORIGIN_S + 2.1)) is None
+
+
+def test_the_table_fits_eighty_columns_whatever_the_numbers() -> None:
+    daemon = {
+        "p95_ms": 123456.789, "tokens_per_s": 98765.4, "rss_gb": None, "copy_free_ratio": 1.0,
+        "ttft_ms_p50": 0.0123,
+    }  # fmt: skip
+    result = made([1e5] * 3, [2e5] * 3, daemon=daemon)  # type: ignore[arg-type]
+    lines = text(result).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert len({len(line) for line in lines}) == 1
+    assert lines[1].split() == list(COLUMNS)
+    found = {row.name: row.cells for row in rows(result)}
+    assert found["p95 over its baseline"][1] == "2.00"
+    assert found["time between tokens, p95"] == ("100,000", "200,000", "200,000", "123,457")
+    assert found["memory (RSS)"] == ("-", "-", "-", "-")
+    assert found["first token, p50"][3] == "0.012"
+
+
+@quick
+@given(st.floats(0, 1e6))
+def test_shown_numbers_are_near_what_they_stand_for(value: float) -> None:
+    back = float(shown(value).replace(",", ""))
+    assert abs(back - value) <= max(0.0005, 0.051 * value if value < 0.1 else 0.005 * value + 0.005)
+
+
+def test_the_json_is_json_and_says_what_the_table_says() -> None:
+    result = made([10.0] * 120, [11.0] * 120, background=1)
+    body = json.loads(json.dumps(result.to_json(), allow_nan=False))
+    assert body["verdict"] == {"held": True, "ratio": 1.1, "cap": 1.2}
+    assert body["phases"]["mixed"]["p95_ms"] == pytest.approx(11.0)
+    assert body["phases"]["alone"]["begin_ms"] == 0
+    assert body["streams"] == [
+        {"stream": "interactive1", "alone_gaps": 120, "mixed_gaps": 120,
+         "alone_p95_ms": pytest.approx(10), "mixed_p95_ms": pytest.approx(11)}
+    ]  # fmt: skip
+    assert body["phases"]["alone"]["own_first_tokens_ms"] == [pytest.approx(50)]
+    assert len(body["ticks"]) == 39 and body["ticks"][3]["decode"] == 3.0
+    assert body["command"] == "umaserve bench"
+
+
+def test_short_requests_after_the_phases_are_no_streams() -> None:
+    result = made([10.0] * 5, [11.0] * 5)
+    late = Answer("short1", "short1.1", True, result.mixed.end_s + 1, [result.mixed.end_s + 2])
+    again = replace(result, answers=[*result.answers, late], notes=[])
+    assert [s.stream for s in again.streams] == ["interactive1"]

@@ -1,0 +1,91 @@
+"""What the server says, read back with the standard library."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.fixtures.untimed import untimed
+from umaserve.protocol import (
+    ERRORS,
+    FrameDecoder,
+    Timings,
+    TokenEncoder,
+    Usage,
+    admin_event,
+    eos_event,
+    error_event,
+    token_event,
+)
+
+
+def unframe(data: bytes) -> dict:
+    (body,) = FrameDecoder().feed(data)
+    return json.loads(body)
+
+
+@untimed
+@given(st.text(min_size=1), st.text(), st.integers(0, 2**31 - 1))
+def test_token_events_say_what_json_would(id, text, token):
+    assert unframe(token_event(id, text, token)) == {
+        "id": id,
+        "event": "token",
+        "text": text,
+        "token_id": token,
+    }
+
+
+def test_token_events_with_logprobs():
+    event = unframe(TokenEncoder("a")("x", 5, -0.25, [(5, "x", -0.25), (6, '"', -math.inf)]))
+    assert event["logprob"] == -0.25
+    assert event["top_logprobs"] == [
+        {"token_id": 5, "text": "x", "logprob": -0.25},
+        {"token_id": 6, "text": '"', "logprob": None},
+    ]
+    assert unframe(token_event("a", "x", 5, -1.0, []))["top_logprobs"] == []
+
+
+def test_eos_events():
+    metadata = msgspec.Raw(b'{"k":1}')
+    event = unframe(
+        eos_event("a", "stop", Usage(9, 0, 20), Timings(0.1, 41.0, 301.2), "hi", metadata)
+    )
+    assert event == {
+        "id": "a",
+        "event": "eos",
+        "reason": "stop",
+        "text": "hi",
+        "usage": {"prompt_tokens": 9, "cached_tokens": 0, "completion_tokens": 20},
+        "timings": {
+            "queue_ms": 0.1,
+            "ttft_ms": 41.0,
+            "total_ms": 301.2,
+            "tbt_p50_ms": None,
+            "tbt_p95_ms": None,
+        },
+        "metadata": {"k": 1},
+    }
+    assert "text" not in unframe(eos_event("a", "length", Usage(), Timings()))
+    with pytest.raises(ValueError, match="reason"):
+        eos_event("a", "bored", Usage(), Timings())
+
+
+def test_error_and_admin_events():
+    assert unframe(error_event(None, "E_PROTO_001", "m")) == {
+        "event": "error",
+        "code": "E_PROTO_001",
+        "message": "m",
+    }
+    assert unframe(error_event("a", "E_LIMIT_002", "m"))["id"] == "a"
+    assert unframe(admin_event("pong")) == {"event": "pong"}
+    assert unframe(admin_event("pong", "p", extra=1)) == {"id": "p", "event": "pong", "extra": 1}
+
+
+def test_which_errors_close():
+    closing = {code for code, row in ERRORS.items() if row.closes}
+    assert closing == {"E_PROTO_001", "E_PROTO_002", "E_LIMIT_004", "E_IO_001"}

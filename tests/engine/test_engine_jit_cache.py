@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import pickle
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from numba import __version__ as numba_version
 
 from tests.support.jit_copies import _COMPILE, _FOLDER, _USE, ROOT, copies, run
 from umaserve.jit import cache as jit_cache
@@ -26,6 +28,35 @@ def test_copies_of_the_same_sources_share_what_is_compiled(copies: list[Path]) -
     assert second[:2] == third[:2] == ["1", "0"]
     assert first[2] == second[2] == third[2]
     assert first[2].startswith(cache)
+
+
+@pytest.mark.parametrize(
+    ("suffix", "content"),
+    [
+        (".nbi", b"cut"), (".nbc", b""),
+        # an index that names a class which nobody has any more
+        (".nbi", pickle.dumps(numba_version) + b"cgone\nGone\n."),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_read_is_compiled_again(
+    copies: list[Path], suffix: str, content: bytes
+) -> None:
+    first = run(copies[0], _COMPILE).split()
+    assert first[:2] == ["0", "1"]
+    files = [f for f in Path(first[2]).rglob("*") if f.suffix == suffix]
+    assert files
+    for file in files:
+        file.write_bytes(content)
+    assert run(copies[0], _COMPILE).split()[:2] == ["0", "1"]
+    assert run(copies[0], _COMPILE).split()[:2] == ["1", "0"]
+
+
+def test_no_class_of_a_test_is_in_the_engines_cache() -> None:
+    """An engine that starts where the tests are not would have to compile again."""
+    folders = Path(os.environ["NUMBA_CACHE_DIR"]).glob("umaserve.*")
+    indexes = [file for folder in folders for file in folder.rglob("*.nbi")]
+    assert indexes
+    assert not [file.name for file in indexes if b"tests." in file.read_bytes()]
 
 
 def test_sources_that_differ_are_kept_apart(copies: list[Path]) -> None:

@@ -6,13 +6,14 @@ import os
 import re
 import threading
 import time
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 from numba import njit, typeof
 
-from umaserve.engine.loop.records import Columns
+from umaserve.engine.loop.records import Columns, Work
 from umaserve.engine.native import batch
 from umaserve.engine.native.calls import Native
 from umaserve.engine.prefill import chunk_stack
@@ -25,16 +26,10 @@ SECONDS = 1.0
 N_CTX, ROWS = 1 << 18, 8
 
 
-class Room(NamedTuple):
-    """What ``settle`` takes of the engine's work arrays."""
-
-    is_eog: np.ndarray
-    resumed_at: np.ndarray
-    ended: np.ndarray
-
-    @classmethod
-    def of(cls, rows: int) -> Room:
-        return cls(np.zeros(1000, np.uint8), np.zeros(rows, np.int32), np.zeros(1, np.int32))
+def room(rows: int) -> Work:
+    """The engine's work arrays.  A type of our own would get into the engine's cache."""
+    loaded: Any = SimpleNamespace(eog_ids=np.zeros(0, np.int32), is_eog=np.zeros(1000, np.uint8))
+    return Work.allocate(loaded, np.zeros(rows, np.int32))
 
 
 @njit(nogil=True, cache=True)
@@ -51,7 +46,7 @@ def test_a_reader_sees_no_token_before_its_time() -> None:
     os.close(fd)
     table.max_tokens[:] = N_CTX
     table.tokens[:] = -1
-    others = Columns.of(table), Room.of(ROWS)
+    others = Columns.of(table), room(ROWS)
     looks = 0
     for slot in range(ROWS):
         writer = threading.Thread(target=publish, args=(slot, *others))
@@ -134,7 +129,7 @@ def test_news_come_behind_a_fence_in_compiled_code() -> None:
     i32 = np.zeros(1, np.int32)
     table, fd = t.SessionTable.create(t.TableSpec(1, 8))
     os.close(fd)
-    settled = Columns.of(table), Room.of(1), 8, i32, i32, 1, 1, 0
+    settled = Columns.of(table), room(1), 8, i32, i32, 1, 1, 0
     assert "release" in fences(batch.settle, *settled)
     gate = new_gate()
     assert "release" in fences(chunk_stack.give_up, gate)

@@ -4,6 +4,9 @@ numba has a type of its own for each number that stands in a call.  So `at(cost,
 compiled as `at(cost, mode, rows, past)` is, though all are whole numbers.  Some functions of the
 scheduler would be compiled up to twenty times, and the whole engine would take a third longer.
 LLVM puts such numbers in where it pays.
+
+numba's cache is read with care: an index names classes of whoever called a function, and a file may
+be cut short.  What cannot be read counts as not compiled.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from typing import Any
 
 import numba
 from numba.core import types
+from numba.core.caching import IndexDataCacheFile
 from numba.core.dispatcher import Dispatcher
 
 
@@ -24,6 +28,26 @@ def njit(*arguments: Any, **options: Any) -> Any:
     if arguments and callable(arguments[0]):
         return made  # the compiler is switched off
     return lambda function: _without_literals(made(function))
+
+
+def _load_index(self: Any) -> Any:
+    try:
+        return _LOAD_INDEX(self)
+    except Exception:  # whatever unpickling raises
+        return {}
+
+
+def _load_data(self: Any, name: str) -> Any:
+    try:
+        return _LOAD_DATA(self, name)
+    except Exception as error:
+        raise OSError(f"{name} cannot be read") from error  # which numba takes for a miss
+
+
+# of numba's own class, since callbacks (``cfunc``) are compiled where they are decorated
+_LOAD_INDEX, _LOAD_DATA = IndexDataCacheFile._load_index, IndexDataCacheFile._load_data
+IndexDataCacheFile._load_index = _load_index  # type: ignore[method-assign]
+IndexDataCacheFile._load_data = _load_data  # type: ignore[method-assign]
 
 
 def _without_literals(made: Callable[..., Any]) -> Callable[..., Any]:

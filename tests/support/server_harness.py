@@ -20,6 +20,7 @@ import psutil
 from tests.support.leftovers import CORE_DUMPS
 
 HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
 FAKE_ENGINE = [sys.executable, str(HERE / "fake_engine.py")]
 TIMEOUT_S = 60.0
 
@@ -211,8 +212,8 @@ class DaemonProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                cwd=HERE.parent,
-                env={**os.environ, "PYTHONPATH": str(HERE.parent), **(environment or {})},
+                cwd=ROOT,
+                env={**os.environ, "PYTHONPATH": str(ROOT), **(environment or {})},
                 preexec_fn=preexec,
             )
         self.expected = 0  # exit status

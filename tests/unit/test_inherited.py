@@ -15,7 +15,7 @@ import build_llama
 from tests.support.fake_engine import answer
 from tests.support.fixtures.commands import TIMEOUT, environment
 from tests.support.fixtures.fake_daemon import FakeDaemon
-from tests.support.server_harness import HERE, DaemonProcess, eventually
+from tests.support.server_harness import ROOT, DaemonProcess, eventually
 from umaserve.dashboard import Dashboard, View
 
 ENDING = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT}
@@ -53,7 +53,7 @@ for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         child.kill()
 """
     subprocess.run(
-        [sys.executable, "-c", code], check=True, preexec_fn=inherited, cwd=HERE.parent, timeout=60
+        [sys.executable, "-c", code], check=True, preexec_fn=inherited, cwd=ROOT, timeout=60
     )
 
 

@@ -1,17 +1,17 @@
 """Which KV cell holds what, so that prompts are copied into cells that lie together.
 
-Streams that decode at the same time get their cells in turns, so one that ends leaves single cells
-free between those of the others.  libllama takes the lowest free cells first, and whatever is
-copied into the cache, a prompt from the second context or a parked session, pays for each stretch
-of cells with a copy for each layer, keys and values: half a millisecond a stretch on an H200, a
+Streams that decode at the same time get their cells in turns.  A stream that ends leaves single
+cells free between those of the others, and libllama takes the lowest free cells first.  A prompt
+from the second context, or a parked session, is copied into the cache.  Each stretch of cells then
+costs a copy for each layer, keys and values.  That is half a millisecond a stretch on an H200, a
 tenth of a second for a prompt.
 
-libllama cannot be told which cells to take.  But it takes what is free: so the cells of an ended
-request stay its sequence's, which nobody reads any more, and just before some are needed, these are
-freed (`make_room`): the lowest for single tokens, the first stretch that is long enough for a
-prompt.  For that its own rule is played here (``llama_kv_cache::find_slot``, ``apply_ubatch``,
-``seq_rm``).  If the two should ever disagree, a prompt is scattered; no cell of a request that runs
-is ever freed by this, since it is ended sequences that are told to forget.
+libllama cannot be told which cells to take, but it takes what is free.  So the cells of an ended
+request stay its sequence's, which nobody reads any more.  `make_room` frees some just before they
+are needed: the lowest for single tokens, the first stretch that is long enough for a prompt.  For
+that, libllama's own rule is played here (``llama_kv_cache::find_slot``, ``apply_ubatch``,
+``seq_rm``).  If the two should ever disagree, a prompt is scattered.  No cell of a request that
+runs is freed by this: only ended sequences are told to forget.
 
 Behind the last cell of a running request nothing is kept, since attention reads up to there.
 """

@@ -35,7 +35,7 @@ def test_prompts_land_where_it_is_said_while_streams_come_and_end(tmp_path):
         running[serial] = prompt, tokens
 
     spied = partial(spied_landings, path=str(seen_file))
-    with DrivenEngine(patch=spied, n_seq=5, n_ctx=N_CTX) as engine:
+    with DrivenEngine(patch=spied, n_seq=5, n_ctx=N_CTX, paced=True) as engine:
         table, header = engine.table, engine.table.header
         end_s = time.monotonic() + 100
         while (finished < 24 or header[t.H_ASIDE_TOKENS] < 1500) and time.monotonic() < end_s:

@@ -43,7 +43,7 @@ def test_background_requests_come_and_go_under_the_decodes_of_a_stream(tmp_path)
     running: dict[int, tuple[str, int]] = {}
     finished = cancelled = streams = n = 0
     spied = partial(spied_meanwhile, path=str(seen_file))
-    with DrivenEngine(patch=spied, n_seq=3, n_ctx=2048) as engine:
+    with DrivenEngine(patch=spied, n_seq=3, n_ctx=2048, paced=True) as engine:
         header, stream = engine.table.header, 0
         end = time.monotonic() + 100
         # a busy machine does more for each decode: until it has been seen often enough
@@ -101,7 +101,7 @@ def test_background_requests_come_and_go_under_the_decodes_of_a_stream(tmp_path)
 def test_nothing_that_is_interactive_waits_for_a_decode(tmp_path):
     seen_file = tmp_path / "seen"
     spied = partial(spied_meanwhile, path=str(seen_file))
-    with DrivenEngine(patch=spied, n_seq=3, n_ctx=2048) as engine:
+    with DrivenEngine(patch=spied, n_seq=3, n_ctx=2048, paced=True) as engine:
         header = engine.table.header
         header[t.H_URGENT] += 1
         stream = engine.submit(STREAM, max_tokens=STREAM_TOKENS, sampling=GREEDY)

@@ -50,7 +50,7 @@ def loaded(model):
         model, n_ctx=256, n_batch=256, n_ubatch=256, n_seq_max=SPARE + 1, n_threads=1
     )
     yield SimpleNamespace(
-        library=model.library, model=model, context=context, n_ctx=256, n_seq=SPARE, overlap=True,
+        library=model.library, model=model, context=context, n_ctx=256, n_seq=SPARE,
         n_vocab=model.n_vocab,
     )  # fmt: skip
     context.close()
@@ -138,7 +138,7 @@ def test_a_slow_accelerator_is_not_kept_busy_with_it(loaded, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "change", [{"overlap": False}, {"n_ctx": WIDTH}, {"n_seq": SPARE + 1}], ids=str
+    "change", [{"n_ctx": WIDTH}, {"n_seq": SPARE + 1}], ids=str
 )
 def test_it_is_not_used_where_it_cannot_be(loaded, monkeypatch, change):
     vars(loaded).update(change)

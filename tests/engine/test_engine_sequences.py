@@ -51,10 +51,10 @@ class Engine:
         )  # fmt: skip
         self.sequences = s.Sequences(
             SimpleNamespace(
-                library=library, context=context, n_ctx=n_ctx, n_seq=N_SEQ, n_ubatch=n_ubatch,
-                overlap=True,
+                library=library, context=context, n_ctx=n_ctx, n_seq=N_SEQ, n_ubatch=n_ubatch
             )
-        )  # fmt: skip
+        )
+        self.sequences.keep()
         self.sequences.clear()
         self.rows = {}  # sequence: tokens
         self.stretches = []  # of each prompt's piece that was copied
@@ -260,8 +260,8 @@ def loaded(model):
         n_threads=1,
     )  # fmt: skip
     yield SimpleNamespace(
-        library=model.library, model=model, context=context, n_ctx=512, n_seq=N_SEQ, overlap=True,
-        n_ubatch=256,
+        library=model.library, model=model, context=context, n_ctx=512, n_seq=N_SEQ, n_ubatch=256,
+        n_vocab=model.n_vocab,
     )  # fmt: skip
     context.close()
 
@@ -271,7 +271,7 @@ def test_libllama_has_its_cells_where_it_is_said(loaded, model):
     batch, lib = Batch(model.library.ffi, 256, 8), model.library.lib
     arrays, context = batch.arrays, loaded.context
     sequences = s.Sequences(loaded)
-    sequences.clear()
+    sequences.keep()
     cells = sequences.cells
 
     def decode(*what):
@@ -315,7 +315,7 @@ def test_libllama_follows_the_rule_that_is_played(loaded, model, seed):
     arrays, context = batch.arrays, loaded.context
     other = llama.Context.open(model, n_ctx=512, n_batch=256, n_ubatch=64, n_seq_max=2, n_threads=1)
     sequences = s.Sequences(loaded)
-    sequences.clear()
+    sequences.keep()
     cells, rows, seen = sequences.cells, {}, 0
 
     def decode(into, tokens):
@@ -384,7 +384,7 @@ def test_positions_are_read_as_libllama_saved_them(loaded, model):
     assert saved_positions(room[:used], 0, 70).tolist() == list(range(70))  # not what it is
     assert saved_positions(NOTHING, 0, 70).tolist() == list(range(70))
     sequences = s.Sequences(loaded)
-    sequences.clear()
+    sequences.keep()
     seq = sequences.take()
     sequences.place(seq, room, 20, 90)
     piece = Piece(0, 0, 0, 20, 90, room, used)
@@ -421,18 +421,20 @@ def test_only_where_cells_are_kept_there_are_sequences_for_them(model):
     )}  # fmt: skip
     windows = {**plain, "llama_model_n_swa": lambda _: 1024}
     most = lib.llama_max_parallel_sequences()
-    for names, device, rows, spare in (
-        (plain, "CUDA0", 4, RESERVED + ENDED), (plain, "CUDA0", most - 5, 5),
-        (plain, "CUDA0", most, 0), (plain, "CPU", 4, 1), (windows, "CUDA0", 4, 1),
+    for names, on_processor, rows, spare in (
+        (plain, False, 4, RESERVED + ENDED), (plain, False, most - 5, 5),
+        (plain, False, most, 0), (plain, True, 4, 1), (windows, False, 4, 1),
     ):  # fmt: skip
         library = SimpleNamespace(lib=SimpleNamespace(**names))
         one = SimpleNamespace(pointer=model.pointer, library=library)
-        assert spare_sequences(rows, device, one) == spare
+        assert spare_sequences(rows, on_processor, one) == spare
 
 
 def test_where_nothing_is_copied_nothing_is_kept(loaded):
-    for change in ({"overlap": False}, {"n_seq": N_SEQ + ENDED}):
-        sequences = s.Sequences(SimpleNamespace(**{**vars(loaded), **change}))
+    for n_seq, told in ((N_SEQ, False), (N_SEQ + ENDED, True)):
+        sequences = s.Sequences(SimpleNamespace(**{**vars(loaded), "n_seq": n_seq}))
+        if told:
+            sequences.keep()
         sequences.clear()
         assert not sequences.cells.words[c.VALID]
         seq = sequences.take()

@@ -64,7 +64,7 @@ class Rig:
         )  # fmt: skip
         self.loaded = SimpleNamespace(
             library=model.library, model=model, context=self.context, n_ctx=n_ctx, n_seq=N_SEQ,
-            n_positions=n_ctx, kv_bytes=n_ctx * 4096, unused_bytes=0, overlap=False,
+            n_positions=n_ctx, kv_bytes=n_ctx * 4096, unused_bytes=0, on_processor=True,
             n_threads_batch=1,
         )  # fmt: skip
         self.table, fd = t.SessionTable.create(t.TableSpec(N_SLOTS, n_ctx + 1))

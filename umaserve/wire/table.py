@@ -96,7 +96,8 @@ H_URGENT_SEEN = 50  # of those, how many the engine has taken from its socket
 H_ABORT_UNTIL_NS = 51  # monotonic; afterwards the tick is nearly done and goes on
 H_CLOCK = 52  # address of clock_gettime, where the callback runs
 H_CLOCK_ROOM = 53  # address of the next two words, a struct timespec
-ABORT_WORDS = 8
+H_ASKED = 56  # written by the callback: how often libllama has asked it
+ABORT_WORDS = 9
 
 BUSY_IDLE = 0
 BUSY_DECODE = 1

@@ -5,7 +5,6 @@ What a spy sees goes to the file ``path``, a line of JSON each time.
 
 from __future__ import annotations
 
-import dataclasses
 import threading
 import time
 from collections.abc import Iterator
@@ -17,16 +16,28 @@ from tests.support.patches.engine import once_numba_may_load, say
 
 
 @once_numba_may_load
+def returning_early() -> None:
+    return_early()
+
+
+def return_early() -> None:
+    """The engine takes libllama for a device that computes while ``llama_decode`` has returned."""
+    from umaserve.engine.model.ways import Ways
+
+    early = Ways(overlaps=True)
+    Ways.of = lambda *_: early
+
+
+@once_numba_may_load
 def spied_meanwhile(path: str) -> None:
     """Of what is done under a decode: its rows, whether ticks went on, what waits, who was urgent.
 
     The processor's engine does nothing meanwhile, so it is told that it has an accelerator.
     """
     from umaserve.engine.loop import engine as loop
-    from umaserve.engine.model import boot
     from umaserve.wire.table import H_URGENT_SEEN
 
-    load, meanwhile = boot.load, loop.meanwhile
+    meanwhile = loop.meanwhile
 
     def spied(engine: Any) -> bool:
         flight = engine.work.flight
@@ -36,7 +47,7 @@ def spied_meanwhile(path: str) -> None:
         say(path, [int(flight.entries), int(flight.outputs_sent)], done, len(engine.later), urgent)
         return done
 
-    boot.load = lambda *arguments: dataclasses.replace(load(*arguments), overlap=True)
+    return_early()
     loop.meanwhile = spied
 
 
@@ -88,7 +99,8 @@ def spied_sequences(path: str) -> None:
     made, give_back = Sequences.__init__, Sequences.give_back
 
     def making(self: Any, loaded: Any) -> None:
-        made(self, dataclasses.replace(loaded, overlap=True))
+        made(self, loaded)
+        self.keep()
 
     def spied(self: Any, *what: Any) -> None:
         give_back(self, *what)
@@ -109,10 +121,13 @@ def spied_landings(path: str) -> None:
     from umaserve.engine.cells.sequences import Sequences, saved_positions
     from umaserve.engine.model import abilities, boot
 
-    load = boot.load
     boot.spare_sequences = lambda *_: abilities.RESERVED + abilities.ENDED
-    boot.load = lambda *arguments: dataclasses.replace(load(*arguments), overlap=True)
-    give_back, place = Sequences.give_back, Sequences.place
+    return_early()
+    made, give_back, place = Sequences.__init__, Sequences.give_back, Sequences.place
+
+    def making(self: Any, loaded: Any) -> None:
+        made(self, loaded)
+        self.keep()
 
     def given_back(self: Any, seq: int, empty: bool = False) -> None:
         cells, context = self.cells, self._context
@@ -134,6 +149,7 @@ def spied_landings(path: str) -> None:
             mine = np.flatnonzero((owner == seq) & (position >= p0) & (position < p1))
             say(path, "place", p1 - p0, int((np.diff(mine) > 1).sum()) + 1)
 
+    Sequences.__init__ = making
     Sequences.give_back, Sequences.place = given_back, placed
 
 

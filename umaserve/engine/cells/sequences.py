@@ -33,22 +33,38 @@ class Sequences:
         self._lib = library.lib
         self._rows = 0  # that have one
         self._n_seq = loaded.n_seq
-        copies = loaded.overlap and not why_not_plain(loaded)
-        more = range(loaded.n_seq + RESERVED, context.n_seq_max) if copies else range(0)
-        self._keeps = len(more)
-        self._free = deque([*range(loaded.n_seq), *more])
+        self._loaded = loaded
+        self._keeps = 0  # sequences that have ended and may have cells
+        self._free = deque(range(loaded.n_seq))
         self._ended: list[int] = []
-        self.cells = c.CellMap.of(
-            loaded.n_ctx if more else 0,
-            context.n_seq_max,
-            loaded.n_ubatch,
-            int(library.ffi.cast("intptr_t", context.memory)),
-            library.address("llama_memory_seq_rm"),
-        )
+        self.cells = self._map(0)
         self._make_room, self._take = Direct(c.make_room), Direct(c.take_together)
         self._lose, self._end = Direct(c.lose), Direct(c.end_sequence)
         self._free_one = Direct(c.free_sequence)
         self._load()
+
+    def keep(self) -> None:
+        """From now on keep cells of ended requests; while no row has a sequence.
+
+        The loop's records have to be arranged anew.
+        """
+        more = range(self._n_seq + RESERVED, self._context.n_seq_max)
+        if not more or why_not_plain(self._loaded):
+            return
+        self._keeps = len(more)
+        self._free += more
+        self.cells = self._map(self._loaded.n_ctx)
+        self.clear()
+
+    def _map(self, n_ctx: int) -> c.CellMap:
+        loaded, context = self._loaded, self._context
+        return c.CellMap.of(
+            n_ctx,
+            context.n_seq_max,
+            loaded.n_ubatch,
+            int(loaded.library.ffi.cast("intptr_t", context.memory)),
+            loaded.library.address("llama_memory_seq_rm"),
+        )
 
     @property
     def available(self) -> bool:

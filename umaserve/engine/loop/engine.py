@@ -19,6 +19,8 @@ from umaserve.engine.cells import accounting as cells
 from umaserve.engine.cells.sequences import Sequences
 from umaserve.engine.model.cost_file import CostFile, identity
 from umaserve.engine.model.cost_keeper import CostKeeper
+from umaserve.engine.model.thread_places import leave_places
+from umaserve.engine.model.ways import Ways
 from umaserve.engine.native import abort
 from umaserve.engine.native.batch import Batch
 from umaserve.engine.native.calls import Native
@@ -91,16 +93,11 @@ class Engine:
         self.work = records.Work.allocate(loaded, self.admission.resumed_at)
         self.state = SchedulerState.of(table, self.work.served, self.work.aside)
         self.custom = find_policy(start.policy)
-        self.paced = loaded.overlap if start.paced is None else start.paced
-        self.aside_threads = self._aside_threads()
+        self.ways = Ways()
+        self.paced = False
+        self.aside_threads = 0
         self.sequences = Sequences(loaded)
         self.worker: PrefillWorker | None = None
-        if self.aside_threads:
-            self.worker = PrefillWorker(
-                loaded, start, table, self.aside_threads, control.notify,
-                self.paced, self._chunk_took, self.cost.copies, self.first_tokens(),
-                self.sequences,
-            )  # fmt: skip
         self.trials = Trials(self)
         self.seats = Seats(self)
         self.landing = Landing(self)
@@ -108,8 +105,7 @@ class Engine:
         self.ticks_done = 0
         self._warned = False
         table.header[t.H_CELLS_TOTAL] = loaded.n_ctx
-        if not loaded.overlap:
-            abort.watch(loaded.context, table.header)
+        abort.watch(loaded.context, table.header)
         self._batch = Batch(loaded.library.ffi, loaded.n_batch, start.n_slots)
         self.graph = ReadyGraph(loaded, self._batch)
         self.columns = records.Columns.of(table)
@@ -126,6 +122,21 @@ class Engine:
         self.budget = Budget.of(start.bmt_budget)
         self.memory = Memory.fresh(start.n_slots)
         self.idle_work = IdleWork(self)
+        self.arrange()
+
+    def equip(self, ways: Ways) -> None:
+        """Have what suits a device that behaves like this; once, before the first request."""
+        start, loaded = self.start, self.loaded
+        self.ways = ways
+        leave_places(loaded.places)  # the worker's thread is to run anywhere
+        self.paced = ways.overlaps if start.paced is None else start.paced
+        self.aside_threads = self._aside_threads()
+        if self.aside_threads:
+            self.worker = PrefillWorker(
+                loaded, start, self.table, self.aside_threads, self.control.notify,
+                self.paced, self._chunk_took, self.cost.copies, self.first_tokens(),
+                self.sequences,
+            )  # fmt: skip
         self.arrange()
 
     def _start_pool(self) -> RowPool:
@@ -153,23 +164,26 @@ class Engine:
         """Put together what the compiled ticks take; again after threads or worker changed."""
         start, loaded = self.start, self.loaded
         aside = self.worker is not None and self.worker.alive
+        if aside and self.paced and start.paced is None:
+            aside = bool(self.cost.parts.any())  # whether chunks stop here is known
         self.knobs = Knobs(
             n_batch=loaded.n_batch,
             max_merge=start.max_merge,
             tick_budget_ms=float(start.tick_budget_ms),
             latency_cap=float(start.latency_cap),
-            abortable=not loaded.overlap,
+            abortable=self.ways.abortable,
             can_aside=aside,
             features=ALL_FEATURES - sum(FEATURES[name] for name in start.without),
-            wide_reads=loaded.overlap,
+            wide_reads=not loaded.on_processor,
             paced=self.paced,
             sliced=self.worker is not None and aside and self.worker.sliced,
         )
         beside = loaded.threads(self.aside_threads)[1]
         self.records = records.Loop(
             fixed=records.Fixed(
-                loaded.n_vocab, loaded.n_ctx, float(start.tick_budget_ms), loaded.overlap,
-                loaded.n_threads, loaded.n_threads_batch, beside, loaded.overlap, loaded.n_seq,
+                loaded.n_vocab, loaded.n_ctx, float(start.tick_budget_ms), self.ways.overlaps,
+                loaded.n_threads, loaded.n_threads_batch, beside, not loaded.on_processor,
+                loaded.n_seq,
             ),
             native=self.native,
             places=loaded.places,
@@ -197,8 +211,10 @@ class Engine:
         asked = self.start.prefill_threads
         if asked == 0 or not prefill_worker.available(self.loaded)[0]:
             return 0
-        if self.loaded.overlap:
+        if self.ways.overlaps:
             return self.loaded.n_threads  # they have next to nothing to do
+        if not self.ways.abortable and not self.paced:
+            return 0  # neither way is known to work here
         return min(asked, self.loaded.n_cores - 1) if asked > 0 else self.loaded.n_cores // 2
 
     def first_tokens(self) -> FirstTokens:
@@ -220,7 +236,7 @@ class Engine:
     def _worker_count(self) -> int:
         if self.start.sampling_threads >= 0:
             return self.start.sampling_threads
-        return worker_count(self.loaded.overlap, self.loaded.n_cores)
+        return worker_count(self.loaded.on_processor, self.loaded.n_cores)
 
     # --- the loop ----------------------------------------------------------------------------
 
@@ -401,6 +417,7 @@ class Engine:
     def recall_costs(self) -> None:
         """Know what ticks cost from the last start on this machine, if there was one."""
         self.cost_keeper.recall(CostFile(identity(self.start, self.loaded)), self.cost)
+        self.arrange()
 
     def close(self) -> None:
         """End the worker's thread and keep what was learned; the model is the caller's to close."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator, Iterator
 
+from umaserve.engine.cells import placement
 from umaserve.engine.model import unused_memory
 from umaserve.engine.model.thread_places import leave_places, place_threads
 from umaserve.engine.prefill.second_context import SLOW_CHUNK_MS, measure_slices
@@ -38,7 +39,7 @@ class IdleWork:
         self._steps: Steps | None = None
         self._prober = Prober(engine.loaded, engine.cost, engine.table.header)
         self._left: list[Callable[[], Steps]] = [
-            self._threads, self._bandwidth, self._graph, self._prepare_worker,
+            self._threads, self._bandwidth, self._graph, self._cells, self._prepare_worker,
             self._probe, self._slices,
         ]  # fmt: skip
 
@@ -90,7 +91,7 @@ class IdleWork:
         """
         engine, loaded = self._engine, self._engine.loaded
         most = loaded.n_threads
-        if engine.start.n_threads or loaded.overlap or most < 2:
+        if engine.start.n_threads or not loaded.on_processor or most < 2:
             return
         ticks = BareTicks(loaded, engine.table.header, loaded.n_batch)
         try:
@@ -113,7 +114,7 @@ class IdleWork:
     def _bandwidth(self) -> Steps:
         """Where the automatic budget of bytes starts; what ticks achieve moves it."""
         engine, loaded = self._engine, self._engine.loaded
-        if engine.start.probe and engine.start.bmt_budget == "auto" and not loaded.overlap:
+        if engine.start.probe and engine.start.bmt_budget == "auto" and loaded.on_processor:
             size = loaded.model.size_bytes
             engine.budget.start_at(probe_bandwidth(BANDWIDTH_S, loaded.n_threads, size) or 0.0)
             yield
@@ -133,6 +134,7 @@ class IdleWork:
         unknown = engine.cost.parts == 0.0
         engine.cost.beside[unknown] = worker.part_ms[unknown]
         engine.cost.parts[unknown] = worker.parts_ms[unknown]
+        engine.arrange()
 
     def _probe(self) -> Steps:
         engine = self._engine
@@ -150,6 +152,12 @@ class IdleWork:
             yield from measure_slices(
                 engine.loaded, engine.start, worker.orders.gate, engine.cost, engine.table.header
             )
+
+    def _cells(self) -> Steps:
+        """Whether cells of ended requests are kept for prompts, which then lie together."""
+        if self._engine.start.probe and (yield from placement.pays(self._engine.loaded)):
+            self._engine.sequences.keep()
+            self._engine.arrange()
 
     def _graph(self) -> Steps:
         return self._engine.graph.measure()

@@ -79,6 +79,7 @@ class Facts(Record):
 
     began_ns: int
     submitted_ns: int
+    returned_ns: int  # from llama_decode, which may be before the work is done
     decoded_ns: int
     sampled_ns: int
     told_ns: int  # when the front was woken for the first rows; 0 = all came at once
@@ -126,7 +127,7 @@ class Fixed(NamedTuple):
     n_vocab: int
     n_ctx: int
     budget_ms: float
-    overlap: bool  # the backend returns before the work is done
+    overlap: bool  # llama_decode returns before the work is done
     threads: int  # of single-row ticks
     threads_batch: int  # of others
     threads_beside: int  # of all, while a prompt is computed aside

@@ -283,7 +283,9 @@ def submit(loop):
     if abort_ms > 0.0:
         header[t.H_ABORT_UNTIL_NS] = sent + int(abort_ms * 1e6)
         header[t.H_ABORT_ARMED] = 1
-    return call_i32_ptr_ptr(native.decode, native.context, native.batch)
+    status = call_i32_ptr_ptr(native.decode, native.context, native.batch)
+    facts.returned_ns = now_ns(native)
+    return status
 
 
 @njit(**PHASE)

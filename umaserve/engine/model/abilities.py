@@ -48,11 +48,14 @@ def device_memory(loaded: Loaded) -> int | None:
     return None
 
 
-def spare_sequences(n_seq: int, device: str, model: Model) -> int:
-    """One to pass pieces of KV through; on accelerators also those that have ended."""
+def spare_sequences(n_seq: int, on_processor: bool, model: Model) -> int:
+    """One to pass pieces of KV through; where copies may be dear also those that have ended.
+
+    Whether these are used is measured: `umaserve.engine.cells.placement`.
+    """
     lib = model.library.lib
     # each costs logits of a row, and a state where the model is recurrent, used or not
-    more = device != "CPU" and not why_no_plain_model(lib, model.pointer)
+    more = not on_processor and not why_no_plain_model(lib, model.pointer)
     wanted = RESERVED + (ENDED if more else 0)
     return max(min(wanted, int(lib.llama_max_parallel_sequences()) - n_seq), 0)
 

@@ -19,7 +19,7 @@ from umaserve.wire.control import Control
 
 from . import capacity, load_warnings
 from .abilities import flash_attention, spare_sequences
-from .loaded import CannotLoad, Loaded, usable_cores
+from .loaded import PROCESSOR, CannotLoad, Loaded, usable_cores
 
 if TYPE_CHECKING:
     from umaserve.llama import Context, Library, Model
@@ -72,13 +72,14 @@ def load(
     n_threads = start.n_threads or n_cores
     n_threads_batch = start.n_threads_batch or n_threads
     device = _device_name(library, start)
-    n_seq_max = start.n_seq + spare_sequences(start.n_seq, device, model)
+    on_processor = device == PROCESSOR
+    n_seq_max = start.n_seq + spare_sequences(start.n_seq, on_processor, model)
     # libllama ends the process where a batch has no room for a token of each sequence
     n_batch = max(min(start.n_batch or DEFAULT_BATCH, n_ctx), n_seq_max)
     n_ubatch = min(start.n_ubatch or DEFAULT_UBATCH, n_batch)
     control.send(m.LoadProgress(1.0, "context"))
     # an accelerator's library may have told a device where this memory lies
-    lean = not start.pretouch and device == "CPU" and library.build.backend == "cpu"
+    lean = not start.pretouch and on_processor and library.build.backend == "cpu"
     before = unused_memory.private_memory() if lean else []
     mark = library.log_position()
     try:
@@ -139,8 +140,8 @@ def load(
         ).kv_bytes,
         unused_bytes=unused_bytes,
         piece_bytes=piece_bytes,
-        overlap=device != "CPU",
-        places=find_places() if device == "CPU" else no_places(),
+        on_processor=on_processor,
+        places=find_places() if on_processor else no_places(),
     )
 
 
@@ -240,4 +241,4 @@ def _device_name(library: Library, start: m.Start) -> str:
         for device in llama.devices(library):
             if device["type"] in ("gpu", "igpu"):
                 return str(device["description"])
-    return "CPU"
+    return PROCESSOR

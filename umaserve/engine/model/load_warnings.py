@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 from umaserve.llama.library import without_prefix
 from umaserve.wire import messages as m
 
+from .loaded import PROCESSOR
+
 if TYPE_CHECKING:
     from umaserve.models.header import GGUFInfo
 
@@ -67,7 +69,7 @@ def _memlock_limit() -> str:
 def of_settings(start: m.Start, info: GGUFInfo, device: str) -> list[m.Log]:
     """Log messages for what was asked for and has no effect, or not the one expected."""
     texts = []
-    if start.gpu_layers > 0 and device == "CPU":
+    if start.gpu_layers > 0 and device == PROCESSOR:
         texts.append(
             f"--gpu-layers {start.gpu_layers}: there is no accelerator for this build of the "
             "library, so all layers are on the processor"

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from umaserve.llama import Context, Library, Model
 
 
+PROCESSOR = "CPU"  # the device's name where there is no other
+
+
 class CannotLoad(Exception):
     """The model cannot be served; the text says why and what to do."""
 
@@ -44,7 +47,7 @@ class Loaded:
     kv_bytes: int
     unused_bytes: int  # of them not resident until cells are used
     piece_bytes: int
-    overlap: bool  # llama_decode returns before the work is done
+    on_processor: bool  # no layer lies on another device
     places: np.ndarray  # of the loop's threads: `thread_places`
 
     def threads(self, aside: int) -> tuple[int, int]:

@@ -1,6 +1,6 @@
 """Giving up a running graph: what libllama asks between the operations of a graph.
 
-``llama_set_abort_callback`` works on the processor backend.  A long tick that holds
+``llama_set_abort_callback`` works on the processor backend; elsewhere nobody asks.  A long tick that holds
 nothing but prompt tokens is armed; when the front has sent an interactive request meanwhile, the
 graph ends within an operation, ``llama_decode`` returns 2 and its tokens are computed again later.
 """
@@ -23,12 +23,14 @@ if TYPE_CHECKING:
     from umaserve.llama import Context
 
 ARMED, URGENT, SEEN, UNTIL, CLOCK, ROOM = range(6)  # words from H_ABORT_ARMED on
+ASKED = 8
 
 
 @cfunc(types.boolean(types.voidptr), cache=True)
 def should_abort(data):
     """``ggml_abort_callback``: ``data`` is the header's block of ABORT_WORDS.  Takes no GIL."""
     words = carray(data, t.ABORT_WORDS, np.int64)
+    words[ASKED] += 1
     if words[ARMED] == 0 or words[URGENT] <= words[SEEN]:
         return False
     call_i32_i32_ptr(words[CLOCK], CLOCK_MONOTONIC, words[ROOM])

@@ -55,7 +55,7 @@ class ReadyGraph:
     def measure(self) -> Iterator[None]:
         """Find out whether it pays with this model, on this accelerator; one batch a step."""
         loaded = self._loaded
-        if not loaded.overlap or why_not_plain(loaded):
+        if why_not_plain(loaded):
             return
         if self._batch.arrays.token.size < WIDTH or loaded.n_ctx < 2 * WIDTH:
             return

@@ -62,7 +62,7 @@ def open_second(
         kv_unified=True,
         n_outputs_max=loaded.n_seq + 1,
         # on the processor an accelerator's part of the work could not be interrupted
-        op_offload=loaded.overlap,
+        op_offload=not loaded.on_processor,
         **others,
     )
 

@@ -26,7 +26,6 @@ import numpy as np
 
 from umaserve.engine.cells.piece import Piece, export_piece, import_piece
 from umaserve.engine.model.abilities import device_memory, why_not_plain
-from umaserve.engine.model.loaded import usable_cores
 from umaserve.engine.samplers.first_token import FirstToken, FirstTokens
 from umaserve.policy.cost.model import BESIDE_SIZES
 from umaserve.wire import memory_order
@@ -54,14 +53,14 @@ RESERVE_BYTES = 256 << 20  # memory to leave alone beside the second KV cache
 def available(loaded: Loaded, cores: int | None = None) -> tuple[bool, str]:
     """Whether prompts of this model can be computed aside, and the reason if not.
 
-    ``cores`` are the physical cores of this process (counted if None).
+    ``cores`` are the physical cores of this process (as loaded if None).
     """
-    if not loaded.overlap and (usable_cores() if cores is None else cores) < 2:
+    if loaded.on_processor and (loaded.n_cores if cores is None else cores) < 2:
         return False, "there is one core only"
     reason = why_not_plain(loaded)
     if reason:
         return False, reason
-    if loaded.overlap:
+    if not loaded.on_processor:
         free, kv_bytes = device_memory(loaded), _fewest_bytes(loaded)
     else:
         # mapped weights count as available memory, and we want them to stay where they are
@@ -128,7 +127,7 @@ class PrefillWorker:
         self._copies = np.zeros(BESIDE_SIZES.size) if copies is None else copies
         self._spare = loaded.n_seq  # sequence id, in both contexts
         self._stack: ChunkStack | None = None
-        if not (paced or loaded.overlap):
+        if loaded.on_processor and not paced:
             with contextlib.suppress(OSError):  # then prompts get no slices here
                 self._stack = ChunkStack(self.orders.gate, loaded.library)
         self._thread = PrefillThread(

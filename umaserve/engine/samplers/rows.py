@@ -84,9 +84,9 @@ class RowPool(NamedTuple):
     team_counted: np.ndarray
 
 
-def worker_count(overlap: bool, cores: int) -> int:
-    """None on a processor backend; else some half of the cores."""
-    return max(min(cores // 2 - 1, MOST_WORKERS), 0) if overlap else 0
+def worker_count(on_processor: bool, cores: int) -> int:
+    """None where decodes need the cores themselves; else some half of these."""
+    return 0 if on_processor else max(min(cores // 2 - 1, MOST_WORKERS), 0)
 
 
 def start_pool(

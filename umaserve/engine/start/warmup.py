@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from umaserve.engine.model.loaded import CannotLoad
+from umaserve.engine.model.ways import Ways
 from umaserve.engine.start.whole import Whole
 from umaserve.policy.accelerator.beside import may_land
 from umaserve.policy.cost.model import CostModel, doubt_larger, learn_flow_ms, learn_part
@@ -13,6 +14,7 @@ from umaserve.wire import messages as m
 from umaserve.wire import table as t
 
 N_PROMPT = 2  # tokens
+TRIES = 3  # more ticks, where the first was no processor's
 
 # one request per path through the sampler
 _SETTINGS = (
@@ -32,6 +34,7 @@ def warm_up(engine: Whole, everything: bool) -> None:
     """
     loaded, table = engine.loaded, engine.table
     for sampling in _SETTINGS if everything else _SETTINGS[:1]:
+        asked = int(table.header[t.H_ASKED])
         _decode(engine, sampling)
         if table.reason[0] == t.REASON_ERROR:
             raise CannotLoad(
@@ -40,8 +43,28 @@ def warm_up(engine: Whole, everything: bool) -> None:
             )
         if engine.trials.wanted or sampling.temperature == 0.0 and not _finite(engine):
             raise CannotLoad("the model's first logits are not numbers; the file may be damaged")
+    engine.equip(_ways(engine, asked))
     _compile_the_rest(engine)
     forget(engine)
+
+
+def _ways(engine: Whole, before: int) -> Ways:
+    """How the last tick behaved, ``before`` which libllama had asked so often.
+
+    Where that was no processor's, a later one counts: the first pays for kernels and buffers.
+    """
+    lib, model = engine.loaded.library.lib, engine.loaded.model.pointer
+    n_layer, header = int(lib.llama_model_n_layer(model)), engine.table.header
+    for more in range(TRIES, -1, -1):
+        facts = engine.work.facts[engine.work.flight.parity]
+        took_ns = max(facts.decoded_ns - facts.submitted_ns, 1)
+        waited = (facts.decoded_ns - facts.returned_ns) / took_ns
+        ways = Ways.of(waited, int(header[t.H_ASKED]) - before, n_layer)
+        if ways.abortable or not more:
+            break
+        before = int(header[t.H_ASKED])
+        _decode(engine, _SETTINGS[0])
+    return ways
 
 
 def _compile_the_rest(engine: Whole) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 from umaserve.engine.cells.sequences import Sequences
 from umaserve.engine.model.cost_keeper import CostKeeper
 from umaserve.engine.model.loaded import Loaded
+from umaserve.engine.model.ways import Ways
 from umaserve.engine.native.calls import Native
 from umaserve.engine.prefill.ready_graph import ReadyGraph
 from umaserve.engine.prefill.worker import PrefillWorker
@@ -42,10 +43,14 @@ class Work(Protocol):
     @property
     def flight(self) -> Flight: ...
 
+    @property
+    def facts(self) -> np.ndarray: ...
+
 
 class Flight(Protocol):
     mode: int
     unlike: int
+    parity: int
 
 
 class Suspects(Protocol):
@@ -94,6 +99,7 @@ class Whole(Protocol):
     budget: Budget
     worker: PrefillWorker | None
     paced: bool
+    ways: Ways
     aside_threads: int
     later: list[m.ToEngine]
     ticks_done: int
@@ -119,6 +125,8 @@ class Whole(Protocol):
 
     @property
     def columns(self) -> Any: ...
+
+    def equip(self, ways: Ways) -> None: ...
 
     def arrange(self) -> None: ...
 

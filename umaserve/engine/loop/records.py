@@ -22,6 +22,7 @@ from umaserve.policy.cost.model import CostModel
 from umaserve.sampling.params import Settings
 from umaserve.sampling.sampler import Scratch
 from umaserve.wire import table as t
+from umaserve.wire.header import AbortWords, Header
 
 if TYPE_CHECKING:
     from umaserve.engine.model.loaded import Loaded
@@ -97,7 +98,8 @@ class Facts(Record):
 class Columns(NamedTuple):
     """The session table, in the form that compiled code takes (borrowed)."""
 
-    header: np.ndarray
+    header: Header
+    abort: AbortWords
     ticks: np.ndarray
     reason: np.ndarray
     seq: np.ndarray
@@ -117,7 +119,8 @@ class Columns(NamedTuple):
 
     @classmethod
     def of(cls, table: t.SessionTable) -> Columns:
-        return cls(*(getattr(table, name) for name in cls._fields))
+        records = table.header.record, table.abort.record
+        return cls(*records, *(getattr(table, name) for name in cls._fields[len(records) :]))
 
 
 class Fixed(NamedTuple):

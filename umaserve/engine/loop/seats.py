@@ -84,8 +84,8 @@ class Seats:
         self._drop_sequence(slot)
         self._ageing.parked(slot, time.monotonic_ns())
         table.state[slot] = t.WAITING
-        table.header[t.H_PREEMPTIONS] += 1
-        table.header[t.H_KV_EVICTIONS] += 1
+        table.header.preemptions += 1
+        table.header.kv_evictions += 1
         self._note(slot, is_parked=True)
 
     def park_all(self, slots: list[int]) -> None:
@@ -132,11 +132,11 @@ class Seats:
             engine.sequences.give_back(seq, empty)
             table.seq[slot] = -1
         table.n_past[slot] = 0
-        table.header[t.H_CELLS_USED] = cells.cells_used(table)
+        table.header.cells_used = cells.cells_used(table)
 
     def _note(self, slot: int, is_parked: bool) -> None:
         if is_parked:
             self._parked.add(slot)
         else:
             self._parked.discard(slot)
-        self._engine.table.header[t.H_PARKED] = len(self._parked)
+        self._engine.table.header.parked = len(self._parked)

@@ -159,9 +159,9 @@ def plan_next(loop, tick, given):
         return ATTENTION
     if plan.info.wait_ms > 0.0:
         # the budget of bytes is used up, or all there is runs beside the ticks
-        header[t.H_HEARTBEAT_NS] = started
+        header.heartbeat_ns = started
         if orders.running[0] >= 0:
-            header[t.H_WORK_SINCE_NS] = started  # not idle
+            header.work_since_ns = started  # not idle
         return ATTENTION if readable(native, int(plan.info.wait_ms)) else WAITED
     return NOTHING
 
@@ -182,12 +182,12 @@ def slice_prompts(loop):
     else:
         place_threads(loop.places, _threads(loop.fixed, 0, 2))
         # it can hang as a tick can
-        header[t.H_TICK_START_NS] = header[t.H_HEARTBEAT_NS] = started
-        header[t.H_BUSY] = BUSY_DECODE
+        header.tick_start_ns = header.heartbeat_ns = started
+        header.busy = BUSY_DECODE
         ended = run_parts(orders.gate, native, until, orders.wake_fd)
     facts.began_ns, facts.slice_ns = ended, ended - started
-    if header[t.H_WORK_SINCE_NS]:
-        header[t.H_WORK_SINCE_NS] += ended - started  # no overhead
+    if header.work_since_ns:
+        header.work_since_ns += ended - started  # no overhead
 
 
 @njit(**PHASE)
@@ -208,8 +208,8 @@ def fill_batch(loop):
             in_batch, flight.width, fixed.spare, batch.token, batch.pos, batch.seq, batch.logits
         )
     read, attended = _reads(entries, plan, loop.columns)
-    header[t.H_TICK_START_NS] = header[t.H_HEARTBEAT_NS] = started
-    header[t.H_BUSY] = BUSY_DECODE
+    header.tick_start_ns = header.heartbeat_ns = started
+    header.busy = BUSY_DECODE
     facts.tokens, facts.outputs, facts.decoding_rows = in_batch, outputs, rows
     facts.cells_read, facts.attended, facts.told_ns = read, attended, 0
     flight.outputs_sent, flight.turns = outputs, orders.turns[0]
@@ -233,10 +233,10 @@ def decode(loop, resumed):
     what went wrong.
     """
     work, native, status = loop.work, loop.native, 0
-    flight, header = work.flight, loop.columns.header
+    flight, header, abort = work.flight, loop.columns.header, loop.columns.abort
     if not resumed:
         status = submit(loop)
-        header[t.H_OVERLAPPED] += flight.unpublished
+        header.overlapped += flight.unpublished
         publish_last(loop)
         if flight.flying and status == 0:
             return UNDER_WAY
@@ -247,10 +247,10 @@ def decode(loop, resumed):
     facts.decoded_ns = now_ns(native)
     predicted_ms = work.info[flight.parity].predicted_ms
     note_beside(loop.knobs, loop.orders, loop.cost, flight, facts, predicted_ms)
-    armed = header[t.H_ABORT_ARMED]
-    header[t.H_ABORT_ARMED] = 0
-    header[t.H_BUSY] = BUSY_IDLE
-    header[t.H_TICK_START_NS] = 0
+    armed = abort.armed
+    abort.armed = 0
+    header.busy = BUSY_IDLE
+    header.tick_start_ns = 0
     if status == 0 and flight.outputs_sent:
         flight.logits = call_i64_ptr_i32(native.logits_ith, native.context, loop.batch.out_row[0])
         if flight.logits == 0:
@@ -266,7 +266,7 @@ def decode(loop, resumed):
 def submit(loop):
     """Place threads and cells for the batch and hand it to libllama; returns its status."""
     cells, work, native = loop.cells, loop.work, loop.native
-    flight, header, batch = work.flight, loop.columns.header, loop.batch
+    flight, abort, batch = work.flight, loop.columns.abort, loop.batch
     facts = work.facts[flight.parity]
     in_batch, rows = facts.tokens, facts.decoding_rows
     n_threads = _threads(loop.fixed, flight.mode, in_batch)
@@ -281,8 +281,8 @@ def submit(loop):
     facts.submitted_ns = sent
     abort_ms = work.info[flight.parity].abort_ms
     if abort_ms > 0.0:
-        header[t.H_ABORT_UNTIL_NS] = sent + int(abort_ms * 1e6)
-        header[t.H_ABORT_ARMED] = 1
+        abort.until_ns = sent + int(abort_ms * 1e6)
+        abort.armed = 1
     return call_i32_ptr_ptr(native.decode, native.context, native.batch)
 
 
@@ -357,7 +357,7 @@ def end_tick(loop, more):
     lands = flight.must_stop != 0 or can_land(loop.knobs, orders, loop.state, loop.plan, sampled)
     # nobody interactive waits for what Python is to do: the next decode is submitted before
     flies = overlap and attention and not lands
-    flight.flying = flies and not _is_urgent(columns.header, flight)
+    flight.flying = flies and not _is_urgent(columns.abort, flight)
     if (flight.flying or overlap and not attention and not lands) and more:
         flight.unpublished = 1
         return GOES_ON
@@ -399,7 +399,7 @@ def _reads(entries, plan, columns):
 def _end_rows(columns, state, ended, n):
     """Mark rows as DONE, whose cells are free then."""
     for i in range(n):
-        columns.header[t.H_CELLS_USED] -= columns.n_past[ended[i]]
+        columns.header.cells_used -= columns.n_past[ended[i]]
     stores_first()  # a row that is DONE has all its tokens, and says why it ended
     for i in range(n):
         state.state[ended[i]] = DONE
@@ -442,9 +442,9 @@ def _bytes_left(flight, budget, knobs, now):
 
 
 @njit(**INNER)
-def _is_urgent(header, flight):
+def _is_urgent(abort, flight):
     """Whether somebody interactive is on the way in."""
-    return flight.awaited != 0 or header[t.H_URGENT] != header[t.H_URGENT_SEEN]
+    return flight.awaited != 0 or abort.urgent != abort.urgent_seen
 
 
 @njit(**INNER)
@@ -482,4 +482,4 @@ def _credits(columns, state, knobs, baseline_ms, slots, count, now):
             credit[s], more, cap[s], knobs.latency_cap, baseline_ms, gap_ms
         )
         if slow:
-            columns.header[t.H_SLOW_TOKENS] += 1
+            columns.header.slow_tokens += 1

@@ -88,10 +88,10 @@ def _finite(engine: Whole) -> bool:
 def forget(engine: Whole) -> None:
     """Clear row 0 and the counters that the warm-up moved."""
     table = engine.table
-    cells_total = int(table.header[t.H_CELLS_TOTAL])
-    table.header[: t.H_ABORT_ARMED] = 0
-    table.header[t.H_CELLS_TOTAL] = cells_total
-    table.ticks[:] = 0.0
+    cells_total = table.header.cells_total
+    table.header.clear()
+    table.header.cells_total = cells_total
+    table.ticks[:] = 0
     for column in (
         table.state, table.reason, table.n_prompt, table.n_tokens, table.n_past, table.max_tokens,
         table.t_first_ns, table.t_last_ns, engine.work.served,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from umaserve.engine.cells.accounting import count_used
 from umaserve.engine.native.calls import now_ns, stores_first
 from umaserve.engine.samplers.rows import take_counts
 from umaserve.jit.compiled import njit
@@ -119,7 +120,8 @@ def account(loop, parity):
     row.sample_ms = (sampled - decoded) / 1e6
     row.decode_rows = decoding
     row.prefill_tokens = prompt_tokens
-    row.cells = header.cells_used = facts.cells_used + tokens
+    row.cells = facts.cells_used + tokens
+    header.cells_used = count_used(loop.state.state, loop.state.n_past)
     row.interactive_rows = info.interactive_rows
     row.predicted_ms = info.predicted_ms
     row.baseline_ms = info.baseline_ms

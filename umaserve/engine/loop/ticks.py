@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from umaserve.engine.cells.accounting import count_used
 from umaserve.engine.cells.cell_map import TOGETHER, make_room, take_cells
 from umaserve.engine.model.thread_places import place_threads
 from umaserve.engine.native.batch import fill, fill_up, note_fed, settle
@@ -77,7 +78,7 @@ from .records import (
     WAITED,
 )
 
-RUNNING, DONE = t.RUNNING, t.DONE
+DONE = t.DONE
 BUSY_DECODE, BUSY_IDLE = t.BUSY_DECODE, t.BUSY_IDLE
 LEAST_SLICE_MS = 0.02  # less is not worth waking anybody for
 
@@ -134,7 +135,7 @@ def plan_next(loop, tick, given):
     header, flight, native, state = loop.columns.header, work.flight, loop.native, loop.state
     flight.parity = 1 - flight.parity
     facts, fixed = work.facts[flight.parity], loop.fixed
-    started, used = now_ns(native), _cells(state)
+    started, used = now_ns(native), count_used(state.state, state.n_past)
     facts.began_ns, facts.cells_used = started, used
     if given >= 0:
         entries = given
@@ -399,7 +400,8 @@ def _reads(entries, plan, columns):
 def _end_rows(columns, state, ended, n):
     """Mark rows as DONE, whose cells are free then."""
     for i in range(n):
-        columns.header.cells_used -= columns.n_past[ended[i]]
+        columns.n_past[ended[i]] = 0
+    columns.header.cells_used = count_used(state.state, state.n_past)
     stores_first()  # a row that is DONE has all its tokens, and says why it ended
     for i in range(n):
         state.state[ended[i]] = DONE
@@ -414,15 +416,6 @@ def _without_numbers(outputs, slots, sampled):
             slots[n] = slots[i]
             n += 1
     return n
-
-
-@njit(**INNER)
-def _cells(state):
-    used = 0
-    for s in range(state.state.shape[0]):
-        if state.state[s] == RUNNING:
-            used += state.n_past[s]
-    return used
 
 
 @njit(**INNER)

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import os
+from typing import NamedTuple
 
+import numpy as np
 import pytest
+from numba import njit
 
 from umaserve.engine.cells import accounting as cells
 from umaserve.engine.cells.ageing import KEEP_NS, WAIT_NS, Ageing
+from umaserve.engine.native.batch import to_come
 from umaserve.wire.table import RUNNING, WAITING, SessionTable, TableSpec
+
+
+class Columns(NamedTuple):
+    n_tokens: np.ndarray
+    n_prompt: np.ndarray
+    max_tokens: np.ndarray
 
 
 @pytest.fixture
@@ -52,6 +62,18 @@ def test_a_prompt_is_admitted_with_a_margin(table):
     assert cells.fits(table, 1, 1024)
     put(table, 1, WAITING, 493)
     assert not cells.fits(table, 1, 1024)
+
+
+def test_tokens_to_come_for_python_and_for_compiled_code(table):
+    @njit
+    def compiled(n_tokens, n_prompt, max_tokens, slot):
+        return to_come(Columns(n_tokens, n_prompt, max_tokens), slot)
+
+    put(table, 1, RUNNING, 10, max_tokens=3)
+    for left in (3, 2, 1, 0, -1):
+        assert to_come(table, 1) == left
+        assert compiled(table.n_tokens, table.n_prompt, table.max_tokens, 1) == left
+        table.n_tokens[1] += 1
 
 
 def test_a_lone_request_may_fill_the_context(table):

@@ -38,7 +38,7 @@ def publish(slot, columns, work):
     slots, sampled = np.full(1, slot, np.int32), np.zeros(1, np.int32)
     for i in range(N_CTX - 2):
         sampled[0] = i % 1000
-        batch.settle(columns, work, N_CTX, slots, sampled, 1, 7 * (i % 1000) + 1, 0)
+        batch.settle(columns, work, slots, sampled, 1, 7 * (i % 1000) + 1, 0)
 
 
 def test_a_reader_sees_no_token_before_its_time() -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from umaserve.engine.native.batch import to_come
 from umaserve.jit.compiled import njit
 from umaserve.jit.direct import Direct
 from umaserve.wire.states import RUNNING, WAITING
@@ -64,8 +65,7 @@ def fits(table: SessionTable, slot: int, n_cells: int) -> bool:
     """Whether the request in ``slot`` may hold a sequence beside the running ones."""
     if RUNNING not in table.state.tolist():
         return int(table.n_tokens[slot]) <= n_cells
-    to_come = int(table.max_tokens[slot]) - int(table.n_tokens[slot] - table.n_prompt[slot])
-    need = int(table.n_tokens[slot]) + min(MARGIN, max(to_come, 1))
+    need = int(table.n_tokens[slot]) + min(MARGIN, max(int(to_come(table, slot)), 1))
     return cells_committed(table) + need <= n_cells
 
 

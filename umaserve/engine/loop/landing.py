@@ -68,8 +68,7 @@ class Landing:
             return
         self._slot[0], self._id[0] = slot, first.token
         ended = self._settle(
-            engine.columns, work, engine.loaded.n_ctx, self._slot, self._id, 1,
-            time.monotonic_ns(), 0,
+            engine.columns, work, self._slot, self._id, 1, time.monotonic_ns(), 0,
         )  # fmt: skip
         header.rows_sampled += 1
         header.rows_in_place += first.in_place

@@ -332,8 +332,7 @@ def settle_rows(loop, count, tick):
     if first == 0:
         note_fed(flight.entries, loop.plan, columns, work.served, tick)
     work.out.ended = settle(
-        columns, work, loop.fixed.n_ctx, slots, work.sampled[first:], count, at_ns,
-        work.out.ended,
+        columns, work, slots, work.sampled[first:], count, at_ns, work.out.ended,
     )  # fmt: skip
     flight.settled += count
 

@@ -89,7 +89,7 @@ def test_somebody_interactive_takes_the_place_of_somebody_in_the_background(star
         engine.wait(serial)
         assert engine.reason(serial) == t.REASON_LENGTH
         assert len(engine.generated(serial)) == 700
-    assert header.parked == 0
+    assert engine.table.parked() == []
     for serial, prompt in zip([*hogs, quick], PROMPTS, strict=True):
         assert_right(engine, oracle, serial, prompt)
 

@@ -10,7 +10,17 @@ import textwrap
 import numpy as np
 import pytest
 
-from umaserve.wire.table import PIECE_BYTES, PieceTable, SessionTable, TableSpec, shared_file
+from umaserve.wire.table import (
+    DONE,
+    FREE,
+    PIECE_BYTES,
+    RUNNING,
+    WAITING,
+    PieceTable,
+    SessionTable,
+    TableSpec,
+    shared_file,
+)
 
 SPEC = TableSpec(n_slots=5, n_ctx=65)
 
@@ -108,3 +118,12 @@ def test_names_of_tokens_without_text_lie_behind_the_texts():
     with pytest.raises(ValueError, match="bytes"):
         writer.write_hidden(long, np.zeros(PIECE_BYTES, np.uint8))
     os.close(fd)
+
+
+def test_who_had_cells_and_waits_is_parked():
+    table, fd = SessionTable.create(SPEC)
+    os.close(fd)
+    table.state[:] = [FREE, WAITING, WAITING, RUNNING, DONE]
+    table.t_admit_ns[:] = [1, 0, 1, 1, 1]  # a free row's is of the request before
+    assert table.parked() == [2]
+    assert [table.is_parked(slot) for slot in range(5)] == [False, False, True, False, False]

@@ -111,10 +111,12 @@ def test_bytes_a_token_and_the_bandwidth(bench: Bench) -> None:
 def test_words_of_the_guard(bench: Bench) -> None:
     assert bench.read()["prefill_guard_active"] is False
     bench.set(
-        guard_active=1, skipped_prefill=3, slow_tokens=4, cost_error_ppm=52_000, parked=2,
+        guard_active=1, skipped_prefill=3, slow_tokens=4, cost_error_ppm=52_000,
         kv_evictions=5, aborted_chunks=6, aside_tokens=700, preemptions=8, baseline_ns=17_250_000,
         overlapped=30, ticks=40,
     )  # fmt: skip
+    bench.table.state[:] = t.WAITING
+    bench.table.t_admit_ns[:2] = 1  # these had cells
     numbers = bench.read()
     assert numbers["prefill_guard_active"] is True
     assert numbers["skipped_prefill_due_to_latency_total"] == 3

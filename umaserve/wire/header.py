@@ -111,7 +111,6 @@ class Header(Words):
     bmt_budget_bps: int  # bytes per second that ticks may move; 0 = no budget
     bmt_measured_bps: int  # bytes per second of recent ticks: estimate over time inside libllama
     bmt_trimmed: int  # ticks from which the budget kept something out
-    parked: int  # sessions without KV cells that had some
     kv_evictions: int  # sequences that lost their cells
     aborted_chunks: int  # prompt chunks given up for an interactive request
     aside_tokens: int  # prompt tokens computed beside the ticks, on cores of their own

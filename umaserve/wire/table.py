@@ -177,6 +177,14 @@ class SessionTable:
         self.quick_n_tokens = self.n_tokens.data
         self.quick_tokens, self.quick_token_ns = self.tokens.data, self.token_ns.data
 
+    def is_parked(self, slot: int) -> bool:
+        """Whether this request had KV cells, gave them up and waits."""
+        return bool(self.state[slot] == WAITING and self.t_admit_ns[slot])
+
+    def parked(self) -> list[int]:
+        """Slots of the requests that are parked."""
+        return np.flatnonzero((self.state == WAITING) & (self.t_admit_ns != 0)).tolist()
+
     @classmethod
     def create(cls, spec: TableSpec) -> tuple[SessionTable, int]:
         """A fresh table and the descriptor that an engine has to inherit (caller closes it)."""

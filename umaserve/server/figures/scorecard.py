@@ -168,7 +168,7 @@ class Scorecard:
             "active_sessions": active,
             "queued_interactive": waiting[0],
             "queued_background": waiting[1],
-            "parked_sessions": sum(e.table.header.parked for e in self._alive()),
+            "parked_sessions": sum(len(e.table.parked()) for e in self._alive()),
             "requests_total": meters.requests_total,
             "errors_total": dict(meters.errors_total),
             "tokens_generated_total": meters.tokens_total,

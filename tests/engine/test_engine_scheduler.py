@@ -11,11 +11,11 @@ from tests.support.engine_driver import DrivenEngine
 from tests.support.oracle import Oracle
 from tests.support.waiting import until
 from umaserve.config.kinds import POLICY_PARTS
-from umaserve.engine.cells import ageing
 from umaserve.engine.model.loaded import usable_cores
 from umaserve.policy.base import FEATURES
 from umaserve.wire import messages as m
 from umaserve.wire import table as t
+from umaserve.wire.states import AGED_NS
 
 BACK, FRONT = m.LANE_BACKGROUND, m.LANE_INTERACTIVE
 GREEDY = m.Sampling(temperature=0.0, ignore_eos=True)
@@ -158,7 +158,7 @@ def test_background_gets_a_place_although_interactive_requests_always_wait(start
     engine.wait(front[0], n_tokens=3)
     old = background(engine, PROMPTS[1], max_tokens=30)
     until(lambda: engine.table.state[engine.slots[old]] == t.WAITING)
-    engine.table.t_submit_ns[engine.slots[old]] -= ageing.WAIT_NS
+    engine.table.t_wait_ns[engine.slots[old]] -= AGED_NS
     front += [interactive(engine, PROMPTS[0], max_tokens=150) for _ in range(4)]
     for serial in [old, *front]:
         engine.wait(serial)

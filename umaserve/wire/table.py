@@ -65,6 +65,7 @@ _COLUMNS: tuple[tuple[str, str, str], ...] = (
     ("in_tick", "i4", ""),  # 1 while part of a llama_decode; IN_TOKENIZER while it is tokenised
     ("isolate", "i4", ""),  # decodes alone until harmless
     ("t_submit_ns", "i8", ""),  # monotonic; arrival of the request
+    ("t_wait_ns", "i8", ""),  # monotonic; since when it waits for KV cells: it came, or was parked
     ("t_admit_ns", "i8", ""),  # first given a sequence
     ("t_first_ns", "i8", ""),  # first token published
     ("t_last_ns", "i8", ""),
@@ -145,6 +146,7 @@ class SessionTable:
     in_tick: np.ndarray
     isolate: np.ndarray
     t_submit_ns: np.ndarray
+    t_wait_ns: np.ndarray
     t_admit_ns: np.ndarray
     t_first_ns: np.ndarray
     t_last_ns: np.ndarray

@@ -68,7 +68,8 @@ class Admission:
 
     def submit(self, message: m.Submit) -> None:
         """A request from the front."""
-        self._table.t_submit_ns[message.slot] = message.came_ns or time.monotonic_ns()
+        came_ns = message.came_ns or time.monotonic_ns()
+        self._table.t_submit_ns[message.slot] = self._table.t_wait_ns[message.slot] = came_ns
         self._table.serial[message.slot] = message.serial
         if message.tokens is not None:
             with self._owned(message):

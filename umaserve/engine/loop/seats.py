@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 
 from umaserve.engine.cells import accounting as cells
-from umaserve.engine.cells.ageing import Ageing
+from umaserve.engine.cells.ageing import Ageing, due
 from umaserve.engine.cells.parking import Parking, memory_to_park_in
 from umaserve.engine.start.whole import Whole
 from umaserve.policy.cost.model import predict
@@ -24,7 +24,7 @@ class Seats:
     def __init__(self, engine: Whole) -> None:
         self._engine = engine
         self._parking = Parking(engine.loaded.context, memory_to_park_in())
-        self._ageing = Ageing(engine.start.n_slots)
+        self._ageing = Ageing()
 
     def admit(self, under_way: bool = False) -> bool:
         """Give KV sequences to waiting requests while both last.
@@ -40,7 +40,7 @@ class Seats:
             slot = cells.next_to_admit(table)
             if slot < 0:
                 return True
-            aged = self._ageing.due(table, now_ns)
+            aged = due(table, now_ns)
             if under_way and (aged >= 0 or table.is_parked(slot)):
                 return False
             free = engine.sequences.available
@@ -80,7 +80,7 @@ class Seats:
             again_ms = predict(engine.cost, 0, 0, n_past, n_past / 2)
             self._parking.move_out(slot, int(table.seq[slot]), n_past, again_ms)
         self._drop_sequence(slot)
-        self._ageing.parked(slot, time.monotonic_ns())
+        table.t_wait_ns[slot] = time.monotonic_ns()
         table.state[slot] = t.WAITING
         table.header.preemptions += 1
         table.header.kv_evictions += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import signal
 import time
@@ -175,17 +176,17 @@ def test_cancel_ends_at_the_token_boundary_and_frees_the_cells(idle):
     assert 5 <= len(idle.generated(serial)) < 1500
     idle.release(serial)
     idle.run("a", max_tokens=1)
-    assert idle.table.header[t.H_CELLS_USED] == 0
+    assert idle.table.header.cells_used == 0
 
 
 def test_a_nudge_rehearses_and_leaves_no_trace(idle):
     idle.run("a", max_tokens=1)
     header = idle.table.header
-    before = [int(header[word]) for word in (t.H_TICKS, t.H_PREFILL_TOKENS, t.H_CELLS_USED)]
+    before = header.ticks, header.prefill_tokens, header.cells_used
     for _ in range(3):
         idle.nudge()
         time.sleep(0.05)
-    assert [int(header[w]) for w in (t.H_TICKS, t.H_PREFILL_TOKENS, t.H_CELLS_USED)] == before
+    assert (header.ticks, header.prefill_tokens, header.cells_used) == before
     first = idle.run(PROMPT, max_tokens=8, sampling=m.Sampling(temperature=0.0))
     idle.nudge()
     assert idle.run(PROMPT, max_tokens=8, sampling=m.Sampling(temperature=0.0)) == first
@@ -207,7 +208,7 @@ def test_when_the_cells_run_out_the_newest_wait_and_nothing_is_lost():
             small.wait(serial, timeout=120)
             assert small.reason(serial) == t.REASON_LENGTH
             assert len(small.generated(serial)) == 120
-        assert small.table.header[t.H_PREEMPTIONS] > 0
+        assert small.table.header.preemptions > 0
 
 
 def test_long_prompts_are_tokenised_beside_the_ticks(idle):
@@ -256,9 +257,9 @@ def test_tokens_of_quick_rows_are_out_before_slow_ones_are_sampled():
         slots = [engine.slots[s] for s in serials]
         times = [table.token_ns[s, table.n_prompt[s] :][:40] for s in slots]
         shared = 0
-        for tick in table.ticks[: int(table.header[t.H_TICK_RING_AT])]:
-            end = tick[t.T_END_S]
-            began = end - tick[t.T_WALL_MS] / 1e3
+        for tick in table.ticks[: table.header.tick_ring_at]:
+            end = tick["end_s"]
+            began = end - tick["wall_ms"] / 1e3
             inside = [x[(x / 1e9 >= began) & (x / 1e9 <= end)] for x in times]
             slows, quicks = (np.concatenate(inside[i::2]) for i in (0, 1))
             if slows.size and quicks.size:
@@ -270,12 +271,13 @@ def test_tokens_of_quick_rows_are_out_before_slow_ones_are_sampled():
 
 
 def test_how_rows_are_read_is_counted(idle):
+    counts = operator.attrgetter("rows_sampled", "rows_in_place", "copied_bytes")
+
     def run(**settings):
-        before = idle.table.header.copy()
+        before = np.array(counts(idle.table.header))
         idle.run(PROMPT, max_tokens=6, sampling=m.Sampling(ignore_eos=True, **settings))
         idle.run("a", max_tokens=1)  # by now the ticks before are in the books
-        moved = idle.table.header - before
-        return [int(moved[h]) for h in (t.H_ROWS_SAMPLED, t.H_ROWS_IN_PLACE, t.H_COPIED_BYTES)]
+        return (counts(idle.table.header) - before).tolist()
 
     rows, in_place, copied = run()
     assert rows >= 6 and in_place == rows and copied == 0

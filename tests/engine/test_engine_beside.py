@@ -56,7 +56,7 @@ def test_background_prompts_alone_are_computed_aside_with_their_first_token(aske
         asked.engine.wait(serial)
         expected += asked.n_prompt(serial)
         assert asked.aside() == expected
-        assert asked.engine.table.header[t.H_PREFILL_TOKENS] == expected
+        assert asked.engine.table.header.prefill_tokens == expected
     asked.all_right()
 
 
@@ -77,7 +77,7 @@ def test_a_prompt_beside_a_stream(asked, lane):
 
 def test_a_background_request_for_one_token_needs_no_cells_of_the_engine(asked):
     asked.stream()
-    before, state = int(asked.engine.table.header[t.H_ROWS_SAMPLED]), asked.engine.table.state
+    before, state = asked.engine.table.header.rows_sampled, asked.engine.table.state
     serials = [asked.put(text(10 + i, 50 * i), BACK, 1) for i in range(4)]
     slots: list[int] = []
 
@@ -90,7 +90,7 @@ def test_a_background_request_for_one_token_needs_no_cells_of_the_engine(asked):
         slots.append(asked.engine.slots[serial])
     until(ended)
     assert asked.aside() == sum(asked.n_prompt(serial) for serial in serials)
-    assert asked.engine.table.header[t.H_ROWS_SAMPLED] - before >= len(serials)
+    assert asked.engine.table.header.rows_sampled - before >= len(serials)
     asked.all_right()
 
 
@@ -155,13 +155,13 @@ def test_prompts_of_both_lanes_get_slices_between_the_ticks_of_a_stream(start, o
     table = asked.engine.table
     for lane in (BACK, FRONT):
         asked.stream()
-        before = int(table.header[t.H_TICK_RING_AT])
+        before = table.header.tick_ring_at
         serials = [asked.put(text(20, 100 * i), lane, 8) for i in range(2)]
         for serial in serials:
             asked.engine.wait(serial)
-        after = int(table.header[t.H_TICK_RING_AT])
+        after = table.header.tick_ring_at
         assert after - before < t.TICK_RING
-        slices = table.ticks[np.arange(before, after) % t.TICK_RING, t.T_SLICE_MS]
+        slices = table.ticks["slice_ms"][np.arange(before, after) % t.TICK_RING]
         assert slices.any() and (slices >= 0.0).all()
         asked.all_right()
     assert asked.aside() > 0

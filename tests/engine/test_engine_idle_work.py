@@ -26,6 +26,7 @@ from umaserve.engine.start.thread_choice import choose
 from umaserve.policy.cost.model import CostModel, is_known
 from umaserve.wire import messages as m
 from umaserve.wire import table as t
+from umaserve.wire.header import AbortWords
 from umaserve.wire.states import LANE_BACKGROUND, LANE_INTERACTIVE
 
 FAMILIES = ("mamba-micro", "jamba-micro", "gemma3-micro")
@@ -103,15 +104,15 @@ def test_a_prompt_that_was_given_up_is_computed_as_if_it_never_was(
         for _ in range(20):
             serial = engine.submit(prompt, max_tokens=6, lane=LANE_BACKGROUND)
             slot = engine.slots[serial]
-            while engine.table.state[slot] != t.DONE and not engine.table.header[t.H_ABORT_ARMED]:
+            while engine.table.state[slot] != t.DONE and not engine.table.abort.armed:
                 time.sleep(0.0002)
-            engine.table.header[t.H_URGENT] += 1  # as the front, with an interactive request
+            engine.table.abort.urgent += 1  # as the front, with an interactive request
             engine.run("hello", max_tokens=1, lane=LANE_INTERACTIVE)
             engine.wait(serial)
             assert engine.reason(serial) == t.REASON_LENGTH
             assert engine.generated(serial) == expected
             engine.release(serial)
-            if engine.table.header[t.H_ABORTED_CHUNKS] >= 2:
+            if engine.table.header.aborted_chunks >= 2:
                 return
         pytest.fail("no prompt was ever given up")
 
@@ -145,27 +146,27 @@ def bare(model: llama.Model, context: llama.Context) -> BareTicks:
         library=model.library, context=context, n_vocab=model.n_vocab, places=no_places(),
         threads=lambda aside: (1, 1), n_batch=64, n_positions=256,
     )  # fmt: skip
-    return BareTicks(loaded, np.zeros(64, np.int64), 64)
+    return BareTicks(loaded, AbortWords.fresh(), 64)
 
 
 def test_an_interactive_request_gives_a_measurement_up(model: llama.Model) -> None:
     with llama.Context.open(model, n_ctx=512, n_seq_max=2, n_threads=1) as context:
-        header = np.zeros(64, np.int64)
-        abort.watch(context, header)
+        words = AbortWords.fresh()
+        abort.watch(context, words)
         loaded = SimpleNamespace(
             library=model.library, context=context, n_vocab=model.n_vocab, places=no_places(),
             threads=lambda aside: (1, 1), n_seq=1, n_batch=64, n_ctx=512, n_positions=512,
         )  # fmt: skip
         cost = CostModel.unknown()
-        header[t.H_URGENT] = 1  # somebody has come, and nobody has looked yet
-        prober = Prober(loaded, cost, header)
+        words.urgent = 1  # somebody has come, and nobody has looked yet
+        prober = Prober(loaded, cost, words)
         steps = prober.steps(0)
         next(steps)
         steps.close()
         assert not cost.count.any() and context.seq_pos_max(0) == -1
-        header[t.H_URGENT_SEEN] = 1
+        words.urgent_seen = 1
         for _ in prober.steps(0):
-            assert header[t.H_ABORT_ARMED] == 0
+            assert words.armed == 0
         assert is_known(cost, 0, 1, 0) and is_known(cost, 0, 0, 16)
         assert context.seq_pos_max(0) == -1
 

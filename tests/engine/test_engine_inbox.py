@@ -11,6 +11,7 @@ import pytest
 from umaserve.engine.loop import inbox
 from umaserve.wire import messages as m
 from umaserve.wire import table as t
+from umaserve.wire.header import Header
 
 MS = 1_000_000
 
@@ -21,8 +22,8 @@ class Slow:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, state: int, baseline_ms: float) -> None:
         self.now_s = 0.0
         self.handled: list[Any] = []
-        header = np.zeros(64, np.int64)
-        header[t.H_BASELINE_NS] = int(baseline_ms * MS)
+        header = Header.fresh()
+        header.baseline_ns = int(baseline_ms * MS)
         self.table = SimpleNamespace(state=np.array([t.FREE, state]), header=header)
         monkeypatch.setattr(inbox.time, "monotonic", lambda: self.now_s)
 

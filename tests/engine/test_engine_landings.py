@@ -30,7 +30,7 @@ def test_prompts_land_where_it_is_said_while_streams_come_and_end(tmp_path):
     finished = n = 0
 
     def submit(prompt, tokens, lane):
-        engine.table.header[t.H_URGENT] += lane == m.LANE_INTERACTIVE  # as the front does
+        engine.table.abort.urgent += lane == m.LANE_INTERACTIVE  # as the front does
         serial = engine.submit(prompt, max_tokens=tokens, sampling=GREEDY, lane=lane)
         running[serial] = prompt, tokens
 
@@ -38,7 +38,7 @@ def test_prompts_land_where_it_is_said_while_streams_come_and_end(tmp_path):
     with DrivenEngine(patch=spied, n_seq=5, n_ctx=N_CTX, paced=True) as engine:
         table, header = engine.table, engine.table.header
         end_s = time.monotonic() + 100
-        while (finished < 24 or header[t.H_ASIDE_TOKENS] < 1500) and time.monotonic() < end_s:
+        while (finished < 24 or header.aside_tokens < 1500) and time.monotonic() < end_s:
             lanes = [int(table.lane[engine.slots[serial]]) for serial in running]
             if lanes.count(m.LANE_INTERACTIVE) < 2:
                 n += 1
@@ -59,11 +59,11 @@ def test_prompts_land_where_it_is_said_while_streams_come_and_end(tmp_path):
                     engine.release(serial)
                     finished += 1
             time.sleep(0.002)
-        assert finished >= 24 and header[t.H_ASIDE_TOKENS] >= 1500
+        assert finished >= 24 and header.aside_tokens >= 1500
         for serial in running:
             engine.send(m.Cancel(serial))
             engine.wait(serial)
-        assert header[t.H_CELLS_USED] == 0
+        assert header.cells_used == 0
         assert engine.close() == 0
     oracle.close()
     seen = [json.loads(line) for line in seen_file.read_text().splitlines()]

@@ -20,10 +20,13 @@ from tests.support.patches.engine_spies import spied_meanwhile
 from umaserve.engine.loop.meanwhile import meanwhile
 from umaserve.wire import messages as m
 from umaserve.wire import table as t
+from umaserve.wire.header import Header
 
 GREEDY = m.Sampling(temperature=0.0, ignore_eos=True)
 STREAM, STREAM_TOKENS = "def fibonacci(n):", 300
 TEXT = "def step(value):\n    if value > 1:\n        return value * 2\n"
+
+
 def went_on(seen_file) -> int:
     """How many times the ticks went on after what was done."""
     lines = seen_file.read_text().splitlines(keepends=True) if seen_file.exists() else []
@@ -57,7 +60,7 @@ def test_background_requests_come_and_go_under_the_decodes_of_a_stream(tmp_path)
                 engine.release(stream)
                 stream = 0
             if not stream:
-                header[t.H_URGENT] += 1  # as the front does for whoever is interactive
+                engine.table.abort.urgent += 1  # as the front does for whoever is interactive
                 stream = engine.submit(STREAM, max_tokens=STREAM_TOKENS, sampling=GREEDY)
             while len(running) < 3:  # one more than there are sequences
                 n += 1
@@ -70,7 +73,7 @@ def test_background_requests_come_and_go_under_the_decodes_of_a_stream(tmp_path)
                 engine.send(m.Cancel(chance.choice(list(running))))
             if chance.random() < 0.02:
                 lane = chance.randrange(2)
-                header[t.H_URGENT] += lane == m.LANE_INTERACTIVE
+                engine.table.abort.urgent += lane == m.LANE_INTERACTIVE
                 engine.send(m.SetLane(chance.choice(list(running)), lane))
             for serial in [s for s in running if is_done(engine, s)]:
                 prompt, tokens = running.pop(serial)
@@ -89,7 +92,7 @@ def test_background_requests_come_and_go_under_the_decodes_of_a_stream(tmp_path)
                 engine.send(m.Cancel(serial))
                 engine.wait(serial)
         assert finished >= 12 and cancelled and streams >= 2
-        assert header[t.H_CELLS_USED] == 0
+        assert header.cells_used == 0
         assert engine.close() == 0
     seen = [json.loads(line) for line in seen_file.read_text().splitlines()]
     assert sum(done for _, done, *_ in seen) > 20  # the ticks went on
@@ -102,12 +105,11 @@ def test_nothing_that_is_interactive_waits_for_a_decode(tmp_path):
     seen_file = tmp_path / "seen"
     spied = partial(spied_meanwhile, path=str(seen_file))
     with DrivenEngine(patch=spied, n_seq=3, n_ctx=2048, paced=True) as engine:
-        header = engine.table.header
-        header[t.H_URGENT] += 1
+        engine.table.abort.urgent += 1
         stream = engine.submit(STREAM, max_tokens=STREAM_TOKENS, sampling=GREEDY)
         others = 0
         while not is_done(engine, stream) and others < 12:
-            header[t.H_URGENT] += 1
+            engine.table.abort.urgent += 1
             engine.wait(engine.submit(f"# {others}\n" + TEXT, max_tokens=2, sampling=GREEDY))
             others += 1
         assert others >= 6
@@ -140,7 +142,7 @@ def engine(messages=(), **changes):
         "landing": SimpleNamespace(settle_first=seen.append),
         "handle": seen.append, "later": [], "worker": None,
         "paced": True, "seen": seen,
-        "table": SimpleNamespace(state=np.zeros(4, np.int32), header=np.zeros(64, np.int64)),
+        "table": SimpleNamespace(state=np.zeros(4, np.int32), header=Header.fresh()),
     }  # fmt: skip
     return SimpleNamespace(**{**fields, **changes})
 

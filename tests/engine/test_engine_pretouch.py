@@ -29,7 +29,7 @@ def test_a_touched_table_has_all_its_pages_and_its_values():
     table, fd = t.SessionTable.create(SPEC)
     _, size = SPEC.layout()
     table.tokens[:] = np.arange(table.tokens.size).reshape(table.tokens.shape)
-    table.header[t.H_CELLS_TOTAL] = 99
+    table.header.cells_total = 99
     assert blocks(fd) < size // 2
     # (reading takes memory for the pages too)
     before = {k: v.copy() for k, v in vars(table).items() if isinstance(v, np.ndarray)}

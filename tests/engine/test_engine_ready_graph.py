@@ -22,7 +22,6 @@ from umaserve.engine.native.batch import Batch, fill_up
 from umaserve.engine.prefill import ready_graph
 from umaserve.engine.prefill.ready_graph import OWN, REPEATS, WIDTH, ReadyGraph
 from umaserve.wire import messages as m
-from umaserve.wire import table as t
 
 GREEDY = m.Sampling(temperature=0.0, ignore_eos=True)
 SHORT = "def fibonacci(n):"
@@ -189,5 +188,5 @@ def test_short_prompts_after_a_pause_are_filled_up_and_answered_the_same(tmp_pat
         for serial, prompt in zip(both, (SHORT, "import os"), strict=True):
             engine.wait(serial)
             oracle.assert_followed(prompt, engine.generated(serial))
-        assert engine.table.header[t.H_CELLS_USED] == 0
+        assert engine.table.header.cells_used == 0
     oracle.close()

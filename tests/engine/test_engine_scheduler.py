@@ -11,11 +11,11 @@ from tests.support.engine_driver import DrivenEngine
 from tests.support.oracle import Oracle
 from tests.support.waiting import until
 from umaserve.config.kinds import POLICY_PARTS
-from umaserve.engine.cells import ageing
 from umaserve.engine.model.loaded import usable_cores
 from umaserve.policy.base import FEATURES
 from umaserve.wire import messages as m
 from umaserve.wire import table as t
+from umaserve.wire.states import AGED_NS
 
 BACK, FRONT = m.LANE_BACKGROUND, m.LANE_INTERACTIVE
 GREEDY = m.Sampling(temperature=0.0, ignore_eos=True)
@@ -46,7 +46,7 @@ def start():
 
 def interactive(engine: DrivenEngine, prompt: str, **fields) -> int:
     """Submit as the front does, which says first that somebody interactive is coming."""
-    engine.table.header[t.H_URGENT] += 1
+    engine.table.abort.urgent += 1
     return engine.submit(prompt, lane=FRONT, sampling=GREEDY, **fields)
 
 
@@ -63,7 +63,7 @@ def assert_right(engine: DrivenEngine, oracle: Oracle, serial: int, prompt: str)
 
 def ticks(engine: DrivenEngine) -> np.ndarray:
     """The tick ring, oldest first."""
-    at = int(engine.table.header[t.H_TICK_RING_AT])
+    at = engine.table.header.tick_ring_at
     if at <= t.TICK_RING:
         return engine.table.ticks[:at].copy()
     return np.roll(engine.table.ticks, -at, axis=0)
@@ -83,13 +83,13 @@ def test_somebody_interactive_takes_the_place_of_somebody_in_the_background(star
     engine.wait(quick)
     assert len(engine.generated(quick)) == 12
     # one of the two had to go for it, and neither was finished
-    assert header[t.H_PREEMPTIONS] == header[t.H_KV_EVICTIONS] == 1
+    assert header.preemptions == header.kv_evictions == 1
     assert all(len(engine.generated(serial)) < 700 for serial in hogs)
     for serial in hogs:
         engine.wait(serial)
         assert engine.reason(serial) == t.REASON_LENGTH
         assert len(engine.generated(serial)) == 700
-    assert header[t.H_PARKED] == 0
+    assert engine.table.parked() == []
     for serial, prompt in zip([*hogs, quick], PROMPTS, strict=True):
         assert_right(engine, oracle, serial, prompt)
 
@@ -98,13 +98,13 @@ def test_a_request_that_is_promoted_while_it_runs_is_interactive_from_then_on(st
     engine = start()
     serial = background(engine, PROMPTS[0], max_tokens=600)
     engine.wait(serial, n_tokens=10)
-    engine.table.header[t.H_URGENT] += 1
+    engine.table.abort.urgent += 1
     engine.send(m.SetLane(serial, FRONT))
-    until(lambda: engine.table.header[t.H_URGENT_SEEN] == engine.table.header[t.H_URGENT])
+    until(lambda: engine.table.abort.urgent_seen == engine.table.abort.urgent)
     assert engine.table.lane[engine.slots[serial]] == FRONT
     engine.wait(serial)
     assert len(engine.generated(serial)) == 600
-    rows = ticks(engine)[:, t.T_INTERACTIVE_ROWS]
+    rows = ticks(engine)["interactive_rows"]
     changes = np.flatnonzero(np.diff(rows))
     assert changes.size == 1
     assert rows[0] == 0 and rows[-1] == 1
@@ -158,7 +158,7 @@ def test_background_gets_a_place_although_interactive_requests_always_wait(start
     engine.wait(front[0], n_tokens=3)
     old = background(engine, PROMPTS[1], max_tokens=30)
     until(lambda: engine.table.state[engine.slots[old]] == t.WAITING)
-    engine.table.t_submit_ns[engine.slots[old]] -= ageing.WAIT_NS
+    engine.table.t_wait_ns[engine.slots[old]] -= AGED_NS
     front += [interactive(engine, PROMPTS[0], max_tokens=150) for _ in range(4)]
     for serial in [old, *front]:
         engine.wait(serial)
@@ -174,7 +174,7 @@ def test_a_background_chunk_is_given_up_for_somebody_interactive(start, oracle):
     aborted = 0
     for _ in range(20):
         slow = background(engine, LONG, max_tokens=8)
-        until(lambda at=slow: header[t.H_ABORT_ARMED] or engine.generated(at))
+        until(lambda at=slow: engine.table.abort.armed or engine.generated(at))
         quick = interactive(engine, PROMPTS[2], max_tokens=8)
         for serial, prompt in ((quick, PROMPTS[2]), (slow, LONG)):
             engine.wait(serial)
@@ -182,11 +182,11 @@ def test_a_background_chunk_is_given_up_for_somebody_interactive(start, oracle):
             assert len(engine.generated(serial)) == 8
             assert_right(engine, oracle, serial, prompt)
             engine.release(serial)
-        aborted = int(header[t.H_ABORTED_CHUNKS])
+        aborted = header.aborted_chunks
         if aborted:
             break
     assert aborted > 0
-    assert header[t.H_URGENT_SEEN] == header[t.H_URGENT]
+    assert engine.table.abort.urgent_seen == engine.table.abort.urgent
 
 
 @pytest.mark.skipif(usable_cores() < 2, reason="prompts beside the ticks need a second core")
@@ -196,18 +196,18 @@ def test_prompts_land_from_beside_the_ticks_while_somebody_decodes(start, oracle
     header = engine.table.header
     stream = interactive(engine, PROMPTS[0], max_tokens=2000)
     engine.wait(stream, n_tokens=20)
-    assert header[t.H_ASIDE_TOKENS] == 0
+    assert header.aside_tokens == 0
     slow = background(engine, LONG, max_tokens=10)
     engine.wait(slow)
     assert engine.table.state[engine.slots[stream]] == t.RUNNING
     n_prompt = len(engine.prompt_tokens(slow))
-    assert header[t.H_ASIDE_TOKENS] == n_prompt
-    assert header[t.H_PREFILL_TOKENS] >= n_prompt
+    assert header.aside_tokens == n_prompt
+    assert header.prefill_tokens >= n_prompt
     assert_right(engine, oracle, slow, LONG)
     engine.send(m.Cancel(stream))
     engine.wait(stream)
     assert_right(engine, oracle, stream, PROMPTS[0])
-    assert (ticks(engine)[:, t.T_FLAGS].astype(int) & 4).any()
+    assert (ticks(engine)["flags"].astype(int) & 4).any()
 
 
 def test_prompts_stay_in_the_ticks_where_no_core_is_for_them(start, oracle):
@@ -216,7 +216,7 @@ def test_prompts_stay_in_the_ticks_where_no_core_is_for_them(start, oracle):
     engine.wait(stream, n_tokens=5)
     slow = background(engine, PROMPTS[1] * 20, max_tokens=4)
     engine.wait(slow)
-    assert engine.table.header[t.H_ASIDE_TOKENS] == 0
+    assert engine.table.header.aside_tokens == 0
     assert_right(engine, oracle, slow, PROMPTS[1] * 20)
 
 
@@ -233,8 +233,8 @@ def test_the_greedy_policy_answers_right(start, oracle):
         assert_right(engine, oracle, serial, prompt)
     # a decoder and as much of a prompt as fits, in one tick
     seen = ticks(engine)
-    merged = seen[(seen[:, t.T_DECODE_ROWS] > 0) & (seen[:, t.T_PREFILL_TOKENS] > 0)]
-    assert merged[:, t.T_PREFILL_TOKENS].max() > 500
+    merged = seen[(seen["decode_rows"] > 0) & (seen["prefill_tokens"] > 0)]
+    assert merged["prefill_tokens"].max() > 500
 
 
 _ONE_BY_ONE = """
@@ -268,8 +268,8 @@ def test_a_policy_of_ones_own_plans_the_ticks(start, oracle, tmp_path, monkeypat
     first, last = engine.table.t_first_ns[slots], engine.table.t_last_ns[slots]
     assert (last[:-1] < first[1:]).all()
     seen = ticks(engine)
-    assert seen[:, t.T_DECODE_ROWS].max() == 1
-    assert seen[:, t.T_PREFILL_TOKENS].max() <= 50
+    assert seen["decode_rows"].max() == 1
+    assert seen["prefill_tokens"].max() <= 50
 
 
 _CARELESS = """
@@ -335,10 +335,10 @@ def test_a_small_bandwidth_budget_slows_the_background_and_nobody_else(start):
     until(lambda: engine.table.n_past[engine.slots[slow]] > 0)
     stream = interactive(engine, PROMPTS[1], max_tokens=300)
     engine.wait(stream)
-    assert header[t.H_BMT_TRIMMED] >= 200
+    assert header.bmt_trimmed >= 200
     assert len(engine.generated(slow)) < 60
     seen = ticks(engine)
-    alone = (seen[:, t.T_DECODE_ROWS] == 1) & (seen[:, t.T_INTERACTIVE_ROWS] == 1)
+    alone = (seen["decode_rows"] == 1) & (seen["interactive_rows"] == 1)
     assert alone.sum() >= 200
     # whoever waits for bytes can be cancelled, and let go
     assert engine.table.state[engine.slots[slow]] == t.RUNNING
@@ -354,4 +354,4 @@ def test_without_the_part_a_bandwidth_budget_trims_nothing(start):
     for serial in (slow, stream):
         engine.wait(serial)
         assert len(engine.generated(serial)) == 100
-    assert engine.table.header[t.H_BMT_TRIMMED] == 0
+    assert engine.table.header.bmt_trimmed == 0

@@ -46,7 +46,7 @@ def asked(start, oracle) -> Asked:
 
 def sliced_ms(asked: Asked) -> float:
     """Time that slices took in the ticks that the ring still has."""
-    return float(asked.engine.table.ticks[:, t.T_SLICE_MS].sum())
+    return float(asked.engine.table.ticks["slice_ms"].sum())
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -136,9 +136,9 @@ def test_a_chunk_that_hangs_or_kills_is_told_from_an_idle_engine(start, oracle, 
     back = asked.put(LONG, BACK, 8)
     until(lambda: engine.table.in_tick[engine.slots[back]])
     if fault == "pause":
-        until(lambda: engine.table.header[t.H_BUSY] == t.BUSY_DECODE
-              and time.monotonic_ns() - engine.table.header[t.H_TICK_START_NS] > 10**9
-              and engine.table.header[t.H_TICK_START_NS])  # fmt: skip
+        until(lambda: engine.table.header.busy == t.BUSY_DECODE
+              and time.monotonic_ns() - engine.table.header.tick_start_ns > 10**9
+              and engine.table.header.tick_start_ns)  # fmt: skip
         engine.process.kill()
     assert engine.process.wait(60) == (-9 if fault == "pause" else -6)
     assert engine.table.in_tick[engine.slots[back]]

@@ -10,7 +10,17 @@ import textwrap
 import numpy as np
 import pytest
 
-from umaserve.wire.table import PIECE_BYTES, PieceTable, SessionTable, TableSpec, shared_file
+from umaserve.wire.table import (
+    DONE,
+    FREE,
+    PIECE_BYTES,
+    RUNNING,
+    WAITING,
+    PieceTable,
+    SessionTable,
+    TableSpec,
+    shared_file,
+)
 
 SPEC = TableSpec(n_slots=5, n_ctx=65)
 
@@ -34,7 +44,8 @@ def test_every_column_is_separate_memory():
         getattr(table, name)[...] = i
     for i, name in enumerate(columns):
         assert (getattr(table, name) == i).all(), name
-    assert not table.header.any() and not table.ticks.any()
+    words = [*table.header.record.item(), *table.abort.record.item()]
+    assert not any(words) and not table.ticks.view(np.float64).any()
 
 
 def test_another_process_sees_the_same_columns():
@@ -45,7 +56,7 @@ def test_another_process_sees_the_same_columns():
         table = SessionTable(TableSpec(5, 65), int(sys.argv[1]))
         assert table.tokens[3, 7] == 41 and table.seq[0] == -1
         table.tokens[3, 8] = 42
-        table.header[2] = 2**40
+        table.header.longest_tick_ns = 2**40
     """
     table.tokens[3, 7] = 41
     subprocess.run(
@@ -53,7 +64,7 @@ def test_another_process_sees_the_same_columns():
     )
     os.close(fd)
     assert table.tokens[3, 8] == 42
-    assert table.header[2] == 2**40
+    assert table.header.longest_tick_ns == 2**40
 
 
 def test_the_file_has_no_name():
@@ -107,3 +118,12 @@ def test_names_of_tokens_without_text_lie_behind_the_texts():
     with pytest.raises(ValueError, match="bytes"):
         writer.write_hidden(long, np.zeros(PIECE_BYTES, np.uint8))
     os.close(fd)
+
+
+def test_who_had_cells_and_waits_is_parked():
+    table, fd = SessionTable.create(SPEC)
+    os.close(fd)
+    table.state[:] = [FREE, WAITING, WAITING, RUNNING, DONE]
+    table.t_admit_ns[:] = [1, 0, 1, 1, 1]  # a free row's is of the request before
+    assert table.parked() == [2]
+    assert [table.is_parked(slot) for slot in range(5)] == [False, False, True, False, False]

@@ -37,7 +37,7 @@ def test_a_text_as_deep_as_it_is_long_is_tokenised(engine: DrivenEngine, text: s
     assert answer.ref == 7 and not answer.error
     pieces = b"".join(engine.pieces.piece(token) for token in answer.tokens)
     assert pieces.decode() == text
-    assert engine.table.header[t.H_TOKENIZING] == 0
+    assert engine.table.header.tokenizing == 0
 
 
 def test_a_prompt_as_deep_as_it_is_long_is_answered(engine: DrivenEngine) -> None:
@@ -145,7 +145,7 @@ def test_a_short_text_that_takes_long_is_not_taken_between_ticks_again(
             serial = engine.submit("1" * 3000, max_tokens=1, sampling=GREEDY)
             slot, since = engine.slots[serial], 0
             while engine.table.state[slot] != t.DONE:
-                since = max(since, int(engine.table.header[t.H_TEXT_SINCE_NS]))
+                since = max(since, engine.table.header.text_since_ns)
                 assert engine.process.poll() is None
             assert len(engine.prompt_tokens(serial)) == 3000
             engine.release(serial)

@@ -13,7 +13,6 @@ from umaserve.engine.cells import placement
 from umaserve.engine.model.abilities import RESERVED
 from umaserve.engine.model.ways import Ways
 from umaserve.wire import messages as m
-from umaserve.wire import table as t
 
 LAYERS = 24
 
@@ -34,7 +33,7 @@ def test_the_ways_follow_from_what_was_measured(waited, asked, ways):
 @pytest.mark.parametrize("prefill_threads", [0, 1])
 def test_a_processors_engine_finds_that_its_graphs_can_be_given_up(prefill_threads):
     with DrivenEngine(n_ctx=512, prefill_threads=prefill_threads) as engine:
-        assert engine.table.header[t.H_ASKED] > 0
+        assert engine.table.abort.asked > 0
 
 
 @pytest.fixture
@@ -102,4 +101,4 @@ def test_chunks_run_beside_ticks_once_their_parts_were_measured(paced):
         )
         engine.wait(prompt)
         engine.wait(stream)
-        assert (engine.table.header[t.H_ASIDE_TOKENS] > 0) == bool(paced)
+        assert (engine.table.header.aside_tokens > 0) == bool(paced)

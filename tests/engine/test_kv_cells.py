@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import os
+from typing import NamedTuple
 
+import numpy as np
 import pytest
+from numba import njit
 
 from umaserve.engine.cells import accounting as cells
-from umaserve.engine.cells.ageing import KEEP_NS, WAIT_NS, Ageing
+from umaserve.engine.cells.ageing import KEEP_NS, Ageing, due
+from umaserve.engine.native.batch import to_come
+from umaserve.wire.states import AGED_NS
 from umaserve.wire.table import RUNNING, WAITING, SessionTable, TableSpec
+
+
+class Columns(NamedTuple):
+    n_tokens: np.ndarray
+    n_prompt: np.ndarray
+    max_tokens: np.ndarray
 
 
 @pytest.fixture
@@ -54,6 +65,18 @@ def test_a_prompt_is_admitted_with_a_margin(table):
     assert not cells.fits(table, 1, 1024)
 
 
+def test_tokens_to_come_for_python_and_for_compiled_code(table):
+    @njit
+    def compiled(n_tokens, n_prompt, max_tokens, slot):
+        return to_come(Columns(n_tokens, n_prompt, max_tokens), slot)
+
+    put(table, 1, RUNNING, 10, max_tokens=3)
+    for left in (3, 2, 1, 0, -1):
+        assert to_come(table, 1) == left
+        assert compiled(table.n_tokens, table.n_prompt, table.max_tokens, 1) == left
+        table.n_tokens[1] += 1
+
+
 def test_a_lone_request_may_fill_the_context(table):
     put(table, 0, WAITING, 1024)
     assert cells.fits(table, 0, 1024)
@@ -82,27 +105,27 @@ def test_the_program_with_most_sessions_gives_cells_back(table):
 
 
 def test_background_is_due_once_it_has_waited_and_has_no_place(table):
-    ageing, start = Ageing(6), 10 * WAIT_NS
+    start = 10 * AGED_NS
     put(table, 0, RUNNING, 10)
     put(table, 1, WAITING, 10)
     for slot in (2, 3):
         put(table, slot, WAITING, 10, lane=1)
-        table.t_submit_ns[slot] = start - slot
-    assert ageing.due(table, start + WAIT_NS - 10) == -1
-    assert ageing.due(table, start + WAIT_NS) == 3  # who came first
+        table.t_wait_ns[slot] = start - slot
+    assert due(table, start + AGED_NS - 10) == -1
+    assert due(table, start + AGED_NS) == 3  # who came first
     table.state[2] = RUNNING
-    assert ageing.due(table, start + WAIT_NS) == -1
+    assert due(table, start + AGED_NS) == -1
 
 
 def test_a_parked_session_waits_anew_and_an_aged_one_keeps_its_place_for_a_while(table):
-    ageing, start = Ageing(6), 10 * WAIT_NS
+    ageing, start = Ageing(), 10 * AGED_NS
     put(table, 0, RUNNING, 10)
     put(table, 1, WAITING, 10, lane=1)
     table.serial[:] = range(1, 7)
-    ageing.parked(1, start)
-    assert ageing.due(table, start + WAIT_NS - 1) == -1
-    now = start + WAIT_NS
-    assert ageing.due(table, now) == 1
+    table.t_submit_ns[1], table.t_wait_ns[1] = 1, start
+    assert due(table, start + AGED_NS - 1) == -1
+    now = start + AGED_NS
+    assert due(table, now) == 1
     assert ageing.keeps(table, now) == -1
     ageing.admitted(table, 1, now)
     table.state[1] = RUNNING

@@ -38,7 +38,7 @@ def publish(slot, columns, work):
     slots, sampled = np.full(1, slot, np.int32), np.zeros(1, np.int32)
     for i in range(N_CTX - 2):
         sampled[0] = i % 1000
-        batch.settle(columns, work, N_CTX, slots, sampled, 1, 7 * (i % 1000) + 1, 0)
+        batch.settle(columns, work, slots, sampled, 1, 7 * (i % 1000) + 1, 0)
 
 
 def test_a_reader_sees_no_token_before_its_time() -> None:
@@ -129,7 +129,7 @@ def test_news_come_behind_a_fence_in_compiled_code() -> None:
     i32 = np.zeros(1, np.int32)
     table, fd = t.SessionTable.create(t.TableSpec(1, 8))
     os.close(fd)
-    settled = Columns.of(table), room(1), 8, i32, i32, 1, 1, 0
+    settled = Columns.of(table), room(1), i32, i32, 1, 1, 0
     assert "release" in fences(batch.settle, *settled)
     gate = new_gate()
     assert "release" in fences(chunk_stack.give_up, gate)

@@ -50,7 +50,7 @@ class Bench:
 
     def set(self, **words: int) -> None:
         for name, value in words.items():
-            self.table.header[getattr(t, "H_" + name)] = value
+            setattr(self.table.header, name, value)
 
     def read(self, after_s: float = 1.0) -> dict[str, Any]:
         self.clock.now_s += after_s
@@ -80,11 +80,11 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
 
 
 def test_ratios_are_of_the_window(bench: Bench) -> None:
-    bench.set(WORK_NS_TOTAL=10**10, DECODE_NS_TOTAL=9 * 10**9, TICK_NS_TOTAL=10**10)
+    bench.set(work_ns_total=10**10, decode_ns_total=9 * 10**9, tick_ns_total=10**10)
     bench.read()
-    bench.set(WORK_NS_TOTAL=2 * 10**10, DECODE_NS_TOTAL=15 * 10**9, TICK_NS_TOTAL=18 * 10**9)
+    bench.set(work_ns_total=2 * 10**10, decode_ns_total=15 * 10**9, tick_ns_total=18 * 10**9)
     assert bench.read(50.0)["gpu_idle_pct"] == pytest.approx(25.0)  # since the start
-    bench.set(WORK_NS_TOTAL=3 * 10**10, DECODE_NS_TOTAL=24 * 10**9, TICK_NS_TOTAL=28 * 10**9)
+    bench.set(work_ns_total=3 * 10**10, decode_ns_total=24 * 10**9, tick_ns_total=28 * 10**9)
     numbers = bench.read(30.0)  # since the second read
     assert numbers["gpu_idle_pct"] == pytest.approx(10.0)
     assert numbers["scheduler_efficiency"] == pytest.approx(0.9)
@@ -95,8 +95,8 @@ def test_bytes_a_token_and_the_bandwidth(bench: Bench) -> None:
     assert bench.read()["sum_bmt_mb_per_token"] is None
     assert bench.read()["bmt_budget_gbps"] is None  # none is set
     bench.set(
-        BMT_BYTES_TOTAL=600 * 10**6, BMT_LAST_BYTES=25 * 10**6, BMT_BUDGET_BPS=320 * 10**9,
-        BMT_MEASURED_BPS=123_400_000_000, BMT_TRIMMED=7,
+        bmt_bytes_total=600 * 10**6, bmt_last_bytes=25 * 10**6, bmt_budget_bps=320 * 10**9,
+        bmt_measured_bps=123_400_000_000, bmt_trimmed=7,
     )  # fmt: skip
     request = bench.request()
     for _ in range(20):
@@ -111,10 +111,12 @@ def test_bytes_a_token_and_the_bandwidth(bench: Bench) -> None:
 def test_words_of_the_guard(bench: Bench) -> None:
     assert bench.read()["prefill_guard_active"] is False
     bench.set(
-        GUARD_ACTIVE=1, SKIPPED_PREFILL=3, SLOW_TOKENS=4, COST_ERROR_PPM=52_000, PARKED=2,
-        KV_EVICTIONS=5, ABORTED_CHUNKS=6, ASIDE_TOKENS=700, PREEMPTIONS=8, BASELINE_NS=17_250_000,
-        OVERLAPPED=30, TICKS=40,
+        guard_active=1, skipped_prefill=3, slow_tokens=4, cost_error_ppm=52_000,
+        kv_evictions=5, aborted_chunks=6, aside_tokens=700, preemptions=8, baseline_ns=17_250_000,
+        overlapped=30, ticks=40,
     )  # fmt: skip
+    bench.table.state[:] = t.WAITING
+    bench.table.t_admit_ns[:2] = 1  # these had cells
     numbers = bench.read()
     assert numbers["prefill_guard_active"] is True
     assert numbers["skipped_prefill_due_to_latency_total"] == 3
@@ -130,12 +132,12 @@ def test_words_of_the_guard(bench: Bench) -> None:
 
 
 def test_counters_go_on_over_engines(bench: Bench) -> None:
-    bench.set(SLOW_TOKENS=4, ASIDE_TOKENS=10, OVERLAPPED=1, BMT_BYTES_TOTAL=5)
+    bench.set(slow_tokens=4, aside_tokens=10, overlapped=1, bmt_bytes_total=5)
     bench.meters.engine_gone(bench.engine)
     bench.table, fd = t.SessionTable.create(t.TableSpec(4, 65))
     os.close(fd)
     bench.supervisor.engines[:] = [bench._engine()]
-    bench.set(SLOW_TOKENS=1, ASIDE_TOKENS=5)
+    bench.set(slow_tokens=1, aside_tokens=5)
     numbers = bench.read()
     assert numbers["slow_tokens_total"] == 5 and numbers["aside_prompt_tokens_total"] == 15
 
@@ -200,15 +202,15 @@ def test_what_nobody_asks_for_does_not_pile_up(bench: Bench) -> None:
 def test_ticks_that_nobody_read_in_time_are_counted(bench: Bench) -> None:
     seen: list[int] = []
     bench.meters.on_tick = lambda pid, number, row: seen.append(number)
-    bench.set(TICK_RING_AT=5)
+    bench.set(tick_ring_at=5)
     bench.meters.read_ticks(bench.engine)
-    bench.set(TICK_RING_AT=6)
+    bench.set(tick_ring_at=6)
     bench.meters.read_ticks(bench.engine)  # too soon
     assert seen == list(range(5))
-    bench.set(TICK_RING_AT=5 + TICK_READ_MOST)
+    bench.set(tick_ring_at=5 + TICK_READ_MOST)
     bench.meters.read_ticks(bench.engine)
     assert seen == list(range(5 + TICK_READ_MOST))
-    bench.set(TICK_RING_AT=5 + TICK_READ_MOST + 2 * t.TICK_RING)
+    bench.set(tick_ring_at=5 + TICK_READ_MOST + 2 * t.TICK_RING)
     bench.meters.read_ticks(bench.engine)
     assert bench.meters.missed_ticks_total == t.TICK_RING
 
@@ -224,5 +226,5 @@ def test_a_read_is_given_again_for_a_moment_only(bench: Bench) -> None:
 
 def test_reading_does_not_wait_for_an_engine_in_a_tick(bench: Bench) -> None:
     """Nothing but memory and /proc is read: an engine that hangs does not matter."""
-    bench.set(TICK_START_NS=time.monotonic_ns(), BUSY=t.BUSY_DECODE)
+    bench.set(tick_start_ns=time.monotonic_ns(), busy=t.BUSY_DECODE)
     assert bench.read()["model"] == "m"

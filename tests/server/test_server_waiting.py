@@ -15,7 +15,8 @@ from tests.support.server_harness import DaemonProcess, eventually
 from umaserve.config import Config
 from umaserve.protocol import Generate, parse_message
 from umaserve.server.requests.request import Request
-from umaserve.server.requests.waiting import AGED_NS, WaitingRoom
+from umaserve.server.requests.waiting import WaitingRoom
+from umaserve.wire.states import AGED_NS
 
 SERIALS = iter(range(1, 1_000_000))
 

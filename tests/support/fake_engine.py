@@ -119,7 +119,7 @@ class Engine:
         pieces = t.PieceTable(self.pieces_fd, 257)
         offsets = np.array([*range(257), 256], np.int32)
         pieces.write(offsets, np.arange(256, dtype=np.uint8))
-        self.table.header[t.H_CELLS_TOTAL] = self.start.n_ctx
+        self.table.header.cells_total = self.start.n_ctx
         self.send(
             m.Ready(
                 model_path=self.start.model_path,
@@ -164,16 +164,16 @@ class Engine:
                     self.table.state[message.slot] = t.FREE
                     self.table.serial[message.slot] = 0
             case m.Tokenize():
-                self.table.header[t.H_TOKENIZING] = message.ref
+                self.table.header.tokenizing = message.ref
                 if message.text == "[crash]":
                     os.abort()
                 if message.text == "[stall]":
                     time.sleep(600)
-                self.table.header[t.H_TOKENIZING] = 0
+                self.table.header.tokenizing = 0
                 self.send(m.Tokens(message.ref, list(message.text.encode())))
             case m.Shutdown():
                 sys.exit(0)
-        self.table.header[t.H_HANDLED] += 1
+        self.table.header.handled += 1
 
     def submit(self, message: m.Submit) -> None:
         table, slot = self.table, message.slot
@@ -246,7 +246,7 @@ class Engine:
                 self.wake()
             return
         start_ns = time.monotonic_ns()
-        header[t.H_TICK_START_NS], header[t.H_BUSY] = start_ns, t.BUSY_DECODE
+        header.tick_start_ns, header.busy = start_ns, t.BUSY_DECODE
         for row in batch:
             table.in_tick[row.slot] = 1
         time.sleep(self.tick_s)
@@ -256,17 +256,19 @@ class Engine:
             table.in_tick[row.slot] = 0
             self.token(row)
         end_ns = time.monotonic_ns()
-        header[t.H_BUSY], header[t.H_TICK_START_NS] = t.BUSY_IDLE, 0
-        header[t.H_HEARTBEAT_NS] = end_ns
-        header[t.H_LONGEST_TICK_NS] = max(header[t.H_LONGEST_TICK_NS], end_ns - start_ns)
-        header[t.H_DECODE_NS_TOTAL] += end_ns - start_ns
-        header[t.H_TICK_NS_TOTAL] += end_ns - start_ns
-        header[t.H_DECODE_ROWS_TOTAL] += len(batch)
-        at = int(header[t.H_TICK_RING_AT])
+        header.busy, header.tick_start_ns = t.BUSY_IDLE, 0
+        header.heartbeat_ns = end_ns
+        header.longest_tick_ns = max(header.longest_tick_ns, end_ns - start_ns)
+        header.decode_ns_total += end_ns - start_ns
+        header.tick_ns_total += end_ns - start_ns
+        header.decode_rows_total += len(batch)
+        at = header.tick_ring_at
         ms = (end_ns - start_ns) / 1e6
-        table.ticks[at % t.TICK_RING, :7] = (end_ns / 1e9, ms, ms, 0, len(batch), 0, 0)
-        header[t.H_TICK_RING_AT] = at + 1
-        header[t.H_TICKS] += 1
+        row = table.ticks[at % t.TICK_RING]
+        row["end_s"], row["wall_ms"], row["decode_ms"] = end_ns / 1e9, ms, ms
+        row["decode_rows"] = len(batch)
+        header.tick_ring_at = at + 1
+        header.ticks += 1
         self.wake()
 
     def misbehave(self, row: Row) -> None:

@@ -39,7 +39,7 @@ class Asked:
 
     def put(self, prompt: str, lane: int, max_tokens: int) -> int:
         if lane == FRONT:  # as the front does, which says first that somebody is coming
-            self.engine.table.header[t.H_URGENT] += 1
+            self.engine.table.abort.urgent += 1
         serial = self.engine.submit(prompt, lane=lane, max_tokens=max_tokens, sampling=GREEDY)
         self.prompts[serial] = prompt
         return serial
@@ -70,7 +70,7 @@ class Asked:
         assert not (table.state == t.RUNNING).any()
 
     def aside(self) -> int:
-        return int(self.engine.table.header[t.H_ASIDE_TOKENS])
+        return self.engine.table.header.aside_tokens
 
     def n_past(self, serial: int) -> int:
         return int(self.engine.table.n_past[self.engine.slots[serial]])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from umaserve.jit.compiled import njit
 from umaserve.jit.inner import INNER
+from umaserve.policy.base import AGEING, BACK_WAIT_MS
 
 
 @njit(**INNER)
@@ -59,3 +60,9 @@ def waited_ms(tick, since, what):
     if since[what] == 0:
         since[what] = tick.now_ns
     return (tick.now_ns - since[what]) / 1e6
+
+
+@njit(**INNER)
+def is_late(tick, knobs, since, what):
+    """Whether background of a kind has waited so long that it gets its smallest slice."""
+    return knobs.features & AGEING != 0 and waited_ms(tick, since, what) > BACK_WAIT_MS

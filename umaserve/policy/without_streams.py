@@ -7,8 +7,6 @@ from umaserve.jit.inner import INNER
 
 from .base import (
     ABORT,
-    AGEING,
-    BACK_WAIT_MS,
     KIND_BACK_DECODE,
     KIND_BACK_PROMPT,
     KIND_PROMPT,
@@ -18,7 +16,7 @@ from .base import (
     SINCE_PROMPT,
 )
 from .cost.model import efficient_chunk, largest_chunk, predict
-from .fairness import add_decoders, waited_ms
+from .fairness import add_decoders, is_late, waited_ms
 from .prompts import MIN_CHUNK, add_prompts, waiting_tokens
 
 BLIND_CHUNK = 64  # prompt tokens of a tick whose cost nobody knows
@@ -38,8 +36,8 @@ def plan_prompts(state, tick, knobs, cost, memory, plan, bounds):
     since[SINCE_INTERACTIVE] = tick.now_ns
     # background that waited too long rides at any cost, and the chunk leaves room for it
     back, back_prompts = min(found[KIND_BACK_DECODE], bounds.rows), found[KIND_BACK_PROMPT]
-    late_rows = back > 0 and _is_late(tick, knobs, since, SINCE_DECODE)
-    late_prompts = back_prompts > 0 and _is_late(tick, knobs, since, SINCE_PROMPT)
+    late_rows = back > 0 and is_late(tick, knobs, since, SINCE_DECODE)
+    late_prompts = back_prompts > 0 and is_late(tick, knobs, since, SINCE_PROMPT)
     kept = (back if late_rows else 0) + (MIN_CHUNK if late_prompts else 0)
     want = min(waiting_tokens(state, memory, KIND_PROMPT), max(bounds.tokens - kept, 1))
     chunk = _blind_or_largest(cost, 0, kv, _long_budget(knobs, LONG_TICKS), want)
@@ -66,12 +64,6 @@ def plan_prompts(state, tick, knobs, cost, memory, plan, bounds):
     if back_prompts == 0:
         since[SINCE_PROMPT] = tick.now_ns
     return entries
-
-
-@njit(**INNER)
-def _is_late(tick, knobs, since, what):
-    """Whether background of a kind has waited so long that it gets its smallest slice."""
-    return knobs.features & AGEING != 0 and waited_ms(tick, since, what) > BACK_WAIT_MS
 
 
 @njit(**INNER)

@@ -84,21 +84,21 @@ def tick_summary(engine: EngineHandle) -> dict[str, Any]:
     the longest in ms, the mean of what the guard allowed (``None``: nobody interactive decoded),
     and how many decoding rows and prompt tokens they had."""
     table = engine.table
-    end = int(table.header[t.H_TICK_RING_AT])
+    end = table.header.tick_ring_at
     loads_first()
     rows = table.ticks[np.arange(max(0, end - t.TICK_RING), end) % t.TICK_RING]
-    rows = rows[rows[:, t.T_END_S] > time.monotonic() - TICK_SPAN_S]
+    rows = rows[rows["end_s"] > time.monotonic() - TICK_SPAN_S]
     if not len(rows):
         return {"count": 0}
-    wall, allowed = rows[:, t.T_WALL_MS], rows[:, t.T_ALLOWED_MS]
+    wall, allowed = rows["wall_ms"], rows["allowed_ms"]
     limited = allowed[allowed > 0]
     return {
         "count": len(rows),
         "mean_ms": round(float(wall.mean()), 3),
         "longest_ms": round(float(wall.max()), 3),
         "allowed_ms": round(float(limited.mean()), 3) if len(limited) else None,
-        "decode_rows": int(rows[:, t.T_DECODE_ROWS].sum()),
-        "prefill_tokens": int(rows[:, t.T_PREFILL_TOKENS].sum()),
+        "decode_rows": int(rows["decode_rows"].sum()),
+        "prefill_tokens": int(rows["prefill_tokens"].sum()),
     }
 
 

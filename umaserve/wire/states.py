@@ -1,4 +1,4 @@
-"""States and lanes of a session: the few numbers that every part shares."""
+"""States and lanes of a session, and when one has aged: what every part shares."""
 
 from __future__ import annotations
 
@@ -10,3 +10,10 @@ DONE = 3  # ended; waits for Release
 
 LANE_INTERACTIVE = 0
 LANE_BACKGROUND = 1
+
+AGED_NS = 5_000_000_000  # a background request that waited so long goes before interactive ones
+
+
+def has_aged(since_ns: int, now_ns: int) -> bool:
+    """Whether who waits since then has aged: at the door to the rows, and at that to the cells."""
+    return now_ns - since_ns >= AGED_NS

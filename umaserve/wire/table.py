@@ -24,6 +24,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from umaserve.wire.header import (
+    ABORT_AT,
+    HEADER_BYTES,
+    TICK_ROW,
+    AbortWords,
+    Header,
+)
+from umaserve.wire.header import BUSY_DECODE as BUSY_DECODE
+from umaserve.wire.header import BUSY_IDLE as BUSY_IDLE
+from umaserve.wire.header import BUSY_TOKENIZE as BUSY_TOKENIZE
+from umaserve.wire.header import TICK_RING as TICK_RING
 from umaserve.wire.states import DONE as DONE
 from umaserve.wire.states import FREE as FREE
 from umaserve.wire.states import RUNNING as RUNNING
@@ -40,87 +51,6 @@ IN_TOKENIZER = 2  # of the column ``in_tick``
 
 MAX_TOP_LOGPROBS = 20
 
-HEADER_BYTES = 4096
-# int64 words of the header
-H_TICKS = 0  # ticks finished
-H_TICK_START_NS = 1  # monotonic ns when the tick in progress began; 0 = idle
-H_LONGEST_TICK_NS = 2
-H_HEARTBEAT_NS = 3  # last time the engine's loop went round
-H_BUSY = 4  # what the engine is inside: BUSY_*
-H_DECODE_NS_TOTAL = 5  # time inside llama_decode + synchronize
-H_TICK_NS_TOTAL = 6  # whole ticks
-H_SAMPLE_NS_TOTAL = 7
-H_ROWS_SAMPLED = 8
-H_ROWS_IN_PLACE = 9  # of those, read where the backend left them
-H_COPIED_BYTES = 10  # bytes of logits copied by our code
-H_DECODE_TOKENS = 11  # tokens decoded for sessions that generate
-H_PREFILL_TOKENS = 12  # prompt tokens computed
-H_LAST_BATCH = 13
-H_LAST_DECODE_NS = 14
-H_LAST_SAMPLE_NS = 15
-H_CELLS_USED = 16
-H_CELLS_TOTAL = 17
-H_PREEMPTIONS = 18
-H_TICKS_OVER_BUDGET = 19
-H_TICK_RING_AT = 20  # ticks written to the tick ring, ever
-H_DECODE_ROWS_TOTAL = 21  # sum over ticks of decoding rows
-H_FIRST_CHUNK_NS = 22  # last tick: logits ready -> tokens published
-H_CACHED_TOKENS = 23
-H_OVERLAPPED = 24  # ticks whose tokens were published while the next decode ran
-H_WORK_NS_TOTAL = 25  # time with work waiting or running, between the ticks too
-H_BASELINE_NS = 26  # predicted time between tokens of the interactive sessions alone; 0 = unknown
-H_GUARD_ACTIVE = 27  # last tick: 1 = the latency guard kept something out
-H_SKIPPED_PREFILL = 28  # ticks in which a prompt could run but for the latency guard
-H_SLOW_TOKENS = 29  # interactive tokens later than cap x baseline
-H_COST_ERROR_PPM = 30  # running mean of |predicted - measured| / measured of a tick, in millionths
-H_BMT_LAST_BYTES = 31  # last tick: bytes it should have moved
-H_BMT_BYTES_TOTAL = 32  # the same, summed
-H_BMT_BUDGET_BPS = 33  # bytes per second that ticks may move; 0 = no budget
-H_BMT_MEASURED_BPS = 34  # bytes per second of recent ticks: estimate over the time inside libllama
-H_BMT_TRIMMED = 35  # ticks from which the budget kept something out
-H_PARKED = 36  # sessions without KV cells that had some
-H_KV_EVICTIONS = 37  # sequences that lost their cells
-H_ABORTED_CHUNKS = 38  # prompt chunks given up for an interactive request
-H_ASIDE_TOKENS = 39  # prompt tokens computed beside the ticks, on cores of their own
-H_WORK_SINCE_NS = 41  # monotonic; up to when H_WORK_NS_TOTAL was counted
-H_SERVED_DECODERS = 40  # last tick: decoding sessions that got a token
-H_HANDLED = 42  # messages of the front, after Start, that the loop has handled
-H_TOKENIZING = 44  # ``ref`` of the Tokenize message whose text is being tokenised; 0 = none
-# monotonic; since when a tokeniser's thread has the text at hand; 0 = none
-H_TEXT_SINCE_NS = 45  # of somebody interactive
-H_OTHER_TEXT_SINCE_NS = 46  # of nobody interactive
-# what the abort callback of libllama reads (``engine.abort``), one block
-H_ABORT_ARMED = 48  # 1 = the tick in progress may be given up
-H_URGENT = 49  # written by the front: interactive requests it has sent, or promoted
-H_URGENT_SEEN = 50  # of those, how many the engine has taken from its socket
-H_ABORT_UNTIL_NS = 51  # monotonic; afterwards the tick is nearly done and goes on
-H_CLOCK = 52  # address of clock_gettime, where the callback runs
-H_CLOCK_ROOM = 53  # address of the next two words, a struct timespec
-H_ASKED = 56  # written by the callback: how often libllama has asked it
-ABORT_WORDS = 9
-
-BUSY_IDLE = 0
-BUSY_DECODE = 1
-BUSY_TOKENIZE = 2
-
-TICK_RING = 1024  # newest ticks kept, for quantiles and traces
-# float64 columns of the tick ring
-T_END_S = 0  # monotonic seconds
-T_WALL_MS = 1
-T_DECODE_MS = 2
-T_SAMPLE_MS = 3
-T_DECODE_ROWS = 4
-T_PREFILL_TOKENS = 5
-T_CELLS = 6
-T_INTERACTIVE_ROWS = 7  # of the decoding rows
-T_PREDICTED_MS = 8  # what the cost model said before; 0 = nothing
-T_BASELINE_MS = 9
-T_BMT_MB = 10
-T_ALLOWED_MS = 11  # what the guard allowed; 0 = nobody interactive decoded
-T_FLAGS = 12  # bits: 1 the guard kept something out, 2 error budget spent, 4 a prompt ran aside
-T_SLICE_MS = 13  # before the tick, for prompts in a second context that waits during ticks
-TICK_COLUMNS = 16
-
 _COLUMNS: tuple[tuple[str, str, str], ...] = (
     # name, dtype, shape: "" = one per slot, "ctx" = one per position, "top" = 20 per position
     ("serial", "i8", ""),  # request in this row; 0 = none
@@ -135,6 +65,7 @@ _COLUMNS: tuple[tuple[str, str, str], ...] = (
     ("in_tick", "i4", ""),  # 1 while part of a llama_decode; IN_TOKENIZER while it is tokenised
     ("isolate", "i4", ""),  # decodes alone until harmless
     ("t_submit_ns", "i8", ""),  # monotonic; arrival of the request
+    ("t_wait_ns", "i8", ""),  # monotonic; since when it waits for KV cells: it came, or was parked
     ("t_admit_ns", "i8", ""),  # first given a sequence
     ("t_first_ns", "i8", ""),  # first token published
     ("t_last_ns", "i8", ""),
@@ -161,7 +92,7 @@ class TableSpec:
 
     def layout(self) -> tuple[dict[str, tuple[int, np.dtype, tuple[int, ...]]], int]:
         """Offset, dtype and shape of every column, and the size of the mapping in bytes."""
-        offset = HEADER_BYTES + TICK_RING * TICK_COLUMNS * 8
+        offset = HEADER_BYTES + TICK_RING * TICK_ROW.itemsize
         columns = {}
         for name, code, kind in _COLUMNS:
             dtype = np.dtype(code)
@@ -197,10 +128,10 @@ class SessionTable:
     """Views of the mapping behind descriptor ``fd``.
 
     Every column is an attribute: ``table.state`` is ``int32[n_slots]``, ``table.tokens`` is
-    ``int32[n_slots, n_ctx]`` and so on (see ``_COLUMNS``).  ``table.header`` is ``int64[512]``,
-    ``table.ticks`` is ``float64[TICK_RING, TICK_COLUMNS]``.  The arrays borrow the mapping; it is
-    unmapped when the last of them is gone.  ``quick_…`` are some of them once more, as memoryviews:
-    one item of these becomes a Python number in a third of the time.
+    ``int32[n_slots, n_ctx]`` and so on (see ``_COLUMNS``).  ``table.header`` and ``table.abort``
+    have words with names, ``table.ticks`` is ``TICK_ROW[TICK_RING]`` (`umaserve.wire.header`).  All
+    borrow the mapping; it is unmapped when the last of them is gone.  ``quick_…`` are some columns
+    once more, as memoryviews: one item of these becomes a Python number in a third of the time.
     """
 
     serial: np.ndarray
@@ -215,6 +146,7 @@ class SessionTable:
     in_tick: np.ndarray
     isolate: np.ndarray
     t_submit_ns: np.ndarray
+    t_wait_ns: np.ndarray
     t_admit_ns: np.ndarray
     t_first_ns: np.ndarray
     t_last_ns: np.ndarray
@@ -236,18 +168,24 @@ class SessionTable:
             raise ValueError("the session table's file is smaller than its layout needs")
         self.spec = spec
         mapping = mmap.mmap(fd, size)
-        self.header = np.frombuffer(mapping, np.int64, HEADER_BYTES // 8)
-        self.ticks = np.frombuffer(
-            mapping, np.float64, TICK_RING * TICK_COLUMNS, HEADER_BYTES
-        ).reshape(TICK_RING, TICK_COLUMNS)
+        self.header = Header(mapping)
+        self.abort = AbortWords(mapping, ABORT_AT)
+        self.ticks = np.frombuffer(mapping, TICK_ROW, TICK_RING, HEADER_BYTES)
         for name, (offset, dtype, shape) in columns.items():
             count = int(np.prod(shape, dtype=np.int64))
             view = np.frombuffer(mapping, dtype, count, offset).reshape(shape)
             setattr(self, name, view)
-        self.quick_header = self.header.data
         self.quick_serial, self.quick_state = self.serial.data, self.state.data
         self.quick_n_tokens = self.n_tokens.data
         self.quick_tokens, self.quick_token_ns = self.tokens.data, self.token_ns.data
+
+    def is_parked(self, slot: int) -> bool:
+        """Whether this request had KV cells, gave them up and waits."""
+        return bool(self.state[slot] == WAITING and self.t_admit_ns[slot])
+
+    def parked(self) -> list[int]:
+        """Slots of the requests that are parked."""
+        return np.flatnonzero((self.state == WAITING) & (self.t_admit_ns != 0)).tolist()
 
     @classmethod
     def create(cls, spec: TableSpec) -> tuple[SessionTable, int]:

@@ -35,15 +35,14 @@ def spied_meanwhile(path: str) -> None:
     The processor's engine does nothing meanwhile, so it is told that it has an accelerator.
     """
     from umaserve.engine.loop import engine as loop
-    from umaserve.wire.table import H_URGENT_SEEN
 
     meanwhile = loop.meanwhile
 
     def spied(engine: Any) -> bool:
         flight = engine.work.flight
-        before = int(engine.table.header[H_URGENT_SEEN])
+        before = engine.table.abort.urgent_seen
         done = meanwhile(engine)
-        urgent = int(engine.table.header[H_URGENT_SEEN]) - before  # requests that were taken
+        urgent = engine.table.abort.urgent_seen - before  # requests that were taken
         say(path, [int(flight.entries), int(flight.outputs_sent)], done, len(engine.later), urgent)
         return done
 

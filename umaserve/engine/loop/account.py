@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from umaserve.engine.cells.accounting import count_used
 from umaserve.engine.native.calls import now_ns, stores_first
 from umaserve.engine.samplers.rows import take_counts
 from umaserve.jit.compiled import njit
@@ -67,7 +68,7 @@ def account(loop, parity):
     end = sampled if fixed.overlap else now
     wall_ms = (end - began) / 1e6
     past = facts.cells_used if fixed.wide_reads else facts.attended / tokens
-    learn_tick(cost, loop.memory, info, facts, past, wall_ms, header[t.H_TICKS] + 1)
+    learn_tick(cost, loop.memory, info, facts, past, wall_ms, header.ticks + 1)
     span = bandwidth.attention_span(facts.cells_used + tokens, fixed.n_ctx)
     moved = bandwidth.tick_bytes(
         loop.traffic, outputs, tokens, span if fixed.wide_reads else facts.cells_read, tokens, span
@@ -75,57 +76,58 @@ def account(loop, parity):
     if not facts.beside:
         bandwidth.observe(budget, moved, decoded - submitted, tokens)
     loop.work.flight.bytes_left -= moved
-    header[t.H_TICKS] += 1
-    header[t.H_LONGEST_TICK_NS] = max(header[t.H_LONGEST_TICK_NS], end - began)
-    header[t.H_DECODE_NS_TOTAL] += decoded - submitted
-    header[t.H_TICK_NS_TOTAL] += end - began
+    header.ticks += 1
+    header.longest_tick_ns = max(header.longest_tick_ns, end - began)
+    header.decode_ns_total += decoded - submitted
+    header.tick_ns_total += end - began
     # from the end of the tick before, unless there was nothing to do in between
-    since = header[t.H_WORK_SINCE_NS]
-    header[t.H_WORK_NS_TOTAL] += end - (since if since else began)
-    header[t.H_WORK_SINCE_NS] = end
-    header[t.H_SAMPLE_NS_TOTAL] += sampled - decoded
-    header[t.H_ROWS_SAMPLED] += outputs
+    since = header.work_since_ns
+    header.work_ns_total += end - (since if since else began)
+    header.work_since_ns = end
+    header.sample_ns_total += sampled - decoded
+    header.rows_sampled += outputs
     in_place, copied = take_counts(loop.pool, loop.scratch)
-    header[t.H_ROWS_IN_PLACE] += in_place
-    header[t.H_COPIED_BYTES] += copied
-    header[t.H_DECODE_TOKENS] += decoding
-    header[t.H_PREFILL_TOKENS] += prompt_tokens
-    header[t.H_DECODE_ROWS_TOTAL] += decoding
-    header[t.H_SERVED_DECODERS] = decoding
-    header[t.H_LAST_BATCH] = tokens
-    header[t.H_LAST_DECODE_NS] = decoded - submitted
-    header[t.H_LAST_SAMPLE_NS] = sampled - decoded
-    header[t.H_FIRST_CHUNK_NS] = (told if told else now) - decoded
+    header.rows_in_place += in_place
+    header.copied_bytes += copied
+    header.decode_tokens += decoding
+    header.prefill_tokens += prompt_tokens
+    header.decode_rows_total += decoding
+    header.served_decoders = decoding
+    header.last_batch = tokens
+    header.last_decode_ns = decoded - submitted
+    header.last_sample_ns = sampled - decoded
+    header.first_chunk_ns = (told if told else now) - decoded
     if wall_ms > fixed.budget_ms:
-        header[t.H_TICKS_OVER_BUDGET] += 1
+        header.ticks_over_budget += 1
     flags = info.marks
-    header[t.H_GUARD_ACTIVE] = 1 if flags & FLAG_GUARDED else 0
+    header.guard_active = 1 if flags & FLAG_GUARDED else 0
     if flags & FLAG_SKIPPED_PREFILL:
-        header[t.H_SKIPPED_PREFILL] += 1
+        header.skipped_prefill += 1
     if flags & FLAG_TRIMMED:
-        header[t.H_BMT_TRIMMED] += 1
+        header.bmt_trimmed += 1
     if info.baseline_ms > 0.0:
-        header[t.H_BASELINE_NS] = int(info.baseline_ms * 1e6)
-    header[t.H_COST_ERROR_PPM] = int(cost.error[0] * 1e6)
-    header[t.H_BMT_LAST_BYTES] = int(moved)
-    header[t.H_BMT_BYTES_TOTAL] += int(moved)
-    header[t.H_BMT_BUDGET_BPS] = int(bandwidth.budget_bps(budget))
-    header[t.H_BMT_MEASURED_BPS] = int(bandwidth.measured_bps(budget))
-    at = header[t.H_TICK_RING_AT]
+        header.baseline_ns = int(info.baseline_ms * 1e6)
+    header.cost_error_ppm = int(cost.error[0] * 1e6)
+    header.bmt_last_bytes = int(moved)
+    header.bmt_bytes_total += int(moved)
+    header.bmt_budget_bps = int(bandwidth.budget_bps(budget))
+    header.bmt_measured_bps = int(bandwidth.measured_bps(budget))
+    at = header.tick_ring_at
     row = loop.columns.ticks[at % TICK_RING]
-    row[t.T_END_S] = end / 1e9
-    row[t.T_WALL_MS] = wall_ms
-    row[t.T_DECODE_MS] = (decoded - submitted) / 1e6
-    row[t.T_SAMPLE_MS] = (sampled - decoded) / 1e6
-    row[t.T_DECODE_ROWS] = decoding
-    row[t.T_PREFILL_TOKENS] = prompt_tokens
-    row[t.T_CELLS] = header[t.H_CELLS_USED] = facts.cells_used + tokens
-    row[t.T_INTERACTIVE_ROWS] = info.interactive_rows
-    row[t.T_PREDICTED_MS] = info.predicted_ms
-    row[t.T_BASELINE_MS] = info.baseline_ms
-    row[t.T_BMT_MB] = moved / 1e6
-    row[t.T_ALLOWED_MS] = info.allowed_ms
-    row[t.T_SLICE_MS] = facts.slice_ns / 1e6
-    row[t.T_FLAGS] = flags & (FLAG_GUARD_BIT | FLAG_SPENT_BIT | FLAG_ASIDE_BIT)
+    row.end_s = end / 1e9
+    row.wall_ms = wall_ms
+    row.decode_ms = (decoded - submitted) / 1e6
+    row.sample_ms = (sampled - decoded) / 1e6
+    row.decode_rows = decoding
+    row.prefill_tokens = prompt_tokens
+    row.cells = facts.cells_used + tokens
+    header.cells_used = count_used(loop.state.state, loop.state.n_past)
+    row.interactive_rows = info.interactive_rows
+    row.predicted_ms = info.predicted_ms
+    row.baseline_ms = info.baseline_ms
+    row.bmt_mb = moved / 1e6
+    row.allowed_ms = info.allowed_ms
+    row.slice_ms = facts.slice_ns / 1e6
+    row.flags = flags & (FLAG_GUARD_BIT | FLAG_SPENT_BIT | FLAG_ASIDE_BIT)
     stores_first()
-    header[t.H_TICK_RING_AT] = at + 1
+    header.tick_ring_at = at + 1

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from umaserve.engine.native.batch import to_come
 from umaserve.llama.specials import Specials
 from umaserve.policy.latency_guard import FIRST_CREDIT
 from umaserve.sampling.breakers import BreakerCache
@@ -67,7 +68,8 @@ class Admission:
 
     def submit(self, message: m.Submit) -> None:
         """A request from the front."""
-        self._table.t_submit_ns[message.slot] = message.came_ns or time.monotonic_ns()
+        came_ns = message.came_ns or time.monotonic_ns()
+        self._table.t_submit_ns[message.slot] = self._table.t_wait_ns[message.slot] = came_ns
         self._table.serial[message.slot] = message.serial
         if message.tokens is not None:
             with self._owned(message):
@@ -205,7 +207,7 @@ class Admission:
         max_tokens = min(message.max_tokens, room) if message.max_tokens > 0 else room
         self._fill_row(message, tokens, n_prompt, max_tokens)
         self._samplers.set(message.slot, message.sampling, self._breakers.of(message.sampling))
-        if len(tokens) - n_prompt >= max_tokens:
+        if to_come(self._table, message.slot) <= 0:
             # resumed with its last token already out: only the end was lost
             self._done(message.slot, t.REASON_LENGTH)
         else:

@@ -104,8 +104,8 @@ class Engine:
         self.later: list[m.ToEngine] = []  # messages that wait for the next tick
         self.ticks_done = 0
         self._warned = False
-        table.header[t.H_CELLS_TOTAL] = loaded.n_ctx
-        abort.watch(loaded.context, table.header)
+        table.header.cells_total = loaded.n_ctx
+        abort.watch(loaded.context, table.abort)
         self._batch = Batch(loaded.library.ffi, loaded.n_batch, start.n_slots)
         self.graph = ReadyGraph(loaded, self._batch)
         self.columns = records.Columns.of(table)
@@ -246,7 +246,7 @@ class Engine:
         self.sequences.clear()
         while True:
             busy = self._has_work()
-            header[t.H_HEARTBEAT_NS] = time.monotonic_ns()
+            header.heartbeat_ns = time.monotonic_ns()
             if not busy:
                 self._save_costs()
             messages, self.later = self.later, []
@@ -254,7 +254,7 @@ class Engine:
             if not busy and not messages and not self.admission.has_tokenised:
                 messages = self._expect()
             if not busy:
-                header[t.H_WORK_SINCE_NS] = time.monotonic_ns()
+                header.work_since_ns = time.monotonic_ns()
             if self.control.closed or any(isinstance(each, m.Shutdown) for each in messages):
                 return
             self.later = handle_some(self, messages)
@@ -310,7 +310,7 @@ class Engine:
 
     def _save_costs(self) -> None:
         """Keep what was learned now and then; another thread writes it."""
-        why = self.cost_keeper.save_now_and_then(self.cost, int(self.table.header[t.H_TICKS]))
+        why = self.cost_keeper.save_now_and_then(self.cost, self.table.header.ticks)
         if why:
             self.control.send(m.Log("debug", f"what ticks cost was not saved: {why}"))
 
@@ -320,7 +320,7 @@ class Engine:
 
     def handle(self, message: m.ToEngine) -> None:
         if isinstance(message, m.Submit | m.SetLane) and message.lane == m.LANE_INTERACTIVE:
-            self.table.header[t.H_URGENT_SEEN] += 1
+            self.table.abort.urgent_seen += 1
         if isinstance(message, m.Submit):
             self.admission.submit(message)
         elif isinstance(message, m.Cancel):
@@ -333,7 +333,7 @@ class Engine:
             self.admission.release(message.slot, message.serial)
         elif isinstance(message, m.Tokenize):
             self.admission.tokenize(message)
-        self.table.header[t.H_HANDLED] += 1
+        self.table.header.handled += 1
 
     def _cancel(self, serial: int) -> None:
         if self.admission.cancel_pending(serial):
@@ -410,7 +410,7 @@ class Engine:
             table.in_tick[slot] = 0
             if not self.loaded.context.cut(int(table.seq[slot]), int(table.n_past[slot])):
                 table.n_past[slot] = 0  # this kind of memory cannot go back: from the start
-        table.header[t.H_ABORTED_CHUNKS] += 1
+        table.header.aborted_chunks += 1
 
     # --- what is kept from start to start ----------------------------------------------------
 

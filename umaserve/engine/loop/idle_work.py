@@ -37,7 +37,7 @@ class IdleWork:
     def __init__(self, engine: Whole) -> None:
         self._engine = engine
         self._steps: Steps | None = None
-        self._prober = Prober(engine.loaded, engine.cost, engine.table.header)
+        self._prober = Prober(engine.loaded, engine.cost, engine.table.abort)
         self._left: list[Callable[[], Steps]] = [
             self._threads, self._bandwidth, self._graph, self._cells, self._prepare_worker,
             self._probe, self._slices,
@@ -93,7 +93,7 @@ class IdleWork:
         most = loaded.n_threads
         if engine.start.n_threads or not loaded.on_processor or most < 2:
             return
-        ticks = BareTicks(loaded, engine.table.header, loaded.n_batch)
+        ticks = BareTicks(loaded, engine.table.abort, loaded.n_batch)
         try:
             one = yield from choose(ticks, most, rows=1, prompt=0)
             prompt = min(BATCH_PROMPT, loaded.n_batch, loaded.n_positions)
@@ -150,7 +150,7 @@ class IdleWork:
             return  # use will tell about the others
         if 0.0 < predict(engine.cost, 0, 0, int(BESIDE_SIZES[0]), 0) <= SLOW_CHUNK_MS:
             yield from measure_slices(
-                engine.loaded, engine.start, worker.orders.gate, engine.cost, engine.table.header
+                engine.loaded, engine.start, worker.orders.gate, engine.cost, engine.table.abort
             )
 
     def _cells(self) -> Steps:

@@ -24,7 +24,7 @@ def handle_some(engine: Whole, messages: list[m.ToEngine]) -> list[m.ToEngine]:
         for message in messages:
             engine.handle(message)
         return []
-    share_s = SHARE * int(table.header[t.H_BASELINE_NS]) / 1e9
+    share_s = SHARE * table.header.baseline_ns / 1e9
     until_s = time.monotonic() + max(LEAST_S, share_s)
     for done, message in enumerate(messages, 1):
         engine.handle(message)

@@ -20,7 +20,6 @@ from umaserve.policy.accelerator.beside import AT_ONCE, may_land
 from umaserve.policy.latency_guard import FAR_MS, poorest
 from umaserve.sampling.sampler import NO_NUMBERS
 from umaserve.wire import messages as m
-from umaserve.wire import table as t
 
 from .beside import UNLIKE
 
@@ -44,9 +43,9 @@ class Landing:
         if worker.has_pieces and (not engine.paced or self._may_land(worker)):
             someone_waits = engine.paced and worker.first_lane == m.LANE_INTERACTIVE
             landed = worker.land(AT_ONCE if someone_waits else 1)
-            header[t.H_ASIDE_TOKENS] += landed
-            header[t.H_PREFILL_TOKENS] += landed
-            header[t.H_CELLS_USED] = cells.cells_used(engine.table)
+            header.aside_tokens += landed
+            header.prefill_tokens += landed
+            header.cells_used = cells.cells_used(engine.table)
             if engine.paced and landed:
                 engine.work.flight.unlike = UNLIKE
             if worker.has_pieces and not engine.paced:
@@ -69,25 +68,24 @@ class Landing:
             return
         self._slot[0], self._id[0] = slot, first.token
         ended = self._settle(
-            engine.columns, work, engine.loaded.n_ctx, self._slot, self._id, 1,
-            time.monotonic_ns(), 0,
+            engine.columns, work, self._slot, self._id, 1, time.monotonic_ns(), 0,
         )  # fmt: skip
-        header[t.H_ROWS_SAMPLED] += 1
-        header[t.H_ROWS_IN_PLACE] += first.in_place
-        header[t.H_COPIED_BYTES] += first.copied
-        header[t.H_SAMPLE_NS_TOTAL] += first.took_ns
+        header.rows_sampled += 1
+        header.rows_in_place += first.in_place
+        header.copied_bytes += first.copied
+        header.sample_ns_total += first.took_ns
         if ended:
             # what was not copied counts as computed all the same
             computed = first.at - int(table.n_past[slot])
-            header[t.H_ASIDE_TOKENS] += computed
-            header[t.H_PREFILL_TOKENS] += computed
+            header.aside_tokens += computed
+            header.prefill_tokens += computed
             engine.seats.end(slot, int(table.reason[slot]), empty=not table.n_past[slot])
         engine.control.wake()
 
     def _may_land(self, worker: PrefillWorker) -> bool:
         """Whether a piece may be copied now where that makes interactive tokens late."""
         engine = self._engine
-        baseline_ms = int(engine.table.header[t.H_BASELINE_NS]) / 1e6
+        baseline_ms = engine.table.header.baseline_ns / 1e6
         if self._poorest(engine.state) < FAR_MS and baseline_ms > 0.0:  # a stream decodes
             worker.limit_pieces(LANDING_SHARE * baseline_ms)
             worker.recall_large()

@@ -22,6 +22,7 @@ from umaserve.policy.cost.model import CostModel
 from umaserve.sampling.params import Settings
 from umaserve.sampling.sampler import Scratch
 from umaserve.wire import table as t
+from umaserve.wire.header import AbortWords, Header
 
 if TYPE_CHECKING:
     from umaserve.engine.model.loaded import Loaded
@@ -98,7 +99,8 @@ class Facts(Record):
 class Columns(NamedTuple):
     """The session table, in the form that compiled code takes (borrowed)."""
 
-    header: np.ndarray
+    header: Header
+    abort: AbortWords
     ticks: np.ndarray
     reason: np.ndarray
     seq: np.ndarray
@@ -118,7 +120,8 @@ class Columns(NamedTuple):
 
     @classmethod
     def of(cls, table: t.SessionTable) -> Columns:
-        return cls(*(getattr(table, name) for name in cls._fields))
+        records = table.header.record, table.abort.record
+        return cls(*records, *(getattr(table, name) for name in cls._fields[len(records) :]))
 
 
 class Fixed(NamedTuple):

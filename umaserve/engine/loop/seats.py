@@ -1,8 +1,8 @@
 """Which requests hold a KV sequence, who waits for one, and who gives theirs up.
 
 Somebody interactive takes the place of somebody in the background, who is parked: the cells are
-moved to ordinary memory or computed again later.  What was moved, and who waits since when,
-`umaserve.engine.cells` knows.
+moved to ordinary memory or computed again later.  The session table knows who is parked, and
+since when; what was moved, `umaserve.engine.cells` keeps.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 
 from umaserve.engine.cells import accounting as cells
-from umaserve.engine.cells.ageing import Ageing
+from umaserve.engine.cells.ageing import Ageing, due
 from umaserve.engine.cells.parking import Parking, memory_to_park_in
 from umaserve.engine.start.whole import Whole
 from umaserve.policy.cost.model import predict
@@ -24,8 +24,7 @@ class Seats:
     def __init__(self, engine: Whole) -> None:
         self._engine = engine
         self._parking = Parking(engine.loaded.context, memory_to_park_in())
-        self._ageing = Ageing(engine.start.n_slots)
-        self._parked: set[int] = set()  # slots whose cells were given up or moved
+        self._ageing = Ageing()
 
     def admit(self, under_way: bool = False) -> bool:
         """Give KV sequences to waiting requests while both last.
@@ -41,8 +40,8 @@ class Seats:
             slot = cells.next_to_admit(table)
             if slot < 0:
                 return True
-            aged = self._ageing.due(table, now_ns)
-            if under_way and (aged >= 0 or slot in self._parked):
+            aged = due(table, now_ns)
+            if under_way and (aged >= 0 or table.is_parked(slot)):
                 return False
             free = engine.sequences.available
             if aged >= 0 and free and cells.fits(table, aged, n_cells):
@@ -72,7 +71,6 @@ class Seats:
             table.t_admit_ns[slot] = time.monotonic_ns()
             engine.graph.last_prompt = int(table.n_prompt[slot])
         table.state[slot] = t.RUNNING
-        self._note(slot, is_parked=False)
 
     def park(self, slot: int, move: bool = True) -> None:
         """Take sequence and cells from a row: moved to memory or to be computed again."""
@@ -82,17 +80,16 @@ class Seats:
             again_ms = predict(engine.cost, 0, 0, n_past, n_past / 2)
             self._parking.move_out(slot, int(table.seq[slot]), n_past, again_ms)
         self._drop_sequence(slot)
-        self._ageing.parked(slot, time.monotonic_ns())
+        table.t_wait_ns[slot] = time.monotonic_ns()
         table.state[slot] = t.WAITING
-        table.header[t.H_PREEMPTIONS] += 1
-        table.header[t.H_KV_EVICTIONS] += 1
-        self._note(slot, is_parked=True)
+        table.header.preemptions += 1
+        table.header.kv_evictions += 1
 
     def park_all(self, slots: list[int]) -> None:
         """Leave nothing in any memory of rows that run or were parked: all is computed again."""
         for slot in slots:
             self.park(slot, move=False)
-        for slot in self._parked:
+        for slot in self._engine.table.parked():
             self._parking.forget(slot)
 
     def evict(self) -> bool:
@@ -110,7 +107,6 @@ class Seats:
         """
         self._drop_sequence(slot, empty)
         self._parking.forget(slot)
-        self._note(slot, is_parked=False)
 
     def end(self, slot: int, reason: int, empty: bool = False) -> None:
         """A row is finished.  The state goes last: it is what the front looks at."""
@@ -132,11 +128,4 @@ class Seats:
             engine.sequences.give_back(seq, empty)
             table.seq[slot] = -1
         table.n_past[slot] = 0
-        table.header[t.H_CELLS_USED] = cells.cells_used(table)
-
-    def _note(self, slot: int, is_parked: bool) -> None:
-        if is_parked:
-            self._parked.add(slot)
-        else:
-            self._parked.discard(slot)
-        self._engine.table.header[t.H_PARKED] = len(self._parked)
+        table.header.cells_used = cells.cells_used(table)

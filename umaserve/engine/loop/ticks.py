@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from umaserve.engine.cells.accounting import count_used
 from umaserve.engine.cells.cell_map import TOGETHER, make_room, take_cells
 from umaserve.engine.model.thread_places import place_threads
 from umaserve.engine.native.batch import fill, fill_up, note_fed, settle
@@ -77,7 +78,7 @@ from .records import (
     WAITED,
 )
 
-RUNNING, DONE = t.RUNNING, t.DONE
+DONE = t.DONE
 BUSY_DECODE, BUSY_IDLE = t.BUSY_DECODE, t.BUSY_IDLE
 LEAST_SLICE_MS = 0.02  # less is not worth waking anybody for
 
@@ -134,7 +135,7 @@ def plan_next(loop, tick, given):
     header, flight, native, state = loop.columns.header, work.flight, loop.native, loop.state
     flight.parity = 1 - flight.parity
     facts, fixed = work.facts[flight.parity], loop.fixed
-    started, used = now_ns(native), _cells(state)
+    started, used = now_ns(native), count_used(state.state, state.n_past)
     facts.began_ns, facts.cells_used = started, used
     if given >= 0:
         entries = given
@@ -159,9 +160,9 @@ def plan_next(loop, tick, given):
         return ATTENTION
     if plan.info.wait_ms > 0.0:
         # the budget of bytes is used up, or all there is runs beside the ticks
-        header[t.H_HEARTBEAT_NS] = started
+        header.heartbeat_ns = started
         if orders.running[0] >= 0:
-            header[t.H_WORK_SINCE_NS] = started  # not idle
+            header.work_since_ns = started  # not idle
         return ATTENTION if readable(native, int(plan.info.wait_ms)) else WAITED
     return NOTHING
 
@@ -182,12 +183,12 @@ def slice_prompts(loop):
     else:
         place_threads(loop.places, _threads(loop.fixed, 0, 2))
         # it can hang as a tick can
-        header[t.H_TICK_START_NS] = header[t.H_HEARTBEAT_NS] = started
-        header[t.H_BUSY] = BUSY_DECODE
+        header.tick_start_ns = header.heartbeat_ns = started
+        header.busy = BUSY_DECODE
         ended = run_parts(orders.gate, native, until, orders.wake_fd)
     facts.began_ns, facts.slice_ns = ended, ended - started
-    if header[t.H_WORK_SINCE_NS]:
-        header[t.H_WORK_SINCE_NS] += ended - started  # no overhead
+    if header.work_since_ns:
+        header.work_since_ns += ended - started  # no overhead
 
 
 @njit(**PHASE)
@@ -208,8 +209,8 @@ def fill_batch(loop):
             in_batch, flight.width, fixed.spare, batch.token, batch.pos, batch.seq, batch.logits
         )
     read, attended = _reads(entries, plan, loop.columns)
-    header[t.H_TICK_START_NS] = header[t.H_HEARTBEAT_NS] = started
-    header[t.H_BUSY] = BUSY_DECODE
+    header.tick_start_ns = header.heartbeat_ns = started
+    header.busy = BUSY_DECODE
     facts.tokens, facts.outputs, facts.decoding_rows = in_batch, outputs, rows
     facts.cells_read, facts.attended, facts.told_ns = read, attended, 0
     flight.outputs_sent, flight.turns = outputs, orders.turns[0]
@@ -233,10 +234,10 @@ def decode(loop, resumed):
     what went wrong.
     """
     work, native, status = loop.work, loop.native, 0
-    flight, header = work.flight, loop.columns.header
+    flight, header, abort = work.flight, loop.columns.header, loop.columns.abort
     if not resumed:
         status = submit(loop)
-        header[t.H_OVERLAPPED] += flight.unpublished
+        header.overlapped += flight.unpublished
         publish_last(loop)
         if flight.flying and status == 0:
             return UNDER_WAY
@@ -247,10 +248,10 @@ def decode(loop, resumed):
     facts.decoded_ns = now_ns(native)
     predicted_ms = work.info[flight.parity].predicted_ms
     note_beside(loop.knobs, loop.orders, loop.cost, flight, facts, predicted_ms)
-    armed = header[t.H_ABORT_ARMED]
-    header[t.H_ABORT_ARMED] = 0
-    header[t.H_BUSY] = BUSY_IDLE
-    header[t.H_TICK_START_NS] = 0
+    armed = abort.armed
+    abort.armed = 0
+    header.busy = BUSY_IDLE
+    header.tick_start_ns = 0
     if status == 0 and flight.outputs_sent:
         flight.logits = call_i64_ptr_i32(native.logits_ith, native.context, loop.batch.out_row[0])
         if flight.logits == 0:
@@ -266,7 +267,7 @@ def decode(loop, resumed):
 def submit(loop):
     """Place threads and cells for the batch and hand it to libllama; returns its status."""
     cells, work, native = loop.cells, loop.work, loop.native
-    flight, header, batch = work.flight, loop.columns.header, loop.batch
+    flight, abort, batch = work.flight, loop.columns.abort, loop.batch
     facts = work.facts[flight.parity]
     in_batch, rows = facts.tokens, facts.decoding_rows
     n_threads = _threads(loop.fixed, flight.mode, in_batch)
@@ -281,8 +282,8 @@ def submit(loop):
     facts.submitted_ns = sent
     abort_ms = work.info[flight.parity].abort_ms
     if abort_ms > 0.0:
-        header[t.H_ABORT_UNTIL_NS] = sent + int(abort_ms * 1e6)
-        header[t.H_ABORT_ARMED] = 1
+        abort.until_ns = sent + int(abort_ms * 1e6)
+        abort.armed = 1
     status = call_i32_ptr_ptr(native.decode, native.context, native.batch)
     facts.returned_ns = now_ns(native)
     return status
@@ -333,8 +334,7 @@ def settle_rows(loop, count, tick):
     if first == 0:
         note_fed(flight.entries, loop.plan, columns, work.served, tick)
     work.out.ended = settle(
-        columns, work, loop.fixed.n_ctx, slots, work.sampled[first:], count, at_ns,
-        work.out.ended,
+        columns, work, slots, work.sampled[first:], count, at_ns, work.out.ended,
     )  # fmt: skip
     flight.settled += count
 
@@ -359,7 +359,7 @@ def end_tick(loop, more):
     lands = flight.must_stop != 0 or can_land(loop.knobs, orders, loop.state, loop.plan, sampled)
     # nobody interactive waits for what Python is to do: the next decode is submitted before
     flies = overlap and attention and not lands
-    flight.flying = flies and not _is_urgent(columns.header, flight)
+    flight.flying = flies and not _is_urgent(columns.abort, flight)
     if (flight.flying or overlap and not attention and not lands) and more:
         flight.unpublished = 1
         return GOES_ON
@@ -401,7 +401,8 @@ def _reads(entries, plan, columns):
 def _end_rows(columns, state, ended, n):
     """Mark rows as DONE, whose cells are free then."""
     for i in range(n):
-        columns.header[t.H_CELLS_USED] -= columns.n_past[ended[i]]
+        columns.n_past[ended[i]] = 0
+    columns.header.cells_used = count_used(state.state, state.n_past)
     stores_first()  # a row that is DONE has all its tokens, and says why it ended
     for i in range(n):
         state.state[ended[i]] = DONE
@@ -416,15 +417,6 @@ def _without_numbers(outputs, slots, sampled):
             slots[n] = slots[i]
             n += 1
     return n
-
-
-@njit(**INNER)
-def _cells(state):
-    used = 0
-    for s in range(state.state.shape[0]):
-        if state.state[s] == RUNNING:
-            used += state.n_past[s]
-    return used
 
 
 @njit(**INNER)
@@ -444,9 +436,9 @@ def _bytes_left(flight, budget, knobs, now):
 
 
 @njit(**INNER)
-def _is_urgent(header, flight):
+def _is_urgent(abort, flight):
     """Whether somebody interactive is on the way in."""
-    return flight.awaited != 0 or header[t.H_URGENT] != header[t.H_URGENT_SEEN]
+    return flight.awaited != 0 or abort.urgent != abort.urgent_seen
 
 
 @njit(**INNER)
@@ -484,4 +476,4 @@ def _credits(columns, state, knobs, baseline_ms, slots, count, now):
             credit[s], more, cap[s], knobs.latency_cap, baseline_ms, gap_ms
         )
         if slow:
-            columns.header[t.H_SLOW_TOKENS] += 1
+            columns.header.slow_tokens += 1

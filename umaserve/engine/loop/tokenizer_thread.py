@@ -54,7 +54,6 @@ class TokenizerThread:
         gives_way: bool = False,
     ) -> None:
         self._gives_way = gives_way
-        self._since = t.H_OTHER_TEXT_SINCE_NS if gives_way else t.H_TEXT_SINCE_NS
         self.finished: deque[Finished] = deque()
         self._specials = specials
         self._table = table
@@ -87,11 +86,15 @@ class TokenizerThread:
             self._notify()
 
     def _mark(self, message: m.Submit | m.Tokenize, is_under_way: bool) -> None:
-        self._table.header[self._since] = time.monotonic_ns() if is_under_way else 0
+        header, since_ns = self._table.header, time.monotonic_ns() if is_under_way else 0
+        if self._gives_way:
+            header.other_text_since_ns = since_ns
+        else:
+            header.text_since_ns = since_ns
         if isinstance(message, m.Submit):
             self._table.in_tick[message.slot] = t.IN_TOKENIZER if is_under_way else 0
         else:
-            self._table.header[t.H_TOKENIZING] = message.ref if is_under_way else 0
+            header.tokenizing = message.ref if is_under_way else 0
 
     def _tokens_of(self, message: m.Submit | m.Tokenize) -> tuple[list[int], str]:
         n_bytes = len(text_of(message).encode("utf-8", "replace"))

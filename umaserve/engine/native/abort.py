@@ -13,45 +13,43 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numba import carray, cfunc, types
+from numba import carray, cfunc, from_dtype, types
 
-from umaserve.wire import table as t
+from umaserve.wire.header import AbortWords
 
 from .calls import CLOCK_MONOTONIC, call_i32_i32_ptr
 
 if TYPE_CHECKING:
     from umaserve.llama import Context
 
-ARMED, URGENT, SEEN, UNTIL, CLOCK, ROOM = range(6)  # words from H_ABORT_ARMED on
-ASKED = 8
+_WORDS = from_dtype(AbortWords.dtype)
 
 
-@cfunc(types.boolean(types.voidptr), cache=True)
+@cfunc(types.boolean(types.CPointer(_WORDS)), cache=True)
 def should_abort(data):
-    """``ggml_abort_callback``: ``data`` is the header's block of ABORT_WORDS.  Takes no GIL."""
-    words = carray(data, t.ABORT_WORDS, np.int64)
-    words[ASKED] += 1
-    if words[ARMED] == 0 or words[URGENT] <= words[SEEN]:
+    """``ggml_abort_callback``: ``data`` is the session table's ``AbortWords``.  Takes no GIL."""
+    words = carray(data, 1)[0]
+    words.asked += 1
+    if words.armed == 0 or words.urgent <= words.urgent_seen:
         return False
-    call_i32_i32_ptr(words[CLOCK], CLOCK_MONOTONIC, words[ROOM])
-    return words[ROOM + 1] * 1_000_000_000 + words[ROOM + 2] < words[UNTIL]
+    call_i32_i32_ptr(words.clock, CLOCK_MONOTONIC, words.clock_room)
+    return words.now_s * 1_000_000_000 + words.now_ns < words.until_ns
 
 
-def watch(context: Context, header: np.ndarray) -> None:
-    """Make ``context`` ask; ``header`` is the session table's and must outlive the context."""
+def watch(context: Context, words: AbortWords) -> None:
+    """Make ``context`` ask; ``words`` are the session table's and must outlive the context."""
     libc = ctypes.CDLL(None)
-    header[t.H_CLOCK] = int(ctypes.cast(libc.clock_gettime, ctypes.c_void_p).value or 0)
-    block = header[t.H_ABORT_ARMED : t.H_ABORT_ARMED + t.ABORT_WORDS]
-    header[t.H_CLOCK_ROOM] = block.ctypes.data + 8 * (ROOM + 1)
-    context.set_abort_callback(int(should_abort.address or 0), block.ctypes.data)
+    words.clock = int(ctypes.cast(libc.clock_gettime, ctypes.c_void_p).value or 0)
+    words.clock_room = words.address_of("now_s")
+    context.set_abort_callback(int(should_abort.address or 0), words.address_of("armed"))
 
 
 @contextlib.contextmanager
-def armed(header: np.ndarray) -> Iterator[None]:
+def armed(words: AbortWords) -> Iterator[None]:
     """What is decoded inside is given up as soon as an interactive request has been sent."""
-    header[t.H_ABORT_UNTIL_NS] = np.iinfo(np.int64).max
-    header[t.H_ABORT_ARMED] = 1
+    words.until_ns = np.iinfo(np.int64).max
+    words.armed = 1
     try:
         yield
     finally:
-        header[t.H_ABORT_ARMED] = 0
+        words.armed = 0

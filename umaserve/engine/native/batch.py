@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
+from numba.extending import register_jitable
 
 from umaserve.jit.compiled import njit
 from umaserve.jit.inner import INNER
@@ -112,8 +113,18 @@ def note_fed(entries, plan, columns, served, tick):
         served[slot] = tick * served.shape[0] + e
 
 
+@register_jitable
+def to_come(columns, slot):
+    """Tokens that a request may still get; 0 or less once it has its last.
+
+    ``max_tokens`` says it alone: admission keeps it within the positions of a session.  For Python
+    and compiled code; ``columns`` have ``n_tokens``, ``n_prompt`` and ``max_tokens``.
+    """
+    return columns.max_tokens[slot] - (columns.n_tokens[slot] - columns.n_prompt[slot])
+
+
 @njit(nogil=True, cache=True)
-def settle(columns, work, n_ctx, slots, sampled, count, now_ns, n_ended):
+def settle(columns, work, slots, sampled, count, now_ns, n_ended):
     """Write the tokens ``sampled`` of ``count`` rows into the session table.
 
     Every row gets its token, or ends.  Rows that end are listed in ``work.ended`` behind the
@@ -142,7 +153,7 @@ def settle(columns, work, n_ctx, slots, sampled, count, now_ns, n_ended):
         n_tokens[slot] = at + 1
         if columns.isolate[slot] and at + 1 - work.resumed_at[slot] >= 2:
             columns.isolate[slot] = 0
-        if at + 1 - columns.n_prompt[slot] >= columns.max_tokens[slot] or at + 1 >= n_ctx:
+        if to_come(columns, slot) <= 0:
             reason[slot] = REASON_LENGTH
             ended[n_ended] = slot
             n_ended += 1

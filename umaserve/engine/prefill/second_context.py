@@ -31,6 +31,7 @@ from .gate import (
 if TYPE_CHECKING:
     from umaserve.engine.model.loaded import Loaded
     from umaserve.llama import Context
+    from umaserve.wire.header import AbortWords
 
 # a chunk that takes longer at the start is followed by one of twice the size: what those in between
 # take is not worth waiting for
@@ -109,12 +110,12 @@ def measure_chunks(
 
 
 def measure_slices(
-    loaded: Loaded, start: m.Start, gate: np.ndarray, cost: CostModel, header: np.ndarray
+    loaded: Loaded, start: m.Start, gate: np.ndarray, cost: CostModel, words: AbortWords
 ) -> Iterator[None]:
     """Learn what the parts of chunks between the ticks of a processor take, one chunk a step.
 
     In the loop's thread, whose threads compute the chunks.  ``gate`` is the worker's, which gets
-    the times of the parts at the end; ``header`` is the session table's, see `abort`.
+    the times of the parts at the end; ``words`` are the session table's, see `abort`.
     """
     cells = 2 * SLICED_CHUNK
     threads = loaded.n_threads_batch
@@ -122,7 +123,7 @@ def measure_slices(
     context = open_second(
         loaded, start, cells, SLICED_CHUNK, threads, **hang(own, loaded.library, nobody)
     )
-    abort.watch(context, header)
+    abort.watch(context, words)
     batch = Batch(loaded.library.ffi, SLICED_CHUNK, 1)
     chunks = measure_chunks(
         context, batch, own, min(SLICED_CHUNK, loaded.n_positions), loaded.model.n_vocab,
@@ -131,7 +132,7 @@ def measure_slices(
     try:
         place_threads(loaded.places, threads)
         while True:
-            with abort.armed(header):
+            with abort.armed(words):
                 if next(chunks, own) is own:
                     break
             yield

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from umaserve.engine.cells.accounting import cells_used
 from umaserve.engine.cells.piece import Piece, export_piece, import_piece
 from umaserve.engine.model.abilities import device_memory, why_not_plain
 from umaserve.engine.samplers.first_token import FirstToken, FirstTokens
@@ -418,8 +419,7 @@ class PrefillWorker:
         )
 
     def _has_cells(self, tokens: int) -> bool:
-        used = int(self._table.n_past[self._table.state == t.RUNNING].sum())
-        return used + tokens <= self._loaded.n_ctx
+        return cells_used(self._table) + tokens <= self._loaded.n_ctx
 
     def _hand_over(self, most: int) -> bool:
         """Give the worker what the engine computed of prompts that it asked for."""

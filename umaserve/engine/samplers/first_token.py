@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from umaserve.engine.native.batch import to_come
 from umaserve.sampling.counted import COPIED_BYTES, ROWS_IN_PLACE
 from umaserve.sampling.params import MIROSTAT, Settings
 from umaserve.sampling.sampler import Scratch, sample_rows
@@ -62,9 +63,7 @@ class FirstTokens:
 
     def ends(self, slot: int) -> bool:
         """Whether the next token is the last one that the request asked for."""
-        table = self._table
-        tokens = int(table.n_tokens[slot]) + 1 - int(table.n_prompt[slot])
-        return tokens >= int(table.max_tokens[slot])
+        return bool(to_come(self._table, slot) <= 1)
 
     def sample(self, slot: int, serial: int, at: int, address: int) -> FirstToken:
         """The token at position ``at`` of a row, from its logits, float32[n_vocab], at ``address``.

@@ -12,9 +12,8 @@ from umaserve.engine.model.thread_places import PLACED, place_threads
 from umaserve.engine.native import abort
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from umaserve.engine.model.loaded import Loaded
+    from umaserve.wire.header import AbortWords
 
 PAST = 32
 DECODE_OK = 0  # what llama_decode returns
@@ -29,12 +28,12 @@ def depth(loaded: Loaded) -> int:
 class BareTicks:
     """``most`` tokens in one tick at most; `close` leaves an empty cache and the usual threads.
 
-    ``header`` is the session table's: an interactive request gives a tick up (`abort`).
+    ``words`` are the session table's: an interactive request gives a tick up (`abort`).
     """
 
-    def __init__(self, loaded: Loaded, header: np.ndarray, most: int) -> None:
+    def __init__(self, loaded: Loaded, words: AbortWords, most: int) -> None:
         self._loaded = loaded
-        self._header = header
+        self._words = words
         self._lib = loaded.library.lib
         self._depth = depth(loaded)
         self._past: dict[int, int] = {}  # tokens of each row that is in the cache
@@ -92,7 +91,7 @@ class BareTicks:
         batch.n_tokens = n
         context = self._loaded.context
         place_threads(self._loaded.places, self._one_and_more[n > 1])
-        with abort.armed(self._header):
+        with abort.armed(self._words):
             status = self._lib.llama_decode(context.pointer, batch)
         if status != DECODE_OK:
             self._forget_all()  # of a batch that was given up, some may be there

@@ -15,9 +15,8 @@ from umaserve.policy.cost.model import CostModel, is_known, learn, predict
 from .bare_ticks import BareTicks, depth
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from umaserve.engine.model.loaded import Loaded
+    from umaserve.wire.header import AbortWords
 
 PROBE_S = 4.0  # spent in all by one engine
 LONGEST_MS = 500.0  # no tick of the probe is expected to take longer
@@ -55,12 +54,12 @@ def shapes(n_rows: int, most: int, aside: bool) -> Iterator[tuple[int, int, int]
 
 
 class Prober:
-    """Measures shapes and `learn`s them, the most telling first; ``header`` as `BareTicks`."""
+    """Measures shapes and `learn`s them, the most telling first; ``words`` as `BareTicks`."""
 
-    def __init__(self, loaded: Loaded, cost: CostModel, header: np.ndarray) -> None:
+    def __init__(self, loaded: Loaded, cost: CostModel, words: AbortWords) -> None:
         self._loaded = loaded
         self._cost = cost
-        self._header = header
+        self._words = words
         self._spent_s = 0.0
 
     def steps(self, aside_threads: int, seconds: float = PROBE_S) -> Iterator[None]:
@@ -70,7 +69,7 @@ class Prober:
         """
         loaded = self._loaded
         most = min(loaded.n_batch, loaded.n_ctx // 2, loaded.n_positions)
-        ticks = BareTicks(loaded, self._header, loaded.n_batch)
+        ticks = BareTicks(loaded, self._words, loaded.n_batch)
         try:
             for mode, rows, prompt in shapes(loaded.n_seq, most, aside_threads > 0):
                 if self._is_wanted(mode, rows, prompt, most, seconds):

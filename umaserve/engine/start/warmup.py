@@ -34,7 +34,7 @@ def warm_up(engine: Whole, everything: bool) -> None:
     """
     loaded, table = engine.loaded, engine.table
     for sampling in _SETTINGS if everything else _SETTINGS[:1]:
-        asked = int(table.header[t.H_ASKED])
+        asked = table.abort.asked
         _decode(engine, sampling)
         if table.reason[0] == t.REASON_ERROR:
             raise CannotLoad(
@@ -54,15 +54,15 @@ def _ways(engine: Whole, before: int) -> Ways:
     Where that was no processor's, a later one counts: the first pays for kernels and buffers.
     """
     lib, model = engine.loaded.library.lib, engine.loaded.model.pointer
-    n_layer, header = int(lib.llama_model_n_layer(model)), engine.table.header
+    n_layer, abort = int(lib.llama_model_n_layer(model)), engine.table.abort
     for more in range(TRIES, -1, -1):
         facts = engine.work.facts[engine.work.flight.parity]
         took_ns = max(facts.decoded_ns - facts.submitted_ns, 1)
         waited = (facts.decoded_ns - facts.returned_ns) / took_ns
-        ways = Ways.of(waited, int(header[t.H_ASKED]) - before, n_layer)
+        ways = Ways.of(waited, abort.asked - before, n_layer)
         if ways.abortable or not more:
             break
-        before = int(header[t.H_ASKED])
+        before = abort.asked
         _decode(engine, _SETTINGS[0])
     return ways
 
@@ -111,10 +111,10 @@ def _finite(engine: Whole) -> bool:
 def forget(engine: Whole) -> None:
     """Clear row 0 and the counters that the warm-up moved."""
     table = engine.table
-    cells_total = int(table.header[t.H_CELLS_TOTAL])
-    table.header[: t.H_ABORT_ARMED] = 0
-    table.header[t.H_CELLS_TOTAL] = cells_total
-    table.ticks[:] = 0.0
+    cells_total = table.header.cells_total
+    table.header.clear()
+    table.header.cells_total = cells_total
+    table.ticks[:] = 0
     for column in (
         table.state, table.reason, table.n_prompt, table.n_tokens, table.n_past, table.max_tokens,
         table.t_first_ns, table.t_last_ns, engine.work.served,

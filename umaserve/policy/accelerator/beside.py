@@ -30,7 +30,6 @@ from __future__ import annotations
 from umaserve.jit.compiled import njit
 from umaserve.jit.inner import INNER
 from umaserve.policy.base import (
-    AGEING,
     ALL_THE_TIME,
     ASIDE,
     BACK_WAIT_MS,
@@ -63,6 +62,7 @@ from umaserve.policy.cost.model import (
     copy_ms,
     predict,
 )
+from umaserve.policy.fairness import is_late
 from umaserve.policy.flags import mark
 from umaserve.policy.latency_guard import (
     HARD,
@@ -150,7 +150,7 @@ def beside(state, tick, knobs, cost, memory, plan):
             since[SINCE_BESIDE] = tick.now_ns
     elif waits or found[KIND_PROMPT] == 0:
         plan.info.slice_ms = ALL_THE_TIME
-    elif knobs.features & AGEING and _waited_ms(tick, memory) > BACK_WAIT_MS:
+    elif is_late(tick, knobs, since, SINCE_BESIDE):
         plan.info.slice_ms = knobs.tick_budget_ms
     else:
         mark(plan, FLAG_GUARDED + FLAG_SKIPPED_PREFILL)
@@ -194,11 +194,6 @@ def _cheaper_in_ticks(state, knobs, cost, memory):
             memory.found[KIND_ASIDE] -= 1
             memory.found[KIND_PROMPT] += 1
     return min(copies_ms, knobs.tick_budget_ms)
-
-
-@njit(**INNER)
-def _waited_ms(tick, memory):
-    return (tick.now_ns - memory.since_ns[SINCE_BESIDE]) / 1e6
 
 
 @njit(**INNER)
@@ -371,7 +366,7 @@ def slice_between(tick, knobs, cost, memory, plan, waits, slack):
     elif waits:
         ms = max(ms, slack.budget_ms - (HARD - WORTH_IT) * base_ms)
     elif may_spend and knobs.features & ERROR_BUDGET and slack.budget_ms > slack.cap_ms:
-        late = knobs.features & AGEING and _waited_ms(tick, memory) > BACK_WAIT_MS
+        late = is_late(tick, knobs, memory.since_ns, SINCE_BESIDE)
         # what would be lost if it were not spent
         full = slack.credit >= MOST_CREDIT - earned(knobs)
         rich = slack.credit >= 1.0 + RESERVED and part_ms > ms or full

@@ -147,7 +147,7 @@ class EngineHandle:
         self._pulse.sent(time.monotonic_ns())
         if isinstance(message, m.Submit | m.SetLane) and message.lane == m.LANE_INTERACTIVE:
             # a background prompt chunk in flight may be given up for it
-            self.table.header[t.H_URGENT] += 1
+            self.table.abort.urgent += 1
         self._out += self._later + data
         self._later.clear()
         self._write()
@@ -192,7 +192,7 @@ class EngineHandle:
     @property
     def is_tokenizing(self) -> bool:
         """Whether the engine tokenises a question's text now, or did when it ended."""
-        return bool(self.pid and self.table.header[t.H_TOKENIZING])
+        return bool(self.pid and self.table.header.tokenizing)
 
     def kill(self, *, hung: bool = False, why: str = "") -> None:
         """SIGKILL; ``run()`` returns soon after.  It is replaced if it ``hung``, or there is
@@ -348,7 +348,7 @@ class EngineHandle:
             self._why,
         )
         if self.is_tokenizing and self.exit.kind == blame.FAULT:
-            culprit = self._tokenizing.get(int(self.table.header[t.H_TOKENIZING]))
+            culprit = self._tokenizing.get(self.table.header.tokenizing)
             if culprit is not None:  # else nobody waits for the answer any more
                 culprit.fault = str(self.exit)
         for question in self._tokenizing.values():

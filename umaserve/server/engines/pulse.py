@@ -8,20 +8,18 @@ from __future__ import annotations
 
 from collections import deque
 
-import numpy as np
-
-from umaserve.wire import table as t
+from umaserve.wire.header import BUSY_IDLE, Header
 
 HANG_FLOOR_S = 30.0
 HANG_FLOOR_FIRST_S = 120.0  # no finished tick to learn from yet
 HANG_FACTOR = 20
 
 
-def hang_limit_ns(header: np.ndarray, floor_s: float) -> int:
+def hang_limit_ns(header: Header, floor_s: float) -> int:
     """How long a tick may take: ``floor_s`` (0 = the defaults) or 20 of the longest ever seen."""
-    learned = int(header[t.H_TICKS]) > 0
+    learned = header.ticks > 0
     floor = floor_s or (HANG_FLOOR_S if learned else HANG_FLOOR_FIRST_S)
-    return max(int(floor * 1e9), HANG_FACTOR * int(header[t.H_LONGEST_TICK_NS]))
+    return max(int(floor * 1e9), HANG_FACTOR * header.longest_tick_ns)
 
 
 class EnginePulse:
@@ -37,31 +35,31 @@ class EnginePulse:
         self._moved_ns = 0  # when it was last seen to have handled one
 
     def sent(self, now_ns: int) -> None:
-        """A message goes to the engine, which counts it in ``H_HANDLED`` once it is handled."""
+        """A message goes to the engine; once it is handled, ``Header.handled`` counts it."""
         self._waiting.append(now_ns)
 
-    def hangs(self, header: np.ndarray, now_ns: int, *, busy: bool) -> bool:
+    def hangs(self, header: Header, now_ns: int, *, busy: bool) -> bool:
         """To be called several times a second.
 
         ``busy``: requests have rows, so that ticks or rounds of the loop are to be expected.
         """
-        handled = int(header[t.H_HANDLED])
+        handled = header.handled
         if handled != self._handled:
             for _ in range(min(handled - self._handled, len(self._waiting))):
                 self._waiting.popleft()
             self._handled, self._moved_ns = handled, now_ns
         limit = hang_limit_ns(header, self._floor_s)
-        tick_start = int(header[t.H_TICK_START_NS])
-        if tick_start and int(header[t.H_BUSY]) != t.BUSY_IDLE and now_ns - tick_start > limit:
+        tick_start = header.tick_start_ns
+        if tick_start and header.busy != BUSY_IDLE and now_ns - tick_start > limit:
             return True
-        for word in (t.H_TEXT_SINCE_NS, t.H_OTHER_TEXT_SINCE_NS):  # threads beside the loop
-            text_ns = int(header[word])
+        # threads beside the loop
+        for text_ns in (header.text_since_ns, header.other_text_since_ns):
             if text_ns and now_ns - text_ns > limit:
                 return True
         if not busy and not self._waiting:
             return False
         # an idle engine sleeps: its last round may be old when a message comes
-        moved = max(int(header[t.H_HEARTBEAT_NS]), tick_start, self._moved_ns)
+        moved = max(header.heartbeat_ns, tick_start, self._moved_ns)
         if self._waiting:
             moved = max(moved, self._waiting[0])
         return now_ns - moved > limit

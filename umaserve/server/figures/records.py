@@ -15,11 +15,11 @@ from umaserve.config import Config
 from umaserve.server.figures.record_file import RecordFile
 from umaserve.server.figures.scorecard import Scorecard
 from umaserve.server.requests.meters import Meters
-from umaserve.wire import table as t
+from umaserve.wire.header import TickRow
 
 SAMPLE_S = 5.0  # the scorecard's own window wants to be filled that often
 
-# what the bits of a tick's T_FLAGS say
+# what the bits of a tick's flags say
 FLAGS = ((1, "guard_active"), (2, "error_budget_spent"), (4, "prompt_aside"))
 
 _encode = msgspec.json.Encoder().encode
@@ -79,30 +79,30 @@ async def sample(scorecard: Scorecard, file: RecordFile | None, interval_s: floa
             due = max(due + interval_s, now_s)
 
 
-def tick_line(pid: int, number: int, row: list[float]) -> bytes:
+def tick_line(pid: int, number: int, row: TickRow) -> bytes:
     """One tick as JSON: a row of the tick ring of engine ``pid``, its ``number``-th.
 
     Times are milliseconds but for ``end_s``, seconds of the monotonic clock.  ``null``: the cost
     model, the baseline or the guard had nothing to say.
     """
-    flags = int(row[t.T_FLAGS])
+    flags = int(row.flags)
     return _encode(
         {
             "tick": number,
             "engine": pid,
-            "end_s": round(row[t.T_END_S], 6),
-            "wall_ms": round(row[t.T_WALL_MS], 4),
-            "decode_ms": round(row[t.T_DECODE_MS], 4),
-            "sample_ms": round(row[t.T_SAMPLE_MS], 4),
-            "decode_rows": int(row[t.T_DECODE_ROWS]),
-            "interactive_rows": int(row[t.T_INTERACTIVE_ROWS]),
-            "prefill_tokens": int(row[t.T_PREFILL_TOKENS]),
-            "kv_cells": int(row[t.T_CELLS]),
-            "predicted_ms": round(row[t.T_PREDICTED_MS], 4) or None,
-            "baseline_ms": round(row[t.T_BASELINE_MS], 4) or None,
-            "allowed_ms": round(row[t.T_ALLOWED_MS], 4) or None,
-            "slice_ms": round(row[t.T_SLICE_MS], 4) or None,
-            "bmt_mb": round(row[t.T_BMT_MB], 4),
+            "end_s": round(row.end_s, 6),
+            "wall_ms": round(row.wall_ms, 4),
+            "decode_ms": round(row.decode_ms, 4),
+            "sample_ms": round(row.sample_ms, 4),
+            "decode_rows": int(row.decode_rows),
+            "interactive_rows": int(row.interactive_rows),
+            "prefill_tokens": int(row.prefill_tokens),
+            "kv_cells": int(row.cells),
+            "predicted_ms": round(row.predicted_ms, 4) or None,
+            "baseline_ms": round(row.baseline_ms, 4) or None,
+            "allowed_ms": round(row.allowed_ms, 4) or None,
+            "slice_ms": round(row.slice_ms, 4) or None,
+            "bmt_mb": round(row.bmt_mb, 4),
             "flags": [name for bit, name in FLAGS if flags & bit],
         }
     ) + b"\n"  # fmt: skip
@@ -111,7 +111,7 @@ def tick_line(pid: int, number: int, row: list[float]) -> bytes:
 def trace_to(file: RecordFile, meters: Meters) -> None:
     """Write every tick that is read from now on as one JSON line."""
 
-    def write(pid: int, number: int, row: list[float]) -> None:
+    def write(pid: int, number: int, row: TickRow) -> None:
         file.put(tick_line(pid, number, row))
 
     meters.on_tick = write

@@ -19,7 +19,7 @@ import numpy as np
 from umaserve.config import Config
 from umaserve.server.engines.handle import EngineHandle
 from umaserve.server.figures.process_stats import process_stats
-from umaserve.server.requests.meters import Meters
+from umaserve.server.requests.meters import Counters, Meters
 from umaserve.server.requests.request import LANE_NAMES
 from umaserve.server.requests.sessions import Sessions
 from umaserve.wire import table as t
@@ -36,7 +36,7 @@ _LATENCY = ("p50_ms", "p95_ms", "p99_ms", "worst_pause_ms", "ttft_ms_p50", "ttft
 
 class _Snapshot(NamedTuple):
     time_s: float
-    header: np.ndarray
+    counters: Counters
     cpu_s: float | None
     major_faults: int | None
     tokens: int
@@ -139,15 +139,15 @@ class Scorecard:
             snapshots.popleft()
         return (round(sum(resident) / 1e9, 4) if resident else None), snapshot
 
-    def _header(self, word: int, factor: float = 1.0) -> float | None:
+    def _header(self, word: str, factor: float = 1.0) -> float | None:
         """A word of the current engine's header, as it is or times ``factor``."""
         engine = self._supervisor.current
         if engine is None or engine.ready is None:
             return None
-        value = engine.table.header.item(word)
+        value = getattr(engine.table.header, word)
         return value if factor == 1.0 else round(value * factor, 4)
 
-    def _known(self, word: int, factor: float = 1.0) -> float | None:
+    def _known(self, word: str, factor: float = 1.0) -> float | None:
         """The same of a word whose 0 means that there is no value yet."""
         return self._header(word, factor) or None
 
@@ -168,29 +168,29 @@ class Scorecard:
             "active_sessions": active,
             "queued_interactive": waiting[0],
             "queued_background": waiting[1],
-            "parked_sessions": sum(e.table.header.item(t.H_PARKED) for e in self._alive()),
+            "parked_sessions": sum(len(e.table.parked()) for e in self._alive()),
             "requests_total": meters.requests_total,
             "errors_total": dict(meters.errors_total),
             "tokens_generated_total": meters.tokens_total,
             "prompt_tokens_total": meters.prompt_tokens_total,
-            "prompt_tokens_computed_total": int(now.header[t.H_PREFILL_TOKENS]),
-            "cached_tokens_total": int(now.header[t.H_CACHED_TOKENS]),
+            "prompt_tokens_computed_total": now.counters.prefill_tokens,
+            "cached_tokens_total": now.counters.cached_tokens,
             "engine_restarts_total": meters.restarts_total,
         }
 
     def _ticks(self, now_s: float, now: _Snapshot, past: _Snapshot) -> dict[str, Any]:
         meters = self._meters
-        delta = now.header - past.header
-        ticks = int(delta[t.H_TICKS])
-        rows = int(delta[t.H_DECODE_ROWS_TOTAL])
-        prefill = int(delta[t.H_PREFILL_TOKENS] - delta[t.H_ASIDE_TOKENS])
+        delta = now.counters.since(past.counters)
+        ticks = delta.ticks
+        rows = delta.decode_rows_total
+        prefill = delta.prefill_tokens - delta.aside_tokens
         decode = meters.decode_ms.quantiles(now_s, (0.5, 0.95, 0.99))
         overhead = meters.overhead_us.quantiles(now_s, (0.5, 0.95))
         out: dict[str, Any] = {
-            "batch_calls_total": int(now.header[t.H_TICKS]),
-            "last_batch_size": self._header(t.H_LAST_BATCH),
+            "batch_calls_total": now.counters.ticks,
+            "last_batch_size": self._header("last_batch"),
             "avg_batch": _ratio(rows + prefill, ticks),
-            "decode_ms_last": self._known(t.H_LAST_DECODE_NS, 1e-6),
+            "decode_ms_last": self._known("last_decode_ns", 1e-6),
             "decode_ms_ewma": _round(meters.ewma_decode_ms),
             "tokens_per_tick_decode": _ratio(rows, ticks),
             "tokens_per_tick_prefill": _ratio(prefill, ticks),
@@ -205,12 +205,12 @@ class Scorecard:
         return out
 
     def _served_decoders(self) -> int | None:
-        at = self._header(t.H_TICK_RING_AT)
+        at = self._header("tick_ring_at")
         engine = self._supervisor.current
         if not at or engine is None:
             return None
         loads_first()
-        return int(engine.table.ticks[(int(at) - 1) % t.TICK_RING, t.T_DECODE_ROWS])
+        return int(engine.table.ticks["decode_rows"][(int(at) - 1) % t.TICK_RING])
 
     def _latency(self, now_s: float) -> dict[str, Any]:
         meters = self._meters
@@ -227,7 +227,7 @@ class Scorecard:
         for name in _LATENCY:
             out[name] = out[f"interactive.{name}"]
         # between interactive sessions the newest one stays: the window is still theirs
-        out["baseline_ms"] = self._known(t.H_BASELINE_NS, 1e-6) or (
+        out["baseline_ms"] = self._known("baseline_ns", 1e-6) or (
             round(meters.baseline_ns / 1e6, 4) or None
         )
         (over,) = meters.over_baseline.quantiles(now_s, (0.95,))
@@ -246,64 +246,61 @@ class Scorecard:
         return longest
 
     def _guard(self, now: _Snapshot) -> dict[str, Any]:
-        active = self._header(t.H_GUARD_ACTIVE)
-        header = now.header
+        active, counters = self._header("guard_active"), now.counters
         return {
             "latency_cap": self._config.latency_cap,
             "prefill_guard_active": None if active is None else bool(active),
-            "ticks_over_budget_total": int(header[t.H_TICKS_OVER_BUDGET]),
-            "slow_tokens_total": int(header[t.H_SLOW_TOKENS]),
+            "ticks_over_budget_total": counters.ticks_over_budget,
+            "slow_tokens_total": counters.slow_tokens,
             "slo_violations_ttft_total": self._meters.slo_ttft_total,
             "slo_violations_tbt_total": self._meters.slo_tbt_total,
-            "skipped_prefill_due_to_latency_total": int(header[t.H_SKIPPED_PREFILL]),
-            "preemptions_total": int(header[t.H_PREEMPTIONS]),
-            "aborted_chunks_total": int(header[t.H_ABORTED_CHUNKS]),
-            "aside_prompt_tokens_total": int(header[t.H_ASIDE_TOKENS]),
-            "cost_model_error": self._known(t.H_COST_ERROR_PPM, 1e-6),
+            "skipped_prefill_due_to_latency_total": counters.skipped_prefill,
+            "preemptions_total": counters.preemptions,
+            "aborted_chunks_total": counters.aborted_chunks,
+            "aside_prompt_tokens_total": counters.aside_tokens,
+            "cost_model_error": self._known("cost_error_ppm", 1e-6),
         }
 
     def _bandwidth(self, now: _Snapshot, past: _Snapshot) -> dict[str, Any]:
-        moved = int(now.header[t.H_BMT_BYTES_TOTAL] - past.header[t.H_BMT_BYTES_TOTAL])
+        moved = now.counters.bmt_bytes_total - past.counters.bmt_bytes_total
         return {
             "sum_bmt_mb_per_token": _ratio(moved, now.tokens - past.tokens, 1e-6) or None,
-            "bmt_estimate_last_mb": self._known(t.H_BMT_LAST_BYTES, 1e-6),
-            "bmt_budget_gbps": self._known(t.H_BMT_BUDGET_BPS, 1e-9),
-            "bmt_measured_gbps": self._known(t.H_BMT_MEASURED_BPS, 1e-9),
-            "bmt_limited_ticks_total": int(now.header[t.H_BMT_TRIMMED]),
+            "bmt_estimate_last_mb": self._known("bmt_last_bytes", 1e-6),
+            "bmt_budget_gbps": self._known("bmt_budget_bps", 1e-9),
+            "bmt_measured_gbps": self._known("bmt_measured_bps", 1e-9),
+            "bmt_limited_ticks_total": now.counters.bmt_trimmed,
         }
 
     def _sampling(self, now: _Snapshot, past: _Snapshot) -> dict[str, Any]:
-        delta = now.header - past.header
-        rows = int(delta[t.H_ROWS_SAMPLED])
+        delta = now.counters.since(past.counters)
+        rows = delta.rows_sampled
         return {
-            "sampling_ms_last": self._known(t.H_LAST_SAMPLE_NS, 1e-6),
-            "sampling_us_per_token": _ratio(int(delta[t.H_SAMPLE_NS_TOTAL]), rows, 1e-3),
-            "logits_to_first_chunk_ms": self._known(t.H_FIRST_CHUNK_NS, 1e-6),
+            "sampling_ms_last": self._known("last_sample_ns", 1e-6),
+            "sampling_us_per_token": _ratio(delta.sample_ns_total, rows, 1e-3),
+            "logits_to_first_chunk_ms": self._known("first_chunk_ns", 1e-6),
             # share of ticks whose tokens were published while the next decode ran
-            "overlap_active": _ratio(int(delta[t.H_OVERLAPPED]), int(delta[t.H_TICKS])),
-            "copy_free_ratio": _ratio(int(delta[t.H_ROWS_IN_PLACE]), rows),
-            "copied_bytes_per_token": _ratio(int(delta[t.H_COPIED_BYTES]), rows),
+            "overlap_active": _ratio(delta.overlapped, delta.ticks),
+            "copy_free_ratio": _ratio(delta.rows_in_place, rows),
+            "copied_bytes_per_token": _ratio(delta.copied_bytes, rows),
         }
 
     def _efficiency(
         self, now_s: float, now: _Snapshot, past: _Snapshot, rss_gb: float | None
     ) -> dict[str, Any]:
-        delta = now.header - past.header
+        delta = now.counters.since(past.counters)
         tokens = now.tokens - past.tokens
         faults = cpu_s = None
         if now.major_faults is not None and past.major_faults is not None:
             faults = max(0, now.major_faults - past.major_faults) * _PAGE
         if now.cpu_s is not None and past.cpu_s is not None:
             cpu_s = max(0.0, now.cpu_s - past.cpu_s)
-        work_ns = int(delta[t.H_WORK_NS_TOTAL])
-        idle_ns = max(0, work_ns - int(delta[t.H_DECODE_NS_TOTAL]))
+        work_ns = delta.work_ns_total
+        idle_ns = max(0, work_ns - delta.decode_ns_total)
         return {
             "tokens_per_s_at_cap": _round(self._meters.at_cap.tokens_per_s(now_s)),
             "gpu_idle_pct": _ratio(idle_ns, work_ns, 100.0),
             "tokens_per_s": _ratio(tokens, now.time_s - past.time_s),
-            "scheduler_efficiency": _ratio(
-                int(delta[t.H_DECODE_NS_TOTAL]), int(delta[t.H_TICK_NS_TOTAL])
-            ),
+            "scheduler_efficiency": _ratio(delta.decode_ns_total, delta.tick_ns_total),
             "residency_churn_mb_per_token": None
             if faults is None
             else _ratio(faults, tokens, 1e-6),
@@ -312,16 +309,16 @@ class Scorecard:
         }
 
     def _cache(self, now: _Snapshot, past: _Snapshot) -> dict[str, Any]:
-        used, total = self._header(t.H_CELLS_USED), self._header(t.H_CELLS_TOTAL)
+        used, total = self._header("cells_used"), self._header("cells_total")
         engine = self._supervisor.current
         resident = None
         if used is not None and total and engine is not None and engine.ready is not None:
             resident = engine.ready.kv_bytes * int(used) // int(total)
-        cached = int(now.header[t.H_CACHED_TOKENS] - past.header[t.H_CACHED_TOKENS])
+        cached = now.counters.cached_tokens - past.counters.cached_tokens
         return {
             "kv_cells_used": used,
             "kv_cells_total": total,
             "kv_cache_hit_ratio": _ratio(cached, now.prompt_tokens - past.prompt_tokens),
-            "kv_cache_evictions_total": int(now.header[t.H_KV_EVICTIONS]),
+            "kv_cache_evictions_total": now.counters.kv_evictions,
             "kv_cache_resident_bytes": resident,
         }

@@ -35,10 +35,10 @@ def _row(request: Request, now_ns: int) -> dict[str, Any]:
         p95 = quantile(np.diff(np.array(newest, np.int64)), 0.95)
         span_ns = newest[-1] - newest[0]
         rate = 1e9 * (len(newest) - 1) / span_ns if span_ns else None
-    row_state, cells = _in_engine(request)
+    row_state, cells, is_parked = _in_engine(request)
     state = request.state()
     if row_state == t.WAITING and state in ("prefill", "decode"):
-        state = "parked" if request.tokens else "queued"
+        state = "parked" if is_parked else "queued"
     return {
         "serial": request.serial,
         "id": request.id,
@@ -56,13 +56,16 @@ def _row(request: Request, now_ns: int) -> dict[str, Any]:
     }
 
 
-def _in_engine(request: Request) -> tuple[int, int]:
-    """State of the request's row in the session table, and its KV cells; 0, 0 without a row."""
+def _in_engine(request: Request) -> tuple[int, int, bool]:
+    """State of the request's row in the session table, its KV cells, and whether it is parked.
+
+    FREE, 0 and False without a row.
+    """
     engine, slot = request.engine, request.slot
     if engine is None or not request.accepted:
-        return t.FREE, 0
+        return t.FREE, 0, False
     table = engine.table
     if table.serial[slot] != request.serial:
-        return t.FREE, 0
+        return t.FREE, 0, False
     cells = int(table.n_past[slot]) if table.seq[slot] >= 0 else 0
-    return int(table.state[slot]), cells
+    return int(table.state[slot]), cells, table.is_parked(slot)

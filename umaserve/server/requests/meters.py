@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import operator
 import time
 from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING
-
-import numpy as np
+from typing import TYPE_CHECKING, NamedTuple
 
 from umaserve.metrics import CapSlices, Histogram, Window
 from umaserve.metrics.window import ROW_BOUNDS
 from umaserve.server.requests.recent_errors import Client, RecentErrors
-from umaserve.wire import table as t
+from umaserve.wire.header import TICK_RING, TickRow
 from umaserve.wire.memory_order import loads_first
 
 if TYPE_CHECKING:
@@ -20,37 +19,48 @@ if TYPE_CHECKING:
     from umaserve.server.engines.handle import EngineHandle
     from umaserve.server.requests.request import Request
 
-# counters of a table's header that go on over engines
-SUMMED = (
-    t.H_TICKS,
-    t.H_DECODE_NS_TOTAL,
-    t.H_TICK_NS_TOTAL,
-    t.H_SAMPLE_NS_TOTAL,
-    t.H_ROWS_SAMPLED,
-    t.H_ROWS_IN_PLACE,
-    t.H_COPIED_BYTES,
-    t.H_DECODE_TOKENS,
-    t.H_PREFILL_TOKENS,
-    t.H_PREEMPTIONS,
-    t.H_TICKS_OVER_BUDGET,
-    t.H_DECODE_ROWS_TOTAL,
-    t.H_CACHED_TOKENS,
-    t.H_OVERLAPPED,
-    t.H_WORK_NS_TOTAL,
-    t.H_SKIPPED_PREFILL,
-    t.H_SLOW_TOKENS,
-    t.H_BMT_BYTES_TOTAL,
-    t.H_BMT_TRIMMED,
-    t.H_KV_EVICTIONS,
-    t.H_ABORTED_CHUNKS,
-    t.H_ASIDE_TOKENS,
-)
-_SUMMED = np.array(SUMMED)
 TICK_READ_S = 0.25
-TICK_READ_MOST = t.TICK_RING // 2  # unread ticks that are not left to wait for that
+TICK_READ_MOST = TICK_RING // 2  # unread ticks that are not left to wait for that
 SETTLE_MOST = 4096  # of what went out and is not counted yet
 
-OnTick = Callable[[int, int, list[float]], None]  # engine's pid, number of the tick, ring row
+OnTick = Callable[[int, int, TickRow], None]  # engine's pid, number of the tick
+
+
+class Counters(NamedTuple):
+    """Words of a table's `Header` that go on over engines."""
+
+    ticks: int = 0
+    decode_ns_total: int = 0
+    tick_ns_total: int = 0
+    sample_ns_total: int = 0
+    rows_sampled: int = 0
+    rows_in_place: int = 0
+    copied_bytes: int = 0
+    decode_tokens: int = 0
+    prefill_tokens: int = 0
+    preemptions: int = 0
+    ticks_over_budget: int = 0
+    decode_rows_total: int = 0
+    cached_tokens: int = 0
+    overlapped: int = 0
+    work_ns_total: int = 0
+    skipped_prefill: int = 0
+    slow_tokens: int = 0
+    bmt_bytes_total: int = 0
+    bmt_trimmed: int = 0
+    kv_evictions: int = 0
+    aborted_chunks: int = 0
+    aside_tokens: int = 0
+
+    def plus(self, more: Counters) -> Counters:
+        return Counters(*map(operator.add, self, more))
+
+    def since(self, past: Counters) -> Counters:
+        """What has been counted since it was ``past``."""
+        return Counters(*map(operator.sub, self, past))
+
+
+_of_header = operator.attrgetter(*Counters._fields)
 
 
 class Meters:
@@ -88,7 +98,7 @@ class Meters:
         # what went out and is not counted yet: lane, tokens, when, when the one before (0 = there
         # was none), when the request came, its baseline, its slo
         self._sent: list[tuple[int, int, int, int, int, int, Slo | None]] = []
-        self._past = np.zeros(t.HEADER_BYTES // 8, np.int64)  # of engines that are gone
+        self._past = Counters()  # of engines that are gone
         self._ring_at: dict[int, int] = {}  # by pid
         self._ticks_read_s = 0.0
 
@@ -152,7 +162,7 @@ class Meters:
         """Take over the ticks that its ring holds: four times a second, sooner when ``now`` or
         when the ring is half full."""
         ticks = engine.table.ticks
-        end = engine.table.header.item(t.H_TICK_RING_AT)
+        end = engine.table.header.tick_ring_at
         loads_first()
         at = self._ring_at.get(engine.pid, 0)
         if at == end:
@@ -162,26 +172,27 @@ class Meters:
             return
         self._ticks_read_s = now_s
         self.settle()
-        start = max(at, end - t.TICK_RING)
+        start = max(at, end - TICK_RING)
         self.missed_ticks_total += start - at
-        for i in range(start, end):
-            row = ticks[i % t.TICK_RING].tolist()
-            decode_ms = row[t.T_DECODE_MS]
+        rows = ticks.take(range(start, end), mode="wrap").tolist()  # one by one takes longer
+        for i, values in enumerate(rows, start):
+            row = TickRow(*values)
+            decode_ms = row.decode_ms
             self.decode_ms.add(now_s, decode_ms)
             self.decode_histogram.add(decode_ms)
-            self.overhead_us.add(now_s, 1000.0 * (row[t.T_WALL_MS] - decode_ms))
-            self.batch_histogram.add(row[t.T_DECODE_ROWS] + row[t.T_PREFILL_TOKENS])
+            self.overhead_us.add(now_s, 1000.0 * (row.wall_ms - decode_ms))
+            self.batch_histogram.add(row.decode_rows + row.prefill_tokens)
             old = self.ewma_decode_ms
             self.ewma_decode_ms = decode_ms if old is None else old + 0.1 * (decode_ms - old)
             if self.on_tick is not None:
                 self.on_tick(engine.pid, i, row)
         self._ring_at[engine.pid] = end
 
-    def totals(self, engines: list[EngineHandle]) -> np.ndarray:
-        """int64[512]: the header's counters summed over all engines, the gone ones included."""
-        total = self._past.copy()
+    def totals(self, engines: list[EngineHandle]) -> Counters:
+        """The counters summed over all engines, the gone ones included."""
+        total = self._past
         for engine in engines:
-            total[_SUMMED] += engine.table.header[_SUMMED]
+            total = total.plus(Counters(*_of_header(engine.table.header)))
         return total
 
     def engine_gone(self, engine: EngineHandle) -> None:

@@ -45,7 +45,7 @@ class QuickTokens:
         """Read and send what is quick to; True: there is more, for `Sessions.on_wake`."""
         if engine.ready is None:
             return False
-        baseline_ns = engine.table.quick_header[t.H_BASELINE_NS]
+        baseline_ns = engine.table.header.baseline_ns
         touched: dict[Sink, list[Request]] = {}
         left = self._read_rows(engine, touched, baseline_ns)
         for sink, requests in touched.items():

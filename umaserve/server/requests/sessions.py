@@ -321,7 +321,7 @@ class Sessions:
 
     def read(self, requests: Iterable[Request], engine: EngineHandle) -> None:
         """Take what the rows have published; send it, one flush for each sink."""
-        baseline_ns = engine.table.header.item(t.H_BASELINE_NS)
+        baseline_ns = engine.table.header.baseline_ns
         touched: dict[Sink, list[Request]] = {}
         ended = False
         for request in requests:

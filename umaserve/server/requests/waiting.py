@@ -14,8 +14,7 @@ from collections.abc import Callable, Iterable
 from umaserve.server.requests.request import Request
 from umaserve.server.requests.turns import Line, Turns
 from umaserve.wire.messages import LANE_BACKGROUND, LANE_INTERACTIVE
-
-AGED_NS = 5_000_000_000  # a background request that waited so long goes before interactive ones
+from umaserve.wire.states import has_aged
 
 
 class WaitingRoom:
@@ -111,7 +110,7 @@ class WaitingRoom:
         oldest = self._lines[LANE_BACKGROUND].oldest()
         if oldest is None or not self._lines[LANE_INTERACTIVE]:
             return False
-        if time.monotonic_ns() - oldest.arrived_ns < AGED_NS:
+        if not has_aged(oldest.arrived_ns, time.monotonic_ns()):
             return False
         return not any(request.lane for request in running)
 

@@ -74,12 +74,12 @@ def test_an_engine_samples_on_libllamas_threads(tmp_path):
 
 
 def test_a_team_of_one_leaves_all_to_the_caller():
-    block = team_rows.no_team()
-    assert not team_rows.sample_in_team(block, 0, 8)
-    block[team_rows.PARALLEL], block[team_rows.SIZE] = 1, 1
-    assert not team_rows.sample_in_team(block, 0, 8)
-    block[team_rows.SIZE] = 2
-    assert not team_rows.sample_in_team(block, 0, 1)
+    team = team_rows.no_team()
+    assert not team_rows.sample_in_team(team, 0, 8)
+    team.parallel, team.threads = 1, 1
+    assert not team_rows.sample_in_team(team, 0, 8)
+    team.threads = 2
+    assert not team_rows.sample_in_team(team, 0, 1)
 
 
 def test_naps_follow_the_quickest_ticks():

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 NOTHING = 0  # no row can run
 ATTENTION = 1  # the front, the tokeniser or the prefill worker has something
 ENDED = 2  # rows ended: ``out.ended`` of them
-FAILED = 3  # ``out.status``: what llama_decode says, or NO_LOGITS
+FAILED = 3  # ``out.status``: see `umaserve.engine.native.status`
 NO_ROOM = 4  # the plan's tokens do not fit the free KV cells
 ENOUGH = 5  # as many ticks as were asked for
 ABORTED = 6  # the tick was given up for an interactive request
@@ -40,14 +40,12 @@ GOES_ON = -1  # within the loop: the tick has more phases
 WAITED = -3  # within the loop: there may be something to plan now
 RESUME = -2  # instead of a plan
 
-NO_LOGITS = 1 << 20  # instead of a status: llama_get_logits_ith has none of a decoded batch
-
 
 class Outcome(Record):
     """Why the loop came back, in numbers."""
 
     ended: int  # rows, in ``Work.ended``
-    status: int  # of llama_decode, or NO_LOGITS
+    status: int  # of llama_decode, see `umaserve.engine.native.status`
     entries: int  # of the plan that did not run
     without_numbers: int  # rows, in ``batch.out_slot``, whose logits are no numbers
 

@@ -24,17 +24,10 @@ from umaserve.engine.native.calls import (
     stores_first,
     wake,
 )
-from umaserve.engine.prefill.chunk_stack import (
-    GIVEN_UP,
-    run_parts,
-)
-from umaserve.engine.prefill.gate import (
-    SIZE,
-    WHOLE,
-    let_through,
-)
+from umaserve.engine.native.status import DECODED, GIVEN_UP, NO_LOGITS
+from umaserve.engine.prefill.chunk_stack import run_parts
+from umaserve.engine.prefill.gate import let_through
 from umaserve.engine.samplers.rows import call_workers, sample_all, slow_last
-from umaserve.engine.samplers.team_rows import SIZE as TEAM_SIZE
 from umaserve.jit.compiled import njit
 from umaserve.jit.inner import INNER, PHASE
 from umaserve.policy.base import (
@@ -68,7 +61,6 @@ from .records import (
     ENOUGH,
     FAILED,
     GOES_ON,
-    NO_LOGITS,
     NO_ROOM,
     NOT_NUMBERS,
     NOTHING,
@@ -217,8 +209,8 @@ def fill_batch(loop):
     note_shape(flight, knobs, loop.cost, loop.memory, rows, in_batch, plan.info)
     flight.usual = flight.unlike == 0
     facts.through = 0
-    if knobs.paced and flight.usual and flight.turns % 2 == 1 and orders.gate[WHOLE]:
-        facts.through = 1 + orders.gate[SIZE]
+    if knobs.paced and flight.usual and flight.turns % 2 == 1 and orders.gate.whole:
+        facts.through = 1 + orders.gate.size_class
     facts.changed = flight.unlike
     if flight.unlike > 0:
         flight.unlike -= 1
@@ -232,16 +224,16 @@ def decode(loop, resumed):
     Returns GOES_ON once its logits are there, UNDER_WAY where Python has its turn meanwhile, or
     what went wrong.
     """
-    work, native, status = loop.work, loop.native, 0
+    work, native, status = loop.work, loop.native, DECODED
     flight, header = work.flight, loop.columns.header
     if not resumed:
         status = submit(loop)
         header[t.H_OVERLAPPED] += flight.unpublished
         publish_last(loop)
-        if flight.flying and status == 0:
+        if flight.flying and status == DECODED:
             return UNDER_WAY
     facts = work.facts[flight.parity]
-    if status == 0:
+    if status == DECODED:
         call_workers(loop.pool, flight.outputs_sent)
         call_i64_ptr(native.synchronize, native.context)
     facts.decoded_ns = now_ns(native)
@@ -251,11 +243,11 @@ def decode(loop, resumed):
     header[t.H_ABORT_ARMED] = 0
     header[t.H_BUSY] = BUSY_IDLE
     header[t.H_TICK_START_NS] = 0
-    if status == 0 and flight.outputs_sent:
+    if status == DECODED and flight.outputs_sent:
         flight.logits = call_i64_ptr_i32(native.logits_ith, native.context, loop.batch.out_row[0])
         if flight.logits == 0:
             status = NO_LOGITS
-    if status == 0:
+    if status == DECODED:
         return GOES_ON
     work.out.status = status
     work.out.entries = flight.entries
@@ -271,7 +263,7 @@ def submit(loop):
     in_batch, rows = facts.tokens, facts.decoding_rows
     n_threads = _threads(loop.fixed, flight.mode, in_batch)
     place_threads(loop.places, n_threads)
-    loop.pool.team[TEAM_SIZE] = n_threads
+    loop.pool.team.threads = n_threads
     placed = batch.n_tokens[0]
     # a prompt may be copied soon
     exactly = loop.plan.aside[0] >= 0 or loop.orders.running[0] >= 0

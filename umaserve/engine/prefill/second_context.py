@@ -13,20 +13,12 @@ from umaserve.engine.model.capacity import padded
 from umaserve.engine.model.thread_places import place_threads
 from umaserve.engine.native import abort
 from umaserve.engine.native.batch import Batch
+from umaserve.engine.native.status import DECODED
 from umaserve.policy.cost.model import BESIDE_SIZES, CostModel
 from umaserve.policy.processor.slices import SLICED_CHUNK
 from umaserve.wire import messages as m
 
-from .gate import (
-    MEASURE,
-    all_ms,
-    begin_chunk,
-    forget_times,
-    hang,
-    longest_ms,
-    new_gate,
-    take_times,
-)
+from .gate import Gate, all_ms, begin_chunk, forget_times, hang, longest_ms, new_gate, take_times
 
 if TYPE_CHECKING:
     from umaserve.engine.model.loaded import Loaded
@@ -37,7 +29,6 @@ if TYPE_CHECKING:
 BETWEEN_MS = 20.0
 SLOW_CHUNK_MS = 500.0  # a chunk that takes longer at the start has no larger one after it
 TIMES = 3  # that a size is computed: kernels are loaded, graphs captured, and then it is measured
-DECODE_OK = 0  # what llama_decode returns
 
 
 def open_second(
@@ -68,7 +59,7 @@ def open_second(
 
 
 def measure_chunks(
-    context: Context, batch: Batch, gate: np.ndarray, most: int, n_vocab: int,
+    context: Context, batch: Batch, gate: Gate, most: int, n_vocab: int,
     part_ms: np.ndarray, parts_ms: np.ndarray, times: int = TIMES,
 ) -> Iterator[None]:  # fmt: skip
     """Compute chunks of each of BESIDE_SIZES up to ``most`` tokens for nothing, one a step.
@@ -78,7 +69,7 @@ def measure_chunks(
     left out.  The generator may be closed after any chunk.
     """
     arrays = batch.arrays
-    gate[MEASURE], took_ms = 1, 0.0
+    gate.measure, took_ms = 1, 0.0
     for i, n in enumerate(BESIDE_SIZES.tolist()):
         if n > most:
             break
@@ -92,7 +83,7 @@ def measure_chunks(
         for turn in range(times):
             begin_chunk(gate, n)
             began = time.perf_counter()
-            decoded = context.library.lib.uma_decode(context.pointer, batch.struct) == DECODE_OK
+            decoded = context.library.lib.uma_decode(context.pointer, batch.struct) == DECODED
             context.synchronize()
             if turn == 0:  # it pays for kernels and buffers
                 forget_times(gate, n)
@@ -109,7 +100,7 @@ def measure_chunks(
 
 
 def measure_slices(
-    loaded: Loaded, start: m.Start, gate: np.ndarray, cost: CostModel, header: np.ndarray
+    loaded: Loaded, start: m.Start, gate: Gate, cost: CostModel, header: np.ndarray
 ) -> Iterator[None]:
     """Learn what the parts of chunks between the ticks of a processor take, one chunk a step.
 

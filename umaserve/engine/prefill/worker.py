@@ -225,7 +225,7 @@ class PrefillWorker:
         orders.sequence[0] += 1
         memory_order.stores_first()
         if stop and (n == 0 or slots[0] != orders.running[0]):
-            orders.stop[0] = 1
+            orders.gate.stop = 1
         self._x.wake_worker()
 
     def wake(self) -> None:
@@ -386,7 +386,7 @@ class PrefillWorker:
         if slot in wanted:
             self.want([other for other in wanted if other != slot])
         if abort and orders.running[0] == slot:
-            orders.stop[0] = 1
+            orders.gate.stop = 1
             if waits(orders.gate):  # there may be no tick for long that would do it
                 give_up(orders.gate)
                 self._x.wake_worker()

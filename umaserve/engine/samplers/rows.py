@@ -34,7 +34,7 @@ from umaserve.sampling import counted as c
 from umaserve.sampling.params import SLOW
 from umaserve.sampling.sampler import Scratch, sample_rows
 
-from .team_rows import MOST_THREADS, no_team, sample_in_team, share
+from .team_rows import MOST_THREADS, Team, no_team, sample_in_team, share
 
 FEWEST_ROWS = 6  # below, one thread is done before several have told each other
 MOST_WORKERS = 7
@@ -80,7 +80,7 @@ class RowPool(NamedTuple):
     states: np.ndarray
     rooms: np.ndarray
     counted: np.ndarray
-    team: np.ndarray
+    team: Team
     team_counted: np.ndarray
 
 

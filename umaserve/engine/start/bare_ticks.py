@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from umaserve.engine.model.thread_places import PLACED, place_threads
 from umaserve.engine.native import abort
+from umaserve.engine.native.status import DECODED
 
 if TYPE_CHECKING:
     import numpy as np
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from umaserve.engine.model.loaded import Loaded
 
 PAST = 32
-DECODE_OK = 0  # what llama_decode returns
 
 
 def depth(loaded: Loaded) -> int:
@@ -94,7 +94,7 @@ class BareTicks:
         place_threads(self._loaded.places, self._one_and_more[n > 1])
         with abort.armed(self._header):
             status = self._lib.llama_decode(context.pointer, batch)
-        if status != DECODE_OK:
+        if status != DECODED:
             self._forget_all()  # of a batch that was given up, some may be there
             return False
         context.synchronize()

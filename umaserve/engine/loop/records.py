@@ -9,6 +9,7 @@ from numba import types
 from numba.experimental import structref
 
 from umaserve.engine.cells.cell_map import CellMap
+from umaserve.engine.model.thread_places import Places
 from umaserve.engine.native.batch import BatchArrays
 from umaserve.engine.native.calls import Native
 from umaserve.engine.prefill.orders import Orders
@@ -179,7 +180,7 @@ class Loop(NamedTuple):
 
     fixed: Fixed
     native: Native
-    places: np.ndarray  # of threads, see `umaserve.engine.model.thread_places`
+    places: Places
     pool: RowPool
     cells: CellMap
     columns: Columns

@@ -15,6 +15,8 @@ from umaserve.models.identity import ModelIdentity
 if TYPE_CHECKING:
     from umaserve.llama import Context, Library, Model
 
+    from .thread_places import Places
+
 
 class CannotLoad(Exception):
     """The model cannot be served; the text says why and what to do."""
@@ -45,7 +47,7 @@ class Loaded:
     unused_bytes: int  # of them not resident until cells are used
     piece_bytes: int
     overlap: bool  # llama_decode returns before the work is done
-    places: np.ndarray  # of the loop's threads: `thread_places`
+    places: Places  # of the loop's threads
 
     def threads(self, aside: int) -> tuple[int, int]:
         """Threads for ticks of one token and of more, while ``aside`` cores compute prompts."""

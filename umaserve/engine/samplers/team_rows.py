@@ -18,8 +18,7 @@ from llvmlite import ir
 from numba import carray, cfunc, types
 from numba.extending import intrinsic
 
-from umaserve.engine.model.thread_places import NUMBER as OMP_NUMBER
-from umaserve.engine.model.thread_places import PARALLEL as LIBGOMP
+from umaserve.engine.model.thread_places import Places
 from umaserve.engine.native.calls import call_i32, call_i64_ptr_ptr_i32_i32
 from umaserve.jit.compiled import njit
 from umaserve.jit.record import Record, address_of, ints
@@ -59,7 +58,7 @@ def no_team() -> Team:
 
 
 def make_team(
-    places: np.ndarray, n_threads: int, n_ctx: int, rows: tuple[Any, ...], counts: np.ndarray
+    places: Places, n_threads: int, n_ctx: int, rows: tuple[Any, ...], counts: np.ndarray
 ) -> tuple[Team, list[Scratch]]:
     """The team, and the scratch of all threads but the caller's: to outlive the ticks, as must
     ``rows``, what ``sample_rows`` takes after the number of rows.
@@ -70,7 +69,7 @@ def make_team(
     slots, addresses, n_vocab, settings, tokens, n_tokens, n_prompt, eog, own, *out = rows
     team = no_team()
     others = min(n_threads, MOST_THREADS) - 1
-    if not places[LIBGOMP] or others < 1:
+    if not places.parallel or others < 1:
         return team, []
     scratches = [Scratch.allocate(n_vocab, n_ctx, eog.size, counts[i]) for i in range(others)]
     shared = (slots, addresses, *settings, tokens, n_tokens, n_prompt, eog, *out)
@@ -80,8 +79,8 @@ def make_team(
         team.arrays[i, 0] = array.ctypes.data
         team.arrays[i, 1 : 1 + array.ndim] = array.shape
     team.n_vocab, team.with_scratch = n_vocab, 1 + others
-    team.number, team.part = places[OMP_NUMBER], int(_part.address or 0)
-    team.parallel = places[LIBGOMP]
+    team.number, team.part = places.number, int(_part.address or 0)
+    team.parallel = places.parallel
     return team, scratches
 
 

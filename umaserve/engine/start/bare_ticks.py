@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from umaserve.engine.model.thread_places import PLACED, place_threads
+from umaserve.engine.model.thread_places import place_threads
 from umaserve.engine.native import abort
 from umaserve.engine.native.status import DECODED
 
@@ -52,7 +52,7 @@ class BareTicks:
         if (one, more) != self._one_and_more:
             self._one_and_more = one, more
             self._loaded.context.set_threads(one, more)
-            self._loaded.places[PLACED] = 0
+            self._loaded.places.placed = 0
 
     def measure(self, rows: int, prompt: int) -> float:
         """Wall time in ms of a tick of so many decoding rows and prompt tokens.

@@ -23,7 +23,7 @@ from umaserve.engine.prefill.chunk_stack import (
     next_part_tokens,
     run_parts,
 )
-from umaserve.policy.cost.model import beside_class
+from umaserve.policy.cost.model import chunk_class
 
 pytestmark = pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="swapcontext is used with the GNU C library only"
@@ -96,7 +96,7 @@ def told(stacked: Stacked) -> list[tuple[int, float, int]]:
 
 def test_the_longest_part_is_known_before_the_chunk_ends_but_for_that_of_the_logits(stacked):
     told(stacked)
-    parts, times = int(stacked.gate.met), stacked.gate.times[beside_class(TOKENS)]
+    parts, times = int(stacked.gate.met), stacked.gate.times[chunk_class(TOKENS)]
     times[:parts] = 1000
     times[parts // 2] = 7_000_000
     times[parts - 1] = LONG_NS  # logits, at a prompt's end only

@@ -18,7 +18,7 @@ from umaserve.engine.native.batch import Batch
 from umaserve.engine.native.calls import Native
 from umaserve.engine.prefill import gate as g
 from umaserve.engine.prefill.chunk_stack import next_part_ms
-from umaserve.policy.cost.model import BESIDE_SIZES, beside_class
+from umaserve.policy.cost.model import CHUNK_SIZES, chunk_class
 
 CHUNK = 256
 N_CTX = 512
@@ -102,7 +102,7 @@ class Chunked:
         return self.times(n)
 
     def times(self, n: int = CHUNK) -> np.ndarray:
-        return self.gate.times[beside_class(n)]
+        return self.gate.times[chunk_class(n)]
 
     def closed(self) -> None:
         """Begin a chunk in front of a closed gate."""
@@ -169,7 +169,7 @@ def test_stopping_at_every_part_changes_nothing_and_tells_their_times(
     assert g.longest_ms(chunked.gate) == times[1 : parts - 1].max() / 1e6
     assert g.all_ms(chunked.gate) == times[:parts].sum() / 1e6
     # what chunks of another class take is apart
-    others = [size for size in BESIDE_SIZES.tolist() if size != CHUNK]
+    others = [size for size in CHUNK_SIZES.tolist() if size != CHUNK]
     assert not any(chunked.times(size).any() for size in others)
     chunked.decode(16)
     assert chunked.times(16).any() and (chunked.times()[:parts] > 0).all()

@@ -25,12 +25,12 @@ from umaserve.engine.prefill.gate import OPEN, Gate
 from umaserve.engine.prefill.orders import BACKLOG
 from umaserve.engine.prefill.thread import PACED_CHUNK
 from umaserve.engine.prefill.worker import PrefillWorker
-from umaserve.policy.cost.model import BESIDE_SIZES
+from umaserve.policy.cost.model import CHUNK_SIZES
 
 pytestmark = pytest.mark.slow
 
 FEW_CELLS = 512
-SIZES = BESIDE_SIZES.tolist()
+SIZES = CHUNK_SIZES.tolist()
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,7 @@ class PacedRig(Rig):
         self.worker.close()
         self.measured: list[tuple[int, float, float]] = []
         self.granting = 0
-        self.copies = np.zeros(BESIDE_SIZES.size)
+        self.copies = np.zeros(CHUNK_SIZES.size)
         self.worker = PrefillWorker(
             self.loaded, self.start, self.table, 1, self.told.set, True,
             lambda *told: self.measured.append(told), self.copies,
@@ -183,7 +183,7 @@ def test_cells_of_small_background_chunks_leave_together(rig: PacedRig, text: li
 
 def test_what_parts_take_is_known_before_the_first_prompt(rig: PacedRig) -> None:
     part_ms = rig.worker.part_ms
-    assert part_ms.shape == BESIDE_SIZES.shape
+    assert part_ms.shape == CHUNK_SIZES.shape
     known = int((part_ms > 0.0).sum())
     # larger ones are left out where one takes very long
     assert known >= 1 and (part_ms[:known] > 0.0).all() and not part_ms[known:].any()
@@ -193,7 +193,7 @@ def test_what_parts_take_is_known_before_the_first_prompt(rig: PacedRig) -> None
 
 
 def test_only_sizes_with_room_in_the_second_cache_are_measured(small: PacedRig) -> None:
-    assert not small.worker.part_ms[BESIDE_SIZES > FEW_CELLS // 2].any()
+    assert not small.worker.part_ms[CHUNK_SIZES > FEW_CELLS // 2].any()
     assert small.worker.part_ms[0] > 0.0
 
 

@@ -13,7 +13,7 @@ from umaserve import llama
 from umaserve.engine.native.calls import Native
 from umaserve.engine.prefill import gate as g
 from umaserve.engine.prefill.chunk_stack import choose_owner, run_parts
-from umaserve.policy.cost.model import BESIDE_SIZES, beside_class
+from umaserve.policy.cost.model import CHUNK_SIZES, chunk_class
 
 pytestmark = pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="swapcontext is used with the GNU C library only"
@@ -86,7 +86,7 @@ def test_a_few_tokens_more_than_granted_are_no_other_size(rig, prompt, tokens, c
     rig.orders.grant[0] = GRANTED
     rig.worker.want([0])
     assert rig.handed() == tokens
-    assert rig.gate.size_class == beside_class(counts_as)
-    assert BESIDE_SIZES[rig.gate.size_class] == counts_as
+    assert rig.gate.size_class == chunk_class(counts_as)
+    assert CHUNK_SIZES[rig.gate.size_class] == counts_as
     rig.compute()
     rig.finish(0)

@@ -57,13 +57,13 @@ def slow_chunks(most: int, path: str) -> None:
     As with many more KV cells in front of them.  Says how many tokens each chunk has.
     """
     from umaserve.engine.prefill import thread as prefill_thread
-    from umaserve.policy.cost.model import beside_class
+    from umaserve.policy.cost.model import chunk_class
 
     begin_chunk = prefill_thread.begin_chunk
 
     def begin(gate: Any, tokens: int, whole: bool) -> None:
         if tokens > most:
-            gate.times[beside_class(tokens)] = 20_000_000
+            gate.times[chunk_class(tokens)] = 20_000_000
         say(path, tokens)
         begin_chunk(gate, tokens, whole)
 
@@ -85,7 +85,7 @@ def faulty_chunks(function: str) -> None:
 
 
 @once_numba_may_load
-def accused_beside_others() -> None:
+def accused_with_others() -> None:
     """A row goes wrong whenever it is not alone."""
     from umaserve.engine.loop.engine import Engine
     from umaserve.wire.states import RUNNING

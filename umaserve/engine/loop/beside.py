@@ -78,10 +78,10 @@ def stops(knobs, orders):
 
 
 @njit(**INNER)
-def note_beside(knobs, orders, cost, flight, facts, predicted_ms):
+def note_disturbed(knobs, orders, cost, flight, facts, predicted_ms):
     """After a tick: whether a chunk was computed beside it, and went on all through it."""
     if knobs.paced and (orders.turns[0] != flight.turns or computes(orders)):
-        facts.beside = 1
+        facts.disturbed = 1
     if orders.turns[0] == flight.turns:
         return
     facts.through = 0

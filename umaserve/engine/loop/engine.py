@@ -164,11 +164,11 @@ class Engine:
             paced=self.paced,
             sliced=self.worker is not None and aside and self.worker.sliced,
         )
-        beside = loaded.threads(self.aside_threads)[1]
+        left = loaded.threads(self.aside_threads)[1]
         self.records = records.Loop(
             fixed=records.Fixed(
                 loaded.n_vocab, loaded.n_ctx, float(start.tick_budget_ms), loaded.overlap,
-                loaded.n_threads, loaded.n_threads_batch, beside, loaded.overlap, loaded.n_seq,
+                loaded.n_threads, loaded.n_threads_batch, left, loaded.overlap, loaded.n_seq,
             ),
             native=self.native,
             places=loaded.places,

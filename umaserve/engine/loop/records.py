@@ -87,7 +87,7 @@ class Facts(Record):
     cells_read: int  # KV cells of the rows
     cells_used: int  # by all sequences, before
     attended: int  # cells of each row times its tokens
-    beside: int  # 1: a chunk was computed beside it, or it says nothing for another reason
+    disturbed: int  # 1: a chunk was computed beside it, or it says nothing for another reason
     slice_ns: int  # that chunks had before it
     through: int  # 1 + class of the chunk that was computed all through it; 0 = none
     changed: int  # ticks left after a landing or a change of shape
@@ -128,7 +128,7 @@ class Fixed(NamedTuple):
     overlap: bool  # the backend returns before the work is done
     threads: int  # of single-row ticks
     threads_batch: int  # of others
-    threads_beside: int  # of all, while a prompt is computed aside
+    threads_left: int  # of all, while a prompt is computed aside
     wide_reads: bool  # attention reads the whole span of KV cells, not a sequence's own
     spare: int  # a KV sequence that is nobody's
 

@@ -47,7 +47,7 @@ from .account import (
 from .beside import (
     can_land,
     computes,
-    note_beside,
+    note_disturbed,
     note_next_part,
     note_shape,
     order_beside,
@@ -205,7 +205,7 @@ def fill_batch(loop):
     facts.tokens, facts.outputs, facts.decoding_rows = in_batch, outputs, rows
     facts.cells_read, facts.attended, facts.told_ns = read, attended, 0
     flight.outputs_sent, flight.turns = outputs, orders.turns[0]
-    facts.beside = 1 if knobs.paced and computes(orders) else 0
+    facts.disturbed = 1 if knobs.paced and computes(orders) else 0
     note_shape(flight, knobs, loop.cost, loop.memory, rows, in_batch, plan.info)
     flight.usual = flight.unlike == 0
     facts.through = 0
@@ -214,7 +214,7 @@ def fill_batch(loop):
     facts.changed = flight.unlike
     if flight.unlike > 0:
         flight.unlike -= 1
-        facts.beside = 1
+        facts.disturbed = 1
 
 
 @njit(**PHASE)
@@ -238,7 +238,7 @@ def decode(loop, resumed):
         call_i64_ptr(native.synchronize, native.context)
     facts.decoded_ns = now_ns(native)
     predicted_ms = work.info[flight.parity].predicted_ms
-    note_beside(loop.knobs, loop.orders, loop.cost, flight, facts, predicted_ms)
+    note_disturbed(loop.knobs, loop.orders, loop.cost, flight, facts, predicted_ms)
     armed = header[t.H_ABORT_ARMED]
     header[t.H_ABORT_ARMED] = 0
     header[t.H_BUSY] = BUSY_IDLE
@@ -453,8 +453,8 @@ def _set_mode(fixed, native, flight, mode):
 def _threads(fixed, mode, tokens):
     """Threads of a tick of so many tokens."""
     if mode:
-        beside = fixed.threads_beside
-        return min(fixed.threads, beside) if tokens == 1 else beside
+        left = fixed.threads_left
+        return min(fixed.threads, left) if tokens == 1 else left
     return fixed.threads if tokens == 1 else fixed.threads_batch
 
 

@@ -53,8 +53,8 @@ class Loaded:
         """Threads for ticks of one token and of more, while ``aside`` cores compute prompts."""
         if not aside:
             return self.n_threads, self.n_threads_batch
-        beside = max(self.n_cores - aside, 1)
-        return min(self.n_threads, beside), beside
+        left = max(self.n_cores - aside, 1)
+        return min(self.n_threads, left), left
 
     def library_log_tail(self) -> str:
         """The last line that libllama logged as a warning or an error, or an empty string."""

@@ -32,7 +32,7 @@ from umaserve.engine.native.calls import (
 from umaserve.engine.native.status import GIVEN_UP
 from umaserve.jit.compiled import njit
 from umaserve.jit.record import address_of
-from umaserve.policy.cost.model import BESIDE_SIZES
+from umaserve.policy.cost.model import CHUNK_SIZES
 from umaserve.wire import memory_order
 
 from .gate import DONE, GATE, HANDED, STARVED_NS, UNDER_WAY, Gate
@@ -114,7 +114,7 @@ def next_part_tokens(gate):
     """Tokens of that chunk, or of the largest of its class, where the loop computes it and has more
     than its end before it; else 0."""
     if gate.owner == UNDER_WAY and not gate.ends:
-        return BESIDE_SIZES[gate.size_class]
+        return CHUNK_SIZES[gate.size_class]
     return 0
 
 

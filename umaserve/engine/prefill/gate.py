@@ -34,7 +34,7 @@ from umaserve.engine.native.calls import (
 )
 from umaserve.jit.compiled import njit
 from umaserve.jit.record import Record, address_of, ints
-from umaserve.policy.cost.model import BESIDE_SIZES, beside_class
+from umaserve.policy.cost.model import CHUNK_SIZES, chunk_class
 
 OPEN = 1 << 62  # ``Gate.until``: nobody has to be waited for
 EACH = 8  # with the gate open, so many matrix products (about a layer) make one part
@@ -100,7 +100,7 @@ class Gate(Record):
     context: int
     batch: int
     status: int
-    times: np.ndarray = ints(BESIDE_SIZES.size, PARTS)  # ns of each part, by class of its chunk
+    times: np.ndarray = ints(CHUNK_SIZES.size, PARTS)  # ns of each part, by class of its chunk
 
 
 GATE = Gate.dtype
@@ -139,12 +139,12 @@ def begin_chunk(gate: Gate, tokens: int, whole: bool = False) -> None:
     """Before a chunk is submitted; a ``whole`` one is not submitted in parts."""
     gate.gave_up = gate.met = gate.computed = gate.coarse = gate.parked = 0
     gate.expected = gate.longest = gate.ends = gate.redo = 0
-    gate.size_class, gate.whole = beside_class(tokens), whole
+    gate.size_class, gate.whole = chunk_class(tokens), whole
 
 
 def forget_times(gate: Gate, tokens: int) -> None:
     """What parts of chunks of this class took: the first pays for kernels and buffers."""
-    gate.times[beside_class(tokens)] = 0
+    gate.times[chunk_class(tokens)] = 0
 
 
 def take_times(gate: Gate, other: Gate) -> None:
@@ -233,7 +233,7 @@ def _expected(gate, part):
     for known in range(size, -1, -1):
         ns = gate.times[known, part]
         if ns:
-            return ns * BESIDE_SIZES[size] // BESIDE_SIZES[known]
+            return ns * CHUNK_SIZES[size] // CHUNK_SIZES[known]
     return 0
 
 
@@ -254,7 +254,7 @@ def _at_part(tensor, ask, data):
             return False
         expected = 0
         for part in range(gate.computed, i + 1):
-            # most of the first is copying what the host has, beside which ticks run as always
+            # most of the first is copying what the host has, which holds up no tick
             if part:
                 expected += _expected(gate, min(part, PARTS - 1))
         if gate.owner == UNDER_WAY:

@@ -14,7 +14,7 @@ from umaserve.engine.model.thread_places import place_threads
 from umaserve.engine.native import abort
 from umaserve.engine.native.batch import Batch
 from umaserve.engine.native.status import DECODED
-from umaserve.policy.cost.model import BESIDE_SIZES, CostModel
+from umaserve.policy.cost.model import CHUNK_SIZES, CostModel
 from umaserve.policy.processor.slices import SLICED_CHUNK
 from umaserve.wire import messages as m
 
@@ -62,15 +62,15 @@ def measure_chunks(
     context: Context, batch: Batch, gate: Gate, most: int, n_vocab: int,
     part_ms: np.ndarray, parts_ms: np.ndarray, times: int = TIMES,
 ) -> Iterator[None]:  # fmt: skip
-    """Compute chunks of each of BESIDE_SIZES up to ``most`` tokens for nothing, one a step.
+    """Compute chunks of each of CHUNK_SIZES up to ``most`` tokens for nothing, one a step.
 
-    ``part_ms`` and ``parts_ms`` (float64, one each of BESIDE_SIZES) get the longest part between
+    ``part_ms`` and ``parts_ms`` (float64, one each of CHUNK_SIZES) get the longest part between
     two looks at the `gate` and all of them together; 0 = not measured.  Sizes that they know are
     left out.  The generator may be closed after any chunk.
     """
     arrays = batch.arrays
     gate.measure, took_ms = 1, 0.0
-    for i, n in enumerate(BESIDE_SIZES.tolist()):
+    for i, n in enumerate(CHUNK_SIZES.tolist()):
         if n > most:
             break
         if parts_ms[i] > 0.0 or n & (n - 1) and took_ms > BETWEEN_MS:
@@ -94,7 +94,7 @@ def measure_chunks(
             yield
         if took_ms > SLOW_CHUNK_MS:
             break
-    for i in range(BESIDE_SIZES.size - 2, -1, -1):
+    for i in range(CHUNK_SIZES.size - 2, -1, -1):
         if not part_ms[i]:  # no longer than the next one; use will tell
             part_ms[i], parts_ms[i] = part_ms[i + 1], parts_ms[i + 1]
 
@@ -117,7 +117,7 @@ def measure_slices(
     batch = Batch(loaded.library.ffi, SLICED_CHUNK, 1)
     chunks = measure_chunks(
         context, batch, own, min(SLICED_CHUNK, loaded.n_positions), loaded.model.n_vocab,
-        cost.beside, cost.parts, times=TIMES - 1,
+        cost.longest, cost.parts, times=TIMES - 1,
     )  # fmt: skip
     try:
         place_threads(loaded.places, threads)

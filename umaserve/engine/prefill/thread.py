@@ -28,7 +28,7 @@ from umaserve.engine.native.status import DECODED, GIVEN_UP, NO_KV_SLOT
 from umaserve.engine.samplers.first_token import FirstTokens
 from umaserve.jit.record import address_of
 from umaserve.llama.host_memory import HostMemory
-from umaserve.policy.cost.model import BESIDE_SIZES
+from umaserve.policy.cost.model import CHUNK_SIZES
 from umaserve.wire import memory_order
 from umaserve.wire import messages as m
 from umaserve.wire import table as t
@@ -48,7 +48,7 @@ PACED_CHUNK = 512  # tokens of one llama_decode at most where the policy says ho
 FEWEST_CELLS = 1024  # of the second KV cache; it doubles until the prompt at hand fits
 FEWEST_PACED = 4096
 IDLE_S = 60.0  # without a prompt, after which the second context goes
-GATHER_S = 0.02  # after a chunk, for which one that is not full waits beside streams
+GATHER_S = 0.02  # after a chunk, for which one that is not full waits while streams decode
 FULL_ENOUGH = 0.75  # of the largest chunk
 NICENESS = 5  # of the thread: others who wake up take this core first, not the engine's
 
@@ -85,7 +85,7 @@ class PrefillThread:
     which ``room_bytes`` are enough; the counters are for reading.  ``measured`` is told tokens of a
     chunk, ms of its longest part and of all of them, from this thread (0 and its duration, of one
     that went on through the ticks); ``part_ms`` and ``parts_ms`` have these from the start, by
-    BESIDE_SIZES, 0 = not measured.  ``sampler`` samples first tokens here; None leaves the last
+    CHUNK_SIZES, 0 = not measured.  ``sampler`` samples first tokens here; None leaves the last
     token of every prompt to the engine.
     """
 
@@ -112,7 +112,7 @@ class PrefillThread:
         self.tokens_total = 0
         self.aborted_total = 0
         self.pace = Pace()
-        self.part_ms, self.parts_ms = np.zeros(BESIDE_SIZES.size), np.zeros(BESIDE_SIZES.size)
+        self.part_ms, self.parts_ms = np.zeros(CHUNK_SIZES.size), np.zeros(CHUNK_SIZES.size)
         self._loaded = loaded
         self._start = start
         self._x = exchange
@@ -179,7 +179,7 @@ class PrefillThread:
             self._notify()
 
     def _prepare(self) -> None:
-        """Have what a first prompt beside a stream would stop the accelerator for, while nobody
+        """Have what a first prompt would stop the accelerator and its streams for, while nobody
         asks for anything (``may_prepare``); the rest is prepared in a later pause.
 
         A context's buffers, those of its kernels, and memory that pieces are copied to.
@@ -418,7 +418,7 @@ class PrefillThread:
     ) -> bool:  # fmt: skip
         """Whether a chunk should wait a little for more tokens.
 
-        Beside streams a chunk goes on for many ticks, and one of few tokens for nearly as many.
+        While streams decode, a chunk goes on for many ticks, one of few tokens for nearly as many.
         Clients whose requests ended with the last chunk may be about to ask again.
         """
         table, orders = self._x.table, self._x.orders
@@ -526,7 +526,7 @@ class PrefillThread:
                 self._measured(n, 0.0, wall_ms)
             elif (part_ms := longest_ms(gate)) > 0.0:
                 # between a processor's ticks, as if it had been of the largest size of its class
-                size = int(BESIDE_SIZES[gate.size_class]) if self.by_loop else n
+                size = int(CHUNK_SIZES[gate.size_class]) if self.by_loop else n
                 self._measured(size, part_ms, size / n * all_ms(gate))
         if not self.by_loop:  # which waited between its slices
             self.pace.learn(n, wall_ms)
@@ -631,7 +631,7 @@ class PrefillThread:
         self._cells = cells
 
     def _clear(self) -> None:
-        """Something in the memory is no number, and may reach what is computed beside it."""
+        """Something in the memory is no number, and may reach what is computed with it."""
         for prompt in list(self._prompts.values()):
             self._drop(prompt)
         if self._context is not None:

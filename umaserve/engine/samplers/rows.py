@@ -1,6 +1,6 @@
 """Sampling the rows of one tick on several threads, where cores are free.
 
-Beside an accelerator, a row has just come over the bus and lies in no cache: one core pulls it in
+With an accelerator, a row has just come over the bus and lies in no cache: one core pulls it in
 at about 20 GB/s, several pull in several rows at once.  On a processor backend the cores belong to
 libllama's own threads, and these sample (`team_rows`), where libllama was built with libgomp.
 

@@ -54,7 +54,7 @@ class EnginePulse:
         tick_start = int(header[t.H_TICK_START_NS])
         if tick_start and int(header[t.H_BUSY]) != t.BUSY_IDLE and now_ns - tick_start > limit:
             return True
-        for word in (t.H_TEXT_SINCE_NS, t.H_OTHER_TEXT_SINCE_NS):  # threads beside the loop
+        for word in (t.H_TEXT_SINCE_NS, t.H_OTHER_TEXT_SINCE_NS):  # threads besides the loop's
             text_ns = int(header[word])
             if text_ns and now_ns - text_ns > limit:
                 return True

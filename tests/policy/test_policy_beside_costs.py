@@ -60,7 +60,7 @@ def test_the_longest_part_is_a_running_mean_that_moves_a_bounded_way(tokens, see
         )
         assert 0.0 < now <= before * (1.0 + (WILD - 1.0) * CHUNK_WEIGHT) * (1.0 + 1e-9)
     assert not np.delete(cost.longest, i).any() and not np.delete(cost.parts, i).any()
-    others = (array for name, array in cost._asdict().items() if name not in ("beside", "parts"))
+    others = (array for name, array in cost._asdict().items() if name not in ("longest", "parts"))
     assert not any(array.any() for array in others)
 
 

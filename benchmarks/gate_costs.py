@@ -30,7 +30,7 @@ PAST = 384  # tokens behind the row that decodes
 class Side:
     """A context and a batch; ``gate`` None: its chunks cannot be stopped."""
 
-    def __init__(self, model: llama.Model, gate: np.ndarray | None, wake_read: int) -> None:
+    def __init__(self, model: llama.Model, gate: g.Gate | None, wake_read: int) -> None:
         others = {} if gate is None else g.hang(gate, model.library, wake_read)
         self.model, self.gate = model, gate
         self.context = llama.Context.open(
@@ -77,23 +77,23 @@ def main() -> None:
         print(f"{'tokens':>8}{'no stops':>10}{'open':>10}{'each':>10}{'longest':>10}   ms")
         for n in SIZES:
             without, opened = (_median(side, 0, n, options.times) for side in (plain, gated))
-            gate[g.MEASURE] = 1
+            gate.measure = 1
             gated.decode(0, n)
             g.forget_times(gate, n)
             each = _median(gated, 0, n, options.times)
             longest = g.longest_ms(gate)
-            gate[g.MEASURE] = 0
+            gate.measure = 0
             print(f"{n:8}{without:10.2f}{opened:10.2f}{each:10.2f}{longest:10.3f}", flush=True)
         for first in range(0, PAST, SIZES[0]):
             row.decode(first, SIZES[0])
         alone = _median(row, PAST, 1, 8 * options.times, True)
-        gate[g.UNTIL] = 0
+        gate.until = 0
         chunk = threading.Thread(target=gated.decode, args=(0, SIZES[-1]))
         chunk.start()
-        while not gate[g.PARKED]:
+        while not gate.parked:
             time.sleep(0.001)
         beside = _median(row, PAST, 1, 8 * options.times, True)
-        gate[g.UNTIL] = g.OPEN
+        gate.until = g.OPEN
         chunk.join()
         print(f"a row alone {alone:.2f} ms, beside a chunk that waits {beside:.2f} ms")
         for side in (plain, gated, row):

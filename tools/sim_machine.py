@@ -14,7 +14,7 @@ from numba import njit
 
 from umaserve.engine.start.bare_ticks import PAST
 from umaserve.engine.start.probe import LONGEST_MS, PROBE_S, TIMES, shapes
-from umaserve.policy.cost.model import BESIDE_SIZES, CostModel, is_known, learn, predict
+from umaserve.policy.cost.model import CHUNK_SIZES, CostModel, is_known, learn, predict
 
 MOST = 8192  # tokens of a tick that the tables reach
 
@@ -28,7 +28,7 @@ class Machine(NamedTuple):
     that it attends to; ``wide_reads``: these are all in use, not a sequence's own.  ``noise``:
     standard deviation of a tick over its mean; ``outliers``: share of ticks that take ``outlier``
     times as long.  ``aside_per_s``: prompt tokens per second beside the ticks, 0 = the machine
-    cannot.  ``chunk_ms``, ``part_ms``: float64, by ``BESIDE_SIZES``, all parts and the longest part
+    cannot.  ``chunk_ms``, ``part_ms``: float64, by ``CHUNK_SIZES``, all parts and the longest part
     of a chunk that is computed in slices between ticks; 0 = the machine has no slices.
     """
 
@@ -88,7 +88,7 @@ def _curve(points: dict[int, float]) -> np.ndarray:
 
 
 def _no_slices() -> tuple[np.ndarray, np.ndarray]:
-    return np.zeros(BESIDE_SIZES.size), np.zeros(BESIDE_SIZES.size)
+    return np.zeros(CHUNK_SIZES.size), np.zeros(CHUNK_SIZES.size)
 
 
 def _cpu() -> Machine:
@@ -120,7 +120,7 @@ def _cpu_sliced() -> Machine:
     graph_1 = _curve({0: 0, 1: 25, 8: 50, 128: 250})
     first[0] = 0.0
     first[160:] = 0.0
-    chunks = np.where(BESIDE_SIZES <= 128, graph[BESIDE_SIZES], 0.0)
+    chunks = np.where(CHUNK_SIZES <= 128, graph[CHUNK_SIZES], 0.0)
     return Machine(
         np.stack([graph, graph_1]), np.stack([rows - graph, rows_1 - graph_1]),
         np.stack([first, np.zeros(MOST + 1)]), 0.002, 0.02, 0.002, 3.0, 400.0, True, False,
@@ -159,7 +159,7 @@ def learned(cost: CostModel, aside_per_s: float, abortable: bool, wide_reads: bo
     """
     if cost.parts.any():
         known_parts = cost.parts > 0.0
-        aside_per_s = 500.0 * float((BESIDE_SIZES[known_parts] / cost.parts[known_parts]).max())
+        aside_per_s = 500.0 * float((CHUNK_SIZES[known_parts] / cost.parts[known_parts]).max())
     graph, row, first = (np.zeros((2, MOST + 1)) for _ in range(3))
     for mode in range(2):
         known = mode if predict(cost, mode, 1, 0, 0.0) > 0.0 else 0
@@ -172,7 +172,7 @@ def learned(cost: CostModel, aside_per_s: float, abortable: bool, wide_reads: bo
     noise = 1.25 * float(np.median(share)) if share.size else 0.02
     return Machine(
         graph, row, first, float(cost.slope[2]), noise, 0.0, 1.0, aside_per_s, abortable,
-        wide_reads, cost.parts.copy(), cost.beside.copy(),
+        wide_reads, cost.parts.copy(), cost.longest.copy(),
     )  # fmt: skip
 
 
@@ -192,5 +192,5 @@ def probed(machine: Machine, n_rows: int = 32, most: int = 2048) -> CostModel:
             ms = noisy_ms(machine, mode, rows, prompt, past)
             spent += ms
             learn(cost, mode, rows, prompt, past, ms)
-    cost.parts[:], cost.beside[:] = machine.chunk_ms, machine.part_ms
+    cost.parts[:], cost.longest[:] = machine.chunk_ms, machine.part_ms
     return cost

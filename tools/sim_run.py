@@ -24,7 +24,7 @@ from umaserve.policy.base import (
     SchedulerState,
     Tick,
 )
-from umaserve.policy.cost.model import BESIDE_SIZES, CostModel, beside_class, learn
+from umaserve.policy.cost.model import CHUNK_SIZES, CostModel, chunk_class, learn
 from umaserve.policy.guarded import observe, plan_tick
 from umaserve.policy.latency_guard import FIRST_CREDIT, earned, learn_tails, settle_credit
 from umaserve.wire.states import FREE, RUNNING, WAITING
@@ -361,7 +361,7 @@ def _slice(state, plan, worker, machine, now, totals):
 
     The last one that begins ends within the slice, so half of one goes unused in the mean.
     """
-    ms, size = plan.info.slice_ms, beside_class(int(plan.info.chunk_beside))
+    ms, size = plan.info.slice_ms, chunk_class(int(plan.info.chunk_beside))
     part, chunk = machine.part_ms[size], machine.chunk_ms[size]
     if worker[0] < 0.0 or not 0.0 < ms < ALL_THE_TIME or chunk <= 0.0:
         return 0.0
@@ -372,7 +372,7 @@ def _slice(state, plan, worker, machine, now, totals):
         used = part
     if used > 0.0:
         worker[2] = now
-        tokens = BESIDE_SIZES[size]
+        tokens = CHUNK_SIZES[size]
         _beside(state, plan, worker, used, 1000.0 * tokens / chunk, tokens, totals)
     return used
 

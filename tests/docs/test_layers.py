@@ -14,7 +14,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "umaserve"
 MAP = ROOT / "docs/SYSTEM_DESIGN.md"
-BASE = "umaserve"  # the modules beside the rooms, which all may use
+BASE = "umaserve"  # the modules outside the rooms, which all may use
 
 
 class Import(NamedTuple):
@@ -57,7 +57,7 @@ IMPORTS = [each for name in MODULES for each in imports_of(name)]
 
 
 def room_of(module: str) -> str:
-    """``engine/loop``, or ``umaserve`` for a module beside the rooms."""
+    """``engine/loop``, or ``umaserve`` for a module outside the rooms."""
     folder = MODULES[module].parent
     return BASE if folder == PACKAGE else folder.relative_to(PACKAGE).as_posix()
 

@@ -23,7 +23,7 @@ from umaserve.engine.prefill.chunk_stack import (
     next_part_tokens,
     run_parts,
 )
-from umaserve.policy.cost.model import beside_class
+from umaserve.policy.cost.model import chunk_class
 
 pytestmark = pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="swapcontext is used with the GNU C library only"
@@ -60,13 +60,13 @@ class Stacked:
 
     def begin(self) -> None:
         self.context.seq_rm(-1)
-        self.gate[g.STOP] = 0
+        self.gate.stop = 0
         g.begin_chunk(self.gate, TOKENS)
         hand_over(self.gate, *self.addresses)
 
     def one_part(self) -> None:
         """The next part, whatever it takes; the first time up to where the first one begins."""
-        self.gate[g.SINCE] = time.monotonic_ns() - 2 * g.STARVED_NS
+        self.gate.since = time.monotonic_ns() - 2 * g.STARVED_NS
         run_parts(self.gate, self.native, 0, self.pipe[1])
 
     def logits(self) -> np.ndarray:
@@ -86,21 +86,20 @@ def told(stacked: Stacked) -> list[tuple[int, float, int]]:
     """(tokens, ms of the next part, ns of the longest so far) at each stop of a chunk."""
     out = []
     stacked.begin()
-    while stacked.gate[g.OWNER] != g.DONE:
+    while stacked.gate.owner != g.DONE:
         stacked.one_part()
         gate = stacked.gate
-        out.append((next_part_tokens(gate), next_part_ms(gate), int(gate[g.LONGEST])))
-    assert stacked.gate[g.STATUS] == 0
+        out.append((next_part_tokens(gate), next_part_ms(gate), int(gate.longest)))
+    assert stacked.gate.status == 0
     return out
 
 
 def test_the_longest_part_is_known_before_the_chunk_ends_but_for_that_of_the_logits(stacked):
     told(stacked)
-    first = g.TIMES + beside_class(TOKENS) * g.PARTS
-    parts = int(stacked.gate[g.AT])
-    stacked.gate[first : first + parts] = 1000
-    stacked.gate[first + parts // 2] = 7_000_000
-    stacked.gate[first + parts - 1] = LONG_NS  # logits, at a prompt's end only
+    parts, times = int(stacked.gate.met), stacked.gate.times[chunk_class(TOKENS)]
+    times[:parts] = 1000
+    times[parts // 2] = 7_000_000
+    times[parts - 1] = LONG_NS  # logits, at a prompt's end only
     stops = told(stacked)[1:-1]  # it has not begun at the first one, and has ended at the last
     assert [tokens for tokens, *_ in stops] == [COUNTS_AS] * (parts - 1) + [0]
     assert stops[-1][1] == LONG_NS / 1e6
@@ -118,19 +117,20 @@ def test_a_chunk_that_is_to_be_put_together_again_is_given_up(stacked, redo):
         stacked.one_part()
     choose_owner(stacked.gate, 0, True, True, redo, stacked.native, stacked.pipe[1])
     if redo:
-        assert stacked.gate[[g.OWNER, g.GAVE_UP, g.REDO]].tolist() == [g.DONE, 1, 1]
+        gate = stacked.gate
+        assert (gate.owner, gate.gave_up, gate.redo) == (g.DONE, 1, 1)
         assert next_part_tokens(stacked.gate) == 0
         told(stacked)  # the next one is none the worse
     else:
-        while stacked.gate[g.OWNER] != g.DONE:
+        while stacked.gate.owner != g.DONE:
             stacked.one_part()
-    assert not stacked.gate[g.REDO]
+    assert not stacked.gate.redo
     assert np.array_equal(stacked.logits(), expected)
 
 
 def test_what_grows_beyond_the_stack_is_a_fault_and_no_damage(model: llama.Model) -> None:
     stacked = Stacked(model)
-    words = (ctypes.c_int64 * 8).from_address(int(stacked.gate[g.THERE]))
+    words = (ctypes.c_int64 * 8).from_address(int(stacked.gate.there))
     bottom = f"{words[2]:x}"  # uc_stack.ss_sp
     with open("/proc/self/maps") as maps:
         guard = [fields for fields in map(str.split, maps) if fields[0].endswith(f"-{bottom}")]

@@ -14,7 +14,7 @@ import pytest
 from tests.support.engine_driver import DrivenEngine
 from tests.support.fixtures.damaged_model import damaged
 from tests.support.oracle import Oracle
-from tests.support.patches.engine_faults import accused_beside_others
+from tests.support.patches.engine_faults import accused_with_others
 from tests.support.requests_without_numbers import (
     BAD,
     TEXTS,
@@ -178,7 +178,7 @@ def test_a_suspect_may_be_cancelled(nan_model, oracle, prompts) -> None:
 
 
 def test_trials_that_find_nobody_come_to_an_end(nan_model, oracle, prompts) -> None:
-    with started(nan_model, patch=accused_beside_others) as engine:
+    with started(nan_model, patch=accused_with_others) as engine:
         serials = [ask(engine, prompt) for prompt in prompts[:3]]
         reasons = []
         for serial, prompt in zip(serials, prompts, strict=False):

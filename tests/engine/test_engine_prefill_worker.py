@@ -177,7 +177,7 @@ def abort(rig: Rig) -> None:
     while rig.worker.aborted_total == before:
         assert time.monotonic() < end
         if rig.worker.busy:
-            rig.worker.orders.stop[0] = 1
+            rig.worker.orders.gate.stop = 1
         rig.worker.land(1)
 
 
@@ -506,7 +506,7 @@ def test_whatever_happens_on_the_way_the_end_is_the_same(
         elif step == "want":
             rig.worker.want([1, 2])
         elif step == "stop":
-            rig.worker.orders.stop[0] = 1
+            rig.worker.orders.gate.stop = 1
         elif step == "reclaim":
             rig.worker.reclaim(1)
         elif step == "decode" and rig.table.n_past[1] < 400 - CHUNK:

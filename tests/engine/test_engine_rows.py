@@ -21,7 +21,7 @@ from tests.support.rows_alone import N_CTX, N_VOCAB, same_as_alone
 from umaserve import llama
 from umaserve.assets import demo_model_path
 from umaserve.engine.model.loaded import usable_cores
-from umaserve.engine.model.thread_places import PARALLEL, find_places
+from umaserve.engine.model.thread_places import find_places
 from umaserve.engine.native.batch import Batch
 from umaserve.engine.samplers import rows, team_rows
 from umaserve.sampling.params import SLOW, SamplerTable
@@ -47,7 +47,7 @@ def test_workers_sample_what_one_thread_does(n_workers):
 @pytest.mark.parametrize("n_threads", [2, 3, 11])
 def test_libllamas_threads_sample_what_one_thread_does(n_threads):
     llama.load("cpu")  # with it comes libgomp
-    if not find_places({})[PARALLEL]:
+    if not find_places({}).parallel:
         pytest.skip("libllama was not built with libgomp here")
     # a process of its own: the teams of a thread stay
     done = subprocess.run(
@@ -66,7 +66,7 @@ def test_an_engine_samples_on_libllamas_threads(tmp_path):
         for serial in serials:
             engine.wait(serial)
         llama.load("cpu")
-        if find_places({})[PARALLEL]:
+        if find_places({}).parallel:
             end = time.monotonic() + 30
             while not (seen.exists() and seen.read_text()) and time.monotonic() < end:
                 time.sleep(0.02)
@@ -74,45 +74,45 @@ def test_an_engine_samples_on_libllamas_threads(tmp_path):
 
 
 def test_a_team_of_one_leaves_all_to_the_caller():
-    block = team_rows.no_team()
-    assert not team_rows.sample_in_team(block, 0, 8)
-    block[team_rows.PARALLEL], block[team_rows.SIZE] = 1, 1
-    assert not team_rows.sample_in_team(block, 0, 8)
-    block[team_rows.SIZE] = 2
-    assert not team_rows.sample_in_team(block, 0, 1)
+    team = team_rows.no_team()
+    assert not team_rows.sample_in_team(team, 0, 8)
+    team.parallel, team.threads = 1, 1
+    assert not team_rows.sample_in_team(team, 0, 8)
+    team.threads = 2
+    assert not team_rows.sample_in_team(team, 0, 1)
 
 
 def test_naps_follow_the_quickest_ticks():
     """A nap that outlasts the rows delays a tick: a quick tick ends it, slow ones hardly count."""
     pool = rows.start_pool(0, N_VOCAB, N_CTX, 1, ())._replace(n_workers=1)
     pool = pool._replace(rooms=np.zeros((2, rows.LINE), np.int64))
-    words, at = pool.words, rows.EXPECTED_NS + 8
+    calls, expected = pool.calls, pool.calls.expected_ns
 
     def took(ns, n=8):
-        words[rows.CALLED_NS] = time.monotonic_ns() - ns
-        words[rows.CALLED_ROWS] = n
+        calls.called_ns = time.monotonic_ns() - ns
+        calls.called_rows = n
         rows._learn_when(pool)
-        assert words[rows.CALLED_NS] == 0
+        assert calls.called_ns == 0
 
     s = 1_000_000_000  # so long that nothing which holds the test up matters
     took(500 * s)
-    assert 500 * s <= words[at] < 600 * s
+    assert 500 * s <= expected[8] < 600 * s
     took(8000 * s, n=9)  # another number of rows
     took(9000 * s)
-    assert words[at] < 600 * s
+    assert expected[8] < 600 * s
     took(200 * s)
-    assert 200 * s <= words[at] < 300 * s
-    before = int(words[at])
+    assert 200 * s <= expected[8] < 300 * s
+    before = int(expected[8])
     for _ in range(10):
         took(9000 * s)
-    assert words[at] == before + 10 * rows.RISE_NS
+    assert expected[8] == before + 10 * rows.RISE_NS
     rows._learn_when(pool)  # nobody was called
-    assert words[at] == before + 10 * rows.RISE_NS
+    assert expected[8] == before + 10 * rows.RISE_NS
 
 
 def test_a_worker_ends_with_its_pipe():
     pool = rows.start_pool(0, N_VOCAB, N_CTX, 1, ())._replace(
-        n_workers=1, states=np.zeros((1, rows.LINE), np.int64),
+        n_workers=1, workers=rows.Worker.several(1),
         rooms=np.zeros((2, rows.LINE), np.int64),
     )  # fmt: skip
     table = SamplerTable(1)
@@ -124,7 +124,7 @@ def test_a_worker_ends_with_its_pipe():
     arguments = (one, np.zeros(1, np.int64), N_VOCAB, table.settings, tokens, one, one,
                  np.array([1], np.int32), Scratch.allocate(N_VOCAB, N_CTX, 1), *out)  # fmt: skip
     rows._serve(0, pool, read, np.zeros(1, np.uint8), *arguments)
-    assert pool.states[0, rows.ASLEEP] == 1 and pool.states[0, rows.DONE] == 0
+    assert pool.workers[0].asleep == 1 and pool.workers[0].done == 0
     os.close(read)
 
 

@@ -23,6 +23,7 @@ from umaserve.engine.cells.piece import Piece, export_piece, import_piece, saved
 from umaserve.engine.loop import engine as loop
 from umaserve.engine.model.abilities import ENDED, RESERVED, spare_sequences
 from umaserve.engine.native.batch import Batch
+from umaserve.engine.native.status import NO_KV_SLOT
 from umaserve.wire import messages as m
 
 N_SEQ, N_CTX = 6, 4096
@@ -102,18 +103,18 @@ class Engine:
         for seq, n in self.rows.items():
             mine = np.flatnonzero(theirs.owner == seq)
             assert sorted(theirs.position[mine]) == list(range(n))
-        if not cells.words[c.VALID]:
+        if not cells.marks.valid:
             return
         assert cells.owner.tolist() == theirs.owner.tolist()
         taken = theirs.owner >= 0
         assert cells.position[taken].tolist() == theirs.position[taken].tolist()
-        assert cells.words[c.HEAD] == theirs.head
-        assert cells.words[c.USED] == taken.sum()
+        assert cells.marks.head == theirs.head
+        assert cells.marks.used == taken.sum()
         live = np.isin(theirs.owner, list(self.rows))
         last = np.flatnonzero(taken)[-1] + 1 if taken.any() else 0
-        assert cells.words[c.TOP] == last
+        assert cells.marks.top == last
         if self.rows and live.any():
-            assert live[: cells.words[c.LOW]].all()
+            assert live[: cells.marks.low].all()
 
 
 EVENTS = st.one_of(
@@ -146,7 +147,7 @@ def test_no_cell_is_lost_and_none_is_missing(events, n_ctx):
         for seq in [*engine.rows, engine.come(1)]:
             if seq is not None:
                 engine.end(seq)
-        assert engine.sequences.cells.words[c.VALID]  # whatever went wrong is over
+        assert engine.sequences.cells.marks.valid  # whatever went wrong is over
         assert not (engine.theirs.owner >= 0).any()
         given_out = [engine.sequences.take() for _ in range(N_SEQ)]
         assert len(set(given_out)) == N_SEQ and not engine.sequences.available
@@ -225,19 +226,19 @@ def test_the_span_does_not_stay_long_for_what_has_ended():
         engine.decode()
         for seq in list(engine.rows)[1:]:
             engine.end(seq)
-        assert engine.sequences.cells.words[c.TOP] == 3001  # its last token lies there
+        assert engine.sequences.cells.marks.top == 3001  # its last token lies there
         assert (engine.theirs.owner[600:3000] >= 0).all()  # kept
         engine.end(next(iter(engine.rows)))
-        assert engine.sequences.cells.words[c.TOP] == 0
+        assert engine.sequences.cells.marks.top == 0
         engine.come(600)
         engine.come(600)
         engine.end(next(iter(engine.rows)))
-        assert engine.sequences.cells.words[c.TOP] == 1200
+        assert engine.sequences.cells.marks.top == 1200
         engine.end(next(iter(engine.rows)))
         engine.come(600)
         engine.come(600)
         engine.end(list(engine.rows)[1])
-        assert engine.sequences.cells.words[c.TOP] == 600
+        assert engine.sequences.cells.marks.top == 600
         engine.check()
 
 
@@ -290,7 +291,7 @@ def test_libllama_has_its_cells_where_it_is_said(loaded, model):
     assert decode((a, 0, 150)) == decode((b, 0, 40)) == 0
     for i in range(50):
         assert decode((b, 40 + i, 1), (a, 150 + i, 1)) == 0
-    assert cells.words[c.TOP] == cells.words[c.USED] == 290
+    assert cells.marks.top == cells.marks.used == 290
     sequences.give_back(a)
     assert context.seq_pos_max(a) == 198  # of its last cells, one lies behind those of the other
     d = sequences.take()
@@ -299,10 +300,10 @@ def test_libllama_has_its_cells_where_it_is_said(loaded, model):
     assert lib.llama_memory_seq_pos_min(context.memory, a) == 100
     assert decode((d, 100, 150)) == 0  # nowhere but behind
     assert cells.owner[290] == d
-    assert decode((d, 250, 80)) == 0 and cells.words[c.USED] == 439  # what was kept
-    assert decode((d, 330, 92)) == 0 and cells.words[c.USED] == 512  # all there are
+    assert decode((d, 250, 80)) == 0 and cells.marks.used == 439  # what was kept
+    assert decode((d, 330, 92)) == 0 and cells.marks.used == 512  # all there are
     assert context.seq_pos_max(a) == -1
-    assert decode((d, 422, 1)) == 1 and not cells.words[c.VALID]
+    assert decode((d, 422, 1)) == 1 and not cells.marks.valid
     sequences.lose_track()
     assert context.seq_pos_max(b) == 89 and context.seq_pos_max(d) == 421
 
@@ -354,7 +355,7 @@ def test_libllama_follows_the_rule_that_is_played(loaded, model, seed):
             for _ in range(rng.randrange(1, 12)):
                 decode(context, list(rows.items()))
                 rows = {seq: n + 1 for seq, n in rows.items()}
-        assert cells.words[c.VALID]
+        assert cells.marks.valid
         for seq, n in rows.items():
             saved, _ = export_piece(context, seq, N_SEQ, 0, n)
             expected = cells.position[cells.owner == seq]
@@ -436,7 +437,7 @@ def test_where_nothing_is_copied_nothing_is_kept(loaded):
         if told:
             sequences.keep()
         sequences.clear()
-        assert not sequences.cells.words[c.VALID]
+        assert not sequences.cells.marks.valid
         seq = sequences.take()
         sequences.place(seq, NOTHING, 0, 100)
         sequences.give_back(seq)
@@ -491,6 +492,6 @@ def test_a_batch_that_finds_no_cells_comes_again_once_some_are_free():
     for gone, expected in (((), 1), (("ended",), 2)):
         found -= set(gone)
         calls.clear()
-        loop.Engine._failed(engine, loop.DECODE_NO_KV_SLOT, np.array([0, 2]))
+        loop.Engine._failed(engine, NO_KV_SLOT, np.array([0, 2]))
         assert calls == ["ended", "evict"][:expected]
     assert engine.table.in_tick.tolist() == [0, 1, 0, 1]

@@ -18,7 +18,7 @@ from umaserve.engine.native.batch import Batch
 from umaserve.engine.native.calls import Native
 from umaserve.engine.prefill import gate as g
 from umaserve.engine.prefill.chunk_stack import next_part_ms
-from umaserve.policy.cost.model import BESIDE_SIZES, beside_class
+from umaserve.policy.cost.model import CHUNK_SIZES, chunk_class
 
 CHUNK = 256
 N_CTX = 512
@@ -47,7 +47,7 @@ class Chunked:
         self.logits = np.zeros(0)
 
     def close(self) -> None:
-        self.gate[g.STOP] = 1
+        self.gate.stop = 1
         if self.thread.is_alive():
             self.thread.join()
         self.context.close()
@@ -73,7 +73,7 @@ class Chunked:
         lib = self.library.lib
         assert lib.uma_decode(self.context.pointer, self.batch.struct) == 0
         self.context.synchronize()
-        if self.gate[g.GAVE_UP]:
+        if self.gate.gave_up:
             return np.zeros(0)
         row = lib.llama_get_logits_ith(self.context.pointer, n - 1)
         return np.frombuffer(
@@ -95,21 +95,20 @@ class Chunked:
 
     def measure(self, n: int = CHUNK) -> np.ndarray:
         """Learn what the parts of a chunk take; ns of each."""
-        self.gate[g.MEASURE] = 1
+        self.gate.measure = 1
         for _ in range(2):
             self.decode(n)
-        self.gate[g.MEASURE] = 0
+        self.gate.measure = 0
         return self.times(n)
 
     def times(self, n: int = CHUNK) -> np.ndarray:
-        first = g.TIMES + beside_class(n) * g.PARTS
-        return self.gate[first : first + g.PARTS]
+        return self.gate.times[chunk_class(n)]
 
     def closed(self) -> None:
         """Begin a chunk in front of a closed gate."""
         self.set(0)
         self.begin()
-        until(lambda: self.gate[g.PARKED])
+        until(lambda: self.gate.parked)
 
     def set(self, until_ns: int) -> None:
         g.set_gate(self.gate, until_ns, self.native, self.wake_write)
@@ -149,27 +148,28 @@ def chunked(model: llama.Model) -> Iterator[Chunked]:
 def test_an_open_gate_changes_nothing(chunked: Chunked, expected: np.ndarray) -> None:
     assert (chunked.decode() == expected).all()
     # a few products at a time, of which no single one's time is known
-    assert chunked.gate[g.COARSE] > 0 and chunked.gate[g.AT] > g.EACH
+    assert chunked.gate.coarse > 0 and chunked.gate.met > g.EACH
     assert g.longest_ms(chunked.gate) == 0.0
-    assert not chunked.gate[g.PARKED] and not chunked.gate[g.GAVE_UP]
+    assert not chunked.gate.parked and not chunked.gate.gave_up
 
 
 def test_stopping_at_every_part_changes_nothing_and_tells_their_times(
     chunked: Chunked, expected: np.ndarray
 ) -> None:
     chunked.decode()
-    parts = int(chunked.gate[g.AT])
+    parts = int(chunked.gate.met)
     assert not chunked.times()[:parts].all()
-    chunked.gate[g.MEASURE] = 1
+    chunked.gate.measure = 1
     assert (chunked.decode() == expected).all()
-    assert (chunked.gate[[g.AT, g.LAST, g.COARSE]] == [parts, parts, 0]).all()
+    gate = chunked.gate
+    assert (gate.met, gate.computed, gate.coarse) == (parts, parts, 0)
     times = chunked.times()
     assert (times[:parts] > 0).all() and not times[parts:].any()
     # the first part is for the most part copying, the last one may make logits
     assert g.longest_ms(chunked.gate) == times[1 : parts - 1].max() / 1e6
     assert g.all_ms(chunked.gate) == times[:parts].sum() / 1e6
     # what chunks of another class take is apart
-    others = [size for size in BESIDE_SIZES.tolist() if size != CHUNK]
+    others = [size for size in CHUNK_SIZES.tolist() if size != CHUNK]
     assert not any(chunked.times(size).any() for size in others)
     chunked.decode(16)
     assert chunked.times(16).any() and (chunked.times()[:parts] > 0).all()
@@ -181,9 +181,10 @@ def test_a_whole_chunk_stops_for_nobody_and_tells_no_times(
     chunked: Chunked, expected: np.ndarray
 ) -> None:
     chunked.set(0)
-    chunked.gate[g.STOP] = 1
+    chunked.gate.stop = 1
     assert (chunked.decode(whole=True) == expected).all()
-    assert not chunked.gate[[g.PARKED, g.GAVE_UP, g.AT]].any()
+    gate = chunked.gate
+    assert not gate.parked and not gate.gave_up and not gate.met
     assert not chunked.times().any()
     assert g.longest_ms(chunked.gate) == g.all_ms(chunked.gate) == 0.0
 
@@ -191,7 +192,7 @@ def test_a_whole_chunk_stops_for_nobody_and_tells_no_times(
 def test_what_held_a_part_up_once_hardly_counts(chunked: Chunked) -> None:
     times, part = chunked.measure(), 3
     times[part] = known = 1  # so that all of it was held up
-    chunked.gate[g.MEASURE] = 1
+    chunked.gate.measure = 1
     chunked.decode()
     assert known <= times[part] <= known + (g.WILD - 1) * known
     times[part] = LONG_NS
@@ -201,26 +202,27 @@ def test_what_held_a_part_up_once_hardly_counts(chunked: Chunked) -> None:
 
 def test_a_closed_gate_holds_a_chunk_until_it_opens(chunked: Chunked, expected: np.ndarray) -> None:
     chunked.closed()
-    at = int(chunked.gate[g.AT])
+    at = int(chunked.gate.met)
     time.sleep(0.1)
     assert chunked.thread.is_alive()
-    assert chunked.gate[[g.PARKED, g.AT, g.LAST, g.SEEN]].tolist() == [1, at, 0, 0]
+    gate = chunked.gate
+    assert (gate.parked, gate.met, gate.computed, gate.seen) == (1, at, 0, 0)
     assert (chunked.finish() == expected).all()
-    assert not chunked.gate[g.PARKED]
+    assert not chunked.gate.parked
 
 
 def test_a_gate_that_closes_holds_a_chunk_in_its_middle(
     chunked: Chunked, expected: np.ndarray
 ) -> None:
     chunked.decode()
-    parts = int(chunked.gate[g.AT])
+    parts = int(chunked.gate.met)
     for _ in range(10):  # on a busy machine a chunk may be over before it is looked at
         chunked.begin()
-        until(lambda: chunked.gate[g.AT] >= g.EACH or chunked.turns[0] % 2 == 0)
+        until(lambda: chunked.gate.met >= g.EACH or chunked.turns[0] % 2 == 0)
         chunked.set(0)
-        until(lambda: chunked.gate[g.PARKED] or chunked.turns[0] % 2 == 0)
-        held = bool(chunked.gate[g.PARKED])
-        assert not held or 0 < chunked.gate[g.LAST] < parts
+        until(lambda: chunked.gate.parked or chunked.turns[0] % 2 == 0)
+        held = bool(chunked.gate.parked)
+        assert not held or 0 < chunked.gate.computed < parts
         assert (chunked.finish() == expected).all()
         if held:
             return
@@ -230,17 +232,17 @@ def test_a_gate_that_closes_holds_a_chunk_in_its_middle(
 def test_slices_let_some_parts_through(chunked: Chunked, expected: np.ndarray) -> None:
     slice_ms = chunked.measure().sum() / 1e6 / 8
     chunked.closed()
-    assert chunked.gate[g.LAST] == 0
+    assert chunked.gate.computed == 0
     slices, reached = 0, {0}
     end = time.monotonic() + PATIENCE_S
     while chunked.turns[0] % 2:
         assert time.monotonic() < end
         returned = chunked.let_through(slice_ms)
-        assert chunked.gate[g.UNTIL] == 0
+        assert chunked.gate.until == 0
         assert returned <= time.monotonic_ns()
         slices += 1
-        until(lambda: chunked.gate[g.PARKED] or chunked.turns[0] % 2 == 0)
-        at = int(chunked.gate[g.LAST])
+        until(lambda: chunked.gate.parked or chunked.turns[0] % 2 == 0)
+        at = int(chunked.gate.computed)
         assert at >= max(reached)
         reached.add(at)
     assert slices > 2 and len(reached) > 2
@@ -250,7 +252,7 @@ def test_slices_let_some_parts_through(chunked: Chunked, expected: np.ndarray) -
     began = time.monotonic()
     chunked.let_through(1000.0 * PATIENCE_S)
     assert time.monotonic() - began < PATIENCE_S / 2
-    assert chunked.gate[g.UNTIL] == 0
+    assert chunked.gate.until == 0
 
 
 def test_a_slice_ends_with_the_chunk(chunked: Chunked, expected: np.ndarray) -> None:
@@ -261,7 +263,7 @@ def test_a_slice_ends_with_the_chunk(chunked: Chunked, expected: np.ndarray) -> 
         assert time.monotonic() - began < PATIENCE_S
     chunked.thread.join()
     assert (chunked.logits == expected).all()
-    assert chunked.gate[g.UNTIL] == 0
+    assert chunked.gate.until == 0
 
 
 def test_a_graph_that_is_still_put_together_is_not_waited_for(chunked: Chunked) -> None:
@@ -274,7 +276,7 @@ def test_a_graph_that_is_still_put_together_is_not_waited_for(chunked: Chunked) 
     chunked.turns[0] += 1
     # a part in flight would be waited for twice as long
     assert slice_ms <= (returned - began) / 1e6 < 1.8 * slice_ms
-    assert chunked.gate[g.UNTIL] == 0
+    assert chunked.gate.until == 0
 
 
 def test_a_slice_ends_when_somebody_has_something_for_the_loop(
@@ -284,11 +286,11 @@ def test_a_slice_ends_when_somebody_has_something_for_the_loop(
     for _ in range(10):  # on a busy machine a chunk may be over before it is looked at
         chunked.set(0)
         chunked.begin()
-        until(lambda: chunked.gate[g.PARKED])
+        until(lambda: chunked.gate.parked)
         began = time.monotonic()
         chunked.let_through(1000.0 * PATIENCE_S)
         assert time.monotonic() - began < PATIENCE_S / 2
-        assert chunked.gate[g.UNTIL] == 0
+        assert chunked.gate.until == 0
         in_its_middle = chunked.turns[0] % 2
         assert (chunked.finish() == expected).all()
         if in_its_middle:
@@ -302,18 +304,18 @@ def test_a_part_that_is_too_long_goes_on_when_it_has_waited_long(
     chunked.times()[:] = LONG_NS
     chunked.closed()
     end = time.monotonic() + PATIENCE_S
-    while not chunked.gate[g.LAST]:  # the first is copying, and never too long
+    while not chunked.gate.computed:  # the first is copying, and never too long
         assert time.monotonic() < end
         chunked.let_through(20.0)
-    until(lambda: chunked.gate[g.PARKED])
-    assert chunked.gate[g.LAST] == 1
+    until(lambda: chunked.gate.parked)
+    assert chunked.gate.computed == 1
     began = time.monotonic_ns()
-    while chunked.gate[g.LAST] == 1:
+    while chunked.gate.computed == 1:
         assert time.monotonic() < end
         chunked.let_through(20.0)
         assert chunked.turns[0] % 2  # and only that one
     assert time.monotonic_ns() - began > 0.8 * g.STARVED_NS
-    assert chunked.gate[g.LAST] == 2
+    assert chunked.gate.computed == 2
     assert chunked.times()[1] < LONG_NS == chunked.times()[2]
     assert (chunked.finish() == expected).all()
 
@@ -323,10 +325,10 @@ def in_front_of_a_long_part(chunked: Chunked) -> None:
     chunked.times()[:] = LONG_NS
     chunked.closed()
     end = time.monotonic() + PATIENCE_S
-    while not chunked.gate[g.LAST]:
+    while not chunked.gate.computed:
         assert time.monotonic() < end
         chunked.let_through(20.0)
-    until(lambda: chunked.gate[g.PARKED])
+    until(lambda: chunked.gate.parked)
 
 
 def test_what_the_next_part_takes_is_told_while_it_waits(chunked: Chunked) -> None:
@@ -349,7 +351,7 @@ def test_it_includes_what_of_a_slice_is_over_when_the_chunk_sees_it(chunked: Chu
             chunked.gate, chunked.turns, now - late_ns, end, chunked.native, chunked.wake_write
         )
         chunked.set(end + 100)
-        until(lambda end=end: chunked.gate[g.SEEN] == end + 100)
+        until(lambda end=end: chunked.gate.seen == end + 100)
         chunked.set(0)
     assert next_part_ms(chunked.gate) >= (LONG_NS + 0.9 * late_ns) / 1e6
     chunked.finish()
@@ -358,7 +360,7 @@ def test_it_includes_what_of_a_slice_is_over_when_the_chunk_sees_it(chunked: Chu
 def test_slices_that_are_over_before_a_chunk_sees_them_count_as_late(chunked: Chunked) -> None:
     """Else its first part, which takes nothing, would seem to fit into them for ever."""
     chunked.closed()
-    assert chunked.gate[g.LAST] == 0 == chunked.gate[g.LATE]
+    assert chunked.gate.computed == 0 == chunked.gate.late
     slice_ns, end = 20_000, time.monotonic() + PATIENCE_S
     while next_part_ms(chunked.gate) * 1e6 <= slice_ns:
         assert time.monotonic() < end
@@ -367,11 +369,11 @@ def test_slices_that_are_over_before_a_chunk_sees_them_count_as_late(chunked: Ch
             chunked.gate, chunked.turns, now - 2 * slice_ns, now - slice_ns, chunked.native,
             chunked.wake_write,
         )  # fmt: skip
-        assert chunked.gate[g.LAST] == 0
+        assert chunked.gate.computed == 0
     # no more than twice as much, however long a thread is held up
-    assert chunked.gate[g.LATE] <= 2 * slice_ns
+    assert chunked.gate.late <= 2 * slice_ns
     end = time.monotonic() + PATIENCE_S
-    while not chunked.gate[g.LAST]:
+    while not chunked.gate.computed:
         assert time.monotonic() < end
         chunked.let_through(20.0)
     chunked.finish()
@@ -380,10 +382,10 @@ def test_slices_that_are_over_before_a_chunk_sees_them_count_as_late(chunked: Ch
 def test_a_chunk_that_sees_a_slice_too_late_learns_so(chunked: Chunked) -> None:
     chunked.closed()
     slice_ns, now = 1_000_000, time.monotonic_ns()
-    chunked.gate[g.SLICE_BEGAN] = now - 10 * slice_ns
+    chunked.gate.slice_began = now - 10 * slice_ns
     chunked.set(now - 9 * slice_ns)
-    until(lambda: chunked.gate[g.SEEN] == now - 9 * slice_ns)
-    assert chunked.gate[g.LATE] == 2 * slice_ns // g.LATER
+    until(lambda: chunked.gate.seen == now - 9 * slice_ns)
+    assert chunked.gate.late == 2 * slice_ns // g.LATER
     chunked.finish()
 
 
@@ -392,27 +394,27 @@ def test_the_loop_learns_of_a_slice_that_nobody_saw(chunked: Chunked, parked: in
     """Unless the chunk is still put together, and could not have seen it."""
     g.begin_chunk(chunked.gate, CHUNK)
     chunked.turns[0] += 1  # it has begun, and nobody is there to see anything
-    chunked.gate[g.PARKED] = parked
+    chunked.gate.parked = parked
     slice_ns, now = 1_000_000, time.monotonic_ns()
     g.let_through(
         chunked.gate, chunked.turns, now - 2 * slice_ns, now - slice_ns, chunked.native,
         chunked.wake_write,
     )  # fmt: skip
     chunked.turns[0] += 1
-    assert chunked.gate[g.LATE] == parked * 2 * slice_ns // g.LATER
+    assert chunked.gate.late == parked * 2 * slice_ns // g.LATER
 
 
 def test_after_a_slice_that_was_too_short_a_chunk_stays_awake_for_the_next(
     chunked: Chunked,
 ) -> None:
-    chunked.gate[g.SPIN] = 10**9  # ns; it stays awake for ten times as long
+    chunked.gate.spin = 10**9  # ns; it stays awake for ten times as long
     in_front_of_a_long_part(chunked)
     os.write(chunked.wake_write, b"x")
     until(lambda: not chunked.woken())  # one that sleeps takes it
     for _ in range(2):
         end = time.monotonic_ns() + int(PATIENCE_S * 1e9)
         chunked.set(end)
-        until(lambda end=end: chunked.gate[g.SEEN] == end)
+        until(lambda end=end: chunked.gate.seen == end)
         chunked.set(0)
     assert chunked.woken()
     chunked.finish()
@@ -423,32 +425,32 @@ def test_a_chunk_that_is_given_up_ends_and_the_next_one_is_right(
     chunked: Chunked, expected: np.ndarray, parked: bool
 ) -> None:
     chunked.decode()
-    parts = int(chunked.gate[g.AT])
+    parts = int(chunked.gate.met)
     if parked:
         chunked.closed()
-        chunked.gate[g.STOP] = 1
+        chunked.gate.stop = 1
     else:
         chunked.set(0)
-        chunked.gate[g.STOP] = 1
+        chunked.gate.stop = 1
         chunked.begin()
     chunked.thread.join(PATIENCE_S)
     assert not chunked.thread.is_alive()
-    assert chunked.gate[[g.GAVE_UP, g.PARKED]].tolist() == [1, 0]
-    assert 0 < chunked.gate[g.LAST] < parts
-    chunked.gate[g.STOP] = 0
+    assert (chunked.gate.gave_up, chunked.gate.parked) == (1, 0)
+    assert 0 < chunked.gate.computed < parts
+    chunked.gate.stop = 0
     chunked.set(g.OPEN)
     assert (chunked.decode() == expected).all()
-    assert not chunked.gate[g.GAVE_UP]
+    assert not chunked.gate.gave_up
 
 
 def test_who_sleeps_at_the_gate_is_woken_through_the_pipe(
     chunked: Chunked, expected: np.ndarray
 ) -> None:
-    chunked.gate[g.SPIN] = 0
+    chunked.gate.spin = 0
     chunked.closed()
     os.write(chunked.wake_write, b"x")
     until(lambda: not chunked.woken())  # that ended its sleep, though the gate is closed
-    assert chunked.gate[g.PARKED] and chunked.thread.is_alive()
+    assert chunked.gate.parked and chunked.thread.is_alive()
     assert (chunked.finish() == expected).all()
 
 
@@ -456,10 +458,10 @@ def test_only_who_waits_is_woken_and_only_when_the_gate_opens(chunked: Chunked) 
     far = time.monotonic_ns() + 10**12
     for until_ns in (0, far, g.OPEN, 0):
         chunked.set(until_ns)
-        assert chunked.gate[g.UNTIL] == until_ns
+        assert chunked.gate.until == until_ns
     assert not chunked.woken()
     # no thread: one that looks at the gate may be gone before the loop asks whether it waits
-    chunked.gate[g.PARKED] = 1
+    chunked.gate.parked = 1
     chunked.set(0)  # as it is
     assert not chunked.woken()
     for until_ns in (far, g.OPEN):
@@ -468,6 +470,6 @@ def test_only_who_waits_is_woken_and_only_when_the_gate_opens(chunked: Chunked) 
         assert not chunked.woken()
         chunked.set(0)
         assert not chunked.woken()
-    chunked.gate[g.PARKED] = 0
+    chunked.gate.parked = 0
     chunked.set(g.OPEN)
     assert not chunked.woken()

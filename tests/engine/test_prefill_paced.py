@@ -21,16 +21,16 @@ from umaserve.engine.prefill import (
 from umaserve.engine.prefill import (
     worker as prefill_worker,
 )
-from umaserve.engine.prefill.gate import LAST, MEASURE, OPEN, PARKED, UNTIL, WHOLE
+from umaserve.engine.prefill.gate import OPEN, Gate
 from umaserve.engine.prefill.orders import BACKLOG
 from umaserve.engine.prefill.thread import PACED_CHUNK
 from umaserve.engine.prefill.worker import PrefillWorker
-from umaserve.policy.cost.model import BESIDE_SIZES
+from umaserve.policy.cost.model import CHUNK_SIZES
 
 pytestmark = pytest.mark.slow
 
 FEW_CELLS = 512
-SIZES = BESIDE_SIZES.tolist()
+SIZES = CHUNK_SIZES.tolist()
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,7 @@ class PacedRig(Rig):
         self.worker.close()
         self.measured: list[tuple[int, float, float]] = []
         self.granting = 0
-        self.copies = np.zeros(BESIDE_SIZES.size)
+        self.copies = np.zeros(CHUNK_SIZES.size)
         self.worker = PrefillWorker(
             self.loaded, self.start, self.table, 1, self.told.set, True,
             lambda *told: self.measured.append(told), self.copies,
@@ -60,12 +60,12 @@ class PacedRig(Rig):
 
     def park(self, tokens: int) -> None:
         """Grant a chunk in front of a closed gate, and wait until it waits there."""
-        self.worker.orders.gate[UNTIL] = 0
+        self.worker.orders.gate.until = 0
         self.grant(tokens)
-        super().until(lambda: bool(self.worker.orders.gate[PARKED]))
+        super().until(lambda: bool(self.worker.orders.gate.parked))
 
     def open(self) -> None:
-        self.worker.orders.gate[UNTIL] = OPEN
+        self.worker.orders.gate.until = OPEN
         self.worker.wake()
 
     def step(self, tokens: int) -> int:
@@ -140,12 +140,12 @@ def test_the_longest_part_is_told_of_chunks_that_stopped_at_every_part(
     rig.worker.want([1])
     gate = rig.worker.orders.gate
     for size, measure in ((64, 0), (32, 1), (16, 1), (64, 0), (128, 1)):
-        gate[MEASURE] = measure
+        gate.measure = measure
         assert rig.step(size) == size
     rig.until(lambda: len(rig.measured) == 3)
     assert [tokens for tokens, *_ in rig.measured] == [32, 16, 128]
     assert all(all_ms > longest_ms > 0.0 for _, longest_ms, all_ms in rig.measured)
-    gate[MEASURE] = 0
+    gate.measure = 0
     rig.assert_right({1: text[:400]})
 
 
@@ -155,14 +155,14 @@ def test_a_chunk_that_goes_on_through_the_ticks_passes_a_closed_gate(
     rig.put(1, text[:400])
     rig.worker.want([1])
     gate = rig.worker.orders.gate
-    gate[UNTIL] = 0
+    gate.until = 0
     assert rig.step(-64) == 64
-    assert not gate[PARKED] and gate[WHOLE]
+    assert not gate.parked and gate.whole
     ((tokens, longest_ms, all_ms),) = rig.measured
     assert (tokens, longest_ms) == (64, 0.0) and all_ms > 0.0
     # the next one may stop again
     rig.park(64)
-    assert not gate[WHOLE]
+    assert not gate.whole
     rig.open()
     rig.until(lambda: rig.worker.orders.running[0] == -1)
     rig.assert_right({1: text[:400]})
@@ -183,17 +183,17 @@ def test_cells_of_small_background_chunks_leave_together(rig: PacedRig, text: li
 
 def test_what_parts_take_is_known_before_the_first_prompt(rig: PacedRig) -> None:
     part_ms = rig.worker.part_ms
-    assert part_ms.shape == BESIDE_SIZES.shape
+    assert part_ms.shape == CHUNK_SIZES.shape
     known = int((part_ms > 0.0).sum())
     # larger ones are left out where one takes very long
     assert known >= 1 and (part_ms[:known] > 0.0).all() and not part_ms[known:].any()
-    assert not rig.worker.orders.gate[MEASURE]
-    assert rig.worker.orders.gate[UNTIL] == OPEN
+    assert not rig.worker.orders.gate.measure
+    assert rig.worker.orders.gate.until == OPEN
     assert not rig.measured and not rig.worker.tokens_total
 
 
 def test_only_sizes_with_room_in_the_second_cache_are_measured(small: PacedRig) -> None:
-    assert not small.worker.part_ms[BESIDE_SIZES > FEW_CELLS // 2].any()
+    assert not small.worker.part_ms[CHUNK_SIZES > FEW_CELLS // 2].any()
     assert small.worker.part_ms[0] > 0.0
 
 
@@ -204,7 +204,7 @@ def test_sizes_in_between_are_measured_where_that_is_quick(
     computed: list[int] = []
     begin_chunk = second_context.begin_chunk
 
-    def noted(gate: np.ndarray, tokens: int, whole: bool = False) -> None:
+    def noted(gate: Gate, tokens: int, whole: bool = False) -> None:
         computed.append(tokens)
         begin_chunk(gate, tokens, whole)
 
@@ -239,7 +239,7 @@ def test_a_chunk_waits_at_a_closed_gate(rig: PacedRig, text: list[int]) -> None:
     rig.park(300)
     orders = rig.worker.orders
     time.sleep(0.05)
-    assert (orders.turns[0], orders.running[0], orders.gate[LAST]) == (1, 1, 0)
+    assert (orders.turns[0], orders.running[0], orders.gate.computed) == (1, 1, 0)
     assert rig.worker.tokens_total == 0 and rig.table.in_tick[1] == 1
     rig.open()
     rig.until(lambda: rig.worker.tokens_total == 300)
@@ -258,7 +258,7 @@ def test_a_chunk_that_is_given_up_leaves_nothing_and_comes_again(
     rig.until(lambda: rig.table.n_past[1] == 64, land=1)
     for aborted in (1, 2):
         rig.park(128)
-        rig.worker.orders.stop[0] = 1
+        rig.worker.orders.gate.stop = 1
         rig.until(lambda aborted=aborted: rig.worker.aborted_total == aborted)
         rig.until(lambda: rig.worker.orders.turns[0] % 2 == 0 and not rig.table.in_tick.any())
         assert rig.worker.tokens_total == 64
@@ -454,7 +454,7 @@ def test_a_chunk_beside_streams_that_is_not_full_waits_for_who_may_come_back(
     rig.table.lane[:] = why != "waited for"
     worker._thread._ended_ns = time.monotonic_ns() + 20 * 10**9  # just now, for a long time
     worker._thread._answered = why != "no answer"
-    worker.orders.gate[UNTIL] = OPEN if why == "nobody streams" else time.monotonic_ns() << 1
+    worker.orders.gate.until = OPEN if why == "nobody streams" else time.monotonic_ns() << 1
     worker.want([1])
     if why != "nobody came back":
         assert rig.step(512) == 119
@@ -475,7 +475,7 @@ def test_a_chunk_beside_streams_that_is_not_full_waits_for_who_may_come_back(
 def test_it_does_not_wait_for_long_nor_with_a_full_chunk(rig: PacedRig, text: list[int]) -> None:
     worker = rig.worker
     rig.table.lane[:] = 1
-    worker.orders.gate[UNTIL] = time.monotonic_ns() << 1
+    worker.orders.gate.until = time.monotonic_ns() << 1
     rig.put(1, text[:600])
     worker.want([1])
     worker._thread._ended_ns, worker._thread._answered = time.monotonic_ns() + 20 * 10**9, 4

@@ -13,7 +13,7 @@ from umaserve import llama
 from umaserve.engine.native.calls import Native
 from umaserve.engine.prefill import gate as g
 from umaserve.engine.prefill.chunk_stack import choose_owner, run_parts
-from umaserve.policy.cost.model import BESIDE_SIZES, beside_class
+from umaserve.policy.cost.model import CHUNK_SIZES, chunk_class
 
 pytestmark = pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="swapcontext is used with the GNU C library only"
@@ -27,12 +27,12 @@ class SlicedRig(Rig):
     def __init__(self, model: llama.Model) -> None:
         super().__init__(model)
         self.orders, self.gate = self.worker.orders, self.worker.orders.gate
-        self.gate[g.BY_LOOP] = 1
+        self.gate.by_loop = 1
         self.native = Native.of(model.library, self.context.pointer, self.batch.struct, -1, [])
 
     def handed(self) -> int:
         """Wait for a chunk; its tokens."""
-        self.until(lambda: self.gate[g.OWNER] == g.HANDED)
+        self.until(lambda: self.gate.owner == g.HANDED)
         return int(self.orders.size[0])
 
     def give_up(self, redo: bool) -> None:
@@ -45,7 +45,7 @@ class SlicedRig(Rig):
         self.orders.grant[0] = GRANTED
         run_parts(self.gate, self.native, g.OPEN, self.orders.wake_fd)
         # the thread may have taken it already, and handed over the next chunk
-        assert self.gate[g.OWNER] != g.UNDER_WAY and self.gate[g.STATUS] == 0
+        assert self.gate.owner != g.UNDER_WAY and self.gate.status == 0
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def test_after_a_chunk_that_was_too_long_none_is_larger_than_granted(rig, prompt
     rig.give_up(redo)
     seen = []
     while sum(seen) < TOKENS:
-        rig.until(lambda: rig.gate[g.OWNER] in (g.THREAD, g.HANDED))
+        rig.until(lambda: rig.gate.owner in (g.THREAD, g.HANDED))
         seen.append(rig.handed())
         rig.compute()
     assert seen == sizes
@@ -86,7 +86,7 @@ def test_a_few_tokens_more_than_granted_are_no_other_size(rig, prompt, tokens, c
     rig.orders.grant[0] = GRANTED
     rig.worker.want([0])
     assert rig.handed() == tokens
-    assert rig.gate[g.SIZE] == beside_class(counts_as)
-    assert BESIDE_SIZES[rig.gate[g.SIZE]] == counts_as
+    assert rig.gate.size_class == chunk_class(counts_as)
+    assert CHUNK_SIZES[rig.gate.size_class] == counts_as
     rig.compute()
     rig.finish(0)

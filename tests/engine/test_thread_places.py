@@ -27,21 +27,20 @@ HERE = os.sched_getaffinity(0) if sys.platform.startswith("linux") else set()
 linux = pytest.mark.skipif(len(HERE) < 2, reason="needs Linux and two CPUs to choose from")
 
 
-def places_of(cores: list[int]) -> np.ndarray:
+def places_of(cores: list[int]) -> tp.Places:
     """CPU i on core ``cores[i]``; the team is not called."""
     places = tp.no_places()
     for i, core in enumerate(cores):
-        places[tp.CPUS + 2 * i : tp.CPUS + 2 * i + 2] = 3 * i, core
-    places[tp.N_CPUS], places[tp.N_CORES] = len(cores), len(set(cores))
-    places[tp.PARALLEL] = int(
+        places.cpus[i] = 3 * i, core
+    places.n_cpus, places.n_cores = len(cores), len(set(cores))
+    places.parallel = int(
         ctypes.cast(ctypes.CDLL(None).labs, ctypes.c_void_p).value or 0
     )  # takes a number, does nothing
     return places
 
 
-def masks(places: np.ndarray, n: int) -> list[set[int]]:
-    words = places[tp.MASKS : tp.MASKS + n * tp.MASK_WORDS].reshape(n, tp.MASK_WORDS)
-    bits = np.unpackbits(words.view(np.uint8), axis=1, bitorder="little")
+def masks(places: tp.Places, n: int) -> list[set[int]]:
+    bits = np.unpackbits(places.masks[:n].view(np.uint8), axis=1, bitorder="little")
     return [set(np.flatnonzero(row).tolist()) for row in bits]
 
 
@@ -68,24 +67,24 @@ def test_cores_are_dealt_out_whole(n_cores: int, smt: int, n: int) -> None:
 def test_it_is_done_again_for_another_number_of_threads_only() -> None:
     places = places_of([0, 1, 2, 3])
     tp.place_threads(places, 1)
-    assert not places[tp.MASKS :].any() and places[tp.PLACED] == 0
+    assert not places.masks.any() and places.placed == 0
     tp.place_threads(places, 4)
     assert masks(places, 4) == [{0}, {3}, {6}, {9}]
-    places[tp.MASKS] = 0
+    places.masks[0, 0] = 0
     tp.place_threads(places, 1)
     tp.place_threads(places, 4)
-    assert places[tp.MASKS] == 0
+    assert places.masks[0, 0] == 0
     tp.place_threads(places, 2)
     assert masks(places, 2) == [{0, 6}, {3, 9}]
-    assert places[tp.PLACED] == 2
+    assert places.placed == 2
 
 
 @linux
 @pytest.mark.parametrize("name", tp.TOLD)
 def test_who_told_libgomp_is_obeyed(name: str) -> None:
     llama.load("auto")
-    assert tp.find_places({})[tp.PARALLEL]
-    assert tp.find_places({name: "false"})[tp.PARALLEL] == 0
+    assert tp.find_places({}).parallel
+    assert tp.find_places({name: "false"}).parallel == 0
 
 
 @linux

@@ -30,12 +30,12 @@ def believed(rows, ms):
 
 
 def tick(
-    cost, rows, ms, *, passengers=0, beside=False, through=False, changed=False, number=1,
+    cost, rows, ms, *, passengers=0, disturbed=False, through=False, changed=False, number=1,
     memory=None,
 ):  # fmt: skip
     facts, info = Facts.zeros(), PlanInfo.zeros()
     facts.tokens = facts.decoding_rows = rows
-    facts.beside = beside
+    facts.disturbed = disturbed
     facts.through, facts.changed = 1 + SIZE if through else 0, changed
     info.allowed_ms = 1.2 * predict(cost, 0, rows, 0, 0)
     info.predicted_ms, info.passengers = predict(cost, 0, rows, 0, 0), passengers
@@ -46,8 +46,8 @@ def tick(
 @pytest.mark.parametrize("passengers", [0, 2])
 def test_a_tick_beside_a_chunk_says_little(passengers):
     cost = believed(3, 1.5)
-    assert tick(cost, 3, 2.0, passengers=passengers, beside=True) == 1.5
-    assert tick(cost, 3, 1.5 * RELIEVED + 0.01, passengers=passengers, beside=True) == 1.5
+    assert tick(cost, 3, 2.0, passengers=passengers, disturbed=True) == 1.5
+    assert tick(cost, 3, 1.5 * RELIEVED + 0.01, passengers=passengers, disturbed=True) == 1.5
     assert tick(cost, 3, 2.0, passengers=passengers) > 1.5
 
 
@@ -55,12 +55,12 @@ def test_decoders_that_ride_beside_chunks_are_found_to_be_cheaper():
     """Each change of shape takes long on an accelerator, and that is all that was seen of them."""
     cost = believed(3, 4.4)
     for _ in range(200):
-        tick(cost, 3, 1.8, passengers=2, beside=True)
+        tick(cost, 3, 1.8, passengers=2, disturbed=True)
     assert 1.7 < predict(cost, 0, 3, 0, 0) < 1.8 / RELIEVED + 0.1
     # a stream's own baseline is not learned from its fastest ticks
     alone = believed(1, 1.3)
     for _ in range(200):
-        assert tick(alone, 1, 1.0, beside=True) == 1.3
+        assert tick(alone, 1, 1.0, disturbed=True) == 1.3
 
 
 def test_what_a_chunk_does_to_ticks_is_learned_from_streams_alone_once_it_is_known():
@@ -68,13 +68,13 @@ def test_what_a_chunk_does_to_ticks_is_learned_from_streams_alone_once_it_is_kno
     for _ in range(40):
         learn(cost, 0, 3, 0, 0, 4.4)
     while cost.flow[SIZE, FLOW_SEEN] < FLOW_KNOWN:
-        tick(cost, 3, 4.8, passengers=2, beside=True, through=True)
+        tick(cost, 3, 4.8, passengers=2, disturbed=True, through=True)
     assert cost.flow[SIZE, FLOW_TIMES] == pytest.approx(4.8 / 4.4, abs=FLOW_WIDTH)
     known = cost.flow[SIZE].copy()
-    tick(cost, 3, 1.8, passengers=2, beside=True, through=True, number=7)
+    tick(cost, 3, 1.8, passengers=2, disturbed=True, through=True, number=7)
     assert (cost.flow[SIZE] == known).all()
     for _ in range(300):
-        tick(cost, 1, 1.2, beside=True, through=True, number=8)
+        tick(cost, 1, 1.2, disturbed=True, through=True, number=8)
     assert cost.flow[SIZE, FLOW_TIMES] == pytest.approx(1.2, abs=FLOW_WIDTH)
     assert cost.flow[SIZE, FLOW_AT] == 8
 
@@ -82,5 +82,5 @@ def test_what_a_chunk_does_to_ticks_is_learned_from_streams_alone_once_it_is_kno
 @pytest.mark.parametrize("changed", [False, True])
 def test_nobody_is_kept_out_for_what_a_change_of_shape_takes(changed):
     memory = Memory.fresh(4)
-    tick(believed(3, 1.5), 3, 4.4, passengers=2, beside=True, changed=changed, memory=memory)
+    tick(believed(3, 1.5), 3, 4.4, passengers=2, disturbed=True, changed=changed, memory=memory)
     assert (memory.kept.holdoff == 0) == changed

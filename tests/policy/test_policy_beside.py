@@ -38,7 +38,7 @@ from umaserve.policy.base import (
     SINCE_DECODE,
     SINCE_PROMPT,
 )
-from umaserve.policy.cost.model import BESIDE_SIZES, predict
+from umaserve.policy.cost.model import CHUNK_SIZES, predict
 from umaserve.policy.latency_guard import (
     EARNED_PACED,
     HARD,
@@ -50,7 +50,7 @@ from umaserve.policy.latency_guard import (
 )
 from umaserve.wire.states import RUNNING
 
-SIZES = BESIDE_SIZES.tolist()
+SIZES = CHUNK_SIZES.tolist()
 FULL = MOST_CREDIT - EARNED_PACED  # credit that would be lost if it were not spent
 MACHINES = ["gpu-dense", "gpu-moe"]
 SOONER_MS = 5.0 * BACK_WAIT_MS  # longer than anything may wait

@@ -14,11 +14,11 @@ from umaserve.engine.model.cost_file import CostFile, identity
 from umaserve.policy.accelerator.beside import LANDING, LANDING_LATE, may_land
 from umaserve.policy.base import BACK_WAIT_MS
 from umaserve.policy.cost.model import (
-    BESIDE_SIZES,
-    BESIDE_WEIGHT,
+    CHUNK_SIZES,
+    CHUNK_WEIGHT,
     WILD,
     CostModel,
-    beside_class,
+    chunk_class,
     learn_part,
 )
 from umaserve.policy.latency_guard import (
@@ -31,7 +31,7 @@ from umaserve.policy.latency_guard import (
 from umaserve.wire import messages as m
 from umaserve.wire.states import DONE, RUNNING, WAITING
 
-SIZES = BESIDE_SIZES.tolist()
+SIZES = CHUNK_SIZES.tolist()
 
 
 @pytest.mark.parametrize(
@@ -39,28 +39,28 @@ SIZES = BESIDE_SIZES.tolist()
     [(1, 16), (16, 16), (17, 32), (33, 48), (64, 64), (65, 96), (500, 512), (512, 512), (900, 512)],
 )
 def test_a_chunk_counts_as_the_next_larger_size(tokens, size):
-    assert SIZES[beside_class(tokens)] == size
+    assert SIZES[chunk_class(tokens)] == size
 
 
 @given(st.integers(1, 4000), st.lists(st.floats(0.001, 1e6), min_size=1, max_size=60))
 @settings(max_examples=150, deadline=None)
 def test_the_longest_part_is_a_running_mean_that_moves_a_bounded_way(tokens, seen):
     cost = CostModel.unknown()
-    i = beside_class(tokens)
+    i = chunk_class(tokens)
     for n, ms in enumerate(seen):
-        before = cost.beside[i]
+        before = cost.longest[i]
         learn_part(cost, tokens, ms, 3.0 * ms)
-        now = cost.beside[i]
+        now = cost.longest[i]
         assert cost.parts[i] == pytest.approx(3.0 * now)
         if n == 0:
             assert now == ms
             continue
         assert now == pytest.approx(
-            before + BESIDE_WEIGHT * (min(ms, WILD * before) - before), rel=1e-9
+            before + CHUNK_WEIGHT * (min(ms, WILD * before) - before), rel=1e-9
         )
-        assert 0.0 < now <= before * (1.0 + (WILD - 1.0) * BESIDE_WEIGHT) * (1.0 + 1e-9)
-    assert not np.delete(cost.beside, i).any() and not np.delete(cost.parts, i).any()
-    others = (array for name, array in cost._asdict().items() if name not in ("beside", "parts"))
+        assert 0.0 < now <= before * (1.0 + (WILD - 1.0) * CHUNK_WEIGHT) * (1.0 + 1e-9)
+    assert not np.delete(cost.longest, i).any() and not np.delete(cost.parts, i).any()
+    others = (array for name, array in cost._asdict().items() if name not in ("longest", "parts"))
     assert not any(array.any() for array in others)
 
 
@@ -69,10 +69,10 @@ def test_an_outlier_among_known_parts_hardly_counts_and_a_change_is_followed():
     for _ in range(100):
         learn_part(cost, 48, 1.2, 9.0)
     learn_part(cost, 48, 1000.0, 9.0)
-    assert 1.2 < cost.beside[2] <= 1.2 * (1.0 + (WILD - 1.0) * BESIDE_WEIGHT) * (1.0 + 1e-9)
+    assert 1.2 < cost.longest[2] <= 1.2 * (1.0 + (WILD - 1.0) * CHUNK_WEIGHT) * (1.0 + 1e-9)
     for _ in range(50):
         learn_part(cost, 40, 0.5, 9.0)
-    assert cost.beside[2] == pytest.approx(0.5, rel=0.01)
+    assert cost.longest[2] == pytest.approx(0.5, rel=0.01)
 
 
 def test_cells_of_the_background_land_when_the_poorest_stream_can_pay():
@@ -129,7 +129,7 @@ def test_what_chunks_cost_is_kept_from_start_to_start(tmp_path):
     file, read = CostFile(key, tmp_path), CostModel.unknown()
     assert file.save(cost) == ""
     assert file.load(read)
-    assert (read.beside == cost.beside).all() and read.beside.any()
+    assert (read.longest == cost.longest).all() and read.longest.any()
     assert (read.copies == cost.copies).all() and read.copies.any()
     # one of the layout before has another name, is none of ours under this one, and lacks these
     assert key["layout"] == 10

@@ -29,7 +29,7 @@ from umaserve.policy.base import (
     GUARD,
 )
 from umaserve.policy.cost.model import (
-    BESIDE_SIZES,
+    CHUNK_SIZES,
     FLOW_AGAIN,
     FLOW_AT,
     FLOW_MS,
@@ -43,7 +43,7 @@ from umaserve.policy.cost.model import (
 )
 from umaserve.policy.latency_guard import HARD, MARGIN, RESERVED, noise
 
-SIZES = BESIDE_SIZES.tolist()
+SIZES = CHUNK_SIZES.tolist()
 SMALL = [1.01] * len(SIZES)  # what chunks of each size do to ticks
 LATER = 20_000  # a tick long after those that are remembered
 
@@ -213,7 +213,7 @@ def test_slices_stay_where_they_compute_more():
     quick = flowing([1.01, 1.02, 1.9], ms=10.0, parts=1.0)
     assert not planned(streams, quick).info.flows
     # unless no part fits a slice
-    quick.beside[:] = 40.0
+    quick.longest[:] = 40.0
     assert planned(streams, quick).info.flows
 
 

@@ -14,7 +14,7 @@ from umaserve.policy.base import (
     Memory,
 )
 from umaserve.policy.cost.model import (
-    BESIDE_SIZES,
+    CHUNK_SIZES,
     FADES,
     CostModel,
     doubt_larger,
@@ -25,7 +25,7 @@ from umaserve.policy.processor.slices import SLICED_CHUNK, learn_longest
 
 CPU = "cpu-2core-0.5b"
 CAP = 1.2
-SIZES = BESIDE_SIZES[BESIDE_SIZES <= SLICED_CHUNK].tolist()
+SIZES = CHUNK_SIZES[CHUNK_SIZES <= SLICED_CHUNK].tolist()
 
 
 def costs(part_ms: float = 0.02, all_ms: float = 3.0, token_ms: float | None = None) -> CostModel:
@@ -159,11 +159,11 @@ def test_nobody_interactive_no_slices():
 def test_the_size_that_computes_most_is_taken_of_those_that_fit():
     cost = costs()
     room_ms = planned(cost).info.slice_ms
-    sizes = BESIDE_SIZES.tolist()
+    sizes = CHUNK_SIZES.tolist()
 
     def fits(*which):
         for tokens in SIZES:  # a larger one may have shorter parts: attention has other kernels
-            cost.beside[sizes.index(tokens)] = (0.5 if tokens in which else 3.0) * room_ms
+            cost.longest[sizes.index(tokens)] = (0.5 if tokens in which else 3.0) * room_ms
         return planned(cost).info.chunk_beside
 
     assert fits(16, 48) == 16  # all the same for a token: the first
@@ -181,7 +181,7 @@ def test_a_size_whose_parts_fill_a_slice_is_taken():
     room_ms = planned(cost).info.slice_ms
     for tokens in SIZES:
         share = {96: 0.48, 128: 0.65}.get(tokens, 3.0)
-        cost.beside[BESIDE_SIZES.tolist().index(tokens)] = share * room_ms
+        cost.longest[CHUNK_SIZES.tolist().index(tokens)] = share * room_ms
     assert planned(cost).info.chunk_beside == 96
     # a third quicker for each token makes up for it
     cost.parts[SIZES.index(128)] *= 0.6
@@ -191,38 +191,38 @@ def test_a_size_whose_parts_fill_a_slice_is_taken():
 def test_a_size_that_is_not_known_is_tried_after_one_that_fits():
     cost = costs()
     known_sizes = SIZES.index(48)
-    cost.beside[known_sizes:] = cost.parts[known_sizes:] = 0.0
+    cost.longest[known_sizes:] = cost.parts[known_sizes:] = 0.0
     assert planned(cost).info.chunk_beside == 48
-    cost.beside[:known_sizes] = 1e3
+    cost.longest[:known_sizes] = 1e3
     assert planned(cost).info.chunk_beside == SIZES[0]
 
 
 def test_what_was_too_long_is_believed_less_and_less():
     cost = costs()
-    before = cost.beside.copy()
+    before = cost.longest.copy()
     doubt_larger(cost, 32)
-    smaller = BESIDE_SIZES <= 32
-    assert np.array_equal(cost.beside[smaller], before[smaller])
-    assert np.allclose(cost.beside[~smaller], FADES * before[~smaller])
+    smaller = CHUNK_SIZES <= 32
+    assert np.array_equal(cost.longest[smaller], before[smaller])
+    assert np.allclose(cost.longest[~smaller], FADES * before[~smaller])
 
 
 @pytest.mark.parametrize("tokens, as_long", [(64, [64, 96, 128]), (16, [16, 32, 48])])
 def test_a_part_that_no_slice_has_room_for_counts_before_its_chunk_ends(tokens, as_long):
     """For larger chunks too, unless these have another kernel."""
     cost = costs()
-    before = cost.beside.copy()
+    before = cost.longest.copy()
     learn_longest(cost, tokens, 0.5 * before[SIZES.index(tokens)], False)
-    assert np.array_equal(cost.beside, before)
+    assert np.array_equal(cost.longest, before)
     learn_longest(cost, tokens, 700.0, False)
-    for i, size in enumerate(BESIDE_SIZES.tolist()):
-        assert cost.beside[i] == (700.0 if size in as_long else before[i])
+    for i, size in enumerate(CHUNK_SIZES.tolist()):
+        assert cost.longest[i] == (700.0 if size in as_long else before[i])
 
 
 def test_while_a_chunk_waits_smaller_ones_become_worth_a_try():
     """However long their parts were, with more cells before them: no chunk would end to tell."""
     cost = costs()
     base = planned(cost).info.predicted_ms
-    cost.beside[:] = 0.8 * base
+    cost.longest[:] = 0.8 * base
     ticks = 0
 
     def plan():
@@ -234,7 +234,7 @@ def test_while_a_chunk_waits_smaller_ones_become_worth_a_try():
         assert ticks < 500  # some seconds
     assert ticks > 50
     assert plan().info.chunk_beside == SIZES[0]
-    assert cost.beside[SIZES.index(64)] == 0.8 * base
+    assert cost.longest[SIZES.index(64)] == 0.8 * base
 
 
 @pytest.mark.parametrize("smaller", [16, 48])
@@ -243,7 +243,7 @@ def test_a_chunk_with_such_a_part_is_given_up_for_one_whose_parts_fit(smaller):
     cost = costs()
     base = planned(cost).info.predicted_ms
     for tokens in SIZES:
-        cost.beside[SIZES.index(tokens)] = 0.05 * base if tokens == smaller else 0.5 * base
+        cost.longest[SIZES.index(tokens)] = 0.05 * base if tokens == smaller else 0.5 * base
 
     def redoes(next_share: float, tokens: int) -> bool:
         plan = planned(cost, next_ms=next_share * base, next_tokens=tokens, aside=1)
@@ -259,6 +259,6 @@ def test_a_chunk_with_such_a_part_is_given_up_for_one_whose_parts_fit(smaller):
 def test_a_chunk_goes_on_where_no_size_has_parts_that_fit():
     cost = costs()
     base = planned(cost).info.predicted_ms
-    cost.beside[:] = 0.5 * base
+    cost.longest[:] = 0.5 * base
     plan = planned(cost, next_ms=0.5 * base, next_tokens=128, aside=1)
     assert not plan.info.redoes

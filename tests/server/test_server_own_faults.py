@@ -36,7 +36,7 @@ def exact(result: Result, prompt: str, tokens: int = TOKENS) -> None:
     assert bytes(result.tokens) == answer(prompt, tokens)
 
 
-def beside_others(daemon: DaemonProcess, id: str, **fields: Any) -> Result:
+def with_others(daemon: DaemonProcess, id: str, **fields: Any) -> Result:
     """The result of that request; others, on its connection and on another, are as ever."""
     with daemon.client() as client, daemon.client() as other:
         client.ask("good", "good", max_tokens=TOKENS)
@@ -64,7 +64,7 @@ def beside_others(daemon: DaemonProcess, id: str, **fields: Any) -> Result:
 def test_a_request_that_we_fail_on_ends_alone(
     daemon: DaemonProcess, how: str, fields: dict[str, Any]
 ) -> None:
-    result = beside_others(daemon, how, **fields)
+    result = with_others(daemon, how, **fields)
     assert result.error is not None and result.error["code"] == "E_RUNTIME_001"
     assert "inside the daemon (OwnFault: on purpose)" in result.error["message"]
     assert f"request '{how}' failed inside the daemon" in daemon.log
@@ -73,7 +73,7 @@ def test_a_request_that_we_fail_on_ends_alone(
 @pytest.mark.parametrize("how", ["bad-count", "bad-ticks"])
 def test_what_cannot_be_counted_is_served(daemon: DaemonProcess, how: str) -> None:
     tokens = 4 * TOKENS  # ticks are counted some times a second
-    exact(beside_others(daemon, how, max_tokens=tokens), "x", tokens)
+    exact(with_others(daemon, how, max_tokens=tokens), "x", tokens)
 
 
 def test_a_client_that_cannot_be_told_sees_its_connection_close(daemon: DaemonProcess) -> None:

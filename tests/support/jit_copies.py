@@ -23,9 +23,9 @@ print(jit_cache.jit_cache_dir())
 _COMPILE = """
 from umaserve.jit import cache as jit_cache
 jit_cache.use_jit_cache()
-from numba import int64
-from umaserve.engine.prefill.gate import _now
-_now.compile((int64[::1],))
+from numba import from_dtype
+from umaserve.engine.prefill.gate import GATE, _now
+_now.compile((from_dtype(GATE),))
 stats = _now.stats
 print(sum(stats.cache_hits.values()), sum(stats.cache_misses.values()), stats.cache_path)
 """

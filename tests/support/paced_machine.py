@@ -30,7 +30,7 @@ from umaserve.policy.base import (
     Plan,
     Tick,
 )
-from umaserve.policy.cost.model import BESIDE_SIZES, CostModel, beside_class, learn, learn_flow_ms
+from umaserve.policy.cost.model import CHUNK_SIZES, CostModel, chunk_class, learn, learn_flow_ms
 from umaserve.policy.guarded import plan_tick
 from umaserve.policy.latency_guard import earned, settle_credit
 from umaserve.wire.states import FREE
@@ -40,7 +40,7 @@ N_CTX = 1 << 20  # nobody lacks cells
 
 class Accelerator(NamedTuple):
     """Milliseconds: of a tick by rows, of the first and the second one of a shape beyond that; of
-    chunks by BESIDE_SIZES: all parts, how many these are, how long it takes through ticks, and how
+    chunks by CHUNK_SIZES: all parts, how many these are, how long it takes through ticks, and how
     many times longer these are then."""
 
     rows: dict[int, float]
@@ -73,9 +73,9 @@ class Accelerator(NamedTuple):
         for tokens in (16, 64, 256, 1024):
             for _ in range(8):
                 learn(cost, 0, 0, tokens, 0, self.chunk_ms(tokens))
-        for i, tokens in enumerate(BESIDE_SIZES.tolist()):
+        for i, tokens in enumerate(CHUNK_SIZES.tolist()):
             cost.parts[i] = self.chunk_ms(tokens)
-            cost.beside[i] = 1.5 * self.part_ms(tokens)
+            cost.longest[i] = 1.5 * self.part_ms(tokens)
         return cost
 
 
@@ -229,7 +229,7 @@ class Daemon:
         )  # fmt: skip
         facts, info = Facts.zeros(), plan.info
         facts.tokens, facts.decoding_rows = in_batch, rows
-        facts.beside = facts.changed = changed = self.flight.unlike > 0
+        facts.disturbed = facts.changed = changed = self.flight.unlike > 0
         self.flight.unlike = max(self.flight.unlike - 1, 0)
         ms = machine.row_ms(rows) if rows == in_batch else machine.chunk_ms(in_batch)
         ms *= 1.0 + abs(self.rng.normal(0.0, machine.noise))
@@ -241,8 +241,8 @@ class Daemon:
         self.landed_ago += 1
         chunk = self.chunk
         if chunk is not None and chunk.whole:
-            facts.beside = 1
-            size = beside_class(chunk.tokens)
+            facts.disturbed = 1
+            size = chunk_class(chunk.tokens)
             ms *= machine.times[size]
             if not changed:
                 facts.through = 1 + size

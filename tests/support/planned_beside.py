@@ -30,7 +30,7 @@ def cost_of(name="gpu-dense", parts=()):
     cost = CostModel.unknown()
     if name:
         cost.copy_from(known(name))
-    cost.beside[: len(parts)] = parts
+    cost.longest[: len(parts)] = parts
     return cost
 
 

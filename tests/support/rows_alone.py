@@ -51,7 +51,7 @@ def same_as_alone(n_workers=0, n_threads=0):
             find_places({}), n_threads, N_CTX, (*given, scratch, *shared), counts
         )
         assert len(scratches) == min(n_threads, team_rows.MOST_THREADS) - 1
-        team[team_rows.SIZE] = n_threads
+        team.threads = n_threads
         pool = pool._replace(team=team)
     for turn, n in enumerate((1, 5, 6, 7, 13, 15, N_SLOTS) * 3):  # 15: all at once
         logits = rng.normal(0, 2, (N_SLOTS, N_VOCAB)).astype(np.float32)

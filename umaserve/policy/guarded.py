@@ -54,7 +54,7 @@ def plan_tick(state, tick, knobs, cost, memory, traffic, plan):
     Sessions are sorted by lane, and by whether they decode.  A request that may have killed an
     engine has the tick alone.  Background pauses while the budget of bytes is used up.  Decoders
     are merged or take turns, and prompts are computed in the tick or beside it, whichever takes
-    less time.  Then the tick is filled: streams that keep their pace, and what fits beside them;
+    less time.  Then the tick is filled: streams that keep their pace, and what rides with them;
     else an interactive prompt; else background.
     """
     forget(plan.info)

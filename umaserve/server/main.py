@@ -42,7 +42,7 @@ REPEATS_S = 2.0
 # That the loop may keep the GIL from the thread that sends tokens.  It lets the GIL go for a moment
 # in each pass; where passes are shorter than this, the thread that waits gets it hardly ever.
 SWITCH_S = 0.00005
-AGAIN_S = 30.0  # before what failed beside the serving is tried again
+AGAIN_S = 30.0  # before what failed while serving goes on is tried again
 
 
 class StartError(Exception):
@@ -157,23 +157,23 @@ class _Run:
             ):
                 await nursery.start(daemon.supervisor.run, self.model_path)
                 chats = daemon.sessions.chat.run
-                nursery.start_soon(self._beside, "rendering conversations", chats)
+                nursery.start_soon(self._while_serving, "rendering conversations", chats)
                 nursery.start_soon(self._accept, nursery)
                 if self.http is not None:
                     nursery.start_soon(self._serve_http, self.http)
                 nursery.start_soon(self._signals, signals, nursery)
                 self._say_what_is_ignored()
-                nursery.start_soon(self._beside, "the line about the start", self._announce)
+                nursery.start_soon(self._while_serving, "the line about the start", self._announce)
                 nursery.start_soon(self._first_start_failed)
                 interval_s = daemon.config.scorecard_interval_s
                 for file in (self.scorecard, self.trace):
                     if file is not None:
-                        nursery.start_soon(self._beside, f"writing {file.path}", file.run)
+                        nursery.start_soon(self._while_serving, f"writing {file.path}", file.run)
                 nursery.start_soon(self._tell_repeats)
                 sample = partial(records.sample, daemon.scorecard, self.scorecard, interval_s)
-                nursery.start_soon(self._beside, "the scorecard's sample", sample)
+                nursery.start_soon(self._while_serving, "the scorecard's sample", sample)
                 if self._wants_dashboard():
-                    nursery.start_soon(self._beside, "the dashboard", self._dashboard)
+                    nursery.start_soon(self._while_serving, "the dashboard", self._dashboard)
                 await self._stop.wait()
                 await self._shut_down()
                 nursery.cancel_scope.cancel()
@@ -184,7 +184,7 @@ class _Run:
             await trio.sleep(REPEATS_S)
             self.daemon.log.tell_repeats()
 
-    async def _beside(self, what: str, task: Callable[[], Awaitable[None]]) -> None:
+    async def _while_serving(self, what: str, task: Callable[[], Awaitable[None]]) -> None:
         """Something that serving does not depend on: it may fail, and is tried again later."""
         while True:
             try:

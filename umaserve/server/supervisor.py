@@ -1,6 +1,6 @@
 """Keeps an engine serving: starts it, replaces it when it dies or hangs, changes the model.
 
-One engine is *current*: it takes new requests.  A load starts a *candidate* beside it, which
+One engine is *current*: it takes new requests.  A load starts a *candidate* next to it, which
 becomes current when it has proved itself; the old one is then *retiring* and ends what it runs.  A
 dead current engine is replaced at once, and ``recovery.recover`` queues its requests again.  Where
 none can be started, that is tried for ever, after pauses that grow; only the very first ends the
@@ -253,7 +253,7 @@ class Supervisor:
     async def load(self, model: str, report: Report) -> m.Ready:
         """Serve another model.  ``report(fraction, stage)`` hears about progress.
 
-        Where memory allows both, the new engine proves itself beside the old one; else the old one
+        Where memory allows both, the new engine proves itself next to the old one; else the old one
         is drained and stopped first, and comes back if the new one fails.  Raises ``ProtocolError``
         (``E_MODEL_002``); a model that was serving goes on serving.  The change runs to its end
         even if the caller, whose client may be gone, is cancelled.
@@ -306,11 +306,11 @@ class Supervisor:
         if refusal := too_big(file, self.config):
             raise ProtocolError(E_MODEL_002, refusal)
         start = start_message(self.config, path)
-        if self.current is None or self._fits_beside(file):
-            return await self._load_beside(start, report)
+        if self.current is None or self._fits_next_to(file):
+            return await self._load_next_to(start, report)
         return await self._load_instead(start, report)
 
-    def _fits_beside(self, file: memory.ModelFile) -> bool:
+    def _fits_next_to(self, file: memory.ModelFile) -> bool:
         config = self.config
         need = file.needs(config.n_ctx, config.kv_type_k, config.kv_type_v)
         old = self.current.ready if self.current is not None else None
@@ -318,7 +318,7 @@ class Supervisor:
             need += old.kv_bytes  # cells that nobody used yet are not in memory, but may come
         return need < memory.available_bytes()
 
-    async def _load_beside(self, start: m.Start, report: Report) -> m.Ready:
+    async def _load_next_to(self, start: m.Start, report: Report) -> m.Ready:
         engine = self._spawn(start)
         try:
             ready = await self._wait_ready(engine, report)

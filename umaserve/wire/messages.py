@@ -69,7 +69,7 @@ class Start(msgspec.Struct, tag="start", frozen=True):
     n_ubatch: int = 0
     n_threads: int = 0
     n_threads_batch: int = 0  # for ticks of several tokens; 0 = as n_threads
-    sampling_threads: int = -1  # beside the loop's own; -1 leaves the choice to the engine
+    sampling_threads: int = -1  # besides the loop's own; -1 leaves the choice to the engine
     backend: str = "auto"
     gpu_layers: int = -1
     use_mmap: bool = True

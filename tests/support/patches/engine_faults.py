@@ -8,8 +8,6 @@ import resource
 import tempfile
 from typing import Any
 
-import numpy as np
-
 from tests.support.patches.engine import once_numba_may_load, say
 
 
@@ -58,17 +56,16 @@ def slow_chunks(most: int, path: str) -> None:
 
     As with many more KV cells in front of them.  Says how many tokens each chunk has.
     """
-    from umaserve.engine.prefill import gate
     from umaserve.engine.prefill import thread as prefill_thread
+    from umaserve.policy.cost.model import chunk_class
 
     begin_chunk = prefill_thread.begin_chunk
 
-    def begin(words: np.ndarray, tokens: int, whole: bool) -> None:
-        first = gate.TIMES + gate.beside_class(tokens) * gate.PARTS
+    def begin(gate: Any, tokens: int, whole: bool) -> None:
         if tokens > most:
-            words[first : first + gate.PARTS] = 20_000_000
+            gate.times[chunk_class(tokens)] = 20_000_000
         say(path, tokens)
-        begin_chunk(words, tokens, whole)
+        begin_chunk(gate, tokens, whole)
 
     prefill_thread.begin_chunk = begin
 
@@ -76,19 +73,19 @@ def slow_chunks(most: int, path: str) -> None:
 @once_numba_may_load
 def faulty_chunks(function: str) -> None:
     """A chunk calls that function of the C library instead: it never returns, or aborts."""
-    from umaserve.engine.prefill import chunk_stack, gate
+    from umaserve.engine.prefill import chunk_stack
 
     class Faulty(chunk_stack.ChunkStack):
-        def __init__(self, words: np.ndarray, library: Any) -> None:
-            super().__init__(words, library)
+        def __init__(self, gate: Any, library: Any) -> None:
+            super().__init__(gate, library)
             fault = getattr(ctypes.CDLL(None), function)
-            words[gate.DECODE] = ctypes.cast(fault, ctypes.c_void_p).value
+            gate.decode = ctypes.cast(fault, ctypes.c_void_p).value
 
     chunk_stack.ChunkStack = Faulty
 
 
 @once_numba_may_load
-def accused_beside_others() -> None:
+def accused_with_others() -> None:
     """A row goes wrong whenever it is not alone."""
     from umaserve.engine.loop.engine import Engine
     from umaserve.wire.states import RUNNING

@@ -68,14 +68,13 @@ def spied_shapes(path: str) -> None:
 def watched_team(path: str) -> None:
     """Says how many rows libllama's threads sampled together, once these are two or more."""
     from umaserve.engine.loop import engine as loop
-    from umaserve.engine.samplers import team_rows
 
     make_team = loop.make_team
 
-    def watch(team: np.ndarray) -> None:
-        while team[team_rows.ROWS] < 2:
+    def watch(team: Any) -> None:
+        while team.rows < 2:
             time.sleep(0.02)
-        say(path, int(team[team_rows.ROWS]))
+        say(path, int(team.rows))
 
     def watched(*arguments: Any) -> Any:
         team, scratches = make_team(*arguments)
@@ -103,8 +102,8 @@ def spied_sequences(path: str) -> None:
 
     def spied(self: Any, *what: Any) -> None:
         give_back(self, *what)
-        valid, _, used, _, top = self.cells.words.tolist()
-        say(path, valid, used, top, len(self._ended))
+        marks = self.cells.marks
+        say(path, int(marks.valid), int(marks.used), int(marks.top), len(self._ended))
 
     Sequences.__init__, Sequences.give_back = making, spied
 
@@ -116,7 +115,6 @@ def spied_landings(path: str) -> None:
     And how many stretches each piece is going to be copied into.  The processor's engine computes
     in its one context what it can, so it is told that it has an accelerator.
     """
-    from umaserve.engine.cells.cell_map import VALID
     from umaserve.engine.cells.sequences import Sequences, saved_positions
     from umaserve.engine.model import abilities, boot
 
@@ -131,7 +129,7 @@ def spied_landings(path: str) -> None:
     def given_back(self: Any, seq: int, empty: bool = False) -> None:
         cells, context = self.cells, self._context
         n = int(cells.cells[seq])
-        if cells.words[VALID] and n:
+        if cells.marks.valid and n:
             said = cells.position[cells.owner == seq].tolist()
             saved = np.empty(context.state_seq_size(seq), np.uint8)
             context.state_seq_get(seq, saved)
@@ -139,7 +137,7 @@ def spied_landings(path: str) -> None:
             whole = n == context.seq_pos_max(seq) + 1
             say(path, "end", whole, found == said, found != sorted(found))
         give_back(self, seq, empty)
-        say(path, "kept", int(cells.words[VALID]), len(self._ended))
+        say(path, "kept", int(cells.marks.valid), len(self._ended))
 
     def placed(self: Any, seq: int, saved: np.ndarray, p0: int, p1: int) -> None:
         place(self, seq, saved, p0, p1)

@@ -1,7 +1,7 @@
 """Accounting of the KV cells that all sessions share.
 
 libllama's unified cache gives every token of every sequence one cell.  A request is admitted when
-its known tokens fit beside those of the running ones with a margin; it does not reserve its whole
+its known tokens and those of the running ones fit with a margin; it does not reserve its whole
 answer, so that short answers with a generous ``max_tokens`` run side by side.  When the cells run
 out all the same, a session gives its cells back and is computed again later (`victim`): nothing is
 lost, and the oldest always gets through.
@@ -62,7 +62,7 @@ def next_to_admit(table: SessionTable) -> int:
 
 
 def fits(table: SessionTable, slot: int, n_cells: int) -> bool:
-    """Whether the request in ``slot`` may hold a sequence beside the running ones."""
+    """Whether the request in ``slot`` may hold a sequence together with the running ones."""
     if RUNNING not in table.state.tolist():
         return int(table.n_tokens[slot]) <= n_cells
     need = int(table.n_tokens[slot]) + min(MARGIN, max(int(to_come(table, slot)), 1))

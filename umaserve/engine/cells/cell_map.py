@@ -24,25 +24,28 @@ import numpy as np
 
 from umaserve.engine.native.calls import call_i64_ptr_i32_i32_i32
 from umaserve.jit.compiled import njit
+from umaserve.jit.record import Record
 
 TOGETHER = 16  # tokens of a prompt that are worth a stretch of cells of their own
 UNIT = 8  # cells freed for single tokens at once: libllama looks at all cells with each call
 NOBODY = -1
 ALL = -1  # instead of a position: from the first, or to the last
 
-# words of ``CellMap.words``
-VALID = 0  # 0 = who has which cell is not known, and nothing is kept
-HEAD = 1  # where libllama starts to look for a free cell
-USED = 2  # cells that are not free
-LOW = 3  # no cell in front of it is free or kept
-TOP = 4  # behind the last cell that is used
-WORDS = 5
+
+class Marks(Record):
+    """What is known of the cells as a whole."""
+
+    valid: int  # 0 = who has which cell is not known, and nothing is kept
+    head: int  # where libllama starts to look for a free cell
+    used: int  # cells that are not free
+    low: int  # no cell in front of it is free or kept
+    top: int  # behind the last cell that is used
 
 
 class CellMap(NamedTuple):
     """``owner`` int16[n_ctx]: the sequence that has each cell, or NOBODY; ``position`` int32[n_ctx]
     of its token.  By sequence: ``ended`` uint8, 1 = its request is over; ``cells`` int32, how many
-    it has; ``first`` and ``behind`` int32, positions to be freed.  ``words`` int64[WORDS].
+    it has; ``first`` and ``behind`` int32, positions to be freed.  ``marks``: see there.
 
     ``n_ubatch`` tokens at most are placed at once; ``memory`` is the address of the context's,
     ``forget`` that of ``llama_memory_seq_rm``.
@@ -54,7 +57,7 @@ class CellMap(NamedTuple):
     cells: np.ndarray
     first: np.ndarray
     behind: np.ndarray
-    words: np.ndarray
+    marks: Marks
     n_ubatch: int
     memory: int
     forget: int
@@ -65,15 +68,16 @@ class CellMap(NamedTuple):
         return cls(
             np.full(n_ctx, NOBODY, np.int16), np.zeros(n_ctx, np.int32),
             np.zeros(n_seqs, np.uint8), np.zeros(n_seqs, np.int32), np.zeros(n_seqs, np.int32),
-            np.zeros(n_seqs, np.int32), np.zeros(WORDS, np.int64), n_ubatch, memory, forget,
+            np.zeros(n_seqs, np.int32), Marks.zeros(), n_ubatch, memory, forget,
         )  # fmt: skip
 
     def clear(self) -> None:
         """The cache is empty, and libllama looks for cells from the first one on."""
         self.owner[:] = NOBODY
-        for array in (self.ended, self.cells, self.first, self.behind, self.words):
+        for array in (self.ended, self.cells, self.first, self.behind):
             array[:] = 0
-        self.words[VALID] = 1
+        marks = self.marks
+        marks.valid, marks.head, marks.used, marks.low, marks.top = 1, 0, 0, 0, 0
 
 
 @njit(nogil=True, cache=True)
@@ -82,18 +86,18 @@ def make_room(cells, tokens, together, exactly):
 
     ``together``: those of a prompt.  Not ``exactly``: a few more for those that come after.
     """
-    words, owner = cells.words, cells.owner
-    if words[VALID] == 0:
+    marks, owner = cells.marks, cells.owner
+    if marks.valid == 0:
         return
-    while words[LOW] < owner.size and _is_taken(cells, words[LOW]):
-        words[LOW] += 1
-    cell, left = words[LOW], tokens
+    while marks.low < owner.size and _is_taken(cells, marks.low):
+        marks.low += 1
+    cell, left = marks.low, tokens
     if together:
         found = _stretch(cells, tokens)
         cell = found if found >= 0 else cell
     elif not exactly:
         left = max(tokens, UNIT)
-    while left > 0 and cell < words[TOP]:
+    while left > 0 and cell < marks.top:
         if not _is_taken(cells, cell):
             _give_up(cells, cell)
             left -= 1
@@ -122,14 +126,14 @@ def take_together(cells, seq, positions):
 @njit(nogil=True, cache=True)
 def lose(cells, seq, p0, p1):
     """A sequence has forgotten positions [p0, p1): their cells are free."""
-    if cells.words[VALID] == 0:
+    if cells.marks.valid == 0:
         return
     lowest = cells.owner.size
     for cell in range(cells.owner.size - 1, -1, -1):
         if cells.owner[cell] == seq and p0 <= cells.position[cell] < p1:
             cells.owner[cell] = NOBODY
             cells.cells[seq] -= 1
-            cells.words[USED] -= 1
+            cells.marks.used -= 1
             lowest = cell
     _freed(cells, lowest)
 
@@ -137,25 +141,25 @@ def lose(cells, seq, p0, p1):
 @njit(nogil=True, cache=True)
 def end_sequence(cells, seq):
     """A request is over: its cells are kept, but those behind all that still run."""
-    words = cells.words
+    marks = cells.marks
     cells.ended[seq] = 1
-    last = words[TOP]
+    last = marks.top
     while last > 0 and not _is_taken(cells, last - 1):
         last -= 1
         _give_up(cells, last)
     _forget(cells)
-    words[TOP] = last
-    for cell in range(words[LOW]):
+    marks.top = last
+    for cell in range(marks.low):
         if cells.owner[cell] == seq:
-            words[LOW] = cell
+            marks.low = cell
             break
-    words[LOW] = min(words[LOW], last)
+    marks.low = min(marks.low, last)
 
 
 @njit(nogil=True, cache=True)
 def free_sequence(cells, seq):
     """Free all cells of an ended sequence, wherever they lie."""
-    for cell in range(cells.words[TOP]):
+    for cell in range(cells.marks.top):
         if cells.owner[cell] == seq:
             _give_up(cells, cell)
     _forget(cells)
@@ -170,7 +174,7 @@ def _is_taken(cells, cell):
 @njit(nogil=True, cache=True)
 def _stretch(cells, tokens):
     """The first of so many cells side by side that are free or kept; -1 where there are none."""
-    begin = cells.words[LOW]
+    begin = cells.marks.low
     for cell in range(begin, cells.owner.size):
         if _is_taken(cells, cell):
             begin = cell + 1
@@ -201,7 +205,7 @@ def _give_up(cells, cell):
         cells.first[seq], cells.behind[seq] = position, position + 1
     cells.owner[cell] = NOBODY
     cells.cells[seq] -= 1
-    cells.words[USED] -= 1
+    cells.marks.used -= 1
     _freed(cells, cell)
 
 
@@ -223,33 +227,33 @@ def _forget_range(cells, seq):
 
 @njit(nogil=True, cache=True)
 def _freed(cells, cell):
-    cells.words[HEAD] = min(cells.words[HEAD], cell)
-    cells.words[LOW] = min(cells.words[LOW], cell)
+    cells.marks.head = min(cells.marks.head, cell)
+    cells.marks.low = min(cells.marks.low, cell)
 
 
 @njit(nogil=True, cache=True)
 def _look_from(cells, tokens):
-    words = cells.words
-    if words[HEAD] > words[USED] + 2 * tokens:
-        words[HEAD] = 0
+    marks = cells.marks
+    if marks.head > marks.used + 2 * tokens:
+        marks.head = 0
 
 
 @njit(nogil=True, cache=True)
 def _take(cells, seq, position):
     """The next free cell from the head on."""
-    words, owner = cells.words, cells.owner
-    if words[VALID] == 0:
+    marks, owner = cells.marks, cells.owner
+    if marks.valid == 0:
         return
     size = owner.size
     for _ in range(size):
-        if words[HEAD] >= size:
-            words[HEAD] = 0
-        cell = words[HEAD]
-        words[HEAD] += 1
+        if marks.head >= size:
+            marks.head = 0
+        cell = marks.head
+        marks.head += 1
         if owner[cell] < 0:
             owner[cell], cells.position[cell] = seq, position
             cells.cells[seq] += 1
-            words[USED] += 1
-            words[TOP] = max(words[TOP], cell + 1)
+            marks.used += 1
+            marks.top = max(marks.top, cell + 1)
             return
-    words[VALID] = 0  # libllama will say so too
+    marks.valid = 0  # libllama will say so too

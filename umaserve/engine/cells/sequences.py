@@ -86,7 +86,7 @@ class Sequences:
         if not self._rows and self._keeps:
             self._free.append(seq)
             self.clear()
-        elif empty or not self.cells.words[c.VALID]:
+        elif empty or not self.cells.marks.valid:
             if not empty:
                 self._context.seq_rm(seq)
             self._free.append(seq)
@@ -101,7 +101,7 @@ class Sequences:
 
     def place(self, seq: int, saved: np.ndarray, p0: int, p1: int) -> None:
         """Positions [p0, p1) of a sequence are about to be restored from what libllama saved."""
-        if self.cells.words[c.VALID] and p1 > p0:
+        if self.cells.marks.valid and p1 > p0:
             self._make_room(self.cells, p1 - p0, True, True)
             self._take(self.cells, seq, saved_positions(saved, p0, p1))
 
@@ -124,7 +124,7 @@ class Sequences:
         for seq in ended:
             self._context.seq_rm(seq)
         self._free += ended
-        self.cells.words[c.VALID] = 0
+        self.cells.marks.valid = 0
         return bool(ended)
 
     def _load(self) -> None:

@@ -28,16 +28,16 @@ def learn_tick(cost, memory, info, facts, past, wall_ms, number):
     """What tick ``number`` says about others like it: ``facts`` and ``info`` are its, ``past`` the
     KV cells that each of its tokens attended to.
 
-    One beside a chunk says nothing about others, but for this: alone it takes no longer.  After a
+    A disturbed one says nothing about others, but for this: alone it takes no longer.  After a
     landing, or a change of shape, nobody is kept out for what it takes.
     """
     if not facts.changed:
         observe(memory, info, wall_ms)
     mode, decoding = info.mode, facts.decoding_rows
     prompt_tokens, laden = facts.tokens - decoding, info.passengers > 0
-    if not facts.beside:
+    if not facts.disturbed:
         learn_tails(cost, info, decoding, prompt_tokens, wall_ms)
-    if not facts.beside or laden and wall_ms < RELIEVED * info.predicted_ms:
+    if not facts.disturbed or laden and wall_ms < RELIEVED * info.predicted_ms:
         learn(cost, mode, decoding, prompt_tokens, past, wall_ms)
     through = facts.through - 1
     if through < 0 or info.predicted_ms <= 0.0:
@@ -73,7 +73,7 @@ def account(loop, parity):
     moved = bandwidth.tick_bytes(
         loop.traffic, outputs, tokens, span if fixed.wide_reads else facts.cells_read, tokens, span
     )
-    if not facts.beside:
+    if not facts.disturbed:
         bandwidth.observe(budget, moved, decoded - submitted, tokens)
     loop.work.flight.bytes_left -= moved
     header.ticks += 1

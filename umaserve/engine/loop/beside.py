@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from umaserve.engine.native.calls import loads_first
 from umaserve.engine.prefill.chunk_stack import choose_owner, next_part_ms, next_part_tokens, waits
-from umaserve.engine.prefill.gate import LONGEST, OPEN, PARKED, SIZE, UNTIL, WHOLE, set_gate
+from umaserve.engine.prefill.gate import OPEN, set_gate
 from umaserve.engine.prefill.orders import give_orders, grant_chunk
 from umaserve.jit.compiled import njit
 from umaserve.jit.inner import INNER
@@ -44,7 +44,7 @@ def note_next_part(knobs, orders, cost, memory, plan):
     memory.kept.next_part_tokens = next_part_tokens(orders.gate)
     if memory.kept.next_part_tokens > 0.0:
         learn_longest(
-            cost, memory.kept.next_part_tokens, orders.gate[LONGEST] / 1e6,
+            cost, memory.kept.next_part_tokens, orders.gate.longest / 1e6,
             0.0 < plan.info.slice_ms < memory.kept.next_part_ms,
         )  # fmt: skip
 
@@ -74,21 +74,21 @@ def stops(knobs, orders):
         return waits(orders.gate)
     computes = orders.turns[0] % 2 == 1
     loads_first()
-    return computes and not orders.gate[WHOLE]
+    return computes and not orders.gate.whole
 
 
 @njit(**INNER)
-def note_beside(knobs, orders, cost, flight, facts, predicted_ms):
+def note_disturbed(knobs, orders, cost, flight, facts, predicted_ms):
     """After a tick: whether a chunk was computed beside it, and went on all through it."""
     if knobs.paced and (orders.turns[0] != flight.turns or computes(orders)):
-        facts.beside = 1
+        facts.disturbed = 1
     if orders.turns[0] == flight.turns:
         return
     facts.through = 0
     # one that is short hardly ever lasts for a whole tick
-    is_short = cost.flow[orders.gate[SIZE], FLOW_MS] < 2.0 * predicted_ms
-    if knobs.paced and flight.usual and orders.gate[WHOLE] and is_short:
-        facts.through = 1 + orders.gate[SIZE]
+    is_short = cost.flow[orders.gate.size_class, FLOW_MS] < 2.0 * predicted_ms
+    if knobs.paced and flight.usual and orders.gate.whole and is_short:
+        facts.through = 1 + orders.gate.size_class
 
 
 @njit(**INNER)
@@ -106,7 +106,7 @@ def can_land(knobs, orders, state, plan, now):
 def computes(orders):
     """Whether a chunk of a prompt is being computed in the second context, and does not wait."""
     gate = orders.gate
-    return orders.turns[0] % 2 == 1 and (gate[UNTIL] != 0 or gate[PARKED] == 0)
+    return orders.turns[0] % 2 == 1 and (gate.until != 0 or gate.parked == 0)
 
 
 @njit(**INNER)

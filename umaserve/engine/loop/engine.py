@@ -24,6 +24,7 @@ from umaserve.engine.model.ways import Ways
 from umaserve.engine.native import abort
 from umaserve.engine.native.batch import Batch
 from umaserve.engine.native.calls import Native
+from umaserve.engine.native.status import GIVEN_UP, NO_KV_SLOT, NO_LOGITS
 from umaserve.engine.prefill import worker as prefill_worker
 from umaserve.engine.prefill.orders import Orders
 from umaserve.engine.prefill.ready_graph import WIDTH, ReadyGraph
@@ -64,8 +65,6 @@ from .trials import Trials
 if TYPE_CHECKING:
     from umaserve.engine.model.loaded import Loaded
 
-DECODE_NO_KV_SLOT = 1  # what llama_decode returns
-DECODE_ABORTED = 2
 MANY_TICKS = 1 << 40
 PAUSE_MS = 5  # without work after which the graph of a short prompt is made ready
 LOOK_OUT_S = 0.0005  # a request is on its way: waking up takes longer than this costs
@@ -178,11 +177,11 @@ class Engine:
             paced=self.paced,
             sliced=self.worker is not None and aside and self.worker.sliced,
         )
-        beside = loaded.threads(self.aside_threads)[1]
+        left = loaded.threads(self.aside_threads)[1]
         self.records = records.Loop(
             fixed=records.Fixed(
                 loaded.n_vocab, loaded.n_ctx, float(start.tick_budget_ms), self.ways.overlaps,
-                loaded.n_threads, loaded.n_threads_batch, beside, not loaded.on_processor,
+                loaded.n_threads, loaded.n_threads_batch, left, not loaded.on_processor,
                 loaded.n_seq,
             ),
             native=self.native,
@@ -429,14 +428,14 @@ class Engine:
         """``llama_decode`` said no: make room and try again, or end this batch's requests."""
         self.table.in_tick[slots] = 0
         more = self.sequences.lose_track()
-        if status == DECODE_NO_KV_SLOT and (more or self.seats.evict()):
+        if status == NO_KV_SLOT and (more or self.seats.evict()):
             return
         text = {
-            DECODE_NO_KV_SLOT: "no KV cells were left for it",
-            DECODE_ABORTED: "the backend aborted it",
+            NO_KV_SLOT: "no KV cells were left for it",
+            GIVEN_UP: "the backend aborted it",
         }.get(status, self.loaded.library_log_tail() or "see the daemon's log")
         text = f"llama_decode failed with status {status}: {text}"
-        if status == records.NO_LOGITS:
+        if status == NO_LOGITS:
             text = "libllama has no logits of a batch that it decoded"
         serials = self.table.serial[slots].tolist()
         self.control.send(m.Failed(serials, "E_RUNTIME_001", text))

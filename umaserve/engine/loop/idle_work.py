@@ -21,7 +21,7 @@ from umaserve.engine.start.probe import Prober
 from umaserve.engine.start.thread_choice import BATCH_PROMPT, choose
 from umaserve.engine.start.whole import Whole
 from umaserve.llama.errors import LlamaError
-from umaserve.policy.cost.model import BESIDE_SIZES, predict
+from umaserve.policy.cost.model import CHUNK_SIZES, predict
 from umaserve.policy.processor.slices import SLICED_CHUNK
 from umaserve.wire import messages as m
 
@@ -120,7 +120,7 @@ class IdleWork:
             yield
 
     def _prepare_worker(self) -> Steps:
-        """Beside an accelerator: open the second context, and let it measure its chunks."""
+        """On an accelerator: open the second context, and let it measure its chunks."""
         engine = self._engine
         worker = engine.worker
         if worker is None or not engine.paced or not engine.start.probe:
@@ -132,7 +132,7 @@ class IdleWork:
         finally:
             worker.stop_preparing()
         unknown = engine.cost.parts == 0.0
-        engine.cost.beside[unknown] = worker.part_ms[unknown]
+        engine.cost.longest[unknown] = worker.part_ms[unknown]
         engine.cost.parts[unknown] = worker.parts_ms[unknown]
         engine.arrange()
 
@@ -146,9 +146,9 @@ class IdleWork:
         engine, worker = self._engine, self._engine.worker
         if worker is None or not worker.sliced or not engine.start.probe:
             return
-        if engine.cost.parts[BESIDE_SIZES <= SLICED_CHUNK].any():
+        if engine.cost.parts[CHUNK_SIZES <= SLICED_CHUNK].any():
             return  # use will tell about the others
-        if 0.0 < predict(engine.cost, 0, 0, int(BESIDE_SIZES[0]), 0) <= SLOW_CHUNK_MS:
+        if 0.0 < predict(engine.cost, 0, 0, int(CHUNK_SIZES[0]), 0) <= SLOW_CHUNK_MS:
             yield from measure_slices(
                 engine.loaded, engine.start, worker.orders.gate, engine.cost, engine.table.abort
             )

@@ -23,7 +23,7 @@ from umaserve.wire import messages as m
 
 from .beside import UNLIKE
 
-LANDING_SHARE = 1.0  # of the baseline that copying a piece of a prompt may take beside streams
+LANDING_SHARE = 1.0  # of the baseline that copying a piece may take while streams decode
 
 
 class Landing:

@@ -1,4 +1,4 @@
-"""What the loop does in Python while a decode is under way, beside an accelerator.
+"""What the loop does in Python while a decode is under way on an accelerator.
 
 A stop in Python between two ticks makes everybody's next token late, by a tenth of a tick and more
 on a small model.  Most of what a background request needs of Python touches neither the context

@@ -9,6 +9,7 @@ from numba import types
 from numba.experimental import structref
 
 from umaserve.engine.cells.cell_map import CellMap
+from umaserve.engine.model.thread_places import Places
 from umaserve.engine.native.batch import BatchArrays
 from umaserve.engine.native.calls import Native
 from umaserve.engine.prefill.orders import Orders
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 NOTHING = 0  # no row can run
 ATTENTION = 1  # the front, the tokeniser or the prefill worker has something
 ENDED = 2  # rows ended: ``out.ended`` of them
-FAILED = 3  # ``out.status``: what llama_decode says, or NO_LOGITS
+FAILED = 3  # ``out.status``: see `umaserve.engine.native.status`
 NO_ROOM = 4  # the plan's tokens do not fit the free KV cells
 ENOUGH = 5  # as many ticks as were asked for
 ABORTED = 6  # the tick was given up for an interactive request
@@ -41,14 +42,12 @@ GOES_ON = -1  # within the loop: the tick has more phases
 WAITED = -3  # within the loop: there may be something to plan now
 RESUME = -2  # instead of a plan
 
-NO_LOGITS = 1 << 20  # instead of a status: llama_get_logits_ith has none of a decoded batch
-
 
 class Outcome(Record):
     """Why the loop came back, in numbers."""
 
     ended: int  # rows, in ``Work.ended``
-    status: int  # of llama_decode, or NO_LOGITS
+    status: int  # of llama_decode, see `umaserve.engine.native.status`
     entries: int  # of the plan that did not run
     without_numbers: int  # rows, in ``batch.out_slot``, whose logits are no numbers
 
@@ -90,7 +89,7 @@ class Facts(Record):
     cells_read: int  # KV cells of the rows
     cells_used: int  # by all sequences, before
     attended: int  # cells of each row times its tokens
-    beside: int  # 1: a chunk was computed beside it, or it says nothing for another reason
+    disturbed: int  # 1: a chunk was computed beside it, or it says nothing for another reason
     slice_ns: int  # that chunks had before it
     through: int  # 1 + class of the chunk that was computed all through it; 0 = none
     changed: int  # ticks left after a landing or a change of shape
@@ -133,7 +132,7 @@ class Fixed(NamedTuple):
     overlap: bool  # llama_decode returns before the work is done
     threads: int  # of single-row ticks
     threads_batch: int  # of others
-    threads_beside: int  # of all, while a prompt is computed aside
+    threads_left: int  # of all, while a prompt is computed aside
     wide_reads: bool  # attention reads the whole span of KV cells, not a sequence's own
     spare: int  # a KV sequence that is nobody's
 
@@ -185,7 +184,7 @@ class Loop(NamedTuple):
 
     fixed: Fixed
     native: Native
-    places: np.ndarray  # of threads, see `umaserve.engine.model.thread_places`
+    places: Places
     pool: RowPool
     cells: CellMap
     columns: Columns

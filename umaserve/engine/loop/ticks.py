@@ -25,17 +25,10 @@ from umaserve.engine.native.calls import (
     stores_first,
     wake,
 )
-from umaserve.engine.prefill.chunk_stack import (
-    GIVEN_UP,
-    run_parts,
-)
-from umaserve.engine.prefill.gate import (
-    SIZE,
-    WHOLE,
-    let_through,
-)
+from umaserve.engine.native.status import DECODED, GIVEN_UP, NO_LOGITS
+from umaserve.engine.prefill.chunk_stack import run_parts
+from umaserve.engine.prefill.gate import let_through
 from umaserve.engine.samplers.rows import call_workers, sample_all, slow_last
-from umaserve.engine.samplers.team_rows import SIZE as TEAM_SIZE
 from umaserve.jit.compiled import njit
 from umaserve.jit.inner import INNER, PHASE
 from umaserve.policy.base import (
@@ -55,7 +48,7 @@ from .account import (
 from .beside import (
     can_land,
     computes,
-    note_beside,
+    note_disturbed,
     note_next_part,
     note_shape,
     order_beside,
@@ -69,7 +62,6 @@ from .records import (
     ENOUGH,
     FAILED,
     GOES_ON,
-    NO_LOGITS,
     NO_ROOM,
     NOT_NUMBERS,
     NOTHING,
@@ -214,16 +206,16 @@ def fill_batch(loop):
     facts.tokens, facts.outputs, facts.decoding_rows = in_batch, outputs, rows
     facts.cells_read, facts.attended, facts.told_ns = read, attended, 0
     flight.outputs_sent, flight.turns = outputs, orders.turns[0]
-    facts.beside = 1 if knobs.paced and computes(orders) else 0
+    facts.disturbed = 1 if knobs.paced and computes(orders) else 0
     note_shape(flight, knobs, loop.cost, loop.memory, rows, in_batch, plan.info)
     flight.usual = flight.unlike == 0
     facts.through = 0
-    if knobs.paced and flight.usual and flight.turns % 2 == 1 and orders.gate[WHOLE]:
-        facts.through = 1 + orders.gate[SIZE]
+    if knobs.paced and flight.usual and flight.turns % 2 == 1 and orders.gate.whole:
+        facts.through = 1 + orders.gate.size_class
     facts.changed = flight.unlike
     if flight.unlike > 0:
         flight.unlike -= 1
-        facts.beside = 1
+        facts.disturbed = 1
 
 
 @njit(**PHASE)
@@ -233,30 +225,30 @@ def decode(loop, resumed):
     Returns GOES_ON once its logits are there, UNDER_WAY where Python has its turn meanwhile, or
     what went wrong.
     """
-    work, native, status = loop.work, loop.native, 0
+    work, native, status = loop.work, loop.native, DECODED
     flight, header, abort = work.flight, loop.columns.header, loop.columns.abort
     if not resumed:
         status = submit(loop)
         header.overlapped += flight.unpublished
         publish_last(loop)
-        if flight.flying and status == 0:
+        if flight.flying and status == DECODED:
             return UNDER_WAY
     facts = work.facts[flight.parity]
-    if status == 0:
+    if status == DECODED:
         call_workers(loop.pool, flight.outputs_sent)
         call_i64_ptr(native.synchronize, native.context)
     facts.decoded_ns = now_ns(native)
     predicted_ms = work.info[flight.parity].predicted_ms
-    note_beside(loop.knobs, loop.orders, loop.cost, flight, facts, predicted_ms)
+    note_disturbed(loop.knobs, loop.orders, loop.cost, flight, facts, predicted_ms)
     armed = abort.armed
     abort.armed = 0
     header.busy = BUSY_IDLE
     header.tick_start_ns = 0
-    if status == 0 and flight.outputs_sent:
+    if status == DECODED and flight.outputs_sent:
         flight.logits = call_i64_ptr_i32(native.logits_ith, native.context, loop.batch.out_row[0])
         if flight.logits == 0:
             status = NO_LOGITS
-    if status == 0:
+    if status == DECODED:
         return GOES_ON
     work.out.status = status
     work.out.entries = flight.entries
@@ -272,7 +264,7 @@ def submit(loop):
     in_batch, rows = facts.tokens, facts.decoding_rows
     n_threads = _threads(loop.fixed, flight.mode, in_batch)
     place_threads(loop.places, n_threads)
-    loop.pool.team[TEAM_SIZE] = n_threads
+    loop.pool.team.threads = n_threads
     placed = batch.n_tokens[0]
     # a prompt may be copied soon
     exactly = loop.plan.aside[0] >= 0 or loop.orders.running[0] >= 0
@@ -455,8 +447,8 @@ def _set_mode(fixed, native, flight, mode):
 def _threads(fixed, mode, tokens):
     """Threads of a tick of so many tokens."""
     if mode:
-        beside = fixed.threads_beside
-        return min(fixed.threads, beside) if tokens == 1 else beside
+        left = fixed.threads_left
+        return min(fixed.threads, left) if tokens == 1 else left
     return fixed.threads if tokens == 1 else fixed.threads_batch
 
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 import threading
 import time
 
-import numpy as np
-
 from umaserve.policy.cost.model import CostModel
 
 from .cost_file import CostFile
-from .thread_places import run_anywhere
+from .thread_places import Places, run_anywhere
 
 SAVE_EVERY_S = 30.0
 
@@ -18,7 +16,7 @@ SAVE_EVERY_S = 30.0
 class CostKeeper:
     """For the loop's thread, whose ``places`` (`thread_places.find_places`) nobody else takes."""
 
-    def __init__(self, places: np.ndarray) -> None:
+    def __init__(self, places: Places) -> None:
         self._places = places
         self._changed = False
         self._file: CostFile | None = None

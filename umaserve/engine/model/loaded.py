@@ -15,6 +15,8 @@ from umaserve.models.identity import ModelIdentity
 if TYPE_CHECKING:
     from umaserve.llama import Context, Library, Model
 
+    from .thread_places import Places
+
 
 PROCESSOR = "CPU"  # the device's name where there is no other
 
@@ -48,14 +50,14 @@ class Loaded:
     unused_bytes: int  # of them not resident until cells are used
     piece_bytes: int
     on_processor: bool  # no layer lies on another device
-    places: np.ndarray  # of the loop's threads: `thread_places`
+    places: Places  # of the loop's threads
 
     def threads(self, aside: int) -> tuple[int, int]:
         """Threads for ticks of one token and of more, while ``aside`` cores compute prompts."""
         if not aside:
             return self.n_threads, self.n_threads_batch
-        beside = max(self.n_cores - aside, 1)
-        return min(self.n_threads, beside), beside
+        left = max(self.n_cores - aside, 1)
+        return min(self.n_threads, left), left
 
     def library_log_tail(self) -> str:
         """The last line that libllama logged as a warning or an error, or an empty string."""

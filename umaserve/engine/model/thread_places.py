@@ -26,33 +26,41 @@ from numba import carray, cfunc, types
 
 from umaserve.engine.native.calls import call_i32, call_i32_i32_i64_ptr, call_i64_ptr_ptr_i32_i32
 from umaserve.jit.compiled import njit
+from umaserve.jit.record import Record, address_of, ints
 
 MOST_CPUS = 1024
 MOST_THREADS = 256
 MASK_WORDS = MOST_CPUS // 64
 TOLD = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY")  # the user's own wishes
 
-# words of the block that the threads of a team read
-(
-    PARALLEL,  # GOMP_parallel; 0 = threads are left where they are
-    BIND,  # what each thread of the team calls
-    NUMBER,  # omp_get_thread_num
-    SET_AFFINITY,  # sched_setaffinity
-    PLACED,  # threads of the team that has its places; 0 = none
-    N_CORES, N_CPUS,
-) = range(7)  # fmt: skip
-CPUS = 7  # from here on: number and core of each CPU
-MASKS = CPUS + 2 * MOST_CPUS
-WORDS = MASKS + MOST_THREADS * MASK_WORDS
+
+class Places(Record):
+    """What the threads of a team read, and libgomp's functions."""
+
+    address: int  # of this record
+    parallel: int  # GOMP_parallel; 0 = threads are left where they are
+    bind: int  # what each thread of the team calls
+    number: int  # omp_get_thread_num
+    set_affinity: int  # sched_setaffinity
+    placed: int  # threads of the team that has its places; 0 = none
+    n_cores: int
+    n_cpus: int
+    cpus: np.ndarray = ints(MOST_CPUS, 2)  # number and core of each CPU
+    masks: np.ndarray = ints(MOST_THREADS, MASK_WORDS)  # by thread
 
 
-def no_places() -> np.ndarray:
-    """int64[WORDS]: threads are left where they are."""
-    return np.zeros(WORDS, np.int64)
+PLACES = Places.dtype
 
 
-def find_places(environment: Mapping[str, str] = os.environ) -> np.ndarray:
-    """For the threads of the calling thread's teams: int64[WORDS], to outlive them.
+def no_places() -> Places:
+    """Threads are left where they are."""
+    places = Places.zeros()
+    places.address = address_of(places)
+    return places
+
+
+def find_places(environment: Mapping[str, str] = os.environ) -> Places:
+    """For the threads of the calling thread's teams, to outlive them.
 
     To be called once libllama is loaded, in a thread that may use all cores of this process.
     """
@@ -64,31 +72,31 @@ def find_places(environment: Mapping[str, str] = os.environ) -> np.ndarray:
     cores: dict[str, int] = {}
     for i, cpu in enumerate(cpus):
         core = cores.setdefault(_siblings(cpu), len(cores))
-        places[CPUS + 2 * i : CPUS + 2 * i + 2] = cpu, core
-    places[N_CPUS], places[N_CORES] = len(cpus), len(cores)
+        places.cpus[i] = cpu, core
+    places.n_cpus, places.n_cores = len(cpus), len(cores)
     gomp, libc = ctypes.CDLL(library), ctypes.CDLL(None)
-    places[NUMBER] = _address(gomp.omp_get_thread_num)
-    places[SET_AFFINITY] = _address(libc.sched_setaffinity)
-    places[BIND] = int(_bind.address or 0)
-    places[PARALLEL] = _address(gomp.GOMP_parallel)
+    places.number = _address(gomp.omp_get_thread_num)
+    places.set_affinity = _address(libc.sched_setaffinity)
+    places.bind = int(_bind.address or 0)
+    places.parallel = _address(gomp.GOMP_parallel)
     return places
 
 
-def leave_places(places: np.ndarray) -> None:
+def leave_places(places: Places) -> None:
     """Let the calling thread run anywhere again, until the next team of several has its places."""
-    if places[PARALLEL]:
+    if places.parallel:
         run_anywhere(places)
-        places[PLACED] = 0
+        places.placed = 0
 
 
-def run_anywhere(places: np.ndarray) -> None:
+def run_anywhere(places: Places) -> None:
     """For a thread of no team: a new thread keeps to the cores of the thread that starts it."""
-    if places[PARALLEL]:
+    if places.parallel:
         os.sched_setaffinity(0, _all_cpus(places))
 
 
-def _all_cpus(places: np.ndarray) -> set[int]:
-    return {int(places[CPUS + 2 * i]) for i in range(int(places[N_CPUS]))}
+def _all_cpus(places: Places) -> set[int]:
+    return set(places.cpus[: places.n_cpus, 0].tolist())
 
 
 def _libgomp() -> str:
@@ -112,9 +120,9 @@ def _address(function: Any) -> int:
 @cfunc(types.void(types.voidptr), cache=True)
 def _bind(data):
     """What a thread of a team does: it goes to its cores."""
-    places = carray(data, WORDS, np.int64)
-    mask = places[MASKS + call_i32(places[NUMBER]) * MASK_WORDS :]
-    call_i32_i32_i64_ptr(places[SET_AFFINITY], 0, 8 * MASK_WORDS, mask.ctypes.data)
+    places = carray(data, 1, PLACES)[0]
+    mask = places.masks[call_i32(places.number)]
+    call_i32_i32_i64_ptr(places.set_affinity, 0, 8 * MASK_WORDS, mask.ctypes.data)
 
 
 @njit(nogil=True, cache=True)
@@ -124,14 +132,14 @@ def place_threads(places, n):
     To be called by the thread that computes it.  Costs nothing where the team is the same as
     before, and there is nothing to do for a single thread.
     """
-    if places[PARALLEL] == 0 or n < 2 or n > MOST_THREADS or places[PLACED] == n:
+    if places.parallel == 0 or n < 2 or n > MOST_THREADS or places.placed == n:
         return
-    places[MASKS : MASKS + n * MASK_WORDS] = 0
-    cores = places[N_CORES]
-    for i in range(places[N_CPUS]):
-        cpu, core = places[CPUS + 2 * i], places[CPUS + 2 * i + 1]
+    places.masks[:n] = 0
+    cores = places.n_cores
+    for i in range(places.n_cpus):
+        cpu, core = places.cpus[i, 0], places.cpus[i, 1]
         for thread in range(n):
             if (core - thread) % n == 0 or (thread - core) % cores == 0:
-                places[MASKS + thread * MASK_WORDS + cpu // 64] |= 1 << (cpu % 64)
-    call_i64_ptr_ptr_i32_i32(places[PARALLEL], places[BIND], places.ctypes.data, n, 0)
-    places[PLACED] = n
+                places.masks[thread, cpu // 64] |= 1 << (cpu % 64)
+    call_i64_ptr_ptr_i32_i32(places.parallel, places.bind, places.address, n, 0)
+    places.placed = n

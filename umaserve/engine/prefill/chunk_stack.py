@@ -29,40 +29,19 @@ from umaserve.engine.native.calls import (
     readable,
     stores_first,
 )
+from umaserve.engine.native.status import GIVEN_UP
 from umaserve.jit.compiled import njit
-from umaserve.policy.cost.model import BESIDE_SIZES
+from umaserve.jit.record import address_of
+from umaserve.policy.cost.model import CHUNK_SIZES
 from umaserve.wire import memory_order
 
-from .gate import (
-    BATCH,
-    BY_LOOP,
-    CONTEXT,
-    DECODE,
-    DONE,
-    ENDS,
-    EXPECTED,
-    HANDED,
-    HERE,
-    OWNER,
-    PARKED,
-    REDO,
-    SINCE,
-    STARVED_NS,
-    STATUS,
-    STOP,
-    SWAP,
-    THERE,
-    UNDER_WAY,
-    WORDS,
-)
-from .gate import SIZE as SIZE_CLASS
+from .gate import DONE, GATE, HANDED, STARVED_NS, UNDER_WAY, Gate
 
 STACK_BYTES = 8 << 20  # as a thread's; only what is used becomes memory
 GUARD_BYTES = max(mmap.PAGESIZE, 64 << 10)  # below it: what grows beyond the stack is a fault
 CONTEXT_BYTES = 16 << 10  # a ``ucontext_t`` has 968 bytes on x86-64, 4560 on AArch64 (glibc)
 LINK, STACK, SIZE = 1, 2, 4  # words of it: uc_link, uc_stack.ss_sp, uc_stack.ss_size (glibc)
 PROT_NONE = 0  # of mprotect: neither read nor written
-GIVEN_UP = 2  # what llama_decode returns when it was aborted
 
 
 class ChunkStack:
@@ -72,7 +51,7 @@ class ChunkStack:
     x86-64 and AArch64).
     """
 
-    def __init__(self, gate: np.ndarray, library: Any) -> None:
+    def __init__(self, gate: Gate, library: Any) -> None:
         libc = ctypes.CDLL(None)
         if not sys.platform.startswith("linux") or not hasattr(libc, "gnu_get_libc_version"):
             raise OSError("swapcontext is used with the GNU C library only")
@@ -92,50 +71,50 @@ class ChunkStack:
         words[LINK], words[STACK], words[SIZE] = 0, bottom, STACK_BYTES
         libc.makecontext(
             ctypes.c_void_p(there), ctypes.c_void_p(int(_enter.address or 0)), 1,
-            ctypes.c_void_p(gate.ctypes.data),
+            ctypes.c_void_p(address_of(gate)),
         )  # fmt: skip
-        gate[HERE], gate[THERE] = here, there
-        gate[SWAP] = int(ctypes.cast(libc.swapcontext, ctypes.c_void_p).value or 0)
-        gate[DECODE] = library.address("uma_decode")
+        gate.here, gate.there = here, there
+        gate.swap = int(ctypes.cast(libc.swapcontext, ctypes.c_void_p).value or 0)
+        gate.decode = library.address("uma_decode")
 
 
-def hand_over(gate: np.ndarray, context: Any, batch: Any) -> None:
+def hand_over(gate: Gate, context: Any, batch: Any) -> None:
     """Leave a chunk to the loop, from the worker's thread: addresses of a ``llama_context``, which
-    nobody else may touch until OWNER is DONE, and of its ``struct llama_batch``."""
-    gate[CONTEXT], gate[BATCH] = context, batch
+    nobody else may touch until ``gate.owner`` is DONE, and of its ``struct llama_batch``."""
+    gate.context, gate.batch = context, batch
     memory_order.stores_first()
-    gate[OWNER] = HANDED
+    gate.owner = HANDED
 
 
 @cfunc(types.void(types.voidptr), cache=True)
 def _enter(data):
     """What runs on the second stack: one chunk after the other."""
-    gate = carray(data, WORDS, np.int64)
-    while gate[SWAP]:
-        gate[STATUS] = call_i32_ptr_ptr(gate[DECODE], gate[CONTEXT], gate[BATCH])
+    gate = carray(data, 1, GATE)[0]
+    while gate.swap:
+        gate.status = call_i32_ptr_ptr(gate.decode, gate.context, gate.batch)
         stores_first()
-        gate[OWNER] = DONE
-        call_i32_ptr_ptr(gate[SWAP], gate[THERE], gate[HERE])
+        gate.owner = DONE
+        call_i32_ptr_ptr(gate.swap, gate.there, gate.here)
 
 
 @njit(nogil=True, cache=True)
 def waits(gate):
     """Whether there is a chunk whose parts the loop computes."""
-    return gate[OWNER] == HANDED or gate[OWNER] == UNDER_WAY
+    return gate.owner == HANDED or gate.owner == UNDER_WAY
 
 
 @njit(nogil=True, cache=True)
 def next_part_ms(gate):
     """What the next part of a chunk takes that waits for the loop; 0.0 where none does."""
-    return gate[EXPECTED] / 1e6 if gate[OWNER] == UNDER_WAY or gate[PARKED] else 0.0
+    return gate.expected / 1e6 if gate.owner == UNDER_WAY or gate.parked else 0.0
 
 
 @njit(nogil=True, cache=True)
 def next_part_tokens(gate):
     """Tokens of that chunk, or of the largest of its class, where the loop computes it and has more
     than its end before it; else 0."""
-    if gate[OWNER] == UNDER_WAY and not gate[ENDS]:
-        return BESIDE_SIZES[gate[SIZE_CLASS]]
+    if gate.owner == UNDER_WAY and not gate.ends:
+        return CHUNK_SIZES[gate.size_class]
     return 0
 
 
@@ -147,18 +126,18 @@ def run_parts(gate, native, until, wake_fd):
     begins all the same.
     """
     now = now_ns(native)
-    if gate[OWNER] == HANDED:
+    if gate.owner == HANDED:
         loads_first()
-        gate[OWNER] = UNDER_WAY
-        gate[EXPECTED], gate[SINCE] = 0, now
-    starved = now - gate[SINCE] > STARVED_NS
-    while gate[OWNER] == UNDER_WAY and (now + gate[EXPECTED] <= until or starved):
+        gate.owner = UNDER_WAY
+        gate.expected, gate.since = 0, now
+    starved = now - gate.since > STARVED_NS
+    while gate.owner == UNDER_WAY and (now + gate.expected <= until or starved):
         starved = False
-        call_i32_ptr_ptr(gate[SWAP], gate[HERE], gate[THERE])
-        gate[SINCE] = now = now_ns(native)
+        call_i32_ptr_ptr(gate.swap, gate.here, gate.there)
+        gate.since = now = now_ns(native)
         if readable(native):
             break
-    if gate[OWNER] == DONE:
+    if gate.owner == DONE:
         call_i64_i32_ptr_i64(native.write, wake_fd, native.byte.ctypes.data, 1)
     return now
 
@@ -166,13 +145,13 @@ def run_parts(gate, native, until, wake_fd):
 @njit(nogil=True, cache=True)
 def give_up(gate):
     """End the chunk, if there is one (`waits`); nothing of it counts.  The thread is not woken."""
-    gate[STOP] = 1
-    if gate[OWNER] == HANDED:
-        gate[STATUS] = GIVEN_UP
+    gate.stop = 1
+    if gate.owner == HANDED:
+        gate.status = GIVEN_UP
         stores_first()
-        gate[OWNER] = DONE
-    while gate[OWNER] == UNDER_WAY:
-        call_i32_ptr_ptr(gate[SWAP], gate[HERE], gate[THERE])
+        gate.owner = DONE
+    while gate.owner == UNDER_WAY:
+        call_i32_ptr_ptr(gate.swap, gate.here, gate.there)
 
 
 @njit(nogil=True, cache=True)
@@ -183,11 +162,11 @@ def choose_owner(gate, running, listed, by_loop, redo, native, wake_fd):
     to be computed beside the ticks; ``redo``: whether the chunk that is under way is to be put
     together again, of fewer tokens.
     """
-    gate[BY_LOOP] = by_loop
+    gate.by_loop = by_loop
     if waits(gate):
-        if gate[STOP] or redo or not (listed and by_loop):
-            gate[REDO] = redo
+        if gate.stop or redo or not (listed and by_loop):
+            gate.redo = redo
             give_up(gate)
             call_i64_i32_ptr_i64(native.write, wake_fd, native.byte.ctypes.data, 1)
-    elif listed and by_loop and running >= 0 and gate[OWNER] != DONE:
-        gate[STOP] = 1  # the thread's own: its abort callback looks at it
+    elif listed and by_loop and running >= 0 and gate.owner != DONE:
+        gate.stop = 1  # the thread's own: its abort callback looks at it

@@ -33,9 +33,10 @@ from umaserve.engine.native.calls import (
     readable,
 )
 from umaserve.jit.compiled import njit
-from umaserve.policy.cost.model import BESIDE_SIZES, beside_class
+from umaserve.jit.record import Record, address_of, ints
+from umaserve.policy.cost.model import CHUNK_SIZES, chunk_class
 
-OPEN = 1 << 62  # UNTIL: nobody has to be waited for
+OPEN = 1 << 62  # ``Gate.until``: nobody has to be waited for
 EACH = 8  # with the gate open, so many matrix products (about a layer) make one part
 PARTS = 1024  # matrix products of one graph whose times are remembered
 SOONER, LATER = 2, 8  # one part in so many of a new time goes into the one remembered
@@ -48,94 +49,110 @@ SLEEP_MS = 5
 STARVED_NS = 1_000_000_000  # what waited so long goes on although it takes too long
 ROOM_NS = 2_000_000  # the loop sleeps while more than this is left
 
-# words of the block that both threads see
-(
-    UNTIL,  # ns, monotonic: parts that end by then may begin; 0 = none
-    SEEN,  # the UNTIL for which the chunk found no part that ends in time
-    PARKED,  # 1 while the chunk waits
-    MEASURE,  # 1 = stop at every part, but never wait
-    STOP,  # 1 = give the chunk up
-    GAVE_UP,  # 1 = that was done
-    AT,  # matrix products met in this chunk
-    LAST,  # of those, how many are computed
-    BEGAN,  # ns when the part in flight was submitted
-    COARSE,  # parts of several matrix products in this chunk
-    SIZE,  # class of this chunk's tokens
-    WHOLE,  # 1 = this chunk neither stops nor waits
-    SPIN,  # ns to wait before sleeping
-    OP_AT, MUL_MAT, MUL_MAT_ID,  # offset of a tensor's operation, and those wanted
-    CLOCK, POLL, READ,  # functions of libc
-    WAKE_READ,  # the pipe that wakes the chunk
-    CLOCK_ROOM, _CLOCK_ROOM_2, POLL_ROOM, READ_ROOM,
-    OWNER,  # who computes this chunk: see below
-    BY_LOOP,  # 1 = the loop will compute the next one, 0 = the worker's thread
-    EXPECTED,  # ns that the next part takes, where the chunk waits for the loop
-    SINCE,  # ns when the loop last computed a part of it
-    HERE, THERE,  # where the loop and the chunk are while the other one runs (`chunk_stack`)
-    SWAP, DECODE, CONTEXT, BATCH, STATUS,  # what is called on the chunk's stack, and its result
-    SLICE_BEGAN,  # ns from which the slice counts that the loop last let through
-    LATE,  # ns of a slice that are over, as a rule, when a chunk sees it
-    NE_AT, N_VOCAB,  # offset of a tensor's first length, and that of logits
-    LONGEST,  # ns of the longest part of this chunk so far, as `longest_ms`
-    ENDS,  # 1 = the next part makes logits, after which a chunk ends
-    REDO,  # 1 = it was given up for one of fewer tokens
-) = range(42)  # fmt: skip
-TIMES = 42  # from here on: ns of each part, PARTS for each of BESIDE_SIZES
-WORDS = TIMES + BESIDE_SIZES.size * PARTS
-
-# words of OWNER
+# who computes a chunk: ``Gate.owner``
 THREAD = 0  # the worker's thread, or nobody
 HANDED = 1  # the loop, which has not begun with it
 UNDER_WAY = 2  # the loop
-DONE = 3  # the loop, and STATUS says how it went
+DONE = 3  # the loop, and ``Gate.status`` says how it went
 
 
-def new_gate() -> np.ndarray:
-    """An open gate: int64[WORDS]."""
-    gate = np.zeros(WORDS, np.int64)
-    gate[UNTIL] = OPEN
+class Gate(Record):
+    """What both threads see; times are in ns, by the monotonic clock."""
+
+    until: int  # parts that end by then may begin; 0 = none, OPEN = all
+    seen: int  # the ``until`` for which the chunk found no part that ends in time
+    parked: int  # 1 while the chunk waits
+    measure: int  # 1 = stop at every part, but never wait
+    stop: int  # 1 = give the chunk up
+    gave_up: int  # 1 = that was done
+    met: int  # matrix products met in this chunk
+    computed: int  # of those, how many are computed
+    began: int  # when the part in flight was submitted
+    coarse: int  # parts of several matrix products in this chunk
+    size_class: int  # of this chunk's tokens
+    whole: int  # 1 = this chunk neither stops nor waits
+    owner: int  # who computes this chunk: THREAD, HANDED, UNDER_WAY or DONE
+    by_loop: int  # 1 = the loop will compute the next one, 0 = the worker's thread
+    expected: int  # ns that the next part takes, where the chunk waits for the loop
+    since: int  # when the loop last computed a part of it
+    slice_began: int  # from when the slice counts that the loop last let through
+    late: int  # ns of a slice that are over, as a rule, when a chunk sees it
+    longest: int  # ns of the longest part of this chunk so far, as `longest_ms`
+    ends: int  # 1 = the next part makes logits, after which a chunk ends
+    redo: int  # 1 = it was given up for one of fewer tokens
+    spin: int  # ns to wait before sleeping
+    op_at: int  # offset of a tensor's operation, and those wanted
+    mul_mat: int
+    mul_mat_id: int
+    ne_at: int  # offset of a tensor's first length, and that of logits
+    n_vocab: int
+    clock: int  # functions of libc
+    poll: int
+    read: int
+    wake_read: int  # the pipe that wakes the chunk
+    clock_room: np.ndarray = ints(2)  # a timespec
+    poll_room: np.ndarray = ints(1)  # a pollfd
+    read_room: np.ndarray = ints(1)
+    here: int  # where the loop and the chunk are while the other one runs (`chunk_stack`)
+    there: int
+    swap: int  # what is called on the chunk's stack, and its result
+    decode: int
+    context: int
+    batch: int
+    status: int
+    times: np.ndarray = ints(CHUNK_SIZES.size, PARTS)  # ns of each part, by class of its chunk
+
+
+GATE = Gate.dtype
+
+
+def new_gate() -> Gate:
+    """An open one."""
+    gate = Gate.zeros()
+    gate.until = OPEN
     return gate
 
 
-def hang(gate: np.ndarray, library: Any, wake_read: int, n_vocab: int = 0) -> dict[str, Any]:
+def hang(gate: Gate, library: Any, wake_read: int, n_vocab: int = 0) -> dict[str, Any]:
     """Fields of ``llama_context_params`` for a context whose chunks stop at ``gate``.
 
     ``wake_read`` is a pipe that the loop writes to when the gate opens.  Both are borrowed and must
     outlive the context.  ``n_vocab`` is the model's, by which the part that makes logits is known.
     """
     ffi, lib, libc = library.ffi, library.lib, ctypes.CDLL(None)
-    for word, name in ((CLOCK, "clock_gettime"), (POLL, "poll"), (READ, "read")):
-        gate[word] = int(ctypes.cast(getattr(libc, name), ctypes.c_void_p).value or 0)
-    gate[OP_AT] = ffi.offsetof("struct ggml_tensor", "op")
-    gate[NE_AT], gate[N_VOCAB] = ffi.offsetof("struct ggml_tensor", "ne"), n_vocab
-    gate[MUL_MAT], gate[MUL_MAT_ID] = int(lib.GGML_OP_MUL_MAT), int(lib.GGML_OP_MUL_MAT_ID)
-    gate[SPIN] = SPIN_NS if (os.cpu_count() or 1) >= 4 else 0
-    gate[WAKE_READ] = wake_read
+    gate.clock, gate.poll, gate.read = (
+        int(ctypes.cast(function, ctypes.c_void_p).value or 0)
+        for function in (libc.clock_gettime, libc.poll, libc.read)
+    )
+    gate.op_at = ffi.offsetof("struct ggml_tensor", "op")
+    gate.ne_at, gate.n_vocab = ffi.offsetof("struct ggml_tensor", "ne"), n_vocab
+    gate.mul_mat, gate.mul_mat_id = int(lib.GGML_OP_MUL_MAT), int(lib.GGML_OP_MUL_MAT_ID)
+    gate.spin = SPIN_NS if (os.cpu_count() or 1) >= 4 else 0
+    gate.wake_read = wake_read
     return {
         "cb_eval": ffi.cast("ggml_backend_sched_eval_callback", int(_at_part.address or 0)),
-        "cb_eval_user_data": ffi.cast("void *", gate.ctypes.data),
+        "cb_eval_user_data": ffi.cast("void *", address_of(gate)),
     }
 
 
-def begin_chunk(gate: np.ndarray, tokens: int, whole: bool = False) -> None:
+def begin_chunk(gate: Gate, tokens: int, whole: bool = False) -> None:
     """Before a chunk is submitted; a ``whole`` one is not submitted in parts."""
-    gate[[GAVE_UP, AT, LAST, COARSE, PARKED, EXPECTED, LONGEST, ENDS, REDO]] = 0
-    gate[SIZE], gate[WHOLE] = beside_class(tokens), whole
+    gate.gave_up = gate.met = gate.computed = gate.coarse = gate.parked = 0
+    gate.expected = gate.longest = gate.ends = gate.redo = 0
+    gate.size_class, gate.whole = chunk_class(tokens), whole
 
 
-def forget_times(gate: np.ndarray, tokens: int) -> None:
+def forget_times(gate: Gate, tokens: int) -> None:
     """What parts of chunks of this class took: the first pays for kernels and buffers."""
-    first = TIMES + beside_class(tokens) * PARTS
-    gate[first : first + PARTS] = 0
+    gate.times[chunk_class(tokens)] = 0
 
 
-def take_times(gate: np.ndarray, other: np.ndarray) -> None:
+def take_times(gate: Gate, other: Gate) -> None:
     """Remember what parts took by another gate, where nothing is known of them."""
-    mine = gate[TIMES:]
-    np.copyto(mine, other[TIMES:], where=mine == 0)
+    np.copyto(gate.times, other.times, where=gate.times == 0)
 
 
-def longest_ms(gate: np.ndarray) -> float:
+def longest_ms(gate: Gate) -> float:
     """What the longest part of a chunk like the one that ended takes, as far as is known.
 
     0 where not all its parts were as small as can be.  Without the first, which copies what the
@@ -145,24 +162,23 @@ def longest_ms(gate: np.ndarray) -> float:
     return float(times[1:-1].max()) / 1e6 if times.size > 2 else 0.0
 
 
-def all_ms(gate: np.ndarray) -> float:
+def all_ms(gate: Gate) -> float:
     """What all of its parts take together; 0 as `longest_ms`."""
     times = _known(gate)
     return float(times.sum()) / 1e6 if times.size > 1 else 0.0
 
 
-def _known(gate: np.ndarray) -> np.ndarray:
+def _known(gate: Gate) -> np.ndarray:
     """Times of the parts of the chunk that ended, if each was as small as can be."""
-    if gate[COARSE]:
-        return gate[:0]
-    first = TIMES + int(gate[SIZE]) * PARTS
-    return gate[first : first + min(int(gate[AT]), PARTS)]
+    if gate.coarse:
+        return gate.times[0, :0]
+    return gate.times[gate.size_class, : min(gate.met, PARTS)]
 
 
 @njit(nogil=True, cache=True)
 def _now(gate):
-    call_i32_i32_ptr(gate[CLOCK], CLOCK_MONOTONIC, gate[CLOCK_ROOM:].ctypes.data)
-    return gate[CLOCK_ROOM] * 1_000_000_000 + gate[CLOCK_ROOM + 1]
+    call_i32_i32_ptr(gate.clock, CLOCK_MONOTONIC, gate.clock_room.ctypes.data)
+    return gate.clock_room[0] * 1_000_000_000 + gate.clock_room[1]
 
 
 @njit(nogil=True, cache=True)
@@ -172,101 +188,101 @@ def _came_late(gate, now, until):
     One that was over altogether counts as well, or a chunk that sees no slice would seem to need no
     longer ones; not for more than twice as long, since a thread may be held up for anything.
     """
-    began = gate[SLICE_BEGAN]
+    began = gate.slice_began
     late = min(max(now - began, 0), 2 * (until - began))
-    gate[LATE] += (late - gate[LATE]) // LATER
+    gate.late += (late - gate.late) // LATER
 
 
 @njit(nogil=True, cache=True)
 def _wait(gate, expected):
     """Until a part that takes so long may begin; returns the time then.
 
-    Until then EXPECTED says what it takes of a slice, with what of that will be over by the time
-    this is seen: the loop plans, and a thread wakes up.
+    Until then ``gate.expected`` says what it takes of a slice, with what of that will be over by
+    the time this is seen: the loop plans, and a thread wakes up.
     """
     began = now = _now(gate)
-    awake = began + gate[SPIN]
+    awake = began + gate.spin
     while True:
-        until = gate[UNTIL]
-        opened = until != 0 and until != gate[SEEN]
-        if opened and gate[PARKED] and until != OPEN:  # it has not had a part of this slice
+        until = gate.until
+        opened = until != 0 and until != gate.seen
+        if opened and gate.parked and until != OPEN:  # it has not had a part of this slice
             _came_late(gate, now, until)
-        if until == OPEN or gate[MEASURE] or gate[STOP] or now + expected <= until:
+        if until == OPEN or gate.measure or gate.stop or now + expected <= until:
             break
         if until > now and now - began > STARVED_NS:
             break
         if opened:
-            awake = now + AWAKE * gate[SPIN]
-        gate[EXPECTED] = expected + gate[LATE]
-        gate[SEEN] = until
-        gate[PARKED] = 1
+            awake = now + AWAKE * gate.spin
+        gate.expected = expected + gate.late
+        gate.seen = until
+        gate.parked = 1
         if now > awake:
-            gate[POLL_ROOM] = gate[WAKE_READ] | POLLIN << 32  # struct pollfd (little-endian)
-            if call_i32_ptr_i64_i32(gate[POLL], gate[POLL_ROOM:].ctypes.data, 1, SLEEP_MS) > 0:
+            gate.poll_room[0] = gate.wake_read | POLLIN << 32  # struct pollfd (little-endian)
+            if call_i32_ptr_i64_i32(gate.poll, gate.poll_room.ctypes.data, 1, SLEEP_MS) > 0:
                 # meant for something else, it is looked at anyway when the chunk is done
-                call_i64_i32_ptr_i64(gate[READ], gate[WAKE_READ], gate[READ_ROOM:].ctypes.data, 8)
+                call_i64_i32_ptr_i64(gate.read, gate.wake_read, gate.read_room.ctypes.data, 8)
         now = _now(gate)
-    gate[PARKED] = 0
+    gate.parked = 0
     return now
 
 
 @njit(nogil=True, cache=True)
 def _expected(gate, part):
     """ns of a part of this chunk, by that of a smaller one if no chunk of this class had one."""
-    size = gate[SIZE]
+    size = gate.size_class
     for known in range(size, -1, -1):
-        ns = gate[TIMES + known * PARTS + part]
+        ns = gate.times[known, part]
         if ns:
-            return ns * BESIDE_SIZES[size] // BESIDE_SIZES[known]
+            return ns * CHUNK_SIZES[size] // CHUNK_SIZES[known]
     return 0
 
 
 @cfunc(types.boolean(types.voidptr, types.boolean, types.voidptr), cache=True)
 def _at_part(tensor, ask, data):
     """``ggml_backend_sched_eval_callback``: ``data`` is the gate."""
-    gate = carray(data, WORDS, np.int64)
+    gate = carray(data, 1, GATE)[0]
     if ask:
-        if gate[WHOLE]:
+        if gate.whole:
             return False
-        op = carray(tensor, 1 << 12, np.uint8)[gate[OP_AT]]
-        if op != gate[MUL_MAT] and op != gate[MUL_MAT_ID]:
+        op = carray(tensor, 1 << 12, np.uint8)[gate.op_at]
+        if op != gate.mul_mat and op != gate.mul_mat_id:
             return False
-        i = gate[AT]
-        gate[AT] = i + 1
-        each = gate[UNTIL] != OPEN or gate[MEASURE] or gate[STOP] or gate[OWNER] == UNDER_WAY
+        i = gate.met
+        gate.met = i + 1
+        each = gate.until != OPEN or gate.measure or gate.stop or gate.owner == UNDER_WAY
         if not each and i % EACH != EACH - 1:
             return False
         expected = 0
-        for part in range(gate[LAST], i + 1):
-            # most of the first is copying what the host has, beside which ticks run as always
+        for part in range(gate.computed, i + 1):
+            # most of the first is copying what the host has, which holds up no tick
             if part:
                 expected += _expected(gate, min(part, PARTS - 1))
-        if gate[OWNER] == UNDER_WAY:
-            gate[EXPECTED] = expected
-            length = carray(tensor, 1 << 9, np.int64)[gate[NE_AT] // 8]
-            gate[ENDS] = length == gate[N_VOCAB]
-            if not gate[ENDS]:
-                gate[LONGEST] = max(gate[LONGEST], expected)
-            call_i32_ptr_ptr(gate[SWAP], gate[THERE], gate[HERE])  # the loop says when
-            gate[BEGAN] = _now(gate)
+        if gate.owner == UNDER_WAY:
+            gate.expected = expected
+            length = carray(tensor, 1 << 9, np.int64)[gate.ne_at // 8]
+            gate.ends = length == gate.n_vocab
+            if not gate.ends:
+                gate.longest = max(gate.longest, expected)
+            call_i32_ptr_ptr(gate.swap, gate.there, gate.here)  # the loop says when
+            gate.began = _now(gate)
         else:
-            gate[BEGAN] = _wait(gate, expected)
+            gate.began = _wait(gate, expected)
         return True
-    took = _now(gate) - gate[BEGAN]
-    i = gate[AT] - 1
-    if i == gate[LAST]:
-        at = TIMES + gate[SIZE] * PARTS + min(i, PARTS - 1)
-        known = gate[at]
+    took = _now(gate) - gate.began
+    i = gate.met - 1
+    if i == gate.computed:
+        part = min(i, PARTS - 1)
+        known = gate.times[gate.size_class, part]
         if known:
             # what held it up once is no part of it
             took = min(took, WILD * known)
             took = known + (took - known) // (LATER if took > known else SOONER)
-        gate[at] = took
+        gate.times[gate.size_class, part] = took
     else:
-        gate[COARSE] += 1
-    gate[LAST] = i + 1
-    if gate[STOP]:
-        gate[GAVE_UP] = 1
+        gate.coarse += 1
+    gate.computed = i + 1
+    if gate.stop:
+        gate.gave_up = 1
         return False
     return True
 
@@ -274,10 +290,10 @@ def _at_part(tensor, ask, data):
 @njit(nogil=True, cache=True)
 def set_gate(gate, until, native, wake_fd):
     """Open or close it."""
-    if gate[UNTIL] == until:
+    if gate.until == until:
         return
-    gate[UNTIL] = until
-    if until and gate[PARKED]:
+    gate.until = until
+    if until and gate.parked:
         call_i64_i32_ptr_i64(native.write, wake_fd, native.byte.ctypes.data, 1)
 
 
@@ -291,18 +307,18 @@ def let_through(gate, turns, since, until, native, wake_fd):
     one whose graph is still put together, or that copies what the host has, is in no tick's way.
     """
     began = now = now_ns(native)
-    gate[SLICE_BEGAN] = since
+    gate.slice_began = since
     set_gate(gate, until, native, wake_fd)
     latest = until + max(until - began, 1_000_000)
     while turns[0] % 2 and now < latest:
-        if gate[PARKED] and gate[SEEN] == until:
+        if gate.parked and gate.seen == until:
             break
         if until - now > ROOM_NS and readable(native, 1):
             break
-        if now >= until and gate[LAST] == 0:
+        if now >= until and gate.computed == 0:
             break
         now = now_ns(native)
-    if turns[0] % 2 and gate[PARKED] and gate[SEEN] != until and now >= until:
+    if turns[0] % 2 and gate.parked and gate.seen != until and now >= until:
         _came_late(gate, OPEN, until)  # nobody has seen it: how late that would be is not known
-    gate[UNTIL] = 0
+    gate.until = 0
     return now

@@ -18,7 +18,7 @@ from umaserve.wire import memory_order
 from umaserve.wire import messages as m
 from umaserve.wire import table as t
 
-from .gate import STOP, new_gate
+from .gate import Gate, new_gate
 
 BACKLOG = 4  # finished pieces that may wait to be landed; what comes later stays in its cells
 
@@ -27,25 +27,24 @@ class Orders(NamedTuple):
     """What the loop wants and what the worker says, in arrays that compiled code can use.
 
     Written by the loop: ``wanted`` int32[n_slots], slots by priority, -1 after the last;
-    ``sequence`` int64[1], odd while ``wanted`` is being written; ``stop`` uint8[1], 1 = give up the
-    running chunk (the worker clears it, then reads ``wanted``: write that first); ``epoch`` and
-    ``life`` int64[n_slots], raised when a row's pieces, or its cells too, are void; ``grant``
-    int32[1], where the worker is paced: prompt tokens of its next chunk, negative where that goes
-    on through the ticks, 0 = none yet (it takes them by writing 0); ``pending`` int32[1]: lane of
-    the finished piece that comes next, -1 = none; ``pending_ns`` int64[1]: since when (monotonic)
-    one waits, nothing having landed; ``gate`` int64[gate.WORDS], where the chunk stops and goes on
-    (written by both); ``wake_fd``, where one byte wakes the worker.
+    ``sequence`` int64[1], odd while ``wanted`` is being written; ``epoch`` and ``life``
+    int64[n_slots], raised when a row's pieces, or its cells too, are void; ``grant`` int32[1],
+    where the worker is paced: prompt tokens of its next chunk, negative where that goes on through
+    the ticks, 0 = none yet (it takes them by writing 0); ``pending`` int32[1]: lane of the finished
+    piece that comes next, -1 = none; ``pending_ns`` int64[1]: since when (monotonic) one waits,
+    nothing having landed; ``wake_fd``, where one byte wakes the worker.
 
     Written by the worker: ``running`` int32[1], the slot whose chunk it computes now or -1;
     ``started_ns`` int64[1], monotonic, when the last chunk began; ``size`` int32[1], its tokens;
     ``turns`` int64[1], raised when a chunk begins and when it ends, so odd while one runs;
     ``alive`` uint8[1], 0 = it takes nothing any more.  Written by both: ``refused`` uint8[n_slots],
     1 = the worker failed on this prompt, which is the engine's now (cleared by ``forget``).
+    ``gate``: where the chunk stops and goes on.  The worker clears ``gate.stop``, then reads
+    ``wanted``: write that first.
     """
 
     wanted: np.ndarray
     sequence: np.ndarray
-    stop: np.ndarray
     epoch: np.ndarray
     life: np.ndarray
     running: np.ndarray
@@ -57,17 +56,15 @@ class Orders(NamedTuple):
     pending_ns: np.ndarray
     size: np.ndarray
     turns: np.ndarray
-    gate: np.ndarray
+    gate: Gate
     wake_fd: int
 
     @classmethod
     def allocate(cls, n_slots: int, wake_fd: int) -> Orders:
         """Nothing wanted, the gate open; ``wake_fd`` is borrowed."""
-        gate = new_gate()
         return cls(
             wanted=np.full(n_slots, -1, np.int32),
             sequence=np.zeros(1, np.int64),
-            stop=gate[STOP : STOP + 1].view(np.uint8)[:1],  # little-endian
             epoch=np.zeros(n_slots, np.int64),
             life=np.zeros(n_slots, np.int64),
             running=np.full(1, -1, np.int32),
@@ -79,7 +76,7 @@ class Orders(NamedTuple):
             pending_ns=np.zeros(1, np.int64),
             size=np.zeros(1, np.int32),
             turns=np.zeros(1, np.int64),
-            gate=gate,
+            gate=new_gate(),
             wake_fd=wake_fd,
         )
 
@@ -124,7 +121,7 @@ def give_orders(orders, native, slots, n, stop):
     stores_first()
     running = orders.running[0]
     if stop and running >= 0 and (n == 0 or slots[0] != running):
-        orders.stop[0] = 1
+        orders.gate.stop = 1
     call_i64_i32_ptr_i64(native.write, orders.wake_fd, native.byte.ctypes.data, 1)
     return True
 

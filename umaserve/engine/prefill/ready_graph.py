@@ -20,6 +20,7 @@ import numpy as np
 
 from umaserve.engine.model.abilities import why_not_plain
 from umaserve.engine.native.batch import Batch, fill_up
+from umaserve.engine.native.status import DECODED
 
 if TYPE_CHECKING:
     from umaserve.engine.model.loaded import Loaded
@@ -29,7 +30,6 @@ OWN = 16  # tokens of a prompt that stands for those
 WORTH_IT = 0.9  # of the time of such a prompt whose graph is new
 TIMES = 3  # that both are measured
 SLOW_MS = 40.0  # so long only the arithmetic takes, and somebody might have to wait for it
-DECODE_OK = 0  # what llama_decode returns
 REPEATS = 2  # after which the next batch is a replay
 
 
@@ -105,4 +105,4 @@ class ReadyGraph:
         loaded.context.synchronize()
         for seq in (0, loaded.n_seq):
             loaded.context.seq_rm(seq)
-        return 1000.0 * (time.perf_counter() - began) if status == DECODE_OK else 0.0
+        return 1000.0 * (time.perf_counter() - began) if status == DECODED else 0.0

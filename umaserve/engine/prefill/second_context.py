@@ -13,20 +13,12 @@ from umaserve.engine.model.capacity import padded
 from umaserve.engine.model.thread_places import place_threads
 from umaserve.engine.native import abort
 from umaserve.engine.native.batch import Batch
-from umaserve.policy.cost.model import BESIDE_SIZES, CostModel
+from umaserve.engine.native.status import DECODED
+from umaserve.policy.cost.model import CHUNK_SIZES, CostModel
 from umaserve.policy.processor.slices import SLICED_CHUNK
 from umaserve.wire import messages as m
 
-from .gate import (
-    MEASURE,
-    all_ms,
-    begin_chunk,
-    forget_times,
-    hang,
-    longest_ms,
-    new_gate,
-    take_times,
-)
+from .gate import Gate, all_ms, begin_chunk, forget_times, hang, longest_ms, new_gate, take_times
 
 if TYPE_CHECKING:
     from umaserve.engine.model.loaded import Loaded
@@ -38,7 +30,6 @@ if TYPE_CHECKING:
 BETWEEN_MS = 20.0
 SLOW_CHUNK_MS = 500.0  # a chunk that takes longer at the start has no larger one after it
 TIMES = 3  # that a size is computed: kernels are loaded, graphs captured, and then it is measured
-DECODE_OK = 0  # what llama_decode returns
 
 
 def open_second(
@@ -69,18 +60,18 @@ def open_second(
 
 
 def measure_chunks(
-    context: Context, batch: Batch, gate: np.ndarray, most: int, n_vocab: int,
+    context: Context, batch: Batch, gate: Gate, most: int, n_vocab: int,
     part_ms: np.ndarray, parts_ms: np.ndarray, times: int = TIMES,
 ) -> Iterator[None]:  # fmt: skip
-    """Compute chunks of each of BESIDE_SIZES up to ``most`` tokens for nothing, one a step.
+    """Compute chunks of each of CHUNK_SIZES up to ``most`` tokens for nothing, one a step.
 
-    ``part_ms`` and ``parts_ms`` (float64, one each of BESIDE_SIZES) get the longest part between
+    ``part_ms`` and ``parts_ms`` (float64, one each of CHUNK_SIZES) get the longest part between
     two looks at the `gate` and all of them together; 0 = not measured.  Sizes that they know are
     left out.  The generator may be closed after any chunk.
     """
     arrays = batch.arrays
-    gate[MEASURE], took_ms = 1, 0.0
-    for i, n in enumerate(BESIDE_SIZES.tolist()):
+    gate.measure, took_ms = 1, 0.0
+    for i, n in enumerate(CHUNK_SIZES.tolist()):
         if n > most:
             break
         if parts_ms[i] > 0.0 or n & (n - 1) and took_ms > BETWEEN_MS:
@@ -93,7 +84,7 @@ def measure_chunks(
         for turn in range(times):
             begin_chunk(gate, n)
             began = time.perf_counter()
-            decoded = context.library.lib.uma_decode(context.pointer, batch.struct) == DECODE_OK
+            decoded = context.library.lib.uma_decode(context.pointer, batch.struct) == DECODED
             context.synchronize()
             if turn == 0:  # it pays for kernels and buffers
                 forget_times(gate, n)
@@ -104,13 +95,13 @@ def measure_chunks(
             yield
         if took_ms > SLOW_CHUNK_MS:
             break
-    for i in range(BESIDE_SIZES.size - 2, -1, -1):
+    for i in range(CHUNK_SIZES.size - 2, -1, -1):
         if not part_ms[i]:  # no longer than the next one; use will tell
             part_ms[i], parts_ms[i] = part_ms[i + 1], parts_ms[i + 1]
 
 
 def measure_slices(
-    loaded: Loaded, start: m.Start, gate: np.ndarray, cost: CostModel, words: AbortWords
+    loaded: Loaded, start: m.Start, gate: Gate, cost: CostModel, words: AbortWords
 ) -> Iterator[None]:
     """Learn what the parts of chunks between the ticks of a processor take, one chunk a step.
 
@@ -127,7 +118,7 @@ def measure_slices(
     batch = Batch(loaded.library.ffi, SLICED_CHUNK, 1)
     chunks = measure_chunks(
         context, batch, own, min(SLICED_CHUNK, loaded.n_positions), loaded.model.n_vocab,
-        cost.beside, cost.parts, times=TIMES - 1,
+        cost.longest, cost.parts, times=TIMES - 1,
     )  # fmt: skip
     try:
         place_threads(loaded.places, threads)

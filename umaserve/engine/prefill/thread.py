@@ -24,38 +24,21 @@ import numpy as np
 
 from umaserve.engine.cells.piece import Piece, export_piece, import_piece, ordinary
 from umaserve.engine.native.batch import Batch
+from umaserve.engine.native.status import DECODED, GIVEN_UP, NO_KV_SLOT
 from umaserve.engine.samplers.first_token import FirstTokens
+from umaserve.jit.record import address_of
 from umaserve.llama.host_memory import HostMemory
-from umaserve.policy.cost.model import BESIDE_SIZES
+from umaserve.policy.cost.model import CHUNK_SIZES
 from umaserve.wire import memory_order
 from umaserve.wire import messages as m
 from umaserve.wire import table as t
 
 from .chunk_pace import CHUNKS, Pace, counted, even_share
-from .chunk_stack import GIVEN_UP, hand_over
-from .gate import (
-    BY_LOOP,
-    DONE,
-    GAVE_UP,
-    HANDED,
-    MEASURE,
-    OPEN,
-    OWNER,
-    REDO,
-    SIZE,
-    STATUS,
-    SWAP,
-    THREAD,
-    UNTIL,
-    WHOLE,
-    all_ms,
-    begin_chunk,
-    hang,
-    longest_ms,
-)  # fmt: skip
+from .chunk_stack import hand_over
+from .gate import DONE, HANDED, OPEN, THREAD, all_ms, begin_chunk, hang, longest_ms
 from .held_prompt import HeldPrompt
 from .orders import ABORT_CALLBACK, BACKLOG, Exchange, Request
-from .second_context import DECODE_OK, measure_chunks, open_second
+from .second_context import measure_chunks, open_second
 
 if TYPE_CHECKING:
     from umaserve.engine.model.loaded import Loaded
@@ -65,10 +48,9 @@ PACED_CHUNK = 512  # tokens of one llama_decode at most where the policy says ho
 FEWEST_CELLS = 1024  # of the second KV cache; it doubles until the prompt at hand fits
 FEWEST_PACED = 4096
 IDLE_S = 60.0  # without a prompt, after which the second context goes
-GATHER_S = 0.02  # after a chunk, for which one that is not full waits beside streams
+GATHER_S = 0.02  # after a chunk, for which one that is not full waits while streams decode
 FULL_ENOUGH = 0.75  # of the largest chunk
 NICENESS = 5  # of the thread: others who wake up take this core first, not the engine's
-DECODE_NO_KV_SLOT = 1  # what llama_decode returns
 
 
 def stand_back() -> None:
@@ -103,7 +85,7 @@ class PrefillThread:
     which ``room_bytes`` are enough; the counters are for reading.  ``measured`` is told tokens of a
     chunk, ms of its longest part and of all of them, from this thread (0 and its duration, of one
     that went on through the ticks); ``part_ms`` and ``parts_ms`` have these from the start, by
-    BESIDE_SIZES, 0 = not measured.  ``sampler`` samples first tokens here; None leaves the last
+    CHUNK_SIZES, 0 = not measured.  ``sampler`` samples first tokens here; None leaves the last
     token of every prompt to the engine.
     """
 
@@ -130,7 +112,7 @@ class PrefillThread:
         self.tokens_total = 0
         self.aborted_total = 0
         self.pace = Pace()
-        self.part_ms, self.parts_ms = np.zeros(BESIDE_SIZES.size), np.zeros(BESIDE_SIZES.size)
+        self.part_ms, self.parts_ms = np.zeros(CHUNK_SIZES.size), np.zeros(CHUNK_SIZES.size)
         self._loaded = loaded
         self._start = start
         self._x = exchange
@@ -162,7 +144,7 @@ class PrefillThread:
     def close(self) -> None:
         """Give up the running chunk, end the thread, free the context.  From another thread."""
         self._closing = True
-        self._x.orders.stop[0] = 1
+        self._x.orders.gate.stop = 1
         self._x.wake_worker()
         self._thread.join()
         self._close_context()
@@ -197,7 +179,7 @@ class PrefillThread:
             self._notify()
 
     def _prepare(self) -> None:
-        """Have what a first prompt beside a stream would stop the accelerator for, while nobody
+        """Have what a first prompt would stop the accelerator and its streams for, while nobody
         asks for anything (``may_prepare``); the rest is prepared in a later pause.
 
         A context's buffers, those of its kernels, and memory that pieces are copied to.
@@ -219,11 +201,11 @@ class PrefillThread:
             if next(chunks, self) is self:
                 self.ready.set()
                 break
-        gate[MEASURE] = 0
+        gate.measure = 0
 
     def _step(self) -> bool:
         """One chunk or one copy; False when there is nothing to do."""
-        self._x.orders.stop[0] = 0
+        self._x.orders.gate.stop = 0
         memory_order.all_first()  # the loop says what it wants, then stops what it does not want
         self._gathers = False
         if self._closing:  # looked at after the flag is cleared, so that close cannot be missed
@@ -315,11 +297,11 @@ class PrefillThread:
         mark = self._ready.library.log_position()
         began = time.perf_counter()
         status = self._decode()
-        if status == DECODE_OK and self._x.orders.gate[GAVE_UP]:
+        if status == DECODED and self._x.orders.gate.gave_up:
             status = GIVEN_UP
         wall_ms = 1000.0 * (time.perf_counter() - began)
         self._end(chunk)
-        if status == DECODE_OK:
+        if status == DECODED:
             self.tokens_total += chunk.total
             self._learn(chunk.total, wall_ms)
             for each, count in chunk.parts:
@@ -339,7 +321,7 @@ class PrefillThread:
         orders, left = self._x.orders, prompt.end - prompt.past
         granted = int(orders.grant[0])
         memory_order.loads_first()
-        self.by_loop = bool(orders.gate[BY_LOOP])
+        self.by_loop = bool(orders.gate.by_loop)
         most, whole = abs(granted), granted < 0
         if not (self.paced or self.by_loop):
             most, whole = self.pace.chunk(), True
@@ -389,7 +371,7 @@ class PrefillThread:
         orders, table = self._x.orders, self._x.table
         orders.turns[0] += 1
         orders.running[0] = -1
-        orders.gate[OWNER] = THREAD
+        orders.gate.owner = THREAD
         self._ended_ns, self._answered = time.monotonic_ns(), len(chunk.ends)
         for each, _ in chunk.parts:
             if table.serial[each.slot] == each.serial:
@@ -402,10 +384,10 @@ class PrefillThread:
             context.seq_rm(each.seq, each.past, -1)
         if status == GIVEN_UP:
             self.aborted_total += 1
-            prompt.strictly |= bool(self._x.orders.gate[REDO])
-        elif len(chunk.parts) > 1 and status != DECODE_NO_KV_SLOT:
+            prompt.strictly |= bool(self._x.orders.gate.redo)
+        elif len(chunk.parts) > 1 and status != NO_KV_SLOT:
             self._by_itself = True  # to see whose fault it is
-        elif status == DECODE_NO_KV_SLOT and len(self._prompts) > 1:
+        elif status == NO_KV_SLOT and len(self._prompts) > 1:
             # the engine has room for all that run, so what is in the way can be fetched again
             for other in list(self._prompts.values()):
                 if other is not prompt:
@@ -419,15 +401,15 @@ class PrefillThread:
         """Compute the chunk at hand, or wait until the loop has done it; what llama_decode says."""
         context, gate = self._ready, self._x.orders.gate
         if self.by_loop:
-            while gate[OWNER] != DONE:
-                if self._closing and gate[OWNER] == HANDED:  # the loop will not come to it
+            while gate.owner != DONE:
+                if self._closing and gate.owner == HANDED:  # the loop will not come to it
                     return GIVEN_UP
                 self._poll.poll()
                 os.read(self._wake_read, 4096)  # looked at anyway when the chunk is done
             memory_order.loads_first()
-            return int(gate[STATUS])
+            return int(gate.status)
         status = int(context.library.lib.uma_decode(context.pointer, self._batch.struct))
-        if status == DECODE_OK and self.paced:
+        if status == DECODED and self.paced:
             context.synchronize()
         return status
 
@@ -436,11 +418,11 @@ class PrefillThread:
     ) -> bool:  # fmt: skip
         """Whether a chunk should wait a little for more tokens.
 
-        Beside streams a chunk goes on for many ticks, and one of few tokens for nearly as many.
+        While streams decode, a chunk goes on for many ticks, one of few tokens for nearly as many.
         Clients whose requests ended with the last chunk may be about to ask again.
         """
         table, orders = self._x.table, self._x.orders
-        if not self.paced or orders.gate[UNTIL] == OPEN or tokens >= FULL_ENOUGH * most:
+        if not self.paced or orders.gate.until == OPEN or tokens >= FULL_ENOUGH * most:
             return False
         if table.lane[prompt.slot] == m.LANE_INTERACTIVE:
             return False
@@ -535,16 +517,16 @@ class PrefillThread:
 
     def _learn(self, n: int, wall_ms: float) -> None:
         gate = self._x.orders.gate
-        if self.by_loop and gate[SIZE] not in self._sizes:
+        if self.by_loop and gate.size_class not in self._sizes:
             # the first of a size pays for buffers and pages
-            self._sizes.add(int(gate[SIZE]))
+            self._sizes.add(int(gate.size_class))
             return
         if self._measured is not None and (self.paced or self.by_loop):
-            if gate[WHOLE]:
+            if gate.whole:
                 self._measured(n, 0.0, wall_ms)
             elif (part_ms := longest_ms(gate)) > 0.0:
                 # between a processor's ticks, as if it had been of the largest size of its class
-                size = int(BESIDE_SIZES[gate[SIZE]]) if self.by_loop else n
+                size = int(CHUNK_SIZES[gate.size_class]) if self.by_loop else n
                 self._measured(size, part_ms, size / n * all_ms(gate))
         if not self.by_loop:  # which waited between its slices
             self.pace.learn(n, wall_ms)
@@ -636,18 +618,20 @@ class PrefillThread:
             cells *= 2
         cells = min(cells, self._loaded.n_ctx)
         others = {}
-        if self.paced or self._x.orders.gate[SWAP]:
+        if self.paced or self._x.orders.gate.swap:
             model = self._loaded.model
             others = hang(self._x.orders.gate, model.library, self._wake_read, model.n_vocab)
         self._context = open_second(
             self._loaded, self._start, cells, self._chunk_most, self._threads_set, **others
         )
         if not self.paced:
-            self._context.set_abort_callback(ABORT_CALLBACK, self._x.orders.stop.ctypes.data)
+            # a byte of it is looked at, the lowest one (little-endian)
+            stop = address_of(self._x.orders.gate, "stop")
+            self._context.set_abort_callback(ABORT_CALLBACK, stop)
         self._cells = cells
 
     def _clear(self) -> None:
-        """Something in the memory is no number, and may reach what is computed beside it."""
+        """Something in the memory is no number, and may reach what is computed with it."""
         for prompt in list(self._prompts.values()):
             self._drop(prompt)
         if self._context is not None:

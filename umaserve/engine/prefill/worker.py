@@ -28,7 +28,7 @@ from umaserve.engine.cells.accounting import cells_used
 from umaserve.engine.cells.piece import Piece, export_piece, import_piece
 from umaserve.engine.model.abilities import device_memory, why_not_plain
 from umaserve.engine.samplers.first_token import FirstToken, FirstTokens
-from umaserve.policy.cost.model import BESIDE_SIZES
+from umaserve.policy.cost.model import CHUNK_SIZES
 from umaserve.wire import memory_order
 from umaserve.wire import messages as m
 from umaserve.wire import table as t
@@ -48,7 +48,7 @@ FIRST_PIECE = 64  # tokens, where a limit is to be kept and nothing is known
 TWICE_AS_LARGE = 1.4  # times as long as a piece of half the size, at most
 HARDLY_LONGER = 1.5  # times as long as the smallest piece: not worth landing more often for
 LANDING_WEIGHT = 0.25  # of a new measurement in the running mean
-RESERVE_BYTES = 256 << 20  # memory to leave alone beside the second KV cache
+RESERVE_BYTES = 256 << 20  # memory that the second KV cache leaves alone
 
 
 def available(loaded: Loaded, cores: int | None = None) -> tuple[bool, str]:
@@ -125,7 +125,7 @@ class PrefillWorker:
         largest = PACED_CHUNK if paced else CHUNKS[0]
         bytes_most = PACED_PIECE_BYTES if paced else PIECE_BYTES
         self._piece_most = min(max(bytes_most // per_token, CHUNKS[-1]), largest)
-        self._copies = np.zeros(BESIDE_SIZES.size) if copies is None else copies
+        self._copies = np.zeros(CHUNK_SIZES.size) if copies is None else copies
         self._spare = loaded.n_seq  # sequence id, in both contexts
         self._stack: ChunkStack | None = None
         if loaded.on_processor and not paced:
@@ -187,7 +187,7 @@ class PrefillWorker:
 
     @property
     def part_ms(self) -> np.ndarray:
-        """ms of the longest part of a chunk by BESIDE_SIZES, measured before `wait_ready` returns;
+        """ms of the longest part of a chunk by CHUNK_SIZES, measured before `wait_ready` returns;
         0 = not measured.  float64, borrowed."""
         return self._thread.part_ms
 
@@ -225,7 +225,7 @@ class PrefillWorker:
         orders.sequence[0] += 1
         memory_order.stores_first()
         if stop and (n == 0 or slots[0] != orders.running[0]):
-            orders.stop[0] = 1
+            orders.gate.stop = 1
         self._x.wake_worker()
 
     def wake(self) -> None:
@@ -386,7 +386,7 @@ class PrefillWorker:
         if slot in wanted:
             self.want([other for other in wanted if other != slot])
         if abort and orders.running[0] == slot:
-            orders.stop[0] = 1
+            orders.gate.stop = 1
             if waits(orders.gate):  # there may be no tick for long that would do it
                 give_up(orders.gate)
                 self._x.wake_worker()
@@ -442,5 +442,5 @@ class PrefillWorker:
 
 
 def _size_class(tokens: int) -> int:
-    """The last of BESIDE_SIZES that is no larger; the first where there is none."""
-    return max(int(np.searchsorted(BESIDE_SIZES, tokens, "right")) - 1, 0)
+    """The last of CHUNK_SIZES that is no larger; the first where there is none."""
+    return max(int(np.searchsorted(CHUNK_SIZES, tokens, "right")) - 1, 0)

@@ -1,6 +1,6 @@
 """Sampling the rows of one tick on several threads, where cores are free.
 
-Beside an accelerator, a row has just come over the bus and lies in no cache: one core pulls it in
+With an accelerator, a row has just come over the bus and lies in no cache: one core pulls it in
 at about 20 GB/s, several pull in several rows at once.  On a processor backend the cores belong to
 libllama's own threads, and these sample (`team_rows`), where libllama was built with libgomp.
 
@@ -30,11 +30,12 @@ from umaserve.engine.native.calls import (
     call_i64_i32_ptr_i64,
 )
 from umaserve.jit.compiled import njit
+from umaserve.jit.record import Record, ints
 from umaserve.sampling import counted as c
 from umaserve.sampling.params import SLOW
 from umaserve.sampling.sampler import Scratch, sample_rows
 
-from .team_rows import MOST_THREADS, no_team, sample_in_team, share
+from .team_rows import MOST_THREADS, Team, no_team, sample_in_team, share
 
 FEWEST_ROWS = 6  # below, one thread is done before several have told each other
 MOST_WORKERS = 7
@@ -45,26 +46,38 @@ PATIENCE_NS = 300_000  # so long after that a worker watches; then it sleeps unt
 SPINS = 4000  # looks at a worker that is not done (0.1 ms) after which the caller naps in between
 NAP_NS = 20_000
 
-# words of ``RowPool.words``, each on a cache line of its own or with what is written together
-GIVEN = 0  # jobs given out, times PARTS, and how many workers are meant by the last one
-CALLED, CALLED_NS, CALLED_ROWS = 8, 9, 10  # the same of calls; when it was (0 = answered), its rows
 PARTS = 256
-EXPECTED_NS = 16  # from here on: what so many rows take to come, at least; 0 = not known
 ROWS = 64
-WORDS = EXPECTED_NS + ROWS
 RISE_NS = 10_000  # a nap that is too long delays a tick, one that is too short costs a core's time
-# words of a worker
-DONE = 0  # what GIVEN was for the job that it has done last
-ASLEEP = 1
-LINE = 8
+LINE = 8  # int64 of a cache line
 ROWS_IN_PLACE, COPIED_BYTES = c.ROWS_IN_PLACE, c.COPIED_BYTES
+
+
+class Calls(Record):
+    """What the ticks tell the workers; what is written together has a cache line of its own."""
+
+    given: int  # jobs given out, times PARTS, and how many workers are meant by the last one
+    rest_of_line: np.ndarray = ints(LINE - 1)
+    called: int  # the same of calls
+    called_ns: int  # when the last one was; 0 = answered
+    called_rows: int  # and of how many rows
+    rest_of_next: np.ndarray = ints(LINE - 3)
+    expected_ns: np.ndarray = ints(ROWS)  # what so many rows take to come, at least; 0 = not known
+
+
+class Worker(Record):
+    """What a worker tells the ticks, on a cache line of its own."""
+
+    done: int  # what ``Calls.given`` was for the job that it has done last
+    asleep: int
+    rest_of_line: np.ndarray = ints(LINE - 2)
 
 
 class RowPool(NamedTuple):
     """What the ticks know of the workers.  ``read`` to ``clock`` are addresses of libc's functions,
     ``job`` int64[2] is first row and number of rows, ``job_fds`` int32[n_workers] the pipes that
-    wake them; ``words`` int64[WORDS] is written by the ticks only, ``states`` int64[n_workers,
-    LINE] by each worker; ``rooms`` int64[n_workers + 1, LINE] are their ``struct timespec`` and the
+    wake them; ``calls`` is written by the ticks only, ``workers`` (Worker[n_workers]) by each
+    worker; ``rooms`` int64[n_workers + 1, LINE] are their ``struct timespec`` and the
     caller's; ``counted`` int64[n_workers, WIDTH] what each has counted.  ``team`` is what
     `team_rows` makes, and ``team_counted`` what its threads have counted."""
 
@@ -76,11 +89,11 @@ class RowPool(NamedTuple):
     job: np.ndarray
     byte: np.ndarray
     job_fds: np.ndarray
-    words: np.ndarray
-    states: np.ndarray
+    calls: Calls
+    workers: np.ndarray
     rooms: np.ndarray
     counted: np.ndarray
-    team: np.ndarray
+    team: Team
     team_counted: np.ndarray
 
 
@@ -108,8 +121,8 @@ def start_pool(
         np.zeros(2, np.int64),
         np.zeros(1, np.uint8),
         np.zeros(n_workers, np.int32),
-        np.zeros(WORDS, np.int64),
-        np.zeros((n_workers, LINE), np.int64),
+        Calls.zeros(),
+        Worker.several(n_workers),
         np.zeros((n_workers + 1, LINE), np.int64),
         np.zeros((n_workers, c.WIDTH), np.int64),
         no_team(),
@@ -140,11 +153,11 @@ def call_workers(pool, n):
     """A tick with ``n`` rows was submitted: be awake when they are there."""
     if pool.n_workers == 0 or n < FEWEST_ROWS:
         return
-    pool.words[CALLED_NS] = _now(pool, pool.n_workers)
-    pool.words[CALLED_ROWS] = min(n, ROWS - 1)
+    pool.calls.called_ns = _now(pool, pool.n_workers)
+    pool.calls.called_rows = min(n, ROWS - 1)
     all_first()  # a worker that sees the call sees when it was
     parts = _workers_for(pool.n_workers, n)
-    pool.words[CALLED] = _next(pool.words[CALLED], parts)
+    pool.calls.called = _next(pool.calls.called, parts)
     _wake(pool, parts)
 
 
@@ -239,7 +252,7 @@ def _wake(pool, parts):
     """Wake who sleeps, after what they are woken for was said."""
     all_first()
     for worker in range(parts):
-        if pool.states[worker, ASLEEP]:
+        if pool.workers[worker].asleep:
             call_i64_i32_ptr_i64(pool.write, pool.job_fds[worker], pool.byte.ctypes.data, 1)
 
 
@@ -248,21 +261,21 @@ def _give(pool, first, n, parts):
     """A job for the first ``parts`` workers; it stays as it is until they are done."""
     pool.job[0], pool.job[1] = first, n
     all_first()
-    pool.words[GIVEN] = _next(pool.words[GIVEN], parts)
+    pool.calls.given = _next(pool.calls.given, parts)
     _wake(pool, parts)
 
 
 @njit(nogil=True, cache=True)
 def _learn_when(pool):
     """The rows of the last call are there: how long they take to come, at least."""
-    words = pool.words
-    if words[CALLED_NS] == 0:
+    calls = pool.calls
+    if calls.called_ns == 0:
         return
-    took = _now(pool, pool.n_workers) - words[CALLED_NS]
-    words[CALLED_NS] = 0
-    at = EXPECTED_NS + words[CALLED_ROWS]
-    known = words[at]
-    words[at] = took if known == 0 else min(took, known + RISE_NS)
+    took = _now(pool, pool.n_workers) - calls.called_ns
+    calls.called_ns = 0
+    at = calls.called_rows
+    known = calls.expected_ns[at]
+    calls.expected_ns[at] = took if known == 0 else min(took, known + RISE_NS)
 
 
 @njit(nogil=True, cache=True)
@@ -270,7 +283,7 @@ def _wait(pool, parts):
     """Until the first ``parts`` workers are done."""
     looks = 0
     for worker in range(parts):
-        while pool.states[worker, DONE] != pool.words[GIVEN]:
+        while pool.workers[worker].done != pool.calls.given:
             looks += 1
             if looks < SPINS:
                 _now(pool, pool.n_workers)  # a call, so that memory is looked at again
@@ -282,12 +295,12 @@ def _wait(pool, parts):
 @njit(nogil=True, cache=True)
 def _watch(pool, worker, seen):
     """Nap until a job is expected, then look for it without sleeping, for a while."""
-    words = pool.words
-    expected = words[CALLED_NS] + words[EXPECTED_NS + words[CALLED_ROWS]]
+    calls = pool.calls
+    expected = calls.called_ns + calls.expected_ns[calls.called_rows]
     now = _now(pool, worker)
     if expected - LEAD_NS > now:
         _nap(pool, worker, min(expected - LEAD_NS - now, 1_000_000_000))
-    while words[GIVEN] == seen and _now(pool, worker) < expected + PATIENCE_NS:
+    while calls.given == seen and _now(pool, worker) < expected + PATIENCE_NS:
         pass
 
 
@@ -297,28 +310,28 @@ def _serve(
     eog, work, out_tokens, logprob, top_ids, top_logprobs,
 ):  # fmt: skip
     """The life of one worker: ends when the pipe does, with the process."""
-    words, state = pool.words, pool.states[worker]
+    calls, state = pool.calls, pool.workers[worker]
     seen = called = 0
     while True:
-        state[ASLEEP] = 1
+        state.asleep = 1
         all_first()
-        while words[GIVEN] == seen and words[CALLED] == called:
+        while calls.given == seen and calls.called == called:
             # a byte that nobody waited for any more wakes it once too often, which does no harm
             if call_i64_i32_ptr_i64(pool.read, job_fd, byte.ctypes.data, 1) != 1:
                 return
-        state[ASLEEP] = 0
+        state.asleep = 0
         all_first()
-        if words[GIVEN] == seen:
-            called = words[CALLED]
+        if calls.given == seen:
+            called = calls.called
             if worker < called % PARTS:
                 _watch(pool, worker, seen)
         all_first()
-        if words[GIVEN] == seen:
+        if calls.given == seen:
             continue
-        seen = words[GIVEN]
+        seen = calls.given
         if worker >= seen % PARTS:  # others did it meanwhile
             continue
-        called = words[CALLED]
+        called = calls.called
         if pool.job[1] == TOUCH:
             work.ids[:] = 0
             work.values[:] = 0
@@ -335,4 +348,4 @@ def _serve(
                 n_prompt, eog, work, out_tokens[at:], logprob, top_ids, top_logprobs,
             )  # fmt: skip
         all_first()
-        state[DONE] = seen
+        state.done = seen

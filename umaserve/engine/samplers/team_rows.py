@@ -5,8 +5,8 @@ next one.  So the rows are dealt out among them with what libllama itself uses, 
 nobody has to be woken, and nobody falls asleep while one thread samples for all.
 
 What they are to do reaches them through one pointer, and a C callback takes no arrays.  So all that
-``sample_rows`` takes lies in a block of words, as addresses and shapes, written once: these arrays
-are the engine's for as long as it lives.
+``sample_rows`` takes lies in one record, as addresses and shapes, written once: these arrays are
+the engine's for as long as it lives.
 """
 
 from __future__ import annotations
@@ -18,62 +18,70 @@ from llvmlite import ir
 from numba import carray, cfunc, types
 from numba.extending import intrinsic
 
-from umaserve.engine.model.thread_places import NUMBER as OMP_NUMBER
-from umaserve.engine.model.thread_places import PARALLEL as LIBGOMP
+from umaserve.engine.model.thread_places import Places
 from umaserve.engine.native.calls import call_i32, call_i64_ptr_ptr_i32_i32
 from umaserve.jit.compiled import njit
+from umaserve.jit.record import Record, address_of, ints
 from umaserve.sampling.params import Settings
 from umaserve.sampling.sampler import Scratch, sample_rows
 
 MOST_THREADS = 8  # that sample; the scratch of each takes some 20 bytes a token of the vocabulary
 
-# words of the block
-(
-    PARALLEL,  # GOMP_parallel; 0 = there is no such team
-    PART,  # what each thread of the team calls
-    NUMBER,  # omp_get_thread_num
-    SIZE,  # threads of the team that computed the last graph
-    SHARED,  # threads that have scratch
-    FIRST, ROWS,  # the job
-    N_VOCAB,
-) = range(8)  # fmt: skip
-ARRAYS = 8  # from here on: each array's address and three dimensions
 OF_ALL = 14  # arrays that all threads share; behind them ten of each thread's scratch
 SCRATCH = 10
-WORDS = ARRAYS + 4 * (OF_ALL + SCRATCH * MOST_THREADS)
 
 
-def no_team() -> np.ndarray:
-    """int64[WORDS]: whoever calls samples all rows."""
-    return np.zeros(WORDS, np.int64)
+class Team(Record):
+    """What the threads of a team are told, and libgomp's functions."""
+
+    address: int  # of this record
+    parallel: int  # GOMP_parallel; 0 = there is no such team
+    number: int  # omp_get_thread_num
+    part: int  # what each thread of the team calls
+    threads: int  # of the team that computed the last graph
+    with_scratch: int  # threads that have some
+    first: int  # the job: rows from this one on
+    rows: int  # and how many
+    n_vocab: int
+    # each array's address and three dimensions
+    arrays: np.ndarray = ints(OF_ALL + SCRATCH * MOST_THREADS, 4)
+
+
+TEAM = Team.dtype
+
+
+def no_team() -> Team:
+    """Whoever calls samples all rows."""
+    team = Team.zeros()
+    team.address = address_of(team)
+    return team
 
 
 def make_team(
-    places: np.ndarray, n_threads: int, n_ctx: int, rows: tuple[Any, ...], counts: np.ndarray
-) -> tuple[np.ndarray, list[Scratch]]:
-    """The block, and the scratch of all threads but the caller's: to outlive the ticks, as must
+    places: Places, n_threads: int, n_ctx: int, rows: tuple[Any, ...], counts: np.ndarray
+) -> tuple[Team, list[Scratch]]:
+    """The team, and the scratch of all threads but the caller's: to outlive the ticks, as must
     ``rows``, what ``sample_rows`` takes after the number of rows.
 
     ``places`` knows libgomp (`thread_places`); ``n_threads`` is the largest team that there will
     be.  ``counts`` int64[MOST_THREADS - 1, WIDTH] is what each of the others counts into.
     """
     slots, addresses, n_vocab, settings, tokens, n_tokens, n_prompt, eog, own, *out = rows
-    block = no_team()
+    team = no_team()
     others = min(n_threads, MOST_THREADS) - 1
-    if not places[LIBGOMP] or others < 1:
-        return block, []
+    if not places.parallel or others < 1:
+        return team, []
     scratches = [Scratch.allocate(n_vocab, n_ctx, eog.size, counts[i]) for i in range(others)]
     shared = (slots, addresses, *settings, tokens, n_tokens, n_prompt, eog, *out)
     assert len(shared) == OF_ALL
     for i, array in enumerate((*shared, *own, *(a for scratch in scratches for a in scratch))):
         assert array.flags.c_contiguous
-        at = ARRAYS + 4 * i
-        block[at] = array.ctypes.data
-        block[at + 1 : at + 1 + array.ndim] = array.shape
-    block[N_VOCAB], block[SHARED] = n_vocab, 1 + others
-    block[NUMBER], block[PART] = places[OMP_NUMBER], int(_part.address or 0)
-    block[PARALLEL] = places[LIBGOMP]
-    return block, scratches
+        team.arrays[i, 0] = array.ctypes.data
+        team.arrays[i, 1 : 1 + array.ndim] = array.shape
+    team.n_vocab, team.with_scratch = n_vocab, 1 + others
+    team.number, team.part = places.number, int(_part.address or 0)
+    team.parallel = places.parallel
+    return team, scratches
 
 
 def _pointer_to(numba_type: Any, llvm_type: Any) -> Any:
@@ -94,11 +102,6 @@ _float32 = _pointer_to(types.float32, ir.FloatType())
 _float64 = _pointer_to(types.float64, ir.DoubleType())
 
 
-@njit(nogil=True, inline="always")
-def _at(block, i):
-    return block[ARRAYS + 4 * i : ARRAYS + 4 * i + 4]
-
-
 @njit(nogil=True, cache=True)
 def share(n, others, thread):
     """Rows ``start:stop`` of one of ``others`` threads, or of the caller (-1), who has the first
@@ -113,46 +116,47 @@ def share(n, others, thread):
 @cfunc(types.void(types.voidptr), cache=True)
 def _part(data):
     """What a thread of the team does."""
-    block = carray(data, WORDS, np.int64)
-    thread = call_i32(block[NUMBER])
-    parts = min(block[SIZE], block[SHARED], block[ROWS])
+    team = carray(data, 1, TEAM)[0]
+    arrays = team.arrays
+    thread = call_i32(team.number)
+    parts = min(team.threads, team.with_scratch, team.rows)
     if thread >= parts:
         return
-    start, stop = share(block[ROWS], parts - 1, thread - 1)
-    at = block[FIRST] + start
-    a = _at(block, 0)
+    start, stop = share(team.rows, parts - 1, thread - 1)
+    at = team.first + start
+    a = arrays[0]
     slots = carray(_int32(a[0]), (a[1],))
-    a = _at(block, 1)
+    a = arrays[1]
     addresses = carray(_int64(a[0]), (a[1],))
-    a = _at(block, 2)
+    a = arrays[2]
     real = carray(_float64(a[0]), (a[1], a[2]))
-    a = _at(block, 3)
+    a = arrays[3]
     whole = carray(_int64(a[0]), (a[1], a[2]))
-    a = _at(block, 4)
+    a = arrays[4]
     bias_ids = carray(_int32(a[0]), (a[1], a[2]))
-    a = _at(block, 5)
+    a = arrays[5]
     bias_values = carray(_float32(a[0]), (a[1], a[2]))
-    a = _at(block, 6)
+    a = arrays[6]
     tokens = carray(_int32(a[0]), (a[1], a[2]))
-    a = _at(block, 7)
+    a = arrays[7]
     n_tokens = carray(_int32(a[0]), (a[1],))
-    a = _at(block, 8)
+    a = arrays[8]
     n_prompt = carray(_int32(a[0]), (a[1],))
-    a = _at(block, 9)
+    a = arrays[9]
     eog = carray(_int32(a[0]), (a[1],))
-    a = _at(block, 10)
+    a = arrays[10]
     sampled = carray(_int32(a[0]), (a[1],))
-    a = _at(block, 11)
+    a = arrays[11]
     logprob = carray(_float32(a[0]), (a[1], a[2]))
-    a = _at(block, 12)
+    a = arrays[12]
     top_ids = carray(_int32(a[0]), (a[1], a[2], a[3]))
-    a = _at(block, 13)
+    a = arrays[13]
     top_logprobs = carray(_float32(a[0]), (a[1], a[2], a[3]))
     own = OF_ALL + SCRATCH * thread
-    a, b, d = _at(block, own), _at(block, own + 1), _at(block, own + 2)
-    e, f, g = _at(block, own + 3), _at(block, own + 4), _at(block, own + 5)
-    h, i, j = _at(block, own + 6), _at(block, own + 7), _at(block, own + 8)
-    k = _at(block, own + 9)
+    a, b, d = arrays[own], arrays[own + 1], arrays[own + 2]
+    e, f, g = arrays[own + 3], arrays[own + 4], arrays[own + 5]
+    h, i, j = arrays[own + 6], arrays[own + 7], arrays[own + 8]
+    k = arrays[own + 9]
     work = Scratch(
         carray(_int32(a[0]), (a[1],)),
         carray(_float32(b[0]), (b[1],)),
@@ -166,19 +170,19 @@ def _part(data):
         carray(_int64(k[0]), (k[1],)),
     )
     sample_rows(
-        stop - start, slots[at:], addresses[at:], block[N_VOCAB],
+        stop - start, slots[at:], addresses[at:], team.n_vocab,
         Settings(real, whole, bias_ids, bias_values), tokens, n_tokens, n_prompt, eog, work,
         sampled[at:], logprob, top_ids, top_logprobs,
     )  # fmt: skip
 
 
 @njit(nogil=True, cache=True)
-def sample_in_team(block, first, n):
+def sample_in_team(team, first, n):
     """Sample ``n`` rows from row ``first`` on; False, and nothing is done, where no team is."""
-    if n < 2 or block[PARALLEL] == 0 or block[SIZE] < 2:
+    if n < 2 or team.parallel == 0 or team.threads < 2:
         return False
-    block[FIRST], block[ROWS] = first, n
+    team.first, team.rows = first, n
     # all of the team, though some may have nothing to do: libgomp ends threads that a smaller
     # team leaves over
-    call_i64_ptr_ptr_i32_i32(block[PARALLEL], block[PART], block.ctypes.data, block[SIZE], 0)
+    call_i64_ptr_ptr_i32_i32(team.parallel, team.part, team.address, team.threads, 0)
     return True

@@ -8,15 +8,15 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from umaserve.engine.model.thread_places import PLACED, place_threads
+from umaserve.engine.model.thread_places import place_threads
 from umaserve.engine.native import abort
+from umaserve.engine.native.status import DECODED
 
 if TYPE_CHECKING:
     from umaserve.engine.model.loaded import Loaded
     from umaserve.wire.header import AbortWords
 
 PAST = 32
-DECODE_OK = 0  # what llama_decode returns
 
 
 def depth(loaded: Loaded) -> int:
@@ -51,7 +51,7 @@ class BareTicks:
         if (one, more) != self._one_and_more:
             self._one_and_more = one, more
             self._loaded.context.set_threads(one, more)
-            self._loaded.places[PLACED] = 0
+            self._loaded.places.placed = 0
 
     def measure(self, rows: int, prompt: int) -> float:
         """Wall time in ms of a tick of so many decoding rows and prompt tokens.
@@ -93,7 +93,7 @@ class BareTicks:
         place_threads(self._loaded.places, self._one_and_more[n > 1])
         with abort.armed(self._words):
             status = self._lib.llama_decode(context.pointer, batch)
-        if status != DECODE_OK:
+        if status != DECODED:
             self._forget_all()  # of a batch that was given up, some may be there
             return False
         context.synchronize()

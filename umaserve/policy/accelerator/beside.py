@@ -4,9 +4,9 @@ A chunk there is submitted in parts, and between two of them it can be stopped (
 So prompts get slices of time between ticks, of the length that the streams can bear, and the ticks
 themselves have the accelerator for themselves:
 
-- beside interactive streams, what the cap leaves free before each tick, now and then what the error
-  budget leaves; a prompt that somebody waits for gets more;
-- beside an interactive prompt in the ticks, next to nothing: a slice for each ``BACK_WAIT_MS``;
+- while interactive streams decode, what the cap leaves free before each tick, now and then what
+  the error budget leaves; a prompt that somebody waits for gets more;
+- while the ticks compute an interactive prompt, next to nothing: a slice for each ``BACK_WAIT_MS``;
 - with nobody interactive, all the time; short prompts ride with the decoders then.
 
 Where a row leaves most of the accelerator idle, a small chunk can go on through the ticks and makes
@@ -52,13 +52,13 @@ from umaserve.policy.base import (
 )
 from umaserve.policy.burst import release
 from umaserve.policy.cost.model import (
-    BESIDE_SIZES,
+    CHUNK_SIZES,
     FLOW_AGAIN,
     FLOW_AT,
     FLOW_MS,
     FLOW_SEEN,
     FLOW_TIMES,
-    beside_class,
+    chunk_class,
     copy_ms,
     predict,
 )
@@ -84,7 +84,7 @@ from .riders import ROOM, WAIT, apply, let_on, most_riders, ms_of, take_turns
 LANDING, LANDING_LATE = 2.0, 0.5
 AT_ONCE = 8  # prompts whose cells are copied between two ticks, where somebody waits for them
 IDLE_WAIT_MS = 20.0  # with nothing else to do
-FLOW_KNOWN = 24.0  # ticks beside a chunk after which what it does to them is believed
+FLOW_KNOWN = 24.0  # ticks after which what a chunk does to them is believed
 FLOW_STARTS_MS = 0.5  # from the end of a small chunk to the begin of the next
 FLOW_SHARE = 0.75  # of the tokens that slices would compute, where streams go on so much faster
 SHORT = 64  # tokens of a background prompt that are left to the ticks where nobody is interactive
@@ -131,7 +131,7 @@ def beside(state, tick, knobs, cost, memory, plan):
         for s in range(memory.kind.shape[0]):
             if memory.kind[s] == KIND_ASIDE and state.lane[s] == 0:
                 waits = True
-    plan.info.chunk_beside = BESIDE_SIZES[-1]
+    plan.info.chunk_beside = CHUNK_SIZES[-1]
     if decoding > 0:
         chunk = _chunk_between(state, knobs, cost, memory, waits)
         flow = 0
@@ -139,7 +139,7 @@ def beside(state, tick, knobs, cost, memory, plan):
             flow = _flow(state, tick, knobs, cost, memory, plan, chunk)
         if apply(knobs, memory):
             if not flow:
-                _riders_beside_slices(state, tick, knobs, cost, memory, plan, chunk, waits)
+                _riders_with_slices(state, tick, knobs, cost, memory, plan, chunk, waits)
             if plan.info.riders_ms == 0.0:
                 turn = take_turns(state, tick, knobs, cost, memory, plan)
                 if turn and not waits:
@@ -205,23 +205,23 @@ def _chunk_between(state, knobs, cost, memory, waits):
         usual = max(usual, WORTH_IT - 1.0)
     for share in (usual, HARD - 1.0):
         best = -1
-        for i in range(BESIDE_SIZES.size):
-            if cost.beside[i] == 0.0:  # one step into what is not known
+        for i in range(CHUNK_SIZES.size):
+            if cost.longest[i] == 0.0:  # one step into what is not known
                 if best == i - 1:
                     best = i
                 break
-            if cost.beside[i] <= share * base:
+            if cost.longest[i] <= share * base:
                 best = i
         if best >= 0:
-            return BESIDE_SIZES[best]
-    return BESIDE_SIZES[0]
+            return CHUNK_SIZES[best]
+    return CHUNK_SIZES[0]
 
 
 @njit(**INNER)
 def _flow(state, tick, knobs, cost, memory, plan, chunk):
     """Tokens of a chunk of the background that goes on through the ticks; 0 = slices are better.
 
-    The largest size beside which 19 in 20 ticks keep to the cap, or the one before it while too
+    The largest size with which 19 in 20 ticks keep to the cap, or the one before it while too
     many tokens are late all the same and slices would not compute more. The next size is tried
     where it should fit if each token more costs what those between the two before it did, else on
     credit. ``chunk``: what slices would be used for.  Says how long decoders of the background may
@@ -245,7 +245,7 @@ def _flow(state, tick, knobs, cost, memory, plan, chunk):
         rows_ms += max(plan.info.riders_ms, 0.0)
         limit *= base / rows_ms
     best, known, last, ahead = -1, True, 1.0, 1.0
-    for i in range(BESIDE_SIZES.size):
+    for i in range(CHUNK_SIZES.size):
         row = cost.flow[i]
         sure = row[FLOW_SEEN] >= FLOW_KNOWN
         if sure and row[FLOW_TIMES] <= limit:
@@ -260,7 +260,7 @@ def _flow(state, tick, knobs, cost, memory, plan, chunk):
             best, known = i, False
         break
     if best < 0 or not known:
-        return BESIDE_SIZES[best] if best >= 0 else 0
+        return CHUNK_SIZES[best] if best >= 0 else 0
     slice_ms = max((1.0 + share - SPARE) * base - rows_ms, 0.0)
     between = _between(cost, chunk, rows_ms, slice_ms)
     if best > 0 and poorest(state) < 0.0 and _through(cost, best - 1) > between:
@@ -269,18 +269,18 @@ def _flow(state, tick, knobs, cost, memory, plan, chunk):
     if through > between or through > FLOW_SHARE * between and _does_more(
         cost, best, chunk, rows_ms, slice_ms, between
     ):  # fmt: skip
-        return BESIDE_SIZES[best]
+        return CHUNK_SIZES[best]
     return 0
 
 
 @njit(**INNER)
-def _riders_beside_slices(state, tick, knobs, cost, memory, plan, chunk, waits):
+def _riders_with_slices(state, tick, knobs, cost, memory, plan, chunk, waits):
     """Decoders of the background that ride with each tick before which there is a slice: a part of
     a chunk has to fit too.  While somebody interactive waits for a prompt, nobody begins to ride.
     """
     base = memory.round_ms[0, memory.found[KIND_DECODE]]
     room_ms = (strictest_cap(state, knobs, memory) - 1.0) * MARGIN * base
-    part_ms = max(cost.beside[beside_class(chunk)], memory.kept.next_part_ms)
+    part_ms = max(cost.longest[chunk_class(chunk)], memory.kept.next_part_ms)
     most_ms = min(ROOM * room_ms, room_ms - SPARE * base - part_ms)
     k = most_riders(knobs, cost, memory, 1.0, base + most_ms)
     if waits and memory.kept.riders == 0:
@@ -296,38 +296,38 @@ def _does_more(cost, i, chunk, base, slice_ms, between):
 
     By what it would take for one thing after the other: a round and the tokens of a prompt.
     """
-    token_ms = cost.parts[beside_class(chunk)] / chunk
+    token_ms = cost.parts[chunk_class(chunk)] / chunk
     through = _through(cost, i) * token_ms + 1.0 / max(cost.flow[i, FLOW_TIMES], 1.0)
     return through > between * token_ms + base / (base + slice_ms)
 
 
 @njit(**INNER)
 def _next_times(i, last, times):
-    """How many times longer ticks should take beside the size after this one.
+    """How many times longer ticks should take with the size after this one.
 
-    ``last``, ``times``: beside the one before this one, and beside this one.
+    ``last``, ``times``: with the one before this one, and with this one.
     """
-    if i + 1 == BESIDE_SIZES.size:
+    if i + 1 == CHUNK_SIZES.size:
         return times
-    before = BESIDE_SIZES[i - 1] if i > 0 else 0
-    more = (BESIDE_SIZES[i + 1] - BESIDE_SIZES[i]) / (BESIDE_SIZES[i] - before)
+    before = CHUNK_SIZES[i - 1] if i > 0 else 0
+    more = (CHUNK_SIZES[i + 1] - CHUNK_SIZES[i]) / (CHUNK_SIZES[i] - before)
     return times + (times - last) * more
 
 
 @njit(**INNER)
 def _through(cost, i):
     """Prompt tokens per ms by chunks of this class that go on through the ticks."""
-    return BESIDE_SIZES[i] / (cost.flow[i, FLOW_MS] + FLOW_STARTS_MS)
+    return CHUNK_SIZES[i] / (cost.flow[i, FLOW_MS] + FLOW_STARTS_MS)
 
 
 @njit(**INNER)
 def _between(cost, chunk, base, slice_ms):
     """The same by slices; 0.0 where it is not known, or no part fits."""
-    i = beside_class(chunk)
-    if cost.parts[i] <= 0.0 or cost.beside[i] > slice_ms:
+    i = chunk_class(chunk)
+    if cost.parts[i] <= 0.0 or cost.longest[i] > slice_ms:
         return 0.0
     # at the end of a slice there is no room for another part, half a long one in the mean
-    used = slice_ms - 0.5 * cost.beside[i]
+    used = slice_ms - 0.5 * cost.longest[i]
     return chunk / cost.parts[i] * used / (base + slice_ms)
 
 
@@ -356,9 +356,9 @@ def slice_between(tick, knobs, cost, memory, plan, waits, slack):
         ms = slack.cap_ms  # or all parts behind this one would wait for credit
     part_ms = next_ms
     if plan.info.flows == 0:
-        part_ms = max(cost.beside[beside_class(plan.info.chunk_beside)], next_ms)
+        part_ms = max(cost.longest[chunk_class(plan.info.chunk_beside)], next_ms)
     elif ms >= next_ms:
-        may_spend = False  # the ticks are to be as long as those beside a chunk that goes on
+        may_spend = False  # the ticks are to be as long as with a chunk that goes on
     if plan.info.chunk_beside == 0:
         ms = 0.0  # it is the decoders' turn
     elif not knobs.features & GUARD:

@@ -4,9 +4,9 @@ A tick of another shape than the one before it takes several times as long there
 next one: a captured graph is made again.  So decoders do not come and go.  As many ride as fit into
 the cap, where prompts are computed beside the ticks together with a chunk or a slice, and they ride
 with all ticks.  To begin with it, or to ride with more, makes tokens late and takes credit; they
-are put off where streams stay in debt.  Those that fit, but not beside prompts, take turns with
-these of seconds.  Who does not ride has ticks of his own on credit, of as many rows as the
-streams' if there are as many: another shape would take more of it.
+are put off where streams stay in debt.  Those that fit, but not together with prompts, take
+turns with these of seconds.  Who does not ride has ticks of his own on credit, of as many rows as
+the streams' if there are as many: another shape would take more of it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from umaserve.policy.latency_guard import MARGIN, poorest, strictest_cap
 
 START_CREDIT = 2.0  # of the poorest stream, and more than that is lost before long
 IN_DEBT = 64  # ticks with a stream in debt after which they are put off
-ROOM = 0.5  # of what the cap leaves that is theirs at most beside prompts, which have the rest
+ROOM = 0.5  # of what the cap leaves that is theirs at most where prompts have the rest
 AGAIN = 256  # ticks after the last change before more ride, or any at all
 TURN_NS = 2_000_000_000  # of decoders, and of prompts
 NOBODY, WAIT = 0, -1  # instead of a number; there will be credit, or it is not their turn
@@ -100,7 +100,8 @@ def ride_alone(state, tick, knobs, cost, memory, plan):
 
 @njit(**INNER)
 def take_turns(state, tick, knobs, cost, memory, plan):
-    """Those that do not fit beside prompts may fit alone; returns whether it is their turn."""
+    """Those that do not fit while prompts are computed may fit alone; returns whether it is their
+    turn."""
     if tick.now_ns // TURN_NS % 2 == 0:
         ride_alone(state, tick, knobs, cost, memory, plan)
         if plan.info.riders_ms > 0.0:

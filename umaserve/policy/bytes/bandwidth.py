@@ -167,7 +167,7 @@ class Budget(NamedTuple):
         return budget
 
     def start_at(self, probe_bps: float) -> None:
-        """What reading memory achieves, measured beside no tick; 0 = nobody knows."""
+        """What reading memory achieves, measured while no tick ran; 0 = nobody knows."""
         self.figures[_PROBE] = probe_bps
 
 

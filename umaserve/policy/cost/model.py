@@ -40,7 +40,7 @@ FORGET = 0.998  # of the sums behind the slope, per tick
 MOST_SURE = 32.0  # counts go no further
 FADE_EVERY, FADE, FADED = 64.0, 0.8, 3.0  # every so many ticks all counts shrink, down to that
 # A chunk takes no longer than smaller ones for as many tokens, from so many on: below, a few tokens
-# may take another kernel than one.  What was measured beside another program is found out by it.
+# may take another kernel than one.  What was measured while others ran is found out by it.
 PIECES, PIECES_COST = 8, 1.05
 FRESH = 6.0  # ticks after which a shape that had faded is believed as any other
 # weight of a tick until then, if it took less than it was believed to take; one that took so much
@@ -48,11 +48,11 @@ FRESH = 6.0  # ticks after which a shape that had faded is believed as any other
 RELIEF, RELIEVED = 0.5, 0.9
 IN_USE = 24.0  # fewer: not one of the shapes of these ticks, whose counts fade once between two
 # prompt tokens of the chunks that an accelerator computes beside the ticks
-BESIDE_SIZES = np.array([16, 32, 48, 64, 96, 128, 192, 256, 384, 512], np.int64)
+CHUNK_SIZES = np.array([16, 32, 48, 64, 96, 128, 192, 256, 384, 512], np.int64)
 FADES = 0.97  # of the time of a part, for each chunk of a smaller size
 # of the time of all parts, after a restart: what was too long, and so not used, is tried once more
 PARTS_DOUBT = 0.7
-BESIDE_WEIGHT = 1 / 4  # of a new chunk
+CHUNK_WEIGHT = 1 / 4  # of a new chunk
 # what CostModel.flow has for each of them
 FLOW_TIMES, FLOW_SEEN, FLOW_MS, FLOW_AT = range(4)
 FLOW_AGAIN = 2048  # ticks after which what a chunk does to them is learned anew
@@ -64,7 +64,7 @@ TAIL_TIMES, TAIL_SEEN = range(2)
 # first ones, predicted badly, are forgotten after some hundred
 TAIL_WIDTH, TAIL_CLASSES = 0.02, 75
 TAIL_FADE, TAIL_DOUBT = 1.0 - 1.0 / 256.0, 0.25
-# the same of ticks beside a chunk, hundreds a second, of which a few hundredths decide
+# the same of disturbed ticks, hundreds a second, of which a few hundredths decide
 FLOW_WIDTH, FLOW_CLASSES, FLOW_FADE = 0.01, 150, 1.0 - 1.0 / 512.0
 
 
@@ -76,7 +76,7 @@ class CostModel(NamedTuple):
     ``mean``, ``spread`` (mean absolute deviation), ``count``, ``tokens`` (mean prompt tokens),
     ``rows`` (mean decoding rows) and ``kv`` (``past`` when first seen): float64[MODES, N_ROWS,
     N_PROMPTS].  ``slope`` float64[3]: sums xy and xx, and ms per token and thousand cells.
-    ``beside`` float64[sizes]: ms of the longest part of a chunk beside the ticks, by BESIDE_SIZES,
+    ``longest`` float64[sizes]: ms of the longest part of a chunk beside the ticks, by CHUNK_SIZES,
     ``parts``: of all its parts together, and ``copies``: of copying so many prompt tokens' KV cells
     from there; 0 = not measured.
     ``flow`` float64[sizes, 4]: of chunks that go on through the ticks: how many times longer these
@@ -98,7 +98,7 @@ class CostModel(NamedTuple):
     slope: np.ndarray
     error: np.ndarray
     ticks: np.ndarray
-    beside: np.ndarray
+    longest: np.ndarray
     copies: np.ndarray
     parts: np.ndarray
     flow: np.ndarray
@@ -110,10 +110,10 @@ class CostModel(NamedTuple):
     def unknown(cls) -> CostModel:
         shape = (MODES, N_ROWS, N_PROMPTS)
         arrays = [np.zeros(shape) for _ in range(6)]
-        beside = [np.zeros(BESIDE_SIZES.size) for _ in range(3)]
-        flow = np.zeros((BESIDE_SIZES.size, 4)), np.zeros((BESIDE_SIZES.size, FLOW_CLASSES))
+        chunks = [np.zeros(CHUNK_SIZES.size) for _ in range(3)]
+        flow = np.zeros((CHUNK_SIZES.size, 4)), np.zeros((CHUNK_SIZES.size, FLOW_CLASSES))
         tails = np.zeros((MODES, N_ROWS, 2, 2)), np.zeros((MODES, N_ROWS, 2, TAIL_CLASSES))
-        return cls._make([*arrays, np.zeros(3), np.zeros(2), np.zeros(1), *beside, *flow, *tails])
+        return cls._make([*arrays, np.zeros(3), np.zeros(2), np.zeros(1), *chunks, *flow, *tails])
 
     def forget(self) -> None:
         """Start over, for instance after ticks that were not representative."""
@@ -369,10 +369,10 @@ def _fade(cost):
 
 
 @njit(nogil=True, cache=True)
-def beside_class(tokens):
-    """The entry of ``cost.beside`` for a chunk: the smallest size that is no smaller."""
+def chunk_class(tokens):
+    """The entry of ``cost.longest`` for a chunk: the smallest size that is no smaller."""
     i = 0
-    while i < BESIDE_SIZES.size - 1 and BESIDE_SIZES[i] < tokens:
+    while i < CHUNK_SIZES.size - 1 and CHUNK_SIZES[i] < tokens:
         i += 1
     return i
 
@@ -380,8 +380,8 @@ def beside_class(tokens):
 @njit(nogil=True, cache=True)
 def learn_part(cost, tokens, longest_ms, all_ms):
     """Take the parts of a chunk beside the ticks into account: the longest one, and all."""
-    i = beside_class(tokens)
-    cost.beside[i] = _nearer(cost.beside[i], longest_ms)
+    i = chunk_class(tokens)
+    cost.longest[i] = _nearer(cost.longest[i], longest_ms)
     cost.parts[i] = _nearer(cost.parts[i], all_ms)
 
 
@@ -392,13 +392,13 @@ def doubt_larger(cost, tokens):
     Where others use the same cores it may have been they who made them long; so they are tried
     again, some dozen chunks later.
     """
-    for i in range(beside_class(tokens) + 1, BESIDE_SIZES.size):
-        cost.beside[i] *= FADES
+    for i in range(chunk_class(tokens) + 1, CHUNK_SIZES.size):
+        cost.longest[i] *= FADES
 
 
 @njit(**INNER)
 def _nearer(known, new):
-    return known + BESIDE_WEIGHT * (min(new, WILD * known) - known) if known > 0.0 else new
+    return known + CHUNK_WEIGHT * (min(new, WILD * known) - known) if known > 0.0 else new
 
 
 @njit(nogil=True, cache=True)
@@ -444,7 +444,7 @@ def _count(counts, times, width, fade):
 @njit(nogil=True, cache=True)
 def learn_flow_ms(cost, tokens, ms):
     """Take the duration of a chunk that went on through the ticks into account."""
-    i = beside_class(tokens)
+    i = chunk_class(tokens)
     cost.flow[i, FLOW_MS] = _nearer(cost.flow[i, FLOW_MS], ms)
 
 
@@ -452,12 +452,12 @@ def learn_flow_ms(cost, tokens, ms):
 def copy_ms(cost, tokens):
     """What copying a piece of so many prompt tokens takes, by the nearest size; 0.0 = unknown."""
     size = 0
-    while size < BESIDE_SIZES.size - 1 and BESIDE_SIZES[size + 1] <= tokens:
+    while size < CHUNK_SIZES.size - 1 and CHUNK_SIZES[size + 1] <= tokens:
         size += 1
     for i in range(size, -1, -1):
         if cost.copies[i] > 0.0:
             return cost.copies[i]
-    for i in range(size + 1, BESIDE_SIZES.size):
+    for i in range(size + 1, CHUNK_SIZES.size):
         if cost.copies[i] > 0.0:
             return cost.copies[i]
     return 0.0

@@ -72,7 +72,7 @@ def look_again(memory, cost, mode, n, most, doubt, paced):
 
     Only where the shape in question was seen in fewer than ``doubt`` ticks, or not lately, and the
     round is not expected to take much longer than the best one.
-    Otherwise one that was slow by chance, or beside another program, would never be tried again.
+    Otherwise one that was slow by chance, or while others ran, would never be tried again.
     ``paced``: on an accelerator, where `go_on_looking` makes it ``LOOK_ON`` ticks. What one row
     takes is known there from streams that were alone, and more rows take little more.
     """

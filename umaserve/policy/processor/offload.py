@@ -65,16 +65,16 @@ def _worth(state, knobs, cost, memory):
     if waits and found[KIND_DECODE] == 0:
         return False  # it gets all cores; background waits
     n = found[KIND_DECODE] if found[KIND_DECODE] else decoding
-    base, beside = memory.round_ms[0, n], memory.round_ms[1, n]
-    if base > 0.0 and beside > 0.0:
+    base, aside = memory.round_ms[0, n], memory.round_ms[1, n]
+    if base > 0.0 and aside > 0.0:
         limit = WORTH_IT
         if found[KIND_DECODE] and knobs.features & GUARD and not waits:
             limit = strictest_cap(state, knobs, memory) * TOLERANCE
         if found[KIND_ASIDE] and memory.kept.last_mode:
             limit *= HYSTERESIS
         # 95th percentiles, as the promise is
-        beside *= noise(memory, cost, 1, n)
-        return beside <= limit * base * noise(memory, cost, 0, n)
+        aside *= noise(memory, cost, 1, n)
+        return aside <= limit * base * noise(memory, cost, 0, n)
     return True
 
 

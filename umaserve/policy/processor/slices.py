@@ -1,4 +1,4 @@
-"""Slices of time between the ticks of a processor, for background prompts beside streams.
+"""Slices of time between the ticks of a processor, for background prompts while streams decode.
 
 What the cap leaves of each round is used in one of two ways: a few prompt tokens are merged into
 the tick, or a chunk of a prompt goes on for so long before it (`engine.chunk_stack`).  A tick reads
@@ -22,7 +22,7 @@ from umaserve.policy.base import (
     SINCE_BESIDE,
     SLICES,
 )
-from umaserve.policy.cost.model import BESIDE_SIZES, beside_class, largest_chunk
+from umaserve.policy.cost.model import CHUNK_SIZES, chunk_class, largest_chunk
 from umaserve.policy.flags import mark
 from umaserve.policy.latency_guard import EARNED, HARD, SPARE, strictest_cap
 
@@ -68,14 +68,14 @@ def learn_longest(cost, tokens, ms, waits):
     the last slice.  Smaller chunks are believed to be a little shorter then, with each tick: what
     theirs took may have been with other cells before them, and no chunk would end to find out.
     """
-    first = beside_class(tokens)
+    first = chunk_class(tokens)
     if waits:
-        cost.beside[:first] *= FORGOTTEN
-    for i in range(first, BESIDE_SIZES.size):
-        if tokens < TILED <= BESIDE_SIZES[i]:
+        cost.longest[:first] *= FORGOTTEN
+    for i in range(first, CHUNK_SIZES.size):
+        if tokens < TILED <= CHUNK_SIZES[i]:
             break
-        if cost.beside[i] > 0.0 or i == first:
-            cost.beside[i] = max(cost.beside[i], ms)
+        if cost.longest[i] > 0.0 or i == first:
+            cost.longest[i] = max(cost.longest[i], ms)
 
 
 @njit(**INNER)
@@ -89,24 +89,24 @@ def _chunk(state, knobs, cost, memory):
     usual = strictest_cap(state, knobs, memory) - 1.0 - SPARE
     for share in (usual, HARD - 1.0):
         small, large, rate, fits = -1, -1, 0.0, True
-        for i in range(BESIDE_SIZES.size):
-            if BESIDE_SIZES[i] > SLICED_CHUNK:
+        for i in range(CHUNK_SIZES.size):
+            if CHUNK_SIZES[i] > SLICED_CHUNK:
                 break
             if cost.parts[i] <= 0.0:
                 if fits:
-                    return BESIDE_SIZES[i]
+                    return CHUNK_SIZES[i]
                 continue
-            fits = cost.beside[i] <= share * base
-            computes = BESIDE_SIZES[i] / cost.parts[i] * _used(share * base, cost.beside[i])
+            fits = cost.longest[i] <= share * base
+            computes = CHUNK_SIZES[i] / cost.parts[i] * _used(share * base, cost.longest[i])
             if not fits or large >= 0 and computes <= rate:
                 continue
-            if BESIDE_SIZES[i] >= TILED:
+            if CHUNK_SIZES[i] >= TILED:
                 large, rate = i, computes
             elif small < 0 or computes > rate:
                 small, rate = i, computes
         if large >= 0 or small >= 0:
-            return BESIDE_SIZES[large if large >= 0 else small]
-    return BESIDE_SIZES[0]
+            return CHUNK_SIZES[large if large >= 0 else small]
+    return CHUNK_SIZES[0]
 
 
 @njit(**INNER)
@@ -114,12 +114,12 @@ def _too_long(state, knobs, cost, memory, chunk):
     """Whether the chunk under way has a part that the cap leaves no room for, while those of a
     smaller one fit: each layer has such a part, and all that is behind would wait for credit."""
     next_ms, tokens = memory.kept.next_part_ms, memory.kept.next_part_tokens
-    size, under_way = beside_class(chunk), beside_class(int(tokens))
+    size, under_way = chunk_class(chunk), chunk_class(int(tokens))
     if tokens == 0.0 or size >= under_way:
         return False
     base = memory.round_ms[0, memory.found[KIND_DECODE]]
     cap = strictest_cap(state, knobs, memory) - 1.0
-    return next_ms > cap * base and 0.0 < cost.beside[size] <= (cap - SPARE) * base
+    return next_ms > cap * base and 0.0 < cost.longest[size] <= (cap - SPARE) * base
 
 
 @njit(**INNER)
@@ -129,7 +129,7 @@ def _pay(state, knobs, cost, memory, chunk):
     base = memory.round_ms[0, n]
     if base <= 0.0:
         return False  # nothing is bounded yet
-    i = beside_class(chunk)
+    i = chunk_class(chunk)
     if cost.parts[i] <= 0.0:
         return True
     g = memory.group[0, n]
@@ -140,8 +140,8 @@ def _pay(state, knobs, cost, memory, chunk):
         # ticks vary, and on the edge of the cap every other one leaves no room for a token
         ms = min(times * base, knobs.tick_budget_ms) - SPARE * base
         merged += share * largest_chunk(cost, 0, g, past, memory.alone_ms[0, g] + ms, knobs.n_batch)
-        if ms >= cost.beside[i]:
-            sliced += share * chunk / cost.parts[i] * _used(ms, cost.beside[i])
+        if ms >= cost.longest[i]:
+            sliced += share * chunk / cost.parts[i] * _used(ms, cost.longest[i])
     for s in range(memory.kind.shape[0]):
         if state.aside[s] > 0:
             return sliced * CHANGE >= merged

@@ -80,7 +80,7 @@ def interactive_chunk(cost, plan, bounds, streams, slack, prompts):
 
 @njit(**INNER)
 def chunk_within(cost, streams, ms, most):
-    """The largest chunk that takes ``ms`` more: beside the rows, or in a tick of its own."""
+    """The largest chunk that takes ``ms`` more: merged with the rows, or in a tick of its own."""
     if most <= 0 or ms <= 0.0:
         return Chunk(0, False, ms)
     merged = largest_chunk(cost, streams.mode, streams.rows, streams.past, streams.ms + ms, most)

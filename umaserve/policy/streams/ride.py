@@ -47,7 +47,7 @@ class Background(NamedTuple):
     decoders_first: bool  # they waited longer than the prompts
     put_off: bool  # on an accelerator, decoders wait for credit to ride with all ticks: `riders`
     rows: int  # decoding rows of a tick
-    room: int  # tokens beside the streams' rows and the interactive chunk
+    room: int  # tokens that may ride with the streams' rows and the interactive chunk
     chunk: int  # tokens of that chunk
 
 
@@ -63,7 +63,7 @@ class Ride(NamedTuple):
 
 @njit(**INNER)
 def background_of(state, memory, plan, bounds, streams, chunk):
-    """The background that waits for this tick beside the streams and their chunk."""
+    """The background that waits for this tick, to ride with the streams and their chunk."""
     back, back_prompts = memory.found[KIND_BACK_DECODE], memory.found[KIND_BACK_PROMPT]
     tokens = 0
     if back_prompts:
@@ -216,7 +216,7 @@ def _one_size_more(cost, streams, tokens):
 
 @njit(**INNER)
 def _one_row(cost, streams, background):
-    """One background row, beside the streams or alone: whichever keeps them waiting less.
+    """One background row, with the streams or alone: whichever keeps them waiting less.
 
     More ride where that takes a millisecond less than the streams alone: another kernel may.
     """
@@ -232,8 +232,8 @@ def _one_row(cost, streams, background):
 def _few_tokens(tick, cost, streams, slack, background):
     """The smallest part of a background prompt, and whether it has the tick for itself."""
     left, mode, past = min(background.tokens, background.room), streams.mode, streams.past
-    # a token or two beside the rows may fit the cap: that is worth knowing, and finding out again,
-    # as long as it is not far from it
+    # a token or two merged with the rows may fit the cap: that is worth knowing, and finding out
+    # again, as long as it is not far from it
     few = 2 if is_fresh(cost, mode, streams.rows, 1) else 1
     look = not is_known(cost, mode, streams.rows, few)
     if not look and not is_fresh(cost, mode, streams.rows, few):

@@ -55,7 +55,7 @@ def kind_of_exit(status: int, *, asked: bool, hung: bool) -> str:
 def judge(kind: str, suspects: Sequence[Record], others: Sequence[Record]) -> list[Record]:
     """Update the records after an engine's death; returns those whose requests end with an error.
 
-    ``suspects`` were in the fatal tick, ``others`` were running beside it.
+    ``suspects`` were in the fatal tick, ``others`` were running, but not in it.
     """
     alone = len(suspects) == 1
     if kind == KILLED:

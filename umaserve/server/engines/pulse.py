@@ -52,7 +52,7 @@ class EnginePulse:
         tick_start = header.tick_start_ns
         if tick_start and header.busy != BUSY_IDLE and now_ns - tick_start > limit:
             return True
-        # threads beside the loop
+        # threads besides the loop's
         for text_ns in (header.text_since_ns, header.other_text_since_ns):
             if text_ns and now_ns - text_ns > limit:
                 return True

@@ -235,7 +235,7 @@ class Sessions:
             program=request.sink.program,
         )
         request.text, request.text_of = None, template_of(engine)
-        self._room.step_aside(request, forget)
+        self._room.wait_for_text(request, forget)
 
     def _rendered(self, request: Request, outcome: Outcome) -> None:
         """The text of a conversation, or why there is none."""

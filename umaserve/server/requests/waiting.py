@@ -26,7 +26,7 @@ class WaitingRoom:
         self._reserved = reserved
         self._lines = (Line[Request](), Line[Request]())  # by lane
         self._turns = (Turns(), Turns())
-        self._aside: dict[int, Request] = {}  # their conversations are rendered
+        self._without_text: dict[int, Request] = {}  # their conversations are rendered
 
     # --- who waits --------------------------------------------------------------------------------
 
@@ -35,18 +35,18 @@ class WaitingRoom:
 
     def counts(self) -> tuple[int, int]:
         """Requests that wait, per lane."""
-        background = sum(request.lane for request in self._aside.values())
-        interactive = len(self._aside) - background
+        background = sum(request.lane for request in self._without_text.values())
+        interactive = len(self._without_text) - background
         return len(self._lines[0]) + interactive, len(self._lines[1]) + background
 
     def all(self) -> list[Request]:
-        return [*self._lines[0], *self._lines[1], *self._aside.values()]
+        return [*self._lines[0], *self._lines[1], *self._without_text.values()]
 
     def could_start(self, request: Request, free: int) -> bool:
         """Whether a new request would get one of ``free`` rows at once."""
         if self._lines[request.lane]:
             return False
-        return free - len(self._aside) > (self._reserved if request.lane else 0)
+        return free - len(self._without_text) > (self._reserved if request.lane else 0)
 
     # --- in and out -------------------------------------------------------------------------------
 
@@ -70,12 +70,12 @@ class WaitingRoom:
         line.add(serial, request.turn, request)
         request.leave = lambda: line.remove(serial)
 
-    def step_aside(self, request: Request, forget: Callable[[], None]) -> None:
+    def wait_for_text(self, request: Request, forget: Callable[[], None]) -> None:
         """It waits for its text; ``forget`` is called where it does not want that any more."""
-        self._aside[request.serial] = request
+        self._without_text[request.serial] = request
 
         def leave() -> None:
-            self._aside.pop(request.serial, None)
+            self._without_text.pop(request.serial, None)
             forget()
 
         request.leave = leave
@@ -96,7 +96,7 @@ class WaitingRoom:
     # --- whose turn it is -------------------------------------------------------------------------
 
     def next(self, free: int, running: Iterable[Request]) -> Request | None:
-        """The request that gets one of ``free`` rows beside those that have rows; it stays here
+        """The request that gets one of ``free`` rows, while others have theirs; it stays here
         until it is taken out."""
         interactive, background = self._lines
         if background and (self._is_due(running) or not interactive):

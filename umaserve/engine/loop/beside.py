@@ -1,10 +1,22 @@
-"""What a tick has to do with the prompts that are computed beside it."""
+"""What a tick has to do with the prompts that are computed beside it.
+
+Three ways, by what was measured (`umaserve.engine.model.ways`): between ticks, as chunks of the
+loop's own (``knobs.sliced``) or of a thread that stops when told (``knobs.paced``), or on cores of
+their own.  Where there is no way (``knobs.can_aside``), all of this does nothing.  The ways are
+values, not types: an engine may lose or gain one while it runs, and nothing is compiled for it.
+"""
 
 from __future__ import annotations
 
 from umaserve.engine.native.calls import loads_first
-from umaserve.engine.prefill.chunk_stack import choose_owner, next_part_ms, next_part_tokens, waits
-from umaserve.engine.prefill.gate import OPEN, set_gate
+from umaserve.engine.prefill.chunk_stack import (
+    choose_owner,
+    next_part_ms,
+    next_part_tokens,
+    run_parts,
+    waits,
+)
+from umaserve.engine.prefill.gate import OPEN, let_through, set_gate
 from umaserve.engine.prefill.orders import give_orders, grant_chunk
 from umaserve.jit.compiled import njit
 from umaserve.jit.inner import INNER
@@ -52,6 +64,8 @@ def note_next_part(knobs, orders, cost, memory, plan):
 @njit(**INNER)
 def order_beside(knobs, native, lane, orders, aside, plan, now):
     """Tell the worker, or the loop's own chunk, what the plan wants beside the ticks."""
+    if not knobs.can_aside or not (knobs.paced or knobs.sliced):
+        return
     tell_worker(native, lane, orders, aside, plan.aside, now)
     if knobs.sliced:
         redo = plan.info.redoes > 0
@@ -68,6 +82,21 @@ def order_beside(knobs, native, lane, orders, aside, plan, now):
 
 
 @njit(**INNER)
+def order_thread(knobs, native, lane, orders, aside, plan, now):
+    """The same to a worker whose chunks never wait for ticks, once it is certain that one runs."""
+    if knobs.can_aside and not (knobs.paced or knobs.sliced):
+        tell_worker(native, lane, orders, aside, plan.aside, now)
+
+
+@njit(**INNER)
+def go_on(knobs, orders, native, since, until):
+    """Let the chunk that waits for the ticks go on until then; returns the time when it stopped."""
+    if knobs.paced:
+        return let_through(orders.gate, orders.turns, since, until, native, orders.wake_fd)
+    return run_parts(orders.gate, native, until, orders.wake_fd)
+
+
+@njit(**INNER)
 def stops(knobs, orders):
     """Whether there is a chunk that stops at its parts, for which a slice is."""
     if knobs.sliced:
@@ -75,6 +104,22 @@ def stops(knobs, orders):
     computes = orders.turns[0] % 2 == 1
     loads_first()
     return computes and not orders.gate.whole
+
+
+@njit(**INNER)
+def note_begun(knobs, orders, flight, facts):
+    """Before a tick, after `note_shape`: what is computed beside it, and whether it is unlike
+    others."""
+    flight.turns = orders.turns[0]
+    flight.usual = flight.unlike == 0
+    facts.disturbed = 1 if knobs.paced and computes(orders) else 0
+    facts.through = 0
+    if knobs.paced and flight.usual and flight.turns % 2 == 1 and orders.gate.whole:
+        facts.through = 1 + orders.gate.size_class
+    facts.changed = flight.unlike
+    if flight.unlike > 0:
+        flight.unlike -= 1
+        facts.disturbed = 1
 
 
 @njit(**INNER)

@@ -26,8 +26,6 @@ from umaserve.engine.native.calls import (
     wake,
 )
 from umaserve.engine.native.status import DECODED, GIVEN_UP, NO_LOGITS
-from umaserve.engine.prefill.chunk_stack import run_parts
-from umaserve.engine.prefill.gate import let_through
 from umaserve.engine.samplers.rows import call_workers, sample_all, slow_last
 from umaserve.jit.compiled import njit
 from umaserve.jit.inner import INNER, PHASE
@@ -47,13 +45,14 @@ from .account import (
 )
 from .beside import (
     can_land,
-    computes,
+    go_on,
+    note_begun,
     note_disturbed,
     note_next_part,
     note_shape,
     order_beside,
+    order_thread,
     stops,
-    tell_worker,
 )
 from .records import (
     ABORTED,
@@ -137,8 +136,7 @@ def plan_next(loop, tick, given):
         view = Tick(tick, started, fixed.n_ctx - used, used, left)
         entries = plan_tick(state, view, knobs, loop.cost, loop.memory, loop.traffic, plan)
     flight.entries = entries
-    if knobs.can_aside and (knobs.paced or knobs.sliced):
-        order_beside(knobs, native, state.lane, orders, work.aside, plan, started)
+    order_beside(knobs, native, state.lane, orders, work.aside, plan, started)
     need = 0
     for e in range(entries):
         need += plan.counts[e]
@@ -170,14 +168,11 @@ def slice_prompts(loop):
     publish_last(loop)  # nobody's token waits for a prompt
     header, started = loop.columns.header, facts.began_ns
     until = started + int(slice_ms * 1e6)
-    if knobs.paced:
-        ended = let_through(orders.gate, orders.turns, started, until, native, orders.wake_fd)
-    else:
-        place_threads(loop.places, _threads(loop.fixed, 0, 2))
-        # it can hang as a tick can
-        header.tick_start_ns = header.heartbeat_ns = started
-        header.busy = BUSY_DECODE
-        ended = run_parts(orders.gate, native, until, orders.wake_fd)
+    place_threads(loop.places, _threads(loop.fixed, 0, 2))
+    # it can hang as a tick can
+    header.tick_start_ns = header.heartbeat_ns = started
+    header.busy = BUSY_DECODE
+    ended = go_on(knobs, orders, native, started, until)
     facts.began_ns, facts.slice_ns = ended, ended - started
     if header.work_since_ns:
         header.work_since_ns += ended - started  # no overhead
@@ -191,8 +186,7 @@ def fill_batch(loop):
     facts, entries = work.facts[flight.parity], flight.entries
     started = facts.began_ns
     _set_mode(fixed, loop.native, flight, plan.info.mode)
-    if knobs.can_aside and not (knobs.paced or knobs.sliced):
-        tell_worker(loop.native, loop.state.lane, orders, work.aside, plan.aside, started)
+    order_thread(knobs, loop.native, loop.state.lane, orders, work.aside, plan, started)
     work.info[flight.parity] = plan.info
     in_batch, outputs, rows = fill(entries, plan, loop.columns, batch)
     batch.n_tokens[0] = in_batch
@@ -205,17 +199,9 @@ def fill_batch(loop):
     header.busy = BUSY_DECODE
     facts.tokens, facts.outputs, facts.decoding_rows = in_batch, outputs, rows
     facts.cells_read, facts.attended, facts.told_ns = read, attended, 0
-    flight.outputs_sent, flight.turns = outputs, orders.turns[0]
-    facts.disturbed = 1 if knobs.paced and computes(orders) else 0
+    flight.outputs_sent = outputs
     note_shape(flight, knobs, loop.cost, loop.memory, rows, in_batch, plan.info)
-    flight.usual = flight.unlike == 0
-    facts.through = 0
-    if knobs.paced and flight.usual and flight.turns % 2 == 1 and orders.gate.whole:
-        facts.through = 1 + orders.gate.size_class
-    facts.changed = flight.unlike
-    if flight.unlike > 0:
-        flight.unlike -= 1
-        facts.disturbed = 1
+    note_begun(knobs, orders, flight, facts)
 
 
 @njit(**PHASE)

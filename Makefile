@@ -7,7 +7,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 ARGS   ?=
 
-.PHONY: run test test-slow bench lint setup llama lock clean help
+.PHONY: run test test-slow bench lint setup setup-test llama lock clean help
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## */  make \1\t/' | expand -t 18
@@ -15,23 +15,25 @@ help: ## list the targets
 run: setup llama ## build what is missing, then serve (ARGS="--model file.gguf" to pass flags)
 	@exec $(BIN)/python -m umaserve $(ARGS)
 
-test: setup llama ## build what is missing, then run the tests (ARGS="-k name" to pass flags)
+test: setup-test llama ## build what is missing, then run the tests (ARGS="-k name" to pass flags)
 	@exec $(BIN)/python -m pytest -m "not slow" $(ARGS)
 
-test-slow: setup llama ## the tests that take longer, such as `make run` in a fresh clone
+test-slow: setup-test llama ## the tests that take longer, such as `make run` in a fresh clone
 	@exec $(BIN)/python -m pytest -m slow $(ARGS)
 
-bench: setup ## the reproducible overhead benchmarks
+bench: setup-test ## the reproducible overhead benchmarks
 	@$(BIN)/python build_llama.py --with-peers
 	@$(BIN)/python -m pytest benchmarks --benchmark-only $(ARGS)
 	@exec $(BIN)/python -m benchmarks.report --tables
 
-lint: setup ## ruff, mypy, and what is too long
+lint: setup-test ## ruff, mypy, and what is too long
 	$(BIN)/python -m ruff check .
 	$(BIN)/python -m tools.long_parts
 	$(BIN)/python -m mypy
 
-setup: $(VENV)/.ready ## virtual environment and dependencies
+setup: $(VENV)/.ready ## virtual environment and what the daemon needs
+
+setup-test: $(VENV)/.ready-test ## and what the tests, the benchmarks and the lint need
 
 llama: setup ## libllama and its binding (nothing to do when they are in the cache)
 	@$(BIN)/python build_llama.py --quiet
@@ -41,17 +43,27 @@ lock: setup ## pin the Python packages anew after a change of pyproject.toml (AR
 	@$(BIN)/python -m tools.lock $(ARGS)
 
 # Nothing is installed that has not the hash in the lock file. Only wheels are taken: what builds
-# others would come without a hash. The last line fetches nothing.
+# others would come without a hash.
+define install
+@$(BIN)/python -m pip install --disable-pip-version-check --require-hashes --only-binary :all: -r $(1) || \
+  { echo "The packages of $(1) were not installed. Where pip says that hashes do not match, look at which"; \
+    echo "package index it uses. Where it finds no version, try another Python: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+endef
+
+# The last install fetches nothing.
 $(VENV)/.ready: pyproject.toml requirements.lock
 	@echo "setting up $(VENV) (Python packages)"
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
 	  { echo "Python 3.10 or newer is needed; this is $$($(PYTHON) --version). Try: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
 	@$(PYTHON) -m venv $(VENV) || \
 	  { echo "python -m venv failed; on Debian and Ubuntu: sudo apt-get install python3-venv"; exit 1; }
-	@$(BIN)/python -m pip install --disable-pip-version-check --require-hashes --only-binary :all: -r requirements.lock || \
-	  { echo "The packages of requirements.lock were not installed. Where pip says that hashes do not match, look at which"; \
-	    echo "package index it uses. Where it finds no version, try another Python: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	$(call install,requirements.lock)
 	@$(BIN)/python -m pip install --disable-pip-version-check --no-index --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(VENV)/.ready-test: $(VENV)/.ready requirements-test.lock
+	@echo "setting up $(VENV) (packages of the tests)"
+	$(call install,requirements-test.lock)
 	@touch $@
 
 clean: ## remove the virtual environment (the library cache stays)

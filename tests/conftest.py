@@ -13,6 +13,7 @@ from tests.support import leftovers
 from tests.support.engine_driver import DrivenEngine
 from tests.support.fixtures.signals import let_children_hear
 from tests.support.oracle import Oracle
+from tests.support.plain_python import leave_out_callbacks
 from umaserve import llama
 from umaserve.assets import demo_model_path
 from umaserve.jit.cache import use_jit_cache
@@ -21,6 +22,7 @@ from umaserve.llama.builds import cache_root
 let_children_hear()
 leftovers.watch()
 use_jit_cache()  # under the hash of all sources
+leave_out_callbacks()
 
 
 @pytest.fixture(scope="module")

@@ -175,18 +175,20 @@ def _look(path: Path) -> Outcome | None:
     from umaserve.config import Config
     from umaserve.models.gguf import check_gguf
     from umaserve.models.header import GGUFError
-    from umaserve.models.needs import ModelFileError, look_at
+    from umaserve.models.needs import look_at
     from umaserve.server.engines.model_start import too_big
 
     try:
         refusal = too_big(look_at(str(path)), Config(n_ctx=64))
-        if not refusal:
-            check_gguf(path)
-    except ModelFileError as error:
-        return Outcome(REFUSED_LOOK, str(error))
+    except GGUFError as error:
+        refusal = str(error)
+    if refusal:
+        return Outcome(REFUSED_LOOK, refusal)
+    try:
+        check_gguf(path)
     except GGUFError as error:
         return Outcome(REFUSED_CHECK, str(error))
-    return Outcome(REFUSED_LOOK, refusal) if refusal else None
+    return None
 
 
 @contextlib.contextmanager

@@ -16,8 +16,10 @@ from umaserve.llama.building import BuildError, toolchain
 from umaserve.llama.building.progress import Reporter
 
 ROOT = Path(__file__).resolve().parents[1]
-LOCKS = {
-    ROOT / "requirements.lock": ("pyproject.toml", "--extra", "test"),
+TESTS = ROOT / "requirements-test.lock"
+LOCKS = {  # in this order: what runs is a part of what is tested, in the same versions
+    TESTS: ("pyproject.toml", "--extra", "test"),
+    ROOT / "requirements.lock": ("pyproject.toml", "--constraints", TESTS.name),
     toolchain.LOCK: ("--group", "tools"),
 }
 OPTIONS = (

@@ -91,6 +91,19 @@ def mixed() -> Load:
     return load
 
 
+def beside(
+    streams: int = 1, decoders: int = 2, clients: int = 2, prompt: int = 310, output: int = 1
+) -> Load:
+    """Streams and background decoders that hardly end, and clients whose next prompt comes with the
+    end of the one before."""
+    load = Load()
+    for i in range(streams + decoders):
+        load.add(INTERACTIVE if i < streams else BACKGROUND, 60, 20_000)
+    for _ in range(clients):
+        load.chain(2000, BACKGROUND, prompt, output, 0.0, 0.0)
+    return load
+
+
 def agent() -> Load:
     """Eight steps of an agent beside four background decoders."""
     load = Load()

@@ -7,6 +7,7 @@ the ticks.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -14,9 +15,11 @@ from numba import njit
 
 from umaserve.engine.start.bare_ticks import PAST
 from umaserve.engine.start.probe import LONGEST_MS, PROBE_S, TIMES, shapes
+from umaserve.policy.base import ALL_FEATURES, FEATURES, Knobs
 from umaserve.policy.cost.model import CHUNK_SIZES, CostModel, is_known, learn, predict
 
 MOST = 8192  # tokens of a tick that the tables reach
+_NONE, _NO_CHUNKS = np.zeros(MOST + 1), np.zeros(CHUNK_SIZES.size)
 
 
 class Machine(NamedTuple):
@@ -30,6 +33,12 @@ class Machine(NamedTuple):
     times as long.  ``aside_per_s``: prompt tokens per second beside the ticks, 0 = the machine
     cannot.  ``chunk_ms``, ``part_ms``: float64, by ``CHUNK_SIZES``, all parts and the longest part
     of a chunk that is computed in slices between ticks; 0 = the machine has no slices.
+
+    An accelerator that computes prompts beside its ticks is ``paced``.  Its chunks have ``n_parts``
+    parts; a slice costs ``late_ms`` more.  One that goes on through ticks takes ``flow_ms`` and
+    makes these ``times`` as long, float64 by ``CHUNK_SIZES``.  The first and the second tick of
+    another shape, or after a landing, take ``changed_ms`` more.  ``alone`` float64[MOST + 1]: what
+    ticks of so many rows take, which are a graph of their own; 0 = they are none.
     """
 
     graph: np.ndarray
@@ -44,10 +53,29 @@ class Machine(NamedTuple):
     wide_reads: bool
     chunk_ms: np.ndarray
     part_ms: np.ndarray
+    paced: bool = False
+    n_parts: int = 1
+    late_ms: float = 0.0
+    flow_ms: np.ndarray = _NO_CHUNKS
+    times: np.ndarray = _NO_CHUNKS
+    changed_ms: tuple[float, float] = (0.0, 0.0)
+    alone: np.ndarray = _NONE
 
     @property
     def sliced(self) -> bool:
-        return bool(self.chunk_ms.any())
+        return bool(self.chunk_ms.any()) and not self.paced
+
+    def knobs(
+        self, *, cap: float = 1.2, without: Iterable[str] = (), n_batch: int = 2048,
+        max_merge: int = 0, budget_ms: float = 50.0,
+    ) -> Knobs:  # fmt: skip
+        """What the daemon is told on this machine; ``without``: names of FEATURES."""
+        features = ALL_FEATURES - sum(FEATURES[name] for name in set(without))
+        return Knobs(
+            n_batch, max_merge, budget_ms, cap, self.abortable,
+            self.aside_per_s > 0.0 or self.paced, features, self.wide_reads, paced=self.paced,
+            sliced=self.sliced,
+        )  # fmt: skip
 
 
 @njit(nogil=True, cache=True)
@@ -57,6 +85,8 @@ def tick_ms(machine, mode, rows, prompt, past):
     ms = machine.graph[mode, tokens] + machine.row[mode, rows]
     if rows == 1 and prompt > 0 and machine.first[mode, prompt] > 0.0:
         ms = machine.first[mode, prompt]
+    if prompt == 0 and machine.alone[rows] > 0.0:
+        ms = machine.alone[rows]
     return ms + machine.kv_ms * tokens * past / 1000.0
 
 
@@ -138,6 +168,24 @@ def _gpu(points: dict[int, float], row_ms: float, kv_ms: float) -> Machine:
     )  # fmt: skip
 
 
+def _paced(
+    rows: dict[int, float], changed: tuple[float, float], parts: tuple[float, float], n_parts: int,
+    flow: tuple[float, float], times: tuple[float, ...],
+) -> Machine:  # fmt: skip
+    """``rows``: ms of a tick by rows; ``parts``, ``flow``: ms of a chunk of no token, and of each
+    of its tokens, between ticks and through them."""
+    tokens = np.arange(MOST + 1, dtype=float)
+    prompts = parts[0] + parts[1] * tokens
+    alone = _curve({0: 0.0, **rows})
+    chunks = parts[0] + parts[1] * CHUNK_SIZES
+    return Machine(
+        np.stack([prompts, prompts]), np.zeros((2, MOST + 1)), np.zeros((2, MOST + 1)), 0.0,
+        0.01, 0.0, 1.0, 0.0, False, True, chunks, 1.5 * chunks / n_parts, paced=True,
+        n_parts=n_parts, late_ms=0.045, flow_ms=flow[0] + flow[1] * CHUNK_SIZES,
+        times=np.array(times), changed_ms=changed, alone=alone,
+    )  # fmt: skip
+
+
 def presets() -> dict[str, Machine]:
     return {
         "cpu-2core-0.5b": _cpu(),
@@ -146,6 +194,15 @@ def presets() -> dict[str, Machine]:
         "gpu-moe": _gpu(
             {0: 3.4, 1: 4, 2: 4.7, 4: 5.8, 8: 7.5, 16: 10, 32: 13, 64: 16, 4096: 16 + 0.03 * 4032},
             0.02, 0.0001,
+        ),
+        # two models on an H200, by its traces: 0.5B, and 30B-A3B
+        "h200-dense": _paced(
+            {1: 1.25, 2: 1.55, 4: 1.9, 8: 2.4, 16: 4.2, 32: 5.4}, (3.0, 4.5), (3.5, 0.018), 168,
+            (4.2, 0.029), (1.06, 1.08, 1.10, 1.12, 1.13, 1.17, 1.22, 1.28, 1.4, 1.5),
+        ),
+        "h200-moe": _paced(
+            {1: 3.8, 2: 5.0, 4: 7.2, 8: 10.7, 16: 17.0, 32: 25.0}, (6.0, 11.0), (26.0, 0.09), 384,
+            (30.0, 0.27), (1.12, 1.18, 1.22, 1.25, 1.28, 1.35, 1.4, 1.5, 1.6, 1.7),
         ),
     }  # fmt: skip
 

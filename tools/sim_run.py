@@ -14,9 +14,9 @@ import numpy as np
 from numba import njit
 
 from umaserve.engine.cells.accounting import MARGIN
+from umaserve.engine.loop.account import learn_tick
 from umaserve.llama.traffic import Traffic
 from umaserve.policy.base import (
-    ALL_THE_TIME,
     FLAG_SPENT,
     Knobs,
     Memory,
@@ -24,19 +24,43 @@ from umaserve.policy.base import (
     SchedulerState,
     Tick,
 )
-from umaserve.policy.cost.model import CHUNK_SIZES, CostModel, chunk_class, learn
-from umaserve.policy.guarded import observe, plan_tick
-from umaserve.policy.latency_guard import FIRST_CREDIT, earned, learn_tails, settle_credit
+from umaserve.policy.cost.model import CostModel
+from umaserve.policy.guarded import plan_tick
+from umaserve.policy.latency_guard import FIRST_CREDIT, earned, settle_credit
 from umaserve.wire.states import FREE, RUNNING, WAITING
 
+from .sim_beside import (
+    ABORTED,
+    BACK_PROMPT,
+    BUSY_MS,
+    END_MS,
+    LEFT_MS,
+    NS,
+    PARKED,
+    PIECE,
+    SPENT_TICKS,
+    STREAM_MS,
+    STREAM_PROMPT,
+    STREAM_ROWS,
+    TICKS,
+    Paced,
+    begin_chunk,
+    compute,
+    end_chunk,
+    give_orders,
+    give_up,
+    land,
+    next_part_ms,
+    slice_before,
+    slice_paced,
+    through_tick,
+)
 from .sim_loads import Load
 from .sim_machine import Machine, noisy_ms, seed
 
-NS = 1_000_000  # per millisecond
 NEVER = np.int64(1) << 62
-PIECE = 128  # prompt tokens that land at once from beside the ticks
-STARVED_NS = 1_000_000_000  # a part that waited so long begins all the same
 START_NS = 1_000_000_000
+TRAFFIC = Traffic(*[0.0] * len(Traffic._fields))._replace(dense=5e8, n_ubatch=512.0)
 
 # what may be wrong with a plan: index into Outcome.faults
 OVER_BATCH, OVER_CELLS, TWICE, BAD_COUNT, NOT_RUNNING = range(5)
@@ -45,10 +69,6 @@ FAULTS = (
     "over n_batch", "over free cells", "slot twice", "bad count", "not running",
     "isolated row not alone", "over max_merge", "row computed aside", "idle with work",
 )  # fmt: skip
-
-# Outcome.totals
-(TICKS, BUSY_MS, ASIDE_TOKENS, ASIDE_MS, SPENT_TICKS, PARKED, ABORTED, STREAM_MS,
- STREAM_PROMPT, STREAM_ROWS, BACK_PROMPT, END_MS) = range(12)  # fmt: skip
 
 
 class Jobs(NamedTuple):
@@ -100,7 +120,7 @@ class World(NamedTuple):
 
 class Outcome(NamedTuple):
     """``token_job`` int32, ``token_ns`` int64, ``token_gap`` float64 (ms, -1 = a first token): one
-    entry per token made; ``faults`` int64[9]; ``totals`` float64[12]; ``longest_idle`` float64[2]:
+    entry per token made; ``faults`` int64[9]; ``totals`` float64[13]; ``longest_idle`` float64[2]:
     longest ms in which requests of a lane ran and the ticks served none of them; ``plans``
     int64[2]: `note_plan` of every tick."""
 
@@ -300,87 +320,51 @@ def check_plan(state, plan, entries, knobs, free_cells, faults):
 
 
 @njit(nogil=True, cache=True)
-def _orders(state, plan, worker, now):
-    """What is computed aside; ``worker`` float64[3]: slot (-1 = none), tokens done of its piece,
-    and ns at which a slice last had room for a part of it."""
-    n = 0
-    while plan.aside[n] >= 0:
-        n += 1
-    running = int(worker[0])
-    listed_running = False
-    for s in range(state.aside.shape[0]):
-        listed = False
-        for i in range(n):
-            if plan.aside[i] == s:
-                listed = True
-        if state.aside[s] == 1 and not listed:
-            state.aside[s] = 0
-        elif listed and state.aside[s] == 0:
-            state.aside[s] = 1
-        if s == running and listed:
-            listed_running = True
-    if n == 0:
-        worker[0] = -1.0
-    elif running < 0 or not listed_running or (
-        plan.aside[0] != running and state.lane[plan.aside[0]] < state.lane[running]
-    ):
-        worker[0] = plan.aside[0]
-        worker[1], worker[2] = 0.0, now
+def _tell(jobs, world, knobs, info, out, made, s, now):
+    """Row ``s`` has its next token; returns whether its request has ended with that."""
+    state, j = world.state, world.job[s]
+    gap = -1.0
+    if state.t_last_ns[s]:
+        gap = (now - state.t_last_ns[s]) / NS
+        if state.lane[s] == 0 and info.baseline_ms > 0.0:
+            state.credit[s], _ = settle_credit(
+                state.credit[s], earned(knobs), state.cap[s], knobs.latency_cap,
+                info.baseline_ms, gap,
+            )  # fmt: skip
+    out.token_job[made], out.token_ns[made], out.token_gap[made] = j, now, gap
+    if jobs.first[j] == 0:
+        jobs.first[j] = now
+    if state.t_first_ns[s] == 0:
+        state.t_first_ns[s] = now
+    state.t_last_ns[s] = now
+    state.n_tokens[s] += 1
+    if state.isolate[s] and state.n_tokens[s] - jobs.prompt[j] >= 2:
+        state.isolate[s] = 0
+    if state.n_tokens[s] - jobs.prompt[j] < jobs.output[j]:
+        return False
+    jobs.end[j] = now
+    jobs.came[j] = 2
+    state.state[s] = FREE
+    state.aside[s] = 0
+    world.seqs[0] += 1
+    world.job[s] = -1
+    for k in range(jobs.parent.shape[0]):
+        if jobs.parent[k] == j:
+            jobs.due[k] = now + jobs.delay[k]
+    return True
 
 
 @njit(nogil=True, cache=True)
-def _beside(state, plan, worker, ms, per_s, most, totals):
-    """Let the prefill worker run for so long, down its list, in pieces of ``most`` tokens."""
-    tokens = ms * per_s / 1000.0
-    totals[ASIDE_MS] += ms
-    while worker[0] >= 0.0 and tokens > 0.0:
-        s = int(worker[0])
-        piece = min(most, state.n_tokens[s] - state.n_past[s] - 1)
-        take = min(tokens, piece - worker[1])
-        tokens -= take
-        worker[1] += take
-        if worker[1] >= piece - 1e-9:
-            state.n_past[s] += piece
-            totals[ASIDE_TOKENS] += piece
-            worker[1] = 0.0
-            if state.n_tokens[s] - state.n_past[s] <= 1:
-                state.aside[s] = 0
-                worker[0] = -1.0
-                i = 0
-                while plan.aside[i] >= 0:
-                    other = plan.aside[i]
-                    if state.aside[other] == 1:
-                        worker[0] = other
-                        break
-                    i += 1
-
-
-@njit(nogil=True, cache=True)
-def _slice(state, plan, worker, machine, now, totals):
-    """Compute parts of a chunk before a tick, all as long as the longest; returns the ms.
-
-    The last one that begins ends within the slice, so half of one goes unused in the mean.
-    """
-    ms, size = plan.info.slice_ms, chunk_class(int(plan.info.chunk_beside))
-    part, chunk = machine.part_ms[size], machine.chunk_ms[size]
-    if worker[0] < 0.0 or not 0.0 < ms < ALL_THE_TIME or chunk <= 0.0:
-        return 0.0
-    used = 0.0
-    if ms >= part:
-        used = max(ms // part * part if part > 0.0 else 0.0, ms - 0.5 * part)
-    elif now - worker[2] > STARVED_NS:
-        used = part
-    if used > 0.0:
-        worker[2] = now
-        tokens = CHUNK_SIZES[size]
-        _beside(state, plan, worker, used, 1000.0 * tokens / chunk, tokens, totals)
-    return used
+def _is_computed(state, paced, s):
+    """Whether the whole prompt of ``s`` was computed beside the ticks."""
+    return state.n_past[s] + paced.pending[s] >= state.n_tokens[s] - 1
 
 
 @njit(nogil=True, cache=True)
 def run(
-    jobs, world, machine, knobs, cost, memory, traffic, plan, n_ctx, most_ticks, horizon_ns, out
-):
+    jobs, world, machine, knobs, cost, memory, traffic, plan, paced, n_ctx, most_ticks, horizon_ns,
+    out,
+):  # fmt: skip
     """Play until all requests have ended, or so many ticks, or the horizon; returns tokens made.
 
     Long: the loop of the simulation, which numba compiles as a whole.
@@ -390,6 +374,7 @@ def run(
     now, tick, made = START_NS, 0, 0
     counter = np.zeros(1, np.int64)
     worker = np.array([-1.0, 0.0, 0.0])
+    single = np.zeros(n_slots, np.bool_)
     served_at = np.full(2, START_NS, np.int64)  # or nobody there to serve, by lane
     following = np.int64(0)
     following_interactive = NEVER
@@ -397,6 +382,11 @@ def run(
         if now >= following:
             following, following_interactive = _arrive(jobs, world, now, counter)
             _admit(jobs, world, n_ctx, totals)
+        if machine.paced:
+            for s in range(n_slots):
+                single[s] = world.job[s] >= 0 and jobs.output[world.job[s]] == 1
+            land(state, single, paced, now)
+            memory.kept.next_part_ms = next_part_ms(machine, paced)
         used = _used(state)
         view = Tick(tick, now, n_ctx - used, used, np.inf)
         entries = plan_tick(state, view, knobs, cost, memory, traffic, plan)
@@ -404,7 +394,7 @@ def run(
         rows, prompt = check_plan(state, plan, entries, knobs, n_ctx - used, out.faults)
         mode = int(plan.info.mode)
         if knobs.can_aside:
-            _orders(state, plan, worker, now)
+            give_orders(state, plan, worker, now)
         if entries == 0:
             runnable = False
             for s in range(n_slots):
@@ -413,8 +403,18 @@ def run(
             if runnable and plan.info.wait_ms <= 0.0:
                 out.faults[IDLE] += 1
             tick += 1
-            if worker[0] >= 0.0:
-                _beside(state, plan, worker, 1.0, machine.aside_per_s, PIECE, totals)
+            if machine.paced and worker[0] >= 0.0:
+                begin_chunk(state, plan, machine, paced)
+                paced.chunk[LEFT_MS] -= 1.0
+                now += NS
+                s = end_chunk(paced, machine, cost, now, totals)
+                if s >= 0 and single[s] and _is_computed(state, paced, s):
+                    _tell(jobs, world, knobs, plan.info, out, made, s, now)
+                    made += 1
+                    give_up(worker, paced, s)
+                    following = np.int64(0)
+            elif worker[0] >= 0.0:
+                compute(state, plan, worker, 1.0, machine.aside_per_s, PIECE, totals)
                 now += NS
             elif following == NEVER and not runnable:
                 break
@@ -444,11 +444,27 @@ def run(
                 totals[ABORTED] += 1
                 tick += 1
                 continue
-        spent = 0.0
-        if knobs.sliced and mode == 0:
-            spent = _slice(state, plan, worker, machine, now, totals)
+        spent, ended = 0.0, False
+        paced.facts.tokens, paced.facts.decoding_rows = rows + prompt, rows
+        if machine.paced:
+            spent = slice_paced(plan, machine, paced)
+            for after in range(2):  # a chunk may end with the slice, and the next with the tick
+                if after == 1:
+                    begin_chunk(state, plan, machine, paced)
+                    ms = through_tick(
+                        machine, knobs, cost, memory, plan, paced, rows, prompt, ms, totals
+                    )
+                then = now + int((spent + after * ms) * NS)
+                s = end_chunk(paced, machine, cost, then, totals)
+                if s >= 0 and single[s] and _is_computed(state, paced, s):
+                    _tell(jobs, world, knobs, plan.info, out, made, s, then)
+                    made += 1
+                    give_up(worker, paced, s)
+                    following, ended = np.int64(0), True
+        elif knobs.sliced and mode == 0:
+            spent = slice_before(state, plan, worker, machine, now, totals)
         elif worker[0] >= 0.0:
-            _beside(state, plan, worker, ms, machine.aside_per_s, PIECE, totals)
+            compute(state, plan, worker, ms, machine.aside_per_s, PIECE, totals)
         now += int((spent + ms) * NS)
         tick += 1
         totals[BUSY_MS] += spent + ms
@@ -465,10 +481,9 @@ def run(
             totals[STREAM_MS] += spent + ms
         if int(plan.info.marks) & FLAG_SPENT:
             totals[SPENT_TICKS] += 1
-        ended = False
         for e in range(entries):
             s, count = plan.slots[e], plan.counts[e]
-            j, lane = world.job[s], state.lane[s]
+            lane = state.lane[s]
             waited = (now - served_at[lane]) / NS
             out.longest_idle[lane] = max(out.longest_idle[lane], waited)
             served_at[lane] = now
@@ -484,41 +499,12 @@ def run(
             state.served[s] = tick * n_slots + e
             if state.n_past[s] < state.n_tokens[s]:
                 continue
-            gap = -1.0
-            if state.t_last_ns[s]:
-                gap = (now - state.t_last_ns[s]) / NS
-                if lane == 0 and plan.info.baseline_ms > 0.0:
-                    state.credit[s], _ = settle_credit(
-                        state.credit[s], earned(knobs), state.cap[s],
-                        knobs.latency_cap, plan.info.baseline_ms, gap,
-                    )  # fmt: skip
-            out.token_job[made], out.token_ns[made], out.token_gap[made] = j, now, gap
-            made += 1
-            if jobs.first[j] == 0:
-                jobs.first[j] = now
-            if state.t_first_ns[s] == 0:
-                state.t_first_ns[s] = now
-            state.t_last_ns[s] = now
-            state.n_tokens[s] += 1
-            if state.isolate[s] and state.n_tokens[s] - jobs.prompt[j] >= 2:
-                state.isolate[s] = 0
-            if state.n_tokens[s] - jobs.prompt[j] >= jobs.output[j]:
-                jobs.end[j] = now
-                jobs.came[j] = 2
+            if _tell(jobs, world, knobs, plan.info, out, made, s, now):
                 ended = True
-                state.state[s] = FREE
-                state.aside[s] = 0
-                if worker[0] == s:
-                    worker[0] = -1.0
-                world.seqs[0] += 1
-                world.job[s] = -1
-                for k in range(jobs.parent.shape[0]):
-                    if jobs.parent[k] == j:
-                        jobs.due[k] = now + jobs.delay[k]
+                give_up(worker, paced, s)
                 following = np.int64(0)
-        learn_tails(cost, plan.info, rows, prompt, ms)
-        learn(cost, mode, rows, prompt, past, ms)
-        observe(memory, plan.info, ms)
+            made += 1
+        learn_tick(cost, memory, plan.info, paced.facts, past, ms, tick)
         if ended:
             _admit(jobs, world, n_ctx, totals)
     totals[TICKS] = tick
@@ -547,11 +533,10 @@ def simulate(
     tokens = int(jobs.output.sum())
     out = Outcome(
         np.zeros(tokens, np.int32), np.zeros(tokens, np.int64), np.zeros(tokens),
-        np.zeros(len(FAULTS), np.int64), np.zeros(12), np.zeros(2), np.zeros(2, np.int64),
+        np.zeros(len(FAULTS), np.int64), np.zeros(13), np.zeros(2), np.zeros(2, np.int64),
     )  # fmt: skip
-    traffic = Traffic(*[0.0] * len(Traffic._fields))._replace(dense=5e8, n_ubatch=512.0)
     made = run(
-        jobs, world, machine, knobs, cost, Memory.fresh(n_slots), traffic, Plan.empty(n_slots),
-        n_ctx, most_ticks, START_NS + int(seconds * 1e9), out,
+        jobs, world, machine, knobs, cost, Memory.fresh(n_slots), TRAFFIC, Plan.empty(n_slots),
+        Paced.idle(n_slots), n_ctx, most_ticks, START_NS + int(seconds * 1e9), out,
     )  # fmt: skip
     return Result(jobs, made, out, cost)

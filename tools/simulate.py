@@ -15,21 +15,21 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from umaserve.policy.base import ALL_FEATURES, FEATURES, Knobs
+from umaserve.policy.base import FEATURES, Knobs
 
-from . import sim_run
+from . import sim_beside, sim_run
+from .sim_beside import NS
 from .sim_loads import BACKGROUND, INTERACTIVE, PRESETS, Load
 from .sim_machine import Machine, presets, probed
-from .sim_run import NS, Result, simulate
+from .sim_run import Result, simulate
 
 LANES = ("interactive", "background")
 
 
 def knobs_for(machine: Machine, args: argparse.Namespace) -> Knobs:
-    features = ALL_FEATURES - sum(FEATURES[name] for name in set(args.without))
-    return Knobs(
-        args.n_batch, args.max_merge, args.tick_budget_ms, args.latency_cap, machine.abortable,
-        machine.aside_per_s > 0.0, features, machine.wide_reads, sliced=machine.sliced,
+    return machine.knobs(
+        cap=args.latency_cap, without=args.without, n_batch=args.n_batch,
+        max_merge=args.max_merge, budget_ms=args.tick_budget_ms,
     )  # fmt: skip
 
 
@@ -99,23 +99,23 @@ def figures(
             )
     totals, faults = result.outcome.totals, result.outcome.faults
     both = {
-        "ticks": totals[sim_run.TICKS],
-        "simulated s": totals[sim_run.END_MS] / 1000.0,
-        "ticks/s of simulator": totals[sim_run.TICKS] / took,
+        "ticks": totals[sim_beside.TICKS],
+        "simulated s": totals[sim_beside.END_MS] / 1000.0,
+        "ticks/s of simulator": totals[sim_beside.TICKS] / took,
         "cost error %": 100.0 * float(result.cost.error[0]),
-        "ticks on error budget": totals[sim_run.SPENT_TICKS],
-        "parked": totals[sim_run.PARKED],
-        "aborted": totals[sim_run.ABORTED],
-        "prompt tokens aside": totals[sim_run.ASIDE_TOKENS],
+        "ticks on error budget": totals[sim_beside.SPENT_TICKS],
+        "parked": totals[sim_beside.PARKED],
+        "aborted": totals[sim_beside.ABORTED],
+        "prompt tokens aside": totals[sim_beside.ASIDE_TOKENS],
     }
-    if totals[sim_run.STREAM_MS] > 0:
-        seconds_streaming = totals[sim_run.STREAM_MS] / 1000.0
-        aside = totals[sim_run.ASIDE_TOKENS]
+    if totals[sim_beside.STREAM_MS] > 0:
+        seconds_streaming = totals[sim_beside.STREAM_MS] / 1000.0
+        aside = totals[sim_beside.ASIDE_TOKENS]
         both["background prompt tokens/s beside streams"] = (
-            totals[sim_run.STREAM_PROMPT] + aside
+            totals[sim_beside.STREAM_PROMPT] + aside
         ) / seconds_streaming
         both["background tokens/s beside streams"] = (
-            totals[sim_run.STREAM_ROWS] / seconds_streaming
+            totals[sim_beside.STREAM_ROWS] / seconds_streaming
         )
     for name, count in zip(sim_run.FAULTS, faults, strict=True):
         if count:
@@ -170,7 +170,7 @@ def main(argv: list[str] | None = None) -> int:
     if args.outliers is not None:
         machine = machine._replace(outliers=args.outliers)
     if args.no_aside:
-        machine = machine._replace(aside_per_s=0.0)
+        machine = machine._replace(aside_per_s=0.0, paced=False)
     console = Console(width=100)
     for name in PRESETS if args.load == "all" else [args.load]:
         answer = figures(

@@ -160,7 +160,8 @@ def test_a_second_make_run_has_nothing_to_do(clone: Clone, running: Running) -> 
     assert running.interrupt() == 0
 
 
-def test_make_test_runs_pytest(clone: Clone) -> None:
+def test_make_test_fetches_pytest_and_runs_it(clone: Clone) -> None:
+    assert clone.program("python", "-c", "import pytest").returncode != 0, "nothing ran needs it"
     ran = clone.make("test", "ARGS=tests/engine/test_kv_cells.py -q")
     assert ran.returncode == 0, ran.stdout
     assert " passed" in ran.stdout

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.policy_states import MACHINES, NOW, empty, known, plan_of, put, told
-from tests.support.simulated import gaps_ms, knobs, play, quiet
+from tests.support.simulated import gaps_ms, play, quiet
 from tools.sim_loads import INTERACTIVE, Load
 from umaserve.policy.base import ALL_FEATURES, FEATURES
 from umaserve.policy.burst import LONG_TICKS, TOGETHER_MS, YOUNG_MS
@@ -130,7 +130,7 @@ def test_a_crowd_is_answered_sooner_than_paced_and_its_streams_keep_the_cap(name
 
     machine = quiet(name)
     with_it = play(crowd_load(), machine, n_slots=16, n_seq=16)
-    paced = play(crowd_load(), machine, knobs(machine, without=("burst",)), n_slots=16, n_seq=16)
+    paced = play(crowd_load(), machine, machine.knobs(without=("burst",)), n_slots=16, n_seq=16)
 
     def last_ms(result):
         return float((result.jobs.first - result.jobs.due).max()) / MS

@@ -5,20 +5,21 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.support.paced_machine import DENSE, MOE, Accelerator, Daemon
 from tests.support.planned_beside import Planned, cost_of, fresh, knobs_of, streaming
 from tests.support.policy_states import NOW, put
+from tests.support.simulated import MACHINES, Beside
+from tools.sim_machine import Machine
 from umaserve.policy.accelerator.riders import AGAIN, IN_DEBT, START_CREDIT, TURN_NS
 from umaserve.policy.base import (
     ALL_FEATURES,
     FLAG_SPENT,
     FLOW,
 )
+from umaserve.policy.cost.model import CHUNK_SIZES
 
 pytestmark = pytest.mark.slow
 
 LATER = 20_000  # a tick long after those that are remembered
-MACHINES = {"dense": DENSE, "moe": MOE}
 DECODERS_TURN = NOW - NOW % (2 * TURN_NS)
 PROMPTS_TURN = DECODERS_TURN + TURN_NS
 
@@ -124,24 +125,27 @@ def test_nobody_rides_while_interactive_prompts_that_came_together_are_in_the_ti
 # --- simulated: what the times of an H200 make of it -----------------------------------------
 
 
-def alone_of(machine: Accelerator, streams: int = 1) -> float:
-    quiet = Daemon(machine, 1.2, streams=streams).run(1500, 200)
+NAMES = ("h200-dense", "h200-moe")
+
+
+def alone_of(machine: Machine, streams: int = 1) -> float:
+    quiet = Beside.of(machine, 1.2, streams=streams, ticks=1500, warm=200)
     return max(quiet.p95(s) for s in range(streams))
 
 
 @pytest.fixture(scope="module")
 def alone() -> dict[tuple[str, int], float]:
-    return {(name, n): alone_of(MACHINES[name], n) for name in MACHINES for n in (1, 3)}
+    return {(name, n): alone_of(MACHINES[name], n) for name in NAMES for n in (1, 3)}
 
 
 @pytest.mark.parametrize("streams", [1, 3])
 @pytest.mark.parametrize("cap", [1.1, 1.2, 1.5, 2.0, 3.0])
-@pytest.mark.parametrize("name", sorted(MACHINES))
+@pytest.mark.parametrize("name", NAMES)
 def test_the_cap_is_held_and_nobody_starves(name, cap, streams, alone):
     for decoders, prompts in ((0, 2), (2, 0), (2, 2), (8, 2)):
-        got = Daemon(
+        got = Beside.of(
             MACHINES[name], cap, streams=streams, decoders=decoders, prompts=prompts
-        ).run(4000, 700)  # fmt: skip
+        )  # fmt: skip
         late = max(got.p95(s) for s in range(streams)) / alone[name, streams]
         assert late <= cap, (decoders, prompts)
         if decoders:
@@ -154,25 +158,28 @@ def test_the_cap_is_held_and_nobody_starves(name, cap, streams, alone):
 def test_shapes_do_not_change_from_tick_to_tick():
     """On an H200 a stream had a 95th percentile of 6.2 times that alone at a cap of 3: two decoders
     rode with every other tick, and each change took 5.6 ms."""
-    got = Daemon(MOE, 3.0, decoders=2, prompts=2).run(4000, 700)
+    got = Beside.of(MACHINES["h200-moe"], 3.0, decoders=2, prompts=2)
     assert got.changes < 0.01 * 4000
 
 
-@pytest.mark.parametrize("name", sorted(MACHINES))
+@pytest.mark.parametrize("name", NAMES)
 def test_a_wide_cap_costs_no_throughput(name, alone):
     """The larger the cap, the more is done; as ticks that it takes for one thing at a time."""
     machine, work = MACHINES[name], []
     for cap in (1.2, 1.5, 2.0, 3.0, 100.0):
-        got = Daemon(machine, cap, decoders=2, prompts=2).run(4000, 700)
-        tokens = got.rate(0, 1, 2) * machine.row_ms(1)
-        work.append(tokens + got.prompt_rate * machine.chunk_ms(512) / 512)
+        got = Beside.of(machine, cap, decoders=2, prompts=2)
+        tokens = got.rate(0, 1, 2) * machine.alone[1]
+        work.append(tokens + got.prompt_rate * machine.chunk_ms[-1] / CHUNK_SIZES[-1])
     assert (np.diff(work) > -0.05 * np.array(work[:-1])).all(), work
 
 
 def test_a_part_that_is_as_long_as_a_slice_holds_nothing_up():
     """On an H200 prompts stood still at caps of 1.1 and 1.2: one part never found the time."""
+    dense = MACHINES["h200-dense"]
     for longer in (1.0, 1.5, 2.0, 3.0, 4.0):
-        machine = DENSE._replace(n_parts=int(DENSE.n_parts / longer))
+        machine = dense._replace(
+            n_parts=int(dense.n_parts / longer), part_ms=longer * dense.part_ms
+        )  # fmt: skip
         for decoders in (0, 2):
-            got = Daemon(machine, 1.2, decoders=decoders, prompts=2).run(4000, 700)
+            got = Beside.of(machine, 1.2, decoders=decoders, prompts=2)
             assert got.prompt_rate > 300.0, (longer, decoders)

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.simulated import MACHINES, gaps_ms, knobs, play, quiet
-from tools import sim_run
+from tests.support.simulated import MACHINES, gaps_ms, play, quiet
+from tools import sim_beside, sim_run
 from tools.sim_loads import BACKGROUND, INTERACTIVE, PRESETS, Load, agent, mixed, storm
 from tools.sim_machine import probed, tick_ms
 from tools.simulate import figures, main
@@ -30,8 +30,8 @@ def test_a_client_sends_its_next_request_after_thinking():
     load = Load()
     load.chain(3, INTERACTIVE, 10, 5, start_ms=100.0, think_ms=70.0)
     jobs = play(load, machine).jobs
-    assert jobs.due[0] - sim_run.START_NS == 100 * sim_run.NS
-    assert (jobs.due[1:] - jobs.end[:-1] == 70 * sim_run.NS).all()
+    assert jobs.due[0] - sim_run.START_NS == 100 * sim_beside.NS
+    assert (jobs.due[1:] - jobs.end[:-1] == 70 * sim_beside.NS).all()
 
 
 def test_the_probe_knows_the_machine():
@@ -74,7 +74,7 @@ def test_every_request_ends_and_no_plan_is_at_fault(
     load, name, cold, max_merge, n_batch, n_ctx, n_seq, without, random_seed
 ):
     machine = MACHINES[name]
-    told = knobs(machine, without=without, n_batch=n_batch, max_merge=max_merge)
+    told = machine.knobs(without=without, n_batch=n_batch, max_merge=max_merge)
     cost = CostModel.unknown() if cold else probed(machine)
     result = sim_run.simulate(
         load, machine, told, cost, n_slots=16, n_seq=n_seq, n_ctx=n_ctx, most_ticks=200_000,
@@ -90,7 +90,7 @@ def test_every_request_ends_and_no_plan_is_at_fault(
 @pytest.mark.parametrize("load", [storm, mixed, agent])
 def test_interactive_streams_keep_their_pace(name, load):
     machine = MACHINES[name]._replace(outliers=0.0)
-    told = knobs(machine)
+    told = machine.knobs()
     answer = figures(load(), machine, told, seconds=60.0)
     assert answer["interactive"]["p95 x"] <= 1.2 * 1.03
     assert answer["interactive"]["worst x"] <= 2.2
@@ -104,7 +104,7 @@ def test_background_gets_on_beside_streams():
 
 def test_without_the_guard_the_cap_does_not_hold():
     machine = MACHINES["gpu-dense"]._replace(outliers=0.0)
-    told = knobs(machine, without=["latency-guard"])
+    told = machine.knobs(without=["latency-guard"])
     assert figures(storm(), machine, told, seconds=20.0)["interactive"]["p95 x"] > 2.0
 
 
@@ -112,10 +112,10 @@ def test_slices_compute_more_prompts_and_the_stream_keeps_its_pace():
     machine = quiet("cpu-2core-amx-0.5b")
     rates = {}
     for without in ((), ("slices",)):
-        result = play(storm(tokens=10_000), machine, knobs(machine, without=without), seconds=20.0)
+        result = play(storm(tokens=10_000), machine, machine.knobs(without=without), seconds=20.0)
         totals = result.outcome.totals
-        prompts = totals[sim_run.ASIDE_TOKENS] + totals[sim_run.STREAM_PROMPT]
-        rates[without] = 1000.0 * prompts / totals[sim_run.STREAM_MS]
+        prompts = totals[sim_beside.ASIDE_TOKENS] + totals[sim_beside.STREAM_PROMPT]
+        rates[without] = 1000.0 * prompts / totals[sim_beside.STREAM_MS]
         gaps = gaps_ms(result, INTERACTIVE)
         row_ms = tick_ms(machine, 0, 1, 0, 300)
         assert np.percentile(gaps, 95) < 1.22 * row_ms
@@ -145,12 +145,12 @@ def test_what_was_learned_beside_another_program_is_learned_again(name, shape, f
     machine, load = quiet(name), Load()
     for _ in range(4):
         load.add(BACKGROUND, 20, 3000)
-    right = sim_run.simulate(load, machine, knobs(machine), probed(machine), seconds=60.0)
+    right = sim_run.simulate(load, machine, machine.knobs(), probed(machine), seconds=60.0)
     cost = probed(machine)
     cost.mean[0, shape, 0] *= factor
     cost.count[0, shape, 0] = MOST_SURE
     assert predict(cost, 0, 4, 0, 0) > 2 * predict(cost, 0, 2, 0, 0) or shape == 1
-    found = sim_run.simulate(load, machine, knobs(machine), cost, seconds=60.0)
+    found = sim_run.simulate(load, machine, machine.knobs(), cost, seconds=60.0)
     expected = predict(right.cost, 0, shape, 0, 0)
     assert predict(found.cost, 0, shape, 0, 0) == pytest.approx(expected, rel=0.25)
     assert found.tokens > 0.7 * right.tokens
@@ -161,7 +161,7 @@ def test_a_prompt_token_beside_the_row_is_tried():
     machine = quiet("cpu-2core-0.5b")
     cost = probed(machine)
     cost.count[0, 1, 1:] = 0.0
-    told = knobs(machine)._replace(can_aside=False)
+    told = machine.knobs()._replace(can_aside=False)
     found = sim_run.simulate(storm(2), machine, told, cost, seconds=12.0)
     assert found.cost.count[0, 1, 1] >= 2.0
 
@@ -179,7 +179,7 @@ def test_costs_of_a_bad_hour_are_found_out():
         wrong.tokens[0, 1, at] = prompt
     beside = []
     for cost in (known, wrong):
-        told = knobs(machine)._replace(can_aside=False)
+        told = machine.knobs()._replace(can_aside=False)
         result = sim_run.simulate(storm(tokens=10_000), machine, told, cost, seconds=12.0)
-        beside.append(float(result.outcome.totals[sim_run.STREAM_PROMPT]))
+        beside.append(float(result.outcome.totals[sim_beside.STREAM_PROMPT]))
     assert beside[1] > 0.6 * beside[0] > 0.0

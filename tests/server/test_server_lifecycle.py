@@ -202,7 +202,7 @@ def test_of_two_daemons_at_once_one_serves(tmp_path: Path) -> None:
         ({"http": "192.0.2.1:8080"}, "--http"),  # nobody's address
         ({"model": "/nowhere/model.gguf"}, "does not exist"),
         ({"model": "/"}, "is a directory"),
-        ({"model": __file__}, "not a GGUF file"),
+        ({"model": __file__}, "not a usable GGUF file"),
         ({"scorecard": "/nowhere/score.csv"}, "cannot be written"),
     ],
 )
@@ -229,12 +229,11 @@ def test_log_in_json_lines(tmp_path: Path) -> None:
 
 def test_signal_that_was_ignored_stays_ignored(tmp_path: Path) -> None:
     """As under ``nohup``."""
-    old = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        daemon = DaemonProcess(tmp_path)
-    finally:
-        signal.signal(signal.SIGHUP, old)
-    with daemon, daemon.client() as client:
+
+    def ignore() -> None:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+    with DaemonProcess(tmp_path, preexec=ignore) as daemon, daemon.client() as client:
         daemon.process.send_signal(signal.SIGHUP)
         assert len(client.generate("x", max_tokens=20).tokens) == 20
         assert "SIGHUP" not in daemon.log

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from umaserve.assets import demo_model_path
 from umaserve.config import Config
 from umaserve.models import needs as memory
-from umaserve.models.needs import ModelFile, ModelFileError, look_at
+from umaserve.models.header import GGUFError
+from umaserve.models.needs import ModelFile, look_at
 from umaserve.server.engines.model_start import too_big
 
 
@@ -43,12 +44,12 @@ def test_kv_bytes_by_hand() -> None:
 
 @pytest.mark.parametrize(
     ("content", "why"),
-    [(b"", "is empty"), (b"Once upon", "not a GGUF"), (b"GGUF\x09" + bytes(30), "version 9")],
+    [(b"", "is empty"), (b"Once upon", "is a text file"), (b"GGUF\x09" + bytes(30), "version 9")],
 )
 def test_files_that_are_no_models(tmp_path: Path, content: bytes, why: str) -> None:
     path = tmp_path / "x.gguf"
     path.write_bytes(content)
-    with pytest.raises(ModelFileError, match=why):
+    with pytest.raises(GGUFError, match=why):
         look_at(str(path))
 
 
@@ -64,7 +65,7 @@ def test_damaged_headers_are_an_error_or_a_guess_and_never_a_crash(data: st.Data
         file.flush()
         try:
             assert look_at(file.name).size == len(cut)
-        except ModelFileError as error:
+        except GGUFError as error:
             assert file.name in str(error)
 
 
@@ -106,9 +107,29 @@ def test_a_header_is_read_within_the_memory_that_its_file_has(tmp_path: Path) ->
     path.write_bytes(header(packed("x.name", 8, struct.pack("<Q", 1 << 24))))
     tracemalloc.start()
     try:
-        with pytest.raises(ModelFileError, match="cut short"):
+        with pytest.raises(GGUFError, match="truncated"):
             look_at(str(path))
         assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_what_is_long_is_not_held(tmp_path: Path) -> None:
+    """Numbers, texts, and a text of which the beginning is kept; what comes after is read."""
+    text = struct.pack("<Q", 8_000_000) + b"x" * 8_000_000
+    path = tmp_path / "x.gguf"
+    path.write_bytes(
+        header(
+            packed("x.table", 9, struct.pack("<IQ", 4, 2_000_000) + b"\xff" * 8_000_000),
+            packed("x.words", 9, struct.pack("<IQ", 8, 2) + text + text),
+            packed("x.name", 8, text),
+            packed("x.block_count", 4, struct.pack("<I", 7)),
+        )
+    )
+    tracemalloc.start()
+    try:
+        assert look_at(str(path)).n_layer == 7
+        assert tracemalloc.get_traced_memory()[1] < 6 << 20
     finally:
         tracemalloc.stop()
 
@@ -120,7 +141,7 @@ def test_arrays_too_long_for_layers_are_passed_over(tmp_path: Path) -> None:
     path.write_bytes(header(long, layers))
     assert look_at(str(path)).n_layer == 7
     path.write_bytes(header(packed("x.table", 9, struct.pack("<IQ", 4, 1 << 62)), layers))
-    with pytest.raises(ModelFileError, match="cut short"):
+    with pytest.raises(GGUFError, match="truncated"):
         look_at(str(path))
     # so many texts that they would take seconds: what is known by then has to do
     path.write_bytes(header(layers, packed("x.texts", 9, struct.pack("<IQ", 8, 1 << 40))))

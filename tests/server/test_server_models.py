@@ -125,8 +125,8 @@ def test_bad_files_are_refused_at_once(daemon: DaemonProcess, tmp_path: Path) ->
         for path, why in (
             (tmp_path / "none.gguf", "does not exist"),
             (tmp_path, "is a directory"),
-            (text, "not a GGUF file"),
-            (cut, "cut short"),
+            (text, "not a usable GGUF file"),
+            (cut, "is truncated"),
         ):
             admin.send(type="load", model=str(path))
             event = admin.receive()

@@ -56,7 +56,7 @@ def test_what_is_no_regular_file_is_refused(tmp_path: Path, kind: str) -> None:
     path = irregular(tmp_path, kind)
     with pytest.raises(NotRegular, match="not a regular file"):
         open_regular(path)
-    with pytest.raises(memory.ModelFileError, match="not a regular file"):
+    with pytest.raises(GGUFError, match="not a regular file|is a directory"):
         memory.look_at(str(path))
     with pytest.raises(GGUFError, match="not a regular file|is a directory"):
         check_gguf(path)

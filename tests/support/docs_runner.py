@@ -238,8 +238,9 @@ class Workspace:
     def __init__(self, directory: Path) -> None:
         self.path = directory / "umaserve"
         self.path.mkdir(parents=True)
-        top = ("Makefile", "pyproject.toml", "requirements.lock", "README.md", "LICENSE")
-        for name in (*top, "build_llama.py"):
+        locks = ["requirements.lock", "requirements-test.lock"]
+        top = ["Makefile", "pyproject.toml", "README.md", "LICENSE", "build_llama.py"]
+        for name in top + locks:
             shutil.copy2(ROOT / name, self.path)
         skip = shutil.ignore_patterns("__pycache__", "results")
         for name in ("umaserve", "bindings", "tools", "tests", "benchmarks", "docs"):
@@ -287,7 +288,8 @@ class Workspace:
             script.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {arguments} "$@"\n')
             script.chmod(0o755)
         # newer than the files that say what to install, so that make has nothing to install
-        (self.path / ".venv/.ready").touch()
+        for stamp in (".ready", ".ready-test"):
+            (self.path / ".venv" / stamp).touch()
 
     def run(self, command: str) -> tuple[str, str]:
         """Run a line to its end; its standard output and error.  AssertionError if it fails."""

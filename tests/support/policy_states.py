@@ -9,15 +9,8 @@ from hypothesis import strategies as st
 
 from tools import sim_run
 from tools.sim_machine import presets, probed
-from umaserve.llama.traffic import Traffic
-from umaserve.policy.base import (
-    ALL_FEATURES,
-    Knobs,
-    Memory,
-    Plan,
-    SchedulerState,
-    Tick,
-)
+from tools.sim_run import TRAFFIC
+from umaserve.policy.base import Memory, Plan, SchedulerState, Tick
 from umaserve.policy.guarded import plan_tick
 from umaserve.wire.states import DONE, FREE, RUNNING, WAITING
 
@@ -25,9 +18,6 @@ N = 10
 
 
 NOW = 10_000_000_000
-
-
-TRAFFIC = Traffic(*[0.0] * len(Traffic._fields))._replace(dense=5e8, n_ubatch=512.0)
 
 
 MACHINES = {k: m._replace(noise=0.0, outliers=0.0) for k, m in presets().items()}
@@ -55,12 +45,7 @@ def put(state, s, lane, n_tokens, n_past, *, credit=1.0, ago_ms=0.0, cap=0.0):
 
 
 def told(name="gpu-dense", **changes):
-    machine = MACHINES[name]
-    knobs = Knobs(
-        2048, 0, 50.0, 1.2, machine.abortable, machine.aside_per_s > 0, ALL_FEATURES,
-        machine.wide_reads,
-    )  # fmt: skip
-    return knobs._replace(**changes)
+    return MACHINES[name].knobs()._replace(**changes)
 
 
 def plan_of(state, knobs, cost, *, free=10_000, kv=500, number=0, memory=None):

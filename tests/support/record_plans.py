@@ -24,14 +24,14 @@ if __name__ == "__main__":
 
 import numpy as np  # noqa: E402
 
-from tests.support.paced_machine import DENSE, MOE, Daemon  # noqa: E402
-from tools.sim_loads import PRESETS  # noqa: E402
+from tools.sim_beside import TICKS  # noqa: E402
+from tools.sim_loads import PRESETS, beside  # noqa: E402
 from tools.sim_machine import presets, probed  # noqa: E402
-from tools.sim_run import TICKS, simulate  # noqa: E402
+from tools.sim_run import simulate  # noqa: E402
 from tools.simulate import knobs_for, parser  # noqa: E402
 
 FEW = Path(__file__).parent / "fixtures" / "plans.json"
-PACED = {"0.5B": DENSE, "30B-A3B": MOE}
+PACED = [name for name, machine in presets().items() if machine.paced]
 
 
 Digests = Iterator[tuple[str, str]]
@@ -52,12 +52,14 @@ def simulated(seconds: float) -> Digests:
 
 def paced(ticks: int, decoders: tuple[int, ...], caps: tuple[float, ...]) -> Digests:
     """Prompts beside the ticks of an accelerator, which land there or have a single token."""
-    for (name, machine), n, cap, lands in itertools.product(
-        PACED.items(), decoders, caps, (False, True)
-    ):
-        played = Daemon(machine, cap, decoders=n, prompts=2, lands=lands).run(ticks)
-        what = f"{n} decoders{', landings' if lands else ''} on {name}, cap {cap:g}"
-        yield what, told(played.plans, played.number)
+    for name, n, cap, output in itertools.product(PACED, decoders, caps, (1, 2)):
+        machine = presets()[name]
+        played = simulate(
+            beside(1, n, 2, output=output), machine, machine.knobs(cap=cap), probed(machine),
+            n_slots=16, n_ctx=1 << 20, most_ticks=ticks,
+        ).outcome  # fmt: skip
+        what = f"{n} decoders{', landings' if output > 1 else ''} on {name}, cap {cap:g}"
+        yield what, told(played.plans, int(played.totals[TICKS]))
 
 
 def told(plans: np.ndarray, ticks: int) -> str:

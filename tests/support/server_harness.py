@@ -17,6 +17,7 @@ from typing import Any
 
 import psutil
 
+from tests.support.forks import Forked
 from tests.support.leftovers import CORE_DUMPS
 
 HERE = Path(__file__).resolve().parent
@@ -183,7 +184,9 @@ def clients_of_another_program(path: str, count: int = 1) -> list[RawClient]:
 class DaemonProcess:
     """``umaserve.server.main.serve`` in a process of its own; leaves nothing behind or fails.
 
-    ``patch`` is a function of `tests.support.patches.front`.
+    ``patch`` is a function of `tests.support.patches.front`; ``preexec`` is called in the process
+    before it becomes a program of its own.  With the fake engine and without ``preexec``, it is
+    forked from one that has imported everything.
     """
 
     def __init__(
@@ -202,20 +205,25 @@ class DaemonProcess:
         self.path = str(settings.get("socket", directory / "uma.sock"))
         self.model = model or model_file(directory / "model.gguf")
         command = FAKE_ENGINE if engine is None else engine
-        given = {"model": self.model, "socket": self.path, "core_dumps": CORE_DUMPS}
-        settings = {**given, "dashboard": "off", **settings}
+        always = {"model": self.model, "socket": self.path, "core_dumps": CORE_DUMPS}
+        settings = {**always, "dashboard": "off", **settings}
         self.log_path = directory / f"log-{time.monotonic_ns()}"
-        what = json.dumps([settings, command or None, patch.__name__ if patch else ""])
-        with self.log_path.open("wb") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.support.patches.front", what],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                cwd=ROOT,
-                env={**os.environ, "PYTHONPATH": str(ROOT), **(environment or {})},
-                preexec_fn=preexec,
-            )
+        what = [settings, command or None, patch.__name__ if patch else ""]
+        given = {**os.environ, "PYTHONPATH": str(ROOT), **(environment or {})}
+        self.process: subprocess.Popen[bytes] | Forked
+        if preexec is None and engine is None:
+            self.process = Forked(what, self.log_path, given)
+        else:
+            with self.log_path.open("wb") as log:
+                self.process = subprocess.Popen(
+                    [sys.executable, "-m", "tests.support.patches.front", json.dumps(what)],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    cwd=ROOT,
+                    env=given,
+                    preexec_fn=preexec,
+                )
         self.expected = 0  # exit status
         self.clean = True  # its log is to have no traceback
         self.seen: dict[int, psutil.Process] = {}  # every engine there was

@@ -21,6 +21,7 @@ from umaserve.llama.building import toolchain
 
 ROOT = Path(__file__).resolve().parents[2]
 LOCK = ROOT / "requirements.lock"
+TEST_LOCK = ROOT / "requirements-test.lock"
 PROJECT = tomli.loads((ROOT / "pyproject.toml").read_text("utf-8"))
 
 _MACHINES = (("linux", "x86_64"), ("linux", "aarch64"), ("darwin", "arm64"), ("darwin", "x86_64"))
@@ -40,13 +41,13 @@ PLACES = [
 
 
 def asked(project: dict[str, Any]) -> list[str]:
-    """What `make setup` needs: to run, to test, and to install the project itself."""
-    of_project = project["project"]
-    return [
-        *of_project["dependencies"],
-        *of_project["optional-dependencies"]["test"],
-        *project["build-system"]["requires"],
-    ]
+    """What `make setup` needs: to run, and to install the project itself."""
+    return [*project["project"]["dependencies"], *project["build-system"]["requires"]]
+
+
+def asked_by_tests(project: dict[str, Any]) -> list[str]:
+    """What `make setup-test` needs."""
+    return [*asked(project), *project["project"]["optional-dependencies"]["test"]]
 
 
 def read_lock(text: str) -> list[Requirement]:
@@ -60,6 +61,15 @@ def read_lock(text: str) -> list[Requirement]:
             assert re.fullmatch(r" +--hash=sha256:[0-9a-f]{64}", line.rstrip("\n")), line
         found.append(Requirement(first))
         assert re.fullmatch(r"==[\w.+]+", str(found[-1].specifier)), first
+    return found
+
+
+def files_of(text: str) -> dict[str, str]:
+    """Of each pinned version (``numpy==2.4.6``): the hashes that pip may install, as lines."""
+    found = {}
+    for entry in re.split(r"\n(?=\S)", re.sub(r"(?m)^ *#.*\n", "", text).strip()):
+        first, hashes = entry.split(" \\\n", 1)
+        found[first.split()[0]] = hashes
     return found
 
 
@@ -83,6 +93,16 @@ def faults(wanted: list[str], lock: str) -> list[str]:
 
 def test_the_packages_are_pinned_as_pyproject_asks() -> None:
     assert faults(asked(PROJECT), LOCK.read_text("utf-8")) == [], "run `make lock`"
+    assert faults(asked_by_tests(PROJECT), TEST_LOCK.read_text("utf-8")) == [], "run `make lock`"
+
+
+def test_what_runs_is_what_was_tested() -> None:
+    """The same versions with the same hashes, and nothing that the tests alone ask for."""
+    run, tested = (files_of(lock.read_text("utf-8")) for lock in (LOCK, TEST_LOCK))
+    assert run.items() < tested.items()
+    names = {canonicalize_name(pin.partition("==")[0]) for pin in run}
+    extra = PROJECT["project"]["optional-dependencies"]["test"]
+    assert names.isdisjoint(canonicalize_name(Requirement(one).name) for one in extra)
 
 
 def test_the_build_tools_are_pinned_as_pyproject_asks() -> None:
@@ -124,7 +144,7 @@ def test_a_lock_that_pins_too_little_is_found(lines: str) -> None:
         read_lock(lines)
 
 
-@pytest.mark.parametrize("lock", [LOCK, toolchain.LOCK], ids=lambda lock: lock.name)
+@pytest.mark.parametrize("lock", [LOCK, TEST_LOCK, toolchain.LOCK], ids=lambda lock: lock.name)
 def test_a_lock_names_no_index(lock: Path) -> None:
     """Which one pip uses is the machine's business; the hashes hold for any."""
     text = lock.read_text("utf-8")
@@ -147,24 +167,42 @@ def project(tmp_path: Path) -> Path:
     """A folder where everything is installed, as far as make can see."""
     folder = tmp_path / "project"
     (folder / ".venv").mkdir(parents=True)
-    for name in ("Makefile", "pyproject.toml", "requirements.lock"):
+    for name in ("Makefile", "pyproject.toml", LOCK.name, TEST_LOCK.name):
         shutil.copyfile(ROOT / name, folder / name)
         os.utime(folder / name, (1, 1))
-    (folder / ".venv/.ready").touch()
+    for stamp in (".ready", ".ready-test"):
+        (folder / ".venv" / stamp).touch()
     return folder
 
 
-@pytest.mark.parametrize("changed", ["pyproject.toml", "requirements.lock"])
+def would_install(folder: Path, target: str) -> list[str]:
+    """The commands of pip that `make target` would run."""
+    lines = make(folder, "-n", target).stdout.replace("\\\n", " ").splitlines()
+    return [line for line in lines if "pip install" in line]
+
+
+@pytest.mark.parametrize("changed", ["pyproject.toml", LOCK.name])
 def test_setup_installs_by_hash_after_a_change(project: Path, changed: str) -> None:
-    assert "pip install" not in make(project, "-n", "setup").stdout
+    assert would_install(project, "setup") == []
     later = os.stat(project / ".venv/.ready").st_mtime + 10
     os.utime(project / changed, (later, later))
-    lines = make(project, "-n", "setup").stdout.replace("\\\n", " ").splitlines()
-    packages, itself = (line for line in lines if "pip install" in line)
-    for word in ("--require-hashes", "--only-binary :all:", "-r requirements.lock"):
+    packages, itself = would_install(project, "setup")
+    for word in ("--require-hashes", "--only-binary :all:", f"-r {LOCK.name}"):
         assert word in packages
     for word in ("--no-index", "--no-deps", "--no-build-isolation"):
         assert word in itself
+    *_, tests = would_install(project, "setup-test")  # which may ask for other versions now
+    assert f"-r {TEST_LOCK.name}" in tests
+
+
+def test_what_tests_need_is_not_installed_to_run(project: Path) -> None:
+    (project / ".venv/.ready-test").unlink()
+    for target in ("setup", "run", "llama"):
+        assert would_install(project, target) == []
+    for target in ("setup-test", "test", "test-slow", "lint", "bench"):
+        (packages,) = would_install(project, target)
+        for word in ("--require-hashes", "--only-binary :all:", f"-r {TEST_LOCK.name}"):
+            assert word in packages
 
 
 def test_setup_refuses_a_package_with_another_hash(project: Path, tmp_path: Path) -> None:

@@ -15,7 +15,8 @@ from collections.abc import Callable
 from typing import Any
 
 import numba
-from numba.core import types
+import numba.extending
+from numba.core import config, types
 from numba.core.caching import IndexDataCacheFile
 from numba.core.dispatcher import Dispatcher
 
@@ -28,6 +29,12 @@ def njit(*arguments: Any, **options: Any) -> Any:
     if arguments and callable(arguments[0]):
         return made  # the compiler is switched off
     return lambda function: _without_literals(made(function))
+
+
+def intrinsic(plain: Callable[..., Any]) -> Any:
+    """numba's decorator, for what Python calls as `plain` where the compiler is switched off."""
+    is_off = config.DISABLE_JIT  # type: ignore[attr-defined]
+    return (lambda _: plain) if is_off else numba.extending.intrinsic
 
 
 def _load_index(self: Any) -> Any:

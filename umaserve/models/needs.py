@@ -3,29 +3,19 @@
 from __future__ import annotations
 
 import os
-import struct
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
-from umaserve.regular_file import NotRegular, open_regular
 from umaserve.texts import path_of
+
+from .header import GGUFError
+from .reader import HeaderReader, open_model
 
 BYTES_PER_VALUE = {"f32": 4.0, "f16": 2.0, "bf16": 2.0, "q8_0": 34 / 32, "q5_1": 24 / 32,
                    "q5_0": 22 / 32, "q4_1": 20 / 32, "q4_0": 18 / 32}  # fmt: skip
 ENGINE_BYTES = 300 * 1024 * 1024  # the process itself and its compute buffers, roughly
-_SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q",
-            12: "d"}  # fmt: skip
-_STRING, _ARRAY = 8, 9
-_LONGEST = 1 << 24  # bytes of a text that are read
-_MOST_TEXTS = 1 << 20  # texts of arrays that are read, together
-_MOST_LAYERS = 4096
-
-
-class ModelFileError(Exception):
-    """The file cannot be a model; the message says why in a sentence for the user."""
 
 
 @dataclass(frozen=True)
@@ -49,106 +39,35 @@ class ModelFile:
 def look_at(path: str) -> ModelFile:
     """Check that ``path`` is a GGUF file and read what its header says before the vocabulary.
 
-    ``path`` may be a ``file://`` URI.  Raises ``ModelFileError``.
+    ``path`` may be a ``file://`` URI.  Raises ``GGUFError``.
     """
     full = Path(path_of(path)).expanduser().absolute()
     try:
-        with open_regular(full) as file:
-            return _read(file, str(full))
-    except (FileNotFoundError, NotADirectoryError):
-        raise ModelFileError(f"{full} does not exist") from None
-    except NotRegular as error:
-        raise ModelFileError(f"{full} is no model: {error.strerror}") from None
+        with open_model(full) as file:
+            reader = HeaderReader(full, file)
+            _, _, n_keys = reader.counts()
+            prefix = reader.metadata(n_keys, brief=True) + "."
     except OSError as error:
-        raise ModelFileError(f"{full} cannot be read: {error.strerror}") from None
-    except ValueError as error:  # a NUL in the name
-        raise ModelFileError(f"{str(full)!r} is no file name: {error}") from None
-
-
-def _read(file: BinaryIO, path: str) -> ModelFile:
-    magic = file.read(4)
-    if magic != b"GGUF":
-        what = "is empty" if not magic else f"begins with {magic!r}, not b'GGUF'"
-        raise ModelFileError(f"{path} is not a GGUF file: it {what}")
-    try:
-        version, _tensors, n_keys = _unpack(file, "IQQ")
-        if not 2 <= version <= 3:
-            raise ModelFileError(f"{path} is GGUF version {version}; versions 2 and 3 are known")
-        size = os.fstat(file.fileno()).st_size
-        values = _shape_keys(file, n_keys, size)
-    except (struct.error, EOFError):
-        raise ModelFileError(f"{path} is cut short: its header ends in the middle") from None
+        raise GGUFError(f"{full} cannot be read: {error.strerror or error}") from None
+    values = {
+        key[len(prefix) :]: size
+        for key, value in reader.values.items()
+        if key.startswith(prefix) and (size := _size(value)) is not None
+    }
     heads = values.get("attention.head_count", 0) or 1
     kv_heads = values.get("attention.head_count_kv", heads)
     key_length = values.get("attention.key_length", values.get("embedding_length", 0) // heads)
-    return ModelFile(path, size, values.get("block_count", 0), kv_heads * key_length)
+    return ModelFile(str(full), reader.size, values.get("block_count", 0), kv_heads * key_length)
 
 
-def _unpack(file: BinaryIO, codes: str) -> tuple:
-    form = struct.Struct("<" + codes)
-    return form.unpack(file.read(form.size))
+def _size(value: object) -> int | None:
+    """A whole number; of an array the largest, since one a layer bounds the need.
 
-
-def _string(file: BinaryIO, file_size: int) -> str:
-    (size,) = _unpack(file, "Q")
-    if size > min(file_size, _LONGEST):
-        raise EOFError
-    data = file.read(size)
-    if len(data) < size:
-        raise EOFError
-    return data.decode("utf-8", "replace")
-
-
-def _shape_keys(file: BinaryIO, n_keys: int, size: int) -> dict[str, int]:
-    """Whole numbers under the architecture's prefix, as far as the vocabulary, which comes later.
-
-    Of arrays the largest: one a layer bounds the need.  Stops after so many texts that reading on
-    would take seconds.  A number that no size can be (negative, a fraction) counts as none.
+    None for what no size can be: text, a fraction, a negative number.
     """
-    values: dict[str, int] = {}
-    architecture, texts = "", _MOST_TEXTS
-    for _ in range(min(n_keys, 4096)):
-        key = _string(file, size)
-        (kind,) = _unpack(file, "I")
-        items: tuple = ()
-        if kind == _STRING:
-            text = _string(file, size)
-            if key == "general.architecture":
-                architecture = text
-        elif kind == _ARRAY:
-            element, count = _unpack(file, "IQ")
-            if key.startswith("tokenizer.") and architecture:
-                break
-            if element == _STRING:
-                texts -= count
-                if texts < 0:
-                    break
-                for _ in range(count):
-                    _string(file, size)
-            elif element in _SCALARS:
-                items = _numbers(file, element, count, size)
-            else:
-                break
-        elif kind in _SCALARS:
-            items = _unpack(file, _SCALARS[kind])
-        else:
-            raise EOFError
-        sizes = [v for v in items if isinstance(v, int) and not isinstance(v, bool) and v >= 0]
-        if sizes:
-            values[key] = max(sizes)
-    prefix = architecture + "."
-    return {k[len(prefix) :]: v for k, v in values.items() if k.startswith(prefix)}
-
-
-def _numbers(file: BinaryIO, element: int, count: int, size: int) -> tuple:
-    """The items of an array that is now behind; none where they are too many for layers."""
-    width = struct.calcsize(_SCALARS[element])
-    if count > size // width:
-        raise EOFError
-    if count > _MOST_LAYERS:
-        file.seek(count * width, os.SEEK_CUR)
-        return ()
-    return _unpack(file, f"{count}{_SCALARS[element]}")
+    items = value if isinstance(value, list) else [value]
+    sizes = [v for v in items if isinstance(v, int) and not isinstance(v, bool) and v >= 0]
+    return max(sizes, default=None)
 
 
 def available_bytes() -> int:

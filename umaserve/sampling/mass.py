@@ -56,7 +56,7 @@ def exp_moment(values, count, top):
         total += block_exp_moment(values, start, top)
     for i in range(full, count):
         away = max(values[i] - top, np.float32(EXP_FLOOR))
-        total += exp_negative(away) * away
+        total += float(exp_negative(away) * away)
     return total
 
 
@@ -81,8 +81,8 @@ def draw(values, count, temperature, top, u, sums):
     start = full
     if target < before_tail:
         start = 0
-        while start < full - BLOCK and mass + sums[start // BLOCK] <= target:
-            mass += sums[start // BLOCK]
+        while start < full - BLOCK and mass + float(sums[start // BLOCK]) <= target:
+            mass += float(sums[start // BLOCK])
             start += BLOCK
     else:
         mass = before_tail

@@ -7,11 +7,11 @@ from typing import NamedTuple
 import numpy as np
 from llvmlite import ir
 from numba import carray, types
-from numba.extending import intrinsic
 
-from umaserve.jit.compiled import njit
+from umaserve.jit.compiled import intrinsic, njit
 
 from . import params as P
+from . import plain
 from .counted import TAKEN, count_row, counters
 from .history import adjust
 from .kernels import (
@@ -89,7 +89,7 @@ class Scratch(NamedTuple):
         )
 
 
-@intrinsic
+@intrinsic(plain.int_pointer)
 def _int_pointer(typingctx, address):  # type: ignore[no-untyped-def]
     """``int32_t*`` from an integer address."""
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 import numpy as np
 from llvmlite import ir
 from numba import carray, types
-from numba.extending import intrinsic
 
-from umaserve.jit.compiled import njit
+from umaserve.jit.compiled import intrinsic, njit
 
+from . import plain
 from .counted import TAKEN
 from .vector import (
     BLOCK,
@@ -30,7 +30,7 @@ LOWEST = np.float32(np.finfo(np.float32).min)
 SORTED_K = 256  # up to this k the winners are sorted; above, only chosen
 
 
-@intrinsic
+@intrinsic(plain.float_pointer)
 def _pointer(typingctx, address):  # type: ignore[no-untyped-def]
     """``float*`` from an integer address."""
 

@@ -16,7 +16,10 @@ from typing import Any
 
 from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic
+
+from umaserve.jit.compiled import intrinsic
+
+from . import plain
 
 BLOCK = 64
 LANES = 16
@@ -131,7 +134,7 @@ def _on_row(array: Any, result: Any, emit: Callable[..., Any], *scalars: Any) ->
     return result(array, types.int64, *scalars), codegen
 
 
-@intrinsic
+@intrinsic(plain.block_max)
 def block_max(typingctx, array, start):  # type: ignore[no-untyped-def]
     """Largest value of the block; -inf where all are NaN."""
 
@@ -144,7 +147,7 @@ def block_max(typingctx, array, start):  # type: ignore[no-untyped-def]
     return _on_row(array, types.float32, emit)
 
 
-@intrinsic
+@intrinsic(plain.block_at_least)
 def block_at_least(typingctx, array, start, low):  # type: ignore[no-untyped-def]
     """Bit i of the result: ``array[start + i] >= low``."""
 
@@ -155,7 +158,7 @@ def block_at_least(typingctx, array, start, low):  # type: ignore[no-untyped-def
     return _on_row(array, types.uint64, emit, types.float32)
 
 
-@intrinsic
+@intrinsic(plain.block_within)
 def block_within(typingctx, array, start, center, distance):  # type: ignore[no-untyped-def]
     """Bit i of the result: ``abs(array[start + i] - center) <= distance``."""
 
@@ -166,7 +169,7 @@ def block_within(typingctx, array, start, center, distance):  # type: ignore[no-
     return _on_row(array, types.uint64, emit, types.float32, types.float32)
 
 
-@intrinsic
+@intrinsic(plain.block_exp_sum)
 def block_exp_sum(typingctx, array, start, top, inverse):  # type: ignore[no-untyped-def]
     """Sum of ``exp((x - top) * inverse)`` over the block; ``top`` is no smaller than any x."""
 
@@ -180,7 +183,7 @@ def block_exp_sum(typingctx, array, start, top, inverse):  # type: ignore[no-unt
     return _on_row(array, types.float32, emit, types.float32, types.float32)
 
 
-@intrinsic
+@intrinsic(plain.block_exp_within)
 def block_exp_within(typingctx, array, start, top, center, distance):  # type: ignore[no-untyped-def]
     """Sum of ``exp(x - top)`` over those with ``abs(x - center) <= distance``."""
 
@@ -196,7 +199,7 @@ def block_exp_within(typingctx, array, start, top, center, distance):  # type: i
     return _on_row(array, types.float32, emit, types.float32, types.float32, types.float32)
 
 
-@intrinsic
+@intrinsic(plain.block_exp_moment)
 def block_exp_moment(typingctx, array, start, top):  # type: ignore[no-untyped-def]
     """Sum of ``exp(x - top) * (x - top)`` over the block (for the entropy)."""
 
@@ -211,7 +214,7 @@ def block_exp_moment(typingctx, array, start, top):  # type: ignore[no-untyped-d
     return _on_row(array, types.float32, emit, types.float32)
 
 
-@intrinsic
+@intrinsic(plain.exp_negative)
 def exp_negative(typingctx, x):  # type: ignore[no-untyped-def]
     """exp(x) for one float32 x <= 0; the lanes' own arithmetic."""
     if not isinstance(x, types.Float):
@@ -223,7 +226,7 @@ def exp_negative(typingctx, x):  # type: ignore[no-untyped-def]
     return types.float32(types.float32), codegen
 
 
-@intrinsic
+@intrinsic(plain.float_bits)
 def float_bits(typingctx, x):  # type: ignore[no-untyped-def]
     """The int32 with the bits of a float32."""
 
@@ -233,7 +236,7 @@ def float_bits(typingctx, x):  # type: ignore[no-untyped-def]
     return types.int32(types.float32), codegen
 
 
-@intrinsic
+@intrinsic(plain.float_of_bits)
 def float_of_bits(typingctx, bits):  # type: ignore[no-untyped-def]
     """The float32 with the bits of an int32."""
 
@@ -243,7 +246,7 @@ def float_of_bits(typingctx, bits):  # type: ignore[no-untyped-def]
     return types.float32(types.int32), codegen
 
 
-@intrinsic
+@intrinsic(plain.count_bits)
 def count_bits(typingctx, mask):  # type: ignore[no-untyped-def]
     """How many bits of a uint64 are set."""
 
@@ -253,7 +256,7 @@ def count_bits(typingctx, mask):  # type: ignore[no-untyped-def]
     return types.int64(types.uint64), codegen
 
 
-@intrinsic
+@intrinsic(plain.lowest_bit)
 def lowest_bit(typingctx, mask):  # type: ignore[no-untyped-def]
     """Number of the lowest bit set in a uint64, which is not 0."""
 

@@ -20,6 +20,7 @@ import trio
 from umaserve import core_dumps
 from umaserve.config import Config
 from umaserve.models import needs as memory
+from umaserve.models.header import GGUFError
 from umaserve.protocol import E_LIMIT_002
 from umaserve.server.clients.keep_socket import keep_socket
 from umaserve.server.clients.listener import ClaimedSocket, SocketError
@@ -95,7 +96,7 @@ def check_model(config: Config) -> str:
             raise StartError(str(error)) from None
     try:
         file = ask_file_now(memory.look_at, path)
-    except memory.ModelFileError as error:
+    except GGUFError as error:
         raise StartError(f"{error}. Name a GGUF file with --model") from None
     refusal = too_big(file, config)
     if refusal:

@@ -21,6 +21,7 @@ import trio
 
 from umaserve.config import Config
 from umaserve.models import needs as memory
+from umaserve.models.header import GGUFError
 from umaserve.models.identity import ModelIdentity
 from umaserve.own_python import run_module
 from umaserve.protocol import E_MODEL_001, E_MODEL_002, E_RUNTIME_001, ProtocolError
@@ -301,7 +302,7 @@ class Supervisor:
         path = os.path.abspath(os.path.expanduser(path_of(model)))
         try:
             file = await ask_file(memory.look_at, path)
-        except memory.ModelFileError as error:
+        except GGUFError as error:
             raise ProtocolError(E_MODEL_002, str(error)) from None
         if refusal := too_big(file, self.config):
             raise ProtocolError(E_MODEL_002, refusal)

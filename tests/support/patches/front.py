@@ -14,6 +14,7 @@ import sys
 import threading
 from typing import Any
 
+from tests.support.forks import answer
 from tests.support.patches.own_faults import own_faults
 from umaserve.cli.common import guarded
 from umaserve.config import Config
@@ -69,8 +70,16 @@ def tell_garbage() -> None:
     atexit.register(lambda: print("kept", gc.get_freeze_count(), "seen", len(gc.get_objects())))
 
 
-if __name__ == "__main__":
-    settings, engine, patch = json.loads(sys.argv[1])
+def run(what: list[Any]) -> None:
+    """Serve until told to end, then exit."""
+    settings, engine, patch = what
     if patch:
         globals()[patch]()
     sys.exit(guarded(lambda _: serve(Config(**settings), engine), []))
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "--forks":
+        answer(int(sys.argv[2]), run)
+    else:
+        run(json.loads(sys.argv[1]))

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import trio
 
-from umaserve.models.needs import ModelFileError
+from umaserve.models.header import GGUFError
 
 LIMIT_S = 20.0
 THREADS = 8  # that may be left behind at a time
@@ -23,7 +23,7 @@ _limiter: list[trio.CapacityLimiter] = []
 
 
 async def ask_file(look: Callable[[str], T], path: str) -> T:
-    """``look(path)`` in a thread.  Raises what it raises, and ``ModelFileError`` when there is no
+    """``look(path)`` in a thread.  Raises what it raises, and ``GGUFError`` when there is no
     answer in time."""
     if not _limiter:
         _limiter.append(trio.CapacityLimiter(THREADS))
@@ -54,8 +54,8 @@ def ask_file_now(look: Callable[[str], T], path: str) -> T:
     return answer  # type: ignore[return-value]
 
 
-def no_answer(path: str) -> ModelFileError:
-    return ModelFileError(
+def no_answer(path: str) -> GGUFError:
+    return GGUFError(
         f"{path} cannot be opened: there was no answer in {LIMIT_S:g} s; is its disk or its "
         "network file system there?"
     )

@@ -91,7 +91,7 @@ def test_variables_of_the_template_and_thinking(chat: Asked) -> None:
     assert prompt.split() == ["calm", "True"]
     assert rendered(chat, conversation(ask, thinking=False))["prompt"].split() == ["False"]
     assert rendered(chat, conversation(ask, thinking="none"))["prompt"].split() == ["False"]
-    assert rendered(chat, conversation(ask, thinking="low"))["prompt"].split() == ["True", "low"]
+    assert rendered(chat, conversation(ask, thinking="low"))["prompt"].split() == ["False", "low"]
 
 
 def test_the_last_message_goes_on(chat: Asked) -> None:

@@ -1,4 +1,7 @@
-"""A loaded model: weights and vocabulary (``llama_model``, ``llama_vocab``)."""
+"""A loaded model: weights and vocabulary (``llama_model``, ``llama_vocab``).
+
+Long: a short property for each thing that libllama tells of a model.
+"""
 
 from __future__ import annotations
 

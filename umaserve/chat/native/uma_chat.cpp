@@ -463,6 +463,7 @@ static common_chat_templates_inputs inputs_of(
         inputs.continue_final_message == COMMON_CHAT_CONTINUATION_NONE;
     inputs.reasoning_format = COMMON_REASONING_FORMAT_DEEPSEEK;
     inputs.enable_thinking = g_model->thinks;
+    inputs.chat_template_kwargs["preserve_reasoning"] = "true";  // llama-server's default
     for (const auto & entry : options.items()) {
         inputs.chat_template_kwargs[entry.key()] = entry.value().dump();
     }
@@ -475,7 +476,6 @@ static common_chat_templates_inputs inputs_of(
     } else if (thinking == "none") {
         inputs.enable_thinking = false;
     } else if (thinking.is_string()) {
-        inputs.enable_thinking = true;
         inputs.chat_template_kwargs["reasoning_effort"] = thinking.dump();
     }
     return inputs;

@@ -14,6 +14,7 @@ import pytest
 
 from tests.support.chat_questions import templates
 from tests.support.server_harness import DaemonProcess, RawClient, Result, eventually
+from umaserve.client import Client
 
 TOOLS = [
     {
@@ -198,6 +199,15 @@ def test_a_parser_that_hangs_costs_its_request_alone(says: Says) -> None:
 
 def chat_processes(daemon: DaemonProcess) -> list[psutil.Process]:
     return [p for p in daemon.children() if p.status() != "zombie" and "uma-chat" in p.name()]
+
+
+def test_clients_of_the_package_have_the_message(says: Says) -> None:
+    with says("I look. " + CALL) as (daemon, _), Client(daemon.path) as client:
+        stream = client.generate(messages=[{"role": "user", "content": "Look."}], tools=TOOLS)
+        assert "".join(event.text for event in stream) == "I look. " + CALL
+        assert stream.eos is not None and stream.eos.reason == "tool_calls"
+        assert stream.eos.message is not None
+        assert stream.eos.message["tool_calls"][0]["function"]["name"] == "read_file"
 
 
 def test_render_says_what_messages_become(says: Says) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
+import msgspec
 import trio
 
 from umaserve.chat import questions
@@ -31,6 +32,7 @@ from umaserve.protocol import (
     ProtocolError,
 )
 from umaserve.server.engines.descriptors import Reserve
+from umaserve.server.log.lines import trace
 from umaserve.server.requests.turns import Line, Turns
 
 SLOW_S = 0.2  # an honest question takes some milliseconds; what takes longer gives way to others
@@ -164,7 +166,10 @@ class ChatLayer:
         finally:
             await self._give_back(work)
             moved_on.set()
-        question.done(outcome)
+        try:
+            question.done(outcome)
+        except Exception as error:  # whose fault it is, the others go on
+            self._log("error", f"an answer of uma-chat could not be used: {trace(error)}")
 
     async def _watch(self, work: _Work, moved_on: trio.Event) -> None:
         await trio.sleep(SLOW_S)
@@ -188,7 +193,7 @@ class ChatLayer:
         except ProcessEnded:
             assert work.process is not None
             how = f"{what} ended its process ({await work.process.end()})"
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, msgspec.DecodeError) as error:
             how = f"{what} cannot be asked now ({error}); try again later"
         work.is_over = True
         return self._failed(how)

@@ -41,11 +41,11 @@ class Ends:
             return
         tell_rest(request)
         request.ended_ns = time.monotonic_ns()
-        request.told = True
         if request.reply is None or reason == "error":
             self._say(request, reason)
+            request.told = True
             return
-        request.awaits_reply = True
+        request.told = request.awaits_reply = True
         request.reply.end(lambda outcome: self._replied(request, reason, outcome))
 
     def _replied(self, request: Request, reason: str, outcome: Parsed | ProtocolError) -> None:

@@ -252,8 +252,11 @@ class Sessions:
         assert model is not None
 
         def tell(deltas: list[dict[str, Any]]) -> None:
-            for delta in deltas:
-                request.sink.delta(request, delta)
+            try:
+                for delta in deltas:
+                    request.sink.delta(request, delta)
+            except Exception as error:
+                self.ends.broke(request, error)
             self.ends.flush(request.sink)
 
         on_delta = tell if message.stream else None

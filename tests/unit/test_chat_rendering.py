@@ -204,6 +204,11 @@ def test_it_leaves_with_its_input_and_writes_nothing_else() -> None:
     assert asked.close() == 0
 
 
+def test_a_prompt_that_fits_no_context_is_none(chat: Asked) -> None:
+    with_template(chat, "{% for i in range(900) %}" + "x" * 10000 + "{% endfor %}")
+    assert chat.ask(said("hi")) == {"failed": "its text has more than 8 MiB"}
+
+
 @pytest.mark.skipif(sys.platform == "darwin", reason="macOS bounds no process's address space")
 def test_it_has_little_memory(chat: Asked) -> None:
     much = "{% for i in range(60000) %}" + "x" * 10000 + "{% endfor %}"

@@ -14,7 +14,7 @@ import trio
 
 NICE = 10
 REAP_S = 0.1
-MAX_ANSWER_BYTES = 256 * 1024 * 1024  # of a prompt of 32 MiB, as JSON escapes
+MAX_ANSWER_BYTES = 64 * 1024 * 1024  # a prompt of 8 MiB, as JSON escapes, and its parser
 _CHUNK_BYTES = 1 << 18
 
 

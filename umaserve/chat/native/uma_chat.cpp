@@ -31,7 +31,7 @@
 using json = common_json;
 
 static const size_t MEMORY_BYTES = 512u << 20;
-static const size_t MAX_PROMPT_BYTES = 32u << 20;  // a prompt of so many bytes fits no context
+static const size_t MAX_PROMPT_BYTES = 8u << 20;  // more fits no context
 static const int QUESTION_CPU_S = 5;  // the front ends us earlier; this is for a front that is gone
 static const size_t KEPT_PARSERS = 16;
 

@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.support.chat_questions import templates
+from tests.support.chat_questions import joined, templates
 from tests.support.server_harness import DaemonProcess, RawClient, Result, eventually
 from umaserve.client import Client
 
@@ -55,23 +55,6 @@ def ask(client: RawClient, id: str = "a", **fields: Any) -> None:
 
 def deltas(client: RawClient, id: str = "a") -> list[dict[str, Any]]:
     return [e for e in client.other if e["event"] == "delta" and e["id"] == id]
-
-
-def joined(events: list[dict[str, Any]]) -> dict[str, Any]:
-    """The message that the deltas make."""
-    message: dict[str, Any] = {"role": "assistant", "content": ""}
-    for event in events:
-        message["content"] += event.get("content", "")
-        if "reasoning" in event:
-            thought = message.get("reasoning_content", "")
-            message["reasoning_content"] = thought + event["reasoning"]
-        for part in event.get("tool_calls", ()):
-            calls = message.setdefault("tool_calls", [])
-            if part["index"] == len(calls):
-                function = {"name": part["name"], "arguments": ""}
-                calls.append({"id": part["id"], "type": "function", "function": function})
-            calls[part["index"]]["function"]["arguments"] += part["arguments"]
-    return message
 
 
 def test_a_call_comes_in_deltas_and_whole_at_the_end(says: Says) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+import build_llama
 from umaserve.chat import questions
 from umaserve.chat.questions import ChatModel
 from umaserve.llama import builds
@@ -18,7 +19,9 @@ CONTROL = ("<|im_start|>", "<|im_end|>", "<|endoftext|>", "<s>", "</s>")
 
 def program() -> str:
     build = builds.select()
-    assert build is not None and build.chat_program is not None, "python build_llama.py"
+    if build is None or build.lacks_chat:
+        build = build_llama.ensure()
+    assert build.chat_program is not None, build.why_no_chat
     return str(build.chat_program)
 
 
@@ -62,6 +65,23 @@ def conversation(messages: list[dict[str, Any]], **options: Any) -> bytes:
 
 def said(text: str) -> bytes:
     return conversation([{"role": "user", "content": text}])
+
+
+def joined(events: list[dict[str, Any]]) -> dict[str, Any]:
+    """The message that deltas make."""
+    message: dict[str, Any] = {"role": "assistant", "content": ""}
+    for event in events:
+        message["content"] += event.get("content", "")
+        if "reasoning" in event:
+            thought = message.get("reasoning_content", "")
+            message["reasoning_content"] = thought + event["reasoning"]
+        for part in event.get("tool_calls", ()):
+            calls = message.setdefault("tool_calls", [])
+            if part["index"] == len(calls):
+                function = {"name": part["name"], "arguments": ""}
+                calls.append({"id": part["id"], "type": "function", "function": function})
+            calls[part["index"]]["function"]["arguments"] += part["arguments"]
+    return message
 
 
 class Asked:

@@ -27,7 +27,7 @@ from types import FrameType
 
 from umaserve.cli.common import guarded
 from umaserve.llama import builds
-from umaserve.llama.building import BuildError, backends, compile, git, source
+from umaserve.llama.building import BuildError, backends, chat, compile, git, source
 from umaserve.llama.building.locking import file_lock, try_lock
 from umaserve.llama.building.process import run_logged
 from umaserve.llama.building.progress import Reporter
@@ -70,11 +70,15 @@ def ensure(
     build = builds.read_build(builds.builds_root() / plan.key)
     if build is not None:
         require_private_within(build.path)
-    if build is None or (with_peers and not build.has_peers):
+    if build is None or build.lacks_chat or (with_peers and not build.has_peers):
         report.say(f"Backend {choice.backend}: {choice.why}")
         try:
             build = _build(what, plan, with_peers, report)
         except BuildError as error:
+            if build is not None and not with_peers:
+                report.say(f"{error}\nPrompts are served; conversations are not, without uma-chat.")
+                ensure_binding(build, report)
+                return build
             if backend != "auto" or choice.backend != "vulkan":
                 raise
             report.say(f"{error}\nThe Vulkan build failed; building for the CPU instead.")
@@ -151,7 +155,8 @@ def _build(what: source.Source, plan: compile.Plan, peers: bool, report: Reporte
 
     with file_lock(root / f".{plan.key}.lock", waiting) as lock:
         build = builds.read_build(target)
-        if build is not None and (build.has_peers or not peers):
+        peers = peers and (build is None or not build.has_peers)
+        if build is not None and not peers and not build.lacks_chat:
             return build  # the one waited for made it
         _sweep(root, plan.key)
         log = _log_path(plan.key)
@@ -171,6 +176,9 @@ def _build(what: source.Source, plan: compile.Plan, peers: bool, report: Reporte
                 shutil.copy2(log, aside / "out" / "build.log")
                 shutil.rmtree(target, ignore_errors=True)  # without a manifest it is no build
                 (aside / "out").rename(target)
+                build = builds.read_build(target)
+            if build is not None and build.lacks_chat:
+                chat.make(tree, build, aside, plan.jobs, tools, log, report, lock)
             if peers:
                 compiled = compile.compile_tree(
                     tree, commit, aside / "peers", *rest, peers_of=target
@@ -327,6 +335,7 @@ def _list_builds(report: Reporter) -> None:
     for number, build in enumerate(found):
         made = time.strftime("%Y-%m-%d %H:%M", time.localtime(build.created))
         peers = ", with llama-server" if build.has_peers else ""
+        peers += "" if build.chat_program else ", without uma-chat"
         mark = "*" if number == 0 else " "
         report.say(f"{mark} {build.key}  ({build.version}, {build.commit}, made {made}{peers})")
     for why in refused():

@@ -83,7 +83,7 @@ def chat_child(front: int) -> int | None:
     """The process that renders conversations, if it has been started."""
     for task in Path(f"/proc/{front}/task").iterdir():
         for pid in task.joinpath("children").read_text().split():
-            if b"umaserve.chat" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            if b"uma-chat" in Path(f"/proc/{pid}/cmdline").read_bytes():
                 return int(pid)
     return None
 

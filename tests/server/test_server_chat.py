@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -13,36 +14,38 @@ import psutil
 import pytest
 import trio
 
+from tests.support.chat_questions import model_of, said
 from tests.support.fake_engine import answer
 from tests.support.server_harness import DaemonProcess, RawClient, Result, eventually, running
-from umaserve.protocol import ChatMessage, ProtocolError
+from umaserve.chat import process as chat_process
+from umaserve.chat.process import ChatProcess
+from umaserve.chat.questions import Rendered
+from umaserve.protocol import ProtocolError
 from umaserve.server.requests import chat
-from umaserve.server.requests.chat import ChatRenderer, Outcome
-from umaserve.wire.messages import Ready
+from umaserve.server.requests.chat import ChatLayer, Outcome
 
-NUMBERS = {f.name: 1 for f in msgspec.structs.fields(Ready) if f.type is int and f.required}
-TEXTS = {f.name: "x" for f in msgspec.structs.fields(Ready) if f.type is str and f.required}
-ONE = [ChatMessage("user", "hi")]
 PLAIN = "{% for m in messages %}{{ m.content }}{% endfor %}"
 ENDLESS = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
-
-
-def ready(template: str | None) -> Ready:
-    return Ready(**NUMBERS, **TEXTS, chat_template=template, bos="<s>", eos="</s>")
+REFUSES = (
+    "{% for m in messages %}{% if m.content == 'refuse' %}{{ raise_exception('no') }}{% endif %}"
+    "{{ m.content }}{% endfor %}"
+)
 
 
 def rendered(
     *templates: str | None,
-    also: Callable[[ChatRenderer], None] = lambda chats: None,
-    command: tuple[str, ...] = (),
+    text: str = "hi",
+    program: str = "",
+    also: Callable[[ChatLayer], None] = lambda chats: None,
 ) -> list[Outcome]:
     """What comes of conversations with these templates, in order of their ends."""
 
     async def main() -> list[Outcome]:
-        chats = ChatRenderer(lambda *_, **__: None, command=command)
+        chats = ChatLayer(lambda *_, **__: None)
         outcomes: list[Outcome] = []
         for template in templates:
-            chats.put(ONE, ready(template), outcomes.append)
+            model = model_of(template, program=program)
+            chats.put(model, said(text), Rendered, outcomes.append)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(chats.run)
             while len(outcomes) < len(templates):
@@ -54,70 +57,112 @@ def rendered(
     return trio.run(main)
 
 
+def failure_of(outcome: Outcome) -> str:
+    assert isinstance(outcome, ProtocolError) and outcome.code == "E_RUNTIME_003", outcome
+    return outcome.message
+
+
+def prompt_of(outcome: Outcome) -> str:
+    assert isinstance(outcome, Rendered), outcome
+    return outcome.prompt
+
+
 def test_texts_and_refusals() -> None:
-    text, refusal, failure, last = rendered(
-        PLAIN, "{{ raise_exception('no') }}", "{{ 1 // 0 }}", None
-    )
-    assert text == "hi" and last == "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
+    text, failure, last = rendered(PLAIN, "{% for", None)
+    (refusal,) = rendered(REFUSES, text="refuse")
+    assert prompt_of(text) == "hi"
+    assert prompt_of(last) == "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
     assert isinstance(refusal, ProtocolError) and refusal.code == "E_PROTO_003"
     assert '"messages"' in refusal.message and refusal.message.endswith(": no")
-    assert isinstance(failure, ProtocolError) and failure.code == "E_RUNTIME_003"
-    assert "ZeroDivisionError" in failure.message
+    assert "cannot be used: parser" in failure_of(failure)
 
 
 def test_what_takes_too_long_is_ended_and_the_next_is_rendered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(chat, "LIMIT_S", 0.5)
-    endless, after = rendered(ENDLESS, PLAIN)
-    assert isinstance(endless, ProtocolError) and endless.code == "E_RUNTIME_003"
-    assert "took more than 0.5 s" in endless.message
-    assert after == "hi"
+    after, endless = rendered(ENDLESS, PLAIN)
+    assert "took more than 0.5 s" in failure_of(endless)
+    assert prompt_of(after) == "hi"  # it does not wait for the other
 
 
 def test_what_is_slow_gives_way_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chat, "LIMIT_S", 1.5)
     pids: list[int] = []
     told: list[tuple[int, int, int]] = []
     monkeypatch.setattr(os, "setpriority", lambda *what: told.append(what))
-    start = ChatRenderer._start
+    take = ChatLayer._take
 
-    def noted(self: ChatRenderer) -> None:
-        start(self)
-        assert self._process is not None
-        pids.append(self._process.pid)
+    def noted(self: ChatLayer, program: str) -> ChatProcess:
+        process = take(self, program)
+        pids.append(process.pid)
+        return process
 
-    monkeypatch.setattr(ChatRenderer, "_start", noted)
+    monkeypatch.setattr(ChatLayer, "_take", noted)
     rendered(PLAIN, ENDLESS, PLAIN)
-    assert told == [(os.PRIO_PROCESS, pids[0], chat.NICE)]
-    assert pids[-1] != pids[0]  # who gives way once does so for good
+    assert pids[0] == pids[1] != pids[2]
+    assert told == [(os.PRIO_PROCESS, pids[1], chat_process.NICE)]
 
 
-def test_a_child_that_cannot_be_started_is_an_error_of_the_request() -> None:
-    (outcome,) = rendered(PLAIN, command=("/nowhere",))
-    assert isinstance(outcome, ProtocolError) and outcome.code == "E_RUNTIME_003"
-    assert "cannot be run" in outcome.message
+def test_a_few_at_most_are_slow_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chat, "LIMIT_S", 0.6)
+    monkeypatch.setattr(chat, "MOST_SLOW", 1)
+    first, second, third = rendered(ENDLESS, ENDLESS, PLAIN)
+    assert "took more than" in failure_of(first) and "took more than" in failure_of(second)
+    assert prompt_of(third) == "hi"
 
 
-def test_a_child_that_ends_is_an_error_of_the_request() -> None:
-    (outcome,) = rendered(PLAIN, command=("true",))
-    assert isinstance(outcome, ProtocolError) and outcome.code == "E_RUNTIME_003"
-    assert "exit status 0" in outcome.message
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ 'a' * 4000000000 }}",
+        "{% for i in range(31000) %}" + "x" * 10000 + "{% endfor %}",
+        "{% set n = namespace(s='x') %}{% for i in range(40) %}{% set n.s = n.s * 2 %}{% endfor %}",
+        "{% macro again() %}{{ again() }}{% endmacro %}{{ again() }}",
+    ],
+    ids=["repeats", "300 MB", "doubles", "recurses"],
+)  # fmt: skip
+def test_a_template_that_wants_too_much_is_an_error_of_the_request(template: str) -> None:
+    huge, after = sorted(rendered(template, PLAIN), key=lambda o: isinstance(o, Rendered))
+    assert failure_of(huge)
+    assert prompt_of(after) == "hi"
+
+
+def test_a_program_that_is_not_there_or_ends_is_an_error_of_the_request() -> None:
+    assert "cannot be asked now" in failure_of(*rendered(PLAIN, program="/nowhere"))
+    ends = shutil.which("true")
+    assert ends is not None
+    assert "exit status 0" in failure_of(*rendered(PLAIN, program=ends))
+
+
+def test_a_build_without_a_chat_layer_says_what_is_missing() -> None:
+    model = msgspec.structs.replace(model_of(PLAIN), program="", missing="no common/chat.h")
+
+    async def main() -> Outcome:
+        chats = ChatLayer(lambda *_, **__: None)
+        outcomes: list[Outcome] = []
+        chats.put(model, said("hi"), Rendered, outcomes.append)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(chats.run)
+            while not outcomes:
+                await trio.sleep(0.01)
+            nursery.cancel_scope.cancel()
+        return outcomes[0]
+
+    assert "no common/chat.h" in failure_of(trio.run(main))
 
 
 def test_a_conversation_that_is_forgotten_is_not_rendered() -> None:
     async def main() -> list[str]:
-        chats = ChatRenderer(lambda *_, **__: None)
+        chats = ChatLayer(lambda *_, **__: None)
         came: list[str] = []
-        forget = chats.put(ONE, ready("first"), lambda _: came.append("first"))
-        chats.put(ONE, ready("second"), lambda _: came.append("second"))
+        forget = chats.put(model_of("1"), said("x"), Rendered, lambda _: came.append("first"))
+        chats.put(model_of("2"), said("x"), Rendered, lambda _: came.append("second"))
         forget()
         forget()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(chats.run)
             while not came:
                 await trio.sleep(0.01)
-            await trio.sleep(0.1)
             nursery.cancel_scope.cancel()
         return came
 
@@ -126,11 +171,15 @@ def test_a_conversation_that_is_forgotten_is_not_rendered() -> None:
 
 def test_programs_take_turns_and_interactive_ones_go_first() -> None:
     async def main() -> list[str]:
-        chats = ChatRenderer(lambda *_, **__: None)
+        chats = ChatLayer(lambda *_, **__: None)
         came: list[str] = []
+        model = model_of(PLAIN)
 
         def put(name: str, program: str, lane: int = 0) -> None:
-            chats.put(ONE, ready(name), lambda _: came.append(name), lane=lane, program=program)
+            def done(_: Outcome) -> None:
+                came.append(name)
+
+            chats.put(model, said(name), Rendered, done, lane=lane, program=program)
 
         for i in range(3):
             put(f"flood{i}", "greedy")
@@ -169,7 +218,7 @@ def talk(client: RawClient, id: str, text: str) -> None:
 def child_of(daemon: DaemonProcess) -> psutil.Process | None:
     for process in daemon.children():
         try:
-            if "umaserve.chat" in " ".join(process.cmdline()):
+            if "uma-chat" in " ".join(process.cmdline()):
                 return process
         except psutil.NoSuchProcess:
             continue

@@ -12,7 +12,8 @@ The text ``[stall]`` to be tokenised makes it stop for good, outside a tick.
 
 The model's file name makes the load fail (``load-fails``, ``load-aborts``), hang
 (``load-hangs``) or slow (``load-slow``), as does a file MODEL.broken beside it.  ``FAKE_TEMPLATE``
-is the model's chat template, ``FAKE_TICK_MS`` the time of a tick.
+is the model's chat template, ``FAKE_TICK_MS`` the time of a tick.  ``FAKE_SAYS`` is the whole of
+every answer.
 """
 
 from __future__ import annotations
@@ -22,19 +23,21 @@ import faulthandler
 import hashlib
 import os
 import re
-import select
+import select as readiness
 import signal
 import socket
 import sys
 import threading
 import time
 
+from umaserve.llama.builds import select
 from umaserve.models.identity import identify
 from umaserve.wire import messages as m
 from umaserve.wire import table as t
 
 ALPHABET = ("a", "b", "é", "€", "😀", " ", "q", "z\n")
 EOS = 256
+SAYS = os.environ.get("FAKE_SAYS", "").encode()
 DIRECTIVE = re.compile(r"\[([a-z-]+)(?:@(\d+))?\]")
 
 
@@ -64,6 +67,9 @@ class Row:
         prompt = bytes(ids[:n_prompt]).decode("utf-8", "replace")
         self.directives = {name: int(at or 0) for name, at in DIRECTIVE.findall(prompt)}
         self.answer = answer(prompt, 4096)
+        if SAYS:
+            self.answer = SAYS
+            self.directives["stop"] = len(SAYS)
         self.cancelled = False
 
 
@@ -120,6 +126,7 @@ class Engine:
         offsets = np.array([*range(257), 256], np.int32)
         pieces.write(offsets, np.arange(256, dtype=np.uint8))
         self.table.header.cells_total = self.start.n_ctx
+        build = select()
         self.send(
             m.Ready(
                 model_path=self.start.model_path,
@@ -145,6 +152,8 @@ class Engine:
                 "{% if m.content == 'refuse' %}{{ raise_exception('no') }}{% endif %}{% endfor %}",
                 bos="<s>",
                 eos="</s>",
+                chat_program=str(build and build.chat_program or ""),
+                why_no_chat=build.why_no_chat if build else "there is no build",
                 identity=identify(self.start.model_path),
             )
         )
@@ -217,7 +226,7 @@ class Engine:
         while True:
             while self.inbox:
                 self.handle(self.inbox.pop(0))
-            if select.select([self.control], [], [], 0 if self.rows else None)[0]:
+            if readiness.select([self.control], [], [], 0 if self.rows else None)[0]:
                 data = self.control.recv(1 << 16)
                 if not data:
                     return

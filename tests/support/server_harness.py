@@ -47,7 +47,7 @@ def engines_of(front: int) -> list[psutil.Process]:
     found = []
     for process in psutil.Process(front).children():
         try:
-            if "umaserve.chat" not in " ".join(process.cmdline()):
+            if "uma-chat" not in " ".join(process.cmdline()):
                 found.append(process)
         except psutil.NoSuchProcess:
             continue

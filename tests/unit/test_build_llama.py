@@ -24,7 +24,7 @@ from bindings import module_dir, module_file
 from tests.support.fixtures.tiny_llama import pack, write_tree
 from tests.support.quiet_build import quiet
 from umaserve.llama import builds
-from umaserve.llama.building import BuildError, backends, compile, source, toolchain
+from umaserve.llama.building import BuildError, backends, chat, compile, source, toolchain
 from umaserve.llama.building.progress import Reporter
 
 ROOT = Path(__file__).parents[2]
@@ -488,7 +488,7 @@ def test_cmake_and_ninja_come_from_the_package_index(
 
 def test_progress_ignores_the_build_inside_the_build() -> None:
     seen: list[tuple[float, float]] = []
-    read = compile._ninja_reader(lambda done, total, note: seen.append((done, total)))
+    read = compile.ninja_reader(lambda done, total, note: seen.append((done, total)))
     for line in ("[1/200] a.o", "[1/2] shader", "[2/2] shader", "[2/199] b.o", "noise [3/199]"):
         read(line + "\n")
     assert seen == [(1, 200), (2, 199)]
@@ -503,3 +503,69 @@ def test_plain_lines_without_a_terminal() -> None:
     assert lines[0] == "Compiling ..."
     assert re.fullmatch(r"Compiling: done in \d+\.\d s", lines[-1])
     assert len(lines) < 15
+
+
+# --- uma-chat -------------------------------------------------------------------------------------
+
+def test_a_source_without_a_chat_layer_makes_a_build_without_uma_chat(
+    cache: Path, tree: Path
+) -> None:
+    done = run("--backend", "cpu", "--source", tree)
+    assert done.returncode == 0
+    why = "the llama.cpp source of this build has no chat layer that is known (no common/chat.h)"
+    assert f"Conversations (`messages`) will be refused: {why}" in done.stdout
+    (build,) = builds.installed()
+    assert build.chat_program is None and not build.lacks_chat and build.why_no_chat == why
+    assert "without uma-chat" in run("--list").stdout
+
+
+def test_a_chat_layer_that_does_not_compile_costs_no_library(cache: Path, tree: Path) -> None:
+    for name in chat._NEEDED:
+        (tree / name).parent.mkdir(exist_ok=True)
+        (tree / name).write_text("#error the moon is full\n")
+    done = run("--backend", "cpu", "--source", tree)
+    assert done.returncode == 0 and "compiling uma-chat failed" in done.stdout
+    (build,) = builds.installed()
+    assert build.chat_program is None and "could not be built" in build.why_no_chat
+    again = run("--backend", "cpu", "--source", tree)
+    assert again.returncode == 0 and "compiling" not in again.stdout, "it is not tried again"
+
+
+def test_uma_chat_is_added_to_a_build_and_made_anew_after_an_edit(
+    cache: Path, tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = build_llama.ensure("cpu", source_path=tree, report=quiet())
+    stamp = first.library.stat().st_mtime_ns
+    sources = tmp_path / "native"
+    sources.mkdir()
+    (sources / "CMakeLists.txt").write_text(
+        "cmake_minimum_required(VERSION 3.19)\nproject(uma-chat CXX)\n"
+        "add_executable(uma-chat main.cpp)\n"
+    )
+    (sources / "main.cpp").write_text("int main() { return 7; }\n")
+    monkeypatch.setattr(builds, "CHAT_SOURCES", sources)
+    monkeypatch.setattr(chat, "_NEEDED", ())
+    for status in (7, 8):
+        (sources / "main.cpp").write_text(f"int main() {{ return {status}; }}\n")
+        builds.chat_digest.cache_clear()
+        assert first.lacks_chat and "python build_llama.py" in first.why_no_chat
+        build = build_llama.ensure("cpu", source_path=tree, report=quiet())
+        assert build.chat_program is not None and not build.why_no_chat
+        assert subprocess.run([build.chat_program]).returncode == status
+    assert build == first and build.library.stat().st_mtime_ns == stamp
+    builds.chat_digest.cache_clear()
+
+
+def test_a_source_that_cannot_be_had_costs_conversations_alone(
+    cache: Path, tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = build_llama.ensure("cpu", source_path=tree, report=quiet())
+    shutil.rmtree(first.chat_dir)
+
+    def unpack(*_: object) -> Path:
+        raise BuildError("there is no network")
+
+    monkeypatch.setattr(source, "unpack", unpack)
+    report = quiet()
+    assert build_llama.ensure("cpu", source_path=tree, report=report) == first
+    assert "there is no network" in report.stream.getvalue()  # type: ignore[attr-defined]

@@ -25,6 +25,7 @@ from umaserve.protocol import (
     SetPriority,
     TokenizeRequest,
     Unload,
+    chat_fields,
     encode_frame,
     fields,
     parse_message,
@@ -164,12 +165,14 @@ def test_messages_with_text_parts():
         {
             "id": "a",
             "messages": [
-                {"role": "system", "content": "be brief", "name": "ignored"},
+                {"role": "system", "content": "be brief", "name": "kept"},
                 {"role": "user", "content": [{"type": "text", "text": "a"}] * 2},
             ],
         }
     )
-    assert [(m.role, m.content) for m in got.messages] == [("system", "be brief"), ("user", "aa")]
+    first, second = got.messages
+    assert (first.role, first.content, first.name) == ("system", "be brief", "kept")
+    assert [part.text for part in second.content] == ["a", "a"]
     assert got.prompt is None
 
 
@@ -432,19 +435,19 @@ def test_the_prompt_cap_counts_bytes(length, letter):
 
 def test_the_number_of_messages_and_of_their_parts_is_bounded():
     turn = {"role": "user", "content": ""}
-    most = fields.MAX_MESSAGES
+    most = chat_fields.MAX_MESSAGES
     assert len(parse({"id": "a", "messages": [turn] * most}).messages) == most
     error = refused({"id": "a", "messages": [turn] * (most + 1)})
     assert (error.code, error.id) == ("E_PROTO_003", "a")
     assert '"messages" must be' in error.message and f"it has {most + 1}" in error.message
 
-    parts = [{"type": "text", "text": ""}] * (fields.MAX_CONTENT_PARTS // 2)
+    parts = [{"type": "text", "text": ""}] * (chat_fields.MAX_CONTENT_PARTS // 2)
     half = {"role": "user", "content": parts}
     assert parse({"id": "a", "messages": [half, half]})
     error = refused({"id": "a", "messages": [half, half, {"role": "user", "content": parts[:1]}]})
     assert (error.code, error.id) == ("E_PROTO_003", "a")
-    assert f"at most {fields.MAX_CONTENT_PARTS} content parts" in error.message
-    assert f"they have {fields.MAX_CONTENT_PARTS + 1}" in error.message
+    assert f"at most {chat_fields.MAX_CONTENT_PARTS} content parts" in error.message
+    assert f"they have {chat_fields.MAX_CONTENT_PARTS + 1}" in error.message
 
 
 def test_what_is_far_too_long_is_refused_undecoded(monkeypatch):

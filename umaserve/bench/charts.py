@@ -17,7 +17,8 @@ from umaserve.bench.result import Result, compositions
 from umaserve.bench.timeline import Gap, Phase, gaps, lane, quantile_curve, token_rates
 
 MISSING = (
-    "a report needs matplotlib, which is not installed: pip install 'umaserve[bench]' (without "
+    "a report needs matplotlib and jinja2, which are not both installed: "
+    "pip install 'umaserve[bench]' (without "
     "--report the benchmark runs as it is)"
 )
 BIN_S = 0.5
@@ -54,8 +55,9 @@ class Chart(NamedTuple):
 
 
 def available() -> bool:
-    """Whether matplotlib can be imported."""
+    """Whether a report can be made: matplotlib draws the charts, and jinja2 writes the page."""
     try:
+        import jinja2  # noqa: F401
         import matplotlib.figure  # noqa: F401
     except ImportError:
         return False

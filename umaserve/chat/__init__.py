@@ -1,6 +1,6 @@
-"""Conversations to prompt texts: the program that renders a model's chat template.
+"""Conversations to prompts, and texts of models to messages: the client half of uma-chat.
 
-The template is a program by whoever made the model's file.  So it runs in a process of its own
-(``python -m umaserve.chat``), which the front bounds in time and kills
-(`umaserve.server.requests.chat`).
+uma-chat (``native/``) is a small program with llama.cpp's own chat layer.  A chat template is a
+program by whoever made the model's file, so it runs in that process, which the front bounds in
+time and ends (`umaserve.server.requests.chat`).
 """

@@ -91,8 +91,8 @@ def _parser() -> Parser:
     )
     parser.add_argument(
         "--report", type=Path, metavar="FILE.html",
-        help="write a page with charts, and the charts as FILE-*.png beside it (needs matplotlib: "
-        "pip install 'umaserve[bench]')",
+        help="write a page with charts, and the charts as FILE-*.png beside it (needs matplotlib "
+        "and jinja2: pip install 'umaserve[bench]')",
     )  # fmt: skip
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures")
     parser.add_argument(

@@ -42,8 +42,9 @@ class Timings(NamedTuple):
 
 
 class Eos(NamedTuple):
-    """The end of a request: ``reason`` is "stop", "length", "cancel" or "error".
+    """The end of a request: ``reason`` is "stop", "tool_calls", "length", "cancel" or "error".
 
+    ``message`` is what the answer was read as, where the request had ``tools`` or ``thinking``.
     ``text`` is the whole answer of a request with ``stream=False``, and empty for a stream, whose
     tokens have it; ``metadata`` is the request's, echoed.
     """
@@ -54,6 +55,7 @@ class Eos(NamedTuple):
     timings: Timings = Timings()
     text: str = ""
     metadata: Any = None
+    message: dict[str, Any] | None = None
 
 
 class Completion(NamedTuple):

@@ -17,6 +17,12 @@ class Slo(TypedDict, total=False):
 class Options(TypedDict, total=False):
     """Keyword arguments of ``generate`` and ``complete``; ``None`` stands for the default."""
 
+    tools: list[dict[str, Any]] | None
+    tool_choice: str | dict[str, Any] | None
+    parallel_tool_calls: bool | None
+    thinking: bool | str | None
+    chat_template_kwargs: dict[str, Any] | None
+    continue_final_message: bool | Literal["content", "reasoning_content"] | None
     max_tokens: int | None
     temperature: float | None
     top_p: float | None

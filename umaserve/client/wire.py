@@ -116,6 +116,7 @@ def _eos(event: dict[str, Any]) -> Eos:
         Timings(*((event.get("timings") or {}).get(name) for name in Timings._fields)),
         event.get("text") or "",
         event.get("metadata"),
+        event.get("message"),
     )
 
 

@@ -2,7 +2,7 @@
 
 A build is a folder ``<cache>/llama/<key>/`` with ``manifest.json`` (written last, before the
 folder is moved into place), ``lib/``, ``include/``, ``vocab/``, ``bin/`` (llama.cpp's own tools,
-when asked for) and ``python/<abi>/`` (the compiled binding).
+when asked for), ``python/<abi>/`` (the compiled binding) and ``chat/<digest>/`` (uma-chat).
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ BACKENDS = ("metal", "cuda", "hip", "vulkan", "cpu")
 
 MANIFEST = "manifest.json"
 MANIFEST_FORMAT = 2  # 1: made by GCC, no build with AMX ran (see `compile.INTRINSICS`)
+CHAT_SOURCES = Path(__file__).parents[1] / "chat" / "native"
+CHAT_ABSENT = "absent.txt"  # in place of the program: why there is none
 BUILD_VARIABLE = "UMA_LLAMA_BUILD"
 """Environment variable naming the key, or the folder, of the one build to use in any case."""
 
@@ -63,6 +65,42 @@ class Build:
     def has_peers(self) -> bool:
         """Whether llama-server, llama-bench and llama-batched-bench are in `bin_dir`."""
         return (self.bin_dir / "llama-server").exists()
+
+    @property
+    def chat_dir(self) -> Path:
+        """Where uma-chat as it is now belongs: an edit of its source is another program."""
+        return self.path / "chat" / chat_digest()
+
+    @property
+    def chat_program(self) -> Path | None:
+        """uma-chat, which renders conversations; None where it is not built."""
+        program = self.chat_dir / "uma-chat"
+        return program if program.exists() else None
+
+    @property
+    def lacks_chat(self) -> bool:
+        """Whether nobody has tried to build uma-chat yet."""
+        return self.chat_program is None and not (self.chat_dir / CHAT_ABSENT).exists()
+
+    @property
+    def why_no_chat(self) -> str:
+        """Why there is no uma-chat, and what to do; empty where there is."""
+        if self.chat_program is not None:
+            return ""
+        try:
+            return (self.chat_dir / CHAT_ABSENT).read_text("utf-8").strip()
+        except OSError:
+            return "uma-chat is not built; build it with: python build_llama.py"
+
+
+@functools.lru_cache(maxsize=1)
+def chat_digest() -> str:
+    """Eight hex digits over the source of uma-chat."""
+    digest = hashlib.sha256()
+    for path in sorted(CHAT_SOURCES.glob("*")):
+        if path.is_file():
+            digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:8]
 
 
 def library_suffix() -> str:

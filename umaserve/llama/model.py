@@ -1,4 +1,7 @@
-"""A loaded model: weights and vocabulary (``llama_model``, ``llama_vocab``)."""
+"""A loaded model: weights and vocabulary (``llama_model``, ``llama_vocab``).
+
+Long: a short property for each thing that libllama tells of a model.
+"""
 
 from __future__ import annotations
 
@@ -139,6 +142,23 @@ class Model:
         ffi = self.library.ffi
         text = self.library.lib.llama_model_chat_template(self.pointer, ffi.NULL)
         return None if text == ffi.NULL else self.library.text(text)
+
+    @property
+    def tool_template(self) -> str | None:
+        """The template for conversations with tools, of models that have another one for these."""
+        lib, ffi = self.library.lib, self.library.ffi
+        text = lib.llama_model_chat_template(self.pointer, ffi.new("char[]", b"tool_use"))
+        return None if text == ffi.NULL else self.library.text(text)
+
+    @property
+    def adds_bos(self) -> bool:
+        """Whether the tokeniser puts the start token before a text."""
+        return bool(self.library.lib.llama_vocab_get_add_bos(self.vocab))
+
+    @property
+    def adds_eos(self) -> bool:
+        """Whether the tokeniser puts the end token behind a text."""
+        return bool(self.library.lib.llama_vocab_get_add_eos(self.vocab))
 
     @property
     def token_bos(self) -> int:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     from umaserve.llama.model import Model
 
 
@@ -25,19 +27,42 @@ class Specials:
         self._start, self._end = (added[:1], added[1:]) if starts else ([], added)
 
     def tokenize(
-        self, text: str, *, add_bos: bool | None = None, parse_special: bool = True
+        self,
+        text: str,
+        *,
+        add_bos: bool | None = None,
+        parse_special: bool = True,
+        plain: Iterable[tuple[int, int]] = (),
     ) -> list[int]:
         """Token ids of ``text`` with what the model adds.
+
+        ``plain`` are spans of it, in order, where no text of a control token is one; they begin and
+        end where the text does, or at such a token, so that nothing else is cut in two.
 
         ``add_bos``: ``None`` adds the start token if the model wants one and the text does not
         begin with it, ``True`` adds it in any case where the model has one, ``False`` in none.  An
         end token that the text has already is not added.  Raises ``ValueError`` as
         ``Model.tokenize`` does.
         """
-        tokens = self.model.tokenize(text, add_special=False, parse_special=parse_special)
+        tokens: list[int] = []
+        for part, is_plain in _parts(text, plain):
+            parse = parse_special and not is_plain
+            tokens += self.model.tokenize(part, add_special=False, parse_special=parse)
         if add_bos is None:
             start = [] if tokens[:1] == self._start else self._start
         else:
             start = self._bos if add_bos else []
         end = [] if tokens[-1:] == self._end else self._end
         return [*start, *tokens, *end]
+
+
+def _parts(text: str, plain: Iterable[tuple[int, int]]) -> Iterator[tuple[str, bool]]:
+    """The parts of a text, and whether each is plain; none is empty, unless the text is."""
+    at = 0
+    for start, end in plain:
+        if at < start:
+            yield text[at:start], False
+        yield text[start:end], True
+        at = end
+    if at < len(text) or not at:
+        yield text[at:], False

@@ -7,6 +7,7 @@ wire for readers who have only a socket.
 
 from __future__ import annotations
 
+from umaserve.protocol.chat_fields import ROLES, ChatMessage, ChatOptions
 from umaserve.protocol.errors import (
     E_IO_001,
     E_LIMIT_001,
@@ -32,11 +33,12 @@ from umaserve.protocol.events import (
     TokenEncoder,
     Usage,
     admin_event,
+    delta_event,
     eos_event,
     error_event,
     token_event,
 )
-from umaserve.protocol.fields import PRIORITIES, ROLES, Limits
+from umaserve.protocol.fields import PRIORITIES, Limits
 from umaserve.protocol.frames import (
     HEADER_BYTES,
     MAX_FRAME_BYTES,
@@ -45,14 +47,15 @@ from umaserve.protocol.frames import (
     frame,
 )
 from umaserve.protocol.requests import (
+    AdminMessage,
     Cancel,
-    ChatMessage,
     Generate,
     Info,
     Load,
     Message,
     Metrics,
     Ping,
+    Render,
     SamplingOptions,
     SetPriority,
     Slo,
@@ -82,8 +85,10 @@ __all__ = [
     "PRIORITIES",
     "REASONS",
     "ROLES",
+    "AdminMessage",
     "Cancel",
     "ChatMessage",
+    "ChatOptions",
     "ErrorCode",
     "FrameDecoder",
     "Generate",
@@ -94,6 +99,7 @@ __all__ = [
     "Metrics",
     "Ping",
     "ProtocolError",
+    "Render",
     "SamplingOptions",
     "SetPriority",
     "Slo",
@@ -103,6 +109,7 @@ __all__ = [
     "Unload",
     "Usage",
     "admin_event",
+    "delta_event",
     "encode_frame",
     "eos_event",
     "error_event",

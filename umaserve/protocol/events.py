@@ -14,7 +14,7 @@ import msgspec
 
 from umaserve.protocol.frames import encode_frame, frame
 
-REASONS = ("stop", "length", "cancel", "error")
+REASONS = ("stop", "length", "cancel", "error", "tool_calls")
 
 _encode = msgspec.json.Encoder().encode
 
@@ -93,12 +93,14 @@ def eos_event(
     text: str | None = None,
     metadata: Any = None,
     logprobs: list[dict[str, Any]] | None = None,
+    message: Any = None,
 ) -> bytes:
     """The end of a request.
 
     ``text`` is the whole answer (requests with ``stream`` false only), ``logprobs`` then one object
     a token (``token_id``, ``text``, ``logprob``, ``top_logprobs``).  ``metadata`` is echoed as it
-    came: a ``msgspec.Raw`` or any JSON value; ``None`` leaves it out.
+    came: a ``msgspec.Raw`` or any JSON value; ``None`` leaves it out.  ``message`` is what the text
+    was parsed to, and ``None`` where nobody asked for it.
     """
     if reason not in REASONS:
         raise ValueError(f"reason {reason!r} is not one of {', '.join(REASONS)}")
@@ -107,11 +109,18 @@ def eos_event(
         event["text"] = text
     if logprobs is not None:
         event["logprobs"] = logprobs
+    if message is not None:
+        event["message"] = message
     event["usage"] = usage
     event["timings"] = timings
     if metadata is not None:
         event["metadata"] = metadata
     return encode_frame(event)
+
+
+def delta_event(id: str, delta: dict[str, Any]) -> bytes:
+    """What is new of a message: ``content``, ``reasoning`` or ``tool_calls``."""
+    return encode_frame({"id": id, "event": "delta", **delta})
 
 
 def error_event(id: str | None, code: str, message: str) -> bytes:

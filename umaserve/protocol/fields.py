@@ -9,18 +9,18 @@ Long: one short class for each kind of field.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import msgspec
+
+from umaserve.protocol import chat_fields
+from umaserve.protocol.field import Field as Field
 
 MAX_ID_CHARS = 128
 MAX_STOPS = 16
 MAX_STOP_BYTES = 1024
 MAX_LOGIT_BIAS = 1024
 MAX_LOGIT_BIAS_BYTES = 64 * 1024
-MAX_MESSAGES = 4096
-MAX_CONTENT_PARTS = 4096  # of all messages together
 MAX_PATH_BYTES = 4096
 MAX_METADATA_BYTES = 16 * 1024
 MAX_LOGPROBS = 20
@@ -29,7 +29,6 @@ MAX_BREAKER_CHARS = 40
 MIN_SEED, MAX_SEED = -(2**63), 2**64 - 1
 
 PRIORITIES = ("interactive", "background")
-ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -37,18 +36,6 @@ class Limits(msgspec.Struct, frozen=True):
 
     max_prompt_bytes: int = 65536
     max_tokens: int = 2048
-
-
-@dataclass(frozen=True)
-class Field:
-    """One field: ``words`` complete the sentence '"name" must be ...'."""
-
-    name: str
-    type: Any
-    words: str
-    default: Any = None
-    note: str = ""
-    whole: bool = False  # 1.0 is a whole number too, and becomes an int
 
 
 def _plain(value: float) -> str:
@@ -87,18 +74,6 @@ Id = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_ID_CHARS)]
 _ID_WORDS = f"a string of 1 to {MAX_ID_CHARS} characters"
 
 
-class TextPart(msgspec.Struct):
-    """A part of a message's content in list form; text is the only kind there is."""
-
-    type: Literal["text"]
-    text: str
-
-
-class WireMessage(msgspec.Struct):
-    role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[TextPart]
-
-
 SLO_FIELDS = (
     _number("target_ttft_ms", 0, 3_600_000, None, "time to first token", open_low=True),
     _number("target_tbt_ms", 0, 3_600_000, None, "time between tokens", open_low=True),
@@ -106,11 +81,20 @@ SLO_FIELDS = (
 )
 
 
-def _struct(name: str, fields: tuple[Field, ...]) -> Any:
-    return msgspec.defstruct(name, [(f.name, f.type | None, None) for f in fields])
+def struct_of(name: str, fields: tuple[Field, ...]) -> Any:
+    """The type that a message with these fields is decoded to; what is left out is ``None``."""
+    return msgspec.defstruct(
+        name,
+        [
+            (f.name, msgspec.Raw, msgspec.Raw(b"null"))
+            if f.type is msgspec.Raw
+            else (f.name, f.type | None, None)
+            for f in fields
+        ],
+    )
 
 
-WireSlo = _struct("WireSlo", SLO_FIELDS)
+WireSlo = struct_of("WireSlo", SLO_FIELDS)
 
 _WORDS_STOP = (
     f"a string or a list of at most {MAX_STOPS} strings, none empty and "
@@ -130,12 +114,8 @@ _WORDS_BREAKERS = (
 GENERATE_FIELDS: tuple[Field, ...] = (
     Field("id", Id, _ID_WORDS, note="names the request; unique among those in flight here"),
     Field("prompt", str, "a string that is not empty", note="this or `messages`"),
-    Field(
-        "messages",
-        list[WireMessage],
-        f'a list of at least one {{"role", "content"}} object, at most {MAX_MESSAGES}',
-        note="chat form, rendered with the model's chat template",
-    ),
+    chat_fields.MESSAGES,
+    *chat_fields.OPTIONS,
     Field(
         "max_tokens",
         int | float,
@@ -208,15 +188,7 @@ GENERATE_FIELDS: tuple[Field, ...] = (
     ),
 )
 
-WireGenerate = msgspec.defstruct(
-    "WireGenerate",
-    [
-        (f.name, msgspec.Raw, msgspec.Raw(b"null"))
-        if f.type is msgspec.Raw
-        else (f.name, f.type | None, None)
-        for f in GENERATE_FIELDS
-    ],
-)
+WireGenerate = struct_of("WireGenerate", GENERATE_FIELDS)
 
 _OPTIONAL_ID = Field("id", Id, _ID_WORDS, note="echoed")
 _SERIAL = _whole(
@@ -260,6 +232,7 @@ ADMIN_FIELDS: dict[str, tuple[Field, ...]] = {
         _flag("add_special", False, "with the tokens that the model puts around a text, once"),
         _flag("parse_special", True, "read the text of special tokens as such"),
     ),
+    "render": (_OPTIONAL_ID, chat_fields.MESSAGES, *chat_fields.OPTIONS),
     "ping": (_OPTIONAL_ID,),
 }
 
@@ -271,18 +244,14 @@ WHOLE: dict[str, tuple[str, ...]] = {
 WORDS: dict[str, dict[str, str]] = {
     "generate": {f.name: f.words for f in GENERATE_FIELDS}
     | {f"slo.{f.name}": f.words for f in SLO_FIELDS}
+    | chat_fields.WORDS
     | {
-        "messages[]": 'a {"role", "content"} object',
-        "messages[].role": "one of " + ", ".join(f'"{role}"' for role in ROLES),
-        "messages[].content": "a string or a list of text parts",
-        "messages[].content[]": 'a {"type": "text", "text": ...} object',
-        "messages[].content[].type": '"text"',
-        "messages[].content[].text": "a string",
         "stop[]": "a string",
         "dry_sequence_breakers[]": f"a string of 1 to {MAX_BREAKER_CHARS} characters",
     },
     **{kind: {f.name: f.words for f in fields} for kind, fields in ADMIN_FIELDS.items()},
 }
+WORDS["render"] |= chat_fields.WORDS
 
 
 def logit_bias(value: Any) -> tuple[tuple[int, float], ...] | None:

@@ -12,7 +12,8 @@ from typing import Any, Protocol
 
 import msgspec
 
-from umaserve.protocol import fields, mistakes
+from umaserve.protocol import chat, fields, mistakes
+from umaserve.protocol.chat_fields import ChatMessage, ChatOptions
 from umaserve.protocol.errors import E_LIMIT_001, E_PROTO_003, ProtocolError
 from umaserve.protocol.mistakes import bounded, missing, wrong
 
@@ -59,13 +60,6 @@ class SamplingOptions(msgspec.Struct, frozen=True):
     mirostat_eta: float
 
 
-class ChatMessage(msgspec.Struct, frozen=True):
-    """One turn of a conversation; text parts are joined."""
-
-    role: str
-    content: str
-
-
 class Slo(msgspec.Struct, frozen=True):
     """Targets of one request in milliseconds; ``latency_cap`` in multiples of the baseline."""
 
@@ -81,6 +75,7 @@ class Generate(msgspec.Struct, frozen=True):
     sampling: SamplingOptions
     prompt: str | None = None
     messages: tuple[ChatMessage, ...] | None = None
+    chat: ChatOptions = ChatOptions()  # what goes with ``messages``
     max_tokens: int | None = None  # None: what the limit and the context leave
     stop: tuple[str, ...] = ()
     stream: bool = True
@@ -133,11 +128,22 @@ class TokenizeRequest(msgspec.Struct, frozen=True):
     parse_special: bool = True
 
 
+class Render(msgspec.Struct, frozen=True):
+    """What a conversation becomes."""
+
+    messages: tuple[ChatMessage, ...]
+    chat: ChatOptions
+    id: str | None = None
+
+
 class Ping(msgspec.Struct, frozen=True):
     id: str | None = None
 
 
-Message = Generate | Cancel | SetPriority | Metrics | Load | Unload | Info | TokenizeRequest | Ping
+AdminMessage = (
+    Cancel | SetPriority | Metrics | Load | Unload | Info | TokenizeRequest | Render | Ping
+)
+Message = Generate | AdminMessage
 
 
 class _Head(msgspec.Struct):
@@ -152,9 +158,7 @@ _decode_head = msgspec.json.Decoder(_Head).decode
 _decode_wire: dict[str, Any] = {
     "generate": msgspec.json.Decoder(fields.WireGenerate).decode,
     **{
-        kind: msgspec.json.Decoder(
-            msgspec.defstruct(f"Wire_{kind}", [(f.name, f.type | None, None) for f in table])
-        ).decode
+        kind: msgspec.json.Decoder(fields.struct_of(f"Wire_{kind}", table)).decode
         for kind, table in fields.ADMIN_FIELDS.items()
     },
 }
@@ -230,7 +234,7 @@ def _generate(wire: Any, limits: PromptLimits) -> Generate:
     words = fields.WORDS["generate"]
     if wire.id is None:
         raise missing("id")
-    prompt, messages = _text(wire, limits)
+    prompt, messages, options = _text(wire, limits)
     if wire.max_tokens is not None and not 1 <= wire.max_tokens <= limits.max_tokens:
         raise wrong("max_tokens", bounded(words["max_tokens"], limits.max_tokens), wire.max_tokens)
     if wire.seed is not None and not fields.MIN_SEED <= wire.seed <= fields.MAX_SEED:
@@ -253,6 +257,7 @@ def _generate(wire: Any, limits: PromptLimits) -> Generate:
         sampling=SamplingOptions(**given),
         prompt=prompt,
         messages=messages,
+        chat=options,
         max_tokens=wire.max_tokens,
         stop=stop,
         stream=wire.stream is not False,
@@ -265,39 +270,33 @@ def _generate(wire: Any, limits: PromptLimits) -> Generate:
     )
 
 
-def _text(wire: Any, limits: PromptLimits) -> tuple[str | None, tuple[ChatMessage, ...] | None]:
+def _text(
+    wire: Any, limits: PromptLimits
+) -> tuple[str | None, tuple[ChatMessage, ...] | None, ChatOptions]:
     if wire.prompt is not None and wire.messages is not None:
         raise ProtocolError(E_PROTO_003, '"prompt" and "messages" are both given; send one of them')
     if wire.messages is not None:
-        _count(wire.messages)
-        messages = tuple(
-            ChatMessage(m.role, m.content if isinstance(m.content, str) else _join(m.content))
-            for m in wire.messages
-        )
-        _cap("messages are", sum(len(m.content.encode()) for m in messages), limits)
-        return None, messages
+        return None, *_conversation(wire, limits)
     if wire.prompt is None:
         raise ProtocolError(E_PROTO_003, '"prompt" is missing (or "messages" for a chat)')
     if not wire.prompt:
         raise wrong("prompt", fields.WORDS["generate"]["prompt"], "")
     _cap("prompt is", len(wire.prompt.encode()), limits)
-    return wire.prompt, None
+    for name in chat.given(wire):
+        raise ProtocolError(E_PROTO_003, f'"{name}" goes with "messages", not with "prompt"')
+    return wire.prompt, None, ChatOptions()
 
 
-def _count(messages: list[fields.WireMessage]) -> None:
-    words = fields.WORDS["generate"]["messages"]
-    if not messages:
-        raise wrong("messages", words, [])
-    if len(messages) > fields.MAX_MESSAGES:
-        raise ProtocolError(E_PROTO_003, f'"messages" must be {words}; it has {len(messages)}')
-    parts = sum(len(m.content) for m in messages if not isinstance(m.content, str))
-    if parts > fields.MAX_CONTENT_PARTS:
-        text = f'"messages" must have at most {fields.MAX_CONTENT_PARTS} content parts in all'
-        raise ProtocolError(E_PROTO_003, f"{text}; they have {parts}")
-
-
-def _join(parts: list[fields.TextPart]) -> str:
-    return "".join(part.text for part in parts)
+def _conversation(wire: Any, limits: PromptLimits) -> tuple[tuple[ChatMessage, ...], ChatOptions]:
+    messages = tuple(wire.messages)
+    size = chat.check_messages(messages)
+    options = chat.options(wire, messages)
+    _cap(
+        "messages and tools are" if wire.tools else "messages are",
+        size + (len(options.tools) if wire.tools else 0),
+        limits,
+    )
+    return messages, options
 
 
 def _cap(what: str, size: int, limits: PromptLimits) -> None:
@@ -335,7 +334,7 @@ def _metadata(raw: msgspec.Raw) -> msgspec.Raw | None:
     return msgspec.Raw(data)
 
 
-def _admin(kind: str, wire: Any, limits: PromptLimits) -> Message:
+def _admin(kind: str, wire: Any, limits: PromptLimits) -> AdminMessage:
     if kind in ("cancel", "priority") and wire.id is None and wire.serial is None:
         raise missing("id")
     if kind == "cancel":
@@ -359,6 +358,10 @@ def _admin(kind: str, wire: Any, limits: PromptLimits) -> Message:
         _cap("text is", len(wire.text.encode()), limits)
         parse = wire.parse_special is not False
         return TokenizeRequest(wire.text, wire.id, bool(wire.add_special), parse)
+    if kind == "render":
+        if wire.messages is None:
+            raise missing("messages")
+        return Render(*_conversation(wire, limits), wire.id)
     if kind == "unload":
         return Unload(wire.id)
     return Info(wire.id) if kind == "info" else Ping(wire.id)

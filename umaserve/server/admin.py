@@ -10,26 +10,30 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 import umaserve
+from umaserve.chat.questions import Rendered
 from umaserve.protocol import (
     E_LIMIT_002,
     E_MODEL_001,
     E_PROTO_003,
     E_RUNTIME_001,
+    AdminMessage,
     Cancel,
     Info,
     Load,
     Metrics,
     Ping,
     ProtocolError,
+    Render,
     SetPriority,
     TokenizeRequest,
     Unload,
     admin_event,
 )
 from umaserve.server.clients.questions import Questions
-from umaserve.server.engines.handle import TextFault
+from umaserve.server.engines.handle import EngineHandle, TextFault
 from umaserve.server.figures.session_rows import session_rows
 from umaserve.server.overview import Overview, Watched, state
+from umaserve.server.requests.chat import Outcome, conversation
 from umaserve.server.requests.request import LANES, Request
 from umaserve.wire.messages import Tokens
 
@@ -40,8 +44,6 @@ SUCCESSOR_POLL_S = 0.02
 TOKENIZE_TRIES = 4  # engines that may end one after the other
 MAX_AT_ONCE = 64  # admin answers under way on one connection
 
-Message = Cancel | SetPriority | Metrics | Load | Unload | Info | TokenizeRequest | Ping
-
 
 class Admin:
     """Cheap answers are sent at once; the others run as tasks of the connection that asked."""
@@ -51,7 +53,7 @@ class Admin:
         self._questions = Questions()
         self.overview = Overview(daemon)
 
-    def handle(self, connection: Connection, message: Message) -> None:
+    def handle(self, connection: Connection, message: AdminMessage) -> None:
         """Raises ``ProtocolError`` for what cannot be done."""
         match message:
             case Ping():
@@ -72,6 +74,8 @@ class Admin:
                 self._start(connection, message, self._stream_metrics)
             case TokenizeRequest():
                 self._start(connection, message, self._tokenize)
+            case Render():
+                self._start(connection, message, self._render)
             case Load():
                 self._start(connection, message, self._load)
             case Unload():
@@ -172,6 +176,43 @@ class Admin:
                 await trio.sleep(SUCCESSOR_POLL_S)
         raise ProtocolError(E_MODEL_001, "the engine ended meanwhile; ask again")
 
+    async def _render(self, connection: Connection, message: Render) -> None:
+        engine = self._daemon.supervisor.current
+        if engine is None:
+            refusal = self._daemon.sessions.closed or (E_MODEL_001, "no model is loaded")
+            raise ProtocolError(*refusal)
+        await engine.settled.wait()
+        if engine.ready is None:
+            raise ProtocolError(E_MODEL_001, "the engine ended meanwhile; ask again")
+        outcomes: list[Outcome] = []
+        answered = trio.Event()
+
+        def done(outcome: Outcome) -> None:
+            outcomes.append(outcome)
+            answered.set()
+
+        question = conversation(message.messages, message.chat, spans=True)
+        chat = self._daemon.sessions.chat
+        forget = chat.put(engine.chat, question, Rendered, done, program=connection.program)
+        try:
+            await answered.wait()
+        finally:
+            forget()
+        outcome = outcomes[0]
+        if isinstance(outcome, ProtocolError):
+            raise outcome
+        assert isinstance(outcome, Rendered)
+        connection.send(
+            admin_event(
+                "rendered",
+                message.id,
+                prompt=outcome.prompt,
+                markup=outcome.markup,
+                plain=outcome.plain,
+                stop=outcome.stops,
+            )
+        )
+
     async def _load(self, connection: Connection, message: Load) -> None:
         def report(fraction: float, stage: str) -> None:
             fraction = round(fraction, 4)
@@ -220,6 +261,7 @@ class Admin:
                     model_bytes=ready.model_bytes,
                     kv_bytes=ready.kv_bytes,
                     chat_template=ready.chat_template is not None,
+                    chat=_chat_state(engine),
                     load_ms=round(ready.load_ms, 1),
                     start_ms=round(ready.start_ms, 1),
                 )
@@ -240,3 +282,11 @@ class Admin:
             "limits": {name: getattr(config, name) for name in names},
             "sessions": session_rows(daemon.sessions),
         }
+
+
+def _chat_state(engine: EngineHandle) -> dict[str, Any]:
+    """What the model's template can do; empty until somebody has looked at it."""
+    if engine.chat_error:
+        return {"error": engine.chat_error}
+    found = engine.chat_abilities
+    return {} if found is None else {"thinks": found.thinks, **found.abilities}

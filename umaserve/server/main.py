@@ -157,8 +157,9 @@ class _Run:
                 trio.open_nursery() as nursery,
             ):
                 await nursery.start(daemon.supervisor.run, self.model_path)
-                chats = daemon.sessions.chat.run
+                chats, replies = daemon.sessions.chat.run, daemon.sessions.replies.run
                 nursery.start_soon(self._while_serving, "rendering conversations", chats)
+                nursery.start_soon(self._while_serving, "reading answers", replies)
                 nursery.start_soon(self._accept, nursery)
                 if self.http is not None:
                     nursery.start_soon(self._serve_http, self.http)

@@ -142,6 +142,7 @@ class Supervisor:
                 self._served = True
                 self._is_served_again()
             end_those_of_another_model(self.sessions, engine)
+            self.sessions.check_template(engine)
             self.sessions.pump(engine)
         else:
             self.sessions.on_message(engine, message)

@@ -244,6 +244,16 @@ class PieceTable:
         start = offset + 4 * (self.n_vocab + 1)
         return self._mapping[start + int(at[0]) : start + int(at[1])]
 
+    def names(self) -> tuple[str, ...]:
+        """How all tokens are spelled that have no text, in the order of their ids."""
+        offset = self._hidden_at()
+        at = np.frombuffer(self._mapping, np.int32, self.n_vocab + 1, offset)
+        start = offset + 4 * (self.n_vocab + 1)
+        return tuple(
+            self._mapping[start + int(at[i]) : start + int(at[i + 1])].decode("utf-8", "replace")
+            for i in np.flatnonzero(np.diff(at))
+        )
+
     def _hidden_at(self) -> int:
         """Where the offsets of the other table begin: aligned, behind the texts."""
         return -(-(self._start + self._at[self.n_vocab]) // 4) * 4

@@ -30,7 +30,6 @@ PACKAGES = {
     "h11": "h11",
     "msgspec": "msgspec",
     "rich": "rich",
-    "jinja2": "jinja2",
     "tomli": "tomli",
     "PyYAML": "yaml",
     "platformdirs": "platformdirs",
@@ -201,6 +200,9 @@ def _probed(report: _Report, fact: dict[str, Any], model: str) -> None:
             report.miss("library", fact["error"])
         else:
             report.ok("library", f"llama.cpp {fact['version']}, {fact['backend']} ({fact['key']})")
+            if fact["why_no_chat"]:
+                text = "conversations are refused, prompts are served"
+                report.warn("chat", text, fact["why_no_chat"])
     elif what == "devices":
         for device in fact["devices"]:
             total = device["memory_total"]

@@ -44,7 +44,13 @@ def main(backend: str, model: str) -> None:
         _tell(what="library", error=str(error))
         return
     build = library.build
-    _tell(what="library", key=build.key, backend=build.backend, version=library.version)
+    _tell(
+        what="library",
+        key=build.key,
+        backend=build.backend,
+        version=library.version,
+        why_no_chat=build.why_no_chat,
+    )
     _tell(what="devices", devices=llama.devices(library))
 
 

@@ -151,10 +151,14 @@ def text_of(message: m.Submit | m.Tokenize) -> str:
 def tokens_of(specials: Specials, message: m.Submit | m.Tokenize) -> tuple[list[int], str]:
     """The tokens, or why there are none."""
     text, parse_special = text_of(message), message.parse_special
-    add_bos = message.add_bos if isinstance(message, m.Submit) else None
+    add_bos, plain = (
+        (message.add_bos, message.plain) if isinstance(message, m.Submit) else (None, ())
+    )
     try:
         if message.add_special:
-            return specials.tokenize(text, add_bos=add_bos, parse_special=parse_special), ""
+            return specials.tokenize(
+                text, add_bos=add_bos, parse_special=parse_special, plain=plain
+            ), ""
         model = specials.model
         return model.tokenize(text, add_special=False, parse_special=parse_special), ""
     except ValueError as error:

@@ -13,6 +13,7 @@ import numpy as np
 from umaserve.models.gguf import check_gguf
 from umaserve.models.header import GGUFError
 from umaserve.models.identity import ModelIdentity, file_facts, identify
+from umaserve.texts import sendable_path
 from umaserve.wire import messages as m
 from umaserve.wire import table as t
 from umaserve.wire.control import Control
@@ -198,6 +199,7 @@ def describe(start: m.Start, loaded: Loaded, start_ms: float) -> m.Ready:
     """The Ready message for a loaded model."""
     model = loaded.model
     metadata = model.metadata
+    build = loaded.library.build
     return m.Ready(
         model_path=start.model_path,
         model_name=metadata.get("general.name") or Path(start.model_path).stem,
@@ -211,13 +213,18 @@ def describe(start: m.Start, loaded: Loaded, start_ms: float) -> m.Ready:
         n_ubatch=loaded.n_ubatch,
         n_threads=loaded.n_threads,
         n_threads_batch=loaded.n_threads_batch,
-        backend=loaded.library.build.backend,
+        backend=build.backend,
         device=loaded.device,
         library_version=loaded.library.version,
         model_bytes=model.size_bytes,
         kv_bytes=loaded.kv_bytes,
         n_params=model.n_params,
         chat_template=model.chat_template,
+        tool_template=model.tool_template,
+        adds_bos=model.adds_bos,
+        adds_eos=model.adds_eos,
+        chat_program=sendable_path(str(build.chat_program or "")),
+        why_no_chat=build.why_no_chat,
         bos=_text(model, model.token_bos),
         eos=_text(model, model.token_eos),
         piece_bytes=loaded.piece_bytes,

@@ -151,7 +151,7 @@ def compile_tree(
             hint=hint,
             env=environment,
             keep_open=[lock],
-            on_line=_ninja_reader(step.update),
+            on_line=ninja_reader(step.update),
         )
     return folder / "bin"
 
@@ -183,7 +183,7 @@ endmacro()
 """
 
 
-def _ninja_reader(update: Callable[[float, float, str], None]) -> Callable[[str], None]:
+def ninja_reader(update: Callable[[float, float, str], None]) -> Callable[[str], None]:
     largest = 0
 
     def read(line: str) -> None:
@@ -271,9 +271,7 @@ def probe(lib_dir: Path) -> dict[str, str]:
     """Loads the new library in a process of its own and asks its versions."""
     suffix = builds.library_suffix()
     files = [str(lib_dir / f"{name}.{suffix}") for name in ("libllama", "libggml-base")]
-    done = subprocess.run(
-        [*run_code(_PROBE), *files], capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([*run_code(_PROBE), *files], capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise BuildError(f"the new library does not load:\n{done.stderr.strip()[-600:]}")
     return json.loads(done.stdout)

@@ -31,6 +31,7 @@ from umaserve.protocol import (
     Timings,
     TokenEncoder,
     Usage,
+    delta_event,
     eos_event,
     error_event,
     parse_message,
@@ -109,18 +110,24 @@ class Connection:
         if not self._closing.is_set():
             self._outbox.put(self._encoders[request.serial](text, token, logprob, top))
 
-    def end(self, request: Request, reason: str, usage: Usage, timings: Timings) -> None:
+    def delta(self, request: Request, delta: dict[str, Any]) -> None:
+        if not self._closing.is_set():
+            self._outbox.put(delta_event(request.id, delta))
+
+    def end(
+        self, request: Request, reason: str, usage: Usage, timings: Timings, message: Any = None
+    ) -> None:
         self._forget(request)
         if self._closing.is_set():
             return
-        message = request.message
+        asked = request.message
         whole = logprobs = None
-        if not message.stream:
+        if not asked.stream:
             whole = "".join(request.parts)
-            if message.sampling.logprobs >= 0:
+            if asked.sampling.logprobs >= 0:
                 logprobs = request.logprobs
         self._outbox.put(
-            eos_event(request.id, reason, usage, timings, whole, message.metadata, logprobs)
+            eos_event(request.id, reason, usage, timings, whole, asked.metadata, logprobs, message)
         )
 
     def error(self, request: Request, code: str, message: str, *, final: bool) -> None:

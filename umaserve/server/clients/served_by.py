@@ -12,18 +12,7 @@ from umaserve.server.requests.meters import Meters
 from umaserve.server.requests.sessions import Sessions
 
 if TYPE_CHECKING:
-    from umaserve.protocol import (
-        Cancel,
-        Info,
-        Load,
-        Metrics,
-        Ping,
-        SetPriority,
-        TokenizeRequest,
-        Unload,
-    )  # fmt: skip
-
-    AdminMessage = Cancel | SetPriority | Metrics | Load | Unload | Info | TokenizeRequest | Ping
+    from umaserve.protocol import AdminMessage
 
 
 class Answers(Protocol):

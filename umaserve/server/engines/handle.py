@@ -21,6 +21,7 @@ from typing import Any, cast
 import msgspec
 import trio
 
+from umaserve.chat.questions import Abilities, ChatModel
 from umaserve.models.identity import ModelIdentity
 from umaserve.server.engines import blame
 from umaserve.server.engines.descriptors import Reserve
@@ -28,6 +29,7 @@ from umaserve.server.engines.exit import EngineExit, LastWords
 from umaserve.server.engines.loop_lock import LoopLock
 from umaserve.server.engines.pulse import EnginePulse
 from umaserve.server.log.lines import trace
+from umaserve.texts import path_of
 from umaserve.wire import messages as m
 from umaserve.wire import table as t
 
@@ -84,6 +86,9 @@ class EngineHandle:
         self.progress = m.LoadProgress(0.0, "start")
         self.table: t.SessionTable
         self.pieces: t.PieceTable
+        self.chat: ChatModel  # where it is ready
+        self.chat_abilities: Abilities | None = None  # of its template, once that was looked at
+        self.chat_error = ""  # or why it cannot be used
         # `Request` by serial: those that hold a row, and those that were begun on an engine that
         # died, which go before all others
         self.requests: dict[int, Any] = {}
@@ -422,6 +427,7 @@ class EngineHandle:
             case m.Ready():
                 with self._reserve.lent(1):  # a mapping keeps a descriptor
                     self.pieces = t.PieceTable(self._piece_fd, message.n_vocab)
+                self.chat = _chat_model(message, self.pieces)
                 self.ready = message
                 self.settled.set()
             case m.Threads():
@@ -516,3 +522,17 @@ class EngineHandle:
             limit_s = OPEN_SILENCE_S if self.progress.stage == "start" else LOAD_SILENCE_S
             return now_ns - self._last_message_ns > limit_s * 1e9
         return self._pulse.hangs(self.table.header, now_ns, busy=bool(self.requests))
+
+
+def _chat_model(ready: m.Ready, pieces: t.PieceTable) -> ChatModel:
+    return ChatModel(
+        program=path_of(ready.chat_program),
+        missing=ready.why_no_chat,
+        template=ready.chat_template,
+        tool_template=ready.tool_template,
+        bos=ready.bos,
+        eos=ready.eos,
+        adds_bos=ready.adds_bos,
+        adds_eos=ready.adds_eos,
+        control=pieces.names(),
+    )

@@ -1,94 +1,123 @@
-"""``messages`` to prompt text: asks the chat child, and ends it where it takes too long.
+"""Questions to uma-chat: in fair turns, and a process that takes too long is ended.
 
-The model's template runs in a process of its own (`umaserve.chat`), one conversation at a time.
-Whatever it does there costs the request that asked an error, and nobody else anything.
+A chat template is a program by whoever made the model's file, and runs in a process of its own
+(`umaserve.chat`).  Whatever it does there costs the request that asked an error, and nobody else
+anything: a question that takes long goes on by itself, and the next one gets another process.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import socket
-import subprocess
 from collections.abc import Callable, Hashable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
+import msgspec
 import trio
 
-from umaserve.own_python import run_module
-from umaserve.protocol import E_PROTO_003, E_RUNTIME_003, ChatMessage, ProtocolError
+from umaserve.chat import questions
+from umaserve.chat.process import ChatProcess, ProcessEnded
+from umaserve.chat.questions import (
+    Abilities,
+    Answer,
+    ChatModel,
+    Kind,
+    Parsed,
+    Refusal,
+    answer_of,
+)
+from umaserve.protocol import (
+    E_PROTO_003,
+    E_RUNTIME_003,
+    ChatMessage,
+    ChatOptions,
+    ProtocolError,
+)
 from umaserve.server.engines.descriptors import Reserve
+from umaserve.server.log.lines import trace
 from umaserve.server.requests.turns import Line, Turns
-from umaserve.wire.messages import Ready
 
-COMMAND = tuple(run_module("umaserve.chat"))
-START_S = 1.0  # after the daemon's start, if no conversation comes before
-SLOW_S = 0.2  # an honest template takes some milliseconds; what takes longer gives way to others
-NICE = 10  # how far
-LIMIT_S = 5.0
-REAP_S = 0.1
-MAX_ANSWER_BYTES = 64 * 1024 * 1024  # 8 Mi characters as JSON escapes, at most six bytes each
+SLOW_S = 0.2  # an honest question takes some milliseconds; what takes longer gives way to others
+LIMIT_S = 1.5
+MOST_SLOW = 3  # processes that work on such questions; then the others wait
 
-Outcome = str | ProtocolError
+Outcome = Answer | ProtocolError
 Done = Callable[[Outcome], None]
+Forget = Callable[[], None]
+
+
+def conversation(
+    messages: Sequence[ChatMessage], options: ChatOptions, *, spans: bool = False
+) -> bytes:
+    """The question for its prompt."""
+    return questions.render(
+        messages,
+        tools=options.tools,
+        tool_choice=options.tool_choice,
+        parallel_tool_calls=options.parallel_tool_calls,
+        thinking=options.thinking,
+        chat_template_kwargs=options.chat_template_kwargs,
+        continue_final_message=options.continue_final_message,
+        spans=spans,
+    )
+
+
+@dataclass
+class _Work:
+    process: ChatProcess | None = None
+    is_slow: bool = False  # it has been told to give way
+    is_over: bool = False  # the process is of no use any more
 
 
 @dataclass(eq=False)
-class Conversation:
-    """One that waits for its text; ``done`` is called in the loop with that or with an error."""
+class Question:
+    """``done`` is called in the loop, with the answer or with an error.
+
+    ``body`` of ``None`` asks about the model alone.
+    """
 
     key: int
     turn: int
     program: Hashable
-    messages: Sequence[ChatMessage]
-    ready: Ready
+    model: ChatModel
+    body: bytes | None
+    kind: Kind
     done: Done
 
 
-class _ChildEnded(Exception):
-    """The child has closed its end: it is gone, or goes."""
+class ChatLayer:
+    """The front's end of uma-chat.  ``run`` is its whole life; the rest never blocks.
 
-
-class ChatRenderer:
-    """The front's end of the chat child.  ``run`` is its whole life; the rest never blocks.
-
-    Conversations wait in fair turns by ``program``, interactive ones first.
+    Questions wait in fair turns by ``program``, interactive ones first.
     """
 
-    def __init__(
-        self, log: Callable[..., None], reserve: Reserve | None = None, command: Sequence[str] = ()
-    ) -> None:
+    def __init__(self, log: Callable[..., None], reserve: Reserve | None = None) -> None:
         self._log = log
         self._reserve = reserve or Reserve(0)
-        self._command = tuple(command or COMMAND)
-        self._lines = tuple((Line[Conversation](), Turns()) for _ in range(2))  # by lane
+        self._lines = tuple((Line[Question](), Turns()) for _ in range(2))  # by lane
         self._count = 0
         self._more = trio.Event()
-        self._process: subprocess.Popen[bytes] | None = None
-        self._socket: socket.socket | None = None
-        self._is_ready = False  # it has said so
-        self._is_slow = False  # it has been told to give way
+        self._idle: ChatProcess | None = None
+        self._slow = 0
+        self._fewer_slow = trio.Event()
 
     def put(
         self,
-        messages: Sequence[ChatMessage],
-        ready: Ready,
+        model: ChatModel,
+        body: bytes | None,
+        kind: Kind,
         done: Done,
         *,
         lane: int = 0,
         program: Hashable = None,
-    ) -> Callable[[], None]:
-        """Have a conversation rendered; returns what to call when nobody wants the text any more.
+    ) -> Forget:
+        """Ask; returns what to call when nobody wants the answer any more.
 
-        ``done`` gets the text, or ``ProtocolError``: ``E_PROTO_003`` where the template refuses
+        ``done`` gets the answer, or ``ProtocolError``: ``E_PROTO_003`` where the template refuses
         the conversation, ``E_RUNTIME_003`` where it fails or takes too long.
         """
         line, turns = self._lines[lane]
         self._count += 1
         key, turn = self._count, turns.take(program)
-        line.add(key, turn, Conversation(key, turn, program, messages, ready, done))
+        line.add(key, turn, Question(key, turn, program, model, body, kind, done))
         self._more.set()
 
         def forget() -> None:
@@ -99,148 +128,124 @@ class ChatRenderer:
         return forget
 
     async def run(self) -> None:
-        """Render until cancelled; the child ends with this."""
+        """Answer until cancelled; the processes end with this."""
         try:
-            with trio.move_on_after(START_S):
-                await self._more.wait()
-            with suppress(OSError):  # the first conversation tries again, and is told
-                self._start()
-            while True:
-                await self._more.wait()
-                self._more = trio.Event()
-                while (conversation := self._next()) is not None:
-                    conversation.done(await self._outcome(conversation))
+            async with trio.open_nursery() as nursery:
+                while True:
+                    await self._more.wait()
+                    self._more = trio.Event()
+                    while (question := self._next()) is not None:
+                        moved_on = trio.Event()
+                        nursery.start_soon(self._answer, question, moved_on)
+                        await moved_on.wait()
+                        while self._slow >= MOST_SLOW:
+                            await self._fewer_slow.wait()
         finally:
-            with trio.CancelScope(shield=True):
-                await self._end()
+            idle, self._idle = self._idle, None
+            if idle is not None:
+                with trio.CancelScope(shield=True):
+                    await idle.end()
 
-    def _next(self) -> Conversation | None:
+    def _next(self) -> Question | None:
         for line, turns in self._lines:
-            conversation = line.pop_first()
-            if conversation is not None:
-                turns.begin(conversation.turn)
-                turns.leave(conversation.program, begun=True)
-                return conversation
+            question = line.pop_first()
+            if question is not None:
+                turns.begin(question.turn)
+                turns.leave(question.program, begun=True)
+                return question
         return None
 
-    async def _outcome(self, conversation: Conversation) -> Outcome:
+    async def _answer(self, question: Question, moved_on: trio.Event) -> None:
+        """``moved_on`` is set when the next question need not wait for this one."""
+        work = _Work()
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._watch, work, moved_on)
+                outcome = await self._outcome(question, work)
+                nursery.cancel_scope.cancel()
+        finally:
+            await self._give_back(work)
+            moved_on.set()
+        try:
+            question.done(outcome)
+        except Exception as error:  # whose fault it is, the others go on
+            self._log("error", f"an answer of uma-chat could not be used: {trace(error)}")
+
+    async def _watch(self, work: _Work, moved_on: trio.Event) -> None:
+        await trio.sleep(SLOW_S)
+        work.is_slow = True
+        self._slow += 1
+        if work.process is not None:
+            work.process.give_way()
+        moved_on.set()
+
+    async def _outcome(self, question: Question, work: _Work) -> Outcome:
+        what = "uma-chat" if question.kind is Parsed else "the model's chat template"
+        if not question.model.program:
+            missing = f"there is no chat layer: {question.model.missing}"
+            return ProtocolError(E_RUNTIME_003, f'{missing} (a "prompt" needs none)')
         try:
             with trio.fail_after(LIMIT_S):
-                answer = await self._ask(conversation)
+                work.process = self._take(question.model.program)
+                return await self._ask(work.process, question, what)
         except trio.TooSlowError:
-            await self._end()
-            return self._failed(f"took more than {LIMIT_S:g} s and was ended")
-        except _ChildEnded:
-            return self._failed(f"ended its process ({await self._end()})")
-        except (OSError, ValueError) as error:
-            await self._end()
-            return self._failed(f"cannot be run now ({error}); try again later")
-        if self._is_slow:  # what gave way once does so for good
-            await self._end()
-        if "text" in answer:
-            return str(answer["text"])
-        if "refused" in answer:
-            text = f'"messages": the model\'s chat template refuses them: {answer["refused"]}'
-            return ProtocolError(E_PROTO_003, text)
-        return self._failed(f"failed: {answer.get('failed')}")
+            how = f"{what} took more than {LIMIT_S:g} s and was ended"
+        except ProcessEnded:
+            assert work.process is not None
+            how = f"{what} ended its process ({await work.process.end()})"
+        except (OSError, ValueError, msgspec.DecodeError) as error:
+            how = f"{what} cannot be asked now ({error}); try again later"
+        work.is_over = True
+        return self._failed(how)
 
-    def _failed(self, how: str) -> ProtocolError:
-        text = f"the model's chat template {how}"
+    async def _ask(self, process: ChatProcess, question: Question, what: str) -> Outcome:
+        model = question.model
+        is_told = process.told == model and question.body is not None
+        if question.kind is not Parsed and not is_told:
+            process.told = None
+            told = answer_of(await process.ask(model.question()), Abilities)
+            if isinstance(told, Refusal):
+                why = told.refused or told.failed
+                return self._failed(f"{what} cannot be used: {why}")
+            process.told = model
+            if question.body is None:
+                return told
+        assert question.body is not None
+        answer = answer_of(await process.ask(question.body), question.kind)
+        if not isinstance(answer, Refusal):
+            return answer
+        if answer.refused is not None:
+            text = f'"messages": {what} refuses them: {answer.refused}'
+            return ProtocolError(E_PROTO_003, text)
+        return self._failed(f"{what} failed: {answer.failed}")
+
+    def _failed(self, text: str) -> ProtocolError:
         self._log("warn", text)
         return ProtocolError(E_RUNTIME_003, text)
 
-    # --- the child --------------------------------------------------------------------------------
+    # --- processes --------------------------------------------------------------------------------
 
-    async def _ask(self, conversation: Conversation) -> dict[str, Any]:
-        self._start()
-        sock, ready = self._socket, conversation.ready
-        assert sock is not None and self._process is not None
-        question = {
-            "template": ready.chat_template,
-            "messages": [{"role": m.role, "content": m.content} for m in conversation.messages],
-            "bos": ready.bos,
-            "eos": ready.eos,
-        }
-        if not self._is_ready:
-            await self._read_frame(sock)
-            self._is_ready = True
-        body = json.dumps(question).encode()
-        await self._send(sock, len(body).to_bytes(4, "little") + body)
-        with trio.move_on_after(SLOW_S) as quick:
-            await trio.lowlevel.wait_readable(sock)
-        if quick.cancelled_caught:
-            self._is_slow = True
-            pid = self._process.pid
-            now = os.getpriority(os.PRIO_PROCESS, pid)  # the daemon may have been started with less
-            os.setpriority(os.PRIO_PROCESS, pid, max(now, NICE))
-        return json.loads(await self._read_frame(sock))
-
-    async def _read_frame(self, sock: socket.socket) -> bytes:
-        size = int.from_bytes(await self._receive(sock, 4), "little")
-        if size > MAX_ANSWER_BYTES:
-            raise ValueError(f"its answer has {size} bytes")
-        return await self._receive(sock, size)
-
-    async def _send(self, sock: socket.socket, data: bytes) -> None:
-        view = memoryview(data)
-        while view:
-            try:
-                view = view[sock.send(view) :]
-            except BlockingIOError:
-                await trio.lowlevel.wait_writable(sock)
-            except OSError:
-                raise _ChildEnded from None
-
-    async def _receive(self, sock: socket.socket, size: int) -> bytes:
-        data = bytearray()
-        while len(data) < size:
-            await trio.lowlevel.wait_readable(sock)
-            try:
-                part = sock.recv(min(size - len(data), 1 << 18))
-            except BlockingIOError:
-                continue
-            except OSError:
-                part = b""
-            if not part:
-                raise _ChildEnded
-            data += part
-        return bytes(data)
-
-    def _start(self) -> None:
-        """Have a child.  Raises ``OSError``."""
-        if self._process is not None and self._process.poll() is None:
-            return
-        if self._socket is not None:
-            self._socket.close()
+    def _take(self, program: str) -> ChatProcess:
+        """A process that has nothing to do.  Raises ``OSError``."""
+        idle, self._idle = self._idle, None
+        if idle is not None and idle.program == program and idle.alive:
+            return idle
+        if idle is not None:
+            idle.close()
         with self._reserve.lent():
-            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-            try:
-                with theirs:
-                    self._process = subprocess.Popen(
-                        self._command,
-                        stdin=theirs.fileno(),
-                        stdout=theirs.fileno(),
-                        stderr=subprocess.DEVNULL,
-                    )
-            except BaseException:
-                ours.close()
-                raise
-        ours.setblocking(False)
-        self._socket, self._is_ready, self._is_slow = ours, False, False
+            return ChatProcess(program)
 
-    async def _end(self) -> str:
-        """Have no child any more; says how it ended."""
-        process, self._process = self._process, None
-        sock, self._socket = self._socket, None
-        if sock is not None:
-            sock.close()
-        if process is None:
-            return ""
-        with trio.move_on_after(REAP_S):
-            while process.poll() is None:  # one that ends by itself is to say how
-                await trio.sleep(0.01)
-        if process.poll() is None:
-            process.kill()
-            await trio.to_thread.run_sync(process.wait)
-        status = process.returncode
-        return f"signal {-status}" if status < 0 else f"exit status {status}"
+    async def _give_back(self, work: _Work) -> None:
+        process = work.process
+        if process is not None:
+            # what gave way once does so for good
+            keep = not (work.is_slow or work.is_over) and self._idle is None
+            if keep and process.is_between:
+                self._idle = process
+            else:
+                with trio.CancelScope(shield=True):
+                    await process.end()
+        if work.is_slow:
+            self._slow -= 1
+            self._fewer_slow.set()
+            self._fewer_slow = trio.Event()

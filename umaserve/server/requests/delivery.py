@@ -69,6 +69,8 @@ def _take(request: Request, engine: EngineHandle, token: int, position: int) -> 
     piece = engine.pieces.piece(token)
     name = b"" if piece or not assembler.matches else engine.pieces.hidden(token)
     text, stopped = assembler.push(piece, name)
+    if request.reply is not None:
+        request.reply.push(piece, b"" if piece else engine.pieces.hidden(token))
     logprob, top = None, None
     if request.sampling.logprobs >= 0:
         logprob, top = _logprobs(request, engine, position)

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import trio
 
-from umaserve.protocol import E_RUNTIME_001
+from umaserve.chat.questions import Parsed
+from umaserve.protocol import E_RUNTIME_001, ProtocolError
 from umaserve.server.log.lines import trace
 from umaserve.server.requests.delivery import tell_rest
 from umaserve.server.requests.meters import Meters
@@ -34,19 +36,47 @@ class Ends:
         await self._changed.wait()
 
     def tell(self, request: Request, reason: str) -> None:
-        """The last event of a request, once."""
+        """The last event of a request, once; where its text makes a message, when that is there."""
         if request.told:
             return
         tell_rest(request)
         request.ended_ns = time.monotonic_ns()
-        request.sink.end(request, reason, request.usage(), request.timings(request.ended_ns))
-        request.told = True
+        if request.reply is None or reason == "error":
+            self._say(request, reason)
+            request.told = True
+            return
+        request.told = request.awaits_reply = True
+        request.reply.end(lambda outcome: self._replied(request, reason, outcome))
+
+    def _replied(self, request: Request, reason: str, outcome: Parsed | ProtocolError) -> None:
+        try:
+            if isinstance(outcome, ProtocolError):
+                self._meters.error(outcome.code, outcome.message, request.id, request.sink)
+                request.sink.error(request, outcome.code, outcome.message, final=False)
+                self._say(request, "error")
+            else:
+                calls = reason == "stop" and outcome.calls
+                self._say(request, "tool_calls" if calls else reason, outcome.message)
+        except Exception as error:
+            request.told = False
+            self.broke(request, error)
+        self.flush(request.sink)
+        request.awaits_reply = False
+        if request.is_over:
+            self._remove(request)
+
+    def _say(self, request: Request, reason: str, message: Any = None) -> None:
+        timings = request.timings(request.ended_ns)
+        request.sink.end(request, reason, request.usage(), timings, message)
 
     def end(self, request: Request, reason: str) -> None:
+        """It has ended, and has no row any more."""
         self.tell(request, reason)
         text = f"request {request.id!r} ended ({reason}) after {len(request.tokens)} tokens"
         self._log("debug", text, request=request.id, connection=request.sink.label)
-        self._remove(request)
+        request.is_over = True
+        if not request.awaits_reply:
+            self._remove(request)
 
     def fail(self, request: Request, code: str, message: str) -> None:
         """An error, then the end for a request that had begun."""
@@ -117,6 +147,8 @@ class Ends:
         request.sink.flush()
 
     def _remove(self, request: Request) -> None:
+        if request.reply is not None:
+            request.reply.drop()
         if self.live.pop(request.serial, None) is not None:
             self.on_over(request)
         self._changed.set()

@@ -7,9 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from umaserve.chat.questions import ChatModel, Rendered
 from umaserve.metrics import quantile
 from umaserve.protocol import Generate, Timings, Usage
 from umaserve.server.engines.blame import Record
+from umaserve.server.requests.reply import Reply
 from umaserve.server.requests.text import TextAssembler
 from umaserve.wire import messages as m
 
@@ -38,7 +40,13 @@ class Sink(Protocol):
         self, request: Request, text: str, token: int, logprob: float | None, top: Top | None
     ) -> None: ...
 
-    def end(self, request: Request, reason: str, usage: Usage, timings: Timings) -> None: ...
+    def delta(self, request: Request, delta: dict[str, Any]) -> None: ...
+
+    def end(
+        self, request: Request, reason: str, usage: Usage, timings: Timings, message: Any = None
+    ) -> None:
+        """``message`` is what its text was parsed to, where the client wants that."""
+        ...
 
     def error(self, request: Request, code: str, message: str, *, final: bool) -> None: ...
 
@@ -72,8 +80,9 @@ class Request:
     turn: int = 0  # among the requests of its lane, see `WaitingRoom`
     begun: bool = False  # it has been given a sequence
     leave: Callable[[], object] | None = None  # takes it out of what it waits in
-    text: str | None = None  # of its conversation, as rendered by ``text_of``
-    text_of: tuple[str | None, str, str] | None = None  # template, start and end token
+    rendered: Rendered | None = None  # its conversation, by ``rendered_by``
+    rendered_by: ChatModel | None = None
+    reply: Reply | None = None  # the message that its text makes, where that is wanted
     engine: EngineHandle | None = None
     slot: int = -1
     accepted: bool = False  # by the engine it is on now
@@ -89,6 +98,8 @@ class Request:
     admitted_ns: int = 0
     cancelled: bool = False  # the client or the daemon asked for its end
     told: bool = False  # the client has its last event, or is gone
+    awaits_reply: bool = False  # its last event waits for the message that its text makes
+    is_over: bool = False  # it has no row any more
     broken: bool = False  # our own code failed on it
     ended_ns: int = 0
     failure: tuple[str, str] | None = None  # code and message the engine gave
@@ -127,6 +138,13 @@ class Request:
             max_tokens=message.max_tokens or max_tokens,
         )
 
+    def take_rendered(self, rendered: Rendered, reply: Reply | None) -> None:
+        """Its prompt, and what reads its answer; before it begins."""
+        self.rendered, self.reply = rendered, reply
+        stops = (*self.message.stop, *rendered.stops)
+        self.assembler = TextAssembler(stops)
+        self.quick = self.quick and not stops and reply is None
+
     def wait_in(self, queue: dict[int, Request]) -> None:
         queue[self.serial] = self
         self.leave = lambda: queue.pop(self.serial, None)
@@ -143,7 +161,8 @@ class Request:
 
     def submit_message(self) -> m.Submit:
         """What to tell the engine that it goes to."""
-        prompt = self.message.prompt if self.message.messages is None else self.text
+        rendered = self.rendered
+        prompt = self.message.prompt if rendered is None else rendered.prompt
         resumed = self.prompt_ids is not None
         slo = self.message.slo
         return m.Submit(
@@ -151,6 +170,7 @@ class Request:
             slot=self.slot,
             lane=self.lane,
             prompt=None if resumed else prompt,
+            plain=() if resumed or rendered is None else rendered.plain,
             tokens=[*self.prompt_ids, *self.tokens] if self.prompt_ids is not None else None,
             n_prompt=len(self.prompt_ids) if self.prompt_ids is not None else 0,
             max_tokens=self.max_tokens,

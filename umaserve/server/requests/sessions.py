@@ -16,15 +16,17 @@ from typing import Any
 
 import trio
 
+from umaserve.chat.questions import Abilities, Rendered
 from umaserve.protocol import E_LIMIT_002, E_RUNTIME_001, Generate, ProtocolError
 from umaserve.server.engines.descriptors import Reserve
 from umaserve.server.engines.handle import EngineHandle
 from umaserve.server.log.lines import trace
-from umaserve.server.requests.chat import ChatRenderer, Outcome
+from umaserve.server.requests.chat import ChatLayer, Outcome, conversation
 from umaserve.server.requests.delivery import read_row
 from umaserve.server.requests.ends import Ends
 from umaserve.server.requests.meters import Meters
 from umaserve.server.requests.quick_tokens import QuickTokens
+from umaserve.server.requests.reply import Reply
 from umaserve.server.requests.request import Request, Sink
 from umaserve.server.requests.waiting import WaitingRoom
 from umaserve.wire import messages as m
@@ -40,12 +42,6 @@ REASONS = {
     t.REASON_CANCEL: "cancel",
     t.REASON_ERROR: "error",
 }
-
-
-def template_of(engine: EngineHandle) -> tuple[str | None, str, str]:
-    """What a conversation's text depends on besides its messages."""
-    assert engine.ready is not None
-    return engine.ready.chat_template, engine.ready.bos, engine.ready.eos
 
 
 class Sessions:
@@ -72,7 +68,8 @@ class Sessions:
         self._room = WaitingRoom(max_queue, max_sessions // 8)
         self.ends.on_over = self._room.over
         self._serial = itertools.count(1)
-        self.chat = ChatRenderer(log, reserve)
+        self.chat = ChatLayer(log, reserve)
+        self.replies = ChatLayer(log, reserve)  # no template makes these wait
         self.log = log
         self._nudge_again_s = 0.0
         self._quick = QuickTokens(meters, self._look_for_row)
@@ -206,11 +203,11 @@ class Sessions:
         """Whether its conversation has not been rendered by this model's template yet."""
         if request.message.messages is None or request.prompt_ids is not None:
             return False
-        return request.text is None or request.text_of != template_of(engine)
+        return request.rendered is None or request.rendered_by != engine.chat
 
     def _render(self, request: Request, engine: EngineHandle) -> None:
         """Have its text made; it takes a row when that is there."""
-        assert engine.ready is not None and request.message.messages is not None
+        assert request.message.messages is not None
         is_wanted = True
 
         def done(outcome: Outcome) -> None:
@@ -227,14 +224,15 @@ class Sessions:
             is_wanted = False
             drop()
 
+        request.rendered, request.rendered_by = None, engine.chat
         drop = self.chat.put(
-            request.message.messages,
-            engine.ready,
+            engine.chat,
+            conversation(request.message.messages, request.message.chat),
+            Rendered,
             done,
             lane=request.lane,
             program=request.sink.program,
         )
-        request.text, request.text_of = None, template_of(engine)
         self._room.wait_for_text(request, forget)
 
     def _rendered(self, request: Request, outcome: Outcome) -> None:
@@ -242,9 +240,44 @@ class Sessions:
         if isinstance(outcome, ProtocolError):
             self._not_taken(request, (outcome.code, outcome.message))
             return
-        request.text = outcome
+        assert isinstance(outcome, Rendered)
+        request.take_rendered(outcome, self._reply(request, outcome))
         self._room.enter(request)
         self.pump()
+
+    def _reply(self, request: Request, rendered: Rendered) -> Reply | None:
+        message, model = request.message, request.rendered_by
+        if not message.chat.parsed:
+            return None
+        assert model is not None
+
+        def tell(deltas: list[dict[str, Any]]) -> None:
+            try:
+                for delta in deltas:
+                    request.sink.delta(request, delta)
+            except Exception as error:
+                self.ends.broke(request, error)
+            self.ends.flush(request.sink)
+
+        on_delta = tell if message.stream else None
+        stops = (*message.stop, *rendered.stops)
+        return Reply(
+            self.replies, model, rendered, stops, on_delta,
+            lane=request.lane, program=request.sink.program,
+        )  # fmt: skip
+
+    def check_template(self, engine: EngineHandle) -> None:
+        """Have it said now where the model's template cannot be used."""
+
+        def done(outcome: Outcome) -> None:
+            if isinstance(outcome, ProtocolError):
+                engine.chat_error = outcome.message
+                self.log("warn", f"conversations are refused: {outcome.message}")
+            else:
+                assert isinstance(outcome, Abilities)
+                engine.chat_abilities = outcome
+
+        self.chat.put(engine.chat, None, Abilities, done)
 
     # --- from the engine --------------------------------------------------------------------------
 
@@ -420,6 +453,7 @@ class Sessions:
             await self._until_idle(engine)
             return
         for request in self._of(engine):  # the engine does not even get to the next token
+            request.reply = None
             try:
                 self.ends.tell(request, "cancel")
             except Exception as error:

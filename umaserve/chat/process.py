@@ -1,0 +1,122 @@
+"""One process of uma-chat: frames over a socket pair, and its end.
+
+Nothing here bounds a question's time: who asks does, and ends the process.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+from contextlib import suppress
+
+import trio
+
+NICE = 10
+REAP_S = 0.1
+MAX_ANSWER_BYTES = 64 * 1024 * 1024  # a prompt of 8 MiB, as JSON escapes, and its parser
+_CHUNK_BYTES = 1 << 18
+
+
+class ProcessEnded(Exception):
+    """It has closed its end: it is gone, or goes."""
+
+
+class ChatProcess:
+    """Asked one question at a time; ``told`` is the caller's, for what it has told the process.
+
+    The constructor starts it, and raises ``OSError`` where it cannot.
+    """
+
+    def __init__(self, program: str) -> None:
+        self.program = program
+        self.told: object = None
+        self.is_between = True  # no question is under way
+        self._is_ready = False  # it has said so
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            with theirs:
+                self._process = subprocess.Popen(
+                    [program],
+                    stdin=theirs.fileno(),
+                    stdout=theirs.fileno(),
+                    stderr=subprocess.DEVNULL,
+                )
+        except BaseException:
+            ours.close()
+            raise
+        ours.setblocking(False)
+        self._socket = ours
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    async def ask(self, question: bytes) -> bytes:
+        """The answer's JSON.  Raises ``ProcessEnded``, or ``ValueError`` for no frame."""
+        self.is_between = False
+        if not self._is_ready:
+            await self._read_frame()
+            self._is_ready = True
+        await self._send(len(question).to_bytes(4, "little") + question)
+        answer = await self._read_frame()
+        self.is_between = True
+        return answer
+
+    def give_way(self) -> None:
+        """From now on all others go first."""
+        with suppress(OSError):
+            now = os.getpriority(os.PRIO_PROCESS, self.pid)  # the daemon may have less already
+            os.setpriority(os.PRIO_PROCESS, self.pid, max(now, NICE))
+
+    def close(self) -> None:
+        """It leaves by itself where it has nothing to do."""
+        self._socket.close()
+
+    async def end(self) -> str:
+        """Returns when it is gone, and says how it ended."""
+        self.close()
+        process = self._process
+        with trio.move_on_after(REAP_S):
+            while process.poll() is None:  # one that ends by itself is to say how
+                await trio.sleep(0.01)
+        if process.poll() is None:
+            process.kill()
+            await trio.to_thread.run_sync(process.wait)
+        status = process.returncode
+        return f"signal {-status}" if status < 0 else f"exit status {status}"
+
+    async def _read_frame(self) -> bytes:
+        size = int.from_bytes(await self._receive(4), "little")
+        if size > MAX_ANSWER_BYTES:
+            raise ValueError(f"its answer has {size} bytes")
+        return await self._receive(size)
+
+    async def _send(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            try:
+                view = view[self._socket.send(view) :]
+            except BlockingIOError:
+                await trio.lowlevel.wait_writable(self._socket)
+            except OSError:
+                raise ProcessEnded from None
+
+    async def _receive(self, size: int) -> bytes:
+        data = bytearray()
+        while len(data) < size:
+            await trio.lowlevel.wait_readable(self._socket)
+            try:
+                part = self._socket.recv(min(size - len(data), _CHUNK_BYTES))
+            except BlockingIOError:
+                continue
+            except OSError:
+                part = b""
+            if not part:
+                raise ProcessEnded
+            data += part
+        return bytes(data)

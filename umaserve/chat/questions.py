@@ -1,0 +1,142 @@
+"""What uma-chat is asked, and what it answers.
+
+    {}                                                  from it: ready
+    {"ask": "model", "template", "tool_template", "bos", "eos", "adds_bos", "adds_eos", "control"}
+    {"ask": "render", "messages", "tools", "tool_choice", ...}        with the newest model
+    {"ask": "parse", "text", "partial", "syntax", "former"}
+
+Each answer is one object; ``refused`` or ``failed`` in it say why there is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+_encode = msgspec.json.encode
+_NULL = msgspec.Raw(b"null")
+
+
+class ChatModel(msgspec.Struct, frozen=True):
+    """What a conversation's prompt depends on besides the conversation.
+
+    ``program`` is uma-chat; where that is empty, ``missing`` says why.  ``template`` of ``None``
+    stands for ChatML, ``tool_template`` for the other one.  ``bos`` and ``eos`` are the texts of
+    the tokens, which the tokeniser adds by itself where ``adds_bos`` and ``adds_eos``.
+    ``control`` are the texts of the control tokens, which text of a client never stands for.
+    """
+
+    program: str
+    missing: str
+    template: str | None
+    tool_template: str | None
+    bos: str
+    eos: str
+    adds_bos: bool
+    adds_eos: bool
+    control: tuple[str, ...]
+
+    def question(self) -> bytes:
+        fields = msgspec.structs.asdict(self)
+        del fields["program"], fields["missing"]
+        return _encode({"ask": "model", **fields})
+
+
+class Rendered(msgspec.Struct, frozen=True):
+    """A conversation's prompt.
+
+    ``plain`` are spans of ``prompt``, in characters, that are tokenised without control tokens:
+    somebody wrote the text of one there.  ``markup`` are those where a control token stands, if
+    they were asked for.  ``stops`` end the answer, ``preserved`` are texts of control tokens that
+    its parser reads.  ``syntax`` is that parser, to be passed on as it is.
+    """
+
+    prompt: str
+    plain: tuple[tuple[int, int], ...] = ()
+    markup: tuple[tuple[int, int], ...] = ()
+    stops: tuple[str, ...] = ()
+    preserved: tuple[str, ...] = ()
+    syntax: msgspec.Raw = _NULL
+    grammar: str = ""
+    grammar_lazy: bool = False
+    grammar_triggers: msgspec.Raw = _NULL
+
+
+class Parsed(msgspec.Struct, frozen=True):
+    """The message that a text makes so far, and what is new in it.
+
+    ``message`` is as OpenAI writes one of the assistant, to be passed on as it is.
+    ``whole``: the text has ended, and all of it is what the parser expects.
+    """
+
+    message: msgspec.Raw
+    deltas: list[dict[str, Any]]
+    whole: bool = False
+    calls: int = 0  # tool calls in the message
+
+
+class Abilities(msgspec.Struct, frozen=True):
+    """What a template can do, by llama.cpp's names."""
+
+    abilities: dict[str, bool]
+    thinks: bool
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """There is no answer: the template refuses the messages, or something failed."""
+
+    refused: str | None = None
+    failed: str | None = None
+
+
+Answer = Rendered | Parsed | Abilities | Refusal
+Kind = type[Rendered] | type[Parsed] | type[Abilities]
+
+_refusal = msgspec.json.Decoder(Refusal).decode
+_decode: dict[Kind, Any] = {
+    kind: msgspec.json.Decoder(kind).decode for kind in (Rendered, Parsed, Abilities)
+}
+
+
+def answer_of(body: bytes, kind: Kind) -> Answer:
+    """What was answered to a question of that kind.  Raises ``ValueError`` for anything else."""
+    refusal = _refusal(body)
+    if refusal.refused is not None or refusal.failed is not None:
+        return refusal
+    return _decode[kind](body)
+
+
+def render(
+    messages: Sequence[Any],
+    *,
+    tools: msgspec.Raw,
+    tool_choice: str,
+    parallel_tool_calls: bool | None,
+    thinking: bool | str | None,
+    chat_template_kwargs: msgspec.Raw,
+    continue_final_message: bool | str,
+    spans: bool = False,
+) -> bytes:
+    """The question for a conversation's prompt; ``spans``: with those that are markup."""
+    return _encode(
+        {
+            "ask": "render",
+            "messages": messages,
+            "tools": tools,
+            "tool_choice": tool_choice,
+            "parallel_tool_calls": parallel_tool_calls,
+            "thinking": thinking,
+            "chat_template_kwargs": chat_template_kwargs,
+            "continue_final_message": continue_final_message,
+            "spans": spans,
+        }
+    )
+
+
+def parse(text: str, syntax: msgspec.Raw, former: msgspec.Raw | None, *, partial: bool) -> bytes:
+    """The question for the message that ``text`` makes; ``former`` is what was told so far."""
+    return _encode(
+        {"ask": "parse", "text": text, "partial": partial, "syntax": syntax, "former": former}
+    )

@@ -1,0 +1,75 @@
+"""Builds uma-chat, which makes prompts of conversations, from the source that libllama came from.
+
+A source without a chat layer, or with another one, makes a build without the program: prompts are
+served then, and ``messages`` are refused with the reason that is written down here.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from umaserve.llama import builds
+
+from . import BuildError
+from .compile import ninja_reader
+from .process import run_logged
+from .progress import Reporter
+from .toolchain import Toolchain
+
+_NEEDED = ("common/chat.h", "common/json.h", "common/jinja/runtime.h", "common/parsers/parsers.h")
+
+
+def make(
+    tree: Path,
+    build: builds.Build,
+    aside: Path,
+    jobs: int,
+    tools: Toolchain,
+    log: Path,
+    report: Reporter,
+    lock: int,
+) -> None:
+    """Puts uma-chat, or the reason why there is none, into ``build.chat_dir``.
+
+    ``tree`` is llama.cpp's source; ``aside`` is a folder for what is made on the way.
+    """
+    out = aside / "chat"
+    out.mkdir()
+    missing = next((name for name in _NEEDED if not (tree / name).exists()), None)
+    why = ""
+    if missing is not None:
+        why = f"the llama.cpp source of this build has no chat layer that is known (no {missing})"
+    else:
+        try:
+            program = _compile(tree, aside / "chat-build", jobs, tools, log, report, lock)
+            shutil.copy2(program, out / program.name)
+            templates = tree / "models" / "templates"
+            if templates.is_dir():  # of models that llama.cpp knows, for tests
+                shutil.copytree(templates, out / templates.name)
+        except BuildError as error:
+            report.say(str(error))
+            why = f"uma-chat could not be built from this llama.cpp source; {log} says why"
+    if why:
+        report.say(f"Conversations (`messages`) will be refused: {why}")
+        (out / builds.CHAT_ABSENT).write_text(f"{why}\n", "utf-8")
+    shutil.rmtree(build.chat_dir, ignore_errors=True)
+    build.chat_dir.parent.mkdir(exist_ok=True)
+    out.rename(build.chat_dir)
+
+
+def _compile(
+    tree: Path, folder: Path, jobs: int, tools: Toolchain, log: Path, report: Reporter, lock: int
+) -> Path:
+    configure: list[str | Path] = [
+        tools.cmake, "-S", builds.CHAT_SOURCES, "-B", folder, "-G", "Ninja",
+        f"-DCMAKE_MAKE_PROGRAM={tools.ninja}", f"-DLLAMA_TREE={tree}",
+    ]  # fmt: skip
+    environment = {**os.environ, "CC": tools.cc, "CXX": tools.cxx, "NINJA_STATUS": "[%f/%t] "}
+    build: list[str | Path] = [tools.ninja, "-C", folder, "-j", str(jobs)]
+    with report.step("Compiling uma-chat") as step:
+        read, what = ninja_reader(step.update), "compiling uma-chat"
+        for command in (configure, build):
+            run_logged(command, log, what=what, env=environment, keep_open=[lock], on_line=read)
+    return folder / "uma-chat"

@@ -1,0 +1,131 @@
+"""Conversations: what no type can say of ``messages`` and of the fields that go with them.
+
+What they become is the model's chat template's business (`umaserve.chat`).  Here their sizes are
+checked, and nothing is changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from umaserve.protocol import chat_fields as f
+from umaserve.protocol.chat_fields import ChatMessage, ChatOptions, NamedTool, Tool
+from umaserve.protocol.errors import E_PROTO_003, ProtocolError
+from umaserve.protocol.mistakes import wrong
+
+_encode = msgspec.json.encode
+
+
+def check_messages(messages: Sequence[ChatMessage]) -> int:
+    """How many bytes they are.  Raises ``ProtocolError`` where they are none, or too many."""
+    if not messages:
+        raise wrong("messages", f.MESSAGES.words, [])
+    if len(messages) > f.MAX_MESSAGES:
+        text = f'"messages" must be {f.MESSAGES.words}; it has {len(messages)}'
+        raise ProtocolError(E_PROTO_003, text)
+    parts = sum(len(m.content) for m in messages if isinstance(m.content, list))
+    _bound(parts, f.MAX_CONTENT_PARTS, "content parts")
+    _bound(sum(len(m.tool_calls or ()) for m in messages), f.MAX_TOOL_CALLS, "tool calls")
+    for i, message in enumerate(messages):
+        said = (
+            message.content is not None
+            or message.role == "assistant"
+            and (message.tool_calls or message.reasoning_content)
+        )
+        if not said:
+            raise ProtocolError(E_PROTO_003, f'"messages[{i}].content" is missing')
+    return sum(_size(message) for message in messages)
+
+
+def _bound(count: int, most: int, what: str) -> None:
+    if count > most:
+        text = f'"messages" must have at most {most} {what} in all; they have {count}'
+        raise ProtocolError(E_PROTO_003, text)
+
+
+def _size(message: ChatMessage) -> int:
+    texts = [message.reasoning_content or "", message.name or "", message.tool_call_id or ""]
+    if isinstance(message.content, list):
+        texts += [part.text for part in message.content]
+    else:
+        texts.append(message.content or "")
+    for call in message.tool_calls or ():
+        arguments = call.function.arguments
+        texts += [call.function.name, call.id or ""]
+        texts.append(arguments if isinstance(arguments, str) else _encode(arguments).decode())
+    return sum(len(text.encode()) for text in texts)
+
+
+def given(wire: Any) -> list[str]:
+    """Names of the options that a request has."""
+    names = [option.name for option in f.OPTIONS if option.name != "chat_template_kwargs"]
+    found = [name for name in names if getattr(wire, name) is not None]
+    return found + ["chat_template_kwargs"] * (bytes(wire.chat_template_kwargs) != f.NULL)
+
+
+def options(wire: Any, messages: Sequence[ChatMessage]) -> ChatOptions:
+    """What goes with the messages.  Raises ``ProtocolError`` naming what is wrong."""
+    tools = _tools(wire.tools or ())
+    thinking = wire.thinking
+    if isinstance(thinking, str) and not 0 < len(thinking) <= f.MAX_EFFORT_CHARS:
+        raise wrong("thinking", _words("thinking"), thinking)
+    choice = wire.tool_choice or "auto"
+    if isinstance(choice, NamedTool):
+        name = choice.function.name
+        tools = [tool for tool in tools if tool.function.name == name]
+        if not tools:
+            raise ProtocolError(E_PROTO_003, f'"tool_choice" names {name!r}, which is no tool')
+        choice = "required"
+    elif choice == "required" and not tools:
+        raise ProtocolError(E_PROTO_003, '"tool_choice" is "required", and there are no "tools"')
+    continues = wire.continue_final_message or False
+    if continues and (messages[-1].role != "assistant" or messages[-1].tool_calls):
+        text = (
+            'the last of "messages" must be the assistant\'s, without tool calls, to be continued'
+        )
+        raise ProtocolError(E_PROTO_003, text)
+    return ChatOptions(
+        tools=msgspec.Raw(_encode(tools)),
+        tool_choice=choice,
+        parallel_tool_calls=wire.parallel_tool_calls,
+        thinking=thinking,
+        chat_template_kwargs=_kwargs(wire.chat_template_kwargs),
+        continue_final_message=continues,
+        parsed=bool(tools) or thinking is not None,
+    )
+
+
+def _words(name: str) -> str:
+    return next(option.words for option in f.OPTIONS if option.name == name)
+
+
+def _tools(tools: Sequence[Tool]) -> list[Tool]:
+    if len(tools) > f.MAX_TOOLS:
+        text = f'"tools" must be {_words("tools")}; it has {len(tools)}'
+        raise ProtocolError(E_PROTO_003, text)
+    for i, tool in enumerate(tools):
+        schema = bytes(tool.function.parameters)
+        if schema != f.NULL and not schema.startswith(b"{"):
+            raise wrong(f"tools[{i}].function.parameters", "an object: a JSON schema")
+    return [_plain(tool) for tool in tools]
+
+
+def _plain(tool: Tool) -> Tool:
+    """Without a schema that is ``null``."""
+    function = tool.function
+    if bytes(function.parameters) == f.NULL:
+        function = msgspec.structs.replace(function, parameters=msgspec.Raw(b"{}"))
+    return Tool(tool.type, function)
+
+
+def _kwargs(raw: msgspec.Raw) -> msgspec.Raw:
+    """A copy; its JSON was checked with the rest of the message."""
+    data = bytes(raw)
+    if data == f.NULL:
+        return msgspec.Raw(b"{}")
+    if not data.startswith(b"{") or len(data) > f.MAX_OPTIONS_BYTES:
+        raise wrong("chat_template_kwargs", _words("chat_template_kwargs"))
+    return msgspec.Raw(data)

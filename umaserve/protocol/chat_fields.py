@@ -1,0 +1,158 @@
+"""The fields of a conversation: ``messages`` and what goes with them, as OpenAI writes them."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from umaserve.protocol.field import Field
+
+MAX_MESSAGES = 4096
+MAX_CONTENT_PARTS = 4096  # of all messages together
+MAX_TOOL_CALLS = 4096  # of all messages together
+MAX_TOOLS = 1024
+MAX_OPTIONS_BYTES = 64 * 1024
+MAX_EFFORT_CHARS = 32
+ROLES = ("system", "developer", "user", "assistant", "tool")
+
+NULL = b"null"
+
+
+class TextPart(msgspec.Struct, frozen=True):
+    """A part of a message's content in list form; text is the only kind there is."""
+
+    type: Literal["text"]
+    text: str
+
+
+class CalledFunction(msgspec.Struct, frozen=True):
+    name: str
+    arguments: str | dict[str, Any] = "{}"
+
+
+class ToolCall(msgspec.Struct, frozen=True, omit_defaults=True):
+    function: CalledFunction
+    # by a factory, so that it is written down again
+    type: Literal["function"] = msgspec.field(default_factory=lambda: "function")  # type: ignore
+    id: str | None = None
+
+
+class ChatMessage(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One turn of a conversation."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | list[TextPart] | None = None
+    reasoning_content: str | None = None
+    tool_calls: list[ToolCall] | None = None
+    tool_call_id: str | None = None
+    name: str | None = None
+
+
+class ToolFunction(msgspec.Struct, frozen=True, omit_defaults=True):
+    """``parameters`` is a JSON schema, as it came."""
+
+    name: str
+    description: str | None = None
+    parameters: msgspec.Raw = msgspec.Raw(NULL)
+
+
+class Tool(msgspec.Struct, frozen=True):
+    type: Literal["function"]
+    function: ToolFunction
+
+
+class NamedFunction(msgspec.Struct, frozen=True):
+    name: str
+
+
+class NamedTool(msgspec.Struct, frozen=True):
+    """The one tool that is to be called."""
+
+    type: Literal["function"]
+    function: NamedFunction
+
+
+class ChatOptions(msgspec.Struct, frozen=True):
+    """What goes with ``messages``.
+
+    ``tools`` and ``chat_template_kwargs`` are JSON, a list and an object.  ``tool_choice`` is
+    ``auto``, ``none`` or ``required``; where the client named one tool, ``tools`` has that alone.
+    ``parallel_tool_calls`` is ``None`` where the template's ability decides, ``thinking`` where
+    nobody said anything: the answer is parsed where it or ``tools`` is there (``parsed``).
+    """
+
+    tools: msgspec.Raw = msgspec.Raw(b"[]")
+    tool_choice: str = "auto"
+    parallel_tool_calls: bool | None = None
+    thinking: bool | str | None = None
+    chat_template_kwargs: msgspec.Raw = msgspec.Raw(b"{}")
+    continue_final_message: bool | str = False
+    parsed: bool = False
+
+
+MESSAGES = Field(
+    "messages",
+    list[ChatMessage],
+    f'a list of at least one {{"role", "content"}} object, at most {MAX_MESSAGES}',
+    note="chat form, rendered with the model's chat template",
+)
+OPTIONS: tuple[Field, ...] = (
+    Field(
+        "tools",
+        list[Tool],
+        f'a list of at most {MAX_TOOLS} {{"type": "function", "function": ...}} objects',
+        note="what the model may call, with JSON schemas",
+    ),
+    Field(
+        "tool_choice",
+        Literal["auto", "none", "required"] | NamedTool,
+        '"auto", "none", "required" or {"type": "function", "function": {"name": ...}}',
+        note='omitted: "auto"',
+    ),
+    Field(
+        "parallel_tool_calls", bool, "true or false", note="omitted: where the template knows them"
+    ),
+    Field(
+        "thinking",
+        bool | str,
+        f"true, false, or an effort of 1 to {MAX_EFFORT_CHARS} characters",
+        note="omitted: the template's default",
+    ),
+    Field(
+        "chat_template_kwargs",
+        msgspec.Raw,
+        f"an object of at most {MAX_OPTIONS_BYTES} bytes",
+        note="variables of the template",
+    ),
+    Field(
+        "continue_final_message",
+        bool | Literal["content", "reasoning_content"],
+        'true, false, "content" or "reasoning_content"',
+        False,
+        "the answer goes on with the last message, which is the assistant's",
+    ),
+)
+WORDS = {
+    "messages[]": 'a {"role", "content"} object',
+    "messages[].role": "one of " + ", ".join(f'"{role}"' for role in ROLES),
+    "messages[].content": "a string or a list of text parts",
+    "messages[].content[]": 'a {"type": "text", "text": ...} object',
+    "messages[].content[].type": '"text"',
+    "messages[].content[].text": "a string",
+    "messages[].reasoning_content": "a string",
+    "messages[].tool_calls": f"a list of tool calls, at most {MAX_TOOL_CALLS} of all messages",
+    "messages[].tool_calls[]": 'a {"id", "type", "function"} object',
+    "messages[].tool_calls[].type": '"function"',
+    "messages[].tool_calls[].id": "a string",
+    "messages[].tool_calls[].function": 'a {"name", "arguments"} object',
+    "messages[].tool_calls[].function.name": "a string",
+    "messages[].tool_calls[].function.arguments": "an object, or a string of JSON",
+    "messages[].tool_call_id": "a string",
+    "messages[].name": "a string",
+    "tools[]": 'a {"type": "function", "function": ...} object',
+    "tools[].type": '"function"',
+    "tools[].function": 'a {"name", "description", "parameters"} object',
+    "tools[].function.name": "a string",
+    "tools[].function.description": "a string",
+}

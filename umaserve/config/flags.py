@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from umaserve.config.kinds import Switch
+from umaserve.config.kinds import Names, Switch
 from umaserve.config.options import OPTIONS, SECTIONS, Option
 
 _TITLES = {
@@ -48,6 +48,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
                 settings["action"] = argparse.BooleanOptionalAction
             else:
                 settings["metavar"] = option.kind.metavar
+                if isinstance(option.kind, Names):
+                    settings["action"] = "append"
             group.add_argument(*_SHORT.get(option.name, ()), option.flag, **settings)
 
 

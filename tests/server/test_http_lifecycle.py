@@ -202,6 +202,7 @@ def test_signals_to_all_processes_end_the_gateway_last(tmp_path: Path) -> None:
     with DaemonProcess(tmp_path, http="127.0.0.1:0") as daemon, daemon.client() as client:
         client.ask("a", "x", max_tokens=300)
         client.wait_tokens("a", 2)
+        assert ask(daemon, "/health").status == 200
         gateway = gateway_of(daemon)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             gateway.send_signal(number)
@@ -317,3 +318,34 @@ def test_absent_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_listener, "find_spec", lambda name: None)
     assert "uvicorn and uvloop" in http_listener.problem_with("127.0.0.1:1", "/tmp/x.sock")
     assert http_listener.problem_with("off", "/tmp/x.sock") == ""
+
+
+# --- by itself -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_gateway_by_itself(tmp_path: Path, number: int) -> None:
+    with DaemonProcess(tmp_path) as daemon:
+        words = ["gateway", "--socket", daemon.path, "--listen", f"unix:{tmp_path}/http.sock"]
+        command = [sys.executable, "-m", "umaserve", *words]
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+            assert process.stderr is not None
+            assert f"answers for the daemon at {daemon.path}" in process.stderr.readline()
+            assert json.loads(by_unix(tmp_path / "http.sock").body)["status"] == "ok"
+            daemon.stop()
+            reply = by_unix(tmp_path / "http.sock")
+            assert (reply.status, json.loads(reply.body)["status"]) == (503, "unreachable")
+            process.send_signal(number)
+            assert process.wait(60) == 0
+        assert not (tmp_path / "http.sock").exists()
+
+
+def test_gateway_by_itself_that_cannot_be(tmp_path: Path) -> None:
+    for words, why in (
+        (["--listen", "0.0.0.0:0"], "needs --api-key-file"),
+        (["--listen", "nowhere"], "HOST:PORT"),
+        (["--listen", "127.0.0.1:0", "--api-key-file", "/none"], "No such file"),
+    ):
+        command = [sys.executable, "-m", "umaserve", "gateway", *words]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        assert done.returncode in (1, 2) and why in done.stderr, done.stderr

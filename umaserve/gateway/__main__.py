@@ -7,9 +7,15 @@ The end of that socket, which is also the end of the front, ends the gateway.
 
 from __future__ import annotations
 
+import signal
+
+# those are for the front, and the imports below take a while
+for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    signal.signal(number, signal.SIG_IGN)
+
+# ruff: noqa: E402
 import asyncio
 import contextlib
-import signal
 import socket
 import sys
 from collections.abc import Callable
@@ -27,8 +33,6 @@ def main(argument: str) -> int:
     """Serve until told to end; 1 where that cannot be."""
     kind = tuple[Settings, int, list[int]]
     settings, control, listening = msgspec.json.decode(argument, type=kind)
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # those are for the front
-        signal.signal(number, signal.SIG_IGN)
     if not settings.core_dumps:
         core_dumps.forbid()
     front = socket.socket(fileno=control)

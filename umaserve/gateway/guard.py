@@ -6,6 +6,7 @@ the last error of what fails inside, and never says more of that than its kind.
 
 from __future__ import annotations
 
+import asyncio
 import traceback
 from collections.abc import Callable
 from urllib.parse import urlsplit
@@ -59,6 +60,8 @@ class Guard:
             pass
         except Refusal as refusal:
             await answer.refuse(scope, refusal)
+        except asyncio.CancelledError:
+            await answer.refuse(scope, Refusal(503, "ending", "the gateway is ending"))
         except Exception as error:
             self._say("error", f"{scope['method']} of a route failed: {where(error)}")
             await answer.refuse(scope, Refusal(500, "internal_error", INTERNAL))

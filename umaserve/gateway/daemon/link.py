@@ -24,6 +24,7 @@ MAX_FRAME_BYTES = 64 * 1024 * 1024
 BODY_BYTES = 1024 * 1024  # of HTTP, until the daemon has said how long a frame may be
 EXTRA_BYTES = 64 * 1024  # that another family's words may take beyond ours
 PING_S = 60.0
+TAKEN_S = 5.0  # for a connection to be taken; a daemon that ends takes none
 ANSWER_S = 60.0  # for an admin message; a load has no limit
 
 Take = Callable[[Event], None]
@@ -128,7 +129,7 @@ class Link:
             raise Refusal(503, E_IO_001, text) from None
         self._connections.append(made)
         try:
-            limits = (await self._ask(made, {"type": "info"}))["info"]["limits"]
+            limits = (await self._ask(made, {"type": "info"}, TAKEN_S))["info"]["limits"]
         except Refusal:
             if made in self._connections:
                 made.close()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from http.client import HTTPConnection, HTTPResponse
 from typing import Any
 
 from umaserve.gateway.keys import Keys
@@ -61,3 +63,39 @@ def everything(sock: socket.socket) -> bytes:
     while part := sock.recv(65536):
         data += part
     return data
+
+
+class Posted:
+    """What a POST was answered with."""
+
+    def __init__(self, response: HTTPResponse) -> None:
+        self.status = response.status
+        self.headers = {name.lower(): value for name, value in response.getheaders()}
+        self.body = response.read()
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+def post(port: int, path: str, body: Any, **headers: str) -> Posted:
+    """``body`` as JSON, or as the bytes that it is; ``_`` in headers stands for a hyphen."""
+    connection = HTTPConnection("127.0.0.1", port, timeout=60)
+    try:
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        connection.request("POST", path, data, {"content-type": "application/json", **named})
+        return Posted(connection.getresponse())
+    finally:
+        connection.close()
+
+
+def sse(body: bytes) -> list[Any]:
+    """The data of server-sent events: objects, or what is no JSON as text."""
+    found: list[Any] = []
+    for event in body.decode().split("\n\n"):
+        for line in event.split("\n"):
+            if line.startswith("data: "):
+                data = line.removeprefix("data: ")
+                found.append(json.loads(data) if data.startswith("{") else data)
+    return found

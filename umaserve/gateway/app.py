@@ -10,14 +10,25 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from umaserve.gateway.daemon.link import Link
 from umaserve.gateway.daemon.refusal import Refusal
-from umaserve.gateway.families import own
+from umaserve.gateway.families import (
+    anthropic,
+    llama_server,
+    llama_server_about,
+    ollama,
+    ollama_models,
+    own,
+)
+from umaserve.gateway.families.openai import chat, completions, models
 from umaserve.gateway.families.openapi import openapi_endpoint
 from umaserve.gateway.guard import Guard, Say
 from umaserve.gateway.keys import Keys
 from umaserve.gateway.settings import Settings
 from umaserve.gateway.translate.endpoint import Endpoint
 
-FAMILIES = (own,)
+FAMILIES = (
+    own, models, chat, completions, anthropic, ollama, ollama_models, llama_server,
+    llama_server_about,
+)  # fmt: skip
 ENDPOINTS: tuple[Endpoint, ...] = tuple(
     endpoint for family in FAMILIES for endpoint in family.ENDPOINTS
 )
@@ -55,7 +66,7 @@ class _Routes:
     def _refusal(self, scope: Scope, error: HTTPException) -> Refusal:
         if error.status_code != 405:
             return Refusal(error.status_code, "bad_request", error.detail)
-        methods = self._methods[scope["path"]]
+        methods = self._methods.get(scope["path"], ["GET"])
         names = sorted({*methods, *(["HEAD"] if "GET" in methods else [])})
         text = f"{scope['path']} takes {' and '.join(names)}, not {scope['method']}"
         return Refusal(405, "method_not_allowed", text, (("allow", ", ".join(names)),))

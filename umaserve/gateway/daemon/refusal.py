@@ -68,7 +68,7 @@ def wrong(field: str, must: str) -> Refusal:
 
 def not_there(what: str) -> Refusal:
     """Something that the family has, and this daemon has not."""
-    return Refusal(501, "not_supported", f"{what} is not supported by this server yet")
+    return Refusal(501, "not_supported", f"{what}: not supported by this server yet")
 
 
 def openai_error(refusal: Refusal) -> dict[str, Any]:

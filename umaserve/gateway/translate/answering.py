@@ -33,8 +33,13 @@ Result = TypeVar("Result")
 class Translator(Protocol):
     """Events of the daemon to bytes of one family's stream."""
 
-    content_type: str
-    ping: bytes
+    @property
+    def content_type(self) -> str:
+        """The stream's media type."""
+
+    @property
+    def ping(self) -> bytes:
+        """What says nothing but that we are there."""
 
     def begin(self) -> bytes:
         """Before the first event."""

@@ -19,6 +19,8 @@ ROOT = Path(__file__).resolve().parents[1]
 LOCKS = {
     ROOT / "requirements.lock": ("pyproject.toml", "--extra", "test"),
     toolchain.LOCK: ("--group", "tools"),
+    # what both have is of one version
+    ROOT / "tests/clients/clients.lock": ("--group", "clients", "-c", "requirements.lock"),
 }
 OPTIONS = (
     # one file for each Python and system, with what differs behind markers

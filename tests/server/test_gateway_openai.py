@@ -85,7 +85,8 @@ def test_completions_of_several_prompts(daemon: DaemonProcess) -> None:
 
 
 def test_choices_differ_and_a_seed_repeats_them(daemon: DaemonProcess) -> None:
-    settings = {"n": 3, "seed": 7, "temperature": 1.5, "max_tokens": 12}
+    flat = {"temperature": 3, "top_k": 0, "top_p": 1, "min_p": 0}
+    settings: dict[str, Any] = {"n": 3, "seed": 7, "max_tokens": 12, **flat}
     first, second = (
         [c["message"]["content"] for c in chat(daemon, **settings).json["choices"]]
         for _ in range(2)

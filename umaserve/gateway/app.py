@@ -18,7 +18,8 @@ from umaserve.gateway.families import (
     ollama_models,
     own,
 )
-from umaserve.gateway.families.openai import chat, completions, models
+from umaserve.gateway.families.openai import chat, completions, models, responses
+from umaserve.gateway.families.openai.kept import Kept
 from umaserve.gateway.families.openapi import openapi_endpoint
 from umaserve.gateway.guard import Guard, Say
 from umaserve.gateway.keys import Keys
@@ -26,7 +27,7 @@ from umaserve.gateway.settings import Settings
 from umaserve.gateway.translate.endpoint import Endpoint
 
 FAMILIES = (
-    own, models, chat, completions, anthropic, ollama, ollama_models, llama_server,
+    own, models, chat, completions, responses, anthropic, ollama, ollama_models, llama_server,
     llama_server_about,
 )  # fmt: skip
 ENDPOINTS: tuple[Endpoint, ...] = tuple(
@@ -43,7 +44,7 @@ class _Routes:
     """The routes; what is none is refused in the shape of the family that the path names."""
 
     def __init__(self, endpoints: Sequence[Endpoint], settings: Settings, link: Link) -> None:
-        self._settings, self._link = settings, link
+        self._settings, self._link, self._kept = settings, link, Kept()
         by_path: dict[str, list[Endpoint]] = {}
         for endpoint in (*endpoints, openapi_endpoint(endpoints)):
             by_path.setdefault(endpoint.path, []).append(endpoint)
@@ -57,7 +58,7 @@ class _Routes:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         scope["app"] = self  # makes the router raise where it would answer in plain text
-        scope["state"].update(link=self._link, settings=self._settings)
+        scope["state"].update(link=self._link, settings=self._settings, kept=self._kept)
         try:
             await self._router(scope, receive, send)
         except HTTPException as error:

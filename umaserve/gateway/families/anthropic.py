@@ -14,6 +14,7 @@ from umaserve.gateway.daemon.refusal import Refusal, anthropic_error, encode, wr
 from umaserve.gateway.families.anthropic_shapes import (
     blocks_of,
     conversation,
+    no_schema,
     stop_reason,
     thinking_field,
     tool_fields,
@@ -61,6 +62,7 @@ async def messages(request: Request) -> Response:
 
 
 def _message(request: Request, body: dict[str, Any]) -> dict[str, Any]:
+    no_schema(body)
     most = body.get("max_tokens")
     if most is None:
         raise wrong("max_tokens", "be given")

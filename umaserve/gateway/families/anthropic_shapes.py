@@ -9,6 +9,7 @@ import msgspec
 from umaserve.gateway.daemon.event import Event
 from umaserve.gateway.daemon.refusal import Refusal, encode, not_there, wrong
 from umaserve.gateway.translate.body import object_of, objects_of
+from umaserve.gateway.translate.messages import effort
 from umaserve.gateway.translate.parts import Answer
 
 _decode = msgspec.json.Decoder().decode
@@ -147,7 +148,16 @@ def thinking_field(body: dict[str, Any]) -> dict[str, Any]:
         return {}
     if kind not in ("enabled", "disabled", "adaptive"):
         raise wrong("thinking.type", "be enabled, adaptive or disabled")
-    return {"thinking": kind != "disabled"}
+    if kind == "disabled":
+        return {"thinking": False}
+    wanted = object_of(body, "output_config").get("effort")
+    return {"thinking": True if wanted is None else effort(wanted, "output_config.effort")}
+
+
+def no_schema(body: dict[str, Any]) -> None:
+    """Raises ``Refusal`` where the answer is to follow a schema."""
+    if body.get("output_format") or object_of(body, "output_config").get("format"):
+        raise not_there("a format of the output")
 
 
 def stop_reason(event: Event, called: bool) -> str:

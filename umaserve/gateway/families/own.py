@@ -110,7 +110,7 @@ async def load(request: Request) -> Response:
 
 def allowed_model(name: str, folders: tuple[str, ...]) -> str:
     """The path of a model that may be loaded.  Raises ``Refusal``."""
-    if not name:
+    if not name or "\0" in name:
         raise wrong("model", "name a file in a folder of --model-dir")
     if not folders:
         text = "no model can be loaded by HTTP: the daemon was started without --model-dir"

@@ -76,8 +76,8 @@ def _entry(token: dict[str, Any], top: Any = None) -> dict[str, Any]:
 
 
 def _finite(value: Any) -> float:
-    """Clients take no ``null`` here."""
-    return -9999.0 if value is None else float(value)
+    """Clients take no ``null`` here; as many digits as the socket's tokens have."""
+    return -9999.0 if value is None else round(float(value), 6)
 
 
 def token_of(event: Event) -> dict[str, Any]:

@@ -197,4 +197,4 @@ def test_ollama_models(by_ollama: Any) -> None:
     for change in (lambda: by_ollama.pull("m"), lambda: by_ollama.embed("m", "x")):
         with pytest.raises(ollama.ResponseError) as told:
             change()
-        assert told.value.status_code == 501
+        assert told.value.status_code in (403, 501)

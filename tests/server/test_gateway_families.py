@@ -129,9 +129,9 @@ def test_ollama_models(daemon: DaemonProcess) -> None:
     shown = say(daemon, "/api/show", model="m").json
     assert "completion" in shown["capabilities"]
     assert say(daemon, "/api/chat", model="m").json["done_reason"] == "load"
-    for path in ("/api/pull", "/api/embed", "/api/embeddings"):
+    for path, status in (("/api/pull", 403), ("/api/embed", 501), ("/api/embeddings", 501)):
         reply = say(daemon, path, model="m")
-        assert (reply.status, isinstance(reply.json["error"], str)) == (501, True)
+        assert (reply.status, isinstance(reply.json["error"], str)) == (status, True)
     for field in ({"format": "json"}, {"messages": [{"role": "user", "images": ["x"]}]}):
         assert say(daemon, "/api/chat", **{"messages": HELLO, **field}).status in (400, 501)
 

@@ -31,7 +31,7 @@ from umaserve.gateway.translate.answering import (
 )
 from umaserve.gateway.translate.body import flag_of, list_of, object_of, read_object, text_of
 from umaserve.gateway.translate.caller import caller_fields, lane_header
-from umaserve.gateway.translate.endpoint import Endpoint
+from umaserve.gateway.translate.endpoint import MESSAGES, Endpoint
 from umaserve.gateway.translate.messages import wants_deltas
 from umaserve.gateway.translate.parts import Piece, Pieces, answer_of
 from umaserve.gateway.translate.prompts import rendered, tokens_of
@@ -197,7 +197,7 @@ async def count_tokens(request: Request) -> Response:
 _FIELDS = {
     "model": {"type": "string"},
     "max_tokens": {"type": "integer", "minimum": 1},
-    "messages": {"type": "array", "items": {"type": "object"}},
+    "messages": MESSAGES,
     "system": {"type": ["string", "array"]},
     "stream": {"type": "boolean"},
 }

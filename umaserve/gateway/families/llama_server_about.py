@@ -5,7 +5,7 @@ from __future__ import annotations
 from starlette.requests import Request
 from starlette.responses import Response
 
-from umaserve.gateway.daemon.refusal import Refusal, not_there, wrong
+from umaserve.gateway.daemon.refusal import Refusal, wrong
 from umaserve.gateway.translate.answering import (
     json_response,
     link_of,
@@ -105,14 +105,14 @@ async def slots(request: Request) -> Response:
 
 async def change_props(request: Request) -> Response:
     """Settings are the daemon's matter."""
-    raise not_there("changing settings over HTTP")
+    raise Refusal(403, "not_done_here", "settings are not changed over HTTP")
 
 
 _TEXT = {"type": "string"}
 _TOKENS = {"type": "array", "items": {"type": "integer"}}
 ENDPOINTS = (
     Endpoint("GET", "/props", props, "the model", "llama-server"),
-    Endpoint("POST", "/props", change_props, "not done here: 501", "llama-server"),
+    Endpoint("POST", "/props", change_props, "not done here: 403", "llama-server"),
     Endpoint("GET", "/slots", slots, "what runs and waits", "llama-server"),
     Endpoint(
         "POST", "/tokenize", tokenize, "token ids of a text", "llama-server", {"content": _TEXT}

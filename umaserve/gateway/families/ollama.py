@@ -22,7 +22,7 @@ from umaserve.gateway.translate.body import (
     text_of,
 )
 from umaserve.gateway.translate.caller import caller_fields, lane_header
-from umaserve.gateway.translate.endpoint import Endpoint
+from umaserve.gateway.translate.endpoint import MESSAGES, Endpoint
 from umaserve.gateway.translate.messages import effort, wants_deltas
 from umaserve.gateway.translate.model import loaded_model
 from umaserve.gateway.translate.parts import Answer, Call, Pieces, answer_of
@@ -216,7 +216,7 @@ class _Lines:
 
 _CHAT = {
     "model": {"type": "string"},
-    "messages": {"type": "array", "items": {"type": "object"}},
+    "messages": MESSAGES,
     "stream": {"type": "boolean"},
     "options": {"type": "object"},
 }

@@ -99,7 +99,7 @@ async def embed(request: Request) -> Response:
 async def not_done_here(request: Request) -> Response:
     """Models are the daemon's matter."""
     text = "models are not changed over HTTP; `umaserve load` serves another one, and so does /load"
-    raise Refusal(501, "not_supported", text)
+    raise Refusal(403, "not_done_here", text)
 
 
 _CHANGES = (
@@ -114,7 +114,7 @@ ENDPOINTS = (
     Endpoint("POST", "/api/embed", embed, "not there yet: 501", "Ollama"),
     Endpoint("POST", "/api/embeddings", embed, "not there yet: 501", "Ollama"),
     *(
-        Endpoint(method, path, not_done_here, "not done here: 501", "Ollama")
+        Endpoint(method, path, not_done_here, "not done here: 403", "Ollama")
         for method, path in _CHANGES
     ),
 )

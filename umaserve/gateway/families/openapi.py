@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ from umaserve.gateway.translate.answering import json_response
 from umaserve.gateway.translate.endpoint import Endpoint
 
 PATH = "/openapi.json"
+_PARAMETER = re.compile(r"\{(\w+)")
 
 
 def openapi_endpoint(endpoints: Sequence[Endpoint]) -> Endpoint:
@@ -30,7 +32,8 @@ def openapi(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
     """The document.  Fields that are not named in it are ignored."""
     paths: dict[str, dict[str, Any]] = {}
     for each in endpoints:
-        paths.setdefault(each.path, {})[each.method.lower()] = _operation(each)
+        path = each.path.replace(":path}", "}")
+        paths.setdefault(path, {})[each.method.lower()] = _operation(each)
     return {
         "openapi": "3.1.0",
         "info": {"title": "UMA Serve", "version": umaserve.__version__},
@@ -54,8 +57,14 @@ def _operation(endpoint: Endpoint) -> dict[str, Any]:
             "default": {"description": "an error, in the shape of the family"},
         },
     }
+    names = _PARAMETER.findall(endpoint.path)
+    if names:
+        schema: dict[str, Any] = {"type": "string", "minLength": 1}
+        operation["parameters"] = [
+            {"name": name, "in": "path", "required": True, "schema": schema} for name in names
+        ]
     if endpoint.method == "POST":
-        schema: dict[str, Any] = {"type": "object", "properties": endpoint.fields}
+        schema = {"type": "object", "properties": endpoint.fields}
         if endpoint.required:
             schema["required"] = list(endpoint.required)
         body = {"required": True, "content": {"application/json": {"schema": schema}}}

@@ -92,4 +92,4 @@ async def with_gap(link: Link, before: str, behind: str) -> str:
         else:
             return f"{start}{before}{gap}{behind}{end}"
     text = "this model was not trained to fill a gap: it has no tokens for one"
-    raise Refusal(501, "not_supported", text)
+    raise Refusal(400, "not_supported", text)

@@ -24,7 +24,7 @@ from umaserve.gateway.families.openai.shapes import (
 from umaserve.gateway.translate.answering import cache_header, json_response, stream, whole
 from umaserve.gateway.translate.body import flag_of, read_object, whole_of
 from umaserve.gateway.translate.caller import caller_fields, lane_header
-from umaserve.gateway.translate.endpoint import Endpoint
+from umaserve.gateway.translate.endpoint import MESSAGES, Endpoint
 from umaserve.gateway.translate.messages import (
     chat_fields,
     chat_messages,
@@ -159,7 +159,7 @@ def _call_delta(call: dict[str, Any]) -> dict[str, Any]:
 
 _FIELDS = {
     "model": {"type": "string"},
-    "messages": {"type": "array", "items": {"type": "object"}},
+    "messages": MESSAGES,
     "stream": {"type": "boolean"},
     "n": {"type": "integer", "minimum": 1, "maximum": MAX_CHOICES},
     "max_tokens": {"type": "integer", "minimum": 1},

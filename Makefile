@@ -7,7 +7,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 ARGS   ?=
 
-.PHONY: run test test-slow bench lint setup setup-test llama lock clean help
+.PHONY: run test test-slow test-clients bench lint setup setup-test llama lock clean help
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## */  make \1\t/' | expand -t 18
@@ -16,10 +16,14 @@ run: setup llama ## build what is missing, then serve (ARGS="--model file.gguf" 
 	@exec $(BIN)/python -m umaserve $(ARGS)
 
 test: setup-test llama ## build what is missing, then run the tests (ARGS="-k name" to pass flags)
-	@exec $(BIN)/python -m pytest -m "not slow" $(ARGS)
+	@exec $(BIN)/python -m pytest -m "not slow and not clients" $(ARGS)
 
 test-slow: setup-test llama ## the tests that take longer, such as `make run` in a fresh clone
-	@exec $(BIN)/python -m pytest -m slow $(ARGS)
+	@exec $(BIN)/python -m pytest -m "slow and not clients" $(ARGS)
+
+test-clients: setup-test llama ## programs that others wrote, over HTTP, each as its registry has it
+	@$(BIN)/python -m pip install --disable-pip-version-check --require-hashes --only-binary :all: -r tests/clients/clients.lock
+	@exec $(BIN)/python -m pytest -m clients $(ARGS)
 
 bench: setup-test ## the reproducible overhead benchmarks
 	@$(BIN)/python build_llama.py --with-peers

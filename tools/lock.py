@@ -21,6 +21,8 @@ LOCKS = {  # in this order: what runs is a part of what is tested, in the same v
     TESTS: ("pyproject.toml", "--extra", "test"),
     ROOT / "requirements.lock": ("pyproject.toml", "--constraints", TESTS.name),
     toolchain.LOCK: ("--group", "tools"),
+    # what both have is of one version
+    ROOT / "tests/clients/clients.lock": ("--group", "clients", "-c", "requirements.lock"),
 }
 OPTIONS = (
     # one file for each Python and system, with what differs behind markers

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import socket
 import stat
@@ -14,11 +13,13 @@ import tempfile
 from contextlib import closing
 from pathlib import Path
 
+import psutil
 import pytest
 
+from tests.support.fake_engine import answer
 from tests.support.http_client import Reply, ask, port_of, raw, replies
 from tests.support.server_harness import DaemonProcess, eventually
-from umaserve.server.http import listener as http_listener
+from umaserve.server.gateway import listener as http_listener
 
 
 def refused(tmp_path: Path, **settings: object) -> str:
@@ -48,7 +49,6 @@ def test_line_names_the_real_port(tmp_path: Path) -> None:
         assert port > 0
         eventually(lambda: f"on {daemon.path} and http://127.0.0.1:{port} (" in daemon.log)
         assert ask(daemon, "/health").status == 200
-        assert "open to other machines" not in daemon.log
     with socket.socket() as probe:
         assert probe.connect_ex(("127.0.0.1", port)) != 0
 
@@ -119,10 +119,99 @@ def test_ipv6(tmp_path: Path) -> None:
             assert replies(sock, 1)[0].status == 200
 
 
-def test_address_that_others_reach_is_warned_about(tmp_path: Path) -> None:
-    with DaemonProcess(tmp_path, http="0.0.0.0:0") as daemon:
-        assert re.search(r"warn: http://0.0.0.0:\d+ is open to other machines", daemon.log)
-        assert ask(daemon, "/health", Host="0.0.0.0").status == 200
+def test_address_that_others_reach_needs_keys(tmp_path: Path) -> None:
+    log = refused(tmp_path, http="0.0.0.0:0")
+    assert "is open to other machines" in log and "--api-key-file" in log
+    keys = tmp_path / "keys"
+    keys.write_text("# who asks\neditor a-key-of-the-editor\n\nanother-key-alone\n")
+    keys.chmod(0o600)
+    with DaemonProcess(tmp_path, http="0.0.0.0:0", api_key_file=str(keys)) as daemon:
+        for path in ("/health", "/metrics", "/none", "/openapi.json", "/"):
+            reply = ask(daemon, path, Host="0.0.0.0")
+            assert (reply.status, reply.headers["www-authenticate"]) == (401, "Bearer")
+        for key in ("a-key-of-the-edito", "a-key-of-the-editor2", "another", ""):
+            reply = ask(daemon, "/health", Authorization=f"Bearer {key}")
+            assert reply.status == 401 and (not key or key.encode() not in reply.body)
+        assert ask(daemon, "/health", Authorization="Bearer a-key-of-the-editor").status == 200
+        assert ask(daemon, "/health", X_Api_Key="another-key-alone").status == 200
+        assert "a-key" not in daemon.log and "another-key" not in daemon.log
+
+
+@pytest.mark.parametrize(
+    ("text", "mode", "why"),
+    [
+        ("", 0o600, "holds no key"),
+        ("a-key-of-the-editor", 0o644, "chmod 600"),
+        ("short", 0o600, "fewer than 16"),
+        ("editor a-key-of-the-editor more", 0o600, "line 1: it takes NAME KEY"),
+        (None, 0o600, "No such file"),
+    ],
+)
+def test_key_files_that_cannot_be(tmp_path: Path, text: str | None, mode: int, why: str) -> None:
+    keys = tmp_path / "keys"
+    if text is not None:
+        keys.write_text(text)
+        keys.chmod(mode)
+    log = refused(tmp_path, http="127.0.0.1:0", api_key_file=str(keys))
+    assert why in log and "a-key" not in log
+
+
+# --- the process ---------------------------------------------------------------------------------
+
+
+def gateway_of(daemon: DaemonProcess) -> psutil.Process:
+    """The process that answers HTTP."""
+    found = [p for p in daemon.children() if "umaserve.gateway" in " ".join(p.cmdline())]
+    (process,) = found
+    return process
+
+
+def test_gateway_that_is_killed_is_replaced_and_socket_clients_notice_nothing(
+    tmp_path: Path,
+) -> None:
+    with DaemonProcess(tmp_path, http="127.0.0.1:0") as daemon, daemon.client() as client:
+        assert ask(daemon, "/health").status == 200
+        client.ask("a", "meanwhile", max_tokens=200)
+        client.wait_tokens("a", 2)
+        for _ in range(3):
+            gateway = gateway_of(daemon)
+            gateway.kill()
+            gateway.wait(60)
+            # who asks meanwhile waits in the line of the sockets, which the front keeps
+            assert ask(daemon, "/health").status == 200
+        assert bytes(client.finish("a")[0].tokens) == answer("meanwhile", 200)
+        assert "HTTP gateway ended (signal 9); another one takes its place" in daemon.log
+        assert "the HTTP gateway is there again" in daemon.log
+
+
+def test_gateway_ends_with_the_daemon(tmp_path: Path) -> None:
+    with DaemonProcess(tmp_path, http="127.0.0.1:0") as daemon:
+        ask(daemon, "/health")
+        gateway = gateway_of(daemon)
+        daemon.process.send_signal(signal.SIGKILL)
+        daemon.process.wait()
+        psutil.wait_procs([gateway], timeout=60)
+        assert not gateway.is_running()
+        daemon.expected = -signal.SIGKILL
+        os.unlink(daemon.path)
+        os.unlink(daemon.path + ".lock")
+
+
+def test_signals_to_all_processes_end_the_gateway_last(tmp_path: Path) -> None:
+    """As a terminal and a service manager send them."""
+    with DaemonProcess(tmp_path, http="127.0.0.1:0") as daemon, daemon.client() as client:
+        client.ask("a", "x", max_tokens=300)
+        client.wait_tokens("a", 2)
+        assert ask(daemon, "/health").status == 200
+        gateway = gateway_of(daemon)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            gateway.send_signal(number)
+        daemon.process.send_signal(signal.SIGTERM)
+        eventually(lambda: "shutting down" in daemon.log)
+        assert json.loads(ask(daemon, "/health").body)["status"] == "stopping"
+        assert len(client.finish()[0].tokens) == 300
+        assert daemon.wait() == 0 and not gateway.is_running()
+        assert "gateway ended" not in daemon.log
 
 
 # --- Unix socket ---------------------------------------------------------------------------------
@@ -136,7 +225,7 @@ def test_unix_socket_is_private_and_removed(tmp_path: Path) -> None:
         eventually(lambda: f"serving model on {daemon.path} and unix:{path} (" in daemon.log)
         reply = by_unix(path)
         assert (reply.status, json.loads(reply.body)["status"]) == (200, "ok")
-        assert by_unix(path, "/v1/models").status == 404
+        assert by_unix(path, "/v1/models").status == 200
     assert os.listdir(tmp_path) and not list(tmp_path.glob("http.sock*"))
 
 
@@ -185,12 +274,11 @@ def test_another_user_is_refused_whatever_the_mode() -> None:
     with tempfile.TemporaryDirectory() as name:
         os.chmod(name, 0o755)
         path = f"{name}/http.sock"
-        with DaemonProcess(Path(name), http=f"unix:{path}") as daemon:
+        with DaemonProcess(Path(name), http=f"unix:{path}"):
             os.chmod(path, 0o666)
             command = [sys.executable, "-S", "-c", code, path]
             done = subprocess.run(command, capture_output=True, text=True, check=True)
             assert done.stdout == "b''\n"
-            assert "refused HTTP to user 65534" in daemon.log
 
 
 # --- the end -------------------------------------------------------------------------------------
@@ -213,12 +301,51 @@ def test_open_connections_do_not_delay_the_end(tmp_path: Path, number: int) -> N
         assert daemon.log.count("stopped") == 1
 
 
-def test_h11_is_imported_for_http_only() -> None:
-    code = "import sys, umaserve.server.main\nassert 'h11' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])
+def test_front_and_gateway_do_not_hold_each_other() -> None:
+    """The front has no HTTP in it, the gateway no model, no numpy and no trio."""
+    front = (
+        "import sys, umaserve.server.main\nassert not {'uvicorn', 'starlette'} & {*sys.modules}"
+    )
+    gateway = (
+        "import sys, umaserve.gateway.process\n"
+        "assert not {'numpy', 'numba', 'trio', 'umaserve.server'} & {*sys.modules}"
+    )
+    for code in (front, gateway):
+        subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])
 
 
 def test_absent_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_listener, "find_spec", lambda name: None)
-    assert "h11" in http_listener.problem_with("127.0.0.1:1", "/tmp/x.sock")
+    assert "uvicorn and uvloop" in http_listener.problem_with("127.0.0.1:1", "/tmp/x.sock")
     assert http_listener.problem_with("off", "/tmp/x.sock") == ""
+
+
+# --- by itself -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_gateway_by_itself(tmp_path: Path, number: int) -> None:
+    with DaemonProcess(tmp_path) as daemon:
+        words = ["gateway", "--socket", daemon.path, "--listen", f"unix:{tmp_path}/http.sock"]
+        command = [sys.executable, "-m", "umaserve", *words]
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+            assert process.stderr is not None
+            assert f"answers for the daemon at {daemon.path}" in process.stderr.readline()
+            assert json.loads(by_unix(tmp_path / "http.sock").body)["status"] == "ok"
+            daemon.stop()
+            reply = by_unix(tmp_path / "http.sock")
+            assert (reply.status, json.loads(reply.body)["status"]) == (503, "unreachable")
+            process.send_signal(number)
+            assert process.wait(60) == 0
+        assert not (tmp_path / "http.sock").exists()
+
+
+def test_gateway_by_itself_that_cannot_be(tmp_path: Path) -> None:
+    for words, why in (
+        (["--listen", "0.0.0.0:0"], "needs --api-key-file"),
+        (["--listen", "nowhere"], "HOST:PORT"),
+        (["--listen", "127.0.0.1:0", "--api-key-file", "/none"], "No such file"),
+    ):
+        command = [sys.executable, "-m", "umaserve", "gateway", *words]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        assert done.returncode in (1, 2) and why in done.stderr, done.stderr

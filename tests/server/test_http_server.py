@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import socket
 from collections.abc import Iterator
 from http.client import HTTPConnection
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import pytest
-import trio
 from prometheus_client.parser import text_string_to_metric_families
 
 import umaserve
@@ -22,10 +19,6 @@ from tests.support.server_harness import DaemonProcess, eventually, running
 from umaserve.metrics.names import HELP
 from umaserve.metrics.prometheus import _apart
 from umaserve.protocol import ERRORS
-from umaserve.server.clients.shares import FrontTime
-from umaserve.server.engines.descriptors import Reserve
-from umaserve.server.http.listener import open_http
-from umaserve.server.http.server import MAX_CONNECTIONS, HttpServer
 
 SCRAPE = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.4,*/*;q=0.1"
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
@@ -116,22 +109,21 @@ def test_head_is_get_without_the_body(daemon: DaemonProcess) -> None:
 @pytest.mark.parametrize(
     ("method", "path"),
     [
-        ("GET", "/"), ("GET", "/metrics/"), ("GET", "/Health"), ("GET", "//metrics"),
-        ("GET", "/metrics/../health"), ("GET", "/%6detrics"), ("POST", "/generate"),
-        ("POST", "/v1/completions"), ("POST", "/v1/chat/completions"), ("GET", "/v1/models"),
-        ("POST", "/load"), ("OPTIONS", "*"), ("DELETE", "/nothing"),
+        ("GET", "/metrics/"), ("GET", "/Health"), ("GET", "//metrics"),
+        ("GET", "/metrics/../health"), ("GET", "/v1/nothing"), ("DELETE", "/nothing"),
+        ("POST", "/v1"), ("POST", "/health/x"),
     ],
 )  # fmt: skip
 def test_everything_else_is_not_found(daemon: DaemonProcess, method: str, path: str) -> None:
     reply = ask(daemon, path, method)
     error = json.loads(reply.body)["error"]
     assert (reply.status, error["code"], error["type"]) == (
-        404, "unknown_url", "invalid_request_error",
+        404, "unknown_url", "not_found_error",
     )  # fmt: skip
-    assert path in error["message"] and "/health" in error["message"]
+    assert path in error["message"] and "/openapi.json" in error["message"]
 
 
-@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "TRACE", "get", "BREW"])
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "TRACE"])
 def test_other_methods_are_told_the_right_ones(daemon: DaemonProcess, method: str) -> None:
     for path in ("/metrics", "/metrics/prometheus", "/health"):
         reply = ask(daemon, path, method)
@@ -158,16 +150,17 @@ def test_connection_is_kept(daemon: DaemonProcess) -> None:
 def test_large_body_does_not_drown_the_answer(daemon: DaemonProcess) -> None:
     with raw(daemon) as sock:
         size = 900_000
-        sock.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
+        sock.sendall(b"POST /nothing HTTP/1.1\r\nHost: localhost\r\n"
                      b"Content-Length: %d\r\n\r\n" % size)  # fmt: skip
         sock.sendall(b"x" * size)
         (reply,) = replies(sock, 1)
-        assert reply.status == 404 and reply.headers["connection"] == "close"
-        assert sock.recv(1) == b""
+        assert reply.status == 404
+        sock.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert replies(sock, 1)[0].status == 200
 
 
 def test_garbage_gets_an_error_and_the_daemon_goes_on(daemon: DaemonProcess) -> None:
-    for garbage in (b"\x00" * 100_000, b"\x16\x03\x01\x00\n", b"{}\r\n\r\n", b"\r\n" * 9):
+    for garbage in (b"\x00" * 100_000, b"\x16\x03\x01\x00\n", b"{}\r\n\r\n"):
         with raw(daemon) as sock:
             sock.sendall(garbage)
             (reply,) = replies(sock, 1)
@@ -205,16 +198,17 @@ def test_no_other_origin_may_read(daemon: DaemonProcess) -> None:
 
 
 def test_those_who_only_hold_connections_keep_nobody_out(daemon: DaemonProcess) -> None:
-    idle = [raw(daemon) for _ in range(MAX_CONNECTIONS + 20)]
+    most = 1024
+    idle = [raw(daemon) for _ in range(most + 20)]
     try:
-        front = psutil.Process(daemon.process.pid)
         for sock in idle[-5:]:  # these came last and are still there
             sock.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert replies(sock, 1)[0].status == 200
         assert ask(daemon, "/metrics").status == 200
         assert idle[0].recv(1) == b""  # the oldest made room
-        held = [c for c in front.net_connections("tcp") if c.status == psutil.CONN_ESTABLISHED]
-        assert len(held) <= MAX_CONNECTIONS
+        (gateway,) = [p for p in daemon.children() if "umaserve.gateway" in " ".join(p.cmdline())]
+        held = [c for c in gateway.net_connections("tcp") if c.status == psutil.CONN_ESTABLISHED]
+        assert len(held) <= most
         with daemon.client() as client:
             result = client.generate("meanwhile", max_tokens=5)
             assert bytes(result.tokens) == answer("meanwhile", 5)
@@ -276,45 +270,8 @@ def test_health_while_it_loads_drains_or_has_no_model(tmp_path: Path) -> None:
             about = json.loads(reply.body)
             assert (reply.status, about["status"]) == (503, "stopping")
             assert about["error"]["code"] == "E_LIMIT_002"
-            assert reply.headers["connection"] == "close"
+            assert reply.headers["retry-after"] == "1"
             assert ask(daemon, "/metrics").status == 200
             (result,) = client.finish()
             assert len(result.tokens) == 300
         assert daemon.wait() == 0
-
-
-def test_route_that_fails_is_one_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    lines: list[str] = []
-
-    def fails() -> None:
-        raise RuntimeError("on purpose")
-
-    daemon: Any = SimpleNamespace(
-        config=SimpleNamespace(max_connections=9, idle_timeout_s=60.0),
-        log=lambda level, text: lines.append(f"{level} {text}"),
-        scorecard=SimpleNamespace(read=fails),
-        supervisor=SimpleNamespace(reserve=Reserve(0)),
-        stopping=False,
-        front_time=FrontTime(),
-        serves_others=lambda program: False,
-    )
-
-    def get(port: int) -> tuple[list[int], bytes]:
-        with socket.create_connection(("127.0.0.1", port), 60) as sock:
-            sock.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n" * 2)
-            both = replies(sock, 2)
-            return [reply.status for reply in both], both[0].body
-
-    async def main() -> None:
-        async with open_http("127.0.0.1:0") as listeners, trio.open_nursery() as nursery:
-            assert listeners is not None
-            nursery.start_soon(HttpServer(daemon, listeners).run)
-            port = int(listeners.url.rpartition(":")[2])
-            statuses, body = await trio.to_thread.run_sync(get, port)
-            assert statuses == [500, 500]
-            assert json.loads(body)["error"]["type"] == "server_error"
-            assert b"on purpose" not in body  # that is for the log
-            nursery.cancel_scope.cancel()
-
-    trio.run(main)
-    assert len(lines) == 2 and "on purpose" in lines[0] and lines[0].startswith("error ")

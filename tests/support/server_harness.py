@@ -43,11 +43,12 @@ def eventually(condition: Callable[[], Any], what: str = "") -> Any:
 
 
 def engines_of(front: int) -> list[psutil.Process]:
-    """The engine processes of the front with that pid; its chat child is none."""
+    """The engine processes of the front with that pid; its other children are none."""
     found = []
     for process in psutil.Process(front).children():
         try:
-            if "uma-chat" not in " ".join(process.cmdline()):
+            words = " ".join(process.cmdline())
+            if "uma-chat" not in words and "umaserve.gateway" not in words:
                 found.append(process)
         except psutil.NoSuchProcess:
             continue

@@ -17,6 +17,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "chat": ("chat.command", "chat", "an interactive conversation"),
     "top": ("top", "top", "the live dashboard of a running daemon"),
     "bench": ("bench", "bench", "interactive work alone, then beside long jobs: is the cap held"),
+    "gateway": ("gateway", "gateway", "speak HTTP in front of a running daemon"),
     "metrics": ("admin", "metrics", "print a running daemon's metrics"),
     "load": ("admin", "load", "serve another model, without a restart"),
     "unload": ("admin", "unload", "free the model's memory; the daemon stays"),

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Collection
 from typing import Any
 
-from umaserve.config.kinds import Switch
+from umaserve.config.kinds import Names, Switch
 from umaserve.config.options import OPTIONS, SECTIONS, Option
 
 _TITLES = {
@@ -31,10 +32,14 @@ def _help(option: Option) -> str:
     return f"{text} (default: {shown}; {option.env})"
 
 
-def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add every option's flag; values stay text, and flags that were not given stay unset."""
+def add_flags(parser: argparse.ArgumentParser, names: Collection[str] = ()) -> None:
+    """Add every option's flag, or those of ``names``.
+
+    Values stay text, and flags that were not given stay unset.
+    """
     for section in (*SECTIONS, ""):
         options = [option for option in OPTIONS if option.section == section]
+        options = [option for option in options if not names or option.name in names]
         if not options:
             continue
         group = parser.add_argument_group(_TITLES[section])
@@ -48,6 +53,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
                 settings["action"] = argparse.BooleanOptionalAction
             else:
                 settings["metavar"] = option.kind.metavar
+                if isinstance(option.kind, Names):
+                    settings["action"] = "append"
             group.add_argument(*_SHORT.get(option.name, ()), option.flag, **settings)
 
 

@@ -215,6 +215,26 @@ class PolicyParts:
 
 
 @dataclass(frozen=True)
+class Names:
+    """Several values: a flag given several times, a list, or a text with commas between.
+
+    The value is the last of these forms.  ``paths``: ``~`` is expanded.
+    """
+
+    metavar: str
+    words: str
+    paths: bool = False
+
+    def parse(self, value: Any) -> str:
+        given = value if isinstance(value, list) else [value]
+        if not all(isinstance(each, str) and "\0" not in each for each in given):
+            raise ValueError(self.words)
+        names = [part.strip() for each in given for part in each.split(",")]
+        names = [os.path.expanduser(name) if self.paths else name for name in names if name]
+        return ",".join(dict.fromkeys(names))
+
+
+@dataclass(frozen=True)
 class SocketPath:
     """A path that fits a Unix socket address of this system."""
 
@@ -305,7 +325,7 @@ class HttpAddress:
 
 Kind = (
     Whole | Bytes | Number | Switch | Choice | Path | PolicyName | PolicyParts | SocketPath
-    | KvType | Bandwidth | HttpAddress
+    | KvType | Bandwidth | HttpAddress | Names
 )
 
 

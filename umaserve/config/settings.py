@@ -41,6 +41,10 @@ class Config:
     socket: str = "/tmp/uma.sock"
     ipc: str = "uds"
     http: str = "off"
+    api_key_file: str = ""
+    allow_host: str = ""
+    allow_origin: str = ""
+    model_dir: str = ""
     max_connections: int = 1024
     max_sessions: int = 32
     max_queue: int = 256

@@ -30,7 +30,8 @@ from umaserve.server.engines.model_start import too_big
 from umaserve.server.engines.slow_files import ask_file_now
 from umaserve.server.figures import records
 from umaserve.server.figures.record_file import RecordError, RecordFile
-from umaserve.server.http.listener import HttpListeners, open_http, problem_with
+from umaserve.server.gateway.child import GatewayChild
+from umaserve.server.gateway.listener import HttpListeners, open_http, problem_with
 from umaserve.server.log.lines import Log, trace
 from umaserve.server.requests.meters import Meters
 from umaserve.server.requests.sessions import Sessions
@@ -153,7 +154,7 @@ class _Run:
             ClaimedSocket(daemon.config.socket) as self.claimed,
         ):
             async with (
-                open_http(daemon.config.http) as self.http,
+                open_http(daemon.config.http, daemon.config.api_key_file) as self.http,
                 trio.open_nursery() as nursery,
             ):
                 await nursery.start(daemon.supervisor.run, self.model_path)
@@ -207,16 +208,24 @@ class _Run:
 
     async def _serve_http(self, http: HttpListeners) -> None:
         """Until the very end: who asks while running requests finish is told so."""
-        from umaserve.server.http.server import HttpServer  # brings h11, which only this needs
+        daemon = self.daemon
+        told = f"{http.url} answers OpenAI's, Anthropic's, Ollama's and llama-server's clients"
 
-        self.daemon.log("info", f"{http.url} answers GET /metrics and /health")
-        if http.exposed:
-            self.daemon.log(
-                "warn",
-                f"{http.url} is open to other machines, and asks nobody for a password; "
-                "--http 127.0.0.1:PORT is for this machine only",
-            )
-        await HttpServer(self.daemon, http).run()
+        def on_ready() -> None:
+            nonlocal told
+            if told:
+                daemon.log("info", told)
+            told = ""
+
+        reserve = daemon.supervisor.reserve
+        child = GatewayChild(daemon.config, http, daemon.log, on_ready, reserve)
+        async with trio.open_nursery() as nursery:
+            if http.claimed is not None:
+                nursery.start_soon(keep_socket, http.claimed, daemon.log, child.serve)
+            await child.run()
+            nursery.cancel_scope.cancel()
+        self.status = 1
+        self._stop.set()
 
     async def _signals(self, signals: AsyncIterator[int], nursery: trio.Nursery) -> None:
         async for number in signals:

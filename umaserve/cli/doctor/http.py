@@ -14,7 +14,7 @@ from umaserve.client import OtherUser
 from umaserve.client.connect import refuse_strangers
 from umaserve.config import Config, host_and_port
 from umaserve.server.clients.listener import SocketError
-from umaserve.server.http.listener import HttpListeners, open_http, problem_with
+from umaserve.server.gateway.listener import HttpListeners, open_http, problem_with
 
 LIVE_S = 3.0
 
@@ -48,19 +48,19 @@ def look_at_http(config: Config) -> Finding:
     if answer:
         return _answered(f"http://{address}", answer)
     try:
-        opened = trio.run(_try, address)
+        opened = trio.run(_try, address, config.api_key_file)
     except SocketError as error:
         return "missing", str(error), ""
     free = f"{address} is free" if port else f"{host} has a free port"
     if opened.exposed:
-        hint = "use 127.0.0.1 unless that is what you want: nobody is asked for a password"
+        hint = "use 127.0.0.1 unless that is what you want: keys and texts go unencrypted"
         return "warn", f"{free}, and open to other machines", hint
     return "ok", f"{free}; no daemon answers there", ""
 
 
-async def _try(address: str) -> HttpListeners:
+async def _try(address: str, api_key_file: str) -> HttpListeners:
     """Raises ``SocketError``."""
-    async with open_http(address) as opened:
+    async with open_http(address, api_key_file) as opened:
         assert opened is not None
         return opened
 

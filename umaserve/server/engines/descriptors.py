@@ -15,7 +15,7 @@ import resource
 from collections.abc import Iterator
 
 ENGINE = 16  # what starting an engine takes at most
-OTHERS = 320  # files, pipes, processes, and 256 connections by HTTP
+OTHERS = 320  # files, pipes, processes
 OUT_OF_THEM = (errno.EMFILE, errno.ENFILE)
 
 

@@ -1,36 +1,8 @@
-"""What HTTP answers are made of: bodies, errors in OpenAI's shape, the choice of a format."""
+"""The choice of a format by ``Accept``."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
-
-import msgspec
-
-JSON = "application/json"
-
-Headers = tuple[tuple[str, str], ...]
-
-encode_json = msgspec.json.Encoder().encode
-
-
-@dataclass(frozen=True)
-class Response:
-    status: int
-    body: bytes
-    content_type: str = JSON
-    headers: Headers = ()
-
-
-def error_body(message: str, code: str, kind: str = "invalid_request_error") -> dict[str, Any]:
-    return {"error": {"message": message, "type": kind, "code": code}}
-
-
-def error_response(status: int, message: str, code: str, headers: Headers = ()) -> Response:
-    """``code`` is for programs: one of the socket's, or a word in lower case."""
-    kind = "server_error" if status >= 500 else "invalid_request_error"
-    return Response(status, encode_json(error_body(message, code, kind)), headers=headers)
 
 
 def preferred(accept: str, types: Sequence[str]) -> str | None:

@@ -16,6 +16,7 @@ import trio
 from umaserve.config import host_and_port
 from umaserve.server.clients.listener import BACKLOG, ClaimedSocket, SocketError
 
+PACKAGES = ("uvicorn", "uvloop", "httptools", "starlette")  # that only the gateway needs
 LOOKUP_S = 10.0  # for the address of a host's name
 
 _ABSENT = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)  # the other address of the host may do
@@ -35,8 +36,10 @@ class HttpListeners:
 
 def problem_with(address: str, main_socket: str) -> str:
     """Why this ``--http`` address cannot be served beside that ``--socket``; empty if it can."""
-    if address != "off" and find_spec("h11") is None:
-        return "--http needs the package h11, which is not installed; see `umaserve doctor`"
+    missing = [name for name in PACKAGES if find_spec(name) is None] if address != "off" else []
+    if missing:
+        names = " and ".join(missing)
+        return f"--http needs {names}, which is not installed; see `umaserve doctor`"
     path = address.removeprefix("unix:")
     if path != address and os.path.abspath(path) == os.path.abspath(main_socket):
         return f"--http and --socket both name {path}; choose two paths"
@@ -44,11 +47,12 @@ def problem_with(address: str, main_socket: str) -> str:
 
 
 @asynccontextmanager
-async def open_http(address: str) -> AsyncIterator[HttpListeners | None]:
+async def open_http(address: str, api_key_file: str = "") -> AsyncIterator[HttpListeners | None]:
     """Listen at an ``--http`` address while the context lasts; ``None`` for ``off``.
 
     A Unix socket is claimed as the main one is: mode 0600, a stale file replaced, removed at the
-    end.  Raises ``SocketError``, which says what to do.
+    end.  Raises ``SocketError``, which says what to do: also where other machines could ask
+    without an API key.
     """
     if address == "off":
         yield None
@@ -59,6 +63,11 @@ async def open_http(address: str) -> AsyncIterator[HttpListeners | None]:
     else:
         opened = await _open_tcp(address)
         try:
+            if opened.exposed and not api_key_file:
+                raise SocketError(
+                    f"--http {address} is open to other machines, so it needs --api-key-file FILE; "
+                    "--http 127.0.0.1:PORT is for this machine only"
+                )
             yield opened
         finally:
             for listener in opened.listeners:

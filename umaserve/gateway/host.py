@@ -6,26 +6,25 @@ the gateway, and may read what it says (DNS rebinding).  What gives it away is t
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 
-def target_of(target: str, host: str) -> tuple[str, str]:
-    """Host and path that a request target and the ``Host`` header name together.
+def host_of(target: str, host: str) -> str:
+    """The host that a request target and the ``Host`` header name together.
 
     An absolute target (as clients send to proxies) overrides the header.  Raises ``ValueError``.
     """
     if target.startswith("/"):
-        return host, target.partition("?")[0]
+        return host
     parts = urlsplit(target)
-    if parts.scheme in ("http", "https") and parts.netloc:
-        return parts.netloc, parts.path or "/"
-    return host, target
+    return parts.netloc if parts.scheme in ("http", "https") and parts.netloc else host
 
 
-def host_is_ours(named: str, configured: str) -> bool:
+def host_is_ours(named: str, allowed: Iterable[str]) -> bool:
     """Whether ``named`` (``host`` or ``host:port``) can only mean us: an IP address, localhost, or
-    the configured host.  The port does not matter: somebody may forward another one here."""
+    an allowed name.  The port does not matter: somebody may forward another one here."""
     try:
         parts = urlsplit(f"//{named}")
         host = parts.hostname or ""
@@ -35,7 +34,7 @@ def host_is_ours(named: str, configured: str) -> bool:
     if parts.netloc != named or "@" in named:
         return False
     host = host.removesuffix(".")
-    if host in ("localhost", configured.lower().removesuffix(".")):
+    if host == "localhost" or host in {name.lower().removesuffix(".") for name in allowed}:
         return True
     try:
         ip_address(host)

@@ -1,0 +1,213 @@
+"""Anthropic's, Ollama's and llama-server's routes of a real daemon with the bundled model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.support.gateway import Posted, post, sse
+from tests.support.http_client import ask, port_of
+from tests.support.real_daemon import real
+from tests.support.server_harness import DaemonProcess
+
+HELLO = [{"role": "user", "content": "hello"}]
+GREEDY = {"temperature": 0}
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]:
+    with real(tmp_path_factory.mktemp("daemon"), http="127.0.0.1:0") as daemon:
+        yield daemon
+
+
+def by_socket(daemon: DaemonProcess, **fields: Any) -> dict[str, Any]:
+    """The end of a greedy request without HTTP."""
+    with daemon.client() as client:
+        client.send(id="x", stream=False, temperature=0, **fields)
+        return client.answer("eos")
+
+
+def say(daemon: DaemonProcess, path: str, **body: Any) -> Posted:
+    return post(port_of(daemon), path, body)
+
+
+# --- Anthropic -----------------------------------------------------------------------------------
+
+MESSAGES = "/v1/messages"
+
+
+def test_anthropic_message(daemon: DaemonProcess) -> None:
+    system = {"role": "system", "content": "Be brief."}
+    eos = by_socket(daemon, messages=[system, *HELLO], max_tokens=10)
+    blocks = [{"type": "text", "text": "hello"}]
+    for body in (
+        {"system": "Be brief.", "messages": HELLO},
+        {"system": [{"type": "text", "text": "Be brief."}],
+         "messages": [{"role": "user", "content": blocks}]},
+    ):  # fmt: skip
+        reply = say(daemon, MESSAGES + "?beta=true", model="m", max_tokens=10, **body, **GREEDY)
+        answer = reply.json
+        assert answer["content"] == [{"type": "text", "text": eos["text"]}]
+        reason = {"stop": "end_turn", "length": "max_tokens"}[eos["reason"]]
+        assert (answer["type"], answer["stop_reason"]) == ("message", reason)
+        usage, own = answer["usage"], eos["usage"]
+        assert usage["input_tokens"] + usage["cache_read_input_tokens"] == own["prompt_tokens"]
+        assert usage["output_tokens"] == own["completion_tokens"]
+
+
+def test_anthropic_stream_is_the_whole_message(daemon: DaemonProcess) -> None:
+    body: dict[str, Any] = {"model": "m", "max_tokens": 10, "messages": HELLO, **GREEDY}
+    whole = say(daemon, MESSAGES, **body).json
+    told = sse(say(daemon, MESSAGES, **body, stream=True).body)
+    text = "".join(t["delta"]["text"] for t in told if t["type"] == "content_block_delta")
+    assert text == whole["content"][0]["text"]
+    start, (delta,) = told[0]["message"], [t for t in told if t["type"] == "message_delta"]
+    assert start["usage"]["input_tokens"] == whole["usage"]["input_tokens"]
+    assert delta["delta"]["stop_reason"] == whole["stop_reason"]
+    assert delta["usage"] == whole["usage"]
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "word"),
+    [
+        ({"messages": HELLO}, 400, "max_tokens"),
+        ({"max_tokens": 3}, 400, "messages"),
+        ({"max_tokens": 3, "messages": [{"role": "user", "content": [{"type": "image"}]}]},
+         400, "text"),
+        ({"max_tokens": 3, "messages": HELLO, "tools": [{"type": "web_search_20250305"}]},
+         501, "web_search"),
+        ({"max_tokens": 3, "messages": HELLO, "thinking": {"type": "perhaps"}}, 400, "thinking"),
+        ({"max_tokens": 0, "messages": HELLO}, 400, "max_tokens"),
+    ],
+)  # fmt: skip
+def test_anthropic_refusals(
+    daemon: DaemonProcess, body: dict[str, Any], status: int, word: str
+) -> None:
+    for stream in (False, True):
+        reply = say(daemon, MESSAGES, stream=stream, **body)
+        assert reply.status == status and reply.json["type"] == "error"
+        assert word in reply.json["error"]["message"]
+
+
+# --- Ollama --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", ["/api/chat", "/api/generate"])
+def test_ollama_stream_is_the_whole_answer(daemon: DaemonProcess, path: str) -> None:
+    eos = by_socket(daemon, messages=HELLO, max_tokens=8)
+    asked: dict[str, Any] = {"messages": HELLO} if path == "/api/chat" else {"prompt": "hello"}
+    body = {"model": "m", **asked, "options": {"temperature": 0, "num_predict": 8}}
+    whole = say(daemon, path, **body, stream=False).json
+    reply = say(daemon, path, **body)
+    assert reply.headers["content-type"] == "application/x-ndjson"
+    lines = [json.loads(line) for line in reply.body.splitlines()]
+
+    def text(line: dict[str, Any]) -> str:
+        return line["message"]["content"] if path == "/api/chat" else line["response"]
+
+    assert "".join(map(text, lines)) == text(whole) == eos["text"]
+    for last in (whole, lines[-1]):
+        assert last["done"] and last["eval_count"] == eos["usage"]["completion_tokens"]
+        assert last["total_duration"] > last["eval_duration"] > 1000
+
+
+def test_ollama_raw_prompt(daemon: DaemonProcess) -> None:
+    eos = by_socket(daemon, prompt="def f(", max_tokens=6)
+    body = {"prompt": "def f(", "raw": True, "options": {"temperature": 0, "num_predict": 6}}
+    assert say(daemon, "/api/generate", **body, stream=False).json["response"] == eos["text"]
+
+
+def test_ollama_models(daemon: DaemonProcess) -> None:
+    info = daemon.info()["model"]
+    (model,) = json.loads(ask(daemon, "/api/tags").body)["models"]
+    assert model["name"] == info["name"] and model["size"] == info["model_bytes"]
+    (running,) = json.loads(ask(daemon, "/api/ps").body)["models"]
+    assert running["context_length"] == min(info["n_ctx"], info["n_ctx_train"])
+    shown = say(daemon, "/api/show", model="m").json
+    assert "completion" in shown["capabilities"]
+    assert say(daemon, "/api/chat", model="m").json["done_reason"] == "load"
+    for path, status in (("/api/pull", 403), ("/api/embed", 501), ("/api/embeddings", 501)):
+        reply = say(daemon, path, model="m")
+        assert (reply.status, isinstance(reply.json["error"], str)) == (status, True)
+    for field in ({"format": "json"}, {"messages": [{"role": "user", "images": ["x"]}]}):
+        assert say(daemon, "/api/chat", **{"messages": HELLO, **field}).status in (400, 501)
+
+
+# --- llama-server --------------------------------------------------------------------------------
+
+
+def test_llama_completion(daemon: DaemonProcess) -> None:
+    eos = by_socket(daemon, prompt="def f(", max_tokens=6)
+    body: dict[str, Any] = {"prompt": "def f(", "n_predict": 6, **GREEDY}
+    whole = say(daemon, "/completion", **body).json
+    assert (whole["content"], whole["stop"]) == (eos["text"], True)
+    assert whole["tokens_predicted"] == eos["usage"]["completion_tokens"]
+    parts = sse(say(daemon, "/completion", **body, stream=True).body)
+    assert "".join(part["content"] for part in parts) == eos["text"]
+    assert [part["stop"] for part in parts] == [False] * (len(parts) - 1) + [True]
+    assert parts[-1]["tokens_evaluated"] == whole["tokens_evaluated"]
+    both = say(daemon, "/completion", **{**body, "prompt": ["def f(", "x"]}).json
+    assert [each["index"] for each in both] == [0, 1] and both[0]["content"] == eos["text"]
+    fields = ["content", "timings/prompt_n"]
+    chosen = say(daemon, "/completion", **body, response_fields=fields).json
+    assert set(chosen) == {"content", "prompt_n"}
+    probabilities = say(daemon, "/completion", **body, n_probs=2).json["completion_probabilities"]
+    assert len(probabilities[0]["top_logprobs"]) == 2
+    nothing = say(daemon, "/completion", **{**body, "n_predict": 0}).json
+    assert (nothing["content"], nothing["tokens_predicted"]) == ("", 0)
+
+
+def test_llama_tokens_and_props(daemon: DaemonProcess) -> None:
+    with daemon.client() as client:
+        client.send(type="tokenize", text="def f(")
+        tokens = client.answer("tokens")["tokens"]
+    assert say(daemon, "/tokenize", content="def f(").json == {"tokens": tokens}
+    info = daemon.info()["model"]
+    props = json.loads(ask(daemon, "/props").body)
+    assert props["model_path"] == info["path"] and props["total_slots"] == info["n_seq"]
+    assert json.loads(ask(daemon, "/slots").body) == []
+    assert say(daemon, "/completion").json["error"]["code"] == 400
+
+
+# --- OpenAI's responses --------------------------------------------------------------------------
+
+RESPONSES = "/v1/responses"
+
+
+def test_responses(daemon: DaemonProcess) -> None:
+    eos = by_socket(daemon, messages=HELLO, max_tokens=8)
+    body: dict[str, Any] = {"model": "m", "input": "hello", "max_output_tokens": 8, **GREEDY}
+    whole = say(daemon, RESPONSES, **body).json
+    assert whole["output"][0]["content"][0]["text"] == eos["text"]
+    assert whole["usage"]["input_tokens"] == eos["usage"]["prompt_tokens"]
+    status = {"stop": "completed", "length": "incomplete"}[eos["reason"]]
+    assert whole["status"] == status
+    events = sse(say(daemon, RESPONSES, **body, stream=True).body)
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    assert events[-1]["type"] == f"response.{status}"
+    deltas = [e["delta"] for e in events if e["type"] == "response.output_text.delta"]
+    assert "".join(deltas) == eos["text"]
+
+
+def test_responses_that_go_on(daemon: DaemonProcess) -> None:
+    body: dict[str, Any] = {"max_output_tokens": 8, **GREEDY}
+    first = say(daemon, RESPONSES, input="hello", **body).json
+    said = first["output"][0]["content"][0]["text"]
+    history = [*HELLO, {"role": "assistant", "content": said}, {"role": "user", "content": "and?"}]
+    eos = by_socket(daemon, messages=history, max_tokens=8)
+    for more in (
+        {"previous_response_id": first["id"], "input": "and?"},
+        {"input": [*HELLO, *first["output"], {"role": "user", "content": "and?"}]},
+    ):
+        again = say(daemon, RESPONSES, **body, **more).json
+        assert again["output"][0]["content"][0]["text"] == eos["text"]
+    kept = say(daemon, RESPONSES, input="x", store=False, **body).json["id"]
+    for id in (kept, "resp_unknown"):
+        reply = say(daemon, RESPONSES, input="x", previous_response_id=id)
+        assert (reply.status, reply.json["error"]["code"]) == (404, "previous_response_not_found")
+    for wrong, status in (({}, 400), ({"input": []}, 400), ({"input": [{"type": "image"}]}, 400),
+                          ({"input": "x", "text": {"format": {"type": "json_schema"}}}, 501)):
+        assert say(daemon, RESPONSES, **wrong).status == status

@@ -1,0 +1,241 @@
+"""Streams of the gateway: clients that leave, prompts that take long, daemons that are full."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.fake_engine import answer
+from tests.support.gateway import gateway, post, sse
+from tests.support.http_client import port_of
+from tests.support.server_harness import DaemonProcess, eventually
+from umaserve.gateway.translate import answering
+
+CHAT, TEXT, OURS = "/v1/chat/completions", "/v1/completions", "/generate"
+STREAMS = {
+    OURS: {"prompt": "x"},
+    TEXT: {"prompt": "x", "max_tokens": 2000},
+    CHAT: {"messages": [{"role": "user", "content": "x"}]},
+    "/v1/messages": {"messages": [{"role": "user", "content": "x"}], "max_tokens": 2000},
+    "/api/chat": {"messages": [{"role": "user", "content": "x"}]},
+    "/api/generate": {"prompt": "x"},
+    "/completion": {"prompt": "x"},
+}
+
+
+@pytest.fixture(scope="module")
+def slow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]:
+    """An answer of 2000 tokens would take longer than a test may."""
+    path = tmp_path_factory.mktemp("slow")
+    with DaemonProcess(path, http="127.0.0.1:0", environment={"FAKE_TICK_MS": "60"}) as daemon:
+        yield daemon
+
+
+def begun(port: int, path: str, body: dict[str, Any]) -> socket.socket:
+    """A request that is sent, and nothing of its answer read."""
+    data = json.dumps(body).encode()
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(data)}\r\n\r\n"
+    sock = socket.create_connection(("127.0.0.1", port), 60)
+    sock.sendall(head.encode() + data)
+    return sock
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("path", STREAMS)
+def test_client_that_leaves_is_cancelled(slow: DaemonProcess, path: str, stream: bool) -> None:
+    with begun(port_of(slow), path, {**STREAMS[path], "stream": stream}) as sock:
+        eventually(lambda: [s for s in slow.info()["sessions"] if s["tokens"]], "it decodes")
+        if stream:
+            assert sock.recv(1000).startswith(b"HTTP/1.1 200 OK")
+    slow.idle()
+
+
+def test_client_that_leaves_while_it_waits_is_cancelled(tmp_path: Path) -> None:
+    environment = {"FAKE_TICK_MS": "60"}
+    with DaemonProcess(
+        tmp_path, http="127.0.0.1:0", max_sessions=1, environment=environment
+    ) as daemon:
+        with begun(port_of(daemon), CHAT, STREAMS[CHAT]):
+            eventually(lambda: len(daemon.info()["sessions"]) == 1)
+            with begun(port_of(daemon), CHAT, {**STREAMS[CHAT], "stream": True}):
+                eventually(lambda: len(daemon.info()["sessions"]) == 2)
+            eventually(lambda: len(daemon.info()["sessions"]) == 1, "the second is gone")
+        daemon.idle()
+
+
+@pytest.mark.parametrize(
+    ("path", "ping"),
+    [
+        (TEXT, b": \n\n"),
+        ("/v1/messages", b": \n\n"),
+        ("/completion", b": \n\n"),
+        ("/api/chat", b'"content":""},"done":false}\n'),
+    ],
+)
+def test_streams_say_that_they_are_there_while_a_prompt_is_computed(
+    slow: DaemonProcess, monkeypatch: pytest.MonkeyPatch, path: str, ping: bytes
+) -> None:
+    monkeypatch.setattr(answering, "HOLD_S", 0.0)
+    monkeypatch.setattr(answering, "PING_S", 0.01)
+    with gateway(slow.path) as port, begun(port, path, {**STREAMS[path], "stream": True}) as sock:
+        data = b""
+        while data.count(ping) < 2:
+            data += sock.recv(1000)
+        head, _, body = data.partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 200 OK")
+        assert b"data:" not in body.split(ping)[0]
+    slow.idle()
+
+
+def test_more_clients_than_there_is_room(tmp_path: Path) -> None:
+    """All finish, or are told to come again."""
+    with DaemonProcess(tmp_path, http="127.0.0.1:0", max_sessions=8, max_queue=40) as daemon:
+        port = port_of(daemon)
+
+        def one(number: int) -> tuple[int, bool]:
+            prompt, stream = f"client {number}", bool(number % 2)
+            body = {"prompt": prompt, "max_tokens": 30, "stream": stream}
+            reply = post(port, TEXT, body)
+            if reply.status != 200:
+                return reply.status, reply.headers["retry-after"] == "1"
+            text = answer(prompt, 30).decode("utf-8", "replace")
+            if stream:
+                return 200, "".join(c["choices"][0]["text"] for c in sse(reply.body)[:-1]) == text
+            return 200, reply.json["choices"][0]["text"] == text
+
+        with ThreadPoolExecutor(200) as pool:
+            told = Counter(pool.map(one, range(200)))
+        assert {status for status, _ in told} <= {200, 429} and told[(200, True)] >= 48
+        assert all(right for _, right in told), told
+        daemon.idle()
+
+
+def test_engine_that_dies_in_a_stream_is_not_noticed(tmp_path: Path) -> None:
+    with DaemonProcess(tmp_path, http="127.0.0.1:0") as daemon:
+        prompt = "[abort-once@9] x"
+        body = {"prompt": prompt, "max_tokens": 40, "stream": True}
+        chunks = sse(post(port_of(daemon), TEXT, body).body)
+        assert chunks[-1] == "[DONE]"
+        text = "".join(chunk["choices"][0]["text"] for chunk in chunks[:-1])
+        assert text == answer(prompt, 40).decode("utf-8", "replace")
+
+
+@pytest.mark.parametrize("path", STREAMS)
+def test_answers_that_fail_say_so(tmp_path: Path, path: str) -> None:
+    body = json.loads(json.dumps(STREAMS[path]).replace('"x"', '"[error@5] x"'))
+    with DaemonProcess(tmp_path, http="127.0.0.1:0") as daemon:
+        whole = post(port_of(daemon), path, {**body, "stream": False})
+        assert whole.status == 500 and "E_RUNTIME_001" in whole.body.decode()
+        begun = post(port_of(daemon), path, {**body, "stream": True})
+        if begun.status != 500:  # some of it had been sent
+            last = begun.body.decode().rstrip().splitlines()[-1].removeprefix("data: ")
+            assert begun.status == 200 and "E_RUNTIME_001" in json.dumps(json.loads(last))
+        assert post(port_of(daemon), TEXT, {"prompt": "y"}).status == 200
+
+
+# --- who asks ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("body", "headers", "lane"),
+    [
+        ({"priority": "background"}, {}, "background"),
+        ({}, {"X_UMA_Priority": "background"}, "background"),
+        ({"service_tier": "flex"}, {}, "background"),
+        ({"service_tier": "flex", "priority": "interactive"}, {}, "interactive"),
+        ({"priority": "interactive"}, {"X_UMA_Priority": "background"}, "interactive"),
+    ],
+)
+def test_lanes(
+    slow: DaemonProcess, body: dict[str, Any], headers: dict[str, str], lane: str
+) -> None:
+    connection = HTTPConnection("127.0.0.1", port_of(slow), timeout=60)
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    asked = json.dumps({"prompt": "x", "stream": True, "max_tokens": 900, **body})
+    connection.request("POST", TEXT, asked, named)
+    response = connection.getresponse()
+    assert response.getheader("x-uma-lane") == f"{lane}; asked for"
+    (session,) = slow.info()["sessions"]
+    assert session["lane"] == lane
+    other = {"interactive": "background", "background": "interactive"}[lane]
+    moved = {"serial": session["serial"], "priority": other}
+    assert post(port_of(slow), "/priority", moved).json == {"priority": other}
+    assert slow.info()["sessions"][0]["lane"] == other
+    connection.close()
+    slow.idle()
+
+
+def test_models_are_loaded_from_their_folders_alone(tmp_path: Path) -> None:
+    inside, outside = tmp_path / "models", tmp_path / "models-too"
+    for folder in (inside, outside):
+        folder.mkdir()
+        (folder / "other.gguf").write_bytes(b"GGUF\x03\0\0\0" + bytes(16))
+    (inside / "link.gguf").symlink_to(outside / "other.gguf")
+    with DaemonProcess(tmp_path, http="127.0.0.1:0", model_dir=str(inside)) as daemon:
+        port = port_of(daemon)
+        for name in (
+            str(outside / "other.gguf"), "../models-too/other.gguf", "link.gguf", "none.gguf", "",
+            "/etc/passwd", ".", "\0", "x" * 9000,
+        ):  # fmt: skip
+            assert post(port, "/load", {"model": name}).status in (400, 403), name
+        for name in ("other.gguf", str(inside / "other.gguf")):
+            reply = post(port, "/load", {"model": name})
+            assert reply.json == {"model": str(inside / "other.gguf")}
+        assert post(port, "/unload", {}).json == {"unloaded": True}
+        assert post(port, TEXT, {"prompt": "x"}).status == 503
+    with DaemonProcess(tmp_path, http="127.0.0.1:0") as daemon:
+        reply = post(port_of(daemon), "/load", {"model": str(inside / "other.gguf")})
+        assert (reply.status, reply.json["error"]["code"]) == (403, "model_dir_needed")
+
+
+def test_socket_events_as_they_are(slow: DaemonProcess) -> None:
+    reply = post(port_of(slow), OURS, {"id": "mine", "prompt": "x", "max_tokens": 3})
+    told = sse(reply.body)
+    assert [each["event"] for each in told] == ["token"] * 3 + ["eos"]
+    assert {each["id"] for each in told} == {"mine"}
+    assert bytes(each["token_id"] for each in told[:3]) == answer("x", 3)
+    refused = post(port_of(slow), OURS, {"prompt": "x", "max_tokens": 10**6})
+    assert (refused.status, refused.json["error"]["uma_code"]) == (400, "E_PROTO_003")
+    assert post(port_of(slow), OURS, {"type": "unload"}).status == 400
+
+
+# --- pages ---------------------------------------------------------------------------------------
+
+
+def test_pages_of_other_origins_get_nothing(slow: DaemonProcess) -> None:
+    evil = {"Origin": "http://evil.example"}
+    for path, body in STREAMS.items():
+        reply = post(port_of(slow), path, body, **evil)
+        assert (reply.status, b"origin" in reply.body) == (403, True)
+        assert not [name for name in reply.headers if name.startswith("access-control")]
+    for headers in ({"Origin": "null"}, {"Sec_Fetch_Site": "cross-site"},
+                    {"Origin": "http://localhost.evil.example"}):  # fmt: skip
+        assert post(port_of(slow), TEXT, {"prompt": "x"}, **headers).status == 403
+    assert not slow.info()["sessions"]
+
+
+def test_pages_that_may_ask() -> None:
+    origin = "http://localhost:3000"
+    with gateway(origins=(origin,), keys={"a-key-of-the-page-1": "page"}) as port:
+        connection = HTTPConnection("127.0.0.1", port, timeout=60)
+        asked = {"Origin": origin, "Access-Control-Request-Method": "POST"}
+        connection.request("OPTIONS", CHAT, headers=asked)
+        response = connection.getresponse()
+        assert response.status == 204 and not response.read()
+        assert response.getheader("access-control-allow-origin") == origin
+        assert "authorization" in (response.getheader("access-control-allow-headers") or "")
+        reply = post(port, CHAT, {}, Origin=origin)
+        assert (reply.status, reply.headers["access-control-allow-origin"]) == (401, origin)
+        reply = post(port, CHAT, {}, Origin=origin, Authorization="Bearer a-key-of-the-page-1")
+        assert (reply.status, reply.headers["vary"]) == (400, "origin")
+        assert post(port, CHAT, {}, Origin="http://localhost:3001").status == 403
+        same = {"Origin": f"http://127.0.0.1:{port}", "X_Api_Key": "a-key-of-the-page-1"}
+        assert post(port, CHAT, {}, **same).status == 400

@@ -1,0 +1,177 @@
+"""The gateway's streams, event by event: thinking and tool calls in each family's words."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from umaserve.gateway.daemon.event import Event, decode_event
+from umaserve.gateway.daemon.refusal import of_daemon
+from umaserve.gateway.families.anthropic import _Events
+from umaserve.gateway.families.ollama import _Lines
+from umaserve.gateway.families.openai.chat import _ChatChunks, _choice
+from umaserve.gateway.translate.answering import Translator
+
+USAGE = {"prompt_tokens": 9, "cached_tokens": 4, "completion_tokens": 7}
+CALL = {"index": 0, "id": "call_1", "name": "read"}
+DELTAS: list[dict[str, Any]] = [
+    {"event": "token", "text": "<think>", "token_id": 1},
+    {"event": "delta", "reasoning": "hm"},
+    {"event": "delta", "reasoning": "m"},
+    {"event": "token", "text": "raw", "token_id": 2},
+    {"event": "delta", "content": "I "},
+    {"event": "delta", "content": "look"},
+    {"event": "delta", "tool_calls": [{**CALL, "arguments": ""}]},
+    {"event": "delta", "tool_calls": [{"index": 0, "arguments": '{"path":'}]},
+    {"event": "delta", "tool_calls": [{"index": 0, "arguments": '"a"}'}]},
+    {"event": "delta", "tool_calls": [{"index": 1, "id": "call_2", "name": "ls", "arguments": ""}]},
+]
+MESSAGE = {
+    "role": "assistant",
+    "content": "I look",
+    "reasoning": "hmm",
+    "tool_calls": [
+        {"id": "call_1", "name": "read", "arguments": '{"path":"a"}'},
+        {"id": "call_2", "name": "ls", "arguments": ""},
+    ],
+}
+EOS = {"event": "eos", "reason": "tool_calls", "usage": USAGE, "message": MESSAGE}
+TOOLS = {"tools": [{}]}
+
+
+def event(told: dict[str, Any]) -> Event:
+    return decode_event(json.dumps({"id": "a", **told}).encode())
+
+
+def fed(translator: Translator, told: list[dict[str, Any]]) -> bytes:
+    out = translator.begin()
+    for each in told:
+        out += translator.feed(0, event(each))
+    return out + translator.end()
+
+
+def data(out: bytes) -> list[Any]:
+    lines = [line[6:] for line in out.decode().split("\n") if line.startswith("data: ")]
+    return [json.loads(line) for line in lines if line != "[DONE]"]
+
+
+# --- OpenAI --------------------------------------------------------------------------------------
+
+
+def test_openai_deltas() -> None:
+    chunks = data(fed(_ChatChunks({"id": "x"}, 1, False, TOOLS), [*DELTAS, EOS]))
+    deltas = [chunk["choices"][0]["delta"] for chunk in chunks]
+    assert deltas[0] == {"role": "assistant", "content": ""}
+    assert deltas[1:5] == [
+        {"reasoning_content": "hm"}, {"reasoning_content": "m"}, {"content": "I "},
+        {"content": "look"},
+    ]  # fmt: skip
+    calls = [delta["tool_calls"][0] for delta in deltas if "tool_calls" in delta]
+    assert calls == [
+        {"index": 0, "id": "call_1", "type": "function",
+         "function": {"name": "read", "arguments": ""}},
+        {"index": 0, "function": {"arguments": '{"path":'}},
+        {"index": 0, "function": {"arguments": '"a"}'}},
+        {"index": 1, "id": "call_2", "type": "function",
+         "function": {"name": "ls", "arguments": ""}},
+    ]  # fmt: skip
+    assert chunks[-1]["choices"][0]["finish_reason"] == "tool_calls"
+
+
+def test_openai_whole_message() -> None:
+    choice = _choice(0, event(EOS))
+    assert choice["finish_reason"] == "tool_calls"
+    message = choice["message"]
+    assert (message["content"], message["reasoning_content"]) == ("I look", "hmm")
+    assert [call["function"] for call in message["tool_calls"]] == [
+        {"name": "read", "arguments": '{"path":"a"}'}, {"name": "ls", "arguments": ""},
+    ]  # fmt: skip
+
+
+def test_daemon_without_deltas_is_understood() -> None:
+    """Its text comes with the end, and nothing is lost."""
+    told = [{"event": "token", "text": "Hel"}, {"event": "token", "text": "lo"}]
+    end = {"event": "eos", "reason": "stop", "usage": USAGE}
+    chunks = data(fed(_ChatChunks({"id": "x"}, 1, False, TOOLS), [*told, end]))
+    texts = [chunk["choices"][0]["delta"].get("content") for chunk in chunks]
+    assert texts == ["", "Hello", None]
+    chunks = data(fed(_ChatChunks({"id": "x"}, 1, False, TOOLS), [*told, {**end, **EOS}]))
+    delta = chunks[1]["choices"][0]["delta"]
+    assert delta["content"] == "I look" and len(delta["tool_calls"]) == 2
+
+
+# --- Anthropic -----------------------------------------------------------------------------------
+
+
+def test_anthropic_blocks() -> None:
+    told = data(fed(_Events("msg_1", "m", True), [*DELTAS, EOS]))
+    kinds = [each["type"] for each in told]
+    assert kinds[:2] == ["message_start", "ping"]
+    assert kinds[-2:] == ["message_delta", "message_stop"]
+    starts = [each["content_block"] for each in told if each["type"] == "content_block_start"]
+    assert [block["type"] for block in starts] == ["thinking", "text", "tool_use", "tool_use"]
+    assert starts[2] == {"type": "tool_use", "id": "call_1", "name": "read", "input": {}}
+    stops = [each["index"] for each in told if each["type"] == "content_block_stop"]
+    assert stops == [0, 1, 2, 3]
+    deltas = [each["delta"] for each in told if each["type"] == "content_block_delta"]
+    assert "".join(d.get("thinking", "") for d in deltas) == "hmm"
+    assert "".join(d.get("text", "") for d in deltas) == "I look"
+    assert "".join(d.get("partial_json", "") for d in deltas) == '{"path":"a"}'
+    end = told[-2]
+    assert end["delta"] == {"stop_reason": "tool_use", "stop_sequence": None}
+    assert end["usage"] == {
+        "input_tokens": 5, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 4,
+        "output_tokens": 7,
+    }  # fmt: skip
+
+
+def test_anthropic_answer_without_text() -> None:
+    told = data(fed(_Events("msg_1", "m", False), [{"event": "eos", "reason": "length"}]))
+    assert [each["type"] for each in told] == [
+        "message_start", "ping", "content_block_start", "content_block_stop", "message_delta",
+        "message_stop",
+    ]  # fmt: skip
+    assert told[-2]["delta"]["stop_reason"] == "max_tokens"
+
+
+def test_anthropic_ping_is_a_comment_until_the_message_begins() -> None:
+    events = _Events("msg_1", "m", False)
+    assert events.ping.startswith(b":")
+    events.feed(0, event({"event": "token", "text": "x"}))
+    assert events.ping == b'event: ping\ndata: {"type":"ping"}\n\n'
+
+
+def test_stop_string_that_the_daemon_names() -> None:
+    end = {"event": "eos", "reason": "stop", "stop": "END", "usage": USAGE}
+    told = data(fed(_Events("msg_1", "m", False), [end]))
+    assert told[-2]["delta"] == {"stop_reason": "stop_sequence", "stop_sequence": "END"}
+
+
+# --- Ollama --------------------------------------------------------------------------------------
+
+
+def test_ollama_lines() -> None:
+    out = fed(_Lines("m", "message", True), [*DELTAS, EOS]).decode()
+    lines = [json.loads(line) for line in out.splitlines()]
+    messages = [line["message"] for line in lines]
+    assert "".join(m.get("thinking", "") for m in messages) == "hmm"
+    assert "".join(m["content"] for m in messages) == "I look"
+    (calls,) = [m["tool_calls"] for m in messages if "tool_calls" in m]
+    assert [call["function"] for call in calls] == [
+        {"name": "read", "arguments": {"path": "a"}}, {"name": "ls", "arguments": {}},
+    ]  # fmt: skip
+    last = lines[-1]
+    assert (last["done"], last["prompt_eval_count"], last["eval_count"]) == (True, 9, 7)
+    assert [line["done"] for line in lines[:-1]] == [False] * (len(lines) - 1)
+
+
+# --- what fails ----------------------------------------------------------------------------------
+
+
+def test_streams_that_fail_say_so_in_their_words() -> None:
+    refusal = of_daemon("E_RUNTIME_001", "it failed")
+    (openai,) = data(_ChatChunks({"id": "x"}, 1, False, {}).fail(refusal))
+    assert openai["error"]["message"] == "it failed"
+    (anthropic,) = data(_Events("msg_1", "m", False).fail(refusal))
+    assert (anthropic["type"], anthropic["error"]["type"]) == ("error", "api_error")
+    assert json.loads(_Lines("m", "message", False).fail(refusal))["error"] == "it failed"

@@ -1,0 +1,1 @@
+"""The HTTP gateway: a process that speaks HTTP with programs, and the socket with the daemon."""

@@ -1,0 +1,69 @@
+"""The gateway as the front's child: ``python -m umaserve.gateway``, never started by hand.
+
+Its argument is JSON: ``[SETTINGS, CONTROL, [SOCKET, ...]]``, with descriptors.  Over the control
+socket go lines of JSON to the front: ``{"ready": true}``, and ``{"level", "text"}`` for its log.
+The end of that socket, which is also the end of the front, ends the gateway.
+"""
+
+from __future__ import annotations
+
+import signal
+
+# those are for the front, and the imports below take a while
+for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    signal.signal(number, signal.SIG_IGN)
+
+# ruff: noqa: E402
+import asyncio
+import contextlib
+import socket
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from umaserve import core_dumps
+from umaserve.gateway.keys import KeyFileError, read_keys
+from umaserve.gateway.process import run
+from umaserve.gateway.settings import Settings
+
+
+def main(argument: str) -> int:
+    """Serve until told to end; 1 where that cannot be."""
+    kind = tuple[Settings, int, list[int]]
+    settings, control, listening = msgspec.json.decode(argument, type=kind)
+    if not settings.core_dumps:
+        core_dumps.forbid()
+    front = socket.socket(fileno=control)
+    front.setblocking(False)
+    sockets = [socket.socket(fileno=number) for number in listening]
+
+    def tell(**words: Any) -> None:
+        with contextlib.suppress(OSError):  # the front reads nothing, or is gone
+            front.send(msgspec.json.encode(words) + b"\n")
+
+    def say(level: str, text: str) -> None:
+        tell(level=level, text=text)
+
+    def ready(loop: asyncio.AbstractEventLoop, end: Callable[[], None]) -> None:
+        def heard() -> None:  # the front says nothing; this is its end
+            with contextlib.suppress(BlockingIOError):
+                front.recv(1)
+                loop.remove_reader(front)
+                end()
+
+        loop.add_reader(front, heard)
+        tell(ready=True)
+
+    try:
+        keys = read_keys(settings.api_key_file)
+    except KeyFileError as error:
+        say("error", str(error))
+        return 1
+    run(settings, keys, sockets, say, ready)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

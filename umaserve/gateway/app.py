@@ -1,0 +1,78 @@
+"""The application: all families' routes behind one guard."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from starlette.exceptions import HTTPException
+from starlette.routing import Route, Router
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from umaserve.gateway.daemon.link import Link
+from umaserve.gateway.daemon.refusal import Refusal
+from umaserve.gateway.families import (
+    anthropic,
+    llama_server,
+    llama_server_about,
+    ollama,
+    ollama_models,
+    own,
+)
+from umaserve.gateway.families.openai import chat, completions, models, responses
+from umaserve.gateway.families.openai.kept import Kept
+from umaserve.gateway.families.openapi import openapi_endpoint
+from umaserve.gateway.guard import Guard, Say
+from umaserve.gateway.keys import Keys
+from umaserve.gateway.settings import Settings
+from umaserve.gateway.translate.endpoint import Endpoint
+
+FAMILIES = (
+    own, models, chat, completions, responses, anthropic, ollama, ollama_models, llama_server,
+    llama_server_about,
+)  # fmt: skip
+ENDPOINTS: tuple[Endpoint, ...] = tuple(
+    endpoint for family in FAMILIES for endpoint in family.ENDPOINTS
+)
+
+
+def application(settings: Settings, keys: Keys, link: Link, say: Say) -> ASGIApp:
+    """What the server is given."""
+    return Guard(_Routes(ENDPOINTS, settings, link), settings, keys, link, say)
+
+
+class _Routes:
+    """The routes; what is none is refused in the shape of the family that the path names."""
+
+    def __init__(self, endpoints: Sequence[Endpoint], settings: Settings, link: Link) -> None:
+        self._settings, self._link, self._kept = settings, link, Kept()
+        by_path: dict[str, list[Endpoint]] = {}
+        for endpoint in (*endpoints, openapi_endpoint(endpoints)):
+            by_path.setdefault(endpoint.path, []).append(endpoint)
+        routes = [
+            Route(each.path, each.handler, methods=[each.method])
+            for all_of_path in by_path.values()
+            for each in all_of_path
+        ]
+        self._methods = {path: [e.method for e in of_path] for path, of_path in by_path.items()}
+        self._router = Router(routes, redirect_slashes=False, default=_not_found)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope["app"] = self  # makes the router raise where it would answer in plain text
+        scope["state"].update(link=self._link, settings=self._settings, kept=self._kept)
+        try:
+            await self._router(scope, receive, send)
+        except HTTPException as error:
+            raise self._refusal(scope, error) from None
+
+    def _refusal(self, scope: Scope, error: HTTPException) -> Refusal:
+        if error.status_code != 405:
+            return Refusal(error.status_code, "bad_request", error.detail)
+        methods = self._methods.get(scope["path"], ["GET"])
+        names = sorted({*methods, *(["HEAD"] if "GET" in methods else [])})
+        text = f"{scope['path']} takes {' and '.join(names)}, not {scope['method']}"
+        return Refusal(405, "method_not_allowed", text, (("allow", ", ".join(names)),))
+
+
+async def _not_found(scope: Scope, receive: Receive, send: Send) -> None:
+    text = f"{scope['method']} {scope['path']} is not served here; /openapi.json has what is"
+    raise Refusal(404, "unknown_url", text)

@@ -1,0 +1,1 @@
+"""The gateway's end of the socket: a few connections that all HTTP requests share."""

@@ -1,0 +1,49 @@
+"""What the daemon says about a request, decoded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+
+class Event(msgspec.Struct):
+    """One frame.  ``event`` is token, delta, eos or error for requests.
+
+    ``message`` is the text of an error, or the whole message at the end of a chat with tools.
+    ``stop`` is the stop string that ended the answer, where the daemon says so.
+    """
+
+    event: str = ""
+    id: str | None = None
+    text: str | None = None
+    token_id: int = -1
+    logprob: float | None = None
+    top_logprobs: list[dict[str, Any]] | None = None
+    logprobs: list[dict[str, Any]] | None = None
+    content: str | None = None
+    reasoning: str | None = None
+    tool_calls: list[dict[str, Any]] | None = None
+    reason: str = ""
+    usage: dict[str, int] | None = None
+    timings: dict[str, float | None] | None = None
+    message: Any = None
+    stop: str | None = None
+    code: str = ""
+
+    @property
+    def is_last(self) -> bool:
+        return self.event in ("eos", "error")
+
+    def tokens(self, name: str) -> int:
+        """A count of ``usage``; 0 where it is not told."""
+        return int((self.usage or {}).get(name) or 0)
+
+    def ms(self, name: str) -> float:
+        """A time of ``timings`` in milliseconds; 0 where it is not told."""
+        return float((self.timings or {}).get(name) or 0.0)
+
+
+OF_REQUESTS = ("token", "delta", "eos", "error")
+decode_event = msgspec.json.Decoder(Event).decode
+decode_any = msgspec.json.Decoder().decode

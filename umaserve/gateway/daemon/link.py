@@ -1,0 +1,202 @@
+"""``Link``: connections to the daemon, shared by all that HTTP asks; under asyncio.
+
+A request goes to the connection that has least to do.  A new one is opened where all are busy, up
+to `MOST`.  A connection that the daemon closes is forgotten, and the next request opens another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Callable
+from typing import Any
+
+from umaserve.client.connect import CROWDED_S, refuse_strangers
+from umaserve.client.events import ConnectionFailed
+from umaserve.gateway.daemon.event import OF_REQUESTS, Event, decode_any, decode_event
+from umaserve.gateway.daemon.refusal import Refusal, of_daemon
+from umaserve.protocol import E_IO_001, FrameDecoder, encode_frame
+
+MOST = 4  # connections
+BUSY = 8  # requests of one connection, from which on another one is opened
+MAX_FRAME_BYTES = 64 * 1024 * 1024
+BODY_BYTES = 1024 * 1024  # of HTTP, until the daemon has said how long a frame may be
+EXTRA_BYTES = 64 * 1024  # that another family's words may take beyond ours
+PING_S = 60.0
+TAKEN_S = 5.0  # for a connection to be taken; a daemon that ends takes none
+ANSWER_S = 60.0  # for an admin message; a load has no limit
+
+Take = Callable[[Event], None]
+
+
+class Connection(asyncio.Protocol):
+    """One connection: frames in, each to whoever asked; ``failure`` says why it has ended."""
+
+    def __init__(self, lost: Callable[[Connection], None]) -> None:
+        self.requests: dict[str, Take] = {}
+        self.answers: dict[str, Callable[[dict[str, Any]], None]] = {}
+        self.failure: Refusal | None = None
+        self._lost = lost
+        self._decoder = FrameDecoder(MAX_FRAME_BYTES)
+        self._transport: asyncio.Transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport  # type: ignore[assignment]
+
+    def send(self, message: dict[str, Any]) -> None:
+        """Nothing happens where the connection has ended: who asked has been told."""
+        if self.failure is None:
+            self._transport.write(encode_frame(message))
+
+    def close(self) -> None:
+        self._transport.close()
+
+    def data_received(self, data: bytes) -> None:
+        for body in self._decoder.feed(data):
+            self._route(body)
+
+    def _route(self, body: bytes) -> None:
+        event = decode_event(body)
+        asker = self.answers.get(event.id or "")
+        if asker is not None:
+            asker(decode_any(body))
+        elif event.event in OF_REQUESTS and event.id is not None:
+            take = self.requests.get(event.id)
+            if take is not None:
+                if event.is_last:
+                    del self.requests[event.id]
+                take(event)
+        elif event.event == "error":  # of the connection as a whole; its end follows
+            self.failure = of_daemon(event.code, str(event.message))
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self.failure is None:
+            self.failure = Refusal(503, E_IO_001, "the daemon closed the connection")
+        self._lost(self)
+        code, text = self.failure.code, self.failure.message
+        for id, take in list(self.requests.items()):
+            take(Event(event="error", id=id, code=code, message=text))
+        for answer in list(self.answers.values()):
+            answer({"event": "error", "code": code, "message": text})
+        self.requests.clear()
+        self.answers.clear()
+
+
+class Link:
+    """``path`` is the daemon's socket; ``max_body_bytes`` follows the daemon's longest frame."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.max_body_bytes = BODY_BYTES
+        self.max_tokens = 0  # of one request; 0: not known yet
+        self._connections: list[Connection] = []
+        self._opening = asyncio.Lock()
+        self._prefix = os.urandom(4).hex()
+        self._count = 0
+        self._idle_s = 0.0  # after which the daemon closes; 0: never, or not known yet
+
+    def new_id(self) -> str:
+        """An id that no other connection of this process uses."""
+        self._count += 1
+        return f"{self._prefix}-{self._count}"
+
+    async def connection(self) -> Connection:
+        """The one with least to do.  Raises ``Refusal`` where no daemon answers."""
+        best = min(self._connections, key=lambda c: len(c.requests), default=None)
+        if best is not None and (len(best.requests) < BUSY or len(self._connections) >= MOST):
+            return best
+        async with self._opening:
+            if len(self._connections) < (1 if best is None else MOST):
+                try:
+                    return await self._open()
+                except Refusal:
+                    if best is None or best.failure is not None:
+                        raise
+        return min(self._connections, key=lambda c: len(c.requests))
+
+    async def _open(self) -> Connection:
+        loop = asyncio.get_running_loop()
+        try:
+            sock = await self._connected(loop)
+            refuse_strangers(sock, self.path)
+            _, made = await loop.create_unix_connection(
+                lambda: Connection(self._connections.remove), sock=sock
+            )
+        except (OSError, ConnectionFailed) as error:
+            why = error.strerror if isinstance(error, OSError) else str(error)
+            text = f"the daemon cannot be reached ({why})"
+            raise Refusal(503, E_IO_001, text) from None
+        self._connections.append(made)
+        try:
+            limits = (await self._ask(made, {"type": "info"}, TAKEN_S))["info"]["limits"]
+        except Refusal:
+            if made in self._connections:
+                made.close()
+            raise
+        self.max_body_bytes = int(limits["max_frame_bytes"]) + EXTRA_BYTES
+        self.max_tokens = int(limits["max_tokens"])
+        self._idle_s = float(limits["idle_timeout_s"])
+        return made
+
+    async def _connected(self, loop: asyncio.AbstractEventLoop) -> socket.socket:
+        until_s = loop.time() + CROWDED_S
+        while True:
+            sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            sock.setblocking(False)
+            try:
+                sock.connect(self.path)
+                return sock
+            except BlockingIOError:  # many wait to be taken
+                sock.close()
+                if loop.time() > until_s:
+                    raise
+                await asyncio.sleep(0.01)
+            except OSError:
+                sock.close()
+                raise
+
+    async def ask(self, message: dict[str, Any], within_s: float | None = ANSWER_S) -> Any:
+        """The answer to an admin message, as a dict.  Raises ``Refusal``."""
+        return await self._ask(await self.connection(), message, within_s)
+
+    async def _ask(
+        self, connection: Connection, message: dict[str, Any], within_s: float | None = ANSWER_S
+    ) -> dict[str, Any]:
+        done: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        named = message.get("id")  # of a request that is to end or to change its lane
+        key = named or self.new_id()
+
+        def take(answer: dict[str, Any]) -> None:
+            if answer.get("event") != "progress" and not done.done():
+                done.set_result(answer)
+
+        connection.answers[key] = take
+        try:
+            connection.send({**message, "id": key})
+            answer = await asyncio.wait_for(done, within_s)
+        except asyncio.TimeoutError:
+            raise Refusal(503, E_IO_001, "the daemon takes too long to answer") from None
+        finally:
+            connection.answers.pop(key, None)
+        if answer.get("event") == "error":
+            raise of_daemon(str(answer.get("code")), str(answer.get("message")))
+        return answer
+
+    async def keep(self) -> None:
+        """Have a connection, and keep those that there are from falling idle; until cancelled."""
+        while True:
+            wait_s = min(PING_S, max(0.05, self._idle_s / 3)) if self._idle_s else PING_S
+            try:
+                if not self._connections:
+                    await self.connection()
+                for each in list(self._connections):
+                    each.send({"type": "ping"})
+            except Refusal:
+                wait_s = 1.0
+            await asyncio.sleep(wait_s)
+
+    def close(self) -> None:
+        """Whatever still runs is cancelled by the daemon."""
+        for each in list(self._connections):
+            each.close()

@@ -1,0 +1,213 @@
+"""``/v1/messages`` and ``/v1/messages/count_tokens``."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from umaserve.gateway.daemon.event import Event
+from umaserve.gateway.daemon.exchange import Exchange
+from umaserve.gateway.daemon.refusal import Refusal, anthropic_error, encode, wrong
+from umaserve.gateway.families.anthropic_shapes import (
+    blocks_of,
+    conversation,
+    no_schema,
+    stop_reason,
+    thinking_field,
+    tool_fields,
+    usage,
+)
+from umaserve.gateway.translate.answering import (
+    EVENT_STREAM,
+    SSE_COMMENT,
+    cache_header,
+    json_response,
+    link_of,
+    stream,
+    whole,
+)
+from umaserve.gateway.translate.body import flag_of, list_of, object_of, read_object, text_of
+from umaserve.gateway.translate.caller import caller_fields, lane_header
+from umaserve.gateway.translate.endpoint import MESSAGES, Endpoint
+from umaserve.gateway.translate.messages import wants_deltas
+from umaserve.gateway.translate.parts import Piece, Pieces, answer_of
+from umaserve.gateway.translate.prompts import rendered, tokens_of
+
+
+async def messages(request: Request) -> Response:
+    """A conversation's next message."""
+    body = await read_object(request)
+    message = _message(request, body)
+    headers = {"x-uma-lane": lane_header(message), "request-id": "req_" + os.urandom(12).hex()}
+    name, id = text_of(body, "model") or "default", "msg_" + os.urandom(12).hex()
+    if flag_of(body, "stream"):
+        events = _Events(id, name, wants_deltas(message))
+        return await stream(request, [message], events, headers, first_event=events.count)
+    (end,) = await whole(request, [message])
+    answer = answer_of(end)
+    told = {
+        "id": id,
+        "type": "message",
+        "role": "assistant",
+        "model": name,
+        "content": blocks_of(answer),
+        "stop_reason": stop_reason(end, bool(answer.calls)),
+        "stop_sequence": end.stop,
+        "usage": usage(end),
+    }
+    return json_response(told, headers=headers | cache_header([end]))
+
+
+def _message(request: Request, body: dict[str, Any]) -> dict[str, Any]:
+    no_schema(body)
+    most = body.get("max_tokens")
+    if most is None:
+        raise wrong("max_tokens", "be given")
+    caller = caller_fields(request, body)
+    user = object_of(body, "metadata").get("user_id")
+    if isinstance(user, str) and user:
+        caller.setdefault("session", user[-128:])  # what tells sessions apart stands at its end
+    asked = conversation(body)
+    message: dict[str, Any] = {"messages": asked, "max_tokens": most}
+    for name in ("temperature", "top_p", "top_k", "min_p", "seed"):
+        if body.get(name) is not None:
+            message[name] = body[name]
+    if list_of(body, "stop_sequences"):
+        message["stop"] = body["stop_sequences"]
+    if asked[-1]["role"] == "assistant":
+        message["continue_final_message"] = True
+    return {**message, **tool_fields(body), **thinking_field(body), **caller}
+
+
+class _Events:
+    """The stream's events: blocks one after the other, each begun, filled and ended."""
+
+    content_type = EVENT_STREAM
+
+    def __init__(self, id: str, model: str, takes_deltas: bool) -> None:
+        self._id, self._model = id, model
+        self._pieces = Pieces(takes_deltas)
+        self._prompt_tokens = 0
+        self._begun = self._called = False
+        self._index, self._block = -1, ""
+
+    @property
+    def ping(self) -> bytes:
+        """Before the first event, nothing but a comment may come."""
+        return _event({"type": "ping"}) if self._begun else SSE_COMMENT
+
+    async def count(self, exchange: Exchange) -> None:
+        """The prompt's tokens, which the first event of the stream tells."""
+        self._prompt_tokens = int((await exchange.row(0)).get("prompt_tokens") or 0)
+
+    def begin(self) -> bytes:
+        return b""
+
+    def feed(self, number: int, event: Event) -> bytes:
+        parts = [] if self._begun else [self._start(event)]
+        piece = self._pieces.of(event)
+        if piece:
+            self._piece(piece, parts)
+        if event.event == "eos":
+            if self._index < 0:
+                self._open("text", {"type": "text", "text": ""}, parts)
+            self._close(parts)
+            reason = stop_reason(event, self._called)
+            delta = {"stop_reason": reason, "stop_sequence": event.stop}
+            parts.append(_event({"type": "message_delta", "delta": delta, "usage": usage(event)}))
+        return b"".join(parts)
+
+    def end(self) -> bytes:
+        return _event({"type": "message_stop"})
+
+    def fail(self, refusal: Refusal) -> bytes:
+        return _event(anthropic_error(refusal))
+
+    def _start(self, event: Event) -> bytes:
+        self._begun = True
+        counts = usage(event) | {"output_tokens": 0}
+        if event.usage is None:
+            counts["input_tokens"] = self._prompt_tokens
+        message: dict[str, Any] = {
+            "id": self._id,
+            "type": "message",
+            "role": "assistant",
+            "model": self._model,
+            "content": [],
+            "stop_reason": None,
+            "stop_sequence": None,
+            "usage": counts,
+        }
+        return _event({"type": "message_start", "message": message}) + _event({"type": "ping"})
+
+    def _piece(self, piece: Piece, parts: list[bytes]) -> None:
+        if piece.reasoning:
+            self._open("thinking", {"type": "thinking", "thinking": "", "signature": ""}, parts)
+            self._delta({"type": "thinking_delta", "thinking": piece.reasoning}, parts)
+        if piece.text:
+            self._open("text", {"type": "text", "text": ""}, parts)
+            self._delta({"type": "text_delta", "text": piece.text}, parts)
+        for call in piece.calls:
+            self._called = True
+            block = {"type": "tool_use", "id": call.get("id"), "name": call.get("name")}
+            self._open(f"tool {call.get('index', 0)}", {**block, "input": {}}, parts)
+            if call.get("arguments"):
+                delta = {"type": "input_json_delta", "partial_json": call["arguments"]}
+                self._delta(delta, parts)
+
+    def _open(self, kind: str, block: dict[str, Any], parts: list[bytes]) -> None:
+        """Begin a block, unless it is the one that is being filled."""
+        if kind == self._block:
+            return
+        self._close(parts)
+        self._index, self._block = self._index + 1, kind
+        start = {"type": "content_block_start", "index": self._index, "content_block": block}
+        parts.append(_event(start))
+
+    def _close(self, parts: list[bytes]) -> None:
+        if not self._block:
+            return
+        if self._block == "thinking":
+            self._delta({"type": "signature_delta", "signature": ""}, parts)
+        parts.append(_event({"type": "content_block_stop", "index": self._index}))
+        self._block = ""
+
+    def _delta(self, delta: dict[str, Any], parts: list[bytes]) -> None:
+        told = {"type": "content_block_delta", "index": self._index, "delta": delta}
+        parts.append(_event(told))
+
+
+def _event(event: dict[str, Any]) -> bytes:
+    return b"event: %b\ndata: %b\n\n" % (event["type"].encode(), encode(event))
+
+
+async def count_tokens(request: Request) -> Response:
+    """How many tokens the model would read."""
+    body = await read_object(request)
+    fields = {"messages": conversation(body), **tool_fields(body), **thinking_field(body)}
+    link = link_of(request)
+    prompt = await rendered(link, fields)
+    tokens = await tokens_of(link, prompt, add_special=True)
+    return json_response({"input_tokens": len(tokens)})
+
+
+_FIELDS = {
+    "model": {"type": "string"},
+    "max_tokens": {"type": "integer", "minimum": 1},
+    "messages": MESSAGES,
+    "system": {"type": ["string", "array"]},
+    "stream": {"type": "boolean"},
+}
+ENDPOINTS = (
+    Endpoint(
+        "POST", "/v1/messages", messages, "a conversation's next message", "Anthropic", _FIELDS,
+        ("max_tokens", "messages"),
+    ),
+    Endpoint(
+        "POST", "/v1/messages/count_tokens", count_tokens, "tokens of a conversation", "Anthropic",
+        _FIELDS, ("messages",),
+    ),
+)  # fmt: skip

@@ -1,0 +1,227 @@
+"""Ollama's ``/api/chat`` and ``/api/generate``: lines of JSON."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime, timezone
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from umaserve.gateway.daemon.event import Event
+from umaserve.gateway.daemon.refusal import Refusal, encode, not_there, ollama_error, wrong
+from umaserve.gateway.families.anthropic_shapes import input_of
+from umaserve.gateway.translate.answering import cache_header, json_response, stream, whole
+from umaserve.gateway.translate.body import (
+    flag_of,
+    list_of,
+    object_of,
+    objects_of,
+    read_object,
+    text_of,
+)
+from umaserve.gateway.translate.caller import caller_fields, lane_header
+from umaserve.gateway.translate.endpoint import MESSAGES, Endpoint
+from umaserve.gateway.translate.messages import effort, wants_deltas
+from umaserve.gateway.translate.model import loaded_model
+from umaserve.gateway.translate.parts import Answer, Call, Pieces, answer_of
+from umaserve.gateway.translate.prompts import with_gap
+from umaserve.gateway.translate.sampling import most_tokens, sampling_fields
+
+LINES = "application/x-ndjson"
+NS_PER_MS = 1_000_000
+_REASONS = {"length": "length"}
+
+
+async def chat(request: Request) -> Response:
+    """A conversation's next message."""
+    body = await read_object(request)
+    asked = objects_of(body, "messages")
+    if not asked:
+        return await _loaded_only(body, "message")
+    message: dict[str, Any] = {"messages": [_message(each) for each in asked]}
+    tools = list_of(body, "tools")
+    if tools:
+        message["tools"] = tools
+    return await _answer(request, body, message, "message")
+
+
+async def generate(request: Request) -> Response:
+    """What follows a prompt: of a conversation, unless ``raw``."""
+    body = await read_object(request)
+    prompt, system = text_of(body, "prompt"), text_of(body, "system")
+    if not prompt:
+        return await _loaded_only(body, "response")
+    for name in ("template", "context", "images"):
+        if body.get(name):
+            raise not_there(f'"{name}"')
+    if text_of(body, "suffix"):
+        link = request.state.link
+        message: dict[str, Any] = {"prompt": await with_gap(link, prompt, body["suffix"])}
+    elif flag_of(body, "raw") or not (await loaded_model(request)).get("chat_template"):
+        message = {"prompt": prompt}
+    else:
+        start = [{"role": "system", "content": system}] if system else []
+        message = {"messages": [*start, {"role": "user", "content": prompt}]}
+    return await _answer(request, body, message, "response")
+
+
+async def _answer(
+    request: Request, body: dict[str, Any], message: dict[str, Any], field: str
+) -> Response:
+    """``field`` is what an answer's text stands in: ``message`` or ``response``."""
+    if body.get("format"):
+        raise not_there('"format"')
+    options = object_of(body, "options")
+    caller = caller_fields(request, body)
+    message |= sampling_fields(options) | most_tokens(options, "num_predict")
+    if message.get("max_tokens") == -2:  # until the context is full
+        del message["max_tokens"]
+    if body.get("think") is not None:
+        message["thinking"] = effort(body["think"], "think")
+    message |= caller
+    name = _name(body)
+    headers = {"x-uma-lane": lane_header(caller)}
+    if flag_of(body, "stream", True):
+        lines = _Lines(name, field, wants_deltas(message))
+        return await stream(request, [message], lines, headers)
+    began_ns = time.monotonic_ns()
+    (end,) = await whole(request, [message])
+    told = _start(name) | _content(field, answer_of(end)) | _end(end, began_ns)
+    return json_response(told, headers=headers | cache_header([end]))
+
+
+def _name(body: dict[str, Any]) -> str:
+    return text_of(body, "model") or text_of(body, "name") or "default"
+
+
+async def _loaded_only(body: dict[str, Any], field: str) -> Response:
+    """What asks for nothing is to load the model; it is loaded, or is not."""
+    reason = "unload" if body.get("keep_alive") in (0, "0") else "load"
+    told = _start(_name(body)) | _content(field, Answer())
+    return json_response(told | {"done": True, "done_reason": reason})
+
+
+def _message(message: dict[str, Any]) -> dict[str, Any]:
+    """One message in OpenAI's words.  Raises ``Refusal``."""
+    if message.get("images"):
+        raise Refusal(400, "text_only", '"messages[].images": only text is taken')
+    content = message.get("content")
+    if content is not None and not isinstance(content, str):
+        raise wrong("messages[].content", "be a string")
+    found = {"role": message.get("role"), "content": content or ""}
+    if message.get("thinking"):
+        found["reasoning_content"] = message["thinking"]
+    calls = objects_of(message, "tool_calls")
+    if calls:
+        found["tool_calls"] = [_call(number, call) for number, call in enumerate(calls)]
+    if message.get("tool_name"):
+        found["name"] = message["tool_name"]
+    if message.get("tool_call_id"):
+        found["tool_call_id"] = message["tool_call_id"]
+    return found
+
+
+def _call(number: int, call: dict[str, Any]) -> dict[str, Any]:
+    function = object_of(call, "function")
+    arguments = encode(function.get("arguments") or {}).decode()
+    return {
+        "id": str(call.get("id") or f"call_{number}"),
+        "type": "function",
+        "function": {"name": function.get("name"), "arguments": arguments},
+    }
+
+
+def _start(name: str) -> dict[str, Any]:
+    return {"model": name, "created_at": datetime.now(timezone.utc).isoformat()}
+
+
+def _content(field: str, answer: Answer) -> dict[str, Any]:
+    if field == "response":
+        thinking = {"thinking": answer.reasoning} if answer.reasoning else {}
+        return {"response": answer.text, **thinking, "done": False}
+    message: dict[str, Any] = {"role": "assistant", "content": answer.text}
+    if answer.reasoning:
+        message["thinking"] = answer.reasoning
+    if answer.calls:
+        message["tool_calls"] = [
+            {"function": {"name": call.name, "arguments": input_of(call.arguments)}}
+            for call in answer.calls
+        ]
+    return {"message": message, "done": False}
+
+
+def _end(end: Event, began_ns: int) -> dict[str, Any]:
+    """The counts of the last line; times in nanoseconds."""
+    prompt_ms = max(0.0, end.ms("ttft_ms") - end.ms("queue_ms"))
+    return {
+        "done": True,
+        "done_reason": _REASONS.get(end.reason, "stop"),
+        "total_duration": time.monotonic_ns() - began_ns,
+        "load_duration": 0,
+        "prompt_eval_count": end.tokens("prompt_tokens"),
+        "prompt_eval_duration": int(prompt_ms * NS_PER_MS),
+        "cached_count": end.tokens("cached_tokens"),
+        "eval_count": end.tokens("completion_tokens"),
+        "eval_duration": int(max(0.0, end.ms("total_ms") - end.ms("ttft_ms")) * NS_PER_MS),
+    }
+
+
+class _Lines:
+    """A line of JSON for what is new; tool calls are told when they are whole."""
+
+    content_type = LINES
+
+    def __init__(self, name: str, field: str, takes_deltas: bool) -> None:
+        self._name, self._field = name, field
+        self._pieces = Pieces(takes_deltas)
+        self._calls: dict[int, Call] = {}
+        self._began_ns = time.monotonic_ns()
+
+    @property
+    def ping(self) -> bytes:
+        """A line that adds nothing: clients take no empty one."""
+        return self._line(_content(self._field, Answer()))
+
+    def begin(self) -> bytes:
+        return b""
+
+    def feed(self, number: int, event: Event) -> bytes:
+        piece = self._pieces.of(event)
+        for call in piece.calls:
+            of_index = self._calls.setdefault(call.get("index", 0), Call("", "", ""))
+            of_index.name += call.get("name") or ""
+            of_index.arguments += call.get("arguments") or ""
+        out = b""
+        if piece.text or piece.reasoning:
+            out = self._line(_content(self._field, Answer(piece.text, piece.reasoning)))
+        if event.event == "eos":
+            if self._calls:
+                answer = Answer(calls=list(self._calls.values()))
+                out += self._line(_content(self._field, answer))
+            last = _content(self._field, Answer()) | _end(event, self._began_ns)
+            out += self._line(last)
+        return out
+
+    def end(self) -> bytes:
+        return b""
+
+    def fail(self, refusal: Refusal) -> bytes:
+        return encode(ollama_error(refusal)) + b"\n"
+
+    def _line(self, rest: dict[str, Any]) -> bytes:
+        return encode(_start(self._name) | rest) + b"\n"
+
+
+_CHAT = {
+    "model": {"type": "string"},
+    "messages": MESSAGES,
+    "stream": {"type": "boolean"},
+    "options": {"type": "object"},
+}
+_PROMPT = {**_CHAT, "prompt": {"type": "string"}}
+ENDPOINTS = (
+    Endpoint("POST", "/api/chat", chat, "a conversation's next message", "Ollama", _CHAT),
+    Endpoint("POST", "/api/generate", generate, "what follows a prompt", "Ollama", _PROMPT),
+)

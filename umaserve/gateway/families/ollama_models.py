@@ -1,0 +1,120 @@
+"""What Ollama's routes say of models, which they do not change here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+import umaserve
+from umaserve.gateway.daemon.refusal import Refusal, not_there
+from umaserve.gateway.translate.answering import json_response
+from umaserve.gateway.translate.body import (
+    read_object,
+)
+from umaserve.gateway.translate.endpoint import Endpoint
+from umaserve.gateway.translate.model import context_of, loaded_model
+
+VERSION = "0.12.6"  # of the interface; some clients ask for a newer one than they need
+
+
+async def version(request: Request) -> Response:
+    """Of the interface, and of this server."""
+    return json_response({"version": VERSION, "umaserve": umaserve.__version__})
+
+
+async def tags(request: Request) -> Response:
+    """The one model."""
+    model = await loaded_model(request)
+    return json_response({"models": [_entry(model)] if model else []})
+
+
+async def running(request: Request) -> Response:
+    """The one model; it stays until it is unloaded."""
+    model = await loaded_model(request)
+    if not model:
+        return json_response({"models": []})
+    entry = _entry(model) | {
+        "expires_at": "2318-01-01T00:00:00Z",
+        "size_vram": 0 if model["backend"] == "cpu" else model["model_bytes"],
+        "context_length": context_of(model),
+    }
+    del entry["modified_at"]
+    return json_response({"models": [entry]})
+
+
+async def show(request: Request) -> Response:
+    """What is known of the model."""
+    await read_object(request)
+    model = await loaded_model(request)
+    if not model:
+        raise Refusal(404, "model_not_found", "no model is loaded")
+    kind = model["architecture"]
+    return json_response(
+        {
+            "parameters": "",
+            "template": "",
+            "details": _details(model),
+            "model_info": {
+                "general.architecture": kind,
+                "general.basename": model["name"],
+                "general.parameter_count": model["n_params"],
+                f"{kind}.context_length": context_of(model),
+            },
+            "capabilities": ["completion", "tools"] if model["chat_template"] else ["completion"],
+            "modified_at": "1970-01-01T00:00:00Z",
+        }
+    )
+
+
+def _entry(model: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "name": model["name"],
+        "model": model["name"],
+        "modified_at": "1970-01-01T00:00:00Z",
+        "size": model["model_bytes"],
+        "digest": "",
+        "details": _details(model),
+    }
+
+
+def _details(model: dict[str, Any]) -> dict[str, Any]:
+    billions = model["n_params"] / 1e9
+    return {
+        "parent_model": "",
+        "format": "gguf",
+        "family": model["architecture"],
+        "families": [model["architecture"]],
+        "parameter_size": f"{billions:.1f}B" if billions >= 1 else f"{billions * 1e3:.0f}M",
+        "quantization_level": model["description"].split()[-1] if model["description"] else "",
+    }
+
+
+async def embed(request: Request) -> Response:
+    """Not there yet."""
+    raise not_there("embeddings")
+
+
+async def not_done_here(request: Request) -> Response:
+    """Models are the daemon's matter."""
+    text = "models are not changed over HTTP; `umaserve load` serves another one, and so does /load"
+    raise Refusal(403, "not_done_here", text)
+
+
+_CHANGES = (
+    ("POST", "/api/pull"), ("POST", "/api/push"), ("POST", "/api/create"), ("POST", "/api/copy"),
+    ("DELETE", "/api/delete"),
+)  # fmt: skip
+ENDPOINTS = (
+    Endpoint("GET", "/api/version", version, "of the interface", "Ollama"),
+    Endpoint("GET", "/api/tags", tags, "the model", "Ollama"),
+    Endpoint("GET", "/api/ps", running, "the model", "Ollama"),
+    Endpoint("POST", "/api/show", show, "what is known of the model", "Ollama"),
+    Endpoint("POST", "/api/embed", embed, "not there yet: 501", "Ollama"),
+    Endpoint("POST", "/api/embeddings", embed, "not there yet: 501", "Ollama"),
+    *(
+        Endpoint(method, path, not_done_here, "not done here: 403", "Ollama")
+        for method, path in _CHANGES
+    ),
+)

@@ -1,0 +1,174 @@
+"""``/v1/chat/completions``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from umaserve.gateway.daemon.event import Event
+from umaserve.gateway.daemon.refusal import encode
+from umaserve.gateway.families.openai.shapes import (
+    MAX_CHOICES,
+    Chunks,
+    chat_logprobs,
+    chosen_logprobs,
+    finish_reason,
+    head,
+    several,
+    token_of,
+    usage,
+    wants_usage,
+)
+from umaserve.gateway.translate.answering import cache_header, json_response, stream, whole
+from umaserve.gateway.translate.body import flag_of, read_object, whole_of
+from umaserve.gateway.translate.caller import caller_fields, lane_header
+from umaserve.gateway.translate.endpoint import MESSAGES, Endpoint
+from umaserve.gateway.translate.messages import (
+    chat_fields,
+    chat_messages,
+    no_constraint,
+    wants_deltas,
+)
+from umaserve.gateway.translate.parts import Piece, Pieces, answer_of
+from umaserve.gateway.translate.sampling import most_tokens, sampling_fields
+
+
+async def chat_completions(request: Request) -> Response:
+    """A conversation's next message, ``n`` times."""
+    body = await read_object(request)
+    no_constraint(body)
+    caller = caller_fields(request, body)
+    message = {
+        "messages": chat_messages(body),
+        **sampling_fields(body),
+        **most_tokens(body, "max_completion_tokens", "max_tokens", "n_predict"),
+        **chosen_logprobs(body),
+        **chat_fields(body),
+        **caller,
+    }
+    choices = whole_of(body, "n", 1, 1, MAX_CHOICES)
+    messages = several(message, choices)
+    headers = {"x-uma-lane": lane_header(caller)}
+    if flag_of(body, "stream"):
+        begin = head(body, "chat.completion.chunk", "chatcmpl-")
+        chunks = _ChatChunks(begin, choices, wants_usage(body), message)
+        return await stream(request, messages, chunks, headers)
+    ends = await whole(request, messages)
+    answer = {
+        **head(body, "chat.completion", "chatcmpl-"),
+        "choices": [_choice(number, end) for number, end in enumerate(ends)],
+        "usage": usage(ends, choices),
+    }
+    return json_response(answer, headers=headers | cache_header(ends))
+
+
+def _choice(number: int, end: Event) -> dict[str, Any]:
+    answer = answer_of(end)
+    message: dict[str, Any] = {"role": "assistant", "content": answer.text}
+    if answer.reasoning:
+        message["reasoning_content"] = answer.reasoning
+    if answer.calls:
+        message["content"] = answer.text or None
+        message["tool_calls"] = [
+            {
+                "id": call.id,
+                "type": "function",
+                "function": {"name": call.name, "arguments": call.arguments},
+            }
+            for call in answer.calls
+        ]
+    logprobs = chat_logprobs(end.logprobs) if end.logprobs is not None else None
+    reason = "tool_calls" if answer.calls and end.reason == "stop" else finish_reason(end)
+    return {"index": number, "message": message, "logprobs": logprobs, "finish_reason": reason}
+
+
+class _ChatChunks(Chunks):
+    """``chat.completion.chunk`` objects."""
+
+    def __init__(
+        self, head: dict[str, Any], choices: int, with_usage: bool, message: dict[str, Any]
+    ) -> None:
+        super().__init__(head, choices, with_usage)
+        takes_deltas = wants_deltas(message)
+        self._pieces = [Pieces(takes_deltas) for _ in range(choices)]
+        self._tokens: list[list[dict[str, Any]]] = [[] for _ in range(choices)]
+        self._begun = [False] * choices
+        self._called = [False] * choices
+        self._plain = not takes_deltas and "logprobs" not in message
+        self._with_logprobs = "logprobs" in message
+
+    def feed(self, number: int, event: Event) -> bytes:
+        out = b"" if self._begun[number] else self._first(number)
+        if self._plain and event.event == "token":  # most of all chunks
+            if not event.text:
+                return out
+            return out + self._chunk(
+                b'"choices":[{"index":%d,"delta":{"content":%b},"finish_reason":null}]'
+                % (number, encode(event.text))
+            )
+        if event.event == "token" and self._with_logprobs:
+            self._tokens[number].append(token_of(event))
+        piece = self._pieces[number].of(event)
+        if piece or (self._with_logprobs and self._tokens[number] and event.event != "delta"):
+            out += self._delta(number, piece)
+        if event.event == "eos":
+            out += self._last(number, event)
+        return out
+
+    def _first(self, number: int) -> bytes:
+        self._begun[number] = True
+        delta = {"role": "assistant", "content": ""}
+        return self._choice(number, delta, None)
+
+    def _delta(self, number: int, piece: Piece) -> bytes:
+        delta: dict[str, Any] = {}
+        if piece.text or (not piece and self._with_logprobs):
+            delta["content"] = piece.text
+        if piece.reasoning:
+            delta["reasoning_content"] = piece.reasoning
+        if piece.calls:
+            self._called[number] = True
+            delta["tool_calls"] = [_call_delta(call) for call in piece.calls]
+        return self._choice(number, delta, None)
+
+    def _last(self, number: int, event: Event) -> bytes:
+        self._ends[number] = event
+        reason = finish_reason(event)
+        if self._called[number] and reason == "stop":
+            reason = "tool_calls"
+        return self._choice(number, {}, reason)
+
+    def _choice(self, number: int, delta: dict[str, Any], reason: str | None) -> bytes:
+        choice: dict[str, Any] = {"index": number, "delta": delta, "finish_reason": reason}
+        if self._with_logprobs and self._tokens[number]:
+            choice["logprobs"] = chat_logprobs(self._tokens[number])
+            self._tokens[number] = []
+        return self._chunk(b'"choices":[%b]' % encode(choice))
+
+
+def _call_delta(call: dict[str, Any]) -> dict[str, Any]:
+    """What is new of a tool call; its id and name come once."""
+    function = {name: call[name] for name in ("name", "arguments") if call.get(name) is not None}
+    out: dict[str, Any] = {"index": call.get("index", 0)}
+    if call.get("id"):
+        out |= {"id": call["id"], "type": "function"}
+    return {**out, "function": function}
+
+
+_FIELDS = {
+    "model": {"type": "string"},
+    "messages": MESSAGES,
+    "stream": {"type": "boolean"},
+    "n": {"type": "integer", "minimum": 1, "maximum": MAX_CHOICES},
+    "max_tokens": {"type": "integer", "minimum": 1},
+    "temperature": {"type": "number", "minimum": 0},
+}
+ENDPOINTS = tuple(
+    Endpoint(
+        "POST", path, chat_completions, "a conversation's next message", "OpenAI", _FIELDS,
+        ("messages",),
+    )
+    for path in ("/v1/chat/completions", "/chat/completions")
+)  # fmt: skip

@@ -1,0 +1,173 @@
+"""``/v1/completions``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from umaserve.gateway.daemon.event import Event
+from umaserve.gateway.daemon.refusal import encode, not_there, wrong
+from umaserve.gateway.families.openai.shapes import (
+    MAX_CHOICES,
+    Chunks,
+    finish_reason,
+    head,
+    several,
+    text_logprobs,
+    token_of,
+    usage,
+    wants_usage,
+)
+from umaserve.gateway.translate.answering import (
+    cache_header,
+    json_response,
+    link_of,
+    stream,
+    whole,
+)
+from umaserve.gateway.translate.body import flag_of, read_object, text_of, whole_of
+from umaserve.gateway.translate.caller import caller_fields, lane_header
+from umaserve.gateway.translate.endpoint import Endpoint
+from umaserve.gateway.translate.messages import no_constraint
+from umaserve.gateway.translate.prompts import prompts_of, text_of_tokens, with_gap
+from umaserve.gateway.translate.sampling import most_tokens, sampling_fields
+
+MOST_TOKENS = 16  # OpenAI's own
+
+
+async def completions(request: Request) -> Response:
+    """What follows each prompt, ``n`` times."""
+    body = await read_object(request)
+    no_constraint(body)
+    caller = caller_fields(request, body)
+    choices = whole_of(body, "n", 1, 1, MAX_CHOICES)
+    if whole_of(body, "best_of", choices, 1, MAX_CHOICES) > choices:
+        raise not_there('"best_of" above "n"')
+    prompts = await _prompts(request, body)
+    common = {
+        **sampling_fields(body),
+        **({"max_tokens": MOST_TOKENS} | most_tokens(body, "max_tokens", "n_predict")),
+        **_logprobs(body),
+        **caller,
+    }
+    echoed = await _echoed(request, body, prompts)
+    messages = [each for prompt in prompts for each in several({**common, **prompt}, choices)]
+    headers = {"x-uma-lane": lane_header(caller)}
+    if flag_of(body, "stream"):
+        begin = head(body, "text_completion", "cmpl-")
+        chunks = _TextChunks(begin, choices, wants_usage(body), "logprobs" in common, echoed)
+        return await stream(request, messages, chunks, headers)
+    ends = await whole(request, messages)
+    answer = {
+        **head(body, "text_completion", "cmpl-"),
+        "choices": [
+            _choice(number, end, echoed[number // choices]) for number, end in enumerate(ends)
+        ],
+        "usage": usage(ends, choices),
+    }
+    return json_response(answer, headers=headers | cache_header(ends))
+
+
+async def _prompts(request: Request, body: dict[str, Any]) -> list[dict[str, Any]]:
+    prompts = prompts_of(body)
+    suffix = text_of(body, "suffix")
+    if not suffix:
+        return prompts
+    if len(prompts) != 1 or "prompt" not in prompts[0]:
+        raise wrong("suffix", "come with one prompt of text")
+    return [{"prompt": await with_gap(link_of(request), prompts[0]["prompt"], suffix)}]
+
+
+def _logprobs(body: dict[str, Any]) -> dict[str, Any]:
+    wanted = body["logprobs"] if body.get("logprobs") is not None else body.get("n_probs")
+    if wanted is None or wanted is False:
+        return {}
+    if flag_of(body, "echo"):
+        raise not_there('"echo" with "logprobs"')
+    return {"logprobs": 1 if wanted is True else wanted}
+
+
+async def _echoed(
+    request: Request, body: dict[str, Any], prompts: list[dict[str, Any]]
+) -> list[str]:
+    """What stands before the answer to each prompt."""
+    if not flag_of(body, "echo"):
+        return [""] * len(prompts)
+    return [
+        prompt["prompt"]
+        if "prompt" in prompt
+        else await text_of_tokens(link_of(request), prompt["tokens"])
+        for prompt in prompts
+    ]
+
+
+def _choice(number: int, end: Event, echoed: str) -> dict[str, Any]:
+    logprobs = text_logprobs(end.logprobs) if end.logprobs is not None else None
+    return {
+        "index": number,
+        "text": echoed + (end.text or ""),
+        "logprobs": logprobs,
+        "finish_reason": finish_reason(end),
+    }
+
+
+class _TextChunks(Chunks):
+    """``text_completion`` objects."""
+
+    def __init__(
+        self,
+        head: dict[str, Any],
+        choices: int,
+        with_usage: bool,
+        with_logprobs: bool,
+        echoed: list[str],
+    ) -> None:
+        super().__init__(head, choices, with_usage)
+        self._with_logprobs, self._echoed = with_logprobs, echoed
+        self._sizes: dict[int, int] = {}
+
+    def feed(self, number: int, event: Event) -> bytes:
+        out = b""
+        if number not in self._sizes:
+            self._sizes[number] = 0
+            echoed = self._echoed[number // self._choices]
+            if echoed:
+                out = self._choice(number, echoed, b"null", None)
+        if event.event == "token":
+            text = event.text or ""
+            if self._with_logprobs:
+                size = self._sizes[number]
+                self._sizes[number] = size + len(text)
+                out += self._choice(
+                    number, text, encode(text_logprobs([token_of(event)], size)), None
+                )
+            elif text:
+                out += self._choice(number, text, b"null", None)
+        elif event.event == "eos":
+            self._ends[number] = event
+            out += self._choice(number, "", b"null", finish_reason(event))
+        return out
+
+    def _choice(self, number: int, text: str, logprobs: bytes, reason: str | None) -> bytes:
+        return self._chunk(
+            b'"choices":[{"index":%d,"text":%b,"logprobs":%b,"finish_reason":%b}]'
+            % (number, encode(text), logprobs, encode(reason))
+        )
+
+
+_FIELDS = {
+    "model": {"type": "string"},
+    "prompt": {"type": ["string", "array"]},
+    "stream": {"type": "boolean"},
+    "n": {"type": "integer", "minimum": 1, "maximum": MAX_CHOICES},
+    "max_tokens": {"type": "integer", "minimum": 1},
+    "temperature": {"type": "number", "minimum": 0},
+}
+ENDPOINTS = tuple(
+    Endpoint(
+        "POST", path, completions, "what follows a prompt", "OpenAI", _FIELDS, ("prompt",)
+    )
+    for path in ("/v1/completions", "/completions")
+)  # fmt: skip

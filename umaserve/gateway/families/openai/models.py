@@ -1,0 +1,65 @@
+"""``/v1/models``, and ``/v1/embeddings``, which is not there yet."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from umaserve.gateway.daemon.refusal import Refusal, not_there
+from umaserve.gateway.translate.answering import json_response
+from umaserve.gateway.translate.endpoint import Endpoint
+from umaserve.gateway.translate.model import context_of, loaded_model
+
+
+async def models(request: Request) -> Response:
+    """The one model; none while none is loaded."""
+    model = await loaded_model(request)
+    data = [_entry(model)] if model else []
+    return json_response({"object": "list", "data": data, "models": [_short(m) for m in data]})
+
+
+async def one_model(request: Request) -> Response:
+    """The model of that name."""
+    model, name = await loaded_model(request), request.path_params["name"]
+    if not model or name != model["name"]:
+        raise Refusal(404, "model_not_found", "no model of this name is loaded; see /v1/models")
+    return json_response(_entry(model))
+
+
+def _entry(model: dict[str, Any]) -> dict[str, Any]:
+    context = context_of(model)
+    return {
+        "id": model["name"],
+        "object": "model",
+        "created": 0,
+        "owned_by": "umaserve",
+        "context_length": context,
+        "max_model_len": context,
+        "meta": {
+            "n_ctx": context,
+            "n_ctx_train": model["n_ctx_train"],
+            "n_vocab": model["n_vocab"],
+            "n_params": model["n_params"],
+            "size": model["model_bytes"],
+        },
+    }
+
+
+def _short(entry: dict[str, Any]) -> dict[str, Any]:
+    return {"name": entry["id"], "model": entry["id"], "context_length": entry["context_length"]}
+
+
+async def embeddings(request: Request) -> Response:
+    """Not there yet."""
+    raise not_there("embeddings")
+
+
+ENDPOINTS = (
+    Endpoint("GET", "/v1/models", models, "the model", "OpenAI"),
+    Endpoint("GET", "/models", models, "the model", "OpenAI"),
+    Endpoint("GET", "/v1/models/{name:path}", one_model, "the model of that name", "OpenAI"),
+    Endpoint("POST", "/v1/embeddings", embeddings, "not there yet: 501", "OpenAI"),
+    Endpoint("POST", "/embeddings", embeddings, "not there yet: 501", "OpenAI"),
+)

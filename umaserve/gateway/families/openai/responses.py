@@ -1,0 +1,191 @@
+"""``/v1/responses``."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from umaserve.gateway.daemon.event import Event
+from umaserve.gateway.daemon.refusal import Refusal, encode, not_there, openai_error, wrong
+from umaserve.gateway.families.openai.items import Tools, effort_of, messages_of
+from umaserve.gateway.families.openai.kept import Kept
+from umaserve.gateway.families.openai.output import Output, message_of
+from umaserve.gateway.translate.answering import (
+    EVENT_STREAM,
+    SSE_COMMENT,
+    cache_header,
+    json_response,
+    stream,
+    whole,
+)
+from umaserve.gateway.translate.body import flag_of, object_of, read_object, text_of
+from umaserve.gateway.translate.caller import caller_fields, lane_header
+from umaserve.gateway.translate.endpoint import Endpoint
+from umaserve.gateway.translate.messages import effort, wants_deltas
+from umaserve.gateway.translate.parts import Piece, Pieces, answer_of
+from umaserve.gateway.translate.sampling import most_tokens, sampling_fields
+
+_ECHOED = ("instructions", "max_output_tokens", "previous_response_id", "temperature", "top_p")
+
+
+async def responses(request: Request) -> Response:
+    """The next items of a conversation."""
+    body = await read_object(request)
+    _check(body)
+    caller = caller_fields(request, body)
+    tools, kept = Tools(body), request.state.kept
+    owner, history = caller.get("key", ""), []
+    if text_of(body, "previous_response_id"):
+        history = kept.get(body["previous_response_id"], owner)
+    history = history + messages_of(body)
+    if not history:
+        raise wrong("input", "be a text, or a list of at least one item")
+    instructions = text_of(body, "instructions")
+    start = [{"role": "system", "content": instructions}] if instructions else []
+    message = {
+        "messages": start + history,
+        **sampling_fields(body),
+        **most_tokens(body, "max_output_tokens"),
+        **tools.fields(body),
+        **caller,
+    }
+    if effort_of(body) is not None:
+        message["thinking"] = effort(effort_of(body), "reasoning.effort")
+    keep = (kept, owner, history) if flag_of(body, "store", True) else None
+    answer = _Response(body, tools, wants_deltas(message), keep)
+    headers = {"x-uma-lane": lane_header(caller)}
+    if flag_of(body, "stream"):
+        return await stream(request, [message], answer, headers)
+    (end,) = await whole(request, [message])
+    return json_response(answer.whole(end), headers=headers | cache_header([end]))
+
+
+def _check(body: dict[str, Any]) -> None:
+    """Raises ``Refusal`` for what would change the answer and is not there."""
+    for name in ("background", "conversation", "prompt", "top_logprobs"):
+        if body.get(name):
+            raise not_there(f'"{name}"')
+    form = object_of(object_of(body, "text"), "format").get("type", "text")
+    if form != "text":
+        raise not_there(f'"text.format" of the type "{form}"')
+
+
+class _Response:
+    """A response, whole or as a stream of numbered events."""
+
+    content_type = EVENT_STREAM
+    ping = SSE_COMMENT
+
+    def __init__(
+        self,
+        body: dict[str, Any],
+        tools: Tools,
+        takes_deltas: bool,
+        keep: tuple[Kept, str, list[dict[str, Any]]] | None,
+    ) -> None:
+        self._body, self._keep = body, keep
+        self._pieces, self._output = Pieces(takes_deltas), Output(tools)
+        self._id = "resp_" + os.urandom(24).hex()
+        self._created = int(time.time())
+        self._number = 0
+
+    def whole(self, end: Event) -> dict[str, Any]:
+        """All at once."""
+        answer = answer_of(end)
+        calls = [
+            {"index": index, "id": call.id, "name": call.name, "arguments": call.arguments}
+            for index, call in enumerate(answer.calls)
+        ]
+        self._output.take(Piece(answer.text, answer.reasoning, calls))
+        self._output.finish()
+        return self._ended(end)
+
+    def begin(self) -> bytes:
+        told = self._object("in_progress")
+        return self._events(
+            [{"type": f"response.{kind}", "response": told} for kind in ("created", "in_progress")]
+        )
+
+    def feed(self, number: int, event: Event) -> bytes:
+        events = self._output.take(self._pieces.of(event))
+        if event.event == "eos":
+            events += self._output.finish()
+            ended = self._ended(event)
+            events.append({"type": f"response.{ended['status']}", "response": ended})
+        return self._events(events)
+
+    def end(self) -> bytes:
+        return b""
+
+    def fail(self, refusal: Refusal) -> bytes:
+        error = openai_error(refusal)["error"]
+        failed = self._object("failed") | {"error": {k: error[k] for k in ("code", "message")}}
+        return self._events([{"type": "response.failed", "response": failed}])
+
+    def _events(self, events: list[dict[str, Any]]) -> bytes:
+        parts = []
+        for event in events:
+            told = encode({**event, "sequence_number": self._number})
+            parts.append(b"event: %b\ndata: %b\n\n" % (event["type"].encode(), told))
+            self._number += 1
+        return b"".join(parts)
+
+    def _ended(self, end: Event) -> dict[str, Any]:
+        if self._keep is not None:
+            kept, owner, history = self._keep
+            said = messages_of({"input": message_of(self._output)})
+            kept.put(self._id, owner, [*history, *said])
+        cut = end.reason == "length"
+        prompt, completion = end.tokens("prompt_tokens"), end.tokens("completion_tokens")
+        return self._object("incomplete" if cut else "completed") | {
+            "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
+            "output": self._output.items,
+            "usage": {
+                "input_tokens": prompt,
+                "input_tokens_details": {"cached_tokens": end.tokens("cached_tokens")},
+                "output_tokens": completion,
+                "output_tokens_details": {"reasoning_tokens": 0},
+                "total_tokens": prompt + completion,
+            },
+        }
+
+    def _object(self, status: str) -> dict[str, Any]:
+        body = self._body
+        return {
+            "id": self._id,
+            "object": "response",
+            "created_at": self._created,
+            "status": status,
+            "error": None,
+            "incomplete_details": None,
+            "model": text_of(body, "model") or "default",
+            "output": [],
+            "parallel_tool_calls": body.get("parallel_tool_calls") is not False,
+            "reasoning": {"effort": effort_of(body), "summary": None},
+            "store": self._keep is not None,
+            "text": {"format": {"type": "text"}},
+            "tool_choice": body.get("tool_choice") or "auto",
+            "tools": body.get("tools") or [],
+            "truncation": "disabled",
+            "usage": None,
+            "metadata": body.get("metadata") or {},
+            **{name: body.get(name) for name in _ECHOED},
+        }
+
+
+_FIELDS = {
+    "model": {"type": "string"},
+    "input": {"type": ["string", "array"]},
+    "stream": {"type": "boolean"},
+    "max_output_tokens": {"type": "integer", "minimum": 1},
+}
+ENDPOINTS = tuple(
+    Endpoint(
+        "POST", path, responses, "the next items of a conversation", "OpenAI", _FIELDS, ("input",)
+    )
+    for path in ("/v1/responses", "/responses")
+)  # fmt: skip

@@ -1,0 +1,141 @@
+"""What OpenAI's routes share: the ends of answers, their usage, log-probabilities."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import umaserve
+from umaserve.gateway.daemon.event import Event
+from umaserve.gateway.daemon.refusal import Refusal, encode, openai_error, wrong
+from umaserve.gateway.translate.answering import EVENT_STREAM, SSE_COMMENT
+from umaserve.gateway.translate.body import object_of, text_of
+
+MAX_CHOICES = 128
+DONE = b"data: [DONE]\n\n"
+FINGERPRINT = f"umaserve-{umaserve.__version__}"
+_FINISH = {"length": "length", "tool_calls": "tool_calls"}
+
+
+def head(body: dict[str, Any], kind: str, prefix: str) -> dict[str, Any]:
+    """The fields that all objects of one answer begin with."""
+    return {
+        "id": prefix + os.urandom(12).hex(),
+        "object": kind,
+        "created": int(time.time()),
+        "model": text_of(body, "model") or "default",
+        "system_fingerprint": FINGERPRINT,
+    }
+
+
+def finish_reason(event: Event) -> str:
+    """Why it ended, in OpenAI's words; a request that somebody cancelled was stopped."""
+    return _FINISH.get(event.reason, "stop")
+
+
+def usage(ends: Sequence[Event], choices: int = 1) -> dict[str, Any]:
+    """Of all requests together; a prompt with several answers counts once."""
+    prompts = ends[::choices]
+    prompt = sum(event.tokens("prompt_tokens") for event in prompts)
+    completion = sum(event.tokens("completion_tokens") for event in ends)
+    cached = sum(event.tokens("cached_tokens") for event in prompts)
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+        "prompt_tokens_details": {"cached_tokens": cached},
+    }
+
+
+def wants_usage(body: dict[str, Any]) -> bool:
+    """Whether a stream ends with its usage."""
+    return object_of(body, "stream_options").get("include_usage") is True
+
+
+def several(message: dict[str, Any], choices: int) -> list[dict[str, Any]]:
+    """The same request so many times; a seed goes on from one to the next."""
+    seed = message.get("seed")
+    if choices > 1 and isinstance(seed, int):
+        return [{**message, "seed": seed + number} for number in range(choices)]
+    return [message] * choices
+
+
+def chat_logprobs(tokens: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """``logprobs`` of a chat's choice; ``tokens`` are as ``eos`` lists them."""
+    return {"content": [_entry(token, token.get("top_logprobs")) for token in tokens]}
+
+
+def _entry(token: dict[str, Any], top: Any = None) -> dict[str, Any]:
+    text = str(token.get("text") or "")
+    entry = {"token": text, "logprob": _finite(token.get("logprob")), "bytes": [*text.encode()]}
+    if top is not None:
+        entry["top_logprobs"] = [_entry(each) for each in top]
+    return entry
+
+
+def _finite(value: Any) -> float:
+    """Clients take no ``null`` here; as many digits as the socket's tokens have."""
+    return -9999.0 if value is None else round(float(value), 6)
+
+
+def token_of(event: Event) -> dict[str, Any]:
+    """A token event's part of ``logprobs``."""
+    return {"text": event.text, "logprob": event.logprob, "top_logprobs": event.top_logprobs or []}
+
+
+def text_logprobs(tokens: Sequence[dict[str, Any]], offset: int = 0) -> dict[str, Any]:
+    """``logprobs`` of a completion's choice; ``offset`` characters went before."""
+    offsets, texts = [], [str(token.get("text") or "") for token in tokens]
+    for text in texts:
+        offsets.append(offset)
+        offset += len(text)
+    return {
+        "tokens": texts,
+        "token_logprobs": [_finite(token.get("logprob")) for token in tokens],
+        "top_logprobs": [
+            {str(each["text"]): _finite(each["logprob"]) for each in token["top_logprobs"] or ()}
+            for token in tokens
+        ],
+        "text_offset": offsets,
+    }
+
+
+def chosen_logprobs(body: dict[str, Any]) -> dict[str, Any]:
+    """The socket's ``logprobs`` for a chat's ``logprobs`` and ``top_logprobs``."""
+    wanted, top = body.get("logprobs"), body.get("top_logprobs")
+    if wanted is None and body.get("n_probs"):
+        return {"logprobs": body["n_probs"]}
+    if wanted not in (None, True, False):
+        raise wrong("logprobs", "be true or false")
+    if top is not None and not wanted:
+        raise wrong("top_logprobs", 'come with "logprobs": true')
+    return {"logprobs": top or 0} if wanted else {}
+
+
+class Chunks:
+    """The common half of OpenAI's streams."""
+
+    content_type = EVENT_STREAM
+    ping = SSE_COMMENT
+
+    def __init__(self, head: dict[str, Any], choices: int, with_usage: bool) -> None:
+        self._start = b"data: " + encode(head)[:-1]
+        self._choices, self._with_usage = choices, with_usage
+        self._ends: dict[int, Event] = {}
+
+    def begin(self) -> bytes:
+        return b""
+
+    def fail(self, refusal: Refusal) -> bytes:
+        return b"data: " + encode(openai_error(refusal)) + b"\n\n"
+
+    def end(self) -> bytes:
+        if not self._with_usage:
+            return DONE
+        ends = [self._ends[number] for number in sorted(self._ends)]
+        return self._chunk(b'"choices":[],"usage":' + encode(usage(ends, self._choices))) + DONE
+
+    def _chunk(self, rest: bytes) -> bytes:
+        return b"%b,%b}\n\n" % (self._start, rest)

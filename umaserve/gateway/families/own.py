@@ -1,0 +1,229 @@
+"""Our own routes: health, figures, the socket's events as they are, and the model."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+import umaserve
+from umaserve.gateway.daemon.event import Event
+from umaserve.gateway.daemon.refusal import Refusal, encode, openai_error, wrong
+from umaserve.gateway.translate.accept import preferred
+from umaserve.gateway.translate.answering import (
+    EVENT_STREAM,
+    SSE_COMMENT,
+    cache_header,
+    json_response,
+    link_of,
+    stream,
+    while_connected,
+    whole,
+)
+from umaserve.gateway.translate.body import flag_of, read_object, text_of
+from umaserve.gateway.translate.caller import caller_fields, lane_header
+from umaserve.gateway.translate.endpoint import Endpoint
+from umaserve.protocol import E_LIMIT_002, E_MODEL_001, ERRORS
+
+JSON = "application/json"
+# what `GET /metrics` can be had as; text/plain is also what a client of OpenMetrics reads
+FORMATS = (JSON, "text/plain", "application/openmetrics-text")
+NOT_KEPT = {"cache-control": "no-store"}
+BY_ACCEPT = {**NOT_KEPT, "vary": "accept"}
+
+
+# --- figures -------------------------------------------------------------------------------------
+
+
+async def metrics(request: Request) -> Response:
+    """The figures, in the format that the client prefers."""
+    kind = preferred(request.headers.get("accept", ""), FORMATS)
+    if kind is None:
+        text = f"/metrics comes as {JSON} or text/plain; the request accepts neither"
+        raise Refusal(406, "not_acceptable", text, tuple(BY_ACCEPT.items()))
+    if kind != JSON:
+        return await _prometheus(request, BY_ACCEPT)
+    return json_response(await _numbers(request), headers=BY_ACCEPT)
+
+
+async def prometheus_metrics(request: Request) -> Response:
+    """The same as Prometheus' text, whatever the client prefers."""
+    return await _prometheus(request, NOT_KEPT)
+
+
+async def _prometheus(request: Request, headers: dict[str, str]) -> Response:
+    from umaserve.metrics import prometheus
+
+    numbers = await _numbers(request)
+    body = prometheus.exposition(numbers, ERRORS).encode("utf-8", "replace")
+    return Response(body, headers={**headers, "content-type": prometheus.CONTENT_TYPE})
+
+
+async def _numbers(request: Request) -> dict[str, Any]:
+    numbers: dict[str, Any] = (await link_of(request).ask({"type": "metrics"}))["metrics"]
+    return numbers
+
+
+async def health(request: Request) -> Response:
+    """200 while a request would be begun now, else 503 and why."""
+    try:
+        info = (await link_of(request).ask({"type": "info"}))["info"]
+    except Refusal as refusal:
+        about: dict[str, Any] = {"status": "unreachable", "model": None}
+        why = refusal
+    else:
+        model = info["model"] or {}
+        about = {"status": info["state"], "model": model.get("name")}
+        if info["state"] == "serving":
+            about |= {"status": "ok", "version": umaserve.__version__}
+            return json_response(about, headers=NOT_KEPT)
+        why = _why_not(info)
+    about |= {"version": umaserve.__version__, **openai_error(why)}
+    return json_response(about, 503, {**NOT_KEPT, **dict(why.headers)})
+
+
+def _why_not(info: dict[str, Any]) -> Refusal:
+    model, next_try = info["model"], info["next_try"]
+    if info["state"] == "stopping":
+        return Refusal(503, E_LIMIT_002, "the daemon is shutting down")
+    if info["state"] == "loading":
+        share = f" ({model['progress']:.0%})" if model and model.get("progress") else ""
+        return Refusal(503, "loading", f"the model is being loaded{share}")
+    if next_try:
+        text = f"{next_try['model']}: {next_try['reason']}; the next try is in"
+        return Refusal(503, E_MODEL_001, f"{text} {next_try['in_s']:.0f} s")
+    return Refusal(503, E_MODEL_001, "no model is loaded")
+
+
+# --- the model and the lanes ---------------------------------------------------------------------
+
+
+async def load(request: Request) -> Response:
+    """Serve another model, of a folder that ``--model-dir`` names."""
+    body = await read_object(request)
+    path = allowed_model(text_of(body, "model"), request.state.settings.model_dirs)
+    ask = link_of(request).ask({"type": "load", "model": path}, None)
+    return json_response({"model": (await while_connected(request, ask))["model"]})
+
+
+def allowed_model(name: str, folders: tuple[str, ...]) -> str:
+    """The path of a model that may be loaded.  Raises ``Refusal``."""
+    if not name or "\0" in name:
+        raise wrong("model", "name a file in a folder of --model-dir")
+    if not folders:
+        text = "no model can be loaded by HTTP: the daemon was started without --model-dir"
+        raise Refusal(403, "model_dir_needed", text)
+    for folder in map(os.path.realpath, folders):
+        path = os.path.realpath(os.path.join(folder, name))
+        if os.path.commonpath((folder, path)) == folder and os.path.isfile(path):
+            return path
+    text = '"model" must name a file in a folder of --model-dir; there is none of that name'
+    raise Refusal(403, "model_not_allowed", text)
+
+
+async def unload(request: Request) -> Response:
+    """Free the model's memory."""
+    await link_of(request).ask({"type": "unload"}, None)
+    return json_response({"unloaded": True})
+
+
+async def priority(request: Request) -> Response:
+    """Move a running request to another lane."""
+    body = await read_object(request)
+    fields: dict[str, Any] = {n: body[n] for n in ("id", "serial", "priority") if n in body}
+    if fields.get("id") is not None and not isinstance(fields["id"], str):
+        raise wrong("id", "be a string")
+    answer = await link_of(request).ask({"type": "priority", **fields})
+    return json_response({"priority": answer["priority"]})
+
+
+# --- text ----------------------------------------------------------------------------------------
+
+
+class Events:
+    """The socket's events as server-sent events, as they are but for the ``id``."""
+
+    content_type = EVENT_STREAM
+    ping = SSE_COMMENT
+
+    def __init__(self, id: str | None) -> None:
+        self._id = id
+
+    def begin(self) -> bytes:
+        return b""
+
+    def feed(self, number: int, event: Event) -> bytes:
+        return _sse(as_told(event, self._id))
+
+    def fail(self, refusal: Refusal) -> bytes:
+        return _sse(_error(refusal, self._id))
+
+    def end(self) -> bytes:
+        return b""
+
+
+def _sse(event: dict[str, Any]) -> bytes:
+    return b"event: %b\ndata: %b\n\n" % (event["event"].encode(), encode(event))
+
+
+def _error(refusal: Refusal, id: str | None) -> dict[str, Any]:
+    named = {} if id is None else {"id": id}
+    return {**named, "event": "error", "code": refusal.code, "message": refusal.message}
+
+
+def as_told(event: Event, id: str | None) -> dict[str, Any]:
+    """The fields that the daemon has sent; the ``id`` is the client's own."""
+    empty = Event()
+    told: dict[str, Any] = {} if id is None else {"id": id}
+    told["event"] = event.event
+    for name in Event.__struct_fields__:
+        value = getattr(event, name)
+        if name not in ("id", "event") and value != getattr(empty, name):
+            told[name] = value
+    if event.event == "token":
+        told.setdefault("text", "")
+    return told
+
+
+async def generate(request: Request) -> Response:
+    """A request of the socket in a body; its events as a stream, or its ``eos`` alone."""
+    body = await read_object(request)
+    id = body.pop("id", None)
+    if id is not None and not isinstance(id, str):
+        raise wrong("id", "be a string")
+    if body.get("type") is not None:
+        raise wrong("type", "be left out; /load, /unload and /priority have routes of their own")
+    body.pop("key", None)  # whose key it is the gateway alone says
+    fields = caller_fields(request, body)
+    message = {**body, **fields}
+    headers = {"x-uma-lane": lane_header(fields)}
+    if flag_of(body, "stream", True):
+        return await stream(request, [message], Events(id), headers, trim=False)
+    ends = await whole(request, [message], trim=False)
+    return json_response(as_told(ends[0], id), headers=headers | cache_header(ends))
+
+
+async def home(request: Request) -> Response:
+    """What this is; also how some clients look whether somebody is there."""
+    return json_response({"server": "umaserve", "version": umaserve.__version__})
+
+
+_TEXT = {"type": "string"}
+ENDPOINTS = (
+    Endpoint("GET", "/", home, "what this is", "ours"),
+    Endpoint("GET", "/health", health, "whether a request would be begun now", "ours"),
+    Endpoint("GET", "/metrics", metrics, "figures, as JSON or Prometheus' text", "ours"),
+    Endpoint("GET", "/metrics/prometheus", prometheus_metrics, "the same as text", "ours"),
+    Endpoint(
+        "POST", "/generate", generate, "the socket's request and events", "ours",
+        {"prompt": _TEXT, "messages": {"type": "array"}, "stream": {"type": "boolean"}},
+    ),
+    Endpoint("POST", "/load", load, "serve another model", "ours", {"model": _TEXT}, ("model",)),
+    Endpoint("POST", "/unload", unload, "free the model", "ours"),
+    Endpoint(
+        "POST", "/priority", priority, "move a request to another lane", "ours",
+        {"id": _TEXT, "serial": {"type": "integer"}, "priority": _TEXT}, ("priority",),
+    ),
+)  # fmt: skip

@@ -1,0 +1,193 @@
+"""One HTTP connection: uvicorn's, with bounds on what a client may hold and for how long."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import socket
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from umaserve.gateway.daemon.refusal import Refusal, encode, openai_error
+from umaserve.gateway.guard import URL
+from umaserve.gateway.settings import Settings
+from umaserve.peer import peer_of
+
+HEAD_BYTES = 16 * 1024  # of a request's line and headers
+HEAD_S = 10.0  # from its first byte to its last
+SEND_S = 10.0  # for a client that reads nothing while more waits for it
+LINGER_S = 2.0  # until the client has read the last answer
+LINGER_BYTES = 1024 * 1024  # of input that nobody reads any more
+
+_ORDER = itertools.count()  # the loop's clock stands still while it takes several connections
+
+
+class GatewayProtocol(HttpToolsProtocol):
+    """``settings`` is set by `protocol_for`.  When all connections are taken, the one that has
+    asked for nothing the longest makes room."""
+
+    settings: Settings
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.asked = next(_ORDER)
+        self._head_bytes = 0
+        self._in_head = self._lingers = False
+        self._last_words: Refusal | None = None  # once the requests before have been answered
+        self._left_bytes = LINGER_BYTES
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request is under way."""
+        return self.cycle is None or self.cycle.response_complete
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if not self._may_come(transport):
+            transport.abort()
+            return
+        self._make_room()
+        self._wait_for_request()
+
+    def _may_come(self, transport: asyncio.Transport) -> bool:
+        """Whether it is our own user, where that can be known."""
+        bound = transport.get_extra_info("socket")
+        if bound is None or bound.family != socket.AF_UNIX or self.settings.owner < 0:
+            return True
+        with contextlib.suppress(OSError), socket.fromfd(
+            bound.fileno(), socket.AF_UNIX, socket.SOCK_STREAM
+        ) as sock:
+            return peer_of(sock).uid in (self.settings.owner, -1)
+        return False  # it left already
+
+    def _make_room(self) -> None:
+        others = [c for c in self.connections if c is not self]
+        if len(others) < self.settings.max_connections:
+            return
+        idle = [c for c in others if isinstance(c, GatewayProtocol) and c.is_idle]
+        if idle:
+            min(idle, key=lambda c: c.asked).close_now()
+        else:
+            text = f"{len(others)} connections are open, and all are being answered"
+            self.refuse(Refusal(503, "too_many_connections", text))
+
+    def _wait_for_request(self) -> None:
+        if self.settings.idle_timeout_s:
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.settings.idle_timeout_s, self.timeout_keep_alive_handler
+            )
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        for name in list(self._timers):
+            self._stop_timer(name)
+        self._unset_keepalive_if_required()
+        super().connection_lost(exc)
+
+    def close_now(self) -> None:
+        """Close; nobody waits for an answer."""
+        self.transport.close()
+
+    def data_received(self, data: bytes) -> None:
+        ignored = self._lingers or self._last_words is not None
+        if ignored or (self.cycle is not None and self.cycle.response_complete):
+            self._left_bytes -= len(data)
+            if self._left_bytes < 0:
+                self.transport.abort()
+            if ignored or self._left_bytes < 0:
+                return
+        was_in_head = self._in_head
+        super().data_received(data)
+        if self.transport.is_closing() or self._lingers:
+            return
+        if self._in_head:
+            self._head_bytes += len(data)
+            if self._head_bytes > HEAD_BYTES:
+                self._refuse_head()
+            elif not was_in_head:
+                self._start_timer("head", HEAD_S, self._head_too_slow)
+        elif self.is_idle and self.timeout_keep_alive_task is None:
+            self._wait_for_request()
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._in_head, self._head_bytes, self._left_bytes = True, 0, LINGER_BYTES
+        self.asked = next(_ORDER)
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        self._stop_timer("head")
+        size = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
+        if size > HEAD_BYTES:
+            self._refuse_head()
+            raise ValueError("the head of a request is too long")
+        self.scope[URL] = self.url  # type: ignore[literal-required]
+        super().on_headers_complete()
+
+    def on_response_complete(self) -> None:
+        self.asked = next(_ORDER)
+        self._left_bytes = LINGER_BYTES
+        super().on_response_complete()
+        if self._last_words is not None and self.is_idle:
+            self.refuse(self._last_words)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._start_timer("send", SEND_S, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        self._stop_timer("send")
+        super().resume_writing()
+
+    def send_400_response(self, msg: str) -> None:
+        text = "this cannot be read as an HTTP/1.1 request"
+        self.refuse(Refusal(400, "bad_request", text))
+
+    def refuse(self, refusal: Refusal) -> None:
+        """Answer without a route, and close once the client has read that."""
+        if self._lingers or self.transport.is_closing():
+            return
+        if not self.is_idle:
+            self._last_words = refusal
+            return
+        body = encode(openai_error(refusal))
+        headers = [
+            *self.server_state.default_headers,
+            (b"content-type", b"application/json"),
+            (b"content-length", str(len(body)).encode()),
+            (b"connection", b"close"),
+            *((name.encode(), value.encode()) for name, value in refusal.headers),
+        ]
+        lines = b"".join(b"%b: %b\r\n" % header for header in headers)
+        self.transport.write(b"%b%b\r\n%b" % (STATUS_LINE[refusal.status], lines, body))
+        self._lingers = True
+        self._unset_keepalive_if_required()
+        self._stop_timer("head")
+        # bytes that nobody has read would turn the answer into a reset
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self._start_timer("linger", LINGER_S, self.transport.close)
+
+    def _refuse_head(self) -> None:
+        text = f"the request's line and headers are longer than {HEAD_BYTES} bytes"
+        self.refuse(Refusal(431, "headers_too_large", text))
+
+    def _head_too_slow(self) -> None:
+        text = f"the request was not complete after {HEAD_S:g} s"
+        self.refuse(Refusal(408, "request_timeout", text))
+
+    def _start_timer(self, name: str, after_s: float, call: Any) -> None:
+        self._stop_timer(name)
+        self._timers[name] = self.loop.call_later(after_s, call)
+
+    def _stop_timer(self, name: str) -> None:
+        timer = self._timers.pop(name, None)
+        if timer is not None:
+            timer.cancel()
+
+
+def protocol_for(settings: Settings) -> type[GatewayProtocol]:
+    """The protocol class with these settings."""
+    return type("BoundProtocol", (GatewayProtocol,), {"settings": settings})

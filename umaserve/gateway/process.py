@@ -1,0 +1,100 @@
+"""The server itself: sockets that listen already, until it is told to end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+import uvicorn
+import uvloop
+
+from umaserve.gateway.app import application
+from umaserve.gateway.daemon.link import Link
+from umaserve.gateway.guard import Say
+from umaserve.gateway.http_protocol import protocol_for
+from umaserve.gateway.keys import Keys
+from umaserve.gateway.settings import Settings
+
+Ready = Callable[[asyncio.AbstractEventLoop, Callable[[], None]], None]
+
+BACKLOG = 512
+GOODBYE_S = 2  # for answers that are under way when the gateway ends
+FOR_EVER_S = 10**8
+HEADERS = [("server", "umaserve"), ("x-content-type-options", "nosniff")]
+
+
+def run(
+    settings: Settings,
+    keys: Keys,
+    sockets: Sequence[socket.socket],
+    say: Say,
+    ready: Ready | None = None,
+) -> None:
+    """Serve until what ``ready`` was given is called, and without ``ready`` until a signal.
+
+    ``ready`` is called once requests are taken, with the loop and what ends the server.
+    """
+    # what it would say holds lines of requests; what matters the guard says
+    logging.getLogger("uvicorn").disabled = logging.getLogger("uvicorn.error").disabled = True
+    uvloop.run(_serve(settings, keys, sockets, say, ready))
+
+
+async def _serve(
+    settings: Settings,
+    keys: Keys,
+    sockets: Sequence[socket.socket],
+    say: Say,
+    ready: Ready | None = None,
+) -> None:
+    link = Link(settings.socket)
+    config = uvicorn.Config(
+        application(settings, keys, link, say),
+        http=protocol_for(settings),
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        headers=HEADERS,
+        backlog=BACKLOG,
+        timeout_keep_alive=int(settings.idle_timeout_s) or FOR_EVER_S,
+        timeout_graceful_shutdown=GOODBYE_S,
+    )
+    server = _Server(config)
+
+    def end() -> None:
+        server.should_exit = True
+
+    if ready is not None:
+        server.on_started = partial(ready, asyncio.get_running_loop(), end)
+    keeping = asyncio.ensure_future(link.keep())
+    try:
+        await server.serve(list(sockets))
+    finally:
+        keeping.cancel()
+        link.close()
+
+
+class _Server(uvicorn.Server):
+    """``on_started`` is called when all sockets are served; with it, no signal counts."""
+
+    on_started: Callable[[], None] | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        await self.on_tick(0)  # the headers of every answer
+        if self.on_started is not None:
+            self.on_started()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        if self.on_started is not None:
+            yield
+            return
+        with super().capture_signals():
+            yield

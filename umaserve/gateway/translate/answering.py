@@ -1,0 +1,194 @@
+"""Answers to HTTP requests: whole ones and streams, each for as long as the client is there.
+
+A stream's status goes out with its first event, or after `HOLD_S` without one: so what is refused
+at once has the status of an error.  From then on there is a ping at least every `PING_S`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from typing import Any, Protocol, TypeVar
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from umaserve.gateway.daemon.event import Event
+from umaserve.gateway.daemon.exchange import Exchange, Numbered
+from umaserve.gateway.daemon.link import Link
+from umaserve.gateway.daemon.refusal import Refusal, encode, of_daemon
+from umaserve.gateway.translate.body import Gone
+
+HOLD_S = 2.0
+PING_S = 5.0
+
+EVENT_STREAM = "text/event-stream"
+SSE_COMMENT = b": \n\n"
+
+Headers = dict[str, str]
+Result = TypeVar("Result")
+
+
+class Translator(Protocol):
+    """Events of the daemon to bytes of one family's stream."""
+
+    @property
+    def content_type(self) -> str:
+        """The stream's media type."""
+
+    @property
+    def ping(self) -> bytes:
+        """What says nothing but that we are there."""
+
+    def begin(self) -> bytes:
+        """Before the first event."""
+
+    def feed(self, number: int, event: Event) -> bytes:
+        """A ``token``, ``delta`` or ``eos`` of the request with that number."""
+
+    def fail(self, refusal: Refusal) -> bytes:
+        """Instead of all that would come; ``end`` is not called then."""
+
+    def end(self) -> bytes:
+        """After the last event."""
+
+
+def link_of(request: Request) -> Link:
+    """The way to the daemon."""
+    link: Link = request.state.link
+    return link
+
+
+def json_response(body: Any, status: int = 200, headers: Headers | None = None) -> Response:
+    """``body`` as JSON."""
+    return Response(encode(body), status, headers, "application/json")
+
+
+def cache_header(events: Iterable[Event]) -> Headers:
+    """``X-UMA-Cache``: cached of all prompt tokens."""
+    ends = list(events)
+    cached = sum(event.tokens("cached_tokens") for event in ends)
+    return {"x-uma-cache": f"{cached}/{sum(event.tokens('prompt_tokens') for event in ends)}"}
+
+
+async def while_connected(request: Request, work: Coroutine[Any, Any, Result]) -> Result:
+    """What ``work`` returns.  Raises ``Gone`` when the client leaves, and ends the work."""
+    task = asyncio.ensure_future(work)
+    watch = asyncio.ensure_future(gone(request.receive))
+    try:
+        await asyncio.wait((task, watch), return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise Gone
+        return task.result()
+    finally:
+        for each in (task, watch):
+            each.cancel()
+
+
+async def gone(receive: Receive) -> None:
+    """Returns when the client has left; the body must have been read."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def whole(
+    request: Request, messages: list[dict[str, Any]], trim: bool = True
+) -> list[Event]:
+    """The end of each request.  Raises ``Refusal``, and ``Gone``."""
+    exchange = Exchange(link_of(request))
+    try:
+        for message in messages:
+            await exchange.begin({**message, "stream": False}, trim)
+        return await while_connected(request, exchange.whole())
+    finally:
+        exchange.cancel()
+
+
+async def stream(
+    request: Request,
+    messages: list[dict[str, Any]],
+    translator: Translator,
+    headers: Headers,
+    *,
+    trim: bool = True,
+    first_event: Callable[[Exchange], Awaitable[None]] | None = None,
+) -> Response:
+    """A stream of what comes of ``messages``.  Raises ``Refusal`` where that is refused at once.
+
+    ``first_event`` is awaited when the first event has come, before it is translated.
+    """
+    exchange = Exchange(link_of(request))
+    try:
+        for message in messages:
+            await exchange.begin(message, trim)
+        first = await while_connected(request, exchange.next(HOLD_S))
+        if first and first[0][1].event == "error":
+            raise of_daemon(first[0][1].code, str(first[0][1].message))
+    except BaseException:
+        exchange.cancel()
+        raise
+    return _Stream(exchange, first, translator, headers, first_event)
+
+
+class _Stream(Response):
+    """A response that is written as the daemon's events come."""
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        first: list[Numbered],
+        translator: Translator,
+        headers: Headers,
+        first_event: Callable[[Exchange], Awaitable[None]] | None,
+    ) -> None:
+        self.status_code = 200
+        self.background = None
+        self._exchange, self._first, self._translator = exchange, first, translator
+        self._first_event = first_event
+        self.init_headers(
+            {**headers, "content-type": translator.content_type, "cache-control": "no-cache"}
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        exchange = self._exchange
+        watch = asyncio.ensure_future(gone(receive))
+        watch.add_done_callback(lambda _: exchange.leave())
+        try:
+            start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
+            await send(start)
+            await self._send_all(send)
+        finally:
+            exchange.cancel()
+            watch.cancel()
+
+    async def _send_all(self, send: Send) -> None:
+        exchange, translator, batch = self._exchange, self._translator, self._first
+        out = translator.begin()
+        while True:
+            if batch and self._first_event is not None:
+                await self._first_event(exchange)
+                self._first_event = None
+            over = self._translate(batch, parts := [out] if out else [])
+            if not batch:
+                parts.append(translator.ping)
+            if exchange.is_gone:
+                return
+            body = {"type": "http.response.body", "body": b"".join(parts), "more_body": not over}
+            await send(body)
+            if over:
+                return
+            batch, out = await exchange.next(PING_S), b""
+
+    def _translate(self, batch: list[Numbered], parts: list[bytes]) -> bool:
+        """Whether this was the end."""
+        for number, event in batch:
+            if event.event == "error":
+                refusal = of_daemon(event.code, str(event.message))
+                parts.append(self._translator.fail(refusal))
+                return True
+            parts.append(self._translator.feed(number, event))
+        if self._exchange.is_over:
+            parts.append(self._translator.end())
+            return True
+        return False

@@ -1,0 +1,98 @@
+"""Bodies of requests: JSON objects, and the fields that are read of them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+from starlette.requests import ClientDisconnect, Request
+
+from umaserve.gateway.daemon.refusal import Refusal, wrong
+
+BODY_S = 60.0  # until the last byte of a body
+
+_decode = msgspec.json.Decoder().decode
+
+
+async def read_object(request: Request) -> dict[str, Any]:
+    """The body.  Raises ``Refusal`` where it is no JSON object, or does not come in time."""
+    try:
+        data = await asyncio.wait_for(request.body(), BODY_S)
+    except asyncio.TimeoutError:
+        text = f"the body was not complete after {BODY_S:g} s"
+        raise Refusal(408, "request_timeout", text, (("connection", "close"),)) from None
+    except ClientDisconnect:
+        raise Gone from None
+    try:
+        body = _decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        text = "it is nested too deep" if isinstance(error, RecursionError) else str(error)
+        raise Refusal(400, "invalid_json", f"the body is not JSON: {text}") from None
+    if not isinstance(body, dict):
+        raise Refusal(400, "invalid_json", "the body must be a JSON object")
+    return body
+
+
+class Gone(Exception):
+    """The client has left; nobody reads an answer."""
+
+
+def text_of(body: dict[str, Any], name: str, default: str = "") -> str:
+    """A field that holds text; ``null`` is the default.  Raises ``Refusal``."""
+    value = body.get(name)
+    if value is None:
+        return default
+    if not isinstance(value, str):
+        raise wrong(name, "be a string")
+    return value
+
+
+def flag_of(body: dict[str, Any], name: str, default: bool = False) -> bool:
+    """A field that is true or false.  Raises ``Refusal``."""
+    value = body.get(name)
+    if value is None:
+        return default
+    if not isinstance(value, bool):
+        raise wrong(name, "be true or false")
+    return value
+
+
+def object_of(body: dict[str, Any], name: str) -> dict[str, Any]:
+    """A field that is an object; empty where it is missing.  Raises ``Refusal``."""
+    value = body.get(name)
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise wrong(name, "be an object")
+    return value
+
+
+def list_of(body: dict[str, Any], name: str) -> list[Any]:
+    """A field that is a list; empty where it is missing.  Raises ``Refusal``."""
+    value = body.get(name)
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise wrong(name, "be a list")
+    return value
+
+
+def whole_of(body: dict[str, Any], name: str, default: int, low: int, high: int) -> int:
+    """A field that is a whole number.  Raises ``Refusal``."""
+    value = body.get(name)
+    if value is None:
+        return default
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise wrong(name, f"be a whole number from {low} to {high}")
+    return value
+
+
+def objects_of(body: dict[str, Any], name: str) -> list[dict[str, Any]]:
+    """A field that is a list of objects.  Raises ``Refusal``."""
+    values = list_of(body, name)
+    if not all(isinstance(value, dict) for value in values):
+        raise wrong(name, "be a list of objects")
+    return values

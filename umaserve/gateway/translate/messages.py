@@ -1,0 +1,105 @@
+"""Conversations as OpenAI writes them, which is how the socket takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from umaserve.gateway.daemon.refusal import Refusal, encode, not_there, wrong
+from umaserve.gateway.translate.body import list_of, objects_of
+
+TEXT_PARTS = ("text", "input_text", "output_text", "summary_text", "reasoning_text")
+CONSTRAINTS = ("grammar", "json_schema", "regex")
+EFFORTS = ("minimal", "low", "medium", "high", "xhigh", "max")
+
+
+def chat_messages(body: dict[str, Any], name: str = "messages") -> list[dict[str, Any]]:
+    """The messages, with texts for contents; ``null`` is an empty one.  Raises ``Refusal``."""
+    messages = objects_of(body, name)
+    if not messages:
+        raise wrong(name, "be a list of at least one message")
+    return [{**m, "content": content_of(m.get("content"), f"{name}[].content")} for m in messages]
+
+
+def content_of(content: Any, name: str) -> str | list[dict[str, str]]:
+    """A content, or the text parts of one.  Raises ``Refusal`` for images and their like."""
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list) or not all(isinstance(part, dict) for part in content):
+        raise wrong(name, "be a string or a list of parts")
+    return [{"type": "text", "text": _text_of(part, name)} for part in content]
+
+
+def _text_of(part: dict[str, Any], name: str) -> str:
+    kind = part.get("type")
+    text = part.get("refusal") if kind == "refusal" else part.get("text")
+    if kind not in (*TEXT_PARTS, "refusal"):
+        raise Refusal(400, "text_only", f'"{name}" has a part that is no text; only text is taken')
+    if not isinstance(text, str):
+        raise wrong(f"{name}[].text", "be a string")
+    return text
+
+
+def chat_fields(body: dict[str, Any]) -> dict[str, Any]:
+    """Tools, thinking and the template's own settings, where they are given."""
+    fields: dict[str, Any] = {}
+    tools = list_of(body, "tools")
+    if tools and body.get("tool_choice") != "none":
+        fields["tools"] = tools
+        for name in ("tool_choice", "parallel_tool_calls"):
+            if body.get(name) is not None:
+                fields[name] = body[name]
+    for name in ("chat_template_kwargs", "continue_final_message"):
+        if body.get(name) is not None:
+            fields[name] = body[name]
+    if body.get("functions"):
+        raise not_there('"functions", for which there is "tools"')
+    thinking = body.get("reasoning_effort")
+    if thinking is not None:
+        fields["thinking"] = effort(thinking, "reasoning_effort")
+    return fields
+
+
+def effort(value: Any, name: str) -> bool | str:
+    """How much a model is to think.  Raises ``Refusal``."""
+    if value == "none":
+        return False
+    if isinstance(value, bool):
+        return value
+    if value not in EFFORTS:
+        raise wrong(name, f"be one of none, {', '.join(EFFORTS)}")
+    return str(value)
+
+
+def no_constraint(body: dict[str, Any]) -> None:
+    """Raises ``Refusal`` where the answer is to follow a schema or a grammar."""
+    for name in CONSTRAINTS:
+        if body.get(name) is not None and body[name] != "":
+            raise not_there(f'"{name}"')
+    form = body.get("response_format")
+    if form is None:
+        return
+    kind = form.get("type") if isinstance(form, dict) else None
+    if not isinstance(kind, str):
+        raise wrong("response_format", 'be an object with a "type"')
+    if kind != "text":
+        raise not_there(f'"response_format" of the type "{kind}"')
+
+
+def wants_deltas(message: Mapping[str, Any]) -> bool:
+    """Whether the daemon takes the answer apart, into content, reasoning and tool calls."""
+    return bool(message.get("tools")) or message.get("thinking") is not None
+
+
+def tool_call(call: dict[str, Any]) -> tuple[str, str, str]:
+    """Id, name and arguments of a call in a whole message."""
+    function = call.get("function") or call
+    return str(call.get("id") or ""), str(function.get("name") or ""), arguments_of(function)
+
+
+def arguments_of(function: dict[str, Any]) -> str:
+    """The arguments as text, however they are written."""
+    value = function.get("arguments")
+    return value if isinstance(value, str) else encode(value or {}).decode()

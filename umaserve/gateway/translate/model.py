@@ -1,0 +1,26 @@
+"""The model that serves, as the daemon tells of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.requests import Request
+
+from umaserve.gateway.translate.answering import link_of
+
+
+async def info_of(request: Request) -> dict[str, Any]:
+    """What the daemon says of itself."""
+    info: dict[str, Any] = (await link_of(request).ask({"type": "info"}))["info"]
+    return info
+
+
+async def loaded_model(request: Request) -> dict[str, Any]:
+    """The model that serves; empty while none does."""
+    model = (await info_of(request))["model"]
+    return model if model is not None and "name" in model else {}
+
+
+def context_of(model: dict[str, Any]) -> int:
+    """Tokens that one request may have."""
+    return min(model["n_ctx"], model["n_ctx_train"] or model["n_ctx"])

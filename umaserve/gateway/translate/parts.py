@@ -1,0 +1,87 @@
+"""Answers in parts: text, thinking and tool calls, from tokens or from the daemon's deltas."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from umaserve.gateway.daemon.event import Event
+from umaserve.gateway.translate.messages import tool_call
+
+
+@dataclass
+class Call:
+    """A tool call; ``arguments`` is JSON as text."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass
+class Answer:
+    """A whole answer."""
+
+    text: str = ""
+    reasoning: str = ""
+    calls: list[Call] = field(default_factory=list)
+
+
+@dataclass
+class Piece:
+    """What is new of an answer.  ``calls`` are as the daemon's ``delta`` events have them."""
+
+    text: str = ""
+    reasoning: str = ""
+    calls: list[dict[str, Any]] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.text or self.reasoning or self.calls)
+
+
+def answer_of(end: Event) -> Answer:
+    """The whole answer that an ``eos`` holds."""
+    message = end.message
+    if not isinstance(message, dict):
+        return Answer(end.text or "")
+    calls = [Call(*tool_call(call)) for call in message.get("tool_calls") or ()]
+    reasoning = message.get("reasoning") or message.get("reasoning_content") or ""
+    return Answer(message.get("content") or "", reasoning, calls)
+
+
+class Pieces:
+    """``of`` each event gives what is new.
+
+    ``takes_deltas``: the daemon was asked to take the answer apart.  Then the tokens' texts are not
+    shown, unless no delta has come by the end.
+    """
+
+    def __init__(self, takes_deltas: bool) -> None:
+        self._takes_deltas = takes_deltas
+        self._held: list[str] = []
+        self._had_deltas = False
+
+    def of(self, event: Event) -> Piece:
+        """What a ``token``, ``delta`` or ``eos`` adds to the answer."""
+        if event.event == "token":
+            if not self._takes_deltas:
+                return Piece(event.text or "")
+            if not self._had_deltas:
+                self._held.append(event.text or "")
+        elif event.event == "delta":
+            self._had_deltas = True
+            self._held.clear()
+            return Piece(event.content or "", event.reasoning or "", event.tool_calls or [])
+        elif self._takes_deltas and not self._had_deltas:
+            return self._at_once(event)
+        return Piece()
+
+    def _at_once(self, end: Event) -> Piece:
+        if not isinstance(end.message, dict):
+            return Piece("".join(self._held))
+        whole = answer_of(end)
+        calls = [
+            {"index": index, "id": call.id, "name": call.name, "arguments": call.arguments}
+            for index, call in enumerate(whole.calls)
+        ]
+        return Piece(whole.text, whole.reasoning, calls)

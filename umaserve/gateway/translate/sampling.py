@@ -1,0 +1,34 @@
+"""How tokens are chosen: the families' names for it, as the socket has them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+SAME = (
+    "temperature", "top_p", "top_k", "min_p", "typical_p", "seed", "stop", "repeat_penalty",
+    "presence_penalty", "frequency_penalty", "penalty_last_n", "logit_bias", "ignore_eos",
+    "xtc_probability", "xtc_threshold", "dry_multiplier", "dry_base", "dry_allowed_length",
+    "dry_penalty_last_n", "dry_sequence_breakers", "mirostat", "mirostat_tau", "mirostat_eta",
+    "cache_prompt", "add_bos", "parse_special", "context_shift", "slo", "cache_scope", "speculate",
+)  # fmt: skip
+# as llama-server and Ollama call them
+OTHER = {"repeat_last_n": "penalty_last_n", "typ_p": "typical_p"}
+RANDOM_SEEDS = (-1, 0xFFFFFFFF)
+
+
+def sampling_fields(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Those that are given; the daemon judges their values and names the field that is wrong."""
+    fields = {name: body[name] for name in SAME if body.get(name) is not None}
+    for theirs, ours in OTHER.items():
+        if body.get(theirs) is not None:
+            fields.setdefault(ours, body[theirs])
+    if fields.get("seed") in RANDOM_SEEDS:
+        del fields["seed"]
+    return fields
+
+
+def most_tokens(body: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    """``max_tokens`` by the first of ``names`` that is given; -1 is no limit."""
+    value = next((body[name] for name in names if body.get(name) is not None), -1)
+    return {} if value == -1 else {"max_tokens": value}

@@ -1,0 +1,170 @@
+"""The gateway's process: started, followed, and replaced when it ends.
+
+The front keeps the sockets that listen.  While no gateway runs, clients wait in their line.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import trio
+
+from umaserve.config import Config
+from umaserve.own_python import run_module
+from umaserve.server.engines.descriptors import Reserve
+from umaserve.server.gateway.listener import HttpListeners
+
+COMMAND = tuple(run_module("umaserve.gateway"))
+STEADY_S = 5.0  # one that lived so long is replaced at once when it ends
+PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0  # before the next one, where they end early
+END_S = 4.0  # for the answers that are under way
+REAP_S = 1.0
+LINE_BYTES = 64 * 1024
+
+
+class GatewayChild:
+    """``run`` is its whole life.  ``on_ready`` is called each time a gateway takes requests."""
+
+    def __init__(
+        self,
+        config: Config,
+        http: HttpListeners,
+        log: Callable[..., None],
+        on_ready: Callable[[], None],
+        reserve: Reserve | None = None,
+        command: Sequence[str] = COMMAND,
+    ) -> None:
+        self._log, self._on_ready = log, on_ready
+        self._reserve, self._command = reserve or Reserve(0), tuple(command)
+        self._fds = [listener.socket.fileno() for listener in http.listeners]
+        self._settings = settings_of(config, http)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._control: socket.socket | None = None
+        self._was_ready = False  # any of them
+        self._turn = False  # the one that runs is to end for another one
+
+    async def run(self) -> None:
+        """Have a gateway until cancelled.
+
+        Returns where the first one says that it cannot serve; the log has the reason.
+        """
+        pause_s = 0.0
+        try:
+            while True:
+                began_s = trio.current_time()
+                try:
+                    self._start()
+                    await self._follow()
+                    status = await self._end(REAP_S)
+                    how = f"signal {-status}" if status < 0 else f"exit status {status}"
+                except OSError as error:
+                    status, how = 0, f"it cannot be started: {error.strerror}"
+                if not self._was_ready and status == 1:
+                    return
+                if self._turn:
+                    self._turn, pause_s = False, 0.0
+                    continue
+                self._log("warn", f"the HTTP gateway ended ({how}); another one takes its place")
+                if trio.current_time() - began_s > STEADY_S:
+                    pause_s = 0.0
+                await trio.sleep(pause_s)
+                pause_s = min(LONGEST_PAUSE_S, 2 * pause_s or PAUSE_S)
+        finally:
+            with trio.CancelScope(shield=True):
+                await self._end(END_S)
+
+    def serve(self, bound: socket.socket) -> None:
+        """Listen at this socket instead: the file of the other one was gone."""
+        self._fds, self._turn = [bound.fileno()], True
+        if self._control is not None:
+            self._control.shutdown(socket.SHUT_RDWR)
+
+    def _start(self) -> None:
+        """Raises ``OSError``."""
+        with self._reserve.lent():
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+            try:
+                with theirs:
+                    argument = json.dumps([self._settings, theirs.fileno(), self._fds])
+                    self._process = subprocess.Popen(
+                        [*self._command, argument],
+                        stdin=subprocess.DEVNULL,
+                        stdout=subprocess.DEVNULL,
+                        pass_fds=[theirs.fileno(), *self._fds],
+                    )
+            except BaseException:
+                ours.close()
+                raise
+        ours.setblocking(False)
+        self._control = ours
+
+    async def _follow(self) -> None:
+        """Hear what the gateway says, until its end."""
+        assert self._control is not None
+        data = b""
+        while True:
+            await trio.lowlevel.wait_readable(self._control)
+            try:
+                part = self._control.recv(LINE_BYTES)
+            except BlockingIOError:
+                continue
+            except OSError:
+                part = b""
+            if not part:
+                return
+            *lines, data = (data + part).split(b"\n")
+            for line in lines:
+                self._heard(json.loads(line))
+            if len(data) > LINE_BYTES:
+                return
+
+    def _heard(self, words: dict[str, Any]) -> None:
+        if words.get("ready"):
+            if self._was_ready:
+                self._log("info", "the HTTP gateway is there again")
+            self._was_ready = True
+            self._on_ready()
+        else:
+            self._log(str(words["level"]), str(words["text"]))
+
+    async def _end(self, within_s: float) -> int:
+        """Have no gateway any more; its exit status, 0 without one."""
+        control, self._control = self._control, None
+        if control is not None:
+            control.close()
+        process, self._process = self._process, None
+        if process is None:
+            return 0
+        with trio.move_on_after(within_s):
+            while process.poll() is None:
+                await trio.sleep(0.01)
+        if process.poll() is None:
+            process.kill()
+            await trio.to_thread.run_sync(process.wait)
+        return process.returncode
+
+
+def settings_of(config: Config, http: HttpListeners) -> dict[str, Any]:
+    """What the gateway is told; paths, and no secret."""
+    return {
+        "socket": os.path.abspath(config.socket),
+        "hosts": [http.host, *listed(config.allow_host)] if http.host else [],
+        "any_host": not http.host,
+        "origins": listed(config.allow_origin),
+        "api_key_file": config.api_key_file,
+        "model_dirs": [os.path.abspath(folder) for folder in listed(config.model_dir)],
+        "max_connections": config.max_connections,
+        "idle_timeout_s": config.idle_timeout_s,
+        "owner": -1 if http.host else os.geteuid(),
+        "core_dumps": config.core_dumps,
+    }
+
+
+def listed(text: str) -> list[str]:
+    """The values of a setting that takes several."""
+    return [part for part in text.split(",") if part]

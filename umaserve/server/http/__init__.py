@@ -1,1 +1,0 @@
-"""The HTTP gateway: figures and health for whoever watches."""

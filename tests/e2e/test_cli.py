@@ -41,6 +41,7 @@ def test_help_lists_every_command():
         "doctor",
         "build",
         "bench",
+        "gateway",
     }
     for name in COMMANDS:
         assert f"\n  {name} " in done.stdout

@@ -157,12 +157,12 @@ def test_rows_lie_one_behind_the_other_in_the_order_of_the_batch():
 
 
 def test_processor_backends_keep_to_one_thread():
-    assert rows.worker_count(False, 64) == 0
-    assert rows.worker_count(True, 2) == 0
-    assert rows.worker_count(True, 1) == 0
-    assert rows.worker_count(True, 8) == 3
-    assert rows.worker_count(True, 16) == 7
-    assert rows.worker_count(True, 128) == rows.MOST_WORKERS
+    assert rows.worker_count(True, 64) == 0
+    assert rows.worker_count(False, 2) == 0
+    assert rows.worker_count(False, 1) == 0
+    assert rows.worker_count(False, 8) == 3
+    assert rows.worker_count(False, 16) == 7
+    assert rows.worker_count(False, 128) == rows.MOST_WORKERS
 
 
 @for_all(st.lists(st.booleans(), max_size=20))

@@ -88,17 +88,15 @@ def test_without_sequences_for_it_nothing_is_measured(loaded, monkeypatch):
 
 
 @pytest.mark.parametrize("paced", [None, True])
-def test_chunks_run_beside_ticks_once_their_parts_were_measured(paced):
+def test_chunks_run_beside_ticks_once_their_parts_were_measured(start_anew, paced):
     """``None`` leaves it to a measurement, and none is made here."""
     greedy = m.Sampling(temperature=0.0, ignore_eos=True)
-    with DrivenEngine(
-        patch=returning_early, n_ctx=1024, n_seq=2, paced=paced, probe=False
-    ) as engine:
-        stream = engine.submit("def f(", max_tokens=300, sampling=greedy)
-        engine.wait(stream, n_tokens=1)
-        prompt = engine.submit(
-            "import os\n" * 60, max_tokens=1, sampling=greedy, lane=m.LANE_BACKGROUND
-        )
-        engine.wait(prompt)
-        engine.wait(stream)
-        assert (engine.table.header.aside_tokens > 0) == bool(paced)
+    engine = start_anew(patch=returning_early, n_ctx=1024, n_seq=2, paced=paced, probe=False)
+    stream = engine.submit("def f(", max_tokens=300, sampling=greedy)
+    engine.wait(stream, n_tokens=1)
+    prompt = engine.submit(
+        "import os\n" * 60, max_tokens=1, sampling=greedy, lane=m.LANE_BACKGROUND
+    )
+    engine.wait(prompt)
+    engine.wait(stream)
+    assert (engine.table.header.aside_tokens > 0) == bool(paced)

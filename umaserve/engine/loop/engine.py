@@ -19,7 +19,7 @@ from umaserve.engine.cells import accounting as cells
 from umaserve.engine.cells.sequences import Sequences
 from umaserve.engine.model.cost_file import CostFile, identity
 from umaserve.engine.model.cost_keeper import CostKeeper
-from umaserve.engine.model.thread_places import leave_places
+from umaserve.engine.model.thread_places import leave_places, place_threads
 from umaserve.engine.model.ways import Ways
 from umaserve.engine.native import abort
 from umaserve.engine.native.batch import Batch
@@ -136,6 +136,7 @@ class Engine:
                 self.paced, self._chunk_took, self.cost.copies, self.first_tokens(),
                 self.sequences,
             )  # fmt: skip
+        place_threads(loaded.places, max(loaded.n_threads, loaded.n_threads_batch))
         self.arrange()
 
     def _start_pool(self) -> RowPool:

@@ -33,7 +33,7 @@ ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """What the server's configuration caps; a ``Config`` has the same names and serves as well."""
+    """What the server caps; its own limits have the same names and serve as well."""
 
     max_prompt_bytes: int = 65536
     max_tokens: int = 2048

@@ -18,7 +18,7 @@ from umaserve.protocol.mistakes import bounded, missing, wrong
 
 
 class PromptLimits(Protocol):
-    """Anything with these two numbers: ``Limits``, or the server's ``Config``."""
+    """Anything with these two numbers: ``Limits`` of this package or the server's."""
 
     @property
     def max_prompt_bytes(self) -> int: ...

@@ -227,9 +227,10 @@ class Admin:
                 model["progress"] = round(engine.progress.fraction, 4)
         config = daemon.config
         names = (
-            "max_sessions", "max_queue", "max_prompt_bytes", "max_frame_bytes", "max_tokens",
-            "idle_timeout_s", "max_unsent_bytes", "max_connections", "drain_s",
+            "max_sessions", "max_queue", "idle_timeout_s", "max_unsent_bytes", "max_connections",
+            "drain_s",
         )  # fmt: skip
+        limits = {name: getattr(config, name) for name in names} | daemon.limits._asdict()
         return {
             "version": umaserve.__version__,
             "pid": os.getpid(),
@@ -237,6 +238,6 @@ class Admin:
             "state": state(daemon),
             "model": model,
             "next_try": next_try.state() if next_try is not None else None,
-            "limits": {name: getattr(config, name) for name in names},
+            "limits": limits,
             "sessions": session_rows(daemon.sessions),
         }

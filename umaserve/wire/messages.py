@@ -62,9 +62,9 @@ class Start(msgspec.Struct, tag="start", frozen=True):
 
     model_path: str
     n_slots: int
-    n_ctx: int
+    n_ctx: int  # KV cells; 0 = what memory bears
     n_seq: int
-    clamp_ctx: bool = False  # nobody chose n_ctx: what all sequences can use at most lowers it
+    n_positions: int = 0  # of one session that the table has room for; 0 = as n_ctx
     n_batch: int = 0
     n_ubatch: int = 0
     n_threads: int = 0
@@ -91,6 +91,12 @@ class Start(msgspec.Struct, tag="start", frozen=True):
     paced: bool | None = None  # chunks aside stop and go on when told; None: on accelerators
     log_level: str = "info"
     core_dumps: bool = False  # else a crash leaves no core file, which would hold prompts
+
+    @property
+    def positions(self) -> int:
+        """Tokens of one session that a row of the table has room for."""
+        return min(n for n in (self.n_ctx, self.n_positions) if n > 0)
+
 
 class Submit(msgspec.Struct, tag="submit", omit_defaults=True):
     """Start a request in a free row of the table.
@@ -192,6 +198,7 @@ class Ready(msgspec.Struct, tag="ready", omit_defaults=True):
     load_ms: float = 0.0  # model and context alone
     start_ms: float = 0.0  # from process start to ready
     identity: ModelIdentity | None = None  # of the files that were loaded
+    device_free: int = -1  # bytes that the accelerator has left; -1: none, or it does not say
 
     @property
     def n_positions(self) -> int:

@@ -125,7 +125,7 @@ def lose(cells, seq, p0, p1):
     if cells.words[VALID] == 0:
         return
     lowest = cells.owner.size
-    for cell in range(cells.owner.size - 1, -1, -1):
+    for cell in range(cells.words[TOP] - 1, -1, -1):
         if cells.owner[cell] == seq and p0 <= cells.position[cell] < p1:
             cells.owner[cell] = NOBODY
             cells.cells[seq] -= 1

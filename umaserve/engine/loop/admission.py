@@ -231,8 +231,8 @@ class Admission:
         table, slot = self._table, message.slot
         self._slots[message.serial] = slot
         table.tokens[slot, : len(tokens)] = tokens
-        # what comes is marked as not there yet: zero is a valid id
-        table.tokens[slot, len(tokens) : len(tokens) + max_tokens] = -1
+        # the next is marked as not there yet: zero is a valid id
+        table.tokens[slot, len(tokens) : len(tokens) + 1] = t.NOT_YET
         table.serial[slot] = message.serial
         table.reason[slot] = t.REASON_NONE
         table.lane[slot] = message.lane

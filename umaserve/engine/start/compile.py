@@ -62,7 +62,7 @@ def _start_and_stop() -> str:
     from umaserve.wire import table as t
 
     start = m.Start(str(demo_model_path()), n_slots=4, n_ctx=256, n_seq=2, n_threads=1)
-    _, table_fd = t.SessionTable.create(t.TableSpec(start.n_slots, start.n_ctx + 1))
+    _, table_fd = t.SessionTable.create(t.TableSpec(start.n_slots, start.positions + 1))
     pieces_fd = t.shared_file(t.PIECE_BYTES)
     wake_read, wake_write = os.pipe()
     ours, theirs = socket.socketpair()

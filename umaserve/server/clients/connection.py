@@ -76,7 +76,7 @@ class Connection:
         self.keeps_alive = 0  # streams and admin answers under way
         self.nursery: trio.Nursery
         self._sock = sock
-        self._decoder = FrameDecoder(daemon.config.max_frame_bytes)
+        self._decoder = FrameDecoder(daemon.limits.max_frame_bytes)
         self._outbox = Outbox(sock, daemon.config.max_unsent_bytes, self._unsent)
         self._encoders: dict[int, TokenEncoder] = {}  # by serial
         self._active_s = time.monotonic()
@@ -199,7 +199,7 @@ class Connection:
         self._at_hand = taken = self._take(data)
         if taken.bodies:
             try:
-                message = parse_message(taken.bodies[0], self.daemon.config)
+                message = parse_message(taken.bodies[0], self.daemon.limits)
             except ProtocolError:
                 return
             if isinstance(message, Generate):
@@ -306,6 +306,7 @@ class Connection:
 
     def _take(self, data: bytes) -> _Taken:
         arrived_ns = time.monotonic_ns()
+        self._decoder.max_frame_bytes = self.daemon.limits.max_frame_bytes
         try:
             taken = _Taken(arrived_ns, deque(self._decoder.feed(data)))
         except ProtocolError as error:
@@ -381,7 +382,7 @@ class Connection:
             self.send(error_event(error.id, error.code, error.message))
 
     def _handle(self, body: bytes, arrived_ns: int) -> None:
-        message = parse_message(body, self.daemon.config)
+        message = parse_message(body, self.daemon.limits)
         if isinstance(message, Generate):
             self._guarded(self._generate, message, arrived_ns)
         else:

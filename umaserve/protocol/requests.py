@@ -75,11 +75,12 @@ class Slo(msgspec.Struct, frozen=True):
 
 
 class Generate(msgspec.Struct, frozen=True):
-    """A request for text.  Exactly one of ``prompt`` and ``messages`` is set."""
+    """A request for text.  Exactly one of ``prompt``, ``tokens`` and ``messages`` is set."""
 
     id: str
     sampling: SamplingOptions
     prompt: str | None = None
+    tokens: list[int] | None = None
     messages: tuple[ChatMessage, ...] | None = None
     max_tokens: int | None = None  # None: what the limit and the context leave
     stop: tuple[str, ...] = ()
@@ -88,7 +89,11 @@ class Generate(msgspec.Struct, frozen=True):
     slo: Slo | None = None
     session: str | None = None
     cache_prompt: bool = True
+    cache_scope: str = "shared"
     add_bos: bool | None = None  # None: once
+    parse_special: bool = True  # in ``prompt``
+    echo: bool = False
+    app: str | None = None
     metadata: msgspec.Raw | None = None  # echoed as it came
 
 
@@ -133,11 +138,19 @@ class TokenizeRequest(msgspec.Struct, frozen=True):
     parse_special: bool = True
 
 
+class DetokenizeRequest(msgspec.Struct, frozen=True):
+    tokens: list[int]
+    id: str | None = None
+
+
 class Ping(msgspec.Struct, frozen=True):
     id: str | None = None
 
 
-Message = Generate | Cancel | SetPriority | Metrics | Load | Unload | Info | TokenizeRequest | Ping
+Message = (
+    Generate | Cancel | SetPriority | Metrics | Load | Unload | Info | TokenizeRequest
+    | DetokenizeRequest | Ping
+)  # fmt: skip
 
 
 class _Head(msgspec.Struct):
@@ -230,7 +243,8 @@ def _generate(wire: Any, limits: PromptLimits) -> Generate:
     words = fields.WORDS["generate"]
     if wire.id is None:
         raise missing("id")
-    prompt, messages = _text(wire, limits)
+    tokens = _tokens(wire)
+    prompt, messages = (None, None) if tokens else _text(wire, limits)
     if wire.max_tokens is not None and not 1 <= wire.max_tokens <= limits.max_tokens:
         raise wrong("max_tokens", bounded(words["max_tokens"], limits.max_tokens), wire.max_tokens)
     if wire.seed is not None and not fields.MIN_SEED <= wire.seed <= fields.MAX_SEED:
@@ -252,6 +266,7 @@ def _generate(wire: Any, limits: PromptLimits) -> Generate:
         id=wire.id,
         sampling=SamplingOptions(**given),
         prompt=prompt,
+        tokens=tokens,
         messages=messages,
         max_tokens=wire.max_tokens,
         stop=stop,
@@ -260,9 +275,27 @@ def _generate(wire: Any, limits: PromptLimits) -> Generate:
         slo=Slo(slo.target_ttft_ms, slo.target_tbt_ms, slo.latency_cap) if slo else None,
         session=wire.session,
         cache_prompt=wire.cache_prompt is not False,
+        cache_scope=wire.cache_scope or "shared",
         add_bos=None if wire.add_bos == "auto" else wire.add_bos,
+        parse_special=wire.parse_special is not False,
+        echo=bool(wire.echo),
+        app=wire.app,
         metadata=_metadata(wire.metadata),
     )
+
+
+def _tokens(wire: Any) -> list[int] | None:
+    """The prompt's ids where it is given so; refuses what does not go with the kind of prompt."""
+    if wire.context_shift:
+        words = "false: the beginning of a text is not dropped to make room"
+        raise wrong("context_shift", words, True)
+    if wire.echo and wire.messages is not None:
+        raise ProtocolError(E_PROTO_003, '"echo" goes with "prompt" or "tokens", not "messages"')
+    for other in ("prompt", "messages"):
+        if wire.tokens is not None and getattr(wire, other) is not None:
+            text = f'"{other}" and "tokens" are both given; send one of them'
+            raise ProtocolError(E_PROTO_003, text)
+    return wire.tokens
 
 
 def _text(wire: Any, limits: PromptLimits) -> tuple[str | None, tuple[ChatMessage, ...] | None]:
@@ -277,7 +310,8 @@ def _text(wire: Any, limits: PromptLimits) -> tuple[str | None, tuple[ChatMessag
         _cap("messages are", sum(len(m.content.encode()) for m in messages), limits)
         return None, messages
     if wire.prompt is None:
-        raise ProtocolError(E_PROTO_003, '"prompt" is missing (or "messages" for a chat)')
+        text = '"prompt" is missing (or "tokens", or "messages" for a chat)'
+        raise ProtocolError(E_PROTO_003, text)
     if not wire.prompt:
         raise wrong("prompt", fields.WORDS["generate"]["prompt"], "")
     _cap("prompt is", len(wire.prompt.encode()), limits)
@@ -359,6 +393,10 @@ def _admin(kind: str, wire: Any, limits: PromptLimits) -> Message:
         _cap("text is", len(wire.text.encode()), limits)
         parse = wire.parse_special is not False
         return TokenizeRequest(wire.text, wire.id, bool(wire.add_special), parse)
+    if kind == "detokenize":
+        if wire.tokens is None:
+            raise missing("tokens")
+        return DetokenizeRequest(wire.tokens, wire.id)
     if kind == "unload":
         return Unload(wire.id)
     return Info(wire.id) if kind == "info" else Ping(wire.id)

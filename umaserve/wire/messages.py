@@ -106,7 +106,8 @@ class Submit(msgspec.Struct, tag="submit", omit_defaults=True):
     generated tokens, the resumed ones included; 0 means whatever the context leaves.
     ``strict_fit``: the client named ``max_tokens``, so prompt + max_tokens beyond the context is an
     error rather than a shorter answer.  ``add_special``: with the tokens that the model puts around
-    a text; of these, ``add_bos`` is about the start token (``None``: once).  ``isolate``: the
+    a text; of these, ``add_bos`` is about the start token (``None``: once).  To ``tokens`` only
+    ``add_bos`` True adds anything.  ``isolate``: the
     request was in a batch that killed an engine, so it decodes alone until it has proved harmless.
     ``came_ns``: when it came, on the monotonic clock; 0 = now.  ``turn``: smaller ones of a lane go
     first, equal ones in order of arrival.  ``program``: the program that asks, as a number.

@@ -306,6 +306,10 @@ class PieceTable:
         start = offset + 4 * (self.n_vocab + 1)
         return self._mapping[start + int(at[0]) : start + int(at[1])]
 
+    def spelled(self, token: int) -> bytes:
+        """Text of a token, or how it is spelled where it has none."""
+        return self.piece(token) or self.hidden(token)
+
     def _hidden_at(self) -> int:
         """Where the offsets of the other table begin: aligned, behind the texts."""
         return -(-(self._start + self._at[self.n_vocab]) // 4) * 4

@@ -31,6 +31,7 @@ from umaserve.protocol import (
     Timings,
     TokenEncoder,
     Usage,
+    echo_event,
     eos_event,
     error_event,
     parse_message,
@@ -108,6 +109,10 @@ class Connection:
     ) -> None:
         if not self._closing.is_set():
             self._outbox.put(self._encoders[request.serial](text, token, logprob, top))
+
+    def echo(self, request: Request, text: str) -> None:
+        if not self._closing.is_set():
+            self._outbox.put(echo_event(request.id, text, request.prompt_ids or ()))
 
     def end(self, request: Request, reason: str, usage: Usage, timings: Timings) -> None:
         self._forget(request)

@@ -15,6 +15,7 @@ from umaserve.server.requests.sessions import Sessions
 if TYPE_CHECKING:
     from umaserve.protocol import (
         Cancel,
+        DetokenizeRequest,
         Info,
         Load,
         Metrics,
@@ -24,7 +25,10 @@ if TYPE_CHECKING:
         Unload,
     )  # fmt: skip
 
-    AdminMessage = Cancel | SetPriority | Metrics | Load | Unload | Info | TokenizeRequest | Ping
+    AdminMessage = (
+        Cancel | SetPriority | Metrics | Load | Unload | Info | TokenizeRequest
+        | DetokenizeRequest | Ping
+    )  # fmt: skip
 
 
 class Answers(Protocol):

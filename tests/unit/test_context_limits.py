@@ -30,7 +30,7 @@ def test_what_was_set_holds_whatever_the_context() -> None:
 @pytest.mark.parametrize(
     ("n_ctx", "trained", "positions"),
     [(0, 32768, 32768), (0, 0, LEAST_CELLS), (4096, 32768, 4096), (65536, 32768, 32768),
-     (65536, 0, 65536)],
+     (65536, 0, 65536), (0, 1 << 40, 1 << 20), (1 << 21, 1 << 40, 1 << 21)],
 )  # fmt: skip
 def test_rows_of_the_table_hold_what_one_session_can(
     n_ctx: int, trained: int, positions: int

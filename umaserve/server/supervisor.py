@@ -85,8 +85,8 @@ class Supervisor:
         """Tokens that one session holds, as far as that is known: of the newest model."""
         engine = self.current
         if engine is not None:
-            ready = engine.ready
-            self._positions = ready.n_positions if ready is not None else engine.start.positions
+            ready, most = engine.ready, engine.start.positions
+            self._positions = most if ready is None else min(ready.n_positions, most)
         return self._positions
 
     # --- start and end ----------------------------------------------------------------------------

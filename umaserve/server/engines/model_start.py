@@ -7,13 +7,17 @@ from umaserve.models import needs as memory
 from umaserve.wire import messages as m
 
 
+MOST_POSITIONS = 1 << 20  # of a session where --n-ctx is auto, whatever a header says
+
+
 def start_message(config: Config, model: memory.ModelFile) -> m.Start:
     """What to tell an engine, from the daemon's settings."""
+    positions = model.n_ctx_train or config.n_ctx or memory.LEAST_CELLS
     return m.Start(
         model_path=model.path,
         n_slots=config.max_sessions,
         n_ctx=config.n_ctx,
-        n_positions=model.n_ctx_train or config.n_ctx or memory.LEAST_CELLS,
+        n_positions=positions if config.n_ctx else min(positions, MOST_POSITIONS),
         n_seq=config.n_seq,
         n_batch=config.n_batch,
         n_ubatch=config.n_ubatch,

@@ -6,7 +6,6 @@ from umaserve.config import Config
 from umaserve.models import needs as memory
 from umaserve.wire import messages as m
 
-
 MOST_POSITIONS = 1 << 20  # of a session where --n-ctx is auto, whatever a header says
 
 

@@ -71,7 +71,7 @@ def models(paths: list[str]) -> Iterator[tuple[str, GGUFInfo]]:
 def auto_table() -> None:
     """KV cells that the engine would choose on machines of some sizes, with default settings."""
     print(f"{'':<39}{'GiB':>5}\n{'machine':<19}{'model':<20}{'free':>5}", end="")
-    print(f"{'weights':>9}{'KV':>6}{'cells':>9}  full sessions")
+    print(f"{'weights':>9}{'KV':>6}{'cells':>9}  of one session")
     for machine, model, trained, available, device in MACHINES:
         name, _, quant = model.partition(" ")
         if name in gguf_shapes.SHAPES:
@@ -86,7 +86,7 @@ def auto_table() -> None:
         kv = cells * kv_bytes_per_cell(info) / GIB
         print(
             f"{machine:<19}{model:<20}{device or available:>5}{info.tensor_bytes / GIB:>9.1f}"
-            f"{kv:>6.1f}{cells:>9}{cells / min(cells, trained):>15.1f}"
+            f"{kv:>6.1f}{cells:>9}{min(cells, trained):>16}"
         )
 
 

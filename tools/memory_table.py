@@ -2,6 +2,7 @@
 
     python tools/memory_table.py                   # the bundled model and the benchmark shapes
     python tools/memory_table.py --n-ctx 32768 ~/models/your-model.gguf
+    python tools/memory_table.py --auto            # KV cells where --n-ctx is auto
     python tools/memory_table.py --tables          # session table and piece table
     python tools/memory_table.py --processes       # a running daemon's processes (Linux)
 """
@@ -20,14 +21,31 @@ import gguf_shapes  # noqa: E402
 import make_model  # noqa: E402
 
 from umaserve.assets import demo_model_path  # noqa: E402
+from umaserve.engine.model.capacity import auto_cells, find_fits  # noqa: E402
 from umaserve.llama.memory import kv_bytes_per_cell  # noqa: E402
 from umaserve.models.gguf import check_gguf  # noqa: E402
 from umaserve.models.header import GGUFError, GGUFInfo  # noqa: E402
+from umaserve.wire import messages as m  # noqa: E402
 
 # --kv-type, and what llama.cpp calls it
 KV_TYPES = {"f16": "f16", "q8": "q8_0", "q6": "q5_1", "q5": "q5_0", "q4": "q4_0"}
 SHAPES = ("qwen2.5-0.5b", "llama3.2-1b", "qwen3-30b-a3b")
-MIB = 2**20
+MIB, GIB = 2**20, 2**30
+LLAMA_8B = {
+    "llama.block_count": 32, "llama.embedding_length": 4096, "llama.attention.head_count": 32,
+    "llama.attention.head_count_kv": 8,
+}  # fmt: skip
+# name, model, positions it was trained for, GiB available in main memory, GiB of an accelerator
+MACHINES = (
+    ("8 GB, little free", "qwen2.5-0.5b q8_0", 32768, 2, 0),
+    ("8 GB", "qwen2.5-0.5b q8_0", 32768, 5, 0),
+    ("8 GB", "8B q4", 131072, 6, 0),
+    ("16 GB", "8B q4", 131072, 12, 0),
+    ("64 GB", "8B q4", 131072, 58, 0),
+    ("64 GB", "qwen3-30b-a3b q8_0", 40960, 58, 0),
+    ("H100, 80 GB", "qwen2.5-0.5b q8_0", 32768, 120, 79),
+    ("H100, 80 GB", "qwen3-30b-a3b q8_0", 40960, 120, 79),
+)
 
 
 def shape_info(name: str, quant: str) -> GGUFInfo:
@@ -48,6 +66,28 @@ def models(paths: list[str]) -> Iterator[tuple[str, GGUFInfo]]:
     yield "uma-demo", check_gguf(demo_model_path())
     for name in SHAPES:
         yield f"{name} q8_0", shape_info(name, "q8_0")
+
+
+def auto_table() -> None:
+    """KV cells that the engine would choose on machines of some sizes, with default settings."""
+    print(f"{'':<39}{'GiB':>5}\n{'machine':<19}{'model':<20}{'free':>5}", end="")
+    print(f"{'weights':>9}{'KV':>6}{'cells':>9}  of one session")
+    for machine, model, trained, available, device in MACHINES:
+        name, _, quant = model.partition(" ")
+        if name in gguf_shapes.SHAPES:
+            info = shape_info(name, quant)
+        else:
+            size = int(4.6 * GIB)
+            info = GGUFInfo(Path(name), 3, "llama", 0, dict(LLAMA_8B), {}, size, size, 0)
+        gpu = {"type": "gpu", "memory_free": device * GIB, "memory_total": 80 * GIB}
+        start = m.Start(name, n_slots=32, n_ctx=0, n_seq=8, n_positions=trained)
+        fits = find_fits(start, info, [gpu] if device else [], available * GIB)
+        cells = auto_cells(start, fits)
+        kv = cells * kv_bytes_per_cell(info) / GIB
+        print(
+            f"{machine:<19}{model:<20}{device or available:>5}{info.tensor_bytes / GIB:>9.1f}"
+            f"{kv:>6.1f}{cells:>9}{min(cells, trained):>16}"
+        )
 
 
 def kv_table(paths: list[str], n_ctx: int) -> None:
@@ -115,12 +155,15 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("models", metavar="MODEL", nargs="*", help="GGUF files")
     parser.add_argument("--n-ctx", type=int, default=4096, metavar="N", help="KV cells (4096)")
+    parser.add_argument("--auto", action="store_true", help="what --n-ctx auto gives instead")
     parser.add_argument("--tables", action="store_true", help="the shared tables instead")
     parser.add_argument("--processes", action="store_true", help="a running daemon instead")
     parser.add_argument("--socket", metavar="PATH", help="that daemon's socket")
     options = parser.parse_args(argv)
     try:
-        if options.tables:
+        if options.auto:
+            auto_table()
+        elif options.tables:
             tables(options.n_ctx)
         elif options.processes:
             processes(options.socket)

@@ -20,7 +20,9 @@ class Peer(NamedTuple):
 
     @property
     def app(self) -> str:
-        """Name of the process, where the system has ``/proc``."""
+        """Name of the process, where the system tells."""
+        if sys.platform == "darwin":
+            return _name_on_macos(self.pid)
         try:
             # any bytes, and cut after 15 of them, which may be within a character
             with open(f"/proc/{self.pid}/comm", encoding="utf-8", errors="replace") as file:
@@ -43,6 +45,21 @@ def peer_of(sock: socket.socket) -> Peer:
         pid, uid, _ = struct.unpack("iII", data)
         return Peer(pid, uid)
     return Peer()
+
+
+def _name_on_macos(pid: int) -> str:
+    """The last part of the program's path (``proc_pidpath``, <libproc.h>), as read; never run."""
+    import ctypes
+
+    size = 4096  # PROC_PIDPATHINFO_MAXSIZE
+    path = ctypes.create_string_buffer(size)
+    try:
+        length = ctypes.CDLL(None).proc_pidpath(pid, path, size)
+    except (OSError, AttributeError):
+        length = 0
+    if length <= 0:
+        return f"pid {pid}" if pid else ""
+    return os.path.basename(path.raw[:length]).decode("utf-8", "replace")
 
 
 def is_own(uid: int) -> bool:

@@ -332,8 +332,9 @@ def test_files_that_are_no_model_are_refused_with_a_reason(tmp_path):
 
 
 def test_a_context_that_nobody_chose_is_no_more_than_all_sessions_can_use():
-    with DrivenEngine(n_ctx=1 << 20, clamp_ctx=True, n_seq=3) as clamped:
-        assert clamped.ready.n_ctx == 3 * clamped.ready.n_ctx_train
+    with DrivenEngine(n_ctx=0, n_positions=8192, n_seq=3) as auto:
+        assert auto.ready.n_ctx == 3 * auto.ready.n_ctx_train == 3 * 8192
+        assert auto.ready.n_positions == 8192
 
 
 def test_no_descriptor_or_file_is_left(engine):

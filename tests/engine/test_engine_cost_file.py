@@ -86,12 +86,14 @@ def test_everything_that_a_tick_depends_on_tells_files_apart(tmp_path):
     moved = m.Start("elsewhere.gguf", n_slots=8, n_ctx=512, n_seq=2)
     plain = CostFile(identity(start, loaded()), tmp_path).path
     assert CostFile(identity(moved, loaded()), tmp_path).path == plain
+    # what memory bears differs from start to start, and no tick costs more for cells nobody uses
+    assert CostFile(identity(start, loaded(n_ctx=1024)), tmp_path).path == plain
     other = SimpleNamespace(description="y", size_bytes=10, n_params=5)
     library = SimpleNamespace(version="b2", build=SimpleNamespace(backend="cpu"))
     changed = [
         identity(start, loaded(model=other)), identity(start, loaded(library=library)),
         identity(start, loaded(n_threads=1)), identity(start, loaded(n_threads_batch=1)),
-        identity(start, loaded(device="a GPU")), identity(start, loaded(n_ctx=1024)),
+        identity(start, loaded(device="a GPU")), identity(start, loaded(n_ubatch=256)),
         identity(m.Start("m.gguf", n_slots=4, n_ctx=512, n_seq=2, type_k="q8_0"), loaded()),
     ]  # fmt: skip
     paths = {CostFile(key, tmp_path).path for key in changed}

@@ -20,7 +20,7 @@ import trio
 from tests.support.fake_engine import answer
 from tests.support.server_harness import DaemonProcess, running
 from umaserve.config import Config
-from umaserve.protocol import parse_message
+from umaserve.protocol import Limits, parse_message
 from umaserve.server.clients.connection import Connection
 from umaserve.server.daemon import Daemon
 from umaserve.server.engines.descriptors import Reserve
@@ -122,7 +122,7 @@ def test_what_breaks_while_a_connection_is_taken_ends_that_one_alone(
 
     parts: Any = {
         "sessions": SimpleNamespace(expect_request=lambda: None, submit=submit, live={}),
-        "supervisor": SimpleNamespace(reserve=Reserve(0), engines=[], current=None),
+        "supervisor": SimpleNamespace(reserve=Reserve(0), engines=[], current=None, positions=64),
         "log": SaidLog(),
     }
     daemon = Daemon(Config(), meters=Meters(), owner=os.geteuid(), **parts)
@@ -171,7 +171,7 @@ def test_an_engine_is_nudged_now_and_then_and_again_after_a_request() -> None:
     assert 2 <= len(nudges) <= 11
     assert all(b - a >= 0.99 * NUDGE_EVERY_S for a, b in zip(nudges, nudges[1:], strict=False))
 
-    message: Any = parse_message(b'{"id": "a", "prompt": "b"}', Config())
+    message: Any = parse_message(b'{"id": "a", "prompt": "b"}', Limits())
     for _ in range(3):
         nudges.clear()
         sessions.submit(SimpleNamespace(program=1), message, 0, lambda _: None)  # type: ignore[arg-type]

@@ -19,8 +19,7 @@ import trio
 
 from tests.support.fake_engine import answer
 from tests.support.server_harness import DaemonProcess
-from umaserve.config import Config
-from umaserve.protocol import parse_message
+from umaserve.protocol import Limits, parse_message
 from umaserve.server.clients.outbox import Outbox
 from umaserve.server.engines.loop_lock import LoopLock
 from umaserve.server.main import SWITCH_S
@@ -74,7 +73,7 @@ class Rig:
 
     def request(self, sink: Sink, slot: int, **fields: Any) -> Request:
         body = {"id": f"r{slot}", "prompt": "x", "max_tokens": 20, **fields}
-        message: Any = parse_message(json.dumps(body).encode(), Config())
+        message: Any = parse_message(json.dumps(body).encode(), Limits())
         request = Request.create(slot + 1, sink, message, time.monotonic_ns(), 20)
         request.engine, request.slot = self.engine, slot
         self.engine.requests[request.serial] = request

@@ -214,7 +214,7 @@ def test_a_frame_that_stays_unfinished_has_an_end(daemon: DaemonProcess) -> None
 def test_unfinished_frames_have_one_budget(tmp_path: Path) -> None:
     """200 times a mebibyte less a byte: most are closed, and another program sends a large one."""
     body = json.dumps({"id": "a", "prompt": "x" * 60_000, "max_tokens": 1}).encode()
-    with DaemonProcess(tmp_path, n_ctx=65536) as daemon:
+    with DaemonProcess(tmp_path, n_ctx=65536, max_frame_bytes=1 << 20) as daemon:
         front = psutil.Process(daemon.process.pid)
         before = front.memory_info().rss
         greedy = clients_of_another_program(daemon.path, 200)

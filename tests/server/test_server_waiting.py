@@ -12,8 +12,7 @@ import pytest
 
 from tests.support.fake_engine import answer
 from tests.support.server_harness import DaemonProcess, eventually
-from umaserve.config import Config
-from umaserve.protocol import Generate, parse_message
+from umaserve.protocol import Generate, Limits, parse_message
 from umaserve.server.requests.request import Request
 from umaserve.server.requests.waiting import WaitingRoom
 from umaserve.wire.states import AGED_NS
@@ -23,7 +22,7 @@ SERIALS = iter(range(1, 1_000_000))
 
 def request(program: str, priority: str = "interactive", age_ns: int = 0) -> Request:
     body = f'{{"id": "x", "prompt": "hi", "priority": "{priority}"}}'
-    message = parse_message(body.encode(), Config())
+    message = parse_message(body.encode(), Limits())
     assert isinstance(message, Generate)
     sink: Any = SimpleNamespace(program=program)
     return Request.create(next(SERIALS), sink, message, time.monotonic_ns() - age_ns, 16)

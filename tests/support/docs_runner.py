@@ -122,7 +122,7 @@ RULES = (
     Rule(r"python build_llama\.py --source .*", "dry", HELP),
     Rule(r"python build_llama\.py", "plain", READY),
     Rule(r"python build_llama\.py --list", "plain", r"([* ] \S+  \(.+\)\n)+"),
-    Rule(r"python tools/memory_table\.py( --tables)?", "plain", r"(?s).+ MiB.*\n"),
+    Rule(r"python tools/memory_table\.py( --tables| --auto)?", "plain", r"(?s).+ [GM]iB.*\n"),
     Rule(r"python \S+/example\.py .*", "client", ANSWER),
 )  # fmt: skip
 

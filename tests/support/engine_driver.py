@@ -41,7 +41,7 @@ class DrivenEngine:
         start.setdefault("core_dumps", CORE_DUMPS)
         self.start = m.Start(model_path=str(model or demo_model_path()), **start)
         self.table, table_fd = t.SessionTable.create(
-            t.TableSpec(self.start.n_slots, self.start.n_ctx + 1)
+            t.TableSpec(self.start.n_slots, self.start.positions + 1)
         )
         pieces_fd = t.shared_file(t.PIECE_BYTES)
         self._socket, theirs = socket.socketpair()

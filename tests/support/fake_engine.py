@@ -82,7 +82,8 @@ class Engine:
         start = self.receive()
         assert isinstance(start, m.Start)
         self.start = start
-        self.table = t.SessionTable(t.TableSpec(start.n_slots, start.n_ctx + 1), arguments.table)
+        spec = t.TableSpec(start.n_slots, start.positions + 1)
+        self.table = t.SessionTable(spec, arguments.table)
         self.pieces_fd = arguments.pieces
         self.rows: dict[int, Row] = {}
         self.turn = 0
@@ -125,7 +126,7 @@ class Engine:
         pieces = t.PieceTable(self.pieces_fd, 257)
         offsets = np.array([*range(257), 256], np.int32)
         pieces.write(offsets, np.arange(256, dtype=np.uint8))
-        self.table.header.cells_total = self.start.n_ctx
+        self.table.header.cells_total = n_ctx = self.start.n_ctx or self.start.positions
         build = select()
         self.send(
             m.Ready(
@@ -134,8 +135,8 @@ class Engine:
                 description="a fake",
                 architecture="fake",
                 n_vocab=257,
-                n_ctx=self.start.n_ctx,
-                n_ctx_train=self.start.n_ctx,
+                n_ctx=n_ctx,
+                n_ctx_train=n_ctx,
                 n_seq=self.start.n_seq,
                 n_batch=512,
                 n_ubatch=512,
@@ -198,12 +199,12 @@ class Engine:
                 os.abort()
             ids = list(message.prompt.encode())
             n_prompt = len(ids)
-        room = self.start.n_ctx - n_prompt
+        room = self.start.positions - n_prompt
         if message.prompt and "[reject]" in message.prompt:
             self.send(m.Rejected(message.serial, "E_PROTO_003", "rejected on purpose"))
             return
         if room < 1 or (message.strict_fit and message.max_tokens > room):
-            text = f"{n_prompt} prompt tokens do not fit {self.start.n_ctx} cells"
+            text = f"{n_prompt} prompt tokens do not fit {self.start.positions} cells"
             self.send(m.Rejected(message.serial, "E_LIMIT_003", text))
             return
         row = Row(message, ids, n_prompt)

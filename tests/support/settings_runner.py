@@ -87,7 +87,7 @@ def preload() -> None:
     )  # fmt: skip
     ours, theirs = socket.socketpair()
     _, wake = os.pipe()
-    _, table_fd = t.SessionTable.create(t.TableSpec(start.n_slots, start.n_ctx + 1))
+    _, table_fd = t.SessionTable.create(t.TableSpec(start.n_slots, start.positions + 1))
     ours.sendall(m.encode(start))
 
     def leave_when_ready() -> None:

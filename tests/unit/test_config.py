@@ -93,7 +93,7 @@ def test_yaml_says_the_same_as_toml(tmp_path):
     assert (first.kv_type_k, first.kv_type_v) == ("q8_0", "f16")
     assert (first.use_mmap, first.bmt_budget, first.http) == (False, "off", "off")
     assert first.max_frame_bytes == 2 * 1024 * 1024
-    assert load_config({"config": write(tmp_path, "", "empty.yml")}, {}).n_ctx == 4096
+    assert load_config({"config": write(tmp_path, "", "empty.yml")}, {}).n_ctx == 0
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_yaml_says_the_same_as_toml(tmp_path):
         ("[qos.backgroud]\nx = 1", "unknown section or key 'qos.backgroud'"),
         ("model = 'x.gguf'", "model must be a section with keys such as path, not a string"),
         ("qos = 1", "qos must be a section, not a number"),
-        ("[model]\nn_ctx = 'big'", "[model] n_ctx: 'big' is not possible: it takes a whole number"),
+        ("[model]\nn_ctx = 'big'", "[model] n_ctx: 'big' is not possible: it takes \"auto\" or"),
         ("[model]\nn_ctx = true", "[model] n_ctx: True is not possible"),
         ("[model]\nmmap = 3", "[model] mmap: 3 is not possible: it takes true or false"),
         ("[model\n", "not valid TOML"),
@@ -133,7 +133,7 @@ def test_files_that_are_none(tmp_path):
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [
-        ("n_ctx", "x", "flag --n-ctx: 'x' is not possible: it takes a whole number from 16 to"),
+        ("n_ctx", "x", "flag --n-ctx: 'x' is not possible: it takes \"auto\" or a whole"),
         ("n_ctx", "1", "from 16 to"),
         ("backend", "quantum", "one of auto, metal, vulkan, cuda, hip, cpu"),
         ("kv_type", "q3", "one of f16, q8, q6, q5, q4, or two of them as K:V"),
@@ -145,7 +145,7 @@ def test_files_that_are_none(tmp_path):
         ("http", "localhost:99999", "HOST:PORT"),
         ("http", "::1:80", "HOST:PORT"),
         ("max_frame_bytes", "1 parsec", "such as 65536, 64KiB or 1MiB"),
-        ("max_frame_bytes", "0", "a size from 64"),
+        ("max_frame_bytes", "1", "a size from 64"),
         ("socket", "", "a path"),
         ("socket", "/tmp/" + "x" * SOCKET_PATH_BYTES, "choose a shorter one"),
         ("nonsense", "1", "unknown option 'nonsense'"),
@@ -170,6 +170,8 @@ def test_a_socket_path_of_exactly_the_limit_passes():
         ("bmt_budget", "320 GB/s", "bmt_budget", "320GBps"),
         ("gpu_layers", "all", "gpu_layers", -1),
         ("threads", "auto", "threads", 0),
+        ("n_ctx", "auto", "n_ctx", 0),
+        ("max_prompt_bytes", "auto", "max_prompt_bytes", 0),
         ("log_level", "WARNING", "log_level", "warn"),
         ("max_prompt_bytes", "1.5KiB", "max_prompt_bytes", 1536),
         ("max_prompt_bytes", "64kb", "max_prompt_bytes", 64000),
@@ -212,7 +214,7 @@ def test_unknown_variables_are_warned_about():
     config = load_config({}, environ)
     (warning,) = config.warnings
     assert "UMA_SOKC" in warning and "did you mean UMA_SOCK?" in warning
-    assert config.n_ctx == 4096
+    assert config.n_ctx == 0
 
 
 def test_explain_reads_back_and_says_where_from(tmp_path):
@@ -269,7 +271,7 @@ def test_the_public_names_of_the_serve_command():
     """The flags, variables and defaults that scripts rely on."""
     for flag, env, field, default in [
         ("--model", "UMA_MODEL", "model", ""),
-        ("--n-ctx", "UMA_N_CTX", "n_ctx", 4096),
+        ("--n-ctx", "UMA_N_CTX", "n_ctx", 0),
         ("--parallel", "UMA_N_SEQ", "n_seq", 8),
         ("--n-batch", "UMA_N_BATCH", "n_batch", 0),
         ("--n-ubatch", "UMA_N_UBATCH", "n_ubatch", 0),
@@ -288,9 +290,9 @@ def test_the_public_names_of_the_serve_command():
         ("--http", "UMA_HTTP", "http", "off"),
         ("--max-sessions", "UMA_MAX_SESSIONS", "max_sessions", 32),
         ("--max-queue", "UMA_MAX_QUEUE", "max_queue", 256),
-        ("--max-prompt-bytes", "UMA_MAX_PROMPT_BYTES", "max_prompt_bytes", 65536),
-        ("--max-frame-bytes", "UMA_MAX_FRAME_BYTES", "max_frame_bytes", 1048576),
-        ("--max-tokens", "UMA_MAX_TOKENS", "max_tokens", 2048),
+        ("--max-prompt-bytes", "UMA_MAX_PROMPT_BYTES", "max_prompt_bytes", 0),
+        ("--max-frame-bytes", "UMA_MAX_FRAME_BYTES", "max_frame_bytes", 0),
+        ("--max-tokens", "UMA_MAX_TOKENS", "max_tokens", 0),
         ("--idle-timeout", "UMA_IDLE_TIMEOUT_SEC", "idle_timeout_s", 300.0),
         ("--config", "UMA_CONFIG", "config", ""),
         ("--log-level", "UMA_LOG_LEVEL", "log_level", "info"),

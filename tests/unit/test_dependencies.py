@@ -28,7 +28,7 @@ SOURCES = [
     ROOT / "build_llama.py", ROOT / "tools/lock.py",
 ]  # fmt: skip
 # A report of `umaserve bench` asks first whether its extra is there.
-EXTRAS = {"umaserve/bench/charts.py": "bench"}
+EXTRAS = {"umaserve/bench/charts.py": "bench", "umaserve/bench/page.py": "bench"}
 DISTRIBUTIONS = packages_distributions()  # by module; it reads every installed package
 
 

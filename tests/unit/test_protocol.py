@@ -15,6 +15,7 @@ from tests.support.fixtures.untimed import untimed
 from umaserve.protocol import (
     ERRORS,
     Cancel,
+    DetokenizeRequest,
     Generate,
     Info,
     Limits,
@@ -43,6 +44,28 @@ def refused(message: object, limits: Limits = LIMITS) -> ProtocolError:
     with pytest.raises(ProtocolError) as caught:
         parse(message, limits)
     return caught.value
+
+
+# --- fields of a prompt ---------------------------------------------------------------------------
+
+
+def test_a_prompt_may_be_token_ids():
+    message = parse({"id": "a", "tokens": [5, 0, 7]})
+    assert (message.tokens, message.prompt, message.messages) == ([5, 0, 7], None, None)
+
+
+def test_what_a_request_says_beside_its_prompt():
+    usual = parse({"id": "a", "prompt": "x"})
+    assert (usual.parse_special, usual.echo, usual.app, usual.cache_scope) == (
+        True, False, None, "shared",
+    )  # fmt: skip
+    said = parse(
+        {"id": "a", "prompt": "x", "parse_special": False, "echo": True, "app": "editor",
+         "cache_scope": "private", "context_shift": False}
+    )  # fmt: skip
+    assert (said.parse_special, said.echo, said.app, said.cache_scope) == (
+        False, True, "editor", "private",
+    )  # fmt: skip
 
 
 # --- requests ------------------------------------------------------------------------------------
@@ -181,7 +204,7 @@ WRONG = [
     ({"id": 5, "prompt": "x"}, '"id" must be a string of 1 to 128 characters, not 5'),
     ({"id": "", "prompt": "x"}, '"id" must be'),
     ({"id": "x" * 129, "prompt": "x"}, '"id" must be'),
-    ({"id": "a"}, '"prompt" is missing (or "messages" for a chat)'),
+    ({"id": "a"}, '"prompt" is missing (or "tokens", or "messages" for a chat)'),
     ({"prompt": ""}, '"prompt" must be a string that is not empty'),
     ({"prompt": 3}, '"prompt" must be a string that is not empty, not 3'),
     ({"messages": []}, '"messages" must be a list of at least one'),
@@ -202,6 +225,26 @@ WRONG = [
         '"messages[0].content[0]" must be a {"type"',
     ),
     ({"prompt": "x", "messages": [{"role": "user", "content": "x"}]}, "both given; send one"),
+    ({"prompt": "x", "tokens": [1]}, '"prompt" and "tokens" are both given; send one'),
+    (
+        {"tokens": [1], "messages": [{"role": "user", "content": "x"}]},
+        '"messages" and "tokens" are both given; send one',
+    ),
+    ({"tokens": []}, '"tokens" must be a list of token ids from 0 to 2147483647, not empty'),
+    ({"tokens": [1, -1]}, '"tokens[1]" must be a token id from 0 to 2147483647, not -1'),
+    ({"tokens": [2**31]}, '"tokens[0]" must be a token id'),
+    ({"tokens": ["1"]}, '"tokens[0]" must be a token id from 0 to 2147483647, not "1"'),
+    (
+        {"echo": True, "messages": [{"role": "user", "content": "x"}]},
+        '"echo" goes with "prompt" or "tokens", not "messages"',
+    ),
+    ({"echo": 1}, '"echo" must be true or false, not 1'),
+    ({"parse_special": "no"}, '"parse_special" must be true or false'),
+    ({"context_shift": True}, '"context_shift" must be false: the beginning of a text'),
+    ({"context_shift": "no"}, '"context_shift" must be true or false'),
+    ({"app": ""}, '"app" must be a string of 1 to 128 characters'),
+    ({"app": 3}, '"app" must be a string'),
+    ({"cache_scope": "world"}, '"cache_scope" must be "shared" or "private", not "world"'),
     ({"max_tokens": 0}, '"max_tokens" must be a whole number from 1 to 2048, not 0'),
     ({"max_tokens": 2049}, "from 1 to 2048, not 2049"),
     ({"max_tokens": "many"}, '"max_tokens" must be a whole number from 1 to 2048, not "many"'),
@@ -255,6 +298,8 @@ WRONG = [
     ({"type": "load", "model": ""}, '"model" must be the path of a GGUF file'),
     ({"type": "load", "model": "a\0b"}, '"model" must be'),
     ({"type": "tokenize"}, '"text" is missing'),
+    ({"type": "detokenize"}, '"tokens" is missing'),
+    ({"type": "detokenize", "tokens": [-1]}, '"tokens[0]" must be a token id from 0 to'),
     ({"type": "metrics", "interval_ms": 1}, '"interval_ms" must be a number from 50 to 3600000'),
 ]
 
@@ -262,7 +307,7 @@ WRONG = [
 @pytest.mark.parametrize(("fields", "words"), WRONG, ids=[str(w)[:40] for _, w in WRONG])
 def test_a_wrong_field_is_named(fields, words):
     whole = fields if "type" in fields else {"id": "a", "prompt": "x", **fields}
-    if "messages" in fields and "prompt" not in fields:
+    if ("messages" in fields or "tokens" in fields) and not {"prompt", "type"} & set(fields):
         del whole["prompt"]
     if fields in ({"prompt": "x"}, {"id": "a"}):
         whole = fields
@@ -494,6 +539,7 @@ def test_admin_messages():
     assert parse({"type": "unload", "id": "u"}) == Unload("u")
     assert parse({"type": "info"}) == Info()
     assert parse({"type": "tokenize", "text": ""}) == TokenizeRequest("")
+    assert parse({"type": "detokenize", "tokens": [], "id": "d"}) == DetokenizeRequest([], "d")
     assert parse({"type": "ping", "id": "p"}) == Ping("p")
     assert isinstance(parse({"type": "generate", "id": "a", "prompt": "x"}), Generate)
 

@@ -18,6 +18,7 @@ from umaserve.protocol import (
     TokenEncoder,
     Usage,
     admin_event,
+    echo_event,
     eos_event,
     error_event,
     token_event,
@@ -73,6 +74,12 @@ def test_eos_events():
     assert "text" not in unframe(eos_event("a", "length", Usage(), Timings()))
     with pytest.raises(ValueError, match="reason"):
         eos_event("a", "bored", Usage(), Timings())
+
+
+def test_echo_events():
+    assert unframe(echo_event("a", "é", [3, 0])) == {
+        "id": "a", "event": "echo", "text": "é", "tokens": [3, 0],
+    }  # fmt: skip
 
 
 def test_error_and_admin_events():

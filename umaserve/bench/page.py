@@ -5,9 +5,6 @@ from __future__ import annotations
 from importlib import resources
 from pathlib import Path
 
-import jinja2
-from markupsafe import Markup
-
 from umaserve.bench.charts import CHARTS, png, svg
 from umaserve.bench.result import Result
 from umaserve.bench.table import rows, shown, verdict_text
@@ -32,6 +29,9 @@ def write_report(result: Result, report: Path) -> list[Path]:
 
 def page(result: Result, pictures: list[str]) -> str:
     """The HTML; ``pictures`` are the names of the charts' PNG files."""
+    import jinja2  # as matplotlib: for reports alone
+    from markupsafe import Markup
+
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )

@@ -26,6 +26,7 @@ SHORT_WORDS = 16
 MOST_TOKENS, BACKGROUND_TOKENS = 8192, 128
 # of the context: for all interactive streams, for one background job, and for all of those
 INTERACTIVE_SHARE, JOB_SHARE, JOBS_SHARE = 0.5, 0.25, 0.45
+ONE_SHARE = 0.9
 SAMPLE_WORDS = 300
 MEETINGS, LEAD_S = 4, 0.01
 
@@ -92,7 +93,8 @@ class _Sizes:
 def _sizes(client: Client, info: dict[str, Any], settings: Settings) -> _Sizes:
     """Raises ``BenchError`` when the interactive streams cannot decode at once."""
     n_seq, n_ctx = info["model"]["n_seq"], info["model"]["n_ctx"]
-    one = info["model"].get("n_ctx_train") or n_ctx  # positions of one session at most
+    # of the positions that one session has: a prompt's tokens are counted by its words
+    one = ONE_SHARE * min(info["model"].get("n_ctx_train") or n_ctx, n_ctx)
     if settings.interactive > n_seq:
         raise BenchError(
             f"the daemon decodes {n_seq} sequences at once, so {settings.interactive} interactive "

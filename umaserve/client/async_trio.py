@@ -181,6 +181,10 @@ class TrioClient:
         """The model's token ids of ``text``."""
         return (await self._ask({"type": "tokenize", "text": text, **options}))["tokens"]
 
+    async def detokenize(self, tokens: list[int]) -> str:
+        """The text of token ids; special tokens are spelled out."""
+        return (await self._ask({"type": "detokenize", "tokens": tokens}))["text"]
+
     async def ping(self) -> float:
         """Milliseconds of one round trip."""
         start = time.perf_counter()

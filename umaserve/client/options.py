@@ -52,6 +52,12 @@ class Options(TypedDict, total=False):
     priority: Literal["interactive", "background"] | None
     slo: Slo | None
     session: str | None
+    tokens: list[int] | None
+    parse_special: bool | None
+    echo: bool | None
+    context_shift: bool | None
+    app: str | None
+    cache_scope: Literal["shared", "private"] | None
     add_bos: bool | Literal["auto"] | None
     cache_prompt: bool | None
     metadata: Any

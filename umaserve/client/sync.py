@@ -155,6 +155,10 @@ class Client:
         """The model's token ids of ``text``."""
         return self._ask({"type": "tokenize", "text": text, **options})["tokens"]
 
+    def detokenize(self, tokens: list[int]) -> str:
+        """The text of token ids; special tokens are spelled out."""
+        return self._ask({"type": "detokenize", "tokens": tokens})["text"]
+
     def ping(self) -> float:
         """Milliseconds of one round trip."""
         start = time.perf_counter()

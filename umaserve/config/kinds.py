@@ -70,18 +70,23 @@ class Whole:
 
 @dataclass(frozen=True)
 class Bytes:
-    """A size in bytes, with or without a unit."""
+    """A size in bytes, with or without a unit; ``names`` are words that stand for one."""
 
     low: int
     high: int
+    names: tuple[tuple[str, int], ...] = ()
     metavar: str = "N"
 
     @property
     def words(self) -> str:
-        return f"a size from {self.low} to {self.high} bytes, such as 65536, 64KiB or 1MiB"
+        extra = "".join(f'"{name}" or ' for name, _ in self.names)
+        return f"{extra}a size from {self.low} to {self.high} bytes, such as 65536, 64KiB or 1MiB"
 
     def parse(self, value: Any) -> int:
+        named = dict(self.names)
         if isinstance(value, str):
+            if value.strip().lower() in named:
+                return named[value.strip().lower()]
             found = _SIZE.fullmatch(value.strip().lower())
             if not found or found[2] not in _UNITS:
                 raise ValueError(self.words)
@@ -91,7 +96,7 @@ class Bytes:
             value = int(size)
         if isinstance(value, bool) or not isinstance(value, int):
             raise ValueError(self.words)
-        if not self.low <= value <= self.high:
+        if value not in named.values() and not self.low <= value <= self.high:
             raise ValueError(self.words)
         return value
 

@@ -18,14 +18,15 @@ class ConfigError(ValueError):
 class Config:
     """Settings of one daemon; ``docs/CONFIG.md`` explains each.
 
-    Sizes are bytes, ``*_s`` seconds, ``*_ms`` milliseconds.  0 in ``n_batch``, ``n_ubatch`` and
-    ``threads`` leaves the choice to the engine, -1 in ``gpu_layers`` means all; empty paths mean
-    none (``model``: the bundled one).  ``origin`` maps an option's name to "default", "flag
-    --n-ctx", "environment UMA_N_CTX" or "FILE: [model] n_ctx".
+    Sizes are bytes, ``*_s`` seconds, ``*_ms`` milliseconds.  0 in ``n_ctx``, ``n_batch``,
+    ``n_ubatch`` and ``threads`` leaves the choice to the engine, 0 in ``max_prompt_bytes``,
+    ``max_frame_bytes`` and ``max_tokens`` to the context; -1 in ``gpu_layers`` means all; empty
+    paths mean none (``model``: the bundled one).  ``origin`` maps an option's name to "default",
+    "flag --n-ctx", "environment UMA_N_CTX" or "FILE: [model] n_ctx".
     """
 
     model: str = ""
-    n_ctx: int = 4096
+    n_ctx: int = 0
     n_seq: int = 8
     n_batch: int = 0
     n_ubatch: int = 0
@@ -48,9 +49,9 @@ class Config:
     max_connections: int = 1024
     max_sessions: int = 32
     max_queue: int = 256
-    max_prompt_bytes: int = 65536
-    max_frame_bytes: int = 1024 * 1024
-    max_tokens: int = 2048
+    max_prompt_bytes: int = 0
+    max_frame_bytes: int = 0
+    max_tokens: int = 0
     idle_timeout_s: float = 300.0
     max_unsent_bytes: int = 1024 * 1024
     drain_s: float = 30.0
@@ -80,11 +81,6 @@ class Config:
     @property
     def head_major(self) -> bool:
         return self.kv_pack == "head-major"
-
-    @property
-    def n_ctx_chosen(self) -> bool:
-        """Whether somebody asked for this context size; else a smaller model may lower it."""
-        return self.origin.get("n_ctx", "default") != "default" or self.n_ctx != Config.n_ctx
 
     def explain(self) -> str:
         """All settings as a TOML file, with where each value came from as a comment."""

@@ -65,7 +65,7 @@ def main() -> int:
     from .model.boot import describe, load
     from .model.loaded import CannotLoad
 
-    table = t.SessionTable(t.TableSpec(start.n_slots, start.n_ctx + 1), arguments.table)
+    table = t.SessionTable(t.TableSpec(start.n_slots, start.positions + 1), arguments.table)
     importing = threading.Thread(target=_import_loop, daemon=True)
     importing.start()
     try:

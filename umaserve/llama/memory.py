@@ -55,6 +55,12 @@ def kv_bytes_per_cell(info: GGUFInfo, type_k: str = "f16", type_v: str = "f16") 
     return sum(_row_bytes(type_k, k) + _row_bytes(type_v, v) for k, v in _rows(info))
 
 
+def attention_shape(info: GGUFInfo) -> tuple[int, int]:
+    """Layers, and heads of the layer that has most; 0 where the header does not say."""
+    layers = _number(info, "block_count")
+    return layers, max(_per_layer(info, "attention.head_count", layers), default=0)
+
+
 def state_bytes_per_sequence(info: GGUFInfo) -> int:
     """Bytes that state-space layers keep of one sequence, as if every layer were one.
 

@@ -20,10 +20,10 @@ class Specials:
     def __init__(self, model: Model) -> None:
         lib, bos = model.library.lib, model.token_bos
         self.model = model
-        self._bos = [bos] if bos >= 0 else []
+        self.bos = [bos] if bos >= 0 else []  # the start token
         added = model.tokenize("", add_special=True)
         # a model without the one may end its texts with a token that is also the start token
-        starts = added[:1] == self._bos and (added[1:] or lib.llama_vocab_get_add_bos(model.vocab))
+        starts = added[:1] == self.bos and (added[1:] or lib.llama_vocab_get_add_bos(model.vocab))
         self._start, self._end = (added[:1], added[1:]) if starts else ([], added)
 
     def tokenize(
@@ -51,7 +51,7 @@ class Specials:
         if add_bos is None:
             start = [] if tokens[:1] == self._start else self._start
         else:
-            start = self._bos if add_bos else []
+            start = self.bos if add_bos else []
         end = [] if tokens[-1:] == self._end else self._end
         return [*start, *tokens, *end]
 

@@ -15,6 +15,7 @@ from .reader import HeaderReader, open_model
 
 BYTES_PER_VALUE = {"f32": 4.0, "f16": 2.0, "bf16": 2.0, "q8_0": 34 / 32, "q5_1": 24 / 32,
                    "q5_0": 22 / 32, "q4_1": 20 / 32, "q4_0": 18 / 32}  # fmt: skip
+LEAST_CELLS = 4096  # KV cells where nobody chose, however little memory there is
 ENGINE_BYTES = 300 * 1024 * 1024  # the process itself and its compute buffers, roughly
 
 
@@ -26,6 +27,7 @@ class ModelFile:
     size: int
     n_layer: int
     n_kv_values: int  # K values of one token in one layer; V has as many
+    n_ctx_train: int = 0  # positions that it was trained for; 0 = it does not say
 
     def kv_bytes(self, n_ctx: int, type_k: str, type_v: str) -> int:
         per_value = BYTES_PER_VALUE.get(type_k, 2.0) + BYTES_PER_VALUE.get(type_v, 2.0)
@@ -57,7 +59,10 @@ def look_at(path: str) -> ModelFile:
     heads = values.get("attention.head_count", 0) or 1
     kv_heads = values.get("attention.head_count_kv", heads)
     key_length = values.get("attention.key_length", values.get("embedding_length", 0) // heads)
-    return ModelFile(str(full), reader.size, values.get("block_count", 0), kv_heads * key_length)
+    trained = values.get("context_length", 0)
+    return ModelFile(
+        str(full), reader.size, values.get("block_count", 0), kv_heads * key_length, trained
+    )
 
 
 def _size(value: object) -> int | None:
@@ -75,7 +80,7 @@ def available_bytes() -> int:
     if sys.platform == "darwin":  # only read about, never run
         return _vm_stat()
     free = _meminfo("MemAvailable") or os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    limit, used = _cgroup("memory.max"), _cgroup("memory.current")
+    limit, used = _cgroup("memory.max"), _cgroup("memory.current") - _cached_files()
     return min(free, max(limit - used, 0)) if limit else free
 
 
@@ -103,6 +108,16 @@ def _cgroup(name: str) -> int:
     except OSError:
         return 0
     return int(text) if text.isdigit() else 0
+
+
+def _cached_files() -> int:
+    """Bytes of files that the container's use counts and that would make room."""
+    try:
+        lines = Path("/sys/fs/cgroup/memory.stat").read_text().splitlines()
+    except OSError:
+        return 0
+    counts = dict(line.split() for line in lines if line.startswith(("active_file", "inactive_")))
+    return int(counts.get("active_file", 0)) + int(counts.get("inactive_file", 0))
 
 
 def _vm_stat() -> int:

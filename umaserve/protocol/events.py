@@ -85,6 +85,11 @@ def token_event(
     return TokenEncoder(id)(text, token_id, logprob, top)
 
 
+def echo_event(id: str, text: str, tokens: Sequence[int]) -> bytes:
+    """The prompt of a request that streams: its text, and its token ids as the engine has them."""
+    return encode_frame({"id": id, "event": "echo", "text": text, "tokens": tokens})
+
+
 def eos_event(
     id: str,
     reason: str,

@@ -32,7 +32,7 @@ PRIORITIES = ("interactive", "background")
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """What the server's configuration caps; a ``Config`` has the same names and serves as well."""
+    """What the server caps; its own limits have the same names and serve as well."""
 
     max_prompt_bytes: int = 65536
     max_tokens: int = 2048
@@ -111,9 +111,19 @@ _WORDS_BREAKERS = (
     f"none longer than {MAX_BREAKER_CHARS} characters"
 )
 
+TokenId = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
+_WORDS_TOKEN = "a token id from 0 to 2147483647"
+_WORDS_TOKENS = "a list of token ids from 0 to 2147483647"
+
 GENERATE_FIELDS: tuple[Field, ...] = (
     Field("id", Id, _ID_WORDS, note="names the request; unique among those in flight here"),
-    Field("prompt", str, "a string that is not empty", note="this or `messages`"),
+    Field("prompt", str, "a string that is not empty", note="this, `tokens` or `messages`"),
+    Field(
+        "tokens",
+        Annotated[list[TokenId], msgspec.Meta(min_length=1)],
+        f"{_WORDS_TOKENS}, not empty",
+        note="the prompt as the model's token ids",
+    ),
     chat_fields.MESSAGES,
     *chat_fields.OPTIONS,
     Field(
@@ -177,9 +187,21 @@ GENERATE_FIELDS: tuple[Field, ...] = (
         Literal["auto"] | bool,
         '"auto", true or false',
         "auto",
-        "the model's start token before the prompt: where it is not there yet, always, never",
+        "the model's start token before the prompt: where it is not there yet, always, never; "
+        "`tokens` get one with true alone",
     ),
+    _flag("parse_special", True, "read the text of special tokens in `prompt` as such"),
+    _flag("echo", False, "the prompt's text too, before the answer; not with `messages`"),
+    _flag("context_shift", False, "only false: a full context ends the answer"),
+    Field("app", Id, _ID_WORDS, note="the program that asks; omitted: the connecting process's"),
     _flag("cache_prompt", True, "nothing is cached yet: every prompt is computed"),
+    Field(
+        "cache_scope",
+        Literal["shared", "private"],
+        '"shared" or "private"',
+        "shared",
+        "who may use what is cached of the prompt; nothing is cached yet",
+    ),
     Field(
         "metadata",
         msgspec.Raw,
@@ -233,6 +255,7 @@ ADMIN_FIELDS: dict[str, tuple[Field, ...]] = {
         _flag("parse_special", True, "read the text of special tokens as such"),
     ),
     "render": (_OPTIONAL_ID, chat_fields.MESSAGES, *chat_fields.OPTIONS),
+    "detokenize": (_OPTIONAL_ID, Field("tokens", list[TokenId], _WORDS_TOKENS)),
     "ping": (_OPTIONAL_ID,),
 }
 
@@ -246,10 +269,12 @@ WORDS: dict[str, dict[str, str]] = {
     | {f"slo.{f.name}": f.words for f in SLO_FIELDS}
     | chat_fields.WORDS
     | {
+        "tokens[]": _WORDS_TOKEN,
         "stop[]": "a string",
         "dry_sequence_breakers[]": f"a string of 1 to {MAX_BREAKER_CHARS} characters",
     },
     **{kind: {f.name: f.words for f in fields} for kind, fields in ADMIN_FIELDS.items()},
+    "detokenize": {"tokens": _WORDS_TOKENS, "tokens[]": _WORDS_TOKEN},
 }
 WORDS["render"] |= chat_fields.WORDS
 

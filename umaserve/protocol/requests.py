@@ -19,7 +19,7 @@ from umaserve.protocol.mistakes import bounded, missing, wrong
 
 
 class PromptLimits(Protocol):
-    """Anything with these two numbers: ``Limits``, or the server's ``Config``."""
+    """Anything with these two numbers: ``Limits`` of this package or the server's."""
 
     @property
     def max_prompt_bytes(self) -> int: ...
@@ -69,11 +69,12 @@ class Slo(msgspec.Struct, frozen=True):
 
 
 class Generate(msgspec.Struct, frozen=True):
-    """A request for text.  Exactly one of ``prompt`` and ``messages`` is set."""
+    """A request for text.  Exactly one of ``prompt``, ``tokens`` and ``messages`` is set."""
 
     id: str
     sampling: SamplingOptions
     prompt: str | None = None
+    tokens: list[int] | None = None
     messages: tuple[ChatMessage, ...] | None = None
     chat: ChatOptions = ChatOptions()  # what goes with ``messages``
     max_tokens: int | None = None  # None: what the limit and the context leave
@@ -83,7 +84,11 @@ class Generate(msgspec.Struct, frozen=True):
     slo: Slo | None = None
     session: str | None = None
     cache_prompt: bool = True
+    cache_scope: str = "shared"
     add_bos: bool | None = None  # None: once
+    parse_special: bool = True  # in ``prompt``
+    echo: bool = False
+    app: str | None = None
     metadata: msgspec.Raw | None = None  # echoed as it came
 
 
@@ -128,6 +133,11 @@ class TokenizeRequest(msgspec.Struct, frozen=True):
     parse_special: bool = True
 
 
+class DetokenizeRequest(msgspec.Struct, frozen=True):
+    tokens: list[int]
+    id: str | None = None
+
+
 class Render(msgspec.Struct, frozen=True):
     """What a conversation becomes."""
 
@@ -141,8 +151,9 @@ class Ping(msgspec.Struct, frozen=True):
 
 
 AdminMessage = (
-    Cancel | SetPriority | Metrics | Load | Unload | Info | TokenizeRequest | Render | Ping
-)
+    Cancel | SetPriority | Metrics | Load | Unload | Info | TokenizeRequest | DetokenizeRequest
+    | Render | Ping
+)  # fmt: skip
 Message = Generate | AdminMessage
 
 
@@ -234,7 +245,8 @@ def _generate(wire: Any, limits: PromptLimits) -> Generate:
     words = fields.WORDS["generate"]
     if wire.id is None:
         raise missing("id")
-    prompt, messages, options = _text(wire, limits)
+    tokens = _tokens(wire)
+    prompt, messages, options = (None, None, ChatOptions()) if tokens else _text(wire, limits)
     if wire.max_tokens is not None and not 1 <= wire.max_tokens <= limits.max_tokens:
         raise wrong("max_tokens", bounded(words["max_tokens"], limits.max_tokens), wire.max_tokens)
     if wire.seed is not None and not fields.MIN_SEED <= wire.seed <= fields.MAX_SEED:
@@ -256,6 +268,7 @@ def _generate(wire: Any, limits: PromptLimits) -> Generate:
         id=wire.id,
         sampling=SamplingOptions(**given),
         prompt=prompt,
+        tokens=tokens,
         messages=messages,
         chat=options,
         max_tokens=wire.max_tokens,
@@ -265,9 +278,27 @@ def _generate(wire: Any, limits: PromptLimits) -> Generate:
         slo=Slo(slo.target_ttft_ms, slo.target_tbt_ms, slo.latency_cap) if slo else None,
         session=wire.session,
         cache_prompt=wire.cache_prompt is not False,
+        cache_scope=wire.cache_scope or "shared",
         add_bos=None if wire.add_bos == "auto" else wire.add_bos,
+        parse_special=wire.parse_special is not False,
+        echo=bool(wire.echo),
+        app=wire.app,
         metadata=_metadata(wire.metadata),
     )
+
+
+def _tokens(wire: Any) -> list[int] | None:
+    """The prompt's ids where it is given so; refuses what does not go with the kind of prompt."""
+    if wire.context_shift:
+        words = "false: the beginning of a text is not dropped to make room"
+        raise wrong("context_shift", words, True)
+    if wire.echo and wire.messages is not None:
+        raise ProtocolError(E_PROTO_003, '"echo" goes with "prompt" or "tokens", not "messages"')
+    for other in ("prompt", "messages"):
+        if wire.tokens is not None and getattr(wire, other) is not None:
+            text = f'"{other}" and "tokens" are both given; send one of them'
+            raise ProtocolError(E_PROTO_003, text)
+    return wire.tokens
 
 
 def _text(
@@ -278,7 +309,8 @@ def _text(
     if wire.messages is not None:
         return None, *_conversation(wire, limits)
     if wire.prompt is None:
-        raise ProtocolError(E_PROTO_003, '"prompt" is missing (or "messages" for a chat)')
+        text = '"prompt" is missing (or "tokens", or "messages" for a chat)'
+        raise ProtocolError(E_PROTO_003, text)
     if not wire.prompt:
         raise wrong("prompt", fields.WORDS["generate"]["prompt"], "")
     _cap("prompt is", len(wire.prompt.encode()), limits)
@@ -362,6 +394,10 @@ def _admin(kind: str, wire: Any, limits: PromptLimits) -> AdminMessage:
         if wire.messages is None:
             raise missing("messages")
         return Render(*_conversation(wire, limits), wire.id)
+    if kind == "detokenize":
+        if wire.tokens is None:
+            raise missing("tokens")
+        return DetokenizeRequest(wire.tokens, wire.id)
     if kind == "unload":
         return Unload(wire.id)
     return Info(wire.id) if kind == "info" else Ping(wire.id)

@@ -18,6 +18,7 @@ from umaserve.protocol import (
     E_RUNTIME_001,
     AdminMessage,
     Cancel,
+    DetokenizeRequest,
     Info,
     Load,
     Metrics,
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 
 SUCCESSOR_POLL_S = 0.02
 TOKENIZE_TRIES = 4  # engines that may end one after the other
+TOKENS_AT_ONCE = 4096  # that are spelled before others have their turn
 MAX_AT_ONCE = 64  # admin answers under way on one connection
 
 
@@ -76,6 +78,8 @@ class Admin:
                 self._start(connection, message, self._tokenize)
             case Render():
                 self._start(connection, message, self._render)
+            case DetokenizeRequest():
+                self._start(connection, message, self._detokenize)
             case Load():
                 self._start(connection, message, self._load)
             case Unload():
@@ -151,13 +155,36 @@ class Admin:
             raise ProtocolError(E_PROTO_003, f'"text" cannot be tokenised: {answer.error}')
         connection.send(admin_event("tokens", message.id, tokens=answer.tokens))
 
+    async def _detokenize(self, connection: Connection, message: DetokenizeRequest) -> None:
+        engine = self._engine()
+        await engine.settled.wait()
+        if engine.ready is None:
+            raise ProtocolError(E_MODEL_001, "the engine ended meanwhile; ask again")
+        tokens, n_vocab, pieces = message.tokens, engine.ready.n_vocab, engine.pieces
+        if tokens and max(tokens) >= n_vocab:
+            text = f'"tokens" names token {max(tokens)}; the vocabulary has {n_vocab}'
+            raise ProtocolError(E_PROTO_003, text)
+        data = bytearray()
+        for at in range(0, len(tokens), TOKENS_AT_ONCE):
+            began_s = time.monotonic()
+            for token in tokens[at : at + TOKENS_AT_ONCE]:
+                data += pieces.spelled(token)
+            await connection.use_front(began_s)
+            await trio.lowlevel.checkpoint()
+        connection.send(admin_event("text", message.id, text=data.decode("utf-8", "replace")))
+
+    def _engine(self) -> EngineHandle:
+        """The engine that serves, or will.  Raises ``ProtocolError`` where there is none."""
+        engine = self._daemon.supervisor.current
+        if engine is None:
+            refusal = self._daemon.sessions.closed or (E_MODEL_001, "no model is loaded")
+            raise ProtocolError(*refusal)
+        return engine
+
     async def _tokens(self, message: TokenizeRequest, program: Hashable) -> Tokens:
         """By the engine that serves, or by the next one where it ends meanwhile."""
         for _ in range(TOKENIZE_TRIES):
-            engine = self._daemon.supervisor.current
-            if engine is None:
-                refusal = self._daemon.sessions.closed or (E_MODEL_001, "no model is loaded")
-                raise ProtocolError(*refusal)
+            engine = self._engine()
             await engine.settled.wait()
             if engine.ready is not None:
                 try:
@@ -269,9 +296,10 @@ class Admin:
                 model["progress"] = round(engine.progress.fraction, 4)
         config = daemon.config
         names = (
-            "max_sessions", "max_queue", "max_prompt_bytes", "max_frame_bytes", "max_tokens",
-            "idle_timeout_s", "max_unsent_bytes", "max_connections", "drain_s",
+            "max_sessions", "max_queue", "idle_timeout_s", "max_unsent_bytes", "max_connections",
+            "drain_s",
         )  # fmt: skip
+        limits = {name: getattr(config, name) for name in names} | daemon.limits._asdict()
         return {
             "version": umaserve.__version__,
             "pid": os.getpid(),
@@ -279,7 +307,7 @@ class Admin:
             "state": state(daemon),
             "model": model,
             "next_try": next_try.state() if next_try is not None else None,
-            "limits": {name: getattr(config, name) for name in names},
+            "limits": limits,
             "sessions": session_rows(daemon.sessions),
         }
 

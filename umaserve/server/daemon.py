@@ -15,6 +15,7 @@ from umaserve.peer import Peer, peer_of
 from umaserve.protocol import E_LIMIT_002, error_event
 from umaserve.server.admin import Admin
 from umaserve.server.clients.connection import Connection, program_of
+from umaserve.server.clients.limits import Limits, limits_of
 from umaserve.server.clients.shares import CONNECTION_S, Budget, FrontTime
 from umaserve.server.engines.descriptors import (
     OUT_OF_THEM,
@@ -54,10 +55,15 @@ class Daemon:
         self._numbers = itertools.count(1)
         self._programs: dict[Hashable, dict[Connection, None]] = {}  # newest last
         config = self.config
-        self.partial = Budget(max(PARTIAL_BYTES, 4 * config.max_frame_bytes))
+        self.partial = Budget(max(PARTIAL_BYTES, 4 * self.limits.max_frame_bytes))
         self.unsent = Budget(max(UNSENT_BYTES, 4 * config.max_unsent_bytes))
         # what a low limit of descriptors leaves has to do
         self._most = max(1, min(config.max_connections, connections_within_limit()))
+
+    @property
+    def limits(self) -> Limits:
+        """What clients may send and ask for now: another model may have another context."""
+        return limits_of(self.config, self.supervisor.positions)
 
     def serves_others(self, program: Hashable) -> bool:
         """Whether another program than this one is connected."""

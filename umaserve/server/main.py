@@ -65,7 +65,7 @@ def serve(config: Config, engine_command: Sequence[str] | None = None) -> int:
         problem = problem_with(config.http, config.socket)
         if problem:
             raise StartError(problem)
-        model_path = check_model(config)
+        model = check_model(config)
         meters = Meters(config.latency_cap)
         raise_limit(config.max_connections)
         sys.setswitchinterval(SWITCH_S)
@@ -77,7 +77,7 @@ def serve(config: Config, engine_command: Sequence[str] | None = None) -> int:
         scorecard, trace = records.open_records(config, daemon.scorecard, log)
         if trace is not None:
             records.trace_to(trace, meters)
-        return trio.run(_Run(daemon, model_path, scorecard, trace).main)
+        return trio.run(_Run(daemon, model, scorecard, trace).main)
     except (StartError, SocketError, RecordError) as error:
         log("error", str(error))
         return 1
@@ -85,8 +85,8 @@ def serve(config: Config, engine_command: Sequence[str] | None = None) -> int:
         log.release()
 
 
-def check_model(config: Config) -> str:
-    """Path of the model to begin with.  Raises ``StartError``."""
+def check_model(config: Config) -> memory.ModelFile:
+    """The model to begin with.  Raises ``StartError``."""
     path = config.model
     if not path:
         from umaserve.assets import demo_model_path
@@ -102,7 +102,7 @@ def check_model(config: Config) -> str:
     refusal = too_big(file, config)
     if refusal:
         raise StartError(refusal)
-    return file.path
+    return file
 
 
 def _wanted_signals() -> list[signal.Signals]:
@@ -131,14 +131,14 @@ class _Run:
     def __init__(
         self,
         daemon: Daemon,
-        model_path: str,
+        model: memory.ModelFile,
         scorecard: RecordFile | None,
         trace: RecordFile | None,
     ) -> None:
         self.daemon = daemon
         self.claimed: ClaimedSocket
         self.http: HttpListeners | None
-        self.model_path = model_path
+        self.model = model
         self.scorecard = scorecard
         self.trace = trace
         self.status = 0
@@ -157,7 +157,7 @@ class _Run:
                 open_http(daemon.config.http, daemon.config.api_key_file) as self.http,
                 trio.open_nursery() as nursery,
             ):
-                await nursery.start(daemon.supervisor.run, self.model_path)
+                await nursery.start(daemon.supervisor.run, self.model)
                 chats, replies = daemon.sessions.chat.run, daemon.sessions.replies.run
                 nursery.start_soon(self._while_serving, "rendering conversations", chats)
                 nursery.start_soon(self._while_serving, "reading answers", replies)
@@ -336,7 +336,7 @@ class _Run:
             if time.monotonic() - began_s > 1.0 and step != said:
                 said = step
                 share = f" {fraction:.0%}" if fraction < 1.0 else ""
-                self.daemon.log("info", f"loading {self.model_path}: {stage}{share}")
+                self.daemon.log("info", f"loading {self.model.path}: {stage}{share}")
 
         return report
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from umaserve.server.clients.limits import Limits
 from umaserve.server.figures.recent_gaps import RecentGaps
 from umaserve.server.figures.session_rows import session_rows
 from umaserve.wire import table as t
@@ -38,6 +39,9 @@ class Watched(Protocol):
     supervisor: Supervisor
     scorecard: Scorecard
     stopping: bool
+
+    @property
+    def limits(self) -> Limits: ...
 
 
 class Overview:

@@ -79,13 +79,25 @@ class Supervisor:
         self._served = False  # an engine has been ready once
         self._changing = False  # a load or an unload runs
         self._stopping = False
+        self._positions = 0
+
+    @property
+    def positions(self) -> int:
+        """Tokens that one session holds, as far as that is known: of the newest model."""
+        engine = self.current
+        if engine is not None:
+            ready, most = engine.ready, engine.start.positions
+            self._positions = most if ready is None else min(ready.n_positions, most)
+        return self._positions
 
     # --- start and end ----------------------------------------------------------------------------
 
-    async def run(self, model_path: str, *, task_status: Any = trio.TASK_STATUS_IGNORED) -> None:
+    async def run(
+        self, model: memory.ModelFile, *, task_status: Any = trio.TASK_STATUS_IGNORED
+    ) -> None:
         """Start the first engine and keep one serving until cancelled."""
         async with trio.open_nursery() as self._nursery:
-            self._begin(start_message(self.config, model_path))
+            self._begin(start_message(self.config, model))
             task_status.started()
             await trio.sleep_forever()
 
@@ -198,9 +210,11 @@ class Supervisor:
     def _start_again(engine: EngineHandle) -> m.Start:
         if engine.ready is None:
             return engine.start
-        # results differ in the last bits between numbers of threads: what resumes keeps them
+        # results differ in the last bits between numbers of threads: what resumes keeps them, and
+        # the room that it was admitted to
         return msgspec.structs.replace(
             engine.start,
+            n_ctx=engine.ready.n_ctx,
             n_threads=engine.ready.n_threads,
             n_threads_batch=engine.ready.n_threads_batch,
             probe=False,  # measuring may be what killed it; use tells the same in time
@@ -307,17 +321,20 @@ class Supervisor:
             raise ProtocolError(E_MODEL_002, str(error)) from None
         if refusal := too_big(file, self.config):
             raise ProtocolError(E_MODEL_002, refusal)
-        start = start_message(self.config, path)
+        start = start_message(self.config, file)
         if self.current is None or self._fits_next_to(file):
             return await self._load_next_to(start, report)
         return await self._load_instead(start, report)
 
     def _fits_next_to(self, file: memory.ModelFile) -> bool:
         config = self.config
-        need = file.needs(config.n_ctx, config.kv_type_k, config.kv_type_v)
+        cells = config.n_ctx or memory.LEAST_CELLS
+        need = file.needs(cells, config.kv_type_k, config.kv_type_v)
         old = self.current.ready if self.current is not None else None
         if old is not None and old.backend == "cpu":
             need += old.kv_bytes  # cells that nobody used yet are not in memory, but may come
+        if old is not None and 0 <= old.device_free < need:
+            return False
         return need < memory.available_bytes()
 
     async def _load_next_to(self, start: m.Start, report: Report) -> m.Ready:

@@ -62,9 +62,9 @@ class Start(msgspec.Struct, tag="start", frozen=True):
 
     model_path: str
     n_slots: int
-    n_ctx: int
+    n_ctx: int  # KV cells; 0 = what memory bears
     n_seq: int
-    clamp_ctx: bool = False  # nobody chose n_ctx: what all sequences can use at most lowers it
+    n_positions: int = 0  # of one session that the table has room for; 0 = as n_ctx
     n_batch: int = 0
     n_ubatch: int = 0
     n_threads: int = 0
@@ -92,6 +92,11 @@ class Start(msgspec.Struct, tag="start", frozen=True):
     log_level: str = "info"
     core_dumps: bool = False  # else a crash leaves no core file, which would hold prompts
 
+    @property
+    def positions(self) -> int:
+        """Tokens of one session that a row of the table has room for."""
+        return min(n for n in (self.n_ctx, self.n_positions) if n > 0)
+
 
 class Submit(msgspec.Struct, tag="submit", omit_defaults=True):
     """Start a request in a free row of the table.
@@ -103,7 +108,8 @@ class Submit(msgspec.Struct, tag="submit", omit_defaults=True):
     generated tokens, the resumed ones included; 0 means whatever the context leaves.
     ``strict_fit``: the client named ``max_tokens``, so prompt + max_tokens beyond the context is an
     error rather than a shorter answer.  ``add_special``: with the tokens that the model puts around
-    a text; of these, ``add_bos`` is about the start token (``None``: once).  ``isolate``: the
+    a text; of these, ``add_bos`` is about the start token (``None``: once).  To ``tokens`` only
+    ``add_bos`` True adds anything.  ``isolate``: the
     request was in a batch that killed an engine, so it decodes alone until it has proved harmless.
     ``came_ns``: when it came, on the monotonic clock; 0 = now.  ``turn``: smaller ones of a lane go
     first, equal ones in order of arrival.  ``program``: the program that asks, as a number.
@@ -201,6 +207,7 @@ class Ready(msgspec.Struct, tag="ready", omit_defaults=True):
     load_ms: float = 0.0  # model and context alone
     start_ms: float = 0.0  # from process start to ready
     identity: ModelIdentity | None = None  # of the files that were loaded
+    device_free: int = -1  # bytes that the accelerator has left; -1: none, or it does not say
 
     @property
     def n_positions(self) -> int:

@@ -47,6 +47,8 @@ REASON_LENGTH = 2  # max_tokens or the context is full
 REASON_CANCEL = 3
 REASON_ERROR = 4
 
+NOT_YET = -1  # instead of a token behind the last one of a row
+
 IN_TOKENIZER = 2  # of the column ``in_tick``
 
 MAX_TOP_LOGPROBS = 20
@@ -111,15 +113,14 @@ class TableSpec:
 def shared_file(size: int) -> int:
     """Descriptor of an unlinked, sparse, zero-filled file of ``size`` bytes.
 
-    Lies in memory where the system has a memory file system with that much room (in a container it
-    is often small, and a page that it cannot give is a SIGBUS).  The caller owns the descriptor.
+    Lies in memory on Linux (memfd_create(2)); not in ``/dev/shm``, which is often small in a
+    container, where a page that it cannot give is a SIGBUS.  The caller owns the descriptor.
     """
-    directory = None
-    if os.path.isdir("/dev/shm"):
-        room = os.statvfs("/dev/shm")
-        if room.f_bavail * room.f_frsize >= size:
-            directory = "/dev/shm"
-    with tempfile.TemporaryFile(prefix="umaserve-", dir=directory) as file:
+    if hasattr(os, "memfd_create"):
+        fd = os.memfd_create("umaserve")
+        os.ftruncate(fd, size)
+        return fd
+    with tempfile.TemporaryFile(prefix="umaserve-") as file:
         os.ftruncate(file.fileno(), size)
         return os.dup(file.fileno())
 
@@ -253,6 +254,10 @@ class PieceTable:
             self._mapping[start + int(at[i]) : start + int(at[i + 1])].decode("utf-8", "replace")
             for i in np.flatnonzero(np.diff(at))
         )
+
+    def spelled(self, token: int) -> bytes:
+        """Text of a token, or how it is spelled where it has none."""
+        return self.piece(token) or self.hidden(token)
 
     def _hidden_at(self) -> int:
         """Where the offsets of the other table begin: aligned, behind the texts."""

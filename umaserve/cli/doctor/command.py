@@ -14,8 +14,10 @@ from umaserve.cli.common import EXIT_CANNOT_SERVE, EXIT_OK, Parser, show
 from umaserve.client import Client, ConnectionFailed, OtherUser, ProtocolError, ServerError
 from umaserve.client.connect import DEFAULT_SOCKET, socket_path
 from umaserve.config import Config, ConfigError, add_flags, flag_values, load_config
+from umaserve.models.needs import ModelFile, gib
 from umaserve.own_python import run_module
 from umaserve.private_folder import why_shared
+from umaserve.texts import sendable_path
 
 PROBE_S = 120.0
 LIVE_S = 3.0
@@ -95,7 +97,7 @@ def doctor(arguments: list[str]) -> int:
         report.warn("config", warning)
     _compiler(report)
     model = _model(report, config)
-    _library(report, config.backend, model)
+    _library(report, config, model)
     _metrics(report)
     _socket(report, config.socket)
     if config.socket == DEFAULT_SOCKET != socket_path():
@@ -146,24 +148,27 @@ def _compiler(report: _Report) -> None:
     report.warn("compiler", "no C++ compiler; only needed to build libllama", hint)
 
 
-def _model(report: _Report, config: Any) -> str:
-    """Checks what the front can see of the model; returns its path, empty if there is none."""
+def _model(report: _Report, config: Config) -> ModelFile | None:
+    """Checks what the front can see of the model."""
     from umaserve.server.main import StartError, check_model
 
     try:
         return check_model(config)
     except StartError as error:
         report.miss("model", str(error))
-        return ""
+        return None
 
 
-def _size(count: float) -> str:
-    return f"{count / 1024**3:.1f} GiB" if count >= 1024**3 else f"{count / 1024**2:.0f} MiB"
-
-
-def _library(report: _Report, backend: str, model: str) -> None:
+def _library(report: _Report, config: Config, file: ModelFile | None) -> None:
     """Builds, binding, devices and the model's file, as a child process sees them."""
-    command = [*run_module("umaserve.cli.doctor.probe"), backend, model]
+    import msgspec
+
+    from umaserve.server.engines.model_start import start_message
+
+    start = start_message(config, file or ModelFile("", 0, 0, 0))
+    model = start.model_path
+    start = msgspec.structs.replace(start, model_path=sendable_path(model))
+    command = [*run_module("umaserve.cli.doctor.probe"), msgspec.json.encode(start).decode()]
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=PROBE_S, errors="replace", check=False
@@ -197,7 +202,11 @@ def _probed(report: _Report, fact: dict[str, Any], model: str) -> None:
         if "error" in fact:
             report.miss("model", fact["error"])
         else:
-            report.ok("model", f"{model} ({fact['architecture']}, {_size(fact['bytes'])})")
+            report.ok("model", f"{model} ({fact['architecture']}, {gib(fact['bytes'])})")
+    elif what == "context":
+        cells, positions = fact["cells"], min(fact["cells"], fact["positions"])
+        text = f"{cells} KV cells ({gib(fact['bytes'])}), at most {positions} tokens a session"
+        report.ok("context", text)
     elif what == "library":
         if "error" in fact:
             report.miss("library", fact["error"])
@@ -209,7 +218,7 @@ def _probed(report: _Report, fact: dict[str, Any], model: str) -> None:
     elif what == "devices":
         for device in fact["devices"]:
             total = device["memory_total"]
-            memory = f", {_size(total)}" if total else ""
+            memory = f", {gib(total)}" if total else ""
             report.ok("device", f"{device['name']}: {device['description']}{memory}")
 
 
@@ -226,9 +235,9 @@ def _cache(report: _Report, path: str) -> None:
         return
     free = shutil.disk_usage(folder).free
     if free < LOW_DISK_BYTES:
-        report.warn("cache", f"{path}: only {_size(free)} free", "a build takes about 2 GiB")
+        report.warn("cache", f"{path}: only {gib(free)} free", "a build takes about 2 GiB")
     else:
-        report.ok("cache", f"{path} ({_size(free)} free)")
+        report.ok("cache", f"{path} ({gib(free)} free)")
 
 
 def _metrics(report: _Report) -> None:

@@ -1,9 +1,10 @@
 """What ``doctor`` looks at in a child process: libllama may abort, or hang in a driver.
 
-    python -m umaserve.cli.doctor.probe BACKEND MODEL
+    python -m umaserve.cli.doctor.probe START
 
-prints one JSON object per line, each as soon as it is known, so that what came before a crash is
-not lost.  ``error`` in one of them is a sentence for the user.
+(START is what an engine would be told, as JSON) prints one JSON object per line, each as soon as it
+is known, so that what came before a crash is not lost.  ``error`` in one of them is a sentence for
+the user.
 """
 
 from __future__ import annotations
@@ -12,15 +13,21 @@ import json
 import sys
 from typing import Any
 
+import msgspec
+
 from umaserve.models.gguf import check_gguf
 from umaserve.models.header import GGUFError
+from umaserve.models.needs import available_bytes
+from umaserve.texts import path_of
+from umaserve.wire import messages as m
 
 
 def _tell(**fields: Any) -> None:
     print(json.dumps(fields), flush=True)
 
 
-def main(backend: str, model: str) -> None:
+def main(start: m.Start) -> None:
+    backend, model = start.backend, path_of(start.model_path)
     from umaserve.llama import builds
 
     found = [build.key for build in builds.installed()]
@@ -51,8 +58,16 @@ def main(backend: str, model: str) -> None:
         version=library.version,
         why_no_chat=build.why_no_chat,
     )
-    _tell(what="devices", devices=llama.devices(library))
+    devices = llama.devices(library)
+    _tell(what="devices", devices=devices)
+    if not why:
+        from umaserve.engine.model import capacity
+
+        fits = capacity.find_fits(start, info, devices, available_bytes())
+        cells = start.n_ctx or capacity.auto_cells(start, fits)
+        need = llama.memory_needed(model, n_ctx=cells, type_k=start.type_k, type_v=start.type_v)
+        _tell(what="context", cells=cells, bytes=need.kv_bytes, positions=start.positions)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2])
+    main(msgspec.json.decode(sys.argv[1], type=m.Start))

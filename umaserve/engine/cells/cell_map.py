@@ -129,7 +129,7 @@ def lose(cells, seq, p0, p1):
     if cells.marks.valid == 0:
         return
     lowest = cells.owner.size
-    for cell in range(cells.owner.size - 1, -1, -1):
+    for cell in range(cells.marks.top - 1, -1, -1):
         if cells.owner[cell] == seq and p0 <= cells.position[cell] < p1:
             cells.owner[cell] = NOBODY
             cells.cells[seq] -= 1

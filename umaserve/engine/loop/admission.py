@@ -73,7 +73,7 @@ class Admission:
         self._table.serial[message.slot] = message.serial
         if message.tokens is not None:
             with self._owned(message):
-                self._place(message, message.tokens, message.n_prompt)
+                self._place_tokens(message, message.tokens)
         elif self._is_short(message):
             with self._owned(message):
                 began_s = time.thread_time()  # what others made it wait does not count
@@ -175,6 +175,15 @@ class Admission:
         else:
             self._place(message, tokens, len(tokens))
 
+    def _place_tokens(self, message: m.Submit, tokens: list[int]) -> None:
+        n_vocab = self._loaded.n_vocab
+        if max(tokens, default=0) >= n_vocab:
+            text = f'"tokens" names token {max(tokens)}; the vocabulary has {n_vocab}'
+            self._reject(message, "E_PROTO_003", text)
+            return
+        start = self._specials.bos if message.add_bos else []
+        self._place(message, [*start, *tokens], len(start) + message.n_prompt)
+
     def _reject(self, message: m.Submit, code: str, text: str) -> None:
         self._table.serial[message.slot] = 0
         self._control.send(m.Rejected(message.serial, code, text))
@@ -233,8 +242,8 @@ class Admission:
         table, slot = self._table, message.slot
         self._slots[message.serial] = slot
         table.tokens[slot, : len(tokens)] = tokens
-        # what comes is marked as not there yet: zero is a valid id
-        table.tokens[slot, len(tokens) : len(tokens) + max_tokens] = -1
+        # the next is marked as not there yet: zero is a valid id
+        table.tokens[slot, len(tokens) : len(tokens) + 1] = t.NOT_YET
         table.serial[slot] = message.serial
         table.reason[slot] = t.REASON_NONE
         table.lane[slot] = message.lane

@@ -13,20 +13,20 @@ import numpy as np
 from umaserve.models.gguf import check_gguf
 from umaserve.models.header import GGUFError
 from umaserve.models.identity import ModelIdentity, file_facts, identify
+from umaserve.models.needs import available_bytes
 from umaserve.texts import sendable_path
 from umaserve.wire import messages as m
 from umaserve.wire import table as t
 from umaserve.wire.control import Control
 
 from . import capacity, load_warnings
-from .abilities import flash_attention, spare_sequences
+from .abilities import device_memory, flash_attention, spare_sequences
 from .loaded import PROCESSOR, CannotLoad, Loaded, usable_cores
 
 if TYPE_CHECKING:
     from umaserve.llama import Context, Library, Model
 
 DEFAULT_BATCH = 2048  # tokens of one llama_decode; the policy's time budget rules below it
-DEFAULT_UBATCH = 512
 # How long a thread of libgomp waits for the others before it sleeps, in turns of its loop.  Its own
 # 300,000 last milliseconds, longer than the time between two ticks.  The front, woken by a tick's
 # tokens, then finds every core of a small machine taken, and gets the engine's.  5,000 last a tenth
@@ -62,13 +62,16 @@ def load(
     _refuse(capacity.why_no_such_cells(start, info) or capacity.why_no_mapping(start, info))
     began = time.monotonic()
     _refuse(capacity.why_no_memory(start))
+    n_ctx = start.n_ctx
+    if not n_ctx:
+        fits = capacity.find_fits(start, info, llama.devices(library), available_bytes())
+        n_ctx = capacity.auto_cells(start, fits)
     model = _open_model(llama, library, start, control)
     wait_for_imports()  # what is free in the memory of this process is looked at below
     from . import unused_memory  # these two load a compiler
     from .thread_places import find_places, no_places
 
     _refuse(purpose.why_no_generation(model) or purpose.why_no_positions(model, info), model)
-    n_ctx = capacity.context_size(start, model.n_ctx_train)
     n_cores = usable_cores()
     n_threads = start.n_threads or n_cores
     n_threads_batch = start.n_threads_batch or n_threads
@@ -77,30 +80,37 @@ def load(
     n_seq_max = start.n_seq + spare_sequences(start.n_seq, on_processor, model)
     # libllama ends the process where a batch has no room for a token of each sequence
     n_batch = max(min(start.n_batch or DEFAULT_BATCH, n_ctx), n_seq_max)
-    n_ubatch = min(start.n_ubatch or DEFAULT_UBATCH, n_batch)
+    n_ubatch = min(start.n_ubatch or capacity.DEFAULT_UBATCH, n_batch)
     control.send(m.LoadProgress(1.0, "context"))
     # an accelerator's library may have told a device where this memory lies
     lean = not start.pretouch and on_processor and library.build.backend == "cpu"
     before = unused_memory.private_memory() if lean else []
     mark = library.log_position()
-    try:
-        context = llama.Context.open(
-            model,
-            n_ctx=capacity.padded(n_ctx),
-            n_batch=n_batch,
-            n_ubatch=n_ubatch,
-            n_seq_max=n_seq_max,
-            n_threads=n_threads,
-            n_threads_batch=n_threads_batch,
-            type_k=start.type_k,
-            type_v=start.type_v,
-            flash_attn=flash_attention(start),
-            kv_unified=True,
-        )
-    except llama.LlamaError as error:
-        model.close()
-        plain = start.type_k == start.type_v == "f16"
-        raise CannotLoad(f"{error}{'' if plain else capacity.OTHER_KV_TYPE}") from error
+    while True:
+        try:
+            context = llama.Context.open(
+                model,
+                n_ctx=capacity.padded(n_ctx),
+                n_batch=n_batch,
+                n_ubatch=n_ubatch,
+                n_seq_max=n_seq_max,
+                n_threads=n_threads,
+                n_threads_batch=n_threads_batch,
+                type_k=start.type_k,
+                type_v=start.type_v,
+                flash_attn=flash_attention(start),
+                kv_unified=True,
+            )
+            break
+        except llama.LlamaError as error:
+            fewer = capacity.after_refusal(start, n_ctx)
+            if fewer:
+                control.send(m.Log("warn", f"{error}; trying {fewer} KV cells instead of {n_ctx}"))
+                n_ctx = fewer
+                continue
+            model.close()
+            plain = start.type_k == start.type_v == "f16"
+            raise CannotLoad(f"{error}{'' if plain else capacity.OTHER_KV_TYPE}") from error
     _refuse(purpose.why_no_steps(context), context, model)
     for message in load_warnings.of_library([*model.warnings, *library.warnings(mark)]):
         control.send(message)
@@ -125,7 +135,7 @@ def load(
         identity=_identity(start.model_path, facts),
         n_vocab=model.n_vocab,
         n_ctx=n_ctx,
-        n_positions=m.positions_of_one(n_ctx, model.n_ctx_train),
+        n_positions=min(m.positions_of_one(n_ctx, model.n_ctx_train), start.positions),
         n_seq=start.n_seq,
         n_batch=n_batch,
         n_ubatch=n_ubatch,
@@ -200,6 +210,7 @@ def describe(start: m.Start, loaded: Loaded, start_ms: float) -> m.Ready:
     model = loaded.model
     metadata = model.metadata
     build = loaded.library.build
+    free = None if loaded.on_processor else device_memory(loaded)
     return m.Ready(
         model_path=start.model_path,
         model_name=metadata.get("general.name") or Path(start.model_path).stem,
@@ -231,6 +242,7 @@ def describe(start: m.Start, loaded: Loaded, start_ms: float) -> m.Ready:
         load_ms=loaded.load_ms,
         start_ms=start_ms,
         identity=loaded.identity,
+        device_free=-1 if free is None else free,
     )
 
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+import sys
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from umaserve.llama.memory import attention_shape, kv_bytes_per_cell, state_bytes_per_sequence
+from umaserve.models.needs import ENGINE_BYTES, LEAST_CELLS
 from umaserve.wire import messages as m
 
 if TYPE_CHECKING:
@@ -12,13 +15,93 @@ if TYPE_CHECKING:
 
 OTHER_KV_TYPE = "; take --kv-type f16, for K or V alone as in q8:f16"
 TENSOR_ALIGNMENT = 32  # ggml's
+DEFAULT_UBATCH = 512
+MOST_CELLS = 1 << 24  # as of --n-ctx
 CELL_PADDING = 256  # libllama makes a multiple of so many KV cells
+SHARE = 2  # one part in so many of the memory that is left is the KV cells' and what goes with them
+# Cells in main memory take no more than the weights, or than this.  libllama writes to all of them
+# at start, which takes half a second and more for a GiB.
+SMALL_BYTES = 1 << 30
+MASK_BYTES = 2  # of the attention's mask, for a cell and a token computed at once
+SCORE_BYTES = 8  # for these two and a head, where attention is not flash attention
+TABLE_BYTES = 176  # of the session table for a token that has all log-probabilities
+ASIDE_BATCH, ASIDE_BATCH_CPU = 512, 128  # tokens that a second context computes at once
 
 
-def context_size(start: m.Start, trained: int) -> int:
-    """KV cells: those asked for, or where nobody asked no more than all sequences can use."""
-    most = trained * start.n_seq
-    return most if start.clamp_ctx and 0 < most < start.n_ctx else start.n_ctx
+class Fit(NamedTuple):
+    """What KV cells take in one kind of memory.
+
+    Bytes: ``left`` beside the weights, of one ``cell``, of one in the second context (``second``).
+    ``most`` is how many cells there may be however much is left.
+    """
+
+    left: int
+    cell: int
+    second: int
+    most: int
+
+    def cells(self, positions: int) -> int:
+        """KV cells that the share of what is ``left`` bears.
+
+        Beside them there has to be room for a second cache with the prompt of one session, which
+        has up to ``positions`` tokens.
+        """
+        share = self.left // SHARE
+        n = share // (self.cell + self.second)
+        if n > positions:
+            n = (share - positions * self.second) // self.cell
+        return min(n, self.most)
+
+
+def auto_cells(start: m.Start, fits: list[Fit]) -> int:
+    """KV cells where nobody said how many: what memory bears, at most what sessions can use."""
+    positions = start.positions
+    most = min(positions * start.n_seq, MOST_CELLS)
+    n = min([most, *(fit.cells(positions) for fit in fits)])
+    return max(n // CELL_PADDING * CELL_PADDING, min(LEAST_CELLS, most))
+
+
+def after_refusal(start: m.Start, n_ctx: int) -> int:
+    """KV cells to try after libllama did not make ``n_ctx``; 0 = no others."""
+    return n_ctx // 2 if not start.n_ctx and n_ctx // 2 >= LEAST_CELLS else 0
+
+
+def find_fits(
+    start: m.Start, info: GGUFInfo, devices: list[dict[str, Any]], available: int
+) -> list[Fit]:
+    """Main memory and the accelerator's, before the weights come; whichever is to hold KV cells.
+
+    ``devices`` as ``llama.devices`` has them, ``available`` bytes of main memory.  Memory of which
+    the system does not say what is free (0) is left out.
+    """
+    n_ubatch = start.n_ubatch or DEFAULT_UBATCH
+    layers, heads = attention_shape(info)
+    kv = kv_bytes_per_cell(info, start.type_k, start.type_v)
+    fixed = ENGINE_BYTES + start.n_seq * state_bytes_per_sequence(info)
+    a_token = MASK_BYTES
+    if start.head_major or start.flash_attn == "off":
+        a_token += SCORE_BYTES * heads
+    gpus = [d for d in devices if d["type"] == "gpu"] or [d for d in devices if d["type"] == "igpu"]
+    share = 0.0  # of the layers that lie there
+    if gpus and start.gpu_layers:
+        share = 1.0 if start.gpu_layers < 0 else min(start.gpu_layers / max(layers, 1), 1.0)
+    fits = []
+    if share and all(gpu["memory_total"] for gpu in gpus):
+        left = sum(gpu["memory_free"] for gpu in gpus) - int(share * info.tensor_bytes) - fixed
+        cell = int(share * kv)
+        second = cell + a_token * ASIDE_BATCH
+        fits.append(Fit(left, cell + a_token * n_ubatch, second, MOST_CELLS))
+    # what lies in memory that both share is in main memory too
+    shared = share > 0.0 and (sys.platform == "darwin" or gpus[0]["type"] == "igpu")
+    here = 1.0 if shared else 1.0 - share
+    if here and available:
+        # mapped weights would count as available, and are to stay
+        left = available - int(here * info.tensor_bytes) - fixed
+        cell = int(here * kv)
+        second = cell + a_token * (ASIDE_BATCH if shared else ASIDE_BATCH_CPU)
+        most = max(info.tensor_bytes, SMALL_BYTES) // max(cell, 1)
+        fits.append(Fit(left, cell + a_token * n_ubatch + TABLE_BYTES, second, most))
+    return fits
 
 
 def padded(n_ctx: int) -> int:
@@ -56,8 +139,9 @@ def why_no_memory(start: m.Start) -> str:
     if not hasattr(os, "sysconf") or "SC_PHYS_PAGES" not in os.sysconf_names:
         return ""
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    cells = start.n_ctx or min(LEAST_CELLS, start.positions * start.n_seq)
     need = llama.memory_needed(
-        start.model_path, n_ctx=start.n_ctx, type_k=start.type_k, type_v=start.type_v
+        start.model_path, n_ctx=cells, type_k=start.type_k, type_v=start.type_v
     )
     states = start.n_seq * need.state_bytes
     wanted = need.weight_bytes + need.kv_bytes + states
@@ -66,7 +150,7 @@ def why_no_memory(start: m.Start) -> str:
     gib = 1 << 30
     return (
         f"the model needs {wanted / gib:.1f} GiB ({need.weight_bytes / gib:.1f} for the "
-        f"weights, {need.kv_bytes / gib:.1f} for {start.n_ctx} KV cells"
+        f"weights, {need.kv_bytes / gib:.1f} for {cells} KV cells"
         + (f", {states / gib:.1f} for the states of {start.n_seq} sequences" if states else "")
         + f"), and this machine has {total / gib:.1f} GiB of memory; take a smaller model or "
         f"quantisation, or lower --n-ctx{' or --parallel' if states else ''}"

@@ -44,7 +44,6 @@ def identity(start: m.Start, loaded: Loaded) -> dict[str, Any]:
         "machine": [platform.machine(), _processor(), os.cpu_count()],
         "threads": [loaded.n_threads, loaded.n_threads_batch],
         "kv": [start.type_k, start.type_v, start.head_major, start.flash_attn],
-        "n_ctx": loaded.n_ctx,
         "n_ubatch": loaded.n_ubatch,
     }
 

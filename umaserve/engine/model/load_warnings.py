@@ -76,7 +76,7 @@ def of_settings(start: m.Start, info: GGUFInfo, device: str) -> list[m.Log]:
         )
     trained = info.metadata.get(f"{info.architecture}.context_length")
     most = trained * start.n_seq if isinstance(trained, int) else 0
-    if 0 < most < start.n_ctx and not start.clamp_ctx:
+    if 0 < most < start.n_ctx:
         texts.append(
             f"--n-ctx {start.n_ctx}: the model was trained for {trained} positions of a session, "
             f"so {start.n_seq} at once (--parallel) use {most} of the KV cells at most"

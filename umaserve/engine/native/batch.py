@@ -10,7 +10,7 @@ from numba.extending import register_jitable
 from umaserve.jit.compiled import njit
 from umaserve.jit.inner import INNER
 from umaserve.sampling.sampler import NO_NUMBERS
-from umaserve.wire.table import REASON_LENGTH, REASON_STOP
+from umaserve.wire.table import NOT_YET, REASON_LENGTH, REASON_STOP
 
 from .calls import stores_first
 
@@ -129,8 +129,8 @@ def settle(columns, work, slots, sampled, count, now_ns, n_ended):
 
     Every row gets its token, or ends.  Rows that end are listed in ``work.ended`` behind the
     ``n_ended`` that it has; returns how many there are then.  The caller marks them DONE.  A token
-    goes in before the count that publishes it; one that ends its row is not counted.  Rows without
-    numbers (NO_NUMBERS) get none.
+    goes in before the count that publishes it, and NOT_YET behind it; one that ends its row is not
+    counted.  Rows without numbers (NO_NUMBERS) get none.
     """
     n_tokens, ended, reason = columns.n_tokens, work.ended, columns.reason
     for i in range(count):
@@ -140,6 +140,8 @@ def settle(columns, work, slots, sampled, count, now_ns, n_ended):
             continue
         at = n_tokens[slot]
         columns.tokens[slot, at] = token
+        if at + 1 < columns.tokens.shape[1]:
+            columns.tokens[slot, at + 1] = NOT_YET
         if work.is_eog[token]:
             reason[slot] = REASON_STOP
             ended[n_ended] = slot

@@ -66,7 +66,8 @@ def available(loaded: Loaded, cores: int | None = None) -> tuple[bool, str]:
     else:
         # mapped weights count as available memory, and we want them to stay where they are
         free = _memory_available()
-        kv_bytes = loaded.kv_bytes + loaded.unused_bytes + loaded.model.size_bytes
+        second = loaded.kv_bytes * loaded.n_positions // max(loaded.n_ctx, 1)  # for one prompt
+        kv_bytes = second + loaded.unused_bytes + loaded.model.size_bytes
     if free is not None and kv_bytes + RESERVE_BYTES > free:
         return False, "there is no memory for a second KV cache"
     return True, ""

@@ -28,7 +28,7 @@ class Event(msgspec.Struct):
     usage: dict[str, int] | None = None
     timings: dict[str, float | None] | None = None
     message: Any = None
-    stop: str | None = None
+    stop: Any = None  # the stop string that was met; of `render`, the further stop strings
     code: str = ""
 
     @property

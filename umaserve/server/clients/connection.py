@@ -32,6 +32,7 @@ from umaserve.protocol import (
     TokenEncoder,
     Usage,
     delta_event,
+    echo_event,
     eos_event,
     error_event,
     parse_message,
@@ -77,7 +78,7 @@ class Connection:
         self.keeps_alive = 0  # streams and admin answers under way
         self.nursery: trio.Nursery
         self._sock = sock
-        self._decoder = FrameDecoder(daemon.config.max_frame_bytes)
+        self._decoder = FrameDecoder(daemon.limits.max_frame_bytes)
         self._outbox = Outbox(sock, daemon.config.max_unsent_bytes, self._unsent)
         self._encoders: dict[int, TokenEncoder] = {}  # by serial
         self._active_s = time.monotonic()
@@ -113,6 +114,10 @@ class Connection:
     def delta(self, request: Request, delta: dict[str, Any]) -> None:
         if not self._closing.is_set():
             self._outbox.put(delta_event(request.id, delta))
+
+    def echo(self, request: Request, text: str) -> None:
+        if not self._closing.is_set():
+            self._outbox.put(echo_event(request.id, text, request.prompt_ids or ()))
 
     def end(
         self, request: Request, reason: str, usage: Usage, timings: Timings, message: Any = None
@@ -206,7 +211,7 @@ class Connection:
         self._at_hand = taken = self._take(data)
         if taken.bodies:
             try:
-                message = parse_message(taken.bodies[0], self.daemon.config)
+                message = parse_message(taken.bodies[0], self.daemon.limits)
             except ProtocolError:
                 return
             if isinstance(message, Generate):
@@ -313,6 +318,7 @@ class Connection:
 
     def _take(self, data: bytes) -> _Taken:
         arrived_ns = time.monotonic_ns()
+        self._decoder.max_frame_bytes = self.daemon.limits.max_frame_bytes
         try:
             taken = _Taken(arrived_ns, deque(self._decoder.feed(data)))
         except ProtocolError as error:
@@ -388,7 +394,7 @@ class Connection:
             self.send(error_event(error.id, error.code, error.message))
 
     def _handle(self, body: bytes, arrived_ns: int) -> None:
-        message = parse_message(body, self.daemon.config)
+        message = parse_message(body, self.daemon.limits)
         if isinstance(message, Generate):
             self._guarded(self._generate, message, arrived_ns)
         else:

@@ -6,6 +6,7 @@ from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from umaserve.config import Config
+from umaserve.server.clients.limits import Limits
 from umaserve.server.clients.shares import Budget, FrontTime
 from umaserve.server.log.lines import Log
 from umaserve.server.requests.meters import Meters
@@ -32,6 +33,9 @@ class ServedBy(Protocol):
     front_time: FrontTime
     partial: Budget
     unsent: Budget
+
+    @property
+    def limits(self) -> Limits: ...
 
     @property
     def admin(self) -> Answers: ...

@@ -274,7 +274,7 @@ class EngineHandle:
 
     def _spawn(self) -> tuple[int, int]:
         start = self.start
-        spec = t.TableSpec(start.n_slots, start.n_ctx + 1)
+        spec = t.TableSpec(start.n_slots, start.positions + 1)
         inherited: list[int] = []
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         self._control = ours

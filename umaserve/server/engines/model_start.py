@@ -6,15 +6,18 @@ from umaserve.config import Config
 from umaserve.models import needs as memory
 from umaserve.wire import messages as m
 
+MOST_POSITIONS = 1 << 20  # of a session where --n-ctx is auto, whatever a header says
 
-def start_message(config: Config, model_path: str) -> m.Start:
+
+def start_message(config: Config, model: memory.ModelFile) -> m.Start:
     """What to tell an engine, from the daemon's settings."""
+    positions = model.n_ctx_train or config.n_ctx or memory.LEAST_CELLS
     return m.Start(
-        model_path=model_path,
+        model_path=model.path,
         n_slots=config.max_sessions,
         n_ctx=config.n_ctx,
+        n_positions=positions if config.n_ctx else min(positions, MOST_POSITIONS),
         n_seq=config.n_seq,
-        clamp_ctx=not config.n_ctx_chosen,
         n_batch=config.n_batch,
         n_ubatch=config.n_ubatch,
         n_threads=config.threads,
@@ -45,13 +48,14 @@ def too_big(file: memory.ModelFile, config: Config) -> str:
     """
     if config.backend not in ("auto", "cpu", "metal"):
         return ""
-    need = file.needs(config.n_ctx, config.kv_type_k, config.kv_type_v)
+    cells = config.n_ctx or memory.LEAST_CELLS  # the engine takes more where there is room
+    need = file.needs(cells, config.kv_type_k, config.kv_type_v)
     total = memory.total_bytes()
     if need <= total:
         return ""
-    kv = file.kv_bytes(config.n_ctx, config.kv_type_k, config.kv_type_v)
+    kv = file.kv_bytes(cells, config.kv_type_k, config.kv_type_v)
     return (
         f"{file.path} needs about {memory.gib(need)} ({memory.gib(file.size)} weights, "
-        f"{memory.gib(kv)} KV cache for --n-ctx {config.n_ctx}) and this machine has "
+        f"{memory.gib(kv)} KV cache for --n-ctx {cells}) and this machine has "
         f"{memory.gib(total)}; use a smaller model or context"
     )

@@ -19,7 +19,7 @@ def session_rows(sessions: Sessions) -> list[dict[str, Any]]:
     """One row for every request between its arrival and its last event, in order of arrival.
 
     ``serial`` is the daemon's own number of the request, ``conn`` its connection, ``app`` the
-    client's program.  ``state`` is queued, prefill, decode, parked (it gave its KV cells to others
+    program that asks.  ``state`` is queued, prefill, decode, parked (it gave its KV cells to others
     and waits) or ending.  ``tok_s`` and ``p95_ms`` are over its ``NEWEST`` times between tokens,
     ``None`` before there is one.  Costs about 25 us a request that decodes.
     """
@@ -43,7 +43,8 @@ def _row(request: Request, now_ns: int) -> dict[str, Any]:
         "serial": request.serial,
         "id": request.id,
         "conn": request.sink.label,
-        "app": request.sink.app,
+        "app": request.app,
+        "cache_scope": request.message.cache_scope,
         "lane": LANE_NAMES[request.lane],
         "state": state,
         "prompt_tokens": len(request.prompt_ids or ()),

@@ -93,6 +93,18 @@ def _is_last(request: Request, engine: EngineHandle) -> bool:
     return len(request.tokens) >= request.max_tokens or request.stored >= most
 
 
+def tell_prompt(request: Request, engine: EngineHandle) -> None:
+    """The text of the prompt, before the first token of the answer."""
+    text = request.message.prompt
+    if text is None:
+        spelled = b"".join(map(engine.pieces.spelled, request.prompt_ids or ()))
+        text = spelled.decode("utf-8", "replace")
+    if request.message.stream:
+        request.sink.echo(request, text)
+    else:
+        request.parts.append(text)
+
+
 def tell_rest(request: Request) -> None:
     """Text that waited for more, now that there is no more.
 

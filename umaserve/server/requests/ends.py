@@ -80,7 +80,7 @@ class Ends:
 
     def fail(self, request: Request, code: str, message: str) -> None:
         """An error, then the end for a request that had begun."""
-        self._meters.error(code, message, request.id, request.sink)
+        self._meters.error(code, message, request.id, request)
         begun = request.prompt_ids is not None
         if not request.told:
             tell_rest(request)
@@ -136,7 +136,7 @@ class Ends:
     def _tell_broken(self, request: Request, error: Exception) -> None:
         what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         text = f"this request failed inside the daemon ({what}); the daemon's log has the reason"
-        self._meters.error(E_RUNTIME_001, text, request.id, request.sink)
+        self._meters.error(E_RUNTIME_001, text, request.id, request)
         if request.told:
             return
         begun = request.prompt_ids is not None

@@ -48,6 +48,8 @@ class Sink(Protocol):
         """``message`` is what its text was parsed to, where the client wants that."""
         ...
 
+    def echo(self, request: Request, text: str) -> None: ...
+
     def error(self, request: Request, code: str, message: str, *, final: bool) -> None: ...
 
     def flush(self) -> None: ...
@@ -134,7 +136,7 @@ class Request:
             lane=LANES[message.priority],
             arrived_ns=arrived_ns,
             assembler=TextAssembler(message.stop),
-            quick=message.stream and sampling.logprobs < 0 and not message.stop,
+            quick=message.stream and sampling.logprobs < 0 and not (message.stop or message.echo),
             max_tokens=message.max_tokens or max_tokens,
         )
 
@@ -155,15 +157,21 @@ class Request:
             leave()
 
     @property
+    def app(self) -> str:
+        """The program that asks, as it calls itself or as the system does."""
+        return self.message.app or self.sink.app
+
+    @property
     def stored(self) -> int:
         """Tokens of its row that were read: the prompt's and the generated ones."""
         return len(self.prompt_ids or ()) + len(self.tokens)
 
     def submit_message(self) -> m.Submit:
         """What to tell the engine that it goes to."""
-        rendered = self.rendered
-        prompt = self.message.prompt if rendered is None else rendered.prompt
+        rendered, message = self.rendered, self.message
+        prompt = message.prompt if rendered is None else rendered.prompt
         resumed = self.prompt_ids is not None
+        tokens = [*(self.prompt_ids or ()), *self.tokens] if resumed else message.tokens
         slo = self.message.slo
         return m.Submit(
             serial=self.serial,
@@ -171,11 +179,12 @@ class Request:
             lane=self.lane,
             prompt=None if resumed else prompt,
             plain=() if resumed or rendered is None else rendered.plain,
-            tokens=[*self.prompt_ids, *self.tokens] if self.prompt_ids is not None else None,
-            n_prompt=len(self.prompt_ids) if self.prompt_ids is not None else 0,
+            tokens=tokens,
+            n_prompt=len((self.prompt_ids if resumed else tokens) or ()),
             max_tokens=self.max_tokens,
             strict_fit=not resumed and self.message.max_tokens is not None,
-            add_bos=self.message.add_bos,
+            parse_special=message.parse_special or message.messages is not None,
+            add_bos=None if resumed else message.add_bos,
             isolate=self.record.isolate,
             latency_cap=(slo.latency_cap if slo else None) or 0.0,
             target_ttft_ms=(slo.target_ttft_ms if slo else None) or 0.0,

@@ -22,7 +22,7 @@ from umaserve.server.engines.descriptors import Reserve
 from umaserve.server.engines.handle import EngineHandle
 from umaserve.server.log.lines import trace
 from umaserve.server.requests.chat import ChatLayer, Outcome, conversation
-from umaserve.server.requests.delivery import read_row
+from umaserve.server.requests.delivery import read_row, tell_prompt
 from umaserve.server.requests.ends import Ends
 from umaserve.server.requests.meters import Meters
 from umaserve.server.requests.quick_tokens import QuickTokens
@@ -320,6 +320,8 @@ class Sessions:
             request.prompt_ids = table.tokens[slot, :n_prompt].tolist()
             request.max_tokens = table.max_tokens.item(slot)
             self.meters.prompt_tokens_total += n_prompt
+            if request.message.echo and not request.told:
+                tell_prompt(request, engine)
         if request.cancelled:  # the engine may not have known it yet when it was told
             engine.send(m.Cancel(request.serial))
 

@@ -1,0 +1,96 @@
+"""How many KV cells there are where nobody said so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from umaserve.engine.model.capacity import Fit, after_refusal, auto_cells, find_fits
+from umaserve.models.header import GGUFInfo
+from umaserve.models.needs import ENGINE_BYTES, LEAST_CELLS
+from umaserve.wire import messages as m
+
+GIB = 1 << 30
+CPU = {"type": "cpu", "memory_free": 8 * GIB, "memory_total": 8 * GIB}
+
+
+def gpu(free: int, total: int = 80 * GIB, kind: str = "gpu") -> dict[str, Any]:
+    return {"type": kind, "memory_free": free, "memory_total": total}
+
+
+def qwen_small() -> GGUFInfo:
+    """The shape of a 0.5B: 24 layers of 2 heads with 64 values, 12 KiB a cell."""
+    keys = {
+        "qwen2.block_count": 24, "qwen2.embedding_length": 896, "qwen2.attention.head_count": 14,
+        "qwen2.attention.head_count_kv": 2, "qwen2.context_length": 32768,
+    }  # fmt: skip
+    return GGUFInfo(Path("m"), 3, "qwen2", 0, dict(keys), {}, 500 << 20, 500 << 20, 0)
+
+
+def start(**fields: Any) -> m.Start:
+    usual: dict[str, Any] = {"n_slots": 32, "n_ctx": 0, "n_positions": 32768, "n_seq": 8}
+    return m.Start("m", **(usual | fields))
+
+
+def cells(available: int, *gpus: dict[str, Any], **fields: Any) -> int:
+    told = start(**fields)
+    return auto_cells(told, find_fits(told, qwen_small(), [CPU, *gpus], available))
+
+
+def test_a_small_machine_keeps_more_than_half_of_what_is_left() -> None:
+    n = cells(3 * GIB)
+    left = 3 * GIB - (500 << 20) - ENGINE_BYTES
+    kv = 24 * 2 * 64 * 2 * 2
+    assert n > LEAST_CELLS and n % 256 == 0
+    # the second cache for one prompt and the masks of both count too
+    assert n * (kv + 1024) + min(n, 32768) * (kv + 256) <= left / 2
+    assert (n + 512) * (kv + 1024 + 176) + 32768 * (kv + 256) > left / 2
+
+
+def test_in_main_memory_cells_take_no_more_than_the_weights_or_a_gib() -> None:
+    assert cells(64 * GIB) == GIB // (24 * 2 * 64 * 2 * 2) // 256 * 256
+
+
+def test_an_accelerator_may_have_what_all_sessions_can_use() -> None:
+    assert cells(3 * GIB, gpu(79 * GIB)) == 8 * 32768
+    assert cells(3 * GIB, gpu(2 * GIB)) < 8 * 32768
+    # two share the layers
+    assert cells(3 * GIB, gpu(2 * GIB), gpu(2 * GIB)) > cells(3 * GIB, gpu(2 * GIB))
+
+
+def test_layers_in_both_memories_are_bound_by_both() -> None:
+    both = cells(3 * GIB, gpu(79 * GIB), gpu_layers=12)
+    assert cells(3 * GIB) < both < 8 * 32768
+    assert cells(3 * GIB, gpu(1 * GIB), gpu_layers=12) < both
+    assert cells(3 * GIB, gpu(79 * GIB), gpu_layers=0) == cells(3 * GIB)
+
+
+def test_memory_that_both_share_is_main_memory_too() -> None:
+    shared = cells(3 * GIB, gpu(16 * GIB, 16 * GIB, "igpu"))
+    assert LEAST_CELLS < shared <= cells(3 * GIB)
+
+
+def test_attention_that_keeps_its_scores_takes_more() -> None:
+    assert cells(3 * GIB, head_major=True) < cells(3 * GIB, flash_attn="auto")
+    assert cells(3 * GIB, type_k="q8_0", type_v="q8_0") > cells(3 * GIB)
+
+
+def test_there_are_always_a_few_but_no_more_than_sessions_can_use() -> None:
+    assert cells(1) == LEAST_CELLS
+    assert cells(1, n_positions=256, n_seq=2) == 512
+    nobody_knows = 0
+    assert cells(nobody_knows, n_seq=1) == 32768
+    assert cells(nobody_knows, gpu(0, 0), n_seq=1) == 32768
+
+
+def test_cells_beyond_one_session_need_no_room_in_the_second_cache() -> None:
+    fit = Fit(left=2000, cell=8, second=2, most=1 << 20)
+    assert fit.cells(positions=1000) == 100
+    assert fit.cells(positions=50) == (1000 - 100) // 8
+    assert Fit(2000, 8, 2, most=7).cells(1000) == 7
+
+
+def test_half_of_the_cells_are_tried_where_libllama_refuses() -> None:
+    assert after_refusal(start(), 100_000) == 50_000
+    assert after_refusal(start(), LEAST_CELLS) == 0
+    assert after_refusal(start(n_ctx=100_000), 100_000) == 0  # somebody chose them

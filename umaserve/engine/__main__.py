@@ -16,10 +16,11 @@ import threading
 import time
 
 from umaserve import core_dumps
+from umaserve.parent import die_with_parent
 from umaserve.private_folder import NotPrivate
 from umaserve.wire import messages as m
 from umaserve.wire import table as t
-from umaserve.wire.control import Control, die_with_parent
+from umaserve.wire.control import Control
 
 LOAD_FAILED = 3
 SWITCH_S = 0.00005  # that a thread may keep the GIL from another

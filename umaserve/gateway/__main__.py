@@ -14,6 +14,13 @@ for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
     signal.signal(number, signal.SIG_IGN)
 
 # ruff: noqa: E402
+import os
+
+from umaserve.parent import die_with_parent
+
+if __name__ == "__main__":  # the next front may want the sockets that listen, at once
+    die_with_parent(os.getppid())
+
 import asyncio
 import contextlib
 import socket

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import select
-import signal
 import socket
-import sys
 import time
 from typing import cast
 
@@ -98,29 +95,3 @@ class Control:
             os.write(self._self_write, b"\0")
         except BlockingIOError:
             return  # it will wake for the bytes that are there
-
-
-def die_with_parent(parent_pid: int) -> None:
-    """Make sure this process does not outlive the front, whatever it hangs in.
-
-    End of file on the control socket is the rule; this is for an engine that cannot read it,
-    because it is stuck in a driver or stopped.  Linux kills it (``PR_SET_PDEATHSIG``); elsewhere a
-    thread watches the parent's pid.  Also leaves Ctrl-C, which reaches the whole group, to the
-    front.
-    """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if sys.platform.startswith("linux"):
-        pr_set_pdeathsig = 1
-        libc = ctypes.CDLL(None, use_errno=True)
-        libc.prctl(pr_set_pdeathsig, signal.SIGKILL, 0, 0, 0)
-    else:
-        import threading
-
-        def watch() -> None:
-            while os.getppid() == parent_pid:
-                time.sleep(1.0)
-            os._exit(1)
-
-        threading.Thread(target=watch, name="parent-watch", daemon=True).start()
-    if os.getppid() != parent_pid:
-        os._exit(1)  # it died before we could ask

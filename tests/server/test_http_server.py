@@ -147,14 +147,16 @@ def test_connection_is_kept(daemon: DaemonProcess) -> None:
     connection.close()
 
 
-def test_large_body_does_not_drown_the_answer(daemon: DaemonProcess) -> None:
+@pytest.mark.parametrize(("size", "status"), [(100_000, 404), (900_000, 413)])
+def test_large_body_does_not_drown_the_answer(
+    daemon: DaemonProcess, size: int, status: int
+) -> None:
     with raw(daemon) as sock:
-        size = 900_000
         sock.sendall(b"POST /nothing HTTP/1.1\r\nHost: localhost\r\n"
                      b"Content-Length: %d\r\n\r\n" % size)  # fmt: skip
         sock.sendall(b"x" * size)
         (reply,) = replies(sock, 1)
-        assert reply.status == 404
+        assert reply.status == status
         sock.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert replies(sock, 1)[0].status == 200
 

@@ -22,6 +22,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.fake_engine import answer
+from tests.support.http_client import port_of
 from tests.support.patches.front import short_frames, small_budgets
 from tests.support.server_harness import (
     DaemonProcess,
@@ -308,7 +309,7 @@ def test_messages_of_one_program_leave_the_front_to_others(daemon: DaemonProcess
 
 def test_requests_by_http_leave_the_front_to_others(tmp_path: Path) -> None:
     with DaemonProcess(tmp_path, n_ctx=1024, http="127.0.0.1:0") as daemon:
-        port = int(daemon.log.partition("http://127.0.0.1:")[2].split()[0])
+        port = port_of(daemon)
         greedy = [socket.create_connection(("127.0.0.1", port)) for _ in range(8)]
         flood = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n" * 200
         assert busy_share(daemon, greedy, flood) < 3 * SHARE

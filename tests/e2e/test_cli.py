@@ -66,7 +66,7 @@ def test_version():
         (["generat"], "unknown command 'generat'; did you mean `umaserve generate`?"),
         (["zzz"], "see `umaserve --help`"),
         (["--n-ctxx", "5"], "umaserve serve: unknown flag --n-ctxx; did you mean --n-ctx?"),
-        (["--n-ctx", "big"], "flag --n-ctx: 'big' is not possible: it takes \"auto\" or a whole number"),
+        (["--n-ctx", "big"], "flag --n-ctx: 'big' is not possible: it takes \"auto\" or a whole"),
         (["--n", "5"], "unknown flag --n"),
         (["serve", "model"], "unexpected argument 'model'"),
         (["serve", "--port", "8080"], "unknown flag --port; here it is --http HOST:PORT"),

@@ -1,4 +1,7 @@
-"""Answers to everything that is not a request for text."""
+"""Answers to everything that is not a request for text.
+
+Long: a method for each kind of message.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""``umaserve doctor``: what this machine has, and what to do about what is missing."""
+"""``umaserve doctor``: what this machine has, and what to do about what is missing.
+
+Long: a check for each part of the machine, in the order in which they are shown.
+"""
 
 from __future__ import annotations
 

@@ -155,7 +155,7 @@ class IdleWork:
 
     def _cells(self) -> Steps:
         """Whether cells of ended requests are kept for prompts, which then lie together."""
-        if self._engine.start.probe and (yield from placement.pays(self._engine.loaded)):
+        if (yield from placement.pays(self._engine.loaded)):
             self._engine.sequences.keep()
             self._engine.arrange()
 

@@ -7,6 +7,13 @@ from typing import Any
 import msgspec
 
 
+class Head(msgspec.Struct):
+    """What every frame may have; an answer's other fields may be of any type."""
+
+    event: str = ""
+    id: str | None = None
+
+
 class Event(msgspec.Struct):
     """One frame.  ``event`` is token, delta, eos or error for requests.
 
@@ -28,7 +35,7 @@ class Event(msgspec.Struct):
     usage: dict[str, int] | None = None
     timings: dict[str, float | None] | None = None
     message: Any = None
-    stop: Any = None  # the stop string that was met; of `render`, the further stop strings
+    stop: str | None = None
     code: str = ""
 
     @property
@@ -45,5 +52,6 @@ class Event(msgspec.Struct):
 
 
 OF_REQUESTS = ("token", "delta", "eos", "error")
+decode_head = msgspec.json.Decoder(Head).decode
 decode_event = msgspec.json.Decoder(Event).decode
 decode_any = msgspec.json.Decoder().decode

@@ -14,7 +14,7 @@ from typing import Any
 
 from umaserve.client.connect import CROWDED_S, refuse_strangers
 from umaserve.client.events import ConnectionFailed
-from umaserve.gateway.daemon.event import OF_REQUESTS, Event, decode_any, decode_event
+from umaserve.gateway.daemon.event import OF_REQUESTS, Event, decode_any, decode_event, decode_head
 from umaserve.gateway.daemon.refusal import Refusal, of_daemon
 from umaserve.protocol import E_IO_001, FrameDecoder, encode_frame
 
@@ -57,11 +57,15 @@ class Connection(asyncio.Protocol):
             self._route(body)
 
     def _route(self, body: bytes) -> None:
-        event = decode_event(body)
-        asker = self.answers.get(event.id or "")
+        head = decode_head(body)
+        asker = self.answers.get(head.id or "")
         if asker is not None:
             asker(decode_any(body))
-        elif event.event in OF_REQUESTS and event.id is not None:
+            return
+        if head.event not in OF_REQUESTS:
+            return
+        event = decode_event(body)
+        if event.id is not None:
             take = self.requests.get(event.id)
             if take is not None:
                 if event.is_last:

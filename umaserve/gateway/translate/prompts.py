@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from umaserve.gateway.daemon.link import Link
-from umaserve.gateway.daemon.refusal import Refusal, not_there, wrong
-from umaserve.protocol import E_PROTO_003
+from umaserve.gateway.daemon.refusal import Refusal, wrong
 
 MAX_PROMPTS = 256
 # what stands before, between and behind the two texts around a gap
@@ -47,17 +46,6 @@ def _is_id(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
-async def ask_newer(link: Link, message: dict[str, Any]) -> dict[str, Any]:
-    """An admin question that an older daemon does not know, which is said.  Raises ``Refusal``."""
-    try:
-        answer: dict[str, Any] = await link.ask(message)
-    except Refusal as refusal:
-        if refusal.code == E_PROTO_003 and refusal.message.startswith('"type"'):
-            raise not_there(f"{message['type']}, by the daemon behind this gateway") from None
-        raise
-    return answer
-
-
 async def tokens_of(
     link: Link, text: str, *, add_special: bool = False, parse_special: bool = True
 ) -> list[int]:
@@ -73,13 +61,13 @@ async def text_of_tokens(link: Link, tokens: list[int]) -> str:
     """The text of token ids."""
     if not tokens:
         return ""
-    return str((await ask_newer(link, {"type": "detokenize", "tokens": tokens}))["text"])
+    return str((await link.ask({"type": "detokenize", "tokens": tokens}))["text"])
 
 
 async def rendered(link: Link, fields: dict[str, Any]) -> str:
     """What a conversation becomes, as the model reads it."""
-    answer = await ask_newer(link, {"type": "render", **fields})
-    return str(answer["prompt"] if "prompt" in answer else answer["text"])
+    answer = await link.ask({"type": "render", **fields})
+    return str(answer["prompt"])
 
 
 async def with_gap(link: Link, before: str, behind: str) -> str:

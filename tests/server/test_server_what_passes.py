@@ -125,7 +125,8 @@ def few_descriptors(daemon: DaemonProcess) -> list[RawClient]:
     clients: list[RawClient] = []
     while True:
         clients.append(daemon.client())
-        clients[-1].send(type="ping")
+        with contextlib.suppress(BrokenPipeError):  # it has been turned away already
+            clients[-1].send(type="ping")
         event = clients[-1].receive()
         assert event is not None, "the connection was closed without a word"
         if event["event"] != "pong":
@@ -141,7 +142,8 @@ def leave(daemon: DaemonProcess, clients: list[RawClient]) -> None:
 
     def taken() -> bool:
         with daemon.client() as client:
-            client.send(type="ping")
+            with contextlib.suppress(BrokenPipeError):
+                client.send(type="ping")
             event = client.receive()
             return event is not None and event["event"] == "pong"
 

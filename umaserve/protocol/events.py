@@ -85,6 +85,13 @@ def token_event(
     return TokenEncoder(id)(text, token_id, logprob, top)
 
 
+def begin_event(id: str, lane: str, lane_reason: str, usage: Usage) -> bytes:
+    """A request has its sequence: its lane, why that one, and what its prompt counts."""
+    counts = {"prompt_tokens": usage.prompt_tokens, "cached_tokens": usage.cached_tokens}
+    event = {"id": id, "event": "begin", "lane": lane, "lane_reason": lane_reason}
+    return encode_frame({**event, "usage": counts})
+
+
 def echo_event(id: str, text: str, tokens: Sequence[int]) -> bytes:
     """The prompt of a request that streams: its text, and its token ids as the engine has them."""
     return encode_frame({"id": id, "event": "echo", "text": text, "tokens": tokens})

@@ -192,6 +192,7 @@ GENERATE_FIELDS: tuple[Field, ...] = (
     ),
     _flag("parse_special", True, "read the text of special tokens in `prompt` as such"),
     _flag("echo", False, "the prompt's text too, before the answer; not with `messages`"),
+    _flag("begin", False, "an event before the first token: lane, reason, prompt tokens"),
     _flag("context_shift", False, "only false: a full context ends the answer"),
     Field("app", Id, _ID_WORDS, note="the program that asks; omitted: the connecting process's"),
     _flag("cache_prompt", True, "nothing is cached yet: every prompt is computed"),

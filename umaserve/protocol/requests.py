@@ -81,6 +81,7 @@ class Generate(msgspec.Struct, frozen=True):
     stop: tuple[str, ...] = ()
     stream: bool = True
     priority: str = "interactive"
+    labelled: bool = False  # the client named the lane
     slo: Slo | None = None
     session: str | None = None
     cache_prompt: bool = True
@@ -88,6 +89,7 @@ class Generate(msgspec.Struct, frozen=True):
     add_bos: bool | None = None  # None: once
     parse_special: bool = True  # in ``prompt``
     echo: bool = False
+    begin: bool = False
     app: str | None = None
     metadata: msgspec.Raw | None = None  # echoed as it came
 
@@ -275,6 +277,7 @@ def _generate(wire: Any, limits: PromptLimits) -> Generate:
         stop=stop,
         stream=wire.stream is not False,
         priority=wire.priority or "interactive",
+        labelled=wire.priority is not None,
         slo=Slo(slo.target_ttft_ms, slo.target_tbt_ms, slo.latency_cap) if slo else None,
         session=wire.session,
         cache_prompt=wire.cache_prompt is not False,
@@ -282,6 +285,7 @@ def _generate(wire: Any, limits: PromptLimits) -> Generate:
         add_bos=None if wire.add_bos == "auto" else wire.add_bos,
         parse_special=wire.parse_special is not False,
         echo=bool(wire.echo),
+        begin=bool(wire.begin),
         app=wire.app,
         metadata=_metadata(wire.metadata),
     )

@@ -90,7 +90,7 @@ class _Events:
     def __init__(self, id: str, model: str, takes_deltas: bool) -> None:
         self._id, self._model = id, model
         self._pieces = Pieces(takes_deltas)
-        self._prompt_tokens = 0
+        self._counts = Event()
         self._begun = self._called = False
         self._index, self._block = -1, ""
 
@@ -99,9 +99,9 @@ class _Events:
         """Before the first event, nothing but a comment may come."""
         return _event({"type": "ping"}) if self._begun else SSE_COMMENT
 
-    async def count(self, exchange: Exchange) -> None:
+    def count(self, exchange: Exchange) -> None:
         """The prompt's tokens, which the first event of the stream tells."""
-        self._prompt_tokens = int((await exchange.row(0)).get("prompt_tokens") or 0)
+        self._counts = exchange.begun.get(0, self._counts)
 
     def begin(self) -> bytes:
         return b""
@@ -128,9 +128,7 @@ class _Events:
 
     def _start(self, event: Event) -> bytes:
         self._begun = True
-        counts = usage(event) | {"output_tokens": 0}
-        if event.usage is None:
-            counts["input_tokens"] = self._prompt_tokens
+        counts = usage(self._counts if event.usage is None else event) | {"output_tokens": 0}
         message: dict[str, Any] = {
             "id": self._id,
             "type": "message",

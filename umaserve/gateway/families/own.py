@@ -178,10 +178,10 @@ def as_told(event: Event, id: str | None) -> dict[str, Any]:
     empty = Event()
     told: dict[str, Any] = {} if id is None else {"id": id}
     told["event"] = event.event
-    for name in Event.__struct_fields__:
+    for name, theirs in zip(Event.__struct_fields__, Event.__struct_encode_fields__, strict=True):
         value = getattr(event, name)
         if name not in ("id", "event") and value != getattr(empty, name):
-            told[name] = value
+            told[theirs] = value
     if event.event == "token":
         told.setdefault("text", "")
     return told

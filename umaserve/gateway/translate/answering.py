@@ -7,7 +7,7 @@ at once has the status of an error.  From then on there is a ping at least every
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Protocol, TypeVar
 
 from starlette.requests import Request
@@ -45,7 +45,10 @@ class Translator(Protocol):
         """Before the first event."""
 
     def feed(self, number: int, event: Event) -> bytes:
-        """A ``token``, ``delta`` or ``eos`` of the request with that number."""
+        """A ``token``, ``delta`` or ``eos`` of the request with that number.
+
+        What else the request asked to hear comes too.
+        """
 
     def fail(self, refusal: Refusal) -> bytes:
         """Instead of all that would come; ``end`` is not called then."""
@@ -66,10 +69,18 @@ def json_response(body: Any, status: int = 200, headers: Headers | None = None) 
 
 
 def cache_header(events: Iterable[Event]) -> Headers:
-    """``X-UMA-Cache``: cached of all prompt tokens."""
-    ends = list(events)
-    cached = sum(event.tokens("cached_tokens") for event in ends)
-    return {"x-uma-cache": f"{cached}/{sum(event.tokens('prompt_tokens') for event in ends)}"}
+    """``X-UMA-Cache``, cached of all prompt tokens, and ``X-UMA-Lane`` as the daemon tells it.
+
+    Of the beginnings or the ends of requests; nothing where there is none.
+    """
+    told = list(events)
+    if not told:
+        return {}
+    cached = sum(event.tokens("cached_tokens") for event in told)
+    headers = {"x-uma-cache": f"{cached}/{sum(event.tokens('prompt_tokens') for event in told)}"}
+    if told[0].lane:
+        headers["x-uma-lane"] = f"{told[0].lane}; {told[0].lane_reason}"
+    return headers
 
 
 async def while_connected(request: Request, work: Coroutine[Any, Any, Result]) -> Result:
@@ -112,11 +123,11 @@ async def stream(
     headers: Headers,
     *,
     trim: bool = True,
-    first_event: Callable[[Exchange], Awaitable[None]] | None = None,
+    first_event: Callable[[Exchange], None] | None = None,
 ) -> Response:
     """A stream of what comes of ``messages``.  Raises ``Refusal`` where that is refused at once.
 
-    ``first_event`` is awaited when the first event has come, before it is translated.
+    ``first_event`` is called when the first event has come, before it is translated.
     """
     exchange = Exchange(link_of(request))
     try:
@@ -128,6 +139,7 @@ async def stream(
     except BaseException:
         exchange.cancel()
         raise
+    headers = headers | cache_header(exchange.begun.values())
     return _Stream(exchange, first, translator, headers, first_event)
 
 
@@ -140,7 +152,7 @@ class _Stream(Response):
         first: list[Numbered],
         translator: Translator,
         headers: Headers,
-        first_event: Callable[[Exchange], Awaitable[None]] | None,
+        first_event: Callable[[Exchange], None] | None,
     ) -> None:
         self.status_code = 200
         self.background = None
@@ -167,7 +179,7 @@ class _Stream(Response):
         out = translator.begin()
         while True:
             if batch and self._first_event is not None:
-                await self._first_event(exchange)
+                self._first_event(exchange)
                 self._first_event = None
             over = self._translate(batch, parts := [out] if out else [])
             if not batch:

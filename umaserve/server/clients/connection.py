@@ -31,6 +31,7 @@ from umaserve.protocol import (
     Timings,
     TokenEncoder,
     Usage,
+    begin_event,
     delta_event,
     echo_event,
     eos_event,
@@ -39,7 +40,7 @@ from umaserve.protocol import (
 )
 from umaserve.server.clients.outbox import Outbox
 from umaserve.server.log.lines import trace
-from umaserve.server.requests.request import Request, Top
+from umaserve.server.requests.request import LANE_NAMES, Request, Top
 
 if TYPE_CHECKING:
     from umaserve.server.clients.served_by import AdminMessage, ServedBy
@@ -114,6 +115,11 @@ class Connection:
     def delta(self, request: Request, delta: dict[str, Any]) -> None:
         if not self._closing.is_set():
             self._outbox.put(delta_event(request.id, delta))
+
+    def begun(self, request: Request) -> None:
+        if not self._closing.is_set():
+            lane, usage = LANE_NAMES[request.lane], request.usage()
+            self._outbox.put(begin_event(request.id, lane, request.lane_reason, usage))
 
     def echo(self, request: Request, text: str) -> None:
         if not self._closing.is_set():

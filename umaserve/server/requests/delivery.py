@@ -35,6 +35,7 @@ def read_row(request: Request, engine: EngineHandle) -> tuple[int | None, bool]:
     if end > stored and not request.told:
         if not request.admitted_ns:
             request.admitted_ns = int(table.t_admit_ns[slot])
+        tell_begin(request)
         ids = table.tokens[slot, stored:end].tolist()
         times = table.token_ns[slot, stored:end].tolist()
         for i, token in enumerate(ids):
@@ -91,6 +92,13 @@ def _is_last(request: Request, engine: EngineHandle) -> bool:
     """Whether the newest token is the last one because of its number."""
     most = engine.ready.n_positions if engine.ready is not None else 0
     return len(request.tokens) >= request.max_tokens or request.stored >= most
+
+
+def tell_begin(request: Request) -> None:
+    """That it has its sequence, once, where its client wants to know."""
+    if request.begin_due:
+        request.begin_due = False
+        request.sink.begun(request)
 
 
 def tell_prompt(request: Request, engine: EngineHandle) -> None:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 LANES = {"interactive": m.LANE_INTERACTIVE, "background": m.LANE_BACKGROUND}
 LANE_NAMES = ("interactive", "background")
+LABELLED, UNLABELLED, MOVED = "asked for", "nobody named a lane", "moved there"
 
 Top = list[tuple[int, str, float]]
 
@@ -48,6 +49,8 @@ class Sink(Protocol):
         """``message`` is what its text was parsed to, where the client wants that."""
         ...
 
+    def begun(self, request: Request) -> None: ...
+
     def echo(self, request: Request, text: str) -> None: ...
 
     def error(self, request: Request, code: str, message: str, *, final: bool) -> None: ...
@@ -74,11 +77,13 @@ class Request:
     message: Generate
     sampling: m.Sampling
     lane: int
+    lane_reason: str  # in a few words
     arrived_ns: int
     assembler: TextAssembler
     quick: bool = False  # its tokens go out as they come, with nothing but their text
     record: Record = field(default_factory=Record)
 
+    begin_due: bool = False  # its client wants to hear when it begins, and has not
     turn: int = 0  # among the requests of its lane, see `WaitingRoom`
     begun: bool = False  # it has been given a sequence
     leave: Callable[[], object] | None = None  # takes it out of what it waits in
@@ -134,9 +139,11 @@ class Request:
             message=message,
             sampling=sampling,
             lane=LANES[message.priority],
+            lane_reason=LABELLED if message.labelled else UNLABELLED,
             arrived_ns=arrived_ns,
             assembler=TextAssembler(message.stop),
             quick=message.stream and sampling.logprobs < 0 and not (message.stop or message.echo),
+            begin_due=message.begin,
             max_tokens=message.max_tokens or max_tokens,
         )
 

@@ -22,12 +22,12 @@ from umaserve.server.engines.descriptors import Reserve
 from umaserve.server.engines.handle import EngineHandle
 from umaserve.server.log.lines import trace
 from umaserve.server.requests.chat import ChatLayer, Outcome, conversation
-from umaserve.server.requests.delivery import read_row, tell_prompt
+from umaserve.server.requests.delivery import read_row, tell_begin, tell_prompt
 from umaserve.server.requests.ends import Ends
 from umaserve.server.requests.meters import Meters
 from umaserve.server.requests.quick_tokens import QuickTokens
 from umaserve.server.requests.reply import Reply
-from umaserve.server.requests.request import Request, Sink
+from umaserve.server.requests.request import MOVED, Request, Sink
 from umaserve.server.requests.waiting import WaitingRoom
 from umaserve.wire import messages as m
 from umaserve.wire import table as t
@@ -139,6 +139,7 @@ class Sessions:
         if lane == request.lane:
             return
         self._room.change_lane(request, lane)
+        request.lane_reason = MOVED
         if request.engine is not None:
             request.engine.send(m.SetLane(request.serial, lane))
         self.pump()
@@ -389,6 +390,8 @@ class Sessions:
         """Whether events were made of it (``FIRST``, ``MORE`` or 0), and whether its row ended."""
         if not request.accepted:
             self._look_for_row(engine, request)
+        if request.begin_due and request.accepted and not request.told:
+            self._tell_begin(request, engine)
         read, emitted = len(request.tokens), request.emitted
         reason, stopped = read_row(request, engine)
         self.meters.tokens_total += len(request.tokens) - read
@@ -412,6 +415,12 @@ class Sessions:
         else:
             self.ends.end(request, name)
         return events or MORE, True
+
+    def _tell_begin(self, request: Request, engine: EngineHandle) -> None:
+        """While its prompt is computed; the first token may be long in coming."""
+        if engine.table.t_admit_ns.item(request.slot):
+            tell_begin(request)
+            self.ends.flush(request.sink)
 
     @staticmethod
     def _awaits_failure(request: Request, engine: EngineHandle) -> bool:

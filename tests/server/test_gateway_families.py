@@ -92,6 +92,22 @@ def test_anthropic_refusals(
         assert word in reply.json["error"]["message"]
 
 
+def test_stop_strings_are_named(daemon: DaemonProcess) -> None:
+    whole = by_socket(daemon, messages=HELLO, max_tokens=20)["text"]
+    stop = whole[4:6]
+    body = {"model": "m", "max_tokens": 20, "messages": HELLO, "stop_sequences": [stop], **GREEDY}
+    reply = say(daemon, MESSAGES, **body).json
+    assert (reply["stop_reason"], reply["stop_sequence"]) == ("stop_sequence", stop)
+    told = sse(say(daemon, MESSAGES, **body, stream=True).body)
+    (delta,) = [each for each in told if each["type"] == "message_delta"]
+    assert delta["delta"] == {"stop_reason": "stop_sequence", "stop_sequence": stop}
+    text = by_socket(daemon, prompt="def f(", max_tokens=20)["text"]
+    asked = {"prompt": "def f(", "n_predict": 20, "stop": [text[4:6]], **GREEDY}
+    parts = sse(say(daemon, "/completion", **asked, stream=True).body)
+    for last in (say(daemon, "/completion", **asked).json, parts[-1]):
+        assert (last["stop_type"], last["stopping_word"]) == ("word", text[4:6])
+
+
 # --- Ollama --------------------------------------------------------------------------------------
 
 

@@ -106,17 +106,24 @@ def eos_event(
     metadata: Any = None,
     logprobs: list[dict[str, Any]] | None = None,
     message: Any = None,
+    stop: str | None = None,
+    stop_token: int | None = None,
 ) -> bytes:
     """The end of a request.
 
     ``text`` is the whole answer (requests with ``stream`` false only), ``logprobs`` then one object
     a token (``token_id``, ``text``, ``logprob``, ``top_logprobs``).  ``metadata`` is echoed as it
     came: a ``msgspec.Raw`` or any JSON value; ``None`` leaves it out.  ``message`` is what the text
-    was parsed to, and ``None`` where nobody asked for it.
+    was parsed to, and ``None`` where nobody asked for it.  ``stop`` is the stop string that ended
+    it, ``stop_token`` the token with which the model did.
     """
     if reason not in REASONS:
         raise ValueError(f"reason {reason!r} is not one of {', '.join(REASONS)}")
     event: dict[str, Any] = {"id": id, "event": "eos", "reason": reason}
+    if stop is not None:
+        event["stop"] = stop
+    elif stop_token is not None:
+        event["stop_token"] = stop_token
     if text is not None:
         event["text"] = text
     if logprobs is not None:

@@ -18,7 +18,7 @@ class Event(msgspec.Struct):
     """One frame.  ``event`` is begin, token, delta, echo, eos or error for requests.
 
     ``message`` is the text of an error, or the whole message at the end of a chat with tools.
-    ``stop`` is the stop string that ended the answer, where the daemon says so.
+    ``stop`` is the stop string that ended the answer, ``stop_token`` the model's token that did.
     """
 
     event: str = ""
@@ -39,6 +39,7 @@ class Event(msgspec.Struct):
     timings: dict[str, float | None] | None = None
     message: Any = None
     stop: str | None = None
+    stop_token: int = -1
     code: str = ""
 
     @property

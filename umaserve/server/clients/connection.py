@@ -137,8 +137,14 @@ class Connection:
             whole = "".join(request.parts)
             if asked.sampling.logprobs >= 0:
                 logprobs = request.logprobs
+        stop = token = None
+        if reason in ("stop", "tool_calls"):
+            stop, token = request.stop, request.end_token
         self._outbox.put(
-            eos_event(request.id, reason, usage, timings, whole, asked.metadata, logprobs, message)
+            eos_event(
+                request.id, reason, usage, timings, whole, asked.metadata, logprobs, message,
+                stop, token,
+            )  # fmt: skip
         )
 
     def error(self, request: Request, code: str, message: str, *, final: bool) -> None:

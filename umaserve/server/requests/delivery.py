@@ -51,9 +51,12 @@ def read_row(request: Request, engine: EngineHandle) -> tuple[int | None, bool]:
     if state != t.DONE:
         return None, stopped
     reason = int(table.reason[slot])
-    if reason == t.REASON_STOP and request.assembler.matches:
+    if reason == t.REASON_STOP:
+        token = int(table.tokens[slot, end])
+        request.end_token = token if token >= 0 else None
         # the token that ended it is none of the answer, but a stop string may have its name
-        request.end_name = engine.pieces.hidden(int(table.tokens[slot, end]))
+        if request.assembler.matches:
+            request.end_name = engine.pieces.hidden(token)
     return reason, stopped
 
 

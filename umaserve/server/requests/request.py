@@ -113,7 +113,8 @@ class Request:
     failing: int = 0  # wakes since its row ended with an error whose message is on the way
     parts: list[str] = field(default_factory=list)  # of answers that do not stream
     logprobs: list[dict[str, Any]] = field(default_factory=list)
-    end_name: bytes = b""  # of the token with which the model ended its text
+    end_token: int | None = None  # with which the model ended its text
+    end_name: bytes = b""  # of that token
     # newest token, where characters wait that have to go out with it if the text ends
     withheld: tuple[str, int, float | None, Top | None] | None = None
 
@@ -201,6 +202,12 @@ class Request:
             program=self.sink.program,
             sampling=self.sampling,
         )
+
+    @property
+    def stop(self) -> str | None:
+        """The client's stop string that ended the answer; those of a template are not told."""
+        met = self.assembler.stop
+        return met if met in self.message.stop else None
 
     def usage(self) -> Usage:
         return Usage(len(self.prompt_ids or ()), 0, len(self.tokens))

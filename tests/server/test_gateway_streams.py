@@ -191,6 +191,18 @@ def test_answers_say_their_lane_and_what_was_cached(
     assert cached == 0 < prompt
 
 
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("path", [path for path in STREAMS if path != OURS])
+def test_answers_name_the_model_that_was_asked_for_or_the_loaded_one(
+    slow: DaemonProcess, path: str, stream: bool
+) -> None:
+    few = {"max_tokens": 1, "n_predict": 1, "options": {"num_predict": 1}}
+    loaded = slow.info()["model"]["name"]
+    for asked, name in (({"model": "mine"}, "mine"), ({}, loaded), ({"model": None}, loaded)):
+        reply = post(port_of(slow), path, {**STREAMS[path], **few, **asked, "stream": stream})
+        assert set(re.findall(r'"model":"(.*?)"', reply.body.decode())) == {name}
+
+
 def test_the_beginning_is_the_socket_s(slow: DaemonProcess) -> None:
     reply = post(port_of(slow), OURS, {"prompt": "xyz", "max_tokens": 1, "begin": True})
     begin = sse(reply.body)[0]

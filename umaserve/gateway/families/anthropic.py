@@ -29,20 +29,21 @@ from umaserve.gateway.translate.answering import (
     stream,
     whole,
 )
-from umaserve.gateway.translate.body import flag_of, list_of, object_of, read_object, text_of
+from umaserve.gateway.translate.body import flag_of, list_of, object_of, read_object
 from umaserve.gateway.translate.caller import caller_fields, lane_header
 from umaserve.gateway.translate.endpoint import MESSAGES, Endpoint
 from umaserve.gateway.translate.messages import wants_deltas
+from umaserve.gateway.translate.model import read_named
 from umaserve.gateway.translate.parts import Piece, Pieces, answer_of
 from umaserve.gateway.translate.prompts import rendered, tokens_of
 
 
 async def messages(request: Request) -> Response:
     """A conversation's next message."""
-    body = await read_object(request)
+    body = await read_named(request)
     message = _message(request, body)
     headers = {"x-uma-lane": lane_header(message), "request-id": "req_" + os.urandom(12).hex()}
-    name, id = text_of(body, "model") or "default", "msg_" + os.urandom(12).hex()
+    name, id = body["model"], "msg_" + os.urandom(12).hex()
     if flag_of(body, "stream"):
         events = _Events(id, name, wants_deltas(message))
         return await stream(request, [message], events, headers, first_event=events.count)

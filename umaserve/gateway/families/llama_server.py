@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from starlette.requests import Request
@@ -22,12 +23,12 @@ from umaserve.gateway.translate.body import (
     flag_of,
     list_of,
     objects_of,
-    read_object,
     text_of,
 )
 from umaserve.gateway.translate.caller import caller_fields, lane_header
 from umaserve.gateway.translate.endpoint import Endpoint
 from umaserve.gateway.translate.messages import no_constraint
+from umaserve.gateway.translate.model import read_named
 from umaserve.gateway.translate.prompts import (
     prompts_of,
     with_gap,
@@ -39,13 +40,13 @@ _STOP_TYPES = {"length": "limit"}
 
 async def completion(request: Request) -> Response:
     """What follows a prompt; a list of answers for a list of prompts."""
-    body = await read_object(request)
+    body = await read_named(request)
     return await _complete(request, body, prompts_of(body), isinstance(body["prompt"], list))
 
 
 async def infill(request: Request) -> Response:
     """What stands between two texts."""
-    body = await read_object(request)
+    body = await read_named(request)
     before, behind = text_of(body, "input_prefix"), text_of(body, "input_suffix")
     extra = "".join(
         f"{text_of(each, 'filename')}\n{text_of(each, 'text')}\n"
@@ -74,17 +75,18 @@ async def _complete(
     if flag_of(body, "stream"):
         if len(messages) > 1:
             raise wrong("stream", "come with one prompt")
-        return await stream(request, messages, _Parts(wants_text, wanted), headers)
+        return await stream(request, messages, _Parts(body["model"], wants_text, wanted), headers)
     ends = await whole(request, messages)
     answers = [
-        _chosen(_whole(number, end, wants_text), wanted) for number, end in enumerate(ends)
+        _chosen(_whole(body["model"], number, end, wants_text), wanted)
+        for number, end in enumerate(ends)
     ]
     told = answers if listed and len(answers) > 1 else answers[0]
     return json_response(told, headers=headers | cache_header(ends))
 
 
-def _whole(number: int, end: Event, wants_text: bool) -> dict[str, Any]:
-    told = _last(number, end)
+def _whole(model: str, number: int, end: Event, wants_text: bool) -> dict[str, Any]:
+    told = _last(model, number, end)
     told["content"] = (end.text or "") if wants_text else ""
     if not wants_text:
         told |= {"tokens_predicted": 0, "stop_type": "limit"}
@@ -93,7 +95,7 @@ def _whole(number: int, end: Event, wants_text: bool) -> dict[str, Any]:
     return told
 
 
-def _last(number: int, end: Event) -> dict[str, Any]:
+def _last(model: str, number: int, end: Event) -> dict[str, Any]:
     """What the end of an answer tells."""
     stop_type = "word" if end.stop is not None else _STOP_TYPES.get(end.reason, "eos")
     predicted, prompt = end.tokens("completion_tokens"), end.tokens("prompt_tokens")
@@ -106,7 +108,7 @@ def _last(number: int, end: Event) -> dict[str, Any]:
         "tokens": [],
         "id_slot": -1,
         "stop": True,
-        "model": "default",
+        "model": model,
         "tokens_predicted": predicted,
         "tokens_evaluated": prompt,
         "tokens_cached": cached,
@@ -157,7 +159,8 @@ class _Parts:
     content_type = EVENT_STREAM
     ping = SSE_COMMENT
 
-    def __init__(self, wants_text: bool, wanted: list[str]) -> None:
+    def __init__(self, model: str, wants_text: bool, wanted: list[str]) -> None:
+        self._model = model
         self._wants_text, self._wanted = wants_text, wanted
 
     def begin(self) -> bytes:
@@ -165,7 +168,8 @@ class _Parts:
 
     def feed(self, number: int, event: Event) -> bytes:
         if event.event == "eos":
-            told = _last(0, event) if self._wants_text else _whole(0, event, False)
+            of = _last if self._wants_text else partial(_whole, wants_text=False)
+            told = of(self._model, 0, event)
             return _sse(_chosen(told, self._wanted))
         if event.event != "token" or not self._wants_text:
             return b""

@@ -18,13 +18,12 @@ from umaserve.gateway.translate.body import (
     list_of,
     object_of,
     objects_of,
-    read_object,
     text_of,
 )
 from umaserve.gateway.translate.caller import caller_fields, lane_header
 from umaserve.gateway.translate.endpoint import MESSAGES, Endpoint
 from umaserve.gateway.translate.messages import effort, wants_deltas
-from umaserve.gateway.translate.model import loaded_model
+from umaserve.gateway.translate.model import loaded_model, read_named
 from umaserve.gateway.translate.parts import Answer, Call, Pieces, answer_of
 from umaserve.gateway.translate.prompts import with_gap
 from umaserve.gateway.translate.sampling import most_tokens, sampling_fields
@@ -36,7 +35,7 @@ _REASONS = {"length": "length"}
 
 async def chat(request: Request) -> Response:
     """A conversation's next message."""
-    body = await read_object(request)
+    body = await read_named(request)
     asked = objects_of(body, "messages")
     if not asked:
         return await _loaded_only(body, "message")
@@ -49,7 +48,7 @@ async def chat(request: Request) -> Response:
 
 async def generate(request: Request) -> Response:
     """What follows a prompt: of a conversation, unless ``raw``."""
-    body = await read_object(request)
+    body = await read_named(request)
     prompt, system = text_of(body, "prompt"), text_of(body, "system")
     if not prompt:
         return await _loaded_only(body, "response")
@@ -81,7 +80,7 @@ async def _answer(
     if body.get("think") is not None:
         message["thinking"] = effort(body["think"], "think")
     message |= caller
-    name = _name(body)
+    name = body["model"]
     headers = {"x-uma-lane": lane_header(caller)}
     if flag_of(body, "stream", True):
         lines = _Lines(name, field, wants_deltas(message))
@@ -92,14 +91,10 @@ async def _answer(
     return json_response(told, headers=headers | cache_header([end]))
 
 
-def _name(body: dict[str, Any]) -> str:
-    return text_of(body, "model") or text_of(body, "name") or "default"
-
-
 async def _loaded_only(body: dict[str, Any], field: str) -> Response:
     """What asks for nothing is to load the model; it is loaded, or is not."""
     reason = "unload" if body.get("keep_alive") in (0, "0") else "load"
-    told = _start(_name(body)) | _content(field, Answer())
+    told = _start(body["model"]) | _content(field, Answer())
     return json_response(told | {"done": True, "done_reason": reason})
 
 

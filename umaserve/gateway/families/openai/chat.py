@@ -22,7 +22,7 @@ from umaserve.gateway.families.openai.shapes import (
     wants_usage,
 )
 from umaserve.gateway.translate.answering import cache_header, json_response, stream, whole
-from umaserve.gateway.translate.body import flag_of, read_object, whole_of
+from umaserve.gateway.translate.body import flag_of, whole_of
 from umaserve.gateway.translate.caller import caller_fields, lane_header
 from umaserve.gateway.translate.endpoint import MESSAGES, Endpoint
 from umaserve.gateway.translate.messages import (
@@ -31,13 +31,14 @@ from umaserve.gateway.translate.messages import (
     no_constraint,
     wants_deltas,
 )
+from umaserve.gateway.translate.model import read_named
 from umaserve.gateway.translate.parts import Piece, Pieces, answer_of
 from umaserve.gateway.translate.sampling import most_tokens, sampling_fields
 
 
 async def chat_completions(request: Request) -> Response:
     """A conversation's next message, ``n`` times."""
-    body = await read_object(request)
+    body = await read_named(request)
     no_constraint(body)
     caller = caller_fields(request, body)
     message = {

@@ -27,10 +27,11 @@ from umaserve.gateway.translate.answering import (
     stream,
     whole,
 )
-from umaserve.gateway.translate.body import flag_of, read_object, text_of, whole_of
+from umaserve.gateway.translate.body import flag_of, text_of, whole_of
 from umaserve.gateway.translate.caller import caller_fields, lane_header
 from umaserve.gateway.translate.endpoint import Endpoint
 from umaserve.gateway.translate.messages import no_constraint
+from umaserve.gateway.translate.model import read_named
 from umaserve.gateway.translate.prompts import prompts_of, text_of_tokens, with_gap
 from umaserve.gateway.translate.sampling import most_tokens, sampling_fields
 
@@ -39,7 +40,7 @@ MOST_TOKENS = 16  # OpenAI's own
 
 async def completions(request: Request) -> Response:
     """What follows each prompt, ``n`` times."""
-    body = await read_object(request)
+    body = await read_named(request)
     no_constraint(body)
     caller = caller_fields(request, body)
     choices = whole_of(body, "n", 1, 1, MAX_CHOICES)

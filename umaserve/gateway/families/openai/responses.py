@@ -22,10 +22,11 @@ from umaserve.gateway.translate.answering import (
     stream,
     whole,
 )
-from umaserve.gateway.translate.body import flag_of, object_of, read_object, text_of
+from umaserve.gateway.translate.body import flag_of, object_of, text_of
 from umaserve.gateway.translate.caller import caller_fields, lane_header
 from umaserve.gateway.translate.endpoint import Endpoint
 from umaserve.gateway.translate.messages import effort, wants_deltas
+from umaserve.gateway.translate.model import read_named
 from umaserve.gateway.translate.parts import Piece, Pieces, answer_of
 from umaserve.gateway.translate.sampling import most_tokens, sampling_fields
 
@@ -34,7 +35,7 @@ _ECHOED = ("instructions", "max_output_tokens", "previous_response_id", "tempera
 
 async def responses(request: Request) -> Response:
     """The next items of a conversation."""
-    body = await read_object(request)
+    body = await read_named(request)
     _check(body)
     caller = caller_fields(request, body)
     tools, kept = Tools(body), request.state.kept
@@ -162,7 +163,7 @@ class _Response:
             "status": status,
             "error": None,
             "incomplete_details": None,
-            "model": text_of(body, "model") or "default",
+            "model": body["model"],
             "output": [],
             "parallel_tool_calls": body.get("parallel_tool_calls") is not False,
             "reasoning": {"effort": effort_of(body), "summary": None},

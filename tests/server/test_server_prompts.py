@@ -110,6 +110,7 @@ def test_the_beginning_is_told_once(
     counts = result.eos["usage"]
     assert first == {
         "id": "a", "event": "begin", "lane": "background", "lane_reason": "asked for",
+        "deltas": False,
         "usage": {"prompt_tokens": counts["prompt_tokens"], "cached_tokens": 0},
     }  # fmt: skip
     assert counts["prompt_tokens"] >= len(prompt)
@@ -123,7 +124,7 @@ def test_the_beginning_is_told_to_who_asks_for_it(client: RawClient) -> None:
 
 
 def test_the_beginning_says_that_somebody_moved_it(tmp_path: Path) -> None:
-    with running(tmp_path, max_sessions=1) as daemon, daemon.client() as client:
+    with DaemonProcess(tmp_path, max_sessions=1) as daemon, daemon.client() as client:
         client.ask("long", "hello", max_tokens=3000)
         client.wait_tokens("long", 1)
         client.ask("a", "hello", max_tokens=3, begin=True)

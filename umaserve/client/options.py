@@ -23,6 +23,7 @@ class Options(TypedDict, total=False):
     thinking: bool | str | None
     chat_template_kwargs: dict[str, Any] | None
     continue_final_message: bool | Literal["content", "reasoning_content"] | None
+    deltas: bool | None
     max_tokens: int | None
     temperature: float | None
     top_p: float | None

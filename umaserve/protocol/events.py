@@ -85,11 +85,14 @@ def token_event(
     return TokenEncoder(id)(text, token_id, logprob, top)
 
 
-def begin_event(id: str, lane: str, lane_reason: str, usage: Usage) -> bytes:
-    """A request has its sequence: its lane, why that one, and what its prompt counts."""
+def begin_event(id: str, lane: str, lane_reason: str, deltas: bool, usage: Usage) -> bytes:
+    """A request has its sequence: its lane, why that one, and what its prompt counts.
+
+    ``deltas``: its answer is read as a message.
+    """
     counts = {"prompt_tokens": usage.prompt_tokens, "cached_tokens": usage.cached_tokens}
     event = {"id": id, "event": "begin", "lane": lane, "lane_reason": lane_reason}
-    return encode_frame({**event, "usage": counts})
+    return encode_frame({**event, "deltas": deltas, "usage": counts})
 
 
 def echo_event(id: str, text: str, tokens: Sequence[int]) -> bytes:

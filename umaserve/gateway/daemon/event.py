@@ -26,6 +26,7 @@ class Event(msgspec.Struct):
     text: str | None = None
     token_id: int = -1
     token_ids: list[int] | None = msgspec.field(default=None, name="tokens")
+    deltas: bool = False
     lane: str = ""
     lane_reason: str = ""
     logprob: float | None = None

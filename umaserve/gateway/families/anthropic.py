@@ -9,7 +9,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from umaserve.gateway.daemon.event import Event
-from umaserve.gateway.daemon.exchange import Exchange
 from umaserve.gateway.daemon.refusal import Refusal, anthropic_error, encode, wrong
 from umaserve.gateway.families.anthropic_shapes import (
     blocks_of,
@@ -46,7 +45,7 @@ async def messages(request: Request) -> Response:
     name, id = body["model"], "msg_" + os.urandom(12).hex()
     if flag_of(body, "stream"):
         events = _Events(id, name, wants_deltas(message))
-        return await stream(request, [message], events, headers, first_event=events.count)
+        return await stream(request, [message], events, headers)
     (end,) = await whole(request, [message])
     answer = answer_of(end)
     told = {
@@ -72,7 +71,7 @@ def _message(request: Request, body: dict[str, Any]) -> dict[str, Any]:
     if isinstance(user, str) and user:
         caller.setdefault("session", user[-128:])  # what tells sessions apart stands at its end
     asked = conversation(body)
-    message: dict[str, Any] = {"messages": asked, "max_tokens": most}
+    message: dict[str, Any] = {"messages": asked, "deltas": True, "max_tokens": most}
     for name in ("temperature", "top_p", "top_k", "min_p", "seed"):
         if body.get(name) is not None:
             message[name] = body[name]
@@ -100,9 +99,8 @@ class _Events:
         """Before the first event, nothing but a comment may come."""
         return _event({"type": "ping"}) if self._begun else SSE_COMMENT
 
-    def count(self, exchange: Exchange) -> None:
-        """The prompt's tokens, which the first event of the stream tells."""
-        self._counts = exchange.begun.get(0, self._counts)
+    def begun(self, number: int, begin: Event) -> None:
+        self._counts, self._pieces.takes_deltas = begin, begin.deltas
 
     def begin(self) -> bytes:
         return b""

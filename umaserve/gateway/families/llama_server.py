@@ -166,6 +166,9 @@ class _Parts:
     def begin(self) -> bytes:
         return b""
 
+    def begun(self, number: int, begin: Event) -> None:
+        pass
+
     def feed(self, number: int, event: Event) -> bytes:
         if event.event == "eos":
             of = _last if self._wants_text else partial(_whole, wants_text=False)

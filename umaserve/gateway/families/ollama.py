@@ -39,7 +39,7 @@ async def chat(request: Request) -> Response:
     asked = objects_of(body, "messages")
     if not asked:
         return await _loaded_only(body, "message")
-    message: dict[str, Any] = {"messages": [_message(each) for each in asked]}
+    message: dict[str, Any] = {"messages": [_message(each) for each in asked], "deltas": True}
     tools = list_of(body, "tools")
     if tools:
         message["tools"] = tools
@@ -62,7 +62,7 @@ async def generate(request: Request) -> Response:
         message = {"prompt": prompt}
     else:
         start = [{"role": "system", "content": system}] if system else []
-        message = {"messages": [*start, {"role": "user", "content": prompt}]}
+        message = {"messages": [*start, {"role": "user", "content": prompt}], "deltas": True}
     return await _answer(request, body, message, "response")
 
 
@@ -181,6 +181,9 @@ class _Lines:
 
     def begin(self) -> bytes:
         return b""
+
+    def begun(self, number: int, begin: Event) -> None:
+        self._pieces.takes_deltas = begin.deltas
 
     def feed(self, number: int, event: Event) -> bytes:
         piece = self._pieces.of(event)

@@ -154,6 +154,9 @@ class Events:
     def begin(self) -> bytes:
         return b""
 
+    def begun(self, number: int, begin: Event) -> None:
+        pass
+
     def feed(self, number: int, event: Event) -> bytes:
         return _sse(as_told(event, self._id))
 

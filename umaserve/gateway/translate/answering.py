@@ -7,7 +7,7 @@ at once has the status of an error.  From then on there is a ping at least every
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Coroutine, Iterable
 from typing import Any, Protocol, TypeVar
 
 from starlette.requests import Request
@@ -43,6 +43,9 @@ class Translator(Protocol):
 
     def begin(self) -> bytes:
         """Before the first event."""
+
+    def begun(self, number: int, begin: Event) -> None:
+        """The ``begin`` of the request with that number, before its other events."""
 
     def feed(self, number: int, event: Event) -> bytes:
         """A ``token``, ``delta`` or ``eos`` of the request with that number.
@@ -123,12 +126,8 @@ async def stream(
     headers: Headers,
     *,
     trim: bool = True,
-    first_event: Callable[[Exchange], None] | None = None,
 ) -> Response:
-    """A stream of what comes of ``messages``.  Raises ``Refusal`` where that is refused at once.
-
-    ``first_event`` is called when the first event has come, before it is translated.
-    """
+    """A stream of what comes of ``messages``.  Raises ``Refusal`` where that is refused at once."""
     exchange = Exchange(link_of(request))
     try:
         for message in messages:
@@ -140,7 +139,7 @@ async def stream(
         exchange.cancel()
         raise
     headers = headers | cache_header(exchange.begun.values())
-    return _Stream(exchange, first, translator, headers, first_event)
+    return _Stream(exchange, first, translator, headers)
 
 
 class _Stream(Response):
@@ -152,12 +151,11 @@ class _Stream(Response):
         first: list[Numbered],
         translator: Translator,
         headers: Headers,
-        first_event: Callable[[Exchange], None] | None,
     ) -> None:
         self.status_code = 200
         self.background = None
         self._exchange, self._first, self._translator = exchange, first, translator
-        self._first_event = first_event
+        self._begun: set[int] = set()
         self.init_headers(
             {**headers, "content-type": translator.content_type, "cache-control": "no-cache"}
         )
@@ -178,9 +176,6 @@ class _Stream(Response):
         exchange, translator, batch = self._exchange, self._translator, self._first
         out = translator.begin()
         while True:
-            if batch and self._first_event is not None:
-                self._first_event(exchange)
-                self._first_event = None
             over = self._translate(batch, parts := [out] if out else [])
             if not batch:
                 parts.append(translator.ping)
@@ -194,7 +189,11 @@ class _Stream(Response):
 
     def _translate(self, batch: list[Numbered], parts: list[bytes]) -> bool:
         """Whether this was the end."""
+        begun = self._exchange.begun
         for number, event in batch:
+            if number in begun and number not in self._begun:
+                self._begun.add(number)
+                self._translator.begun(number, begun[number])
             if event.event == "error":
                 refusal = of_daemon(event.code, str(event.message))
                 parts.append(self._translator.fail(refusal))

@@ -118,8 +118,9 @@ class Connection:
 
     def begun(self, request: Request) -> None:
         if not self._closing.is_set():
-            lane, usage = LANE_NAMES[request.lane], request.usage()
-            self._outbox.put(begin_event(request.id, lane, request.lane_reason, usage))
+            lane, why = LANE_NAMES[request.lane], request.lane_reason
+            deltas = request.reply is not None
+            self._outbox.put(begin_event(request.id, lane, why, deltas, request.usage()))
 
     def echo(self, request: Request, text: str) -> None:
         if not self._closing.is_set():

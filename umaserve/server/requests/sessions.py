@@ -216,7 +216,7 @@ class Sessions:
                 return
             request.stop_waiting()
             try:
-                self._rendered(request, outcome)
+                self._rendered(request, outcome, engine)
             except Exception as error:
                 self.ends.broke(request, error)
 
@@ -236,20 +236,22 @@ class Sessions:
         )
         self._room.wait_for_text(request, forget)
 
-    def _rendered(self, request: Request, outcome: Outcome) -> None:
+    def _rendered(self, request: Request, outcome: Outcome, engine: EngineHandle) -> None:
         """The text of a conversation, or why there is none."""
         if isinstance(outcome, ProtocolError):
             self._not_taken(request, (outcome.code, outcome.message))
             return
         assert isinstance(outcome, Rendered)
-        request.take_rendered(outcome, self._reply(request, outcome))
+        found = engine.chat_abilities  # not there yet: then its answer is read
+        thinks = found is None or found.thinks
+        chat = request.message.chat
+        is_read = chat.parsed or chat.deltas and thinks
+        request.take_rendered(outcome, self._reply(request, outcome) if is_read else None)
         self._room.enter(request)
         self.pump()
 
-    def _reply(self, request: Request, rendered: Rendered) -> Reply | None:
+    def _reply(self, request: Request, rendered: Rendered) -> Reply:
         message, model = request.message, request.rendered_by
-        if not message.chat.parsed:
-            return None
         assert model is not None
 
         def tell(deltas: list[dict[str, Any]]) -> None:

@@ -47,6 +47,7 @@ async def chat_completions(request: Request) -> Response:
         **most_tokens(body, "max_completion_tokens", "max_tokens", "n_predict"),
         **chosen_logprobs(body),
         **chat_fields(body),
+        "deltas": body.get("reasoning_format") != "none",
         **caller,
     }
     choices = whole_of(body, "n", 1, 1, MAX_CHOICES)
@@ -99,6 +100,10 @@ class _ChatChunks(Chunks):
         self._called = [False] * choices
         self._plain = not takes_deltas and "logprobs" not in message
         self._with_logprobs = "logprobs" in message
+
+    def begun(self, number: int, begin: Event) -> None:
+        self._pieces[number].takes_deltas = begin.deltas
+        self._plain = not begin.deltas and not self._with_logprobs
 
     def feed(self, number: int, event: Event) -> bytes:
         out = b"" if self._begun[number] else self._first(number)

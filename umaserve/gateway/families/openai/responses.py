@@ -49,6 +49,7 @@ async def responses(request: Request) -> Response:
     start = [{"role": "system", "content": instructions}] if instructions else []
     message = {
         "messages": start + history,
+        "deltas": True,
         **sampling_fields(body),
         **most_tokens(body, "max_output_tokens"),
         **tools.fields(body),
@@ -110,6 +111,9 @@ class _Response:
         return self._events(
             [{"type": f"response.{kind}", "response": told} for kind in ("created", "in_progress")]
         )
+
+    def begun(self, number: int, begin: Event) -> None:
+        self._pieces.takes_deltas = begin.deltas
 
     def feed(self, number: int, event: Event) -> bytes:
         events = self._output.take(self._pieces.of(event))

@@ -128,6 +128,9 @@ class Chunks:
     def begin(self) -> bytes:
         return b""
 
+    def begun(self, number: int, begin: Event) -> None:
+        pass
+
     def fail(self, refusal: Refusal) -> bytes:
         return b"data: " + encode(openai_error(refusal)) + b"\n\n"
 

@@ -169,11 +169,57 @@ def test_llama_completion(daemon: DaemonProcess) -> None:
     assert [each["index"] for each in both] == [0, 1] and both[0]["content"] == eos["text"]
     fields = ["content", "timings/prompt_n"]
     chosen = say(daemon, "/completion", **body, response_fields=fields).json
-    assert set(chosen) == {"content", "prompt_n"}
+    assert set(chosen) == {"content", "timings/prompt_n"}
     probabilities = say(daemon, "/completion", **body, n_probs=2).json["completion_probabilities"]
     assert len(probabilities[0]["top_logprobs"]) == 2
-    nothing = say(daemon, "/completion", **{**body, "n_predict": 0}).json
-    assert (nothing["content"], nothing["tokens_predicted"]) == ("", 0)
+    for stream in (False, True):
+        reply = say(daemon, "/completion", **{**body, "n_predict": 0}, stream=stream)
+        nothing = sse(reply.body)[-1] if stream else reply.json
+        assert (nothing["content"], nothing["tokens_predicted"]) == ("", 0)
+        assert nothing["stop_type"] == "limit"
+        assert nothing["tokens_evaluated"] == whole["tokens_evaluated"]
+
+
+def test_llama_completion_tells_what_was_asked(daemon: DaemonProcess) -> None:
+    body: dict[str, Any] = {"prompt": "def f(", "n_predict": 6, "top_k": 7, "seed": 3, **GREEDY}
+    more = {"repeat_last_n": 12, "stop": "never there", "samplers": ["top_k", "temperature"]}
+    whole = say(daemon, "/completion", **body, **more, return_tokens=True).json
+    parts = sse(say(daemon, "/completion", **body, **more, stream=True).body)
+    assert whole["tokens"] == [token for part in parts for token in part["tokens"]]
+    assert say(daemon, "/completion", **body).json["tokens"] == []
+    for told in (whole, parts[-1]):
+        settings = told["generation_settings"]
+        expected = {
+            "n_predict": 6, "top_k": 7, "seed": 3, "repeat_last_n": 12, "stop": ["never there"],
+            "temperature": 0, "top_p": 1.0, "min_p": 0.0, "samplers": ["top_k", "temperature"],
+        }  # fmt: skip
+        assert {name: settings[name] for name in expected} == expected
+        assert told["prompt"] == "def f("
+    tokens = say(daemon, "/tokenize", content="def f(").json["tokens"]
+    assert say(daemon, "/completion", **{**body, "prompt": tokens}).json["prompt"] == "def f("
+    assert say(daemon, "/completion", **body, samplers=["temperature", "top_k"]).status == 200
+    warm = {**body, "temperature": 0.5, "samplers": ["temperature", "top_k"]}
+    assert say(daemon, "/completion", **warm).status == 501
+
+
+def test_llama_infill(daemon: DaemonProcess) -> None:
+    evil = "<|fim_middle|>"
+    body = {"input_prefix": "def f(", "input_suffix": evil, "n_predict": 4, **GREEDY}
+    extra = [{"filename": "a.py", "text": "x = 1"}]
+    reply = say(daemon, "/infill", **body, prompt="n", input_extra=extra).json
+    gap = "<|fim_prefix|>def f(n<|fim_suffix|><|fim_middle|><|fim_middle|>"
+    assert reply["prompt"].endswith(gap) and "x = 1" in reply["prompt"]
+    plain = say(daemon, "/tokenize", content=evil, parse_special=False).json["tokens"]
+    assert len(plain) > 1
+    (short,) = [say(daemon, "/infill", **{**body, "input_suffix": "x"}).json]
+    longer = say(daemon, "/infill", **body).json
+    assert longer["tokens_evaluated"] == short["tokens_evaluated"] + len(plain) - 1
+    text = say(daemon, "/v1/completions", prompt="def f(", suffix=evil, max_tokens=4, **GREEDY)
+    assert text.json["choices"][0]["text"] == longer["content"]
+    raw = {"prompt": "def f(", "suffix": evil, "stream": False, "options": {"num_predict": 4}}
+    raw["options"] |= GREEDY  # type: ignore[operator]
+    assert say(daemon, "/api/generate", **raw).json["response"] == longer["content"]
+    assert say(daemon, "/infill", input_prefix=3).status == 400
 
 
 def test_llama_tokens_and_props(daemon: DaemonProcess) -> None:

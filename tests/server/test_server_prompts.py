@@ -88,6 +88,23 @@ def test_an_echo_without_an_answer(client: RawClient) -> None:
     assert result.eos["usage"]["completion_tokens"] == 0
 
 
+@pytest.mark.parametrize("stream", [True, False])
+def test_an_answer_that_takes_too_long_ends_after_a_line(
+    client: RawClient, stream: bool
+) -> None:
+    whole = answer("take your time", 4000)
+    line = whole.index(b"\n") + 1
+    result = client.generate(
+        "take your time", max_tokens=4000, t_max_predict_ms=1, stream=stream, return_tokens=True
+    )
+    assert result.eos is not None and result.eos["reason"] == "length"
+    tokens = bytes(result.tokens if stream else result.eos["tokens"])
+    assert len(tokens) == result.eos["usage"]["completion_tokens"] == line
+    assert tokens == whole[:line]
+    cut = client.generate("take your time", "b", max_tokens=line + 9, t_max_predict_ms=10**6)
+    assert len(cut.tokens) == line + 9
+
+
 # --- the beginning -------------------------------------------------------------------------------
 
 

@@ -57,6 +57,8 @@ class Options(TypedDict, total=False):
     parse_special: bool | None
     echo: bool | None
     begin: bool | None
+    t_max_predict_ms: int | None
+    return_tokens: bool | None
     context_shift: bool | None
     app: str | None
     cache_scope: Literal["shared", "private"] | None

@@ -111,6 +111,7 @@ def eos_event(
     message: Any = None,
     stop: str | None = None,
     stop_token: int | None = None,
+    tokens: Sequence[int] | None = None,
 ) -> bytes:
     """The end of a request.
 
@@ -118,7 +119,7 @@ def eos_event(
     a token (``token_id``, ``text``, ``logprob``, ``top_logprobs``).  ``metadata`` is echoed as it
     came: a ``msgspec.Raw`` or any JSON value; ``None`` leaves it out.  ``message`` is what the text
     was parsed to, and ``None`` where nobody asked for it.  ``stop`` is the stop string that ended
-    it, ``stop_token`` the token with which the model did.
+    it, ``stop_token`` the token with which the model did, ``tokens`` the answer's ids.
     """
     if reason not in REASONS:
         raise ValueError(f"reason {reason!r} is not one of {', '.join(REASONS)}")
@@ -129,6 +130,8 @@ def eos_event(
         event["stop_token"] = stop_token
     if text is not None:
         event["text"] = text
+    if tokens is not None:
+        event["tokens"] = tokens
     if logprobs is not None:
         event["logprobs"] = logprobs
     if message is not None:

@@ -90,6 +90,8 @@ class Generate(msgspec.Struct, frozen=True):
     parse_special: bool = True  # in ``prompt``
     echo: bool = False
     begin: bool = False
+    t_max_predict_ms: int = 0  # 0: no limit
+    return_tokens: bool = False
     app: str | None = None
     metadata: msgspec.Raw | None = None  # echoed as it came
 
@@ -286,6 +288,8 @@ def _generate(wire: Any, limits: PromptLimits) -> Generate:
         parse_special=wire.parse_special is not False,
         echo=bool(wire.echo),
         begin=bool(wire.begin),
+        t_max_predict_ms=wire.t_max_predict_ms or 0,
+        return_tokens=bool(wire.return_tokens),
         app=wire.app,
         metadata=_metadata(wire.metadata),
     )

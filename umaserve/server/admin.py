@@ -290,6 +290,7 @@ class Admin:
                     n_params=ready.n_params,
                     model_bytes=ready.model_bytes,
                     kv_bytes=ready.kv_bytes,
+                    gap=ready.gap,
                     chat_template=ready.chat_template is not None,
                     chat=_chat_state(engine),
                     load_ms=round(ready.load_ms, 1),

@@ -22,10 +22,10 @@ from umaserve.gateway.translate.body import (
 )
 from umaserve.gateway.translate.caller import caller_fields, lane_header
 from umaserve.gateway.translate.endpoint import MESSAGES, Endpoint
+from umaserve.gateway.translate.gap import with_gap
 from umaserve.gateway.translate.messages import effort, wants_deltas
 from umaserve.gateway.translate.model import loaded_model, read_named
 from umaserve.gateway.translate.parts import Answer, Call, Pieces, answer_of
-from umaserve.gateway.translate.prompts import with_gap
 from umaserve.gateway.translate.sampling import most_tokens, sampling_fields
 
 LINES = "application/x-ndjson"
@@ -56,8 +56,9 @@ async def generate(request: Request) -> Response:
         if body.get(name):
             raise not_there(f'"{name}"')
     if text_of(body, "suffix"):
-        link = request.state.link
-        message: dict[str, Any] = {"prompt": await with_gap(link, prompt, body["suffix"])}
+        model = await loaded_model(request)
+        tokens = await with_gap(request.state.link, model, prompt, body["suffix"])
+        message: dict[str, Any] = {"tokens": tokens}
     elif flag_of(body, "raw") or not (await loaded_model(request)).get("chat_template"):
         message = {"prompt": prompt}
     else:

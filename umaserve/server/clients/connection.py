@@ -144,7 +144,7 @@ class Connection:
         self._outbox.put(
             eos_event(
                 request.id, reason, usage, timings, whole, asked.metadata, logprobs, message,
-                stop, token,
+                stop, token, request.tokens if asked.return_tokens and not asked.stream else None,
             )  # fmt: skip
         )
 

@@ -15,7 +15,7 @@ PROOF_TOKENS = 2
 def read_row(request: Request, engine: EngineHandle) -> tuple[int | None, bool]:
     """Read what a row has published since the last time and pass it to the request's sink.
 
-    Returns the reason of its end (``None`` while it runs) and whether a stop string was met now.
+    Returns the reason of its end (``None`` while it runs) and whether its text ended now.
     """
     table, slot = engine.table, request.slot
     if int(table.serial[slot]) != request.serial:
@@ -68,7 +68,7 @@ def _harmless(request: Request, table: t.SessionTable) -> bool:
 
 
 def _take(request: Request, engine: EngineHandle, token: int, position: int) -> bool:
-    """One more token; True when it completed a stop string."""
+    """One more token; True when it completed a stop string, or came too late."""
     assembler = request.assembler
     piece = engine.pieces.piece(token)
     name = b"" if piece or not assembler.matches else engine.pieces.hidden(token)
@@ -88,7 +88,16 @@ def _take(request: Request, engine: EngineHandle, token: int, position: int) -> 
         request.withheld = (text, token, logprob, top)
     else:
         _emit(request, text, token, logprob, top)
-    return stopped
+    return stopped or _is_late(request, piece)
+
+
+def _is_late(request: Request, piece: bytes) -> bool:
+    """Whether the text ends for the time that it took: once a line of it is whole."""
+    limit_ms, times = request.message.t_max_predict_ms, request.token_ns
+    if limit_ms:
+        request.has_line = request.has_line or b"\n" in piece
+        request.is_late = request.has_line and times[-1] - times[0] > limit_ms * 1_000_000
+    return request.is_late
 
 
 def _is_last(request: Request, engine: EngineHandle) -> bool:

@@ -113,6 +113,8 @@ class Request:
     failing: int = 0  # wakes since its row ended with an error whose message is on the way
     parts: list[str] = field(default_factory=list)  # of answers that do not stream
     logprobs: list[dict[str, Any]] = field(default_factory=list)
+    has_line: bool = False  # a line of its text has ended
+    is_late: bool = False  # it has taken longer than its client wants
     end_token: int | None = None  # with which the model ended its text
     end_name: bytes = b""  # of that token
     # newest token, where characters wait that have to go out with it if the text ends
@@ -143,7 +145,9 @@ class Request:
             lane_reason=LABELLED if message.labelled else UNLABELLED,
             arrived_ns=arrived_ns,
             assembler=TextAssembler(message.stop),
-            quick=message.stream and sampling.logprobs < 0 and not (message.stop or message.echo),
+            quick=message.stream
+            and sampling.logprobs < 0
+            and not (message.stop or message.echo or message.t_max_predict_ms),
             begin_due=message.begin,
             max_tokens=message.max_tokens or max_tokens,
         )

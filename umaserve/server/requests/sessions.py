@@ -401,7 +401,7 @@ class Sessions:
         if request.emitted > emitted:
             events = MORE if emitted else FIRST
         if stopped and not request.told:
-            self.ends.tell(request, "stop")
+            self.ends.tell(request, "length" if request.is_late else "stop")
             events = events or MORE
             if reason is None:
                 engine.send(m.Cancel(request.serial))

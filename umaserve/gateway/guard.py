@@ -158,7 +158,7 @@ class _Answer:
 
 async def _preflight(answer: _Answer) -> None:
     answer.add(
-        ("access-control-allow-methods", "GET, HEAD, POST"),
+        ("access-control-allow-methods", "GET, HEAD, POST, DELETE"),
         ("access-control-allow-headers", ALLOWED_HEADERS),
         ("access-control-max-age", str(PREFLIGHT_S)),
     )

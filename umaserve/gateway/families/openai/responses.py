@@ -12,7 +12,8 @@ from starlette.responses import Response
 from umaserve.gateway.daemon.event import Event
 from umaserve.gateway.daemon.refusal import Refusal, encode, not_there, openai_error, wrong
 from umaserve.gateway.families.openai.items import Tools, effort_of, messages_of
-from umaserve.gateway.families.openai.kept import Kept
+from umaserve.gateway.families.openai.kept import Entry, Kept
+from umaserve.gateway.families.openai.kept_responses import items_of
 from umaserve.gateway.families.openai.output import Output, message_of
 from umaserve.gateway.translate.answering import (
     EVENT_STREAM,
@@ -41,7 +42,7 @@ async def responses(request: Request) -> Response:
     tools, kept = Tools(body), request.state.kept
     owner, history = caller.get("key", ""), []
     if text_of(body, "previous_response_id"):
-        history = kept.get(body["previous_response_id"], owner)
+        history = kept.history(body["previous_response_id"], owner)
     history = history + messages_of(body)
     if not history:
         raise wrong("input", "be a text, or a list of at least one item")
@@ -140,10 +141,14 @@ class _Response:
         return b"".join(parts)
 
     def _ended(self, end: Event) -> dict[str, Any]:
+        told = self._whole(end)
         if self._keep is not None:
             kept, owner, history = self._keep
             said = messages_of({"input": message_of(self._output)})
-            kept.put(self._id, owner, [*history, *said])
+            kept.put(self._id, owner, Entry([*history, *said], told, items_of(self._body)))
+        return told
+
+    def _whole(self, end: Event) -> dict[str, Any]:
         cut = end.reason == "length"
         prompt, completion = end.tokens("prompt_tokens"), end.tokens("completion_tokens")
         return self._object("incomplete" if cut else "completed") | {

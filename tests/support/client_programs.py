@@ -80,7 +80,7 @@ class Programs:
 # --- a model whose words are given --------------------------------------------------------------
 
 
-def tool_call(name: str, **arguments: Any) -> str:
+def tool_call(name: str, /, **arguments: Any) -> str:
     """A call of a tool as the model writes it."""
     call = json.dumps({"name": name, "arguments": arguments})
     return f"<tool_call>\n{call}\n</tool_call>"

@@ -6,6 +6,7 @@ from typing import Any
 
 from starlette.requests import Request
 
+from umaserve.gateway.daemon.refusal import Refusal
 from umaserve.gateway.translate.answering import link_of
 
 
@@ -19,6 +20,14 @@ async def loaded_model(request: Request) -> dict[str, Any]:
     """The model that serves; empty while none does."""
     model = (await info_of(request))["model"]
     return model if model is not None and "name" in model else {}
+
+
+async def serving_model(request: Request) -> dict[str, Any]:
+    """The model that serves.  Raises ``Refusal`` while none does."""
+    model = await loaded_model(request)
+    if not model:
+        raise Refusal(503, "E_MODEL_001", "no model is loaded")
+    return model
 
 
 def context_of(model: dict[str, Any]) -> int:

@@ -33,6 +33,15 @@ def setups(client: str, url: str) -> list[str]:
     return [block.replace(WRITTEN, url) for block in found]
 
 
+def sdk_client(package: str, url: str, key: str = "none") -> Any:
+    """What the page calls ``client`` of the package ``openai``, ``anthropic`` or ``ollama``."""
+    blocks = setups("openai, anthropic and ollama", url)
+    (setup,) = (block for block in blocks if f"from {package} import" in block)
+    names: dict[str, Any] = {}
+    exec(re.sub(r"\bnone\b", key, setup), names)
+    return names["client"]
+
+
 class Programs:
     """What is installed in one environment, run in a folder with a home of its own.
 

@@ -287,11 +287,27 @@ def test_texts_conversations_and_tokens_are_each_others(daemon: DaemonProcess) -
         tokens = client.answer("tokens")["tokens"]
     assert say(daemon, "/apply-template", messages=evil).json == {"prompt": rendered["prompt"]}
     assert say(daemon, "/tokenize", content="def f(x):").json["tokens"] == tokens
-    assert say(daemon, "/detokenize", tokens=tokens).json == {"content": "def f(x):"}
+    assert say(daemon, "/detokenize", tokens=tokens).json["content"] == "def f(x):"
     asked = {"model": "m", "messages": HELLO}
     counted = say(daemon, MESSAGES + "/count_tokens", **asked).json["input_tokens"]
     usage = say(daemon, MESSAGES, max_tokens=1, **asked).json["usage"]
     assert counted == usage["input_tokens"] + usage["cache_read_input_tokens"]
+
+
+def test_tokens_in_the_words_of_vllm(daemon: DaemonProcess) -> None:
+    """`lm-eval` asks so, where it has no tokeniser of its own."""
+    tokens = say(daemon, "/tokenize", content="def f(x):").json["tokens"]
+    plain = say(daemon, "/tokenize", prompt="def f(x):", add_special_tokens=False).json
+    model = daemon.info()["model"]
+    context = min(model["n_ctx"], model["n_ctx_train"])
+    assert plain == {"tokens": tokens, "count": len(tokens), "max_model_len": context}
+    special = say(daemon, "/tokenize", content="def f(x):", add_special=True).json["tokens"]
+    assert say(daemon, "/tokenize", prompt="def f(x):").json["tokens"] == special
+    assert say(daemon, "/detokenize", tokens=tokens).json["prompt"] == "def f(x):"
+    told = json.loads(ask(daemon, "/tokenizer_info").body)
+    assert told["eos_token"] == model["eos"]
+    end = say(daemon, "/tokenize", prompt=told["eos_token"], add_special_tokens=False).json
+    assert end["count"] == 1
 
 
 def test_token_ids_are_a_prompt(daemon: DaemonProcess) -> None:

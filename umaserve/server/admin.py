@@ -291,6 +291,8 @@ class Admin:
                     model_bytes=ready.model_bytes,
                     kv_bytes=ready.kv_bytes,
                     gap=ready.gap,
+                    bos=ready.bos,
+                    eos=ready.eos,
                     chat_template=ready.chat_template is not None,
                     chat=_chat_state(engine),
                     load_ms=round(ready.load_ms, 1),

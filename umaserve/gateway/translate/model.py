@@ -6,6 +6,7 @@ from typing import Any
 
 from starlette.requests import Request
 
+from umaserve.gateway.daemon.refusal import Refusal
 from umaserve.gateway.translate.answering import link_of
 from umaserve.gateway.translate.body import read_object, text_of
 
@@ -28,6 +29,14 @@ async def read_named(request: Request) -> dict[str, Any]:
     if not text_of(body, "model"):
         body["model"] = (await loaded_model(request)).get("name", "")
     return body
+
+
+async def serving_model(request: Request) -> dict[str, Any]:
+    """The model that serves.  Raises ``Refusal`` while none does."""
+    model = await loaded_model(request)
+    if not model:
+        raise Refusal(503, "E_MODEL_001", "no model is loaded")
+    return model
 
 
 def context_of(model: dict[str, Any]) -> int:

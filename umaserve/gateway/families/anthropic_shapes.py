@@ -9,12 +9,15 @@ import msgspec
 from umaserve.gateway.daemon.event import Event
 from umaserve.gateway.daemon.refusal import Refusal, encode, not_there, wrong
 from umaserve.gateway.translate.body import object_of, objects_of
-from umaserve.gateway.translate.messages import effort
+from umaserve.gateway.translate.messages import effort, in_order
 from umaserve.gateway.translate.parts import Answer
 
 _decode = msgspec.json.Decoder().decode
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 _REASONS = {"length": "max_tokens", "tool_calls": "tool_use"}
+# Claude Code begins its system text with this. It differs from one conversation to the next, so
+# none of the thousands of tokens behind it would be found in the cache.
+_BILLING = "x-anthropic-billing-header:"
 
 
 def conversation(body: dict[str, Any]) -> list[dict[str, Any]]:
@@ -22,7 +25,7 @@ def conversation(body: dict[str, Any]) -> list[dict[str, Any]]:
     messages = objects_of(body, "messages")
     if not messages:
         raise wrong("messages", "be a list of at least one message")
-    system = text_blocks(body.get("system"), "system")
+    system = _system(body.get("system"))
     found: list[dict[str, Any]] = []
     if system:
         found.append({"role": "system", "content": system})
@@ -37,7 +40,17 @@ def conversation(body: dict[str, Any]) -> list[dict[str, Any]]:
             found.append(_assistant(_blocks(content)))
         else:
             found += _user(role, _blocks(content))
-    return found
+    return in_order(found)
+
+
+def _system(content: Any) -> str:
+    if isinstance(content, list):
+        content = [block for block in content if not _is_billing(block)]
+    return text_blocks(content, "system")
+
+
+def _is_billing(block: Any) -> bool:
+    return isinstance(block, dict) and str(block.get("text")).startswith(_BILLING)
 
 
 def _blocks(content: Any) -> list[dict[str, Any]]:

@@ -1,0 +1,65 @@
+"""Conversations that agents send, as the chat templates of models take them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from umaserve.gateway.families.anthropic_shapes import conversation
+from umaserve.gateway.families.openai.items import messages_of
+from umaserve.gateway.translate.messages import in_order
+
+
+def text(words: str) -> dict[str, str]:
+    return {"type": "text", "text": words}
+
+
+def said(role: str, content: Any) -> dict[str, Any]:
+    return {"role": role, "content": content}
+
+
+def test_one_message_of_the_system_and_that_first() -> None:
+    found = in_order([
+        said("system", "a"), said("developer", [text("b"), text("c")]), said("user", "d"),
+        said("system", "e"), said("assistant", "f"), said("developer", "g"), said("user", "h"),
+    ])  # fmt: skip
+    assert found == [
+        said("system", "a\n\nb\n\nc"), said("user", [text("d"), text("e")]), said("assistant", "f"),
+        said("user", "g"), said("user", "h"),
+    ]  # fmt: skip
+    assert in_order([said("user", "a")]) == [said("user", "a")]
+    assert in_order([said("system", "a")]) == [said("system", "a")]
+
+
+def test_what_is_in_order_stays_as_it_is() -> None:
+    call = {**said("assistant", ""), "tool_calls": [{"id": "1"}]}
+    given = [said("system", "a"), said("user", [text("b")]), call, {**said("tool", "c"), "x": 1}]
+    assert in_order(given) == given
+
+
+def test_claude_code_tells_of_its_surroundings_after_the_task() -> None:
+    """And begins with a line that is no part of the prompt."""
+    billing = text("x-anthropic-billing-header: cc_version=2.1.332.500; cc_entrypoint=sdk-cli;")
+    body = {
+        "system": [billing, text("You are an agent."), text("Be brief.")],
+        "messages": [
+            said("user", [text("the date"), text("the task")]), said("system", "the folder"),
+            said("assistant", [text("done")]),
+        ],
+    }  # fmt: skip
+    assert conversation(body) == [
+        said("system", "You are an agent.\nBe brief."),
+        said("user", [text("the date"), text("the task"), text("the folder")]),
+        said("assistant", "done"),
+    ]
+    plain = {"system": billing["text"], "messages": [said("user", "a")]}
+    assert conversation(plain)[0]["content"] == billing["text"], "somebody wrote it"
+
+
+def test_codex_speaks_as_a_developer() -> None:
+    def item(role: str, words: str) -> dict[str, Any]:
+        content = [{"type": "input_text", "text": words}]
+        return {"type": "message", "role": role, "content": content}
+
+    items = [item("developer", "a"), item("developer", "b"), item("user", "c")]
+    found = in_order(messages_of({"input": items}))
+    assert found == [said("system", "a\n\nb"), said("user", [text("c")])]

@@ -76,7 +76,10 @@ def openai_error(refusal: Refusal) -> dict[str, Any]:
     usual = "server_error" if refusal.status >= 500 else "invalid_request_error"
     code = "context_length_exceeded" if refusal.code in _TOO_LONG else refusal.code
     kind = _OPENAI_TYPES.get(refusal.status, usual)
-    error = {"message": refusal.message, "type": kind, "param": None, "code": code}
+    message = refusal.message
+    if refusal.code in _TOO_LONG:  # agents look for these words, and shorten what they know
+        message += "; reduce the length of the messages"
+    error = {"message": message, "type": kind, "param": None, "code": code}
     return {"error": error | _ours(refusal)}
 
 
@@ -84,7 +87,10 @@ def anthropic_error(refusal: Refusal) -> dict[str, Any]:
     """``{"type": "error", "error": {"type", "message"}}``."""
     usual = "api_error" if refusal.status >= 500 else "invalid_request_error"
     kind = _ANTHROPIC_TYPES.get(refusal.status, usual)
-    error = {"type": kind, "message": refusal.message, "code": refusal.code}
+    message = refusal.message
+    if refusal.code in _TOO_LONG:  # Claude Code looks for these words
+        message = f"prompt is too long: {message}"
+    error = {"type": kind, "message": message, "code": refusal.code}
     return {"type": "error", "error": error | _ours(refusal)}
 
 

@@ -17,14 +17,14 @@ def said(role: str, content: Any) -> dict[str, Any]:
     return {"role": role, "content": content}
 
 
-def test_one_message_of_the_system_and_that_first() -> None:
+def test_one_message_of_the_system_and_none_of_the_user_twice() -> None:
     found = in_order([
         said("system", "a"), said("developer", [text("b"), text("c")]), said("user", "d"),
         said("system", "e"), said("assistant", "f"), said("developer", "g"), said("user", "h"),
     ])  # fmt: skip
     assert found == [
         said("system", "a\n\nb\n\nc"), said("user", [text("d"), text("e")]), said("assistant", "f"),
-        said("user", "g"), said("user", "h"),
+        said("user", [text("g"), text("h")]),
     ]  # fmt: skip
     assert in_order([said("user", "a")]) == [said("user", "a")]
     assert in_order([said("system", "a")]) == [said("system", "a")]
@@ -55,11 +55,11 @@ def test_claude_code_tells_of_its_surroundings_after_the_task() -> None:
     assert conversation(plain)[0]["content"] == billing["text"], "somebody wrote it"
 
 
-def test_codex_speaks_as_a_developer() -> None:
+def test_codex_speaks_as_a_developer_and_twice_as_the_user() -> None:
     def item(role: str, words: str) -> dict[str, Any]:
         content = [{"type": "input_text", "text": words}]
         return {"type": "message", "role": role, "content": content}
 
-    items = [item("developer", "a"), item("developer", "b"), item("user", "c")]
+    items = [item("developer", "a"), item("developer", "b"), item("user", "c"), item("user", "d")]
     found = in_order(messages_of({"input": items}))
-    assert found == [said("system", "a\n\nb"), said("user", [text("c")])]
+    assert found == [said("system", "a\n\nb"), said("user", [text("c"), text("d")])]

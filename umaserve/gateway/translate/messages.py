@@ -43,23 +43,25 @@ def _text_of(part: dict[str, Any], name: str) -> str:
 
 
 def in_order(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The same conversation with one message of the system, the first: most templates want that.
+    """The same conversation as most templates want it: one message of the system, the first, and
+    never two of the user in a row.
 
-    Those that it begins with become one.  What comes later is said by the user, at its place: the
-    front would be another one with each of them, and nothing of it in the cache.
+    A later message of the system is said by the user, at its place: the front would be another one
+    with each of them, and nothing of it in the cache.
     """
     start: list[dict[str, str]] = []
     found: list[dict[str, Any]] = []
     for message in messages:
-        if message["role"] not in ("system", "developer"):
-            found.append(message)
-        elif not found:
+        is_system = message["role"] in ("system", "developer")
+        if is_system and not found:
             start += _parts(message["content"])
-        elif found[-1]["role"] == "user":
+        elif not is_system and message["role"] != "user":
+            found.append(message)
+        elif found and found[-1]["role"] == "user":
             parts = _parts(found[-1]["content"]) + _parts(message["content"])
             found[-1] = {**found[-1], "content": parts}
         else:
-            found.append({"role": "user", "content": message["content"]})
+            found.append({**message, "role": "user"})
     if not start:
         return found
     text = "\n\n".join(part["text"] for part in start)

@@ -13,7 +13,7 @@ The text ``[stall]`` to be tokenised makes it stop for good, outside a tick.
 The model's file name makes the load fail (``load-fails``, ``load-aborts``), hang
 (``load-hangs``) or slow (``load-slow``), as does a file MODEL.broken beside it.  ``FAKE_TEMPLATE``
 is the model's chat template, ``FAKE_TICK_MS`` the time of a tick.  ``FAKE_SAYS`` is the whole of
-every answer.
+every answer; ``FAKE_SCRIPT`` is a `tests.support.agent_script.Script` that says what to answer.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ import sys
 import threading
 import time
 
+from tests.support.agent_script import Script
 from umaserve.llama.builds import select
 from umaserve.models.identity import identify
 from umaserve.wire import messages as m
@@ -38,6 +39,7 @@ from umaserve.wire import table as t
 ALPHABET = ("a", "b", "é", "€", "😀", " ", "q", "z\n")
 EOS = 256
 SAYS = os.environ.get("FAKE_SAYS", "").encode()
+SCRIPT = Script.read(os.environ["FAKE_SCRIPT"]) if "FAKE_SCRIPT" in os.environ else None
 DIRECTIVE = re.compile(r"\[([a-z-]+)(?:@(\d+))?\]")
 
 
@@ -67,9 +69,9 @@ class Row:
         prompt = bytes(ids[:n_prompt]).decode("utf-8", "replace")
         self.directives = {name: int(at or 0) for name, at in DIRECTIVE.findall(prompt)}
         self.answer = answer(prompt, 4096)
-        if SAYS:
-            self.answer = SAYS
-            self.directives["stop"] = len(SAYS)
+        says = SCRIPT.answer(prompt).encode() if SCRIPT else SAYS
+        if says:
+            self.answer, self.directives = says, {"stop": len(says)}
         self.cancelled = False
 
 

@@ -1,0 +1,55 @@
+"""Coding agents from npm: each reads a file, edits it and tells of it.
+
+What the model says is given.  All else is real: the agent, front, gateway and uma-chat.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import npm_clients, offline
+from tests.support.npm_desk import AFTER, ANSWER, BEFORE, Desk, desk
+
+pytestmark = [
+    pytest.mark.clients,
+    pytest.mark.skipif(bool(npm_clients.missing()), reason=npm_clients.missing()),
+    pytest.mark.skipif(
+        not offline.is_possible(), reason="a program cannot be cut off from the network here"
+    ),
+]
+FILE = "FOLDER/colour.txt"
+OLD, NEW = "red-4711", "green"
+PATCH = f"*** Begin Patch\n*** Update File: colour.txt\n@@\n-colour = {OLD}\n+colour = {NEW}\n"
+SMALL = {"n_ctx": 4096}  # less than any agent's first prompt
+
+
+def lines(text: str) -> list[Any]:
+    return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+
+
+def worked(desk: Desk, program: str) -> str:
+    """What the agent prints; the file is as it was told."""
+    done = desk.agent(program)
+    assert done.returncode == 0, done.stderr + done.stdout
+    assert desk.file.read_text() == AFTER
+    return done.stdout
+
+
+def test_claude_code(tmp_path: Path) -> None:
+    edit = {"file_path": FILE, "old_string": OLD, "new_string": NEW}
+    with desk(tmp_path, [("Read", {"file_path": FILE}), ("Edit", edit)]) as place:
+        told = json.loads(worked(place, "Claude Code"))
+    assert told["result"] == ANSWER and told["num_turns"] == 3
+    assert not told["is_error"] and not told["permission_denials"]
+    assert told["usage"]["output_tokens"] > len(ANSWER)
+
+
+def test_claude_code_knows_a_prompt_that_is_too_long(tmp_path: Path) -> None:
+    with desk(tmp_path, **SMALL) as place:
+        done = place.agent("Claude Code")
+        assert json.loads(done.stdout)["terminal_reason"] == "prompt_too_long"
+        assert place.file.read_text() == BEFORE

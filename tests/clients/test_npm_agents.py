@@ -53,3 +53,19 @@ def test_claude_code_knows_a_prompt_that_is_too_long(tmp_path: Path) -> None:
         done = place.agent("Claude Code")
         assert json.loads(done.stdout)["terminal_reason"] == "prompt_too_long"
         assert place.file.read_text() == BEFORE
+
+
+def test_codex(tmp_path: Path) -> None:
+    patch = f"apply_patch <<'END'\n{PATCH}*** End Patch\nEND\n"
+    calls = [("exec_command", {"cmd": "cat colour.txt"}), ("exec_command", {"cmd": patch})]
+    with desk(tmp_path, calls) as place:
+        events = lines(worked(place, "Codex"))
+    items = [event["item"] for event in events if event["type"] == "item.completed"]
+    assert items[-1]["type"] == "agent_message" and items[-1]["text"] == ANSWER
+    assert events[-1]["type"] == "turn.completed" and events[-1]["usage"]["output_tokens"] > 0
+
+
+def test_codex_knows_a_prompt_that_is_too_long(tmp_path: Path) -> None:
+    with desk(tmp_path, **SMALL) as place:
+        events = lines(place.agent("Codex").stdout)
+    assert "ran out of room" in events[-1]["error"]["message"]

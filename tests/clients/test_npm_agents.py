@@ -69,3 +69,15 @@ def test_codex_knows_a_prompt_that_is_too_long(tmp_path: Path) -> None:
     with desk(tmp_path, **SMALL) as place:
         events = lines(place.agent("Codex").stdout)
     assert "ran out of room" in events[-1]["error"]["message"]
+
+
+def test_opencode(tmp_path: Path) -> None:
+    edit = {"filePath": FILE, "oldString": OLD, "newString": NEW}
+    with desk(tmp_path, [("read", {"filePath": FILE}), ("edit", edit)]) as place:
+        events = lines(worked(place, "OpenCode"))
+    texts = [event["part"]["text"] for event in events if event["type"] == "text"]
+    assert texts == [ANSWER]
+    tools = [event["part"] for event in events if event["type"] == "tool_use"]
+    assert [(t["tool"], t["state"]["status"]) for t in tools] == [
+        ("read", "completed"), ("edit", "completed"),
+    ]  # fmt: skip

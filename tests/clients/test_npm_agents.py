@@ -81,3 +81,14 @@ def test_opencode(tmp_path: Path) -> None:
     assert [(t["tool"], t["state"]["status"]) for t in tools] == [
         ("read", "completed"), ("edit", "completed"),
     ]  # fmt: skip
+
+
+def test_continue(tmp_path: Path) -> None:
+    edit = {"file_path": FILE, "old_string": OLD, "new_string": NEW}
+    with desk(tmp_path, [("Read", {"filepath": "colour.txt"}), ("Edit", edit)]) as place:
+        assert worked(place, "Continue").strip() == ANSWER
+
+
+def test_continue_knows_a_prompt_that_is_too_long(tmp_path: Path) -> None:
+    with desk(tmp_path, **SMALL) as place:
+        assert "Context length exceeded" in place.agent("Continue").stderr

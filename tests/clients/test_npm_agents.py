@@ -92,3 +92,11 @@ def test_continue(tmp_path: Path) -> None:
 def test_continue_knows_a_prompt_that_is_too_long(tmp_path: Path) -> None:
     with desk(tmp_path, **SMALL) as place:
         assert "Context length exceeded" in place.agent("Continue").stderr
+
+
+def test_qwen_code(tmp_path: Path) -> None:
+    edit = {"file_path": FILE, "old_string": OLD, "new_string": NEW}
+    with desk(tmp_path, [("read_file", {"file_path": FILE}), ("edit", edit)]) as place:
+        told = json.loads(worked(place, "Qwen Code"))[-1]
+    assert told["result"] == ANSWER and not told["is_error"]
+    assert told["stats"]["tools"]["totalSuccess"] == 2

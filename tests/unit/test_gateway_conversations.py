@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from umaserve.gateway.families.anthropic_shapes import conversation
+import pytest
+
+from umaserve.gateway.daemon.refusal import Refusal, anthropic_error
+from umaserve.gateway.families.anthropic_shapes import conversation, no_thread
 from umaserve.gateway.families.openai.items import messages_of
 from umaserve.gateway.translate.messages import in_order
 
@@ -63,3 +66,15 @@ def test_codex_speaks_as_a_developer_and_twice_as_the_user() -> None:
     items = [item("developer", "a"), item("developer", "b"), item("user", "c"), item("user", "d")]
     found = in_order(messages_of({"input": items}))
     assert found == [said("system", "a\n\nb"), said("user", [text("c"), text("d")])]
+
+
+def test_threads_that_a_server_keeps_are_refused_as_anthropic_says_it() -> None:
+    no_thread({"thread": None})
+    for thread in ({"type": "create"}, {"type": "continue", "previous_message_id": "msg_1"}):
+        with pytest.raises(Refusal) as told:
+            no_thread({"thread": thread})
+        error = anthropic_error(told.value)["error"]
+        assert (told.value.status, error["type"]) == (400, "invalid_request_error")
+        assert error["details"] == {
+            "error_code": "thread_unsupported_request", "unsupported": ["thread"],
+        }  # fmt: skip

@@ -42,15 +42,21 @@ class Refusal(Exception):
     """An answer that is an error.
 
     ``code`` is one of the socket's, or a word in lower case.  ``message`` is a sentence for people;
-    it never holds another program's text.  ``headers`` go out with the answer.
+    it never holds another program's text.  ``headers`` go out with the answer.  ``details`` are what
+    Anthropic's clients read of an error beside its type.
     """
 
     def __init__(
-        self, status: int, code: str, message: str, headers: tuple[tuple[str, str], ...] = ()
+        self,
+        status: int,
+        code: str,
+        message: str,
+        headers: tuple[tuple[str, str], ...] = (),
+        details: dict[str, Any] | None = None,
     ) -> None:
         super().__init__(message)
         self.status, self.code, self.message = status, code, message
-        self.headers = headers
+        self.headers, self.details = headers, details
         if status in (429, 503):
             self.headers += (("retry-after", str(RETRY_S)),)
 
@@ -90,7 +96,9 @@ def anthropic_error(refusal: Refusal) -> dict[str, Any]:
     message = refusal.message
     if refusal.code in _TOO_LONG:  # Claude Code looks for these words
         message = f"prompt is too long: {message}"
-    error = {"type": kind, "message": message, "code": refusal.code}
+    error: dict[str, Any] = {"type": kind, "message": message, "code": refusal.code}
+    if refusal.details is not None:
+        error["details"] = refusal.details
     return {"type": "error", "error": error | _ours(refusal)}
 
 

@@ -167,6 +167,18 @@ def thinking_field(body: dict[str, Any]) -> dict[str, Any]:
     return {"thinking": True if wanted is None else effort(wanted, "output_config.effort")}
 
 
+def no_thread(body: dict[str, Any]) -> None:
+    """Raises ``Refusal`` where we are to know what was said before.
+
+    In words at which the tool runner of Anthropic's package sends the whole conversation.
+    """
+    if body.get("thread") is not None:
+        code = "thread_unsupported_request"
+        text = '"thread": no conversation is kept here; send all its messages'
+        details = {"error_code": code, "unsupported": ["thread"]}
+        raise Refusal(400, code, text, details=details)
+
+
 def no_schema(body: dict[str, Any]) -> None:
     """Raises ``Refusal`` where the answer is to follow a schema."""
     if body.get("output_format") or object_of(body, "output_config").get("format"):

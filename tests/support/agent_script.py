@@ -13,7 +13,8 @@ from typing import Any
 
 _RESULT = re.compile(r"<tool_response>\n(.*?)\n</tool_response>", re.DOTALL)
 _TOOLS = "<tools>\n"
-_THOUGHT = "\n</think>\n\n"  # ends the prompt where the model is not to think
+THOUGHT = "The next step."
+_END = "\n</think>\n\n"  # ends the prompt where the model is not to think
 ASIDE = "A short title"  # to what is not the task
 
 
@@ -43,7 +44,7 @@ class Script:
         at = prompt.rfind(self.task)
         if at < 0 or _TOOLS not in prompt:
             return ASIDE
-        thought = "" if prompt.endswith(_THOUGHT) else f"<think>\nThe next step.{_THOUGHT}"
+        thought = "" if prompt.endswith(_END) else f"<think>\n{THOUGHT}{_END}"
         return thought + self._step(prompt, at)
 
     def _step(self, prompt: str, at: int) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -61,13 +62,14 @@ class Desk:
         assert QUESTION in command
         return self.run(["sh", "-ec", command.replace(QUESTION, f'"{TASK}"')])
 
-    def module(self, package: str, program: str) -> Any:
-        """What a program prints as JSON, after the page's set-up of the package."""
+    def program(self, package: str, name: str) -> Any:
+        """What a program of tests/clients/npm prints, after the page's set-up of its package."""
         ((_, start),) = set_up(package)
         path = self.folder / "program.mjs"
-        path.write_text(start + program)
+        path.write_text(start + (npm_clients.LOCKED / name).read_text("utf-8"))
+        shutil.copy(npm_clients.LOCKED / "file_tools.mjs", self.folder)
         (self.folder / "node_modules").symlink_to(npm_clients.home() / "node_modules")
-        done = self.run(["node", str(path)])
+        done = self.run(["node", str(path), TASK])
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
 

@@ -44,3 +44,13 @@ def test_openai(tmp_path: Path) -> None:
     assert found["responded"] == ANSWER and found["model"] is True
     assert found["wrong"] == found["long"] == ["BadRequestError", 400]
     assert found["unknown"] == ["NotFoundError", 404]
+
+
+def test_anthropic(tmp_path: Path) -> None:
+    found = told(tmp_path, "@anthropic-ai/sdk", "anthropic.mjs")
+    assert found["whole"] == found["streamed"] == ASIDE
+    assert found["tokens"][0] == found["tokens"][1]
+    assert found["counted"] == found["tokens"][0][0] > 0
+    turn = ["thinking", "tool_use"]
+    assert found["kinds"] == [turn, turn, ["thinking", "text"]] and found["agent"] == ANSWER
+    assert found["wrong"] == found["long"] == ["BadRequestError", 400]

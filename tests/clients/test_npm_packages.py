@@ -54,3 +54,13 @@ def test_anthropic(tmp_path: Path) -> None:
     turn = ["thinking", "tool_use"]
     assert found["kinds"] == [turn, turn, ["thinking", "text"]] and found["agent"] == ANSWER
     assert found["wrong"] == found["long"] == ["BadRequestError", 400]
+
+
+def test_ollama(tmp_path: Path) -> None:
+    found = told(tmp_path, "ollama", "ollama.mjs")
+    assert found["whole"] == found["streamed"] == found["generated"] == ASIDE
+    assert found["counts"] == [len(ASIDE)] * 2
+    assert found["called"] == [[THOUGHT, READ], [THOUGHT, WRITE]]
+    assert found["agent"] == ANSWER
+    assert found["format"] == "gguf" and found["running"] is True and found["version"] == "string"
+    assert found["pull"] == ["ResponseError", 403]

@@ -64,3 +64,12 @@ def test_ollama(tmp_path: Path) -> None:
     assert found["agent"] == ANSWER
     assert found["format"] == "gguf" and found["running"] is True and found["version"] == "string"
     assert found["pull"] == ["ResponseError", 403]
+
+
+def test_ai_sdk(tmp_path: Path) -> None:
+    found = told(tmp_path, "@ai-sdk/openai-compatible", "ai.mjs")
+    assert found["whole"] == ASIDE and found["tokens"] == len(ASIDE)
+    assert found["called"] == [READ, WRITE] and found["thought"] == [THOUGHT] * 3
+    assert found["generated"] == found["streamed"] == ANSWER
+    assert found["reasons"] == ["tool-calls", "tool-calls", "stop"] and found["usage"] is True
+    assert found["wrong"] == ["APICallError", 400]  # the class's own name may be `AI_APICallError`

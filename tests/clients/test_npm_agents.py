@@ -48,6 +48,21 @@ def test_claude_code(tmp_path: Path) -> None:
     assert told["usage"]["output_tokens"] > len(ANSWER)
 
 
+def test_claude_code_loads_a_tool(tmp_path: Path) -> None:
+    """Most of its tools wait until the model looks for them."""
+    edit = {"file_path": FILE, "old_string": OLD, "new_string": NEW}
+    search = {"query": "select:WebFetch", "max_results": 5}
+    fetch = {"url": "http://127.0.0.1:8080/health", "prompt": "How is it?"}
+    calls = [
+        ("ToolSearch", search), ("WebFetch", fetch), ("Read", {"file_path": FILE}), ("Edit", edit),
+    ]  # fmt: skip
+    with desk(tmp_path, calls, sees=r"The tool (\w+) can be called") as place:
+        told = json.loads(worked(place, "Claude Code"))
+    assert told["result"] == "It was WebFetch. It is green now."
+    (denied,) = told["permission_denials"]
+    assert denied["tool_name"] == "WebFetch", "it was called"
+
+
 def test_claude_code_knows_a_prompt_that_is_too_long(tmp_path: Path) -> None:
     with desk(tmp_path, **SMALL) as place:
         done = place.agent("Claude Code")

@@ -94,17 +94,21 @@ class Desk:
 
 @contextmanager
 def desk(
-    path: Path, calls: list[tuple[str, dict[str, Any]]] | None = None, **settings: Any
+    path: Path,
+    calls: list[tuple[str, dict[str, Any]]] | None = None,
+    sees: str = r"colour = (\S+)",
+    **settings: Any,
 ) -> Iterator[Desk]:
     """Before a daemon whose model makes these calls when it is told the task.
 
-    ``FOLDER`` in their arguments stands for the program's folder.
+    ``FOLDER`` in their arguments stands for the program's folder.  The model answers with what
+    ``sees`` finds in the results.
     """
     template = next(each for each in templates() if each.stem == "Qwen-Qwen3-0.6B")
     (path / "daemon").mkdir()
     socket = f"{path}/daemon/http"
     told = json.dumps(calls or []).replace("FOLDER", f"{path}/work")
-    script = Script(TASK, json.loads(told), r"colour = (\S+)", "It was {}. It is green now.")
+    script = Script(TASK, json.loads(told), sees, "It was {}. It is green now.")
     given = {"FAKE_TEMPLATE": template.read_text("utf-8"), "FAKE_SCRIPT": str(script)}
     # a token of this engine is a byte, and agents send 100 thousand of them
     settings = {"n_ctx": 1 << 18, "http": f"unix:{socket}", "environment": given, **settings}

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from umaserve.gateway.daemon.refusal import Refusal, anthropic_error
-from umaserve.gateway.families.anthropic_shapes import conversation, no_thread
+from umaserve.gateway.families.anthropic_shapes import conversation, no_thread, tool_fields
 from umaserve.gateway.families.openai.items import messages_of
 from umaserve.gateway.translate.messages import in_order
 
@@ -78,3 +78,25 @@ def test_threads_that_a_server_keeps_are_refused_as_anthropic_says_it() -> None:
         assert error["details"] == {
             "error_code": "thread_unsupported_request", "unsupported": ["thread"],
         }  # fmt: skip
+
+
+def test_tools_that_wait_until_a_result_names_them() -> None:
+    def tool(name: str, **fields: Any) -> dict[str, Any]:
+        return {"name": name, "input_schema": {"type": "object"}, **fields}
+
+    def told(body: dict[str, Any]) -> list[str]:
+        return [tool["function"]["name"] for tool in tool_fields(body)["tools"]]
+
+    tools = [tool("fetch", defer_loading=True), tool("read"), tool("list", defer_loading=True)]
+    result = {"type": "tool_result", "tool_use_id": "1", "content": [
+        {"type": "tool_reference", "tool_name": "fetch"},
+        {"type": "tool_reference", "tool_name": "unknown"}, text("done"),
+    ]}  # fmt: skip
+    use = {"type": "tool_use", "id": "1", "name": "search", "input": {}}
+    before = [said("user", "a"), said("assistant", [use])]
+    assert told({"tools": tools, "messages": before}) == ["read"]
+    body = {"tools": tools, "messages": [*before, said("user", [result])]}
+    assert told(body) == ["read", "fetch"]
+    sentences = "The tool fetch can be called now.\nThe tool unknown can be called now.\ndone"
+    assert conversation(body)[-1] == {**said("tool", sentences), "tool_call_id": "1"}
+    assert tool_fields({"tools": tools[:1], "messages": before}) == {}

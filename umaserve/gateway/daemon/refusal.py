@@ -42,8 +42,8 @@ class Refusal(Exception):
     """An answer that is an error.
 
     ``code`` is one of the socket's, or a word in lower case.  ``message`` is a sentence for people;
-    it never holds another program's text.  ``headers`` go out with the answer.  ``details`` are what
-    Anthropic's clients read of an error beside its type.
+    it never holds another program's text.  ``headers`` go out with the answer.  ``details`` are for
+    Anthropic's clients, which read them beside the type.
     """
 
     def __init__(

@@ -112,7 +112,7 @@ def _user(role: str, blocks: list[dict[str, Any]]) -> list[dict[str, Any]]:
     texts: list[dict[str, str]] = []
     for block in blocks:
         if block.get("type") == "tool_result":
-            text = text_blocks(block.get("content"), "messages[].content[].content")
+            text = text_blocks(_result(block), "messages[].content[].content")
             if block.get("is_error"):
                 text = f"Error: {text}"
             name = str(block.get("tool_use_id"))
@@ -124,9 +124,45 @@ def _user(role: str, blocks: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return found
 
 
+def _result(block: dict[str, Any]) -> Any:
+    """What a tool gave; a tool that it names becomes a sentence."""
+    content = block.get("content")
+    if not isinstance(content, list):
+        return content
+    return [
+        {"type": "text", "text": f"The tool {each.get('tool_name')} can be called now."}
+        if _is_reference(each)
+        else each
+        for each in content
+    ]
+
+
+def _is_reference(block: Any) -> bool:
+    return isinstance(block, dict) and block.get("type") == "tool_reference"
+
+
+def _tools(body: dict[str, Any]) -> list[dict[str, Any]]:
+    """The tools that the model is told of: not those that wait until a result names them.
+
+    These come last, so that what goes before them stays as it was.
+    """
+    named: dict[Any, None] = {}
+    for message in objects_of(body, "messages"):
+        content = message.get("content")
+        for block in content if isinstance(content, list) else ():
+            parts = block.get("content") if isinstance(block, dict) else None
+            for part in parts if isinstance(parts, list) else ():
+                if _is_reference(part):
+                    named[part.get("tool_name")] = None
+    tools = objects_of(body, "tools")
+    waiting = {tool.get("name"): tool for tool in tools if tool.get("defer_loading") is True}
+    told = [tool for tool in tools if tool.get("defer_loading") is not True]
+    return told + [waiting[name] for name in named if name in waiting]
+
+
 def tool_fields(body: dict[str, Any]) -> dict[str, Any]:
     """Tools and the choice among them, in OpenAI's words.  Raises ``Refusal``."""
-    tools = objects_of(body, "tools")
+    tools = _tools(body)
     if not tools:
         return {}
     fields: dict[str, Any] = {"tools": [_tool(tool) for tool in tools]}

@@ -22,6 +22,8 @@ from tests.support.server_harness import DaemonProcess
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/HTTP.md"
 PORT = 8080
+KEY = "a-key-of-the-clients"
+NO_KEY = "none"  # where the page says that a key goes
 QUESTION = '"What does this project do?"'
 TASK = "Read colour.txt, make its colour green, and tell me what it was."
 BEFORE, AFTER = "name = box\ncolour = red-4711\n", "name = box\ncolour = green\n"
@@ -32,12 +34,15 @@ _BLOCK = re.compile(r"(?:`~/(\S+)`:\n\n)?```\w+\n(.*?)```\n", re.DOTALL)
 
 
 def set_up(program: str) -> list[tuple[str, str]]:
-    """The blocks of a section of the page, each with the file below the home that it is, or ""."""
+    """The blocks of a section of the page, each with the file below the home that it is, or "".
+
+    They have the key.
+    """
     text = PAGE.read_text("utf-8")
     section = text.partition(f"\n### {program}\n")[2].partition("\n## ")[0].partition("\n### ")[0]
     found = _BLOCK.findall(section)
-    assert found, f"docs/HTTP.md sets {program} up"
-    return found
+    assert sum(body.count(NO_KEY) for _, body in found) == 1, f"docs/HTTP.md sets {program} up"
+    return [(name, body.replace(NO_KEY, KEY)) for name, body in found]
 
 
 class Desk:
@@ -106,12 +111,15 @@ def desk(
     """
     template = next(each for each in templates() if each.stem == "Qwen-Qwen3-0.6B")
     (path / "daemon").mkdir()
+    keys = path / "daemon/keys"
+    keys.write_text(f"clients {KEY}\n")
+    keys.chmod(0o600)
     socket = f"{path}/daemon/http"
     told = json.dumps(calls or []).replace("FOLDER", f"{path}/work")
     script = Script(TASK, json.loads(told), sees, "It was {}. It is green now.")
     given = {"FAKE_TEMPLATE": template.read_text("utf-8"), "FAKE_SCRIPT": str(script)}
     # a token of this engine is a byte, and agents send 100 thousand of them
     settings = {"n_ctx": 1 << 18, "http": f"unix:{socket}", "environment": given, **settings}
-    with DaemonProcess(path / "daemon", **settings) as daemon:
+    with DaemonProcess(path / "daemon", api_key_file=str(keys), **settings) as daemon:
         yield Desk(path, socket)
         daemon.idle()

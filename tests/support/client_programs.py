@@ -109,7 +109,7 @@ class Scripted:
             http="127.0.0.1:0",
             environment={
                 "FAKE_TEMPLATE": template.read_text("utf-8"),
-                "FAKE_SCRIPT": str(self._script),
+                "FAKE_ANSWERS": str(self._script),
                 "FAKE_TICK_MS": "0",
             },
         )

@@ -14,6 +14,7 @@ from umaserve.gateway.families.anthropic_shapes import (
     blocks_of,
     conversation,
     no_schema,
+    no_thread,
     stop_reason,
     thinking_field,
     tool_fields,
@@ -63,6 +64,7 @@ async def messages(request: Request) -> Response:
 
 def _message(request: Request, body: dict[str, Any]) -> dict[str, Any]:
     no_schema(body)
+    no_thread(body)
     most = body.get("max_tokens")
     if most is None:
         raise wrong("max_tokens", "be given")

@@ -26,7 +26,7 @@ from umaserve.gateway.translate.answering import (
 from umaserve.gateway.translate.body import flag_of, object_of, text_of
 from umaserve.gateway.translate.caller import caller_fields, lane_header
 from umaserve.gateway.translate.endpoint import Endpoint
-from umaserve.gateway.translate.messages import effort, wants_deltas
+from umaserve.gateway.translate.messages import effort, in_order, wants_deltas
 from umaserve.gateway.translate.model import read_named
 from umaserve.gateway.translate.parts import Piece, Pieces, answer_of
 from umaserve.gateway.translate.sampling import most_tokens, sampling_fields
@@ -49,7 +49,7 @@ async def responses(request: Request) -> Response:
     instructions = text_of(body, "instructions")
     start = [{"role": "system", "content": instructions}] if instructions else []
     message = {
-        "messages": start + history,
+        "messages": in_order(start + history),
         "deltas": True,
         **sampling_fields(body),
         **most_tokens(body, "max_output_tokens"),

@@ -13,7 +13,7 @@ help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## */  make \1\t/' | expand -t 18
 
 run: setup llama ## build what is missing, then serve (ARGS="--model file.gguf" to pass flags)
-	@exec $(BIN)/python -m umaserve $(ARGS)
+	@exec $(BIN)/python -m tools.run $(ARGS)
 
 test: setup-test llama ## build what is missing, then run the tests (ARGS="-k name" to pass flags)
 	@exec $(BIN)/python -m pytest -m "not slow and not clients" $(ARGS)

@@ -208,7 +208,7 @@ def test_llama_infill(daemon: DaemonProcess) -> None:
     extra = [{"filename": "a.py", "text": "x = 1"}]
     reply = say(daemon, "/infill", **body, prompt="n", input_extra=extra).json
     gap = "<|fim_prefix|>def f(n<|fim_suffix|><|fim_middle|><|fim_middle|>"
-    assert reply["prompt"].endswith(gap) and "x = 1" in reply["prompt"]
+    assert reply["prompt"].endswith("1" + gap)  # a small context leaves the end of the other file
     plain = say(daemon, "/tokenize", content=evil, parse_special=False).json["tokens"]
     assert len(plain) > 1
     (short,) = [say(daemon, "/infill", **{**body, "input_suffix": "x"}).json]

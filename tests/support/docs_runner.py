@@ -31,9 +31,10 @@ CLOCK = r"\d\d:\d\d:\d\d "
 # after a word.
 ANSWER = r"(?s)(?!.*(?:^|[^ =([`])None(?: \d+)?\s*\Z).*\S.*"
 SERVED = (
-    rf"(?:{CLOCK}loading \S+: [a-z ]+\n)*"
-    rf"{CLOCK}serving UMA Serve demo on \S+ \(\w+; \d+ KV cells, \d+ sequences, \d+ sessions; "
-    r"ready in \d+ ms\)\n"
+    rf"(?:{CLOCK}(?:loading \S+: [a-z ]+|http://\S+ answers .*)\n)*"
+    rf"{CLOCK}serving UMA Serve demo on \S+(?: and http://\S+)? "
+    r"\(\w+; \d+ KV cells, \d+ sequences, \d+ sessions; ready in \d+ ms\)\n"
+    rf"(?:{CLOCK}http://\S+ answers .*\n)?"
     rf"{CLOCK}SIGINT: shutting down\n"
     rf"{CLOCK}stopped\n"
 )
@@ -356,10 +357,12 @@ class Workspace:
     def start(self, command: str) -> None:
         """Start a daemon and wait until it says that it serves."""
         assert self.daemon is None, "a daemon of this block runs already"
+        # `make run` has HTTP; the usual port may be another's
+        http = {"UMA_HTTP": "127.0.0.1:0"} if command.startswith("make") else {}
         with self.log.open("wb") as log:
             self.daemon = subprocess.Popen(
                 ["bash", "-c", f"exec {command}"],
-                cwd=self.path, env=self.environment, stdin=subprocess.DEVNULL,
+                cwd=self.path, env=self.environment | http, stdin=subprocess.DEVNULL,
                 stdout=log, stderr=log, start_new_session=True, preexec_fn=default_interrupt,
             )  # fmt: skip
         deadline = time.monotonic() + TIMEOUT_S
@@ -398,7 +401,8 @@ class Workspace:
         for rule in found:
             if rule.writes:
                 until((self.path / rule.writes[0]).exists, TIMEOUT_S)
-        served = re.sub(rf"{CLOCK}loading .*\n", "", self.log.read_text())
+        served = re.sub(rf"{CLOCK}(loading|http://\S+ answers) .*\n", "", self.log.read_text())
+        served = re.sub(r"http://127\.0\.0\.1:\d+", "http://127.0.0.1:8080", served)
         self.stop()
         found[-1].judge(self.log.read_text(), "")
         self._judge_files(found)

@@ -35,6 +35,8 @@ def without(*names: str) -> dict[str, float]:
                                                                    **without("top_k")}),
         ({"samplers": ["top_n_sigma", "top_k", "temperature"]}, without("top_k")),
         ({"samplers": ["temperature", "top_k"], "mirostat": 2}, {"mirostat": 2}),
+        ({"samplers": ["temperature", "top_k"], "temperature": 0}, {"temperature": 0,
+                                                                   **without("top_k")}),
     ],
 )  # fmt: skip
 def test_steps_that_are_not_named_are_off(body: dict[str, Any], fields: dict[str, Any]) -> None:
@@ -48,6 +50,7 @@ def test_steps_that_are_not_named_are_off(body: dict[str, Any], fields: dict[str
         ({"samplers": ["top_k", "top_k", "temperature"]}, 501),
         ({"samplers": ["min_p", "top_p"]}, 501),
         ({"samplers": ["penalties", "top_k", "dry"], "dry_multiplier": 1}, 501),
+        ({"samplers": ["temperature", "dry"], "temperature": 0, "dry_multiplier": 1}, 501),
         ({"samplers": ["infill"]}, 501),
         ({"samplers": "i"}, 501),
         ({"top_n_sigma": 1.5}, 501),

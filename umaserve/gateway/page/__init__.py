@@ -25,8 +25,8 @@ def page() -> tuple[bytes, dict[str, str]]:
     """The document and its headers."""
     text = files(__name__).joinpath("page.html").read_text("utf-8")
     policy = (
-        "default-src 'none'; connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; "
-        f"frame-ancestors 'none'; script-src {_hash_of('script', text)}; "
+        "default-src 'none'; connect-src 'self'; img-src data:; base-uri 'none'; "
+        f"form-action 'none'; frame-ancestors 'none'; script-src {_hash_of('script', text)}; "
         f"style-src {_hash_of('style', text)}"
     )
     return text.encode(), {

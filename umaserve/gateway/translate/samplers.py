@@ -24,6 +24,7 @@ _OFF: dict[str, dict[str, float]] = {
     "temperature": {"temperature": 1.0},
 }
 STEPS = tuple(_OFF)
+_KEEP_THE_BEST = ("top_k", "top_p", "min_p")
 _LETTERS = {
     "e": "penalties", "d": "dry", "k": "top_k", "y": "typ_p", "p": "top_p", "m": "min_p",
     "x": "xtc", "t": "temperature", "s": "top_n_sigma", "a": "adaptive_p", "i": "infill",
@@ -55,6 +56,8 @@ def in_our_order(body: Mapping[str, Any], fields: dict[str, Any]) -> dict[str, A
         if step not in named:
             fields |= off
     at_work = [step for step in named if _does_something(step, fields)]
+    if _number(fields.get("temperature", DEFAULTS["temperature"])) <= 0:  # the best one is taken
+        at_work = [step for step in at_work if step not in _KEEP_THE_BEST]
     if at_work != [step for step in STEPS if step in at_work]:
         raise not_there(f'this order of "samplers" (here it is {", ".join(STEPS)})')
     return fields

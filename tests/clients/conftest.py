@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.client_programs import Scripted
+from tests.support.client_programs import Scripted, key_file
 from tests.support.http_client import port_of
 from tests.support.real_daemon import real
 
@@ -14,7 +14,8 @@ from tests.support.real_daemon import real
 @pytest.fixture(scope="session")
 def real_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Of a daemon with the bundled model."""
-    with real(tmp_path_factory.mktemp("real"), http="127.0.0.1:0") as daemon:
+    folder = tmp_path_factory.mktemp("real")
+    with real(folder, http="127.0.0.1:0", api_key_file=key_file(folder)) as daemon:
         yield f"http://127.0.0.1:{port_of(daemon)}"
         daemon.idle()  # no stream that a client has left goes on
 

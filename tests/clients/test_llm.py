@@ -21,9 +21,10 @@ def programs(tmp_path: Path) -> c.Programs:
 
 def set_up(programs: c.Programs, url: str) -> str:
     """The command of the page, with the models of the page in their place."""
-    models, command = c.setups("llm", url)
+    models, key, command = c.setups("llm", url)
     place = programs.shell('dirname "$(llm logs path)"').strip()
     (Path(place) / "extra-openai-models.yaml").write_text(models, "utf-8")
+    programs.shell(key)
     return command.strip()
 
 

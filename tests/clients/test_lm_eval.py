@@ -53,7 +53,7 @@ def test_a_task(
     programs = c.Programs("lm-eval", tmp_path)
     key, *commands = c.setups("lm-eval", scripted_model.url)
     command = commands[which].strip()
-    assert command.endswith("/completions \\\n  --tasks YOUR_TASK")
+    assert command.endswith(" \\\n  --tasks YOUR_TASK")
     command = command.replace("/completions", f"/completions{arguments}")
     scripted_model.says(SAID)
     (tmp_path / "doors.yaml").write_text(TASK)

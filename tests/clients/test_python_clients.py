@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from tests.support.client_programs import sdk_client
-from tests.support.http_client import port_of
-from tests.support.real_daemon import real
-from tests.support.server_harness import DaemonProcess
 
 openai = pytest.importorskip("openai")
 anthropic = pytest.importorskip("anthropic")
@@ -19,31 +15,14 @@ ollama = pytest.importorskip("ollama")
 pytestmark = pytest.mark.clients
 HELLO: Any = [{"role": "user", "content": "hello"}]
 GREEDY = {"temperature": 0}  # a field that some versions of `anthropic` do not know
-KEY = "a-key-of-the-clients"
-
-
-@pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    folder = tmp_path_factory.mktemp("daemon")
-    keys = folder / "keys"
-    keys.write_text(f"clients {KEY}\n")
-    keys.chmod(0o600)
-    with real(folder, http="127.0.0.1:0", api_key_file=str(keys)) as daemon:
-        yield f"http://127.0.0.1:{port_of(daemon)}"
-        idle(daemon)
-
-
-def idle(daemon: DaemonProcess) -> None:
-    """Every stream that a client has left is gone."""
-    daemon.idle()
 
 
 # --- openai --------------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def by_openai(url: str) -> Any:
-    return sdk_client("openai", url, KEY).with_options(max_retries=0)
+def by_openai(real_url: str) -> Any:
+    return sdk_client("openai", real_url).with_options(max_retries=0)
 
 
 def test_openai_chat(by_openai: Any) -> None:
@@ -110,7 +89,7 @@ def test_openai_responses(by_openai: Any) -> None:
     assert again.usage.input_tokens > whole.usage.input_tokens
 
 
-def test_openai_errors(url: str, by_openai: Any) -> None:
+def test_openai_errors(real_url: str, by_openai: Any) -> None:
     create = by_openai.chat.completions.create
     with pytest.raises(openai.BadRequestError, match="temperature"):
         create(model="m", messages=HELLO, temperature=-1)
@@ -118,7 +97,7 @@ def test_openai_errors(url: str, by_openai: Any) -> None:
         create(model="m", messages=[{"role": "user", "content": "a b " * 5000}])
     assert told.value.code == "context_length_exceeded"
     with pytest.raises(openai.AuthenticationError):
-        openai.OpenAI(base_url=f"{url}/v1", api_key="wrong", max_retries=0).models.list()
+        openai.OpenAI(base_url=f"{real_url}/v1", api_key="wrong", max_retries=0).models.list()
     with pytest.raises(openai.NotFoundError):
         by_openai.models.retrieve("other")
 
@@ -127,8 +106,8 @@ def test_openai_errors(url: str, by_openai: Any) -> None:
 
 
 @pytest.fixture
-def by_anthropic(url: str) -> Any:
-    return sdk_client("anthropic", url, KEY).with_options(max_retries=0)
+def by_anthropic(real_url: str) -> Any:
+    return sdk_client("anthropic", real_url).with_options(max_retries=0)
 
 
 def test_anthropic_messages(by_anthropic: Any) -> None:
@@ -152,15 +131,15 @@ def test_anthropic_events(by_anthropic: Any) -> None:
     assert events[0].message.usage.input_tokens > 0
 
 
-def test_anthropic_errors(url: str, by_anthropic: Any) -> None:
+def test_anthropic_errors(real_url: str, by_anthropic: Any) -> None:
     with pytest.raises(anthropic.BadRequestError, match="temperature"):
         by_anthropic.messages.create(
             model="m", messages=HELLO, max_tokens=4, extra_body={"temperature": -1}
         )
-    wrong = anthropic.Anthropic(base_url=url, api_key="wrong", max_retries=0)
+    wrong = anthropic.Anthropic(base_url=real_url, api_key="wrong", max_retries=0)
     with pytest.raises(anthropic.AuthenticationError):
         wrong.messages.create(model="m", messages=HELLO, max_tokens=4)
-    image = {"type": "image", "source": {"type": "url", "url": "http://x/y.png"}}
+    image = {"type": "image", "source": {"type": "real_url", "real_url": "http://x/y.png"}}
     with pytest.raises(anthropic.BadRequestError, match="text"):
         by_anthropic.messages.create(
             model="m", max_tokens=4, messages=[{"role": "user", "content": [image]}]
@@ -171,8 +150,8 @@ def test_anthropic_errors(url: str, by_anthropic: Any) -> None:
 
 
 @pytest.fixture
-def by_ollama(url: str) -> Any:
-    return sdk_client("ollama", url, KEY)
+def by_ollama(real_url: str) -> Any:
+    return sdk_client("ollama", real_url)
 
 
 def test_ollama_chat(by_ollama: Any) -> None:

@@ -20,25 +20,34 @@ from tests.support.server_harness import DaemonProcess
 
 PROGRAMS = ROOT / "tests/clients/programs"
 WRITTEN = "http://127.0.0.1:8080"  # where the page says that a daemon is
+KEY = "a-key-of-the-clients"  # in the place of "none"
 NOWHERE = "http://127.0.0.1:9"  # a port where nothing answers
 TIMEOUT_S = 240
 
 
+def key_file(folder: Path) -> str:
+    """For ``--api-key-file``; the only key is `KEY`."""
+    path = folder / "keys"
+    path.write_text(f"clients {KEY}\n")
+    path.chmod(0o600)
+    return str(path)
+
+
 def setups(client: str, url: str) -> list[str]:
-    """The blocks under the client's heading in docs/HTTP.md, for a daemon at ``url``."""
+    """The blocks under the client's heading in docs/HTTP.md, for a daemon at ``url`` with a key."""
     page = (ROOT / "docs/HTTP.md").read_text("utf-8")
     (section,) = re.findall(rf"(?ms)^### {re.escape(client)}\n(.*?)(?=^##|\Z)", page)
     found = re.findall(r"(?ms)^```\w+\n(.*?)^```$", section)
     assert any(WRITTEN in block for block in found), section
-    return [block.replace(WRITTEN, url) for block in found]
+    return [re.sub(r"\bnone\b", KEY, block.replace(WRITTEN, url)) for block in found]
 
 
-def sdk_client(package: str, url: str, key: str = "none") -> Any:
+def sdk_client(package: str, url: str) -> Any:
     """What the page calls ``client`` of the package ``openai``, ``anthropic`` or ``ollama``."""
     blocks = setups("openai, anthropic and ollama", url)
     (setup,) = (block for block in blocks if f"from {package} import" in block)
     names: dict[str, Any] = {}
-    exec(re.sub(r"\bnone\b", key, setup), names)
+    exec(setup, names)
     return names["client"]
 
 
@@ -107,6 +116,7 @@ class Scripted:
             n_ctx=65536,
             max_sessions=8,
             http="127.0.0.1:0",
+            api_key_file=key_file(folder),
             environment={
                 "FAKE_TEMPLATE": template.read_text("utf-8"),
                 "FAKE_ANSWERS": str(self._script),

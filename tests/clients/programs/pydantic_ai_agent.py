@@ -13,7 +13,7 @@ from pydantic_ai.providers.anthropic import AnthropicProvider
 
 task, wrote, answer, note, before, after = sys.argv[1:]
 url = provider.base_url.partition("/v1")[0]
-by_anthropic = AnthropicProvider(base_url=url, api_key="none")
+by_anthropic = AnthropicProvider(base_url=url, api_key=provider.client.api_key)
 models = {
     "chat": model,
     "responses": OpenAIResponsesModel("default", provider=provider),

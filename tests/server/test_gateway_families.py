@@ -92,6 +92,13 @@ def test_anthropic_refusals(
         assert word in reply.json["error"]["message"]
 
 
+def test_anthropic_message_without_a_block_is_an_empty_one(daemon: DaemonProcess) -> None:
+    empty = [{"role": "user", "content": []}]
+    reply = say(daemon, MESSAGES, messages=empty, max_tokens=2, **GREEDY)
+    eos = by_socket(daemon, messages=[{"role": "user", "content": ""}], max_tokens=2)
+    assert (reply.status, reply.json["content"][0]["text"]) == (200, eos["text"])
+
+
 # --- Ollama --------------------------------------------------------------------------------------
 
 

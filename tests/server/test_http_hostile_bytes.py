@@ -1,4 +1,4 @@
-"""Bytes that nearly are HTTP: no answer of ours is a failure, nothing hangs, nothing is smuggled."""
+"""Bytes that nearly are HTTP: no answer is a failure of ours, nothing hangs or is smuggled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bytes that are nearly HTTP: valid requests, cut, doubled, garbled and contradicting themselves."""
+"""Bytes that are nearly HTTP: valid requests, cut, doubled, garbled, contradicting themselves."""
 
 from __future__ import annotations
 
@@ -51,8 +51,9 @@ LINES = (
     b"Transfer-Encoding: chunked, identity", b"Transfer-Encoding: gzip, chunked",
     b"Transfer-Encoding : chunked", b"Transfer-Encoding:\x0bchunked", b"Transfer-Encoding: cHuNkEd",
     b"Connection: close", b"Connection: keep-alive, close", b"Connection: upgrade\r\nUpgrade: h2c",
-    b"Upgrade: websocket", b"Expect: 100-continue", b"Expect: \xff", b"Host: evil.example", b"Host:",
-    b"Origin: http://evil.example", b"Origin: \xff\xfe", b"X-UMA-App: \xe9\x01", b"X: " + b"y" * 9000,
+    b"Upgrade: websocket", b"Expect: 100-continue", b"Expect: \xff", b"Host: evil.example",
+    b"Host:", b"Origin: http://evil.example", b"Origin: \xff\xfe", b"X-UMA-App: \xe9\x01",
+    b"X: " + b"y" * 9000,
     b"X-UMA-Session: " + b"s" * 5000, b"X-UMA-Priority: urgent", b"Authorization: Bearer \xff",
     b"Accept: */*;q=\xff", b"A: b\r\n c: folded", b"no colon", b": no name", b"\x00: zero",
 )  # fmt: skip

@@ -108,6 +108,13 @@ def test_stop_strings_are_named(daemon: DaemonProcess) -> None:
         assert (last["stop_type"], last["stopping_word"]) == ("word", text[4:6])
 
 
+def test_anthropic_message_without_a_block_is_an_empty_one(daemon: DaemonProcess) -> None:
+    empty = [{"role": "user", "content": []}]
+    reply = say(daemon, MESSAGES, messages=empty, max_tokens=2, **GREEDY)
+    eos = by_socket(daemon, messages=[{"role": "user", "content": ""}], max_tokens=2)
+    assert (reply.status, reply.json["content"][0]["text"]) == (200, eos["text"])
+
+
 # --- Ollama --------------------------------------------------------------------------------------
 
 

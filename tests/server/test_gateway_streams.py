@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.support.fake_engine import answer
-from tests.support.gateway import gateway, post, sse
+from tests.support.gateway import everything, gateway, post, sse
 from tests.support.http_client import port_of
 from tests.support.server_harness import DaemonProcess, eventually
 from umaserve.gateway.translate import answering
@@ -56,6 +56,33 @@ def test_client_that_leaves_is_cancelled(slow: DaemonProcess, path: str, stream:
         eventually(lambda: [s for s in slow.info()["sessions"] if s["tokens"]], "it decodes")
         if stream:
             assert sock.recv(1000).startswith(b"HTTP/1.1 200 OK")
+    slow.idle()
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_client_that_leaves_with_more_in_line_is_cancelled(
+    slow: DaemonProcess, stream: bool
+) -> None:
+    more = b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999\r\n\r\n"
+    with begun(port_of(slow), TEXT, {**STREAMS[TEXT], "stream": stream}) as sock:
+        eventually(lambda: [s for s in slow.info()["sessions"] if s["tokens"]], "it decodes")
+        sock.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n" * 3)
+        sock.sendall(more + b"x" * 99998)
+    slow.idle()
+    assert "failed" not in slow.log
+
+
+@pytest.mark.parametrize(
+    "more", [b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n" * 90,
+             b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9999999\r\n\r\n"
+             + b"x" * 2_000_000],
+)  # fmt: skip
+def test_line_of_one_connection_is_bounded(slow: DaemonProcess, more: bytes) -> None:
+    with begun(port_of(slow), TEXT, {**STREAMS[TEXT], "max_tokens": 9}) as sock:
+        sock.sendall(more[:1_500_000])
+        data = everything(sock)
+        assert data.startswith(b"HTTP/1.1 200 ") and b"HTTP/1.1 429 " in data
+        assert data.count(b"HTTP/1.1 200 ") <= 66
     slow.idle()
 
 
@@ -252,7 +279,7 @@ def test_pages_of_other_origins_get_nothing(slow: DaemonProcess) -> None:
         reply = post(port_of(slow), path, body, **evil)
         assert (reply.status, b"origin" in reply.body) == (403, True)
         assert not [name for name in reply.headers if name.startswith("access-control")]
-    for headers in ({"Origin": "null"}, {"Sec_Fetch_Site": "cross-site"},
+    for headers in ({"Origin": "null"}, {"Sec_Fetch_Site": "cross-site"}, {"Origin": "http://["},
                     {"Origin": "http://localhost.evil.example"}):  # fmt: skip
         assert post(port_of(slow), TEXT, {"prompt": "x"}, **headers).status == 403
     assert not slow.info()["sessions"]

@@ -1,4 +1,4 @@
-"""A real browser for tests: Chromium, without a window."""
+"""A real browser for tests: Chromium from apt, where there is one."""
 
 from __future__ import annotations
 
@@ -21,16 +21,18 @@ ANSWER_S = 60.0
 class Browser:
     """A headless Chromium, spoken to over its debugging pipe; of the network it has this machine.
 
-    ``folder`` takes its profile and its log.
+    ``folder`` takes its profile and its log.  ``names`` are rules for the names of hosts; without
+    them, it finds none.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(
+        self, folder: Path, names: str = "MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"
+    ) -> None:
         ours, theirs = os.pipe(), os.pipe()  # (they read, we write), (we read, they write)
         flags = [
             "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
             "--disable-background-networking", "--disable-component-update", "--disable-sync",
-            "--disable-dev-shm-usage", "--hide-scrollbars",
-            "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
+            "--disable-dev-shm-usage", "--hide-scrollbars", f"--host-resolver-rules={names}",
             f"--user-data-dir={folder / 'profile'}", "--remote-debugging-pipe",
         ]  # fmt: skip
 

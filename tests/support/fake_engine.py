@@ -220,6 +220,9 @@ class Engine:
                 os.abort()
             ids = list(message.prompt.encode())
             n_prompt = len(ids)
+        if max(ids, default=0) > EOS:
+            self.send(m.Rejected(message.serial, "E_PROTO_003", "a token is not in the vocabulary"))
+            return
         room = self.start.positions - n_prompt
         if message.prompt and "[reject]" in message.prompt:
             self.send(m.Rejected(message.serial, "E_PROTO_003", "rejected on purpose"))

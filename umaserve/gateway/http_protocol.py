@@ -8,7 +8,11 @@ import itertools
 import socket
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import (
+    STATUS_LINE,
+    HttpToolsProtocol,
+    RequestResponseCycle,
+)
 
 from umaserve.gateway.daemon.refusal import Refusal, encode, openai_error
 from umaserve.gateway.guard import URL
@@ -20,6 +24,7 @@ HEAD_S = 10.0  # from its first byte to its last
 SEND_S = 10.0  # for a client that reads nothing while more waits for it
 LINGER_S = 2.0  # until the client has read the last answer
 LINGER_BYTES = 1024 * 1024  # of input that nobody reads any more
+LINE_REQUESTS, LINE_BYTES = 64, 1024 * 1024  # that one connection may have in line
 
 _ORDER = itertools.count()  # the loop's clock stands still while it takes several connections
 
@@ -37,6 +42,7 @@ class GatewayProtocol(HttpToolsProtocol):
         self._in_head = self._lingers = False
         self._last_words: Refusal | None = None  # once the requests before have been answered
         self._left_bytes = LINGER_BYTES
+        self._running: RequestResponseCycle | None = None  # ``cycle`` is the newest
         self._timers: dict[str, asyncio.TimerHandle] = {}
 
     @property
@@ -84,6 +90,8 @@ class GatewayProtocol(HttpToolsProtocol):
         for name in list(self._timers):
             self._stop_timer(name)
         self._unset_keepalive_if_required()
+        if self._running is not None:  # others may be in line behind it
+            self._leave(self._running)
         super().connection_lost(exc)
 
     def close_now(self) -> None:
@@ -123,8 +131,26 @@ class GatewayProtocol(HttpToolsProtocol):
         if size > HEAD_BYTES:
             self._refuse_head()
             raise ValueError("the head of a request is too long")
+        if any(n == b"transfer-encoding" and v.lower() != b"chunked" for n, v in self.headers):
+            raise ValueError("a body would end where the parser does not see it")
         self.scope[URL] = self.url  # type: ignore[literal-required]
         super().on_headers_complete()
+        self._check_line()
+
+    def on_body(self, body: bytes) -> None:
+        super().on_body(body)
+        self._check_line()
+
+    def _check_line(self) -> None:
+        """Read on while requests wait for the one before them, to see when the client leaves."""
+        if not self.pipeline:
+            return
+        self.flow.resume_reading()
+        size = sum(len(cycle.body) for cycle, _ in self.pipeline)
+        if len(self.pipeline) > LINE_REQUESTS or size > LINE_BYTES:
+            text = "too much was sent before the first answer; wait for answers"
+            self.refuse(Refusal(429, "too_many_requests", text))
+            raise ValueError(text)
 
     def on_response_complete(self) -> None:
         self.asked = next(_ORDER)
@@ -141,7 +167,30 @@ class GatewayProtocol(HttpToolsProtocol):
         self._stop_timer("send")
         super().resume_writing()
 
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._running = cycle
+        super()._start_asgi_task(cycle, app)
+
+    def _leave(self, cycle: RequestResponseCycle) -> None:
+        """Nobody waits for this answer any more."""
+        if not cycle.response_complete:
+            cycle.disconnected = True
+            cycle.message_event.set()
+
+    def _leave_unfinished(self) -> None:
+        """Give up the newest request where its body never ends and no answer has begun."""
+        cycle = self.cycle
+        if self.is_idle or not cycle.more_body or cycle.response_started:
+            return
+        self._leave(cycle)
+        if cycle is self._running:
+            self.cycle = None  # type: ignore[assignment]
+        else:
+            self.pipeline.popleft()
+            self.cycle = self._running  # type: ignore[assignment]
+
     def send_400_response(self, msg: str) -> None:
+        self._leave_unfinished()
         text = "this cannot be read as an HTTP/1.1 request"
         self.refuse(Refusal(400, "bad_request", text))
 
@@ -150,7 +199,7 @@ class GatewayProtocol(HttpToolsProtocol):
         if self._lingers or self.transport.is_closing():
             return
         if not self.is_idle:
-            self._last_words = refusal
+            self._last_words = self._last_words or refusal
             return
         body = encode(openai_error(refusal))
         headers = [

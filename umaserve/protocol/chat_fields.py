@@ -54,7 +54,8 @@ class ToolFunction(msgspec.Struct, frozen=True, omit_defaults=True):
 
     name: str
     description: str | None = None
-    parameters: msgspec.Raw = msgspec.Raw(NULL)
+    # by a factory, because a schema of this type cannot tell such a default
+    parameters: msgspec.Raw = msgspec.field(default_factory=lambda: msgspec.Raw(NULL))
 
 
 class Tool(msgspec.Struct, frozen=True):

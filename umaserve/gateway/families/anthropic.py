@@ -11,6 +11,10 @@ from starlette.responses import Response
 from umaserve.gateway.daemon.event import Event
 from umaserve.gateway.daemon.refusal import Refusal, anthropic_error, encode, wrong
 from umaserve.gateway.families.anthropic_shapes import (
+    MESSAGE,
+    TEXT_BLOCK,
+    TOOL,
+    TOOL_CHOICE,
     blocks_of,
     conversation,
     no_schema,
@@ -31,11 +35,12 @@ from umaserve.gateway.translate.answering import (
 )
 from umaserve.gateway.translate.body import flag_of, list_of, object_of, read_object
 from umaserve.gateway.translate.caller import caller_fields, lane_header
-from umaserve.gateway.translate.endpoint import MESSAGES, Endpoint
+from umaserve.gateway.translate.endpoint import Endpoint
 from umaserve.gateway.translate.messages import wants_deltas
 from umaserve.gateway.translate.model import read_named
 from umaserve.gateway.translate.parts import Piece, Pieces, answer_of
 from umaserve.gateway.translate.prompts import rendered, tokens_of
+from umaserve.gateway.translate.schemas import AT_LEAST_1, CALLER, FLAG, TEXT, of_socket
 
 
 async def messages(request: Request) -> Response:
@@ -194,12 +199,20 @@ async def count_tokens(request: Request) -> Response:
 
 
 _FIELDS = {
-    "model": {"type": "string"},
-    "max_tokens": {"type": "integer", "minimum": 1},
-    "messages": MESSAGES,
-    "system": {"type": ["string", "array"]},
-    "stream": {"type": "boolean"},
-}
+    "model": TEXT,
+    "max_tokens": AT_LEAST_1,
+    "messages": {"type": "array", "items": MESSAGE, "minItems": 1},
+    "system": {"anyOf": [TEXT, {"type": "array", "items": TEXT_BLOCK}]},
+    "stream": FLAG,
+    "tools": {"type": "array", "items": TOOL},
+    "tool_choice": TOOL_CHOICE,
+    "thinking": {"type": "object", "properties": {
+        "type": {"enum": ["enabled", "disabled", "adaptive"]}}},
+    "stop_sequences": {"type": "array", "items": TEXT},
+    "metadata": {"type": "object", "properties": {"user_id": TEXT}},
+    **of_socket("temperature", "top_p", "top_k", "min_p", "seed"),
+    **CALLER,
+}  # fmt: skip
 ENDPOINTS = (
     Endpoint(
         "POST", "/v1/messages", messages, "a conversation's next message", "Anthropic", _FIELDS,

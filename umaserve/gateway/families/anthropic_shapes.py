@@ -11,6 +11,7 @@ from umaserve.gateway.daemon.refusal import Refusal, encode, not_there, wrong
 from umaserve.gateway.translate.body import object_of, objects_of
 from umaserve.gateway.translate.messages import effort, in_order
 from umaserve.gateway.translate.parts import Answer
+from umaserve.gateway.translate.schemas import FLAG, OBJECT, TEXT
 
 _decode = msgspec.json.Decoder().decode
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
@@ -18,6 +19,42 @@ _REASONS = {"length": "max_tokens", "tool_calls": "tool_use"}
 # Claude Code begins its system text with this. It differs from one conversation to the next, so
 # none of the thousands of tokens behind it would be found in the cache.
 _BILLING = "x-anthropic-billing-header:"
+
+
+def _block(kind: str, **properties: Any) -> dict[str, Any]:
+    named = {"type": {"enum": [kind]}, **properties}
+    return {"type": "object", "properties": named, "required": ["type", *properties]}
+
+
+# what the OpenAPI document says of a message, its blocks, a tool and the choice among them
+TEXT_BLOCK = _block("text", text=TEXT)
+_RESULT = {"anyOf": [TEXT, {"type": "array", "items": TEXT_BLOCK}]}
+_BLOCKS = [
+    TEXT_BLOCK,
+    _block("document", source=_block("text", data=TEXT)),
+    _block("thinking", thinking=TEXT),
+    _block("tool_use", id=TEXT, name=TEXT, input=OBJECT),
+    _block("tool_result", tool_use_id=TEXT, content=_RESULT),
+]
+MESSAGE = {
+    "type": "object",
+    "properties": {
+        "role": {"enum": ["user", "assistant"]},
+        "content": {"anyOf": [TEXT, {"type": "array", "items": {"anyOf": _BLOCKS}}]},
+    },
+    "required": ["role", "content"],
+}
+TOOL = {
+    "type": "object",
+    "properties": {"name": TEXT, "description": TEXT, "input_schema": OBJECT},
+    "required": ["name", "input_schema"],
+}
+TOOL_CHOICE = {
+    "type": "object",
+    "properties": {
+        "type": {"enum": [*_CHOICES, "tool"]}, "name": TEXT, "disable_parallel_tool_use": FLAG,
+    },
+}  # fmt: skip
 
 
 def conversation(body: dict[str, Any]) -> list[dict[str, Any]]:
@@ -119,7 +156,7 @@ def _user(role: str, blocks: list[dict[str, Any]]) -> list[dict[str, Any]]:
             found.append({"role": "tool", "tool_call_id": name, "content": text})
         else:
             texts.append({"type": "text", "text": _text(block, "messages[].content")})
-    if texts:
+    if texts or not found:
         found.append({"role": role, "content": texts})
     return found
 

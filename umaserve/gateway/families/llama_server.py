@@ -28,6 +28,7 @@ from umaserve.gateway.translate.messages import no_constraint
 from umaserve.gateway.translate.model import loaded_model, read_named
 from umaserve.gateway.translate.prompts import prompts_of, text_of_tokens
 from umaserve.gateway.translate.sampling import most_tokens, sampling_fields
+from umaserve.gateway.translate.schemas import CALLER, FLAG, PROMPTS, SAMPLING, SOCKET, TEXT
 
 
 async def completion(request: Request) -> Response:
@@ -129,13 +130,24 @@ def _sse(told: dict[str, Any]) -> bytes:
     return b"data: " + encode(told) + b"\n\n"
 
 
-_TEXT = {"type": "string"}
-_COMPLETION = {
-    "prompt": {"type": ["string", "array"]},
-    "n_predict": {"type": "integer"},
-    "stream": {"type": "boolean"},
+_COMMON = {
+    "n_predict": {"type": "integer", "minimum": -1},
+    "max_tokens": {"type": "integer", "minimum": -1},
+    "n_probs": SOCKET["logprobs"],
+    "response_fields": {"type": "array", "items": TEXT},
+    "stream": FLAG,
+    **SAMPLING,
+    **CALLER,
 }
-_INFILL = {"input_prefix": _TEXT, "input_suffix": _TEXT, "n_predict": {"type": "integer"}}
+_COMPLETION = {"prompt": PROMPTS, **_COMMON}
+_EXTRA = {"type": "object", "properties": {"filename": TEXT, "text": TEXT}}
+_INFILL = {
+    "input_prefix": TEXT,
+    "input_suffix": TEXT,
+    "input_extra": {"type": "array", "items": _EXTRA},
+    "prompt": TEXT,
+    **_COMMON,
+}
 ENDPOINTS = (
     Endpoint(
         "POST", "/completion", completion, "what follows a prompt", "llama-server", _COMPLETION,

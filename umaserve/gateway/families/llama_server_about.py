@@ -27,6 +27,7 @@ from umaserve.gateway.translate.prompts import (
     text_of_tokens,
     tokens_of,
 )
+from umaserve.gateway.translate.schemas import CHAT, FLAG, TEXT
 
 
 async def tokenize(request: Request) -> Response:
@@ -123,14 +124,14 @@ async def change_props(request: Request) -> Response:
     raise Refusal(403, "not_done_here", "settings are not changed over HTTP")
 
 
-_TEXT = {"type": "string"}
-_TOKENS = {"type": "array", "items": {"type": "integer"}}
+_TOKENIZE = {"content": TEXT, "add_special": FLAG, "parse_special": FLAG, "with_pieces": FLAG}
+_TOKENS = {"type": "array", "items": {"type": "integer", "minimum": 0}}
 ENDPOINTS = (
     Endpoint("GET", "/props", props, "the model", "llama-server"),
     Endpoint("POST", "/props", change_props, "not done here: 403", "llama-server"),
     Endpoint("GET", "/slots", slots, "what runs and waits", "llama-server"),
     Endpoint(
-        "POST", "/tokenize", tokenize, "token ids of a text", "llama-server", {"content": _TEXT}
+        "POST", "/tokenize", tokenize, "token ids of a text", "llama-server", _TOKENIZE
     ),
     Endpoint(
         "POST", "/detokenize", detokenize, "the text of token ids", "llama-server",
@@ -139,6 +140,6 @@ ENDPOINTS = (
     Endpoint("GET", "/tokenizer_info", tokenizer_info, "the ends of a text", "llama-server"),
     Endpoint(
         "POST", "/apply-template", apply_template, "what a conversation becomes", "llama-server",
-        {"messages": {"type": "array"}}, ("messages",),
+        CHAT, ("messages",),
     ),
 )  # fmt: skip

@@ -21,12 +21,14 @@ from umaserve.gateway.translate.body import (
     text_of,
 )
 from umaserve.gateway.translate.caller import caller_fields, lane_header
-from umaserve.gateway.translate.endpoint import MESSAGES, Endpoint
+from umaserve.gateway.translate.endpoint import Endpoint
 from umaserve.gateway.translate.gap import with_gap
 from umaserve.gateway.translate.messages import effort, wants_deltas
 from umaserve.gateway.translate.model import loaded_model, read_named
 from umaserve.gateway.translate.parts import Answer, Call, Pieces, answer_of
 from umaserve.gateway.translate.sampling import most_tokens, sampling_fields
+from umaserve.gateway.translate.schemas import CALLER, CHAT, FLAG, OBJECT, SAMPLING, TEXT
+from umaserve.protocol import ROLES
 
 LINES = "application/x-ndjson"
 NS_PER_MS = 1_000_000
@@ -213,13 +215,34 @@ class _Lines:
         return encode(_start(self._name) | rest) + b"\n"
 
 
-_CHAT = {
-    "model": {"type": "string"},
-    "messages": MESSAGES,
-    "stream": {"type": "boolean"},
-    "options": {"type": "object"},
+_COMMON = {
+    "model": TEXT,
+    "stream": FLAG,
+    "think": {"anyOf": [FLAG, CHAT["reasoning_effort"]]},
+    "keep_alive": {"type": ["integer", "string"]},
+    "options": {
+        "type": "object",
+        "properties": {**SAMPLING, "num_predict": {"type": "integer", "minimum": -2}},
+    },
+    **CALLER,
 }
-_PROMPT = {**_CHAT, "prompt": {"type": "string"}}
+_MESSAGE = {
+    "type": "object",
+    "properties": {
+        "role": {"enum": [*ROLES]},
+        "content": TEXT,
+        "thinking": TEXT,
+        "tool_name": TEXT,
+        "tool_calls": {"type": "array", "items": {"type": "object", "properties": {
+            "function": {"type": "object", "properties": {"name": TEXT, "arguments": OBJECT},
+                         "required": ["name"]}}, "required": ["function"]}},
+    },
+    "required": ["role"],
+}  # fmt: skip
+_CHAT = {
+    **_COMMON, "messages": {"type": "array", "items": _MESSAGE}, "tools": CHAT["tools"],
+}  # fmt: skip
+_PROMPT = {**_COMMON, "prompt": TEXT, "system": TEXT, "suffix": TEXT, "raw": FLAG}
 ENDPOINTS = (
     Endpoint("POST", "/api/chat", chat, "a conversation's next message", "Ollama", _CHAT),
     Endpoint("POST", "/api/generate", generate, "what follows a prompt", "Ollama", _PROMPT),

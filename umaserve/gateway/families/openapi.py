@@ -10,21 +10,28 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 import umaserve
-from umaserve.gateway.translate.answering import json_response
+from umaserve.gateway.daemon.refusal import encode
 from umaserve.gateway.translate.endpoint import Endpoint
+from umaserve.gateway.translate.schemas import COMPONENTS
 
 PATH = "/openapi.json"
 _PARAMETER = re.compile(r"\{(\w+)")
+_NAME = {"type": "string", "minLength": 1}
+_HEADERS: dict[str, Any] = {
+    "X-UMA-Priority": {"enum": ["interactive", "background", "auto"]},
+    "X-UMA-Session": _NAME,
+    "X-UMA-App": _NAME,
+}
 
 
 def openapi_endpoint(endpoints: Sequence[Endpoint]) -> Endpoint:
     """The route that describes ``endpoints`` and itself."""
 
     async def answer(request: Request) -> Response:
-        return json_response(document)
+        return Response(body, media_type="application/json")
 
     itself = Endpoint("GET", PATH, answer, "this document", "ours")
-    document = openapi([*endpoints, itself])
+    body = encode(openapi([*endpoints, itself]))
     return itself
 
 
@@ -39,6 +46,7 @@ def openapi(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
         "info": {"title": "UMA Serve", "version": umaserve.__version__},
         "paths": paths,
         "components": {
+            "schemas": COMPONENTS,
             "securitySchemes": {
                 "bearer": {"type": "http", "scheme": "bearer"},
                 "key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
@@ -54,17 +62,22 @@ def _operation(endpoint: Endpoint) -> dict[str, Any]:
         "tags": [endpoint.family],
         "responses": {
             "200": {"description": "the answer"},
+            "429": {"description": "the queue is full; Retry-After says when to come again"},
+            "501": {"description": "something that the family has, and this server has not"},
+            "503": {"description": "no model or no daemon; Retry-After says when to come again"},
             "default": {"description": "an error, in the shape of the family"},
         },
     }
-    names = _PARAMETER.findall(endpoint.path)
-    if names:
-        schema: dict[str, Any] = {"type": "string", "minLength": 1}
-        operation["parameters"] = [
-            {"name": name, "in": "path", "required": True, "schema": schema} for name in names
-        ]
+    parameters: list[dict[str, Any]] = [
+        {"name": name, "in": "path", "required": True, "schema": _NAME}
+        for name in _PARAMETER.findall(endpoint.path)
+    ]
+    if "priority" in endpoint.fields:  # it asks for text
+        parameters += [{"name": n, "in": "header", "schema": kind} for n, kind in _HEADERS.items()]
+    if parameters:
+        operation["parameters"] = parameters
     if endpoint.method == "POST":
-        schema = {"type": "object", "properties": endpoint.fields}
+        schema: dict[str, Any] = {"type": "object", "properties": endpoint.fields}
         if endpoint.required:
             schema["required"] = list(endpoint.required)
         body = {"required": True, "content": {"application/json": {"schema": schema}}}

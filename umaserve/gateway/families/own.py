@@ -26,6 +26,7 @@ from umaserve.gateway.translate.answering import (
 from umaserve.gateway.translate.body import flag_of, read_object, text_of
 from umaserve.gateway.translate.caller import caller_fields, lane_header
 from umaserve.gateway.translate.endpoint import Endpoint
+from umaserve.gateway.translate.schemas import AT_LEAST_1, SOCKET, TEXT, of_socket
 from umaserve.protocol import E_LIMIT_002, E_MODEL_001, ERRORS
 
 JSON = "application/json"
@@ -218,7 +219,6 @@ async def home(request: Request) -> Response:
     return json_response(about, headers={"vary": "accept"})
 
 
-_TEXT = {"type": "string"}
 ENDPOINTS = (
     Endpoint("GET", "/", home, "a page for browsers, else what this is", "ours"),
     Endpoint("GET", "/health", health, "whether a request would be begun now", "ours"),
@@ -226,12 +226,12 @@ ENDPOINTS = (
     Endpoint("GET", "/metrics/prometheus", prometheus_metrics, "the same as text", "ours"),
     Endpoint(
         "POST", "/generate", generate, "the socket's request and events", "ours",
-        {"prompt": _TEXT, "messages": {"type": "array"}, "stream": {"type": "boolean"}},
+        SOCKET,
     ),
-    Endpoint("POST", "/load", load, "serve another model", "ours", {"model": _TEXT}, ("model",)),
+    Endpoint("POST", "/load", load, "serve another model", "ours", {"model": TEXT}, ("model",)),
     Endpoint("POST", "/unload", unload, "free the model", "ours"),
     Endpoint(
         "POST", "/priority", priority, "move a request to another lane", "ours",
-        {"id": _TEXT, "serial": {"type": "integer"}, "priority": _TEXT}, ("priority",),
+        {"id": TEXT, "serial": AT_LEAST_1, **of_socket("priority")}, ("priority",),
     ),
 )  # fmt: skip

@@ -1,1 +1,1 @@
-"""What the families of the gateway share: bodies and errors, who asks, streams."""
+"""What the families of the gateway share: bodies and errors, who asks, streams, schemas."""

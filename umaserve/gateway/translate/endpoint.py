@@ -11,20 +11,6 @@ from starlette.responses import Response
 Handler = Callable[[Request], Awaitable[Response]]
 
 
-MESSAGES: dict[str, Any] = {
-    "type": "array",
-    "minItems": 1,
-    "items": {
-        "type": "object",
-        "properties": {
-            "role": {"type": "string", "enum": ["system", "user", "assistant"]},
-            "content": {"type": "string"},
-        },
-        "required": ["role", "content"],
-    },
-}
-
-
 class Endpoint(NamedTuple):
     """``fields`` are a JSON schema's properties for the body, ``required`` those that must be."""
 

@@ -24,7 +24,7 @@ from umaserve.gateway.families.openai.shapes import (
 from umaserve.gateway.translate.answering import cache_header, json_response, stream, whole
 from umaserve.gateway.translate.body import flag_of, whole_of
 from umaserve.gateway.translate.caller import caller_fields, lane_header
-from umaserve.gateway.translate.endpoint import MESSAGES, Endpoint
+from umaserve.gateway.translate.endpoint import Endpoint
 from umaserve.gateway.translate.messages import (
     chat_fields,
     chat_messages,
@@ -34,6 +34,15 @@ from umaserve.gateway.translate.messages import (
 from umaserve.gateway.translate.model import read_named
 from umaserve.gateway.translate.parts import Piece, Pieces, answer_of
 from umaserve.gateway.translate.sampling import most_tokens, sampling_fields
+from umaserve.gateway.translate.schemas import (
+    AT_LEAST_1,
+    CALLER,
+    CHAT,
+    FLAG,
+    SAMPLING,
+    SOCKET,
+    TEXT,
+)
 
 
 async def chat_completions(request: Request) -> Response:
@@ -164,12 +173,19 @@ def _call_delta(call: dict[str, Any]) -> dict[str, Any]:
 
 
 _FIELDS = {
-    "model": {"type": "string"},
-    "messages": MESSAGES,
-    "stream": {"type": "boolean"},
+    "model": TEXT,
+    **CHAT,
+    **SAMPLING,
+    **CALLER,
+    "stream": FLAG,
+    "stream_options": {"type": "object", "properties": {"include_usage": FLAG}},
     "n": {"type": "integer", "minimum": 1, "maximum": MAX_CHOICES},
-    "max_tokens": {"type": "integer", "minimum": 1},
-    "temperature": {"type": "number", "minimum": 0},
+    "max_tokens": AT_LEAST_1,
+    "max_completion_tokens": AT_LEAST_1,
+    "n_predict": {"type": "integer", "minimum": -1},
+    "logprobs": FLAG,
+    "top_logprobs": SOCKET["logprobs"],
+    "n_probs": SOCKET["logprobs"],
 }
 ENDPOINTS = tuple(
     Endpoint(

@@ -35,6 +35,15 @@ from umaserve.gateway.translate.messages import no_constraint
 from umaserve.gateway.translate.model import loaded_model, read_named
 from umaserve.gateway.translate.prompts import prompts_of, text_of_tokens
 from umaserve.gateway.translate.sampling import most_tokens, sampling_fields
+from umaserve.gateway.translate.schemas import (
+    AT_LEAST_1,
+    CALLER,
+    FLAG,
+    PROMPTS,
+    SAMPLING,
+    SOCKET,
+    TEXT,
+)
 
 MOST_TOKENS = 16  # OpenAI's own
 
@@ -163,12 +172,20 @@ class _TextChunks(Chunks):
 
 
 _FIELDS = {
-    "model": {"type": "string"},
-    "prompt": {"type": ["string", "array"]},
-    "stream": {"type": "boolean"},
+    "model": TEXT,
+    "prompt": PROMPTS,
+    "suffix": TEXT,
+    **SAMPLING,
+    **CALLER,
+    "stream": FLAG,
+    "stream_options": {"type": "object", "properties": {"include_usage": FLAG}},
     "n": {"type": "integer", "minimum": 1, "maximum": MAX_CHOICES},
-    "max_tokens": {"type": "integer", "minimum": 1},
-    "temperature": {"type": "number", "minimum": 0},
+    "best_of": {"type": "integer", "minimum": 1, "maximum": MAX_CHOICES},
+    "max_tokens": AT_LEAST_1,
+    "n_predict": {"type": "integer", "minimum": -1},
+    "echo": FLAG,
+    "logprobs": SOCKET["logprobs"],
+    "n_probs": SOCKET["logprobs"],
 }
 ENDPOINTS = tuple(
     Endpoint(

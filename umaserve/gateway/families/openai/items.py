@@ -8,12 +8,37 @@ import msgspec
 
 from umaserve.gateway.daemon.refusal import Refusal, encode, wrong
 from umaserve.gateway.translate.body import object_of, objects_of
-from umaserve.gateway.translate.messages import content_of
+from umaserve.gateway.translate.messages import TEXT_PARTS, content_of
 from umaserve.gateway.translate.parts import Call
+from umaserve.gateway.translate.schemas import OBJECT, TEXT
 
 BETWEEN = "__"  # a namespace and the name of a tool in it
 _OUTPUTS = ("function_call_output", "custom_tool_call_output")
 _INPUT = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
+_CONTENT = {"type": ["string", "array"], "items": {"type": "object", "properties": {
+    "type": {"enum": [*TEXT_PARTS]}, "text": TEXT}, "required": ["type", "text"]}}  # fmt: skip
+# what the OpenAPI document says of an item and of a tool
+ITEM = {
+    "type": "object",
+    "properties": {
+        "type": {"enum": ["message", "reasoning", "function_call", "custom_tool_call", *_OUTPUTS]},
+        "role": {"enum": ["user", "assistant", "system", "developer"]},
+        "content": _CONTENT,
+        "output": _CONTENT,
+        **{name: TEXT for name in ("call_id", "name", "namespace", "arguments", "input")},
+    },
+}
+TOOL = {
+    "type": "object",
+    "properties": {
+        "type": {"enum": ["function", "custom", "namespace", "web_search"]},
+        "name": TEXT,
+        "description": TEXT,
+        "parameters": OBJECT,
+        "tools": {"type": "array", "items": OBJECT},
+    },
+    "required": ["type"],
+}
 _decode = msgspec.json.Decoder().decode
 
 

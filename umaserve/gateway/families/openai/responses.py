@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from umaserve.gateway.daemon.event import Event
 from umaserve.gateway.daemon.refusal import Refusal, encode, not_there, openai_error, wrong
-from umaserve.gateway.families.openai.items import Tools, effort_of, messages_of
+from umaserve.gateway.families.openai.items import ITEM, TOOL, Tools, effort_of, messages_of
 from umaserve.gateway.families.openai.kept import Entry, Kept
 from umaserve.gateway.families.openai.kept_responses import items_of
 from umaserve.gateway.families.openai.output import Output, message_of
@@ -30,6 +30,15 @@ from umaserve.gateway.translate.messages import effort, in_order, wants_deltas
 from umaserve.gateway.translate.model import read_named
 from umaserve.gateway.translate.parts import Piece, Pieces, answer_of
 from umaserve.gateway.translate.sampling import most_tokens, sampling_fields
+from umaserve.gateway.translate.schemas import (
+    AT_LEAST_1,
+    CALLER,
+    CHAT,
+    FLAG,
+    OBJECT,
+    SAMPLING,
+    TEXT,
+)
 
 _ECHOED = ("instructions", "max_output_tokens", "previous_response_id", "temperature", "top_p")
 
@@ -188,10 +197,23 @@ class _Response:
 
 
 _FIELDS = {
-    "model": {"type": "string"},
-    "input": {"type": ["string", "array"]},
-    "stream": {"type": "boolean"},
-    "max_output_tokens": {"type": "integer", "minimum": 1},
+    "model": TEXT,
+    "input": {"anyOf": [TEXT, {"type": "array", "items": ITEM, "minItems": 1}]},
+    "instructions": TEXT,
+    "previous_response_id": TEXT,
+    "store": FLAG,
+    "stream": FLAG,
+    "max_output_tokens": AT_LEAST_1,
+    "tools": {"type": "array", "items": TOOL},
+    "tool_choice": {"anyOf": [{"enum": ["auto", "none", "required"]}, OBJECT]},
+    "parallel_tool_calls": FLAG,
+    "reasoning": {"type": "object", "properties": {"effort": CHAT["reasoning_effort"]}},
+    "text": {
+        "type": "object",
+        "properties": {"format": {"type": "object", "properties": {"type": {"enum": ["text"]}}}},
+    },
+    **SAMPLING,
+    **CALLER,
 }
 ENDPOINTS = tuple(
     Endpoint(

@@ -1,0 +1,103 @@
+"""What bodies may have, as JSON schemas: made of the socket's own table of fields."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from umaserve.gateway.translate.messages import EFFORTS
+from umaserve.gateway.translate.sampling import OTHER, SAME
+from umaserve.protocol.fields import (
+    GENERATE_FIELDS,
+    MAX_LOGIT_BIAS,
+    MAX_SEED,
+    MAX_STOP_BYTES,
+    MAX_STOPS,
+    MIN_SEED,
+)
+
+Schema = dict[str, Any]
+
+REFERENCE = "#/components/schemas/{name}"
+TEXT: Schema = {"type": "string"}
+FLAG: Schema = {"type": "boolean"}
+OBJECT: Schema = {"type": "object"}
+AT_LEAST_1: Schema = {"type": "integer", "minimum": 1}
+_STOP: Schema = {"type": "string", "minLength": 1, "maxLength": MAX_STOP_BYTES // 4}
+# where the table's types are wider than what is taken, or any JSON
+NARROWER: dict[str, Schema] = {
+    "chat_template_kwargs": OBJECT,
+    "context_shift": {"enum": [False]},
+    "logit_bias": {
+        "type": "object",
+        "propertyNames": {"pattern": "^[0-9]{1,5}$"},
+        "additionalProperties": {"type": "number", "minimum": -1000, "maximum": 1000},
+        "maxProperties": MAX_LOGIT_BIAS,
+    },
+    "max_tokens": AT_LEAST_1,
+    "messages": {
+        "type": "array",
+        "items": {"$ref": REFERENCE.format(name="ChatMessage")},
+        "minItems": 1,
+    },
+    "mirostat": {"enum": [0, 2]},
+    "prompt": {"type": "string", "minLength": 1},
+    "seed": {"type": "integer", "minimum": MIN_SEED, "maximum": MAX_SEED},
+    "stop": {"anyOf": [_STOP, {"type": "array", "items": _STOP, "maxItems": MAX_STOPS}]},
+    "thinking": {"anyOf": [FLAG, {"enum": [*EFFORTS]}]},
+}
+
+
+def _made() -> tuple[dict[str, Schema], dict[str, Schema]]:
+    """A reference for each field by its name, and all that is referred to."""
+    any_json = msgspec.Raw
+    kinds = [any_json if f.type is any_json else f.type | None for f in GENERATE_FIELDS]
+    schemas, components = msgspec.json.schema_components(kinds, ref_template=REFERENCE)
+    fields: dict[str, Schema] = {}
+    for field, schema in zip(GENERATE_FIELDS, schemas, strict=True):
+        told = "; ".join(filter(None, (field.words, field.note)))
+        narrow = NARROWER.get(field.name) or _whole(schema)
+        components[field.name] = {**narrow, "description": told}
+        fields[field.name] = {"$ref": REFERENCE.format(name=field.name)}
+    return fields, components
+
+
+def _whole(schema: Schema) -> Schema:
+    """Without the other way to write a whole number, as 1.0."""
+    kinds = schema.get("anyOf", [])
+    if not any(kind.get("type") == "integer" for kind in kinds):
+        return schema
+    return {"anyOf": [kind for kind in kinds if kind.get("type") != "number"]}
+
+
+SOCKET, COMPONENTS = _made()
+
+
+def of_socket(*names: str) -> dict[str, Schema]:
+    """The socket's fields of these names."""
+    return {name: SOCKET[name] for name in names}
+
+
+# fields that several families share
+SAMPLING = of_socket(*(name for name in SAME if name in SOCKET)) | {
+    theirs: SOCKET[ours] for theirs, ours in OTHER.items()
+}
+CALLER = of_socket("priority") | {
+    "service_tier": {"type": "string", "examples": ["flex"]},
+    "prompt_cache_key": TEXT,
+    "user": TEXT,
+}
+TOOLS = of_socket("tools", "tool_choice", "parallel_tool_calls")
+CHAT = {
+    **of_socket("messages", "chat_template_kwargs", "continue_final_message"),
+    **TOOLS,
+    "reasoning_effort": {"enum": ["none", *EFFORTS]},
+}
+PROMPTS: Schema = {
+    "anyOf": [
+        TEXT,
+        {"type": "array", "items": TEXT, "minItems": 1},
+        {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1},
+    ]
+}

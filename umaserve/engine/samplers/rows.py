@@ -1,13 +1,13 @@
 """Sampling the rows of one tick on several threads, where cores are free.
 
-With an accelerator, a row has just come over the bus and lies in no cache: one core pulls it in
+With an accelerator, a row has just come over the bus and lies in no cache.  One core pulls it in
 at about 20 GB/s, several pull in several rows at once.  On a processor backend the cores belong to
 libllama's own threads, and these sample (`team_rows`), where libllama was built with libgomp.
 
 Each worker is a thread inside one compiled function that holds no GIL.  It sleeps in ``read`` on a
 pipe of its own, and waking it takes longer than its share of the rows.  So the workers are called
-when a tick was submitted: each naps until shortly before the rows are expected and watches a
-counter from then on.  Nobody takes a lock; whoever goes to sleep says so before it looks a last
+when a tick was submitted.  Each naps until shortly before the rows are expected and watches a
+counter from then on.  Nobody takes a lock.  Whoever goes to sleep says so before it looks a last
 time, and whoever has a job looks who sleeps after saying so.
 
 Long: both sides of the hand-over between the loop and its samplers.
@@ -74,12 +74,17 @@ class Worker(Record):
 
 
 class RowPool(NamedTuple):
-    """What the ticks know of the workers.  ``read`` to ``clock`` are addresses of libc's functions,
-    ``job`` int64[2] is first row and number of rows, ``job_fds`` int32[n_workers] the pipes that
-    wake them; ``calls`` is written by the ticks only, ``workers`` (Worker[n_workers]) by each
-    worker; ``rooms`` int64[n_workers + 1, LINE] are their ``struct timespec`` and the
-    caller's; ``counted`` int64[n_workers, WIDTH] what each has counted.  ``team`` is what
-    `team_rows` makes, and ``team_counted`` what its threads have counted."""
+    """What the ticks know of the workers.
+
+    - ``read`` to ``clock``: addresses of libc's functions.
+    - ``job`` int64[2]: first row and number of rows.
+    - ``job_fds`` int32[n_workers]: the pipes that wake them.
+    - ``calls``: written by the ticks only.
+    - ``workers`` Worker[n_workers]: written by each worker.
+    - ``rooms`` int64[n_workers + 1, LINE]: their ``struct timespec`` and the caller's.
+    - ``counted`` int64[n_workers, WIDTH]: what each has counted.
+    - ``team``: what `team_rows` makes.  ``team_counted``: what its threads have counted.
+    """
 
     n_workers: int
     read: int
@@ -105,8 +110,11 @@ def worker_count(on_processor: bool, cores: int) -> int:
 def start_pool(
     n_workers: int, n_vocab: int, n_ctx: int, n_eog: int, rows: tuple[Any, ...]
 ) -> RowPool:
-    """Start the workers.  ``rows``: what ``sample_rows`` takes after the number of rows, with None
-    in the place of the scratch, of which each worker gets its own."""
+    """Start the workers.
+
+    ``rows``: what ``sample_rows`` takes after the number of rows, with None in the place of the
+    scratch, of which each worker gets its own.
+    """
     libc = ctypes.CDLL(None)
 
     def in_libc(name: str) -> int:

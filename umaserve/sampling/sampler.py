@@ -9,6 +9,7 @@ from llvmlite import ir
 from numba import carray, types
 
 from umaserve.jit.compiled import intrinsic, njit
+from umaserve.jit.inner import INNER
 
 from . import params as P
 from . import plain
@@ -130,7 +131,7 @@ def candidates(row, real, whole, top, index, work):
     return count, top
 
 
-@njit(nogil=True, cache=True)
+@njit(**INNER)
 def choose(row, real, whole, top, index, work):
     """The token for the settings in ``real`` and ``whole``, from the adjusted ``row``."""
     temperature = real[TEMPERATURE]
@@ -152,7 +153,7 @@ def choose(row, real, whole, top, index, work):
     return np.int64(work.ids[draw(work.values, count, temperature, top, u, work.sums)])
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, _nrt=True)
 def sample_row(row, slot, settings, history, index, eog, work, top_ids, top_logprobs):
     """One token from one row; returns (token, log-probability).
 
@@ -198,7 +199,7 @@ def sample_row(row, slot, settings, history, index, eog, work, top_ids, top_logp
     return token, logprob
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, _nrt=True)
 def sample_rows(
     n, slots, addresses, n_vocab, settings, tokens, n_tokens, n_prompt, eog, work,
     out_tokens, logprob, top_ids, top_logprobs,

@@ -49,7 +49,7 @@ def learn_tick(cost, memory, info, facts, past, wall_ms, number):
         learn_flow(cost, through, wall_ms / info.predicted_ms, number)
 
 
-@njit(**INNER)
+@njit(**INNER, _nrt=True)
 def account(loop, parity):
     """Counters and the tick ring of one finished tick; runs after its tokens were published.
 

@@ -34,6 +34,7 @@ from umaserve.engine.native.calls import (
     readable,
 )
 from umaserve.jit.compiled import njit
+from umaserve.jit.inner import INNER
 from umaserve.jit.record import Record, address_of, ints
 from umaserve.policy.cost.model import CHUNK_SIZES, chunk_class
 
@@ -176,13 +177,13 @@ def _known(gate: Gate) -> np.ndarray:
     return gate.times[gate.size_class, : min(gate.met, PARTS)]
 
 
-@njit(nogil=True, cache=True)
+@njit(**INNER)
 def _now(gate):
     call_i32_i32_ptr(gate.clock, CLOCK_MONOTONIC, gate.clock_room.ctypes.data)
     return gate.clock_room[0] * 1_000_000_000 + gate.clock_room[1]
 
 
-@njit(nogil=True, cache=True)
+@njit(**INNER)
 def _came_late(gate, now, until):
     """Learn what of a slice is over by the time a chunk sees it.
 
@@ -194,7 +195,7 @@ def _came_late(gate, now, until):
     gate.late += (late - gate.late) // LATER
 
 
-@njit(nogil=True, cache=True)
+@njit(**INNER)
 def _wait(gate, expected):
     """Until a part that takes so long may begin; returns the time then.
 
@@ -227,7 +228,7 @@ def _wait(gate, expected):
     return now
 
 
-@njit(nogil=True, cache=True)
+@njit(**INNER)
 def _expected(gate, part):
     """ns of a part of this chunk, by that of a smaller one if no chunk of this class had one."""
     size = gate.size_class

@@ -30,6 +30,7 @@ from umaserve.engine.native.calls import (
     call_i64_i32_ptr_i64,
 )
 from umaserve.jit.compiled import njit
+from umaserve.jit.inner import INNER
 from umaserve.jit.record import Record, ints
 from umaserve.sampling import counted as c
 from umaserve.sampling.params import SLOW
@@ -230,7 +231,7 @@ def take_counts(pool, work):
     return rows, copied
 
 
-@njit(nogil=True, cache=True)
+@njit(**INNER)
 def _now(pool, worker):
     """Monotonic ns; ``n_workers`` stands for the caller."""
     room = pool.rooms[worker]
@@ -238,24 +239,24 @@ def _now(pool, worker):
     return room[0] * 1_000_000_000 + room[1]
 
 
-@njit(nogil=True, cache=True)
+@njit(**INNER)
 def _nap(pool, worker, ns):
     room = pool.rooms[worker]
     room[0], room[1] = ns // 1_000_000_000, ns % 1_000_000_000
     call_i32_ptr_ptr(pool.nap, room.ctypes.data, 0)
 
 
-@njit(nogil=True, cache=True)
+@njit(**INNER)
 def _workers_for(n_workers, n):
     return min(n_workers, n // ROWS_EACH)
 
 
-@njit(nogil=True, cache=True)
+@njit(**INNER)
 def _next(word, parts):
     return (word // PARTS + 1) * PARTS + parts
 
 
-@njit(nogil=True, cache=True)
+@njit(**INNER)
 def _wake(pool, parts):
     """Wake who sleeps, after what they are woken for was said."""
     all_first()
@@ -264,7 +265,7 @@ def _wake(pool, parts):
             call_i64_i32_ptr_i64(pool.write, pool.job_fds[worker], pool.byte.ctypes.data, 1)
 
 
-@njit(nogil=True, cache=True)
+@njit(**INNER)
 def _give(pool, first, n, parts):
     """A job for the first ``parts`` workers; it stays as it is until they are done."""
     pool.job[0], pool.job[1] = first, n
@@ -286,7 +287,7 @@ def _learn_when(pool):
     calls.expected_ns[at] = took if known == 0 else min(took, known + RISE_NS)
 
 
-@njit(nogil=True, cache=True)
+@njit(**INNER)
 def _wait(pool, parts):
     """Until the first ``parts`` workers are done."""
     looks = 0
@@ -300,7 +301,7 @@ def _wait(pool, parts):
     all_first()
 
 
-@njit(nogil=True, cache=True)
+@njit(**INNER)
 def _watch(pool, worker, seen):
     """Nap until a job is expected, then look for it without sleeping, for a while."""
     calls = pool.calls

@@ -178,7 +178,7 @@ class Budget(NamedTuple):
         self.figures[_PROBE] = probe_bps
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, _nrt=True)
 def observe(budget, estimated_bytes, decode_ns, tokens):
     """Take one finished tick into account: its estimate, the time inside libllama, its tokens.
 

@@ -173,7 +173,7 @@ class CostModel(NamedTuple):
         self.tail_counts[:] *= TAIL_DOUBT
 
 
-@njit(nogil=True, cache=True)
+@njit(**INNER)
 def row_class(rows):
     if rows <= 8:
         return rows
@@ -488,7 +488,7 @@ def learn_flow_ms(cost, tokens, ms):
     flow.ms = _nearer(flow.ms, ms)
 
 
-@njit(nogil=True, cache=True)
+@njit(**INNER)
 def copy_ms(cost, tokens):
     """What copying a piece of so many prompt tokens takes, by the nearest size; 0.0 = unknown."""
     size = 0

@@ -42,7 +42,7 @@ setup: $(VENV)/.ready ## virtual environment and what the daemon needs
 setup-test: $(VENV)/.ready-test ## and what the tests, the benchmarks and the lint need
 
 llama: setup ## libllama and its binding (nothing to do when they are in the cache)
-	@$(BIN)/python build_llama.py --quiet
+	@$(BIN)/python build_llama.py --quiet --with-samplers
 	@$(BIN)/python -m umaserve.engine.start.compile
 
 lock: setup ## pin the Python packages anew after a change of pyproject.toml (ARGS=--upgrade: newest)

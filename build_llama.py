@@ -27,7 +27,7 @@ from types import FrameType
 
 from umaserve.cli.common import guarded
 from umaserve.llama import builds
-from umaserve.llama.building import BuildError, backends, chat, compile, git, source
+from umaserve.llama.building import BuildError, backends, chat, compile, git, samplers, source
 from umaserve.llama.building.locking import file_lock, try_lock
 from umaserve.llama.building.process import run_logged
 from umaserve.llama.building.progress import Reporter
@@ -45,6 +45,7 @@ def ensure(
     git_tag: str | None = None,
     portable: bool = False,
     with_peers: bool = False,
+    with_samplers: bool = False,
     vulkan_headers: Path | None = None,
     cmake_args: Sequence[str] = (),
     jobs: int | None = None,
@@ -52,9 +53,10 @@ def ensure(
 ) -> Build:
     """The build that these options describe, with the binding for the running Python.
 
-    Builds what is missing, reporting to `report` (standard output by default). Where
-    ``$UMA_LLAMA_BUILD`` names a build, that one is used and nothing is chosen. Raises `BuildError`
-    or, where others could change what lies in the cache, `NotPrivate`; the messages say what to do.
+    Builds what is missing, reporting to `report` (standard output by default). ``with_samplers``
+    compiles samplers and scheduler while uma-chat is built. Where ``$UMA_LLAMA_BUILD`` names a
+    build, that one is used and nothing is chosen. Raises `BuildError` or, where others could change
+    what lies in the cache, `NotPrivate`; the messages say what to do.
     """
     report = report if report is not None else Reporter()
     forced = _forced_build()
@@ -73,7 +75,7 @@ def ensure(
     if build is None or build.lacks_chat or (with_peers and not build.has_peers):
         report.say(f"Backend {choice.backend}: {choice.why}")
         try:
-            build = _build(what, plan, with_peers, report)
+            build = _build(what, plan, with_peers, with_samplers, report)
         except BuildError as error:
             if build is not None and not with_peers:
                 report.say(f"{error}\nPrompts are served; conversations are not, without uma-chat.")
@@ -85,7 +87,7 @@ def ensure(
             _failure_mark(plan.key).write_text(str(_log_path(plan.key)), "utf-8")
             choice = backends.choose("cpu", None, None)
             plan = _plan(what, choice, portable, cmake_args, jobs)
-            build = _build(what, plan, with_peers, report)
+            build = _build(what, plan, with_peers, with_samplers, report)
     ensure_binding(build, report)
     return build
 
@@ -145,7 +147,9 @@ def _log_path(key: str) -> Path:
     return folder / f"{key}.log"
 
 
-def _build(what: source.Source, plan: compile.Plan, peers: bool, report: Reporter) -> Build:
+def _build(
+    what: source.Source, plan: compile.Plan, peers: bool, with_samplers: bool, report: Reporter
+) -> Build:
     """Makes what is missing of the build, the programs after the library, under its lock."""
     root = builds.builds_root()
     target = root / plan.key
@@ -178,7 +182,8 @@ def _build(what: source.Source, plan: compile.Plan, peers: bool, report: Reporte
                 (aside / "out").rename(target)
                 build = builds.read_build(target)
             if build is not None and build.lacks_chat:
-                chat.make(tree, build, aside, plan.jobs, tools, log, report, lock)
+                with _samplers_meanwhile(build, with_samplers, report):
+                    chat.make(tree, build, aside, plan.jobs, tools, log, report, lock)
             if peers:
                 compiled = compile.compile_tree(
                     tree, commit, aside / "peers", *rest, peers_of=target
@@ -194,6 +199,15 @@ def _build(what: source.Source, plan: compile.Plan, peers: bool, report: Reporte
     if build is None:
         raise BuildError(f"{target} is not whole after the build; see {log}")
     return build
+
+
+def _samplers_meanwhile(
+    build: Build, wanted: bool, report: Reporter
+) -> contextlib.AbstractContextManager[None]:
+    if not wanted:
+        return contextlib.nullcontext()
+    ensure_binding(build, report)
+    return samplers.compiled_meanwhile(report)
 
 
 def _sweep(root: Path, key: str) -> None:
@@ -306,6 +320,10 @@ def _parser() -> argparse.ArgumentParser:
         "--with-peers", action="store_true", help=f"also build {', '.join(compile.PEERS)}"
     )
     parser.add_argument(
+        "--with-samplers", action="store_true",
+        help="compile samplers and scheduler too, while uma-chat is built",
+    )  # fmt: skip
+    parser.add_argument(
         "--portable", action="store_true", help="for any CPU of its kind, not for this one only"
     )
     parser.add_argument(
@@ -361,6 +379,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 git_tag=options.git_tag,
                 portable=options.portable,
                 with_peers=options.with_peers,
+                with_samplers=options.with_samplers,
                 vulkan_headers=options.vulkan_headers,
                 cmake_args=options.cmake_args,
                 jobs=options.jobs,

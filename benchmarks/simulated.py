@@ -192,7 +192,7 @@ def measure(options: argparse.Namespace, found: Setting) -> dict[str, Any]:
     if not changed:
         raise RuntimeError("the daemon saved no costs; is its cache directory writable?")
     with np.load(max(changed, key=lambda path: after[path]), allow_pickle=False) as stored:
-        cost = CostModel(**{name: stored[name] for name in CostModel._fields})
+        cost = CostModel.of(stored)
     machine = learned(cost, aside_per_s, not found.accelerator, found.accelerator)
     knobs = Knobs(
         2048, 0, 50.0, 1.2, machine.abortable, machine.aside_per_s > 0.0, ALL_FEATURES,

@@ -25,11 +25,11 @@ def cost() -> CostModel:
 
 
 def arrays(cost: CostModel) -> dict[str, np.ndarray]:
-    return {name: array.copy() for name, array in cost._asdict().items()}
+    return {name: array.copy() for name, array in cost.numbers().items()}
 
 
 def unchanged(cost: CostModel) -> bool:
-    return all(not array.any() for array in cost)
+    return all(not array.any() for array in cost.numbers().values())
 
 
 def test_what_was_saved_is_read_again(tmp_path, cost):
@@ -38,7 +38,7 @@ def test_what_was_saved_is_read_again(tmp_path, cost):
     assert CostFile(KEY, tmp_path / "costs").load(read)
     cost.doubt()  # what an earlier run learned is believed less
     for name, array in arrays(cost).items():
-        assert np.array_equal(getattr(read, name), array), name
+        assert np.array_equal(read.numbers()[name], array), name
     assert predict(read, 0, 1, 0, 30.0) == predict(cost, 0, 1, 0, 30.0) > 0.0
     # saved once more, it is replaced: no other file is left
     assert CostFile(KEY, tmp_path / "costs").save(cost) == ""

@@ -407,10 +407,11 @@ def test_the_loop_learns_of_a_slice_that_nobody_saw(chunked: Chunked, parked: in
 def test_after_a_slice_that_was_too_short_a_chunk_stays_awake_for_the_next(
     chunked: Chunked,
 ) -> None:
-    chunked.gate.spin = 10**9  # ns; it stays awake for ten times as long
+    chunked.gate.spin = 0
     in_front_of_a_long_part(chunked)
     os.write(chunked.wake_write, b"x")
     until(lambda: not chunked.woken())  # one that sleeps takes it
+    chunked.gate.spin = 10**9  # ns; it stays awake for ten times as long
     for _ in range(2):
         end = time.monotonic_ns() + int(PATIENCE_S * 1e9)
         chunked.set(end)

@@ -9,9 +9,6 @@ from umaserve.engine.loop.records import Facts
 from umaserve.policy.accelerator.beside import FLOW_KNOWN
 from umaserve.policy.base import Memory, PlanInfo
 from umaserve.policy.cost.model import (
-    FLOW_AT,
-    FLOW_SEEN,
-    FLOW_TIMES,
     FLOW_WIDTH,
     RELIEVED,
     CostModel,
@@ -67,16 +64,16 @@ def test_what_a_chunk_does_to_ticks_is_learned_from_streams_alone_once_it_is_kno
     cost = believed(1, 1.0)
     for _ in range(40):
         learn(cost, 0, 3, 0, 0, 4.4)
-    while cost.flow[SIZE, FLOW_SEEN] < FLOW_KNOWN:
+    while cost.flow[SIZE].seen < FLOW_KNOWN:
         tick(cost, 3, 4.8, passengers=2, disturbed=True, through=True)
-    assert cost.flow[SIZE, FLOW_TIMES] == pytest.approx(4.8 / 4.4, abs=FLOW_WIDTH)
+    assert cost.flow[SIZE].times == pytest.approx(4.8 / 4.4, abs=FLOW_WIDTH)
     known = cost.flow[SIZE].copy()
     tick(cost, 3, 1.8, passengers=2, disturbed=True, through=True, number=7)
-    assert (cost.flow[SIZE] == known).all()
+    assert cost.flow[SIZE] == known
     for _ in range(300):
         tick(cost, 1, 1.2, disturbed=True, through=True, number=8)
-    assert cost.flow[SIZE, FLOW_TIMES] == pytest.approx(1.2, abs=FLOW_WIDTH)
-    assert cost.flow[SIZE, FLOW_AT] == 8
+    assert cost.flow[SIZE].times == pytest.approx(1.2, abs=FLOW_WIDTH)
+    assert cost.flow[SIZE].at == 8
 
 
 @pytest.mark.parametrize("changed", [False, True])

@@ -60,7 +60,7 @@ def test_the_longest_part_is_a_running_mean_that_moves_a_bounded_way(tokens, see
         )
         assert 0.0 < now <= before * (1.0 + (WILD - 1.0) * CHUNK_WEIGHT) * (1.0 + 1e-9)
     assert not np.delete(cost.longest, i).any() and not np.delete(cost.parts, i).any()
-    others = (array for name, array in cost._asdict().items() if name not in ("longest", "parts"))
+    others = (array for name, array in cost.numbers().items() if name not in ("longest", "parts"))
     assert not any(array.any() for array in others)
 
 
@@ -138,7 +138,7 @@ def test_what_chunks_cost_is_kept_from_start_to_start(tmp_path):
     old.save(cost)
     old.path.replace(file.path)
     assert not file.load(read)
-    arrays = {name: array for name, array in cost._asdict().items() if name != "copies"}
+    arrays = {name: array for name, array in cost.numbers().items() if name != "copies"}
     np.savez_compressed(file.path, key=file.key, **arrays)
     assert not file.load(read)
-    assert not any(array.any() for array in read)
+    assert not any(array.any() for array in read.numbers().values())

@@ -31,10 +31,6 @@ from umaserve.policy.base import (
 from umaserve.policy.cost.model import (
     CHUNK_SIZES,
     FLOW_AGAIN,
-    FLOW_AT,
-    FLOW_MS,
-    FLOW_SEEN,
-    FLOW_TIMES,
     FLOW_WIDTH,
     WILD,
     CostModel,
@@ -53,7 +49,7 @@ def flowing(times, seen=100.0, at=LATER, ms=1.0, parts=1000.0):
     cost = cost_of(parts=[0.01] * len(SIZES))
     cost.parts[:] = parts
     for i, value in enumerate(times):
-        cost.flow[i, [FLOW_TIMES, FLOW_SEEN, FLOW_MS, FLOW_AT]] = value, seen, ms, at
+        cost.flow[i] = value, seen, ms, at
     return cost
 
 
@@ -225,7 +221,7 @@ def test_where_caps_are_wide_streams_need_not_wait_for_nearly_as_many_tokens():
     token_ms = 0.01 * base
     for part_of, flows in ((1.1, True), (0.9, True), (0.6, False)):
         cost = flowing([1.5] * len(SIZES), parts=token_ms * np.array(SIZES))
-        cost.flow[:, FLOW_MS] = np.array(SIZES) * token_ms / (part_of * slices) - FLOW_STARTS_MS
+        cost.flow.ms = np.array(SIZES) * token_ms / (part_of * slices) - FLOW_STARTS_MS
         assert bool(planned(streams, cost, cap=1.0 + share).info.flows) == flows
 
 
@@ -245,7 +241,7 @@ def test_what_is_not_known_is_tried_where_it_should_fit_or_on_credit(credit):
     assert tried(1.05, 1.15) == (SIZES[2] if credit >= 1.0 else usual)
     # few ticks of it are no knowledge, though a hint
     few = flowing([1.02, 1.04])
-    few.flow[2, [FLOW_TIMES, FLOW_SEEN, FLOW_AT]] = 1.5, FLOW_KNOWN - 1.0, LATER
+    few.flow[2] = 1.5, FLOW_KNOWN - 1.0, 0.0, LATER
     got = planned(streams, few)
     assert got.chunk == (SIZES[2] if credit >= 1.0 else usual)
 
@@ -281,50 +277,50 @@ def test_the_95th_percentile_is_followed(seed, middle, width):
     followed = []
     for tick, times in enumerate(seen):
         learn_flow(cost, 2, times, tick)
-        followed.append(cost.flow[2, FLOW_TIMES])
+        followed.append(cost.flow[2].times)
     late = np.mean(seen[1001:] > np.array(followed[1000:-1]))
     assert 0.02 <= late <= 0.08
-    assert not np.delete(cost.flow, 2, 0).any()
-    assert cost.flow[2, FLOW_SEEN] == 4000
+    assert not np.delete(cost.numbers()["flow"], 2, 0).any()
+    assert cost.flow[2].seen == 4000
 
 
 def test_a_slow_first_chunk_condemns_no_size():
     """As it was when the first tick beside a size took far longer than those after it."""
     cost = CostModel.unknown()
     learn_flow(cost, 1, 2.0, 1)
-    assert cost.flow[1, FLOW_TIMES] > 1.9
+    assert cost.flow[1].times > 1.9
     for tick in range(2, 2 + int(FLOW_KNOWN)):
         learn_flow(cost, 1, 1.08, tick)
-    assert cost.flow[1, FLOW_TIMES] < 1.1
+    assert cost.flow[1].times < 1.1
 
 
 def test_a_stall_hardly_moves_it_and_no_tick_is_shorter_than_alone():
     cost = CostModel.unknown()
     learn_flow(cost, 0, 0.5, 1)
-    assert 1.0 <= cost.flow[0, FLOW_TIMES] <= 1.0 + FLOW_WIDTH
+    assert 1.0 <= cost.flow[0].times <= 1.0 + FLOW_WIDTH
     for tick in range(2, 200):
         learn_flow(cost, 0, 1.1, tick)
-    before = cost.flow[0, FLOW_TIMES]
+    before = cost.flow[0].times
     assert before == pytest.approx(1.1, abs=FLOW_WIDTH)
     learn_flow(cost, 0, 1000.0, 200)
-    assert before <= cost.flow[0, FLOW_TIMES] <= before + FLOW_WIDTH
+    assert before <= cost.flow[0].times <= before + FLOW_WIDTH
     fresh = CostModel.unknown()
     learn_flow(fresh, 0, 1000.0, 1)
-    assert fresh.flow[0, FLOW_TIMES] == pytest.approx(WILD, abs=FLOW_WIDTH)
+    assert fresh.flow[0].times == pytest.approx(WILD, abs=FLOW_WIDTH)
 
 
 def test_how_long_a_chunk_takes_is_a_running_mean():
     cost = CostModel.unknown()
     learn_flow_ms(cost, 40, 6.0)
-    assert cost.flow[2, FLOW_MS] == 6.0
+    assert cost.flow[2].ms == 6.0
     for _ in range(40):
         learn_flow_ms(cost, 48, 7.0)
-    assert cost.flow[2, FLOW_MS] == pytest.approx(7.0, rel=0.01)
-    assert not np.delete(cost.flow, 2, 0).any()
+    assert cost.flow[2].ms == pytest.approx(7.0, rel=0.01)
+    assert not np.delete(cost.numbers()["flow"], 2, 0).any()
 
 
 def test_nothing_of_it_is_believed_after_a_restart():
     cost = flowing([1.02, 1.04])
     learn_flow(cost, 1, 1.5, LATER)
     cost.doubt()
-    assert not cost.flow.any() and not cost.flow_counts.any()
+    assert not cost.numbers()["flow"].any() and not cost.flow_counts.any()

@@ -17,8 +17,6 @@ from umaserve.policy.cost.model import (
     ALONE,
     FADED,
     LADEN,
-    TAIL_SEEN,
-    TAIL_TIMES,
     TAIL_WIDTH,
     CostModel,
     is_old,
@@ -61,15 +59,16 @@ def test_the_95th_percentile_is_followed(seed, spread, stalls):
     values = 1.0 + np.abs(rng.normal(0.0, spread, 1500))
     values[rng.random(values.size) < stalls] += 0.5
     cost = CostModel.unknown()
-    row, above = cost.tails[0, 3, ALONE], 0
+    tail, above = cost.tails[0, 3, ALONE], 0
     for i, times in enumerate(values):
-        above += i >= 500 and times > row[TAIL_TIMES]
+        above += i >= 500 and times > tail.times
         learn_tail(cost, 0, 3, ALONE, times)
-    assert row[TAIL_SEEN] == values.size
+    assert tail.seen == values.size
     assert 0.01 <= above / 1000 <= 0.15  # in the long run one in twenty
     lower, upper = values.min() - TAIL_WIDTH, values.max() + TAIL_WIDTH
-    assert lower <= row[TAIL_TIMES] <= upper
-    assert not cost.tails[0, 2].any() and not cost.tails[0, 3, LADEN].any()
+    assert lower <= tail.times <= upper
+    others = cost.numbers()["tails"]
+    assert not others[0, 2].any() and not others[0, 3, LADEN].any()
 
 
 @pytest.mark.parametrize("bad", [1.8, 2.5, 10.0])
@@ -79,12 +78,12 @@ def test_ticks_that_were_predicted_badly_at_first_are_forgotten(bad):
     for i in range(900):
         learn_tail(cost, 0, 1, ALONE, bad if i < 60 else 1.0 + abs(rng.normal(0.0, 0.1)))
         if i == 59:
-            assert cost.tails[0, 1, ALONE, TAIL_TIMES] == pytest.approx(min(bad, 2.5), abs=0.03)
-    assert 1.15 < cost.tails[0, 1, ALONE, TAIL_TIMES] < 1.25  # two deviations
+            assert cost.tails[0, 1, ALONE].times == pytest.approx(min(bad, 2.5), abs=0.03)
+    assert 1.15 < cost.tails[0, 1, ALONE].times < 1.25  # two deviations
     # what an earlier run saw counts less than what this one does
     before = cost.tail_counts.sum()
     cost.doubt()
-    assert cost.tail_counts.sum() < 0.3 * before and cost.tails[0, 1, ALONE, TAIL_SEEN] == 900
+    assert cost.tail_counts.sum() < 0.3 * before and cost.tails[0, 1, ALONE].seen == 900
 
 
 def test_a_baseline_is_the_95th_percentile_that_was_seen():
@@ -93,7 +92,7 @@ def test_a_baseline_is_the_95th_percentile_that_was_seen():
     assumed = planned(plain)[0].info.baseline_ms
     seen = with_tails(1.4)
     assert planned(seen)[0].info.baseline_ms == pytest.approx(1.4 * mean)
-    seen.tails[0, 1, ALONE, TAIL_SEEN] -= 1.0  # not enough
+    seen.tails[0, 1, ALONE].seen -= 1.0  # not enough
     assert planned(seen)[0].info.baseline_ms == pytest.approx(assumed)
     # an accelerator's ticks hardly vary: what is assumed does
     assert planned(with_tails(1.4), paced=True)[0].info.baseline_ms == pytest.approx(assumed)
@@ -138,12 +137,12 @@ def test_which_ticks_count():
         (laden, 1, 7, 30.0),  # a shape that was never seen
     ):
         learn_tails(cost, info, rows, prompt, wall_ms)
-    assert not cost.tails.any()
+    assert not cost.numbers()["tails"].any()
     learn_tails(cost, alone, 1, 0, 13.0)
     learn_tails(cost, laden, 1, 2, 13.2)
-    assert cost.tails[0, 1, :, TAIL_TIMES].tolist() == pytest.approx([1.3, 1.1], abs=TAIL_WIDTH)
-    assert cost.tails[0, 1, :, TAIL_SEEN].tolist() == [1.0, 1.0]
-    assert np.count_nonzero(cost.tails) == 4
+    assert cost.tails[0, 1].times.tolist() == pytest.approx([1.3, 1.1], abs=TAIL_WIDTH)
+    assert cost.tails[0, 1].seen.tolist() == [1.0, 1.0]
+    assert np.count_nonzero(cost.numbers()["tails"]) == 4
 
 
 def test_what_does_not_fit_is_looked_at_again_when_it_is_old_and_on_as_long_as_it_gets_cheaper():

@@ -5,6 +5,13 @@ compiled as `at(cost, mode, rows, past)` is, though all are whole numbers.  Some
 scheduler would be compiled up to twenty times, and the whole engine would take a third longer.
 LLVM puts such numbers in where it pays.
 
+Nor are references counted (``_nrt``): what Python lends outlives the call, and nothing is
+allocated.  With counts, each record that is read out of a tuple is counted, which takes an eighth
+of the time.  A function that allocates, or makes an array of an address, needs them:
+``njit(..., _nrt=True)``.  numba says so where they are missing.  A function without them returns no
+array, which a caller with counts would take for its own.  C calls no function but callbacks
+(``cfunc``), so there are no wrappers for C either.
+
 numba's cache is read with care: an index names classes of whoever called a function, and a file may
 be cut short.  What cannot be read counts as not compiled.
 """
@@ -19,11 +26,12 @@ import numba.extending
 from numba.core import config, types
 from numba.core.caching import IndexDataCacheFile
 from numba.core.dispatcher import Dispatcher
+from numba.core.errors import TypingError
 
 
 def njit(*arguments: Any, **options: Any) -> Any:
     """A decorator, with numba's own arguments; see the module."""
-    made = numba.njit(*arguments, **options)
+    made = numba.njit(*arguments, **{"_nrt": False, "no_cfunc_wrapper": True, **options})
     if isinstance(made, Dispatcher):
         return _without_literals(made)
     if arguments and callable(arguments[0]):
@@ -61,10 +69,19 @@ def _without_literals(made: Callable[..., Any]) -> Callable[..., Any]:
     if not isinstance(made, Dispatcher):
         return made
     choose = made.get_call_template
+    counts = made.targetoptions["_nrt"]
 
     def get_call_template(args: Any, kws: Any) -> Any:
         named = {name: types.unliteral(kind) for name, kind in kws.items()}
-        return choose(tuple(map(types.unliteral, args)), named)
+        chosen: Any = choose(tuple(map(types.unliteral, args)), named)
+        if not counts and any(_has_array(case.return_type) for case in chosen[0].cases):
+            name = made.py_func.__name__
+            raise TypingError(f"{name} returns an array, and counts no references")
+        return chosen
 
     made.get_call_template = get_call_template  # type: ignore[method-assign]
     return made
+
+
+def _has_array(kind: Any) -> bool:
+    return isinstance(kind, types.Array) or any(map(_has_array, getattr(kind, "types", ())))

@@ -54,9 +54,9 @@ class Record:
         return cast(R, cls.several(1)[0])
 
     @classmethod
-    def several(cls, n: int) -> np.ndarray:
-        """``[n]``, all fields 0; each entry is one."""
-        return np.zeros(n, cls.dtype).view(np.recarray)
+    def several(cls, *shape: int) -> np.ndarray:
+        """An array of this shape, all fields 0; each entry is one."""
+        return np.zeros(shape, cls.dtype).view(np.recarray)
 
 
 def address_of(record: Any, field: str = "") -> int:

@@ -23,7 +23,7 @@ from .base import (
     KIND_DECODE,
     RUNNING,
 )
-from .cost.model import ALONE, LADEN, TAIL_SEEN, TAIL_TIMES, is_known, learn_tail, row_class
+from .cost.model import ALONE, LADEN, is_known, learn_tail, row_class
 
 # share of what the cap leaves that is planned for where prompts get slices of time: predictions are
 # not exact, and the accelerator's ticks hardly vary
@@ -138,10 +138,10 @@ def noise(memory, cost, mode, n):
 def _tail(memory, cost, mode, n, load, otherwise):
     """The 95th percentile of a round of ``n`` decoders over its prediction, as it was learned."""
     g = memory.group[mode, n]
-    row = cost.tails[mode, row_class(g), load]
-    if g <= 0 or row[TAIL_SEEN] < TAIL_KNOWN:
+    tail = cost.tails[mode, row_class(g), load]
+    if g <= 0 or tail.seen < TAIL_KNOWN:
         return otherwise
-    return 1.0 + (row[TAIL_TIMES] - 1.0) / np.sqrt(-(-n // g))
+    return 1.0 + (tail.times - 1.0) / np.sqrt(-(-n // g))
 
 
 @njit(nogil=True, cache=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from umaserve.jit.compiled import njit
+from umaserve.jit.inner import INNER
 
 from .base import (
     KIND_ASIDE,
@@ -17,7 +18,7 @@ from .base import (
 )
 
 
-@njit(nogil=True, cache=True)
+@njit(**INNER)
 def survey(state, tick, knobs, memory):
     """Fill ``memory.kind``, ``found`` and ``past``; without lanes all are alike."""
     memory.found[:] = 0

@@ -11,6 +11,7 @@ import math
 import numpy as np
 
 from umaserve.jit.compiled import njit
+from umaserve.jit.inner import INNER
 
 from . import params as P
 
@@ -55,14 +56,14 @@ def note(row, token, changed, work):
     return changed + 1
 
 
-@njit(nogil=True, cache=True)
+@njit(**INNER)
 def put(row, token, value):
     """Change a logit to ``value``, or as far as a float32 goes; banned tokens stay banned."""
     if -np.inf < row[token] < np.inf:
         row[token] = min(max(value, -FARTHEST), FARTHEST)
 
 
-@njit(nogil=True, cache=True)
+@njit(**INNER)
 def first_of_last(length, last_n):
     """Where the last ``last_n`` of ``length`` tokens begin; -1 means all of them."""
     return 0 if last_n < 0 or last_n > length else length - last_n
@@ -88,7 +89,7 @@ def penalties(row, real, last_n, history, changed, work):
     return changed
 
 
-@njit(nogil=True, cache=True)
+@njit(**INNER)
 def breaker_at(history, at, newest, breakers):
     """Length of the longest sequence breaker that begins at ``history[at]``, less one; or -1.
 
@@ -117,7 +118,7 @@ def breaker_at(history, at, newest, breakers):
     return longest
 
 
-@njit(nogil=True, cache=True)
+@njit(**INNER)
 def is_single_breaker(token, breakers):
     """Whether ``token`` by itself is a sequence breaker; its empty tail then comes first."""
     if token >= breakers[0]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from umaserve.jit.compiled import njit
+from umaserve.jit.inner import INNER
 
 from .counted import TAKEN
 from .select import NEGATIVE_INFINITY, blocks_of, sort_keys
@@ -97,7 +98,7 @@ def draw(values, count, temperature, top, u, sums):
     return last
 
 
-@njit(nogil=True, cache=True)
+@njit(**INNER)
 def mass_within(values, count, top, center, distance):
     """Sum of ``exp(x - top)`` over those of ``values[:count]`` at most ``distance`` away."""
     full = count - count % BLOCK
@@ -110,7 +111,7 @@ def mass_within(values, count, top, center, distance):
     return total
 
 
-@njit(nogil=True, cache=True)
+@njit(**INNER)
 def count_within(values, count, center, distance):
     """How many of ``values[:count]`` are at most ``distance`` away from ``center``."""
     full = count - count % BLOCK
@@ -122,7 +123,7 @@ def count_within(values, count, center, distance):
     return inside
 
 
-@njit(nogil=True, cache=True)
+@njit(**INNER)
 def within(row, start, center, distance):
     """Bits of the block at ``start`` that are at most ``distance`` away; it may be cut off."""
     if start + BLOCK <= row.shape[0]:
@@ -134,7 +135,7 @@ def within(row, start, center, distance):
     return mask
 
 
-@njit(nogil=True, cache=True)
+@njit(**INNER)
 def gather_mass(row, maxima, top, center, target, ids, values, counted):
     """Those nearest to ``center``, in bands, until their mass passes ``target``.
 
@@ -181,7 +182,7 @@ def gather_mass(row, maxima, top, center, target, ids, values, counted):
         far = far + BAND if far < FARTHEST else np.float32(np.inf)
 
 
-@njit(nogil=True, cache=True)
+@njit(**INNER)
 def keep_mass(row, maxima, count, top, center, target, beyond, ids, values, keys, counted):
     """Keep those nearest to ``center`` until their mass is ``target`` (``beyond``: more than it).
 
@@ -199,7 +200,7 @@ def keep_mass(row, maxima, count, top, center, target, beyond, ids, values, keys
     )
 
 
-@njit(nogil=True, cache=True)
+@njit(**INNER)
 def cut_mass(ids, values, count, near, far, top, center, target, beyond, keys):
     """Keep the candidates nearest to ``center`` until their mass is ``target``; returns how many.
 
@@ -285,7 +286,7 @@ def cut_mass(ids, values, count, near, far, top, center, target, beyond, keys):
     return kept
 
 
-@njit(nogil=True, cache=True)
+@njit(**INNER)
 def _key(away, i):
     """Orders by distance, then by index: the bits of a float that is not negative order as it."""
     return (np.uint64(float_bits(away)) << np.uint64(32)) | np.uint64(i)

@@ -9,6 +9,7 @@ from llvmlite import ir
 from numba import carray, types
 
 from umaserve.jit.compiled import intrinsic, njit
+from umaserve.jit.inner import INNER
 
 from . import params as P
 from . import plain
@@ -49,12 +50,14 @@ NO_NUMBERS = -1  # instead of a token: the row's logits are no numbers
 class Scratch(NamedTuple):
     """Work space of one sampling thread, allocated once.
 
-    ``ids`` int32[n_vocab], ``values`` float32[n_vocab]: candidates; ``keys`` uint64[n_vocab]: what
-    is being sorted; ``maxima`` and ``sums`` float32, one entry a block of the row; ``counts``
-    int32[n_vocab]: by token, all zero between calls; ``lengths`` int32[n_ctx]: of repetitions;
-    ``touched`` int32 and ``original`` float32: which logits were changed in place, and what they
-    were (for logprobs); ``counted`` int64: rows read in place and bytes copied, since its owner
-    last looked.
+    - ``ids`` int32[n_vocab], ``values`` float32[n_vocab]: candidates.
+    - ``keys`` uint64[n_vocab]: what is being sorted.
+    - ``maxima``, ``sums`` float32: one entry a block of the row.
+    - ``counts`` int32[n_vocab]: by token, all zero between calls.
+    - ``lengths`` int32[n_ctx]: of repetitions.
+    - ``touched`` int32: which logits were changed in place.
+    - ``original`` float32: what they were, for logprobs.
+    - ``counted`` int64: rows read in place and bytes copied, since its owner last looked.
     """
 
     ids: np.ndarray
@@ -128,7 +131,7 @@ def candidates(row, real, whole, top, index, work):
     return count, top
 
 
-@njit(nogil=True, cache=True)
+@njit(**INNER)
 def choose(row, real, whole, top, index, work):
     """The token for the settings in ``real`` and ``whole``, from the adjusted ``row``."""
     temperature = real[TEMPERATURE]
@@ -150,7 +153,7 @@ def choose(row, real, whole, top, index, work):
     return np.int64(work.ids[draw(work.values, count, temperature, top, u, work.sums)])
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, _nrt=True)
 def sample_row(row, slot, settings, history, index, eog, work, top_ids, top_logprobs):
     """One token from one row; returns (token, log-probability).
 
@@ -158,8 +161,8 @@ def sample_row(row, slot, settings, history, index, eog, work, top_ids, top_logp
     ``settings`` (Settings) holds those of ``slot``.  ``history`` int32: the tokens before this one.
     ``index``: how many tokens this request has generated, the random number's counter.
     ``work`` (Scratch) belongs to the calling thread.  ``top_ids``/``top_logprobs``: room for 20
-    alternatives, filled when the request asked for logprobs; these and the log-probability are of
-    the model's own distribution, before any setting (as llama.cpp's server reports them).
+    alternatives, filled when the request asked for logprobs.  These and the log-probability are of
+    the model's own distribution, before any setting.  llama.cpp's server reports them so.
     """
     real, whole = settings.real[slot], settings.whole[slot]
     top = NEGATIVE_INFINITY
@@ -196,16 +199,16 @@ def sample_row(row, slot, settings, history, index, eog, work, top_ids, top_logp
     return token, logprob
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, _nrt=True)
 def sample_rows(
     n, slots, addresses, n_vocab, settings, tokens, n_tokens, n_prompt, eog, work,
     out_tokens, logprob, top_ids, top_logprobs,
 ):  # fmt: skip
     """Sample ``n`` rows: ``slots[i]`` has its logits at ``addresses[i]``.
 
-    Reads the session table's ``tokens`` int32[n_slots, n_ctx], ``n_tokens`` and ``n_prompt``;
-    writes ``out_tokens[i]`` and, where asked, the logprob columns at the new token's position;
-    counts in ``work.counted`` how the rows were read.  A row that says nothing, or has an infinite
+    Reads the session table's ``tokens`` int32[n_slots, n_ctx], ``n_tokens`` and ``n_prompt``.
+    Writes ``out_tokens[i]`` and, where asked, the logprob columns at the new token's position.
+    Counts in ``work.counted`` how the rows were read.  A row that says nothing, or has an infinite
     logit, gets NO_NUMBERS for a token.
     """
     for i in range(n):

@@ -12,6 +12,7 @@ from llvmlite import ir
 from numba import carray, types
 
 from umaserve.jit.compiled import intrinsic, njit
+from umaserve.jit.inner import INNER
 
 from . import plain
 from .counted import TAKEN
@@ -40,13 +41,13 @@ def _pointer(typingctx, address):  # type: ignore[no-untyped-def]
     return types.CPointer(types.float32)(types.int64), codegen
 
 
-@njit(nogil=True, inline="always")
+@njit(nogil=True, inline="always", _nrt=True)
 def row_at(address, n):
     """float32[n] view of the memory at ``address``; borrowed, nothing is copied."""
     return carray(_pointer(address), (n,))
 
 
-@njit(nogil=True, cache=True)
+@njit(**INNER)
 def blocks_of(n):
     """How many blocks an array of ``n`` has, the last one perhaps unfinished."""
     return (n + BLOCK - 1) // BLOCK
@@ -132,7 +133,7 @@ def argmax(row, maxima, top):
     return 0
 
 
-@njit(nogil=True, cache=True)
+@njit(**INNER)
 def count_at_least(values, count, low):
     """How many of ``values[:count]`` are at least ``low``."""
     full = count - count % BLOCK
@@ -144,7 +145,7 @@ def count_at_least(values, count, low):
     return reached
 
 
-@njit(nogil=True, cache=True)
+@njit(**INNER)
 def kth_threshold(values, count, k, top, slack):
     """A value that at least ``k`` of ``values[:count]`` reach, and at most ``k + slack``.
 
@@ -173,7 +174,7 @@ def kth_threshold(values, count, k, top, slack):
     return low
 
 
-@njit(nogil=True, cache=True)
+@njit(**INNER)
 def gather_from(row, maxima, low, ids, values, counted):
     """Every entry of ``row`` that is at least ``low``, in id order; returns how many.
 
@@ -200,7 +201,7 @@ def gather_from(row, maxima, low, ids, values, counted):
     return count
 
 
-@njit(nogil=True, cache=True)
+@njit(**INNER)
 def sort_keys(keys, count):
     """Sort ``keys[:count]`` (uint64), smallest first: Shell's method with Ciura's gaps."""
     gap = 1
@@ -217,7 +218,7 @@ def sort_keys(keys, count):
         gap = 0 if gap == 1 else max(gap * 4 // 9, 1)
 
 
-@njit(nogil=True, cache=True)
+@njit(**INNER)
 def sort_descending(ids, values, count, keys):
     """Sort the first ``count`` candidates by value, largest first; equal values by id."""
     for i in range(count):
@@ -233,7 +234,7 @@ def sort_descending(ids, values, count, keys):
         values[i] = float_of_bits(np.int32(bits))
 
 
-@njit(nogil=True, cache=True)
+@njit(**INNER)
 def keep_largest(ids, values, count, k, top):
     """Keep exactly the ``k`` largest of the candidates, in their order; of equal ones the first."""
     low = kth_threshold(values, count, k, top, 0)

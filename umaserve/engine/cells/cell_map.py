@@ -24,6 +24,7 @@ import numpy as np
 
 from umaserve.engine.native.calls import call_i64_ptr_i32_i32_i32
 from umaserve.jit.compiled import njit
+from umaserve.jit.inner import INNER
 from umaserve.jit.record import Record
 
 TOGETHER = 16  # tokens of a prompt that are worth a stretch of cells of their own
@@ -165,13 +166,13 @@ def free_sequence(cells, seq):
     _forget(cells)
 
 
-@njit(nogil=True, cache=True)
+@njit(**INNER)
 def _is_taken(cells, cell):
     owner = cells.owner[cell]
     return owner >= 0 and cells.ended[owner] == 0
 
 
-@njit(nogil=True, cache=True)
+@njit(**INNER)
 def _stretch(cells, tokens):
     """The first of so many cells side by side that are free or kept; -1 where there are none."""
     begin = cells.marks.low
@@ -183,7 +184,7 @@ def _stretch(cells, tokens):
     return -1
 
 
-@njit(nogil=True, cache=True)
+@njit(**INNER)
 def _give_up(cells, cell):
     """Free a cell if it is kept; `_forget` has to follow.
 
@@ -209,14 +210,14 @@ def _give_up(cells, cell):
     _freed(cells, cell)
 
 
-@njit(nogil=True, cache=True)
+@njit(**INNER)
 def _forget(cells):
     for seq in range(cells.first.size):
         if cells.first[seq] < cells.behind[seq]:
             _forget_range(cells, seq)
 
 
-@njit(nogil=True, cache=True)
+@njit(**INNER)
 def _forget_range(cells, seq):
     p0, p1 = cells.first[seq], cells.behind[seq]
     if cells.cells[seq] == 0:
@@ -225,13 +226,13 @@ def _forget_range(cells, seq):
     cells.first[seq] = cells.behind[seq] = 0
 
 
-@njit(nogil=True, cache=True)
+@njit(**INNER)
 def _freed(cells, cell):
     cells.marks.head = min(cells.marks.head, cell)
     cells.marks.low = min(cells.marks.low, cell)
 
 
-@njit(nogil=True, cache=True)
+@njit(**INNER)
 def _look_from(cells, tokens):
     marks = cells.marks
     if marks.head > marks.used + 2 * tokens:

@@ -14,7 +14,7 @@ from umaserve.policy.base import (
     FLAG_TRIMMED,
 )
 from umaserve.policy.bytes import bandwidth
-from umaserve.policy.cost.model import FLOW_AGAIN, FLOW_AT, FLOW_SEEN, RELIEVED, learn, learn_flow
+from umaserve.policy.cost.model import FLOW_AGAIN, RELIEVED, learn, learn_flow
 from umaserve.policy.guarded import observe
 from umaserve.policy.latency_guard import learn_tails
 from umaserve.wire import table as t
@@ -43,13 +43,13 @@ def learn_tick(cost, memory, info, facts, past, wall_ms, number):
     if through < 0 or info.predicted_ms <= 0.0:
         return
     # with passengers the prediction may rest on such ticks itself: better than nothing
-    row = cost.flow[through]
-    unknown = row[FLOW_SEEN] < FLOW_KNOWN or number - row[FLOW_AT] > FLOW_AGAIN
+    flow = cost.flow[through]
+    unknown = flow.seen < FLOW_KNOWN or number - flow.at > FLOW_AGAIN
     if not laden or unknown:
         learn_flow(cost, through, wall_ms / info.predicted_ms, number)
 
 
-@njit(**INNER)
+@njit(**INNER, _nrt=True)
 def account(loop, parity):
     """Counters and the tick ring of one finished tick; runs after its tokens were published.
 

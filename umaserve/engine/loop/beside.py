@@ -22,7 +22,7 @@ from umaserve.jit.compiled import njit
 from umaserve.jit.inner import INNER
 from umaserve.policy.accelerator.beside import may_land
 from umaserve.policy.base import ALL_THE_TIME, BACK_WAIT_MS, KIND_DECODE
-from umaserve.policy.cost.model import FLOW_MS, is_known
+from umaserve.policy.cost.model import is_known
 from umaserve.policy.processor.slices import learn_longest
 
 # ticks after a landing, or a change of shape: a captured graph has to be made again
@@ -131,7 +131,7 @@ def note_disturbed(knobs, orders, cost, flight, facts, predicted_ms):
         return
     facts.through = 0
     # one that is short hardly ever lasts for a whole tick
-    is_short = cost.flow[orders.gate.size_class, FLOW_MS] < 2.0 * predicted_ms
+    is_short = cost.flow[orders.gate.size_class].ms < 2.0 * predicted_ms
     if knobs.paced and flight.usual and orders.gate.whole and is_short:
         facts.through = 1 + orders.gate.size_class
 

@@ -218,7 +218,7 @@ class LoopReference(structref.StructRefProxy):
 structref.define_proxy(LoopReference, LoopType, list(Loop._fields))
 
 
-@njit(cache=True)
+@njit(cache=True, _nrt=True)
 def refer(loop):
     """A reference to the records, for `umaserve.engine.loop.ticks`; it keeps their arrays alive."""
     return LoopReference(*loop)

@@ -74,7 +74,7 @@ BUSY_DECODE, BUSY_IDLE = t.BUSY_DECODE, t.BUSY_IDLE
 LEAST_SLICE_MS = 0.02  # less is not worth waking anybody for
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, _nrt=True)
 def run_ticks(most, tick, given, loop):
     """Run up to ``most`` ticks; returns (why it came back, number of the last tick).
 
@@ -354,7 +354,7 @@ def tell(loop):
     loop.work.facts[loop.work.flight.parity].told_ns = now_ns(loop.native)
 
 
-@njit(**INNER)
+@njit(**INNER, _nrt=True)
 def publish_last(loop):
     """Wake the front for the tokens of the tick before, if they wait for that, and account it."""
     if loop.work.flight.unpublished:

@@ -81,19 +81,19 @@ class CostFile:
                 if str(stored["key"]) != self.key:
                     return False
                 arrays = {name: stored[name] for name in CostModel._fields}
+                kept = CostModel.of(arrays)
         except Exception:  # numpy, zipfile, zlib and tokenize each have their own for damage
             return False
-        for name, mine in cost._asdict().items():
-            if arrays[name].shape != mine.shape or not np.isfinite(arrays[name]).all():
-                return False
-        cost.copy_from(CostModel(**arrays))
+        if not all(np.isfinite(array).all() for array in arrays.values()):
+            return False
+        cost.copy_from(kept)
         cost.doubt()  # the machine may have been busier then, or less
         self._stored_parts, self._doubted_parts = arrays["parts"], cost.parts.copy()
         return True
 
     def save(self, cost: CostModel) -> str:
         """Replace the file; returns why that failed, or an empty string."""
-        arrays = cost._asdict()
+        arrays: dict[str, Any] = cost.numbers()
         if self._doubted_parts.size:
             # once a start is enough: what nobody used since is as it was
             unused = cost.parts == self._doubted_parts

@@ -16,6 +16,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from umaserve.jit.compiled import njit
+from umaserve.jit.inner import INNER
 
 CLOCK_MONOTONIC = 1 if sys.platform.startswith("linux") else 8
 # what time.monotonic_ns reads: CLOCK_MONOTONIC on Linux, and on macOS mach_absolute_time, which is
@@ -181,14 +182,14 @@ class Native(NamedTuple):
         )
 
 
-@njit(nogil=True, cache=True)
+@njit(**INNER)
 def now_ns(native):
     """What ``time.monotonic_ns`` says."""
     call_i32_i32_ptr(native.clock_gettime, CLOCK_MONOTONIC, native.clock_room.ctypes.data)
     return native.clock_room[0] * 1_000_000_000 + native.clock_room[1]
 
 
-@njit(nogil=True, cache=True)
+@njit(**INNER)
 def readable(native, wait_ms=0):
     """Whether any of the polled descriptors has something to read, or was closed.
 

@@ -1,14 +1,14 @@
 """A chunk of a prompt that the loop computes itself, part by part, on a processor.
 
-There the ticks' threads are all there is: a second team of threads for the chunk would have to be
-woken for each slice, and libgomp lets its threads hardly wait for each other where there are more
-of them than cores (``GOMP_SPINCOUNT``, ``gomp_throttled_spin_count_var``), which made every tick
-1.05 to 2 times as long.  So the loop's own thread decodes the chunk, with its own team, on a stack
-of its own, and at each part (`gate`) changes back to the loop's stack (``swapcontext``).
+There the ticks' threads are all there is.  A second team of threads would have to be woken for
+each slice.  Where there are more threads than cores, libgomp lets them hardly wait for each other
+(``GOMP_SPINCOUNT``, ``gomp_throttled_spin_count_var``).  That made every tick 1.05 to 2 times as
+long.  So the loop's own thread decodes the chunk, with its own team, on a second stack.  At each
+part (`gate`) it changes back to the loop's stack (``swapcontext``).
 
-The worker's thread puts the chunk together and hands it over (`hand_over`); the loop computes parts
-of it between two ticks (`run_parts`) or gives it up (`give_up`), and wakes the thread when it has
-ended.  Between two slices the chunk is nothing but a stack that waits.
+The worker's thread puts the chunk together and hands it over (`hand_over`).  The loop computes
+parts of it between two ticks (`run_parts`) or gives it up (`give_up`), and wakes the thread when it
+has ended.  Between two slices the chunk is nothing but a stack that waits.
 """
 
 from __future__ import annotations
@@ -79,8 +79,11 @@ class ChunkStack:
 
 
 def hand_over(gate: Gate, context: Any, batch: Any) -> None:
-    """Leave a chunk to the loop, from the worker's thread: addresses of a ``llama_context``, which
-    nobody else may touch until ``gate.owner`` is DONE, and of its ``struct llama_batch``."""
+    """Leave a chunk to the loop, from the worker's thread.
+
+    ``context`` and ``batch`` are addresses of a ``llama_context`` and a ``struct llama_batch``.
+    Nobody else may touch the context until ``gate.owner`` is DONE.
+    """
     gate.context, gate.batch = context, batch
     memory_order.stores_first()
     gate.owner = HANDED
@@ -111,8 +114,10 @@ def next_part_ms(gate):
 
 @njit(nogil=True, cache=True)
 def next_part_tokens(gate):
-    """Tokens of that chunk, or of the largest of its class, where the loop computes it and has more
-    than its end before it; else 0."""
+    """Tokens of the largest chunk of its class.
+
+    0 where the loop does not compute the chunk, or has only its end before it.
+    """
     if gate.owner == UNDER_WAY and not gate.ends:
         return CHUNK_SIZES[gate.size_class]
     return 0
@@ -158,9 +163,9 @@ def give_up(gate):
 def choose_owner(gate, running, listed, by_loop, redo, native, wake_fd):
     """Say who computes the next chunk; one that is under way elsewhere, or not wanted, is given up.
 
-    ``running``: the slot whose chunk is computed now, -1 = none; ``listed``: whether any prompt is
-    to be computed beside the ticks; ``redo``: whether the chunk that is under way is to be put
-    together again, of fewer tokens.
+    ``running``: the slot whose chunk is computed now, -1 = none.
+    ``listed``: whether any prompt is to be computed beside the ticks.
+    ``redo``: whether the chunk under way is to be put together again, of fewer tokens.
     """
     gate.by_loop = by_loop
     if waits(gate):

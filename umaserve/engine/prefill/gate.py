@@ -1,12 +1,13 @@
 """The gate: where a prompt chunk beside the ticks stops and goes on.
 
 A graph that was submitted to an accelerator cannot be interrupted, so a chunk is submitted in
-parts.  libllama asks before every operation of a graph whether somebody wants to look at its result
-(``llama_context_params.cb_eval``, `ggml_backend_sched_set_eval_callback`) and computes what lies in
-front of one that is wanted by itself.  We want matrix products, which is where the time goes, and
-look at nothing: the question is where the chunk waits until the loop has time for the next part.
+parts.  Before every operation of a graph libllama asks whether somebody wants to look at its result
+(``llama_context_params.cb_eval``, `ggml_backend_sched_set_eval_callback`).  What lies in front of
+one that is wanted is computed by itself.  We want matrix products, which is where the time goes,
+and look at nothing.  The question is where the chunk waits until the loop has time for the next
+part.
 
-The loop says until when (`let_through`); the second context's thread goes on as long as the next
+The loop says until when (`let_through`).  The second context's thread goes on as long as the next
 part, by what it took before, ends in time.  On a processor the loop itself computes the parts
 (`chunk_stack`).  None of this takes the GIL.
 
@@ -33,6 +34,7 @@ from umaserve.engine.native.calls import (
     readable,
 )
 from umaserve.jit.compiled import njit
+from umaserve.jit.inner import INNER
 from umaserve.jit.record import Record, address_of, ints
 from umaserve.policy.cost.model import CHUNK_SIZES, chunk_class
 
@@ -42,8 +44,8 @@ PARTS = 1024  # matrix products of one graph whose times are remembered
 SOONER, LATER = 2, 8  # one part in so many of a new time goes into the one remembered
 WILD = 4  # times what was remembered: more counts as so much
 SPIN_NS = 2_000_000  # a short wait is not worth sleeping
-# so many times as long after a slice that was too short: waking up takes half of a short one, and
-# a part that always came late for that would never begin
+# so many times as long after a slice that was too short: waking up takes half of a short one.  A
+# part that always came late for that would never begin
 AWAKE = 10
 SLEEP_MS = 5
 STARVED_NS = 1_000_000_000  # what waited so long goes on although it takes too long
@@ -175,30 +177,30 @@ def _known(gate: Gate) -> np.ndarray:
     return gate.times[gate.size_class, : min(gate.met, PARTS)]
 
 
-@njit(nogil=True, cache=True)
+@njit(**INNER)
 def _now(gate):
     call_i32_i32_ptr(gate.clock, CLOCK_MONOTONIC, gate.clock_room.ctypes.data)
     return gate.clock_room[0] * 1_000_000_000 + gate.clock_room[1]
 
 
-@njit(nogil=True, cache=True)
+@njit(**INNER)
 def _came_late(gate, now, until):
     """Learn what of a slice is over by the time a chunk sees it.
 
     One that was over altogether counts as well, or a chunk that sees no slice would seem to need no
-    longer ones; not for more than twice as long, since a thread may be held up for anything.
+    longer ones.  It counts as twice as long at most, since a thread may be held up for anything.
     """
     began = gate.slice_began
     late = min(max(now - began, 0), 2 * (until - began))
     gate.late += (late - gate.late) // LATER
 
 
-@njit(nogil=True, cache=True)
+@njit(**INNER)
 def _wait(gate, expected):
     """Until a part that takes so long may begin; returns the time then.
 
-    Until then ``gate.expected`` says what it takes of a slice, with what of that will be over by
-    the time this is seen: the loop plans, and a thread wakes up.
+    Until then ``gate.expected`` says what it takes of a slice.  That includes what of the slice
+    will be over by the time it is seen: the loop plans, and a thread wakes up.
     """
     began = now = _now(gate)
     awake = began + gate.spin
@@ -226,7 +228,7 @@ def _wait(gate, expected):
     return now
 
 
-@njit(nogil=True, cache=True)
+@njit(**INNER)
 def _expected(gate, part):
     """ns of a part of this chunk, by that of a smaller one if no chunk of this class had one."""
     size = gate.size_class
@@ -289,7 +291,7 @@ def _at_part(tensor, ask, data):
 
 @njit(nogil=True, cache=True)
 def set_gate(gate, until, native, wake_fd):
-    """Open or close it."""
+    """Open or close the gate: ``until`` is what `Gate.until` is to be."""
     if gate.until == until:
         return
     gate.until = until
@@ -303,8 +305,8 @@ def let_through(gate, turns, since, until, native, wake_fd):
 
     ``since``: when the slice began, or would have if the loop had nothing to do for it.
     ``turns`` is odd while there is a chunk.  Returns sooner when it ends, has no part that is short
-    enough, or somebody has something for the loop.  A part in flight is waited for after that time;
-    one whose graph is still put together, or that copies what the host has, is in no tick's way.
+    enough, or somebody has something for the loop.  A part in flight is waited for after that time.
+    One whose graph is still put together, or that copies what the host has, is in no tick's way.
     """
     began = now = now_ns(native)
     gate.slice_began = since

@@ -26,21 +26,32 @@ BACKLOG = 4  # finished pieces that may wait to be landed; what comes later stay
 class Orders(NamedTuple):
     """What the loop wants and what the worker says, in arrays that compiled code can use.
 
-    Written by the loop: ``wanted`` int32[n_slots], slots by priority, -1 after the last;
-    ``sequence`` int64[1], odd while ``wanted`` is being written; ``epoch`` and ``life``
-    int64[n_slots], raised when a row's pieces, or its cells too, are void; ``grant`` int32[1],
-    where the worker is paced: prompt tokens of its next chunk, negative where that goes on through
-    the ticks, 0 = none yet (it takes them by writing 0); ``pending`` int32[1]: lane of the finished
-    piece that comes next, -1 = none; ``pending_ns`` int64[1]: since when (monotonic) one waits,
-    nothing having landed; ``wake_fd``, where one byte wakes the worker.
+    Written by the loop:
 
-    Written by the worker: ``running`` int32[1], the slot whose chunk it computes now or -1;
-    ``started_ns`` int64[1], monotonic, when the last chunk began; ``size`` int32[1], its tokens;
-    ``turns`` int64[1], raised when a chunk begins and when it ends, so odd while one runs;
-    ``alive`` uint8[1], 0 = it takes nothing any more.  Written by both: ``refused`` uint8[n_slots],
-    1 = the worker failed on this prompt, which is the engine's now (cleared by ``forget``).
-    ``gate``: where the chunk stops and goes on.  The worker clears ``gate.stop``, then reads
-    ``wanted``: write that first.
+    - ``wanted`` int32[n_slots]: slots by priority, -1 after the last.
+    - ``sequence`` int64[1]: odd while ``wanted`` is being written.
+    - ``epoch`` int64[n_slots]: raised when a row's pieces are void.
+    - ``life`` int64[n_slots]: raised when its cells are void too.
+    - ``grant`` int32[1]: prompt tokens of the next chunk of a paced worker, 0 = none yet.  Negative
+      where that chunk goes on through the ticks.  The worker takes them by writing 0.
+    - ``pending`` int32[1]: lane of the finished piece that comes next, -1 = none.
+    - ``pending_ns`` int64[1]: since when (monotonic) one waits, nothing having landed.
+    - ``wake_fd``: where one byte wakes the worker.
+
+    Written by the worker:
+
+    - ``running`` int32[1]: the slot whose chunk it computes now, or -1.
+    - ``started_ns`` int64[1]: when the last chunk began (monotonic).
+    - ``size`` int32[1]: tokens of that chunk.
+    - ``turns`` int64[1]: raised when a chunk begins and when it ends, so odd while one runs.
+    - ``alive`` uint8[1]: 0 = it takes nothing any more.
+
+    Written by both:
+
+    - ``refused`` uint8[n_slots]: 1 = the worker failed on this prompt, which is the engine's now.
+      ``forget`` clears it.
+    - ``gate``: where the chunk stops and goes on.  The worker clears ``gate.stop``, then reads
+      ``wanted``.  So write ``wanted`` first.
     """
 
     wanted: np.ndarray

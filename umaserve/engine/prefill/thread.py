@@ -5,7 +5,9 @@ On an accelerator the thread is *paced*: a chunk waits until the policy has gran
 chunks on cores of its own, or, where the policy gives prompts slices of time, puts them together
 and lets the loop compute them (`chunk_stack`).
 
-Long: all of it runs in one thread on one context, whose state each step goes by.
+Long: prompts, chunks and copies share one context and its cells.  A chunk that fails drops prompts,
+a copy decides what the next chunk is, and a prompt that comes makes the context anew.  Two classes
+would hold each other.
 """
 
 from __future__ import annotations
@@ -64,8 +66,11 @@ def stand_back() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Tokens that are computed together: ``parts`` are prompts and how many of each, the prompt
-    whose turn it is first; ``ends`` the prompts that end with them, and the row of the batch."""
+    """Tokens that are computed together.
+
+    ``parts``: prompts and how many of each, the prompt whose turn it is first.
+    ``ends``: the prompts that end with them, and the row of the batch.
+    """
 
     parts: list[tuple[HeldPrompt, int]]
     ends: list[tuple[HeldPrompt, int]]
@@ -80,13 +85,17 @@ class Chunk:
 class PrefillThread:
     """Computes what ``exchange.orders`` want, until `close`.
 
-    Owns the second context, which no other thread touches while this one lives.  ``n_threads`` may
-    be set from outside and counts from the next chunk, ``piece_tokens`` from the next piece, for
-    which ``room_bytes`` are enough; the counters are for reading.  ``measured`` is told tokens of a
-    chunk, ms of its longest part and of all of them, from this thread (0 and its duration, of one
-    that went on through the ticks); ``part_ms`` and ``parts_ms`` have these from the start, by
-    CHUNK_SIZES, 0 = not measured.  ``sampler`` samples first tokens here; None leaves the last
-    token of every prompt to the engine.
+    Owns the second context, which no other thread touches while this one lives.
+
+    - ``n_threads`` may be set from outside and counts from the next chunk.
+    - ``piece_tokens`` may be set too and counts from the next piece, for which ``room_bytes`` are
+      enough.
+    - The counters are for reading.
+    - ``measured`` is told tokens of a chunk, ms of its longest part and of all of them, from this
+      thread.  Of a chunk that went on through the ticks it is told 0 and its duration.
+    - ``part_ms`` and ``parts_ms`` have these from the start, by CHUNK_SIZES, 0 = not measured.
+    - ``sampler`` samples first tokens here.  None leaves the last token of every prompt to the
+      engine.
     """
 
     def __init__(
@@ -179,10 +188,10 @@ class PrefillThread:
             self._notify()
 
     def _prepare(self) -> None:
-        """Have what a first prompt would stop the accelerator and its streams for, while nobody
-        asks for anything (``may_prepare``); the rest is prepared in a later pause.
+        """Have what a first prompt would stop the accelerator and its streams for.
 
-        A context's buffers, those of its kernels, and memory that pieces are copied to.
+        That is a context's buffers, those of its kernels, and memory that pieces are copied to.
+        It is done while nobody asks for anything (``may_prepare``), the rest in a later pause.
         """
         assert self._host is not None
         gate = self._x.orders.gate

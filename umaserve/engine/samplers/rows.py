@@ -1,13 +1,13 @@
 """Sampling the rows of one tick on several threads, where cores are free.
 
-With an accelerator, a row has just come over the bus and lies in no cache: one core pulls it in
+With an accelerator, a row has just come over the bus and lies in no cache.  One core pulls it in
 at about 20 GB/s, several pull in several rows at once.  On a processor backend the cores belong to
 libllama's own threads, and these sample (`team_rows`), where libllama was built with libgomp.
 
 Each worker is a thread inside one compiled function that holds no GIL.  It sleeps in ``read`` on a
 pipe of its own, and waking it takes longer than its share of the rows.  So the workers are called
-when a tick was submitted: each naps until shortly before the rows are expected and watches a
-counter from then on.  Nobody takes a lock; whoever goes to sleep says so before it looks a last
+when a tick was submitted.  Each naps until shortly before the rows are expected and watches a
+counter from then on.  Nobody takes a lock.  Whoever goes to sleep says so before it looks a last
 time, and whoever has a job looks who sleeps after saying so.
 
 Long: both sides of the hand-over between the loop and its samplers.
@@ -30,6 +30,7 @@ from umaserve.engine.native.calls import (
     call_i64_i32_ptr_i64,
 )
 from umaserve.jit.compiled import njit
+from umaserve.jit.inner import INNER
 from umaserve.jit.record import Record, ints
 from umaserve.sampling import counted as c
 from umaserve.sampling.params import SLOW
@@ -74,12 +75,17 @@ class Worker(Record):
 
 
 class RowPool(NamedTuple):
-    """What the ticks know of the workers.  ``read`` to ``clock`` are addresses of libc's functions,
-    ``job`` int64[2] is first row and number of rows, ``job_fds`` int32[n_workers] the pipes that
-    wake them; ``calls`` is written by the ticks only, ``workers`` (Worker[n_workers]) by each
-    worker; ``rooms`` int64[n_workers + 1, LINE] are their ``struct timespec`` and the
-    caller's; ``counted`` int64[n_workers, WIDTH] what each has counted.  ``team`` is what
-    `team_rows` makes, and ``team_counted`` what its threads have counted."""
+    """What the ticks know of the workers.
+
+    - ``read`` to ``clock``: addresses of libc's functions.
+    - ``job`` int64[2]: first row and number of rows.
+    - ``job_fds`` int32[n_workers]: the pipes that wake them.
+    - ``calls``: written by the ticks only.
+    - ``workers`` Worker[n_workers]: written by each worker.
+    - ``rooms`` int64[n_workers + 1, LINE]: their ``struct timespec`` and the caller's.
+    - ``counted`` int64[n_workers, WIDTH]: what each has counted.
+    - ``team``: what `team_rows` makes.  ``team_counted``: what its threads have counted.
+    """
 
     n_workers: int
     read: int
@@ -105,8 +111,11 @@ def worker_count(on_processor: bool, cores: int) -> int:
 def start_pool(
     n_workers: int, n_vocab: int, n_ctx: int, n_eog: int, rows: tuple[Any, ...]
 ) -> RowPool:
-    """Start the workers.  ``rows``: what ``sample_rows`` takes after the number of rows, with None
-    in the place of the scratch, of which each worker gets its own."""
+    """Start the workers.
+
+    ``rows``: what ``sample_rows`` takes after the number of rows, with None in the place of the
+    scratch, of which each worker gets its own.
+    """
     libc = ctypes.CDLL(None)
 
     def in_libc(name: str) -> int:
@@ -222,7 +231,7 @@ def take_counts(pool, work):
     return rows, copied
 
 
-@njit(nogil=True, cache=True)
+@njit(**INNER)
 def _now(pool, worker):
     """Monotonic ns; ``n_workers`` stands for the caller."""
     room = pool.rooms[worker]
@@ -230,24 +239,24 @@ def _now(pool, worker):
     return room[0] * 1_000_000_000 + room[1]
 
 
-@njit(nogil=True, cache=True)
+@njit(**INNER)
 def _nap(pool, worker, ns):
     room = pool.rooms[worker]
     room[0], room[1] = ns // 1_000_000_000, ns % 1_000_000_000
     call_i32_ptr_ptr(pool.nap, room.ctypes.data, 0)
 
 
-@njit(nogil=True, cache=True)
+@njit(**INNER)
 def _workers_for(n_workers, n):
     return min(n_workers, n // ROWS_EACH)
 
 
-@njit(nogil=True, cache=True)
+@njit(**INNER)
 def _next(word, parts):
     return (word // PARTS + 1) * PARTS + parts
 
 
-@njit(nogil=True, cache=True)
+@njit(**INNER)
 def _wake(pool, parts):
     """Wake who sleeps, after what they are woken for was said."""
     all_first()
@@ -256,7 +265,7 @@ def _wake(pool, parts):
             call_i64_i32_ptr_i64(pool.write, pool.job_fds[worker], pool.byte.ctypes.data, 1)
 
 
-@njit(nogil=True, cache=True)
+@njit(**INNER)
 def _give(pool, first, n, parts):
     """A job for the first ``parts`` workers; it stays as it is until they are done."""
     pool.job[0], pool.job[1] = first, n
@@ -278,7 +287,7 @@ def _learn_when(pool):
     calls.expected_ns[at] = took if known == 0 else min(took, known + RISE_NS)
 
 
-@njit(nogil=True, cache=True)
+@njit(**INNER)
 def _wait(pool, parts):
     """Until the first ``parts`` workers are done."""
     looks = 0
@@ -292,7 +301,7 @@ def _wait(pool, parts):
     all_first()
 
 
-@njit(nogil=True, cache=True)
+@njit(**INNER)
 def _watch(pool, worker, seen):
     """Nap until a job is expected, then look for it without sleeping, for a while."""
     calls = pool.calls

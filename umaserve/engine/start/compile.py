@@ -22,7 +22,7 @@ from umaserve.jit.sources import compiled_sources
 from umaserve.own_python import run_module
 from umaserve.private_folder import NotPrivate
 
-LOOK_S, LINE_S = 0.2, 20.0  # between two looks at how far it is
+LOOK_S, LINE_S = 0.2, 5.0  # between two looks at how far it is
 KEEP = 6  # caches of other versions that stay, newest first
 TIMEOUT_S = 600.0
 
@@ -103,7 +103,7 @@ def _start_and_stop() -> str:
 
 def _show_progress(stop: threading.Event) -> None:
     """How many functions are compiled: a bar on a terminal, else a line now and then."""
-    text = "Compiling samplers and scheduler (once, about two minutes)"
+    text = "Compiling samplers and scheduler (once, one to two minutes)"
     total = functions_to_compile()
     if not sys.stderr.isatty():
         print(f"{text} ...", file=sys.stderr, flush=True)

@@ -54,10 +54,6 @@ from umaserve.policy.burst import release
 from umaserve.policy.cost.model import (
     CHUNK_SIZES,
     FLOW_AGAIN,
-    FLOW_AT,
-    FLOW_MS,
-    FLOW_SEEN,
-    FLOW_TIMES,
     chunk_class,
     copy_ms,
     predict,
@@ -237,8 +233,8 @@ def _flow(state, tick, knobs, cost, memory, plan, chunk):
     share = (strictest_cap(state, knobs, memory) - 1.0) * MARGIN
     limit, rows_ms = (1.0 + share) * noise(memory, cost, 0, n), base
     if apply(knobs, memory):
-        row = cost.flow[0]
-        times = max(row[FLOW_TIMES], 1.0) if row[FLOW_SEEN] >= FLOW_KNOWN else 1.0
+        flow = cost.flow[0]
+        times = max(flow.times, 1.0) if flow.seen >= FLOW_KNOWN else 1.0
         most_ms = min(limit * base, times * (1.0 + ROOM * share) * base)
         k = let_on(state, tick, memory, most_riders(knobs, cost, memory, times, most_ms))
         plan.info.riders_ms = ms_of(cost, memory, k)
@@ -246,16 +242,16 @@ def _flow(state, tick, knobs, cost, memory, plan, chunk):
         limit *= base / rows_ms
     best, known, last, ahead = -1, True, 1.0, 1.0
     for i in range(CHUNK_SIZES.size):
-        row = cost.flow[i]
-        sure = row[FLOW_SEEN] >= FLOW_KNOWN
-        if sure and row[FLOW_TIMES] <= limit:
+        flow = cost.flow[i]
+        sure = flow.seen >= FLOW_KNOWN
+        if sure and flow.times <= limit:
             best = i
-            ahead = _next_times(i, last, row[FLOW_TIMES])
-            last = row[FLOW_TIMES]
+            ahead = _next_times(i, last, flow.times)
+            last = flow.times
             continue
-        if row[FLOW_SEEN] > 0.0:
-            ahead = max(ahead, row[FLOW_TIMES])
-        old = tick.number - row[FLOW_AT] > FLOW_AGAIN
+        if flow.seen > 0.0:
+            ahead = max(ahead, flow.times)
+        old = tick.number - flow.at > FLOW_AGAIN
         if (old or not sure) and (ahead <= limit or poorest(state) >= 1.0):
             best, known = i, False
         break
@@ -297,7 +293,7 @@ def _does_more(cost, i, chunk, base, slice_ms, between):
     By what it would take for one thing after the other: a round and the tokens of a prompt.
     """
     token_ms = cost.parts[chunk_class(chunk)] / chunk
-    through = _through(cost, i) * token_ms + 1.0 / max(cost.flow[i, FLOW_TIMES], 1.0)
+    through = _through(cost, i) * token_ms + 1.0 / max(cost.flow[i].times, 1.0)
     return through > between * token_ms + base / (base + slice_ms)
 
 
@@ -317,7 +313,7 @@ def _next_times(i, last, times):
 @njit(**INNER)
 def _through(cost, i):
     """Prompt tokens per ms by chunks of this class that go on through the ticks."""
-    return CHUNK_SIZES[i] / (cost.flow[i, FLOW_MS] + FLOW_STARTS_MS)
+    return CHUNK_SIZES[i] / (cost.flow[i].ms + FLOW_STARTS_MS)
 
 
 @njit(**INNER)

@@ -1,16 +1,23 @@
 """ΣBMT: the bytes a tick moves, what fits under a bandwidth budget, and what that budget is.
 
-``traffic`` is a ``umaserve.llama.traffic.Traffic``.  A tick reads the dense weights once per graph,
-those experts that any of its tokens is routed to, the output matrix when it has outputs, and the KV
-cells of its sequences; it writes the cells of its tokens and the logits.
+``traffic`` is a ``umaserve.llama.traffic.Traffic``.  A tick reads
 
-Which KV cells are read (llama.cpp's ``llama_kv_cache::get_n_kv``): every graph's attention spans
-all cells of the unified cache up to the highest one used, padded to 256, and a mask says which of
-them a token sees.  The processor's flash attention skips a masked cell before it touches K or V
-(``ggml_compute_forward_flash_attn_ext_f16_one_chunk``; with 64 and more tokens, whole masked tiles
-of 64), so a tick reads its own sequences' cells: once, as the heads of a group and the tokens of a
-prompt chunk come back to them while they are in a cache.  CUDA looks for masked ends only from 1024
-tokens on, and attention without flash attention never does: there a tick reads the whole span.
+- the dense weights, once per graph;
+- those experts that any of its tokens is routed to;
+- the output matrix, when it has outputs;
+- the KV cells of its sequences.
+
+It writes the cells of its tokens and the logits.
+
+Every graph's attention spans all cells of the unified cache up to the highest one used, padded to
+256 (llama.cpp's ``llama_kv_cache::get_n_kv``).  A mask says which of them a token sees.
+
+- The processor's flash attention skips a masked cell before it touches K or V
+  (``ggml_compute_forward_flash_attn_ext_f16_one_chunk``).  With 64 and more tokens, it skips whole
+  masked tiles of 64.  So a tick reads its own sequences' cells.  It reads them once: the heads of
+  a group and the tokens of a chunk come back to them while they are in a cache.
+- CUDA looks for masked ends only from 1024 tokens on, and attention without flash attention never
+  does.  There a tick reads the whole span.
 """
 
 from __future__ import annotations
@@ -171,13 +178,13 @@ class Budget(NamedTuple):
         self.figures[_PROBE] = probe_bps
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, _nrt=True)
 def observe(budget, estimated_bytes, decode_ns, tokens):
     """Take one finished tick into account: its estimate, the time inside libllama, its tokens.
 
-    Ticks are told apart by tokens, because most shapes are not bound by bandwidth: arithmetic,
+    Ticks are told apart by tokens, because most shapes are not bound by bandwidth.  Arithmetic,
     launches or threads that wait set their pace, and their bytes per second are low.  The limit
-    shows in the fastest class; of each class the upper quantile of the newest ticks counts, which
+    shows in the fastest class.  Of each class the upper quantile of the newest ticks counts, which
     neither a stalled tick nor a clock that jumped can move.  Classes not seen lately fade.
     """
     if estimated_bytes <= 0.0 or decode_ns <= 0 or tokens <= 0:
@@ -219,8 +226,8 @@ def budget_bps(budget):
     """Bytes per second that ticks may move now; 0 = no budget.
 
     A given budget stays as it is.  An automatic one is what the fastest ticks achieve and a quarter
-    more, so that a tick which could move more gets the chance to show it; it starts from the probe
-    and never sinks below half of that, because ticks so slow are not bound by bandwidth.
+    more: a tick which could move more gets the chance to show it.  It starts from the probe and
+    never sinks below half of that, because ticks so slow are not bound by bandwidth.
     """
     figures = budget.figures
     if figures[_MODE] == GIVEN:

@@ -1,7 +1,7 @@
 """What a tick will cost, learned from the ticks of this machine.
 
-The cost of a batch is neither linear nor monotonic in its size (eight rows can be cheaper than
-five), so nothing is fitted: there is one running mean for each shape of batch, by decoding rows,
+The cost of a batch is neither linear nor monotonic in its size: eight rows can be cheaper than
+five.  So nothing is fitted.  There is one running mean for each shape of batch, by decoding rows,
 prompt tokens and mode (all threads, or a prompt beside the ticks).  Only the part that grows with
 the KV cells that each token attends to (``past``) is taken as linear, with one slope for all.  A
 shape that was not seen is estimated from its neighbours, and from above where there is a choice.
@@ -11,12 +11,14 @@ Long: what is learned and what is asked of it share every shape.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
 
 from umaserve.jit.compiled import njit
 from umaserve.jit.inner import INNER
+from umaserve.jit.record import Record
 
 # largest number of decoding rows, and of prompt tokens, in each class
 ROW_EDGES = np.array([*range(9), 10, 12, 16, 20, 24, 32, 48, 64, 128, 256, 1 << 20], np.int64)
@@ -39,11 +41,11 @@ FORGET = 0.998  # of the sums behind the slope, per tick
 # Other programs come and go, so confidence ages: what was not seen lately is looked at again.
 MOST_SURE = 32.0  # counts go no further
 FADE_EVERY, FADE, FADED = 64.0, 0.8, 3.0  # every so many ticks all counts shrink, down to that
-# A chunk takes no longer than smaller ones for as many tokens, from so many on: below, a few tokens
-# may take another kernel than one.  What was measured while others ran is found out by it.
+# A chunk takes no longer than smaller ones for as many tokens, from so many on.  (Below, a few
+# tokens may take another kernel than one.)  What was measured while others ran is found out by it.
 PIECES, PIECES_COST = 8, 1.05
 FRESH = 6.0  # ticks after which a shape that had faded is believed as any other
-# weight of a tick until then, if it took less than it was believed to take; one that took so much
+# weight of a tick until then, if it took less than it was believed to take.  One that took so much
 # less leaves the shape as doubtful as it was
 RELIEF, RELIEVED = 0.5, 0.9
 IN_USE = 24.0  # fewer: not one of the shapes of these ticks, whose counts fade once between two
@@ -53,14 +55,11 @@ FADES = 0.97  # of the time of a part, for each chunk of a smaller size
 # of the time of all parts, after a restart: what was too long, and so not used, is tried once more
 PARTS_DOUBT = 0.7
 CHUNK_WEIGHT = 1 / 4  # of a new chunk
-# what CostModel.flow has for each of them
-FLOW_TIMES, FLOW_SEEN, FLOW_MS, FLOW_AT = range(4)
 FLOW_AGAIN = 2048  # ticks after which what a chunk does to them is learned anew
 # what CostModel.tails has for each number of interactive rows: of ticks with nobody else about, and
 # of those with passengers
 ALONE, LADEN = range(2)
-TAIL_TIMES, TAIL_SEEN = range(2)
-# they are counted in classes of so much, from 1.0 to WILD; an old tick counts less, so that the
+# they are counted in classes of so much, from 1.0 to WILD.  An old tick counts less, so that the
 # first ones, predicted badly, are forgotten after some hundred
 TAIL_WIDTH, TAIL_CLASSES = 0.02, 75
 TAIL_FADE, TAIL_DOUBT = 1.0 - 1.0 / 256.0, 0.25
@@ -68,25 +67,49 @@ TAIL_FADE, TAIL_DOUBT = 1.0 - 1.0 / 256.0, 0.25
 FLOW_WIDTH, FLOW_CLASSES, FLOW_FADE = 0.01, 150, 1.0 - 1.0 / 512.0
 
 
+class Flow(Record):
+    """What chunks of one size do to the ticks that they go on through."""
+
+    times: float  # how many times longer these take (their 95th percentile)
+    seen: float  # how many were seen
+    ms: float  # what such a chunk takes
+    at: float  # number of the last tick that it was learned from
+
+
+class Tail(Record):
+    """How ticks of one kind differ from their prediction."""
+
+    times: float  # how many times longer they take (their 95th percentile)
+    seen: float  # how many were seen
+
+
 class CostModel(NamedTuple):
     """Running means in milliseconds; ``count`` 0 = shape not seen yet.  One instance per engine.
 
-    ``count`` is confidence rather than history: it grows by one with each tick of the shape, up to
-    ``MOST_SURE``, and fades while other shapes are used.
-    ``mean``, ``spread`` (mean absolute deviation), ``count``, ``tokens`` (mean prompt tokens),
-    ``rows`` (mean decoding rows) and ``kv`` (``past`` when first seen): float64[MODES, N_ROWS,
-    N_PROMPTS].  ``slope`` float64[3]: sums xy and xx, and ms per token and thousand cells.
-    ``longest`` float64[sizes]: ms of the longest part of a chunk beside the ticks, by CHUNK_SIZES,
-    ``parts``: of all its parts together, and ``copies``: of copying so many prompt tokens' KV cells
-    from there; 0 = not measured.
-    ``flow`` float64[sizes, 4]: of chunks that go on through the ticks: how many times longer these
-    take (their 95th percentile), how many were seen, ms of such a chunk, and the number of the last
-    tick that it was learned from; ``flow_counts`` float64[sizes, FLOW_CLASSES]: as ``tail_counts``.
-    ``tails`` float64[MODES, N_ROWS, 2, 2]: by interactive rows, ALONE or LADEN, how many times
-    longer than predicted ticks take (their 95th percentile), and how many were seen;
-    ``tail_counts`` float64[MODES, N_ROWS, 2, TAIL_CLASSES]: how many of each length, fading.
-    ``error`` float64[2]: running mean of |predicted - measured| / measured, and its count.
-    ``ticks`` float64[1]: since counts faded.
+    By shape, float64[MODES, N_ROWS, N_PROMPTS]:
+
+    - ``mean``, and ``spread``: the mean absolute deviation.
+    - ``count``: confidence rather than history.  It grows by one with each tick of the shape, up to
+      ``MOST_SURE``, and fades while other shapes are used.
+    - ``tokens``, ``rows``: mean prompt tokens and decoding rows.
+    - ``kv``: ``past`` when first seen.
+
+    By size of a chunk beside the ticks (CHUNK_SIZES), 0 = not measured:
+
+    - ``longest`` float64[sizes]: ms of its longest part.  ``parts``: of all its parts together.
+    - ``copies`` float64[sizes]: ms of copying so many prompt tokens' KV cells from there.
+    - ``flow`` Flow[sizes], and ``flow_counts`` float64[sizes, FLOW_CLASSES]: as ``tail_counts``.
+
+    By interactive rows, ALONE or LADEN:
+
+    - ``tails`` Tail[MODES, N_ROWS, 2].
+    - ``tail_counts`` float64[MODES, N_ROWS, 2, TAIL_CLASSES]: ticks of each length, fading.
+
+    Of all ticks:
+
+    - ``slope`` float64[3]: sums xy and xx, and ms per token and thousand cells.
+    - ``error`` float64[2]: running mean of |predicted - measured| / measured, and its count.
+    - ``ticks`` float64[1]: since counts faded.
     """
 
     mean: np.ndarray
@@ -111,9 +134,26 @@ class CostModel(NamedTuple):
         shape = (MODES, N_ROWS, N_PROMPTS)
         arrays = [np.zeros(shape) for _ in range(6)]
         chunks = [np.zeros(CHUNK_SIZES.size) for _ in range(3)]
-        flow = np.zeros((CHUNK_SIZES.size, 4)), np.zeros((CHUNK_SIZES.size, FLOW_CLASSES))
-        tails = np.zeros((MODES, N_ROWS, 2, 2)), np.zeros((MODES, N_ROWS, 2, TAIL_CLASSES))
+        flow = Flow.several(CHUNK_SIZES.size), np.zeros((CHUNK_SIZES.size, FLOW_CLASSES))
+        tails = Tail.several(MODES, N_ROWS, 2), np.zeros((MODES, N_ROWS, 2, TAIL_CLASSES))
         return cls._make([*arrays, np.zeros(3), np.zeros(2), np.zeros(1), *chunks, *flow, *tails])
+
+    @classmethod
+    def of(cls, numbers: Mapping[str, np.ndarray]) -> CostModel:
+        """A new one from what `numbers` gave; ValueError where a shape is another."""
+        made = cls.unknown()
+        for name, mine in made.numbers().items():
+            if numbers[name].shape != mine.shape:
+                raise ValueError(f"{name} has the shape {numbers[name].shape}, not {mine.shape}")
+            mine[...] = numbers[name]
+        return made
+
+    def numbers(self) -> dict[str, np.ndarray]:
+        """All of it as float64, by field: views, in which a record's fields are the last axis."""
+        return {
+            name: array.view(np.float64).reshape(*array.shape, -1) if array.dtype.names else array
+            for name, array in self._asdict().items()
+        }
 
     def forget(self) -> None:
         """Start over, for instance after ticks that were not representative."""
@@ -133,7 +173,7 @@ class CostModel(NamedTuple):
         self.tail_counts[:] *= TAIL_DOUBT
 
 
-@njit(nogil=True, cache=True)
+@njit(**INNER)
 def row_class(rows):
     if rows <= 8:
         return rows
@@ -407,13 +447,13 @@ def learn_flow(cost, i, times, tick):
 
     ``i``: its class.
     """
-    row, counts = cost.flow[i], cost.flow_counts[i]
-    if tick - row[FLOW_AT] > FLOW_AGAIN:
-        row[FLOW_SEEN] = 0.0
+    flow, counts = cost.flow[i], cost.flow_counts[i]
+    if tick - flow.at > FLOW_AGAIN:
+        flow.seen = 0.0
         counts[:] = 0.0
-    row[FLOW_AT] = tick
-    row[FLOW_SEEN] = min(row[FLOW_SEEN] + 1.0, 1e6)
-    row[FLOW_TIMES] = _count(counts, times, FLOW_WIDTH, FLOW_FADE)
+    flow.at = tick
+    flow.seen = min(flow.seen + 1.0, 1e6)
+    flow.times = _count(counts, times, FLOW_WIDTH, FLOW_FADE)
 
 
 @njit(nogil=True, cache=True)
@@ -421,9 +461,9 @@ def learn_tail(cost, mode, rows, load, times):
     """Take a tick of so many interactive rows into account that took so many times longer than
     predicted; ``load``: ALONE or LADEN."""
     r = row_class(rows)
-    row = cost.tails[mode, r, load]
-    row[TAIL_SEEN] = min(row[TAIL_SEEN] + 1.0, 1e6)
-    row[TAIL_TIMES] = _count(cost.tail_counts[mode, r, load], times, TAIL_WIDTH, TAIL_FADE)
+    tail = cost.tails[mode, r, load]
+    tail.seen = min(tail.seen + 1.0, 1e6)
+    tail.times = _count(cost.tail_counts[mode, r, load], times, TAIL_WIDTH, TAIL_FADE)
 
 
 @njit(**INNER)
@@ -444,11 +484,11 @@ def _count(counts, times, width, fade):
 @njit(nogil=True, cache=True)
 def learn_flow_ms(cost, tokens, ms):
     """Take the duration of a chunk that went on through the ticks into account."""
-    i = chunk_class(tokens)
-    cost.flow[i, FLOW_MS] = _nearer(cost.flow[i, FLOW_MS], ms)
+    flow = cost.flow[chunk_class(tokens)]
+    flow.ms = _nearer(flow.ms, ms)
 
 
-@njit(nogil=True, cache=True)
+@njit(**INNER)
 def copy_ms(cost, tokens):
     """What copying a piece of so many prompt tokens takes, by the nearest size; 0.0 = unknown."""
     size = 0
@@ -467,7 +507,7 @@ def copy_ms(cost, tokens):
 def largest_chunk(cost, mode, rows, past, limit_ms, most):
     """The largest number of prompt tokens, up to ``most``, with which a tick stays in the limit.
 
-    Sizes are the upper ends of the classes, quarters between two of them, or ``most``: shapes that
+    Sizes are the upper ends of the classes, quarters between two of them, or ``most``.  Shapes that
     repeat are shapes that are known.  0 where not even one token fits, or nothing is known.
     """
     best = 0

@@ -70,7 +70,8 @@ def learn_longest(cost, tokens, ms, waits):
     """
     first = chunk_class(tokens)
     if waits:
-        cost.longest[:first] *= FORGOTTEN
+        for i in range(first):
+            cost.longest[i] *= FORGOTTEN
     for i in range(first, CHUNK_SIZES.size):
         if tokens < TILED <= CHUNK_SIZES[i]:
             break

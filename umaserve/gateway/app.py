@@ -74,7 +74,8 @@ class _Routes:
         if error.status_code != 405:
             return Refusal(error.status_code, "bad_request", error.detail)
         route = scope.get("route")  # of several methods of this path, the first one
-        methods = self._methods.get(getattr(route, "path", scope["path"]), ["GET"])
+        path = route.path if isinstance(route, Route) else scope["path"]
+        methods = self._methods.get(path, ["GET"])
         names = sorted({*methods, *(["HEAD"] if "GET" in methods else [])})
         text = f"{scope['path']} takes {' and '.join(names)}, not {scope['method']}"
         return Refusal(405, "method_not_allowed", text, (("allow", ", ".join(names)),))

@@ -31,7 +31,7 @@ CLOCK = r"\d\d:\d\d:\d\d "
 # after a word.
 ANSWER = r"(?s)(?!.*(?:^|[^ =([`])None(?: \d+)?\s*\Z).*\S.*"
 SERVED = (
-    rf"(?:{CLOCK}(?:loading \S+: [a-z ]+|http://\S+ answers .*)\n)*"
+    rf"(?:{CLOCK}(?:loading \S+: [a-z0-9% ]+|http://\S+ answers .*)\n)*"
     rf"{CLOCK}serving UMA Serve demo on \S+(?: and http://\S+)? "
     r"\(\w+; \d+ KV cells, \d+ sequences, \d+ sessions; ready in \d+ ms\)\n"
     rf"(?:{CLOCK}http://\S+ answers .*\n)?"

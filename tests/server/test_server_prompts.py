@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from tests.support.fake_engine import answer
-from tests.support.server_harness import DaemonProcess, RawClient, Result, running
+from tests.support.server_harness import DaemonProcess, RawClient, Result, engines_of, running
 
 LOST = "[abort-once@3]"
 
@@ -138,6 +138,16 @@ def test_the_beginning_is_told_to_who_asks_for_it(client: RawClient) -> None:
     assert not client.other
     client.generate("hello", "b", max_tokens=3, begin=True)
     assert client.other[0]["lane_reason"] == "nobody named a lane"
+
+
+def test_the_beginning_is_told_while_the_prompt_is_computed(tmp_path: Path) -> None:
+    with DaemonProcess(tmp_path) as daemon, daemon.client() as client:
+        client.ask("a", "[hang-once@0]", max_tokens=3, begin=True)
+        assert (client.receive() or {})["event"] == "begin"
+        assert not client.results["a"].tokens
+        engines_of(daemon.process.pid)[0].kill()
+        (result,) = client.finish("a")
+        assert len(result.tokens) == 3 and len(client.other) == 1
 
 
 def test_the_beginning_says_that_somebody_moved_it(tmp_path: Path) -> None:

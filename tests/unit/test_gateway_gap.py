@@ -78,3 +78,6 @@ def test_a_model_without_tokens_for_a_gap() -> None:
     with pytest.raises(Refusal) as caught:
         run("a", "b", gap={"prefix": 1})
     assert caught.value.status == 400 and "suffix and middle" in caught.value.message
+    with pytest.raises(Refusal) as caught:
+        asyncio.run(with_gap(Bytes(), {}, "a", "b"))  # type: ignore[arg-type]
+    assert caught.value.status == 503

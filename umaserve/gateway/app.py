@@ -74,7 +74,7 @@ class _Routes:
         if error.status_code != 405:
             return Refusal(error.status_code, "bad_request", error.detail)
         route = scope.get("route")  # of several methods of this path, the first one
-        path: str = scope["path"] if route is None else route.path
+        path = route.path if isinstance(route, Route) else scope["path"]
         methods = self._methods.get(path, ["GET"])
         names = sorted({*methods, *(["HEAD"] if "GET" in methods else [])})
         text = f"{scope['path']} takes {' and '.join(names)}, not {scope['method']}"

@@ -13,6 +13,7 @@ from umaserve.gateway.daemon.link import Link
 from umaserve.gateway.daemon.refusal import Refusal
 from umaserve.gateway.translate.model import context_of
 from umaserve.gateway.translate.prompts import tokens_of
+from umaserve.protocol import E_MODEL_001
 
 AT_ONCE = 16  # texts that are tokenised for one request
 REPOSITORY, THIS_FILE, OTHER_FILE = "myproject\n", "filename\n", "tmp"  # as llama-server names them
@@ -60,6 +61,8 @@ async def infill(
 
 
 def _tokens_for_a_gap(model: dict[str, Any]) -> dict[str, int]:
+    if not model:
+        raise Refusal(503, E_MODEL_001, "no model is loaded")
     gap: dict[str, int] = model.get("gap") or {}
     missing = [name for name in ("prefix", "suffix", "middle") if name not in gap]
     if missing:

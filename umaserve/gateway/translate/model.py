@@ -27,7 +27,10 @@ async def read_named(request: Request) -> dict[str, Any]:
     """The body, whose ``model`` is the one that serves where it names none.  Raises ``Refusal``."""
     body = await read_object(request)
     if not text_of(body, "model"):
-        body["model"] = (await loaded_model(request)).get("name", "")
+        try:
+            body["model"] = (await loaded_model(request)).get("name", "")
+        except Refusal:  # of a daemon that cannot be asked; first it is said what is wrong here
+            body["model"] = ""
     return body
 
 

@@ -63,7 +63,8 @@ class Programs:
             pytest.skip(why)
         self.folder = folder
         self._bin = folder_of(environment) / "bin"
-        others = re.compile(r"(?i)(openai|anthropic|ollama|litellm|aider|llm|python|uma)_|.*proxy$")
+        names = "openai|anthropic|ollama|litellm|aider|llm|hf|uma|xdg"
+        others = re.compile(rf"(?i)({names})_|python|.*proxy$")
         self._environment = {
             **{name: value for name, value in os.environ.items() if not others.match(name)},
             "PATH": f"{self._bin}:{os.environ['PATH']}",

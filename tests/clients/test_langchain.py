@@ -30,3 +30,11 @@ def test_an_agent(programs: c.Programs, scripted_model: c.Scripted, how: str) ->
     (setup,) = c.setups("LangChain", scripted_model.url)
     said = programs.program("langchain_agent.py", how, c.TASK, c.WROTE, given=setup)
     assert c.ANSWER in said and note.read_text() == c.AFTER
+
+
+def test_several_calls(programs: c.Programs, scripted_model: c.Scripted) -> None:
+    paths = ("a.txt", 'größe "b".txt')
+    calls = "\n".join(c.tool_call("read_file", path=path) for path in paths)
+    scripted_model.says([("Read both.", calls)])
+    (setup,) = c.setups("LangChain", scripted_model.url)
+    assert "done" in programs.program("langchain_calls.py", *paths, given=setup)

@@ -17,7 +17,7 @@ def programs(tmp_path: Path) -> c.Programs:
 
 
 def test_answers(programs: c.Programs, real_url: str) -> None:
-    (setup,) = c.setups("pydantic-ai", real_url)
+    setup, _ = c.setups("pydantic-ai", real_url)
     assert "done" in programs.program("pydantic_ai_answers.py", given=setup)
 
 
@@ -25,6 +25,6 @@ def test_an_agent(programs: c.Programs, scripted_model: c.Scripted) -> None:
     """With each model, whole and streaming; and an answer of a type of its own."""
     colour = c.tool_call("colour", name="navy", dark=True)
     scripted_model.says([("Which colour?", colour), *c.editing()])
-    (setup,) = c.setups("pydantic-ai", scripted_model.url)
+    setup = "".join(c.setups("pydantic-ai", scripted_model.url))
     told = (c.TASK, c.WROTE, c.ANSWER, c.NOTE, c.BEFORE, c.AFTER)
     assert "done" in programs.program("pydantic_ai_agent.py", *told, given=setup)

@@ -63,7 +63,8 @@ class Programs:
             pytest.skip(why)
         self.folder = folder
         self._bin = folder_of(environment) / "bin"
-        others = re.compile(r"(?i)(openai|anthropic|ollama|litellm|aider|llm|python|uma)_|.*proxy$")
+        names = "openai|anthropic|ollama|litellm|aider|llm|hf|uma|xdg"
+        others = re.compile(rf"(?i)({names})_|python|.*proxy$")
         self._environment = {
             **{name: value for name, value in os.environ.items() if not others.match(name)},
             "PATH": f"{self._bin}:{os.environ['PATH']}",
@@ -109,7 +110,7 @@ class Scripted:
 
     def __init__(self, folder: Path) -> None:
         template = next(path for path in templates() if path.stem == "Qwen-Qwen3-0.6B")
-        self._script = folder / "script.json"
+        self._replies = folder / "replies.json"
         self.says([])
         self.daemon = DaemonProcess(
             folder,
@@ -119,7 +120,7 @@ class Scripted:
             api_key_file=key_file(folder),
             environment={
                 "FAKE_TEMPLATE": template.read_text("utf-8"),
-                "FAKE_ANSWERS": str(self._script),
+                "FAKE_REPLIES": str(self._replies),
                 "FAKE_TICK_MS": "0",
             },
         )
@@ -128,9 +129,9 @@ class Scripted:
     def url(self) -> str:
         return f"http://127.0.0.1:{port_of(self.daemon)}"
 
-    def says(self, script: Sequence[tuple[str, str]]) -> None:
+    def says(self, replies: Sequence[tuple[str, str]]) -> None:
         """From now on: the second text to a prompt with the first; the first such pair counts."""
-        self._script.write_text(json.dumps(script), "utf-8")
+        self._replies.write_text(json.dumps(replies), "utf-8")
 
 
 NOTE = "notes.txt"
@@ -142,7 +143,7 @@ WROTE, ANSWER = "It is written.", "I painted the door."
 def editing(
     read: str = "read_file", write: str = "write_file"
 ) -> list[tuple[str, str]]:
-    """A script: read the note, edit it, answer.  The tools take ``path`` and ``text``."""
+    """Replies: read the note, edit it, answer.  The tools take ``path`` and ``text``."""
     thought = "<think>\nA file, then.\n</think>\n\n"
     return [
         (WROTE, ANSWER),

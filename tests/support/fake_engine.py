@@ -14,7 +14,7 @@ The model's file name makes the load fail (``load-fails``, ``load-aborts``), han
 (``load-hangs``) or slow (``load-slow``), as does a file MODEL.broken beside it.  ``FAKE_TEMPLATE``
 is the model's chat template, ``FAKE_TICK_MS`` the time of a tick.  ``FAKE_SAYS`` is the whole of
 every answer; ``FAKE_SCRIPT`` is a `tests.support.agent_script.Script` that says what to answer.
-``FAKE_ANSWERS`` is a file with a JSON list of pairs: the first pair whose first text is in the
+``FAKE_REPLIES`` is a file with a JSON list of pairs: the first pair whose first text is in the
 prompt has the whole answer for its second, and directives in prompts are nothing.
 """
 
@@ -42,7 +42,7 @@ from umaserve.wire import table as t
 ALPHABET = ("a", "b", "é", "€", "😀", " ", "q", "z\n")
 EOS = 256
 SAYS = os.environ.get("FAKE_SAYS", "").encode()
-ANSWERS = os.environ.get("FAKE_ANSWERS", "")
+REPLIES = os.environ.get("FAKE_REPLIES", "")
 SCRIPT = Script.read(os.environ["FAKE_SCRIPT"]) if "FAKE_SCRIPT" in os.environ else None
 DIRECTIVE = re.compile(r"\[([a-z-]+)(?:@(\d+))?\]")
 
@@ -56,17 +56,17 @@ def answer(prompt: str, n: int) -> bytes:
     return out[:n]
 
 
-def scripted(prompt: str) -> bytes | None:
+def reply(prompt: str) -> bytes | None:
     """The whole answer to ``prompt``, where the test says what it is."""
     if SCRIPT:
         return SCRIPT.answer(prompt).encode()
-    if not ANSWERS:
+    if not REPLIES:
         return SAYS or None
-    with open(ANSWERS, encoding="utf-8") as file:
+    with open(REPLIES, encoding="utf-8") as file:
         for seen, said in json.load(file):
             if seen in prompt:
                 return said.encode()
-    return b"(the script has no answer to this)"
+    return b"(there is no reply to this)"
 
 
 def abort() -> None:
@@ -85,9 +85,9 @@ class Row:
         self.resume = len(ids)
         prompt = bytes(ids[:n_prompt]).decode("utf-8", "replace")
         self.directives = {name: int(at or 0) for name, at in DIRECTIVE.findall(prompt)}
-        said = scripted(prompt)
+        said = reply(prompt)
         self.answer = answer(prompt, 4096) if said is None else said
-        if ANSWERS:
+        if REPLIES:
             self.directives.clear()
         if said is not None:
             self.directives["stop"] = len(said)

@@ -269,7 +269,9 @@ class DaemonProcess:
     def info(self) -> dict[str, Any]:
         with self.client() as client:
             client.send(type="info")
-            return client.answer("info")["info"]
+            answer = client.answer("info")
+        assert answer["event"] == "info", answer
+        return answer["info"]
 
     def metrics(self) -> dict[str, Any]:
         with self.client() as client:

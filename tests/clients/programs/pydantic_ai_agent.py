@@ -4,21 +4,12 @@ import asyncio
 import sys
 from pathlib import Path
 
-from given import model, provider
+from given import anthropic_model, model, responses_model
 from pydantic import BaseModel
 from pydantic_ai import Agent, ToolOutput
-from pydantic_ai.models.anthropic import AnthropicModel
-from pydantic_ai.models.openai import OpenAIResponsesModel
-from pydantic_ai.providers.anthropic import AnthropicProvider
 
 task, wrote, answer, note, before, after = sys.argv[1:]
-url = provider.base_url.partition("/v1")[0]
-by_anthropic = AnthropicProvider(base_url=url, api_key=provider.client.api_key)
-models = {
-    "chat": model,
-    "responses": OpenAIResponsesModel("default", provider=provider),
-    "anthropic": AnthropicModel("default", provider=by_anthropic),
-}
+models = {"chat": model, "responses": responses_model, "anthropic": anthropic_model}
 
 
 def read_file(path: str) -> str:

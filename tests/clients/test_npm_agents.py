@@ -63,6 +63,21 @@ def test_claude_code_loads_a_tool(tmp_path: Path) -> None:
     assert denied["tool_name"] == "WebFetch", "it was called"
 
 
+def test_claude_code_searches_and_has_another_agent(tmp_path: Path) -> None:
+    """Its search asks for a tool of Anthropic's servers; what is refused is not asked again."""
+    edit = {"file_path": FILE, "old_string": OLD, "new_string": NEW}
+    agent = {"description": "look", "prompt": "Look around.", "subagent_type": "Explore"}
+    calls = [
+        ("ToolSearch", {"query": "select:WebSearch"}), ("WebSearch", {"query": "colours"}),
+        ("Agent", agent), ("Read", {"file_path": FILE}), ("Edit", edit),
+    ]  # fmt: skip
+    may = ("--output-format json", "--output-format json --allowedTools WebSearch")
+    with desk(tmp_path, calls) as place:
+        told = json.loads(worked(place, "Claude Code", may))
+    assert told["result"] == ANSWER and not told["permission_denials"]
+    assert told["subagent_stats"]["spawned"] == 1
+
+
 def test_claude_code_knows_a_prompt_that_is_too_long(tmp_path: Path) -> None:
     with desk(tmp_path, **SMALL) as place:
         done = place.agent("Claude Code")

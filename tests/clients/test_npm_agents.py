@@ -31,9 +31,9 @@ def lines(text: str) -> list[Any]:
     return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
 
 
-def worked(desk: Desk, program: str) -> str:
+def worked(desk: Desk, program: str, instead: tuple[str, str] = ("", "")) -> str:
     """What the agent prints; the file is as it was told."""
-    done = desk.agent(program)
+    done = desk.agent(program, instead)
     assert done.returncode == 0, done.stderr + done.stdout
     assert desk.file.read_text() == AFTER
     return done.stdout
@@ -63,6 +63,21 @@ def test_claude_code_loads_a_tool(tmp_path: Path) -> None:
     assert denied["tool_name"] == "WebFetch", "it was called"
 
 
+def test_claude_code_searches_and_has_another_agent(tmp_path: Path) -> None:
+    """Its search asks for a tool of Anthropic's servers; what is refused is not asked again."""
+    edit = {"file_path": FILE, "old_string": OLD, "new_string": NEW}
+    agent = {"description": "look", "prompt": "Look around.", "subagent_type": "Explore"}
+    calls = [
+        ("ToolSearch", {"query": "select:WebSearch"}), ("WebSearch", {"query": "colours"}),
+        ("Agent", agent), ("Read", {"file_path": FILE}), ("Edit", edit),
+    ]  # fmt: skip
+    may = ("--output-format json", "--output-format json --allowedTools WebSearch")
+    with desk(tmp_path, calls) as place:
+        told = json.loads(worked(place, "Claude Code", may))
+    assert told["result"] == ANSWER and not told["permission_denials"]
+    assert told["subagent_stats"]["spawned"] == 1
+
+
 def test_claude_code_knows_a_prompt_that_is_too_long(tmp_path: Path) -> None:
     with desk(tmp_path, **SMALL) as place:
         done = place.agent("Claude Code")
@@ -78,6 +93,34 @@ def test_codex(tmp_path: Path) -> None:
     items = [event["item"] for event in events if event["type"] == "item.completed"]
     assert items[-1]["type"] == "agent_message" and items[-1]["text"] == ANSWER
     assert events[-1]["type"] == "turn.completed" and events[-1]["usage"]["output_tokens"] > 0
+
+
+def test_codex_with_a_model_that_it_knows(tmp_path: Path) -> None:
+    """It gives that one tools of other kinds, in a place of their own."""
+    def run(command: str) -> tuple[str, dict[str, str]]:
+        ask = json.dumps({"cmd": command})
+        return "functions__exec", {"input": f"text((await tools.exec_command({ask})).output);"}
+
+    known = (  # and the context that it takes that one to have
+        'model = "local"\nmodel_provider = "uma"\nmodel_context_window = 65536',
+        'model = "gpt-6.2-sol"\nmodel_provider = "uma"',
+    )
+    calls = [run("cat colour.txt"), run(f"sed -i s/{OLD}/{NEW}/ colour.txt")]
+    with desk(tmp_path, calls) as place:
+        events = lines(worked(place, "Codex", known))
+    assert events[-2]["item"]["text"] == ANSWER and events[-1]["type"] == "turn.completed"
+
+
+def test_codex_shortens_what_was_said(tmp_path: Path) -> None:
+    """After each turn, as one has more tokens than it takes the context to have."""
+    small = ("model_context_window = 65536", "model_context_window = 16384")
+    calls = [
+        ("exec_command", {"cmd": "cat colour.txt"}),
+        ("exec_command", {"cmd": f"sed -i s/{OLD}/{NEW}/ colour.txt"}),
+    ]
+    with desk(tmp_path, calls) as place:
+        events = lines(worked(place, "Codex", small))
+    assert events[-2]["item"]["text"] == ANSWER and events[-1]["type"] == "turn.completed"
 
 
 def test_codex_knows_a_prompt_that_is_too_long(tmp_path: Path) -> None:

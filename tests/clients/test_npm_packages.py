@@ -36,7 +36,7 @@ def told(path: Path, package: str, program: str) -> Any:
 
 
 def test_openai(tmp_path: Path) -> None:
-    found = told(tmp_path, "openai", "openai.mjs")
+    found = told(tmp_path, "openai (npm)", "openai.mjs")
     assert found["whole"] == found["streamed"] == ASIDE
     assert found["tokens"][0] == found["tokens"][1] > 0
     assert found["agent"] == ANSWER
@@ -57,7 +57,7 @@ def test_anthropic(tmp_path: Path) -> None:
 
 
 def test_ollama(tmp_path: Path) -> None:
-    found = told(tmp_path, "ollama", "ollama.mjs")
+    found = told(tmp_path, "ollama (npm)", "ollama.mjs")
     assert found["whole"] == found["streamed"] == found["generated"] == ASIDE
     assert found["counts"] == [len(ASIDE)] * 2
     assert found["called"] == [[THOUGHT, READ], [THOUGHT, WRITE]]

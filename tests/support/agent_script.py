@@ -11,10 +11,11 @@ import re
 from dataclasses import asdict, dataclass
 from typing import Any
 
-_RESULT = re.compile(r"<tool_response>\n(.*?)\n</tool_response>", re.DOTALL)
 _TOOLS = "<tools>\n"
-THOUGHT = "The next step."
+_RESULT = re.compile(r"<tool_response>\n(.*?)\n</tool_response>", re.DOTALL)
+_SUMMARY = re.compile(r"Steps taken: (\d+)\. Seen: (\S+)\.")
 _END = "\n</think>\n\n"  # ends the prompt where the model is not to think
+THOUGHT = "The next step."
 ASIDE = "A short title"  # to what is not the task
 
 
@@ -23,7 +24,8 @@ class Script:
     """For a model with Qwen3's template.
 
     ``calls`` are made one after the other in answer to ``task``.  Then it says ``says``, in which
-    ``{}`` is what ``sees``, a regular expression, finds in a tool's result.
+    ``{}`` is what ``sees``, a regular expression, finds first in the tools' results.  Without
+    tools, it sums results up, and goes on from there when it reads that again.
     """
 
     task: str
@@ -42,16 +44,15 @@ class Script:
     def answer(self, prompt: str) -> str:
         """The model's next turn."""
         at = prompt.rfind(self.task)
+        results = _RESULT.findall(prompt, at) if at >= 0 else []
+        taken, seen = next(iter(_SUMMARY.findall(prompt)[-1:]), (0, "nothing"))
+        taken = int(taken) + len(results)
+        seen = next(iter(re.findall(self.sees, "\n".join(results))), seen)
         if at < 0 or _TOOLS not in prompt:
-            return ASIDE
+            return f"Steps taken: {taken}. Seen: {seen}." if results else ASIDE
         thought = "" if prompt.endswith(_END) else f"<think>\n{THOUGHT}{_END}"
-        return thought + self._step(prompt, at)
-
-    def _step(self, prompt: str, at: int) -> str:
-        results = _RESULT.findall(prompt, at)
-        if len(results) < len(self.calls):
-            name, arguments = self.calls[len(results)]
-            call = json.dumps({"name": name, "arguments": arguments})
-            return f"<tool_call>\n{call}\n</tool_call>"
-        seen = re.search(self.sees, "\n".join(results))
-        return self.says.format(seen[1] if seen else "nothing")
+        if taken >= len(self.calls):
+            return thought + self.says.format(seen)
+        name, arguments = self.calls[taken]
+        call = json.dumps({"name": name, "arguments": arguments})
+        return f"{thought}<tool_call>\n{call}\n</tool_call>"

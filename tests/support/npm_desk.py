@@ -56,9 +56,18 @@ class Desk:
         self.file = self.folder / "colour.txt"
         self.file.write_text(BEFORE)
 
-    def agent(self, program: str) -> subprocess.CompletedProcess[str]:
-        """Set up as the page says, and asked to do the task instead of the page's question."""
-        for name, body in set_up(program):
+    def agent(
+        self, program: str, instead: tuple[str, str] = ("", "")
+    ) -> subprocess.CompletedProcess[str]:
+        """Set up as the page says, and asked to do the task instead of the page's question.
+
+        Of ``instead``, the first is on the page, and the second stands for it.
+        """
+        blocks = set_up(program)
+        assert any(instead[0] in body for _, body in blocks)
+        for name, body in blocks:
+            if instead[0]:
+                body = body.replace(*instead)
             if name:
                 (self._home / name).parent.mkdir(parents=True, exist_ok=True)
                 (self._home / name).write_text(body)

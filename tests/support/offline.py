@@ -14,7 +14,10 @@ import struct
 import subprocess
 import sys
 
-UNSHARE = ("unshare", "--map-root-user", "--net", "--")
+# with processes of its own too: all that it has started ends with it
+UNSHARE = (
+    "unshare", "--map-root-user", "--net", "--pid", "--fork", "--kill-child", "--mount-proc", "--",
+)  # fmt: skip
 _SIOCGIFFLAGS, _SIOCSIFFLAGS, _UP = 0x8913, 0x8914, 1
 
 

@@ -8,8 +8,9 @@ import pytest
 
 from umaserve.gateway.daemon.refusal import Refusal, anthropic_error
 from umaserve.gateway.families.anthropic_shapes import conversation, no_thread, tool_fields
-from umaserve.gateway.families.openai.items import messages_of
+from umaserve.gateway.families.openai.items import Tools, messages_of
 from umaserve.gateway.translate.messages import in_order
+from umaserve.gateway.translate.parts import Call
 
 
 def text(words: str) -> dict[str, str]:
@@ -66,6 +67,23 @@ def test_codex_speaks_as_a_developer_and_twice_as_the_user() -> None:
     items = [item("developer", "a"), item("developer", "b"), item("user", "c"), item("user", "d")]
     found = in_order(messages_of({"input": items}))
     assert found == [said("system", "a\n\nb"), said("user", [text("c"), text("d")])]
+
+
+def test_tools_that_stand_in_the_input() -> None:
+    """As Codex has it for the models that it knows."""
+    custom = {"type": "custom", "name": "exec"}
+    space = {"type": "namespace", "name": "functions", "tools": [custom]}
+    more = {"type": "additional_tools", "role": "developer", "tools": [space]}
+    body = {"input": [more, said("user", "a")], "tools": [{"type": "function", "name": "read"}]}
+    tools = Tools(body)
+    names = [tool["function"]["name"] for tool in tools.fields(body)["tools"]]
+    assert names == ["read", "functions__exec"]
+    item = tools.item("i", Call("c", "functions__exec", '{"input":"x"}'), "completed")
+    assert (item["type"], item["namespace"], item["name"], item["input"]) == (
+        "custom_tool_call", "functions", "exec", "x",
+    )  # fmt: skip
+    assert messages_of(body) == [said("user", "a")]
+    assert Tools({"input": "a"}).functions == []
 
 
 def test_threads_that_a_server_keeps_are_refused_as_anthropic_says_it() -> None:

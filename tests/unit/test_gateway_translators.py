@@ -6,7 +6,12 @@ import json
 from typing import Any
 
 from umaserve.gateway.daemon.event import Event, decode_event
-from umaserve.gateway.daemon.refusal import anthropic_error, of_daemon, openai_error
+from umaserve.gateway.daemon.refusal import (
+    anthropic_error,
+    not_there,
+    of_daemon,
+    openai_error,
+)
 from umaserve.gateway.families.anthropic import _Events
 from umaserve.gateway.families.ollama import _Lines
 from umaserve.gateway.families.openai.chat import _ChatChunks, _choice
@@ -175,6 +180,11 @@ def test_streams_that_fail_say_so_in_their_words() -> None:
     (anthropic,) = data(_Events("msg_1", "m", False).fail(refusal))
     assert (anthropic["type"], anthropic["error"]["type"]) == ("error", "api_error")
     assert json.loads(_Lines("m", "message", False).fail(refusal))["error"] == "it failed"
+
+
+def test_what_is_not_there_is_not_to_be_asked_again() -> None:
+    assert not_there("this").headers == (("x-should-retry", "false"),)
+    assert dict(of_daemon("E_LIMIT_002", "full").headers) == {"retry-after": "1"}
 
 
 def test_prompts_that_are_too_long_are_told_in_words_that_agents_look_for() -> None:

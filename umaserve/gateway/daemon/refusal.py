@@ -59,6 +59,8 @@ class Refusal(Exception):
         self.headers, self.details = headers, details
         if status in (429, 503):
             self.headers += (("retry-after", str(RETRY_S)),)
+        if status == 501:  # else clients try again, Claude Code for minutes, as after all above 499
+            self.headers += (("x-should-retry", "false"),)
 
 
 def of_daemon(code: str, message: str) -> Refusal:

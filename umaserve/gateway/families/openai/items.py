@@ -13,6 +13,7 @@ from umaserve.gateway.translate.parts import Call
 from umaserve.gateway.translate.schemas import OBJECT, TEXT
 
 BETWEEN = "__"  # a namespace and the name of a tool in it
+MORE_TOOLS = "additional_tools"  # an item that is no part of what is said
 _OUTPUTS = ("function_call_output", "custom_tool_call_output")
 _INPUT = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
 _CONTENT = {"type": ["string", "array"], "items": {"type": "object", "properties": {
@@ -71,7 +72,7 @@ def _add(item: dict[str, Any], found: list[dict[str, Any]]) -> None:
         output = content_of(item.get("output"), "input[].output")
         called = str(item.get("call_id"))
         found.append({"role": "tool", "tool_call_id": called, "content": output})
-    else:
+    elif kind != MORE_TOOLS:
         raise Refusal(400, "unknown_item", f'"input" has an item of the type "{kind}"')
 
 
@@ -102,7 +103,7 @@ class Tools:
         self.functions: list[dict[str, Any]] = []
         self._custom: set[str] = set()
         self._spaces: dict[str, tuple[str, str]] = {}
-        for tool in objects_of(body, "tools"):
+        for tool in [*objects_of(body, "tools"), *_more_tools(body)]:
             if tool.get("type") == "namespace":
                 for inner in objects_of(tool, "tools"):
                     self._take(inner, str(tool.get("name")))
@@ -163,6 +164,14 @@ def text_of_call(arguments: str) -> str:
         return arguments
     text = value.get("input", "") if isinstance(value, dict) else value
     return text if isinstance(text, str) else arguments
+
+
+def _more_tools(body: dict[str, Any]) -> list[dict[str, Any]]:
+    """Those that stand in the input, as Codex has it for the models that it knows."""
+    if isinstance(body.get("input"), str):
+        return []
+    items = [item for item in objects_of(body, "input") if item.get("type") == MORE_TOOLS]
+    return [tool for item in items for tool in objects_of(item, "tools")]
 
 
 def effort_of(body: dict[str, Any]) -> Any:

@@ -7,13 +7,14 @@ answer:
     [abort@5] [exit@5] [hang@5] [error@5]     every time it gets there
     [abort-once@5] [hang-once@5]              the first time; a mark lies beside the model file
     [stop@5] [reject]                         end of text; refused
+    [prompt@5]                                so many ticks pass before the first token
 
 The text ``[stall]`` to be tokenised makes it stop for good, outside a tick.
 
 The model's file name makes the load fail (``load-fails``, ``load-aborts``), hang
 (``load-hangs``) or slow (``load-slow``), as does a file MODEL.broken beside it.  ``FAKE_TEMPLATE``
 is the model's chat template, ``FAKE_TICK_MS`` the time of a tick.  ``FAKE_SAYS`` is the whole of
-every answer.
+every answer.  ``FAKE_STEPS`` names a pipe: with it, each tick waits for a byte of that.
 """
 
 from __future__ import annotations
@@ -70,6 +71,7 @@ class Row:
         if SAYS:
             self.answer = SAYS
             self.directives["stop"] = len(SAYS)
+        self.prompt_ticks = self.directives.pop("prompt", 0)
         self.cancelled = False
 
 
@@ -88,6 +90,8 @@ class Engine:
         self.rows: dict[int, Row] = {}
         self.turn = 0
         self.tick_s = float(os.environ.get("FAKE_TICK_MS", "1")) / 1000
+        steps = os.environ.get("FAKE_STEPS")
+        self.steps = [os.open(steps, os.O_RDWR | os.O_NONBLOCK)] if steps else []
 
     # --- messages ---------------------------------------------------------------------------------
 
@@ -230,12 +234,17 @@ class Engine:
         while True:
             while self.inbox:
                 self.handle(self.inbox.pop(0))
-            if readiness.select([self.control], [], [], 0 if self.rows else None)[0]:
+            waits = None if self.steps or not self.rows else 0
+            inputs = [self.control, *(self.steps if self.rows else ())]
+            ready = readiness.select(inputs, [], [], waits)[0]
+            if self.control in ready:
                 data = self.control.recv(1 << 16)
                 if not data:
                     return
                 self.inbox += self.channel.feed(data)
                 continue
+            for step in self.steps:
+                os.read(step, 1)
             self.tick()
 
     def tick(self) -> None:
@@ -304,6 +313,9 @@ class Engine:
 
     def token(self, row: Row) -> None:
         table, slot = self.table, row.slot
+        if row.prompt_ticks:
+            row.prompt_ticks -= 1
+            return
         n_prompt, n_tokens = int(table.n_prompt[slot]), int(table.n_tokens[slot])
         index = n_tokens - n_prompt
         if row.directives.get("stop") == index:

@@ -46,7 +46,9 @@ class Daemon:
                 raise RuntimeError(self._log.read())
             try:
                 with Client(self.path) as client:
-                    if client.call(type="info")["info"]["state"] == "serving":
+                    # where a start takes long, we may have asked more than our share meanwhile
+                    info = client.call(type="info").get("info")
+                    if info is not None and info["state"] == "serving":
                         break
             except OSError:
                 pass

@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from benchmarks import http_tables
 from benchmarks.names import OURS, THEIRS
 
 Result = dict[str, Any]
 Results = dict[str, Result]
 Show = Callable[[float | None], str]
 Table = tuple[list[str], list[list[str]]]
-OTHERS = ("first_token", "startup", "recovery", "busy_front", "hostile", "invariance", "bmt")
-"""Kinds with few figures: they share one table."""
 ONLY_WHOLE = ("simulated",)
 """Kinds that the page links to: their table is in ``TABLES.md`` alone."""
 
@@ -226,8 +225,8 @@ def _startup(r: Result, show: Show) -> list[list[str]]:
     theirs = f"llama-server: {ready.pop(THEIRS, '-')}"
     rows = [[f"seconds to ready: {side}", value, theirs, "-"] for side, value in ready.items()]
     if "first_start_s" in r:
-        value = show(r["first_start_s"])
-        rows.append(["seconds to ready: umaserve, nothing compiled yet", value, "-", "-"])
+        title = "seconds to ready: umaserve, nothing compiled yet"
+        rows.append([title, show(r["first_start_s"]), "-", "-"])
     return rows
 
 
@@ -260,8 +259,7 @@ def _hostile(r: Result, show: Show) -> list[list[str]]:
 def _invariance(r: Result, show: Show) -> list[list[str]]:
     titles = {"alone_twice": "alone, run again", "with_seven_others": "with seven other streams",
               "killed": f"its engine killed {r['kills']} times"}  # fmt: skip
-    equal: list[str] = []
-    parted: list[str] = []
+    equal, parted = list[str](), list[str]()
     for key, title in titles.items():
         found = r[key]
         equal.append(f"{title}: {found['equal']} of {found['streams']}")
@@ -290,7 +288,10 @@ def _bmt(r: Result, results: Results, show: Show) -> list[list[str]]:
 _OTHERS: dict[str, Callable[[Result, Show], list[list[str]]]] = {
     "first_token": _first_token, "startup": _startup, "recovery": _recovery,
     "busy_front": _busy_front, "hostile": _hostile, "invariance": _invariance,
+    "http_cost": http_tables.cost_lines, "http_memory": http_tables.memory_lines,
 }  # fmt: skip
+OTHERS = (*_OTHERS, "bmt")
+"""Kinds with few figures: they share one table."""
 
 WRITERS: dict[str, Callable[[Results, Show], Table]] = {
     "sampler": sampler, "tick": tick, "throughput": throughput, "one_stream": one_stream,

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks import page_tables, scheduler_tables
+from benchmarks import http_tables, page_tables, scheduler_tables
 from benchmarks.machine import RESULTS
 from benchmarks.targets import targets_table
 
@@ -246,12 +246,31 @@ def recovery(result: Result) -> str:
     )  # fmt: skip
 
 
+def http_cost(result: Result, name: str) -> str:
+    return (
+        _command(http_tables.cost_command(name, result))
+        + table(*http_tables.cost(result, around)) + "\n" + machine_line(result)
+    )  # fmt: skip
+
+
+def http_memory(result: Result, name: str) -> str:
+    return (
+        _command(http_tables.memory_command(name, result))
+        + f"{result['requests_per_s']:.0f} requests a second.\n\n"
+        + table(*http_tables.memory(result, number)) + "\n" + machine_line(result)
+    )  # fmt: skip
+
+
+NAMED = ("tick", "throughput", "one_stream", "busy_front", "hostile", "http_cost", "http_memory")
+"""Kinds whose writers take the name of the result too."""
 WRITERS: dict[str, Callable[..., str]] = {
     "sampler": sampler, "tick": tick, "throughput": throughput, "one_stream": one_stream,
     "first_token": first_token, "startup": startup, "invariance": invariance,
     "recovery": recovery,
     "busy_front": busy_front,
     "hostile": hostile,
+    "http_cost": http_cost,
+    "http_memory": http_memory,
 }  # fmt: skip
 
 
@@ -311,7 +330,7 @@ def block(name: str, results: dict[str, Result]) -> str:
     if name not in results:
         return "Not measured yet.\n"
     kind = name.split("-", 1)[0]
-    if kind in ("tick", "throughput", "one_stream", "busy_front", "hostile"):
+    if kind in NAMED:
         return WRITERS[kind](results[name], name)
     return WRITERS[kind](results[name])
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import socket
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.support.fake_engine import answer
-from tests.support.gateway import everything, gateway, post, sse
+from tests.support.gateway import begun, everything, gateway, post, sse
 from tests.support.http_client import port_of
 from tests.support.server_harness import DaemonProcess, eventually
 from umaserve.gateway.translate import answering
@@ -38,15 +37,6 @@ def slow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]:
     path = tmp_path_factory.mktemp("slow")
     with DaemonProcess(path, http="127.0.0.1:0", environment={"FAKE_TICK_MS": "60"}) as daemon:
         yield daemon
-
-
-def begun(port: int, path: str, body: dict[str, Any]) -> socket.socket:
-    """A request that is sent, and nothing of its answer read."""
-    data = json.dumps(body).encode()
-    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(data)}\r\n\r\n"
-    sock = socket.create_connection(("127.0.0.1", port), 60)
-    sock.sendall(head.encode() + data)
-    return sock
 
 
 @pytest.mark.parametrize("stream", [True, False])

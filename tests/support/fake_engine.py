@@ -7,6 +7,7 @@ answer:
     [abort@5] [exit@5] [hang@5] [error@5]     every time it gets there
     [abort-once@5] [hang-once@5]              the first time; a mark lies beside the model file
     [stop@5] [reject]                         end of text; refused
+    [prompt@5]                                so many ticks pass before the first token
 
 The text ``[stall]`` to be tokenised makes it stop for good, outside a tick.
 
@@ -16,6 +17,7 @@ is the model's chat template, ``FAKE_TICK_MS`` the time of a tick.  ``FAKE_SAYS`
 every answer; ``FAKE_SCRIPT`` is a `tests.support.agent_script.Script` that says what to answer.
 ``FAKE_REPLIES`` is a file with a JSON list of pairs: the first pair whose first text is in the
 prompt has the whole answer for its second, and directives in prompts are nothing.
+``FAKE_STEPS`` names a pipe: with it, each tick waits for a byte of that.
 """
 
 from __future__ import annotations
@@ -87,6 +89,7 @@ class Row:
         self.directives = {name: int(at or 0) for name, at in DIRECTIVE.findall(prompt)}
         said = reply(prompt)
         self.answer = answer(prompt, 4096) if said is None else said
+        self.prompt_ticks = self.directives.pop("prompt", 0)
         if REPLIES:
             self.directives.clear()
         if said is not None:
@@ -109,6 +112,8 @@ class Engine:
         self.rows: dict[int, Row] = {}
         self.turn = 0
         self.tick_s = float(os.environ.get("FAKE_TICK_MS", "1")) / 1000
+        steps = os.environ.get("FAKE_STEPS")
+        self.steps = [os.open(steps, os.O_RDWR | os.O_NONBLOCK)] if steps else []
 
     # --- messages ---------------------------------------------------------------------------------
 
@@ -251,12 +256,17 @@ class Engine:
         while True:
             while self.inbox:
                 self.handle(self.inbox.pop(0))
-            if readiness.select([self.control], [], [], 0 if self.rows else None)[0]:
+            waits = None if self.steps or not self.rows else 0
+            inputs = [self.control, *(self.steps if self.rows else ())]
+            ready = readiness.select(inputs, [], [], waits)[0]
+            if self.control in ready:
                 data = self.control.recv(1 << 16)
                 if not data:
                     return
                 self.inbox += self.channel.feed(data)
                 continue
+            for step in self.steps:
+                os.read(step, 1)
             self.tick()
 
     def tick(self) -> None:
@@ -325,6 +335,9 @@ class Engine:
 
     def token(self, row: Row) -> None:
         table, slot = self.table, row.slot
+        if row.prompt_ticks:
+            row.prompt_ticks -= 1
+            return
         n_prompt, n_tokens = int(table.n_prompt[slot]), int(table.n_tokens[slot])
         index = n_tokens - n_prompt
         if row.directives.get("stop") == index:

@@ -90,6 +90,15 @@ def post(port: int, path: str, body: Any, **headers: str) -> Posted:
         connection.close()
 
 
+def begun(port: int, path: str, body: dict[str, Any]) -> socket.socket:
+    """A request that is sent, and nothing of its answer read."""
+    data = json.dumps(body).encode()
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(data)}\r\n\r\n"
+    sock = socket.create_connection(("127.0.0.1", port), 60)
+    sock.sendall(head.encode() + data)
+    return sock
+
+
 def sse(body: bytes) -> list[Any]:
     """The data of server-sent events: objects, or what is no JSON as text."""
     found: list[Any] = []

@@ -250,6 +250,8 @@ class DaemonProcess:
             return self.reachable() and self.info()["state"] == "serving"
         except OSError:  # it has just left; the next round says why
             return False
+        except KeyError:  # a start on a busy machine: we have asked more than our share
+            return False
 
     def children(self) -> list[psutil.Process]:
         try:

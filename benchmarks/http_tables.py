@@ -1,0 +1,84 @@
+"""The figures of ``benchmarks.http_cost`` and ``benchmarks.http_memory`` as lines of tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+Result = dict[str, Any]
+Show = Callable[[float | None], str]
+Around = Callable[[dict[str, float] | None], str]
+Table = tuple[list[str], list[list[str]]]
+
+HTTP, SOCKET = "HTTP", "socket"
+
+
+def cost_command(name: str, result: Result) -> str:
+    """The command line that makes the result of that name."""
+    words = ["python -m benchmarks.http_cost"]
+    rates = result.get("rates")
+    if rates:
+        model = rates["model"].split()[0]
+        words.append(f"--model {model} --streams {rates['streams']} --tokens {rates['tokens']}")
+        words.append(f"--threads {rates['threads']}")
+    return " ".join([*words, f"--route {result['route']} --name {name}"])
+
+
+def memory_command(name: str, result: Result) -> str:
+    """The command line that makes the result of that name."""
+    return f"python -m benchmarks.http_memory --requests {result['requests']} --name {name}"
+
+
+def cost(result: Result, around: Around) -> Table:
+    """Everything that was measured, with its spread."""
+    rows, rates = [], result.get("rates")
+    if rates:
+        for name, value in rates["tokens_per_s"].items():
+            rows.append([f"tokens/s: {name}", around(value), around(rates["http_over"].get(name))])
+        for name, value in rates["cpu_s_per_1k"].items():
+            rows.append([f"CPU s for 1000 tokens: {name}", around(value), "-"])
+    for name, value in result.get("first_token", {}).get("ms", {}).items():
+        more = result["first_token"]["more_ms"].get(name)
+        rows.append([f"first token of a scripted engine, ms: {name}", around(value), around(more)])
+    return ["", "measured", "HTTP over this one, or ms more than the socket"], rows
+
+
+def memory(result: Result, show: Show) -> Table:
+    """MiB at each look."""
+    names = list(result["grew_mib"])
+    rows = [
+        [str(look["requests"]), *(show(look[name]) for name in names)] for look in result["looks"]
+    ]
+    return ["requests", *(f"{name}, MiB" for name in names)], rows
+
+
+def cost_lines(r: Result, show: Show) -> list[list[str]]:
+    """For the page."""
+    rows, rates = [], r.get("rates")
+    if rates:
+        title = f"tokens/s of {rates['streams']} streams of {rates['model'].split()[0]} over HTTP"
+        ours = show(rates["tokens_per_s"][HTTP]["median"])
+        for name, over in rates["http_over"].items():
+            theirs = show(rates["tokens_per_s"][name]["median"])
+            rows.append([title, ours, f"{name}: {theirs}", show(over["median"])])
+    first = r.get("first_token")
+    if first:
+        for name, more in first["more_ms"].items():
+            title = f"first token of a scripted engine over {name}, ms"
+            socket = show(first["ms"][SOCKET]["median"])
+            beside = f"socket: {socket}; {show(more['median'])} more"
+            rows.append([title, show(first["ms"][name]["median"]), beside, "-"])
+    return rows
+
+
+def memory_lines(r: Result, show: Show) -> list[list[str]]:
+    """For the page."""
+    half, rows = len(r["looks"]) // 2, []
+    for name, grown in r["grew_mib"].items():
+        title = f"memory of the {name} over the last half of {r['requests']} requests, MiB"
+        most, before = (
+            max(look[name] for look in part) for part in (r["looks"][half:], r["looks"][:half])
+        )
+        beside = f"the first half: {show(before)}; {show(grown)} more"
+        rows.append([title, show(most), beside, show(most / before)])
+    return rows

@@ -14,7 +14,7 @@ from umaserve.gateway.daemon.refusal import Refusal, anthropic_error, encode, wr
 from umaserve.gateway.families.anthropic_shapes import (
     blocks_of,
     conversation,
-    no_schema,
+    schema_field,
     stop_reason,
     thinking_field,
     tool_fields,
@@ -62,7 +62,6 @@ async def messages(request: Request) -> Response:
 
 
 def _message(request: Request, body: dict[str, Any]) -> dict[str, Any]:
-    no_schema(body)
     most = body.get("max_tokens")
     if most is None:
         raise wrong("max_tokens", "be given")
@@ -79,7 +78,13 @@ def _message(request: Request, body: dict[str, Any]) -> dict[str, Any]:
         message["stop"] = body["stop_sequences"]
     if asked[-1]["role"] == "assistant":
         message["continue_final_message"] = True
-    return {**message, **tool_fields(body), **thinking_field(body), **caller}
+    return {
+        **message,
+        **tool_fields(body),
+        **thinking_field(body),
+        **schema_field(body),
+        **caller,
+    }
 
 
 class _Events:

@@ -9,7 +9,7 @@ import msgspec
 from umaserve.gateway.daemon.event import Event
 from umaserve.gateway.daemon.refusal import Refusal, encode, not_there, wrong
 from umaserve.gateway.translate.body import object_of, objects_of
-from umaserve.gateway.translate.messages import effort
+from umaserve.gateway.translate.messages import effort, format_field
 from umaserve.gateway.translate.parts import Answer
 
 _decode = msgspec.json.Decoder().decode
@@ -154,10 +154,12 @@ def thinking_field(body: dict[str, Any]) -> dict[str, Any]:
     return {"thinking": True if wanted is None else effort(wanted, "output_config.effort")}
 
 
-def no_schema(body: dict[str, Any]) -> None:
-    """Raises ``Refusal`` where the answer is to follow a schema."""
-    if body.get("output_format") or object_of(body, "output_config").get("format"):
-        raise not_there("a format of the output")
+def schema_field(body: dict[str, Any]) -> dict[str, Any]:
+    """What the answer has to follow, where that is said."""
+    form = object_of(body, "output_config").get("format")
+    if form is not None:
+        return format_field(form, "output_config.format")
+    return format_field(body.get("output_format"), "output_format")
 
 
 def stop_reason(event: Event, called: bool) -> str:

@@ -27,7 +27,7 @@ from umaserve.gateway.translate.body import (
 )
 from umaserve.gateway.translate.caller import caller_fields, lane_header
 from umaserve.gateway.translate.endpoint import Endpoint
-from umaserve.gateway.translate.messages import no_constraint
+from umaserve.gateway.translate.messages import constraint_fields
 from umaserve.gateway.translate.prompts import (
     prompts_of,
     with_gap,
@@ -60,9 +60,13 @@ async def infill(request: Request) -> Response:
 async def _complete(
     request: Request, body: dict[str, Any], prompts: list[dict[str, Any]], listed: bool
 ) -> Response:
-    no_constraint(body)
     caller = caller_fields(request, body)
-    fields = {**sampling_fields(body), **most_tokens(body, "n_predict", "max_tokens"), **caller}
+    fields = {
+        **sampling_fields(body),
+        **most_tokens(body, "n_predict", "max_tokens"),
+        **constraint_fields(body),
+        **caller,
+    }
     wants_text = fields.get("max_tokens") != 0
     if not wants_text:  # the prompt is to be read and kept, for what comes next
         fields["max_tokens"] = 1

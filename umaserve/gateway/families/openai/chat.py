@@ -28,7 +28,7 @@ from umaserve.gateway.translate.endpoint import MESSAGES, Endpoint
 from umaserve.gateway.translate.messages import (
     chat_fields,
     chat_messages,
-    no_constraint,
+    constraint_fields,
     wants_deltas,
 )
 from umaserve.gateway.translate.parts import Piece, Pieces, answer_of
@@ -38,7 +38,6 @@ from umaserve.gateway.translate.sampling import most_tokens, sampling_fields
 async def chat_completions(request: Request) -> Response:
     """A conversation's next message, ``n`` times."""
     body = await read_object(request)
-    no_constraint(body)
     caller = caller_fields(request, body)
     message = {
         "messages": chat_messages(body),
@@ -46,6 +45,7 @@ async def chat_completions(request: Request) -> Response:
         **most_tokens(body, "max_completion_tokens", "max_tokens", "n_predict"),
         **chosen_logprobs(body),
         **chat_fields(body),
+        **constraint_fields(body),
         **caller,
     }
     choices = whole_of(body, "n", 1, 1, MAX_CHOICES)

@@ -25,7 +25,7 @@ from umaserve.gateway.translate.answering import (
 from umaserve.gateway.translate.body import flag_of, object_of, read_object, text_of
 from umaserve.gateway.translate.caller import caller_fields, lane_header
 from umaserve.gateway.translate.endpoint import Endpoint
-from umaserve.gateway.translate.messages import effort, wants_deltas
+from umaserve.gateway.translate.messages import effort, format_field, wants_deltas
 from umaserve.gateway.translate.parts import Piece, Pieces, answer_of
 from umaserve.gateway.translate.sampling import most_tokens, sampling_fields
 
@@ -51,6 +51,7 @@ async def responses(request: Request) -> Response:
         **sampling_fields(body),
         **most_tokens(body, "max_output_tokens"),
         **tools.fields(body),
+        **format_field(object_of(body, "text").get("format"), "text.format"),
         **caller,
     }
     if effort_of(body) is not None:
@@ -69,9 +70,6 @@ def _check(body: dict[str, Any]) -> None:
     for name in ("background", "conversation", "prompt", "top_logprobs"):
         if body.get(name):
             raise not_there(f'"{name}"')
-    form = object_of(object_of(body, "text"), "format").get("type", "text")
-    if form != "text":
-        raise not_there(f'"text.format" of the type "{form}"')
 
 
 class _Response:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-import msgspec
 import numpy as np
 
 from umaserve.sampling.mask import words_of
@@ -20,7 +19,8 @@ if TYPE_CHECKING:
     from .vocabulary import Vocabulary
 
 MAX_MADE_GRAMMAR = 4 << 20  # bytes of a grammar that uma-chat has made of tools
-WHITESPACE = r"[\x20\x0A\x0D\x09]{1,20}"  # a model that likes it would go on for ever
+# of white space there is an end: a model that likes it would go on for ever
+_OPTIONS: Any = {"whitespace_pattern": r"[\x20\x0A\x0D\x09]{1,20}"}
 
 
 class CannotBind(ValueError):
@@ -57,12 +57,13 @@ class SchemaMatcher:
         try:
             if constraint.kind == m.REGEX:
                 grammar = LLMatcher.grammar_from_regex(text)
+            elif text == "false":
+                raise CannotBind("it allows nothing")
             else:
-                schema = msgspec.json.decode(text)
-                options = {"whitespace_pattern": WHITESPACE}
-                grammar = LLMatcher.grammar_from_json_schema(schema, overrides=options)  # type: ignore[arg-type]
+                schema = "{}" if text == "true" else text
+                grammar = LLMatcher.grammar_from_json_schema(schema, overrides=_OPTIONS)
         except ValueError as error:
-            raise CannotBind(str(error)) from None
+            raise CannotBind(_first_line(str(error))) from None
         limits = LLParserLimits(verbose_errors=False)
         self._matcher = LLMatcher(vocabulary.get(), grammar, log_level=0, limits=limits)
         self._check()

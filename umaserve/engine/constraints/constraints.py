@@ -14,7 +14,7 @@ from umaserve.wire import table as t
 from .bound import Bound
 from .vocabulary import Vocabulary
 
-LONGEST_S = 1.0  # that a mask may take, where others wait for it
+LONGEST_S = 2.0  # that a mask may take
 CODE = "E_RUNTIME_003"
 
 

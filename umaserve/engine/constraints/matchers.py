@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .vocabulary import Vocabulary
 
 MAX_MADE_GRAMMAR = 4 << 20  # bytes of a grammar that uma-chat has made of tools
+MAX_WHY = 400  # characters
 # of white space there is an end: a model that likes it would go on for ever
 _OPTIONS: Any = {"whitespace_pattern": r"[\x20\x0A\x0D\x09]{1,20}"}
 
@@ -63,7 +64,7 @@ class SchemaMatcher:
                 schema = "{}" if text == "true" else text
                 grammar = LLMatcher.grammar_from_json_schema(schema, overrides=_OPTIONS)
         except ValueError as error:
-            raise CannotBind(_first_line(str(error))) from None
+            raise CannotBind(_in_a_line(str(error))) from None
         limits = LLParserLimits(verbose_errors=False)
         self._matcher = LLMatcher(vocabulary.get(), grammar, log_level=0, limits=limits)
         self._check()
@@ -83,7 +84,7 @@ class SchemaMatcher:
 
     def _check(self) -> None:
         if self._matcher.is_error():
-            raise CannotBind(_first_line(self._matcher.get_error()))
+            raise CannotBind(_in_a_line(self._matcher.get_error()))
 
 
 class GrammarMatcher:
@@ -182,5 +183,5 @@ class GrammarMatcher:
         self._accept_text(self._text[min(found) :].decode("utf-8", "replace"))
 
 
-def _first_line(text: str) -> str:
-    return text.strip().partition("\n")[0][:300] or "it cannot be followed"
+def _in_a_line(text: str) -> str:
+    return " ".join(text.split())[:MAX_WHY] or "it cannot be followed"

@@ -383,13 +383,22 @@ class Engine:
         """A row got no token from its constraint: it is computed again, or ends."""
         reason, why = self.admission.constraints.verdict(slot)
         if reason == t.REASON_NONE:
-            self.seats.park(slot, move=False)
+            self._forget_last(slot)
             return
         if reason == t.REASON_ERROR:
             serial = int(self.table.serial[slot])
             self.control.send(m.Failed([serial], CODE, why))
         self.seats.end(slot, reason)
         self.control.wake()
+
+    def _forget_last(self, slot: int) -> None:
+        """Let a row feed its last token again."""
+        table, seq = self.table, int(self.table.seq[slot])
+        last = int(table.n_past[slot]) - 1
+        if not self.loaded.context.cut(seq, last):
+            last = 0  # this kind of memory cannot go back: from the start
+        table.n_past[slot] = last
+        self.sequences.forgotten(seq, last)
 
     def _custom_plan(self) -> int:
         """Entries of a plan by a policy in Python; one that cannot be computed is left to ours."""

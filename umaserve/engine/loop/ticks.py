@@ -294,7 +294,10 @@ def sample(loop, count):
     """Choose tokens for the next ``count`` rows."""
     columns, work, flight = loop.columns, loop.work, loop.work.flight
     slots = loop.batch.out_slot[flight.settled :]
-    await_masks(count, slots, columns.n_tokens, loop.settings.whole, loop.native, loop.pool)
+    await_masks(
+        count, flight.outputs_sent, slots, columns.n_tokens, loop.settings.whole, loop.native,
+        loop.pool,
+    )  # fmt: skip
     sample_all(
         loop.pool, flight.settled, count, loop.batch.out_slot, work.addresses,
         loop.fixed.n_vocab, loop.settings, columns.tokens, columns.n_tokens, columns.n_prompt,

@@ -20,7 +20,8 @@ CONSTRAINT, MASK, MASK_AT, NEXT_MASK = p.CONSTRAINT, p.MASK, p.MASK_AT, p.NEXT_M
 NO_MORE_MASKS = p.NO_MORE_MASKS
 SPIN_NS = 20_000  # so long a mask is looked for without a nap: most need less
 NAP_NS = 20_000
-LATE_NS = 100_000_000  # so long rows with masks may wait; then they are computed again
+PATIENCE_NS = 2_000_000  # so long a mask may keep others; then its row is computed again
+ALONE_NS = 300_000_000  # the same where nobody else is in the tick
 
 
 @njit(nogil=True, cache=True)
@@ -36,13 +37,14 @@ def ask_for_masks(count, slots, whole, native):
 
 
 @njit(nogil=True, cache=True)
-def await_masks(count, slots, n_tokens, whole, native, pool):
+def await_masks(count, outputs, slots, n_tokens, whole, native, pool):
     """Say with which mask each of the first ``count`` rows of ``slots`` int32 is sampled.
 
     ``n_tokens`` int32[n_slots]: each row's tokens, which its mask has to be for.  All of them
-    together are waited for up to LATE_NS.
+    together are waited for up to PATIENCE_NS, or ALONE_NS where the tick's ``outputs`` are no more
+    than this one.
     """
-    began = 0
+    began, patience = 0, ALONE_NS if outputs == 1 else PATIENCE_NS
     for i in range(count):
         slot = slots[i]
         if whole[slot, CONSTRAINT] == 0:
@@ -50,7 +52,7 @@ def await_masks(count, slots, n_tokens, whole, native, pool):
         while whole[slot, MASK_AT] != n_tokens[slot]:
             now = now_ns(native)
             began = now if began == 0 else began
-            if now - began > LATE_NS or whole[slot, MASK_AT] == NO_MORE_MASKS:
+            if now - began > patience or whole[slot, MASK_AT] == NO_MORE_MASKS:
                 break
             if now - began > SPIN_NS:
                 room = pool.rooms[pool.n_workers]

@@ -160,7 +160,7 @@ def test_nothing_that_is_allowed_may_be_chosen(engine: DrivenEngine) -> None:
         (m.Constraint(m.SCHEMA, '{"type": "nope"}'), "nope"),
         (m.Constraint(m.SCHEMA, '{"not": {}}'), "not"),
         (m.Constraint(m.SCHEMA, '{"minimum": 3, "maximum": 2, "type": "integer"}'), "minimum"),
-        (m.Constraint(m.SCHEMA, '{"$ref": "http://example.com/x"}'), "ref"),
+        (m.Constraint(m.SCHEMA, '{"$ref": "http://example.com/x"}'), "example.com"),
         (m.Constraint(m.SCHEMA, '{"items":' * 5000 + "true" + "}" * 5000), ""),
         (m.Constraint(m.REGEX, "(("), "regex"),
         (m.Constraint(m.REGEX, "(?=x)"), "look"),
@@ -172,10 +172,9 @@ def test_refused_before_anything_is_said(
     engine: DrivenEngine, binding: m.Constraint, word: str
 ) -> None:
     serial = engine.submit(PROMPT, constraint=binding)
-    rejected = engine.expect(m.Rejected)
-    assert (rejected.serial, rejected.code) == (serial, "E_PROTO_005")
+    rejected = engine.ended(serial)
+    assert rejected is not None and rejected.code == "E_PROTO_005"
     assert word in rejected.message
-    engine._free.append(engine.slots.pop(serial))
 
 
 def test_a_request_goes_on_where_another_engine_stopped(engine: DrivenEngine) -> None:
@@ -245,8 +244,7 @@ def test_what_the_prompt_has_begun_is_gone_on_with(engine: DrivenEngine) -> None
     assert finished(engine, serial) == ("ok", t.REASON_STOP)
     binding = m.Constraint(m.GRAMMAR, 'root ::= "<call>" "ok"', begun="<other>", is_made=True)
     serial = engine.submit(PROMPT, sampling=hot(1), constraint=binding)
-    assert engine.expect(m.Rejected).serial == serial
-    engine._free.append(engine.slots.pop(serial))
+    assert engine.ended(serial) is not None
 
 
 # --- masks that are late --------------------------------------------------------------------------

@@ -87,14 +87,7 @@ class Bound:
             os.close(self._wakes)
 
     def _run(self) -> None:
-        matcher: Matcher | None = None
-        try:
-            assert self.message.constraint is not None
-            matcher = matcher_of(self.message.constraint, self._vocabulary)
-        except CannotBind as error:
-            self.error = str(error)
-        except Exception as error:  # whatever a library raises
-            self.error = f"it cannot be compiled ({type(error).__name__})"
+        matcher = self._compile()
         self._compiled(self)
         try:
             if matcher is not None:
@@ -103,6 +96,20 @@ class Bound:
             os.close(self._asked)
             if matcher is not None:
                 matcher.close()
+
+    def _compile(self) -> Matcher | None:
+        assert self.message.constraint is not None
+        # what a client's bytes drive in here is blamed on that request if it ends the process
+        self._table.in_tick[self._slot] = t.IN_TOKENIZER
+        try:
+            return matcher_of(self.message.constraint, self._vocabulary)
+        except CannotBind as error:
+            self.error = str(error)
+        except Exception as error:  # whatever a library raises
+            self.error = f"it cannot be compiled ({type(error).__name__})"
+        finally:
+            self._table.in_tick[self._slot] = 0
+        return None
 
     def _serve(self, matcher: Matcher) -> None:
         while os.read(self._asked, 64):

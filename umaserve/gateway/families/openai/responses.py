@@ -165,7 +165,7 @@ class _Response:
             "parallel_tool_calls": body.get("parallel_tool_calls") is not False,
             "reasoning": {"effort": effort_of(body), "summary": None},
             "store": self._keep is not None,
-            "text": {"format": {"type": "text"}},
+            "text": {"format": object_of(body, "text").get("format") or {"type": "text"}},
             "tool_choice": body.get("tool_choice") or "auto",
             "tools": body.get("tools") or [],
             "truncation": "disabled",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import socket
@@ -156,6 +157,25 @@ class DrivenEngine:
                 os.read(self._wake_read, 4096)
             except BlockingIOError:
                 assert self.process.poll() is None, "the engine is gone"
+
+    def ended(self, serial: int, timeout: float = 60) -> m.Rejected | None:
+        """Wait until the request is DONE, or was refused: then its row is free."""
+        end = time.monotonic() + timeout
+        while time.monotonic() < end:
+            if select.select([self._socket], [], [], 0)[0]:
+                self._inbox += self._channel.feed(self._socket.recv(1 << 20))  # type: ignore[arg-type]
+            for message in self._inbox:
+                if isinstance(message, m.Rejected) and message.serial == serial:
+                    self._inbox.remove(message)
+                    self._free.append(self.slots.pop(serial))
+                    return message
+            slot = self.slots[serial]
+            if self.table.serial[slot] == serial and self.table.state[slot] == t.DONE:
+                return None
+            select.select([self._wake_read, self._socket], [], [], 0.05)
+            with contextlib.suppress(BlockingIOError):
+                os.read(self._wake_read, 4096)
+        raise AssertionError(f"request {serial} did not finish within {timeout} s")
 
     def generated(self, serial: int) -> list[int]:
         slot = self.slots[serial]

@@ -50,7 +50,8 @@ class Rendered(msgspec.Struct, frozen=True):
     ``plain`` are spans of ``prompt``, in characters, that are tokenised without control tokens:
     somebody wrote the text of one there.  ``markup`` are those where a control token stands, if
     they were asked for.  ``stops`` end the answer, ``preserved`` are texts of control tokens that
-    its parser reads.  ``syntax`` is that parser, to be passed on as it is.
+    its parser reads.  ``syntax`` is that parser, to be passed on as it is.  ``grammar`` is what the
+    answer follows where there are tools, from its beginning on or (``lazy``) from a trigger on.
     """
 
     prompt: str
@@ -62,6 +63,31 @@ class Rendered(msgspec.Struct, frozen=True):
     grammar: str = ""
     grammar_lazy: bool = False
     grammar_triggers: msgspec.Raw = _NULL
+
+    def triggers(self) -> tuple[str, ...]:
+        """The words that the grammar binds from.  Raises ``ValueError`` for other triggers."""
+        found = _decode_triggers(self.grammar_triggers)
+        if not found or any(each.type != _WORD for each in found):
+            raise ValueError("the grammar of the tools has a trigger that is no word")
+        return tuple(each.value for each in found)
+
+    def begun(self) -> str:
+        """What of the grammar stands in the prompt already."""
+        return _decode_syntax(self.syntax).generation_prompt
+
+
+class _Trigger(msgspec.Struct):
+    type: int
+    value: str
+
+
+class _Syntax(msgspec.Struct):
+    generation_prompt: str = ""
+
+
+_WORD = 1  # COMMON_GRAMMAR_TRIGGER_TYPE_WORD
+_decode_triggers = msgspec.json.Decoder(list[_Trigger]).decode
+_decode_syntax = msgspec.json.Decoder(_Syntax).decode
 
 
 class Parsed(msgspec.Struct, frozen=True):

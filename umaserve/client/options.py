@@ -24,6 +24,10 @@ class Options(TypedDict, total=False):
     chat_template_kwargs: dict[str, Any] | None
     continue_final_message: bool | Literal["content", "reasoning_content"] | None
     deltas: bool | None
+    response_format: dict[str, Any] | None
+    json_schema: dict[str, Any] | bool | None
+    regex: str | None
+    grammar: str | None
     max_tokens: int | None
     temperature: float | None
     top_p: float | None

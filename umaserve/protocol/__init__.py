@@ -8,6 +8,7 @@ wire for readers who have only a socket.
 from __future__ import annotations
 
 from umaserve.protocol.chat_fields import ROLES, ChatMessage, ChatOptions
+from umaserve.protocol.constraint import Constraint
 from umaserve.protocol.errors import (
     E_IO_001,
     E_LIMIT_001,
@@ -20,6 +21,7 @@ from umaserve.protocol.errors import (
     E_PROTO_002,
     E_PROTO_003,
     E_PROTO_004,
+    E_PROTO_005,
     E_RUNTIME_001,
     E_RUNTIME_002,
     E_RUNTIME_003,
@@ -80,6 +82,7 @@ __all__ = [
     "E_PROTO_002",
     "E_PROTO_003",
     "E_PROTO_004",
+    "E_PROTO_005",
     "E_RUNTIME_001",
     "E_RUNTIME_002",
     "E_RUNTIME_003",
@@ -92,6 +95,7 @@ __all__ = [
     "Cancel",
     "ChatMessage",
     "ChatOptions",
+    "Constraint",
     "DetokenizeRequest",
     "ErrorCode",
     "FrameDecoder",

@@ -13,10 +13,11 @@ import msgspec
 
 from umaserve.protocol import chat_fields as f
 from umaserve.protocol.chat_fields import ChatMessage, ChatOptions, NamedTool, Tool
-from umaserve.protocol.errors import E_PROTO_003, ProtocolError
+from umaserve.protocol.errors import E_PROTO_003, E_PROTO_005, ProtocolError
 from umaserve.protocol.mistakes import wrong
 
 _encode = msgspec.json.encode
+NO_TOOLS = b"[]"
 
 
 def check_messages(messages: Sequence[ChatMessage]) -> int:
@@ -97,6 +98,18 @@ def options(wire: Any, messages: Sequence[ChatMessage]) -> ChatOptions:
         parsed=bool(tools) or thinking is not None,
         deltas=bool(wire.deltas),
     )
+
+
+def bound(options: ChatOptions) -> ChatOptions:
+    """The options of a conversation whose answer follows a constraint, from its first token on.
+
+    So the model does not think, and the answer is not taken apart.  Raises ``ProtocolError`` where
+    it could call a tool instead.
+    """
+    if bytes(options.tools) != NO_TOOLS and options.tool_choice != "none":
+        text = '"tools" are given, and an answer that follows a schema or grammar calls none'
+        raise ProtocolError(E_PROTO_005, f'{text} (send "tool_choice": "none" or no tools)')
+    return msgspec.structs.replace(options, thinking=False, parsed=False)
 
 
 def _words(name: str) -> str:

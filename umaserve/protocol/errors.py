@@ -18,6 +18,7 @@ E_PROTO_001 = "E_PROTO_001"
 E_PROTO_002 = "E_PROTO_002"
 E_PROTO_003 = "E_PROTO_003"
 E_PROTO_004 = "E_PROTO_004"
+E_PROTO_005 = "E_PROTO_005"
 E_LIMIT_001 = "E_LIMIT_001"
 E_LIMIT_002 = "E_LIMIT_002"
 E_LIMIT_003 = "E_LIMIT_003"
@@ -42,6 +43,10 @@ ERRORS: dict[str, ErrorCode] = {
             "character (a lone surrogate); the message names the field, the event has the `id`",
         ),
         ErrorCode(E_PROTO_004, "`id` already in flight on this connection"),
+        ErrorCode(
+            E_PROTO_005,
+            "a constraint that cannot be met or compiled; refused before anything is generated",
+        ),
         ErrorCode(E_LIMIT_001, "prompt longer than the byte cap"),
         ErrorCode(E_LIMIT_002, "queue full or too many sessions"),
         ErrorCode(
@@ -63,7 +68,10 @@ ERRORS: dict[str, ErrorCode] = {
             E_RUNTIME_002,
             "the model's file is not the one that was loaded; what ran cannot go on",
         ),
-        ErrorCode(E_RUNTIME_003, "the chat layer failed or took too long on this request"),
+        ErrorCode(
+            E_RUNTIME_003,
+            "the chat layer or the constraint failed or took too long on this request",
+        ),
         ErrorCode(E_IO_001, "the client does not read; its unsent bytes passed the cap", True),
     )
 }

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from umaserve.protocol import chat_fields
+from umaserve.protocol import chat_fields, constraint_fields
 from umaserve.protocol.field import Field as Field
 
 MAX_ID_CHARS = 128
@@ -126,6 +126,7 @@ GENERATE_FIELDS: tuple[Field, ...] = (
     ),
     chat_fields.MESSAGES,
     *chat_fields.OPTIONS,
+    *constraint_fields.FIELDS,
     Field(
         "max_tokens",
         int | float,

@@ -14,6 +14,7 @@ import msgspec
 
 from umaserve.protocol import chat, fields, mistakes
 from umaserve.protocol.chat_fields import ChatMessage, ChatOptions
+from umaserve.protocol.constraint import Constraint, constraint
 from umaserve.protocol.errors import E_LIMIT_001, E_PROTO_003, ProtocolError
 from umaserve.protocol.mistakes import bounded, missing, wrong
 
@@ -77,6 +78,7 @@ class Generate(msgspec.Struct, frozen=True):
     tokens: list[int] | None = None
     messages: tuple[ChatMessage, ...] | None = None
     chat: ChatOptions = ChatOptions()  # what goes with ``messages``
+    constraint: Constraint | None = None
     max_tokens: int | None = None  # None: what the limit and the context leave
     stop: tuple[str, ...] = ()
     stream: bool = True
@@ -251,6 +253,9 @@ def _generate(wire: Any, limits: PromptLimits) -> Generate:
         raise missing("id")
     tokens = _tokens(wire)
     prompt, messages, options = (None, None, ChatOptions()) if tokens else _text(wire, limits)
+    binding = constraint(wire)
+    if binding is not None:
+        options = chat.bound(options)
     if wire.max_tokens is not None and not 1 <= wire.max_tokens <= limits.max_tokens:
         raise wrong("max_tokens", bounded(words["max_tokens"], limits.max_tokens), wire.max_tokens)
     if wire.seed is not None and not fields.MIN_SEED <= wire.seed <= fields.MAX_SEED:
@@ -275,6 +280,7 @@ def _generate(wire: Any, limits: PromptLimits) -> Generate:
         tokens=tokens,
         messages=messages,
         chat=options,
+        constraint=binding,
         max_tokens=wire.max_tokens,
         stop=stop,
         stream=wire.stream is not False,

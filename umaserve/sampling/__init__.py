@@ -4,5 +4,6 @@
 the chain, the entry that the engine calls once per tick, and the scratch it works in.  The steps:
 ``vector`` (64 logits at a time, as LLVM vectors), ``select`` (maxima, thresholds, top-k), ``mass``
 (softmax sums, nuclei, drawing), ``kernels`` (the truncating samplers), ``history`` (biases,
-penalties, DRY) and ``breakers`` (DRY's strings as token sequences).
+penalties, DRY), ``breakers`` (DRY's strings as token sequences) and ``mask`` (what a constraint
+forbids).
 """

@@ -82,6 +82,7 @@ class SamplerTable:
         real[REPEAT] = max(sampling.repeat_penalty, LEAST_REPEAT)
         real[MU] = 2.0 * sampling.mirostat_tau
         whole[SLOW] = is_slow(sampling)
+        whole[CONSTRAINT] = whole[MASK] = 0
         seed = sampling.seed & 0xFFFFFFFFFFFFFFFF
         whole[SEED] = seed - (1 << 64) if seed >= 1 << 63 else seed
         bias = sampling.logit_bias[:MAX_LOGIT_BIAS]
@@ -93,6 +94,17 @@ class SamplerTable:
         if breakers is not self._breakers[slot]:
             self._breakers[slot] = breakers
             self._point(slot)
+
+    def bind(self, slot: int, wakes: int) -> None:
+        """Let masks decide which tokens the row in ``slot`` may have; after `set`.
+
+        A byte to the descriptor ``wakes`` asks for the next one.  The row is sampled after those
+        that need not wait.
+        """
+        whole = self.whole[slot]
+        whole[MASK_AT] = NO_MASK
+        whole[SLOW] = 1
+        whole[CONSTRAINT] = wakes + 1
 
     def _point(self, slot: int) -> None:
         breakers = self._breakers[slot]
@@ -129,7 +141,13 @@ MIROSTAT = 8
 BREAKERS = 9  # address of an int32 array,
 N_BREAKERS = 10  # and its length
 SLOW = 11  # 1 where a tick samples this row after the others
-N_WHOLE = 12
+CONSTRAINT = 12  # 1 + the descriptor that wakes whoever makes this row's masks; 0 = it has none
+MASK_AT = 13  # number of tokens that the newest mask is for, or NO_MASK; written by its maker
+NEXT_MASK = 14  # address of that mask, 0 where all tokens are allowed; written by its maker
+MASK = 15  # of these, what the row is sampled with; LATE (`mask`) = the row gets no token
+N_WHOLE = 16
+NO_MASK = -1  # there is none yet
+NO_MORE_MASKS = -2  # nor will there be one
 
 _REAL_FIELDS = {
     TEMPERATURE: "temperature",

@@ -26,6 +26,7 @@ from .kernels import (
     uniform,
     xtc,
 )
+from .mask import LATE, WORD, keep_allowed
 from .mass import draw, exp_sum
 from .select import (
     NEGATIVE_INFINITY,
@@ -42,9 +43,10 @@ TEMPERATURE, TOP_P, MIN_P, TYPICAL_P = P.TEMPERATURE, P.TOP_P, P.MIN_P, P.TYPICA
 XTC_PROBABILITY, XTC_THRESHOLD = P.XTC_PROBABILITY, P.XTC_THRESHOLD
 TAU, ETA, MU = P.TAU, P.ETA, P.MU
 TOP_K, LOGPROBS, SEED, MIROSTAT = P.TOP_K, P.LOGPROBS, P.SEED, P.MIROSTAT
-BREAKERS, N_BREAKERS = P.BREAKERS, P.N_BREAKERS
+BREAKERS, N_BREAKERS, MASK = P.BREAKERS, P.N_BREAKERS, P.MASK
 
 NO_NUMBERS = -1  # instead of a token: the row's logits are no numbers
+NO_CHOICE = -2  # the row's mask is not there, or it leaves nothing to choose
 
 
 class Scratch(NamedTuple):
@@ -155,9 +157,10 @@ def choose(row, real, whole, top, index, work):
 
 @njit(nogil=True, cache=True, _nrt=True)
 def sample_row(row, slot, settings, history, index, eog, work, top_ids, top_logprobs):
-    """One token from one row; returns (token, log-probability).
+    """One token from one row, or NO_CHOICE; returns (token, log-probability).
 
-    ``row`` float32[n_vocab], C-contiguous, is read in place; biases and penalties change it.
+    ``row`` float32[n_vocab], C-contiguous, is read in place; biases, penalties and a mask change
+    it.
     ``settings`` (Settings) holds those of ``slot``.  ``history`` int32: the tokens before this one.
     ``index``: how many tokens this request has generated, the random number's counter.
     ``work`` (Scratch) belongs to the calling thread.  ``top_ids``/``top_logprobs``: room for 20
@@ -185,8 +188,14 @@ def sample_row(row, slot, settings, history, index, eog, work, top_ids, top_logp
         breakers, work,
     )  # fmt: skip
     work.counted[TAKEN] += changed  # their values, for the logprobs
-    if changed > 0 or whole[LOGPROBS] < 0:
+    masked = whole[MASK] != 0
+    if masked:
+        words = (row.shape[0] + WORD - 1) // WORD
+        keep_allowed(row, carray(_int_pointer(whole[MASK]), (words,)))
+    if changed > 0 or masked or whole[LOGPROBS] < 0:
         top = find_maxima(row, work.maxima)
+    if masked and not top > NEGATIVE_INFINITY:
+        return np.int64(NO_CHOICE), 0.0
     token = choose(row, real, whole, top, index, work)
     logprob = 0.0
     if whole[LOGPROBS] >= 0:
@@ -209,11 +218,14 @@ def sample_rows(
     Reads the session table's ``tokens`` int32[n_slots, n_ctx], ``n_tokens`` and ``n_prompt``.
     Writes ``out_tokens[i]`` and, where asked, the logprob columns at the new token's position.
     Counts in ``work.counted`` how the rows were read.  A row that says nothing, or has an infinite
-    logit, gets NO_NUMBERS for a token.
+    logit, gets NO_NUMBERS for a token; one whose mask is late, or forbids all, gets NO_CHOICE.
     """
     for i in range(n):
         slot = slots[i]
         at = n_tokens[slot]
+        if settings.whole[slot, MASK] == LATE:
+            out_tokens[i] = NO_CHOICE
+            continue
         row = row_at(addresses[i], n_vocab)
         if not has_numbers(row):
             count_row(row, addresses[i], work.counted)
@@ -224,6 +236,6 @@ def sample_rows(
             top_ids[slot, at], top_logprobs[slot, at],
         )  # fmt: skip
         count_row(row, addresses[i], work.counted)
-        out_tokens[i] = token if row[token] < np.inf else NO_NUMBERS
+        out_tokens[i] = token if token < 0 or row[token] < np.inf else NO_NUMBERS
         if settings.whole[slot, LOGPROBS] >= 0:
             logprob[slot, at] = value

@@ -50,6 +50,24 @@ class Sampling(msgspec.Struct, frozen=True, omit_defaults=True):
     mirostat_eta: float = 0.1
 
 
+SCHEMA, REGEX, GRAMMAR = "schema", "regex", "grammar"
+
+
+class Constraint(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What an answer has to follow.
+
+    ``text`` is a JSON schema, a regular expression, or a grammar in GBNF.  A grammar with
+    ``triggers`` binds from the first of them on, which is a part of what it describes; ``begun`` is
+    what of it stands in the prompt already.  ``is_made``: by uma-chat, not by a client.
+    """
+
+    kind: str
+    text: str
+    triggers: tuple[str, ...] = ()
+    begun: str = ""
+    is_made: bool = False
+
+
 # --- front -> engine -----------------------------------------------------------------------------
 
 
@@ -135,6 +153,7 @@ class Submit(msgspec.Struct, tag="submit", omit_defaults=True):
     turn: int = 0
     program: int = 0
     sampling: Sampling = Sampling()
+    constraint: Constraint | None = None
 
 
 class Cancel(msgspec.Struct, tag="cancel"):

@@ -6,6 +6,7 @@ import ctypes
 import os
 import resource
 import tempfile
+import time
 from typing import Any
 
 from tests.support.patches.engine import once_numba_may_load, say
@@ -118,3 +119,19 @@ def no_logits_while(path: str) -> None:
         return native._replace(logits_ith=ctypes.cast(fails, ctypes.c_void_p).value)
 
     Native.of = of
+
+
+@once_numba_may_load
+def slow_masks(seconds: float, number: int) -> None:
+    """The ``number``-th mask of each request takes so long."""
+    from umaserve.engine.constraints.bound import Bound
+
+    advance, made = Bound._advance, dict[int, int]()
+
+    def slow(self: Any, matcher: Any) -> Any:
+        made[id(self)] = made.get(id(self), 0) + 1
+        if made[id(self)] == number:
+            time.sleep(seconds)
+        return advance(self, matcher)
+
+    Bound._advance = slow  # type: ignore[method-assign]

@@ -105,9 +105,9 @@ class Sequences:
             self._make_room(self.cells, p1 - p0, True, True)
             self._take(self.cells, seq, saved_positions(saved, p0, p1))
 
-    def forgotten(self, seq: int) -> None:
-        """A sequence that is no row's has lost all its cells."""
-        self._lose(self.cells, seq, 0, 1 << 30)
+    def forgotten(self, seq: int, since: int = 0) -> None:
+        """A sequence has lost its cells from that position on."""
+        self._lose(self.cells, seq, since, 1 << 30)
 
     def clear(self) -> None:
         """The cache is empty, or has nothing in it that is wanted."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from umaserve.engine.constraints.constraints import Constraints
 from umaserve.engine.native.batch import to_come
 from umaserve.llama.specials import Specials
 from umaserve.policy.latency_guard import FIRST_CREDIT
@@ -33,8 +34,8 @@ REHEARSAL = "a request is on its way"
 class Admission:
     """Takes Submit messages to rows in state WAITING, or refuses them.
 
-    Long texts are tokenised beside the ticks (`tokenizer_thread`); ``take_tokenised`` collects what
-    is finished.
+    Constraints are compiled and long texts tokenised beside the ticks (`Constraints`,
+    `tokenizer_thread`); ``take_tokenised`` collects what is finished.
     """
 
     def __init__(
@@ -54,7 +55,8 @@ class Admission:
         self._breakers = BreakerCache.of_model(loaded.model)
         self._arrivals = 0
         self._slots: dict[int, int] = {}  # serial -> slot of rows in the table
-        self._pending: set[int] = set()  # serials that the thread is tokenising
+        self.constraints = Constraints(loaded.model, table, samplers, control.notify)
+        self._pending: set[int] = set()  # serials that threads work on
         self._cancelled: set[int] = set()
         self._awaited = 0
         self.resumed_at = np.zeros(start.n_slots, np.int32)  # n_tokens when the row was filled
@@ -71,6 +73,13 @@ class Admission:
         came_ns = message.came_ns or time.monotonic_ns()
         self._table.t_submit_ns[message.slot] = self._table.t_wait_ns[message.slot] = came_ns
         self._table.serial[message.slot] = message.serial
+        if message.constraint is not None:
+            self._pending.add(message.serial)
+            self.constraints.compile(message)
+        else:
+            self._tokenise(message)
+
+    def _tokenise(self, message: m.Submit) -> None:
         if message.tokens is not None:
             with self._owned(message):
                 self._place_tokens(message, message.tokens)
@@ -113,22 +122,37 @@ class Admission:
         self._loaded.model.tokenize(REHEARSAL)
 
     def take_tokenised(self) -> None:
-        """Place the requests whose text a thread has finished."""
-        while self.has_tokenised:
+        """Place the requests whose text or constraint a thread has finished."""
+        while self.constraints.has_compiled:
+            self._compiled(*self.constraints.take_compiled())
+        while self._thread.finished or self._other.finished:
             thread = self._thread if self._thread.finished else self._other
             message, tokens, error = thread.finished.popleft()
             if isinstance(message, m.Tokenize):
                 self._control.send(m.Tokens(message.ref, tokens, error))
                 continue
-            self._pending.discard(message.serial)
             self._awaited -= message.lane == m.LANE_INTERACTIVE
-            if message.serial in self._cancelled:
-                self._cancelled.discard(message.serial)
-                self._fill_row(message, [], 0, 0)
-                self._done(message.slot, t.REASON_CANCEL)
-            else:
+            if self._goes_on(message):
                 with self._owned(message):
                     self._tokenised(message, tokens, error)
+
+    def _compiled(self, message: m.Submit, error: str) -> None:
+        if not self._goes_on(message):
+            return
+        if error:
+            self._reject(message, "E_PROTO_005", f"the constraint cannot be used: {error}")
+        else:
+            self._tokenise(message)
+
+    def _goes_on(self, message: m.Submit) -> bool:
+        """Whether a request that a thread has worked on is still wanted; else it is over."""
+        self._pending.discard(message.serial)
+        if message.serial not in self._cancelled:
+            return True
+        self._cancelled.discard(message.serial)
+        self._fill_row(message, [], 0, 0)
+        self._done(message.slot, t.REASON_CANCEL)
+        return False
 
     def _done(self, slot: int, reason: int) -> None:
         """A row that ends before it ran.  The state goes last: it is what the front looks at."""
@@ -150,10 +174,11 @@ class Admission:
     @property
     def has_tokenised(self) -> bool:
         """Whether `take_tokenised` has something to place."""
-        return bool(self._thread.finished or self._other.finished)
+        finished = self._thread.finished or self._other.finished
+        return bool(finished or self.constraints.has_compiled)
 
     def cancel_pending(self, serial: int) -> bool:
-        """Remember a cancel for a request that is still being tokenised."""
+        """Remember a cancel for a request that a thread still works on."""
         if serial in self._pending:
             self._cancelled.add(serial)
             return True
@@ -164,6 +189,7 @@ class Admission:
         table = self._table
         if table.serial[slot] == serial and table.state[slot] == t.DONE:
             self._slots.pop(serial, None)
+            self.constraints.drop(serial)
             table.serial[slot] = 0
             table.state[slot] = t.FREE
 
@@ -186,6 +212,7 @@ class Admission:
 
     def _reject(self, message: m.Submit, code: str, text: str) -> None:
         self._table.serial[message.slot] = 0
+        self.constraints.drop(message.serial)
         self._control.send(m.Rejected(message.serial, code, text))
 
     def _place(self, message: m.Submit, tokens: list[int], n_prompt: int) -> None:
@@ -220,6 +247,7 @@ class Admission:
             # resumed with its last token already out: only the end was lost
             self._done(message.slot, t.REASON_LENGTH)
         else:
+            self.constraints.attach(message.serial)
             stores_first()  # the state goes last: it is what the front looks at
             self._table.state[message.slot] = t.WAITING
 

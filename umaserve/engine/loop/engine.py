@@ -17,6 +17,7 @@ import numpy as np
 
 from umaserve.engine.cells import accounting as cells
 from umaserve.engine.cells.sequences import Sequences
+from umaserve.engine.constraints.constraints import CODE
 from umaserve.engine.model.cost_file import CostFile, identity
 from umaserve.engine.model.cost_keeper import CostKeeper
 from umaserve.engine.model.thread_places import leave_places, place_threads
@@ -366,6 +367,8 @@ class Engine:
             # none where it is ENDED
             without = int(out.without_numbers)
             self.trials.accuse(self._batch.arrays.out_slot[:without].tolist())
+            for slot in self.work.stuck[: int(out.without_choice)].tolist():
+                self._settle_stuck(slot)
         elif why == records.NO_ROOM:
             # a session alone always fits: admission saw to it
             self.seats.evict()
@@ -375,6 +378,27 @@ class Engine:
         elif why == records.ABORTED:
             self._aborted(self.plan.slots[: int(out.entries)].tolist())
         return why != records.NOTHING
+
+    def _settle_stuck(self, slot: int) -> None:
+        """A row got no token from its constraint: it is computed again, or ends."""
+        reason, why = self.admission.constraints.verdict(slot)
+        if reason == t.REASON_NONE:
+            self._forget_last(slot)
+            return
+        if reason == t.REASON_ERROR:
+            serial = int(self.table.serial[slot])
+            self.control.send(m.Failed([serial], CODE, why))
+        self.seats.end(slot, reason)
+        self.control.wake()
+
+    def _forget_last(self, slot: int) -> None:
+        """Let a row feed its last token again."""
+        table, seq = self.table, int(self.table.seq[slot])
+        last = int(table.n_past[slot]) - 1
+        if not self.loaded.context.cut(seq, last):
+            last = 0  # this kind of memory cannot go back: from the start
+        table.n_past[slot] = last
+        self.sequences.forgotten(seq, last)
 
     def _custom_plan(self) -> int:
         """Entries of a plan by a policy in Python; one that cannot be computed is left to ours."""

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 # why the loop came back
 NOTHING = 0  # no row can run
 ATTENTION = 1  # the front, the tokeniser or the prefill worker has something
-ENDED = 2  # rows ended: ``out.ended`` of them
+ENDED = 2  # rows ended, ``out.ended`` of them, or are stuck: ``out.without_choice`` of them
 FAILED = 3  # ``out.status``: see `umaserve.engine.native.status`
 NO_ROOM = 4  # the plan's tokens do not fit the free KV cells
 ENOUGH = 5  # as many ticks as were asked for
@@ -50,6 +50,7 @@ class Outcome(Record):
     status: int  # of llama_decode, see `umaserve.engine.native.status`
     entries: int  # of the plan that did not run
     without_numbers: int  # rows, in ``batch.out_slot``, whose logits are no numbers
+    without_choice: int  # rows, in ``Work.stuck``, whose constraint gave them no token
 
 
 class Flight(Record):
@@ -140,15 +141,17 @@ class Fixed(NamedTuple):
 class Work(NamedTuple):
     """Arrays that one tick hands to the next step, allocated once.
 
-    ``addresses`` int64, ``sampled``, ``ended`` int32: [n_slots]; ``served`` int64[n_slots] and
-    ``resumed_at`` int32[n_slots] live as long as the rows; ``eog_ids`` int32, ``is_eog``
-    uint8[n_vocab].  ``facts`` (Facts[2]) and ``info`` (PlanInfo[2]) keep a tick and the one before
-    apart; ``aside`` int32[n_slots]: 1 = that prompt is computed aside, -1 = it cannot be.
+    ``addresses`` int64, ``sampled``, ``ended``, ``stuck`` int32: [n_slots]; ``served``
+    int64[n_slots] and ``resumed_at`` int32[n_slots] live as long as the rows; ``eog_ids`` int32,
+    ``is_eog`` uint8[n_vocab].  ``facts`` (Facts[2]) and ``info`` (PlanInfo[2]) keep a tick and the
+    one before apart; ``aside`` int32[n_slots]: 1 = that prompt is computed aside, -1 = it cannot
+    be.
     """
 
     addresses: np.ndarray
     sampled: np.ndarray
     ended: np.ndarray
+    stuck: np.ndarray
     served: np.ndarray
     resumed_at: np.ndarray
     eog_ids: np.ndarray
@@ -167,6 +170,7 @@ class Work(NamedTuple):
             addresses=np.zeros(n_slots, np.int64),
             sampled=np.zeros(n_slots, np.int32),
             ended=np.zeros(n_slots, np.int32),
+            stuck=np.zeros(n_slots, np.int32),
             served=np.zeros(n_slots, np.int64),
             resumed_at=resumed_at,
             eog_ids=loaded.eog_ids,

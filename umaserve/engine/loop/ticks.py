@@ -26,6 +26,7 @@ from umaserve.engine.native.calls import (
     wake,
 )
 from umaserve.engine.native.status import DECODED, GIVEN_UP, NO_LOGITS
+from umaserve.engine.samplers.masks import ask_for_masks, await_masks
 from umaserve.engine.samplers.rows import call_workers, sample_all, slow_last
 from umaserve.jit.compiled import njit
 from umaserve.jit.inner import INNER, PHASE
@@ -37,7 +38,7 @@ from umaserve.policy.base import (
 from umaserve.policy.bytes import bandwidth
 from umaserve.policy.guarded import plan_tick
 from umaserve.policy.latency_guard import earned, settle_credit
-from umaserve.sampling.sampler import NO_NUMBERS
+from umaserve.sampling.sampler import NO_CHOICE, NO_NUMBERS
 from umaserve.wire import table as t
 
 from .account import (
@@ -86,7 +87,7 @@ def run_ticks(most, tick, given, loop):
     flight = loop.work.flight
     flight.unpublished = flight.flying = 0
     out = loop.work.out
-    out.ended = out.status = out.entries = out.without_numbers = 0
+    out.ended = out.status = out.entries = out.without_numbers = out.without_choice = 0
     for turn in range(most):
         resumed = given == RESUME and turn == 0
         if not resumed:
@@ -292,6 +293,11 @@ def sort_rows(loop):
 def sample(loop, count):
     """Choose tokens for the next ``count`` rows."""
     columns, work, flight = loop.columns, loop.work, loop.work.flight
+    slots = loop.batch.out_slot[flight.settled :]
+    await_masks(
+        count, flight.outputs_sent, slots, columns.n_tokens, loop.settings.whole, loop.native,
+        loop.pool,
+    )  # fmt: skip
     sample_all(
         loop.pool, flight.settled, count, loop.batch.out_slot, work.addresses,
         loop.fixed.n_vocab, loop.settings, columns.tokens, columns.n_tokens, columns.n_prompt,
@@ -314,6 +320,7 @@ def settle_rows(loop, count, tick):
     work.out.ended = settle(
         columns, work, slots, work.sampled[first:], count, at_ns, work.out.ended,
     )  # fmt: skip
+    ask_for_masks(count, slots, loop.settings.whole, loop.native)
     flight.settled += count
 
 
@@ -325,8 +332,9 @@ def end_tick(loop, more):
     """
     columns, work, native, orders = loop.columns, loop.work, loop.native, loop.orders
     flight, out, outputs = work.flight, work.out, work.flight.outputs_sent
+    out.without_choice = _without_choice(outputs, loop.batch.out_slot, work.sampled, work.stuck)
     out.without_numbers = _without_numbers(outputs, loop.batch.out_slot, work.sampled)
-    if out.ended or out.without_numbers:
+    if out.ended or out.without_numbers or out.without_choice:
         # who hears of an end finds everything counted
         account(loop, flight.parity)
         _end_rows(columns, loop.state, work.ended, out.ended)
@@ -393,6 +401,17 @@ def _without_numbers(outputs, slots, sampled):
     for i in range(outputs):
         if sampled[i] == NO_NUMBERS:
             slots[n] = slots[i]
+            n += 1
+    return n
+
+
+@njit(**INNER)
+def _without_choice(outputs, slots, sampled, stuck):
+    """How many rows got no token from their constraint; ``stuck`` has these."""
+    n = 0
+    for i in range(outputs):
+        if sampled[i] == NO_CHOICE:
+            stuck[n] = slots[i]
             n += 1
     return n
 

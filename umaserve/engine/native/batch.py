@@ -9,7 +9,6 @@ from numba.extending import register_jitable
 
 from umaserve.jit.compiled import njit
 from umaserve.jit.inner import INNER
-from umaserve.sampling.sampler import NO_NUMBERS
 from umaserve.wire.table import NOT_YET, REASON_LENGTH, REASON_STOP
 
 from .calls import stores_first
@@ -130,13 +129,13 @@ def settle(columns, work, slots, sampled, count, now_ns, n_ended):
     Every row gets its token, or ends.  Rows that end are listed in ``work.ended`` behind the
     ``n_ended`` that it has; returns how many there are then.  The caller marks them DONE.  A token
     goes in before the count that publishes it, and NOT_YET behind it; one that ends its row is not
-    counted.  Rows without numbers (NO_NUMBERS) get none.
+    counted.  Rows that have NO_NUMBERS or NO_CHOICE for a token get none.
     """
     n_tokens, ended, reason = columns.n_tokens, work.ended, columns.reason
     for i in range(count):
         slot = slots[i]
         token = sampled[i]
-        if token == NO_NUMBERS:
+        if token < 0:
             continue
         at = n_tokens[slot]
         columns.tokens[slot, at] = token

@@ -14,7 +14,7 @@ import numpy as np
 
 from umaserve.engine.native.batch import to_come
 from umaserve.sampling.counted import COPIED_BYTES, ROWS_IN_PLACE
-from umaserve.sampling.params import MIROSTAT, Settings
+from umaserve.sampling.params import CONSTRAINT, MIROSTAT, Settings
 from umaserve.sampling.sampler import Scratch, sample_rows
 from umaserve.wire import messages as m
 from umaserve.wire import table as t
@@ -56,10 +56,12 @@ class FirstTokens:
     def takes(self, slot: int) -> bool:
         """Whether this row's prompt may end in the second context.
 
-        Mirostat's state moves with each draw, and a token may turn out not to be wanted.
+        Mirostat's state moves with each draw, and a token may turn out not to be wanted.  What is
+        bound by a constraint waits for its mask in the ticks alone.
         """
         background = self._table.lane[slot] != m.LANE_INTERACTIVE
-        return bool(background and not self._settings.whole[slot, MIROSTAT])
+        whole = self._settings.whole[slot]
+        return bool(background and not whole[MIROSTAT] and not whole[CONSTRAINT])
 
     def ends(self, slot: int) -> bool:
         """Whether the next token is the last one that the request asked for."""

@@ -17,8 +17,8 @@ from umaserve.gateway.families.anthropic_shapes import (
     TOOL_CHOICE,
     blocks_of,
     conversation,
-    no_schema,
     no_thread,
+    schema_field,
     stop_reason,
     thinking_field,
     tool_fields,
@@ -68,7 +68,6 @@ async def messages(request: Request) -> Response:
 
 
 def _message(request: Request, body: dict[str, Any]) -> dict[str, Any]:
-    no_schema(body)
     no_thread(body)
     most = body.get("max_tokens")
     if most is None:
@@ -86,7 +85,13 @@ def _message(request: Request, body: dict[str, Any]) -> dict[str, Any]:
         message["stop"] = body["stop_sequences"]
     if asked[-1]["role"] == "assistant":
         message["continue_final_message"] = True
-    return {**message, **tool_fields(body), **thinking_field(body), **caller}
+    return {
+        **message,
+        **tool_fields(body),
+        **thinking_field(body),
+        **schema_field(body),
+        **caller,
+    }
 
 
 class _Events:

@@ -1,4 +1,6 @@
-"""Anthropic's conversations as OpenAI writes them, and answers as Anthropic writes those."""
+"""Anthropic's conversations as OpenAI writes them, and answers as Anthropic writes those.
+
+Long: one dialect, both ways."""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ import msgspec
 from umaserve.gateway.daemon.event import Event
 from umaserve.gateway.daemon.refusal import Refusal, encode, not_there, wrong
 from umaserve.gateway.translate.body import object_of, objects_of
-from umaserve.gateway.translate.messages import effort, in_order
+from umaserve.gateway.translate.messages import effort, format_field, in_order
 from umaserve.gateway.translate.parts import Answer
 from umaserve.gateway.translate.schemas import FLAG, OBJECT, TEXT
 
@@ -252,10 +254,12 @@ def no_thread(body: dict[str, Any]) -> None:
         raise Refusal(400, code, text, details=details)
 
 
-def no_schema(body: dict[str, Any]) -> None:
-    """Raises ``Refusal`` where the answer is to follow a schema."""
-    if body.get("output_format") or object_of(body, "output_config").get("format"):
-        raise not_there("a format of the output")
+def schema_field(body: dict[str, Any]) -> dict[str, Any]:
+    """What the answer has to follow, where that is said."""
+    form = object_of(body, "output_config").get("format")
+    if form is not None:
+        return format_field(form, "output_config.format")
+    return format_field(body.get("output_format"), "output_format")
 
 
 def stop_reason(event: Event, called: bool) -> str:

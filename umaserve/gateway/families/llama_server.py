@@ -24,7 +24,7 @@ from umaserve.gateway.translate.caller import caller_fields, lane_header
 from umaserve.gateway.translate.endpoint import Endpoint
 from umaserve.gateway.translate.gap import OTHER_FILE, Chunk
 from umaserve.gateway.translate.gap import infill as infill_tokens
-from umaserve.gateway.translate.messages import no_constraint
+from umaserve.gateway.translate.messages import constraint_fields
 from umaserve.gateway.translate.model import loaded_model, read_named
 from umaserve.gateway.translate.prompts import prompts_of, text_of_tokens
 from umaserve.gateway.translate.sampling import most_tokens, sampling_fields
@@ -54,9 +54,12 @@ async def infill(request: Request) -> Response:
 async def _complete(
     request: Request, body: dict[str, Any], prompts: list[dict[str, Any]], listed: bool
 ) -> Response:
-    no_constraint(body)
     caller = caller_fields(request, body)
-    fields = {**sampling_fields(body), **most_tokens(body, "n_predict", "max_tokens")}
+    fields = {
+        **sampling_fields(body),
+        **most_tokens(body, "n_predict", "max_tokens"),
+        **constraint_fields(body),
+    }
     if body.get("n_probs"):
         fields["logprobs"] = body["n_probs"]
     list_of(body, "response_fields")

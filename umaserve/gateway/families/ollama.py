@@ -73,8 +73,6 @@ async def _answer(
     request: Request, body: dict[str, Any], message: dict[str, Any], field: str
 ) -> Response:
     """``field`` is what an answer's text stands in: ``message`` or ``response``."""
-    if body.get("format"):
-        raise not_there('"format"')
     options = object_of(body, "options")
     caller = caller_fields(request, body)
     message |= sampling_fields(options) | most_tokens(options, "num_predict")
@@ -82,6 +80,11 @@ async def _answer(
         del message["max_tokens"]
     if body.get("think") is not None:
         message["thinking"] = effort(body["think"], "think")
+    form = body.get("format")
+    if form == "json":
+        message["response_format"] = {"type": "json_object"}
+    elif form:
+        message["json_schema"] = form
     message |= caller
     name = body["model"]
     headers = {"x-uma-lane": lane_header(caller)}

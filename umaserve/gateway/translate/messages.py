@@ -9,7 +9,7 @@ from umaserve.gateway.daemon.refusal import Refusal, encode, not_there, wrong
 from umaserve.gateway.translate.body import list_of, objects_of
 
 TEXT_PARTS = ("text", "input_text", "output_text", "summary_text", "reasoning_text")
-CONSTRAINTS = ("grammar", "json_schema", "regex")
+CONSTRAINTS = ("response_format", "json_schema", "regex", "grammar")  # the socket's names too
 EFFORTS = ("minimal", "low", "medium", "high", "xhigh", "max")
 
 
@@ -103,23 +103,35 @@ def effort(value: Any, name: str) -> bool | str:
     return str(value)
 
 
-def no_constraint(body: dict[str, Any]) -> None:
-    """Raises ``Refusal`` where the answer is to follow a schema or a grammar."""
-    for name in CONSTRAINTS:
-        if body.get(name) is not None and body[name] != "":
-            raise not_there(f'"{name}"')
-    form = body.get("response_format")
+def constraint_fields(body: dict[str, Any]) -> dict[str, Any]:
+    """What the answer has to follow, where that is given; the daemon judges it."""
+    fields = {name: body[name] for name in CONSTRAINTS if body.get(name) not in (None, "")}
+    form = fields.get("response_format")
+    if isinstance(form, dict) and form.get("type") == "text":
+        del fields["response_format"]
+    return fields
+
+
+def format_field(form: Any, name: str) -> dict[str, Any]:
+    """The same for a format that has its schema beside its type.  Raises ``Refusal``."""
     if form is None:
-        return
-    kind = form.get("type") if isinstance(form, dict) else None
-    if not isinstance(kind, str):
-        raise wrong("response_format", 'be an object with a "type"')
-    if kind != "text":
-        raise not_there(f'"response_format" of the type "{kind}"')
+        return {}
+    if not isinstance(form, dict):
+        raise wrong(name, 'be an object with a "type"')
+    kind = form.get("type")
+    if kind == "text":
+        return {}
+    if kind == "json_object":
+        return {"response_format": {"type": kind}}
+    if kind != "json_schema" or form.get("schema") is None:
+        raise wrong(name, 'have the type text, json_object, or json_schema with a "schema"')
+    return {"json_schema": form["schema"]}
 
 
 def wants_deltas(message: Mapping[str, Any]) -> bool:
     """Whether the daemon takes the answer apart, into content, reasoning and tool calls."""
+    if any(name in message for name in CONSTRAINTS):
+        return False  # it is all content
     return bool(message.get("tools")) or message.get("thinking") is not None
 
 

@@ -205,6 +205,22 @@ class Request:
             turn=self.turn,
             program=self.sink.program,
             sampling=self.sampling,
+            constraint=self._constraint(),
+        )
+
+    def _constraint(self) -> m.Constraint | None:
+        """What its answer has to follow: the client's own, or that of the tools it may call."""
+        own, rendered = self.message.constraint, self.rendered
+        if own is not None:
+            return m.Constraint(own.kind, own.text)
+        if rendered is None or not rendered.grammar:
+            return None
+        return m.Constraint(
+            m.GRAMMAR,
+            rendered.grammar,
+            triggers=rendered.triggers() if rendered.grammar_lazy else (),
+            begun="" if rendered.grammar_lazy else rendered.begun(),
+            is_made=True,
         )
 
     @property

@@ -28,7 +28,7 @@ from umaserve.gateway.translate.endpoint import Endpoint
 from umaserve.gateway.translate.messages import (
     chat_fields,
     chat_messages,
-    no_constraint,
+    constraint_fields,
     wants_deltas,
 )
 from umaserve.gateway.translate.model import read_named
@@ -48,7 +48,6 @@ from umaserve.gateway.translate.schemas import (
 async def chat_completions(request: Request) -> Response:
     """A conversation's next message, ``n`` times."""
     body = await read_named(request)
-    no_constraint(body)
     caller = caller_fields(request, body)
     message = {
         "messages": chat_messages(body),
@@ -57,6 +56,7 @@ async def chat_completions(request: Request) -> Response:
         **chosen_logprobs(body),
         **chat_fields(body),
         "deltas": body.get("reasoning_format") != "none",
+        **constraint_fields(body),
         **caller,
     }
     choices = whole_of(body, "n", 1, 1, MAX_CHOICES)

@@ -31,7 +31,7 @@ from umaserve.gateway.translate.body import flag_of, text_of, whole_of
 from umaserve.gateway.translate.caller import caller_fields, lane_header
 from umaserve.gateway.translate.endpoint import Endpoint
 from umaserve.gateway.translate.gap import with_gap
-from umaserve.gateway.translate.messages import no_constraint
+from umaserve.gateway.translate.messages import constraint_fields
 from umaserve.gateway.translate.model import loaded_model, read_named
 from umaserve.gateway.translate.prompts import prompts_of, text_of_tokens
 from umaserve.gateway.translate.sampling import most_tokens, sampling_fields
@@ -51,7 +51,6 @@ MOST_TOKENS = 16  # OpenAI's own
 async def completions(request: Request) -> Response:
     """What follows each prompt, ``n`` times."""
     body = await read_named(request)
-    no_constraint(body)
     caller = caller_fields(request, body)
     choices = whole_of(body, "n", 1, 1, MAX_CHOICES)
     if whole_of(body, "best_of", choices, 1, MAX_CHOICES) > choices:
@@ -62,6 +61,7 @@ async def completions(request: Request) -> Response:
         **sampling_fields(body),
         **({"max_tokens": MOST_TOKENS} | most_tokens(body, "max_tokens", "n_predict")),
         **_logprobs(body),
+        **constraint_fields(body),
         **caller,
     }
     echoed = await _echoed(request, body, given)

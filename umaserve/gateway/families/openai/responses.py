@@ -26,7 +26,7 @@ from umaserve.gateway.translate.answering import (
 from umaserve.gateway.translate.body import flag_of, object_of, text_of
 from umaserve.gateway.translate.caller import caller_fields, lane_header
 from umaserve.gateway.translate.endpoint import Endpoint
-from umaserve.gateway.translate.messages import effort, in_order, wants_deltas
+from umaserve.gateway.translate.messages import effort, format_field, in_order, wants_deltas
 from umaserve.gateway.translate.model import read_named
 from umaserve.gateway.translate.parts import Piece, Pieces, answer_of
 from umaserve.gateway.translate.sampling import most_tokens, sampling_fields
@@ -63,6 +63,7 @@ async def responses(request: Request) -> Response:
         **sampling_fields(body),
         **most_tokens(body, "max_output_tokens"),
         **tools.fields(body),
+        **format_field(object_of(body, "text").get("format"), "text.format"),
         **caller,
     }
     if effort_of(body) is not None:
@@ -81,9 +82,6 @@ def _check(body: dict[str, Any]) -> None:
     for name in ("background", "conversation", "prompt", "top_logprobs"):
         if body.get(name):
             raise not_there(f'"{name}"')
-    form = object_of(object_of(body, "text"), "format").get("type", "text")
-    if form != "text":
-        raise not_there(f'"text.format" of the type "{form}"')
 
 
 class _Response:
@@ -186,7 +184,7 @@ class _Response:
             "parallel_tool_calls": body.get("parallel_tool_calls") is not False,
             "reasoning": {"effort": effort_of(body), "summary": None},
             "store": self._keep is not None,
-            "text": {"format": {"type": "text"}},
+            "text": {"format": object_of(body, "text").get("format") or {"type": "text"}},
             "tool_choice": body.get("tool_choice") or "auto",
             "tools": body.get("tools") or [],
             "truncation": "disabled",

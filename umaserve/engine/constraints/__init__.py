@@ -1,0 +1,1 @@
+"""Schemas and grammars that bind an answer: which tokens may come next, as masks."""

@@ -1,0 +1,158 @@
+"""One request that a constraint binds, and the thread that makes its masks.
+
+The thread compiles the constraint, and is woken by a byte for each token of the row.  It reads the
+new tokens in the session table, so whatever ticks are given up or repeated, no token is taken
+twice: a mask is for a number of tokens, and the ticks take none that is for another.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from umaserve.sampling import params as p
+from umaserve.sampling.mask import WORD, words_of
+from umaserve.sampling.params import SamplerTable
+from umaserve.wire import messages as m
+from umaserve.wire import table as t
+from umaserve.wire.memory_order import loads_first, stores_first
+
+from .matchers import CannotBind, Matcher, matcher_of
+
+if TYPE_CHECKING:
+    from .vocabulary import Vocabulary
+
+STACK_BYTES = 64 << 20  # address space, of which only what is used becomes memory
+FAILS = "the answer cannot follow its constraint any more"
+
+
+class Bound:
+    """``compiled`` is called from the thread once ``error`` says whether the constraint is one.
+
+    The loop calls `attach` when the request has its row, and `close` when the row ends.
+    """
+
+    def __init__(
+        self,
+        message: m.Submit,
+        vocabulary: Vocabulary,
+        table: t.SessionTable,
+        samplers: SamplerTable,
+        compiled: Callable[[Bound], None],
+    ) -> None:
+        assert message.constraint is not None
+        self.message = message
+        self.error = ""
+        self._vocabulary, self._table, self._samplers = vocabulary, table, samplers
+        self._compiled = compiled
+        self._slot = message.slot
+        self._mask = np.zeros(words_of(vocabulary.model.n_vocab), np.int32)
+        self._asked, self._wakes = os.pipe()
+        os.set_blocking(self._wakes, False)
+        self._lock = threading.Lock()  # between the thread and `close`
+        self._is_closed = False
+        self._has_row = False
+        self._at = 0  # tokens of the row that the matcher has seen
+        self._filled = -1  # tokens that the newest mask is for
+        self.is_complete = False  # the answer may end where the newest mask is
+        self.busy_since = 0.0  # monotonic; 0 = nothing is asked
+
+    def start(self) -> None:
+        """Raises ``RuntimeError`` or ``MemoryError`` where the system gives no thread."""
+        usual = threading.stack_size(STACK_BYTES)
+        try:
+            threading.Thread(target=self._run, name="constraint", daemon=True).start()
+        finally:
+            threading.stack_size(usual)
+
+    def attach(self) -> None:
+        """The request has its row, and is about to run."""
+        self._at = int(self._table.n_prompt[self._slot])
+        self._samplers.bind(self._slot, self._wakes)
+        self._has_row = True
+        os.write(self._wakes, b"x")
+
+    def close(self) -> None:
+        """Nobody wants masks any more."""
+        with self._lock:
+            self._is_closed = True
+            if self._has_row:
+                whole = self._samplers.whole[self._slot]
+                whole[p.CONSTRAINT] = whole[p.MASK] = 0
+            os.close(self._wakes)
+
+    def _run(self) -> None:
+        matcher = self._compile()
+        self._compiled(self)
+        try:
+            if matcher is not None:
+                self._serve(matcher)
+        finally:
+            os.close(self._asked)
+            if matcher is not None:
+                matcher.close()
+
+    def _compile(self) -> Matcher | None:
+        assert self.message.constraint is not None
+        # what a client's bytes drive in here is blamed on that request if it ends the process
+        self._table.in_tick[self._slot] = t.IN_TOKENIZER
+        try:
+            return matcher_of(self.message.constraint, self._vocabulary)
+        except CannotBind as error:
+            self.error = str(error)
+        except Exception as error:  # whatever a library raises
+            self.error = f"it cannot be compiled ({type(error).__name__})"
+        finally:
+            self._table.in_tick[self._slot] = 0
+        return None
+
+    def _serve(self, matcher: Matcher) -> None:
+        while os.read(self._asked, 64):
+            if self._filled == self._table.n_tokens[self._slot]:
+                continue  # a tick may be reading that mask
+            self.busy_since = time.monotonic()
+            try:
+                at, address = self._advance(matcher)
+            except CannotBind as error:
+                self.error = f"{FAILS}: {error}"
+                at, address = p.NO_MORE_MASKS, 0
+            except Exception as error:  # whatever a library raises
+                self.error = f"{FAILS} ({type(error).__name__})"
+                at, address = p.NO_MORE_MASKS, 0
+            with self._lock:
+                if self._is_closed:
+                    return
+                whole = self._samplers.whole[self._slot]
+                whole[p.NEXT_MASK] = address
+                stores_first()
+                whole[p.MASK_AT] = at
+            self.busy_since = 0.0
+            if self.error:
+                return
+
+    def _advance(self, matcher: Matcher) -> tuple[int, int]:
+        """(Tokens that the mask is for, its address or 0)."""
+        n_tokens = int(self._table.n_tokens[self._slot])
+        loads_first()
+        if n_tokens > self._at:
+            matcher.accept(self._table.tokens[self._slot, self._at : n_tokens].tolist())
+            self._at = n_tokens
+        self._filled = n_tokens
+        binds = matcher.fill(self._mask)
+        if binds:
+            self.is_complete = self._may_end()
+        return n_tokens, self._mask.ctypes.data if binds else 0
+
+    def _may_end(self) -> bool:
+        """Whether the mask lets the answer end."""
+        mask, ends = self._mask, self._vocabulary.ends
+        if ends.size:
+            return bool(((mask[ends // WORD] >> (ends % WORD)) & 1).any())
+        last = self._vocabulary.model.n_vocab - 1
+        mask.view(np.uint32)[last // WORD] &= np.uint32(~(1 << last % WORD) & 0xFFFFFFFF)
+        return not mask.any()

@@ -1,6 +1,7 @@
 """Anthropic's conversations as OpenAI writes them, and answers as Anthropic writes those.
 
-Long: one dialect, both ways."""
+Long: one dialect, both ways.
+"""
 
 from __future__ import annotations
 

@@ -55,6 +55,7 @@ class Options(TypedDict, total=False):
     tokens: list[int] | None
     parse_special: bool | None
     echo: bool | None
+    prompt_logprobs: int | None
     context_shift: bool | None
     app: str | None
     cache_scope: Literal["shared", "private"] | None

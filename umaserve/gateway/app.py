@@ -15,10 +15,11 @@ from umaserve.gateway.families import (
     llama_server,
     llama_server_about,
     ollama,
+    ollama_embed,
     ollama_models,
     own,
 )
-from umaserve.gateway.families.openai import chat, completions, models, responses
+from umaserve.gateway.families.openai import chat, completions, embeddings, models, responses
 from umaserve.gateway.families.openai.kept import Kept
 from umaserve.gateway.families.openapi import openapi_endpoint
 from umaserve.gateway.guard import Guard, Say
@@ -27,8 +28,8 @@ from umaserve.gateway.settings import Settings
 from umaserve.gateway.translate.endpoint import Endpoint
 
 FAMILIES = (
-    own, models, chat, completions, responses, anthropic, ollama, ollama_models, llama_server,
-    llama_server_about,
+    own, models, chat, completions, embeddings, responses, anthropic, ollama, ollama_embed,
+    ollama_models, llama_server, llama_server_about,
 )  # fmt: skip
 ENDPOINTS: tuple[Endpoint, ...] = tuple(
     endpoint for family in FAMILIES for endpoint in family.ENDPOINTS

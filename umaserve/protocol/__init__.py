@@ -37,6 +37,7 @@ from umaserve.protocol.events import (
     echo_event,
     eos_event,
     error_event,
+    prompt_logprobs_event,
     token_event,
 )
 from umaserve.protocol.fields import PRIORITIES, Limits
@@ -51,6 +52,7 @@ from umaserve.protocol.requests import (
     AdminMessage,
     Cancel,
     DetokenizeRequest,
+    Embed,
     Generate,
     Info,
     Load,
@@ -92,6 +94,7 @@ __all__ = [
     "ChatMessage",
     "ChatOptions",
     "DetokenizeRequest",
+    "Embed",
     "ErrorCode",
     "FrameDecoder",
     "Generate",
@@ -119,5 +122,6 @@ __all__ = [
     "error_event",
     "frame",
     "parse_message",
+    "prompt_logprobs_event",
     "token_event",
 ]

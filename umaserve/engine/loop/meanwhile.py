@@ -17,7 +17,7 @@ from umaserve.wire import messages as m
 
 from .inbox import handle_some
 
-AT_ANY_TIME = (m.Submit, m.Release, m.Tokenize)
+AT_ANY_TIME = (m.Submit, m.Release, m.Tokenize, m.Embed)
 
 
 def meanwhile(engine: Whole) -> bool:

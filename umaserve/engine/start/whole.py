@@ -74,6 +74,10 @@ class Seats(Protocol):
     def end(self, slot: int, reason: int, empty: bool = False) -> None: ...
 
 
+class Compiles(Protocol):
+    def compile(self) -> None: ...
+
+
 class Settles(Protocol):
     def settle_first(self, first: FirstToken) -> None: ...
 
@@ -122,6 +126,9 @@ class Whole(Protocol):
 
     @property
     def landing(self) -> Settles: ...
+
+    @property
+    def aside(self) -> Compiles: ...
 
     @property
     def columns(self) -> Any: ...

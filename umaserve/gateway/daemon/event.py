@@ -15,10 +15,11 @@ class Head(msgspec.Struct):
 
 
 class Event(msgspec.Struct):
-    """One frame.  ``event`` is token, delta, eos or error for requests.
+    """One frame.  ``event`` is token, delta, prompt_logprobs, eos or error for requests.
 
     ``message`` is the text of an error, or the whole message at the end of a chat with tools.
-    ``stop`` is the stop string that ended the answer, where the daemon says so.
+    ``stop`` is the stop string that ended the answer, where the daemon says so.  ``rated`` are
+    the ``logprobs`` of the prompt's tokens, which came in events of their own.
     """
 
     event: str = ""
@@ -37,6 +38,7 @@ class Event(msgspec.Struct):
     message: Any = None
     stop: str | None = None
     code: str = ""
+    rated: list[dict[str, Any]] | None = None
 
     @property
     def is_last(self) -> bool:
@@ -51,7 +53,7 @@ class Event(msgspec.Struct):
         return float((self.timings or {}).get(name) or 0.0)
 
 
-OF_REQUESTS = ("token", "delta", "eos", "error")
+OF_REQUESTS = ("token", "delta", "prompt_logprobs", "eos", "error")
 decode_head = msgspec.json.Decoder(Head).decode
 decode_event = msgspec.json.Decoder(Event).decode
 decode_any = msgspec.json.Decoder().decode

@@ -1,4 +1,4 @@
-"""llama-server's ``/completion`` and ``/infill``."""
+"""llama-server's ``/completion``, ``/infill`` and ``/embedding``."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ from umaserve.gateway.translate.prompts import (
     with_gap,
 )
 from umaserve.gateway.translate.sampling import most_tokens, sampling_fields
+from umaserve.gateway.translate.vectors import vectors_of
 
 _STOP_TYPES = {"length": "limit"}
 
@@ -81,6 +82,15 @@ async def _complete(
     ]
     told = answers if listed and len(answers) > 1 else answers[0]
     return json_response(told, headers=headers | cache_header(ends))
+
+
+async def embedding(request: Request) -> Response:
+    """A vector for each text, in a list: llama-server may have one for each token."""
+    body = await read_object(request)
+    found = await vectors_of(request, body, "input" if "input" in body else "content")
+    return json_response(
+        [{"index": i, "embedding": [row.tolist()]} for i, row in enumerate(found.rows)]
+    )
 
 
 def _whole(number: int, end: Event, wants_text: bool) -> dict[str, Any]:
@@ -203,6 +213,7 @@ _COMPLETION = {
     "n_predict": {"type": "integer"},
     "stream": {"type": "boolean"},
 }
+_EMBEDDING = {"content": {"type": ["string", "array"]}}
 _INFILL = {"input_prefix": _TEXT, "input_suffix": _TEXT, "n_predict": {"type": "integer"}}
 ENDPOINTS = (
     Endpoint(
@@ -210,4 +221,5 @@ ENDPOINTS = (
         ("prompt",),
     ),
     Endpoint("POST", "/infill", infill, "what fills a gap", "llama-server", _INFILL),
+    Endpoint("POST", "/embedding", embedding, "vectors of texts", "llama-server", _EMBEDDING),
 )  # fmt: skip

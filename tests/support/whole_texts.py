@@ -15,7 +15,7 @@ def _computed(model: llama.Model, tokens: list[int], **params: Any) -> llama.Con
     """A fresh context that has decoded all of ``tokens`` at once, each with a row."""
     n = len(tokens)
     context = llama.Context.open(
-        model, n_ctx=max(n, 256), n_batch=n, n_ubatch=n, n_threads=2, **params
+        model, n_ctx=max(n, 256), n_batch=n, n_ubatch=n, n_threads=1, **params
     )
     lib = model.library.lib
     batch = lib.llama_batch_init(n, 0, 1)

@@ -4,6 +4,8 @@ The loop calls `step` between ticks.  While nobody interactive has work, a piece
 text.  While streams decode, ``pace`` says how long a piece may be, as the latency guard does for
 background prompts.  On a processor the chunk then stops in the middle of its graph, on a stack of
 its own (`umaserve.engine.prefill.chunk_stack`); elsewhere it is of few tokens.
+
+Long: a text's whole way, from its context to its last row.
 """
 
 from __future__ import annotations
@@ -25,10 +27,10 @@ from umaserve.engine.native.status import DECODED, GIVEN_UP, NO_LOGITS
 from umaserve.engine.prefill.chunk_stack import ChunkStack, give_up, hand_over, run_parts, waits
 from umaserve.engine.prefill.gate import DONE, THREAD, begin_chunk, hang, new_gate
 from umaserve.llama.errors import LlamaError
-from umaserve.policy.processor.slices import TILED
 from umaserve.wire import messages as m
 from umaserve.wire import table as t
 
+from .chunks import PIECE_MS, ChunkSizes
 from .context import AsideContext, chunk_of, why_no_room
 from .jobs import Job
 
@@ -36,16 +38,9 @@ if TYPE_CHECKING:
     from umaserve.engine.model.loaded import Loaded
 
 KEEP_S = 60.0  # that an unused context is kept
-PIECE_MS = 1000.0  # of a piece that nobody interactive waits behind
-LEAST = 8  # tokens of it
-GUESSED = 1e11  # operations a second, before a chunk was computed
 STARVED_NS = 1_000_000_000  # what waited so long gets a piece even so
 FAR_NS = 1 << 60
 NOBODY = -1  # to be woken when a chunk has ended
-# tokens of chunks that stop, each with its times at the gate: with rows, whose logits are a long
-# part, and without
-STOPPABLE, WITHOUT_ROWS = (2, 4, 8, 16, 32, 64), (8, 16, 32, 64)
-FORGOTTEN = 100  # a size that was too long is believed to be one part in so many shorter each time
 
 
 class Allowed(NamedTuple):
@@ -74,14 +69,13 @@ class AsideLane:
         self._in_flight = 0  # tokens of the chunk that is being computed, or whose rows wait
         self._rows: np.ndarray | None = None  # of a chunk that is computed
         self._taken = 0  # of them
-        self._ms_per_token = 0.0  # of chunks that did not stop
-        self._given_up = 0  # chunks in a row, for somebody interactive
         self._context: AsideContext | None = None
         self._opened: deque[AsideContext | str] = deque()
         self._opening = False
         self._used_s = 0.0
         self._last_ns = 0  # when a piece was last computed
         self._gate = new_gate()
+        self._sizes = ChunkSizes(chunk_of(loaded), loaded.model.size_bytes, self._gate.times)
         self._stack: ChunkStack | None = None
         if loaded.on_processor:
             with contextlib.suppress(OSError):  # not here: chunks of few tokens then
@@ -263,62 +257,28 @@ class AsideLane:
             with abort.armed(self._table.abort):
                 status = context.decode()
             if status == DECODED:
-                self._learn(1000.0 * (time.monotonic() - began))
+                self._sizes.learn(self._in_flight, 1000.0 * (time.monotonic() - began))
         return self._computed(context, status)
 
     def _next_chunk(self, job: Job, allowed: Allowed, stops: bool) -> tuple[int, int]:
         """Tokens of the next chunk, 0 = none fits; and where the gate keeps its times."""
         left = len(job.tokens) - self._at
         if stops:
-            return self._stoppable(job, left, allowed.most_ms)
+            return self._sizes.stoppable(left, allowed.most_ms, lambda n: job.wants(self._at, n))
         if allowed.now_ms == math.inf:
-            return self._whole(left), 0
+            return self._sizes.whole(left), 0
         is_starved = time.monotonic_ns() - self._last_ns > STARVED_NS
-        fits = int(allowed.now_ms / self._ms_per_token) if self._ms_per_token else 0
-        return min(left, chunk_of(self._loaded), max(fits, int(is_starved))), 0
-
-    def _whole(self, left: int) -> int:
-        """As many as a piece has time for; what is left behind it is no short rest."""
-        guess = 2000.0 * self._loaded.model.size_bytes / GUESSED
-        fits = int(PIECE_MS / (self._ms_per_token or guess)) >> self._given_up
-        most = min(chunk_of(self._loaded), max(fits, LEAST))
-        if left <= most or left - most >= TILED:
-            return min(left, most)
-        return max(left - TILED, min(TILED, most))
-
-    def _stoppable(self, job: Job, left: int, most_ms: float) -> tuple[int, int]:
-        """The largest size that has no part which is too long for the best slice; the size after
-        those that are known is tried."""
-        wants = job.wants(self._at, min(left, WITHOUT_ROWS[0]))
-        first = 0 if wants else len(STOPPABLE)
-        best, times = first, self._gate.times
-        sizes = STOPPABLE if wants else WITHOUT_ROWS
-        for number in range(first, first + len(sizes)):
-            longest_ms = float(times[number].max()) / 1e6
-            if longest_ms > most_ms:
-                times[number] -= times[number] // FORGOTTEN
-                break
-            best = number
-            if longest_ms == 0.0:
-                break
-        if wants:
-            return min(left, sizes[best]), best
-        return max(min(left - 1, sizes[best - first]), 1), best  # the last row may be wanted
-
-    def _learn(self, took_ms: float) -> None:
-        a_token = took_ms / self._in_flight
-        known = self._ms_per_token or a_token
-        self._ms_per_token = known + (a_token - known) / 4
+        return self._sizes.within(left, allowed.now_ms, int(is_starved)), 0
 
     def _computed(self, context: AsideContext, status: int) -> bool:
         if status == DECODED:
-            self._rows, self._given_up = context.rows(), 0
+            self._rows, self._sizes.given_up = context.rows(), 0
             if self._rows is not None:
                 return True
             status = NO_LOGITS
         n, self._in_flight = self._in_flight, 0
         if status == GIVEN_UP:  # for somebody interactive
-            self._given_up += 1
+            self._sizes.given_up += 1
             if not context.context.cut(0, self._at):
                 self._at = 0  # this kind of memory cannot go back
                 self._jobs[0].restart()

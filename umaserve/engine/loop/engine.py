@@ -271,8 +271,8 @@ class Engine:
                 if self.knobs.can_aside and not self.worker.alive:
                     self.work.aside[:] = 0
                     self.arrange()
-            self.seats.admit()
             self.aside.step()
+            self.seats.admit()
             ready = self.graph.is_ready
             self.work.flight.width = WIDTH if ready else 0
             one = ready or self.trials.wanted or self.aside.has_jobs

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.support.engine_driver import DrivenEngine
-from tests.support.whole_texts import cosine, logprobs, pooled
+from tests.support.whole_texts import assert_near, cosine, logprobs, pooled
 from umaserve import llama
 from umaserve.wire import messages as m
 from umaserve.wire import table as t
@@ -64,10 +64,11 @@ def test_streams_are_as_without_and_so_are_the_vectors(
     alone = [engine.run(prompt, **LONG) for prompt in prompts]
     serials = [engine.submit(prompt, **LONG) for prompt in prompts]
     engine.send(m.Embed(1, TEXT))
-    rated = engine.submit(TEXT, prompt_logprobs=1, max_tokens=4)
+    rated = engine.submit(TEXT, prompt_logprobs=1, **{**LONG, "max_tokens": 4})
     answer = engine.expect(m.Embedded)
     tokens = model.tokenize(TEXT)
-    assert cosine(np.frombuffer(answer.vector, np.float32), pooled(model, tokens, "last")) > 0.9999
+    # chunks that stop are of other sizes, for which libllama has other kernels
+    assert cosine(np.frombuffer(answer.vector, np.float32), pooled(model, tokens, "last")) > 0.999
     told = rated_prompt(engine, rated)
     assert_rated(model, told, tokens)
     for serial, expected in zip(serials, alone, strict=True):
@@ -93,9 +94,7 @@ def assert_rated(model: llama.Model, told: list[m.PromptLogprobs], tokens: list[
     values = [value for message in told for value in message.logprobs]
     expected = logprobs(model, tokens)
     assert values[0] is None
-    assert values[1:] == pytest.approx(
-        [expected[i - 1][tokens[i]] for i in range(1, len(tokens))], abs=0.3
-    )
+    assert_near(values[1:], [expected[i - 1][tokens[i]] for i in range(1, len(tokens))])
 
 
 @pytest.mark.parametrize("max_tokens", [m.NO_TOKENS, 1, 6])

@@ -140,6 +140,7 @@ def engine(messages=(), **changes):
             admit=lambda under_way: seen.append(("admit", under_way)) or True
         ),
         "landing": SimpleNamespace(settle_first=seen.append),
+        "aside": SimpleNamespace(has_jobs=False),
         "handle": seen.append, "later": [], "worker": None,
         "paced": True, "seen": seen,
         "table": SimpleNamespace(state=np.zeros(4, np.int32), header=Header.fresh()),
@@ -169,6 +170,7 @@ def test_the_ticks_stop_for_what_is_left():
     assert meanwhile(engine(worker=worker()))
     assert not meanwhile(engine(seats=SimpleNamespace(admit=lambda under_way: False)))
     assert not meanwhile(engine(control=SimpleNamespace(receive=lambda _: [], closed=True)))
+    assert not meanwhile(engine(aside=SimpleNamespace(has_jobs=True)))
     for left in ({"alive": False}, {"has_first": True}, {"has_log": True}):
         assert not meanwhile(engine(worker=worker(**left))), left
     refused = worker()

@@ -15,7 +15,7 @@ from tests.support.real_daemon import real, steering
 from tests.support.server_harness import DaemonProcess
 
 HELLO = [{"role": "user", "content": "hello"}]
-CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
+CHAT, TEXT, EMBED = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
 
 
 @pytest.fixture(scope="module")
@@ -195,9 +195,15 @@ def test_streamed_completion_is_the_whole_one(daemon: DaemonProcess) -> None:
         (TEXT, {}, 400, "prompt"),
         (TEXT, {"prompt": {}}, 400, "prompt"),
         (TEXT, {"prompt": [[]]}, 400, "prompt"),
-        (TEXT, {"prompt": "x", "echo": True, "logprobs": 1}, 501, "echo"),
+        (TEXT, {"prompt": "x", "echo": True, "logprobs": 21}, 400, "logprobs"),
         (TEXT, {"prompt": "x", "best_of": 3}, 501, "best_of"),
-        ("/v1/embeddings", {"input": "x"}, 501, "embeddings"),
+        (EMBED, {}, 400, "input"),
+        (EMBED, {"input": [""]}, 400, "input"),
+        (EMBED, {"input": ["x", 3]}, 400, "input"),
+        (EMBED, {"input": [[10**6]]}, 400, "vocabulary"),
+        (EMBED, {"input": "a b " * 3000}, 400, "tokens"),
+        (EMBED, {"input": "x", "dimensions": 10**5}, 400, "dimensions"),
+        (EMBED, {"input": "x", "encoding_format": "hex"}, 400, "encoding_format"),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("stream", [False, True])

@@ -16,6 +16,7 @@ from umaserve.protocol import (
     ERRORS,
     Cancel,
     DetokenizeRequest,
+    Embed,
     Generate,
     Info,
     Limits,
@@ -245,9 +246,11 @@ WRONG = [
     ({"app": ""}, '"app" must be a string of 1 to 128 characters'),
     ({"app": 3}, '"app" must be a string'),
     ({"cache_scope": "world"}, '"cache_scope" must be "shared" or "private", not "world"'),
-    ({"max_tokens": 0}, '"max_tokens" must be a whole number from 1 to 2048, not 0'),
-    ({"max_tokens": 2049}, "from 1 to 2048, not 2049"),
-    ({"max_tokens": "many"}, '"max_tokens" must be a whole number from 1 to 2048, not "many"'),
+    ({"max_tokens": -1}, '"max_tokens" must be a whole number from 0 to 2048, not -1'),
+    ({"max_tokens": 2049}, "from 0 to 2048, not 2049"),
+    ({"max_tokens": "many"}, '"max_tokens" must be a whole number from 0 to 2048, not "many"'),
+    ({"prompt_logprobs": 21}, '"prompt_logprobs" must be a whole number from 0 to 20, not 21'),
+    ({"messages": [{"role": "user", "content": "x"}], "prompt_logprobs": 0}, "not \"messages\""),
     ({"max_tokens": True}, '"max_tokens" must be a whole number'),
     ({"temperature": "hot"}, '"temperature" must be a number from 0 to 10, not "hot"'),
     ({"temperature": -0.1}, '"temperature" must be'),
@@ -299,6 +302,11 @@ WRONG = [
     ({"type": "load", "model": "a\0b"}, '"model" must be'),
     ({"type": "tokenize"}, '"text" is missing'),
     ({"type": "detokenize"}, '"tokens" is missing'),
+    ({"type": "embed"}, '"input" is missing'),
+    ({"type": "embed", "input": []}, '"input" must be a string, a list of token ids, or a list'),
+    ({"type": "embed", "input": ["x", 1]}, '"input" must be a string'),
+    ({"type": "embed", "input": [[1], []]}, '"input" must be a string'),
+    ({"type": "embed", "input": "x", "encoding_format": "hex"}, '"encoding_format" must be'),
     ({"type": "detokenize", "tokens": [-1]}, '"tokens[0]" must be a token id from 0 to'),
     ({"type": "metrics", "interval_ms": 1}, '"interval_ms" must be a number from 50 to 3600000'),
 ]
@@ -540,6 +548,10 @@ def test_admin_messages():
     assert parse({"type": "info"}) == Info()
     assert parse({"type": "tokenize", "text": ""}) == TokenizeRequest("")
     assert parse({"type": "detokenize", "tokens": [], "id": "d"}) == DetokenizeRequest([], "d")
+    assert parse({"type": "embed", "input": "x"}) == Embed(("x",))
+    assert parse({"type": "embed", "input": [3, 4]}) == Embed(([3, 4],))
+    mixed = {"input": ["x", [3]], "encoding_format": "base64", "truncate": True, "id": "e"}
+    assert parse({"type": "embed", **mixed}) == Embed(("x", [3]), "e", True, True)
     assert parse({"type": "ping", "id": "p"}) == Ping("p")
     assert isinstance(parse({"type": "generate", "id": "a", "prompt": "x"}), Generate)
 

@@ -185,6 +185,10 @@ class TrioClient:
         """The text of token ids; special tokens are spelled out."""
         return (await self._ask({"type": "detokenize", "tokens": tokens}))["text"]
 
+    async def embed(self, input: str | list[Any]) -> list[list[float]]:
+        """A vector of length 1 for each text, or list of token ids, of ``input``."""
+        return (await self._ask({"type": "embed", "input": input}))["embeddings"]
+
     async def ping(self) -> float:
         """Milliseconds of one round trip."""
         start = time.perf_counter()

@@ -63,6 +63,7 @@ class Options(TypedDict, total=False):
     begin: bool | None
     t_max_predict_ms: int | None
     return_tokens: bool | None
+    prompt_logprobs: int | None
     context_shift: bool | None
     app: str | None
     cache_scope: Literal["shared", "private"] | None

@@ -159,6 +159,10 @@ class Client:
         """The text of token ids; special tokens are spelled out."""
         return self._ask({"type": "detokenize", "tokens": tokens})["text"]
 
+    def embed(self, input: str | list[Any]) -> list[list[float]]:
+        """A vector of length 1 for each text, or list of token ids, of ``input``."""
+        return self._ask({"type": "embed", "input": input})["embeddings"]
+
     def ping(self) -> float:
         """Milliseconds of one round trip."""
         start = time.perf_counter()

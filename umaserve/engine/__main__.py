@@ -14,6 +14,7 @@ import os
 import sys
 import threading
 import time
+from typing import TYPE_CHECKING
 
 from umaserve import core_dumps
 from umaserve.parent import die_with_parent
@@ -21,6 +22,9 @@ from umaserve.private_folder import NotPrivate
 from umaserve.wire import messages as m
 from umaserve.wire import table as t
 from umaserve.wire.control import Control
+
+if TYPE_CHECKING:
+    from .model.loaded import Loaded
 
 LOAD_FAILED = 3
 SWITCH_S = 0.00005  # that a thread may keep the GIL from another
@@ -74,6 +78,8 @@ def main() -> int:
     except CannotLoad as error:
         control.send(m.LoadFailed(str(error)))
         return LOAD_FAILED
+    if not loaded.generates:
+        return _encode(start, loaded, table, control, born)
     from .loop.engine import Engine
     from .model import unused_memory
     from .start.pretouch import pretouch
@@ -110,6 +116,31 @@ def main() -> int:
     engine.run()
     engine.close()
     if engine.admission.is_tokenizing:
+        os._exit(0)  # a thread reads the vocabulary; the system frees it after the thread
+    loaded.close()
+    return 0
+
+
+def _encode(
+    start: m.Start, loaded: Loaded, table: t.SessionTable, control: Control, born: float
+) -> int:
+    """Serve a model that makes vectors of texts, and nothing else."""
+    from .loop.encoder import Encoder
+    from .model.boot import describe
+    from .model.loaded import CannotLoad
+
+    control.send(m.LoadProgress(1.0, "warmup"))
+    encoder = Encoder(loaded, table, control)
+    try:
+        encoder.warm_up()
+    except CannotLoad as error:
+        control.send(m.LoadFailed(str(error)))
+        return LOAD_FAILED
+    if not start.core_dumps:
+        core_dumps.forbid()
+    control.send(describe(start, loaded, (time.monotonic() - born) * 1000.0))
+    encoder.run()
+    if encoder.is_tokenizing:
         os._exit(0)  # a thread reads the vocabulary; the system frees it after the thread
     loaded.close()
     return 0

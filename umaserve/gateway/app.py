@@ -15,12 +15,14 @@ from umaserve.gateway.families import (
     llama_server,
     llama_server_about,
     ollama,
+    ollama_embed,
     ollama_models,
     own,
 )
 from umaserve.gateway.families.openai import (
     chat,
     completions,
+    embeddings,
     kept_responses,
     models,
     responses,
@@ -33,8 +35,8 @@ from umaserve.gateway.settings import Settings
 from umaserve.gateway.translate.endpoint import Endpoint
 
 FAMILIES = (
-    own, models, chat, completions, responses, kept_responses, anthropic, ollama, ollama_models,
-    llama_server, llama_server_about,
+    own, models, chat, completions, embeddings, responses, kept_responses, anthropic, ollama,
+    ollama_embed, ollama_models, llama_server, llama_server_about,
 )  # fmt: skip
 ENDPOINTS: tuple[Endpoint, ...] = tuple(
     endpoint for family in FAMILIES for endpoint in family.ENDPOINTS

@@ -122,6 +122,11 @@ class Model:
         return int(self.library.lib.llama_model_n_ctx_train(self.pointer))
 
     @property
+    def n_embd(self) -> int:
+        """Numbers of an embedding (``llama_model_n_embd_out``)."""
+        return int(self.library.lib.llama_model_n_embd_out(self.pointer))
+
+    @property
     def n_params(self) -> int:
         """Number of weights (``llama_model_n_params``)."""
         return int(self.library.lib.llama_model_n_params(self.pointer))

@@ -1,4 +1,5 @@
-"""What a GGUF file is for, where it is not for generating text: in words, before libllama aborts.
+"""What a GGUF file is for, where it serves neither for text nor for embeddings: in words, before
+libllama aborts.
 
 The header tells much; what only libllama knows about an architecture is asked of the model and of
 its context. Each answer says what the file is and what to do, or is empty where nothing is wrong.
@@ -26,7 +27,7 @@ _INSTEAD = "name a model that goes on with a text"
 
 
 def why_no_model(info: GGUFInfo) -> str:
-    """What the file of `info` is, where its header says that it cannot generate text."""
+    """What the file of `info` is, where its header says that it cannot be served."""
     architecture, metadata = info.architecture, info.metadata
     kind = str(metadata.get("general.type", "model")).lower()
     if "adapter.type" in metadata:
@@ -41,17 +42,26 @@ def why_no_model(info: GGUFInfo) -> str:
         )
     if info.n_tensors == 0:
         return "it has no weights (a vocabulary alone?); name the whole model"
-    if metadata.get(f"{architecture}.attention.causal") is False:
-        return _not_causal(architecture)
     return ""
+
+
+def only_encodes(model: Model, info: GGUFInfo) -> bool:
+    """Whether `model` turns whole texts into vectors, and generates nothing.
+
+    Of some architectures only a context tells (`goes_on`).
+    """
+    lib = model.library.lib
+    if not lib.llama_model_has_decoder(model.pointer):
+        return True
+    if lib.llama_model_is_diffusion(model.pointer):
+        return False
+    return info.metadata.get(f"{info.architecture}.attention.causal") is False
 
 
 def why_no_generation(model: Model) -> str:
     """Why libllama cannot generate text with `model` token by token."""
     lib = model.library.lib
     architecture = model.metadata.get("general.architecture", "unknown")
-    if not lib.llama_model_has_decoder(model.pointer):
-        return _not_causal(architecture)
     if lib.llama_model_is_diffusion(model.pointer):
         return (
             f"it is a diffusion model ({architecture}): it fills in a whole text at once and "
@@ -84,16 +94,18 @@ def why_no_positions(model: Model, info: GGUFInfo) -> str:
     return ""
 
 
-def why_no_steps(context: Context) -> str:
-    """Why `context` cannot go on token by token: no memory of a text, or every token sees all."""
+def goes_on(context: Context) -> bool:
+    """Whether `context` can go on token by token: it keeps a text, and no token sees later ones."""
     lib, nothing = context.library.lib, context.library.ffi.NULL
-    if context.memory != nothing and lib.llama_get_causal_attn(context.pointer):
-        return ""
-    return _not_causal(context.model.metadata.get("general.architecture", "unknown"))
+    return context.memory != nothing and bool(lib.llama_get_causal_attn(context.pointer))
 
 
-def _not_causal(architecture: str) -> str:
-    return (
-        f"it is an encoder-only model ({architecture}): it turns a text into an embedding or a "
-        f"rank and cannot generate; {_INSTEAD}"
-    )
+def why_no_vectors(model: Model) -> str:
+    """Why nobody has use for the vectors of a `model` that only encodes."""
+    architecture = model.metadata.get("general.architecture", "unknown")
+    if model.metadata.get(f"{architecture}.pooling_type") == "4":  # LLAMA_POOLING_TYPE_RANK
+        return (
+            f"it ranks texts ({architecture}, pooling rank): it neither generates nor makes "
+            f"embeddings; {_INSTEAD}"
+        )
+    return ""

@@ -40,6 +40,7 @@ from umaserve.protocol.events import (
     echo_event,
     eos_event,
     error_event,
+    prompt_logprobs_event,
     token_event,
 )
 from umaserve.protocol.fields import PRIORITIES, Limits
@@ -54,6 +55,7 @@ from umaserve.protocol.requests import (
     AdminMessage,
     Cancel,
     DetokenizeRequest,
+    Embed,
     Generate,
     Info,
     Load,
@@ -97,6 +99,7 @@ __all__ = [
     "ChatOptions",
     "Constraint",
     "DetokenizeRequest",
+    "Embed",
     "ErrorCode",
     "FrameDecoder",
     "Generate",
@@ -125,5 +128,6 @@ __all__ = [
     "error_event",
     "frame",
     "parse_message",
+    "prompt_logprobs_event",
     "token_event",
 ]

@@ -100,6 +100,11 @@ def echo_event(id: str, text: str, tokens: Sequence[int]) -> bytes:
     return encode_frame({"id": id, "event": "echo", "text": text, "tokens": tokens})
 
 
+def prompt_logprobs_event(id: str, logprobs: list[dict[str, Any]]) -> bytes:
+    """Of the next tokens of a prompt: objects as those of `eos_event`."""
+    return encode_frame({"id": id, "event": "prompt_logprobs", "logprobs": logprobs})
+
+
 def eos_event(
     id: str,
     reason: str,

@@ -115,6 +115,11 @@ TokenId = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 _WORDS_TOKEN = "a token id from 0 to 2147483647"
 _WORDS_TOKENS = "a list of token ids from 0 to 2147483647"
 
+MAX_INPUTS = 2048
+_WORDS_INPUT = (
+    f"a string, a list of token ids, or a list of at most {MAX_INPUTS} of both, none empty"
+)
+
 GENERATE_FIELDS: tuple[Field, ...] = (
     Field("id", Id, _ID_WORDS, note="names the request; unique among those in flight here"),
     Field("prompt", str, "a string that is not empty", note="this, `tokens` or `messages`"),
@@ -130,8 +135,8 @@ GENERATE_FIELDS: tuple[Field, ...] = (
     Field(
         "max_tokens",
         int | float,
-        "a whole number from 1 to {max_tokens}",
-        note="omitted: what the limit and the context leave",
+        "a whole number from 0 to {max_tokens}",
+        note="omitted: what the limit and the context leave; 0: the prompt alone",
         whole=True,
     ),
     _number("temperature", 0, 10, 0.8, "0 = greedy"),
@@ -202,6 +207,13 @@ GENERATE_FIELDS: tuple[Field, ...] = (
     ),
     _flag("return_tokens", False, "token ids in `eos` too, where `stream` is false"),
     _flag("begin", False, "an event before the first token: lane, reason, prompt tokens"),
+    _whole(
+        "prompt_logprobs",
+        0,
+        MAX_LOGPROBS,
+        None,
+        "log-probabilities of the prompt's tokens, with so many alternatives; not with `messages`",
+    ),
     _flag("context_shift", False, "only false: a full context ends the answer"),
     Field("app", Id, _ID_WORDS, note="the program that asks; omitted: the connecting process's"),
     _flag("cache_prompt", True, "nothing is cached yet: every prompt is computed"),
@@ -266,6 +278,12 @@ ADMIN_FIELDS: dict[str, tuple[Field, ...]] = {
     ),
     "render": (_OPTIONAL_ID, chat_fields.MESSAGES, *chat_fields.OPTIONS),
     "detokenize": (_OPTIONAL_ID, Field("tokens", list[TokenId], _WORDS_TOKENS)),
+    "embed": (
+        _OPTIONAL_ID,
+        Field("input", str | list[Any], _WORDS_INPUT, note="what becomes vectors"),
+        Field("encoding_format", Literal["float", "base64"], '"float" or "base64"', "float", ""),
+        _flag("truncate", False, "a text that is too long loses its end"),
+    ),
     "ping": (_OPTIONAL_ID,),
 }
 
@@ -287,6 +305,11 @@ WORDS: dict[str, dict[str, str]] = {
     "detokenize": {"tokens": _WORDS_TOKENS, "tokens[]": _WORDS_TOKEN},
 }
 WORDS["render"] |= chat_fields.WORDS
+
+
+def is_token(value: Any) -> bool:
+    """Whether it may be a token id."""
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31
 
 
 def logit_bias(value: Any) -> tuple[tuple[int, float], ...] | None:

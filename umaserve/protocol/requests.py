@@ -94,6 +94,7 @@ class Generate(msgspec.Struct, frozen=True):
     begin: bool = False
     t_max_predict_ms: int = 0  # 0: no limit
     return_tokens: bool = False
+    prompt_logprobs: int | None = None  # alternatives of each token of the prompt; None: not told
     app: str | None = None
     metadata: msgspec.Raw | None = None  # echoed as it came
 
@@ -144,6 +145,15 @@ class DetokenizeRequest(msgspec.Struct, frozen=True):
     id: str | None = None
 
 
+class Embed(msgspec.Struct, frozen=True):
+    """Texts, or lists of token ids, that become vectors."""
+
+    inputs: tuple[str | list[int], ...]
+    id: str | None = None
+    base64: bool = False
+    truncate: bool = False
+
+
 class Render(msgspec.Struct, frozen=True):
     """What a conversation becomes."""
 
@@ -158,7 +168,7 @@ class Ping(msgspec.Struct, frozen=True):
 
 AdminMessage = (
     Cancel | SetPriority | Metrics | Load | Unload | Info | TokenizeRequest | DetokenizeRequest
-    | Render | Ping
+    | Embed | Render | Ping
 )  # fmt: skip
 Message = Generate | AdminMessage
 
@@ -256,7 +266,7 @@ def _generate(wire: Any, limits: PromptLimits) -> Generate:
     binding = constraint(wire)
     if binding is not None:
         options = chat.bound(options)
-    if wire.max_tokens is not None and not 1 <= wire.max_tokens <= limits.max_tokens:
+    if wire.max_tokens is not None and not 0 <= wire.max_tokens <= limits.max_tokens:
         raise wrong("max_tokens", bounded(words["max_tokens"], limits.max_tokens), wire.max_tokens)
     if wire.seed is not None and not fields.MIN_SEED <= wire.seed <= fields.MAX_SEED:
         raise wrong("seed", words["seed"], wire.seed)
@@ -296,6 +306,7 @@ def _generate(wire: Any, limits: PromptLimits) -> Generate:
         begin=bool(wire.begin),
         t_max_predict_ms=wire.t_max_predict_ms or 0,
         return_tokens=bool(wire.return_tokens),
+        prompt_logprobs=wire.prompt_logprobs,
         app=wire.app,
         metadata=_metadata(wire.metadata),
     )
@@ -306,8 +317,11 @@ def _tokens(wire: Any) -> list[int] | None:
     if wire.context_shift:
         words = "false: the beginning of a text is not dropped to make room"
         raise wrong("context_shift", words, True)
-    if wire.echo and wire.messages is not None:
-        raise ProtocolError(E_PROTO_003, '"echo" goes with "prompt" or "tokens", not "messages"')
+    for name in ("echo", "prompt_logprobs"):
+        is_asked = getattr(wire, name) is not None and getattr(wire, name) is not False
+        if is_asked and wire.messages is not None:
+            text = f'"{name}" goes with "prompt" or "tokens", not "messages"'
+            raise ProtocolError(E_PROTO_003, text)
     for other in ("prompt", "messages"):
         if wire.tokens is not None and getattr(wire, other) is not None:
             text = f'"{other}" and "tokens" are both given; send one of them'
@@ -343,6 +357,24 @@ def _conversation(wire: Any, limits: PromptLimits) -> tuple[tuple[ChatMessage, .
         limits,
     )
     return messages, options
+
+
+def _inputs(value: Any, limits: PromptLimits) -> tuple[str | list[int], ...]:
+    """What is to be embedded; a list of ids is one text."""
+    if value is None:
+        raise missing("input")
+    one = isinstance(value, str) or bool(value) and all(fields.is_token(each) for each in value)
+    inputs = [value] if one else value
+    words = fields.WORDS["embed"]["input"]
+    if not 0 < len(inputs) <= fields.MAX_INPUTS:
+        raise wrong("input", words)
+    for each in inputs:
+        tokens = isinstance(each, list) and all(fields.is_token(token) for token in each)
+        if not each or not (isinstance(each, str) or tokens):
+            raise wrong("input", words, each if isinstance(each, str) else ...)
+        if isinstance(each, str):
+            _cap("a text of input is", len(each.encode()), limits)
+    return tuple(inputs)
 
 
 def _cap(what: str, size: int, limits: PromptLimits) -> None:
@@ -408,6 +440,9 @@ def _admin(kind: str, wire: Any, limits: PromptLimits) -> AdminMessage:
         if wire.messages is None:
             raise missing("messages")
         return Render(*_conversation(wire, limits), wire.id)
+    if kind == "embed":
+        inputs = _inputs(wire.input, limits)
+        return Embed(inputs, wire.id, wire.encoding_format == "base64", bool(wire.truncate))
     if kind == "detokenize":
         if wire.tokens is None:
             raise missing("tokens")

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Hashable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Hashable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import trio
 
 import umaserve
 from umaserve.chat.questions import Rendered
 from umaserve.protocol import (
+    E_LIMIT_001,
     E_LIMIT_002,
     E_MODEL_001,
     E_PROTO_003,
@@ -22,6 +23,7 @@ from umaserve.protocol import (
     AdminMessage,
     Cancel,
     DetokenizeRequest,
+    Embed,
     Info,
     Load,
     Metrics,
@@ -39,7 +41,8 @@ from umaserve.server.figures.session_rows import session_rows
 from umaserve.server.overview import Overview, Watched, state
 from umaserve.server.requests.chat import Outcome, conversation
 from umaserve.server.requests.request import LANES, Request
-from umaserve.wire.messages import Tokens
+from umaserve.server.requests.vectors import in_json, json_bytes
+from umaserve.wire.messages import Embedded
 
 if TYPE_CHECKING:
     from umaserve.server.clients.connection import Connection
@@ -48,6 +51,9 @@ SUCCESSOR_POLL_S = 0.02
 TOKENIZE_TRIES = 4  # engines that may end one after the other
 TOKENS_AT_ONCE = 4096  # that are spelled before others have their turn
 MAX_AT_ONCE = 64  # admin answers under way on one connection
+WITHOUT_ENGINE = "the engine ended meanwhile; ask again"
+
+Answer = TypeVar("Answer")
 
 
 class Admin:
@@ -56,6 +62,7 @@ class Admin:
     def __init__(self, daemon: Watched) -> None:
         self._daemon = daemon
         self._questions = Questions()
+        self._embeds = Questions("embedded")
         self.overview = Overview(daemon)
 
     def handle(self, connection: Connection, message: AdminMessage) -> None:
@@ -65,6 +72,9 @@ class Admin:
                 connection.send(admin_event("pong", message.id))
             case Info():
                 connection.send(admin_event("info", message.id, info=self.info()))
+            case Cancel() if message.serial is None and message.id in connection.embeds:
+                connection.embeds[message.id].cancel()
+                connection.send(admin_event("cancelled", message.id, found=True))
             case Cancel():
                 request = self._find(connection, message)
                 found = request is not None and not request.told
@@ -79,6 +89,8 @@ class Admin:
                 self._start(connection, message, self._stream_metrics)
             case TokenizeRequest():
                 self._start(connection, message, self._tokenize)
+            case Embed():
+                self._start(connection, message, self._embed)
             case Render():
                 self._start(connection, message, self._render)
             case DetokenizeRequest():
@@ -153,7 +165,13 @@ class Admin:
             await trio.sleep_until(due)
 
     async def _tokenize(self, connection: Connection, message: TokenizeRequest) -> None:
-        answer = await self._tokens(message, connection.program)
+        answer = await self._by_engine(
+            self._questions,
+            connection.program,
+            lambda engine: engine.tokenize(
+                message.text, message.add_special, message.parse_special
+            ),
+        )
         if answer.error:
             raise ProtocolError(E_PROTO_003, f'"text" cannot be tokenised: {answer.error}')
         connection.send(admin_event("tokens", message.id, tokens=answer.tokens))
@@ -162,7 +180,7 @@ class Admin:
         engine = self._engine()
         await engine.settled.wait()
         if engine.ready is None:
-            raise ProtocolError(E_MODEL_001, "the engine ended meanwhile; ask again")
+            raise ProtocolError(E_MODEL_001, WITHOUT_ENGINE)
         tokens, n_vocab, pieces = message.tokens, engine.ready.n_vocab, engine.pieces
         if tokens and max(tokens) >= n_vocab:
             text = f'"tokens" names token {max(tokens)}; the vocabulary has {n_vocab}'
@@ -184,17 +202,20 @@ class Admin:
             raise ProtocolError(*refusal)
         return engine
 
-    async def _tokens(self, message: TokenizeRequest, program: Hashable) -> Tokens:
+    async def _by_engine(
+        self,
+        questions: Questions,
+        program: Hashable,
+        ask: Callable[[EngineHandle], Awaitable[Answer | None]],
+    ) -> Answer:
         """By the engine that serves, or by the next one where it ends meanwhile."""
         for _ in range(TOKENIZE_TRIES):
             engine = self._engine()
             await engine.settled.wait()
             if engine.ready is not None:
                 try:
-                    async with self._questions.turn(program):
-                        answer = await engine.tokenize(
-                            message.text, message.add_special, message.parse_special
-                        )
+                    async with questions.turn(program):
+                        answer = await ask(engine)
                 except TextFault as fault:
                     text = f"this text brought the engine down: it {fault}"
                     raise ProtocolError(E_RUNTIME_001, text) from None
@@ -204,7 +225,51 @@ class Admin:
             supervisor, sessions = self._daemon.supervisor, self._daemon.sessions
             while supervisor.current is engine and sessions.closed is None:
                 await trio.sleep(SUCCESSOR_POLL_S)
-        raise ProtocolError(E_MODEL_001, "the engine ended meanwhile; ask again")
+        raise ProtocolError(E_MODEL_001, WITHOUT_ENGINE)
+
+    async def _embed(self, connection: Connection, message: Embed) -> None:
+        with trio.CancelScope() as scope:
+            if message.id is not None:
+                connection.embeds[message.id] = scope
+            try:
+                await self._embed_all(connection, message)
+            finally:
+                if message.id is not None and connection.embeds.get(message.id) is scope:
+                    del connection.embeds[message.id]
+
+    async def _embed_all(self, connection: Connection, message: Embed) -> None:
+        vectors: list[Any] = []
+        tokens = 0
+        self._refuse_large(await self._n_embd(), message)
+        for what in message.inputs:
+            answer: Embedded = await self._by_engine(
+                self._embeds,
+                connection.program,
+                lambda engine, what=what: engine.embed(what, message.truncate),  # type: ignore[misc]
+            )
+            if answer.error:
+                number = f"input {len(vectors)}: " if len(message.inputs) > 1 else ""
+                raise ProtocolError(answer.code, number + answer.error)
+            vectors.append(in_json(answer.vector, message.base64))
+            tokens += answer.n_tokens
+        usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+        connection.send(admin_event("embeddings", message.id, embeddings=vectors, usage=usage))
+
+    async def _n_embd(self) -> int:
+        engine = self._engine()
+        await engine.settled.wait()
+        if engine.ready is None:
+            raise ProtocolError(E_MODEL_001, WITHOUT_ENGINE)
+        return engine.ready.n_embd
+
+    def _refuse_large(self, n_embd: int, message: Embed) -> None:
+        """An answer has to fit into what may wait for a client unread."""
+        size = json_bytes(n_embd, message.base64) * len(message.inputs)
+        most = self._daemon.config.max_unsent_bytes
+        if size > most:
+            text = f"the vectors of {len(message.inputs)} texts are about {size} bytes of JSON"
+            text += f"; the limit is {most} (--max-unsent-bytes): send fewer texts at once"
+            raise ProtocolError(E_LIMIT_001, text + ', or ask for "base64"' * (not message.base64))
 
     async def _render(self, connection: Connection, message: Render) -> None:
         engine = self._daemon.supervisor.current
@@ -213,7 +278,7 @@ class Admin:
             raise ProtocolError(*refusal)
         await engine.settled.wait()
         if engine.ready is None:
-            raise ProtocolError(E_MODEL_001, "the engine ended meanwhile; ask again")
+            raise ProtocolError(E_MODEL_001, WITHOUT_ENGINE)
         outcomes: list[Outcome] = []
         answered = trio.Event()
 
@@ -288,6 +353,9 @@ class Admin:
                     n_ubatch=ready.n_ubatch,
                     n_threads=ready.n_threads,
                     n_params=ready.n_params,
+                    n_embd=ready.n_embd,
+                    pooling=ready.pooling,
+                    generates=ready.generates,
                     model_bytes=ready.model_bytes,
                     kv_bytes=ready.kv_bytes,
                     gap=ready.gap,

@@ -129,6 +129,8 @@ class Submit(msgspec.Struct, tag="submit", omit_defaults=True):
     a text; of these, ``add_bos`` is about the start token (``None``: once).  To ``tokens`` only
     ``add_bos`` True adds anything.  ``isolate``: the
     request was in a batch that killed an engine, so it decodes alone until it has proved harmless.
+    ``prompt_logprobs``: with so many alternatives, `PromptLogprobs` tell of every token of the
+    prompt before the row waits; -1 = none.  ``max_tokens`` of `NO_TOKENS`: nothing is generated.
     ``came_ns``: when it came, on the monotonic clock; 0 = now.  ``turn``: smaller ones of a lane go
     first, equal ones in order of arrival.  ``program``: the program that asks, as a number.
     """
@@ -152,8 +154,17 @@ class Submit(msgspec.Struct, tag="submit", omit_defaults=True):
     came_ns: int = 0
     turn: int = 0
     program: int = 0
+    prompt_logprobs: int = -1
     sampling: Sampling = Sampling()
     constraint: Constraint | None = None
+
+    @property
+    def is_urgent(self) -> bool:
+        """Whether what nobody waits for may be given up for it."""
+        return self.lane == LANE_INTERACTIVE and self.prompt_logprobs < 0
+
+
+NO_TOKENS = -1
 
 
 class Cancel(msgspec.Struct, tag="cancel"):
@@ -165,6 +176,11 @@ class Cancel(msgspec.Struct, tag="cancel"):
 class SetLane(msgspec.Struct, tag="lane"):
     serial: int
     lane: int
+
+    @property
+    def is_urgent(self) -> bool:
+        """As of `Submit`."""
+        return self.lane == LANE_INTERACTIVE
 
 
 class Release(msgspec.Struct, tag="release"):
@@ -179,6 +195,26 @@ class Tokenize(msgspec.Struct, tag="tokenize"):
     text: str
     add_special: bool = False
     parse_special: bool = True
+
+
+class Embed(msgspec.Struct, tag="embed", omit_defaults=True):
+    """A text, or ``tokens``, to a vector; `Embedded` is the answer.
+
+    ``truncate``: what is too long loses its end, else it is refused.
+    """
+
+    ref: int
+    text: str = ""
+    tokens: list[int] | None = None
+    truncate: bool = False
+    add_special: bool = True
+    parse_special: bool = True
+
+
+class Forget(msgspec.Struct, tag="forget"):
+    """Nobody waits for the answer to `Embed` any more."""
+
+    ref: int
 
 
 class Shutdown(msgspec.Struct, tag="shutdown"):
@@ -230,6 +266,9 @@ class Ready(msgspec.Struct, tag="ready", omit_defaults=True):
     start_ms: float = 0.0  # from process start to ready
     identity: ModelIdentity | None = None  # of the files that were loaded
     device_free: int = -1  # bytes that the accelerator has left; -1: none, or it does not say
+    n_embd: int = 0  # numbers of a vector
+    pooling: str = ""  # how a text's tokens become one vector: mean, cls, last, rank (not at all)
+    generates: bool = True  # an encoder alone does not
 
     @property
     def n_positions(self) -> int:
@@ -280,13 +319,40 @@ class Tokens(msgspec.Struct, tag="tokens"):
     error: str = ""
 
 
+class Embedded(msgspec.Struct, tag="embedded", omit_defaults=True):
+    """``vector``: float32, of length 1; or ``error`` says why there is none, with its ``code``."""
+
+    ref: int
+    vector: bytes = b""
+    n_tokens: int = 0
+    code: str = ""
+    error: str = ""
+
+
+class PromptLogprobs(msgspec.Struct, tag="prompt_logprobs"):
+    """Of the prompt's tokens ``at`` and on: the first one has none.  ``last``: these are the last.
+
+    ``top`` are (id, logprob), most likely first.
+    """
+
+    serial: int
+    at: int
+    tokens: list[int]
+    logprobs: list[float | None]
+    top: list[list[tuple[int, float]]]
+    last: bool
+
+
 class Log(msgspec.Struct, tag="log"):
     level: str  # "debug", "info", "warn", "error"
     text: str
 
 
-ToEngine = Start | Submit | Cancel | SetLane | Release | Tokenize | Shutdown
-ToFront = LoadProgress | Ready | Threads | LoadFailed | Rejected | Failed | Tokens | Log
+ToEngine = Start | Submit | Cancel | SetLane | Release | Tokenize | Embed | Forget | Shutdown
+ToFront = (
+    LoadProgress | Ready | Threads | LoadFailed | Rejected | Failed | Tokens | Embedded
+    | PromptLogprobs | Log
+)  # fmt: skip
 
 _encoder = msgspec.msgpack.Encoder()
 _to_engine = msgspec.msgpack.Decoder(ToEngine)

@@ -1,10 +1,13 @@
-"""How a request gets into the session table: tokenising, limits, the row's first values."""
+"""How a request gets into the session table: tokenising, limits, the row's first values.
+
+Long: the whole way from a message to a row.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -59,6 +62,9 @@ class Admission:
         self._pending: set[int] = set()  # serials that threads work on
         self._cancelled: set[int] = set()
         self._awaited = 0
+        # set by who computes what stands beside the requests
+        self.on_embed: Callable[[m.Embed, list[int], str], None]
+        self.on_prompt: Callable[[m.Submit, list[int]], None]
         self.resumed_at = np.zeros(start.n_slots, np.int32)  # n_tokens when the row was filled
         self._inline = INLINE_BYTES
         self._thread = TokenizerThread(self._specials, table, control.notify)
@@ -104,8 +110,8 @@ class Admission:
             limit = min(limit, BACKGROUND_BYTES)
         return len(message.prompt or "") <= limit
 
-    def tokenize(self, message: m.Tokenize) -> None:
-        """Somebody's question for the tokens of a text."""
+    def tokenize(self, message: m.Tokenize | m.Embed) -> None:
+        """Somebody's question about a text."""
         self._other.put(message)
 
     @contextlib.contextmanager
@@ -131,6 +137,9 @@ class Admission:
             if isinstance(message, m.Tokenize):
                 self._control.send(m.Tokens(message.ref, tokens, error))
                 continue
+            if isinstance(message, m.Embed):
+                self.on_embed(message, tokens, error)
+                continue
             self._awaited -= message.lane == m.LANE_INTERACTIVE
             if self._goes_on(message):
                 with self._owned(message):
@@ -140,7 +149,7 @@ class Admission:
         if not self._goes_on(message):
             return
         if error:
-            self._reject(message, "E_PROTO_005", f"the constraint cannot be used: {error}")
+            self.reject(message, "E_PROTO_005", f"the constraint cannot be used: {error}")
         else:
             self._tokenise(message)
 
@@ -150,9 +159,13 @@ class Admission:
         if message.serial not in self._cancelled:
             return True
         self._cancelled.discard(message.serial)
+        self.end_empty(message)
+        return False
+
+    def end_empty(self, message: m.Submit) -> None:
+        """A request that was cancelled before it was a row."""
         self._fill_row(message, [], 0, 0)
         self._done(message.slot, t.REASON_CANCEL)
-        return False
 
     def _done(self, slot: int, reason: int) -> None:
         """A row that ends before it ran.  The state goes last: it is what the front looks at."""
@@ -197,7 +210,7 @@ class Admission:
 
     def _tokenised(self, message: m.Submit, tokens: list[int], error: str) -> None:
         if error:
-            self._reject(message, "E_PROTO_003", f"prompt cannot be tokenised: {error}")
+            self.reject(message, "E_PROTO_003", f"prompt cannot be tokenised: {error}")
         else:
             self._place(message, tokens, len(tokens))
 
@@ -205,26 +218,26 @@ class Admission:
         n_vocab = self._loaded.n_vocab
         if max(tokens, default=0) >= n_vocab:
             text = f'"tokens" names token {max(tokens)}; the vocabulary has {n_vocab}'
-            self._reject(message, "E_PROTO_003", text)
+            self.reject(message, "E_PROTO_003", text)
             return
         start = self._specials.bos if message.add_bos else []
         self._place(message, [*start, *tokens], len(start) + message.n_prompt)
 
-    def _reject(self, message: m.Submit, code: str, text: str) -> None:
+    def reject(self, message: m.Submit, code: str, text: str) -> None:
+        """Refuse a request, which has no row any more."""
+        self._slots.pop(message.serial, None)
         self._table.serial[message.slot] = 0
         self.constraints.drop(message.serial)
         self._control.send(m.Rejected(message.serial, code, text))
 
     def _place(self, message: m.Submit, tokens: list[int], n_prompt: int) -> None:
         if n_prompt == 0:
-            self._reject(
-                message, "E_PROTO_003", "prompt has no tokens; send at least one character"
-            )
+            self.reject(message, "E_PROTO_003", "prompt has no tokens; send at least one character")
             return
         room = self._loaded.n_positions - n_prompt
         if room < 1 or (message.strict_fit and message.max_tokens > room):
             wanted = f" and max_tokens is {message.max_tokens}" if message.strict_fit else ""
-            self._reject(
+            self.reject(
                 message,
                 "E_LIMIT_003",
                 f"prompt is {n_prompt} tokens{wanted}; {self._bound()}",
@@ -238,13 +251,22 @@ class Admission:
                 if bad
                 else f"logit_bias has more than {MAX_LOGIT_BIAS} entries"
             )
-            self._reject(message, "E_PROTO_003", text)
+            self.reject(message, "E_PROTO_003", text)
             return
         max_tokens = min(message.max_tokens, room) if message.max_tokens > 0 else room
+        if message.max_tokens == m.NO_TOKENS:
+            max_tokens = 0
         self._fill_row(message, tokens, n_prompt, max_tokens)
         self._samplers.set(message.slot, message.sampling, self._breakers.of(message.sampling))
+        if message.prompt_logprobs >= 0:
+            self.on_prompt(message, tokens[:n_prompt])
+        else:
+            self.begin(message)
+
+    def begin(self, message: m.Submit) -> None:
+        """Let a request wait for its turn, whose row is filled."""
         if to_come(self._table, message.slot) <= 0:
-            # resumed with its last token already out: only the end was lost
+            # none are wanted, or it is resumed with its last token out: only the end was lost
             self._done(message.slot, t.REASON_LENGTH)
         else:
             self.constraints.attach(message.serial)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from umaserve.engine.aside.lane import Allowed, AsideLane
 from umaserve.engine.cells import accounting as cells
 from umaserve.engine.cells.sequences import Sequences
 from umaserve.engine.constraints.constraints import CODE
@@ -55,6 +56,8 @@ from umaserve.wire.control import Control
 
 from . import records, ticks
 from .admission import Admission
+from .aside_pace import allowed_now
+from .aside_texts import AsideTexts
 from .custom_policy import can_be_computed, find_policy
 from .idle_work import IdleWork
 from .inbox import handle_some
@@ -121,6 +124,10 @@ class Engine:
         )
         self.budget = Budget.of(start.bmt_budget)
         self.memory = Memory.fresh(start.n_slots)
+        self.aside = AsideLane(
+            loaded, start, table, self.native, control.notify, self._allowed_aside
+        )
+        self.aside_texts = AsideTexts(loaded, table, control, self.admission, self.aside)
         self.idle_work = IdleWork(self)
         self.arrange()
 
@@ -246,7 +253,7 @@ class Engine:
         header = self.table.header
         self.sequences.clear()
         while True:
-            busy = self._has_work()
+            busy = self._has_work() or self.aside.is_wanted
             header.heartbeat_ns = time.monotonic_ns()
             if not busy:
                 self._save_costs()
@@ -265,10 +272,12 @@ class Engine:
                 if self.knobs.can_aside and not self.worker.alive:
                     self.work.aside[:] = 0
                     self.arrange()
+            self.aside.step()
             self.seats.admit()
             ready = self.graph.is_ready
             self.work.flight.width = WIDTH if ready else 0
-            ran = self.tick(1 if ready or self.trials.wanted else MANY_TICKS)
+            one = ready or self.trials.wanted or self.aside.has_jobs
+            ran = self.tick(1 if one else MANY_TICKS)
             if ready and ran:
                 self.graph.forget()
                 self.sequences.forgotten(self.loaded.n_seq)
@@ -279,21 +288,28 @@ class Engine:
 
     def _pause(self) -> list[m.ToEngine]:
         """Sleep until somebody wants something; what he may need is made ready meanwhile."""
-        while self.idle_work.is_left:
+        while self.idle_work.is_left and not self.aside.has_jobs:
             if self.control.has_something():
                 self.idle_work.give_way()
                 return self.control.receive(0)
             self.idle_work.step()
             if not self.idle_work.is_left:
                 self._save_costs()
-        if self.graph.wanted:
+        if self.graph.wanted and not self.aside.has_jobs:
             began = time.monotonic()
             messages = self.control.receive(PAUSE_MS)
             if messages or self.control.closed or time.monotonic() - began < 0.9e-3 * PAUSE_MS:
                 return messages
             self.graph.prepare(self.control.has_something)
             self.sequences.clear()
-        return self.control.receive(None)
+        messages = self.control.receive(self.aside.idle_ms())
+        self.aside.free_unused()
+        return messages
+
+    def _allowed_aside(self) -> Allowed:
+        """How long a piece of work beside the requests may be now."""
+        awaited = self.admission.awaited
+        return allowed_now(self.table, self.memory, self.knobs, awaited, self.ticks_done)
 
     def _expect(self) -> list[m.ToEngine]:
         """Wait for a request that may be on its way, without sleeping.
@@ -320,7 +336,7 @@ class Engine:
         return t.RUNNING in states or t.WAITING in states
 
     def handle(self, message: m.ToEngine) -> None:
-        if isinstance(message, m.Submit | m.SetLane) and message.lane == m.LANE_INTERACTIVE:
+        if isinstance(message, m.Submit | m.SetLane) and message.is_urgent:
             self.table.abort.urgent_seen += 1
         if isinstance(message, m.Submit):
             self.admission.submit(message)
@@ -332,12 +348,14 @@ class Engine:
                 self.table.lane[slot] = message.lane
         elif isinstance(message, m.Release):
             self.admission.release(message.slot, message.serial)
-        elif isinstance(message, m.Tokenize):
+        elif isinstance(message, m.Tokenize | m.Embed):
             self.admission.tokenize(message)
+        elif isinstance(message, m.Forget):
+            self.aside_texts.forget(message.ref)
         self.table.header.handled += 1
 
     def _cancel(self, serial: int) -> None:
-        if self.admission.cancel_pending(serial):
+        if self.admission.cancel_pending(serial) or self.aside_texts.cancel(serial):
             return
         slot = self.admission.slot_of(serial)
         if slot >= 0 and self.table.state[slot] in (t.WAITING, t.RUNNING):
@@ -446,6 +464,7 @@ class Engine:
     def close(self) -> None:
         """End the worker's thread and keep what was learned; the model is the caller's to close."""
         self.cost_keeper.close(self.cost)
+        self.aside.close()
         if self.worker is not None:
             self.worker.close()
 

@@ -17,7 +17,7 @@ from umaserve.wire import messages as m
 
 from .inbox import handle_some
 
-AT_ANY_TIME = (m.Submit, m.Release, m.Tokenize)
+AT_ANY_TIME = (m.Submit, m.Release, m.Tokenize, m.Embed)
 
 
 def meanwhile(engine: Whole) -> bool:
@@ -27,7 +27,7 @@ def meanwhile(engine: Whole) -> bool:
     # in the order in which they came
     engine.later += handle_some(engine, now) + messages[len(now) :]
     engine.admission.take_tokenised()
-    done = not engine.later and not engine.control.closed
+    done = not (engine.later or engine.control.closed or engine.aside.has_jobs)
     if engine.worker is not None:
         done = _take_from(engine.worker, engine) and done
     return engine.seats.admit(under_way=True) and done

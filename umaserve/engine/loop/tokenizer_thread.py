@@ -36,7 +36,8 @@ STACK_BYTES = 64 << 20  # of the thread: address space, of which only what is us
 NICE = 10  # of the thread whose texts nobody waits for
 _PRIO_DARWIN_THREAD, _PRIO_DARWIN_BG = 3, 0x1000  # <sys/resource.h>, as read; never run
 
-Finished = tuple[m.Submit | m.Tokenize, list[int], str]
+Asked = m.Submit | m.Tokenize | m.Embed
+Finished = tuple[Asked, list[int], str]
 
 
 class TokenizerThread:
@@ -58,7 +59,7 @@ class TokenizerThread:
         self._specials = specials
         self._table = table
         self._notify = notify
-        self._work: queue.SimpleQueue[m.Submit | m.Tokenize] = queue.SimpleQueue()
+        self._work: queue.SimpleQueue[Asked] = queue.SimpleQueue()
         self._given = self._done = 0  # texts
         self._stack_bytes = STACK_BYTES
         if not run_with_stack(self._run, STACK_BYTES):
@@ -69,7 +70,7 @@ class TokenizerThread:
     def is_busy(self) -> bool:
         return self._given != self._done
 
-    def put(self, message: m.Submit | m.Tokenize) -> None:
+    def put(self, message: Asked) -> None:
         self._given += 1
         self._work.put(message)
 
@@ -85,7 +86,7 @@ class TokenizerThread:
             self._done += 1
             self._notify()
 
-    def _mark(self, message: m.Submit | m.Tokenize, is_under_way: bool) -> None:
+    def _mark(self, message: Asked, is_under_way: bool) -> None:
         header, since_ns = self._table.header, time.monotonic_ns() if is_under_way else 0
         if self._gives_way:
             header.other_text_since_ns = since_ns
@@ -96,7 +97,7 @@ class TokenizerThread:
         else:
             header.tokenizing = message.ref if is_under_way else 0
 
-    def _tokens_of(self, message: m.Submit | m.Tokenize) -> tuple[list[int], str]:
+    def _tokens_of(self, message: Asked) -> tuple[list[int], str]:
         n_bytes = len(text_of(message).encode("utf-8", "replace"))
         if STACK_PER_BYTE * n_bytes <= self._stack_bytes:
             return tokens_of(self._specials, message)
@@ -144,12 +145,14 @@ def run_with_stack(target: Callable[[], None], n_bytes: int) -> bool:
     return True
 
 
-def text_of(message: m.Submit | m.Tokenize) -> str:
+def text_of(message: Asked) -> str:
     return (message.prompt if isinstance(message, m.Submit) else message.text) or ""
 
 
-def tokens_of(specials: Specials, message: m.Submit | m.Tokenize) -> tuple[list[int], str]:
+def tokens_of(specials: Specials, message: Asked) -> tuple[list[int], str]:
     """The tokens, or why there are none."""
+    if isinstance(message, m.Embed) and message.tokens is not None:
+        return message.tokens, ""
     text, parse_special = text_of(message), message.parse_special
     add_bos, plain = (
         (message.add_bos, message.plain) if isinstance(message, m.Submit) else (None, ())

@@ -21,7 +21,9 @@ from umaserve.wire.control import Control
 
 from . import capacity, load_warnings
 from .abilities import device_memory, flash_attention, spare_sequences
+from .encoder import open_encoder
 from .loaded import PROCESSOR, CannotLoad, Loaded, usable_cores
+from .pooling import pooling_of
 
 if TYPE_CHECKING:
     from umaserve.llama import Context, Library, Model
@@ -71,7 +73,9 @@ def load(
     from . import unused_memory  # these two load a compiler
     from .thread_places import find_places, no_places
 
-    _refuse(purpose.why_no_generation(model) or purpose.why_no_positions(model, info), model)
+    encodes = purpose.only_encodes(model, info)
+    why = purpose.why_no_vectors(model) if encodes else purpose.why_no_generation(model)
+    _refuse(why or purpose.why_no_positions(model, info), model)
     n_cores = usable_cores()
     n_threads = start.n_threads or n_cores
     n_threads_batch = start.n_threads_batch or n_threads
@@ -86,7 +90,8 @@ def load(
     lean = not start.pretouch and on_processor and library.build.backend == "cpu"
     before = unused_memory.private_memory() if lean else []
     mark = library.log_position()
-    while True:
+    context: Context | None = None
+    while not encodes and context is None:
         try:
             context = llama.Context.open(
                 model,
@@ -101,7 +106,6 @@ def load(
                 flash_attn=flash_attention(start),
                 kv_unified=True,
             )
-            break
         except llama.LlamaError as error:
             fewer = capacity.after_refusal(start, n_ctx)
             if fewer:
@@ -111,7 +115,13 @@ def load(
             model.close()
             plain = start.type_k == start.type_v == "f16"
             raise CannotLoad(f"{error}{'' if plain else capacity.OTHER_KV_TYPE}") from error
-    _refuse(purpose.why_no_steps(context), context, model)
+    if context is not None and not purpose.goes_on(context):
+        context.close()
+        context, encodes = None, True
+        _refuse(purpose.why_no_vectors(model), model)
+    if context is None:
+        context = open_encoder(model, start, n_threads_batch)
+        n_ctx = n_batch = n_ubatch = context.n_ubatch
     for message in load_warnings.of_library([*model.warnings, *library.warnings(mark)]):
         control.send(message)
     for message in load_warnings.of_settings(start, info, device):
@@ -136,7 +146,7 @@ def load(
         n_vocab=model.n_vocab,
         n_ctx=n_ctx,
         n_positions=min(m.positions_of_one(n_ctx, model.n_ctx_train), start.positions),
-        n_seq=start.n_seq,
+        n_seq=1 if encodes else start.n_seq,
         n_batch=n_batch,
         n_ubatch=n_ubatch,
         n_threads=n_threads,
@@ -146,13 +156,16 @@ def load(
         eog_ids=np.flatnonzero(is_eog).astype(np.int32),
         is_eog=is_eog,
         load_ms=load_ms,
-        kv_bytes=llama.memory_needed(
+        kv_bytes=0
+        if encodes
+        else llama.memory_needed(
             start.model_path, n_ctx=n_ctx, type_k=start.type_k, type_v=start.type_v
         ).kv_bytes,
         unused_bytes=unused_bytes,
         piece_bytes=piece_bytes,
         on_processor=on_processor,
         places=find_places() if on_processor else no_places(),
+        generates=not encodes,
     )
 
 
@@ -244,6 +257,9 @@ def describe(start: m.Start, loaded: Loaded, start_ms: float) -> m.Ready:
         start_ms=start_ms,
         identity=loaded.identity,
         device_free=-1 if free is None else free,
+        n_embd=model.n_embd,
+        pooling=pooling_of(model, causal=loaded.generates),
+        generates=loaded.generates,
     )
 
 

@@ -51,6 +51,7 @@ class Loaded:
     piece_bytes: int
     on_processor: bool  # no layer lies on another device
     places: Places  # of the loop's threads
+    generates: bool = True  # else it encodes whole texts, and nothing more
 
     def threads(self, aside: int) -> tuple[int, int]:
         """Threads for ticks of one token and of more, while ``aside`` cores compute prompts."""

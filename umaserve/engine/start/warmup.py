@@ -78,6 +78,7 @@ def _compile_the_rest(engine: Whole) -> None:
     learn_flow_ms(cost, 1, 1.0)
     may_land(engine.state, 1, 0.0)
     poorest(engine.state)
+    engine.aside.compile()
     logits = np.zeros(engine.loaded.n_vocab, np.float32)
     logits[0] = 1.0  # all the same would be no numbers
     at, sampler = int(engine.table.n_tokens[0]), engine.first_tokens()

@@ -74,6 +74,13 @@ class Seats(Protocol):
     def end(self, slot: int, reason: int, empty: bool = False) -> None: ...
 
 
+class Aside(Protocol):
+    @property
+    def has_jobs(self) -> bool: ...
+
+    def compile(self) -> None: ...
+
+
 class Settles(Protocol):
     def settle_first(self, first: FirstToken) -> None: ...
 
@@ -122,6 +129,9 @@ class Whole(Protocol):
 
     @property
     def landing(self) -> Settles: ...
+
+    @property
+    def aside(self) -> Aside: ...
 
     @property
     def columns(self) -> Any: ...

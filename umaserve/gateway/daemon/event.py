@@ -15,10 +15,11 @@ class Head(msgspec.Struct):
 
 
 class Event(msgspec.Struct):
-    """One frame.  ``event`` is begin, token, delta, echo, eos or error for requests.
+    """One frame.  ``event`` is one of ``OF_REQUESTS`` for requests.
 
     ``message`` is the text of an error, or the whole message at the end of a chat with tools.
     ``stop`` is the stop string that ended the answer, ``stop_token`` the model's token that did.
+    ``rated`` are the ``logprobs`` of the prompt's tokens, which came in events of their own.
     """
 
     event: str = ""
@@ -42,6 +43,7 @@ class Event(msgspec.Struct):
     stop: str | None = None
     stop_token: int = -1
     code: str = ""
+    rated: list[dict[str, Any]] | None = None
 
     @property
     def is_last(self) -> bool:
@@ -56,7 +58,7 @@ class Event(msgspec.Struct):
         return float((self.timings or {}).get(name) or 0.0)
 
 
-OF_REQUESTS = ("begin", "token", "delta", "echo", "eos", "error")
+OF_REQUESTS = ("begin", "token", "delta", "echo", "prompt_logprobs", "eos", "error")
 decode_head = msgspec.json.Decoder(Head).decode
 decode_event = msgspec.json.Decoder(Event).decode
 decode_any = msgspec.json.Decoder().decode

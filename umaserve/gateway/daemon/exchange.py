@@ -89,11 +89,15 @@ class Exchange:
     async def whole(self) -> list[Event]:
         """The end of each request.  Raises the first ``Refusal`` of the daemon."""
         ends: dict[int, Event] = {}
+        rated: dict[int, list[dict[str, Any]]] = {}
         while len(ends) < len(self._ids):
             for number, event in await self.next():
                 if event.event == "error":
                     raise of_daemon(event.code, str(event.message))
+                if event.event == "prompt_logprobs":
+                    rated.setdefault(number, []).extend(event.logprobs or ())
                 if event.event == "eos":
+                    event.rated = rated.get(number)
                     ends[number] = self._with_lane(number, event)
         return [ends[number] for number in range(len(self._ids))]
 

@@ -181,6 +181,10 @@ class Link:
             answer = await asyncio.wait_for(done, within_s)
         except asyncio.TimeoutError:
             raise Refusal(503, E_IO_001, "the daemon takes too long to answer") from None
+        except asyncio.CancelledError:
+            if message["type"] == "embed":  # it is computed for nobody
+                connection.send({"type": "cancel", "id": key})
+            raise
         finally:
             connection.answers.pop(key, None)
         if answer.get("event") == "error":

@@ -133,7 +133,10 @@ def shape_for(path: str) -> Any:
 
 
 _LLAMA_PATHS = frozenset(
-    ("/props", "/slots", "/completion", "/infill", "/tokenize", "/detokenize", "/apply-template")
+    (
+        "/props", "/slots", "/completion", "/infill", "/embedding", "/tokenize", "/detokenize",
+        "/apply-template",
+    )  # fmt: skip
 )
 
 

@@ -72,6 +72,8 @@ def _message(request: Request, body: dict[str, Any]) -> dict[str, Any]:
     most = body.get("max_tokens")
     if most is None:
         raise wrong("max_tokens", "be given")
+    if most == 0:
+        raise wrong("max_tokens", "be at least 1")
     caller = caller_fields(request, body)
     user = object_of(body, "metadata").get("user_id")
     if isinstance(user, str) and user:

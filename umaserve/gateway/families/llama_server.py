@@ -1,4 +1,4 @@
-"""llama-server's ``/completion`` and ``/infill``."""
+"""llama-server's ``/completion``, ``/infill`` and ``/embedding``."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ from umaserve.gateway.translate.model import loaded_model, read_named
 from umaserve.gateway.translate.prompts import prompts_of, text_of_tokens
 from umaserve.gateway.translate.sampling import most_tokens, sampling_fields
 from umaserve.gateway.translate.schemas import CALLER, FLAG, PROMPTS, SAMPLING, SOCKET, TEXT
+from umaserve.gateway.translate.vectors import vectors_of
 
 
 async def completion(request: Request) -> Response:
@@ -83,6 +84,15 @@ async def _complete(
     answers = [asked.whole(number, end) for number, end in enumerate(ends)]
     told = answers if listed and len(answers) > 1 else answers[0]
     return json_response(told, headers=headers | cache_header(ends))
+
+
+async def embedding(request: Request) -> Response:
+    """A vector for each text, in a list: llama-server may have one for each token."""
+    body = await read_named(request)
+    found = await vectors_of(request, body, "input" if "input" in body else "content")
+    return json_response(
+        [{"index": i, "embedding": [row.tolist()]} for i, row in enumerate(found.rows)]
+    )
 
 
 class _Parts:
@@ -151,10 +161,12 @@ _INFILL = {
     "prompt": TEXT,
     **_COMMON,
 }
+_EMBEDDING = {"content": {"type": ["string", "array"]}}
 ENDPOINTS = (
     Endpoint(
         "POST", "/completion", completion, "what follows a prompt", "llama-server", _COMPLETION,
         ("prompt",),
     ),
     Endpoint("POST", "/infill", infill, "what fills a gap", "llama-server", _INFILL),
+    Endpoint("POST", "/embedding", embedding, "vectors of texts", "llama-server", _EMBEDDING),
 )  # fmt: skip

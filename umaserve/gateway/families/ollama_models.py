@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 import umaserve
-from umaserve.gateway.daemon.refusal import Refusal, not_there
+from umaserve.gateway.daemon.refusal import Refusal
 from umaserve.gateway.translate.answering import json_response
 from umaserve.gateway.translate.body import (
     read_object,
@@ -62,10 +62,16 @@ async def show(request: Request) -> Response:
                 "general.parameter_count": model["n_params"],
                 f"{kind}.context_length": context_of(model),
             },
-            "capabilities": ["completion", "tools"] if model["chat_template"] else ["completion"],
+            "capabilities": _capabilities(model),
             "modified_at": "1970-01-01T00:00:00Z",
         }
     )
+
+
+def _capabilities(model: dict[str, Any]) -> list[str]:
+    if not model.get("generates", True):
+        return ["embedding"]
+    return ["completion", "tools"] if model["chat_template"] else ["completion"]
 
 
 def _entry(model: dict[str, Any]) -> dict[str, Any]:
@@ -91,11 +97,6 @@ def _details(model: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-async def embed(request: Request) -> Response:
-    """Not there yet."""
-    raise not_there("embeddings")
-
-
 async def not_done_here(request: Request) -> Response:
     """Models are the daemon's matter."""
     text = "models are not changed over HTTP; `umaserve load` serves another one, and so does /load"
@@ -111,8 +112,6 @@ ENDPOINTS = (
     Endpoint("GET", "/api/tags", tags, "the model", "Ollama"),
     Endpoint("GET", "/api/ps", running, "the model", "Ollama"),
     Endpoint("POST", "/api/show", show, "what is known of the model", "Ollama"),
-    Endpoint("POST", "/api/embed", embed, "not there yet: 501", "Ollama"),
-    Endpoint("POST", "/api/embeddings", embed, "not there yet: 501", "Ollama"),
     *(
         Endpoint(method, path, not_done_here, "not done here: 403", "Ollama")
         for method, path in _CHANGES

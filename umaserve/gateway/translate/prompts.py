@@ -10,7 +10,9 @@ from umaserve.gateway.daemon.refusal import wrong
 MAX_PROMPTS = 256
 
 
-def prompts_of(body: dict[str, Any], name: str = "prompt") -> list[dict[str, Any]]:
+def prompts_of(
+    body: dict[str, Any], name: str = "prompt", most: int = MAX_PROMPTS
+) -> list[dict[str, Any]]:
     """The socket's field for each prompt: a text, or token ids.  Raises ``Refusal``."""
     value = body.get(name)
     if isinstance(value, str):
@@ -19,8 +21,8 @@ def prompts_of(body: dict[str, Any], name: str = "prompt") -> list[dict[str, Any
         raise wrong(name, "be a string, a list of strings, or a list of token ids")
     if all(_is_id(each) for each in value):
         return [{"tokens": value}]
-    if len(value) > MAX_PROMPTS:
-        raise wrong(name, f"have at most {MAX_PROMPTS} prompts")
+    if len(value) > most:
+        raise wrong(name, f"have at most {most} entries")
     found: list[dict[str, Any]] = []
     for each in value:
         if isinstance(each, str):

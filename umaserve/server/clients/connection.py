@@ -37,6 +37,7 @@ from umaserve.protocol import (
     eos_event,
     error_event,
     parse_message,
+    prompt_logprobs_event,
 )
 from umaserve.server.clients.outbox import Outbox
 from umaserve.server.log.lines import trace
@@ -77,6 +78,7 @@ class Connection:
         self.peer = peer
         self.requests: dict[str, Request] = {}
         self.keeps_alive = 0  # streams and admin answers under way
+        self.embeds: dict[str, trio.CancelScope] = {}  # of these, what may be cancelled by its id
         self.nursery: trio.Nursery
         self._sock = sock
         self._decoder = FrameDecoder(daemon.limits.max_frame_bytes)
@@ -125,6 +127,10 @@ class Connection:
     def echo(self, request: Request, text: str) -> None:
         if not self._closing.is_set():
             self._outbox.put(echo_event(request.id, text, request.prompt_ids or ()))
+
+    def prompt_logprobs(self, request: Request, logprobs: list[dict[str, Any]]) -> None:
+        if not self._closing.is_set():
+            self._outbox.put(prompt_logprobs_event(request.id, logprobs))
 
     def end(
         self, request: Request, reason: str, usage: Usage, timings: Timings, message: Any = None

@@ -1,4 +1,4 @@
-"""Texts that clients want tokenised: one at a time, in fair turns, beside everybody's requests."""
+"""Texts that clients want tokenised or embedded: one at a time, in turns, beside all requests."""
 
 from __future__ import annotations
 
@@ -16,10 +16,12 @@ WAITING = 256  # of all programs; one alone may have half
 
 
 class Questions:
-    """The line before the engine's tokeniser.  An engine that has one text at a time is slowed by
-    that one at most, and a program with many waits for itself."""
+    """The line before what the engine does with texts: ``done`` says what that is.  An engine that
+    has one text at a time is slowed by that one at most, and a program with many waits for
+    itself."""
 
-    def __init__(self) -> None:
+    def __init__(self, done: str = "tokenised") -> None:
+        self._done = done
         self._line = Line[trio.Event]()
         self._turns = Turns()
         self._room = Budget(WAITING)
@@ -33,7 +35,7 @@ class Questions:
         Raises ``ProtocolError`` (``E_LIMIT_002``) where too many texts of ``program`` wait.
         """
         if not self._room.take(program, 1):
-            text = f"{self._room.held_by(program)} texts of this program wait to be tokenised"
+            text = f"{self._room.held_by(program)} texts of this program wait to be {self._done}"
             raise ProtocolError(E_LIMIT_002, f"{text} already; wait for some of them")
         key, turn, ours = next(self._keys), self._turns.take(program), trio.Event()
         self._line.add(key, turn, ours)

@@ -44,11 +44,11 @@ REAP_S = 1.0
 
 @dataclass(eq=False)
 class _Question:
-    """A text that the engine tokenises; ``answer`` stays ``None`` when it ends first."""
+    """A text that the engine tokenises or embeds; ``answer`` stays ``None`` when it ends first."""
 
     sent_ns: int
     done: trio.Event = field(default_factory=trio.Event)
-    answer: m.Tokens | None = None
+    answer: m.Tokens | m.Embedded | None = None
     fault: str = ""  # it was being tokenised when the engine died, and how that was
 
 
@@ -120,7 +120,7 @@ class EngineHandle:
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._fds: list[int] = []
-        self._tokenizing: dict[int, _Question] = {}  # by ref, the oldest first
+        self._asked_texts: dict[int, _Question] = {}  # by ref, the oldest first
         self._next_ref = 1
 
     # --- what the front asks ---------------------------------------------------------------------
@@ -150,7 +150,7 @@ class EngineHandle:
         """
         data = m.encode(message)
         self._pulse.sent(time.monotonic_ns())
-        if isinstance(message, m.Submit | m.SetLane) and message.lane == m.LANE_INTERACTIVE:
+        if isinstance(message, m.Submit | m.SetLane) and message.is_urgent:
             # a background prompt chunk in flight may be given up for it
             self.table.abort.urgent += 1
         self._out += self._later + data
@@ -181,15 +181,41 @@ class EngineHandle:
 
         Raises ``TextFault`` where this text was being tokenised as it did.
         """
+        answer = await self._ask(lambda ref: m.Tokenize(ref, text, add_special, parse_special))
+        assert answer is None or isinstance(answer, m.Tokens)
+        return answer
+
+    async def embed(self, what: str | list[int], truncate: bool) -> m.Embedded | None:
+        """The vector of a text or of token ids; ``None`` when the engine ends first.
+
+        Whoever stops waiting takes the question back.  Raises ``TextFault`` as `tokenize` does.
+        """
+        asked = {"text": what} if isinstance(what, str) else {"tokens": what}
+        answer = await self._ask(
+            lambda ref: m.Embed(ref, truncate=truncate, **asked),  # type: ignore[arg-type]
+            forget=m.Forget,
+        )
+        assert answer is None or isinstance(answer, m.Embedded)
+        return answer
+
+    async def _ask(
+        self,
+        message: Callable[[int], m.ToEngine],
+        forget: Callable[[int], m.ToEngine] | None = None,
+    ) -> m.Tokens | m.Embedded | None:
         if self.exit is not None:
             return None
         ref, self._next_ref = self._next_ref, self._next_ref + 1
-        question = self._tokenizing[ref] = _Question(time.monotonic_ns())
-        self.send(m.Tokenize(ref, text, add_special, parse_special))
+        question = self._asked_texts[ref] = _Question(time.monotonic_ns())
+        self.send(message(ref))
         try:
             await question.done.wait()
+        except trio.Cancelled:
+            if forget is not None:
+                self.send(forget(ref))
+            raise
         finally:
-            self._tokenizing.pop(ref, None)
+            self._asked_texts.pop(ref, None)
         if question.fault:
             raise TextFault(question.fault)
         return question.answer
@@ -353,10 +379,10 @@ class EngineHandle:
             self._why,
         )
         if self.is_tokenizing and self.exit.kind == blame.FAULT:
-            culprit = self._tokenizing.get(self.table.header.tokenizing)
+            culprit = self._asked_texts.get(self.table.header.tokenizing)
             if culprit is not None:  # else nobody waits for the answer any more
                 culprit.fault = str(self.exit)
-        for question in self._tokenizing.values():
+        for question in self._asked_texts.values():
             question.done.set()
         self.accepting = False
         self.settled.set()
@@ -438,8 +464,8 @@ class EngineHandle:
             case m.LoadFailed():
                 self._load_failed = message.message
                 self.accepting = False
-            case m.Tokens():
-                question = self._tokenizing.get(message.ref)
+            case m.Tokens() | m.Embedded():
+                question = self._asked_texts.get(message.ref)
                 if question is not None:
                     question.answer = message
                     question.done.set()

@@ -57,6 +57,9 @@ def read_row(request: Request, engine: EngineHandle) -> tuple[int | None, bool]:
         # the token that ended it is none of the answer, but a stop string may have its name
         if request.assembler.matches:
             request.end_name = engine.pieces.hidden(token)
+    if reason == t.REASON_STOP and request.rated is not None and request.sampling.logprobs >= 0:
+        # whoever has the prompt's tokens rated counts on one for each that was sampled
+        request.end_rated = (int(table.tokens[slot, end]), *_logprobs(request, engine, end))
     return reason, stopped
 
 
@@ -137,6 +140,9 @@ def tell_rest(request: Request) -> None:
         _emit(request, text + rest, token, logprob, top)
     elif not request.message.stream:
         request.parts.append(rest)
+    if request.end_rated is not None and not request.message.stream:
+        token, logprob, top = request.end_rated
+        request.logprobs.append(_entry("", token, logprob, top))
 
 
 def _logprobs(request: Request, engine: EngineHandle, position: int) -> tuple[float, Top | None]:
@@ -159,9 +165,14 @@ def _emit(request: Request, text: str, token: int, logprob: float | None, top: T
         return
     request.parts.append(text)
     if logprob is not None:
-        entry: dict[str, Any] = {"token_id": token, "text": text, "logprob": logprob}
-        if top is not None:
-            entry["top_logprobs"] = [
-                {"token_id": i, "text": s, "logprob": value} for i, s, value in top
-            ]
-        request.logprobs.append(entry)
+        request.logprobs.append(_entry(text, token, logprob, top))
+
+
+def _entry(text: str, token: int, logprob: float, top: Top | None) -> dict[str, Any]:
+    """One of ``logprobs`` at the end of an answer."""
+    entry: dict[str, Any] = {"token_id": token, "text": text, "logprob": logprob}
+    if top is not None:
+        entry["top_logprobs"] = [
+            {"token_id": i, "text": s, "logprob": value} for i, s, value in top
+        ]
+    return entry

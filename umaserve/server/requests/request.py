@@ -11,6 +11,7 @@ from umaserve.chat.questions import ChatModel, Rendered
 from umaserve.metrics import quantile
 from umaserve.protocol import Generate, Timings, Usage
 from umaserve.server.engines.blame import Record
+from umaserve.server.requests.prompt_text import PromptText
 from umaserve.server.requests.reply import Reply
 from umaserve.server.requests.text import TextAssembler
 from umaserve.wire import messages as m
@@ -52,6 +53,10 @@ class Sink(Protocol):
     def begun(self, request: Request) -> None: ...
 
     def echo(self, request: Request, text: str) -> None: ...
+
+    def prompt_logprobs(self, request: Request, logprobs: list[dict[str, Any]]) -> None:
+        """Of the next tokens of the prompt."""
+        ...
 
     def error(self, request: Request, code: str, message: str, *, final: bool) -> None: ...
 
@@ -111,12 +116,14 @@ class Request:
     ended_ns: int = 0
     failure: tuple[str, str] | None = None  # code and message the engine gave
     failing: int = 0  # wakes since its row ended with an error whose message is on the way
+    rated: PromptText | None = None  # what was told of the prompt's tokens, where that is wanted
     parts: list[str] = field(default_factory=list)  # of answers that do not stream
     logprobs: list[dict[str, Any]] = field(default_factory=list)
     has_line: bool = False  # a line of its text has ended
     is_late: bool = False  # it has taken longer than its client wants
     end_token: int | None = None  # with which the model ended its text
     end_name: bytes = b""  # of that token
+    end_rated: tuple[int, float, Top | None] | None = None  # that token, where it is told
     # newest token, where characters wait that have to go out with it if the text ends
     withheld: tuple[str, int, float | None, Top | None] | None = None
 
@@ -149,7 +156,8 @@ class Request:
             and sampling.logprobs < 0
             and not (message.stop or message.echo or message.t_max_predict_ms),
             begin_due=message.begin,
-            max_tokens=message.max_tokens or max_tokens,
+            max_tokens=max_tokens if message.max_tokens is None else message.max_tokens,
+            rated=None if message.prompt_logprobs is None else PromptText(message.prompt),
         )
 
     def take_rendered(self, rendered: Rendered, reply: Reply | None) -> None:
@@ -185,6 +193,7 @@ class Request:
         resumed = self.prompt_ids is not None
         tokens = [*(self.prompt_ids or ()), *self.tokens] if resumed else message.tokens
         slo = self.message.slo
+        rates = self.rated is not None and not self.rated.is_whole and not resumed
         return m.Submit(
             serial=self.serial,
             slot=self.slot,
@@ -193,7 +202,7 @@ class Request:
             plain=() if resumed or rendered is None else rendered.plain,
             tokens=tokens,
             n_prompt=len((self.prompt_ids if resumed else tokens) or ()),
-            max_tokens=self.max_tokens,
+            max_tokens=self.max_tokens or m.NO_TOKENS,
             strict_fit=not resumed and self.message.max_tokens is not None,
             parse_special=message.parse_special or message.messages is not None,
             add_bos=None if resumed else message.add_bos,
@@ -204,6 +213,7 @@ class Request:
             came_ns=self.arrived_ns,
             turn=self.turn,
             program=self.sink.program,
+            prompt_logprobs=(message.prompt_logprobs or 0) if rates else -1,
             sampling=self.sampling,
             constraint=self._constraint(),
         )
@@ -254,6 +264,8 @@ class Request:
         """For people: queued, prefill, decode or ending."""
         if self.told or self.cancelled:
             return "ending"
+        if self.engine is not None and not self.accepted and self.rated is not None:
+            return "prefill"
         if self.engine is None or not self.accepted:
             return "queued"
         return "decode" if self.tokens else "prefill"

@@ -17,7 +17,7 @@ from typing import Any
 import trio
 
 from umaserve.chat.questions import Abilities, Rendered
-from umaserve.protocol import E_LIMIT_002, E_RUNTIME_001, Generate, ProtocolError
+from umaserve.protocol import E_LIMIT_002, E_PROTO_003, E_RUNTIME_001, Generate, ProtocolError
 from umaserve.server.engines.descriptors import Reserve
 from umaserve.server.engines.handle import EngineHandle
 from umaserve.server.log.lines import trace
@@ -35,6 +35,11 @@ from umaserve.wire.memory_order import loads_first
 
 FIRST, MORE = 1, 2  # events that reading a row made: its first token among them, or not
 NUDGE_EVERY_S = 0.01  # while no request comes: an engine looks out for one most of a millisecond
+
+ONLY_EMBEDS = (
+    "this model makes embeddings only (it is an encoder) and generates no text; "
+    'ask it with {"type":"embed"}, or load a model that generates'
+)
 
 REASONS = {
     t.REASON_STOP: "stop",
@@ -172,7 +177,9 @@ class Sessions:
             if request is None:
                 return
             request.stop_waiting()
-            if self._needs_text(request, engine):
+            if not engine.ready.generates:
+                self._not_taken(request, (E_PROTO_003, ONLY_EMBEDS))
+            elif self._needs_text(request, engine):
                 self._render(request, engine)
             else:
                 self._start(engine, request)
@@ -271,6 +278,8 @@ class Sessions:
 
     def check_template(self, engine: EngineHandle) -> None:
         """Have it said now where the model's template cannot be used."""
+        if engine.ready is None or not engine.ready.generates:
+            return
 
         def done(outcome: Outcome) -> None:
             if isinstance(outcome, ProtocolError):
@@ -292,6 +301,10 @@ class Sessions:
                     self._free_row(request, release=False)
                     self._not_taken(request, (message.code, message.message))
                     self.pump(engine)
+            case m.PromptLogprobs():
+                request = engine.requests.get(message.serial)
+                if request is not None:
+                    self._rated(engine, request, message)
             case m.Failed():
                 failed = [engine.requests[s] for s in message.serials if s in engine.requests]
                 for request in failed:
@@ -309,8 +322,23 @@ class Sessions:
             self.ends.broke(request, error)
         self.ends.flush(request.sink)
 
+    def _rated(self, engine: EngineHandle, request: Request, message: m.PromptLogprobs) -> None:
+        """Log-probabilities of tokens of its prompt; the row follows the last ones."""
+        try:
+            if request.rated is not None:
+                new = request.rated.take(message, engine.pieces)
+                if new and not request.told:
+                    request.sink.prompt_logprobs(request, new)
+        except Exception as error:
+            self.ends.broke(request, error)
+        self.ends.flush(request.sink)
+        if message.last:
+            self.read([request], engine)
+
     def _look_for_row(self, engine: EngineHandle, request: Request) -> None:
         """Find out whether the engine has tokenised a request and put it into the table."""
+        if request.rated is not None and not request.rated.is_whole:
+            return  # what is on the way about its prompt goes first
         table, slot = engine.table, request.slot
         if table.state.item(slot) == t.FREE or table.serial.item(slot) != request.serial:
             return

@@ -14,6 +14,7 @@ from umaserve.gateway.families.openai.shapes import (
     Chunks,
     finish_reason,
     head,
+    prompt_logprobs,
     several,
     text_logprobs,
     token_of,
@@ -36,7 +37,6 @@ from umaserve.gateway.translate.model import loaded_model, read_named
 from umaserve.gateway.translate.prompts import prompts_of, text_of_tokens
 from umaserve.gateway.translate.sampling import most_tokens, sampling_fields
 from umaserve.gateway.translate.schemas import (
-    AT_LEAST_1,
     CALLER,
     FLAG,
     PROMPTS,
@@ -98,9 +98,8 @@ def _logprobs(body: dict[str, Any]) -> dict[str, Any]:
     wanted = body["logprobs"] if body.get("logprobs") is not None else body.get("n_probs")
     if wanted is None or wanted is False:
         return {}
-    if flag_of(body, "echo"):
-        raise not_there('"echo" with "logprobs"')
-    return {"logprobs": 1 if wanted is True else wanted}
+    count = 1 if wanted is True else wanted
+    return {"logprobs": count} | ({"prompt_logprobs": count} if flag_of(body, "echo") else {})
 
 
 async def _echoed(
@@ -119,6 +118,8 @@ async def _echoed(
 
 def _choice(number: int, end: Event, echoed: str) -> dict[str, Any]:
     logprobs = text_logprobs(end.logprobs) if end.logprobs is not None else None
+    if end.rated is not None:
+        logprobs = prompt_logprobs(end.rated, end.logprobs or ())
     return {
         "index": number,
         "text": echoed + (end.text or ""),
@@ -144,6 +145,8 @@ class _TextChunks(Chunks):
 
     def feed(self, number: int, event: Event) -> bytes:
         out = b""
+        if event.event == "prompt_logprobs":
+            return self._rated(number, event)
         if number not in self._sizes:
             self._sizes[number] = 0
             echoed = self._echoed[number // self._choices]
@@ -164,6 +167,14 @@ class _TextChunks(Chunks):
             out += self._choice(number, "", b"null", finish_reason(event))
         return out
 
+    def _rated(self, number: int, event: Event) -> bytes:
+        """The next tokens of a prompt that is echoed."""
+        rated, size = event.logprobs or [], self._sizes.get(number)
+        told = prompt_logprobs(rated) if size is None else text_logprobs(rated, size)
+        text = "".join(told["tokens"])
+        self._sizes[number] = (size or 0) + len(text)
+        return self._choice(number, text, encode(told), None)
+
     def _choice(self, number: int, text: str, logprobs: bytes, reason: str | None) -> bytes:
         return self._chunk(
             b'"choices":[{"index":%d,"text":%b,"logprobs":%b,"finish_reason":%b}]'
@@ -181,7 +192,7 @@ _FIELDS = {
     "stream_options": {"type": "object", "properties": {"include_usage": FLAG}},
     "n": {"type": "integer", "minimum": 1, "maximum": MAX_CHOICES},
     "best_of": {"type": "integer", "minimum": 1, "maximum": MAX_CHOICES},
-    "max_tokens": AT_LEAST_1,
+    "max_tokens": {"type": "integer", "minimum": 0},
     "n_predict": {"type": "integer", "minimum": -1},
     "echo": FLAG,
     "logprobs": SOCKET["logprobs"],

@@ -1,4 +1,4 @@
-"""``/v1/models``, and ``/v1/embeddings``, which is not there yet."""
+"""``/v1/models``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from umaserve.gateway.daemon.refusal import Refusal, not_there
+from umaserve.gateway.daemon.refusal import Refusal
 from umaserve.gateway.translate.answering import json_response
 from umaserve.gateway.translate.endpoint import Endpoint
 from umaserve.gateway.translate.model import context_of, loaded_model
@@ -51,15 +51,8 @@ def _short(entry: dict[str, Any]) -> dict[str, Any]:
     return {"name": entry["id"], "model": entry["id"], "context_length": entry["context_length"]}
 
 
-async def embeddings(request: Request) -> Response:
-    """Not there yet."""
-    raise not_there("embeddings")
-
-
 ENDPOINTS = (
     Endpoint("GET", "/v1/models", models, "the model", "OpenAI"),
     Endpoint("GET", "/models", models, "the model", "OpenAI"),
     Endpoint("GET", "/v1/models/{name:path}", one_model, "the model of that name", "OpenAI"),
-    Endpoint("POST", "/v1/embeddings", embeddings, "not there yet: 501", "OpenAI"),
-    Endpoint("POST", "/embeddings", embeddings, "not there yet: 501", "OpenAI"),
 )

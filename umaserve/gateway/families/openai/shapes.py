@@ -94,12 +94,27 @@ def text_logprobs(tokens: Sequence[dict[str, Any]], offset: int = 0) -> dict[str
     return {
         "tokens": texts,
         "token_logprobs": [_finite(token.get("logprob")) for token in tokens],
-        "top_logprobs": [
-            {str(each["text"]): _finite(each["logprob"]) for each in token["top_logprobs"] or ()}
-            for token in tokens
-        ],
+        "top_logprobs": [_by_text(token["top_logprobs"] or ()) for token in tokens],
         "text_offset": offsets,
     }
+
+
+def _by_text(top: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """Most likely first; of tokens with the same text the likeliest."""
+    found: dict[str, float] = {}
+    for each in top:
+        found.setdefault(str(each["text"]), _finite(each["logprob"]))
+    return found
+
+
+def prompt_logprobs(
+    rated: Sequence[dict[str, Any]], tokens: Sequence[dict[str, Any]] = ()
+) -> dict[str, Any]:
+    """The same of a prompt from its start on, and of the answer's ``tokens``: nothing is known of
+    the first token."""
+    told = text_logprobs([*rated, *tokens])
+    told["token_logprobs"][:1] = told["top_logprobs"][:1] = [None]
+    return told
 
 
 def chosen_logprobs(body: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,1 @@
+"""Work beside the requests: embeddings, and log-probabilities of prompts."""

@@ -1,0 +1,134 @@
+"""What is computed beside the requests: one text each, token by token."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import numpy as np
+
+from umaserve.wire import messages as m
+
+from .logprobs import row_logprobs
+from .pooling import Pool
+
+NOT_NUMBERS = "what the model computes for it is no number; the file may be damaged"
+
+
+class Job(Protocol):
+    """A text, and what is made of the rows that its tokens give.
+
+    ``tokens`` are fed; ``embeds``: rows are embeddings (float32[n_embd]), else logits
+    (float32[n_vocab]).  ``slot`` is its row of the session table, -1 = none.
+    """
+
+    tokens: list[int]
+    embeds: bool
+    slot: int
+
+    def wants(self, at: int, n: int) -> bool:
+        """Whether any row of so many tokens is needed."""
+        ...
+
+    def take(self, at: int, row: np.ndarray) -> str:
+        """The row of token ``at``; says why the job cannot go on, or nothing."""
+        ...
+
+    def flush(self) -> None:
+        """The rows of a chunk have all been taken."""
+        ...
+
+    def restart(self) -> None:
+        """All rows come once more, from the first one on."""
+        ...
+
+    def end(self) -> None: ...
+
+    def fail(self, code: str, text: str) -> None: ...
+
+
+class EmbedJob:
+    """A text to a vector."""
+
+    embeds, slot = True, -1
+
+    def __init__(
+        self, ref: int, tokens: list[int], pool: Pool, send: Callable[[m.ToFront], None]
+    ) -> None:
+        self.ref, self.tokens = ref, tokens
+        self._pool, self._send = pool, send
+
+    def wants(self, at: int, n: int) -> bool:
+        return self._pool.wants(at, n, len(self.tokens))
+
+    def take(self, at: int, row: np.ndarray) -> str:
+        self._pool.take(row[None, :])
+        return ""
+
+    def flush(self) -> None:
+        return
+
+    def restart(self) -> None:
+        self._pool.clear()
+
+    def end(self) -> None:
+        vector = self._pool.vector()
+        if not np.isfinite(vector).all():
+            self.fail("E_RUNTIME_001", NOT_NUMBERS)
+        else:
+            self._send(m.Embedded(self.ref, vector.tobytes(), len(self.tokens)))
+
+    def fail(self, code: str, text: str) -> None:
+        self._send(m.Embedded(self.ref, code=code, error=text))
+
+
+class PromptJob:
+    """A prompt to the log-probabilities of its tokens; then ``begin`` lets the request begin.
+
+    The row of a token says how likely the next one is, so the last token is not computed.
+    """
+
+    embeds = False
+
+    def __init__(
+        self,
+        submit: m.Submit,
+        prompt: list[int],
+        send: Callable[[m.ToFront], None],
+        begin: Callable[[], None],
+        refuse: Callable[[str, str], None],
+    ) -> None:
+        self.submit, self.slot, self.tokens = submit, submit.slot, prompt[:-1]
+        self._prompt, self._send, self._begin, self.fail = prompt, send, begin, refuse
+        self.restart()
+
+    def restart(self) -> None:
+        """The front knows by their place which it has."""
+        self._logprobs: list[float | None] = [None]  # nothing stands before the first token
+        self._top: list[list[tuple[int, float]]] = [[]]
+        self._told = 0
+
+    def wants(self, at: int, n: int) -> bool:
+        return True
+
+    def take(self, at: int, row: np.ndarray) -> str:
+        found = row_logprobs(row, self._prompt[at + 1], self.submit.prompt_logprobs)
+        if not np.isfinite(found.logprob) and found.logprob != -np.inf:
+            return NOT_NUMBERS
+        self._logprobs.append(found.logprob)
+        self._top.append(found.top)
+        return ""
+
+    def flush(self) -> None:
+        self._tell(False)
+
+    def end(self) -> None:
+        self._tell(True)
+        self._begin()
+
+    def _tell(self, last: bool) -> None:
+        at, self._told = self._told, self._told + len(self._logprobs)
+        tokens = self._prompt[at : self._told]
+        serial, logprobs, top = self.submit.serial, self._logprobs, self._top
+        self._logprobs, self._top = [], []
+        self._send(m.PromptLogprobs(serial, at, tokens, logprobs, top, last))

@@ -1,0 +1,84 @@
+"""What comes into the lane beside the requests: texts to embed, prompts whose tokens are rated."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from umaserve.engine.aside.jobs import EmbedJob, PromptJob
+from umaserve.engine.aside.lane import AsideLane
+from umaserve.engine.aside.pooling import Pool
+from umaserve.engine.aside.texts import fitting
+from umaserve.engine.model.pooling import RANK, pooling_of
+from umaserve.wire import messages as m
+from umaserve.wire import table as t
+from umaserve.wire.control import Control
+
+from .admission import Admission
+
+if TYPE_CHECKING:
+    from umaserve.engine.model.loaded import Loaded
+
+
+class AsideTexts:
+    """For the loop's thread."""
+
+    def __init__(
+        self,
+        loaded: Loaded,
+        table: t.SessionTable,
+        control: Control,
+        admission: Admission,
+        lane: AsideLane,
+    ) -> None:
+        self._loaded, self._table, self._control = loaded, table, control
+        self._admission, self._lane = admission, lane
+        self._way = pooling_of(loaded.model, causal=True)
+        self._forgotten: set[int] = set()  # refs of texts that are being tokenised
+        admission.on_embed, admission.on_prompt = self._embed, self._rate
+
+    def _embed(self, message: m.Embed, tokens: list[int], error: str) -> None:
+        ref = message.ref
+        if ref in self._forgotten:
+            self._forgotten.discard(ref)
+            return
+        code = "E_PROTO_003"
+        if self._way == RANK:
+            error = "this model ranks texts (pooling rank) and makes no embeddings"
+        if not error:
+            most = min(self._loaded.n_positions, self._loaded.n_ctx)
+            tokens, code, error = fitting(message, tokens, self._loaded.n_vocab, most)
+        if error:
+            self._control.send(m.Embedded(ref, code=code, error=error))
+            return
+        self._lane.put(
+            EmbedJob(ref, tokens, Pool(self._way, self._loaded.model.n_embd), self._control.send)
+        )
+
+    def forget(self, ref: int) -> None:
+        """Nobody waits for this vector any more."""
+        found = self._lane.drop(lambda job: isinstance(job, EmbedJob) and job.ref == ref)
+        if not self._admission.is_tokenizing:
+            self._forgotten.clear()
+        elif found is None:
+            self._forgotten.add(ref)
+
+    def _rate(self, submit: m.Submit, prompt: list[int]) -> None:
+        def begin() -> None:
+            self._admission.begin(submit)
+            self._control.wake()
+
+        def refuse(code: str, text: str) -> None:
+            self._admission.reject(submit, code, text)
+
+        self._lane.put(PromptJob(submit, prompt, self._control.send, begin, refuse))
+
+    def cancel(self, serial: int) -> bool:
+        """Whether a request was here that is to end."""
+        job = self._lane.drop(
+            lambda job: isinstance(job, PromptJob) and job.submit.serial == serial
+        )
+        if not isinstance(job, PromptJob):
+            return False
+        self._table.in_tick[job.slot] = 0
+        self._admission.end_empty(job.submit)
+        return True

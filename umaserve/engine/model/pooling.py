@@ -1,0 +1,22 @@
+"""How the rows of a text's tokens become one vector: what a model's file says."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from umaserve.llama import Model
+
+MEAN, CLS, LAST, RANK = "mean", "cls", "last", "rank"
+_NAMES = {"1": MEAN, "2": CLS, "3": LAST, "4": RANK}  # LLAMA_POOLING_TYPE_*, as metadata has them
+
+
+def pooling_of(model: Model, *, causal: bool) -> str:
+    """MEAN, CLS, LAST or RANK.
+
+    A file that names no way: the last token of a causal model has seen all others, and of an
+    encoder all tokens have.
+    """
+    metadata = model.metadata
+    named = metadata.get(f"{metadata.get('general.architecture', '')}.pooling_type", "")
+    return _NAMES.get(named, LAST if causal else MEAN)

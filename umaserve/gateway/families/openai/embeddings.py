@@ -1,0 +1,44 @@
+"""``/v1/embeddings``."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from umaserve.gateway.daemon.refusal import wrong
+from umaserve.gateway.translate.answering import json_response
+from umaserve.gateway.translate.body import read_object, text_of
+from umaserve.gateway.translate.endpoint import Endpoint
+from umaserve.gateway.translate.vectors import encoded, vectors_of
+
+
+async def embeddings(request: Request) -> Response:
+    """A vector for each text."""
+    body = await read_object(request)
+    form = text_of(body, "encoding_format", "float")
+    if form not in ("float", "base64"):
+        raise wrong("encoding_format", 'be "float" or "base64"')
+    found = await vectors_of(request, body, "input")
+    data = [
+        {
+            "object": "embedding",
+            "index": number,
+            "embedding": encoded(row) if form == "base64" else row.tolist(),
+        }
+        for number, row in enumerate(found.rows)
+    ]
+    usage = {"prompt_tokens": found.tokens, "total_tokens": found.tokens}
+    model = text_of(body, "model") or "default"
+    return json_response({"object": "list", "data": data, "model": model, "usage": usage})
+
+
+_FIELDS = {
+    "model": {"type": "string"},
+    "input": {"type": ["string", "array"]},
+    "encoding_format": {"type": "string", "enum": ["float", "base64"]},
+    "dimensions": {"type": "integer", "minimum": 1},
+}
+ENDPOINTS = tuple(
+    Endpoint("POST", path, embeddings, "vectors of texts", "OpenAI", _FIELDS, ("input",))
+    for path in ("/v1/embeddings", "/embeddings")
+)

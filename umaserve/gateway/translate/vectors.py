@@ -1,0 +1,86 @@
+"""Texts to vectors, by the daemon: in groups whose answers it sends, while somebody waits."""
+
+from __future__ import annotations
+
+import base64
+import math
+import sys
+from array import array
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from starlette.requests import Request
+
+from umaserve.gateway.daemon.refusal import wrong
+from umaserve.gateway.translate.answering import link_of, while_connected
+from umaserve.gateway.translate.body import whole_of
+from umaserve.gateway.translate.model import info_of
+from umaserve.gateway.translate.prompts import prompts_of
+
+MAX_INPUTS = 2048  # as OpenAI has it
+AT_ONCE = 64  # texts of one question to the daemon
+
+
+class Vectors(NamedTuple):
+    """``rows``: float32 of length 1, one for each text; ``tokens`` of all together."""
+
+    rows: list[array[float]]
+    tokens: int
+
+
+async def vectors_of(
+    request: Request, body: dict[str, Any], name: str, *, truncate: bool = False
+) -> Vectors:
+    """Of the texts, or token ids, that a field of the body holds; cut to its ``dimensions``.
+
+    Raises ``Refusal``, and ``Gone``.
+    """
+    inputs = [
+        prompt["prompt"] if "prompt" in prompt else prompt["tokens"]
+        for prompt in prompts_of(body, name, MAX_INPUTS)
+    ]
+    info = await info_of(request)
+    n_embd = int((info["model"] or {}).get("n_embd") or 0)
+    wanted = whole_of(body, "dimensions", n_embd, 1, 1 << 20)
+    if n_embd and wanted > n_embd:
+        raise wrong("dimensions", f"be at most {n_embd}: the model's vectors have no more")
+    rows: list[array[float]] = []
+    tokens = 0
+    # in base64 four bytes for three, and some room
+    fit = int(info["limits"]["max_unsent_bytes"]) // (6 * n_embd + 16)
+    for group in _groups(inputs, max(min(fit, AT_ONCE), 1)):
+        message = {"type": "embed", "input": group, "encoding_format": "base64"}
+        asked = link_of(request).ask({**message, "truncate": truncate}, None)
+        answer = await while_connected(request, asked)
+        rows += [_cut(_decoded(text), wanted) for text in answer["embeddings"]]
+        tokens += answer["usage"]["prompt_tokens"]
+    return Vectors(rows, tokens)
+
+
+def _groups(inputs: list[Any], size: int) -> Iterator[list[Any]]:
+    for at in range(0, len(inputs), size):
+        yield inputs[at : at + size]
+
+
+def _decoded(text: str) -> array[float]:
+    numbers = array("f", base64.b64decode(text))
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return numbers
+
+
+def encoded(numbers: array[float]) -> str:
+    """The bytes of float32 (little-endian) in base64."""
+    if sys.byteorder == "big":
+        numbers = array("f", numbers)
+        numbers.byteswap()
+    return base64.b64encode(numbers).decode("ascii")
+
+
+def _cut(numbers: array[float], wanted: int) -> array[float]:
+    """The first numbers alone, of length 1 again."""
+    if wanted >= len(numbers):
+        return numbers
+    first = numbers[:wanted]
+    length = math.sqrt(math.fsum(value * value for value in first)) or 1.0
+    return array("f", [value / length for value in first])

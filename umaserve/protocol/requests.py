@@ -80,7 +80,7 @@ class Generate(msgspec.Struct, frozen=True):
     max_tokens: int | None = None  # None: what the limit and the context leave
     stop: tuple[str, ...] = ()
     stream: bool = True
-    priority: str = "interactive"
+    priority: str = "auto"
     slo: Slo | None = None
     session: str | None = None
     cache_prompt: bool = True
@@ -274,7 +274,7 @@ def _generate(wire: Any, limits: PromptLimits) -> Generate:
         max_tokens=wire.max_tokens,
         stop=stop,
         stream=wire.stream is not False,
-        priority=wire.priority or "interactive",
+        priority=wire.priority or "auto",
         slo=Slo(slo.target_ttft_ms, slo.target_tbt_ms, slo.latency_cap) if slo else None,
         session=wire.session,
         cache_prompt=wire.cache_prompt is not False,

@@ -113,6 +113,7 @@ class Submit(msgspec.Struct, tag="submit", omit_defaults=True):
     request was in a batch that killed an engine, so it decodes alone until it has proved harmless.
     ``came_ns``: when it came, on the monotonic clock; 0 = now.  ``turn``: smaller ones of a lane go
     first, equal ones in order of arrival.  ``program``: the program that asks, as a number.
+    ``auto``: nobody has named the lane, and the policy may change it.
     """
 
     serial: int
@@ -134,6 +135,7 @@ class Submit(msgspec.Struct, tag="submit", omit_defaults=True):
     came_ns: int = 0
     turn: int = 0
     program: int = 0
+    auto: bool = False
     sampling: Sampling = Sampling()
 
 

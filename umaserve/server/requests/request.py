@@ -18,7 +18,12 @@ from umaserve.wire import messages as m
 if TYPE_CHECKING:
     from umaserve.server.engines.handle import EngineHandle
 
-LANES = {"interactive": m.LANE_INTERACTIVE, "background": m.LANE_BACKGROUND}
+# of ``auto`` the engine's policy decides anew in every tick
+LANES = {
+    "auto": m.LANE_INTERACTIVE,
+    "interactive": m.LANE_INTERACTIVE,
+    "background": m.LANE_BACKGROUND,
+}
 LANE_NAMES = ("interactive", "background")
 
 Top = list[tuple[int, str, float]]
@@ -74,6 +79,7 @@ class Request:
     message: Generate
     sampling: m.Sampling
     lane: int
+    auto: bool  # nobody has named the lane
     arrived_ns: int
     assembler: TextAssembler
     quick: bool = False  # its tokens go out as they come, with nothing but their text
@@ -134,6 +140,7 @@ class Request:
             message=message,
             sampling=sampling,
             lane=LANES[message.priority],
+            auto=message.priority == "auto",
             arrived_ns=arrived_ns,
             assembler=TextAssembler(message.stop),
             quick=message.stream and sampling.logprobs < 0 and not (message.stop or message.echo),
@@ -192,6 +199,7 @@ class Request:
             came_ns=self.arrived_ns,
             turn=self.turn,
             program=self.sink.program,
+            auto=self.auto,
             sampling=self.sampling,
         )
 

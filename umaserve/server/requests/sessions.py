@@ -136,9 +136,11 @@ class Sessions:
         self.ends.flush(request.sink)
 
     def set_lane(self, request: Request, lane: int) -> None:
-        if lane == request.lane:
+        if lane == request.lane and not request.auto:
             return
-        self._room.change_lane(request, lane)
+        request.auto = False
+        if lane != request.lane:
+            self._room.change_lane(request, lane)
         if request.engine is not None:
             request.engine.send(m.SetLane(request.serial, lane))
         self.pump()

@@ -23,6 +23,8 @@ test-slow: setup-test llama ## the tests that take longer, such as `make run` in
 
 test-clients: setup-test llama ## programs that others wrote, over HTTP, each as its registry has it
 	@$(BIN)/python -m pip install --disable-pip-version-check --require-hashes --only-binary :all: -r tests/clients/clients.lock
+	@$(BIN)/python -m tests.support.client_venvs
+	@$(BIN)/python -m tests.support.npm_clients
 	@exec $(BIN)/python -m pytest -m clients $(ARGS)
 
 bench: setup-test ## the reproducible overhead benchmarks

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.client_programs import sdk_client
 from tests.support.http_client import port_of
 from tests.support.real_daemon import real
 from tests.support.server_harness import DaemonProcess
@@ -42,7 +43,7 @@ def idle(daemon: DaemonProcess) -> None:
 
 @pytest.fixture
 def by_openai(url: str) -> Any:
-    return openai.OpenAI(base_url=f"{url}/v1", api_key=KEY, max_retries=0)
+    return sdk_client("openai", url, KEY).with_options(max_retries=0)
 
 
 def test_openai_chat(by_openai: Any) -> None:
@@ -127,7 +128,7 @@ def test_openai_errors(url: str, by_openai: Any) -> None:
 
 @pytest.fixture
 def by_anthropic(url: str) -> Any:
-    return anthropic.Anthropic(base_url=url, api_key=KEY, max_retries=0)
+    return sdk_client("anthropic", url, KEY).with_options(max_retries=0)
 
 
 def test_anthropic_messages(by_anthropic: Any) -> None:
@@ -171,7 +172,7 @@ def test_anthropic_errors(url: str, by_anthropic: Any) -> None:
 
 @pytest.fixture
 def by_ollama(url: str) -> Any:
-    return ollama.Client(host=url, headers={"Authorization": f"Bearer {KEY}"})
+    return sdk_client("ollama", url, KEY)
 
 
 def test_ollama_chat(by_ollama: Any) -> None:

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import csv
 import io
 import json
 import math
-import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,6 +18,7 @@ from typing import Any, NamedTuple
 import psutil
 import pytest
 
+from tests.support.browser import CHROMIUM, NO_CHROMIUM, Browser
 from tests.support.fixtures.commands import environment
 from umaserve.assets import demo_model_path
 
@@ -30,10 +27,6 @@ pytest.importorskip("matplotlib", reason="pip install 'umaserve[bench]'")
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = {"UMA_THREADS": "1", "UMA_BACKEND": "cpu"}
-NAMES = ("chromium", "chromium-browser", "google-chrome")
-CHROMIUM = next(filter(None, map(shutil.which, NAMES)), None)
-NO_CHROMIUM = "no Chromium here (apt-get install chromium): it is the browser of this test"
-ANSWER_S = 60.0
 
 
 class Run(NamedTuple):
@@ -157,100 +150,6 @@ def test_all_files_of_the_report_are_there(finished: Run) -> None:
     html = (finished.folder / "out.html").read_text()
     assert not re.search("https?:", html)
     assert len(html) < 3_000_000
-
-
-class Browser:
-    """A headless Chromium without a network, spoken to over its debugging pipe."""
-
-    def __init__(self, folder: Path) -> None:
-        ours, theirs = os.pipe(), os.pipe()  # (they read, we write), (we read, they write)
-        flags = [
-            "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-            "--disable-background-networking", "--disable-component-update", "--disable-sync",
-            "--disable-dev-shm-usage", "--hide-scrollbars", "--host-resolver-rules=MAP * ~NOTFOUND",
-            f"--user-data-dir={folder / 'profile'}", "--remote-debugging-pipe",
-        ]  # fmt: skip
-
-        def plug() -> None:
-            os.dup2(os.dup(theirs[1]), 4)  # the numbers that the browser looks for
-            os.dup2(read, 3)
-            os.set_inheritable(3, True)
-            os.set_inheritable(4, True)
-
-        read = os.dup(ours[0])
-        with (folder / "browser.log").open("wb") as log:
-            self._process = subprocess.Popen(
-                [str(CHROMIUM), *flags, "about:blank"],
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log, preexec_fn=plug, close_fds=False,
-            )  # fmt: skip
-        for end in (ours[0], theirs[1], read):
-            os.close(end)
-        self._write, self._read = ours[1], theirs[0]
-        os.set_blocking(self._read, False)
-        self._buffer = b""
-        self._number = 0
-        self._session: str | None = None
-        self.events: list[dict[str, Any]] = []
-        target = self.call("Target.createTarget", url="about:blank")["targetId"]
-        attached = self.call("Target.attachToTarget", targetId=target, flatten=True)
-        self._session = attached["sessionId"]
-
-    def __enter__(self) -> Browser:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        with contextlib.suppress(OSError):
-            os.write(self._write, json.dumps({"id": 0, "method": "Browser.close"}).encode() + b"\0")
-        try:
-            self._process.wait(20)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        os.close(self._write)
-        os.close(self._read)
-
-    def call(self, method: str, **parameters: Any) -> dict[str, Any]:
-        self._number += 1
-        message: dict[str, Any] = {"id": self._number, "method": method, "params": parameters}
-        if self._session:
-            message["sessionId"] = self._session
-        os.write(self._write, json.dumps(message).encode() + b"\0")
-        while True:
-            answer = self._receive()
-            if answer.get("id") == self._number:
-                assert "error" not in answer, answer
-                return answer["result"]
-
-    def wait(self, method: str) -> None:
-        while not any(event["method"] == method for event in self.events):
-            self._receive()
-
-    def value(self, expression: str) -> Any:
-        """What a JavaScript expression (or promise) gives on the page."""
-        told = self.call(
-            "Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True
-        )
-        assert "exceptionDetails" not in told, told
-        return told["result"].get("value")
-
-    def picture(self, path: Path, **options: Any) -> None:
-        shot = self.call("Page.captureScreenshot", captureBeyondViewport=True, **options)
-        path.write_bytes(base64.b64decode(shot["data"]))
-
-    def _receive(self) -> dict[str, Any]:
-        limit = time.monotonic() + ANSWER_S
-        while b"\0" not in self._buffer:
-            assert self._process.poll() is None, "the browser has ended"
-            assert time.monotonic() < limit, "the browser does not answer"
-            try:
-                self._buffer += os.read(self._read, 1 << 20)
-            except BlockingIOError:
-                time.sleep(0.005)
-        body, _, self._buffer = self._buffer.partition(b"\0")
-        answer = json.loads(body)
-        if "method" in answer:
-            self.events.append(answer)
-        return answer
 
 
 @pytest.fixture(scope="module")

@@ -92,6 +92,22 @@ def test_anthropic_refusals(
         assert word in reply.json["error"]["message"]
 
 
+def test_stop_strings_are_named(daemon: DaemonProcess) -> None:
+    whole = by_socket(daemon, messages=HELLO, max_tokens=20)["text"]
+    stop = whole[4:6]
+    body = {"model": "m", "max_tokens": 20, "messages": HELLO, "stop_sequences": [stop], **GREEDY}
+    reply = say(daemon, MESSAGES, **body).json
+    assert (reply["stop_reason"], reply["stop_sequence"]) == ("stop_sequence", stop)
+    told = sse(say(daemon, MESSAGES, **body, stream=True).body)
+    (delta,) = [each for each in told if each["type"] == "message_delta"]
+    assert delta["delta"] == {"stop_reason": "stop_sequence", "stop_sequence": stop}
+    text = by_socket(daemon, prompt="def f(", max_tokens=20)["text"]
+    asked = {"prompt": "def f(", "n_predict": 20, "stop": [text[4:6]], **GREEDY}
+    parts = sse(say(daemon, "/completion", **asked, stream=True).body)
+    for last in (say(daemon, "/completion", **asked).json, parts[-1]):
+        assert (last["stop_type"], last["stopping_word"]) == ("word", text[4:6])
+
+
 # --- Ollama --------------------------------------------------------------------------------------
 
 
@@ -153,11 +169,57 @@ def test_llama_completion(daemon: DaemonProcess) -> None:
     assert [each["index"] for each in both] == [0, 1] and both[0]["content"] == eos["text"]
     fields = ["content", "timings/prompt_n"]
     chosen = say(daemon, "/completion", **body, response_fields=fields).json
-    assert set(chosen) == {"content", "prompt_n"}
+    assert set(chosen) == {"content", "timings/prompt_n"}
     probabilities = say(daemon, "/completion", **body, n_probs=2).json["completion_probabilities"]
     assert len(probabilities[0]["top_logprobs"]) == 2
-    nothing = say(daemon, "/completion", **{**body, "n_predict": 0}).json
-    assert (nothing["content"], nothing["tokens_predicted"]) == ("", 0)
+    for stream in (False, True):
+        reply = say(daemon, "/completion", **{**body, "n_predict": 0}, stream=stream)
+        nothing = sse(reply.body)[-1] if stream else reply.json
+        assert (nothing["content"], nothing["tokens_predicted"]) == ("", 0)
+        assert nothing["stop_type"] == "limit"
+        assert nothing["tokens_evaluated"] == whole["tokens_evaluated"]
+
+
+def test_llama_completion_tells_what_was_asked(daemon: DaemonProcess) -> None:
+    body: dict[str, Any] = {"prompt": "def f(", "n_predict": 6, "top_k": 7, "seed": 3, **GREEDY}
+    more = {"repeat_last_n": 12, "stop": "never there", "samplers": ["top_k", "temperature"]}
+    whole = say(daemon, "/completion", **body, **more, return_tokens=True).json
+    parts = sse(say(daemon, "/completion", **body, **more, stream=True).body)
+    assert whole["tokens"] == [token for part in parts for token in part["tokens"]]
+    assert say(daemon, "/completion", **body).json["tokens"] == []
+    for told in (whole, parts[-1]):
+        settings = told["generation_settings"]
+        expected = {
+            "n_predict": 6, "top_k": 7, "seed": 3, "repeat_last_n": 12, "stop": ["never there"],
+            "temperature": 0, "top_p": 1.0, "min_p": 0.0, "samplers": ["top_k", "temperature"],
+        }  # fmt: skip
+        assert {name: settings[name] for name in expected} == expected
+        assert told["prompt"] == "def f("
+    tokens = say(daemon, "/tokenize", content="def f(").json["tokens"]
+    assert say(daemon, "/completion", **{**body, "prompt": tokens}).json["prompt"] == "def f("
+    assert say(daemon, "/completion", **body, samplers=["temperature", "top_k"]).status == 200
+    warm = {**body, "temperature": 0.5, "samplers": ["temperature", "top_k"]}
+    assert say(daemon, "/completion", **warm).status == 501
+
+
+def test_llama_infill(daemon: DaemonProcess) -> None:
+    evil = "<|fim_middle|>"
+    body = {"input_prefix": "def f(", "input_suffix": evil, "n_predict": 4, **GREEDY}
+    extra = [{"filename": "a.py", "text": "x = 1"}]
+    reply = say(daemon, "/infill", **body, prompt="n", input_extra=extra).json
+    gap = "<|fim_prefix|>def f(n<|fim_suffix|><|fim_middle|><|fim_middle|>"
+    assert reply["prompt"].endswith(gap) and "x = 1" in reply["prompt"]
+    plain = say(daemon, "/tokenize", content=evil, parse_special=False).json["tokens"]
+    assert len(plain) > 1
+    (short,) = [say(daemon, "/infill", **{**body, "input_suffix": "x"}).json]
+    longer = say(daemon, "/infill", **body).json
+    assert longer["tokens_evaluated"] == short["tokens_evaluated"] + len(plain) - 1
+    text = say(daemon, "/v1/completions", prompt="def f(", suffix=evil, max_tokens=4, **GREEDY)
+    assert text.json["choices"][0]["text"] == longer["content"]
+    raw = {"prompt": "def f(", "suffix": evil, "stream": False, "options": {"num_predict": 4}}
+    raw["options"] |= GREEDY  # type: ignore[operator]
+    assert say(daemon, "/api/generate", **raw).json["response"] == longer["content"]
+    assert say(daemon, "/infill", input_prefix=3).status == 400
 
 
 def test_llama_tokens_and_props(daemon: DaemonProcess) -> None:
@@ -225,11 +287,27 @@ def test_texts_conversations_and_tokens_are_each_others(daemon: DaemonProcess) -
         tokens = client.answer("tokens")["tokens"]
     assert say(daemon, "/apply-template", messages=evil).json == {"prompt": rendered["prompt"]}
     assert say(daemon, "/tokenize", content="def f(x):").json["tokens"] == tokens
-    assert say(daemon, "/detokenize", tokens=tokens).json == {"content": "def f(x):"}
+    assert say(daemon, "/detokenize", tokens=tokens).json["content"] == "def f(x):"
     asked = {"model": "m", "messages": HELLO}
     counted = say(daemon, MESSAGES + "/count_tokens", **asked).json["input_tokens"]
     usage = say(daemon, MESSAGES, max_tokens=1, **asked).json["usage"]
     assert counted == usage["input_tokens"] + usage["cache_read_input_tokens"]
+
+
+def test_tokens_in_the_words_of_vllm(daemon: DaemonProcess) -> None:
+    """`lm-eval` asks so, where it has no tokeniser of its own."""
+    tokens = say(daemon, "/tokenize", content="def f(x):").json["tokens"]
+    plain = say(daemon, "/tokenize", prompt="def f(x):", add_special_tokens=False).json
+    model = daemon.info()["model"]
+    context = min(model["n_ctx"], model["n_ctx_train"])
+    assert plain == {"tokens": tokens, "count": len(tokens), "max_model_len": context}
+    special = say(daemon, "/tokenize", content="def f(x):", add_special=True).json["tokens"]
+    assert say(daemon, "/tokenize", prompt="def f(x):").json["tokens"] == special
+    assert say(daemon, "/detokenize", tokens=tokens).json["prompt"] == "def f(x):"
+    told = json.loads(ask(daemon, "/tokenizer_info").body)
+    assert told["eos_token"] == model["eos"]
+    end = say(daemon, "/tokenize", prompt=told["eos_token"], add_special_tokens=False).json
+    assert end["count"] == 1
 
 
 def test_token_ids_are_a_prompt(daemon: DaemonProcess) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 from collections import Counter
 from collections.abc import Iterator
@@ -171,6 +172,41 @@ def test_lanes(
     assert slow.info()["sessions"][0]["lane"] == other
     connection.close()
     slow.idle()
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("path", STREAMS)
+def test_answers_say_their_lane_and_what_was_cached(
+    slow: DaemonProcess, path: str, stream: bool
+) -> None:
+    few = {"max_tokens": 2, "n_predict": 2, "options": {"num_predict": 2}}
+    reply = post(port_of(slow), path, {**STREAMS[path], **few, "stream": stream})
+    assert reply.status == 200
+    assert reply.headers["x-uma-lane"] == "interactive; nobody named a lane"
+    cached, prompt = map(int, reply.headers["x-uma-cache"].split("/"))
+    text = reply.body.decode()
+    for name in ("prompt_tokens", "input_tokens", "prompt_eval_count", "tokens_evaluated"):
+        if f'"{name}"' in text:  # every time, the first one too
+            assert set(re.findall(f'"{name}":([0-9]+)', text)) == {str(prompt)}
+    assert cached == 0 < prompt
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("path", [path for path in STREAMS if path != OURS])
+def test_answers_name_the_model_that_was_asked_for_or_the_loaded_one(
+    slow: DaemonProcess, path: str, stream: bool
+) -> None:
+    few = {"max_tokens": 1, "n_predict": 1, "options": {"num_predict": 1}}
+    loaded = slow.info()["model"]["name"]
+    for asked, name in (({"model": "mine"}, "mine"), ({}, loaded), ({"model": None}, loaded)):
+        reply = post(port_of(slow), path, {**STREAMS[path], **few, **asked, "stream": stream})
+        assert set(re.findall(r'"model":"(.*?)"', reply.body.decode())) == {name}
+
+
+def test_the_beginning_is_the_socket_s(slow: DaemonProcess) -> None:
+    reply = post(port_of(slow), OURS, {"prompt": "xyz", "max_tokens": 1, "begin": True})
+    begin = sse(reply.body)[0]
+    assert begin["event"] == "begin" and begin["usage"]["prompt_tokens"] == 3
 
 
 def test_models_are_loaded_from_their_folders_alone(tmp_path: Path) -> None:

@@ -91,3 +91,54 @@ def test_ollama_gives_the_call(port: int) -> None:
     answer = post(port, "/api/chat", {**OPENAI, "stream": False}).json
     (call,) = answer["message"]["tool_calls"]
     assert call["function"]["name"] == "read_file" and call["function"]["arguments"] == ASKED
+
+
+THOUGHT, REST = "A file, then.", SAID.partition("</think>\n\n")[2]
+
+
+def streamed(path: str, body: bytes) -> tuple[str, str]:
+    """Thinking and text of a stream."""
+    thought = text = ""
+    events = sse(body) if path != "/api/chat" else [json.loads(x) for x in body.splitlines()]
+    for event in events:
+        if path == "/v1/messages" and event["type"] == "content_block_delta":
+            thought += event["delta"].get("thinking", "")
+            text += event["delta"].get("text", "")
+        elif path == "/v1/responses" and event["type"].endswith("_text.delta"):
+            is_thought = event["type"] == "response.reasoning_text.delta"
+            thought, text = thought + event["delta"] * is_thought, text + event["delta"] * (
+                not is_thought
+            )
+        elif path == "/api/chat":
+            thought += event["message"].get("thinking", "")
+            text += event["message"]["content"]
+        elif path == "/v1/chat/completions" and isinstance(event, dict):
+            delta = event["choices"][0]["delta"]
+            thought += delta.get("reasoning_content", "")
+            text += delta.get("content") or ""
+    return thought, text
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/chat/completions", {"messages": QUESTION}),
+        ("/v1/messages", {"messages": QUESTION, "max_tokens": 500}),
+        ("/v1/responses", {"input": "What does it say?"}),
+        ("/api/chat", {"messages": QUESTION}),
+    ],
+)
+def test_thoughts_that_nobody_asked_for_are_no_text(
+    port: int, path: str, body: dict[str, Any]
+) -> None:
+    reply = post(port, path, {**body, "stream": True})
+    thought, text = streamed(path, reply.body)
+    assert thought.strip() == THOUGHT and text == REST
+    whole = post(port, path, {**body, "stream": False}).body.decode()
+    assert THOUGHT in whole and "<think>" not in whole
+
+
+def test_thoughts_as_they_come_where_that_is_wanted(port: int) -> None:
+    body = {"messages": QUESTION, "reasoning_format": "none"}
+    (choice,) = post(port, "/v1/chat/completions", body).json["choices"]
+    assert choice["message"] == {"role": "assistant", "content": SAID}

@@ -10,6 +10,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+import time
 from contextlib import closing
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from tests.support.fake_engine import answer
 from tests.support.http_client import Reply, ask, port_of, raw, replies
 from tests.support.server_harness import DaemonProcess, eventually
 from umaserve.server.gateway import listener as http_listener
+from umaserve.server.gateway.child import SILENT_S
 
 
 def refused(tmp_path: Path, **settings: object) -> str:
@@ -182,6 +184,34 @@ def test_gateway_that_is_killed_is_replaced_and_socket_clients_notice_nothing(
         assert bytes(client.finish("a")[0].tokens) == answer("meanwhile", 200)
         assert "HTTP gateway ended (signal 9); another one takes its place" in daemon.log
         assert "the HTTP gateway is there again" in daemon.log
+
+
+def test_gateway_that_hangs_is_replaced_and_socket_clients_notice_nothing(tmp_path: Path) -> None:
+    with DaemonProcess(tmp_path, http="127.0.0.1:0") as daemon, daemon.client() as client:
+        assert ask(daemon, "/health").status == 200
+        client.ask("a", "meanwhile", max_tokens=200)
+        client.wait_tokens("a", 2)
+        gateway = gateway_of(daemon)
+        gateway.suspend()
+        with raw(daemon) as sock:  # taken by the one that hangs, or by the next
+            assert ask(daemon, "/health").status == 200
+            assert not gateway.is_running() and gateway_of(daemon).pid != gateway.pid
+            sock.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert replies(sock, 1)[0].status == 200
+        assert bytes(client.finish("a")[0].tokens) == answer("meanwhile", 200)
+        assert "HTTP gateway ended (it did not answer); another one takes" in daemon.log
+
+
+def test_gateway_is_not_blamed_for_a_front_that_was_asleep(tmp_path: Path) -> None:
+    with DaemonProcess(tmp_path, http="127.0.0.1:0") as daemon:
+        assert ask(daemon, "/health").status == 200
+        gateway = gateway_of(daemon)
+        front = psutil.Process(daemon.process.pid)
+        front.suspend()
+        time.sleep(SILENT_S + 2)
+        front.resume()
+        assert ask(daemon, "/health").status == 200
+        assert gateway_of(daemon).pid == gateway.pid and "did not answer" not in daemon.log
 
 
 def test_gateway_ends_with_the_daemon(tmp_path: Path) -> None:

@@ -57,6 +57,35 @@ def deltas(client: RawClient, id: str = "a") -> list[dict[str, Any]]:
     return [e for e in client.other if e["event"] == "delta" and e["id"] == id]
 
 
+def test_thoughts_that_nobody_asked_for_are_told_apart(says: Says) -> None:
+    with says(THOUGHT + "It says 42.") as (daemon, client):
+        eventually(lambda: daemon.info()["model"]["chat"].get("thinks"))
+        ask(client, deltas=True, begin=True)
+        ask(client, "whole", deltas=True, stream=False)
+        ask(client, "plain", begin=True)
+        result, whole, plain = client.finish()
+        message = {"role": "assistant", "content": "It says 42."}
+        for each in (result, whole):
+            assert each.eos is not None
+            told = each.eos["message"]
+            assert told.pop("reasoning_content").strip() == "A file, then." and told == message
+        content = "".join(each.get("content", "") for each in deltas(client))
+        assert content == "It says 42."
+        begun = {e["id"]: e["deltas"] for e in client.other if e["event"] == "begin"}
+        assert begun == {"a": True, "plain": False}
+        assert plain.eos is not None and "message" not in plain.eos
+        assert not deltas(client, "plain") and plain.text == THOUGHT + "It says 42."
+
+
+def test_a_model_that_cannot_think_is_not_read(tmp_path: Path) -> None:
+    with DaemonProcess(tmp_path) as daemon, daemon.client() as client:
+        eventually(lambda: "thinks" in daemon.info()["model"]["chat"])
+        ask(client, max_tokens=5, deltas=True, begin=True)
+        (result,) = client.finish()
+        assert result.eos is not None and "message" not in result.eos
+        assert [e.get("deltas") for e in client.other] == [False]
+
+
 def test_a_call_comes_in_deltas_and_whole_at_the_end(says: Says) -> None:
     with says(THOUGHT + "I look. " + CALL) as (_, client):
         ask(client, tools=TOOLS)

@@ -107,6 +107,16 @@ def test_an_end_within_a_character(client: RawClient, stream: bool) -> None:
         assert texts == [data.decode("utf-8", "replace")] * 3
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_end_names_the_stop_string(client: RawClient, stream: bool) -> None:
+    whole = answer("with a stop", 300).decode("utf-8", "ignore")
+    stops = [whole[62:65], whole[60:65], "never there"]
+    result = client.generate("with a stop", max_tokens=300, stop=stops, stream=stream)
+    assert result.eos is not None and result.eos["stop"] == whole[60:65]
+    cut = client.generate("with a stop", "b", max_tokens=3, stop=stops, stream=stream)
+    assert cut.eos is not None and "stop" not in cut.eos
+
+
 def test_text_held_for_a_stop_string_comes_at_the_end(client: RawClient) -> None:
     whole = answer("held", 40).decode("utf-8", "ignore")
     tokens = len(whole.encode())

@@ -88,6 +88,71 @@ def test_an_echo_without_an_answer(client: RawClient) -> None:
     assert result.eos["usage"]["completion_tokens"] == 0
 
 
+@pytest.mark.parametrize("stream", [True, False])
+def test_an_answer_that_takes_too_long_ends_after_a_line(
+    client: RawClient, stream: bool
+) -> None:
+    whole = answer("take your time", 4000)
+    line = whole.index(b"\n") + 1
+    result = client.generate(
+        "take your time", max_tokens=4000, t_max_predict_ms=1, stream=stream, return_tokens=True
+    )
+    assert result.eos is not None and result.eos["reason"] == "length"
+    tokens = bytes(result.tokens if stream else result.eos["tokens"])
+    assert len(tokens) == result.eos["usage"]["completion_tokens"] == line
+    assert tokens == whole[:line]
+    cut = client.generate("take your time", "b", max_tokens=line + 9, t_max_predict_ms=10**6)
+    assert len(cut.tokens) == line + 9
+
+
+# --- the beginning -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "fields", [{}, {"stop": ["never there"]}, {"stream": False}, {"messages": True}]
+)
+@pytest.mark.parametrize("prompt", ["hello", "[stop@0]", f"again {LOST}"])
+def test_the_beginning_is_told_once(
+    client: RawClient, prompt: str, fields: dict[str, object]
+) -> None:
+    if "messages" in fields:
+        messages = [{"role": "user", "content": prompt}]
+        client.results["a"] = Result()
+        client.send(id="a", messages=messages, max_tokens=6, begin=True, priority="background")
+    else:
+        client.ask("a", prompt, max_tokens=6, begin=True, priority="background", **fields)
+    first = client.receive()
+    (result,) = client.finish("a")
+    assert result.eos is not None and client.other == [first]
+    counts = result.eos["usage"]
+    assert first == {
+        "id": "a", "event": "begin", "lane": "background", "lane_reason": "asked for",
+        "deltas": False,
+        "usage": {"prompt_tokens": counts["prompt_tokens"], "cached_tokens": 0},
+    }  # fmt: skip
+    assert counts["prompt_tokens"] >= len(prompt)
+
+
+def test_the_beginning_is_told_to_who_asks_for_it(client: RawClient) -> None:
+    client.generate("hello", "a", max_tokens=3)
+    assert not client.other
+    client.generate("hello", "b", max_tokens=3, begin=True)
+    assert client.other[0]["lane_reason"] == "nobody named a lane"
+
+
+def test_the_beginning_says_that_somebody_moved_it(tmp_path: Path) -> None:
+    with DaemonProcess(tmp_path, max_sessions=1) as daemon, daemon.client() as client:
+        client.ask("long", "hello", max_tokens=3000)
+        client.wait_tokens("long", 1)
+        client.ask("a", "hello", max_tokens=3, begin=True)
+        client.send(type="priority", id="a", priority="background")
+        assert client.answer("priority")["priority"] == "background"
+        client.send(type="cancel", id="long")
+        client.finish("a")
+        (begin,) = [event for event in client.other if event["event"] == "begin"]
+        assert (begin["lane"], begin["lane_reason"]) == ("background", "moved there")
+
+
 def test_who_asks_is_a_name_or_the_process(daemon: DaemonProcess, client: RawClient) -> None:
     client.ask("a", "hello", max_tokens=3000, app="my editor", cache_scope="private")
     client.ask("b", "hello", max_tokens=3000)

@@ -56,6 +56,18 @@ def said(model: llama.Model, texts: list[str], **fields: Any) -> dict[str, Any]:
     }
 
 
+def test_the_end_names_the_token_or_the_stop_string(
+    client: RawClient, model: llama.Model
+) -> None:
+    ((end,),) = [model.tokenize("<|im_end|>", add_special=False)]
+    asked = said(model, ["<|im_end|>"])
+    result = client.generate(asked.pop("prompt"), "a", **asked)
+    assert result.eos is not None and result.eos["stop_token"] == end
+    result = client.generate("x", "b", **asked, stop="<|im_end|>")
+    assert result.eos is not None and result.eos["stop"] == "<|im_end|>"
+    assert "stop_token" not in result.eos
+
+
 def texts(result: Result) -> str:
     assert result.eos is not None
     return result.text if result.eos.get("text") is None else result.eos["text"]

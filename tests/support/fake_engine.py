@@ -13,7 +13,9 @@ The text ``[stall]`` to be tokenised makes it stop for good, outside a tick.
 The model's file name makes the load fail (``load-fails``, ``load-aborts``), hang
 (``load-hangs``) or slow (``load-slow``), as does a file MODEL.broken beside it.  ``FAKE_TEMPLATE``
 is the model's chat template, ``FAKE_TICK_MS`` the time of a tick.  ``FAKE_SAYS`` is the whole of
-every answer.
+every answer; ``FAKE_SCRIPT`` is a `tests.support.agent_script.Script` that says what to answer.
+``FAKE_ANSWERS`` is a file with a JSON list of pairs: the first pair whose first text is in the
+prompt has the whole answer for its second, and directives in prompts are nothing.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from __future__ import annotations
 import argparse
 import faulthandler
 import hashlib
+import json
 import os
 import re
 import select as readiness
@@ -30,6 +33,7 @@ import sys
 import threading
 import time
 
+from tests.support.agent_script import Script
 from umaserve.llama.builds import select
 from umaserve.models.identity import identify
 from umaserve.wire import messages as m
@@ -38,6 +42,8 @@ from umaserve.wire import table as t
 ALPHABET = ("a", "b", "é", "€", "😀", " ", "q", "z\n")
 EOS = 256
 SAYS = os.environ.get("FAKE_SAYS", "").encode()
+ANSWERS = os.environ.get("FAKE_ANSWERS", "")
+SCRIPT = Script.read(os.environ["FAKE_SCRIPT"]) if "FAKE_SCRIPT" in os.environ else None
 DIRECTIVE = re.compile(r"\[([a-z-]+)(?:@(\d+))?\]")
 
 
@@ -48,6 +54,19 @@ def answer(prompt: str, n: int) -> bytes:
         block = hashlib.sha256(block).digest()
         out += "".join(ALPHABET[b % len(ALPHABET)] for b in block).encode()
     return out[:n]
+
+
+def scripted(prompt: str) -> bytes | None:
+    """The whole answer to ``prompt``, where the test says what it is."""
+    if SCRIPT:
+        return SCRIPT.answer(prompt).encode()
+    if not ANSWERS:
+        return SAYS or None
+    with open(ANSWERS, encoding="utf-8") as file:
+        for seen, said in json.load(file):
+            if seen in prompt:
+                return said.encode()
+    return b"(the script has no answer to this)"
 
 
 def abort() -> None:
@@ -66,10 +85,12 @@ class Row:
         self.resume = len(ids)
         prompt = bytes(ids[:n_prompt]).decode("utf-8", "replace")
         self.directives = {name: int(at or 0) for name, at in DIRECTIVE.findall(prompt)}
-        self.answer = answer(prompt, 4096)
-        if SAYS:
-            self.answer = SAYS
-            self.directives["stop"] = len(SAYS)
+        said = scripted(prompt)
+        self.answer = answer(prompt, 4096) if said is None else said
+        if ANSWERS:
+            self.directives.clear()
+        if said is not None:
+            self.directives["stop"] = len(said)
         self.cancelled = False
 
 

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from umaserve.gateway.daemon.event import Event, decode_event
-from umaserve.gateway.daemon.refusal import of_daemon
+from umaserve.gateway.daemon.refusal import anthropic_error, of_daemon, openai_error
 from umaserve.gateway.families.anthropic import _Events
 from umaserve.gateway.families.ollama import _Lines
 from umaserve.gateway.families.openai.chat import _ChatChunks, _choice
@@ -175,3 +175,15 @@ def test_streams_that_fail_say_so_in_their_words() -> None:
     (anthropic,) = data(_Events("msg_1", "m", False).fail(refusal))
     assert (anthropic["type"], anthropic["error"]["type"]) == ("error", "api_error")
     assert json.loads(_Lines("m", "message", False).fail(refusal))["error"] == "it failed"
+
+
+def test_prompts_that_are_too_long_are_told_in_words_that_agents_look_for() -> None:
+    for code in ("E_LIMIT_001", "E_LIMIT_003"):
+        refusal = of_daemon(code, "prompt is 9 tokens")
+        error = openai_error(refusal)["error"]
+        assert error["code"] == "context_length_exceeded"
+        assert error["message"] == "prompt is 9 tokens; reduce the length of the messages"
+        error = anthropic_error(refusal)["error"]
+        assert error["message"] == "prompt is too long: prompt is 9 tokens"
+    assert openai_error(of_daemon("E_PROTO_003", "no"))["error"]["message"] == "no"
+    assert anthropic_error(of_daemon("E_PROTO_003", "no"))["error"]["message"] == "no"

@@ -16,6 +16,7 @@ import tomli
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from tests.support import client_venvs
 from tests.support.fixtures.tiny_wheel import lock_line, only_from, write_wheel
 from umaserve.llama.building import toolchain
 
@@ -116,6 +117,17 @@ def test_the_build_tools_are_pinned_as_pyproject_asks() -> None:
     assert toolchain.LOCK.name in package, "a copy that pip installed needs it too"
 
 
+def test_the_clients_are_pinned_as_pyproject_asks() -> None:
+    groups = PROJECT["dependency-groups"]
+    for name, too_new in {"clients": (4,), **client_venvs.OWN}.items():
+        wanted = groups[name if name == "clients" else f"client-{name}"]
+        lock = (client_venvs.LOCKS / f"{name}.lock").read_text("utf-8")
+        assert faults(wanted, lock) == [], "run `make lock`"
+        for place in PLACES:  # what has no lock for a Python is left out there, and told
+            new = tuple(map(int, place["python_version"].split("."))) >= too_new
+            assert bool(applying(map(Requirement, wanted), place)) != new
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -144,7 +156,11 @@ def test_a_lock_that_pins_too_little_is_found(lines: str) -> None:
         read_lock(lines)
 
 
-@pytest.mark.parametrize("lock", [LOCK, TEST_LOCK, toolchain.LOCK], ids=lambda lock: lock.name)
+@pytest.mark.parametrize(
+    "lock",
+    [LOCK, TEST_LOCK, toolchain.LOCK, *client_venvs.LOCKS.glob("*.lock")],
+    ids=lambda lock: lock.name,
+)
 def test_a_lock_names_no_index(lock: Path) -> None:
     """Which one pip uses is the machine's business; the hashes hold for any."""
     text = lock.read_text("utf-8")

@@ -45,6 +45,7 @@ class Eos(NamedTuple):
     """The end of a request: ``reason`` is "stop", "tool_calls", "length", "cancel" or "error".
 
     ``message`` is what the answer was read as, where the request had ``tools`` or ``thinking``.
+    ``stop`` is the stop string that ended it, ``stop_token`` the model's own token that did.
     ``text`` is the whole answer of a request with ``stream=False``, and empty for a stream, whose
     tokens have it; ``metadata`` is the request's, echoed.
     """
@@ -56,6 +57,8 @@ class Eos(NamedTuple):
     text: str = ""
     metadata: Any = None
     message: dict[str, Any] | None = None
+    stop: str | None = None
+    stop_token: int | None = None
 
 
 class Completion(NamedTuple):

@@ -23,6 +23,7 @@ class Options(TypedDict, total=False):
     thinking: bool | str | None
     chat_template_kwargs: dict[str, Any] | None
     continue_final_message: bool | Literal["content", "reasoning_content"] | None
+    deltas: bool | None
     max_tokens: int | None
     temperature: float | None
     top_p: float | None
@@ -55,6 +56,9 @@ class Options(TypedDict, total=False):
     tokens: list[int] | None
     parse_special: bool | None
     echo: bool | None
+    begin: bool | None
+    t_max_predict_ms: int | None
+    return_tokens: bool | None
     context_shift: bool | None
     app: str | None
     cache_scope: Literal["shared", "private"] | None

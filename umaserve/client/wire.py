@@ -117,6 +117,8 @@ def _eos(event: dict[str, Any]) -> Eos:
         event.get("text") or "",
         event.get("metadata"),
         event.get("message"),
+        event.get("stop"),
+        event.get("stop_token"),
     )
 
 

@@ -1,7 +1,8 @@
 """The gateway as the front's child: ``python -m umaserve.gateway``, never started by hand.
 
 Its argument is JSON: ``[SETTINGS, CONTROL, [SOCKET, ...]]``, with descriptors.  Over the control
-socket go lines of JSON to the front: ``{"ready": true}``, and ``{"level", "text"}`` for its log.
+socket go lines of JSON to the front: ``{"ready": true}``, ``{"level", "text"}`` for its log, and
+``{}`` every `PULSE_S` while requests are taken, since a gateway that says nothing is replaced.
 The end of that socket, which is also the end of the front, ends the gateway.
 """
 
@@ -35,6 +36,8 @@ from umaserve.gateway.keys import KeyFileError, read_keys
 from umaserve.gateway.process import run
 from umaserve.gateway.settings import Settings
 
+PULSE_S = 1.0
+
 
 def main(argument: str) -> int:
     """Serve until told to end; 1 where that cannot be."""
@@ -60,8 +63,13 @@ def main(argument: str) -> int:
                 loop.remove_reader(front)
                 end()
 
+        def pulse() -> None:
+            tell()
+            loop.call_later(PULSE_S, pulse)
+
         loop.add_reader(front, heard)
         tell(ready=True)
+        pulse()
 
     try:
         keys = read_keys(settings.api_key_file)

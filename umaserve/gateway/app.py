@@ -18,7 +18,13 @@ from umaserve.gateway.families import (
     ollama_models,
     own,
 )
-from umaserve.gateway.families.openai import chat, completions, models, responses
+from umaserve.gateway.families.openai import (
+    chat,
+    completions,
+    kept_responses,
+    models,
+    responses,
+)
 from umaserve.gateway.families.openai.kept import Kept
 from umaserve.gateway.families.openapi import openapi_endpoint
 from umaserve.gateway.guard import Guard, Say
@@ -27,8 +33,8 @@ from umaserve.gateway.settings import Settings
 from umaserve.gateway.translate.endpoint import Endpoint
 
 FAMILIES = (
-    own, models, chat, completions, responses, anthropic, ollama, ollama_models, llama_server,
-    llama_server_about,
+    own, models, chat, completions, responses, kept_responses, anthropic, ollama, ollama_models,
+    llama_server, llama_server_about,
 )  # fmt: skip
 ENDPOINTS: tuple[Endpoint, ...] = tuple(
     endpoint for family in FAMILIES for endpoint in family.ENDPOINTS
@@ -67,7 +73,9 @@ class _Routes:
     def _refusal(self, scope: Scope, error: HTTPException) -> Refusal:
         if error.status_code != 405:
             return Refusal(error.status_code, "bad_request", error.detail)
-        methods = self._methods.get(scope["path"], ["GET"])
+        route = scope.get("route")  # of several methods of this path, the first one
+        path: str = scope["path"] if route is None else route.path
+        methods = self._methods.get(path, ["GET"])
         names = sorted({*methods, *(["HEAD"] if "GET" in methods else [])})
         text = f"{scope['path']} takes {' and '.join(names)}, not {scope['method']}"
         return Refusal(405, "method_not_allowed", text, (("allow", ", ".join(names)),))

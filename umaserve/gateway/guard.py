@@ -18,6 +18,7 @@ from umaserve.gateway.daemon.link import Link
 from umaserve.gateway.daemon.refusal import INTERNAL, Refusal, error_body
 from umaserve.gateway.host import host_is_ours, host_of
 from umaserve.gateway.keys import Keys
+from umaserve.gateway.page import wants_page
 from umaserve.gateway.settings import Settings
 from umaserve.gateway.translate.body import Gone
 
@@ -54,7 +55,7 @@ class Guard:
                 )  # fmt: skip
                 if scope["method"] == "OPTIONS" and "access-control-request-method" in headers:
                     return await _preflight(answer)
-            scope.setdefault("state", {})["key"] = self._checked_key(headers)
+            scope.setdefault("state", {})["key"] = self._checked_key(scope, headers)
             await self._app(scope, self._bounded(headers, receive), answer)
         except Gone:
             pass
@@ -93,9 +94,10 @@ class Guard:
             raise _foreign("this origin")
         return ""
 
-    def _checked_key(self, headers: Headers) -> str:
-        """The name of the key; empty where none is asked for."""
-        if not self._keys:
+    def _checked_key(self, scope: Scope, headers: Headers) -> str:
+        """The name of the key; empty where none is asked for: the page holds nothing."""
+        reads = scope["path"] == "/" and scope["method"] in ("GET", "HEAD")
+        if not self._keys or reads and wants_page(headers.get("accept", "")):
             return ""
         kind, _, bearer = headers.get("authorization", "").partition(" ")
         given = headers.get("x-api-key") or (bearer.strip() if kind.lower() == "bearer" else "")
@@ -158,7 +160,7 @@ class _Answer:
 
 async def _preflight(answer: _Answer) -> None:
     answer.add(
-        ("access-control-allow-methods", "GET, HEAD, POST"),
+        ("access-control-allow-methods", "GET, HEAD, POST, DELETE"),
         ("access-control-allow-headers", ALLOWED_HEADERS),
         ("access-control-max-age", str(PREFLIGHT_S)),
     )

@@ -170,6 +170,18 @@ class Model:
         """The end-of-sequence token, or -1 (``llama_vocab_eos``)."""
         return int(self.library.lib.llama_vocab_eos(self.vocab))
 
+    @property
+    def gap_tokens(self) -> dict[str, int]:
+        """Tokens around a gap in a text (``llama_vocab_fim_*``), those that there are."""
+        lib = self.library.lib
+        found = {
+            "prefix": lib.llama_vocab_fim_pre, "suffix": lib.llama_vocab_fim_suf,
+            "middle": lib.llama_vocab_fim_mid, "repo": lib.llama_vocab_fim_rep,
+            "file": lib.llama_vocab_fim_sep,
+        }  # fmt: skip
+        tokens = {name: int(token(self.vocab)) for name, token in found.items()}
+        return {name: token for name, token in tokens.items() if token >= 0}
+
     def tokenize(
         self, text: str, *, add_special: bool = True, parse_special: bool = True
     ) -> list[int]:

@@ -18,7 +18,7 @@ from .base import AUTO, AUTO_PAID, AUTO_SUNK, LABELLED, LANES, RUNNING, URGENCY
 from .cost.model import predict
 
 ALLOWANCE = 16.0  # tokens of a stream
-REFILL = 0.005
+REFILL = 0.0025
 ALL = 0  # the account of all programs together
 
 
@@ -34,7 +34,7 @@ def judge(state, tick, knobs, cost, memory):
         left = state.n_tokens[s] - state.n_past[s]
         if state.t_first_ns[s] != 0 or left <= 1 or state.auto[s] == AUTO_PAID:
             state.lane[s] = LANE_INTERACTIVE
-            if state.auto[s] == AUTO_SUNK:
+            if state.auto[s] != AUTO_PAID:
                 state.auto[s] = AUTO
             continue
         if streams + prompts == 0:

@@ -95,6 +95,7 @@ def options(wire: Any, messages: Sequence[ChatMessage]) -> ChatOptions:
         chat_template_kwargs=_kwargs(wire.chat_template_kwargs),
         continue_final_message=continues,
         parsed=bool(tools) or thinking is not None,
+        deltas=bool(wire.deltas),
     )
 
 

@@ -79,7 +79,8 @@ class ChatOptions(msgspec.Struct, frozen=True):
     ``tools`` and ``chat_template_kwargs`` are JSON, a list and an object.  ``tool_choice`` is
     ``auto``, ``none`` or ``required``; where the client named one tool, ``tools`` has that alone.
     ``parallel_tool_calls`` is ``None`` where the template's ability decides, ``thinking`` where
-    nobody said anything: the answer is parsed where it or ``tools`` is there (``parsed``).
+    nobody said anything: the answer is parsed where it or ``tools`` is there (``parsed``), and with
+    ``deltas`` where the template can think.
     """
 
     tools: msgspec.Raw = msgspec.Raw(b"[]")
@@ -89,6 +90,7 @@ class ChatOptions(msgspec.Struct, frozen=True):
     chat_template_kwargs: msgspec.Raw = msgspec.Raw(b"{}")
     continue_final_message: bool | str = False
     parsed: bool = False
+    deltas: bool = False
 
 
 MESSAGES = Field(
@@ -131,6 +133,13 @@ OPTIONS: tuple[Field, ...] = (
         'true, false, "content" or "reasoning_content"',
         False,
         "the answer goes on with the last message, which is the assistant's",
+    ),
+    Field(
+        "deltas",
+        bool,
+        "true or false",
+        False,
+        "read the answer as a message without `tools` and `thinking` too, if the model can think",
     ),
 )
 WORDS = {

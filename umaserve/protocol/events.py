@@ -85,6 +85,16 @@ def token_event(
     return TokenEncoder(id)(text, token_id, logprob, top)
 
 
+def begin_event(id: str, lane: str, lane_reason: str, deltas: bool, usage: Usage) -> bytes:
+    """A request has its sequence: its lane, why that one, and what its prompt counts.
+
+    ``deltas``: its answer is read as a message.
+    """
+    counts = {"prompt_tokens": usage.prompt_tokens, "cached_tokens": usage.cached_tokens}
+    event = {"id": id, "event": "begin", "lane": lane, "lane_reason": lane_reason}
+    return encode_frame({**event, "deltas": deltas, "usage": counts})
+
+
 def echo_event(id: str, text: str, tokens: Sequence[int]) -> bytes:
     """The prompt of a request that streams: its text, and its token ids as the engine has them."""
     return encode_frame({"id": id, "event": "echo", "text": text, "tokens": tokens})
@@ -99,19 +109,29 @@ def eos_event(
     metadata: Any = None,
     logprobs: list[dict[str, Any]] | None = None,
     message: Any = None,
+    stop: str | None = None,
+    stop_token: int | None = None,
+    tokens: Sequence[int] | None = None,
 ) -> bytes:
     """The end of a request.
 
     ``text`` is the whole answer (requests with ``stream`` false only), ``logprobs`` then one object
     a token (``token_id``, ``text``, ``logprob``, ``top_logprobs``).  ``metadata`` is echoed as it
     came: a ``msgspec.Raw`` or any JSON value; ``None`` leaves it out.  ``message`` is what the text
-    was parsed to, and ``None`` where nobody asked for it.
+    was parsed to, and ``None`` where nobody asked for it.  ``stop`` is the stop string that ended
+    it, ``stop_token`` the token with which the model did, ``tokens`` the answer's ids.
     """
     if reason not in REASONS:
         raise ValueError(f"reason {reason!r} is not one of {', '.join(REASONS)}")
     event: dict[str, Any] = {"id": id, "event": "eos", "reason": reason}
+    if stop is not None:
+        event["stop"] = stop
+    elif stop_token is not None:
+        event["stop_token"] = stop_token
     if text is not None:
         event["text"] = text
+    if tokens is not None:
+        event["tokens"] = tokens
     if logprobs is not None:
         event["logprobs"] = logprobs
     if message is not None:

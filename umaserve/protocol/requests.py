@@ -88,6 +88,9 @@ class Generate(msgspec.Struct, frozen=True):
     add_bos: bool | None = None  # None: once
     parse_special: bool = True  # in ``prompt``
     echo: bool = False
+    begin: bool = False
+    t_max_predict_ms: int = 0  # 0: no limit
+    return_tokens: bool = False
     app: str | None = None
     metadata: msgspec.Raw | None = None  # echoed as it came
 
@@ -282,6 +285,9 @@ def _generate(wire: Any, limits: PromptLimits) -> Generate:
         add_bos=None if wire.add_bos == "auto" else wire.add_bos,
         parse_special=wire.parse_special is not False,
         echo=bool(wire.echo),
+        begin=bool(wire.begin),
+        t_max_predict_ms=wire.t_max_predict_ms or 0,
+        return_tokens=bool(wire.return_tokens),
         app=wire.app,
         metadata=_metadata(wire.metadata),
     )

@@ -203,6 +203,9 @@ class Ready(msgspec.Struct, tag="ready", omit_defaults=True):
     eos: str = ""
     adds_bos: bool = False  # the tokeniser puts it before a text
     adds_eos: bool = False
+    # tokens around a gap that is to be filled, where the model has them: prefix, suffix, middle,
+    # repo, file, and bos where the tokeniser puts one before a text
+    gap: dict[str, int] = {}
     chat_program: str = ""  # uma-chat, of the build that the engine runs
     why_no_chat: str = ""  # where there is none
     piece_bytes: int = 0  # bytes used in the piece mapping

@@ -36,6 +36,7 @@ from umaserve.wire.header import BUSY_IDLE as BUSY_IDLE
 from umaserve.wire.header import BUSY_TOKENIZE as BUSY_TOKENIZE
 from umaserve.wire.header import TICK_RING as TICK_RING
 from umaserve.wire.states import AUTO as AUTO
+from umaserve.wire.states import AUTO_NEW as AUTO_NEW
 from umaserve.wire.states import AUTO_PAID as AUTO_PAID
 from umaserve.wire.states import AUTO_SUNK as AUTO_SUNK
 from umaserve.wire.states import DONE as DONE

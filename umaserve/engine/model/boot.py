@@ -232,6 +232,7 @@ def describe(start: m.Start, loaded: Loaded, start_ms: float) -> m.Ready:
         n_params=model.n_params,
         chat_template=model.chat_template,
         tool_template=model.tool_template,
+        gap=_gap(model),
         adds_bos=model.adds_bos,
         adds_eos=model.adds_eos,
         chat_program=sendable_path(str(build.chat_program or "")),
@@ -244,6 +245,11 @@ def describe(start: m.Start, loaded: Loaded, start_ms: float) -> m.Ready:
         identity=loaded.identity,
         device_free=-1 if free is None else free,
     )
+
+
+def _gap(model: Model) -> dict[str, int]:
+    start = model.adds_bos and model.token_bos >= 0
+    return model.gap_tokens | ({"bos": model.token_bos} if start else {})
 
 
 def _text(model: Model, token: int) -> str:

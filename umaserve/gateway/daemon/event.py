@@ -15,16 +15,20 @@ class Head(msgspec.Struct):
 
 
 class Event(msgspec.Struct):
-    """One frame.  ``event`` is token, delta, eos or error for requests.
+    """One frame.  ``event`` is begin, token, delta, echo, eos or error for requests.
 
     ``message`` is the text of an error, or the whole message at the end of a chat with tools.
-    ``stop`` is the stop string that ended the answer, where the daemon says so.
+    ``stop`` is the stop string that ended the answer, ``stop_token`` the model's token that did.
     """
 
     event: str = ""
     id: str | None = None
     text: str | None = None
     token_id: int = -1
+    token_ids: list[int] | None = msgspec.field(default=None, name="tokens")
+    deltas: bool = False
+    lane: str = ""
+    lane_reason: str = ""
     logprob: float | None = None
     top_logprobs: list[dict[str, Any]] | None = None
     logprobs: list[dict[str, Any]] | None = None
@@ -36,6 +40,7 @@ class Event(msgspec.Struct):
     timings: dict[str, float | None] | None = None
     message: Any = None
     stop: str | None = None
+    stop_token: int = -1
     code: str = ""
 
     @property
@@ -51,7 +56,7 @@ class Event(msgspec.Struct):
         return float((self.timings or {}).get(name) or 0.0)
 
 
-OF_REQUESTS = ("token", "delta", "eos", "error")
+OF_REQUESTS = ("begin", "token", "delta", "echo", "eos", "error")
 decode_head = msgspec.json.Decoder(Head).decode
 decode_event = msgspec.json.Decoder(Event).decode
 decode_any = msgspec.json.Decoder().decode

@@ -20,11 +20,12 @@ class Exchange:
     """``next`` gives events with the number of their request, in the order of ``begin``.
 
     ``cancel`` has to be called in the end; it ends what still runs.  ``is_gone`` is true when
-    nobody wants the events any more.
+    nobody wants the events any more.  ``begun`` has the ``begin`` events, by the same numbers.
     """
 
     def __init__(self, link: Link) -> None:
         self.is_gone = False
+        self.begun: dict[int, Event] = {}
         self._link = link
         self._events: list[Numbered] = []
         self._more: asyncio.Future[None] | None = None
@@ -45,7 +46,8 @@ class Exchange:
         connection = await self._link.connection()
         id, number = self._link.new_id(), len(self._ids)
         self._ids.append(id)
-        message = {**message, "id": id}
+        tells = message.get("begin") is True
+        message = {**message, "id": id, "begin": True}
         most = message.get("max_tokens")
         if trim and self._link.max_tokens and isinstance(most, int | float):
             message["max_tokens"] = min(most, self._link.max_tokens)
@@ -55,6 +57,10 @@ class Exchange:
                 connection.requests[id] = take
                 connection.send(message)  # for as many as the context leaves
                 return
+            if event.event == "begin":
+                self.begun[number] = event
+                if not tells:
+                    return
             if event.is_last:
                 self._running.pop(id, None)
             self._events.append((number, event))
@@ -88,13 +94,14 @@ class Exchange:
                 if event.event == "error":
                     raise of_daemon(event.code, str(event.message))
                 if event.event == "eos":
-                    ends[number] = event
+                    ends[number] = self._with_lane(number, event)
         return [ends[number] for number in range(len(self._ids))]
 
-    async def row(self, number: int) -> dict[str, Any]:
-        """What ``info`` shows of a running request; empty where it has gone."""
-        sessions = (await self._link.ask({"type": "info"}))["info"]["sessions"]
-        return next((row for row in sessions if row["id"] == self._ids[number]), {})
+    def _with_lane(self, number: int, end: Event) -> Event:
+        begun = self.begun.get(number)
+        if begun is not None:
+            end.lane, end.lane_reason = begun.lane, begun.lane_reason
+        return end
 
     def leave(self) -> None:
         """Nobody wants the events any more."""

@@ -42,15 +42,21 @@ class Refusal(Exception):
     """An answer that is an error.
 
     ``code`` is one of the socket's, or a word in lower case.  ``message`` is a sentence for people;
-    it never holds another program's text.  ``headers`` go out with the answer.
+    it never holds another program's text.  ``headers`` go out with the answer.  ``details`` are for
+    Anthropic's clients, which read them beside the type.
     """
 
     def __init__(
-        self, status: int, code: str, message: str, headers: tuple[tuple[str, str], ...] = ()
+        self,
+        status: int,
+        code: str,
+        message: str,
+        headers: tuple[tuple[str, str], ...] = (),
+        details: dict[str, Any] | None = None,
     ) -> None:
         super().__init__(message)
         self.status, self.code, self.message = status, code, message
-        self.headers = headers
+        self.headers, self.details = headers, details
         if status in (429, 503):
             self.headers += (("retry-after", str(RETRY_S)),)
 
@@ -76,7 +82,10 @@ def openai_error(refusal: Refusal) -> dict[str, Any]:
     usual = "server_error" if refusal.status >= 500 else "invalid_request_error"
     code = "context_length_exceeded" if refusal.code in _TOO_LONG else refusal.code
     kind = _OPENAI_TYPES.get(refusal.status, usual)
-    error = {"message": refusal.message, "type": kind, "param": None, "code": code}
+    message = refusal.message
+    if refusal.code in _TOO_LONG:  # agents look for these words, and shorten what they know
+        message += "; reduce the length of the messages"
+    error = {"message": message, "type": kind, "param": None, "code": code}
     return {"error": error | _ours(refusal)}
 
 
@@ -84,7 +93,12 @@ def anthropic_error(refusal: Refusal) -> dict[str, Any]:
     """``{"type": "error", "error": {"type", "message"}}``."""
     usual = "api_error" if refusal.status >= 500 else "invalid_request_error"
     kind = _ANTHROPIC_TYPES.get(refusal.status, usual)
-    error = {"type": kind, "message": refusal.message, "code": refusal.code}
+    message = refusal.message
+    if refusal.code in _TOO_LONG:  # Claude Code looks for these words
+        message = f"prompt is too long: {message}"
+    error: dict[str, Any] = {"type": kind, "message": message, "code": refusal.code}
+    if refusal.details is not None:
+        error["details"] = refusal.details
     return {"type": "error", "error": error | _ours(refusal)}
 
 

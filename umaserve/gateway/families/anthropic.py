@@ -9,12 +9,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from umaserve.gateway.daemon.event import Event
-from umaserve.gateway.daemon.exchange import Exchange
 from umaserve.gateway.daemon.refusal import Refusal, anthropic_error, encode, wrong
 from umaserve.gateway.families.anthropic_shapes import (
     blocks_of,
     conversation,
     no_schema,
+    no_thread,
     stop_reason,
     thinking_field,
     tool_fields,
@@ -29,23 +29,24 @@ from umaserve.gateway.translate.answering import (
     stream,
     whole,
 )
-from umaserve.gateway.translate.body import flag_of, list_of, object_of, read_object, text_of
+from umaserve.gateway.translate.body import flag_of, list_of, object_of, read_object
 from umaserve.gateway.translate.caller import caller_fields, lane_header
 from umaserve.gateway.translate.endpoint import MESSAGES, Endpoint
 from umaserve.gateway.translate.messages import wants_deltas
+from umaserve.gateway.translate.model import read_named
 from umaserve.gateway.translate.parts import Piece, Pieces, answer_of
 from umaserve.gateway.translate.prompts import rendered, tokens_of
 
 
 async def messages(request: Request) -> Response:
     """A conversation's next message."""
-    body = await read_object(request)
+    body = await read_named(request)
     message = _message(request, body)
     headers = {"x-uma-lane": lane_header(message), "request-id": "req_" + os.urandom(12).hex()}
-    name, id = text_of(body, "model") or "default", "msg_" + os.urandom(12).hex()
+    name, id = body["model"], "msg_" + os.urandom(12).hex()
     if flag_of(body, "stream"):
         events = _Events(id, name, wants_deltas(message))
-        return await stream(request, [message], events, headers, first_event=events.count)
+        return await stream(request, [message], events, headers)
     (end,) = await whole(request, [message])
     answer = answer_of(end)
     told = {
@@ -63,6 +64,7 @@ async def messages(request: Request) -> Response:
 
 def _message(request: Request, body: dict[str, Any]) -> dict[str, Any]:
     no_schema(body)
+    no_thread(body)
     most = body.get("max_tokens")
     if most is None:
         raise wrong("max_tokens", "be given")
@@ -71,7 +73,7 @@ def _message(request: Request, body: dict[str, Any]) -> dict[str, Any]:
     if isinstance(user, str) and user:
         caller.setdefault("session", user[-128:])  # what tells sessions apart stands at its end
     asked = conversation(body)
-    message: dict[str, Any] = {"messages": asked, "max_tokens": most}
+    message: dict[str, Any] = {"messages": asked, "deltas": True, "max_tokens": most}
     for name in ("temperature", "top_p", "top_k", "min_p", "seed"):
         if body.get(name) is not None:
             message[name] = body[name]
@@ -90,7 +92,7 @@ class _Events:
     def __init__(self, id: str, model: str, takes_deltas: bool) -> None:
         self._id, self._model = id, model
         self._pieces = Pieces(takes_deltas)
-        self._prompt_tokens = 0
+        self._counts = Event()
         self._begun = self._called = False
         self._index, self._block = -1, ""
 
@@ -99,9 +101,8 @@ class _Events:
         """Before the first event, nothing but a comment may come."""
         return _event({"type": "ping"}) if self._begun else SSE_COMMENT
 
-    async def count(self, exchange: Exchange) -> None:
-        """The prompt's tokens, which the first event of the stream tells."""
-        self._prompt_tokens = int((await exchange.row(0)).get("prompt_tokens") or 0)
+    def begun(self, number: int, begin: Event) -> None:
+        self._counts, self._pieces.takes_deltas = begin, begin.deltas
 
     def begin(self) -> bytes:
         return b""
@@ -128,9 +129,7 @@ class _Events:
 
     def _start(self, event: Event) -> bytes:
         self._begun = True
-        counts = usage(event) | {"output_tokens": 0}
-        if event.usage is None:
-            counts["input_tokens"] = self._prompt_tokens
+        counts = usage(self._counts if event.usage is None else event) | {"output_tokens": 0}
         message: dict[str, Any] = {
             "id": self._id,
             "type": "message",

@@ -9,12 +9,15 @@ import msgspec
 from umaserve.gateway.daemon.event import Event
 from umaserve.gateway.daemon.refusal import Refusal, encode, not_there, wrong
 from umaserve.gateway.translate.body import object_of, objects_of
-from umaserve.gateway.translate.messages import effort
+from umaserve.gateway.translate.messages import effort, in_order
 from umaserve.gateway.translate.parts import Answer
 
 _decode = msgspec.json.Decoder().decode
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 _REASONS = {"length": "max_tokens", "tool_calls": "tool_use"}
+# Claude Code begins its system text with this. It differs from one conversation to the next, so
+# none of the thousands of tokens behind it would be found in the cache.
+_BILLING = "x-anthropic-billing-header:"
 
 
 def conversation(body: dict[str, Any]) -> list[dict[str, Any]]:
@@ -22,7 +25,7 @@ def conversation(body: dict[str, Any]) -> list[dict[str, Any]]:
     messages = objects_of(body, "messages")
     if not messages:
         raise wrong("messages", "be a list of at least one message")
-    system = text_blocks(body.get("system"), "system")
+    system = _system(body.get("system"))
     found: list[dict[str, Any]] = []
     if system:
         found.append({"role": "system", "content": system})
@@ -37,7 +40,17 @@ def conversation(body: dict[str, Any]) -> list[dict[str, Any]]:
             found.append(_assistant(_blocks(content)))
         else:
             found += _user(role, _blocks(content))
-    return found
+    return in_order(found)
+
+
+def _system(content: Any) -> str:
+    if isinstance(content, list):
+        content = [block for block in content if not _is_billing(block)]
+    return text_blocks(content, "system")
+
+
+def _is_billing(block: Any) -> bool:
+    return isinstance(block, dict) and str(block.get("text")).startswith(_BILLING)
 
 
 def _blocks(content: Any) -> list[dict[str, Any]]:
@@ -99,7 +112,7 @@ def _user(role: str, blocks: list[dict[str, Any]]) -> list[dict[str, Any]]:
     texts: list[dict[str, str]] = []
     for block in blocks:
         if block.get("type") == "tool_result":
-            text = text_blocks(block.get("content"), "messages[].content[].content")
+            text = text_blocks(_result(block), "messages[].content[].content")
             if block.get("is_error"):
                 text = f"Error: {text}"
             name = str(block.get("tool_use_id"))
@@ -111,9 +124,45 @@ def _user(role: str, blocks: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return found
 
 
+def _result(block: dict[str, Any]) -> Any:
+    """What a tool gave; a tool that it names becomes a sentence."""
+    content = block.get("content")
+    if not isinstance(content, list):
+        return content
+    return [
+        {"type": "text", "text": f"The tool {each.get('tool_name')} can be called now."}
+        if _is_reference(each)
+        else each
+        for each in content
+    ]
+
+
+def _is_reference(block: Any) -> bool:
+    return isinstance(block, dict) and block.get("type") == "tool_reference"
+
+
+def _tools(body: dict[str, Any]) -> list[dict[str, Any]]:
+    """The tools that the model is told of: not those that wait until a result names them.
+
+    These come last, so that what goes before them stays as it was.
+    """
+    named: dict[Any, None] = {}
+    for message in objects_of(body, "messages"):
+        content = message.get("content")
+        for block in content if isinstance(content, list) else ():
+            parts = block.get("content") if isinstance(block, dict) else None
+            for part in parts if isinstance(parts, list) else ():
+                if _is_reference(part):
+                    named[part.get("tool_name")] = None
+    tools = objects_of(body, "tools")
+    waiting = {tool.get("name"): tool for tool in tools if tool.get("defer_loading") is True}
+    told = [tool for tool in tools if tool.get("defer_loading") is not True]
+    return told + [waiting[name] for name in named if name in waiting]
+
+
 def tool_fields(body: dict[str, Any]) -> dict[str, Any]:
     """Tools and the choice among them, in OpenAI's words.  Raises ``Refusal``."""
-    tools = objects_of(body, "tools")
+    tools = _tools(body)
     if not tools:
         return {}
     fields: dict[str, Any] = {"tools": [_tool(tool) for tool in tools]}
@@ -152,6 +201,18 @@ def thinking_field(body: dict[str, Any]) -> dict[str, Any]:
         return {"thinking": False}
     wanted = object_of(body, "output_config").get("effort")
     return {"thinking": True if wanted is None else effort(wanted, "output_config.effort")}
+
+
+def no_thread(body: dict[str, Any]) -> None:
+    """Raises ``Refusal`` where we are to know what was said before.
+
+    In words at which the tool runner of Anthropic's package sends the whole conversation.
+    """
+    if body.get("thread") is not None:
+        code = "thread_unsupported_request"
+        text = '"thread": no conversation is kept here; send all its messages'
+        details = {"error_code": code, "unsupported": ["thread"]}
+        raise Refusal(400, code, text, details=details)
 
 
 def no_schema(body: dict[str, Any]) -> None:

@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from umaserve.gateway.daemon.event import Event
 from umaserve.gateway.daemon.refusal import Refusal, encode, llama_error, wrong
+from umaserve.gateway.families.llama_server_shapes import Asked, probability
 from umaserve.gateway.translate.answering import (
     EVENT_STREAM,
     SSE_COMMENT,
@@ -18,43 +19,35 @@ from umaserve.gateway.translate.answering import (
     stream,
     whole,
 )
-from umaserve.gateway.translate.body import (
-    flag_of,
-    list_of,
-    objects_of,
-    read_object,
-    text_of,
-)
+from umaserve.gateway.translate.body import flag_of, list_of, objects_of, text_of
 from umaserve.gateway.translate.caller import caller_fields, lane_header
 from umaserve.gateway.translate.endpoint import Endpoint
+from umaserve.gateway.translate.gap import OTHER_FILE, Chunk
+from umaserve.gateway.translate.gap import infill as infill_tokens
 from umaserve.gateway.translate.messages import no_constraint
-from umaserve.gateway.translate.prompts import (
-    prompts_of,
-    with_gap,
-)
+from umaserve.gateway.translate.model import loaded_model, read_named
+from umaserve.gateway.translate.prompts import prompts_of, text_of_tokens
 from umaserve.gateway.translate.sampling import most_tokens, sampling_fields
-
-_STOP_TYPES = {"length": "limit"}
 
 
 async def completion(request: Request) -> Response:
     """What follows a prompt; a list of answers for a list of prompts."""
-    body = await read_object(request)
+    body = await read_named(request)
     return await _complete(request, body, prompts_of(body), isinstance(body["prompt"], list))
 
 
 async def infill(request: Request) -> Response:
     """What stands between two texts."""
-    body = await read_object(request)
+    body = await read_named(request)
     before, behind = text_of(body, "input_prefix"), text_of(body, "input_suffix")
-    extra = "".join(
-        f"{text_of(each, 'filename')}\n{text_of(each, 'text')}\n"
+    chunks = [
+        Chunk(text_of(each, "text"), text_of(each, "filename", OTHER_FILE))
         for each in objects_of(body, "input_extra")
-    )
-    prompt = await with_gap(link_of(request), extra + before, behind)
-    if text_of(body, "prompt"):  # what of the answer is known already
-        prompt += body["prompt"]
-    return await _complete(request, body, [{"prompt": prompt}], False)
+    ]
+    link, model = link_of(request), await loaded_model(request)
+    known = text_of(body, "prompt")
+    tokens = await infill_tokens(link, model, before, behind, chunks, known)
+    return await _complete(request, body, [{"tokens": tokens}], False)
 
 
 async def _complete(
@@ -62,93 +55,30 @@ async def _complete(
 ) -> Response:
     no_constraint(body)
     caller = caller_fields(request, body)
-    fields = {**sampling_fields(body), **most_tokens(body, "n_predict", "max_tokens"), **caller}
-    wants_text = fields.get("max_tokens") != 0
-    if not wants_text:  # the prompt is to be read and kept, for what comes next
-        fields["max_tokens"] = 1
+    fields = {**sampling_fields(body), **most_tokens(body, "n_predict", "max_tokens")}
     if body.get("n_probs"):
         fields["logprobs"] = body["n_probs"]
-    messages = [{**fields, **prompt} for prompt in prompts]
+    list_of(body, "response_fields")
+    link = link_of(request)
+    texts = [
+        each["prompt"] if "prompt" in each else await text_of_tokens(link, each["tokens"])
+        for each in prompts
+    ]
+    asked = Asked(body, fields, texts)
+    if not asked.wants_text:  # the prompt is to be read and kept, for what comes next
+        fields["max_tokens"] = 1
+    if flag_of(body, "return_tokens"):
+        fields["return_tokens"] = True
+    messages = [{**fields, **caller, **prompt} for prompt in prompts]
     headers = {"x-uma-lane": lane_header(caller)}
-    wanted = [str(name) for name in list_of(body, "response_fields")]
     if flag_of(body, "stream"):
         if len(messages) > 1:
             raise wrong("stream", "come with one prompt")
-        return await stream(request, messages, _Parts(wants_text, wanted), headers)
+        return await stream(request, messages, _Parts(asked), headers)
     ends = await whole(request, messages)
-    answers = [
-        _chosen(_whole(number, end, wants_text), wanted) for number, end in enumerate(ends)
-    ]
+    answers = [asked.whole(number, end) for number, end in enumerate(ends)]
     told = answers if listed and len(answers) > 1 else answers[0]
     return json_response(told, headers=headers | cache_header(ends))
-
-
-def _whole(number: int, end: Event, wants_text: bool) -> dict[str, Any]:
-    told = _last(number, end)
-    told["content"] = (end.text or "") if wants_text else ""
-    if not wants_text:
-        told |= {"tokens_predicted": 0, "stop_type": "limit"}
-    if end.logprobs is not None:
-        told["completion_probabilities"] = [_probability(token) for token in end.logprobs]
-    return told
-
-
-def _last(number: int, end: Event) -> dict[str, Any]:
-    """What the end of an answer tells."""
-    stop_type = "word" if end.stop is not None else _STOP_TYPES.get(end.reason, "eos")
-    predicted, prompt = end.tokens("completion_tokens"), end.tokens("prompt_tokens")
-    cached = end.tokens("cached_tokens")
-    prompt_ms = max(0.0, end.ms("ttft_ms") - end.ms("queue_ms"))
-    predicted_ms = max(0.0, end.ms("total_ms") - end.ms("ttft_ms"))
-    return {
-        "index": number,
-        "content": "",
-        "tokens": [],
-        "id_slot": -1,
-        "stop": True,
-        "model": "default",
-        "tokens_predicted": predicted,
-        "tokens_evaluated": prompt,
-        "tokens_cached": cached,
-        "truncated": False,
-        "stop_type": stop_type,
-        "stopping_word": end.stop or "",
-        "timings": {
-            "cache_n": cached,
-            "prompt_n": prompt - cached,
-            "prompt_ms": prompt_ms,
-            "predicted_n": predicted,
-            "predicted_ms": predicted_ms,
-            "predicted_per_second": 1e3 * predicted / predicted_ms if predicted_ms else None,
-        },
-    }
-
-
-def _probability(token: dict[str, Any]) -> dict[str, Any]:
-    def entry(of: dict[str, Any]) -> dict[str, Any]:
-        text = str(of.get("text") or "")
-        return {
-            "id": of.get("token_id", -1),
-            "token": text,
-            "bytes": [*text.encode()],
-            "logprob": of.get("logprob"),
-        }
-
-    return entry(token) | {"top_logprobs": [entry(top) for top in token["top_logprobs"] or ()]}
-
-
-def _chosen(told: dict[str, Any], wanted: list[str]) -> dict[str, Any]:
-    """The fields that ``response_fields`` names, ``timings/prompt_n`` by their last name."""
-    if not wanted:
-        return told
-    found = {}
-    for name in wanted:
-        value: Any = told
-        for step in name.split("/"):
-            value = value.get(step) if isinstance(value, dict) else None
-        if value is not None:
-            found[name.rpartition("/")[2]] = value
-    return found
 
 
 class _Parts:
@@ -157,17 +87,19 @@ class _Parts:
     content_type = EVENT_STREAM
     ping = SSE_COMMENT
 
-    def __init__(self, wants_text: bool, wanted: list[str]) -> None:
-        self._wants_text, self._wanted = wants_text, wanted
+    def __init__(self, asked: Asked) -> None:
+        self._asked = asked
 
     def begin(self) -> bytes:
         return b""
 
+    def begun(self, number: int, begin: Event) -> None:
+        pass
+
     def feed(self, number: int, event: Event) -> bytes:
         if event.event == "eos":
-            told = _last(0, event) if self._wants_text else _whole(0, event, False)
-            return _sse(_chosen(told, self._wanted))
-        if event.event != "token" or not self._wants_text:
+            return _sse(self._asked.last(event))
+        if event.event != "token" or not self._asked.wants_text:
             return b""
         part: dict[str, Any] = {
             "index": 0,
@@ -183,7 +115,7 @@ class _Parts:
                 "logprob": event.logprob,
                 "top_logprobs": event.top_logprobs,
             }
-            part["completion_probabilities"] = [_probability(token)]
+            part["completion_probabilities"] = [probability(token)]
         return _sse(part)
 
     def end(self) -> bytes:

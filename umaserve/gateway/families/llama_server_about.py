@@ -1,4 +1,7 @@
-"""llama-server's other routes: texts and tokens, the model, what runs."""
+"""llama-server's other routes: texts and tokens, the model, what runs.
+
+Its ``/tokenize`` and ``/detokenize`` answer in vLLM's words as well, by which lm-eval asks.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from umaserve.gateway.translate.body import (
 )
 from umaserve.gateway.translate.endpoint import Endpoint
 from umaserve.gateway.translate.messages import chat_fields, chat_messages
-from umaserve.gateway.translate.model import context_of, info_of, loaded_model
+from umaserve.gateway.translate.model import context_of, info_of, serving_model
 from umaserve.gateway.translate.prompts import (
     rendered,
     text_of_tokens,
@@ -30,6 +33,12 @@ async def tokenize(request: Request) -> Response:
     """Token ids of a text, with their texts where ``with_pieces`` asks."""
     body = await read_object(request)
     link = link_of(request)
+    if "prompt" in body:  # vLLM's
+        special = flag_of(body, "add_special_tokens", True)
+        tokens = await tokens_of(link, text_of(body, "prompt"), add_special=special)
+        context = context_of(await serving_model(request))
+        told = {"tokens": tokens, "count": len(tokens), "max_model_len": context}
+        return json_response(told)
     tokens = await tokens_of(
         link,
         text_of(body, "content"),
@@ -48,7 +57,15 @@ async def detokenize(request: Request) -> Response:
     tokens = list_of(body, "tokens")
     if not all(isinstance(each, int) and not isinstance(each, bool) for each in tokens):
         raise wrong("tokens", "be a list of token ids")
-    return json_response({"content": await text_of_tokens(link_of(request), tokens)})
+    text = await text_of_tokens(link_of(request), tokens)
+    return json_response({"content": text, "prompt": text})
+
+
+async def tokenizer_info(request: Request) -> Response:
+    """The texts of the tokens at the ends of a text; ``null`` where the model has none."""
+    model = await serving_model(request)
+    ends = {f"{name}_token": model.get(name) or None for name in ("bos", "eos")}
+    return json_response({"tokenizer_class": model["architecture"], **ends})
 
 
 async def apply_template(request: Request) -> Response:
@@ -63,9 +80,7 @@ async def apply_template(request: Request) -> Response:
 
 async def props(request: Request) -> Response:
     """The model and what it can do."""
-    model = await loaded_model(request)
-    if not model:
-        raise Refusal(503, "E_MODEL_001", "no model is loaded")
+    model = await serving_model(request)
     return json_response(
         {
             "default_generation_settings": {"n_ctx": context_of(model), "params": {}},
@@ -121,6 +136,7 @@ ENDPOINTS = (
         "POST", "/detokenize", detokenize, "the text of token ids", "llama-server",
         {"tokens": _TOKENS},
     ),
+    Endpoint("GET", "/tokenizer_info", tokenizer_info, "the ends of a text", "llama-server"),
     Endpoint(
         "POST", "/apply-template", apply_template, "what a conversation becomes", "llama-server",
         {"messages": {"type": "array"}}, ("messages",),

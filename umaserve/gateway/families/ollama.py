@@ -18,15 +18,14 @@ from umaserve.gateway.translate.body import (
     list_of,
     object_of,
     objects_of,
-    read_object,
     text_of,
 )
 from umaserve.gateway.translate.caller import caller_fields, lane_header
 from umaserve.gateway.translate.endpoint import MESSAGES, Endpoint
+from umaserve.gateway.translate.gap import with_gap
 from umaserve.gateway.translate.messages import effort, wants_deltas
-from umaserve.gateway.translate.model import loaded_model
+from umaserve.gateway.translate.model import loaded_model, read_named
 from umaserve.gateway.translate.parts import Answer, Call, Pieces, answer_of
-from umaserve.gateway.translate.prompts import with_gap
 from umaserve.gateway.translate.sampling import most_tokens, sampling_fields
 
 LINES = "application/x-ndjson"
@@ -36,11 +35,11 @@ _REASONS = {"length": "length"}
 
 async def chat(request: Request) -> Response:
     """A conversation's next message."""
-    body = await read_object(request)
+    body = await read_named(request)
     asked = objects_of(body, "messages")
     if not asked:
         return await _loaded_only(body, "message")
-    message: dict[str, Any] = {"messages": [_message(each) for each in asked]}
+    message: dict[str, Any] = {"messages": [_message(each) for each in asked], "deltas": True}
     tools = list_of(body, "tools")
     if tools:
         message["tools"] = tools
@@ -49,7 +48,7 @@ async def chat(request: Request) -> Response:
 
 async def generate(request: Request) -> Response:
     """What follows a prompt: of a conversation, unless ``raw``."""
-    body = await read_object(request)
+    body = await read_named(request)
     prompt, system = text_of(body, "prompt"), text_of(body, "system")
     if not prompt:
         return await _loaded_only(body, "response")
@@ -57,13 +56,14 @@ async def generate(request: Request) -> Response:
         if body.get(name):
             raise not_there(f'"{name}"')
     if text_of(body, "suffix"):
-        link = request.state.link
-        message: dict[str, Any] = {"prompt": await with_gap(link, prompt, body["suffix"])}
+        model = await loaded_model(request)
+        tokens = await with_gap(request.state.link, model, prompt, body["suffix"])
+        message: dict[str, Any] = {"tokens": tokens}
     elif flag_of(body, "raw") or not (await loaded_model(request)).get("chat_template"):
         message = {"prompt": prompt}
     else:
         start = [{"role": "system", "content": system}] if system else []
-        message = {"messages": [*start, {"role": "user", "content": prompt}]}
+        message = {"messages": [*start, {"role": "user", "content": prompt}], "deltas": True}
     return await _answer(request, body, message, "response")
 
 
@@ -81,7 +81,7 @@ async def _answer(
     if body.get("think") is not None:
         message["thinking"] = effort(body["think"], "think")
     message |= caller
-    name = _name(body)
+    name = body["model"]
     headers = {"x-uma-lane": lane_header(caller)}
     if flag_of(body, "stream", True):
         lines = _Lines(name, field, wants_deltas(message))
@@ -92,14 +92,10 @@ async def _answer(
     return json_response(told, headers=headers | cache_header([end]))
 
 
-def _name(body: dict[str, Any]) -> str:
-    return text_of(body, "model") or text_of(body, "name") or "default"
-
-
 async def _loaded_only(body: dict[str, Any], field: str) -> Response:
     """What asks for nothing is to load the model; it is loaded, or is not."""
     reason = "unload" if body.get("keep_alive") in (0, "0") else "load"
-    told = _start(_name(body)) | _content(field, Answer())
+    told = _start(body["model"]) | _content(field, Answer())
     return json_response(told | {"done": True, "done_reason": reason})
 
 
@@ -186,6 +182,9 @@ class _Lines:
 
     def begin(self) -> bytes:
         return b""
+
+    def begun(self, number: int, begin: Event) -> None:
+        self._pieces.takes_deltas = begin.deltas
 
     def feed(self, number: int, event: Event) -> bytes:
         piece = self._pieces.of(event)

@@ -11,6 +11,7 @@ from starlette.responses import Response
 import umaserve
 from umaserve.gateway.daemon.event import Event
 from umaserve.gateway.daemon.refusal import Refusal, encode, openai_error, wrong
+from umaserve.gateway.page import page, wants_page
 from umaserve.gateway.translate.accept import preferred
 from umaserve.gateway.translate.answering import (
     EVENT_STREAM,
@@ -154,6 +155,9 @@ class Events:
     def begin(self) -> bytes:
         return b""
 
+    def begun(self, number: int, begin: Event) -> None:
+        pass
+
     def feed(self, number: int, event: Event) -> bytes:
         return _sse(as_told(event, self._id))
 
@@ -178,10 +182,10 @@ def as_told(event: Event, id: str | None) -> dict[str, Any]:
     empty = Event()
     told: dict[str, Any] = {} if id is None else {"id": id}
     told["event"] = event.event
-    for name in Event.__struct_fields__:
+    for name, theirs in zip(Event.__struct_fields__, Event.__struct_encode_fields__, strict=True):
         value = getattr(event, name)
         if name not in ("id", "event") and value != getattr(empty, name):
-            told[name] = value
+            told[theirs] = value
     if event.event == "token":
         told.setdefault("text", "")
     return told
@@ -206,13 +210,17 @@ async def generate(request: Request) -> Response:
 
 
 async def home(request: Request) -> Response:
-    """What this is; also how some clients look whether somebody is there."""
-    return json_response({"server": "umaserve", "version": umaserve.__version__})
+    """The page for browsers; for others what this is, and that somebody is there."""
+    if wants_page(request.headers.get("accept", "")):
+        document, headers = page()
+        return Response(document, headers=headers)
+    about = {"server": "umaserve", "version": umaserve.__version__}
+    return json_response(about, headers={"vary": "accept"})
 
 
 _TEXT = {"type": "string"}
 ENDPOINTS = (
-    Endpoint("GET", "/", home, "what this is", "ours"),
+    Endpoint("GET", "/", home, "a page for browsers, else what this is", "ours"),
     Endpoint("GET", "/health", health, "whether a request would be begun now", "ours"),
     Endpoint("GET", "/metrics", metrics, "figures, as JSON or Prometheus' text", "ours"),
     Endpoint("GET", "/metrics/prometheus", prometheus_metrics, "the same as text", "ours"),

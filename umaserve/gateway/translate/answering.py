@@ -7,7 +7,7 @@ at once has the status of an error.  From then on there is a ping at least every
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Coroutine, Iterable
 from typing import Any, Protocol, TypeVar
 
 from starlette.requests import Request
@@ -44,8 +44,14 @@ class Translator(Protocol):
     def begin(self) -> bytes:
         """Before the first event."""
 
+    def begun(self, number: int, begin: Event) -> None:
+        """The ``begin`` of the request with that number, before its other events."""
+
     def feed(self, number: int, event: Event) -> bytes:
-        """A ``token``, ``delta`` or ``eos`` of the request with that number."""
+        """A ``token``, ``delta`` or ``eos`` of the request with that number.
+
+        What else the request asked to hear comes too.
+        """
 
     def fail(self, refusal: Refusal) -> bytes:
         """Instead of all that would come; ``end`` is not called then."""
@@ -66,10 +72,18 @@ def json_response(body: Any, status: int = 200, headers: Headers | None = None) 
 
 
 def cache_header(events: Iterable[Event]) -> Headers:
-    """``X-UMA-Cache``: cached of all prompt tokens."""
-    ends = list(events)
-    cached = sum(event.tokens("cached_tokens") for event in ends)
-    return {"x-uma-cache": f"{cached}/{sum(event.tokens('prompt_tokens') for event in ends)}"}
+    """``X-UMA-Cache``, cached of all prompt tokens, and ``X-UMA-Lane`` as the daemon tells it.
+
+    Of the beginnings or the ends of requests; nothing where there is none.
+    """
+    told = list(events)
+    if not told:
+        return {}
+    cached = sum(event.tokens("cached_tokens") for event in told)
+    headers = {"x-uma-cache": f"{cached}/{sum(event.tokens('prompt_tokens') for event in told)}"}
+    if told[0].lane:
+        headers["x-uma-lane"] = f"{told[0].lane}; {told[0].lane_reason}"
+    return headers
 
 
 async def while_connected(request: Request, work: Coroutine[Any, Any, Result]) -> Result:
@@ -112,12 +126,8 @@ async def stream(
     headers: Headers,
     *,
     trim: bool = True,
-    first_event: Callable[[Exchange], Awaitable[None]] | None = None,
 ) -> Response:
-    """A stream of what comes of ``messages``.  Raises ``Refusal`` where that is refused at once.
-
-    ``first_event`` is awaited when the first event has come, before it is translated.
-    """
+    """A stream of what comes of ``messages``.  Raises ``Refusal`` where that is refused at once."""
     exchange = Exchange(link_of(request))
     try:
         for message in messages:
@@ -128,7 +138,8 @@ async def stream(
     except BaseException:
         exchange.cancel()
         raise
-    return _Stream(exchange, first, translator, headers, first_event)
+    headers = headers | cache_header(exchange.begun.values())
+    return _Stream(exchange, first, translator, headers)
 
 
 class _Stream(Response):
@@ -140,12 +151,11 @@ class _Stream(Response):
         first: list[Numbered],
         translator: Translator,
         headers: Headers,
-        first_event: Callable[[Exchange], Awaitable[None]] | None,
     ) -> None:
         self.status_code = 200
         self.background = None
         self._exchange, self._first, self._translator = exchange, first, translator
-        self._first_event = first_event
+        self._begun: set[int] = set()
         self.init_headers(
             {**headers, "content-type": translator.content_type, "cache-control": "no-cache"}
         )
@@ -166,9 +176,6 @@ class _Stream(Response):
         exchange, translator, batch = self._exchange, self._translator, self._first
         out = translator.begin()
         while True:
-            if batch and self._first_event is not None:
-                await self._first_event(exchange)
-                self._first_event = None
             over = self._translate(batch, parts := [out] if out else [])
             if not batch:
                 parts.append(translator.ping)
@@ -182,7 +189,11 @@ class _Stream(Response):
 
     def _translate(self, batch: list[Numbered], parts: list[bytes]) -> bool:
         """Whether this was the end."""
+        begun = self._exchange.begun
         for number, event in batch:
+            if number in begun and number not in self._begun:
+                self._begun.add(number)
+                self._translator.begun(number, begun[number])
             if event.event == "error":
                 refusal = of_daemon(event.code, str(event.message))
                 parts.append(self._translator.fail(refusal))

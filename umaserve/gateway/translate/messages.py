@@ -42,6 +42,36 @@ def _text_of(part: dict[str, Any], name: str) -> str:
     return text
 
 
+def in_order(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The same conversation as most templates want it: one message of the system, the first, and
+    never two of the user in a row.
+
+    A later message of the system is said by the user, at its place: the front would be another one
+    with each of them, and nothing of it in the cache.
+    """
+    start: list[dict[str, str]] = []
+    found: list[dict[str, Any]] = []
+    for message in messages:
+        is_system = message["role"] in ("system", "developer")
+        if is_system and not found:
+            start += _parts(message["content"])
+        elif not is_system and message["role"] != "user":
+            found.append(message)
+        elif found and found[-1]["role"] == "user":
+            parts = _parts(found[-1]["content"]) + _parts(message["content"])
+            found[-1] = {**found[-1], "content": parts}
+        else:
+            found.append({**message, "role": "user"})
+    if not start:
+        return found
+    text = "\n\n".join(part["text"] for part in start)
+    return [{"role": "system", "content": text}, *found]
+
+
+def _parts(content: str | list[dict[str, str]]) -> list[dict[str, str]]:
+    return [{"type": "text", "text": content}] if isinstance(content, str) else content
+
+
 def chat_fields(body: dict[str, Any]) -> dict[str, Any]:
     """Tools, thinking and the template's own settings, where they are given."""
     fields: dict[str, Any] = {}

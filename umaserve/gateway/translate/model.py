@@ -6,7 +6,9 @@ from typing import Any
 
 from starlette.requests import Request
 
+from umaserve.gateway.daemon.refusal import Refusal
 from umaserve.gateway.translate.answering import link_of
+from umaserve.gateway.translate.body import read_object, text_of
 
 
 async def info_of(request: Request) -> dict[str, Any]:
@@ -19,6 +21,22 @@ async def loaded_model(request: Request) -> dict[str, Any]:
     """The model that serves; empty while none does."""
     model = (await info_of(request))["model"]
     return model if model is not None and "name" in model else {}
+
+
+async def read_named(request: Request) -> dict[str, Any]:
+    """The body, whose ``model`` is the one that serves where it names none.  Raises ``Refusal``."""
+    body = await read_object(request)
+    if not text_of(body, "model"):
+        body["model"] = (await loaded_model(request)).get("name", "")
+    return body
+
+
+async def serving_model(request: Request) -> dict[str, Any]:
+    """The model that serves.  Raises ``Refusal`` while none does."""
+    model = await loaded_model(request)
+    if not model:
+        raise Refusal(503, "E_MODEL_001", "no model is loaded")
+    return model
 
 
 def context_of(model: dict[str, Any]) -> int:

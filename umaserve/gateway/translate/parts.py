@@ -53,18 +53,18 @@ class Pieces:
     """``of`` each event gives what is new.
 
     ``takes_deltas``: the daemon was asked to take the answer apart.  Then the tokens' texts are not
-    shown, unless no delta has come by the end.
+    shown, unless no delta has come by the end.  Whoever hears it from ``begin`` may change it.
     """
 
     def __init__(self, takes_deltas: bool) -> None:
-        self._takes_deltas = takes_deltas
+        self.takes_deltas = takes_deltas
         self._held: list[str] = []
         self._had_deltas = False
 
     def of(self, event: Event) -> Piece:
         """What a ``token``, ``delta`` or ``eos`` adds to the answer."""
         if event.event == "token":
-            if not self._takes_deltas:
+            if not self.takes_deltas:
                 return Piece(event.text or "")
             if not self._had_deltas:
                 self._held.append(event.text or "")
@@ -72,7 +72,7 @@ class Pieces:
             self._had_deltas = True
             self._held.clear()
             return Piece(event.content or "", event.reasoning or "", event.tool_calls or [])
-        elif self._takes_deltas and not self._had_deltas:
+        elif self.takes_deltas and not self._had_deltas:
             return self._at_once(event)
         return Piece()
 

@@ -1,23 +1,13 @@
-"""Prompts that are no conversation: text, token ids, and text with a gap."""
+"""Prompts that are no conversation: text and token ids."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from umaserve.gateway.daemon.link import Link
-from umaserve.gateway.daemon.refusal import Refusal, wrong
+from umaserve.gateway.daemon.refusal import wrong
 
 MAX_PROMPTS = 256
-# what stands before, between and behind the two texts around a gap
-GAP_MARKS = (
-    ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"),
-    ("<fim_prefix>", "<fim_suffix>", "<fim_middle>"),
-    ("<fim-prefix>", "<fim-suffix>", "<fim-middle>"),
-    ("<|prefix|>", "<|suffix|>", "<|middle|>"),
-    ("<|code_prefix|>", "<|code_suffix|>", "<|code_middle|>"),
-    ("<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"),
-    ("▁<PRE>", "▁<SUF>", "▁<MID>"),
-)
 
 
 def prompts_of(body: dict[str, Any], name: str = "prompt") -> list[dict[str, Any]]:
@@ -68,16 +58,3 @@ async def rendered(link: Link, fields: dict[str, Any]) -> str:
     """What a conversation becomes, as the model reads it."""
     answer = await link.ask({"type": "render", **fields})
     return str(answer["prompt"])
-
-
-async def with_gap(link: Link, before: str, behind: str) -> str:
-    """The prompt for what stands between two texts.  Raises ``Refusal`` where the model has no
-    tokens for that."""
-    for start, gap, end in GAP_MARKS:
-        for mark in (start, gap, end):
-            if len(await tokens_of(link, mark)) != 1:
-                break
-        else:
-            return f"{start}{before}{gap}{behind}{end}"
-    text = "this model was not trained to fill a gap: it has no tokens for one"
-    raise Refusal(400, "not_supported", text)

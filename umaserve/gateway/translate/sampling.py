@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from umaserve.gateway.translate.samplers import in_our_order
+
 SAME = (
     "temperature", "top_p", "top_k", "min_p", "typical_p", "seed", "stop", "repeat_penalty",
     "presence_penalty", "frequency_penalty", "penalty_last_n", "logit_bias", "ignore_eos",
     "xtc_probability", "xtc_threshold", "dry_multiplier", "dry_base", "dry_allowed_length",
     "dry_penalty_last_n", "dry_sequence_breakers", "mirostat", "mirostat_tau", "mirostat_eta",
     "cache_prompt", "add_bos", "parse_special", "context_shift", "slo", "cache_scope", "speculate",
+    "t_max_predict_ms",
 )  # fmt: skip
 # as llama-server and Ollama call them
 OTHER = {"repeat_last_n": "penalty_last_n", "typ_p": "typical_p"}
@@ -18,14 +21,17 @@ RANDOM_SEEDS = (-1, 0xFFFFFFFF)
 
 
 def sampling_fields(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Those that are given; the daemon judges their values and names the field that is wrong."""
+    """Those that are given; the daemon judges their values and names the field that is wrong.
+
+    Raises ``Refusal`` for a choice of samplers that is not there.
+    """
     fields = {name: body[name] for name in SAME if body.get(name) is not None}
     for theirs, ours in OTHER.items():
         if body.get(theirs) is not None:
             fields.setdefault(ours, body[theirs])
     if fields.get("seed") in RANDOM_SEEDS:
         del fields["seed"]
-    return fields
+    return in_our_order(body, fields)
 
 
 def most_tokens(body: Mapping[str, Any], *names: str) -> dict[str, Any]:

@@ -31,6 +31,7 @@ from umaserve.protocol import (
     Timings,
     TokenEncoder,
     Usage,
+    begin_event,
     delta_event,
     echo_event,
     eos_event,
@@ -39,7 +40,7 @@ from umaserve.protocol import (
 )
 from umaserve.server.clients.outbox import Outbox
 from umaserve.server.log.lines import trace
-from umaserve.server.requests.request import Request, Top
+from umaserve.server.requests.request import LANE_NAMES, Request, Top
 
 if TYPE_CHECKING:
     from umaserve.server.clients.served_by import AdminMessage, ServedBy
@@ -115,6 +116,13 @@ class Connection:
         if not self._closing.is_set():
             self._outbox.put(delta_event(request.id, delta))
 
+    def begun(self, request: Request) -> None:
+        if not self._closing.is_set():
+            number, why = request.lane_now()
+            lane = LANE_NAMES[number]
+            deltas = request.reply is not None
+            self._outbox.put(begin_event(request.id, lane, why, deltas, request.usage()))
+
     def echo(self, request: Request, text: str) -> None:
         if not self._closing.is_set():
             self._outbox.put(echo_event(request.id, text, request.prompt_ids or ()))
@@ -131,8 +139,14 @@ class Connection:
             whole = "".join(request.parts)
             if asked.sampling.logprobs >= 0:
                 logprobs = request.logprobs
+        stop = token = None
+        if reason in ("stop", "tool_calls"):
+            stop, token = request.stop, request.end_token
         self._outbox.put(
-            eos_event(request.id, reason, usage, timings, whole, asked.metadata, logprobs, message)
+            eos_event(
+                request.id, reason, usage, timings, whole, asked.metadata, logprobs, message,
+                stop, token, request.tokens if asked.return_tokens and not asked.stream else None,
+            )  # fmt: skip
         )
 
     def error(self, request: Request, code: str, message: str, *, final: bool) -> None:

@@ -12,13 +12,6 @@ from umaserve.server.requests.request import LANE_NAMES, Request
 from umaserve.server.requests.sessions import Sessions
 from umaserve.wire import table as t
 
-# why a lane that nobody named is what it is (`umaserve.policy.urgency`)
-REASONS = {
-    t.AUTO: "nobody else is there, or its answer is being read",
-    t.AUTO_PAID: "a short prompt",
-    t.AUTO_SUNK: "a long prompt, beside others",
-}
-
 NEWEST = 256  # times between tokens that a row's rate and p95 are taken over
 
 
@@ -42,7 +35,7 @@ def _row(request: Request, now_ns: int) -> dict[str, Any]:
         p95 = quantile(np.diff(np.array(newest, np.int64)), 0.95)
         span_ns = newest[-1] - newest[0]
         rate = 1e9 * (len(newest) - 1) / span_ns if span_ns else None
-    lane, reason = lane_of(request)
+    lane, reason = request.lane_now()
     row_state, cells, is_parked = _in_engine(request)
     state = request.state()
     if row_state == t.WAITING and state in ("prefill", "decode"):
@@ -64,17 +57,6 @@ def _row(request: Request, now_ns: int) -> dict[str, Any]:
         "kv_cells": cells,
         "age_s": round((now_ns - request.arrived_ns) / 1e9, 3),
     }
-
-
-def lane_of(request: Request) -> tuple[int, str]:
-    """The lane that a request has now, and why."""
-    if not request.auto:
-        return request.lane, "it was named"
-    engine, slot = request.engine, request.slot
-    if engine is None or not request.accepted or engine.table.serial[slot] != request.serial:
-        return request.lane, "nobody named one"
-    decided = int(engine.table.auto[slot])
-    return int(engine.table.lane[slot]), REASONS.get(decided, "nobody named one")
 
 
 def _in_engine(request: Request) -> tuple[int, int, bool]:

@@ -1,6 +1,7 @@
-"""The gateway's process: started, followed, and replaced when it ends.
+"""The gateway's process: started, followed, and replaced when it ends or hangs.
 
-The front keeps the sockets that listen.  While no gateway runs, clients wait in their line.
+The gateway's loop sends a sign of life every second.  The front keeps the sockets that listen.
+While no gateway runs, clients wait in their line.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ STEADY_S = 5.0  # one that lived so long is replaced at once when it ends
 PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0  # before the next one, where they end early
 END_S = 4.0  # for the answers that are under way
 REAP_S = 1.0
+START_S = 60.0  # until it takes requests
+SILENT_S = 6.0  # a gateway that takes requests and says nothing for so long hangs
 LINE_BYTES = 64 * 1024
 
 
@@ -46,6 +49,7 @@ class GatewayChild:
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._was_ready = False  # any of them
+        self._is_ready = False  # the one that runs
         self._turn = False  # the one that runs is to end for another one
 
     async def run(self) -> None:
@@ -59,9 +63,10 @@ class GatewayChild:
                 began_s = trio.current_time()
                 try:
                     self._start()
-                    await self._follow()
-                    status = await self._end(REAP_S)
+                    is_silent = await self._follow()
+                    status = await self._end(0.0 if is_silent else REAP_S)
                     how = f"signal {-status}" if status < 0 else f"exit status {status}"
+                    how = "it did not answer" if is_silent else how
                 except OSError as error:
                     status, how = 0, f"it cannot be started: {error.strerror}"
                 if not self._was_ready and status == 1:
@@ -101,35 +106,41 @@ class GatewayChild:
                 ours.close()
                 raise
         ours.setblocking(False)
-        self._control = ours
+        self._control, self._is_ready = ours, False
 
-    async def _follow(self) -> None:
-        """Hear what the gateway says, until its end."""
+    async def _follow(self) -> bool:
+        """Hear what the gateway says, until its end, or until it has said nothing for too long.
+
+        Returns whether it is silent.
+        """
         assert self._control is not None
         data = b""
         while True:
-            await trio.lowlevel.wait_readable(self._control)
-            try:
+            with trio.move_on_after(SILENT_S if self._is_ready else START_S) as scope:
+                await trio.lowlevel.wait_readable(self._control)
+            try:  # in any case: the front itself may have been asleep
                 part = self._control.recv(LINE_BYTES)
             except BlockingIOError:
+                if scope.cancelled_caught:
+                    return True
                 continue
             except OSError:
                 part = b""
             if not part:
-                return
+                return False
             *lines, data = (data + part).split(b"\n")
             for line in lines:
                 self._heard(json.loads(line))
             if len(data) > LINE_BYTES:
-                return
+                return False
 
     def _heard(self, words: dict[str, Any]) -> None:
         if words.get("ready"):
             if self._was_ready:
                 self._log("info", "the HTTP gateway is there again")
-            self._was_ready = True
+            self._was_ready = self._is_ready = True
             self._on_ready()
-        else:
+        elif words:
             self._log(str(words["level"]), str(words["text"]))
 
     async def _end(self, within_s: float) -> int:

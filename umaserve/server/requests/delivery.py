@@ -15,7 +15,7 @@ PROOF_TOKENS = 2
 def read_row(request: Request, engine: EngineHandle) -> tuple[int | None, bool]:
     """Read what a row has published since the last time and pass it to the request's sink.
 
-    Returns the reason of its end (``None`` while it runs) and whether a stop string was met now.
+    Returns the reason of its end (``None`` while it runs) and whether its text ended now.
     """
     table, slot = engine.table, request.slot
     if int(table.serial[slot]) != request.serial:
@@ -35,6 +35,7 @@ def read_row(request: Request, engine: EngineHandle) -> tuple[int | None, bool]:
     if end > stored and not request.told:
         if not request.admitted_ns:
             request.admitted_ns = int(table.t_admit_ns[slot])
+        tell_begin(request)
         ids = table.tokens[slot, stored:end].tolist()
         times = table.token_ns[slot, stored:end].tolist()
         for i, token in enumerate(ids):
@@ -50,9 +51,12 @@ def read_row(request: Request, engine: EngineHandle) -> tuple[int | None, bool]:
     if state != t.DONE:
         return None, stopped
     reason = int(table.reason[slot])
-    if reason == t.REASON_STOP and request.assembler.matches:
+    if reason == t.REASON_STOP:
+        token = int(table.tokens[slot, end])
+        request.end_token = token if token >= 0 else None
         # the token that ended it is none of the answer, but a stop string may have its name
-        request.end_name = engine.pieces.hidden(int(table.tokens[slot, end]))
+        if request.assembler.matches:
+            request.end_name = engine.pieces.hidden(token)
     return reason, stopped
 
 
@@ -64,7 +68,7 @@ def _harmless(request: Request, table: t.SessionTable) -> bool:
 
 
 def _take(request: Request, engine: EngineHandle, token: int, position: int) -> bool:
-    """One more token; True when it completed a stop string."""
+    """One more token; True when it completed a stop string, or came too late."""
     assembler = request.assembler
     piece = engine.pieces.piece(token)
     name = b"" if piece or not assembler.matches else engine.pieces.hidden(token)
@@ -84,13 +88,29 @@ def _take(request: Request, engine: EngineHandle, token: int, position: int) -> 
         request.withheld = (text, token, logprob, top)
     else:
         _emit(request, text, token, logprob, top)
-    return stopped
+    return stopped or _is_late(request, piece)
+
+
+def _is_late(request: Request, piece: bytes) -> bool:
+    """Whether the text ends for the time that it took: once a line of it is whole."""
+    limit_ms, times = request.message.t_max_predict_ms, request.token_ns
+    if limit_ms:
+        request.has_line = request.has_line or b"\n" in piece
+        request.is_late = request.has_line and times[-1] - times[0] > limit_ms * 1_000_000
+    return request.is_late
 
 
 def _is_last(request: Request, engine: EngineHandle) -> bool:
     """Whether the newest token is the last one because of its number."""
     most = engine.ready.n_positions if engine.ready is not None else 0
     return len(request.tokens) >= request.max_tokens or request.stored >= most
+
+
+def tell_begin(request: Request) -> None:
+    """That it has its sequence, once, where its client wants to know."""
+    if request.begin_due:
+        request.begin_due = False
+        request.sink.begun(request)
 
 
 def tell_prompt(request: Request, engine: EngineHandle) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import secrets
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
 from umaserve.chat.questions import ChatModel, Rendered
@@ -14,6 +16,7 @@ from umaserve.server.engines.blame import Record
 from umaserve.server.requests.reply import Reply
 from umaserve.server.requests.text import TextAssembler
 from umaserve.wire import messages as m
+from umaserve.wire import table as t
 
 if TYPE_CHECKING:
     from umaserve.server.engines.handle import EngineHandle
@@ -25,6 +28,13 @@ LANES = {
     "background": m.LANE_BACKGROUND,
 }
 LANE_NAMES = ("interactive", "background")
+LABELLED, UNLABELLED, MOVED = "asked for", "nobody named a lane", "moved there"
+# why a lane that nobody named is what it is (`umaserve.policy.urgency`)
+DECIDED = {
+    t.AUTO: "nobody named a lane",
+    t.AUTO_PAID: "a short prompt",
+    t.AUTO_SUNK: "a long prompt beside others",
+}
 
 Top = list[tuple[int, str, float]]
 
@@ -53,6 +63,8 @@ class Sink(Protocol):
         """``message`` is what its text was parsed to, where the client wants that."""
         ...
 
+    def begun(self, request: Request) -> None: ...
+
     def echo(self, request: Request, text: str) -> None: ...
 
     def error(self, request: Request, code: str, message: str, *, final: bool) -> None: ...
@@ -80,11 +92,13 @@ class Request:
     sampling: m.Sampling
     lane: int
     auto: bool  # nobody has named the lane
+    lane_reason: str  # in a few words
     arrived_ns: int
     assembler: TextAssembler
     quick: bool = False  # its tokens go out as they come, with nothing but their text
     record: Record = field(default_factory=Record)
 
+    begin_due: bool = False  # its client wants to hear when it begins, and has not
     turn: int = 0  # among the requests of its lane, see `WaitingRoom`
     begun: bool = False  # it has been given a sequence
     leave: Callable[[], object] | None = None  # takes it out of what it waits in
@@ -114,7 +128,10 @@ class Request:
     failing: int = 0  # wakes since its row ended with an error whose message is on the way
     parts: list[str] = field(default_factory=list)  # of answers that do not stream
     logprobs: list[dict[str, Any]] = field(default_factory=list)
-    end_name: bytes = b""  # of the token with which the model ended its text
+    has_line: bool = False  # a line of its text has ended
+    is_late: bool = False  # it has taken longer than its client wants
+    end_token: int | None = None  # with which the model ended its text
+    end_name: bytes = b""  # of that token
     # newest token, where characters wait that have to go out with it if the text ends
     withheld: tuple[str, int, float | None, Top | None] | None = None
 
@@ -141,9 +158,13 @@ class Request:
             sampling=sampling,
             lane=LANES[message.priority],
             auto=message.priority == "auto",
+            lane_reason=LABELLED if message.priority != "auto" else UNLABELLED,
             arrived_ns=arrived_ns,
             assembler=TextAssembler(message.stop),
-            quick=message.stream and sampling.logprobs < 0 and not (message.stop or message.echo),
+            quick=message.stream
+            and sampling.logprobs < 0
+            and not (message.stop or message.echo or message.t_max_predict_ms),
+            begin_due=message.begin,
             max_tokens=message.max_tokens or max_tokens,
         )
 
@@ -167,6 +188,32 @@ class Request:
     def app(self) -> str:
         """The program that asks, as it calls itself or as the system does."""
         return self.message.app or self.sink.app
+
+    def lane_is_known(self) -> bool:
+        """Whether the engine has taken it in, and the policy has given it a lane."""
+        engine = self.engine
+        if not self.auto or engine is None or len(engine.requests) == 1:
+            return self.accepted
+        return self.accepted and int(engine.table.auto[self.slot]) != t.AUTO_NEW
+
+    def lane_now(self) -> tuple[int, str]:
+        """The lane that it has now, and why in a few words."""
+        engine = self.engine
+        if not self.auto or engine is None or not self.accepted:
+            return self.lane, self.lane_reason
+        table, slot = engine.table, self.slot
+        lane, why = int(table.lane[slot]), DECIDED.get(int(table.auto[slot]))
+        if why is None or table.serial[slot] != self.serial:
+            return self.lane, self.lane_reason
+        return lane, why
+
+    @cached_property
+    def program(self) -> int:
+        """Whose request it is; equal numbers, the same program.  Below 0 it is one that was named:
+        programs that ask over HTTP come over one connection."""
+        if self.message.app is None:
+            return self.sink.program
+        return -1 - (zlib.crc32(self.message.app.encode()) >> 1)
 
     @property
     def stored(self) -> int:
@@ -198,10 +245,16 @@ class Request:
             target_tbt_ms=(slo.target_tbt_ms if slo else None) or 0.0,
             came_ns=self.arrived_ns,
             turn=self.turn,
-            program=self.sink.program,
+            program=self.program,
             auto=self.auto,
             sampling=self.sampling,
         )
+
+    @property
+    def stop(self) -> str | None:
+        """The client's stop string that ended the answer; those of a template are not told."""
+        met = self.assembler.stop
+        return met if met in self.message.stop else None
 
     def usage(self) -> Usage:
         return Usage(len(self.prompt_ids or ()), 0, len(self.tokens))

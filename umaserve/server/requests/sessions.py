@@ -22,12 +22,12 @@ from umaserve.server.engines.descriptors import Reserve
 from umaserve.server.engines.handle import EngineHandle
 from umaserve.server.log.lines import trace
 from umaserve.server.requests.chat import ChatLayer, Outcome, conversation
-from umaserve.server.requests.delivery import read_row, tell_prompt
+from umaserve.server.requests.delivery import read_row, tell_begin, tell_prompt
 from umaserve.server.requests.ends import Ends
 from umaserve.server.requests.meters import Meters
 from umaserve.server.requests.quick_tokens import QuickTokens
 from umaserve.server.requests.reply import Reply
-from umaserve.server.requests.request import Request, Sink
+from umaserve.server.requests.request import MOVED, Request, Sink
 from umaserve.server.requests.waiting import WaitingRoom
 from umaserve.wire import messages as m
 from umaserve.wire import table as t
@@ -141,6 +141,7 @@ class Sessions:
         request.auto = False
         if lane != request.lane:
             self._room.change_lane(request, lane)
+        request.lane_reason = MOVED
         if request.engine is not None:
             request.engine.send(m.SetLane(request.serial, lane))
         self.pump()
@@ -217,7 +218,7 @@ class Sessions:
                 return
             request.stop_waiting()
             try:
-                self._rendered(request, outcome)
+                self._rendered(request, outcome, engine)
             except Exception as error:
                 self.ends.broke(request, error)
 
@@ -233,24 +234,26 @@ class Sessions:
             Rendered,
             done,
             lane=request.lane,
-            program=request.sink.program,
+            program=request.program,
         )
         self._room.wait_for_text(request, forget)
 
-    def _rendered(self, request: Request, outcome: Outcome) -> None:
+    def _rendered(self, request: Request, outcome: Outcome, engine: EngineHandle) -> None:
         """The text of a conversation, or why there is none."""
         if isinstance(outcome, ProtocolError):
             self._not_taken(request, (outcome.code, outcome.message))
             return
         assert isinstance(outcome, Rendered)
-        request.take_rendered(outcome, self._reply(request, outcome))
+        found = engine.chat_abilities  # not there yet: then its answer is read
+        thinks = found is None or found.thinks
+        chat = request.message.chat
+        is_read = chat.parsed or chat.deltas and thinks
+        request.take_rendered(outcome, self._reply(request, outcome) if is_read else None)
         self._room.enter(request)
         self.pump()
 
-    def _reply(self, request: Request, rendered: Rendered) -> Reply | None:
+    def _reply(self, request: Request, rendered: Rendered) -> Reply:
         message, model = request.message, request.rendered_by
-        if not message.chat.parsed:
-            return None
         assert model is not None
 
         def tell(deltas: list[dict[str, Any]]) -> None:
@@ -265,7 +268,7 @@ class Sessions:
         stops = (*message.stop, *rendered.stops)
         return Reply(
             self.replies, model, rendered, stops, on_delta,
-            lane=request.lane, program=request.sink.program,
+            lane=request.lane, program=request.program,
         )  # fmt: skip
 
     def check_template(self, engine: EngineHandle) -> None:
@@ -391,6 +394,8 @@ class Sessions:
         """Whether events were made of it (``FIRST``, ``MORE`` or 0), and whether its row ended."""
         if not request.accepted:
             self._look_for_row(engine, request)
+        if request.begin_due and request.lane_is_known() and not request.told:
+            self._tell_begin(request, engine)
         read, emitted = len(request.tokens), request.emitted
         reason, stopped = read_row(request, engine)
         self.meters.tokens_total += len(request.tokens) - read
@@ -398,7 +403,7 @@ class Sessions:
         if request.emitted > emitted:
             events = MORE if emitted else FIRST
         if stopped and not request.told:
-            self.ends.tell(request, "stop")
+            self.ends.tell(request, "length" if request.is_late else "stop")
             events = events or MORE
             if reason is None:
                 engine.send(m.Cancel(request.serial))
@@ -414,6 +419,12 @@ class Sessions:
         else:
             self.ends.end(request, name)
         return events or MORE, True
+
+    def _tell_begin(self, request: Request, engine: EngineHandle) -> None:
+        """While its prompt is computed; the first token may be long in coming."""
+        if engine.table.t_admit_ns.item(request.slot):
+            tell_begin(request)
+            self.ends.flush(request.sink)
 
     @staticmethod
     def _awaits_failure(request: Request, engine: EngineHandle) -> bool:

@@ -78,6 +78,7 @@ class TextAssembler:
         self._held = ""
         self._names = _Names()
         self.stopped = False
+        self.stop: str | None = None  # the stop string that ended the text
 
     @property
     def matches(self) -> bool:
@@ -129,21 +130,23 @@ class TextAssembler:
             return new, False
         text = self._held + new
         for i, character in enumerate(new, len(self._held) + 1):
-            ended = [len(f.pattern) for f in followers if f.step(character)]
+            ended = [(len(f.pattern), f.pattern) for f in followers if f.step(character)]
             if names.followers:
                 ended += names.step(character)
             if ended:
-                return self._stop(text[: i - max(ended)])
+                shown, stop = max(ended)
+                return self._stop(text[: i - shown], stop)
         return self._release(text), False
 
     def _take_name(self, name: str) -> tuple[str, bool]:
         ended = self._names.take(name, self._followers)
         if ended:
-            return self._stop(self._held[: len(self._held) - max(ended)])
+            shown, stop = max(ended)
+            return self._stop(self._held[: len(self._held) - shown], stop)
         return self._release(self._held), False
 
-    def _stop(self, text: str) -> tuple[str, bool]:
-        self.stopped = True
+    def _stop(self, text: str, stop: str) -> tuple[str, bool]:
+        self.stopped, self.stop = True, stop
         self._held = ""
         return text, True
 
@@ -168,7 +171,7 @@ class _Names:
         self._taken = 0  # characters since then, with those of the names
         self._spans: deque[tuple[int, int]] = deque()  # the newest names
 
-    def take(self, name: str, others: list[_Follower]) -> list[int]:
+    def take(self, name: str, others: list[_Follower]) -> list[tuple[int, str]]:
         """A name; ``others`` have followed the text alone."""
         if not self.followers:
             self.followers = [_Follower(f.pattern) for f in others]
@@ -181,13 +184,13 @@ class _Names:
         longest = max(len(f.pattern) for f in self.followers)
         while self._spans[0][1] < self._taken - longest:
             self._spans.popleft()
-        return [self._shown(len(f.pattern)) for f in ended]
+        return [(self._shown(len(f.pattern)), f.pattern) for f in ended]
 
-    def step(self, character: str) -> list[int]:
-        """A character; the lengths of the stop strings that end with it."""
+    def step(self, character: str) -> list[tuple[int, str]]:
+        """A character; the stop strings that end with it, each behind its length."""
         ended = [f for f in self.followers if f.step(character, self._divides)]
         self._taken += 1
-        return [self._shown(len(f.pattern)) for f in ended]
+        return [(self._shown(len(f.pattern)), f.pattern) for f in ended]
 
     def held(self) -> int:
         """How many of the last characters may begin a stop string."""

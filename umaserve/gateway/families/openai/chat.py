@@ -22,7 +22,7 @@ from umaserve.gateway.families.openai.shapes import (
     wants_usage,
 )
 from umaserve.gateway.translate.answering import cache_header, json_response, stream, whole
-from umaserve.gateway.translate.body import flag_of, read_object, whole_of
+from umaserve.gateway.translate.body import flag_of, whole_of
 from umaserve.gateway.translate.caller import caller_fields, lane_header
 from umaserve.gateway.translate.endpoint import MESSAGES, Endpoint
 from umaserve.gateway.translate.messages import (
@@ -31,13 +31,14 @@ from umaserve.gateway.translate.messages import (
     no_constraint,
     wants_deltas,
 )
+from umaserve.gateway.translate.model import read_named
 from umaserve.gateway.translate.parts import Piece, Pieces, answer_of
 from umaserve.gateway.translate.sampling import most_tokens, sampling_fields
 
 
 async def chat_completions(request: Request) -> Response:
     """A conversation's next message, ``n`` times."""
-    body = await read_object(request)
+    body = await read_named(request)
     no_constraint(body)
     caller = caller_fields(request, body)
     message = {
@@ -46,6 +47,7 @@ async def chat_completions(request: Request) -> Response:
         **most_tokens(body, "max_completion_tokens", "max_tokens", "n_predict"),
         **chosen_logprobs(body),
         **chat_fields(body),
+        "deltas": body.get("reasoning_format") != "none",
         **caller,
     }
     choices = whole_of(body, "n", 1, 1, MAX_CHOICES)
@@ -98,6 +100,10 @@ class _ChatChunks(Chunks):
         self._called = [False] * choices
         self._plain = not takes_deltas and "logprobs" not in message
         self._with_logprobs = "logprobs" in message
+
+    def begun(self, number: int, begin: Event) -> None:
+        self._pieces[number].takes_deltas = begin.deltas
+        self._plain = not begin.deltas and not self._with_logprobs
 
     def feed(self, number: int, event: Event) -> bytes:
         out = b"" if self._begun[number] else self._first(number)

@@ -27,11 +27,13 @@ from umaserve.gateway.translate.answering import (
     stream,
     whole,
 )
-from umaserve.gateway.translate.body import flag_of, read_object, text_of, whole_of
+from umaserve.gateway.translate.body import flag_of, text_of, whole_of
 from umaserve.gateway.translate.caller import caller_fields, lane_header
 from umaserve.gateway.translate.endpoint import Endpoint
+from umaserve.gateway.translate.gap import with_gap
 from umaserve.gateway.translate.messages import no_constraint
-from umaserve.gateway.translate.prompts import prompts_of, text_of_tokens, with_gap
+from umaserve.gateway.translate.model import loaded_model, read_named
+from umaserve.gateway.translate.prompts import prompts_of, text_of_tokens
 from umaserve.gateway.translate.sampling import most_tokens, sampling_fields
 
 MOST_TOKENS = 16  # OpenAI's own
@@ -39,20 +41,21 @@ MOST_TOKENS = 16  # OpenAI's own
 
 async def completions(request: Request) -> Response:
     """What follows each prompt, ``n`` times."""
-    body = await read_object(request)
+    body = await read_named(request)
     no_constraint(body)
     caller = caller_fields(request, body)
     choices = whole_of(body, "n", 1, 1, MAX_CHOICES)
     if whole_of(body, "best_of", choices, 1, MAX_CHOICES) > choices:
         raise not_there('"best_of" above "n"')
-    prompts = await _prompts(request, body)
+    given = prompts_of(body)
+    prompts = await _prompts(request, body, given)
     common = {
         **sampling_fields(body),
         **({"max_tokens": MOST_TOKENS} | most_tokens(body, "max_tokens", "n_predict")),
         **_logprobs(body),
         **caller,
     }
-    echoed = await _echoed(request, body, prompts)
+    echoed = await _echoed(request, body, given)
     messages = [each for prompt in prompts for each in several({**common, **prompt}, choices)]
     headers = {"x-uma-lane": lane_header(caller)}
     if flag_of(body, "stream"):
@@ -70,14 +73,16 @@ async def completions(request: Request) -> Response:
     return json_response(answer, headers=headers | cache_header(ends))
 
 
-async def _prompts(request: Request, body: dict[str, Any]) -> list[dict[str, Any]]:
-    prompts = prompts_of(body)
+async def _prompts(
+    request: Request, body: dict[str, Any], prompts: list[dict[str, Any]]
+) -> list[dict[str, Any]]:
     suffix = text_of(body, "suffix")
     if not suffix:
         return prompts
     if len(prompts) != 1 or "prompt" not in prompts[0]:
         raise wrong("suffix", "come with one prompt of text")
-    return [{"prompt": await with_gap(link_of(request), prompts[0]["prompt"], suffix)}]
+    model, before = await loaded_model(request), prompts[0]["prompt"]
+    return [{"tokens": await with_gap(link_of(request), model, before, suffix)}]
 
 
 def _logprobs(body: dict[str, Any]) -> dict[str, Any]:

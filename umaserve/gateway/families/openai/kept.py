@@ -1,4 +1,4 @@
-"""Conversations that ``previous_response_id`` names: kept in memory, as many as fit."""
+"""Responses that are kept in memory, as many as fit: to go on from, and to be asked for again."""
 
 from __future__ import annotations
 
@@ -11,33 +11,53 @@ MOST = 512
 MOST_BYTES = 64 * 1024 * 1024
 
 
-class _Entry(NamedTuple):
-    owner: str
+class Entry(NamedTuple):
+    """``messages`` are the conversation up to this response, as a chat has it.
+
+    ``response`` is the object that was told, ``items`` are those of its own input.
+    """
+
     messages: list[dict[str, Any]]
-    size: int
+    response: dict[str, Any]
+    items: list[dict[str, Any]]
 
 
 class Kept:
-    """By the id of a response; those that were used the longest time ago are forgotten first."""
+    """By the id of a response; those that were used the longest time ago are forgotten first.
+
+    ``owner`` is the name of the API key that asked; nobody else finds what it has.
+    """
 
     def __init__(self) -> None:
-        self._entries: OrderedDict[str, _Entry] = OrderedDict()
+        self._entries: OrderedDict[str, tuple[str, int, Entry]] = OrderedDict()
         self._size = 0
 
-    def put(self, id: str, owner: str, messages: list[dict[str, Any]]) -> None:
-        """``owner`` is the name of the API key that asked; nobody else finds it."""
-        entry = _Entry(owner, messages, len(encode(messages)))
-        self._entries[id] = entry
-        self._size += entry.size
+    def put(self, id: str, owner: str, entry: Entry) -> None:
+        """Keep it, and forget what there is no room for."""
+        size = len(encode(entry))
+        self._entries[id] = (owner, size, entry)
+        self._size += size
         while len(self._entries) > MOST or self._size > MOST_BYTES:
-            _, oldest = self._entries.popitem(last=False)
-            self._size -= oldest.size
+            _, (_, oldest, _) = self._entries.popitem(last=False)
+            self._size -= oldest
 
-    def get(self, id: str, owner: str) -> list[dict[str, Any]]:
-        """The conversation up to this response.  Raises ``Refusal``."""
-        entry = self._entries.get(id)
-        if entry is None or entry.owner != owner:
+    def get(self, id: str, owner: str) -> Entry | None:
+        """``None`` where there is none for this owner."""
+        of, _, entry = self._entries.get(id) or ("", 0, None)
+        if entry is None or of != owner:
+            return None
+        self._entries.move_to_end(id)
+        return entry
+
+    def history(self, id: str, owner: str) -> list[dict[str, Any]]:
+        """The conversation up to this response, to go on from.  Raises ``Refusal``."""
+        entry = self.get(id, owner)
+        if entry is None:
             text = '"previous_response_id" names no response that is kept; send its input again'
             raise Refusal(404, "previous_response_not_found", text)
-        self._entries.move_to_end(id)
         return entry.messages
+
+    def drop(self, id: str) -> None:
+        """Forget it."""
+        _, size, _ = self._entries.pop(id)
+        self._size -= size

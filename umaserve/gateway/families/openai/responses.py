@@ -12,7 +12,8 @@ from starlette.responses import Response
 from umaserve.gateway.daemon.event import Event
 from umaserve.gateway.daemon.refusal import Refusal, encode, not_there, openai_error, wrong
 from umaserve.gateway.families.openai.items import Tools, effort_of, messages_of
-from umaserve.gateway.families.openai.kept import Kept
+from umaserve.gateway.families.openai.kept import Entry, Kept
+from umaserve.gateway.families.openai.kept_responses import items_of
 from umaserve.gateway.families.openai.output import Output, message_of
 from umaserve.gateway.translate.answering import (
     EVENT_STREAM,
@@ -22,10 +23,11 @@ from umaserve.gateway.translate.answering import (
     stream,
     whole,
 )
-from umaserve.gateway.translate.body import flag_of, object_of, read_object, text_of
+from umaserve.gateway.translate.body import flag_of, object_of, text_of
 from umaserve.gateway.translate.caller import caller_fields, lane_header
 from umaserve.gateway.translate.endpoint import Endpoint
-from umaserve.gateway.translate.messages import effort, wants_deltas
+from umaserve.gateway.translate.messages import effort, in_order, wants_deltas
+from umaserve.gateway.translate.model import read_named
 from umaserve.gateway.translate.parts import Piece, Pieces, answer_of
 from umaserve.gateway.translate.sampling import most_tokens, sampling_fields
 
@@ -34,20 +36,21 @@ _ECHOED = ("instructions", "max_output_tokens", "previous_response_id", "tempera
 
 async def responses(request: Request) -> Response:
     """The next items of a conversation."""
-    body = await read_object(request)
+    body = await read_named(request)
     _check(body)
     caller = caller_fields(request, body)
     tools, kept = Tools(body), request.state.kept
     owner, history = caller.get("key", ""), []
     if text_of(body, "previous_response_id"):
-        history = kept.get(body["previous_response_id"], owner)
+        history = kept.history(body["previous_response_id"], owner)
     history = history + messages_of(body)
     if not history:
         raise wrong("input", "be a text, or a list of at least one item")
     instructions = text_of(body, "instructions")
     start = [{"role": "system", "content": instructions}] if instructions else []
     message = {
-        "messages": start + history,
+        "messages": in_order(start + history),
+        "deltas": True,
         **sampling_fields(body),
         **most_tokens(body, "max_output_tokens"),
         **tools.fields(body),
@@ -110,6 +113,9 @@ class _Response:
             [{"type": f"response.{kind}", "response": told} for kind in ("created", "in_progress")]
         )
 
+    def begun(self, number: int, begin: Event) -> None:
+        self._pieces.takes_deltas = begin.deltas
+
     def feed(self, number: int, event: Event) -> bytes:
         events = self._output.take(self._pieces.of(event))
         if event.event == "eos":
@@ -135,10 +141,14 @@ class _Response:
         return b"".join(parts)
 
     def _ended(self, end: Event) -> dict[str, Any]:
+        told = self._whole(end)
         if self._keep is not None:
             kept, owner, history = self._keep
             said = messages_of({"input": message_of(self._output)})
-            kept.put(self._id, owner, [*history, *said])
+            kept.put(self._id, owner, Entry([*history, *said], told, items_of(self._body)))
+        return told
+
+    def _whole(self, end: Event) -> dict[str, Any]:
         cut = end.reason == "length"
         prompt, completion = end.tokens("prompt_tokens"), end.tokens("completion_tokens")
         return self._object("incomplete" if cut else "completed") | {
@@ -162,7 +172,7 @@ class _Response:
             "status": status,
             "error": None,
             "incomplete_details": None,
-            "model": text_of(body, "model") or "default",
+            "model": body["model"],
             "output": [],
             "parallel_tool_calls": body.get("parallel_tool_calls") is not False,
             "reasoning": {"effort": effort_of(body), "summary": None},

@@ -11,7 +11,7 @@ import umaserve
 from umaserve.gateway.daemon.event import Event
 from umaserve.gateway.daemon.refusal import Refusal, encode, openai_error, wrong
 from umaserve.gateway.translate.answering import EVENT_STREAM, SSE_COMMENT
-from umaserve.gateway.translate.body import object_of, text_of
+from umaserve.gateway.translate.body import object_of
 
 MAX_CHOICES = 128
 DONE = b"data: [DONE]\n\n"
@@ -25,7 +25,7 @@ def head(body: dict[str, Any], kind: str, prefix: str) -> dict[str, Any]:
         "id": prefix + os.urandom(12).hex(),
         "object": kind,
         "created": int(time.time()),
-        "model": text_of(body, "model") or "default",
+        "model": body["model"],
         "system_fingerprint": FINGERPRINT,
     }
 
@@ -127,6 +127,9 @@ class Chunks:
 
     def begin(self) -> bytes:
         return b""
+
+    def begun(self, number: int, begin: Event) -> None:
+        pass
 
     def fail(self, refusal: Refusal) -> bytes:
         return b"data: " + encode(openai_error(refusal)) + b"\n\n"

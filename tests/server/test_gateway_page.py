@@ -1,0 +1,115 @@
+"""The page at ``/``: who gets it, what it may load, and that it works in a browser."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from collections.abc import Iterator
+from http.client import HTTPConnection
+from pathlib import Path
+
+import pytest
+
+from tests.support.browser import CHROMIUM, NO_CHROMIUM, Browser
+from tests.support.gateway import Posted, gateway
+from tests.support.http_client import port_of
+from tests.support.server_harness import DaemonProcess
+from umaserve.gateway.page import page
+
+BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
+KEY = "a-key-of-the-page-1"
+HOSTILE = "<img src=x onerror=\"document.title='taken'\"><script>document.title='taken'</script>"
+
+
+def get(port: int, path: str = "/", **headers: str) -> Posted:
+    connection = HTTPConnection("127.0.0.1", port, timeout=60)
+    try:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        connection.request("GET", path, headers=named)
+        return Posted(connection.getresponse())
+    finally:
+        connection.close()
+
+
+def test_browsers_get_the_page_and_others_what_this_is() -> None:
+    with gateway() as port:
+        reply = get(port, accept=BROWSER)
+        assert reply.headers["content-type"] == "text/html; charset=utf-8"
+        assert reply.body == page()[0] and reply.headers["x-content-type-options"] == "nosniff"
+        for accept in ("*/*", "application/json", ""):
+            assert get(port, accept=accept).json["server"] == "umaserve"
+
+
+def test_the_page_needs_no_key_and_nothing_else_goes_without() -> None:
+    with gateway(keys={KEY: "page"}) as port:
+        assert get(port, accept=BROWSER).status == 200
+        assert get(port).status == get(port, "/metrics", accept=BROWSER).status == 401
+        assert get(port, "//", accept=BROWSER).status == 401
+        foreign = {"Origin": "http://evil.example", "accept": BROWSER}
+        assert get(port, **foreign).status == 403
+        assert get(port, accept=BROWSER, Host="evil.example").status == 421
+
+
+def test_the_page_loads_nothing_and_its_policy_names_its_parts() -> None:
+    document, headers = page()
+    text, policy = document.decode(), headers["content-security-policy"]
+    assert policy.startswith("default-src 'none'; connect-src 'self';") and "unsafe" not in policy
+    for element in ("script", "style"):
+        (content,) = re.findall(f"<{element}>(.*?)</{element}>", text, re.S)
+        digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
+        assert f"{element}-src 'sha256-{digest}'" in policy
+    links = re.findall(r"""(?:src|href|url|import)\s*[=(]\s*["']?([^"'>\s)]+)""", text)
+    assert set(links) == {"data:,", "/metrics/prometheus", "/openapi.json"}
+    for word in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval("):
+        assert word not in text
+    markup = re.sub(r"<script>.*</script>", "", text, flags=re.S)
+    assert not re.search(r"""\s(on\w+|style)\s*=""", markup)
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]:
+    """Its model answers with markup."""
+    environment = {"FAKE_SAYS": HOSTILE, "FAKE_TICK_MS": "1"}
+    path = tmp_path_factory.mktemp("daemon")
+    with DaemonProcess(path, http="127.0.0.1:0", environment=environment) as daemon:
+        yield daemon
+
+
+@pytest.fixture
+def browser(tmp_path: Path) -> Iterator[Browser]:
+    if CHROMIUM is None:
+        pytest.skip(NO_CHROMIUM)
+    with Browser(tmp_path) as opened:
+        yield opened
+
+
+def test_a_chat_in_a_browser(daemon: DaemonProcess, browser: Browser) -> None:
+    browser.open(f"http://127.0.0.1:{port_of(daemon)}/")
+    model = daemon.info()["model"]["name"]
+    browser.until(f"document.querySelector('#model').textContent === {json.dumps(model)}")
+    browser.value("document.querySelector('#text').value = '<b>hello</b>'")
+    browser.value("document.querySelector('#form').requestSubmit()")
+    browser.until("document.querySelector('.facts')?.textContent.includes('tokens')")
+    said = browser.value("document.querySelector('.model').firstChild.textContent")
+    assert said == HOSTILE
+    assert browser.value("document.querySelector('.user').textContent") == "<b>hello</b>"
+    made = "document.querySelectorAll('#said img, #said script, #said b').length"
+    assert browser.value(made) == 0
+    assert browser.value("document.title") == "UMA Serve"
+    browser.until("document.querySelector('#total').textContent.includes('in all')")
+    assert browser.complaints() == []
+
+
+def test_a_key_in_a_browser(daemon: DaemonProcess, browser: Browser) -> None:
+    with gateway(daemon.path, keys={KEY: "page"}) as port:
+        browser.open(f"http://127.0.0.1:{port}/")
+        browser.until("document.querySelector('#model').textContent === 'an API key is needed'")
+        assert not browser.value("document.querySelector('#keys').hidden")
+        browser.value(f"document.querySelector('#key').value = {json.dumps(KEY)}")
+        browser.value("document.querySelector('#keys').requestSubmit()")
+        browser.until("document.querySelector('#keys').hidden")
+        browser.until("document.querySelector('#active').textContent !== '–'")
+        stored = "localStorage.length + sessionStorage.length + document.cookie.length"
+        assert browser.value(stored) == 0

@@ -1,0 +1,128 @@
+"""Responses that are kept: read again, deleted, and nobody else's."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.gateway import Posted, gateway, post, sse
+from tests.support.http_client import port_of
+from tests.support.server_harness import DaemonProcess
+from umaserve.gateway.families.openai import kept
+from umaserve.gateway.families.openai.kept import Entry, Kept
+
+PATH = "/v1/responses"
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]:
+    with DaemonProcess(tmp_path_factory.mktemp("daemon"), http="127.0.0.1:0") as daemon:
+        yield daemon
+
+
+def send(port: int, method: str, path: str, **headers: str) -> Posted:
+    connection = HTTPConnection("127.0.0.1", port, timeout=60)
+    try:
+        connection.request(method, path, headers=headers)
+        return Posted(connection.getresponse())
+    finally:
+        connection.close()
+
+
+def made(port: int, **body: Any) -> dict[str, Any]:
+    body = {"input": "hello", "max_output_tokens": 4, **body}
+    reply = post(port, PATH, body)
+    told: dict[str, Any] = reply.json if not body.get("stream") else sse(reply.body)[-1]["response"]
+    return told
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_response_is_read_again_and_deleted(daemon: DaemonProcess, stream: bool) -> None:
+    port = port_of(daemon)
+    told = made(port, stream=stream)
+    path = f"{PATH}/{told['id']}"
+    assert send(port, "GET", path).json == told and told["output"]
+    again = made(port, previous_response_id=told["id"])
+    assert send(port, "DELETE", path).json == {
+        "id": told["id"], "object": "response", "deleted": True,
+    }  # fmt: skip
+    for method, end in (("GET", ""), ("DELETE", ""), ("GET", "/input_items")):
+        reply = send(port, method, path + end)
+        assert (reply.status, reply.json["error"]["code"]) == (404, "response_not_found")
+    assert post(port, PATH, {"input": "x", "previous_response_id": told["id"]}).status == 404
+    assert send(port, "GET", f"/responses/{again['id']}").json == again
+
+
+def test_items_of_the_input(daemon: DaemonProcess) -> None:
+    port = port_of(daemon)
+    texts = [{"role": "user", "content": f"{number}"} for number in range(3)]
+    call = {"type": "function_call", "id": "mine", "call_id": "c", "name": "f", "arguments": "{}"}
+    output = {"type": "function_call_output", "call_id": "c", "output": "42"}
+    path = f"{PATH}/{made(port, input=[*texts, call, output])['id']}/input_items"
+    whole = send(port, "GET", path + "?order=asc").json
+    items = whole["data"]
+    assert [item["type"] for item in items[2:]] == [
+        "message", "function_call", "function_call_output",
+    ]  # fmt: skip
+    assert items[0]["content"] == [{"type": "input_text", "text": "0"}]
+    assert items[3] == call and len({item["id"] for item in items}) == 5
+    assert (whole["first_id"], whole["has_more"]) == (items[0]["id"], False)
+    assert send(port, "GET", path).json["data"] == items[::-1]
+    page = send(port, "GET", f"{path}?limit=2&after={items[4]['id']}").json
+    assert page["data"] == [items[3], items[2]] and page["has_more"]
+    for query in ("order=up", "limit=0", "limit=x", "limit=101", "after=none"):
+        assert send(port, "GET", f"{path}?{query}").status == 400, query
+    (only,) = send(port, "GET", f"{PATH}/{made(port)['id']}/input_items").json["data"]
+    assert (only["role"], only["content"][0]["text"]) == ("user", "hello")
+
+
+def test_what_is_not_kept(daemon: DaemonProcess) -> None:
+    port = port_of(daemon)
+    told = made(port, store=False)
+    assert send(port, "GET", f"{PATH}/{told['id']}").status == 404
+    kept_one = made(port)
+    assert send(port, "GET", f"{PATH}/{kept_one['id']}?stream=true").status == 501
+    reply = send(port, "PUT", f"{PATH}/{kept_one['id']}")
+    assert reply.status == 405 and reply.headers["allow"] == "DELETE, GET, HEAD"
+
+
+def test_nobody_finds_what_another_key_has(daemon: DaemonProcess) -> None:
+    keys = {"a-key-of-the-first-1": "first", "a-key-of-the-second-2": "second"}
+    with gateway(daemon.path, keys=keys) as port:
+        first, second = ({"x-api-key": key} for key in keys)
+        body = {"input": "hello", "max_output_tokens": 2}
+        path = f"{PATH}/{post(port, PATH, body, **first).json['id']}"
+        for method, end in (("GET", ""), ("GET", "/input_items"), ("DELETE", "")):
+            assert send(port, method, path + end, **second).status == 404
+            assert send(port, method, path + end).status == 401
+        assert send(port, "DELETE", path, **first).status == 200
+
+
+def test_the_oldest_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    def entry(text: str) -> Entry:
+        return Entry([{"role": "user", "content": text}], {}, [])
+
+    monkeypatch.setattr(kept, "MOST", 3)
+    some = Kept()
+    for name in "abc":
+        some.put(name, "me", entry(name))
+    assert some.get("a", "me") is not None  # used again
+    some.put("d", "me", entry("d"))
+    assert [name for name in "abcd" if some.get(name, "me")] == ["a", "c", "d"]
+    monkeypatch.setattr(kept, "MOST_BYTES", len(json.dumps(entry("x" * 500))) + 200)
+    some.drop("a")
+    some.put("e", "me", entry("x" * 500))
+    some.put("f", "me", entry("x" * 500))
+    assert [name for name in "cdef" if some.get(name, "me")] == ["f"]
+
+
+def test_the_log_does_not_hold_them(tmp_path: Path) -> None:
+    with DaemonProcess(tmp_path, http="127.0.0.1:0") as daemon:
+        told = made(port_of(daemon), input="a secret of mine")
+        assert send(port_of(daemon), "GET", f"{PATH}/{told['id']}/input_items").status == 200
+        assert "a secret of mine" not in daemon.log

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from umaserve.wire.states import AUTO, LABELLED
+
 INTERACTIVE, BACKGROUND = 0, 1
 
 
@@ -28,10 +30,12 @@ class Load:
     output: list[int] = field(default_factory=list)
     cap: list[float] = field(default_factory=list)
     isolate: list[int] = field(default_factory=list)
+    auto: list[int] = field(default_factory=list)  # LABELLED, or AUTO: nobody named the lane
+    program: list[int] = field(default_factory=list)
 
     def add(
         self, lane: int, prompt: int, output: int, due_ms: float = 0.0, parent: int = -1,
-        cap: float = 0.0, isolate: int = 0,
+        cap: float = 0.0, isolate: int = 0, auto: int = LABELLED, program: int = 0,
     ) -> int:  # fmt: skip
         """One request; returns its number.  ``prompt`` and ``output`` are at least 1."""
         self.due_ms.append(due_ms)
@@ -41,6 +45,8 @@ class Load:
         self.output.append(output)
         self.cap.append(cap)
         self.isolate.append(isolate)
+        self.auto.append(auto)
+        self.program.append(program)
         return len(self.due_ms) - 1
 
     def chain(
@@ -61,6 +67,7 @@ class Load:
                 number[i] = load.add(
                     own, self.prompt[i], self.output[i], self.due_ms[i],
                     number.get(self.parent[i], -1), self.cap[i], self.isolate[i],
+                    self.auto[i], self.program[i],
                 )  # fmt: skip
         return load
 
@@ -75,6 +82,20 @@ def storm(clients: int = 2, prompt: int = 600, tokens: int = 400) -> Load:
     load.add(INTERACTIVE, 40, tokens)
     for client in range(clients):
         load.chain(500, BACKGROUND, prompt + 37 * client, 1, 200.0, 5.0)
+    return load
+
+
+def unlabelled(clients: int = 3, prompt: int = 600, tokens: int = 2000) -> Load:
+    """The same of programs that name no lane; the lanes of its requests are for the figures."""
+    load = Load()
+    load.add(INTERACTIVE, 40, tokens, auto=AUTO, program=1)
+    for client in range(clients):
+        before = -1
+        for _ in range(500):
+            due = 200.0 if before < 0 else 5.0
+            before = load.add(
+                BACKGROUND, prompt + 37 * client, 1, due, before, auto=AUTO, program=2 + client
+            )
     return load
 
 
@@ -146,6 +167,7 @@ def crowd(sessions: int = 2000, seed: int = 1) -> Load:
 PRESETS: dict[str, Callable[[], Load]] = {
     "storm": storm,
     "storm-8": storm8,
+    "unlabelled": unlabelled,
     "mixed": mixed,
     "agent": agent,
     "background": background,

@@ -82,6 +82,8 @@ class Jobs(NamedTuple):
     output: np.ndarray
     cap: np.ndarray
     isolate: np.ndarray
+    auto: np.ndarray  # int32: LABELLED or AUTO
+    program: np.ndarray
     came: np.ndarray  # int8: 1 = has a row of the table, 2 = ended
     first: np.ndarray
     end: np.ndarray
@@ -95,7 +97,8 @@ class Jobs(NamedTuple):
             np.where(parent < 0, START_NS + delay, NEVER), delay, parent,
             np.array(load.lane, np.int32), np.array(load.prompt, np.int32),
             np.array(load.output, np.int32), np.array(load.cap, np.float64),
-            np.array(load.isolate, np.int32), np.zeros(n, np.int8),
+            np.array(load.isolate, np.int32), np.array(load.auto, np.int32),
+            np.array(load.program, np.int32), np.zeros(n, np.int8),
             np.zeros(n, np.int64), np.zeros(n, np.int64),
         )  # fmt: skip
 
@@ -110,7 +113,8 @@ class World(NamedTuple):
 
     @classmethod
     def empty(cls, n_slots: int, n_seq: int) -> World:
-        kinds = [np.int32] * 5 + [np.int64] * 4 + [np.float64] * 4 + [np.int64, np.int32]
+        kinds = [np.int32] * 5 + [np.int64] * 4 + [np.float64] * 4
+        kinds += [np.int32] * 2 + [np.int64, np.int32]
         columns = [np.zeros(n_slots, kind) for kind in kinds]
         return cls(
             SchedulerState(*columns), np.full(n_slots, -1, np.int32),
@@ -151,7 +155,7 @@ def _arrive(jobs, world, now, counter):
         due = jobs.due[j]
         if due > now:
             following = min(following, due)
-            if jobs.lane[j] == 0:
+            if jobs.lane[j] == 0 or jobs.auto[j]:
                 following_interactive = min(following_interactive, due)
             continue
         slot = -1
@@ -165,10 +169,12 @@ def _arrive(jobs, world, now, counter):
         counter[0] += 1
         world.job[slot] = j
         world.kept[slot] = 0
-        state.lane[slot] = jobs.lane[j]
+        state.lane[slot] = 0 if jobs.auto[j] else jobs.lane[j]
         state.n_tokens[slot] = jobs.prompt[j]
         state.n_past[slot] = 0
         state.isolate[slot] = jobs.isolate[j]
+        state.auto[slot] = jobs.auto[j]
+        state.program[slot] = jobs.program[j]
         state.arrival[slot] = counter[0]
         state.t_submit_ns[slot] = due
         state.t_first_ns[slot] = 0

@@ -7,11 +7,19 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from umaserve.jit.record import Record
-from umaserve.wire.states import LANE_BACKGROUND, LANE_INTERACTIVE, RUNNING
+from umaserve.wire.states import (
+    AUTO,
+    AUTO_PAID,
+    AUTO_SUNK,
+    LABELLED,
+    LANE_BACKGROUND,
+    LANE_INTERACTIVE,
+    RUNNING,
+)
 
 __all__ = [
-    "ALL_FEATURES", "FEATURES", "LANE_BACKGROUND", "LANE_INTERACTIVE", "RUNNING", "Knobs",
-    "Memory", "Plan", "SchedulerState", "Tick",
+    "ALL_FEATURES", "AUTO", "AUTO_PAID", "AUTO_SUNK", "FEATURES", "LABELLED", "LANE_BACKGROUND",
+    "LANE_INTERACTIVE", "RUNNING", "Knobs", "Memory", "Plan", "SchedulerState", "Tick",
 ]  # fmt: skip
 
 # parts that can be switched off one by one, for comparison runs; see docs/POLICY.md
@@ -27,10 +35,12 @@ FEATURES = {
     "burst": 256,  # prompts of requests that come together are computed together
     "flow": 512,  # small chunks beside the ticks go on through them, where that is faster
     "slices": 1024,  # on a processor, background prompts get slices of time between ticks
+    "urgency": 2048,  # long prompts that nobody has labelled wait for what is short or being read
 }
 ALL_FEATURES = sum(FEATURES.values())
 (
     GUARD, ERROR_BUDGET, SWEET_SPOT, LANES, ASIDE, BANDWIDTH, ABORT, AGEING, BURST, FLOW, SLICES,
+    URGENCY,
 ) = FEATURES.values()  # fmt: skip
 
 
@@ -54,6 +64,8 @@ class SchedulerState(NamedTuple):
     target_ttft_ms: np.ndarray  # float64: 0 = none
     target_tbt_ms: np.ndarray  # float64: 0 = none
     credit: np.ndarray  # float64: slow tokens that may still be spent on this session
+    auto: np.ndarray  # int32: LABELLED, or who decides about ``lane`` and what was decided
+    program: np.ndarray  # int32: whose request it is: equal numbers, the same program
     served: np.ndarray  # int64
     aside: np.ndarray  # int32
 
@@ -161,6 +173,14 @@ class Kept(Record):
     riders_paid: int  # of the last one in which no stream was in debt
 
 
+class Account(Record):
+    """What a program may still ask for at everybody's expense (`umaserve.policy.urgency`)."""
+
+    program: int
+    since_ns: int  # when ``credit_ms`` was this; 0 = nobody's account
+    credit_ms: float
+
+
 class Memory(NamedTuple):
     """What a policy remembers from tick to tick, and room to work in; owned by the caller.
 
@@ -178,6 +198,7 @@ class Memory(NamedTuple):
     group: np.ndarray  # int64[2, n_slots + 1]: how many of so many go first
     since_ns: np.ndarray
     kept: Kept
+    accounts: np.ndarray  # Account[ACCOUNTS]
 
     @classmethod
     def fresh(cls, n_slots: int) -> Memory:
@@ -186,8 +207,11 @@ class Memory(NamedTuple):
             np.zeros(n, np.int64), np.zeros(n, np.int64), np.zeros(KINDS, np.int64),
             np.zeros(KINDS), np.zeros((2, n + 1)), np.zeros((2, n + 1)),
             np.zeros((2, n + 1), np.int64), np.zeros(5, np.int64), Kept.zeros(),
+            Account.several(ACCOUNTS),
         )  # fmt: skip
 
+
+ACCOUNTS = 32  # programs that are told apart
 
 BACK_WAIT_MS = 1000.0  # background that waited so long gets its smallest slice
 

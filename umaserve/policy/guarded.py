@@ -39,6 +39,7 @@ from .processor.slices import slices
 from .streams.slack import Bounds
 from .streams.tick import plan_streams
 from .survey import survey
+from .urgency import judge
 from .without_streams import can_be_given_up, plan_background, plan_prompts
 
 GIVEN_UP = 0.8  # of the predicted time, or all but one tick budget: after that it is nearly done
@@ -51,14 +52,15 @@ OVERRUN = 1.25  # of what was allowed
 def plan_tick(state, tick, knobs, cost, memory, traffic, plan):
     """Fill ``plan`` for one tick; returns the number of entries (0 = nothing to do).
 
-    Sessions are sorted by lane, and by whether they decode.  A request that may have killed an
-    engine has the tick alone.  Background pauses while the budget of bytes is used up.  Decoders
-    are merged or take turns, and prompts are computed in the tick or beside it, whichever takes
-    less time.  Then the tick is filled: streams that keep their pace, and what rides with them;
-    else an interactive prompt; else background.
+    Sessions that nobody has labelled get a lane.  Sessions are sorted by lane, and by whether they
+    decode.  A request that may have killed an engine has the tick alone.  Background pauses while
+    the budget of bytes is used up.  Decoders are merged or take turns, and prompts are computed in
+    the tick or beside it, whichever takes less time.  Then the tick is filled: streams that keep
+    their pace, and what rides with them; else an interactive prompt; else background.
     """
     forget(plan.info)
     plan.aside[0] = -1
+    judge(state, tick, knobs, cost, memory)
     survey(state, tick, knobs, memory)
     entries = isolate(state, tick, knobs, memory, plan)
     if entries:

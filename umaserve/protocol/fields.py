@@ -179,10 +179,10 @@ GENERATE_FIELDS: tuple[Field, ...] = (
     _flag("stream", True, "false: no token events, the text in `eos`"),
     Field(
         "priority",
-        Literal["interactive", "background"],
-        '"interactive" or "background"',
-        "interactive",
-        "the lane",
+        Literal["auto", "interactive", "background"],
+        '"auto", "interactive" or "background"',
+        "auto",
+        "the lane; auto: the daemon decides, and may change its mind",
     ),
     Field(
         "slo", WireSlo, "an object of target_ttft_ms, target_tbt_ms and latency_cap", note="targets"

@@ -133,6 +133,7 @@ class Submit(msgspec.Struct, tag="submit", omit_defaults=True):
     prompt before the row waits; -1 = none.  ``max_tokens`` of `NO_TOKENS`: nothing is generated.
     ``came_ns``: when it came, on the monotonic clock; 0 = now.  ``turn``: smaller ones of a lane go
     first, equal ones in order of arrival.  ``program``: the program that asks, as a number.
+    ``auto``: nobody has named the lane, and the policy may change it.
     """
 
     serial: int
@@ -155,6 +156,7 @@ class Submit(msgspec.Struct, tag="submit", omit_defaults=True):
     turn: int = 0
     program: int = 0
     prompt_logprobs: int = -1
+    auto: bool = False
     sampling: Sampling = Sampling()
     constraint: Constraint | None = None
 

@@ -35,8 +35,13 @@ from umaserve.wire.header import BUSY_DECODE as BUSY_DECODE
 from umaserve.wire.header import BUSY_IDLE as BUSY_IDLE
 from umaserve.wire.header import BUSY_TOKENIZE as BUSY_TOKENIZE
 from umaserve.wire.header import TICK_RING as TICK_RING
+from umaserve.wire.states import AUTO as AUTO
+from umaserve.wire.states import AUTO_NEW as AUTO_NEW
+from umaserve.wire.states import AUTO_PAID as AUTO_PAID
+from umaserve.wire.states import AUTO_SUNK as AUTO_SUNK
 from umaserve.wire.states import DONE as DONE
 from umaserve.wire.states import FREE as FREE
+from umaserve.wire.states import LABELLED as LABELLED
 from umaserve.wire.states import RUNNING as RUNNING
 from umaserve.wire.states import WAITING as WAITING
 
@@ -72,6 +77,7 @@ _COLUMNS: tuple[tuple[str, str, str], ...] = (
     ("t_first_ns", "i8", ""),  # first token published
     ("t_last_ns", "i8", ""),
     ("arrival", "i8", ""),  # order of admission, for round-robin and preemption
+    ("auto", "i4", ""),  # LABELLED, or what the policy has decided about the lane
     ("program", "i4", ""),  # whose request it is: equal numbers, the same program
     ("tokens", "i4", "ctx"),
     ("cap", "f8", ""),  # latency cap of this session, times the baseline; 0 = the daemon's
@@ -152,6 +158,7 @@ class SessionTable:
     t_first_ns: np.ndarray
     t_last_ns: np.ndarray
     arrival: np.ndarray
+    auto: np.ndarray
     program: np.ndarray
     cap: np.ndarray
     target_ttft_ms: np.ndarray

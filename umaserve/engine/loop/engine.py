@@ -346,6 +346,7 @@ class Engine:
             slot = self.admission.slot_of(message.serial)
             if slot >= 0:
                 self.table.lane[slot] = message.lane
+                self.table.auto[slot] = t.LABELLED
         elif isinstance(message, m.Release):
             self.admission.release(message.slot, message.serial)
         elif isinstance(message, m.Tokenize | m.Embed):

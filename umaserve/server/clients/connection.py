@@ -120,7 +120,8 @@ class Connection:
 
     def begun(self, request: Request) -> None:
         if not self._closing.is_set():
-            lane, why = LANE_NAMES[request.lane], request.lane_reason
+            number, why = request.lane_now()
+            lane = LANE_NAMES[number]
             deltas = request.reply is not None
             self._outbox.put(begin_event(request.id, lane, why, deltas, request.usage()))
 

@@ -35,6 +35,7 @@ def _row(request: Request, now_ns: int) -> dict[str, Any]:
         p95 = quantile(np.diff(np.array(newest, np.int64)), 0.95)
         span_ns = newest[-1] - newest[0]
         rate = 1e9 * (len(newest) - 1) / span_ns if span_ns else None
+    lane, reason = request.lane_now()
     row_state, cells, is_parked = _in_engine(request)
     state = request.state()
     if row_state == t.WAITING and state in ("prefill", "decode"):
@@ -45,7 +46,8 @@ def _row(request: Request, now_ns: int) -> dict[str, Any]:
         "conn": request.sink.label,
         "app": request.app,
         "cache_scope": request.message.cache_scope,
-        "lane": LANE_NAMES[request.lane],
+        "lane": LANE_NAMES[lane],
+        "lane_reason": reason,
         "state": state,
         "prompt_tokens": len(request.prompt_ids or ()),
         "tokens": len(request.tokens),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import secrets
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
 from umaserve.chat.questions import ChatModel, Rendered
@@ -15,13 +17,25 @@ from umaserve.server.requests.prompt_text import PromptText
 from umaserve.server.requests.reply import Reply
 from umaserve.server.requests.text import TextAssembler
 from umaserve.wire import messages as m
+from umaserve.wire import table as t
 
 if TYPE_CHECKING:
     from umaserve.server.engines.handle import EngineHandle
 
-LANES = {"interactive": m.LANE_INTERACTIVE, "background": m.LANE_BACKGROUND}
+# of ``auto`` the engine's policy decides anew in every tick
+LANES = {
+    "auto": m.LANE_INTERACTIVE,
+    "interactive": m.LANE_INTERACTIVE,
+    "background": m.LANE_BACKGROUND,
+}
 LANE_NAMES = ("interactive", "background")
 LABELLED, UNLABELLED, MOVED = "asked for", "nobody named a lane", "moved there"
+# why a lane that nobody named is what it is (`umaserve.policy.urgency`)
+DECIDED = {
+    t.AUTO: "nobody named a lane",
+    t.AUTO_PAID: "a short prompt",
+    t.AUTO_SUNK: "a long prompt beside others",
+}
 
 Top = list[tuple[int, str, float]]
 
@@ -82,6 +96,7 @@ class Request:
     message: Generate
     sampling: m.Sampling
     lane: int
+    auto: bool  # nobody has named the lane
     lane_reason: str  # in a few words
     arrived_ns: int
     assembler: TextAssembler
@@ -149,7 +164,8 @@ class Request:
             message=message,
             sampling=sampling,
             lane=LANES[message.priority],
-            lane_reason=LABELLED if message.labelled else UNLABELLED,
+            auto=message.priority == "auto",
+            lane_reason=LABELLED if message.priority != "auto" else UNLABELLED,
             arrived_ns=arrived_ns,
             assembler=TextAssembler(message.stop),
             quick=message.stream
@@ -180,6 +196,32 @@ class Request:
     def app(self) -> str:
         """The program that asks, as it calls itself or as the system does."""
         return self.message.app or self.sink.app
+
+    def lane_is_known(self) -> bool:
+        """Whether the engine has taken it in, and the policy has given it a lane."""
+        engine = self.engine
+        if not self.auto or engine is None or len(engine.requests) == 1:
+            return self.accepted
+        return self.accepted and int(engine.table.auto[self.slot]) != t.AUTO_NEW
+
+    def lane_now(self) -> tuple[int, str]:
+        """The lane that it has now, and why in a few words."""
+        engine = self.engine
+        if not self.auto or engine is None or not self.accepted:
+            return self.lane, self.lane_reason
+        table, slot = engine.table, self.slot
+        lane, why = int(table.lane[slot]), DECIDED.get(int(table.auto[slot]))
+        if why is None or table.serial[slot] != self.serial:
+            return self.lane, self.lane_reason
+        return lane, why
+
+    @cached_property
+    def program(self) -> int:
+        """Whose request it is; equal numbers, the same program.  Below 0 it is one that was named:
+        programs that ask over HTTP come over one connection."""
+        if self.message.app is None:
+            return self.sink.program
+        return -1 - (zlib.crc32(self.message.app.encode()) >> 1)
 
     @property
     def stored(self) -> int:
@@ -212,8 +254,9 @@ class Request:
             target_tbt_ms=(slo.target_tbt_ms if slo else None) or 0.0,
             came_ns=self.arrived_ns,
             turn=self.turn,
-            program=self.sink.program,
             prompt_logprobs=(message.prompt_logprobs or 0) if rates else -1,
+            program=self.program,
+            auto=self.auto,
             sampling=self.sampling,
             constraint=self._constraint(),
         )

@@ -141,9 +141,11 @@ class Sessions:
         self.ends.flush(request.sink)
 
     def set_lane(self, request: Request, lane: int) -> None:
-        if lane == request.lane:
+        if lane == request.lane and not request.auto:
             return
-        self._room.change_lane(request, lane)
+        request.auto = False
+        if lane != request.lane:
+            self._room.change_lane(request, lane)
         request.lane_reason = MOVED
         if request.engine is not None:
             request.engine.send(m.SetLane(request.serial, lane))
@@ -239,7 +241,7 @@ class Sessions:
             Rendered,
             done,
             lane=request.lane,
-            program=request.sink.program,
+            program=request.program,
         )
         self._room.wait_for_text(request, forget)
 
@@ -273,7 +275,7 @@ class Sessions:
         stops = (*message.stop, *rendered.stops)
         return Reply(
             self.replies, model, rendered, stops, on_delta,
-            lane=request.lane, program=request.sink.program,
+            lane=request.lane, program=request.program,
         )  # fmt: skip
 
     def check_template(self, engine: EngineHandle) -> None:
@@ -420,7 +422,7 @@ class Sessions:
         """Whether events were made of it (``FIRST``, ``MORE`` or 0), and whether its row ended."""
         if not request.accepted:
             self._look_for_row(engine, request)
-        if request.begin_due and request.accepted and not request.told:
+        if request.begin_due and request.lane_is_known() and not request.told:
             self._tell_begin(request, engine)
         read, emitted = len(request.tokens), request.emitted
         reason, stopped = read_row(request, engine)

@@ -52,7 +52,7 @@ class WaitingRoom:
 
     def take_turn(self, request: Request) -> None:
         """A request that is new, or new in its lane."""
-        request.turn = self._turns[request.lane].take(request.sink.program)
+        request.turn = self._turns[request.lane].take(request.program)
 
     def begin(self, request: Request) -> None:
         """It has been given a sequence."""
@@ -62,7 +62,7 @@ class WaitingRoom:
 
     def over(self, request: Request) -> None:
         """It has ended."""
-        self._turns[request.lane].leave(request.sink.program, begun=request.begun)
+        self._turns[request.lane].leave(request.program, begun=request.begun)
 
     def enter(self, request: Request) -> None:
         """It waits for a row, in its turn."""
@@ -125,11 +125,11 @@ class WaitingRoom:
         counts: Counter[int] = Counter()
         newest: dict[int, Request] = {}
         for request in self.all():
-            program = request.sink.program
+            program = request.program
             counts[program] += 1
             if program not in newest or _gives_way(request, newest[program]):
                 newest[program] = request
-        own = new.sink.program
+        own = new.program
         if new.lane == LANE_INTERACTIVE and own in newest and newest[own].lane == LANE_BACKGROUND:
             return newest[own]
         for program, count in counts.most_common():

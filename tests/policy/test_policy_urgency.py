@@ -1,0 +1,162 @@
+"""Lanes of requests that nobody has labelled."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.policy_states import MACHINES, N, empty, known, plan_of, put, told
+from umaserve.policy.base import (
+    ALL_FEATURES,
+    AUTO,
+    AUTO_PAID,
+    AUTO_SUNK,
+    FEATURES,
+    LABELLED,
+    LANE_BACKGROUND,
+    LANE_INTERACTIVE,
+    Memory,
+    SchedulerState,
+)
+from umaserve.policy.cost.model import predict
+from umaserve.policy.urgency import ALLOWANCE, REFILL
+
+NAME = "cpu-2core-amx-0.5b"
+LONG, SHORT = 2000, 12
+STREAM, PROMPT, OTHER = 0, 1, 2
+
+
+def unlabelled(state: SchedulerState, s: int, program: int) -> None:
+    state.auto[s], state.program[s] = AUTO, program
+
+
+def beside_a_stream(*prompts: int) -> SchedulerState:
+    """A stream of program 1, and prompts of program 2 that have just come."""
+    state = empty()
+    put(state, STREAM, LANE_INTERACTIVE, 50, 49)
+    for s, tokens in enumerate(prompts, PROMPT):
+        put(state, s, LANE_INTERACTIVE, tokens, 0)
+    for s in range(len(prompts) + 1):
+        unlabelled(state, s, 1 if s == STREAM else 2)
+    return state
+
+
+def planned(state: SchedulerState, memory: Memory | None = None, **changes) -> Memory:
+    memory = memory or Memory.fresh(N)
+    plan_of(state, told(NAME, **changes), known(NAME), memory=memory)
+    return memory
+
+
+def affordable(tokens: int) -> int:
+    """How many prompts of so many tokens a program may have at once."""
+    cost = known(NAME)
+    prompt_ms = predict(cost, 0, 0, tokens, 0.5 * tokens)
+    return int(ALLOWANCE * predict(cost, 0, 1, 0, 49.0) / prompt_ms)
+
+
+def test_a_long_prompt_sinks_beside_a_stream_and_rises_with_its_answer() -> None:
+    state = beside_a_stream(LONG)
+    planned(state)
+    assert (state.lane[PROMPT], state.auto[PROMPT]) == (LANE_BACKGROUND, AUTO_SUNK)
+    assert (state.lane[STREAM], state.auto[STREAM]) == (LANE_INTERACTIVE, AUTO)
+    state.n_past[PROMPT] = LONG - 1  # the last token of the prompt
+    planned(state)
+    assert (state.lane[PROMPT], state.auto[PROMPT]) == (LANE_INTERACTIVE, AUTO)
+
+
+def test_the_rest_of_a_long_prompt_is_no_short_one() -> None:
+    state = beside_a_stream(LONG)
+    state.n_past[PROMPT] = LONG - SHORT
+    planned(state)
+    assert state.lane[PROMPT] == LANE_BACKGROUND
+
+
+def test_a_parked_stream_is_read_on() -> None:
+    state = beside_a_stream(LONG)
+    state.t_first_ns[PROMPT] = 1
+    planned(state)
+    assert state.lane[PROMPT] == LANE_INTERACTIVE
+
+
+def test_a_short_prompt_stays_interactive() -> None:
+    state = beside_a_stream(SHORT)
+    planned(state)
+    assert (state.lane[PROMPT], state.auto[PROMPT]) == (LANE_INTERACTIVE, AUTO_PAID)
+
+
+@pytest.mark.parametrize("lane", [LANE_INTERACTIVE, LANE_BACKGROUND])
+def test_a_label_wins(lane: int) -> None:
+    state = beside_a_stream(LONG, SHORT)
+    state.lane[PROMPT : OTHER + 1], state.auto[PROMPT : OTHER + 1] = lane, LABELLED
+    planned(state)
+    assert list(state.lane[PROMPT : OTHER + 1]) == [lane, lane]
+
+
+def test_nobody_is_alone_in_the_background() -> None:
+    for prompts in ((LONG,), (LONG, LONG), (LONG, SHORT)):
+        state = beside_a_stream(*prompts)
+        state.state[STREAM] = 0
+        planned(state)
+        assert not state.lane.any()
+
+
+def test_only_background_beside_it_is_nobody() -> None:
+    state = beside_a_stream(LONG)
+    state.lane[STREAM], state.auto[STREAM] = LANE_BACKGROUND, LABELLED
+    planned(state)
+    assert state.lane[PROMPT] == LANE_INTERACTIVE
+
+
+def test_without_the_part_a_lane_stays() -> None:
+    state = beside_a_stream(LONG)
+    planned(state, features=ALL_FEATURES - FEATURES["urgency"])
+    assert (state.lane[PROMPT], state.auto[PROMPT]) == (LANE_INTERACTIVE, AUTO)
+
+
+def flood(memory: Memory, program: int, *, most: int = 100) -> int:
+    """How many short prompts of a program, one after the other, are interactive before one is not;
+    at one point in time."""
+    for count in range(most):
+        state = beside_a_stream(SHORT)
+        state.program[PROMPT] = program
+        planned(state, memory)
+        if state.lane[PROMPT] == LANE_BACKGROUND:
+            return count
+    return most
+
+
+def test_a_flood_of_short_prompts_sinks_and_costs_others_nothing() -> None:
+    memory = Memory.fresh(N)
+    own = flood(memory, 2)
+    assert 0 < own <= affordable(SHORT) + 1
+    assert flood(memory, 3) == own
+    assert flood(memory, 4) <= 1, "two programs have asked for what all may have together"
+
+
+def test_what_may_be_asked_for_comes_back_with_time() -> None:
+    memory = Memory.fresh(N)
+    flood(memory, 2)
+    rounds, count = 8, 0
+    for _ in range(rounds):
+        memory.accounts.since_ns[:] -= 9_000_000_000
+        count += flood(memory, 2)
+    prompt_ms = predict(known(NAME), 0, 0, SHORT, 0.5 * SHORT)
+    back = rounds * REFILL * 9000.0 / prompt_ms
+    assert 1.0 <= back - 1.0 <= count <= back + 1.0
+
+
+def test_many_programs_take_turns_at_accounts() -> None:
+    memory = Memory.fresh(N)
+    for program in range(2 * memory.accounts.size):
+        state = beside_a_stream(SHORT)
+        state.program[PROMPT] = program + 10
+        planned(state, memory)
+    assert (memory.accounts.credit_ms >= 0.0).all()
+
+
+@pytest.mark.parametrize("name", sorted(MACHINES))
+def test_costs_that_are_not_known_sink_nobody(name: str) -> None:
+    from umaserve.policy.cost.model import CostModel
+
+    state = beside_a_stream(LONG)
+    plan_of(state, told(name), CostModel.unknown())
+    assert state.lane[PROMPT] == LANE_INTERACTIVE

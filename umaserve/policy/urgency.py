@@ -1,0 +1,101 @@
+"""Urgency: the lane of a request that nobody has labelled.
+
+Short prompts and answers that are being read are interactive, long prompts beside them are not.
+Long is relative: a program may have prompts computed at the expense of everybody's streams for so
+long as a stream takes for ``ALLOWANCE`` tokens, and for ``REFILL`` of the time from then on; all
+programs together for twice as much.  A prompt that costs more is background work until its answer
+begins.  So a flood of prompts sinks, whoever sends it, and a person's question does not.  This is
+least attained service (Nuyens and Wierman 2008), by program, with the cost known before.
+"""
+
+from __future__ import annotations
+
+from umaserve.jit.compiled import njit
+from umaserve.jit.inner import INNER
+from umaserve.wire.states import LANE_BACKGROUND, LANE_INTERACTIVE
+
+from .base import AUTO, AUTO_PAID, AUTO_SUNK, LABELLED, LANES, RUNNING, URGENCY
+from .cost.model import predict
+
+ALLOWANCE = 16.0  # tokens of a stream
+REFILL = 0.0025
+ALL = 0  # the account of all programs together
+
+
+@njit(**INNER)
+def judge(state, tick, knobs, cost, memory):
+    """Write the lanes of unlabelled sessions into ``state.lane``, and why into ``state.auto``."""
+    if not (knobs.features & LANES and knobs.features & URGENCY):
+        return
+    streams, prompts, past = _others(state)
+    for s in range(state.state.shape[0]):
+        if state.auto[s] == LABELLED or state.state[s] != RUNNING:
+            continue
+        left = state.n_tokens[s] - state.n_past[s]
+        if state.t_first_ns[s] != 0 or left <= 1 or state.auto[s] == AUTO_PAID:
+            state.lane[s] = LANE_INTERACTIVE
+            if state.auto[s] != AUTO_PAID:
+                state.auto[s] = AUTO
+            continue
+        if streams + prompts == 0:
+            state.lane[s], state.auto[s] = LANE_INTERACTIVE, AUTO
+            continue
+        token_ms = predict(cost, 0, max(streams, 1), 0, past)
+        whole = state.n_tokens[s]
+        whole_ms = predict(cost, 0, 0, whole, 0.5 * whole)
+        prompt_ms = predict(cost, 0, 0, left, state.n_past[s] + 0.5 * left)
+        own = _account_of(memory.accounts, state.program[s])
+        everybody, mine = memory.accounts[ALL], memory.accounts[own]
+        _refill(everybody, tick.now_ns, 2.0, token_ms)
+        _refill(mine, tick.now_ns, 1.0, token_ms)
+        credit_ms = min(mine.credit_ms, everybody.credit_ms)
+        is_short = whole_ms <= ALLOWANCE * token_ms and prompt_ms <= credit_ms
+        if is_short or token_ms <= 0.0:
+            everybody.credit_ms -= prompt_ms
+            mine.credit_ms -= prompt_ms
+            state.lane[s], state.auto[s] = LANE_INTERACTIVE, AUTO_PAID
+        else:
+            state.lane[s], state.auto[s] = LANE_BACKGROUND, AUTO_SUNK
+
+
+@njit(**INNER)
+def _others(state):
+    """Streams, prompts that go before long ones, and the KV cells that a stream attends to."""
+    streams = prompts = 0
+    past = 0.0
+    for s in range(state.state.shape[0]):
+        if state.state[s] != RUNNING:
+            continue
+        if state.auto[s] == LABELLED and state.lane[s] != LANE_INTERACTIVE:
+            continue
+        if state.n_tokens[s] - state.n_past[s] == 1:
+            streams += 1
+            past += state.n_past[s]
+        elif state.auto[s] in (LABELLED, AUTO_PAID) or state.t_first_ns[s] != 0:
+            prompts += 1
+    return streams, prompts, past / max(streams, 1)
+
+
+@njit(**INNER)
+def _refill(account, now_ns, times, token_ms):
+    """What may be spent: ``times`` what one program may."""
+    most_ms = times * ALLOWANCE * token_ms
+    if account.since_ns == 0:
+        account.credit_ms = most_ms
+    more_ms = times * REFILL * (now_ns - account.since_ns) / 1e6
+    account.credit_ms = min(account.credit_ms + more_ms, most_ms)
+    account.since_ns = now_ns
+
+
+@njit(**INNER)
+def _account_of(accounts, program):
+    """The account of a program; a new one takes the place of the one that was used least lately."""
+    oldest = ALL + 1
+    for i in range(ALL + 1, accounts.shape[0]):
+        if accounts[i].since_ns > 0 and accounts[i].program == program:
+            return i
+        if accounts[i].since_ns < accounts[oldest].since_ns:
+            oldest = i
+    accounts[oldest].program = program
+    accounts[oldest].since_ns = 0
+    return oldest

@@ -1,4 +1,7 @@
-"""One request for text: what the client wants, what was read so far, where it runs."""
+"""One request for text: what the client wants, what was read so far, where it runs.
+
+Long: all that is known of a request has one owner.
+"""
 
 from __future__ import annotations
 

@@ -11,17 +11,22 @@ import argparse
 import sys
 import time
 
-import numpy as np
-from rich.console import Console
-from rich.table import Table
+from umaserve.jit.cache import use_jit_cache
 
-from umaserve.policy.base import FEATURES, Knobs
+if __name__ == "__main__":
+    use_jit_cache()  # else code that was compiled from other sources would run
 
-from . import sim_beside, sim_run
-from .sim_beside import NS
-from .sim_loads import BACKGROUND, INTERACTIVE, PRESETS, Load
-from .sim_machine import Machine, presets, probed
-from .sim_run import Result, simulate
+import numpy as np  # noqa: E402
+from rich.console import Console  # noqa: E402
+from rich.table import Table  # noqa: E402
+
+from umaserve.policy.base import FEATURES, Knobs  # noqa: E402
+
+from . import sim_beside, sim_run  # noqa: E402
+from .sim_beside import NS  # noqa: E402
+from .sim_loads import BACKGROUND, INTERACTIVE, PRESETS, Load  # noqa: E402
+from .sim_machine import Machine, presets, probed  # noqa: E402
+from .sim_run import Result, simulate  # noqa: E402
 
 LANES = ("interactive", "background")
 

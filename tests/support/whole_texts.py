@@ -58,12 +58,12 @@ def cosine(a: Any, b: Any) -> float:
 def assert_near(values: Sequence[float | None], expected: Sequence[float]) -> None:
     """Log-probabilities of tokens, but for what kernels of other batch shapes make of them.
 
-    These differ by up to about half a logit on the bundled model, for tokens that are hardly
+    These differ by up to one logit on the bundled model, for tokens that are hardly
     possible by some percent, and for likely ones hardly at all in the mean.
     """
     assert len(values) == len(expected)
     found = np.array(values, np.float64)
-    wrong = np.abs(found - expected) > 1.0 + 0.03 * np.abs(expected)
+    wrong = np.abs(found - expected) > 2.0 + 0.03 * np.abs(expected)
     assert not wrong.any(), (np.flatnonzero(wrong), found[wrong], np.asarray(expected)[wrong])
     likely = np.asarray(expected) > -8.0
-    assert abs(float(np.sum((found - expected)[likely]))) <= 0.05 * likely.sum()
+    assert abs(float(np.sum((found - expected)[likely]))) <= 0.15 * likely.sum()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Awaitable, Callable, Hashable
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import trio
@@ -90,7 +91,10 @@ class Admin:
             case TokenizeRequest():
                 self._start(connection, message, self._tokenize)
             case Embed():
-                self._start(connection, message, self._embed)
+                scope = trio.CancelScope()  # a cancel may come before the task begins
+                self._start(connection, message, partial(self._embed, scope))
+                if message.id is not None:
+                    connection.embeds[message.id] = scope
             case Render():
                 self._start(connection, message, self._render)
             case DetokenizeRequest():
@@ -227,15 +231,15 @@ class Admin:
                 await trio.sleep(SUCCESSOR_POLL_S)
         raise ProtocolError(E_MODEL_001, WITHOUT_ENGINE)
 
-    async def _embed(self, connection: Connection, message: Embed) -> None:
-        with trio.CancelScope() as scope:
-            if message.id is not None:
-                connection.embeds[message.id] = scope
-            try:
+    async def _embed(
+        self, scope: trio.CancelScope, connection: Connection, message: Embed
+    ) -> None:
+        try:
+            with scope:
                 await self._embed_all(connection, message)
-            finally:
-                if message.id is not None and connection.embeds.get(message.id) is scope:
-                    del connection.embeds[message.id]
+        finally:
+            if message.id is not None and connection.embeds.get(message.id) is scope:
+                del connection.embeds[message.id]
 
     async def _embed_all(self, connection: Connection, message: Embed) -> None:
         vectors: list[Any] = []

@@ -269,7 +269,9 @@ class DaemonProcess:
     def info(self) -> dict[str, Any]:
         with self.client() as client:
             client.send(type="info")
-            return client.answer("info")["info"]
+            event = client.answer("info")
+            assert "info" in event, event
+            return event["info"]
 
     def metrics(self) -> dict[str, Any]:
         with self.client() as client:

@@ -34,6 +34,10 @@ def schemas() -> list[tuple[str, Any]]:
 
 def validate(text: str, schema: Any) -> None:
     kind = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
+    try:
+        kind.check_schema(schema)
+    except jsonschema.SchemaError:  # an older draft's that does not say so
+        kind = jsonschema.Draft7Validator
     kind(schema, format_checker=kind.FORMAT_CHECKER).validate(json.loads(text))
 
 

@@ -7,7 +7,8 @@ from collections import deque
 from collections.abc import Callable
 
 from umaserve.llama import Model
-from umaserve.sampling.params import MASK_AT, SamplerTable
+from umaserve.sampling.mask import LATE
+from umaserve.sampling.params import MASK, SamplerTable
 from umaserve.wire import messages as m
 from umaserve.wire import table as t
 
@@ -80,7 +81,7 @@ class Constraints:
             return t.REASON_ERROR, "its constraint is gone"
         if bound.error:
             return t.REASON_ERROR, bound.error
-        if self._samplers.whole[slot, MASK_AT] == self._table.n_tokens[slot]:
+        if self._samplers.whole[slot, MASK] != LATE:  # it may have come after the tick
             if bound.is_complete:
                 return t.REASON_STOP, ""
             return t.REASON_ERROR, "no token that the constraint allows may be chosen"

@@ -8,7 +8,7 @@ import pytest
 from starlette.requests import Request
 
 from umaserve.gateway.daemon.refusal import Refusal
-from umaserve.gateway.families.openai.kept import MOST, Kept
+from umaserve.gateway.families.openai.kept import MOST, Entry, Kept
 from umaserve.gateway.translate.caller import caller_fields
 
 
@@ -58,8 +58,10 @@ def test_a_lane_that_is_auto_is_left_to_the_daemon() -> None:
 def test_kept_conversations_are_bounded_and_each_keys_own() -> None:
     kept = Kept()
     for number in range(MOST + 1):
-        kept.put(f"r{number}", "editor", [{"role": "user", "content": str(number)}])
-    assert kept.get(f"r{MOST}", "editor")[0]["content"] == str(MOST)
+        messages = [{"role": "user", "content": str(number)}]
+        kept.put(f"r{number}", "editor", Entry(messages, {}, []))
+    assert kept.history(f"r{MOST}", "editor")[0]["content"] == str(MOST)
     for id, owner in (("r0", "editor"), ("r5", ""), ("none", "editor")):
+        assert kept.get(id, owner) is None
         with pytest.raises(Refusal):
-            kept.get(id, owner)
+            kept.history(id, owner)

@@ -286,7 +286,7 @@ WRONG = [
     ({"ignore_eos": 1}, '"ignore_eos" must be true or false, not 1'),
     ({"stream": "no"}, '"stream" must be true or false'),
     ({"cache_prompt": 0}, '"cache_prompt" must be'),
-    ({"priority": "vip"}, '"priority" must be "interactive" or "background", not "vip"'),
+    ({"priority": "vip"}, '"priority" must be "auto", "interactive" or "background", not "vip"'),
     ({"slo": 1}, '"slo" must be an object'),
     ({"slo": {"latency_cap": 0.5}}, '"slo.latency_cap" must be a number from 1 to 100, not 0.5'),
     ({"slo": {"target_ttft_ms": 0}}, '"slo.target_ttft_ms" must be'),

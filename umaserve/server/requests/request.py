@@ -247,7 +247,7 @@ class Request:
             plain=() if resumed or rendered is None else rendered.plain,
             tokens=tokens,
             n_prompt=len((self.prompt_ids if resumed else tokens) or ()),
-            max_tokens=self.max_tokens or m.NO_TOKENS,
+            max_tokens=m.NO_TOKENS if message.max_tokens == 0 else self.max_tokens,
             strict_fit=not resumed and self.message.max_tokens is not None,
             parse_special=message.parse_special or message.messages is not None,
             add_bos=None if resumed else message.add_bos,

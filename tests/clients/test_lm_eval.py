@@ -1,9 +1,12 @@
-"""lm-eval on a task of its own in files, by completions and by chats; the answers are given."""
+"""lm-eval on tasks in files: by completions and chats whose answers are given, and by the
+log-probabilities of the bundled model."""
 
 from __future__ import annotations
 
 import json
+import urllib.request
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -67,3 +70,58 @@ def test_a_task(
     (out,) = tmp_path.glob("out*.json")
     results = json.loads(out.read_text())["results"]["doors"]
     assert results["exact_match,bare"] == pytest.approx(2 / 3), said
+
+
+CHOICES = ["14 * r * r", "potatoes"]
+QUESTION = "def area(r):\n    return 3."
+CHOOSING = """
+task: area
+dataset_path: json
+dataset_kwargs:
+  data_files:
+    test: area.jsonl
+test_split: test
+output_type: multiple_choice
+doc_to_text: "{{question}}"
+doc_to_choice: choices
+doc_to_target: answer
+target_delimiter: ""
+metric_list:
+  - metric: acc
+"""
+
+
+def test_log_likelihoods(tmp_path: Path, real_url: str) -> None:
+    """A choice is as likely as the answer says of its tokens."""
+    programs = c.Programs("lm-eval", tmp_path)
+    key, command, _ = c.setups("lm-eval", real_url)
+    (tmp_path / "area.yaml").write_text(CHOOSING)
+    doc = {"question": QUESTION, "choices": CHOICES, "answer": 0}
+    (tmp_path / "area.jsonl").write_text(json.dumps(doc) + "\n")
+    said = programs.shell(
+        f"{key}{command.strip().replace('YOUR_TASK', 'area')}"
+        " --include_path . --log_samples --output_path out",
+        HF_HUB_OFFLINE="1", HF_DATASETS_OFFLINE="1",
+    )  # fmt: skip
+    (samples,) = tmp_path.glob("out/**/samples_area*.jsonl")
+    (sample,) = [json.loads(line) for line in samples.read_text().splitlines()]
+    for choice, (answer,) in zip(CHOICES, sample["resps"], strict=True):
+        told = completion(real_url, prompt=QUESTION + choice)
+        tokens, logprobs = told["tokens"], told["token_logprobs"]
+        assert "".join(tokens[:-1]) == QUESTION + choice
+        first = completion(real_url, prompt=QUESTION)
+        behind = len(first["tokens"]) - 1  # where the choice begins, if no token spans it
+        assert "".join(tokens[:behind]) == QUESTION
+        assert float(answer[0]) == pytest.approx(sum(logprobs[behind:-1]), abs=0.02), said
+    assert sample["acc"] == 1.0
+
+
+def completion(url: str, **body: Any) -> dict[str, Any]:
+    asked = {"max_tokens": 1, "logprobs": 1, "echo": True, "temperature": 0, **body}
+    headers = {"Authorization": f"Bearer {c.KEY}", "Content-Type": "application/json"}
+    request = urllib.request.Request(
+        f"{url}/v1/completions", json.dumps(asked).encode(), headers=headers
+    )
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        told: dict[str, Any] = json.load(answer)["choices"][0]["logprobs"]
+    return told

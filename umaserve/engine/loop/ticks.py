@@ -295,7 +295,7 @@ def sample(loop, count):
     columns, work, flight = loop.columns, loop.work, loop.work.flight
     slots = loop.batch.out_slot[flight.settled :]
     await_masks(
-        count, flight.outputs_sent, slots, columns.n_tokens, loop.settings.whole, loop.native,
+        count, loop.state.state, slots, columns.n_tokens, loop.settings.whole, loop.native,
         loop.pool,
     )  # fmt: skip
     sample_all(

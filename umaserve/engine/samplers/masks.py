@@ -13,15 +13,17 @@ from umaserve.engine.native.calls import (
     now_ns,
 )
 from umaserve.jit.compiled import njit
+from umaserve.jit.inner import INNER
 from umaserve.sampling import params as p
 from umaserve.sampling.mask import LATE
+from umaserve.wire.states import RUNNING
 
 CONSTRAINT, MASK, MASK_AT, NEXT_MASK = p.CONSTRAINT, p.MASK, p.MASK_AT, p.NEXT_MASK
 NO_MORE_MASKS = p.NO_MORE_MASKS
 SPIN_NS = 20_000  # so long a mask is looked for without a nap: most need less
 NAP_NS = 20_000
 PATIENCE_NS = 2_000_000  # so long a mask may keep others; then its row is computed again
-ALONE_NS = 300_000_000  # the same where nobody else is in the tick
+ALONE_NS = 300_000_000  # the same where nobody else has a row
 
 
 @njit(nogil=True, cache=True)
@@ -37,21 +39,22 @@ def ask_for_masks(count, slots, whole, native):
 
 
 @njit(nogil=True, cache=True)
-def await_masks(count, outputs, slots, n_tokens, whole, native, pool):
+def await_masks(count, states, slots, n_tokens, whole, native, pool):
     """Say with which mask each of the first ``count`` rows of ``slots`` int32 is sampled.
 
     ``n_tokens`` int32[n_slots]: each row's tokens, which its mask has to be for.  All of them
-    together are waited for up to PATIENCE_NS, or ALONE_NS where the tick's ``outputs`` are no more
-    than this one.
+    together are waited for up to PATIENCE_NS, or ALONE_NS where no other of the ``states`` int32
+    runs: a row that is alone in its tick may have taken turns with others.
     """
-    began, patience = 0, ALONE_NS if outputs == 1 else PATIENCE_NS
+    began, patience = 0, ALONE_NS
     for i in range(count):
         slot = slots[i]
         if whole[slot, CONSTRAINT] == 0:
             continue
         while whole[slot, MASK_AT] != n_tokens[slot]:
             now = now_ns(native)
-            began = now if began == 0 else began
+            if began == 0:
+                began, patience = now, ALONE_NS if _running(states) == 1 else PATIENCE_NS
             if now - began > patience or whole[slot, MASK_AT] == NO_MORE_MASKS:
                 break
             if now - began > SPIN_NS:
@@ -61,3 +64,12 @@ def await_masks(count, outputs, slots, n_tokens, whole, native, pool):
         loads_first()
         is_there = whole[slot, MASK_AT] == n_tokens[slot]
         whole[slot, MASK] = whole[slot, NEXT_MASK] if is_there else LATE
+
+
+@njit(**INNER)
+def _running(states):
+    n = 0
+    for s in range(states.shape[0]):
+        if states[s] == RUNNING:
+            n += 1
+    return n

@@ -305,6 +305,7 @@ class Connection:
                 self._active_s = began_s
             await self.use_front(began_s)
             await self._handle_all(taken)
+            self._end_slow_frame()
 
     async def _receive_or_idle(self) -> bytes | None:
         """``None`` when the idle time was up, or the connection began to close."""
@@ -317,14 +318,21 @@ class Connection:
             data = await self._receive()
         if data is not None or self._closing.is_set():
             return data
-        if self._partial and time.monotonic() >= self._frame_s + FRAME_S:
-            text = f"a frame that began {FRAME_S:g} s ago is not whole; the connection closes"
-            self.close(E_LIMIT_004, text)
-        elif self.requests or self.keeps_alive:
+        if self._end_slow_frame():
+            return None
+        if self.requests or self.keeps_alive:
             self._active_s = time.monotonic()
         elif idle_s and time.monotonic() >= self._active_s + idle_s:
             self.close(E_LIMIT_004, f"nothing was asked for {idle_s:g} s; the connection closes")
         return None
+
+    def _end_slow_frame(self) -> bool:
+        """Close the connection where a frame takes too long, however often a byte of it comes."""
+        if not self._partial or time.monotonic() < self._frame_s + FRAME_S:
+            return False
+        text = f"a frame that began {FRAME_S:g} s ago is not whole; the connection closes"
+        self.close(E_LIMIT_004, text)
+        return True
 
     async def _finish_half_closed(self) -> None:
         """The client sends no more.  Answer what it asked for, unless it is gone altogether."""

@@ -1,10 +1,10 @@
 """Urgency: the lane of a request that nobody has labelled.
 
 Short prompts and answers that are being read are interactive, long prompts beside them are not.
-Long is relative: a program may have prompts computed at the expense of everybody's streams for so
-long as a stream takes for ``ALLOWANCE`` tokens, and for ``REFILL`` of the time from then on; all
-programs together for twice as much.  A prompt that costs more is background work until its answer
-begins.  So a flood of prompts sinks, whoever sends it, and a person's question does not.  This is
+Long is relative.  A program may ask for prompts at the expense of everybody's streams: at once for
+the time that a stream takes for ``ALLOWANCE`` tokens, from then on for ``REFILL`` of the time.  All
+programs together may ask for twice as much.  A prompt that costs more is background work until its
+answer begins.  So a flood of prompts sinks, whoever sends it, and a person's question does not.  This is
 least attained service (Nuyens and Wierman 2008), by program, with the cost known before.
 """
 

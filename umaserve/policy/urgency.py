@@ -4,8 +4,9 @@ Short prompts and answers that are being read are interactive, long prompts besi
 Long is relative.  A program may ask for prompts at the expense of everybody's streams: at once for
 the time that a stream takes for ``ALLOWANCE`` tokens, from then on for ``REFILL`` of the time.  All
 programs together may ask for twice as much.  A prompt that costs more is background work until its
-answer begins.  So a flood of prompts sinks, whoever sends it, and a person's question does not.  This is
-least attained service (Nuyens and Wierman 2008), by program, with the cost known before.
+answer begins.  So a flood of prompts sinks, whoever sends it, and a person's question does not.
+
+This is least attained service (Nuyens and Wierman 2008), by program, with the cost known before.
 """
 
 from __future__ import annotations

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
 import pytest
 
 from tests.support.fake_engine import answer
@@ -15,14 +17,17 @@ from tests.support.server_harness import DaemonProcess, eventually
 from umaserve.protocol import Generate, Limits, parse_message
 from umaserve.server.requests.request import Request
 from umaserve.server.requests.waiting import WaitingRoom
-from umaserve.wire.states import AGED_NS
+from umaserve.wire import table as t
+from umaserve.wire.states import AGED_NS, LANE_BACKGROUND, LANE_INTERACTIVE
 
 SERIALS = iter(range(1, 1_000_000))
 
 
-def request(program: str, priority: str = "interactive", age_ns: int = 0) -> Request:
-    body = f'{{"id": "x", "prompt": "hi", "priority": "{priority}"}}'
-    message = parse_message(body.encode(), Limits())
+def request(
+    program: str, priority: str = "interactive", age_ns: int = 0, app: str | None = None
+) -> Request:
+    body = {"id": "x", "prompt": "hi", "priority": priority, "app": app}
+    message = parse_message(json.dumps(body).encode(), Limits())
     assert isinstance(message, Generate)
     sink: Any = SimpleNamespace(program=program)
     return Request.create(next(SERIALS), sink, message, time.monotonic_ns() - age_ns, 16)
@@ -50,6 +55,43 @@ def test_interactive_ones_first_and_programs_in_turn() -> None:
     late = request("editor")
     enter(room, job, *flood, late)
     assert order(room) == [flood[0], late, flood[1], flood[2], job]
+
+
+def test_programs_that_are_named_take_turns_over_one_connection() -> None:
+    room = WaitingRoom(256, 4)
+    flood = [request("gateway", app="greedy") for _ in range(3)]
+    late = request("gateway", app="editor")
+    enter(room, *flood, late)
+    assert order(room) == [flood[0], late, flood[1], flood[2]]
+
+
+def test_the_lane_is_the_engines_until_somebody_names_one() -> None:
+    columns = {"serial": [0, 0], "lane": [0, 1], "auto": [t.AUTO_NEW, t.AUTO_SUNK]}
+    table = SimpleNamespace(**{name: np.array(values) for name, values in columns.items()})
+    for priority, lane, why in (
+        ("auto", LANE_BACKGROUND, "a long prompt beside others"),
+        ("interactive", LANE_INTERACTIVE, "asked for"),
+    ):
+        one = request("editor", priority)
+        one.engine, one.slot, one.accepted = cast(Any, SimpleNamespace(table=table)), 1, True
+        table.serial[1] = one.serial
+        assert one.lane_now() == (lane, why)
+        assert one.submit_message().auto == (priority == "auto")
+        table.serial[1] = 0  # the row is somebody else's
+        assert one.lane_now()[0] == LANE_INTERACTIVE
+
+
+def test_a_lane_that_is_not_decided_is_waited_for_where_others_are() -> None:
+    table = SimpleNamespace(auto=np.array([t.AUTO_NEW]))
+    engine = SimpleNamespace(table=table, requests={1: None, 2: None})
+    one = request("editor", "auto")
+    one.engine, one.slot, one.accepted = cast(Any, engine), 0, True
+    assert not one.lane_is_known()
+    del engine.requests[2]
+    assert one.lane_is_known()
+    engine.requests[2] = None
+    table.auto[0] = t.AUTO
+    assert one.lane_is_known()
 
 
 def test_background_ones_leave_the_last_rows() -> None:

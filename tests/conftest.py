@@ -14,6 +14,7 @@ from tests.support.engine_driver import DrivenEngine
 from tests.support.fixtures.signals import let_children_hear
 from tests.support.oracle import Oracle
 from tests.support.plain_python import leave_out_callbacks
+from tests.support.server_harness import DaemonProcess, RawClient
 from umaserve import llama
 from umaserve.assets import demo_model_path
 from umaserve.jit.cache import use_jit_cache
@@ -37,6 +38,14 @@ def oracle() -> Iterator[Oracle]:
     made = Oracle(n_ctx=4096)
     yield made
     made.close()
+
+
+@pytest.fixture
+def client(daemon: DaemonProcess) -> Iterator[RawClient]:
+    """Of the ``daemon`` that a file of tests has; it leaves nothing that runs."""
+    with daemon.client() as client:
+        yield client
+    daemon.idle()
 
 
 @pytest.fixture

@@ -21,13 +21,6 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]:
         yield daemon
 
 
-@pytest.fixture
-def client(daemon: DaemonProcess) -> Iterator[RawClient]:
-    with daemon.client() as client:
-        yield client
-    daemon.idle()
-
-
 def run(client: RawClient, **fields: object) -> Result:
     client.results["a"] = Result()
     client.send(id="a", temperature=0.0, **fields)

@@ -203,13 +203,6 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]:
     yield from running(tmp_path_factory.mktemp("daemon"), n_ctx=1024, max_sessions=2)
 
 
-@pytest.fixture
-def client(daemon: DaemonProcess) -> Iterator[RawClient]:
-    with daemon.client() as client:
-        yield client
-    daemon.idle()
-
-
 def talk(client: RawClient, id: str, text: str) -> None:
     client.results[id] = Result()
     client.send(id=id, messages=[{"role": "user", "content": text}], max_tokens=5)

@@ -28,13 +28,6 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]:
         yield daemon
 
 
-@pytest.fixture
-def client(daemon: DaemonProcess) -> Iterator[RawClient]:
-    with daemon.client() as client:
-        yield client
-    daemon.idle()
-
-
 def embed(client: RawClient, **fields: Any) -> dict[str, Any]:
     client.send(type="embed", **fields)
     return client.answer("embeddings")

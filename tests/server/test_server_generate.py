@@ -18,13 +18,6 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]:
     yield from running(tmp_path_factory.mktemp("daemon"), n_ctx=1024, max_tokens=600)
 
 
-@pytest.fixture
-def client(daemon: DaemonProcess) -> Iterator[RawClient]:
-    with daemon.client() as client:
-        yield client
-    daemon.idle()
-
-
 def test_tokens_come_in_order_and_whole(client: RawClient) -> None:
     client.ask("a", "hello", max_tokens=200)
     parts = []

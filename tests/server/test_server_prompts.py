@@ -19,13 +19,6 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]:
     yield from running(tmp_path_factory.mktemp("daemon"), environment={"FAKE_TICK_MS": "5"})
 
 
-@pytest.fixture
-def client(daemon: DaemonProcess) -> Iterator[RawClient]:
-    with daemon.client() as client:
-        yield client
-    daemon.idle()
-
-
 def of_tokens(client: RawClient, text: str, id: str = "a", **fields: object) -> Result:
     client.results[id] = Result()
     client.send(id=id, tokens=list(text.encode()), **fields)

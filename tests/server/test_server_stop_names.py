@@ -34,13 +34,6 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]:
         yield daemon
 
 
-@pytest.fixture
-def client(daemon: DaemonProcess) -> Iterator[RawClient]:
-    with daemon.client() as client:
-        yield client
-    daemon.idle()
-
-
 def said(model: llama.Model, texts: list[str], **fields: Any) -> dict[str, Any]:
     """Fields of a request whose answer is made of these tokens, each of them once."""
     ids = [token for text in texts for token in model.tokenize(text, add_special=False)]

@@ -81,6 +81,12 @@ def test_the_lane_is_the_engines_until_somebody_names_one() -> None:
         assert one.lane_now()[0] == LANE_INTERACTIVE
 
 
+def test_an_answer_that_goes_on_with_another_engine_is_being_read() -> None:
+    one = request("editor", "auto")
+    one.slot, one.prompt_ids, one.tokens = 0, [5] * 1000, [7]
+    assert not one.submit_message().auto and one.submit_message().lane == LANE_INTERACTIVE
+
+
 def test_a_lane_that_is_not_decided_is_waited_for_where_others_are() -> None:
     table = SimpleNamespace(auto=np.array([t.AUTO_NEW]))
     engine = SimpleNamespace(table=table, requests={1: None, 2: None})

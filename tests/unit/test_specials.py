@@ -137,13 +137,6 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]:
         yield daemon
 
 
-@pytest.fixture
-def client(daemon: DaemonProcess) -> Iterator[RawClient]:
-    with daemon.client() as client:
-        yield client
-    daemon.idle()
-
-
 def count(client: RawClient, **fields: object) -> int:
     """Tokens of a prompt."""
     client.results["a"] = Result()

@@ -259,7 +259,7 @@ class Request:
             turn=self.turn,
             prompt_logprobs=(message.prompt_logprobs or 0) if rates else -1,
             program=self.program,
-            auto=self.auto,
+            auto=self.auto and not self.tokens,  # what has begun is being read
             sampling=self.sampling,
             constraint=self._constraint(),
         )

@@ -85,11 +85,14 @@ def test_a_running_daemon_is_measured_and_left_as_it_was(
     status, out = bench.ends()
     assert (status, daemon.process.poll()) == (0, None), bench.lines
     assert f"bench: the running daemon ({daemon.path})" in bench.lines
-    assert "cap held: " in out and "the cap is 50.00" in out
+    assert "\ncap held: " in out and "the cap is 50.00" in out
+    assert "\nwithout labels: cap held: " in out
+    assert list(told_phases := json.loads(file.read_text())["phases"])[2] == "unlabelled"
+    assert told_phases["unlabelled"]["background_tokens_per_s"] > 0
     told = json.loads(file.read_text())
     assert told["own_daemon"] is False and told["machine"]["model"] == "UMA Serve demo"
     nobody = {"at_once": 0, "came": 0}
-    assert [phase["others"] for phase in told["phases"].values()] == [nobody, nobody]
+    assert [phase["others"] for phase in told["phases"].values()] == [nobody] * 3
     after = daemon.metrics()
     assert after["errors_total"] == before["errors_total"]
     assert after["requests_total"] > before["requests_total"]

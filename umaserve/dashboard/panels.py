@@ -38,7 +38,7 @@ FAINT_S = 60.0  # an error that old is not news
 
 
 class _Figure:
-    """A column behind the gauge of an app; ``least`` is the terminal width that it is shown from."""
+    """A column behind an app's gauge; ``least`` is the terminal width from which it is shown."""
 
     def __init__(
         self, title: str, width: int, cell: Callable[[Values], str], least: int, left: bool = False

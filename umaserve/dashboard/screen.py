@@ -2,6 +2,8 @@
 
 The layout is by hand: rich's tables and panels would cost some twenty milliseconds a frame, in the
 process that also passes the tokens on.
+
+Long: a short function for each part of the screen.
 """
 
 from __future__ import annotations
@@ -302,7 +304,8 @@ def _is(session: Session, view: View) -> bool:
 
 def _about(session: Session, width: int) -> str:
     """The session that is selected: its lane, and why."""
-    line = Line(clean(session.get("id"), 40)).add(f" of {clean(session.get('app') or 'unknown', 24)}")
+    app = clean(session.get("app") or "unknown", 24)
+    line = Line(f"{clean(session.get('id'), 40)} of {app}")
     lane, why = (clean(session.get(name) or MISSING) for name in ("lane", "lane_reason"))
     return line.pieces(width, f"{lane}: {why}").plain
 

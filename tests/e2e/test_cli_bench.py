@@ -232,13 +232,14 @@ def test_it_fits_a_terminal_of_eighty_columns(daemon: DaemonProcess, tmp_path: P
         bars = [line for line in lines if "━" in line]
         assert [bar[:20].strip() for bar in bars] == [
             "the running daemon", "warming up", "interactive alone", "with background",
-            "first tokens",
+            "first tokens", "without labels",
         ]  # fmt: skip
         assert all("━" * 20 in bar for bar in bars)
-        table = [line for line in lines if re.search(r"( +[\d.,]+| +-){4}$", line)]
+        table = [line for line in lines if re.search(r"( +[\d.,]+| +-){5}$", line)]
         assert len(table) >= 18
         (verdict,) = (at for at, line in enumerate(lines) if line.startswith("cap held: "))
-        assert lines[verdict + 2] == "status 0"
+        assert lines[verdict + 2].startswith("without labels: ")
+        assert lines[verdict + 4] == "status 0"
 
 
 # --- what needs no daemon -------------------------------------------------------------------------

@@ -46,7 +46,6 @@ KEY_HELP = (
 )
 WORD_HELP = (
     ("first, p95", "time to the first token: median, 95th percentile, ms"),
-    ("share", "an app's part of all tokens of the last ten seconds"),
     ("held", "p95 / cap: the cap is kept; guard: ticks that left prompts out"),
     ("at cap", "tokens a second, counting only seconds that kept the cap"),
     ("late", "ticks that took longer than the tick budget"),

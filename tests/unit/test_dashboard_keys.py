@@ -100,11 +100,11 @@ def test_help_is_shown_and_closed():
 
 # words of the panels that the help leaves to docs/DASHBOARD.md, or that say all there is to say
 NOT_IN_THE_HELP = """
-    CPU GB KV MB OVER RSS a active apps back background baseline batch between busy cache cached cells cost dec
-    decode efficiency errors evicted far for guard holding idle in interactive is k lane last libllama
-    log longest memory minute ms no none now of over overhead p parked place pre preempted
-    prefill prefills prompts queued request requests running s sampling sessions share so tick ticks
-    time token tokens why with work worst µs
+    CPU GB KV MB OVER RSS a active apps back background baseline batch between busy cache cached
+    cells cost dec decode efficiency errors evicted far for guard holding idle in interactive is
+    k lane last libllama log longest memory minute ms no none now of over overhead p parked
+    place pre preempted prefill prefills prompts queued request requests running s sampling
+    sessions share so tick ticks time token tokens why with work worst µs
 """
 
 

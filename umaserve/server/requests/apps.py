@@ -63,6 +63,8 @@ class App:
 
     def p95_ms(self, now_s: float) -> float | None:
         """Of the newest ``NEWEST`` times between tokens that ended within ``SPAN_S``."""
+        if self.used_s <= now_s - SPAN_S:  # most of those that are kept
+            return None
         pairs = np.frombuffer(self._gaps, np.float64).reshape(-1, 2)
         value = quantile(pairs[pairs[:, 0] > now_s - SPAN_S, 1], 0.95)
         return None if value is None else round(value, 4)

@@ -211,7 +211,7 @@ def _cdf(figure: Any, result: Result, theme: _Theme) -> None:
         ylim=(0, 101), xscale="log", yticks=[0, 25, 50, 75, 95, 100],
     )  # fmt: skip
     _plain_log(axis.xaxis)
-    _legend(figure)
+    _legend(figure, 2)  # long words
 
 
 def _tokens(figure: Any, result: Result, theme: _Theme) -> None:
@@ -276,9 +276,9 @@ def _plain_log(axis: Any) -> None:
     axis.set_minor_locator(NullLocator())
 
 
-def _legend(figure: Any) -> None:
+def _legend(figure: Any, columns: int = 4) -> None:
     """Of all its axes, below them, so that the time axes of a page are all of one width."""
-    figure.legend(loc="outside lower center", ncols=4)
+    figure.legend(loc="outside lower center", ncols=columns)
 
 
 CHARTS = (

@@ -67,8 +67,8 @@ def _parser() -> Parser:
         "--model", metavar="FILE", help="start a daemon for this run, with this GGUF file"
     )
     parser.add_argument(
-        "--seconds", type=_number(float, 0.5, 3600), default=8.0, metavar="S",
-        help="of each of the three phases (8); all of it takes about half a minute",
+        "--seconds", type=_number(float, 0.5, 3600), default=7.0, metavar="S",
+        help="of each of the three phases (7); all of it takes about half a minute",
     )  # fmt: skip
     parser.add_argument(
         "--interactive", type=_number(int, 1, 256), default=3, metavar="N",

@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
+import psutil
 import pytest
 
 from tests.support.engine_driver import DrivenEngine
 from tests.support.patches.engine_faults import slow_masks
 from tests.support.small_models import write_model
+from tests.support.waiting import until
 from umaserve.wire import messages as m
 from umaserve.wire import table as t
 
@@ -206,6 +208,53 @@ def test_cancelled_at_any_time(engine: DrivenEngine) -> None:
     assert CHOICE_MATCHES.fullmatch(
         finished(engine, engine.submit(PROMPT, sampling=hot(2), constraint=CHOICE))[0]
     )
+
+
+# --- grammars that libllama does not survive ------------------------------------------------------
+
+HOSTILE = {
+    "ends the process": 'root ::= "a" !<[5]>',
+    "never ends": "root ::= r\nr ::= "
+    + " | ".join(f'[a-z] r "{number}"' for number in range(6))
+    + ' | "-"',
+    "takes all memory": "root ::= r\nr ::= "
+    + " | ".join(f'. r "{number}"' for number in range(6))
+    + ' | "-"',
+}
+
+
+@pytest.mark.parametrize("grammar", HOSTILE.values(), ids=list(HOSTILE))
+def test_a_grammar_that_runs_wild_costs_its_own_request(
+    engine: DrivenEngine, grammar: str
+) -> None:
+    greedy = m.Sampling(temperature=0.0, ignore_eos=True)
+    beside = engine.submit(PROMPT, max_tokens=400, sampling=greedy)
+    other = engine.submit(PROMPT, sampling=hot(2), constraint=CHOICE)
+    pieces = map(engine.pieces.piece, range(engine.ready.n_vocab))
+    long = list(pieces).index(b"abstractmethod")
+    wild = m.Sampling(temperature=0.0, logit_bias=((long, 100.0),))
+    serial = engine.submit(PROMPT, sampling=wild, constraint=m.Constraint(m.GRAMMAR, grammar))
+    failed = engine.expect(m.Failed)
+    assert failed.serials == [serial] and failed.code == "E_RUNTIME_003"
+    assert finished(engine, serial)[1] == t.REASON_ERROR
+    assert CHOICE_MATCHES.fullmatch(finished(engine, other)[0])
+    engine.wait(beside)
+    assert len(engine.generated(beside)) == 400
+    engine.release(beside)
+    (host,) = psutil.Process(engine.process.pid).children()
+    until(lambda: not host.children())  # nothing goes on computing
+
+
+def test_the_process_for_grammars_is_replaced(engine: DrivenEngine) -> None:
+    assert CHOICE_MATCHES.fullmatch(
+        finished(engine, engine.submit(PROMPT, sampling=hot(1), constraint=CHOICE))[0]
+    )
+    (host,) = psutil.Process(engine.process.pid).children()
+    host.kill()
+    until(lambda: host.status() == psutil.STATUS_ZOMBIE)
+    serial = engine.submit(PROMPT, sampling=hot(1), constraint=CHOICE)
+    assert CHOICE_MATCHES.fullmatch(finished(engine, serial)[0])
+    assert psutil.Process(engine.process.pid).children() != [host]
 
 
 # --- from a trigger on ----------------------------------------------------------------------------

@@ -245,10 +245,13 @@ def caller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]:
         yield daemon
 
 
-def led(daemon: DaemonProcess, **end: float) -> dict[str, Any]:
-    """Fields that lead a model to the words that begin a call, and then (``end``) to its end."""
+def led(
+    daemon: DaemonProcess, text: str = "<tool_call>\n", **end: float
+) -> dict[str, Any]:
+    """Fields that lead a model to a text (the words that begin a call), and then (``end``) to its
+    end."""
     with daemon.client() as client:
-        client.send(type="tokenize", id="t", text="<tool_call>\n")
+        client.send(type="tokenize", id="t", text=text)
         word = client.answer("tokens")["tokens"]
         client.send(type="tokenize", id="t", text="<|endoftext|>")
         (eos,) = client.answer("tokens")["tokens"]
@@ -292,3 +295,52 @@ def test_a_call_that_is_begun_is_whole(caller: DaemonProcess) -> None:
     """``auto`` binds from the words on that begin a call."""
     found = called(caller, tool_choice="auto", **led(caller))
     is_call(found["message"]["tool_calls"][0])
+
+
+# --- thoughts -------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def thinker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]:
+    """Random weights with a template whose prompts begin the thoughts."""
+    template = next(path for path in templates() if path.stem.startswith("Apriel-1.6"))
+    path = tmp_path_factory.mktemp("thinker")
+    model = write_model(
+        path / "thinker.gguf", "gpt2-micro", template=template.read_text("utf-8"), n_ctx=2048
+    )
+    with real(path, http="127.0.0.1:0", model=model) as daemon:
+        yield daemon
+
+
+def test_a_schema_binds_what_follows_the_thoughts(thinker: DaemonProcess) -> None:
+    lead = led(thinker, "well hm[BEGIN FINAL RESPONSE]", end=1000)  # the end is the likeliest
+    form = {"type": "json_schema", "schema": {"enum": ["Oslo", "Łódź"]}}
+    body = {"messages": HELLO, "response_format": form, "temperature": 0, **lead}
+    reply = post(port_of(thinker), "/v1/chat/completions", body).json["choices"][0]
+    assert reply["finish_reason"] == "stop", reply
+    assert reply["message"]["reasoning_content"].endswith("well hm")
+    assert json.loads(reply["message"]["content"]) in ("Oslo", "Łódź")
+    told = sse(post(port_of(thinker), "/v1/chat/completions", {**body, "stream": True}).body)
+    parts = [each["choices"][0]["delta"] for each in told if each != "[DONE]" and each["choices"]]
+    assert "".join(part.get("reasoning_content") or "" for part in parts).endswith("well hm")
+    said = "".join(part.get("content") or "" for part in parts)
+    assert json.loads(said) in ("Oslo", "Łódź")
+
+
+def test_without_a_wish_for_thoughts_all_is_the_form(thinker: DaemonProcess) -> None:
+    with thinker.client() as client:
+        client.ask("x", None, messages=HELLO, json_schema=SCHEMA, **HOT)
+        client.finish("x")
+        fits(client.results["x"].text)
+        client.ask("y", None, messages=HELLO, grammar=GRAMMAR, deltas=True, **HOT)
+        client.finish("y")
+        assert re.fullmatch("(yes|no)[0-9]{1,3}", client.results["y"].text)
+
+
+def test_a_call_in_thoughts_is_none(thinker: DaemonProcess) -> None:
+    """The grammar of the tools binds from the words that begin a call, but not in thoughts."""
+    calls = "<tool_calls>["
+    body = {"messages": HELLO, "tools": [TOOL], "temperature": 0, "max_tokens": 40}
+    reply = post(port_of(thinker), "/v1/chat/completions", {**body, **led(thinker, calls)})
+    message = reply.json["choices"][0]["message"]
+    assert not message.get("tool_calls") and calls in message["reasoning_content"]

@@ -93,7 +93,7 @@ class RawClient:
     def send_body(self, body: bytes) -> None:
         self.socket.sendall(struct.pack("<I", len(body)) + body)
 
-    def ask(self, id: str, prompt: str, **fields: Any) -> None:
+    def ask(self, id: str, prompt: str | None, **fields: Any) -> None:
         self.results[id] = Result()
         self.send(id=id, prompt=prompt, **fields)
 

@@ -75,8 +75,24 @@ def test_what_is_refused(fields: dict[str, Any], code: str, word: str) -> None:
     assert caught.value.id == "a"
 
 
-def test_a_bound_conversation_neither_thinks_nor_calls() -> None:
-    found = parsed(messages=CHAT, tools=[TOOL], tool_choice="none", regex="a", thinking="high")
-    assert found.constraint is not None
-    assert found.chat.thinking is False and not found.chat.parsed
-    assert parsed(messages=CHAT, thinking="high").chat.parsed
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"regex": "a"},
+        {"regex": "a", "thinking": False, "deltas": True},
+        {"regex": "a", "thinking": "none"},
+        {"grammar": "root ::= x", "thinking": "high", "deltas": True},
+    ],
+)
+def test_a_bound_conversation_that_does_not_think(fields: dict[str, Any]) -> None:
+    chat = parsed(messages=CHAT, tools=[TOOL], tool_choice="none", **fields).chat
+    assert chat.thinking is False and not (chat.parsed or chat.deltas or chat.bound)
+
+
+@pytest.mark.parametrize("asked", [{"thinking": True}, {"thinking": "high"}, {"deltas": True}])
+def test_a_bound_conversation_that_may_think(asked: dict[str, Any]) -> None:
+    for form in ({"regex": "a"}, {"json_schema": {}}, {"response_format": {"type": "json_object"}}):
+        chat = parsed(messages=CHAT, **form, **asked).chat
+        assert chat.bound and (chat.parsed or chat.deltas)
+        assert chat.thinking == asked.get("thinking")
+    assert not parsed(messages=CHAT, **asked).chat.bound

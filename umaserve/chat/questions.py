@@ -44,6 +44,14 @@ class ChatModel(msgspec.Struct, frozen=True):
         return _encode({"ask": "model", **fields})
 
 
+class Thoughts(msgspec.Struct, frozen=True):
+    """The words around thoughts in an answer; ``open``: the prompt has begun them."""
+
+    start: str
+    ends: tuple[str, ...]
+    open: bool
+
+
 class Rendered(msgspec.Struct, frozen=True):
     """A conversation's prompt.
 
@@ -52,6 +60,7 @@ class Rendered(msgspec.Struct, frozen=True):
     they were asked for.  ``stops`` end the answer, ``preserved`` are texts of control tokens that
     its parser reads.  ``syntax`` is that parser, to be passed on as it is.  ``grammar`` is what the
     answer follows where there are tools, from its beginning on or (``lazy``) from a trigger on.
+    ``thoughts`` may come; where the question was ``bound``, before what is bound.
     """
 
     prompt: str
@@ -63,6 +72,7 @@ class Rendered(msgspec.Struct, frozen=True):
     grammar: str = ""
     grammar_lazy: bool = False
     grammar_triggers: msgspec.Raw = _NULL
+    thoughts: Thoughts | None = None
 
     def triggers(self) -> tuple[str, ...]:
         """The words that the grammar binds from.  Raises ``ValueError`` for other triggers."""
@@ -143,9 +153,14 @@ def render(
     thinking: bool | str | None,
     chat_template_kwargs: msgspec.Raw,
     continue_final_message: bool | str,
+    bound: bool = False,
     spans: bool = False,
 ) -> bytes:
-    """The question for a conversation's prompt; ``spans``: with those that are markup."""
+    """The question for a conversation's prompt; ``spans``: with those that are markup.
+
+    ``bound``: a schema binds the answer, behind what the model thinks.  Where that cannot be, the
+    prompt is one for an answer without thoughts.
+    """
     return _encode(
         {
             "ask": "render",
@@ -156,6 +171,7 @@ def render(
             "thinking": thinking,
             "chat_template_kwargs": chat_template_kwargs,
             "continue_final_message": continue_final_message,
+            "bound": bound,
             "spans": spans,
         }
     )

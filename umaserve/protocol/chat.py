@@ -13,6 +13,7 @@ import msgspec
 
 from umaserve.protocol import chat_fields as f
 from umaserve.protocol.chat_fields import ChatMessage, ChatOptions, NamedTool, Tool
+from umaserve.protocol.constraint import GRAMMAR, Constraint
 from umaserve.protocol.errors import E_PROTO_003, E_PROTO_005, ProtocolError
 from umaserve.protocol.mistakes import wrong
 
@@ -100,16 +101,21 @@ def options(wire: Any, messages: Sequence[ChatMessage]) -> ChatOptions:
     )
 
 
-def bound(options: ChatOptions) -> ChatOptions:
-    """The options of a conversation whose answer follows a constraint, from its first token on.
+def bound(options: ChatOptions, constraint: Constraint) -> ChatOptions:
+    """The options of a conversation whose answer follows a constraint.
 
-    So the model does not think, and the answer is not taken apart.  Raises ``ProtocolError`` where
-    it could call a tool instead.
+    Where thoughts are asked for, it binds what follows them; but a grammar binds from the first
+    token on.  Else the model does not think, and the answer is not taken apart.  Raises
+    ``ProtocolError`` where it could call a tool instead.
     """
     if bytes(options.tools) != NO_TOOLS and options.tool_choice != "none":
         text = '"tools" are given, and an answer that follows a schema or grammar calls none'
         raise ProtocolError(E_PROTO_005, f'{text} (send "tool_choice": "none" or no tools)')
-    return msgspec.structs.replace(options, thinking=False, parsed=False)
+    is_off = options.thinking in (False, "none")
+    asks = options.deltas or options.thinking is not None
+    if constraint.kind != GRAMMAR and asks and not is_off:
+        return msgspec.structs.replace(options, bound=True)
+    return msgspec.structs.replace(options, thinking=False, parsed=False, deltas=False)
 
 
 def _words(name: str) -> str:

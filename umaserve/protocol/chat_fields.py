@@ -81,7 +81,8 @@ class ChatOptions(msgspec.Struct, frozen=True):
     ``auto``, ``none`` or ``required``; where the client named one tool, ``tools`` has that alone.
     ``parallel_tool_calls`` is ``None`` where the template's ability decides, ``thinking`` where
     nobody said anything: the answer is parsed where it or ``tools`` is there (``parsed``), and with
-    ``deltas`` where the template can think.
+    ``deltas`` where the template can think.  ``bound``: a schema or a regular expression binds what
+    comes behind the thoughts.
     """
 
     tools: msgspec.Raw = msgspec.Raw(b"[]")
@@ -92,6 +93,7 @@ class ChatOptions(msgspec.Struct, frozen=True):
     continue_final_message: bool | str = False
     parsed: bool = False
     deltas: bool = False
+    bound: bool = False
 
 
 MESSAGES = Field(

@@ -16,6 +16,7 @@ from umaserve.protocol.mistakes import wrong
 MAX_BYTES = 256 * 1024
 NULL = b"null"
 OBJECT = '{"type":"object"}'
+GRAMMAR = "grammar"  # the kind of a grammar in GBNF
 
 NAMES = tuple(field.name for field in FIELDS)
 _WORDS = {field.name: field.words for field in FIELDS}

@@ -264,7 +264,7 @@ def _generate(wire: Any, limits: PromptLimits) -> Generate:
     prompt, messages, options = (None, None, ChatOptions()) if tokens else _text(wire, limits)
     binding = constraint(wire)
     if binding is not None:
-        options = chat.bound(options)
+        options = chat.bound(options, binding)
     if wire.max_tokens is not None and not 0 <= wire.max_tokens <= limits.max_tokens:
         raise wrong("max_tokens", bounded(words["max_tokens"], limits.max_tokens), wire.max_tokens)
     if wire.seed is not None and not fields.MIN_SEED <= wire.seed <= fields.MAX_SEED:

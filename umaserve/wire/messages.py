@@ -53,12 +53,21 @@ class Sampling(msgspec.Struct, frozen=True, omit_defaults=True):
 SCHEMA, REGEX, GRAMMAR = "schema", "regex", "grammar"
 
 
+class Thoughts(msgspec.Struct, frozen=True):
+    """The words around what a model thinks first; ``open``: the prompt has begun it."""
+
+    start: str
+    ends: tuple[str, ...]
+    open: bool
+
+
 class Constraint(msgspec.Struct, frozen=True, omit_defaults=True):
     """What an answer has to follow.
 
     ``text`` is a JSON schema, a regular expression, or a grammar in GBNF.  A grammar with
     ``triggers`` binds from the first of them on, which is a part of what it describes; ``begun`` is
     what of it stands in the prompt already.  ``is_made``: by uma-chat, not by a client.
+    ``thoughts`` may come first, and nothing in them binds.
     """
 
     kind: str
@@ -66,6 +75,7 @@ class Constraint(msgspec.Struct, frozen=True, omit_defaults=True):
     triggers: tuple[str, ...] = ()
     begun: str = ""
     is_made: bool = False
+    thoughts: Thoughts | None = None
 
 
 # --- front -> engine -----------------------------------------------------------------------------

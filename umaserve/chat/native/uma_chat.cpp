@@ -503,6 +503,61 @@ static json triggers_of(const common_chat_params & params) {
     return out;
 }
 
+// The words around thoughts in an answer, and whether the prompt has begun them; null for a template
+// that knows none.
+static json thoughts_of(const common_chat_params & params) {
+    const std::string & start = params.thinking_start_tag, & prompt = params.generation_prompt;
+    if (start.empty() || params.thinking_end_tags.empty()) {
+        return nullptr;
+    }
+    size_t begin = prompt.rfind(start);
+    bool is_open = begin != std::string::npos;
+    for (const auto & end : params.thinking_end_tags) {
+        size_t at = prompt.rfind(end);
+        is_open = is_open && (at == std::string::npos || at < begin);
+    }
+    return {{"start", start}, {"ends", params.thinking_end_tags}, {"open", is_open}};
+}
+
+// The same where a schema binds the answer behind its thoughts; null where none can come before it.
+// Some templates want other words in between: then what follows the thoughts is not read as content.
+static json bound_thoughts_of(
+    const common_chat_params & params, const common_chat_templates_inputs & inputs) {
+    json thoughts = thoughts_of(params);
+    if (thoughts.is_null()) {
+        return nullptr;
+    }
+    std::string start = thoughts.at("start");
+    bool is_open = thoughts.at("open").get<bool>();
+    bool is_over = params.generation_prompt.find(start) != std::string::npos;
+    if (!is_open && (is_over || !inputs.enable_thinking || !inputs.add_generation_prompt)) {
+        return nullptr;
+    }
+    common_chat_parser_params how;
+    how.format = params.format;
+    how.reasoning_format = COMMON_REASONING_FORMAT_DEEPSEEK;
+    how.generation_prompt = params.generation_prompt;
+    common_peg_arena arena;
+    arena.load(params.parser);
+    std::vector<std::string> ends;
+    for (const auto & end : params.thinking_end_tags) {
+        try {
+            std::string text = (is_open ? "" : start) + "x" + end + "{}";
+            auto read = common_chat_peg_parse(arena, text, false, how);
+            if (read.content == "{}" && read.reasoning_content.find('x') != std::string::npos) {
+                ends.push_back(end);
+            }
+        } catch (const std::bad_alloc &) {
+            throw;
+        } catch (const std::exception &) {  // it cannot be read at all
+        }
+    }
+    if (ends.empty()) {
+        return nullptr;
+    }
+    return {{"start", start}, {"ends", ends}, {"open", is_open}};
+}
+
 static json render(const json & question) {
     if (g_model == nullptr) {
         throw std::runtime_error("no model was named");
@@ -510,10 +565,10 @@ static json render(const json & question) {
     json messages = question.at("messages"), tools = question.at("tools");
     json options = question.at("chat_template_kwargs");
     bool continues = question.at("continue_final_message") != false;
-    auto apply = [&]() {
-        return common_chat_templates_apply(
-            templates_for(tools), inputs_of(question, messages, tools, options));
-    };
+    bool is_bound = question.at("bound").get<bool>();
+    json asked = question;
+    auto inputs = [&]() { return inputs_of(asked, messages, tools, options); };
+    auto apply = [&]() { return common_chat_templates_apply(templates_for(tools), inputs()); };
     // All but the prompt comes from what the client wrote, as it stands.
     common_chat_params params;
     std::exception_ptr refusal;
@@ -523,6 +578,16 @@ static json render(const json & question) {
         throw;
     } catch (...) {
         refusal = std::current_exception();
+    }
+    json thoughts = nullptr;
+    if (!refusal) {
+        thoughts = is_bound ? bound_thoughts_of(params, inputs()) : thoughts_of(params);
+    }
+    if (is_bound && thoughts.is_null()) {
+        asked["thinking"] = false;
+        if (!refusal) {
+            params = apply();
+        }
     }
     placeholders hidden(g_model->controls);
     std::vector<range> texts;
@@ -549,6 +614,7 @@ static json render(const json & question) {
                     {"parser", params.parser},
                     {"generation_prompt", params.generation_prompt},
                     {"continues", continues}}},
+        {"thoughts", thoughts},
         {"grammar", params.grammar},
         {"grammar_lazy", params.grammar_lazy},
         {"grammar_triggers", triggers_of(params)},

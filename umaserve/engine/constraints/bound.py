@@ -22,7 +22,8 @@ from umaserve.wire import messages as m
 from umaserve.wire import table as t
 from umaserve.wire.memory_order import loads_first, stores_first
 
-from .matchers import CannotBind, Matcher, matcher_of
+from .errors import CannotBind
+from .matchers import Matcher, matcher_of
 
 if TYPE_CHECKING:
     from .vocabulary import Vocabulary

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .grammars import Grammars
+
 if TYPE_CHECKING:
     from umaserve.llama import Model
 
@@ -20,6 +22,7 @@ class Vocabulary:
 
     def __init__(self, model: Model) -> None:
         self.model = model
+        self.grammars = Grammars(model)
         self.ends = np.flatnonzero(model.eog_mask())  # tokens that end an answer
         self._lock = threading.Lock()
         self._made: Any = None
@@ -30,12 +33,6 @@ class Vocabulary:
             if self._made is None:
                 self._made = self._make()
             return self._made
-
-    def is_token(self, text: str) -> bool:
-        """Whether ``<text>`` or ``<[id]>`` of a grammar stands for one token."""
-        if text.startswith("<["):
-            return int(text[2:-2]) < self.model.n_vocab
-        return len(self.model.tokenize(text, add_special=False)) == 1
 
     def _make(self) -> Any:
         from llguidance import LLTokenizer

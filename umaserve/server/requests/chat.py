@@ -56,6 +56,7 @@ def conversation(
         thinking=options.thinking,
         chat_template_kwargs=options.chat_template_kwargs,
         continue_final_message=options.continue_final_message,
+        bound=options.bound,
         spans=spans,
     )
 

@@ -270,8 +270,14 @@ class Request:
     def _constraint(self) -> m.Constraint | None:
         """What its answer has to follow: the client's own, or that of the tools it may call."""
         own, rendered = self.message.constraint, self.rendered
+        thoughts = None
+        if rendered is not None and rendered.thoughts is not None:
+            found = rendered.thoughts
+            thoughts = m.Thoughts(found.start, found.ends, found.open)
         if own is not None:
-            return m.Constraint(own.kind, own.text)
+            return m.Constraint(
+                own.kind, own.text, thoughts=thoughts if self.message.chat.bound else None
+            )
         if rendered is None or not rendered.grammar:
             return None
         return m.Constraint(
@@ -280,6 +286,7 @@ class Request:
             triggers=rendered.triggers() if rendered.grammar_lazy else (),
             begun="" if rendered.grammar_lazy else rendered.begun(),
             is_made=True,
+            thoughts=thoughts if rendered.grammar_lazy else None,
         )
 
     @property

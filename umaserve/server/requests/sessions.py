@@ -256,6 +256,8 @@ class Sessions:
         thinks = found is None or found.thinks
         chat = request.message.chat
         is_read = chat.parsed or chat.deltas and thinks
+        if chat.bound and outcome.thoughts is None:
+            is_read = False  # it is all content
         request.take_rendered(outcome, self._reply(request, outcome) if is_read else None)
         self._room.enter(request)
         self.pump()

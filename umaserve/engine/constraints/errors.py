@@ -1,0 +1,7 @@
+"""What is wrong with a constraint, or with the text that should follow it."""
+
+from __future__ import annotations
+
+
+class CannotBind(ValueError):
+    """The constraint cannot be met or compiled; the text says why."""

@@ -1,0 +1,174 @@
+"""Constraints that bind later than from an answer's first token on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from umaserve.wire import messages as m
+
+if TYPE_CHECKING:
+    from umaserve.llama import Model
+
+    from .matcher import Inner
+    from .vocabulary import Vocabulary
+
+GAPS = ("\n", "\n\n")  # that models write behind their thoughts
+
+
+class AfterTrigger:
+    """A grammar of tools: anything may come until a trigger is written, which is a part of it.
+
+    In thoughts there are no triggers, as with llama-server; the word that ends them may be one.
+    """
+
+    def __init__(self, inner: Inner, constraint: m.Constraint, model: Model) -> None:
+        self._inner, self._model = inner, model
+        self._triggers = [word.encode() for word in constraint.triggers]
+        thoughts = constraint.thoughts or m.Thoughts("", (), False)
+        self._start = thoughts.start.encode()
+        self._ends = [word.encode() for word in thoughts.ends]
+        self._longest = max(map(len, [*self._triggers, *self._ends, self._start]))
+        self._thinks, self._may_think = thoughts.open, bool(thoughts.start) and not thoughts.open
+        self._waits = True
+        self._text = b""  # the end of the text, as long as such a word may be
+
+    def accept(self, tokens: list[int]) -> None:
+        for number, token in enumerate(tokens):
+            if not self._waits:
+                self._inner.accept(tokens[number:])
+                return
+            self._text += self._model.token_to_piece_bytes(token, special=True)
+            self._look()
+
+    def fill(self, mask: np.ndarray) -> bool:
+        return not self._waits and self._inner.fill(mask)
+
+    def close(self) -> None:
+        self._inner.close()
+
+    def _look(self) -> None:
+        if self._thinks:
+            at, _ = first_of(self._ends, self._text)
+            if at >= 0:
+                self._thinks, self._text = False, self._text[at:]
+        if not self._thinks:
+            at, _ = first_of(self._triggers, self._text)
+            start = self._text.find(self._start) if self._may_think else -1
+            if start >= 0 and not 0 <= at < start:
+                self._thinks, self._may_think = True, False
+                self._text = self._text[start + len(self._start) :]
+                self._look()
+            elif at >= 0:
+                self._waits = False
+                # it may begin amid a token
+                self._inner.accept_text(self._text[at:].decode("utf-8", "replace"))
+        self._text = self._text[-self._longest :]
+
+
+class AfterThoughts:
+    """A schema or a regular expression: the model may think first, and its thoughts have an end.
+
+    Where the prompt has not begun them, the model may, unless their first token could begin what
+    is bound.  An answer does not end in thoughts.
+    """
+
+    def __init__(self, inner: Inner, constraint: m.Constraint, vocabulary: Vocabulary) -> None:
+        assert constraint.thoughts is not None
+        model = vocabulary.model
+        self._inner, self._model = inner, model
+        self._ends = [word.encode() for word in constraint.thoughts.ends]
+        self._longest = max(map(len, self._ends))
+        self._last = vocabulary.ends
+        self._words = -(-model.n_vocab // 32)
+        self._thinks = constraint.thoughts.open
+        # what begins them and has not come yet
+        self._start = [] if self._thinks else self._tokens(constraint.thoughts.start)
+        self._gaps: list[int] = []  # what may stand between the thoughts and the answer
+        if constraint.kind == m.SCHEMA:
+            found = [self._tokens(text) for text in GAPS]
+            self._gaps = [tokens[0] for tokens in found if len(tokens) == 1]
+        self._begun = False
+        self._has_thought = False
+        self._text = b""
+        if self._start:
+            mask = np.zeros(self._words, np.int32)
+            inner.fill(mask)
+            if allows(mask, self._start[0]):
+                self._start = []
+
+    def accept(self, tokens: list[int]) -> None:
+        for number, token in enumerate(tokens):
+            if self._thinks:
+                self._think(token)
+            elif self._start and token == self._start[0]:
+                self._begun = True
+                del self._start[0]
+                self._thinks = not self._start
+            elif self._has_thought and token in self._gaps:
+                self._has_thought = False
+            else:
+                self._start, self._has_thought = [], False
+                self._inner.accept(tokens[number:])
+                return
+
+    def fill(self, mask: np.ndarray) -> bool:
+        if self._thinks:
+            mask[:] = -1
+            forbid(mask, self._last)
+            return True
+        if self._begun and self._start:  # amid the word that begins thoughts
+            mask[:] = 0
+        elif not self._inner.fill(mask):
+            return False
+        allow(mask, self._start[:1])
+        if self._has_thought:
+            allow(mask, self._gaps)
+        return True
+
+    def close(self) -> None:
+        self._inner.close()
+
+    def _think(self, token: int) -> None:
+        self._text += self._model.token_to_piece_bytes(token, special=True)
+        at, size = first_of(self._ends, self._text)
+        if at >= 0:
+            self._thinks, self._has_thought = False, True
+            rest = self._text[at + size :]  # of the token in which they end
+            if not rest.isspace():
+                self._inner.accept_text(rest.decode("utf-8", "replace"))
+        self._text = self._text[-self._longest :]
+
+    def _tokens(self, text: str) -> list[int]:
+        tokens = self._model.tokenize(text, add_special=False)
+        pieces = [self._model.token_to_piece_bytes(token, special=True) for token in tokens]
+        if pieces[:1] == [b" "] and not text.startswith(" "):
+            del tokens[0]  # some tokenizers begin every text with a space
+        return tokens
+
+
+def first_of(words: list[bytes], text: bytes) -> tuple[int, int]:
+    """Where the first of ``words`` begins in ``text``, and its length; -1 where none does."""
+    found = [(at, -len(word)) for word in words if (at := text.find(word)) >= 0]
+    at, size = min(found, default=(-1, 0))
+    return at, -size
+
+
+def allows(mask: np.ndarray, token: int) -> bool:
+    """Whether ``mask`` int32[words] lets a token come."""
+    return bool((int(mask[token // 32]) >> (token % 32)) & 1)
+
+
+def allow(mask: np.ndarray, tokens: list[int]) -> None:
+    """Let these come, too."""
+    bits = mask.view(np.uint32)
+    for token in tokens:
+        bits[token // 32] |= np.uint32(1 << token % 32)
+
+
+def forbid(mask: np.ndarray, tokens: np.ndarray) -> None:
+    """Let none of these int64 come."""
+    bits = mask.view(np.uint32)
+    for token in tokens.tolist():
+        bits[token // 32] &= np.uint32(~(1 << token % 32) & 0xFFFFFFFF)

@@ -135,6 +135,10 @@ OPTIONS: tuple[Option, ...] = (
            "the longest prompt and 64KiB more"),
     Option("max_tokens", "--max-tokens", "UMA_MAX_TOKENS", "limits", "max_tokens",
            Whole(1, 1 << 24, _AUTO), 0, "most tokens one request may ask for", "the context"),
+    Option("cache_ram", "--cache-ram", "UMA_CACHE_RAM", "limits", "cache_ram",
+           Bytes(MiB, 1 << 50, (("auto", -1), ("off", 0)), "SIZE|auto|off"), -1,
+           "memory for what was computed of prompts and answers, so that it need not be computed "
+           "again; auto: a quarter of the machine's at most, and a sixteenth stays free", "auto"),
     Option("idle_timeout_s", "--idle-timeout", "UMA_IDLE_TIMEOUT_SEC", "limits", "idle_timeout_s",
            Number(0, 365 * _DAY_S, "S"), 300.0,
            "seconds a connection may stay silent with nothing in flight; 0 = for ever"),

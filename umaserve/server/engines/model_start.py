@@ -33,6 +33,7 @@ def start_message(config: Config, model: memory.ModelFile) -> m.Start:
         tick_budget_ms=config.tick_budget_ms,
         latency_cap=config.latency_cap,
         bmt_budget=config.bmt_budget,
+        cache_bytes=config.cache_ram,
         policy=config.policy,
         without=tuple(config.without.split(",")) if config.without else (),
         prefill_threads=config.prefill_threads,

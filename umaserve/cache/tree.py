@@ -105,6 +105,9 @@ class PrefixTree:
         self._leaves.add(entry)
         self.bytes_held += entry.size
         self.shrink(kept=entry)
+        if self.bytes_held > self.most_bytes:  # what it rests on takes all there is
+            self._evict(entry)
+            return False
         return True
 
     def shrink(self, kept: Entry | None = None) -> None:

@@ -42,9 +42,9 @@ class Seats:
         n_cells, now_ns = engine.loaded.n_ctx, time.monotonic_ns()
         if t.WAITING not in table.state.tolist():
             return True
-        followers = self.prefixes.followers()
         while True:
-            slot = cells.next_to_admit(table, followers)
+            # each that gets a sequence may have others that wait for it
+            slot = cells.next_to_admit(table, self.prefixes.followers())
             if slot < 0:
                 return True
             aged = due(table, now_ns)

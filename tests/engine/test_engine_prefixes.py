@@ -11,6 +11,7 @@ import random
 import pytest
 
 from tests.support.engine_driver import DrivenEngine
+from tests.support.made_models import written
 from tests.support.oracle import Oracle
 from umaserve.wire import messages as m
 
@@ -144,3 +145,27 @@ def test_random_texts_are_right_whatever_is_kept_and_evicted(kept, oracle: Oracl
                 engine.release(serial)
         assert int(engine.table.header.cells_used) == 0
         assert cached > 0 or kept < 1 << 20
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", ["mamba-micro", "jamba-micro", "gemma3-micro"])
+def test_memory_that_cannot_be_cut_is_kept_as_a_whole(tmp_path, shape):
+    """Recurrent, hybrid, sliding window: a text goes on from where it ended, and is right."""
+    model = str(written(shape, tmp_path / "model.gguf", "--quant", "f16"))
+    oracle = Oracle(2048, model)
+    choose = random.Random(7)
+    with DrivenEngine(model=model, n_ctx=2048, n_seq=4) as engine:
+        prompt = [300 + (7 * i) % 900 for i in range(1300)]
+        cached, tokens, answer = ask_ids(engine, prompt, 10)
+        for turn in range(3):
+            text = tokens + answer + [choose.randint(300, 900) for _ in range(12)]
+            cached, tokens, answer = ask_ids(engine, text, 10)
+            assert cached >= len(text) - 12 - 1, turn
+            gaps = oracle.greedy_gaps(tokens, answer)
+            assert gaps.max() < 0.5, gaps
+        # another text with the same beginning goes on from a state on the way, if there is one
+        other = prompt[:1200] + [400 + i for i in range(40)]
+        cached, tokens, answer = ask_ids(engine, other, 10)
+        assert cached <= 1200
+        assert oracle.greedy_gaps(tokens, answer).max() < 0.5
+    oracle.close()

@@ -81,7 +81,7 @@ class PrefixTree:
     def use(self, parts: list[Part]) -> None:
         """These were needed: they stay longer."""
         for part in parts:
-            part.entry.worth = self._clock + _density(part.entry)
+            part.entry.worth = self._clock + density(part.entry)
 
     def add(
         self, domain: str, tokens: np.ndarray, p0: int, data: np.ndarray, cost_ms: float
@@ -171,6 +171,6 @@ def _common(kept: np.ndarray, wanted: np.ndarray) -> int:
     return int(differ[0]) if differ.size else n
 
 
-def _density(entry: Entry) -> float:
+def density(entry: Entry) -> float:
     """What a MiB of it costs to compute again, in ms."""
     return entry.cost_ms / max(entry.size, 1) * (1 << 20)

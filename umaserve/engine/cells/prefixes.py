@@ -4,25 +4,24 @@
 row's cells are saved while it runs, a piece at a time between two ticks, and the rest at its end.
 What is known of a prompt is copied into the row's sequence before the row runs.  A prompt that
 begins as one that is being computed waits until that beginning is there.  A row's cells are its
-own at all times: copies are made, and nothing is shared between sequences.
+own at all times: copies are made (`umaserve.engine.cells.copies`), and nothing is shared.
 """
 
 from __future__ import annotations
 
-import mmap
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from umaserve.cache.tree import Part, PrefixTree
-from umaserve.engine.model.abilities import why_not_plain
+from umaserve.cache.tree import Part
+from umaserve.engine.model.abilities import can_be_saved, why_not_plain
 from umaserve.models.needs import available_bytes, total_bytes
 from umaserve.policy.cost.model import predict
 from umaserve.wire import table as t
 
-from .piece import Piece, export_piece, import_piece
+from .copies import Copies, Pieces, WholeStates
 
 if TYPE_CHECKING:
     from umaserve.engine.model.loaded import Loaded
@@ -30,15 +29,12 @@ if TYPE_CHECKING:
 
     from .sequences import Sequences
 
-PIECE_BYTES = 8 << 20  # a few ms to copy; on an accelerator twice as many
-FEWEST, MOST = 16, 512  # tokens of a piece
 WORTH_A_COPY = 8  # tokens: fewer are computed as soon
 WORTH_A_WAIT = 32  # tokens that a prompt being computed has to save another
 SHARE = 4  # of the machine's memory, one part in so many may be taken by default
 RESERVE = 16  # of the machine's memory, one part in so many stays free
 LOOK_S = 1.0  # how often to ask what memory is free
 AUTO = -1
-CALL_MS, BYTES_PER_MS = 0.008, 8e6  # of an accelerator: to copy from one tensor, and its bytes
 
 
 @dataclass(slots=True)
@@ -58,17 +54,15 @@ class Prefixes:
         self, loaded: Loaded, table: t.SessionTable, sequences: Sequences, cost: CostModel,
         most_bytes: int,
     ) -> None:  # fmt: skip
-        self._loaded, self._table, self._sequences = loaded, table, sequences
-        self._cost = cost
+        self._table, self._cost = table, cost
         self._asked = total_bytes() // SHARE if most_bytes == AUTO else most_bytes
-        self.is_on = self._asked > 0 and loaded.generates and not why_not_plain(loaded)
-        self.tree = PrefixTree(self._asked)
+        cuts = not why_not_plain(loaded)
+        self.is_on = self._asked > 0 and loaded.generates and (cuts or can_be_saved(loaded))
+        self._copies: Copies = (
+            Pieces(loaded, sequences, self._asked) if cuts else WholeStates(loaded, self._asked)
+        )
+        self.store = self._copies.store
         self._looked_s = 0.0
-        per_token = max(loaded.kv_bytes // max(loaded.n_ctx, 1), 1)
-        piece = PIECE_BYTES if loaded.on_processor else 2 * PIECE_BYTES
-        self._piece = min(max(piece // per_token, FEWEST), MOST)
-        self._per_token = per_token
-        self._tensors = 2 * int(loaded.library.lib.llama_model_n_layer(loaded.model.pointer))
         self._domains: dict[int, str] = {}  # of rows whose text may be kept, by slot
         self._saved: dict[int, int] = {}  # tokens of a row that are kept, at most
         self._restoring: list[Restoring] = []
@@ -94,14 +88,14 @@ class Prefixes:
         if domain is None:
             return []
         tokens = self._table.tokens[slot, : int(self._table.n_tokens[slot]) - 1]
-        parts = self.tree.match(domain, tokens)
+        parts = self.store.match(domain, tokens)
         return parts if parts and parts[-1].end >= WORTH_A_COPY else []
 
     def followers(self) -> set[int]:
         """Rows that had better wait for others, which compute what they begin with."""
         table = self._table
         self._awaited.clear()
-        if not self.is_on:
+        if not self.is_on or not self._copies.cuts:
             return set()
         states = table.state.tolist()
         waiting = [s for s in self._domains if states[s] == t.WAITING and table.seq[s] < 0]
@@ -111,7 +105,7 @@ class Prefixes:
     def _follows(self, slot: int, leaders: list[int]) -> bool:
         table, domain = self._table, self._domains[slot]
         tokens = table.tokens[slot, : int(table.n_tokens[slot]) - 1]
-        parts = self.tree.match(domain, tokens)
+        parts = self.store.match(domain, tokens)
         have = parts[-1].end if parts else 0
         for leader in leaders:
             if self._domains[leader] != domain or table.lane[leader] > table.lane[slot]:
@@ -135,7 +129,7 @@ class Prefixes:
         parts = self.known(slot)
         if not parts or not self._pays(slot, parts[-1].end):
             return True
-        self.tree.use(parts)
+        self.store.use(parts)
         self._restoring.append(Restoring(slot, int(self._table.serial[slot]), parts))
         if at_once:
             while not self._restore_one(self._restoring[-1]):
@@ -153,34 +147,22 @@ class Prefixes:
 
     def _pays(self, slot: int, known: int) -> bool:
         """Whether copying so many tokens is faster than computing them."""
-        if self._loaded.on_processor:
+        copy_ms = self._copies.restore_ms(known)
+        if not copy_ms:
             return True
         whole = int(self._table.n_tokens[slot])
         saves_ms = predict(self._cost, 0, 0, whole, whole / 2) - predict(
             self._cost, 0, 0, whole - known, (whole + known) / 2
         )
-        return saves_ms > 0.5 * self._copy_ms(known, 1)
-
-    def _copy_ms(self, tokens: int, stretches: int) -> float:
-        """What it takes to copy cells of an accelerator that lie in so many stretches."""
-        return CALL_MS * self._tensors * stretches + tokens * self._per_token / BYTES_PER_MS
+        return saves_ms > 0.5 * copy_ms
 
     def _restore_one(self, job: Restoring) -> bool:
         """The next part of a row; True where it has all, or what there is failed."""
         table, part = self._table, job.parts[0]
-        entry, seq = part.entry, int(table.seq[job.slot])
-        data, loaded = entry.data, self._loaded
-        piece = Piece(job.slot, job.serial, 0, entry.p0, entry.p1, data, data.size)
-        self._sequences.place(seq, data, entry.p0, entry.p1)
-        if import_piece(loaded.context, seq, loaded.n_seq, piece, part.end):
-            if part.end < entry.p1:
-                self._sequences.forgotten(seq, part.end)
+        if self._copies.restore(int(table.seq[job.slot]), part):
             table.n_past[job.slot] = part.end
             del job.parts[0]
-        else:
-            # nobody knows what went wrong: the row begins with nothing
-            loaded.context.seq_rm(seq)
-            self._sequences.lose_track()
+        else:  # nobody knows what went wrong: the row begins with nothing
             table.n_past[job.slot] = 0
             job.parts.clear()
         if job.parts:
@@ -194,7 +176,9 @@ class Prefixes:
     @property
     def is_busy(self) -> bool:
         """Whether `step` has something to do before more than one tick runs."""
-        return bool(self._restoring or self._awaited) or any(map(self._has_piece, self._domains))
+        if self._restoring or self._awaited or any(map(self._has_piece, self._domains)):
+            return True
+        return not self._copies.cuts and any(map(self._is_prompt, self._domains))
 
     def step(self, at_once: bool, may_save: bool) -> list[int]:
         """Restore and save a piece, or all where that is ``at_once``.
@@ -234,35 +218,37 @@ class Prefixes:
         if table.state[slot] != t.RUNNING or table.isolate[slot]:
             return False
         have, past = self._saved.get(slot, 0), int(table.n_past[slot])
-        return past - have >= self._piece or past >= upto > have
+        step = self._copies.step
+        if not self._copies.cuts:
+            step = max(step, have)  # each holds all: so few are made of a long text
+        return past - have >= step or past >= upto > have
+
+    def _is_prompt(self, slot: int) -> bool:
+        """Whether the row's prompt is being computed, whose states can only be saved on the way."""
+        table = self._table
+        is_left = table.n_past[slot] < table.n_prompt[slot] - 1
+        return bool(table.state[slot] == t.RUNNING and is_left)
 
     def _save_one(self, slot: int, upto: int = 1 << 30) -> bool:
         """Save the next piece of a row; False where nothing more can be kept of it now."""
-        table, domain = self._table, self._domains[slot]
+        table, domain, copies = self._table, self._domains[slot], self._copies
         past = min(int(table.n_past[slot]), upto)
-        parts = self.tree.match(domain, table.tokens[slot, :past])
-        p0 = parts[-1].end if parts else 0
-        p1 = min(p0 + self._piece, past)
+        p0, p1 = 0, past
+        if copies.cuts:
+            parts = self.store.match(domain, table.tokens[slot, :past])
+            p0 = parts[-1].end if parts else 0
+            p1 = min(p0 + copies.step, past)
         self._saved[slot] = p1
         if p1 <= p0:
             return False
         self._look_at_memory()
-        seq, loaded = int(table.seq[slot]), self._loaded
+        seq = int(table.seq[slot])
         cost_ms = predict(self._cost, 0, 0, p1 - p0, (p0 + p1) / 2)
-        if not self._worth_saving(seq, p0, p1, cost_ms):
+        if 0.0 < cost_ms < copies.save_ms(seq, p0, p1):
             return False
-        try:
-            data, size = export_piece(loaded.context, seq, loaded.n_seq, p0, p1, None, own_pages)
-        except ValueError:
-            return False
-        return self.tree.add(domain, table.tokens[slot, :p1], p0, data[:size], cost_ms)
-
-    def _worth_saving(self, seq: int, p0: int, p1: int, cost_ms: float) -> bool:
-        """Whether copying cells out costs less than to compute them again."""
-        if self._loaded.on_processor:
-            return True
-        stretches = self._sequences.stretches(seq, p0, p1)
-        return cost_ms <= 0.0 or self._copy_ms(p1 - p0, stretches) < cost_ms
+        data = copies.save(seq, p0, p1)
+        tokens = table.tokens[slot, :p1]
+        return data is not None and self.store.add(domain, tokens, p0, data, cost_ms)
 
     def _look_at_memory(self) -> None:
         """Take no more than is free, and give back where others need it."""
@@ -272,9 +258,9 @@ class Prefixes:
         self._looked_s = now_s
         free = available_bytes()
         if free:
-            room = self.tree.bytes_held + free - total_bytes() // RESERVE
-            self.tree.most_bytes = max(min(self._asked, room), 0)
-            self.tree.shrink()
+            room = self.store.bytes_held + free - total_bytes() // RESERVE
+            self.store.most_bytes = max(min(self._asked, room), 0)
+            self.store.shrink()
 
     def clear(self) -> list[int]:
         """Forget all that is kept, and what is on its way; returns the rows that waited for it."""
@@ -282,10 +268,6 @@ class Prefixes:
         self._restoring.clear()
         self._awaited.clear()
         self._saved.clear()
-        self.tree.clear()
+        self.store.clear()
         return slots
 
-
-def own_pages(size: int) -> np.ndarray:
-    """uint8[size] in pages of its own, which the system has back as soon as nobody needs it."""
-    return np.frombuffer(mmap.mmap(-1, size), np.uint8)

@@ -85,11 +85,14 @@ def test_a_running_daemon_is_measured_and_left_as_it_was(
     status, out = bench.ends()
     assert (status, daemon.process.poll()) == (0, None), bench.lines
     assert f"bench: the running daemon ({daemon.path})" in bench.lines
-    assert "cap held: " in out and "the cap is 50.00" in out
+    assert "\ncap held: " in out and "the cap is 50.00" in out
+    assert "\nwithout labels: cap held: " in out
+    assert list(told_phases := json.loads(file.read_text())["phases"])[2] == "unlabelled"
+    assert told_phases["unlabelled"]["background_tokens_per_s"] > 0
     told = json.loads(file.read_text())
     assert told["own_daemon"] is False and told["machine"]["model"] == "UMA Serve demo"
     nobody = {"at_once": 0, "came": 0}
-    assert [phase["others"] for phase in told["phases"].values()] == [nobody, nobody]
+    assert [phase["others"] for phase in told["phases"].values()] == [nobody] * 3
     after = daemon.metrics()
     assert after["errors_total"] == before["errors_total"]
     assert after["requests_total"] > before["requests_total"]
@@ -229,13 +232,14 @@ def test_it_fits_a_terminal_of_eighty_columns(daemon: DaemonProcess, tmp_path: P
         bars = [line for line in lines if "━" in line]
         assert [bar[:20].strip() for bar in bars] == [
             "the running daemon", "warming up", "interactive alone", "with background",
-            "first tokens",
+            "first tokens", "without labels",
         ]  # fmt: skip
         assert all("━" * 20 in bar for bar in bars)
-        table = [line for line in lines if re.search(r"( +[\d.,]+| +-){4}$", line)]
+        table = [line for line in lines if re.search(r"( +[\d.,]+| +-){5}$", line)]
         assert len(table) >= 18
         (verdict,) = (at for at, line in enumerate(lines) if line.startswith("cap held: "))
-        assert lines[verdict + 2] == "status 0"
+        assert lines[verdict + 2].startswith("without labels: ")
+        assert lines[verdict + 4] == "status 0"
 
 
 # --- what needs no daemon -------------------------------------------------------------------------

@@ -95,6 +95,7 @@ def test_everything_that_a_tick_depends_on_tells_files_apart(tmp_path):
         identity(start, loaded(n_threads=1)), identity(start, loaded(n_threads_batch=1)),
         identity(start, loaded(device="a GPU")), identity(start, loaded(n_ubatch=256)),
         identity(m.Start("m.gguf", n_slots=4, n_ctx=512, n_seq=2, type_k="q8_0"), loaded()),
+        identity(m.Start("m.gguf", n_slots=4, n_ctx=512, n_seq=2, experts_used=2), loaded()),
     ]  # fmt: skip
     paths = {CostFile(key, tmp_path).path for key in changed}
     assert len(paths) == len(changed)

@@ -115,6 +115,15 @@ def test_a_mixture_of_experts(files: dict[str, Path]) -> None:
     assert traffic.activation == 4 * 4 * (attention + 4 * 3 * one)
 
 
+def test_another_number_of_experts(files: dict[str, Path]) -> None:
+    own, two = Traffic.of(files["moe"]), Traffic.of(files["moe"], experts_used=2)
+    assert two.n_expert_used == 2.0
+    assert own.activation - two.activation == 4 * 4 * (2 * 3 * (256 + 128))
+    same = {"n_expert_used": own.n_expert_used, "activation": own.activation}
+    assert two._replace(**same) == own
+    assert Traffic.of(files["micro"], experts_used=2).n_expert_used == 0.0
+
+
 def header(*tensors: tuple[str, tuple[int, ...]], **keys: object) -> GGUFInfo:
     """A header with 16-bit tensors, as `check_gguf` would return it."""
     entries = []

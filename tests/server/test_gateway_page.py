@@ -99,6 +99,10 @@ def test_a_chat_in_a_browser(daemon: DaemonProcess, browser: Browser) -> None:
     assert browser.value(made) == 0
     assert browser.value("document.title") == "UMA Serve"
     browser.until("document.querySelector('#total').textContent.includes('in all')")
+    browser.until("!document.querySelector('#appcard').hidden")
+    row = "[...document.querySelector('#apps').rows[0].cells].map((cell) => cell.textContent)"
+    name, share, _, cached, lane = browser.value(row)
+    assert (name, lane) == ("web page", "interactive") and share.endswith("%"), cached
     assert browser.complaints() == []
 
 

@@ -75,10 +75,17 @@ def test_exposition_has_every_number(daemon: DaemonProcess) -> None:
         if isinstance(value, str):
             assert families["umaserve_model_info"].samples[0].labels[name] == value
             continue
+        if name == "apps":
+            for figures in ("requests", "tokens_generated"):
+                samples = families[f"umaserve_app_{figures}"].samples
+                assert {s.labels["app"] for s in samples} == set(value), figures
+            continue
         family, lane = _apart(name)
         assert family in HELP, f"{family} has no help text"
         if value is not None and (lane or f"interactive.{name}" not in numbers):
             assert family.removesuffix("_total") in shown, name
+    assert all(name.startswith(("umaserve_", "uma_", "vllm:")) for name in families)
+    assert families["vllm:num_requests_waiting"].samples[0].value == 0
     codes = {s.labels["code"] for s in families["umaserve_errors"].samples}
     assert codes == set(ERRORS)
     for name in ("ttft_ms", "inter_token_ms", "decode_ms", "batch_size"):

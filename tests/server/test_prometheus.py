@@ -70,7 +70,45 @@ def test_lanes_are_a_label_and_said_once() -> None:
     }
     assert values(families["umaserve_p99_ms"]) == {("umaserve_p99_ms", "background"): 11.0}
     assert families["umaserve_p95_ms"].samples[0].labels == {"lane": "interactive"}
-    assert len(families) == 3
+    assert set(families) == {f"umaserve_{n}" for n in ("p95_ms", "queued", "p99_ms")} | {
+        "vllm:num_requests_waiting"
+    }
+
+
+def test_load_balancers_find_their_names() -> None:
+    numbers = {
+        "queued_interactive": 1, "queued_background": 2, "active_sessions": 5, "kv_cells_used": 64,
+        "kv_cells_total": 256, "uma_p95_headroom": 0.5, "uma_bandwidth_headroom": None,
+    }  # fmt: skip
+    text = exposition(numbers)
+    for line in (
+        "vllm:num_requests_waiting 3", "vllm:num_requests_running 5",
+        "vllm:kv_cache_usage_perc 0.25", "uma_p95_headroom 0.5",
+    ):  # fmt: skip
+        name, value = line.split()
+        assert f"\n{line}\n" in text
+        assert values(parsed(numbers)[name]) == {(name,): float(value)}
+        assert f"# TYPE {name} gauge\n" in text and f"# HELP {name} {HELP[name]}\n" in text
+    assert "bandwidth_headroom" not in text
+
+
+def test_programs_are_a_label() -> None:
+    families = parsed({"apps": {
+        'a "b"': {"requests": 3, "active": 1, "tokens": 20, "share": 0.25, "cached": None,
+                  "p95_ms": 12.5, "lane": "interactive", "lane_reason": None},
+        "c": {"requests": 1, "active": 0, "tokens": 60, "share": 0.75, "cached": None,
+              "p95_ms": None, "lane": None, "lane_reason": None},
+    }})  # fmt: skip
+    assert set(families) == {
+        "umaserve_app_requests", "umaserve_app_active_requests", "umaserve_app_tokens_generated",
+        "umaserve_app_token_share", "umaserve_app_p95_ms",
+    }  # fmt: skip
+    assert values(families["umaserve_app_tokens_generated"]) == {
+        ("umaserve_app_tokens_generated_total", 'a "b"'): 20.0,
+        ("umaserve_app_tokens_generated_total", "c"): 60.0,
+    }
+    assert values(families["umaserve_app_p95_ms"]) == {("umaserve_app_p95_ms", 'a "b"'): 12.5}
+    assert {family.type for family in families.values()} == {"counter", "gauge"}
 
 
 def test_errors_by_code_begin_at_zero() -> None:

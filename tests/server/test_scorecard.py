@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 from umaserve.config import Config
+from umaserve.protocol import Usage
 from umaserve.server.figures import scorecard as module
 from umaserve.server.figures.scorecard import Scorecard
+from umaserve.server.requests import apps
 from umaserve.server.requests.meters import SETTLE_MOST, TICK_READ_MOST, Meters
 from umaserve.wire import table as t
 
@@ -56,12 +58,18 @@ class Bench:
         self.clock.now_s += after_s
         return self.card.read()
 
-    def request(self, lane: int = 0, slo: Any = None) -> Any:
+    def request(
+        self, lane: int = 0, slo: Any = None, app: str = "", usage: Usage | None = None
+    ) -> Any:
+        usage = usage or Usage()
         request = SimpleNamespace(
             emitted=0, timed=0, sent_ns=0, baseline_ns=0, lane=lane, told=False,
             arrived_ns=int(self.clock.now_s * 1e9), message=SimpleNamespace(slo=slo),
+            first_ns=0, figures=None, accepted=True, app=app, usage=lambda: usage,
+            lane_now=lambda: (lane, "asked for"),
         )  # fmt: skip
         self.sessions.live[id(request)] = request
+        self.meters.came(request)
         return request
 
     def token(self, request: Any, gap_ms: float, baseline_ms: float = 0.0, count: int = 1) -> None:
@@ -165,6 +173,105 @@ def test_a_pause_that_goes_on_is_seen(bench: Bench) -> None:
     assert bench.read(3.0)["worst_pause_ms"] == pytest.approx(3000.0, rel=1e-6)
     request.told = True
     assert bench.read(1.0)["worst_pause_ms"] == pytest.approx(5.0, rel=1e-6)
+
+
+def test_the_fifth_token(bench: Bench) -> None:
+    alone, slow = bench.request(), bench.request(lane=1)
+    for _ in range(5):
+        bench.token(alone, 10.0)
+    bench.token(slow, 50.0, count=2)  # 100 ms after it came
+    bench.token(slow, 100.0, count=4)  # the fifth is among these
+    bench.token(bench.request(), 5.0, count=4)
+    numbers = bench.read(0.0)
+    assert numbers["ttf5_ms_p50"] == numbers["ttf5_ms_p95"] == pytest.approx(50.0, rel=0.01)
+    assert numbers["background.ttf5_ms_p95"] == pytest.approx(200.0, rel=0.01)
+
+
+def test_pauses_early_in_an_answer(bench: Bench) -> None:
+    request = bench.request()
+    bench.token(request, 500.0)
+    bench.token(request, 20.0)
+    bench.token(request, 2900.0)  # began 20 ms after the first token
+    bench.token(request, 50.0)
+    for _ in range(10):
+        bench.token(request, 10.0)  # 3.07 s after the first one now
+    bench.token(request, 4000.0)
+    numbers = bench.read(0.0)
+    assert numbers["worst_pause_ms"] == pytest.approx(4000.0)
+    assert numbers["worst_pause_first_3s_ms"] == pytest.approx(2900.0)
+    assert numbers["background.worst_pause_first_3s_ms"] is None
+    bench.token(bench.request(lane=1), 10.0)
+    numbers = bench.read(1.0)  # one that goes on counts; the other began too late for it
+    assert numbers["background.worst_pause_first_3s_ms"] == pytest.approx(1000.0, rel=1e-6)
+    assert numbers["worst_pause_first_3s_ms"] == pytest.approx(2900.0)
+
+
+def test_who_asks(bench: Bench) -> None:
+    nothing = bench.request(app="shell")
+    editor = bench.request(app="editor", usage=Usage(100, 75))
+    for gap in [10.0] * 96 + [30.0] * 4:
+        bench.token(editor, gap)
+    bench.token(bench.request(lane=1, app="batch", usage=Usage(50, 0)), 10.0, count=25)
+    found = bench.read(0.0)["apps"]
+    assert list(found) == ["batch", "editor", "shell"], "who was there last comes first"
+    assert found["editor"] == {
+        "requests": 1, "active": 1, "tokens": 100, "share": 0.8, "cached": 0.75,
+        "p95_ms": pytest.approx(10.0, rel=1e-6), "lane": "interactive",
+        "lane_reason": "asked for",
+    }  # fmt: skip
+    assert found["batch"]["lane"] == "background" and found["batch"]["cached"] == 0.0
+    assert found["shell"]["tokens"] == 0 and found["shell"]["p95_ms"] is None
+    assert found["shell"]["cached"] is None and found["shell"]["share"] == 0.0
+    bench.sessions.live.clear()
+    nothing.told = True
+    later = bench.read(61.0)["apps"]["editor"]
+    assert later["active"] == 0 and later["tokens"] == 100
+    assert later["share"] is None and later["p95_ms"] is None
+
+
+def test_the_p95_of_a_program_is_of_its_newest_times(bench: Bench) -> None:
+    request = bench.request(app="editor")
+    for gap in [500.0] * 20 + [10.0] * apps.NEWEST:
+        bench.token(request, gap)
+    assert bench.read(0.0)["apps"]["editor"]["p95_ms"] == pytest.approx(10.0, rel=1e-6)
+    for gap in [20.0] * 60:
+        bench.token(request, gap)
+    assert bench.read(0.0)["apps"]["editor"]["p95_ms"] == pytest.approx(20.0, rel=1e-6)
+
+
+def test_of_many_programs_the_longest_unused_goes(bench: Bench) -> None:
+    first = bench.request(app="first")
+    for n in range(apps.MOST - 1):
+        bench.clock.now_s += 1.0
+        bench.request(app=f"app{n}")
+    bench.token(first, 1000.0)
+    bench.read(0.0)  # which counts it
+    bench.request(app="one more")
+    bench.request()
+    found = bench.read()["apps"]
+    assert len(found) == apps.MOST and {"first", "one more", "unknown"} <= set(found)
+    assert "app0" not in found and "app1" not in found
+    bench.token(first, 10.0)
+    assert bench.read()["apps"]["first"]["tokens"] == 2
+
+
+def test_headrooms(bench: Bench) -> None:
+    assert bench.read()["uma_p95_headroom"] == 1.0
+    assert bench.read()["uma_bandwidth_headroom"] is None, "no budget"
+    bench.set(bmt_budget_bps=10**9)
+    request = bench.request()
+    bench.token(request, 5.0)
+    for _ in range(20):
+        bench.token(request, 11.0, 10.0)
+    assert bench.read(0.0)["uma_p95_headroom"] == pytest.approx(0.5, abs=0.06)
+    bench.read(5.0)
+    bench.set(bmt_bytes_total=2 * 10**9)
+    assert bench.read(5.0)["uma_bandwidth_headroom"] == pytest.approx(0.6, abs=0.01)
+    for _ in range(20):
+        bench.token(request, 13.0, 10.0)
+    bench.set(bmt_bytes_total=20 * 10**9)
+    numbers = bench.read()
+    assert numbers["uma_p95_headroom"] == numbers["uma_bandwidth_headroom"] == 0.0
 
 
 def test_the_cap_is_held_over_each_tokens_own_baseline(bench: Bench) -> None:

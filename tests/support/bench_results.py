@@ -48,16 +48,21 @@ def made(
     *,
     cap: float = 1.2,
     background: int = 0,
+    unlabelled_ms: list[float] | None = None,
     found: list[Sample] | None = None,
     daemon: dict[str, float | None] | None = None,
 ) -> Result:
-    """A run of one interactive stream whose phases have these times between tokens."""
+    """A run of one interactive stream whose phases have these times between tokens; those of the
+    last phase are the mixed ones where not given."""
     first = answer("interactive1", alone_ms, ORIGIN_S)
     second = answer("interactive1", mixed_ms, first.times_s[-1] + 0.001)
     first.end_s, second.end_s = first.times_s[-1], second.times_s[-1]
     seen = [first, second]
     for i in range(background):
         seen.append(answer(f"background{i}", [3.0] * 50, second.sent_s, interactive=False))
+    read_s = second.times_s[-1]
+    third = answer("unlabelled1", mixed_ms if unlabelled_ms is None else unlabelled_ms, read_s + 3)
+    seen += [third, answer("storm1", [4.0] * 50, read_s + 3, interactive=False)]
     alone = Phase("alone", ORIGIN_S, first.times_s[-1])
     mixed = Phase("mixed", alone.end_s, second.times_s[-1])
     return Result(
@@ -69,6 +74,7 @@ def made(
         origin_s=ORIGIN_S,
         alone=alone,
         mixed=mixed,
+        unlabelled=Phase("unlabelled", third.sent_s, third.times_s[-1]),
         answers=seen,
         samples=samples() if found is None else found,
         first_tokens={"alone": [first], "mixed": [second]},

@@ -53,6 +53,29 @@ METRICS = {
 }  # fmt: skip
 
 
+def app(**fields) -> dict:
+    return {
+        "requests": 4,
+        "active": 1,
+        "tokens": 900,
+        "share": 0.25,
+        "cached": 0.93,
+        "p95_ms": 14.25,
+        "lane": "interactive",
+        "lane_reason": "a short prompt",
+        **fields,
+    }
+
+
+APPS = {
+    "batch": app(share=0.05, lane="background", lane_reason="asked for", cached=None, active=12),
+    "editor": app(),
+    "page": app(share=0.7, p95_ms=1204.0, cached=0.0),
+    "waits": app(share=None, p95_ms=None, active=1, lane=None, lane_reason=None),
+    "gone": app(share=0.0, p95_ms=None, active=0),
+}
+
+
 def session(n: int, **fields) -> dict:
     return {
         "serial": n,

@@ -96,7 +96,7 @@ RULES = (
         r" UMA Serve · UMA Serve demo · \w+ · up [\d:]+ · .*\n"
         r"─ time between tokens, ms ─+( +[a-z]+\d*)+\n"
         r" interactive( +\S+)+\n background( +\S+)+\n p95 / cap .*\n"
-        r"─ ticks ─+ memory ─+\n(.+\n){5}─ sessions: \d+ active · .*\n(.*\n)+",
+        r"─ ticks ─+ memory ─+\n(.+\n){5}(─ apps.*\n( .+\n)+)?─ sessions: \d+ active · .*\n(.*\n)+",
     ),
     Rule(
         r"umaserve top --once .* --svg docs/dashboard\.svg", "client", "",

@@ -23,7 +23,7 @@ from umaserve.bench.result import (
     others,
     prompt_rate,
 )
-from umaserve.bench.table import COLUMNS, rows, shown, text, verdict_text
+from umaserve.bench.table import COLUMNS, rows, shown, text, unlabelled_text, verdict_text
 from umaserve.bench.timeline import Answer, Phase
 
 quick = settings(untimed, max_examples=40)
@@ -89,6 +89,34 @@ def test_at_the_cap_it_is_held_and_above_it_is_not() -> None:
     held, missed = made([10.0] * 100, [11.0] * 100), made([10.0] * 100, [13.0] * 100)
     assert verdict_text(held).startswith("cap held: ") and "1.10 times" in verdict_text(held)
     assert verdict_text(missed).startswith("CAP MISSED: ") and "1.30 times" in verdict_text(missed)
+
+
+def test_what_nobody_labels_is_judged_by_its_own_streams() -> None:
+    run = made([10.0] * 99 + [20.0], [11.0] * 100, unlabelled_ms=[14.0] * 99 + [70.0])
+    verdict = run.unlabelled_verdict
+    assert verdict is not None and not verdict.held
+    assert verdict.ratio == pytest.approx(1.4) and run.verdict == Verdict(pytest.approx(1.1), 1.2)
+    assert unlabelled_text(run) == (
+        "without labels: CAP MISSED: the p95 beside long prompts, 14.0 ms, is 1.40 times that "
+        "alone; the longest pause, 70.0 ms, 3.5 times"
+    )
+    found = run.figures["unlabelled"]
+    assert found.gaps == 100 and found.background_tokens_per_s > 0
+    body = run.to_json()
+    assert body["unlabelled_verdict"] == {"held": False, "ratio": 1.4, "cap": 1.2}
+    assert list(body["phases"]) == ["alone", "mixed", "unlabelled"]
+    held = made([10.0] * 9, [11.0] * 9, unlabelled_ms=[10.0] * 9)
+    assert unlabelled_text(held).startswith("without labels: cap held: ")
+    nothing = made([10.0] * 9, [11.0] * 9, unlabelled_ms=[])
+    assert nothing.unlabelled_verdict is None and "no verdict" in unlabelled_text(nothing)
+
+
+def test_streams_that_were_left_are_not_silent_in_a_later_phase() -> None:
+    run = made([10.0] * 9, [11.0] * 9)
+    for answer in run.answers:
+        answer.end_s = None
+    again = replace(run, notes=[])
+    assert again.figures["unlabelled"].longest_ms == pytest.approx(11.0)
 
 
 def test_a_phase_without_a_second_token_has_no_verdict() -> None:
@@ -199,10 +227,12 @@ def test_the_table_fits_eighty_columns_whatever_the_numbers() -> None:
     assert len({len(line) for line in lines}) == 1
     assert lines[1].split() == list(COLUMNS)
     found = {row.name: row.cells for row in rows(result)}
-    assert found["p95 over its baseline"][1] == "2.00"
-    assert found["time between tokens, p95"] == ("100,000", "200,000", "200,000", "123,457")
-    assert found["memory (RSS)"] == ("-", "-", "-", "-")
-    assert found["first token, p50"][3] == "0.012"
+    assert found["p95 over its baseline"][1:3] == ("2.00", "2.00")
+    assert found["time between tokens, p95"] == (
+        "100,000", "200,000", "200,000", "200,000", "123,457",
+    )  # fmt: skip
+    assert found["memory (RSS)"] == ("-", "-", "-", "-", "-")
+    assert found["first token, p50"][4] == "0.012"
 
 
 @quick

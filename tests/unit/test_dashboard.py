@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
-from tests.support.dashboard_screens import METRICS, overview, rows, session, view
+from tests.support.dashboard_screens import APPS, METRICS, app, overview, rows, session, view
 from tests.support.fixtures.untimed import untimed
 from umaserve.dashboard import Screen, Terminal, View, panels, summary
 from umaserve.dashboard.line import SPARKS, Line, bar, chart, clean, column, ms
@@ -47,6 +47,47 @@ def test_a_screen_at_80_by_24():
     assert len(seen) == len(expected) == 24
     for line, pattern in zip(seen, expected, strict=True):
         assert re.fullmatch(pattern, line), (line, pattern)
+
+
+def test_who_has_which_share():
+    """The largest first; who asked for nothing in the last minute is left out."""
+    seen = rows(view(session(1), apps=APPS))
+    expected = [
+        r"─ apps: 3 of 4 ─+ +share +now +p95 +cached +lane +",
+        r" page +█{20}░{9} +70% +1 +1,204 +0% +interactive",
+        r" editor +█{7}░{22} +25% +1 +14\.2 +93% +interactive",
+        r" batch +█░{28} +5% +12 +14\.2 +- +background +",
+        r"─ sessions: .*",
+    ]
+    (at,) = (i for i, line in enumerate(seen) if line.startswith("─ apps"))
+    assert at == 11, "under the panels"
+    for line, pattern in zip(seen[at:], expected, strict=False):
+        assert re.fullmatch(pattern, line), (line, pattern)
+    large = rows(view(session(1), apps=APPS), 130, 40)
+    (head,) = (line for line in large if line.startswith("─ apps ─"))
+    assert "why" in head
+    assert any(re.match(r" editor .* interactive +a short prompt", line) for line in large)
+    assert any(re.match(r" waits +░+ +- +1 +- +93% +- +$", line) for line in large)
+    assert not any(line.startswith(" gone") for line in large)
+    narrow = rows(view(session(1), apps=APPS), 34)
+    assert any(re.fullmatch(r" editor +█+░+ +25% +14\.2", line) for line in narrow)
+    nobody = rows(view(session(1), apps={"gone": APPS["gone"]}))
+    assert not any("apps" in line for line in nobody)
+    assert not any("apps" in line for line in rows(view(apps=APPS), 80, 17)), "no room"
+
+
+def test_names_of_apps_are_made_safe():
+    seen = rows(view(apps={"\x1b[2J" + "long " * 20: app(), "日本" * 30: app()}))
+    assert not any("\x1b" in line for line in seen)
+
+
+def test_why_a_session_has_its_lane():
+    a_view = view(session(1, lane="background", lane_reason="a long prompt beside others"))
+    assert not any("a long prompt" in line for line in rows(a_view, 139))
+    assert any("a long prompt beside others" in line for line in rows(a_view, 140))
+    a_view.press("j")
+    title = "─ r1 of editor · background: a long prompt beside others ─"
+    assert any(line.startswith(title) for line in rows(a_view))
 
 
 def test_a_larger_screen_shows_more():
@@ -210,7 +251,7 @@ def test_what_there_is_no_room_for_is_left_out_whole(width):
 @pytest.mark.parametrize("width", [1, 2, 10, 20, 44, 60, 79, 101, 133, 151, 200, 400])
 @pytest.mark.parametrize("height", [1, 2, 5, 9, 12, 16, 18, 23, 30, 40, 60])
 def test_every_size_is_kept(width, height):
-    a_view = view(*(session(n) for n in range(30)))
+    a_view = view(*(session(n) for n in range(30)), apps=APPS)
     rows(a_view, width, height)  # checks the size of what it returns
     a_view.press("?")
     rows(a_view, width, height)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from tests.support.dashboard_screens import overview, rows, session, view
+from tests.support.dashboard_screens import app, overview, rows, session, view
 from tests.support.fixtures.untimed import untimed
 from umaserve.dashboard import Screen, Terminal, View
 from umaserve.dashboard.keys import decode
@@ -100,17 +100,18 @@ def test_help_is_shown_and_closed():
 
 # words of the panels that the help leaves to docs/DASHBOARD.md, or that say all there is to say
 NOT_IN_THE_HELP = """
-    CPU GB KV MB OVER RSS a active back background baseline batch between busy cache cells cost dec
-    decode efficiency errors evicted far for guard holding idle in interactive is k last libllama
-    log longest memory minute ms no none now of over overhead p parked place pre preempted
-    prefill prefills prompts queued request requests running s sampling sessions so tick ticks
-    time token tokens with work worst µs
+    CPU GB KV MB OVER RSS a active apps back background baseline batch between busy cache cached
+    cells cost dec decode efficiency errors evicted far for guard holding idle in interactive is
+    k lane last libllama log longest memory minute ms no none now of over overhead p parked
+    place pre preempted prefill prefills prompts queued request requests running s sampling
+    sessions share so tick ticks time token tokens why with work worst µs
 """
 
 
 def words_of_the_panels() -> set[str]:
     """At sizes that cut nothing off, without what a daemon or a client says itself."""
-    quiet = view(errors_total=0)
+    asks = app(lane_reason=None)
+    quiet = view(errors_total=0, apps={str(n): asks for n in range(9)})
     quiet.update({**quiet.overview, "errors": [], "log": []})
     late = view(errors_total=0, p95_over_baseline=1.45)
     late.update({**late.overview, "errors": [], "log": []})

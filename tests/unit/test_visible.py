@@ -173,9 +173,10 @@ def test_a_dashboard_without_a_screen() -> None:
 
 
 def test_the_result_of_a_benchmark(monkeypatch: pytest.MonkeyPatch) -> None:
-    result = SimpleNamespace(notes=[RAW], verdict=None)
+    result = SimpleNamespace(notes=[RAW], verdict=None, unlabelled_verdict=None)
     monkeypatch.setattr(table, "text", lambda result: RAW)
     monkeypatch.setattr(table, "verdict_text", lambda result: "held")
+    monkeypatch.setattr(table, "unlabelled_text", lambda result: "held too")
     monkeypatch.setattr(sys, "stdout", Tty())
     cli_bench._show(result, [Path(RAW)])  # type: ignore[arg-type]
     text = sys.stdout.getvalue()  # type: ignore[attr-defined]

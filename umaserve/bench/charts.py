@@ -29,7 +29,7 @@ PNG_DPI, DOTS_DPI = 150, 144
 # of middling lightness: they stand out from white and from black
 STREAMS = ("#2f7fd1", "#12a594", "#8e5fd6", "#c2478f", "#6b8e23", "#0f9bc4")
 BACKGROUND, PROMPTS, ASIDE = "#e07b1a", "#d9a514", "#b0703c"
-ALONE, MIXED, CAP = "#12a594", "#2f7fd1", "#d6403a"
+ALONE, MIXED, AUTO, CAP = "#12a594", "#2f7fd1", "#8e5fd6", "#d6403a"
 
 # The page's colours.  An SVG is drawn with stand-ins that appear nowhere else.
 _STANDS_FOR = {"#010203": "var(--ink)", "#020304": "var(--line)", "#030405": "var(--paper)"}
@@ -185,11 +185,11 @@ def _over_time(figure: Any, result: Result, theme: _Theme) -> None:
 
 def _cdf(figure: Any, result: Result, theme: _Theme) -> None:
     axis = figure.subplots()
-    answers = lane(result.answers, True)
     for phase, colour, name in (
         (result.alone, ALONE, "interactive alone"), (result.mixed, MIXED, "with background"),
+        (result.unlabelled, AUTO, "without labels"),
     ):  # fmt: skip
-        found = np.sort([gap.ms for gap in gaps(answers, phase)])
+        found = np.sort([gap.ms for gap in gaps(lane(result.seen_in(phase), True), phase)])
         if not len(found):
             continue
         share = 100 * np.arange(1, len(found) + 1) / len(found)
@@ -211,7 +211,7 @@ def _cdf(figure: Any, result: Result, theme: _Theme) -> None:
         ylim=(0, 101), xscale="log", yticks=[0, 25, 50, 75, 95, 100],
     )  # fmt: skip
     _plain_log(axis.xaxis)
-    _legend(figure)
+    _legend(figure, 2)  # long words
 
 
 def _tokens(figure: Any, result: Result, theme: _Theme) -> None:
@@ -276,9 +276,9 @@ def _plain_log(axis: Any) -> None:
     axis.set_minor_locator(NullLocator())
 
 
-def _legend(figure: Any) -> None:
+def _legend(figure: Any, columns: int = 4) -> None:
     """Of all its axes, below them, so that the time axes of a page are all of one width."""
-    figure.legend(loc="outside lower center", ncols=4)
+    figure.legend(loc="outside lower center", ncols=columns)
 
 
 CHARTS = (
@@ -292,7 +292,8 @@ CHARTS = (
     Chart(
         "cdf", "How many times between tokens are how short",
         "Where a curve crosses the dotted line is its 95th percentile. The cap is held when the "
-        "curve with background crosses it to the left of the dashed line.",
+        "curve with background crosses it to the left of the dashed line. Without labels, nobody "
+        "has named a lane.",
         _cdf,
     ),
     Chart(

@@ -29,6 +29,13 @@ WATCH_MS = 500.0  # between two readings of the daemon's metrics
 REPORT_S = 0.5
 RECENT_S = 2.0
 READ_BYTES = 1 << 18
+# kinds of streams: whether somebody reads along, and the program's name where it names no lane
+KINDS: dict[str, tuple[bool, str | None]] = {
+    "interactive": (True, None),
+    "background": (False, None),
+    "unlabelled": (True, "bench stream"),
+    "storm": (False, "bench storm"),
+}
 
 
 class Sample(NamedTuple):
@@ -73,13 +80,17 @@ class _Connection:
 
 
 class _Stream(_Connection):
-    """One application: asks, reads the answer to its end, asks the next."""
+    """One application: asks, reads the answer to its end, asks the next.
+
+    Its requests name their lane, or with ``app`` the program alone.
+    """
 
     def __init__(
-        self, load: Load, name: str, interactive: bool, words: int, tokens: int, *, once: bool
-    ) -> None:
+        self, load: Load, name: str, interactive: bool, words: int, tokens: int, *, once: bool,
+        app: str | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(load.path)
-        self._load, self.name, self._interactive = load, name, interactive
+        self._load, self.name, self._interactive, self._app = load, name, interactive, app
         self._words, self._tokens, self._once = words, tokens, once
         self._number = 0
         self._answer: Answer
@@ -96,7 +107,8 @@ class _Stream(_Connection):
             "max_tokens": tokens or self._tokens,
             "ignore_eos": True,
             "cache_prompt": False,
-            "priority": lane,
+            "priority": None if self._app else lane,
+            "app": self._app,
             "seed": self._number,
         }
         message = generate_message(self._id, load.prompt(self._words), None, options)
@@ -196,14 +208,15 @@ class Load:
         self._add(_Watch(self))
 
     def start(self, kind: str, count: int, words: int, tokens: int) -> None:
-        """Start ``count`` streams of the lane ``kind``, with prompts of ``words`` words.
+        """Start ``count`` streams of a kind of `KINDS`, with prompts of ``words`` words.
 
         The first answers of interactive streams are of different lengths, so that they do not ask
         all at once ever after.
         """
-        interactive = kind == "interactive"
+        interactive, app = KINDS[kind]
         for i in range(count):
-            stream = _Stream(self, f"{kind}{i + 1}", interactive, words, tokens, once=False)
+            name = f"{kind}{i + 1}"
+            stream = _Stream(self, name, interactive, words, tokens, once=False, app=app)
             self._add(stream)
             stream.ask(max(1, tokens * (i + 1) // count) if interactive else None)
 
@@ -249,9 +262,10 @@ class Load:
         first = bisect_right(self.gaps, begin_s, key=lambda gap: gap.end_s)
         return quantile([gap.ms for gap in self.gaps[first:]], 0.95)
 
-    def streaming(self, count: int) -> bool:
-        """Whether ``count`` streams have had a token."""
-        return len({a.stream for a in self.answers if a.times_s}) >= count
+    def streaming(self, kind: str, count: int) -> bool:
+        """Whether ``count`` streams of a kind have had a token."""
+        names = {a.stream for a in self.answers if a.times_s and a.stream.startswith(kind)}
+        return len(names) >= count
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from umaserve.bench.charts import CHARTS, png, svg
 from umaserve.bench.result import Result
-from umaserve.bench.table import rows, shown, verdict_text
+from umaserve.bench.table import rows, shown, unlabelled_text, verdict_text
 from umaserve.own_file import write_own
 
 TEMPLATE = "page.html.jinja"
@@ -46,6 +46,8 @@ def page(result: Result, pictures: list[str]) -> str:
         result=result,
         verdict=result.verdict,
         sentence=verdict_text(result),
+        unlabelled=result.unlabelled_verdict,
+        unlabelled_sentence=unlabelled_text(result),
         rows=rows(result),
         charts=charts,
         shown=shown,

@@ -46,8 +46,8 @@ class Figures:
 
 
 class Verdict(NamedTuple):
-    """``ratio`` is the interactive p95 beside background work over that alone; the cap is held
-    while it is at most ``cap``."""
+    """``ratio`` is the interactive p95 beside other work over that alone; the cap is held while it
+    is at most ``cap``."""
 
     ratio: float
     cap: float
@@ -176,6 +176,7 @@ class StreamFigures(NamedTuple):
 class Result:
     """A finished run.
 
+    In the phase ``unlabelled``, nobody names a lane: the interactive streams are others then.
     ``origin_s`` is where times in files count from; ``machine`` and ``settings`` say where and how
     it was made; ``daemon`` are its metrics at the end, at ``read_s``.  ``first_tokens`` are those
     of short requests with nothing else running ("alone") and just after a long prompt ("mixed").
@@ -189,6 +190,7 @@ class Result:
     origin_s: float
     alone: Phase
     mixed: Phase
+    unlabelled: Phase
     answers: list[Answer]
     samples: list[Sample]
     first_tokens: dict[str, list[Answer]]
@@ -197,19 +199,30 @@ class Result:
     notes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.figures = {p.name: figures(self.answers, p) for p in (self.alone, self.mixed)}
+        self.figures = {p.name: figures(self.seen_in(p), p) for p in self.phases}
         self.minute = last_minute(self.answers, self.read_s, self.daemon["uptime_s"])
         self.first_ms = {
             name: [ms for a in answers if (ms := a.first_token_ms) is not None]
             for name, answers in self.first_tokens.items()
         }
-        self.others = {p.name: others(self.samples, p) for p in (self.alone, self.mixed)}
+        self.others = {p.name: others(self.samples, p) for p in self.phases}
         self.streams = [self._stream(name, own) for name, own in self.interactive.items()]
         self.notes += self._remarks()
 
     @property
+    def phases(self) -> tuple[Phase, Phase, Phase]:
+        return self.alone, self.mixed, self.unlabelled
+
+    def seen_in(self, phase: Phase) -> list[Answer]:
+        """The answers of the streams of a phase, and of those before it."""
+        if phase is not self.unlabelled:
+            return self.answers
+        # those that were left when their phase ended are not silent in this one
+        return [a for a in self.answers if a.stream.startswith(("unlabelled", "storm"))]
+
+    @property
     def interactive(self) -> dict[str, list[Answer]]:
-        """The answers of each interactive stream of the two phases."""
+        """The answers of each interactive stream of the two phases with labels."""
         asked = [a for a in lane(self.answers, True) if a.sent_s <= self.mixed.end_s]
         return by_stream(asked)
 
@@ -221,12 +234,20 @@ class Result:
     @property
     def verdict(self) -> Verdict | None:
         """``None`` when a phase had no time between tokens."""
-        quiet, busy = (self.figures[p.name].p95_ms for p in (self.alone, self.mixed))
+        return self._verdict(self.mixed)
+
+    @property
+    def unlabelled_verdict(self) -> Verdict | None:
+        """The same of what nobody labels."""
+        return self._verdict(self.unlabelled)
+
+    def _verdict(self, beside: Phase) -> Verdict | None:
+        quiet, busy = (self.figures[p.name].p95_ms for p in (self.alone, beside))
         return Verdict(busy / quiet, self.cap) if quiet and busy else None
 
     def _remarks(self) -> list[str]:
         out = []
-        quiet, busy = self.others["alone"], self.others["mixed"]
+        quiet, busy, last = (self.others[p.name] for p in self.phases)
         if quiet.busy:
             out.append(
                 f"The daemon was busy with others during the baseline ({_others(quiet)}): it is "
@@ -234,7 +255,9 @@ class Result:
             )
         if busy.busy:
             out.append(f"Others used the daemon during the mixed phase too ({_others(busy)}).")
-        fewest = min(self.figures[p.name].gaps for p in (self.alone, self.mixed))
+        if last.busy:
+            out.append(f"Others used the daemon in the phase without labels ({_others(last)}).")
+        fewest = min(self.figures[p.name].gaps for p in self.phases)
         if 0 < fewest < FEW:
             out.append(
                 f"One phase has only {fewest} interactive times between tokens: a 95th percentile "
@@ -253,12 +276,10 @@ class Result:
 
     def to_json(self) -> dict[str, Any]:
         """Everything but the single tokens (they are in the CSV)."""
-        verdict = self.verdict
         return {
             "command": self.command,
-            "verdict": None
-            if verdict is None
-            else {"held": verdict.held, "ratio": round(verdict.ratio, 4), "cap": verdict.cap},
+            "verdict": _judged(self.verdict),
+            "unlabelled_verdict": _judged(self.unlabelled_verdict),
             "notes": self.notes,
             "machine": self.machine,
             "settings": self.settings,
@@ -269,10 +290,10 @@ class Result:
                     "end_ms": round(1e3 * (p.end_s - self.origin_s), 3),
                     **_rounded(asdict(self.figures[p.name])),
                     "prompt_tokens_per_s": _round(prompt_rate(self.samples, p)),
-                    "own_first_tokens_ms": [_round(ms) for ms in self.first_ms[p.name]],
+                    "own_first_tokens_ms": [_round(ms) for ms in self.first_ms.get(p.name, [])],
                     "others": self.others[p.name]._asdict(),
                 }
-                for p in (self.alone, self.mixed)
+                for p in self.phases
             },
             "last_minute": {
                 "client": _rounded(asdict(self.minute)),
@@ -288,6 +309,12 @@ class Result:
                 for c in compositions(self.samples)
             ],
         }
+
+
+def _judged(verdict: Verdict | None) -> dict[str, Any] | None:
+    if verdict is None:
+        return None
+    return {"held": verdict.held, "ratio": round(verdict.ratio, 4), "cap": verdict.cap}
 
 
 def _others(seen: Others) -> str:

@@ -128,6 +128,8 @@ def _measure(
             alone, mixed = _phases(load, settings, sizes, stages, meter)
             first = _first_tokens(load, client, sizes, stages)
             daemon, read_s = client.metrics(), time.monotonic()
+            # last: the daemon counts what nobody labels as interactive, the storm too
+            unlabelled = _unlabelled(load, client, settings, sizes, stages, meter)
     notes = []
     if settings.interactive + settings.background > info["model"]["n_seq"]:
         notes.append(
@@ -153,6 +155,7 @@ def _measure(
         origin_s=load.answers[0].sent_s,
         alone=alone,
         mixed=mixed,
+        unlabelled=unlabelled,
         answers=load.answers,
         samples=load.samples,
         first_tokens=first,
@@ -189,12 +192,7 @@ def _phases(
     meter.begin(warm_s)
     load.watch()
     load.run("first reading", FIRST_S, lambda: bool(load.samples))
-    load.start("interactive", streams, SHORT_WORDS, sizes.answer)
-    load.run("first tokens", FIRST_S, lambda: load.streaming(streams))
-    if not load.streaming(streams):
-        raise BenchError(
-            f"no first token within {FIRST_S:.0f} s; `umaserve top` shows what the daemon does"
-        )
+    _start_streams(load, "interactive", settings, sizes)
     meter.begin(warm_s)
     load.run("warming up", warm_s)
     stages.ended(_count(streams, "interactive stream"))
@@ -212,6 +210,34 @@ def _phases(
     stages.ended(_outcome(load, mixed))
     load.stop_streams()
     return alone, mixed
+
+
+def _start_streams(load: Load, kind: str, settings: Settings, sizes: _Sizes) -> None:
+    """Start the interactive streams and wait for their first tokens."""
+    streams = settings.interactive
+    load.start(kind, streams, SHORT_WORDS, sizes.answer)
+    load.run("first tokens", FIRST_S, lambda: load.streaming(kind, streams))
+    if not load.streaming(kind, streams):
+        raise BenchError(
+            f"no first token within {FIRST_S:.0f} s; `umaserve top` shows what the daemon does"
+        )
+
+
+def _unlabelled(
+    load: Load, client: Client, settings: Settings, sizes: _Sizes, stages: Stages, meter: _Meter
+) -> Phase:
+    """The mixed phase again, with streams and long prompts of two programs that name no lane."""
+    seconds, jobs = settings.seconds, settings.background
+    stages.stage("without labels", f"{seconds:g} s, {_count(jobs, 'long job')}")
+    _settle(load, client)
+    _start_streams(load, "unlabelled", settings, sizes)
+    load.run("warming up", _warm_s(settings) / 2)
+    meter.begin(seconds)
+    load.start("storm", jobs, sizes.long_words, sizes.long_answer)
+    phase = load.run("unlabelled", seconds)
+    stages.ended(_outcome(load, phase))
+    load.stop_streams()
+    return phase
 
 
 def _warm_s(settings: Settings) -> float:

@@ -8,17 +8,18 @@ from typing import NamedTuple
 from umaserve.bench.result import Figures, Result, prompt_rate
 from umaserve.metrics import quantile
 
-COLUMNS = ("alone", "mixed", "client", "daemon")
-WIDTH = 10
+COLUMNS = ("alone", "mixed", "auto", "client", "daemon")
+WIDTH = 9
 
 
 class Row(NamedTuple):
-    """A figure, and its cells in the order of ``COLUMNS``: client alone, client mixed, client over
-    the daemon's last minute, daemon over the same; "-": not known, or no such thing."""
+    """A figure, and its cells in the order of ``COLUMNS``: client alone, client mixed, client where
+    nobody labels, client over the daemon's last minute, daemon over the same; "-": not known, or no
+    such thing."""
 
     name: str
     unit: str
-    cells: tuple[str, str, str, str]
+    cells: tuple[str, str, str, str, str]
 
 
 def shown(value: float | None) -> str:
@@ -58,32 +59,29 @@ _DAEMONS = (
 def rows(result: Result) -> list[Row]:
     """All of them, the promise first."""
     daemon = result.daemon
-    verdict = result.verdict
-    ratio = None if verdict is None else verdict.ratio
-    over = (None, ratio, None, daemon.get("p95_over_baseline"))
+    ratios = [None if v is None else v.ratio for v in (result.verdict, result.unlabelled_verdict)]
+    over = (None, *ratios, None, daemon.get("p95_over_baseline"))
     out = [Row("p95 over its baseline", "×", _cells(*over))]
-    alone, mixed = (result.figures[p.name] for p in (result.alone, result.mixed))
+    phases = [result.figures[p.name] for p in result.phases]
     for name, unit, value, theirs in _SEEN:
         metric = daemon.get(theirs) if theirs else None
-        out.append(
-            Row(name, unit, _cells(value(alone), value(mixed), value(result.minute), metric))
-        )
+        out.append(Row(name, unit, _cells(*map(value, phases), value(result.minute), metric)))
     for label, q, ours, theirs in (
         ("first token, p50", 0.5, result.minute.first_p50_ms, "ttft_ms_p50"),
         ("first token, p95", 0.95, result.minute.first_p95_ms, "ttft_ms_p95"),
     ):
-        own = [quantile(result.first_ms[p.name], q) for p in (result.alone, result.mixed)]
+        own = [quantile(result.first_ms.get(p.name, []), q) for p in result.phases]
         out.append(Row(label, "ms", _cells(*own, ours, daemon.get(theirs))))
-    prompts = [prompt_rate(result.samples, p) for p in (result.alone, result.mixed)]
+    prompts = [prompt_rate(result.samples, p) for p in result.phases]
     out.append(Row("prompt tokens, daemon's count", "/s", _cells(*prompts, None, None)))
     for name, unit, metric_name in _DAEMONS:
-        out.append(Row(name, unit, _cells(None, None, None, daemon.get(metric_name))))
+        out.append(Row(name, unit, _cells(None, None, None, None, daemon.get(metric_name))))
     return out
 
 
-def _cells(*values: float | None) -> tuple[str, str, str, str]:
-    a, b, c, d = (shown(value) for value in values)
-    return a, b, c, d
+def _cells(*values: float | None) -> tuple[str, str, str, str, str]:
+    a, b, c, d, e = (shown(value) for value in values)
+    return a, b, c, d, e
 
 
 def text(result: Result) -> str:
@@ -91,7 +89,7 @@ def text(result: Result) -> str:
     found = rows(result)
     labels = [f"{row.name}, {row.unit}" if row.unit else row.name for row in found]
     width = max(map(len, labels))
-    over = f"{'':{width}}{'this run':>{2 * WIDTH}}{'the last minute':>{2 * WIDTH}}"
+    over = f"{'':{width}}{'this run':>{3 * WIDTH}}{'the last minute':>{2 * WIDTH}}"
     head = f"{'':{width}}" + "".join(f"{name:>{WIDTH}}" for name in COLUMNS)
     body = [
         f"{label:<{width}}" + "".join(f"{cell:>{WIDTH}}" for cell in row.cells)
@@ -111,4 +109,18 @@ def verdict_text(result: Result) -> str:
         f"{word}: the interactive p95 beside background work, {shown(mixed.p95_ms)} ms, is "
         f"{verdict.ratio:.2f} times that alone, {shown(alone.p95_ms)} ms; the cap is "
         f"{verdict.cap:.2f}"
+    )
+
+
+def unlabelled_text(result: Result) -> str:
+    """One sentence: what the same streams saw where nobody named a lane."""
+    verdict = result.unlabelled_verdict
+    alone, beside = (result.figures[p.name] for p in (result.alone, result.unlabelled))
+    if verdict is None or not (alone.longest_ms and beside.longest_ms):
+        return "without labels: no verdict: a phase had no time between tokens"
+    word = "cap held" if verdict.held else "CAP MISSED"
+    return (
+        f"without labels: {word}: the p95 beside long prompts, {shown(beside.p95_ms)} ms, is "
+        f"{verdict.ratio:.2f} times that alone; the longest pause, {shown(beside.longest_ms)} ms, "
+        f"{beside.longest_ms / alone.longest_ms:.1f} times"
     )

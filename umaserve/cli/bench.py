@@ -34,7 +34,7 @@ The figures are worth something when nothing else runs on the machine.  Without
 load; where none runs, and with --model or --fresh, one is started and ended again
 (its other settings come from the environment and UMA_CONFIG, as for `serve`).
 
-exit status: 0 the cap was held, 4 it was missed, 2 the daemon failed or the
+exit status: 0 the cap was held beside background jobs, 4 it was missed, 2 the daemon failed or the
 benchmark could not be run, 3 protocol error, 1 matplotlib is missing for --report,
 130 interrupted"""
 
@@ -56,7 +56,7 @@ def _parser() -> Parser:
     parser = Parser(
         prog="umaserve bench",
         description="Measure interactive streams alone, then beside long background jobs, and say\n"
-        "whether the latency cap was held.",
+        "whether the latency cap was held.  Then the same where nobody names a lane.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -67,8 +67,8 @@ def _parser() -> Parser:
         "--model", metavar="FILE", help="start a daemon for this run, with this GGUF file"
     )
     parser.add_argument(
-        "--seconds", type=_number(float, 0.5, 3600), default=10.0, metavar="S",
-        help="of each of the two phases (10)",
+        "--seconds", type=_number(float, 0.5, 3600), default=7.0, metavar="S",
+        help="of each of the three phases (7); all of it takes about half a minute",
     )  # fmt: skip
     parser.add_argument(
         "--interactive", type=_number(int, 1, 256), default=3, metavar="N",
@@ -192,7 +192,7 @@ def _show(result: Result, written: list[Path]) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    from umaserve.bench.table import text, verdict_text
+    from umaserve.bench.table import text, unlabelled_text, verdict_text
 
     console = Console(soft_wrap=not sys.stdout.isatty(), highlight=False)
     console.print()
@@ -200,9 +200,12 @@ def _show(result: Result, written: list[Path]) -> None:
     console.print()
     for note in result.notes:
         console.print(Text(f"note: {for_reader(note, sys.stdout)}", "yellow"))
-    verdict = result.verdict
-    colour = "yellow" if verdict is None else "green" if verdict.held else "red"
-    console.print(Text(verdict_text(result), f"bold {colour}"))
+    for verdict, sentence in (
+        (result.verdict, verdict_text(result)),
+        (result.unlabelled_verdict, unlabelled_text(result)),
+    ):
+        colour = "yellow" if verdict is None else "green" if verdict.held else "red"
+        console.print(Text(sentence, f"bold {colour}"))
     if written:
         names = for_reader(" ".join(map(str, written)), sys.stdout)
         console.print(Text(f"written: {names}", overflow="fold"))

@@ -90,6 +90,10 @@ OPTIONS: tuple[Option, ...] = (
            "map the weights instead of reading them"),
     Option("use_mlock", "--mlock", "UMA_USE_MLOCK", "model", "mlock", Switch(), False,
            "keep the weights from being paged out"),
+    Option("experts_used", "--experts-used", "UMA_EXPERTS_USED", "model", "experts_used",
+           Whole(1, 1024, (("model", -1),)), -1,
+           "experts that a token uses, of a mixture of experts; fewer than the model was trained "
+           "with are faster and give other, mostly worse answers", "the model's"),
     Option("pretouch", "--pretouch", "UMA_PRETOUCH", "model", "pretouch", Switch(), False,
            "touch weights, tables and buffers at start, so that no request pays for page faults"),
     Option("kv_type", "--kv-type", "UMA_KV_TYPE", "model", "kv_type", KvType(), "f16",

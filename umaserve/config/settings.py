@@ -20,8 +20,9 @@ class Config:
 
     Sizes are bytes, ``*_s`` seconds, ``*_ms`` milliseconds.  0 in ``n_ctx``, ``n_batch``,
     ``n_ubatch`` and ``threads`` leaves the choice to the engine, 0 in ``max_prompt_bytes``,
-    ``max_frame_bytes`` and ``max_tokens`` to the context; -1 in ``gpu_layers`` means all; empty
-    paths mean none (``model``: the bundled one).  ``origin`` maps an option's name to "default",
+    ``max_frame_bytes`` and ``max_tokens`` to the context; -1 in ``gpu_layers`` means all, in
+    ``experts_used`` the model's own number; empty paths mean none (``model``: the bundled one).
+    ``origin`` maps an option's name to "default",
     "flag --n-ctx", "environment UMA_N_CTX" or "FILE: [model] n_ctx".
     """
 
@@ -35,6 +36,7 @@ class Config:
     gpu_layers: int = -1
     use_mmap: bool = True
     use_mlock: bool = False
+    experts_used: int = -1
     pretouch: bool = False
     kv_type_k: str = "f16"
     kv_type_v: str = "f16"

@@ -2,6 +2,8 @@
 
 The layout is by hand: rich's tables and panels would cost some twenty milliseconds a frame, in the
 process that also passes the tokens on.
+
+Long: a short function for each part of the screen.
 """
 
 from __future__ import annotations
@@ -91,6 +93,7 @@ COLUMNS = (
     _Column("first", 8, lambda s: ms(s.get("ttft_ms")), 100),
     _Column("age", 9, lambda s: duration(s.get("age_s")), 110),
     _Column("conn", 6, _words("conn"), 130, left=True),
+    _Column("why", 27, _words("lane_reason"), 140, left=True),
 )
 
 
@@ -211,7 +214,7 @@ class Screen:
         if width < 60:
             if height >= 24:
                 lines += panels.ticks(overview, view.tokens_now, width)
-            return lines
+            return lines + panels.apps(overview, width, _apps_shown(height))
         count = 3 if width >= SIDE_BY_SIDE else 2
         each = width // count
         last = width - each * (count - 1)
@@ -224,7 +227,7 @@ class Screen:
             for part in row:
                 line.extend(part)
             lines.append(line)
-        return lines
+        return lines + panels.apps(overview, width, _apps_shown(height))
 
     def _sessions(self, view: View, room: int) -> list[Line]:
         metrics, sessions = view.overview.get("metrics") or {}, view.sessions
@@ -234,7 +237,9 @@ class Screen:
             f"{number(metrics.get('queued_background'))} background",
             f"{number(metrics.get('requests_total'))} requests so far",
         )
-        lines = [rule(title.plain, self.width)]
+        chosen = [s for s in sessions if view.selected is not None and _is(s, view)]
+        text = _about(chosen[0], self.width - 3) if chosen else title.plain
+        lines = [rule(text, self.width)]
         if not sessions:
             return [*lines, Line(" no request is running", "dim")]
         columns = [c for c in COLUMNS if self.width >= c.least]
@@ -263,7 +268,7 @@ class Screen:
     def _session(
         self, session: Session, columns: Sequence[_Column], widths: Sequence[int], view: View
     ) -> Line:
-        chosen = view.selected is not None and session.get("serial") == view.selected
+        chosen = view.selected is not None and _is(session, view)
         cells = [
             column(c.cell(session), max(width, 1), c.left)
             for c, width in zip(columns, widths, strict=True)
@@ -290,6 +295,23 @@ class Screen:
         if not view.keys:
             return Line(" Ctrl-C leaves", "dim")
         return Line(next((k for k in KEYS if len(k) <= self.width), KEYS[-1]), "dim")
+
+
+def _is(session: Session, view: View) -> bool:
+    return bool(session.get("serial") == view.selected)
+
+
+def _about(session: Session, width: int) -> str:
+    """The session that is selected: its lane, and why."""
+    app = clean(session.get("app") or "unknown", 24)
+    line = Line(f"{clean(session.get('id'), 40)} of {app}")
+    lane, why = (clean(session.get(name) or MISSING) for name in ("lane", "lane_reason"))
+    return line.pieces(width, f"{lane}: {why}").plain
+
+
+def _apps_shown(height: int) -> int:
+    """How many apps there is room for on a screen that high."""
+    return 2 if height < 24 else 3 if height < 30 else 4 if height < 40 else 6
 
 
 def _first_shown(index: int, count: int, shown: int) -> int:

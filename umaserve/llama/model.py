@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from umaserve.models.experts import used_key
 from umaserve.models.gguf import check_gguf
 from umaserve.models.header import GGUFError
 
@@ -51,20 +52,23 @@ class Model:
         progress: Callable[[float], bool] | None = None,
         vocab_only: bool = False,
         repack: bool = True,
+        experts_used: int = 0,
     ) -> Model:
         """``llama_model_load_from_file``.
 
         With `repack` (``use_extra_bufts``) a processor that has instructions for it, such as AMX,
         gets a copy of the weights laid out for them; without, it reads them in the mapped file.
-        `n_gpu_layers` below 0 means all. `progress` is called in this thread with the fraction
-        loaded and goes on returning True to continue. Raises `ModelLoadError` with the reason
-        that libllama logged; what it warned about (memory that could not be locked, say) is in
-        `warnings`. The file's header is checked first, because libllama may abort on damage.
+        `n_gpu_layers` below 0 means all. `experts_used` stands in the place of the model's own
+        number of experts (0 leaves it; `why_not_used` says what the model can). `progress` is
+        called in this thread with the fraction loaded and goes on returning True to continue.
+        Raises `ModelLoadError` with the reason that libllama logged; what it warned about (memory
+        that could not be locked, say) is in `warnings`. The file's header is checked first, because
+        libllama may abort on damage.
         """
         lib, ffi = library.lib, library.ffi
         path = Path(path)
         try:
-            check_gguf(path)
+            info = check_gguf(path)
         except GGUFError as error:
             raise ModelLoadError(str(error)) from error
         params = lib.llama_model_default_params()
@@ -72,6 +76,9 @@ class Model:
         params.load_mode = getattr(lib, _LOAD_MODES[use_mmap, use_mlock])
         params.vocab_only = vocab_only
         params.use_extra_bufts = repack
+        # has to live until the model is loaded
+        overrides = _overrides(library, {used_key(info): experts_used} if experts_used else {})
+        params.kv_overrides = overrides
         call = _Progress(progress)
         handle = ffi.new_handle(call)
         _register(library)
@@ -298,6 +305,17 @@ _LOAD_MODES = {
     (False, True): "LLAMA_LOAD_MODE_MLOCK",
     (True, True): "LLAMA_LOAD_MODE_MMAP_MLOCK",
 }
+
+
+def _overrides(library: Library, numbers: dict[str, int]) -> Any:
+    """``llama_model_kv_override[]``, ended by an empty key: `numbers` in the place of what the
+    file says under these keys.  The caller owns it."""
+    found = library.ffi.new("struct llama_model_kv_override[]", len(numbers) + 1)
+    for entry, (key, number) in zip(found, numbers.items(), strict=False):
+        entry.key = key.encode()
+        entry.tag = library.lib.LLAMA_KV_OVERRIDE_TYPE_INT
+        entry.val_i64 = number
+    return found
 
 
 class _Progress:

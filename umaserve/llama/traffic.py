@@ -67,10 +67,12 @@ class Traffic(NamedTuple):
         type_k: str = "f16",
         type_v: str = "f16",
         n_ubatch: int = 512,
+        experts_used: int = 0,
     ) -> Traffic:
         """Of a model loaded, a header read, or a file.  Raises `GGUFError`.
 
-        `type_k` and `type_v` are ggml's names of the KV types.  `activation` is an estimate: each
+        `type_k` and `type_v` are ggml's names of the KV types.  `experts_used` of 0 is the file's
+        own number of experts a token uses.  `activation` is an estimate: each
         matrix product's input and output row once, in float32, which leaves out what stays in
         registers between fused operations and adds what stays in a cache.  Where `kv_exact` is 0,
         `kv_cell` counts every layer as if it attended to everything: an upper bound for
@@ -88,7 +90,8 @@ class Traffic(NamedTuple):
         dense = [t for t in used if t.name not in apart]
         n_expert = _positive(info, "expert_count") or max((t.shape[-1] for t in experts), default=0)
         n_expert = n_expert if experts else 0
-        n_used = min(_positive(info, "expert_used_count") or n_expert, n_expert)
+        own = _positive(info, "expert_used_count") or n_expert
+        n_used = min(experts_used or own, n_expert)
         matrices = [t for t in dense if len(t.shape) == 2 and _BLOCK.match(t.name)]
         cell = kv_bytes_per_cell(info, type_k, type_v)
         vocabulary = next((t.shape[-1] for t in head if len(t.shape) == 2), 0)

@@ -43,10 +43,28 @@ HELP = {
     "ttft_ms_p50": "Milliseconds from a request to its first token, median of the last minute.",
     "ttft_ms_p95": "Milliseconds from a request to its first token, 95th percentile of the "
     "last minute.",
+    "ttf5_ms_p50": "Milliseconds from a request to its fifth token, median of the last minute.",
+    "ttf5_ms_p95": "Milliseconds from a request to its fifth token, 95th percentile of the "
+    "last minute.",
+    "worst_pause_first_3s_ms": "Longest milliseconds between two tokens of an answer that began "
+    "within 3 s of its first token, in the last minute.",
     "baseline_ms": "Milliseconds between tokens if the interactive sessions were alone.",
     "p95_over_baseline": "95th percentile of interactive times between tokens over their baseline.",
     "ttft_ms": "Milliseconds from a request to its first token.",
     "inter_token_ms": "Milliseconds between two tokens of an answer.",
+    # programs
+    "app_requests_total": "Requests taken of a program since it was seen first.",
+    "app_active_requests": "Requests of a program that did not end.",
+    "app_tokens_generated_total": "Tokens generated for a program since it was seen first.",
+    "app_token_share": "A program's part of all tokens of the last ten seconds.",
+    "app_cached_ratio": "Part of a program's prompt tokens that was in the KV cache.",
+    "app_p95_ms": "Milliseconds between two tokens of a program's answers, 95th percentile.",
+    # for load balancers
+    "vllm:num_requests_waiting": "Requests that wait to be begun, of both lanes.",
+    "vllm:num_requests_running": "Requests that hold KV cells and are computed.",
+    "vllm:kv_cache_usage_perc": "Part of the KV cells that is in use: 0 to 1.",
+    "uma_p95_headroom": "What is left to the latency cap: 1 as quick as alone, 0 at the cap.",
+    "uma_bandwidth_headroom": "Part of the bandwidth budget that the ticks left free: 0 to 1.",
     # guard
     "latency_cap": "What p95_over_baseline is to stay at or below.",
     "prefill_guard_active": "1 when the newest tick left something out for interactive latency.",

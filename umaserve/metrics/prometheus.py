@@ -1,8 +1,12 @@
 """The scorecard in Prometheus' text format 0.0.4; its names with ``umaserve_`` before them.
 
+What load balancers look for has their names: those that the Gateway API's inference extension asks
+of a model server (``vllm:...``), and ``uma_...``.
+
 ``interactive.p95_ms`` becomes ``umaserve_p95_ms{lane="interactive"}``, and the top-level name that
 says the same again is left out; ``queued_interactive`` becomes ``umaserve_queued{lane=...}``.
-Texts are labels of ``umaserve_model_info``.  A number that is ``None`` has no line.
+Texts are labels of ``umaserve_model_info``; a program's name is the label ``app``.  A number
+that is ``None`` has no line.
 """
 
 from __future__ import annotations
@@ -17,11 +21,20 @@ PREFIX = "umaserve_"
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 _LANES = ("interactive", "background")
+_OWN = ("uma_", "vllm:")  # names that are whole as they are
+_OF_APPS = {
+    "requests": "app_requests_total",
+    "active": "app_active_requests",
+    "tokens": "app_tokens_generated_total",
+    "share": "app_token_share",
+    "cached": "app_cached_ratio",
+    "p95_ms": "app_p95_ms",
+}
 
 Labels = tuple[tuple[str, str], ...]
 
 
-def exposition(numbers: Mapping[str, Any], error_codes: Iterable[str] = ()) -> str:
+def exposition(numbers: dict[str, Any], error_codes: Iterable[str] = ()) -> str:
     """The whole text for the object that ``Scorecard.read`` gives.
 
     ``error_codes`` are shown as 0 where no such error was sent: of a counter that begins to exist
@@ -29,7 +42,10 @@ def exposition(numbers: Mapping[str, Any], error_codes: Iterable[str] = ()) -> s
     """
     families: dict[str, list[tuple[Labels, Any]]] = {}
     texts: list[tuple[str, str]] = []
-    for name, value in numbers.items():
+    for name, value in (numbers | _for_balancers(numbers)).items():
+        if name == "apps":
+            families |= _of_apps(value)
+            continue
         if isinstance(value, str):
             texts.append((name, value))
             continue
@@ -47,6 +63,26 @@ def exposition(numbers: Mapping[str, Any], error_codes: Iterable[str] = ()) -> s
     return "".join(line for family in families.items() for line in _lines(*family))
 
 
+def _for_balancers(numbers: Mapping[str, Any]) -> dict[str, Any]:
+    """How busy this server is, in the words of the Gateway API's inference extension."""
+    waiting = [numbers.get(f"queued_{lane}") for lane in _LANES]
+    used, total = numbers.get("kv_cells_used"), numbers.get("kv_cells_total")
+    return {
+        "vllm:num_requests_waiting": None if None in waiting else sum(waiting),
+        "vllm:num_requests_running": numbers.get("active_sessions"),
+        "vllm:kv_cache_usage_perc": used / total if used is not None and total else None,
+    }
+
+
+def _of_apps(apps: Mapping[str, Mapping[str, Any]]) -> dict[str, list[tuple[Labels, Any]]]:
+    families: dict[str, list[tuple[Labels, Any]]] = {}
+    for key, family in _OF_APPS.items():
+        for name, figures in apps.items():
+            if figures.get(key) is not None:
+                families.setdefault(family, []).append(((("app", name),), figures[key]))
+    return families
+
+
 def _apart(name: str) -> tuple[str, str]:
     """Name of the family, and the lane where the name says one."""
     for lane in _LANES:
@@ -58,7 +94,7 @@ def _apart(name: str) -> tuple[str, str]:
 
 
 def _lines(family: str, samples: list[tuple[Labels, Any]]) -> Iterator[str]:
-    name = PREFIX + family
+    name = family if family.startswith(_OWN) else PREFIX + family
     if isinstance(samples[0][1], dict):
         kind = "histogram"
     else:

@@ -92,6 +92,7 @@ class Start(msgspec.Struct, tag="start", frozen=True):
     gpu_layers: int = -1
     use_mmap: bool = True
     use_mlock: bool = False
+    experts_used: int = 0  # that a token uses, of a mixture; 0 = the model's own number
     pretouch: bool = False  # touch weights, tables and scratch before the first request
     type_k: str = "f16"
     type_v: str = "f16"

@@ -122,8 +122,9 @@ class Engine:
         self.team_scratches: list[Scratch] = []
         self._pool = self._start_pool()
         self.traffic = Traffic.of(
-            loaded.model, type_k=start.type_k, type_v=start.type_v, n_ubatch=loaded.n_ubatch
-        )
+            loaded.model, type_k=start.type_k, type_v=start.type_v, n_ubatch=loaded.n_ubatch,
+            experts_used=start.experts_used,
+        )  # fmt: skip
         self.budget = Budget.of(start.bmt_budget)
         self.memory = Memory.fresh(start.n_slots)
         self.aside = AsideLane(

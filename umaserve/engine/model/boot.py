@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from umaserve.models.experts import why_not_used
 from umaserve.models.gguf import check_gguf
 from umaserve.models.header import GGUFError
 from umaserve.models.identity import ModelIdentity, file_facts, identify
@@ -61,6 +62,7 @@ def load(
     except (llama.LlamaError, GGUFError) as error:
         raise CannotLoad(str(error)) from error
     _refuse(purpose.why_no_model(info))
+    _refuse(why_not_used(info, start.experts_used))
     _refuse(capacity.why_no_such_cells(start, info) or capacity.why_no_mapping(start, info))
     began = time.monotonic()
     _refuse(capacity.why_no_memory(start))
@@ -212,6 +214,7 @@ def _open_model(llama, library: Library, start: m.Start, control: Control) -> Mo
             n_gpu_layers=start.gpu_layers,
             use_mmap=start.use_mmap,
             use_mlock=start.use_mlock,
+            experts_used=start.experts_used,
             progress=progress,
         )
     except llama.LlamaError as error:

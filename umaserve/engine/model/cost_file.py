@@ -45,6 +45,7 @@ def identity(start: m.Start, loaded: Loaded) -> dict[str, Any]:
         "threads": [loaded.n_threads, loaded.n_threads_batch],
         "kv": [start.type_k, start.type_v, start.head_major, start.flash_attn],
         "n_ubatch": loaded.n_ubatch,
+        "experts_used": start.experts_used,  # 0 = the model's own number
     }
 
 

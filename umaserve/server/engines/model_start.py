@@ -25,6 +25,7 @@ def start_message(config: Config, model: memory.ModelFile) -> m.Start:
         gpu_layers=config.gpu_layers,
         use_mmap=config.use_mmap,
         use_mlock=config.use_mlock,
+        experts_used=max(config.experts_used, 0),
         pretouch=config.pretouch,
         type_k=config.kv_type_k,
         type_v=config.kv_type_v,

@@ -18,8 +18,9 @@ import numpy as np
 
 from umaserve.config import Config
 from umaserve.server.engines.handle import EngineHandle
+from umaserve.server.figures.app_rows import app_rows
 from umaserve.server.figures.process_stats import process_stats
-from umaserve.server.requests.meters import Counters, Meters
+from umaserve.server.requests.meters import EARLY_NS, Counters, Meters
 from umaserve.server.requests.request import LANE_NAMES
 from umaserve.server.requests.sessions import Sessions
 from umaserve.wire import table as t
@@ -31,7 +32,11 @@ FRESH_S = 0.1  # numbers that young are given again
 HISTOGRAMS = ("ttft_ms", "inter_token_ms", "decode_ms", "batch_size")
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
-_LATENCY = ("p50_ms", "p95_ms", "p99_ms", "worst_pause_ms", "ttft_ms_p50", "ttft_ms_p95")
+_LATENCY = (
+    "p50_ms", "p95_ms", "p99_ms", "worst_pause_ms", "ttft_ms_p50", "ttft_ms_p95", "ttf5_ms_p50",
+    "ttf5_ms_p95", "worst_pause_first_3s_ms",
+)  # fmt: skip
+RECENT_S = 5.0  # that the bandwidth's headroom is taken over
 
 
 class _Snapshot(NamedTuple):
@@ -81,7 +86,8 @@ class Scorecard:
         state = self._state()
         if now_s - self._read_s < FRESH_S and state == self._read_at:
             return self._numbers
-        self._meters.settle()
+        meters = self._meters
+        meters.settle()
         rss_gb, now = self._snapshot(now_s)
         past = self._snapshots[0] if self._snapshots else now
         self._numbers = {
@@ -94,6 +100,9 @@ class Scorecard:
             **self._efficiency(now_s, now, past, rss_gb),
             **self._cache(now, past),
         }
+        self._numbers["uma_p95_headroom"] = self._p95_headroom()
+        self._numbers["uma_bandwidth_headroom"] = self._bandwidth_headroom(now)
+        self._numbers["apps"] = app_rows(meters.apps, self._sessions.live.values(), now_s)
         self._read_s, self._read_at = now_s, state
         return self._numbers
 
@@ -219,11 +228,15 @@ class Scorecard:
         for lane, lane_name in enumerate(LANE_NAMES):
             gaps = meters.gaps[lane].quantiles(now_s, (0.5, 0.95, 0.99, 1.0))
             ttft = meters.ttft[lane].quantiles(now_s, (0.5, 0.95))
-            for name, value in zip(_LATENCY, (*gaps, *ttft), strict=True):
+            ttf5 = meters.ttf5[lane].quantiles(now_s, (0.5, 0.95))
+            early = meters.early_gaps[lane].quantiles(now_s, (1.0,))
+            for name, value in zip(_LATENCY, (*gaps, *ttft, *ttf5, *early), strict=True):
                 out[f"{lane_name}.{name}"] = _round(value)
-            worst = f"{lane_name}.worst_pause_ms"
-            if pauses[lane] > (out[worst] or 0.0):
-                out[worst] = round(pauses[lane], 4)
+            names = "worst_pause_ms", "worst_pause_first_3s_ms"
+            for name, pause in zip(names, pauses[lane], strict=True):
+                worst = f"{lane_name}.{name}"
+                if pause > (out[worst] or 0.0):
+                    out[worst] = round(pause, 4)
         for name in _LATENCY:
             out[name] = out[f"interactive.{name}"]
         # between interactive sessions the newest one stays: the window is still theirs
@@ -236,13 +249,16 @@ class Scorecard:
         out["inter_token_ms"] = meters.gap_histogram.snapshot()
         return out
 
-    def _pauses(self, now_s: float) -> list[float]:
-        """Per lane, the longest time that a running answer has waited for its next token, ms."""
-        longest = [0.0, 0.0]
+    def _pauses(self, now_s: float) -> list[list[float]]:
+        """Per lane, the longest time in ms that a running answer has waited for its next token:
+        of all, and of those that wait since early in it."""
+        longest = [[0.0, 0.0], [0.0, 0.0]]
         for request in self._sessions.live.values():
             if request.timed and not request.told:
-                pause_ms = 1000.0 * now_s - request.sent_ns / 1e6
-                longest[request.lane] = max(longest[request.lane], pause_ms)
+                pause_ms, mine = 1000.0 * now_s - request.sent_ns / 1e6, longest[request.lane]
+                mine[0] = max(mine[0], pause_ms)
+                if request.sent_ns - request.first_ns < EARLY_NS:
+                    mine[1] = max(mine[1], pause_ms)
         return longest
 
     def _guard(self, now: _Snapshot) -> dict[str, Any]:
@@ -260,6 +276,22 @@ class Scorecard:
             "aside_prompt_tokens_total": counters.aside_tokens,
             "cost_model_error": self._known("cost_error_ppm", 1e-6),
         }
+
+    def _p95_headroom(self) -> float:
+        """1: interactive sessions are as quick as alone, or nobody is there; 0: at the cap."""
+        over, cap = self._numbers["p95_over_baseline"], self._config.latency_cap
+        if over is None or over <= 1.0:
+            return 1.0
+        return round(max(cap - over, 0.0) / (cap - 1.0), 4) if cap > 1.0 else 0.0
+
+    def _bandwidth_headroom(self, now: _Snapshot) -> float | None:
+        """The part of the budget that ticks left free in the last seconds."""
+        budget = self._header("bmt_budget_bps")
+        old = [s for s in self._snapshots if s.time_s <= now.time_s - RECENT_S]
+        if not budget or not old:
+            return None
+        moved = now.counters.bmt_bytes_total - old[-1].counters.bmt_bytes_total
+        return round(max(1.0 - moved / (budget * (now.time_s - old[-1].time_s)), 0.0), 4)
 
     def _bandwidth(self, now: _Snapshot, past: _Snapshot) -> dict[str, Any]:
         moved = now.counters.bmt_bytes_total - past.counters.bmt_bytes_total

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from umaserve.metrics import CapSlices, Histogram, Window
 from umaserve.metrics.window import ROW_BOUNDS
+from umaserve.server.requests.apps import Apps
 from umaserve.server.requests.recent_errors import Client, RecentErrors
 from umaserve.wire.header import TICK_RING, TickRow
 from umaserve.wire.memory_order import loads_first
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 TICK_READ_S = 0.25
 TICK_READ_MOST = TICK_RING // 2  # unread ticks that are not left to wait for that
+EARLY_NS = 3_000_000_000  # of an answer, from its first token on: its reader has just begun
+FIFTH = 5  # token, with which an answer is seen to go on
 SETTLE_MOST = 4096  # of what went out and is not counted yet
 
 OnTick = Callable[[int, int, TickRow], None]  # engine's pid, number of the tick
@@ -82,7 +85,10 @@ class Meters:
         self.restarts_total = 0
         self.missed_ticks_total = 0  # overwritten in the ring before they were read
         self.ttft = (Window(), Window())  # by lane
+        self.ttf5 = (Window(), Window())
         self.gaps = (Window(), Window())
+        self.early_gaps = (Window(), Window())  # of these, what began early in an answer
+        self.apps = Apps()
         self.at_cap = CapSlices(self.started_s)
         self.ttft_histogram = Histogram()
         self.gap_histogram = Histogram()
@@ -95,9 +101,9 @@ class Meters:
         self.baseline_ns = 0  # the newest that was known
         self.on_tick: OnTick | None = None
         self._latency_cap = latency_cap
-        # what went out and is not counted yet: lane, tokens, when, when the one before (0 = there
-        # was none), when the request came, its baseline, its slo
-        self._sent: list[tuple[int, int, int, int, int, int, Slo | None]] = []
+        # what went out and is not counted yet: lane, tokens, the first one's number, when, when the
+        # one before (0 = there was none), the request, its baseline, its slo
+        self._sent: list[tuple[int, int, int, int, int, Request, int, Slo | None]] = []
         self._past = Counters()  # of engines that are gone
         self._ring_at: dict[int, int] = {}  # by pid
         self._ticks_read_s = 0.0
@@ -106,6 +112,10 @@ class Meters:
         """A client is told of an error, about the request of that id if there is one."""
         self.errors_total[code] += 1
         self.recent_errors.add(code, text, request, client)
+
+    def came(self, request: Request) -> None:
+        """A request was taken: its program is known from now on."""
+        request.figures = self.apps.came(request.app, time.monotonic())
 
     def sent(self, request: Request, now_ns: int, baseline_ns: int) -> None:
         """The tokens of a request that were emitted since the last call went out at ``now_ns``.
@@ -120,12 +130,24 @@ class Meters:
         baseline, request.baseline_ns = max(baseline_ns, request.baseline_ns), baseline_ns
         if baseline_ns:
             self.baseline_ns = baseline_ns
-        since_ns = request.sent_ns if request.timed else 0
-        came_ns, slo = request.arrived_ns, request.message.slo
-        self._sent.append((request.lane, count, now_ns, since_ns, came_ns, baseline, slo))
+        before, since_ns = request.timed, request.sent_ns if request.timed else 0
+        if not before:
+            self._first(request, now_ns)
+        slo = request.message.slo
+        self._sent.append((request.lane, count, before, now_ns, since_ns, request, baseline, slo))
         request.sent_ns, request.timed = now_ns, request.emitted
         if len(self._sent) >= SETTLE_MOST:
             self.settle()
+
+    @staticmethod
+    def _first(request: Request, now_ns: int) -> None:
+        """Its first token goes out: what came of its prompt is known."""
+        request.first_ns = now_ns
+        app = request.figures
+        if app is not None:
+            usage = request.usage()
+            app.prompt(usage.prompt_tokens, usage.cached_tokens)
+            app.lane, app.reason = request.lane_now()
 
     def settle(self) -> None:
         """Count what went out since the last time: to be called before anything is read.
@@ -134,12 +156,19 @@ class Meters:
         after it was sent, when neither code nor counts are in the processor's caches.
         """
         sent, self._sent = self._sent, []
-        for lane, count, now_ns, since_ns, came_ns, baseline_ns, slo in sent:
-            now_s = now_ns / 1e9
+        for lane, count, before, now_ns, since_ns, request, baseline_ns, slo in sent:
+            now_s, app = now_ns / 1e9, request.figures
             self.at_cap.tokens(now_s, count)
+            if app is not None:
+                app.sent(now_s, count)
+            waited_ms = (now_ns - request.arrived_ns) / 1e6
+            if before < FIFTH <= before + count:
+                self.ttf5[lane].add(now_s, waited_ms)
+            if since_ns and since_ns - request.first_ns < EARLY_NS:
+                self.early_gaps[lane].add(now_s, (now_ns - since_ns) / 1e6)
             if not since_ns:
                 count, since_ns = count - 1, now_ns
-                value = (now_ns - came_ns) / 1e6
+                value = waited_ms
                 self.ttft[lane].add(now_s, value)
                 self.ttft_histogram.add(value)
                 if slo and slo.target_ttft_ms and value > slo.target_ttft_ms:
@@ -151,6 +180,8 @@ class Meters:
                 since_ns = now_ns
                 self.gaps[lane].add(now_s, value)
                 self.gap_histogram.add(value)
+                if app is not None:
+                    app.gap(now_s, value)
                 if not lane:
                     self.at_cap.interactive(now_s, value, ceiling_ms)
                     if baseline_ns:

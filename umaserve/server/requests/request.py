@@ -24,6 +24,7 @@ from umaserve.wire import table as t
 
 if TYPE_CHECKING:
     from umaserve.server.engines.handle import EngineHandle
+    from umaserve.server.requests.apps import App
 
 # of ``auto`` the engine's policy decides anew in every tick
 LANES = {
@@ -125,6 +126,8 @@ class Request:
     timed: int = 0  # of those, that the meters have the time of
     sent_ns: int = 0  # when the newest of these went out
     baseline_ns: int = 0  # the engine's baseline at that time
+    first_ns: int = 0  # when the first token went out
+    figures: App | None = None  # of the program that asks
     admitted_ns: int = 0
     cached: int = 0  # tokens of the prompt that did not have to be computed
     cancelled: bool = False  # the client or the daemon asked for its end

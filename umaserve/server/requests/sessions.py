@@ -105,6 +105,7 @@ class Sessions:
         self._room.enter(request)
         begin(request)
         self.pump()
+        self.count(self.meters.came, request)  # when it is on its way: names cost time
         return request
 
     def _find_room(self, request: Request) -> None:

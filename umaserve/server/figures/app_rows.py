@@ -1,0 +1,47 @@
+"""What people see of each program that asks: the ``apps`` of the metrics."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+from umaserve.server.requests.apps import Apps
+from umaserve.server.requests.request import LANE_NAMES, Request
+
+
+def app_rows(apps: Apps, live: Iterable[Request], now_s: float) -> dict[str, dict[str, Any]]:
+    """By name, who was there last first; ``live`` are the requests that did not end, in order of
+    arrival.
+
+    ``active`` are its requests now.  ``share`` is its part of all tokens of the last seconds, of
+    requests and their answers; ``cached`` is the part of its prompt tokens that was in the cache.
+    ``None`` where there is no value.
+    """
+    active: Counter[str] = Counter()
+    for request in live:
+        app = request.figures
+        if app is not None:
+            active[app.name] += 1
+            if request.accepted:
+                app.lane, app.reason = request.lane_now()
+    known = apps.all()
+    recent = [app.recent(now_s) for app in known]
+    whole = sum(recent)
+    return {
+        app.name: {
+            "requests": app.requests,
+            "active": active[app.name],
+            "tokens": app.tokens,
+            "share": _ratio(tokens, whole),
+            "cached": _ratio(app.cached_tokens, app.prompt_tokens),
+            "p95_ms": app.p95_ms(now_s),
+            "lane": None if app.lane is None else LANE_NAMES[app.lane],
+            "lane_reason": app.reason or None,
+        }
+        for app, tokens in zip(known, recent, strict=True)
+    }
+
+
+def _ratio(part: int, whole: int) -> float | None:
+    return round(part / whole, 4) if whole else None

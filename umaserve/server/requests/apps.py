@@ -1,0 +1,93 @@
+"""What each program asked for and got: ``apps`` of the metrics."""
+
+from __future__ import annotations
+
+from array import array
+
+import numpy as np
+
+from umaserve.metrics import quantile
+
+MOST = 64  # programs; then the longest unused goes
+NEWEST = 1024  # times between tokens that a p95 is taken over
+SPAN_S = 60.0  # of these, no older ones
+SHARE_S = 10  # whole seconds, this one included, of which a share is one of their tokens
+UNKNOWN = "unknown"  # who says no name and has none
+
+
+class App:
+    """Counters of one program since it was seen first, and its newest times between tokens.
+
+    ``lane`` and ``reason`` are those of its newest request that has any.  Takes 16 KiB.
+    """
+
+    def __init__(self, name: str, now_s: float) -> None:
+        self.name = name
+        self.used_s = now_s  # when a request of it came, or a token went out
+        self.requests = 0
+        self.tokens = 0
+        self.prompt_tokens = 0
+        self.cached_tokens = 0  # of these, that were in the cache
+        self.lane: int | None = None
+        self.reason = ""
+        self._gaps = array("d", bytes(16 * NEWEST))  # pairs: when it ended in s, ms
+        self._next = 0
+        self._seconds = [0] * SHARE_S
+        self._counts = [0] * SHARE_S  # tokens of these seconds
+
+    def prompt(self, tokens: int, cached: int) -> None:
+        """A prompt of so many tokens is computed; ``cached`` of them were there."""
+        self.prompt_tokens += tokens
+        self.cached_tokens += cached
+
+    def sent(self, now_s: float, count: int) -> None:
+        """``count`` tokens went out."""
+        self.used_s = now_s
+        self.tokens += count
+        second = int(now_s)
+        at = second % SHARE_S
+        if self._seconds[at] != second:
+            self._seconds[at], self._counts[at] = second, 0
+        self._counts[at] += count
+
+    def gap(self, now_s: float, value_ms: float) -> None:
+        """A time between two tokens of one answer."""
+        at = self._next
+        self._gaps[at], self._gaps[at + 1] = now_s, value_ms
+        self._next = (at + 2) % len(self._gaps)
+
+    def recent(self, now_s: float) -> int:
+        """Tokens of the last ``SHARE_S`` seconds."""
+        pairs = zip(self._seconds, self._counts, strict=True)
+        return sum(count for second, count in pairs if second > int(now_s) - SHARE_S)
+
+    def p95_ms(self, now_s: float) -> float | None:
+        """Of the newest ``NEWEST`` times between tokens that ended within ``SPAN_S``."""
+        if self.used_s <= now_s - SPAN_S:  # most of those that are kept
+            return None
+        pairs = np.frombuffer(self._gaps, np.float64).reshape(-1, 2)
+        value = quantile(pairs[pairs[:, 0] > now_s - SPAN_S, 1], 0.95)
+        return None if value is None else round(value, 4)
+
+
+class Apps:
+    """At most ``MOST`` of them."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, App] = {}
+
+    def came(self, name: str, now_s: float) -> App:
+        """A request of a program came; whose figures it counts in."""
+        app = self._known.get(name or UNKNOWN)
+        if app is None:
+            if len(self._known) >= MOST:
+                oldest = min(self._known.values(), key=lambda known: known.used_s)
+                del self._known[oldest.name]
+            app = self._known[name or UNKNOWN] = App(name or UNKNOWN, now_s)
+        app.used_s = now_s
+        app.requests += 1
+        return app
+
+    def all(self) -> list[App]:
+        """Who was there last comes first."""
+        return sorted(self._known.values(), key=lambda app: -app.used_s)

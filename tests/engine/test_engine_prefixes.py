@@ -169,3 +169,38 @@ def test_memory_that_cannot_be_cut_is_kept_as_a_whole(tmp_path, shape):
         assert cached <= 1200
         assert oracle.greedy_gaps(tokens, answer).max() < 0.5
     oracle.close()
+
+
+def test_what_is_on_disk_is_known_to_the_next_engine(tmp_path, oracle):
+    prompt = SHARED + "# kept on disk\n"
+    kept = {"cache_dir": str(tmp_path), "cache_disk": 1 << 30}
+    with DrivenEngine(n_ctx=2048, **kept) as engine:
+        _, tokens, answer = ask(engine, prompt)
+        assert engine.close() == 0
+    files = list(tmp_path.glob("*/*.kv"))
+    assert files and not list(tmp_path.glob("*/*.part"))
+    with DrivenEngine(n_ctx=2048, **kept) as engine:
+        cached, again, same = ask(engine, prompt)
+        assert cached == len(tokens) - 1 and again == tokens
+        assert same == answer
+        oracle.assert_followed(again, same)
+    # with another type of keys nothing of it fits
+    with DrivenEngine(n_ctx=2048, type_k="q8_0", **kept) as engine:
+        assert ask(engine, prompt)[0] == 0
+    damaged = next(path for path in files if path.stat().st_size > 4096)
+    content = bytearray(damaged.read_bytes())
+    content[-2000] ^= 1
+    damaged.write_bytes(content)
+    with DrivenEngine(n_ctx=2048, **kept) as engine:
+        cached, again, same = ask(engine, prompt)
+        assert cached < len(tokens) - 1
+        oracle.assert_followed(again, same)
+    assert not damaged.exists() or damaged.read_bytes() != bytes(content)
+
+
+def test_a_folder_that_cannot_be_written_is_told_once(tmp_path):
+    place = tmp_path / "file"
+    place.write_text("no folder")
+    with DrivenEngine(n_ctx=2048, cache_dir=str(place), cache_disk=1 << 30) as engine:
+        assert "not kept on disk" in engine.expect(m.Log).text
+        assert ask(engine, SHARED)[2]

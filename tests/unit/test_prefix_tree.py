@@ -28,7 +28,7 @@ def put(tree: PrefixTree, domain: str, tokens: list[int], piece: int = 100) -> b
         p1 = min(p0 + piece, len(tokens))
         if p0 == p1:
             return True
-        if not tree.add(domain, ids[:p1], p0, saved(domain, tokens, p0, p1), float(p1 - p0)):
+        if tree.add(domain, ids[:p1], p0, saved(domain, tokens, p0, p1), float(p1 - p0)) is None:
             return False
 
 

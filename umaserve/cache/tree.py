@@ -17,11 +17,16 @@ import numpy as np
 
 NOBODY = np.empty(0, np.int32)
 NOTHING = np.empty(0, np.uint8)
+SLACK = 0.95  # of the bytes, to which an eviction goes on
 
 
 @dataclass(eq=False, slots=True)
 class Entry:
-    """Positions [p0, p1) of a text: ``tokens`` int32[p1 - p0] and ``data`` uint8, both owned."""
+    """Positions [p0, p1) of a text: ``tokens`` int32[p1 - p0] and ``data`` uint8, both owned.
+
+    Without data it is on disk alone, at ``path``.  Without a parent it is no part of the tree any
+    more.
+    """
 
     tokens: np.ndarray
     p0: int
@@ -29,6 +34,8 @@ class Entry:
     parent: Entry | None
     cost_ms: float
     worth: float = 0.0
+    path: str = ""
+    n_bytes: int = 0  # of the data in that file
     # by the position where each begins, and its first token
     children: dict[tuple[int, int], Entry] = field(default_factory=dict)
 
@@ -62,7 +69,6 @@ class PrefixTree:
         self.evictions = 0
         self._clock = 0.0  # the worth of what was evicted last
         self._roots: dict[str, Entry] = {}
-        self._leaves: set[Entry] = set()
 
     def match(self, domain: str, tokens: np.ndarray) -> list[Part]:
         """The longest beginning of ``tokens`` (int32) that is kept, as parts in order."""
@@ -85,43 +91,63 @@ class PrefixTree:
 
     def add(
         self, domain: str, tokens: np.ndarray, p0: int, data: np.ndarray, cost_ms: float
-    ) -> bool:
-        """Keep what was saved of positions [p0, len(tokens)) of a text.
+    ) -> Entry | None:
+        """Keep what was saved of positions [p0, len(tokens)) of a text; returns its entry.
 
-        What comes before has to be kept, and none of these positions: `match` says both.  False
+        What comes before has to be kept, and none of these positions: `match` says both.  None
         where that is not so, or where ``most_bytes`` are too few.  ``cost_ms``: to compute them
-        again.
+        again.  ``data`` may be empty: it is on disk, and the caller sets ``path``.
         """
         parts = self.match(domain, tokens)
         if (parts[-1].end if parts else 0) != p0 or p0 >= tokens.size:
-            return False
+            return None
         parent = parts[-1].entry if parts else self._root(domain)
         entry = Entry(tokens[p0:].copy(), p0, data, parent, cost_ms)
         self.use([*parts, Part(entry, entry.p1)])
         if entry.size > self.most_bytes:
-            return False
+            return None
         parent.children[p0, int(tokens[p0])] = entry
-        self._leaves.discard(parent)
-        self._leaves.add(entry)
         self.bytes_held += entry.size
         self.shrink(kept=entry)
         if self.bytes_held > self.most_bytes:  # what it rests on takes all there is
-            self._evict(entry)
-            return False
-        return True
+            self._remove(entry)
+            return None
+        return entry
+
+    def fill(self, entry: Entry, data: np.ndarray) -> None:
+        """Have the data of an entry in memory that was on disk alone."""
+        if entry.data.size:
+            return
+        entry.data = data
+        if entry.parent is not None:
+            self.bytes_held += data.size
+            self.shrink(kept=entry)
+
+    def lose(self, entry: Entry) -> None:
+        """An entry's file is gone.  What is not in memory either goes with all that rests on it."""
+        entry.path = ""
+        if not entry.data.size and entry.parent is not None:
+            self._remove(entry)
 
     def shrink(self, kept: Entry | None = None) -> None:
-        """Evict until ``most_bytes`` hold it all; ``kept`` and what it rests on stay."""
-        while self.bytes_held > self.most_bytes:
-            leaves = [leaf for leaf in self._leaves if leaf is not kept]
+        """Evict until ``most_bytes`` hold it all; ``kept`` and what it rests on stay.
+
+        A little more goes than has to, so that this is not needed each time.
+        """
+        wanted = self.most_bytes
+        while self.bytes_held > wanted:
+            wanted = int(SLACK * self.most_bytes)
+            leaves = [entry for entry in self.entries() if entry is not kept and _is_last(entry)]
             if not leaves:
                 return
-            self._evict(min(leaves, key=lambda leaf: leaf.worth))
+            for leaf in sorted(leaves, key=lambda leaf: leaf.worth):
+                self._evict(leaf)
+                if self.bytes_held <= wanted:
+                    return
 
     def clear(self) -> None:
         """Forget everything."""
         self._roots.clear()
-        self._leaves.clear()
         self.bytes_held = 0
 
     def entries(self, domain: str | None = None) -> Iterator[Entry]:
@@ -133,6 +159,15 @@ class PrefixTree:
             yield entry
             left += entry.children.values()
 
+    @staticmethod
+    def text_of(entry: Entry) -> np.ndarray:
+        """All tokens (int32) of a text up to an entry's last."""
+        pieces, at, end = [], entry, entry.p1
+        while at.parent is not None:
+            pieces.append(at.tokens[: end - at.p0])
+            at, end = at.parent, at.p0
+        return np.concatenate(pieces[::-1])
+
     def domains(self) -> list[str]:
         """Those that have entries."""
         return [name for name, root in self._roots.items() if root.children]
@@ -141,8 +176,8 @@ class PrefixTree:
         """Raises AssertionError where the tree contradicts itself; for tests, and while idle."""
         found = list(self.entries())
         assert sum(entry.size for entry in found) == self.bytes_held
-        assert {entry for entry in found if not entry.children} == self._leaves
         for entry in found:
+            assert entry.data.size or entry.path
             parent = entry.parent
             assert parent is not None and entry.tokens.size
             assert parent.children[entry.p0, int(entry.tokens[0])] is entry
@@ -153,15 +188,30 @@ class PrefixTree:
         return self._roots.setdefault(domain, Entry(NOBODY, 0, NOTHING, None, 0.0))
 
     def _evict(self, leaf: Entry) -> None:
-        parent = leaf.parent
-        assert parent is not None
         self._clock = max(self._clock, leaf.worth)
-        self._leaves.remove(leaf)
-        del parent.children[leaf.p0, int(leaf.tokens[0])]
-        self.bytes_held -= leaf.size
         self.evictions += 1
-        if not parent.children and parent.parent is not None:
-            self._leaves.add(parent)
+        if leaf.path:
+            self.bytes_held -= leaf.data.size
+            leaf.data = NOTHING
+        else:
+            self._remove(leaf)
+
+    def _remove(self, entry: Entry) -> None:
+        """Take an entry out, and all that rests on it."""
+        parent = entry.parent
+        assert parent is not None
+        del parent.children[entry.p0, int(entry.tokens[0])]
+        left = [entry]
+        while left:
+            gone = left.pop()
+            self.bytes_held -= gone.size
+            gone.path, gone.parent = "", None  # who copies from it just now still may
+            left += gone.children.values()
+
+
+def _is_last(entry: Entry) -> bool:
+    """Whether no entry rests on it whose data is in memory."""
+    return entry.data.size > 0 and not any(c.data.size for c in entry.children.values())
 
 
 def _common(kept: np.ndarray, wanted: np.ndarray) -> int:

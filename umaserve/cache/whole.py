@@ -39,19 +39,19 @@ class WholeTexts:
 
     def add(
         self, domain: str, tokens: np.ndarray, p0: int, data: np.ndarray, cost_ms: float
-    ) -> bool:
-        """Keep the state after a text; False where it is there already, or has no room."""
+    ) -> Entry | None:
+        """Keep the state after a text; None where it is there already, or has no room."""
         parts = self.match(domain, tokens)
         if p0 or not tokens.size or parts and parts[0].end == tokens.size:
-            return False
+            return None
         entry = Entry(tokens.copy(), 0, data, None, cost_ms)
         if entry.size > self.most_bytes:
-            return False
+            return None
         self.use([Part(entry, entry.p1)])
         self._kept.setdefault(domain, []).append(entry)
         self.bytes_held += entry.size
         self.shrink(kept=entry)
-        return True
+        return entry
 
     def shrink(self, kept: Entry | None = None) -> None:
         """Evict what is worth least until ``most_bytes`` hold it all; ``kept`` stays."""

@@ -143,6 +143,12 @@ OPTIONS: tuple[Option, ...] = (
            Bytes(MiB, 1 << 50, (("auto", -1), ("off", 0)), "SIZE|auto|off"), -1,
            "memory for what was computed of prompts and answers, so that it need not be computed "
            "again; auto: a quarter of the machine's at most, and a sixteenth stays free", "auto"),
+    Option("cache_dir", "--cache-dir", "UMA_CACHE_KV_DIR", "limits", "cache_dir",
+           Path("DIR|off"), "off",
+           "folder that keeps it beyond the daemon's life; it holds what prompts say"),
+    Option("cache_disk", "--cache-disk", "UMA_CACHE_DISK", "limits", "cache_disk",
+           Bytes(MiB, 1 << 50, (), "SIZE"), 8192 * MiB,
+           "bytes that this folder may take", "8GiB"),
     Option("idle_timeout_s", "--idle-timeout", "UMA_IDLE_TIMEOUT_SEC", "limits", "idle_timeout_s",
            Number(0, 365 * _DAY_S, "S"), 300.0,
            "seconds a connection may stay silent with nothing in flight; 0 = for ever"),

@@ -103,6 +103,8 @@ class Start(msgspec.Struct, tag="start", frozen=True):
     latency_cap: float = 1.2
     bmt_budget: str = "auto"
     cache_bytes: int = -1  # of memory for beginnings of texts; -1 = by what is free, 0 = none
+    cache_dir: str = ""  # where they are kept beyond the engine's life; empty = nowhere
+    cache_disk: int = 0  # bytes of it
     policy: str = "guarded"  # or module:function
     without: tuple[str, ...] = ()  # parts of the policy that are switched off
     prefill_threads: int = -1  # cores for prompts aside; -1 = chosen, 0 = none

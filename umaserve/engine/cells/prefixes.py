@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from umaserve.cache.tree import Part
+from umaserve.cache import disk
+from umaserve.cache.tree import NOTHING, Entry, Part, PrefixTree
 from umaserve.engine.model.abilities import can_be_saved, why_not_plain
 from umaserve.models.needs import available_bytes, total_bytes
 from umaserve.policy.cost.model import predict
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from umaserve.policy.cost.model import CostModel
 
     from .sequences import Sequences
+    from .shelf import Shelf
 
 WORTH_A_COPY = 8  # tokens: fewer are computed as soon
 WORTH_A_WAIT = 32  # tokens that a prompt being computed has to save another
@@ -52,7 +54,7 @@ class Prefixes:
 
     def __init__(
         self, loaded: Loaded, table: t.SessionTable, sequences: Sequences, cost: CostModel,
-        most_bytes: int,
+        most_bytes: int, shelf: Shelf | None = None,
     ) -> None:  # fmt: skip
         self._table, self._cost = table, cost
         self._asked = total_bytes() // SHARE if most_bytes == AUTO else most_bytes
@@ -62,6 +64,7 @@ class Prefixes:
             Pieces(loaded, sequences, self._asked) if cuts else WholeStates(loaded, self._asked)
         )
         self.store = self._copies.store
+        self._shelf = shelf if cuts else None
         self._looked_s = 0.0
         self._domains: dict[int, str] = {}  # of rows whose text may be kept, by slot
         self._saved: dict[int, int] = {}  # tokens of a row that are kept, at most
@@ -131,9 +134,14 @@ class Prefixes:
             return True
         self.store.use(parts)
         self._restoring.append(Restoring(slot, int(self._table.serial[slot]), parts))
+        if self._shelf is not None:
+            domain = self._domains[slot]
+            self._shelf.fetch(
+                (part.entry, kept_as(part.entry, domain)) for part in parts
+                if not part.entry.data.size
+            )  # fmt: skip
         if at_once:
-            while not self._restore_one(self._restoring[-1]):
-                pass
+            self._restore_all(self._restoring[-1])
         return not self.fills(slot)
 
     def fills(self, slot: int) -> bool:
@@ -156,10 +164,22 @@ class Prefixes:
         )
         return saves_ms > 0.5 * copy_ms
 
+    def _restore_all(self, job: Restoring) -> None:
+        """As many parts of a row as are in memory."""
+        while job in self._restoring and self._is_there(job):
+            self._restore_one(job)
+
+    def _is_there(self, job: Restoring) -> bool:
+        """Whether the next part of a row is in memory, or will not come."""
+        entry = job.parts[0].entry
+        return bool(entry.data.size) or not entry.path
+
     def _restore_one(self, job: Restoring) -> bool:
-        """The next part of a row; True where it has all, or what there is failed."""
+        """The next part of a row; True where it has all that there is."""
         table, part = self._table, job.parts[0]
-        if self._copies.restore(int(table.seq[job.slot]), part):
+        if not part.entry.data.size:  # its file was damaged: the rest is computed
+            job.parts.clear()
+        elif self._copies.restore(int(table.seq[job.slot]), part):
             table.n_past[job.slot] = part.end
             del job.parts[0]
         else:  # nobody knows what went wrong: the row begins with nothing
@@ -176,6 +196,8 @@ class Prefixes:
     @property
     def is_busy(self) -> bool:
         """Whether `step` has something to do before more than one tick runs."""
+        if self._shelf is not None and self._shelf.has_news:
+            return True
         if self._restoring or self._awaited or any(map(self._has_piece, self._domains)):
             return True
         return not self._copies.cuts and any(map(self._is_prompt, self._domains))
@@ -185,11 +207,16 @@ class Prefixes:
 
         Returns the rows that have what is known of them now.
         """
+        self._take_from_disk()
         filled = []
         for job in sorted(self._restoring, key=lambda job: int(self._table.lane[job.slot])):
-            while (whole := self._restore_one(job)) is False and at_once:
-                pass
-            if whole:
+            if not self._is_there(job):
+                continue
+            if at_once:
+                self._restore_all(job)
+            else:
+                self._restore_one(job)
+            if job not in self._restoring:
                 filled.append(job.slot)
             if not at_once:
                 return filled
@@ -248,7 +275,24 @@ class Prefixes:
             return False
         data = copies.save(seq, p0, p1)
         tokens = table.tokens[slot, :p1]
-        return data is not None and self.store.add(domain, tokens, p0, data, cost_ms)
+        entry = None if data is None else self.store.add(domain, tokens, p0, data, cost_ms)
+        if entry is not None and self._shelf is not None:
+            self._shelf.put(entry, domain, tokens.copy())
+        return entry is not None
+
+    def _take_from_disk(self) -> None:
+        """What was read, written, found or lost since the last time."""
+        if self._shelf is None or not isinstance(self.store, PrefixTree):
+            return
+        for kept in self._shelf.take_found():
+            entry = self.store.add(kept.domain, kept.tokens, kept.p0, NOTHING, kept.cost_ms)
+            if entry is not None:
+                entry.path, entry.n_bytes = kept.path, kept.n_bytes
+        for entry, data in self._shelf.take_read():
+            if data is not None:
+                self.store.fill(entry, data)
+            else:
+                self.store.lose(entry)
 
     def _look_at_memory(self) -> None:
         """Take no more than is free, and give back where others need it."""
@@ -271,3 +315,8 @@ class Prefixes:
         self.store.clear()
         return slots
 
+
+def kept_as(entry: Entry, domain: str) -> disk.Kept:
+    """What the file of an entry has to hold."""
+    tokens = PrefixTree.text_of(entry)
+    return disk.Kept(entry.path, domain, tokens, entry.p0, entry.n_bytes, entry.cost_ms)

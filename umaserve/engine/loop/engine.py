@@ -478,6 +478,7 @@ class Engine:
         """End the worker's thread and keep what was learned; the model is the caller's to close."""
         self.cost_keeper.close(self.cost)
         self.aside.close()
+        self.seats.close()
         if self.worker is not None:
             self.worker.close()
 

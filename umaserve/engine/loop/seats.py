@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import time
 
+from umaserve.cache import disk
 from umaserve.engine.cells import accounting as cells
 from umaserve.engine.cells.ageing import Ageing, due
 from umaserve.engine.cells.parking import Parking, memory_to_park_in
 from umaserve.engine.cells.prefixes import Prefixes
+from umaserve.engine.cells.shelf import Shelf
+from umaserve.engine.model.cost_file import saved_by
 from umaserve.engine.start.whole import Whole
 from umaserve.policy.cost.model import predict
+from umaserve.wire import messages as m
 from umaserve.wire import table as t
 from umaserve.wire.memory_order import stores_first
 
@@ -26,9 +30,32 @@ class Seats:
         self._engine = engine
         self._parking = Parking(engine.loaded.context, memory_to_park_in())
         self._ageing = Ageing()
+        self._told = False
+        self._shelf = self._find_shelf()
         self.prefixes = Prefixes(
-            engine.loaded, engine.table, engine.sequences, engine.cost, engine.start.cache_bytes
-        )
+            engine.loaded, engine.table, engine.sequences, engine.cost, engine.start.cache_bytes,
+            self._shelf,
+        )  # fmt: skip
+        if self._shelf is not None and self.prefixes.is_on:
+            self._shelf.start()
+
+    def _find_shelf(self) -> Shelf | None:
+        """Where texts are kept on disk, if anywhere."""
+        engine, start = self._engine, self._engine.start
+        if not (start.cache_dir and start.cache_disk and start.cache_bytes):
+            return None
+        try:
+            folder = disk.folder_of(start.cache_dir, saved_by(start, engine.loaded))
+        except OSError as error:
+            text = f"texts are not kept on disk: {start.cache_dir}: {error.strerror}"
+            engine.control.send(m.Log("warn", text))
+            return None
+        return Shelf(folder, start.cache_disk, engine.control.notify)
+
+    def close(self) -> None:
+        """Write to disk what waits for it."""
+        if self._shelf is not None:
+            self._shelf.close()
 
     def admit(self, under_way: bool = False) -> bool:
         """Give KV sequences to waiting requests while both last.
@@ -90,6 +117,9 @@ class Seats:
 
     def copy_prefixes(self, may_save: bool) -> None:
         """Copy beginnings of texts into the cache, and out of it where they ``may_save``."""
+        if self._shelf is not None and self._shelf.problem and not self._told:
+            self._told = True
+            self._engine.control.send(m.Log("warn", self._shelf.problem))
         if self.prefixes.is_on:
             for slot in self.prefixes.step(not self._somebody_decodes(), may_save):
                 self._run(slot)

@@ -35,6 +35,8 @@ def start_message(config: Config, model: memory.ModelFile) -> m.Start:
         latency_cap=config.latency_cap,
         bmt_budget=config.bmt_budget,
         cache_bytes=config.cache_ram,
+        cache_dir=config.cache_dir if config.cache_dir != "off" else "",
+        cache_disk=config.cache_disk,
         policy=config.policy,
         without=tuple(config.without.split(",")) if config.without else (),
         prefill_threads=config.prefill_threads,

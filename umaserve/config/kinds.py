@@ -84,6 +84,8 @@ class Bytes:
 
     def parse(self, value: Any) -> int:
         named = dict(self.names)
+        if value is False and "off" in named:  # YAML reads a bare off as a boolean
+            return named["off"]
         if isinstance(value, str):
             if value.strip().lower() in named:
                 return named[value.strip().lower()]

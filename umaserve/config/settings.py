@@ -54,6 +54,9 @@ class Config:
     max_prompt_bytes: int = 0
     max_frame_bytes: int = 0
     max_tokens: int = 0
+    cache_ram: int = -1
+    cache_dir: str = "off"
+    cache_disk: int = 8 << 30
     idle_timeout_s: float = 300.0
     max_unsent_bytes: int = 1024 * 1024
     drain_s: float = 30.0

@@ -187,7 +187,7 @@ GENERATE_FIELDS: tuple[Field, ...] = (
     Field(
         "slo", WireSlo, "an object of target_ttft_ms, target_tbt_ms and latency_cap", note="targets"
     ),
-    Field("session", Id, _ID_WORDS, note="names what belongs together; nothing follows yet"),
+    Field("session", Id, _ID_WORDS, note="names what belongs together"),
     Field(
         "add_bos",
         Literal["auto"] | bool,
@@ -216,13 +216,14 @@ GENERATE_FIELDS: tuple[Field, ...] = (
     ),
     _flag("context_shift", False, "only false: a full context ends the answer"),
     Field("app", Id, _ID_WORDS, note="the program that asks; omitted: the connecting process's"),
-    _flag("cache_prompt", True, "nothing is cached yet: every prompt is computed"),
+    Field("key", Id, _ID_WORDS, note="the API key's name that asked; for the gateway to set"),
+    _flag("cache_prompt", True, "false: compute the whole prompt, and keep nothing of it"),
     Field(
         "cache_scope",
         Literal["shared", "private"],
         '"shared" or "private"',
         "shared",
-        "who may use what is cached of the prompt; nothing is cached yet",
+        "who may use what is kept of it; private: requests of the same `session` alone",
     ),
     Field(
         "metadata",

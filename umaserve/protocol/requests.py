@@ -95,6 +95,7 @@ class Generate(msgspec.Struct, frozen=True):
     return_tokens: bool = False
     prompt_logprobs: int | None = None  # alternatives of each token of the prompt; None: not told
     app: str | None = None
+    key: str = ""  # the name of the API key that asked, as the gateway tells it
     metadata: msgspec.Raw | None = None  # echoed as it came
 
 
@@ -306,6 +307,7 @@ def _generate(wire: Any, limits: PromptLimits) -> Generate:
         return_tokens=bool(wire.return_tokens),
         prompt_logprobs=wire.prompt_logprobs,
         app=wire.app,
+        key=wire.key or "",
         metadata=_metadata(wire.metadata),
     )
 

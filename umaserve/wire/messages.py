@@ -112,6 +112,9 @@ class Start(msgspec.Struct, tag="start", frozen=True):
     tick_budget_ms: float = 50.0
     latency_cap: float = 1.2
     bmt_budget: str = "auto"
+    cache_bytes: int = -1  # of memory for beginnings of texts; -1 = by what is free, 0 = none
+    cache_dir: str = ""  # where they are kept beyond the engine's life; empty = nowhere
+    cache_disk: int = 0  # bytes of it
     policy: str = "guarded"  # or module:function
     without: tuple[str, ...] = ()  # parts of the policy that are switched off
     prefill_threads: int = -1  # cores for prompts aside; -1 = chosen, 0 = none
@@ -144,7 +147,8 @@ class Submit(msgspec.Struct, tag="submit", omit_defaults=True):
     prompt before the row waits; -1 = none.  ``max_tokens`` of `NO_TOKENS`: nothing is generated.
     ``came_ns``: when it came, on the monotonic clock; 0 = now.  ``turn``: smaller ones of a lane go
     first, equal ones in order of arrival.  ``program``: the program that asks, as a number.
-    ``auto``: nobody has named the lane, and the policy may change it.
+    ``auto``: nobody has named the lane, and the policy may change it.  ``domain``: whose texts may
+    begin as this one does and share what was computed; None: nobody's.
     """
 
     serial: int
@@ -168,6 +172,7 @@ class Submit(msgspec.Struct, tag="submit", omit_defaults=True):
     program: int = 0
     prompt_logprobs: int = -1
     auto: bool = False
+    domain: str | None = None
     sampling: Sampling = Sampling()
     constraint: Constraint | None = None
 

@@ -68,6 +68,7 @@ _COLUMNS: tuple[tuple[str, str, str], ...] = (
     ("n_prompt", "i4", ""),
     ("n_tokens", "i4", ""),  # prompt + generated, as stored in tokens[slot]
     ("n_past", "i4", ""),  # of those, how many are in the KV cache
+    ("cached", "i4", ""),  # tokens of the prompt that were known, and not computed again
     ("max_tokens", "i4", ""),
     ("in_tick", "i4", ""),  # 1 while part of a llama_decode; IN_TOKENIZER while it is tokenised
     ("isolate", "i4", ""),  # decodes alone until harmless
@@ -149,6 +150,7 @@ class SessionTable:
     n_prompt: np.ndarray
     n_tokens: np.ndarray
     n_past: np.ndarray
+    cached: np.ndarray
     max_tokens: np.ndarray
     in_tick: np.ndarray
     isolate: np.ndarray

@@ -9,6 +9,7 @@ lost, and the oldest always gets through.
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -33,7 +34,7 @@ def count_used(state, n_past):
     """
     used = 0
     for s in range(state.shape[0]):
-        if state[s] == RUNNING:
+        if state[s] == RUNNING or state[s] == WAITING:  # the latter while its cells are restored
             used += n_past[s]
     return used
 
@@ -47,15 +48,25 @@ def cells_used(table: SessionTable) -> int:
 
 
 def cells_committed(table: SessionTable) -> int:
-    """Cells that the running sessions need for the tokens known so far."""
+    """Cells that the sessions with a sequence need for the tokens known so far."""
     # plain lists: for a few dozen rows they are several times faster than array operations
-    rows = zip(table.state.tolist(), table.n_tokens.tolist(), strict=True)
-    return sum(n_tokens for state, n_tokens in rows if state == RUNNING)
+    rows = zip(table.state.tolist(), table.seq.tolist(), table.n_tokens.tolist(), strict=True)
+    return sum(
+        n_tokens for state, seq, n_tokens in rows
+        if state == RUNNING or state == WAITING and seq >= 0
+    )  # fmt: skip
 
 
-def next_to_admit(table: SessionTable) -> int:
-    """Slot of the waiting request that goes next, or -1: interactive first, then by arrival."""
-    waiting = [slot for slot, state in enumerate(table.state.tolist()) if state == WAITING]
+def next_to_admit(table: SessionTable, held: Container[int] = ()) -> int:
+    """Slot of the waiting request that goes next, or -1: interactive first, then by arrival.
+
+    None that is ``held``, and none that has a sequence already.
+    """
+    rows = zip(table.state.tolist(), table.seq.tolist(), strict=True)
+    waiting = [
+        slot for slot, (state, seq) in enumerate(rows)
+        if state == WAITING and seq < 0 and slot not in held
+    ]  # fmt: skip
     if len(waiting) < 2:
         return waiting[0] if waiting else -1
     return min(waiting, key=lambda slot: (table.lane[slot], table.arrival[slot]))
@@ -63,7 +74,7 @@ def next_to_admit(table: SessionTable) -> int:
 
 def fits(table: SessionTable, slot: int, n_cells: int) -> bool:
     """Whether the request in ``slot`` may hold a sequence together with the running ones."""
-    if RUNNING not in table.state.tolist():
+    if not cells_committed(table):
         return int(table.n_tokens[slot]) <= n_cells
     need = int(table.n_tokens[slot]) + min(MARGIN, max(int(to_come(table, slot)), 1))
     return cells_committed(table) + need <= n_cells

@@ -26,7 +26,7 @@ def due(table: SessionTable, now_ns: int) -> int:
             continue
         if state == RUNNING:
             return -1
-        if state == WAITING:
+        if state == WAITING and table.seq[slot] < 0:
             waits = int(table.t_wait_ns[slot])
             if waits <= since and has_aged(waits, now_ns):
                 oldest, since = slot, waits

@@ -108,8 +108,12 @@ def export_piece(
     return room, used
 
 
-def import_piece(context: Context, seq: int, spare: int, piece: Piece) -> bool:
+def import_piece(
+    context: Context, seq: int, spare: int, piece: Piece, end: int | None = None
+) -> bool:
     """Append what `export_piece` gave to ``seq``, which must hold [0, piece.p0) and nothing else.
+
+    Of the piece only positions up to ``end`` are appended; None = all.
 
     Takes piece.p1 - piece.p0 free cells.  False, with nothing changed, where there are too few of
     them or the other context was of another kind.  ``spare`` must be empty and is empty afterwards.
@@ -119,6 +123,6 @@ def import_piece(context: Context, seq: int, spare: int, piece: Piece) -> bool:
     complete = context.state_seq_set(spare, piece.data, piece.size) == piece.size
     complete = complete and context.seq_pos_max(spare) == piece.p1 - 1
     if complete:
-        context.seq_cp(spare, seq, piece.p0, piece.p1)
+        context.seq_cp(spare, seq, piece.p0, piece.p1 if end is None else end)
     context.seq_rm(spare)
     return complete

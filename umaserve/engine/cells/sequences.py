@@ -105,6 +105,16 @@ class Sequences:
             self._make_room(self.cells, p1 - p0, True, True)
             self._take(self.cells, seq, saved_positions(saved, p0, p1))
 
+    def stretches(self, seq: int, p0: int, p1: int) -> int:
+        """In how many stretches of cells positions [p0, p1) lie; as many as positions where nobody
+        knows."""
+        if not self.cells.marks.valid:
+            return p1 - p0
+        top = int(self.cells.marks.top)
+        owner, position = self.cells.owner[:top], self.cells.position[:top]
+        at = np.flatnonzero((owner == seq) & (position >= p0) & (position < p1))
+        return int((np.diff(at) > 1).sum()) + 1
+
     def forgotten(self, seq: int, since: int = 0) -> None:
         """A sequence has lost its cells from that position on."""
         self._lose(self.cells, seq, since, 1 << 30)

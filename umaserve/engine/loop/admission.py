@@ -62,7 +62,8 @@ class Admission:
         self._pending: set[int] = set()  # serials that threads work on
         self._cancelled: set[int] = set()
         self._awaited = 0
-        # set by who computes what stands beside the requests
+        # set by who keeps beginnings of texts, and by who computes what stands beside the requests
+        self.on_row: Callable[[int, str | None], None] = lambda slot, domain: None
         self.on_embed: Callable[[m.Embed, list[int], str], None]
         self.on_prompt: Callable[[m.Submit, list[int]], None]
         self.resumed_at = np.zeros(start.n_slots, np.int32)  # n_tokens when the row was filled
@@ -300,7 +301,7 @@ class Admission:
         table.seq[slot] = -1
         table.n_prompt[slot] = n_prompt
         table.n_tokens[slot] = len(tokens)
-        table.n_past[slot] = 0
+        table.n_past[slot] = table.cached[slot] = 0
         table.max_tokens[slot] = max_tokens
         table.isolate[slot] = message.isolate
         table.cap[slot] = message.latency_cap
@@ -315,3 +316,4 @@ class Admission:
         table.auto[slot] = t.AUTO_NEW if message.auto else t.LABELLED
         table.arrival[slot] = (message.turn << 32) + self._arrivals
         self.resumed_at[slot] = len(tokens)
+        self.on_row(slot, message.domain)

@@ -70,6 +70,7 @@ if TYPE_CHECKING:
     from umaserve.engine.model.loaded import Loaded
 
 MANY_TICKS = 1 << 40
+LOOK_AFTER = 64  # ticks, where beginnings of texts are saved
 PAUSE_MS = 5  # without work after which the graph of a short prompt is made ready
 LOOK_OUT_S = 0.0005  # a request is on its way: waking up takes longer than this costs
 
@@ -103,6 +104,7 @@ class Engine:
         self.worker: PrefillWorker | None = None
         self.trials = Trials(self)
         self.seats = Seats(self)
+        self.admission.on_row = self.seats.prefixes.arrive
         self.landing = Landing(self)
         self.later: list[m.ToEngine] = []  # messages that wait for the next tick
         self.ticks_done = 0
@@ -274,15 +276,18 @@ class Engine:
                     self.work.aside[:] = 0
                     self.arrange()
             self.aside.step()
+            self._copy_prefixes()
             self.seats.admit()
             ready = self.graph.is_ready
             self.work.flight.width = WIDTH if ready else 0
-            one = ready or self.trials.wanted or self.aside.has_jobs
-            ran = self.tick(1 if one else MANY_TICKS)
+            prefixes = self.seats.prefixes
+            one = ready or self.trials.wanted or self.aside.has_jobs or prefixes.is_busy
+            many = LOOK_AFTER if prefixes.is_on else MANY_TICKS
+            ran = self.tick(1 if one else many)
             if ready and ran:
                 self.graph.forget()
                 self.sequences.forgotten(self.loaded.n_seq)
-            if not ran and (self.table.state == t.WAITING).any():
+            if not ran and not prefixes.is_busy and (self.table.state == t.WAITING).any():
                 # nothing runs, yet nothing could be admitted: cannot happen while the cells of a
                 # single request fit the context, which admission makes sure of
                 raise RuntimeError("a waiting request cannot be admitted although nothing runs")
@@ -311,6 +316,12 @@ class Engine:
         """How long a piece of work beside the requests may be now."""
         awaited = self.admission.awaited
         return allowed_now(self.table, self.memory, self.knobs, awaited, self.ticks_done)
+
+    def _copy_prefixes(self) -> None:
+        """Save and restore beginnings of texts, where streams leave the time for it."""
+        prefixes = self.seats.prefixes
+        if prefixes.is_on and prefixes.is_busy:
+            self.seats.copy_prefixes(self._allowed_aside().now_ms > 0.0)
 
     def _expect(self) -> list[m.ToEngine]:
         """Wait for a request that may be on its way, without sleeping.
@@ -467,6 +478,7 @@ class Engine:
         """End the worker's thread and keep what was learned; the model is the caller's to close."""
         self.cost_keeper.close(self.cost)
         self.aside.close()
+        self.seats.close()
         if self.worker is not None:
             self.worker.close()
 

@@ -9,11 +9,16 @@ from __future__ import annotations
 
 import time
 
+from umaserve.cache import disk
 from umaserve.engine.cells import accounting as cells
 from umaserve.engine.cells.ageing import Ageing, due
 from umaserve.engine.cells.parking import Parking, memory_to_park_in
+from umaserve.engine.cells.prefixes import Prefixes
+from umaserve.engine.cells.shelf import Shelf
+from umaserve.engine.model.cost_file import saved_by
 from umaserve.engine.start.whole import Whole
 from umaserve.policy.cost.model import predict
+from umaserve.wire import messages as m
 from umaserve.wire import table as t
 from umaserve.wire.memory_order import stores_first
 
@@ -25,6 +30,32 @@ class Seats:
         self._engine = engine
         self._parking = Parking(engine.loaded.context, memory_to_park_in())
         self._ageing = Ageing()
+        self._told = False
+        self._shelf = self._find_shelf()
+        self.prefixes = Prefixes(
+            engine.loaded, engine.table, engine.sequences, engine.cost, engine.start.cache_bytes,
+            self._shelf,
+        )  # fmt: skip
+        if self._shelf is not None and self.prefixes.is_on:
+            self._shelf.start()
+
+    def _find_shelf(self) -> Shelf | None:
+        """Where texts are kept on disk, if anywhere."""
+        engine, start = self._engine, self._engine.start
+        if not (start.cache_dir and start.cache_disk and start.cache_bytes):
+            return None
+        try:
+            folder = disk.folder_of(start.cache_dir, saved_by(start, engine.loaded))
+        except OSError as error:
+            text = f"texts are not kept on disk: {start.cache_dir}: {error.strerror}"
+            engine.control.send(m.Log("warn", text))
+            return None
+        return Shelf(folder, start.cache_disk, engine.control.notify)
+
+    def close(self) -> None:
+        """Write to disk what waits for it."""
+        if self._shelf is not None:
+            self._shelf.close()
 
     def admit(self, under_way: bool = False) -> bool:
         """Give KV sequences to waiting requests while both last.
@@ -36,12 +67,15 @@ class Seats:
         if engine.trials.wanted and (under_way or engine.trials.go_on()):
             return not under_way
         n_cells, now_ns = engine.loaded.n_ctx, time.monotonic_ns()
+        if t.WAITING not in table.state.tolist():
+            return True
         while True:
-            slot = cells.next_to_admit(table)
+            # each that gets a sequence may have others that wait for it
+            slot = cells.next_to_admit(table, self.prefixes.followers())
             if slot < 0:
                 return True
             aged = due(table, now_ns)
-            if under_way and (aged >= 0 or table.is_parked(slot)):
+            if under_way and (aged >= 0 or table.is_parked(slot) or self.prefixes.known(slot)):
                 return False
             free = engine.sequences.available
             if aged >= 0 and free and cells.fits(table, aged, n_cells):
@@ -67,10 +101,34 @@ class Seats:
         table.seq[slot], table.n_past[slot] = seq, self._parking.move_in(slot, seq)
         if table.n_past[slot] != parked:
             engine.sequences.lose_track()
+        if table.n_past[slot] or self.prefixes.begin(slot, at_once=not self._somebody_decodes()):
+            self._run(slot)
+
+    def _run(self, slot: int) -> None:
+        """A row has a sequence, with all in it that was known of its tokens."""
+        engine, table = self._engine, self._engine.table
         if table.t_admit_ns[slot] == 0:
             table.t_admit_ns[slot] = time.monotonic_ns()
-            engine.graph.last_prompt = int(table.n_prompt[slot])
+            cached = int(table.n_past[slot])
+            table.cached[slot] = cached
+            table.header.cached_tokens += cached
+            engine.graph.last_prompt = int(table.n_prompt[slot]) - cached
         table.state[slot] = t.RUNNING
+
+    def copy_prefixes(self, may_save: bool) -> None:
+        """Copy beginnings of texts into the cache, and out of it where they ``may_save``."""
+        if self._shelf is not None and self._shelf.problem and not self._told:
+            self._told = True
+            self._engine.control.send(m.Log("warn", self._shelf.problem))
+        if self.prefixes.is_on:
+            for slot in self.prefixes.step(not self._somebody_decodes(), may_save):
+                self._run(slot)
+
+    def _somebody_decodes(self) -> bool:
+        """Whether an answer is being read, which a long pause would hold up."""
+        table = self._engine.table
+        decodes = (table.state == t.RUNNING) & (table.n_tokens - table.n_past == 1)
+        return bool((decodes & (table.lane == 0)).any())
 
     def park(self, slot: int, move: bool = True) -> None:
         """Take sequence and cells from a row: moved to memory or to be computed again."""
@@ -87,6 +145,8 @@ class Seats:
 
     def park_all(self, slots: list[int]) -> None:
         """Leave nothing in any memory of rows that run or were parked: all is computed again."""
+        for slot in self.prefixes.clear():
+            self._drop_sequence(slot)
         for slot in slots:
             self.park(slot, move=False)
         for slot in self._engine.table.parked():
@@ -105,12 +165,16 @@ class Seats:
 
         ``empty``: it has no cells, so libllama need not look through all of them.
         """
+        if not empty:
+            self.prefixes.keep(slot)
         self._drop_sequence(slot, empty)
         self._parking.forget(slot)
 
     def end(self, slot: int, reason: int, empty: bool = False) -> None:
         """A row is finished.  The state goes last: it is what the front looks at."""
         table = self._engine.table
+        if reason == t.REASON_ERROR:
+            self.prefixes.forget(slot)
         self.leave(slot, empty)
         table.in_tick[slot] = 0
         table.reason[slot] = reason
@@ -124,6 +188,7 @@ class Seats:
         if engine.worker is not None:
             engine.worker.forget(slot)
         engine.work.aside[slot] = 0
+        self.prefixes.leave(slot)
         if seq >= 0:
             engine.sequences.give_back(seq, empty)
             table.seq[slot] = -1

@@ -385,10 +385,11 @@ def _reads(entries, plan, columns):
 
 @njit(**INNER)
 def _end_rows(columns, state, ended, n):
-    """Mark rows as DONE, whose cells are free then."""
+    """Mark rows as DONE.  What their cells hold may be saved before these are free."""
+    used = count_used(state.state, state.n_past)
     for i in range(n):
-        columns.n_past[ended[i]] = 0
-    columns.header.cells_used = count_used(state.state, state.n_past)
+        used -= columns.n_past[ended[i]]
+    columns.header.cells_used = used
     stores_first()  # a row that is DONE has all its tokens, and says why it ended
     for i in range(n):
         state.state[ended[i]] = DONE

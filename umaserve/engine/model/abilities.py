@@ -22,6 +22,15 @@ def why_not_plain(loaded: Loaded) -> str:
     return why_no_plain_model(loaded.library.lib, loaded.model.pointer)
 
 
+def can_be_saved(loaded: Loaded) -> bool:
+    """Whether the state of a sequence can be saved and restored as a whole."""
+    lib, model = loaded.library.lib, loaded.model.pointer
+    several = (lib.LLAMA_ROPE_TYPE_MROPE, lib.LLAMA_ROPE_TYPE_IMROPE)
+    if lib.llama_model_has_encoder(model) or lib.llama_model_is_diffusion(model):
+        return False
+    return lib.llama_model_rope_type(model) not in several
+
+
 def why_no_plain_model(lib: Any, model: Any) -> str:
     """The same as far as the model decides it: ``lib`` is libllama, ``model`` its pointer."""
     several = (lib.LLAMA_ROPE_TYPE_MROPE, lib.LLAMA_ROPE_TYPE_IMROPE)

@@ -49,6 +49,18 @@ def identity(start: m.Start, loaded: Loaded) -> dict[str, Any]:
     }
 
 
+def saved_by(start: m.Start, loaded: Loaded) -> dict[str, Any]:
+    """Everything that saved keys and values depend on, as JSON values."""
+    return {
+        "layout": LAYOUT,
+        "model": loaded.identity.digest,
+        "library": loaded.library.version,
+        "backend": loaded.library.build.backend,
+        "experts": start.experts_used,
+        "kv": [start.type_k, start.type_v, start.head_major, start.flash_attn],
+    }
+
+
 def _processor() -> str:
     if sys.platform.startswith("linux"):
         try:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import os
 import select
-import sys
 import threading
 import time
 from collections import deque
@@ -26,6 +25,7 @@ import numpy as np
 
 from umaserve.engine.cells.piece import Piece, export_piece, import_piece, ordinary
 from umaserve.engine.native.batch import Batch
+from umaserve.engine.native.niceness import stand_back
 from umaserve.engine.native.status import DECODED, GIVEN_UP, NO_KV_SLOT
 from umaserve.engine.samplers.first_token import FirstTokens
 from umaserve.jit.record import address_of
@@ -52,16 +52,6 @@ FEWEST_PACED = 4096
 IDLE_S = 60.0  # without a prompt, after which the second context goes
 GATHER_S = 0.02  # after a chunk, for which one that is not full waits while streams decode
 FULL_ENOUGH = 0.75  # of the largest chunk
-NICENESS = 5  # of the thread: others who wake up take this core first, not the engine's
-
-
-def stand_back() -> None:
-    """Let others go before this thread, where a thread has a niceness of its own (Linux)."""
-    if sys.platform.startswith("linux"):
-        thread = threading.get_native_id()
-        now = os.getpriority(os.PRIO_PROCESS, thread)
-        # only root may have less of it than before
-        os.setpriority(os.PRIO_PROCESS, thread, max(now, NICENESS))
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,9 +33,7 @@ def read_row(request: Request, engine: EngineHandle) -> tuple[int | None, bool]:
     loads_first()
     stopped = False
     if end > stored and not request.told:
-        if not request.admitted_ns:
-            request.admitted_ns = int(table.t_admit_ns[slot])
-        tell_begin(request)
+        tell_begin(request, table)
         ids = table.tokens[slot, stored:end].tolist()
         times = table.token_ns[slot, stored:end].tolist()
         for i, token in enumerate(ids):
@@ -109,8 +107,11 @@ def _is_last(request: Request, engine: EngineHandle) -> bool:
     return len(request.tokens) >= request.max_tokens or request.stored >= most
 
 
-def tell_begin(request: Request) -> None:
-    """That it has its sequence, once, where its client wants to know."""
+def tell_begin(request: Request, table: t.SessionTable) -> None:
+    """It has its sequence: note when and with what; say so where its client wants to know."""
+    if not request.admitted_ns:
+        request.admitted_ns = int(table.t_admit_ns[request.slot])
+        request.cached = int(table.cached[request.slot])
     if request.begin_due:
         request.begin_due = False
         request.sink.begun(request)

@@ -129,6 +129,7 @@ class Request:
     first_ns: int = 0  # when the first token went out
     figures: App | None = None  # of the program that asks
     admitted_ns: int = 0
+    cached: int = 0  # tokens of the prompt that did not have to be computed
     cancelled: bool = False  # the client or the daemon asked for its end
     told: bool = False  # the client has its last event, or is gone
     awaits_reply: bool = False  # its last event waits for the message that its text makes
@@ -263,9 +264,19 @@ class Request:
             prompt_logprobs=(message.prompt_logprobs or 0) if rates else -1,
             program=self.program,
             auto=self.auto and not self.tokens,  # what has begun is being read
+            domain=self._domain(),
             sampling=self.sampling,
             constraint=self._constraint(),
         )
+
+    def _domain(self) -> str | None:
+        """Whose texts may share what is computed of its own; None: nobody's."""
+        message = self.message
+        if not message.cache_prompt:
+            return None
+        if message.cache_scope == "private":
+            return f"{message.key}\0{message.session}" if message.session else None
+        return message.key
 
     def _constraint(self) -> m.Constraint | None:
         """What its answer has to follow: the client's own, or that of the tools it may call."""
@@ -296,7 +307,7 @@ class Request:
         return met if met in self.message.stop else None
 
     def usage(self) -> Usage:
-        return Usage(len(self.prompt_ids or ()), 0, len(self.tokens))
+        return Usage(len(self.prompt_ids or ()), self.cached, len(self.tokens))
 
     def timings(self, now_ns: int) -> Timings:
         times = self.token_ns

@@ -454,7 +454,7 @@ class Sessions:
     def _tell_begin(self, request: Request, engine: EngineHandle) -> None:
         """While its prompt is computed; the first token may be long in coming."""
         if engine.table.t_admit_ns.item(request.slot):
-            tell_begin(request)
+            tell_begin(request, engine.table)
             self.ends.flush(request.sink)
 
     @staticmethod

@@ -1,0 +1,147 @@
+"""The tree of kept texts against a list of them, over random texts, domains and sizes."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from umaserve.cache.tree import PrefixTree
+
+TEXTS = st.lists(st.integers(0, 2), min_size=1, max_size=24)  # few ids: texts share beginnings
+DOMAINS = st.sampled_from(["", "other"])
+
+
+def saved(domain: str, tokens: list[int], p0: int, p1: int) -> np.ndarray:
+    """What stands for libllama's bytes: they say what they are of."""
+    text = repr((domain, tokens[p0:p1], p0)).encode()
+    return np.frombuffer(text, np.uint8)
+
+
+def put(tree: PrefixTree, domain: str, tokens: list[int], piece: int = 100) -> bool:
+    """Keep a text as the engine does: what is not there yet, in pieces."""
+    ids = np.array(tokens, np.int32)
+    while True:
+        parts = tree.match(domain, ids)
+        p0 = parts[-1].end if parts else 0
+        p1 = min(p0 + piece, len(tokens))
+        if p0 == p1:
+            return True
+        if tree.add(domain, ids[:p1], p0, saved(domain, tokens, p0, p1), float(p1 - p0)) is None:
+            return False
+
+
+def known(tree: PrefixTree, domain: str, tokens: list[int]) -> int:
+    parts = tree.match(domain, np.array(tokens, np.int32))
+    return parts[-1].end if parts else 0
+
+
+def shared(a: list[int], b: list[int]) -> int:
+    n = 0
+    while n < min(len(a), len(b)) and a[n] == b[n]:
+        n += 1
+    return n
+
+
+class Texts(RuleBasedStateMachine):
+    """With room for all: the longest common beginning is found, and nothing else."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tree = PrefixTree(1 << 30)
+        self.kept: list[tuple[str, list[int]]] = []
+
+    @rule(domain=DOMAINS, tokens=TEXTS, piece=st.integers(1, 9))
+    def keep(self, domain: str, tokens: list[int], piece: int) -> None:
+        assert put(self.tree, domain, tokens, piece)
+        self.kept.append((domain, tokens))
+
+    @rule(domain=DOMAINS, tokens=TEXTS)
+    def ask(self, domain: str, tokens: list[int]) -> None:
+        mine = [shared(tokens, other) for name, other in self.kept if name == domain]
+        assert known(self.tree, domain, tokens) == max(mine, default=0)
+
+    @rule(domain=DOMAINS, tokens=TEXTS)
+    def restore(self, domain: str, tokens: list[int]) -> None:
+        """The parts hold just these tokens of this domain, one behind the other."""
+        at = 0
+        for part in self.tree.match(domain, np.array(tokens, np.int32)):
+            name, ids, p0 = eval(bytes(part.entry.data))
+            assert (name, p0) == (domain, part.entry.p0) and p0 == at
+            assert ids[: part.end - p0] == tokens[p0 : part.end]
+            at = part.end
+
+    @invariant()
+    def is_whole(self) -> None:
+        self.tree.check()
+
+
+class Short(Texts):
+    """With room for little: what is found was kept, and the bytes hold."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tree.most_bytes = 400
+
+    @rule(domain=DOMAINS, tokens=TEXTS, piece=st.integers(1, 9))
+    def keep(self, domain: str, tokens: list[int], piece: int) -> None:
+        put(self.tree, domain, tokens, piece)
+        self.kept.append((domain, tokens))
+
+    @rule(domain=DOMAINS, tokens=TEXTS)
+    def ask(self, domain: str, tokens: list[int]) -> None:
+        mine = [shared(tokens, other) for name, other in self.kept if name == domain]
+        assert known(self.tree, domain, tokens) <= max(mine, default=0)
+
+    @rule(most=st.integers(0, 800))
+    def change_size(self, most: int) -> None:
+        self.tree.most_bytes = most
+        self.tree.shrink()
+
+    @invariant()
+    def holds(self) -> None:
+        assert self.tree.bytes_held <= self.tree.most_bytes
+
+
+TestTexts = Texts.TestCase
+TestShort = Short.TestCase
+TestTexts.settings = TestShort.settings = settings(max_examples=60, stateful_step_count=40)
+
+
+def test_what_was_used_lately_stays() -> None:
+    tree = PrefixTree(1 << 30)
+    texts = [[i, *range(10, 20)] for i in range(4)]
+    for text in texts:
+        assert put(tree, "", text)
+    tree.use(tree.match("", np.array(texts[0], np.int32)))
+    tree.most_bytes = tree.bytes_held - 1
+    tree.shrink()
+    assert known(tree, "", texts[0]) == 11
+    assert [known(tree, "", text) for text in texts].count(11) == 3
+
+
+def test_what_is_dear_to_compute_stays_longer_than_what_is_cheap() -> None:
+    tree = PrefixTree(1 << 30)
+    dear, cheap = np.arange(8, dtype=np.int32), np.arange(100, 108, dtype=np.int32)
+    data = np.zeros(1000, np.uint8)
+    assert tree.add("", dear, 0, data, 500.0) and tree.add("", cheap, 0, data, 1.0)
+    tree.most_bytes = tree.bytes_held - 1
+    tree.shrink()
+    assert tree.match("", dear) and not tree.match("", cheap)
+
+
+def test_a_long_text_loses_its_end_first() -> None:
+    tree = PrefixTree(1 << 30)
+    text = list(range(40))
+    assert put(tree, "", text, 10)
+    tree.most_bytes = tree.bytes_held // 2
+    tree.shrink()
+    assert 0 < known(tree, "", text) < 40 and known(tree, "", text) % 10 == 0
+
+
+@given(TEXTS, TEXTS)
+def test_a_text_is_nobodys_of_another_domain(first: list[int], second: list[int]) -> None:
+    tree = PrefixTree(1 << 30)
+    put(tree, "a", first)
+    assert known(tree, "b", first) == known(tree, "b", second) == 0

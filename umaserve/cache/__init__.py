@@ -1,0 +1,1 @@
+"""The prefix cache: the KV of texts that were computed before, and what of it goes first; pure."""

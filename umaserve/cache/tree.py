@@ -1,0 +1,226 @@
+"""A tree of token ids, and what libllama saved of their keys and values.
+
+An entry holds positions [p0, p1) of a text.  Its parent holds what comes before, or more: where two
+texts part within an entry, the second goes on from there with an entry of its own.  So what texts
+share is kept once, and an entry is never cut.  Nothing here touches libllama or a clock.
+
+What goes first when bytes are short: entries on which no other rests, the cheapest to compute again
+for its bytes among those that were not used lately (GreedyDual-Size, Cao and Irani 1997).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+NOBODY = np.empty(0, np.int32)
+NOTHING = np.empty(0, np.uint8)
+SLACK = 0.95  # of the bytes, to which an eviction goes on
+
+
+@dataclass(eq=False, slots=True)
+class Entry:
+    """Positions [p0, p1) of a text: ``tokens`` int32[p1 - p0] and ``data`` uint8, both owned.
+
+    Without data it is on disk alone, at ``path``.  Without a parent it is no part of the tree any
+    more.
+    """
+
+    tokens: np.ndarray
+    p0: int
+    data: np.ndarray
+    parent: Entry | None
+    cost_ms: float
+    worth: float = 0.0
+    path: str = ""
+    n_bytes: int = 0  # of the data in that file
+    # by the position where each begins, and its first token
+    children: dict[tuple[int, int], Entry] = field(default_factory=dict)
+
+    @property
+    def p1(self) -> int:
+        return self.p0 + self.tokens.size
+
+    @property
+    def size(self) -> int:
+        """Bytes that it takes: what was saved, and its tokens."""
+        return self.data.size + self.tokens.nbytes
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Of ``entry`` positions up to ``end`` are meant; the entry may hold more."""
+
+    entry: Entry
+    end: int
+
+
+class PrefixTree:
+    """What is kept for each domain; texts of one are never matched with those of another.
+
+    ``most_bytes`` may be changed at any time; `shrink` has to follow.
+    """
+
+    def __init__(self, most_bytes: int) -> None:
+        self.most_bytes = most_bytes
+        self.bytes_held = 0
+        self.evictions = 0
+        self._clock = 0.0  # the worth of what was evicted last
+        self._roots: dict[str, Entry] = {}
+
+    def match(self, domain: str, tokens: np.ndarray) -> list[Part]:
+        """The longest beginning of ``tokens`` (int32) that is kept, as parts in order."""
+        parts: list[Part] = []
+        at = self._roots.get(domain)
+        position = 0
+        while at is not None and position < tokens.size:
+            entry = at.children.get((position, int(tokens[position])))
+            if entry is None:
+                break
+            position += _common(entry.tokens, tokens[position:])
+            parts.append(Part(entry, position))
+            at = entry
+        return parts
+
+    def use(self, parts: list[Part]) -> None:
+        """These were needed: they stay longer."""
+        for part in parts:
+            part.entry.worth = self._clock + density(part.entry)
+
+    def add(
+        self, domain: str, tokens: np.ndarray, p0: int, data: np.ndarray, cost_ms: float
+    ) -> Entry | None:
+        """Keep what was saved of positions [p0, len(tokens)) of a text; returns its entry.
+
+        What comes before has to be kept, and none of these positions: `match` says both.  None
+        where that is not so, or where ``most_bytes`` are too few.  ``cost_ms``: to compute them
+        again.  ``data`` may be empty: it is on disk, and the caller sets ``path``.
+        """
+        parts = self.match(domain, tokens)
+        if (parts[-1].end if parts else 0) != p0 or p0 >= tokens.size:
+            return None
+        parent = parts[-1].entry if parts else self._root(domain)
+        entry = Entry(tokens[p0:].copy(), p0, data, parent, cost_ms)
+        self.use([*parts, Part(entry, entry.p1)])
+        if entry.size > self.most_bytes:
+            return None
+        parent.children[p0, int(tokens[p0])] = entry
+        self.bytes_held += entry.size
+        self.shrink(kept=entry)
+        if self.bytes_held > self.most_bytes:  # what it rests on takes all there is
+            self._remove(entry)
+            return None
+        return entry
+
+    def fill(self, entry: Entry, data: np.ndarray) -> None:
+        """Have the data of an entry in memory that was on disk alone."""
+        if entry.data.size:
+            return
+        entry.data = data
+        if entry.parent is not None:
+            self.bytes_held += data.size
+            self.shrink(kept=entry)
+
+    def lose(self, entry: Entry) -> None:
+        """An entry's file is gone.  What is not in memory either goes with all that rests on it."""
+        entry.path = ""
+        if not entry.data.size and entry.parent is not None:
+            self._remove(entry)
+
+    def shrink(self, kept: Entry | None = None) -> None:
+        """Evict until ``most_bytes`` hold it all; ``kept`` and what it rests on stay.
+
+        A little more goes than has to, so that this is not needed each time.
+        """
+        wanted = self.most_bytes
+        while self.bytes_held > wanted:
+            wanted = int(SLACK * self.most_bytes)
+            leaves = [entry for entry in self.entries() if entry is not kept and _is_last(entry)]
+            if not leaves:
+                return
+            for leaf in sorted(leaves, key=lambda leaf: leaf.worth):
+                self._evict(leaf)
+                if self.bytes_held <= wanted:
+                    return
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._roots.clear()
+        self.bytes_held = 0
+
+    def entries(self, domain: str | None = None) -> Iterator[Entry]:
+        """All entries, or those of one domain; parents first."""
+        roots = self._roots.values() if domain is None else [self._root(domain)]
+        left = [child for root in roots for child in root.children.values()]
+        while left:
+            entry = left.pop()
+            yield entry
+            left += entry.children.values()
+
+    @staticmethod
+    def text_of(entry: Entry) -> np.ndarray:
+        """All tokens (int32) of a text up to an entry's last."""
+        pieces, at, end = [], entry, entry.p1
+        while at.parent is not None:
+            pieces.append(at.tokens[: end - at.p0])
+            at, end = at.parent, at.p0
+        return np.concatenate(pieces[::-1])
+
+    def domains(self) -> list[str]:
+        """Those that have entries."""
+        return [name for name, root in self._roots.items() if root.children]
+
+    def check(self) -> None:
+        """Raises AssertionError where the tree contradicts itself; for tests, and while idle."""
+        found = list(self.entries())
+        assert sum(entry.size for entry in found) == self.bytes_held
+        for entry in found:
+            assert entry.data.size or entry.path
+            parent = entry.parent
+            assert parent is not None and entry.tokens.size
+            assert parent.children[entry.p0, int(entry.tokens[0])] is entry
+            is_root = parent.parent is None
+            assert entry.p0 == 0 if is_root else parent.p0 < entry.p0 <= parent.p1
+
+    def _root(self, domain: str) -> Entry:
+        return self._roots.setdefault(domain, Entry(NOBODY, 0, NOTHING, None, 0.0))
+
+    def _evict(self, leaf: Entry) -> None:
+        self._clock = max(self._clock, leaf.worth)
+        self.evictions += 1
+        if leaf.path:
+            self.bytes_held -= leaf.data.size
+            leaf.data = NOTHING
+        else:
+            self._remove(leaf)
+
+    def _remove(self, entry: Entry) -> None:
+        """Take an entry out, and all that rests on it."""
+        parent = entry.parent
+        assert parent is not None
+        del parent.children[entry.p0, int(entry.tokens[0])]
+        left = [entry]
+        while left:
+            gone = left.pop()
+            self.bytes_held -= gone.size
+            gone.path, gone.parent = "", None  # who copies from it just now still may
+            left += gone.children.values()
+
+
+def _is_last(entry: Entry) -> bool:
+    """Whether no entry rests on it whose data is in memory."""
+    return entry.data.size > 0 and not any(c.data.size for c in entry.children.values())
+
+
+def _common(kept: np.ndarray, wanted: np.ndarray) -> int:
+    """How many tokens both begin with."""
+    n = min(kept.size, wanted.size)
+    differ = np.flatnonzero(kept[:n] != wanted[:n])
+    return int(differ[0]) if differ.size else n
+
+
+def density(entry: Entry) -> float:
+    """What a MiB of it costs to compute again, in ms."""
+    return entry.cost_ms / max(entry.size, 1) * (1 << 20)

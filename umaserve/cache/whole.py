@@ -1,0 +1,78 @@
+"""Whole states of memories that cannot be cut: recurrent, hybrid, sliding windows.
+
+What libllama saved of a text stands for all of it, and is of use only to texts that begin with the
+whole of it.  The interface is that of `umaserve.cache.tree`, whose entries these are.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .tree import Entry, Part, density
+
+
+class WholeTexts:
+    """Texts of each domain with their states; at most ``most_bytes`` of them (`shrink`)."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self.most_bytes = most_bytes
+        self.bytes_held = 0
+        self.evictions = 0
+        self._clock = 0.0
+        self._kept: dict[str, list[Entry]] = {}
+
+    def match(self, domain: str, tokens: np.ndarray) -> list[Part]:
+        """The longest kept text that ``tokens`` (int32) begin with, as the only part, or none."""
+        fitting = [
+            entry for entry in self._kept.get(domain, ())
+            if entry.p1 <= tokens.size and np.array_equal(entry.tokens, tokens[: entry.p1])
+        ]  # fmt: skip
+        if not fitting:
+            return []
+        longest = max(fitting, key=lambda entry: entry.p1)
+        return [Part(longest, longest.p1)]
+
+    def use(self, parts: list[Part]) -> None:
+        """These were needed: they stay longer."""
+        for part in parts:
+            part.entry.worth = self._clock + density(part.entry)
+
+    def add(
+        self, domain: str, tokens: np.ndarray, p0: int, data: np.ndarray, cost_ms: float
+    ) -> Entry | None:
+        """Keep the state after a text; None where it is there already, or has no room."""
+        parts = self.match(domain, tokens)
+        if p0 or not tokens.size or parts and parts[0].end == tokens.size:
+            return None
+        entry = Entry(tokens.copy(), 0, data, None, cost_ms)
+        if entry.size > self.most_bytes:
+            return None
+        self.use([Part(entry, entry.p1)])
+        self._kept.setdefault(domain, []).append(entry)
+        self.bytes_held += entry.size
+        self.shrink(kept=entry)
+        return entry
+
+    def shrink(self, kept: Entry | None = None) -> None:
+        """Evict what is worth least until ``most_bytes`` hold it all; ``kept`` stays."""
+        while self.bytes_held > self.most_bytes:
+            others = [
+                (entry.worth, at, name) for name, entries in self._kept.items()
+                for at, entry in enumerate(entries) if entry is not kept
+            ]  # fmt: skip
+            if not others:
+                return
+            worth, at, name = min(others)
+            self._clock = max(self._clock, worth)
+            self.bytes_held -= self._kept[name].pop(at).size
+            self.evictions += 1
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._kept.clear()
+        self.bytes_held = 0
+
+    def check(self) -> None:
+        """Raises AssertionError where the sums contradict each other."""
+        found = [entry for entries in self._kept.values() for entry in entries]
+        assert sum(entry.size for entry in found) == self.bytes_held

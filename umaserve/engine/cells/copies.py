@@ -1,0 +1,128 @@
+"""How what a sequence holds is copied out of libllama's memory, and back into it.
+
+Two ways, by what the model's memory can do: a range of positions at a time (`Pieces`), or the whole
+state of a sequence (`WholeStates`).  What is copied lies in ordinary memory and is the caller's.
+"""
+
+from __future__ import annotations
+
+import mmap
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from umaserve.cache.tree import Part, PrefixTree
+from umaserve.cache.whole import WholeTexts
+
+from .piece import Piece, export_piece, import_piece
+
+if TYPE_CHECKING:
+    from umaserve.engine.model.loaded import Loaded
+
+    from .sequences import Sequences
+
+PIECE_BYTES = 8 << 20  # a few ms to copy; on an accelerator twice as many
+FEWEST, MOST = 16, 512  # tokens of a piece
+STRIDE = 512  # tokens after which a state is saved, where only whole ones can be
+CALL_MS, BYTES_PER_MS = 0.008, 8e6  # of an accelerator: to copy from one tensor, and its bytes
+
+
+class Copies(Protocol):
+    """What `umaserve.engine.cells.prefixes` does its copies with."""
+
+    store: PrefixTree | WholeTexts
+    step: int  # tokens between two saves
+    cuts: bool  # a range of positions can be saved, not only all
+
+    def save(self, seq: int, p0: int, p1: int) -> np.ndarray | None:
+        """Positions [p0, p1) of a sequence, as libllama saves them; None where it cannot."""
+
+    def restore(self, seq: int, part: Part) -> bool:
+        """Append a part to a sequence that has what comes before; False, and it is empty."""
+
+    def save_ms(self, seq: int, p0: int, p1: int) -> float:
+        """What `save` would take, roughly; 0 where it is cheap."""
+
+    def restore_ms(self, tokens: int) -> float:
+        """What `restore` of all parts would take, roughly; 0 where it is cheap."""
+
+
+class Pieces:
+    """Ranges of positions, which pass through the sequence ``loaded.n_seq``."""
+
+    def __init__(self, loaded: Loaded, sequences: Sequences, most_bytes: int) -> None:
+        self.store: PrefixTree | WholeTexts = PrefixTree(most_bytes)
+        self.cuts = True
+        self._loaded, self._sequences = loaded, sequences
+        self._per_token = max(loaded.kv_bytes // max(loaded.n_ctx, 1), 1)
+        most = PIECE_BYTES if loaded.on_processor else 2 * PIECE_BYTES
+        self.step = min(max(most // self._per_token, FEWEST), MOST)
+        self._tensors = 2 * int(loaded.library.lib.llama_model_n_layer(loaded.model.pointer))
+
+    def save(self, seq: int, p0: int, p1: int) -> np.ndarray | None:
+        loaded = self._loaded
+        try:
+            data, size = export_piece(loaded.context, seq, loaded.n_seq, p0, p1, None, own_pages)
+        except ValueError:
+            return None
+        return data[:size]
+
+    def restore(self, seq: int, part: Part) -> bool:
+        entry, loaded, sequences = part.entry, self._loaded, self._sequences
+        piece = Piece(-1, 0, 0, entry.p0, entry.p1, entry.data, entry.data.size)
+        sequences.place(seq, entry.data, entry.p0, entry.p1)
+        if import_piece(loaded.context, seq, loaded.n_seq, piece, part.end):
+            if part.end < entry.p1:
+                sequences.forgotten(seq, part.end)
+            return True
+        loaded.context.seq_rm(seq)
+        sequences.lose_track()
+        return False
+
+    def save_ms(self, seq: int, p0: int, p1: int) -> float:
+        if self._loaded.on_processor:
+            return 0.0
+        return self._copy_ms(p1 - p0, self._sequences.stretches(seq, p0, p1))
+
+    def restore_ms(self, tokens: int) -> float:
+        return 0.0 if self._loaded.on_processor else self._copy_ms(tokens, 1)
+
+    def _copy_ms(self, tokens: int, stretches: int) -> float:
+        """Cells of an accelerator that lie in so many stretches."""
+        calls_ms = CALL_MS * self._tensors * stretches
+        return calls_ms + tokens * self._per_token / BYTES_PER_MS
+
+
+class WholeStates:
+    """All that a sequence holds, at the token that it has got to."""
+
+    def __init__(self, loaded: Loaded, most_bytes: int) -> None:
+        self.cuts, self.step = False, STRIDE
+        self.store: PrefixTree | WholeTexts = WholeTexts(most_bytes)
+        self._context = loaded.context
+
+    def save(self, seq: int, p0: int, p1: int) -> np.ndarray | None:
+        if p0 or self._context.seq_pos_max(seq) != p1 - 1:
+            return None
+        size = self._context.state_seq_size(seq)
+        data = own_pages(max(size, 1))
+        return data if size and self._context.state_seq_get(seq, data) == size else None
+
+    def restore(self, seq: int, part: Part) -> bool:
+        data = part.entry.data
+        complete = self._context.state_seq_set(seq, data, data.size) == data.size
+        if complete and self._context.seq_pos_max(seq) == part.end - 1:
+            return True
+        self._context.seq_rm(seq)
+        return False
+
+    def save_ms(self, seq: int, p0: int, p1: int) -> float:
+        return 0.0
+
+    def restore_ms(self, tokens: int) -> float:
+        return 0.0
+
+
+def own_pages(size: int) -> np.ndarray:
+    """uint8[size] in pages of its own, which the system has back as soon as nobody needs it."""
+    return np.frombuffer(mmap.mmap(-1, size), np.uint8)

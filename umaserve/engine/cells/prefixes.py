@@ -1,0 +1,322 @@
+"""Prompts whose beginning is known: saved from the KV cache, and copied back into it.
+
+`umaserve.cache.tree` knows which texts are kept; here libllama saves and restores their cells.  A
+row's cells are saved while it runs, a piece at a time between two ticks, and the rest at its end.
+What is known of a prompt is copied into the row's sequence before the row runs.  A prompt that
+begins as one that is being computed waits until that beginning is there.  A row's cells are its
+own at all times: copies are made (`umaserve.engine.cells.copies`), and nothing is shared.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from umaserve.cache import disk
+from umaserve.cache.tree import NOTHING, Entry, Part, PrefixTree
+from umaserve.engine.model.abilities import can_be_saved, why_not_plain
+from umaserve.models.needs import available_bytes, total_bytes
+from umaserve.policy.cost.model import predict
+from umaserve.wire import table as t
+
+from .copies import Copies, Pieces, WholeStates
+
+if TYPE_CHECKING:
+    from umaserve.engine.model.loaded import Loaded
+    from umaserve.policy.cost.model import CostModel
+
+    from .sequences import Sequences
+    from .shelf import Shelf
+
+WORTH_A_COPY = 8  # tokens: fewer are computed as soon
+WORTH_A_WAIT = 32  # tokens that a prompt being computed has to save another
+SHARE = 4  # of the machine's memory, one part in so many may be taken by default
+RESERVE = 16  # of the machine's memory, one part in so many stays free
+LOOK_S = 1.0  # how often to ask what memory is free
+AUTO = -1
+
+
+@dataclass(slots=True)
+class Restoring:
+    """A row whose known beginning is on its way into its sequence, part by part."""
+
+    slot: int
+    serial: int
+    parts: list[Part]
+
+
+class Prefixes:
+    """For the loop's thread, between ticks.  ``most_bytes``: 0 = nothing is kept, AUTO = by what
+    is free."""
+
+    def __init__(
+        self, loaded: Loaded, table: t.SessionTable, sequences: Sequences, cost: CostModel,
+        most_bytes: int, shelf: Shelf | None = None,
+    ) -> None:  # fmt: skip
+        self._table, self._cost = table, cost
+        self._asked = total_bytes() // SHARE if most_bytes == AUTO else most_bytes
+        cuts = not why_not_plain(loaded)
+        self.is_on = self._asked > 0 and loaded.generates and (cuts or can_be_saved(loaded))
+        self._copies: Copies = (
+            Pieces(loaded, sequences, self._asked) if cuts else WholeStates(loaded, self._asked)
+        )
+        self.store = self._copies.store
+        self._shelf = shelf if cuts else None
+        self._looked_s = 0.0
+        self._domains: dict[int, str] = {}  # of rows whose text may be kept, by slot
+        self._saved: dict[int, int] = {}  # tokens of a row that are kept, at most
+        self._restoring: list[Restoring] = []
+        self._awaited: dict[int, int] = {}  # rows that others wait for: up to which token
+
+    # --- rows ------------------------------------------------------------------------------------
+
+    def arrive(self, slot: int, domain: str | None) -> None:
+        """A request has got a row; ``domain``: who may share its text, None = nobody."""
+        self._saved.pop(slot, None)
+        if self.is_on and domain is not None:
+            self._domains[slot] = domain
+        else:
+            self._domains.pop(slot, None)
+
+    def forget(self, slot: int) -> None:
+        """Nothing of this row is to be kept."""
+        self._domains.pop(slot, None)
+
+    def known(self, slot: int) -> list[Part]:
+        """What is kept of a row's text, but for its last token, which has to be computed."""
+        domain = self._domains.get(slot)
+        if domain is None:
+            return []
+        tokens = self._table.tokens[slot, : int(self._table.n_tokens[slot]) - 1]
+        parts = self.store.match(domain, tokens)
+        return parts if parts and parts[-1].end >= WORTH_A_COPY else []
+
+    def followers(self) -> set[int]:
+        """Rows that had better wait for others, which compute what they begin with."""
+        table = self._table
+        self._awaited.clear()
+        if not self.is_on or not self._copies.cuts:
+            return set()
+        states = table.state.tolist()
+        waiting = [s for s in self._domains if states[s] == t.WAITING and table.seq[s] < 0]
+        leaders = [s for s in self._domains if states[s] == t.RUNNING and not table.isolate[s]]
+        return {slot for slot in waiting if leaders and self._follows(slot, leaders)}
+
+    def _follows(self, slot: int, leaders: list[int]) -> bool:
+        table, domain = self._table, self._domains[slot]
+        tokens = table.tokens[slot, : int(table.n_tokens[slot]) - 1]
+        parts = self.store.match(domain, tokens)
+        have = parts[-1].end if parts else 0
+        for leader in leaders:
+            if self._domains[leader] != domain or table.lane[leader] > table.lane[slot]:
+                continue
+            theirs = table.tokens[leader, : int(table.n_tokens[leader])]
+            n = min(tokens.size, theirs.size)
+            differ = np.flatnonzero(tokens[:n] != theirs[:n])
+            shared = int(differ[0]) if differ.size else n
+            if shared - have >= WORTH_A_WAIT:
+                self._awaited[leader] = max(shared, self._awaited.get(leader, 0))
+                return True
+        return False
+
+    # --- into the cache --------------------------------------------------------------------------
+
+    def begin(self, slot: int, at_once: bool) -> bool:
+        """Restore what is known of a row that has got an empty sequence.
+
+        ``at_once``, or piece by piece in `step`.  False while pieces are left.
+        """
+        parts = self.known(slot)
+        if not parts or not self._pays(slot, parts[-1].end):
+            return True
+        self.store.use(parts)
+        self._restoring.append(Restoring(slot, int(self._table.serial[slot]), parts))
+        if self._shelf is not None:
+            domain = self._domains[slot]
+            self._shelf.fetch(
+                (part.entry, kept_as(part.entry, domain)) for part in parts
+                if not part.entry.data.size
+            )  # fmt: skip
+        if at_once:
+            self._restore_all(self._restoring[-1])
+        return not self.fills(slot)
+
+    def fills(self, slot: int) -> bool:
+        """Whether pieces of this row are on their way."""
+        return any(each.slot == slot for each in self._restoring)
+
+    def leave(self, slot: int) -> None:
+        """The row's sequence is being taken away."""
+        self._restoring = [each for each in self._restoring if each.slot != slot]
+        self._saved.pop(slot, None)
+
+    def _pays(self, slot: int, known: int) -> bool:
+        """Whether copying so many tokens is faster than computing them."""
+        copy_ms = self._copies.restore_ms(known)
+        if not copy_ms:
+            return True
+        whole = int(self._table.n_tokens[slot])
+        saves_ms = predict(self._cost, 0, 0, whole, whole / 2) - predict(
+            self._cost, 0, 0, whole - known, (whole + known) / 2
+        )
+        return saves_ms > 0.5 * copy_ms
+
+    def _restore_all(self, job: Restoring) -> None:
+        """As many parts of a row as are in memory."""
+        while job in self._restoring and self._is_there(job):
+            self._restore_one(job)
+
+    def _is_there(self, job: Restoring) -> bool:
+        """Whether the next part of a row is in memory, or will not come."""
+        entry = job.parts[0].entry
+        return bool(entry.data.size) or not entry.path
+
+    def _restore_one(self, job: Restoring) -> bool:
+        """The next part of a row; True where it has all that there is."""
+        table, part = self._table, job.parts[0]
+        if not part.entry.data.size:  # its file was damaged: the rest is computed
+            job.parts.clear()
+        elif self._copies.restore(int(table.seq[job.slot]), part):
+            table.n_past[job.slot] = part.end
+            del job.parts[0]
+        else:  # nobody knows what went wrong: the row begins with nothing
+            table.n_past[job.slot] = 0
+            job.parts.clear()
+        if job.parts:
+            return False
+        self._restoring.remove(job)
+        self._saved[job.slot] = int(table.n_past[job.slot])
+        return True
+
+    # --- between ticks ---------------------------------------------------------------------------
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether `step` has something to do before more than one tick runs."""
+        if self._shelf is not None and self._shelf.has_news:
+            return True
+        if self._restoring or self._awaited or any(map(self._has_piece, self._domains)):
+            return True
+        return not self._copies.cuts and any(map(self._is_prompt, self._domains))
+
+    def step(self, at_once: bool, may_save: bool) -> list[int]:
+        """Restore and save a piece, or all where that is ``at_once``.
+
+        Returns the rows that have what is known of them now.
+        """
+        self._take_from_disk()
+        filled = []
+        for job in sorted(self._restoring, key=lambda job: int(self._table.lane[job.slot])):
+            if not self._is_there(job):
+                continue
+            if at_once:
+                self._restore_all(job)
+            else:
+                self._restore_one(job)
+            if job not in self._restoring:
+                filled.append(job.slot)
+            if not at_once:
+                return filled
+        for slot, upto in list(self._awaited.items()):
+            while self._has_piece(slot, upto) and self._save_one(slot, upto) and at_once:
+                pass
+        for slot in list(self._domains) if may_save else ():
+            while self._has_piece(slot):
+                if not self._save_one(slot):
+                    break
+                if not at_once:
+                    return filled
+        return filled
+
+    def keep(self, slot: int) -> None:
+        """A row is over: save what is not saved yet, while its sequence has its cells."""
+        if slot not in self._domains:
+            return
+        while self._table.n_past[slot] - self._saved.get(slot, 0) >= WORTH_A_COPY:
+            if not self._save_one(slot):
+                break
+
+    def _has_piece(self, slot: int, upto: int = 1 << 30) -> bool:
+        """Whether a whole piece of a row can be saved, or all up to a token that is awaited."""
+        table = self._table
+        if table.state[slot] != t.RUNNING or table.isolate[slot]:
+            return False
+        have, past = self._saved.get(slot, 0), int(table.n_past[slot])
+        step = self._copies.step
+        if not self._copies.cuts:
+            step = max(step, have)  # each holds all: so few are made of a long text
+        return past - have >= step or past >= upto > have
+
+    def _is_prompt(self, slot: int) -> bool:
+        """Whether the row's prompt is being computed, whose states can only be saved on the way."""
+        table = self._table
+        is_left = table.n_past[slot] < table.n_prompt[slot] - 1
+        return bool(table.state[slot] == t.RUNNING and is_left)
+
+    def _save_one(self, slot: int, upto: int = 1 << 30) -> bool:
+        """Save the next piece of a row; False where nothing more can be kept of it now."""
+        table, domain, copies = self._table, self._domains[slot], self._copies
+        past = min(int(table.n_past[slot]), upto)
+        p0, p1 = 0, past
+        if copies.cuts:
+            parts = self.store.match(domain, table.tokens[slot, :past])
+            p0 = parts[-1].end if parts else 0
+            p1 = min(p0 + copies.step, past)
+        self._saved[slot] = p1
+        if p1 <= p0:
+            return False
+        self._look_at_memory()
+        seq = int(table.seq[slot])
+        cost_ms = predict(self._cost, 0, 0, p1 - p0, (p0 + p1) / 2)
+        if 0.0 < cost_ms < copies.save_ms(seq, p0, p1):
+            return False
+        data = copies.save(seq, p0, p1)
+        tokens = table.tokens[slot, :p1]
+        entry = None if data is None else self.store.add(domain, tokens, p0, data, cost_ms)
+        if entry is not None and self._shelf is not None:
+            self._shelf.put(entry, domain, tokens.copy())
+        return entry is not None
+
+    def _take_from_disk(self) -> None:
+        """What was read, written, found or lost since the last time."""
+        if self._shelf is None or not isinstance(self.store, PrefixTree):
+            return
+        for kept in self._shelf.take_found():
+            entry = self.store.add(kept.domain, kept.tokens, kept.p0, NOTHING, kept.cost_ms)
+            if entry is not None:
+                entry.path, entry.n_bytes = kept.path, kept.n_bytes
+        for entry, data in self._shelf.take_read():
+            if data is not None:
+                self.store.fill(entry, data)
+            else:
+                self.store.lose(entry)
+
+    def _look_at_memory(self) -> None:
+        """Take no more than is free, and give back where others need it."""
+        now_s = time.monotonic()
+        if now_s < self._looked_s + LOOK_S:
+            return
+        self._looked_s = now_s
+        free = available_bytes()
+        if free:
+            room = self.store.bytes_held + free - total_bytes() // RESERVE
+            self.store.most_bytes = max(min(self._asked, room), 0)
+            self.store.shrink()
+
+    def clear(self) -> list[int]:
+        """Forget all that is kept, and what is on its way; returns the rows that waited for it."""
+        slots = [job.slot for job in self._restoring]
+        self._restoring.clear()
+        self._awaited.clear()
+        self._saved.clear()
+        self.store.clear()
+        return slots
+
+
+def kept_as(entry: Entry, domain: str) -> disk.Kept:
+    """What the file of an entry has to hold."""
+    tokens = PrefixTree.text_of(entry)
+    return disk.Kept(entry.path, domain, tokens, entry.p0, entry.n_bytes, entry.cost_ms)

@@ -9,11 +9,11 @@ import sys
 import pytest
 
 from tests.support.strangers import IS_ROOT, UID
-from umaserve.engine.prefill.thread import NICENESS
+from umaserve.engine.native.niceness import NICENESS
 
 _SCRIPT = f"""
 import os, sys, threading
-from umaserve.engine.prefill.thread import stand_back
+from umaserve.engine.native.niceness import stand_back
 os.nice(int(sys.argv[1]))
 if {IS_ROOT}:
     os.setuid({UID})  # root may do anything

@@ -32,6 +32,7 @@ YOUNG_MS = 1000.0  # of an answer: a wait that does not break a reader's train o
 TOGETHER_MS = 50.0  # after a first token: requests are read between ticks only
 LONG_TICKS = 4  # tick budgets that a tick may take for them: the streams go on between two
 SHORT_PROMPT = 64  # tokens of interactive prompts that need not save up for the error budget
+AT_ONCE = 128  # tokens of them that are finished in the next tick if it is paid for
 SLOW_ROUNDS = 4.0  # that streams wait for a short prompt, where this is more than a tick budget
 
 
@@ -84,9 +85,9 @@ def gather_short(state, knobs, cost, memory):
     """Mark the interactive prompts ``KIND_BURST`` that one slow token of all streams pays for.
 
     A prompt in pieces takes several times as long, and each piece makes a token late.  The first in
-    rank, as far as one tick finishes them.  A few tokens would get their pieces without credit
-    (`prompts_of`), so for them half a slow token more than the least is enough; it bounds how often
-    they come.  Returns as `gather` does.
+    rank, up to ``AT_ONCE`` tokens, as far as one tick finishes them.  A few tokens would get their
+    pieces without credit (`prompts_of`), so for them half a slow token more than the least is
+    enough; it bounds how often they come.  Returns as `gather` does.
     """
     found, needed = memory.found, BURST + GUARD + ERROR_BUDGET
     if found[KIND_DECODE] == 0 or found[KIND_PROMPT] + found[KIND_ASIDE] == 0:
@@ -110,7 +111,7 @@ def gather_short(state, knobs, cost, memory):
             break
         more = state.n_tokens[best] - state.n_past[best]
         ms = predict(cost, 0, 0, tokens + more, memory.past[KIND_PROMPT])
-        if not 0.0 < ms <= most_ms or tokens + more > SHORT_PROMPT and credit < 1.0:
+        if not 0.0 < ms <= most_ms or tokens + more > (AT_ONCE if credit >= 1.0 else SHORT_PROMPT):
             break
         found[memory.kind[best]] -= 1
         found[KIND_BURST] += 1

@@ -44,6 +44,11 @@ def _worst_used(result: Result) -> float | None:
     return min(result.get("used_of_free", {}).values(), default=None)
 
 
+def _worst_first_token(result: Result) -> float | None:
+    """Of the lengths of a lone prompt, the one that is worst against llama-server."""
+    return max((r["median"] for r in result.get("ours_over_theirs", {}).values()), default=None)
+
+
 DEMANDS = (
     Demand("storm, 2 clients: interactive p95 / alone", "storm", 1.25, 1.2, True,
            _ours("p95_ratio@2")),
@@ -67,6 +72,12 @@ DEMANDS = (
            _median("mixed_tokens_per_s_over_separate")),
     Demand("mixed: RSS / that of four apps", "mixed", 0.35, None, True,
            _median("rss_over_separate")),
+    Demand("first token of a lone prompt / llama-server's, the worst length", "first_tokens", 1.05,
+           1.0, True, _worst_first_token),
+    Demand("first token of 16 words beside two streams / alone", "first_tokens", 1.5, 1.5, True,
+           _ours("times_streams")),
+    Demand("first token of 16 words beside a document / alone", "first_tokens", 2.0, 2.0, True,
+           _ours("times_document")),
     Demand("agent chain: makespan beside 4 decoders / alone", "agent_chain", 1.5, 1.3, True,
            _ours("makespan_ratio")),
     Demand("background only, 8 streams: tokens/s / llama-server's", "sweep", 1.0, 1.5, False,

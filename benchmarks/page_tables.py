@@ -178,6 +178,19 @@ def paste(results: Results, show: Show) -> Table:
     return ["model", *_both(figures.values())], rows
 
 
+def first_tokens(results: Results, show: Show) -> Table:
+    lengths = sorted({n for result in results.values() for n in result["lengths"]})
+    figures = {f"lone_ms@{n}": f"{n} tokens alone, ms" for n in lengths}
+    figures |= {"short_ms_alone": "16 words alone, ms",
+                "times_streams": "beside two streams / alone",
+                "times_document": "beside a document / alone"}  # fmt: skip
+    rows = [
+        [_label(name, result), *(c for key in figures for c in _pair(result, key, show))]
+        for name, result in results.items()
+    ]
+    return ["model", *_both(figures.values())], rows
+
+
 def sweep(results: Results, show: Show) -> Table:
     head = ["sessions"]
     for name, result in results.items():
@@ -295,6 +308,7 @@ OTHERS = (*_OTHERS, "bmt")
 
 WRITERS: dict[str, Callable[[Results, Show], Table]] = {
     "sampler": sampler, "tick": tick, "throughput": throughput, "one_stream": one_stream,
-    "storm": storm, "mixed": mixed, "agent_chain": agent_chain, "paste": paste, "sweep": sweep,
+    "storm": storm, "mixed": mixed, "agent_chain": agent_chain, "paste": paste,
+    "first_tokens": first_tokens, "sweep": sweep,
     "cap_curve": cap_curve, "others": others,
 }  # fmt: skip

@@ -10,7 +10,9 @@ from benchmarks.names import OURS, THEIRS
 
 Result = dict[str, Any]
 Table = tuple[list[str], list[list[str]]]
-KINDS = ("storm", "mixed", "agent_chain", "paste", "sweep", "cap_curve", "simulated")
+KINDS = (
+    "storm", "mixed", "agent_chain", "paste", "first_tokens", "sweep", "cap_curve", "simulated",
+)  # fmt: skip
 
 
 def of_kind(kind: str, results: dict[str, Result]) -> list[Result]:
@@ -98,6 +100,25 @@ def paste(results: list[Result], show: Callable[..., str]) -> Table:
     return head, rows
 
 
+def lengths_of(results: list[Result]) -> list[int]:
+    """The lengths of lone prompts that any result of `first_tokens` has."""
+    return sorted({n for result in results for n in result["lengths"]})
+
+
+def first_tokens(results: list[Result], show: Callable[..., str]) -> Table:
+    lengths = lengths_of(results)
+    head = ["model", "side", *(f"{n} tokens alone, ms" for n in lengths), "16 words alone, ms",
+            "beside two streams", "ratio", "beside a document", "ratio"]  # fmt: skip
+    names = [*(f"lone_ms@{n}" for n in lengths), "short_ms_alone", "short_ms_streams",
+             "times_streams", "short_ms_document", "times_document"]  # fmt: skip
+    rows = [
+        [r["label"], side, *_cells(r, side, names, show)]
+        for r in results
+        for side in (OURS, THEIRS)
+    ]
+    return head, rows
+
+
 def sweep(results: list[Result], show: Callable[..., str]) -> Table:
     head = ["model", "sessions", "umaserve, tokens/s", "llama-server", "ratio",
             "umaserve, p95 ms", "llama-server"]  # fmt: skip
@@ -138,6 +159,6 @@ def simulated(results: list[Result], show: Callable[..., str]) -> Table:
 
 
 WRITERS: dict[str, Callable[[list[Result], Callable[..., str]], Table]] = {
-    "storm": storm, "mixed": mixed, "agent_chain": agent_chain, "paste": paste, "sweep": sweep,
-    "cap_curve": cap_curve, "simulated": simulated,
+    "storm": storm, "mixed": mixed, "agent_chain": agent_chain, "paste": paste,
+    "first_tokens": first_tokens, "sweep": sweep, "cap_curve": cap_curve, "simulated": simulated,
 }  # fmt: skip

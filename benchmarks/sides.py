@@ -82,6 +82,8 @@ class Ours:
 
     name = OURS
     marks = _UDS
+    labels = True
+    """Whether requests say in which lane they are."""
 
     def __init__(self, model: str, setting: ServerSetting, *flags: str) -> None:
         threads = ("--threads", str(setting.threads)) if setting.threads else ()
@@ -108,7 +110,8 @@ class Ours:
         priority = "interactive" if interactive else "background"
         return streams.frame(
             {"id": session_id, "prompt": prompt, "max_tokens": n, "ignore_eos": True,
-             "priority": priority, **({"session": "chain"} if chain else {}), **SAMPLING}
+             **({"priority": priority} if self.labels else {}),
+             **({"session": "chain"} if chain else {}), **SAMPLING}
         )  # fmt: skip
 
     async def info(self) -> dict[str, Any]:

@@ -164,6 +164,32 @@ def crowd(sessions: int = 2000, seed: int = 1) -> Load:
     return load
 
 
+def lone(count: int = 10) -> Load:
+    """Prompts of three lengths that nobody else is beside, one after another."""
+    load, before = Load(), -1
+    for i in range(3 * count):
+        due = 300.0 if before >= 0 else 0.0
+        before = load.add(INTERACTIVE, (100, 300, 1000)[i % 3], 1, due, before)
+    return load
+
+
+def questions(streams: int = 2, prompt: int = 25) -> Load:
+    """Short prompts now and then, beside two streams."""
+    load = Load()
+    for i in range(streams):
+        load.add(INTERACTIVE, 60 + i, 4000)
+    load.chain(500, INTERACTIVE, prompt, 1, 500.0, 1500.0)
+    return load
+
+
+def document(prompt: int = 6000) -> Load:
+    """Short prompts now and then, while long ones that are as urgent are computed."""
+    load = Load()
+    load.chain(20, INTERACTIVE, prompt, 1, 0.0, 100.0)
+    load.chain(500, INTERACTIVE, 25, 1, 40.0, 700.0)
+    return load
+
+
 PRESETS: dict[str, Callable[[], Load]] = {
     "storm": storm,
     "storm-8": storm8,
@@ -173,4 +199,7 @@ PRESETS: dict[str, Callable[[], Load]] = {
     "background": background,
     "paste": paste,
     "crowd": crowd,
+    "lone": lone,
+    "questions": questions,
+    "document": document,
 }

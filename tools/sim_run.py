@@ -27,6 +27,7 @@ from umaserve.policy.base import (
 from umaserve.policy.cost.model import CostModel
 from umaserve.policy.guarded import plan_tick
 from umaserve.policy.latency_guard import FIRST_CREDIT, earned, settle_credit
+from umaserve.policy.without_streams import note_given_up
 from umaserve.wire.states import FREE, RUNNING, WAITING
 
 from .sim_beside import (
@@ -448,6 +449,7 @@ def run(
                 # given up for somebody interactive: the time is lost, nothing is learned
                 now = following_interactive + NS // 2
                 totals[ABORTED] += 1
+                note_given_up(memory, now)
                 tick += 1
                 continue
         spent, ended = 0.0, False

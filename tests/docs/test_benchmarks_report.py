@@ -7,7 +7,16 @@ import threading
 
 import pytest
 
-from benchmarks import page_tables, prompts, report, streams, targets, tick
+from benchmarks import (
+    must_hold,
+    page_tables,
+    prompts,
+    report,
+    scheduler_tables,
+    streams,
+    targets,
+    tick,
+)
 from benchmarks.invariance import compare
 from benchmarks.machine import ratio, spread
 from benchmarks.playback import Playback
@@ -142,3 +151,28 @@ def test_streams_refuse_a_wrong_number_of_tokens_and_an_early_end() -> None:
         streams.run_streams(lambda: _serve([TOKEN + EOS]), [b"go"], streams.UDS, 3)
     with pytest.raises(RuntimeError, match="ended early"):
         streams.run_streams(lambda: _serve([TOKEN]), [b"go"], streams.UDS, 1)
+
+
+def test_first_tokens_of_all_lengths_that_were_measured_stand_side_by_side() -> None:
+    def found(label: str, lengths: list[int]) -> report.Result:
+        sides = {"umaserve": spread([9.0]), "llama-server": spread([10.0])}
+        figures = [*(f"lone_ms@{n}" for n in lengths), "short_ms_alone", "times_streams"]
+        return {
+            "label": label, "model": "m q8_0", "machine": {"backend": "cpu"}, "lengths": lengths,
+            "accelerator": False, "figures": dict.fromkeys(figures, sides),
+            "ours_over_theirs": {str(n): spread([0.9 * n]) for n in lengths},
+        }  # fmt: skip
+
+    results = {"first_tokens-a": found("a", [16, 100]), "first_tokens-b": found("b", [16])}
+    head, rows = page_tables.first_tokens(results, report.number)
+    assert head[1:5] == ["16 tokens alone, ms", "llama-server", "100 tokens alone, ms",
+                         "llama-server"]  # fmt: skip
+    assert rows[0][:5] == ["a", "9", "10", "9", "10"] and rows[1][:5] == ["b", "9", "10", "-", "-"]
+    whole_head, whole = scheduler_tables.first_tokens(list(results.values()), report.around)
+    assert len(whole) == 4 and {len(row) for row in whole} == {len(whole_head)}
+    held = {
+        line[0]: line[2:] for line in must_hold.lines({"first_tokens": results["first_tokens-a"]})
+    }
+    assert held["first token of a lone prompt / llama-server's, the worst length"][0] == "90"
+    assert held["first token of 16 words beside two streams / alone"][0] == "9"
+    assert held["first token of 16 words beside a document / alone"][1] == "not measured"

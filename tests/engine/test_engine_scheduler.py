@@ -189,6 +189,28 @@ def test_a_background_chunk_is_given_up_for_somebody_interactive(start, oracle):
     assert engine.table.abort.urgent_seen == engine.table.abort.urgent
 
 
+def test_a_lone_prompt_is_one_chunk_that_is_given_up_when_nobody_waits_for_it(start):
+    engine = start(tick_budget_ms=4.0, prefill_threads=0)
+    header, left = engine.table.header, interactive(engine, LONG, max_tokens=2)
+    engine.wait(left)  # what it costs is known from now on
+    assert engine.table.n_prompt[engine.slots[left]] > 512
+    engine.release(left)
+    for _ in range(20):
+        given_up, ticks = header.aborted_chunks, header.ticks
+        gone = interactive(engine, LONG, max_tokens=8)
+        slot = engine.slots[gone]
+        until(lambda at=slot: engine.table.abort.armed or engine.table.state[at] == t.DONE)
+        engine.table.abort.urgent += 1  # as the front, where the prompt is in a tick
+        engine.send(m.Cancel(gone, is_urgent=True))
+        engine.wait(gone)
+        engine.release(gone)
+        if header.aborted_chunks > given_up:
+            break
+    assert engine.table.header.aborted_chunks > given_up
+    assert header.ticks - ticks <= 2  # what came before was no small piece
+    assert engine.table.abort.urgent_seen == engine.table.abort.urgent
+
+
 @pytest.mark.skipif(usable_cores() < 2, reason="prompts beside the ticks need a second core")
 def test_prompts_land_from_beside_the_ticks_while_somebody_decodes(start, oracle):
     # a generous cap: whether the machine keeps a tight one beside a prompt is not the question

@@ -32,10 +32,10 @@ def fed(plan, entries):
 
 
 def crowd(began_ms=20.0, came_ms=40.0, streams=1, tokens=16):
-    """Streams that have just begun, and six prompts."""
+    """Streams that have just begun, without credit for a short prompt, and six prompts."""
     state = empty()
     for s in range(streams):
-        put(state, s, 0, 100, 99, credit=0.0)
+        put(state, s, 0, 100, 99, credit=-1.0)
     began(state, range(streams), began_ms)
     for s in range(3, 9):
         put(state, s, 0, tokens, 0)
@@ -93,7 +93,7 @@ def test_a_long_prompt_among_them_is_paced_and_the_others_do_not_wait_for_it(nam
     came(state, [9], 40.0)
     plan, entries = plan_of(state, told(name, can_aside=False), cost)
     got = fed(plan, entries)
-    # as much as the short ones have, of which the oldest, here one of them, keeps its quarter
+    # as much as the short ones have, which go first
     prompts = sum(n for s, n in got.items() if s >= 3)
     assert prompts == 6 * 16 or prompts < 6 * 16 and fills(plan)
     assert 9 not in got

@@ -215,6 +215,15 @@ def test_what_can_wait_goes_with_the_next_message_or_by_itself() -> None:
         assert arrived() == [m.Release(1, 0), m.Release(2, 1), m.Cancel(3)]
         handle.send(m.Cancel(4))
         assert arrived() == [m.Cancel(4)]
+        # whose prompt is being computed, in a tick that may be given up
+        handle.table.serial[1], handle.table.in_tick[1], handle.table.abort.armed = 4, 1, 1
+        handle.send(m.Cancel(4))
+        handle.send(m.Cancel(3))
+        assert arrived() == [m.Cancel(4, is_urgent=True), m.Cancel(3)]
+        handle.table.t_first_ns[1] = 1  # it has ended since
+        handle.send(m.Cancel(4))
+        assert arrived() == [m.Cancel(4)]
+        assert handle.table.abort.urgent == 1
         handle.send_along(m.Release(5, 0))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(handle._watch)

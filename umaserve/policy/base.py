@@ -171,6 +171,9 @@ class Kept(Record):
     riders: int  # in the last tick
     riders_changed: int  # number of the tick in which they were put off, or more got on
     riders_paid: int  # of the last one in which no stream was in debt
+    # of chunks of interactive prompts (`without_streams.note_given_up`)
+    given_up: int  # how many on end were given up for whoever came
+    given_up_ns: int  # when the last one was; 0 = none
 
 
 class Account(Record):
@@ -193,6 +196,7 @@ class Memory(NamedTuple):
     order: np.ndarray  # int64[n_slots]
     found: np.ndarray  # int64[KINDS]: how many of each kind
     past: np.ndarray  # float64[KINDS]: KV cells that a token of each kind attends to, in the mean
+    rank: np.ndarray  # float64[n_slots]: of prompts; of one lane the least goes first
     alone_ms: np.ndarray  # float64[2, n_slots + 1]: cost of so many decoding rows, by mode
     round_ms: np.ndarray  # float64[2, n_slots + 1]: of a round that serves so many once
     group: np.ndarray  # int64[2, n_slots + 1]: how many of so many go first
@@ -205,7 +209,7 @@ class Memory(NamedTuple):
         n = max(n_slots, 1)
         return cls(
             np.zeros(n, np.int64), np.zeros(n, np.int64), np.zeros(KINDS, np.int64),
-            np.zeros(KINDS), np.zeros((2, n + 1)), np.zeros((2, n + 1)),
+            np.zeros(KINDS), np.zeros(n), np.zeros((2, n + 1)), np.zeros((2, n + 1)),
             np.zeros((2, n + 1), np.int64), np.zeros(5, np.int64), Kept.zeros(),
             Account.several(ACCOUNTS),
         )  # fmt: skip

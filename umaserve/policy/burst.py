@@ -14,12 +14,26 @@ import numpy as np
 from umaserve.jit.compiled import njit
 from umaserve.jit.inner import INNER
 
-from .base import BURST, KIND_ASIDE, KIND_BURST, KIND_DECODE, KIND_PROMPT, LANES
+from .base import (
+    BURST,
+    ERROR_BUDGET,
+    GUARD,
+    KIND_ASIDE,
+    KIND_BURST,
+    KIND_DECODE,
+    KIND_PROMPT,
+    LANES,
+)
 from .cost.model import predict
+from .latency_guard import LEAST_CREDIT, poorest
+from .prompts import sooner
 
 YOUNG_MS = 1000.0  # of an answer: a wait that does not break a reader's train of thought
 TOGETHER_MS = 50.0  # after a first token: requests are read between ticks only
 LONG_TICKS = 4  # tick budgets that a tick may take for them: the streams go on between two
+SHORT_PROMPT = 64  # tokens of interactive prompts that need not save up for the error budget
+AT_ONCE = 128  # tokens of them that are finished in the next tick if it is paid for
+SLOW_ROUNDS = 4.0  # that streams wait for a short prompt, where this is more than a tick budget
 
 
 @njit(**INNER)
@@ -64,6 +78,46 @@ def gather(state, tick, knobs, cost, memory):
     if tokens == 0:
         return 0, 0.0
     return tokens, min(left_ms, LONG_TICKS * knobs.tick_budget_ms)
+
+
+@njit(**INNER)
+def gather_short(state, knobs, cost, memory):
+    """Mark the interactive prompts ``KIND_BURST`` that one slow token of all streams pays for.
+
+    A prompt in pieces takes several times as long, and each piece makes a token late.  The first in
+    rank, up to ``AT_ONCE`` tokens, as far as one tick finishes them.  A few tokens would get their
+    pieces without credit (`prompts_of`), so for them half a slow token more than the least is
+    enough; it bounds how often they come.  Returns as `gather` does.
+    """
+    found, needed = memory.found, BURST + GUARD + ERROR_BUDGET
+    if found[KIND_DECODE] == 0 or found[KIND_PROMPT] + found[KIND_ASIDE] == 0:
+        return 0, 0.0
+    credit = poorest(state)
+    if knobs.features & needed != needed or credit < 0.5 * LEAST_CREDIT:
+        return 0, 0.0
+    base = memory.round_ms[0, found[KIND_DECODE]]
+    most_ms = max(knobs.tick_budget_ms, SLOW_ROUNDS * base)
+    tokens = 0
+    while base > 0.0:
+        best = -1
+        for s in range(memory.kind.shape[0]):
+            kind = memory.kind[s]
+            interactive = state.lane[s] == 0 or not knobs.features & LANES
+            if kind != KIND_PROMPT and not (kind == KIND_ASIDE and interactive):
+                continue
+            if best < 0 or sooner(state, memory, s, best):
+                best = s
+        if best < 0:
+            break
+        more = state.n_tokens[best] - state.n_past[best]
+        ms = predict(cost, 0, 0, tokens + more, memory.past[KIND_PROMPT])
+        if not 0.0 < ms <= most_ms or tokens + more > (AT_ONCE if credit >= 1.0 else SHORT_PROMPT):
+            break
+        found[memory.kind[best]] -= 1
+        found[KIND_BURST] += 1
+        memory.kind[best] = KIND_BURST
+        tokens += more
+    return tokens, most_ms if tokens else 0.0
 
 
 @njit(**INNER)

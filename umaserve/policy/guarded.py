@@ -21,7 +21,7 @@ from .base import (
     SINCE_ANYBODY,
     SWEET_SPOT,
 )
-from .burst import gather, release
+from .burst import gather, gather_short, release
 from .bytes.trim import background_tokens, hold_back
 from .cost.model import FADED, predict
 from .cost.sweet_spot import (
@@ -36,6 +36,7 @@ from .flags import forget, mark
 from .isolation import isolate
 from .processor.offload import offload, take_back
 from .processor.slices import slices
+from .prompts import rank_prompts
 from .streams.slack import Bounds
 from .streams.tick import plan_streams
 from .survey import survey
@@ -43,6 +44,7 @@ from .urgency import judge
 from .without_streams import can_be_given_up, plan_background, plan_prompts
 
 GIVEN_UP = 0.8  # of the predicted time, or all but one tick budget: after that it is nearly done
+TWICE = 2  # chunks on end that interactive prompts lose at most: the next one is computed
 LOOK_SOON, LOOK_AGAIN = 4, 64  # ticks after which a split that rests on little is checked
 HOLDOFF = 8  # ticks without passengers after one that overran
 OVERRUN = 1.25  # of what was allowed
@@ -66,6 +68,7 @@ def plan_tick(state, tick, knobs, cost, memory, traffic, plan):
     if entries:
         return entries
     hold_back(tick, knobs, memory, plan)
+    rank_prompts(state, tick, cost, memory)
     if memory.found[KIND_DECODE] + memory.found[KIND_PROMPT] > 0:
         memory.since_ns[SINCE_ANYBODY] = tick.now_ns
     _choose_groups(tick, knobs, cost, memory)
@@ -110,10 +113,14 @@ def _choose_prompts_beside(state, tick, knobs, cost, memory, traffic, plan):
     """List the prompts to compute beside the tick in ``plan.aside``; returns the tick's bounds."""
     mode, waits, copies_ms = 0, False, 0.0
     burst_tokens, burst_ms = gather(state, tick, knobs, cost, memory)
+    if burst_tokens == 0:
+        burst_tokens, burst_ms = gather_short(state, knobs, cost, memory)
     if knobs.can_aside and knobs.paced:
         waits, copies_ms = beside(state, tick, knobs, cost, memory, plan)
     elif burst_tokens:
         take_back(state, knobs, memory)
+        if knobs.sliced:  # the chunk that has begun waits, it is not lost
+            slices(state, tick, knobs, cost, memory, plan)
     else:
         mode = offload(state, knobs, cost, memory, plan)
         if mode == 0 and knobs.sliced:
@@ -132,7 +139,10 @@ def _choose_prompts_beside(state, tick, knobs, cost, memory, traffic, plan):
     # the cells that are left bound what can be fed at all
     room = max(min(knobs.n_batch, tick.free_cells), 1)
     background_room = background_tokens(tick, knobs, memory, traffic, room)
-    return Bounds(mode, _most_rows(knobs), room, background_room, waits, burst_tokens, burst_ms)
+    graph = min(room, int(traffic.n_ubatch))
+    return Bounds(
+        mode, _most_rows(knobs), room, background_room, waits, burst_tokens, burst_ms, graph
+    )  # fmt: skip
 
 
 @njit(**INNER)
@@ -149,7 +159,9 @@ def _foresee(state, knobs, cost, memory, plan, mode, entries):
         least = 0.5 * knobs.tick_budget_ms
         if memory.found[KIND_PROMPT]:
             least = 2.0 * knobs.tick_budget_ms  # of interactive prompts only a long one gives way
-        if predicted > least:
+        if predicted > least and memory.found[KIND_PROMPT] and memory.kept.given_up >= TWICE:
+            memory.kept.given_up = 0
+        elif predicted > least:
             until = max(GIVEN_UP * predicted, predicted - knobs.tick_budget_ms)
             plan.info.abort_ms = until
 
@@ -186,6 +198,8 @@ def observe(memory, info, wall_ms):
 
     ``info`` is what ``Plan.info`` was.  Without passengers it was noise, which they do not cause.
     """
+    if info.abort_ms > 0.0:
+        memory.kept.given_up = 0
     limit = OVERRUN * max(info.allowed_ms, info.predicted_ms)
     if info.passengers > 0 and info.allowed_ms > 0.0 and wall_ms > limit:
         memory.kept.holdoff = HOLDOFF

@@ -1,8 +1,8 @@
 """Prompt chunking: whose prompt tokens fill the room that a tick has.
 
-First-token-first chunked prefill (Sarathi-Serve, Agrawal et al. 2024): prompts that can be finished
-with the room go first, since each of them makes a session decode; the oldest keeps a quarter, so
-that short ones never starve it.
+Of one lane the shortest remaining prompt goes first, so that each ends as soon as it can (SRPT,
+Schrage and Miller 1966).  What a prompt has waited makes it shorter in this order, so that none is
+passed for ever: it goes before whatever comes once it has waited four times what it takes.
 """
 
 from __future__ import annotations
@@ -10,7 +10,49 @@ from __future__ import annotations
 from umaserve.jit.compiled import njit
 from umaserve.jit.inner import INNER
 
+from .base import KIND_ASIDE, KIND_BACK_PROMPT, KIND_PROMPT
+from .cost.model import predict
+
 MIN_CHUNK = 8  # prompt tokens of a chunk at least: below this, progress costs too much
+AGED = 0.25  # ms that a prompt counts as shorter for each ms that it has waited
+
+
+@njit(**INNER)
+def rank_prompts(state, tick, cost, memory):
+    """Fill ``memory.rank``: the least goes first."""
+    found = memory.found
+    if found[KIND_PROMPT] + found[KIND_BACK_PROMPT] + found[KIND_ASIDE] < 2:
+        return
+    for s in range(memory.kind.shape[0]):
+        kind = memory.kind[s]
+        if kind != KIND_PROMPT and kind != KIND_BACK_PROMPT and kind != KIND_ASIDE:
+            continue
+        left = state.n_tokens[s] - state.n_past[s]
+        ms = predict(cost, 0, 0, left, memory.past[kind])
+        waited = (tick.now_ns - state.t_submit_ns[s]) / 1e6
+        memory.rank[s] = (ms if ms > 0.0 else float(left)) - AGED * waited
+
+
+@njit(**INNER)
+def sooner(state, memory, a, b):
+    """Whether prompt ``a`` goes before prompt ``b`` of its lane; of two alike the older one."""
+    if memory.rank[a] != memory.rank[b]:
+        return memory.rank[a] < memory.rank[b]
+    if state.arrival[a] != state.arrival[b]:
+        return state.arrival[a] < state.arrival[b]
+    return a < b
+
+
+@njit(**INNER)
+def prompt_after(state, memory, kind, before):
+    """The prompt of a kind that goes next after slot ``before`` (-1: the first); -1 = none does."""
+    best = -1
+    for s in range(memory.kind.shape[0]):
+        if memory.kind[s] != kind or before >= 0 and not sooner(state, memory, before, s):
+            continue
+        if best < 0 or sooner(state, memory, s, best):
+            best = s
+    return best
 
 
 @njit(**INNER)
@@ -24,53 +66,39 @@ def waiting_tokens(state, memory, kind):
 
 
 @njit(**INNER)
+def tokens_together(state, cost, memory, kind, room):
+    """How many tokens of a kind a tick of them alone should have, up to ``room``.
+
+    The first prompt's, and those of the next one as long as all of them get their first tokens
+    sooner together, in the mean: what is there before waits for it, and whatever is behind gains.
+    """
+    past, behind = memory.past[kind], memory.found[kind] - 1
+    s = prompt_after(state, memory, kind, -1)
+    if s < 0:
+        return 0
+    tokens, first = min(state.n_tokens[s] - state.n_past[s], room), 1
+    while behind > 0 and tokens < room:
+        s = prompt_after(state, memory, kind, s)
+        more = min(state.n_tokens[s] - state.n_past[s], room - tokens)
+        before = predict(cost, 0, 0, tokens, past)
+        both, own = predict(cost, 0, 0, tokens + more, past), predict(cost, 0, 0, more, past)
+        if first * (both - before) > behind * (before + own - both):
+            break
+        tokens, first, behind = tokens + more, first + 1, behind - 1
+    return tokens
+
+
+@njit(**INNER)
 def add_prompts(state, memory, plan, entries, kind, room):
     """Distribute ``room`` tokens over the prompts of a kind; returns the number of entries."""
-    n_slots = memory.kind.shape[0]
-    oldest = -1
-    for s in range(n_slots):
-        if memory.kind[s] == kind and (oldest < 0 or state.arrival[s] < state.arrival[oldest]):
-            oldest = s
-    if oldest < 0 or room <= 0:
-        return entries
-    first = entries
-    reserved = min(max(room // 4, 1), state.n_tokens[oldest] - state.n_past[oldest])
-    plan.slots[entries] = oldest
-    plan.counts[entries] = reserved
-    entries += 1
-    room -= reserved
+    s = -1
     while room > 0:
-        best = at = -1
-        best_fits = False
-        for s in range(n_slots):
-            if memory.kind[s] != kind:
-                continue
-            listed = -1
-            for i in range(first, entries):
-                if plan.slots[i] == s:
-                    listed = i
-                    break
-            taken = plan.counts[listed] if listed >= 0 else 0
-            need = state.n_tokens[s] - state.n_past[s] - taken
-            if need == 0 or (taken > 0 and s != oldest):
-                continue
-            fits = need <= room
-            if best < 0 or (fits and not best_fits):
-                better = True
-            elif fits != best_fits:
-                better = False
-            else:
-                better = state.arrival[s] < state.arrival[best]
-            if better:
-                best, at, best_fits = s, listed, fits
-        if best < 0:
+        s = prompt_after(state, memory, kind, s)
+        if s < 0:
             break
-        if at < 0:
-            at = entries
-            plan.slots[at] = best
-            plan.counts[at] = 0
-            entries += 1
-        take = min(room, state.n_tokens[best] - state.n_past[best] - plan.counts[at])
-        plan.counts[at] += take
+        take = min(room, state.n_tokens[s] - state.n_past[s])
+        plan.slots[entries] = s
+        plan.counts[entries] = take
+        entries += 1
         room -= take
     return entries

@@ -17,14 +17,16 @@ from .base import (
 )
 from .cost.model import efficient_chunk, largest_chunk, predict
 from .fairness import add_decoders, is_late, waited_ms
-from .prompts import MIN_CHUNK, add_prompts, waiting_tokens
+from .prompts import MIN_CHUNK, add_prompts, tokens_together, waiting_tokens
 
 BLIND_CHUNK = 64  # prompt tokens of a tick whose cost nobody knows
-# Tick budgets that a tick of prompts may take if it can be given up at any moment.  The first is
-# for interactive prompts: only a long prompt gives way to another interactive request.  The second
-# is for background prompts.  The third is where nobody interactive has come for as long: at most
-# half of the work is given up then.
-LONG_TICKS, LONGER_TICKS, LONGEST_TICKS = 8, 20, 40
+# Tick budgets that a tick of prompts may take if it can be given up at any moment.
+# Interactive prompts: as many as the second, and the first where background waits for its share.
+# Once one was given up, no more than have passed since, or than the first.  So at most half of the
+# work is given up.
+LONG_TICKS, LONE_TICKS = 8, 100
+# Background prompts, and where nobody interactive has come for as long.
+LONGER_TICKS, LONGEST_TICKS = 20, 40
 EFFICIENT = 0.85  # of the best rate, for a chunk that nobody can stop
 WORTH_TURNS = 1.05  # what turns have to save of a tick for both: costs are known to a few per cent
 
@@ -39,8 +41,10 @@ def plan_prompts(state, tick, knobs, cost, memory, plan, bounds):
     late_rows = back > 0 and is_late(tick, knobs, since, SINCE_DECODE)
     late_prompts = back_prompts > 0 and is_late(tick, knobs, since, SINCE_PROMPT)
     kept = (back if late_rows else 0) + (MIN_CHUNK if late_prompts else 0)
-    want = min(waiting_tokens(state, memory, KIND_PROMPT), max(bounds.tokens - kept, 1))
-    chunk = _blind_or_largest(cost, 0, kv, _long_budget(knobs, LONG_TICKS), want)
+    most = min(max(bounds.tokens - kept, 1), bounds.graph)
+    want = tokens_together(state, cost, memory, KIND_PROMPT, most)
+    limit = _prompt_budget(tick, knobs, memory, back + back_prompts)
+    chunk = _blind_or_largest(cost, 0, kv, limit, want)
     entries = add_prompts(state, memory, plan, 0, KIND_PROMPT, chunk)
     room = bounds.tokens - chunk
     limit = knobs.latency_cap * predict(cost, 0, 0, chunk, kv)
@@ -70,6 +74,24 @@ def plan_prompts(state, tick, knobs, cost, memory, plan, bounds):
 def can_be_given_up(knobs):
     """Whether a tick of prompts alone can end when an interactive request comes."""
     return knobs.abortable and knobs.features & ABORT != 0
+
+
+@njit(nogil=True, cache=True)
+def note_given_up(memory, now_ns):
+    """The chunk that was planned last has been given up for somebody who came."""
+    if memory.found[KIND_PROMPT]:
+        memory.kept.given_up += 1
+        memory.kept.given_up_ns = now_ns
+
+
+@njit(**INNER)
+def _prompt_budget(tick, knobs, memory, background):
+    """ms that a tick of interactive prompts may take; ``background``: requests that wait for it."""
+    ticks = float(LONG_TICKS if background else LONE_TICKS)
+    if memory.kept.given_up_ns:
+        calm = (tick.now_ns - memory.kept.given_up_ns) / 1e6 / knobs.tick_budget_ms
+        ticks = min(max(calm, float(LONG_TICKS)), ticks)
+    return _long_budget(knobs, ticks)
 
 
 @njit(**INNER)
@@ -102,7 +124,7 @@ def plan_background(state, tick, knobs, cost, memory, plan, bounds):
         since[SINCE_DECODE] = since[SINCE_PROMPT] = tick.now_ns
     elif rows == 0:
         since[SINCE_DECODE] = since[SINCE_PROMPT] = tick.now_ns
-        tokens = _long_chunk(tick, knobs, cost, since, kv, tokens)
+        tokens = _long_chunk(tick, knobs, cost, since, kv, bounds.graph, tokens)
     else:
         rows, tokens = _together_or_in_turns(
             knobs, cost, memory, bounds.mode, rows, kv, tokens
@@ -116,8 +138,10 @@ def plan_background(state, tick, knobs, cost, memory, plan, bounds):
 
 
 @njit(**INNER)
-def _long_chunk(tick, knobs, cost, since, kv, most):
+def _long_chunk(tick, knobs, cost, since, kv, graph, most):
     """The chunk of a tick of background prompts alone: as long as can be stopped, or as pays."""
+    if can_be_given_up(knobs):
+        most = min(most, graph)
     calm = waited_ms(tick, since, SINCE_ANYBODY) / knobs.tick_budget_ms
     ticks = min(max(calm, LONGER_TICKS), LONGEST_TICKS)
     chunk = _blind_or_largest(cost, 0, kv, _long_budget(knobs, ticks), most)

@@ -186,9 +186,13 @@ NO_TOKENS = -1
 
 
 class Cancel(msgspec.Struct, tag="cancel"):
-    """End a request at the next token boundary; its row becomes DONE with reason CANCEL."""
+    """End a request at the next token boundary; its row becomes DONE with reason CANCEL.
+
+    ``is_urgent``: its prompt is being computed, which may be given up.
+    """
 
     serial: int
+    is_urgent: bool = False
 
 
 class SetLane(msgspec.Struct, tag="lane"):

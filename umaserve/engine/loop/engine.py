@@ -48,6 +48,7 @@ from umaserve.policy.base import (
 from umaserve.policy.bytes.bandwidth import Budget
 from umaserve.policy.cost.model import CostModel, doubt_larger, learn_flow_ms, learn_part
 from umaserve.policy.flags import forget
+from umaserve.policy.without_streams import note_given_up
 from umaserve.sampling.params import SamplerTable
 from umaserve.sampling.sampler import Scratch
 from umaserve.wire import messages as m
@@ -348,7 +349,7 @@ class Engine:
         return t.RUNNING in states or t.WAITING in states
 
     def handle(self, message: m.ToEngine) -> None:
-        if isinstance(message, m.Submit | m.SetLane) and message.is_urgent:
+        if isinstance(message, m.Submit | m.SetLane | m.Cancel) and message.is_urgent:
             self.table.abort.urgent_seen += 1
         if isinstance(message, m.Submit):
             self.admission.submit(message)
@@ -466,6 +467,7 @@ class Engine:
             if not self.loaded.context.cut(int(table.seq[slot]), int(table.n_past[slot])):
                 table.n_past[slot] = 0  # this kind of memory cannot go back: from the start
         table.header.aborted_chunks += 1
+        note_given_up(self.memory, time.monotonic_ns())
 
     # --- what is kept from start to start ----------------------------------------------------
 

@@ -16,7 +16,8 @@ from umaserve.engine.model import unused_memory
 from umaserve.engine.model.thread_places import leave_places, place_threads
 from umaserve.engine.prefill.second_context import SLOW_CHUNK_MS, measure_slices
 from umaserve.engine.start.bandwidth_probe import probe_bandwidth
-from umaserve.engine.start.bare_ticks import BareTicks
+from umaserve.engine.start.bare_ticks import BareTicks, depth
+from umaserve.engine.start.first_use import meet_shapes
 from umaserve.engine.start.probe import Prober
 from umaserve.engine.start.thread_choice import BATCH_PROMPT, choose
 from umaserve.engine.start.whole import Whole
@@ -38,9 +39,10 @@ class IdleWork:
         self._engine = engine
         self._steps: Steps | None = None
         self._prober = Prober(engine.loaded, engine.cost, engine.table.abort)
+        self._met: set[tuple[int, int]] = set()
         self._left: list[Callable[[], Steps]] = [
-            self._threads, self._bandwidth, self._graph, self._cells, self._prepare_worker,
-            self._probe, self._slices,
+            self._threads, self._bandwidth, self._meet, self._graph, self._cells,
+            self._prepare_worker, self._probe, self._slices,
         ]  # fmt: skip
 
     @property
@@ -118,6 +120,19 @@ class IdleWork:
             size = loaded.model.size_bytes
             engine.budget.start_at(probe_bandwidth(BANDWIDTH_S, loaded.n_threads, size) or 0.0)
             yield
+
+    def _meet(self) -> Steps:
+        """On an accelerator: ticks of every size once, since the first of a size is slow."""
+        engine, loaded = self._engine, self._engine.loaded
+        if loaded.on_processor or not engine.start.probe:
+            return
+        most = min(loaded.n_batch, loaded.n_ctx // 2, loaded.n_positions)
+        n_rows = min(loaded.n_seq, most // (depth(loaded) + 1))
+        ticks = BareTicks(loaded, engine.table.abort, loaded.n_batch)
+        try:
+            yield from meet_shapes(ticks, n_rows, most, self._met)
+        finally:
+            ticks.close()
 
     def _prepare_worker(self) -> Steps:
         """On an accelerator: open the second context, and let it measure its chunks."""

@@ -8,8 +8,10 @@ from umaserve.engine.model.loaded import CannotLoad
 from umaserve.engine.model.ways import Ways
 from umaserve.engine.start.whole import Whole
 from umaserve.policy.accelerator.beside import may_land
+from umaserve.policy.base import Memory
 from umaserve.policy.cost.model import CostModel, doubt_larger, learn_flow_ms, learn_part
 from umaserve.policy.latency_guard import poorest
+from umaserve.policy.without_streams import note_given_up
 from umaserve.wire import messages as m
 from umaserve.wire import table as t
 
@@ -78,6 +80,7 @@ def _compile_the_rest(engine: Whole) -> None:
     learn_flow_ms(cost, 1, 1.0)
     may_land(engine.state, 1, 0.0)
     poorest(engine.state)
+    note_given_up(Memory.fresh(1), 1)
     engine.aside.compile()
     logits = np.zeros(engine.loaded.n_vocab, np.float32)
     logits[0] = 1.0  # all the same would be no numbers

@@ -43,6 +43,7 @@ from umaserve.policy.base import (
     KIND_ASIDE,
     KIND_BACK_DECODE,
     KIND_BACK_PROMPT,
+    KIND_BURST,
     KIND_DECODE,
     KIND_PROMPT,
     KIND_SHORT,
@@ -226,7 +227,7 @@ def _flow(state, tick, knobs, cost, memory, plan, chunk):
     found = memory.found
     n = found[KIND_DECODE]
     base = memory.round_ms[0, n]
-    rides = found[KIND_BACK_PROMPT] + found[KIND_PROMPT]
+    rides = found[KIND_BACK_PROMPT] + found[KIND_PROMPT] + found[KIND_BURST]
     if rides or base <= 0.0 or memory.group[0, n] < n:
         return 0
     # a measured percentile needs no room for parts that may take longer than before

@@ -20,6 +20,7 @@ from umaserve.policy.base import (
     LANES,
 )
 from umaserve.policy.latency_guard import noise, strictest_cap
+from umaserve.policy.prompts import sooner
 
 TOLERANCE = 1.04  # the choice is all or nothing, and costs are known to a few per cent
 HYSTERESIS = 1.05  # more before it is given up again
@@ -95,7 +96,7 @@ def list_prompts(state, memory, plan, interactive):
             found[KIND_ASIDE] += 1
             memory.kind[s] = KIND_ASIDE
         i = count
-        while i > 0 and _sooner(state, s, plan.aside[i - 1]):
+        while i > 0 and _sooner(state, memory, s, plan.aside[i - 1]):
             plan.aside[i] = plan.aside[i - 1]
             i -= 1
         plan.aside[i] = s
@@ -105,13 +106,8 @@ def list_prompts(state, memory, plan, interactive):
 
 
 @njit(**INNER)
-def _sooner(state, a, b):
-    """Interactive before background; among those, a much shorter prompt first, then the older."""
+def _sooner(state, memory, a, b):
+    """Interactive before background; among those, who is first in rank."""
     if state.lane[a] != state.lane[b]:
         return state.lane[a] < state.lane[b]
-    left_a, left_b = state.n_tokens[a] - state.n_past[a], state.n_tokens[b] - state.n_past[b]
-    older = state.arrival[a] < state.arrival[b]
-    # the older one is passed only by one a quarter as long: every prompt is passed a few times
-    if older:
-        return left_a <= 4 * left_b
-    return 4 * left_a < left_b
+    return sooner(state, memory, a, b)

@@ -7,13 +7,13 @@ from typing import NamedTuple
 from umaserve.jit.compiled import njit
 from umaserve.jit.inner import INNER
 from umaserve.policy.base import AGEING, FLAG_SPENT, KIND_PROMPT, SINCE_INTERACTIVE
+from umaserve.policy.burst import SHORT_PROMPT
 from umaserve.policy.cost.model import largest_chunk, predict
 from umaserve.policy.fairness import waited_ms
 from umaserve.policy.flags import mark
 from umaserve.policy.prompts import MIN_CHUNK, waiting_tokens
 
 PROMPT_WAIT_MS = 250.0  # after which an interactive prompt gets MIN_CHUNK tokens
-SHORT_PROMPT = 64  # tokens of interactive prompts that need not save up for the error budget
 
 
 class Prompts(NamedTuple):

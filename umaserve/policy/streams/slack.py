@@ -30,6 +30,7 @@ class Bounds(NamedTuple):
     waits: bool  # an interactive prompt is computed beside the ticks
     burst_tokens: int  # of interactive prompts for which the tick may take `burst_ms`
     burst_ms: float
+    graph: int  # tokens that libllama computes at once: a longer decode gains nothing
 
 
 class Streams(NamedTuple):

@@ -148,10 +148,12 @@ class EngineHandle:
 
         To an engine that is gone the message is lost, and so is everything else it was told.
         """
+        if isinstance(message, m.Cancel):
+            message.is_urgent = self._computes_prompt_of(message.serial)
         data = m.encode(message)
         self._pulse.sent(time.monotonic_ns())
-        if isinstance(message, m.Submit | m.SetLane) and message.is_urgent:
-            # a background prompt chunk in flight may be given up for it
+        if isinstance(message, m.Submit | m.SetLane | m.Cancel) and message.is_urgent:
+            # a chunk of prompts in flight may be given up for it
             self.table.abort.urgent += 1
         self._out += self._later + data
         self._later.clear()
@@ -164,6 +166,14 @@ class EngineHandle:
         """
         self._later += m.encode(message)
         self._pulse.sent(time.monotonic_ns())
+
+    def _computes_prompt_of(self, serial: int) -> bool:
+        """Whether a tick is under way with this prompt in it, and may be given up."""
+        table = self.table
+        if not table.abort.armed:
+            return False
+        rows = (table.serial == serial) & (table.t_first_ns == 0)
+        return bool((rows & (table.in_tick == 1)).any())
 
     def _write(self) -> None:
         self._write_now()

@@ -27,6 +27,7 @@ from umaserve.policy.base import (
 from umaserve.policy.cost.model import CostModel
 from umaserve.policy.guarded import plan_tick
 from umaserve.policy.latency_guard import FIRST_CREDIT, earned, settle_credit
+from umaserve.policy.shares import weight_of
 from umaserve.wire.states import FREE, RUNNING, WAITING
 
 from .sim_beside import (
@@ -84,6 +85,7 @@ class Jobs(NamedTuple):
     isolate: np.ndarray
     auto: np.ndarray  # int32: LABELLED or AUTO
     program: np.ndarray
+    weight: np.ndarray
     came: np.ndarray  # int8: 1 = has a row of the table, 2 = ended
     first: np.ndarray
     end: np.ndarray
@@ -98,8 +100,8 @@ class Jobs(NamedTuple):
             np.array(load.lane, np.int32), np.array(load.prompt, np.int32),
             np.array(load.output, np.int32), np.array(load.cap, np.float64),
             np.array(load.isolate, np.int32), np.array(load.auto, np.int32),
-            np.array(load.program, np.int32), np.zeros(n, np.int8),
-            np.zeros(n, np.int64), np.zeros(n, np.int64),
+            np.array(load.program, np.int32), np.array(load.weight, np.float64),
+            np.zeros(n, np.int8), np.zeros(n, np.int64), np.zeros(n, np.int64),
         )  # fmt: skip
 
 
@@ -109,16 +111,16 @@ class World(NamedTuple):
     state: SchedulerState
     job: np.ndarray  # int32: which request, -1 = none
     kept: np.ndarray  # int32: tokens whose KV was moved to memory when it was parked
-    seqs: np.ndarray  # int64[1]: sequences that are free
+    seqs: np.ndarray  # int64[2]: sequences that are free, and the latest turn that has begun
 
     @classmethod
     def empty(cls, n_slots: int, n_seq: int) -> World:
         kinds = [np.int32] * 5 + [np.int64] * 4 + [np.float64] * 4
-        kinds += [np.int32] * 2 + [np.int64, np.int32]
+        kinds += [np.int32] * 2 + [np.float64] * 2 + [np.int64, np.int32]
         columns = [np.zeros(n_slots, kind) for kind in kinds]
         return cls(
             SchedulerState(*columns), np.full(n_slots, -1, np.int32),
-            np.zeros(n_slots, np.int32), np.array([n_seq], np.int64),
+            np.zeros(n_slots, np.int32), np.array([n_seq, 0], np.int64),
         )  # fmt: skip
 
 
@@ -142,6 +144,16 @@ class Result(NamedTuple):
     tokens: int
     outcome: Outcome
     cost: CostModel
+
+
+@njit(nogil=True, cache=True)
+def _turn(world, program):
+    """The next turn of a program, as `umaserve.server.requests.turns` deals them."""
+    state, last = world.state, world.seqs[1]
+    for s in range(state.state.shape[0]):
+        if state.state[s] != FREE and state.program[s] == program:
+            last = max(last, state.arrival[s] >> 32)
+    return last + 1
 
 
 @njit(nogil=True, cache=True)
@@ -175,7 +187,8 @@ def _arrive(jobs, world, now, counter):
         state.isolate[slot] = jobs.isolate[j]
         state.auto[slot] = jobs.auto[j]
         state.program[slot] = jobs.program[j]
-        state.arrival[slot] = counter[0]
+        state.weight[slot] = jobs.weight[j]
+        state.arrival[slot] = (_turn(world, jobs.program[j]) << 32) + counter[0]
         state.t_submit_ns[slot] = due
         state.t_first_ns[slot] = 0
         state.t_last_ns[slot] = 0
@@ -204,13 +217,33 @@ def _victim(state):
         if state.state[s] != RUNNING:
             continue
         running += 1
-        if (
-            worst < 0
-            or state.lane[s] > state.lane[worst]
-            or (state.lane[s] == state.lane[worst] and state.arrival[s] > state.arrival[worst])
-        ):
+        if worst < 0 or state.lane[s] != state.lane[worst]:
+            if worst < 0 or state.lane[s] > state.lane[worst]:
+                worst = s
+            continue
+        own, other = held(state, s), held(state, worst)
+        if own > other or own == other and state.arrival[s] > state.arrival[worst]:
             worst = s
     return worst, running
+
+
+@njit(nogil=True, cache=True)
+def held(state, slot, more=0):
+    """Sequences that a row's program holds, and ``more``, over its weight."""
+    count = more
+    for s in range(state.state.shape[0]):
+        if state.state[s] == RUNNING and state.program[s] == state.program[slot]:
+            count += 1
+    return count / weight_of(state, slot)
+
+
+@njit(nogil=True, cache=True)
+def _goes_before(state, a, b):
+    """As `umaserve.engine.cells.accounting.next_to_admit`."""
+    if state.lane[a] != state.lane[b]:
+        return state.lane[a] < state.lane[b]
+    own, other = held(state, a), held(state, b)
+    return own < other or own == other and state.arrival[a] < state.arrival[b]
 
 
 @njit(nogil=True, cache=True)
@@ -232,11 +265,7 @@ def _admit(jobs, world, n_ctx, totals):
         for s in range(state.state.shape[0]):
             if state.state[s] != WAITING:
                 continue
-            if (
-                best < 0
-                or state.lane[s] < state.lane[best]
-                or (state.lane[s] == state.lane[best] and state.arrival[s] < state.arrival[best])
-            ):
+            if best < 0 or _goes_before(state, s, best):
                 best = s
         if best < 0:
             return
@@ -253,13 +282,16 @@ def _admit(jobs, world, n_ctx, totals):
             if fits and world.seqs[0] > 0:
                 break
             victim, _ = _victim(state)
-            if state.lane[best] or victim < 0 or state.lane[victim] == 0:
+            if state.lane[best] or victim < 0:
+                return
+            if state.lane[victim] == 0 and held(state, best, 1) > held(state, victim, -1):
                 return
             totals[PARKED] += 1
             _park(world, victim)
         world.seqs[0] -= 1
         state.n_past[best] = world.kept[best]
         world.kept[best] = 0
+        world.seqs[1] = max(world.seqs[1], state.arrival[best] >> 32)
         state.state[best] = RUNNING
 
 
@@ -335,7 +367,7 @@ def _tell(jobs, world, knobs, info, out, made, s, now):
         if state.lane[s] == 0 and info.baseline_ms > 0.0:
             state.credit[s], _ = settle_credit(
                 state.credit[s], earned(knobs), state.cap[s], knobs.latency_cap,
-                info.baseline_ms, gap,
+                state.rounds[s] * info.baseline_ms, gap,
             )  # fmt: skip
     out.token_job[made], out.token_ns[made], out.token_gap[made] = j, now, gap
     if jobs.first[j] == 0:

@@ -53,7 +53,7 @@ def test_the_table_has_no_two_of_a_kind():
     assert {o.section for o in OPTIONS} <= {*SECTIONS, ""}
     names = {field.name for field in dataclasses.fields(Config)}
     ours = {o.name for o in OPTIONS} - {"kv_type"} | {"kv_type_k", "kv_type_v"}
-    assert names == ours | {"origin", "warnings"}
+    assert names == ours | {"apps", "origin", "warnings"}
 
 
 def test_flag_beats_environment_beats_file_beats_default(tmp_path):

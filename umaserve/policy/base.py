@@ -36,11 +36,12 @@ FEATURES = {
     "flow": 512,  # small chunks beside the ticks go on through them, where that is faster
     "slices": 1024,  # on a processor, background prompts get slices of time between ticks
     "urgency": 2048,  # long prompts that nobody has labelled wait for what is short or being read
+    "shares": 4096,  # programs with many streams have as many turns as those with few
 }
 ALL_FEATURES = sum(FEATURES.values())
 (
     GUARD, ERROR_BUDGET, SWEET_SPOT, LANES, ASIDE, BANDWIDTH, ABORT, AGEING, BURST, FLOW, SLICES,
-    URGENCY,
+    URGENCY, SHARES,
 ) = FEATURES.values()  # fmt: skip
 
 
@@ -66,6 +67,8 @@ class SchedulerState(NamedTuple):
     credit: np.ndarray  # float64: slow tokens that may still be spent on this session
     auto: np.ndarray  # int32: LABELLED, or who decides about ``lane`` and what was decided
     program: np.ndarray  # int32: whose request it is: equal numbers, the same program
+    weight: np.ndarray  # float64: of that program's share; 0 = 1
+    rounds: np.ndarray  # float64: written by the policy: rounds between two of its tokens
     served: np.ndarray  # int64
     aside: np.ndarray  # int32
 
@@ -160,6 +163,7 @@ class Kept(Record):
 
     holdoff: int  # ticks for which nothing may ride after an overrun
     last_mode: int  # ``PlanInfo.mode`` of the last plan
+    shared: int  # 1: streams wait for their turn, since their program has more than its share
     # of a chunk that waits between ticks; the engine fills them in
     next_part_ms: float  # 0 = none waits
     next_part_tokens: float  # of the whole chunk, if it could be put together again; else 0
@@ -196,6 +200,8 @@ class Memory(NamedTuple):
     alone_ms: np.ndarray  # float64[2, n_slots + 1]: cost of so many decoding rows, by mode
     round_ms: np.ndarray  # float64[2, n_slots + 1]: of a round that serves so many once
     group: np.ndarray  # int64[2, n_slots + 1]: how many of so many go first
+    turn: np.ndarray  # int64[n_slots]: the least goes first
+    due_ns: np.ndarray  # int64[n_slots]: what the next token is due after: the last one's time
     since_ns: np.ndarray
     kept: Kept
     accounts: np.ndarray  # Account[ACCOUNTS]
@@ -206,7 +212,8 @@ class Memory(NamedTuple):
         return cls(
             np.zeros(n, np.int64), np.zeros(n, np.int64), np.zeros(KINDS, np.int64),
             np.zeros(KINDS), np.zeros((2, n + 1)), np.zeros((2, n + 1)),
-            np.zeros((2, n + 1), np.int64), np.zeros(5, np.int64), Kept.zeros(),
+            np.zeros((2, n + 1), np.int64), np.zeros(n, np.int64), np.zeros(n, np.int64),
+            np.zeros(5, np.int64), Kept.zeros(),
             Account.several(ACCOUNTS),
         )  # fmt: skip
 

@@ -1,7 +1,8 @@
 """Which requests hold a KV sequence, who waits for one, and who gives theirs up.
 
-Somebody interactive takes the place of somebody in the background, who is parked: the cells are
-moved to ordinary memory or computed again later.  The session table knows who is parked, and
+Somebody interactive takes the place of somebody in the background, or of a program that holds more
+than its share.  Who gives way is parked: the cells are moved to ordinary memory or computed again
+later.  The session table knows who is parked, and
 since when; what was moved, `umaserve.engine.cells` keeps.
 """
 
@@ -29,8 +30,9 @@ class Seats:
     def admit(self, under_way: bool = False) -> bool:
         """Give KV sequences to waiting requests while both last.
 
-        Somebody interactive takes the place of somebody in the background, who is parked.  False
-        where that has to wait for the end of a decode that is ``under_way``.
+        Somebody interactive takes the place of somebody in the background, or of a program that has
+        more than its share: that one is parked.  False where this has to wait for the end of a
+        decode that is ``under_way``.
         """
         engine, table = self._engine, self._engine.table
         if engine.trials.wanted and (under_way or engine.trials.go_on()):
@@ -50,10 +52,10 @@ class Seats:
             while not engine.sequences.available or not cells.fits(table, slot, n_cells):
                 keep = self._ageing.keeps(table, now_ns)
                 victim = cells.victim(table, alone=True, keep=keep)
-                if table.lane[slot] or victim < 0 or not table.lane[victim]:
+                if table.lane[slot] or victim < 0 or not cells.gives_way(table, victim, slot):
                     return True
-                if not cells.would_fit(table, slot, n_cells):
-                    return True  # not even with all of background parked
+                if not cells.would_fit(table, slot, victim, n_cells):
+                    return True  # not even with all parked that gives way
                 if under_way:
                     return False
                 self.park(victim)

@@ -120,6 +120,8 @@ class Meters:
         baseline, request.baseline_ns = max(baseline_ns, request.baseline_ns), baseline_ns
         if baseline_ns:
             self.baseline_ns = baseline_ns
+        if request.engine is not None:  # streams of its program take turns
+            baseline = int(baseline * request.engine.table.rounds.item(request.slot))
         since_ns = request.sent_ns if request.timed else 0
         came_ns, slo = request.arrived_ns, request.message.slo
         self._sent.append((request.lane, count, now_ns, since_ns, came_ns, baseline, slo))

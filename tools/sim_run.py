@@ -28,7 +28,7 @@ from umaserve.policy.cost.model import CostModel
 from umaserve.policy.guarded import plan_tick
 from umaserve.policy.latency_guard import FIRST_CREDIT, earned, settle_credit
 from umaserve.policy.shares import weight_of
-from umaserve.wire.states import FREE, RUNNING, WAITING
+from umaserve.wire.states import AUTO_SUNK, FREE, RUNNING, WAITING
 
 from .sim_beside import (
     ABORTED,
@@ -87,6 +87,7 @@ class Jobs(NamedTuple):
     program: np.ndarray
     weight: np.ndarray
     came: np.ndarray  # int8: 1 = has a row of the table, 2 = ended
+    sunk: np.ndarray  # int8: 1 = the policy took it for background, if only for a tick
     first: np.ndarray
     end: np.ndarray
 
@@ -101,7 +102,8 @@ class Jobs(NamedTuple):
             np.array(load.output, np.int32), np.array(load.cap, np.float64),
             np.array(load.isolate, np.int32), np.array(load.auto, np.int32),
             np.array(load.program, np.int32), np.array(load.weight, np.float64),
-            np.zeros(n, np.int8), np.zeros(n, np.int64), np.zeros(n, np.int64),
+            np.zeros(n, np.int8), np.zeros(n, np.int8), np.zeros(n, np.int64),
+            np.zeros(n, np.int64),
         )  # fmt: skip
 
 
@@ -323,6 +325,14 @@ def note_plan(digest, plan, entries):
 
 
 @njit(nogil=True, cache=True)
+def _note_sunk(jobs, world):
+    state = world.state
+    for s in range(state.state.shape[0]):
+        if state.state[s] == RUNNING and state.auto[s] == AUTO_SUNK:
+            jobs.sunk[world.job[s]] = 1
+
+
+@njit(nogil=True, cache=True)
 def check_plan(state, plan, entries, knobs, free_cells, faults):
     """Count what is wrong with a plan in ``faults``; returns (decoding rows, prompt tokens)."""
     rows = prompt = 0
@@ -429,6 +439,7 @@ def run(
         view = Tick(tick, now, n_ctx - used, used, np.inf)
         entries = plan_tick(state, view, knobs, cost, memory, traffic, plan)
         note_plan(out.plans, plan, entries)
+        _note_sunk(jobs, world)
         rows, prompt = check_plan(state, plan, entries, knobs, n_ctx - used, out.faults)
         mode = int(plan.info.mode)
         if knobs.can_aside:

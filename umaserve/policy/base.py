@@ -178,11 +178,14 @@ class Kept(Record):
 
 
 class Account(Record):
-    """What a program may still ask for at everybody's expense (`umaserve.policy.urgency`)."""
+    """What a program may still ask for at everybody's expense (`umaserve.policy.urgency`), and what
+    it has had of prompts (`umaserve.policy.shares`)."""
 
     program: int
-    since_ns: int  # when ``credit_ms`` was this; 0 = nobody's account
+    seen_ns: int  # 0 = nobody's account
+    since_ns: int  # when ``credit_ms`` was this; 0 = never
     credit_ms: float
+    had: float  # prompt tokens by weight, more than the one that had least of those that wait
 
 
 class Memory(NamedTuple):
@@ -202,6 +205,11 @@ class Memory(NamedTuple):
     group: np.ndarray  # int64[2, n_slots + 1]: how many of so many go first
     turn: np.ndarray  # int64[n_slots]: the least goes first
     due_ns: np.ndarray  # int64[n_slots]: what the next token is due after: the last one's time
+    # of rows that had a prompt in the last tick
+    whose: np.ndarray  # int64[n_slots]: ``arrival``; 0 = it had none
+    owner: np.ndarray  # int64[n_slots]: ``program``
+    left: np.ndarray  # float64[n_slots]: tokens that were not computed, by weight
+    ahead: np.ndarray  # int64[n_slots]: prompts of programs that have had less go first
     since_ns: np.ndarray
     kept: Kept
     accounts: np.ndarray  # Account[ACCOUNTS]
@@ -213,6 +221,7 @@ class Memory(NamedTuple):
             np.zeros(n, np.int64), np.zeros(n, np.int64), np.zeros(KINDS, np.int64),
             np.zeros(KINDS), np.zeros((2, n + 1)), np.zeros((2, n + 1)),
             np.zeros((2, n + 1), np.int64), np.zeros(n, np.int64), np.zeros(n, np.int64),
+            np.zeros(n, np.int64), np.zeros(n, np.int64), np.zeros(n), np.zeros(n, np.int64),
             np.zeros(5, np.int64), Kept.zeros(),
             Account.several(ACCOUNTS),
         )  # fmt: skip

@@ -15,14 +15,14 @@ def add_decoders(state, memory, plan, entries, kind, most):
     """
     n_slots = memory.kind.shape[0]
     found = memory.found[kind]
-    if found <= most:
+    if found <= most and not memory.kept.shared:
         for s in range(n_slots):
             if memory.kind[s] == kind:
                 plan.slots[entries] = s
                 plan.counts[entries] = 1
                 entries += 1
         return entries
-    first = entries
+    first, most = entries, min(found, most)
     while entries - first < most:
         best = -1
         for s in range(n_slots):

@@ -24,12 +24,20 @@ def waiting_tokens(state, memory, kind):
 
 
 @njit(**INNER)
+def _older(state, memory, a, b):
+    """Whether a prompt goes before another one, as far as their lengths do not matter."""
+    if memory.ahead[a] != memory.ahead[b]:
+        return memory.ahead[a] < memory.ahead[b]
+    return state.arrival[a] < state.arrival[b]
+
+
+@njit(**INNER)
 def add_prompts(state, memory, plan, entries, kind, room):
     """Distribute ``room`` tokens over the prompts of a kind; returns the number of entries."""
     n_slots = memory.kind.shape[0]
     oldest = -1
     for s in range(n_slots):
-        if memory.kind[s] == kind and (oldest < 0 or state.arrival[s] < state.arrival[oldest]):
+        if memory.kind[s] == kind and (oldest < 0 or _older(state, memory, s, oldest)):
             oldest = s
     if oldest < 0 or room <= 0:
         return entries
@@ -55,7 +63,11 @@ def add_prompts(state, memory, plan, entries, kind, room):
             if need == 0 or (taken > 0 and s != oldest):
                 continue
             fits = need <= room
-            if best < 0 or (fits and not best_fits):
+            if best < 0:
+                better = True
+            elif memory.ahead[s] != memory.ahead[best]:
+                better = memory.ahead[s] < memory.ahead[best]
+            elif fits and not best_fits:
                 better = True
             elif fits != best_fits:
                 better = False

@@ -8,7 +8,10 @@ that costs the others no more than the cap: what one program cannot use goes to 
 
 Decoders of the background have turns in the same way where they are not all merged.
 
-This is max-min fairness (Bertsekas and Gallager 1992, 6.5.2) in whole rows.
+Of prompts of one lane those go first whose program has had least of late, in tokens by weight.
+
+This is max-min fairness (Bertsekas and Gallager 1992, 6.5.2) in whole rows, and least attained
+service (Nuyens and Wierman 2008) by program for prompts.
 """
 
 from __future__ import annotations
@@ -16,15 +19,27 @@ from __future__ import annotations
 from umaserve.jit.compiled import njit
 from umaserve.jit.inner import INNER
 
-from .base import KIND_BACK_DECODE, KIND_DECODE, LANES, SHARES
+from .accounts import account_of
+from .base import (
+    KIND_ASIDE,
+    KIND_BACK_DECODE,
+    KIND_BACK_PROMPT,
+    KIND_DECODE,
+    KIND_PROMPT,
+    LANES,
+    RUNNING,
+    SHARES,
+)
 from .fairness import longer_ago
 
 LAST = 1 << 60  # is added to the turn of who has none
 SURE = 1e-9  # weights are no whole numbers
+QUANTUM = 512.0  # prompt tokens by which programs differ before another one goes first
+MOST = 16.0 * QUANTUM  # that is remembered: who had the machine alone waits no longer for it
 
 
 @njit(**INNER)
-def share(state, knobs, memory):
+def share(state, tick, knobs, memory):
     """Choose the decoders that have a turn in this round; runs where ``memory.kind`` is new.
 
     Interactive ones that have none become ``KIND_BACK_DECODE``, background ones go last.  A turn
@@ -32,11 +47,50 @@ def share(state, knobs, memory):
     theirs.  ``state.rounds`` says how many rounds lie between two tokens of a stream.
     """
     memory.kept.shared = 0
+    memory.ahead[:] = 0
     if not (knobs.features & LANES and knobs.features & SHARES):
         return
+    _order_prompts(state, tick, memory)
     for kind in (KIND_DECODE, KIND_BACK_DECODE):
         if _are_of_several(state, memory, kind):
             _deal(state, memory, kind, _turns_by_weight(state, memory, kind))
+
+
+@njit(**INNER)
+def _order_prompts(state, tick, memory):
+    """Count what was computed of prompts since the last tick, and say whose go first."""
+    accounts, least, first, several = memory.accounts, MOST, -1, False
+    for s in range(memory.kind.shape[0]):
+        if _has_prompt(memory, s):
+            first = s if first < 0 else first
+            several = several or state.program[s] != state.program[first]
+    for s in range(memory.kind.shape[0]):
+        left = (state.n_tokens[s] - state.n_past[s]) / weight_of(state, s)
+        stays = state.state[s] == RUNNING and memory.whose[s] == state.arrival[s]
+        had = memory.left[s] - (left if stays else 0.0)
+        if several and memory.whose[s] > 0 and had > 0.0:
+            account = accounts[account_of(accounts, memory.owner[s], tick.now_ns)]
+            account.had = min(account.had + had, MOST)
+        has_prompt = _has_prompt(memory, s)
+        memory.whose[s] = state.arrival[s] if has_prompt else 0
+        memory.owner[s], memory.left[s] = state.program[s], left
+    if not several:
+        return
+    for s in range(memory.kind.shape[0]):
+        if memory.whose[s] > 0:
+            at = account_of(accounts, state.program[s], tick.now_ns)
+            least = min(least, accounts[at].had)
+    for i in range(accounts.shape[0]):
+        accounts[i].had = max(accounts[i].had - least, 0.0)
+    for s in range(memory.kind.shape[0]):
+        if memory.whose[s] > 0:
+            at = account_of(accounts, state.program[s], tick.now_ns)
+            memory.ahead[s] = int(accounts[at].had / QUANTUM)
+
+
+@njit(**INNER)
+def _has_prompt(memory, s):
+    return memory.kind[s] in (KIND_PROMPT, KIND_BACK_PROMPT, KIND_ASIDE)
 
 
 @njit(**INNER)

@@ -43,7 +43,7 @@ def survey(state, tick, knobs, memory):
         memory.past[kind] += state.n_past[s]
         memory.turn[s], memory.due_ns[s] = state.served[s], state.t_last_ns[s]
         state.rounds[s] = 1.0
-    share(state, knobs, memory)
+    share(state, tick, knobs, memory)
     for kind in range(memory.found.shape[0]):
         if knobs.wide_reads:
             memory.past[kind] = tick.kv_cells

@@ -15,12 +15,12 @@ from umaserve.jit.compiled import njit
 from umaserve.jit.inner import INNER
 from umaserve.wire.states import LANE_BACKGROUND, LANE_INTERACTIVE
 
+from .accounts import ALL, account_of
 from .base import AUTO, AUTO_PAID, AUTO_SUNK, LABELLED, LANES, RUNNING, URGENCY
 from .cost.model import predict
 
 ALLOWANCE = 16.0  # tokens of a stream
 REFILL = 0.0025
-ALL = 0  # the account of all programs together
 
 
 @njit(**INNER)
@@ -45,7 +45,7 @@ def judge(state, tick, knobs, cost, memory):
         whole = state.n_tokens[s]
         whole_ms = predict(cost, 0, 0, whole, 0.5 * whole)
         prompt_ms = predict(cost, 0, 0, left, state.n_past[s] + 0.5 * left)
-        own = _account_of(memory.accounts, state.program[s])
+        own = account_of(memory.accounts, state.program[s], tick.now_ns)
         everybody, mine = memory.accounts[ALL], memory.accounts[own]
         _refill(everybody, tick.now_ns, 2.0, token_ms)
         _refill(mine, tick.now_ns, 1.0, token_ms)
@@ -86,17 +86,3 @@ def _refill(account, now_ns, times, token_ms):
     more_ms = times * REFILL * (now_ns - account.since_ns) / 1e6
     account.credit_ms = min(account.credit_ms + more_ms, most_ms)
     account.since_ns = now_ns
-
-
-@njit(**INNER)
-def _account_of(accounts, program):
-    """The account of a program; a new one takes the place of the one that was used least lately."""
-    oldest = ALL + 1
-    for i in range(ALL + 1, accounts.shape[0]):
-        if accounts[i].since_ns > 0 and accounts[i].program == program:
-            return i
-        if accounts[i].since_ns < accounts[oldest].since_ns:
-            oldest = i
-    accounts[oldest].program = program
-    accounts[oldest].since_ns = 0
-    return oldest

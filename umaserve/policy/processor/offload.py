@@ -97,7 +97,7 @@ def list_prompts(state, memory, plan, interactive):
             found[KIND_ASIDE] += 1
             memory.kind[s] = KIND_ASIDE
         i = count
-        while i > 0 and _sooner(state, s, plan.aside[i - 1]):
+        while i > 0 and _sooner(state, memory, s, plan.aside[i - 1]):
             plan.aside[i] = plan.aside[i - 1]
             i -= 1
         plan.aside[i] = s
@@ -107,10 +107,13 @@ def list_prompts(state, memory, plan, interactive):
 
 
 @njit(**INNER)
-def _sooner(state, a, b):
-    """Interactive before background; among those, a much shorter prompt first, then the older."""
+def _sooner(state, memory, a, b):
+    """Interactive before background; of these, who has had less; then a much shorter prompt first,
+    then the older."""
     if state.lane[a] != state.lane[b]:
         return state.lane[a] < state.lane[b]
+    if memory.ahead[a] != memory.ahead[b]:
+        return memory.ahead[a] < memory.ahead[b]
     left_a, left_b = state.n_tokens[a] - state.n_past[a], state.n_tokens[b] - state.n_past[b]
     older = state.arrival[a] < state.arrival[b]
     # the older one is passed only by one a quarter as long: every prompt is passed a few times

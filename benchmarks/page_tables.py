@@ -178,6 +178,28 @@ def paste(results: Results, show: Show) -> Table:
     return ["model", *_both(figures.values())], rows
 
 
+def unlabelled(results: Results, show: Show) -> Table:
+    figures = {"alone_p95_ms": "p95 alone, ms", "p95_ratio": "p95 beside / alone",
+               "longest_ratio": "longest pause / alone",
+               "prompt_rate": "prompt tokens/s"}  # fmt: skip
+    rows = [
+        [_label(name, result), f"{result['clients']} of {result['prompt_tokens']} tokens",
+         *(c for key in figures for c in _pair(result, key, show))]
+        for name, result in results.items()
+    ]  # fmt: skip
+    return ["model", "clients", *_both(figures.values())], rows
+
+
+def two_apps(results: Results, show: Show) -> Table:
+    figures = {"one_rate": "tokens/s beside one", "all_rate": "beside all", "share": "ratio",
+               "other_rate": "the other's tokens/s"}  # fmt: skip
+    rows = [
+        [_label(name, result), *(c for key in figures for c in _pair(result, key, show))]
+        for name, result in results.items()
+    ]
+    return ["model", *_both(figures.values())], rows
+
+
 def sweep(results: Results, show: Show) -> Table:
     head = ["sessions"]
     for name, result in results.items():
@@ -296,5 +318,5 @@ OTHERS = (*_OTHERS, "bmt")
 WRITERS: dict[str, Callable[[Results, Show], Table]] = {
     "sampler": sampler, "tick": tick, "throughput": throughput, "one_stream": one_stream,
     "storm": storm, "mixed": mixed, "agent_chain": agent_chain, "paste": paste, "sweep": sweep,
-    "cap_curve": cap_curve, "others": others,
+    "cap_curve": cap_curve, "others": others, "unlabelled": unlabelled, "two_apps": two_apps,
 }  # fmt: skip

@@ -2,6 +2,8 @@
 
 The page shows medians.  ``benchmarks/results/TABLES.md`` has each result as a whole, with the 10th
 and the 90th percentile (`benchmarks.report`).
+
+Long: one short function for each table of the page.
 """
 
 from __future__ import annotations
@@ -154,14 +156,19 @@ def mixed(results: Results, show: Show) -> Table:
     return head, rows
 
 
-def agent_chain(results: Results, show: Show) -> Table:
-    figures = {"alone_s": "alone, s", "beside_s": "beside 4 decoders, s", "makespan_ratio": "ratio",
-               "decoders_tokens_per_s": "decoders' tokens/s"}  # fmt: skip
+def _side_by_side(figures: dict[str, str], results: Results, show: Show) -> Table:
+    """A line for each model: every figure, by its title, of both sides."""
     rows = [
         [_label(name, result), *(c for key in figures for c in _pair(result, key, show))]
         for name, result in results.items()
     ]
     return ["model", *_both(figures.values())], rows
+
+
+def agent_chain(results: Results, show: Show) -> Table:
+    figures = {"alone_s": "alone, s", "beside_s": "beside 4 decoders, s", "makespan_ratio": "ratio",
+               "decoders_tokens_per_s": "decoders' tokens/s"}  # fmt: skip
+    return _side_by_side(figures, results, show)
 
 
 def paste(results: Results, show: Show) -> Table:
@@ -171,11 +178,7 @@ def paste(results: Results, show: Show) -> Table:
                "pause_ms_alone": "longest pause alone, ms",
                "pause_ms_background": "beside a background paste",
                "pause_ms_interactive": "beside an interactive paste"}  # fmt: skip
-    rows = [
-        [_label(name, result), *(c for key in figures for c in _pair(result, key, show))]
-        for name, result in results.items()
-    ]
-    return ["model", *_both(figures.values())], rows
+    return _side_by_side(figures, results, show)
 
 
 def unlabelled(results: Results, show: Show) -> Table:
@@ -193,11 +196,7 @@ def unlabelled(results: Results, show: Show) -> Table:
 def two_apps(results: Results, show: Show) -> Table:
     figures = {"one_rate": "tokens/s beside one", "all_rate": "beside all", "share": "ratio",
                "other_rate": "the other's tokens/s"}  # fmt: skip
-    rows = [
-        [_label(name, result), *(c for key in figures for c in _pair(result, key, show))]
-        for name, result in results.items()
-    ]
-    return ["model", *_both(figures.values())], rows
+    return _side_by_side(figures, results, show)
 
 
 def sweep(results: Results, show: Show) -> Table:

@@ -13,7 +13,7 @@ from umaserve.config.settings import ConfigError
 
 SECTION = "apps"
 LANES = ("auto", "interactive", "background")
-KINDS = {"weight": Number(0.01, 100), "lane": Choice(LANES)}
+KINDS: dict[str, Number | Choice] = {"weight": Number(0.01, 100), "lane": Choice(LANES)}
 MEANINGS = {
     "weight": "its share, times that of a program without one",
     "lane": "of its requests that name none",
@@ -38,7 +38,7 @@ def take_apps(tree: dict[str, Any], path: str) -> Mapping[str, AppSettings]:
 
 
 def _settings(settings: dict[str, Any], where: str) -> AppSettings:
-    values = {}
+    values: dict[str, Any] = {}
     for key, value in settings.items():
         kind = KINDS.get(str(key))
         if kind is None:

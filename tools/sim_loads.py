@@ -102,7 +102,7 @@ def unlabelled(clients: int = 3, prompt: int = 600, tokens: int = 2000) -> Load:
     return load
 
 
-def two_apps(streams: int = 8, clients: int = 4, prompt: int = 600, tokens: int = 20_000) -> Load:
+def two_apps(streams: int = 8, clients: int = 4, prompt: int = 600, tokens: int = 1200) -> Load:
     """One stream of a program, and of another one many streams and a flood of prompts; nobody names
     a lane.  Requests of the other program are background for the figures."""
     load = Load()

@@ -28,7 +28,8 @@ from umaserve.policy.cost.model import CostModel
 from umaserve.policy.guarded import plan_tick
 from umaserve.policy.latency_guard import FIRST_CREDIT, earned, settle_credit
 from umaserve.policy.shares import weight_of
-from umaserve.wire.states import AUTO_SUNK, FREE, RUNNING, WAITING
+from umaserve.policy.urgency import is_long
+from umaserve.wire.states import AUTO_SUNK, FREE, LANE_BACKGROUND, RUNNING, WAITING
 
 from .sim_beside import (
     ABORTED,
@@ -259,7 +260,7 @@ def _park(world, slot):
 
 
 @njit(nogil=True, cache=True)
-def _admit(jobs, world, n_ctx, totals):
+def _admit(jobs, world, knobs, cost, n_ctx, totals):
     """As the engine: interactive first, in the place of background if need be."""
     state = world.state
     while True:
@@ -283,6 +284,10 @@ def _admit(jobs, world, n_ctx, totals):
             fits = committed + need <= n_ctx if running else state.n_tokens[best] <= n_ctx
             if fits and world.seqs[0] > 0:
                 break
+            if state.lane[best] == 0 and is_long(state, knobs, cost, best):
+                state.lane[best], state.auto[best] = LANE_BACKGROUND, AUTO_SUNK
+                best = -1
+                break
             victim, _ = _victim(state)
             if state.lane[best] or victim < 0:
                 return
@@ -290,6 +295,8 @@ def _admit(jobs, world, n_ctx, totals):
                 return
             totals[PARKED] += 1
             _park(world, victim)
+        if best < 0:
+            continue
         world.seqs[0] -= 1
         state.n_past[best] = world.kept[best]
         world.kept[best] = 0
@@ -429,7 +436,7 @@ def run(
     while tick < most_ticks and now < horizon_ns:
         if now >= following:
             following, following_interactive = _arrive(jobs, world, now, counter)
-            _admit(jobs, world, n_ctx, totals)
+            _admit(jobs, world, knobs, cost, n_ctx, totals)
         if machine.paced:
             for s in range(n_slots):
                 single[s] = world.job[s] >= 0 and jobs.output[world.job[s]] == 1
@@ -476,7 +483,7 @@ def run(
                 break
             totals[PARKED] += 1
             _park(world, victim)
-            _admit(jobs, world, n_ctx, totals)
+            _admit(jobs, world, knobs, cost, n_ctx, totals)
             continue
         past = float(used)
         if not knobs.wide_reads:
@@ -555,7 +562,7 @@ def run(
             made += 1
         learn_tick(cost, memory, plan.info, paced.facts, past, ms, tick)
         if ended:
-            _admit(jobs, world, n_ctx, totals)
+            _admit(jobs, world, knobs, cost, n_ctx, totals)
     totals[TICKS] = tick
     totals[END_MS] = (now - START_NS) / NS
     return made

@@ -21,6 +21,7 @@ from umaserve.policy.base import (
     Memory,
     SchedulerState,
 )
+from umaserve.policy.cost.model import CostModel
 
 SLOW = "cpu-2core-0.5b"  # rows cost as much as ticks of their own: streams take turns
 FAST = "gpu-dense"  # a row more costs next to nothing
@@ -38,13 +39,19 @@ def streams(counts: list[int], weights: list[float], lane: int = LANE_INTERACTIV
     return state
 
 
+def sure(name: str) -> CostModel:
+    """Costs of which nothing is left to be tried."""
+    cost = copy.deepcopy(known(name))
+    cost.count[cost.count > 0] = 1000.0
+    return cost
+
+
 def rounds(state: SchedulerState, name: str, ticks: int, cap: float = 1.0) -> np.ndarray:
     """Tokens of each row after so many ticks of a machine, in which nobody's context grows.
 
     With a cap of 1 nothing rides.
     """
-    n, cost = state.state.size, copy.deepcopy(known(name))
-    cost.count[cost.count > 0] = 1000.0  # nothing is left to be tried
+    n, cost = state.state.size, sure(name)
     made, memory, knobs = np.zeros(n, int), Memory.fresh(n), told(name, latency_cap=cap)
     for number in range(1, ticks + 1):
         plan, entries = plan_of(state, knobs, cost, number=number, memory=memory)
@@ -110,9 +117,9 @@ def test_decoders_of_the_background_take_turns_by_program() -> None:
     """Where not all are merged."""
     state = streams([1, 8], [1.0, 1.0], LANE_BACKGROUND)
     knobs, memory, n = told(FAST, max_merge=2), Memory.fresh(9), 9
-    made = np.zeros(n, int)
+    made, cost = np.zeros(n, int), sure(FAST)
     for number in range(1, 81):
-        plan, entries = plan_of(state, knobs, known(FAST), number=number, memory=memory)
+        plan, entries = plan_of(state, knobs, cost, number=number, memory=memory)
         _serve(state, plan.slots[:entries], number, made)
     assert made[0] == 80 and made[1:].max() - made[1:].min() <= 1
 
@@ -151,9 +158,9 @@ def mean_ms(result: Result, job: int = 0) -> float:
 @pytest.mark.parametrize("name", sorted(MACHINES))
 def test_streams_and_a_flood_of_another_program_cost_no_more_than_its_share(name: str) -> None:
     size = {"seconds": 12.0, "n_ctx": 1 << 18, "n_slots": 16}
-    beside_one = mean_ms(play(two_apps(1, 0), MACHINES[name], **size))
+    beside_one = mean_ms(play(two_apps(1, 0, tokens=20_000), MACHINES[name], **size))
     for others, clients in ((8, 0), (8, 4), (1, 4)):
-        result = play(two_apps(others, clients), MACHINES[name], **size)
+        result = play(two_apps(others, clients, tokens=20_000), MACHINES[name], **size)
         assert not result.outcome.faults.any()
         assert beside_one / mean_ms(result) >= ENOUGH, (others, clients)
 

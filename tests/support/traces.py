@@ -3,8 +3,8 @@
 A trace is a JSON file: ``about``, and ``requests``.  A request has ``app`` (a number for each
 program), ``prompt`` (tokens that no cache has), ``output`` (tokens), and ``at_ms``, or ``after``
 (the number of a request) and ``wait_ms`` from its end on.  ``lane`` is a label, where it has one.
-``sinks`` says whether it has to be background beside what else is there; without it, either will
-do.
+``sinks`` says whether it has to be background beside what else is there, on a processor; without
+it, either will do.
 """
 
 from __future__ import annotations

@@ -42,6 +42,7 @@ from umaserve.wire.states import AUTO_SUNK as AUTO_SUNK
 from umaserve.wire.states import DONE as DONE
 from umaserve.wire.states import FREE as FREE
 from umaserve.wire.states import LABELLED as LABELLED
+from umaserve.wire.states import LANE_BACKGROUND as LANE_BACKGROUND
 from umaserve.wire.states import RUNNING as RUNNING
 from umaserve.wire.states import WAITING as WAITING
 

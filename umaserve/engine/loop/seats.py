@@ -15,6 +15,7 @@ from umaserve.engine.cells.ageing import Ageing, due
 from umaserve.engine.cells.parking import Parking, memory_to_park_in
 from umaserve.engine.start.whole import Whole
 from umaserve.policy.cost.model import predict
+from umaserve.policy.urgency import is_long
 from umaserve.wire import table as t
 from umaserve.wire.memory_order import stores_first
 
@@ -50,6 +51,10 @@ class Seats:
                 slot = aged
                 self._ageing.admitted(table, slot, now_ns)
             while not engine.sequences.available or not cells.fits(table, slot, n_cells):
+                if not table.lane[slot] and is_long(engine.state, engine.knobs, engine.cost, slot):
+                    # it is to age, and takes nobody's place
+                    table.lane[slot], table.auto[slot] = t.LANE_BACKGROUND, t.AUTO_SUNK
+                    break
                 keep = self._ageing.keeps(table, now_ns)
                 victim = cells.victim(table, alone=True, keep=keep)
                 if table.lane[slot] or victim < 0 or not cells.gives_way(table, victim, slot):
@@ -59,7 +64,8 @@ class Seats:
                 if under_way:
                     return False
                 self.park(victim)
-            self.place(slot)
+            else:
+                self.place(slot)
 
     def place(self, slot: int) -> None:
         """Give a sequence to a waiting request, and the cells back that were moved for it."""

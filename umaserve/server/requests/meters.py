@@ -121,7 +121,7 @@ class Meters:
         if baseline_ns:
             self.baseline_ns = baseline_ns
         if request.engine is not None:  # streams of its program take turns
-            baseline = int(baseline * request.engine.table.rounds.item(request.slot))
+            baseline = int(baseline * max(request.engine.table.rounds.item(request.slot), 1.0))
         since_ns = request.sent_ns if request.timed else 0
         came_ns, slo = request.arrived_ns, request.message.slo
         self._sent.append((request.lane, count, now_ns, since_ns, came_ns, baseline, slo))

@@ -289,8 +289,8 @@ finally:
 
 
 def test_streams_of_a_program_are_told_from_its_prompts_and_from_others() -> None:
-    names = [("own-0.0", True), ("other-0.1", True), ("other-1.2", True), ("other-prompts0.3", False)]
-    phase = Phase("all", 0.0, 1.0, [Session(name, interactive) for name, interactive in names])
+    names = {"own-0.0": True, "other-0.1": True, "other-1.2": True, "other-prompts0.3": False}
+    phase = Phase("all", 0.0, 1.0, [Session(name, reads) for name, reads in names.items()])
     own, other = (two_apps.of_program(phase, name) for name in (two_apps.OWN, two_apps.OTHER))
     assert [s.session_id for s in own.sessions] == ["own-0.0"]
     assert [s.session_id for s in other.sessions] == ["other-0.1", "other-1.2"]

@@ -18,6 +18,7 @@ MEANINGS = {
     "weight": "its share, times that of a program without one",
     "lane": "of its requests that name none",
 }
+DEFAULTS = {"weight": f"{AppSettings().weight:g}", "lane": AppSettings().lane}
 MOST_NAME = 128  # characters, as of ``app`` in a request
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from umaserve.app_settings import AppSettings
-from umaserve.config.apps import KINDS, MEANINGS
+from umaserve.config.apps import DEFAULTS, KINDS, MEANINGS
 from umaserve.config.kinds import Bytes, Switch
 from umaserve.config.options import OPTIONS, SECTIONS, Option
 
@@ -73,7 +72,7 @@ lane = "interactive"
 """
 
 _APPS = "\n".join(
-    f"| `{key}` | `{AppSettings._field_defaults[key]}` | {MEANINGS[key]} | {kind.words} |"
+    f"| `{key}` | `{DEFAULTS[key]}` | {MEANINGS[key]} | {kind.words} |"
     for key, kind in KINDS.items()
 )
 

@@ -85,7 +85,9 @@ def allowance(state, tick, knobs, cost, memory, plan, mode):
         if not knobs.paced:
             # in the mean a stream is no slower than the cap says, however much its ticks vary; one
             # that is late may be so by as much as they do
-            gap, hard = cap * base, max(HARD * usual / laden, 1.0) * base
+            hard = max(HARD * usual / laden, 1.0) * base
+            if not memory.kept.shared:  # else predictions that fail would cost others their share
+                gap = cap * base
         if state.target_tbt_ms[s] > 0.0:
             gap = min(gap, max(state.target_tbt_ms[s], base))
         within_cap = min(within_cap, gap - since - need)

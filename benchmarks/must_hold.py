@@ -82,6 +82,12 @@ DEMANDS = (
            _ours("makespan_ratio")),
     Demand("background only, 8 streams: tokens/s / llama-server's", "sweep", 1.0, 1.5, False,
            _median("tokens_ours_over_theirs", "8")),
+    Demand("storm without labels: the stream's p95 / alone", "unlabelled", 1.3, 1.3, True,
+           _ours("p95_ratio")),
+    Demand("storm without labels: longest pause / alone", "unlabelled", 3.0, 3.0, True,
+           _ours("longest_ratio")),
+    Demand("a stream beside 8 streams and prompts of another program: tokens/s / beside one",
+           "two_apps", 0.8, 0.8, False, _ours("share")),
 )  # fmt: skip
 
 

@@ -2,6 +2,8 @@
 
 The page shows medians.  ``benchmarks/results/TABLES.md`` has each result as a whole, with the 10th
 and the 90th percentile (`benchmarks.report`).
+
+Long: one short function for each table of the page.
 """
 
 from __future__ import annotations
@@ -154,14 +156,19 @@ def mixed(results: Results, show: Show) -> Table:
     return head, rows
 
 
-def agent_chain(results: Results, show: Show) -> Table:
-    figures = {"alone_s": "alone, s", "beside_s": "beside 4 decoders, s", "makespan_ratio": "ratio",
-               "decoders_tokens_per_s": "decoders' tokens/s"}  # fmt: skip
+def _side_by_side(figures: dict[str, str], results: Results, show: Show) -> Table:
+    """A line for each model: every figure, by its title, of both sides."""
     rows = [
         [_label(name, result), *(c for key in figures for c in _pair(result, key, show))]
         for name, result in results.items()
     ]
     return ["model", *_both(figures.values())], rows
+
+
+def agent_chain(results: Results, show: Show) -> Table:
+    figures = {"alone_s": "alone, s", "beside_s": "beside 4 decoders, s", "makespan_ratio": "ratio",
+               "decoders_tokens_per_s": "decoders' tokens/s"}  # fmt: skip
+    return _side_by_side(figures, results, show)
 
 
 def paste(results: Results, show: Show) -> Table:
@@ -171,11 +178,25 @@ def paste(results: Results, show: Show) -> Table:
                "pause_ms_alone": "longest pause alone, ms",
                "pause_ms_background": "beside a background paste",
                "pause_ms_interactive": "beside an interactive paste"}  # fmt: skip
+    return _side_by_side(figures, results, show)
+
+
+def unlabelled(results: Results, show: Show) -> Table:
+    figures = {"alone_p95_ms": "p95 alone, ms", "p95_ratio": "p95 beside / alone",
+               "longest_ratio": "longest pause / alone",
+               "prompt_rate": "prompt tokens/s"}  # fmt: skip
     rows = [
-        [_label(name, result), *(c for key in figures for c in _pair(result, key, show))]
+        [_label(name, result), f"{result['clients']} of {result['prompt_tokens']} tokens",
+         *(c for key in figures for c in _pair(result, key, show))]
         for name, result in results.items()
-    ]
-    return ["model", *_both(figures.values())], rows
+    ]  # fmt: skip
+    return ["model", "clients", *_both(figures.values())], rows
+
+
+def two_apps(results: Results, show: Show) -> Table:
+    figures = {"one_rate": "tokens/s beside one", "all_rate": "beside all", "share": "ratio",
+               "other_rate": "the other's tokens/s"}  # fmt: skip
+    return _side_by_side(figures, results, show)
 
 
 def first_tokens(results: Results, show: Show) -> Table:
@@ -310,5 +331,5 @@ WRITERS: dict[str, Callable[[Results, Show], Table]] = {
     "sampler": sampler, "tick": tick, "throughput": throughput, "one_stream": one_stream,
     "storm": storm, "mixed": mixed, "agent_chain": agent_chain, "paste": paste,
     "first_tokens": first_tokens, "sweep": sweep,
-    "cap_curve": cap_curve, "others": others,
+    "cap_curve": cap_curve, "others": others, "unlabelled": unlabelled, "two_apps": two_apps,
 }  # fmt: skip

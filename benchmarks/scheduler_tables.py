@@ -12,6 +12,7 @@ Result = dict[str, Any]
 Table = tuple[list[str], list[list[str]]]
 KINDS = (
     "storm", "mixed", "agent_chain", "paste", "first_tokens", "sweep", "cap_curve", "simulated",
+    "unlabelled", "two_apps",
 )  # fmt: skip
 
 
@@ -158,7 +159,34 @@ def simulated(results: list[Result], show: Callable[..., str]) -> Table:
     return head, rows
 
 
+def unlabelled(results: list[Result], show: Callable[..., str]) -> Table:
+    head = ["model", "clients", "tokens of a prompt", "side", "p95 alone, ms", "p95 beside, ms",
+            "ratio", "longest pause, ms", "ratio", "prompt tokens/s"]  # fmt: skip
+    names = ["alone_p95_ms", "p95_ms", "p95_ratio", "longest_ms", "longest_ratio", "prompt_rate"]
+    rows = [
+        [r["label"], str(r["clients"]), str(r["prompt_tokens"]), side,
+         *_cells(r, side, names, show)]
+        for r in results
+        for side in (OURS, THEIRS)
+    ]  # fmt: skip
+    return head, rows
+
+
+def two_apps(results: list[Result], show: Callable[..., str]) -> Table:
+    head = ["model", "its streams", "its clients of prompts", "side", "tokens/s beside one",
+            "beside all", "share", "p95 ratio", "the other's tokens/s",
+            "prompt tokens/s"]  # fmt: skip
+    names = ["one_rate", "all_rate", "share", "p95_ratio", "other_rate", "prompt_rate"]
+    rows = [
+        [r["label"], str(r["streams"]), str(r["clients"]), side, *_cells(r, side, names, show)]
+        for r in results
+        for side in (OURS, THEIRS)
+    ]
+    return head, rows
+
+
 WRITERS: dict[str, Callable[[list[Result], Callable[..., str]], Table]] = {
     "storm": storm, "mixed": mixed, "agent_chain": agent_chain, "paste": paste,
     "first_tokens": first_tokens, "sweep": sweep, "cap_curve": cap_curve, "simulated": simulated,
+    "unlabelled": unlabelled, "two_apps": two_apps,
 }  # fmt: skip

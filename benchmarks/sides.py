@@ -78,12 +78,16 @@ _HTTP = Marks(
 
 
 class Ours:
-    """A daemon of ours and how to ask it."""
+    """A daemon of ours and how to ask it.
+
+    ``named``: a request names no lane but its program, which is its client up to a hyphen.
+    """
 
     name = OURS
     marks = _UDS
     labels = True
     """Whether requests say in which lane they are."""
+    named = False
 
     def __init__(self, model: str, setting: ServerSetting, *flags: str) -> None:
         threads = ("--threads", str(setting.threads)) if setting.threads else ()
@@ -107,10 +111,12 @@ class Ours:
         self, session_id: str, prompt: str, n: int, interactive: bool, chain: bool = False
     ) -> bytes:
         """``chain``: of a series of requests whose prompts grow, told to stay where they are."""
-        priority = "interactive" if interactive else "background"
+        who = {"priority": "interactive" if interactive else "background"}
+        if self.named:
+            who = {"app": session_id.partition(".")[0].partition("-")[0]}
         return streams.frame(
             {"id": session_id, "prompt": prompt, "max_tokens": n, "ignore_eos": True,
-             **({"priority": priority} if self.labels else {}),
+             **(who if self.named or self.labels else {}),
              **({"session": "chain"} if chain else {}), **SAMPLING}
         )  # fmt: skip
 

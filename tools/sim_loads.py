@@ -32,10 +32,12 @@ class Load:
     isolate: list[int] = field(default_factory=list)
     auto: list[int] = field(default_factory=list)  # LABELLED, or AUTO: nobody named the lane
     program: list[int] = field(default_factory=list)
+    weight: list[float] = field(default_factory=list)  # of the program's share
 
     def add(
         self, lane: int, prompt: int, output: int, due_ms: float = 0.0, parent: int = -1,
         cap: float = 0.0, isolate: int = 0, auto: int = LABELLED, program: int = 0,
+        weight: float = 1.0,
     ) -> int:  # fmt: skip
         """One request; returns its number.  ``prompt`` and ``output`` are at least 1."""
         self.due_ms.append(due_ms)
@@ -47,6 +49,7 @@ class Load:
         self.isolate.append(isolate)
         self.auto.append(auto)
         self.program.append(program)
+        self.weight.append(weight)
         return len(self.due_ms) - 1
 
     def chain(
@@ -67,7 +70,7 @@ class Load:
                 number[i] = load.add(
                     own, self.prompt[i], self.output[i], self.due_ms[i],
                     number.get(self.parent[i], -1), self.cap[i], self.isolate[i],
-                    self.auto[i], self.program[i],
+                    self.auto[i], self.program[i], self.weight[i],
                 )  # fmt: skip
         return load
 
@@ -96,6 +99,22 @@ def unlabelled(clients: int = 3, prompt: int = 600, tokens: int = 2000) -> Load:
             before = load.add(
                 BACKGROUND, prompt + 37 * client, 1, due, before, auto=AUTO, program=2 + client
             )
+    return load
+
+
+def two_apps(streams: int = 8, clients: int = 4, prompt: int = 600, tokens: int = 1200) -> Load:
+    """One stream of a program, and of another one many streams and a flood of prompts; nobody names
+    a lane.  Requests of the other program are background for the figures."""
+    load = Load()
+    load.add(INTERACTIVE, 40, tokens, auto=AUTO, program=1)
+    for _ in range(streams):
+        load.add(BACKGROUND, 40, tokens, auto=AUTO, program=2)
+    for client in range(clients):
+        before = -1
+        for _ in range(500):
+            due = 200.0 if before < 0 else 5.0
+            size = prompt + 37 * client
+            before = load.add(BACKGROUND, size, 1, due, before, auto=AUTO, program=2)
     return load
 
 
@@ -194,6 +213,7 @@ PRESETS: dict[str, Callable[[], Load]] = {
     "storm": storm,
     "storm-8": storm8,
     "unlabelled": unlabelled,
+    "two-apps": two_apps,
     "mixed": mixed,
     "agent": agent,
     "background": background,

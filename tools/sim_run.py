@@ -27,8 +27,10 @@ from umaserve.policy.base import (
 from umaserve.policy.cost.model import CostModel
 from umaserve.policy.guarded import plan_tick
 from umaserve.policy.latency_guard import FIRST_CREDIT, earned, settle_credit
+from umaserve.policy.shares import weight_of
+from umaserve.policy.urgency import is_long
 from umaserve.policy.without_streams import note_given_up
-from umaserve.wire.states import FREE, RUNNING, WAITING
+from umaserve.wire.states import AUTO_SUNK, FREE, LANE_BACKGROUND, RUNNING, WAITING
 
 from .sim_beside import (
     ABORTED,
@@ -85,7 +87,9 @@ class Jobs(NamedTuple):
     isolate: np.ndarray
     auto: np.ndarray  # int32: LABELLED or AUTO
     program: np.ndarray
+    weight: np.ndarray
     came: np.ndarray  # int8: 1 = has a row of the table, 2 = ended
+    sunk: np.ndarray  # int8: 1 = the policy took it for background, if only for a tick
     first: np.ndarray
     end: np.ndarray
 
@@ -99,8 +103,9 @@ class Jobs(NamedTuple):
             np.array(load.lane, np.int32), np.array(load.prompt, np.int32),
             np.array(load.output, np.int32), np.array(load.cap, np.float64),
             np.array(load.isolate, np.int32), np.array(load.auto, np.int32),
-            np.array(load.program, np.int32), np.zeros(n, np.int8),
-            np.zeros(n, np.int64), np.zeros(n, np.int64),
+            np.array(load.program, np.int32), np.array(load.weight, np.float64),
+            np.zeros(n, np.int8), np.zeros(n, np.int8), np.zeros(n, np.int64),
+            np.zeros(n, np.int64),
         )  # fmt: skip
 
 
@@ -110,16 +115,16 @@ class World(NamedTuple):
     state: SchedulerState
     job: np.ndarray  # int32: which request, -1 = none
     kept: np.ndarray  # int32: tokens whose KV was moved to memory when it was parked
-    seqs: np.ndarray  # int64[1]: sequences that are free
+    seqs: np.ndarray  # int64[2]: sequences that are free, and the latest turn that has begun
 
     @classmethod
     def empty(cls, n_slots: int, n_seq: int) -> World:
-        kinds = [np.int32] * 5 + [np.int64] * 4 + [np.float64] * 4
-        kinds += [np.int32] * 2 + [np.int64, np.int32]
+        kinds = [np.int32] * 6 + [np.int64] * 4 + [np.float64] * 4
+        kinds += [np.int32] * 2 + [np.float64] * 2 + [np.int64, np.int32]
         columns = [np.zeros(n_slots, kind) for kind in kinds]
         return cls(
             SchedulerState(*columns), np.full(n_slots, -1, np.int32),
-            np.zeros(n_slots, np.int32), np.array([n_seq], np.int64),
+            np.zeros(n_slots, np.int32), np.array([n_seq, 0], np.int64),
         )  # fmt: skip
 
 
@@ -143,6 +148,16 @@ class Result(NamedTuple):
     tokens: int
     outcome: Outcome
     cost: CostModel
+
+
+@njit(nogil=True, cache=True)
+def _turn(world, program):
+    """The next turn of a program, as `umaserve.server.requests.turns` deals them."""
+    state, last = world.state, world.seqs[1]
+    for s in range(state.state.shape[0]):
+        if state.state[s] != FREE and state.program[s] == program:
+            last = max(last, state.arrival[s] >> 32)
+    return last + 1
 
 
 @njit(nogil=True, cache=True)
@@ -176,7 +191,8 @@ def _arrive(jobs, world, now, counter):
         state.isolate[slot] = jobs.isolate[j]
         state.auto[slot] = jobs.auto[j]
         state.program[slot] = jobs.program[j]
-        state.arrival[slot] = counter[0]
+        state.weight[slot] = jobs.weight[j]
+        state.arrival[slot] = (_turn(world, jobs.program[j]) << 32) + counter[0]
         state.t_submit_ns[slot] = due
         state.t_first_ns[slot] = 0
         state.t_last_ns[slot] = 0
@@ -205,13 +221,33 @@ def _victim(state):
         if state.state[s] != RUNNING:
             continue
         running += 1
-        if (
-            worst < 0
-            or state.lane[s] > state.lane[worst]
-            or (state.lane[s] == state.lane[worst] and state.arrival[s] > state.arrival[worst])
-        ):
+        if worst < 0 or state.lane[s] != state.lane[worst]:
+            if worst < 0 or state.lane[s] > state.lane[worst]:
+                worst = s
+            continue
+        own, other = held(state, s), held(state, worst)
+        if own > other or own == other and state.arrival[s] > state.arrival[worst]:
             worst = s
     return worst, running
+
+
+@njit(nogil=True, cache=True)
+def held(state, slot, more=0):
+    """Sequences that a row's program holds, and ``more``, over its weight."""
+    count = more
+    for s in range(state.state.shape[0]):
+        if state.state[s] == RUNNING and state.program[s] == state.program[slot]:
+            count += 1
+    return count / weight_of(state, slot)
+
+
+@njit(nogil=True, cache=True)
+def _goes_before(state, a, b):
+    """As `umaserve.engine.cells.accounting.next_to_admit`."""
+    if state.lane[a] != state.lane[b]:
+        return state.lane[a] < state.lane[b]
+    own, other = held(state, a), held(state, b)
+    return own < other or own == other and state.arrival[a] < state.arrival[b]
 
 
 @njit(nogil=True, cache=True)
@@ -225,7 +261,7 @@ def _park(world, slot):
 
 
 @njit(nogil=True, cache=True)
-def _admit(jobs, world, n_ctx, totals):
+def _admit(jobs, world, knobs, cost, n_ctx, totals):
     """As the engine: interactive first, in the place of background if need be."""
     state = world.state
     while True:
@@ -233,11 +269,7 @@ def _admit(jobs, world, n_ctx, totals):
         for s in range(state.state.shape[0]):
             if state.state[s] != WAITING:
                 continue
-            if (
-                best < 0
-                or state.lane[s] < state.lane[best]
-                or (state.lane[s] == state.lane[best] and state.arrival[s] < state.arrival[best])
-            ):
+            if best < 0 or _goes_before(state, s, best):
                 best = s
         if best < 0:
             return
@@ -253,14 +285,23 @@ def _admit(jobs, world, n_ctx, totals):
             fits = committed + need <= n_ctx if running else state.n_tokens[best] <= n_ctx
             if fits and world.seqs[0] > 0:
                 break
+            if state.lane[best] == 0 and is_long(state, knobs, cost, best):
+                state.lane[best], state.auto[best] = LANE_BACKGROUND, AUTO_SUNK
+                best = -1
+                break
             victim, _ = _victim(state)
-            if state.lane[best] or victim < 0 or state.lane[victim] == 0:
+            if state.lane[best] or victim < 0:
+                return
+            if state.lane[victim] == 0 and held(state, best, 1) > held(state, victim, -1):
                 return
             totals[PARKED] += 1
             _park(world, victim)
+        if best < 0:
+            continue
         world.seqs[0] -= 1
         state.n_past[best] = world.kept[best]
         world.kept[best] = 0
+        world.seqs[1] = max(world.seqs[1], state.arrival[best] >> 32)
         state.state[best] = RUNNING
 
 
@@ -289,6 +330,14 @@ def note_plan(digest, plan, entries):
     info = plan.info
     for whole in (info.mode, info.marks, info.chunk_beside, info.flows):
         _mix(digest, whole)
+
+
+@njit(nogil=True, cache=True)
+def _note_sunk(jobs, world):
+    state = world.state
+    for s in range(state.state.shape[0]):
+        if state.state[s] == RUNNING and state.auto[s] == AUTO_SUNK:
+            jobs.sunk[world.job[s]] = 1
 
 
 @njit(nogil=True, cache=True)
@@ -336,7 +385,7 @@ def _tell(jobs, world, knobs, info, out, made, s, now):
         if state.lane[s] == 0 and info.baseline_ms > 0.0:
             state.credit[s], _ = settle_credit(
                 state.credit[s], earned(knobs), state.cap[s], knobs.latency_cap,
-                info.baseline_ms, gap,
+                state.rounds[s] * info.baseline_ms, gap,
             )  # fmt: skip
     out.token_job[made], out.token_ns[made], out.token_gap[made] = j, now, gap
     if jobs.first[j] == 0:
@@ -388,7 +437,7 @@ def run(
     while tick < most_ticks and now < horizon_ns:
         if now >= following:
             following, following_interactive = _arrive(jobs, world, now, counter)
-            _admit(jobs, world, n_ctx, totals)
+            _admit(jobs, world, knobs, cost, n_ctx, totals)
         if machine.paced:
             for s in range(n_slots):
                 single[s] = world.job[s] >= 0 and jobs.output[world.job[s]] == 1
@@ -398,6 +447,7 @@ def run(
         view = Tick(tick, now, n_ctx - used, used, np.inf)
         entries = plan_tick(state, view, knobs, cost, memory, traffic, plan)
         note_plan(out.plans, plan, entries)
+        _note_sunk(jobs, world)
         rows, prompt = check_plan(state, plan, entries, knobs, n_ctx - used, out.faults)
         mode = int(plan.info.mode)
         if knobs.can_aside:
@@ -434,7 +484,7 @@ def run(
                 break
             totals[PARKED] += 1
             _park(world, victim)
-            _admit(jobs, world, n_ctx, totals)
+            _admit(jobs, world, knobs, cost, n_ctx, totals)
             continue
         past = float(used)
         if not knobs.wide_reads:
@@ -514,7 +564,7 @@ def run(
             made += 1
         learn_tick(cost, memory, plan.info, paced.facts, past, ms, tick)
         if ended:
-            _admit(jobs, world, n_ctx, totals)
+            _admit(jobs, world, knobs, cost, n_ctx, totals)
     totals[TICKS] = tick
     totals[END_MS] = (now - START_NS) / NS
     return made

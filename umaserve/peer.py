@@ -25,10 +25,24 @@ class Peer(NamedTuple):
             return _name_on_macos(self.pid)
         try:
             # any bytes, and cut after 15 of them, which may be within a character
-            with open(f"/proc/{self.pid}/comm", encoding="utf-8", errors="replace") as file:
-                return file.read().strip()
+            with open(f"/proc/{self.pid}/comm", "rb") as file:
+                name = file.read().strip()
+            if len(name) == 15:
+                name = _whole_name(self.pid, name)
         except OSError:
             return f"pid {self.pid}" if self.pid else ""
+        return name.decode("utf-8", "replace")
+
+
+def _whole_name(pid: int, cut: bytes) -> bytes:
+    """What a name that Linux has cut begins: the program's file, or what it was started as."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            names = [*file.read().split(b"\0")[:2], os.fsencode(os.readlink(f"/proc/{pid}/exe"))]
+    except OSError:
+        return cut
+    whole = [os.path.basename(name) for name in names]
+    return next((name for name in whole if name.startswith(cut)), cut)
 
 
 def peer_of(sock: socket.socket) -> Peer:

@@ -18,7 +18,7 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks import must_hold, paste, tick_costs, timeline
+from benchmarks import must_hold, paste, tick_costs, timeline, two_apps
 from benchmarks.documents import Documents
 from benchmarks.free_rate import (
     LONGEST,
@@ -32,7 +32,7 @@ from benchmarks.free_rate import (
 )
 from benchmarks.load import Crowd, window_of_ticks
 from benchmarks.setting import Series
-from benchmarks.sides import Side
+from benchmarks.sides import Ours, Side
 from benchmarks.timeline import Phase, Row, Session, tokens_in
 
 _MS = st.floats(0.1, 300, allow_nan=False)
@@ -286,3 +286,24 @@ finally:
     bench.terminate()
     assert bench.communicate(timeout=30)[0] == "stops its servers\n"
     assert bench.returncode != 0
+
+
+def test_streams_of_a_program_are_told_from_its_prompts_and_from_others() -> None:
+    names = {"own-0.0": True, "other-0.1": True, "other-1.2": True, "other-prompts0.3": False}
+    phase = Phase("all", 0.0, 1.0, [Session(name, reads) for name, reads in names.items()])
+    own, other = (two_apps.of_program(phase, name) for name in (two_apps.OWN, two_apps.OTHER))
+    assert [s.session_id for s in own.sessions] == ["own-0.0"]
+    assert [s.session_id for s in other.sessions] == ["other-0.1", "other-1.2"]
+
+
+def test_a_request_names_its_program_or_its_lane() -> None:
+    class Asks(Ours):
+        def __init__(self) -> None:
+            """No daemon is needed to write a request."""
+
+    side = Asks()
+    asked = side.request("other-prompts0.3", "hi", 1, False)
+    assert b'"priority": "background"' in asked and b'"app"' not in asked
+    side.named = True
+    asked = side.request("other-prompts0.3", "hi", 1, False)
+    assert b'"app": "other"' in asked and b"priority" not in asked

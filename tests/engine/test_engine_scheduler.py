@@ -94,6 +94,38 @@ def test_somebody_interactive_takes_the_place_of_somebody_in_the_background(star
         assert_right(engine, oracle, serial, prompt)
 
 
+def test_a_program_with_more_than_its_share_gives_a_place_to_another(start, oracle):
+    engine = start(n_seq=2)
+    hogs = [interactive(engine, prompt, max_tokens=500, program=1) for prompt in PROMPTS[:2]]
+    for serial in hogs:
+        engine.wait(serial, n_tokens=3)
+    quick = interactive(engine, PROMPTS[2], max_tokens=12, program=2)
+    engine.wait(quick)
+    assert engine.table.header.preemptions == 1
+    assert len(engine.generated(hogs[1])) < 500, "its newest gave way"
+    for serial in hogs:
+        engine.wait(serial)
+        assert len(engine.generated(serial)) == 500
+    assert engine.table.header.preemptions == 1, "and took nothing back"
+    for serial, prompt in zip([*hogs, quick], PROMPTS, strict=True):
+        assert_right(engine, oracle, serial, prompt)
+
+
+def test_streams_of_programs_get_equal_shares_of_the_ticks(start):
+    """Where rows are merged by twos at most, one stream is in every tick beside three."""
+    engine = start(n_seq=4, max_merge=2)
+    many = [interactive(engine, PROMPTS[0], max_tokens=300, program=1) for _ in range(3)]
+    one = interactive(engine, PROMPTS[1], max_tokens=300, program=2)
+    engine.wait(one)
+    made = [len(engine.generated(serial)) for serial in many]
+    assert sum(made) < 2 * 300, "each had as much as the other program at most, and some before"
+    assert min(made) > 0
+    assert engine.table.rounds[engine.slots[one]] == 1.0
+    for serial in many:
+        engine.wait(serial)
+        assert len(engine.generated(serial)) == 300
+
+
 def test_a_request_that_is_promoted_while_it_runs_is_interactive_from_then_on(start, oracle):
     engine = start()
     serial = background(engine, PROMPTS[0], max_tokens=600)

@@ -104,6 +104,59 @@ def test_the_program_with_most_sessions_gives_cells_back(table):
     assert cells.victim(table) == 4  # background before all
 
 
+def of_programs(table, *programs, weights=None, **values):
+    for slot, program in enumerate(programs):
+        put(table, slot, RUNNING, 100, arrival=slot + 1, **values)
+        table.program[slot], table.weight[slot] = program, (weights or {}).get(program, 1.0)
+
+
+def test_a_waiting_program_goes_first_that_holds_fewest_sequences(table):
+    of_programs(table, 1, 1, 2)
+    for slot, (program, arrival) in enumerate([(1, 4), (2, 5), (3, 6)], 3):
+        put(table, slot, WAITING, 10, arrival=arrival)
+        table.program[slot] = program
+    assert cells.next_to_admit(table) == 5
+    table.state[5] = RUNNING
+    assert cells.next_to_admit(table) == 4, "each of them holds one; its turn is sooner"
+    table.weight[:4] = [4.0, 4.0, 1.0, 4.0]
+    assert cells.next_to_admit(table) == 3, "two by four are fewer than one"
+
+
+def test_a_program_with_more_than_its_share_gives_way(table):
+    of_programs(table, 1, 1, 1, 2)
+    put(table, 4, WAITING, 10, arrival=9)
+    table.program[4] = 2
+    victim = cells.victim(table, alone=True)
+    assert victim == 2, "the newest of those that hold most"
+    assert cells.gives_way(table, victim, 4)
+    table.state[2], table.state[4] = WAITING, RUNNING
+    assert not cells.gives_way(table, 1, 2), "nor does it take that back"
+    table.weight[[0, 1, 2]] = 3.0
+    assert cells.gives_way(table, 4, 2), "three times the weight"
+
+
+def test_a_program_takes_nothing_from_itself(table):
+    of_programs(table, 1, 1, 1)
+    put(table, 3, WAITING, 10, arrival=9)
+    table.program[3] = 1
+    assert not cells.gives_way(table, cells.victim(table, alone=True), 3)
+
+
+def test_a_victim_goes_by_weight(table):
+    of_programs(table, 1, 1, 1, 2, 2, weights={1: 2.0})
+    assert cells.victim(table) == 4
+
+
+def test_what_would_fit_without_the_victims_program(table):
+    of_programs(table, 1, 1, 2)
+    put(table, 3, WAITING, 100, arrival=9)
+    table.program[3] = 3
+    assert not cells.would_fit(table, 3, 1, 200)
+    assert cells.would_fit(table, 3, 1, 100 + 100 + cells.MARGIN)
+    table.lane[0] = table.lane[1] = 1
+    assert cells.would_fit(table, 3, 1, 100 + 100 + cells.MARGIN)
+
+
 def test_background_is_due_once_it_has_waited_and_has_no_place(table):
     start = 10 * AGED_NS
     put(table, 0, RUNNING, 10)

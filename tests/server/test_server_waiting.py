@@ -14,6 +14,7 @@ import pytest
 
 from tests.support.fake_engine import answer
 from tests.support.server_harness import DaemonProcess, eventually
+from umaserve.app_settings import AppSettings
 from umaserve.protocol import Generate, Limits, parse_message
 from umaserve.server.requests.request import Request
 from umaserve.server.requests.waiting import WaitingRoom
@@ -24,13 +25,15 @@ SERIALS = iter(range(1, 1_000_000))
 
 
 def request(
-    program: str, priority: str = "interactive", age_ns: int = 0, app: str | None = None
-) -> Request:
-    body = {"id": "x", "prompt": "hi", "priority": priority, "app": app}
+    program: str, priority: str = "interactive", age_ns: int = 0, app: str | None = None,
+    prompt: str = "hi", apps: dict[str, AppSettings] | None = None,
+) -> Request:  # fmt: skip
+    body = {"id": "x", "prompt": prompt, "priority": priority, "app": app}
     message = parse_message(json.dumps(body).encode(), Limits())
     assert isinstance(message, Generate)
-    sink: Any = SimpleNamespace(program=program)
-    return Request.create(next(SERIALS), sink, message, time.monotonic_ns() - age_ns, 16)
+    sink: Any = SimpleNamespace(program=program, app=str(program))
+    came_ns = time.monotonic_ns() - age_ns
+    return Request.create(next(SERIALS), sink, message, came_ns, 16, apps or {})
 
 
 def enter(room: WaitingRoom, *requests: Request) -> None:
@@ -63,6 +66,55 @@ def test_programs_that_are_named_take_turns_over_one_connection() -> None:
     late = request("gateway", app="editor")
     enter(room, *flood, late)
     assert order(room) == [flood[0], late, flood[1], flood[2]]
+
+
+def test_long_prompts_take_more_turns() -> None:
+    room = WaitingRoom(256, 4)
+    long = [request("reader", prompt="w" * 20_000) for _ in range(2)]
+    short = [request("editor") for _ in range(4)]
+    enter(room, *long, *short)
+    assert order(room) == [long[0], *short[:4], long[1]]
+
+
+def test_turns_are_by_the_weight_of_the_configuration() -> None:
+    room, apps = WaitingRoom(256, 4), {"zed": AppSettings(weight=2.0)}
+    light = [request("light", apps=apps) for _ in range(3)]
+    zed = [request("zed", apps=apps) for _ in range(5)]
+    enter(room, *light, *zed)
+    assert order(room) == [light[0], zed[0], zed[1], light[1], zed[2], zed[3], light[2], zed[4]]
+    assert {one.submit_message().weight for one in zed} == {2.0}
+
+
+def test_processes_of_a_name_that_is_configured_are_one_program() -> None:
+    apps = {"zed": AppSettings()}
+    one, other = request("zed", apps=apps), request("zed", apps=apps)
+    cast(Any, other.sink).program = "another process"
+    assert one.program == other.program == request("gateway", app="zed").program
+    assert request("vim", apps=apps).program == "vim"
+
+
+@pytest.mark.parametrize("label", ["auto", "interactive", "background"])
+@pytest.mark.parametrize("lane", ["auto", "interactive", "background"])
+def test_a_configured_lane_is_of_requests_without_a_label(label: str, lane: str) -> None:
+    one = request("zed", label, apps={"zed": AppSettings(lane=lane)})
+    decided = label if label != "auto" else lane
+    assert one.auto == (decided == "auto")
+    assert one.lane == (LANE_BACKGROUND if decided == "background" else LANE_INTERACTIVE)
+    why = {"auto": "nobody named a lane"}.get(decided, "the configuration of its program")
+    assert one.lane_reason == ("asked for" if label != "auto" else why)
+
+
+def test_the_last_rows_are_for_other_programs() -> None:
+    room = WaitingRoom(256, 4, 2)
+    flood, late = [request("greedy") for _ in range(3)], request("editor")
+    running = [request("greedy") for _ in range(6)]
+    enter(room, *flood)
+    assert room.next(3, running) is flood[0]
+    assert room.next(2, running) is None, "six of eight rows are its own"
+    enter(room, late)
+    assert room.next(2, running) is late
+    late.stop_waiting()
+    assert room.next(2, [*running[:5], late]) is flood[0]
 
 
 def test_the_lane_is_the_engines_until_somebody_names_one() -> None:

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.fixtures.untimed import untimed
+from umaserve.app_settings import AppSettings
 from umaserve.config import (
     OPTIONS,
     SECTIONS,
@@ -53,7 +54,7 @@ def test_the_table_has_no_two_of_a_kind():
     assert {o.section for o in OPTIONS} <= {*SECTIONS, ""}
     names = {field.name for field in dataclasses.fields(Config)}
     ours = {o.name for o in OPTIONS} - {"kv_type"} | {"kv_type_k", "kv_type_v"}
-    assert names == ours | {"origin", "warnings"}
+    assert names == ours | {"apps", "origin", "warnings"}
 
 
 def test_flag_beats_environment_beats_file_beats_default(tmp_path):
@@ -210,6 +211,35 @@ def test_debug_is_a_log_level_that_the_real_one_beats(tmp_path):
     assert load_config({"config": path}, {"UMA_DEBUG": "1"}).log_level == "debug"
     assert load_config({}, {"UMA_DEBUG": "0"}).log_level == "info"
     assert load_config({}, {"UMA_DEBUG": "1", "UMA_LOG_LEVEL": "warn"}).log_level == "warn"
+
+
+def test_programs_have_a_weight_and_a_lane(tmp_path):
+    text = '[apps."zed"]\nweight = 2\nlane = "interactive"\n\n[apps.cron]\nlane = "background"\n'
+    told = {"zed": AppSettings(2.0, "interactive"), "cron": AppSettings(1.0, "background")}
+    config = load_config({"config": write(tmp_path, text)}, {})
+    assert dict(config.apps) == told
+    yaml = "apps:\n  zed: {weight: 2, lane: interactive}\n  cron: {lane: background}\n"
+    assert dict(load_config({"config": write(tmp_path, yaml, "c.yaml")}, {}).apps) == told
+    again = load_config({"config": write(tmp_path, config.explain(), "again.toml")}, {})
+    assert dict(again.apps) == told
+    assert not load_config({}, {}).apps
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[apps.zed]\nwieght = 2", "unknown key 'wieght'; did you mean weight?"),
+        ('[apps.zed]\nlane = "backgroud"', "did you mean background?"),
+        ("[apps.zed]\nweight = 0", "it takes a number from 0.01 to 100"),
+        ("[apps.zed]\nweight = true", "it takes a number"),
+        ("[apps]\nzed = 1", "must be a section"),
+        ("apps = 3", "must hold sections"),
+        ('[apps.""]\nweight = 1', "names no program"),
+        ("[app.zed]\nweight = 1", "did you mean apps?"),
+    ],
+)
+def test_what_a_file_may_not_say_of_programs(tmp_path, text, words):
+    assert words in refusal({"config": write(tmp_path, text)})
 
 
 def test_unknown_variables_are_warned_about():

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
+from umaserve.app_settings import AppSettings
+from umaserve.config import apps as apps_section
 from umaserve.config.options import BY_ENV, BY_NAME, OPTIONS, OTHER_ENV, SECTIONS, Option
 from umaserve.config.settings import Config, ConfigError
 from umaserve.config.spellings import translate
@@ -34,6 +36,7 @@ def load_config(
     flags = dict(flags or {})
     environ = os.environ if environ is None else environ
     superseded: list[str] = []
+    apps: Mapping[str, AppSettings] = MappingProxyType({})
     values: dict[str, Any] = {}
     origin: dict[str, str] = {}
 
@@ -53,7 +56,10 @@ def load_config(
         take(config, flags["config"], f"flag {config.flag}")
     if values["config"]:
         path = values["config"]
-        settings, superseded = _settings(_read(path), path)
+        tree = _read(path)
+        if isinstance(tree, dict):
+            apps = apps_section.take_apps(tree, path)
+        settings, superseded = _settings(tree, path)
         for option, raw, where in settings:
             if origin[option.name].startswith(f"{path}: "):
                 raise ConfigError(f"{origin[option.name]} and {where} are the same; give one")
@@ -70,7 +76,7 @@ def load_config(
     _check(values, origin)
     values["kv_type_k"], values["kv_type_v"] = values.pop("kv_type")
     warnings = (*superseded, *_strangers(environ))
-    return Config(**values, origin=MappingProxyType(origin), warnings=warnings)
+    return Config(**values, apps=apps, origin=MappingProxyType(origin), warnings=warnings)
 
 
 def _strangers(environ: Mapping[str, str]) -> tuple[str, ...]:
@@ -162,7 +168,7 @@ def _flatten(tree: dict[str, Any], path: str) -> list[tuple[Option, Any]]:
     out = []
     for section, content in sections.items():
         if section not in SECTIONS:
-            hint = _home(section) or nearest(section, SECTIONS)
+            hint = _home(section) or nearest(section, (*SECTIONS, apps_section.SECTION))
             raise ConfigError(f"{path}: unknown section or key {section!r}{hint}")
         if content is None:  # an empty section of a YAML file
             continue

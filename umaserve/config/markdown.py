@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from umaserve.config.apps import DEFAULTS, KINDS, MEANINGS
 from umaserve.config.kinds import Bytes, Switch
 from umaserve.config.options import OPTIONS, SECTIONS, Option
 
@@ -44,12 +45,36 @@ latency_cap = 1.3
 ```
 
 The sections are `[model]`, `[ipc]`, `[limits]`, `[scheduler]`, `[qos.interactive]`,
-`[qos.background]` (which has no key of its own yet), `[metrics]` and `[logging]`.
+`[qos.background]` (which has no key of its own yet), `[metrics]`, `[logging]` and
+[`[apps."NAME"]`](#programs).
 
 [SCHEDULER.md](SCHEDULER.md) says what the settings of `[scheduler]` and `latency_cap` do.
 
+## Programs
+
+A file alone can say what programs get. `NAME` is what a request has as `app`, over HTTP
+[what it names](HTTP.md#for-all-families), else the name of the process that connects. All processes
+of a name that stands here are one program. As TOML:
+
+```text
+[apps."zed"]
+weight = 2
+lane = "interactive"
+```
+
+| key | default | meaning | takes |
+| --- | --- | --- | --- |
+@APPS@
+
+[SCHEDULER.md](SCHEDULER.md#shares-of-programs) says what shares are.
+
 ## The settings
 """
+
+_APPS = "\n".join(
+    f"| `{key}` | `{DEFAULTS[key]}` | {MEANINGS[key]} | {kind.words} |"
+    for key, kind in KINDS.items()
+)
 
 _TAIL = """
 Sizes take a unit: `65536`, `64KiB`, `1MiB`, `1MB`. Switches are `--mmap` and `--no-mmap` as flags,
@@ -92,7 +117,7 @@ def _row(option: Option) -> str:
 
 def markdown() -> str:
     """The whole page."""
-    parts = [_HEAD]
+    parts = [_HEAD.replace("@APPS@", _APPS)]
     for section in (*SECTIONS, ""):
         options = [option for option in OPTIONS if option.section == section]
         if not options:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from umaserve.app_settings import AppSettings
 from umaserve.config.kinds import KV_TYPES
 from umaserve.config.options import OPTIONS, SECTIONS, Option
 
@@ -22,8 +23,8 @@ class Config:
     ``n_ubatch`` and ``threads`` leaves the choice to the engine, 0 in ``max_prompt_bytes``,
     ``max_frame_bytes`` and ``max_tokens`` to the context; -1 in ``gpu_layers`` means all, in
     ``experts_used`` the model's own number; empty paths mean none (``model``: the bundled one).
-    ``origin`` maps an option's name to "default",
-    "flag --n-ctx", "environment UMA_N_CTX" or "FILE: [model] n_ctx".
+    ``origin`` maps an option's name to "default", "flag --n-ctx", "environment UMA_N_CTX" or
+    "FILE: [model] n_ctx".  ``apps``: by their names.
     """
 
     model: str = ""
@@ -78,6 +79,9 @@ class Config:
     log_json: bool = False
     core_dumps: bool = False
     config: str = ""
+    apps: Mapping[str, AppSettings] = field(
+        default_factory=lambda: MappingProxyType({}), hash=False
+    )
     origin: Mapping[str, str] = field(
         default_factory=lambda: MappingProxyType({}), compare=False, repr=False
     )
@@ -103,6 +107,7 @@ class Config:
                     for text, option in rows
                 )
             )
+        blocks += [app.explain(name) for name, app in self.apps.items()]
         return "\n\n".join(blocks)
 
     def _toml(self, option: Option) -> str:

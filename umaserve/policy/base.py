@@ -36,11 +36,12 @@ FEATURES = {
     "flow": 512,  # small chunks beside the ticks go on through them, where that is faster
     "slices": 1024,  # on a processor, background prompts get slices of time between ticks
     "urgency": 2048,  # long prompts that nobody has labelled wait for what is short or being read
+    "shares": 4096,  # programs with many streams have as many turns as those with few
 }
 ALL_FEATURES = sum(FEATURES.values())
 (
     GUARD, ERROR_BUDGET, SWEET_SPOT, LANES, ASIDE, BANDWIDTH, ABORT, AGEING, BURST, FLOW, SLICES,
-    URGENCY,
+    URGENCY, SHARES,
 ) = FEATURES.values()  # fmt: skip
 
 
@@ -55,6 +56,7 @@ class SchedulerState(NamedTuple):
     lane: np.ndarray  # int32: 0 interactive, 1 background
     n_tokens: np.ndarray  # int32: tokens known
     n_past: np.ndarray  # int32: tokens in the KV cache
+    cached: np.ndarray  # int32: of them those that were known, and cost nothing
     isolate: np.ndarray  # int32: 1 = must be alone in its tick
     arrival: np.ndarray  # int64: order of admission
     t_submit_ns: np.ndarray  # int64
@@ -66,6 +68,8 @@ class SchedulerState(NamedTuple):
     credit: np.ndarray  # float64: slow tokens that may still be spent on this session
     auto: np.ndarray  # int32: LABELLED, or who decides about ``lane`` and what was decided
     program: np.ndarray  # int32: whose request it is: equal numbers, the same program
+    weight: np.ndarray  # float64: of that program's share; 0 = 1
+    rounds: np.ndarray  # float64: written by the policy: rounds between two of its tokens
     served: np.ndarray  # int64
     aside: np.ndarray  # int32
 
@@ -160,6 +164,7 @@ class Kept(Record):
 
     holdoff: int  # ticks for which nothing may ride after an overrun
     last_mode: int  # ``PlanInfo.mode`` of the last plan
+    shared: int  # 1: streams wait for their turn, since their program has more than its share
     # of a chunk that waits between ticks; the engine fills them in
     next_part_ms: float  # 0 = none waits
     next_part_tokens: float  # of the whole chunk, if it could be put together again; else 0
@@ -177,11 +182,14 @@ class Kept(Record):
 
 
 class Account(Record):
-    """What a program may still ask for at everybody's expense (`umaserve.policy.urgency`)."""
+    """What a program may still ask for at everybody's expense (`umaserve.policy.urgency`), and what
+    it has had of prompts (`umaserve.policy.shares`)."""
 
     program: int
-    since_ns: int  # when ``credit_ms`` was this; 0 = nobody's account
+    seen_ns: int  # 0 = nobody's account
+    since_ns: int  # when ``credit_ms`` was this; 0 = never
     credit_ms: float
+    had: float  # prompt tokens by weight, more than the one that had least of those that wait
 
 
 class Memory(NamedTuple):
@@ -200,6 +208,13 @@ class Memory(NamedTuple):
     alone_ms: np.ndarray  # float64[2, n_slots + 1]: cost of so many decoding rows, by mode
     round_ms: np.ndarray  # float64[2, n_slots + 1]: of a round that serves so many once
     group: np.ndarray  # int64[2, n_slots + 1]: how many of so many go first
+    turn: np.ndarray  # int64[n_slots]: the least goes first
+    due_ns: np.ndarray  # int64[n_slots]: what the next token is due after: the last one's time
+    # of rows that had a prompt in the last tick
+    whose: np.ndarray  # int64[n_slots]: ``arrival``; 0 = it had none
+    owner: np.ndarray  # int64[n_slots]: ``program``
+    left: np.ndarray  # float64[n_slots]: tokens that were not computed, by weight
+    ahead: np.ndarray  # int64[n_slots]: prompts of programs that have had less go first
     since_ns: np.ndarray
     kept: Kept
     accounts: np.ndarray  # Account[ACCOUNTS]
@@ -210,7 +225,9 @@ class Memory(NamedTuple):
         return cls(
             np.zeros(n, np.int64), np.zeros(n, np.int64), np.zeros(KINDS, np.int64),
             np.zeros(KINDS), np.zeros(n), np.zeros((2, n + 1)), np.zeros((2, n + 1)),
-            np.zeros((2, n + 1), np.int64), np.zeros(5, np.int64), Kept.zeros(),
+            np.zeros((2, n + 1), np.int64), np.zeros(n, np.int64), np.zeros(n, np.int64),
+            np.zeros(n, np.int64), np.zeros(n, np.int64), np.zeros(n), np.zeros(n, np.int64),
+            np.zeros(5, np.int64), Kept.zeros(),
             Account.several(ACCOUNTS),
         )  # fmt: skip
 

@@ -15,20 +15,20 @@ def add_decoders(state, memory, plan, entries, kind, most):
     """
     n_slots = memory.kind.shape[0]
     found = memory.found[kind]
-    if found <= most:
+    if found <= most and not memory.kept.shared:
         for s in range(n_slots):
             if memory.kind[s] == kind:
                 plan.slots[entries] = s
                 plan.counts[entries] = 1
                 entries += 1
         return entries
-    first = entries
+    first, most = entries, min(found, most)
     while entries - first < most:
         best = -1
         for s in range(n_slots):
             if memory.kind[s] != kind or _listed(plan, first, entries, s):
                 continue
-            if best < 0 or _longer_ago(state, s, best):
+            if best < 0 or longer_ago(state, memory, s, best):
                 best = s
         plan.slots[entries] = best
         plan.counts[entries] = 1
@@ -45,12 +45,13 @@ def _listed(plan, first, entries, s):
 
 
 @njit(**INNER)
-def _longer_ago(state, a, b):
+def longer_ago(state, memory, a, b):
+    """Whether a decoder goes before another one, since its turn was longer ago."""
     # a session's first token goes before anybody's next one
-    if (state.t_last_ns[a] == 0) != (state.t_last_ns[b] == 0):
-        return state.t_last_ns[a] == 0
-    if state.served[a] != state.served[b]:
-        return state.served[a] < state.served[b]
+    if (memory.due_ns[a] == 0) != (memory.due_ns[b] == 0):
+        return memory.due_ns[a] == 0
+    if memory.turn[a] != memory.turn[b]:
+        return memory.turn[a] < memory.turn[b]
     return state.arrival[a] < state.arrival[b]
 
 

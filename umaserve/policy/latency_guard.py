@@ -63,7 +63,7 @@ def allowance(state, tick, knobs, cost, memory, plan, mode):
         if memory.kind[s] == KIND_DECODE:
             # by the time of the last token: insertion keeps it sorted
             i = count
-            while i > 0 and state.t_last_ns[memory.order[i - 1]] > state.t_last_ns[s]:
+            while i > 0 and memory.due_ns[memory.order[i - 1]] > memory.due_ns[s]:
                 memory.order[i] = memory.order[i - 1]
                 i -= 1
             memory.order[i] = s
@@ -78,14 +78,16 @@ def allowance(state, tick, knobs, cost, memory, plan, mode):
             served += size
         s = memory.order[i]
         since = 0.0
-        if state.t_last_ns[s]:
-            since = max((tick.now_ns - state.t_last_ns[s]) / 1e6, 0.0)
+        if memory.due_ns[s]:
+            since = max((tick.now_ns - memory.due_ns[s]) / 1e6, 0.0)
         cap = state.cap[s] if state.cap[s] > 0.0 else knobs.latency_cap
         gap, hard = (1.0 + (cap - 1.0) * MARGIN) * base, HARD * base
         if not knobs.paced:
             # in the mean a stream is no slower than the cap says, however much its ticks vary; one
             # that is late may be so by as much as they do
-            gap, hard = cap * base, max(HARD * usual / laden, 1.0) * base
+            hard = max(HARD * usual / laden, 1.0) * base
+            if not memory.kept.shared:  # else predictions that fail would cost others their share
+                gap = cap * base
         if state.target_tbt_ms[s] > 0.0:
             gap = min(gap, max(state.target_tbt_ms[s], base))
         within_cap = min(within_cap, gap - since - need)

@@ -35,7 +35,12 @@ def rank_prompts(state, tick, cost, memory):
 
 @njit(**INNER)
 def sooner(state, memory, a, b):
-    """Whether prompt ``a`` goes before prompt ``b`` of its lane; of two alike the older one."""
+    """Whether prompt ``a`` goes before prompt ``b`` of its lane; of two alike the older one.
+
+    A program that has had less goes first (`umaserve.policy.shares`).
+    """
+    if memory.ahead[a] != memory.ahead[b]:
+        return memory.ahead[a] < memory.ahead[b]
     if memory.rank[a] != memory.rank[b]:
         return memory.rank[a] < memory.rank[b]
     if state.arrival[a] != state.arrival[b]:

@@ -16,6 +16,7 @@ from .base import (
     LANES,
     RUNNING,
 )
+from .shares import share
 
 
 @njit(**INNER)
@@ -40,6 +41,9 @@ def survey(state, tick, knobs, memory):
         memory.kind[s] = kind
         memory.found[kind] += 1
         memory.past[kind] += state.n_past[s]
+        memory.turn[s], memory.due_ns[s] = state.served[s], state.t_last_ns[s]
+        state.rounds[s] = 1.0
+    share(state, tick, knobs, memory)
     for kind in range(memory.found.shape[0]):
         if knobs.wide_reads:
             memory.past[kind] = tick.kv_cells

@@ -15,12 +15,12 @@ from umaserve.jit.compiled import njit
 from umaserve.jit.inner import INNER
 from umaserve.wire.states import LANE_BACKGROUND, LANE_INTERACTIVE
 
+from .accounts import ALL, account_of
 from .base import AUTO, AUTO_PAID, AUTO_SUNK, LABELLED, LANES, RUNNING, URGENCY
 from .cost.model import predict
 
 ALLOWANCE = 16.0  # tokens of a stream
 REFILL = 0.0025
-ALL = 0  # the account of all programs together
 
 
 @njit(**INNER)
@@ -42,21 +42,36 @@ def judge(state, tick, knobs, cost, memory):
             state.lane[s], state.auto[s] = LANE_INTERACTIVE, AUTO
             continue
         token_ms = predict(cost, 0, max(streams, 1), 0, past)
-        whole = state.n_tokens[s]
-        whole_ms = predict(cost, 0, 0, whole, 0.5 * whole)
         prompt_ms = predict(cost, 0, 0, left, state.n_past[s] + 0.5 * left)
-        own = _account_of(memory.accounts, state.program[s])
+        own = account_of(memory.accounts, state.program[s], tick.now_ns)
         everybody, mine = memory.accounts[ALL], memory.accounts[own]
         _refill(everybody, tick.now_ns, 2.0, token_ms)
         _refill(mine, tick.now_ns, 1.0, token_ms)
         credit_ms = min(mine.credit_ms, everybody.credit_ms)
-        is_short = whole_ms <= ALLOWANCE * token_ms and prompt_ms <= credit_ms
-        if is_short or token_ms <= 0.0:
+        is_affordable = prompt_ms <= credit_ms or token_ms <= 0.0
+        if is_affordable and _is_short(cost, state.n_tokens[s] - state.cached[s], token_ms):
             everybody.credit_ms -= prompt_ms
             mine.credit_ms -= prompt_ms
             state.lane[s], state.auto[s] = LANE_INTERACTIVE, AUTO_PAID
         else:
             state.lane[s], state.auto[s] = LANE_BACKGROUND, AUTO_SUNK
+
+
+@njit(**INNER)
+def _is_short(cost, tokens, token_ms):
+    return token_ms <= 0.0 or predict(cost, 0, 0, tokens, 0.5 * tokens) <= ALLOWANCE * token_ms
+
+
+@njit(nogil=True, cache=True)
+def is_long(state, knobs, cost, s):
+    """Whether a session that nobody has labelled would sink beside those that run."""
+    if not (knobs.features & LANES and knobs.features & URGENCY):
+        return False
+    streams, prompts, past = _others(state)
+    if state.auto[s] == LABELLED or state.t_first_ns[s] != 0 or streams + prompts == 0:
+        return False
+    whole = state.n_tokens[s] - state.cached[s]
+    return not _is_short(cost, whole, predict(cost, 0, max(streams, 1), 0, past))
 
 
 @njit(**INNER)
@@ -86,17 +101,3 @@ def _refill(account, now_ns, times, token_ms):
     more_ms = times * REFILL * (now_ns - account.since_ns) / 1e6
     account.credit_ms = min(account.credit_ms + more_ms, most_ms)
     account.since_ns = now_ns
-
-
-@njit(**INNER)
-def _account_of(accounts, program):
-    """The account of a program; a new one takes the place of the one that was used least lately."""
-    oldest = ALL + 1
-    for i in range(ALL + 1, accounts.shape[0]):
-        if accounts[i].since_ns > 0 and accounts[i].program == program:
-            return i
-        if accounts[i].since_ns < accounts[oldest].since_ns:
-            oldest = i
-    accounts[oldest].program = program
-    accounts[oldest].since_ns = 0
-    return oldest

@@ -71,7 +71,7 @@ def serve(config: Config, engine_command: Sequence[str] | None = None) -> int:
         sys.setswitchinterval(SWITCH_S)
         reserve = Reserve()
         limits = (config.max_sessions, config.max_queue, config.max_tokens)
-        sessions = Sessions(*limits, meters, log, reserve)
+        sessions = Sessions(*limits, meters, log, reserve, config.apps, config.n_seq)
         supervisor = Supervisor(config, sessions, meters, log, engine_command, reserve)
         daemon = Daemon(config, log, meters, sessions, supervisor, os.geteuid())
         scorecard, trace = records.open_records(config, daemon.scorecard, log)

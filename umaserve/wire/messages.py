@@ -146,7 +146,8 @@ class Submit(msgspec.Struct, tag="submit", omit_defaults=True):
     ``prompt_logprobs``: with so many alternatives, `PromptLogprobs` tell of every token of the
     prompt before the row waits; -1 = none.  ``max_tokens`` of `NO_TOKENS`: nothing is generated.
     ``came_ns``: when it came, on the monotonic clock; 0 = now.  ``turn``: smaller ones of a lane go
-    first, equal ones in order of arrival.  ``program``: the program that asks, as a number.
+    first, equal ones in order of arrival.  ``program``: the program that asks, as a number;
+    ``weight``: of its share.
     ``auto``: nobody has named the lane, and the policy may change it.  ``domain``: whose texts may
     begin as this one does and share what was computed; None: nobody's.
     """
@@ -170,6 +171,7 @@ class Submit(msgspec.Struct, tag="submit", omit_defaults=True):
     came_ns: int = 0
     turn: int = 0
     program: int = 0
+    weight: float = 1.0
     prompt_logprobs: int = -1
     auto: bool = False
     domain: str | None = None

@@ -42,6 +42,7 @@ from umaserve.wire.states import AUTO_SUNK as AUTO_SUNK
 from umaserve.wire.states import DONE as DONE
 from umaserve.wire.states import FREE as FREE
 from umaserve.wire.states import LABELLED as LABELLED
+from umaserve.wire.states import LANE_BACKGROUND as LANE_BACKGROUND
 from umaserve.wire.states import RUNNING as RUNNING
 from umaserve.wire.states import WAITING as WAITING
 
@@ -80,6 +81,8 @@ _COLUMNS: tuple[tuple[str, str, str], ...] = (
     ("arrival", "i8", ""),  # order of admission, for round-robin and preemption
     ("auto", "i4", ""),  # LABELLED, or what the policy has decided about the lane
     ("program", "i4", ""),  # whose request it is: equal numbers, the same program
+    ("weight", "f8", ""),  # of that program's share
+    ("rounds", "f8", ""),  # of the streams, between two tokens of this one: its baseline is longer
     ("tokens", "i4", "ctx"),
     ("cap", "f8", ""),  # latency cap of this session, times the baseline; 0 = the daemon's
     ("target_ttft_ms", "f8", ""),  # 0 = none
@@ -162,6 +165,8 @@ class SessionTable:
     arrival: np.ndarray
     auto: np.ndarray
     program: np.ndarray
+    weight: np.ndarray
+    rounds: np.ndarray
     cap: np.ndarray
     target_ttft_ms: np.ndarray
     target_tbt_ms: np.ndarray

@@ -57,19 +57,26 @@ def cells_committed(table: SessionTable) -> int:
     )  # fmt: skip
 
 
-def next_to_admit(table: SessionTable, held: Container[int] = ()) -> int:
-    """Slot of the waiting request that goes next, or -1: interactive first, then by arrival.
+def held(table: SessionTable, slot: int, more: int = 0) -> float:
+    """Sequences that a row's program holds, and ``more``, over the weight of its share."""
+    running = (table.state == RUNNING) & (table.program == table.program[slot])
+    return (int(np.count_nonzero(running)) + more) / (float(table.weight[slot]) or 1.0)
 
-    None that is ``held``, and none that has a sequence already.
+
+def next_to_admit(table: SessionTable, later: Container[int] = ()) -> int:
+    """Slot of the waiting request that goes next, or -1.
+
+    Interactive first, then of the program that holds fewest sequences by its weight, then by turn.
+    None that goes ``later``, and none that has a sequence already.
     """
     rows = zip(table.state.tolist(), table.seq.tolist(), strict=True)
     waiting = [
         slot for slot, (state, seq) in enumerate(rows)
-        if state == WAITING and seq < 0 and slot not in held
+        if state == WAITING and seq < 0 and slot not in later
     ]  # fmt: skip
     if len(waiting) < 2:
         return waiting[0] if waiting else -1
-    return min(waiting, key=lambda slot: (table.lane[slot], table.arrival[slot]))
+    return min(waiting, key=lambda s: (table.lane[s], held(table, s), table.arrival[s]))
 
 
 def fits(table: SessionTable, slot: int, n_cells: int) -> bool:
@@ -80,24 +87,40 @@ def fits(table: SessionTable, slot: int, n_cells: int) -> bool:
     return cells_committed(table) + need <= n_cells
 
 
-def would_fit(table: SessionTable, slot: int, n_cells: int) -> bool:
-    """Whether an interactive request would fit if no background session held cells."""
-    kept = int(table.n_tokens[(table.state == RUNNING) & (table.lane == 0)].sum())
+def gives_way(table: SessionTable, victim: int, slot: int) -> bool:
+    """Whether a session that runs is parked for an interactive request that waits.
+
+    Background is.  So is one of a program that holds more than its share: it still has as much as
+    the other one then, by their weights.
+    """
+    if table.lane[victim] != table.lane[slot]:
+        return bool(table.lane[victim] > table.lane[slot])
+    return held(table, slot, 1) <= held(table, victim, -1)
+
+
+def would_fit(table: SessionTable, slot: int, victim: int, n_cells: int) -> bool:
+    """Whether an interactive request would fit if all that may give way held no cells: background,
+    and the program of an interactive ``victim``."""
+    stays = (table.state == RUNNING) & (table.lane == 0)
+    if table.lane[victim] == 0:
+        stays &= table.program != table.program[victim]
+    kept = int(table.n_tokens[stays].sum())
     return kept + int(table.n_tokens[slot]) + MARGIN <= n_cells or kept == 0
 
 
 def victim(table: SessionTable, alone: bool = False, keep: int = -1) -> int:
     """Slot that gives its cells back when they run out, or -1 when only one session runs.
 
-    Background before interactive, then the program that has most sessions running, its newest
-    before its oldest: where each has one, the oldest of the best lane never goes, unless ``alone``:
-    then even the only one may.  ``keep`` is a slot that does not go.
+    Background before interactive, then the program that has most sessions running by its weight,
+    its newest before its oldest: where each has one, the oldest of the best lane never goes, unless
+    ``alone``: then even the only one may.  ``keep`` is a slot that does not go.
     """
     running = np.flatnonzero(table.state == RUNNING)
     running = running[running != keep]
     if running.size < (1 if alone else 2):
         return -1
     programs = table.program[running]
-    sessions = (programs[:, None] == programs).sum(axis=1)
+    weights = np.where(table.weight[running] > 0.0, table.weight[running], 1.0)
+    sessions = (programs[:, None] == programs).sum(axis=1) / weights
     order = np.lexsort((table.arrival[running], sessions, table.lane[running]))
     return int(running[order[-1]])

@@ -94,6 +94,12 @@ class Prefixes:
         parts = self.store.match(domain, tokens)
         return parts if parts and parts[-1].end >= WORTH_A_COPY else []
 
+    def note(self, slot: int) -> None:
+        """Say in the table what is known of a row that waits for the first time."""
+        if not self._table.t_admit_ns[slot]:
+            parts = self.known(slot)
+            self._table.cached[slot] = parts[-1].end if parts else 0
+
     def followers(self) -> set[int]:
         """Rows that had better wait for others, which compute what they begin with."""
         table = self._table

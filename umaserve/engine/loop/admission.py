@@ -313,6 +313,8 @@ class Admission:
         table.t_last_ns[slot] = 0
         self._arrivals += 1
         table.program[slot] = message.program
+        table.weight[slot] = message.weight
+        table.rounds[slot] = 1.0
         table.auto[slot] = t.AUTO_NEW if message.auto else t.LABELLED
         table.arrival[slot] = (message.turn << 32) + self._arrivals
         self.resumed_at[slot] = len(tokens)

@@ -1,7 +1,8 @@
 """Which requests hold a KV sequence, who waits for one, and who gives theirs up.
 
-Somebody interactive takes the place of somebody in the background, who is parked: the cells are
-moved to ordinary memory or computed again later.  The session table knows who is parked, and
+Somebody interactive takes the place of somebody in the background, or of a program that holds more
+than its share.  Who gives way is parked: the cells are moved to ordinary memory or computed again
+later.  The session table knows who is parked, and
 since when; what was moved, `umaserve.engine.cells` keeps.
 """
 
@@ -18,6 +19,7 @@ from umaserve.engine.cells.shelf import Shelf
 from umaserve.engine.model.cost_file import saved_by
 from umaserve.engine.start.whole import Whole
 from umaserve.policy.cost.model import predict
+from umaserve.policy.urgency import is_long
 from umaserve.wire import messages as m
 from umaserve.wire import table as t
 from umaserve.wire.memory_order import stores_first
@@ -60,8 +62,9 @@ class Seats:
     def admit(self, under_way: bool = False) -> bool:
         """Give KV sequences to waiting requests while both last.
 
-        Somebody interactive takes the place of somebody in the background, who is parked.  False
-        where that has to wait for the end of a decode that is ``under_way``.
+        Somebody interactive takes the place of somebody in the background, or of a program that has
+        more than its share: that one is parked.  False where this has to wait for the end of a
+        decode that is ``under_way``.
         """
         engine, table = self._engine, self._engine.table
         if engine.trials.wanted and (under_way or engine.trials.go_on()):
@@ -81,17 +84,23 @@ class Seats:
             if aged >= 0 and free and cells.fits(table, aged, n_cells):
                 slot = aged
                 self._ageing.admitted(table, slot, now_ns)
+            self.prefixes.note(slot)
             while not engine.sequences.available or not cells.fits(table, slot, n_cells):
+                if not table.lane[slot] and is_long(engine.state, engine.knobs, engine.cost, slot):
+                    # it is to age, and takes nobody's place
+                    table.lane[slot], table.auto[slot] = t.LANE_BACKGROUND, t.AUTO_SUNK
+                    break
                 keep = self._ageing.keeps(table, now_ns)
                 victim = cells.victim(table, alone=True, keep=keep)
-                if table.lane[slot] or victim < 0 or not table.lane[victim]:
+                if table.lane[slot] or victim < 0 or not cells.gives_way(table, victim, slot):
                     return True
-                if not cells.would_fit(table, slot, n_cells):
-                    return True  # not even with all of background parked
+                if not cells.would_fit(table, slot, victim, n_cells):
+                    return True  # not even with all parked that gives way
                 if under_way:
                     return False
                 self.park(victim)
-            self.place(slot)
+            else:
+                self.place(slot)
 
     def place(self, slot: int) -> None:
         """Give a sequence to a waiting request, and the cells back that were moved for it."""
@@ -109,8 +118,7 @@ class Seats:
         engine, table = self._engine, self._engine.table
         if table.t_admit_ns[slot] == 0:
             table.t_admit_ns[slot] = time.monotonic_ns()
-            cached = int(table.n_past[slot])
-            table.cached[slot] = cached
+            cached = table.cached[slot] = int(table.n_past[slot])
             table.header.cached_tokens += cached
             engine.graph.last_prompt = int(table.n_prompt[slot]) - cached
         table.state[slot] = t.RUNNING

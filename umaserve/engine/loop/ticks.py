@@ -470,8 +470,9 @@ def _credits(columns, state, knobs, baseline_ms, slots, count, now):
         if lane[s] != 0 or t_last_ns[s] == 0:
             continue
         gap_ms = (now - t_last_ns[s]) / 1e6
+        own_ms = state.rounds[s] * baseline_ms
         credit[s], slow = settle_credit(
-            credit[s], more, cap[s], knobs.latency_cap, baseline_ms, gap_ms
+            credit[s], more, cap[s], knobs.latency_cap, own_ms, gap_ms
         )
         if slow:
             columns.header.slow_tokens += 1

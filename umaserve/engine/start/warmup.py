@@ -11,6 +11,7 @@ from umaserve.policy.accelerator.beside import may_land
 from umaserve.policy.base import Memory
 from umaserve.policy.cost.model import CostModel, doubt_larger, learn_flow_ms, learn_part
 from umaserve.policy.latency_guard import poorest
+from umaserve.policy.urgency import is_long
 from umaserve.policy.without_streams import note_given_up
 from umaserve.wire import messages as m
 from umaserve.wire import table as t
@@ -81,6 +82,7 @@ def _compile_the_rest(engine: Whole) -> None:
     may_land(engine.state, 1, 0.0)
     poorest(engine.state)
     note_given_up(Memory.fresh(1), 1)
+    is_long(engine.state, engine.knobs, engine.cost, 0)
     engine.aside.compile()
     logits = np.zeros(engine.loaded.n_vocab, np.float32)
     logits[0] = 1.0  # all the same would be no numbers

@@ -18,7 +18,7 @@ from umaserve.engine.native.calls import Native
 from umaserve.engine.prefill.ready_graph import ReadyGraph
 from umaserve.engine.prefill.worker import PrefillWorker
 from umaserve.engine.samplers.first_token import FirstToken, FirstTokens
-from umaserve.policy.base import SchedulerState
+from umaserve.policy.base import Knobs, SchedulerState
 from umaserve.policy.bytes.bandwidth import Budget
 from umaserve.policy.cost.model import CostModel
 from umaserve.sampling.params import SamplerTable
@@ -98,6 +98,7 @@ class Whole(Protocol):
     control: Control
     samplers: SamplerTable
     state: SchedulerState
+    knobs: Knobs
     cost: CostModel
     cost_keeper: CostKeeper
     sequences: Sequences

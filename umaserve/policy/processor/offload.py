@@ -70,8 +70,10 @@ def _worth(state, knobs, cost, memory):
     if base > 0.0 and aside > 0.0:
         limit = WORTH_IT
         if found[KIND_DECODE] and knobs.features & GUARD and not waits:
-            limit = strictest_cap(state, knobs, memory) * TOLERANCE
-        if found[KIND_ASIDE] and memory.kept.last_mode:
+            limit = strictest_cap(state, knobs, memory)
+            if not memory.kept.shared:  # else the others have their share, and no less
+                limit *= TOLERANCE
+        if found[KIND_ASIDE] and memory.kept.last_mode and not memory.kept.shared:
             limit *= HYSTERESIS
         # 95th percentiles, as the promise is
         aside *= noise(memory, cost, 1, n)

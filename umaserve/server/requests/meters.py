@@ -130,6 +130,8 @@ class Meters:
         baseline, request.baseline_ns = max(baseline_ns, request.baseline_ns), baseline_ns
         if baseline_ns:
             self.baseline_ns = baseline_ns
+        if request.engine is not None:  # streams of its program take turns
+            baseline = int(baseline * max(request.engine.table.rounds.item(request.slot), 1.0))
         before, since_ns = request.timed, request.sent_ns if request.timed else 0
         if not before:
             self._first(request, now_ns)

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import secrets
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
+from umaserve.app_settings import AppSettings
 from umaserve.chat.questions import ChatModel, Rendered
 from umaserve.metrics import quantile
 from umaserve.protocol import Generate, Timings, Usage
+from umaserve.protocol.chat import check_messages
 from umaserve.server.engines.blame import Record
 from umaserve.server.requests.prompt_text import PromptText
 from umaserve.server.requests.reply import Reply
@@ -34,6 +37,9 @@ LANES = {
 }
 LANE_NAMES = ("interactive", "background")
 LABELLED, UNLABELLED, MOVED = "asked for", "nobody named a lane", "moved there"
+CONFIGURED = "the configuration of its program"
+TURNS = 16  # that a short request of a program of weight 1 costs
+LONG_BYTES = 4096  # of a prompt that costs as much again
 # why a lane that nobody named is what it is (`umaserve.policy.urgency`)
 DECIDED = {
     t.AUTO: "nobody named a lane",
@@ -106,6 +112,8 @@ class Request:
     assembler: TextAssembler
     quick: bool = False  # its tokens go out as they come, with nothing but their text
     record: Record = field(default_factory=Record)
+    weight: float = 1.0  # of its program's share
+    by_name: bool = False  # the configuration knows its program's name: all of that name are one
 
     begin_due: bool = False  # its client wants to hear when it begins, and has not
     turn: int = 0  # among the requests of its lane, see `WaitingRoom`
@@ -151,9 +159,22 @@ class Request:
 
     @classmethod
     def create(
-        cls, serial: int, sink: Sink, message: Generate, arrived_ns: int, max_tokens: int
+        cls,
+        serial: int,
+        sink: Sink,
+        message: Generate,
+        arrived_ns: int,
+        max_tokens: int,
+        apps: Mapping[str, AppSettings] = MappingProxyType({}),
     ) -> Request:
-        """``max_tokens`` holds where the client named none."""
+        """``max_tokens`` holds where the client named none, ``apps`` what is configured by program
+        where it says nothing else."""
+        settings = apps.get(message.app or sink.app) if apps else None
+        priority, reason = message.priority, LABELLED
+        if priority == "auto":
+            reason = UNLABELLED
+            if settings is not None and settings.lane != "auto":
+                priority, reason = settings.lane, CONFIGURED
         options = message.sampling
         seed = secrets.randbits(63) if options.seed is None else options.seed & (2**63 - 1)
         sampling = m.Sampling(
@@ -170,9 +191,11 @@ class Request:
             sink=sink,
             message=message,
             sampling=sampling,
-            lane=LANES[message.priority],
-            auto=message.priority == "auto",
-            lane_reason=LABELLED if message.priority != "auto" else UNLABELLED,
+            lane=LANES[priority],
+            auto=priority == "auto",
+            lane_reason=reason,
+            weight=1.0 if settings is None else settings.weight,
+            by_name=settings is not None,
             arrived_ns=arrived_ns,
             assembler=TextAssembler(message.stop),
             quick=message.stream
@@ -224,11 +247,20 @@ class Request:
 
     @cached_property
     def program(self) -> int:
-        """Whose request it is; equal numbers, the same program.  Below 0 it is one that was named:
-        programs that ask over HTTP come over one connection."""
-        if self.message.app is None:
+        """Whose request it is; equal numbers, the same program.  Below 0 it is one that was named,
+        by the request (all that ask over HTTP come over one connection) or the configuration."""
+        if self.message.app is None and not self.by_name:
             return self.sink.program
-        return -1 - (zlib.crc32(self.message.app.encode()) >> 1)
+        return -1 - (zlib.crc32(self.app.encode()) >> 1)
+
+    @cached_property
+    def cost(self) -> int:
+        """Turns that it takes of its program's (`umaserve.server.requests.turns`)."""
+        message = self.message
+        size = len(message.prompt or "") + 4 * len(message.tokens or ())
+        if message.messages is not None:
+            size += check_messages(message.messages)
+        return max(int(TURNS * (1.0 + size / LONG_BYTES) / self.weight), 1)
 
     @property
     def stored(self) -> int:
@@ -263,6 +295,7 @@ class Request:
             turn=self.turn,
             prompt_logprobs=(message.prompt_logprobs or 0) if rates else -1,
             program=self.program,
+            weight=self.weight,
             auto=self.auto and not self.tokens,  # what has begun is being read
             domain=self._domain(),
             sampling=self.sampling,

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import trio
 
+from umaserve.app_settings import AppSettings
 from umaserve.chat.questions import Abilities, Rendered
 from umaserve.protocol import E_LIMIT_002, E_PROTO_003, E_RUNTIME_001, Generate, ProtocolError
 from umaserve.server.engines.descriptors import Reserve
@@ -51,7 +52,8 @@ REASONS = {
 
 class Sessions:
     """``engine`` is where new requests go (``None``, or ``holding``: they wait); ``closed`` is why
-    none are taken."""
+    none are taken.  ``apps``: what the configuration says of programs, by name; ``n_seq``: requests
+    that run at once."""
 
     def __init__(
         self,
@@ -61,6 +63,8 @@ class Sessions:
         meters: Meters,
         log: Callable[..., None],
         reserve: Reserve | None = None,
+        apps: Mapping[str, AppSettings] | None = None,
+        n_seq: int = 0,
     ) -> None:
         self.engine: EngineHandle | None = None
         self.holding = False
@@ -70,7 +74,10 @@ class Sessions:
         self.meters = meters
         self._max_tokens = max_tokens
         # background work never takes the last rows, so that an interactive request finds one
-        self._room = WaitingRoom(max_queue, max_sessions // 8)
+        reserved = max_sessions // 8
+        # a program that is alone has as many rows as can run at once
+        self._room = WaitingRoom(max_queue, reserved, max(min(reserved, max_sessions - n_seq), 0))
+        self._apps = apps or {}
         self.ends.on_over = self._room.over
         self._serial = itertools.count(1)
         self.chat = ChatLayer(log, reserve)
@@ -96,7 +103,9 @@ class Sessions:
             raise ProtocolError(*self.closed, id=message.id)
         self._see_who_began()
         serial = next(self._serial)
-        request = Request.create(serial, sink, message, arrived_ns, self._max_tokens)
+        request = Request.create(
+            serial, sink, message, arrived_ns, self._max_tokens, self._apps
+        )  # fmt: skip
         self._find_room(request)
         self._nudge_again_s = 0.0
         self.meters.requests_total += 1

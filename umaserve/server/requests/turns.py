@@ -1,8 +1,9 @@
 """Whose turn it is where many programs ask for the same thing: each gets the same share.
 
-Start-time fair queueing (Goyal, Vin and Cheng, 1996) with every item of the same cost.  A program
-that asks for much at once takes many turns, one behind the other.  A program that comes later
-takes its first turn right behind what has begun, so it waits for one item of each other program.
+Start-time fair queueing (Goyal, Vin and Cheng, 1996).  A program that asks for much at once takes
+many turns, one behind the other; an item that costs more takes more of them.  A program that comes
+later takes its first turn right behind what has begun, so it waits for one item of each other
+program.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ class Turns:
 
     def __init__(self) -> None:
         self._begun = 0  # the latest turn that has begun
-        self._last: dict[Hashable, int] = {}  # newest turn of each program that holds some
+        self._last: dict[Hashable, int] = {}  # that each program which holds some has taken
         self._held: dict[Hashable, int] = {}  # items of each that are not over
 
-    def take(self, program: Hashable) -> int:
-        """The next turn of ``program``, which holds it until `leave`."""
+    def take(self, program: Hashable, cost: int = 1) -> int:
+        """The next turn of ``program``, which holds it until `leave`; it costs ``cost`` turns."""
         turn = max(self._begun, self._last.get(program, 0)) + 1
-        self._last[program] = turn
+        self._last[program] = turn + cost - 1
         self._held[program] = self._held.get(program, 0) + 1
         return turn
 
@@ -33,12 +34,13 @@ class Turns:
         """An item is being worked on."""
         self._begun = max(self._begun, turn)
 
-    def leave(self, program: Hashable, *, begun: bool) -> None:
-        """An item is over; what never began does not count against its program."""
+    def leave(self, program: Hashable, *, begun: bool, cost: int = 1) -> None:
+        """An item is over, for which ``cost`` was taken; what never began does not count against
+        its program."""
         held = self._held.pop(program, 0) - 1
         if held > 0:
             self._held[program] = held
-            self._last[program] -= not begun
+            self._last[program] -= 0 if begun else cost
         else:
             self._last.pop(program, None)
 

@@ -19,11 +19,13 @@ from umaserve.wire.states import has_aged
 
 class WaitingRoom:
     """``most`` requests may wait.  ``reserved`` rows are never taken by background requests, so
-    that an interactive request finds a row."""
+    that an interactive request finds a row.  Of those ``spare`` are never taken by a program that
+    has all others, so that one that comes later finds one too."""
 
-    def __init__(self, most: int, reserved: int) -> None:
+    def __init__(self, most: int, reserved: int, spare: int = 0) -> None:
         self.most = most
         self._reserved = reserved
+        self._spare = spare
         self._lines = (Line[Request](), Line[Request]())  # by lane
         self._turns = (Turns(), Turns())
         self._without_text: dict[int, Request] = {}  # their conversations are rendered
@@ -52,7 +54,7 @@ class WaitingRoom:
 
     def take_turn(self, request: Request) -> None:
         """A request that is new, or new in its lane."""
-        request.turn = self._turns[request.lane].take(request.program)
+        request.turn = self._turns[request.lane].take(request.program, request.cost)
 
     def begin(self, request: Request) -> None:
         """It has been given a sequence."""
@@ -62,7 +64,8 @@ class WaitingRoom:
 
     def over(self, request: Request) -> None:
         """It has ended."""
-        self._turns[request.lane].leave(request.program, begun=request.begun)
+        turns = self._turns[request.lane]
+        turns.leave(request.program, begun=request.begun, cost=request.cost)
 
     def enter(self, request: Request) -> None:
         """It waits for a row, in its turn."""
@@ -103,7 +106,18 @@ class WaitingRoom:
             if interactive or free > self._reserved:
                 return background.first()
             return None
-        return interactive.first()
+        first = interactive.first()
+        if first is None or free > self._spare:
+            return first
+        return self._of_others(first, Counter(request.program for request in running), free)
+
+    def _of_others(self, first: Request, rows: Counter[int], free: int) -> Request | None:
+        """The first one of a program that may have one of the last rows."""
+        most = rows.total() + free - self._spare
+        if rows[first.program] < most:
+            return first
+        others = [request for request in self._lines[0] if rows[request.program] < most]
+        return min(others, key=lambda request: (request.turn, request.serial), default=None)
 
     def _is_due(self, running: Iterable[Request]) -> bool:
         """Ageing: none has a row, and the oldest has waited long; then one goes before all."""

@@ -1,0 +1,17 @@
+"""What the configuration says of a program by its name."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class AppSettings(NamedTuple):
+    """``weight``: of its share; ``lane``: of its requests that name none (auto: what they are)."""
+
+    weight: float = 1.0
+    lane: str = "auto"
+
+    def explain(self, name: str) -> str:
+        """Its section in a TOML file."""
+        quoted = name.replace("\\", "\\\\").replace('"', '\\"')
+        return f'[apps."{quoted}"]\nweight = {self.weight!r}\nlane = "{self.lane}"'

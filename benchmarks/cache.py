@@ -16,6 +16,7 @@ prompts, and how many tokens were computed beyond the new ones.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import statistics
 import sys
 from typing import Any
@@ -35,12 +36,14 @@ from benchmarks.cache_traces import (
     over_socket,
 )
 from benchmarks.http_cost import http_port
-from benchmarks.names import OURS, THEIRS
-from benchmarks.setting import Pair, Series, pair, parser, setting
-from benchmarks.sides import quiet_death, settle
+from benchmarks.report import number, table
+from benchmarks.setting import Series, Setting, pair, parser, setting
+from benchmarks.sides import Ours, ServerSetting, Side, Theirs, ours, quiet_death, settle
 from benchmarks.turns import say
 
-WARM_UP = Sizes(2, 40, 1)
+WARM_UP = Sizes(
+    2, 40, 1, chat_turns=2, file_tokens=100, moves=2, move=4, long_turns=1, summary=8, turns_after=1
+)
 HTTP_FLAGS = " --http 127.0.0.1:0"
 
 
@@ -50,19 +53,19 @@ def options_parser() -> argparse.ArgumentParser:
     out.add_argument("--words", type=int, default=300, help="of each system prompt")
     out.add_argument("--turns", type=int, default=3, help="of each agent")
     out.add_argument("--traces", default=",".join(TRACES), help="which, with commas between them")
+    out.add_argument("--no-peer", action="store_true", help="ours alone")
     out.add_argument("--http", action="store_true", help="ours over HTTP too, not over its socket")
     out.add_argument("--name", default="", help="of the result file; by label if not given")
     return out
 
 
-def targets(bench: Pair, http: bool, bias: list[list[float]]) -> dict[str, Target]:
-    """How each side is asked."""
-    ours, theirs = bench.ours, bench.theirs
+def target(side: Side, http: bool, bias: list[list[float]]) -> Target:
+    """How a side is asked; ``http``: ours over HTTP."""
+    if isinstance(side, Theirs):
+        return over_http(side.port, side.marks, bias)
     if http:
-        our_target = over_http(http_port(ours.daemon.log_path), theirs.marks, bias)
-    else:
-        our_target = over_socket(ours, bias)
-    return {OURS: our_target, THEIRS: over_http(theirs.port, theirs.marks, bias)}
+        return over_http(http_port(side.daemon.log_path), Theirs.marks, bias)
+    return over_socket(side, bias)
 
 
 def note(series: Series, side: str, answers: list[Answer]) -> None:
@@ -84,18 +87,21 @@ def note(series: Series, side: str, answers: list[Answer]) -> None:
         )
 
 
-def measure(bench: Pair, options: argparse.Namespace, sizes: Sizes) -> dict[str, Any]:
-    """Rounds of both sides in turns, after a short one that warms them up."""
-    found = bench.setting
-    words = Words(bench.ours.daemon.path, found.options.seed)
-    ways = targets(bench, options.http, words.answers())
+def measure(
+    found: Setting, sides: list[Side], options: argparse.Namespace, sizes: Sizes
+) -> dict[str, Any]:
+    """Rounds of the sides in turns, after a short one that warms them up; the first is ours."""
+    assert isinstance(sides[0], Ours)
+    words = Words(sides[0].daemon.path, found.options.seed)
+    bias = words.answers()
+    ways = {side.name: target(side, options.http, bias) for side in sides}
     traces: dict[str, Any] = {}
     for name in options.traces.split(","):
         series = Series.empty()
         for run in range(-1, found.rounds):
             say(f"{name}: {'warm-up' if run < 0 else f'round {run + 1} of {found.rounds}'}")
             play = TRACES[name](words, WARM_UP if run < 0 else sizes)
-            for side in bench.in_turns(run):
+            for side in sides if run % 2 == 0 else sides[::-1]:
                 trio.run(settle, side)
                 asker = Asker(ways[side.name])
                 trio.run(play, asker)
@@ -118,10 +124,15 @@ def main() -> None:
         options.flags += HTTP_FLAGS
     found = setting(options)
     sizes = Sizes(options.agents, options.words, options.turns)
-    with pair(found, options.agents, cached=True) as bench:
-        result = measure(bench, options, sizes)
-    for line in cache_tables.lines(found.label, result, lambda v: "-" if v is None else f"{v:.3g}"):
-        print("  ".join(f"{cell:>12}" for cell in line))
+    with contextlib.ExitStack() as stack:
+        if options.no_peer:
+            equal = ServerSetting(options.agents, found.n_ctx, found.threads)
+            flags = options.flags.split()
+            sides: list[Side] = [stack.enter_context(ours(found.model, equal, *flags))]
+        else:
+            sides = stack.enter_context(pair(found, options.agents, cached=True)).in_turns(0)
+        result = measure(found, sides, options, sizes)
+    print(table(cache_tables.HEAD, cache_tables.lines(found.label, result, number)))
     print("written to", machine.save(options.name or f"cache-{found.label}", result).name)
 
 

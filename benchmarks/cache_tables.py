@@ -11,10 +11,9 @@ Result = dict[str, Any]
 Show = Callable[[float | None], str]
 Around = Callable[[dict[str, float] | None], str]
 Table = tuple[list[str], list[list[str]]]
-HEAD = ["model", "trace", "step", "figure", OURS, THEIRS, "ratio"]
+HEAD = ["model", "trace", "step", "first token or whole", THEIRS, "ratio", "cached share",
+        THEIRS, "computed beyond the new", THEIRS]  # fmt: skip
 FULL_HEAD = ["model", "load", "figure", "full", "empty", "ratio"]
-STEPS = {"first_ms": "first token, ms", "cached": "cached share of the prompts",
-         "computed": "prompt tokens computed", "beyond": "beyond the new ones, at most"}  # fmt: skip
 
 
 def command(name: str, result: Result) -> str:
@@ -35,7 +34,7 @@ def full_command(name: str, result: Result) -> str:
 
 
 def lines(label: str, result: Result, show: Show) -> list[list[str]]:
-    """A line a figure, medians."""
+    """A line for each trace as a whole, and one for each of its steps; medians."""
     return _lines(label, result, lambda spread: show(spread["median"] if spread else None))
 
 
@@ -53,20 +52,23 @@ def page(results: Mapping[str, Result], show: Show) -> Table:
 def _lines(label: str, result: Result, around: Around) -> list[list[str]]:
     rows = []
     for trace, found in result["traces"].items():
-        figures, ratios = found["figures"], found["ours_over_theirs"]
-
-        def line(
-            step: str, title: str, key: str, trace: str = trace, figures: Any = figures,
-            ratios: Any = ratios,
-        ) -> list[str]:  # fmt: skip
-            sides = [around(figures[key].get(side)) for side in (OURS, THEIRS)]
-            return [label, trace, step, title, *sides, around(ratios.get(key))]
-
-        rows.append(line("all", "makespan, s", "makespan_s"))
-        rows.append(line("all", "requests/s", "requests_per_s"))
-        for step in [key.partition("@")[2] for key in figures if key.startswith("first_ms@")]:
-            rows += [line(step, title, f"{key}@{step}") for key, title in STEPS.items()]
+        for key, step in _timed(found["figures"]):
+            row = [label, trace, f"{step}, ms" if step else "whole, s"]
+            row += [*_sides(found, key, around), around(found["ours_over_theirs"].get(key))]
+            row += _sides(found, f"cached@{step}", around) + _sides(found, f"beyond@{step}", around)
+            rows.append(row)
     return rows
+
+
+def _timed(figures: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Keys of times, and of which step they are: none for the whole trace."""
+    firsts = [key for key in figures if key.startswith("first_ms@")]
+    return [("makespan_s", ""), *((key, key.partition("@")[2]) for key in firsts)]
+
+
+def _sides(found: Result, key: str, around: Around) -> list[str]:
+    figures = found["figures"].get(key, {})
+    return [around(figures.get(side)) for side in (OURS, THEIRS)]
 
 
 def full_page(results: Mapping[str, Result], show: Show) -> Table:

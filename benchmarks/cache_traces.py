@@ -19,7 +19,7 @@ import trio
 from benchmarks import streams
 from benchmarks.daemon import Client
 from benchmarks.documents import Documents
-from benchmarks.sides import SAMPLING, Marks, Ours, Side
+from benchmarks.sides import SAMPLING, Marks, Ours
 
 Ids = list[int]
 ANSWER_WORDS, BIAS = 64, 100.0

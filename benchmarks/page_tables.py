@@ -2,6 +2,8 @@
 
 The page shows medians.  ``benchmarks/results/TABLES.md`` has each result as a whole, with the 10th
 and the 90th percentile (`benchmarks.report`).
+
+Long: one short function for each table of the page.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks import http_tables
+from benchmarks import cache_tables, http_tables
 from benchmarks.names import OURS, THEIRS
 
 Result = dict[str, Any]
@@ -296,5 +298,6 @@ OTHERS = (*_OTHERS, "bmt")
 WRITERS: dict[str, Callable[[Results, Show], Table]] = {
     "sampler": sampler, "tick": tick, "throughput": throughput, "one_stream": one_stream,
     "storm": storm, "mixed": mixed, "agent_chain": agent_chain, "paste": paste, "sweep": sweep,
-    "cap_curve": cap_curve, "others": others,
+    "cap_curve": cap_curve, "others": others, "cache": cache_tables.page,
+    "full_cache": cache_tables.full_page,
 }  # fmt: skip

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks import cache_tables, http_tables
+from benchmarks import cache_tables, http_tables, kv_tables
 from benchmarks.names import OURS, THEIRS
 
 Result = dict[str, Any]
@@ -299,5 +299,5 @@ WRITERS: dict[str, Callable[[Results, Show], Table]] = {
     "sampler": sampler, "tick": tick, "throughput": throughput, "one_stream": one_stream,
     "storm": storm, "mixed": mixed, "agent_chain": agent_chain, "paste": paste, "sweep": sweep,
     "cap_curve": cap_curve, "others": others, "cache": cache_tables.page,
-    "full_cache": cache_tables.full_page,
+    "full_cache": cache_tables.full_page, "kv_types": kv_tables.page,
 }  # fmt: skip

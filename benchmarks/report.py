@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks import cache_tables, http_tables, page_tables, scheduler_tables
+from benchmarks import cache_tables, http_tables, kv_tables, page_tables, scheduler_tables
 from benchmarks.machine import RESULTS
 from benchmarks.targets import targets_table
 
@@ -275,8 +275,15 @@ def full_cache(result: Result, name: str) -> str:
     )  # fmt: skip
 
 
+def kv_types(result: Result, name: str) -> str:
+    return (
+        _command(kv_tables.command(name, result))
+        + table(*kv_tables.whole(result, number, around)) + "\n" + machine_line(result)
+    )  # fmt: skip
+
+
 NAMED = ("tick", "throughput", "one_stream", "busy_front", "hostile", "http_cost", "http_memory",
-         "cache", "full_cache")  # fmt: skip
+         "cache", "full_cache", "kv_types")  # fmt: skip
 """Kinds whose writers take the name of the result too."""
 WRITERS: dict[str, Callable[..., str]] = {
     "sampler": sampler, "tick": tick, "throughput": throughput, "one_stream": one_stream,
@@ -288,6 +295,7 @@ WRITERS: dict[str, Callable[..., str]] = {
     "http_memory": http_memory,
     "cache": cache,
     "full_cache": full_cache,
+    "kv_types": kv_types,
 }  # fmt: skip
 
 

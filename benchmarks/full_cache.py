@@ -46,16 +46,25 @@ def options_parser() -> argparse.ArgumentParser:
 
 
 def fill(side: Ours, found: Setting, cells: int, keep: bool) -> int:
-    """Compute at least so many tokens of prompts; how many they were."""
-    done = 0
+    """Compute at least so many tokens of prompts; how many they were.
+
+    Raises RuntimeError where they should have been kept, and the first is not.
+    """
+    texts, done = [], 0
     with Client(side.daemon.path) as client:
-        while done < cells:
-            prompt = found.documents.words(FILL_WORDS)
+
+        def ask(prompt: str) -> dict[str, int]:
             client.send(id="fill", prompt=prompt, max_tokens=1, stream=False, cache_prompt=keep)
             event = client.receive()
             if event["event"] != "eos":
                 raise RuntimeError(event)
-            done += event["usage"]["prompt_tokens"]
+            return event["usage"]
+
+        while done < cells:
+            texts.append(found.documents.words(FILL_WORDS))
+            done += ask(texts[-1])["prompt_tokens"]
+        if keep and not ask(texts[0])["cached_tokens"]:
+            raise RuntimeError(f"{done} tokens are more than the cache keeps")
     return done
 
 

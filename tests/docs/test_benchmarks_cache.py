@@ -1,16 +1,19 @@
-"""The pure parts of the cache's benchmarks: what is new of a prompt, traces, tables."""
+"""The pure parts of the benchmarks of caches: what is new of a prompt, traces, tables."""
 
 from __future__ import annotations
 
 import json
+import struct
 from typing import Any
 
+import numpy as np
 import pytest
 import trio
 
-from benchmarks import cache_tables, report
+from benchmarks import cache_tables, kv_tables, report
 from benchmarks.cache import note
 from benchmarks.cache_traces import TRACES, Answer, Asker, Sizes, Words, new_tokens
+from benchmarks.kv_types import positions_within
 from benchmarks.machine import spread
 from benchmarks.names import OURS
 from benchmarks.setting import Series
@@ -118,3 +121,37 @@ def test_the_table_of_a_full_cache() -> None:
     result = {"loads": {"storm": {"p95_ms@2": found}}}
     head, rows = cache_tables.full_page({"full_cache-demo": result}, report.number)
     assert rows == [["demo", "storm", "p95_ms@2", "2", "4", "0.5"]] and len(head) == len(rows[0])
+
+
+def _saved(n: int, first_word: int, sequences: int = 1) -> np.ndarray:
+    """Bytes as libllama saves ``n`` cells: some words, streams, cells, and three words a cell."""
+    cells = [word for at in range(n) for word in (at, sequences, 0)]
+    words = [*range(100, 100 + first_word), 1, n, *cells, 7, 7]
+    return np.frombuffer(bytearray(struct.pack(f"<{len(words)}i", *words)), np.uint8)
+
+
+@pytest.mark.parametrize("first_word", [0, 2, 7])
+def test_positions_of_saved_cells_can_be_moved(first_word: int) -> None:
+    data = _saved(5, first_word)
+    positions = positions_within(data, 5)
+    assert positions.tolist() == [0, 1, 2, 3, 4]
+    positions += 10
+    assert positions_within(data, 5).tolist() == [10, 11, 12, 13, 14]
+
+
+def test_saved_cells_without_a_known_head_are_refused() -> None:
+    with pytest.raises(ValueError, match="no head"):
+        positions_within(_saved(5, 0, sequences=2), 5)
+
+
+def test_the_table_of_kv_types() -> None:
+    row = {
+        "kv_type": "q8", "kv_pack": "token-major", "cells": 512, "gbps": 3.0, "kv_mb": 1.5,
+        "tokens_per_s": spread([20.0]), "over_first": spread([2.0]), "mb_per_token": 9.0,
+    }  # fmt: skip
+    result = {"model": "demo q8_0", "rounds": 1, "threads": 2, "cells": [512], "types": "f16,q8",
+              "packs": "token-major", "rows": [row]}  # fmt: skip
+    head, rows = kv_tables.page({"kv_types-demo": result}, report.number)
+    shown = ["demo", "512", "token-major", "q8", "20", "2", "9", "1.5", "3"]
+    assert rows == [shown] and len(head) == len(shown)
+    assert kv_tables.command("kv_types-demo", result).endswith("--name kv_types-demo")

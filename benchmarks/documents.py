@@ -33,3 +33,8 @@ class Documents:
             number = self._random.getrandbits(48)
         self._given.add(number)
         return " ".join([f"{number:012x}", *self._random.choices(_WORDS, k=max(0, n - 1))])
+
+    @staticmethod
+    def every_word() -> list[str]:
+        """What texts are made of, but for the numbers."""
+        return _WORDS

@@ -53,9 +53,9 @@ def options_parser() -> argparse.ArgumentParser:
 
 
 async def one_side(
-    side: Side, bench: Pair, options: argparse.Namespace, run: int, series: Series, keep: Recorder
-) -> None:
-    found = bench.setting
+    side: Side, found: Setting, options: argparse.Namespace, run: int, series: Series,
+    keep: Recorder,
+) -> None:  # fmt: skip
     names = [f"stream{i}" for i in range(STREAMS)]
     n = min(found.stream_tokens, (found.n_ctx // 2) // STREAMS)
     long_words = found.words(options.document_words)
@@ -185,7 +185,7 @@ def measure(
         for run in range(found.rounds):
             say(f"mixed: round {run + 1} of {found.rounds}")
             for side in bench.in_turns(run):
-                trio.run(functools.partial(one_side, side, bench, options, run, series, keep))
+                trio.run(functools.partial(one_side, side, found, options, run, series, keep))
             if servers:
                 trio.run(functools.partial(apart, servers, found, options, run, series, keep))
     if later and not options.no_separate:

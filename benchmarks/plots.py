@@ -185,7 +185,25 @@ def _cap_curve(axes: Any, result: dict[str, Any], rows: list[Row]) -> None:
                  xlabel="interactive p95 over its baseline")  # fmt: skip
 
 
+def _kv_types(axes: Any, result: dict[str, Any], rows: list[Row]) -> None:
+    kinds = dict.fromkeys((row["kv_type"], row["kv_pack"]) for row in result["rows"])
+    for kv_type, pack in kinds:
+        found = [r for r in result["rows"] if (r["kv_type"], r["kv_pack"]) == (kv_type, pack)]
+        cells = [r["cells"] for r in found]
+        style = "o-" if pack == "token-major" else "s--"
+        axes[0].plot(cells, [r["tokens_per_s"]["median"] for r in found], style,
+                     label=f"{kv_type}, {pack}")  # fmt: skip
+        axes[1].plot(cells, [r["mb_per_token"] for r in found], style)
+    axes[0].set(title="tokens/s of one stream")
+    axes[1].set(title="bytes a token by estimate, MB")
+    for axis in axes:
+        axis.set(xlabel="KV cells in use", xscale="log", ylim=(0, None))
+        axis.set_xticks(result["cells"], [str(n) for n in result["cells"]])
+        axis.set_xticks([], minor=True)
+    axes[0].legend(fontsize=7)
+
+
 DRAWERS: dict[str, Callable[[Any, dict[str, Any], list[Row]], None]] = {
     "storm": _storm, "mixed": _mixed, "agent_chain": _chain, "paste": _paste, "sweep": _sweep,
-    "cap_curve": _cap_curve,
+    "cap_curve": _cap_curve, "kv_types": _kv_types,
 }  # fmt: skip

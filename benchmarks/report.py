@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks import http_tables, page_tables, scheduler_tables
+from benchmarks import cache_tables, http_tables, kv_tables, page_tables, scheduler_tables
 from benchmarks.machine import RESULTS
 from benchmarks.targets import targets_table
 
@@ -261,7 +261,29 @@ def http_memory(result: Result, name: str) -> str:
     )  # fmt: skip
 
 
-NAMED = ("tick", "throughput", "one_stream", "busy_front", "hostile", "http_cost", "http_memory")
+def cache(result: Result, name: str) -> str:
+    return (
+        _command(cache_tables.command(name, result))
+        + table(*cache_tables.whole(result, around)) + "\n" + machine_line(result)
+    )  # fmt: skip
+
+
+def full_cache(result: Result, name: str) -> str:
+    return (
+        _command(cache_tables.full_command(name, result))
+        + table(*cache_tables.full_whole(result, around)) + "\n" + machine_line(result)
+    )  # fmt: skip
+
+
+def kv_types(result: Result, name: str) -> str:
+    return (
+        _command(kv_tables.command(name, result))
+        + table(*kv_tables.whole(result, number, around)) + "\n" + machine_line(result)
+    )  # fmt: skip
+
+
+NAMED = ("tick", "throughput", "one_stream", "busy_front", "hostile", "http_cost", "http_memory",
+         "cache", "full_cache", "kv_types")  # fmt: skip
 """Kinds whose writers take the name of the result too."""
 WRITERS: dict[str, Callable[..., str]] = {
     "sampler": sampler, "tick": tick, "throughput": throughput, "one_stream": one_stream,
@@ -271,6 +293,9 @@ WRITERS: dict[str, Callable[..., str]] = {
     "hostile": hostile,
     "http_cost": http_cost,
     "http_memory": http_memory,
+    "cache": cache,
+    "full_cache": full_cache,
+    "kv_types": kv_types,
 }  # fmt: skip
 
 

@@ -142,12 +142,15 @@ class Pair:
 
 
 @contextlib.contextmanager
-def pair(found: Setting, parallel: int) -> Iterator[Pair]:
-    """Start both sides for ``parallel`` streams at once, and learn the model's tokens per word."""
+def pair(found: Setting, parallel: int, cached: bool = False) -> Iterator[Pair]:
+    """Start both sides for ``parallel`` streams at once, and learn the model's tokens per word.
+
+    ``cached``: llama-server has its cache of prompts.
+    """
     sizes = ServerSetting(parallel, found.n_ctx, found.threads)
     with contextlib.ExitStack() as stack:
         our_side = stack.enter_context(ours(found.model, sizes, *found.options.flags.split()))
-        their_side = stack.enter_context(theirs(found.model, sizes))[0]
+        their_side = stack.enter_context(theirs(found.model, sizes, cached=cached))[0]
         sample = Documents(random.randrange(1 << 30)).words(300)
         found.tokens_per_word = trio.run(our_side.count_tokens, sample) / 300
         # a full collection would keep this client from reading for as long as several ticks

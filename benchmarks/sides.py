@@ -148,14 +148,16 @@ class Theirs(LlamaServer):
     name = THEIRS
     marks = _HTTP
 
-    def __init__(self, model: str, setting: ServerSetting) -> None:
+    def __init__(self, model: str, setting: ServerSetting, cached: bool = False) -> None:
+        """``cached``: with its own cache of prompts in memory, as large as it is by default."""
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115
         self.flags = [
-            "-c", str(setting.n_ctx), "-np", str(setting.parallel), "-kvu", "--cache-ram", "0",
-            "-ngl", "999", *(["-t", str(setting.threads)] if setting.threads else []),
+            "-c", str(setting.n_ctx), "-np", str(setting.parallel), "-kvu", "-ngl", "999",
+            *([] if cached else ["--cache-ram", "0"]),
+            *(["-t", str(setting.threads)] if setting.threads else []),
         ]  # fmt: skip
         command = [str(machine.peer("llama-server")), "-m", model, *self.flags]
         self.process = subprocess.Popen(
@@ -236,12 +238,14 @@ def ours(model: str, setting: ServerSetting, *flags: str) -> Iterator[Ours]:
 
 
 @contextlib.contextmanager
-def theirs(model: str, setting: ServerSetting, count: int = 1) -> Iterator[list[Theirs]]:
+def theirs(
+    model: str, setting: ServerSetting, count: int = 1, cached: bool = False
+) -> Iterator[list[Theirs]]:
     """``count`` of them, started together."""
     sides: list[Theirs] = []
     try:
         for _ in range(count):
-            sides.append(Theirs(model, setting))
+            sides.append(Theirs(model, setting, cached))
         for side in sides:
             side.wait_ready()
         yield sides

@@ -56,13 +56,13 @@ def options_parser() -> argparse.ArgumentParser:
 
 
 async def one_side(
-    side: Side, bench: Pair, options: argparse.Namespace, run: int, series: Series, keep: Recorder
-) -> None:
+    side: Side, found: Setting, options: argparse.Namespace, run: int, series: Series,
+    keep: Recorder,
+) -> None:  # fmt: skip
     """All stretches of one round on one side; ``run`` -1 is a warm-up that leaves no figures.
 
     Long: the stretches of a round, in the order in which they run.
     """
-    found = bench.setting
     words = found.words(options.prompt_words)
     storm_interactive = options.storm_priority == "interactive"
     counts = [int(n) for n in options.clients.split(",")]
@@ -184,7 +184,7 @@ def measure(bench: Pair, options: argparse.Namespace, keep: Recorder) -> dict[st
     for run in range(-1, found.rounds):
         say(f"storm: {'warm-up' if run < 0 else f'round {run + 1} of {found.rounds}'}")
         for side in bench.in_turns(run):
-            trio.run(functools.partial(one_side, side, bench, options, run, series, keep))
+            trio.run(functools.partial(one_side, side, found, options, run, series, keep))
     counts = [int(n) for n in options.clients.split(",")]
     result: dict[str, Any] = {
         **found.describe(),

@@ -1,0 +1,94 @@
+"""The figures of `benchmarks.cache` and `benchmarks.full_cache` as lines of tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from benchmarks.names import OURS, THEIRS
+
+Result = dict[str, Any]
+Show = Callable[[float | None], str]
+Around = Callable[[dict[str, float] | None], str]
+Table = tuple[list[str], list[list[str]]]
+HEAD = ["model", "trace", "step", "first token or whole", THEIRS, "ratio", "cached share",
+        THEIRS, "computed beyond the new", THEIRS]  # fmt: skip
+FULL_HEAD = ["model", "load", "figure", "full", "empty", "ratio"]
+
+
+def command(name: str, result: Result) -> str:
+    """The command line that makes the result of that name."""
+    sizes, model = result["sizes"], result["model"].split()[0]
+    words = f"--agents {sizes['agents']} --words {sizes['words']} --turns {sizes['turns']}"
+    more = " --http" if result["http"] else ""
+    if len(result["traces"]) < 4:
+        more += f" --traces {','.join(result['traces'])}"
+    rounds = f"--rounds {result['rounds']}"
+    return f"python -m benchmarks.cache --model {model} {words} {rounds}{more} --name {name}"
+
+
+def full_command(name: str, result: Result) -> str:
+    """The command line that makes the result of that name."""
+    words = f"--cells {result['cells']} --rounds {result['rounds']} --name {name}"
+    return f"python -m benchmarks.full_cache --model {result['model'].split()[0]} {words}"
+
+
+def lines(label: str, result: Result, show: Show) -> list[list[str]]:
+    """A line for each trace as a whole, and one for each of its steps; medians."""
+    return _lines(label, result, lambda spread: show(spread["median"] if spread else None))
+
+
+def whole(result: Result, around: Around) -> Table:
+    """The same with all spreads, of one result."""
+    return HEAD[1:], [line[1:] for line in _lines("", result, around)]
+
+
+def page(results: Mapping[str, Result], show: Show) -> Table:
+    """For the page: the results of all models."""
+    labels = {name: name.partition("-")[2] for name in results}
+    return HEAD, [line for n, r in results.items() for line in lines(labels[n], r, show)]
+
+
+def _lines(label: str, result: Result, around: Around) -> list[list[str]]:
+    rows = []
+    for trace, found in result["traces"].items():
+        for key, step in _timed(found["figures"]):
+            row = [label, trace, f"{step}, ms" if step else "whole, s"]
+            row += [*_sides(found, key, around), around(found["ours_over_theirs"].get(key))]
+            row += _sides(found, f"cached@{step}", around) + _sides(found, f"beyond@{step}", around)
+            rows.append(row)
+    return rows
+
+
+def _timed(figures: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Keys of times, and of which step they are: none for the whole trace."""
+    firsts = [key for key in figures if key.startswith("first_ms@")]
+    return [("makespan_s", ""), *((key, key.partition("@")[2]) for key in firsts)]
+
+
+def _sides(found: Result, key: str, around: Around) -> list[str]:
+    figures = found["figures"].get(key, {})
+    return [around(figures.get(side)) for side in (OURS, THEIRS)]
+
+
+def full_page(results: Mapping[str, Result], show: Show) -> Table:
+    """For the page: a full cache beside an empty one."""
+    rows = []
+    for name, result in results.items():
+        label = name.partition("-")[2]
+        rows += _full(label, result, lambda spread: show(spread["median"] if spread else None))
+    return FULL_HEAD, rows
+
+
+def full_whole(result: Result, around: Around) -> Table:
+    """The same with all spreads, of one result."""
+    return FULL_HEAD[1:], [line[1:] for line in _full("", result, around)]
+
+
+def _full(label: str, result: Result, around: Around) -> list[list[str]]:
+    return [
+        [label, load, figure, around(found["full"]), around(found["empty"]),
+         around(found["full_over_empty"])]
+        for load, figures in result["loads"].items()
+        for figure, found in figures.items()
+    ]  # fmt: skip

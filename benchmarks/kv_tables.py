@@ -1,0 +1,46 @@
+"""The figures of `benchmarks.kv_types` as lines of tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+Result = dict[str, Any]
+Show = Callable[[float | None], str]
+Around = Callable[[dict[str, float] | None], str]
+Table = tuple[list[str], list[list[str]]]
+HEAD = ["model", "KV cells", "layout of V", "KV type", "tokens/s", "over the first type",
+        "bytes a token, MB", "of it KV, MB", "GB/s"]  # fmt: skip
+
+
+def command(name: str, result: Result) -> str:
+    """The command line that makes the result of that name."""
+    cells = ",".join(map(str, result["cells"]))
+    words = f"--cells {cells} --types {result['types']} --packs {result['packs']}"
+    words += f" --rounds {result['rounds']} --threads {result['threads']} --name {name}"
+    return f"python -m benchmarks.kv_types --model {result['model'].split()[0]} {words}"
+
+
+def lines(label: str, result: Result, show: Show) -> list[list[str]]:
+    """A line for each type, layout and number of cells; medians."""
+    return _lines(label, result, show, lambda spread: show(spread["median"] if spread else None))
+
+
+def whole(result: Result, show: Show, around: Around) -> Table:
+    """The same with all spreads, of one result."""
+    return HEAD[1:], [line[1:] for line in _lines("", result, show, around)]
+
+
+def page(results: Mapping[str, Result], show: Show) -> Table:
+    """For the page: the results of all models."""
+    return HEAD, [
+        line for n, r in results.items() for line in lines(n.partition("-")[2], r, show)
+    ]  # fmt: skip
+
+
+def _lines(label: str, result: Result, show: Show, around: Around) -> list[list[str]]:
+    return [
+        [label, str(row["cells"]), row["kv_pack"], row["kv_type"], around(row["tokens_per_s"]),
+         around(row["over_first"]), *(show(row[key]) for key in ("mb_per_token", "kv_mb", "gbps"))]
+        for row in result["rows"]
+    ]  # fmt: skip

@@ -2,6 +2,8 @@
 
 The page shows medians.  ``benchmarks/results/TABLES.md`` has each result as a whole, with the 10th
 and the 90th percentile (`benchmarks.report`).
+
+Long: one short function for each benchmark.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Short prompts and answers that are being read are interactive, long prompts besi
 Long is relative.  A program may ask for prompts at the expense of everybody's streams: at once for
 the time that a stream takes for ``ALLOWANCE`` tokens, from then on for ``REFILL`` of the time.  All
 programs together may ask for twice as much.  A prompt that costs more is background work until its
-answer begins.  So a flood of prompts sinks, whoever sends it, and a person's question does not.
+answer begins.  A short prompt costs nothing where all that it holds up is its own program's.  So a flood of prompts sinks, whoever sends it, and a person's question does not.
 
 This is least attained service (Nuyens and Wierman 2008), by program, with the cost known before.
 """
@@ -48,13 +48,27 @@ def judge(state, tick, knobs, cost, memory):
         _refill(everybody, tick.now_ns, 2.0, token_ms)
         _refill(mine, tick.now_ns, 1.0, token_ms)
         credit_ms = min(mine.credit_ms, everybody.credit_ms)
-        is_affordable = prompt_ms <= credit_ms or token_ms <= 0.0
+        is_free = not _others_pay(state, s)
+        is_affordable = is_free or prompt_ms <= credit_ms or token_ms <= 0.0
         if is_affordable and _is_short(cost, state.n_tokens[s] - state.cached[s], token_ms):
-            everybody.credit_ms -= prompt_ms
-            mine.credit_ms -= prompt_ms
+            if not is_free:
+                everybody.credit_ms -= prompt_ms
+                mine.credit_ms -= prompt_ms
             state.lane[s], state.auto[s] = LANE_INTERACTIVE, AUTO_PAID
         else:
             state.lane[s], state.auto[s] = LANE_BACKGROUND, AUTO_SUNK
+
+
+@njit(**INNER)
+def _others_pay(state, s):
+    """Whether a prompt is computed at the expense of another program's streams or prompts."""
+    for other in range(state.state.shape[0]):
+        if state.state[other] != RUNNING or state.program[other] == state.program[s]:
+            continue
+        if state.auto[other] == AUTO_SUNK or state.lane[other] != LANE_INTERACTIVE:
+            continue
+        return True
+    return False
 
 
 @njit(**INNER)

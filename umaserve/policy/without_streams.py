@@ -24,7 +24,7 @@ BLIND_CHUNK = 64  # prompt tokens of a tick whose cost nobody knows
 # Interactive prompts: as many as the second, and the first where background waits for its share.
 # Once one was given up, no more than have passed since, or than the first.  So at most half of the
 # work is given up.
-LONG_TICKS, LONE_TICKS = 8, 100
+LONG_TICKS, LONE_TICKS = 8, 200
 # Background prompts, and where nobody interactive has come for as long.
 LONGER_TICKS, LONGEST_TICKS = 20, 40
 EFFICIENT = 0.85  # of the best rate, for a chunk that nobody can stop

@@ -32,40 +32,32 @@ class Context:
         model: Model,
         *,
         n_ctx: int,
-        n_batch: int = 2048,
-        n_ubatch: int = 512,
-        n_seq_max: int = 1,
         n_threads: int = 1,
         n_threads_batch: int | None = None,
         type_k: str = "f16",
         type_v: str = "f16",
         flash_attn: bool | None = None,
-        offload_kqv: bool = True,
-        kv_unified: bool = True,
         **others: Any,
     ) -> Context:
         """``llama_init_from_model``.
 
-        `n_ctx` KV cells, shared by all `n_seq_max` sequences if `kv_unified`. `type_k` and
+        `n_ctx` KV cells, shared by all sequences unless `kv_unified` is false. `type_k` and
         `type_v` are ggml type names (``f16``, ``q8_0``). `flash_attn` None lets libllama decide.
-        `others` are further fields of ``llama_context_params`` by name. Raises `ContextError` with
-        the reason that libllama logged.
+        `others` are further fields of ``llama_context_params`` by name, with libllama's defaults
+        (`n_batch` 2048, `n_ubatch` 512, `n_seq_max` 1). Raises `ContextError` with the reason that
+        libllama logged.
         """
         library = model.library
         lib, ffi = library.lib, library.ffi
         params = lib.llama_context_default_params()
         values = {
+            "kv_unified": True,
             "n_ctx": n_ctx,
-            "n_batch": n_batch,
-            "n_ubatch": n_ubatch,
-            "n_seq_max": n_seq_max,
             "n_threads": n_threads,
             "n_threads_batch": n_threads if n_threads_batch is None else n_threads_batch,
             "type_k": kv_type(library, type_k),
             "type_v": kv_type(library, type_v),
             "flash_attn_type": _flash_attention(lib, flash_attn),
-            "offload_kqv": offload_kqv,
-            "kv_unified": kv_unified,
             **others,
         }
         for name, value in values.items():

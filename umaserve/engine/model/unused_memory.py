@@ -84,6 +84,11 @@ def new_ranges(before: Ranges, after: Ranges) -> Ranges:
     return found
 
 
+def give_back_since(before: Ranges) -> int:
+    """`give_back_zeros` of the `private_memory` that was not there ``before``."""
+    return give_back_zeros(new_ranges(before, private_memory()))
+
+
 def give_back_zeros(ranges: Iterable[tuple[int, int]]) -> int:
     """Give back the resident pages of ``ranges`` that hold zeros only; returns their bytes.
 

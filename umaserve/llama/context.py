@@ -90,7 +90,7 @@ class Context:
     def seq_rm(self, seq: int, p0: int = -1, p1: int = -1) -> bool:
         """``llama_memory_seq_rm``: forgets positions [p0, p1) of a sequence; -1 leaves an end open.
 
-        False where this kind of memory cannot forget a part (a whole sequence always goes); to cut
+        False where this kind of memory cannot forget a part (a whole sequence always goes). To cut
         off an end use `cut`, to forget everything `clear`.
         """
         return bool(self.library.lib.llama_memory_seq_rm(self.memory, seq, p0, p1))
@@ -98,7 +98,7 @@ class Context:
     def cut(self, seq: int, n_kept: int) -> bool:
         """Forget all but the first ``n_kept`` positions of a sequence, or else the whole of it.
 
-        False where the whole had to go: a recurrent state cannot go back, and of a sliding window
+        False where the whole had to go. A recurrent state cannot go back. Of a sliding window
         the positions before ``n_kept`` may be gone already (``llama_memory_seq_rm`` says true
         then, so ``llama_memory_seq_pos_min`` is looked at).
         """
@@ -147,7 +147,7 @@ class Context:
     def state_seq_set(self, seq: int, data: Any, size: int | None = None) -> int:
         """``llama_state_seq_set_data``: replaces a sequence by what `state_seq_get` wrote.
 
-        `data` is a buffer of bytes, of which the first `size` count (all if None); it may come from
+        `data` is a buffer of bytes, of which the first `size` count (all if None). It may come from
         another context of the same model, KV types and V layout. Takes free cells, wherever they
         lie. Returns the bytes read, or 0 where there are too few cells or the state does not fit
         this context; the sequence is empty then. Releases the GIL while it copies.
@@ -160,7 +160,7 @@ class Context:
     def set_abort_callback(self, address: int, data: int) -> None:
         """``llama_set_abort_callback``: gives up a decode when ``bool f(void *data)`` says true.
 
-        `address` is that C function's, 0 for none; it is asked after every node of the graph, in
+        `address` is that C function's, 0 for none. It is asked after every node of the graph, in
         the thread that decodes and without the GIL. `address` and `data` are borrowed until the
         next call or `close`. ``llama_decode`` then returns 2 and has forgotten the cells of the
         part of the batch that was running. Only the processor backend looks at it.

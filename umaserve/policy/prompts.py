@@ -1,7 +1,7 @@
 """Prompt chunking: whose prompt tokens fill the room that a tick has.
 
 First-token-first chunked prefill (Sarathi-Serve, Agrawal et al. 2024): prompts that can be finished
-with the room go first, since each of them makes a session decode; the oldest keeps a quarter, so
+with the room go first, since each of them makes a session decode. The oldest keeps a quarter, so
 that short ones never starve it.
 """
 

@@ -1,9 +1,9 @@
 """Accounting of the KV cells that all sessions share.
 
 libllama's unified cache gives every token of every sequence one cell.  A request is admitted when
-its known tokens and those of the running ones fit with a margin; it does not reserve its whole
+its known tokens and those of the running ones fit with a margin.  It does not reserve its whole
 answer, so that short answers with a generous ``max_tokens`` run side by side.  When the cells run
-out all the same, a session gives its cells back and is computed again later (`victim`): nothing is
+out all the same, a session gives its cells back and is computed again later (`victim`).  Nothing is
 lost, and the oldest always gets through.
 """
 
@@ -79,8 +79,8 @@ def victim(table: SessionTable, alone: bool = False, keep: int = -1) -> int:
     """Slot that gives its cells back when they run out, or -1 when only one session runs.
 
     Background before interactive, then the program that has most sessions running, its newest
-    before its oldest: where each has one, the oldest of the best lane never goes, unless ``alone``:
-    then even the only one may.  ``keep`` is a slot that does not go.
+    before its oldest.  Where each has one, the oldest of the best lane never goes, unless
+    ``alone``: then even the only one may.  ``keep`` is a slot that does not go.
     """
     running = np.flatnonzero(table.state == RUNNING)
     running = running[running != keep]

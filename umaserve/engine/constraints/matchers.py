@@ -91,7 +91,7 @@ class GrammarMatcher:
     """A grammar in GBNF, from the first token on or from a trigger on.
 
     Before a trigger is written anything may come.  libllama looks for triggers with ``std::regex``,
-    which calls itself for every character; so they are looked for here, and it gets what follows.
+    which calls itself for every character.  So they are looked for here, and it gets what follows.
     """
 
     def __init__(self, constraint: m.Constraint, vocabulary: Vocabulary) -> None:

@@ -144,7 +144,7 @@ class Work(NamedTuple):
     ``addresses`` int64, ``sampled``, ``ended``, ``stuck`` int32: [n_slots]; ``served``
     int64[n_slots] and ``resumed_at`` int32[n_slots] live as long as the rows; ``is_eog``
     uint8[n_vocab].  ``facts`` (Facts[2]) and ``info`` (PlanInfo[2]) keep a tick and the
-    one before apart; ``aside`` int32[n_slots]: 1 = that prompt is computed aside, -1 = it cannot
+    one before apart.  ``aside`` int32[n_slots]: 1 = that prompt is computed aside, -1 = it cannot
     be.
     """
 

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 # How long a thread of libgomp waits for the others before it sleeps, in turns of its loop.  Its own
 # 300,000 last milliseconds, longer than the time between two ticks.  The front, woken by a tick's
-# tokens, then finds every core of a small machine taken, and gets the engine's.  5,000 last a tenth
-# or two of a millisecond and cover the waits inside a decode.  Where others take the cores, a
+# tokens, then finds every core of a small machine taken, and gets the engine's.  Ours last a
+# tenth or two of a millisecond and cover the waits inside a decode.  Where others take the cores, a
 # thread that sleeps gets its turn sooner than a thread that spins (docs/THREADS.md).
 SPIN_COUNT = 5_000
 

@@ -1,8 +1,8 @@
 """First tokens of prompts that are computed beside the ticks, sampled where their logits are.
 
-A prompt in the background ends in the second context: nobody who streams waits for its last row,
-and a request that wants no more than this token needs no KV cells in the engine's context at all.
-Who is waited for ends in the ticks, so that the second token follows the first.
+A prompt in the background ends in the second context: nobody who streams waits for its last row.  A
+request that wants no more than this token needs no KV cells in the engine's context at all.  Who is
+waited for ends in the ticks, so that the second token follows the first.
 """
 
 from __future__ import annotations

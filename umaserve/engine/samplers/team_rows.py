@@ -1,8 +1,8 @@
 """Sampling the rows of one tick on libllama's own threads, on a processor backend.
 
 The cores are theirs there, and when a decode ends they still spin for a moment, waiting for the
-next one.  So the rows are dealt out among them with what libllama itself uses, ``GOMP_parallel``:
-nobody has to be woken, and nobody falls asleep while one thread samples for all.
+next one.  So the rows are dealt out among them with what libllama itself uses, ``GOMP_parallel``.
+Nobody has to be woken, and nobody falls asleep while one thread samples for all.
 
 What they are to do reaches them through one pointer, and a C callback takes no arrays.  So all of
 them lie in one record, as addresses and shapes.  They are written once: these arrays are the

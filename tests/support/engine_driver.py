@@ -16,7 +16,6 @@ from tests.support.forks import ENGINE, Forked
 from tests.support.leftovers import CORE_DUMPS
 from tests.support.patches.engine import command as patched
 from tests.support.patches.engine import environment as with_tests
-from tests.support.patches.engine import named
 from umaserve.assets import demo_model_path
 from umaserve.llama import builds
 from umaserve.wire import messages as m
@@ -47,7 +46,8 @@ class DrivenEngine:
 
         ``spawn`` makes the process from the engine's arguments instead, and either outcome of a
         load is fine then.  ``fresh``: a program that starts by itself, for what a process has of
-        its own, such as memory and threads.  Others are forked where nothing needs such a program.
+        its own, such as memory and threads.  So is one that is patched, before it imports anything.
+        Others are forked.
         """
         start.setdefault("n_slots", N_SLOTS)
         start.setdefault("n_ctx", 2048)
@@ -69,16 +69,14 @@ class DrivenEngine:
         self.process: Any
         if spawn is not None:
             self.process = spawn(words)
-        elif fresh or not may_fork(self.start):
+        elif fresh or patch or not may_fork(self.start):
             self.process = subprocess.Popen(
                 [*command, *words], pass_fds=list(fds.values()),
                 env=with_tests() if patch else None,
             )  # fmt: skip
         else:
-            self.process = Forked(
-                named(patch) if patch else None, None, dict(os.environ), module=ENGINE,
-                fds=list(fds.values()),
-            )  # fmt: skip
+            environment = dict(os.environ)
+            self.process = Forked(None, None, environment, module=ENGINE, fds=list(fds.values()))
         theirs.close()
         os.close(wake_write)
         os.close(table_fd)

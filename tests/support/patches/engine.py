@@ -24,17 +24,9 @@ ROOT = Path(__file__).resolve().parents[3]
 
 def command(patch: Callable[..., None]) -> list[str]:
     """Starts a Python whose engine is patched; the engine's arguments are to follow."""
-    return [sys.executable, "-m", __name__, json.dumps(named(patch))]
-
-
-def named(patch: Callable[..., None]) -> list[Any]:
-    """The patch, in JSON."""
     given = functools.partial(patch)
-    return [given.func.__module__, given.func.__name__, given.keywords]
-
-
-def apply(module: str, name: str, keywords: dict[str, Any]) -> None:
-    getattr(importlib.import_module(module), name)(**keywords)
+    what = json.dumps([given.func.__module__, given.func.__name__, given.keywords])
+    return [sys.executable, "-m", __name__, what]
 
 
 def environment() -> dict[str, str]:
@@ -71,5 +63,6 @@ def say(path: str, *what: Any) -> None:
 
 
 if __name__ == "__main__":
-    apply(*json.loads(sys.argv.pop(1)))
+    module, name, keywords = json.loads(sys.argv.pop(1))
+    getattr(importlib.import_module(module), name)(**keywords)
     sys.exit(engine_main.main())

@@ -9,11 +9,10 @@ import os
 import socket
 import sys
 import threading
-from typing import Any
 
 from tests.support.forks import answer
 from tests.support.leftovers import CORE_DUMPS
-from tests.support.patches.engine import apply, keep_cache_in_use
+from tests.support.patches.engine import keep_cache_in_use
 from umaserve.assets import demo_model_path
 from umaserve.engine import __main__ as engine_main
 from umaserve.wire import messages as m
@@ -39,15 +38,13 @@ def preload() -> None:
 
     front = threading.Thread(target=leave_when_ready)
     front.start()
-    assert run(None, theirs.fileno(), wake, table_fd, t.shared_file(t.PIECE_BYTES)) == 0
+    assert run(theirs.fileno(), wake, table_fd, t.shared_file(t.PIECE_BYTES)) == 0
     front.join()
     keep_cache_in_use()
 
 
-def run(patch: list[Any] | None, *fds: int) -> int:
-    """An engine in this process, with a patch as `tests.support.patches.engine` names it."""
-    if patch:
-        apply(*patch)
+def run(*fds: int) -> int:
+    """An engine in this process."""
     names = ("control", "wake", "table", "pieces")
     sys.argv[1:] = [x for name, fd in zip(names, fds, strict=True) for x in (f"--{name}", str(fd))]
     return engine_main.main()
@@ -56,4 +53,4 @@ def run(patch: list[Any] | None, *fds: int) -> int:
 if __name__ == "__main__":
     asked = int(sys.argv[2])
     preload()  # with arguments of its own
-    answer(asked, lambda patch, *fds: sys.exit(run(patch, *fds)))
+    answer(asked, lambda _, *fds: sys.exit(run(*fds)))

@@ -115,11 +115,13 @@ def test_a_daemon_whose_dashboard_nobody_sees_ends_in_good_order(tmp_path: Path)
         preexec_fn=close(1),
     )
     with child:
-        eventually(lambda: os.path.exists(path))
-        with Client(path) as client:
-            client.complete("x", max_tokens=1)
-        time.sleep(0.5)  # a screen or two
-        child.terminate()
+        try:
+            eventually(lambda: os.path.exists(path))
+            with Client(path) as client:
+                client.complete("x", max_tokens=1)
+            time.sleep(0.5)  # a screen or two
+        finally:
+            child.terminate()
         _, err = child.communicate(timeout=TIMEOUT)
     assert (child.returncode, b"Traceback" in err) == (0, False), err
 

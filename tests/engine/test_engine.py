@@ -295,12 +295,12 @@ def test_tokenize_agrees_with_the_pieces(idle):
 
 
 def test_the_engine_leaves_when_the_front_does():
-    engine = DrivenEngine()
+    engine = DrivenEngine(fresh=True)
     assert engine.close() == 0
 
 
 def test_the_engine_leaves_in_the_middle_of_its_work_too():
-    engine = DrivenEngine()
+    engine = DrivenEngine(fresh=True)
     serial = engine.submit(
         PROMPT, max_tokens=1500, sampling=m.Sampling(temperature=0, ignore_eos=True)
     )

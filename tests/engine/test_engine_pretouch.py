@@ -81,14 +81,16 @@ def test_workers_touch_their_own_scratch_and_go_on_sampling():
         table.set(slot, m.Sampling(temperature=0.0))
     slots = np.arange(16, dtype=np.int32)
     addresses = np.array([row.ctypes.data for row in logits], np.int64)
-    given = (slots, addresses, 300, table.settings, tokens, ints, ints, np.array([1], np.int32))
-    out = (np.zeros(16, np.int32), np.zeros((16, 8), np.float32),
-           np.zeros((16, 8, 20), np.int32), np.zeros((16, 8, 20), np.float32))  # fmt: skip
-    pool = rows.start_pool(2, 300, 8, 1, (*given, None, *out))
+    given = rows.Rows(
+        slots, addresses, 300, table.settings, tokens, ints, ints, np.array([1], np.int32),
+        np.zeros(16, np.int32), np.zeros((16, 8), np.float32), np.zeros((16, 8, 20), np.int32),
+        np.zeros((16, 8, 20), np.float32),
+    )  # fmt: skip
+    pool = rows.start_pool(2, 8, given)
     rows.touch_scratch(pool)
     assert pool.counted.shape == (2, WIDTH) and not pool.counted.any()
-    rows.sample_all(pool, 0, 16, *given, rows.Scratch.allocate(300, 8, 1), *out)
-    assert (out[0] == best).all()
+    rows.sample_all(pool, 0, 16, given, rows.Scratch.allocate(300, 8, 1))
+    assert (given.sampled == best).all()
 
 
 def table_bytes(engine: DrivenEngine) -> int:

@@ -25,7 +25,7 @@ from umaserve.engine.model.thread_places import find_places
 from umaserve.engine.native.batch import Batch
 from umaserve.engine.samplers import rows, team_rows
 from umaserve.sampling.params import SLOW, SamplerTable
-from umaserve.sampling.sampler import Scratch
+from umaserve.sampling.sampler import Rows, Scratch
 from umaserve.wire.messages import Sampling
 
 
@@ -82,9 +82,18 @@ def test_a_team_of_one_leaves_all_to_the_caller():
     assert not team_rows.sample_in_team(team, 0, 1)
 
 
+def one_row():
+    one, tokens = np.zeros(1, np.int32), np.zeros((1, N_CTX), np.int32)
+    return Rows(
+        one, np.zeros(1, np.int64), N_VOCAB, SamplerTable(1).settings, tokens, one, one,
+        np.array([1], np.int32), one.copy(), np.zeros((1, N_CTX), np.float32),
+        np.zeros((1, N_CTX, 20), np.int32), np.zeros((1, N_CTX, 20), np.float32),
+    )  # fmt: skip
+
+
 def test_naps_follow_the_quickest_ticks():
     """A nap that outlasts the rows delays a tick: a quick tick ends it, slow ones hardly count."""
-    pool = rows.start_pool(0, N_VOCAB, N_CTX, 1, ())._replace(n_workers=1)
+    pool = rows.start_pool(0, N_CTX, one_row())._replace(n_workers=1)
     pool = pool._replace(rooms=np.zeros((2, rows.LINE), np.int64))
     calls, expected = pool.calls, pool.calls.expected_ns
 
@@ -111,19 +120,15 @@ def test_naps_follow_the_quickest_ticks():
 
 
 def test_a_worker_ends_with_its_pipe():
-    pool = rows.start_pool(0, N_VOCAB, N_CTX, 1, ())._replace(
+    row = one_row()
+    pool = rows.start_pool(0, N_CTX, row)._replace(
         n_workers=1, workers=rows.Worker.several(1),
         rooms=np.zeros((2, rows.LINE), np.int64),
     )  # fmt: skip
-    table = SamplerTable(1)
-    one, tokens = np.zeros(1, np.int32), np.zeros((1, N_CTX), np.int32)
-    out = (one.copy(), np.zeros((1, N_CTX), np.float32), np.zeros((1, N_CTX, 20), np.int32),
-           np.zeros((1, N_CTX, 20), np.float32))  # fmt: skip
     read, write = os.pipe()
     os.close(write)
-    arguments = (one, np.zeros(1, np.int64), N_VOCAB, table.settings, tokens, one, one,
-                 np.array([1], np.int32), Scratch.allocate(N_VOCAB, N_CTX, 1), *out)  # fmt: skip
-    rows._serve(0, pool, read, np.zeros(1, np.uint8), *arguments)
+    scratch = Scratch.allocate(N_VOCAB, N_CTX, 1)
+    rows._serve(0, pool, read, np.zeros(1, np.uint8), row, scratch)
     assert pool.workers[0].asleep == 1 and pool.workers[0].done == 0
     os.close(read)
 

@@ -129,7 +129,7 @@ def test_an_engine_takes_memory_for_the_cells_that_are_used() -> None:
     cells = memory_needed(str(demo_model_path()), n_ctx=n_ctx).kv_bytes
     anonymous, answers = {}, {}
     for pretouch in (False, True):
-        with DrivenEngine(pretouch=pretouch, n_ctx=n_ctx, probe=False) as engine:
+        with DrivenEngine(fresh=True, pretouch=pretouch, n_ctx=n_ctx, probe=False) as engine:
             anonymous[pretouch] = [own(engine)]
             answers[pretouch] = [engine.run(SHORT, max_tokens=16)]
             anonymous[pretouch].append(own(engine))

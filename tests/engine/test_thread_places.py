@@ -136,7 +136,7 @@ def affinities(pid: int) -> list[set[int]]:
 @linux
 @pytest.mark.skipif(usable_cores() < 2, reason="one core has nothing to be dealt out")
 def test_an_engine_has_its_ticks_on_separate_cores_and_the_rest_anywhere() -> None:
-    with DrivenEngine(n_threads=2, probe=False) as engine:
+    with DrivenEngine(fresh=True, n_threads=2, probe=False) as engine:
         if engine.ready.device != "CPU":
             pytest.skip("only a processor's threads are placed")
         assert engine.run("def fibonacci(n):", max_tokens=4)
@@ -161,7 +161,7 @@ def test_an_engine_has_its_ticks_on_separate_cores_and_the_rest_anywhere() -> No
 @pytest.mark.skipif(usable_cores() < 2, reason="one core has nothing to be dealt out")
 def test_the_loop_has_a_place_unless_one_thread_is_all_that_the_engine_chose() -> None:
     for _ in range(2):  # the second one knows what ticks cost, and measures none
-        with DrivenEngine(n_threads=0) as engine:
+        with DrivenEngine(fresh=True, n_threads=0) as engine:
             ready = engine.ready
             if ready.device != "CPU":
                 pytest.skip("only a processor's threads are placed")
@@ -221,6 +221,6 @@ def test_costs_are_written_beside_the_ticks_cores(tmp_path: Path) -> None:
 @linux
 def test_an_engine_leaves_threads_alone_if_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_PROC_BIND", "false")
-    with DrivenEngine(n_threads=2, probe=False) as engine:
+    with DrivenEngine(fresh=True, n_threads=2, probe=False) as engine:
         assert engine.run("def fibonacci(n):", max_tokens=4)
         assert all(cpus == HERE for cpus in affinities(engine.process.pid))

@@ -12,14 +12,26 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from tests.support.forks import ENGINE, Forked
 from tests.support.leftovers import CORE_DUMPS
 from tests.support.patches.engine import command as patched
 from tests.support.patches.engine import environment as with_tests
 from umaserve.assets import demo_model_path
+from umaserve.llama import builds
 from umaserve.wire import messages as m
 from umaserve.wire import table as t
 
 N_SLOTS = 16
+
+
+def may_fork(start: m.Start) -> bool:
+    """Whether an engine may come from one that has run: no accelerator's library survives a fork.
+
+    Nor does one that has run know where ``PYTHONPATH`` has a policy.
+    """
+    build = builds.select(start.backend)
+    on_processor = sys.platform == "linux" and build is not None and build.backend == "cpu"
+    return on_processor and ":" not in start.policy
 
 
 class DrivenEngine:
@@ -28,12 +40,14 @@ class DrivenEngine:
     def __init__(
         self, *, model: str | None = None, expect_failure: bool = False,
         patch: Callable[..., None] | None = None,
-        spawn: Callable[[list[str]], Any] | None = None, **start: Any,
+        spawn: Callable[[list[str]], Any] | None = None, fresh: bool = False, **start: Any,
     ):  # fmt: skip
         """``patch`` is a function of `tests.support.patches`, or a ``partial`` of one.
 
         ``spawn`` makes the process from the engine's arguments instead, and either outcome of a
-        load is fine then.
+        load is fine then.  ``fresh``: a program that starts by itself, for what a process has of
+        its own, such as memory and threads.  So is one that is patched, before it imports anything.
+        Others are forked.
         """
         start.setdefault("n_slots", N_SLOTS)
         start.setdefault("n_ctx", 2048)
@@ -52,13 +66,17 @@ class DrivenEngine:
                "pieces": pieces_fd}  # fmt: skip
         command = patched(patch) if patch else [sys.executable, "-m", "umaserve.engine"]
         words = [word for name, fd in fds.items() for word in (f"--{name}", str(fd))]
-        if spawn is None:
+        self.process: Any
+        if spawn is not None:
+            self.process = spawn(words)
+        elif fresh or patch or not may_fork(self.start):
             self.process = subprocess.Popen(
                 [*command, *words], pass_fds=list(fds.values()),
                 env=with_tests() if patch else None,
             )  # fmt: skip
         else:
-            self.process = spawn(words)
+            environment = dict(os.environ)
+            self.process = Forked(None, None, environment, module=ENGINE, fds=list(fds.values()))
         theirs.close()
         os.close(wake_write)
         os.close(table_fd)

@@ -1,7 +1,7 @@
-"""Daemons of tests, forked from a process that has imported the front: a start takes half the time.
+"""Daemons and engines of tests, forked from a process that has imported all: a start is short.
 
-What such a daemon does from `serve` on is what any other does.  Its own start as a program is what
-tests of ``umaserve serve`` are for.
+What such a process does from `serve` or the engine's `main` on is what any other does.  The start
+as a program is what tests of ``umaserve serve`` and of real daemons are for.
 """
 
 from __future__ import annotations
@@ -14,20 +14,28 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
+FRONT, ENGINE = "tests.support.patches.front", "tests.support.patches.warm_engine"
+MOST_FDS = 8
 
 
-def answer(fd: int, run: Callable[[Any], None]) -> None:
+def answer(fd: int, run: Callable[..., None]) -> None:
     """In the process that forks: until nobody asks any more.
 
-    Children return from it too, with what they were asked to ``run`` done.
+    Children return from it too, with what they were asked to ``run`` done; it also gets the
+    descriptors that came with the question.
     """
-    with socket.socket(fileno=fd) as asked, asked.makefile("rb") as lines:
-        for line in lines:
+    with socket.socket(fileno=fd) as asked:
+        while True:
+            line, fds, _, _ = socket.recv_fds(asked, 1 << 16, MOST_FDS)
+            while line and not line.endswith(b"\n"):
+                line += asked.recv(1 << 16)
+            if not line:
+                return
             ask = json.loads(line)
             if "child" in ask:
                 pid, status = os.waitpid(ask["child"], os.WNOHANG)
@@ -36,63 +44,73 @@ def answer(fd: int, run: Callable[[Any], None]) -> None:
                 said = os.fork()
                 if said == 0:
                     break
+            for given in fds:
+                os.close(given)
             asked.sendall(json.dumps(said).encode() + b"\n")
-        else:
-            return
     os.environ.clear()
     os.environ.update(ask["environment"])
-    log = os.open(ask["log"], os.O_WRONLY)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
-    os.close(log)
-    run(ask["what"])
+    if ask["log"]:
+        log = os.open(ask["log"], os.O_WRONLY)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        os.close(log)
+    run(ask["what"], *fds)
 
 
 class _Forker:
     """The process that forks, and the way to it."""
 
-    def __init__(self) -> None:
+    def __init__(self, module: str) -> None:
         self.socket, theirs = socket.socketpair()
         with theirs:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.support.patches.front", "--forks",
-                 str(theirs.fileno())],
+                [sys.executable, "-m", module, "--forks", str(theirs.fileno())],
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, cwd=ROOT,
                 env={**os.environ, "PYTHONPATH": str(ROOT)}, pass_fds=[theirs.fileno()],
             )  # fmt: skip
         self.answers = self.socket.makefile("rb")
         self.lock = threading.Lock()
 
-    def ask(self, **what: Any) -> Any:
+    def ask(self, fds: Sequence[int] = (), **what: Any) -> Any:
         with self.lock:
-            self.socket.sendall(json.dumps(what).encode() + b"\n")
+            line = json.dumps(what).encode() + b"\n"
+            sent = socket.send_fds(self.socket, [line], fds)
+            self.socket.sendall(line[sent:])
             return json.loads(self.answers.readline())
 
 
-_forkers: list[_Forker] = []
+_forkers: dict[str, _Forker] = {}
 
 
-def _forker() -> _Forker:
-    if not _forkers:
-        _forkers.append(_Forker())
-    return _forkers[0]
+def _forker(module: str) -> _Forker:
+    if module not in _forkers:
+        _forkers[module] = _Forker(module)
+    return _forkers[module]
 
 
 class Forked:
-    """A child of that process, as `subprocess.Popen` has it.
+    """A child of a process that runs ``module``, as `subprocess.Popen` has it.
 
-    ``what`` is the argument of `tests.support.patches.front`, ``log`` where it writes.  It inherits
-    nothing of this process that was changed after the first one: no signals, no limits, no folder.
+    ``what`` and ``fds`` are what the module's ``run`` gets, ``log`` is where the child writes.  It
+    inherits nothing of this process that was changed after the first one: no signals, no limits, no
+    folder.
     """
 
-    def __init__(self, what: Any, log: Path, environment: dict[str, str]) -> None:
-        log.touch()
-        self.pid: int = _forker().ask(what=what, log=str(log), environment=environment)
+    def __init__(
+        self, what: Any, log: Path | None, environment: dict[str, str], *,
+        module: str = FRONT, fds: Sequence[int] = (),
+    ) -> None:  # fmt: skip
+        if log:
+            log.touch()
+        self._forker = _forker(module)
+        self.pid: int = self._forker.ask(
+            fds, what=what, log=str(log or ""), environment=environment
+        )
         self.returncode: int | None = None
 
     def poll(self) -> int | None:
         if self.returncode is None:
-            self.returncode = _forker().ask(child=self.pid)
+            self.returncode = self._forker.ask(child=self.pid)
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:

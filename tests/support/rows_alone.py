@@ -10,7 +10,7 @@ from umaserve import llama
 from umaserve.engine.model.thread_places import find_places
 from umaserve.engine.samplers import rows, team_rows
 from umaserve.sampling.params import SamplerTable
-from umaserve.sampling.sampler import Scratch, sample_rows
+from umaserve.sampling.sampler import Rows, Scratch, sample_rows
 from umaserve.wire.messages import Sampling
 
 N_VOCAB, N_SLOTS, N_CTX = 3000, 16, 64
@@ -41,15 +41,15 @@ def same_as_alone(n_workers=0, n_threads=0):
     scratch = Scratch.allocate(N_VOCAB, N_CTX, 1)
     given = (slots, addresses, N_VOCAB, table.settings, tokens, n_tokens, n_prompt, eog)
     shared = outputs()
+    together = Rows(*given, *shared)
     alone_scratch = Scratch.allocate(N_VOCAB, N_CTX, 1)
-    nobody = rows.start_pool(0, N_VOCAB, N_CTX, 1, ())
-    pool = rows.start_pool(n_workers, N_VOCAB, N_CTX, 1, (*given, None, *shared))
+    nobody = rows.start_pool(0, N_CTX, together)
+    pool = rows.start_pool(n_workers, N_CTX, together)
     if n_threads:
         llama.load("cpu")
         counts = pool.team_counted
-        team, scratches = team_rows.make_team(
-            find_places({}), n_threads, N_CTX, (*given, scratch, *shared), counts
-        )
+        places = find_places({})
+        team, scratches = team_rows.make_team(places, n_threads, together, scratch, counts)
         assert len(scratches) == min(n_threads, team_rows.MOST_THREADS) - 1
         team.threads = n_threads
         pool = pool._replace(team=team)
@@ -58,7 +58,7 @@ def same_as_alone(n_workers=0, n_threads=0):
         alone = outputs()
         copy = logits.copy()  # penalties are written into the row
         addresses[:] = [row.ctypes.data for row in copy]
-        sample_rows(n, *given, alone_scratch, *alone)
+        sample_rows(0, n, Rows(*given, *alone), alone_scratch)
         addresses[:] = [row.ctypes.data for row in logits]
         for array in shared:
             array[...] = 0
@@ -66,8 +66,8 @@ def same_as_alone(n_workers=0, n_threads=0):
         if turn % 3 != 1:
             rows.call_workers(pool, n)  # some jobs come without a call, and some when all sleep
         time.sleep((0.0, 0.002, 0.02)[turn // 7])
-        rows.sample_all(pool, 0, first, *given, scratch, *shared)
-        rows.sample_all(pool, first, n - first, *given, scratch, *shared)
+        rows.sample_all(pool, 0, first, together, scratch)
+        rows.sample_all(pool, first, n - first, together, scratch)
         for a, b in zip(alone, shared, strict=True):
             assert (a == b).all()
         if n_threads and n == N_SLOTS:

@@ -14,20 +14,16 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from typing import Any
 
 from tests.support.engine_driver import DrivenEngine
-from tests.support.patches.engine import keep_cache_in_use
-from umaserve.assets import demo_model_path
+from tests.support.patches.warm_engine import preload
 from umaserve.engine import __main__ as engine_main
 from umaserve.wire import messages as m
-from umaserve.wire import table as t
 
 PROMPTS = ("Hello", "x = 1\n" * 40, "a b", "def f(n):")
 TOKENS = 6
@@ -77,33 +73,6 @@ class ForkedProcess:
 
     def kill(self) -> None:
         os.kill(self.pid, signal.SIGKILL)
-
-
-def preload() -> None:
-    """Run an engine here, without a thread of libllama's, so that all code is loaded."""
-    start = m.Start(
-        str(demo_model_path()), n_slots=4, n_ctx=256, n_seq=2, n_threads=1, prefill_threads=0,
-        sampling_threads=0,
-    )  # fmt: skip
-    ours, theirs = socket.socketpair()
-    _, wake = os.pipe()
-    _, table_fd = t.SessionTable.create(t.TableSpec(start.n_slots, start.positions + 1))
-    ours.sendall(m.encode(start))
-
-    def leave_when_ready() -> None:
-        channel = m.Channel("front")
-        while not any(isinstance(x, m.Ready) for x in channel.feed(ours.recv(1 << 20))):
-            pass
-        ours.sendall(m.encode(m.Shutdown()))
-
-    front = threading.Thread(target=leave_when_ready)
-    front.start()
-    fds = {"control": theirs.fileno(), "wake": wake, "table": table_fd,
-           "pieces": t.shared_file(t.PIECE_BYTES)}  # fmt: skip
-    sys.argv[1:] = [word for name, fd in fds.items() for word in (f"--{name}", str(fd))]
-    assert engine_main.main() == 0
-    front.join()
-    keep_cache_in_use()
 
 
 def outcome(settings: dict[str, Any]) -> dict[str, Any]:

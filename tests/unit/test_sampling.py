@@ -312,12 +312,13 @@ def test_a_row_is_read_at_its_address():
     out = np.zeros(1, np.int32)
     tokens = np.zeros((1, 16), np.int32)
     ints = np.array([3], np.int32)
-    sampler.sample_rows(
-        1, np.zeros(1, np.int32), np.array([row.ctypes.data], np.int64), 100, table.settings,
-        tokens, ints, ints, np.array([1], np.int32), scratch, out,
+    rows = sampler.Rows(
+        np.zeros(1, np.int32), np.array([row.ctypes.data], np.int64), 100, table.settings,
+        tokens, ints, ints, np.array([1], np.int32), out,
         np.zeros((1, 16), np.float32), np.zeros((1, 16, 20), np.int32),
         np.zeros((1, 16, 20), np.float32),
     )  # fmt: skip
+    sampler.sample_rows(0, 1, rows, scratch)
     assert out[0] == 99
 
 
@@ -329,12 +330,13 @@ def counts_after(settings, n_vocab=4000):
     scratch = sampler.Scratch.allocate(n_vocab, 512, 1)
     tokens = np.arange(512, dtype=np.int32)[None] % 400
     ints = np.array([500], np.int32)
-    sampler.sample_rows(
-        1, np.zeros(1, np.int32), np.array([row.ctypes.data], np.int64), n_vocab, table.settings,
-        tokens, ints, np.array([10], np.int32), np.array([1], np.int32), scratch,
+    rows = sampler.Rows(
+        np.zeros(1, np.int32), np.array([row.ctypes.data], np.int64), n_vocab, table.settings,
+        tokens, ints, np.array([10], np.int32), np.array([1], np.int32),
         np.zeros(1, np.int32), np.zeros((1, 512), np.float32),
         np.zeros((1, 512, 20), np.int32), np.zeros((1, 512, 20), np.float32),
     )  # fmt: skip
+    sampler.sample_rows(0, 1, rows, scratch)
     assert scratch.counted[counted.TAKEN] == 0
     return int(scratch.counted[counted.ROWS_IN_PLACE]), int(scratch.counted[counted.COPIED_BYTES])
 

@@ -51,11 +51,12 @@ class Bench:
         self.table.set(0, sampling)
         self.table.whole[0, MASK] = address
         out, one = np.zeros(1, np.int32), np.ones(1, np.int32)
-        sampler.sample_rows(
-            1, np.zeros(1, np.int32), np.array([row.ctypes.data]), N_VOCAB, self.table.settings,
-            self.tokens, 20 * one, 5 * one, EOG, self.scratch, out, self.logprob, self.top_ids,
+        rows = sampler.Rows(
+            np.zeros(1, np.int32), np.array([row.ctypes.data]), N_VOCAB, self.table.settings,
+            self.tokens, 20 * one, 5 * one, EOG, out, self.logprob, self.top_ids,
             self.top_logprobs,
         )  # fmt: skip
+        sampler.sample_rows(0, 1, rows, self.scratch)
         return int(out[0])
 
 

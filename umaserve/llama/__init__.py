@@ -1,6 +1,6 @@
 """libllama for the engine: the build to load, the binding, and thin helpers over it.
 
-Importing this package loads nothing: names are looked up when they are first used, so that
+Importing this package loads nothing: names are looked up when they are first used. So
 `builds` stays cheap for those who never load a library.
 """
 

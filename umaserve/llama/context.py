@@ -32,40 +32,32 @@ class Context:
         model: Model,
         *,
         n_ctx: int,
-        n_batch: int = 2048,
-        n_ubatch: int = 512,
-        n_seq_max: int = 1,
         n_threads: int = 1,
         n_threads_batch: int | None = None,
         type_k: str = "f16",
         type_v: str = "f16",
         flash_attn: bool | None = None,
-        offload_kqv: bool = True,
-        kv_unified: bool = True,
         **others: Any,
     ) -> Context:
         """``llama_init_from_model``.
 
-        `n_ctx` KV cells, shared by all `n_seq_max` sequences if `kv_unified`. `type_k` and
+        `n_ctx` KV cells, shared by all sequences unless `kv_unified` is false. `type_k` and
         `type_v` are ggml type names (``f16``, ``q8_0``). `flash_attn` None lets libllama decide.
-        `others` are further fields of ``llama_context_params`` by name. Raises `ContextError` with
-        the reason that libllama logged.
+        `others` are further fields of ``llama_context_params`` by name, with libllama's defaults
+        (`n_batch` 2048, `n_ubatch` 512, `n_seq_max` 1). Raises `ContextError` with the reason that
+        libllama logged.
         """
         library = model.library
         lib, ffi = library.lib, library.ffi
         params = lib.llama_context_default_params()
         values = {
+            "kv_unified": True,
             "n_ctx": n_ctx,
-            "n_batch": n_batch,
-            "n_ubatch": n_ubatch,
-            "n_seq_max": n_seq_max,
             "n_threads": n_threads,
             "n_threads_batch": n_threads if n_threads_batch is None else n_threads_batch,
             "type_k": kv_type(library, type_k),
             "type_v": kv_type(library, type_v),
             "flash_attn_type": _flash_attention(lib, flash_attn),
-            "offload_kqv": offload_kqv,
-            "kv_unified": kv_unified,
             **others,
         }
         for name, value in values.items():
@@ -98,7 +90,7 @@ class Context:
     def seq_rm(self, seq: int, p0: int = -1, p1: int = -1) -> bool:
         """``llama_memory_seq_rm``: forgets positions [p0, p1) of a sequence; -1 leaves an end open.
 
-        False where this kind of memory cannot forget a part (a whole sequence always goes); to cut
+        False where this kind of memory cannot forget a part (a whole sequence always goes). To cut
         off an end use `cut`, to forget everything `clear`.
         """
         return bool(self.library.lib.llama_memory_seq_rm(self.memory, seq, p0, p1))
@@ -106,7 +98,7 @@ class Context:
     def cut(self, seq: int, n_kept: int) -> bool:
         """Forget all but the first ``n_kept`` positions of a sequence, or else the whole of it.
 
-        False where the whole had to go: a recurrent state cannot go back, and of a sliding window
+        False where the whole had to go. A recurrent state cannot go back. Of a sliding window
         the positions before ``n_kept`` may be gone already (``llama_memory_seq_rm`` says true
         then, so ``llama_memory_seq_pos_min`` is looked at).
         """
@@ -155,7 +147,7 @@ class Context:
     def state_seq_set(self, seq: int, data: Any, size: int | None = None) -> int:
         """``llama_state_seq_set_data``: replaces a sequence by what `state_seq_get` wrote.
 
-        `data` is a buffer of bytes, of which the first `size` count (all if None); it may come from
+        `data` is a buffer of bytes, of which the first `size` count (all if None). It may come from
         another context of the same model, KV types and V layout. Takes free cells, wherever they
         lie. Returns the bytes read, or 0 where there are too few cells or the state does not fit
         this context; the sequence is empty then. Releases the GIL while it copies.
@@ -168,7 +160,7 @@ class Context:
     def set_abort_callback(self, address: int, data: int) -> None:
         """``llama_set_abort_callback``: gives up a decode when ``bool f(void *data)`` says true.
 
-        `address` is that C function's, 0 for none; it is asked after every node of the graph, in
+        `address` is that C function's, 0 for none. It is asked after every node of the graph, in
         the thread that decodes and without the GIL. `address` and `data` are borrowed until the
         next call or `close`. ``llama_decode`` then returns 2 and has forgotten the cells of the
         part of the batch that was running. Only the processor backend looks at it.

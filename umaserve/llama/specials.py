@@ -36,11 +36,11 @@ class Specials:
     ) -> list[int]:
         """Token ids of ``text`` with what the model adds.
 
-        ``plain`` are spans of it, in order, where no text of a control token is one; they begin and
-        end where the text does, or at such a token, so that nothing else is cut in two.
+        ``plain`` are spans of it, in order, where no text of a control token is one.  They begin
+        and end where the text does, or at such a token, so that nothing else is cut in two.
 
         ``add_bos``: ``None`` adds the start token if the model wants one and the text does not
-        begin with it, ``True`` adds it in any case where the model has one, ``False`` in none.  An
+        begin with it.  ``True`` adds it in any case where the model has one, ``False`` in none.  An
         end token that the text has already is not added.  Raises ``ValueError`` as
         ``Model.tokenize`` does.
         """

@@ -1,10 +1,10 @@
 """How many bytes a model moves, from its GGUF header alone: the constants of the ΣBMT model.
 
 Bytes moved per token (BMT) is the roofline's memory side (Williams et al. 2009): decoding reads
-every weight for few operations, so bytes over bandwidth is its time.  What is counted is compulsory
-traffic, each byte once per graph.  What a cache saves (activations of a single row never leave the
-processor) or what a kernel reads again (llama.cpp's processor backend walks a matrix once for 64
-columns) is not modelled; ticks for which that matters are bound by arithmetic.
+every weight for few operations.  So bytes over bandwidth is its time.  What is counted is
+compulsory traffic, each byte once per graph.  What a cache saves (activations of a single row never
+leave the processor) or what a kernel reads again (llama.cpp's processor backend walks a matrix once
+for 64 columns) is not modelled.  Ticks for which that matters are bound by arithmetic.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ class Traffic(NamedTuple):
     """Bytes by what a tick does; all floats, so that compiled code takes it as it is.
 
     The weights of a file are ``dense + n_expert * expert``, plus the token table where the model
-    has an output matrix of its own, plus what decoding never reads (classifiers, draft layers).
+    has an output matrix of its own.  What decoding never reads
+    (classifiers, draft layers) is in it too.
     """
 
     dense: float  # weights that every graph reads, however many tokens: no experts, no head
@@ -75,7 +76,7 @@ class Traffic(NamedTuple):
         own number of experts a token uses.  `activation` is an estimate: each
         matrix product's input and output row once, in float32, which leaves out what stays in
         registers between fused operations and adds what stays in a cache.  Where `kv_exact` is 0,
-        `kv_cell` counts every layer as if it attended to everything: an upper bound for
+        `kv_cell` counts every layer as if it attended to everything.  That is an upper bound for
         sliding-window layers, and recurrent states are not in it.
         """
         info = _info(source)

@@ -48,7 +48,7 @@ ALL_FEATURES = sum(FEATURES.values())
 class SchedulerState(NamedTuple):
     """Columns of the session table that a policy reads (borrowed, one entry per slot).
 
-    ``served`` grows in the order in which rows were last part of a batch; ``aside`` is 1 where the
+    ``served`` grows in the order in which rows were last part of a batch.  ``aside`` is 1 where the
     prompt is being computed beside the ticks, -1 where it cannot be; both belong to the engine.
     """
 

@@ -1,10 +1,10 @@
 """Burst: requests that come together are answered together.
 
-A stream that began a moment ago is no reason to pace the prompts of those that came with it: had
-its own prompt been computed last, it would have begun when they do.  So for the first second of
-the answers the prompts of such requests go into the ticks at once, as far as they can be finished
-within that second.  A stream that is older, or a request that comes later, changes nothing: they
-are paced as ever.
+A stream that began a moment ago is no reason to pace the prompts of those that came with it.  Had
+its own prompt been computed last, it would have begun when they do.  So for the first second of the
+answers the prompts of such requests go into the ticks at once.  That holds as far as they can be
+finished within that second.  A stream that is older, or a request that comes later, changes
+nothing: they are paced as ever.
 """
 
 from __future__ import annotations

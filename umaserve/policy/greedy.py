@@ -1,7 +1,7 @@
 """Greedy batching, as llama.cpp's own server does it: a baseline, and a policy in plain Python.
 
 Everybody's next token and as much of every prompt as fits go into the same tick.  Any function with
-this signature plugs in through ``--policy MODULE:FUNCTION``; it is called once a tick, and what it
+this signature plugs in through ``--policy MODULE:FUNCTION``.  It is called once a tick, and what it
 costs more than the compiled policy is in docs/POLICY.md.
 """
 

@@ -4,8 +4,8 @@ Each interactive session that decodes has a deadline: its last token plus the ca
 (the time between tokens of the interactive sessions alone).  What a tick takes beyond the turns
 that the session still has to wait for is its slack, and the smallest slack bounds the tick.
 
-Beyond the cap there is an error budget: of a session's tokens 4 in 100 (on an accelerator 3) may
-come later, though never later than twice the baseline, and the 95th percentile still holds.  A
+Beyond the cap there is an error budget.  Of a session's tokens 4 in 100 (on an accelerator 3) may
+come later, though never later than twice the baseline.  The 95th percentile still holds.  A
 session earns it token by token; whatever makes a token late spends it, the noise of the machine
 too.
 """
@@ -83,7 +83,7 @@ def allowance(state, tick, knobs, cost, memory, plan, mode):
         cap = state.cap[s] if state.cap[s] > 0.0 else knobs.latency_cap
         gap, hard = (1.0 + (cap - 1.0) * MARGIN) * base, HARD * base
         if not knobs.paced:
-            # in the mean a stream is no slower than the cap says, however much its ticks vary; one
+            # in the mean a stream is no slower than the cap says, however much its ticks vary.  One
             # that is late may be so by as much as they do
             hard = max(HARD * usual / laden, 1.0) * base
             if not memory.kept.shared:  # else predictions that fail would cost others their share
@@ -123,9 +123,9 @@ def strictest_cap(state, knobs, memory):
 def noise(memory, cost, mode, n):
     """The 95th percentile of a round of ``n`` decoders alone, over its mean.
 
-    The promise compares 95th percentiles, so what the cap multiplies is one: the mean round and two
-    mean absolute deviations (a normal distribution's 95th percentile is 2.06 of them above).  The
-    deviations of several ticks partly cancel.
+    The promise compares 95th percentiles, so what the cap multiplies is one.  It is the mean round
+    and two mean absolute deviations (a normal distribution's 95th percentile is 2.06 of them
+    above).  The deviations of several ticks partly cancel.
     """
     g = memory.group[mode, n]
     r = row_class(g)
@@ -150,7 +150,7 @@ def _tail(memory, cost, mode, n, load, otherwise):
 def learn_tails(cost, info, rows, prompt_tokens, wall_ms):
     """Take a finished tick of interactive rows into account, before its mean is learned from it.
 
-    Alone is one with nobody else about, who would have his turn sooner or later; a shape that is
+    Alone is one with nobody else about, who would have his turn sooner or later.  A shape that is
     hardly known says more about its prediction than about the machine.
     """
     mode, served = info.mode, info.interactive_rows

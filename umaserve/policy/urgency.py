@@ -1,10 +1,11 @@
 """Urgency: the lane of a request that nobody has labelled.
 
 Short prompts and answers that are being read are interactive, long prompts beside them are not.
-Long is relative.  A program may ask for prompts at the expense of everybody's streams: at once for
+Long is relative.  A program may ask for prompts at the expense of everybody's streams.  At once for
 the time that a stream takes for ``ALLOWANCE`` tokens, from then on for ``REFILL`` of the time.  All
 programs together may ask for twice as much.  A prompt that costs more is background work until its
-answer begins.  A short prompt costs nothing where all that it holds up is its own program's.  So a flood of prompts sinks, whoever sends it, and a person's question does not.
+answer begins.  A short prompt costs nothing where all that it holds up is its own program's.  So a
+flood of long prompts sinks, whoever sends it, and a person's question does not.
 
 This is least attained service (Nuyens and Wierman 2008), by program, with the cost known before.
 """

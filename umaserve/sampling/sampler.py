@@ -94,6 +94,28 @@ class Scratch(NamedTuple):
         )
 
 
+class Rows(NamedTuple):
+    """The rows that are sampled, and where their tokens go; all of it borrowed.
+
+    Row ``i`` of a tick is that of ``slots[i]`` (int32), and its logits lie at ``addresses[i]``
+    (int64).  ``sampled[i]`` (int32) becomes its token.  ``settings`` and what follows is the
+    engine's and the session table's, indexed by slot; ``eog`` int32 are the tokens that end a text.
+    """
+
+    slots: np.ndarray
+    addresses: np.ndarray
+    n_vocab: int
+    settings: P.Settings
+    tokens: np.ndarray
+    n_tokens: np.ndarray
+    n_prompt: np.ndarray
+    eog: np.ndarray
+    sampled: np.ndarray
+    logprob: np.ndarray
+    top_ids: np.ndarray
+    top_logprobs: np.ndarray
+
+
 @intrinsic(plain.int_pointer)
 def _int_pointer(typingctx, address):  # type: ignore[no-untyped-def]
     """``int32_t*`` from an integer address."""
@@ -209,33 +231,29 @@ def sample_row(row, slot, settings, history, index, eog, work, top_ids, top_logp
 
 
 @njit(nogil=True, cache=True, _nrt=True)
-def sample_rows(
-    n, slots, addresses, n_vocab, settings, tokens, n_tokens, n_prompt, eog, work,
-    out_tokens, logprob, top_ids, top_logprobs,
-):  # fmt: skip
-    """Sample ``n`` rows: ``slots[i]`` has its logits at ``addresses[i]``.
+def sample_rows(first, n, rows, work):
+    """Sample ``n`` of ``rows`` (Rows), from row ``first`` on.
 
-    Reads the session table's ``tokens`` int32[n_slots, n_ctx], ``n_tokens`` and ``n_prompt``.
-    Writes ``out_tokens[i]`` and, where asked, the logprob columns at the new token's position.
+    Writes their ``sampled`` and, where asked, the logprob columns at the new token's position.
     Counts in ``work.counted`` how the rows were read.  A row that says nothing, or has an infinite
     logit, gets NO_NUMBERS for a token; one whose mask is late, or forbids all, gets NO_CHOICE.
     """
-    for i in range(n):
-        slot = slots[i]
-        at = n_tokens[slot]
-        if settings.whole[slot, MASK] == LATE:
-            out_tokens[i] = NO_CHOICE
+    for i in range(first, first + n):
+        slot, address = rows.slots[i], rows.addresses[i]
+        at, wants = rows.n_tokens[slot], rows.settings.whole[slot]
+        if wants[MASK] == LATE:
+            rows.sampled[i] = NO_CHOICE
             continue
-        row = row_at(addresses[i], n_vocab)
+        row = row_at(address, rows.n_vocab)
         if not has_numbers(row):
-            count_row(row, addresses[i], work.counted)
-            out_tokens[i] = NO_NUMBERS
+            count_row(row, address, work.counted)
+            rows.sampled[i] = NO_NUMBERS
             continue
         token, value = sample_row(
-            row, slot, settings, tokens[slot, :at], at - n_prompt[slot], eog, work,
-            top_ids[slot, at], top_logprobs[slot, at],
+            row, slot, rows.settings, rows.tokens[slot, :at], at - rows.n_prompt[slot], rows.eog,
+            work, rows.top_ids[slot, at], rows.top_logprobs[slot, at],
         )  # fmt: skip
-        count_row(row, addresses[i], work.counted)
-        out_tokens[i] = token if token < 0 or row[token] < np.inf else NO_NUMBERS
-        if settings.whole[slot, LOGPROBS] >= 0:
-            logprob[slot, at] = value
+        count_row(row, address, work.counted)
+        rows.sampled[i] = token if token < 0 or row[token] < np.inf else NO_NUMBERS
+        if wants[LOGPROBS] >= 0:
+            rows.logprob[slot, at] = value

@@ -333,7 +333,7 @@ class Admin:
             raise ProtocolError(E_LIMIT_002, "the daemon is shutting down")
 
     def info(self) -> dict[str, Any]:
-        """``model`` is ``None`` while none is loaded, with ``state`` saying what is going on;
+        """``model`` is ``None`` while none is loaded, with ``state`` saying what is going on.
         ``next_try`` is when one that cannot be served now is tried again."""
         daemon = self._daemon
         engine, next_try = daemon.supervisor.current, daemon.supervisor.next_try

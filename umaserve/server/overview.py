@@ -84,9 +84,9 @@ def state(daemon: Watched) -> str:
 
 
 def tick_summary(engine: EngineHandle) -> dict[str, Any]:
-    """The ticks of the last second, from the ring that the engine writes: how many, the mean and
-    the longest in ms, the mean of what the guard allowed (``None``: nobody interactive decoded),
-    and how many decoding rows and prompt tokens they had."""
+    """The ticks of the last second, from the ring that the engine writes: how many, and the mean
+    and the longest in ms.  Also the mean of what the guard allowed (``None``: nobody interactive
+    decoded), and how many decoding rows and prompt tokens they had."""
     table = engine.table
     end = table.header.tick_ring_at
     loads_first()

@@ -1,7 +1,7 @@
 """Keeps an engine serving: starts it, replaces it when it dies or hangs, changes the model.
 
 One engine is *current*: it takes new requests.  A load starts a *candidate* next to it, which
-becomes current when it has proved itself; the old one is then *retiring* and ends what it runs.  A
+becomes current when it has proved itself.  The old one is then *retiring* and ends what it runs.  A
 dead current engine is replaced at once, and ``recovery.recover`` queues its requests again.  Where
 none can be started, that is tried for ever, after pauses that grow; only the very first ends the
 daemon.
@@ -269,10 +269,10 @@ class Supervisor:
     async def load(self, model: str, report: Report) -> m.Ready:
         """Serve another model.  ``report(fraction, stage)`` hears about progress.
 
-        Where memory allows both, the new engine proves itself next to the old one; else the old one
-        is drained and stopped first, and comes back if the new one fails.  Raises ``ProtocolError``
-        (``E_MODEL_002``); a model that was serving goes on serving.  The change runs to its end
-        even if the caller, whose client may be gone, is cancelled.
+        Where memory allows both, the new engine proves itself next to the old one.  Else the old
+        one is drained and stopped first, and comes back if the new one fails.  Raises
+        ``ProtocolError`` (``E_MODEL_002``); a model that was serving goes on serving.  The change
+        runs to its end even if the caller, whose client may be gone, is cancelled.
         """
         return await self._detached(self._load, model, report)
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from umaserve.wire.header import AbortWords
 
 # tokens of a chunk at most, each with a row of logits.  From `TILED` on libllama's attention
-# on a processor has another kernel: a text is computed in chunks that are as long, as it would be
+# on a processor has another kernel.  A text is computed in chunks that are as long, as it would be
 # at once, and gets the same numbers
 CHUNK, ACCELERATOR_CHUNK = 2 * TILED - 1, 256
 LEAST_CELLS = 1024
@@ -122,7 +122,7 @@ class AsideContext:
 
     def rows(self) -> np.ndarray | None:
         """float32[n, n_embd or n_vocab] of the batch that was computed, as libllama keeps them
-        until the next one; no rows where none were wanted, None where libllama has none."""
+        until the next one.  No rows where none were wanted, None where libllama has none."""
         lib, ffi = self.context.library.lib, self.context.library.ffi
         get = lib.llama_get_embeddings if self._embeds else lib.llama_get_logits
         width = self.n_embd if self._embeds else self.context.model.n_vocab

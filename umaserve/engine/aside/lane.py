@@ -3,7 +3,7 @@
 The loop calls `step` between ticks.  While nobody interactive has work, a piece is a chunk of a
 text.  While streams decode, ``pace`` says how long a piece may be, as the latency guard does for
 background prompts.  On a processor the chunk then stops in the middle of its graph, on a stack of
-its own (`umaserve.engine.prefill.chunk_stack`); elsewhere it is of few tokens.
+its own (`umaserve.engine.prefill.chunk_stack`).  Elsewhere it is of few tokens.
 
 Long: a text's whole way, from its context to its last row.
 """

@@ -1,9 +1,9 @@
 """Accounting of the KV cells that all sessions share.
 
 libllama's unified cache gives every token of every sequence one cell.  A request is admitted when
-its known tokens and those of the running ones fit with a margin; it does not reserve its whole
+its known tokens and those of the running ones fit with a margin.  It does not reserve its whole
 answer, so that short answers with a generous ``max_tokens`` run side by side.  When the cells run
-out all the same, a session gives its cells back and is computed again later (`victim`): nothing is
+out all the same, a session gives its cells back and is computed again later (`victim`).  Nothing is
 lost, and the oldest always gets through.
 """
 

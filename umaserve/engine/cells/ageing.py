@@ -2,8 +2,8 @@
 
 Without it, more interactive sessions than sequences would keep background out for ever.  When a
 background request has aged (`umaserve.wire.states`) and no other one holds a sequence, it takes the
-next that is free, ahead of waiting interactive ones, and nobody takes it back for ``KEEP_NS``: one
-sequence of ``--parallel`` for a sixth of the time, at most.
+next that is free, ahead of waiting interactive ones.  Nobody takes it back for ``KEEP_NS``.  That
+is one sequence of ``--parallel`` for a sixth of the time, at most.
 """
 
 from __future__ import annotations

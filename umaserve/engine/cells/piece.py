@@ -1,7 +1,7 @@
 """A piece of a session's KV cache on its way from one context to another.
 
 Both contexts are of one model with the same KV types and the same layout of V.  Each keeps one
-sequence id spare: libllama saves and restores whole sequences, so that a range of positions passes
+sequence id spare: libllama saves and restores whole sequences.  So a range of positions passes
 through the spare one, which shares the cells and costs no copy of its own.
 """
 

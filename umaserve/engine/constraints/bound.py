@@ -2,7 +2,7 @@
 
 The thread compiles the constraint, and is woken by a byte for each token of the row.  It reads the
 new tokens in the session table, so whatever ticks are given up or repeated, no token is taken
-twice: a mask is for a number of tokens, and the ticks take none that is for another.
+twice.  A mask is for a number of tokens, and the ticks take none that is for another.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Whether libllama can take a client's grammar (GBNF); checked here, since it prints what it
+"""Whether libllama can take a client's grammar (GBNF).  It is checked here: libllama prints what it
 refuses into the log, and some grammars make it compute or call itself without an end.
 
 The rules are built as its parser builds them (``llama-grammar.cpp``), so that what is counted here

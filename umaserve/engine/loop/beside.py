@@ -1,6 +1,6 @@
 """What a tick has to do with the prompts that are computed beside it.
 
-Three ways, by what was measured (`umaserve.engine.model.ways`): between ticks, as chunks of the
+Three ways, by what was measured (`umaserve.engine.model.ways`).  Between ticks, as chunks of the
 loop's own (``knobs.sliced``) or of a thread that stops when told (``knobs.paced``), or on cores of
 their own.  Where there is no way (``knobs.can_aside``), all of this does nothing.  The ways are
 values, not types: an engine may lose or gain one while it runs, and nothing is compiled for it.
@@ -32,10 +32,10 @@ UNLIKE = 2
 @njit(nogil=True, cache=True)
 def note_shape(flight, knobs, cost, memory, rows, in_batch, info):
     """After a change of shape on an accelerator, ticks of the streams alone are unlike all others
-    (``flight.unlike``): a captured graph has to be made again.
+    (``flight.unlike``).  A captured graph has to be made again.
 
     What they take is the baseline of the guard, which is to be that of ticks that follow one
-    another; where decoders of the background ride with nearly all ticks, the others come after a
+    another.  Where decoders of the background ride with nearly all ticks, the others come after a
     change.  So it is with those who ride with all of them (``riders_ms``).  With other passengers,
     or where decoders take turns, the change is part of what it costs.
     """

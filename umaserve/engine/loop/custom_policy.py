@@ -31,7 +31,7 @@ def find_policy(name: str) -> Callable[..., int] | None:
 
 def can_be_computed(plan: Plan, entries: int, state: SchedulerState, n_batch: int) -> bool:
     """Whether the first ``entries`` of a plan are tokens that running rows have left to compute,
-    and fit one batch; and the prompts beside the ticks running rows, with an end mark behind them.
+    and fit one batch.  Prompts beside the ticks have to be running rows, with an end mark behind.
     """
     if not isinstance(entries, int | np.integer) or not 0 <= entries <= plan.slots.size:
         return False

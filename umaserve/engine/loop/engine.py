@@ -50,7 +50,7 @@ from umaserve.policy.cost.model import CostModel, doubt_larger, learn_flow_ms, l
 from umaserve.policy.flags import forget
 from umaserve.policy.without_streams import note_given_up
 from umaserve.sampling.params import SamplerTable
-from umaserve.sampling.sampler import Scratch
+from umaserve.sampling.sampler import Rows, Scratch
 from umaserve.wire import messages as m
 from umaserve.wire import table as t
 from umaserve.wire.control import Control
@@ -154,21 +154,17 @@ class Engine:
     def _start_pool(self) -> RowPool:
         """Who samples: threads of their own, libllama's team, or the loop's thread alone."""
         loaded, columns, batch = self.loaded, self.columns, self._batch.arrays
-        n_ctx, n_eog = self.table.spec.n_ctx, loaded.eog_ids.size
-        rows = (
+        self._rows = Rows(
             batch.out_slot, self.work.addresses, loaded.n_vocab, self.samplers.settings,
-            columns.tokens, columns.n_tokens, columns.n_prompt, loaded.eog_ids, self._scratch,
+            columns.tokens, columns.n_tokens, columns.n_prompt, loaded.eog_ids,
             self.work.sampled, columns.logprob, columns.top_ids, columns.top_logprobs,
         )  # fmt: skip
-        pool = start_pool(
-            self._worker_count(), loaded.n_vocab, n_ctx, n_eog,
-            tuple(None if value is self._scratch else value for value in rows),
-        )  # fmt: skip
+        pool = start_pool(self._worker_count(), self.table.spec.n_ctx, self._rows)
         if pool.n_workers:
             return pool
         team, self.team_scratches = make_team(
-            loaded.places, max(loaded.n_threads, loaded.n_threads_batch), n_ctx, rows,
-            pool.team_counted,
+            loaded.places, max(loaded.n_threads, loaded.n_threads_batch), self._rows,
+            self._scratch, pool.team_counted,
         )  # fmt: skip
         return pool._replace(team=team)
 
@@ -212,6 +208,7 @@ class Engine:
             budget=self.budget,
             orders=self.worker.orders if self.worker is not None else Orders.allocate(1, -1),
             settings=self.samplers.settings,
+            rows=self._rows,
             scratch=self._scratch,
             work=self.work,
         )  # fmt: skip

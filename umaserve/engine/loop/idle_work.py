@@ -2,7 +2,7 @@
 
 A start serves at once.  What ticks and chunks cost here, and whether some extras pay, is measured
 in the pauses between requests, one short step at a time.  Between two steps the loop looks whether
-somebody has come; on a processor an interactive request also gives up the step that is under way
+somebody has come.  On a processor an interactive request also gives up the step that is under way
 (`abort`).  What is never measured for want of a pause is learned from the requests themselves.
 """
 

@@ -2,7 +2,7 @@
 
 A stop in Python between two ticks makes everybody's next token late, by a tenth of a tick and more
 on a small model.  Most of what a background request needs of Python touches neither the context
-nor a row of the running batch, so it is done after the next decode was submitted.  What is left
+nor a row of the running batch.  So it is done after the next decode was submitted.  What is left
 waits for the end of that tick.
 """
 

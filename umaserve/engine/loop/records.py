@@ -21,7 +21,7 @@ from umaserve.policy.base import Knobs, Memory, Plan, PlanInfo, SchedulerState
 from umaserve.policy.bytes.bandwidth import Budget
 from umaserve.policy.cost.model import CostModel
 from umaserve.sampling.params import Settings
-from umaserve.sampling.sampler import Scratch
+from umaserve.sampling.sampler import Rows, Scratch
 from umaserve.wire import table as t
 from umaserve.wire.header import AbortWords, Header
 
@@ -142,9 +142,9 @@ class Work(NamedTuple):
     """Arrays that one tick hands to the next step, allocated once.
 
     ``addresses`` int64, ``sampled``, ``ended``, ``stuck`` int32: [n_slots]; ``served``
-    int64[n_slots] and ``resumed_at`` int32[n_slots] live as long as the rows; ``eog_ids`` int32,
-    ``is_eog`` uint8[n_vocab].  ``facts`` (Facts[2]) and ``info`` (PlanInfo[2]) keep a tick and the
-    one before apart; ``aside`` int32[n_slots]: 1 = that prompt is computed aside, -1 = it cannot
+    int64[n_slots] and ``resumed_at`` int32[n_slots] live as long as the rows; ``is_eog``
+    uint8[n_vocab].  ``facts`` (Facts[2]) and ``info`` (PlanInfo[2]) keep a tick and the
+    one before apart.  ``aside`` int32[n_slots]: 1 = that prompt is computed aside, -1 = it cannot
     be.
     """
 
@@ -154,7 +154,6 @@ class Work(NamedTuple):
     stuck: np.ndarray
     served: np.ndarray
     resumed_at: np.ndarray
-    eog_ids: np.ndarray
     is_eog: np.ndarray
     out: Outcome
     facts: np.ndarray
@@ -173,7 +172,6 @@ class Work(NamedTuple):
             stuck=np.zeros(n_slots, np.int32),
             served=np.zeros(n_slots, np.int64),
             resumed_at=resumed_at,
-            eog_ids=loaded.eog_ids,
             is_eog=loaded.is_eog,
             out=Outcome.zeros(),
             facts=Facts.several(2),
@@ -202,6 +200,7 @@ class Loop(NamedTuple):
     budget: Budget
     orders: Orders
     settings: Settings
+    rows: Rows
     scratch: Scratch
     work: Work
 

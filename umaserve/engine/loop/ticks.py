@@ -79,9 +79,9 @@ LEAST_SLICE_MS = 0.02  # less is not worth waking anybody for
 def run_ticks(most, tick, given, loop):
     """Run up to ``most`` ticks; returns (why it came back, number of the last tick).
 
-    ``given``: entries of a plan that is made already, for the first tick; -1 = the compiled policy
-    plans; RESUME = the first tick was submitted before UNDER_WAY was returned.  Where the backend
-    overlaps, the tokens of one tick are published while the next one computes; elsewhere before it
+    ``given``: entries of a plan that is made already, for the first tick. -1 = the compiled policy
+    plans, RESUME = the first tick was submitted before UNDER_WAY was returned.  Where the backend
+    overlaps, the tokens of one tick are published while the next one computes.  Elsewhere before it
     is submitted, since submitting waits for the result.
     """
     flight = loop.work.flight
@@ -292,18 +292,13 @@ def sort_rows(loop):
 @njit(**PHASE)
 def sample(loop, count):
     """Choose tokens for the next ``count`` rows."""
-    columns, work, flight = loop.columns, loop.work, loop.work.flight
+    work, flight = loop.work, loop.work.flight
     slots = loop.batch.out_slot[flight.settled :]
     await_masks(
-        count, loop.state.state, slots, columns.n_tokens, loop.settings.whole, loop.native,
+        count, loop.state.state, slots, loop.columns.n_tokens, loop.settings.whole, loop.native,
         loop.pool,
     )  # fmt: skip
-    sample_all(
-        loop.pool, flight.settled, count, loop.batch.out_slot, work.addresses,
-        loop.fixed.n_vocab, loop.settings, columns.tokens, columns.n_tokens, columns.n_prompt,
-        work.eog_ids, loop.scratch, work.sampled, columns.logprob, columns.top_ids,
-        columns.top_logprobs,
-    )  # fmt: skip
+    sample_all(loop.pool, flight.settled, count, loop.rows, loop.scratch)
     work.facts[flight.parity].sampled_ns = now_ns(loop.native)
 
 
@@ -332,8 +327,9 @@ def end_tick(loop, more):
     """
     columns, work, native, orders = loop.columns, loop.work, loop.native, loop.orders
     flight, out, outputs = work.flight, work.out, work.flight.outputs_sent
-    out.without_choice = _without_choice(outputs, loop.batch.out_slot, work.sampled, work.stuck)
-    out.without_numbers = _without_numbers(outputs, loop.batch.out_slot, work.sampled)
+    slots = loop.batch.out_slot
+    out.without_choice = _rows_with(NO_CHOICE, outputs, slots, work.sampled, work.stuck)
+    out.without_numbers = _rows_with(NO_NUMBERS, outputs, slots, work.sampled, slots)
     if out.ended or out.without_numbers or out.without_choice:
         # who hears of an end finds everything counted
         account(loop, flight.parity)
@@ -396,23 +392,15 @@ def _end_rows(columns, state, ended, n):
 
 
 @njit(**INNER)
-def _without_numbers(outputs, slots, sampled):
-    """How many rows got no token since their logits are no numbers; ``slots`` has them in front."""
+def _rows_with(outcome, outputs, slots, sampled, found):
+    """How many rows have ``outcome`` instead of a token; ``found`` gets them.
+
+    ``found`` may be ``slots``, which has these rows in front then.
+    """
     n = 0
     for i in range(outputs):
-        if sampled[i] == NO_NUMBERS:
-            slots[n] = slots[i]
-            n += 1
-    return n
-
-
-@njit(**INNER)
-def _without_choice(outputs, slots, sampled, stuck):
-    """How many rows got no token from their constraint; ``stuck`` has these."""
-    n = 0
-    for i in range(outputs):
-        if sampled[i] == NO_CHOICE:
-            stuck[n] = slots[i]
+        if sampled[i] == outcome:
+            found[n] = slots[i]
             n += 1
     return n
 

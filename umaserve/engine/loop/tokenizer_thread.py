@@ -8,7 +8,7 @@ gives no stack is refused.
 Texts of interactive requests have a thread of their own.  All others have a second thread, which
 gives way to the ticks: neither makes the other wait.
 
-While a text is tokenised the session table says whose it is, so that a text that takes the process
+While a text is tokenised the session table says whose it is.  So a text that takes the process
 down is blamed and nobody else (`umaserve.server.engines.blame`).
 """
 

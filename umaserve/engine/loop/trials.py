@@ -1,7 +1,7 @@
 """Logits that are no numbers: whose fault it is, and that nobody else comes to harm.
 
 A NaN in the keys or values of one sequence reaches others.  Attention multiplies what it masks by
-0, and 0 x NaN is NaN; how much is read beyond a sequence's own cells depends on the layout, and a
+0, and 0 x NaN is NaN.  How much is read beyond a sequence's own cells depends on the layout, and a
 cell that was freed keeps what it held.  A recurrent state is emptied by a multiplication with 0.
 So where a row's logits are no numbers, any sequence may have done it, and any may have suffered:
 

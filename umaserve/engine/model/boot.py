@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from umaserve.models.experts import why_not_used
-from umaserve.models.gguf import check_gguf
+from umaserve.models.gguf import GGUFInfo, check_gguf
 from umaserve.models.header import GGUFError
 from umaserve.models.identity import ModelIdentity, file_facts, identify
 from umaserve.models.needs import available_bytes
@@ -21,19 +21,18 @@ from umaserve.wire import table as t
 from umaserve.wire.control import Control
 
 from . import capacity, load_warnings
-from .abilities import device_memory, flash_attention, spare_sequences
-from .encoder import open_encoder
+from .abilities import device_memory, spare_sequences
+from .contexts import open_context, sizes_of
 from .loaded import PROCESSOR, CannotLoad, Loaded, usable_cores
 from .pooling import pooling_of
 
 if TYPE_CHECKING:
     from umaserve.llama import Context, Library, Model
 
-DEFAULT_BATCH = 2048  # tokens of one llama_decode; the policy's time budget rules below it
 # How long a thread of libgomp waits for the others before it sleeps, in turns of its loop.  Its own
 # 300,000 last milliseconds, longer than the time between two ticks.  The front, woken by a tick's
-# tokens, then finds every core of a small machine taken, and gets the engine's.  5,000 last a tenth
-# or two of a millisecond and cover the waits inside a decode.  Where others take the cores, a
+# tokens, then finds every core of a small machine taken, and gets the engine's.  Ours last a
+# tenth or two of a millisecond and cover the waits inside a decode.  Where others take the cores, a
 # thread that sleeps gets its turn sooner than a thread that spins (docs/THREADS.md).
 SPIN_COUNT = 5_000
 
@@ -45,16 +44,68 @@ def load(
 
     ``wait_for_imports`` returns when no other thread imports anything.  To be called in the thread
     of the ticks.
-
-    Long: a load has an order, and every step may refuse the model.
     """
+    control.send(m.LoadProgress(0.0, "start"))
+    facts = _file_facts(start.model_path)
+    library, info = _open_library(start)
+    began = time.monotonic()
+    n_ctx = _cells(library, start, info)
+    model = _open_model(library, start, control)
+    wait_for_imports()  # what is free in the memory of this process is looked at below
+    from . import unused_memory  # these two load a compiler
+    from .thread_places import find_places, no_places
+
+    _refuse(_why_no_use(model, info), model)
+    device = _device_name(library, start)
+    on_processor = device == PROCESSOR
+    spare = spare_sequences(start.n_seq, on_processor, model)
+    wanted = sizes_of(start, n_ctx, start.n_seq + spare)
+    control.send(m.LoadProgress(1.0, "context"))
+    # an accelerator's library may have told a device where this memory lies
+    lean = not start.pretouch and on_processor and library.build.backend == "cpu"
+    before = unused_memory.private_memory() if lean else []
+    mark = library.log_position()
+    context, sizes, encodes = open_context(start, model, info, wanted, control)
+    said = load_warnings.of_library([*model.warnings, *library.warnings(mark)])
+    for message in (*said, *load_warnings.of_settings(start, info, device)):
+        control.send(message)
+    unused_bytes = unused_memory.give_back_since(before) if lean else 0
+    load_ms = (time.monotonic() - began) * 1000.0
+    is_eog = np.ascontiguousarray(model.eog_mask(), dtype=np.uint8)
+    return Loaded(
+        library=library,
+        model=model,
+        context=context,
+        identity=_identity(start.model_path, facts),
+        n_vocab=model.n_vocab,
+        n_ctx=sizes.n_ctx,
+        n_positions=min(m.positions_of_one(sizes.n_ctx, model.n_ctx_train), start.positions),
+        n_seq=1 if encodes else start.n_seq,
+        n_batch=sizes.n_batch,
+        n_ubatch=sizes.n_ubatch,
+        n_threads=sizes.n_threads,
+        n_threads_batch=sizes.n_threads_batch,
+        n_cores=usable_cores(),
+        device=device,
+        eog_ids=np.flatnonzero(is_eog).astype(np.int32),
+        is_eog=is_eog,
+        load_ms=load_ms,
+        kv_bytes=0 if encodes else _kv_bytes(start, sizes.n_ctx),
+        unused_bytes=unused_bytes,
+        piece_bytes=_write_pieces(start, model, pieces_fd),
+        on_processor=on_processor,
+        places=find_places() if on_processor else no_places(),
+        generates=not encodes,
+    )
+
+
+def _open_library(start: m.Start) -> tuple[Library, GGUFInfo]:
+    """libllama, and what the model's file says of itself; refuses what it says too much of."""
     from umaserve import llama
     from umaserve.llama import purpose
 
-    control.send(m.LoadProgress(0.0, "start"))
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", str(SPIN_COUNT))  # read when libgomp is loaded
-    facts = _file_facts(start.model_path)
     try:
         library = llama.load(start.backend)
         library.show_errors()
@@ -64,111 +115,46 @@ def load(
     _refuse(purpose.why_no_model(info))
     _refuse(why_not_used(info, start.experts_used))
     _refuse(capacity.why_no_such_cells(start, info) or capacity.why_no_mapping(start, info))
-    began = time.monotonic()
+    return library, info
+
+
+def _cells(library: Library, start: m.Start, info: GGUFInfo) -> int:
+    """KV cells: as many as were asked for, else what memory bears."""
+    from umaserve import llama
+
     _refuse(capacity.why_no_memory(start))
-    n_ctx = start.n_ctx
-    if not n_ctx:
-        fits = capacity.find_fits(start, info, llama.devices(library), available_bytes())
-        n_ctx = capacity.auto_cells(start, fits)
-    model = _open_model(llama, library, start, control)
-    wait_for_imports()  # what is free in the memory of this process is looked at below
-    from . import unused_memory  # these two load a compiler
-    from .thread_places import find_places, no_places
+    if start.n_ctx:
+        return start.n_ctx
+    fits = capacity.find_fits(start, info, llama.devices(library), available_bytes())
+    return capacity.auto_cells(start, fits)
+
+
+def _why_no_use(model: Model, info: GGUFInfo) -> str:
+    """Why nobody has use for this model; empty where somebody has."""
+    from umaserve.llama import purpose
 
     encodes = purpose.only_encodes(model, info)
     why = purpose.why_no_vectors(model) if encodes else purpose.why_no_generation(model)
-    _refuse(why or purpose.why_no_positions(model, info), model)
-    n_cores = usable_cores()
-    n_threads = start.n_threads or n_cores
-    n_threads_batch = start.n_threads_batch or n_threads
-    device = _device_name(library, start)
-    on_processor = device == PROCESSOR
-    n_seq_max = start.n_seq + spare_sequences(start.n_seq, on_processor, model)
-    # libllama ends the process where a batch has no room for a token of each sequence
-    n_batch = max(min(start.n_batch or DEFAULT_BATCH, n_ctx), n_seq_max)
-    n_ubatch = min(start.n_ubatch or capacity.DEFAULT_UBATCH, n_batch)
-    control.send(m.LoadProgress(1.0, "context"))
-    # an accelerator's library may have told a device where this memory lies
-    lean = not start.pretouch and on_processor and library.build.backend == "cpu"
-    before = unused_memory.private_memory() if lean else []
-    mark = library.log_position()
-    context: Context | None = None
-    while not encodes and context is None:
-        try:
-            context = llama.Context.open(
-                model,
-                n_ctx=capacity.padded(n_ctx),
-                n_batch=n_batch,
-                n_ubatch=n_ubatch,
-                n_seq_max=n_seq_max,
-                n_threads=n_threads,
-                n_threads_batch=n_threads_batch,
-                type_k=start.type_k,
-                type_v=start.type_v,
-                flash_attn=flash_attention(start),
-                kv_unified=True,
-            )
-        except llama.LlamaError as error:
-            fewer = capacity.after_refusal(start, n_ctx)
-            if fewer:
-                control.send(m.Log("warn", f"{error}; trying {fewer} KV cells instead of {n_ctx}"))
-                n_ctx = fewer
-                continue
-            model.close()
-            plain = start.type_k == start.type_v == "f16"
-            raise CannotLoad(f"{error}{'' if plain else capacity.OTHER_KV_TYPE}") from error
-    if context is not None and not purpose.goes_on(context):
-        context.close()
-        context, encodes = None, True
-        _refuse(purpose.why_no_vectors(model), model)
-    if context is None:
-        context = open_encoder(model, start, n_threads_batch)
-        n_ctx = n_batch = n_ubatch = context.n_ubatch
-    for message in load_warnings.of_library([*model.warnings, *library.warnings(mark)]):
-        control.send(message)
-    for message in load_warnings.of_settings(start, info, device):
-        control.send(message)
-    unused_bytes = 0
-    if lean:
-        after = unused_memory.private_memory()
-        unused_bytes = unused_memory.give_back_zeros(unused_memory.new_ranges(before, after))
-    load_ms = (time.monotonic() - began) * 1000.0
+    return why or purpose.why_no_positions(model, info)
+
+
+def _write_pieces(start: m.Start, model: Model, pieces_fd: int) -> int:
+    """Fill the table of the vocabulary's texts; returns its bytes."""
     try:
         pieces = t.PieceTable(pieces_fd, model.n_vocab)
         pieces.write(*model.piece_table())
-        piece_bytes = pieces.write_hidden(*model.hidden_table())
+        return pieces.write_hidden(*model.hidden_table())
     except ValueError as error:
         raise CannotLoad(f"{start.model_path} cannot be served: {error}") from error
-    is_eog = np.ascontiguousarray(model.eog_mask(), dtype=np.uint8)
-    return Loaded(
-        library=library,
-        model=model,
-        context=context,
-        identity=_identity(start.model_path, facts),
-        n_vocab=model.n_vocab,
-        n_ctx=n_ctx,
-        n_positions=min(m.positions_of_one(n_ctx, model.n_ctx_train), start.positions),
-        n_seq=1 if encodes else start.n_seq,
-        n_batch=n_batch,
-        n_ubatch=n_ubatch,
-        n_threads=n_threads,
-        n_threads_batch=n_threads_batch,
-        n_cores=n_cores,
-        device=device,
-        eog_ids=np.flatnonzero(is_eog).astype(np.int32),
-        is_eog=is_eog,
-        load_ms=load_ms,
-        kv_bytes=0
-        if encodes
-        else llama.memory_needed(
-            start.model_path, n_ctx=n_ctx, type_k=start.type_k, type_v=start.type_v
-        ).kv_bytes,
-        unused_bytes=unused_bytes,
-        piece_bytes=piece_bytes,
-        on_processor=on_processor,
-        places=find_places() if on_processor else no_places(),
-        generates=not encodes,
+
+
+def _kv_bytes(start: m.Start, n_ctx: int) -> int:
+    from umaserve import llama
+
+    needs = llama.memory_needed(
+        start.model_path, n_ctx=n_ctx, type_k=start.type_k, type_v=start.type_v
     )
+    return needs.kv_bytes
 
 
 def _refuse(why: str, *opened: Context | Model) -> None:
@@ -197,7 +183,9 @@ def _identity(path: str, facts: tuple[tuple[int, ...], ...]) -> ModelIdentity:
     return found
 
 
-def _open_model(llama, library: Library, start: m.Start, control: Control) -> Model:  # type: ignore[no-untyped-def]
+def _open_model(library: Library, start: m.Start, control: Control) -> Model:
+    from umaserve import llama
+
     last = 0.0
 
     def progress(fraction: float) -> bool:

@@ -19,8 +19,8 @@ DEFAULT_UBATCH = 512
 MOST_CELLS = 1 << 24  # as of --n-ctx
 CELL_PADDING = 256  # libllama makes a multiple of so many KV cells
 SHARE = 2  # one part in so many of the memory that is left is the KV cells' and what goes with them
-# Cells in main memory take no more than the weights, or than this.  libllama writes to all of them
-# at start, which takes half a second and more for a GiB.
+# Cells in main memory take no more than the weights, or than this.  For libllama writes to all of
+# them at start, which takes half a second and more for a GiB.
 SMALL_BYTES = 1 << 30
 MASK_BYTES = 2  # of the attention's mask, for a cell and a token computed at once
 SCORE_BYTES = 8  # for these two and a head, where attention is not flash attention

@@ -2,12 +2,12 @@
 
 libgomp's threads wait for each other after every operation of a graph: they spin for a moment, then
 sleep.  Linux likes to wake a thread on the core of the one that woke it.  Two threads of one team
-that have come to share a core take turns by sleeping, at each of some hundred barriers, and stay
+that have come to share a core take turns by sleeping, at each of some hundred barriers.  They stay
 together, since they never both want to run.  It begins where one of them waits longer than it
-spins, as in the first graph after a pause: a decode of 2 ms then took 19
+spins, as in the first graph after a pause.  A decode of 2 ms then took 19
 (`benchmarks.thread_places`).  So the cores are dealt out among the threads.
 
-libgomp ends threads when a smaller team is asked for and starts new ones, with the affinity of the
+libgomp ends threads when a smaller team is asked for.  It starts new ones, with the affinity of the
 thread that asks, when a larger one is.  So this is done again whenever a team's size changes.  Only
 on Linux, where libllama was built with libgomp and nobody has told libgomp where to run threads.
 """

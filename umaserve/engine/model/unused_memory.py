@@ -2,13 +2,13 @@
 
 libllama clears its whole KV cache when it makes it, so every page of it is resident before the
 first token.  A private anonymous page that is given back reads as zeros (madvise(2),
-MADV_DONTNEED), which is what a cleared one holds: nobody can tell the difference, and the page
+MADV_DONTNEED), which is what a cleared one holds.  Nobody can tell the difference, and the page
 comes again when a cell in it is first written.  So the cache takes the memory of the cells that
 were ever used.
 
-Samplers, policy and loop are compiled when the engine is ready; the compiler's own code, read to
+Samplers, policy and loop are compiled when the engine is ready.  The compiler's own code, read to
 load them, is not looked at again unless something new has to be compiled.  Pages of a file that
-nobody wrote to are read again from it, so they can go as well; so can what malloc keeps for later.
+nobody wrote to are read again from it, so they can go as well.  So can what malloc keeps for later.
 """
 
 from __future__ import annotations
@@ -82,6 +82,11 @@ def new_ranges(before: Ranges, after: Ranges) -> Ranges:
         if start < stop:
             found.append((start, stop))
     return found
+
+
+def give_back_since(before: Ranges) -> int:
+    """`give_back_zeros` of the `private_memory` that was not there ``before``."""
+    return give_back_zeros(new_ranges(before, private_memory()))
 
 
 def give_back_zeros(ranges: Iterable[tuple[int, int]]) -> int:

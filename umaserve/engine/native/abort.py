@@ -1,7 +1,7 @@
 """Giving up a running graph: what libllama asks between the operations of a graph.
 
 ``llama_set_abort_callback`` works on the processor backend; elsewhere hardly anybody asks.  A long
-tick that holds nothing but prompt tokens is armed; when the front has sent an interactive request
+tick that holds nothing but prompt tokens is armed.  When the front has sent an interactive request
 meanwhile, the graph ends within an operation, ``llama_decode`` returns 2 and its tokens are
 computed again later.
 """

@@ -17,8 +17,8 @@ from .calls import stores_first
 class BatchArrays(NamedTuple):
     """The arrays of a Batch, in the form that compiled code takes (borrowed).
 
-    ``token``, ``pos``, ``seq`` int32 and ``logits`` int8 are [n_batch]; ``out_slot`` and
-    ``out_row`` int32[n_slots] say which session asked for logits and at which index of the batch;
+    ``token``, ``pos``, ``seq`` int32 and ``logits`` int8 are [n_batch].  ``out_slot`` and
+    ``out_row`` int32[n_slots] say which session asked for logits and at which index of the batch.
     ``n_tokens`` int32[1] is the struct's own field.
     """
 

@@ -16,7 +16,7 @@ def even_share(left: int, most: int, strictly: bool = False) -> int:
     """Tokens of the next chunk of ``left``, where it may have ``most``.
 
     All are of a size, since few tokens at a prompt's end may take as long as many.  Where it may
-    have as many as `TILED`, none has fewer, but rather up to twice as many: attention takes longer
+    have as many as `TILED`, none has fewer, but rather up to twice as many.  Attention takes longer
     with 48 tokens than with 128.  ``strictly``: none has more than ``most``, since a chunk of this
     prompt was too long.
     """
@@ -27,7 +27,7 @@ def even_share(left: int, most: int, strictly: bool = False) -> int:
 
 
 def counted(tokens: int, most: int) -> int:
-    """As how many tokens a chunk counts that might have had ``most``: a few more are as good as
+    """As how many tokens a chunk counts that might have had ``most``.  A few more are as good as
     that many, so that what is learned is what was asked for."""
     return most if most < tokens <= HARDLY_MORE * most else tokens
 

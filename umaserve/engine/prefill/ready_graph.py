@@ -1,13 +1,12 @@
 """A graph that is ready for the next short prompt, on an accelerator.
 
-Most of what a short prompt's tick takes there is telling the accelerator what to do: libllama
-builds a graph for the shape of the batch, and hundreds of kernels are launched one by one.  The
-graph of the batch before is used again if its shape is the same
-(``llm_graph_params::allow_reuse``), and CUDA replays one that came twice in a single launch
-(``ggml_backend_cuda_graph_compute``).  So a pause is used to compute a batch of ``WIDTH`` tokens
-for nothing, until its graph is ready.  A short prompt that comes next is filled up to that shape
-with tokens of a sequence that is nobody's; they are forgotten after the tick, and no other token
-sees them.
+Most of what a short prompt's tick takes there is telling the accelerator what to do.  A graph is
+built for the shape of the batch, and hundreds of kernels are launched one by one.  The graph of the
+batch before is used again if its shape is the same (``llm_graph_params::allow_reuse``).  CUDA
+replays one that came twice in a single launch (``ggml_backend_cuda_graph_compute``).  So a pause is
+used to compute a batch of ``WIDTH`` tokens for nothing, until its graph is ready.  A short prompt
+that comes next is filled up to that shape with tokens of a sequence that is nobody's.  They are
+forgotten after the tick, and no other token sees them.
 """
 
 from __future__ import annotations

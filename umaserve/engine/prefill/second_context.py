@@ -66,7 +66,7 @@ def measure_chunks(
     """Compute chunks of each of CHUNK_SIZES up to ``most`` tokens for nothing, one a step.
 
     ``part_ms`` and ``parts_ms`` (float64, one each of CHUNK_SIZES) get the longest part between
-    two looks at the `gate` and all of them together; 0 = not measured.  Sizes that they know are
+    two looks at the `gate` and all of them together. 0 = not measured.  Sizes that they know are
     left out.  The generator may be closed after any chunk.
     """
     arrays = batch.arrays

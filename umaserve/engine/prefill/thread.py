@@ -2,7 +2,7 @@
 
 On an accelerator the thread is *paced*: a chunk waits until the policy has granted it
 (``Orders.grant``), and stops and goes on with the `gate`.  On a processor the thread computes
-chunks on cores of its own, or, where the policy gives prompts slices of time, puts them together
+chunks on cores of its own.  Where the policy gives prompts slices of time, it puts them together
 and lets the loop compute them (`chunk_stack`).
 
 Long: prompts, chunks and copies share one context and its cells.  A chunk that fails drops prompts,

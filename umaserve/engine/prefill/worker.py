@@ -1,11 +1,12 @@
 """Prompts computed beside the ticks: prefill on cores of its own, or between ticks.
 
-Decode is bound by memory and prefill by arithmetic, so on separate cores they hardly disturb each
-other (Splitwise, Patel et al. 2023; DistServe, Zhong et al. 2024); on an accelerator they take
+Decode is bound by memory and prefill by arithmetic.  So on separate cores they hardly disturb each
+other (Splitwise, Patel et al. 2023; DistServe, Zhong et al. 2024).  On an accelerator they take
 turns (`gate`).  A second ``llama_context`` on the same weights, driven by a thread of its own
-(`thread`), computes prompts chunk by chunk; the KV cells of each chunk are copied into the
+(`thread`), computes prompts chunk by chunk.  The KV cells of each chunk are copied into the
 engine's context between two ticks.  The last known token of a prompt stays with the engine, which
-needs its logits, unless nobody waits for it: then the first token is sampled there (`first_token`).
+needs its logits, unless nobody waits for it.  Then the first token is sampled there
+(`first_token`).
 
 The two threads share little: a few arrays that compiled code may write as well, and deques
 (`orders`).  Neither waits for the other, the gate apart.  Only the loop's thread touches
@@ -92,9 +93,9 @@ class PrefillWorker:
     """The loop's side of the worker; see the module.  Make one only where `available` says so.
 
     All methods are for the loop's thread and never wait for the worker, `close` apart.  ``notify``
-    is called from the worker's thread when there is something for `land` (pieces, a refusal); it
+    is called from the worker's thread when there is something for `land` (pieces, a refusal).  It
     must be safe there and should end the loop's ticks.  ``orders`` is for compiled code.
-    ``paced``: chunks wait until they are granted and stop at a gate, and ``measured`` is told
+    ``paced``: chunks wait until they are granted and stop at a gate.  ``measured`` is told
     tokens of each and ms of its longest part and of all.  What landing takes is learned in
     ``copies`` (`CostModel.copies`, borrowed).  ``sampler``: first tokens are sampled by the worker
     where that may be; None = nowhere.  ``sequences`` is told what lands.
@@ -303,7 +304,7 @@ class PrefillWorker:
         """Move up to ``most`` pieces each way; returns the prompt tokens that landed.
 
         A finished piece goes into the engine's context if its row still runs the same request and
-        has exactly the tokens before it; ``n_past`` is raised.  One that does not fit is dropped,
+        has exactly the tokens before it.  ``n_past`` is raised.  One that does not fit is dropped,
         and the worker goes on from ``n_past``.  While there are too few free cells it stays where
         it is.  Of a row that the engine computed itself for a while, the worker gets what it asked
         for.

@@ -1,8 +1,8 @@
 """First tokens of prompts that are computed beside the ticks, sampled where their logits are.
 
-A prompt in the background ends in the second context: nobody who streams waits for its last row,
-and a request that wants no more than this token needs no KV cells in the engine's context at all.
-Who is waited for ends in the ticks, so that the second token follows the first.
+A prompt in the background ends in the second context: nobody who streams waits for its last row.  A
+request that wants no more than this token needs no KV cells in the engine's context at all.  Who is
+waited for ends in the ticks, so that the second token follows the first.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from umaserve.engine.native.batch import to_come
 from umaserve.sampling.counted import COPIED_BYTES, ROWS_IN_PLACE
 from umaserve.sampling.params import CONSTRAINT, MIROSTAT, Settings
-from umaserve.sampling.sampler import Scratch, sample_rows
+from umaserve.sampling.sampler import Rows, Scratch, sample_rows
 from umaserve.wire import messages as m
 from umaserve.wire import table as t
 
@@ -46,12 +46,14 @@ class FirstTokens:
     """
 
     def __init__(self, loaded: Loaded, table: t.SessionTable, settings: Settings) -> None:
-        self._n_vocab, self._eog = loaded.n_vocab, loaded.eog_ids
         self._table, self._settings = table, settings
         self._scratch = Scratch.allocate(loaded.n_vocab, table.spec.n_ctx, loaded.eog_ids.size)
-        self._slot = np.zeros(1, np.int32)
-        self._address = np.zeros(1, np.int64)
-        self._token = np.zeros(1, np.int32)
+        one = np.zeros(1, np.int32)
+        self._row = Rows(
+            one, np.zeros(1, np.int64), loaded.n_vocab, settings, table.tokens, table.n_tokens,
+            table.n_prompt, loaded.eog_ids, one.copy(), table.logprob, table.top_ids,
+            table.top_logprobs,
+        )  # fmt: skip
 
     def takes(self, slot: int) -> bool:
         """Whether this row's prompt may end in the second context.
@@ -72,15 +74,11 @@ class FirstTokens:
 
         The row has to be this request's, with as many tokens.
         """
-        table, counted = self._table, self._scratch.counted
-        self._slot[0], self._address[0] = slot, address
+        row, counted = self._row, self._scratch.counted
+        row.slots[0], row.addresses[0] = slot, address
         began = time.monotonic_ns()
-        sample_rows(
-            1, self._slot, self._address, self._n_vocab, self._settings, table.tokens,
-            table.n_tokens, table.n_prompt, self._eog, self._scratch, self._token, table.logprob,
-            table.top_ids, table.top_logprobs,
-        )  # fmt: skip
+        sample_rows(0, 1, row, self._scratch)
         in_place, copied = int(counted[ROWS_IN_PLACE]), int(counted[COPIED_BYTES])
         counted[:] = 0
         took_ns = time.monotonic_ns() - began
-        return FirstToken(slot, serial, at, int(self._token[0]), in_place, copied, took_ns)
+        return FirstToken(slot, serial, at, int(row.sampled[0]), in_place, copied, took_ns)

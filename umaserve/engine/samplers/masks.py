@@ -44,7 +44,7 @@ def await_masks(count, states, slots, n_tokens, whole, native, pool):
 
     ``n_tokens`` int32[n_slots]: each row's tokens, which its mask has to be for.  All of them
     together are waited for up to PATIENCE_NS, or ALONE_NS where no other of the ``states`` int32
-    runs: a row that is alone in its tick may have taken turns with others.
+    runs.  A row that is alone in its tick may have taken turns with others.
     """
     began, patience = 0, ALONE_NS
     for i in range(count):

@@ -18,7 +18,7 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -34,7 +34,7 @@ from umaserve.jit.inner import INNER
 from umaserve.jit.record import Record, ints
 from umaserve.sampling import counted as c
 from umaserve.sampling.params import SLOW
-from umaserve.sampling.sampler import Scratch, sample_rows
+from umaserve.sampling.sampler import Rows, Scratch, sample_rows
 
 from .team_rows import MOST_THREADS, Team, no_team, sample_in_team, share
 
@@ -108,13 +108,10 @@ def worker_count(on_processor: bool, cores: int) -> int:
     return 0 if on_processor else max(min(cores // 2 - 1, MOST_WORKERS), 0)
 
 
-def start_pool(
-    n_workers: int, n_vocab: int, n_ctx: int, n_eog: int, rows: tuple[Any, ...]
-) -> RowPool:
-    """Start the workers.
+def start_pool(n_workers: int, n_ctx: int, rows: Rows) -> RowPool:
+    """Start the workers: they sample ``rows`` for as long as the process lives.
 
-    ``rows``: what ``sample_rows`` takes after the number of rows, with None in the place of the
-    scratch, of which each worker gets its own.
+    Each gets a scratch of its own, for histories of up to ``n_ctx`` tokens.
     """
     libc = ctypes.CDLL(None)
 
@@ -139,11 +136,10 @@ def start_pool(
     )
     for worker in range(n_workers):
         job_read, pool.job_fds[worker] = os.pipe()
-        scratch = Scratch.allocate(n_vocab, n_ctx, n_eog, pool.counted[worker])
-        arguments = [scratch if value is None else value for value in rows]
+        scratch = Scratch.allocate(rows.n_vocab, n_ctx, rows.eog.size, pool.counted[worker])
         threading.Thread(
             target=_serve,
-            args=(worker, pool, job_read, np.zeros(1, np.uint8), *arguments),
+            args=(worker, pool, job_read, np.zeros(1, np.uint8), rows, scratch),
             name=f"sampler {worker}",
             daemon=True,
         ).start()
@@ -171,27 +167,17 @@ def call_workers(pool, n):
 
 
 @njit(nogil=True, cache=True)
-def sample_all(
-    pool, first, n, slots, addresses, n_vocab, settings, tokens, n_tokens, n_prompt, eog, work,
-    out_tokens, logprob, top_ids, top_logprobs,
-):  # fmt: skip
-    """``sample_rows`` from row ``first`` on, shared with the workers where it pays."""
+def sample_all(pool, first, n, rows, work):
+    """``sample_rows``, shared with the workers where it pays; ``work`` is the caller's scratch."""
     if sample_in_team(pool.team, first, n):
         return
     if pool.n_workers == 0 or n < FEWEST_ROWS:
-        sample_rows(
-            n, slots[first:], addresses[first:], n_vocab, settings, tokens, n_tokens, n_prompt,
-            eog, work, out_tokens[first:], logprob, top_ids, top_logprobs,
-        )  # fmt: skip
+        sample_rows(first, n, rows, work)
         return
     _learn_when(pool)
     parts = _workers_for(pool.n_workers, n)
     _give(pool, first, n, parts)
-    own = share(n, parts, -1)[1]
-    sample_rows(
-        own, slots[first:], addresses[first:], n_vocab, settings, tokens, n_tokens, n_prompt, eog,
-        work, out_tokens[first:], logprob, top_ids, top_logprobs,
-    )  # fmt: skip
+    sample_rows(first, share(n, parts, -1)[1], rows, work)
     _wait(pool, parts)
 
 
@@ -314,10 +300,7 @@ def _watch(pool, worker, seen):
 
 
 @njit(nogil=True, cache=True)
-def _serve(
-    worker, pool, job_fd, byte, slots, addresses, n_vocab, settings, tokens, n_tokens, n_prompt,
-    eog, work, out_tokens, logprob, top_ids, top_logprobs,
-):  # fmt: skip
+def _serve(worker, pool, job_fd, byte, rows, work):
     """The life of one worker: ends when the pipe does, with the process."""
     calls, state = pool.calls, pool.workers[worker]
     seen = called = 0
@@ -351,10 +334,6 @@ def _serve(
             work.touched[:] = 0
         else:
             start, stop = share(pool.job[1], seen % PARTS, worker)
-            at = pool.job[0] + start
-            sample_rows(
-                stop - start, slots[at:], addresses[at:], n_vocab, settings, tokens, n_tokens,
-                n_prompt, eog, work, out_tokens[at:], logprob, top_ids, top_logprobs,
-            )  # fmt: skip
+            sample_rows(pool.job[0] + start, stop - start, rows, work)
         all_first()
         state.done = seen

@@ -1,12 +1,12 @@
 """Sampling the rows of one tick on libllama's own threads, on a processor backend.
 
 The cores are theirs there, and when a decode ends they still spin for a moment, waiting for the
-next one.  So the rows are dealt out among them with what libllama itself uses, ``GOMP_parallel``:
-nobody has to be woken, and nobody falls asleep while one thread samples for all.
+next one.  So the rows are dealt out among them with what libllama itself uses, ``GOMP_parallel``.
+Nobody has to be woken, and nobody falls asleep while one thread samples for all.
 
-What they are to do reaches them through one pointer, and a C callback takes no arrays.  So all that
-``sample_rows`` takes lies in one record, as addresses and shapes, written once: these arrays are
-the engine's for as long as it lives.
+What they are to do reaches them through one pointer, and a C callback takes no arrays.  So all of
+them lie in one record, as addresses and shapes.  They are written once: these arrays are the
+engine's for as long as it lives.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from umaserve.engine.native.calls import call_i32, call_i64_ptr_ptr_i32_i32
 from umaserve.jit.compiled import njit
 from umaserve.jit.record import Record, address_of, ints
 from umaserve.sampling.params import Settings
-from umaserve.sampling.sampler import Scratch, sample_rows
+from umaserve.sampling.sampler import Rows, Scratch, sample_rows
 
 MOST_THREADS = 8  # that sample; the scratch of each takes some 20 bytes a token of the vocabulary
 
@@ -58,27 +58,30 @@ def no_team() -> Team:
 
 
 def make_team(
-    places: Places, n_threads: int, n_ctx: int, rows: tuple[Any, ...], counts: np.ndarray
+    places: Places, n_threads: int, rows: Rows, own: Scratch, counts: np.ndarray
 ) -> tuple[Team, list[Scratch]]:
-    """The team, and the scratch of all threads but the caller's: to outlive the ticks, as must
-    ``rows``, what ``sample_rows`` takes after the number of rows.
+    """The team, and the scratch of all threads but the caller's, which is ``own``.
 
-    ``places`` knows libgomp (`thread_places`); ``n_threads`` is the largest team that there will
-    be.  ``counts`` int64[MOST_THREADS - 1, WIDTH] is what each of the others counts into.
+    Both are to outlive the ticks, and so must ``rows`` and ``own``.  ``places`` knows libgomp
+    (`thread_places`); ``n_threads`` is the largest team that there will be.  ``counts``
+    int64[MOST_THREADS - 1, WIDTH] is what each of the others counts into.
     """
-    slots, addresses, n_vocab, settings, tokens, n_tokens, n_prompt, eog, own, *out = rows
     team = no_team()
     others = min(n_threads, MOST_THREADS) - 1
     if not places.parallel or others < 1:
         return team, []
-    scratches = [Scratch.allocate(n_vocab, n_ctx, eog.size, counts[i]) for i in range(others)]
-    shared = (slots, addresses, *settings, tokens, n_tokens, n_prompt, eog, *out)
+    n_vocab, n_ctx, n_eog = rows.n_vocab, own.lengths.size, rows.eog.size
+    scratches = [Scratch.allocate(n_vocab, n_ctx, n_eog, counts[i]) for i in range(others)]
+    shared = (
+        rows.slots, rows.addresses, *rows.settings, rows.tokens, rows.n_tokens, rows.n_prompt,
+        rows.eog, rows.sampled, rows.logprob, rows.top_ids, rows.top_logprobs,
+    )  # fmt: skip
     assert len(shared) == OF_ALL
     for i, array in enumerate((*shared, *own, *(a for scratch in scratches for a in scratch))):
         assert array.flags.c_contiguous
         team.arrays[i, 0] = array.ctypes.data
         team.arrays[i, 1 : 1 + array.ndim] = array.shape
-    team.n_vocab, team.with_scratch = n_vocab, 1 + others
+    team.n_vocab, team.with_scratch = rows.n_vocab, 1 + others
     team.number, team.part = places.number, int(_part.address or 0)
     team.parallel = places.parallel
     return team, scratches
@@ -123,7 +126,6 @@ def _part(data):
     if thread >= parts:
         return
     start, stop = share(team.rows, parts - 1, thread - 1)
-    at = team.first + start
     a = arrays[0]
     slots = carray(_int32(a[0]), (a[1],))
     a = arrays[1]
@@ -169,11 +171,11 @@ def _part(data):
         carray(_float32(j[0]), (j[1],)),
         carray(_int64(k[0]), (k[1],)),
     )
-    sample_rows(
-        stop - start, slots[at:], addresses[at:], team.n_vocab,
-        Settings(real, whole, bias_ids, bias_values), tokens, n_tokens, n_prompt, eog, work,
-        sampled[at:], logprob, top_ids, top_logprobs,
+    rows = Rows(
+        slots, addresses, team.n_vocab, Settings(real, whole, bias_ids, bias_values), tokens,
+        n_tokens, n_prompt, eog, sampled, logprob, top_ids, top_logprobs,
     )  # fmt: skip
+    sample_rows(team.first + start, stop - start, rows, work)
 
 
 @njit(nogil=True, cache=True)

@@ -2,7 +2,7 @@
 
 ``python -m umaserve.engine.start.compile`` starts an engine on the bundled model, which compiles
 what is not in the cache yet, and stops it again.  ``make`` runs it, so that no first request and no
-first start waits for a compiler; it returns at once where there is nothing to do.
+first start waits for a compiler.  It returns at once where there is nothing to do.
 """
 
 from __future__ import annotations

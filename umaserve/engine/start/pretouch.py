@@ -1,6 +1,6 @@
 """Touching memory at start, on request, so that no request is the first to touch it.
 
-A page that a process has never touched costs a page fault where it is first used, and a page of
+A page that a process has never touched costs a page fault where it is first used.  A page of
 the weights that was never read comes from disk then.  The cost of ``--pretouch`` is a later start,
 and memory for tables that few requests would have filled.
 """

@@ -1,6 +1,6 @@
 """How many CPU threads the ticks get: all physical cores, or one fewer.
 
-Threads wait for each other at every layer, so on a machine where others need a core, one thread
+Threads wait for each other at every layer.  So on a machine where others need a core, one thread
 that is held up holds up all.  Turns are taken, and the mean counts, since what hurts is the rare
 long wait.  Fewer threads have to be a tenth faster, and no slower most of the time: a single long
 wait of the few turns says little.

@@ -1,6 +1,6 @@
 """Builds uma-chat, which makes prompts of conversations, from the source that libllama came from.
 
-A source without a chat layer, or with another one, makes a build without the program: prompts are
+A source without a chat layer, or with another one, makes a build without the program. Prompts are
 served then, and ``messages`` are refused with the reason that is written down here.
 """
 

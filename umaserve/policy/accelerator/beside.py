@@ -10,7 +10,7 @@ themselves have the accelerator for themselves:
 - with nobody interactive, all the time; short prompts ride with the decoders then.
 
 Where a row leaves most of the accelerator idle, a small chunk can go on through the ticks and makes
-them longer by less than the cap (`_flow`); what it does to them is learned (``CostModel.flow``).
+them longer by less than the cap (`_flow`).  What it does to them is learned (``CostModel.flow``).
 
 Decoders of the background ride with all ticks where that fits into the cap together with such a
 chunk, or with a slice (`riders`).

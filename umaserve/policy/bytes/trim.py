@@ -51,7 +51,7 @@ def background_tokens(tick, knobs, memory, traffic, most):
     """Background prompt tokens that this tick's bytes allow: at least 1, so that they get on.
 
     The first one reads all weights, and more of them hardly anything else.  Where the bucket is
-    smaller than the weights, a tick takes what moves twice the bytes of one token, and the debt is
+    smaller than the weights, a tick takes what moves twice the bytes of one token.  The debt is
     waited for afterwards.
     """
     if not knobs.features & BANDWIDTH or memory.found[KIND_BACK_PROMPT] == 0:

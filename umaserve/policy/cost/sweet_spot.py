@@ -1,7 +1,7 @@
 """Sweet spot: how many decoders to merge so that a round that serves them all is shortest.
 
 On a GPU the first rows are nearly free and everybody is merged.  On a processor a single row is
-bound by memory and two to seven rows take a slower kernel, so that taking turns is faster for all
+bound by memory and two to seven rows take a slower kernel.  So taking turns is faster for all
 of them.  Which, the cost model says; the best split into groups is found exactly, by dynamic
 programming over the number of decoders.
 """
@@ -16,9 +16,9 @@ from .model import predict, row_class
 # ticks of a shape after which its cost is doubted less, and not any more
 HARDLY_KNOWN, WELL_KNOWN = 8.0, 32.0
 LOOK_AT_MOST = 1.9  # times the best round: nobody is to pause twice as long for a trial
-# Where graphs are captured, two ticks after each change of shape take several times as long, and
-# that is what a shape costs that never comes twice: it is tried for some ticks on end, and though
-# it seems this many times as slow.
+# Where graphs are captured, two ticks after each change of shape take several times as long.  That
+# is what a shape costs that never comes twice.  It is tried for some ticks on end, and though it
+# seems this many times as slow.
 LOOK_ON, LOOK_FARTHER = 4, 3.0
 WORTH = 0.95  # a split has to save this much over merging: costs are known to a few per cent
 
@@ -27,7 +27,7 @@ WORTH = 0.95  # a split has to save this much over merging: costs are known to a
 def find_rounds(memory, cost, mode, n, most, past):
     """Fill ``round_ms`` and ``group`` of ``memory`` for 1..n decoders in a mode.
 
-    ``group[mode, k]``: how many of k decoders to merge in the next tick; ``round_ms[mode, k]``: ms
+    ``group[mode, k]``: how many of k decoders to merge in the next tick.  ``round_ms[mode, k]``: ms
     until each of them had one token, 0 where the cost is not known.  ``most``: rows of one tick.
     """
     alone, total, group = memory.alone_ms[mode], memory.round_ms[mode], memory.group[mode]

@@ -1,11 +1,11 @@
 """Slices of time between the ticks of a processor, for background prompts while streams decode.
 
-What the cap leaves of each round is used in one of two ways: a few prompt tokens are merged into
+What the cap leaves of each round is used in one of two ways.  A few prompt tokens are merged into
 the tick, or a chunk of a prompt goes on for so long before it (`engine.chunk_stack`).  A tick reads
-all weights once however few tokens ride, and a token that does may need other kernels for all rows;
-a chunk reads them once for all its tokens, and its parts fit into a little time.  Which computes
-more depends on the machine: where one row is bound by memory and the arithmetic for some more is
-free, merging does; where one row keeps the cores busy, slices do.
+all weights once however few tokens ride, and a token that does may need other kernels for all rows.
+A chunk reads them once for all its tokens, and its parts fit into a little time.  Which computes
+more depends on the machine.  Where one row is bound by memory and the arithmetic for some more is
+free, merging does.  Where one row keeps the cores busy, slices do.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from .offload import list_prompts
 
 SLICED_CHUNK = 128  # tokens of a chunk at most
 # from so many tokens on libllama's attention on a processor has a kernel that is several times as
-# fast (``ggml_compute_forward_flash_attn_ext_tiled``): with fewer, that part grows with the context
-# beyond all others
+# fast (``ggml_compute_forward_flash_attn_ext_tiled``).  With fewer, that part grows with the
+# context beyond all others
 TILED = 64
 FORGOTTEN = 0.99  # of what the longest part of a smaller chunk took, for each tick that one waits
 CHANGE = 1.3  # times as many tokens it takes to change from one way to the other
@@ -62,10 +62,10 @@ def slices(state, tick, knobs, cost, memory, plan):
 @njit(nogil=True, cache=True)
 def learn_longest(cost, tokens, ms, waits):
     """Take a part of a chunk into account that has not ended, and may not for long, since this part
-    fits into no slice: attention takes longer with more KV cells before the chunk.
+    fits into no slice.  Attention takes longer with more KV cells before the chunk.
 
     Larger ones with the same kernel have no shorter one.  ``waits``: the next part was too long for
-    the last slice.  Smaller chunks are believed to be a little shorter then, with each tick: what
+    the last slice.  Smaller chunks are believed to be a little shorter then, with each tick.  What
     theirs took may have been with other cells before them, and no chunk would end to find out.
     """
     first = chunk_class(tokens)
@@ -113,7 +113,7 @@ def _chunk(state, knobs, cost, memory):
 @njit(**INNER)
 def _too_long(state, knobs, cost, memory, chunk):
     """Whether the chunk under way has a part that the cap leaves no room for, while those of a
-    smaller one fit: each layer has such a part, and all that is behind would wait for credit."""
+    smaller one fit.  Each layer has such a part, and all that is behind would wait for credit."""
     next_ms, tokens = memory.kept.next_part_ms, memory.kept.next_part_tokens
     size, under_way = chunk_class(chunk), chunk_class(int(tokens))
     if tokens == 0.0 or size >= under_way:
@@ -151,6 +151,6 @@ def _pay(state, knobs, cost, memory, chunk):
 
 @njit(**INNER)
 def _used(ms, part_ms):
-    """How much of a slice is used: by whole parts, of which few are shorter than the longest; where
-    there is much room for short ones, all but half a long one in the mean."""
+    """How much of a slice is used: by whole parts, of which few are shorter than the longest.
+    Where there is much room for short ones, all but half a long one in the mean."""
     return max(ms // part_ms * part_ms if part_ms > 0.0 else 0.0, ms - 0.5 * part_ms)

@@ -232,7 +232,7 @@ def _one_row(cost, streams, background):
 def _few_tokens(tick, cost, streams, slack, background):
     """The smallest part of a background prompt, and whether it has the tick for itself."""
     left, mode, past = min(background.tokens, background.room), streams.mode, streams.past
-    # a token or two merged with the rows may fit the cap: that is worth knowing, and finding out
+    # a token or two merged with the rows may fit the cap. That is worth knowing, and finding out
     # again, as long as it is not far from it
     few = 2 if is_fresh(cost, mode, streams.rows, 1) else 1
     look = not is_known(cost, mode, streams.rows, few)

@@ -1,6 +1,6 @@
 """The daemon's Unix socket: one owner at a time, nothing stale in the way, nothing left behind.
 
-Two daemons that start at once are kept apart by a lock on ``SOCKET.lock``; the kernel drops that
+Two daemons that start at once are kept apart by a lock on ``SOCKET.lock``.  The kernel drops that
 lock with the process that held it, so a file left by a kill stands in nobody's way.
 """
 

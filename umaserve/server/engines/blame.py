@@ -4,13 +4,13 @@ The rows that were inside ``llama_decode`` at that moment are suspects.  Where a
 tokenised, that text is suspected before them: its bytes are the client's, and so is the recursion
 that they drive.
 
-- A fault (abort, bad memory access, nonzero exit, hang) gives every suspect a strike, and it goes
+- A fault (abort, bad memory access, nonzero exit, hang) gives every suspect a strike.  It goes
   on in isolation: decoded alone until it is past the point of the crash, which takes its strikes
   away again.  Two strikes and alone in the last fatal tick: it is the one that gets the error.
-- A SIGKILL that was not ours comes from a person or from the system's memory killer: a quarter of
-  a strike, only for a request that was alone, and it is gone two tokens later: nobody pays for
-  being there.
-- A request that was in six fatal ticks gets the error in any case, and so does one that was merely
+- A SIGKILL that was not ours comes from a person or from the system's memory killer.  It is a
+  quarter of a strike, only for a request that was alone, and gone two tokens later.  Nobody pays
+  for being there.
+- A request that was in six fatal ticks gets the error in any case.  So does one that was merely
   running during six faults of which no row was suspected: no crash goes on for ever.
 """
 

@@ -61,9 +61,9 @@ class EngineHandle:
 
     ``on_message(handle, message)`` gets what the engine says.  When the table changed,
     ``on_tokens(handle)`` is called by a thread of its own that holds ``loop_lock``, and must not
-    touch trio; then, if that returned True, ``on_wake(handle)`` is called in the loop, and ten
-    times a second while requests run, in case a wake byte was lost.  All are plain functions and
-    must not block.
+    touch trio.  If that returned True, ``on_wake(handle)`` is then called in the loop.  So it is
+    ten times a second while requests run, in case a wake byte was lost.  All are plain functions
+    and must not block.
     """
 
     def __init__(

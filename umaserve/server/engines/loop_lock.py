@@ -11,7 +11,7 @@ class LoopLock(trio.abc.Instrument):
     """Held by trio's thread from when its wait for events ends to when the next one begins.
 
     So a thread that has it (``with lock:``) has the front for itself, as a task has between two
-    checkpoints; trio's thread waits for it before it runs tasks again.  It must not call trio
+    checkpoints.  Trio's thread waits for it before it runs tasks again.  It must not call trio
     meanwhile: waking a task, say, is done through ``TrioToken.run_sync_soon``.
 
     Tasks that always have something to do keep nobody out: whoever waits stands in the door, and

@@ -25,9 +25,9 @@ class RecordError(Exception):
 class RecordFile:
     """Lines are taken at once by ``put`` and written in a thread by ``run``.
 
-    The file is appended to, and moved to FILE.1 (FILE.1 to FILE.2, up to ``keep``) when it would
+    The file is appended to.  It moves to FILE.1 (FILE.1 to FILE.2, up to ``keep``) when it would
     grow past ``max_bytes`` (0 = never) or begins with another ``header``.  What a full, read-only
-    or slow disk does not take waits, within bounds, and is tried again; the log hears of the first
+    or slow disk does not take waits, within bounds, and is tried again.  The log hears of the first
     failure and of the recovery.  A whole line is written or none of it.  A new file is mode 0600.
     """
 

@@ -24,7 +24,7 @@ _ABSENT = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)  # the other address of the 
 
 @dataclass(frozen=True)
 class HttpListeners:
-    """``url`` is where clients find us, ``host`` what was configured (empty for a Unix socket);
+    """``url`` is where clients find us, ``host`` what was configured (empty for a Unix socket).
     ``exposed``: other machines may reach it; ``claimed``: where it is a Unix socket."""
 
     listeners: tuple[trio.SocketListener, ...]

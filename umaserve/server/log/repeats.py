@@ -30,8 +30,8 @@ class _Line:
 
 
 class Repeats:
-    """The newest lines.  What comes again is counted; `due` says when that is to be told: after
-    ten seconds, then after twice as long each, up to ten minutes."""
+    """The newest lines.  What comes again is counted; `due` says when that is to be told.  It is
+    after ten seconds, then after twice as long each, up to ten minutes."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

@@ -2,7 +2,7 @@
 
 A chat template is a program by whoever made the model's file, and runs in a process of its own
 (`umaserve.chat`).  Whatever it does there costs the request that asked an error, and nobody else
-anything: a question that takes long goes on by itself, and the next one gets another process.
+anything.  A question that takes long goes on by itself, and the next one gets another process.
 """
 
 from __future__ import annotations

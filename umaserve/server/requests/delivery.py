@@ -83,7 +83,7 @@ def _take(request: Request, engine: EngineHandle, token: int, position: int) -> 
         _emit(request, *request.withheld)
         request.withheld = None
     # Bytes of an unfinished character come with the token that finishes it, and this one goes out
-    # without them, unless there is none to come; characters have to go out with this one if the
+    # without them, unless there is none to come. Characters have to go out with this one if the
     # text ends here.
     if not stopped and (assembler.holds_text or (assembler.holding and _is_last(request, engine))):
         request.withheld = (text, token, logprob, top)

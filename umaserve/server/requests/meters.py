@@ -69,7 +69,7 @@ _of_header = operator.attrgetter(*Counters._fields)
 class Meters:
     """Counters since the start, windows of the last minute.
 
-    Times are those at which a token went out to its client: the clock is read when the frame is
+    Times are those at which a token went out to its client. The clock is read when the frame is
     handed to the socket, so what happens between engine and client is in every number.
     """
 
@@ -154,8 +154,8 @@ class Meters:
     def settle(self) -> None:
         """Count what went out since the last time: to be called before anything is read.
 
-        Several times a second is enough: a token's share of the work is half of what it is right
-        after it was sent, when neither code nor counts are in the processor's caches.
+        Several times a second is enough. A token's share of the work is half of what it is right
+        after it was sent. Then neither code nor counts are in the processor's caches.
         """
         sent, self._sent = self._sent, []
         for lane, count, before, now_ns, since_ns, request, baseline_ns, slo in sent:

@@ -13,7 +13,7 @@ from umaserve.wire import table as t
 class PromptText:
     """What was told of a prompt.  ``text`` is the prompt, where it was text.
 
-    The texts of the tokens make the prompt: bytes of an unfinished character come with the token
+    The texts of the tokens make the prompt.  Bytes of an unfinished character come with the token
     that finishes it, and a start token that was added has no text.
     """
 

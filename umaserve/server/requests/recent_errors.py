@@ -36,7 +36,7 @@ class RecentErrors:
     with "warn" or "error" as their code.
 
     Errors of one code that come within a second of each other are one entry, which shows the first
-    and counts the others: a client that sends nothing but garbage does not push the rest out.
+    and counts the others. A client that sends nothing but garbage does not push the rest out.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
 """All requests between their arrival and their last event: the queues, the rows, the tokens.
 
 Requests beyond the rows of the session table wait (`umaserve.server.requests.waiting`).  Those that
-a dead engine left behind go before all of them, to its successor alone: they go on with the model
+a dead engine left behind go before all of them, to its successor alone.  They go on with the model
 that they began with.
 
 Long: the one owner of all requests.

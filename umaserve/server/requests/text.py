@@ -5,14 +5,14 @@ Three rules:
 1. A character is given out when its last byte is there.  Bytes that can no longer become a
    character turn into U+FFFD, as in ``bytes.decode("utf-8", "replace")``.
 2. Text that may still turn out to be the beginning of a stop string waits.  The text ends at the
-   first character that completes any stop string, and is cut where the longest of the stop strings
+   first character that completes any stop string.  It is cut where the longest of the stop strings
    that end there begins.  So the result depends on the characters alone and never on how they
    were cut into tokens.
 3. A token without text, such as a control token, has a name, which is never given out.  A stop
    string ends the text where it is met by what shows, and where it is met by text and names.
    It has all of such a name in it or nothing: ``>`` alone is not met by ``<|end|>``.
 
-Each stop string is followed with the prefix function of Knuth, Morris and Pratt: a step costs
+Each stop string is followed with the prefix function of Knuth, Morris and Pratt.  A step costs
 amortised constant time per character, and the state is itself the number of characters to hold.
 A name is one step, from one character of the stop string to another.
 """
@@ -98,7 +98,7 @@ class TextAssembler:
     def push(self, piece: bytes, name: bytes = b"") -> tuple[str, bool]:
         """Append the bytes of one token, or the ``name`` of a token that has none.
 
-        Returns the text that is free to go and whether a stop string was completed; after that
+        Returns the text that is free to go and whether a stop string was completed.  After that
         the text is over and further bytes are ignored.
         """
         if self.stopped:

@@ -1,0 +1,123 @@
+"""The context of a model: for token after token, or for whole texts where it only encodes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from umaserve.models.header import GGUFInfo
+from umaserve.wire import messages as m
+from umaserve.wire.control import Control
+
+from . import capacity
+from .abilities import flash_attention
+from .loaded import CannotLoad, usable_cores
+
+if TYPE_CHECKING:
+    from umaserve.llama import Context, Model
+
+DEFAULT_BATCH = 2048  # tokens of one llama_decode; the policy's time budget rules below it
+MOST_TOKENS = 2048  # of a text, where nobody chose: attention's memory grows with their square
+
+
+class Sizes(NamedTuple):
+    """Of a context, and how many threads compute with it."""
+
+    n_ctx: int
+    n_batch: int
+    n_ubatch: int
+    n_seq_max: int
+    n_threads: int
+    n_threads_batch: int
+
+
+def sizes_of(start: m.Start, n_ctx: int, n_seq_max: int) -> Sizes:
+    """What to ask libllama for."""
+    n_threads = start.n_threads or usable_cores()
+    # libllama ends the process where a batch has no room for a token of each sequence
+    n_batch = max(min(start.n_batch or DEFAULT_BATCH, n_ctx), n_seq_max)
+    n_ubatch = min(start.n_ubatch or capacity.DEFAULT_UBATCH, n_batch)
+    n_threads_batch = start.n_threads_batch or n_threads
+    return Sizes(n_ctx, n_batch, n_ubatch, n_seq_max, n_threads, n_threads_batch)
+
+
+def open_context(
+    start: m.Start, model: Model, info: GGUFInfo, wanted: Sizes, control: Control
+) -> tuple[Context, Sizes, bool]:
+    """A context, with the sizes that it got, and whether it only encodes.
+
+    Raises CannotLoad; the model is closed then.
+    """
+    from umaserve.llama import purpose
+
+    if not purpose.only_encodes(model, info):
+        context, sizes = _open_generator(start, model, wanted, control)
+        if purpose.goes_on(context):
+            return context, sizes, False
+        context.close()
+        why = purpose.why_no_vectors(model)
+        if why:
+            model.close()
+            raise CannotLoad(why)
+    context = _open_encoder(model, start, wanted.n_threads_batch)
+    n = context.n_ubatch
+    return context, wanted._replace(n_ctx=n, n_batch=n, n_ubatch=n), True
+
+
+def _open_generator(
+    start: m.Start, model: Model, sizes: Sizes, control: Control
+) -> tuple[Context, Sizes]:
+    """A context of those sizes, or of fewer cells where libllama makes no such one."""
+    from umaserve import llama
+
+    while True:
+        try:
+            context = llama.Context.open(
+                model,
+                n_ctx=capacity.padded(sizes.n_ctx),
+                n_batch=sizes.n_batch,
+                n_ubatch=sizes.n_ubatch,
+                n_seq_max=sizes.n_seq_max,
+                n_threads=sizes.n_threads,
+                n_threads_batch=sizes.n_threads_batch,
+                type_k=start.type_k,
+                type_v=start.type_v,
+                flash_attn=flash_attention(start),
+            )
+            return context, sizes
+        except llama.LlamaError as error:
+            n_ctx = sizes.n_ctx
+            fewer = capacity.after_refusal(start, n_ctx)
+            if not fewer:
+                model.close()
+                plain = start.type_k == start.type_v == "f16"
+                raise CannotLoad(f"{error}{'' if plain else capacity.OTHER_KV_TYPE}") from error
+            control.send(m.Log("warn", f"{error}; trying {fewer} KV cells instead of {n_ctx}"))
+            sizes = sizes._replace(n_ctx=fewer)
+
+
+def _open_encoder(model: Model, start: m.Start, n_threads: int) -> Context:
+    """A context for texts of up to ``n_ubatch`` tokens, which gives embeddings: no KV cells.
+
+    So many as the model was trained for, `MOST_TOKENS` at most; ``--n-ubatch`` allows others.  The
+    model pools.  Raises CannotLoad.
+    """
+    from umaserve import llama
+
+    bounds = (model.n_ctx_train, start.n_ctx, start.positions, start.n_ubatch or MOST_TOKENS)
+    tokens = min(bound for bound in bounds if bound > 0)
+    try:
+        context = llama.Context.open(
+            model,
+            n_ctx=capacity.padded(tokens),
+            n_batch=tokens,
+            n_ubatch=tokens,
+            n_threads=n_threads,
+            flash_attn=flash_attention(start),
+            embeddings=True,
+        )
+    except llama.LlamaError as error:
+        raise CannotLoad(f"{error}; a smaller --n-ubatch takes less") from error
+    if context.n_ubatch >= tokens:
+        return context
+    context.close()
+    raise CannotLoad(f"libllama computes {context.n_ubatch} of {tokens} tokens at once")

@@ -112,6 +112,7 @@ class Seats:
             cached = int(table.n_past[slot])
             table.cached[slot] = cached
             table.header.cached_tokens += cached
+            self.prefixes.admitted(slot, cached)
             engine.graph.last_prompt = int(table.n_prompt[slot]) - cached
         table.state[slot] = t.RUNNING
 

@@ -42,6 +42,7 @@ def test_help_lists_every_command():
         "build",
         "bench",
         "gateway",
+        "cache",
     }
     for name in COMMANDS:
         assert f"\n  {name} " in done.stdout

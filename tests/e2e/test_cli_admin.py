@@ -71,6 +71,23 @@ def test_load_that_fails(daemon):
     assert "E_MODEL_002" in done.stderr and "not a GGUF" in done.stderr
 
 
+def test_cache_says_what_is_held_and_why_prompts_missed_it(daemon):
+    done = run("cache", daemon=daemon)
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
+    assert lines[0] == "2 entries take 3.5 MB of 1.00 GB at most"
+    for line in (
+        "no key 1 40 1.5 MB 1.4 MB", "ci, session s1 alone 1 90 2.0 MB -",
+        "90 2.0 MB 0 ci, session s1 alone (private)", "40 1.5 MB 3 no key You help.\\n",
+        "0 of 50 tokens copied: editor, no key",
+        "left what is kept at token 12, behind “It is 10:3”", "prompt: “2\\u001b now”",
+        "cache: “1 now”", "hint: a clock",
+        "0 of 9 tokens copied: a program, no key", "its program wanted none of it",
+    ):  # fmt: skip
+        assert line in lines, (line, lines)
+    assert json.loads(run("cache", "--json", daemon=daemon).stdout)["entries"] == 2
+
+
 def test_unload_and_priority(daemon):
     assert run("unload", daemon=daemon).returncode == 0
     done = run("priority", "r1", "background", daemon=daemon)

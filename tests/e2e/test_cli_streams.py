@@ -23,6 +23,8 @@ TALKING = {
     "generate as JSON": ["generate", "-p", "one two", "--json"],
     "metrics": ["metrics"],
     "metrics as JSON": ["metrics", "--json"],
+    "cache": ["cache"],
+    "cache as JSON": ["cache", "--json"],
     "load": ["load", "/tmp/m.gguf"],
     "unload": ["unload"],
     "priority": ["priority", "a", "background"],

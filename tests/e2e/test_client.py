@@ -212,6 +212,7 @@ def test_no_daemon_says_what_to_do(tmp_path, monkeypatch):
 
 def test_admin(client):
     assert client.ping() > 0
+    assert client.cache()["entries"] == 2
     assert client.info()["pid"] == os.getpid()
     assert client.tokenize("aa b") == [2, 1]
     assert client.metrics()["model"] == "fake"
@@ -304,6 +305,7 @@ async def test_trio_errors(daemon, client):
 @with_trio
 async def test_trio_admin(daemon, client):
     assert await client.ping() > 0
+    assert (await client.cache())["entries"] == 2
     assert (await client.info())["model"]["name"] == "fake"
     assert await client.tokenize("aa b") == [2, 1]
     assert (await client.load("/m.gguf"))["event"] == "loaded"

@@ -54,6 +54,8 @@ def test_vectors(engine: DrivenEngine, encoder: llama.Model) -> None:
 
 
 def test_what_is_too_long(engine: DrivenEngine) -> None:
+    engine.send(m.AskCache(9))
+    assert engine.expect(m.CacheReport).why_off
     engine.send(m.Embed(1, tokens=[5] * 513))
     assert engine.expect(m.Embedded).code == "E_LIMIT_003"
     engine.send(m.Embed(2, tokens=[5] * 513, truncate=True))

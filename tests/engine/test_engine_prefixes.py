@@ -114,6 +114,30 @@ def test_cells_are_counted_alone(engine):
     assert int(engine.table.header.cells_used) == 0
 
 
+def test_what_is_held_and_where_a_prompt_left_it_is_told(engine):
+    table = engine.table.header
+    before = int(table.cache_asked), int(table.cache_hits)
+    first, second = "# The time is 10:31 now\n", "# The time is 10:32 now\n"
+    ask(engine, SHARED + first, "clock")
+    cached, tokens, _ = ask(engine, SHARED + second, "clock")
+    ask(engine, "# nobody's\n", None)
+    engine.send(m.AskCache(5))
+    report = engine.expect(m.CacheReport)
+    assert (report.ref, report.why_off) == (5, "")
+    unasked, left, new = report.prompts[:3]
+    assert (unasked.domain, unasked.wanted) == (None, [])
+    assert (new.prompt, new.cached, new.known, new.kept) == (len(tokens), 0, 0, [])
+    assert (left.prompt, left.known, left.cached) == (len(tokens), cached, cached)
+    assert left.wanted == tokens[cached : cached + len(left.wanted)]
+    assert left.kept[0] != left.wanted[0]
+    assert b"".join(map(engine.pieces.spelled, left.before)).endswith(b"10:3")
+    assert (int(table.cache_asked), int(table.cache_hits)) == (before[0] + 2, before[1] + 1)
+    assert (table.cache_entries, table.cache_bytes) == (report.entries, report.bytes)
+    assert sum(of.bytes for of in report.domains) == report.bytes <= table.cache_most_bytes
+    hits = [text.hits for text in report.texts]
+    assert hits == sorted(hits, reverse=True) and hits[0] > 0
+
+
 @pytest.mark.parametrize("kept", [1 << 16, 3 << 20])
 def test_random_texts_are_right_whatever_is_kept_and_evicted(kept, oracle: Oracle):
     """Trees of texts, forks, cancels, parked rows (few cells), with room for little or much."""
@@ -145,6 +169,8 @@ def test_random_texts_are_right_whatever_is_kept_and_evicted(kept, oracle: Oracl
                 engine.release(serial)
         assert int(engine.table.header.cells_used) == 0
         assert cached > 0 or kept < 1 << 20
+        assert engine.table.header.cache_evicted_room > 0
+        assert 0 < engine.table.header.cache_bytes <= kept
 
 
 @pytest.mark.slow

@@ -257,7 +257,8 @@ def test_socket_events_as_they_are(slow: DaemonProcess) -> None:
     assert bytes(each["token_id"] for each in told[:3]) == answer("x", 3)
     refused = post(port_of(slow), OURS, {"prompt": "x", "max_tokens": 10**6})
     assert (refused.status, refused.json["error"]["uma_code"]) == (400, "E_PROTO_003")
-    assert post(port_of(slow), OURS, {"type": "unload"}).status == 400
+    for kind in ("unload", "cache"):
+        assert post(port_of(slow), OURS, {"type": kind, "id": "mine"}).status == 400
 
 
 # --- pages ---------------------------------------------------------------------------------------

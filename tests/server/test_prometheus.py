@@ -111,6 +111,13 @@ def test_programs_are_a_label() -> None:
     assert {family.type for family in families.values()} == {"counter", "gauge"}
 
 
+def test_evictions_by_cause() -> None:
+    counts = {"errors_total": {}, "cache_evictions_total": {"room": 3, "memory": 0}}
+    family = parsed(counts, ("E_A",))["umaserve_cache_evictions"]
+    assert family.type == "counter"
+    assert {s.labels["cause"]: s.value for s in family.samples} == {"room": 3.0, "memory": 0.0}
+
+
 def test_errors_by_code_begin_at_zero() -> None:
     family = parsed({"errors_total": {"E_B": 2}}, ("E_A", "E_B"))["umaserve_errors"]
     assert family.type == "counter"

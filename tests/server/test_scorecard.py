@@ -139,14 +139,27 @@ def test_words_of_the_guard(bench: Bench) -> None:
     assert numbers["overlap_active"] == 0.75
 
 
+def test_words_of_the_prefix_cache(bench: Bench) -> None:
+    bench.set(
+        cache_asked=9, cache_hits=5, cache_entries=3, cache_bytes=4000, cache_most_bytes=5000,
+        cache_evicted_room=7, cache_evicted_memory=2,
+    )  # fmt: skip
+    numbers = bench.read()
+    assert (numbers["cache_prompts_total"], numbers["cache_hits_total"]) == (9, 5)
+    assert (numbers["cache_entries"], numbers["cache_ram_bytes"]) == (3, 4000)
+    assert numbers["cache_ram_max_bytes"] == 5000
+    assert numbers["cache_evictions_total"] == {"room": 7, "memory": 2}
+
+
 def test_counters_go_on_over_engines(bench: Bench) -> None:
-    bench.set(slow_tokens=4, aside_tokens=10, overlapped=1, bmt_bytes_total=5)
+    bench.set(slow_tokens=4, aside_tokens=10, overlapped=1, bmt_bytes_total=5, cache_hits=2)
     bench.meters.engine_gone(bench.engine)
     bench.table, fd = t.SessionTable.create(t.TableSpec(4, 65))
     os.close(fd)
     bench.supervisor.engines[:] = [bench._engine()]
-    bench.set(slow_tokens=1, aside_tokens=5)
+    bench.set(slow_tokens=1, aside_tokens=5, cache_hits=1)
     numbers = bench.read()
+    assert numbers["cache_hits_total"] == 3
     assert numbers["slow_tokens_total"] == 5 and numbers["aside_prompt_tokens_total"] == 15
 
 

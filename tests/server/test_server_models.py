@@ -37,6 +37,8 @@ copied_bytes_per_token
 tokens_per_s tokens_per_s_at_cap scheduler_efficiency gpu_idle_pct residency_churn_mb_per_token
 rss_gb cpu_s_per_1k_tokens
 kv_cells_used kv_cells_total kv_cache_hit_ratio kv_cache_evictions_total kv_cache_resident_bytes
+cache_prompts_total cache_hits_total cache_entries cache_ram_bytes cache_ram_max_bytes
+cache_evictions_total
 """.split()  # noqa: SIM905 - a list of 80 strings reads worse
 )
 
@@ -239,6 +241,10 @@ def test_info_tokenize_ping(tmp_path: Path) -> None:
         assert client.receive() == {"id": "p", "event": "pong"}
         client.send(type="tokenize", id="t", text="hé")
         assert client.receive() == {"id": "t", "event": "tokens", "tokens": [104, 195, 169]}
+        client.send(type="cache", id="c")
+        answer = client.receive()
+        assert (answer["id"], answer["event"]) == ("c", "cache")
+        assert (answer["cache"]["on"], answer["cache"]["entries"]) == (False, 0)
         client.ask("running", "hello", max_tokens=100, priority="background")
         client.wait_tokens("running", 2)
         info = daemon.info()

@@ -207,6 +207,8 @@ class Engine:
                     time.sleep(600)
                 self.table.header.tokenizing = 0
                 self.send(m.Tokens(message.ref, list(message.text.encode())))
+            case m.AskCache():
+                self.send(m.CacheReport(message.ref, "a fake keeps nothing"))
             case m.Shutdown():
                 sys.exit(0)
         self.table.header.handled += 1

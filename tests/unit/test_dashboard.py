@@ -90,6 +90,11 @@ def test_why_a_session_has_its_lane():
     assert any(line.startswith(title) for line in rows(a_view))
 
 
+def test_the_prefix_cache_says_how_large_it_is():
+    seen = rows(view(session(1), cache_ram_bytes=35_200_000), 100)
+    assert any(re.search(r"cache +█+░+ 50% of prompts · 35 MB *$", line) for line in seen)
+
+
 def test_a_larger_screen_shows_more():
     seen = rows(view(*(session(n) for n in range(1, 31))), 200, 50)
     whole = "\n".join(seen)

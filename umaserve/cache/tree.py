@@ -18,6 +18,7 @@ import numpy as np
 NOBODY = np.empty(0, np.int32)
 NOTHING = np.empty(0, np.uint8)
 SLACK = 0.95  # of the bytes, to which an eviction goes on
+ROOM, MEMORY = "room", "memory"  # why an entry went: others came, or the machine was short
 
 
 @dataclass(eq=False, slots=True)
@@ -36,6 +37,7 @@ class Entry:
     worth: float = 0.0
     path: str = ""
     n_bytes: int = 0  # of the data in that file
+    hits: int = 0  # prompts that began with it, or with a part of it
     # by the position where each begins, and its first token
     children: dict[tuple[int, int], Entry] = field(default_factory=dict)
 
@@ -66,7 +68,8 @@ class PrefixTree:
     def __init__(self, most_bytes: int) -> None:
         self.most_bytes = most_bytes
         self.bytes_held = 0
-        self.evictions = 0
+        self.count = 0  # entries
+        self.evictions = {ROOM: 0, MEMORY: 0}
         self._clock = 0.0  # the worth of what was evicted last
         self._roots: dict[str, Entry] = {}
 
@@ -79,7 +82,7 @@ class PrefixTree:
             entry = at.children.get((position, int(tokens[position])))
             if entry is None:
                 break
-            position += _common(entry.tokens, tokens[position:])
+            position += common(entry.tokens, tokens[position:])
             parts.append(Part(entry, position))
             at = entry
         return parts
@@ -88,6 +91,21 @@ class PrefixTree:
         """These were needed: they stay longer."""
         for part in parts:
             part.entry.worth = self._clock + density(part.entry)
+
+    def nearest(self, domain: str, tokens: np.ndarray, most: int) -> tuple[int, list[int]]:
+        """How many of ``tokens`` are kept, and up to ``most`` that follow there in another text:
+        that of the last entry itself, else the one used most."""
+        parts = self.match(domain, tokens)
+        at = parts[-1].entry if parts else self._roots.get(domain)
+        known = end = parts[-1].end if parts else 0
+        found: list[int] = []
+        while at is not None and len(found) < most:
+            rest = at.tokens[end - at.p0 :][: most - len(found)]
+            found += rest.tolist()
+            end += rest.size
+            others = [each for (p0, _), each in at.children.items() if p0 == end]
+            at = max(others, key=lambda each: each.hits, default=None)
+        return known, found
 
     def add(
         self, domain: str, tokens: np.ndarray, p0: int, data: np.ndarray, cost_ms: float
@@ -108,6 +126,7 @@ class PrefixTree:
             return None
         parent.children[p0, int(tokens[p0])] = entry
         self.bytes_held += entry.size
+        self.count += 1
         self.shrink(kept=entry)
         if self.bytes_held > self.most_bytes:  # what it rests on takes all there is
             self._remove(entry)
@@ -129,10 +148,11 @@ class PrefixTree:
         if not entry.data.size and entry.parent is not None:
             self._remove(entry)
 
-    def shrink(self, kept: Entry | None = None) -> None:
+    def shrink(self, kept: Entry | None = None, why: str = ROOM) -> None:
         """Evict until ``most_bytes`` hold it all; ``kept`` and what it rests on stay.
 
-        A little more goes than has to, so that this is not needed each time.
+        A little more goes than has to, so that this is not needed each time.  ``why``: ROOM or
+        MEMORY, which `evictions` counts apart.
         """
         wanted = self.most_bytes
         while self.bytes_held > wanted:
@@ -141,14 +161,14 @@ class PrefixTree:
             if not leaves:
                 return
             for leaf in sorted(leaves, key=lambda leaf: leaf.worth):
-                self._evict(leaf)
+                self._evict(leaf, why)
                 if self.bytes_held <= wanted:
                     return
 
     def clear(self) -> None:
         """Forget everything."""
         self._roots.clear()
-        self.bytes_held = 0
+        self.bytes_held = self.count = 0
 
     def entries(self, domain: str | None = None) -> Iterator[Entry]:
         """All entries, or those of one domain; parents first."""
@@ -176,6 +196,7 @@ class PrefixTree:
         """Raises AssertionError where the tree contradicts itself; for tests, and while idle."""
         found = list(self.entries())
         assert sum(entry.size for entry in found) == self.bytes_held
+        assert len(found) == self.count
         for entry in found:
             assert entry.data.size or entry.path
             parent = entry.parent
@@ -187,9 +208,9 @@ class PrefixTree:
     def _root(self, domain: str) -> Entry:
         return self._roots.setdefault(domain, Entry(NOBODY, 0, NOTHING, None, 0.0))
 
-    def _evict(self, leaf: Entry) -> None:
+    def _evict(self, leaf: Entry, why: str) -> None:
         self._clock = max(self._clock, leaf.worth)
-        self.evictions += 1
+        self.evictions[why] += 1
         if leaf.path:
             self.bytes_held -= leaf.data.size
             leaf.data = NOTHING
@@ -205,6 +226,7 @@ class PrefixTree:
         while left:
             gone = left.pop()
             self.bytes_held -= gone.size
+            self.count -= 1
             gone.path, gone.parent = "", None  # who copies from it just now still may
             left += gone.children.values()
 
@@ -214,7 +236,7 @@ def _is_last(entry: Entry) -> bool:
     return entry.data.size > 0 and not any(c.data.size for c in entry.children.values())
 
 
-def _common(kept: np.ndarray, wanted: np.ndarray) -> int:
+def common(kept: np.ndarray, wanted: np.ndarray) -> int:
     """How many tokens both begin with."""
     n = min(kept.size, wanted.size)
     differ = np.flatnonzero(kept[:n] != wanted[:n])

@@ -6,9 +6,11 @@ whole of it.  The interface is that of `umaserve.cache.tree`, whose entries thes
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
-from .tree import Entry, Part, density
+from .tree import MEMORY, ROOM, Entry, Part, common, density
 
 
 class WholeTexts:
@@ -17,7 +19,8 @@ class WholeTexts:
     def __init__(self, most_bytes: int) -> None:
         self.most_bytes = most_bytes
         self.bytes_held = 0
-        self.evictions = 0
+        self.count = 0
+        self.evictions = {ROOM: 0, MEMORY: 0}
         self._clock = 0.0
         self._kept: dict[str, list[Entry]] = {}
 
@@ -31,6 +34,14 @@ class WholeTexts:
             return []
         longest = max(fitting, key=lambda entry: entry.p1)
         return [Part(longest, longest.p1)]
+
+    def nearest(self, domain: str, tokens: np.ndarray, most: int) -> tuple[int, list[int]]:
+        """As `PrefixTree.nearest`; not all of what is the same can be restored."""
+        kept = [(common(each.tokens, tokens), each) for each in self._kept.get(domain, ())]
+        if not kept:
+            return 0, []
+        end, entry = max(kept, key=lambda each: each[0])
+        return end, entry.tokens[end : end + most].tolist()
 
     def use(self, parts: list[Part]) -> None:
         """These were needed: they stay longer."""
@@ -50,10 +61,11 @@ class WholeTexts:
         self.use([Part(entry, entry.p1)])
         self._kept.setdefault(domain, []).append(entry)
         self.bytes_held += entry.size
+        self.count += 1
         self.shrink(kept=entry)
         return entry
 
-    def shrink(self, kept: Entry | None = None) -> None:
+    def shrink(self, kept: Entry | None = None, why: str = ROOM) -> None:
         """Evict what is worth least until ``most_bytes`` hold it all; ``kept`` stays."""
         while self.bytes_held > self.most_bytes:
             others = [
@@ -65,14 +77,24 @@ class WholeTexts:
             worth, at, name = min(others)
             self._clock = max(self._clock, worth)
             self.bytes_held -= self._kept[name].pop(at).size
-            self.evictions += 1
+            self.count -= 1
+            self.evictions[why] += 1
 
     def clear(self) -> None:
         """Forget everything."""
         self._kept.clear()
-        self.bytes_held = 0
+        self.bytes_held = self.count = 0
+
+    def entries(self, domain: str) -> Iterator[Entry]:
+        """Those of one domain."""
+        yield from self._kept.get(domain, ())
+
+    def domains(self) -> list[str]:
+        """Those that have entries."""
+        return [name for name, entries in self._kept.items() if entries]
 
     def check(self) -> None:
         """Raises AssertionError where the sums contradict each other."""
         found = [entry for entries in self._kept.values() for entry in entries]
         assert sum(entry.size for entry in found) == self.bytes_held
+        assert len(found) == self.count

@@ -19,6 +19,9 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "bench": ("bench", "bench", "interactive work alone, then beside long jobs: is the cap held"),
     "gateway": ("gateway", "gateway", "speak HTTP in front of a running daemon"),
     "metrics": ("admin", "metrics", "print a running daemon's metrics"),
+    "cache": (
+        "cache", "cache", "what the prefix cache holds, and why the last prompts missed it",
+    ),
     "load": ("admin", "load", "serve another model, without a restart"),
     "unload": ("admin", "unload", "free the model's memory; the daemon stays"),
     "priority": ("admin", "priority", "move a running request to another lane"),

@@ -177,6 +177,10 @@ class TrioClient:
         """Version, pid, model, limits and running sessions of the daemon."""
         return (await self._ask({"type": "info"}))["info"]
 
+    async def cache(self) -> dict[str, Any]:
+        """What the prefix cache holds, for whom, and where the last prompts left it."""
+        return (await self._ask({"type": "cache"}))["cache"]
+
     async def tokenize(self, text: str, **options: bool) -> list[int]:
         """The model's token ids of ``text``."""
         return (await self._ask({"type": "tokenize", "text": text, **options}))["tokens"]

@@ -151,6 +151,10 @@ class Client:
         """Version, pid, model, limits and running sessions of the daemon."""
         return self._ask({"type": "info"})["info"]
 
+    def cache(self) -> dict[str, Any]:
+        """What the prefix cache holds, for whom, and where the last prompts left it."""
+        return self._ask({"type": "cache"})["cache"]
+
     def tokenize(self, text: str, **options: bool) -> list[int]:
         """The model's token ids of ``text``."""
         return self._ask({"type": "tokenize", "text": text, **options})["tokens"]

@@ -227,7 +227,8 @@ def memory(overview: Values, width: int) -> list[Line]:
     """KV cells, cache, resident memory, errors."""
     metrics = overview.get("metrics") or {}
     used, total = metrics.get("kv_cells_used"), metrics.get("kv_cells_total")
-    hits = metrics.get("kv_cache_hit_ratio")
+    hits, kept = metrics.get("kv_cache_hit_ratio"), metrics.get("cache_ram_bytes")
+    size = f" · {number(kept / 1e6, 0, 'MB')}" if kept else ""
     parked = Line(column(" parked", PANEL_LABEL, left=True), "bold")
     parked.add(number(metrics.get("parked_sessions")))
     parked.pieces(
@@ -242,7 +243,7 @@ def memory(overview: Values, width: int) -> list[Line]:
     return [
         rule("memory", width),
         _gauge("KV cells", used, total, f"{number(used)} of {number(total)}", width),
-        _gauge("cache", hits, 1, f"{percent(hits)} of prompts", width),
+        _gauge("cache", hits, 1, f"{percent(hits)} of prompts{size}", width),
         parked.pad(width),
         rss.pad(width),
         _errors(metrics, width).pad(width),

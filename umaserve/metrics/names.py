@@ -103,4 +103,10 @@ HELP = {
     "kv_cache_resident_bytes": "Bytes of the KV cache in use.",
     "kv_cache_hit_ratio": "Prompt tokens found in the KV cache, of those accepted.",
     "kv_cache_evictions_total": "Times that a session lost its KV cells to another.",
+    "cache_prompts_total": "Prompts that the prefix cache was asked for.",
+    "cache_hits_total": "Of these, those that began with tokens that it had.",
+    "cache_entries": "Pieces of texts in the prefix cache.",
+    "cache_ram_bytes": "Bytes of memory that the prefix cache takes.",
+    "cache_ram_max_bytes": "Bytes of memory that the prefix cache may take now.",
+    "cache_evictions_total": "Pieces that the prefix cache gave up, by cause.",
 }

@@ -30,6 +30,8 @@ _OF_APPS = {
     "cached": "app_cached_ratio",
     "p95_ms": "app_p95_ms",
 }
+# what is counted apart, by which label
+APART = {"errors_total": "code", "cache_evictions_total": "cause"}
 
 Labels = tuple[tuple[str, str], ...]
 
@@ -53,8 +55,10 @@ def exposition(numbers: dict[str, Any], error_codes: Iterable[str] = ()) -> str:
         if value is None or (not lane and f"{_LANES[0]}.{name}" in numbers):
             continue
         if isinstance(value, dict) and "le" not in value:
-            codes = {**dict.fromkeys(error_codes, 0), **value}
-            families[family] = [((("code", code),), count) for code, count in codes.items()]
+            label = APART.get(family, "code")
+            if label == "code":
+                value = {**dict.fromkeys(error_codes, 0), **value}
+            families[family] = [(((label, key),), count) for key, count in value.items()]
         else:
             labels = (("lane", lane),) if lane else ()
             families.setdefault(family, []).append((labels, value))

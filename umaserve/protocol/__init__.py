@@ -53,6 +53,7 @@ from umaserve.protocol.frames import (
 )
 from umaserve.protocol.requests import (
     AdminMessage,
+    AskCache,
     Cancel,
     DetokenizeRequest,
     Embed,
@@ -94,6 +95,7 @@ __all__ = [
     "REASONS",
     "ROLES",
     "AdminMessage",
+    "AskCache",
     "Cancel",
     "ChatMessage",
     "ChatOptions",

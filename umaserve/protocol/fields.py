@@ -285,6 +285,7 @@ ADMIN_FIELDS: dict[str, tuple[Field, ...]] = {
         Field("encoding_format", Literal["float", "base64"], '"float" or "base64"', "float", ""),
         _flag("truncate", False, "a text that is too long loses its end"),
     ),
+    "cache": (_OPTIONAL_ID,),
     "ping": (_OPTIONAL_ID,),
 }
 

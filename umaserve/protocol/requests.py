@@ -162,13 +162,19 @@ class Render(msgspec.Struct, frozen=True):
     id: str | None = None
 
 
+class AskCache(msgspec.Struct, frozen=True):
+    """What the prefix cache holds, and why the last prompts missed it."""
+
+    id: str | None = None
+
+
 class Ping(msgspec.Struct, frozen=True):
     id: str | None = None
 
 
 AdminMessage = (
     Cancel | SetPriority | Metrics | Load | Unload | Info | TokenizeRequest | DetokenizeRequest
-    | Embed | Render | Ping
+    | Embed | Render | AskCache | Ping
 )  # fmt: skip
 Message = Generate | AdminMessage
 
@@ -449,4 +455,6 @@ def _admin(kind: str, wire: Any, limits: PromptLimits) -> AdminMessage:
         return DetokenizeRequest(wire.tokens, wire.id)
     if kind == "unload":
         return Unload(wire.id)
+    if kind == "cache":
+        return AskCache(wire.id)
     return Info(wire.id) if kind == "info" else Ping(wire.id)

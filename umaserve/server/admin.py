@@ -22,6 +22,7 @@ from umaserve.protocol import (
     E_PROTO_003,
     E_RUNTIME_001,
     AdminMessage,
+    AskCache,
     Cancel,
     DetokenizeRequest,
     Embed,
@@ -38,6 +39,7 @@ from umaserve.protocol import (
 )
 from umaserve.server.clients.questions import Questions
 from umaserve.server.engines.handle import EngineHandle, TextFault
+from umaserve.server.figures.cache_report import cache_report
 from umaserve.server.figures.session_rows import session_rows
 from umaserve.server.overview import Overview, Watched, state
 from umaserve.server.requests.chat import Outcome, conversation
@@ -64,6 +66,7 @@ class Admin:
         self._daemon = daemon
         self._questions = Questions()
         self._embeds = Questions("embedded")
+        self._caches = Questions("looked up")
         self.overview = Overview(daemon)
 
     def handle(self, connection: Connection, message: AdminMessage) -> None:
@@ -97,6 +100,8 @@ class Admin:
                     connection.embeds[message.id] = scope
             case Render():
                 self._start(connection, message, self._render)
+            case AskCache():
+                self._start(connection, message, self._cache)
             case DetokenizeRequest():
                 self._start(connection, message, self._detokenize)
             case Load():
@@ -311,6 +316,16 @@ class Admin:
                 stop=outcome.stops,
             )
         )
+
+    async def _cache(self, connection: Connection, message: AskCache) -> None:
+        async def ask(engine: EngineHandle) -> dict[str, Any] | None:
+            report = await engine.cache()
+            if report is None:
+                return None
+            return cache_report(report, engine.pieces.spelled, engine.app_of)
+
+        cache = await self._by_engine(self._caches, connection.program, ask)
+        connection.send(admin_event("cache", message.id, cache=cache))
 
     async def _load(self, connection: Connection, message: Load) -> None:
         def report(fraction: float, stage: str) -> None:

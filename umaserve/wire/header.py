@@ -120,6 +120,13 @@ class Header(Words):
     # since when a tokeniser's thread has the text at hand; 0 = none
     text_since_ns: int  # of somebody interactive
     other_text_since_ns: int  # of nobody interactive
+    cache_asked: int  # prompts that the prefix cache was asked for
+    cache_hits: int  # of these, how many began with tokens that it had
+    cache_entries: int
+    cache_bytes: int  # of memory that these take
+    cache_most_bytes: int  # that they may take now
+    cache_evicted_room: int  # entries that made room for others
+    cache_evicted_memory: int  # entries given up because the machine's memory was needed
 
 
 class AbortWords(Words):

@@ -241,6 +241,12 @@ class Forget(msgspec.Struct, tag="forget"):
     ref: int
 
 
+class AskCache(msgspec.Struct, tag="ask_cache"):
+    """What the prefix cache holds, and what the last prompts found; `CacheReport` is the answer."""
+
+    ref: int
+
+
 class Shutdown(msgspec.Struct, tag="shutdown"):
     """Leave now: free the model and exit 0.  (End of file on the control socket means the same.)"""
 
@@ -353,6 +359,66 @@ class Embedded(msgspec.Struct, tag="embedded", omit_defaults=True):
     error: str = ""
 
 
+class CachedOf(msgspec.Struct):
+    """What the prefix cache holds of one domain (`Submit.domain`), in memory and on disk."""
+
+    domain: str
+    entries: int = 0
+    tokens: int = 0
+    bytes: int = 0
+    disk_bytes: int = 0
+
+
+class CachedText(msgspec.Struct):
+    """A text of which all ``tokens`` are kept; other texts may share some of its ``bytes``.
+
+    ``begins``: its first tokens, none of a private one.
+    """
+
+    domain: str
+    tokens: int
+    bytes: int
+    hits: int
+    begins: list[int]
+
+
+class CacheAnswer(msgspec.Struct):
+    """What a prompt found in the prefix cache.
+
+    ``known`` of its tokens were kept when it began; ``cached`` of them were copied.  Behind these
+    stand ``before`` in both, ``kept`` in another text and ``wanted`` in the prompt: ids, none where
+    the text is private.  ``domain`` None: its client wanted none of it.
+    """
+
+    serial: int
+    domain: str | None
+    prompt: int
+    cached: int
+    known: int = 0
+    before: list[int] = []
+    kept: list[int] = []
+    wanted: list[int] = []
+
+
+class CacheReport(msgspec.Struct, tag="cache_report", omit_defaults=True):
+    """``why_off``: why nothing is kept; empty where something may be.  Bytes are of memory.
+
+    ``domains`` have the largest first, ``texts`` the most used, ``prompts`` the newest.
+    """
+
+    ref: int
+    why_off: str = ""
+    entries: int = 0
+    bytes: int = 0
+    most_bytes: int = 0
+    domains: list[CachedOf] = []
+    texts: list[CachedText] = []
+    prompts: list[CacheAnswer] = []
+
+
+PRIVATE = "\0"  # in a domain: in front of the session that it is of
+
+
 class PromptLogprobs(msgspec.Struct, tag="prompt_logprobs"):
     """Of the prompt's tokens ``at`` and on: the first one has none.  ``last``: these are the last.
 
@@ -372,10 +438,12 @@ class Log(msgspec.Struct, tag="log"):
     text: str
 
 
-ToEngine = Start | Submit | Cancel | SetLane | Release | Tokenize | Embed | Forget | Shutdown
+ToEngine = (
+    Start | Submit | Cancel | SetLane | Release | Tokenize | Embed | Forget | AskCache | Shutdown
+)  # fmt: skip
 ToFront = (
     LoadProgress | Ready | Threads | LoadFailed | Rejected | Failed | Tokens | Embedded
-    | PromptLogprobs | Log
+    | CacheReport | PromptLogprobs | Log
 )  # fmt: skip
 
 _encoder = msgspec.msgpack.Encoder()

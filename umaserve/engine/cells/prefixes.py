@@ -5,6 +5,8 @@ row's cells are saved while it runs, a piece at a time between two ticks, and th
 What is known of a prompt is copied into the row's sequence before the row runs.  A prompt that
 begins as one that is being computed waits until that beginning is there.  A row's cells are its
 own at all times: copies are made (`umaserve.engine.cells.copies`), and nothing is shared.
+
+Long: a row's way out of the cache and into it, which share what is known of the row.
 """
 
 from __future__ import annotations
@@ -16,13 +18,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from umaserve.cache import disk
-from umaserve.cache.tree import NOTHING, Entry, Part, PrefixTree
+from umaserve.cache.tree import MEMORY, NOTHING, Entry, Part, PrefixTree
 from umaserve.engine.model.abilities import can_be_saved, why_not_plain
 from umaserve.models.needs import available_bytes, total_bytes
 from umaserve.policy.cost.model import predict
 from umaserve.wire import table as t
 
 from .copies import Copies, Pieces, WholeStates
+from .prefix_report import PrefixReport
 
 if TYPE_CHECKING:
     from umaserve.engine.model.loaded import Loaded
@@ -58,13 +61,17 @@ class Prefixes:
     ) -> None:  # fmt: skip
         self._table, self._cost = table, cost
         self._asked = total_bytes() // SHARE if most_bytes == AUTO else most_bytes
-        cuts = not why_not_plain(loaded)
-        self.is_on = self._asked > 0 and loaded.generates and (cuts or can_be_saved(loaded))
+        cuts = not (why_off := why_not_plain(loaded))
+        if cuts or can_be_saved(loaded):
+            why_off = "" if self._asked else "--cache-ram is off"
+        self.is_on = not why_off and loaded.generates
+        most = self._asked if self.is_on else 0
         self._copies: Copies = (
-            Pieces(loaded, sequences, self._asked) if cuts else WholeStates(loaded, self._asked)
+            Pieces(loaded, sequences, most) if cuts else WholeStates(loaded, most)
         )
         self.store = self._copies.store
         self._shelf = shelf if cuts else None
+        self.report = PrefixReport(self.store, why_off, table.header)
         self._looked_s = 0.0
         self._domains: dict[int, str] = {}  # of rows whose text may be kept, by slot
         self._saved: dict[int, int] = {}  # tokens of a row that are kept, at most
@@ -80,6 +87,17 @@ class Prefixes:
             self._domains[slot] = domain
         else:
             self._domains.pop(slot, None)
+
+    def admitted(self, slot: int, cached: int) -> None:
+        """A row runs for the first time, with so many tokens that were known."""
+        if not self.is_on:
+            return
+        table, domain = self._table, self._domains.get(slot)
+        tokens = table.tokens[slot, : int(table.n_prompt[slot])]
+        self.report.note(int(table.serial[slot]), domain, tokens, cached)
+        if domain is not None:
+            table.header.cache_asked += 1
+            table.header.cache_hits += cached > 0
 
     def forget(self, slot: int) -> None:
         """Nothing of this row is to be kept."""
@@ -139,6 +157,8 @@ class Prefixes:
         if not parts or not self._pays(slot, parts[-1].end):
             return True
         self.store.use(parts)
+        for part in parts:
+            part.entry.hits += 1
         self._restoring.append(Restoring(slot, int(self._table.serial[slot]), parts))
         if self._shelf is not None:
             domain = self._domains[slot]
@@ -284,6 +304,7 @@ class Prefixes:
         entry = None if data is None else self.store.add(domain, tokens, p0, data, cost_ms)
         if entry is not None and self._shelf is not None:
             self._shelf.put(entry, domain, tokens.copy())
+        self.report.tell()
         return entry is not None
 
     def _take_from_disk(self) -> None:
@@ -299,6 +320,7 @@ class Prefixes:
                 self.store.fill(entry, data)
             else:
                 self.store.lose(entry)
+        self.report.tell()
 
     def _look_at_memory(self) -> None:
         """Take no more than is free, and give back where others need it."""
@@ -310,7 +332,8 @@ class Prefixes:
         if free:
             room = self.store.bytes_held + free - total_bytes() // RESERVE
             self.store.most_bytes = max(min(self._asked, room), 0)
-            self.store.shrink()
+            self.store.shrink(why=MEMORY)
+            self.report.tell()
 
     def clear(self) -> list[int]:
         """Forget all that is kept, and what is on its way; returns the rows that waited for it."""
@@ -319,6 +342,7 @@ class Prefixes:
         self._awaited.clear()
         self._saved.clear()
         self.store.clear()
+        self.report.tell()
         return slots
 
 

@@ -83,6 +83,8 @@ class Encoder:
                 self._forgotten.clear()
         elif isinstance(message, m.Submit):
             self._control.send(m.Rejected(message.serial, "E_PROTO_003", CANNOT))
+        elif isinstance(message, m.AskCache):
+            self._control.send(m.CacheReport(message.ref, "the model makes embeddings only"))
         self._table.header.handled += 1
 
     def _take(self, message: m.Submit | m.Tokenize | m.Embed, tokens: list[int], why: str) -> None:

@@ -253,6 +253,7 @@ class Engine:
         """Serve until the front closes the control socket or sends Shutdown."""
         header = self.table.header
         self.sequences.clear()
+        self.seats.prefixes.report.tell()
         while True:
             busy = self._has_work() or self.aside.is_wanted
             header.heartbeat_ns = time.monotonic_ns()
@@ -363,6 +364,8 @@ class Engine:
             self.admission.tokenize(message)
         elif isinstance(message, m.Forget):
             self.aside_texts.forget(message.ref)
+        elif isinstance(message, m.AskCache):
+            self.control.send(self.seats.prefixes.report.message(message.ref))
         self.table.header.handled += 1
 
     def _cancel(self, serial: int) -> None:

@@ -120,6 +120,7 @@ class Seats:
             table.t_admit_ns[slot] = time.monotonic_ns()
             cached = table.cached[slot] = int(table.n_past[slot])
             table.header.cached_tokens += cached
+            self.prefixes.admitted(slot, cached)
             engine.graph.last_prompt = int(table.n_prompt[slot]) - cached
         table.state[slot] = t.RUNNING
 

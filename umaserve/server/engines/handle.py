@@ -14,6 +14,7 @@ import signal
 import socket
 import subprocess
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -40,15 +41,16 @@ LOAD_SILENCE_S = 600.0  # a load that says nothing for so long hangs; compiling 
 OPEN_SILENCE_S = 120.0  # the same before it has opened the model's file
 UNKILLABLE_S = 5.0  # from SIGKILL to when nobody waits for its end any more
 REAP_S = 1.0
+APPS_KEPT = 256  # of requests that are over
 
 
 @dataclass(eq=False)
 class _Question:
-    """A text that the engine tokenises or embeds; ``answer`` stays ``None`` when it ends first."""
+    """Asked of the engine beside all requests; ``answer`` stays ``None`` when it ends first."""
 
     sent_ns: int
     done: trio.Event = field(default_factory=trio.Event)
-    answer: m.Tokens | m.Embedded | None = None
+    answer: m.Tokens | m.Embedded | m.CacheReport | None = None
     fault: str = ""  # it was being tokenised when the engine died, and how that was
 
 
@@ -93,6 +95,7 @@ class EngineHandle:
         # died, which go before all others
         self.requests: dict[int, Any] = {}
         self.backlog: dict[int, Any] = {}
+        self._apps: OrderedDict[int, str] = OrderedDict()  # of its newest requests, by serial
         self.replaces = False  # started for one that had been serving
         self.identity: ModelIdentity | None = None  # of the model that its backlog began with
         self.deaths = 0.0  # engines in a row, before this one, that died before they were ready
@@ -208,11 +211,28 @@ class EngineHandle:
         assert answer is None or isinstance(answer, m.Embedded)
         return answer
 
+    def note_app(self, serial: int, app: str) -> None:
+        """Remember for a while whose request this was, which is over."""
+        self._apps[serial] = app
+        if len(self._apps) > APPS_KEPT:
+            self._apps.popitem(last=False)
+
+    def app_of(self, serial: int) -> str:
+        """The program that made one of the newest requests; "" where that is not known."""
+        request = self.requests.get(serial)
+        return str(request.app) if request is not None else self._apps.get(serial, "")
+
+    async def cache(self) -> m.CacheReport | None:
+        """What its prefix cache holds; ``None`` when the engine ends first."""
+        answer = await self._ask(m.AskCache)
+        assert answer is None or isinstance(answer, m.CacheReport)
+        return answer
+
     async def _ask(
         self,
         message: Callable[[int], m.ToEngine],
         forget: Callable[[int], m.ToEngine] | None = None,
-    ) -> m.Tokens | m.Embedded | None:
+    ) -> m.Tokens | m.Embedded | m.CacheReport | None:
         if self.exit is not None:
             return None
         ref, self._next_ref = self._next_ref, self._next_ref + 1
@@ -474,7 +494,7 @@ class EngineHandle:
             case m.LoadFailed():
                 self._load_failed = message.message
                 self.accepting = False
-            case m.Tokens() | m.Embedded():
+            case m.Tokens() | m.Embedded() | m.CacheReport():
                 question = self._asked_texts.get(message.ref)
                 if question is not None:
                     question.answer = message

@@ -353,4 +353,13 @@ class Scorecard:
             "kv_cache_hit_ratio": _ratio(cached, now.prompt_tokens - past.prompt_tokens),
             "kv_cache_evictions_total": now.counters.kv_evictions,
             "kv_cache_resident_bytes": resident,
+            "cache_prompts_total": now.counters.cache_asked,
+            "cache_hits_total": now.counters.cache_hits,
+            "cache_entries": self._header("cache_entries"),
+            "cache_ram_bytes": self._header("cache_bytes"),
+            "cache_ram_max_bytes": self._header("cache_most_bytes"),
+            "cache_evictions_total": {
+                "room": now.counters.cache_evicted_room,
+                "memory": now.counters.cache_evicted_memory,
+            },
         }

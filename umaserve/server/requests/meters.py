@@ -54,6 +54,10 @@ class Counters(NamedTuple):
     kv_evictions: int = 0
     aborted_chunks: int = 0
     aside_tokens: int = 0
+    cache_asked: int = 0
+    cache_hits: int = 0
+    cache_evicted_room: int = 0
+    cache_evicted_memory: int = 0
 
     def plus(self, more: Counters) -> Counters:
         return Counters(*map(operator.add, self, more))

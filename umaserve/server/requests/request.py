@@ -308,7 +308,7 @@ class Request:
         if not message.cache_prompt:
             return None
         if message.cache_scope == "private":
-            return f"{message.key}\0{message.session}" if message.session else None
+            return f"{message.key}{m.PRIVATE}{message.session}" if message.session else None
         return message.key
 
     def _constraint(self) -> m.Constraint | None:

@@ -481,6 +481,7 @@ class Sessions:
         if release:
             engine.send_along(m.Release(request.serial, request.slot))
         engine.requests.pop(request.serial, None)
+        engine.note_app(request.serial, request.app)
         engine.free_slots.append(request.slot)
         request.engine, request.slot = None, -1
 

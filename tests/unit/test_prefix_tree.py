@@ -145,3 +145,12 @@ def test_a_text_is_nobodys_of_another_domain(first: list[int], second: list[int]
     tree = PrefixTree(1 << 30)
     put(tree, "a", first)
     assert known(tree, "b", first) == known(tree, "b", second) == 0
+
+
+def test_a_domain_whose_last_text_went_is_forgotten() -> None:
+    tree = PrefixTree(1 << 30)
+    put(tree, "a", [1, 2])
+    put(tree, "b", [1, 2, 3])
+    tree.most_bytes = 0
+    tree.shrink()
+    assert tree.domains() == [] and tree._roots == {} and tree.bytes_held == 0

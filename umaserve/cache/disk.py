@@ -132,8 +132,9 @@ def shrink(folder: Path, most_bytes: int) -> int:
 
 def remove(path: str) -> None:
     """Remove a file that is not wanted, if that can be done."""
-    with contextlib.suppress(OSError):
-        os.unlink(path)
+    if path:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
 
 
 def _name(domain: str, tokens: np.ndarray) -> str:

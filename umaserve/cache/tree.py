@@ -222,6 +222,8 @@ class PrefixTree:
         parent = entry.parent
         assert parent is not None
         del parent.children[entry.p0, int(entry.tokens[0])]
+        if parent.parent is None and not parent.children:  # the last of its domain
+            self._roots = {name: root for name, root in self._roots.items() if root is not parent}
         left = [entry]
         while left:
             gone = left.pop()

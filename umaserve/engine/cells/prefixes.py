@@ -47,7 +47,6 @@ class Restoring:
     """A row whose known beginning is on its way into its sequence, part by part."""
 
     slot: int
-    serial: int
     parts: list[Part]
 
 
@@ -118,6 +117,10 @@ class Prefixes:
             parts = self.known(slot)
             self._table.cached[slot] = parts[-1].end if parts else 0
 
+    def nobody_waits(self) -> None:
+        """No row is waited for any more."""
+        self._awaited.clear()
+
     def followers(self) -> set[int]:
         """Rows that had better wait for others, which compute what they begin with."""
         table = self._table
@@ -159,7 +162,7 @@ class Prefixes:
         self.store.use(parts)
         for part in parts:
             part.entry.hits += 1
-        self._restoring.append(Restoring(slot, int(self._table.serial[slot]), parts))
+        self._restoring.append(Restoring(slot, parts))
         if self._shelf is not None:
             domain = self._domains[slot]
             self._shelf.fetch(
@@ -338,6 +341,9 @@ class Prefixes:
     def clear(self) -> list[int]:
         """Forget all that is kept, and what is on its way; returns the rows that waited for it."""
         slots = [job.slot for job in self._restoring]
+        if isinstance(self.store, PrefixTree):
+            for entry in self.store.entries():
+                disk.remove(entry.path)
         self._restoring.clear()
         self._awaited.clear()
         self._saved.clear()

@@ -71,6 +71,7 @@ class Seats:
             return not under_way
         n_cells, now_ns = engine.loaded.n_ctx, time.monotonic_ns()
         if t.WAITING not in table.state.tolist():
+            self.prefixes.nobody_waits()
             return True
         while True:
             # each that gets a sequence may have others that wait for it

@@ -65,9 +65,17 @@ def test_anthropic_stream_is_the_whole_message(daemon: DaemonProcess) -> None:
     text = "".join(t["delta"]["text"] for t in told if t["type"] == "content_block_delta")
     assert text == whole["content"][0]["text"]
     start, (delta,) = told[0]["message"], [t for t in told if t["type"] == "message_delta"]
-    assert start["usage"]["input_tokens"] == whole["usage"]["input_tokens"]
+    # the second time the prompt is known; the first event says so as the last one does
+    assert prompt_of(start["usage"]) == prompt_of(whole["usage"]) == prompt_of(delta["usage"])
+    known = delta["usage"]["cache_read_input_tokens"]
+    assert start["usage"]["cache_read_input_tokens"] == known > 0
     assert delta["delta"]["stop_reason"] == whole["stop_reason"]
-    assert delta["usage"] == whole["usage"]
+    assert delta["usage"]["output_tokens"] == whole["usage"]["output_tokens"]
+
+
+def prompt_of(usage: dict[str, int]) -> int:
+    """Tokens of the prompt, computed and known."""
+    return usage["input_tokens"] + usage["cache_read_input_tokens"]
 
 
 @pytest.mark.parametrize(

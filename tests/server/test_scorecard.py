@@ -65,7 +65,7 @@ class Bench:
         request = SimpleNamespace(
             emitted=0, timed=0, sent_ns=0, baseline_ns=0, lane=lane, told=False,
             arrived_ns=int(self.clock.now_s * 1e9), message=SimpleNamespace(slo=slo),
-            first_ns=0, figures=None, accepted=True, app=app, usage=lambda: usage,
+            first_ns=0, figures=None, engine=None, accepted=True, app=app, usage=lambda: usage,
             lane_now=lambda: (lane, "asked for"),
         )  # fmt: skip
         self.sessions.live[id(request)] = request

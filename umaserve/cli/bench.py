@@ -34,9 +34,10 @@ The figures are worth something when nothing else runs on the machine.  Without
 load; where none runs, and with --model or --fresh, one is started and ended again
 (its other settings come from the environment and UMA_CONFIG, as for `serve`).
 
-exit status: 0 the cap was held beside background jobs, 4 it was missed, 2 the daemon failed or the
-benchmark could not be run, 3 protocol error, 1 matplotlib is missing for --report,
-130 interrupted"""
+exit status: 0 the cap was held beside background jobs, 4 it was missed, 2 the
+daemon failed or the benchmark could not be run, 3 protocol error, 1 matplotlib is
+missing for --report, 130 interrupted
+"""
 
 
 def _number(kind: Callable[[str], float], least: float, most: float) -> Callable[[str], float]:

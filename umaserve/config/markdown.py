@@ -66,7 +66,7 @@ lane = "interactive"
 | --- | --- | --- | --- |
 @APPS@
 
-[SCHEDULER.md](SCHEDULER.md#shares-of-programs) says what shares are.
+[QUEUE.md](QUEUE.md#shares-of-programs) says what shares are.
 
 ## The settings
 """

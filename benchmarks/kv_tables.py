@@ -32,10 +32,28 @@ def whole(result: Result, show: Show, around: Around) -> Table:
 
 
 def page(results: Mapping[str, Result], show: Show) -> Table:
-    """For the page: the results of all models."""
-    return HEAD, [
-        line for n, r in results.items() for line in lines(n.partition("-")[2], r, show)
-    ]  # fmt: skip
+    """For the page: all models, with fewest and most cells, a column for each type of K."""
+    kinds = list(dict.fromkeys(_of_k(row) for r in results.values() for row in r["rows"]))
+    out = []
+    for name, result in results.items():
+        for cells in sorted({min(result["cells"]), max(result["cells"])}):
+            for pack in dict.fromkeys(row["kv_pack"] for row in result["rows"]):
+                rows = {
+                    _of_k(row): row for row in result["rows"]
+                    if (row["cells"], row["kv_pack"]) == (cells, pack)
+                }  # fmt: skip
+                first = rows[kinds[0]]["tokens_per_s"]
+                over = [rows[kind]["over_first"] if kind in rows else None for kind in kinds]
+                out.append(
+                    [name.partition("-")[2], str(cells), pack, show(first["median"]),
+                     *(show(each["median"] if each else None) for each in over)]
+                )  # fmt: skip
+    first = kinds[0] if kinds else "first"
+    return [*HEAD[:3], f"{first}, tokens/s", *(f"{kind} / {first}" for kind in kinds)], out
+
+
+def _of_k(row: dict[str, Any]) -> str:
+    return str(row["kv_type"]).partition(":")[0]
 
 
 def _lines(label: str, result: Result, show: Show, around: Around) -> list[list[str]]:

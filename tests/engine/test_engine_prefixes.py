@@ -230,3 +230,14 @@ def test_a_folder_that_cannot_be_written_is_told_once(tmp_path):
     with DrivenEngine(n_ctx=2048, cache_dir=str(place), cache_disk=1 << 30) as engine:
         assert "not kept on disk" in engine.expect(m.Log).text
         assert ask(engine, SHARED)[2]
+
+
+def test_nobody_waits_for_what_cannot_be_kept():
+    """There is no room for what two prompts share: the second one computes it itself."""
+    prompts = ["# no room\n" + SHARED + f"# number {i}\n" for i in range(2)]
+    endless = m.Sampling(temperature=0.0, ignore_eos=True)
+    with DrivenEngine(n_ctx=2048, cache_bytes=1 << 14) as engine:
+        first = engine.submit(prompts[0], domain=SCOPE, max_tokens=1500, sampling=endless)
+        second = engine.submit(prompts[1], domain=SCOPE, max_tokens=2)
+        engine.wait(second)
+        assert len(engine.generated(first)) < 1500

@@ -144,7 +144,9 @@ class Prefixes:
             n = min(tokens.size, theirs.size)
             differ = np.flatnonzero(tokens[:n] != theirs[:n])
             shared = int(differ[0]) if differ.size else n
-            if shared - have >= WORTH_A_WAIT:
+            # what was saved up to there and is not kept has no room: nobody waits for that
+            is_to_come = self._saved.get(leader, 0) < shared
+            if is_to_come and shared - have >= WORTH_A_WAIT:
                 self._awaited[leader] = max(shared, self._awaited.get(leader, 0))
                 return True
         return False
@@ -294,7 +296,7 @@ class Prefixes:
             parts = self.store.match(domain, table.tokens[slot, :past])
             p0 = parts[-1].end if parts else 0
             p1 = min(p0 + copies.step, past)
-        self._saved[slot] = p1
+        self._saved[slot] = past  # until it is kept: what fails once is not tried again
         if p1 <= p0:
             return False
         self._look_at_memory()
@@ -305,6 +307,8 @@ class Prefixes:
         data = copies.save(seq, p0, p1)
         tokens = table.tokens[slot, :p1]
         entry = None if data is None else self.store.add(domain, tokens, p0, data, cost_ms)
+        if entry is not None:
+            self._saved[slot] = p1
         if entry is not None and self._shelf is not None:
             self._shelf.put(entry, domain, tokens.copy())
         self.report.tell()

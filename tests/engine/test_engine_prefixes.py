@@ -6,6 +6,7 @@ all before it, or a near-tie, as for streams that share a batch.
 
 from __future__ import annotations
 
+import functools
 import random
 
 import pytest
@@ -13,6 +14,8 @@ import pytest
 from tests.support.engine_driver import DrivenEngine
 from tests.support.made_models import written
 from tests.support.oracle import Oracle
+from tests.support.patches.engine_faults import memory_runs_out
+from tests.support.waiting import until
 from umaserve.wire import messages as m
 
 SHARED = "".join(f"def function_{i}(value):\n    return value + {i}\n\n\n" for i in range(12))
@@ -241,3 +244,14 @@ def test_nobody_waits_for_what_cannot_be_kept():
         second = engine.submit(prompts[1], domain=SCOPE, max_tokens=2)
         engine.wait(second)
         assert len(engine.generated(first)) < 1500
+
+
+def test_an_idle_engine_gives_back_what_others_need(tmp_path):
+    sign = tmp_path / "short"
+    patch = functools.partial(memory_runs_out, sign=str(sign))
+    with DrivenEngine(n_ctx=2048, patch=patch) as engine:
+        ask(engine, SHARED)
+        until(lambda: engine.table.header.cache_bytes > 0)
+        sign.touch()
+        until(lambda: engine.table.header.cache_bytes == 0)
+        assert ask(engine, SHARED)[0] == 0

@@ -135,3 +135,13 @@ def slow_masks(seconds: float, number: int) -> None:
         return advance(self, matcher)
 
     Bound._advance = slow  # type: ignore[method-assign]
+
+
+@once_numba_may_load
+def memory_runs_out(sign: str) -> None:
+    """Another program takes all memory as soon as there is a file called ``sign``."""
+    from umaserve.engine.cells import prefixes
+
+    honest = prefixes.available_bytes
+    prefixes.available_bytes = lambda: 1 if os.path.exists(sign) else honest()
+    prefixes.IDLE_LOOK_MS, prefixes.LOOK_S = 20, 0.01

@@ -39,6 +39,7 @@ WORTH_A_WAIT = 32  # tokens that a prompt being computed has to save another
 SHARE = 4  # of the machine's memory, one part in so many may be taken by default
 RESERVE = 16  # of the machine's memory, one part in so many stays free
 LOOK_S = 1.0  # how often to ask what memory is free
+IDLE_LOOK_MS = 10_000  # the same while nobody asks anything
 AUTO = -1
 
 
@@ -299,7 +300,7 @@ class Prefixes:
         self._saved[slot] = past  # until it is kept: what fails once is not tried again
         if p1 <= p0:
             return False
-        self._look_at_memory()
+        self.look_at_memory()
         seq = int(table.seq[slot])
         cost_ms = predict(self._cost, 0, 0, p1 - p0, (p0 + p1) / 2)
         if 0.0 < cost_ms < copies.save_ms(seq, p0, p1):
@@ -329,10 +330,14 @@ class Prefixes:
                 self.store.lose(entry)
         self.report.tell()
 
-    def _look_at_memory(self) -> None:
+    def idle_ms(self) -> int | None:
+        """How long an idle engine may sleep before `look_at_memory`; None = for ever."""
+        return IDLE_LOOK_MS if self.store.bytes_held else None
+
+    def look_at_memory(self) -> None:
         """Take no more than is free, and give back where others need it."""
         now_s = time.monotonic()
-        if now_s < self._looked_s + LOOK_S:
+        if not self.is_on or now_s < self._looked_s + LOOK_S:
             return
         self._looked_s = now_s
         free = available_bytes()

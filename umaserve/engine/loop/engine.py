@@ -307,8 +307,10 @@ class Engine:
                 return messages
             self.graph.prepare(self.control.has_something)
             self.sequences.clear()
-        messages = self.control.receive(self.aside.idle_ms())
+        waits = self.aside.idle_ms(), self.seats.prefixes.idle_ms()
+        messages = self.control.receive(min((ms for ms in waits if ms is not None), default=None))
         self.aside.free_unused()
+        self.seats.prefixes.look_at_memory()
         return messages
 
     def _allowed_aside(self) -> Allowed:

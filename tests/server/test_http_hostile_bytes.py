@@ -80,6 +80,15 @@ def test_more_mutants_of_requests(daemon: DaemonProcess) -> None:
     assert {200, 400, 403, 404, 405, 406, 421, 431} <= {*found}, found
 
 
+def test_a_body_that_is_refused_is_not_asked_for_afterwards(daemon: DaemonProcess) -> None:
+    """Its route begins only then, and would write "100 Continue" behind the last word."""
+    head = b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\n"
+    for _ in range(20):
+        data = said_to(port_of(daemon), head + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n")
+        assert STATUS.findall(data)[-1:] == [b"400"], data
+    assert "failed" not in daemon.log, daemon.log
+
+
 SECOND = b"GET /smuggled HTTP/1.1\r\nHost: localhost\r\n\r\n"
 START = b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\n"
 

@@ -175,6 +175,7 @@ class GatewayProtocol(HttpToolsProtocol):
         """Nobody waits for this answer any more."""
         if not cycle.response_complete:
             cycle.disconnected = True
+            cycle.waiting_for_100_continue = False  # it would still ask for the body
             cycle.message_event.set()
 
     def _leave_unfinished(self) -> None:

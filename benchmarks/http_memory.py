@@ -177,7 +177,9 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     """MiB of each process at each look, and what it grew by from the first half of them to the
     second: an engine gives memory back that it does not use, and takes it again."""
     looks = []
-    with Daemon("--threads", str(options.threads), "--http", "127.0.0.1:0") as daemon:
+    # what is kept of prompts grows as far as its own bound says
+    flags = ("--threads", str(options.threads), "--http", "127.0.0.1:0", "--cache-ram", "off")
+    with Daemon(*flags) as daemon:
         clients, step = Clients(http_port(daemon.log_path)), options.requests // options.looks
         began_s = time.perf_counter()
         for look in range(options.looks):

@@ -6,6 +6,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable
+from decimal import Decimal
 from itertools import islice
 from typing import Any
 
@@ -75,4 +76,13 @@ def _validate(text: str, schema: Any) -> None:
         kind.check_schema(schema)
     except jsonschema.SchemaError:  # an older draft's that does not say so
         kind = jsonschema.Draft7Validator
-    kind(schema, format_checker=kind.FORMAT_CHECKER).validate(json.loads(text))
+    found = kind(schema, format_checker=kind.FORMAT_CHECKER).iter_errors(json.loads(text))
+    for error in found:
+        number, step = error.instance, error.validator_value
+        if error.validator != "multipleOf" or not _is_multiple(number, step):
+            raise error
+
+
+def _is_multiple(number: float, step: float) -> bool:
+    """Whether it is one as decimals, where the validator divides binary fractions."""
+    return Decimal(str(number)) % Decimal(str(step)) == 0

@@ -177,8 +177,8 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     """MiB of each process at each look, and what it grew by from the first half of them to the
     second: an engine gives memory back that it does not use, and takes it again."""
     looks = []
-    # what is kept of prompts grows as far as its own bound says
-    flags = ("--threads", str(options.threads), "--http", "127.0.0.1:0", "--cache-ram", "off")
+    # what is kept of prompts grows up to its own bound, which is met before the first look
+    flags = ("--threads", str(options.threads), "--http", "127.0.0.1:0", "--cache-ram", "1MiB")
     with Daemon(*flags) as daemon:
         clients, step = Clients(http_port(daemon.log_path)), options.requests // options.looks
         began_s = time.perf_counter()

@@ -194,7 +194,9 @@ def test_the_page_names_every_metric(run: Any) -> None:
             named |= set(re.findall(r"`([\w.]+)`", line.split("|")[1]))
     live = set(run[3])
     programs = run[3]["apps"].values()
-    named -= {name for program in programs for name in program} - live
+    fields = {name for program in programs for name in program}
+    assert fields and fields <= named
+    named -= fields - live
     named |= {"apps"} if "`apps` is an object" in page else set()
     lanes = {name for name in live if "." in name}
     assert named - live == set()

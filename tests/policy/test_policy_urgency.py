@@ -160,3 +160,37 @@ def test_costs_that_are_not_known_sink_nobody(name: str) -> None:
     state = beside_a_stream(LONG)
     plan_of(state, told(name), CostModel.unknown())
     assert state.lane[PROMPT] == LANE_INTERACTIVE
+
+
+def test_short_prompts_cost_nothing_where_only_their_own_program_waits() -> None:
+    """Many that come at once, as an agent's or a benchmark's, are all answered at once."""
+    tokens = 4 * SHORT
+    many = affordable(tokens) + 2
+    assert 2 < many < N  # the account would not pay for all of them
+    state = beside_a_stream(*[tokens] * many)
+    state.program[:] = 2
+    memory = planned(state)
+    prompts = slice(PROMPT, PROMPT + many)
+    assert (state.lane[prompts] == LANE_INTERACTIVE).all()
+    assert (state.auto[prompts] == AUTO_PAID).all()
+    # they have cost nothing: the account is whole when another program's stream is there
+    state.program[STREAM] = 1
+    put(state, PROMPT, LANE_INTERACTIVE, tokens, 0)
+    unlabelled(state, PROMPT, 2)
+    state.state[PROMPT + 1 : PROMPT + many] = 0
+    planned(state, memory)
+    assert state.lane[PROMPT] == LANE_INTERACTIVE
+
+
+def test_a_long_prompt_sinks_beside_its_own_programs_stream_too() -> None:
+    state = beside_a_stream(LONG)
+    state.program[:] = 2
+    planned(state)
+    assert (state.lane[PROMPT], state.auto[PROMPT]) == (LANE_BACKGROUND, AUTO_SUNK)
+
+
+def test_what_is_cached_of_a_long_prompt_does_not_count() -> None:
+    state = beside_a_stream(LONG)
+    state.n_past[PROMPT] = state.cached[PROMPT] = LONG - SHORT
+    planned(state)
+    assert state.lane[PROMPT] == LANE_INTERACTIVE

@@ -61,8 +61,15 @@ def test_a_damaged_file_is_never_read(tmp_path_factory, at: int, new: bytes, cut
 
 def test_a_foreign_file_and_one_that_was_not_finished_are_removed(folder: Path) -> None:
     (folder / "notes.kv").write_bytes(b"not of ours")
-    (folder / "abc.part").write_bytes(b"half")
+    half = folder / "abc.part"
+    half.write_bytes(b"half")
+    os.utime(half, (1000, 1000))
     assert disk.scan(folder) == [] and list(folder.iterdir()) == []
+
+
+def test_what_another_engine_is_writing_is_left_alone(folder: Path) -> None:
+    (folder / "abc.part").write_bytes(b"half")
+    assert disk.scan(folder) == [] and (folder / "abc.part").exists()
 
 
 def test_a_file_under_another_texts_name_is_removed(folder: Path) -> None:

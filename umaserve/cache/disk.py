@@ -13,6 +13,7 @@ import json
 import os
 import struct
 import tempfile
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +24,8 @@ from umaserve.regular_file import open_regular
 
 MAGIC = b"UMAKV\0\0\1"
 _LENGTH = struct.Struct("<I")
-SUFFIX = ".kv"
+SUFFIX, PART = ".kv", ".part"
+PART_NS = 600 * 10**9  # a file that is being written for so long was left behind
 CHECKSUM = 32  # bytes at the end, of all before them
 MOST_HEAD = 1 << 16
 
@@ -66,7 +68,7 @@ def write(
     parts = (MAGIC, _LENGTH.pack(len(head)), head, tokens.tobytes(), data.data)
     path = folder / (_name(domain, tokens) + SUFFIX)
     digest = hashlib.blake2b(digest_size=CHECKSUM)
-    fd, other = tempfile.mkstemp(dir=folder, suffix=".part")  # for its owner alone
+    fd, other = tempfile.mkstemp(dir=folder, suffix=PART)  # for its owner alone
     try:
         with os.fdopen(fd, "wb") as file:
             for part in parts:
@@ -105,6 +107,8 @@ def scan(folder: Path) -> list[Kept]:
     """All entries of a folder, those used last first; what is none is removed."""
     found = []
     for path in folder.iterdir():
+        if path.suffix == PART and time.time_ns() - _used(str(path)) < PART_NS:
+            continue  # another engine of this model writes it
         kept = _look(path) if path.suffix == SUFFIX else None
         if kept is None:
             remove(str(path))

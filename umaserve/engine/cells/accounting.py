@@ -111,9 +111,9 @@ def would_fit(table: SessionTable, slot: int, victim: int, n_cells: int) -> bool
 def victim(table: SessionTable, alone: bool = False, keep: int = -1) -> int:
     """Slot that gives its cells back when they run out, or -1 when only one session runs.
 
-    Background before interactive, then the program that has most sessions running by its weight,
-    its newest before its oldest: where each has one, the oldest of the best lane never goes, unless
-    ``alone``: then even the only one may.  ``keep`` is a slot that does not go.
+    Background goes before interactive, then the program with most sessions by its weight, and of
+    that its newest.  Where each program has one, the oldest of the best lane never goes.  With
+    ``alone`` even the only one may.  ``keep`` is a slot that does not go.
     """
     running = np.flatnonzero(table.state == RUNNING)
     running = running[running != keep]

@@ -63,6 +63,16 @@ def test_a_plan_is_valid_and_never_empty_while_something_can_run(
         assert entries > 0
 
 
+@pytest.mark.parametrize("number", [0, 1])
+def test_an_isolated_row_has_the_tick_that_prompts_beside_the_ticks_leave(number):
+    state, name = empty(), "h200-dense"
+    put(state, 2, 1, 2000, 0)
+    put(state, 7, 0, 100, 99)
+    state.isolate[7] = 1
+    plan, entries = plan_of(state, told(name), known(name), number=number)
+    assert plan.slots[:entries].tolist() == [7]
+
+
 @pytest.mark.parametrize("name", sorted(MACHINES))
 def test_interactive_decoders_ride_in_every_tick_and_passengers_fit_the_cap(name):
     cost, knobs = known(name), told(name, can_aside=False)

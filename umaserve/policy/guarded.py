@@ -17,6 +17,7 @@ from .base import (
     KIND_BACK_DECODE,
     KIND_BURST,
     KIND_DECODE,
+    KIND_ISOLATED,
     KIND_PROMPT,
     SINCE_ANYBODY,
     SWEET_SPOT,
@@ -33,7 +34,7 @@ from .cost.sweet_spot import (
     merge_all,
 )
 from .flags import forget, mark
-from .isolation import isolate
+from .isolation import isolate, run_isolated
 from .processor.offload import offload, take_back
 from .processor.slices import slices
 from .prompts import rank_prompts
@@ -79,6 +80,9 @@ def plan_tick(state, tick, knobs, cost, memory, traffic, plan):
         entries = plan_prompts(state, tick, knobs, cost, memory, plan, bounds)
     else:
         entries = plan_background(state, tick, knobs, cost, memory, plan, bounds)
+    if entries == 0 and memory.found[KIND_ISOLATED] > 0:
+        # it was the others' tick, and they are computed beside the ticks from now on
+        entries = run_isolated(state, tick, knobs, memory, plan)
     _foresee(state, knobs, cost, memory, plan, bounds.mode, entries)
     return entries
 

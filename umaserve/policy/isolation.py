@@ -21,6 +21,12 @@ def isolate(state, tick, knobs, memory, plan):
         others -= memory.found[KIND_ASIDE]  # they need no ticks
     if others > 0 and tick.number % 2 == 1:
         return 0
+    return run_isolated(state, tick, knobs, memory, plan)
+
+
+@njit(**INNER)
+def run_isolated(state, tick, knobs, memory, plan):
+    """Give the tick to the isolated row that ran longest ago; there has to be such a row."""
     alone = -1
     for s in range(memory.kind.shape[0]):
         if memory.kind[s] == KIND_ISOLATED and (alone < 0 or state.served[s] < state.served[alone]):

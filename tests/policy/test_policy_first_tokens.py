@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from tests.support.policy_states import MACHINES, NOW, TRAFFIC, N, empty, known, plan_of, put, told
 from tests.support.simulated import play, quiet
 from tools.sim_loads import INTERACTIVE, Load
+from tools.sim_machine import probed
 from tools.sim_run import NS
 from umaserve.policy.base import ALL_FEATURES, FEATURES, Memory
 from umaserve.policy.burst import SLOW_ROUNDS
-from umaserve.policy.cost.model import predict
+from umaserve.policy.cost.model import learn, predict
 from umaserve.policy.guarded import TWICE, observe
 from umaserve.policy.prompts import AGED, MIN_CHUNK
 from umaserve.policy.without_streams import LONE_TICKS, LONG_TICKS, note_given_up
@@ -159,3 +160,20 @@ def test_questions_beside_streams_are_answered_nearly_as_soon_as_alone(name):
     assert asked.sum() >= 5
     first_ms = ((jobs.first - jobs.due) / NS)[asked]
     assert np.median(first_ms) <= alone_ms + 2.5 * round_ms
+
+
+@pytest.mark.parametrize("times", [0.8, 1.3])
+def test_a_short_prompt_gets_a_tick_of_its_own_where_the_streams_are_delayed_no_longer(times):
+    """``times``: what a merged tick takes, over the prompt and the streams one after the other."""
+    tokens, rows = 25, 2
+    cost = probed(MACHINES["gpu-dense"])
+    in_turns = predict(cost, 0, 0, tokens, 0) + predict(cost, 0, rows, 0, 100)
+    for _ in range(50):
+        learn(cost, 0, rows, tokens, 10, times * in_turns)
+    state = empty()
+    for s in range(rows):
+        put(state, s, 0, 100, 99, credit=2.5)
+    put(state, 5, 0, tokens, 0)
+    plan, entries = plan_of(state, told("gpu-dense", paced=True, can_aside=True), cost)
+    assert fed(plan, entries) == ({5: tokens} if times > 1.0 else {0: 1, 1: 1, 5: tokens})
+    assert plan.info.interactive_rows == (0 if times > 1.0 else rows)

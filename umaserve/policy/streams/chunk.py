@@ -14,6 +14,7 @@ from umaserve.policy.flags import mark
 from umaserve.policy.prompts import MIN_CHUNK, waiting_tokens
 
 PROMPT_WAIT_MS = 250.0  # after which an interactive prompt gets MIN_CHUNK tokens
+AS_SOON = 1.03  # times a merged tick, for two ticks in turn: costs are known to a few per cent
 
 
 class Prompts(NamedTuple):
@@ -80,9 +81,17 @@ def interactive_chunk(cost, plan, bounds, streams, slack, prompts):
 
 @njit(**INNER)
 def chunk_within(cost, streams, ms, most):
-    """The largest chunk that takes ``ms`` more: merged with the rows, or in a tick of its own."""
+    """The largest chunk that takes ``ms`` more: merged with the rows, or in a tick of its own.
+
+    In a tick of its own too where that delays the rows no longer: its first token is sooner.
+    """
     if most <= 0 or ms <= 0.0:
         return Chunk(0, False, ms)
     merged = largest_chunk(cost, streams.mode, streams.rows, streams.past, streams.ms + ms, most)
     alone = largest_chunk(cost, streams.mode, 0, streams.past, ms, most)
-    return Chunk(max(merged, alone), alone > merged, ms)
+    apart = alone > merged
+    if alone > 0 and alone == merged:
+        in_turns = predict(cost, streams.mode, 0, alone, streams.past) + streams.ms
+        together = predict(cost, streams.mode, streams.rows, alone, streams.past)
+        apart = in_turns <= AS_SOON * together
+    return Chunk(max(merged, alone), apart, ms)

@@ -103,6 +103,12 @@ def test_a_chat_in_a_browser(daemon: DaemonProcess, browser: Browser) -> None:
     row = "[...document.querySelector('#apps').rows[0].cells].map((cell) => cell.textContent)"
     name, share, _, cached, lane = browser.value(row)
     assert (name, lane) == ("web page", "interactive") and share.endswith("%"), cached
+    browser.until("!document.querySelector('#recentcard').hidden")
+    row = "[...document.querySelector('#recent').rows[0].cells].map((cell) => cell.textContent)"
+    name, known, first, _, tokens = browser.value(row)
+    assert name == "web page" + "interactive" and first.endswith("ms"), first
+    assert known.partition("/")[2].isdigit() and int(tokens) > 0
+    browser.until("document.querySelector('#memory').textContent.includes('B')")
     assert browser.complaints() == []
 
 

@@ -19,6 +19,7 @@ from tests.support.server_harness import DaemonProcess, eventually, running
 from umaserve.metrics.names import HELP
 from umaserve.metrics.prometheus import _apart
 from umaserve.protocol import ERRORS
+from umaserve.server.requests import recent_requests
 
 SCRAPE = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.4,*/*;q=0.1"
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
@@ -96,6 +97,27 @@ def test_exposition_has_every_number(daemon: DaemonProcess) -> None:
     assert list(counts.values()) == sorted(counts.values())
     lanes = {s.labels["lane"] for s in families["umaserve_p95_ms"].samples}
     assert lanes == {"interactive", "background"}
+
+
+def test_the_newest_requests_are_told_without_their_texts(daemon: DaemonProcess) -> None:
+    with daemon.client() as client:
+        for i in range(recent_requests.KEPT + 1):
+            client.generate(f"a secret {i}", id=f"id-{i}", app="zed", max_tokens=3)
+        client.generate("x", id="b", app="nightly", max_tokens=2, priority="background")
+        client.send(id="c", prompt="y", app="nightly", max_tokens=0.5)
+        client.answer("error")  # never began: it is no request that ended
+    reply = ask(daemon, "/requests")
+    found = json.loads(reply.body)["requests"]
+    assert reply.headers["cache-control"] == "no-store" and len(found) == recent_requests.KEPT
+    newest, before = found[-1], found[-2]
+    assert (newest["app"], newest["lane"], newest["lane_reason"]) == (
+        "nightly", "background", "asked for",
+    )  # fmt: skip
+    assert (before["app"], before["lane"], before["completion_tokens"]) == ("zed", "interactive", 3)
+    assert newest["reason"] == "length" and newest["completion_tokens"] == 2
+    assert before["age_s"] >= newest["age_s"] >= 0 and newest["ttft_ms"] <= newest["total_ms"]
+    assert [row["serial"] for row in found] == sorted({row["serial"] for row in found})
+    assert b"secret" not in reply.body and b"id-" not in reply.body
 
 
 # --- the rest of HTTP ----------------------------------------------------------------------------

@@ -402,6 +402,7 @@ class Admin:
             "next_try": next_try.state() if next_try is not None else None,
             "limits": limits,
             "sessions": session_rows(daemon.sessions),
+            "recent": daemon.meters.recent_requests.read(),
         }
 
 

@@ -68,6 +68,12 @@ async def _numbers(request: Request) -> dict[str, Any]:
     return numbers
 
 
+async def recent_requests(request: Request) -> Response:
+    """The newest requests that ended, without their texts."""
+    info = (await link_of(request).ask({"type": "info"}))["info"]
+    return json_response({"requests": info["recent"]}, headers=NOT_KEPT)
+
+
 async def health(request: Request) -> Response:
     """200 while a request would be begun now, else 503 and why."""
     try:
@@ -223,6 +229,7 @@ ENDPOINTS = (
     Endpoint("GET", "/", home, "a page for browsers, else what this is", "ours"),
     Endpoint("GET", "/health", health, "whether a request would be begun now", "ours"),
     Endpoint("GET", "/metrics", metrics, "figures, as JSON or Prometheus' text", "ours"),
+    Endpoint("GET", "/requests", recent_requests, "the newest requests that ended", "ours"),
     Endpoint("GET", "/metrics/prometheus", prometheus_metrics, "the same as text", "ours"),
     Endpoint(
         "POST", "/generate", generate, "the socket's request and events", "ours",

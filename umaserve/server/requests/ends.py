@@ -67,6 +67,7 @@ class Ends:
 
     def _say(self, request: Request, reason: str, message: Any = None) -> None:
         timings = request.timings(request.ended_ns)
+        self._meters.recent_requests.add(request, reason, timings)
         request.sink.end(request, reason, request.usage(), timings, message)
 
     def end(self, request: Request, reason: str) -> None:

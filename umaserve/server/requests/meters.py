@@ -12,6 +12,7 @@ from umaserve.metrics import CapSlices, Histogram, Window
 from umaserve.metrics.window import ROW_BOUNDS
 from umaserve.server.requests.apps import Apps
 from umaserve.server.requests.recent_errors import Client, RecentErrors
+from umaserve.server.requests.recent_requests import RecentRequests
 from umaserve.wire.header import TICK_RING, TickRow
 from umaserve.wire.memory_order import loads_first
 
@@ -82,6 +83,7 @@ class Meters:
         self.requests_total = 0
         self.errors_total: Counter[str] = Counter()
         self.recent_errors = RecentErrors()
+        self.recent_requests = RecentRequests()
         self.tokens_total = 0
         self.prompt_tokens_total = 0
         self.slo_ttft_total = 0

@@ -18,6 +18,7 @@ every answer; ``FAKE_SCRIPT`` is a `tests.support.agent_script.Script` that says
 ``FAKE_REPLIES`` is a file with a JSON list of pairs: the first pair whose first text is in the
 prompt has the whole answer for its second, and directives in prompts are nothing.
 ``FAKE_STEPS`` names a pipe: with it, each tick waits for a byte of that.
+``FAKE_BUDGET`` is a budget of bytes a second, more than which its ticks use while there are any.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ ALPHABET = ("a", "b", "é", "€", "😀", " ", "q", "z\n")
 EOS = 256
 SAYS = os.environ.get("FAKE_SAYS", "").encode()
 REPLIES = os.environ.get("FAKE_REPLIES", "")
+BUDGET = int(os.environ.get("FAKE_BUDGET", "0"))
 SCRIPT = Script.read(os.environ["FAKE_SCRIPT"]) if "FAKE_SCRIPT" in os.environ else None
 DIRECTIVE = re.compile(r"\[([a-z-]+)(?:@(\d+))?\]")
 
@@ -315,6 +317,8 @@ class Engine:
         row["decode_rows"] = len(batch)
         header.tick_ring_at = at + 1
         header.ticks += 1
+        header.bmt_budget_bps = BUDGET
+        header.bmt_bytes_total += int(4 * BUDGET * ms / 1e3)
         self.wake()
 
     def misbehave(self, row: Row) -> None:

@@ -28,6 +28,9 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "doctor": (
         "doctor.command", "doctor", "what this machine has, and what to do about what is missing",
     ),
+    "router": (
+        "router.command", "router", "write a load balancer's configuration for several daemons",
+    ),
     "build": ("build", "build", "build libllama for this machine"),
 }  # fmt: skip
 

@@ -330,6 +330,20 @@ class HttpAddress:
         return text
 
 
+@dataclass(frozen=True)
+class TcpAddress(HttpAddress):
+    """``off`` or ``HOST:PORT``."""
+
+    metavar: str = "off|HOST:PORT"
+    words: str = "off or HOST:PORT (such as 127.0.0.1:8081)"
+
+    def parse(self, value: Any) -> str:
+        text = super().parse(value)
+        if text.startswith("unix:"):
+            raise ValueError(self.words)
+        return text
+
+
 Kind = (
     Whole | Bytes | Number | Switch | Choice | Path | PolicyName | PolicyParts | SocketPath
     | KvType | Bandwidth | HttpAddress | Names

@@ -19,6 +19,7 @@ from umaserve.config.kinds import (
     PolicyParts,
     SocketPath,
     Switch,
+    TcpAddress,
     Whole,
 )
 
@@ -124,6 +125,9 @@ OPTIONS: tuple[Option, ...] = (
     Option("model_dir", "--model-dir", "UMA_MODEL_DIR", "ipc", "model_dir",
            Names("DIR", "folders, with commas between", paths=True), "",
            "folders whose models HTTP may load", "none"),
+    Option("agent_check", "--agent-check", "UMA_AGENT_CHECK", "ipc", "agent_check", TcpAddress(),
+           "off", "tell a load balancer here how much of its new work to send: HAProxy's agent "
+           "check"),
     Option("max_connections", "--max-connections", "UMA_MAX_CONNECTIONS", "ipc", "max_connections",
            Whole(1, 1 << 20), 1024, "connections open at once; by HTTP as many again"),
     # limits

@@ -45,6 +45,7 @@ class Config:
     socket: str = "/tmp/uma.sock"
     ipc: str = "uds"
     http: str = "off"
+    agent_check: str = "off"
     api_key_file: str = ""
     allow_host: str = ""
     allow_origin: str = ""

@@ -26,6 +26,7 @@ from umaserve.protocol.errors import (
     E_RUNTIME_002,
     E_RUNTIME_003,
     ERRORS,
+    STOPPING,
     ErrorCode,
     ProtocolError,
 )
@@ -77,6 +78,7 @@ __all__ = [
     "E_IO_001",
     "E_LIMIT_001",
     "E_LIMIT_002",
+    "STOPPING",
     "E_LIMIT_003",
     "E_LIMIT_004",
     "E_MODEL_001",

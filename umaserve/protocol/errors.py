@@ -21,6 +21,7 @@ E_PROTO_004 = "E_PROTO_004"
 E_PROTO_005 = "E_PROTO_005"
 E_LIMIT_001 = "E_LIMIT_001"
 E_LIMIT_002 = "E_LIMIT_002"
+STOPPING = "the daemon is shutting down"  # a message of E_LIMIT_002: nobody need wait for it
 E_LIMIT_003 = "E_LIMIT_003"
 E_LIMIT_004 = "E_LIMIT_004"
 E_MODEL_001 = "E_MODEL_001"

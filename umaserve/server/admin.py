@@ -21,6 +21,7 @@ from umaserve.protocol import (
     E_MODEL_001,
     E_PROTO_003,
     E_RUNTIME_001,
+    STOPPING,
     AdminMessage,
     AskCache,
     Cancel,
@@ -345,7 +346,7 @@ class Admin:
 
     def _refuse_when_stopping(self) -> None:
         if self._daemon.stopping:
-            raise ProtocolError(E_LIMIT_002, "the daemon is shutting down")
+            raise ProtocolError(E_LIMIT_002, STOPPING)
 
     def info(self) -> dict[str, Any]:
         """``model`` is ``None`` while none is loaded, with ``state`` saying what is going on.

@@ -21,7 +21,8 @@ from umaserve import core_dumps
 from umaserve.config import Config
 from umaserve.models import needs as memory
 from umaserve.models.header import GGUFError
-from umaserve.protocol import E_LIMIT_002
+from umaserve.protocol import E_LIMIT_002, STOPPING
+from umaserve.server.agent_check import AgentCheck, open_agent_check
 from umaserve.server.clients.keep_socket import keep_socket
 from umaserve.server.clients.listener import ClaimedSocket, SocketError
 from umaserve.server.daemon import Daemon
@@ -155,6 +156,7 @@ class _Run:
         ):
             async with (
                 open_http(daemon.config.http, daemon.config.api_key_file) as self.http,
+                open_agent_check(daemon.config.agent_check) as checked,
                 trio.open_nursery() as nursery,
             ):
                 await nursery.start(daemon.supervisor.run, self.model)
@@ -164,6 +166,9 @@ class _Run:
                 nursery.start_soon(self._accept, nursery)
                 if self.http is not None:
                     nursery.start_soon(self._serve_http, self.http)
+                if checked:
+                    tell = partial(AgentCheck(daemon).run, checked)
+                    nursery.start_soon(self._while_serving, "the agent check", tell)
                 nursery.start_soon(self._signals, signals, nursery)
                 self._say_what_is_ignored()
                 nursery.start_soon(self._while_serving, "the line about the start", self._announce)
@@ -263,7 +268,7 @@ class _Run:
         daemon = self.daemon
         daemon.stopping = True
         self._accepting.cancel()
-        text = "the daemon is shutting down"
+        text = STOPPING
         daemon.sessions.closed = (E_LIMIT_002, text)
         daemon.sessions.fail_queued(E_LIMIT_002, text)
         await daemon.sessions.drain(None, daemon.config.drain_s if self.status == 0 else 0.0)

@@ -24,7 +24,7 @@ from umaserve.models import needs as memory
 from umaserve.models.header import GGUFError
 from umaserve.models.identity import ModelIdentity
 from umaserve.own_python import run_module
-from umaserve.protocol import E_MODEL_001, E_MODEL_002, E_RUNTIME_001, ProtocolError
+from umaserve.protocol import E_MODEL_001, E_MODEL_002, E_RUNTIME_001, STOPPING, ProtocolError
 from umaserve.server.engines import blame
 from umaserve.server.engines.descriptors import Reserve
 from umaserve.server.engines.exit import EngineExit, describe_exit
@@ -310,7 +310,7 @@ class Supervisor:
         if errors:
             raise errors[0]
         if not results:
-            raise ProtocolError(E_MODEL_002, "the daemon is shutting down")
+            raise ProtocolError(E_MODEL_002, STOPPING)
         return results[0]
 
     async def _load(self, model: str, report: Report) -> m.Ready:

@@ -15,6 +15,7 @@ from umaserve.protocol import (
     E_MODEL_001,
     E_MODEL_002,
     E_PROTO_003,
+    STOPPING,
 )
 
 RETRY_S = 1  # where nobody knows better
@@ -66,6 +67,8 @@ class Refusal(Exception):
 def of_daemon(code: str, message: str) -> Refusal:
     """What the daemon has refused, as HTTP says it."""
     status = _STATUSES.get(code, 400 if code.startswith("E_PROTO") else 500)
+    if message == STOPPING:  # another node may answer, this one will not
+        status = 503
     return Refusal(status, code, message)
 
 

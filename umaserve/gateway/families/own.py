@@ -27,7 +27,7 @@ from umaserve.gateway.translate.body import flag_of, read_object, text_of
 from umaserve.gateway.translate.caller import caller_fields, lane_header
 from umaserve.gateway.translate.endpoint import Endpoint
 from umaserve.gateway.translate.schemas import AT_LEAST_1, SOCKET, TEXT, of_socket
-from umaserve.protocol import E_LIMIT_002, E_MODEL_001, ERRORS
+from umaserve.protocol import E_LIMIT_002, E_MODEL_001, ERRORS, STOPPING
 
 JSON = "application/json"
 # what `GET /metrics` can be had as; text/plain is also what a client of OpenMetrics reads
@@ -95,7 +95,7 @@ async def health(request: Request) -> Response:
 def _why_not(info: dict[str, Any]) -> Refusal:
     model, next_try = info["model"], info["next_try"]
     if info["state"] == "stopping":
-        return Refusal(503, E_LIMIT_002, "the daemon is shutting down")
+        return Refusal(503, E_LIMIT_002, STOPPING)
     if info["state"] == "loading":
         share = f" ({model['progress']:.0%})" if model and model.get("progress") else ""
         return Refusal(503, "loading", f"the model is being loaded{share}")

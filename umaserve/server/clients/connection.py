@@ -25,6 +25,7 @@ from umaserve.protocol import (
     E_LIMIT_004,
     E_PROTO_004,
     E_RUNTIME_001,
+    STOPPING,
     FrameDecoder,
     Generate,
     ProtocolError,
@@ -436,7 +437,7 @@ class Connection:
             text = f'"id" {message.id!r} is in flight on this connection already'
             raise ProtocolError(E_PROTO_004, text, id=message.id)
         if self.daemon.stopping:
-            raise ProtocolError(E_LIMIT_002, "the daemon is shutting down", id=message.id)
+            raise ProtocolError(E_LIMIT_002, STOPPING, id=message.id)
         self.daemon.sessions.submit(self, message, arrived_ns, self._begin)
 
     def _begin(self, request: Request) -> None:

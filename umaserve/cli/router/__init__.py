@@ -1,0 +1,1 @@
+"""``umaserve router``: configurations of load balancers for several daemons."""

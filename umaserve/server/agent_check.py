@@ -1,0 +1,88 @@
+"""What a load balancer is told of this node: HAProxy's agent check.
+
+Whoever connects gets a line and the end of the connection (HAProxy's configuration manual,
+"agent-check").  ``up ready N%``: requests are begun here, with so much of the usual weight.
+``drain``: running requests end, new ones are refused.  ``down``: no model is served.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import trio
+
+from umaserve.config import host_and_port
+from umaserve.metrics.node_weight import NodeWeight
+from umaserve.server.clients.listener import SocketError
+from umaserve.server.overview import state
+
+if TYPE_CHECKING:
+    from umaserve.server.overview import Watched
+
+LOOK_S = 1.0  # between two looks at the figures, however often others ask
+SEND_S = 5.0  # for a client that does not read
+
+
+@asynccontextmanager
+async def open_agent_check(address: str) -> AsyncIterator[list[trio.SocketListener]]:
+    """Listen at an ``--agent-check`` address while the context lasts; empty for ``off``.
+
+    Raises ``SocketError``, which says what to do.
+    """
+    listeners: list[trio.SocketListener] = []
+    if address != "off":
+        host, port = host_and_port(address)
+        try:
+            listeners = await trio.open_tcp_listeners(port, host=host)
+        except OSError as error:
+            text = f"--agent-check {address}: {error.strerror or error}; name another port"
+            raise SocketError(text) from None
+    try:
+        yield listeners
+    finally:
+        for listener in listeners:
+            listener.socket.close()
+
+
+class AgentCheck:
+    """Tells the state of a daemon to whoever connects."""
+
+    def __init__(self, daemon: Watched) -> None:
+        self._daemon = daemon
+        self._weight = NodeWeight()
+        self._percent, self._looked_s = 100, 0.0
+
+    def line(self) -> str:
+        """The answer now, without its line break."""
+        now = state(self._daemon)
+        if now == "stopping":
+            return "drain"
+        return f"up ready {self._look()}%" if now == "serving" else "down"
+
+    def _look(self) -> int:
+        now_s = trio.current_time()
+        if now_s >= self._looked_s + LOOK_S:
+            self._looked_s = now_s
+            numbers = self._daemon.scorecard.read()
+            waiting = numbers["queued_interactive"] + numbers["queued_background"]
+            self._percent = self._weight.look(
+                numbers["uma_p95_headroom"], numbers["uma_bandwidth_headroom"], waiting
+            )
+        return self._percent
+
+    async def run(self, listeners: list[trio.SocketListener]) -> None:
+        """Answer until cancelled."""
+        await trio.serve_listeners(self._answer, listeners)
+
+    async def _answer(self, stream: trio.SocketStream) -> None:
+        with trio.move_on_after(SEND_S):
+            try:
+                await stream.send_all(self.line().encode() + b"\n")
+                await stream.send_eof()
+                while await stream.receive_some(4096):  # what it has sent is not answered
+                    pass
+            except (trio.BrokenResourceError, OSError):
+                pass
+        await trio.aclose_forcefully(stream)

@@ -18,6 +18,7 @@ from tools.sim_loads import BACKGROUND, INTERACTIVE, Load
 from umaserve.wire.states import AUTO, LABELLED
 
 FOLDER = Path(__file__).parents[1] / "policy" / "traces"
+RECORDED = FOLDER / "recorded"
 LANES = {"interactive": INTERACTIVE, "background": BACKGROUND}
 
 

@@ -15,6 +15,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -114,20 +115,14 @@ def _lm_eval(path: Path) -> None:
         )  # fmt: skip
 
 
-class _scripted:
-    """A `Scripted` model whose requests are noted."""
-
-    def __init__(self, path: Path) -> None:
-        folder = path / "daemon"
-        folder.mkdir()
-        self._model = c.Scripted(folder, TICK_MS, patch=note_requests, api_key_file="")
-
-    def __enter__(self) -> c.Scripted:
-        self._model.daemon.__enter__()
-        return self._model
-
-    def __exit__(self, *why: Any) -> None:
-        self._model.daemon.__exit__(*why)
+@contextmanager
+def _scripted(path: Path) -> Iterator[c.Scripted]:
+    """A model whose requests are noted."""
+    folder = path / "daemon"
+    folder.mkdir()
+    model = c.Scripted(folder, TICK_MS, patch=note_requests, api_key_file="")
+    with model.daemon:
+        yield model
 
 
 LOOK = {"description": "look", "prompt": "Look around.", "subagent_type": "Explore"}
@@ -210,8 +205,8 @@ def trace_of(about: str, notes: list[dict[str, Any]], model: llama.Model) -> dic
             request |= {"after": parent, "wait_ms": round(waited / 1e6)}
         else:
             request["at_ms"] = round((note["came_ns"] - first) / 1e6)
-        cached = max((_same(ids, other) for end, other in known if end <= note["came_ns"]), default=0)
-        cached = min(cached, len(ids) - 1)
+        there = [_same(ids, other) for end, other in known if end <= note["came_ns"]]
+        cached = min(max(there, default=0), len(ids) - 1)
         request |= {
             "prompt": len(ids) - cached,
             "cached": cached,

@@ -160,7 +160,7 @@ def test_whose_answer_is_not_read_as_it_comes(fields: dict[str, Any], is_unread:
     columns = {"serial": [one.serial], "lane": [0], "auto": [t.AUTO if one.auto else t.LABELLED]}
     table = SimpleNamespace(**{name: np.array(values) for name, values in columns.items()})
     one.engine, one.slot, one.accepted = cast(Any, SimpleNamespace(table=table)), 0, True
-    assert (one.lane_now()[1] == "an answer that is not read as it comes") == is_unread
+    assert (one.lane_now()[1] == "its answer does not stream") == is_unread
 
 
 def test_a_lane_that_is_not_decided_is_waited_for_where_others_are() -> None:

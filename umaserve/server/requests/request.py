@@ -38,7 +38,7 @@ LANES = {
 LANE_NAMES = ("interactive", "background")
 LABELLED, UNLABELLED, MOVED = "asked for", "nobody named a lane", "moved there"
 CONFIGURED = "the configuration of its program"
-UNREAD = "an answer that is not read as it comes"
+UNREAD = "its answer does not stream"
 TURNS = 16  # that a short request of a program of weight 1 costs
 LONG_BYTES = 4096  # of a prompt that costs as much again
 # why a lane that nobody named is what it is (`umaserve.policy.urgency`)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -11,11 +12,29 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks import processes, streams
+from umaserve.llama.builds import cache_root
+
+
+@contextlib.contextmanager
+def nothing_measured() -> Iterator[None]:
+    """Daemons that are started meanwhile know nothing of this machine's costs."""
+    before = os.environ.get("UMA_CACHE_DIR")
+    with tempfile.TemporaryDirectory() as folder:
+        for part in cache_root().iterdir():
+            if part.name != "costs":
+                Path(folder, part.name).symlink_to(part)
+        os.environ["UMA_CACHE_DIR"] = folder
+        try:
+            yield
+        finally:
+            del os.environ["UMA_CACHE_DIR"]
+            if before is not None:
+                os.environ["UMA_CACHE_DIR"] = before
 
 
 class Daemon:

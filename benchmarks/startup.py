@@ -11,16 +11,14 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
-from pathlib import Path
 from typing import Any
 
-from benchmarks.daemon import Daemon
+from benchmarks.daemon import Daemon, nothing_measured
 from benchmarks.machine import save, spread
 from benchmarks.models import model_path
 from benchmarks.peers import LlamaServer
 from benchmarks.turns import say, take_turns
 from umaserve.engine.model.loaded import usable_cores
-from umaserve.llama.builds import cache_root
 
 FIRST = "umaserve, first start of a model"
 
@@ -44,17 +42,14 @@ def quick() -> argparse.Namespace:
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     model, threads = str(model_path(options.model)), options.threads
 
-    def ours(**environment: str) -> float:
+    def ours() -> float:
         flags = ("--model", model, "--n-ctx", "2048", "--threads", str(threads))
-        with Daemon(*flags, environment=environment) as daemon:
+        with Daemon(*flags) as daemon:
             return daemon.start_s
 
     def ours_first() -> float:
-        with tempfile.TemporaryDirectory() as folder:
-            for part in cache_root().iterdir():
-                if part.name != "costs":
-                    Path(folder, part.name).symlink_to(part)
-            return ours(UMA_CACHE_DIR=folder)
+        with nothing_measured():
+            return ours()
 
     def theirs() -> float:
         with LlamaServer(model, parallel=8, n_ctx=2048, threads=threads) as server:

@@ -2,11 +2,15 @@
 
     python -m benchmarks.unlabelled
     python -m benchmarks.unlabelled --clients 4 --words 2500 --name cuda-qwen2.5-0.5b
+    python -m benchmarks.unlabelled --labels --first-minute --words 1200
 
 A stream runs alone, then beside the clients, each a program of its own that sends a prompt which no
 cache knows, takes one token and sends the next.  Our daemon and llama-server are asked in turns.
 Figures: the stream's 95th percentile of the time between tokens and its longest pause over those
 alone, and prompt tokens per second.
+
+With ``--labels`` our stream says that it is interactive, and the clients that they are not.  With
+``--first-minute`` each round has new daemons that have measured nothing, and nothing warms them up.
 """
 
 from __future__ import annotations
@@ -18,8 +22,9 @@ from typing import Any
 
 import trio
 
+from benchmarks.daemon import nothing_measured
 from benchmarks.load import Crowd, window
-from benchmarks.setting import Pair, Recorder, Series, pair, parser, setting, show
+from benchmarks.setting import Pair, Recorder, Series, Setting, pair, parser, setting, show
 from benchmarks.sides import Side, quiet_death, settle
 from benchmarks.storm import STREAM_WORDS, watch
 from benchmarks.timeline import Phase, gaps_ms, percentile
@@ -32,6 +37,8 @@ def options_parser() -> argparse.ArgumentParser:
     out = parser(__doc__, "unlabelled")
     out.add_argument("--clients", type=int, default=3)
     out.add_argument("--words", type=int, default=350, help="of a prompt")
+    out.add_argument("--labels", action="store_true", help="name the lanes of all requests")
+    out.add_argument("--first-minute", action="store_true", help="new daemons for each round")
     out.add_argument("--name", dest="label", help="the same as --label")
     return out
 
@@ -69,13 +76,27 @@ async def one_side(
     )  # fmt: skip
 
 
-def measure(bench: Pair, options: argparse.Namespace, keep: Recorder) -> dict[str, Any]:
-    found, series = bench.setting, Series.empty()
-    bench.ours.named = True
-    for run in range(-1, found.rounds):
-        say(f"unlabelled: {'warm-up' if run < 0 else f'round {run + 1} of {found.rounds}'}")
-        for side in bench.in_turns(run):
-            trio.run(functools.partial(one_side, side, bench, options, run, series, keep))
+def one_round(
+    bench: Pair, options: argparse.Namespace, run: int, series: Series, keep: Recorder
+) -> None:
+    """Both sides; ``run`` -1 is the warm-up."""
+    rounds = bench.setting.rounds
+    say(f"{options.benchmark}: {'warm-up' if run < 0 else f'round {run + 1} of {rounds}'}")
+    bench.ours.named = not options.labels
+    for side in bench.in_turns(run):
+        trio.run(functools.partial(one_side, side, bench, options, run, series, keep))
+
+
+def measure(found: Setting, options: argparse.Namespace, keep: Recorder) -> dict[str, Any]:
+    series, most = Series.empty(), options.clients + 1
+    if options.first_minute:
+        for run in range(found.rounds):
+            with nothing_measured(), pair(found, most) as bench:
+                one_round(bench, options, run, series, keep)
+    else:
+        with pair(found, most) as bench:
+            for run in range(-1, found.rounds):
+                one_round(bench, options, run, series, keep)
     words = found.words(options.words)
     return {
         **found.describe(),
@@ -89,10 +110,13 @@ def measure(bench: Pair, options: argparse.Namespace, keep: Recorder) -> dict[st
 def main() -> None:
     quiet_death()
     options = options_parser().parse_args()
+    if options.labels:
+        options.benchmark = "labelled"
+    if options.first_minute:
+        options.benchmark += "_first_minute"
     found = setting(options)
     keep = Recorder(found, found.rounds - 1)
-    with pair(found, options.clients + 1) as bench:
-        result = measure(bench, options, keep)
+    result = measure(found, options, keep)
     show(result)
     print("written to", keep.save(result, False).name)
 

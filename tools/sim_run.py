@@ -88,6 +88,7 @@ class Jobs(NamedTuple):
     auto: np.ndarray  # int32: LABELLED or AUTO
     program: np.ndarray
     weight: np.ndarray
+    unread: np.ndarray  # int32
     came: np.ndarray  # int8: 1 = has a row of the table, 2 = ended
     sunk: np.ndarray  # int8: 1 = the policy took it for background, if only for a tick
     first: np.ndarray
@@ -104,6 +105,7 @@ class Jobs(NamedTuple):
             np.array(load.output, np.int32), np.array(load.cap, np.float64),
             np.array(load.isolate, np.int32), np.array(load.auto, np.int32),
             np.array(load.program, np.int32), np.array(load.weight, np.float64),
+            np.array(load.unread, np.int32),
             np.zeros(n, np.int8), np.zeros(n, np.int8), np.zeros(n, np.int64),
             np.zeros(n, np.int64),
         )  # fmt: skip
@@ -120,7 +122,7 @@ class World(NamedTuple):
     @classmethod
     def empty(cls, n_slots: int, n_seq: int) -> World:
         kinds = [np.int32] * 6 + [np.int64] * 4 + [np.float64] * 4
-        kinds += [np.int32] * 2 + [np.float64] * 2 + [np.int64, np.int32]
+        kinds += [np.int32] * 2 + [np.float64, np.int32, np.float64, np.int64, np.int32]
         columns = [np.zeros(n_slots, kind) for kind in kinds]
         return cls(
             SchedulerState(*columns), np.full(n_slots, -1, np.int32),
@@ -192,6 +194,7 @@ def _arrive(jobs, world, now, counter):
         state.auto[slot] = jobs.auto[j]
         state.program[slot] = jobs.program[j]
         state.weight[slot] = jobs.weight[j]
+        state.unread[slot] = jobs.unread[j]
         state.arrival[slot] = (_turn(world, jobs.program[j]) << 32) + counter[0]
         state.t_submit_ns[slot] = due
         state.t_first_ns[slot] = 0

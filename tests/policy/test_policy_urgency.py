@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.support.policy_states import MACHINES, N, empty, known, plan_of, put, told
+from tests.support.simulated import play
+from tools.sim_loads import INTERACTIVE, Load
 from umaserve.policy.base import (
     ALL_FEATURES,
     AUTO,
@@ -18,7 +20,7 @@ from umaserve.policy.base import (
     SchedulerState,
 )
 from umaserve.policy.cost.model import predict
-from umaserve.policy.urgency import ALLOWANCE, REFILL
+from umaserve.policy.urgency import ALLOWANCE, LOOSE, REFILL
 
 NAME = "cpu-2core-amx-0.5b"
 LONG, SHORT = 2000, 12
@@ -194,3 +196,70 @@ def test_what_is_cached_of_a_long_prompt_does_not_count() -> None:
     state.n_past[PROMPT] = state.cached[PROMPT] = LONG - SHORT
     planned(state)
     assert state.lane[PROMPT] == LANE_INTERACTIVE
+
+
+# --- answers that nobody reads as they come -------------------------------------------------------
+
+
+def beside_an_unread_answer(*prompts: int) -> SchedulerState:
+    state = beside_a_stream(*prompts)
+    state.unread[STREAM] = 1
+    return state
+
+
+def test_prompts_of_a_program_that_is_alone_mind_no_answer_that_nobody_reads() -> None:
+    state = beside_an_unread_answer(LONG)
+    state.program[STREAM] = state.program[PROMPT]
+    planned(state)
+    assert state.lane[PROMPT] == LANE_BACKGROUND, "its answer is read, and it pays with the other"
+    state.unread[PROMPT] = 1
+    planned(state)
+    assert state.lane[PROMPT] == LANE_INTERACTIVE
+    put(state, OTHER, LANE_INTERACTIVE, LONG, 0)
+    unlabelled(state, OTHER, 3)
+    planned(state)
+    assert state.lane[PROMPT] == LANE_BACKGROUND, "another program came"
+
+
+def test_such_an_answer_bears_more_only_while_a_prompt_waits_that_will_be_read() -> None:
+    state = beside_an_unread_answer(LONG)
+    planned(state)
+    assert state.cap[STREAM] == LOOSE and state.cap[PROMPT] == 0.0
+    planned(state, latency_cap=3.0)
+    assert state.cap[STREAM] == 3.0, "what the daemon was told may be more"
+    state.unread[PROMPT] = 1
+    planned(state)
+    assert state.cap[STREAM] == 0.0
+    state.unread[PROMPT], state.n_past[PROMPT] = 0, LONG - 1
+    planned(state)
+    assert state.cap[STREAM] == 0.0, "a stream is no prompt"
+
+
+def test_a_label_makes_it_one_like_any_other() -> None:
+    state = beside_an_unread_answer(LONG)
+    planned(state)
+    assert state.cap[STREAM] == LOOSE
+    state.auto[STREAM] = LABELLED
+    planned(state)
+    assert state.cap[STREAM] == 0.0
+
+
+def test_no_background_makes_it_give_way() -> None:
+    state = beside_an_unread_answer(LONG)
+    state.lane[PROMPT], state.auto[PROMPT] = LANE_BACKGROUND, LABELLED
+    planned(state)
+    assert state.cap[STREAM] == 0.0
+
+
+@pytest.mark.parametrize("name", [NAME, "h200-dense"])
+def test_a_first_token_comes_sooner_beside_an_answer_that_nobody_reads(name: str) -> None:
+    def played(unread: bool) -> tuple[float, float]:
+        load = Load()
+        load.add(INTERACTIVE, 60, 600, auto=AUTO, program=1, unread=unread)
+        load.add(INTERACTIVE, 600, 40, 500.0, auto=AUTO, program=2)
+        jobs = play(load, MACHINES[name]).jobs
+        return jobs.first[1] - jobs.due[1], jobs.end[0] - jobs.due[0]
+
+    (first, whole), (first_unread, whole_unread) = played(False), played(True)
+    assert first_unread < 0.7 * first
+    assert whole_unread < 1.25 * whole

@@ -108,21 +108,20 @@ def tool_call(name: str, /, **arguments: Any) -> str:
 class Scripted:
     """A daemon whose model is Qwen3 by its template, and says what a test gives it to say."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, tick_ms: float = 0.0, **settings: Any) -> None:
         template = next(path for path in templates() if path.stem == "Qwen-Qwen3-0.6B")
         self._replies = folder / "replies.json"
         self.says([])
+        always = {"n_ctx": 65536, "max_sessions": 8, "api_key_file": key_file(folder)}
         self.daemon = DaemonProcess(
             folder,
-            n_ctx=65536,
-            max_sessions=8,
             http="127.0.0.1:0",
-            api_key_file=key_file(folder),
             environment={
                 "FAKE_TEMPLATE": template.read_text("utf-8"),
                 "FAKE_REPLIES": str(self._replies),
-                "FAKE_TICK_MS": "0",
+                "FAKE_TICK_MS": str(tick_ms),
             },
+            **{**always, **settings},
         )
 
     @property

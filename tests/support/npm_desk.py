@@ -128,7 +128,8 @@ def desk(
     script = Script(TASK, json.loads(told), sees, "It was {}. It is green now.")
     given = {"FAKE_TEMPLATE": template.read_text("utf-8"), "FAKE_SCRIPT": str(script)}
     # a token of this engine is a byte, and agents send 100 thousand of them
-    settings = {"n_ctx": 1 << 18, "http": f"unix:{socket}", "environment": given, **settings}
-    with DaemonProcess(path / "daemon", api_key_file=str(keys), **settings) as daemon:
+    always = {"http": f"unix:{socket}", "environment": given, "api_key_file": str(keys)}
+    settings = {"n_ctx": 1 << 18, **always, **settings}
+    with DaemonProcess(path / "daemon", **settings) as daemon:
         yield Desk(path, socket)
         daemon.idle()

@@ -69,6 +69,7 @@ class SchedulerState(NamedTuple):
     auto: np.ndarray  # int32: LABELLED, or who decides about ``lane`` and what was decided
     program: np.ndarray  # int32: whose request it is: equal numbers, the same program
     weight: np.ndarray  # float64: of that program's share; 0 = 1
+    unread: np.ndarray  # int32: 1 = nobody reads its answer as it comes; the policy sets its cap
     rounds: np.ndarray  # float64: written by the policy: rounds between two of its tokens
     served: np.ndarray  # int64
     aside: np.ndarray  # int32

@@ -7,6 +7,11 @@ programs together may ask for twice as much.  A prompt that costs more is backgr
 answer begins.  A short prompt costs nothing where all that it holds up is its own program's.  So a
 flood of long prompts sinks, whoever sends it, and a person's question does not.
 
+An answer that does not stream is not read as it comes, so that a pause in it costs nobody anything.
+It bears ``LOOSE`` times its time for a token while a prompt waits whose answer will be read.  So it
+never has less than half of its pace by that prompt.  Prompts of a program that is alone do not
+sink beside such answers.
+
 This is least attained service (Nuyens and Wierman 2008), by program, with the cost known before.
 """
 
@@ -22,6 +27,7 @@ from .cost.model import predict
 
 ALLOWANCE = 16.0  # tokens of a stream
 REFILL = 0.0025
+LOOSE = 2.0  # latency cap of an answer that is not read as it comes, while others are waited for
 
 
 @njit(**INNER)
@@ -29,7 +35,6 @@ def judge(state, tick, knobs, cost, memory):
     """Write the lanes of unlabelled sessions into ``state.lane``, and why into ``state.auto``."""
     if not (knobs.features & LANES and knobs.features & URGENCY):
         return
-    streams, prompts, past = _others(state)
     for s in range(state.state.shape[0]):
         if state.auto[s] == LABELLED or state.state[s] != RUNNING:
             continue
@@ -39,6 +44,7 @@ def judge(state, tick, knobs, cost, memory):
             if state.auto[s] != AUTO_PAID:
                 state.auto[s] = AUTO
             continue
+        streams, prompts, past = _others(state, s)
         if streams + prompts == 0:
             state.lane[s], state.auto[s] = LANE_INTERACTIVE, AUTO
             continue
@@ -58,6 +64,33 @@ def judge(state, tick, knobs, cost, memory):
             state.lane[s], state.auto[s] = LANE_INTERACTIVE, AUTO_PAID
         else:
             state.lane[s], state.auto[s] = LANE_BACKGROUND, AUTO_SUNK
+    _loosen(state, knobs)
+
+
+@njit(**INNER)
+def _loosen(state, knobs):
+    """Answers that are not read as they come bear more while a prompt waits whose answer will be
+    read."""
+    cap = 0.0
+    for s in range(state.state.shape[0]):
+        if state.state[s] != RUNNING or state.unread[s]:
+            continue
+        if state.auto[s] == LABELLED and state.lane[s] != LANE_INTERACTIVE:
+            continue
+        if state.n_tokens[s] - state.n_past[s] > 1:
+            cap = max(LOOSE, knobs.latency_cap)
+    for s in range(state.state.shape[0]):
+        if state.unread[s]:
+            state.cap[s] = 0.0 if state.auto[s] == LABELLED else cap
+
+
+@njit(**INNER)
+def _is_alone(state, s):
+    """Whether no other program has anything here."""
+    for other in range(state.state.shape[0]):
+        if state.state[other] == RUNNING and state.program[other] != state.program[s]:
+            return False
+    return True
 
 
 @njit(**INNER)
@@ -82,7 +115,7 @@ def is_long(state, knobs, cost, s):
     """Whether a session that nobody has labelled would sink beside those that run."""
     if not (knobs.features & LANES and knobs.features & URGENCY):
         return False
-    streams, prompts, past = _others(state)
+    streams, prompts, past = _others(state, s)
     if state.auto[s] == LABELLED or state.t_first_ns[s] != 0 or streams + prompts == 0:
         return False
     whole = state.n_tokens[s] - state.cached[s]
@@ -90,19 +123,23 @@ def is_long(state, knobs, cost, s):
 
 
 @njit(**INNER)
-def _others(state):
-    """Streams, prompts that go before long ones, and the KV cells that a stream attends to."""
+def _others(state, s):
+    """Whom the row ``s`` has to mind: streams, prompts that go before long ones, and the KV cells
+    that a stream attends to."""
     streams = prompts = 0
     past = 0.0
-    for s in range(state.state.shape[0]):
-        if state.state[s] != RUNNING:
+    minds_none = state.unread[s] != 0 and _is_alone(state, s)
+    for other in range(state.state.shape[0]):
+        if state.state[other] != RUNNING:
             continue
-        if state.auto[s] == LABELLED and state.lane[s] != LANE_INTERACTIVE:
+        if minds_none and state.unread[other] and state.t_first_ns[other] != 0:
             continue
-        if state.n_tokens[s] - state.n_past[s] == 1:
+        if state.auto[other] == LABELLED and state.lane[other] != LANE_INTERACTIVE:
+            continue
+        if state.n_tokens[other] - state.n_past[other] == 1:
             streams += 1
-            past += state.n_past[s]
-        elif state.auto[s] in (LABELLED, AUTO_PAID) or state.t_first_ns[s] != 0:
+            past += state.n_past[other]
+        elif state.auto[other] in (LABELLED, AUTO_PAID) or state.t_first_ns[other] != 0:
             prompts += 1
     return streams, prompts, past / max(streams, 1)
 

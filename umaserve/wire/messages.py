@@ -148,7 +148,8 @@ class Submit(msgspec.Struct, tag="submit", omit_defaults=True):
     ``came_ns``: when it came, on the monotonic clock; 0 = now.  ``turn``: smaller ones of a lane go
     first, equal ones in order of arrival.  ``program``: the program that asks, as a number;
     ``weight``: of its share.
-    ``auto``: nobody has named the lane, and the policy may change it.  ``domain``: whose texts may
+    ``auto``: nobody has named the lane, and the policy may change it.  ``unread``: nor what it may
+    take, and its answer goes out as a whole: the policy sets its cap.  ``domain``: whose texts may
     begin as this one does and share what was computed; None: nobody's.
     """
 
@@ -174,6 +175,7 @@ class Submit(msgspec.Struct, tag="submit", omit_defaults=True):
     weight: float = 1.0
     prompt_logprobs: int = -1
     auto: bool = False
+    unread: bool = False
     domain: str | None = None
     sampling: Sampling = Sampling()
     constraint: Constraint | None = None

@@ -82,6 +82,7 @@ _COLUMNS: tuple[tuple[str, str, str], ...] = (
     ("auto", "i4", ""),  # LABELLED, or what the policy has decided about the lane
     ("program", "i4", ""),  # whose request it is: equal numbers, the same program
     ("weight", "f8", ""),  # of that program's share
+    ("unread", "i4", ""),  # 1: nobody reads its answer as it comes, and the policy sets its cap
     ("rounds", "f8", ""),  # of the streams, between two tokens of this one: its baseline is longer
     ("tokens", "i4", "ctx"),
     ("cap", "f8", ""),  # latency cap of this session, times the baseline; 0 = the daemon's
@@ -166,6 +167,7 @@ class SessionTable:
     auto: np.ndarray
     program: np.ndarray
     weight: np.ndarray
+    unread: np.ndarray
     rounds: np.ndarray
     cap: np.ndarray
     target_ttft_ms: np.ndarray

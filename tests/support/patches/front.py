@@ -15,6 +15,7 @@ import threading
 from typing import Any
 
 from tests.support.forks import answer
+from tests.support.patches.noted_requests import note_requests
 from tests.support.patches.own_faults import own_faults
 from umaserve.cli.common import guarded
 from umaserve.config import Config
@@ -25,7 +26,7 @@ from umaserve.server.engines import handle as engine_handle
 from umaserve.server.engines import slow_files
 from umaserve.server.main import serve
 
-__all__ = ["own_faults"]
+__all__ = ["note_requests", "own_faults"]
 
 
 def no_memory() -> None:

@@ -21,7 +21,6 @@ from umaserve.client import (
     ServerError,
 )
 from umaserve.client.connect import socket_path
-from umaserve.texts import printable
 from umaserve.visible import for_reader, visible
 
 EXIT_OK = 0
@@ -99,6 +98,8 @@ def say(text: str) -> None:
 
 def in_a_line(text: str) -> str:
     """In one line, with nothing in it that a terminal obeys."""
+    from umaserve.texts import printable
+
     return visible(printable(text)).replace("\n", "\\n").replace("\t", "\\t")
 
 

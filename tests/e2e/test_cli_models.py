@@ -147,14 +147,17 @@ def test_a_choice_is_kept(filled: Desk, tmp_path: Path) -> None:
     assert "chosen" not in filled.run(*ENDS.split()).stderr
 
 
-def test_a_choice_that_has_gone(filled: Desk) -> None:
-    filled.run("models", "--use", SECOND)
-    next((filled.ollama / "manifests").rglob("1b")).unlink()
-    done = filled.run(*ENDS.split())
-    assert done.returncode == 1
-    assert "the model that was chosen before is gone: no model here is called" in done.stderr
-    assert "`umaserve models --use NAME`" in done.stderr
-    assert "nowhere" not in done.stderr  # it did not go on with another
+def test_a_choice_that_has_gone(filled: Desk, tmp_path: Path) -> None:
+    path = trees.write(tmp_path / "m.gguf", trees.tiny_model())
+    gone = ((SECOND, f"no model here is called {SECOND}"), (str(path), f"{path} does not exist"))
+    for name, says in gone:
+        filled.run("models", "--use", name)
+        next((filled.ollama / "manifests").rglob("1b"), path).unlink()
+        done = filled.run(*ENDS.split())
+        assert done.returncode == 1
+        assert f"the model that was chosen before is gone: {says}" in done.stderr
+        assert "`umaserve models --use NAME`" in done.stderr
+        assert "nowhere" not in done.stderr  # it did not go on with another
 
 
 def test_a_choice_that_others_could_make_is_none(filled: Desk) -> None:

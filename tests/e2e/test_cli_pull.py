@@ -220,6 +220,7 @@ def test_a_gated_repository(pull: Puller, hub: Hub) -> None:
         ([f"{REF}:none.gguf"], 1, "has no none.gguf; it has"),
         (["hf:ann/empty"], 1, "has no GGUF file; look for a repository whose name ends in -GGUF"),
         (["hf:ann/half"], 1, "lacks m-00002-of-00002.gguf, a part of m-00001-of-00002.gguf"),
+        (["hf:ann/evil"], 1, "the hub does not say what m.gguf holds"),
         ([NAME], 2, f"did you mean {REF}?"),
         (["ollama:llama3"], 2, "names no repository of a hub"),
         ([], 2, "REF"),
@@ -230,6 +231,7 @@ def test_what_cannot_be_fetched(
 ) -> None:
     hub.repositories["ann/empty"] = Repository({"model.safetensors": b"x"})
     hub.repositories["ann/half"] = Repository({"m-00001-of-00002.gguf": b"x"})
+    hub.repositories["ann/evil"] = Repository({"m.gguf": b"x"}, digest="../../../out")
     done = pull(*words)
     assert done.returncode == status and says in done.stderr, done.stderr
     assert done.stdout == "" and "Traceback" not in done.stderr

@@ -12,6 +12,7 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -27,6 +28,7 @@ from .problems import PullError, told_plainly
 BRANCH = "main"
 TRIES = 5  # in a row that brought nothing
 _HASHED_BYTES = 1 << 20
+_DIGEST = re.compile("[0-9a-f]{40}([0-9a-f]{24})?")  # it becomes a file's name
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ def plan(reference: HubReference) -> Plan:
     absent = [name for name in names if name not in files]
     if absent:
         raise PullError(f"{reference.repository} lacks {absent[0]}, a part of {first}")
-    if about.sha is None or not all(files[name].digest for name in names):
+    if about.sha is None or not all(_DIGEST.fullmatch(files[name].digest) for name in names):
         raise PullError(f"the hub does not say what {first} holds; try again later")
     return Plan(reference.repository, about.sha, tuple(files[name] for name in names))
 

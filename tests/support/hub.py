@@ -206,7 +206,8 @@ def _about(name: str, repository: Repository) -> dict[str, object]:
     for path, data in sorted(repository.files.items()):
         of = {"rfilename": path, "size": len(data), "blobId": git_digest(data)}
         if path not in repository.in_git:
-            of["lfs"] = {"sha256": repository.digest or sha256(data), "size": len(data), "pointerSize": 134}
+            told = repository.digest or sha256(data)
+            of["lfs"] = {"sha256": told, "size": len(data), "pointerSize": 134}
         siblings.append(of)
     gated = "manual" if repository.gated else False
     return {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -13,10 +14,13 @@ from tests.support import model_trees as trees
 from tests.support.small_models import write_header
 from umaserve.cli.models import estimate as estimates
 from umaserve.cli.models.estimate import Learned, Machine, bytes_per_token, estimate
+from umaserve.cli.models.graphics import own_memory
 from umaserve.engine.model import cost_file
+from umaserve.llama import builds
 from umaserve.models.about import About, about, billions
 from umaserve.models.gguf import check_gguf
 from umaserve.models.needs import ENGINE_BYTES
+from umaserve.own_python import run_module
 from umaserve.policy.cost.model import PROMPT_EDGES, ROW_EDGES, CostModel
 
 F16 = ("f16", "f16")
@@ -195,5 +199,33 @@ def test_main_memory_is_timed_where_nobody_learned_anything(
     monkeypatch.setenv("UMA_CACHE_DIR", str(tmp_path))
     machine = estimates.this_machine(1 << 34)
     assert machine.bandwidth is not None and 1e8 < machine.bandwidth < 1e13
-    monkeypatch.setattr(estimates, "_has_own_memory", lambda: True)
-    assert estimates.this_machine(1 << 34).bandwidth is None
+    assert (machine.memory, machine.graphics) == (1 << 34, False)
+
+
+@pytest.mark.parametrize(
+    ("cards", "memory"), [(0, (1 << 34, None, (), False)), (1 << 33, (1 << 33, None, (), True))]
+)
+def test_memory_of_graphics_cards_is_not_timed(
+    cards: int, memory: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UMA_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(estimates, "graphics_bytes", lambda: cards)
+    assert estimates.this_machine(1 << 34) == memory
+
+
+def test_cards_with_memory_of_their_own() -> None:
+    cpu, inside = ({"type": kind, "memory_total": 1 << 34} for kind in ("cpu", "igpu"))
+    cards = [{"type": "gpu", "memory_total": 1 << size} for size in (33, 32)]
+    assert own_memory([cpu]) is own_memory([cpu, inside]) is None
+    assert own_memory([cpu, inside, *cards]) == (1 << 33) + (1 << 32)
+
+
+def test_the_devices_of_this_machine_as_a_child_process_finds_them() -> None:
+    if builds.select() is None:
+        pytest.skip("no build of libllama is in the cache: run `make llama` first")
+    done = subprocess.run(
+        run_module("umaserve.cli.models.graphics"), capture_output=True, check=True
+    )
+    devices = json.loads(done.stdout.splitlines()[-1])
+    assert "cpu" in {device["type"] for device in devices}
+    assert own_memory(devices) is None or own_memory(devices) > 1 << 28

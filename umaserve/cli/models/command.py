@@ -96,8 +96,9 @@ def _show(listed: list[Listed], machine: Machine, where: Places) -> None:
 
 
 def _legend(good: list[Listed], machine: Machine) -> str:
+    of = "graphics memory" if machine.graphics else "memory"
     text = (
-        f"fits: how much context there is room for in {gib(machine.memory)} of memory. "
+        f"fits: how much context there is room for in {gib(machine.memory)} of {of}. "
         "tokens: a second, of one stream"
     )
     if any(row.estimate and row.estimate.rate is None for row in good):

@@ -15,12 +15,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from umaserve.llama.builds import cache_root, select
+from umaserve.llama.builds import cache_root
 from umaserve.llama.memory import kv_bytes_per_cell, state_bytes_per_sequence
 from umaserve.llama.traffic import Traffic
 from umaserve.models.header import GGUFInfo
 from umaserve.models.needs import ENGINE_BYTES
 from umaserve.private_folder import why_shared
+
+from .graphics import graphics_bytes
 
 COST_LAYOUT = 10  # of `engine.model.cost_file`, which a test compares
 _SURE = 2.0  # ticks behind a figure
@@ -39,11 +41,15 @@ class Learned(NamedTuple):
 
 
 class Machine(NamedTuple):
-    """``bandwidth``: bytes per second that decoding reads, None where nobody knows yet."""
+    """``memory``: of graphics cards with their own (``graphics``), else main memory.
+
+    ``bandwidth``: bytes per second that decoding reads, None where nobody knows yet.
+    """
 
     memory: int
     bandwidth: float | None
     learned: tuple[Learned, ...] = ()
+    graphics: bool = False
 
 
 class Estimate(NamedTuple):
@@ -82,24 +88,20 @@ def bytes_per_token(info: GGUFInfo) -> float:
     return max(traffic.dense + traffic.head + traffic.expert * traffic.n_expert_used, 1.0)
 
 
-def this_machine(memory: int) -> Machine:
+def this_machine(main_memory: int) -> Machine:
     """Looks at what daemons learned here; measures main memory for a moment where they did not."""
     learned = tuple(_learned(cache_root() / "costs"))
     told = [known for known in learned if known.model_bytes >= _LARGE_BYTES and not known.mixture]
     rates = [known.model_bytes / known.ms * 1e3 for known in told]
-    if rates:
-        return Machine(memory, max(rates), learned)
-    return Machine(memory, None if _has_own_memory() else _main_memory(), learned)
+    cards = graphics_bytes()
+    bandwidth = max(rates) if rates else None
+    if bandwidth is None and cards is None:
+        bandwidth = _main_memory()
+    return Machine(cards or main_memory, bandwidth, learned, bool(cards))
 
 
 def _size(info: GGUFInfo) -> tuple[int, int]:
     return info.tensor_bytes, sum(math.prod(tensor.shape) for tensor in info.tensors)
-
-
-def _has_own_memory() -> bool:
-    """Whether what would compute may have memory of its own, which nobody can time from here."""
-    build = select()
-    return build is not None and build.backend not in ("cpu", "metal")
 
 
 def _learned(folder: Path) -> list[Learned]:

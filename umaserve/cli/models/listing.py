@@ -88,6 +88,7 @@ def as_json(listed: Listed, machine: Machine) -> dict[str, Any]:
         "context_fits": likely.context if likely else None,
         "needs_bytes": likely.needs if likely else None,
         "memory_bytes": machine.memory,
+        "memory_is_graphics": machine.graphics,
         "tokens_per_s": round(likely.rate, 1) if likely and likely.rate else None,
         "tokens_per_s_measured": likely.measured if likely and likely.rate else None,
     }

@@ -119,7 +119,7 @@ def test_llama_cpp_s_cache_with_the_hub_s_layout(home: Path) -> None:
     snapshot = trees.in_hub(home / "llama", "a/b", {"m-Q8_0.gguf": MODEL})
     found = find_all(places({"LLAMA_CACHE": str(home / "llama")}, home))
     assert [(one.name, one.path, one.tool) for one in found] == [
-        ("hf:a/b:Q8_0", str(snapshot / "m-Q8_0.gguf"), "llama.cpp")
+        ("hf:a/b:Q8_0", str(snapshot / "m-Q8_0.gguf"), "Hugging Face")
     ]
 
 

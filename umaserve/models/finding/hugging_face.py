@@ -31,7 +31,7 @@ def files_of(cache: Path, repository: str) -> dict[str, str]:
     return found
 
 
-def find(cache: Path, tool: str = TOOL) -> Iterator[Found]:
+def find(cache: Path) -> Iterator[Found]:
     """Every model of the cache, by repository and name."""
     for folder in sorted(cache.glob(_PREFIX + "*--*")):
         repository = folder.name[len(_PREFIX) :].replace("--", "/", 1)
@@ -39,7 +39,7 @@ def find(cache: Path, tool: str = TOOL) -> Iterator[Found]:
         for inside in sorted(files):
             if not is_later_part(inside):
                 name = f"{SCHEME}{repository}:{short_name(files, inside)}"
-                yield Found(name, files[inside], tool)
+                yield Found(name, files[inside], TOOL)
 
 
 def _snapshots(folder: Path) -> list[Path]:

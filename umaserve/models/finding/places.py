@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -48,7 +48,7 @@ def places(
         of_ollama = [home / ".ollama/models", Path(OLLAMA_SERVICE)]
     return Places(
         hubs=(_hub(environ, cache), *llama),
-        llama_cpp=(*(llama or [flat / "llama.cpp"]),),
+        llama_cpp=tuple(llama or [flat / "llama.cpp"]),
         ollama=tuple(of_ollama),
         lm_studio=tuple(lm_studio.folders(home)),
         own=tuple(_path(name) for name in model_dir.split(",") if name),
@@ -71,18 +71,16 @@ def find_all(where: Places) -> list[Found]:
 
 
 def _everything(where: Places) -> Iterator[Found]:
-    yield from _each(where.hubs[:1], hugging_face.find)
-    for cache in where.hubs[1:]:
-        yield from hugging_face.find(cache, llama_cpp.TOOL)
-    yield from _each(where.llama_cpp, llama_cpp.find)
-    yield from _each(where.ollama, ollama.find)
-    yield from _each(where.lm_studio, lm_studio.find)
-    yield from _each(where.own, folder.find)
-
-
-def _each(folders: Iterable[Path], find) -> Iterator[Found]:  # type: ignore[no-untyped-def]
-    for place in folders:
-        yield from find(place)
+    for cache in where.hubs:
+        yield from hugging_face.find(cache)
+    for place in where.llama_cpp:
+        yield from llama_cpp.find(place)
+    for place in where.ollama:
+        yield from ollama.find(place)
+    for place in where.lm_studio:
+        yield from lm_studio.find(place)
+    for place in where.own:
+        yield from folder.find(place)
 
 
 def _key(found: Found) -> object:

@@ -237,6 +237,14 @@ def test_what_cannot_be_fetched(
     assert done.stdout == "" and "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("page", [b"<html>", b"{}", b"[]", b'{"id": 1, "siblings": [{}]}'])
+def test_a_server_that_is_no_hub(pull: Puller, hub: Hub, page: bytes) -> None:
+    hub.page = page
+    done = pull(REF)
+    assert done.returncode == 1 and done.stderr.startswith("umaserve: ")
+    assert "is HF_ENDPOINT right?" in done.stderr or "has no GGUF file" in done.stderr
+
+
 def test_a_hub_that_cannot_be_reached(pull: Puller) -> None:
     done = pull(REF, HF_ENDPOINT="http://127.0.0.1:9")
     assert done.returncode == 1

@@ -41,7 +41,7 @@ class Hub:
     ``stops`` says how many bytes of each answer with a file go out, in order; then the connection
     is cut.  An answer that finds the list empty goes out whole.  ``wait`` is called instead of the
     cut, where there is one.  ``ranges``: files are sent from any byte on.  ``changed`` is what is
-    sent instead of a file.
+    sent instead of a file, ``page`` instead of what a repository has.
     """
 
     repositories: dict[str, Repository] = field(default_factory=dict)
@@ -49,6 +49,7 @@ class Hub:
     wait: Callable[[], None] | None = None
     ranges: bool = True
     changed: bytes | None = None
+    page: bytes | None = None
     url: str = ""
     files_url: str = ""
     began_at: list[int] = field(default_factory=list)  # first byte of each answer with a file
@@ -153,7 +154,7 @@ class _Api(_Handler):
         elif repository.gated and not self._may_read(api is not None):
             pass
         elif api:
-            body = json.dumps(_about(api[1], repository)).encode()
+            body = self.server.hub.page or json.dumps(_about(api[1], repository)).encode()
             self.answer(200, body, Content_Type="application/json")
         elif file is not None:
             self._file(repository, file[1], file[3])

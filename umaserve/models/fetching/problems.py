@@ -39,6 +39,8 @@ def told_plainly(repository: str) -> Iterator[None]:
         raise PullError(
             f"{hub} cannot be reached ({why}); what came so far is kept, pull again to go on"
         ) from error
+    except (ValueError, KeyError, TypeError) as error:  # what came is not what a hub says
+        raise PullError(f"{hub} does not answer as a hub does; is HF_ENDPOINT right?") from error
 
 
 def _answer(error: Exception) -> str:
@@ -48,4 +50,6 @@ def _answer(error: Exception) -> str:
         return "401: the token in HF_TOKEN is not accepted"
     if status == 403:
         return "403: the token in HF_TOKEN may not read this repository"
-    return str(status) if status else str(error).strip().splitlines()[0]
+    if status:
+        return str(status)
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

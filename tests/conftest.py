@@ -11,6 +11,7 @@ import pytest
 import build_llama
 from tests.support import leftovers
 from tests.support.engine_driver import DrivenEngine
+from tests.support.fixtures.choices import forget_choices
 from tests.support.fixtures.signals import let_children_hear
 from tests.support.oracle import Oracle
 from tests.support.plain_python import leave_out_callbacks
@@ -22,6 +23,7 @@ from umaserve.llama.builds import cache_root
 
 let_children_hear()
 leftovers.watch()
+forget_choices()
 use_jit_cache()  # under the hash of all sources
 leave_out_callbacks()
 

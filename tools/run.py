@@ -1,6 +1,7 @@
 """``make run``: the daemon, with HTTP at 127.0.0.1:8080 unless somebody says otherwise.
 
-Where another program has that port, the daemon runs without HTTP, and a line says so.
+Where another program has that port, the daemon runs without HTTP, and a line says so.  It asks for
+no model: it serves the one that is named or was chosen before, else the bundled one.
 """
 
 from __future__ import annotations
@@ -10,15 +11,41 @@ import socket
 import sys
 from collections.abc import Mapping
 
+from umaserve.cli import is_model
+from umaserve.cli.common import Parser
+from umaserve.config import ConfigError, add_flags, flag_values, load_config
+from umaserve.models.chosen import chosen
+from umaserve.models.finding.reference import DEMO
+
 HOST, PORT = "127.0.0.1", 8080
 SETTINGS = ("--http", "--config")  # whoever gives one of these says where HTTP is, if anywhere
 
 
 def arguments(given: list[str], environment: Mapping[str, str], port: int = PORT) -> list[str]:
     """What to start ``umaserve`` with."""
-    serves = not given or given[0] == "serve" or given[0].startswith("-")
+    if given and given[0] != "serve" and not given[0].startswith("-") and not is_model(given[0]):
+        return given
+    return with_http(with_model(given, environment), environment, port)
+
+
+def with_model(given: list[str], environment: Mapping[str, str]) -> list[str]:
+    """Names the bundled model where nobody says or said which."""
+    if chosen() or any(map(is_model, given)):
+        return given
+    parser = Parser(prog="umaserve", add_help=False)
+    add_flags(parser)
+    known, _ = parser.parse_known_args(given)
+    try:
+        named = load_config(flag_values(known), environment).origin["model"] != "default"
+    except ConfigError:  # the daemon says what is wrong
+        return given
+    return given if named else [*given, "--model", DEMO]
+
+
+def with_http(given: list[str], environment: Mapping[str, str], port: int) -> list[str]:
+    """Adds where HTTP is, where nobody says that."""
     named = any(word.split("=")[0] in SETTINGS for word in given)
-    if not serves or named or environment.get("UMA_HTTP") or environment.get("UMA_CONFIG"):
+    if named or environment.get("UMA_HTTP") or environment.get("UMA_CONFIG"):
         return given
     if not is_free(port):
         print(

@@ -310,7 +310,8 @@ def test_the_daemon_s_own_dashboard(tmp_path: Path) -> None:
     path = tmp_path / "own.sock"
     with Pane(80, 24, tmp_path) as pane:
         before = pane.settings()
-        pane.command(f"clear; {UMASERVE} --socket {path} --threads 1 --backend cpu; echo status $?")
+        words = f"--model demo --socket {path} --threads 1 --backend cpu"
+        pane.command(f"clear; {UMASERVE} {words}; echo status $?")
         pane.shows("^ UMA Serve · UMA Serve demo · cpu · up ", 4 * 90)
         with Load(str(path), chat="interactive", report="background") as load:
             pane.shows(r"^  chat +\S+ +interactive +decode")

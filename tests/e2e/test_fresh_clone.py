@@ -121,6 +121,7 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Clone:
         "UMA_CACHE_DIR": str(builds.cache_root()),
         builds.BUILD_VARIABLE: build.key,
         "UMA_THREADS": "1",
+        "UMA_STATE_DIR": str(directory / "state"),  # whoever runs this may have chosen a model
     }
     clone = Clone(path, str(directory / "u.sock"), environment)
     installed = clone.make("setup")

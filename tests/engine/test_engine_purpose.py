@@ -11,8 +11,8 @@ import pytest
 
 from tests.support.engine_driver import DrivenEngine
 from tests.support.small_models import vocabulary_file, write_header, write_model
-from umaserve.llama.purpose import why_no_model
 from umaserve.models.gguf import check_gguf
+from umaserve.models.purpose import why_no_model
 
 ENCODER_DECODER = "it is an encoder-decoder model (t5)"
 

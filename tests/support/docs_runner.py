@@ -30,7 +30,10 @@ CLOCK = r"\d\d:\d\d:\d\d "
 # Text, and no `None` that is Python's rather than the answer's: one at the start of a line or right
 # after a word.
 ANSWER = r"(?s)(?!.*(?:^|[^ =([`])None(?: \d+)?\s*\Z).*\S.*"
+# a daemon that nobody told of a model
+UNTOLD = r"umaserve: no model was named or chosen, so this serves the demonstration; .*\n"
 SERVED = (
+    rf"(?:{UNTOLD})?"
     rf"(?:{CLOCK}(?:loading \S+: [a-z ]+(?: \d+%)?|http://\S+ answers .*)\n)*"
     rf"{CLOCK}serving UMA Serve demo on \S+(?: and http://\S+)? "
     r"\(\w+; \d+ KV cells, \d+ sequences, \d+ sessions; ready in \d+ ms\)\n"
@@ -84,6 +87,12 @@ RULES = (
     Rule(
         r"umaserve load \S+", "client",
         r"serving \S+/your-model\.gguf\n", r"loading: start\n(loading: [a-z ]+\n)*",
+    ),
+    Rule(r"umaserve models", "plain", r"(?s)(no model was found\. .*looked in:\n  .*| *size .*)\n"),
+    Rule(
+        r"umaserve models --model-dir \S+", "plain",
+        r"(?s) *size +params +quant +context +fits +tokens +name *\n.*"
+        r" \d+ +yes +(-|(about )?\d+/s) +your-model\.gguf *\n.*fits: .*",
     ),
     Rule(
         # what a machine lacks may be warned of, and what to do about it
@@ -401,7 +410,8 @@ class Workspace:
         for rule in found:
             if rule.writes:
                 until((self.path / rule.writes[0]).exists, TIMEOUT_S)
-        served = re.sub(rf"{CLOCK}(loading|http://\S+ answers) .*\n", "", self.log.read_text())
+        served = re.sub(UNTOLD, "", self.log.read_text())
+        served = re.sub(rf"{CLOCK}(loading|http://\S+ answers) .*\n", "", served)
         served = re.sub(r"http://127\.0\.0\.1:\d+", "http://127.0.0.1:8080", served)
         self.stop()
         found[-1].judge(self.log.read_text(), "")

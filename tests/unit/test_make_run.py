@@ -5,10 +5,12 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 
-from tools.run import arguments, is_free
+from tools.run import arguments, is_free, with_http, with_model
+from umaserve.models import chosen
 
 
 @pytest.fixture
@@ -21,7 +23,9 @@ def port() -> Iterator[int]:
 
 @pytest.mark.parametrize("given", [[], ["--dashboard", "off"], ["serve", "--parallel", "4"]])
 def test_http_is_on(given: list[str], port: int) -> None:
-    assert arguments(given, {"UMA_HTTP": ""}, port) == [*given, "--http", f"127.0.0.1:{port}"]
+    http = ["--http", f"127.0.0.1:{port}"]
+    assert with_http(given, {"UMA_HTTP": ""}, port) == [*given, *http]
+    assert arguments(given, {"UMA_HTTP": ""}, port) == [*given, "--model", "demo", *http]
 
 
 @pytest.mark.parametrize(
@@ -32,19 +36,64 @@ def test_http_is_on(given: list[str], port: int) -> None:
         (["--config", "uma.toml"], {}),
         ([], {"UMA_HTTP": "off"}),
         ([], {"UMA_CONFIG": "uma.toml"}),
-        (["doctor"], {}),
     ],
 )
 def test_whoever_says_where_http_is_has_it_so(
     given: list[str], environment: dict[str, str], port: int
 ) -> None:
-    assert arguments(given, environment, port) == given
+    assert with_http(given, environment, port) == given
+
+
+def test_another_command_gets_nothing_more(port: int) -> None:
+    assert arguments(["doctor"], {}, port) == ["doctor"]
+
+
+@pytest.mark.parametrize(
+    ("given", "environment"),
+    [
+        (["--model", "m.gguf"], {}),
+        (["--model=hf:a/b"], {}),
+        (["-m", "m.gguf"], {}),
+        (["m.gguf"], {}),
+        (["serve", "m.gguf", "--mlock"], {}),
+        ([], {"UMA_MODEL": "m.gguf"}),
+        (["--config", "named.toml"], {}),
+        ([], {"UMA_CONFIG": "named.toml"}),
+        (["--config", "gone.toml"], {}),  # the daemon says so
+    ],
+)
+def test_whoever_names_a_model_gets_it(
+    given: list[str], environment: dict[str, str], files: Path
+) -> None:
+    assert with_model(given, environment) == given
+
+
+@pytest.mark.parametrize("given", [[], ["--mlock"], ["serve"], ["--config", "unnamed.toml"]])
+def test_where_nobody_names_a_model_it_is_the_bundled_one_and_nobody_is_asked(
+    given: list[str], files: Path
+) -> None:
+    assert with_model(given, {}) == [*given, "--model", "demo"]
+
+
+def test_what_was_chosen_before_is_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UMA_STATE_DIR", str(tmp_path / "state"))
+    chosen.choose("hf:a/b")
+    assert with_model(["--mlock"], {}) == ["--mlock"]
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Config files in the current folder: one names a model, the other does not."""
+    (tmp_path / "named.toml").write_text('[model]\npath = "m.gguf"\n')
+    (tmp_path / "unnamed.toml").write_text("[model]\nn_ctx = 512\n")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
 
 
 def test_a_port_that_is_taken(capsys: pytest.CaptureFixture[str]) -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as taken:
         port = taken.getsockname()[1]
-        assert arguments(["--mlock"], {}, port) == ["--mlock"]
+        assert with_http(["--mlock"], {}, port) == ["--mlock"]
     told = capsys.readouterr().err
     assert f"port {port} is in use" in told and f"--http 127.0.0.1:{port + 1}" in told
     assert len(told.splitlines()) == 1

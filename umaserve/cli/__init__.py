@@ -18,6 +18,8 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "top": ("top", "top", "the live dashboard of a running daemon"),
     "bench": ("bench", "bench", "interactive work alone, then beside long jobs: is the cap held"),
     "gateway": ("gateway", "gateway", "speak HTTP in front of a running daemon"),
+    "models": ("models.command", "models", "the models that this machine has; which one to serve"),
+    "pull": ("models.pull", "pull", "fetch a model: hf:OWNER/REPO[:QUANT]"),
     "metrics": ("admin", "metrics", "print a running daemon's metrics"),
     "cache": (
         "cache", "cache", "what the prefix cache holds, and why the last prompts missed it",

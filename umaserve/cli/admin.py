@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from umaserve.cli.common import EXIT_OK, Parser, add_socket, say, show
+from umaserve.cli.common import EXIT_OK, EXIT_USAGE, Parser, add_socket, say, show
 from umaserve.client import Client
 from umaserve.texts import path_of, sendable_path
 from umaserve.visible import visible
@@ -117,11 +117,23 @@ def load(arguments: list[str]) -> int:
         prog="umaserve load",
         description="Serve another model.  If it cannot be loaded, the present one goes on.",
     )
-    parser.add_argument("model", metavar="MODEL", help="path of a GGUF file")
+    parser.add_argument(
+        "model", metavar="MODEL", help="path of a GGUF file, or a name that `umaserve models` shows"
+    )
     add_socket(parser)
     options = parser.parse_args(arguments)
+    from umaserve.assets import demo_model_path
+    from umaserve.models.finding.places import places
+    from umaserve.models.finding.reference import BadReference, NotHere, locate
+
+    try:
+        found = locate(options.model, places(model_dir=os.environ.get("UMA_MODEL_DIR", "")))
+    except (NotHere, BadReference) as error:
+        say(f"umaserve: {error}")
+        return EXIT_USAGE
+    found = found or str(demo_model_path())
     # the daemon may run in another directory
-    path = os.path.abspath(os.path.expanduser(path_of(options.model)))
+    path = os.path.abspath(os.path.expanduser(path_of(found)))
     with Client(options.socket) as client, _progress() as progress:
         answer = client.load(sendable_path(path), progress)
     model = answer.get("model")

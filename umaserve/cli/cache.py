@@ -7,9 +7,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from umaserve.cli.common import EXIT_OK, Parser, add_socket, show
+from umaserve.cli.common import EXIT_OK, Parser, add_socket, in_a_line, show
 from umaserve.client import Client
-from umaserve.visible import visible
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -54,7 +53,7 @@ def _show(report: Mapping[str, Any]) -> None:
         console.print("\nthe last prompts, the newest first", style="bold")
     for prompt in report["prompts"]:
         found = f"{prompt['cached_tokens']} of {prompt['prompt_tokens']} tokens copied"
-        console.print(f"{found}: {_line(prompt['app']) or 'a program'}, {_whose(prompt)}")
+        console.print(f"{found}: {in_a_line(prompt['app']) or 'a program'}, {_whose(prompt)}")
         for line in why(prompt):
             console.print(f"    {line}", soft_wrap=True)
 
@@ -97,17 +96,12 @@ def why(prompt: Mapping[str, Any]) -> list[str]:
 
 
 def _quoted(text: str) -> str:
-    return f"“{_line(text)}”"
-
-
-def _line(text: str) -> str:
-    """In one line, with nothing in it that a terminal obeys."""
-    return visible(text).replace("\n", "\\n").replace("\t", "\\t")
+    return f"“{in_a_line(text)}”"
 
 
 def _whose(of: Mapping[str, Any]) -> str:
     key = of["key"] or "no key"
-    return _line(key if of["session"] is None else f"{key}, session {of['session']} alone")
+    return in_a_line(key if of["session"] is None else f"{key}, session {of['session']} alone")
 
 
 def _size(count: int) -> str:
@@ -126,7 +120,7 @@ def _texts(texts: Sequence[Mapping[str, Any]]) -> Table:
     table = _table("tokens", "memory", "hits", "API key", "begins with", right=(0, 1, 2))
     for text in texts:
         numbers = str(text["tokens"]), _size(text["ram_bytes"]), str(text["hits"])
-        table.add_row(*numbers, _whose(text), _line(text["begins"]) or "(private)")
+        table.add_row(*numbers, _whose(text), in_a_line(text["begins"]) or "(private)")
     return table
 
 

@@ -21,7 +21,7 @@ from umaserve.client import (
     ServerError,
 )
 from umaserve.client.connect import socket_path
-from umaserve.visible import for_reader
+from umaserve.visible import for_reader, visible
 
 EXIT_OK = 0
 EXIT_CANNOT_SERVE = 1
@@ -94,6 +94,13 @@ def say(text: str) -> None:
     """A line for the person, apart from the output proper; dropped where it cannot be written."""
     with contextlib.suppress(OSError):
         print(for_reader(text, sys.stderr), file=sys.stderr, flush=True)
+
+
+def in_a_line(text: str) -> str:
+    """In one line, with nothing in it that a terminal obeys."""
+    from umaserve.texts import printable
+
+    return visible(printable(text)).replace("\n", "\\n").replace("\t", "\\t")
 
 
 def client_of(path: str | None) -> Client:

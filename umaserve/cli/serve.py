@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 
 from umaserve.cli import is_model
 from umaserve.cli.common import EXIT_CANNOT_SERVE, EXIT_OK, EXIT_USAGE, Parser, say, show, silence
-from umaserve.config import ConfigError, add_flags, flag_values, load_config
+from umaserve.cli.models.choose import NoModel, somebody_asks, with_model
+from umaserve.config import Config, ConfigError, add_flags, flag_values, load_config
 
 
 def _parser() -> Parser:
@@ -41,6 +43,12 @@ def serve(arguments: list[str]) -> int:
         show(config.explain())
         return EXIT_OK
     try:
+        config = with_model(config, somebody_asks(), partial(_tell, config))
+    except NoModel as error:
+        if str(error):
+            say(f"umaserve: {error}")
+        return error.status
+    try:
         from umaserve.server.main import serve as run
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("umaserve"):
@@ -53,3 +61,8 @@ def serve(arguments: list[str]) -> int:
     except OSError:  # a dashboard that nobody could see; the daemon served all the same
         silence(sys.stdout)
     return status
+
+
+def _tell(config: Config, text: str) -> None:
+    if not config.log_json:  # each line is an object then
+        say(f"umaserve: {text}")

@@ -67,8 +67,10 @@ _AUTO = (("auto", 0),)
 # fmt: off
 OPTIONS: tuple[Option, ...] = (
     # the model and where it runs
-    Option("model", "--model", "UMA_MODEL", "model", "path", Path(), "",
-           "GGUF file to serve", "the bundled model"),
+    Option("model", "--model", "UMA_MODEL", "model", "path", Path("REF", "a path or a name"), "",
+           "GGUF file to serve, or the name of a model that `umaserve models` shows, such as "
+           "hf:OWNER/REPO:QUANT or ollama:NAME; demo is the bundled one",
+           "what was chosen before, else the bundled model"),
     Option("n_ctx", "--n-ctx", "UMA_N_CTX", "model", "n_ctx",
            Whole(16, 1 << 24, _AUTO, "N|auto"), 0,
            "KV cells shared by all sessions; may exceed what the model was trained for, which "
@@ -124,7 +126,7 @@ OPTIONS: tuple[Option, ...] = (
            "web pages that may ask by HTTP", "none"),
     Option("model_dir", "--model-dir", "UMA_MODEL_DIR", "ipc", "model_dir",
            Names("DIR", "folders, with commas between", paths=True), "",
-           "folders whose models HTTP may load", "none"),
+           "folders whose models HTTP may load, and `umaserve models` lists", "none"),
     Option("agent_check", "--agent-check", "UMA_AGENT_CHECK", "ipc", "agent_check", TcpAddress(),
            "off", "tell a load balancer here how much of its new work to send: HAProxy's agent "
            "check"),
@@ -216,4 +218,4 @@ BY_NAME = {option.name: option for option in OPTIONS}
 BY_ENV = {option.env: option for option in OPTIONS}
 
 # read elsewhere: by the build, by tests, and UMA_DEBUG=1 as another name for --log-level debug
-OTHER_ENV = ("UMA_CACHE_DIR", "UMA_LLAMA_BUILD", "UMA_DEBUG")
+OTHER_ENV = ("UMA_CACHE_DIR", "UMA_STATE_DIR", "UMA_LLAMA_BUILD", "UMA_DEBUG")

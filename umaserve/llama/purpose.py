@@ -1,48 +1,20 @@
 """What a GGUF file is for, where it serves neither for text nor for embeddings: in words, before
 libllama aborts.
 
-The header tells much; what only libllama knows about an architecture is asked of the model and of
-its context. Each answer says what the file is and what to do, or is empty where nothing is wrong.
+`models.purpose` says what the header tells; what only libllama knows about an architecture is asked
+of the model and of its context. Each answer says what the file is and what to do, or is empty where
+nothing is wrong.
 """
 
 from __future__ import annotations
 
 from umaserve.models.header import GGUFInfo
+from umaserve.models.purpose import makes_vectors
 
 from .context import Context
 from .model import Model
 
-_OTHER_TYPES = {
-    "adapter": "a LoRA adapter; name the model that it changes, or merge the two",
-    "imatrix": "an importance matrix, which quantizing a model needs; name the model",
-    "mmproj": "the projector of a multimodal model (mmproj); name the language model beside it",
-}
-_OTHER_ARCHITECTURES = {
-    "clip": _OTHER_TYPES["mmproj"],
-    "controlvector": "a control vector; name the model that it steers",
-}
-# They read another model's states; libllama has no question to ask about it.
-_DRAFTS = ("eagle3", "dflash", "gemma4-assistant")
 _INSTEAD = "name a model that goes on with a text"
-
-
-def why_no_model(info: GGUFInfo) -> str:
-    """What the file of `info` is, where its header says that it cannot be served."""
-    architecture, metadata = info.architecture, info.metadata
-    kind = str(metadata.get("general.type", "model")).lower()
-    if "adapter.type" in metadata:
-        kind = "adapter"
-    other = _OTHER_ARCHITECTURES.get(architecture, _OTHER_TYPES.get(kind))
-    if other:
-        return f"it is no model but {other}"
-    if architecture in _DRAFTS:
-        return (
-            f"it is a draft model ({architecture}), which makes another model faster and cannot "
-            "generate alone; name that one"
-        )
-    if info.n_tensors == 0:
-        return "it has no weights (a vocabulary alone?); name the whole model"
-    return ""
 
 
 def only_encodes(model: Model, info: GGUFInfo) -> bool:
@@ -55,7 +27,7 @@ def only_encodes(model: Model, info: GGUFInfo) -> bool:
         return True
     if lib.llama_model_is_diffusion(model.pointer):
         return False
-    return info.metadata.get(f"{info.architecture}.attention.causal") is False
+    return makes_vectors(info)
 
 
 def why_no_generation(model: Model) -> str:

@@ -42,6 +42,7 @@ PACKAGES = {
     "PyYAML": "yaml",
     "platformdirs": "platformdirs",
     "pycparser": "pycparser",
+    "huggingface-hub": "huggingface_hub",
 }
 
 
@@ -153,11 +154,12 @@ def _compiler(report: _Report) -> None:
 
 def _model(report: _Report, config: Config) -> ModelFile | None:
     """Checks what the front can see of the model."""
+    from umaserve.cli.models.choose import NoModel, with_model
     from umaserve.server.main import StartError, check_model
 
     try:
-        return check_model(config)
-    except StartError as error:
+        return check_model(with_model(config, ask=False, tell=lambda text: None))
+    except (NoModel, StartError) as error:
         report.miss("model", str(error))
         return None
 

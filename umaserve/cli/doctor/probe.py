@@ -18,6 +18,7 @@ import msgspec
 from umaserve.models.gguf import check_gguf
 from umaserve.models.header import GGUFError
 from umaserve.models.needs import available_bytes
+from umaserve.models.purpose import why_no_model
 from umaserve.texts import path_of
 from umaserve.wire import messages as m
 
@@ -33,7 +34,6 @@ def main(start: m.Start) -> None:
     found = [build.key for build in builds.installed()]
     _tell(what="builds", cache=str(builds.cache_root()), found=found, refused=builds.refused())
     import umaserve.llama as llama
-    from umaserve.llama.purpose import why_no_model
 
     try:
         info = check_gguf(model)

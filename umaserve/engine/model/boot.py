@@ -15,6 +15,7 @@ from umaserve.models.gguf import GGUFInfo, check_gguf
 from umaserve.models.header import GGUFError
 from umaserve.models.identity import ModelIdentity, file_facts, identify
 from umaserve.models.needs import available_bytes
+from umaserve.models.purpose import why_no_model
 from umaserve.texts import sendable_path
 from umaserve.wire import messages as m
 from umaserve.wire import table as t
@@ -102,7 +103,6 @@ def load(
 def _open_library(start: m.Start) -> tuple[Library, GGUFInfo]:
     """libllama, and what the model's file says of itself; refuses what it says too much of."""
     from umaserve import llama
-    from umaserve.llama import purpose
 
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", str(SPIN_COUNT))  # read when libgomp is loaded
@@ -112,7 +112,7 @@ def _open_library(start: m.Start) -> tuple[Library, GGUFInfo]:
         info = check_gguf(start.model_path)
     except (llama.LlamaError, GGUFError) as error:
         raise CannotLoad(str(error)) from error
-    _refuse(purpose.why_no_model(info))
+    _refuse(why_no_model(info))
     _refuse(why_not_used(info, start.experts_used))
     _refuse(capacity.why_no_such_cells(start, info) or capacity.why_no_mapping(start, info))
     return library, info

@@ -1,0 +1,82 @@
+"""A short list of the models of this machine, and which of them somebody wants."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+
+from umaserve.cli.common import in_a_line, say
+from umaserve.models import chosen
+from umaserve.models.finding.places import Places, find_all
+from umaserve.models.finding.reference import DEMO, lasting
+from umaserve.models.needs import gib
+
+from .listing import Listed, fits_text, look, speed_text
+from .terminal import HOW, answer
+
+MOST = 9
+
+
+def ask_which(where: Places, kv: tuple[str, str], tell: Callable[[str], None]) -> str:
+    """Show a list, and keep what is chosen; its path, empty for the demonstration.
+
+    Where there is no model to choose, nobody is asked.  ``kv``: ggml's names of the KV types.
+    """
+    listed, _ = look(find_all(where), kv)
+    usable = [row for row in listed if row.fits and not row.about.embeds]
+    if not usable:
+        tell(
+            "no other model was found, so this serves the demonstration; "
+            "`umaserve pull hf:OWNER/REPO` fetches one",
+        )
+        return ""
+    usable.sort(key=lambda row: -_touched(row.found.path))
+    shown = usable[:MOST]
+    say("models on this machine:")
+    for number, row in enumerate(shown, 1):
+        say(f"  {number}  {_line(row)}")
+    if len(usable) > len(shown):
+        say(f"     (and {len(usable) - len(shown)} more: `umaserve models`)")
+    found = _choice(shown)
+    if found is None:
+        return ""
+    name, path = found
+    try:
+        chosen.choose(lasting(name, path))
+    except OSError as error:
+        say(f"umaserve: the choice could not be kept ({error.strerror or error})")
+    else:
+        say(f"umaserve: remembered; {HOW}")
+    return path
+
+
+def _choice(shown: Sequence[Listed]) -> tuple[str, str] | None:
+    """A name and its path; None where the terminal ended instead, and nothing is to be kept."""
+    while True:
+        typed = answer("which one? A number, or Enter for the demonstration model: ")
+        if typed is None:
+            return None
+        if not typed:
+            return DEMO, ""
+        if typed.isdecimal() and 1 <= int(typed) <= len(shown):
+            found = shown[int(typed) - 1].found
+            return found.name, found.path
+        say(f"there is no {in_a_line(typed)} in the list; 1 to {len(shown)}, or Enter")
+
+
+def _line(row: Listed) -> str:
+    facts = row.about
+    words = [gib(facts.bytes), facts.quantization, f"context {fits_text(row)}"]
+    speed = speed_text(row)
+    if fits_text(row) == "yes":
+        words[2] = f"context {facts.n_ctx_train}" if facts.n_ctx_train else ""
+    if speed != "-":
+        words.append(f"{speed.removesuffix('/s')} tokens/s")
+    return f"{in_a_line(row.found.name)}  ({', '.join(filter(None, words))})"
+
+
+def _touched(path: str) -> float:
+    try:
+        return os.stat(path).st_mtime
+    except OSError:
+        return 0.0

@@ -1,0 +1,106 @@
+"""``umaserve models``: the GGUF files that this machine already has, wherever tools keep them."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+from umaserve.cli.common import EXIT_OK, EXIT_USAGE, Parser, in_a_line, say, show
+from umaserve.config import ConfigError, add_flags, flag_values, load_config
+from umaserve.models import chosen
+from umaserve.models.finding.places import Places, find_all, places
+from umaserve.models.finding.reference import DEMO, BadReference, NotHere, lasting, locate
+from umaserve.models.needs import gib
+
+from .estimate import Machine
+from .listing import Listed, as_json, look, table
+
+PLAIN_WIDTH = 200  # characters a line, where nobody's terminal says: names stay whole
+FLAGS = ("model_dir", "kv_type", "config")
+
+
+def models(arguments: list[str]) -> int:
+    """List them, or choose the one that is served when none is named."""
+    parser = Parser(
+        prog="umaserve models",
+        description="List the models that other tools keep on this machine: Hugging Face's cache, "
+        "llama.cpp's, Ollama's, LM Studio's, and --model-dir.",
+        epilog="`umaserve --model NAME` serves one.  `umaserve pull` fetches others.",
+    )
+    parser.add_argument("--json", action="store_true", help="all, as one JSON array")
+    parser.add_argument(
+        "--use",
+        metavar="NAME",
+        help="serve this one from now on when none is named; demo is the bundled model",
+    )
+    add_flags(parser, FLAGS)
+    options = parser.parse_args(arguments)
+    try:
+        config = load_config(flag_values(options))
+    except ConfigError as error:
+        say(f"umaserve: {error}")
+        return EXIT_USAGE
+    where = places(model_dir=config.model_dir)
+    if options.use is not None:
+        return use(options.use, where)
+    listed, machine = look(find_all(where), (config.kv_type_k, config.kv_type_v))
+    if options.json:
+        show(json.dumps([as_json(row, machine) for row in listed], ensure_ascii=False))
+    else:
+        _show(listed, machine, where)
+    return EXIT_OK
+
+
+def use(name: str, where: Places) -> int:
+    """Remember a choice, once it is known to lead somewhere."""
+    try:
+        path = locate(name, where)
+    except (NotHere, BadReference) as error:
+        say(f"umaserve: {error}")
+        return EXIT_USAGE
+    if path and not os.path.exists(path):
+        say(f"umaserve: {name} does not exist; `umaserve models` lists what is there")
+        return EXIT_USAGE
+    kept = lasting(name, path)
+    chosen.choose(kept)
+    show(f"`umaserve` serves {in_a_line(kept)} from now on, unless a model is named")
+    return EXIT_OK
+
+
+def _show(listed: list[Listed], machine: Machine, where: Places) -> None:
+    from rich.console import Console
+
+    width = None if sys.stdout.isatty() else PLAIN_WIDTH
+    console = Console(width=width, highlight=False, markup=False)
+    good = [row for row in listed if row.estimate is not None]
+    if good:
+        console.print(table(good))
+        console.print(f"\n{_legend(good, machine)}")
+    bad = [row for row in listed if row.estimate is None]
+    if bad:
+        console.print(("\n" if good else "") + "these cannot be served:", style="bold")
+        for row in bad:
+            text = f"  {in_a_line(row.found.name)}: {in_a_line(row.problem)}"
+            console.print(text, soft_wrap=True)
+    if not listed:
+        console.print("no model was found. Fetch one: umaserve pull hf:OWNER/REPO")
+        console.print("looked in:")
+        for folder in where.all():
+            there = "" if folder.is_dir() else " (not there)"
+            console.print(f"  {in_a_line(str(folder))}{there}", soft_wrap=True)
+    named = chosen.chosen()
+    if named:
+        what = "the demonstration model" if named == DEMO else in_a_line(named)
+        console.print(f"`umaserve` serves {what} when none is named.", soft_wrap=True)
+
+
+def _legend(good: list[Listed], machine: Machine) -> str:
+    of = "graphics memory" if machine.graphics else "memory"
+    text = (
+        f"fits: how much context there is room for in {gib(machine.memory)} of {of}. "
+        "tokens: a second, of one stream"
+    )
+    if any(row.estimate and row.estimate.rate is None for row in good):
+        text += "; - until a daemon served a large model here"
+    return text + "."

@@ -1,0 +1,130 @@
+"""``umaserve pull``: fetch a model from a hub, and go on where an earlier try stopped."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from umaserve.cli.common import (
+    EXIT_CANNOT_SERVE,
+    EXIT_INTERRUPTED,
+    EXIT_OK,
+    EXIT_USAGE,
+    Parser,
+    in_a_line,
+    say,
+    show,
+)
+from umaserve.models.finding.reference import FORM, BadReference, HubReference, hub_reference
+from umaserve.models.needs import gib
+
+if TYPE_CHECKING:
+    from umaserve.models.fetching.hub import HubFile, Plan, Progress
+
+EVERY_S = 10.0  # between two lines, where nobody sees a bar
+
+
+def pull(arguments: list[str]) -> int:
+    """The command."""
+    parser = Parser(
+        prog="umaserve pull",
+        description="Fetch a model into Hugging Face's cache, where llama.cpp and other tools find "
+        "it too.  What an interrupted pull has brought is kept, and the next one goes on.",
+        epilog="HF_TOKEN: for private and gated repositories; HF_ENDPOINT: another hub; HF_HOME: "
+        "where the cache is",
+    )
+    parser.add_argument("model", metavar="REF", help=FORM)
+    options = parser.parse_args(arguments)
+    try:
+        reference = hub_reference(options.model)
+    except BadReference as error:
+        say(f"umaserve: {error}")
+        return EXIT_USAGE
+    status, path = fetched(reference)
+    if path:
+        show(path)
+    return status
+
+
+def fetched(reference: HubReference) -> tuple[int, str]:
+    """An exit status, and the path of the model, empty where it was not fetched."""
+    # nobody but the hub itself is told what is fetched here
+    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+    try:
+        from huggingface_hub.utils import logging
+    except ModuleNotFoundError as error:
+        say(f"umaserve: {error.name} is not installed; `umaserve doctor` says what to do")
+        return EXIT_CANNOT_SERVE, ""
+
+    from umaserve.models.fetching import hub
+    from umaserve.models.fetching.problems import PullError
+
+    logging.set_verbosity_error()
+    try:
+        wanted = hub.plan(reference)
+        names = ", ".join(file.name for file in wanted.files)
+        size = sum(file.bytes for file in wanted.files)
+        here = "; it is here already" if hub.is_here(wanted) else ""
+        say(f"{wanted.repository}: {in_a_line(names)} ({gib(size)}){here}")
+        with _progress(wanted) as told:
+            path = hub.fetch(wanted, told)
+    except PullError as error:
+        say(f"umaserve: {in_a_line(str(error))}")
+        return EXIT_CANNOT_SERVE, ""
+    except KeyboardInterrupt:
+        say(f"\nstopped; umaserve pull {in_a_line(str(reference))} goes on from here")
+        return EXIT_INTERRUPTED, ""
+    say(f"`umaserve --model {in_a_line(str(reference))}` serves it")
+    return EXIT_OK, path
+
+
+@contextlib.contextmanager
+def _progress(wanted: Plan) -> Iterator[Progress]:
+    """A bar on a terminal; elsewhere a line now and then."""
+    if not sys.stderr.isatty():
+        yield _lines()
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
+
+    columns = (
+        TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(),
+        TransferSpeedColumn(), TimeRemainingColumn(),
+    )  # fmt: skip
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+        total = sum(file.bytes for file in wanted.files)
+        tasks = {"fetching": bars.add_task("fetching", total=total)}
+        done: dict[tuple[str, str], int] = {}
+
+        def tell(file: HubFile, stage: str, so_far: int) -> None:
+            if stage not in tasks:
+                tasks[stage] = bars.add_task(stage, total=total)
+            done[stage, file.name] = so_far
+            bars.update(
+                tasks[stage], completed=sum(n for (of, _), n in done.items() if of == stage)
+            )
+
+        yield tell
+
+
+def _lines() -> Progress:
+    said_s = time.monotonic()
+
+    def tell(file: HubFile, stage: str, so_far: int) -> None:
+        nonlocal said_s
+        if time.monotonic() - said_s >= EVERY_S:
+            said_s = time.monotonic()
+            say(f"{stage} {in_a_line(file.name)}: {so_far / max(file.bytes, 1):.0%}")
+
+    return tell

@@ -1,0 +1,52 @@
+"""Models of LM Studio: ``PUBLISHER/REPO/FILE`` below a folder that its settings may move."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from .folder import files_below
+from .found import Found
+from .repository import is_later_part, short_name
+
+TOOL = "LM Studio"
+SCHEME = "lmstudio:"
+POINTER = ".lmstudio-home-pointer"  # in the user's home: where LM Studio's own is
+HOMES = (".cache/lm-studio", ".lmstudio")
+
+
+def folders(home: Path) -> list[Path]:
+    """Where it keeps models: below its home, and where its settings say."""
+    found = []
+    for place in _homes(home):
+        found.append(place / "models")
+        try:
+            chosen = json.loads((place / "settings.json").read_text("utf-8"))["downloadsFolder"]
+            found.append(Path(chosen).expanduser())
+        except (OSError, ValueError, KeyError, TypeError, RuntimeError):
+            continue
+    return list(dict.fromkeys(found))
+
+
+def find(folder: Path) -> Iterator[Found]:
+    files = files_below(folder)
+    for inside in files:
+        if is_later_part(inside):
+            continue
+        where = inside.split("/", 2)
+        name = inside
+        if len(where) == 3:
+            repository = f"{where[0]}/{where[1]}/"
+            own = [path[len(repository) :] for path in files if path.startswith(repository)]
+            name = f"{repository[:-1]}:{short_name(own, where[2])}"
+        yield Found(SCHEME + name, str(folder / inside), TOOL)
+
+
+def _homes(home: Path) -> list[Path]:
+    places = [home / name for name in HOMES]
+    try:
+        pointed = (home / POINTER).read_text("utf-8").strip()
+    except (OSError, UnicodeDecodeError):
+        pointed = ""
+    return list(dict.fromkeys(([Path(pointed)] if pointed else []) + places))

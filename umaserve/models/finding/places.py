@@ -1,0 +1,104 @@
+"""Where the tools keep their models on this machine, and everything that lies there."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from . import folder, hugging_face, llama_cpp, lm_studio, ollama
+from .found import Found
+
+OLLAMA_SERVICE = "/usr/share/ollama/.ollama/models"  # of the user that its installer makes
+
+
+@dataclass(frozen=True)
+class Places:
+    """Folders by whose layout they have; those that are not there hold nothing."""
+
+    hubs: tuple[Path, ...] = ()
+    llama_cpp: tuple[Path, ...] = ()
+    ollama: tuple[Path, ...] = ()
+    lm_studio: tuple[Path, ...] = ()
+    own: tuple[Path, ...] = ()
+
+    def all(self) -> list[Path]:
+        return list(
+            dict.fromkeys([*self.hubs, *self.llama_cpp, *self.ollama, *self.lm_studio, *self.own])
+        )
+
+
+def places(
+    environ: Mapping[str, str] | None = None, home: Path | None = None, model_dir: str = ""
+) -> Places:
+    """What the tools' own variables say, else their defaults.
+
+    ``model_dir``: folders with commas between.
+    """
+    environ = os.environ if environ is None else environ
+    home = Path.home() if home is None else home
+    cache = Path(environ.get("XDG_CACHE_HOME") or home / ".cache")
+    llama = [_path(environ["LLAMA_CACHE"])] if environ.get("LLAMA_CACHE") else []
+    flat = home / "Library/Caches" if sys.platform == "darwin" else cache
+    if environ.get("OLLAMA_MODELS"):
+        of_ollama = [_path(environ["OLLAMA_MODELS"])]
+    else:
+        of_ollama = [home / ".ollama/models", Path(OLLAMA_SERVICE)]
+    return Places(
+        hubs=(_hub(environ, cache), *llama),
+        llama_cpp=tuple(llama or [flat / "llama.cpp"]),
+        ollama=tuple(of_ollama),
+        lm_studio=tuple(lm_studio.folders(home)),
+        own=tuple(_path(name) for name in model_dir.split(",") if name),
+    )
+
+
+def find_all(where: Places) -> list[Found]:
+    """Every model once, with names that differ: another file of the same name has its path."""
+    by_file: dict[object, Found] = {}
+    names: set[str] = set()
+    for found in _everything(where):
+        if found.name in names:
+            found = replace(found, name=found.path)
+        names.add(found.name)
+        key = _key(found)
+        first = by_file.setdefault(key, found)
+        if first is not found:
+            by_file[key] = replace(first, also=(*first.also, found.name))
+    return list(by_file.values())
+
+
+def _everything(where: Places) -> Iterator[Found]:
+    for cache in where.hubs:
+        yield from hugging_face.find(cache)
+    for place in where.llama_cpp:
+        yield from llama_cpp.find(place)
+    for place in where.ollama:
+        yield from ollama.find(place)
+    for place in where.lm_studio:
+        yield from lm_studio.find(place)
+    for place in where.own:
+        yield from folder.find(place)
+
+
+def _key(found: Found) -> object:
+    """Equal for two names of one file."""
+    try:
+        facts = os.stat(found.path)
+    except OSError:
+        return found.path
+    return facts.st_dev, facts.st_ino
+
+
+def _hub(environ: Mapping[str, str], cache: Path) -> Path:
+    """As ``huggingface_hub.constants.HF_HUB_CACHE``, which takes long to import."""
+    for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
+        if environ.get(name):
+            return _path(environ[name])
+    return _path(environ["HF_HOME"] if environ.get("HF_HOME") else cache / "huggingface") / "hub"
+
+
+def _path(name: str | Path) -> Path:
+    return Path(os.path.expandvars(os.path.expanduser(name)))

@@ -1,0 +1,41 @@
+"""What a GGUF file is for, as far as its header tells: a model, or something that goes with one."""
+
+from __future__ import annotations
+
+from .header import GGUFInfo
+
+_OTHER_TYPES = {
+    "adapter": "a LoRA adapter; name the model that it changes, or merge the two",
+    "imatrix": "an importance matrix, which quantizing a model needs; name the model",
+    "mmproj": "the projector of a multimodal model (mmproj); name the language model beside it",
+}
+_OTHER_ARCHITECTURES = {
+    "clip": _OTHER_TYPES["mmproj"],
+    "controlvector": "a control vector; name the model that it steers",
+}
+# They read another model's states; libllama has no question to ask about it.
+_DRAFTS = ("eagle3", "dflash", "gemma4-assistant")
+
+
+def why_no_model(info: GGUFInfo) -> str:
+    """What the file of `info` is, where its header says that it cannot be served."""
+    architecture, metadata = info.architecture, info.metadata
+    kind = str(metadata.get("general.type", "model")).lower()
+    if "adapter.type" in metadata:
+        kind = "adapter"
+    other = _OTHER_ARCHITECTURES.get(architecture, _OTHER_TYPES.get(kind))
+    if other:
+        return f"it is no model but {other}"
+    if architecture in _DRAFTS:
+        return (
+            f"it is a draft model ({architecture}), which makes another model faster and cannot "
+            "generate alone; name that one"
+        )
+    if info.n_tensors == 0:
+        return "it has no weights (a vocabulary alone?); name the whole model"
+    return ""
+
+
+def makes_vectors(info: GGUFInfo) -> bool:
+    """Whether it turns whole texts into vectors, as its header says; some models say nothing."""
+    return info.metadata.get(f"{info.architecture}.attention.causal") is False

@@ -118,9 +118,14 @@ def test_the_tables_have_every_step() -> None:
 
 def test_the_table_of_a_full_cache() -> None:
     found = {"full": spread([2.0]), "empty": spread([4.0]), "full_over_empty": spread([0.5])}
-    result = {"loads": {"storm": {"p95_ms@2": found}}}
+    kept = {"full": spread([9.0]), "empty": spread([0.0])}
+    result = {"kept": kept, "loads": {"storm": {"p95_ms@2": found}}}
     head, rows = cache_tables.full_page({"full_cache-demo": result}, report.number)
-    assert rows == [["demo", "storm", "p95_ms@2", "2", "4", "0.5"]] and len(head) == len(rows[0])
+    assert rows == [
+        ["demo", "before them", "tokens kept", "9", "0", "-"],
+        ["demo", "storm", "p95_ms@2", "2", "4", "0.5"],
+    ]
+    assert all(len(head) == len(row) for row in rows)
 
 
 def _saved(n: int, first_word: int, sequences: int = 1) -> np.ndarray:

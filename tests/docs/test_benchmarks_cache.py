@@ -13,6 +13,7 @@ import trio
 from benchmarks import cache_tables, kv_tables, report
 from benchmarks.cache import note
 from benchmarks.cache_traces import TRACES, Answer, Asker, Sizes, Words, new_tokens
+from benchmarks.kv_perplexity import Kind
 from benchmarks.kv_types import positions_within
 from benchmarks.machine import spread
 from benchmarks.names import OURS
@@ -149,6 +150,12 @@ def test_saved_cells_without_a_known_head_are_refused() -> None:
         positions_within(_saved(5, 0, sequences=2), 5)
 
 
+def test_v_that_lies_head_by_head_is_f16() -> None:
+    assert Kind.of("q8", "head-major") == ("q8:f16", "head-major", "q8_0", "f16")
+    assert Kind.of("q6", "token-major") == ("q6", "token-major", "q5_1", "q5_1")
+    assert Kind.of("f16", "head-major") == ("f16", "head-major", "f16", "f16")
+
+
 def test_the_table_of_kv_types() -> None:
     first = {
         "kv_type": "f16", "kv_pack": "head-major", "cells": 512, "gbps": 3.0, "kv_mb": 1.5,
@@ -158,6 +165,15 @@ def test_the_table_of_kv_types() -> None:
     result = {"model": "demo q8_0", "rounds": 1, "threads": 2, "cells": [512], "types": "f16,q8",
               "packs": "head-major", "rows": [first, other]}  # fmt: skip
     head, rows = kv_tables.page({"kv_types-demo": result}, report.number)
-    assert head[3:] == ["f16, tokens/s", "f16 / f16", "q8 / f16"]
-    assert rows == [["demo", "512", "head-major", "20", "1", "2"]]
+    assert head[3:] == ["f16", "f16 / f16", "q8 / f16"]
+    assert rows == [["demo", "512", "head-major", "20 tokens/s", "1", "2"]]
+    lost = {"kv_pack": "head-major", "perplexity": 8.0, "over_first": 1.0}
+    more = {**lost, "kv_type": "q8:f16", "perplexity": 8.1, "over_first": 1.0125}
+    result |= {"perplexity_tokens": 99, "perplexity": [{**lost, "kv_type": "f16"}, more]}
+    _, rows = kv_tables.page({"kv_types-demo": result}, report.number)
+    assert rows[1] == ["demo", "99", "head-major", "perplexity 8.0000", "1.0000", "1.0125"]
+    assert [line[-1] for line in kv_tables.lines("demo", result, report.number)] == [
+        "8.0000", "8.1000"
+    ]  # fmt: skip
+    assert "--perplexity-tokens 99" in kv_tables.command("kv_types-demo", result)
     assert kv_tables.command("kv_types-demo", result).endswith("--name kv_types-demo")

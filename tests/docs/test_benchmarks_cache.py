@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import trio
 
-from benchmarks import cache_tables, kv_tables, report
+from benchmarks import cache_tables, kv_tables, report, restart_tables
 from benchmarks.cache import note
 from benchmarks.cache_traces import TRACES, Answer, Asker, Sizes, Words, new_tokens
 from benchmarks.kv_perplexity import Kind
@@ -148,6 +148,19 @@ def test_positions_of_saved_cells_can_be_moved(first_word: int) -> None:
 def test_saved_cells_without_a_known_head_are_refused() -> None:
     with pytest.raises(ValueError, match="no head"):
         positions_within(_saved(5, 0, sequences=2), 5)
+
+
+def test_the_table_of_restarts() -> None:
+    figures = {"cold_ms": 900.0, "restart_ms": 90.0, "ratio": 0.1, "cached": 64, "disk_mb": 1.5}
+    result: dict[str, Any] = {key: spread([value]) for key, value in figures.items()}
+    result |= {"model": "demo q8_0", "tokens": 64, "rounds": 2, "flags": "--threads 1"}
+    head, rows = restart_tables.page({"restart-demo": result}, report.number)
+    assert rows == [["demo", "64", "900", "90", "0.1", "64", "1.5"]] and len(head) == len(rows[0])
+    line = restart_tables.command("restart-demo", result)
+    assert line == (
+        "python -m benchmarks.restart --model demo --tokens 64 --rounds 2 "
+        '--flags "--threads 1" --name restart-demo'
+    )
 
 
 def test_v_that_lies_head_by_head_is_f16() -> None:

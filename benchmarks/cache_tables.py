@@ -86,7 +86,8 @@ def full_whole(result: Result, around: Around) -> Table:
 
 
 def _full(label: str, result: Result, around: Around) -> list[list[str]]:
-    return [
+    kept = [around(result["kept"][side]) for side in ("full", "empty")]
+    return [[label, "before them", "tokens kept", *kept, "-"]] + [
         [label, load, figure, around(found["full"]), around(found["empty"]),
          around(found["full_over_empty"])]
         for load, figures in result["loads"].items()

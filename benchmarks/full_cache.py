@@ -3,10 +3,11 @@
     python -m benchmarks.full_cache
     python -m benchmarks.full_cache --model demo --cells 1000 --rounds 1 --scale 0.2
 
-Each round starts a daemon anew for either side.  Both compute as many tokens of other texts before
-the load; one keeps them, the other is told to keep nothing of them (``cache_prompt`` false).  Then
-both keep what the load itself computes, as usual.  Figures: those of `benchmarks.storm` and
-`benchmarks.mixed`, and full over empty, round by round.
+Each round starts a daemon anew for either side.  The full one computes other texts until its cache
+says that it keeps ``--cells`` tokens of them: it does not keep what is not worth a copy.  The empty
+one computes as many, and is told to keep nothing of them (``cache_prompt`` false).  Then both keep
+what the load itself computes, as usual.  Figures: the tokens kept before the load, those of
+`benchmarks.storm` and `benchmarks.mixed`, and full over empty, round by round.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from __future__ import annotations
 import argparse
 import functools
 import sys
-from typing import Any
+from typing import Any, NamedTuple
 
 import trio
 
@@ -29,6 +30,7 @@ from benchmarks.turns import say
 
 FULL, EMPTY = "full", "empty"
 FILL_WORDS = 400  # of each text that the cache is filled with
+MOST_COMPUTED = 4  # times the tokens that are to be kept, until we give up
 PARALLEL = 9  # the most clients of the loads, and a stream
 LOADS = {
     "storm": ("alone_p95_ms", "p95_ms@2", "longest_ms@2", "prompt_rate@2", "p95_ms@8",
@@ -45,27 +47,35 @@ def options_parser() -> argparse.ArgumentParser:
     return out
 
 
-def fill(side: Ours, found: Setting, cells: int, keep: bool) -> int:
-    """Compute at least so many tokens of prompts; how many they were.
+class Filled(NamedTuple):
+    """Tokens that a daemon has computed before its load, and how many its cache keeps then."""
 
-    Raises RuntimeError where they should have been kept, and the first is not.
+    computed: int
+    kept: int
+
+
+def fill(side: Ours, found: Setting, cells: int, computed: int | None) -> Filled:
+    """Have ``cells`` tokens of other texts kept; or have at least ``computed`` computed, none kept.
+
+    Raises RuntimeError where the cache keeps fewer however many are computed.
     """
-    texts, done = [], 0
+    done = kept = 0
     with Client(side.daemon.path) as client:
-
-        def ask(prompt: str) -> dict[str, int]:
+        while kept < cells if computed is None else done < computed:
+            if done > MOST_COMPUTED * cells:
+                raise RuntimeError(
+                    f"of {done} tokens computed the cache keeps {kept}, not {cells}: a larger "
+                    '--flags "--cache-ram SIZE" keeps more, a smaller --cells is met sooner'
+                )
+            prompt, keep = found.documents.words(FILL_WORDS), computed is None
             client.send(id="fill", prompt=prompt, max_tokens=1, stream=False, cache_prompt=keep)
             event = client.receive()
             if event["event"] != "eos":
                 raise RuntimeError(event)
-            return event["usage"]
-
-        while done < cells:
-            texts.append(found.documents.words(FILL_WORDS))
-            done += ask(texts[-1])["prompt_tokens"]
-        if keep and not ask(texts[0])["cached_tokens"]:
-            raise RuntimeError(f"{done} tokens are more than the cache keeps")
-    return done
+            done += event["usage"]["prompt_tokens"]
+            domains = client.call(type="cache")["cache"]["domains"]
+            kept = sum(each["tokens"] for each in domains)
+    return Filled(done, kept)
 
 
 def load(side: Ours, found: Setting, name: str, run: int) -> Series:
@@ -78,35 +88,45 @@ def load(side: Ours, found: Setting, name: str, run: int) -> Series:
     return series
 
 
-def one_round(found: Setting, cells: int, kind: str, run: int) -> dict[str, Series]:
-    """The loads on a fresh daemon whose cache is full or empty."""
+def one_round(
+    found: Setting, cells: int, computed: int | None, run: int
+) -> tuple[Filled, dict[str, Series]]:
+    """The loads on a fresh daemon whose cache is full; empty, where ``computed`` is a number."""
     sizes = ServerSetting(PARALLEL, found.n_ctx, found.threads)
     with ours(found.model, sizes, *found.options.flags.split()) as side:
         with Client(side.daemon.path) as client:
             sample = found.documents.words(300)
             found.tokens_per_word = len(client.call(type="tokenize", text=sample)["tokens"]) / 300
-        say(f"{kind}: {fill(side, found, cells, kind == FULL)} tokens computed before the load")
-        return {name: load(side, found, name, run) for name in LOADS}
+        filled = fill(side, found, cells, computed)
+        say(f"{filled.computed} tokens computed before the load, {filled.kept} kept")
+        return filled, {name: load(side, found, name, run) for name in LOADS}
 
 
 def measure(found: Setting, options: argparse.Namespace) -> dict[str, Any]:
-    """Full and empty in turns."""
+    """Full and empty in turns; the first is full, and says how many tokens the other computes."""
     values: dict[tuple[str, str], dict[str, list[float]]] = {}
+    kept: dict[str, list[float]] = {FULL: [], EMPTY: []}
+    computed = None
     for run in range(found.rounds):
-        for kind in (FULL, EMPTY) if run % 2 else (EMPTY, FULL):
+        for kind in (EMPTY, FULL) if run % 2 else (FULL, EMPTY):
             say(f"round {run + 1} of {found.rounds}: {kind}")
-            for name, series in one_round(found, options.cells, kind, run).items():
+            most = computed if kind == EMPTY else None
+            filled, loads = one_round(found, options.cells, most, run)
+            computed = filled.computed
+            kept[kind].append(filled.kept)
+            for name, series in loads.items():
                 for key in LOADS[name]:
                     for value in series.values.get(key, {}).get(OURS, []):
                         values.setdefault((name, key), {}).setdefault(kind, []).append(value)
-    loads: dict[str, Any] = {name: {} for name in LOADS}
+    shown: dict[str, Any] = {name: {} for name in LOADS}
     for (name, key), sides in values.items():
         full, empty = sides.get(FULL, []), sides.get(EMPTY, [])
         if full and len(full) == len(empty) and all(empty):
-            loads[name][key] = {
+            shown[name][key] = {
                 FULL: spread(full), EMPTY: spread(empty), "full_over_empty": ratio(full, empty)
             }  # fmt: skip
-    return {**found.describe(), "cells": options.cells, "loads": loads}
+    tokens = {kind: spread(counts) for kind, counts in kept.items()}
+    return {**found.describe(), "cells": options.cells, "kept": tokens, "loads": shown}
 
 
 def main() -> None:

@@ -10,14 +10,17 @@ Show = Callable[[float | None], str]
 Around = Callable[[dict[str, float] | None], str]
 Table = tuple[list[str], list[list[str]]]
 HEAD = ["model", "KV cells", "layout of V", "KV type", "tokens/s", "over the first type",
-        "bytes a token, MB", "of it KV, MB", "GB/s"]  # fmt: skip
+        "bytes a token, MB", "of it KV, MB", "GB/s", "perplexity"]  # fmt: skip
 
 
 def command(name: str, result: Result) -> str:
     """The command line that makes the result of that name."""
     cells = ",".join(map(str, result["cells"]))
     words = f"--cells {cells} --types {result['types']} --packs {result['packs']}"
-    words += f" --rounds {result['rounds']} --threads {result['threads']} --name {name}"
+    words += f" --rounds {result['rounds']} --threads {result['threads']}"
+    if "perplexity_tokens" in result:
+        words += f" --perplexity-tokens {result['perplexity_tokens']}"
+    words += f" --name {name}"
     return f"python -m benchmarks.kv_types --model {result['model'].split()[0]} {words}"
 
 
@@ -32,24 +35,32 @@ def whole(result: Result, show: Show, around: Around) -> Table:
 
 
 def page(results: Mapping[str, Result], show: Show) -> Table:
-    """For the page: all models, with fewest and most cells, a column for each type of K."""
+    """For the page: all models, with fewest and most cells, a column for each type of K.
+
+    Then the bundled model's perplexity, where it was measured beside them.
+    """
     kinds = list(dict.fromkeys(_of_k(row) for r in results.values() for row in r["rows"]))
     out = []
     for name, result in results.items():
+        label = name.partition("-")[2]
         for cells in sorted({min(result["cells"]), max(result["cells"])}):
             for pack in dict.fromkeys(row["kv_pack"] for row in result["rows"]):
                 rows = {
                     _of_k(row): row for row in result["rows"]
                     if (row["cells"], row["kv_pack"]) == (cells, pack)
                 }  # fmt: skip
-                first = rows[kinds[0]]["tokens_per_s"]
+                first = show(rows[kinds[0]]["tokens_per_s"]["median"])
                 over = [rows[kind]["over_first"] if kind in rows else None for kind in kinds]
-                out.append(
-                    [name.partition("-")[2], str(cells), pack, show(first["median"]),
-                     *(show(each["median"] if each else None) for each in over)]
-                )  # fmt: skip
+                shown = [show(each["median"] if each else None) for each in over]
+                out.append([label, str(cells), pack, f"{first} tokens/s", *shown])
+        for pack in dict.fromkeys(row["kv_pack"] for row in result.get("perplexity", ())):
+            found = {_of_k(row): row for row in result["perplexity"] if row["kv_pack"] == pack}
+            over = [found[kind]["over_first"] if kind in found else None for kind in kinds]
+            shown = ["-" if each is None else f"{each:.4f}" for each in over]
+            first = f"perplexity {found[kinds[0]]['perplexity']:.4f}"
+            out.append([label, str(result["perplexity_tokens"]), pack, first, *shown])
     first = kinds[0] if kinds else "first"
-    return [*HEAD[:3], f"{first}, tokens/s", *(f"{kind} / {first}" for kind in kinds)], out
+    return [*HEAD[:3], first, *(f"{kind} / {first}" for kind in kinds)], out
 
 
 def _of_k(row: dict[str, Any]) -> str:
@@ -57,8 +68,13 @@ def _of_k(row: dict[str, Any]) -> str:
 
 
 def _lines(label: str, result: Result, show: Show, around: Around) -> list[list[str]]:
+    lost = {
+        (row["kv_type"], row["kv_pack"]): f"{row['perplexity']:.4f}"
+        for row in result.get("perplexity", ())
+    }
     return [
         [label, str(row["cells"]), row["kv_pack"], row["kv_type"], around(row["tokens_per_s"]),
-         around(row["over_first"]), *(show(row[key]) for key in ("mb_per_token", "kv_mb", "gbps"))]
+         around(row["over_first"]), *(show(row[key]) for key in ("mb_per_token", "kv_mb", "gbps")),
+         lost.get((row["kv_type"], row["kv_pack"]), "-")]
         for row in result["rows"]
     ]  # fmt: skip

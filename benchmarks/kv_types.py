@@ -8,6 +8,7 @@ Ticks of the bare library: one row decodes with so many cells in use.  Tokens a 
 the bytes that ΣBMT estimates for such a tick.  A context is filled with copies of a few hundred
 cells: what it costs to read cells does not depend on what is in them.  V that lies head by head
 (``--kv-pack head-major``) is f16 always, so there only K has another type.  Contexts take turns.
+What a type costs in answers is the perplexity of the bundled model (`benchmarks.kv_perplexity`).
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ from typing import Any
 import numpy as np
 
 from benchmarks import machine, plots
+from benchmarks.kv_perplexity import HEAD_MAJOR, TOKEN_MAJOR, Kind, perplexities
 from benchmarks.kv_tables import lines
 from benchmarks.machine import build, spread, usable_cpus
 from benchmarks.models import model_path
 from benchmarks.turns import say
 from umaserve import llama
-from umaserve.config.kinds import KV_TYPES
 from umaserve.engine.cells.piece import MOST_WORDS, Piece, export_piece, import_piece, ordinary
 from umaserve.engine.native.batch import Batch
 from umaserve.llama.traffic import Traffic
@@ -42,8 +43,7 @@ from umaserve.policy.bytes import bandwidth
 
 BLOCK = 256  # cells that are computed once, and copied
 SPARE, SEQUENCES = 1, 2
-TOKEN_MAJOR, HEAD_MAJOR = "token-major", "head-major"
-COLUMNS = ("kv_type", "kv_pack", "cells", "round", "ms")
+COLUMNS = ("kv_type", "kv_pack", "cells", "round", "ms", "perplexity")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -60,35 +60,31 @@ def parser() -> argparse.ArgumentParser:
     out.add_argument("--ticks", type=int, default=12, help="of each context in a round")
     out.add_argument("--rounds", type=int, default=3)
     out.add_argument("--threads", type=int, default=usable_cpus())
+    out.add_argument(
+        "--perplexity-tokens", type=int, default=8192, help="of the bundled model; 0 = none"
+    )
     out.add_argument("--name", default="", help="of the result files; by model if not given")
     return out
 
 
 @dataclass
 class Deep:
-    """A context with one sequence, whose cells are copies of its first ones.
+    """A context with one sequence, whose cells are copies of its first ones."""
 
-    ``kv_type`` is as ``--kv-type`` takes it, ``kv_pack`` as ``--kv-pack`` does.
-    """
-
-    kv_type: str
-    kv_pack: str
+    kind: Kind
     context: llama.Context
     traffic: Traffic
     batch: Batch
 
     @classmethod
-    def open(cls, model: llama.Model, kv_type: str, kv_pack: str, cells: int, threads: int) -> Deep:
+    def open(cls, model: llama.Model, kind: Kind, cells: int, threads: int) -> Deep:
         """With room for ``cells``, of which a block is computed."""
-        k = KV_TYPES[kv_type]
-        v = "f16" if kv_pack == HEAD_MAJOR else k
-        context = llama.Context.open(
-            model, n_ctx=cells + 2 * BLOCK, n_batch=BLOCK, n_ubatch=BLOCK, n_seq_max=SEQUENCES,
-            n_threads=threads, type_k=k, type_v=v, flash_attn=kv_pack == TOKEN_MAJOR,
+        context = kind.context(
+            model, cells + 2 * BLOCK, n_batch=BLOCK, n_ubatch=BLOCK, n_seq_max=SEQUENCES,
+            n_threads=threads,
         )  # fmt: skip
-        title = f"{kv_type}:f16" if v != k else kv_type
-        traffic = Traffic.of(model, type_k=k, type_v=v)
-        deep = cls(title, kv_pack, context, traffic, Batch(model.library.ffi, BLOCK, 1))
+        traffic = Traffic.of(model, type_k=kind.type_k, type_v=kind.type_v)
+        deep = cls(kind, context, traffic, Batch(model.library.ffi, BLOCK, 1))
         deep.decode(0, BLOCK)
         return deep
 
@@ -151,55 +147,63 @@ def positions_within(data: np.ndarray, n: int) -> np.ndarray:
 
 
 @contextlib.contextmanager
-def contexts(options: argparse.Namespace, most: int) -> Iterator[list[Deep]]:
-    """One for each type and layout."""
+def contexts(
+    options: argparse.Namespace, library: llama.Library, kinds: list[Kind], most: int
+) -> Iterator[list[Deep]]:
+    """One for each kind."""
     path = model_path(options.model, options.quant)
     with contextlib.ExitStack() as stack:
-        library = llama.load(machine.BACKEND)
         model = stack.enter_context(llama.Model.open(library, path, n_gpu_layers=-1))
         out = []
-        for pack in options.packs.split(","):
-            for kv_type in options.types.split(","):
-                out.append(Deep.open(model, kv_type, pack, most, options.threads))
-                stack.callback(out[-1].context.close)
+        for kind in kinds:
+            out.append(Deep.open(model, kind, most, options.threads))
+            stack.callback(out[-1].context.close)
         yield out
 
 
 def measure(options: argparse.Namespace) -> tuple[dict[str, Any], list[tuple]]:
     """The result, and the lines of its CSV."""
     depths = sorted(int(n) for n in options.cells.split(","))
-    on_processor = build().backend == "cpu"
-    rows, table = [], []
-    with contexts(options, depths[-1]) as all_deep:
+    packs, types = options.packs.split(","), options.types.split(",")
+    kinds = [Kind.of(kv_type, pack) for pack in packs for kv_type in types]
+    library = llama.load(machine.BACKEND)
+    tokens, rows, table = options.perplexity_tokens, [], []
+    lost = perplexities(library, kinds, tokens, options.threads) if tokens else []
+    shown = [each["perplexity"] for each in lost] or [""] * len(kinds)
+    with contexts(options, library, kinds, depths[-1]) as all_deep:
         for cells in depths:
             say(f"kv types: {cells} cells")
             ms: list[list[float]] = [[] for _ in all_deep]
             for deep in all_deep:
                 deep.fill(cells)
             for turn in range(options.rounds):
-                for deep, found in zip(all_deep, ms, strict=True):
+                for deep, found, value in zip(all_deep, ms, shown, strict=True):
                     found.append(statistics.median(deep.tick_ms(cells, options.ticks)))
-                    table.append((deep.kv_type, deep.kv_pack, cells, turn, found[-1]))
+                    table.append((*deep.kind[:2], cells, turn, found[-1], value))
             for deep, found in zip(all_deep, ms, strict=True):
-                moved = deep.bytes_per_token(cells, on_processor)
-                rows.append(
-                    {
-                        "kv_type": deep.kv_type,
-                        "kv_pack": deep.kv_pack,
-                        "cells": cells,
-                        "tokens_per_s": spread([1e3 / each for each in found]),
-                        "over_first": machine.ratio(ms[0], found),
-                        "mb_per_token": moved / 1e6,
-                        "kv_mb": cells * deep.traffic.kv_cell / 1e6,
-                        "gbps": moved / statistics.median(found) / 1e6,
-                    }
-                )
+                rows.append(row(deep, cells, found, ms[0]))
     result = {
         "benchmark": "kv_types", "model": f"{options.model} {options.quant}",
         "threads": options.threads, "rounds": options.rounds, "ticks": options.ticks,
         "cells": depths, "types": options.types, "packs": options.packs, "rows": rows,
+        "perplexity_tokens": tokens, "perplexity": lost,
     }  # fmt: skip
     return result, table
+
+
+def row(deep: Deep, cells: int, ms: list[float], first_ms: list[float]) -> dict[str, Any]:
+    """Of the result: ``ms`` a round, and those of the first kind."""
+    moved = deep.bytes_per_token(cells, build().backend == "cpu")
+    return {
+        "kv_type": deep.kind.kv_type,
+        "kv_pack": deep.kind.kv_pack,
+        "cells": cells,
+        "tokens_per_s": spread([1e3 / each for each in ms]),
+        "over_first": machine.ratio(first_ms, ms),
+        "mb_per_token": moved / 1e6,
+        "kv_mb": cells * deep.traffic.kv_cell / 1e6,
+        "gbps": moved / statistics.median(ms) / 1e6,
+    }
 
 
 def write_csv(path: Path, table: list[tuple]) -> None:

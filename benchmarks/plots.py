@@ -186,21 +186,23 @@ def _cap_curve(axes: Any, result: dict[str, Any], rows: list[Row]) -> None:
 
 
 def _kv_types(axes: Any, result: dict[str, Any], rows: list[Row]) -> None:
-    kinds = dict.fromkeys((row["kv_type"], row["kv_pack"]) for row in result["rows"])
-    for kv_type, pack in kinds:
+    kv_lines(axes[0], result, "tokens/s of one stream", lambda row: row["tokens_per_s"]["median"])
+    kv_lines(axes[1], result, "bytes a token by estimate, MB", lambda row: row["mb_per_token"])
+
+
+def kv_lines(
+    axis: Any, result: dict[str, Any], title: str, value: Callable[[dict[str, Any]], float]
+) -> None:
+    """A figure of `benchmarks.kv_types` by KV cells in use, a line for each type and layout."""
+    for kv_type, pack in dict.fromkeys((r["kv_type"], r["kv_pack"]) for r in result["rows"]):
         found = [r for r in result["rows"] if (r["kv_type"], r["kv_pack"]) == (kv_type, pack)]
-        cells = [r["cells"] for r in found]
         style = "o-" if pack == "token-major" else "s--"
-        axes[0].plot(cells, [r["tokens_per_s"]["median"] for r in found], style,
-                     label=f"{kv_type}, {pack}")  # fmt: skip
-        axes[1].plot(cells, [r["mb_per_token"] for r in found], style)
-    axes[0].set(title="tokens/s of one stream")
-    axes[1].set(title="bytes a token by estimate, MB")
-    for axis in axes:
-        axis.set(xlabel="KV cells in use", xscale="log", ylim=(0, None))
-        axis.set_xticks(result["cells"], [str(n) for n in result["cells"]])
-        axis.set_xticks([], minor=True)
-    axes[0].legend(fontsize=7)
+        at, heights = [r["cells"] for r in found], [value(r) for r in found]
+        axis.plot(at, heights, style, label=f"{kv_type}, {pack}")
+    axis.set(title=title, xlabel="KV cells in use", xscale="log", ylim=(0, None))
+    axis.set_xticks(result["cells"], [str(n) for n in result["cells"]])
+    axis.set_xticks([], minor=True)
+    axis.legend(fontsize=7)
 
 
 DRAWERS: dict[str, Callable[[Any, dict[str, Any], list[Row]], None]] = {

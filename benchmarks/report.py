@@ -18,7 +18,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks import cache_tables, http_tables, kv_tables, page_tables, scheduler_tables
+from benchmarks import (
+    cache_tables,
+    http_tables,
+    kv_tables,
+    page_tables,
+    restart_tables,
+    scheduler_tables,
+)
 from benchmarks.machine import RESULTS
 from benchmarks.targets import targets_table
 
@@ -282,8 +289,15 @@ def kv_types(result: Result, name: str) -> str:
     )  # fmt: skip
 
 
+def restart(result: Result, name: str) -> str:
+    return (
+        _command(restart_tables.command(name, result))
+        + table(*restart_tables.whole(result, around)) + "\n" + machine_line(result)
+    )  # fmt: skip
+
+
 NAMED = ("tick", "throughput", "one_stream", "busy_front", "hostile", "http_cost", "http_memory",
-         "cache", "full_cache", "kv_types")  # fmt: skip
+         "cache", "full_cache", "kv_types", "restart")  # fmt: skip
 """Kinds whose writers take the name of the result too."""
 WRITERS: dict[str, Callable[..., str]] = {
     "sampler": sampler, "tick": tick, "throughput": throughput, "one_stream": one_stream,
@@ -296,6 +310,7 @@ WRITERS: dict[str, Callable[..., str]] = {
     "cache": cache,
     "full_cache": full_cache,
     "kv_types": kv_types,
+    "restart": restart,
 }  # fmt: skip
 
 

@@ -176,10 +176,10 @@ def _look(path: Path) -> Outcome | None:
     from umaserve.models.gguf import check_gguf
     from umaserve.models.header import GGUFError
     from umaserve.models.needs import look_at
-    from umaserve.server.engines.model_start import too_big
+    from umaserve.server.engines.model_start import why_not_served
 
     try:
-        refusal = too_big(look_at(str(path)), Config(n_ctx=64))
+        refusal = why_not_served(look_at(str(path)), Config(n_ctx=64))
     except GGUFError as error:
         refusal = str(error)
     if refusal:

@@ -25,6 +25,7 @@ from umaserve.engine.model.capacity import auto_cells, find_fits  # noqa: E402
 from umaserve.llama.memory import kv_bytes_per_cell  # noqa: E402
 from umaserve.models.gguf import check_gguf  # noqa: E402
 from umaserve.models.header import GGUFError, GGUFInfo  # noqa: E402
+from umaserve.models.kv_shape import KvKind  # noqa: E402
 from umaserve.wire import messages as m  # noqa: E402
 
 # --kv-type, and what llama.cpp calls it
@@ -96,7 +97,7 @@ def kv_table(paths: list[str], n_ctx: int) -> None:
     print(f"{'':<20}{'weights':>11}   bytes of a KV cell{'':<20}  {n_ctx} cells")
     print(f"{'':<20}{'MiB':>11} {kinds}{'f16, MiB':>11}{'q8, MiB':>9}")
     for name, info in models(paths):
-        cell = {kind: kv_bytes_per_cell(info, t, t) for kind, t in KV_TYPES.items()}
+        cell = {kind: kv_bytes_per_cell(info, KvKind(t, t)) for kind, t in KV_TYPES.items()}
         row = "".join(f"{size:>8}" for size in cell.values())
         whole = f"{cell['f16'] * n_ctx / MIB:>11.1f}{cell['q8'] * n_ctx / MIB:>9.1f}"
         print(f"{name:<20}{info.tensor_bytes / MIB:>11.1f} {row}{whole}")

@@ -1,13 +1,13 @@
-"""The three charts of a release from ``benchmarks/results``: mixed load, long context, overhead.
+"""The charts of a release from ``benchmarks/results``: mixed load, long context, types, overhead.
 
     python -m tools.release_charts
     python -m tools.release_charts --results my-results --out my-charts --formats png
 
 Each model and machine that was measured gets a file of its own: ``mixed-LABEL.svg``,
-``kv_sweep-LABEL.svg`` and ``overhead-LABEL.svg``, and the same as PNG.  Under every chart stand the
-commands that made its data, the machine and the commit.  Nothing is measured here: where a result
-is missing, a sentence says which command makes it, the other charts are still drawn, and the exit
-status is 1.  Status 2: wrong options, or no matplotlib.
+``kv_sweep-LABEL.svg``, ``kv_types-LABEL.svg`` and ``overhead-LABEL.svg``, and the same as PNG.
+Under every chart stand the commands that made its data, the machine and the commit.  Nothing is
+measured here: where a result is missing, a sentence says which command makes it, the other charts
+are still drawn, and the exit status is 1.  Status 2: wrong options, or no matplotlib.
 """
 
 # Long: one short function for each chart.
@@ -67,7 +67,8 @@ class Source(NamedTuple):
         words = [self.command, f"measured {machine['date']} UTC"]
         if "rounds" in result:
             rounds = f"{result['rounds']} round{'s' * (result['rounds'] != 1)}"
-            words.append(f"{rounds} at {result['scale']:g} of the full length")
+            scale = f" at {result['scale']:g} of the full length" if "scale" in result else ""
+            words.append(rounds + scale)
         words.append(f"umaserve {machine.get('commit') or '(commit not recorded)'}")
         return "; ".join(words)
 
@@ -338,6 +339,36 @@ def _kv_sweep(name: str, sources: list[Source]) -> Chart:
     return Chart(f"kv_sweep-{name}", title, [[time, rate]], sources, notes)
 
 
+# --- KV types -------------------------------------------------------------------------------------
+
+
+def kv_types(results: Results) -> Iterator[Chart]:
+    if not results.have("kv_types"):
+        raise Missing("no KV types: there is no kv_types*.json; run python -m benchmarks.kv_types")
+    groups = {(label(s.result), s.machine): [s] for s in results.of_kind("kv_types")}
+    for name, found in one_name_each(groups):
+        with results.noting(f"{found[0].name}.json"):
+            yield _kv_types(name, found[0])
+
+
+def _kv_types(name: str, source: Source) -> Chart:
+    result = source.result
+
+    def rate(axis: Any) -> None:
+        plots.kv_lines(axis, result, "One stream, tokens/s", lambda r: r["tokens_per_s"]["median"])
+
+    def moved(axis: Any) -> None:
+        plots.kv_lines(
+            axis, result, "MB moved for a token (ΣBMT estimate)", lambda r: r["mb_per_token"]
+        )
+
+    rows, title = result.get("perplexity", []), "KV types: one stream deep in its context"
+    found = "; ".join(f"{r['kv_type']}, {r['kv_pack']} {r['perplexity']:.4f}" for r in rows)
+    words = f"perplexity of the bundled model over {result.get('perplexity_tokens')} tokens: "
+    notes = (words + found,) if rows else ()
+    return Chart(f"kv_types-{name}", title, [[rate, moved]], [source], notes)
+
+
 # --- overhead -------------------------------------------------------------------------------------
 
 OVERHEAD = ("one_stream", "tick", "throughput")
@@ -446,7 +477,8 @@ def _throughput(axis: Any, rows: list[Result], key: str) -> None:
 # --- drawing --------------------------------------------------------------------------------------
 
 MAKERS: dict[str, Callable[[Results], Iterator[Chart]]] = {
-    "mixed load": mixed, "long-context KV sweep": kv_sweep, "overhead": overhead,
+    "mixed load": mixed, "long-context KV sweep": kv_sweep, "KV types": kv_types,
+    "overhead": overhead,
 }  # fmt: skip
 
 

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 import trio
 
-from benchmarks import cache_tables, kv_tables, report
+from benchmarks import cache_tables, kv_tables, report, restart_tables
 from benchmarks.cache import note
 from benchmarks.cache_traces import TRACES, Answer, Asker, Sizes, Words, new_tokens
+from benchmarks.kv_perplexity import Kind
 from benchmarks.kv_types import positions_within
 from benchmarks.machine import spread
 from benchmarks.names import OURS
@@ -118,9 +119,14 @@ def test_the_tables_have_every_step() -> None:
 
 def test_the_table_of_a_full_cache() -> None:
     found = {"full": spread([2.0]), "empty": spread([4.0]), "full_over_empty": spread([0.5])}
-    result = {"loads": {"storm": {"p95_ms@2": found}}}
+    kept = {"full": spread([9.0]), "empty": spread([0.0])}
+    result = {"kept": kept, "loads": {"storm": {"p95_ms@2": found}}}
     head, rows = cache_tables.full_page({"full_cache-demo": result}, report.number)
-    assert rows == [["demo", "storm", "p95_ms@2", "2", "4", "0.5"]] and len(head) == len(rows[0])
+    assert rows == [
+        ["demo", "before them", "tokens kept", "9", "0", "-"],
+        ["demo", "storm", "p95_ms@2", "2", "4", "0.5"],
+    ]
+    assert all(len(head) == len(row) for row in rows)
 
 
 def _saved(n: int, first_word: int, sequences: int = 1) -> np.ndarray:
@@ -144,6 +150,25 @@ def test_saved_cells_without_a_known_head_are_refused() -> None:
         positions_within(_saved(5, 0, sequences=2), 5)
 
 
+def test_the_table_of_restarts() -> None:
+    figures = {"cold_ms": 900.0, "restart_ms": 90.0, "ratio": 0.1, "cached": 64, "disk_mb": 1.5}
+    result: dict[str, Any] = {key: spread([value]) for key, value in figures.items()}
+    result |= {"model": "demo q8_0", "tokens": 64, "rounds": 2, "flags": "--threads 1"}
+    head, rows = restart_tables.page({"restart-demo": result}, report.number)
+    assert rows == [["demo", "64", "900", "90", "0.1", "64", "1.5"]] and len(head) == len(rows[0])
+    line = restart_tables.command("restart-demo", result)
+    assert line == (
+        "python -m benchmarks.restart --model demo --tokens 64 --rounds 2 "
+        '--flags "--threads 1" --name restart-demo'
+    )
+
+
+def test_v_that_lies_head_by_head_is_f16() -> None:
+    assert Kind.of("q8", "head-major") == ("q8:f16", "head-major", "q8_0", "f16")
+    assert Kind.of("q6", "token-major") == ("q6", "token-major", "q5_1", "q5_1")
+    assert Kind.of("f16", "head-major") == ("f16", "head-major", "f16", "f16")
+
+
 def test_the_table_of_kv_types() -> None:
     first = {
         "kv_type": "f16", "kv_pack": "head-major", "cells": 512, "gbps": 3.0, "kv_mb": 1.5,
@@ -153,6 +178,15 @@ def test_the_table_of_kv_types() -> None:
     result = {"model": "demo q8_0", "rounds": 1, "threads": 2, "cells": [512], "types": "f16,q8",
               "packs": "head-major", "rows": [first, other]}  # fmt: skip
     head, rows = kv_tables.page({"kv_types-demo": result}, report.number)
-    assert head[3:] == ["f16, tokens/s", "f16 / f16", "q8 / f16"]
-    assert rows == [["demo", "512", "head-major", "20", "1", "2"]]
+    assert head[3:] == ["f16", "f16 / f16", "q8 / f16"]
+    assert rows == [["demo", "512", "head-major", "20 tokens/s", "1", "2"]]
+    lost = {"kv_pack": "head-major", "perplexity": 8.0, "over_first": 1.0}
+    more = {**lost, "kv_type": "q8:f16", "perplexity": 8.1, "over_first": 1.0125}
+    result |= {"perplexity_tokens": 99, "perplexity": [{**lost, "kv_type": "f16"}, more]}
+    _, rows = kv_tables.page({"kv_types-demo": result}, report.number)
+    assert rows[1] == ["demo", "99", "head-major", "perplexity 8.0000", "1.0000", "1.0125"]
+    assert [line[-1] for line in kv_tables.lines("demo", result, report.number)] == [
+        "8.0000", "8.1000"
+    ]  # fmt: skip
+    assert "--perplexity-tokens 99" in kv_tables.command("kv_types-demo", result)
     assert kv_tables.command("kv_types-demo", result).endswith("--name kv_types-demo")

@@ -153,12 +153,33 @@ def kv_results() -> dict[str, dict[str, Any]]:
     }  # fmt: skip
 
 
+def kv_types_result() -> dict[str, Any]:
+    kinds = [("f16", "token-major", 7.125), ("q8:f16", "head-major", 7.25)]
+    rows = [
+        {"kv_type": kv_type, "kv_pack": pack, "cells": cells, "gbps": 3.0, "kv_mb": 1.5,
+         "tokens_per_s": spread([20.0]), "over_first": spread([1.0]), "mb_per_token": 9.0}
+        for kv_type, pack, _ in kinds
+        for cells in (512, 4096)
+    ]  # fmt: skip
+    lost = [
+        {"kv_type": kv_type, "kv_pack": pack, "perplexity": value, "over_first": value / 7.125}
+        for kv_type, pack, value in kinds
+    ]
+    return {
+        "machine": MACHINE, "benchmark": "kv_types", "model": "tiny q8_0", "rounds": 3,
+        "threads": 2, "ticks": 4, "cells": [512, 4096], "types": "f16,q8",
+        "packs": "token-major,head-major", "rows": rows, "perplexity_tokens": 2048,
+        "perplexity": lost,
+    }  # fmt: skip
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
-    """A folder of results from which all three charts can be made."""
+    """A folder of results from which all four charts can be made."""
     made = tmp_path / "results"
     made.mkdir()
     everything = {"mixed-tiny": mixed_result(), **overhead_results(), **kv_results()}
+    everything["kv_types-tiny"] = kv_types_result()
     for name, result in everything.items():
         (made / f"{name}.json").write_text(json.dumps(result))
     rows = [
@@ -176,15 +197,15 @@ def make(folder: Path, out: Path, *more: str) -> int:
     return release_charts.main(["--results", str(folder), "--out", str(out), *more])
 
 
-def test_three_charts_in_both_formats(folder: Path, tmp_path: Path, capsys: Any) -> None:
+def test_four_charts_in_both_formats(folder: Path, tmp_path: Path, capsys: Any) -> None:
     out = tmp_path / "a" / "b"
     assert make(folder, out) == 0
-    names = ["kv_sweep-tiny", "mixed-tiny", "overhead-tiny"]
+    names = ["kv_sweep-tiny", "kv_types-tiny", "mixed-tiny", "overhead-tiny"]
     assert sorted(p.name for p in out.iterdir()) == sorted(
         f"{name}.{kind}" for name in names for kind in ("png", "svg")
     )
     printed = capsys.readouterr()
-    assert printed.err == "" and printed.out.count("\n") == 3
+    assert printed.err == "" and printed.out.count("\n") == 4
     for name in names:
         assert (out / f"{name}.png").read_bytes().startswith(b"\x89PNG")
         seen = flat(words(out / f"{name}.svg"))
@@ -219,6 +240,14 @@ def test_what_the_charts_say(folder: Path, tmp_path: Path) -> None:
         "--depth 1024 --threads 2 --name bmt-1024",
     ):  # fmt: skip
         assert part in flat(sweep), part
+    types = words(tmp_path / "kv_types-tiny.svg")
+    for part in (
+        "KV types: one stream deep in its context", "One stream, tokens/s", "512", "4096",
+        "MB moved for a token (ΣBMT estimate)", "q8:f16, head-major", "3 rounds; umaserve",
+        "over 2048 tokens: f16, token-major 7.1250; q8:f16, head-major 7.2500",
+        "python -m benchmarks.kv_types --model tiny --cells 512,4096 --types f16,q8",
+    ):  # fmt: skip
+        assert part in flat(types), part
 
 
 def test_the_same_results_give_the_same_bytes(folder: Path, tmp_path: Path) -> None:
@@ -231,12 +260,15 @@ def test_the_same_results_give_the_same_bytes(folder: Path, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("gone", "says", "left"),
     [
-        ("mixed-*", "no mixed load.*python -m benchmarks.mixed", {"kv_sweep", "overhead"}),
+        ("mixed-*", "no mixed load.*python -m benchmarks.mixed",
+         {"kv_sweep", "kv_types", "overhead"}),
         ("bmt-1024*", "no long-context KV sweep.*python -m benchmarks.bmt .*--depth",
-         {"mixed", "overhead"}),
-        ("tick*", "overhead without tick.*python -m benchmarks.tick",
+         {"mixed", "kv_types", "overhead"}),
+        ("kv_types*", "no KV types.*python -m benchmarks.kv_types",
          {"mixed", "kv_sweep", "overhead"}),
-        ("[ot]*", "no overhead: .*make bench", {"mixed", "kv_sweep"}),
+        ("tick*", "overhead without tick.*python -m benchmarks.tick",
+         {"mixed", "kv_sweep", "kv_types", "overhead"}),
+        ("[ot]*", "no overhead: .*make bench", {"mixed", "kv_sweep", "kv_types"}),
     ],
 )  # fmt: skip
 def test_what_is_missing_is_said_and_the_rest_is_made(
@@ -279,7 +311,7 @@ def test_broken_files_are_named_and_stop_nothing(folder: Path, tmp_path: Path, c
     for name in ("tick-broken.json", "mixed-old.json", "throughput-old.json", "mixed-tiny.csv.gz"):
         assert len(re.findall(rf"^{re.escape(name)} .*make it again", said, re.M)) == 1, said
     names = {path.stem for path in (tmp_path / "out").iterdir()}
-    assert names == {"mixed-tiny", "overhead-tiny", "kv_sweep-tiny"}
+    assert names == {"mixed-tiny", "overhead-tiny", "kv_sweep-tiny", "kv_types-tiny"}
     assert "tokens so far" not in words(tmp_path / "out" / "mixed-tiny.svg")
 
 

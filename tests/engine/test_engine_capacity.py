@@ -5,7 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from umaserve.engine.model.capacity import Fit, after_refusal, auto_cells, find_fits
+from umaserve.engine.model.capacity import (
+    Fit,
+    after_refusal,
+    auto_cells,
+    find_fits,
+    why_no_such_cells,
+)
 from umaserve.models.header import GGUFInfo
 from umaserve.models.needs import ENGINE_BYTES, LEAST_CELLS
 from umaserve.wire import messages as m
@@ -88,6 +94,17 @@ def test_cells_beyond_one_session_need_no_room_in_the_second_cache() -> None:
     assert fit.cells(positions=1000) == 100
     assert fit.cells(positions=50) == (1000 - 100) // 8
     assert Fit(2000, 8, 2, most=7).cells(1000) == 7
+
+
+def test_types_of_cells_are_looked_at_before_the_weights() -> None:
+    info = qwen_small()
+    info.metadata["qwen2.attention.key_length"] = 48
+    assert why_no_such_cells(start(), info) == ""
+    assert why_no_such_cells(start(type_v="q8_0"), info) == ""
+    for head_major in (False, True):
+        why = why_no_such_cells(start(type_k="q8_0", head_major=head_major), info)
+        assert "48 K values" in why and "--kv-type f16:f16" in why
+    assert "flash attention" in why_no_such_cells(start(type_v="q8_0", flash_attn="off"), info)
 
 
 def test_half_of_the_cells_are_tried_where_libllama_refuses() -> None:

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 import build_llama
 from umaserve import llama
 from umaserve.assets import demo_model_path
-from umaserve.llama.memory import KV_TYPES
 from umaserve.models.gguf import GGML_TYPES, check_gguf
+from umaserve.models.kv_shape import KV_TYPES, KvKind
 
 
 @pytest.fixture(scope="module")
@@ -270,7 +270,7 @@ def test_memory_needed_is_what_libllama_allocates(model: llama.Model) -> None:
         with llama.Context.open(model, n_ctx=1024, type_k=type_k, type_v=type_v):
             log = "\n".join(library.log_lines(mark))
         allocated = sum(float(x) for x in re.findall(r"KV buffer size = +([\d.]+) MiB", log))
-        need = llama.memory_needed(model.path, n_ctx=1024, type_k=type_k, type_v=type_v)
+        need = llama.memory_needed(model.path, n_ctx=1024, kind=KvKind(type_k, type_v))
         assert need.kv_bytes / (1 << 20) == pytest.approx(allocated, abs=0.01)
 
 

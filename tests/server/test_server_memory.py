@@ -17,8 +17,9 @@ from umaserve.assets import demo_model_path
 from umaserve.config import Config
 from umaserve.models import needs as memory
 from umaserve.models.header import GGUFError
+from umaserve.models.kv_shape import KvKind, KvShape
 from umaserve.models.needs import ModelFile, look_at
-from umaserve.server.engines.model_start import too_big
+from umaserve.server.engines.model_start import too_big, why_not_served
 
 
 def test_shape_of_the_bundled_model_equals_gguf_reader() -> None:
@@ -32,14 +33,14 @@ def test_shape_of_the_bundled_model_equals_gguf_reader() -> None:
 
     width = number("embedding_length") // number("attention.head_count")
     assert found.size == path.stat().st_size
-    assert found.n_layer == number("block_count")
-    assert found.n_kv_values == number("attention.head_count_kv") * width
+    values = number("attention.head_count_kv") * width
+    assert found.cells.rows == ((values, values),) * number("block_count")
 
 
 def test_kv_bytes_by_hand() -> None:
-    model = ModelFile("m", 1000, n_layer=24, n_kv_values=128)
-    assert model.kv_bytes(4096, "f16", "f16") == 4096 * 24 * 128 * 4
-    assert model.kv_bytes(4096, "q8_0", "q4_0") == int(4096 * 24 * 128 * (34 / 32 + 18 / 32))
+    model = ModelFile("m", 1000, KvShape(((128, 128),) * 24))
+    assert model.kv_bytes(4096, KvKind()) == 4096 * 24 * 128 * 4
+    assert model.kv_bytes(4096, KvKind("q8_0", "q4_0")) == 4096 * 24 * (4 * 34 + 4 * 18)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +100,7 @@ def test_sizes_that_are_no_sizes_count_as_none(
 ) -> None:
     path = tmp_path / "x.gguf"
     path.write_bytes(header(packed(f"x.{name}", *value)))
-    assert look_at(str(path)).kv_bytes(4096, "f16", "f16") == 0
+    assert look_at(str(path)).kv_bytes(4096, KvKind()) == 0
 
 
 def test_a_header_is_read_within_the_memory_that_its_file_has(tmp_path: Path) -> None:
@@ -123,34 +124,41 @@ def test_what_is_long_is_not_held(tmp_path: Path) -> None:
             packed("x.table", 9, struct.pack("<IQ", 4, 2_000_000) + b"\xff" * 8_000_000),
             packed("x.words", 9, struct.pack("<IQ", 8, 2) + text + text),
             packed("x.name", 8, text),
-            packed("x.block_count", 4, struct.pack("<I", 7)),
+            packed("x.context_length", 4, struct.pack("<I", 7)),
         )
     )
     tracemalloc.start()
     try:
-        assert look_at(str(path)).n_layer == 7
+        assert look_at(str(path)).n_ctx_train == 7
         assert tracemalloc.get_traced_memory()[1] < 6 << 20
     finally:
         tracemalloc.stop()
 
 
 def test_arrays_too_long_for_layers_are_passed_over(tmp_path: Path) -> None:
-    layers = packed("x.block_count", 4, struct.pack("<I", 7))
+    layers = packed("x.context_length", 4, struct.pack("<I", 7))
     path = tmp_path / "x.gguf"
     long = packed("x.table", 9, struct.pack("<IQ", 4, 2_000_000) + b"\xff" * 8_000_000)
     path.write_bytes(header(long, layers))
-    assert look_at(str(path)).n_layer == 7
+    assert look_at(str(path)).n_ctx_train == 7
     path.write_bytes(header(packed("x.table", 9, struct.pack("<IQ", 4, 1 << 62)), layers))
     with pytest.raises(GGUFError, match="truncated"):
         look_at(str(path))
     # so many texts that they would take seconds: what is known by then has to do
     path.write_bytes(header(layers, packed("x.texts", 9, struct.pack("<IQ", 8, 1 << 40))))
-    assert look_at(str(path)).n_layer == 7
+    assert look_at(str(path)).n_ctx_train == 7
 
 
 def test_model_beyond_the_machine_is_refused() -> None:
     assert memory.total_bytes() >= memory.available_bytes() > 0
-    huge = ModelFile("m", memory.total_bytes() + 1, 1, 1)
+    huge = ModelFile("m", memory.total_bytes() + 1)
     assert "this machine has" in too_big(huge, Config())
     assert too_big(huge, Config(backend="cuda")) == ""
-    assert too_big(ModelFile("m", 1, 1, 1), Config()) == ""
+    assert too_big(ModelFile("m", 1), Config()) == ""
+
+
+def test_kv_cells_that_cannot_be_are_refused_before_an_engine_starts() -> None:
+    narrow = ModelFile("m.gguf", 1, KvShape(((16, 16),), ((16, 16),)))
+    assert why_not_served(narrow, Config()) == ""
+    refusal = why_not_served(narrow, Config(kv_type_k="q8_0"))
+    assert refusal.startswith("m.gguf cannot be served: ") and "--kv-type f16:f16" in refusal

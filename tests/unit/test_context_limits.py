@@ -35,5 +35,5 @@ def test_what_was_set_holds_whatever_the_context() -> None:
 def test_rows_of_the_table_hold_what_one_session_can(
     n_ctx: int, trained: int, positions: int
 ) -> None:
-    start = start_message(Config(n_ctx=n_ctx), ModelFile("m", 1, 1, 1, trained))
+    start = start_message(Config(n_ctx=n_ctx), ModelFile("m", 1, n_ctx_train=trained))
     assert (start.n_ctx, start.positions) == (n_ctx, positions)

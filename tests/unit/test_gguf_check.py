@@ -15,6 +15,7 @@ from umaserve.engine.model import capacity
 from umaserve.llama import memory_needed
 from umaserve.models.gguf import check_gguf
 from umaserve.models.header import GGUFError
+from umaserve.models.kv_shape import KvKind
 from umaserve.wire import messages as m
 
 
@@ -308,10 +309,10 @@ def test_memory_needed_counts_weights_and_cells(write) -> None:
     assert need.kv_bytes == 10 * 3 * 2 * 16 * 2 * 2
     assert need.weight_bytes == 136 + 128
     assert need.total_bytes == need.kv_bytes + need.weight_bytes
-    halved = memory_needed(path, n_ctx=10, type_k="q8_0", type_v="q4_0")
+    halved = memory_needed(path, n_ctx=10, kind=KvKind("q8_0", "q4_0"))
     assert halved.kv_bytes == 10 * 3 * (34 + 18)
     with pytest.raises(GGUFError, match="no KV type 'q9'"):
-        memory_needed(path, n_ctx=10, type_k="q9")
+        memory_needed(path, n_ctx=10, kind=KvKind("q9"))
 
 
 def test_states_of_recurrent_layers_count(write) -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from umaserve.models.gguf import check_gguf
 from umaserve.models.header import GGUFInfo, GGUFTensor
+from umaserve.models.kv_shape import KvKind
 
 from .memory import kv_bytes_per_cell
 
@@ -76,8 +77,9 @@ class Traffic(NamedTuple):
         own number of experts a token uses.  `activation` is an estimate: each
         matrix product's input and output row once, in float32, which leaves out what stays in
         registers between fused operations and adds what stays in a cache.  Where `kv_exact` is 0,
-        `kv_cell` counts every layer as if it attended to everything.  That is an upper bound for
-        sliding-window layers, and recurrent states are not in it.
+        `kv_cell` counts every layer that has cells as if it attended to all of them.  That is an
+        upper bound for sliding windows.  Recurrent states are not in it, neither is what layers
+        read of cells that they share with an earlier layer.
         """
         info = _info(source)
         layers = _positive(info, "block_count") - _positive(info, "nextn_predict_layers")
@@ -94,7 +96,7 @@ class Traffic(NamedTuple):
         own = _positive(info, "expert_used_count") or n_expert
         n_used = min(experts_used or own, n_expert)
         matrices = [t for t in dense if len(t.shape) == 2 and _BLOCK.match(t.name)]
-        cell = kv_bytes_per_cell(info, type_k, type_v)
+        cell = kv_bytes_per_cell(info, KvKind(type_k, type_v))
         vocabulary = next((t.shape[-1] for t in head if len(t.shape) == 2), 0)
         return cls(
             dense=float(sum(t.n_bytes for t in dense)),

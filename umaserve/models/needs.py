@@ -11,10 +11,9 @@ from pathlib import Path
 from umaserve.texts import path_of
 
 from .header import GGUFError
+from .kv_shape import KvKind, KvShape, is_size
 from .reader import HeaderReader, open_model
 
-BYTES_PER_VALUE = {"f32": 4.0, "f16": 2.0, "bf16": 2.0, "q8_0": 34 / 32, "q5_1": 24 / 32,
-                   "q5_0": 22 / 32, "q4_1": 20 / 32, "q4_0": 18 / 32}  # fmt: skip
 LEAST_CELLS = 4096  # KV cells where nobody chose, however little memory there is
 ENGINE_BYTES = 300 * 1024 * 1024  # the process itself and its compute buffers, roughly
 
@@ -25,17 +24,15 @@ class ModelFile:
 
     path: str
     size: int
-    n_layer: int
-    n_kv_values: int  # K values of one token in one layer; V has as many
+    cells: KvShape = KvShape()
     n_ctx_train: int = 0  # positions that it was trained for; 0 = it does not say
 
-    def kv_bytes(self, n_ctx: int, type_k: str, type_v: str) -> int:
-        per_value = BYTES_PER_VALUE.get(type_k, 2.0) + BYTES_PER_VALUE.get(type_v, 2.0)
-        return int(n_ctx * self.n_layer * self.n_kv_values * per_value)
+    def kv_bytes(self, n_ctx: int, kind: KvKind) -> int:
+        return n_ctx * self.cells.bytes_per_cell(kind)
 
-    def needs(self, n_ctx: int, type_k: str, type_v: str) -> int:
+    def needs(self, n_ctx: int, kind: KvKind) -> int:
         """Bytes that serving it takes, roughly."""
-        return self.size + self.kv_bytes(n_ctx, type_k, type_v) + ENGINE_BYTES
+        return self.size + self.kv_bytes(n_ctx, kind) + ENGINE_BYTES
 
 
 def look_at(path: str) -> ModelFile:
@@ -48,31 +45,12 @@ def look_at(path: str) -> ModelFile:
         with open_model(full) as file:
             reader = HeaderReader(full, file)
             _, _, n_keys = reader.counts()
-            prefix = reader.metadata(n_keys, brief=True) + "."
+            architecture = reader.metadata(n_keys, brief=True)
     except OSError as error:
         raise GGUFError(f"{full} cannot be read: {error.strerror or error}") from None
-    values = {
-        key[len(prefix) :]: size
-        for key, value in reader.values.items()
-        if key.startswith(prefix) and (size := _size(value)) is not None
-    }
-    heads = values.get("attention.head_count", 0) or 1
-    kv_heads = values.get("attention.head_count_kv", heads)
-    key_length = values.get("attention.key_length", values.get("embedding_length", 0) // heads)
-    trained = values.get("context_length", 0)
-    return ModelFile(
-        str(full), reader.size, values.get("block_count", 0), kv_heads * key_length, trained
-    )
-
-
-def _size(value: object) -> int | None:
-    """A whole number; of an array the largest, since one a layer bounds the need.
-
-    None for what no size can be: text, a fraction, a negative number.
-    """
-    items = value if isinstance(value, list) else [value]
-    sizes = [v for v in items if isinstance(v, int) and not isinstance(v, bool) and v >= 0]
-    return max(sizes, default=None)
+    trained = reader.values.get(f"{architecture}.context_length")
+    cells = KvShape.of(architecture, reader.values)
+    return ModelFile(str(full), reader.size, cells, trained if is_size(trained) else 0)
 
 
 def available_bytes() -> int:

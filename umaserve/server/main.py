@@ -27,7 +27,7 @@ from umaserve.server.clients.keep_socket import keep_socket
 from umaserve.server.clients.listener import ClaimedSocket, SocketError
 from umaserve.server.daemon import Daemon
 from umaserve.server.engines.descriptors import Reserve, raise_limit
-from umaserve.server.engines.model_start import too_big
+from umaserve.server.engines.model_start import why_not_served
 from umaserve.server.engines.slow_files import ask_file_now
 from umaserve.server.figures import records
 from umaserve.server.figures.record_file import RecordError, RecordFile
@@ -100,7 +100,7 @@ def check_model(config: Config) -> memory.ModelFile:
         file = ask_file_now(memory.look_at, path)
     except GGUFError as error:
         raise StartError(f"{error}. Name a GGUF file with --model") from None
-    refusal = too_big(file, config)
+    refusal = why_not_served(file, config)
     if refusal:
         raise StartError(refusal)
     return file

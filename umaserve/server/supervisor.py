@@ -30,7 +30,7 @@ from umaserve.server.engines.descriptors import Reserve
 from umaserve.server.engines.exit import EngineExit, describe_exit
 from umaserve.server.engines.handle import EngineHandle
 from umaserve.server.engines.loop_lock import LoopLock
-from umaserve.server.engines.model_start import start_message, too_big
+from umaserve.server.engines.model_start import kv_kind, start_message, why_not_served
 from umaserve.server.engines.model_watch import watch_file
 from umaserve.server.engines.next_try import RETRY_S, NextTry, pause_s
 from umaserve.server.engines.slow_files import ask_file
@@ -319,7 +319,7 @@ class Supervisor:
             file = await ask_file(memory.look_at, path)
         except GGUFError as error:
             raise ProtocolError(E_MODEL_002, str(error)) from None
-        if refusal := too_big(file, self.config):
+        if refusal := why_not_served(file, self.config):
             raise ProtocolError(E_MODEL_002, refusal)
         start = start_message(self.config, file)
         if self.current is None or self._fits_next_to(file):
@@ -329,7 +329,7 @@ class Supervisor:
     def _fits_next_to(self, file: memory.ModelFile) -> bool:
         config = self.config
         cells = config.n_ctx or memory.LEAST_CELLS
-        need = file.needs(cells, config.kv_type_k, config.kv_type_v)
+        need = file.needs(cells, kv_kind(config))
         old = self.current.ready if self.current is not None else None
         if old is not None and old.backend == "cpu":
             need += old.kv_bytes  # cells that nobody used yet are not in memory, but may come

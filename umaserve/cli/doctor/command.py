@@ -170,7 +170,7 @@ def _library(report: _Report, config: Config, file: ModelFile | None) -> None:
 
     from umaserve.server.engines.model_start import start_message
 
-    start = start_message(config, file or ModelFile("", 0, 0, 0))
+    start = start_message(config, file or ModelFile("", 0))
     model = start.model_path
     start = msgspec.structs.replace(start, model_path=sendable_path(model))
     command = [*run_module("umaserve.cli.doctor.probe"), msgspec.json.encode(start).decode()]

@@ -65,7 +65,7 @@ def main(start: m.Start) -> None:
 
         fits = capacity.find_fits(start, info, devices, available_bytes())
         cells = start.n_ctx or capacity.auto_cells(start, fits)
-        need = llama.memory_needed(model, n_ctx=cells, type_k=start.type_k, type_v=start.type_v)
+        need = llama.memory_needed(model, n_ctx=cells, kind=capacity.kv_kind(start))
         _tell(what="context", cells=cells, bytes=need.kv_bytes, positions=start.positions)
 
 

@@ -151,9 +151,7 @@ def _write_pieces(start: m.Start, model: Model, pieces_fd: int) -> int:
 def _kv_bytes(start: m.Start, n_ctx: int) -> int:
     from umaserve import llama
 
-    needs = llama.memory_needed(
-        start.model_path, n_ctx=n_ctx, type_k=start.type_k, type_v=start.type_v
-    )
+    needs = llama.memory_needed(start.model_path, n_ctx=n_ctx, kind=capacity.kv_kind(start))
     return needs.kv_bytes
 
 

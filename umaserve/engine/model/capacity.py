@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from umaserve.llama.memory import attention_shape, kv_bytes_per_cell, state_bytes_per_sequence
+from umaserve.models.kv_shape import KvKind, KvShape
 from umaserve.models.needs import ENGINE_BYTES, LEAST_CELLS
 from umaserve.wire import messages as m
 
@@ -76,7 +77,7 @@ def find_fits(
     """
     n_ubatch = start.n_ubatch or DEFAULT_UBATCH
     layers, heads = attention_shape(info)
-    kv = kv_bytes_per_cell(info, start.type_k, start.type_v)
+    kv = kv_bytes_per_cell(info, kv_kind(start))
     fixed = ENGINE_BYTES + start.n_seq * state_bytes_per_sequence(info)
     a_token = MASK_BYTES
     if start.head_major or start.flash_attn == "off":
@@ -109,17 +110,15 @@ def padded(n_ctx: int) -> int:
     return -(-n_ctx // CELL_PADDING) * CELL_PADDING
 
 
-def why_no_such_cells(start: m.Start, info: GGUFInfo) -> str:
-    """Why the KV cells cannot be of the type asked for, where libllama would end the process."""
-    from umaserve.llama.memory import ragged_row
+def kv_kind(start: m.Start) -> KvKind:
+    """Of the cells that libllama makes: without flash attention V is transposed, asked or not."""
+    transposed = start.head_major or start.flash_attn == "off"
+    return KvKind(start.type_k, start.type_v, transposed)
 
-    row = ragged_row(info, start.type_k) if start.head_major else 0
-    if not row:
-        return ""
-    return (
-        f"a layer of the model keeps {row} K values of a token, which are no whole blocks of "
-        f"{start.type_k}{OTHER_KV_TYPE}"
-    )
+
+def why_no_such_cells(start: m.Start, info: GGUFInfo) -> str:
+    """Why the KV cells cannot be of the type asked for, before libllama loads anything."""
+    return KvShape.of(info.architecture, info.metadata).why_not(kv_kind(start))
 
 
 def why_no_mapping(start: m.Start, info: GGUFInfo) -> str:
@@ -140,9 +139,7 @@ def why_no_memory(start: m.Start) -> str:
         return ""
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     cells = start.n_ctx or min(LEAST_CELLS, start.positions * start.n_seq)
-    need = llama.memory_needed(
-        start.model_path, n_ctx=cells, type_k=start.type_k, type_v=start.type_v
-    )
+    need = llama.memory_needed(start.model_path, n_ctx=cells, kind=kv_kind(start))
     states = start.n_seq * need.state_bytes
     wanted = need.weight_bytes + need.kv_bytes + states
     if wanted <= total:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from umaserve.config import Config
 from umaserve.models import needs as memory
+from umaserve.models.kv_shape import KvKind
 from umaserve.wire import messages as m
 
 MOST_POSITIONS = 1 << 20  # of a session where --n-ctx is auto, whatever a header says
@@ -29,7 +30,7 @@ def start_message(config: Config, model: memory.ModelFile) -> m.Start:
         pretouch=config.pretouch,
         type_k=config.kv_type_k,
         type_v=config.kv_type_v,
-        head_major=config.kv_pack == "head-major",
+        head_major=config.head_major,
         max_merge=config.max_merge,
         tick_budget_ms=config.tick_budget_ms,
         latency_cap=config.latency_cap,
@@ -45,6 +46,20 @@ def start_message(config: Config, model: memory.ModelFile) -> m.Start:
     )
 
 
+def why_not_served(file: memory.ModelFile, config: Config) -> str:
+    """Why a model cannot be served with these settings, as far as the front can tell; else empty.
+
+    The engine looks at what only its devices tell.
+    """
+    why = file.cells.why_not(kv_kind(config))
+    return f"{file.path} cannot be served: {why}" if why else too_big(file, config)
+
+
+def kv_kind(config: Config) -> KvKind:
+    """Of the KV cells that the daemon's settings ask for."""
+    return KvKind(config.kv_type_k, config.kv_type_v, config.head_major)
+
+
 def too_big(file: memory.ModelFile, config: Config) -> str:
     """Why a model cannot fit this machine at all; empty where it can, or where nobody knows.
 
@@ -53,11 +68,11 @@ def too_big(file: memory.ModelFile, config: Config) -> str:
     if config.backend not in ("auto", "cpu", "metal"):
         return ""
     cells = config.n_ctx or memory.LEAST_CELLS  # the engine takes more where there is room
-    need = file.needs(cells, config.kv_type_k, config.kv_type_v)
+    need = file.needs(cells, kv_kind(config))
     total = memory.total_bytes()
     if need <= total:
         return ""
-    kv = file.kv_bytes(cells, config.kv_type_k, config.kv_type_v)
+    kv = file.kv_bytes(cells, kv_kind(config))
     return (
         f"{file.path} needs about {memory.gib(need)} ({memory.gib(file.size)} weights, "
         f"{memory.gib(kv)} KV cache for --n-ctx {cells}) and this machine has "

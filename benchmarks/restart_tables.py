@@ -1,0 +1,39 @@
+"""The figures of `benchmarks.restart` as lines of tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+Result = dict[str, Any]
+Show = Callable[[float | None], str]
+Around = Callable[[dict[str, float]], str]
+Table = tuple[list[str], list[list[str]]]
+HEAD = ["model", "tokens", "first token of a new daemon, ms", "after a restart, ms", "ratio",
+        "tokens known", "on disk, MB"]  # fmt: skip
+_KEYS = ("cold_ms", "restart_ms", "ratio", "cached", "disk_mb")
+
+
+def command(name: str, result: Result) -> str:
+    """The command line that makes the result of that name."""
+    words = f"--tokens {result['tokens']} --rounds {result['rounds']}"
+    words += f' --flags "{result["flags"]}"' if result["flags"] else ""
+    model = result["model"].split()[0]
+    return f"python -m benchmarks.restart --model {model} {words} --name {name}"
+
+
+def line(label: str, result: Result, around: Around) -> list[str]:
+    return [label, str(result["tokens"]), *(around(result[key]) for key in _KEYS)]
+
+
+def page(results: Mapping[str, Result], show: Show) -> Table:
+    """For the page: medians of all models."""
+    return HEAD, [
+        line(name.partition("-")[2], result, lambda found: show(found["median"]))
+        for name, result in results.items()
+    ]
+
+
+def whole(result: Result, around: Around) -> Table:
+    """The same with all spreads, of one result."""
+    return HEAD[1:], [line("", result, around)[1:]]

@@ -26,8 +26,9 @@ class NoDaemon(Exception):
 
 
 def url_of(told: str | None, socket: str | None) -> str:
-    """The address for apps: the one that is told, else that of the daemon at this socket, else the
-    usual one if a daemon answers there.
+    """The address for apps: what is told, else what the daemon at this socket says.
+
+    Where that daemon has no gateway of its own, the usual address is tried.
 
     Raises ``NoDaemon``.
     """

@@ -237,6 +237,7 @@ def test_another_address_is_one_change_with_the_first(home: Path, daemon: Daemon
     assert address == f"http://localhost:{port_of(daemon)}"
     main(["connect", "zed", "--undo", "--yes"])
     assert file.read_bytes() == before
+    assert main(["connect", "zed", "--undo", "--yes"]) == 1, "nothing older is left"
 
 
 def test_changes_with_others_between_them_are_undone_one_by_one(
@@ -302,8 +303,18 @@ def test_no_daemon(
 def test_wrong_words(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "did you mean zed?" in said(capsys, "zedd")
     assert "it can be zed, vscode, continue," in said(capsys, "xyz")
+    assert "which app?" in said(capsys, "--check")
     with pytest.raises(SystemExit):
         main(["connect", "zed", "--undo", "--check"])
+
+
+def test_a_damaged_record_is_told(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["connect", "codex", "--yes"])
+    record = home / ".local/state/umaserve/connect/codex/changes.json"
+    record.write_text("[[{}]]")
+    capsys.readouterr()
+    assert f"{record} is damaged" in said(capsys, "codex", "--undo", "--yes")
+    assert (home / ".codex/config.toml").exists()
 
 
 def test_a_daemon_without_http(

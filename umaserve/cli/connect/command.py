@@ -39,6 +39,9 @@ def connect(arguments: list[str]) -> int:
     from umaserve.connect.others import APPS
 
     if options.app is None:
+        if options.undo or options.check or options.yes:
+            say("umaserve connect: which app? `umaserve connect` lists them")
+            return EXIT_USAGE
         return _list(options, list(APPS.values()), places())
     if options.app not in APPS:
         near = get_close_matches(options.app, APPS, n=1)
@@ -52,7 +55,7 @@ def connect(arguments: list[str]) -> int:
         if options.check:
             return _check(app, here, options)
         return _connect(app, here, options)
-    except NoDaemon as error:
+    except (NoDaemon, Unreadable) as error:
         say(f"error: {error}")
         return EXIT_CANNOT_SERVE
 

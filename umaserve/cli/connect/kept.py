@@ -9,7 +9,7 @@ from typing import Any
 
 from umaserve.cli.connect import files
 from umaserve.connect.apps import Change
-from umaserve.connect.edits import Item, Path, Put
+from umaserve.connect.edits import Item, Path, Put, Unreadable
 from umaserve.connect.text import Language
 
 
@@ -33,15 +33,18 @@ class KeptFile:
 class Kept:
     """The changes of one app, the newest last; each is the files that it wrote.
 
-    Raises ``OSError`` where the folder cannot be used.
+    Raises ``OSError`` where the folder cannot be used, and ``Unreadable``.
     """
 
     def __init__(self, app: str, folder: str | None = None) -> None:
         self.folder = os.path.join(folder or _state_folder(), "connect", app)
         self._record = os.path.join(self.folder, "changes.json")
         data = files.read(self._record)
-        steps = json.loads(data) if data else []
-        self.steps = [[KeptFile(**each) for each in step] for step in steps]
+        try:
+            steps = json.loads(data) if data else []
+            self.steps = [[KeptFile(**each) for each in step] for step in steps]
+        except (ValueError, TypeError):
+            raise Unreadable(f"{self._record} is damaged; the copies are beside it") from None
 
     def before(self, kept: KeptFile) -> bytes | None:
         """The file as it was."""

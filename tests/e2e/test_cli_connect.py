@@ -218,11 +218,15 @@ def test_a_file_that_nobody_can_read_any_more_is_left_alone(
     assert Path(copy).read_text() == "a = 1\n" and stat.S_IMODE(os.stat(copy).st_mode) == 0o600
 
 
-def test_a_file_that_is_gone_stays_so(home: Path) -> None:
-    main(["connect", "codex", "--yes"])
-    (home / ".codex/config.toml").unlink()
-    assert main(["connect", "codex", "--undo", "--yes"]) == 0
-    assert files_below(home) == {}
+def test_a_file_that_is_gone_since_is_as_before(home: Path) -> None:
+    file = home / ".codex/config.toml"
+    for before in (None, "# mine\n"):
+        if before is not None:
+            file.write_text(before)
+        main(["connect", "codex", "--yes"])
+        file.unlink()
+        assert main(["connect", "codex", "--undo", "--yes"]) == 0
+        assert (file.read_text() if file.exists() else None) == before
 
 
 def test_another_address_is_one_change_with_the_first(

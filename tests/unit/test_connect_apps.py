@@ -45,7 +45,7 @@ def test_settings_that_people_have(name: str) -> None:
             assert edited(change.language, after, change.edits) == after
             data = parse(change.language, after)
             for edit in change.edits:
-                assert found(data, edit.path) == edit.value
+                assert edit.if_missing or found(data, edit.path) == edit.value
             back, stays = taken_back(change.language, after, before.encode(), change.edits)
             assert (back.decode(), stays) == (before, []), "something else was changed"
 
@@ -120,6 +120,13 @@ def test_where_settings_lie() -> None:
     assert file("continue", CONTINUE_GLOBAL_DIR="/c") == "/c/config.yaml"
     assert file("llm", LLM_USER_PATH="/l") == "/l/extra-openai-models.yaml"
     assert file("llm", mac=True).startswith(f"{support}/io.datasette.llm/")
+
+
+def test_continue_gets_what_it_cannot_do_without() -> None:
+    (change,) = APPS["continue"].changes(places(), TARGET)
+    for text, name in ((b"", "Local"), (b"name: Mine\n", "Mine")):
+        settings = parse("yaml", edited("yaml", text, change.edits))
+        assert (settings["name"], settings["version"], settings["schema"]) == (name, "1.0.0", "v1")
 
 
 def test_continue_does_not_lose_its_older_file() -> None:

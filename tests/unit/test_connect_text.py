@@ -112,6 +112,14 @@ def test_why_a_file_is_left_alone(language: Language, text: str, edit: Put, why:
     assert why in str(caught.value)
 
 
+def test_what_stands_there_may_stay() -> None:
+    edits = Put(("name",), "Local", if_missing=True), Put(("version",), "1", if_missing=True)
+    out = edited("yaml", b"name: mine\n", edits)
+    assert out == b"name: mine\nversion: '1'\n"
+    now = out + b"x: 1\n"
+    assert taken_back("yaml", now, b"name: mine\n", edits) == (b"name: mine\nx: 1\n", [])
+
+
 def test_what_would_say_something_else_afterwards_is_left_alone() -> None:
     """tomlkit would put the model into the table."""
     edits = Put(("model",), "m"), Put(("p", "u"), {"name": "U"})

@@ -168,13 +168,10 @@ def _continue_changes(places: Places, target: Target) -> list[Change]:
         },
         "requestOptions": {"headers": {"X-UMA-App": "Continue"}},
     }  # fmt: skip
-    path = _continue_file(places)
-    edits = [Put(("models", Item("name", NAME)), model)]
-    if not places.exists(path):  # it wants these three
-        edits = [
-            Put(("name",), "Local"), Put(("version",), "1.0.0"), Put(("schema",), "v1"), *edits,
-        ]  # fmt: skip
-    return [Change(path, "yaml", tuple(edits))]
+    needed = {"name": "Local", "version": "1.0.0", "schema": "v1"}
+    edits = [Put((name,), value, if_missing=True) for name, value in needed.items()]
+    edits.append(Put(("models", Item("name", NAME)), model))
+    return [Change(_continue_file(places), "yaml", tuple(edits))]
 
 
 def _continue_refusal(places: Places) -> str:

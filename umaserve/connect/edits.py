@@ -18,10 +18,14 @@ Path: TypeAlias = tuple["str | Item", ...]
 
 
 class Put(NamedTuple):
-    """``value`` is to stand at ``path``.  Objects and lists on the way are made where they miss."""
+    """``value`` is to stand at ``path``.  Objects and lists on the way are made where they miss.
+
+    ``if_missing``: what stands there already stays.
+    """
 
     path: Path
     value: Any
+    if_missing: bool = False
 
 
 class Drop(NamedTuple):
@@ -73,6 +77,8 @@ def reverse(before: Any, now: Any, edits: Sequence[Put]) -> tuple[list[Put | Dro
     back: list[Put | Drop] = []
     kept: list[Path] = []
     for edit in reversed(edits):
+        if edit.if_missing and has(before, edit.path):
+            continue
         if found(now, edit.path) != edit.value:
             if found(now, edit.path) is not None:
                 kept.append(edit.path)

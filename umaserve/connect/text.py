@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias
 
 from umaserve.connect import jsonc, toml_text, yaml_text
-from umaserve.connect.edits import Drop, Path, Put, Unreadable, drop, put, reverse
+from umaserve.connect.edits import Drop, Path, Put, Unreadable, drop, has, put, reverse
 
 Language: TypeAlias = Literal["jsonc", "yaml", "toml"]
 _LANGUAGES = {"jsonc": jsonc, "yaml": yaml_text, "toml": toml_text}
@@ -35,6 +35,8 @@ def edited(language: Language, data: bytes, edits: Sequence[Put | Drop]) -> byte
     wanted = module.parse(text)
     for each in edits:
         if isinstance(each, Put):
+            if each.if_missing and has(wanted, each.path):
+                continue
             wanted, text = put(wanted, each), module.edit(text, each)
         else:
             wanted, text = drop(wanted, each), module.without(text, each)

@@ -6,15 +6,17 @@ import json
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from http.client import HTTPException, HTTPResponse
 from typing import Any
 
 from umaserve.cli.common import EXIT_OK, EXIT_SERVER, say, show
-from umaserve.cli.connect.daemon import open_http, path_below, refused, rows_of
+from umaserve.cli.connect.daemon import LIVE_S, open_http, path_below, refused
+from umaserve.client import Client, UmaError
 from umaserve.connect.apps import App, Ask, Target
 
 ANSWER_S = 300.0  # a daemon may be busy
-LOOK_S = 0.002
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.002, 0.2  # between two looks
 MOST_BYTES = 1 << 20
 
 
@@ -24,7 +26,7 @@ class _Watch:
     def __init__(self, socket: str | None) -> None:
         self.row: dict[str, Any] | None = None
         self._socket = socket
-        before = rows_of(socket)
+        before = _rows(socket)
         self.works = before is not None
         self._others = {row["serial"] for row in before or ()}
         self._end = threading.Event()
@@ -41,11 +43,25 @@ class _Watch:
             self._thread.join()
 
     def _look(self) -> None:
-        while not self._end.wait(LOOK_S):
-            for row in rows_of(self._socket) or ():
-                if row["serial"] not in self._others:
-                    self.row = row
-                    break
+        """Often at first, as a short request is over soon."""
+        pause_s = FIRST_PAUSE_S
+        with suppress(UmaError), Client(self._socket, timeout=LIVE_S) as client:
+            while not self._end.wait(pause_s):
+                pause_s = min(LONGEST_PAUSE_S, pause_s * 1.1)
+                for row in client.info()["sessions"]:
+                    if row["serial"] not in self._others:
+                        self.row = row
+                        break
+
+
+def _rows(socket: str | None) -> list[dict[str, Any]] | None:
+    """The requests that run or wait; ``None`` where the daemon's socket is not here."""
+    try:
+        with Client(socket, timeout=LIVE_S) as client:
+            rows: list[dict[str, Any]] = client.info()["sessions"]
+            return rows
+    except UmaError:
+        return None
 
 
 def check(app: App, target: Target, socket: str | None) -> int:
@@ -64,12 +80,11 @@ def _check(app: App, ask: Ask, target: Target, socket: str | None) -> int:
             connection.request("POST", path_below(target.url, ask.route), body, headers)
             response = connection.getresponse()
             if response.status != 200:
-                say(
-                    f"error: {refused(target.url, response, response.read(MOST_BYTES), target.key)}"
-                )
+                why = refused(target.url, response, response.read(MOST_BYTES), target.key)
+                say(f"error: {why}")
                 return EXIT_SERVER
             events, error = _read(response, bool(ask.body.get("stream")))
-    except (OSError, HTTPException) as failure:
+    except (OSError, HTTPException, ValueError) as failure:
         say(f"error: {target.url} broke off: {failure or type(failure).__name__}")
         return EXIT_SERVER
     finally:

@@ -125,14 +125,11 @@ def _connect(app: App, here: Places, options: Namespace) -> int:
     if plan and not changes:
         show(f"{app.title} is set up for {target.url} already.")
     elif changes:
-        if not _agreed(
-            f"Change {'these files' if len(changes) > 1 else 'this file'}?", options.yes
-        ):
+        what = "these files" if len(changes) > 1 else "this file"
+        if not _agreed(f"Change {what}?", options.yes) or not _write(app, changes):
             return EXIT_CANNOT_SERVE
-        if not _write(app, changes):
-            return EXIT_CANNOT_SERVE
-        show(f"{app.title} is set up for {target.url}; `umaserve connect {app.name} --undo` takes "
-             "it back.")  # fmt: skip
+        back = f"`umaserve connect {app.name} --undo` takes it back"
+        show(f"{app.title} is set up for {target.url}; {back}.")
     for line in warnings(app, target):
         say(f"note: {line}")
     for line in app.notes(target):
@@ -241,7 +238,8 @@ Back = tuple[str, "bytes | None", "bytes | None", list[str]]
 def _plan_back(kept: Kept) -> list[Back] | None:
     """Each file now and as it should be; ``None`` where that cannot be, which is said.
 
-    A file that is as it was written gets its old bytes.  Out of another, only the edits go.
+    A file that is gone, or as it was written, gets its old bytes.  Out of another, only the edits
+    go.
     """
     from umaserve.connect.edits import spelled
     from umaserve.connect.text import taken_back
@@ -254,7 +252,8 @@ def _plan_back(kept: Kept) -> list[Back] | None:
                 plan.append((file.path, now, before, file.folders))
                 continue
             if now is None:
-                say(f"({file.path} is gone, and stays so; its copy was in {kept.folder})")
+                say(f"({file.path} is gone since)")
+                plan.append((file.path, now, before, []))
                 continue
             back, stay = taken_back(file.language, now, before or b"", file.puts)
             say(f"({file.path} has changed since; only what `connect` wrote goes)")

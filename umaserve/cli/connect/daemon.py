@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from umaserve.cli.common import say
-from umaserve.client import Client, ConnectionFailed, OtherUser, ProtocolError, ServerError
+from umaserve.client import Client, ConnectionFailed, OtherUser
 from umaserve.client.connect import socket_path
 from umaserve.connect.apps import Target
 
@@ -170,13 +170,3 @@ def refused(url: str, response: HTTPResponse, body: bytes, key: str) -> str:
     except (ValueError, KeyError, TypeError):
         text = "it does not say why"
     return f"{url} answers with status {response.status}: {text}"
-
-
-def rows_of(socket: str | None) -> list[dict[str, Any]] | None:
-    """The requests that run or wait; ``None`` where the daemon's socket is not here."""
-    try:
-        with Client(socket, timeout=LIVE_S) as client:
-            rows: list[dict[str, Any]] = client.info()["sessions"]
-            return rows
-    except (ConnectionFailed, ServerError, ProtocolError):
-        return None

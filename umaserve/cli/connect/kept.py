@@ -22,12 +22,12 @@ class KeptFile:
     language: Language
     backup: str
     after: str
-    edits: list[tuple[list[str | list[str]], Any]]
+    edits: list[tuple[list[str | list[str]], Any, bool]]
     folders: list[str] = field(default_factory=list)
 
     @property
     def puts(self) -> list[Put]:
-        return [Put(_path(steps), value) for steps, value in self.edits]
+        return [Put(_path(steps), value, lazy) for steps, value, lazy in self.edits]
 
 
 class Kept:
@@ -67,10 +67,10 @@ class Kept:
         )
         made = []
         for change, before, after in changes:
-            edits = [(_steps(edit.path), edit.value) for edit in change.edits]
+            edits = [(_steps(edit.path), edit.value, edit.if_missing) for edit in change.edits]
             old = newest.get(change.path) if goes_on else None
             if old is not None:
-                places = [steps for steps, _ in edits]
+                places = [steps for steps, _, _ in edits]
                 old.edits = [edit for edit in old.edits if edit[0] not in places] + edits
                 old.after = files.digest(after)
                 made.append(old)

@@ -22,6 +22,7 @@ from umaserve.cli.connect import files
 from umaserve.cli.connect.daemon import NoDaemon, look, url_of
 from umaserve.client import ConnectionFailed
 from umaserve.connect.edits import Unreadable
+from umaserve.connect.others import APPS
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -36,7 +37,6 @@ def connect(arguments: list[str]) -> int:
     """The command."""
     options = _parser().parse_args(arguments)
     from umaserve.cli.connect.desk import places
-    from umaserve.connect.others import APPS
 
     if options.app is None:
         if options.undo or options.check or options.yes:
@@ -66,7 +66,7 @@ def _parser() -> Parser:
         description="Set an editor or agent up for this daemon: shows the change, asks, keeps a "
         "copy. Without APP: what is installed here.",
     )
-    parser.add_argument("app", nargs="?", metavar="APP", help="zed, vscode, claude-code, ...")
+    parser.add_argument("app", nargs="?", metavar="APP", help=", ".join(APPS))
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--undo", action="store_true", help="give back the settings as they were")
     what.add_argument(

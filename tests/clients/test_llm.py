@@ -42,7 +42,9 @@ def test_answers(programs: c.Programs, real_url: str) -> None:
 
 @pytest.mark.parametrize("model", ["local", "local-responses"])
 @pytest.mark.parametrize("how", ["", "--no-stream"])
-def test_an_agent(programs: c.Programs, scripted_model: c.Scripted, model: str, how: str) -> None:
+def test_an_agent(
+    programs: c.Programs, scripted_model: c.Scripted, model: str, how: str
+) -> None:
     set_up(programs, scripted_model.url)
     scripted_model.says(c.editing())
     note = programs.folder / c.NOTE

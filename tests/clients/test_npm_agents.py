@@ -97,7 +97,6 @@ def test_codex(tmp_path: Path) -> None:
 
 def test_codex_with_a_model_that_it_knows(tmp_path: Path) -> None:
     """It gives that one tools of other kinds, in a place of their own."""
-
     def run(command: str) -> tuple[str, dict[str, str]]:
         ask = json.dumps({"cmd": command})
         return "functions__exec", {"input": f"text((await tools.exec_command({ask})).output);"}

@@ -20,7 +20,8 @@ PARAMETERS = {
     "write_file": {"type": "object", "properties": {"path": TEXT, "text": TEXT}},
 }
 FUNCTIONS: list[Any] = [
-    {"name": name, "description": name, "parameters": schema} for name, schema in PARAMETERS.items()
+    {"name": name, "description": name, "parameters": schema}
+    for name, schema in PARAMETERS.items()
 ]
 ASKED: Any = {"role": "user", "content": c.TASK}
 

@@ -41,6 +41,7 @@ def test_help_lists_every_command():
         "doctor",
         "build",
         "bench",
+        "connect",
         "gateway",
         "cache",
     }

@@ -244,6 +244,7 @@ def test_llama_tokens_and_props(daemon: DaemonProcess) -> None:
     info = daemon.info()["model"]
     props = json.loads(ask(daemon, "/props").body)
     assert props["model_path"] == info["path"] and props["total_slots"] == info["n_seq"]
+    assert set(props["gap"]) == set(info["gap"]) & {"prefix", "suffix", "middle"}
     assert json.loads(ask(daemon, "/slots").body) == []
     assert say(daemon, "/completion").json["error"]["code"] == 400
 

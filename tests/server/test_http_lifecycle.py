@@ -51,6 +51,7 @@ def test_line_names_the_real_port(tmp_path: Path) -> None:
         assert port > 0
         eventually(lambda: f"on {daemon.path} and http://127.0.0.1:{port} (" in daemon.log)
         assert ask(daemon, "/health").status == 200
+        assert daemon.info()["http"] == f"http://127.0.0.1:{port}"
     with socket.socket() as probe:
         assert probe.connect_ex(("127.0.0.1", port)) != 0
 

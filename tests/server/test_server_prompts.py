@@ -158,13 +158,14 @@ def test_the_beginning_says_that_somebody_moved_it(tmp_path: Path) -> None:
 
 def test_who_asks_is_a_name_or_the_process(daemon: DaemonProcess, client: RawClient) -> None:
     client.ask("a", "hello", max_tokens=3000, app="my editor", cache_scope="private")
-    client.ask("b", "hello", max_tokens=3000)
+    client.ask("b", "hello", max_tokens=3000, session="window 2")
     client.wait_tokens("a", 1)
     client.wait_tokens("b", 1)
     sessions = {row["id"]: row for row in daemon.info()["sessions"]}
     assert sessions["a"]["app"] == "my editor"
     assert sessions["b"]["app"] == psutil.Process().name()[:15]
     assert [sessions[id]["cache_scope"] for id in "ab"] == ["private", "shared"]
+    assert [sessions[id]["session"] for id in "ab"] == [None, "window 2"]
     for id in "ab":
         client.send(type="cancel", id=id)
     client.finish()

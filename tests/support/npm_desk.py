@@ -10,6 +10,7 @@ import json
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -46,12 +47,12 @@ def set_up(program: str) -> list[tuple[str, str]]:
 
 
 class Desk:
-    """``folder`` is the program's, with ``colour.txt``; its home is another."""
+    """``folder`` is the program's, with ``colour.txt``; its ``home`` is another."""
 
     def __init__(self, path: Path, socket: str) -> None:
         self._socket = socket
-        self._home, self.folder, self._temporary = path / "home", path / "work", path / "tmp"
-        for each in (self._home, self.folder, self._temporary):
+        self.home, self.folder, self._temporary = path / "home", path / "work", path / "tmp"
+        for each in (self.home, self.folder, self._temporary):
             each.mkdir()
         self.file = self.folder / "colour.txt"
         self.file.write_text(BEFORE)
@@ -69,12 +70,20 @@ class Desk:
             if instead[0]:
                 body = body.replace(*instead)
             if name:
-                (self._home / name).parent.mkdir(parents=True, exist_ok=True)
-                (self._home / name).write_text(body)
+                (self.home / name).parent.mkdir(parents=True, exist_ok=True)
+                (self.home / name).write_text(body)
             else:
                 command = body
         assert QUESTION in command
         return self.run(["sh", "-ec", command.replace(QUESTION, f'"{TASK}"')])
+
+    def connect(self, app: str, *words: str) -> None:
+        """`umaserve connect` in this home, for the daemon at the address that it is found at."""
+        daemon = ["--url", f"http://127.0.0.1:{PORT}", "--key", KEY]
+        done = self.run(
+            [sys.executable, "-m", "umaserve", "connect", app, "--yes", *daemon, *words]
+        )
+        assert done.returncode == 0, done.stderr
 
     def program(self, package: str, name: str) -> Any:
         """What a program of tests/clients/npm prints, after the page's set-up of its package."""
@@ -91,7 +100,7 @@ class Desk:
         node = npm_clients.node_home()
         environment = {
             "PATH": f"{npm_clients.home()}/node_modules/.bin:{node}/bin:/usr/bin:/bin",
-            "HOME": str(self._home),
+            "HOME": str(self.home),
             "TMPDIR": str(self._temporary),
             "LANG": "C.UTF-8",
         }

@@ -17,6 +17,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "chat": ("chat.command", "chat", "an interactive conversation"),
     "top": ("top", "top", "the live dashboard of a running daemon"),
     "bench": ("bench", "bench", "interactive work alone, then beside long jobs: is the cap held"),
+    "connect": ("connect.command", "connect", "set an editor or agent up for this daemon"),
     "gateway": ("gateway", "gateway", "speak HTTP in front of a running daemon"),
     "models": ("models.command", "models", "the models that this machine has; which one to serve"),
     "pull": ("models.pull", "pull", "fetch a model: hf:OWNER/REPO[:QUANT]"),

@@ -398,6 +398,7 @@ class Admin:
             "version": umaserve.__version__,
             "pid": os.getpid(),
             "socket": config.socket,
+            "http": daemon.http or None,
             "state": state(daemon),
             "model": model,
             "next_try": next_try.state() if next_try is not None else None,

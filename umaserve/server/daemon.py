@@ -46,6 +46,7 @@ class Daemon:
     owner: int  # user id that may connect
     connections: set[Connection] = field(default_factory=set)
     stopping: bool = False
+    http: str = ""  # where the gateway is found
     front_time: FrontTime = field(default_factory=FrontTime)
 
     def __post_init__(self) -> None:

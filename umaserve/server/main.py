@@ -165,6 +165,7 @@ class _Run:
                 nursery.start_soon(self._while_serving, "reading answers", replies)
                 nursery.start_soon(self._accept, nursery)
                 if self.http is not None:
+                    daemon.http = self.http.url
                     nursery.start_soon(self._serve_http, self.http)
                 if checked:
                     tell = partial(AgentCheck(daemon).run, checked)

@@ -39,6 +39,7 @@ class Watched(Protocol):
     supervisor: Supervisor
     scorecard: Scorecard
     stopping: bool
+    http: str
 
     @property
     def limits(self) -> Limits: ...

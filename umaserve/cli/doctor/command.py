@@ -41,6 +41,7 @@ PACKAGES = {
     "tomli": "tomli",
     "PyYAML": "yaml",
     "platformdirs": "platformdirs",
+    "tomlkit": "tomlkit",
     "pycparser": "pycparser",
     "huggingface-hub": "huggingface_hub",
 }

@@ -81,7 +81,10 @@ async def apply_template(request: Request) -> Response:
 
 async def props(request: Request) -> Response:
     """The model and what it can do."""
-    model = await serving_model(request)
+    model, link = await serving_model(request), link_of(request)
+    around: dict[str, int] = model.get("gap") or {}
+    names = [name for name in ("prefix", "suffix", "middle") if name in around]
+    gap = {name: await text_of_tokens(link, [around[name]]) for name in names}
     return json_response(
         {
             "default_generation_settings": {"n_ctx": context_of(model), "params": {}},
@@ -91,6 +94,7 @@ async def props(request: Request) -> Response:
             "chat_template": model.get("chat_template_text", ""),
             "chat_template_caps": model.get("chat_template_caps", {}),
             "modalities": {"vision": False, "audio": False},
+            "gap": gap,
             "build_info": model["library_version"],
             "is_sleeping": False,
         }

@@ -1,0 +1,1 @@
+"""`umaserve connect`: the editors and agents of this machine, set up for the daemon."""

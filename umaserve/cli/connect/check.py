@@ -1,0 +1,137 @@
+"""``connect APP --check``: a request as the app makes it, and what the daemon saw."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from http.client import HTTPException, HTTPResponse
+from typing import Any
+
+from umaserve.cli.common import EXIT_OK, EXIT_SERVER, say, show
+from umaserve.cli.connect.daemon import LIVE_S, open_http, path_below, refused
+from umaserve.client import Client, UmaError
+from umaserve.connect.apps import App, Ask, Target
+
+ANSWER_S = 300.0  # a daemon may be busy
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.002, 0.2  # between two looks
+MOST_BYTES = 1 << 20
+
+
+class _Watch:
+    """Looks at the daemon's requests while ours runs; ``row`` is the newest look at ours."""
+
+    def __init__(self, socket: str | None) -> None:
+        self.row: dict[str, Any] | None = None
+        self._socket = socket
+        before = _rows(socket)
+        self.works = before is not None
+        self._others = {row["serial"] for row in before or ()}
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._look, daemon=True)
+
+    def __enter__(self) -> _Watch:
+        if self.works:
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end.set()
+        if self.works:
+            self._thread.join()
+
+    def _look(self) -> None:
+        """Often at first, as a short request is over soon."""
+        pause_s = FIRST_PAUSE_S
+        with suppress(UmaError), Client(self._socket, timeout=LIVE_S) as client:
+            while not self._end.wait(pause_s):
+                pause_s = min(LONGEST_PAUSE_S, pause_s * 1.1)
+                for row in client.info()["sessions"]:
+                    if row["serial"] not in self._others:
+                        self.row = row
+                        break
+
+
+def _rows(socket: str | None) -> list[dict[str, Any]] | None:
+    """The requests that run or wait; ``None`` where the daemon's socket is not here."""
+    try:
+        with Client(socket, timeout=LIVE_S) as client:
+            rows: list[dict[str, Any]] = client.info()["sessions"]
+            return rows
+    except UmaError:
+        return None
+
+
+def check(app: App, target: Target, socket: str | None) -> int:
+    """Ask what the app would ask; returns the exit status."""
+    return max(_check(app, ask, target, socket) for ask in app.asks(target))
+
+
+def _check(app: App, ask: Ask, target: Target, socket: str | None) -> int:
+    show(f"POST {target.url}{ask.route}, as {app.title} sends it")
+    connection = open_http(target.url, ANSWER_S)
+    begun_s = time.monotonic()
+    try:
+        with _Watch(socket) as watch:
+            headers = {"Content-Type": "application/json", **ask.headers}
+            body = json.dumps(ask.body).encode()
+            connection.request("POST", path_below(target.url, ask.route), body, headers)
+            response = connection.getresponse()
+            if response.status != 200:
+                why = refused(target.url, response, response.read(MOST_BYTES), target.key)
+                say(f"error: {why}")
+                return EXIT_SERVER
+            events, error = _read(response, bool(ask.body.get("stream")))
+    except (OSError, HTTPException, ValueError) as failure:
+        say(f"error: {target.url} broke off: {failure or type(failure).__name__}")
+        return EXIT_SERVER
+    finally:
+        connection.close()
+    if error:
+        say(f"error: {target.url} says in its answer: {error}")
+        return EXIT_SERVER
+    took = f"{time.monotonic() - begun_s:.2f} s"
+    show(f"  answered in {took}" + (f", {events} events" if ask.body.get("stream") else ""))
+    for line in _saw(response, watch):
+        show(f"  {line}")
+    return EXIT_OK
+
+
+def _read(response: HTTPResponse, stream: bool) -> tuple[int, str]:
+    """How many events came, and what went wrong in words."""
+    if not stream:
+        response.read(MOST_BYTES)
+        return 1, ""
+    count = 0
+    for event in _events(response):
+        count += 1
+        if isinstance(event, dict) and isinstance(event.get("error"), dict):
+            return count, str(event["error"].get("message"))
+    return count, "" if count else "nothing came"
+
+
+def _events(response: HTTPResponse) -> Iterator[Any]:
+    for line in response:
+        if line.startswith(b"data:"):
+            data = line[5:].strip()
+            yield json.loads(data) if data.startswith(b"{") else data
+
+
+def _saw(response: HTTPResponse, watch: _Watch) -> Iterator[str]:
+    """What the daemon tells of the request: by headers, and over its socket while it ran."""
+    lane = response.getheader("X-UMA-Lane")
+    if watch.row is not None:
+        app, session = watch.row["app"], watch.row["session"]
+        yield f"the daemon saw: app {app or 'without a name'}, session {session or 'none'}"
+        lane = f"{watch.row['lane']}; {watch.row['lane_reason']}"
+    elif watch.works:
+        yield "the request was over before the daemon could be asked about it"
+    else:
+        yield "app and session are told over the daemon's socket, which is not here"
+    yield f"lane: {lane or 'not told'}"
+    cached = response.getheader("X-UMA-Cache")
+    if cached:
+        known, _, prompt = cached.partition("/")
+        yield f"cached: {known} of {prompt} tokens of the prompt"

@@ -1,0 +1,74 @@
+"""What is installed on this machine, and which of it is set up for a daemon."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from umaserve.cli.connect import files
+from umaserve.connect.apps import App, Places
+from umaserve.connect.edits import Unreadable, found
+from umaserve.connect.text import parse
+
+
+class Seen(NamedTuple):
+    """``where`` is its program or its folder of settings; empty where neither is here."""
+
+    app: App
+    where: str
+    state: str
+
+
+def places() -> Places:
+    """Of this user, on this system."""
+    home = os.path.expanduser("~")
+    return Places(home, os.environ, sys.platform == "darwin", os.path.exists)
+
+
+def look(app: App, here: Places, url: str) -> Seen:
+    """``url`` is the daemon's; empty while none is known."""
+    return Seen(app, _where(app, here), _state(app, here, url))
+
+
+def _where(app: App, here: Places) -> str:
+    program = next(filter(None, map(shutil.which, app.programs)), None)
+    if program is not None:
+        return program
+    path = app.file(here)
+    folder = os.path.dirname(path)
+    if folder == here.home:
+        return path if path and os.path.exists(path) else ""
+    return folder if folder and os.path.isdir(folder) else ""
+
+
+def _state(app: App, here: Places, url: str) -> str:
+    if not app.file(here):
+        return "has no file of settings"
+    try:
+        address = address_of(app, here)
+    except (Unreadable, OSError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        return f"{app.file(here)} cannot be read: {why}"
+    if not address:
+        return "not connected"
+    if url and origin(address) == origin(url):
+        return f"connected to {url}"
+    return f"set to {address}"
+
+
+def address_of(app: App, here: Places) -> str:
+    """What its settings have as the address; empty for none.
+
+    Raises ``Unreadable`` and ``OSError``.
+    """
+    data = files.read(app.file(here))
+    address = found(parse(app.language, data), app.address) if data else None
+    return address if isinstance(address, str) else ""
+
+
+def origin(url: str) -> str:
+    """Scheme, host and port."""
+    return "://".join(urlsplit(url)[:2])

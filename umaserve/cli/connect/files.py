@@ -1,0 +1,79 @@
+"""Files of settings: read whole, and replaced whole."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import tempfile
+from contextlib import suppress
+
+from umaserve.connect.edits import Unreadable
+from umaserve.regular_file import open_regular
+
+MOST_BYTES = 8 << 20
+
+
+def read(path: str) -> bytes | None:
+    """What the file holds; ``None`` where there is none.
+
+    Raises ``Unreadable`` and ``OSError``.
+    """
+    try:
+        with open_regular(path) as file:
+            data = file.read(MOST_BYTES + 1)
+    except FileNotFoundError:
+        return None
+    if len(data) > MOST_BYTES:
+        raise Unreadable(f"it has more than {MOST_BYTES >> 20} MiB")
+    return data
+
+
+def replace(path: str, data: bytes) -> list[str]:
+    """Make ``data`` all that the file holds, at once; returns the folders that were made for it.
+
+    A link goes on leading to the file.  Permissions stay, and a new file is this user's alone.
+    Raises ``OSError``.
+    """
+    real = os.path.realpath(path)
+    folder = os.path.dirname(real)
+    made = _make(folder)
+    mode = 0o600
+    with suppress(FileNotFoundError):
+        mode = stat.S_IMODE(os.stat(real).st_mode)
+    fd, temporary = tempfile.mkstemp(dir=folder, prefix=f".{os.path.basename(real)}.")
+    try:
+        with os.fdopen(fd, "wb") as file:
+            file.write(data)
+            os.fchmod(file.fileno(), mode)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, real)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+    return made
+
+
+def remove(path: str, folders: list[str]) -> None:
+    """The file, and those of ``folders`` that are empty then."""
+    os.unlink(os.path.realpath(path))
+    for folder in reversed(folders):
+        with suppress(OSError):
+            os.rmdir(folder)
+
+
+def digest(data: bytes | None) -> str:
+    """Of what a file holds; empty for none."""
+    return "" if data is None else hashlib.sha256(data).hexdigest()
+
+
+def _make(folder: str) -> list[str]:
+    missing = []
+    while not os.path.isdir(folder):
+        missing.append(folder)
+        folder = os.path.dirname(folder)
+    missing.reverse()
+    for each in missing:
+        os.mkdir(each, 0o700)
+    return missing

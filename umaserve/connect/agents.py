@@ -1,0 +1,231 @@
+"""Coding agents of the terminal: what they use by themselves is set."""
+
+from __future__ import annotations
+
+import uuid
+
+from umaserve.connect.apps import (
+    MODEL,
+    NAME,
+    NO_KEY,
+    PROVIDER,
+    App,
+    Ask,
+    Change,
+    Places,
+    Target,
+    bearer,
+    chat,
+    no_notes,
+)
+from umaserve.connect.edits import Item, Path, Put
+
+KEY_VARIABLE = "UMA_API_KEY"
+
+
+# --- Claude Code ---------------------------------------------------------------------------------
+
+
+def _claude_file(places: Places) -> str:
+    return places.named("CLAUDE_CONFIG_DIR", ".claude") + "/settings.json"
+
+
+def _claude_changes(places: Places, target: Target) -> list[Change]:
+    """It asks for smaller models by names of their own, and all are the daemon's one.
+
+    It believes the number of tokens of models alone whose name it does not know.
+    """
+    models = ("MODEL", "DEFAULT_OPUS_MODEL", "DEFAULT_SONNET_MODEL", "DEFAULT_HAIKU_MODEL")
+    variables = {
+        "ANTHROPIC_BASE_URL": target.url,
+        "ANTHROPIC_AUTH_TOKEN": target.key or NO_KEY,
+        **{f"ANTHROPIC_{name}": MODEL for name in models},
+        "CLAUDE_CODE_MAX_CONTEXT_TOKENS": str(target.context),
+        "CLAUDE_CODE_MAX_OUTPUT_TOKENS": str(target.output),
+        "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+    }
+    edits = tuple(Put(("env", name), value) for name, value in variables.items())
+    return [Change(_claude_file(places), "jsonc", edits)]
+
+
+def _claude_asks(target: Target) -> list[Ask]:
+    headers = {
+        "User-Agent": "claude-cli/2.1.332 (external, cli)",
+        "X-Claude-Code-Session-Id": str(uuid.uuid4()),
+        "anthropic-version": "2023-06-01",
+        **bearer(target),
+    }
+    body = {
+        "model": MODEL,
+        "max_tokens": 8,
+        "stream": True,
+        "messages": [{"role": "user", "content": "Say hello."}],
+    }
+    return [Ask("/v1/messages?beta=true", headers, body)]
+
+
+CLAUDE_CODE = App(
+    "claude-code", "Claude Code", ("claude",), _claude_file, "jsonc",
+    ("env", "ANTHROPIC_BASE_URL"), _claude_changes, _claude_asks,
+    lambda target: ["variables of the shell with the same names go before these"],
+    wants_tools=True,
+)  # fmt: skip
+
+
+# --- Codex ---------------------------------------------------------------------------------------
+
+_CODEX: Path = ("model_providers", PROVIDER)
+
+
+def _codex_file(places: Places) -> str:
+    return places.named("CODEX_HOME", ".codex") + "/config.toml"
+
+
+def _codex_changes(places: Places, target: Target) -> list[Change]:
+    provider = {"name": NAME, "base_url": f"{target.url}/v1", "wire_api": "responses"}
+    if target.key:
+        provider["env_key"] = KEY_VARIABLE
+    edits = (
+        Put(("model",), MODEL),
+        Put(("model_provider",), PROVIDER),
+        Put(("model_context_window",), target.context),
+        Put(_CODEX, provider),
+    )
+    return [Change(_codex_file(places), "toml", edits)]
+
+
+def _codex_asks(target: Target) -> list[Ask]:
+    session = str(uuid.uuid4())
+    headers = {
+        "User-Agent": "codex_cli_rs/0.171.0",
+        "session-id": session,
+        "Accept": "text/event-stream",
+        **(bearer(target) if target.key else {}),
+    }
+    says = [{"type": "input_text", "text": "Say hello."}]
+    body = {
+        "model": MODEL,
+        "input": [{"type": "message", "role": "user", "content": says}],
+        "max_output_tokens": 16,
+        "stream": True,
+        "store": False,
+        "prompt_cache_key": session,
+    }
+    return [Ask("/v1/responses", headers, body)]
+
+
+def _codex_notes(target: Target) -> list[str]:
+    if not target.key:
+        return []
+    return [f"Codex reads the key from the environment: export {KEY_VARIABLE}=…"]
+
+
+CODEX = App(
+    "codex", "Codex", ("codex",), _codex_file, "toml", (*_CODEX, "base_url"),
+    _codex_changes, _codex_asks, _codex_notes, wants_tools=True,
+)  # fmt: skip
+
+
+# --- OpenCode ------------------------------------------------------------------------------------
+
+_OPENCODE: Path = ("provider", PROVIDER)
+
+
+def _opencode_file(places: Places) -> str:
+    """What OpenCode reads last counts: the name with a c at its end."""
+    commented = places.in_config("opencode", "opencode.jsonc")
+    return commented if places.exists(commented) else commented.removesuffix("c")
+
+
+def _opencode_changes(places: Places, target: Target) -> list[Change]:
+    limit = {"context": target.context, "output": target.output}
+    provider = {
+        "npm": "@ai-sdk/openai-compatible",
+        "name": NAME,
+        "options": {"baseURL": f"{target.url}/v1", "apiKey": target.key or NO_KEY},
+        "models": {MODEL: {"name": "The loaded model", "tool_call": target.tools, "limit": limit}},
+    }
+    edits = (Put(("model",), f"{PROVIDER}/{MODEL}"), Put(_OPENCODE, provider))
+    return [Change(_opencode_file(places), "jsonc", edits)]
+
+
+def _opencode_asks(target: Target) -> list[Ask]:
+    agent = "opencode/1.18.33 ai-sdk/provider-utils/4.0.23"
+    return chat(target, agent, **{"x-session-affinity": f"ses_{uuid.uuid4().hex}"})
+
+
+OPENCODE = App(
+    "opencode", "OpenCode", ("opencode",), _opencode_file, "jsonc",
+    (*_OPENCODE, "options", "baseURL"), _opencode_changes, _opencode_asks, no_notes,
+    wants_tools=True,
+)  # fmt: skip
+
+
+# --- Qwen Code -----------------------------------------------------------------------------------
+
+
+def _qwen_file(places: Places) -> str:
+    return places.at_home(".qwen", "settings.json")
+
+
+def _qwen_changes(places: Places, target: Target) -> list[Change]:
+    model = {
+        "id": MODEL,
+        "name": NAME,
+        "baseUrl": f"{target.url}/v1",
+        "envKey": KEY_VARIABLE,
+        "generationConfig": {"contextWindowSize": target.context},
+    }
+    edits = (
+        Put(("modelProviders", "openai", Item("name", NAME)), model),
+        Put(("env", KEY_VARIABLE), target.key or NO_KEY),
+        Put(("security", "auth", "selectedType"), "openai"),
+        Put(("model", "name"), MODEL),
+    )
+    return [Change(_qwen_file(places), "jsonc", edits)]
+
+
+QWEN_CODE = App(
+    "qwen-code", "Qwen Code", ("qwen",), _qwen_file, "jsonc",
+    ("modelProviders", "openai", Item("name", NAME), "baseUrl"), _qwen_changes,
+    lambda target: chat(target, "QwenCode/0.24.4 (linux; x64)"), no_notes,
+    wants_tools=True,
+)  # fmt: skip
+
+
+# --- Aider ---------------------------------------------------------------------------------------
+
+
+def _aider_file(places: Places) -> str:
+    return places.at_home(".aider.conf.yml")
+
+
+def _aider_changes(places: Places, target: Target) -> list[Change]:
+    """A second file tells it the tokens of a model that it does not know."""
+    model = f"openai/{MODEL}"
+    settings = {
+        "model": model,
+        "openai-api-base": f"{target.url}/v1",
+        "openai-api-key": target.key or NO_KEY,
+    }
+    known = {
+        "max_input_tokens": target.context,
+        "max_output_tokens": target.output,
+        "input_cost_per_token": 0,
+        "output_cost_per_token": 0,
+        "litellm_provider": "openai",
+        "mode": "chat",
+    }
+    edits = tuple(Put((name,), value) for name, value in settings.items())
+    metadata = places.at_home(".aider.model.metadata.json")
+    return [
+        Change(_aider_file(places), "yaml", edits),
+        Change(metadata, "jsonc", (Put((model,), known),)),
+    ]
+
+
+AIDER = App(
+    "aider", "Aider", ("aider",), _aider_file, "yaml", ("openai-api-base",), _aider_changes,
+    lambda target: chat(target, "OpenAI/Python 2.0"),
+    lambda target: ["a .aider.conf.yml in a project goes before this file"],
+)  # fmt: skip

@@ -1,0 +1,74 @@
+"""A file of settings with changes made in it, whatever language it is written in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, TypeAlias
+
+from umaserve.connect import jsonc, toml_text, yaml_text
+from umaserve.connect.edits import Drop, Path, Put, Unreadable, drop, has, put, reverse
+
+Language: TypeAlias = Literal["jsonc", "yaml", "toml"]
+_LANGUAGES = {"jsonc": jsonc, "yaml": yaml_text, "toml": toml_text}
+_MARK = "\ufeff"  # some editors begin files with it
+
+
+def parse(language: Language, data: bytes) -> Any:
+    """What the file says; ``None`` where it is empty.  Raises ``Unreadable``."""
+    text = _text(data).removeprefix(_MARK).replace("\r\n", "\n")
+    return _LANGUAGES[language].parse(text)
+
+
+def edited(language: Language, data: bytes, edits: Sequence[Put | Drop]) -> bytes:
+    """The file with all edits made; the same bytes where they are made already.
+
+    What the edits are not about stays: comments, order, indentation, the ends of lines.  Raises
+    ``Unreadable`` where the file cannot be read, or would not say afterwards what it should.
+    """
+    text = _text(data)
+    mark = _MARK if text.startswith(_MARK) else ""
+    text = text.removeprefix(_MARK)
+    windows = "\r\n" in text and "\n" not in text.replace("\r\n", "")
+    if windows:
+        text = text.replace("\r\n", "\n")
+    module = _LANGUAGES[language]
+    wanted = module.parse(text)
+    for each in edits:
+        if isinstance(each, Put):
+            if each.if_missing and has(wanted, each.path):
+                continue
+            wanted, text = put(wanted, each), module.edit(text, each)
+        else:
+            wanted, text = drop(wanted, each), module.without(text, each)
+    if not _same(module.parse(text), wanted):
+        raise Unreadable("it is written in a way that this command cannot change")
+    if windows:
+        text = text.replace("\n", "\r\n")
+    return (mark + text).encode()
+
+
+def taken_back(
+    language: Language, data: bytes, before: bytes, edits: Sequence[Put]
+) -> tuple[bytes, list[Path]]:
+    """A file that somebody has changed after ``edits`` were made in ``before``, without these.
+
+    Also the paths of edits that somebody has changed since, which stay.  Raises ``Unreadable``.
+    """
+    back, kept = reverse(parse(language, before), parse(language, data), edits)
+    return edited(language, data, back), kept
+
+
+def _text(data: bytes) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        raise Unreadable("it is not UTF-8") from None
+
+
+def _same(a: Any, b: Any) -> bool:
+    """Equal, and of the same kind: 1 and ``true`` are equal in Python."""
+    if isinstance(a, dict) and isinstance(b, dict):
+        return a.keys() == b.keys() and all(_same(a[key], b[key]) for key in a)
+    if isinstance(a, list) and isinstance(b, list):
+        return len(a) == len(b) and all(map(_same, a, b))
+    return type(a) is type(b) and (a == b or (a != a and b != b))

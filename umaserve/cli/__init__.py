@@ -28,6 +28,9 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "doctor": (
         "doctor.command", "doctor", "what this machine has, and what to do about what is missing",
     ),
+    "service": (
+        "service.command", "service", "start the daemon at login: install, uninstall, status, logs",
+    ),
     "build": ("build", "build", "build libllama for this machine"),
 }  # fmt: skip
 
@@ -47,7 +50,7 @@ def _overview() -> str:
 
 def is_model(word: str) -> bool:
     """Whether somebody names a model's file without a flag."""
-    return word.lower().endswith(".gguf")
+    return word.lower().endswith(".gguf") and not word.startswith("-")
 
 
 def _dispatch(arguments: list[str]) -> int:

@@ -43,6 +43,7 @@ def test_help_lists_every_command():
         "bench",
         "gateway",
         "cache",
+        "service",
     }
     for name in COMMANDS:
         assert f"\n  {name} " in done.stdout

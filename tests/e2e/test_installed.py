@@ -20,13 +20,13 @@ import pytest
 
 from tests.e2e.test_fresh_clone import no_index_reachable
 from tests.support.docs_runner import default_interrupt
-from tests.support.server_harness import eventually
+from tests.support.waiting import until
 from umaserve.jit.cache import jit_cache_dir
 from umaserve.llama import builds
 
 ROOT = Path(__file__).resolve().parents[2]
 INSTALL_S = 900.0
-ANSWER_S = 180.0
+ANSWER_S = 300.0
 _SDIST = "import sys; from setuptools import build_meta; build_meta.build_sdist(sys.argv[1])"
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(INSTALL_S + 300)]
@@ -148,7 +148,7 @@ def served(installed: Installation) -> Iterator[Installation]:
             stdout=out, stderr=out, preexec_fn=default_interrupt,
         )  # fmt: skip
     try:
-        eventually(lambda: daemon.poll() is not None or " serving " in log.read_text(), "it serves")
+        until(lambda: daemon.poll() is not None or " serving " in log.read_text(), ANSWER_S)
         assert daemon.poll() is None, log.read_text()
         assert "Compiling the binding" in log.read_text()
         yield installed

@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.test_fresh_clone import no_index_reachable
 from tests.support.docs_runner import default_interrupt
+from tests.support.package_index import no_index_reachable
 from tests.support.waiting import until
 from umaserve.jit.cache import jit_cache_dir
 from umaserve.llama import builds

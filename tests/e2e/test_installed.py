@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.docs_runner import default_interrupt
+from tests.support.made_packages import make_packages
 from tests.support.package_index import no_index_reachable
 from tests.support.waiting import until
 from umaserve.jit.cache import jit_cache_dir
@@ -27,7 +28,6 @@ from umaserve.llama import builds
 ROOT = Path(__file__).resolve().parents[2]
 INSTALL_S = 900.0
 ANSWER_S = 300.0
-_SDIST = "import sys; from setuptools import build_meta; build_meta.build_sdist(sys.argv[1])"
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(INSTALL_S + 300)]
 
@@ -72,23 +72,7 @@ class Installation:
 
 @pytest.fixture(scope="module")
 def packages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Both distributions, of what git knows."""
-    if not (ROOT / ".git").exists() or shutil.which("git") is None:
-        pytest.skip("this copy of the project is no git clone, so nobody knows what belongs to it")
-    source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("dist")
-    names = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True)
-    for name in names.stdout.decode().strip("\0").split("\0"):
-        if (ROOT / name).exists():
-            (source / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, source / name)
-    pip = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-index"]
-    subprocess.run([*pip, "--no-build-isolation", "-w", str(out), "."], cwd=source, check=True)
-    shutil.rmtree(source / "build", ignore_errors=True)
-    subprocess.run(
-        [sys.executable, "-c", _SDIST, str(out)], cwd=source, check=True, stdout=subprocess.DEVNULL
-    )
-    (wheel,), (sdist,) = out.glob("*.whl"), out.glob("*.tar.gz")
-    return {"wheel": wheel, "sdist": sdist}
+    return make_packages(tmp_path_factory.mktemp("packages"))
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from umaserve import in_use
+from umaserve.kept import in_use
 from umaserve.llama import builds, leftovers
 
 LONG_AGO_S = in_use.UNUSED_S + 3600.0
@@ -32,7 +32,7 @@ def made(path: Path, age_s: float = 0.0, stamp: bool = True) -> Path:
 
 def process_that_holds(folder: Path) -> subprocess.Popen[str]:
     code = (
-        "import sys; from umaserve import in_use; in_use.hold(sys.argv[1]);"
+        "import sys; from umaserve.kept import in_use; in_use.hold(sys.argv[1]);"
         "print('held', flush=True); sys.stdin.read()"
     )
     process = subprocess.Popen(

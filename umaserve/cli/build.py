@@ -20,8 +20,8 @@ def build(arguments: list[str]) -> int:
 def is_whole(backend: str) -> bool:
     """Whether everything is built that serving takes; a look at files.
 
-    A build that is named, that others could change, or that lies where this user cannot write,
-    counts as whole: the engine says what is wrong with it.
+    Some builds count as whole in any case, and the engine says what is wrong with them: one that is
+    named, one that others could change, and one that this user cannot write to.
     """
     found = builds.select(backend)
     if found is None:
@@ -39,7 +39,7 @@ def make_whole(backend: str) -> int:
     if found is None:
         say("umaserve: the first start builds libllama for this machine, which takes some minutes")
     elif is_of_another_version(found) or _lacks_chat(found):
-        say("umaserve: this version builds what another one has not left here")
+        say("umaserve: a part of what serving takes is missing here; building it")
     else:
         return _make_binding(found)
     status = build_llama.main(["--backend", backend, "--with-samplers", "--quiet"])

@@ -1,7 +1,7 @@
 """What other versions of umaserve left of libllama in the cache, and who may remove it.
 
-A build of the source that this version is made for stays, and so does a build of somebody's own
-source, however long nobody uses it.
+Two kinds of builds stay, however long nobody uses them: those of the source that this version is
+made for, and those of a source of somebody's own.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import re
 import time
 from pathlib import Path
 
-from umaserve import in_use
-from umaserve.in_use import folders
+from umaserve.kept import in_use
+from umaserve.kept.in_use import folders
 
 from . import builds
 

@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from bindings import MODULE_NAME, module_dir, module_file
-from umaserve import in_use
+from umaserve.kept import in_use
 
 from . import builds
 from .builds import Build

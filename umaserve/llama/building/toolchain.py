@@ -10,7 +10,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from umaserve import in_use
+from umaserve.kept import in_use
 from umaserve.llama import builds
 from umaserve.own_python import run_module
 from umaserve.private_folder import make_private, require_private

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -39,7 +40,7 @@ Start = Callable[..., subprocess.Popen[str]]
 def start(tmp_path: Path) -> Iterator[Start]:
     started: list[subprocess.Popen[str]] = []
 
-    def begin(*sockets: socket.socket, **environment: str) -> subprocess.Popen[str]:
+    def begin(*sockets: socket.socket | IO[str], **environment: str) -> subprocess.Popen[str]:
         settings = {
             "model": model_file(tmp_path / "m.gguf"), "dashboard": "off",
             "socket": str(tmp_path / "another.sock"), "core_dumps": True,
@@ -159,9 +160,9 @@ def test_the_manager_is_told_when_it_serves_and_when_it_stops(
 ) -> None:
     if is_abstract and sys.platform != "linux":
         pytest.skip("only Linux has sockets without a file")
-    name = f"@uma-test-{os.getpid()}" if is_abstract else str(tmp_path / "notify")
+    name = f"@uma-test-{os.getpid()}" if is_abstract else str(tmp_path / "n@tify")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as told:
-        told.bind(name.replace("@", "\0", 1))
+        told.bind(name.replace("@", "\0") if is_abstract else name)
         told.settimeout(TIMEOUT_S)
         process = start(listening, NOTIFY_SOCKET=name)
         assert told.recv(99) == b"READY=1"
@@ -205,3 +206,5 @@ def test_what_is_no_unix_socket_is_refused(
         assert "handed over 2 sockets" in refusal(start(listening, tcp), tmp_path)
     with socket.socket(socket.AF_UNIX) as deaf:
         assert "something else than a listening" in refusal(start(deaf), tmp_path)
+    with (tmp_path / "file").open("w") as file:
+        assert "something else than a listening" in refusal(start(file), tmp_path)

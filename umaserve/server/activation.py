@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import socket
 import stat
 from dataclasses import dataclass
@@ -17,6 +18,10 @@ _FIRST_FD = 3
 _HANDED = ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES")
 _NOTIFY = "NOTIFY_SOCKET"
 _WAYS_OUT = "`umaserve service install` writes units that fit"
+_CHANGE = f"Change the socket unit; {_WAYS_OUT}"
+_NO_SOCKET = (
+    "the service manager handed over something else than a listening Unix socket with a path"
+)
 
 
 class HandedOverWrongly(Exception):
@@ -35,10 +40,11 @@ class Manager:
     def tell(self, state: str) -> None:
         """Say ``READY=1`` or ``STOPPING=1``.  A manager that is not there is no fault of ours."""
         if self._notify:
-            with contextlib.suppress(OSError), socket.socket(
-                socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC
-            ) as sock:
-                sock.connect(self._notify.replace("@", "\0", 1))
+            with (
+                contextlib.suppress(OSError),
+                socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock,
+            ):
+                sock.connect(re.sub("^@", "\0", self._notify))  # one without a file
                 sock.send(state.encode())
 
 
@@ -51,30 +57,25 @@ def manager() -> Manager:
     notify = os.environ.pop(_NOTIFY, "")
     if pid != str(os.getpid()) or not count.isdecimal() or int(count) == 0:
         return Manager(_notify=notify)
-    for fd in range(_FIRST_FD, _FIRST_FD + int(count)):
-        os.set_inheritable(fd, False)
     if int(count) > 1:
         raise HandedOverWrongly(
             f"the service manager handed over {count} sockets, and the daemon takes one Unix "
             f"socket. Name one ListenStream= in the socket unit; {_WAYS_OUT}"
         )
-    sock = socket.socket(fileno=_FIRST_FD)
+    try:
+        sock = socket.socket(fileno=_FIRST_FD)
+        sock.set_inheritable(False)
+    except OSError as error:
+        raise HandedOverWrongly(f"{_NO_SOCKET} ({error.strerror}). {_CHANGE}") from None
     return Manager(sock, _path_of(sock), notify)
 
 
 def _path_of(sock: socket.socket) -> str:
     """Where the socket lies.  Raises `HandedOverWrongly` unless it is one as the daemon makes."""
-    unit = f"Change the socket unit; {_WAYS_OUT}"
-    try:
-        is_listening = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
-    except OSError:  # no socket
-        is_listening = 0
+    is_listening = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
     name = sock.getsockname() if is_listening else ""
     if sock.family != socket.AF_UNIX or not isinstance(name, str) or not name:
-        raise HandedOverWrongly(
-            "the service manager handed over something else than a listening Unix socket with a "
-            f"path. {unit}"
-        )
+        raise HandedOverWrongly(f"{_NO_SOCKET}. {_CHANGE}")
     try:
         mode = os.lstat(name).st_mode
     except OSError as error:

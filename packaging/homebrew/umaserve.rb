@@ -20,7 +20,7 @@ class Umaserve < Formula
            "--require-hashes", "--only-binary=:all:", "-r", "requirements.lock"
     system libexec/"bin/python", "-m", "pip", "install", "--no-deps", "--no-index",
            "--no-build-isolation", buildpath
-    bin.install_symlink %w[umaserve umad uma-cli].map { |name| libexec/"bin"/name }
+    bin.install_symlink libexec/"bin/umaserve", libexec/"bin/umad", libexec/"bin/uma-cli"
   end
 
   def caveats

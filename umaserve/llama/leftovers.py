@@ -1,7 +1,7 @@
 """What other versions of umaserve left of libllama in the cache, and who may remove it.
 
-Two kinds of builds stay, however long nobody uses them: those of the source that this version is
-made for, and those of a source of somebody's own.
+Builds of the source that this version is made for stay, however long nobody uses them.  So do
+builds of a source of somebody's own.
 """
 
 from __future__ import annotations

@@ -100,7 +100,7 @@ def _forced_build() -> Build | None:
     if build is None:
         raise BuildError(
             f"${builds.BUILD_VARIABLE} names {key!r}, and there is no such build.\n"
-            "See which there are with: python build_llama.py --list"
+            f"See which there are with: {builds.BUILD_COMMAND} --list"
         )
     require_private_within(build.path)
     return build
@@ -251,6 +251,11 @@ def ensure_binding(build: Build, report: Reporter | None = None) -> None:
             compile_module(build.lib_dir, build.include_dir, folder, compiler, versions, log)
 
 
+def makes_again(build: Build) -> bool:
+    """Whether `ensure` without options but the backend is about this very build."""
+    return build.key == _key(source.choose(None, None), build.backend, False, ())
+
+
 def fetch_vulkan_headers(report: Reporter) -> Path:
     """Unpacks newer Vulkan and SPIR-V headers into the cache through apt, without root."""
     folder = backends.fetched_headers_dir()
@@ -300,7 +305,7 @@ def _interruptible() -> Iterator[None]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="build_llama.py",
+        prog=builds.BUILD_COMMAND.removeprefix("python "),
         description="Fetches, builds and caches libllama, and compiles the Python binding.",
     )
     parser.add_argument(
@@ -349,7 +354,7 @@ def _parser() -> argparse.ArgumentParser:
 def _list_builds(report: Reporter) -> None:
     found = installed()
     if not found:
-        report.say(f"no build in {builds.builds_root()}; make one with: python build_llama.py")
+        report.say(f"no build in {builds.builds_root()}; make one with: {builds.BUILD_COMMAND}")
     for number, build in enumerate(found):
         made = time.strftime("%Y-%m-%d %H:%M", time.localtime(build.created))
         peers = ", with llama-server" if build.has_peers else ""

@@ -44,6 +44,7 @@ def test_help_lists_every_command():
         "connect",
         "gateway",
         "cache",
+        "service",
     }
     for name in COMMANDS:
         assert f"\n  {name} " in done.stdout
@@ -209,7 +210,10 @@ def test_a_prompt_needs_no_flag(daemon, words):
     assert outcome(run("generate", *words, daemon=daemon)) == (0, "hello there ", "")
 
 
-@pytest.mark.parametrize("words", [["m.gguf"], ["serve", "m.GGUF"], ["-m", "m.gguf"]])
+@pytest.mark.parametrize(
+    "words",
+    [["m.gguf"], ["serve", "m.GGUF"], ["-m", "m.gguf"], ["serve", "--model=m.gguf"]],
+)
 def test_a_model_is_named_as_people_name_it(words):
     done = run(*words, "--print-config")
     assert done.returncode == 0

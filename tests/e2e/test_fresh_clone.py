@@ -20,6 +20,7 @@ import psutil
 import pytest
 
 from tests.support.docs_runner import default_interrupt
+from tests.support.package_index import no_index_reachable
 from umaserve.llama import builds
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -93,13 +94,6 @@ class Running:
         if self.make.poll() is None:
             os.killpg(self.make.pid, signal.SIGKILL)
             self.make.wait()
-
-
-def no_index_reachable(output: str) -> bool:
-    """Whether pip's output says that it got no answer, rather than a wrong one."""
-    signs = ("NewConnectionError", "Temporary failure in name resolution", "ConnectTimeoutError",
-             "Network is unreachable", "ProxyError")  # fmt: skip
-    return any(sign in output for sign in signs)
 
 
 @pytest.fixture(scope="module")

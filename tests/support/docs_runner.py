@@ -322,7 +322,7 @@ class Workspace:
             for word in words[2:]:
                 assert word.removeprefix("ARGS=") in out, f"{command}\n{out}"
             return out, err
-        program = words[: 3 if words[1] == "-m" else 2]
+        program = words[: 3 if words[1] in ("-m", "service") else 2]
         if program[0] == "umaserve" and program[1].startswith("-"):
             program[1] = "serve"
         out, err = self._help(tuple(program[:1] if program[0] == "uma-cli" else program))

@@ -34,6 +34,9 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "router": (
         "router.command", "router", "write a load balancer's configuration for several daemons",
     ),
+    "service": (
+        "service.command", "service", "start the daemon at login: install, uninstall, status, logs",
+    ),
     "build": ("build", "build", "build libllama for this machine"),
 }  # fmt: skip
 
@@ -53,7 +56,7 @@ def _overview() -> str:
 
 def is_model(word: str) -> bool:
     """Whether somebody names a model's file without a flag."""
-    return word.lower().endswith(".gguf")
+    return word.lower().endswith(".gguf") and not word.startswith("-")
 
 
 def _dispatch(arguments: list[str]) -> int:

@@ -6,6 +6,7 @@ import sys
 from functools import partial
 
 from umaserve.cli import is_model
+from umaserve.cli.build import is_whole, make_whole
 from umaserve.cli.common import EXIT_CANNOT_SERVE, EXIT_OK, EXIT_USAGE, Parser, say, show, silence
 from umaserve.cli.models.choose import NoModel, somebody_asks, with_model
 from umaserve.config import Config, ConfigError, add_flags, flag_values, load_config
@@ -49,12 +50,22 @@ def serve(arguments: list[str]) -> int:
             say(f"umaserve: {error}")
         return error.status
     try:
+        from umaserve.server.main import StartError, check_model
         from umaserve.server.main import serve as run
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("umaserve"):
             raise
         say(f"umaserve: {error.name} is not installed; `umaserve doctor` says what to do")
         return EXIT_CANNOT_SERVE
+    if not is_whole(config.backend):
+        try:
+            check_model(config)  # before minutes of building
+        except StartError as error:
+            say(f"umaserve: {error}")
+            return EXIT_CANNOT_SERVE
+        status = make_whole(config.backend)
+        if status != EXIT_OK:
+            return status
     status = run(config)
     try:
         sys.stdout.flush()

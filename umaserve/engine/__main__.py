@@ -30,6 +30,15 @@ LOAD_FAILED = 3
 SWITCH_S = 0.00005  # that a thread may keep the GIL from another
 
 
+def _sweep() -> None:
+    """Remove what other versions left in the cache, where nobody uses it any more."""
+    from umaserve.jit import cache
+    from umaserve.llama import leftovers
+
+    cache.sweep()
+    leftovers.sweep()
+
+
 def _import_loop() -> None:
     """Import the loop, and a compiler with it, while libllama reads the weights."""
     from .loop import engine as loop  # noqa: F401
@@ -113,6 +122,7 @@ def main() -> int:
     if start.probe_first:
         engine.idle_work.finish()
     control.send(describe(start, loaded, (time.monotonic() - born) * 1000.0))
+    threading.Thread(target=_sweep, daemon=True).start()
     engine.run()
     engine.close()
     if engine.admission.is_tokenizing:
@@ -139,6 +149,7 @@ def _encode(
     if not start.core_dumps:
         core_dumps.forbid()
     control.send(describe(start, loaded, (time.monotonic() - born) * 1000.0))
+    threading.Thread(target=_sweep, daemon=True).start()
     encoder.run()
     if encoder.is_tokenizing:
         os._exit(0)  # a thread reads the vocabulary; the system frees it after the thread

@@ -18,10 +18,12 @@ from pathlib import Path
 
 from platformdirs import user_cache_dir
 
+from umaserve.kept import in_use
 from umaserve.private_folder import NotPrivate, make_private, require_private_within
 
 from .sources import compiled_sources
 
+KEEP = 6  # folders of other versions that stay, the ones used last
 COMPLETE = ".complete"  # written when an engine has compiled everything that it runs
 LOCATORS = "umaserve.jit.locator.PackageCacheLocator,UserProvidedCacheLocator"
 _LOCATORS_SINCE = (0, 62)  # of numba
@@ -38,8 +40,11 @@ def jit_cache_dir() -> Path:
     for package in ("numba", "llvmlite", "numpy"):
         digest.update(version(package).encode())
     digest.update(sys.version.encode())
-    root = os.environ.get("UMA_CACHE_DIR") or user_cache_dir("umaserve")
-    return Path(root) / "jit" / digest.hexdigest()[:16]
+    return _root() / digest.hexdigest()[:16]
+
+
+def _root() -> Path:
+    return Path(os.environ.get("UMA_CACHE_DIR") or user_cache_dir("umaserve")) / "jit"
 
 
 def _places_do_not_matter() -> bool:
@@ -65,6 +70,7 @@ def use_jit_cache() -> str:
         make_private(folder)
         require_private_within(folder)
         with tempfile.TemporaryFile(dir=folder):
+            in_use.hold(folder)
             return ""
     except NotPrivate as error:
         refused, other = str(error), _temporary_folder(folder.name, None)
@@ -112,3 +118,15 @@ def mark_complete() -> None:
         (folder / COMPLETE).touch()
     except OSError:
         return  # numba could not write there either: the next start compiles again
+
+
+def sweep() -> None:
+    """Remove compiled code of other versions that no process uses; after ``use_jit_cache``.
+
+    The `KEEP` newest stay while somebody uses them now and then.  Where numba was told to keep code
+    elsewhere, nothing is removed.
+    """
+    root = _root()
+    if Path(os.environ["NUMBA_CACHE_DIR"]).parent == root:
+        in_use.sweep(in_use.folders(root), KEEP + 1)
+        in_use.sweep_remains(root)

@@ -34,6 +34,12 @@ CHAT_ABSENT = "absent.txt"  # in place of the program: why there is none
 BUILD_VARIABLE = "UMA_LLAMA_BUILD"
 """Environment variable naming the key, or the folder, of the one build to use in any case."""
 
+_CLONE = Path(__file__).parents[2]
+BUILD_COMMAND = (
+    "python build_llama.py" if (_CLONE / "pyproject.toml").exists() else "umaserve build"
+)
+"""What a person types to build: an installed package has no script in the current folder."""
+
 
 @dataclass(frozen=True)
 class Build:
@@ -90,7 +96,7 @@ class Build:
         try:
             return (self.chat_dir / CHAT_ABSENT).read_text("utf-8").strip()
         except OSError:
-            return "uma-chat is not built; build it with: python build_llama.py"
+            return f"uma-chat is not built; build it with: {BUILD_COMMAND}"
 
 
 @functools.lru_cache(maxsize=1)

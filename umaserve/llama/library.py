@@ -10,11 +10,14 @@ import threading
 from types import ModuleType
 from typing import Any
 
+from bindings import MODULE_NAME, module_dir, module_file
+from umaserve.kept import in_use
+
 from . import builds
 from .builds import Build
 from .errors import BindingMismatch, NotBuilt
 
-_REBUILD = "Build it again with: python build_llama.py"
+_REBUILD = f"Build it again with: {builds.BUILD_COMMAND}"
 _LOG_INFO = 2  # enum ggml_log_level
 _LOG_WARN = 3
 _LOG_ERROR = 4
@@ -108,6 +111,8 @@ def load(backend: str = "auto") -> Library:
         if build is None:
             raise NotBuilt(_not_built(backend))
         if _loaded is None:
+            for folder in (build.path, build.chat_dir, module_dir(build.path)):
+                in_use.hold(folder)
             _loaded = Library(_import(build), build)
         elif _loaded.build.key != build.key and backend not in ("auto", _loaded.build.backend):
             raise BindingMismatch(
@@ -126,19 +131,17 @@ def _not_built(backend: str) -> str:
     name = "libllama" if backend == "auto" else f"libllama with the {backend} backend"
     option = "" if backend == "auto" else f" --backend {backend}"
     return (
-        f"{name} is not built (builds here: {found}). Build it with: python build_llama.py{option}"
-        f"{refused}"
+        f"{name} is not built (builds here: {found}). "
+        f"Build it with: {builds.BUILD_COMMAND}{option}{refused}"
     )
 
 
 def _import(build: Build) -> ModuleType:
-    from bindings import MODULE_NAME, module_dir, module_file
-
     path = module_file(module_dir(build.path))
     if not path.exists():
         raise BindingMismatch(
             f"libllama {build.key} has no binding for this Python and this version of umaserve. "
-            f"Compile it with: python build_llama.py --backend {build.backend}"
+            f"Compile it with: {builds.BUILD_COMMAND} --backend {build.backend}"
         )
     spec = importlib.util.spec_from_file_location(MODULE_NAME, path)
     if spec is None or spec.loader is None:

@@ -12,6 +12,7 @@ import signal
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from socket import socket
 
@@ -23,6 +24,7 @@ from umaserve.models import needs as memory
 from umaserve.models.header import GGUFError
 from umaserve.protocol import E_LIMIT_002, STOPPING
 from umaserve.server.agent_check import AgentCheck, open_agent_check
+from umaserve.server import activation
 from umaserve.server.clients.keep_socket import keep_socket
 from umaserve.server.clients.listener import ClaimedSocket, SocketError
 from umaserve.server.daemon import Daemon
@@ -63,6 +65,8 @@ def serve(config: Config, engine_command: Sequence[str] | None = None) -> int:
         core_dumps.forbid()
     log = Log(config.log_level, config.log_json)
     try:
+        manager = activation.manager()
+        config = replace(config, socket=manager.path or config.socket)
         problem = problem_with(config.http, config.socket)
         if problem:
             raise StartError(problem)
@@ -78,8 +82,8 @@ def serve(config: Config, engine_command: Sequence[str] | None = None) -> int:
         scorecard, trace = records.open_records(config, daemon.scorecard, log)
         if trace is not None:
             records.trace_to(trace, meters)
-        return trio.run(_Run(daemon, model, scorecard, trace).main)
-    except (StartError, SocketError, RecordError) as error:
+        return trio.run(_Run(daemon, model, scorecard, trace, manager).main)
+    except (StartError, SocketError, RecordError, activation.HandedOverWrongly) as error:
         log("error", str(error))
         return 1
     finally:
@@ -135,6 +139,7 @@ class _Run:
         model: memory.ModelFile,
         scorecard: RecordFile | None,
         trace: RecordFile | None,
+        manager: activation.Manager,
     ) -> None:
         self.daemon = daemon
         self.claimed: ClaimedSocket
@@ -142,6 +147,7 @@ class _Run:
         self.model = model
         self.scorecard = scorecard
         self.trace = trace
+        self.manager = manager
         self.status = 0
         self._accepting = trio.CancelScope()  # of everything that takes connections
         self._listening: trio.Nursery
@@ -152,7 +158,7 @@ class _Run:
         # in this order: from the moment that there is a socket, a signal leads to its removal
         with (
             _wanted_signals_received() as signals,
-            ClaimedSocket(daemon.config.socket) as self.claimed,
+            ClaimedSocket(daemon.config.socket, handed=self.manager.socket) as self.claimed,
         ):
             async with (
                 open_http(daemon.config.http, daemon.config.api_key_file) as self.http,
@@ -268,6 +274,7 @@ class _Run:
     async def _shut_down(self) -> None:
         daemon = self.daemon
         daemon.stopping = True
+        self.manager.tell("STOPPING=1")
         self._accepting.cancel()
         text = STOPPING
         daemon.sessions.closed = (E_LIMIT_002, text)
@@ -319,6 +326,7 @@ class _Run:
             f"serving {ready.model_name} on {addresses} ({where}; {ready.n_ctx} KV cells, "
             f"{ready.n_seq} sequences, {config.max_sessions} sessions; ready in {ms:.0f} ms)",
         )
+        self.manager.tell("READY=1")
 
     async def _first_ready(self, report: Callable[[float, str], None] | None) -> m.Ready | None:
         """Watch the first load over all of its attempts; ``None`` when it fails."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import socket
 import subprocess
 import sys
@@ -17,13 +16,12 @@ import threading
 import time
 from pathlib import Path
 
-from umaserve.jit.cache import PACKAGE, is_complete, jit_cache_dir, use_jit_cache
+from umaserve.jit.cache import PACKAGE, is_complete, sweep, use_jit_cache
 from umaserve.jit.sources import compiled_sources
 from umaserve.own_python import run_module
 from umaserve.private_folder import NotPrivate
 
 LOOK_S, LINE_S = 0.2, 5.0  # between two looks at how far it is
-KEEP = 6  # caches of other versions that stay, newest first
 TIMEOUT_S = 600.0
 
 
@@ -51,7 +49,7 @@ def main() -> int:
         return 1
     print(f"samplers compiled in {time.monotonic() - began:.0f} s", flush=True)
     if not problem:
-        _sweep(jit_cache_dir().parent)
+        sweep()
     return 0
 
 
@@ -130,16 +128,6 @@ def functions_to_compile() -> int:
 def functions_compiled() -> int:
     """Of those, how many are in the cache: each has an index there."""
     return sum(1 for _ in Path(os.environ["NUMBA_CACHE_DIR"]).rglob("*.nbi"))
-
-
-def _sweep(root: os.PathLike[str]) -> None:
-    """Remove the oldest caches: every version of the sources has one of its own."""
-    if not os.path.isdir(root):
-        return
-    with os.scandir(root) as entries:
-        folders = sorted((e.stat().st_mtime, e.path) for e in entries if e.is_dir())
-    for _, path in folders[:-KEEP]:
-        shutil.rmtree(path, ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -57,7 +57,7 @@ class VulkanPieces:
             if shutil.which("apt-get") and shutil.which("dpkg-deb"):
                 lines.append(
                     "newer headers, unpacked into the cache without root:  "
-                    "python build_llama.py --fetch-vulkan-headers"
+                    f"{builds.BUILD_COMMAND} --fetch-vulkan-headers"
                 )
             elif old:
                 lines.append("unpack newer ones somewhere and give --vulkan-headers DIR")
@@ -108,7 +108,7 @@ def _automatic(vulkan_headers: Path | None, failed_before: str | None) -> Choice
     if failed_before is not None:
         why = (
             f"an earlier Vulkan build failed here ({failed_before}); "
-            "python build_llama.py --backend vulkan tries it again"
+            f"{builds.BUILD_COMMAND} --backend vulkan tries it again"
         )
         return Choice("cpu", why, _FLAGS["cpu"])
     pieces = find_vulkan(vulkan_headers)

@@ -131,7 +131,7 @@ def compile_tree(
     intrinsics = folder / "intrinsics.h"
     intrinsics.write_text(INTRINSICS, "utf-8")
     environment["CXXFLAGS"] += f" -include {shlex.quote(str(intrinsics))}"
-    hint = f"Other backends: python build_llama.py --backend {'|'.join(builds.BACKENDS)}"
+    hint = f"Other backends: {builds.BUILD_COMMAND} --backend {'|'.join(builds.BACKENDS)}"
     what = "llama-server and the benchmarks" if peers_of else f"libllama ({plan.choice.backend})"
     with report.step(f"Configuring {what}") as step:
         run_logged(

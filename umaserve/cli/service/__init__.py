@@ -1,0 +1,1 @@
+"""`umaserve service`: the daemon as a service that the system starts for this user."""

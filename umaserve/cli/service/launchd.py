@@ -1,0 +1,83 @@
+"""launchd on macOS.  Written from its documentation, and not run."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+from umaserve.cli.service.settings import Service
+from umaserve.cli.service.units import LABEL, launch_agent
+from umaserve.client.connect import DEFAULT_SOCKET
+
+
+class Launchd:
+    """The agents of the user who is logged in."""
+
+    def problem(self) -> str:
+        """Why no service can be installed here; empty where it can."""
+        return "" if shutil.which("launchctl") else "there is no launchctl on PATH"
+
+    def files(self, service: Service) -> dict[Path, bytes]:
+        """What belongs where.  Raises ``ValueError`` for what launchd cannot do."""
+        if service.on_demand:
+            raise ValueError("--on-demand needs systemd; launchd's sockets are not taken over")
+        return {_plist(): launch_agent(service, str(_log()))}
+
+    def paths(self) -> list[Path]:
+        """Of all files that an installation makes."""
+        return [_plist()]
+
+    def socket_path(self, service: Service) -> str:
+        """Where the daemon will listen."""
+        return service.socket or DEFAULT_SOCKET
+
+    def is_running(self) -> bool:
+        """Whether launchd knows the agent."""
+        return _run("print", _target(), quiet=True) == 0
+
+    def start(self, service: Service) -> int:
+        """Take the file as it is now; launchd's exit status."""
+        if self.is_running():
+            _run("bootout", _target())
+        _log().parent.mkdir(parents=True, exist_ok=True)
+        return _run("bootstrap", _domain(), str(_plist()))
+
+    def stop(self) -> None:
+        """Have no daemon any more."""
+        if self.is_running():
+            _run("bootout", _target())
+
+    def forget(self) -> None:
+        """The file is gone; launchd keeps nothing else."""
+
+    def status(self) -> int:
+        """Show how the agent is; launchctl's exit status."""
+        return _run("print", _target())
+
+    def logs(self, lines: int, follow: bool) -> int:
+        """Show the end of the log."""
+        command = ["tail", "-n", str(lines), *(["-f"] if follow else []), str(_log())]
+        return subprocess.run(command, check=False).returncode
+
+
+def _plist() -> Path:
+    return Path.home() / "Library" / "LaunchAgents" / f"{LABEL}.plist"
+
+
+def _log() -> Path:
+    return Path.home() / "Library" / "Logs" / "umaserve.log"
+
+
+def _domain() -> str:
+    return f"gui/{os.getuid()}"
+
+
+def _target() -> str:
+    return f"{_domain()}/{LABEL}"
+
+
+def _run(*words: str, quiet: bool = False) -> int:
+    out = subprocess.DEVNULL if quiet else None
+    return subprocess.run(["launchctl", *words], stdout=out, stderr=out, check=False).returncode

@@ -23,8 +23,8 @@ from umaserve.config import Config
 from umaserve.models import needs as memory
 from umaserve.models.header import GGUFError
 from umaserve.protocol import E_LIMIT_002, STOPPING
-from umaserve.server.agent_check import AgentCheck, open_agent_check
 from umaserve.server import activation
+from umaserve.server.agent_check import AgentCheck, open_agent_check
 from umaserve.server.clients.keep_socket import keep_socket
 from umaserve.server.clients.listener import ClaimedSocket, SocketError
 from umaserve.server.daemon import Daemon

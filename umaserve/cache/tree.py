@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
+from itertools import count
 
 import numpy as np
 
@@ -154,16 +156,26 @@ class PrefixTree:
         A little more goes than has to, so that this is not needed each time.  ``why``: ROOM or
         MEMORY, which `evictions` counts apart.
         """
-        wanted = self.most_bytes
-        while self.bytes_held > wanted:
-            wanted = int(SLACK * self.most_bytes)
-            leaves = [entry for entry in self.entries() if entry is not kept and _is_last(entry)]
-            if not leaves:
-                return
-            for leaf in sorted(leaves, key=lambda leaf: leaf.worth):
-                self._evict(leaf, why)
-                if self.bytes_held <= wanted:
-                    return
+        if self.bytes_held <= self.most_bytes:
+            return
+        order = count()  # two may be worth the same, and entries have no order
+        leaves = [
+            (entry.worth, next(order), entry) for entry in self.entries()
+            if entry is not kept and _is_last(entry)
+        ]  # fmt: skip
+        heapify(leaves)
+        while leaves and self.bytes_held > SLACK * self.most_bytes:
+            leaf = heappop(leaves)[2]
+            parent = leaf.parent
+            self._evict(leaf, why)
+            if parent is not None and parent is not kept and _is_last(parent):
+                heappush(leaves, (parent.worth, next(order), parent))
+
+    def drop(self, domain: str) -> None:
+        """Forget all texts of a domain."""
+        for entry in list(self._root(domain).children.values()):
+            self._remove(entry)
+        self._roots.pop(domain, None)
 
     def clear(self) -> None:
         """Forget everything."""

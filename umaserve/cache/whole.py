@@ -80,6 +80,12 @@ class WholeTexts:
             self.count -= 1
             self.evictions[why] += 1
 
+    def drop(self, domain: str) -> None:
+        """Forget all texts of a domain."""
+        for entry in self._kept.pop(domain, []):
+            self.bytes_held -= entry.size
+            self.count -= 1
+
     def clear(self) -> None:
         """Forget everything."""
         self._kept.clear()

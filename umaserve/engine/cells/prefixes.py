@@ -4,13 +4,15 @@
 row's cells are saved while it runs, a piece at a time between two ticks, and the rest at its end.
 What is known of a prompt is copied into the row's sequence before the row runs.  A prompt that
 begins as one that is being computed waits until that beginning is there.  A row's cells are its
-own at all times: copies are made (`umaserve.engine.cells.copies`), and nothing is shared.
+own at all times: copies are made (`umaserve.engine.cells.copies`), and nothing is shared.  A row
+that is parked leaves its text here too.
 
 Long: a row's way out of the cache and into it, which share what is known of the row.
 """
 
 from __future__ import annotations
 
+import secrets
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -22,6 +24,7 @@ from umaserve.cache.tree import MEMORY, NOTHING, Entry, Part, PrefixTree
 from umaserve.engine.model.abilities import can_be_saved, why_not_plain
 from umaserve.models.needs import available_bytes, total_bytes
 from umaserve.policy.cost.model import predict
+from umaserve.wire import messages as m
 from umaserve.wire import table as t
 
 from .copies import Copies, Pieces, WholeStates
@@ -77,6 +80,8 @@ class Prefixes:
         self._saved: dict[int, int] = {}  # tokens of a row that are kept, at most
         self._restoring: list[Restoring] = []
         self._awaited: dict[int, int] = {}  # rows that others wait for: up to which token
+        self._alone: set[int] = set()  # parked rows whose text is for nobody else
+        self._secret = secrets.token_hex(8)  # no client's session has such a name
 
     # --- rows ------------------------------------------------------------------------------------
 
@@ -101,7 +106,29 @@ class Prefixes:
 
     def forget(self, slot: int) -> None:
         """Nothing of this row is to be kept."""
+        self.unpark(slot)
         self._domains.pop(slot, None)
+
+    def park(self, slot: int) -> None:
+        """A row is about to give its cells up: save what is not saved yet.
+
+        A text that nobody may share has a domain of its own until `unpark`, in memory alone.
+        """
+        if not self.is_on:
+            return
+        if slot not in self._domains:
+            serial = int(self._table.serial[slot])
+            self._domains[slot] = f"{m.PRIVATE}parked {self._secret} {serial}"
+            self._alone.add(slot)
+        self._saved.pop(slot, None)  # what failed once is tried again
+        self.keep(slot)
+
+    def unpark(self, slot: int) -> None:
+        """A row that was parked runs again, or is over: nothing stays that is for nobody else."""
+        if slot in self._alone:
+            self._alone.discard(slot)
+            self.store.drop(self._domains.pop(slot))
+            self.report.tell()
 
     def known(self, slot: int) -> list[Part]:
         """What is kept of a row's text, but for its last token, which has to be computed."""
@@ -310,7 +337,7 @@ class Prefixes:
         entry = None if data is None else self.store.add(domain, tokens, p0, data, cost_ms)
         if entry is not None:
             self._saved[slot] = p1
-        if entry is not None and self._shelf is not None:
+        if entry is not None and self._shelf is not None and slot not in self._alone:
             self._shelf.put(entry, domain, tokens.copy())
         self.report.tell()
         return entry is not None
@@ -356,6 +383,8 @@ class Prefixes:
         self._restoring.clear()
         self._awaited.clear()
         self._saved.clear()
+        for slot in list(self._alone):
+            self.unpark(slot)
         self.store.clear()
         self.report.tell()
         return slots

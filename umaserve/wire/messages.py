@@ -149,7 +149,8 @@ class Submit(msgspec.Struct, tag="submit", omit_defaults=True):
     first, equal ones in order of arrival.  ``program``: the program that asks, as a number;
     ``weight``: of its share.
     ``auto``: nobody has named the lane, and the policy may change it.  ``domain``: whose texts may
-    begin as this one does and share what was computed; None: nobody's.
+    begin as this one does and share what was computed; None: nobody's.  ``session``: it names the
+    session that it belongs to, which will come back.
     """
 
     serial: int
@@ -175,6 +176,7 @@ class Submit(msgspec.Struct, tag="submit", omit_defaults=True):
     prompt_logprobs: int = -1
     auto: bool = False
     domain: str | None = None
+    session: bool = False
     sampling: Sampling = Sampling()
     constraint: Constraint | None = None
 

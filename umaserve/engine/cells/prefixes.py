@@ -44,6 +44,7 @@ RESERVE = 16  # of the machine's memory, one part in so many stays free
 LOOK_S = 1.0  # how often to ask what memory is free
 IDLE_LOOK_MS = 10_000  # the same while nobody asks anything
 AUTO = -1
+LEASE = 4.0  # times as much what a session has is worth, and a part so large what is in background
 
 
 @dataclass(slots=True)
@@ -80,14 +81,19 @@ class Prefixes:
         self._saved: dict[int, int] = {}  # tokens of a row that are kept, at most
         self._restoring: list[Restoring] = []
         self._awaited: dict[int, int] = {}  # rows that others wait for: up to which token
+        self._leases: dict[int, float] = {}  # of rows: what their text is worth to those who ask
         self._alone: set[int] = set()  # parked rows whose text is for nobody else
         self._secret = secrets.token_hex(8)  # no client's session has such a name
 
     # --- rows ------------------------------------------------------------------------------------
 
-    def arrive(self, slot: int, domain: str | None) -> None:
-        """A request has got a row; ``domain``: who may share its text, None = nobody."""
+    def arrive(self, slot: int, domain: str | None, session: bool = False) -> None:
+        """A request has got a row; ``domain``: who may share its text, None = nobody.
+
+        ``session``: it belongs to a session, which has a lease on what it leaves.
+        """
         self._saved.pop(slot, None)
+        self._leases[slot] = LEASE if session else 1.0
         if self.is_on and domain is not None:
             self._domains[slot] = domain
         else:
@@ -122,6 +128,7 @@ class Prefixes:
             self._alone.add(slot)
         self._saved.pop(slot, None)  # what failed once is tried again
         self.keep(slot)
+        self.store.use(self.known(slot), LEASE)  # it is wanted again for sure
 
     def unpark(self, slot: int) -> None:
         """A row that was parked runs again, or is over: nothing stays that is for nobody else."""
@@ -189,7 +196,7 @@ class Prefixes:
         parts = self.known(slot)
         if not parts or not self._pays(slot, parts[-1].end):
             return True
-        self.store.use(parts)
+        self.store.use(parts, self._lease(slot))
         for part in parts:
             part.entry.hits += 1
         self._restoring.append(Restoring(slot, parts))
@@ -202,6 +209,11 @@ class Prefixes:
         if at_once:
             self._restore_all(self._restoring[-1])
         return not self.fills(slot)
+
+    def _lease(self, slot: int) -> float:
+        """How many times its cost a row's text is worth: a session's more, in background less."""
+        lease = self._leases.get(slot, 1.0)
+        return lease / LEASE if self._table.lane[slot] else lease
 
     def fills(self, slot: int) -> bool:
         """Whether pieces of this row are on their way."""
@@ -334,7 +346,8 @@ class Prefixes:
             return False
         data = copies.save(seq, p0, p1)
         tokens = table.tokens[slot, :p1]
-        entry = None if data is None else self.store.add(domain, tokens, p0, data, cost_ms)
+        lease = self._lease(slot)
+        entry = None if data is None else self.store.add(domain, tokens, p0, data, cost_ms, lease)
         if entry is not None:
             self._saved[slot] = p1
         if entry is not None and self._shelf is not None and slot not in self._alone:
@@ -373,6 +386,18 @@ class Prefixes:
             self.store.most_bytes = max(min(self._asked, room), 0)
             self.store.shrink(why=MEMORY)
             self.report.tell()
+
+    def check(self) -> None:
+        """Raises AssertionError where what is kept contradicts itself, or the rows."""
+        self.store.check()
+        table = self._table
+        for slot in self._alone:
+            assert table.is_parked(slot), f"row {slot} has a text of its own, and is not parked"
+        for job in self._restoring:
+            assert table.state[job.slot] == t.WAITING and table.seq[job.slot] >= 0
+            assert table.n_past[job.slot] < job.parts[-1].end
+        for slot, saved in self._saved.items():
+            assert saved <= table.n_tokens[slot], f"row {slot} has fewer tokens than are kept"
 
     def clear(self) -> list[int]:
         """Forget all that is kept, and what is on its way; returns the rows that waited for it."""

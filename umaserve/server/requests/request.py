@@ -298,6 +298,7 @@ class Request:
             weight=self.weight,
             auto=self.auto and not self.tokens,  # what has begun is being read
             domain=self._domain(),
+            session=bool(message.session),
             sampling=self.sampling,
             constraint=self._constraint(),
         )

@@ -1,4 +1,4 @@
-"""The figures of `benchmarks.cache` and `benchmarks.full_cache` as lines of tables."""
+"""The figures of `benchmarks.cache`, `full_cache` and `working_set` as lines of tables."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ Table = tuple[list[str], list[list[str]]]
 HEAD = ["model", "trace", "step", "first token or whole", THEIRS, "ratio", "cached share",
         THEIRS, "computed beyond the new", THEIRS]  # fmt: skip
 FULL_HEAD = ["model", "load", "figure", "full", "empty", "ratio"]
+WORKING_HEAD = ["model", "sessions", "of turns", "KV cells", "tokens/s at once", "in batches",
+                "ratio", "parked at once", "in batches"]  # fmt: skip
 
 
 def command(name: str, result: Result) -> str:
@@ -31,6 +33,13 @@ def full_command(name: str, result: Result) -> str:
     """The command line that makes the result of that name."""
     words = f"--cells {result['cells']} --rounds {result['rounds']} --name {name}"
     return f"python -m benchmarks.full_cache --model {result['model'].split()[0]} {words}"
+
+
+def working_command(name: str, result: Result) -> str:
+    """The command line that makes the result of that name."""
+    sizes = " ".join(f"--{key} {result[key]}" for key in ("sessions", "turns", "prompt", "answer"))
+    words = f"{sizes} --rounds {result['rounds']} --name {name}"
+    return f"python -m benchmarks.working_set --model {result['model'].split()[0]} {words}"
 
 
 def lines(label: str, result: Result, show: Show) -> list[list[str]]:
@@ -93,3 +102,28 @@ def _full(label: str, result: Result, around: Around) -> list[list[str]]:
         for load, figures in result["loads"].items()
         for figure, found in figures.items()
     ]  # fmt: skip
+
+
+def working_page(results: Mapping[str, Result], show: Show) -> Table:
+    """For the page: a working set twice the cells, at once beside in batches."""
+    rows = []
+    for name, result in results.items():
+        label = name.partition("-")[2]
+        rows += _working(label, result, lambda spread: show(spread["median"] if spread else None))
+    return WORKING_HEAD, rows
+
+
+def working_whole(result: Result, around: Around) -> Table:
+    """The same with all spreads, of one result."""
+    return WORKING_HEAD[1:], [line[1:] for line in _working("", result, around)]
+
+
+def _working(label: str, result: Result, around: Around) -> list[list[str]]:
+    at_once, in_batches = result["ways"].values()
+    turns = f"{result['turns']} x ({result['prompt']} + {result['answer']})"
+    return [[
+        label, str(result["sessions"]), turns, str(result["n_ctx"]),
+        around(at_once["tokens_per_s"]), around(in_batches["tokens_per_s"]),
+        around(result["at_once_over_in_batches"]),
+        around(at_once["parked"]), around(in_batches["parked"]),
+    ]]  # fmt: skip

@@ -334,4 +334,5 @@ WRITERS: dict[str, Callable[[Results, Show], Table]] = {
     "cap_curve": cap_curve, "others": others, "unlabelled": unlabelled, "two_apps": two_apps,
     "cache": cache_tables.page, "full_cache": cache_tables.full_page, "kv_types": kv_tables.page,
     "restart": restart_tables.page,
+    "working_set": cache_tables.working_page,
 }  # fmt: skip

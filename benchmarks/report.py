@@ -282,6 +282,13 @@ def full_cache(result: Result, name: str) -> str:
     )  # fmt: skip
 
 
+def working_set(result: Result, name: str) -> str:
+    return (
+        _command(cache_tables.working_command(name, result))
+        + table(*cache_tables.working_whole(result, around)) + "\n" + machine_line(result)
+    )  # fmt: skip
+
+
 def kv_types(result: Result, name: str) -> str:
     return (
         _command(kv_tables.command(name, result))
@@ -297,7 +304,7 @@ def restart(result: Result, name: str) -> str:
 
 
 NAMED = ("tick", "throughput", "one_stream", "busy_front", "hostile", "http_cost", "http_memory",
-         "cache", "full_cache", "kv_types", "restart")  # fmt: skip
+         "cache", "full_cache", "working_set", "kv_types", "restart")  # fmt: skip
 """Kinds whose writers take the name of the result too."""
 WRITERS: dict[str, Callable[..., str]] = {
     "sampler": sampler, "tick": tick, "throughput": throughput, "one_stream": one_stream,
@@ -309,6 +316,7 @@ WRITERS: dict[str, Callable[..., str]] = {
     "http_memory": http_memory,
     "cache": cache,
     "full_cache": full_cache,
+    "working_set": working_set,
     "kv_types": kv_types,
     "restart": restart,
 }  # fmt: skip

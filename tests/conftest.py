@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from umaserve.assets import demo_model_path
 from umaserve.jit.cache import use_jit_cache
 from umaserve.llama.builds import cache_root
 
+os.environ.setdefault("UMA_CHECK_CELLS", "1")  # engines look at all that they know when idle
 let_children_hear()
 leftovers.watch()
 forget_choices()

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import trio
 
-from benchmarks import cache_tables, kv_tables, report, restart_tables
+from benchmarks import cache_tables, kv_tables, report, restart_tables, working_set
 from benchmarks.cache import note
 from benchmarks.cache_traces import TRACES, Answer, Asker, Sizes, Words, new_tokens
 from benchmarks.kv_perplexity import Kind
@@ -127,6 +127,25 @@ def test_the_table_of_a_full_cache() -> None:
         ["demo", "storm", "p95_ms@2", "2", "4", "0.5"],
     ]
     assert all(len(head) == len(row) for row in rows)
+
+
+def test_the_table_of_a_working_set() -> None:
+    figures = {"tokens_per_s": spread([30.0]), "parked": spread([2.0]), "cached": spread([0.5])}
+    result = {
+        "model": "demo q8_0", "rounds": 1, "n_ctx": 1024, "sessions": 8, "turns": 2, "prompt": 64,
+        "answer": 64, "ways": {"at once": figures, "in batches": figures},
+        "at_once_over_in_batches": spread([1.0]),
+    }  # fmt: skip
+    head, rows = cache_tables.working_page({"working_set-demo": result}, report.number)
+    assert rows == [["demo", "8", "2 x (64 + 64)", "1024", "30", "30", "1", "2", "2"]]
+    assert len(head) == len(rows[0])
+    line = cache_tables.working_command("working_set-demo", result)
+    assert line.endswith("--prompt 64 --answer 64 --rounds 1 --name working_set-demo")
+
+
+def test_the_cells_of_a_working_set_hold_half_of_it() -> None:
+    assert working_set.cells(16, 2, 256) == 4096
+    assert working_set.cells(8, 2, 120) == 1024, "a multiple of 256"
 
 
 def _saved(n: int, first_word: int, sequences: int = 1) -> np.ndarray:

@@ -154,3 +154,45 @@ def test_a_domain_whose_last_text_went_is_forgotten() -> None:
     tree.most_bytes = 0
     tree.shrink()
     assert tree.domains() == [] and tree._roots == {} and tree.bytes_held == 0
+
+
+def test_a_session_outlives_what_nobody_comes_back_for() -> None:
+    """Its lease is bounded: it goes in the end, for others that are used all the time."""
+    tree, size = PrefixTree(4000), np.zeros(200, np.uint8)
+
+    def add(first: int, lease: float) -> None:
+        assert tree.add("", np.array([first], np.int32), 0, size, 1.0, lease)
+
+    add(1, 4.0)
+    for at in range(2, 100):
+        add(at, 1.0)
+        if known(tree, "", [1]) == 0:
+            break
+    assert 2 * 4000 / 200 < at < 6 * 4000 / 200
+    tree.check()
+
+
+def test_background_work_rides_on_a_session_and_goes_first() -> None:
+    tree, size = PrefixTree(1000), np.zeros(200, np.uint8)
+    chat = np.array([1, 2], np.int32)
+    assert tree.add("", chat[:1], 0, size, 1.0, 4.0)
+    worth = tree.match("", chat)[0].entry.worth
+    assert tree.add("", chat, 1, size, 1.0, 0.25)
+    assert tree.match("", chat)[0].entry.worth == worth, "what it rides on is worth no less"
+    for other in (3, 4, 5):
+        assert tree.add("", np.array([other], np.int32), 0, size, 0.5)
+    assert known(tree, "", [1, 2]) == 1, "its own end went, and nothing else"
+    assert [known(tree, "", [other]) for other in (3, 4, 5)] == [1, 1, 1]
+
+
+def test_one_long_text_goes_before_the_ends_of_all() -> None:
+    """What is worth least goes, though only the end of a text is a leaf."""
+    tree, size = PrefixTree(1700), np.zeros(196, np.uint8)
+    old = np.arange(100, 104, dtype=np.int32)
+    for end in range(1, 5):
+        assert tree.add("", old[:end], end - 1, size, 1.0)
+    for first in (1, 2, 3, 4):
+        assert tree.add("", np.array([first], np.int32), 0, size, 2.0)
+    assert tree.add("", np.array([5], np.int32), 0, np.zeros(700, np.uint8), 9.0)
+    assert [known(tree, "", [first]) for first in (1, 2, 3, 4, 5)] == [1] * 5
+    assert known(tree, "", old.tolist()) == 0

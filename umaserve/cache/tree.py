@@ -5,13 +5,16 @@ texts part within an entry, the second goes on from there with an entry of its o
 share is kept once, and an entry is never cut.  Nothing here touches libllama or a clock.
 
 What goes first when bytes are short: entries on which no other rests, the cheapest to compute again
-for its bytes among those that were not used lately (GreedyDual-Size, Cao and Irani 1997).
+for its bytes among those that were not used lately (GreedyDual-Size, Cao and Irani 1997).  A lease
+makes an entry dearer, so that it outlives others for a while.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
+from itertools import count
 
 import numpy as np
 
@@ -87,10 +90,11 @@ class PrefixTree:
             at = entry
         return parts
 
-    def use(self, parts: list[Part]) -> None:
-        """These were needed: they stay longer."""
+    def use(self, parts: list[Part], lease: float = 1.0) -> None:
+        """These were needed, and stay longer: by their cost, times ``lease``."""
         for part in parts:
-            part.entry.worth = self._clock + density(part.entry)
+            worth = self._clock + lease * density(part.entry)
+            part.entry.worth = max(part.entry.worth, worth)
 
     def nearest(self, domain: str, tokens: np.ndarray, most: int) -> tuple[int, list[int]]:
         """How many of ``tokens`` are kept, and up to ``most`` that follow there in another text:
@@ -108,20 +112,22 @@ class PrefixTree:
         return known, found
 
     def add(
-        self, domain: str, tokens: np.ndarray, p0: int, data: np.ndarray, cost_ms: float
-    ) -> Entry | None:
+        self, domain: str, tokens: np.ndarray, p0: int, data: np.ndarray, cost_ms: float,
+        lease: float = 1.0,
+    ) -> Entry | None:  # fmt: skip
         """Keep what was saved of positions [p0, len(tokens)) of a text; returns its entry.
 
         What comes before has to be kept, and none of these positions: `match` says both.  None
         where that is not so, or where ``most_bytes`` are too few.  ``cost_ms``: to compute them
-        again.  ``data`` may be empty: it is on disk, and the caller sets ``path``.
+        again.  ``data`` may be empty: it is on disk, and the caller sets ``path``.  ``lease``: see
+        `use`.
         """
         parts = self.match(domain, tokens)
         if (parts[-1].end if parts else 0) != p0 or p0 >= tokens.size:
             return None
         parent = parts[-1].entry if parts else self._root(domain)
         entry = Entry(tokens[p0:].copy(), p0, data, parent, cost_ms)
-        self.use([*parts, Part(entry, entry.p1)])
+        self.use([*parts, Part(entry, entry.p1)], lease)
         if entry.size > self.most_bytes:
             return None
         parent.children[p0, int(tokens[p0])] = entry
@@ -154,16 +160,26 @@ class PrefixTree:
         A little more goes than has to, so that this is not needed each time.  ``why``: ROOM or
         MEMORY, which `evictions` counts apart.
         """
-        wanted = self.most_bytes
-        while self.bytes_held > wanted:
-            wanted = int(SLACK * self.most_bytes)
-            leaves = [entry for entry in self.entries() if entry is not kept and _is_last(entry)]
-            if not leaves:
-                return
-            for leaf in sorted(leaves, key=lambda leaf: leaf.worth):
-                self._evict(leaf, why)
-                if self.bytes_held <= wanted:
-                    return
+        if self.bytes_held <= self.most_bytes:
+            return
+        order = count()  # two may be worth the same, and entries have no order
+        leaves = [
+            (entry.worth, next(order), entry) for entry in self.entries()
+            if entry is not kept and _is_last(entry)
+        ]  # fmt: skip
+        heapify(leaves)
+        while leaves and self.bytes_held > SLACK * self.most_bytes:
+            leaf = heappop(leaves)[2]
+            parent = leaf.parent
+            self._evict(leaf, why)
+            if parent is not None and parent is not kept and _is_last(parent):
+                heappush(leaves, (parent.worth, next(order), parent))
+
+    def drop(self, domain: str) -> None:
+        """Forget all texts of a domain."""
+        for entry in list(self._root(domain).children.values()):
+            self._remove(entry)
+        self._roots.pop(domain, None)
 
     def clear(self) -> None:
         """Forget everything."""

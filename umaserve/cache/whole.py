@@ -43,14 +43,16 @@ class WholeTexts:
         end, entry = max(kept, key=lambda each: each[0])
         return end, entry.tokens[end : end + most].tolist()
 
-    def use(self, parts: list[Part]) -> None:
-        """These were needed: they stay longer."""
+    def use(self, parts: list[Part], lease: float = 1.0) -> None:
+        """As `PrefixTree.use`."""
         for part in parts:
-            part.entry.worth = self._clock + density(part.entry)
+            worth = self._clock + lease * density(part.entry)
+            part.entry.worth = max(part.entry.worth, worth)
 
     def add(
-        self, domain: str, tokens: np.ndarray, p0: int, data: np.ndarray, cost_ms: float
-    ) -> Entry | None:
+        self, domain: str, tokens: np.ndarray, p0: int, data: np.ndarray, cost_ms: float,
+        lease: float = 1.0,
+    ) -> Entry | None:  # fmt: skip
         """Keep the state after a text; None where it is there already, or has no room."""
         parts = self.match(domain, tokens)
         if p0 or not tokens.size or parts and parts[0].end == tokens.size:
@@ -58,7 +60,7 @@ class WholeTexts:
         entry = Entry(tokens.copy(), 0, data, None, cost_ms)
         if entry.size > self.most_bytes:
             return None
-        self.use([Part(entry, entry.p1)])
+        self.use([Part(entry, entry.p1)], lease)
         self._kept.setdefault(domain, []).append(entry)
         self.bytes_held += entry.size
         self.count += 1
@@ -79,6 +81,12 @@ class WholeTexts:
             self.bytes_held -= self._kept[name].pop(at).size
             self.count -= 1
             self.evictions[why] += 1
+
+    def drop(self, domain: str) -> None:
+        """Forget all texts of a domain."""
+        for entry in self._kept.pop(domain, []):
+            self.bytes_held -= entry.size
+            self.count -= 1
 
     def clear(self) -> None:
         """Forget everything."""

@@ -218,4 +218,6 @@ BY_NAME = {option.name: option for option in OPTIONS}
 BY_ENV = {option.env: option for option in OPTIONS}
 
 # read elsewhere: by the build, by tests, and UMA_DEBUG=1 as another name for --log-level debug
-OTHER_ENV = ("UMA_CACHE_DIR", "UMA_STATE_DIR", "UMA_LLAMA_BUILD", "UMA_DEBUG")
+OTHER_ENV = (
+    "UMA_CACHE_DIR", "UMA_STATE_DIR", "UMA_LLAMA_BUILD", "UMA_DEBUG", "UMA_CHECK_CELLS",
+)  # fmt: skip

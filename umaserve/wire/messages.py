@@ -150,7 +150,8 @@ class Submit(msgspec.Struct, tag="submit", omit_defaults=True):
     ``weight``: of its share.
     ``auto``: nobody has named the lane, and the policy may change it.  ``unread``: nor what it may
     take, and its answer goes out as a whole: the policy sets its cap.  ``domain``: whose texts may
-    begin as this one does and share what was computed; None: nobody's.
+    begin as this one does and share what was computed; None: nobody's.  ``session``: it names the
+    session that it belongs to, which will come back.
     """
 
     serial: int
@@ -177,6 +178,7 @@ class Submit(msgspec.Struct, tag="submit", omit_defaults=True):
     auto: bool = False
     unread: bool = False
     domain: str | None = None
+    session: bool = False
     sampling: Sampling = Sampling()
     constraint: Constraint | None = None
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import os
+import random
 import resource
 import tempfile
 import time
 from typing import Any
+
+import numpy as np
 
 from tests.support.patches.engine import once_numba_may_load, say
 
@@ -145,3 +148,44 @@ def memory_runs_out(sign: str) -> None:
     honest = prefixes.available_bytes
     prefixes.available_bytes = lambda: 1 if os.path.exists(sign) else honest()
     prefixes.IDLE_LOOK_MS, prefixes.LOOK_S = 20, 0.01
+
+
+@once_numba_may_load
+def disturbed_and_checked(seed: int) -> None:
+    """After each run of ticks all cells are counted; now and then rows lose theirs, or all do."""
+    from umaserve.engine.loop.engine import Engine
+    from umaserve.wire import table as t
+
+    tick, choose = Engine.tick, random.Random(seed)
+
+    def disturb(engine: Any) -> None:
+        running = np.flatnonzero(engine.table.state == t.RUNNING).tolist()
+        kind = choose.random()
+        if kind < 0.03:
+            engine.seats.evict()
+        elif kind < 0.05 and running:
+            engine.seats.park(choose.choice(running), keep=choose.random() < 0.7)
+        elif kind < 0.053:
+            engine.seats.park_all(running)  # and nothing stays in the prefix cache
+
+    def checked(self: Any, most: int = 1) -> bool:
+        disturb(self)
+        self.check()
+        ran = tick(self, min(most, 4))
+        self.check()
+        return ran
+
+    Engine.tick = checked
+
+
+@once_numba_may_load
+def lost_cells() -> None:
+    """A row's cells stay when its sequence is given back: what a check has to find."""
+    from umaserve.engine.cells.sequences import Sequences
+
+    give_back = Sequences.give_back
+
+    def forgetful(self: Any, seq: int, empty: bool = False) -> None:
+        give_back(self, seq, empty=True)
+
+    Sequences.give_back = forgetful

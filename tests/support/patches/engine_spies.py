@@ -173,3 +173,21 @@ def spied_ready_graph(path: str) -> None:
         say(path, tokens, before, context.seq_pos_max(spare))
 
     ReadyGraph.measure, ReadyGraph.forget = measure, spied
+
+
+@once_numba_may_load
+def kept_domains(path: str) -> None:
+    """The domains that have texts, each time that a row was parked or is no more."""
+    from umaserve.engine.cells.prefixes import Prefixes
+
+    park, unpark = Prefixes.park, Prefixes.unpark
+
+    def parked(self: Any, slot: int) -> None:
+        park(self, slot)
+        say(path, self.store.domains())
+
+    def unparked(self: Any, slot: int) -> None:
+        unpark(self, slot)
+        say(path, self.store.domains())
+
+    Prefixes.park, Prefixes.unpark = parked, unparked

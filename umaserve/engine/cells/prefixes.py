@@ -4,13 +4,15 @@
 row's cells are saved while it runs, a piece at a time between two ticks, and the rest at its end.
 What is known of a prompt is copied into the row's sequence before the row runs.  A prompt that
 begins as one that is being computed waits until that beginning is there.  A row's cells are its
-own at all times: copies are made (`umaserve.engine.cells.copies`), and nothing is shared.
+own at all times: copies are made (`umaserve.engine.cells.copies`), and nothing is shared.  A row
+that is parked leaves its text here too.
 
 Long: a row's way out of the cache and into it, which share what is known of the row.
 """
 
 from __future__ import annotations
 
+import secrets
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -22,6 +24,7 @@ from umaserve.cache.tree import MEMORY, NOTHING, Entry, Part, PrefixTree
 from umaserve.engine.model.abilities import can_be_saved, why_not_plain
 from umaserve.models.needs import available_bytes, total_bytes
 from umaserve.policy.cost.model import predict
+from umaserve.wire import messages as m
 from umaserve.wire import table as t
 
 from .copies import Copies, Pieces, WholeStates
@@ -41,6 +44,7 @@ RESERVE = 16  # of the machine's memory, one part in so many stays free
 LOOK_S = 1.0  # how often to ask what memory is free
 IDLE_LOOK_MS = 10_000  # the same while nobody asks anything
 AUTO = -1
+LEASE = 4.0  # times as much what a session has is worth, and a part so large what is in background
 
 
 @dataclass(slots=True)
@@ -77,12 +81,19 @@ class Prefixes:
         self._saved: dict[int, int] = {}  # tokens of a row that are kept, at most
         self._restoring: list[Restoring] = []
         self._awaited: dict[int, int] = {}  # rows that others wait for: up to which token
+        self._leases: dict[int, float] = {}  # of rows: what their text is worth to those who ask
+        self._alone: set[int] = set()  # parked rows whose text is for nobody else
+        self._secret = secrets.token_hex(8)  # no client's session has such a name
 
     # --- rows ------------------------------------------------------------------------------------
 
-    def arrive(self, slot: int, domain: str | None) -> None:
-        """A request has got a row; ``domain``: who may share its text, None = nobody."""
+    def arrive(self, slot: int, domain: str | None, session: bool = False) -> None:
+        """A request has got a row; ``domain``: who may share its text, None = nobody.
+
+        ``session``: it belongs to a session, which has a lease on what it leaves.
+        """
         self._saved.pop(slot, None)
+        self._leases[slot] = LEASE if session else 1.0
         if self.is_on and domain is not None:
             self._domains[slot] = domain
         else:
@@ -101,7 +112,30 @@ class Prefixes:
 
     def forget(self, slot: int) -> None:
         """Nothing of this row is to be kept."""
+        self.unpark(slot)
         self._domains.pop(slot, None)
+
+    def park(self, slot: int) -> None:
+        """A row is about to give its cells up: save what is not saved yet.
+
+        A text that nobody may share has a domain of its own until `unpark`, in memory alone.
+        """
+        if not self.is_on:
+            return
+        if slot not in self._domains:
+            serial = int(self._table.serial[slot])
+            self._domains[slot] = f"{m.PRIVATE}parked {self._secret} {serial}"
+            self._alone.add(slot)
+        self._saved.pop(slot, None)  # what failed once is tried again
+        self.keep(slot)
+        self.store.use(self.known(slot), LEASE)  # it is wanted again for sure
+
+    def unpark(self, slot: int) -> None:
+        """A row that was parked runs again, or is over: nothing stays that is for nobody else."""
+        if slot in self._alone:
+            self._alone.discard(slot)
+            self.store.drop(self._domains.pop(slot))
+            self.report.tell()
 
     def known(self, slot: int) -> list[Part]:
         """What is kept of a row's text, but for its last token, which has to be computed."""
@@ -162,7 +196,7 @@ class Prefixes:
         parts = self.known(slot)
         if not parts or not self._pays(slot, parts[-1].end):
             return True
-        self.store.use(parts)
+        self.store.use(parts, self._lease(slot))
         for part in parts:
             part.entry.hits += 1
         self._restoring.append(Restoring(slot, parts))
@@ -175,6 +209,11 @@ class Prefixes:
         if at_once:
             self._restore_all(self._restoring[-1])
         return not self.fills(slot)
+
+    def _lease(self, slot: int) -> float:
+        """How many times its cost a row's text is worth: a session's more, in background less."""
+        lease = self._leases.get(slot, 1.0)
+        return lease / LEASE if self._table.lane[slot] else lease
 
     def fills(self, slot: int) -> bool:
         """Whether pieces of this row are on their way."""
@@ -307,10 +346,11 @@ class Prefixes:
             return False
         data = copies.save(seq, p0, p1)
         tokens = table.tokens[slot, :p1]
-        entry = None if data is None else self.store.add(domain, tokens, p0, data, cost_ms)
+        lease = self._lease(slot)
+        entry = None if data is None else self.store.add(domain, tokens, p0, data, cost_ms, lease)
         if entry is not None:
             self._saved[slot] = p1
-        if entry is not None and self._shelf is not None:
+        if entry is not None and self._shelf is not None and slot not in self._alone:
             self._shelf.put(entry, domain, tokens.copy())
         self.report.tell()
         return entry is not None
@@ -347,6 +387,18 @@ class Prefixes:
             self.store.shrink(why=MEMORY)
             self.report.tell()
 
+    def check(self) -> None:
+        """Raises AssertionError where what is kept contradicts itself, or the rows."""
+        self.store.check()
+        table = self._table
+        for slot in self._alone:
+            assert table.is_parked(slot), f"row {slot} has a text of its own, and is not parked"
+        for job in self._restoring:
+            assert table.state[job.slot] == t.WAITING and table.seq[job.slot] >= 0
+            assert table.n_past[job.slot] < job.parts[-1].end
+        for slot, saved in self._saved.items():
+            assert saved <= table.n_tokens[slot], f"row {slot} has fewer tokens than are kept"
+
     def clear(self) -> list[int]:
         """Forget all that is kept, and what is on its way; returns the rows that waited for it."""
         slots = [job.slot for job in self._restoring]
@@ -356,6 +408,8 @@ class Prefixes:
         self._restoring.clear()
         self._awaited.clear()
         self._saved.clear()
+        for slot in list(self._alone):
+            self.unpark(slot)
         self.store.clear()
         self.report.tell()
         return slots

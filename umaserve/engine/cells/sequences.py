@@ -137,6 +137,24 @@ class Sequences:
         self.cells.marks.valid = 0
         return bool(ended)
 
+    def check(self, counted: dict[int, int], of_rows: set[int]) -> None:
+        """Raises AssertionError where this is not so: ``counted`` are libllama's cells by sequence,
+        and rows have those ``of_rows``."""
+        assert self._rows == len(of_rows), f"{self._rows} rows have sequences, not {len(of_rows)}"
+        free, ended = set(self._free), set(self._ended)
+        assert len(free) == len(self._free) and not free & (ended | of_rows) and not ended & of_rows
+        left = {seq: counted[seq] for seq in free if counted[seq]}
+        assert not left, f"cells of sequences that nobody has: {left}"
+        if not self.cells.marks.valid:
+            return
+        owners = self.cells.owner[self.cells.owner >= 0]
+        known = np.bincount(owners, minlength=self.cells.cells.size)
+        assert (known == self.cells.cells).all() and known.sum() == self.cells.marks.used
+        for seq in of_rows:
+            assert known[seq] == counted[seq], f"{seq}: {known[seq]} cells, not {counted[seq]}"
+        for seq in ended:
+            assert (known[seq] > 0) == (counted[seq] > 0)
+
     def _load(self) -> None:
         """Have all that is compiled at hand before anybody waits for it; changes nothing."""
         self._make_room(self.cells, 1, True, True)

@@ -63,7 +63,7 @@ class Admission:
         self._cancelled: set[int] = set()
         self._awaited = 0
         # set by who keeps beginnings of texts, and by who computes what stands beside the requests
-        self.on_row: Callable[[int, str | None], None] = lambda slot, domain: None
+        self.on_row: Callable[[int, str | None, bool], None] = lambda slot, domain, session: None
         self.on_embed: Callable[[m.Embed, list[int], str], None]
         self.on_prompt: Callable[[m.Submit, list[int]], None]
         self.resumed_at = np.zeros(start.n_slots, np.int32)  # n_tokens when the row was filled
@@ -319,4 +319,4 @@ class Admission:
         table.auto[slot] = t.AUTO_NEW if message.auto else t.LABELLED
         table.arrival[slot] = (message.turn << 32) + self._arrivals
         self.resumed_at[slot] = len(tokens)
-        self.on_row(slot, message.domain)
+        self.on_row(slot, message.domain, message.session)

@@ -17,6 +17,7 @@ import numpy as np
 
 from umaserve.engine.aside.lane import Allowed, AsideLane
 from umaserve.engine.cells import accounting as cells
+from umaserve.engine.cells import integrity
 from umaserve.engine.cells.sequences import Sequences
 from umaserve.engine.constraints.constraints import CODE
 from umaserve.engine.model.cost_file import CostFile, identity
@@ -110,6 +111,7 @@ class Engine:
         self.later: list[m.ToEngine] = []  # messages that wait for the next tick
         self.ticks_done = 0
         self._warned = False
+        self._checks = integrity.is_wanted()
         table.header.cells_total = loaded.n_ctx
         abort.watch(loaded.context, table.abort)
         self._batch = Batch(loaded.library.ffi, loaded.n_batch, start.n_slots)
@@ -293,6 +295,9 @@ class Engine:
 
     def _pause(self) -> list[m.ToEngine]:
         """Sleep until somebody wants something; what he may need is made ready meanwhile."""
+        if self._checks:
+            used = self.check()
+            assert used == self.table.header.cells_used == 0, "nobody runs, and cells are in use"
         while self.idle_work.is_left and not self.aside.has_jobs:
             if self.control.has_something():
                 self.idle_work.give_way()
@@ -312,6 +317,10 @@ class Engine:
         self.aside.free_unused()
         self.seats.prefixes.look_at_memory()
         return messages
+
+    def check(self) -> int:
+        """`integrity.check` of what there is, between two ticks."""
+        return integrity.check(self.loaded, self.table, self.sequences, self.seats.prefixes)
 
     def _allowed_aside(self) -> Allowed:
         """How long a piece of work beside the requests may be now."""

@@ -1,9 +1,9 @@
 """Which requests hold a KV sequence, who waits for one, and who gives theirs up.
 
 Somebody interactive takes the place of somebody in the background, or of a program that holds more
-than its share.  Who gives way is parked: the cells are moved to ordinary memory or computed again
-later.  The session table knows who is parked, and
-since when; what was moved, `umaserve.engine.cells` keeps.
+than its share.  Who gives way is parked: the prefix cache keeps what the cells held, and the row
+begins with it later, as any prompt does.  What has no room there is computed again.  The session
+table knows who is parked, and since when.
 """
 
 from __future__ import annotations
@@ -13,12 +13,10 @@ import time
 from umaserve.cache import disk
 from umaserve.engine.cells import accounting as cells
 from umaserve.engine.cells.ageing import Ageing, due
-from umaserve.engine.cells.parking import Parking, memory_to_park_in
 from umaserve.engine.cells.prefixes import Prefixes
 from umaserve.engine.cells.shelf import Shelf
 from umaserve.engine.model.cost_file import saved_by
 from umaserve.engine.start.whole import Whole
-from umaserve.policy.cost.model import predict
 from umaserve.policy.urgency import is_long
 from umaserve.wire import messages as m
 from umaserve.wire import table as t
@@ -30,7 +28,6 @@ class Seats:
 
     def __init__(self, engine: Whole) -> None:
         self._engine = engine
-        self._parking = Parking(engine.loaded.context, memory_to_park_in())
         self._ageing = Ageing()
         self._told = False
         self._shelf = self._find_shelf()
@@ -104,14 +101,10 @@ class Seats:
                 self.place(slot)
 
     def place(self, slot: int) -> None:
-        """Give a sequence to a waiting request, and the cells back that were moved for it."""
+        """Give a sequence to a waiting request, and what is known of its tokens."""
         engine, table = self._engine, self._engine.table
-        seq, (saved, parked) = engine.sequences.take(), self._parking.moved(slot)
-        engine.sequences.place(seq, saved, 0, parked)
-        table.seq[slot], table.n_past[slot] = seq, self._parking.move_in(slot, seq)
-        if table.n_past[slot] != parked:
-            engine.sequences.lose_track()
-        if table.n_past[slot] or self.prefixes.begin(slot, at_once=not self._somebody_decodes()):
+        table.seq[slot], table.n_past[slot] = engine.sequences.take(), 0
+        if self.prefixes.begin(slot, at_once=not self._somebody_decodes()):
             self._run(slot)
 
     def _run(self, slot: int) -> None:
@@ -123,6 +116,7 @@ class Seats:
             table.header.cached_tokens += cached
             self.prefixes.admitted(slot, cached)
             engine.graph.last_prompt = int(table.n_prompt[slot]) - cached
+        self.prefixes.unpark(slot)
         table.state[slot] = t.RUNNING
 
     def copy_prefixes(self, may_save: bool) -> None:
@@ -140,13 +134,11 @@ class Seats:
         decodes = (table.state == t.RUNNING) & (table.n_tokens - table.n_past == 1)
         return bool((decodes & (table.lane == 0)).any())
 
-    def park(self, slot: int, move: bool = True) -> None:
-        """Take sequence and cells from a row: moved to memory or to be computed again."""
-        engine, table = self._engine, self._engine.table
-        n_past = int(table.n_past[slot])
-        if n_past and move:
-            again_ms = predict(engine.cost, 0, 0, n_past, n_past / 2)
-            self._parking.move_out(slot, int(table.seq[slot]), n_past, again_ms)
+    def park(self, slot: int, keep: bool = True) -> None:
+        """Take sequence and cells from a row; ``keep`` what they hold, or compute it again."""
+        table = self._engine.table
+        if keep:
+            self.prefixes.park(slot)
         self._drop_sequence(slot)
         table.t_wait_ns[slot] = time.monotonic_ns()
         table.state[slot] = t.WAITING
@@ -158,9 +150,7 @@ class Seats:
         for slot in self.prefixes.clear():
             self._drop_sequence(slot)
         for slot in slots:
-            self.park(slot, move=False)
-        for slot in self._engine.table.parked():
-            self._parking.forget(slot)
+            self.park(slot, keep=False)
 
     def evict(self) -> bool:
         """Send the newest session back to waiting, until there is room for it again."""
@@ -178,7 +168,7 @@ class Seats:
         if not empty:
             self.prefixes.keep(slot)
         self._drop_sequence(slot, empty)
-        self._parking.forget(slot)
+        self.prefixes.unpark(slot)
 
     def end(self, slot: int, reason: int, empty: bool = False) -> None:
         """A row is finished.  The state goes last: it is what the front looks at."""

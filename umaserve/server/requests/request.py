@@ -302,6 +302,7 @@ class Request:
             auto=self.auto and not self.tokens,  # what has begun is being read
             unread=self.is_unread(),
             domain=self._domain(),
+            session=bool(message.session),
             sampling=self.sampling,
             constraint=self._constraint(),
         )

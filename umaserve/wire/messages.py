@@ -149,7 +149,9 @@ class Submit(msgspec.Struct, tag="submit", omit_defaults=True):
     first, equal ones in order of arrival.  ``program``: the program that asks, as a number;
     ``weight``: of its share.
     ``auto``: nobody has named the lane, and the policy may change it.  ``domain``: whose texts may
-    begin as this one does and share what was computed; None: nobody's.
+    begin as this one does and share what was computed; None: nobody's.  ``shifts``: where its
+    context is full, `Shift` may follow.  Of ``tokens`` whose context was shifted before, those are
+    given that are still in it, and ``n_prompt`` is their number less all that were generated.
     """
 
     serial: int
@@ -175,6 +177,7 @@ class Submit(msgspec.Struct, tag="submit", omit_defaults=True):
     prompt_logprobs: int = -1
     auto: bool = False
     domain: str | None = None
+    shifts: bool = False
     sampling: Sampling = Sampling()
     constraint: Constraint | None = None
 
@@ -207,8 +210,21 @@ class SetLane(msgspec.Struct, tag="lane"):
         return self.lane == LANE_INTERACTIVE
 
 
+class Shift(msgspec.Struct, tag="shift"):
+    """Everything of a row that is FULL was read: it is to go on.
+
+    Behind the first ``kept`` tokens ``dropped`` go, and the others move down.  The column
+    ``shifts`` says when that is done.  ``max_tokens`` counts all generated ones, as in `Submit`.
+    """
+
+    serial: int
+    kept: int
+    dropped: int
+    max_tokens: int
+
+
 class Release(msgspec.Struct, tag="release"):
-    """The front has read everything of a DONE row; the engine marks it FREE."""
+    """The front has read everything of a row that has ended; the engine marks it FREE."""
 
     serial: int
     slot: int
@@ -299,6 +315,7 @@ class Ready(msgspec.Struct, tag="ready", omit_defaults=True):
     n_embd: int = 0  # numbers of a vector
     pooling: str = ""  # how a text's tokens become one vector: mean, cls, last, rank (not at all)
     generates: bool = True  # an encoder alone does not
+    why_no_shift: str = ""  # why no context can be shifted; empty where it can
 
     @property
     def n_positions(self) -> int:
@@ -439,7 +456,8 @@ class Log(msgspec.Struct, tag="log"):
 
 
 ToEngine = (
-    Start | Submit | Cancel | SetLane | Release | Tokenize | Embed | Forget | AskCache | Shutdown
+    Start | Submit | Cancel | SetLane | Shift | Release | Tokenize | Embed | Forget | AskCache
+    | Shutdown
 )  # fmt: skip
 ToFront = (
     LoadProgress | Ready | Threads | LoadFailed | Rejected | Failed | Tokens | Embedded

@@ -93,15 +93,16 @@ class Prefixes:
         if not self.is_on:
             return
         table, domain = self._table, self._domains.get(slot)
-        tokens = table.tokens[slot, : int(table.n_prompt[slot])]
+        tokens = table.tokens[slot, : max(int(table.n_prompt[slot]), 0)]
         self.report.note(int(table.serial[slot]), domain, tokens, cached)
         if domain is not None:
             table.header.cache_asked += 1
             table.header.cache_hits += cached > 0
 
     def forget(self, slot: int) -> None:
-        """Nothing of this row is to be kept."""
+        """Nothing more of this row is to be kept."""
         self._domains.pop(slot, None)
+        self._awaited.pop(slot, None)
 
     def known(self, slot: int) -> list[Part]:
         """What is kept of a row's text, but for its last token, which has to be computed."""

@@ -286,13 +286,16 @@ class Engine:
             if ready and ran:
                 self.graph.forget()
                 self.sequences.forgotten(self.loaded.n_seq)
-            if not ran and not prefixes.is_busy and (self.table.state == t.WAITING).any():
+            waits = not self.seats.full.holds and (self.table.state == t.WAITING).any()
+            if not ran and not prefixes.is_busy and waits:
                 # nothing runs, yet nothing could be admitted: cannot happen while the cells of a
                 # single request fit the context, which admission makes sure of
                 raise RuntimeError("a waiting request cannot be admitted although nothing runs")
 
     def _pause(self) -> list[m.ToEngine]:
         """Sleep until somebody wants something; what he may need is made ready meanwhile."""
+        if self.seats.full.holds:  # the front's answer is on its way, and the cache is not empty
+            return self.control.receive(None)
         while self.idle_work.is_left and not self.aside.has_jobs:
             if self.control.has_something():
                 self.idle_work.give_way()
@@ -360,7 +363,10 @@ class Engine:
             if slot >= 0:
                 self.table.lane[slot] = message.lane
                 self.table.auto[slot] = t.LABELLED
+        elif isinstance(message, m.Shift):
+            self.seats.full.shift(message)
         elif isinstance(message, m.Release):
+            self.seats.full.let_go(message.slot)
             self.admission.release(message.slot, message.serial)
         elif isinstance(message, m.Tokenize | m.Embed):
             self.admission.tokenize(message)
@@ -397,7 +403,7 @@ class Engine:
         out = self.work.out
         if why in (records.ENDED, records.NOT_NUMBERS):
             for slot in self.work.ended[: int(out.ended)].tolist():
-                self.seats.leave(slot)
+                self.seats.ended(slot)
             # none where it is ENDED
             without = int(out.without_numbers)
             self.trials.accuse(self._batch.arrays.out_slot[:without].tolist())

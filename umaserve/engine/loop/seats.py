@@ -24,6 +24,8 @@ from umaserve.wire import messages as m
 from umaserve.wire import table as t
 from umaserve.wire.memory_order import stores_first
 
+from .full_rows import FullRows
+
 
 class Seats:
     """The rows that run, those that were parked, and the way in; for the loop's thread."""
@@ -32,6 +34,7 @@ class Seats:
         self._engine = engine
         self._parking = Parking(engine.loaded.context, memory_to_park_in())
         self._ageing = Ageing()
+        self.full = FullRows(engine, self.drop_sequence)
         self._told = False
         self._shelf = self._find_shelf()
         self.prefixes = Prefixes(
@@ -147,7 +150,7 @@ class Seats:
         if n_past and move:
             again_ms = predict(engine.cost, 0, 0, n_past, n_past / 2)
             self._parking.move_out(slot, int(table.seq[slot]), n_past, again_ms)
-        self._drop_sequence(slot)
+        self.drop_sequence(slot)
         table.t_wait_ns[slot] = time.monotonic_ns()
         table.state[slot] = t.WAITING
         table.header.preemptions += 1
@@ -156,7 +159,8 @@ class Seats:
     def park_all(self, slots: list[int]) -> None:
         """Leave nothing in any memory of rows that run or were parked: all is computed again."""
         for slot in self.prefixes.clear():
-            self._drop_sequence(slot)
+            self.drop_sequence(slot)
+        self.full.let_all_go()
         for slot in slots:
             self.park(slot, move=False)
         for slot in self._engine.table.parked():
@@ -170,6 +174,14 @@ class Seats:
         self.park(slot)
         return True
 
+    def ended(self, slot: int) -> None:
+        """The ticks have ended a row; what it has is free, unless its context may be shifted."""
+        if self.full.keeps(slot):
+            self.prefixes.keep(slot)
+            self.prefixes.forget(slot)  # its cells will not be those of its tokens alone
+        else:
+            self.leave(slot)
+
     def leave(self, slot: int, empty: bool = False) -> None:
         """What a row that ended has in the engine is free again.
 
@@ -177,7 +189,7 @@ class Seats:
         """
         if not empty:
             self.prefixes.keep(slot)
-        self._drop_sequence(slot, empty)
+        self.drop_sequence(slot, empty)
         self._parking.forget(slot)
 
     def end(self, slot: int, reason: int, empty: bool = False) -> None:
@@ -191,7 +203,7 @@ class Seats:
         stores_first()
         table.state[slot] = t.DONE
 
-    def _drop_sequence(self, slot: int, empty: bool = False) -> None:
+    def drop_sequence(self, slot: int, empty: bool = False) -> None:
         """Take the KV sequence from a row; its cells are free afterwards."""
         engine, table = self._engine, self._engine.table
         seq = int(table.seq[slot])

@@ -310,8 +310,8 @@ def test_libllama_has_its_cells_where_it_is_said(loaded, model):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_libllama_follows_the_rule_that_is_played(loaded, model, seed):
-    """Requests come, are copied or computed, decode and end: each one's positions lie in the order
-    that is expected, as far as libllama tells (it saves a sequence by its cells)."""
+    """Requests come, are copied or computed, decode, lose a part and end: each one's positions lie
+    in the order that is expected, as far as libllama tells (it saves a sequence by its cells)."""
     rng, batch, lib = random.Random(seed), Batch(model.library.ffi, 256, 8), model.library.lib
     arrays, context = batch.arrays, loaded.context
     other = llama.Context.open(model, n_ctx=512, n_batch=256, n_ubatch=64, n_seq_max=2, n_threads=1)
@@ -351,6 +351,12 @@ def test_libllama_follows_the_rule_that_is_played(loaded, model, seed):
             seq = rng.choice(list(rows))
             del rows[seq]
             sequences.give_back(seq)
+        elif what < 0.5 and max(rows.values(), default=0) > 2:
+            seq = max(rows, key=lambda seq: rows[seq])
+            p0 = rng.randrange(rows[seq] - 1)
+            p1 = rng.randrange(p0 + 1, rows[seq])
+            assert sequences.shift(seq, p0, p1)
+            rows[seq] -= p1 - p0
         elif rows and sum(rows.values()) < 400:
             for _ in range(rng.randrange(1, 12)):
                 decode(context, list(rows.items()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -71,6 +72,60 @@ class Oracle:
         lib.llama_batch_free(batch)
         return gaps
 
+    def shifted_gaps(
+        self, prompt: list[int], tokens: list[int], size: int, kept: int
+    ) -> np.ndarray:
+        """As `greedy_gaps`, in a context that is shifted (`shifted_rows`)."""
+        gaps = []
+        for row, token in zip(self.shifted_rows(prompt, tokens, size, kept), tokens, strict=True):
+            row[self.eog] = -np.inf
+            gaps.append(row.max() - row[token])
+        return np.array(gaps)
+
+    def shifted_logprobs(
+        self, prompt: list[int], tokens: list[int], size: int, kept: int
+    ) -> np.ndarray:
+        """Natural logarithms of what each token's chance is in a context that is shifted."""
+        rows = self.shifted_rows(prompt, tokens, size, kept)
+        found = []
+        for row, token in zip(rows, tokens, strict=True):
+            logits = row.astype(np.float64) - row.max()
+            found.append(logits[token] - np.log(np.exp(logits).sum()))
+        return np.array(found)
+
+    def shifted_rows(
+        self, prompt: list[int], tokens: list[int], size: int, kept: int
+    ) -> Iterator[np.ndarray]:
+        """Logits in front of each token, in a context of ``size``, shifted as llama-server does.
+
+        Whenever it is full, half of what is behind the first ``kept`` tokens leaves it.
+        """
+        lib, memory = self.library.lib, self.context.memory
+        self.context.clear()
+        row, past = self._feed(prompt, 0), len(prompt)
+        for token in tokens:
+            yield row
+            if past + 1 == size:  # with this token, which has no cell yet
+                dropped = (size - kept) // 2
+                assert lib.llama_memory_seq_rm(memory, 0, kept, kept + dropped)
+                lib.llama_memory_seq_add(memory, 0, kept + dropped, -1, -dropped)
+                past -= dropped
+            row = self._feed([token], past)
+            past += 1
+
+    def _feed(self, tokens: list[int], past: int) -> np.ndarray:
+        """Logits after the last of ``tokens``, float32[n_vocab], copied."""
+        lib, ffi = self.library.lib, self.library.ffi
+        batch = lib.llama_batch_init(len(tokens), 0, 1)
+        for i, token in enumerate(tokens):
+            batch.token[i], batch.pos[i], batch.n_seq_id[i] = token, past + i, 1
+            batch.seq_id[i][0], batch.logits[i] = 0, i == len(tokens) - 1
+        batch.n_tokens = len(tokens)
+        assert lib.llama_decode(self.context.pointer, batch) == 0
+        lib.llama_batch_free(batch)
+        row = lib.llama_get_logits_ith(self.context.pointer, -1)
+        return np.frombuffer(ffi.buffer(row, 4 * self.model.n_vocab), np.float32).copy()
+
     def assert_followed(self, prompt: str | list[int], tokens: list[int]) -> None:
         """No token is lost or doubled: each is the best one after all before it, or all but.
 
@@ -80,6 +135,10 @@ class Oracle:
         as a gap of more than 5 at the next ones.  Of a few tokens one near-tie makes up most of the
         mean, so that is looked at as if they were ``FEW``.
         """
-        gaps = self.greedy_gaps(prompt, tokens)
-        assert gaps.max() < 4.0, (prompt, gaps)
-        assert gaps.sum() / max(gaps.size, FEW) < 0.1, (prompt, gaps)
+        self.assert_near(self.greedy_gaps(prompt, tokens))
+
+    @staticmethod
+    def assert_near(gaps: np.ndarray) -> None:
+        """These are the gaps of such an answer (`assert_followed`)."""
+        assert gaps.max() < 4.0, gaps
+        assert gaps.sum() / max(gaps.size, FEW) < 0.1, gaps

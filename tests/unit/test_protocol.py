@@ -67,6 +67,9 @@ def test_what_a_request_says_beside_its_prompt():
     assert (said.parse_special, said.echo, said.app, said.cache_scope) == (
         False, True, "editor", "private",
     )  # fmt: skip
+    assert (usual.context_shift, usual.n_keep) == (False, 0)
+    shifted = parse({"id": "a", "prompt": "x", "context_shift": True, "n_keep": -1})
+    assert (shifted.context_shift, shifted.n_keep) == (True, -1)
 
 
 # --- requests ------------------------------------------------------------------------------------
@@ -241,7 +244,14 @@ WRONG = [
     ),
     ({"echo": 1}, '"echo" must be true or false, not 1'),
     ({"parse_special": "no"}, '"parse_special" must be true or false'),
-    ({"context_shift": True}, '"context_shift" must be false: the beginning of a text'),
+    ({"context_shift": True, "regex": "a"}, '"context_shift" goes with neither "tools" nor'),
+    (
+        {"context_shift": True, "messages": [{"role": "user", "content": "x"}],
+         "tools": [{"type": "function", "function": {"name": "f"}}]},
+        '"context_shift" goes with neither "tools" nor',
+    ),
+    ({"n_keep": -2}, '"n_keep" must be a whole number from -1 to 2147483647, not -2'),
+    ({"n_keep": "all"}, '"n_keep" must be a whole number from -1'),
     ({"context_shift": "no"}, '"context_shift" must be true or false'),
     ({"app": ""}, '"app" must be a string of 1 to 128 characters'),
     ({"app": 3}, '"app" must be a string'),

@@ -65,6 +65,7 @@ class Options(TypedDict, total=False):
     return_tokens: bool | None
     prompt_logprobs: int | None
     context_shift: bool | None
+    n_keep: int | None
     app: str | None
     cache_scope: Literal["shared", "private"] | None
     add_bos: bool | Literal["auto"] | None

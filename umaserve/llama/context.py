@@ -129,6 +129,13 @@ class Context:
         """
         self.library.lib.llama_memory_seq_cp(self.memory, source, target, p0, p1)
 
+    def seq_add(self, seq: int, p0: int, p1: int, more: int) -> None:
+        """``llama_memory_seq_add``: moves positions [p0, p1) of a sequence by ``more``.
+
+        -1 leaves an end open.  The keys follow in front of the next decode.
+        """
+        self.library.lib.llama_memory_seq_add(self.memory, seq, p0, p1, more)
+
     def state_seq_size(self, seq: int) -> int:
         """Bytes that `state_seq_get` needs for a sequence (``llama_state_seq_get_size``)."""
         return int(self.library.lib.llama_state_seq_get_size(self.pointer, seq))

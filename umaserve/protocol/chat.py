@@ -101,6 +101,11 @@ def options(wire: Any, messages: Sequence[ChatMessage]) -> ChatOptions:
     )
 
 
+def may_call(options: ChatOptions) -> bool:
+    """Whether an answer may call tools."""
+    return bytes(options.tools) != NO_TOOLS and options.tool_choice != "none"
+
+
 def bound(options: ChatOptions, constraint: Constraint) -> ChatOptions:
     """The options of a conversation whose answer follows a constraint.
 
@@ -108,7 +113,7 @@ def bound(options: ChatOptions, constraint: Constraint) -> ChatOptions:
     token on.  Else the model does not think, and the answer is not taken apart.  Raises
     ``ProtocolError`` where it could call a tool instead.
     """
-    if bytes(options.tools) != NO_TOOLS and options.tool_choice != "none":
+    if may_call(options):
         text = '"tools" are given, and an answer that follows a schema or grammar calls none'
         raise ProtocolError(E_PROTO_005, f'{text} (send "tool_choice": "none" or no tools)')
     is_off = options.thinking in (False, "none")

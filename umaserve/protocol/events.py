@@ -117,6 +117,7 @@ def eos_event(
     stop: str | None = None,
     stop_token: int | None = None,
     tokens: Sequence[int] | None = None,
+    dropped: int = 0,
 ) -> bytes:
     """The end of a request.
 
@@ -125,6 +126,7 @@ def eos_event(
     came: a ``msgspec.Raw`` or any JSON value; ``None`` leaves it out.  ``message`` is what the text
     was parsed to, and ``None`` where nobody asked for it.  ``stop`` is the stop string that ended
     it, ``stop_token`` the token with which the model did, ``tokens`` the answer's ids.
+    ``dropped`` tokens left the context when it was full; 0 leaves the field out.
     """
     if reason not in REASONS:
         raise ValueError(f"reason {reason!r} is not one of {', '.join(REASONS)}")
@@ -141,6 +143,8 @@ def eos_event(
         event["logprobs"] = logprobs
     if message is not None:
         event["message"] = message
+    if dropped:
+        event["dropped_tokens"] = dropped
     event["usage"] = usage
     event["timings"] = timings
     if metadata is not None:

@@ -214,7 +214,19 @@ GENERATE_FIELDS: tuple[Field, ...] = (
         None,
         "log-probabilities of the prompt's tokens, with so many alternatives; not with `messages`",
     ),
-    _flag("context_shift", False, "only false: a full context ends the answer"),
+    _flag(
+        "context_shift",
+        False,
+        "a full context does not end the answer: half of what is behind the first `n_keep` tokens "
+        "is dropped; not with `tools` or a constraint",
+    ),
+    _whole(
+        "n_keep",
+        -1,
+        2**31 - 1,
+        0,
+        "tokens of the prompt, behind its start token, that `context_shift` never drops; -1 = all",
+    ),
     Field("app", Id, _ID_WORDS, note="the program that asks; omitted: the connecting process's"),
     Field("key", Id, _ID_WORDS, note="the API key's name that asked; for the gateway to set"),
     _flag("cache_prompt", True, "false: compute the whole prompt, and keep nothing of it"),

@@ -93,6 +93,8 @@ class Generate(msgspec.Struct, frozen=True):
     begin: bool = False
     t_max_predict_ms: int = 0  # 0: no limit
     return_tokens: bool = False
+    context_shift: bool = False
+    n_keep: int = 0  # of the prompt, when its context is shifted; -1: all
     prompt_logprobs: int | None = None  # alternatives of each token of the prompt; None: not told
     app: str | None = None
     key: str = ""  # the name of the API key that asked, as the gateway tells it
@@ -272,6 +274,9 @@ def _generate(wire: Any, limits: PromptLimits) -> Generate:
     binding = constraint(wire)
     if binding is not None:
         options = chat.bound(options, binding)
+    if wire.context_shift and (binding is not None or chat.may_call(options)):
+        text = '"context_shift" goes with neither "tools" nor a constraint, which need the answer'
+        raise ProtocolError(E_PROTO_003, f"{text} from its beginning; leave it out")
     if wire.max_tokens is not None and not 0 <= wire.max_tokens <= limits.max_tokens:
         raise wrong("max_tokens", bounded(words["max_tokens"], limits.max_tokens), wire.max_tokens)
     if wire.seed is not None and not fields.MIN_SEED <= wire.seed <= fields.MAX_SEED:
@@ -311,6 +316,8 @@ def _generate(wire: Any, limits: PromptLimits) -> Generate:
         begin=bool(wire.begin),
         t_max_predict_ms=wire.t_max_predict_ms or 0,
         return_tokens=bool(wire.return_tokens),
+        context_shift=bool(wire.context_shift),
+        n_keep=wire.n_keep or 0,
         prompt_logprobs=wire.prompt_logprobs,
         app=wire.app,
         key=wire.key or "",
@@ -320,9 +327,6 @@ def _generate(wire: Any, limits: PromptLimits) -> Generate:
 
 def _tokens(wire: Any) -> list[int] | None:
     """The prompt's ids where it is given so; refuses what does not go with the kind of prompt."""
-    if wire.context_shift:
-        words = "false: the beginning of a text is not dropped to make room"
-        raise wrong("context_shift", words, True)
     for name in ("echo", "prompt_logprobs"):
         is_asked = getattr(wire, name) is not None and getattr(wire, name) is not False
         if is_asked and wire.messages is not None:

@@ -151,7 +151,9 @@ class Submit(msgspec.Struct, tag="submit", omit_defaults=True):
     ``auto``: nobody has named the lane, and the policy may change it.  ``unread``: nor what it may
     take, and its answer goes out as a whole: the policy sets its cap.  ``domain``: whose texts may
     begin as this one does and share what was computed; None: nobody's.  ``session``: it names the
-    session that it belongs to, which will come back.
+    session that it belongs to, which will come back.  ``shifts``: where its context is full,
+    `Shift` may follow.  Of ``tokens`` whose context was shifted before, those are given that are
+    still in it, and ``n_prompt`` is their number less all that were generated.
     """
 
     serial: int
@@ -179,6 +181,7 @@ class Submit(msgspec.Struct, tag="submit", omit_defaults=True):
     unread: bool = False
     domain: str | None = None
     session: bool = False
+    shifts: bool = False
     sampling: Sampling = Sampling()
     constraint: Constraint | None = None
 
@@ -211,8 +214,21 @@ class SetLane(msgspec.Struct, tag="lane"):
         return self.lane == LANE_INTERACTIVE
 
 
+class Shift(msgspec.Struct, tag="shift"):
+    """Everything of a row that is FULL was read: it is to go on.
+
+    Behind the first ``kept`` tokens ``dropped`` go, and the others move down.  The column
+    ``shifts`` says when that is done.  ``max_tokens`` counts all generated ones, as in `Submit`.
+    """
+
+    serial: int
+    kept: int
+    dropped: int
+    max_tokens: int
+
+
 class Release(msgspec.Struct, tag="release"):
-    """The front has read everything of a DONE row; the engine marks it FREE."""
+    """The front has read everything of a row that has ended; the engine marks it FREE."""
 
     serial: int
     slot: int
@@ -303,6 +319,7 @@ class Ready(msgspec.Struct, tag="ready", omit_defaults=True):
     n_embd: int = 0  # numbers of a vector
     pooling: str = ""  # how a text's tokens become one vector: mean, cls, last, rank (not at all)
     generates: bool = True  # an encoder alone does not
+    why_no_shift: str = ""  # why no context can be shifted; empty where it can
 
     @property
     def n_positions(self) -> int:
@@ -443,7 +460,8 @@ class Log(msgspec.Struct, tag="log"):
 
 
 ToEngine = (
-    Start | Submit | Cancel | SetLane | Release | Tokenize | Embed | Forget | AskCache | Shutdown
+    Start | Submit | Cancel | SetLane | Shift | Release | Tokenize | Embed | Forget | AskCache
+    | Shutdown
 )  # fmt: skip
 ToFront = (
     LoadProgress | Ready | Threads | LoadFailed | Rejected | Failed | Tokens | Embedded

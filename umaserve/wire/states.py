@@ -7,6 +7,7 @@ FREE = 0
 WAITING = 1  # tokenised; holds no KV sequence yet (or lost it to make room)
 RUNNING = 2  # holds a sequence; prefill while n_tokens - n_past > 1, else decode
 DONE = 3  # ended; waits for Release
+FULL = 4  # as DONE, but keeps its cells: the front may have its context shifted (`Shift`)
 
 LANE_INTERACTIVE = 0
 LANE_BACKGROUND = 1

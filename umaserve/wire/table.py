@@ -41,12 +41,13 @@ from umaserve.wire.states import AUTO_PAID as AUTO_PAID
 from umaserve.wire.states import AUTO_SUNK as AUTO_SUNK
 from umaserve.wire.states import DONE as DONE
 from umaserve.wire.states import FREE as FREE
+from umaserve.wire.states import FULL as FULL
 from umaserve.wire.states import LABELLED as LABELLED
 from umaserve.wire.states import LANE_BACKGROUND as LANE_BACKGROUND
 from umaserve.wire.states import RUNNING as RUNNING
 from umaserve.wire.states import WAITING as WAITING
 
-# reason of a DONE row
+# reason of a row that is DONE or FULL
 REASON_NONE = 0
 REASON_STOP = 1  # end-of-generation token
 REASON_LENGTH = 2  # max_tokens or the context is full
@@ -66,11 +67,13 @@ _COLUMNS: tuple[tuple[str, str, str], ...] = (
     ("reason", "i4", ""),
     ("lane", "i4", ""),
     ("seq", "i4", ""),  # KV sequence id, -1 = none
+    # of n_tokens, those not generated; what a shift drops is taken from it, so it may be negative
     ("n_prompt", "i4", ""),
     ("n_tokens", "i4", ""),  # prompt + generated, as stored in tokens[slot]
     ("n_past", "i4", ""),  # of those, how many are in the KV cache
     ("cached", "i4", ""),  # tokens of the prompt that were known, and not computed again
     ("max_tokens", "i4", ""),
+    ("shifts", "i4", ""),  # of its context, so far; -1 = it ends where that is full
     ("in_tick", "i4", ""),  # 1 while part of a llama_decode; IN_TOKENIZER while it is tokenised
     ("isolate", "i4", ""),  # decodes alone until harmless
     ("t_submit_ns", "i8", ""),  # monotonic; arrival of the request
@@ -156,6 +159,7 @@ class SessionTable:
     n_past: np.ndarray
     cached: np.ndarray
     max_tokens: np.ndarray
+    shifts: np.ndarray
     in_tick: np.ndarray
     isolate: np.ndarray
     t_submit_ns: np.ndarray

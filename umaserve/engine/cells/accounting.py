@@ -17,7 +17,7 @@ import numpy as np
 from umaserve.engine.native.batch import to_come
 from umaserve.jit.compiled import njit
 from umaserve.jit.direct import Direct
-from umaserve.wire.states import RUNNING, WAITING
+from umaserve.wire.states import FULL, RUNNING, WAITING
 
 if TYPE_CHECKING:
     from umaserve.wire.table import SessionTable
@@ -34,7 +34,8 @@ def count_used(state, n_past):
     """
     used = 0
     for s in range(state.shape[0]):
-        if state[s] == RUNNING or state[s] == WAITING:  # the latter while its cells are restored
+        # WAITING while its cells are restored
+        if state[s] == RUNNING or state[s] == WAITING or state[s] == FULL:
             used += n_past[s]
     return used
 
@@ -53,7 +54,7 @@ def cells_committed(table: SessionTable) -> int:
     rows = zip(table.state.tolist(), table.seq.tolist(), table.n_tokens.tolist(), strict=True)
     return sum(
         n_tokens for state, seq, n_tokens in rows
-        if state == RUNNING or state == WAITING and seq >= 0
+        if state in (RUNNING, FULL) or state == WAITING and seq >= 0
     )  # fmt: skip
 
 

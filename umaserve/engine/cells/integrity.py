@@ -37,7 +37,7 @@ def check(
     assert len(set(seqs)) == len(seqs), f"rows {rows} have sequences {seqs}"
     for slot in rows:
         state = int(table.state[slot])
-        assert state in (t.RUNNING, t.WAITING), f"row {slot} has a sequence in state {state}"
+        assert state in (t.RUNNING, t.WAITING, t.FULL), f"row {slot} has a sequence in state {state}"
     plain = not why_not_plain(loaded)
     counted = {seq: _cells(loaded, seq, plain) for seq in range(loaded.context.n_seq_max)}
     for slot, seq in zip(rows, seqs, strict=True):

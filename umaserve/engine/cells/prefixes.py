@@ -104,16 +104,17 @@ class Prefixes:
         if not self.is_on:
             return
         table, domain = self._table, self._domains.get(slot)
-        tokens = table.tokens[slot, : int(table.n_prompt[slot])]
+        tokens = table.tokens[slot, : max(int(table.n_prompt[slot]), 0)]
         self.report.note(int(table.serial[slot]), domain, tokens, cached)
         if domain is not None:
             table.header.cache_asked += 1
             table.header.cache_hits += cached > 0
 
     def forget(self, slot: int) -> None:
-        """Nothing of this row is to be kept."""
+        """Nothing more of this row is to be kept."""
         self.unpark(slot)
         self._domains.pop(slot, None)
+        self._awaited.pop(slot, None)
 
     def park(self, slot: int) -> None:
         """A row is about to give its cells up: save what is not saved yet.

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from umaserve.engine.model.abilities import RESERVED, why_not_plain
+from umaserve.engine.native.batch import Batch
+from umaserve.engine.native.status import DECODED
 from umaserve.jit.direct import Direct
 
 from . import cell_map as c
@@ -118,6 +120,37 @@ class Sequences:
     def forgotten(self, seq: int, since: int = 0) -> None:
         """A sequence has lost its cells from that position on."""
         self._lose(self.cells, seq, since, 1 << 30)
+
+    def shift(self, seq: int, p0: int, p1: int) -> bool:
+        """Let a sequence forget positions [p0, p1), and move what is behind down to ``p0``.
+
+        False where libllama could not, and then nobody knows what the sequence holds.
+        """
+        context, cells = self._context, self.cells
+        if not context.seq_rm(seq, p0, p1):
+            return False
+        self._lose(cells, seq, p0, p1)
+        context.seq_add(seq, p1, -1, p0 - p1)
+        cells.position[(cells.owner == seq) & (cells.position >= p1)] -= p1 - p0
+        cells.marks.head = 0  # where libllama looks for free cells after this
+        return self._turn_keys()
+
+    def _turn_keys(self) -> bool:
+        """Have the keys of moved cells turned to their new positions now.
+
+        libllama does so in front of the next decode.  A tick's may be given up halfway, and the
+        cells may be saved before it.  So a token of nobody's is decoded here.
+        """
+        loaded, spare = self._loaded, self._n_seq
+        batch = Batch(loaded.library.ffi, 1, 1)
+        batch.arrays.seq[0], batch.arrays.n_tokens[0] = spare, 1
+        self._make_room(self.cells, 1, False, True)
+        self._take(self.cells, spare, batch.arrays.pos)
+        status = loaded.library.lib.uma_decode(self._context.pointer, batch.struct)
+        self._context.synchronize()
+        self._context.seq_rm(spare)
+        self._lose(self.cells, spare, 0, 1)
+        return bool(status == DECODED)
 
     def clear(self) -> None:
         """The cache is empty, or has nothing in it that is wanted."""

@@ -199,7 +199,7 @@ class Admission:
         return False
 
     def release(self, slot: int, serial: int) -> None:
-        """The front has read a DONE row."""
+        """The front has read a row that has ended."""
         table = self._table
         if table.serial[slot] == serial and table.state[slot] == t.DONE:
             self._slots.pop(serial, None)
@@ -232,7 +232,7 @@ class Admission:
         self._control.send(m.Rejected(message.serial, code, text))
 
     def _place(self, message: m.Submit, tokens: list[int], n_prompt: int) -> None:
-        if n_prompt == 0:
+        if not tokens:
             self.reject(message, "E_PROTO_003", "prompt has no tokens; send at least one character")
             return
         room = self._loaded.n_positions - n_prompt
@@ -303,6 +303,7 @@ class Admission:
         table.n_tokens[slot] = len(tokens)
         table.n_past[slot] = table.cached[slot] = 0
         table.max_tokens[slot] = max_tokens
+        table.shifts[slot] = 0 if message.shifts else -1
         table.isolate[slot] = message.isolate
         table.cap[slot] = message.latency_cap
         table.target_ttft_ms[slot] = message.target_ttft_ms

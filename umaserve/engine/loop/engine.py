@@ -288,13 +288,16 @@ class Engine:
             if ready and ran:
                 self.graph.forget()
                 self.sequences.forgotten(self.loaded.n_seq)
-            if not ran and not prefixes.is_busy and (self.table.state == t.WAITING).any():
+            waits = not self.seats.full.holds and (self.table.state == t.WAITING).any()
+            if not ran and not prefixes.is_busy and waits:
                 # nothing runs, yet nothing could be admitted: cannot happen while the cells of a
                 # single request fit the context, which admission makes sure of
                 raise RuntimeError("a waiting request cannot be admitted although nothing runs")
 
     def _pause(self) -> list[m.ToEngine]:
         """Sleep until somebody wants something; what he may need is made ready meanwhile."""
+        if self.seats.full.holds:  # the front's answer is on its way, and the cache is not empty
+            return self.control.receive(None)
         if self._checks:
             used = self.check()
             assert used == self.table.header.cells_used == 0, "nobody runs, and cells are in use"
@@ -369,7 +372,10 @@ class Engine:
             if slot >= 0:
                 self.table.lane[slot] = message.lane
                 self.table.auto[slot] = t.LABELLED
+        elif isinstance(message, m.Shift):
+            self.seats.full.shift(message)
         elif isinstance(message, m.Release):
+            self.seats.full.let_go(message.slot)
             self.admission.release(message.slot, message.serial)
         elif isinstance(message, m.Tokenize | m.Embed):
             self.admission.tokenize(message)
@@ -406,7 +412,7 @@ class Engine:
         out = self.work.out
         if why in (records.ENDED, records.NOT_NUMBERS):
             for slot in self.work.ended[: int(out.ended)].tolist():
-                self.seats.leave(slot)
+                self.seats.ended(slot)
             # none where it is ENDED
             without = int(out.without_numbers)
             self.trials.accuse(self._batch.arrays.out_slot[:without].tolist())

@@ -9,11 +9,13 @@ waits for the end of that tick.
 from __future__ import annotations
 
 import time
+from functools import partial
 from itertools import takewhile
 
 from umaserve.engine.prefill.worker import PrefillWorker
 from umaserve.engine.start.whole import Whole
 from umaserve.wire import messages as m
+from umaserve.wire import table as t
 
 from .inbox import handle_some
 
@@ -23,7 +25,7 @@ AT_ANY_TIME = (m.Submit, m.Release, m.Tokenize, m.Embed)
 def meanwhile(engine: Whole) -> bool:
     """Do what can be done now; False where there is more, for which the ticks have to stop."""
     messages = engine.control.receive(0)
-    now = [] if engine.later else list(takewhile(_can_be_handled, messages))
+    now = [] if engine.later else list(takewhile(partial(_can_be_handled, engine), messages))
     # in the order in which they came
     engine.later += handle_some(engine, now) + messages[len(now) :]
     engine.admission.take_tokenised()
@@ -33,7 +35,9 @@ def meanwhile(engine: Whole) -> bool:
     return engine.seats.admit(under_way=True) and done
 
 
-def _can_be_handled(message: m.ToEngine) -> bool:
+def _can_be_handled(engine: Whole, message: m.ToEngine) -> bool:
+    if isinstance(message, m.Release) and engine.table.state[message.slot] == t.FULL:
+        return False  # it has cells
     return isinstance(message, AT_ANY_TIME)
 
 

@@ -22,6 +22,8 @@ from umaserve.wire import messages as m
 from umaserve.wire import table as t
 from umaserve.wire.memory_order import stores_first
 
+from .full_rows import FullRows
+
 
 class Seats:
     """The rows that run, those that were parked, and the way in; for the loop's thread."""
@@ -29,6 +31,7 @@ class Seats:
     def __init__(self, engine: Whole) -> None:
         self._engine = engine
         self._ageing = Ageing()
+        self.full = FullRows(engine, self.drop_sequence)
         self._told = False
         self._shelf = self._find_shelf()
         self.prefixes = Prefixes(
@@ -139,7 +142,7 @@ class Seats:
         table = self._engine.table
         if keep:
             self.prefixes.park(slot)
-        self._drop_sequence(slot)
+        self.drop_sequence(slot)
         table.t_wait_ns[slot] = time.monotonic_ns()
         table.state[slot] = t.WAITING
         table.header.preemptions += 1
@@ -148,7 +151,8 @@ class Seats:
     def park_all(self, slots: list[int]) -> None:
         """Leave nothing in any memory of rows that run or were parked: all is computed again."""
         for slot in self.prefixes.clear():
-            self._drop_sequence(slot)
+            self.drop_sequence(slot)
+        self.full.let_all_go()
         for slot in slots:
             self.park(slot, keep=False)
 
@@ -160,6 +164,14 @@ class Seats:
         self.park(slot)
         return True
 
+    def ended(self, slot: int) -> None:
+        """The ticks have ended a row; what it has is free, unless its context may be shifted."""
+        if self.full.keeps(slot):
+            self.prefixes.keep(slot)
+            self.prefixes.forget(slot)  # its cells will not be those of its tokens alone
+        else:
+            self.leave(slot)
+
     def leave(self, slot: int, empty: bool = False) -> None:
         """What a row that ended has in the engine is free again.
 
@@ -167,7 +179,7 @@ class Seats:
         """
         if not empty:
             self.prefixes.keep(slot)
-        self._drop_sequence(slot, empty)
+        self.drop_sequence(slot, empty)
         self.prefixes.unpark(slot)
 
     def end(self, slot: int, reason: int, empty: bool = False) -> None:
@@ -181,7 +193,7 @@ class Seats:
         stores_first()
         table.state[slot] = t.DONE
 
-    def _drop_sequence(self, slot: int, empty: bool = False) -> None:
+    def drop_sequence(self, slot: int, empty: bool = False) -> None:
         """Take the KV sequence from a row; its cells are free afterwards."""
         engine, table = self._engine, self._engine.table
         seq = int(table.seq[slot])

@@ -22,6 +22,14 @@ def why_not_plain(loaded: Loaded) -> str:
     return why_no_plain_model(loaded.library.lib, loaded.model.pointer)
 
 
+def why_no_shift(loaded: Loaded) -> str:
+    """Why a sequence cannot lose tokens of its middle; "" = it can."""
+    why = why_not_plain(loaded)
+    if not why and not loaded.library.lib.llama_memory_can_shift(loaded.context.memory):
+        why = "its keys cannot be moved to other positions"
+    return why
+
+
 def can_be_saved(loaded: Loaded) -> bool:
     """Whether the state of a sequence can be saved and restored as a whole."""
     lib, model = loaded.library.lib, loaded.model.pointer

@@ -86,6 +86,8 @@ class Settles(Protocol):
 
 
 class Admits(Protocol):
+    def slot_of(self, serial: int) -> int: ...
+
     def take_tokenised(self) -> None: ...
 
 

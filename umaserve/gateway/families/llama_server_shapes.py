@@ -18,7 +18,7 @@ _SAME = (
 )  # fmt: skip
 # what the daemon has not, as a server says it that does not use it
 _ABSENT: dict[str, Any] = {
-    "dynatemp_range": 0.0, "dynatemp_exponent": 1.0, "top_n_sigma": -1.0, "n_keep": 0,
+    "dynatemp_range": 0.0, "dynatemp_exponent": 1.0, "top_n_sigma": -1.0,
     "n_discard": 0, "min_keep": 0, "grammar": "", "timings_per_token": False,
     "post_sampling_probs": False, "lora": [],
 }  # fmt: skip
@@ -69,7 +69,7 @@ class Asked:
             "tokens_cached": cached,
             "generation_settings": self._settings,
             "prompt": self._prompts[number],
-            "truncated": False,
+            "truncated": end.dropped_tokens > 0,
             "stop_type": stop_type if self.wants_text else "limit",
             "stopping_word": end.stop or "",
             "timings": {
@@ -123,6 +123,7 @@ def _settings(body: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, A
         "n_predict": most,
         "logit_bias": fields.get("logit_bias") or [],
         "stream": body.get("stream") is True,
+        "n_keep": fields.get("n_keep", 0),
         "n_probs": fields.get("logprobs", 0),
         "samplers": body.get("samplers") or list(STEPS),
         **_ABSENT,

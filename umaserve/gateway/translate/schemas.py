@@ -28,7 +28,6 @@ _STOP: Schema = {"type": "string", "minLength": 1, "maxLength": MAX_STOP_BYTES /
 # where the table's types are wider than what is taken, or any JSON
 NARROWER: dict[str, Schema] = {
     "chat_template_kwargs": OBJECT,
-    "context_shift": {"enum": [False]},
     "logit_bias": {
         "type": "object",
         "propertyNames": {"pattern": "^[0-9]{1,5}$"},

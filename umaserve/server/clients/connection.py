@@ -153,6 +153,7 @@ class Connection:
             eos_event(
                 request.id, reason, usage, timings, whole, asked.metadata, logprobs, message,
                 stop, token, request.tokens if asked.return_tokens and not asked.stream else None,
+                request.dropped,
             )  # fmt: skip
         )
 

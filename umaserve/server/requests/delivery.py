@@ -22,7 +22,7 @@ def read_row(request: Request, engine: EngineHandle) -> tuple[int | None, bool]:
         return None, False
     if not request.accepted:
         # one that was cancelled before it was tokenised ends without ever being accepted
-        if request.cancelled and int(table.state[slot]) == t.DONE and not table.n_prompt[slot]:
+        if request.cancelled and int(table.state[slot]) == t.DONE and not table.n_tokens[slot]:
             return t.REASON_CANCEL, False
         return None, False
     # the state before the count: a row that is DONE publishes no more tokens
@@ -46,7 +46,7 @@ def read_row(request: Request, engine: EngineHandle) -> tuple[int | None, bool]:
                 break
     if request.record.strikes and _harmless(request, table):
         request.record.absolve()
-    if state != t.DONE:
+    if state not in (t.DONE, t.FULL):
         return None, stopped
     reason = int(table.reason[slot])
     if reason == t.REASON_STOP:
@@ -104,7 +104,9 @@ def _is_late(request: Request, piece: bytes) -> bool:
 def _is_last(request: Request, engine: EngineHandle) -> bool:
     """Whether the newest token is the last one because of its number."""
     most = engine.ready.n_positions if engine.ready is not None else 0
-    return len(request.tokens) >= request.max_tokens or request.stored >= most
+    if len(request.tokens) >= request.max_tokens:
+        return True
+    return request.stored >= most and not request.outlives_context
 
 
 def tell_begin(request: Request, table: t.SessionTable) -> None:

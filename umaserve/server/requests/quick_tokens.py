@@ -71,7 +71,7 @@ class QuickTokens:
                 if serials[slot] != request.serial:
                     continue
                 # the state before the count: a row that is DONE publishes no more tokens
-                done = states[slot] == t.DONE
+                done = states[slot] in (t.DONE, t.FULL)
                 loads_first()
                 end = counts[slot]
                 if not request.quick or request.cancelled or request.told or request.record.strikes:
@@ -101,9 +101,9 @@ class QuickTokens:
     @staticmethod
     def _ends(engine: EngineHandle, request: Request, end: int) -> bool:
         """Whether the newest token is the last one because of its number."""
-        assert engine.ready is not None and request.prompt_ids is not None
-        most = engine.ready.n_positions
-        return end - len(request.prompt_ids) >= request.max_tokens or end >= most
+        assert engine.ready is not None
+        generated = len(request.tokens) + end - request.stored
+        return generated >= request.max_tokens or end >= engine.ready.n_positions
 
     def _more(self, engine: EngineHandle, request: Request, start: int, end: int) -> None:
         loads_first()  # the count before what it counts

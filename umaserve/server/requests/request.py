@@ -41,6 +41,7 @@ CONFIGURED = "the configuration of its program"
 UNREAD = "its answer does not stream"
 TURNS = 16  # that a short request of a program of weight 1 costs
 LONG_BYTES = 4096  # of a prompt that costs as much again
+LEAST_SHIFTED = 4  # tokens of a full context that are not kept whatever the client wants
 # why a lane that nobody named is what it is (`umaserve.policy.urgency`)
 DECIDED = {
     t.AUTO: "nobody named a lane",
@@ -127,6 +128,9 @@ class Request:
     slot: int = -1
     accepted: bool = False  # by the engine it is on now
     prompt_ids: list[int] | None = None
+    kept: int = 0  # tokens in front of those that left the full context, see `shift`
+    dropped: int = 0  # tokens that left it
+    row_shifts: int = 0  # times that the context was shifted in the row that it has
     resumed_at: int = 0  # generated tokens when it was last given to a new engine
     max_tokens: int = 0  # the limit; as resolved by the engine that accepted it first
     tokens: list[int] = field(default_factory=list)
@@ -268,14 +272,40 @@ class Request:
     @property
     def stored(self) -> int:
         """Tokens of its row that were read: the prompt's and the generated ones."""
-        return len(self.prompt_ids or ()) + len(self.tokens)
+        return len(self.prompt_ids or ()) + len(self.tokens) - self.dropped
+
+    @property
+    def context(self) -> list[int]:
+        """What of its tokens is in its context: all, until that was shifted."""
+        tokens = [*(self.prompt_ids or ()), *self.tokens]
+        return tokens[: self.kept] + tokens[self.kept + self.dropped :]
+
+    @property
+    def outlives_context(self) -> bool:
+        """Whether it wants more tokens than a full context has given it."""
+        return self.message.context_shift and len(self.tokens) < self.max_tokens
+
+    def shift(self, adds_bos: bool) -> m.Shift:
+        """Drop half of what its full context holds behind the first tokens, as llama-server does.
+
+        ``adds_bos``: the model's texts begin with a start token.
+        """
+        prompt, stored = len(self.prompt_ids or ()), self.stored
+        keep = prompt if self.message.n_keep < 0 else self.message.n_keep + adds_bos
+        self.kept = max(min(keep, prompt, stored - LEAST_SHIFTED), 0)
+        dropped = (stored - self.kept) // 2
+        self.dropped += dropped
+        self.row_shifts += 1
+        self.accepted = False  # until the engine has done the same
+        return m.Shift(self.serial, self.kept, dropped, self.max_tokens)
 
     def submit_message(self) -> m.Submit:
         """What to tell the engine that it goes to."""
         rendered, message = self.rendered, self.message
         prompt = message.prompt if rendered is None else rendered.prompt
         resumed = self.prompt_ids is not None
-        tokens = [*(self.prompt_ids or ()), *self.tokens] if resumed else message.tokens
+        tokens = self.context if resumed else message.tokens
+        n_prompt = len(tokens or ()) - len(self.tokens)
         slo = self.message.slo
         rates = self.rated is not None and not self.rated.is_whole and not resumed
         return m.Submit(
@@ -285,9 +315,9 @@ class Request:
             prompt=None if resumed else prompt,
             plain=() if resumed or rendered is None else rendered.plain,
             tokens=tokens,
-            n_prompt=len((self.prompt_ids if resumed else tokens) or ()),
+            n_prompt=n_prompt,
             max_tokens=m.NO_TOKENS if message.max_tokens == 0 else self.max_tokens,
-            strict_fit=not resumed and self.message.max_tokens is not None,
+            strict_fit=not resumed and message.max_tokens is not None and not message.context_shift,
             parse_special=message.parse_special or message.messages is not None,
             add_bos=None if resumed else message.add_bos,
             isolate=self.record.isolate,
@@ -303,6 +333,7 @@ class Request:
             unread=self.is_unread(),
             domain=self._domain(),
             session=bool(message.session),
+            shifts=message.context_shift,
             sampling=self.sampling,
             constraint=self._constraint(),
         )
@@ -316,7 +347,7 @@ class Request:
     def _domain(self) -> str | None:
         """Whose texts may share what is computed of its own; None: nobody's."""
         message = self.message
-        if not message.cache_prompt:
+        if not message.cache_prompt or self.dropped:
             return None
         if message.cache_scope == "private":
             return f"{message.key}{m.PRIVATE}{message.session}" if message.session else None

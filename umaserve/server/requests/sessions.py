@@ -42,6 +42,11 @@ ONLY_EMBEDS = (
     'ask it with {"type":"embed"}, or load a model that generates'
 )
 
+NO_SHIFT = (
+    '"context_shift" cannot be true with this model ({}); leave it out, and a full context ends '
+    "the answer"
+)
+
 REASONS = {
     t.REASON_STOP: "stop",
     t.REASON_LENGTH: "length",
@@ -191,6 +196,8 @@ class Sessions:
             request.stop_waiting()
             if not engine.ready.generates:
                 self._not_taken(request, (E_PROTO_003, ONLY_EMBEDS))
+            elif request.message.context_shift and engine.ready.why_no_shift:
+                self._not_taken(request, (E_PROTO_003, NO_SHIFT.format(engine.ready.why_no_shift)))
             elif self._needs_text(request, engine):
                 self._render(request, engine)
             else:
@@ -207,7 +214,7 @@ class Sessions:
 
     def _start(self, engine: EngineHandle, request: Request) -> None:
         request.engine, request.slot = engine, engine.free_slots.pop()
-        request.accepted = False
+        request.accepted, request.row_shifts = False, 0
         engine.requests[request.serial] = request
         try:
             engine.send(request.submit_message())
@@ -357,18 +364,31 @@ class Sessions:
         if table.state.item(slot) == t.FREE or table.serial.item(slot) != request.serial:
             return
         loads_first()
-        n_prompt = table.n_prompt.item(slot)
-        if not n_prompt:  # it was cancelled before
+        if not table.n_tokens.item(slot):  # it was cancelled before
             return
+        if request.message.context_shift and table.shifts.item(slot) != request.row_shifts:
+            return  # its tokens are being moved
+        loads_first()
         request.accepted = True
         if request.prompt_ids is None:
+            n_prompt = table.n_prompt.item(slot)
             request.prompt_ids = table.tokens[slot, :n_prompt].tolist()
-            request.max_tokens = table.max_tokens.item(slot)
+            request.max_tokens = self._most_tokens(engine, request)
             self.meters.prompt_tokens_total += n_prompt
             if request.message.echo and not request.told:
                 tell_prompt(request, engine)
         if request.cancelled:  # the engine may not have known it yet when it was told
             engine.send(m.Cancel(request.serial))
+
+    def _most_tokens(self, engine: EngineHandle, request: Request) -> int:
+        """How many tokens it may get, now that it is known what its context leaves."""
+        if not request.message.context_shift:
+            return int(engine.table.max_tokens.item(request.slot))
+        named = request.message.max_tokens
+        if named is not None:
+            return named
+        assert engine.ready is not None
+        return self._max_tokens or engine.ready.n_positions
 
     def on_tokens(self, engine: EngineHandle) -> bool:
         """Read and send what is quick to; True: `on_wake` has more to do.  Does not touch trio."""
@@ -449,6 +469,12 @@ class Sessions:
                 engine.send(m.Cancel(request.serial))
         if reason is None:
             return events, False
+        if reason == t.REASON_LENGTH and request.outlives_context:
+            if not (request.told or request.cancelled):
+                assert engine.ready is not None
+                engine.send(request.shift(engine.ready.adds_bos))
+                return events, False
+            reason = t.REASON_CANCEL
         if reason == t.REASON_ERROR and self._awaits_failure(request, engine):
             return events, False
         self._free_row(request, release=True)
@@ -479,7 +505,9 @@ class Sessions:
         engine = request.engine
         assert engine is not None
         if release:
-            engine.send_along(m.Release(request.serial, request.slot))
+            # the cells of a row that is full wait for it
+            send = engine.send if request.message.context_shift else engine.send_along
+            send(m.Release(request.serial, request.slot))
         engine.requests.pop(request.serial, None)
         engine.note_app(request.serial, request.app)
         engine.free_slots.append(request.slot)

@@ -19,6 +19,7 @@ from umaserve.llama.builds import cache_root
 from umaserve.llama.memory import kv_bytes_per_cell, state_bytes_per_sequence
 from umaserve.llama.traffic import Traffic
 from umaserve.models.header import GGUFInfo
+from umaserve.models.kv_shape import KvKind
 from umaserve.models.needs import ENGINE_BYTES
 from umaserve.private_folder import why_shared
 
@@ -67,7 +68,7 @@ class Estimate(NamedTuple):
 
 def estimate(info: GGUFInfo, n_ctx_train: int, kv: tuple[str, str], machine: Machine) -> Estimate:
     """Of a model by its header; ``kv``: ggml's names of the types of K and V."""
-    cell = kv_bytes_per_cell(info, *kv)
+    cell = kv_bytes_per_cell(info, KvKind(*kv))
     fixed = info.tensor_bytes + state_bytes_per_sequence(info) + ENGINE_BYTES
     most = n_ctx_train or 4096
     left = machine.memory - fixed

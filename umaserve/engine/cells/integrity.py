@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from .prefixes import Prefixes
     from .sequences import Sequences
 
+HOLDING = (t.RUNNING, t.WAITING, t.FULL)  # states of rows that may have a sequence
 CHECKS = "UMA_CHECK_CELLS"  # in the environment: an engine that is idle checks
 
 
@@ -37,7 +38,7 @@ def check(
     assert len(set(seqs)) == len(seqs), f"rows {rows} have sequences {seqs}"
     for slot in rows:
         state = int(table.state[slot])
-        assert state in (t.RUNNING, t.WAITING, t.FULL), f"row {slot} has a sequence in state {state}"
+        assert state in HOLDING, f"row {slot} has a sequence in state {state}"
     plain = not why_not_plain(loaded)
     counted = {seq: _cells(loaded, seq, plain) for seq in range(loaded.context.n_seq_max)}
     for slot, seq in zip(rows, seqs, strict=True):

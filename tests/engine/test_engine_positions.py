@@ -84,7 +84,8 @@ def test_the_front_knows_which_token_is_the_last(n_ctx: int, trained: int, posit
     engine: Any = SimpleNamespace(ready=ready)
     for end in (positions - 1, positions):
         request: Any = SimpleNamespace(
-            tokens=[1] * (end - 10), prompt_ids=[1] * 10, max_tokens=1000, stored=end
-        )
+            tokens=[1] * (end - 10), prompt_ids=[1] * 10, max_tokens=1000, stored=end,
+            outlives_context=False,
+        )  # fmt: skip
         assert delivery._is_last(request, engine) == (end == positions)
         assert QuickTokens._ends(engine, request, end) == (end == positions)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
@@ -12,6 +11,7 @@ from pathlib import Path
 from umaserve.cli.common import EXIT_OK, EXIT_USAGE, Parser, say
 from umaserve.cli.router import haproxy, llmd
 from umaserve.cli.router.nodes import FORM, Node, read_nodes
+from umaserve.own_file import write_own
 
 CHECK_S = 30.0
 
@@ -92,12 +92,9 @@ def _llmd(nodes: list[Node], out: str) -> int:
 
 
 def _write(text: str, out: str) -> None:
-    """Print a text, or put a file in place as a whole."""
+    """Print a text, or write it to a file."""
     if not out:
         sys.stdout.write(text)
         return
-    path = Path(out)
-    new = path.with_name(path.name + ".new")
-    new.write_text(text, "utf-8")
-    os.replace(new, path)
-    say(f"wrote {path}")
+    write_own(out, text.encode())
+    say(f"wrote {out}")

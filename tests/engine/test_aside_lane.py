@@ -36,6 +36,7 @@ class Lane:
     def __init__(self, model: llama.Model) -> None:
         self.model, self.sent, self.told = model, [], []
         self.pace, self.notified = ALONE, 0
+        self.brought: list[int] = []  # tokens of rated prompts that were computed
         self.table, fd = t.SessionTable.create(t.TableSpec(4, 2049))
         os.close(fd)
         loaded: Any = SimpleNamespace(
@@ -59,7 +60,10 @@ class Lane:
 
         submit = m.Submit(serial, 2, tokens=tokens, prompt_logprobs=count)
         begin = lambda: self.told.append("begun")  # noqa: E731
-        self.lane.put(PromptJob(submit, tokens, self.sent.append, begin, refuse))
+        self.lane.put(PromptJob(submit, tokens, self.sent.append, self.bring, begin, refuse))
+
+    def bring(self, context: llama.Context) -> None:
+        self.brought.append(context.seq_pos_max(0) + 1)
 
     def run(self) -> int:
         """All that there is; how many steps that took."""
@@ -116,6 +120,7 @@ def whole(sent: list[m.PromptLogprobs]) -> tuple[list[int], list[float | None], 
 def assert_rated(made: Lane, tokens: list[int], count: int) -> None:
     told, values, top = whole(made.sent)
     expected = logprobs(made.model, tokens)
+    assert made.brought[-1] == len(tokens) - 1  # all but the last one, for its row
     assert told == tokens and values[0] is None and top[0] == []
     assert_near(values[1:], [expected[i - 1][tokens[i]] for i in range(1, len(tokens))])
     for i in range(1, len(tokens)):

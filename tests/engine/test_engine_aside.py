@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.support.engine_driver import DrivenEngine
+from tests.support.oracle import Oracle
 from tests.support.whole_texts import assert_near, cosine, logprobs, pooled
 from umaserve import llama
 from umaserve.wire import messages as m
@@ -34,6 +35,26 @@ def embedded(engine: DrivenEngine, ref: int, **fields: Any) -> m.Embedded:
 def test_ready_tells_of_vectors(engine: DrivenEngine, model: llama.Model) -> None:
     ready = engine.ready
     assert (ready.n_embd, ready.pooling, ready.generates) == (model.n_embd, "last", True)
+
+
+def test_a_rated_prompt_is_computed_once(
+    engine: DrivenEngine, model: llama.Model, oracle: Oracle
+) -> None:
+    header, tokens = engine.table.header, model.tokenize(TEXT)
+    before = int(header.prefill_tokens), int(header.cached_tokens)
+    for others in (0, 2):
+        running = [engine.submit("import os", **LONG) for _ in range(others)]
+        serial = engine.submit(TEXT, prompt_logprobs=1, **{**LONG, "max_tokens": 8})
+        assert_rated(model, rated_prompt(engine, serial), tokens)
+        for each in [serial, *running]:
+            engine.wait(each)
+        oracle.assert_followed(tokens, engine.generated(serial))
+        assert engine.table.cached[engine.slots[serial]] == 0  # it was computed for this request
+        for each in [serial, *running]:
+            engine.release(each)
+    computed = int(header.prefill_tokens) - before[0]
+    assert computed < len(tokens) / 2 and int(header.cached_tokens) == before[1]
+    assert int(header.cells_used) == 0
 
 
 def test_a_text_and_its_tokens_give_the_same_vector(

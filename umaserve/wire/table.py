@@ -70,6 +70,7 @@ _COLUMNS: tuple[tuple[str, str, str], ...] = (
     ("n_tokens", "i4", ""),  # prompt + generated, as stored in tokens[slot]
     ("n_past", "i4", ""),  # of those, how many are in the KV cache
     ("cached", "i4", ""),  # tokens of the prompt that were known, and not computed again
+    ("checkpoint", "i4", ""),  # where a chunk of its prompt ends, to save what is there; 0 = none
     ("max_tokens", "i4", ""),
     ("in_tick", "i4", ""),  # 1 while part of a llama_decode; IN_TOKENIZER while it is tokenised
     ("isolate", "i4", ""),  # decodes alone until harmless
@@ -154,6 +155,7 @@ class SessionTable:
     n_tokens: np.ndarray
     n_past: np.ndarray
     cached: np.ndarray
+    checkpoint: np.ndarray
     max_tokens: np.ndarray
     in_tick: np.ndarray
     isolate: np.ndarray

@@ -309,5 +309,7 @@ class AsideLane:
             if self._at < len(job.tokens):
                 job.flush()
         if self._at >= len(job.tokens):
+            if self._context is not None:
+                job.computed(self._context.context)
             self._leave().end()
 

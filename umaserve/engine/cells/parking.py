@@ -65,6 +65,18 @@ class Parking:
         self._held[slot] = (data, n_tokens)
         return True
 
+    def bring(self, slot: int, context: Context, n_tokens: int) -> None:
+        """Hold what sequence 0 of another context has of a row, where there is room for it.
+
+        The context has the same model, KV types and layout.
+        """
+        size = context.state_seq_size(0)
+        if size == 0 or self.bytes_held + size > self._most:
+            return
+        data = np.empty(size, np.uint8)
+        if context.state_seq_get(0, data) == size:
+            self._held[slot] = (data, n_tokens)
+
     def move_in(self, slot: int, seq: int) -> int:
         """Copy parked cells into an empty sequence; returns its tokens, 0 if that failed."""
         held = self._held.pop(slot, None)

@@ -14,9 +14,11 @@ from umaserve.wire import table as t
 from umaserve.wire.control import Control
 
 from .admission import Admission
+from .seats import Seats
 
 if TYPE_CHECKING:
     from umaserve.engine.model.loaded import Loaded
+    from umaserve.llama import Context
 
 
 class AsideTexts:
@@ -29,9 +31,10 @@ class AsideTexts:
         control: Control,
         admission: Admission,
         lane: AsideLane,
+        seats: Seats,
     ) -> None:
         self._loaded, self._table, self._control = loaded, table, control
-        self._admission, self._lane = admission, lane
+        self._admission, self._lane, self._seats = admission, lane, seats
         self._way = pooling_of(loaded.model, causal=True)
         self._forgotten: set[int] = set()  # refs of texts that are being tokenised
         admission.on_embed, admission.on_prompt = self._embed, self._rate
@@ -67,10 +70,13 @@ class AsideTexts:
             self._admission.begin(submit)
             self._control.wake()
 
+        def bring(context: Context) -> None:
+            self._seats.bring(submit.slot, context, len(prompt) - 1)
+
         def refuse(code: str, text: str) -> None:
             self._admission.reject(submit, code, text)
 
-        self._lane.put(PromptJob(submit, prompt, self._control.send, begin, refuse))
+        self._lane.put(PromptJob(submit, prompt, self._control.send, bring, begin, refuse))
 
     def cancel(self, serial: int) -> bool:
         """Whether a request was here that is to end."""

@@ -4,25 +4,35 @@ Somebody interactive takes the place of somebody in the background, or of a prog
 than its share.  Who gives way is parked: the cells are moved to ordinary memory or computed again
 later.  The session table knows who is parked, and
 since when; what was moved, `umaserve.engine.cells` keeps.
+
+Long: every way to a sequence (empty, moved back, taken over) and back stands together.
 """
 
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING
 
 from umaserve.cache import disk
+from umaserve.cache.next_turn import FEWEST, Ended
 from umaserve.engine.cells import accounting as cells
 from umaserve.engine.cells.ageing import Ageing, due
 from umaserve.engine.cells.parking import Parking, memory_to_park_in
-from umaserve.engine.cells.prefixes import Prefixes
+from umaserve.engine.cells.prefixes import WORTH_A_WAIT, Prefixes
 from umaserve.engine.cells.shelf import Shelf
 from umaserve.engine.model.cost_file import saved_by
+from umaserve.engine.native.batch import to_come
 from umaserve.engine.start.whole import Whole
 from umaserve.policy.cost.model import predict
 from umaserve.policy.urgency import is_long
 from umaserve.wire import messages as m
 from umaserve.wire import table as t
 from umaserve.wire.memory_order import stores_first
+
+if TYPE_CHECKING:
+    from umaserve.llama import Context
+
+AHEAD = 64  # tokens that each row may decode before the held cells are looked at again
 
 
 class Seats:
@@ -70,22 +80,25 @@ class Seats:
         if engine.trials.wanted and (under_way or engine.trials.go_on()):
             return not under_way
         n_cells, now_ns = engine.loaded.n_ctx, time.monotonic_ns()
+        if not under_way:
+            self._let_go()
         if t.WAITING not in table.state.tolist():
             self.prefixes.nobody_waits()
             return True
         while True:
             # each that gets a sequence may have others that wait for it
-            slot = cells.next_to_admit(table, self.prefixes.followers())
+            later = {each for each in self.prefixes.followers() if not self._turn_of(each)[1]}
+            slot = cells.next_to_admit(table, later)
             if slot < 0:
                 return True
             aged = due(table, now_ns)
-            if under_way and (aged >= 0 or table.is_parked(slot) or self.prefixes.known(slot)):
+            if under_way and (aged >= 0 or self._touches_cells(slot)):
                 return False
             free = engine.sequences.available
             if aged >= 0 and free and cells.fits(table, aged, n_cells):
                 slot = aged
                 self._ageing.admitted(table, slot, now_ns)
-            self.prefixes.note(slot)
+            self._note(slot)
             while not engine.sequences.available or not cells.fits(table, slot, n_cells):
                 if not table.lane[slot] and is_long(engine.state, engine.knobs, engine.cost, slot):
                     # it is to age, and takes nobody's place
@@ -101,28 +114,112 @@ class Seats:
                     return False
                 self.park(victim)
             else:
-                self.place(slot)
+                self.place(slot, under_way)
 
-    def place(self, slot: int) -> None:
+    def place(self, slot: int, under_way: bool = False) -> None:
         """Give a sequence to a waiting request, and the cells back that were moved for it."""
         engine, table = self._engine, self._engine.table
-        seq, (saved, parked) = engine.sequences.take(), self._parking.moved(slot)
+        saved, parked = self._parking.moved(slot)
+        goes_on = not parked and self._go_on(slot)
+        if not goes_on:
+            table.seq[slot], table.n_past[slot] = engine.sequences.take(), 0
+        if not under_way:
+            self._let_go()
+        if goes_on:
+            self._run(slot)
+            return
+        seq = int(table.seq[slot])
         engine.sequences.place(seq, saved, 0, parked)
-        table.seq[slot], table.n_past[slot] = seq, self._parking.move_in(slot, seq)
+        table.n_past[slot] = self._parking.move_in(slot, seq)
         if table.n_past[slot] != parked:
             engine.sequences.lose_track()
-        if table.n_past[slot] or self.prefixes.begin(slot, at_once=not self._somebody_decodes()):
+        if table.n_past[slot]:
+            self._run(slot, brought=parked)
+        elif self.prefixes.begin(slot, at_once=not self._somebody_decodes()):
             self._run(slot)
 
-    def _run(self, slot: int) -> None:
-        """A row has a sequence, with all in it that was known of its tokens."""
+    def _turn_of(self, slot: int) -> tuple[int, int]:
+        """The held sequence whose next turn a row is, and the tokens that it has; (-1, 0): none."""
+        table, held = self._engine.table, self._engine.sequences.next_turns
+        domain = self.prefixes.domain(slot)
+        if domain is None or not held:
+            return -1, 0
+        seq, n = held.find(domain, table.tokens[slot, : int(table.n_tokens[slot]) - 1])
+        known = self.prefixes.known(slot) if n else []
+        return (-1, 0) if known and known[-1].end >= n + WORTH_A_WAIT else (seq, n)
+
+    def _go_on(self, slot: int) -> bool:
+        """Let a row have the cells of the turn before, if they are held."""
+        engine, table = self._engine, self._engine.table
+        seq, n = self._turn_of(slot)
+        if not n:
+            return False
+        self.prefixes.store.use(self.prefixes.known(slot))
+        if not engine.sequences.go_on(seq, n):
+            return False
+        table.seq[slot], table.n_past[slot] = seq, n
+        return True
+
+    def _note(self, slot: int) -> None:
+        """Say in the table what is known of a row that waits for the first time."""
+        self.prefixes.note(slot)
+        n = self._turn_of(slot)[1]
+        if n and not self._engine.table.t_admit_ns[slot]:
+            self._engine.table.cached[slot] = n
+
+    def _touches_cells(self, slot: int) -> bool:
+        """Whether a row needs cells before it runs, or of those that are held."""
+        table, held = self._engine.table, self._engine.sequences.next_turns
+        if table.is_parked(slot) or self._parking.moved(slot)[1] or self.prefixes.known(slot):
+            return True
+        return bool(held) and (
+            self._turn_of(slot)[1] > 0 or held.cells > self._room(int(table.n_tokens[slot]))
+        )
+
+    def _room(self, more: int = 0) -> int:
+        """Cells that rows leave for a while, and ``more`` of another one."""
+        engine, table = self._engine, self._engine.table
+        rows = engine.sequences.rows + (more > 0)
+        return engine.loaded.n_ctx - cells.cells_committed(table) - more - AHEAD * rows
+
+    def _let_go(self) -> None:
+        """Free what is held too long, or in the way of rows."""
+        sequences, table = self._engine.sequences, self._engine.table
+        if not sequences.next_turns or not sequences.rows:
+            return  # nobody is slowed down
+        running, now_s = cells.cells_committed(table), time.monotonic()
+        while (seq := sequences.next_turns.overdue(running, self._room(), now_s)) >= 0:
+            sequences.let_go(seq)
+
+    def _ended(self, slot: int) -> Ended | None:
+        """What the next turn of a row may go on with, which is over; None where nothing is held."""
+        table, sequences = self._engine.table, self._engine.sequences
+        domain, n = self.prefixes.domain(slot), int(table.n_past[slot])
+        if domain is None or n < FEWEST or not sequences.keeps_cells or table.isolate[slot]:
+            return None
+        program = int(table.program[slot])
+        if not sequences.next_turns.is_worth(program):
+            return None
+        tokens = table.tokens[slot, :n].copy()
+        return Ended(domain, program, tokens, int(table.n_prompt[slot]), time.monotonic())
+
+    def bring(self, slot: int, context: Context, n: int) -> None:
+        """Another context has computed the first ``n`` tokens of a row that is to run."""
+        if to_come(self._engine.table, slot) > 0:
+            self._parking.bring(slot, context, n)
+
+    def _run(self, slot: int, brought: int = 0) -> None:
+        """A row has a sequence, with all in it that was known of its tokens.
+
+        ``brought``: tokens of these that were computed for this request alone.
+        """
         engine, table = self._engine, self._engine.table
         if table.t_admit_ns[slot] == 0:
             table.t_admit_ns[slot] = time.monotonic_ns()
-            cached = table.cached[slot] = int(table.n_past[slot])
+            cached = table.cached[slot] = int(table.n_past[slot]) - brought
             table.header.cached_tokens += cached
             self.prefixes.admitted(slot, cached)
-            engine.graph.last_prompt = int(table.n_prompt[slot]) - cached
+            engine.graph.last_prompt = int(table.n_prompt[slot] - table.n_past[slot])
         table.state[slot] = t.RUNNING
 
     def copy_prefixes(self, may_save: bool) -> None:
@@ -175,9 +272,11 @@ class Seats:
 
         ``empty``: it has no cells, so libllama need not look through all of them.
         """
+        ended = None
         if not empty:
             self.prefixes.keep(slot)
-        self._drop_sequence(slot, empty)
+            ended = self._ended(slot)
+        self._drop_sequence(slot, empty, ended)
         self._parking.forget(slot)
 
     def end(self, slot: int, reason: int, empty: bool = False) -> None:
@@ -191,8 +290,8 @@ class Seats:
         stores_first()
         table.state[slot] = t.DONE
 
-    def _drop_sequence(self, slot: int, empty: bool = False) -> None:
-        """Take the KV sequence from a row; its cells are free afterwards."""
+    def _drop_sequence(self, slot: int, empty: bool = False, ended: Ended | None = None) -> None:
+        """Take the KV sequence from a row; its cells are free afterwards, or held (``ended``)."""
         engine, table = self._engine, self._engine.table
         seq = int(table.seq[slot])
         if engine.worker is not None:
@@ -200,7 +299,7 @@ class Seats:
         engine.work.aside[slot] = 0
         self.prefixes.leave(slot)
         if seq >= 0:
-            engine.sequences.give_back(seq, empty)
+            engine.sequences.give_back(seq, empty, ended)
             table.seq[slot] = -1
         table.n_past[slot] = 0
         table.header.cells_used = cells.cells_used(table)

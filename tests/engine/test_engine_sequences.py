@@ -17,6 +17,7 @@ from tests.support.engine_driver import DrivenEngine
 from tests.support.oracle import Oracle
 from tests.support.patches.engine_spies import spied_sequences
 from umaserve import llama
+from umaserve.cache.next_turn import FEWEST, Ended
 from umaserve.engine.cells import cell_map as c
 from umaserve.engine.cells import sequences as s
 from umaserve.engine.cells.piece import Piece, export_piece, import_piece, saved_positions
@@ -44,7 +45,10 @@ class Engine:
         patch.setitem(names, "call_i64_ptr_i32_i32_i32", lambda _, __, *what: theirs.seq_rm(*what))
         patch.setattr(s, "why_not_plain", lambda _: "")
         context = SimpleNamespace(
-            n_seq_max=N_SEQ + RESERVED + (ENDED if keeps else 0), memory=0, seq_rm=theirs.seq_rm
+            n_seq_max=N_SEQ + RESERVED + (ENDED if keeps else 0),
+            memory=0,
+            seq_rm=theirs.seq_rm,
+            seq_pos_max=theirs.seq_pos_max,
         )
         library = SimpleNamespace(
             ffi=SimpleNamespace(cast=lambda _, value: value), address=lambda _: 0,
@@ -61,7 +65,12 @@ class Engine:
         self.stretches = []  # of each prompt's piece that was copied
 
     def fits(self, tokens):
-        return sum(self.rows.values()) + tokens <= self.n_ctx
+        """Whether there is room, once what is held has been let go for it."""
+        turns = self.sequences.next_turns
+        used = sum(self.rows.values()) + tokens
+        while turns and used + turns.cells > self.n_ctx:
+            self.sequences.let_go(turns.oldest())
+        return used <= self.n_ctx
 
     def come(self, prompt, copied=True):
         """A prompt's cells: copied in pieces, or computed in one tick."""
@@ -93,9 +102,31 @@ class Engine:
                 seqs[at : at + self.n_ubatch], positions[at : at + self.n_ubatch]
             )
 
-    def end(self, seq):
-        del self.rows[seq]
-        self.sequences.give_back(seq)
+    def end(self, seq, hold=False):
+        n = self.rows.pop(seq)
+        ended = Ended("", 0, np.arange(n), n, 0.0) if hold else None
+        self.sequences.give_back(seq, ended=ended)
+
+    def go_on(self, n):
+        """The next turn of what is held longest, with ``n`` tokens of it at most."""
+        held = self.sequences.next_turns
+        if held and self.sequences.available:
+            seq = held.oldest()
+            n = min(held.size(seq), n)
+            assert self.sequences.go_on(seq, n)
+            self.rows[seq] = n
+
+    def pass_by(self, n):
+        """Tokens of nobody's are computed and forgotten."""
+        seq = self.sequences.for_nobody(n)
+        self.theirs.take(seq, n)
+        self.theirs.free_all_of(seq)
+
+    @property
+    def held(self):
+        """Tokens of each sequence that is held."""
+        turns = self.sequences.next_turns
+        return {seq: n for seq in range(N_SEQ + RESERVED + ENDED) if (n := turns.size(seq))}
 
     def check(self):
         """What is said of the cells is so, and every row has its own."""
@@ -110,10 +141,14 @@ class Engine:
         assert cells.position[taken].tolist() == theirs.position[taken].tolist()
         assert cells.marks.head == theirs.head
         assert cells.marks.used == taken.sum()
-        live = np.isin(theirs.owner, list(self.rows))
+        for seq, n in self.held.items():
+            mine = np.flatnonzero(theirs.owner == seq)
+            assert sorted(theirs.position[mine]) == list(range(n))
+        assert self.sequences.next_turns.cells == sum(self.held.values())
+        live = np.isin(theirs.owner, [*self.rows, *self.held])
         last = np.flatnonzero(taken)[-1] + 1 if taken.any() else 0
         assert cells.marks.top == last
-        if self.rows and live.any():
+        if live.any():
             assert live[: cells.marks.low].all()
 
 
@@ -121,6 +156,10 @@ EVENTS = st.one_of(
     st.tuples(st.just("come"), st.integers(1, 500)),
     st.tuples(st.just("compute"), st.integers(1, 500)),
     st.tuples(st.just("end"), st.integers(0, 7)),
+    st.tuples(st.just("hold"), st.integers(0, 7)),
+    st.tuples(st.just("go on"), st.integers(FEWEST, 200)),
+    st.tuples(st.just("let go"), st.just(0)),
+    st.tuples(st.just("for nobody"), st.integers(1, 40)),
     st.tuples(st.just("decode"), st.integers(1, 80)),
     st.tuples(st.just("decode exactly"), st.integers(1, 40)),
     st.tuples(st.just("lose track"), st.just(0)),
@@ -136,14 +175,22 @@ def test_no_cell_is_lost_and_none_is_missing(events, n_ctx):
         for what, n in events:
             if what in ("come", "compute"):
                 engine.come(n, what == "come")
-            elif what == "end" and engine.rows:
-                engine.end(list(engine.rows)[n % len(engine.rows)])
+            elif what in ("end", "hold") and engine.rows:
+                engine.end(list(engine.rows)[n % len(engine.rows)], what == "hold")
+            elif what == "go on":
+                engine.go_on(n)
+            elif what == "let go" and engine.sequences.next_turns:
+                engine.sequences.let_go(engine.sequences.next_turns.oldest())
+            elif what == "for nobody" and engine.fits(n):
+                engine.pass_by(n)
             elif what == "lose track":
                 engine.sequences.lose_track()
-            elif what != "end":
+            elif what.startswith("decode"):
                 for _ in range(n):
                     engine.decode(what == "decode exactly")
             engine.check()
+        while engine.sequences.next_turns:
+            engine.sequences.let_go(engine.sequences.next_turns.oldest())
         for seq in [*engine.rows, engine.come(1)]:
             if seq is not None:
                 engine.end(seq)

@@ -418,6 +418,21 @@ def test_short_prompts_together_are_left_to_ticks_where_copying_takes_longer(
         assert all(counts[s] == n for s, n in enumerate(lengths, start=1))
 
 
+@pytest.mark.parametrize(
+    ("known", "begun", "in_ticks"),
+    [(0, False, False), (100, False, False), (2048, False, True), (2048, True, False)],
+)
+def test_a_turn_of_which_most_is_known_is_the_ticks(known, begun, in_ticks):
+    """The second context has nothing of it yet, and would be given what is known first."""
+    state, cost = streaming([(-1.0, 0.0)]), cost_of(parts=[0.1] * len(SIZES))
+    cost.copies[:] = 0.4 * predict(cost, 0, 0, 60, known / 2)
+    put(state, 1, 0, known + 60, known)
+    state.cached[1], state.aside[1] = known, begun
+    got = Planned(state, knobs_of(tick_budget_ms=100.0), cost)
+    assert (1 in got.slots) == in_ticks
+    assert (1 in got.listed) != in_ticks
+
+
 def test_who_cannot_go_beside_is_no_reason_to_make_a_tick_longer():
     state, cost = streaming([(-1.0, 0.0)]), cost_of(parts=[0.1] * len(SIZES))
     cost.copies[:] = 50.0

@@ -53,3 +53,8 @@ class Cells:
         assert p0 < p1 or p1 < 0
         inside = (self.position >= p0) & ((self.position < p1) | (p1 < 0))
         self.free(np.flatnonzero((self.owner == owner) & inside))
+
+    def seq_pos_max(self, owner: int) -> int:
+        """The last position that a sequence has; -1 = none."""
+        mine = self.position[self.owner == owner]
+        return int(mine.max()) if mine.size else -1

@@ -12,6 +12,29 @@ import numpy as np
 
 from .tree import MEMORY, ROOM, Entry, Part, common, density
 
+LEAST_NEW = 64  # tokens of a prompt to be computed: for fewer no tick is cut in two
+NEAR = 16  # tokens before a prompt's end that the next turn may not have in common
+GENERATION = 64  # tokens that a template may put behind the last message, at most
+APART = 8  # tokens between two states
+
+
+def checkpoints(tokens: np.ndarray, ends: np.ndarray, known: int) -> list[int]:
+    """After how many of a prompt's tokens (int32) its state is saved on the way, in order.
+
+    ``ends``: ids that end a message.  ``known``: tokens that need not be computed.  Two states: the
+    one behind the first message may serve other chats, the one behind the last message serves the
+    next turn.  Where no id tells that end, it is a few tokens before the prompt's own.
+    """
+    size = int(tokens.size)
+    if size - known < LEAST_NEW:
+        return []
+    behind = np.flatnonzero(np.isin(tokens, ends)) + 1
+    wanted = {size - NEAR}
+    if behind.size:
+        last = int(behind[-1])
+        wanted = {int(behind[0]), last if last >= size - GENERATION else size - NEAR}
+    return [at for at in sorted(wanted) if known + APART <= at < size]
+
 
 class WholeTexts:
     """Texts of each domain with their states; at most ``most_bytes`` of them (`shrink`)."""

@@ -72,6 +72,7 @@ _COLUMNS: tuple[tuple[str, str, str], ...] = (
     ("n_tokens", "i4", ""),  # prompt + generated, as stored in tokens[slot]
     ("n_past", "i4", ""),  # of those, how many are in the KV cache
     ("cached", "i4", ""),  # tokens of the prompt that were known, and not computed again
+    ("checkpoint", "i4", ""),  # where a chunk of its prompt ends, to save what is there; 0 = none
     ("max_tokens", "i4", ""),
     ("shifts", "i4", ""),  # of its context, so far; -1 = it ends where that is full
     ("in_tick", "i4", ""),  # 1 while part of a llama_decode; IN_TOKENIZER while it is tokenised
@@ -158,6 +159,7 @@ class SessionTable:
     n_tokens: np.ndarray
     n_past: np.ndarray
     cached: np.ndarray
+    checkpoint: np.ndarray
     max_tokens: np.ndarray
     shifts: np.ndarray
     in_tick: np.ndarray

@@ -109,6 +109,45 @@ def spied_sequences(path: str) -> None:
 
 
 @once_numba_may_load
+def spied_next_turns(path: str, graph: bool = False) -> None:
+    """Of each row that goes on in cells that were held: its tokens there, and what is held yet.
+
+    The processor's engine keeps no cells, so it is told that it does.  It measures nothing in
+    pauses, for which the cache is emptied.  ``graph``: it takes each pause to make the graph of a
+    short prompt ready.
+    """
+    from umaserve.engine.cells.sequences import Sequences
+    from umaserve.engine.loop.idle_work import IdleWork
+    from umaserve.engine.model import abilities, boot
+
+    boot.spare_sequences = lambda *_: abilities.RESERVED + abilities.ENDED
+    made, go_on, let_go = Sequences.__init__, Sequences.go_on, Sequences.let_go
+
+    def making(self: Any, loaded: Any) -> None:
+        made(self, loaded)
+        self.keep()
+
+    def spied(self: Any, seq: int, n: int) -> bool:
+        done = go_on(self, seq, n)
+        say(path, "on", n, done, len(self.next_turns))
+        return done
+
+    def spied_let_go(self: Any, seq: int) -> None:
+        let_go(self, seq)
+        say(path, "let go", len(self.next_turns))
+
+    idle = IdleWork.__init__
+
+    def idling(self: Any, engine: Any) -> None:
+        idle(self, engine)
+        self._left.clear()
+        engine.graph.usable = graph
+
+    IdleWork.__init__ = idling
+    Sequences.__init__, Sequences.go_on, Sequences.let_go = making, spied, spied_let_go
+
+
+@once_numba_may_load
 def spied_landings(path: str) -> None:
     """Of each row that ends: whether libllama's cells hold its positions in the order we know.
 
@@ -126,7 +165,7 @@ def spied_landings(path: str) -> None:
         made(self, loaded)
         self.keep()
 
-    def given_back(self: Any, seq: int, empty: bool = False) -> None:
+    def given_back(self: Any, seq: int, empty: bool = False, ended: Any = None) -> None:
         cells, context = self.cells, self._context
         n = int(cells.cells[seq])
         if cells.marks.valid and n:
@@ -136,7 +175,7 @@ def spied_landings(path: str) -> None:
             found = saved_positions(saved, 0, n).tolist()
             whole = n == context.seq_pos_max(seq) + 1
             say(path, "end", whole, found == said, found != sorted(found))
-        give_back(self, seq, empty)
+        give_back(self, seq, empty, ended)
         say(path, "kept", int(cells.marks.valid), len(self._ended))
 
     def placed(self: Any, seq: int, saved: np.ndarray, p0: int, p1: int) -> None:

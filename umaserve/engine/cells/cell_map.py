@@ -136,6 +136,8 @@ def lose(cells, seq, p0, p1):
             cells.cells[seq] -= 1
             cells.marks.used -= 1
             lowest = cell
+    while cells.marks.top > 0 and cells.owner[cells.marks.top - 1] < 0:
+        cells.marks.top -= 1
     _freed(cells, lowest)
 
 

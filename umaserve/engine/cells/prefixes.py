@@ -21,6 +21,7 @@ import numpy as np
 
 from umaserve.cache import disk
 from umaserve.cache.tree import MEMORY, NOTHING, Entry, Part, PrefixTree
+from umaserve.cache.whole import checkpoints
 from umaserve.engine.model.abilities import can_be_saved, why_not_plain
 from umaserve.models.needs import available_bytes, total_bytes
 from umaserve.policy.cost.model import predict
@@ -84,6 +85,8 @@ class Prefixes:
         self._leases: dict[int, float] = {}  # of rows: what their text is worth to those who ask
         self._alone: set[int] = set()  # parked rows whose text is for nobody else
         self._secret = secrets.token_hex(8)  # no client's session has such a name
+        self._ends = loaded.eog_ids
+        self._stops: dict[int, list[int]] = {}  # by slot: where states are saved on the way
 
     # --- rows ------------------------------------------------------------------------------------
 
@@ -106,9 +109,34 @@ class Prefixes:
         table, domain = self._table, self._domains.get(slot)
         tokens = table.tokens[slot, : max(int(table.n_prompt[slot]), 0)]
         self.report.note(int(table.serial[slot]), domain, tokens, cached)
+        if domain is not None and not self._copies.cuts:
+            self._stops[slot] = checkpoints(tokens, self._ends, cached)
+            self._stop_next(slot)
         if domain is not None:
             table.header.cache_asked += 1
             table.header.cache_hits += cached > 0
+
+    def domain(self, slot: int) -> str | None:
+        """Who may share a row's text; None = nobody."""
+        return self._domains.get(slot)
+
+    def _stop_next(self, slot: int) -> None:
+        """Let the row's prompt stop where its state is saved next."""
+        table, stops = self._table, self._stops.get(slot, [])
+        while stops and stops[0] <= table.n_past[slot]:
+            del stops[0]
+        table.checkpoint[slot] = stops[0] if stops else 0
+
+    def _save_checkpoints(self) -> None:
+        """Save the states of rows that have stopped for it."""
+        table = self._table
+        for slot in list(self._stops):
+            at = int(table.checkpoint[slot])
+            if not at or table.n_past[slot] < at or table.state[slot] != t.RUNNING:
+                continue
+            if table.n_past[slot] == at and slot in self._domains and not table.isolate[slot]:
+                self._save_one(slot)
+            self._stop_next(slot)
 
     def forget(self, slot: int) -> None:
         """Nothing more of this row is to be kept."""
@@ -224,6 +252,7 @@ class Prefixes:
         """The row's sequence is being taken away."""
         self._restoring = [each for each in self._restoring if each.slot != slot]
         self._saved.pop(slot, None)
+        self._stops.pop(slot, None)
 
     def _pays(self, slot: int, known: int) -> bool:
         """Whether copying so many tokens is faster than computing them."""
@@ -280,6 +309,7 @@ class Prefixes:
         Returns the rows that have what is known of them now.
         """
         self._take_from_disk()
+        self._save_checkpoints()
         filled = []
         for job in sorted(self._restoring, key=lambda job: int(self._table.lane[job.slot])):
             if not self._is_there(job):

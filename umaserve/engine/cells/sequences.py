@@ -1,6 +1,8 @@
 """Which KV sequence a row has, and what becomes of one whose request is over.
 
-Where prompts are copied into the context, its cells are kept for a while: `cell_map` says why.
+Where prompts are copied into the context, its cells are kept for a while: `cell_map` says why.  The
+next turn of a chat may take over the sequence of the turn before, with its cells
+(`umaserve.cache.next_turn`).  Until then the cells count as taken.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from umaserve.cache.next_turn import Ended, NextTurns
 from umaserve.engine.model.abilities import RESERVED, why_not_plain
 from umaserve.engine.native.batch import Batch
 from umaserve.engine.native.status import DECODED
@@ -33,12 +36,13 @@ class Sequences:
         library, context = loaded.library, loaded.context
         self._context = context
         self._lib = library.lib
-        self._rows = 0  # that have one
+        self.rows = 0  # of the table that have one
         self._n_seq = loaded.n_seq
         self._loaded = loaded
         self._keeps = 0  # sequences that have ended and may have cells
         self._free = deque(range(loaded.n_seq))
         self._ended: list[int] = []
+        self.next_turns = NextTurns()
         self.cells = self._map(0)
         self._make_room, self._take = Direct(c.make_room), Direct(c.take_together)
         self._lose, self._end = Direct(c.lose), Direct(c.end_sequence)
@@ -69,23 +73,32 @@ class Sequences:
         )
 
     @property
+    def keeps_cells(self) -> bool:
+        """Whether cells of ended requests stay their sequence's now."""
+        return bool(self.cells.marks.valid)
+
+    @property
     def available(self) -> bool:
         """Whether another row may have one."""
-        return self._rows < self._n_seq
+        return self.rows < self._n_seq
 
     def take(self) -> int:
         """One without cells, for a row."""
         self._collect()
-        self._rows += 1
+        self.rows += 1
         return self._free.popleft()
 
-    def give_back(self, seq: int, empty: bool = False) -> None:
+    def give_back(self, seq: int, empty: bool = False, ended: Ended | None = None) -> None:
         """A row has ended, or lost its cells.
 
-        ``empty``: it had none, so libllama need not look through all cells for them.
+        ``empty``: it had none, so libllama need not look through all cells for them.  ``ended``: a
+        text that is worth holding for its next turn.
         """
-        self._rows -= 1
-        if not self._rows and self._keeps:
+        self.rows -= 1
+        if ended is not None and self.cells.marks.valid and not empty:
+            self.next_turns.hold(seq, ended)
+            self._leave_some()
+        elif not self.rows and self._keeps and not self.next_turns:
             self._free.append(seq)
             self.clear()
         elif empty or not self.cells.marks.valid:
@@ -93,19 +106,60 @@ class Sequences:
                 self._context.seq_rm(seq)
             self._free.append(seq)
         else:
-            self._end(self.cells, seq)
-            self._ended.append(seq)
+            self._let_end(seq)
+            self._leave_some()
+
+    def go_on(self, seq: int, n: int) -> bool:
+        """A row takes over a sequence that is held, with the first ``n`` tokens of it.
+
+        False where libllama has something else in it: then nothing is kept any more.
+        """
+        self.next_turns.came(seq)
+        self._context.seq_rm(seq, n, -1)
+        if self._context.seq_pos_max(seq) != n - 1:
+            self._let_end(seq)
+            self.lose_track()
+            return False
+        self.forgotten(seq, n)
+        self.rows += 1
+        return True
+
+    def let_go(self, seq: int) -> None:
+        """No next turn is waited for any more: the cells are kept as those of others."""
+        self.next_turns.drop(seq)
+        self._let_end(seq)
+
+    def _let_end(self, seq: int) -> None:
+        self._end(self.cells, seq)
+        self._ended.append(seq)
+        self._collect()
+
+    def _leave_some(self) -> None:
+        """Rows find a sequence without cells at any time."""
+        while len(self._ended) + len(self.next_turns) >= self._keeps:
+            if not self._ended:
+                self.let_go(self.next_turns.oldest())
+                continue
+            fewest = min(self._ended, key=lambda other: int(self.cells.cells[other]))
+            self._free_one(self.cells, fewest)
             self._collect()
-            if len(self._ended) == self._keeps:
-                fewest = min(self._ended, key=lambda other: int(self.cells.cells[other]))
-                self._free_one(self.cells, fewest)
-                self._collect()
 
     def place(self, seq: int, saved: np.ndarray, p0: int, p1: int) -> None:
         """Positions [p0, p1) of a sequence are about to be restored from what libllama saved."""
         if self.cells.marks.valid and p1 > p0:
             self._make_room(self.cells, p1 - p0, True, True)
             self._take(self.cells, seq, saved_positions(saved, p0, p1))
+
+    def for_nobody(self, tokens: int) -> int:
+        """A sequence without cells for a batch of so many tokens, which is forgotten at once.
+
+        No row decodes meanwhile.
+        """
+        seq, positions = self._free[0], np.arange(tokens, dtype=np.int32)
+        self._make_room(self.cells, tokens, True, True)
+        self._take(self.cells, seq, positions)
+        self.forgotten(seq)
+        return seq
 
     def stretches(self, seq: int, p0: int, p1: int) -> int:
         """In how many stretches of cells positions [p0, p1) lie; as many as positions where nobody
@@ -154,8 +208,8 @@ class Sequences:
 
     def clear(self) -> None:
         """The cache is empty, or has nothing in it that is wanted."""
-        if self._keeps and not self._rows:
-            self._free += self._ended
+        if self._keeps and not self.rows:
+            self._free += [*self._ended, *self.next_turns.clear()]
             self._ended.clear()
             self._lib.llama_memory_clear(self._context.memory, False)
             self.cells.clear()
@@ -163,7 +217,7 @@ class Sequences:
     def lose_track(self) -> bool:
         """Something went another way than was said: free what is kept, and keep nothing until the
         cache is empty again.  False where nothing was kept."""
-        ended, self._ended = self._ended, []
+        ended, self._ended = [*self._ended, *self.next_turns.clear()], []
         for seq in ended:
             self._context.seq_rm(seq)
         self._free += ended
@@ -173,9 +227,12 @@ class Sequences:
     def check(self, counted: dict[int, int], of_rows: set[int]) -> None:
         """Raises AssertionError where this is not so: ``counted`` are libllama's cells by sequence,
         and rows have those ``of_rows``."""
-        assert self._rows == len(of_rows), f"{self._rows} rows have sequences, not {len(of_rows)}"
-        free, ended = set(self._free), set(self._ended)
-        assert len(free) == len(self._free) and not free & (ended | of_rows) and not ended & of_rows
+        assert self.rows == len(of_rows), f"{self.rows} rows have sequences, not {len(of_rows)}"
+        held = {seq for seq in counted if self.next_turns.size(seq)}
+        groups = (set(self._free), set(self._ended), held, of_rows)
+        listed = len(self._free) + len(self._ended) + len(held) + len(of_rows)
+        assert listed == len(set().union(*groups)), f"a sequence is in two groups: {groups}"
+        free, ended, _, _ = groups
         left = {seq: counted[seq] for seq in free if counted[seq]}
         assert not left, f"cells of sequences that nobody has: {left}"
         if not self.cells.marks.valid:
@@ -183,8 +240,10 @@ class Sequences:
         owners = self.cells.owner[self.cells.owner >= 0]
         known = np.bincount(owners, minlength=self.cells.cells.size)
         assert (known == self.cells.cells).all() and known.sum() == self.cells.marks.used
-        for seq in of_rows:
+        for seq in of_rows | held:
             assert known[seq] == counted[seq], f"{seq}: {known[seq]} cells, not {counted[seq]}"
+        for seq in held:
+            assert counted[seq] == self.next_turns.size(seq), f"{seq} is held with {counted[seq]}"
         for seq in ended:
             assert (known[seq] > 0) == (counted[seq] > 0)
 

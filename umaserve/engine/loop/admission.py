@@ -301,7 +301,7 @@ class Admission:
         table.seq[slot] = -1
         table.n_prompt[slot] = n_prompt
         table.n_tokens[slot] = len(tokens)
-        table.n_past[slot] = table.cached[slot] = 0
+        table.n_past[slot] = table.cached[slot] = table.checkpoint[slot] = 0
         table.max_tokens[slot] = max_tokens
         table.shifts[slot] = 0 if message.shifts else -1
         table.isolate[slot] = message.isolate

@@ -133,7 +133,9 @@ class Engine:
         self.aside = AsideLane(
             loaded, start, table, self.native, control.notify, self._allowed_aside
         )
-        self.aside_texts = AsideTexts(loaded, table, control, self.admission, self.aside)
+        self.aside_texts = AsideTexts(
+            loaded, table, control, self.admission, self.aside, self.seats
+        )
         self.idle_work = IdleWork(self)
         self.arrange()
 
@@ -313,8 +315,10 @@ class Engine:
             messages = self.control.receive(PAUSE_MS)
             if messages or self.control.closed or time.monotonic() - began < 0.9e-3 * PAUSE_MS:
                 return messages
-            self.graph.prepare(self.control.has_something)
-            self.sequences.clear()
+            seq = self.sequences.for_nobody(WIDTH)
+            self.graph.prepare(self.control.has_something, seq)
+            if not self.sequences.next_turns:
+                self.sequences.clear()
         waits = self.aside.idle_ms(), self.seats.prefixes.idle_ms()
         messages = self.control.receive(min((ms for ms in waits if ms is not None), default=None))
         self.aside.free_unused()

@@ -107,6 +107,7 @@ class Columns(NamedTuple):
     n_prompt: np.ndarray
     n_tokens: np.ndarray
     n_past: np.ndarray
+    checkpoint: np.ndarray
     max_tokens: np.ndarray
     in_tick: np.ndarray
     isolate: np.ndarray

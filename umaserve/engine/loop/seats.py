@@ -4,6 +4,8 @@ Somebody interactive takes the place of somebody in the background, or of a prog
 than its share.  Who gives way is parked: the prefix cache keeps what the cells held, and the row
 begins with it later, as any prompt does.  What has no room there is computed again.  The session
 table knows who is parked, and since when.
+
+Long: every way to a sequence (empty, restored, taken over) and back stands together.
 """
 
 from __future__ import annotations
@@ -11,9 +13,10 @@ from __future__ import annotations
 import time
 
 from umaserve.cache import disk
+from umaserve.cache.next_turn import FEWEST, Ended
 from umaserve.engine.cells import accounting as cells
 from umaserve.engine.cells.ageing import Ageing, due
-from umaserve.engine.cells.prefixes import Prefixes
+from umaserve.engine.cells.prefixes import WORTH_A_WAIT, Prefixes
 from umaserve.engine.cells.shelf import Shelf
 from umaserve.engine.model.cost_file import saved_by
 from umaserve.engine.start.whole import Whole
@@ -23,6 +26,8 @@ from umaserve.wire import table as t
 from umaserve.wire.memory_order import stores_first
 
 from .full_rows import FullRows
+
+AHEAD = 64  # tokens that each row may decode before the held cells are looked at again
 
 
 class Seats:
@@ -70,22 +75,25 @@ class Seats:
         if engine.trials.wanted and (under_way or engine.trials.go_on()):
             return not under_way
         n_cells, now_ns = engine.loaded.n_ctx, time.monotonic_ns()
+        if not under_way:
+            self._let_go()
         if t.WAITING not in table.state.tolist():
             self.prefixes.nobody_waits()
             return True
         while True:
             # each that gets a sequence may have others that wait for it
-            slot = cells.next_to_admit(table, self.prefixes.followers())
+            later = {each for each in self.prefixes.followers() if not self._turn_of(each)[1]}
+            slot = cells.next_to_admit(table, later)
             if slot < 0:
                 return True
             aged = due(table, now_ns)
-            if under_way and (aged >= 0 or table.is_parked(slot) or self.prefixes.known(slot)):
+            if under_way and (aged >= 0 or self._touches_cells(slot)):
                 return False
             free = engine.sequences.available
             if aged >= 0 and free and cells.fits(table, aged, n_cells):
                 slot = aged
                 self._ageing.admitted(table, slot, now_ns)
-            self.prefixes.note(slot)
+            self._note(slot)
             while not engine.sequences.available or not cells.fits(table, slot, n_cells):
                 if not table.lane[slot] and is_long(engine.state, engine.knobs, engine.cost, slot):
                     # it is to age, and takes nobody's place
@@ -101,14 +109,83 @@ class Seats:
                     return False
                 self.park(victim)
             else:
-                self.place(slot)
+                self.place(slot, under_way)
 
-    def place(self, slot: int) -> None:
+    def place(self, slot: int, under_way: bool = False) -> None:
         """Give a sequence to a waiting request, and what is known of its tokens."""
         engine, table = self._engine, self._engine.table
-        table.seq[slot], table.n_past[slot] = engine.sequences.take(), 0
-        if self.prefixes.begin(slot, at_once=not self._somebody_decodes()):
+        goes_on = self._go_on(slot)
+        if not goes_on:
+            table.seq[slot], table.n_past[slot] = engine.sequences.take(), 0
+        if not under_way:
+            self._let_go()
+        if goes_on or self.prefixes.begin(slot, at_once=not self._somebody_decodes()):
             self._run(slot)
+
+    def _turn_of(self, slot: int) -> tuple[int, int]:
+        """The held sequence whose next turn a row is, and the tokens that it has; (-1, 0): none."""
+        table, held = self._engine.table, self._engine.sequences.next_turns
+        domain = self.prefixes.domain(slot)
+        if domain is None or not held:
+            return -1, 0
+        seq, n = held.find(domain, table.tokens[slot, : int(table.n_tokens[slot]) - 1])
+        known = self.prefixes.known(slot) if n else []
+        return (-1, 0) if known and known[-1].end >= n + WORTH_A_WAIT else (seq, n)
+
+    def _go_on(self, slot: int) -> bool:
+        """Let a row have the cells of the turn before, if they are held."""
+        engine, table = self._engine, self._engine.table
+        seq, n = self._turn_of(slot)
+        if not n:
+            return False
+        self.prefixes.store.use(self.prefixes.known(slot))
+        if not engine.sequences.go_on(seq, n):
+            return False
+        table.seq[slot], table.n_past[slot] = seq, n
+        return True
+
+    def _note(self, slot: int) -> None:
+        """Say in the table what is known of a row that waits for the first time."""
+        self.prefixes.note(slot)
+        n = self._turn_of(slot)[1]
+        if n and not self._engine.table.t_admit_ns[slot]:
+            self._engine.table.cached[slot] = n
+
+    def _touches_cells(self, slot: int) -> bool:
+        """Whether a row needs cells before it runs, or of those that are held."""
+        table, held = self._engine.table, self._engine.sequences.next_turns
+        if table.is_parked(slot) or self.prefixes.known(slot):
+            return True
+        return bool(held) and (
+            self._turn_of(slot)[1] > 0 or held.cells > self._room(int(table.n_tokens[slot]))
+        )
+
+    def _room(self, more: int = 0) -> int:
+        """Cells that rows leave for a while, and ``more`` of another one."""
+        engine, table = self._engine, self._engine.table
+        rows = engine.sequences.rows + (more > 0)
+        return engine.loaded.n_ctx - cells.cells_committed(table) - more - AHEAD * rows
+
+    def _let_go(self) -> None:
+        """Free what is held too long, or in the way of rows."""
+        sequences, table = self._engine.sequences, self._engine.table
+        if not sequences.next_turns or not sequences.rows:
+            return  # nobody is slowed down
+        running, now_s = cells.cells_committed(table), time.monotonic()
+        while (seq := sequences.next_turns.overdue(running, self._room(), now_s)) >= 0:
+            sequences.let_go(seq)
+
+    def _ended(self, slot: int) -> Ended | None:
+        """What the next turn of a row may go on with, which is over; None where nothing is held."""
+        table, sequences = self._engine.table, self._engine.sequences
+        domain, n = self.prefixes.domain(slot), int(table.n_past[slot])
+        if domain is None or n < FEWEST or not sequences.keeps_cells or table.isolate[slot]:
+            return None
+        program = int(table.program[slot])
+        if not sequences.next_turns.is_worth(program):
+            return None
+        tokens = table.tokens[slot, :n].copy()
+        return Ended(domain, program, tokens, int(table.n_prompt[slot]), time.monotonic())
 
     def _run(self, slot: int) -> None:
         """A row has a sequence, with all in it that was known of its tokens."""
@@ -118,7 +195,7 @@ class Seats:
             cached = table.cached[slot] = int(table.n_past[slot])
             table.header.cached_tokens += cached
             self.prefixes.admitted(slot, cached)
-            engine.graph.last_prompt = int(table.n_prompt[slot]) - cached
+            engine.graph.last_prompt = int(table.n_prompt[slot] - table.n_past[slot])
         self.prefixes.unpark(slot)
         table.state[slot] = t.RUNNING
 
@@ -177,9 +254,11 @@ class Seats:
 
         ``empty``: it has no cells, so libllama need not look through all of them.
         """
+        ended = None
         if not empty:
             self.prefixes.keep(slot)
-        self.drop_sequence(slot, empty)
+            ended = self._ended(slot)
+        self.drop_sequence(slot, empty, ended)
         self.prefixes.unpark(slot)
 
     def end(self, slot: int, reason: int, empty: bool = False) -> None:
@@ -193,8 +272,8 @@ class Seats:
         stores_first()
         table.state[slot] = t.DONE
 
-    def drop_sequence(self, slot: int, empty: bool = False) -> None:
-        """Take the KV sequence from a row; its cells are free afterwards."""
+    def drop_sequence(self, slot: int, empty: bool = False, ended: Ended | None = None) -> None:
+        """Take the KV sequence from a row; its cells are free afterwards, or held (``ended``)."""
         engine, table = self._engine, self._engine.table
         seq = int(table.seq[slot])
         if engine.worker is not None:
@@ -202,7 +281,7 @@ class Seats:
         engine.work.aside[slot] = 0
         self.prefixes.leave(slot)
         if seq >= 0:
-            engine.sequences.give_back(seq, empty)
+            engine.sequences.give_back(seq, empty, ended)
             table.seq[slot] = -1
         table.n_past[slot] = 0
         table.header.cells_used = cells.cells_used(table)

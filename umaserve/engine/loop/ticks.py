@@ -14,7 +14,13 @@ import numpy as np
 from umaserve.engine.cells.accounting import count_used
 from umaserve.engine.cells.cell_map import TOGETHER, make_room, take_cells
 from umaserve.engine.model.thread_places import place_threads
-from umaserve.engine.native.batch import fill, fill_up, note_fed, settle
+from umaserve.engine.native.batch import (
+    fill,
+    fill_up,
+    note_fed,
+    settle,
+    stop_at_checkpoints,
+)
 from umaserve.engine.native.calls import (
     call_i32_ptr_ptr,
     call_i64_ptr,
@@ -137,6 +143,7 @@ def plan_next(loop, tick, given):
         view = Tick(tick, started, fixed.n_ctx - used, used, left)
         entries = plan_tick(state, view, knobs, loop.cost, loop.memory, loop.traffic, plan)
     flight.entries = entries
+    stop_at_checkpoints(entries, plan, loop.columns)
     order_beside(knobs, native, state.lane, orders, work.aside, plan, started)
     need = 0
     for e in range(entries):

@@ -61,6 +61,16 @@ class Batch:
 
 
 @njit(**INNER)
+def stop_at_checkpoints(entries, plan, columns):
+    """Let no prompt pass the token at which its state is to be saved."""
+    for e in range(entries):
+        slot = plan.slots[e]
+        left = columns.checkpoint[slot] - columns.n_past[slot]
+        if 0 < left < plan.counts[e]:
+            plan.counts[e] = left
+
+
+@njit(**INNER)
 def fill(entries, plan, columns, batch):
     """Write a plan into the batch arrays.
 

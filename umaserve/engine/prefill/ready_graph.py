@@ -75,10 +75,13 @@ class ReadyGraph:
         # the first ones load kernels too
         self.usable = min(ready_ms[1:]) <= WORTH_IT * min(new_ms[1:])
 
-    def prepare(self, somebody_comes: Callable[[], bool]) -> None:
-        """Compute for nothing until the graph is ready; give up when ``somebody_comes``."""
+    def prepare(self, somebody_comes: Callable[[], bool], seq: int) -> None:
+        """Compute for nothing until the graph is ready; give up when ``somebody_comes``.
+
+        ``seq``: a sequence without cells.
+        """
         for _ in range(REPEATS):
-            if somebody_comes() or self._compute(OWN, WIDTH) <= 0.0:
+            if somebody_comes() or self._compute(OWN, WIDTH, seq) <= 0.0:
                 return
         self.is_ready = True
 
@@ -87,21 +90,21 @@ class ReadyGraph:
         self._loaded.context.seq_rm(self._loaded.n_seq)
         self.is_ready = False
 
-    def _compute(self, own: int, width: int) -> float:
+    def _compute(self, own: int, width: int, seq: int = 0) -> float:
         """A prompt of ``own`` tokens, filled up to ``width``, for nothing; returns its ms, 0 where
-        libllama refused it."""
+        libllama refused it.  ``seq`` has no cells, and has none afterwards."""
         loaded, arrays = self._loaded, self._batch.arrays
         began = time.perf_counter()
         # different ids: a mixture of experts sends equal tokens to the same ones
         arrays.token[:own] = 1 + 7919 * np.arange(1, own + 1) % (loaded.n_vocab - 1)
         arrays.pos[:own] = np.arange(own)
-        arrays.seq[:own] = arrays.logits[:own] = 0
+        arrays.seq[:own], arrays.logits[:own] = seq, 0
         arrays.logits[own - 1] = 1
         arrays.n_tokens[0] = fill_up.py_func(  # a few tokens: not worth compiling
             own, width, loaded.n_seq, arrays.token, arrays.pos, arrays.seq, arrays.logits
         )
         status = loaded.library.lib.uma_decode(loaded.context.pointer, self._batch.struct)
         loaded.context.synchronize()
-        for seq in (0, loaded.n_seq):
-            loaded.context.seq_rm(seq)
+        for each in (seq, loaded.n_seq):
+            loaded.context.seq_rm(each)
         return 1000.0 * (time.perf_counter() - began) if status == DECODED else 0.0

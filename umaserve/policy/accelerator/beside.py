@@ -15,8 +15,9 @@ them longer by less than the cap (`_flow`).  What it does to them is learned (``
 Decoders of the background ride with all ticks where that fits into the cap together with such a
 chunk, or with a slice (`riders`).
 
-Several short prompts that come together while somebody streams are left to the ticks, where copying
-their KV cells would take longer than computing them.
+Short prompts that come while somebody streams are left to the ticks, where copying their KV cells
+would take longer than computing them.  So are those of which most is known: that lies in the first
+context, and the second would have to be given all of it.
 
 Chunks are large, since large ones are the cheapest for a token, but no part of one may take longer
 than a slice.  The KV cells of a chunk are copied into the first context between two ticks, which
@@ -57,6 +58,7 @@ from umaserve.policy.cost.model import (
     FLOW_AGAIN,
     chunk_class,
     copy_ms,
+    hand_over_ms,
     predict,
 )
 from umaserve.policy.fairness import is_late
@@ -182,6 +184,8 @@ def _cheaper_in_ticks(state, knobs, cost, memory):
         if fresh or memory.kind[s] == KIND_ASIDE and state.lane[s] == 0:
             left = state.n_tokens[s] - state.n_past[s]
             tokens, copies_ms = tokens + left, copies_ms + copy_ms(cost, left)
+            if state.aside[s] == 0:
+                copies_ms += hand_over_ms(cost, state.cached[s])
     tick_ms = predict(cost, 0, 0, tokens, memory.past[KIND_PROMPT])
     if not 0.0 < tick_ms <= copies_ms:
         return 0.0

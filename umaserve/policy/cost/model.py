@@ -503,6 +503,15 @@ def copy_ms(cost, tokens):
     return 0.0
 
 
+@njit(**INNER)
+def hand_over_ms(cost, tokens):
+    """What copying so many known tokens in the largest pieces takes; 0.0 = unknown, or none."""
+    for i in range(CHUNK_SIZES.size - 1, -1, -1):
+        if cost.copies[i] > 0.0:
+            return cost.copies[i] * tokens / CHUNK_SIZES[i]
+    return 0.0
+
+
 @njit(nogil=True, cache=True)
 def largest_chunk(cost, mode, rows, past, limit_ms, most):
     """The largest number of prompt tokens, up to ``most``, with which a tick stays in the limit.

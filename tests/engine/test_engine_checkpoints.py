@@ -1,0 +1,87 @@
+"""Memory that cannot be cut: states are saved where the next turn will go on, and are right."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from tests.support.engine_driver import DrivenEngine
+from tests.support.made_models import written
+from tests.support.oracle import Oracle
+from umaserve import llama
+from umaserve.cache.whole import NEAR
+from umaserve.wire import messages as m
+
+SHAPES = ["mamba-micro", "jamba-micro", "gemma3-micro"]
+NEW = 12  # tokens of each turn
+
+
+@pytest.fixture(scope="module", params=SHAPES)
+def path(request, tmp_path_factory) -> str:
+    out = tmp_path_factory.mktemp("model") / "model.gguf"
+    return str(written(request.param, out, "--quant", "f16"))
+
+
+@pytest.fixture(scope="module")
+def end(path) -> int:
+    """A token that ends a message."""
+    with llama.Model.open(llama.load(), path, n_gpu_layers=0) as model:
+        return int(np.flatnonzero(model.eog_mask())[0])
+
+
+@pytest.fixture(scope="module")
+def engine(path) -> Iterator[DrivenEngine]:
+    with DrivenEngine(model=path, n_ctx=2048, n_seq=4) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def judge(path) -> Iterator[Oracle]:
+    oracle = Oracle(2048, path)
+    yield oracle
+    oracle.close()
+
+
+def ask(engine: DrivenEngine, judge: Oracle, tokens: list[int], domain: str) -> tuple:
+    """Tokens that were known, and the answer."""
+    endless = m.Sampling(temperature=0.0, ignore_eos=True)
+    serial = engine.submit(
+        tokens=tokens, n_prompt=len(tokens), domain=domain, max_tokens=10, sampling=endless
+    )
+    engine.wait(serial)
+    cached, answer = int(engine.table.cached[engine.slots[serial]]), engine.generated(serial)
+    engine.release(serial)
+    assert judge.greedy_gaps(tokens, answer).max() < 0.5
+    return cached, answer
+
+
+def words(seed: int, n: int) -> list[int]:
+    return np.random.default_rng(seed).integers(300, 900, n).tolist()
+
+
+def test_a_turn_whose_answer_is_written_otherwise_computes_what_is_new(engine, judge):
+    prompt, known = words(1, 400), 0
+    for turn in range(3):
+        cached, _ = ask(engine, judge, prompt, "plain")
+        if turn:
+            assert cached >= known - NEAR
+        known = len(prompt)
+        prompt = prompt[: known - 4] + words(100 + turn, 80)  # without the answer's own tokens
+
+
+def test_a_turn_goes_on_behind_the_last_message(engine, judge, end):
+    system, question = [*words(2, 200), end], [*words(3, 100), end]
+    prompt = system + question
+    ask(engine, judge, [*prompt, *words(4, 20)], "chat")  # what a template puts there
+    cached, _ = ask(engine, judge, prompt + words(5, NEW), "chat")
+    assert cached == len(prompt)
+
+
+def test_another_chat_has_the_first_message_in_common(engine, judge, end):
+    system = [*words(6, 250), end]
+    ask(engine, judge, [*system, *words(7, 100), end, *words(8, 5)], "shared")
+    cached, _ = ask(engine, judge, [*system, *words(9, 100), end, *words(8, 5)], "shared")
+    assert cached == len(system)
+    assert ask(engine, judge, [*system, *words(9, 100)], "another")[0] == 0

@@ -133,9 +133,7 @@ class Engine:
         self.aside = AsideLane(
             loaded, start, table, self.native, control.notify, self._allowed_aside
         )
-        self.aside_texts = AsideTexts(
-            loaded, table, control, self.admission, self.aside, self.seats
-        )
+        self.aside_texts = AsideTexts(loaded, table, control, self.admission, self.aside)
         self.idle_work = IdleWork(self)
         self.arrange()
 

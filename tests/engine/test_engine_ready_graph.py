@@ -97,10 +97,10 @@ def test_what_is_computed_for_nothing_leaves_nothing_and_gives_way(loaded):
 
         return somebody_comes
 
-    graph.prepare(comes(1))
+    graph.prepare(comes(1), 0)
     assert len(asked) == 2 and not graph.is_ready and graph.wanted
     asked.clear()
-    graph.prepare(comes(99))
+    graph.prepare(comes(99), 1)
     assert len(asked) == REPEATS and graph.is_ready and not graph.wanted
     assert [loaded.context.seq_pos_max(seq) for seq in range(SPARE + 1)] == [-1] * (SPARE + 1)
     graph.forget()

@@ -167,6 +167,7 @@ def disturbed_and_checked(seed: int) -> None:
             engine.seats.park(choose.choice(running), keep=choose.random() < 0.7)
         elif kind < 0.053:
             engine.seats.park_all(running)  # and nothing stays in the prefix cache
+        engine.seats.admit()  # ticks find nobody waiting who might run
 
     def checked(self: Any, most: int = 1) -> bool:
         disturb(self)
@@ -185,7 +186,7 @@ def lost_cells() -> None:
 
     give_back = Sequences.give_back
 
-    def forgetful(self: Any, seq: int, empty: bool = False) -> None:
+    def forgetful(self: Any, seq: int, empty: bool = False, ended: Any = None) -> None:
         give_back(self, seq, empty=True)
 
     Sequences.give_back = forgetful

@@ -83,14 +83,15 @@ def interactive_chunk(cost, plan, bounds, streams, slack, prompts):
 def chunk_within(cost, streams, ms, most):
     """The largest chunk that takes ``ms`` more: merged with the rows, or in a tick of its own.
 
-    In a tick of its own too where that delays the rows no longer: its first token is sooner.
+    A short one in a tick of its own too, where that delays the rows no longer: its first token is
+    sooner.
     """
     if most <= 0 or ms <= 0.0:
         return Chunk(0, False, ms)
     merged = largest_chunk(cost, streams.mode, streams.rows, streams.past, streams.ms + ms, most)
     alone = largest_chunk(cost, streams.mode, 0, streams.past, ms, most)
     apart = alone > merged
-    if alone > 0 and alone == merged:
+    if 0 < alone == merged <= SHORT_PROMPT:
         in_turns = predict(cost, streams.mode, 0, alone, streams.past) + streams.ms
         together = predict(cost, streams.mode, streams.rows, alone, streams.past)
         apart = in_turns <= AS_SOON * together

@@ -45,6 +45,9 @@ def test_help_lists_every_command():
         "gateway",
         "cache",
         "service",
+        "models",
+        "pull",
+        "router",
     }
     for name in COMMANDS:
         assert f"\n  {name} " in done.stdout
@@ -113,7 +116,7 @@ def test_print_config(tmp_path):
 def test_serve_without_a_dependency_says_so():
     code = (
         "import sys; sys.modules['trio'] = None; "
-        "from umaserve.cli import main; sys.exit(main(['serve']))"
+        "from umaserve.cli import main; sys.exit(main(['serve', '--model', 'demo']))"
     )
     done = subprocess.run(
         [sys.executable, "-c", code],

@@ -20,6 +20,7 @@ from tests.support.fixtures.tmux_pane import MISSING, Pane, tmux
 from umaserve.assets import demo_model_path
 from umaserve.cli.models.choose import NoModel, with_model
 from umaserve.config import load_config
+from umaserve.llama.builds import cache_root
 
 ROOT = Path(__file__).parents[2]
 UMASERVE = f"cd {shlex.quote(str(ROOT))} && {shlex.quote(sys.executable)} -m umaserve"
@@ -38,6 +39,7 @@ class Desk:
         self.ollama = home / ".ollama/models"
         self.own = {
             "HOME": str(home), "OLLAMA_MODELS": str(self.ollama), "UMA_STATE_DIR": str(self.state),
+            "UMA_CACHE_DIR": str(cache_root()),  # or a first start would build the library there
         }  # fmt: skip
         self.environment = {
             name: value for name, value in environment().items() if not name.startswith(TOOLS)
@@ -306,9 +308,8 @@ def test_a_daemon_serves_what_was_chosen_from_the_list(desk: Desk, tmp_path: Pat
     """The real library, with the bundled model under another name."""
     data = demo_model_path().read_bytes()
     trees.in_hub(desk.cache, "ann/chosen-GGUF", {"m-Q8_0.gguf": data})
-    cache = os.environ.get("UMA_CACHE_DIR", os.path.expanduser("~/.cache/umaserve"))
     path = tmp_path / "own.sock"
-    with desk.pane(tmp_path, UMA_CACHE_DIR=cache) as pane:
+    with desk.pane(tmp_path) as pane:
         words = f"--socket {path} --threads 1 --backend cpu --dashboard off"
         pane.command(f"clear; {UMASERVE} {words}; echo status $?")
         pane.shows(r"^  1  hf:ann/chosen-GGUF:Q8_0")

@@ -247,7 +247,7 @@ class DaemonProcess:
 
     def serving(self) -> bool:
         try:
-            return self.reachable() and self.info()["state"] == "serving"
+            return self.reachable() and self.told()["info"]["state"] == "serving"
         except OSError:  # it has just left; the next round says why
             return False
         except KeyError:  # a start on a busy machine: we have asked more than our share
@@ -268,10 +268,14 @@ class DaemonProcess:
         """One of another program each time, as far as the daemon can tell."""
         return clients_of_another_program(self.path)[0]
 
-    def info(self) -> dict[str, Any]:
+    def told(self) -> dict[str, Any]:
+        """The answer to ``info``, or an error."""
         with self.client() as client:
             client.send(type="info")
-            answer = client.answer("info")
+            return client.answer("info")
+
+    def info(self) -> dict[str, Any]:
+        answer = self.told()
         assert answer["event"] == "info", answer
         return answer["info"]
 

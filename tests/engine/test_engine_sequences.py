@@ -497,6 +497,16 @@ def test_where_nothing_is_copied_nothing_is_kept(loaded):
         assert not sequences.lose_track()
 
 
+def test_where_nobody_knows_a_prompt_is_taken_to_lie_together(loaded):
+    """A copy of it pays then, also before the device has been measured."""
+    sequences = s.Sequences(loaded)
+    assert not sequences.keeps_cells
+    assert sequences.stretches(0, 0, 512, 4000) == 1
+    assert sequences.stretches(0, 100, 160, 130) == 31
+    assert sequences.stretches(0, 200, 260, 130) == 61
+
+
+
 def test_streams_that_come_and_end_are_answered_the_same(tmp_path):
     """Cells run short on the way, and what is kept goes first."""
     seen_file = tmp_path / "seen"

@@ -40,8 +40,9 @@ class Copies(Protocol):
     def restore(self, seq: int, part: Part) -> bool:
         """Append a part to a sequence that has what comes before; False, and it is empty."""
 
-    def save_ms(self, seq: int, p0: int, p1: int) -> float:
-        """What `save` would take, roughly; 0 where it is cheap."""
+    def save_ms(self, seq: int, p0: int, p1: int, n_prompt: int) -> float:
+        """What `save` would take, roughly; 0 where it is cheap.  ``n_prompt``: tokens that were not
+        decoded one by one."""
 
     def restore_ms(self, tokens: int) -> float:
         """What `restore` of all parts would take, roughly; 0 where it is cheap."""
@@ -79,10 +80,10 @@ class Pieces:
         sequences.lose_track()
         return False
 
-    def save_ms(self, seq: int, p0: int, p1: int) -> float:
+    def save_ms(self, seq: int, p0: int, p1: int, n_prompt: int) -> float:
         if self._loaded.on_processor:
             return 0.0
-        return self._copy_ms(p1 - p0, self._sequences.stretches(seq, p0, p1))
+        return self._copy_ms(p1 - p0, self._sequences.stretches(seq, p0, p1, n_prompt))
 
     def restore_ms(self, tokens: int) -> float:
         return 0.0 if self._loaded.on_processor else self._copy_ms(tokens, 1)
@@ -116,7 +117,7 @@ class WholeStates:
         self._context.seq_rm(seq)
         return False
 
-    def save_ms(self, seq: int, p0: int, p1: int) -> float:
+    def save_ms(self, seq: int, p0: int, p1: int, n_prompt: int) -> float:
         return 0.0
 
     def restore_ms(self, tokens: int) -> float:

@@ -373,7 +373,7 @@ class Prefixes:
         self.look_at_memory()
         seq = int(table.seq[slot])
         cost_ms = predict(self._cost, 0, 0, p1 - p0, (p0 + p1) / 2)
-        if 0.0 < cost_ms < copies.save_ms(seq, p0, p1):
+        if 0.0 < cost_ms < copies.save_ms(seq, p0, p1, int(table.n_prompt[slot])):
             return False
         data = copies.save(seq, p0, p1)
         tokens = table.tokens[slot, :p1]

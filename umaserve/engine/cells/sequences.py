@@ -161,11 +161,13 @@ class Sequences:
         self.forgotten(seq)
         return seq
 
-    def stretches(self, seq: int, p0: int, p1: int) -> int:
-        """In how many stretches of cells positions [p0, p1) lie; as many as positions where nobody
-        knows."""
+    def stretches(self, seq: int, p0: int, p1: int, n_prompt: int) -> int:
+        """In how many stretches of cells positions [p0, p1) lie.
+
+        Where nobody knows, the prompt is taken to lie together, and each token behind it alone.
+        """
         if not self.cells.marks.valid:
-            return p1 - p0
+            return 1 + max(p1 - max(p0, n_prompt), 0)
         top = int(self.cells.marks.top)
         owner, position = self.cells.owner[:top], self.cells.position[:top]
         at = np.flatnonzero((owner == seq) & (position >= p0) & (position < p1))

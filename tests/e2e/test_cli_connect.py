@@ -28,6 +28,7 @@ from umaserve.cli import main
 from umaserve.connect.edits import found
 from umaserve.connect.others import APPS
 from umaserve.connect.text import parse
+from umaserve.llama.builds import cache_root
 
 VARIABLES = (
     "XDG_CONFIG_HOME", "XDG_STATE_HOME", "CODEX_HOME", "CLAUDE_CONFIG_DIR", "CONTINUE_GLOBAL_DIR",
@@ -48,6 +49,7 @@ def home(daemon: DaemonProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     for name in VARIABLES:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setenv("UMA_CACHE_DIR", str(cache_root()))  # where the chat layer lies
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("UMA_SOCK", daemon.path)
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))

@@ -96,8 +96,8 @@ def test_who_came_before_the_daemon_is_served(
         result = early.generate("early", max_tokens=5)
     assert bytes(result.tokens) == answer("early", 5)
     assert not (tmp_path / "another.sock").exists()
+    eventually(lambda: f" on {path} (" in (tmp_path / "log").read_text(), "it says where it serves")
     end(process)
-    assert f" on {path} (" in (tmp_path / "log").read_text()
 
 
 def test_the_socket_outlives_the_daemon_and_the_next_one_gets_who_waits(

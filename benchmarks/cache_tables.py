@@ -31,7 +31,9 @@ def command(name: str, result: Result) -> str:
 
 def full_command(name: str, result: Result) -> str:
     """The command line that makes the result of that name."""
-    words = f"--cells {result['cells']} --rounds {result['rounds']} --name {name}"
+    more = f" --scale {result['scale']:g}" if result["scale"] != 1 else ""
+    more += f" --threads {result['threads']}" if isinstance(result["threads"], int) else ""
+    words = f"--cells {result['cells']} --rounds {result['rounds']}{more} --name {name}"
     return f"python -m benchmarks.full_cache --model {result['model'].split()[0]} {words}"
 
 

@@ -5,7 +5,8 @@
 
 The bundled model answers.  Requests are of many kinds, over kept and over new connections: whole
 answers and streams of several families, chats, tokens, figures, refusals, and clients that leave in
-the prompt or in the stream.  Memory is resident memory; it is looked at when nothing runs.
+the prompt or in the stream.  The prefix cache has 1 MiB, so that it is full
+at the first look.  Memory is resident memory; it is looked at when nothing runs.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ from tests.support.fixtures.commands import TIMEOUT, environment
 from tests.support.fixtures.commands import run as run_command
 from tests.support.hub import Hub, Repository
 from tests.support.server_harness import eventually
+from umaserve.models.fetching.hub import TRIES
 from umaserve.models.finding.places import places
 from umaserve.models.finding.reference import locate
 
@@ -171,6 +172,14 @@ def test_other_bytes_than_described_are_thrown_away(pull: Puller, hub: Hub) -> N
     assert not pull.blob(SMALL).exists() and not pull.partial(SMALL).exists()
     hub.changed = None
     assert pull(f"{REF}:Q8_0").returncode == 0
+
+
+def test_a_page_instead_of_the_file_is_not_asked_for_for_ever(pull: Puller, hub: Hub) -> None:
+    """As of a proxy that wants somebody to log in: a whole answer, and no more than that."""
+    hub.ranges, hub.changed = False, b"<p>please log in</p>"
+    done = pull(f"{REF}:Q8_0")
+    assert done.returncode == 1 and "ends before its end, each time" in done.stderr
+    assert len(hub.began_at) == TRIES + 1  # the first brings something
 
 
 def test_a_file_that_git_itself_keeps(pull: Puller, hub: Hub) -> None:

@@ -150,7 +150,7 @@ def test_a_node_that_is_drained_loses_none(fleet: Fleet) -> None:
     at_b = [session for session in (f"e{i}" for i in range(30)) if fleet.ask(session)[1] == "b"]
     with ThreadPoolExecutor(16) as pool:
         streams = [
-            pool.submit(fleet.ask, session, "s", 500, stream=True) for session in at_b[:4]
+            pool.submit(fleet.ask, session, "s", 2000, stream=True) for session in at_b[:4]
         ]
         on_b = fleet.daemons["b"]
         eventually(lambda: on_b.metrics()["active_sessions"] == 4, "the streams run on b")

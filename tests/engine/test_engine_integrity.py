@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import random
+import time
 
 import pytest
 
@@ -15,7 +16,8 @@ from umaserve.wire import messages as m
 from umaserve.wire import table as t
 
 DOMAINS = ["a", "b", f"a{m.PRIVATE}own", None]
-LONGEST = 150  # tokens of a text
+LONGEST = 110  # tokens of a prompt
+POSITIONS = 128  # of a context, which long answers fill
 ENDLESS = m.Sampling(temperature=0.0, ignore_eos=True)
 
 
@@ -26,6 +28,7 @@ class Sessions:
         self.engine, self.choose = engine, random.Random(seed)
         self.texts = [[self.choose.randrange(300, 900) for _ in range(80)] for _ in range(3)]
         self.alive: list[int] = []
+        self.shifts: dict[int, int] = {}  # that were asked for, by serial
         self.steps = 0
 
     def step(self) -> None:
@@ -47,12 +50,17 @@ class Sessions:
         base = choose.choice(self.texts)
         prompt = base[: choose.randint(1, len(base))]
         prompt = prompt + [choose.randrange(300, 900) for _ in range(choose.randint(0, 30))]
+        shifts = choose.random() < 0.3
+        if shifts:  # it is soon full
+            prompt += [choose.randrange(300, 900) for _ in range(LONGEST)]
         prompt = prompt[:LONGEST]
         self.alive.append(
             self.engine.submit(
                 tokens=prompt, n_prompt=len(prompt), domain=choose.choice(DOMAINS),
-                lane=choose.randint(0, 1), max_tokens=choose.randint(1, 60), sampling=ENDLESS,
+                lane=choose.randint(0, 1), sampling=ENDLESS,
+                max_tokens=choose.randint(1, 60) + (60 if shifts else 0),
                 program=choose.randint(0, 2), session=choose.random() < 0.5,
+                shifts=shifts,
             )
         )  # fmt: skip
 
@@ -61,31 +69,57 @@ class Sessions:
         engine, table = self.engine, self.engine.table
         for serial in list(self.alive):
             slot = engine.slots[serial]
-            if table.serial[slot] == serial and table.state[slot] == t.DONE:
-                text = engine.prompt_tokens(serial) + engine.generated(serial)
+            shifts = int(table.shifts[slot])  # before the state, which the engine writes first
+            if table.serial[slot] == serial and table.state[slot] == t.FULL:
+                if shifts == self.shifts.setdefault(serial, 0):  # else one is under way
+                    self._answer_full(serial)
+            elif table.serial[slot] == serial and table.state[slot] == t.DONE:
+                text = table.tokens[slot, : table.n_tokens[slot]].tolist()
                 self.texts[self.choose.randrange(len(self.texts))] = text[:LONGEST]
                 self.alive.remove(serial)
                 engine.release(serial)
 
+    def _answer_full(self, serial: int) -> None:
+        """As the front: most full rows go on without half of what they hold."""
+        if self.choose.random() < 0.2:
+            self.alive.remove(serial)
+            self.engine.release(serial)
+        else:
+            self.shifts[serial] += 1
+            self.engine.send(m.Shift(serial, 4, POSITIONS // 2, 120))
+
+    def keep_pace(self, header: t.Header) -> None:
+        """Rows get as many ticks as there are steps, or most would be cancelled unborn."""
+        while self.alive and header.ticks < self.steps:
+            self._release()
+            time.sleep(0)
+
     def finish(self) -> None:
-        for serial in self.alive:
-            self.engine.wait(serial)
-        self._release()
+        while self.alive:
+            for serial in self.alive:
+                self.engine.send(m.Cancel(serial))
+            self._release()
 
 
-@pytest.mark.parametrize("ticks", [1500, pytest.param(100_000, marks=pytest.mark.slow)])
-def test_cells_are_what_libllama_counts_after_random_steps(ticks: int) -> None:
+@pytest.mark.parametrize(
+    "steps",
+    [1500, pytest.param(100_000, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])],
+)
+@pytest.mark.parametrize("keeps", [False, True])
+def test_cells_are_what_libllama_counts_after_random_steps(steps: int, keeps: bool) -> None:
     """Few cells and little room for texts: rows are parked, evicted, forked and forgotten."""
-    patch = functools.partial(disturbed_and_checked, seed=ticks)
-    with DrivenEngine(patch=patch, n_ctx=512, n_seq=6, cache_bytes=3 << 20) as engine:
-        sessions, header = Sessions(engine, ticks), engine.table.header
-        while header.ticks < ticks:
+    patch = functools.partial(disturbed_and_checked, seed=steps, keeps=keeps)
+    with DrivenEngine(
+        patch=patch, n_ctx=512, n_positions=POSITIONS, n_seq=6, cache_bytes=1 << 20
+    ) as engine:
+        sessions, header = Sessions(engine, steps), engine.table.header
+        while sessions.steps < steps:
             sessions.step()
+            sessions.keep_pace(header)
         sessions.finish()
         until(lambda: header.cells_used == 0)
-        assert sessions.steps > ticks // 20
-        assert header.preemptions > ticks // 100 and header.cache_hits > 0
-        assert header.cache_evicted_room > 0
+        assert header.preemptions > header.ticks // 100 and header.cache_hits > 0
+        assert header.cache_evicted_room > 0 and sum(sessions.shifts.values()) > steps // 1000
         assert engine.close() == 0
 
 

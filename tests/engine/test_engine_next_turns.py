@@ -8,13 +8,13 @@ from __future__ import annotations
 import functools
 import json
 import random
-import time
 
 import pytest
 
 from tests.support.engine_driver import DrivenEngine
 from tests.support.oracle import Oracle
 from tests.support.patches.engine_spies import spied_next_turns
+from tests.support.waiting import until
 from umaserve.wire import messages as m
 
 SHARED = "".join(f"def function_{i}(value):\n    return value + {i}\n\n\n" for i in range(12))
@@ -22,17 +22,12 @@ ENDLESS = m.Sampling(temperature=0.0, ignore_eos=True)
 TURN = "\n# and then\nx = "
 
 
-def ids_of(engine: DrivenEngine, text: str) -> list[int]:
-    engine.send(m.Tokenize(77, text))
-    return list(engine.expect(m.Tokens).tokens)
-
-
 class Chat:
     """One conversation, by tokens."""
 
     def __init__(self, engine: DrivenEngine, text: str, domain: str | None = "a", lane: int = 0):
         self.engine, self.domain, self.lane = engine, domain, lane
-        self.tokens = ids_of(engine, text)
+        self.tokens = engine.ids(text)
         self.new = len(self.tokens)
         self.cached = 0
 
@@ -51,7 +46,7 @@ class Chat:
         if answer:
             oracle.assert_followed(self.tokens, answer)
         engine.release(serial)
-        new = ids_of(engine, more)
+        new = engine.ids(more)
         self.tokens, self.new = self.tokens + answer + new, len(new)
 
 
@@ -128,7 +123,8 @@ def test_a_pause_that_is_used_to_make_a_graph_ready_leaves_the_cells_alone(path,
             chat.ask()
             chat.hear(oracle, more="\n# so\n")
             assert chat.cached == (known - 1 if turn else 0)
-            time.sleep(0.1)  # the pause
+            # a long prompt wants no graph
+            until(lambda n=turn: told(path).count(["graph", True]) >= n)
 
 
 @pytest.mark.parametrize("seed", range(2))

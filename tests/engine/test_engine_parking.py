@@ -34,7 +34,7 @@ def start() -> Iterator[functools.partial]:
         assert engine.close() == 0
 
 
-def hogs(engine: DrivenEngine, n: int, domain: str | None, max_tokens: int = 150) -> list[int]:
+def hogs(engine: DrivenEngine, n: int, domain: str | None, max_tokens: int = 700) -> list[int]:
     """Background rows that run."""
     serials = [
         engine.submit(f"# {i}\n" + TEXT, lane=m.LANE_BACKGROUND, domain=domain, sampling=ENDLESS,
@@ -42,7 +42,7 @@ def hogs(engine: DrivenEngine, n: int, domain: str | None, max_tokens: int = 150
         for i in range(n)
     ]  # fmt: skip
     for serial in serials:
-        engine.wait(serial, n_tokens=20)
+        engine.wait(serial, n_tokens=3)
     return serials
 
 
@@ -138,10 +138,10 @@ def test_memory_that_cannot_be_cut_parks_too(start, tmp_path, shape):
             tokens = [301 + i, *prompt]
             rows.append(
                 engine.submit(tokens=tokens, n_prompt=len(tokens), lane=m.LANE_BACKGROUND,
-                              domain=domain, sampling=ENDLESS, max_tokens=60)
+                              domain=domain, sampling=ENDLESS, max_tokens=250)
             )  # fmt: skip
         for serial in rows:
-            engine.wait(serial, n_tokens=10)
+            engine.wait(serial, n_tokens=3)
         quick = engine.submit(tokens=[305, 306], n_prompt=2, sampling=ENDLESS, max_tokens=4)
         for serial in [quick, *rows]:
             engine.wait(serial)

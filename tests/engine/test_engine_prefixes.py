@@ -60,17 +60,12 @@ def test_the_next_turn_of_a_chat_computes_what_is_new(engine, oracle):
     for _ in range(4):
         cached, tokens, answer = ask_ids(engine, tokens, 20)
         oracle.assert_followed(tokens, answer)
-        tokens = tokens + answer + engine_ids(engine, "\n# and then\n")
+        tokens = tokens + answer + engine.ids("\n# and then\n")
         assert ask_ids(engine, tokens, 1)[0] >= len(tokens) - len(tokens[-20:]) - 16
 
 
 def ask_ids(engine: DrivenEngine, tokens: list[int], max_tokens: int) -> tuple:
     return ask(engine, None, tokens=tokens, n_prompt=len(tokens), max_tokens=max_tokens)
-
-
-def engine_ids(engine: DrivenEngine, text: str) -> list[int]:
-    engine.send(m.Tokenize(77, text))
-    return list(engine.expect(m.Tokens).tokens)
 
 
 def test_nothing_is_shared_between_domains(engine):
@@ -96,7 +91,7 @@ def test_prompts_that_come_together_wait_for_the_one_that_computes_what_they_sha
     for serial in serials:
         oracle.assert_followed(engine.prompt_tokens(serial), engine.generated(serial))
         engine.release(serial)
-    shared = len(engine_ids(engine, prompts[0]))
+    shared = len(engine.ids(prompts[0]))
     assert sorted(cached)[0] == 0 and sorted(cached)[1] > 0.9 * (shared - 10)
 
 
@@ -146,14 +141,14 @@ def test_random_texts_are_right_whatever_is_kept_and_evicted(kept, oracle: Oracl
     """Trees of texts, forks, cancels, parked rows (few cells), with room for little or much."""
     choose = random.Random(kept)
     with DrivenEngine(n_ctx=768, n_seq=4, cache_bytes=kept) as engine:
-        texts = [engine_ids(engine, SHARED)[:120], engine_ids(engine, "import os\n")]
+        texts = [engine.ids(SHARED)[:120], engine.ids("import os\n")]
         cached = 0
         for _ in range(25):
             rows = []
             for _ in range(choose.randint(1, 4)):
                 base = choose.choice(texts)
                 cut = choose.randint(1, len(base))
-                new = engine_ids(engine, f"# {choose.randint(0, 9)}\nx = ")
+                new = engine.ids(f"# {choose.randint(0, 9)}\nx = ")
                 tokens = (base[:cut] + new)[-400:]
                 serial = engine.submit(
                     tokens=tokens, n_prompt=len(tokens), domain=choose.choice(["a", "b"]),

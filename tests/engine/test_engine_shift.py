@@ -177,7 +177,7 @@ def test_a_shifted_row_is_cancelled_like_any_other(engine):
 
 def test_a_row_that_is_full_after_its_first_token_goes_on(engine, oracle: Oracle):
     """Its cells may be in the second context, so that all that is left is computed again."""
-    ids = ids_of(engine, (PROMPT + OTHER) * 20)[: SIZE - 1]
+    ids = engine.ids((PROMPT + OTHER) * 20)[: SIZE - 1]
     row = Row(engine, None, 40, tokens=ids, n_prompt=len(ids))
     tokens = row.finish()
     left = (ids + tokens)[row.dropped : len(ids) + 1]
@@ -186,25 +186,21 @@ def test_a_row_that_is_full_after_its_first_token_goes_on(engine, oracle: Oracle
     row.release()
 
 
-def ids_of(engine: DrivenEngine, text: str) -> list[int]:
-    engine.send(m.Tokenize(77, text))
-    return list(engine.expect(m.Tokens).tokens)
-
-
 def test_a_shifted_row_that_was_parked_goes_on(oracle: Oracle):
     """Its cells are moved to memory and back; nothing of them gets into the prefix cache."""
-    with DrivenEngine(n_ctx=1024, n_positions=SIZE, n_seq=1) as engine:
-        row = Row(engine, PROMPT, 330, 4, lane=m.LANE_BACKGROUND, domain="everybody")
+    size = 768
+    with DrivenEngine(n_ctx=1024, n_positions=size, n_seq=1) as engine:
+        row = Row(engine, PROMPT, 1000, 4, lane=m.LANE_BACKGROUND, domain="everybody")
         row.until_full()
         row.shift()
-        until(lambda: engine.table.n_tokens[row.slot] > SIZE // 2 + 20)
+        until(lambda: engine.table.n_tokens[row.slot] > size // 2 + 20)
         quick = engine.submit(OTHER, max_tokens=5, sampling=GREEDY)
         engine.wait(quick)
         assert engine.table.header.preemptions == 1
         engine.release(quick)
         tokens = row.finish()
-        assert len(tokens) == 330 and row.shifts == 1
-        oracle.assert_near(oracle.shifted_gaps(row.prompt, tokens, SIZE, 4))
+        assert len(tokens) == 1000 and row.shifts == 1
+        oracle.assert_near(oracle.shifted_gaps(row.prompt, tokens, size, 4))
         row.release()
         everything = row.prompt + tokens
         left = everything[:4] + everything[4 + row.dropped :]

@@ -13,7 +13,7 @@ from umaserve.engine.cells import accounting as cells
 from umaserve.engine.cells.ageing import KEEP_NS, Ageing, due
 from umaserve.engine.native.batch import to_come
 from umaserve.wire.states import AGED_NS
-from umaserve.wire.table import RUNNING, WAITING, SessionTable, TableSpec
+from umaserve.wire.table import FULL, RUNNING, WAITING, SessionTable, TableSpec
 
 
 class Columns(NamedTuple):
@@ -155,6 +155,14 @@ def test_what_would_fit_without_the_victims_program(table):
     assert cells.would_fit(table, 3, 1, 100 + 100 + cells.MARGIN)
     table.lane[0] = table.lane[1] = 1
     assert cells.would_fit(table, 3, 1, 100 + 100 + cells.MARGIN)
+
+
+def test_a_full_row_gives_way_to_nobody(table):
+    put(table, 0, FULL, 600)
+    put(table, 1, RUNNING, 100, lane=1)
+    put(table, 2, WAITING, 500, arrival=9)
+    assert not cells.fits(table, 2, 1000) and not cells.would_fit(table, 2, 1, 1000)
+    assert cells.would_fit(table, 2, 1, 600 + 500 + cells.MARGIN)
 
 
 def test_background_is_due_once_it_has_waited_and_has_no_place(table):

@@ -200,6 +200,11 @@ class DrivenEngine:
         n_prompt, n = int(self.table.n_prompt[slot]), int(self.table.n_tokens[slot])
         return self.table.tokens[slot, n_prompt:n].tolist()
 
+    def ids(self, text: str) -> list[int]:
+        """Tokens of a text."""
+        self.send(m.Tokenize(77, text))
+        return list(self.expect(m.Tokens).tokens)
+
     def prompt_tokens(self, serial: int) -> list[int]:
         slot = self.slots[serial]
         return self.table.tokens[slot, : int(self.table.n_prompt[slot])].tolist()

@@ -6,7 +6,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable
-from decimal import Decimal
+from fractions import Fraction
 from itertools import islice
 from typing import Any
 
@@ -76,13 +76,27 @@ def _validate(text: str, schema: Any) -> None:
         kind.check_schema(schema)
     except jsonschema.SchemaError:  # an older draft's that does not say so
         kind = jsonschema.Draft7Validator
-    found = kind(schema, format_checker=kind.FORMAT_CHECKER).iter_errors(json.loads(text))
-    for error in found:
+    answer = json.loads(text, parse_float=Written)
+    for error in kind(schema, format_checker=kind.FORMAT_CHECKER).iter_errors(answer):
         number, step = error.instance, error.validator_value
         if error.validator != "multipleOf" or not _is_multiple(number, step):
             raise error
 
 
+class Written(float):
+    """A number as it was written: the nearest binary fraction is another one."""
+
+    def __new__(cls, text: str) -> Written:
+        made = super().__new__(cls, text)
+        made.text = text
+        return made
+
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
 def _is_multiple(number: float, step: float) -> bool:
     """Whether it is one as decimals, where the validator divides binary fractions."""
-    return Decimal(str(number)) % Decimal(str(step)) == 0
+    return Fraction(str(number)) % Fraction(str(step)) == 0

@@ -100,6 +100,31 @@ def test_a_program_without_next_turns_is_hardly_ever_held_until_it_has_some():
     assert len(turns._shares) <= n.PROGRAMS + 1
 
 
+def asked(turns: n.NextTurns, program: int) -> bool:
+    """A request ends, and where it is held its next turn comes; whether it was held."""
+    if not turns.is_worth(program):
+        return False
+    turns.hold(1, n.Ended("a", program, TEXT, 300, 0.0))
+    turns.came(1)
+    return True
+
+
+def test_a_program_that_has_next_turns_again_is_held_again():
+    turns = n.NextTurns()
+    for _ in range(50):
+        turns.is_worth(7)
+    held = [asked(turns, 7) for _ in range(200)]
+    assert not all(held[:8]) and all(held[100:])
+
+
+def test_each_program_is_tried_whoever_else_asks():
+    turns = n.NextTurns()
+    for _ in range(50):
+        turns.is_worth(7), turns.is_worth(8)
+    held = [(turns.is_worth(7), turns.is_worth(8)) for _ in range(80)]
+    assert [sum(each) for each in zip(*held, strict=True)] == [80 // n.TRY_EACH] * 2
+
+
 def prompt(size: int, *behind: int) -> np.ndarray:
     """A prompt with messages that end so."""
     tokens = np.arange(size, dtype=np.int32)

@@ -10,12 +10,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from umaserve.cli import main
-from umaserve.cli.router import llmd
+from umaserve.cli.router import haproxy, llmd
 from umaserve.cli.router.nodes import Node, read_nodes
 from umaserve.metrics.node_weight import LEAST, MOST, STEP, NodeWeight
 
 SHARE = st.floats(0.0, 1.0)
 NODES = "mini=10.0.0.5:8080+8081,10.0.0.6:8080,box=unix:/run/uma.sock+127.0.0.1:9000"
+
+
+def test_a_session_stays_by_its_name_else_by_its_key() -> None:
+    text = haproxy.config(read_nodes(NODES), "127.0.0.1:8000", 64, 128, "1h")
+    asked = [line.split("req.hdr(")[1].split(")")[0] for line in text.splitlines()
+             if "set-var(txn.uma_session)" in line]  # fmt: skip
+    assert asked == [*haproxy.SESSION_HEADERS, "x-api-key", "authorization"]
+    # what is a secret does not lie in the table
+    assert text.count(",sha2(256),hex") == 2
 
 
 def test_nodes_are_read() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from umaserve.cli.serve import _parser
 from umaserve.cli.service.launchd import Launchd
 from umaserve.cli.service.settings import Service, service
 from umaserve.cli.service.units import LABEL, launch_agent, systemd_units
@@ -54,10 +55,33 @@ def test_settings_of_the_environment_become_flags_and_flags_beat_them() -> None:
     assert got.environment == {"UMA_CACHE_DIR": "/c", "UMA_DEBUG": "1"}
 
 
-def test_a_reference_to_a_model_is_no_path() -> None:
-    given = {"model": "hf:OWNER/REPO:Q4_K_M"}
-    got = service(["u"], given, load_config({}, {}), {}, False)
-    assert got.command == ("u", "serve", "--model=hf:OWNER/REPO:Q4_K_M")
+@pytest.mark.parametrize(
+    ("name", "value", "flag"),
+    [
+        ("UMA_USE_MLOCK", "1", "--mlock"), ("UMA_USE_MMAP", "false", "--no-mmap"),
+        ("UMA_LOG_JSON", "yes", "--log-json"), ("UMA_PRETOUCH", "0", "--no-pretouch"),
+    ],
+)  # fmt: skip
+def test_switches_of_the_environment_are_flags_that_serve_takes(
+    name: str, value: str, flag: str
+) -> None:
+    command = made(environ={name: value}).command
+    assert command[2:] == (flag,)
+    _parser().parse_args(list(command[2:]))  # or it ends the process
+
+
+@pytest.mark.parametrize(
+    "model", ["hf:OWNER/REPO:Q4_K_M", "ollama:llama3", "llama.cpp:m.gguf", "demo"]
+)
+def test_a_reference_to_a_model_is_no_path(model: str) -> None:
+    got = service(["u"], {"model": model}, load_config({}, {}), {}, False)
+    assert got.command == ("u", "serve", f"--model={model}")
+
+
+def test_where_models_lie_is_passed_on() -> None:
+    environ = {"HF_HOME": "/m", "OLLAMA_MODELS": "/o", "UMA_STATE_DIR": "/s", "PATH": "/bin"}
+    environ_of_unit = made(environ=environ).environment
+    assert environ_of_unit == {k: v for k, v in environ.items() if k != "PATH"}
 
 
 def test_units_as_they_are_written() -> None:

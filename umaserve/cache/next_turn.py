@@ -42,7 +42,7 @@ class NextTurns:
     def __init__(self) -> None:
         self._held: dict[int, Ended] = {}
         self._shares: dict[int, float] = {}  # of each program's requests that had a next turn
-        self._count = 0
+        self._asked: dict[int, int] = {}  # how many requests of each have ended
         self.cells = 0  # of all that is held
 
     def __len__(self) -> int:
@@ -56,10 +56,13 @@ class NextTurns:
         """Whether a request of this program, which ends now, is to be held."""
         if len(self._shares) > PROGRAMS:
             self._shares.clear()
+            self._asked.clear()
         share = self._shares.get(program, UNKNOWN)
-        self._shares[program] = share * (1.0 - LEARN)
-        self._count += 1
-        return share >= ENOUGH or self._count % TRY_EACH == 0
+        asked = self._asked[program] = self._asked.get(program, 0) + 1
+        if share < ENOUGH and asked % TRY_EACH:
+            return False
+        self._shares[program] = share * (1.0 - LEARN)  # only of those that are held
+        return True
 
     def hold(self, seq: int, ended: Ended) -> None:
         """A sequence has the cells of ``ended`` from now on; it must not be held already."""

@@ -20,8 +20,8 @@ def build(arguments: list[str]) -> int:
 def is_whole(backend: str) -> bool:
     """Whether everything is built that serving takes; a look at files.
 
-    Some builds count as whole in any case, and the engine says what is wrong with them: one that is
-    named, one that others could change, and one that this user cannot write to.
+    Some builds count as whole in any case, and the engine says what is wrong with them.  These are
+    builds that are named, that others could change, or that this user cannot write to.
     """
     found = builds.select(backend)
     if found is None:

@@ -87,7 +87,7 @@ Unix socket's path has at most 107 bytes on Linux and 103 on macOS.
 | --- | --- |
 | `UMA_DEBUG=1` | the same as `UMA_LOG_LEVEL=debug`, which beats it |
 | `UMA_CACHE_DIR` | where builds and compiled code are kept; see [BUILD.md](BUILD.md) |
-| `UMA_STATE_DIR` | where the choice of a model is kept; see [MODELS.md](MODELS.md) |
+| `UMA_STATE_DIR` | where the [chosen model](MODELS.md) and copies of [settings](HTTP.md) are kept |
 | `UMA_CHECK_CELLS=1` | an idle engine counts its KV cells, and ends where it is wrong; for tests |
 | `UMA_LLAMA_BUILD` | the key, or the folder, of the one build to use, whatever else is there |
 | `UMA_SOCK` | clients read it too: the socket that they connect to |

@@ -19,10 +19,10 @@ class ConfigError(ValueError):
 class Config:
     """Settings of one daemon; ``docs/CONFIG.md`` explains each.
 
-    Sizes are bytes, ``*_s`` seconds, ``*_ms`` milliseconds.  0 in ``n_ctx``, ``n_batch``,
-    ``n_ubatch`` and ``threads`` leaves the choice to the engine, 0 in ``max_prompt_bytes``,
-    ``max_frame_bytes`` and ``max_tokens`` to the context; -1 in ``gpu_layers`` means all, in
-    ``experts_used`` the model's own number; empty paths mean none (``model``: the bundled one).
+    Sizes are bytes, ``*_s`` seconds, ``*_ms`` milliseconds.  With 0 the engine chooses ``n_ctx``,
+    ``n_batch``, ``n_ubatch`` and ``threads``.  With 0 the context sets ``max_prompt_bytes``,
+    ``max_frame_bytes`` and ``max_tokens``.  With -1 ``gpu_layers`` is all, and ``experts_used`` the
+    model's own number.  Empty paths mean none (``model``: the bundled one).
     ``origin`` maps an option's name to "default", "flag --n-ctx", "environment UMA_N_CTX" or
     "FILE: [model] n_ctx".  ``apps``: by their names.
     """

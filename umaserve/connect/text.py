@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Any, Literal, TypeAlias
 
-from umaserve.connect import jsonc, toml_text, yaml_text
 from umaserve.connect.edits import Drop, Path, Put, Unreadable, drop, has, put, reverse
 
 Language: TypeAlias = Literal["jsonc", "yaml", "toml"]
-_LANGUAGES = {"jsonc": jsonc, "yaml": yaml_text, "toml": toml_text}
+# imported for a file of theirs: packages take longer to import than the command may take to start
+_MODULES = {"jsonc": "jsonc", "yaml": "yaml_text", "toml": "toml_text"}
 _MARK = "\ufeff"  # some editors begin files with it
 
 
 def parse(language: Language, data: bytes) -> Any:
     """What the file says; ``None`` where it is empty.  Raises ``Unreadable``."""
     text = _text(data).removeprefix(_MARK).replace("\r\n", "\n")
-    return _LANGUAGES[language].parse(text)
+    return _module(language).parse(text)
 
 
 def edited(language: Language, data: bytes, edits: Sequence[Put | Drop]) -> bytes:
@@ -31,7 +32,7 @@ def edited(language: Language, data: bytes, edits: Sequence[Put | Drop]) -> byte
     windows = "\r\n" in text and "\n" not in text.replace("\r\n", "")
     if windows:
         text = text.replace("\r\n", "\n")
-    module = _LANGUAGES[language]
+    module = _module(language)
     wanted = module.parse(text)
     for each in edits:
         if isinstance(each, Put):
@@ -56,6 +57,10 @@ def taken_back(
     """
     back, kept = reverse(parse(language, before), parse(language, data), edits)
     return edited(language, data, back), kept
+
+
+def _module(language: Language) -> Any:
+    return import_module(f"umaserve.connect.{_MODULES[language]}")
 
 
 def _text(data: bytes) -> str:

@@ -1,8 +1,9 @@
 """Which builds of libllama this machine has. Standard library only; nothing is loaded here.
 
-A build is a folder ``<cache>/llama/<key>/`` with ``manifest.json`` (written last, before the
-folder is moved into place), ``lib/``, ``include/``, ``vocab/``, ``bin/`` (llama.cpp's own tools,
-when asked for), ``python/<abi>/`` (the compiled binding) and ``chat/<digest>/`` (uma-chat).
+A build is a folder ``<cache>/llama/<key>/``.  It has ``lib/``, ``include/``, ``vocab/``, and
+``bin/`` when llama.cpp's own tools were asked for.  The binding is in ``python/<abi>/``, uma-chat
+in ``chat/<digest>/``.  The file ``manifest.json`` is written last, before the folder is moved into
+place.
 """
 
 from __future__ import annotations

@@ -3,22 +3,12 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 from umaserve.private_folder import make_private, why_shared
+from umaserve.state_folder import state_folder
 
 _FILE = "model"
 _MOST_BYTES = 4096
-
-
-def state_folder() -> Path:
-    """``$UMA_STATE_DIR``, else the user's folder for what programs remember."""
-    given = os.environ.get("UMA_STATE_DIR")
-    if given:
-        return Path(given).expanduser().absolute()
-    import platformdirs
-
-    return Path(platformdirs.user_state_dir("umaserve"))
 
 
 def chosen() -> str:
@@ -38,5 +28,7 @@ def choose(reference: str) -> None:
     folder = state_folder()
     make_private(folder)
     temporary = folder / f".{_FILE}-{os.getpid()}"
-    temporary.write_text(reference + "\n", "utf-8")
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)  # whatever the umask
+    with os.fdopen(fd, "w", encoding="utf-8") as file:
+        file.write(reference + "\n")
     os.replace(temporary, folder / _FILE)

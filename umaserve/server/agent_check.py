@@ -16,6 +16,7 @@ import trio
 from umaserve.config import host_and_port
 from umaserve.metrics.node_weight import NodeWeight
 from umaserve.server.clients.listener import SocketError
+from umaserve.server.log.lines import trace
 from umaserve.server.overview import state
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 LOOK_S = 1.0  # between two looks at the figures, however often others ask
 SEND_S = 5.0  # for a client that does not read
+MOST_OPEN = 16  # connections: each takes a file descriptor from the daemon's clients
 
 
 @asynccontextmanager
@@ -53,6 +55,7 @@ class AgentCheck:
         self._daemon = daemon
         self._weight = NodeWeight()
         self._percent, self._looked_s = 100, 0.0
+        self._open = 0
 
     def line(self) -> str:
         """The answer now, without its line break."""
@@ -77,6 +80,18 @@ class AgentCheck:
         await trio.serve_listeners(self._answer, listeners)
 
     async def _answer(self, stream: trio.SocketStream) -> None:
+        """A fault costs one answer: a listener whose handler raises would listen no more."""
+        if self._open < MOST_OPEN:
+            self._open += 1
+            try:
+                await self._tell(stream)
+            except Exception as error:
+                self._daemon.log("error", f"the agent check failed: {trace(error)}")
+            finally:
+                self._open -= 1
+        await trio.aclose_forcefully(stream)
+
+    async def _tell(self, stream: trio.SocketStream) -> None:
         with trio.move_on_after(SEND_S):
             try:
                 await stream.send_all(self.line().encode() + b"\n")
@@ -85,4 +100,3 @@ class AgentCheck:
                     pass
             except (trio.BrokenResourceError, OSError):
                 pass
-        await trio.aclose_forcefully(stream)

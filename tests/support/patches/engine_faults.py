@@ -151,12 +151,25 @@ def memory_runs_out(sign: str) -> None:
 
 
 @once_numba_may_load
-def disturbed_and_checked(seed: int) -> None:
-    """After each run of ticks all cells are counted; now and then rows lose theirs, or all do."""
+def disturbed_and_checked(seed: int, keeps: bool = False) -> None:
+    """After each run of ticks all cells are counted; now and then rows lose theirs, or all do.
+
+    ``keeps``: cells of ended requests are kept and held, as on an accelerator.
+    """
+    from umaserve.engine.cells.sequences import Sequences
     from umaserve.engine.loop.engine import Engine
+    from umaserve.engine.model import abilities, boot
     from umaserve.wire import table as t
 
-    tick, choose = Engine.tick, random.Random(seed)
+    tick, choose, made = Engine.tick, random.Random(seed), Sequences.__init__
+
+    def making(self: Any, loaded: Any) -> None:
+        made(self, loaded)
+        self.keep()
+
+    if keeps:
+        boot.spare_sequences = lambda *_: abilities.RESERVED + abilities.ENDED
+        Sequences.__init__ = making  # type: ignore[method-assign]
 
     def disturb(engine: Any) -> None:
         running = np.flatnonzero(engine.table.state == t.RUNNING).tolist()
@@ -173,7 +186,7 @@ def disturbed_and_checked(seed: int) -> None:
         disturb(self)
         self.check()
         ran = tick(self, min(most, 4))
-        self.check()
+        assert self.check() == self.table.header.cells_used, "what is told is not what is there"
         return ran
 
     Engine.tick = checked

@@ -119,6 +119,7 @@ def spied_next_turns(path: str, graph: bool = False) -> None:
     from umaserve.engine.cells.sequences import Sequences
     from umaserve.engine.loop.idle_work import IdleWork
     from umaserve.engine.model import abilities, boot
+    from umaserve.engine.prefill.ready_graph import ReadyGraph
 
     boot.spare_sequences = lambda *_: abilities.RESERVED + abilities.ENDED
     made, go_on, let_go = Sequences.__init__, Sequences.go_on, Sequences.let_go
@@ -136,6 +137,13 @@ def spied_next_turns(path: str, graph: bool = False) -> None:
         let_go(self, seq)
         say(path, "let go", len(self.next_turns))
 
+    prepare = ReadyGraph.prepare
+
+    def prepared(self: Any, *what: Any) -> None:
+        prepare(self, *what)
+        say(path, "graph", self.is_ready)
+
+    ReadyGraph.prepare = prepared  # type: ignore[method-assign]
     idle = IdleWork.__init__
 
     def idling(self: Any, engine: Any) -> None:

@@ -28,7 +28,8 @@ class _Watch:
         self._socket = socket
         before = _rows(socket)
         self.works = before is not None
-        self._others = {row["serial"] for row in before or ()}
+        self._newest = max((row["serial"] for row in before or ()), default=0)
+        self.several = False  # other programs asked at the same time
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._look, daemon=True)
 
@@ -48,18 +49,25 @@ class _Watch:
         with suppress(UmaError), Client(self._socket, timeout=LIVE_S) as client:
             while not self._end.wait(pause_s):
                 pause_s = min(LONGEST_PAUSE_S, pause_s * 1.1)
-                for row in client.info()["sessions"]:
-                    if row["serial"] not in self._others:
-                        self.row = row
-                        break
+                self._compare(client.info())
+            self._compare(client.info())  # a short request is over, and told all the same
+
+    def _compare(self, info: dict[str, Any]) -> None:
+        """Take the one request that is new; of several nobody knows whose they are."""
+        rows = (*info.get("recent", ()), *info["sessions"])
+        fresh = {row["serial"]: row for row in rows if row["serial"] > self._newest}
+        self.several = len(fresh) > 1
+        row = next(iter(fresh.values())) if len(fresh) == 1 else None
+        if row is None or self.row is None or "session" in row:  # what runs tells more
+            self.row = row
 
 
 def _rows(socket: str | None) -> list[dict[str, Any]] | None:
-    """The requests that run or wait; ``None`` where the daemon's socket is not here."""
+    """The requests that run, wait or have ended lately; ``None`` where the socket is not here."""
     try:
         with Client(socket, timeout=LIVE_S) as client:
-            rows: list[dict[str, Any]] = client.info()["sessions"]
-            return rows
+            info = client.info()
+            return [*info.get("recent", ()), *info["sessions"]]
     except UmaError:
         return None
 
@@ -123,9 +131,13 @@ def _saw(response: HTTPResponse, watch: _Watch) -> Iterator[str]:
     """What the daemon tells of the request: by headers, and over its socket while it ran."""
     lane = response.getheader("X-UMA-Lane")
     if watch.row is not None:
-        app, session = watch.row["app"], watch.row["session"]
-        yield f"the daemon saw: app {app or 'without a name'}, session {session or 'none'}"
+        told = f"the daemon saw: app {watch.row['app'] or 'without a name'}"
+        if "session" in watch.row:  # of a request that is over, nobody knows it
+            told += f", session {watch.row['session'] or 'none'}"
+        yield told
         lane = f"{watch.row['lane']}; {watch.row['lane_reason']}"
+    elif watch.several:
+        yield "other programs asked at the same time, so the daemon cannot tell which this was"
     elif watch.works:
         yield "the request was over before the daemon could be asked about it"
     else:

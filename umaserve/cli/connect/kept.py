@@ -11,6 +11,7 @@ from umaserve.cli.connect import files
 from umaserve.connect.apps import Change
 from umaserve.connect.edits import Item, Path, Put, Unreadable
 from umaserve.connect.text import Language
+from umaserve.state_folder import state_folder
 
 
 @dataclass
@@ -37,7 +38,7 @@ class Kept:
     """
 
     def __init__(self, app: str, folder: str | None = None) -> None:
-        self.folder = os.path.join(folder or _state_folder(), "connect", app)
+        self.folder = os.path.join(folder or state_folder(), "connect", app)
         self._record = os.path.join(self.folder, "changes.json")
         data = files.read(self._record)
         try:
@@ -96,12 +97,6 @@ class Kept:
         for kept in step:
             if kept.backup:
                 os.unlink(os.path.join(self.folder, kept.backup))
-
-
-def _state_folder() -> str:
-    from platformdirs import user_state_dir
-
-    return user_state_dir("umaserve")
 
 
 def _steps(path: Path) -> list[str | list[str]]:

@@ -26,8 +26,11 @@ def ask_which(where: Places, kv: tuple[str, str], tell: Callable[[str], None]) -
     usable = [row for row in listed if row.fits and not row.about.embeds]
     if not usable:
         tell(
-            "no other model was found, so this serves the demonstration; "
-            "`umaserve pull hf:OWNER/REPO` fetches one",
+            "none of the models here writes text and fits this machine, so this serves the "
+            "demonstration; `umaserve models` says why"
+            if listed
+            else "no other model was found, so this serves the demonstration; "
+            "`umaserve pull hf:OWNER/REPO` fetches one"
         )
         return ""
     usable.sort(key=lambda row: -_touched(row.found.path))

@@ -7,6 +7,7 @@ from umaserve.cli.router.nodes import Node
 SESSION_HEADERS = (
     "x-uma-session", "x-claude-code-session-id", "x-session-affinity", "session-id",
 )  # fmt: skip
+KEY_HEADERS = ("x-api-key", "authorization")
 HEAD = """\
 # Written by `umaserve router`. docs/ROUTER.md says what each part is for.
 global
@@ -24,8 +25,8 @@ defaults
     timeout http-keep-alive 60s
     # tokens are passed on as they come
     option http-no-delay
-    # On another node, as long as the client has got no byte of an answer. 503 is what a node says
-    # that is shutting down or has no model.
+    # Sent again to another node, as long as the client has got no byte of an answer.
+    # A node says 503 while it shuts down or has no model.
     # A node that has just died may be chosen again until it is known: so more than a few times.
     retries 10
     # what has not all come when it is passed on cannot be sent again
@@ -57,9 +58,10 @@ def config(nodes: list[Node], listen: str, kib: int, maxconn: int, expire: str) 
         f"if !{{ var(txn.uma_session) -m found }} {{ req.hdr({name}) -m found }}"
         for name in SESSION_HEADERS
     )
-    session += (
-        "\n    http-request set-var(txn.uma_session) req.hdr(authorization),sha2(256),hex "
-        "if !{ var(txn.uma_session) -m found } { req.hdr(authorization) -m found }"
+    session += "".join(
+        f"\n    http-request set-var(txn.uma_session) req.hdr({name}),sha2(256),hex "
+        f"if !{{ var(txn.uma_session) -m found }} {{ req.hdr({name}) -m found }}"
+        for name in KEY_HEADERS
     )
     head = HEAD.format(
         kib=kib, bufsize=kib * 1024, maxconn=maxconn, listen=listen,

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from umaserve.cli.build import is_whole, make_whole
 from umaserve.cli.common import EXIT_CANNOT_SERVE, EXIT_OK, EXIT_USAGE, Parser, say, show
+from umaserve.cli.models.choose import NoModel, with_model
 from umaserve.cli.service.launchd import Launchd
 from umaserve.cli.service.settings import Service
 from umaserve.cli.service.settings import service as service_of
@@ -19,9 +20,11 @@ from umaserve.cli.service.units import MARK
 from umaserve.client.connect import connect
 from umaserve.client.events import ConnectionFailed, OtherUser
 from umaserve.config import ConfigError, add_flags, flag_values, load_config
+from umaserve.models.finding.reference import lasting
 from umaserve.own_python import run_module
 from umaserve.peer import peer_of
 from umaserve.server.main import StartError, check_model
+from umaserve.texts import path_of
 
 Manager = Systemd | Launchd
 _LINES = 50
@@ -85,10 +88,13 @@ def _install(manager: Manager, arguments: list[str]) -> int:
     flags = flag_values(options)
     try:
         config = load_config(flags)
+        served = with_model(config, False, lambda _: None)
+        if config.model and ("model" in flags or os.environ.get("UMA_MODEL")):
+            flags = {**flags, "model": lasting(config.model, path_of(served.model))}
         wanted = service_of(_program(), flags, config, os.environ, options.on_demand)
         files = manager.files(wanted)
-        check_model(config)
-    except (ConfigError, ValueError, StartError) as error:
+        check_model(served)
+    except (ConfigError, ValueError, StartError, NoModel) as error:
         say(f"umaserve service: {error}")
         return EXIT_USAGE
     changed = _show(files)
@@ -98,7 +104,7 @@ def _install(manager: Manager, arguments: list[str]) -> int:
     if problem:
         say(f"umaserve service: nothing was installed: {problem}")
         return EXIT_CANNOT_SERVE
-    if not changed and manager.is_running():
+    if not changed and manager.is_running() and not manager.has_failed():
         show(f"Installed already, as it is: {manager.socket_path(wanted)}")
         return EXIT_OK
     if not is_whole(config.backend):

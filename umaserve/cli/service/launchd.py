@@ -37,6 +37,10 @@ class Launchd:
         """Whether launchd knows the agent."""
         return _run("print", _target(), quiet=True) == 0
 
+    def has_failed(self) -> bool:
+        """False: launchd starts a daemon again, whatever it ended with."""
+        return False
+
     def start(self, service: Service) -> int:
         """Take the file as it is now; launchd's exit status."""
         if self.is_running():

@@ -12,10 +12,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from umaserve.config import OPTIONS, Config, Option
+from umaserve.config.kinds import Switch
 
-_ENVIRONMENT = ("UMA_CACHE_DIR", "UMA_LLAMA_BUILD", "UMA_DEBUG", "XDG_CACHE_HOME")
+# where things lie, models of other tools among them
+_ENVIRONMENT = (
+    "UMA_CACHE_DIR", "UMA_STATE_DIR", "UMA_LLAMA_BUILD", "UMA_DEBUG", "XDG_CACHE_HOME",
+    "XDG_STATE_HOME", "HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "LLAMA_CACHE",
+    "OLLAMA_MODELS",
+)  # fmt: skip
 _PATHS = ("model", "api_key_file", "model_dir", "cache_dir", "scorecard", "trace", "config")
-_NO_PATH = re.compile(r"$|off$|[a-z]+:")  # nothing, a word, or a reference such as hf:OWNER/REPO
+# nothing, a word, or a reference such as hf:OWNER/REPO
+_NO_PATH = re.compile(r"$|off$|demo$|[a-z.]+:")
 
 
 @dataclass(frozen=True)
@@ -59,6 +66,8 @@ def service(
 
 def _words(option: Option, given: Any) -> list[str]:
     """The flag, so that it stays the same in every folder."""
+    if isinstance(option.kind, Switch):
+        given = option.kind.parse(given)  # from the environment it is a word
     if isinstance(given, bool):
         return [option.flag if given else f"--no-{option.flag.removeprefix('--')}"]
     if isinstance(given, list):

@@ -51,6 +51,10 @@ class Systemd:
         """Whether the manager has a daemon, or listens for its clients."""
         return _ask("is-active", "--quiet", _SOCKET).returncode == 0
 
+    def has_failed(self) -> bool:
+        """Whether the daemon ended, and the manager gave it up."""
+        return _ask("is-failed", "--quiet", _SERVICE).returncode == 0
+
     def start(self, service: Service) -> int:
         """Take the files as they are now; 0 once the daemon serves, or waits for its first client.
 

@@ -3,8 +3,8 @@
 libllama's unified cache gives every token of every sequence one cell.  A request is admitted when
 its known tokens and those of the running ones fit with a margin.  It does not reserve its whole
 answer, so that short answers with a generous ``max_tokens`` run side by side.  When the cells run
-out all the same, a session gives its cells back and is computed again later (`victim`).  Nothing is
-lost, and the oldest always gets through.
+out all the same, a session gives its cells back and goes on later (`victim`).  Nothing is lost, and
+the oldest always gets through.
 """
 
 from __future__ import annotations
@@ -105,6 +105,7 @@ def would_fit(table: SessionTable, slot: int, victim: int, n_cells: int) -> bool
     stays = (table.state == RUNNING) & (table.lane == 0)
     if table.lane[victim] == 0:
         stays &= table.program != table.program[victim]
+    stays |= table.state == FULL  # none of these gives way
     kept = int(table.n_tokens[stays].sum())
     return kept + int(table.n_tokens[slot]) + MARGIN <= n_cells or kept == 0
 

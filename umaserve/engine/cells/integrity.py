@@ -1,7 +1,7 @@
 """Whether what is known of the cells is what libllama has: for tests, between two ticks.
 
-The session table, the sequences, the map of cells and the prefix cache each say something about the
-cells.  libllama is asked by itself, position by position where it tells, and has to agree.
+Four places say something about the cells: the session table, the sequences, the map of cells and
+the prefix cache.  What libllama says by itself, position by position where it tells, has to agree.
 """
 
 from __future__ import annotations

@@ -76,6 +76,8 @@ class PrefixReport:
 
     def _entries(self) -> Iterator[tuple[str, Entry]]:
         for domain in self._store.domains():
+            if domain.startswith(m.ALONE):
+                continue
             for entry in self._store.entries(domain):
                 yield domain, entry
 

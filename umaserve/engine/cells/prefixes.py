@@ -96,6 +96,7 @@ class Prefixes:
         ``session``: it belongs to a session, which has a lease on what it leaves.
         """
         self._saved.pop(slot, None)
+        self._stops.pop(slot, None)
         self._leases[slot] = LEASE if session else 1.0
         if self.is_on and domain is not None:
             self._domains[slot] = domain
@@ -141,6 +142,7 @@ class Prefixes:
     def forget(self, slot: int) -> None:
         """Nothing more of this row is to be kept."""
         self.unpark(slot)
+        self._saved.pop(slot, None)
         self._domains.pop(slot, None)
         self._awaited.pop(slot, None)
 
@@ -153,7 +155,7 @@ class Prefixes:
             return
         if slot not in self._domains:
             serial = int(self._table.serial[slot])
-            self._domains[slot] = f"{m.PRIVATE}parked {self._secret} {serial}"
+            self._domains[slot] = f"{m.ALONE}parked {self._secret} {serial}"
             self._alone.add(slot)
         self._saved.pop(slot, None)  # what failed once is tried again
         self.keep(slot)
@@ -252,7 +254,6 @@ class Prefixes:
         """The row's sequence is being taken away."""
         self._restoring = [each for each in self._restoring if each.slot != slot]
         self._saved.pop(slot, None)
-        self._stops.pop(slot, None)
 
     def _pays(self, slot: int, known: int) -> bool:
         """Whether copying so many tokens is faster than computing them."""

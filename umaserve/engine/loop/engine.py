@@ -308,7 +308,8 @@ class Engine:
             self.idle_work.step()
             if not self.idle_work.is_left:
                 self._save_costs()
-        if self.graph.wanted and not self.aside.has_jobs:
+        has_room = self.sequences.next_turns.cells + WIDTH <= self.loaded.n_ctx
+        if self.graph.wanted and has_room and not self.aside.has_jobs:
             began = time.monotonic()
             messages = self.control.receive(PAUSE_MS)
             if messages or self.control.closed or time.monotonic() - began < 0.9e-3 * PAUSE_MS:
@@ -421,8 +422,9 @@ class Engine:
             for slot in self.work.stuck[: int(out.without_choice)].tolist():
                 self._settle_stuck(slot)
         elif why == records.NO_ROOM:
-            # a session alone always fits: admission saw to it
-            self.seats.evict()
+            # a session alone fits: admission saw to it.  Cells of a full row are free soon
+            if not self.seats.evict() and self.seats.full.holds:
+                self.later += self.control.receive(1)
         elif why == records.FAILED:
             entries = int(out.entries)
             self._failed(int(out.status), self.plan.slots[:entries].copy())

@@ -79,6 +79,7 @@ class FullRows:
         row[left] = t.NOT_YET
         table.n_tokens[slot] = left
         table.n_prompt[slot] -= dropped
+        self._engine.admission.resumed_at[slot] -= dropped
         room = self._engine.loaded.n_positions - int(table.n_prompt[slot])
         table.max_tokens[slot] = min(message.max_tokens, room)
         table.reason[slot] = t.REASON_NONE

@@ -86,6 +86,8 @@ class Settles(Protocol):
 
 
 class Admits(Protocol):
+    resumed_at: np.ndarray  # int32[n_slots]: tokens of a row when it was filled
+
     def slot_of(self, serial: int) -> int: ...
 
     def take_tokenised(self) -> None: ...

@@ -177,15 +177,17 @@ def _grow(file: BinaryIO, wanted: Plan, of: HubFile, told: Progress) -> None:
         have = file.truncate(file.seek(0))
     told(of, "fetching", have)
     while have < of.bytes:
-        before = have
+        before, failure = have, None
         try:
             have = _add(file, wanted, of, lambda done: told(of, "fetching", done))
-        except httpx2.TransportError:
-            have = file.seek(0, os.SEEK_END)
-            tries = 0 if have > before else tries + 1
-            if tries >= TRIES:
-                raise
-            time.sleep(min(tries, 4))
+        except httpx2.TransportError as error:
+            have, failure = file.seek(0, os.SEEK_END), error
+        tries = 0 if have > before else tries + 1
+        if tries >= TRIES:
+            raise failure or PullError(
+                f"{of.name} ends before its end, each time; does a proxy stand between?"
+            )
+        time.sleep(min(tries, 4))
     if have > of.bytes:
         raise PullError(f"{of.name} is longer than the hub says; pull it again")
 

@@ -124,7 +124,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(206 if asked and hub.ranges else 200)
         if asked and hub.ranges:
             self.send_header("Content-Range", f"bytes {begin}-{len(data) - 1}/{len(data)}")
-        self.send_header("Content-Length", str(len(data) - begin))
+        self.send_header("Content-Length", str(len(sent) - begin))
         self.end_headers()
         stop = hub.stops.pop(0) if hub.stops else len(data)
         for at in range(begin, min(begin + stop, len(data)), _PIECE):

@@ -7,17 +7,20 @@ for, and lies beside the wheel.  $DEBFULLNAME and $DEBEMAIL name its maintainer.
 
 from __future__ import annotations
 
+import gzip
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
+from email.utils import formatdate
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PARTS = ROOT / "packaging/debian"
 PYTHON = "/usr/bin/python3"
 COMMANDS = ("umaserve", "umad", "uma-cli")
+SCRIPTS = ("postinst", "prerm")
 
 
 class CannotMake(Exception):
@@ -40,8 +43,10 @@ def make(wheel: Path) -> Path:
         _install(library, "--no-index", "--no-deps", wheel)
         _tidy(library)
         _add_commands(tree / "usr/bin")
-        _add_papers(tree / "usr/share/doc/umaserve")
-        _add_control(tree, version, architecture)
+        fields = {"version": version, "architecture": architecture, "maintainer": _maintainer()}
+        _add_papers(tree / "usr/share", {**fields, "date": formatdate(wheel.stat().st_mtime)})
+        _add_control(tree, fields)
+        _set_modes(tree)
         _run("dpkg-deb", "--root-owner-group", "-Zgzip", "--build", tree, target)
     return target
 
@@ -57,43 +62,62 @@ def _install(library: Path, *words: str | Path) -> None:
 
 
 def _tidy(library: Path) -> None:
-    shutil.rmtree(library / "bin")  # they name the Python that made them
+    """Leave no names of the Python that made it; the package compiles itself when installed."""
+    shutil.rmtree(library / "bin")
     for cache in library.rglob("__pycache__"):
         shutil.rmtree(cache)
-    # root alone may write there, so each start would compile it anew; paths are the installed ones
-    _run(PYTHON, "-m", "compileall", "-q", "-s", library, "-p", "/usr/lib/umaserve",
-         "--invalidation-mode", "unchecked-hash", library)  # fmt: skip
 
 
 def _add_commands(folder: Path) -> None:
     folder.mkdir(parents=True)
     shutil.copy2(PARTS / "umaserve", folder / COMMANDS[0])
-    (folder / COMMANDS[0]).chmod(0o755)
     for name in COMMANDS[1:]:
         (folder / name).symlink_to(COMMANDS[0])
 
 
-def _add_papers(folder: Path) -> None:
-    folder.mkdir(parents=True)
-    shutil.copy2(ROOT / "LICENSE", folder / "copyright")
+def _maintainer() -> str:
+    name, mail = (os.environ.get(key) for key in ("DEBFULLNAME", "DEBEMAIL"))
+    return f"{name or 'nobody'} <{mail or 'nobody@localhost'}>"
 
 
-def _add_control(tree: Path, version: str, architecture: str) -> None:
+def _add_papers(share: Path, fields: dict[str, str]) -> None:
+    """Licence, changes, manual page, and what lintian need not tell."""
+    folder, pages = share / "doc/umaserve", share / "man/man1"
+    overrides = share / "lintian/overrides"
+    for made in (folder, pages, overrides):
+        made.mkdir(parents=True)
+    licences = (ROOT / "LICENSE").read_text("utf-8") + (PARTS / "copyright").read_text("utf-8")
+    (folder / "copyright").write_text(licences, "utf-8")
+    for target, part in ((folder / "changelog", "changelog"), (pages / "umaserve.1", "umaserve.1")):
+        text = (PARTS / part).read_text("utf-8").format_map(fields)
+        data = gzip.compress(text.encode(), 9, mtime=0)
+        target.with_name(target.name + ".gz").write_bytes(data)
+    for name in COMMANDS[1:]:
+        (pages / f"{name}.1.gz").symlink_to("umaserve.1.gz")
+    shutil.copy2(PARTS / "umaserve.lintian-overrides", overrides / "umaserve")
+
+
+def _add_control(tree: Path, fields: dict[str, str]) -> None:
+    """With Python's and glibc's versions on this release, which wheels and package fit."""
     code = "import sys; print(*sys.version_info[:2])"
     major, minor = map(int, _run(PYTHON, "-I", "-c", code).split())
     kib = sum(path.lstat().st_size for path in tree.rglob("*")) // 1024
-    name, mail = (os.environ.get(key) for key in ("DEBFULLNAME", "DEBEMAIL"))
     text = (PARTS / "control").read_text("utf-8").format(
-        version=version, architecture=architecture, size=kib, python=f"{major}.{minor}",
-        next_python=f"{major}.{minor + 1}",
-        maintainer=f"{name or 'nobody'} <{mail or 'nobody@localhost'}>",
+        size=kib, python=f"{major}.{minor}", next_python=f"{major}.{minor + 1}",
+        glibc=(os.confstr("CS_GNU_LIBC_VERSION") or "").split()[-1], **fields,
     )  # fmt: skip
     (tree / "DEBIAN").mkdir()
     (tree / "DEBIAN/control").write_text(text, "utf-8")
-    for path in (tree, *tree.rglob("*")):  # whatever the umask is
+    for name in SCRIPTS:
+        shutil.copy2(PARTS / name, tree / "DEBIAN" / name)
+
+
+def _set_modes(tree: Path) -> None:
+    """Whatever the umask is."""
+    programs = {tree / "usr/bin" / COMMANDS[0], *(tree / "DEBIAN" / name for name in SCRIPTS)}
+    for path in (tree, *tree.rglob("*")):
         if not path.is_symlink():
-            is_open = path.is_dir() or path.parent == tree / "usr/bin"
-            path.chmod(0o755 if is_open else 0o644)
+            path.chmod(0o755 if path.is_dir() or path in programs else 0o644)
 
 
 def _run(*command: str | Path) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.support.chat_questions import Asked, conversation, model_of, templates
+from tests.support.ports import free_port
 from umaserve import llama
 from umaserve.assets import demo_model_path
 from umaserve.llama import builds
@@ -78,9 +78,7 @@ def peer(template: Path) -> Iterator[http.client.HTTPConnection]:
     assert build is not None
     if not build.has_peers:
         pytest.skip("llama-server is not built: python build_llama.py --with-peers")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     command = [
         build.bin_dir / "llama-server", "-m", demo_model_path(), "--jinja", "-c", "256", "-np", "1",
         "--chat-template-file", template, "--host", "127.0.0.1", "--port", str(port),

@@ -20,11 +20,11 @@ import psutil
 import pytest
 
 from tests.support.docs_runner import default_interrupt
+from tests.support.installed import INSTALL_S, environment_without, some_build
 from tests.support.package_index import no_index_reachable
 from umaserve.llama import builds
 
 ROOT = Path(__file__).resolve().parents[2]
-INSTALL_S = 900.0
 START_S = 180.0
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(INSTALL_S + 120)]
@@ -101,16 +101,13 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Clone:
     """A clone with its packages installed, which is the slow part."""
     if not (ROOT / ".git").exists() or shutil.which("git") is None:
         pytest.skip("this copy of the project is no git clone that could be cloned again")
-    build = builds.select("cpu") or builds.select()
-    if build is None:
-        pytest.skip("no build of libllama is in the cache: run `make llama` first")
+    build = some_build()
     directory = tmp_path_factory.mktemp("fresh")
     path = directory / "umaserve"
     subprocess.run(["git", "clone", "--quiet", str(ROOT), str(path)], check=True)
     # of a `make test` around this one, and of its virtual environment, nothing gets through
-    other = ("UMA_", "NUMBA_", "PYTHON", "VIRTUAL_", "MAKE", "MFLAGS", "ARGS")
     environment = {
-        **{k: v for k, v in os.environ.items() if not k.startswith(other)},
+        **environment_without("MAKE", "MFLAGS", "ARGS"),
         "PYTHON": sys.executable,
         "UMA_CACHE_DIR": str(builds.cache_root()),
         builds.BUILD_VARIABLE: build.key,

@@ -23,6 +23,7 @@ from typing import Any
 import pytest
 
 from tests.support.http_client import port_of
+from tests.support.ports import free_port
 from tests.support.server_harness import DaemonProcess, eventually, model_file
 from umaserve.cli.router import haproxy
 from umaserve.cli.router.nodes import read_nodes
@@ -33,13 +34,6 @@ pytestmark = pytest.mark.skipif(
 )
 NAMES = ("a", "b", "c")
 TICK_MS = "4"
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 class Fleet:

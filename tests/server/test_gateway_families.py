@@ -244,6 +244,9 @@ def test_llama_tokens_and_props(daemon: DaemonProcess) -> None:
     info = daemon.info()["model"]
     props = json.loads(ask(daemon, "/props").body)
     assert props["model_path"] == info["path"] and props["total_slots"] == info["n_seq"]
+    found = props["chat_template_caps"]
+    assert found["supports_system_role"] is info["chat"]["supports_system_role"] is True
+    assert found["supports_tools"] is False and "thinks" not in found
     assert set(props["gap"]) == set(info["gap"]) & {"prefix", "suffix", "middle"}
     assert json.loads(ask(daemon, "/slots").body) == []
     assert say(daemon, "/completion").json["error"]["code"] == 400

@@ -18,14 +18,14 @@ from umaserve.connect.apps import (
 )
 from umaserve.connect.edits import Item, Path, Put
 
-# What Zed calls the way to ask for what fills a gap, by the token before it.
+# What Zed calls the way to ask for what fills a gap, by the token before it; and what it then asks.
 ZED_FORMATS = {
-    "<|fim_prefix|>": "qwen",
-    "<fim_prefix>": "star_coder",
-    "<｜fim▁begin｜>": "deepseek_coder",
-    "<|code_prefix|>": "glm",
-    "[PREFIX]": "codestral",
-    "<PRE>": "code_llama",
+    "<|fim_prefix|>": ("qwen", "<|fim_prefix|>{}<|fim_suffix|>{}<|fim_middle|>"),
+    "<fim_prefix>": ("star_coder", "<fim_prefix>{}<fim_suffix>{}<fim_middle>"),
+    "<｜fim▁begin｜>": ("deepseek_coder", "<｜fim▁begin｜>{}<｜fim▁hole｜>{}<｜fim▁end｜>"),
+    "<|code_prefix|>": ("glm", "<|code_prefix|>{}<|code_suffix|>{}<|code_middle|>"),
+    "[PREFIX]": ("codestral", "[SUFFIX]{1}[PREFIX]{0}"),
+    "<PRE>": ("code_llama", "<PRE> {} <SUF>{} <MID>"),
 }
 PREDICTED = 64  # tokens: Zed's own default
 
@@ -43,9 +43,9 @@ def _zed_file(places: Places) -> str:
     )
 
 
-def zed_format(target: Target) -> str:
-    """Zed's name for the model's way to fill a gap; empty where it has none that Zed knows."""
-    return ZED_FORMATS.get(target.gap.strip(" \u2581"), "")
+def zed_format(target: Target) -> tuple[str, str]:
+    """Zed's name for the model's way to fill a gap, and its prompt; empty where Zed knows none."""
+    return ZED_FORMATS.get(target.gap.strip(" \u2581"), ("", ""))
 
 
 def _zed_changes(places: Places, target: Target) -> list[Change]:
@@ -60,12 +60,13 @@ def _zed_changes(places: Places, target: Target) -> list[Change]:
         Put((*_ZED, "api_url"), target.url),
         Put((*_ZED, "available_models", Item("display_name", NAME)), model),
     ]
-    if zed_format(target):
+    way, _ = zed_format(target)
+    if way:
         prediction: Path = ("edit_predictions", "open_ai_compatible_api")
         fields = {
             "api_url": f"{target.url}/v1/completions",
             "model": target.model,
-            "prompt_format": zed_format(target),
+            "prompt_format": way,
             "max_output_tokens": PREDICTED,
         }
         edits += [
@@ -76,17 +77,22 @@ def _zed_changes(places: Places, target: Target) -> list[Change]:
 
 
 def _zed_asks(target: Target) -> list[Ask]:
-    agent = "Zed/1.0"
-    asks = chat(target, agent)
-    if zed_format(target):
-        body = {"model": target.model, "prompt": "def hello(", "max_tokens": 8}
-        asks.append(Ask("/v1/completions", {"User-Agent": agent, **bearer(target)}, body))
+    headers = {"User-Agent": "Zed/1.0", **(bearer(target) if target.key else {})}
+    (ask,) = chat(target, "")
+    asks = [Ask(ask.route, headers, {**ask.body, "model": target.model})]
+    _, prompt = zed_format(target)
+    if prompt:
+        body = {
+            "model": target.model, "prompt": prompt.format("def hello(", "\n"), "max_tokens": 8,
+            "stop": [target.gap],
+        }  # fmt: skip
+        asks.append(Ask("/v1/completions", headers, body))
     return asks
 
 
 def _zed_notes(target: Target) -> list[str]:
     notes = [f"choose {NAME} in the agent panel's list of models"]
-    if not zed_format(target):
+    if not zed_format(target)[0]:
         notes.append("edit prediction stays as it is: Zed cannot ask this model to fill a gap")
     if target.key:
         notes.append(

@@ -128,8 +128,8 @@ def look(url: str, key: str) -> Target:
     while True:
         props = _props(url, key)
         abilities = props.get("chat_template_caps") or {}
-        # just after its start the daemon has not yet looked at the template
-        if abilities or not props.get("chat_template") or time.monotonic() > until_s:
+        # empty just after its start: the daemon has not yet looked at the template
+        if abilities or time.monotonic() > until_s:
             break
         time.sleep(LOOK_S)
     context = int(props["default_generation_settings"]["n_ctx"])

@@ -5,6 +5,8 @@ Its ``/tokenize`` and ``/detokenize`` answer in vLLM's words as well, by which l
 
 from __future__ import annotations
 
+from typing import Any
+
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -91,14 +93,21 @@ async def props(request: Request) -> Response:
             "total_slots": model["n_seq"],
             "model_alias": model["name"],
             "model_path": model["path"],
-            "chat_template": model.get("chat_template_text", ""),
-            "chat_template_caps": model.get("chat_template_caps", {}),
+            "chat_template_caps": _template_caps(model),
             "modalities": {"vision": False, "audio": False},
             "gap": gap,
             "build_info": model["library_version"],
             "is_sleeping": False,
         }
     )
+
+
+def _template_caps(model: dict[str, Any]) -> dict[str, Any]:
+    """What its chat template can do, by llama.cpp's names; empty until it has been looked at."""
+    found: dict[str, Any] = model.get("chat") or {}
+    if "error" in found:
+        return {"supports_tools": False, "supports_tool_calls": False}
+    return {name: can for name, can in found.items() if name.startswith("supports_")}
 
 
 async def slots(request: Request) -> Response:

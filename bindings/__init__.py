@@ -1,7 +1,7 @@
 """Turns the ``llama.h`` of a built libllama into a compiled cffi module.
 
-Nothing here repeats by hand what the header says: the C preprocessor reads it, pycparser parses
-it, `bindings.header` rewrites the declarations for cffi, and `bindings.compile` compiles the
+Nothing here repeats by hand what the header says.  The C preprocessor reads it, and pycparser
+parses it.  `bindings.header` rewrites the declarations for cffi.  `bindings.compile` compiles the
 API-mode module, where the C compiler checks every struct against the real header.
 """
 

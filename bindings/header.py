@@ -8,8 +8,8 @@ What changes on the way, and why:
   so no expression has to be evaluated here;
 - functions that the libraries do not export are left out (a header may declare more than was
   built), and so are inline definitions;
-- for each function that takes a ``struct llama_batch`` by value a shim taking a pointer is
-  emitted (``llama_decode`` -> ``uma_decode``), since numba and ctypes callers cannot pass one.
+- numba and ctypes callers cannot pass a ``struct llama_batch`` by value.  So each function that
+  takes one gets a shim that takes a pointer (``llama_decode`` -> ``uma_decode``).
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ class HeaderError(Exception):
 class Declarations:
     """What was found in the headers.
 
-    `cdef` is text for ``FFI.cdef``; `shims` is C source that defines the ``uma_*`` functions which
-    `cdef` declares; `functions` are the bound C functions, `shim_names` maps each shimmed
-    function to its shim, `missing` are functions declared but not exported.
+    `cdef` is text for ``FFI.cdef``.  `shims` is C source that defines the ``uma_*`` functions
+    which `cdef` declares.  `functions` are the bound C functions.  `shim_names` maps each shimmed
+    function to its shim.  `missing` are functions declared but not exported.
     """
 
     cdef: str

@@ -1,8 +1,8 @@
 """C that goes into the compiled module beside what the header declares.
 
-Two jobs that Python cannot do well from the outside: keeping libllama's log (it may be written by
-any thread, in the middle of a decode that must not wait for the GIL), and reading a vocabulary of
-150,000 tokens in one call instead of 150,000.
+It does two jobs that Python cannot do well from the outside.  It keeps libllama's log: any thread
+may write it, in the middle of a decode that must not wait for the GIL.  And it reads a vocabulary
+of 150,000 tokens in one call instead of 150,000.
 """
 
 from __future__ import annotations

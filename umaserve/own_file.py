@@ -1,8 +1,9 @@
 """Files that this user names, to be written: nobody else decides where the bytes go.
 
-In a folder where others may make files, such as ``/tmp``, somebody can put a link or a file of his
-under the name that is written next.  There no link is followed, and the file must be this user's
-and have no second name.  In a folder of this user's own, links are his and are followed.
+In a folder where others may make files, such as ``/tmp``, the name that is written next may be
+taken.  Somebody can put a link or a file of his there.  So no link is followed in such a folder,
+and the file must be this user's and have no second name.  In a folder of this user's own, links are
+his and are followed.
 """
 
 from __future__ import annotations

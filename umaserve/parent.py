@@ -13,10 +13,10 @@ import time
 def die_with_parent(parent_pid: int) -> None:
     """Make sure this process does not outlive the front, whatever it hangs in.
 
-    End of file on the control socket is the rule; this is for a child that cannot read it yet, or
-    any more, because it is stuck in a driver or stopped.  Linux kills it (``PR_SET_PDEATHSIG``);
-    elsewhere a thread watches the parent's pid.  Also leaves Ctrl-C, which reaches the whole
-    group, to the front.
+    As a rule, a child leaves at the end of file on the control socket.  This is for a child that
+    cannot read the socket yet, or any more, because it is stuck in a driver or stopped.  Linux
+    kills it (``PR_SET_PDEATHSIG``); elsewhere a thread watches the parent's pid.  Also leaves
+    Ctrl-C, which reaches the whole group, to the front.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if sys.platform.startswith("linux"):

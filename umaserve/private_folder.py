@@ -1,9 +1,10 @@
 """Whether others can change what lies in a folder: what is loaded from it runs as this user.
 
-A folder is private when every folder and link on the way to it belongs to this user or to root, and
-nobody else may write there.  Root may do everything anyway, so a read-only installation of his for
-all users is as good.  As for OpenSSH's StrictModes, the folders above count: whoever may write to
-one of them can rename what is below.  In a sticky one, such as ``/tmp``, only the owner can.
+Two things make a folder private.  Every folder and link on the way to it belongs to this user or to
+root, and nobody else may write there.  Root may do everything anyway, so a read-only installation
+of his for all users is as good.  As for OpenSSH's StrictModes, the folders above count: whoever may
+write to one of them can rename what is below.  In a sticky folder, such as ``/tmp``, only the owner
+can.
 
 Many systems give every user a group of his own, and let it write what he makes.  Such a group is
 nobody else.  Standard library only; a look costs a few calls of lstat(2).

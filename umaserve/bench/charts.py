@@ -1,5 +1,6 @@
-"""The four charts of a run, with matplotlib (``pip install 'umaserve[bench]'``): as PNG files, and
-as SVG that takes its colours from the page that it stands in.
+"""The four charts of a run, with matplotlib (``pip install 'umaserve[bench]'``).
+
+They are PNG files, and SVG that takes its colours from the page that it stands in.
 
 Long: one short function for each chart.
 """

@@ -17,8 +17,10 @@ read write find keep make take give show hold turn start build check test move c
 
 
 class Prompts:
-    """The same seed gives the same prompts in the same order; no two begin alike: a number of
-    48 bits that was not given before stands first."""
+    """The same seed gives the same prompts in the same order.
+
+    No two prompts begin alike: a number of 48 bits that was not given before stands first.
+    """
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)

@@ -177,9 +177,10 @@ class Result:
     """A finished run.
 
     In the phase ``unlabelled``, nobody names a lane: the interactive streams are others then.
-    ``origin_s`` is where times in files count from; ``machine`` and ``settings`` say where and how
-    it was made; ``daemon`` are its metrics at the end, at ``read_s``.  ``first_tokens`` are those
-    of short requests with nothing else running ("alone") and just after a long prompt ("mixed").
+    ``origin_s`` is where times in files count from.  ``machine`` and ``settings`` say where and how
+    the run was made.  ``daemon`` are the daemon's metrics at the end, at ``read_s``.
+    ``first_tokens`` are those of short requests with nothing else running ("alone") and just after
+    a long prompt ("mixed").
     """
 
     command: str

@@ -13,9 +13,11 @@ WIDTH = 9
 
 
 class Row(NamedTuple):
-    """A figure, and its cells in the order of ``COLUMNS``: client alone, client mixed, client where
-    nobody labels, client over the daemon's last minute, daemon over the same; "-": not known, or no
-    such thing."""
+    """A figure, and its cells in the order of ``COLUMNS``.
+
+    Four are the client's: alone, mixed, where nobody labels, and over the daemon's last minute.
+    The fifth is the daemon's over the same minute.  "-": not known, or no such thing.
+    """
 
     name: str
     unit: str

@@ -59,8 +59,9 @@ class Gap(NamedTuple):
 def gaps(answers: Iterable[Answer], phase: Phase, *, unfinished: bool = True) -> list[Gap]:
     """The times between tokens that ended within the phase.
 
-    An answer that is silent when the phase ends has a gap of unknown length: it is taken as that
-    long where it is the answer's longest already (and ``unfinished`` is true), else left out.
+    An answer that is silent when the phase ends has a gap of unknown length.  With ``unfinished``,
+    the gap counts up to the phase's end where it is the answer's longest already.  Else it is left
+    out.
     """
     out: list[Gap] = []
     for answer in answers:
@@ -108,8 +109,11 @@ def by_stream(answers: Iterable[Answer]) -> dict[str, list[Answer]]:
 def token_rates(
     answers: Iterable[Answer], begin_s: float, end_s: float, width_s: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Edges (s, one more than rates) of consecutive stretches of ``width_s`` from ``begin_s`` on,
-    and tokens per second in each; the last one ends at ``end_s`` or before."""
+    """Edges (s) of consecutive stretches of ``width_s`` from ``begin_s`` on, and tokens per second
+    in each stretch.
+
+    There is one edge more than rates.  The last stretch ends at ``end_s`` or before.
+    """
     count = max(1, int((end_s - begin_s) / width_s + 1e-9))
     edges = begin_s + width_s * np.arange(count + 1)
     times = np.array([t for answer in answers for t in answer.times_s], np.float64)

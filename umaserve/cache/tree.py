@@ -1,12 +1,12 @@
 """A tree of token ids, and what libllama saved of their keys and values.
 
-An entry holds positions [p0, p1) of a text.  Its parent holds what comes before, or more: where two
-texts part within an entry, the second goes on from there with an entry of its own.  So what texts
-share is kept once, and an entry is never cut.  Nothing here touches libllama or a clock.
+An entry holds positions [p0, p1) of a text.  Its parent holds what comes before, or more.  Where
+two texts part within an entry, the second goes on from there with an entry of its own.  So what
+texts share is kept once, and an entry is never cut.  Nothing here touches libllama or a clock.
 
-What goes first when bytes are short: entries on which no other rests, the cheapest to compute again
-for its bytes among those that were not used lately (GreedyDual-Size, Cao and Irani 1997).  A lease
-makes an entry dearer, so that it outlives others for a while.
+When bytes are short, only an entry on which no other rests may go.  The cheapest to compute again
+for its bytes goes first, among those that were not used lately (GreedyDual-Size, Cao and Irani
+1997).  A lease makes an entry dearer, so that it outlives others for a while.
 """
 
 from __future__ import annotations
@@ -97,8 +97,10 @@ class PrefixTree:
             part.entry.worth = max(part.entry.worth, worth)
 
     def nearest(self, domain: str, tokens: np.ndarray, most: int) -> tuple[int, list[int]]:
-        """How many of ``tokens`` are kept, and up to ``most`` that follow there in another text:
-        that of the last entry itself, else the one used most."""
+        """How many of ``tokens`` are kept, and up to ``most`` that follow there in another text.
+
+        They are the rest of the last entry itself; from its end on, the entry used most goes on.
+        """
         parts = self.match(domain, tokens)
         at = parts[-1].entry if parts else self._roots.get(domain)
         known = end = parts[-1].end if parts else 0

@@ -1,7 +1,7 @@
 """The commands.  Each is a module that is imported when it is the one that runs.
 
 Client commands (generate, chat, metrics, ...) reach the socket without numpy, trio, numba or the
-configuration table, so that they start in a blink; only ``serve`` pulls the daemon in.
+configuration table.  So they start in a blink.  Only ``serve`` pulls the daemon in.
 """
 
 from __future__ import annotations

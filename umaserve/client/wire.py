@@ -42,10 +42,10 @@ def pack(message: dict[str, Any]) -> bytes:
 class Router:
     """Tells apart what comes in on one connection.
 
-    Events of a request lie in ``streams[id]`` until its owner takes them, answers to the admin
-    messages in ``asked`` lie in ``answers`` as dicts, and what nobody waits for (the end of a
-    request that was given up) is dropped.  An error that concerns the connection as a whole is
-    raised by ``feed``.
+    Events of a request lie in ``streams[id]`` until its owner takes them.  Answers to the admin
+    messages in ``asked`` lie in ``answers`` as dicts.  What nobody waits for, such as the end of a
+    request that was given up, is dropped.  ``feed`` raises an error that concerns the connection
+    as a whole.
     """
 
     def __init__(self) -> None:

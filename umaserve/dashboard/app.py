@@ -44,8 +44,10 @@ class Feed(Protocol):
 
 
 class Dashboard:
-    """``run`` draws until ``q``, one of ``leaving`` (signals), the end of the terminal (``broken``
-    says which), or until cancelled; the terminal is given back in any case."""
+    """``run`` draws until ``q``, one of ``leaving`` (signals), the terminal's end, or a cancel.
+
+    ``broken`` is the error with which the terminal ended.  The terminal is given back in any case.
+    """
 
     def __init__(
         self,

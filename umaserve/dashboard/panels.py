@@ -304,8 +304,10 @@ def _panel(lines: list[Line], width: int, rows: int) -> list[Line]:
 
 
 def newest(overview: Values, width: int) -> Line:
-    """What there is one line for: the last error, or the last line of the log, which of a daemon
-    that stops says what it waits for."""
+    """What there is one line for: the last error, or else the last line of the log.
+
+    Of a daemon that stops it is the log's line, which says what the daemon waits for.
+    """
     errors, entries = overview.get("errors") or [], overview.get("log") or []
     if errors and overview.get("state") != "stopping":
         return mishap(errors[-1], FAINT_S).fit(width)

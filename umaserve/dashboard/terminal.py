@@ -29,7 +29,7 @@ class Terminal:
     """``paint`` takes it over; ``close``, which has to follow in any case, gives it back.
 
     ``plain``: there is no terminal, or one that cannot move its cursor; ``say`` is what is left.
-    What is painted is compared with what is there, and only the lines that differ are written:
+    What is painted is compared with what is there, and only the lines that differ are written.  So
     nothing flickers, and little is sent over a slow line.  While another job has the terminal
     (after Ctrl-Z and ``bg``), nothing is written and no setting is touched.  Raises ``OSError``
     when the output is gone.

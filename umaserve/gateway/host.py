@@ -1,7 +1,8 @@
 """Whom a request means: the guard against pages that point their own name at this machine.
 
-A page of evil.example whose name resolves to 127.0.0.1 is, to a browser, of the same origin as
-the gateway, and may read what it says (DNS rebinding).  What gives it away is the ``Host`` header.
+The name of a page of evil.example may resolve to 127.0.0.1.  To a browser, the page is of the same
+origin as the gateway then, and may read what the gateway says (DNS rebinding).  What gives it away
+is the ``Host`` header.
 """
 
 from __future__ import annotations

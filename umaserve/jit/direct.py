@@ -9,10 +9,10 @@ from typing import Any
 class Direct:
     """Calls a numba function as if it were called by itself.
 
-    numba finds out the types of all arguments with every call, which for the hundred arrays of
-    ``run_ticks`` takes longer than passing them on (45 us of 70 on a Xeon).  After the first call
-    this one goes to the machine code at once, so from then on arguments must be of the same types
-    (dtypes, layouts): make a new one where that may change.
+    numba finds out the types of all arguments with every call.  For the hundred arrays of
+    ``run_ticks`` it takes longer than passing them on (45 us of 70 on a Xeon).  After its first
+    call a `Direct` goes to the machine code at once.  So from then on arguments must be of the same
+    types (dtypes, layouts): make a new `Direct` where they may change.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-# of functions that only compiled code calls: no wrapper for Python, which takes most of the time
-# that compiling a small function with many arrays takes
+# For functions that only compiled code calls.  They get no wrapper for Python: it takes most of the
+# time of compiling a small function with many arrays.
 INNER: dict[str, Any] = {"nogil": True, "cache": True, "no_cpython_wrapper": True}
 
 # of a phase of one larger function, its only caller: numba puts both together before it looks at

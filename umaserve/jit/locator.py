@@ -1,7 +1,7 @@
 """Has numba keep compiled code by what a source is called in this package, not by where that lies.
 
 Another clone of the same sources, or an installation into another environment, then finds what was
-compiled before instead of compiling for a minute and a half.  ``cache`` names this class in
+compiled before.  It saves a minute and a half of compiling.  ``cache`` names this class in
 ``NUMBA_CACHE_LOCATOR_CLASSES`` (numba 0.62 and later) and keeps sources that differ apart.
 """
 

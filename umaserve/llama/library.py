@@ -102,8 +102,8 @@ _lock = threading.Lock()
 def load(backend: str = "auto") -> Library:
     """The libllama for `backend`, loaded.
 
-    Raises `NotBuilt` where there is no such build, `BindingMismatch` where its binding is missing,
-    made for another library, or another build is loaded in this process already.
+    Raises `NotBuilt` where there is no such build.  Raises `BindingMismatch` where its binding is
+    missing or made for another library, or where this process has loaded another build already.
     """
     global _loaded
     with _lock:

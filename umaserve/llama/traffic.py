@@ -2,9 +2,9 @@
 
 Bytes moved per token (BMT) is the roofline's memory side (Williams et al. 2009): decoding reads
 every weight for few operations.  So bytes over bandwidth is its time.  What is counted is
-compulsory traffic, each byte once per graph.  What a cache saves (activations of a single row never
-leave the processor) or what a kernel reads again (llama.cpp's processor backend walks a matrix once
-for 64 columns) is not modelled.  Ticks for which that matters are bound by arithmetic.
+compulsory traffic, each byte once per graph.  What a cache saves is not modelled: activations of a
+single row never leave the processor.  Neither is what a kernel reads again: llama.cpp's processor
+backend walks a matrix once for 64 columns.  Ticks for which that matters are bound by arithmetic.
 """
 
 from __future__ import annotations
@@ -74,9 +74,9 @@ class Traffic(NamedTuple):
         """Of a model loaded, a header read, or a file.  Raises `GGUFError`.
 
         `type_k` and `type_v` are ggml's names of the KV types.  `experts_used` of 0 is the file's
-        own number of experts a token uses.  `activation` is an estimate: each
-        matrix product's input and output row once, in float32, which leaves out what stays in
-        registers between fused operations and adds what stays in a cache.  Where `kv_exact` is 0,
+        own number of experts a token uses.  `activation` is an estimate: each matrix product's
+        input and output row once, in float32.  It leaves out what stays in registers between fused
+        operations, and adds what stays in a cache.  Where `kv_exact` is 0,
         `kv_cell` counts every layer that has cells as if it attended to all of them.  That is an
         upper bound for sliding windows.  Recurrent states are not in it, neither is what layers
         read of cells that they share with an earlier layer.

@@ -39,8 +39,8 @@ Labels = tuple[tuple[str, str], ...]
 def exposition(numbers: dict[str, Any], error_codes: Iterable[str] = ()) -> str:
     """The whole text for the object that ``Scorecard.read`` gives.
 
-    ``error_codes`` are shown as 0 where no such error was sent: of a counter that begins to exist
-    with its first error, that error would not be seen as an increase.
+    ``error_codes`` are shown as 0 where no such error was sent.  Otherwise the counter would begin
+    to exist with its first error, and nobody would see that error as an increase.
     """
     families: dict[str, list[tuple[Labels, Any]]] = {}
     texts: list[tuple[str, str]] = []

@@ -1,7 +1,7 @@
 """A sliding window of samples, and a histogram with fixed bounds.
 
 Time is always a parameter (seconds of any one clock that does not go back).  Counts lie in
-``array.array``: a single item of one is written several times faster than one of a numpy array, and
+``array.array``.  A single item is written there several times faster than in a numpy array, and
 numpy reads the same memory whole.
 """
 
@@ -28,9 +28,9 @@ def quantile(values: np.ndarray | Sequence[float], q: float) -> float | None:
 class Window:
     """Quantiles of the samples of the last ``span_s`` seconds, however many there are.
 
-    Samples are counted per second in buckets that grow by 2 %, and the seconds' sum is kept along,
-    so adding one and asking for quantiles cost the same at ten samples a second and at ten
-    thousand; everything is allocated once.  A quantile is within 1 % of the sample at its nearest
+    Samples are counted per second in buckets that grow by 2 %, and the seconds' sum is kept along.
+    So adding a sample and asking for quantiles cost the same at ten samples a second and at ten
+    thousand.  Everything is allocated once.  A quantile is within 1 % of the sample at its nearest
     rank, for samples from ``LOW`` to ``HIGH``; the largest is exact.  The window's old end moves in
     steps of a second: it holds the second that runs and the ``span_s`` - 1 before it.
     """

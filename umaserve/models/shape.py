@@ -1,8 +1,9 @@
 """What a GGUF file says of its model, where libllama would not answer with an error.
 
-Its loaders check the shapes of most tensors. What they take on trust ends the process later (a
-failed ``GGML_ASSERT``), never ends (a rotation of no values), or takes memory that no weight
-stands for. Each rule answers what is wrong, or nothing; none knows more than libllama asserts.
+Its loaders check the shapes of most tensors. What they take on trust may end the process later (a
+failed ``GGML_ASSERT``), or may never end (a rotation of no values). Or it takes memory that no
+weight stands for. Each rule answers what is wrong, or nothing; none knows more than libllama
+asserts.
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ _MATRIX = re.compile(
     r"(^|\.)(token_embd|output|attn_\w+|ssm_\w+|ffn_(up|down|gate)(_exps)?)\.weight$"
 )
 
-# What the graphs of some families assert about a head: keys as wide as values, all of a key
-# rotated, the heads together as wide as the model, a recurrent layer twice as wide.
+# What the graphs of some families assert.  Alike: keys are as wide as values.  All rotated: all of
+# a key is.  Filling: the heads together are as wide as the model.  Doubled: a recurrent layer is
+# twice as wide as the model.
 _ALIKE = frozenset({"llama", "qwen2", "qwen2moe", "qwen3", "qwen3moe", "gpt2", "jamba", "lfm2"})
 _ALL_ROTATED = frozenset({"qwen2", "qwen2moe", "qwen3", "qwen3moe"})
 _FILLING = frozenset({"qwen2", "qwen2moe", "gpt2", "jamba", "lfm2"})

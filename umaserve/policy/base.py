@@ -122,8 +122,9 @@ class PlanInfo(Record):
     chunk_beside: int  # where paced or sliced: tokens of the next chunk of prompts beside the ticks
     slice_ms: float  # that they get before this tick; ALL_THE_TIME = until told otherwise
     flows: int  # 1: that chunk goes on through the ticks
-    # by which decoders of the background make ticks longer beside which prompts are computed, and
-    # with all of which they ride; -1 = they will as soon as there is credit for the change
+    # By how much riders make ticks longer beside which prompts are computed.  Riders are decoders
+    # of the background, and ride with all such ticks.  With -1 they will ride as soon as there is
+    # credit for the change.
     riders_ms: float
     redoes: int  # 1: the chunk between the ticks that has begun is given up for a smaller one
 
@@ -196,9 +197,9 @@ class Account(Record):
 class Memory(NamedTuple):
     """What a policy remembers from tick to tick, and room to work in; owned by the caller.
 
-    ``since_ns`` int64[5]: when background decoders, background prompts and interactive prompts were
-    last served, and background prompts beside the ticks, and when anybody interactive last had
-    work (SINCE_*).
+    ``since_ns`` int64[5] (SINCE_*): when each was last served.  The order is background decoders,
+    background prompts, interactive prompts, and background prompts beside the ticks.  The fifth is
+    when anybody interactive last had work.
     """
 
     kind: np.ndarray  # int64[n_slots]: KIND_*

@@ -84,10 +84,10 @@ def gather(state, tick, knobs, cost, memory):
 def gather_short(state, knobs, cost, memory):
     """Mark the interactive prompts ``KIND_BURST`` that one slow token of all streams pays for.
 
-    A prompt in pieces takes several times as long, and each piece makes a token late.  The first in
-    rank, up to ``AT_ONCE`` tokens, as far as one tick finishes them.  A few tokens would get their
-    pieces without credit (`prompts_of`), so for them half a slow token more than the least is
-    enough; it bounds how often they come.  Returns as `gather` does.
+    A prompt in pieces takes several times as long, and each piece makes a token late.  Marked are
+    the first in rank, up to ``AT_ONCE`` tokens, as far as one tick finishes them.  A few tokens
+    would get their pieces without credit (`prompts_of`).  So half a slow token more than the least
+    credit is enough for them; it bounds how often they come.  Returns as `gather` does.
     """
     found, needed = memory.found, BURST + GUARD + ERROR_BUDGET
     if found[KIND_DECODE] == 0 or found[KIND_PROMPT] + found[KIND_ASIDE] == 0:

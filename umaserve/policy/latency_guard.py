@@ -1,8 +1,9 @@
 """Latency guard: how long a tick may take so that interactive streams keep their pace.
 
-Each interactive session that decodes has a deadline: its last token plus the cap times the baseline
-(the time between tokens of the interactive sessions alone).  What a tick takes beyond the turns
-that the session still has to wait for is its slack, and the smallest slack bounds the tick.
+Each interactive session that decodes has a deadline: its last token plus the cap times the
+baseline.  The baseline is the time between tokens of the interactive sessions alone.  What a tick
+may take beyond the turns that the session still has to wait for is its slack.  The smallest slack
+bounds the tick.
 
 Beyond the cap there is an error budget.  Of a session's tokens 4 in 100 (on an accelerator 3) may
 come later, though never later than twice the baseline.  The 95th percentile still holds.  A
@@ -25,8 +26,8 @@ from .base import (
 )
 from .cost.model import ALONE, LADEN, is_known, learn_tail, row_class
 
-# share of what the cap leaves that is planned for where prompts get slices of time: predictions are
-# not exact, and the accelerator's ticks hardly vary
+# Where prompts get slices of time, this share of what the cap leaves is planned for.  Predictions
+# are not exact, and the accelerator's ticks hardly vary.
 MARGIN = 0.9
 TAIL_KNOWN = 16.0  # ticks after which their 95th percentile is believed
 HARD = 1.9  # times the baseline: no pause is planned beyond it

@@ -1,8 +1,9 @@
 """Prompt chunking: whose prompt tokens fill the room that a tick has.
 
 Of one lane the shortest remaining prompt goes first, so that each ends as soon as it can (SRPT,
-Schrage and Miller 1966).  What a prompt has waited makes it shorter in this order, so that none is
-passed for ever: it goes before whatever comes once it has waited four times what it takes.
+Schrage and Miller 1966).  What a prompt has waited makes it shorter in this order, so that no
+prompt is passed for ever.  Once it has waited four times what it takes, it goes before whatever
+comes.
 """
 
 from __future__ import annotations
@@ -74,8 +75,8 @@ def waiting_tokens(state, memory, kind):
 def tokens_together(state, cost, memory, kind, room):
     """How many tokens of a kind a tick of them alone should have, up to ``room``.
 
-    The first prompt's, and those of the next one as long as all of them get their first tokens
-    sooner together, in the mean: what is there before waits for it, and whatever is behind gains.
+    They are the first prompt's, and the next prompt's as long as all of them get their first tokens
+    sooner so, in the mean.  The prompts before wait for it, and whatever is behind gains.
     """
     past, behind = memory.past[kind], memory.found[kind] - 1
     s = prompt_after(state, memory, kind, -1)

@@ -1,10 +1,11 @@
 """Shares: programs that ask for all get as much each, whatever the number of their requests.
 
-In a round of the streams each program has as many turns as the one that has fewest streams.  So
-beside a program with one stream, one with eight has one turn, which these take one after another.
-The first one's stream then has the pace that it has beside a single other one.  Its programs'
-weights multiply turns.  Streams that have no turn ride as decoders of the background do, where
-that costs the others no more than the cap: what one program cannot use goes to the next.
+In a round of the streams each program has as many turns as the program that has fewest streams.  So
+beside a program with one stream, a program with eight has one turn, and its streams take it one
+after another.  The single stream then has the pace that it has beside one other stream.  A
+program's weight multiplies its turns.  Streams that have no turn ride as decoders of the background
+do, where that costs the others no more than the cap.  So what one program cannot use goes to the
+next.
 
 Decoders of the background have turns in the same way where they are not all merged.
 

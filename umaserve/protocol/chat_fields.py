@@ -80,9 +80,9 @@ class ChatOptions(msgspec.Struct, frozen=True):
     ``tools`` and ``chat_template_kwargs`` are JSON, a list and an object.  ``tool_choice`` is
     ``auto``, ``none`` or ``required``; where the client named one tool, ``tools`` has that alone.
     ``parallel_tool_calls`` is ``None`` where the template's ability decides, ``thinking`` where
-    nobody said anything: the answer is parsed where it or ``tools`` is there (``parsed``), and with
-    ``deltas`` where the template can think.  ``bound``: a schema or a regular expression binds what
-    comes behind the thoughts.
+    nobody said anything.  The answer is parsed where ``thinking`` or ``tools`` is there
+    (``parsed``), and with ``deltas`` also where the template can think.  ``bound``: a schema or a
+    regular expression binds what comes behind the thoughts.
     """
 
     tools: msgspec.Raw = msgspec.Raw(b"[]")

@@ -81,10 +81,10 @@ ERRORS: dict[str, ErrorCode] = {
 class ProtocolError(Exception):
     """A message that cannot be served, as the client is told about it.
 
-    ``code`` is a key of ``ERRORS``, ``message`` a sentence that names the field, ``id`` the id of
-    the message where one was readable, and ``closes`` whether the connection ends.  ``frames``
-    holds the bodies that were complete before the offending bytes of the same ``feed``: they are
-    good, and are to be handled before the error is sent.
+    ``code`` is a key of ``ERRORS``, ``message`` a sentence that names the field.  ``id`` is the id
+    of the message where it was readable.  ``closes``: the connection ends.  ``frames`` holds the
+    bodies that were complete before the offending bytes of the same ``feed``.  They are good, and
+    are to be handled before the error is sent.
     """
 
     def __init__(

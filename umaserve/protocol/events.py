@@ -1,7 +1,7 @@
 """Encoders of what the server says: each returns the bytes of one whole frame.
 
 A token event is written by joining prepared pieces (a prefix per request) instead of building a
-dict: at a thousand tokens a second the front should cost next to nothing.
+dict.  At a thousand tokens a second the front should cost next to nothing.
 """
 
 from __future__ import annotations

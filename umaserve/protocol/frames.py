@@ -1,7 +1,8 @@
 """Framing: ``uint32`` little-endian length, then that many bytes of UTF-8 JSON.
 
-Bytes in, bodies out; no socket in here.  Two rules: a frame's length is judged before any of its
-body is kept, and after an error the decoder stays broken, since nothing behind it can be trusted.
+Bytes in, bodies out; no socket in here.  There are two rules.  A frame's length is judged before
+any of its body is kept.  After an error the decoder stays broken, since nothing behind the error
+can be trusted.
 """
 
 from __future__ import annotations

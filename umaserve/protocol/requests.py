@@ -32,8 +32,8 @@ class PromptLimits(Protocol):
 class SamplingOptions(msgspec.Struct, frozen=True):
     """Sampling settings of one request, with the protocol's defaults filled in.
 
-    ``seed`` is ``None`` where the client gave none (else -2**63 .. 2**64 - 1); ``logprobs`` is -1
-    where none were asked for; a banned token's bias is ``-inf``.
+    ``seed`` is ``None`` where the client gave none, else -2**63 .. 2**64 - 1.  ``logprobs`` is -1
+    where none were asked for.  A banned token's bias is ``-inf``.
     """
 
     temperature: float
@@ -205,9 +205,9 @@ _TYPES = tuple(fields.ADMIN_FIELDS)
 def parse_message(body: bytes, limits: PromptLimits) -> Message:
     """The message in a frame's ``body``.
 
-    Raises ``ProtocolError``: ``E_PROTO_001`` (closes) for what is not a JSON object in UTF-8,
-    ``E_PROTO_003`` naming the field that is missing or wrong, ``E_LIMIT_001`` for too long a text.
-    Its ``id`` is the message's where that was readable.
+    Raises ``ProtocolError``.  ``E_PROTO_001`` (closes) is for what is not a JSON object in UTF-8.
+    ``E_PROTO_003`` names the field that is missing or wrong.  ``E_LIMIT_001`` is for too long a
+    text.  The error's ``id`` is the message's where it was readable.
     """
     kind = _kind(body)
     try:

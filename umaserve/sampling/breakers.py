@@ -1,8 +1,8 @@
 """DRY's sequence breakers: from strings to token sequences, as llama.cpp makes them.
 
-A breaker is a string, and tokens rarely begin where it does.  So for every token of the vocabulary
-(the head): where its text contains the breaker, the token alone breaks a sequence; where its text
-ends with the breaker's beginning, it does when the tokens of the rest (the tail) follow it.
+A breaker is a string, and tokens rarely begin where it does.  So every token of the vocabulary is
+looked at as a head.  Where its text contains the breaker, the token alone breaks a sequence.  Where
+its text ends with the breaker's beginning, the tokens of the rest (the tail) have to follow it.
 """
 
 from __future__ import annotations

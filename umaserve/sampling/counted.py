@@ -3,7 +3,7 @@
 A sampler reads a row where the backend left it.  What it takes out of the row are candidates, and
 the logits that a penalty or a bias is about to change.  Up to SURVIVORS of them a row are what a
 selection leaves, as a heap would hold them.  More is a copy of that part of the row, and counts in
-full; so does a row that is read anywhere but at the address that libllama gave.  Probabilities and
+full.  So does a row that is read anywhere but at the address that libllama gave.  Probabilities and
 sort keys are computed from logits, and are no copies.
 """
 

@@ -1,7 +1,7 @@
 """Changes to the logits themselves: biases, penalties for what was said, DRY.
 
-They are written into the row, which belongs to us until the next ``llama_decode``; nothing is
-copied but the few values that change, so that log-probabilities can be told of the model's own.
+They are written into the row, which belongs to us until the next ``llama_decode``.  Only the few
+values that change are copied, so that log-probabilities can be told of the model's own logits.
 """
 
 from __future__ import annotations

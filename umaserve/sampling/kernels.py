@@ -23,8 +23,8 @@ XTC_STREAM = 0x5851F42D4C957F2D  # sets its random numbers apart from the draw's
 def uniform(seed, index):
     """A number in [0, 1) that depends on ``seed`` and the token's index alone.
 
-    Two rounds of splitmix64 (Steele, Lea, Flood 2014) over a counter: no state to keep, so a
-    request that moves to another engine goes on with the same numbers.
+    Two rounds of splitmix64 (Steele, Lea, Flood 2014) over a counter.  There is no state to keep,
+    so a request that moves to another engine goes on with the same numbers.
     """
     x = np.uint64(seed)
     for step in range(2):
@@ -42,7 +42,7 @@ def typical_p(row, maxima, count, top, p, ids, values, keys, counted):
     """Locally typical sampling (Meister et al. 2022); returns how many are left.
 
     ``count`` 0: of the whole row.  A token's distance from the entropy, ``|-log p - H|``, is its
-    logit's distance from one value, so that nothing needs to be sorted by it.
+    logit's distance from one value.  So nothing needs to be sorted by it.
     """
     if count > 0:
         total = exp_sum(values, count, top, 1.0)

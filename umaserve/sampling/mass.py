@@ -139,9 +139,9 @@ def within(row, start, center, distance):
 def gather_mass(row, maxima, top, center, target, ids, values, counted):
     """Those nearest to ``center``, in bands, until their mass passes ``target``.
 
-    Returns (count, sure, mass, near, far): the first ``sure`` have ``mass``, not more than
-    ``target``, and lie within ``near``; among the rest, the last band up to ``far``, ``cut_mass``
-    finds the edge.  Within a band ids ascend.
+    Returns (count, sure, mass, near, far).  The first ``sure`` candidates lie within ``near``, and
+    have ``mass``, which is not more than ``target``.  The rest are the last band, up to ``far``;
+    ``cut_mass`` finds the edge among them.  Within a band ids ascend.
     """
     n = row.shape[0]
     one = np.uint64(1)

@@ -22,8 +22,9 @@ QUICK_HISTORY = 1024
 def is_slow(sampling: Sampling) -> bool:
     """Whether sampling a row takes many times as long as with the default settings.
 
-    Some 100 microseconds rather than 6 at 152k tokens (docs/BENCHMARKS.md): sets that are cut out
-    of the whole vocabulary, mirostat, many alternatives, repetitions in a long history.
+    It takes some 100 microseconds rather than 6 at 152k tokens (docs/BENCHMARKS.md).  Slow are sets
+    that are cut out of the whole vocabulary, mirostat, many alternatives, and repetitions in a long
+    history.
     """
     if sampling.logprobs > QUICK_LOGPROBS:
         return True

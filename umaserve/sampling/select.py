@@ -1,8 +1,8 @@
 """Finding the few that can win: block maxima, thresholds, gathering.
 
-A row is read once for the largest value of each block of 64.  The k-th largest of these is reached
-by at least k logits, so whatever is below it cannot be among the k largest, and blocks whose
-maximum is below it are never looked at again.
+A row is read once for the largest value of each block of 64.  At least k logits reach the k-th
+largest of these maxima.  So no logit below it can be among the k largest, and blocks whose maximum
+is below it are never looked at again.
 """
 
 from __future__ import annotations
@@ -92,8 +92,8 @@ def has_numbers(row):
     """Whether a logits row says anything: it has a number, and not all of it is the same.
 
     Two logits are looked at, more only where these do not tell.  All of a row is NaN where anything
-    before the last matrix product was, or 0 where that quantises what it is given: a NaN is rounded
-    to 0 there, and so is everything where one value is infinite.
+    before the last matrix product was NaN.  All of it is 0 where the product quantises what it is
+    given.  A NaN is rounded to 0 there, and so is everything where one value is infinite.
     """
     first = row[0]
     number = NEGATIVE_INFINITY < first < np.inf

@@ -1,8 +1,9 @@
 """Vector code over 64 logits at a time, as LLVM vectors of 16 float32.
 
 LLVM lowers these to the machine's own registers: one AVX-512, two AVX2, four SSE or NEON ones.
-Written out because a maximum or a sum of floats in a plain loop may not be reordered, so that LLVM
-leaves it scalar; and because flags that allow it would also spoil the exponential's last bits.
+They are written out for two reasons.  A maximum or a sum of floats in a plain loop may not be
+reordered, so that LLVM leaves it scalar.  Flags that allow reordering would also spoil the
+exponential's last bits.
 
 Every function takes a C-contiguous float32 array and reads ``array[start:start + BLOCK]``, without
 a check of bounds.  NaN is never the larger one and never inside a range.  The scalar forms below

@@ -2,8 +2,9 @@
 
 Front and engine, and the engine's threads, tell each other things through arrays: first the value,
 then the word that says the value is there.  A processor with weak ordering (AArch64) may let
-another core see them the other way round, so the writer needs a fence between the two stores, and
-the reader one between the two loads.  Compiled code has ``umaserve.engine.native.calls`` for it.
+another core see them the other way round.  So the writer needs a fence between the two stores, and
+the reader a fence between the two loads.  Compiled code has ``umaserve.engine.native.calls`` for
+it.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ _lock = threading.Lock()
 def all_first() -> None:
     """What was loaded and stored before comes before all that comes after.
 
-    Releasing a lock keeps what came before in front of it, and taking one keeps what comes after
-    behind it; the two are never reordered (Arm's ``STLR`` and ``LDAR``, a ``LOCK`` on x86).
+    Releasing a lock keeps what came before in front of it.  Taking a lock keeps what comes after
+    behind it.  The two are never reordered (Arm's ``STLR`` and ``LDAR``, a ``LOCK`` on x86).
     """
     with _lock:
         pass

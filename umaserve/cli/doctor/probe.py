@@ -2,9 +2,9 @@
 
     python -m umaserve.cli.doctor.probe START
 
-(START is what an engine would be told, as JSON) prints one JSON object per line, each as soon as it
-is known, so that what came before a crash is not lost.  ``error`` in one of them is a sentence for
-the user.
+START is what an engine would be told, as JSON.  The output is one JSON object per line, each as
+soon as it is known: so what came before a crash is not lost.  ``error`` in an object is a sentence
+for the user.
 """
 
 from __future__ import annotations

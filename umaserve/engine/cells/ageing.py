@@ -1,9 +1,10 @@
 """Ageing at the door to the KV cache: background gets a place although interactive requests wait.
 
-Without it, more interactive sessions than sequences would keep background out for ever.  When a
-background request has aged (`umaserve.wire.states`) and no other one holds a sequence, it takes the
-next that is free, ahead of waiting interactive ones.  Nobody takes it back for ``KEEP_NS``.  That
-is one sequence of ``--parallel`` for a sixth of the time, at most.
+Without it, more interactive sessions than sequences would keep background out for ever.  A
+background request goes first when it has aged (`umaserve.wire.states`) and no other background
+request holds a sequence.  It takes the next free sequence, ahead of waiting interactive requests.
+Nobody takes it back for ``KEEP_NS``.  That is one sequence of ``--parallel`` for a sixth of the
+time, at most.
 """
 
 from __future__ import annotations

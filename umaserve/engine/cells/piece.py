@@ -65,9 +65,10 @@ class Buffers:
 def saved_positions(data: np.ndarray, p0: int, p1: int) -> np.ndarray:
     """Positions [p0, p1) as libllama saved them in ``data`` (uint8), in that order: int32.
 
-    It goes by cells, and a sequence's later positions may lie in lower ones.  Where the head of
-    what it saved (``llama_kv_cache::state_write``: streams, cells, then position, number of
-    sequences and sequence of each) is not found, they are in order.
+    libllama goes by cells, and a sequence's later positions may lie in lower cells.  The head of
+    what it saved tells the order (``llama_kv_cache::state_write``): first the numbers of streams
+    and of cells.  Position, number of sequences and sequence of each cell follow.  Where no such
+    head is found, the positions are taken as in order.
     """
     n = p1 - p0
     expected = np.arange(p0, p1, dtype=np.int32)

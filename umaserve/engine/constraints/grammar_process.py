@@ -2,8 +2,8 @@
 
 The process loads the vocabulary of the model at PATH, which has N tokens.  Standard input is a
 socket.  Each descriptor that comes over it is one end of a pipe for one grammar, and gets a fork of
-this process: whatever a grammar does there costs its own request an error, and nobody else
-anything.  The system ends a fork that takes too much time or memory.  All of them leave when the
+this process.  Whatever a grammar does there costs its own request an error, and nobody else
+anything.  The system ends a fork that takes too much time or memory.  All forks leave when the
 engine has closed its ends.
 
 Over the pipe comes the constraint, and ``+`` goes back.  For each question (tokens, text) then

@@ -2,9 +2,9 @@
 
 The front has to read a row before its tokens move.  So a row that is full ends like any other, but
 for its cells (state FULL).  The front reads it and answers with `Shift`, or with `Release` where no
-more tokens are wanted.  Then the tokens that are dropped leave the row and its sequence, and those
-behind move down, so that a token's place in the row stays its position.  A row that could not keep
-its cells is computed again from what is left of its tokens, like one that was parked.
+more tokens are wanted.  Then the dropped tokens leave the row and its sequence.  The tokens behind
+them move down, so that a token's place in the row stays its position.  A row that could not keep
+its cells is computed again from what is left of its tokens, like a row that was parked.
 """
 
 from __future__ import annotations

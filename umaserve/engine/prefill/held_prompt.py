@@ -9,8 +9,8 @@ from dataclasses import dataclass
 class HeldPrompt:
     """A prompt in the worker's context: it holds [0, past), of which [0, exported) has left.
 
-    [0, end) is computed here. That is all but the last token, which the engine needs the logits of,
-    or all where the first token is sampled here, which is done once.
+    [0, end) is computed here: all tokens but the last, whose logits the engine needs.  It is all of
+    them where the first token is sampled here, which is done once.
     """
 
     slot: int

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from umaserve.llama import Context
     from umaserve.wire.header import AbortWords
 
-# a chunk that takes longer at the start is followed by one of twice the size: what those in between
-# take is not worth waiting for
+# A chunk that takes longer at the start is followed by a chunk of twice the size.  The sizes in
+# between are not worth the wait.
 BETWEEN_MS = 20.0
 SLOW_CHUNK_MS = 500.0  # a chunk that takes longer at the start has no larger one after it
 TIMES = 3  # that a size is computed: kernels are loaded, graphs captured, and then it is measured
@@ -65,9 +65,9 @@ def measure_chunks(
 ) -> Iterator[None]:  # fmt: skip
     """Compute chunks of each of CHUNK_SIZES up to ``most`` tokens for nothing, one a step.
 
-    ``part_ms`` and ``parts_ms`` (float64, one each of CHUNK_SIZES) get the longest part between
-    two looks at the `gate` and all of them together. 0 = not measured.  Sizes that they know are
-    left out.  The generator may be closed after any chunk.
+    ``part_ms`` gets the longest part between two looks at the `gate`, ``parts_ms`` all parts
+    together.  Both are float64, a value for each of CHUNK_SIZES; 0 = not measured.  Sizes that they
+    know are left out.  The generator may be closed after any chunk.
     """
     arrays = batch.arrays
     gate.measure, took_ms = 1, 0.0

@@ -1,8 +1,8 @@
 """Ticks of every size once, before a request needs them: on an accelerator the first one is slow.
 
-A driver loads, or compiles, a kernel when it is first wanted, and which one that is depends on the
-number of tokens and of rows of logits.  Buffers grow with the largest tick so far.  What ticks cost
-may be known from an earlier start (`umaserve.engine.model.cost_keeper`); the kernels never are.
+A driver loads, or compiles, a kernel when it is first wanted.  The numbers of tokens and of rows of
+logits decide which kernel that is.  Buffers grow with the largest tick so far.  What ticks cost
+may be known from an earlier start (`umaserve.engine.model.cost_keeper`); kernels never are.
 """
 
 from __future__ import annotations

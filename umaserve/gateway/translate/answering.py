@@ -1,7 +1,7 @@
 """Answers to HTTP requests: whole ones and streams, each for as long as the client is there.
 
-A stream's status goes out with its first event, or after `HOLD_S` without one: so what is refused
-at once has the status of an error.  From then on there is a ping at least every `PING_S`.
+A stream's status goes out with its first event, or after `HOLD_S` without an event.  So what is
+refused at once has the status of an error.  From then on there is a ping at least every `PING_S`.
 """
 
 from __future__ import annotations

@@ -46,8 +46,8 @@ def in_order(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The same conversation as most templates want it: one message of the system, the first, and
     never two of the user in a row.
 
-    A later message of the system is said by the user, at its place: the front would be another one
-    with each of them, and nothing of it in the cache.
+    A later message of the system is said by the user, at its place.  Put in front, each would
+    change the prompt's beginning, and nothing of the prompt would be in the cache.
     """
     start: list[dict[str, str]] = []
     found: list[dict[str, Any]] = []

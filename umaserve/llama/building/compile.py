@@ -156,8 +156,8 @@ def compile_tree(
     return folder / "bin"
 
 
-# Run by cmake at llama.cpp's own project(): its targets for the libraries then stand for the files
-# that are there, and the folder that would compile llama again is passed over.
+# cmake runs this at llama.cpp's own project().  The project's targets for the libraries then stand
+# for the files that are there.  The folder that would compile llama again is passed over.
 _REUSE = """
 foreach (name ggml-base ggml ggml-cpu llama)
     set(file "@BUILD@/lib/lib${name}${CMAKE_SHARED_LIBRARY_SUFFIX}")

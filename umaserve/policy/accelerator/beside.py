@@ -4,24 +4,25 @@ A chunk there is submitted in parts, and between two of them it can be stopped (
 So prompts get slices of time between ticks, of the length that the streams can bear, and the ticks
 themselves have the accelerator for themselves:
 
-- while interactive streams decode, what the cap leaves free before each tick, now and then what
-  the error budget leaves; a prompt that somebody waits for gets more;
+- while interactive streams decode, what the cap leaves free before each tick, and now and then what
+  the error budget leaves.  A prompt that somebody waits for gets more;
 - while the ticks compute an interactive prompt, next to nothing: a slice for each ``BACK_WAIT_MS``;
 - with nobody interactive, all the time; short prompts ride with the decoders then.
 
-Where a row leaves most of the accelerator idle, a small chunk can go on through the ticks and makes
-them longer by less than the cap (`_flow`).  What it does to them is learned (``CostModel.flow``).
+Where a row leaves most of the accelerator idle, a small chunk can go on through the ticks
+(`_flow`).  It makes them longer by less than the cap.  What it does to them is learned
+(``CostModel.flow``).
 
 Decoders of the background ride with all ticks where that fits into the cap together with such a
 chunk, or with a slice (`riders`).
 
 Short prompts that come while somebody streams are left to the ticks, where copying their KV cells
-would take longer than computing them.  So are those of which most is known: that lies in the first
-context, and the second would have to be given all of it.
+would take longer than computing them.  So are prompts of which most is known.  What is known lies
+in the first context, and the second would have to be given all of it.
 
-Chunks are large, since large ones are the cheapest for a token, but no part of one may take longer
-than a slice.  The KV cells of a chunk are copied into the first context between two ticks, which
-makes a few tokens slow: `may_land` says when.
+Chunks are large, since large chunks are the cheapest for a token, but no part of a chunk may take
+longer than a slice.  The KV cells of a chunk are copied into the first context between two ticks,
+which makes a few tokens slow: `may_land` says when.
 
 Long: whose chunk, how large and how long are decided together.
 """
@@ -78,8 +79,8 @@ from umaserve.policy.processor.offload import WORTH_IT, list_prompts, take_back
 
 from .riders import ROOM, WAIT, apply, let_on, most_riders, ms_of, take_turns
 
-# credit that it takes to copy cells of the background: that tick, the next one and often a third
-# are late, since a captured graph has to be made again; and of what has waited BACK_WAIT_MS
+# Credit that it takes to copy cells of the background, and of what has waited BACK_WAIT_MS.  The
+# tick of the copy, the next one and often a third are late: a captured graph has to be made again.
 LANDING, LANDING_LATE = 2.0, 0.5
 AT_ONCE = 8  # prompts whose cells are copied between two ticks, where somebody waits for them
 IDLE_WAIT_MS = 20.0  # with nothing else to do
@@ -222,11 +223,11 @@ def _chunk_between(state, knobs, cost, memory, waits):
 def _flow(state, tick, knobs, cost, memory, plan, chunk):
     """Tokens of a chunk of the background that goes on through the ticks; 0 = slices are better.
 
-    The largest size with which 19 in 20 ticks keep to the cap, or the one before it while too
-    many tokens are late all the same and slices would not compute more. The next size is tried
-    where it should fit if each token more costs what those between the two before it did, else on
-    credit. ``chunk``: what slices would be used for.  Says how long decoders of the background may
-    make these ticks: ``PlanInfo.riders_ms``.
+    The largest size with which 19 in 20 ticks keep to the cap. While too many tokens are late all
+    the same, it is the size before it, unless slices would compute more. The next size is tried
+    where it should fit, else on credit. To tell, each further token is taken to cost what a token
+    between the two sizes before it did. ``chunk``: what slices would be used for.  Says how long
+    decoders of the background may make these ticks: ``PlanInfo.riders_ms``.
     """
     found = memory.found
     n = found[KIND_DECODE]
@@ -346,9 +347,9 @@ def prompts_next(memory, waits):
 def slice_between(tick, knobs, cost, memory, plan, waits, slack):
     """Say how long prompts beside the ticks go on before this tick of interactive streams.
 
-    ``waits``: somebody interactive waits for one of them.  Where the ``slack`` may be spent on
-    credit, it is where the cap leaves too little, or where there is more credit than can be kept:
-    the rest is for copying cells.  Returns the ms.
+    ``waits``: somebody interactive waits for one of them.  Where the ``slack`` allows it, credit is
+    spent in two cases: the cap leaves too little, or there is more than can be kept.  The rest is
+    for copying cells.  Returns the ms.
     """
     may_spend = slack.may_spend
     base_ms = memory.round_ms[0, memory.found[KIND_DECODE]]

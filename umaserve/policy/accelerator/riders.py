@@ -1,12 +1,14 @@
 """Decoders of the background that ride with streams on an accelerator, tick after tick.
 
-A tick of another shape than the one before it takes several times as long there, and so does the
+A tick of another shape than the tick before it takes several times as long there, and so does the
 next one.  A captured graph is made again.  So decoders do not come and go.  As many ride as fit
-into the cap, where prompts are computed beside the ticks together with a chunk or a slice, and they
-ride with all ticks.  To begin with it, or to ride with more, makes tokens late and takes credit;
-they are put off where streams stay in debt.  Those that fit, but not together with prompts, take
-turns with these of seconds.  Who does not ride has ticks of his own on credit, of as many rows as
-the streams' if there are as many.  Another shape would take more of it.
+into the cap, and they ride with all ticks.  Where prompts are computed beside the ticks, riders
+have to fit together with a chunk or a slice.
+
+To begin with riders, or to add some, makes tokens late and takes credit.  They are put off where
+streams stay in debt.  Decoders that fit, but not together with prompts, take turns with prompts, of
+seconds each.  A decoder that does not ride has ticks of its own on credit.  Such a tick has as many
+rows as the streams' if there are as many decoders: another shape would take more credit.
 """
 
 from __future__ import annotations

@@ -70,9 +70,9 @@ def merge_all(memory, cost, mode, n, most, past):
 def look_again(memory, cost, mode, n, most, doubt, paced):
     """Merge once although taking turns seems faster, or the reverse, to find out.
 
-    Only where the shape in question was seen in fewer than ``doubt`` ticks, or not lately, and the
-    round is not expected to take much longer than the best one.
-    Otherwise one that was slow by chance, or while others ran, would never be tried again.
+    Only a shape that was seen in fewer than ``doubt`` ticks, or not lately, is tried.  The round
+    with it must not be expected to take much longer than the best round.  Without such tries, a
+    shape that was slow by chance, or while others ran, would never be used again.
     ``paced``: on an accelerator, where `go_on_looking` makes it ``LOOK_ON`` ticks. What one row
     takes is known there from streams that were alone, and more rows take little more.
     """

@@ -11,12 +11,12 @@ from umaserve.server.requests.request import LANE_NAMES, Request
 
 
 def app_rows(apps: Apps, live: Iterable[Request], now_s: float) -> dict[str, dict[str, Any]]:
-    """By name, who was there last first; ``live`` are the requests that did not end, in order of
-    arrival.
+    """Figures by name, the program that was there last first.
 
-    ``active`` are its requests now.  ``share`` is its part of all tokens of the last seconds, of
-    requests and their answers; ``cached`` is the part of its prompt tokens that was in the cache.
-    ``None`` where there is no value.
+    ``live`` are the requests that did not end, in order of arrival.  ``active`` are a program's
+    requests now.  ``share`` is its part of all tokens of the last seconds, those of requests and of
+    their answers.  ``cached`` is the part of its prompt tokens that was in the cache.  ``None``
+    where there is no value.
     """
     active: Counter[str] = Counter()
     for request in live:

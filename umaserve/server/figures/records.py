@@ -45,8 +45,8 @@ def open_records(
 def csv_row(numbers: dict[str, Any], unix_s: float) -> list[tuple[str, Any]]:
     """Names and values of one row: ``time`` (Unix seconds), then the scorecard's.
 
-    Histograms and what is of single programs are left out, errors are summed over their
-    codes, yes and no are 1 and 0, and what has no value is empty.
+    Histograms and the figures of single programs are left out.  Errors are summed over their codes.
+    Yes and no are 1 and 0, and what has no value is empty.
     """
     row: list[tuple[str, Any]] = [("time", round(unix_s, 3))]
     for name, value in numbers.items():

@@ -250,8 +250,10 @@ class Scorecard:
         return out
 
     def _pauses(self, now_s: float) -> list[list[float]]:
-        """Per lane, the longest time in ms that a running answer has waited for its next token:
-        of all, and of those that wait since early in it."""
+        """Per lane, the longest time in ms that a running answer has waited for its next token.
+
+        There are two: of all answers, and of those that wait since early in the answer.
+        """
         longest = [[0.0, 0.0], [0.0, 0.0]]
         for request in self._sessions.live.values():
             if request.timed and not request.told:

@@ -107,8 +107,8 @@ class Meters:
         self.baseline_ns = 0  # the newest that was known
         self.on_tick: OnTick | None = None
         self._latency_cap = latency_cap
-        # what went out and is not counted yet: lane, tokens, the first one's number, when, when the
-        # one before (0 = there was none), the request, its baseline, its slo
+        # What went out and is not counted yet.  `settle` reads lane, tokens, number of the first,
+        # when they went out, when the token before did (0 = none), request, its baseline, its slo.
         self._sent: list[tuple[int, int, int, int, int, Request, int, Slo | None]] = []
         self._past = Counters()  # of engines that are gone
         self._ring_at: dict[int, int] = {}  # by pid

@@ -1,11 +1,11 @@
 """What most ticks bring: a token more for each row, and nothing else to be done.
 
-The engine's threads keep all cores of a small machine busy.  What the front does takes one of
-them away from a decode whose other threads wait for it.  A pass of trio's loop costs twice what
-waking a thread does.  So the tokens of rows that go on are read and sent by a thread of their own
-(`EngineHandle`), while the loop waits for events (`LoopLock`).  Nothing here may touch trio.
-Everything else is left to the loop: ends, stop strings, log-probabilities, answers that do not
-stream, sockets that are full.
+The engine's threads keep all cores of a small machine busy.  What the front does takes a core away
+from a decode, whose other threads wait for it.  A pass of trio's loop costs twice what waking a
+thread does.  So a thread of its own reads and sends the tokens of rows that go on (`EngineHandle`).
+Meanwhile the loop waits for events (`LoopLock`).  Nothing here may touch trio.  Everything else is
+left to the loop: ends, stop strings, log-probabilities, answers that do not stream, sockets that
+are full.
 """
 
 from __future__ import annotations

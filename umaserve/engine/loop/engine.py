@@ -310,10 +310,9 @@ class Engine:
                 self._save_costs()
         has_room = self.sequences.next_turns.cells + WIDTH <= self.loaded.n_ctx
         if self.graph.wanted and has_room and not self.aside.has_jobs:
-            began = time.monotonic()
-            messages = self.control.receive(PAUSE_MS)
-            if messages or self.control.closed or time.monotonic() - began < 0.9e-3 * PAUSE_MS:
-                return messages
+            # a `receive` would take the sign that a text is tokenised, and nothing would say so
+            if self.control.has_something(PAUSE_MS):
+                return self.control.receive(0)
             seq = self.sequences.for_nobody(WIDTH)
             self.graph.prepare(self.control.has_something, seq)
             if not self.sequences.next_turns:

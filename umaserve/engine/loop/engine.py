@@ -24,7 +24,7 @@ from umaserve.engine.model.cost_file import CostFile, identity
 from umaserve.engine.model.cost_keeper import CostKeeper
 from umaserve.engine.model.thread_places import leave_places, place_threads
 from umaserve.engine.model.ways import Ways
-from umaserve.engine.native import abort
+from umaserve.engine.native import abort, disk_reads
 from umaserve.engine.native.batch import Batch
 from umaserve.engine.native.calls import Native
 from umaserve.engine.native.status import GIVEN_UP, NO_KV_SLOT, NO_LOGITS
@@ -256,9 +256,11 @@ class Engine:
         header = self.table.header
         self.sequences.clear()
         self.seats.prefixes.report.tell()
+        loaded_bytes = self._bytes_read()
         while True:
             busy = self._has_work() or self.aside.is_wanted
             header.heartbeat_ns = time.monotonic_ns()
+            header.reread_bytes = max(self._bytes_read() - loaded_bytes, header.reread_bytes)
             if not busy:
                 self._save_costs()
             messages, self.later = self.later, []
@@ -357,6 +359,10 @@ class Engine:
         why = self.cost_keeper.save_now_and_then(self.cost, self.table.header.ticks)
         if why:
             self.control.send(m.Log("debug", f"what ticks cost was not saved: {why}"))
+
+    def _bytes_read(self) -> int:
+        """From disk until now, but for texts that are kept there."""
+        return disk_reads.by_process() - self.seats.shelf_bytes_read
 
     def _has_work(self) -> bool:
         states = self.table.state.tolist()

@@ -223,6 +223,20 @@ def woken_late(late_s: float) -> None:
 
 
 @once_numba_may_load
+def kept_without_end() -> None:
+    """Of a rated prompt there is always a piece left that is to be kept."""
+    from umaserve.engine.cells.prefixes import Prefixes
+
+    bring = Prefixes.bring
+
+    def endless(self: Any, *what: Any) -> bool:
+        bring(self, *what)
+        return True
+
+    Prefixes.bring = endless  # type: ignore[method-assign]
+
+
+@once_numba_may_load
 def lost_cells() -> None:
     """A row's cells stay when its sequence is given back: what a check has to find."""
     from umaserve.engine.cells.sequences import Sequences

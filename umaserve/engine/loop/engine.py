@@ -133,7 +133,9 @@ class Engine:
         self.aside = AsideLane(
             loaded, start, table, self.native, control.notify, self._allowed_aside
         )
-        self.aside_texts = AsideTexts(loaded, table, control, self.admission, self.aside)
+        self.aside_texts = AsideTexts(
+            loaded, table, control, self.admission, self.aside, self.seats.prefixes
+        )
         self.idle_work = IdleWork(self)
         self.arrange()
 

@@ -153,7 +153,8 @@ class Submit(msgspec.Struct, tag="submit", omit_defaults=True):
     begin as this one does and share what was computed; None: nobody's.  ``session``: it names the
     session that it belongs to, which will come back.  ``shifts``: where its context is full,
     `Shift` may follow.  Of ``tokens`` whose context was shifted before, those are given that are
-    still in it, and ``n_prompt`` is their number less all that were generated.
+    still in it, and ``n_prompt`` is their number less all that were generated.  ``left``: of these,
+    those that are not in it any more, which a constraint has to follow all the same.
     """
 
     serial: int
@@ -182,6 +183,7 @@ class Submit(msgspec.Struct, tag="submit", omit_defaults=True):
     domain: str | None = None
     session: bool = False
     shifts: bool = False
+    left: list[int] = []
     sampling: Sampling = Sampling()
     constraint: Constraint | None = None
 

@@ -1,4 +1,4 @@
-"""The tables of ``docs/BENCHMARKS.md``: a benchmark's results of all models side by side.
+"""The tables of ``docs/BENCHMARKS*.md``: a benchmark's results of all models side by side.
 
 The page shows medians.  ``benchmarks/results/TABLES.md`` has each result as a whole, with the 10th
 and the 90th percentile (`benchmarks.report`).

@@ -1,9 +1,9 @@
-"""Tables of ``docs/BENCHMARKS.md`` from ``benchmarks/results``: ``python -m benchmarks.report``.
+"""Tables of ``docs/BENCHMARKS*.md`` from ``benchmarks/results``: ``python -m benchmarks.report``.
 
 ``benchmarks/results/TABLES.md`` gets each result as a whole; ``--tables`` writes this file alone.
-The page gets medians (`benchmarks.page_tables`).  What stands between ``<!-- figures: NAME -->``
-and ``<!-- end -->`` is written anew; the rest of the page is left alone.  ``--check`` writes
-nothing and fails where the page and the results differ.
+The pages get medians (`benchmarks.page_tables`).  What stands between ``<!-- figures: NAME -->``
+and ``<!-- end -->`` is written anew; the rest of a page is left alone.  ``--check`` writes
+nothing and fails where a page and the results differ.
 """
 
 # Long: one short function for each table of the report.
@@ -29,7 +29,8 @@ from benchmarks import (
 from benchmarks.machine import RESULTS
 from benchmarks.targets import targets_table
 
-PAGE = RESULTS.parent.parent / "docs" / "BENCHMARKS.md"
+_DOCS = RESULTS.parent.parent / "docs"
+PAGES = (_DOCS / "BENCHMARKS.md", _DOCS / "BENCHMARKS_CACHE.md")
 _BLOCK = re.compile(r"(<!-- figures: ([\w.-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 Result = dict[str, Any]
 
@@ -444,12 +445,14 @@ def main() -> int:
     if options.tables:
         print(f"tables are in {RESULTS.parent.name}/{RESULTS.name}/TABLES.md")
         return 0
-    page = PAGE.read_text(encoding="utf-8")
-    filled = fill(page, read_results())
+    results = read_results()
+    pages = {path: path.read_text(encoding="utf-8") for path in PAGES}
+    filled = {path: fill(page, results) for path, page in pages.items()}
     if options.check:
-        return int(page != filled)
-    PAGE.write_text(filled, encoding="utf-8")
-    print(f"{PAGE.name} is up to date with {RESULTS.name}/")
+        return int(pages != filled)
+    for path, page in filled.items():
+        path.write_text(page, encoding="utf-8")
+        print(f"{path.name} is up to date with {RESULTS.name}/")
     return 0
 
 

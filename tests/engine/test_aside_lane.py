@@ -36,6 +36,7 @@ class Lane:
     def __init__(self, model: llama.Model) -> None:
         self.model, self.sent, self.told = model, [], []
         self.pace, self.notified = ALONE, 0
+        self.kept: list[int] = []  # tokens of rated prompts that were computed
         self.table, fd = t.SessionTable.create(t.TableSpec(4, 2049))
         os.close(fd)
         loaded: Any = SimpleNamespace(
@@ -59,7 +60,12 @@ class Lane:
 
         submit = m.Submit(serial, 2, tokens=tokens, prompt_logprobs=count)
         begin = lambda: self.told.append("begun")  # noqa: E731
-        self.lane.put(PromptJob(submit, tokens, self.sent.append, begin, refuse))
+        self.lane.put(PromptJob(submit, tokens, self.sent.append, self.keep, begin, refuse))
+
+    def keep(self, context: llama.Context) -> bool:
+        """In two pieces."""
+        self.kept.append(context.seq_pos_max(0) + 1)
+        return len(self.kept) % 2 == 1
 
     def run(self) -> int:
         """All that there is; how many steps that took."""
@@ -117,6 +123,7 @@ def assert_rated(made: Lane, tokens: list[int], count: int) -> None:
     told, values, top = whole(made.sent)
     expected = logprobs(made.model, tokens)
     assert told == tokens and values[0] is None and top[0] == []
+    assert made.kept[-2:] == [len(tokens) - 1] * 2  # all but the last one, for its row
     assert_near(values[1:], [expected[i - 1][tokens[i]] for i in range(1, len(tokens))])
     for i in range(1, len(tokens)):
         row, assigned = expected[i - 1], [value for _, value in top[i]]

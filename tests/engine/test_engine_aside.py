@@ -9,6 +9,10 @@ import numpy as np
 import pytest
 
 from tests.support.engine_driver import DrivenEngine
+from tests.support.made_models import written
+from tests.support.oracle import Oracle
+from tests.support.patches.engine_faults import kept_without_end
+from tests.support.waiting import until
 from tests.support.whole_texts import assert_near, cosine, logprobs, pooled
 from umaserve import llama
 from umaserve.wire import messages as m
@@ -46,6 +50,71 @@ def test_a_text_and_its_tokens_give_the_same_vector(
     vectors = [np.frombuffer(each.vector, np.float32) for each in (by_text, by_tokens)]
     expected = pooled(model, tokens, "last")
     assert all(cosine(vector, expected) > 0.9999 for vector in vectors)
+
+
+@pytest.mark.parametrize("domain", [None, "somebody"])
+@pytest.mark.parametrize("others", [0, 2])
+def test_a_rated_prompt_is_computed_once(
+    engine: DrivenEngine, model: llama.Model, oracle: Oracle, domain: str | None, others: int
+) -> None:
+    """Its answer begins with what its rating computed; for others it stays where they may share."""
+    header = engine.table.header
+    text = f"# {domain} {others}\n{TEXT}"
+    tokens, held = model.tokenize(text), int(header.cache_bytes)
+    before, last = int(header.prefill_tokens), {**LONG, "max_tokens": 8}
+    running = [engine.submit("import os", **LONG) for _ in range(others)]
+    serial = engine.submit(text, prompt_logprobs=1, domain=domain, **last)
+    assert_rated(model, rated_prompt(engine, serial), tokens)
+    for each in [serial, *running]:
+        engine.wait(each)
+    oracle.assert_followed(tokens, engine.generated(serial))
+    assert engine.table.cached[engine.slots[serial]] == len(tokens) - 1
+    for each in [serial, *running]:
+        engine.release(each)
+    assert int(header.prefill_tokens) - before < len(tokens) / 2
+    until(lambda: header.cells_used == 0)
+    assert (header.cache_bytes > held) == (domain is not None)
+
+
+def test_what_was_rated_for_nobody_else_goes_with_its_request() -> None:
+    """It is cancelled while it waits for a sequence."""
+    with DrivenEngine(n_ctx=8192, n_seq=1, probe=False) as engine:
+        header = engine.table.header
+        running = engine.submit("import os", **{**LONG, "max_tokens": 8000})
+        serial = engine.submit(TEXT, prompt_logprobs=1, **LONG)
+        rated_prompt(engine, serial)
+        assert header.cache_bytes > 0
+        for each in (serial, running):
+            engine.send(m.Cancel(each))
+            engine.wait(each)
+        until(lambda: header.cells_used == header.cache_bytes == 0)
+
+
+def test_what_is_kept_of_a_cancelled_rating_goes_too() -> None:
+    """It is no row that waits yet."""
+    with DrivenEngine(patch=kept_without_end, probe=False) as engine:
+        header = engine.table.header
+        serial = engine.submit(TEXT, prompt_logprobs=1, **LONG)
+        until(lambda: header.cache_bytes > 0)
+        engine.send(m.Cancel(serial))
+        engine.wait(serial)
+        until(lambda: header.cache_bytes == 0)
+
+
+def test_the_whole_state_of_a_rated_prompt_is_kept(tmp_path_factory: Any) -> None:
+    """Where memory cannot be cut."""
+    path = str(written("jamba-micro", tmp_path_factory.mktemp("m") / "model.gguf"))
+    tokens = np.random.default_rng(3).integers(300, 900, 200).tolist()
+    oracle = Oracle(512, path)
+    with DrivenEngine(model=path, n_ctx=512, n_seq=2) as engine:
+        serial = engine.submit(
+            tokens=tokens, n_prompt=len(tokens), prompt_logprobs=0, **{**LONG, "max_tokens": 8}
+        )
+        rated_prompt(engine, serial)
+        engine.wait(serial)
+        assert oracle.greedy_gaps(tokens, engine.generated(serial)).max() < 0.5
+        assert engine.table.header.prefill_tokens == 0  # the last is fed as a decoding row
+    oracle.close()
 
 
 def test_what_cannot_be_embedded(engine: DrivenEngine) -> None:

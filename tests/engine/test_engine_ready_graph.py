@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from tests.support.engine_driver import DrivenEngine
 from tests.support.oracle import Oracle
+from tests.support.patches.engine_faults import woken_late
 from tests.support.patches.engine_spies import spied_ready_graph
 from umaserve import llama
 from umaserve.engine.loop.engine import PAUSE_MS
@@ -190,3 +191,12 @@ def test_short_prompts_after_a_pause_are_filled_up_and_answered_the_same(tmp_pat
             oracle.assert_followed(prompt, engine.generated(serial))
         assert engine.table.header.cells_used == 0
     oracle.close()
+
+
+def test_what_is_tokenised_in_the_pause_before_a_graph_is_answered_at_once():
+    """The tokeniser's sign comes while the loop waits whether the pause is a long one."""
+    late = partial(woken_late, late_s=2 * PAUSE_MS / 1e3)
+    with DrivenEngine(patch=late, n_ctx=512, probe=False, probe_first=True) as engine:
+        for ref in range(3):
+            engine.send(m.Tokenize(ref, SHORT))
+            assert engine.expect(m.Tokens, timeout=20).ref == ref

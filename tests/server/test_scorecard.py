@@ -117,6 +117,22 @@ def test_bytes_a_token_and_the_bandwidth(bench: Bench) -> None:
     assert numbers["bmt_limited_ticks_total"] == 7
 
 
+def test_memory_read_again_a_token(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the engine has counted, and a page for each fault of the front."""
+    stats = module.process_stats(os.getpid())
+    monkeypatch.setattr(module, "process_stats", lambda _: stats)
+    bench.set(reread_bytes=5 * 10**6)
+    bench.read()
+    bench.set(reread_bytes=45 * 10**6)
+    stats = stats._replace(major_faults=stats.major_faults + 1)
+    for _ in range(20):
+        bench.meters.tokens_total += 1
+    read = 45 * 10**6 + os.sysconf("SC_PAGE_SIZE")  # since the start
+    assert bench.read()["residency_churn_mb_per_token"] == round(read / 20e6, 4)
+    stats = stats._replace(major_faults=None)
+    assert bench.read()["residency_churn_mb_per_token"] is None
+
+
 def test_words_of_the_guard(bench: Bench) -> None:
     assert bench.read()["prefill_guard_active"] is False
     bench.set(

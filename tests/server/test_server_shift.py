@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.support.chat_questions import templates
 from tests.support.gateway import post, sse
 from tests.support.http_client import port_of
 from tests.support.oracle import Oracle
@@ -165,20 +168,58 @@ def test_random_numbers_go_on_in_another_engine(daemon: DaemonProcess, client: R
     assert first.tokens[period : 2 * period] != first.tokens[2 * period : 3 * period]
 
 
-@pytest.mark.parametrize(
-    "more",
-    [
-        {"prompt": "x", "regex": "a+"},
-        {"messages": [{"role": "user", "content": "x"}],
-         "tools": [{"type": "function", "function": {"name": "f"}}]},
-    ],
-)  # fmt: skip
-def test_what_needs_the_whole_answer_does_not_go_with_it(
-    client: RawClient, more: dict[str, Any]
+BLANK = ["\n", "\n\n", "\t", *(" " * n for n in range(1, 17))]
+BLOCK, BLOCKS = "[0-9]{30}x[a-z]{30}y", 20
+GRAMMAR = f"root ::= {'block ' * BLOCKS}\nblock ::= {'[0-9] ' * 30} \"x\" {'[a-z] ' * 30} \"y\""
+BINDING = [{"regex": f"({BLOCK}){{{BLOCKS}}}"}, {"grammar": GRAMMAR}]
+
+
+@pytest.mark.parametrize("binding", BINDING, ids=["regex", "grammar"])
+@pytest.mark.parametrize("n_keep", [0, -1])
+@pytest.mark.parametrize("dies", [False, True])
+def test_a_constraint_binds_over_a_shift(
+    daemon: DaemonProcess, client: RawClient, binding: dict[str, str], n_keep: int, dies: bool
 ) -> None:
-    client.send(id="a", context_shift=True, **more)
-    error = client.answer("error")
-    assert error["code"] == "E_PROTO_003" and "leave it out" in error["message"]
+    """What follows the answer knows all of it, in another engine too."""
+    client.ask("a", PROMPT, temperature=0.8, seed=3, context_shift=True, n_keep=n_keep, **binding)
+    if dies:
+        client.wait_tokens("a", SIZE + 120)
+        os.kill(daemon.engine_pid(), signal.SIGKILL)
+    (result,) = client.finish("a")
+    assert result.eos is not None and result.eos["reason"] == "stop", result.error
+    assert result.eos["dropped_tokens"] > 0
+    assert re.fullmatch(f"({BLOCK}){{{BLOCKS}}}", result.text)
+
+
+def test_a_tool_is_called_over_a_shift(tmp_path: Path) -> None:
+    """Random weights with Qwen3's template; the call is read from the whole answer."""
+    template = next(path for path in templates() if path.stem == "Qwen-Qwen3-0.6B")
+    model = write_model(
+        tmp_path / "model.gguf", "micro-151k", n_layer=1, template=template.read_text("utf-8"),
+        vocab="gpt-2", n_vocab=50304, end_of_turn="<|endoftext|>",
+    )  # fmt: skip
+    text = " ".join(f"{i}x" for i in range(60))
+    parameters = {"type": "object", "properties": {"x": {"enum": [text]}}, "required": ["x"]}
+    function = {"name": "f", "parameters": parameters}
+    settings = {"n_ctx": 512, "max_tokens": MOST}
+    with real(tmp_path, model=model, **settings) as daemon, daemon.client() as client:
+        client.send(type="tokenize", text="<tool_call>\n")
+        words = client.answer("tokens")["tokens"]
+        # a call is to begin, whose grammar lets white space go on for ever
+        bias = {token: -100 for text in BLANK for token in ids_of(client, text)}
+        bias |= {token: 900 - 50 * i for i, token in enumerate(words)}
+        client.send(
+            id="a", messages=[{"role": "user", "content": "x"}], context_shift=True, stream=False,
+            logit_bias=[*bias.items()], temperature=0.0, repeat_penalty=10.0,
+            penalty_last_n=len(words) - 1,  # a token that was just used counts a tenth
+            tools=[{"type": "function", "function": function}], tool_choice="required",
+            chat_template_kwargs={"enable_thinking": False}, max_tokens=800,
+        )  # fmt: skip
+        answer = client.answer("eos")
+    assert answer["dropped_tokens"] > 0
+    *calls, _ = answer["message"]["tool_calls"]  # the last one is cut off
+    assert len(calls) >= 2
+    assert all(json.loads(call["function"]["arguments"]) == {"x": text} for call in calls)
 
 
 @pytest.mark.parametrize("shape", ["gemma3-micro", "jamba-micro"])
@@ -207,5 +248,6 @@ def test_over_http(daemon: DaemonProcess) -> None:
     ):
         told = post(port, path, {"model": "m", "max_tokens": 400, **said, **SHIFTED})
         assert told.json["usage"]["completion_tokens"] == 400
-    refused = post(port, "/completion", {**body, "json_schema": {"type": "object"}})
-    assert refused.status == 400
+    schema = {"type": "array", "items": {"enum": [True, 1]}, "minItems": 150, "maxItems": 150}
+    bound = post(port, "/completion", {**body, "n_predict": 2000, "json_schema": schema}).json
+    assert bound["truncated"] is True and len(json.loads(bound["content"])) == 150

@@ -244,12 +244,6 @@ WRONG = [
     ),
     ({"echo": 1}, '"echo" must be true or false, not 1'),
     ({"parse_special": "no"}, '"parse_special" must be true or false'),
-    ({"context_shift": True, "regex": "a"}, '"context_shift" goes with neither "tools" nor'),
-    (
-        {"context_shift": True, "messages": [{"role": "user", "content": "x"}],
-         "tools": [{"type": "function", "function": {"name": "f"}}]},
-        '"context_shift" goes with neither "tools" nor',
-    ),
     ({"n_keep": -2}, '"n_keep" must be a whole number from -1 to 2147483647, not -2'),
     ({"n_keep": "all"}, '"n_keep" must be a whole number from -1'),
     ({"context_shift": "no"}, '"context_shift" must be true or false'),

@@ -94,7 +94,7 @@ HELP = {
     "tokens_per_s_at_cap": "The same of those seconds only that held the latency cap.",
     "scheduler_efficiency": "Time inside libllama, of the ticks' time, over the last minute.",
     "gpu_idle_pct": "Percent of the time with work to do in which no decode was in flight.",
-    "residency_churn_mb_per_token": "Megabytes of major page faults a generated token.",
+    "residency_churn_mb_per_token": "Megabytes of memory read again from disk, a generated token.",
     "rss_gb": "Resident memory of front and engine in 10^9 bytes.",
     "cpu_s_per_1k_tokens": "Processor seconds for a thousand generated tokens.",
     # cache

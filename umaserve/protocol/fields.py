@@ -218,7 +218,7 @@ GENERATE_FIELDS: tuple[Field, ...] = (
         "context_shift",
         False,
         "a full context does not end the answer: half of what is behind the first `n_keep` tokens "
-        "is dropped; not with `tools` or a constraint",
+        "is dropped",
     ),
     _whole(
         "n_keep",

@@ -274,9 +274,6 @@ def _generate(wire: Any, limits: PromptLimits) -> Generate:
     binding = constraint(wire)
     if binding is not None:
         options = chat.bound(options, binding)
-    if wire.context_shift and (binding is not None or chat.may_call(options)):
-        text = '"context_shift" goes with neither "tools" nor a constraint, which need the answer'
-        raise ProtocolError(E_PROTO_003, f"{text} from its beginning; leave it out")
     if wire.max_tokens is not None and not 0 <= wire.max_tokens <= limits.max_tokens:
         raise wrong("max_tokens", bounded(words["max_tokens"], limits.max_tokens), wire.max_tokens)
     if wire.seed is not None and not fields.MIN_SEED <= wire.seed <= fields.MAX_SEED:

@@ -56,9 +56,9 @@ class Control:
                     break
         return out
 
-    def has_something(self) -> bool:
-        """Whether `receive` would return at once."""
-        return bool(self._poll.poll(0))
+    def has_something(self, timeout_ms: int = 0) -> bool:
+        """Whether `receive` would return at once; waits up to ``timeout_ms`` for it."""
+        return bool(self._poll.poll(timeout_ms))
 
     def look_out(self, limit_s: float) -> list[m.ToEngine]:
         """Poll without sleeping until a message comes, or for ``limit_s``."""

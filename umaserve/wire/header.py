@@ -127,6 +127,7 @@ class Header(Words):
     cache_most_bytes: int  # that they may take now
     cache_evicted_room: int  # entries that made room for others
     cache_evicted_memory: int  # entries given up because the machine's memory was needed
+    reread_bytes: int  # that the engine has had read from disk since it was ready, but kept texts
 
 
 class AbortWords(Words):

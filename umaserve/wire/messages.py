@@ -154,6 +154,8 @@ class Submit(msgspec.Struct, tag="submit", omit_defaults=True):
     ``session``: it names the session that it belongs to, which will come back.  ``shifts``: where
     its context is full, `Shift` may follow.  Of ``tokens`` whose context was shifted before, those
     are given that are still in it.  ``n_prompt`` is their number less all that were generated.
+    ``left``: of the generated tokens, those that are not in it any more.  A constraint has to follow
+    them all the same.
     """
 
     serial: int
@@ -182,6 +184,7 @@ class Submit(msgspec.Struct, tag="submit", omit_defaults=True):
     domain: str | None = None
     session: bool = False
     shifts: bool = False
+    left: list[int] = []
     sampling: Sampling = Sampling()
     constraint: Constraint | None = None
 

@@ -8,6 +8,7 @@ import random
 import resource
 import tempfile
 import time
+from functools import partialmethod
 from typing import Any
 
 import numpy as np
@@ -190,6 +191,49 @@ def disturbed_and_checked(seed: int, keeps: bool = False) -> None:
         return ran
 
     Engine.tick = checked
+
+
+@once_numba_may_load
+def woken_late(late_s: float) -> None:
+    """A busy machine: the loop gets on so late after each sleep, and a text takes some time too.
+
+    Each pause makes a graph ready.
+    """
+    from umaserve.engine.loop.tokenizer_thread import TokenizerThread
+    from umaserve.engine.prefill.ready_graph import ReadyGraph
+    from umaserve.wire.control import Control
+
+    receive, has_something = Control.receive, Control.has_something
+    tokens_of = TokenizerThread._tokens_of
+
+    def late(self: Any, sleep: Any, timeout_ms: int | None = 0) -> Any:
+        out = sleep(self, timeout_ms)
+        if timeout_ms != 0:
+            time.sleep(late_s)
+        return out
+
+    def slowly(self: Any, message: Any) -> Any:
+        time.sleep(0.002)
+        return tokens_of(self, message)
+
+    ReadyGraph.wanted = property(lambda self: True)  # type: ignore[assignment,method-assign]
+    Control.receive = partialmethod(late, receive)  # type: ignore[assignment]
+    Control.has_something = partialmethod(late, has_something)  # type: ignore[assignment]
+    TokenizerThread._tokens_of = slowly  # type: ignore[method-assign]
+
+
+@once_numba_may_load
+def kept_without_end() -> None:
+    """Of a rated prompt there is always a piece left that is to be kept."""
+    from umaserve.engine.cells.prefixes import Prefixes
+
+    bring = Prefixes.bring
+
+    def endless(self: Any, *what: Any) -> bool:
+        bring(self, *what)
+        return True
+
+    Prefixes.bring = endless  # type: ignore[method-assign]
 
 
 @once_numba_may_load

@@ -78,6 +78,7 @@ class AsideContext:
             n_ctx=self.cells,
             n_batch=chunk,
             n_ubatch=chunk,
+            n_seq_max=2,  # the last one is spare: pieces pass through it on their way out
             n_threads=loaded.n_threads,
             n_threads_batch=loaded.n_threads_batch,
             type_k=start.type_k,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -11,6 +11,9 @@ from umaserve.wire import messages as m
 
 from .logprobs import row_logprobs
 from .pooling import Pool
+
+if TYPE_CHECKING:
+    from umaserve.llama import Context
 
 NOT_NUMBERS = "what the model computes for it is no number; the file may be damaged"
 
@@ -42,6 +45,10 @@ class Job(Protocol):
         """All rows come once more, from the first one on."""
         ...
 
+    def keep(self, context: Context) -> bool:
+        """All tokens are in the context's sequence 0: keep a piece; False where none is left."""
+        ...
+
     def end(self) -> None: ...
 
     def fail(self, code: str, text: str) -> None: ...
@@ -71,6 +78,9 @@ class EmbedJob:
     def restart(self) -> None:
         self._pool.clear()
 
+    def keep(self, context: Context) -> bool:
+        return False
+
     def end(self) -> None:
         vector = self._pool.vector()
         if not np.isfinite(vector).all():
@@ -85,7 +95,8 @@ class EmbedJob:
 class PromptJob:
     """A prompt to the log-probabilities of its tokens; then ``begin`` lets the request begin.
 
-    The row of a token says how likely the next one is, so the last token is not computed.
+    The row of a token says how likely the next one is, so the last token is not computed.  What was
+    computed is kept (``keep``), so that the request computes the last token alone.
     """
 
     embeds = False
@@ -95,11 +106,13 @@ class PromptJob:
         submit: m.Submit,
         prompt: list[int],
         send: Callable[[m.ToFront], None],
+        keep: Callable[[Context], bool],
         begin: Callable[[], None],
         refuse: Callable[[str, str], None],
     ) -> None:
         self.submit, self.slot, self.tokens = submit, submit.slot, prompt[:-1]
         self._prompt, self._send, self._begin, self.fail = prompt, send, begin, refuse
+        self.keep = keep
         self.restart()
 
     def restart(self) -> None:

@@ -309,5 +309,7 @@ class AsideLane:
             if self._at < len(job.tokens):
                 job.flush()
         if self._at >= len(job.tokens):
-            self._leave().end()
+            assert self._context is not None
+            if not job.keep(self._context.context):
+                self._leave().end()
 

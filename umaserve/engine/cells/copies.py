@@ -18,6 +18,7 @@ from .piece import Piece, export_piece, import_piece
 
 if TYPE_CHECKING:
     from umaserve.engine.model.loaded import Loaded
+    from umaserve.llama import Context
 
     from .sequences import Sequences
 
@@ -34,8 +35,11 @@ class Copies(Protocol):
     step: int  # tokens between two saves
     cuts: bool  # a range of positions can be saved, not only all
 
-    def save(self, seq: int, p0: int, p1: int) -> np.ndarray | None:
-        """Positions [p0, p1) of a sequence, as libllama saves them; None where it cannot."""
+    def save(self, seq: int, p0: int, p1: int, other: Context | None = None) -> np.ndarray | None:
+        """Positions [p0, p1) of a sequence, as libllama saves them; None where it cannot.
+
+        Of an ``other`` context of the same kind, whose last sequence is spare.
+        """
 
     def restore(self, seq: int, part: Part) -> bool:
         """Append a part to a sequence that has what comes before; False, and it is empty."""
@@ -60,10 +64,12 @@ class Pieces:
         self.step = min(max(most // self._per_token, FEWEST), MOST)
         self._tensors = 2 * int(loaded.library.lib.llama_model_n_layer(loaded.model.pointer))
 
-    def save(self, seq: int, p0: int, p1: int) -> np.ndarray | None:
-        loaded = self._loaded
+    def save(self, seq: int, p0: int, p1: int, other: Context | None = None) -> np.ndarray | None:
+        context, spare = self._loaded.context, self._loaded.n_seq
+        if other is not None:
+            context, spare = other, other.n_seq_max - 1
         try:
-            data, size = export_piece(loaded.context, seq, loaded.n_seq, p0, p1, None, own_pages)
+            data, size = export_piece(context, seq, spare, p0, p1, None, own_pages)
         except ValueError:
             return None
         return data[:size]
@@ -102,12 +108,13 @@ class WholeStates:
         self.store: PrefixTree | WholeTexts = WholeTexts(most_bytes)
         self._context = loaded.context
 
-    def save(self, seq: int, p0: int, p1: int) -> np.ndarray | None:
-        if p0 or self._context.seq_pos_max(seq) != p1 - 1:
+    def save(self, seq: int, p0: int, p1: int, other: Context | None = None) -> np.ndarray | None:
+        context = self._context if other is None else other
+        if p0 or context.seq_pos_max(seq) != p1 - 1:
             return None
-        size = self._context.state_seq_size(seq)
+        size = context.state_seq_size(seq)
         data = own_pages(max(size, 1))
-        return data if size and self._context.state_seq_get(seq, data) == size else None
+        return data if size and context.state_seq_get(seq, data) == size else None
 
     def restore(self, seq: int, part: Part) -> bool:
         data = part.entry.data

@@ -33,6 +33,7 @@ from .prefix_report import PrefixReport
 
 if TYPE_CHECKING:
     from umaserve.engine.model.loaded import Loaded
+    from umaserve.llama import Context
     from umaserve.policy.cost.model import CostModel
 
     from .sequences import Sequences
@@ -83,7 +84,7 @@ class Prefixes:
         self._restoring: list[Restoring] = []
         self._awaited: dict[int, int] = {}  # rows that others wait for: up to which token
         self._leases: dict[int, float] = {}  # of rows: what their text is worth to those who ask
-        self._alone: set[int] = set()  # parked rows whose text is for nobody else
+        self._alone: set[int] = set()  # parked or rated rows whose text is for nobody else
         self._secret = secrets.token_hex(8)  # no client's session has such a name
         self._ends = loaded.eog_ids
         self._stops: dict[int, list[int]] = {}  # by slot: where states are saved on the way
@@ -95,6 +96,7 @@ class Prefixes:
 
         ``session``: it belongs to a session, which has a lease on what it leaves.
         """
+        self.unpark(slot)  # it was cancelled before it ran
         self._saved.pop(slot, None)
         self._stops.pop(slot, None)
         self._leases[slot] = LEASE if session else 1.0
@@ -153,16 +155,32 @@ class Prefixes:
         """
         if not self.is_on:
             return
-        if slot not in self._domains:
-            serial = int(self._table.serial[slot])
-            self._domains[slot] = f"{m.ALONE}parked {self._secret} {serial}"
-            self._alone.add(slot)
+        self._name(slot)
         self._saved.pop(slot, None)  # what failed once is tried again
         self.keep(slot)
         self.store.use(self.known(slot), LEASE)  # it is wanted again for sure
 
+    def bring(self, slot: int, other: Context, n_tokens: int) -> bool:
+        """Save a piece of what an ``other`` context has computed of a row that does not run yet.
+
+        Its sequence 0 has the first ``n_tokens``.  False where nothing more can be kept.  A text
+        that nobody may share is kept as that of a parked row.
+        """
+        if not self.is_on:
+            return False
+        self._name(slot)
+        is_left = n_tokens - self._saved.get(slot, 0) >= WORTH_A_COPY
+        return is_left and self._save_piece(slot, n_tokens, other)
+
+    def _name(self, slot: int) -> None:
+        """See to it that what is kept of a row has a domain."""
+        if slot not in self._domains:
+            serial = int(self._table.serial[slot])
+            self._domains[slot] = f"{m.ALONE}parked {self._secret} {serial}"
+            self._alone.add(slot)
+
     def unpark(self, slot: int) -> None:
-        """A row that was parked runs again, or is over: nothing stays that is for nobody else."""
+        """A row runs, or is over, that was parked or rated: nothing stays for nobody else."""
         if slot in self._alone:
             self._alone.discard(slot)
             self.store.drop(self._domains.pop(slot))
@@ -361,8 +379,11 @@ class Prefixes:
 
     def _save_one(self, slot: int, upto: int = 1 << 30) -> bool:
         """Save the next piece of a row; False where nothing more can be kept of it now."""
+        return self._save_piece(slot, min(int(self._table.n_past[slot]), upto))
+
+    def _save_piece(self, slot: int, past: int, other: Context | None = None) -> bool:
+        """The same of the first ``past`` tokens, which an ``other`` context has in sequence 0."""
         table, domain, copies = self._table, self._domains[slot], self._copies
-        past = min(int(table.n_past[slot]), upto)
         p0, p1 = 0, past
         if copies.cuts:
             parts = self.store.match(domain, table.tokens[slot, :past])
@@ -372,11 +393,12 @@ class Prefixes:
         if p1 <= p0:
             return False
         self.look_at_memory()
-        seq = int(table.seq[slot])
+        seq = int(table.seq[slot]) if other is None else 0
         cost_ms = predict(self._cost, 0, 0, p1 - p0, (p0 + p1) / 2)
-        if 0.0 < cost_ms < copies.save_ms(seq, p0, p1, int(table.n_prompt[slot])):
+        save_ms = 0.0 if other else copies.save_ms(seq, p0, p1, int(table.n_prompt[slot]))
+        if 0.0 < cost_ms < save_ms:
             return False
-        data = copies.save(seq, p0, p1)
+        data = copies.save(seq, p0, p1, other)
         tokens = table.tokens[slot, :p1]
         lease = self._lease(slot)
         entry = None if data is None else self.store.add(domain, tokens, p0, data, cost_ms, lease)
@@ -424,7 +446,9 @@ class Prefixes:
         self.store.check()
         table = self._table
         for slot in self._alone:
-            assert table.is_parked(slot), f"row {slot} has a text of its own, and is not parked"
+            # it waits, or was rated and is about to
+            waits = table.serial[slot] and table.state[slot] in (t.FREE, t.WAITING)
+            assert waits, f"row {slot} has a text of its own, and waits for nothing"
         for job in self._restoring:
             assert table.state[job.slot] == t.WAITING and table.seq[job.slot] >= 0
             assert table.n_past[job.slot] < job.parts[-1].end

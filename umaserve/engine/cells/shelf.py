@@ -15,6 +15,7 @@ import numpy as np
 
 from umaserve.cache import disk
 from umaserve.cache.tree import Entry
+from umaserve.engine.native import disk_reads
 from umaserve.engine.native.niceness import stand_back
 
 MOST_PENDING = 256 << 20  # bytes that wait to be written; more are not kept on disk
@@ -32,6 +33,7 @@ class Shelf:
     def __init__(self, folder: Path, most_bytes: int, notify: Callable[[], None]) -> None:
         self._folder, self._most, self._notify = folder, most_bytes, notify
         self.problem = ""
+        self.bytes_read = 0  # from disk, by this thread
         self._wanted = threading.Condition()
         self._to_read: deque[tuple[Entry, disk.Kept]] = deque()
         self._to_write: deque[tuple[Entry, str, np.ndarray, np.ndarray]] = deque()
@@ -89,6 +91,7 @@ class Shelf:
             disk.shrink(self._folder, self._most)
             found = disk.scan(self._folder)
             self._found += sorted(found, key=lambda kept: kept.p0)
+            self.bytes_read = disk_reads.by_thread()
             self._notify()
         written = 0
         while True:
@@ -99,6 +102,7 @@ class Shelf:
                 to_write = self._to_write.popleft() if self._to_write and not to_read else None
             if to_read is not None:
                 self._read.append((to_read[0], disk.read(to_read[1])))
+                self.bytes_read = disk_reads.by_thread()
                 self._notify()
             elif to_write is not None:
                 self._pending -= to_write[3].size

@@ -2,7 +2,8 @@
 
 The thread compiles the constraint, and is woken by a byte for each token of the row.  It reads the
 new tokens in the session table, so whatever ticks are given up or repeated, no token is taken
-twice.  A mask is for a number of tokens, and the ticks take none that is for another.
+twice.  A mask is for a number of tokens, and the ticks take none that is for another.  Where the
+row's context is shifted, both numbers go down with its tokens.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -55,9 +57,10 @@ class Bound:
         self._mask = np.zeros(words_of(vocabulary.model.n_vocab), np.int32)
         self._asked, self._wakes = os.pipe()
         os.set_blocking(self._wakes, False)
-        self._lock = threading.Lock()  # between the thread and `close`
+        self._lock = threading.Lock()  # between the thread and `close` or `moving`
         self._is_closed = False
         self._has_row = False
+        self._left = message.left  # generated tokens in front of those of the row
         self._at = 0  # tokens of the row that the matcher has seen
         self._filled = -1  # tokens that the newest mask is for
         self.is_complete = False  # the answer may end where the newest mask is
@@ -73,10 +76,24 @@ class Bound:
 
     def attach(self) -> None:
         """The request has its row, and is about to run."""
-        self._at = int(self._table.n_prompt[self._slot])
+        self._at = int(self._table.n_prompt[self._slot]) + len(self._left)
         self._samplers.bind(self._slot, self._wakes)
         self._has_row = True
         os.write(self._wakes, b"x")
+
+    @contextmanager
+    def moving(self, dropped: int) -> Iterator[None]:
+        """The row's tokens move down by so many while this is entered; the newest stays.
+
+        The row does not run, and the thread has seen all but the newest.
+        """
+        with self._lock:
+            yield
+            self._at -= dropped
+            self._filled = -1
+            whole = self._samplers.whole[self._slot]
+            if whole[p.MASK_AT] != p.NO_MORE_MASKS:
+                whole[p.MASK_AT] = p.NO_MASK
 
     def close(self) -> None:
         """Nobody wants masks any more."""
@@ -138,12 +155,13 @@ class Bound:
 
     def _advance(self, matcher: Matcher) -> tuple[int, int]:
         """(Tokens that the mask is for, its address or 0)."""
-        n_tokens = int(self._table.n_tokens[self._slot])
-        loads_first()
-        if n_tokens > self._at:
-            matcher.accept(self._table.tokens[self._slot, self._at : n_tokens].tolist())
-            self._at = n_tokens
-        self._filled = n_tokens
+        with self._lock:
+            n_tokens = int(self._table.n_tokens[self._slot])
+            loads_first()
+            new = self._left + self._table.tokens[self._slot, self._at : n_tokens].tolist()
+            self._left, self._at, self._filled = [], n_tokens, n_tokens
+        if new:
+            matcher.accept(new)
         binds = matcher.fill(self._mask)
         if binds:
             self.is_complete = self._may_end()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 
 from umaserve.llama import Model
 from umaserve.sampling.mask import LATE
@@ -64,6 +65,11 @@ class Constraints:
         """The request has its row, and its settings stand."""
         if serial in self._bound:
             self._bound[serial].attach()
+
+    def moving(self, serial: int, dropped: int) -> AbstractContextManager[None]:
+        """A row's tokens move down by so many while this is entered."""
+        bound = self._bound.get(serial)
+        return nullcontext() if bound is None else bound.moving(dropped)
 
     def drop(self, serial: int) -> None:
         """The request is over, or was refused."""

@@ -8,6 +8,7 @@ from umaserve.engine.aside.jobs import EmbedJob, PromptJob
 from umaserve.engine.aside.lane import AsideLane
 from umaserve.engine.aside.pooling import Pool
 from umaserve.engine.aside.texts import fitting
+from umaserve.engine.cells.prefixes import Prefixes
 from umaserve.engine.model.pooling import RANK, pooling_of
 from umaserve.wire import messages as m
 from umaserve.wire import table as t
@@ -17,6 +18,7 @@ from .admission import Admission
 
 if TYPE_CHECKING:
     from umaserve.engine.model.loaded import Loaded
+    from umaserve.llama import Context
 
 
 class AsideTexts:
@@ -29,9 +31,10 @@ class AsideTexts:
         control: Control,
         admission: Admission,
         lane: AsideLane,
+        prefixes: Prefixes,
     ) -> None:
         self._loaded, self._table, self._control = loaded, table, control
-        self._admission, self._lane = admission, lane
+        self._admission, self._lane, self._prefixes = admission, lane, prefixes
         self._way = pooling_of(loaded.model, causal=True)
         self._forgotten: set[int] = set()  # refs of texts that are being tokenised
         admission.on_embed, admission.on_prompt = self._embed, self._rate
@@ -63,6 +66,11 @@ class AsideTexts:
             self._forgotten.add(ref)
 
     def _rate(self, submit: m.Submit, prompt: list[int]) -> None:
+        def keep(context: Context) -> bool:
+            if submit.max_tokens == m.NO_TOKENS:
+                return False
+            return self._prefixes.bring(submit.slot, context, len(prompt) - 1)
+
         def begin() -> None:
             self._admission.begin(submit)
             self._control.wake()
@@ -70,7 +78,7 @@ class AsideTexts:
         def refuse(code: str, text: str) -> None:
             self._admission.reject(submit, code, text)
 
-        self._lane.put(PromptJob(submit, prompt, self._control.send, begin, refuse))
+        self._lane.put(PromptJob(submit, prompt, self._control.send, keep, begin, refuse))
 
     def cancel(self, serial: int) -> bool:
         """Whether a request was here that is to end."""

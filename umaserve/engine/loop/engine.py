@@ -24,7 +24,7 @@ from umaserve.engine.model.cost_file import CostFile, identity
 from umaserve.engine.model.cost_keeper import CostKeeper
 from umaserve.engine.model.thread_places import leave_places, place_threads
 from umaserve.engine.model.ways import Ways
-from umaserve.engine.native import abort
+from umaserve.engine.native import abort, disk_reads
 from umaserve.engine.native.batch import Batch
 from umaserve.engine.native.calls import Native
 from umaserve.engine.native.status import GIVEN_UP, NO_KV_SLOT, NO_LOGITS
@@ -133,7 +133,9 @@ class Engine:
         self.aside = AsideLane(
             loaded, start, table, self.native, control.notify, self._allowed_aside
         )
-        self.aside_texts = AsideTexts(loaded, table, control, self.admission, self.aside)
+        self.aside_texts = AsideTexts(
+            loaded, table, control, self.admission, self.aside, self.seats.prefixes
+        )
         self.idle_work = IdleWork(self)
         self.arrange()
 
@@ -256,9 +258,11 @@ class Engine:
         header = self.table.header
         self.sequences.clear()
         self.seats.prefixes.report.tell()
+        loaded_bytes = self._bytes_read()
         while True:
             busy = self._has_work() or self.aside.is_wanted
             header.heartbeat_ns = time.monotonic_ns()
+            header.reread_bytes = max(self._bytes_read() - loaded_bytes, header.reread_bytes)
             if not busy:
                 self._save_costs()
             messages, self.later = self.later, []
@@ -310,10 +314,9 @@ class Engine:
                 self._save_costs()
         has_room = self.sequences.next_turns.cells + WIDTH <= self.loaded.n_ctx
         if self.graph.wanted and has_room and not self.aside.has_jobs:
-            began = time.monotonic()
-            messages = self.control.receive(PAUSE_MS)
-            if messages or self.control.closed or time.monotonic() - began < 0.9e-3 * PAUSE_MS:
-                return messages
+            # a `receive` would take the sign that a text is tokenised, and nothing would say so
+            if self.control.has_something(PAUSE_MS):
+                return self.control.receive(0)
             seq = self.sequences.for_nobody(WIDTH)
             self.graph.prepare(self.control.has_something, seq)
             if not self.sequences.next_turns:
@@ -358,6 +361,10 @@ class Engine:
         why = self.cost_keeper.save_now_and_then(self.cost, self.table.header.ticks)
         if why:
             self.control.send(m.Log("debug", f"what ticks cost was not saved: {why}"))
+
+    def _bytes_read(self) -> int:
+        """From disk until now, but for texts that are kept there."""
+        return disk_reads.by_process() - self.seats.shelf_bytes_read
 
     def _has_work(self) -> bool:
         states = self.table.state.tolist()

@@ -64,7 +64,8 @@ class FullRows:
             if seq >= 0:
                 self._drop_sequence(slot)
             table.t_wait_ns[slot] = time.monotonic_ns()
-        self._move_tokens(slot, message)
+        with engine.admission.constraints.moving(message.serial, message.dropped):
+            self._move_tokens(slot, message)
         stores_first()
         table.state[slot] = t.RUNNING if stays else t.WAITING
         stores_first()  # the front waits for this count, and then reads the row

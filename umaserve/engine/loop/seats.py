@@ -46,6 +46,11 @@ class Seats:
         if self._shelf is not None and self.prefixes.is_on:
             self._shelf.start()
 
+    @property
+    def shelf_bytes_read(self) -> int:
+        """Of texts that are kept on disk."""
+        return self._shelf.bytes_read if self._shelf is not None else 0
+
     def _find_shelf(self) -> Shelf | None:
         """Where texts are kept on disk, if anywhere."""
         engine, start = self._engine, self._engine.start

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from umaserve.engine.cells.sequences import Sequences
+from umaserve.engine.constraints.constraints import Constraints
 from umaserve.engine.model.cost_keeper import CostKeeper
 from umaserve.engine.model.loaded import Loaded
 from umaserve.engine.model.ways import Ways
@@ -87,6 +88,7 @@ class Settles(Protocol):
 
 class Admits(Protocol):
     resumed_at: np.ndarray  # int32[n_slots]: tokens of a row when it was filled
+    constraints: Constraints
 
     def slot_of(self, serial: int) -> int: ...
 

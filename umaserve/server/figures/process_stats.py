@@ -26,7 +26,6 @@ class ProcessStats(NamedTuple):
     cpu_s: float | None = None
     major_faults: int | None = None
     children_cpu_s: float = 0.0
-    children_major_faults: int = 0
 
 
 def process_stats(pid: int) -> ProcessStats:
@@ -44,7 +43,6 @@ def process_stats(pid: int) -> ProcessStats:
         cpu_s=(int(fields[11]) + int(fields[12])) / _TICKS,
         major_faults=int(fields[9]),
         children_cpu_s=(int(fields[13]) + int(fields[14])) / _TICKS,
-        children_major_faults=int(fields[10]),
     )
 
 
@@ -105,6 +103,4 @@ def _libproc(pid: int) -> ProcessStats:
     import resource
 
     past = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return ProcessStats(
-        info.resident_size, cpu_s, info.pageins, past.ru_utime + past.ru_stime, past.ru_majflt
-    )
+    return ProcessStats(info.resident_size, cpu_s, info.pageins, past.ru_utime + past.ru_stime)

@@ -43,7 +43,7 @@ class _Snapshot(NamedTuple):
     time_s: float
     counters: Counters
     cpu_s: float | None
-    major_faults: int | None
+    major_faults: int | None  # of the front; engines count what they read themselves
     tokens: int
     prompt_tokens: int
 
@@ -131,13 +131,12 @@ class Scorecard:
         stats = [own, *(process_stats(engine.pid) for engine in engines)]
         resident = [s.rss_bytes for s in stats if s.rss_bytes is not None]
         cpu = [s.cpu_s for s in stats if s.cpu_s is not None]
-        faults = [s.major_faults for s in stats if s.major_faults is not None]
         # the children that are gone are engines
         snapshot = _Snapshot(
             now_s,
             meters.totals(engines),
             sum(cpu) + own.children_cpu_s if cpu else None,
-            sum(faults) + own.children_major_faults if faults else None,
+            own.major_faults,
             meters.tokens_total,
             meters.prompt_tokens_total,
         )
@@ -323,9 +322,9 @@ class Scorecard:
     ) -> dict[str, Any]:
         delta = now.counters.since(past.counters)
         tokens = now.tokens - past.tokens
-        faults = cpu_s = None
+        read = cpu_s = None
         if now.major_faults is not None and past.major_faults is not None:
-            faults = max(0, now.major_faults - past.major_faults) * _PAGE
+            read = (now.major_faults - past.major_faults) * _PAGE + delta.reread_bytes
         if now.cpu_s is not None and past.cpu_s is not None:
             cpu_s = max(0.0, now.cpu_s - past.cpu_s)
         work_ns = delta.work_ns_total
@@ -335,9 +334,7 @@ class Scorecard:
             "gpu_idle_pct": _ratio(idle_ns, work_ns, 100.0),
             "tokens_per_s": _ratio(tokens, now.time_s - past.time_s),
             "scheduler_efficiency": _ratio(delta.decode_ns_total, delta.tick_ns_total),
-            "residency_churn_mb_per_token": None
-            if faults is None
-            else _ratio(faults, tokens, 1e-6),
+            "residency_churn_mb_per_token": None if read is None else _ratio(read, tokens, 1e-6),
             "rss_gb": rss_gb,
             "cpu_s_per_1k_tokens": None if cpu_s is None else _ratio(cpu_s, tokens, 1000),
         }

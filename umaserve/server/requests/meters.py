@@ -59,6 +59,7 @@ class Counters(NamedTuple):
     cache_hits: int = 0
     cache_evicted_room: int = 0
     cache_evicted_memory: int = 0
+    reread_bytes: int = 0
 
     def plus(self, more: Counters) -> Counters:
         return Counters(*map(operator.add, self, more))

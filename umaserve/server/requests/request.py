@@ -281,6 +281,11 @@ class Request:
         return tokens[: self.kept] + tokens[self.kept + self.dropped :]
 
     @property
+    def left(self) -> list[int]:
+        """Generated tokens that are not in its context any more."""
+        return self.tokens[: max(self.kept + self.dropped - len(self.prompt_ids or ()), 0)]
+
+    @property
     def outlives_context(self) -> bool:
         """Whether it wants more tokens than a full context has given it."""
         return self.message.context_shift and len(self.tokens) < self.max_tokens
@@ -334,6 +339,7 @@ class Request:
             domain=self._domain(),
             session=bool(message.session),
             shifts=message.context_shift,
+            left=self.left,
             sampling=self.sampling,
             constraint=self._constraint(),
         )

@@ -165,6 +165,8 @@ class TickRow(NamedTuple):
     bmt_mb: float
     allowed_ms: float  # what the guard allowed; 0 = nobody interactive decoded
     flags: float  # bits: 1 the guard kept something out, 2 error budget spent, 4 a prompt ran aside
+    drafted: float  # tokens, behind those of the decoding rows
+    accepted: float  # of these, those that a row got
     slice_ms: float  # before the tick, for prompts in a second context that waits during ticks
 
 

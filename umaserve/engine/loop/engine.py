@@ -20,6 +20,8 @@ from umaserve.engine.cells import accounting as cells
 from umaserve.engine.cells import integrity
 from umaserve.engine.cells.sequences import Sequences
 from umaserve.engine.constraints.constraints import CODE
+from umaserve.engine.drafting.records import MOST, WAYS, Drafts
+from umaserve.engine.model.abilities import why_no_plain_model
 from umaserve.engine.model.cost_file import CostFile, identity
 from umaserve.engine.model.cost_keeper import CostKeeper
 from umaserve.engine.model.thread_places import leave_places, place_threads
@@ -114,7 +116,7 @@ class Engine:
         self._checks = integrity.is_wanted()
         table.header.cells_total = loaded.n_ctx
         abort.watch(loaded.context, table.abort)
-        self._batch = Batch(loaded.library.ffi, loaded.n_batch, start.n_slots)
+        self._batch = Batch(loaded.library.ffi, loaded.n_batch, start.n_slots + MOST)
         self.graph = ReadyGraph(loaded, self._batch)
         self.columns = records.Columns.of(table)
         self.native = Native.of(
@@ -130,6 +132,7 @@ class Engine:
         )  # fmt: skip
         self.budget = Budget.of(start.bmt_budget)
         self.memory = Memory.fresh(start.n_slots)
+        self.drafts = self._allocate_drafts()
         self.aside = AsideLane(
             loaded, start, table, self.native, control.notify, self._allowed_aside
         )
@@ -169,6 +172,12 @@ class Engine:
             self._scratch, pool.team_counted,
         )  # fmt: skip
         return pool._replace(team=team)
+
+    def _allocate_drafts(self) -> Drafts:
+        """Room for drafted tokens; for none where the memory of this model cannot go back."""
+        loaded, spec = self.loaded, self.table.spec
+        can_cut = not why_no_plain_model(loaded.library.lib, loaded.model.pointer)
+        return Drafts.allocate(spec.n_slots, spec.n_ctx, WAYS[self.start.speculate] * can_cut)
 
     def arrange(self) -> None:
         """Put together what the compiled ticks take; again after threads or worker changed."""
@@ -213,6 +222,7 @@ class Engine:
             rows=self._rows,
             scratch=self._scratch,
             work=self.work,
+            drafts=self.drafts,
         )  # fmt: skip
         self._loop = records.refer(self.records)
         self._run_ticks = Direct(ticks.run_ticks)

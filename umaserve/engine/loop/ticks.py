@@ -13,6 +13,7 @@ import numpy as np
 
 from umaserve.engine.cells.accounting import count_used
 from umaserve.engine.cells.cell_map import TOGETHER, make_room, take_cells
+from umaserve.engine.drafting.phases import cut_rest, draft, go_on_with
 from umaserve.engine.model.thread_places import place_threads
 from umaserve.engine.native.batch import (
     fill,
@@ -44,6 +45,7 @@ from umaserve.policy.base import (
 from umaserve.policy.bytes import bandwidth
 from umaserve.policy.guarded import plan_tick
 from umaserve.policy.latency_guard import earned, settle_credit
+from umaserve.sampling.params import SLOW
 from umaserve.sampling.sampler import NO_CHOICE, NO_NUMBERS
 from umaserve.wire import table as t
 
@@ -103,6 +105,7 @@ def run_ticks(most, tick, given, loop):
             if why != GOES_ON:
                 return why, tick
             slice_prompts(loop)
+            draft_tokens(loop)
             fill_batch(loop)
         why = decode(loop, resumed)
         if why != GOES_ON:
@@ -112,10 +115,12 @@ def run_ticks(most, tick, given, loop):
         while True:
             sample(loop, count)
             settle_rows(loop, count, tick)
+            verify(loop, count)
             count = flight.outputs_sent - flight.settled
             if count == 0:
                 break
             tell(loop)
+        cut_drafts(loop)
         why = end_tick(loop, turn + 1 < most)
         if why != GOES_ON:
             return why, tick
@@ -187,6 +192,18 @@ def slice_prompts(loop):
 
 
 @njit(**PHASE)
+def draft_tokens(loop):
+    """Draft tokens for rows of the plan, as far as cells and the batch have room for them."""
+    plan, flight, fixed = loop.plan, loop.work.flight, loop.fixed
+    need = 0
+    for e in range(flight.entries):
+        need += plan.counts[e]
+    free = fixed.n_ctx - loop.work.facts[flight.parity].cells_used
+    room = min(free, loop.knobs.n_batch) - need
+    draft(flight.entries, plan, loop.columns, loop.drafts, room)
+
+
+@njit(**PHASE)
 def fill_batch(loop):
     """Write the plan into the batch, and what is known of the tick into its facts."""
     knobs, orders, plan, work = loop.knobs, loop.orders, loop.plan, loop.work
@@ -196,16 +213,17 @@ def fill_batch(loop):
     _set_mode(fixed, loop.native, flight, plan.info.mode)
     order_thread(knobs, loop.native, loop.state.lane, orders, work.aside, plan, started)
     work.info[flight.parity] = plan.info
-    in_batch, outputs, rows = fill(entries, plan, loop.columns, batch)
+    in_batch, outputs, rows = fill(entries, plan, loop.columns, batch, loop.drafts)
     batch.n_tokens[0] = in_batch
     if entries == 1 and outputs == 1 and facts.cells_used == 0:
         batch.n_tokens[0] = fill_up(
             in_batch, flight.width, fixed.spare, batch.token, batch.pos, batch.seq, batch.logits
         )
-    read, attended = _reads(entries, plan, loop.columns)
+    read, attended = _reads(entries, plan, loop.columns, loop.drafts)
     header.tick_start_ns = header.heartbeat_ns = started
     header.busy = BUSY_DECODE
     facts.tokens, facts.outputs, facts.decoding_rows = in_batch, outputs, rows
+    facts.drafted, facts.taken = loop.drafts.marks.given, 0
     facts.cells_read, facts.attended, facts.told_ns = read, attended, 0
     flight.outputs_sent = outputs
     note_shape(flight, knobs, loop.cost, loop.memory, rows, in_batch, plan.info)
@@ -262,7 +280,7 @@ def submit(loop):
     placed = batch.n_tokens[0]
     # a prompt may be copied soon
     exactly = loop.plan.aside[0] >= 0 or loop.orders.running[0] >= 0
-    make_room(cells, placed, in_batch - rows >= TOGETHER, exactly)
+    make_room(cells, placed, in_batch - rows - facts.drafted >= TOGETHER, exactly)
     take_cells(cells, batch.seq, batch.pos, placed)
     sent = now_ns(native)
     facts.submitted_ns = sent
@@ -282,12 +300,14 @@ def sort_rows(loop):
     Rows that take long go last: the others' tokens are with the front by then.
     """
     work, batch, row_bytes = loop.work, loop.batch, 4 * loop.fixed.n_vocab
-    outputs = work.flight.outputs_sent
+    outputs, drafts, at = work.flight.outputs_sent, loop.drafts, 0
     work.flight.settled = 0
     # one behind the other, in the order of the batch (llama_get_logits); asking for each takes
     # 2 us on an accelerator
     for i in range(outputs):
-        batch.out_row[i] = i
+        slot = batch.out_slot[i]
+        batch.out_row[i] = drafts.output[slot] = at
+        at += 1 + drafts.counts[slot]
     quick = slow_last(
         outputs, batch.out_slot, batch.out_row, loop.settings.whole, work.ended, work.sampled
     )
@@ -327,6 +347,25 @@ def settle_rows(loop, count, tick):
 
 
 @njit(**PHASE)
+def verify(loop, count):
+    """Give rows of the last ``count`` another round that got the next of their drafted tokens."""
+    if loop.drafts.marks.given:
+        first = loop.work.flight.settled - count
+        row_bytes = 4 * loop.fixed.n_vocab
+        go_on_with(loop.columns, loop.batch, loop.work, loop.drafts, first, count, row_bytes)
+
+
+@njit(**PHASE)
+def cut_drafts(loop):
+    """Free what drafted tokens have of the cells, but for those that rows got."""
+    flight, drafts = loop.work.flight, loop.drafts
+    if drafts.marks.given:
+        cut_rest(flight.entries, loop.plan, loop.columns, drafts, loop.cells)
+        facts = loop.work.facts[flight.parity]
+        facts.outputs, facts.taken = flight.outputs_sent, drafts.marks.taken
+
+
+@njit(**PHASE)
 def end_tick(loop, more):
     """Publish the tick, or leave that to the next one, whose decode it need not wait for.
 
@@ -360,7 +399,10 @@ def end_tick(loop, more):
 
 @njit(**PHASE)
 def tell(loop):
-    """Wake the front for the tokens of the rows that did not take long."""
+    """Wake the front for the tokens that are there, if the next rows take long."""
+    flight = loop.work.flight
+    if not loop.settings.whole[loop.batch.out_slot[flight.settled], SLOW]:
+        return  # more of the tokens that were drafted
     wake(loop.native)
     loop.work.facts[loop.work.flight.parity].told_ns = now_ns(loop.native)
 
@@ -375,14 +417,14 @@ def publish_last(loop):
 
 
 @njit(**INNER)
-def _reads(entries, plan, columns):
+def _reads(entries, plan, columns, drafts):
     """Mark the plan's rows; returns KV cells that they read, and those times their tokens."""
     read = attended = 0
     for e in range(entries):
         s = plan.slots[e]
         columns.in_tick[s] = 1
         read += columns.n_past[s] + plan.counts[e]
-        attended += columns.n_past[s] * plan.counts[e]
+        attended += columns.n_past[s] * (plan.counts[e] + drafts.counts[s])
     return read, attended
 
 

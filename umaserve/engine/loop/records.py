@@ -9,7 +9,8 @@ from numba import types
 from numba.experimental import structref
 
 from umaserve.engine.cells.cell_map import CellMap
-from umaserve.engine.drafting.records import MOST, Drafts
+from umaserve.drafts.worth import MOST
+from umaserve.engine.drafting.records import Drafts
 from umaserve.engine.model.thread_places import Places
 from umaserve.engine.native.batch import BatchArrays
 from umaserve.engine.native.calls import Native

@@ -27,6 +27,7 @@ from .rates import Rates, chance
 
 MOST_EACH = 15  # tokens that are drafted for a row in one tick
 MOST = 64  # that all rows of a tick have together
+HOPELESS = 0.05  # a token less likely to be right is not worth a thought
 MARGIN = 1.05  # so many times as many tokens a millisecond are worth it
 UNKNOWN = 1 / 8  # of the price without: what a row more costs in a tick that was never measured
 SLOWER = 0.02  # so much slower a row may become
@@ -85,10 +86,8 @@ class Wanted(NamedTuple):
     def allocate(cls, n_slots: int) -> Wanted:
         whole = [np.zeros(n_slots, np.int32) for _ in range(4)]
         real = [np.zeros(n_slots) for _ in range(3)]
-        return cls(
-            *whole, *real, np.zeros(MOST, np.int32), Rates.fresh(n_slots), Kept.zeros(),
-            Terms.zeros(),
-        )  # fmt: skip
+        order = np.zeros(MOST, np.int32)
+        return cls._make([*whole, *real, order, Rates.fresh(n_slots), Kept.zeros(), Terms.zeros()])
 
 
 @njit(**INNER)
@@ -117,7 +116,7 @@ def choose(wanted, cost, lanes):
         stays = 0
     while given < tick.room:
         s = _likeliest(wanted, lanes)
-        if s < 0:
+        if s < 0 or given >= here and wanted.next[s] < HOPELESS:
             break
         wanted.order[given] = s
         given += 1

@@ -46,7 +46,7 @@ def look(entries, plan, columns, drafts):
         wanted.most[slot] = wanted.same[slot] = 0
         if not columns.speculate[slot] or columns.isolate[slot]:
             continue
-        if begin(drafts.index, slot, columns.arrival[slot], columns.shifts[slot]):
+        if begin(drafts.texts, slot, columns.arrival[slot], columns.shifts[slot]):
             forget_row(wanted.rates, slot)
             wanted.balance_ms[slot] = 0.0
             drafts.known[slot] = 0
@@ -55,10 +55,10 @@ def look(entries, plan, columns, drafts):
         if 0 < before < n:
             right = tokens[place] == tokens[before]
             note(wanted.rates, slot, drafts.place_same[slot], 1.0 if right else 0.0)
-        if not keep_up(drafts.index, slot, tokens, n):
+        if not keep_up(drafts.texts, slot, tokens, n):
             continue
         wanted.most[slot] = max(min(MOST_EACH, to_come(columns, slot) - 1), 0)
-        drafts.place[slot], wanted.same[slot] = find(drafts.index, slot, tokens, n)
+        drafts.place[slot], wanted.same[slot] = find(drafts.texts, slot, tokens, n)
         if wanted.same[slot] > 0:
             drafts.known[slot], drafts.place_same[slot] = n, wanted.same[slot]
     return attended

@@ -36,7 +36,7 @@ class Drafts(NamedTuple):
     row when that was found; 0 = it was not.
     """
 
-    index: Index
+    texts: Index
     wanted: Wanted
     tokens: np.ndarray
     right: np.ndarray
@@ -52,7 +52,6 @@ class Drafts(NamedTuple):
         rows, marks = n_slots if way else 1, Marks.zeros()
         marks.way = way
         by_row = [np.zeros(n_slots, np.int32) for _ in range(5)]
-        return cls(
-            Index.allocate(rows, positions if way else 1), Wanted.allocate(n_slots),
-            np.zeros((rows, MOST_EACH), np.int32), *by_row, marks,
-        )  # fmt: skip
+        texts, wanted = Index.allocate(rows, positions if way else 1), Wanted.allocate(n_slots)
+        tokens = np.zeros((rows, MOST_EACH), np.int32)
+        return cls._make([texts, wanted, tokens, *by_row, marks])

@@ -25,14 +25,17 @@ from umaserve.policy.cost.model import ROW_EDGES, is_known, predict, row_class
 
 from .rates import Rates, chance
 
-MOST_EACH = 15  # tokens that are drafted for a row in one tick
+MOST_EACH = 31  # tokens that are drafted for a row in one tick
 MOST = 64  # that all rows of a tick have together
 HOPELESS = 0.05  # a token less likely to be right is not worth a thought
 MARGIN = 1.05  # so many times as many tokens a millisecond are worth it
 UNKNOWN = 1 / 8  # of the price without: what a row more costs in a tick that was never measured
-SLOWER = 0.02  # so much slower a row may become
+SLOWER = 0.02  # so much slower drafts may make a row and count as nothing
+SLOWED = 0.1  # so much slower others may make a row: less than the cap lets them
 CHANGE_WEIGHT, CHANGE_MOST = 1 / 8, 8.0  # of a new change, and ticks that one costs at most
 BALANCE_MOST = 8.0  # ticks
+# a row that drafts have cost so many ticks gets none, until it has waited that off: so much a tick
+DEBT_MOST, WAITED_OFF = 3.0, 0.01
 
 
 class Terms(Record):
@@ -52,6 +55,7 @@ class Kept(Record):
     """What is remembered from tick to tick."""
 
     tokens: int  # of the last tick
+    given: int  # of these, drafted ones
     change_ms: float  # what a change of that number costs
     change_left: int  # ticks to come that pay for the last one
     changing_ms: float  # what the last one has cost so far
@@ -103,6 +107,7 @@ def choose(wanted, cost, lanes):
     for i in range(tick.rows):
         s = wanted.rows[i]
         wanted.counts[s], wanted.gain[s] = 0, 0.0
+        _wait_off(wanted, s)
         wanted.next[s] = chance(rates, s, wanted.same[s])
     if kept.without_ms <= 0.0 or not is_known(cost, tick.mode, tick.rows, tick.prompt):
         return 0
@@ -141,6 +146,16 @@ def choose(wanted, cost, lanes):
     for i in range(best, given):
         wanted.counts[wanted.order[i]] -= 1
     return best
+
+
+@njit(**INNER)
+def _wait_off(wanted, s):
+    """Another tick of a row; if drafts have cost it too much, it gets none in it."""
+    without_ms, balance_ms = wanted.kept.without_ms, wanted.balance_ms[s]
+    if balance_ms < -DEBT_MOST * without_ms:
+        wanted.most[s] = 0
+    if balance_ms < 0.0:
+        wanted.balance_ms[s] = min(balance_ms + WAITED_OFF * without_ms, 0.0)
 
 
 @njit(**INNER)
@@ -192,7 +207,7 @@ def _is_fair(wanted, lanes, ms):
         s = wanted.rows[i]
         if lanes[s] != 0:
             continue
-        gained = (1.0 + wanted.gain[s]) * without_ms * (1.0 + SLOWER) - ms
+        gained = (1.0 + wanted.gain[s]) * without_ms * (1.0 + SLOWED) - ms
         if gained < 0.0:
             limited = True
             if wanted.balance_ms[s] + gained < 0.0:

@@ -151,6 +151,10 @@ def settle_drafts(columns, drafts, cells, prompt, wall_ms):
     ``prompt``: tokens of prompts that were in it; it took ``wall_ms``.
     """
     wanted, marks = drafts.wanted, drafts.marks
+    if marks.given == 0 and wanted.kept.given > 0 and prompt == 0:
+        for i in range(marks.rows):  # the change back is a part of what they cost
+            settle_balance(wanted, wanted.rows[i], 1, wall_ms)
+    wanted.kept.given = marks.given
     for i in range(marks.rows if marks.given else 0):
         slot = wanted.rows[i]
         count, right, same = wanted.counts[slot], drafts.right[slot], wanted.same[slot]

@@ -12,9 +12,7 @@ from hypothesis import strategies as st
 
 from tests.support.engine_driver import DrivenEngine
 from tests.support.patches.scripted import scripted, scripted_and_disturbed
-from tests.support.waiting import until
 from umaserve.wire import messages as m
-from umaserve.wire import table as t
 
 SEED = 7
 WORDS = "(one|two|three) (four|five) "

@@ -462,6 +462,7 @@ class Engine:
         if not self.loaded.context.cut(seq, last):
             last = 0  # this kind of memory cannot go back: from the start
         table.n_past[slot] = last
+        table.header.cells_used = cells.cells_used(table)
         self.sequences.forgotten(seq, last)
 
     def _custom_plan(self) -> int:

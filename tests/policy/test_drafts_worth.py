@@ -99,7 +99,7 @@ def test_whatever_is_chosen_pays_and_slows_nobody(
     gains = [1.0 + _expected(wanted, s, counts[s]) for s in range(len(rows))]
     assert sum(gains) / price >= w.MARGIN * 0.999 * len(rows) / without
     # nobody has gained anything before
-    assert all(gain * without * (1 + w.SLOWER) >= price * 0.999 for gain in gains)
+    assert all(gain * without * (1 + w.SLOWED) >= price * 0.999 for gain in gains)
     if laden and limit_ms:
         assert price <= limit_ms * 1.001
 
@@ -128,14 +128,26 @@ def test_of_one_row_no_other_number_is_better(chance: float, ms: list[float]) ->
 
 
 def test_a_stream_without_drafts_is_not_slowed_beyond_what_it_has_gained() -> None:
-    steep = [1.0 + 0.1 * n for n in SIZES]
+    steep = [1.0 + 0.2 * n for n in SIZES]
     wanted, lane = a_tick([20, 0], [0.9, 0.0])
     assert chosen(wanted, costs(steep), lane) == [0, 0]
     wanted.balance_ms[1] = 5.0
     assert chosen(wanted, costs(steep), lane)[0] > 0
     # the guard bounds what it may lose now
-    wanted.terms.limit_ms = 1.21
+    wanted.terms.limit_ms = 1.41
     assert chosen(wanted, costs(steep), lane) == [0, 0]
+
+
+def test_a_row_that_drafts_have_cost_too_much_waits_until_it_has_some_again() -> None:
+    wanted, lane = a_tick([20], [0.9])
+    cost = costs(GPU)
+    wanted.balance_ms[0] = -w.BALANCE_MOST * cost.mean[0, 1, 0]
+    waits = 0
+    while not chosen(wanted, cost, lane)[0]:
+        wanted.most[0] = w.MOST_EACH
+        waits += 1
+    most = (w.BALANCE_MOST - w.DEBT_MOST) / w.WAITED_OFF
+    assert 0.5 * most < waits < 1.5 * most
 
 
 def test_background_gets_none_beside_streams() -> None:

@@ -4,9 +4,10 @@ A drafted token costs a row more in the tick, whose price the cost model knows. 
 if it is right, and all drafted before it are.  So tokens are given one by one to the row whose next
 is likeliest, and the number is kept with which a tick's expected tokens cost least time each.
 
-Nobody is made slower for others.  A row that gets fewer tokens than it would have had in that time
-has to have gained as much before (``balance_ms``), and then the tick may be no longer than the
-guard allows.  Beside work that is not drafted for, the guard's limit holds in any case.
+Nobody is made much slower for others: by SLOWED at most.  A row that would be slowed down more has
+to have gained as much before (``balance_ms``), and then the tick may be no longer than the guard
+allows.  Beside work that is not drafted for, the guard's limit holds in any case.  A row that its
+drafts have cost more than they brought gets none for a while.
 
 Where graphs are captured, a change of the batch's size costs some ticks.  So the size stays until
 the time that is lost by staying has added up to what a change costs.

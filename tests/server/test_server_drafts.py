@@ -77,7 +77,8 @@ def test_a_free_answer_repeats_itself(daemon: DaemonProcess) -> None:
 
 
 def test_the_setting_is_told_and_off_drafts_nothing(daemon: DaemonProcess, tmp_path: Path) -> None:
-    assert daemon.info()["model"]["speculate"] == "ngram"
+    model = daemon.info()["model"]
+    assert (model["speculate"], model["why_no_drafts"]) == ("ngram", "")
     with real(tmp_path, http="127.0.0.1:0", speculate="off") as silent:
         assert silent.info()["model"]["speculate"] == "off"
         answer = completion(silent)

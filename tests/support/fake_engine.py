@@ -186,6 +186,7 @@ class Engine:
                 chat_program=str(build and build.chat_program or ""),
                 why_no_chat=build.why_no_chat if build else "there is no build",
                 identity=identify(self.start.model_path),
+                why_no_drafts="it is a fake",
             )
         )
 

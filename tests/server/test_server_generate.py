@@ -52,6 +52,7 @@ def test_drafted_tokens_are_told_at_the_end(daemon: DaemonProcess, client: RawCl
     assert drafted.eos["usage"] == {
         "prompt_tokens": 9, "cached_tokens": 0, "completion_tokens": 60, **counts,
     }  # fmt: skip
+    assert daemon.info()["model"]["why_no_drafts"] == "it is a fake"
     newest = daemon.info()["recent"][-1]
     assert {name: newest[name] for name in counts} == counts
     without = client.generate("[draft@4]", max_tokens=60, speculate=False)

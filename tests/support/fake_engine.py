@@ -186,6 +186,7 @@ class Engine:
                 chat_program=str(build and build.chat_program or ""),
                 why_no_chat=build.why_no_chat if build else "there is no build",
                 identity=identify(self.start.model_path),
+                why_no_drafts="it is a fake",
             )
         )
 
@@ -315,6 +316,7 @@ class Engine:
         header.decode_ns_total += end_ns - start_ns
         header.tick_ns_total += end_ns - start_ns
         header.decode_rows_total += len(batch)
+        header.decode_tokens += len(batch)
         at = header.tick_ring_at
         ms = (end_ns - start_ns) / 1e6
         row = table.ticks[at % t.TICK_RING]
@@ -353,6 +355,7 @@ class Engine:
             self.token(row)
             table.accepted[slot] += 1
             header.draft_accepted += 1
+            header.decode_tokens += 1
 
     def token(self, row: Row) -> None:
         table, slot = self.table, row.slot

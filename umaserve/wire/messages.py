@@ -323,6 +323,7 @@ class Ready(msgspec.Struct, tag="ready", omit_defaults=True):
     pooling: str = ""  # how a text's tokens become one vector: mean, cls, last, rank (not at all)
     generates: bool = True  # an encoder alone does not
     why_no_shift: str = ""  # why no context can be shifted; empty where it can
+    why_no_drafts: str = ""  # why no tokens can be drafted with this model; empty where they can
 
     @property
     def n_positions(self) -> int:

@@ -59,6 +59,9 @@ class Counters(NamedTuple):
     cache_hits: int = 0
     cache_evicted_room: int = 0
     cache_evicted_memory: int = 0
+    draft_tokens: int = 0
+    draft_accepted: int = 0
+    draft_gained_ns: int = 0
 
     def plus(self, more: Counters) -> Counters:
         return Counters(*map(operator.add, self, more))

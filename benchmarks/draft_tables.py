@@ -33,6 +33,7 @@ def command(name: str, result: Result) -> str:
     texts = ",".join(dict.fromkeys(row["texts"] for row in result["rows"]))
     sizes = f"--streams {streams} --words {result['words']} --answer {result['answer']}"
     more = "" if texts == f"{REPEATED},{PLAIN}" else f" --texts {texts}"
+    more += "" if result["forced"] == "literal" else f" --forced {result['forced']}"
     more += "" if result["lane"] == "interactive" else f" --lane {result['lane']}"
     if result["specs"]:
         more += f" --specs {','.join(result['specs'])}"

@@ -2,15 +2,18 @@
 
     python -m benchmarks.drafts --model qwen2.5-0.5b
     python -m benchmarks.drafts --model qwen3-30b-a3b --specs ngram-simple
+    python -m benchmarks.drafts --model qwen3-30b-a3b --forced chain
     python -m benchmarks.drafts --without-peer --streams 1 --words 60 --answer 200 --rounds 3
 
-Each stream has a text of its own (`benchmarks.repeated_texts`), and its answer is forced to be that
-text (`benchmarks.forced`).  A round plays the same texts to all ways in turns, the last way first in
-every other round: our daemon with and without drafts (``speculate``), llama-server, and llama-server
-with each of its own kinds of drafts in ``--specs``.  A turn plays as many texts as there are
-streams, and at least one of each kind.  llama-server plays the repeated texts alone, for
-``--peer-streams``: its grammar passes over the whole vocabulary for each token, and that takes
-longer there than many a tick.  So its ratio to its own rate without drafts says as much as ours.
+Each stream has a text of its own (`benchmarks.repeated_texts`).  Its answer is forced to be that
+text, or a chain of tokens that repeats as the text does (`benchmarks.forced`).  A round plays the
+same texts to all ways in turns, the last way first in every other round: our daemon with and
+without drafts (``speculate``), llama-server, and llama-server with each of its own kinds of drafts
+in ``--specs``.  A turn plays as many texts as there are streams, and at least one of each kind.
+
+A literal text binds llama-server by a grammar, which passes over the whole vocabulary for each
+token: that takes longer than many a tick.  So it plays the repeated texts alone then, for
+``--peer-streams``, and ``--forced chain`` is where both sides do the same work.
 
 Figures: tokens per second while answers are written (prompts before the first token are left out),
 tokens of a stream per tick, the share of drafted tokens that were right, and the time between two
@@ -28,9 +31,9 @@ from typing import Any, NamedTuple
 
 import trio
 
-from benchmarks import draft_tables, machine
+from benchmarks import draft_tables
 from benchmarks.draft_tables import PLAIN, REPEATED, plain_way, spec_way
-from benchmarks.forced import Biases, Forced, Heard, Way, ask
+from benchmarks.forced import CHAIN, LITERAL, Forced, Forcing, Heard, Way, ask
 from benchmarks.forced import ours as our_way
 from benchmarks.forced import theirs as their_way
 from benchmarks.machine import ratio, spread
@@ -40,7 +43,7 @@ from benchmarks.repeated_texts import REPEATED as REPEATED_KINDS
 from benchmarks.repeated_texts import WORD, Texts
 from benchmarks.report import number, table
 from benchmarks.setting import LARGE, Recorder, Setting, parser, setting
-from benchmarks.sides import Ours, ServerSetting, Side, Theirs, ours, quiet_death, settle
+from benchmarks.sides import ServerSetting, Side, Theirs, ours, quiet_death, settle
 from benchmarks.timeline import Phase, Session, percentile
 from benchmarks.turns import say
 
@@ -56,11 +59,16 @@ def options_parser() -> argparse.ArgumentParser:
     out.add_argument("--words", type=int, default=300, help="of a prompt")
     out.add_argument("--answer", type=int, default=1000, help="most characters of an answer")
     out.add_argument("--texts", default=f"{REPEATED},{PLAIN}", help="repeated, plain or both")
+    out.add_argument("--forced", choices=(LITERAL, CHAIN), default=LITERAL, help="how")
     out.add_argument("--lane", default="interactive", help="of our requests")
     out.add_argument("--without-peer", action="store_true", help="ours alone")
     out.add_argument("--specs", default="ngram-simple,ngram-mod",
                      help="llama-server's --spec-type, each a server of its own")  # fmt: skip
-    out.add_argument("--peer-streams", default="1,8", help="of --streams: what llama-server plays")
+    out.add_argument(
+        "--peer-streams",
+        default="",
+        help="of --streams: what llama-server plays; 1,8 of literal texts if not given",
+    )
     out.add_argument("--name", default="", help="of the result file; by label if not given")
     return out
 
@@ -90,12 +98,12 @@ def turns_of(options: argparse.Namespace, rounds: int) -> list[Turn]:
     ]
 
 
-def texts_of(turn: Turn, options: argparse.Namespace, biases: Biases) -> list[Forced]:
+def texts_of(turn: Turn, options: argparse.Namespace, forcing: Forcing) -> list[Forced]:
     """Texts that no other turn has."""
     seed = random.Random(f"{options.seed} {turn}").getrandbits(48)
     source, kinds = Texts(seed, options.words, options.answer), KINDS[turn.texts]
     count = max(turn.streams, len(kinds))
-    return [biases.of(source.make(kinds[i % len(kinds)])) for i in range(count)]
+    return forcing.all_of([source.make(kinds[i % len(kinds)]) for i in range(count)])
 
 
 async def play(way: Way, texts: Sequence[Forced], streams: int) -> list[Heard]:
@@ -128,7 +136,7 @@ def figures(heard: Sequence[Heard]) -> dict[str, float]:
     Tokens of one tick come together, so the times between ticks are the longest ones between
     tokens: as many as there are tokens that no draft has brought along.
     """
-    tokens, accepted = (sum(len(h.times_s) for h in heard), sum(h.accepted for h in heard))
+    tokens, accepted = (sum(h.tokens for h in heard), sum(h.accepted for h in heard))
     ticks = tokens - accepted
     gaps = [1e3 * (b - a) for h in heard for a, b in zip(h.times_s, h.times_s[1:], strict=False)]
     gaps = sorted(gaps)[-max(1, ticks - len(heard)) :]
@@ -143,7 +151,7 @@ def figures(heard: Sequence[Heard]) -> dict[str, float]:
     for kind in dict.fromkeys(h.kind for h in heard):
         own = [h for h in heard if h.kind == kind]
         # a stream's own rate, in the mean of those of the kind
-        rates = [(len(h.times_s) - 1) / (h.end_s - h.times_s[0]) for h in own]
+        rates = [(h.tokens - 1) / (h.end_s - h.times_s[0]) for h in own]
         out[f"stream_tokens_per_s@{kind}"] = sum(rates) / len(rates)
     return out
 
@@ -227,13 +235,16 @@ def measure(found: Setting, options: argparse.Namespace) -> tuple[dict[str, Any]
     sizes = ServerSetting(max(t.streams for t in turns), found.n_ctx, found.threads)
     specs = [] if options.without_peer else options.specs.split(",")
     names = [] if options.without_peer else [THEIRS, *map(spec_way, specs)]
-    peer = list(map(int, options.peer_streams.split(",")))
-    theirs = [t for t in turns if t.streams in peer and t.texts == REPEATED]
+    chains = options.forced == CHAIN
+    peer = list(
+        map(int, (options.peer_streams or (options.streams if chains else "1,8")).split(","))
+    )
+    theirs = [t for t in turns if t.streams in peer and (chains or t.texts == REPEATED)]
     large = found.model_bytes > LARGE
     with contextlib.ExitStack() as stack:
         with ours(found.model, sizes, *options.flags.split()) as side:
-            biases = Biases(side.daemon.path)
-            bench = Bench(found, {turn: texts_of(turn, options, biases) for turn in turns})
+            forcing = Forcing(side.daemon.path, options.forced)
+            bench = Bench(found, {turn: texts_of(turn, options, forcing) for turn in turns})
             ways = [
                 our_way(side, plain_way(OURS), options.lane, False),
                 our_way(side, OURS, options.lane, True),
@@ -248,7 +259,7 @@ def measure(found: Setting, options: argparse.Namespace) -> tuple[dict[str, Any]
             with their_side(found.model, sizes, name, theirs) as alone:
                 for turn in theirs:
                     bench.take(turn, [alone])
-    sizes_told = {key: getattr(options, key) for key in ("words", "answer", "lane")}
+    sizes_told = {key: getattr(options, key) for key in ("words", "answer", "forced", "lane")}
     flags = {"specs": specs, "peer_streams": peer, "flags": options.flags}
     whole = {"one_at_a_time": large and bool(names), "rows": bench.rows()}
     return {**found.describe(), **sizes_told, **flags, **whole}, bench.recorder
@@ -265,7 +276,9 @@ def main() -> None:
     quiet_death()
     options = options_parser().parse_args()
     options.n_ctx = options.n_ctx or cells(options)
+    options.chain = options.forced == CHAIN
     found = setting(options)
+    found.label += "-chain" * options.chain
     result, recorder = measure(found, options)
     recorder.name = options.name or recorder.name
     print(table(*draft_tables.page({recorder.name: result}, number)))

@@ -1,10 +1,17 @@
-"""Answers that are forced to be a given text, whatever the weights are.
+"""Answers that are what they are to be, whatever the weights are: real texts, or chains of tokens.
 
-Ours gets the text as a regular expression, llama-server as a grammar: both allow no other answer.
-The tokens are the model's choice still: a token may be any beginning of what is left of the text.
-Random weights would cut it as no model does, so that no two copies of a line were the same tokens.
-A bias therefore favours the longest token, among those that the model's tokenizer makes of the
-answer.  What a token costs is real, and how often a draft is right follows from the text alone.
+*Literal.*  Ours gets the answer as a regular expression, llama-server as a grammar: both allow no
+other.  The tokens are the model's choice still: a token may be any beginning of what is left of the
+text.  Random weights would cut it as no model does, so that no two copies of a line were the same
+tokens.  A bias therefore favours the longest token, among those that the model's tokenizer makes of
+the answer.
+
+*Chain.*  The weights are those of ``tools/make_model.py --chain``: token t + 1 follows token t.  So
+nothing has to bind the answer, on either side.  `woven` gives each token of the answer an id of its
+own, and the prompt's tokens the ids of those that repeat them.  What repeats within the answer
+alone is lost, so drafts are right less often than with the text itself.
+
+What a token costs is real in both, and how often a draft is right follows from the text.
 """
 
 from __future__ import annotations
@@ -21,22 +28,37 @@ import trio
 from benchmarks import streams
 from benchmarks.daemon import Client
 from benchmarks.load import RequestFailed
-from benchmarks.repeated_texts import Text
+from benchmarks.repeated_texts import KEY, Text
 from benchmarks.sides import SAMPLING, Marks, Ours, Theirs
 
+LITERAL, CHAIN = "literal", "chain"
+Ids = list[int]
+Fields = dict[str, Any]
 MOST_BIASES = 1024  # that a request may have
 BIAS, MOST_BIAS = 20.0, 1000.0  # for each character of a token
+FIRST_ID, LAST_ID = 1000, 150_000  # of a chain: neither single bytes nor control tokens
 _TEXT = re.compile(rb'"(?:text|content)":("(?:[^"\\]|\\.)*")')
+_IDS = re.compile(rb'"(?:token_id":|tokens":\[)(\d+)')
 _WHOLE = re.compile(rb"\}[\s0]*\Z")  # the last event; an empty chunk ends an answer over HTTP
-_DRAFTED = re.compile(rb'"draft_n":(\d+)[,}]')
-_ACCEPTED = re.compile(rb'"draft_n_accepted":(\d+)[,}]')
+_DRAFTED = re.compile(rb'"(?:draft_n|drafted_tokens)":(\d+)[,}]')
+_ACCEPTED = re.compile(rb'"(?:draft_n_accepted|accepted_tokens)":(\d+)[,}]')
 
 
 class Forced(NamedTuple):
-    """A text, and the bias of a request: [token, bias] pairs."""
+    """A request for one answer: its fields on either side, and the answer, as text or as ids."""
 
-    text: Text
-    bias: list[list[float]]
+    kind: str
+    ours: Fields
+    theirs: Fields
+    said: str | Ids
+
+    def has_said(self, data: bytes) -> bool:
+        """Whether the bytes of all events say the answer.  llama-server keeps the id of a token to
+        itself that is a part of a character."""
+        if isinstance(self.said, str):
+            return "".join(json.loads(part) for part in _TEXT.findall(data)) == self.said
+        found = [int(token) for token in _IDS.findall(data)]
+        return bool(found) and set(found) <= set(self.said)
 
 
 class Way(NamedTuple):
@@ -56,66 +78,118 @@ class Heard:
     sent_s: float
     times_s: list[float] = field(default_factory=list)
     end_s: float = 0.0
+    tokens: int = 0
     drafted: int = 0
     accepted: int = 0
 
 
-class Biases:
-    """The biases of texts, by a daemon that has the model."""
+class Forcing:
+    """Makes requests of texts, with the tokenizer of a daemon that has the model."""
 
-    def __init__(self, path: str) -> None:
-        self._path = path
+    def __init__(self, path: str, how: str) -> None:
+        self._path, self._how = path, how
         self._lengths: dict[int, int] = {}
 
-    def of(self, text: Text) -> Forced:
+    def all_of(self, texts: list[Text]) -> list[Forced]:
+        """Requests that run together: no two chains have an id in common."""
         with Client(self._path) as client:
-            found = client.call(type="tokenize", text=text.answer, add_special=False)["tokens"]
-            for token in set(found) - set(self._lengths):
-                shown = client.call(type="detokenize", tokens=[token])["text"]
-                self._lengths[token] = len(shown)
+            if self._how == LITERAL:
+                return [self._literal(client, text) for text in texts]
+            first, out = FIRST_ID, []
+            for text in texts:
+                prompt, answer = (self._tokens(client, part) for part in (text.prompt, text.answer))
+                out.append(chain(text.kind, *woven(prompt, answer, first)))
+                first += len(prompt) + len(answer) + 1
+            if first > LAST_ID:
+                raise SystemExit(
+                    f"the texts of {len(texts)} streams have {first - FIRST_ID} tokens, and a "
+                    f"chain has {LAST_ID - FIRST_ID}: choose fewer --words or --streams"
+                )
+            return out
+
+    def _literal(self, client: Client, text: Text) -> Forced:
+        found = self._tokens(client, text.answer)
+        for token in set(found) - set(self._lengths):
+            shown = client.call(type="detokenize", tokens=[token])["text"]
+            self._lengths[token] = len(shown)
         longest_first = sorted(set(found), key=lambda token: (-self._lengths[token], token))
         pairs = [[t, min(MOST_BIAS, BIAS * self._lengths[t])] for t in longest_first]
-        return Forced(text, pairs[:MOST_BIASES])
+        both = {"prompt": text.prompt, "logit_bias": pairs[:MOST_BIASES]}
+        most = len(text.answer) + 1  # tokens, the end counted
+        return Forced(
+            text.kind,
+            {**both, "regex": re.escape(text.answer), "max_tokens": most},
+            {**both, "grammar": grammar(text.answer), "n_predict": most},
+            text.answer,
+        )
+
+    @staticmethod
+    def _tokens(client: Client, text: str) -> Ids:
+        return client.call(type="tokenize", text=text, add_special=False)["tokens"]
+
+
+def grammar(text: str) -> str:
+    """The grammar (GBNF) of one ASCII text."""
+    return f"root ::= {json.dumps(text)}"  # both escape alike what these texts have
+
+
+def chain(kind: str, prompt: Ids, answer: Ids) -> Forced:
+    """The request whose answer follows from its prompt's last token."""
+    both = {"ignore_eos": True}
+    ours = {**both, "tokens": prompt, "max_tokens": len(answer)}
+    theirs = {**both, "prompt": prompt, "n_predict": len(answer), "return_tokens": True}
+    return Forced(kind, ours, theirs, answer)
+
+
+def woven(prompt: Ids, answer: Ids, first: int) -> tuple[Ids, Ids]:
+    """Prompt and answer in ids from ``first`` on, each once in either of them.
+
+    The answer's ids follow one another, and the prompt's last id comes before them.  A token of the
+    prompt has the id of the answer's token that repeats it: both follow ``KEY`` tokens that are
+    alike, and a token of the prompt is repeated once.
+    """
+    own = [first + 1 + j for j in range(len(answer))]
+    ids = [first + 1 + len(answer) + p for p in range(len(prompt))]
+    is_taken = [False] * len(prompt)
+    behind = {tuple(prompt[p - KEY : p]): p for p in range(KEY, len(prompt))}
+    at = -1
+    for j, token in enumerate(answer):
+        if at < 0 or at == len(prompt) or is_taken[at] or prompt[at] != token:
+            at = behind.get(tuple(answer[j - KEY : j]), -1) if j >= KEY else -1
+            if at < 0 or is_taken[at] or prompt[at] != token:
+                at = -1
+                continue
+            for back in range(1, KEY + 1):
+                if not is_taken[at - back]:
+                    ids[at - back], is_taken[at - back] = own[j - back], True
+        ids[at], is_taken[at] = own[j], True
+        at += 1
+    return [*ids[:-1], first], own
 
 
 def ours(side: Ours, name: str, lane: str, speculate: bool) -> Way:
     """Nothing is kept of a prompt: no answer then profits from another that was the same."""
+    common = {"id": "s", "cache_prompt": False, "priority": lane, "speculate": speculate}
 
     def request(forced: Forced) -> bytes:
-        text = forced.text
-        fields: dict[str, Any] = {"id": "s", "prompt": text.prompt, "regex": re.escape(text.answer)}
-        fields |= {"max_tokens": _most(text), "logit_bias": forced.bias, "cache_prompt": False}
-        return streams.frame({**fields, "priority": lane, "speculate": speculate, **SAMPLING})
+        return streams.frame({**common, **forced.ours, **SAMPLING})
 
     return Way(name, side.connect, request, side.marks)
 
 
 def theirs(side: Theirs, name: str) -> Way:
+    common = {"stream": True, "cache_prompt": False}
+
     def request(forced: Forced) -> bytes:
-        text = forced.text
-        fields: dict[str, Any] = {"prompt": text.prompt, "grammar": literal(text.answer)}
-        fields |= {"n_predict": _most(text), "logit_bias": forced.bias, "cache_prompt": False}
-        return streams.http_post("/completion", {**fields, "stream": True, **SAMPLING})
+        return streams.http_post("/completion", {**common, **forced.theirs, **SAMPLING})
 
     return Way(name, side.connect, request, side.marks)
 
 
-def literal(text: str) -> str:
-    """The grammar (GBNF) of one ASCII text."""
-    # JSON escapes what a grammar has to have escaped, and more in a way that it knows not
-    return f"root ::= {json.dumps(text)}"
-
-
-def _most(text: Text) -> int:
-    """Tokens that the answer has at most, its end counted."""
-    return len(text.answer) + 1
-
-
 async def ask(way: Way, forced: Forced) -> Heard:
-    """One answer.  Raises RequestFailed where it is not the text."""
-    marks, text = way.marks, forced.text
-    request = way.request(forced)
-    heard = Heard(text.kind, time.perf_counter())
+    """One answer.  Raises RequestFailed where it is not what it is to be."""
+    marks, request = way.marks, way.request(forced)
+    heard = Heard(forced.kind, time.perf_counter())
     data, at, ended = b"", 0, False
     overlap = max(len(marks.token), len(marks.end), len(marks.error)) - 1
     async with await way.connect() as stream:
@@ -134,9 +208,9 @@ async def ask(way: Way, forced: Forced) -> Heard:
                 ended, at, heard.end_s = True, end, now
                 arrived -= marks.events_without_token
             heard.times_s += [now] * max(arrived, 0)
-    said = "".join(json.loads(part) for part in _TEXT.findall(data))
-    if said != text.answer:
-        raise RequestFailed(f"{way.name} said {said[-200:]!r}, not {text.answer[-200:]!r}")
+    if not forced.has_said(data):
+        raise RequestFailed(f"{way.name} did not say {forced.said!r}: {data[-300:]!r}")
+    heard.tokens = len(forced.said) if isinstance(forced.said, list) else len(heard.times_s)
     heard.drafted, heard.accepted = _number(_DRAFTED, data, at), _number(_ACCEPTED, data, at)
     return heard
 

@@ -9,7 +9,8 @@ the answer.
 *Chain.*  The weights are those of ``tools/make_model.py --chain``: token t + 1 follows token t.  So
 nothing has to bind the answer, on either side.  `woven` gives each token of the answer an id of its
 own, and the prompt's tokens the ids of those that repeat them.  What repeats within the answer
-alone is lost, so drafts are right less often than with the text itself.
+alone is lost, so drafts are right less often than with the text itself.  No two answers of a run
+have an id in common: nothing is known of a chain from one before.
 
 What a token costs is real in both, and how often a draft is right follows from the text.
 """
@@ -36,7 +37,8 @@ Ids = list[int]
 Fields = dict[str, Any]
 MOST_BIASES = 1024  # that a request may have
 BIAS, MOST_BIAS = 20.0, 1000.0  # for each character of a token
-FIRST_ID, LAST_ID = 1000, 150_000  # of a chain: neither single bytes nor control tokens
+# Of a chain, neither single bytes nor control tokens: ids that no answer has, and those of answers.
+FILLERS, ANSWERS = range(1000, 40_000), range(40_000, 150_000)
 _TEXT = re.compile(rb'"(?:text|content)":("(?:[^"\\]|\\.)*")')
 _IDS = re.compile(rb'"(?:token_id":|tokens":\[)(\d+)')
 _WHOLE = re.compile(rb"\}[\s0]*\Z")  # the last event; an empty chunk ends an answer over HTTP
@@ -89,23 +91,26 @@ class Forcing:
     def __init__(self, path: str, how: str) -> None:
         self._path, self._how = path, how
         self._lengths: dict[int, int] = {}
+        self._next = ANSWERS.start
 
     def all_of(self, texts: list[Text]) -> list[Forced]:
-        """Requests that run together: no two chains have an id in common."""
+        """Requests that run together: their chains have no id in common."""
         with Client(self._path) as client:
             if self._how == LITERAL:
                 return [self._literal(client, text) for text in texts]
-            first, out = FIRST_ID, []
+            filler, out = FILLERS.start, []
             for text in texts:
                 prompt, answer = (self._tokens(client, part) for part in (text.prompt, text.answer))
-                out.append(chain(text.kind, *woven(prompt, answer, first)))
-                first += len(prompt) + len(answer) + 1
-            if first > LAST_ID:
-                raise SystemExit(
-                    f"the texts of {len(texts)} streams have {first - FIRST_ID} tokens, and a "
-                    f"chain has {LAST_ID - FIRST_ID}: choose fewer --words or --streams"
-                )
-            return out
+                out.append(chain(text.kind, *woven(prompt, answer, filler, self._next)))
+                filler += len(prompt)
+                self._next += len(answer) + 1
+        if filler > FILLERS.stop or self._next > ANSWERS.stop:
+            raise SystemExit(
+                f"a chain has {len(ANSWERS)} ids for the answers of all rounds and {len(FILLERS)} "
+                "for prompts that run together: choose fewer --rounds, --words or --streams, or a "
+                "shorter --answer"
+            )
+        return out
 
     def _literal(self, client: Client, text: Text) -> Forced:
         found = self._tokens(client, text.answer)
@@ -141,16 +146,16 @@ def chain(kind: str, prompt: Ids, answer: Ids) -> Forced:
     return Forced(kind, ours, theirs, answer)
 
 
-def woven(prompt: Ids, answer: Ids, first: int) -> tuple[Ids, Ids]:
-    """Prompt and answer in ids from ``first`` on, each once in either of them.
+def woven(prompt: Ids, answer: Ids, filler: int, first: int) -> tuple[Ids, Ids]:
+    """Prompt and answer in other ids, each once in either of them.
 
-    The answer's ids follow one another, and the prompt's last id comes before them.  A token of the
-    prompt has the id of the answer's token that repeats it: both follow ``KEY`` tokens that are
-    alike, and a token of the prompt is repeated once.
+    The prompt's last id is ``first``, and the answer's follow it.  A token of the prompt has the id
+    of the answer's token that repeats it: both follow ``KEY`` tokens that are alike, and a token of
+    the prompt is repeated once.  The prompt's other ids are from ``filler`` on.
     """
     own = [first + 1 + j for j in range(len(answer))]
-    ids = [first + 1 + len(answer) + p for p in range(len(prompt))]
-    is_taken = [False] * len(prompt)
+    ids = [filler + p for p in range(len(prompt))]
+    is_taken, is_given = [False] * len(prompt), [False] * len(answer)
     behind = {tuple(prompt[p - KEY : p]): p for p in range(KEY, len(prompt))}
     at = -1
     for j, token in enumerate(answer):
@@ -160,9 +165,10 @@ def woven(prompt: Ids, answer: Ids, first: int) -> tuple[Ids, Ids]:
                 at = -1
                 continue
             for back in range(1, KEY + 1):
-                if not is_taken[at - back]:
-                    ids[at - back], is_taken[at - back] = own[j - back], True
-        ids[at], is_taken[at] = own[j], True
+                if not is_taken[at - back] and not is_given[j - back]:
+                    ids[at - back] = own[j - back]
+                    is_taken[at - back] = is_given[j - back] = True
+        ids[at], is_taken[at], is_given[j] = own[j], True, True
         at += 1
     return [*ids[:-1], first], own
 

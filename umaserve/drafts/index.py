@@ -44,17 +44,26 @@ class Index(NamedTuple):
 
 
 @njit(nogil=True, cache=True)
-def keep_up(index, row, tokens, n, text, part):
+def begin(index, row, text, part):
+    """Forget a row's text where it is another now; returns whether it is.
+
+    ``text`` and ``part`` together are another for each text, and for one that has lost tokens.
+    """
+    if index.text[row, 0] == text and index.text[row, 1] == part:
+        return False
+    index.text[row, 0], index.text[row, 1] = text, part
+    index.known[row] = 0
+    for bucket in range(BUCKETS):
+        index.newest[row, bucket] = 0
+    return True
+
+
+@njit(nogil=True, cache=True)
+def keep_up(index, row, tokens, n):
     """Enter the first ``n`` of ``tokens`` (int32) that are not entered yet, up to CATCH_UP of them.
 
-    ``text`` and ``part`` together are another for each text, or one that has lost tokens.  Returns
-    whether all are entered.
+    Returns whether all are entered.
     """
-    if index.text[row, 0] != text or index.text[row, 1] != part or index.known[row] > n:
-        index.text[row, 0], index.text[row, 1] = text, part
-        index.known[row] = 0
-        for bucket in range(BUCKETS):
-            index.newest[row, bucket] = 0
     known = index.known[row]
     behind = min(n, known + CATCH_UP)
     for place in range(max(known, FEWEST - 1), behind):

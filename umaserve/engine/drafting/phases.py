@@ -9,47 +9,114 @@ behind a mismatch is ever sampled.  The cells of the rest are freed again.
 
 from __future__ import annotations
 
-from umaserve.drafts.index import copy_on, find, keep_up
+from umaserve.drafts.index import begin, copy_on, find, keep_up
+from umaserve.drafts.rates import forget_row, note
+from umaserve.drafts.worth import MOST, MOST_EACH, choose, note_change, settle_balance
 from umaserve.engine.cells.cell_map import cut_end
 from umaserve.engine.native.batch import to_come
 from umaserve.jit.compiled import njit
 from umaserve.jit.inner import INNER
+from umaserve.policy.base import KIND_DECODE
+from umaserve.policy.cost.model import predict
 
-from .records import MOST, NEVER
+from .records import ALWAYS
 
 FIXED = 4  # tokens for each row where drafts are always tried
 
 
 @njit(**INNER)
-def draft(entries, plan, columns, drafts, room):
-    """Draft tokens for the rows of a plan that decode, up to ``room`` for all of them.
+def look(entries, plan, columns, drafts):
+    """Find, for each row of a plan that decodes, how its text went on before.
 
-    ``drafts.marks.given`` says how many there are.
+    Learns too how often it goes on like that, by what was found for the token before.  Returns how
+    many KV cells those rows attend to.
     """
-    marks, counts = drafts.marks, drafts.counts
-    marks.given = marks.taken = 0
-    if marks.way == NEVER:
-        return
-    room = min(room, MOST)
+    wanted, marks = drafts.wanted, drafts.marks
+    marks.rows = marks.given = marks.taken = 0
+    attended = 0
     for e in range(entries):
         slot = plan.slots[e]
-        counts[slot] = drafts.right[slot] = 0
-        n = columns.n_tokens[slot]
-        if n - columns.n_past[slot] != 1 or not columns.speculate[slot] or columns.isolate[slot]:
+        wanted.counts[slot] = drafts.right[slot] = 0
+        n, tokens = columns.n_tokens[slot], columns.tokens[slot]
+        if n - columns.n_past[slot] != 1:
             continue
-        tokens = columns.tokens[slot]
-        known = keep_up(
-            drafts.index, slot, tokens, n, columns.arrival[slot], columns.shifts[slot]
-        )
-        most = min(FIXED, room - marks.given, to_come(columns, slot) - 1)
-        if not known or most <= 0:
+        wanted.rows[marks.rows] = slot
+        marks.rows += 1
+        attended += n
+        wanted.most[slot] = wanted.same[slot] = 0
+        if not columns.speculate[slot] or columns.isolate[slot]:
             continue
-        place, same = find(drafts.index, slot, tokens, n)
-        if same == 0:
+        if begin(drafts.texts, slot, columns.arrival[slot], columns.shifts[slot]):
+            forget_row(wanted.rates, slot)
+            wanted.balance_ms[slot] = 0.0
+            drafts.known[slot] = 0
+        before, place = drafts.known[slot], drafts.place[slot]
+        drafts.known[slot] = 0
+        if 0 < before < n:
+            right = tokens[place] == tokens[before]
+            note(wanted.rates, slot, drafts.place_same[slot], 1.0 if right else 0.0)
+        if not keep_up(drafts.texts, slot, tokens, n):
             continue
-        copy_on(tokens, n, place, drafts.tokens[slot], most)
-        counts[slot] = most
-        marks.given += most
+        wanted.most[slot] = max(min(MOST_EACH, to_come(columns, slot) - 1), 0)
+        drafts.place[slot], wanted.same[slot] = find(drafts.texts, slot, tokens, n)
+        if wanted.same[slot] > 0:
+            drafts.known[slot], drafts.place_same[slot] = n, wanted.same[slot]
+    return attended
+
+
+@njit(**INNER)
+def say_terms(entries, plan, state, knobs, memory, drafts, free):
+    """Say what `give` has to know of a tick whose rows were looked at; ``free``: KV cells.
+
+    Streams that take turns get none: each would make the others wait.
+    """
+    wanted, terms, rows = drafts.wanted, drafts.wanted.terms, drafts.marks.rows
+    need = interactive = 0
+    for e in range(entries):
+        need += plan.counts[e]
+    for i in range(rows):
+        interactive += state.lane[wanted.rows[i]] == 0
+    terms.mode, terms.rows, terms.prompt = plan.info.mode, rows, need - rows
+    terms.room = min(min(free, knobs.n_batch) - need, MOST)
+    terms.lane = 0 if interactive else 1
+    terms.limit_ms = plan.info.allowed_ms if interactive else knobs.tick_budget_ms
+    if 0 < interactive < memory.found[KIND_DECODE]:
+        terms.room = 0
+
+
+@njit(**INNER)
+def give(columns, drafts, cost, lanes):
+    """Draft tokens for the rows that were looked at; ``drafts.marks.given`` says how many."""
+    wanted, marks = drafts.wanted, drafts.marks
+    if marks.way == ALWAYS:
+        marks.given = _give_some(wanted, cost)
+    else:
+        marks.given = choose(wanted, cost, lanes)
+    if marks.given == 0:
+        return
+    for i in range(marks.rows):
+        slot = wanted.rows[i]
+        count, n = wanted.counts[slot], columns.n_tokens[slot]
+        place = drafts.place[slot] if wanted.same[slot] else max(n - count, 0)
+        copy_on(columns.tokens[slot], n, place, drafts.tokens[slot], count)
+
+
+@njit(**INNER)
+def _give_some(wanted, cost):
+    """The same number of tokens for each row whose text has said the same before."""
+    given, kept, tick = 0, wanted.kept, wanted.terms
+    for i in range(tick.rows):
+        s = wanted.rows[i]
+        if wanted.same[s]:
+            wanted.counts[s] = max(min(FIXED, wanted.most[s], tick.room - given), 0)
+            given += wanted.counts[s]
+    kept.without_ms = predict(cost, tick.mode, tick.rows, tick.prompt, tick.past)
+    kept.price_ms = predict(cost, tick.mode, tick.rows + given, tick.prompt, tick.past)
+    if given and tick.laden and 0.0 < tick.limit_ms < kept.price_ms:
+        for i in range(tick.rows):
+            wanted.counts[wanted.rows[i]] = given = 0
+        kept.price_ms = kept.without_ms
+    return given
 
 
 @njit(**INNER)
@@ -57,16 +124,16 @@ def go_on_with(columns, batch, work, drafts, first, count, row_bytes):
     """Give those of ``count`` rows another round that got the next of their drafted tokens.
 
     The rows are those from ``batch.out_slot[first]`` on, and have their tokens.  Others are added
-    behind all rows that have logits; returns how many.
+    behind all rows that have logits.
     """
-    added, end = 0, work.flight.outputs_sent
+    added, end, counts = 0, work.flight.outputs_sent, drafts.wanted.counts
     for i in range(first, first + count):
         slot = batch.out_slot[i]
         right = drafts.right[slot]
-        if right >= drafts.counts[slot] or work.sampled[i] != drafts.tokens[slot, right]:
+        if right >= counts[slot] or work.sampled[i] != drafts.tokens[slot, right]:
             continue
         if columns.n_tokens[slot] == columns.n_past[slot] or columns.reason[slot] != 0:
-            continue
+            continue  # it has ended
         drafts.right[slot] = right + 1
         columns.n_past[slot] += 1
         batch.out_slot[end + added] = slot
@@ -75,19 +142,27 @@ def go_on_with(columns, batch, work, drafts, first, count, row_bytes):
         added += 1
     drafts.marks.taken += added
     work.flight.outputs_sent = end + added
-    return added
 
 
 @njit(**INNER)
-def cut_rest(entries, plan, columns, drafts, cells):
-    """Free the cells of drafted tokens that no row got, and count by row."""
-    for e in range(entries):
-        slot = plan.slots[e]
-        given, right = drafts.counts[slot], drafts.right[slot]
-        if given == 0:
-            continue
-        if right < given:
-            cut_end(cells, columns.seq[slot], columns.n_past[slot], given - right)
-        columns.drafted[slot] += given
+def settle_drafts(columns, drafts, cells, prompt, wall_ms):
+    """Free the cells of drafted tokens that no row got, and learn from the tick.
+
+    ``prompt``: tokens of prompts that were in it; it took ``wall_ms``.
+    """
+    wanted, marks = drafts.wanted, drafts.marks
+    for i in range(marks.rows if marks.given else 0):
+        slot = wanted.rows[i]
+        count, right, same = wanted.counts[slot], drafts.right[slot], wanted.same[slot]
+        if right < count:
+            cut_end(cells, columns.seq[slot], columns.n_past[slot], count - right)
+        columns.drafted[slot] += count
         columns.accepted[slot] += right
-        drafts.counts[slot] = 0
+        settle_balance(wanted, slot, 1 + right, wall_ms)
+        # the first of them is looked at with the next tick
+        for j in range(1, min(right + 1, count) if same else 0):
+            note(wanted.rates, slot, same + j, 1.0 if j < right else 0.0)
+        wanted.counts[slot] = 0
+    if prompt:
+        wanted.kept.price_ms = 0.0
+    note_change(wanted.kept, marks.rows + marks.given + prompt, wall_ms)

@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from umaserve.drafts.worth import MOST
 from umaserve.engine.aside.lane import Allowed, AsideLane
 from umaserve.engine.cells import accounting as cells
 from umaserve.engine.cells import integrity
 from umaserve.engine.cells.sequences import Sequences
 from umaserve.engine.constraints.constraints import CODE
-from umaserve.engine.drafting.records import MOST, WAYS, Drafts
+from umaserve.engine.drafting.records import WAYS, Drafts
 from umaserve.engine.model.abilities import why_no_plain_model
 from umaserve.engine.model.cost_file import CostFile, identity
 from umaserve.engine.model.cost_keeper import CostKeeper
@@ -461,6 +462,7 @@ class Engine:
         if not self.loaded.context.cut(seq, last):
             last = 0  # this kind of memory cannot go back: from the start
         table.n_past[slot] = last
+        table.header.cells_used = cells.cells_used(table)
         self.sequences.forgotten(seq, last)
 
     def _custom_plan(self) -> int:

@@ -8,8 +8,9 @@ import numpy as np
 from numba import types
 from numba.experimental import structref
 
+from umaserve.drafts.worth import MOST
 from umaserve.engine.cells.cell_map import CellMap
-from umaserve.engine.drafting.records import MOST, Drafts
+from umaserve.engine.drafting.records import Drafts
 from umaserve.engine.model.thread_places import Places
 from umaserve.engine.native.batch import BatchArrays
 from umaserve.engine.native.calls import Native
@@ -150,11 +151,11 @@ class Fixed(NamedTuple):
 class Work(NamedTuple):
     """Arrays that one tick hands to the next step, allocated once.
 
-    ``addresses`` int64 and ``sampled`` int32: one for each of a tick's tokens that are sampled;
-    ``ended``, ``stuck`` int32[n_slots]; ``served`` int64[n_slots] and ``resumed_at`` int32[n_slots] live as long as the rows; ``is_eog``
-    uint8[n_vocab].  ``facts`` (Facts[2]) and ``info`` (PlanInfo[2]) keep a tick and the
-    one before apart.  ``aside`` int32[n_slots]: 1 = that prompt is computed aside, -1 = it cannot
-    be.
+    ``addresses`` int64 and ``sampled`` int32: one for each token that a tick samples.  ``ended``,
+    ``stuck`` int32[n_slots]; ``served`` int64[n_slots] and ``resumed_at`` int32[n_slots] live as
+    long as the rows; ``is_eog`` uint8[n_vocab].  ``facts`` (Facts[2]) and ``info`` (PlanInfo[2])
+    keep a tick and the one before apart.  ``aside`` int32[n_slots]: 1 = that prompt is computed
+    aside, -1 = it cannot be.
     """
 
     addresses: np.ndarray

@@ -13,7 +13,8 @@ import numpy as np
 
 from umaserve.engine.cells.accounting import count_used
 from umaserve.engine.cells.cell_map import TOGETHER, make_room, take_cells
-from umaserve.engine.drafting.phases import cut_rest, draft, go_on_with
+from umaserve.engine.drafting.phases import give, go_on_with, look, say_terms, settle_drafts
+from umaserve.engine.drafting.records import NEVER
 from umaserve.engine.model.thread_places import place_threads
 from umaserve.engine.native.batch import (
     fill,
@@ -120,7 +121,7 @@ def run_ticks(most, tick, given, loop):
             if count == 0:
                 break
             tell(loop)
-        cut_drafts(loop)
+        end_drafts(loop)
         why = end_tick(loop, turn + 1 < most)
         if why != GOES_ON:
             return why, tick
@@ -193,14 +194,24 @@ def slice_prompts(loop):
 
 @njit(**PHASE)
 def draft_tokens(loop):
-    """Draft tokens for rows of the plan, as far as cells and the batch have room for them."""
-    plan, flight, fixed = loop.plan, loop.work.flight, loop.fixed
-    need = 0
-    for e in range(flight.entries):
-        need += plan.counts[e]
-    free = fixed.n_ctx - loop.work.facts[flight.parity].cells_used
-    room = min(free, loop.knobs.n_batch) - need
-    draft(flight.entries, plan, loop.columns, loop.drafts, room)
+    """Draft tokens for rows of the plan, as many as pay in this tick."""
+    if loop.drafts.marks.way == NEVER:
+        return
+    plan, columns, drafts, work = loop.plan, loop.columns, loop.drafts, loop.work
+    entries, facts = work.flight.entries, work.facts[work.flight.parity]
+    attended = look(entries, plan, columns, drafts)
+    if drafts.marks.rows == 0:
+        return
+    used, terms = facts.cells_used, drafts.wanted.terms
+    say_terms(
+        entries, plan, loop.state, loop.knobs, loop.memory, drafts, loop.fixed.n_ctx - used
+    )
+    beside = plan.aside[0] >= 0 or loop.orders.running[0] >= 0 or plan.info.slice_ms > 0.0
+    terms.laden = 1 if beside or plan.info.passengers > 0 else 0
+    terms.past = used if loop.fixed.wide_reads else attended / drafts.marks.rows
+    give(columns, drafts, loop.cost, loop.state.lane)
+    if drafts.marks.given:
+        plan.info.predicted_ms = drafts.wanted.kept.price_ms
 
 
 @njit(**PHASE)
@@ -226,7 +237,7 @@ def fill_batch(loop):
     facts.drafted, facts.taken = loop.drafts.marks.given, 0
     facts.cells_read, facts.attended, facts.told_ns = read, attended, 0
     flight.outputs_sent = outputs
-    note_shape(flight, knobs, loop.cost, loop.memory, rows, in_batch, plan.info)
+    note_shape(flight, knobs, loop.cost, loop.memory, rows, facts, plan.info)
     note_begun(knobs, orders, flight, facts)
 
 
@@ -307,7 +318,7 @@ def sort_rows(loop):
     for i in range(outputs):
         slot = batch.out_slot[i]
         batch.out_row[i] = drafts.output[slot] = at
-        at += 1 + drafts.counts[slot]
+        at += 1 + drafts.wanted.counts[slot]
     quick = slow_last(
         outputs, batch.out_slot, batch.out_row, loop.settings.whole, work.ended, work.sampled
     )
@@ -356,13 +367,16 @@ def verify(loop, count):
 
 
 @njit(**PHASE)
-def cut_drafts(loop):
+def end_drafts(loop):
     """Free what drafted tokens have of the cells, but for those that rows got."""
     flight, drafts = loop.work.flight, loop.drafts
-    if drafts.marks.given:
-        cut_rest(flight.entries, loop.plan, loop.columns, drafts, loop.cells)
-        facts = loop.work.facts[flight.parity]
-        facts.outputs, facts.taken = flight.outputs_sent, drafts.marks.taken
+    if drafts.marks.way == NEVER:
+        return
+    facts = loop.work.facts[flight.parity]
+    facts.outputs, facts.taken = flight.outputs_sent, drafts.marks.taken
+    prompt = facts.tokens - drafts.marks.rows - facts.drafted
+    wall_ms = (facts.sampled_ns - facts.began_ns) / 1e6
+    settle_drafts(loop.columns, drafts, loop.cells, prompt, wall_ms)
 
 
 @njit(**PHASE)
@@ -424,7 +438,7 @@ def _reads(entries, plan, columns, drafts):
         s = plan.slots[e]
         columns.in_tick[s] = 1
         read += columns.n_past[s] + plan.counts[e]
-        attended += columns.n_past[s] * (plan.counts[e] + drafts.counts[s])
+        attended += columns.n_past[s] * (plan.counts[e] + drafts.wanted.counts[s])
     return read, attended
 
 

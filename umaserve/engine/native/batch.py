@@ -99,7 +99,7 @@ def fill(entries, plan, columns, batch, drafts):
             batch.out_row[outputs] = n - 1
             outputs += 1
             if drafts.marks.given:
-                for i in range(drafts.counts[slot]):
+                for i in range(drafts.wanted.counts[slot]):
                     batch.token[n] = drafts.tokens[slot, i]
                     batch.pos[n] = n_tokens[slot] + i
                     batch.seq[n] = columns.seq[slot]

@@ -199,7 +199,7 @@ class Scorecard:
         out: dict[str, Any] = {
             "batch_calls_total": now.counters.ticks,
             "last_batch_size": self._header("last_batch"),
-            "avg_batch": _ratio(rows + prefill, ticks),
+            "avg_batch": _ratio(rows + delta.draft_tokens + prefill, ticks),
             "decode_ms_last": self._known("last_decode_ns", 1e-6),
             "decode_ms_ewma": _round(meters.ewma_decode_ms),
             "tokens_per_tick_decode": _ratio(rows, ticks),

@@ -40,7 +40,7 @@ from benchmarks.machine import ratio, spread
 from benchmarks.names import OURS, THEIRS
 from benchmarks.repeated_texts import PLAIN as PLAIN_KINDS
 from benchmarks.repeated_texts import REPEATED as REPEATED_KINDS
-from benchmarks.repeated_texts import WORD, Texts
+from benchmarks.repeated_texts import Text, Texts
 from benchmarks.report import number, table
 from benchmarks.setting import LARGE, Recorder, Setting, parser, setting
 from benchmarks.sides import ServerSetting, Side, Theirs, ours, quiet_death, settle
@@ -49,14 +49,14 @@ from benchmarks.turns import say
 
 KINDS = {REPEATED: REPEATED_KINDS, PLAIN: PLAIN_KINDS}
 STEP = 256  # cells of a context are a multiple of it
-CHARACTERS = 2.5  # of a token at least, in the mean of a text
+CHARACTERS = 2  # of a token, in the mean of a text, where the vocabulary is small
 MOST_DRAFTED = 64  # tokens that a stream may have drafted at a time, on any side
 
 
 def options_parser() -> argparse.ArgumentParser:
     out = parser(__doc__, "drafts")
     out.add_argument("--streams", default="1,8,32", help="at once, with commas between them")
-    out.add_argument("--words", type=int, default=300, help="of a prompt")
+    out.add_argument("--words", type=int, default=240, help="of a prompt")
     out.add_argument("--answer", type=int, default=1000, help="most characters of an answer")
     out.add_argument("--texts", default=f"{REPEATED},{PLAIN}", help="repeated, plain or both")
     out.add_argument("--forced", choices=(LITERAL, CHAIN), default=LITERAL, help="how")
@@ -98,12 +98,18 @@ def turns_of(options: argparse.Namespace, rounds: int) -> list[Turn]:
     ]
 
 
-def texts_of(turn: Turn, options: argparse.Namespace, forcing: Forcing) -> list[Forced]:
+def texts_of(turn: Turn, options: argparse.Namespace) -> list[Text]:
     """Texts that no other turn has."""
     seed = random.Random(f"{options.seed} {turn}").getrandbits(48)
     source, kinds = Texts(seed, options.words, options.answer), KINDS[turn.texts]
     count = max(turn.streams, len(kinds))
-    return forcing.all_of([source.make(kinds[i % len(kinds)]) for i in range(count)])
+    return [source.make(kinds[i % len(kinds)]) for i in range(count)]
+
+
+def cells(texts: Sequence[Text]) -> int:
+    """KV cells for all of these at once, with their drafts."""
+    characters = sum(len(text.prompt) + len(text.answer) for text in texts)
+    return -(-(characters // CHARACTERS + MOST_DRAFTED * len(texts)) // STEP) * STEP
 
 
 async def play(way: Way, texts: Sequence[Forced], streams: int) -> list[Heard]:
@@ -229,9 +235,9 @@ def their_side(model: str, sizes: ServerSetting, name: str, turns: list[Turn]) -
         side.close()
 
 
-def measure(found: Setting, options: argparse.Namespace) -> tuple[dict[str, Any], Recorder]:
+def measure(found: Setting, texts: dict[Turn, list[Text]]) -> tuple[dict[str, Any], Recorder]:
     """All ways in turns; one server at a time where several do not fit in memory."""
-    turns = turns_of(options, found.rounds)
+    options, turns = found.options, list(texts)
     sizes = ServerSetting(max(t.streams for t in turns), found.n_ctx, found.threads)
     specs = [] if options.without_peer else options.specs.split(",")
     names = [] if options.without_peer else [THEIRS, *map(spec_way, specs)]
@@ -244,7 +250,7 @@ def measure(found: Setting, options: argparse.Namespace) -> tuple[dict[str, Any]
     with contextlib.ExitStack() as stack:
         with ours(found.model, sizes, *options.flags.split()) as side:
             forcing = Forcing(side.daemon.path, options.forced)
-            bench = Bench(found, {turn: texts_of(turn, options, forcing) for turn in turns})
+            bench = Bench(found, {turn: forcing.all_of(texts[turn]) for turn in turns})
             ways = [
                 our_way(side, plain_way(OURS), options.lane, False),
                 our_way(side, OURS, options.lane, True),
@@ -265,21 +271,16 @@ def measure(found: Setting, options: argparse.Namespace) -> tuple[dict[str, Any]
     return {**found.describe(), **sizes_told, **flags, **whole}, bench.recorder
 
 
-def cells(options: argparse.Namespace) -> int:
-    """KV cells for all streams at once, with their drafts."""
-    most = max(map(int, options.streams.split(",")))
-    tokens = int((2 * WORD * options.words + options.answer) / CHARACTERS) + MOST_DRAFTED
-    return -(-most * tokens // STEP) * STEP
-
-
 def main() -> None:
     quiet_death()
     options = options_parser().parse_args()
-    options.n_ctx = options.n_ctx or cells(options)
+    turns = turns_of(options, 1 if options.quick else options.rounds)
+    texts = {turn: texts_of(turn, options) for turn in turns}
+    options.n_ctx = options.n_ctx or max(map(cells, texts.values()))
     options.chain = options.forced == CHAIN
     found = setting(options)
     found.label += "-chain" * options.chain
-    result, recorder = measure(found, options)
+    result, recorder = measure(found, texts)
     recorder.name = options.name or recorder.name
     print(table(*draft_tables.page({recorder.name: result}, number)))
     print("written to", recorder.save(result, plot=False).name)

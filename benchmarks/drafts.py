@@ -7,9 +7,9 @@
 
 Each stream has a text of its own (`benchmarks.repeated_texts`).  Its answer is forced to be that
 text, or a chain of tokens that repeats as the text does (`benchmarks.forced`).  A round plays the
-same texts to all ways in turns, the last way first in every other round: our daemon with and
-without drafts (``speculate``), llama-server, and llama-server with each of its own kinds of drafts
-in ``--specs``.  A turn plays as many texts as there are streams, and at least one of each kind.
+same texts to all ways in turns, as many at a time as there are streams, and at least one of each
+kind in all.  The last way is first in every other turn.  Ways: our daemon with and without drafts
+(``speculate``), llama-server, and llama-server with each of its own kinds of drafts in ``--specs``.
 
 A literal text binds llama-server by a grammar, which passes over the whole vocabulary for each
 token: that takes longer than many a tick.  So it plays the repeated texts alone then, for
@@ -112,18 +112,16 @@ def cells(texts: Sequence[Text]) -> int:
     return -(-(characters // CHARACTERS + MOST_DRAFTED * len(texts)) // STEP) * STEP
 
 
-async def play(way: Way, texts: Sequence[Forced], streams: int) -> list[Heard]:
-    """Ask for all texts, ``streams`` at a time."""
+async def play(way: Way, texts: Sequence[Forced]) -> list[Heard]:
+    """Ask for all texts at once."""
     heard: list[Heard] = []
-    left = list(reversed(texts))
 
-    async def stream() -> None:
-        while left:
-            heard.append(await ask(way, left.pop()))
+    async def stream(text: Forced) -> None:
+        heard.append(await ask(way, text))
 
     async with trio.open_nursery() as nursery:
-        for _ in range(streams):
-            nursery.start_soon(stream)
+        for text in texts:
+            nursery.start_soon(stream, text)
     return heard
 
 
@@ -171,15 +169,20 @@ class Bench:
         self.recorder = Recorder(found, found.rounds - 1)
 
     def take(self, turn: Turn, sides: Sequence[Played]) -> None:
-        """One turn of each way of the sides, the last first in every other round."""
+        """One turn: so many texts as there are streams to all ways, and then the next texts."""
+        which = "warm-up" if turn.run < 0 else f"round {turn.run + 1} of {self._found.rounds}"
         ways = [(p.side, way) for p in sides if turn in p.turns for way in p.ways]
-        for side, way in ways if turn.run % 2 == 0 else ways[::-1]:
-            which = "warm-up" if turn.run < 0 else f"round {turn.run + 1} of {self._found.rounds}"
-            say(f"{turn.texts} texts, {turn.streams} at once: {which}, {way.name}")
-            trio.run(settle, side)
-            heard = trio.run(play, way, self._texts[turn], turn.streams)
+        if ways:
+            say(f"{turn.texts} texts, {turn.streams} at once, {len(ways)} ways: {which}")
+        heard: dict[str, list[Heard]] = {}
+        texts, n = self._texts[turn], turn.streams
+        for group, at in enumerate(range(0, len(texts), n)):
+            for side, way in ways if (turn.run + group) % 2 == 0 else ways[::-1]:
+                trio.run(settle, side)
+                heard.setdefault(way.name, []).extend(trio.run(play, way, texts[at : at + n]))
+        for name, answers in heard.items():
             if turn.run >= 0:
-                self._note(turn, way.name, heard)
+                self._note(turn, name, answers)
 
     def _note(self, turn: Turn, name: str, heard: list[Heard]) -> None:
         rows = self.values.setdefault((turn.texts, turn.streams), {})

@@ -67,7 +67,7 @@ def keep_up(index, row, tokens, n):
     known = index.known[row]
     behind = min(n, known + CATCH_UP)
     for place in range(max(known, FEWEST - 1), behind):
-        bucket = _bucket(tokens, place)
+        bucket = mixed(tokens, place) & (BUCKETS - 1)
         index.older[row, place] = index.newest[row, bucket]
         index.newest[row, bucket] = place
     index.known[row] = behind
@@ -111,8 +111,8 @@ def copy_on(tokens, n, place, out, most):
 
 
 @njit(**INNER)
-def _bucket(tokens, place):
-    """The hash of the tokens up to a place."""
+def mixed(tokens, place):
+    """A number, not below 0, of the tokens up to a place."""
     a, b, c = tokens[place - 2], tokens[place - 1], tokens[place]
-    mixed = a * 73_856_093 ^ b * 19_349_663 ^ c * 83_492_791
-    return (mixed ^ mixed >> 17) & (BUCKETS - 1)
+    number = a * 73_856_093 ^ b * 19_349_663 ^ c * 83_492_791
+    return number ^ number >> 17

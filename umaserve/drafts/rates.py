@@ -33,7 +33,7 @@ class Rates(NamedTuple):
         return cls(np.tile(FIRST, (rows + 1, 1)), np.full((rows + 1, KINDS), BELIEVED))
 
 
-@njit(**INNER)
+@njit(nogil=True, cache=True)
 def kind_of(same):
     """The class of so many tokens that agree."""
     kind = KINDS - 1
@@ -42,7 +42,7 @@ def kind_of(same):
     return kind
 
 
-@njit(**INNER)
+@njit(nogil=True, cache=True)
 def forget_row(rates, row):
     """Another text: as much is known of it as of all."""
     everybody = rates.right.shape[0] - 1
@@ -51,7 +51,7 @@ def forget_row(rates, row):
         rates.seen[row, kind] = min(rates.seen[everybody, kind], BELIEVED)
 
 
-@njit(**INNER)
+@njit(nogil=True, cache=True)
 def note(rates, row, same, right):
     """Take into account whether (``right`` 0 or 1) the next token was that of the place found."""
     kind = kind_of(same)
@@ -67,7 +67,7 @@ def _count(rates, row, kind, right):
     rates.right[row, kind] += max(1.0 / seen, SLOWEST) * (right - rates.right[row, kind])
 
 
-@njit(**INNER)
+@njit(nogil=True, cache=True)
 def chance(rates, row, same):
     """How likely the next token is that of the place found."""
     return min(rates.right[row, kind_of(same)], MOST_SURE)

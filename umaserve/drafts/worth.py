@@ -90,7 +90,7 @@ class Wanted(NamedTuple):
         return cls._make([*whole, *real, order, Rates.fresh(n_slots), Kept.zeros(), Terms.zeros()])
 
 
-@njit(**INNER)
+@njit(nogil=True, cache=True)
 def choose(wanted, cost, lanes):
     """Fill ``wanted.counts`` for the rows of a tick; returns how many tokens are given in all.
 
@@ -209,7 +209,7 @@ def settle_balance(wanted, row, tokens, wall_ms):
     wanted.balance_ms[row] = min(max(wanted.balance_ms[row] + gained, -most), most)
 
 
-@njit(**INNER)
+@njit(nogil=True, cache=True)
 def note_change(kept, tokens, wall_ms):
     """A tick of so many tokens is over: what a change of their number costs, and the tick after.
 

@@ -16,6 +16,7 @@ from tests.support.patches.engine import once_numba_may_load
 from tests.support.patches.engine_faults import disturbed_and_checked
 
 STATES = 41
+NEVER = -1
 FAVOURED = 9.0  # a logit, among others of a deviation of 2
 
 
@@ -29,8 +30,11 @@ def rows_of(seed: int, n_vocab: int) -> np.ndarray:
 
 
 @once_numba_may_load
-def scripted(seed: int) -> None:
-    """``llama_get_logits_ith`` returns logits of ours for all outputs of the batch."""
+def scripted(seed: int, broken: int = NEVER) -> None:
+    """``llama_get_logits_ith`` returns logits of ours for all outputs of the batch.
+
+    Those at position ``broken`` of any sequence are no numbers.
+    """
     from umaserve.engine.native.calls import Native
 
     kind = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32)
@@ -47,6 +51,8 @@ def scripted(seed: int) -> None:
                 # now and then the same text goes on in another way
                 state = batch.token[i] + batch.pos[i] // 29
                 room[output] = rows[state % STATES]
+                if batch.pos[i] == broken:
+                    room[output] = np.nan
             return int(room.ctypes.data)
 
         callback = kind(logits)
@@ -57,7 +63,7 @@ def scripted(seed: int) -> None:
     Native.of = of  # type: ignore[method-assign, assignment]
 
 
-def scripted_and_disturbed(seed: int) -> None:
+def scripted_and_disturbed(seed: int, broken: int = NEVER) -> None:
     """The same, and rows are parked, evicted and forgotten, and all cells are counted."""
-    scripted(seed=seed)
+    scripted(seed=seed, broken=broken)
     disturbed_and_checked(seed=seed)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from umaserve.drafts.index import begin, copy_on, find, keep_up
 from umaserve.drafts.rates import forget_row, note
+from umaserve.drafts.ring import copy_shared, find_shared
 from umaserve.drafts.worth import MOST, MOST_EACH, choose, note_change, settle_balance
 from umaserve.engine.cells.cell_map import cut_end
 from umaserve.engine.native.batch import to_come
@@ -21,6 +22,7 @@ from umaserve.policy.cost.model import predict
 
 from .records import ALWAYS
 
+LONG = 10  # tokens that agree in its own text, with which no other is looked at
 FIXED = 4  # tokens for each row where drafts are always tried
 
 
@@ -49,19 +51,38 @@ def look(entries, plan, columns, drafts):
         if begin(drafts.texts, slot, columns.arrival[slot], columns.shifts[slot]):
             forget_row(wanted.rates, slot)
             wanted.balance_ms[slot] = 0.0
-            drafts.known[slot] = 0
-        before, place = drafts.known[slot], drafts.place[slot]
-        drafts.known[slot] = 0
+            drafts.found_at[slot] = 0
+        before = drafts.found_at[slot]
+        drafts.found_at[slot] = 0
         if 0 < before < n:
-            right = tokens[place] == tokens[before]
-            note(wanted.rates, slot, drafts.place_same[slot], 1.0 if right else 0.0)
+            right = drafts.tokens[slot, 0] == tokens[before]
+            note(wanted.rates, slot, drafts.found_same[slot], 1.0 if right else 0.0)
         if not keep_up(drafts.texts, slot, tokens, n):
             continue
         wanted.most[slot] = max(min(MOST_EACH, to_come(columns, slot) - 1), 0)
-        drafts.place[slot], wanted.same[slot] = find(drafts.texts, slot, tokens, n)
+        _find(drafts, slot, tokens, n)
         if wanted.same[slot] > 0:
-            drafts.known[slot], drafts.place_same[slot] = n, wanted.same[slot]
+            drafts.found_at[slot], drafts.found_same[slot] = n, wanted.same[slot]
     return attended
+
+
+@njit(**INNER)
+def _find(drafts, slot, tokens, n):
+    """Put down how a text of ``n`` tokens may go on: as itself before, or as others have.
+
+    Where nothing is found it is a guess, for ticks whose number of tokens is to stay.
+    """
+    wanted, out = drafts.wanted, drafts.tokens[slot]
+    place, same = find(drafts.texts, slot, tokens, n)
+    if same < LONG and drafts.domain[slot]:
+        shared, agree = find_shared(drafts.ring, drafts.domain[slot], tokens, n)
+        if agree > same:
+            wanted.same[slot] = agree
+            most = copy_shared(drafts.ring, shared, out, MOST_EACH)
+            wanted.most[slot] = min(wanted.most[slot], most)
+            return
+    wanted.same[slot] = same
+    copy_on(tokens, n, place if same else max(n - MOST_EACH, 0), out, MOST_EACH)
 
 
 @njit(**INNER)
@@ -85,20 +106,13 @@ def say_terms(entries, plan, state, knobs, memory, drafts, free):
 
 
 @njit(**INNER)
-def give(columns, drafts, cost, lanes):
+def give(drafts, cost, lanes):
     """Draft tokens for the rows that were looked at; ``drafts.marks.given`` says how many."""
     wanted, marks = drafts.wanted, drafts.marks
     if marks.way == ALWAYS:
         marks.given = _give_some(wanted, cost)
     else:
         marks.given = choose(wanted, cost, lanes)
-    if marks.given == 0:
-        return
-    for i in range(marks.rows):
-        slot = wanted.rows[i]
-        count, n = wanted.counts[slot], columns.n_tokens[slot]
-        place = drafts.place[slot] if wanted.same[slot] else max(n - count, 0)
-        copy_on(columns.tokens[slot], n, place, drafts.tokens[slot], count)
 
 
 @njit(**INNER)

@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from umaserve.drafts.ring import FEWEST_SHARED, remember
 from umaserve.drafts.worth import MOST
 from umaserve.engine.aside.lane import Allowed, AsideLane
 from umaserve.engine.cells import accounting as cells
 from umaserve.engine.cells import integrity
 from umaserve.engine.cells.sequences import Sequences
 from umaserve.engine.constraints.constraints import CODE
-from umaserve.engine.drafting.records import WAYS, Drafts
+from umaserve.engine.drafting.records import NEVER, WAYS, Drafts, domain_number
 from umaserve.engine.model.abilities import why_no_plain_model
 from umaserve.engine.model.cost_file import CostFile, identity
 from umaserve.engine.model.cost_keeper import CostKeeper
@@ -109,7 +110,7 @@ class Engine:
         self.worker: PrefillWorker | None = None
         self.trials = Trials(self)
         self.seats = Seats(self)
-        self.admission.on_row = self.seats.prefixes.arrive
+        self.admission.on_row = self._arrive
         self.landing = Landing(self)
         self.later: list[m.ToEngine] = []  # messages that wait for the next tick
         self.ticks_done = 0
@@ -178,7 +179,26 @@ class Engine:
         """Room for drafted tokens; for none where the memory of this model cannot go back."""
         loaded, spec = self.loaded, self.table.spec
         can_cut = not why_no_plain_model(loaded.library.lib, loaded.model.pointer)
-        return Drafts.allocate(spec.n_slots, spec.n_ctx, WAYS[self.start.speculate] * can_cut)
+        way = WAYS[self.start.speculate] if can_cut else NEVER
+        drafts = Drafts.allocate(spec.n_slots, spec.n_ctx, way)
+        if way:  # have what is compiled at hand before anybody waits for it
+            remember(drafts.ring, 0, self.table.tokens[0], 0, 0)
+        return drafts
+
+    def _arrive(self, slot: int, domain: str | None, session: bool) -> None:
+        """A request has got a row, and shares what it says with its ``domain``."""
+        self.seats.prefixes.arrive(slot, domain, session)
+        self.drafts.domain[slot] = domain_number(domain)
+
+    def remember_text(self, slot: int) -> None:
+        """A row has ended: others of its domain may say the same.
+
+        What was known of its prompt is there already.
+        """
+        drafts, table = self.drafts, self.table
+        if drafts.marks.way and drafts.domain[slot] and table.n_tokens[slot] >= FEWEST_SHARED:
+            domain, first = int(drafts.domain[slot]), int(table.cached[slot])
+            remember(drafts.ring, domain, table.tokens[slot], first, int(table.n_tokens[slot]))
 
     def arrange(self) -> None:
         """Put together what the compiled ticks take; again after threads or worker changed."""

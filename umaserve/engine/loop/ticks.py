@@ -209,7 +209,7 @@ def draft_tokens(loop):
     beside = plan.aside[0] >= 0 or loop.orders.running[0] >= 0 or plan.info.slice_ms > 0.0
     terms.laden = 1 if beside or plan.info.passengers > 0 else 0
     terms.past = used if loop.fixed.wide_reads else attended / drafts.marks.rows
-    give(columns, drafts, loop.cost, loop.state.lane)
+    give(drafts, loop.cost, loop.state.lane)
     if drafts.marks.given:
         plan.info.predicted_ms = drafts.wanted.kept.price_ms
 

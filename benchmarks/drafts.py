@@ -7,9 +7,9 @@
 
 Each stream has a text of its own (`benchmarks.repeated_texts`).  Its answer is forced to be that
 text, or a chain of tokens that repeats as the text does (`benchmarks.forced`).  A round plays the
-same texts to all ways in turns, the last way first in every other round: our daemon with and
-without drafts (``speculate``), llama-server, and llama-server with each of its own kinds of drafts
-in ``--specs``.  A turn plays as many texts as there are streams, and at least one of each kind.
+same texts to all ways in turns, as many at a time as there are streams, and at least one of each
+kind in all.  The last way is first in every other turn.  Ways: our daemon with and without drafts
+(``speculate``), llama-server, and llama-server with each of its own kinds of drafts in ``--specs``.
 
 A literal text binds llama-server by a grammar, which passes over the whole vocabulary for each
 token: that takes longer than many a tick.  So it plays the repeated texts alone then, for
@@ -40,7 +40,7 @@ from benchmarks.machine import ratio, spread
 from benchmarks.names import OURS, THEIRS
 from benchmarks.repeated_texts import PLAIN as PLAIN_KINDS
 from benchmarks.repeated_texts import REPEATED as REPEATED_KINDS
-from benchmarks.repeated_texts import WORD, Texts
+from benchmarks.repeated_texts import Text, Texts
 from benchmarks.report import number, table
 from benchmarks.setting import LARGE, Recorder, Setting, parser, setting
 from benchmarks.sides import ServerSetting, Side, Theirs, ours, quiet_death, settle
@@ -49,14 +49,14 @@ from benchmarks.turns import say
 
 KINDS = {REPEATED: REPEATED_KINDS, PLAIN: PLAIN_KINDS}
 STEP = 256  # cells of a context are a multiple of it
-CHARACTERS = 2.5  # of a token at least, in the mean of a text
+CHARACTERS = 2  # of a token, in the mean of a text, where the vocabulary is small
 MOST_DRAFTED = 64  # tokens that a stream may have drafted at a time, on any side
 
 
 def options_parser() -> argparse.ArgumentParser:
     out = parser(__doc__, "drafts")
     out.add_argument("--streams", default="1,8,32", help="at once, with commas between them")
-    out.add_argument("--words", type=int, default=300, help="of a prompt")
+    out.add_argument("--words", type=int, default=240, help="of a prompt")
     out.add_argument("--answer", type=int, default=1000, help="most characters of an answer")
     out.add_argument("--texts", default=f"{REPEATED},{PLAIN}", help="repeated, plain or both")
     out.add_argument("--forced", choices=(LITERAL, CHAIN), default=LITERAL, help="how")
@@ -98,26 +98,30 @@ def turns_of(options: argparse.Namespace, rounds: int) -> list[Turn]:
     ]
 
 
-def texts_of(turn: Turn, options: argparse.Namespace, forcing: Forcing) -> list[Forced]:
+def texts_of(turn: Turn, options: argparse.Namespace) -> list[Text]:
     """Texts that no other turn has."""
     seed = random.Random(f"{options.seed} {turn}").getrandbits(48)
     source, kinds = Texts(seed, options.words, options.answer), KINDS[turn.texts]
     count = max(turn.streams, len(kinds))
-    return forcing.all_of([source.make(kinds[i % len(kinds)]) for i in range(count)])
+    return [source.make(kinds[i % len(kinds)]) for i in range(count)]
 
 
-async def play(way: Way, texts: Sequence[Forced], streams: int) -> list[Heard]:
-    """Ask for all texts, ``streams`` at a time."""
+def cells(texts: Sequence[Text]) -> int:
+    """KV cells for all of these at once, with their drafts."""
+    characters = sum(len(text.prompt) + len(text.answer) for text in texts)
+    return -(-(characters // CHARACTERS + MOST_DRAFTED * len(texts)) // STEP) * STEP
+
+
+async def play(way: Way, texts: Sequence[Forced]) -> list[Heard]:
+    """Ask for all texts at once."""
     heard: list[Heard] = []
-    left = list(reversed(texts))
 
-    async def stream() -> None:
-        while left:
-            heard.append(await ask(way, left.pop()))
+    async def stream(text: Forced) -> None:
+        heard.append(await ask(way, text))
 
     async with trio.open_nursery() as nursery:
-        for _ in range(streams):
-            nursery.start_soon(stream)
+        for text in texts:
+            nursery.start_soon(stream, text)
     return heard
 
 
@@ -165,15 +169,20 @@ class Bench:
         self.recorder = Recorder(found, found.rounds - 1)
 
     def take(self, turn: Turn, sides: Sequence[Played]) -> None:
-        """One turn of each way of the sides, the last first in every other round."""
+        """One turn: so many texts as there are streams to all ways, and then the next texts."""
+        which = "warm-up" if turn.run < 0 else f"round {turn.run + 1} of {self._found.rounds}"
         ways = [(p.side, way) for p in sides if turn in p.turns for way in p.ways]
-        for side, way in ways if turn.run % 2 == 0 else ways[::-1]:
-            which = "warm-up" if turn.run < 0 else f"round {turn.run + 1} of {self._found.rounds}"
-            say(f"{turn.texts} texts, {turn.streams} at once: {which}, {way.name}")
-            trio.run(settle, side)
-            heard = trio.run(play, way, self._texts[turn], turn.streams)
+        if ways:
+            say(f"{turn.texts} texts, {turn.streams} at once, {len(ways)} ways: {which}")
+        heard: dict[str, list[Heard]] = {}
+        texts, n = self._texts[turn], turn.streams
+        for group, at in enumerate(range(0, len(texts), n)):
+            for side, way in ways if (turn.run + group) % 2 == 0 else ways[::-1]:
+                trio.run(settle, side)
+                heard.setdefault(way.name, []).extend(trio.run(play, way, texts[at : at + n]))
+        for name, answers in heard.items():
             if turn.run >= 0:
-                self._note(turn, way.name, heard)
+                self._note(turn, name, answers)
 
     def _note(self, turn: Turn, name: str, heard: list[Heard]) -> None:
         rows = self.values.setdefault((turn.texts, turn.streams), {})
@@ -229,9 +238,9 @@ def their_side(model: str, sizes: ServerSetting, name: str, turns: list[Turn]) -
         side.close()
 
 
-def measure(found: Setting, options: argparse.Namespace) -> tuple[dict[str, Any], Recorder]:
+def measure(found: Setting, texts: dict[Turn, list[Text]]) -> tuple[dict[str, Any], Recorder]:
     """All ways in turns; one server at a time where several do not fit in memory."""
-    turns = turns_of(options, found.rounds)
+    options, turns = found.options, list(texts)
     sizes = ServerSetting(max(t.streams for t in turns), found.n_ctx, found.threads)
     specs = [] if options.without_peer else options.specs.split(",")
     names = [] if options.without_peer else [THEIRS, *map(spec_way, specs)]
@@ -244,7 +253,7 @@ def measure(found: Setting, options: argparse.Namespace) -> tuple[dict[str, Any]
     with contextlib.ExitStack() as stack:
         with ours(found.model, sizes, *options.flags.split()) as side:
             forcing = Forcing(side.daemon.path, options.forced)
-            bench = Bench(found, {turn: texts_of(turn, options, forcing) for turn in turns})
+            bench = Bench(found, {turn: forcing.all_of(texts[turn]) for turn in turns})
             ways = [
                 our_way(side, plain_way(OURS), options.lane, False),
                 our_way(side, OURS, options.lane, True),
@@ -265,21 +274,16 @@ def measure(found: Setting, options: argparse.Namespace) -> tuple[dict[str, Any]
     return {**found.describe(), **sizes_told, **flags, **whole}, bench.recorder
 
 
-def cells(options: argparse.Namespace) -> int:
-    """KV cells for all streams at once, with their drafts."""
-    most = max(map(int, options.streams.split(",")))
-    tokens = int((2 * WORD * options.words + options.answer) / CHARACTERS) + MOST_DRAFTED
-    return -(-most * tokens // STEP) * STEP
-
-
 def main() -> None:
     quiet_death()
     options = options_parser().parse_args()
-    options.n_ctx = options.n_ctx or cells(options)
+    turns = turns_of(options, 1 if options.quick else options.rounds)
+    texts = {turn: texts_of(turn, options) for turn in turns}
+    options.n_ctx = options.n_ctx or max(map(cells, texts.values()))
     options.chain = options.forced == CHAIN
     found = setting(options)
     found.label += "-chain" * options.chain
-    result, recorder = measure(found, options)
+    result, recorder = measure(found, texts)
     recorder.name = options.name or recorder.name
     print(table(*draft_tables.page({recorder.name: result}, number)))
     print("written to", recorder.save(result, plot=False).name)

@@ -36,6 +36,7 @@ LITERAL, CHAIN = "literal", "chain"
 Ids = list[int]
 Fields = dict[str, Any]
 MOST_BIASES = 1024  # that a request may have
+MARGIN = 4  # one token more in so many, as a bias may cut a text in other tokens
 BIAS, MOST_BIAS = 20.0, 1000.0  # for each character of a token
 # Of a chain, neither single bytes nor control tokens: ids that no answer has, and those of answers.
 FILLERS, ANSWERS = range(1000, 40_000), range(40_000, 150_000)
@@ -120,7 +121,7 @@ class Forcing:
         longest_first = sorted(set(found), key=lambda token: (-self._lengths[token], token))
         pairs = [[t, min(MOST_BIAS, BIAS * self._lengths[t])] for t in longest_first]
         both = {"prompt": text.prompt, "logit_bias": pairs[:MOST_BIASES]}
-        most = len(text.answer) + 1  # tokens, the end counted
+        most = len(found) + len(found) // MARGIN + MARGIN
         return Forced(
             text.kind,
             {**both, "regex": re.escape(text.answer), "max_tokens": most},

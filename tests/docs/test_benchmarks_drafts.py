@@ -117,14 +117,15 @@ def test_turns_have_texts_of_their_own() -> None:
     turns = turns_of(options, 2)
     assert len(turns) == len(set(turns)) == 3 * 2 * 2
 
-    class Kept:
-        def all_of(self, texts: list[Text]) -> list[Text]:
-            return texts
-
-    made: list[Any] = [drafts.texts_of(turn, options, Kept()) for turn in turns]  # type: ignore[arg-type]
+    made = [drafts.texts_of(turn, options) for turn in turns]
     assert {len(texts) for texts in made} == {4, 2}, "each kind once at least"
     answers = [text.answer for texts in made for text in texts]
     assert len(set(answers)) == len(answers)
+
+
+def test_the_cells_hold_all_texts_and_their_drafts() -> None:
+    texts = [Text("edit", "p" * 600, "a" * 400), Text("quote", "p" * 500, "a" * 100)]
+    assert drafts.cells(texts) == 1024, "800 tokens and two drafts of 64, in steps of 256"
 
 
 def _result() -> dict[str, Any]:

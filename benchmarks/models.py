@@ -12,11 +12,11 @@ from umaserve.llama import builds
 _MAKER = Path(__file__).resolve().parent.parent / "tools" / "make_model.py"
 
 
-def model_path(name: str, quant: str = "q8_0") -> Path:
+def model_path(name: str, quant: str = "q8_0", chain: bool = False) -> Path:
     """A GGUF: ``demo`` (the bundled model), a shape of ``tools/make_model.py``, or a path.
 
     A shape is written into the cache directory once, with seed 1, so that every machine has the
-    same bytes.
+    same bytes.  ``chain``: a shape whose token t + 1 follows token t.
     """
     if name == "demo":
         return demo_model_path()
@@ -24,10 +24,11 @@ def model_path(name: str, quant: str = "q8_0") -> Path:
         return Path(name)
     folder = builds.cache_root() / "bench-models"
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{name}-{quant}.gguf"
+    path = folder / f"{name}{'-chain' * chain}-{quant}.gguf"
     if not path.exists():
         subprocess.run(
-            [sys.executable, str(_MAKER), "--shape", name, "--quant", quant, "--out", str(path)],
+            [sys.executable, str(_MAKER), "--shape", name, "--quant", quant, "--out", str(path),
+             *["--chain"] * chain],
             check=True, stdout=sys.stderr,
         )  # fmt: skip
     return path

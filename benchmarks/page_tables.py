@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks import cache_tables, http_tables, kv_tables, restart_tables
+from benchmarks import cache_tables, draft_tables, http_tables, kv_tables, restart_tables
 from benchmarks.names import OURS, THEIRS
 
 Result = dict[str, Any]
@@ -334,5 +334,5 @@ WRITERS: dict[str, Callable[[Results, Show], Table]] = {
     "cap_curve": cap_curve, "others": others, "unlabelled": unlabelled, "two_apps": two_apps,
     "cache": cache_tables.page, "full_cache": cache_tables.full_page, "kv_types": kv_tables.page,
     "restart": restart_tables.page,
-    "working_set": cache_tables.working_page,
+    "working_set": cache_tables.working_page, "drafts": draft_tables.page,
 }  # fmt: skip

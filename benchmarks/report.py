@@ -20,6 +20,7 @@ from typing import Any
 
 from benchmarks import (
     cache_tables,
+    draft_tables,
     http_tables,
     kv_tables,
     page_tables,
@@ -290,6 +291,13 @@ def working_set(result: Result, name: str) -> str:
     )  # fmt: skip
 
 
+def drafts(result: Result, name: str) -> str:
+    return (
+        _command(draft_tables.command(name, result))
+        + table(*draft_tables.whole(result, around)) + "\n" + machine_line(result)
+    )  # fmt: skip
+
+
 def kv_types(result: Result, name: str) -> str:
     return (
         _command(kv_tables.command(name, result))
@@ -305,7 +313,8 @@ def restart(result: Result, name: str) -> str:
 
 
 NAMED = ("tick", "throughput", "one_stream", "busy_front", "hostile", "http_cost", "http_memory",
-         "cache", "full_cache", "working_set", "kv_types", "restart")  # fmt: skip
+         "cache", "full_cache", "working_set", "drafts", "kv_types",
+         "restart")  # fmt: skip
 """Kinds whose writers take the name of the result too."""
 WRITERS: dict[str, Callable[..., str]] = {
     "sampler": sampler, "tick": tick, "throughput": throughput, "one_stream": one_stream,
@@ -318,6 +327,7 @@ WRITERS: dict[str, Callable[..., str]] = {
     "cache": cache,
     "full_cache": full_cache,
     "working_set": working_set,
+    "drafts": drafts,
     "kv_types": kv_types,
     "restart": restart,
 }  # fmt: skip

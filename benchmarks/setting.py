@@ -35,7 +35,7 @@ def parser(description: str | None, name: str) -> argparse.ArgumentParser:
     out = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    out.set_defaults(benchmark=name)
+    out.set_defaults(benchmark=name, chain=False)
     out.add_argument(
         "--model", default="qwen2.5-0.5b",
         help="demo (the bundled one), a shape of tools/make_model.py, or a path",
@@ -108,7 +108,7 @@ def setting(options: argparse.Namespace) -> Setting:
     """Find the model, the library and the sizes."""
     if options.backend_lib:
         os.environ["UMA_BACKEND"] = machine.BACKEND = options.backend_lib
-    path = str(model_path(options.model, options.quant))
+    path = str(model_path(options.model, options.quant, options.chain))
     backend = machine.build().backend
     accelerator = backend != "cpu"
     scale = options.scale

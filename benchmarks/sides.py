@@ -148,8 +148,13 @@ class Theirs(LlamaServer):
     name = THEIRS
     marks = _HTTP
 
-    def __init__(self, model: str, setting: ServerSetting, cached: bool = False) -> None:
-        """``cached``: with its own cache of prompts in memory, as large as it is by default."""
+    def __init__(
+        self, model: str, setting: ServerSetting, cached: bool = False, extra: tuple[str, ...] = ()
+    ) -> None:
+        """``cached``: with its own cache of prompts in memory, as large as it is by default.
+
+        ``extra``: more of its flags.
+        """
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
@@ -157,7 +162,7 @@ class Theirs(LlamaServer):
         self.flags = [
             "-c", str(setting.n_ctx), "-np", str(setting.parallel), "-kvu", "-ngl", "999",
             *([] if cached else ["--cache-ram", "0"]),
-            *(["-t", str(setting.threads)] if setting.threads else []),
+            *(["-t", str(setting.threads)] if setting.threads else []), *extra,
         ]  # fmt: skip
         command = [str(machine.peer("llama-server")), "-m", model, *self.flags]
         self.process = subprocess.Popen(

@@ -4,6 +4,7 @@
     python tools/make_model.py --shape qwen3-30b-a3b --out build/30b.gguf --quant q4_0
     python tools/make_model.py --shape qwen3-30b-a3b --dry-run
     python tools/make_model.py --shape micro-151k --pre gpt-4o --out build/pre.gguf
+    python tools/make_model.py --shape micro-151k --chain --out build/chain.gguf
 
 The time a model takes depends on its shape, its quantization and its vocabulary, not on what its
 weights say: this gives all three without a download. The tokenizer is a real one, from the
@@ -13,9 +14,10 @@ of ``ggml-vocab-*.gguf`` files, or one GGUF). What the model generates is noise,
 Weights are drawn once, as a pool of quantized blocks, and repeated: writing is as fast as the disk.
 The pool's length is prime, so that no two rows of a vocabulary's matrix are equal. Every matrix has
 the file's quantization (norms, biases and routers are float32); llama.cpp's own quantizer gives the
-output matrix more bits in q4_0. Beside published shapes there are micro ones of other families:
-recurrent, hybrid, sliding-window, encoder-only and encoder-decoder. The same shape, quantization,
-seed and vocabulary give the same bytes.
+output matrix more bits in q4_0. With ``--chain`` the model writes the tokens in the order of their
+ids: layers add nothing to what goes through them, and take as long as ever. Beside published shapes
+there are micro ones of other families: recurrent, hybrid, sliding-window, encoder-only and encoder-
+decoder. The same shape, quantization, seed and vocabulary give the same bytes.
 """
 
 # Long: writing a file in the order of the file.
@@ -24,6 +26,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import os
 import shutil
 import signal
@@ -39,6 +42,7 @@ _HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(_HERE), str(_HERE.parent)]
 
 import gguf_container as container  # noqa: E402
+import gguf_families  # noqa: E402
 import gguf_shapes  # noqa: E402
 from gguf_shapes import Shape, Tensor  # noqa: E402
 
@@ -62,6 +66,10 @@ _F32 = Quant(0, 0, 32, 128)
 _POOL_BLOCKS = 262147
 # The sum of four bytes: near enough to a normal distribution, and the same on every machine.
 _SUM_MEAN, _SUM_STD = 510, 147.8
+
+
+# What a layer adds to what goes through it comes out of these.
+_ADDING = ("attn_output.weight", "ffn_down.weight", "ffn_down_exps.weight")
 
 
 class UserError(Exception):
@@ -123,6 +131,26 @@ def tensor_chunks(
         yield piece
         size -= len(piece)
         at = 0
+
+
+def chain_chunks(
+    tensor: Tensor, index: int, quant: Quant, pools: dict[tuple[int, float], memoryview], seed: int
+) -> Iterator[bytes | memoryview]:
+    """As `tensor_chunks`, of a model in which token t + 1 follows token t."""
+    if tensor.name.endswith(_ADDING):
+        left = n_bytes(tensor, quant)
+        while left:
+            yield bytes(min(left, 1 << 24))
+            left -= min(left, 1 << 24)
+        return
+    if tensor.name != "output.weight":
+        yield from tensor_chunks(tensor, index, quant, pools, seed)
+        return
+    # its row t + 1 is the embedding of token t, the file's first tensor
+    rows = b"".join(tensor_chunks(tensor, 0, quant, pools, seed))
+    row = len(rows) // tensor.dims[1]
+    yield rows[-row:]
+    yield memoryview(rows)[:-row]
 
 
 def find_vocab(shape: Shape, given: Path | None) -> Path:
@@ -240,12 +268,15 @@ def check_destination(out: Path, size: int) -> None:
 
 
 def write_model(
-    shape: Shape, quant_name: str, out: Path, seed: int, vocab: Path, pre: str | None = None
-) -> int:
+    shape: Shape, quant_name: str, out: Path, seed: int, vocab: Path, pre: str | None = None,
+    *, chain: bool = False,
+) -> int:  # fmt: skip
     """Write *out*; returns its size in bytes. The file appears whole or not at all.
 
-    *pre* replaces the name of the pre-tokenizer, known to llama.cpp or not.
+    *pre* replaces the name of the pre-tokenizer, known to llama.cpp or not. *chain*: the model
+    writes the tokens in the order of their ids; its output matrix is its own.
     """
+    chunks = chain_chunks if chain else tensor_chunks
     quant = QUANTS[quant_name]
     plan = plan_file(shape, quant)
     keys = {key: container.Value.of(value) for key, value in gguf_shapes.metadata(shape).items()}
@@ -265,7 +296,7 @@ def write_model(
             advance(len(head))
             for index, tensor in enumerate(plan.tensors):
                 written = 0
-                for chunk in tensor_chunks(tensor, index, quant, pools, seed):
+                for chunk in chunks(tensor, index, quant, pools, seed):
                     file_write_all(file, chunk)
                     written += len(chunk)
                     advance(len(chunk))
@@ -303,6 +334,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, default=1, help="of the weights (default %(default)s)")
     parser.add_argument("--vocab-from", type=Path, metavar="DIR_OR_GGUF")
     parser.add_argument("--pre", metavar="NAME", help="write this name of a pre-tokenizer")
+    parser.add_argument("--chain", action="store_true", help="token t + 1 follows token t")
     parser.add_argument("--dry-run", action="store_true", help="print the sizes and write nothing")
     return parser
 
@@ -314,6 +346,10 @@ def run(args: argparse.Namespace) -> None:
         raise UserError(f"--shape: {args.shape!r} is not known; the shapes are {_shape_list()}")
     if args.seed < 0:
         raise UserError("--seed must not be negative")
+    if args.chain:
+        if gguf_families.is_one(shape) or shape.arch.startswith("gemma"):
+            raise UserError(f"--chain: no chain is known for {shape.arch}, of {shape.name}")
+        shape = dataclasses.replace(shape, tied=False)
     plan = plan_file(shape, QUANTS[args.quant])
     summary = (
         f"{shape.name} {args.quant}: {len(plan.tensors)} tensors, "
@@ -327,7 +363,7 @@ def run(args: argparse.Namespace) -> None:
     check_destination(args.out, plan.data_bytes)
     vocab = find_vocab(shape, args.vocab_from)
     began = time.monotonic()
-    total = write_model(shape, args.quant, args.out, args.seed, vocab, args.pre)
+    total = write_model(shape, args.quant, args.out, args.seed, vocab, args.pre, chain=args.chain)
     print(f"{summary}\nwrote {args.out}: {total:,} bytes in {time.monotonic() - began:.1f} s")
 
 

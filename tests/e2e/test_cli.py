@@ -158,7 +158,7 @@ def test_generate_reads_standard_input(daemon):
 def test_generate_sends_its_flags(daemon):
     flags = (
         "-p x --max-tokens 3 --temp 0 --top-p 0.5 --top-k 7 --min-p 0.1 --seed 9 --stop A "
-        "--stop B --no-stream --priority background"
+        "--stop B --no-stream --no-speculate --priority background"
     )
     assert outcome(run("generate", *flags.split(), daemon=daemon)) == (0, "x ", "")
     (message,) = daemon.seen
@@ -171,6 +171,7 @@ def test_generate_sends_its_flags(daemon):
     sampling = message.sampling
     assert (sampling.temperature, sampling.top_p, sampling.top_k) == (0.0, 0.5, 7)
     assert (sampling.min_p, sampling.seed) == (0.1, 9)
+    assert not message.speculate
 
 
 @pytest.mark.parametrize(
@@ -295,8 +296,12 @@ def test_generate_as_json(daemon):
     assert [e["event"] for e in events] == ["token", "token", "eos"]
     assert events[0] == {"id": events[0]["id"], "event": "token", "text": "a ", "token_id": 0}
     assert events[2]["reason"] == "stop"
-    assert events[2]["usage"]["completion_tokens"] == 2
+    counts = {"prompt_tokens": 2, "cached_tokens": 0, "completion_tokens": 2}
+    assert events[2]["usage"] == counts
     assert events[2]["timings"]["ttft_ms"] == 1.0
+    done = run("generate", "-p", "drafts b", "--json", daemon=daemon)
+    drafts = {"drafted_tokens": 9, "accepted_tokens": 4}
+    assert json.loads(done.stdout.splitlines()[-1])["usage"] == counts | drafts
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ TRAFFIC = [
     token_event("given up", "x", 3),
     error_event("b", "E_RUNTIME_001", "m"),
     eos_event("b", "error", Usage(), Timings()),
-    eos_event("a", "stop", Usage(1, 2, 3), Timings(0.5), "whole", {"k": 1}),
+    eos_event("a", "stop", Usage(1, 2, 3, 4), Timings(0.5), "whole", {"k": 1}),
 ]
 
 
@@ -45,7 +45,8 @@ def test_any_chunking_routes_the_same(cuts):
     top = [{"token_id": 1, "text": "ü", "logprob": -0.5}]
     token, eos = made.streams["a"]
     assert token == Token("a", "ü😀", 1, -0.5, top)
-    assert (eos.reason, eos.usage, eos.text, eos.metadata) == ("stop", (1, 2, 3), "whole", {"k": 1})
+    assert (eos.reason, eos.usage) == ("stop", (1, 2, 3, 4, 0))
+    assert (eos.text, eos.metadata) == ("whole", {"k": 1})
     assert eos.timings.queue_ms == 0.5
     empty, error, after = made.streams["b"]
     assert empty == Token("b", "", 2)

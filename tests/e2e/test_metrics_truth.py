@@ -121,7 +121,12 @@ def test_ticks_are_the_traces(run: Any) -> None:
     prompt = sum(tick["prefill_tokens"] for tick in ticks)
     assert again["tokens_per_tick_decode"] == pytest.approx(rows / len(ticks), abs=1e-4)
     assert again["tokens_per_tick_prefill"] == pytest.approx(prompt / len(ticks), abs=1e-4)
-    assert again["avg_batch"] == pytest.approx((rows + prompt) / len(ticks), abs=1e-4)
+    drafted = sum(tick["drafted_tokens"] for tick in ticks)
+    assert again["avg_batch"] == pytest.approx((rows + drafted + prompt) / len(ticks), abs=1e-4)
+    assert again["draft_tokens_total"] == drafted
+    accepted = sum(tick["accepted_tokens"] for tick in ticks)
+    assert again["draft_accepted_total"] == accepted
+    assert again["tokens_per_tick"] == pytest.approx((rows + accepted) / rows, abs=1e-4)
     wall = sum(tick["wall_ms"] for tick in ticks)
     assert again["scheduler_efficiency"] == pytest.approx(sum(decode) / wall, rel=0.01)
     # prompts are computed in ticks or beside them, and again after a session was parked; the last

@@ -105,12 +105,17 @@ class Sessions:
     "steps",
     [1500, pytest.param(100_000, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])],
 )
-@pytest.mark.parametrize("keeps", [False, True])
-def test_cells_are_what_libllama_counts_after_random_steps(steps: int, keeps: bool) -> None:
+@pytest.mark.parametrize(
+    ("keeps", "speculate"), [(False, "ngram"), (True, "ngram"), (True, "off")]
+)
+def test_cells_are_what_libllama_counts_after_random_steps(
+    steps: int, keeps: bool, speculate: str
+) -> None:
     """Few cells and little room for texts: rows are parked, evicted, forked and forgotten."""
     patch = functools.partial(disturbed_and_checked, seed=steps, keeps=keeps)
     with DrivenEngine(
-        patch=patch, n_ctx=512, n_positions=POSITIONS, n_seq=6, cache_bytes=1 << 20
+        patch=patch, n_ctx=512, n_positions=POSITIONS, n_seq=6, cache_bytes=1 << 20,
+        speculate=speculate,
     ) as engine:
         sessions, header = Sessions(engine, steps), engine.table.header
         while sessions.steps < steps:
@@ -119,6 +124,7 @@ def test_cells_are_what_libllama_counts_after_random_steps(steps: int, keeps: bo
         sessions.finish()
         until(lambda: header.cells_used == 0)
         assert header.preemptions > header.ticks // 100 and header.cache_hits > 0
+        assert (header.draft_accepted > 0) == (speculate == "ngram")
         assert header.cache_evicted_room > 0 and sum(sessions.shifts.values()) > steps // 1000
         assert engine.close() == 0
 

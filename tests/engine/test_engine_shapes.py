@@ -11,7 +11,7 @@ import pytest
 from tests.support.engine_driver import DrivenEngine
 from tests.support.patches.engine_spies import spied_shapes
 from umaserve.engine.loop.beside import UNLIKE, note_shape
-from umaserve.engine.loop.records import Flight
+from umaserve.engine.loop.records import Facts, Flight
 from umaserve.policy.base import KIND_DECODE, Memory, PlanInfo
 from umaserve.policy.cost.model import CostModel, learn, predict
 from umaserve.wire import messages as m
@@ -32,13 +32,13 @@ class Ticks:
         self.cost, self.knobs = cost, SimpleNamespace(paced=paced)
         self.flight = Flight.zeros()
 
-    def tick(self, rows, ms, prompt=0, passengers=0, streams=None, riders_ms=0.0):
+    def tick(self, rows, ms, prompt=0, passengers=0, streams=None, riders_ms=0.0, drafted=0):
         """Whether it was learned."""
-        memory, info = Memory.fresh(4), PlanInfo.zeros()
+        memory, info, facts = Memory.fresh(4), PlanInfo.zeros(), Facts.zeros()
         memory.found[KIND_DECODE] = rows - passengers if streams is None else streams
         info.passengers, info.riders_ms = passengers, riders_ms
-        tokens = rows + prompt
-        note_shape.py_func(self.flight, self.knobs, self.cost, memory, rows, tokens, info)
+        facts.drafted, facts.tokens = drafted, rows + drafted + prompt
+        note_shape.py_func(self.flight, self.knobs, self.cost, memory, rows, facts, info)
         if self.flight.unlike == 0:
             learn(self.cost, 0, rows, prompt, 0, ms)
             return True
@@ -64,6 +64,12 @@ def test_ticks_that_follow_one_another_are_learned():
     learned = [ticks.tick(rows, 2.0) for rows in (1, 1, 1, 1, 2, 2, 2, 1, 2, 2, 2)]
     assert UNLIKE == 2
     assert learned == [False, False, True, True, False, False, True] + [False] * 3 + [True]
+
+
+def test_drafted_tokens_are_part_of_the_shape():
+    ticks = Ticks(known(1, 8))
+    learned = [ticks.tick(1, 2.0, drafted=n) for n in (0, 0, 0, 7, 7, 7, 0, 0, 0)]
+    assert learned == [False, False, True] * 3
 
 
 @pytest.mark.parametrize(

@@ -275,10 +275,11 @@ def test_a_model_whose_memory_cannot_be_cut_says_so(tmp_path, shape):
     model = write_model(tmp_path / f"{shape}.gguf", shape)
     with DrivenEngine(model=model, n_ctx=512, probe=False) as engine:
         assert "the model " in engine.ready.why_no_shift
+        assert engine.ready.why_no_drafts == engine.ready.why_no_shift
 
 
 def test_the_bundled_model_can_be_shifted(engine):
-    assert engine.ready.why_no_shift == ""
+    assert engine.ready.why_no_shift == engine.ready.why_no_drafts == ""
 
 
 def test_a_front_that_takes_its_time_costs_nothing(engine):

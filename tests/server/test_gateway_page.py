@@ -89,16 +89,18 @@ def test_a_chat_in_a_browser(daemon: DaemonProcess, browser: Browser) -> None:
     browser.open(f"http://127.0.0.1:{port_of(daemon)}/")
     model = daemon.info()["model"]["name"]
     browser.until(f"document.querySelector('#model').textContent === {json.dumps(model)}")
-    browser.value("document.querySelector('#text').value = '<b>hello</b>'")
+    browser.value("document.querySelector('#text').value = '<b>hello</b>[draft@2]'")
     browser.value("document.querySelector('#form').requestSubmit()")
     browser.until("document.querySelector('.facts')?.textContent.includes('tokens')")
     said = browser.value("document.querySelector('.model').firstChild.textContent")
     assert said == HOSTILE
-    assert browser.value("document.querySelector('.user').textContent") == "<b>hello</b>"
+    assert browser.value("document.querySelector('.user').textContent") == "<b>hello</b>[draft@2]"
     made = "document.querySelectorAll('#said img, #said script, #said b').length"
     assert browser.value(made) == 0
     assert browser.value("document.title") == "UMA Serve"
-    browser.until("document.querySelector('#total').textContent.includes('in all')")
+    browser.until("document.querySelector('#total').textContent.endsWith(' % of drafts')")
+    total = browser.value("document.querySelector('#total').textContent")
+    assert re.search(r" in all, [\d.]+ a tick, \d+ % of drafts$", total), total
     browser.until("!document.querySelector('#appcard').hidden")
     row = "[...document.querySelector('#apps').rows[0].cells].map((cell) => cell.textContent)"
     name, share, _, cached, lane = browser.value(row)

@@ -164,8 +164,8 @@ def test_rows_of_a_run(tmp_path: Path) -> None:
     assert sum(tick["decode_rows"] for tick in ticks) + 1 >= 30
     assert set(ticks[0]) == {
         "tick", "engine", "end_s", "wall_ms", "decode_ms", "sample_ms", "decode_rows",
-        "interactive_rows", "prefill_tokens", "kv_cells", "predicted_ms", "baseline_ms",
-        "allowed_ms", "slice_ms", "bmt_mb", "flags",
+        "interactive_rows", "drafted_tokens", "accepted_tokens", "prefill_tokens", "kv_cells",
+        "predicted_ms", "baseline_ms", "allowed_ms", "slice_ms", "bmt_mb", "flags",
     }  # fmt: skip
 
 

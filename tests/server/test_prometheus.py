@@ -41,6 +41,11 @@ def test_counters_and_gauges() -> None:
     )
 
 
+def test_a_total_that_may_fall_is_no_counter() -> None:
+    (family,) = parsed({"draft_gained_s_total": -0.5}).values()
+    assert family.type == "gauge" and family.samples[0].value == -0.5
+
+
 def test_numbers_are_exact() -> None:
     numbers = {"a_total": 2**53 - 1, "tiny": 1e-7, "large": 1.5e22, "third": 1 / 3}
     for family in parsed(numbers).values():

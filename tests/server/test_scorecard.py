@@ -168,16 +168,33 @@ def test_words_of_the_prefix_cache(bench: Bench) -> None:
     assert numbers["cache_evictions_total"] == {"room": 7, "memory": 2}
 
 
+def test_words_of_drafts(bench: Bench) -> None:
+    bench.set(decode_tokens=100, decode_rows_total=100)
+    assert bench.read()["tokens_per_tick"] == 1.0
+    bench.set(
+        decode_tokens=300, decode_rows_total=180, draft_tokens=200, draft_accepted=120,
+        draft_gained_ns=-1_250_000_000,
+    )  # fmt: skip
+    numbers = bench.read(60.0)
+    assert numbers["tokens_per_tick"] == 2.5  # of the last minute
+    assert (numbers["draft_tokens_total"], numbers["draft_accepted_total"]) == (200, 120)
+    assert numbers["draft_gained_s_total"] == -1.25
+    assert bench.read(61.0)["tokens_per_tick"] is None  # nothing was decoded in it
+
+
 def test_counters_go_on_over_engines(bench: Bench) -> None:
     bench.set(slow_tokens=4, aside_tokens=10, overlapped=1, bmt_bytes_total=5, cache_hits=2)
+    bench.set(draft_tokens=7, draft_accepted=3, draft_gained_ns=10**9)
     bench.meters.engine_gone(bench.engine)
     bench.table, fd = t.SessionTable.create(t.TableSpec(4, 65))
     os.close(fd)
     bench.supervisor.engines[:] = [bench._engine()]
-    bench.set(slow_tokens=1, aside_tokens=5, cache_hits=1)
+    bench.set(slow_tokens=1, aside_tokens=5, cache_hits=1, draft_tokens=2, draft_accepted=2)
     numbers = bench.read()
     assert numbers["cache_hits_total"] == 3
     assert numbers["slow_tokens_total"] == 5 and numbers["aside_prompt_tokens_total"] == 15
+    assert (numbers["draft_tokens_total"], numbers["draft_accepted_total"]) == (9, 5)
+    assert numbers["draft_gained_s_total"] == 1.0
 
 
 def test_times_between_tokens_by_lane(bench: Bench) -> None:

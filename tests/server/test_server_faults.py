@@ -67,6 +67,20 @@ def test_stop_strings_and_text_hold_over_a_restart(daemon: DaemonProcess) -> Non
         assert result.text == whole[: whole.index(stop)]
 
 
+def test_counts_of_drafts_add_up_over_a_restart(daemon: DaemonProcess) -> None:
+    with daemon.client() as client:
+        client.ask("a", "[draft@3]", max_tokens=100)
+        client.wait_tokens("a", 60)
+        os.kill(daemon.engine_pid(), signal.SIGKILL)
+        (result,) = client.finish()
+    exact(result, "[draft@3]", 100)
+    assert result.eos is not None
+    usage = result.eos["usage"]
+    # every second token, but for those of the tick that was cut short
+    assert abs(usage["accepted_tokens"] - 50) <= 2
+    assert abs(usage["drafted_tokens"] - 150) <= 6
+
+
 @pytest.mark.parametrize("how", ["abort", "exit", "hang"])
 def test_only_the_culprit_gets_the_error(daemon: DaemonProcess, how: str) -> None:
     with daemon.client() as client:

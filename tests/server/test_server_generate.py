@@ -44,6 +44,23 @@ def test_tokens_come_in_order_and_whole(client: RawClient) -> None:
     assert 0 < timings["tbt_p50_ms"] <= timings["tbt_p95_ms"]
 
 
+def test_drafted_tokens_are_told_at_the_end(daemon: DaemonProcess, client: RawClient) -> None:
+    drafted = client.generate("[draft@4]", max_tokens=60)
+    assert bytes(drafted.tokens) == answer("[draft@4]", 60)
+    assert drafted.eos is not None
+    counts = {"drafted_tokens": 120, "accepted_tokens": 30}
+    assert drafted.eos["usage"] == {
+        "prompt_tokens": 9, "cached_tokens": 0, "completion_tokens": 60, **counts,
+    }  # fmt: skip
+    assert daemon.info()["model"]["why_no_drafts"] == "it is a fake"
+    newest = daemon.info()["recent"][-1]
+    assert {name: newest[name] for name in counts} == counts
+    without = client.generate("[draft@4]", max_tokens=60, speculate=False)
+    assert without.tokens == drafted.tokens
+    assert without.eos is not None and "drafted_tokens" not in without.eos["usage"]
+    assert "drafted_tokens" not in daemon.info()["recent"][-1]
+
+
 def test_end_of_text_is_stop(client: RawClient) -> None:
     result = client.generate("[stop@7]", max_tokens=50)
     assert bytes(result.tokens) == answer("[stop@7]", 7)

@@ -8,6 +8,7 @@ answer:
     [abort-once@5] [hang-once@5]              the first time; a mark lies beside the model file
     [stop@5] [reject]                         end of text; refused
     [prompt@5]                                so many ticks pass before the first token
+    [draft@5]                                 so many tokens are drafted a tick; one is accepted
 
 The text ``[stall]`` to be tokenised makes it stop for good, outside a tick.
 
@@ -92,6 +93,7 @@ class Row:
         said = reply(prompt)
         self.answer = answer(prompt, 4096) if said is None else said
         self.prompt_ticks = self.directives.pop("prompt", 0)
+        self.drafts = self.directives.pop("draft", 0) if message.speculate else 0
         if REPLIES:
             self.directives.clear()
         if said is not None:
@@ -184,6 +186,7 @@ class Engine:
                 chat_program=str(build and build.chat_program or ""),
                 why_no_chat=build.why_no_chat if build else "there is no build",
                 identity=identify(self.start.model_path),
+                why_no_drafts="it is a fake",
             )
         )
 
@@ -246,6 +249,7 @@ class Engine:
         table.n_prompt[slot], table.n_tokens[slot], table.n_past[slot] = n_prompt, len(ids), 0
         table.max_tokens[slot] = min(message.max_tokens or room, room)
         table.lane[slot], table.isolate[slot] = message.lane, message.isolate
+        table.drafted[slot] = table.accepted[slot] = 0
         table.t_submit_ns[slot] = time.monotonic_ns()
         table.t_admit_ns[slot] = 0
         table.reason[slot] = t.REASON_NONE
@@ -303,6 +307,8 @@ class Engine:
         for row in batch:
             table.in_tick[row.slot] = 0
             self.token(row)
+            if row.drafts:
+                self.draft(row)
         end_ns = time.monotonic_ns()
         header.busy, header.tick_start_ns = t.BUSY_IDLE, 0
         header.heartbeat_ns = end_ns
@@ -310,6 +316,7 @@ class Engine:
         header.decode_ns_total += end_ns - start_ns
         header.tick_ns_total += end_ns - start_ns
         header.decode_rows_total += len(batch)
+        header.decode_tokens += len(batch)
         at = header.tick_ring_at
         ms = (end_ns - start_ns) / 1e6
         row = table.ticks[at % t.TICK_RING]
@@ -338,6 +345,17 @@ class Engine:
                 os._exit(7)
             if name == "hang":
                 time.sleep(600)
+
+    def draft(self, row: Row) -> None:
+        """As if so many tokens had been drafted, and the first were right."""
+        table, header, slot = self.table, self.table.header, row.slot
+        table.drafted[slot] += row.drafts
+        header.draft_tokens += row.drafts
+        if row.serial in self.rows:
+            self.token(row)
+            table.accepted[slot] += 1
+            header.draft_accepted += 1
+            header.decode_tokens += 1
 
     def token(self, row: Row) -> None:
         table, slot = self.table, row.slot

@@ -17,6 +17,7 @@ from umaserve.bench.load import Sample
 from umaserve.bench.result import (
     Others,
     Verdict,
+    accepted_share,
     compositions,
     figures,
     last_minute,
@@ -214,6 +215,16 @@ def test_the_composition_of_the_ticks_adds_up(steps: list[tuple[int, int, int, i
 def test_prompt_tokens_are_counted_over_the_daemons_own_time() -> None:
     assert prompt_rate(samples(), Phase("p", ORIGIN_S + 1.9, ORIGIN_S + 8.1)) == pytest.approx(24)
     assert prompt_rate(samples(), Phase("p", ORIGIN_S + 1.9, ORIGIN_S + 2.1)) is None
+
+
+def test_accepted_drafts_are_those_of_the_phase() -> None:
+    seen = samples()
+    for i, sample in enumerate(seen):
+        sample.metrics.update(draft_tokens_total=500 + 8 * i, draft_accepted_total=3 * i)
+    phase = Phase("p", ORIGIN_S + 1.9, ORIGIN_S + 8.1)
+    assert accepted_share(seen, phase) == pytest.approx(37.5)
+    assert accepted_share(samples(), phase) is None  # a daemon that knows nothing of them
+    assert accepted_share(seen, Phase("p", ORIGIN_S + 1.9, ORIGIN_S + 2.1)) is None
 
 
 def test_the_table_fits_eighty_columns_whatever_the_numbers() -> None:

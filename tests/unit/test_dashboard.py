@@ -90,6 +90,17 @@ def test_why_a_session_has_its_lane():
     assert any(line.startswith(title) for line in rows(a_view))
 
 
+def test_drafts_are_shown_where_there_are_some():
+    def batch(width, **metrics):
+        return next(row for row in rows(view(**metrics), width, 30) if row.startswith(" batch"))
+
+    some = {"tokens_per_tick": 1.854, "draft_tokens_total": 50, "draft_accepted_total": 31}
+    assert " 3.0 dec ×1.9 + 9.0 pre " in batch(80, **some)
+    assert " 3.0 decode ×1.85 (62% right) + 9.0 prefill " in batch(120, **some)
+    assert " 3.0 decode + 9.0 prefill " in batch(120, **{**some, "draft_tokens_total": 0})
+    assert " 3.0 decode + 9.0 prefill " in batch(120, **{**some, "tokens_per_tick": None})
+
+
 def test_the_prefix_cache_says_how_large_it_is():
     seen = rows(view(session(1), cache_ram_bytes=35_200_000), 100)
     assert any(re.search(r"cache +█+░+ 50% of prompts · 35 MB *$", line) for line in seen)

@@ -31,7 +31,7 @@ import gguf_container as container  # noqa: E402
 import gguf_shapes  # noqa: E402
 import make_model  # noqa: E402
 
-from tests.support.made_models import library, small  # noqa: E402
+from tests.support.made_models import library, small, written  # noqa: E402
 from umaserve.models.gguf import check_gguf  # noqa: E402
 
 __all__ = ["library"]  # a fixture
@@ -133,6 +133,17 @@ def test_no_two_tokens_share_an_embedding() -> None:
     assert len({row.tobytes() for row in values}) == shape.n_vocab
 
 
+@pytest.mark.parametrize("shape", ["micro-151k", "moe-micro"])
+def test_in_a_chain_the_next_token_has_the_next_id(
+    shape: str, library: llama.Library, tmp_path: Path
+) -> None:
+    with llama.Model.open(library, written(shape, tmp_path / "chain.gguf", "--chain")) as model:
+        last = model.tokenize(" then")[-1]
+        text, ended = greedy(model, "first this, then", 20)
+        pieces = [model.token_to_piece_bytes(last + 1 + i, special=True) for i in range(20)]
+        assert (text, ended) == (b"".join(pieces).decode("utf-8", "replace"), False)
+
+
 def test_a_smaller_vocabulary_is_padded(library: llama.Library, tmp_path: Path) -> None:
     vocab = library.build.vocab_dir / "ggml-vocab-gpt-2.gguf"
     out = tmp_path / "small.gguf"
@@ -165,6 +176,8 @@ def test_llama_rope_factors_leave_fast_turns_and_stretch_slow_ones() -> None:
         (["--shape", "moe-micro", "--out", "{tmp}/x", "--vocab-from", "{tmp}/cut"], "truncated"),
         (["--shape", "moe-micro", "--out", "{tmp}/x", "--vocab-from", "{tmp}/no"], "no vocabulary"),
         (["--shape", "moe-micro", "--out", "{tmp}/x", "--seed", "-1"], "--seed"),
+        (["--shape", "mamba-micro", "--out", "{tmp}/x", "--chain"], "no chain is known for mamba"),
+        (["--shape", "gemma3-micro", "--out", "{tmp}/x", "--chain"], "no chain is known"),
     ],
 )
 def test_errors_are_sentences(

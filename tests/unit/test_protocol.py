@@ -70,6 +70,9 @@ def test_what_a_request_says_beside_its_prompt():
     assert (usual.context_shift, usual.n_keep) == (False, 0)
     shifted = parse({"id": "a", "prompt": "x", "context_shift": True, "n_keep": -1})
     assert (shifted.context_shift, shifted.n_keep) == (True, -1)
+    drafts = [{}, {"speculate": "auto"}, {"speculate": None}, {"speculate": True}]
+    assert all(parse({"id": "a", "prompt": "x", **said}).speculate for said in drafts)
+    assert not parse({"id": "a", "prompt": "x", "speculate": False}).speculate
 
 
 # --- requests ------------------------------------------------------------------------------------
@@ -250,6 +253,8 @@ WRONG = [
     ({"app": ""}, '"app" must be a string of 1 to 128 characters'),
     ({"app": 3}, '"app" must be a string'),
     ({"cache_scope": "world"}, '"cache_scope" must be "shared" or "private", not "world"'),
+    ({"speculate": "ngram"}, '"speculate" must be "auto", true or false, not "ngram"'),
+    ({"speculate": 1}, '"speculate" must be "auto", true or false, not 1'),
     ({"max_tokens": -1}, '"max_tokens" must be a whole number from 0 to 2048, not -1'),
     ({"max_tokens": 2049}, "from 0 to 2048, not 2049"),
     ({"max_tokens": "many"}, '"max_tokens" must be a whole number from 0 to 2048, not "many"'),

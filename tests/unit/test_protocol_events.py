@@ -72,6 +72,11 @@ def test_eos_events():
         "metadata": {"k": 1},
     }
     assert "text" not in unframe(eos_event("a", "length", Usage(), Timings()))
+    event = unframe(eos_event("a", "stop", Usage(9, 0, 20, 12, 0), Timings()))
+    assert event["usage"] == {
+        "prompt_tokens": 9, "cached_tokens": 0, "completion_tokens": 20,
+        "drafted_tokens": 12, "accepted_tokens": 0,
+    }  # fmt: skip
     with pytest.raises(ValueError, match="reason"):
         eos_event("a", "bored", Usage(), Timings())
 

@@ -127,6 +127,16 @@ def prompt_rate(samples: Sequence[Sample], phase: Phase) -> float | None:
     return (inside[-1][name] - inside[0][name]) / seconds if seconds > 0 else None
 
 
+def accepted_share(samples: Sequence[Sample], phase: Phase) -> float | None:
+    """Percent of the tokens drafted within the phase that were accepted; ``None``: none were."""
+    inside = [s.metrics for s in samples if phase.holds(s.at_s)]
+    drafted, accepted = (
+        inside[-1].get(name, 0) - inside[0].get(name, 0) if inside else 0
+        for name in ("draft_tokens_total", "draft_accepted_total")
+    )
+    return 100 * accepted / drafted if drafted else None
+
+
 class Composition(NamedTuple):
     """What the ticks between two readings were made of, tokens a tick on the mean.
 
@@ -291,6 +301,7 @@ class Result:
                     "end_ms": round(1e3 * (p.end_s - self.origin_s), 3),
                     **_rounded(asdict(self.figures[p.name])),
                     "prompt_tokens_per_s": _round(prompt_rate(self.samples, p)),
+                    "drafts_accepted_pct": _round(accepted_share(self.samples, p)),
                     "own_first_tokens_ms": [_round(ms) for ms in self.first_ms.get(p.name, [])],
                     "others": self.others[p.name]._asdict(),
                 }

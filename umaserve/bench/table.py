@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from umaserve.bench.result import Figures, Result, prompt_rate
+from umaserve.bench.result import Figures, Result, accepted_share, prompt_rate
 from umaserve.metrics import quantile
 
 COLUMNS = ("alone", "mixed", "auto", "client", "daemon")
@@ -49,6 +49,7 @@ _DAEMONS = (
     ("baseline, predicted", "ms", "baseline_ms"),
     ("bytes moved a token (ΣBMT)", "MB", "sum_bmt_mb_per_token"),
     ("scheduler efficiency", "", "scheduler_efficiency"),
+    ("tokens a row and tick", "", "tokens_per_tick"),
     ("copy-free ratio", "", "copy_free_ratio"),
     ("idle with work waiting", "%", "gpu_idle_pct"),
     ("residency churn a token", "MB", "residency_churn_mb_per_token"),
@@ -76,6 +77,8 @@ def rows(result: Result) -> list[Row]:
         out.append(Row(label, "ms", _cells(*own, ours, daemon.get(theirs))))
     prompts = [prompt_rate(result.samples, p) for p in result.phases]
     out.append(Row("prompt tokens, daemon's count", "/s", _cells(*prompts, None, None)))
+    drafts = [accepted_share(result.samples, p) for p in result.phases]
+    out.append(Row("drafted tokens accepted", "%", _cells(*drafts, None, None)))
     for name, unit, metric_name in _DAEMONS:
         out.append(Row(name, unit, _cells(None, None, None, None, daemon.get(metric_name))))
     return out

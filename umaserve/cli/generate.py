@@ -68,6 +68,9 @@ def _parser(prog: str) -> Parser:
     parser.add_argument(
         "--stop", action="append", metavar="TEXT", help="end before this text; may be repeated"
     )
+    parser.add_argument(
+        "--no-speculate", action="store_true", help="let no tokens be drafted and verified"
+    )
     parser.add_argument("--no-stream", action="store_true", help="print only when all is there")
     parser.add_argument("--priority", choices=("interactive", "background"), help="the lane")
     parser.add_argument("--json", action="store_true", help="print one JSON event per line")
@@ -136,6 +139,7 @@ def generate(arguments: list[str], prog: str = "umaserve generate") -> int:
         "min_p": options.min_p,
         "seed": options.seed,
         "stop": options.stop,
+        "speculate": False if options.no_speculate else None,
         "priority": options.priority,
         "stream": False if options.no_stream else None,
     }
@@ -205,6 +209,8 @@ class _JsonWriter:
         id, kind = body.pop("id"), "token"
         if isinstance(event, Eos):
             body["usage"], body["timings"] = event.usage._asdict(), event.timings._asdict()
+            if not event.usage.drafted_tokens:  # as the daemon leaves them out
+                del body["usage"]["drafted_tokens"], body["usage"]["accepted_tokens"]
             kind = "eos"
             if not self._is_whole:
                 del body["text"]

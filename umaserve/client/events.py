@@ -20,11 +20,16 @@ class Token(NamedTuple):
 
 
 class Usage(NamedTuple):
-    """Token counts; ``cached_tokens`` of the prompt did not have to be computed again."""
+    """Token counts; ``cached_tokens`` of the prompt did not have to be computed again.
+
+    ``accepted_tokens`` of the answer had been drafted, as had the other ``drafted_tokens`` in vain.
+    """
 
     prompt_tokens: int = 0
     cached_tokens: int = 0
     completion_tokens: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
 
 
 class Timings(NamedTuple):

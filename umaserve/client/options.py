@@ -68,6 +68,7 @@ class Options(TypedDict, total=False):
     n_keep: int | None
     app: str | None
     cache_scope: Literal["shared", "private"] | None
+    speculate: bool | Literal["auto"] | None
     add_bos: bool | Literal["auto"] | None
     cache_prompt: bool | None
     metadata: Any

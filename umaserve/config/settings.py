@@ -68,6 +68,7 @@ class Config:
     policy: str = "guarded"
     without: str = ""
     prefill_threads: int = -1
+    speculate: str = "auto"
     hang_timeout_s: float = 0.0
     latency_cap: float = 1.2
     scorecard: str = ""

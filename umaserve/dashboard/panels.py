@@ -159,7 +159,8 @@ def _shares(metrics: Values, recent: Values, width: int) -> Line:
         decode = metrics.get("tokens_per_tick_decode")
         prefill = metrics.get("tokens_per_tick_prefill")
     words = ("decode", "prefill") if width >= 48 else ("dec", "pre")
-    text = f"{number(decode)} {words[0]} + {number(prefill)} {words[1]}"
+    parts = [f"{number(decode)} {words[0]}", f" + {number(prefill)} {words[1]}"]
+    text = _drafts(metrics, width - PANEL_LABEL - 2 - len("".join(parts))).join(parts)
     line = Line(column(" batch", PANEL_LABEL, left=True), "bold")
     room = max(width - PANEL_LABEL - len(text) - 2, 0)
     both = (decode or 0) + (prefill or 0)
@@ -169,6 +170,16 @@ def _shares(metrics: Values, recent: Values, width: int) -> Line:
     else:
         line.add(EMPTY * room, "dim")
     return line.add(f" {text}").pad(width)
+
+
+def _drafts(metrics: Values, room: int) -> str:
+    """What a decoding row got, and which part of the drafts was right; nothing without drafts."""
+    got, drafted = metrics.get("tokens_per_tick"), metrics.get("draft_tokens_total")
+    if not drafted or got is None:
+        return ""
+    right = percent((metrics.get("draft_accepted_total") or 0) / drafted)
+    whole = f" ×{number(got, 2)} ({right} right)"
+    return whole if len(whole) <= room else f" ×{number(got)}"
 
 
 def _bandwidth(metrics: Values, width: int) -> Line:

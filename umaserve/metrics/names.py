@@ -82,6 +82,11 @@ HELP = {
     "bmt_budget_gbps": "Gigabytes per second that the ticks may move.",
     "bmt_measured_gbps": "Estimated gigabytes per second of recent ticks inside libllama.",
     "bmt_limited_ticks_total": "Ticks that the bandwidth budget kept something out of.",
+    # drafts
+    "tokens_per_tick": "Tokens that a decoding row got a tick, over the last minute.",
+    "draft_tokens_total": "Tokens drafted, and fed to be verified.",
+    "draft_accepted_total": "Of these, those that the model chose too.",
+    "draft_gained_s_total": "Seconds that ticks with drafts saved, by the cost model.",
     # sampling
     "sampling_ms_last": "Milliseconds of sampling all rows of the newest tick.",
     "sampling_us_per_token": "Microseconds of sampling a row, over the last minute.",

@@ -30,6 +30,7 @@ _OF_APPS = {
     "cached": "app_cached_ratio",
     "p95_ms": "app_p95_ms",
 }
+_FALLS = ("draft_gained_s_total",)  # a total that may become less, which a counter may not
 # what is counted apart, by which label
 APART = {"errors_total": "code", "cache_evictions_total": "cause"}
 
@@ -102,7 +103,8 @@ def _lines(family: str, samples: list[tuple[Labels, Any]]) -> Iterator[str]:
     if isinstance(samples[0][1], dict):
         kind = "histogram"
     else:
-        kind = "counter" if family.endswith("_total") else "gauge"
+        counts = family.endswith("_total") and family not in _FALLS
+        kind = "counter" if counts else "gauge"
     yield f"# HELP {name} {HELP.get(family, 'See docs/METRICS.md.')}\n# TYPE {name} {kind}\n"
     for labels, value in samples:
         if isinstance(value, dict):

@@ -22,11 +22,17 @@ TopLogprob = tuple[int, str, float]  # token id, text, natural-log probability
 
 
 class Usage(msgspec.Struct):
-    """Token counts of one request; ``cached_tokens`` of the prompt were not computed again."""
+    """Token counts of one request; ``cached_tokens`` of the prompt were not computed again.
+
+    ``drafted_tokens`` were fed to be verified, and ``accepted_tokens`` of these are in the answer;
+    both are left out of the event where nothing was drafted.
+    """
 
     prompt_tokens: int = 0
     cached_tokens: int = 0
     completion_tokens: int = 0
+    drafted_tokens: int | msgspec.UnsetType = msgspec.UNSET
+    accepted_tokens: int | msgspec.UnsetType = msgspec.UNSET
 
 
 class Timings(msgspec.Struct):

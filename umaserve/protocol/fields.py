@@ -238,6 +238,13 @@ GENERATE_FIELDS: tuple[Field, ...] = (
         "who may use what is kept of it; private: requests of the same `session` alone",
     ),
     Field(
+        "speculate",
+        Literal["auto"] | bool,
+        '"auto", true or false',
+        "auto",
+        "false: no tokens are drafted for it (`--speculate`)",
+    ),
+    Field(
         "metadata",
         msgspec.Raw,
         f"JSON of at most {MAX_METADATA_BYTES} bytes",

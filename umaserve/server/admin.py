@@ -383,6 +383,8 @@ class Admin:
                     eos=ready.eos,
                     chat_template=ready.chat_template is not None,
                     chat=_chat_state(engine),
+                    speculate=engine.start.speculate,
+                    why_no_drafts=ready.why_no_drafts,
                     load_ms=round(ready.load_ms, 1),
                     start_ms=round(ready.start_ms, 1),
                 )

@@ -34,7 +34,8 @@ def recover(sessions: Sessions, engine: EngineHandle, exit: EngineExit) -> None:
     behind, engine.backlog = engine.backlog, {}
     for request in left:
         engine.requests.pop(request.serial, None)
-        request.engine, request.slot, request.accepted = None, -1, False
+        request.leave_row()
+        request.accepted = False
         try:
             _left_behind(sessions, request, engine, exit if request.record in guilty else None)
         except Exception as error:

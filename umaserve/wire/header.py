@@ -128,6 +128,9 @@ class Header(Words):
     cache_evicted_room: int  # entries that made room for others
     cache_evicted_memory: int  # entries given up because the machine's memory was needed
     reread_bytes: int  # that the engine has had read from disk since it was ready, but kept texts
+    draft_tokens: int  # tokens that were drafted, and fed to be verified
+    draft_accepted: int  # of these, those that the model's samplers chose too
+    draft_gained_ns: int  # predicted time without drafts, less that of the ticks that had some
 
 
 class AbortWords(Words):
@@ -163,6 +166,8 @@ class TickRow(NamedTuple):
     bmt_mb: float
     allowed_ms: float  # what the guard allowed; 0 = nobody interactive decoded
     flags: float  # bits: 1 the guard kept something out, 2 error budget spent, 4 a prompt ran aside
+    drafted: float  # tokens, behind those of the decoding rows
+    accepted: float  # of these, those that a row got
     slice_ms: float  # before the tick, for prompts in a second context that waits during ticks
 
 

@@ -116,6 +116,7 @@ class Start(msgspec.Struct, tag="start", frozen=True):
     cache_dir: str = ""  # where they are kept beyond the engine's life; empty = nowhere
     cache_disk: int = 0  # bytes of it
     policy: str = "guarded"  # or module:function
+    speculate: str = "auto"  # where drafts come from: "ngram", "off"; auto = by what they gain
     without: tuple[str, ...] = ()  # parts of the policy that are switched off
     prefill_threads: int = -1  # cores for prompts aside; -1 = chosen, 0 = none
     probe: bool = True  # measure what ticks cost, in pauses, where that is not known
@@ -151,11 +152,12 @@ class Submit(msgspec.Struct, tag="submit", omit_defaults=True):
     ``auto``: nobody has named the lane, and the policy may change it.  ``unread``: nor has anybody
     said what it may take, and its answer goes out as a whole: the policy sets its cap.  ``domain``:
     whose texts may begin as this one does and share what was computed; None: nobody's.
-    ``session``: it names the session that it belongs to, which will come back.  ``shifts``: where
-    its context is full, `Shift` may follow.  Of ``tokens`` whose context was shifted before, those
-    are given that are still in it.  ``n_prompt`` is their number less all that were generated.
-    ``left``: of the generated tokens, those that are not in it any more.  A constraint has to follow
-    them all the same.
+    ``session``: it names the session that it belongs to, which will come back.
+    ``speculate``: tokens may be drafted for it.  ``shifts``: where its context is full, `Shift` may
+    follow.  Of ``tokens`` whose context was shifted before, those are given that are still in it.
+    ``n_prompt`` is their number less all that were generated.
+    ``left``: of the generated tokens, those that are not in it any more.  A constraint has to
+    follow them all the same.
     """
 
     serial: int
@@ -185,6 +187,7 @@ class Submit(msgspec.Struct, tag="submit", omit_defaults=True):
     session: bool = False
     shifts: bool = False
     left: list[int] = []
+    speculate: bool = True
     sampling: Sampling = Sampling()
     constraint: Constraint | None = None
 
@@ -323,6 +326,7 @@ class Ready(msgspec.Struct, tag="ready", omit_defaults=True):
     pooling: str = ""  # how a text's tokens become one vector: mean, cls, last, rank (not at all)
     generates: bool = True  # an encoder alone does not
     why_no_shift: str = ""  # why no context can be shifted; empty where it can
+    why_no_drafts: str = ""  # why no tokens can be drafted with this model; empty where they can
 
     @property
     def n_positions(self) -> int:

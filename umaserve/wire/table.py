@@ -93,6 +93,9 @@ _COLUMNS: tuple[tuple[str, str, str], ...] = (
     ("target_ttft_ms", "f8", ""),  # 0 = none
     ("target_tbt_ms", "f8", ""),  # 0 = none
     ("credit", "f8", ""),  # slow tokens that the guard may still spend on this session
+    ("speculate", "i4", ""),  # 1: tokens may be drafted for it
+    ("drafted", "i4", ""),  # tokens that were, so far
+    ("accepted", "i4", ""),  # of these, those that it got
     ("token_ns", "i8", "ctx"),  # monotonic; when the token at this position was published
     ("logprob", "f4", "ctx"),
     ("top_ids", "i4", "top"),  # -1 = unused
@@ -179,6 +182,9 @@ class SessionTable:
     target_ttft_ms: np.ndarray
     target_tbt_ms: np.ndarray
     credit: np.ndarray
+    speculate: np.ndarray
+    drafted: np.ndarray
+    accepted: np.ndarray
     tokens: np.ndarray
     token_ns: np.ndarray
     logprob: np.ndarray

@@ -136,8 +136,26 @@ def lose(cells, seq, p0, p1):
             cells.cells[seq] -= 1
             cells.marks.used -= 1
             lowest = cell
-    while cells.marks.top > 0 and cells.owner[cells.marks.top - 1] < 0:
-        cells.marks.top -= 1
+    _lower_top(cells)
+    _freed(cells, lowest)
+
+
+@njit(**INNER)
+def cut_end(cells, seq, first, n):
+    """Have a sequence forget its last ``n`` positions, from ``first`` on."""
+    call_i64_ptr_i32_i32_i32(cells.forget, cells.memory, seq, first, ALL)
+    if cells.marks.valid == 0:
+        return
+    cell, lowest = cells.marks.top, cells.owner.size
+    while n > 0 and cell > 0:
+        cell -= 1
+        if cells.owner[cell] == seq and cells.position[cell] >= first:
+            cells.owner[cell] = NOBODY
+            cells.cells[seq] -= 1
+            cells.marks.used -= 1
+            lowest = cell
+            n -= 1
+    _lower_top(cells)
     _freed(cells, lowest)
 
 
@@ -232,6 +250,12 @@ def _forget_range(cells, seq):
 def _freed(cells, cell):
     cells.marks.head = min(cells.marks.head, cell)
     cells.marks.low = min(cells.marks.low, cell)
+
+
+@njit(**INNER)
+def _lower_top(cells):
+    while cells.marks.top > 0 and cells.owner[cells.marks.top - 1] < 0:
+        cells.marks.top -= 1
 
 
 @njit(**INNER)

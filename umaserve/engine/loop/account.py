@@ -14,7 +14,7 @@ from umaserve.policy.base import (
     FLAG_TRIMMED,
 )
 from umaserve.policy.bytes import bandwidth
-from umaserve.policy.cost.model import FLOW_AGAIN, RELIEVED, learn, learn_flow
+from umaserve.policy.cost.model import FLOW_AGAIN, RELIEVED, learn, learn_flow, predict
 from umaserve.policy.guarded import observe
 from umaserve.policy.latency_guard import learn_tails
 from umaserve.wire import table as t
@@ -33,9 +33,9 @@ def learn_tick(cost, memory, info, facts, past, wall_ms, number):
     """
     if not facts.changed:
         observe(memory, info, wall_ms)
-    mode, decoding = info.mode, facts.decoding_rows
+    mode, decoding = info.mode, facts.decoding_rows + facts.drafted
     prompt_tokens, laden = facts.tokens - decoding, info.passengers > 0
-    if not facts.disturbed:
+    if not facts.disturbed and not facts.drafted:
         learn_tails(cost, info, decoding, prompt_tokens, wall_ms)
     if not facts.disturbed or laden and wall_ms < RELIEVED * info.predicted_ms:
         learn(cost, mode, decoding, prompt_tokens, past, wall_ms)
@@ -47,6 +47,15 @@ def learn_tick(cost, memory, info, facts, past, wall_ms, number):
     unknown = flow.seen < FLOW_KNOWN or number - flow.at > FLOW_AGAIN
     if not laden or unknown:
         learn_flow(cost, through, wall_ms / info.predicted_ms, number)
+
+
+@njit(**INNER)
+def _gained_ns(cost, facts, mode, past, wall_ms):
+    """What a tick with drafts has gained: without them its tokens are expected to take longer."""
+    rows = facts.decoding_rows
+    prompt = facts.tokens - rows - facts.drafted
+    without = predict(cost, mode, rows, prompt, past) * (rows + facts.taken) / rows
+    return int((without - wall_ms) * 1e6) if without > 0.0 else 0
 
 
 @njit(**INNER, _nrt=True)
@@ -63,12 +72,14 @@ def account(loop, parity):
     began, submitted, decoded = facts.began_ns, facts.submitted_ns, facts.decoded_ns
     sampled, told = facts.sampled_ns, facts.told_ns
     tokens, outputs, decoding = facts.tokens, facts.outputs, facts.decoding_rows
-    prompt_tokens = tokens - decoding
+    prompt_tokens, got = tokens - decoding - facts.drafted, decoding + facts.taken
     # published under the next decode, a tick ends where its sampling did
     end = sampled if fixed.overlap else now
     wall_ms = (end - began) / 1e6
     past = facts.cells_used if fixed.wide_reads else facts.attended / tokens
-    learn_tick(cost, loop.memory, info, facts, past, wall_ms, header.ticks + 1)
+    learn_tick(
+        cost, loop.memory, info, facts, past, wall_ms - facts.rounds_ns / 1e6, header.ticks + 1
+    )
     span = bandwidth.attention_span(facts.cells_used + tokens, fixed.n_ctx)
     moved = bandwidth.tick_bytes(
         loop.traffic, outputs, tokens, span if fixed.wide_reads else facts.cells_read, tokens, span
@@ -89,13 +100,17 @@ def account(loop, parity):
     in_place, copied = take_counts(loop.pool, loop.scratch)
     header.rows_in_place += in_place
     header.copied_bytes += copied
-    header.decode_tokens += decoding
+    header.decode_tokens += got
     header.prefill_tokens += prompt_tokens
     header.decode_rows_total += decoding
     header.served_decoders = decoding
     header.last_batch = tokens
     header.last_decode_ns = decoded - submitted
     header.last_sample_ns = sampled - decoded
+    if facts.drafted:
+        header.draft_tokens += facts.drafted
+        header.draft_accepted += facts.taken
+        header.draft_gained_ns += _gained_ns(cost, facts, info.mode, past, wall_ms)
     header.first_chunk_ns = (told if told else now) - decoded
     if wall_ms > fixed.budget_ms:
         header.ticks_over_budget += 1
@@ -120,6 +135,8 @@ def account(loop, parity):
     row.sample_ms = (sampled - decoded) / 1e6
     row.decode_rows = decoding
     row.prefill_tokens = prompt_tokens
+    row.drafted = facts.drafted
+    row.accepted = facts.taken
     row.cells = facts.cells_used + tokens
     header.cells_used = count_used(loop.state.state, loop.state.n_past)
     row.interactive_rows = info.interactive_rows

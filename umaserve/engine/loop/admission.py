@@ -305,6 +305,8 @@ class Admission:
         table.max_tokens[slot] = max_tokens
         table.shifts[slot] = 0 if message.shifts else -1
         table.isolate[slot] = message.isolate
+        table.speculate[slot] = message.speculate
+        table.drafted[slot] = table.accepted[slot] = 0
         table.cap[slot] = message.latency_cap
         table.target_ttft_ms[slot] = message.target_ttft_ms
         table.target_tbt_ms[slot] = message.target_tbt_ms

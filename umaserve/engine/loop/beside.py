@@ -30,7 +30,7 @@ UNLIKE = 2
 
 
 @njit(nogil=True, cache=True)
-def note_shape(flight, knobs, cost, memory, rows, in_batch, info):
+def note_shape(flight, knobs, cost, memory, rows, facts, info):
     """After a change of shape on an accelerator, ticks of the streams alone are unlike all others
     (``flight.unlike``).  A captured graph has to be made again.
 
@@ -39,7 +39,9 @@ def note_shape(flight, knobs, cost, memory, rows, in_batch, info):
     change.  So it is with those who ride with all of them (``riders_ms``).  With other passengers,
     or where decoders take turns, the change is part of what it costs.
     """
-    shape = rows if rows == in_batch else -1
+    shape = rows + facts.drafted
+    if shape != facts.tokens:
+        shape = -1  # with tokens of prompts
     alone = info.passengers == 0 and rows == memory.found[KIND_DECODE]
     steady = info.riders_ms > 0.0 or alone and is_known(cost, 0, rows, 0)
     if knobs.paced and steady and shape not in (-1, flight.last_shape):

@@ -15,11 +15,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from umaserve.drafts.ring import FEWEST_SHARED, remember
+from umaserve.drafts.worth import MOST
 from umaserve.engine.aside.lane import Allowed, AsideLane
 from umaserve.engine.cells import accounting as cells
 from umaserve.engine.cells import integrity
 from umaserve.engine.cells.sequences import Sequences
 from umaserve.engine.constraints.constraints import CODE
+from umaserve.engine.drafting.records import NEVER, WAYS, Drafts, domain_number
+from umaserve.engine.model.abilities import why_no_plain_model
 from umaserve.engine.model.cost_file import CostFile, identity
 from umaserve.engine.model.cost_keeper import CostKeeper
 from umaserve.engine.model.thread_places import leave_places, place_threads
@@ -106,7 +110,7 @@ class Engine:
         self.worker: PrefillWorker | None = None
         self.trials = Trials(self)
         self.seats = Seats(self)
-        self.admission.on_row = self.seats.prefixes.arrive
+        self.admission.on_row = self._arrive
         self.landing = Landing(self)
         self.later: list[m.ToEngine] = []  # messages that wait for the next tick
         self.ticks_done = 0
@@ -114,7 +118,7 @@ class Engine:
         self._checks = integrity.is_wanted()
         table.header.cells_total = loaded.n_ctx
         abort.watch(loaded.context, table.abort)
-        self._batch = Batch(loaded.library.ffi, loaded.n_batch, start.n_slots)
+        self._batch = Batch(loaded.library.ffi, loaded.n_batch, start.n_slots + MOST)
         self.graph = ReadyGraph(loaded, self._batch)
         self.columns = records.Columns.of(table)
         self.native = Native.of(
@@ -130,6 +134,7 @@ class Engine:
         )  # fmt: skip
         self.budget = Budget.of(start.bmt_budget)
         self.memory = Memory.fresh(start.n_slots)
+        self.drafts = self._allocate_drafts()
         self.aside = AsideLane(
             loaded, start, table, self.native, control.notify, self._allowed_aside
         )
@@ -171,6 +176,31 @@ class Engine:
             self._scratch, pool.team_counted,
         )  # fmt: skip
         return pool._replace(team=team)
+
+    def _allocate_drafts(self) -> Drafts:
+        """Room for drafted tokens; for none where the memory of this model cannot go back."""
+        loaded, spec = self.loaded, self.table.spec
+        can_cut = not why_no_plain_model(loaded.library.lib, loaded.model.pointer)
+        way = WAYS[self.start.speculate] if can_cut else NEVER
+        drafts = Drafts.allocate(spec.n_slots, spec.n_ctx, way)
+        if way:  # have what is compiled at hand before anybody waits for it
+            remember(drafts.ring, 0, self.table.tokens[0], 0, 0)
+        return drafts
+
+    def _arrive(self, slot: int, domain: str | None, session: bool) -> None:
+        """A request has got a row, and shares what it says with its ``domain``."""
+        self.seats.prefixes.arrive(slot, domain, session)
+        self.drafts.domain[slot] = domain_number(domain)
+
+    def remember_text(self, slot: int) -> None:
+        """A row has ended: others of its domain may say the same.
+
+        What was known of its prompt is there already.
+        """
+        drafts, table = self.drafts, self.table
+        if drafts.marks.way and drafts.domain[slot] and table.n_tokens[slot] >= FEWEST_SHARED:
+            domain, first = int(drafts.domain[slot]), int(table.cached[slot])
+            remember(drafts.ring, domain, table.tokens[slot], first, int(table.n_tokens[slot]))
 
     def arrange(self) -> None:
         """Put together what the compiled ticks take; again after threads or worker changed."""
@@ -215,6 +245,7 @@ class Engine:
             rows=self._rows,
             scratch=self._scratch,
             work=self.work,
+            drafts=self.drafts,
         )  # fmt: skip
         self._loop = records.refer(self.records)
         self._run_ticks = Direct(ticks.run_ticks)
@@ -458,6 +489,7 @@ class Engine:
         if not self.loaded.context.cut(seq, last):
             last = 0  # this kind of memory cannot go back: from the start
         table.n_past[slot] = last
+        table.header.cells_used = cells.cells_used(table)
         self.sequences.forgotten(seq, last)
 
     def _custom_plan(self) -> int:

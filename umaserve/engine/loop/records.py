@@ -8,7 +8,9 @@ import numpy as np
 from numba import types
 from numba.experimental import structref
 
+from umaserve.drafts.worth import MOST
 from umaserve.engine.cells.cell_map import CellMap
+from umaserve.engine.drafting.records import Drafts
 from umaserve.engine.model.thread_places import Places
 from umaserve.engine.native.batch import BatchArrays
 from umaserve.engine.native.calls import Native
@@ -87,6 +89,9 @@ class Facts(Record):
     tokens: int
     outputs: int  # rows with logits
     decoding_rows: int
+    drafted: int  # tokens behind theirs that were drafted
+    taken: int  # of these, those that a row got
+    rounds_ns: int  # that sampling them took, behind the first token of each row
     cells_read: int  # KV cells of the rows
     cells_used: int  # by all sequences, before
     attended: int  # cells of each row times its tokens
@@ -109,10 +114,15 @@ class Columns(NamedTuple):
     n_past: np.ndarray
     checkpoint: np.ndarray
     max_tokens: np.ndarray
+    shifts: np.ndarray
     in_tick: np.ndarray
     isolate: np.ndarray
     t_first_ns: np.ndarray
     t_last_ns: np.ndarray
+    arrival: np.ndarray
+    speculate: np.ndarray
+    drafted: np.ndarray
+    accepted: np.ndarray
     tokens: np.ndarray
     token_ns: np.ndarray
     logprob: np.ndarray
@@ -142,11 +152,11 @@ class Fixed(NamedTuple):
 class Work(NamedTuple):
     """Arrays that one tick hands to the next step, allocated once.
 
-    ``addresses`` int64, ``sampled``, ``ended``, ``stuck`` int32: [n_slots]; ``served``
-    int64[n_slots] and ``resumed_at`` int32[n_slots] live as long as the rows; ``is_eog``
-    uint8[n_vocab].  ``facts`` (Facts[2]) and ``info`` (PlanInfo[2]) keep a tick and the
-    one before apart.  ``aside`` int32[n_slots]: 1 = that prompt is computed aside, -1 = it cannot
-    be.
+    ``addresses`` int64 and ``sampled`` int32: one for each token that a tick samples.  ``ended``,
+    ``stuck`` int32[n_slots]; ``served`` int64[n_slots] and ``resumed_at`` int32[n_slots] live as
+    long as the rows; ``is_eog`` uint8[n_vocab].  ``facts`` (Facts[2]) and ``info`` (PlanInfo[2])
+    keep a tick and the one before apart.  ``aside`` int32[n_slots]: 1 = that prompt is computed
+    aside, -1 = it cannot be.
     """
 
     addresses: np.ndarray
@@ -167,8 +177,8 @@ class Work(NamedTuple):
         """``resumed_at`` int32[n_slots] is somebody else's; its length is that of all others."""
         n_slots = resumed_at.size
         return cls(
-            addresses=np.zeros(n_slots, np.int64),
-            sampled=np.zeros(n_slots, np.int32),
+            addresses=np.zeros(n_slots + MOST, np.int64),
+            sampled=np.zeros(n_slots + MOST, np.int32),
             ended=np.zeros(n_slots, np.int32),
             stuck=np.zeros(n_slots, np.int32),
             served=np.zeros(n_slots, np.int64),
@@ -204,6 +214,7 @@ class Loop(NamedTuple):
     rows: Rows
     scratch: Scratch
     work: Work
+    drafts: Drafts
 
 
 @structref.register

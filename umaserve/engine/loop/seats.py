@@ -262,6 +262,7 @@ class Seats:
         ended = None
         if not empty:
             self.prefixes.keep(slot)
+            self._engine.remember_text(slot)
             ended = self._ended(slot)
         self.drop_sequence(slot, empty, ended)
         self.prefixes.unpark(slot)

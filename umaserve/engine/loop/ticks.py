@@ -13,6 +13,8 @@ import numpy as np
 
 from umaserve.engine.cells.accounting import count_used
 from umaserve.engine.cells.cell_map import TOGETHER, make_room, take_cells
+from umaserve.engine.drafting.phases import give, go_on_with, look, say_terms, settle_drafts
+from umaserve.engine.drafting.records import NEVER
 from umaserve.engine.model.thread_places import place_threads
 from umaserve.engine.native.batch import (
     fill,
@@ -44,6 +46,7 @@ from umaserve.policy.base import (
 from umaserve.policy.bytes import bandwidth
 from umaserve.policy.guarded import plan_tick
 from umaserve.policy.latency_guard import earned, settle_credit
+from umaserve.sampling.params import SLOW
 from umaserve.sampling.sampler import NO_CHOICE, NO_NUMBERS
 from umaserve.wire import table as t
 
@@ -103,6 +106,7 @@ def run_ticks(most, tick, given, loop):
             if why != GOES_ON:
                 return why, tick
             slice_prompts(loop)
+            draft_tokens(loop)
             fill_batch(loop)
         why = decode(loop, resumed)
         if why != GOES_ON:
@@ -112,10 +116,12 @@ def run_ticks(most, tick, given, loop):
         while True:
             sample(loop, count)
             settle_rows(loop, count, tick)
+            verify(loop, count)
             count = flight.outputs_sent - flight.settled
             if count == 0:
                 break
             tell(loop)
+        end_drafts(loop)
         why = end_tick(loop, turn + 1 < most)
         if why != GOES_ON:
             return why, tick
@@ -187,6 +193,28 @@ def slice_prompts(loop):
 
 
 @njit(**PHASE)
+def draft_tokens(loop):
+    """Draft tokens for rows of the plan, as many as pay in this tick."""
+    if loop.drafts.marks.way == NEVER:
+        return
+    plan, columns, drafts, work = loop.plan, loop.columns, loop.drafts, loop.work
+    entries, facts = work.flight.entries, work.facts[work.flight.parity]
+    attended = look(entries, plan, columns, drafts)
+    if drafts.marks.rows == 0:
+        return
+    used, terms = facts.cells_used, drafts.wanted.terms
+    say_terms(
+        entries, plan, loop.state, loop.knobs, loop.memory, drafts, loop.fixed.n_ctx - used
+    )
+    beside = plan.aside[0] >= 0 or loop.orders.running[0] >= 0 or plan.info.slice_ms > 0.0
+    terms.laden = 1 if beside or plan.info.passengers > 0 else 0
+    terms.past = used if loop.fixed.wide_reads else attended / drafts.marks.rows
+    give(drafts, loop.cost, loop.state.lane)
+    if drafts.marks.given:
+        plan.info.predicted_ms = drafts.wanted.kept.price_ms
+
+
+@njit(**PHASE)
 def fill_batch(loop):
     """Write the plan into the batch, and what is known of the tick into its facts."""
     knobs, orders, plan, work = loop.knobs, loop.orders, loop.plan, loop.work
@@ -196,19 +224,20 @@ def fill_batch(loop):
     _set_mode(fixed, loop.native, flight, plan.info.mode)
     order_thread(knobs, loop.native, loop.state.lane, orders, work.aside, plan, started)
     work.info[flight.parity] = plan.info
-    in_batch, outputs, rows = fill(entries, plan, loop.columns, batch)
+    in_batch, outputs, rows = fill(entries, plan, loop.columns, batch, loop.drafts)
     batch.n_tokens[0] = in_batch
     if entries == 1 and outputs == 1 and facts.cells_used == 0:
         batch.n_tokens[0] = fill_up(
             in_batch, flight.width, fixed.spare, batch.token, batch.pos, batch.seq, batch.logits
         )
-    read, attended = _reads(entries, plan, loop.columns)
+    read, attended = _reads(entries, plan, loop.columns, loop.drafts)
     header.tick_start_ns = header.heartbeat_ns = started
     header.busy = BUSY_DECODE
     facts.tokens, facts.outputs, facts.decoding_rows = in_batch, outputs, rows
+    facts.drafted, facts.taken, facts.rounds_ns = loop.drafts.marks.given, 0, 0
     facts.cells_read, facts.attended, facts.told_ns = read, attended, 0
     flight.outputs_sent = outputs
-    note_shape(flight, knobs, loop.cost, loop.memory, rows, in_batch, plan.info)
+    note_shape(flight, knobs, loop.cost, loop.memory, rows, facts, plan.info)
     note_begun(knobs, orders, flight, facts)
 
 
@@ -262,7 +291,7 @@ def submit(loop):
     placed = batch.n_tokens[0]
     # a prompt may be copied soon
     exactly = loop.plan.aside[0] >= 0 or loop.orders.running[0] >= 0
-    make_room(cells, placed, in_batch - rows >= TOGETHER, exactly)
+    make_room(cells, placed, in_batch - rows - facts.drafted >= TOGETHER, exactly)
     take_cells(cells, batch.seq, batch.pos, placed)
     sent = now_ns(native)
     facts.submitted_ns = sent
@@ -282,12 +311,14 @@ def sort_rows(loop):
     Rows that take long go last: the others' tokens are with the front by then.
     """
     work, batch, row_bytes = loop.work, loop.batch, 4 * loop.fixed.n_vocab
-    outputs = work.flight.outputs_sent
+    outputs, drafts, at = work.flight.outputs_sent, loop.drafts, 0
     work.flight.settled = 0
     # one behind the other, in the order of the batch (llama_get_logits); asking for each takes
     # 2 us on an accelerator
     for i in range(outputs):
-        batch.out_row[i] = i
+        slot = batch.out_slot[i]
+        batch.out_row[i] = drafts.output[slot] = at
+        at += 1 + drafts.wanted.counts[slot]
     quick = slow_last(
         outputs, batch.out_slot, batch.out_row, loop.settings.whole, work.ended, work.sampled
     )
@@ -306,7 +337,10 @@ def sample(loop, count):
         loop.pool,
     )  # fmt: skip
     sample_all(loop.pool, flight.settled, count, loop.rows, loop.scratch)
-    work.facts[flight.parity].sampled_ns = now_ns(loop.native)
+    facts, now = work.facts[flight.parity], now_ns(loop.native)
+    if loop.drafts.marks.taken:
+        facts.rounds_ns += now - facts.sampled_ns
+    facts.sampled_ns = now
 
 
 @njit(**PHASE)
@@ -324,6 +358,28 @@ def settle_rows(loop, count, tick):
     )  # fmt: skip
     ask_for_masks(count, slots, loop.settings.whole, loop.native)
     flight.settled += count
+
+
+@njit(**PHASE)
+def verify(loop, count):
+    """Give rows of the last ``count`` another round that got the next of their drafted tokens."""
+    if loop.drafts.marks.given:
+        first = loop.work.flight.settled - count
+        row_bytes = 4 * loop.fixed.n_vocab
+        go_on_with(loop.columns, loop.batch, loop.work, loop.drafts, first, count, row_bytes)
+
+
+@njit(**PHASE)
+def end_drafts(loop):
+    """Free what drafted tokens have of the cells, but for those that rows got."""
+    flight, drafts = loop.work.flight, loop.drafts
+    if drafts.marks.way == NEVER:
+        return
+    facts = loop.work.facts[flight.parity]
+    facts.outputs, facts.taken = flight.outputs_sent, drafts.marks.taken
+    prompt = facts.tokens - drafts.marks.rows - facts.drafted
+    wall_ms = (facts.sampled_ns - facts.began_ns) / 1e6
+    settle_drafts(loop.columns, drafts, loop.cells, prompt, wall_ms, facts.rounds_ns / 1e6)
 
 
 @njit(**PHASE)
@@ -360,7 +416,10 @@ def end_tick(loop, more):
 
 @njit(**PHASE)
 def tell(loop):
-    """Wake the front for the tokens of the rows that did not take long."""
+    """Wake the front for the tokens that are there, if the next rows take long."""
+    flight = loop.work.flight
+    if not loop.settings.whole[loop.batch.out_slot[flight.settled], SLOW]:
+        return  # more of the tokens that were drafted
     wake(loop.native)
     loop.work.facts[loop.work.flight.parity].told_ns = now_ns(loop.native)
 
@@ -375,14 +434,14 @@ def publish_last(loop):
 
 
 @njit(**INNER)
-def _reads(entries, plan, columns):
+def _reads(entries, plan, columns, drafts):
     """Mark the plan's rows; returns KV cells that they read, and those times their tokens."""
     read = attended = 0
     for e in range(entries):
         s = plan.slots[e]
         columns.in_tick[s] = 1
         read += columns.n_past[s] + plan.counts[e]
-        attended += columns.n_past[s] * plan.counts[e]
+        attended += columns.n_past[s] * (plan.counts[e] + drafts.wanted.counts[s])
     return read, attended
 
 

@@ -22,7 +22,7 @@ from umaserve.wire import table as t
 from umaserve.wire.control import Control
 
 from . import capacity, load_warnings
-from .abilities import device_memory, spare_sequences, why_no_shift
+from .abilities import device_memory, spare_sequences, why_no_plain_model, why_no_shift
 from .contexts import open_context, sizes_of
 from .loaded import PROCESSOR, CannotLoad, Loaded, usable_cores
 from .pooling import pooling_of
@@ -250,6 +250,7 @@ def describe(start: m.Start, loaded: Loaded, start_ms: float) -> m.Ready:
         pooling=pooling_of(model, causal=loaded.generates),
         generates=loaded.generates,
         why_no_shift=why_no_shift(loaded),
+        why_no_drafts=why_no_plain_model(loaded.library.lib, model.pointer),
     )
 
 

@@ -18,7 +18,7 @@ class BatchArrays(NamedTuple):
     """The arrays of a Batch, in the form that compiled code takes (borrowed).
 
     ``token``, ``pos``, ``seq`` int32 and ``logits`` int8 are [n_batch].  ``out_slot`` and
-    ``out_row`` int32[n_slots] say which session asked for logits and at which index of the batch.
+    ``out_row`` int32[n_outputs] say which session has logits and at which index of the batch.
     ``n_tokens`` int32[1] is the struct's own field.
     """
 
@@ -38,15 +38,15 @@ class Batch:
     is given it; libllama only reads them.
     """
 
-    def __init__(self, ffi: Any, n_batch: int, n_slots: int) -> None:
+    def __init__(self, ffi: Any, n_batch: int, n_outputs: int) -> None:
         self.struct = ffi.new("struct llama_batch *")
         self.arrays = BatchArrays(
             token=np.zeros(n_batch, np.int32),
             pos=np.zeros(n_batch, np.int32),
             seq=np.zeros(n_batch, np.int32),
             logits=np.zeros(n_batch, np.int8),
-            out_slot=np.zeros(n_slots, np.int32),
-            out_row=np.zeros(n_slots, np.int32),
+            out_slot=np.zeros(n_outputs, np.int32),
+            out_row=np.zeros(n_outputs, np.int32),
             n_tokens=np.frombuffer(ffi.buffer(self.struct, 4), np.int32),
         )
         self._n_seq = np.ones(n_batch, np.int32)
@@ -71,11 +71,11 @@ def stop_at_checkpoints(entries, plan, columns):
 
 
 @njit(**INNER)
-def fill(entries, plan, columns, batch):
-    """Write a plan into the batch arrays.
+def fill(entries, plan, columns, batch, drafts):
+    """Write a plan into the batch arrays, and behind a row's own tokens those drafted for it.
 
     Returns (tokens in the batch, rows that want logits, how many of those were decoding before).
-    Logits are asked only where a session's last known token is fed.
+    Logits are asked only where a session's last known token is fed, and of drafted ones.
     """
     slots, counts = plan.slots, plan.counts
     tokens, n_past, n_tokens = columns.tokens, columns.n_past, columns.n_tokens
@@ -98,6 +98,13 @@ def fill(entries, plan, columns, batch):
             batch.out_slot[outputs] = slot
             batch.out_row[outputs] = n - 1
             outputs += 1
+            if drafts.marks.given:
+                for i in range(drafts.wanted.counts[slot]):
+                    batch.token[n] = drafts.tokens[slot, i]
+                    batch.pos[n] = n_tokens[slot] + i
+                    batch.seq[n] = columns.seq[slot]
+                    batch.logits[n] = 1
+                    n += 1
     return n, outputs, decoding
 
 

@@ -119,6 +119,8 @@ class Whole(Protocol):
     ticks_done: int
     team_scratches: list[Scratch]
 
+    def remember_text(self, slot: int) -> None: ...
+
     @property
     def records(self) -> Sequence[Any]: ...
 

@@ -79,6 +79,7 @@ class Asked:
                 "predicted_n": predicted,
                 "predicted_ms": predicted_ms,
                 "predicted_per_second": 1e3 * predicted / predicted_ms if predicted_ms else None,
+                **_drafts(end),
             },
         }
 
@@ -94,6 +95,13 @@ class Asked:
             if value is not None:
                 found[path] = value
         return found
+
+
+def _drafts(end: Event) -> dict[str, int]:
+    """Tokens that were drafted, and those of them that are in the answer; nothing without any."""
+    counts = {"draft_n": end.tokens("drafted_tokens")}
+    counts["draft_n_accepted"] = end.tokens("accepted_tokens")
+    return counts if counts["draft_n"] else {}
 
 
 def probability(token: dict[str, Any]) -> dict[str, Any]:

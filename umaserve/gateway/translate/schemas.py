@@ -79,7 +79,7 @@ def of_socket(*names: str) -> dict[str, Schema]:
 
 
 # fields that several families share
-SAMPLING = of_socket(*(name for name in SAME if name in SOCKET)) | {
+SAMPLING = of_socket(*SAME) | {
     theirs: SOCKET[ours] for theirs, ours in OTHER.items()
 }
 CALLER = of_socket("priority") | {

@@ -40,6 +40,7 @@ def start_message(config: Config, model: memory.ModelFile) -> m.Start:
         cache_disk=config.cache_disk,
         policy=config.policy,
         without=tuple(config.without.split(",")) if config.without else (),
+        speculate=config.speculate,
         prefill_threads=config.prefill_threads,
         log_level=config.log_level,
         core_dumps=config.core_dumps,

@@ -96,6 +96,8 @@ def tick_line(pid: int, number: int, row: TickRow) -> bytes:
             "sample_ms": round(row.sample_ms, 4),
             "decode_rows": int(row.decode_rows),
             "interactive_rows": int(row.interactive_rows),
+            "drafted_tokens": int(row.drafted),
+            "accepted_tokens": int(row.accepted),
             "prefill_tokens": int(row.prefill_tokens),
             "kv_cells": int(row.cells),
             "predicted_ms": round(row.predicted_ms, 4) or None,

@@ -96,6 +96,7 @@ class Scorecard:
             **self._latency(now_s),
             **self._guard(now),
             **self._bandwidth(now, past),
+            **self._drafts(now, past),
             **self._sampling(now, past),
             **self._efficiency(now_s, now, past, rss_gb),
             **self._cache(now, past),
@@ -197,7 +198,7 @@ class Scorecard:
         out: dict[str, Any] = {
             "batch_calls_total": now.counters.ticks,
             "last_batch_size": self._header("last_batch"),
-            "avg_batch": _ratio(rows + prefill, ticks),
+            "avg_batch": _ratio(rows + delta.draft_tokens + prefill, ticks),
             "decode_ms_last": self._known("last_decode_ns", 1e-6),
             "decode_ms_ewma": _round(meters.ewma_decode_ms),
             "tokens_per_tick_decode": _ratio(rows, ticks),
@@ -302,6 +303,15 @@ class Scorecard:
             "bmt_budget_gbps": self._known("bmt_budget_bps", 1e-9),
             "bmt_measured_gbps": self._known("bmt_measured_bps", 1e-9),
             "bmt_limited_ticks_total": now.counters.bmt_trimmed,
+        }
+
+    def _drafts(self, now: _Snapshot, past: _Snapshot) -> dict[str, Any]:
+        delta, counters = now.counters.since(past.counters), now.counters
+        return {
+            "tokens_per_tick": _ratio(delta.decode_tokens, delta.decode_rows_total),
+            "draft_tokens_total": counters.draft_tokens,
+            "draft_accepted_total": counters.draft_accepted,
+            "draft_gained_s_total": round(counters.draft_gained_ns / 1e9, 4),
         }
 
     def _sampling(self, now: _Snapshot, past: _Snapshot) -> dict[str, Any]:

@@ -60,6 +60,9 @@ class Counters(NamedTuple):
     cache_evicted_room: int = 0
     cache_evicted_memory: int = 0
     reread_bytes: int = 0
+    draft_tokens: int = 0
+    draft_accepted: int = 0
+    draft_gained_ns: int = 0
 
     def plus(self, more: Counters) -> Counters:
         return Counters(*map(operator.add, self, more))
@@ -222,7 +225,7 @@ class Meters:
             self.decode_ms.add(now_s, decode_ms)
             self.decode_histogram.add(decode_ms)
             self.overhead_us.add(now_s, 1000.0 * (row.wall_ms - decode_ms))
-            self.batch_histogram.add(row.decode_rows + row.prefill_tokens)
+            self.batch_histogram.add(row.decode_rows + row.drafted + row.prefill_tokens)
             old = self.ewma_decode_ms
             self.ewma_decode_ms = decode_ms if old is None else old + 0.1 * (decode_ms - old)
             if self.on_tick is not None:

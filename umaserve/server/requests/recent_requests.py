@@ -6,7 +6,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from msgspec.structs import asdict
+import msgspec
 
 from umaserve.server.requests.request import LANE_NAMES
 
@@ -28,7 +28,8 @@ class RecentRequests:
         usage, (lane, why) = request.usage(), request.lane_now()
         row = {
             "serial": request.serial, "app": request.app, "lane": LANE_NAMES[lane],
-            "lane_reason": why, "reason": reason, **asdict(usage), **asdict(timings),
+            "lane_reason": why, "reason": reason,
+            **msgspec.to_builtins(usage), **msgspec.to_builtins(timings),
         }  # fmt: skip
         self._rows.append((time.monotonic(), row))
 

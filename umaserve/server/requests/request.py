@@ -143,6 +143,7 @@ class Request:
     figures: App | None = None  # of the program that asks
     admitted_ns: int = 0
     cached: int = 0  # tokens of the prompt that did not have to be computed
+    former_drafts: tuple[int, int] = (0, 0)  # `drafts` of the rows that it had before
     cancelled: bool = False  # the client or the daemon asked for its end
     told: bool = False  # the client has its last event, or is gone
     awaits_reply: bool = False  # its last event waits for the message that its text makes
@@ -340,6 +341,7 @@ class Request:
             session=bool(message.session),
             shifts=message.context_shift,
             left=self.left,
+            speculate=message.speculate,
             sampling=self.sampling,
             constraint=self._constraint(),
         )
@@ -387,8 +389,24 @@ class Request:
         met = self.assembler.stop
         return met if met in self.message.stop else None
 
+    def drafts(self) -> tuple[int, int]:
+        """Tokens that were drafted for it so far, and of these those that it got, over all
+        engines."""
+        drafted, got = self.former_drafts
+        if self.engine is not None and self.engine.table.serial[self.slot] == self.serial:
+            drafted += int(self.engine.table.drafted[self.slot])
+            got += int(self.engine.table.accepted[self.slot])
+        return drafted, got
+
+    def leave_row(self) -> None:
+        """It has no row of an engine any more."""
+        self.former_drafts = self.drafts()
+        self.engine, self.slot = None, -1
+
     def usage(self) -> Usage:
-        return Usage(len(self.prompt_ids or ()), self.cached, len(self.tokens))
+        counts = len(self.prompt_ids or ()), self.cached, len(self.tokens)
+        drafted, got = self.drafts()
+        return Usage(*counts, drafted, got) if drafted else Usage(*counts)
 
     def timings(self, now_ns: int) -> Timings:
         times = self.token_ns

@@ -502,16 +502,16 @@ class Sessions:
         return True
 
     def _free_row(self, request: Request, *, release: bool) -> None:
-        engine = request.engine
+        engine, slot = request.engine, request.slot
         assert engine is not None
+        request.leave_row()
         if release:
             # the cells of a row that is full wait for it
             send = engine.send if request.message.context_shift else engine.send_along
-            send(m.Release(request.serial, request.slot))
+            send(m.Release(request.serial, slot))
         engine.requests.pop(request.serial, None)
         engine.note_app(request.serial, request.app)
-        engine.free_slots.append(request.slot)
-        request.engine, request.slot = None, -1
+        engine.free_slots.append(slot)
 
     # --- ends -------------------------------------------------------------------------------------
 

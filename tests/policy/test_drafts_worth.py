@@ -1,0 +1,217 @@
+"""How many tokens are drafted: what pays, what nobody pays for, and what a change costs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from umaserve.drafts import rates as r
+from umaserve.drafts import worth as w
+from umaserve.policy.cost.model import CostModel, learn
+
+SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 20, 24, 32, 48, 64)
+GPU = [1.0 + 0.02 * n for n in SIZES]
+CPU = [15.0, 42.0, 53.0, 59.0, 78.0, 80.0, 78.0, 64.0, 80.0, 95.0, 110.0] + [200.0] * 5
+
+
+def costs(ms: Sequence[float], sizes: Sequence[int] = SIZES) -> CostModel:
+    cost = CostModel.unknown()
+    for n, each in zip(sizes, ms, strict=True):
+        for _ in range(8):
+            learn(cost, 0, n, 0, 0.0, each)
+    return cost
+
+
+def a_tick(
+    same: Sequence[int], chances: Sequence[float], *, lanes: Sequence[int] = (),
+    most: int = w.MOST_EACH, limit_ms: float = 0.0, laden: bool = False, room: int = w.MOST,
+) -> tuple[w.Wanted, np.ndarray]:  # fmt: skip
+    """Rows whose ends stood before, with so many tokens, and how likely each goes on like that."""
+    n = len(same)
+    wanted = w.Wanted.allocate(max(n, 1))
+    wanted.rows[:n], wanted.same[:n], wanted.most[:n] = range(n), same, most
+    for s, chance in enumerate(chances):
+        wanted.rates.right[s, 1:] = chance
+    terms = wanted.terms
+    terms.rows, terms.room, terms.limit_ms, terms.laden = n, room, limit_ms, int(laden)
+    lane = np.array(lanes or [0] * n, np.int32)
+    terms.lane = int(lane.min())
+    wanted.kept.tokens = n
+    return wanted, lane
+
+
+def chosen(wanted: w.Wanted, cost: CostModel, lane: np.ndarray) -> list[int]:
+    given_ = w.choose(wanted, cost, lane)
+    n = wanted.terms.rows
+    assert given_ == wanted.counts[:n].sum()
+    return wanted.counts[:n].tolist()
+
+
+def test_where_rows_are_nearly_free_a_likely_text_is_drafted() -> None:
+    assert chosen(*_with(GPU, a_tick([12], [0.9])))[0] >= 7
+
+
+def test_a_text_that_does_not_go_on_as_before_is_not_drafted() -> None:
+    assert chosen(*_with(GPU, a_tick([12], [0.02]))) == [0]
+    assert chosen(*_with(GPU, a_tick([0], [0.9]))) == [0]
+
+
+def test_on_a_processor_only_what_is_nearly_certain_is_drafted() -> None:
+    assert chosen(*_with(CPU, a_tick([12], [0.5]))) == [0]
+    assert chosen(*_with(CPU, a_tick([12], [0.97])))[0] >= 7
+
+
+def _with(
+    ms: Sequence[float], tick: tuple[w.Wanted, np.ndarray]
+) -> tuple[w.Wanted, CostModel, np.ndarray]:
+    return tick[0], costs(ms), tick[1]
+
+
+ROWS = st.lists(
+    st.tuples(st.sampled_from([0, 3, 8, 20]), st.floats(0.0, 1.0)), min_size=1, max_size=5
+)
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    ROWS, st.lists(st.floats(1.0, 100.0), min_size=len(SIZES), max_size=len(SIZES)),
+    st.booleans(), st.floats(0.0, 150.0), st.integers(0, w.MOST), st.integers(0, 15),
+)  # fmt: skip
+def test_whatever_is_chosen_pays_and_slows_nobody(
+    rows: list[tuple[int, float]], ms: list[float], laden: bool, limit_ms: float, room: int,
+    most: int,
+) -> None:  # fmt: skip
+    same, chances = zip(*rows, strict=True)
+    wanted, lane = a_tick(
+        same, chances, laden=laden, limit_ms=limit_ms, room=room, most=most
+    )  # fmt: skip
+    cost = costs(ms)
+    counts = chosen(wanted, cost, lane)
+    total = len(rows) + sum(counts)
+    assert max(counts) <= most and sum(counts) <= room
+    if not sum(counts):
+        return
+    price, without = ms[SIZES.index(total)], ms[SIZES.index(len(rows))]
+    gains = [1.0 + _expected(wanted, s, counts[s]) for s in range(len(rows))]
+    assert sum(gains) / price >= w.MARGIN * 0.999 * len(rows) / without
+    # nobody has gained anything before
+    assert all(gain * without * (1 + w.SLOWED) >= price * 0.999 for gain in gains)
+    if laden and limit_ms:
+        assert price <= limit_ms * 1.001
+
+
+def _expected(wanted: w.Wanted, row: int, count: int) -> float:
+    total, chain = 0.0, 1.0
+    for j in range(count):
+        chain *= float(r.chance(wanted.rates, row, int(wanted.same[row]) + j))
+        total += chain
+    return total
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    st.floats(0.0, 1.0), st.lists(st.floats(1.0, 40.0), min_size=len(SIZES), max_size=len(SIZES))
+)  # fmt: skip
+def test_of_one_row_no_other_number_is_better(chance: float, ms: list[float]) -> None:
+    wanted, lane = a_tick([12], [chance])
+    ms = sorted(ms)
+    count = chosen(wanted, costs(ms), lane)[0]
+    rate = (1.0 + _expected(wanted, 0, count)) / ms[SIZES.index(1 + count)]
+    for size, price in zip(SIZES, ms, strict=True):
+        if size - 1 <= w.MOST_EACH:
+            other = (1.0 + _expected(wanted, 0, size - 1)) / price
+            assert other <= rate * (1.0 if count else w.MARGIN) * 1.08
+
+
+def test_a_stream_without_drafts_is_not_slowed_beyond_what_it_has_gained() -> None:
+    steep = [1.0 + 0.2 * n for n in SIZES]
+    wanted, lane = a_tick([20, 0], [0.9, 0.0])
+    assert chosen(wanted, costs(steep), lane) == [0, 0]
+    wanted.balance_ms[1] = 5.0
+    assert chosen(wanted, costs(steep), lane)[0] > 0
+    # the guard bounds what it may lose now
+    wanted.terms.limit_ms = 1.41
+    assert chosen(wanted, costs(steep), lane) == [0, 0]
+
+
+def test_a_row_that_drafts_have_cost_too_much_waits_until_it_has_some_again() -> None:
+    wanted, lane = a_tick([20], [0.9])
+    cost = costs(GPU)
+    wanted.balance_ms[0] = -w.BALANCE_MOST * cost.mean[0, 1, 0]
+    waits = 0
+    while not chosen(wanted, cost, lane)[0]:
+        wanted.most[0] = w.MOST_EACH
+        waits += 1
+    most = (w.BALANCE_MOST - w.DEBT_MOST) / w.WAITED_OFF
+    assert 0.5 * most < waits < 1.5 * most
+
+
+def test_background_gets_none_beside_streams() -> None:
+    wanted, lane = a_tick([20, 20], [0.9, 0.9], lanes=[1, 0])
+    assert chosen(wanted, costs(GPU), lane)[0] == 0 < wanted.counts[1]
+    wanted, lane = a_tick([20, 20], [0.9, 0.9], lanes=[1, 1])
+    assert min(chosen(wanted, costs(GPU), lane)) > 0
+
+
+def test_what_was_never_measured_is_tried_where_nobody_else_is() -> None:
+    cost = costs([1.0], [1])
+    assert chosen(*_swap(cost, a_tick([20], [0.95])))[0] > 0
+    assert chosen(*_swap(cost, a_tick([20], [0.95], laden=True))) == [0]
+    assert chosen(*_swap(CostModel.unknown(), a_tick([20], [0.95]))) == [0]
+
+
+def _swap(
+    cost: CostModel, tick: tuple[w.Wanted, np.ndarray]
+) -> tuple[w.Wanted, CostModel, np.ndarray]:
+    return tick[0], cost, tick[1]
+
+
+def test_the_number_of_tokens_stays_until_a_change_is_paid_for() -> None:
+    wanted, lane = a_tick([20], [0.9])
+    cost = costs(GPU)
+    wanted.kept.change_ms = 8.0
+    counts = []
+    for _ in range(40):
+        counts.append(chosen(wanted, cost, lane)[0])
+        wanted.kept.tokens = 1 + counts[-1]
+    changes = [i for i in range(1, 40) if counts[i] != counts[i - 1]]
+    assert counts[0] == 0 and len(changes) == 1 and 1 <= changes[0] < 10
+    # the text repeats nothing any more: what it has gained is not lost again
+    wanted.same[0] = 0
+    wanted.balance_ms[0] = 100.0
+    for _ in range(200):
+        counts.append(chosen(wanted, cost, lane)[0])
+        wanted.kept.tokens = 1 + counts[-1]
+    assert counts[40] > 0 == counts[-1]
+    assert len({*counts[40:]}) == 2
+
+
+def test_what_a_change_costs_is_learned_from_two_ticks() -> None:
+    kept = w.Kept.zeros()
+    kept.price_ms, kept.tokens = 1.0, 1
+    for tokens, ms in ((1, 1.0), (8, 3.0), (8, 2.0), (8, 1.0), (8, 1.0)):
+        w.note_change(kept, tokens, ms)
+    assert kept.change_ms == pytest.approx(3.0)
+    for _ in range(100):
+        w.note_change(kept, 8, 1.5)
+    assert kept.change_ms == pytest.approx(3.0)
+    for i in range(100):
+        w.note_change(kept, 8 if i % 2 else 1, 1.5)  # never the same twice
+    assert kept.change_ms == pytest.approx(0.5, abs=0.1)
+
+
+def test_a_rate_is_that_of_the_newest_looks_and_a_new_row_begins_with_all_rows() -> None:
+    rates = r.Rates.fresh(2)
+    for i in range(400):
+        r.note(rates, 0, 12, float(i % 4 > 0))
+    assert r.chance(rates, 0, 12) == pytest.approx(0.75, abs=0.05)
+    assert r.chance(rates, 1, 12) == r.FIRST[r.kind_of(12)]
+    r.forget_row(rates, 1)
+    assert r.chance(rates, 1, 12) == pytest.approx(0.75, abs=0.05)
+    for _ in range(20):
+        r.note(rates, 1, 12, 0.0)
+    assert r.chance(rates, 1, 12) < 0.2 < r.chance(rates, 0, 12)

@@ -45,6 +45,17 @@ def build(folder: Path, *, socket: str, scripted: str) -> Path:
     return package
 
 
+def asking(folder: Path) -> Path:
+    """The package of an extension that asks the models of ours; see its own words."""
+    copy = folder / "asking"
+    shutil.copytree(npm_clients.EDITOR / "asking", copy)
+    (copy / "node_modules").symlink_to(npm_clients.home(npm_clients.EXTENSION) / "node_modules")
+    words = ["--allow-missing-repository", "--skip-license", "--no-dependencies"]
+    npm_clients.npm(copy, "exec", "--offline", "vsce", "--", "package", *words)
+    (package,) = copy.glob("*.vsix")
+    return package
+
+
 class Editor:
     """A running VS Code whose extensions know the daemon at ``socket``.
 
@@ -52,7 +63,12 @@ class Editor:
     """
 
     def __init__(
-        self, folder: Path, socket: str, *extensions: Path, settings: dict[str, Any] | None = None
+        self,
+        folder: Path,
+        socket: str,
+        *extensions: Path,
+        settings: dict[str, Any] | None = None,
+        environment: dict[str, str] | None = None,
     ) -> None:
         self.work = folder / "work"
         self._data = folder / "data"
@@ -67,7 +83,7 @@ class Editor:
         ]  # fmt: skip
         self._environment = {
             "PATH": f"{node}/bin:/usr/bin:/bin", "HOME": str(folder / "home"), "UMA_SOCK": socket,
-            "XDG_RUNTIME_DIR": str(folder / "home"), "LANG": "C.UTF-8",
+            "XDG_RUNTIME_DIR": str(folder / "home"), "LANG": "C.UTF-8", **(environment or {}),
         }  # fmt: skip
         for extension in extensions:
             subprocess.run(
@@ -106,13 +122,13 @@ class Editor:
         return f"http://127.0.0.1:{self.port}/?folder={quote(str(self.work))}&payload={payload}"
 
 
-def open_file(browser: Browser, editor: Editor, path: Path) -> None:
-    """The page with the file, and the cursor at its end."""
+def open_file(browser: Browser, editor: Editor, path: Path, status: str = "p95") -> None:
+    """The page with the file, the cursor at its end, and these words in the status bar."""
     size = {"width": WIDTH, "height": HEIGHT, "deviceScaleFactor": 1, "mobile": False}
     browser.call("Emulation.setDeviceMetricsOverride", **size)
     browser.open(editor.url(path))
     browser.until("document.querySelector('.editor-instance .view-line')")
-    browser.until("document.querySelector('.statusbar')?.textContent.includes('p95')")
+    browser.until(f"document.querySelector('.statusbar')?.textContent.includes('{status}')")
     corner = browser.value(
         "(({left, top}) => [left + 20, top + 5])"
         "(document.querySelector('.editor-instance .view-lines').getBoundingClientRect())"

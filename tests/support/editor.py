@@ -72,9 +72,12 @@ class Editor:
     ) -> None:
         self.work = folder / "work"
         self._data = folder / "data"
-        for path in (self.work, self._data / "User", folder / "home"):
+        (folder / "home").mkdir(parents=True)
+        self.work.mkdir()
+        # those of the machine are read from a place of their own
+        for path in (self._data / "User", self._data / "Machine"):
             path.mkdir(parents=True)
-        (self._data / "User/settings.json").write_text(json.dumps({**QUIET, **(settings or {})}))
+            (path / "settings.json").write_text(json.dumps({**QUIET, **(settings or {})}))
         node = npm_clients.node_home()
         program = npm_clients.home(npm_clients.EDITOR) / "node_modules/code-server"
         self._command = [

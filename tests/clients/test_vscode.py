@@ -33,10 +33,12 @@ in_a_browser = pytest.mark.skipif(CHROMIUM is None, reason=NO_CHROMIUM)
 
 GHOST = "[...document.querySelectorAll('.ghost-text-decoration, .ghost-text')]"
 STATUS = "document.querySelector('.statusbar').textContent"
+CALL = tool_call("read_file", path="note.txt")
 REPLIES = [
     ("The door is green.", "It is green."),
-    ("Read the note.", "<think>\nA file, then.\n</think>\n\nI look. " + tool_call("read_file", path="note.txt")),
-    ("what follows:", "this follows\n\nand not this"),
+    ("Read the note.", f"<think>\nA file, then.\n</think>\n\nI look. {CALL}"),
+    ("what follows:", "this follows  \n\nand not this"),
+    ("6 times 7", "<think>\nA product.\n</think>\n\n42."),
 ]  # fmt: skip
 
 
@@ -88,9 +90,8 @@ def test_a_suggestion_comes_and_is_taken(
         browser.picture(tmp_path / "suggestion.png")
         print("a picture of it:", tmp_path / "suggestion.png")
         press(browser, "Tab")
-        eventually(lambda: len(file.read_text()) > 60, "the suggestion is saved")
-        written = file.read_text()
-        taken = written.partition("def fibonacci(n):")[2]
+        saved = lambda: file.read_text().partition("def fibonacci(n):")[2]  # noqa: E731
+        taken = eventually(saved, "the suggestion is saved")
         assert sorted(re.sub(r"\s", "", shown)) == sorted(re.sub(r"\s", "", taken))
         newest = asked(daemon)[before:]
         assert newest and {each["lane_reason"] for each in newest} == {"asked for"}
@@ -145,8 +146,13 @@ def test_a_missing_daemon_is_told_once_and_started_in_a_terminal(
 ) -> None:
     path = tmp_path / "uma.sock"
     settings = {"umaserve.command": f"{sys.executable} -m umaserve"}
-    given = {"PYTHONPATH": str(ROOT), "UMA_CACHE_DIR": str(cache_root()), "UMA_STATE_DIR": str(tmp_path)}
-    with Editor(tmp_path / "editor", str(path), package, settings=settings, environment=given) as editor:
+    given = {
+        "PYTHONPATH": str(ROOT),
+        "UMA_CACHE_DIR": str(cache_root()),
+        "UMA_STATE_DIR": str(tmp_path),
+    }
+    folder = tmp_path / "editor"
+    with Editor(folder, str(path), package, settings=settings, environment=given) as editor:
         file = editor.work / "sums.py"
         file.write_text("\n")
         open_file(browser, editor, file, status="UMA Serve: no daemon")
@@ -163,9 +169,9 @@ def test_a_missing_daemon_is_told_once_and_started_in_a_terminal(
         with Client(str(path)) as client:
             pid = client.info()["pid"]
         try:
-            browser.value("document.querySelector('#umaserve\\\\.umaserve a, [id*=umaserve] a').click()")
-            names = "document.querySelector('.part.panel').textContent"
-            browser.until(f"{names}.includes('UMA Serve dashboard')")
+            browser.value("document.querySelector('.statusbar [id*=umaserve] a').click()")
+            rows = "[...document.querySelectorAll('.xterm-rows')].map((each) => each.textContent)"
+            browser.until(f"/ UMA.Serve.·.UMA.Serve.demo/.test({rows})")
         finally:
             browser.picture(tmp_path / "dashboard.png")
             os.kill(pid, signal.SIGTERM)

@@ -23,7 +23,7 @@ EDITOR = ROOT / "tests/clients/editor"
 EXTENSION = ROOT / "editors/vscode"
 # Scripts of these packages put a program that came in a package of its own where it is started. All
 # others stay out.
-SCRIPTS = {LOCKED: ("@anthropic-ai/claude-code", "opencode-ai"), EDITOR: (), EXTENSION: ("esbuild",)}
+SCRIPTS = {LOCKED: ("@anthropic-ai/claude-code", "opencode-ai")}
 # Packages that bring a lock of their own, for what lies in a folder of theirs.
 INNER = {EDITOR: ("code-server/lib/vscode",)}
 CACHED = {LOCKED: "npm-clients", EDITOR: "npm-editor", EXTENSION: "npm-extension"}
@@ -67,7 +67,7 @@ def install(locked: Path) -> None:
     npm(made, "install", *options)
     for inner in INNER.get(locked, ()):
         npm(made / "node_modules" / inner, "install", "--omit=dev", *options)
-    if SCRIPTS[locked]:  # without names, npm would take all
+    if locked in SCRIPTS:  # without names, npm would take all
         npm(made, "rebuild", *SCRIPTS[locked])
     made.rename(place)
 

@@ -18,6 +18,7 @@ export class Desk implements vscode.Disposable {
   lane: Lane | undefined;
   #daemon = new Daemon(socketPath(setting("socket")));
   #told = false;
+  #dashboard: vscode.Terminal | undefined;
 
   /** Of the socket that the settings name now; what runs at another one is cancelled. */
   get daemon(): Daemon {
@@ -58,16 +59,19 @@ export class Desk implements vscode.Disposable {
     this.#terminal("UMA Serve", "");
   }
 
+  /** In a new terminal: keys that are written into the old one may be commands of a dashboard. */
   dashboard(): void {
-    this.#terminal("UMA Serve dashboard", " top");
+    this.#dashboard?.dispose();
+    this.#dashboard = this.#terminal("UMA Serve dashboard", " top");
   }
 
-  #terminal(name: string, words: string): void {
+  #terminal(name: string, words: string): vscode.Terminal {
     const path = this.daemon.path;
     const option = path === DEFAULT_SOCKET ? "" : ` --socket '${path.replaceAll("'", `'\\''`)}'`;
     const terminal = vscode.window.createTerminal({ name });
     terminal.show();
     terminal.sendText(`${setting<string>("command")}${words}${option}`);
+    return terminal;
   }
 
   dispose(): void {

@@ -88,3 +88,27 @@ test("a call of a tool comes whole, and thoughts do not come", async () => {
   ]);
   assert.equal((await heard(told, { messages: next, ...toolsOf([TOOL], false) })).text, "It is green.");
 });
+
+test("thoughts do not come without tools either", async () => {
+  const messages = messagesOf([{ role: USER, content: [text("What is 6 times 7?")] }]);
+  const found = await heard(told, { messages });
+  assert.deepEqual([found.text, found.begun[0]?.deltas], ["42.", true]);
+});
+
+// Our models write each call in one piece.
+const saying = (...calls: object[]) => {
+  async function* generate() {
+    for (const call of calls) yield { event: "delta", tool_calls: [call] };
+  }
+  return { generate } as unknown as Daemon;
+};
+
+test("calls that come in pieces and side by side are whole, and half a call is an error", async () => {
+  const found = await heard(saying(
+    { index: 0, id: "a", name: "f", arguments: '{"x"' }, { index: 1, id: "b", name: "g" },
+    { index: 0, arguments: ":1}" },
+  ), {});
+  assert.deepEqual(found.calls, [["a", "f", { x: 1 }], ["b", "g", {}]]);
+  const half = heard(saying({ index: 0, id: "a", name: "f", arguments: "{" }), {});
+  await assert.rejects(half, /the model's call of f is no JSON; ask again/);
+});

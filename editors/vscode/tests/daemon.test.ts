@@ -57,22 +57,22 @@ test("requests and questions run side by side on one connection", async () => {
 test("an abort ends the wait at once, and the request on the daemon", async () => {
   const controller = new AbortController();
   const read = async () => {
-    for await (const event of daemon.generate(long("test-abort"), controller.signal)) {
+    for await (const event of daemon.generate(long(`test-abort-${process.pid}`), controller.signal)) {
       if (event.event === "token") controller.abort();
     }
   };
   await assert.rejects(read(), { name: "AbortError" });
-  const found = await ended("test-abort");
+  const found = await ended(`test-abort-${process.pid}`);
   assert.equal(found?.reason, "cancel");
   assert.ok(found.completion_tokens < 1500);
   assert.equal((await daemon.ask({ type: "ping" })).event, "pong");
 });
 
 test("leaving early cancels too, and an abort before the start asks nothing", async () => {
-  for await (const event of daemon.generate(long("test-leave"))) {
+  for await (const event of daemon.generate(long(`test-leave-${process.pid}`))) {
     if (event.event === "token") break;
   }
-  assert.equal((await ended("test-leave"))?.reason, "cancel");
+  assert.equal((await ended(`test-leave-${process.pid}`))?.reason, "cancel");
   const asked = daemon.generate(long("test-never"), AbortSignal.abort()).next();
   await assert.rejects(asked, { name: "AbortError" });
   await daemon.ask({ type: "ping" }); // what was sent before has been read

@@ -24,6 +24,7 @@ QUIET = {
     "files.autoSaveDelay": 50,
     "security.workspace.trust.enabled": False,
     "telemetry.telemetryLevel": "off",
+    "terminal.integrated.gpuAcceleration": "off",  # so that the page has its text
     "workbench.startupEditor": "none",
     "workbench.secondarySideBar.defaultVisibility": "hidden",
     "workbench.tips.enabled": False,

@@ -56,19 +56,19 @@ export class Desk implements vscode.Disposable {
   }
 
   start(): void {
-    this.#terminal("UMA Serve", "");
+    this.#terminal("UMA Serve", "", vscode.TerminalLocation.Panel);
   }
 
-  /** In a new terminal: keys that are written into the old one may be commands of a dashboard. */
+  /** In a new terminal: what is written into the old one may be keys of a dashboard. */
   dashboard(): void {
     this.#dashboard?.dispose();
-    this.#dashboard = this.#terminal("UMA Serve dashboard", " top");
+    this.#dashboard = this.#terminal("UMA Serve dashboard", " top", vscode.TerminalLocation.Editor);
   }
 
-  #terminal(name: string, words: string): vscode.Terminal {
+  #terminal(name: string, words: string, location: vscode.TerminalLocation): vscode.Terminal {
     const path = this.daemon.path;
     const option = path === DEFAULT_SOCKET ? "" : ` --socket '${path.replaceAll("'", `'\\''`)}'`;
-    const terminal = vscode.window.createTerminal({ name });
+    const terminal = vscode.window.createTerminal({ name, location });
     terminal.show();
     terminal.sendText(`${setting<string>("command")}${words}${option}`);
     return terminal;

@@ -36,13 +36,15 @@ export async function complete(
 ): Promise<string> {
   const model = (await daemon.ask({ type: "info" }, signal)).info?.model;
   if (!model?.generates) return "";
-  const tokens = await prompt(daemon, model, place, contextOf(model) - asking.maxTokens, signal);
+  const context = contextOf(model);
+  const most = Math.min(asking.maxTokens, Math.floor(context / 2));
+  const tokens = await prompt(daemon, model, place, context - most, signal);
   if (tokens.length === 0) return "";
   // where text follows on the line, a suggestion of several lines would tear it
   const stop = /\S/.test(place.after.split("\n", 1)[0] ?? "") ? "\n" : "\n\n";
   const request = {
     tokens, stop, temperature: 0, begin: true, app: APP,
-    max_tokens: asking.maxTokens, session: asking.session, priority: asking.priority,
+    max_tokens: most, session: asking.session, priority: asking.priority,
   };
   let text = "";
   for await (const event of daemon.generate(request, signal)) {

@@ -132,7 +132,7 @@ export class Daemon {
       try {
         for (const event of reader.push(piece) as DaemonEvent[]) {
           // an error without an id concerns the connection, which ends then
-          if (event.event === "error" && event.id === undefined) why = refusal(event);
+          if (event.event === "error" && event.id == null) why = refusal(event);
           else this.#inboxes.get(event.id ?? "")?.put(event);
         }
       } catch {

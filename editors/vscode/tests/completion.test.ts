@@ -47,6 +47,9 @@ test("one line alone where text follows on the line", async () => {
 test("texts longer than the context are cut, and a place without text asks nothing", async () => {
   const words = "alpha beta gamma delta ".repeat(20_000);
   await complete(daemon, { before: words.slice(0, 60_000), after: words.slice(0, 60_000) }, asking, never);
+  const much = { ...asking, maxTokens: 1_000_000 };
+  const behind = " # the end\n"; // so that a line is all
+  assert.doesNotMatch(await complete(daemon, { before: "a = ", after: behind }, much, never), /\n/);
   const other = new Daemon(scripted());
   assert.equal(await complete(other, { before: "", after: "x" }, asking, never), "");
   other.close();

@@ -150,6 +150,14 @@ def test_a_row_that_drafts_have_cost_too_much_waits_until_it_has_some_again() ->
     assert 0.5 * most < waits < 1.5 * most
 
 
+def test_no_tick_gets_so_long_that_a_reader_sees_it() -> None:
+    wanted, lane = a_tick([20], [0.97])
+    assert chosen(wanted, costs(CPU), lane)[0] >= 7
+    wanted, lane = a_tick([20], [0.97])
+    wanted.terms.most_ms = 50.0
+    assert chosen(wanted, costs(CPU), lane)[0] <= 1
+
+
 def test_background_gets_none_beside_streams() -> None:
     wanted, lane = a_tick([20, 20], [0.9, 0.9], lanes=[1, 0])
     assert chosen(wanted, costs(GPU), lane)[0] == 0 < wanted.counts[1]

@@ -49,6 +49,7 @@ class Terms(Record):
     past: float  # KV cells that a token attends to
     room: int  # tokens that may be drafted
     limit_ms: float  # what the guard allows; 0 = it says nothing
+    most_ms: float  # that a tick with drafts may take, whoever is in it; 0 = anything
     laden: int  # 1: somebody else is in the tick, or beside it
     lane: int  # whose rows get some
 
@@ -139,6 +140,8 @@ def choose(wanted, cost, lanes):
         if ms <= 0.0:
             continue
         ms += expected * kept.round_ms
+        if 0.0 < tick.most_ms < ms:
+            continue  # whoever reads along would see it come in jerks
         if not _is_fair(wanted, lanes, ms):
             continue
         rate = (tick.rows + expected) / (MARGIN * ms)

@@ -108,6 +108,7 @@ def say_terms(entries, plan, state, knobs, memory, drafts, free):
     terms.mode, terms.rows, terms.prompt = plan.info.mode, rows, need - rows
     terms.room = min(min(free, knobs.n_batch) - need, MOST)
     terms.lane = 0 if interactive else 1
+    terms.most_ms = knobs.tick_budget_ms
     terms.limit_ms = plan.info.allowed_ms if interactive else knobs.tick_budget_ms
     if 0 < interactive < memory.found[KIND_DECODE]:
         terms.room = 0

@@ -5,8 +5,8 @@ if it is right, and all drafted before it are.  So tokens are given one by one t
 is likeliest, and the number is kept with which a tick's expected tokens cost least time each.
 
 Nobody is made slower for others.  A row that gets fewer tokens than it would have had in that time
-has to have gained as much before (``balance_ms``), and then the tick may be no longer than the
-guard allows.  Beside work that is not drafted for, the guard's limit holds in any case.
+has to have gained as much before (``balance_ms``).  If it has gained little, or somebody else is in
+the tick or beside it, then the tick may be no longer than the guard allows.
 
 Where graphs are captured, a change of the batch's size costs some ticks.  So the size stays until
 the time that is lost by staying has added up to what a change costs.
@@ -32,7 +32,8 @@ MARGIN = 1.05  # so many times as many tokens a millisecond are worth it
 UNKNOWN = 1 / 8  # of the price without: what a row more costs in a tick that was never measured
 SLOWER = 0.02  # so much slower a row may become
 CHANGE_WEIGHT, CHANGE_MOST = 1 / 8, 8.0  # of a new change, and ticks that one costs at most
-BALANCE_FIRST, BALANCE_MOST = 1.0, 8.0  # ticks
+# ticks that a row has to begin with, that it has gained enough with, and that are remembered
+BALANCE_FIRST, BALANCE_RICH, BALANCE_MOST = 1.0, 2.0, 8.0
 ROUND_WEIGHT = 1 / 16  # of a new tick
 
 
@@ -199,9 +200,10 @@ def _is_fair(wanted, lanes, ms):
             continue
         gained = (1.0 + wanted.gain[s]) * without_ms * (1.0 + SLOWER) - ms
         if gained < 0.0:
-            limited = True
-            if wanted.balance_ms[s] + gained < 0.0:
+            balance_ms = wanted.balance_ms[s]
+            if balance_ms + gained < 0.0:
                 return False
+            limited = limited or balance_ms < BALANCE_RICH * without_ms
     return not limited or tick.limit_ms <= 0.0 or ms <= tick.limit_ms
 
 

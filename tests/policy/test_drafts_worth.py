@@ -131,10 +131,14 @@ def test_a_stream_without_drafts_is_not_slowed_beyond_what_it_has_gained() -> No
     steep = [1.0 + 0.2 * n for n in SIZES]
     wanted, lane = a_tick([20, 0], [0.9, 0.0])
     assert chosen(wanted, costs(steep), lane) == [0, 0]
+    wanted.balance_ms[1] = 2.0
+    assert chosen(wanted, costs(steep), lane)[0] > 0
+    # the guard bounds what it may lose now, unless it has gained some ticks
+    wanted.terms.limit_ms = 1.41
+    assert chosen(wanted, costs(steep), lane) == [0, 0]
     wanted.balance_ms[1] = 5.0
     assert chosen(wanted, costs(steep), lane)[0] > 0
-    # the guard bounds what it may lose now
-    wanted.terms.limit_ms = 1.41
+    wanted.terms.laden = 1
     assert chosen(wanted, costs(steep), lane) == [0, 0]
 
 

@@ -5,9 +5,9 @@ if it is right, and all drafted before it are.  So tokens are given one by one t
 is likeliest, and the number is kept with which a tick's expected tokens cost least time each.
 
 Nobody is made much slower for others: by SLOWED at most.  A row that would be slowed down more has
-to have gained as much before (``balance_ms``), and then the tick may be no longer than the guard
-allows.  Beside work that is not drafted for, the guard's limit holds in any case.  A row that its
-drafts have cost more than they brought gets none for a while.
+to have gained as much before (``balance_ms``).  If it has gained little, or somebody else is in the
+tick or beside it, then the tick may be no longer than the guard allows.  A row that its drafts have
+cost more than they brought gets none for a while.
 
 Where graphs are captured, a change of the batch's size costs some ticks.  So the size stays until
 the time that is lost by staying has added up to what a change costs.
@@ -34,7 +34,8 @@ UNKNOWN = 1 / 8  # of the price without: what a row more costs in a tick that wa
 SLOWER = 0.02  # so much slower drafts may make a row and count as nothing
 SLOWED = 0.1  # so much slower others may make a row: less than the cap lets them
 CHANGE_WEIGHT, CHANGE_MOST = 1 / 8, 8.0  # of a new change, and ticks that one costs at most
-BALANCE_FIRST, BALANCE_MOST = 1.0, 8.0  # ticks
+# ticks that a row has to begin with, that it has gained enough with, and that are remembered
+BALANCE_FIRST, BALANCE_RICH, BALANCE_MOST = 1.0, 2.0, 8.0
 # a row that drafts have cost so many ticks gets none, until it has waited that off: so much a tick
 DEBT_MOST, WAITED_OFF = 3.0, 0.01
 ROUND_WEIGHT = 1 / 16  # of a new tick
@@ -218,9 +219,10 @@ def _is_fair(wanted, lanes, ms):
             continue
         gained = (1.0 + wanted.gain[s]) * without_ms * (1.0 + SLOWED) - ms
         if gained < 0.0:
-            limited = True
-            if wanted.balance_ms[s] + gained < 0.0:
+            balance_ms = wanted.balance_ms[s]
+            if balance_ms + gained < 0.0:
                 return False
+            limited = limited or balance_ms < BALANCE_RICH * without_ms
     return not limited or tick.limit_ms <= 0.0 or ms <= tick.limit_ms
 
 

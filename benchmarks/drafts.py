@@ -32,7 +32,7 @@ import trio
 
 from benchmarks import draft_tables
 from benchmarks.draft_tables import PLAIN, REPEATED, plain_way, spec_way
-from benchmarks.draft_turns import KINDS, Turn, cells, texts_of, turns_of
+from benchmarks.draft_turns import KINDS, MOST_DRAFTED, Turn, cells, texts_of, turns_of
 from benchmarks.forced import CHAIN, LITERAL, Forced, Forcing, Heard, Way, ask
 from benchmarks.forced import ours as our_way
 from benchmarks.forced import theirs as their_way
@@ -44,6 +44,8 @@ from benchmarks.setting import LARGE, Recorder, Setting, parser, setting
 from benchmarks.sides import ServerSetting, Side, Theirs, ours, quiet_death, settle
 from benchmarks.timeline import Phase, Session, percentile
 from benchmarks.turns import say
+
+USUAL_BATCH = 2048  # tokens of llama-server's batch, by default
 
 
 def options_parser() -> argparse.ArgumentParser:
@@ -205,7 +207,10 @@ def ratios(found: dict[str, dict[str, list[float]]]) -> dict[str, dict[str, dict
 @contextlib.contextmanager
 def their_side(model: str, sizes: ServerSetting, name: str, turns: list[Turn]) -> Iterator[Played]:
     _, _, spec = name.partition(", ")
-    side = Theirs(model, sizes, extra=("--spec-type", spec) if spec else ())
+    most = sizes.parallel * (MOST_DRAFTED + 1)
+    # it ends where one batch does not hold all rows and drafts
+    drafting = ("--spec-type", spec, "-b", str(max(USUAL_BATCH, most)))
+    side = Theirs(model, sizes, extra=drafting if spec else ())
     try:
         side.wait_ready()
         yield Played(side, [their_way(side, name)], turns)

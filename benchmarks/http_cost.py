@@ -245,7 +245,9 @@ def scripted() -> Iterator[tuple[str, int]]:
 
     with tempfile.TemporaryDirectory(prefix="uma-bench-") as folder:
         environment = {**os.environ, "FAKE_TICK_MS": "0"}
-        with DaemonProcess(Path(folder), http="127.0.0.1:0", environment=environment) as daemon:
+        with DaemonProcess(
+            Path(folder), http="127.0.0.1:0", environment=environment
+        ) as daemon:
             yield daemon.path, port_of(daemon)
 
 

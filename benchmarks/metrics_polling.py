@@ -119,7 +119,9 @@ def main() -> int:
                     while not stop.is_set():
                         client.generate(f"{number}", "Tell me.", max_tokens=400, ignore_eos=True)
 
-            streams = [threading.Thread(target=stream, args=(i,)) for i in range(options.streams)]
+            streams = [
+                threading.Thread(target=stream, args=(i,)) for i in range(options.streams)
+            ]
             for thread in streams:
                 thread.start()
             command = [sys.executable, "-m", "benchmarks.metrics_polling", "--poll", address]

@@ -21,6 +21,7 @@ from umaserve.wire import table as t
 SEED = 7
 PHASES = [Phase.explicit, Phase.generate]  # an engine that is gone answers nothing simpler
 STEADY = m.Sampling(temperature=0.0, ignore_eos=True)
+UNBOUND = ("latency-guard", "sweet-spot")  # so that rows have drafts beside each other
 REPEATED = [300, 301, 302] * 5
 CONSTRAINTS = [
     None,
@@ -49,8 +50,9 @@ PROMPT = st.lists(st.integers(300, 340), min_size=1, max_size=90)
 def an_engine(speculate: str, **start: Any) -> DrivenEngine:
     patch = start.pop("patch", partial(scripted, seed=SEED))
     return DrivenEngine(
-        patch=patch, speculate=speculate, probe=False, prefill_threads=0, n_seq=6, **start
-    )
+        patch=patch, speculate=speculate, probe=False, prefill_threads=0, n_seq=6,
+        without=UNBOUND, **start,
+    )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -65,16 +67,17 @@ def drafting() -> Iterator[DrivenEngine]:
         yield engine
 
 
-def outcome(engine: DrivenEngine, serial: int) -> dict[str, Any]:
-    """All that a client may see of a request that has ended."""
+def outcome(engine: DrivenEngine, serial: int, logprobs: int = -1) -> dict[str, Any]:
+    """All that a client may see of a request that has ended; ``logprobs``: how many it wants."""
     table, slot = engine.table, engine.slots[serial]
     n_prompt, n = int(table.n_prompt[slot]), int(table.n_tokens[slot])
     part = slice(n_prompt, n)
     seen = {
         "tokens": table.tokens[slot, part].tolist(), "reason": int(table.reason[slot]),
-        "logprobs": table.logprob[slot, part].tolist(),
-        "top": table.top_ids[slot, part].tolist(),
     }  # fmt: skip
+    if logprobs >= 0:
+        seen["logprobs"] = table.logprob[slot, part].tolist()
+        seen["top"] = table.top_ids[slot, part, :logprobs].tolist()
     engine.release(serial)
     return seen
 
@@ -86,7 +89,7 @@ def ask(engine: DrivenEngine, prompt: list[int], **fields: Any) -> int:
 def answer(engine: DrivenEngine, prompt: list[int], **fields: Any) -> dict[str, Any]:
     serial = ask(engine, prompt, **fields)
     engine.wait(serial)
-    return outcome(engine, serial)
+    return outcome(engine, serial, fields["sampling"].logprobs)
 
 
 def drafts(engine: DrivenEngine) -> tuple[int, int]:
@@ -114,7 +117,7 @@ def test_answers_are_those_without_drafts(
     serials = [ask(drafting, prompt, **fields) for prompt in prompts]
     for serial, prompt in zip(serials, prompts, strict=True):
         drafting.wait(serial)
-        assert outcome(drafting, serial) == answer(without, prompt, **fields)
+        assert outcome(drafting, serial, sampling.logprobs) == answer(without, prompt, **fields)
 
 
 def test_drafts_were_given_and_taken(drafting: DrivenEngine, without: DrivenEngine) -> None:
@@ -131,6 +134,21 @@ def test_drafts_were_given_and_taken(drafting: DrivenEngine, without: DrivenEngi
     assert of_row[0] > of_row[1] > 50
     assert int(table.header.ticks) - ticks < 200 - 50
     assert drafts(without) == (0, 0)
+
+
+def test_rows_beside_each_other_are_verified_in_one_tick(
+    drafting: DrivenEngine, without: DrivenEngine
+) -> None:
+    prompts = [[300 + i, 301, 302 + i] * 5 for i in range(3)]
+    begun = int(drafting.table.header.tick_ring_at)
+    serials = [ask(drafting, prompt, max_tokens=200, sampling=STEADY) for prompt in prompts]
+    for serial, prompt in zip(serials, prompts, strict=True):
+        drafting.wait(serial)
+        seen = outcome(drafting, serial)
+        assert seen == answer(without, prompt, max_tokens=200, sampling=STEADY)
+    end, ticks = int(drafting.table.header.tick_ring_at), drafting.table.ticks
+    rows = [ticks[at % t.TICK_RING] for at in range(begun, end)]
+    assert any(row.decode_rows > 1 and row.accepted > 4 for row in rows)  # of more than one
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck), phases=PHASES)

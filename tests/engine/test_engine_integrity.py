@@ -18,6 +18,7 @@ from umaserve.wire import table as t
 DOMAINS = ["a", "b", f"a{m.PRIVATE}own", None]
 LONGEST = 110  # tokens of a prompt
 POSITIONS = 128  # of a context, which long answers fill
+UNBOUND = ("latency-guard", "sweet-spot")  # so that rows have drafts beside each other
 ENDLESS = m.Sampling(temperature=0.0, ignore_eos=True)
 
 
@@ -50,6 +51,8 @@ class Sessions:
         base = choose.choice(self.texts)
         prompt = base[: choose.randint(1, len(base))]
         prompt = prompt + [choose.randrange(300, 900) for _ in range(choose.randint(0, 30))]
+        if choose.random() < 0.3:  # tokens are drafted for it
+            prompt += prompt[-10:]
         shifts = choose.random() < 0.3
         if shifts:  # it is soon full
             prompt += [choose.randrange(300, 900) for _ in range(LONGEST)]
@@ -105,12 +108,17 @@ class Sessions:
     "steps",
     [1500, pytest.param(100_000, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])],
 )
-@pytest.mark.parametrize("keeps", [False, True])
-def test_cells_are_what_libllama_counts_after_random_steps(steps: int, keeps: bool) -> None:
+@pytest.mark.parametrize(
+    ("keeps", "speculate"), [(False, "ngram"), (True, "ngram"), (True, "off")]
+)
+def test_cells_are_what_libllama_counts_after_random_steps(
+    steps: int, keeps: bool, speculate: str
+) -> None:
     """Few cells and little room for texts: rows are parked, evicted, forked and forgotten."""
     patch = functools.partial(disturbed_and_checked, seed=steps, keeps=keeps)
     with DrivenEngine(
-        patch=patch, n_ctx=512, n_positions=POSITIONS, n_seq=6, cache_bytes=1 << 20
+        patch=patch, n_ctx=512, n_positions=POSITIONS, n_seq=6, cache_bytes=1 << 20,
+        speculate=speculate, without=UNBOUND if speculate == "ngram" else (),
     ) as engine:
         sessions, header = Sessions(engine, steps), engine.table.header
         while sessions.steps < steps:
@@ -119,6 +127,7 @@ def test_cells_are_what_libllama_counts_after_random_steps(steps: int, keeps: bo
         sessions.finish()
         until(lambda: header.cells_used == 0)
         assert header.preemptions > header.ticks // 100 and header.cache_hits > 0
+        assert (header.draft_accepted > 0) == (speculate == "ngram")
         assert header.cache_evicted_room > 0 and sum(sessions.shifts.values()) > steps // 1000
         assert engine.close() == 0
 

@@ -32,7 +32,8 @@ MARGIN = 1.05  # so many times as many tokens a millisecond are worth it
 UNKNOWN = 1 / 8  # of the price without: what a row more costs in a tick that was never measured
 SLOWER = 0.02  # so much slower a row may become
 CHANGE_WEIGHT, CHANGE_MOST = 1 / 8, 8.0  # of a new change, and ticks that one costs at most
-BALANCE_MOST = 8.0  # ticks
+BALANCE_FIRST, BALANCE_MOST = 1.0, 8.0  # ticks
+ROUND_WEIGHT = 1 / 16  # of a new tick
 
 
 class Terms(Record):
@@ -58,6 +59,7 @@ class Kept(Record):
     lost_ms: float  # by staying with that number, less what it gained
     price_ms: float  # of the tick that is under way, by prediction; 0 = unknown
     without_ms: float  # the same without drafts
+    round_ms: float  # that each token which is verified takes, behind the tick itself
 
 
 class Wanted(NamedTuple):
@@ -128,7 +130,10 @@ def choose(wanted, cost, lanes):
         if given != here and ROW_EDGES[row_class(total)] != total:
             continue
         ms = _price(cost, tick, given, kept.without_ms)
-        if ms <= 0.0 or not _is_fair(wanted, lanes, ms):
+        if ms <= 0.0:
+            continue
+        ms += expected * kept.round_ms
+        if not _is_fair(wanted, lanes, ms):
             continue
         rate = (tick.rows + expected) / (MARGIN * ms)
         if given == here:
@@ -198,6 +203,19 @@ def _is_fair(wanted, lanes, ms):
             if wanted.balance_ms[s] + gained < 0.0:
                 return False
     return not limited or tick.limit_ms <= 0.0 or ms <= tick.limit_ms
+
+
+@njit(**INNER)
+def first_balance(wanted, row):
+    """A row begins with so much that it may lose."""
+    wanted.balance_ms[row] = BALANCE_FIRST * wanted.kept.without_ms
+
+
+@njit(**INNER)
+def note_rounds(kept, taken, ms):
+    """The tokens that were verified in a tick took so long behind it."""
+    if taken > 0:
+        kept.round_ms += ROUND_WEIGHT * (ms / taken - kept.round_ms)
 
 
 @njit(**INNER)

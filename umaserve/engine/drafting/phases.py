@@ -12,7 +12,15 @@ from __future__ import annotations
 from umaserve.drafts.index import begin, copy_on, find, keep_up
 from umaserve.drafts.rates import forget_row, note
 from umaserve.drafts.ring import copy_shared, find_shared
-from umaserve.drafts.worth import MOST, MOST_EACH, choose, note_change, settle_balance
+from umaserve.drafts.worth import (
+    MOST,
+    MOST_EACH,
+    choose,
+    first_balance,
+    note_change,
+    note_rounds,
+    settle_balance,
+)
 from umaserve.engine.cells.cell_map import cut_end
 from umaserve.engine.native.batch import to_come
 from umaserve.jit.compiled import njit
@@ -50,7 +58,7 @@ def look(entries, plan, columns, drafts):
             continue
         if begin(drafts.texts, slot, columns.arrival[slot], columns.shifts[slot]):
             forget_row(wanted.rates, slot)
-            wanted.balance_ms[slot] = 0.0
+            first_balance(wanted, slot)
             drafts.found_at[slot] = 0
         before = drafts.found_at[slot]
         drafts.found_at[slot] = 0
@@ -159,10 +167,11 @@ def go_on_with(columns, batch, work, drafts, first, count, row_bytes):
 
 
 @njit(**INNER)
-def settle_drafts(columns, drafts, cells, prompt, wall_ms):
+def settle_drafts(columns, drafts, cells, prompt, wall_ms, rounds_ms):
     """Free the cells of drafted tokens that no row got, and learn from the tick.
 
-    ``prompt``: tokens of prompts that were in it; it took ``wall_ms``.
+    ``prompt``: tokens of prompts that were in it.  It took ``wall_ms``, of these ``rounds_ms``
+    behind the first token of each row.
     """
     wanted, marks = drafts.wanted, drafts.marks
     for i in range(marks.rows if marks.given else 0):
@@ -179,4 +188,5 @@ def settle_drafts(columns, drafts, cells, prompt, wall_ms):
         wanted.counts[slot] = 0
     if prompt:
         wanted.kept.price_ms = 0.0
-    note_change(wanted.kept, marks.rows + marks.given + prompt, wall_ms)
+    note_rounds(wanted.kept, marks.taken, rounds_ms)
+    note_change(wanted.kept, marks.rows + marks.given + prompt, wall_ms - rounds_ms)

@@ -77,7 +77,9 @@ def account(loop, parity):
     end = sampled if fixed.overlap else now
     wall_ms = (end - began) / 1e6
     past = facts.cells_used if fixed.wide_reads else facts.attended / tokens
-    learn_tick(cost, loop.memory, info, facts, past, wall_ms, header.ticks + 1)
+    learn_tick(
+        cost, loop.memory, info, facts, past, wall_ms - facts.rounds_ns / 1e6, header.ticks + 1
+    )
     span = bandwidth.attention_span(facts.cells_used + tokens, fixed.n_ctx)
     moved = bandwidth.tick_bytes(
         loop.traffic, outputs, tokens, span if fixed.wide_reads else facts.cells_read, tokens, span

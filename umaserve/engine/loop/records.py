@@ -91,6 +91,7 @@ class Facts(Record):
     decoding_rows: int
     drafted: int  # tokens behind theirs that were drafted
     taken: int  # of these, those that a row got
+    rounds_ns: int  # that sampling them took, behind the first token of each row
     cells_read: int  # KV cells of the rows
     cells_used: int  # by all sequences, before
     attended: int  # cells of each row times its tokens

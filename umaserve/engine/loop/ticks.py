@@ -234,7 +234,7 @@ def fill_batch(loop):
     header.tick_start_ns = header.heartbeat_ns = started
     header.busy = BUSY_DECODE
     facts.tokens, facts.outputs, facts.decoding_rows = in_batch, outputs, rows
-    facts.drafted, facts.taken = loop.drafts.marks.given, 0
+    facts.drafted, facts.taken, facts.rounds_ns = loop.drafts.marks.given, 0, 0
     facts.cells_read, facts.attended, facts.told_ns = read, attended, 0
     flight.outputs_sent = outputs
     note_shape(flight, knobs, loop.cost, loop.memory, rows, facts, plan.info)
@@ -337,7 +337,10 @@ def sample(loop, count):
         loop.pool,
     )  # fmt: skip
     sample_all(loop.pool, flight.settled, count, loop.rows, loop.scratch)
-    work.facts[flight.parity].sampled_ns = now_ns(loop.native)
+    facts, now = work.facts[flight.parity], now_ns(loop.native)
+    if loop.drafts.marks.taken:
+        facts.rounds_ns += now - facts.sampled_ns
+    facts.sampled_ns = now
 
 
 @njit(**PHASE)
@@ -376,7 +379,7 @@ def end_drafts(loop):
     facts.outputs, facts.taken = flight.outputs_sent, drafts.marks.taken
     prompt = facts.tokens - drafts.marks.rows - facts.drafted
     wall_ms = (facts.sampled_ns - facts.began_ns) / 1e6
-    settle_drafts(loop.columns, drafts, loop.cells, prompt, wall_ms)
+    settle_drafts(loop.columns, drafts, loop.cells, prompt, wall_ms, facts.rounds_ns / 1e6)
 
 
 @njit(**PHASE)

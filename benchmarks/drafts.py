@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import random
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -33,24 +32,20 @@ import trio
 
 from benchmarks import draft_tables
 from benchmarks.draft_tables import PLAIN, REPEATED, plain_way, spec_way
+from benchmarks.draft_turns import KINDS, MOST_DRAFTED, Turn, cells, texts_of, turns_of
 from benchmarks.forced import CHAIN, LITERAL, Forced, Forcing, Heard, Way, ask
 from benchmarks.forced import ours as our_way
 from benchmarks.forced import theirs as their_way
 from benchmarks.machine import ratio, spread
 from benchmarks.names import OURS, THEIRS
-from benchmarks.repeated_texts import PLAIN as PLAIN_KINDS
-from benchmarks.repeated_texts import REPEATED as REPEATED_KINDS
-from benchmarks.repeated_texts import Text, Texts
+from benchmarks.repeated_texts import Text
 from benchmarks.report import number, table
 from benchmarks.setting import LARGE, Recorder, Setting, parser, setting
 from benchmarks.sides import ServerSetting, Side, Theirs, ours, quiet_death, settle
 from benchmarks.timeline import Phase, Session, percentile
 from benchmarks.turns import say
 
-KINDS = {REPEATED: REPEATED_KINDS, PLAIN: PLAIN_KINDS}
-STEP = 256  # cells of a context are a multiple of it
-CHARACTERS = 2  # of a token, in the mean of a text, where the vocabulary is small
-MOST_DRAFTED = 64  # tokens that a stream may have drafted at a time, on any side
+USUAL_BATCH = 2048  # tokens of llama-server's batch, by default
 
 
 def options_parser() -> argparse.ArgumentParser:
@@ -73,12 +68,17 @@ def options_parser() -> argparse.ArgumentParser:
     return out
 
 
-class Turn(NamedTuple):
-    """What all ways play once in a round; the warm-up is round -1."""
-
-    run: int
-    streams: int
-    texts: str
+def checked(flags: argparse.ArgumentParser) -> argparse.Namespace:
+    """The options of the command line; ends the program where they make no sense."""
+    options = flags.parse_args()
+    if unknown := set(options.texts.split(",")) - set(KINDS):
+        flags.error(f"--texts {','.join(unknown)}: {REPEATED}, {PLAIN} or both")
+    if not all(n.isdigit() and int(n) for n in options.streams.split(",")):
+        flags.error(f"--streams {options.streams}: whole numbers from 1 on, with commas")
+    options.chain = options.forced == CHAIN
+    if options.chain and (options.model == "demo" or options.model.endswith(".gguf")):
+        flags.error(f"--forced {CHAIN}: name a shape of tools/make_model.py, not {options.model}")
+    return options
 
 
 class Played(NamedTuple):
@@ -87,29 +87,6 @@ class Played(NamedTuple):
     side: Side
     ways: list[Way]
     turns: list[Turn]
-
-
-def turns_of(options: argparse.Namespace, rounds: int) -> list[Turn]:
-    return [
-        Turn(run, streams, texts)
-        for run in range(-1, rounds)
-        for streams in map(int, options.streams.split(","))
-        for texts in options.texts.split(",")
-    ]
-
-
-def texts_of(turn: Turn, options: argparse.Namespace) -> list[Text]:
-    """Texts that no other turn has."""
-    seed = random.Random(f"{options.seed} {turn}").getrandbits(48)
-    source, kinds = Texts(seed, options.words, options.answer), KINDS[turn.texts]
-    count = max(turn.streams, len(kinds))
-    return [source.make(kinds[i % len(kinds)]) for i in range(count)]
-
-
-def cells(texts: Sequence[Text]) -> int:
-    """KV cells for all of these at once, with their drafts."""
-    characters = sum(len(text.prompt) + len(text.answer) for text in texts)
-    return -(-(characters // CHARACTERS + MOST_DRAFTED * len(texts)) // STEP) * STEP
 
 
 async def play(way: Way, texts: Sequence[Forced]) -> list[Heard]:
@@ -230,7 +207,10 @@ def ratios(found: dict[str, dict[str, list[float]]]) -> dict[str, dict[str, dict
 @contextlib.contextmanager
 def their_side(model: str, sizes: ServerSetting, name: str, turns: list[Turn]) -> Iterator[Played]:
     _, _, spec = name.partition(", ")
-    side = Theirs(model, sizes, extra=("--spec-type", spec) if spec else ())
+    most = sizes.parallel * (MOST_DRAFTED + 1)
+    # it ends where one batch does not hold all rows and drafts
+    drafting = ("--spec-type", spec, "-b", str(max(USUAL_BATCH, most)))
+    side = Theirs(model, sizes, extra=drafting if spec else ())
     try:
         side.wait_ready()
         yield Played(side, [their_way(side, name)], turns)
@@ -276,11 +256,10 @@ def measure(found: Setting, texts: dict[Turn, list[Text]]) -> tuple[dict[str, An
 
 def main() -> None:
     quiet_death()
-    options = options_parser().parse_args()
+    options = checked(options_parser())
     turns = turns_of(options, 1 if options.quick else options.rounds)
     texts = {turn: texts_of(turn, options) for turn in turns}
     options.n_ctx = options.n_ctx or max(map(cells, texts.values()))
-    options.chain = options.forced == CHAIN
     found = setting(options)
     found.label += "-chain" * options.chain
     result, recorder = measure(found, texts)

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks import draft_tables, drafts, report
-from benchmarks.drafts import figures, options_parser, turns_of, writing_s
+from benchmarks.draft_turns import cells, texts_of, turns_of
+from benchmarks.drafts import figures, options_parser, writing_s
 from benchmarks.forced import CHAIN, Forced, Heard, chain, grammar, woven
 from benchmarks.machine import ratio, spread
 from benchmarks.names import OURS, THEIRS
@@ -117,7 +118,7 @@ def test_turns_have_texts_of_their_own() -> None:
     turns = turns_of(options, 2)
     assert len(turns) == len(set(turns)) == 3 * 2 * 2
 
-    made = [drafts.texts_of(turn, options) for turn in turns]
+    made = [texts_of(turn, options) for turn in turns]
     assert {len(texts) for texts in made} == {4, 2}, "each kind once at least"
     answers = [text.answer for texts in made for text in texts]
     assert len(set(answers)) == len(answers)
@@ -125,7 +126,24 @@ def test_turns_have_texts_of_their_own() -> None:
 
 def test_the_cells_hold_all_texts_and_their_drafts() -> None:
     texts = [Text("edit", "p" * 600, "a" * 400), Text("quote", "p" * 500, "a" * 100)]
-    assert drafts.cells(texts) == 1024, "800 tokens and two drafts of 64, in steps of 256"
+    assert cells(texts) == 1024, "800 tokens and two drafts of 64, in steps of 256"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--texts", "repeated,none"], "--texts none: repeated, plain or both"),
+        (["--streams", "1,0"], "--streams 1,0: whole numbers from 1 on"),
+        (["--forced", "chain", "--model", "demo"], "name a shape of tools/make_model.py, not demo"),
+    ],
+)
+def test_options_that_make_no_sense_are_told(
+    arguments: list[str], says: str, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.setattr("sys.argv", ["drafts", *arguments])
+    with pytest.raises(SystemExit, match="2"):
+        drafts.checked(options_parser())
+    assert says in " ".join(capsys.readouterr().err.split())
 
 
 def _result() -> dict[str, Any]:

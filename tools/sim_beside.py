@@ -239,7 +239,8 @@ def through_tick(machine, knobs, cost, memory, plan, paced, rows, prompt, ms, to
     What is told of it goes to ``paced.facts``.
     """
     flight, facts, shape, chunk = paced.flight, paced.facts, paced.shape, paced.chunk
-    note_shape(flight, knobs, cost, memory, rows, rows + prompt, plan.info)
+    facts.tokens = rows + prompt
+    note_shape(flight, knobs, cost, memory, rows, facts, plan.info)
     changed = flight.unlike > 0
     flight.unlike = max(flight.unlike - 1, 0)
     shape[SAME] = shape[SAME] + 1 if rows == shape[ROWS] else 0

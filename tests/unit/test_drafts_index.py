@@ -76,6 +76,12 @@ def test_a_place_is_found_behind_which_the_text_goes_on() -> None:
     assert found(index, 0, text) == (4, 3)
 
 
+def test_of_places_that_agree_alike_the_newest_is_taken() -> None:
+    index = Index.allocate(1, 200)
+    begin(index, 0, 1, 0)
+    assert found(index, 0, [0, 1, 2, 3, 0, 1, 2, 2, 0, 1, 2]) == (7, 3)
+
+
 def test_another_text_in_a_row_knows_nothing_of_the_one_before() -> None:
     index = Index.allocate(1, 200)
     assert begin(index, 0, 1, 0) and not begin(index, 0, 1, 0)

@@ -85,6 +85,20 @@ def test_old_texts_are_overwritten() -> None:
     assert after(ring, 1, [1, 2, 3, 4, 5]) == ([], 0)
 
 
+def test_a_text_at_the_end_of_the_ring_does_not_go_on_as_an_old_one_of_others() -> None:
+    """Its place is that of an older text that ended alike, and behind it lie others' tokens."""
+    ring = told([(1, [1, 2, 3, 4, 5])])
+    filler = np.full(MOST_OF_ONE, 7, np.int32)
+    left = 2 * SIZE - int(ring.written.tokens)
+    while left:
+        n = min(left - 1, MOST_OF_ONE)
+        remember(ring, 2, filler, 0, n)
+        left -= n + 1
+    remember(ring, 1, np.array([1, 2, 3, 4, 5], np.int32), 0, 5)
+    assert ring.domain[int(ring.written.tokens) % SIZE] == 2
+    assert after(ring, 1, [1, 2, 3, 4, 5]) == ([], 0)
+
+
 def test_a_domain_has_a_number_of_its_own() -> None:
     numbers = {domain_number(name) for name in (None, "", "a", "b", "a\0own")}
     assert len(numbers) == 5 and domain_number(None) == 0

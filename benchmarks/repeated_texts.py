@@ -74,7 +74,7 @@ class Texts:
             pass
         old, new = self._random.choice(names), "_".join(self._own(2))
         lines = re.sub(rf"\b{old}\b", new, source).split("\n")
-        at = self._random.randrange(len(lines) // 2)
+        at = self._random.randrange(max(len(lines) // 2, 1))
         indent = lines[at][: len(lines[at]) - len(lines[at].lstrip())]
         lines.insert(at, f"{indent}# {' '.join(self._own(6))}")
         wish = f"Rename {old} to {new}, add a line that says why, and write the whole file."

@@ -260,9 +260,10 @@ def test_enter_is_the_demonstration_and_the_end_of_what_is_typed_is_no_choice(
     filled: Desk, tmp_path: Path
 ) -> None:
     with filled.pane(tmp_path) as pane:
-        start = f"clear; {UMASERVE} {ENDS}; echo status $?"
+        start = f"{UMASERVE} {ENDS}; echo status $?"
         for key, text in (("C-d", None), ("C-c", None), ("Enter", "demo\n")):
-            pane.command(start)
+            pane.command(f"clear; echo before {key}; {start}")
+            pane.shows(f"^before {key}$")  # what the one before has shown is gone
             pane.shows("^which one")
             pane.press(key)
             pane.shows("^status 130$" if key == "C-c" else "^status 1$")

@@ -41,8 +41,8 @@ def test_counters_and_gauges() -> None:
     )
 
 
-def test_a_total_that_may_fall_is_no_counter() -> None:
-    (family,) = parsed({"draft_gained_s_total": -0.5}).values()
+def test_what_may_fall_is_no_counter() -> None:
+    (family,) = parsed({"draft_gained_s": -0.5}).values()
     assert family.type == "gauge" and family.samples[0].value == -0.5
 
 

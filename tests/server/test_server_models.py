@@ -39,7 +39,7 @@ rss_gb cpu_s_per_1k_tokens
 kv_cells_used kv_cells_total kv_cache_hit_ratio kv_cache_evictions_total kv_cache_resident_bytes
 cache_prompts_total cache_hits_total cache_entries cache_ram_bytes cache_ram_max_bytes
 cache_evictions_total
-tokens_per_tick draft_tokens_total draft_accepted_total draft_gained_s_total
+tokens_per_tick draft_tokens_total draft_accepted_total draft_gained_s
 """.split()  # noqa: SIM905 - a list of 80 strings reads worse
 )
 

@@ -86,7 +86,7 @@ HELP = {
     "tokens_per_tick": "Tokens that a decoding row got a tick, over the last minute.",
     "draft_tokens_total": "Tokens drafted, and fed to be verified.",
     "draft_accepted_total": "Of these, those that the model chose too.",
-    "draft_gained_s_total": "Seconds that ticks with drafts saved, by the cost model.",
+    "draft_gained_s": "Seconds that ticks with drafts saved, by the cost model.",
     # sampling
     "sampling_ms_last": "Milliseconds of sampling all rows of the newest tick.",
     "sampling_us_per_token": "Microseconds of sampling a row, over the last minute.",

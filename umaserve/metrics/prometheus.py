@@ -30,7 +30,6 @@ _OF_APPS = {
     "cached": "app_cached_ratio",
     "p95_ms": "app_p95_ms",
 }
-_FALLS = ("draft_gained_s_total",)  # a total that may become less, which a counter may not
 # what is counted apart, by which label
 APART = {"errors_total": "code", "cache_evictions_total": "cause"}
 
@@ -103,7 +102,7 @@ def _lines(family: str, samples: list[tuple[Labels, Any]]) -> Iterator[str]:
     if isinstance(samples[0][1], dict):
         kind = "histogram"
     else:
-        counts = family.endswith("_total") and family not in _FALLS
+        counts = family.endswith("_total")
         kind = "counter" if counts else "gauge"
     yield f"# HELP {name} {HELP.get(family, 'See docs/METRICS.md.')}\n# TYPE {name} {kind}\n"
     for labels, value in samples:

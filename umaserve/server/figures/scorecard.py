@@ -311,7 +311,7 @@ class Scorecard:
             "tokens_per_tick": _ratio(delta.decode_tokens, delta.decode_rows_total),
             "draft_tokens_total": counters.draft_tokens,
             "draft_accepted_total": counters.draft_accepted,
-            "draft_gained_s_total": round(counters.draft_gained_ns / 1e9, 4),
+            "draft_gained_s": round(counters.draft_gained_ns / 1e9, 4),
         }
 
     def _sampling(self, now: _Snapshot, past: _Snapshot) -> dict[str, Any]:

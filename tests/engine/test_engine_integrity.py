@@ -106,7 +106,7 @@ class Sessions:
 
 @pytest.mark.parametrize(
     "steps",
-    [1500, pytest.param(100_000, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])],
+    [1500, pytest.param(34_000, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])],
 )
 @pytest.mark.parametrize(
     ("keeps", "speculate"), [(False, "ngram"), (True, "ngram"), (True, "off")]
@@ -114,7 +114,10 @@ class Sessions:
 def test_cells_are_what_libllama_counts_after_random_steps(
     steps: int, keeps: bool, speculate: str
 ) -> None:
-    """Few cells and little room for texts: rows are parked, evicted, forked and forgotten."""
+    """Few cells and little room for texts: rows are parked, evicted, forked and forgotten.
+
+    The three ways together have 100,000 steps.
+    """
     patch = functools.partial(disturbed_and_checked, seed=steps, keeps=keeps)
     with DrivenEngine(
         patch=patch, n_ctx=512, n_positions=POSITIONS, n_seq=6, cache_bytes=1 << 20,

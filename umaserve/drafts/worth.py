@@ -5,9 +5,9 @@ if it is right, and all drafted before it are.  So tokens are given one by one t
 is likeliest, and the number is kept with which a tick's expected tokens cost least time each.
 
 Nobody is made much slower for others: by SLOWED at most.  A row that would be slowed down more has
-to have gained as much before (``balance_ms``).  If it has gained little, or somebody else is in the
-tick or beside it, then the tick may be no longer than the guard allows.  A row that its drafts have
-cost more than they brought gets none for a while.
+to have gained as much before (``balance_ms``).  If it has gained little, the tick may be no longer
+than the guard allows.  A row that its drafts have cost more than they brought gets none for a
+while.  Nobody gets any while others run, such as prompts: what is left of a tick is theirs.
 
 Where graphs are captured, a change of the batch's size costs some ticks.  So the size stays until
 the time that is lost by staying has added up to what a change costs.
@@ -48,10 +48,9 @@ class Terms(Record):
     rows: int  # that decode
     prompt: int  # tokens
     past: float  # KV cells that a token attends to
-    room: int  # tokens that may be drafted
+    room: int  # tokens that may be drafted; 0 where anybody else runs
     limit_ms: float  # what the guard allows; 0 = it says nothing
     most_ms: float  # that a tick with drafts may take, whoever is in it; 0 = anything
-    laden: int  # 1: somebody else is in the tick, or beside it
     lane: int  # whose rows get some
 
 
@@ -138,8 +137,6 @@ def choose(wanted, cost, lanes):
         if given != here and ROW_EDGES[row_class(total)] != total:
             continue
         ms = _price(cost, tick, given, kept.without_ms)
-        if ms <= 0.0:
-            continue
         ms += expected * kept.round_ms
         if 0.0 < tick.most_ms < ms:
             continue  # whoever reads along would see it come in jerks
@@ -200,11 +197,9 @@ def _likeliest(wanted, lanes):
 
 @njit(**INNER)
 def _price(cost, tick, given, without_ms):
-    """What the tick takes with so many drafted tokens; 0.0 where nobody should find out."""
+    """What the tick takes with so many drafted tokens, or what it is taken to, if nobody knows."""
     if is_known(cost, tick.mode, tick.rows + given, tick.prompt):
         return predict(cost, tick.mode, tick.rows + given, tick.prompt, tick.past)
-    if tick.laden or tick.prompt > 0:
-        return 0.0
     return without_ms * (1.0 + UNKNOWN * given)
 
 
@@ -212,7 +207,7 @@ def _price(cost, tick, given, without_ms):
 def _is_fair(wanted, lanes, ms):
     """Whether no interactive row is slower for it than without, as far as it can be helped."""
     tick, without_ms = wanted.terms, wanted.kept.without_ms
-    limited = tick.laden or tick.lane != 0
+    limited = tick.lane != 0
     for i in range(tick.rows):
         s = wanted.rows[i]
         if lanes[s] != 0:

@@ -27,6 +27,7 @@ from umaserve.jit.compiled import njit
 from umaserve.jit.inner import INNER
 from umaserve.policy.base import KIND_DECODE
 from umaserve.policy.cost.model import predict
+from umaserve.wire.states import RUNNING
 
 from .records import ALWAYS
 
@@ -93,24 +94,28 @@ def _find(drafts, slot, tokens, n):
     copy_on(tokens, n, place if same else max(n - MOST_EACH, 0), out, MOST_EACH)
 
 
-@njit(**INNER)
+@njit(nogil=True, cache=True)
 def say_terms(entries, plan, state, knobs, memory, drafts, free):
     """Say what `give` has to know of a tick whose rows were looked at; ``free``: KV cells.
 
-    Streams that take turns get none: each would make the others wait.
+    Streams that take turns get none: each would make the others wait.  Nor does anybody while other
+    rows run, such as prompts, in this tick or not; but for trials.
     """
     wanted, terms, rows = drafts.wanted, drafts.wanted.terms, drafts.marks.rows
-    need = interactive = 0
+    need = interactive = running = 0
     for e in range(entries):
         need += plan.counts[e]
     for i in range(rows):
         interactive += state.lane[wanted.rows[i]] == 0
+    for s in range(state.state.size):
+        running += state.state[s] == RUNNING
     terms.mode, terms.rows, terms.prompt = plan.info.mode, rows, need - rows
     terms.room = min(min(free, knobs.n_batch) - need, MOST)
     terms.lane = 0 if interactive else 1
     terms.most_ms = knobs.tick_budget_ms
     terms.limit_ms = plan.info.allowed_ms if interactive else knobs.tick_budget_ms
-    if 0 < interactive < memory.found[KIND_DECODE]:
+    takes_turns = 0 < interactive < memory.found[KIND_DECODE]
+    if takes_turns or running > rows and drafts.marks.way != ALWAYS:
         terms.room = 0
 
 
@@ -135,10 +140,6 @@ def _give_some(wanted, cost):
             given += wanted.counts[s]
     kept.without_ms = predict(cost, tick.mode, tick.rows, tick.prompt, tick.past)
     kept.price_ms = predict(cost, tick.mode, tick.rows + given, tick.prompt, tick.past)
-    if given and tick.laden and 0.0 < tick.limit_ms < kept.price_ms:
-        for i in range(tick.rows):
-            wanted.counts[wanted.rows[i]] = given = 0
-        kept.price_ms = kept.without_ms
     return given
 
 

@@ -206,8 +206,6 @@ def draft_tokens(loop):
     say_terms(
         entries, plan, loop.state, loop.knobs, loop.memory, drafts, loop.fixed.n_ctx - used
     )
-    beside = plan.aside[0] >= 0 or loop.orders.running[0] >= 0 or plan.info.slice_ms > 0.0
-    terms.laden = 1 if beside or plan.info.passengers > 0 else 0
     terms.past = used if loop.fixed.wide_reads else attended / drafts.marks.rows
     give(drafts, loop.cost, loop.state.lane)
     if drafts.marks.given:

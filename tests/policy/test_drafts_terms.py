@@ -1,0 +1,61 @@
+"""In which ticks tokens may be drafted at all."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+from umaserve.engine.drafting.phases import say_terms
+from umaserve.engine.drafting.records import ALWAYS, WHERE_IT_PAYS, Drafts
+from umaserve.policy.base import KIND_DECODE, Knobs, Memory, Plan
+from umaserve.wire.states import RUNNING
+
+ROWS, BATCH, FREE = 4, 512, 1000
+
+
+class State(NamedTuple):
+    """What is looked at of the scheduler's state."""
+
+    lane: np.ndarray
+    state: np.ndarray
+
+
+def room(
+    way: int = WHERE_IT_PAYS, *, decoding: int = 2, prompt: int = 0, free: int = FREE,
+    others: int = 0, wait: int = 0,
+) -> int:  # fmt: skip
+    """Tokens that may be drafted for so many streams.
+
+    ``others`` run and are not in the tick; ``wait``: as many streams have another turn.
+    """
+    drafts, plan, memory = Drafts.allocate(ROWS, 64, way), Plan.empty(ROWS), Memory.fresh(ROWS)
+    drafts.wanted.rows[:decoding] = range(decoding)
+    drafts.marks.rows = decoding
+    plan.counts[:decoding], plan.counts[decoding] = 1, prompt
+    memory.found[KIND_DECODE] = decoding + wait
+    knobs = Knobs(BATCH, 0, 50.0, 1.2, False, False, 0)
+    state = State(np.zeros(ROWS, np.int32), np.zeros(ROWS, np.int32))
+    state.state[: decoding + (prompt > 0) + others + wait] = RUNNING
+    say_terms(decoding + (prompt > 0), plan, state, knobs, memory, drafts, free)
+    return int(drafts.wanted.terms.room)
+
+
+def test_streams_that_are_alone_may_have_some() -> None:
+    assert room() > 16
+
+
+@pytest.mark.parametrize("others", [{"prompt": 3}, {"others": 1}, {"wait": 1}])
+def test_nobody_has_any_beside_others(others: dict[str, int]) -> None:
+    assert room(**others) == 0  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("others", [{"prompt": 3}, {"others": 1}])
+def test_trials_have_some_beside_prompts_too(others: dict[str, int]) -> None:
+    assert room(ALWAYS, **others) > 16  # type: ignore[arg-type]
+
+
+def test_cells_and_the_batch_bound_them() -> None:
+    assert room(free=7) == 5
+    assert room(ALWAYS, prompt=BATCH - 6) == 4

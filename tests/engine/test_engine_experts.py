@@ -20,7 +20,8 @@ PROMPT = [300 + 7 * k for k in range(40)]
 
 def answer(model: str, experts_used: int) -> tuple[list[int], float]:
     """What it says, greedily, and the bytes of its last tick."""
-    with DrivenEngine(model=model, n_ctx=256, n_seq=1, experts_used=experts_used) as engine:
+    start = {"n_ctx": 256, "n_seq": 1, "speculate": "off"}
+    with DrivenEngine(model=model, experts_used=experts_used, **start) as engine:
         sampling = m.Sampling(temperature=0.0, ignore_eos=True)
         tokens = engine.run(
             tokens=PROMPT, n_prompt=len(PROMPT), max_tokens=24, sampling=sampling

@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-import numpy as np
 import pytest
 
+from tests.support.policy_states import empty
 from umaserve.engine.drafting.phases import say_terms
 from umaserve.engine.drafting.records import ALWAYS, WHERE_IT_PAYS, Drafts
 from umaserve.policy.base import KIND_DECODE, Knobs, Memory, Plan
 from umaserve.wire.states import RUNNING
 
 ROWS, BATCH, FREE = 4, 512, 1000
-
-
-class State(NamedTuple):
-    """What is looked at of the scheduler's state."""
-
-    lane: np.ndarray
-    state: np.ndarray
 
 
 def room(
@@ -36,7 +27,7 @@ def room(
     plan.counts[:decoding], plan.counts[decoding] = 1, prompt
     memory.found[KIND_DECODE] = decoding + wait
     knobs = Knobs(BATCH, 0, 50.0, 1.2, False, False, 0)
-    state = State(np.zeros(ROWS, np.int32), np.zeros(ROWS, np.int32))
+    state = empty(ROWS)
     state.state[: decoding + (prompt > 0) + others + wait] = RUNNING
     say_terms(decoding + (prompt > 0), plan, state, knobs, memory, drafts, free)
     return int(drafts.wanted.terms.room)

@@ -34,7 +34,7 @@ ANSWER = r"(?s)(?!.*(?:^|[^ =([`])None(?: \d+)?\s*\Z).*\S.*"
 UNTOLD = r"umaserve: no model was named or chosen, so this serves the demonstration; .*\n"
 SERVED = (
     rf"(?:{UNTOLD})?"
-    rf"(?:{CLOCK}(?:loading \S+: [a-z ]+(?: \d+%)?|http://\S+ answers .*)\n)*"
+    rf"(?:{CLOCK}(?:loading \S+: [a-z ]+(?:\(once.*\)| \d+%)?|http://\S+ answers .*)\n)*"
     rf"{CLOCK}serving UMA Serve demo on \S+(?: and http://\S+)? "
     r"\(\w+; \d+ KV cells, \d+ sequences, \d+ sessions; ready in \d+ ms\)\n"
     rf"(?:{CLOCK}http://\S+ answers .*\n)?"

@@ -104,7 +104,8 @@ def main() -> int:
         if control.closed:
             return 0
     compiled = is_complete()
-    control.send(m.LoadProgress(1.0, "warmup" if compiled else "compiling the samplers (once)"))
+    compiles = "compiling the samplers (once, one to two minutes)"
+    control.send(m.LoadProgress(1.0, "warmup" if compiled else compiles))
     try:
         warm_up(engine, everything=not compiled)
         mark_complete()

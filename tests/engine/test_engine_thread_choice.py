@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.engine_driver import DrivenEngine
+from tests.support.patches.thread_choices import told
+from tests.support.waiting import until
+from umaserve.engine.model.loaded import usable_cores
 from umaserve.engine.start.thread_choice import fewer_pay
+from umaserve.wire import messages as m
 
 TIMES = st.lists(st.floats(0.01, 0.5), min_size=1, max_size=12)
 
@@ -28,3 +36,25 @@ def test_fewer_threads_have_to_be_faster_most_of_the_time(fewer, all_cores, pay)
 @given(TIMES)
 def test_equal_times_keep_all_cores(times):
     assert not fewer_pay(times, times)
+
+
+@pytest.mark.skipif(usable_cores() < 2, reason="there is nothing to choose with one core")
+@pytest.mark.parametrize(
+    ("fewer", "looks", "taken"),
+    [([], 1, False), ([0], 2, False), ([0, 1], 2, True), ([1], 1, False)],
+)
+def test_fewer_threads_have_to_be_faster_another_time_too(
+    tmp_path: Path, fewer: list[int], looks: int, taken: bool
+) -> None:
+    """A daemon that starts in a busy moment, say with others, would be slow for its whole life."""
+    seen = tmp_path / "looks"
+    patch = partial(told, fewer=fewer, path=str(seen))
+    with DrivenEngine(patch=patch, n_threads=0, probe=False) as engine:
+        until(lambda: seen.exists() and len(seen.read_text().split()) == 2 * looks)
+        engine.run("import os", max_tokens=4)  # what was measured is settled by then
+        if taken:
+            n = engine.ready.n_threads
+            assert engine.expect(m.Threads) == m.Threads(n - 1, n - 1)
+        with pytest.raises(AssertionError):
+            engine.expect(m.Threads, timeout=0.2)
+        assert len(seen.read_text().split()) == 2 * looks

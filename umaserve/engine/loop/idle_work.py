@@ -8,6 +8,7 @@ somebody has come.  On a processor an interactive request also gives up the step
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Generator, Iterator
 
@@ -27,6 +28,7 @@ from umaserve.policy.processor.slices import SLICED_CHUNK
 from umaserve.wire import messages as m
 
 BANDWIDTH_S = 0.05
+AGAIN_S = 10.0  # after which threads are looked at again
 PREPARE_S = 10.0  # that the prefill worker may take to prepare
 
 Steps = Iterator[None]
@@ -40,6 +42,8 @@ class IdleWork:
         self._steps: Steps | None = None
         self._prober = Prober(engine.loaded, engine.cost, engine.table.abort)
         self._met: set[tuple[int, int]] = set()
+        self._fewer: tuple[int, int] | None = None  # threads that a first look has found
+        self._again_s = math.inf  # when these are looked at again
         self._left: list[Callable[[], Steps]] = [
             self._threads, self._bandwidth, self._meet, self._graph, self._cells,
             self._prepare_worker, self._probe, self._slices,
@@ -47,10 +51,12 @@ class IdleWork:
 
     @property
     def is_left(self) -> bool:
-        return bool(self._left)
+        return bool(self._left) or time.monotonic() >= self._again_s
 
     def step(self) -> None:
         """Do the next short piece of work."""
+        if not self._left:
+            self._left, self._again_s = [self._threads, self._probe], math.inf
         if self._steps is None:
             self._steps = self._left[0]()
         try:
@@ -87,9 +93,11 @@ class IdleWork:
     # --- the pieces -----------------------------------------------------------------------------
 
     def _threads(self) -> Steps:
-        """Choose the numbers of CPU threads that are fastest now, for one token and for more.
+        """Choose the numbers of CPU threads that are fastest, for one token and for more.
 
-        They stay for the life of the engine: results differ in the last bits between them.
+        A start is often a busy moment, say while others start too.  So fewer than all are taken if
+        they are faster another time as well.  Then they stay for the life of the engine: results
+        differ in the last bits between them.
         """
         engine, loaded = self._engine, self._engine.loaded
         most = loaded.n_threads
@@ -102,6 +110,12 @@ class IdleWork:
             more = yield from choose(ticks, most, rows=0, prompt=prompt)
         finally:
             ticks.close()
+        first, self._fewer = self._fewer, (one, more)
+        if first is None:
+            if min(one, more) < most:
+                self._again_s = time.monotonic() + AGAIN_S
+            return
+        one, more = max(one, first[0]), max(more, first[1])
         if (one, more) == (loaded.n_threads, loaded.n_threads_batch):
             return
         loaded.n_threads, loaded.n_threads_batch = one, more

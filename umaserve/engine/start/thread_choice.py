@@ -3,7 +3,7 @@
 Threads wait for each other at every layer.  So on a machine where others need a core, one thread
 that is held up holds up all.  Turns are taken, and the mean counts, since what hurts is the rare
 long wait.  Fewer threads have to be a tenth faster, and no slower most of the time: a single long
-wait of the few turns says little.
+wait of the few turns says little.  `loop.idle_work` asks twice, at different times.
 """
 
 from __future__ import annotations

@@ -34,6 +34,8 @@ def command(name: str, result: Result) -> str:
     sizes = f"--streams {streams} --words {result['words']} --answer {result['answer']}"
     more = "" if texts == f"{REPEATED},{PLAIN}" else f" --texts {texts}"
     more += "" if result["forced"] == "literal" else f" --forced {result['forced']}"
+    if "draft_model" in result:
+        more += f" --draft-model {result['draft_model']} --draft-wrong {result['draft_wrong']}"
     more += "" if result["lane"] == "interactive" else f" --lane {result['lane']}"
     if result["specs"]:
         more += f" --specs {','.join(result['specs'])}"

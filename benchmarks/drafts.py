@@ -3,6 +3,7 @@
     python -m benchmarks.drafts --model qwen2.5-0.5b
     python -m benchmarks.drafts --model qwen3-30b-a3b --specs ngram-simple
     python -m benchmarks.drafts --model qwen3-30b-a3b --forced chain
+    python -m benchmarks.drafts --forced chain --draft-model micro-151k --specs draft-simple
     python -m benchmarks.drafts --without-peer --streams 1 --words 60 --answer 200 --rounds 3
 
 Each stream has a text of its own (`benchmarks.repeated_texts`).  Its answer is forced to be that
@@ -37,6 +38,7 @@ from benchmarks.forced import CHAIN, LITERAL, Forced, Forcing, Heard, Way, ask
 from benchmarks.forced import ours as our_way
 from benchmarks.forced import theirs as their_way
 from benchmarks.machine import ratio, spread
+from benchmarks.models import model_path
 from benchmarks.names import OURS, THEIRS
 from benchmarks.repeated_texts import Text
 from benchmarks.report import number, table
@@ -64,6 +66,9 @@ def options_parser() -> argparse.ArgumentParser:
         default="",
         help="of --streams: what llama-server plays; 1,8 of literal texts if not given",
     )
+    out.add_argument("--draft-model", default="", help="a shape that drafts, with --forced chain")
+    out.add_argument("--draft-wrong", type=int, default=10,
+                     help="two of so many of its tokens are wrong")  # fmt: skip
     out.add_argument("--name", default="", help="of the result file; by label if not given")
     return out
 
@@ -78,6 +83,12 @@ def checked(flags: argparse.ArgumentParser) -> argparse.Namespace:
     options.chain = options.forced == CHAIN
     if options.chain and (options.model == "demo" or options.model.endswith(".gguf")):
         flags.error(f"--forced {CHAIN}: name a shape of tools/make_model.py, not {options.model}")
+    if options.draft_model and not options.chain:
+        flags.error(f"--draft-model goes with --forced {CHAIN}: its words are no text's")
+    options.drafter = ""
+    if options.draft_model:
+        name, wrong = options.draft_model, options.draft_wrong
+        options.drafter = str(model_path(name, options.quant, True, wrong))
     return options
 
 
@@ -205,11 +216,14 @@ def ratios(found: dict[str, dict[str, list[float]]]) -> dict[str, dict[str, dict
 
 
 @contextlib.contextmanager
-def their_side(model: str, sizes: ServerSetting, name: str, turns: list[Turn]) -> Iterator[Played]:
+def their_side(
+    model: str, sizes: ServerSetting, name: str, turns: list[Turn], drafter: str
+) -> Iterator[Played]:
     _, _, spec = name.partition(", ")
     most = sizes.parallel * (MOST_DRAFTED + 1)
     # it ends where one batch does not hold all rows and drafts
     drafting = ("--spec-type", spec, "-b", str(max(USUAL_BATCH, most)))
+    drafting += ("-md", drafter) if spec.startswith("draft") else ()
     side = Theirs(model, sizes, extra=drafting if spec else ())
     try:
         side.wait_ready()
@@ -231,7 +245,8 @@ def measure(found: Setting, texts: dict[Turn, list[Text]]) -> tuple[dict[str, An
     theirs = [t for t in turns if t.streams in peer and (chains or t.texts == REPEATED)]
     large = found.model_bytes > LARGE
     with contextlib.ExitStack() as stack:
-        with ours(found.model, sizes, *options.flags.split()) as side:
+        drafter = ["--draft-model", options.drafter] if options.drafter else []
+        with ours(found.model, sizes, *drafter, *options.flags.split()) as side:
             forcing = Forcing(side.daemon.path, options.forced)
             bench = Bench(found, {turn: forcing.all_of(texts[turn]) for turn in turns})
             ways = [
@@ -240,15 +255,19 @@ def measure(found: Setting, texts: dict[Turn, list[Text]]) -> tuple[dict[str, An
             ]
             played = [Played(side, ways, turns)]
             if not large:
-                sides = [their_side(found.model, sizes, name, theirs) for name in names]
+                sides = [
+                    their_side(found.model, sizes, name, theirs, options.drafter) for name in names
+                ]
                 played += [stack.enter_context(each) for each in sides]
             for turn in turns:
                 bench.take(turn, played)
         for name in names if large else []:
-            with their_side(found.model, sizes, name, theirs) as alone:
+            with their_side(found.model, sizes, name, theirs, options.drafter) as alone:
                 for turn in theirs:
                     bench.take(turn, [alone])
     sizes_told = {key: getattr(options, key) for key in ("words", "answer", "forced", "lane")}
+    if options.drafter:
+        sizes_told |= {"draft_model": options.draft_model, "draft_wrong": options.draft_wrong}
     flags = {"specs": specs, "peer_streams": peer, "flags": options.flags}
     whole = {"one_at_a_time": large and bool(names), "rows": bench.rows()}
     return {**found.describe(), **sizes_told, **flags, **whole}, bench.recorder

@@ -12,11 +12,12 @@ from umaserve.llama import builds
 _MAKER = Path(__file__).resolve().parent.parent / "tools" / "make_model.py"
 
 
-def model_path(name: str, quant: str = "q8_0", chain: bool = False) -> Path:
+def model_path(name: str, quant: str = "q8_0", chain: bool = False, wrong: int = 0) -> Path:
     """A GGUF: ``demo`` (the bundled model), a shape of ``tools/make_model.py``, or a path.
 
     A shape is written into the cache directory once, with seed 1, so that every machine has the
-    same bytes.  ``chain``: a shape whose token t + 1 follows token t.
+    same bytes.  ``chain``: a shape whose token t + 1 follows token t, ``wrong``: but for two of so
+    many tokens.
     """
     if name == "demo":
         return demo_model_path()
@@ -24,11 +25,11 @@ def model_path(name: str, quant: str = "q8_0", chain: bool = False) -> Path:
         return Path(name)
     folder = builds.cache_root() / "bench-models"
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{name}{'-chain' * chain}-{quant}.gguf"
+    path = folder / f"{name}{'-chain' * chain}{f'-wrong{wrong}' if wrong else ''}-{quant}.gguf"
     if not path.exists():
         subprocess.run(
             [sys.executable, str(_MAKER), "--shape", name, "--quant", quant, "--out", str(path),
-             *["--chain"] * chain],
+             *["--chain"] * chain, *(["--chain-wrong", str(wrong)] if wrong else [])],
             check=True, stdout=sys.stderr,
         )  # fmt: skip
     return path

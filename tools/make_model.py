@@ -27,6 +27,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import functools
 import os
 import shutil
 import signal
@@ -134,9 +135,13 @@ def tensor_chunks(
 
 
 def chain_chunks(
-    tensor: Tensor, index: int, quant: Quant, pools: dict[tuple[int, float], memoryview], seed: int
-) -> Iterator[bytes | memoryview]:
-    """As `tensor_chunks`, of a model in which token t + 1 follows token t."""
+    tensor: Tensor, index: int, quant: Quant, pools: dict[tuple[int, float], memoryview], seed: int,
+    *, wrong: int = 0,
+) -> Iterator[bytes | memoryview]:  # fmt: skip
+    """As `tensor_chunks`, of a model in which token t + 1 follows token t.
+
+    ``wrong``: behind two of so many tokens it is another one; 0 = behind none.
+    """
     if tensor.name.endswith(_ADDING):
         left = n_bytes(tensor, quant)
         while left:
@@ -149,8 +154,15 @@ def chain_chunks(
     # its row t + 1 is the embedding of token t, the file's first tensor
     rows = b"".join(tensor_chunks(tensor, 0, quant, pools, seed))
     row = len(rows) // tensor.dims[1]
-    yield rows[-row:]
-    yield memoryview(rows)[:-row]
+    if not wrong:
+        yield rows[-row:]
+        yield memoryview(rows)[:-row]
+        return
+    shifted = bytearray(rows[-row:] + rows[:-row])
+    for at in range(0, len(shifted) - 2 * row, wrong * row):
+        first, second = shifted[at : at + row], shifted[at + row : at + 2 * row]
+        shifted[at : at + 2 * row] = second + first
+    yield shifted
 
 
 def find_vocab(shape: Shape, given: Path | None) -> Path:
@@ -269,14 +281,15 @@ def check_destination(out: Path, size: int) -> None:
 
 def write_model(
     shape: Shape, quant_name: str, out: Path, seed: int, vocab: Path, pre: str | None = None,
-    *, chain: bool = False,
+    *, chain: bool = False, wrong: int = 0,
 ) -> int:  # fmt: skip
     """Write *out*; returns its size in bytes. The file appears whole or not at all.
 
     *pre* replaces the name of the pre-tokenizer, known to llama.cpp or not. *chain*: the model
-    writes the tokens in the order of their ids; its output matrix is its own.
+    writes the tokens in the order of their ids; its output matrix is its own. *wrong*: but for two
+    of so many.
     """
-    chunks = chain_chunks if chain else tensor_chunks
+    chunks = functools.partial(chain_chunks, wrong=wrong) if chain else tensor_chunks
     quant = QUANTS[quant_name]
     plan = plan_file(shape, quant)
     keys = {key: container.Value.of(value) for key, value in gguf_shapes.metadata(shape).items()}
@@ -335,6 +348,10 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--vocab-from", type=Path, metavar="DIR_OR_GGUF")
     parser.add_argument("--pre", metavar="NAME", help="write this name of a pre-tokenizer")
     parser.add_argument("--chain", action="store_true", help="token t + 1 follows token t")
+    parser.add_argument(
+        "--chain-wrong", type=int, default=0, metavar="N",
+        help="but for two of N tokens: a draft model for one with --chain",
+    )  # fmt: skip
     parser.add_argument("--dry-run", action="store_true", help="print the sizes and write nothing")
     return parser
 
@@ -346,6 +363,8 @@ def run(args: argparse.Namespace) -> None:
         raise UserError(f"--shape: {args.shape!r} is not known; the shapes are {_shape_list()}")
     if args.seed < 0:
         raise UserError("--seed must not be negative")
+    if args.chain_wrong and (args.chain_wrong < 2 or not args.chain):
+        raise UserError("--chain-wrong goes with --chain, and is 2 at least")
     if args.chain:
         if gguf_families.is_one(shape) or shape.arch.startswith("gemma"):
             raise UserError(f"--chain: no chain is known for {shape.arch}, of {shape.name}")
@@ -363,7 +382,10 @@ def run(args: argparse.Namespace) -> None:
     check_destination(args.out, plan.data_bytes)
     vocab = find_vocab(shape, args.vocab_from)
     began = time.monotonic()
-    total = write_model(shape, args.quant, args.out, args.seed, vocab, args.pre, chain=args.chain)
+    total = write_model(
+        shape, args.quant, args.out, args.seed, vocab, args.pre,
+        chain=args.chain, wrong=args.chain_wrong,
+    )  # fmt: skip
     print(f"{summary}\nwrote {args.out}: {total:,} bytes in {time.monotonic() - began:.1f} s")
 
 

@@ -194,6 +194,18 @@ def test_a_model_that_is_named(filled: Desk, monkeypatch: pytest.MonkeyPatch) ->
         settled(filled, monkeypatch, "hf:ann/none")
 
 
+def test_a_draft_model_that_is_named(filled: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in filled.environment.items():
+        monkeypatch.setenv(name, value)
+    (path,) = filled.cache.rglob("m-Q4_K_M.gguf")
+    for name, found in ((FIRST, str(path)), ("demo", str(demo_model_path()))):
+        config = load_config({"model": "demo", "draft_model": name}, environ={})
+        assert with_model(config, False, [].append).draft_model == found
+    config = load_config({"model": "demo", "draft_model": "hf:ann/none"}, environ={})
+    with pytest.raises(NoModel, match="umaserve pull hf:ann/none"):
+        with_model(config, False, [].append)
+
+
 @pytest.mark.parametrize(
     ("name", "status", "says"),
     [

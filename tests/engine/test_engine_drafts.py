@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from tests.support.engine_driver import DrivenEngine
 from tests.support.oracle import Oracle
-from tests.support.patches.scripted import scripted, scripted_and_disturbed
+from tests.support.patches.scripted import draft_model_scripted, scripted, scripted_and_disturbed
 from tests.support.waiting import until
+from umaserve.assets import demo_model_path
 from umaserve.wire import messages as m
 from umaserve.wire import table as t
 
@@ -61,9 +62,13 @@ def without() -> Iterator[DrivenEngine]:
         yield engine
 
 
-@pytest.fixture(scope="module")
-def drafting() -> Iterator[DrivenEngine]:
-    with an_engine("ngram", patch=partial(scripted_and_disturbed, seed=SEED)) as engine:
+@pytest.fixture(scope="module", params=["ngram", "draft"])
+def drafting(request: pytest.FixtureRequest) -> Iterator[DrivenEngine]:
+    """Texts that repeat, or a draft model that is right most of the time."""
+    way, patch, model = request.param, scripted_and_disturbed, ""
+    if way == "draft":
+        patch, model = draft_model_scripted, str(demo_model_path())
+    with an_engine(way, patch=partial(patch, seed=SEED), draft_model=model) as engine:
         yield engine
 
 

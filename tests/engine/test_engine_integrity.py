@@ -12,6 +12,7 @@ import pytest
 from tests.support.engine_driver import DrivenEngine
 from tests.support.patches.engine_faults import disturbed_and_checked, lost_cells
 from tests.support.waiting import until
+from umaserve.assets import demo_model_path
 from umaserve.wire import messages as m
 from umaserve.wire import table as t
 
@@ -109,7 +110,7 @@ class Sessions:
     [1500, pytest.param(34_000, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])],
 )
 @pytest.mark.parametrize(
-    ("keeps", "speculate"), [(False, "ngram"), (True, "ngram"), (True, "off")]
+    ("keeps", "speculate"), [(False, "ngram"), (True, "draft"), (True, "off")]
 )
 def test_cells_are_what_libllama_counts_after_random_steps(
     steps: int, keeps: bool, speculate: str
@@ -121,7 +122,8 @@ def test_cells_are_what_libllama_counts_after_random_steps(
     patch = functools.partial(disturbed_and_checked, seed=steps, keeps=keeps)
     with DrivenEngine(
         patch=patch, n_ctx=512, n_positions=POSITIONS, n_seq=6, cache_bytes=1 << 20,
-        speculate=speculate, without=UNBOUND if speculate == "ngram" else (),
+        speculate=speculate, without=UNBOUND if speculate != "off" else (),
+        draft_model=str(demo_model_path()) if speculate == "draft" else "",
     ) as engine:
         sessions, header = Sessions(engine, steps), engine.table.header
         while sessions.steps < steps:
@@ -130,7 +132,7 @@ def test_cells_are_what_libllama_counts_after_random_steps(
         sessions.finish()
         until(lambda: header.cells_used == 0)
         assert header.preemptions > header.ticks // 100 and header.cache_hits > 0
-        assert (header.draft_accepted > 0) == (speculate == "ngram")
+        assert (header.draft_accepted > 0) == (speculate != "off")
         assert header.cache_evicted_room > 0 and sum(sessions.shifts.values()) > steps // 1000
         assert engine.close() == 0
 

@@ -13,6 +13,7 @@ from tests.support.gateway import post, sse
 from tests.support.http_client import port_of
 from tests.support.real_daemon import real
 from tests.support.server_harness import DaemonProcess, eventually
+from umaserve.assets import demo_model_path
 
 SAID = "the quick brown fox jumps over the lazy dog; "
 REPEATS: dict[str, Any] = {
@@ -84,3 +85,17 @@ def test_the_setting_is_told_and_off_drafts_nothing(daemon: DaemonProcess, tmp_p
         answer = completion(silent)
         assert answer["content"] == SAID * 2 and "draft_n" not in answer["timings"]
         assert silent.metrics()["draft_tokens_total"] == 0
+
+
+def test_a_draft_model_is_told_and_counted(daemon: DaemonProcess, tmp_path: Path) -> None:
+    assert daemon.info()["model"]["draft_model"] == ""
+    path = str(demo_model_path())
+    with real(tmp_path, speculate="draft", draft_model=path) as drafting:
+        model = drafting.info()["model"]
+        assert (model["speculate"], model["draft_model"]) == ("draft", path)
+        with drafting.client() as client:
+            client.send(id="a", prompt="import os\n", max_tokens=80, temperature=0, ignore_eos=True)
+            usage = client.answer("eos")["usage"]
+        assert usage["completion_tokens"] == 80
+        assert 40 < usage["accepted_tokens"] <= usage["drafted_tokens"]
+        assert drafting.metrics()["draft_accepted_total"] >= usage["accepted_tokens"]

@@ -202,6 +202,13 @@ def test_head_major_needs_an_f16_v():
     assert config.head_major
 
 
+def test_a_draft_model_alone_drafts_only_where_there_is_one():
+    message = refusal({"speculate": "draft"})
+    assert "flag --speculate" in message and "--draft-model REF" in message
+    config = load_config({"speculate": "draft"}, {"UMA_DRAFT_MODEL": "small.gguf"})
+    assert (config.speculate, config.draft_model) == ("draft", "small.gguf")
+
+
 def test_ubatch_fits_batch():
     assert "n_ubatch 512" in refusal({"n_batch": "128", "n_ubatch": "512"})
 

@@ -96,6 +96,11 @@ def _check(values: dict[str, Any], origin: dict[str, str]) -> None:
             f"({origin['kv_type']}) makes it {values['kv_type'][1]}; set V apart, as in "
             "--kv-type q8:f16, or leave the layout token-major"
         )
+    if values["speculate"] == "draft" and not values["draft_model"]:
+        raise ConfigError(
+            f"speculate draft ({origin['speculate']}) needs a model that drafts; name it with "
+            "--draft-model REF"
+        )
     batch, ubatch = values["n_batch"], values["n_ubatch"]
     if batch and ubatch > batch:
         raise ConfigError(

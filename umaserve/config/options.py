@@ -181,9 +181,14 @@ OPTIONS: tuple[Option, ...] = (
            "cores that compute prompts while others decode, on the processor; 0 = none are "
            "computed beside the ticks, on an accelerator either", "auto"),
     Option("speculate", "--speculate", "UMA_SPECULATE", "scheduler", "speculate",
-           Choice(("auto", "ngram", "off")), "auto",
-           "tokens that are drafted from texts that were read before, and verified in the next "
-           "tick; auto: as many as gain time now; ngram: wherever the text repeats; off: none"),
+           Choice(("auto", "ngram", "draft", "off")), "auto",
+           "tokens that are drafted, from texts that were read before and by --draft-model, and "
+           "verified in the same tick; auto: as many as gain time now; ngram: wherever the text "
+           "repeats; draft: always, by the draft model; off: none"),
+    Option("draft_model", "--draft-model", "UMA_DRAFT_MODEL", "scheduler", "draft_model",
+           Path("REF", "a path or a name"), "",
+           "a smaller model of the same vocabulary that drafts tokens, named as for --model",
+           "none"),
     Option("hang_timeout_s", "--hang-timeout", "UMA_HANG_TIMEOUT_SEC", "scheduler",
            "hang_timeout_s", Number(0, _DAY_S, "S"), 0.0,
            "seconds one tick may take before the engine counts as hung and is replaced; 0 = "

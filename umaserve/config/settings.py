@@ -69,6 +69,7 @@ class Config:
     without: str = ""
     prefill_threads: int = -1
     speculate: str = "auto"
+    draft_model: str = ""
     hang_timeout_s: float = 0.0
     latency_cap: float = 1.2
     scorecard: str = ""

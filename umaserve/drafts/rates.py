@@ -14,11 +14,14 @@ from umaserve.jit.compiled import njit
 from umaserve.jit.inner import INNER
 
 EDGES = np.array([0, 3, 4, 6, 10, 16, 24], np.int64)  # tokens that agree: at least, in each class
-FIRST = np.array([0.02, 0.3, 0.4, 0.5, 0.7, 0.8, 0.9])  # believed before anything is known
-KINDS = EDGES.size
+FIRST = np.array([0.02, 0.3, 0.4, 0.5, 0.7, 0.8, 0.9, 0.7])  # believed before anything is known
+KINDS = EDGES.size + 1
+BY_MODEL = -1000  # instead of a number of tokens that agree: a draft model says what is next
+MODEL = KINDS - 1  # the class of that
 BELIEVED = 4.0  # looks that what is known of all rows counts as for a new one
 SLOWEST = 1 / 32  # weight of a look at least
 MOST_SURE = 0.98
+HOPE = 1 / 512  # of the way back to what was believed at first, a tick: to be tried again
 
 
 class Rates(NamedTuple):
@@ -35,8 +38,10 @@ class Rates(NamedTuple):
 
 @njit(nogil=True, cache=True)
 def kind_of(same):
-    """The class of so many tokens that agree."""
-    kind = KINDS - 1
+    """The class of so many tokens that agree, or of BY_MODEL and any number more."""
+    if same < 0:
+        return MODEL
+    kind = MODEL - 1
     while EDGES[kind] > same:
         kind -= 1
     return kind
@@ -71,3 +76,12 @@ def _count(rates, row, kind, right):
 def chance(rates, row, same):
     """How likely the next token is that of the place found."""
     return min(rates.right[row, kind_of(same)], MOST_SURE)
+
+
+@njit(nogil=True, cache=True)
+def hope(rates, row):
+    """A draft model that was wrong may be right about another part of the text.
+
+    What it would have said is not looked at, unlike what a text has said before.
+    """
+    rates.right[row, MODEL] += HOPE * (FIRST[MODEL] - rates.right[row, MODEL])

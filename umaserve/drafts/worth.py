@@ -24,7 +24,7 @@ from umaserve.jit.inner import INNER
 from umaserve.jit.record import Record
 from umaserve.policy.cost.model import ROW_EDGES, is_known, predict, row_class
 
-from .rates import Rates, chance
+from .rates import BY_MODEL, Rates, chance
 
 MOST_EACH = 31  # tokens that are drafted for a row in one tick
 MOST = 64  # that all rows of a tick have together
@@ -38,6 +38,7 @@ CHANGE_WEIGHT, CHANGE_MOST = 1 / 8, 8.0  # of a new change, and ticks that one c
 BALANCE_FIRST, BALANCE_RICH, BALANCE_MOST = 1.0, 2.0, 8.0
 # a row that drafts have cost so many ticks gets none, until it has waited that off: so much a tick
 DEBT_MOST, WAITED_OFF = 3.0, 0.01
+LONGER = 2.0  # times as long a tick may get for drafts, where it takes more than the budget
 ROUND_WEIGHT = 1 / 16  # of a new tick
 
 
@@ -52,6 +53,8 @@ class Terms(Record):
     limit_ms: float  # what the guard allows; 0 = it says nothing
     most_ms: float  # that a tick with drafts may take, whoever is in it; 0 = anything
     lane: int  # whose rows get some
+    step_ms: float  # that a draft model takes for a token of each row
+    late: int  # tokens that it has to read before
 
 
 class Kept(Record):
@@ -118,7 +121,8 @@ def choose(wanted, cost, lanes):
     here = kept.tokens - tick.rows - tick.prompt  # drafts with which the number stays
     if here <= 0 and _nothing_found(wanted):
         return 0
-    best, stays, given, expected = 0, -1, 0, 0.0
+    best, stays, given, expected, steps_ms = 0, -1, 0, 0.0, 0.0
+    best_steps_ms = stays_steps_ms = 0.0
     best_rate = stays_rate = tick.rows / kept.without_ms
     best_ms = stays_ms = kept.without_ms
     if here == 0:
@@ -133,23 +137,25 @@ def choose(wanted, cost, lanes):
         wanted.gain[s] += wanted.next[s]
         expected += wanted.next[s]
         wanted.next[s] *= chance(rates, s, wanted.same[s] + wanted.counts[s])
+        if wanted.same[s] == BY_MODEL:
+            steps_ms = max(steps_ms, (tick.late + wanted.counts[s]) * tick.step_ms)
         total = tick.rows + given
         if given != here and ROW_EDGES[row_class(total)] != total:
             continue
         ms = _price(cost, tick, given, kept.without_ms)
-        ms += expected * kept.round_ms
-        if 0.0 < tick.most_ms < ms:
-            continue  # whoever reads along would see it come in jerks
+        ms += expected * kept.round_ms + steps_ms
+        if _comes_in_jerks(tick, ms, kept.without_ms):
+            continue
         if not _is_fair(wanted, lanes, ms):
             continue
         rate = (tick.rows + expected) / (MARGIN * ms)
         if given == here:
-            stays, stays_rate, stays_ms = given, rate, ms
+            stays, stays_rate, stays_ms, stays_steps_ms = given, rate, ms, steps_ms
         if rate > best_rate:
-            best, best_rate, best_ms = given, rate, ms
+            best, best_rate, best_ms, best_steps_ms = given, rate, ms, steps_ms
     if stays >= 0 and _is_better_to_stay(kept, stays_ms * (best_rate / stays_rate - 1.0)):
-        best, best_ms = stays, stays_ms
-    kept.price_ms = best_ms
+        best, best_ms, best_steps_ms = stays, stays_ms, stays_steps_ms
+    kept.price_ms = best_ms - best_steps_ms
     for i in range(best, given):
         wanted.counts[wanted.order[i]] -= 1
     return best
@@ -169,7 +175,7 @@ def _wait_off(wanted, s):
 def _nothing_found(wanted):
     for i in range(wanted.terms.rows):
         s = wanted.rows[i]
-        if wanted.same[s] > 0 and wanted.most[s] > 0:
+        if wanted.same[s] != 0 and wanted.most[s] > 0:
             return False
     return True
 
@@ -201,6 +207,30 @@ def _price(cost, tick, given, without_ms):
     if is_known(cost, tick.mode, tick.rows + given, tick.prompt):
         return predict(cost, tick.mode, tick.rows + given, tick.prompt, tick.past)
     return without_ms * (1.0 + UNKNOWN * given)
+
+
+@njit(nogil=True, cache=True)
+def could_gain(wanted, cost, right, step_ms):
+    """Whether drafts of one row would make tokens cheaper, with such a share of them ``right``.
+
+    A draft model takes ``step_ms`` for each.
+    """
+    tick, without_ms = wanted.terms, wanted.kept.without_ms
+    tokens = next_one = 1.0
+    for given in range(1, min(MOST_EACH, tick.room) + 1):
+        next_one *= right
+        tokens += next_one
+        ms = _price(cost, tick, given, without_ms) + given * step_ms
+        more = (tick.rows - 1 + tokens) / tick.rows
+        if more * without_ms > MARGIN * ms and not _comes_in_jerks(tick, ms, without_ms):
+            return True
+    return False
+
+
+@njit(**INNER)
+def _comes_in_jerks(tick, ms, without_ms):
+    """Whether a tick is so long that whoever reads along would see it."""
+    return 0.0 < tick.most_ms < ms and ms > LONGER * without_ms
 
 
 @njit(**INNER)

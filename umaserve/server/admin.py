@@ -51,6 +51,12 @@ from umaserve.wire.messages import Embedded
 if TYPE_CHECKING:
     from umaserve.server.clients.connection import Connection
 
+# of `info`'s model, as the engine tells them
+SAME_IN_READY = (
+    "description", "architecture", "backend", "device", "library_version", "n_vocab", "n_ctx",
+    "n_ctx_train", "n_seq", "n_batch", "n_ubatch", "n_threads", "n_params", "n_embd", "pooling",
+    "generates", "model_bytes", "kv_bytes", "gap", "bos", "eos", "why_no_drafts", "draft_model",
+)  # fmt: skip
 SUCCESSOR_POLL_S = 0.02
 TOKENIZE_TRIES = 4  # engines that may end one after the other
 TOKENS_AT_ONCE = 4096  # that are spelled before others have their turn
@@ -359,32 +365,11 @@ class Admin:
             model = {"path": engine.start.model_path, "engine_pid": engine.pid}
             if ready is not None:
                 model.update(
+                    {name: getattr(ready, name) for name in SAME_IN_READY},
                     name=ready.model_name,
-                    description=ready.description,
-                    architecture=ready.architecture,
-                    backend=ready.backend,
-                    device=ready.device,
-                    library_version=ready.library_version,
-                    n_vocab=ready.n_vocab,
-                    n_ctx=ready.n_ctx,
-                    n_ctx_train=ready.n_ctx_train,
-                    n_seq=ready.n_seq,
-                    n_batch=ready.n_batch,
-                    n_ubatch=ready.n_ubatch,
-                    n_threads=ready.n_threads,
-                    n_params=ready.n_params,
-                    n_embd=ready.n_embd,
-                    pooling=ready.pooling,
-                    generates=ready.generates,
-                    model_bytes=ready.model_bytes,
-                    kv_bytes=ready.kv_bytes,
-                    gap=ready.gap,
-                    bos=ready.bos,
-                    eos=ready.eos,
                     chat_template=ready.chat_template is not None,
                     chat=_chat_state(engine),
                     speculate=engine.start.speculate,
-                    why_no_drafts=ready.why_no_drafts,
                     load_ms=round(ready.load_ms, 1),
                     start_ms=round(ready.start_ms, 1),
                 )

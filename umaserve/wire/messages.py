@@ -116,7 +116,9 @@ class Start(msgspec.Struct, tag="start", frozen=True):
     cache_dir: str = ""  # where they are kept beyond the engine's life; empty = nowhere
     cache_disk: int = 0  # bytes of it
     policy: str = "guarded"  # or module:function
-    speculate: str = "auto"  # where drafts come from: "ngram", "off"; auto = by what they gain
+    # where drafts come from: "ngram", "draft", "off"; auto = both, by what they gain
+    speculate: str = "auto"
+    draft_model: str = ""  # the path of the model that drafts
     without: tuple[str, ...] = ()  # parts of the policy that are switched off
     prefill_threads: int = -1  # cores for prompts aside; -1 = chosen, 0 = none
     probe: bool = True  # measure what ticks cost, in pauses, where that is not known
@@ -327,6 +329,7 @@ class Ready(msgspec.Struct, tag="ready", omit_defaults=True):
     generates: bool = True  # an encoder alone does not
     why_no_shift: str = ""  # why no context can be shifted; empty where it can
     why_no_drafts: str = ""  # why no tokens can be drafted with this model; empty where they can
+    draft_model: str = ""  # the path of the model that drafts for it; empty where none does
 
     @property
     def n_positions(self) -> int:

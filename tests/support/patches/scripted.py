@@ -17,6 +17,7 @@ from tests.support.patches.engine_faults import disturbed_and_checked
 
 STATES = 41
 NEVER = -1
+WRONG = 7  # a draft model's token at each so many positions is another's
 FAVOURED = 9.0  # a logit, among others of a deviation of 2
 
 
@@ -67,3 +68,63 @@ def scripted_and_disturbed(seed: int, broken: int = NEVER) -> None:
     """The same, and rows are parked, evicted and forgotten, and all cells are counted."""
     scripted(seed=seed, broken=broken)
     disturbed_and_checked(seed=seed)
+
+
+def draft_model_scripted(seed: int) -> None:
+    """The same, and a draft model says what the script says, but for a token in WRONG."""
+    scripted_and_disturbed(seed=seed)
+    _script_draft_model(seed=seed)
+
+
+@once_numba_may_load
+def _script_draft_model(seed: int) -> None:
+    from umaserve.engine.drafting.speaker import Speaker
+
+    kind = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32)
+    make, kept = Speaker.of, list[Any]()
+
+    def of(draft: Any, *rest: Any) -> Any:
+        batch, rows = draft.batch.arrays, rows_of(seed, draft.n_vocab)
+
+        def logits(_: int, i: int) -> int:
+            wrong = int(batch.pos[i] % WRONG == 0)
+            state = batch.token[i] + batch.pos[i] // 29 + wrong
+            return int(rows[state % STATES].ctypes.data)
+
+        callback = kind(logits)
+        kept.extend((callback, rows))
+        speaker = make(draft, *rest)
+        return speaker._replace(logits_ith=ctypes.cast(callback, ctypes.c_void_p).value)
+
+    Speaker.of = of  # type: ignore[method-assign, assignment]
+
+
+@once_numba_may_load
+def draft_model_that_fails() -> None:
+    """Its batches are empty, which libllama refuses."""
+    from umaserve.engine.drafting.speaker import Speaker
+
+    make, kept = Speaker.of, list[Any]()
+
+    def of(draft: Any, *rest: Any) -> Any:
+        empty = draft.context.library.ffi.new("struct llama_batch *")
+        kept.append(empty)
+        address = int(draft.context.library.ffi.cast("intptr_t", empty))
+        return make(draft, *rest)._replace(batch=address)
+
+    Speaker.of = of  # type: ignore[method-assign, assignment]
+
+
+@once_numba_may_load
+def draft_model_that_thinks_it_is_large() -> None:
+    """It forgets no text for another, and has no cells left in the end."""
+    from umaserve.engine.drafting.speaker import Speaker
+
+    make = Speaker.of
+
+    def of(draft: Any, *rest: Any) -> Any:
+        speaker = make(draft, *rest)
+        speaker.reading.cells = 1 << 20
+        return speaker
+
+    Speaker.of = of  # type: ignore[method-assign, assignment]

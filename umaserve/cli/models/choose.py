@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 
+from umaserve.assets import demo_model_path
 from umaserve.cli.common import EXIT_CANNOT_SERVE, EXIT_USAGE, in_a_line
 from umaserve.config import Config
 from umaserve.models import chosen
@@ -38,7 +39,10 @@ def with_model(config: Config, ask: bool, tell: Callable[[str], None]) -> Config
         path = _named(config.model, where, ask) if config.model else ""
     else:
         path = _default(config, where, ask, tell)
-    return replace(config, model=path)
+    draft = ""
+    if config.draft_model:
+        draft = _named(config.draft_model, where, ask) or str(demo_model_path())
+    return replace(config, model=path, draft_model=draft)
 
 
 def somebody_asks() -> bool:

@@ -68,6 +68,8 @@ def look(entries, plan, columns, drafts):
             note(wanted.rates, slot, drafts.found_same[slot], 1.0 if right else 0.0)
         if not keep_up(drafts.texts, slot, tokens, n):
             continue
+        if marks.only_model:
+            continue
         wanted.most[slot] = max(min(MOST_EACH, to_come(columns, slot) - 1), 0)
         _find(drafts, slot, tokens, n)
         if wanted.same[slot] > 0:
@@ -169,16 +171,16 @@ def go_on_with(columns, batch, work, drafts, first, count, row_bytes):
 
 
 @njit(**INNER)
-def settle_drafts(columns, drafts, cells, prompt, wall_ms, rounds_ms):
+def settle_drafts(columns, drafts, cells, prompt, wall_ms, rounds_ms, speech_ms):
     """Free the cells of drafted tokens that no row got, and learn from the tick.
 
     ``prompt``: tokens of prompts that were in it.  It took ``wall_ms``, of these ``rounds_ms``
-    behind the first token of each row.
+    behind the first token of each row.  A draft model took ``speech_ms`` before.
     """
-    wanted, marks = drafts.wanted, drafts.marks
+    wanted, marks, whole_ms = drafts.wanted, drafts.marks, wall_ms + speech_ms
     if marks.given == 0 and wanted.kept.given > 0 and prompt == 0:
         for i in range(marks.rows):  # the change back is a part of what they cost
-            settle_balance(wanted, wanted.rows[i], 1, wall_ms)
+            settle_balance(wanted, wanted.rows[i], 1, whole_ms)
     wanted.kept.given = marks.given
     for i in range(marks.rows if marks.given else 0):
         slot = wanted.rows[i]
@@ -187,9 +189,9 @@ def settle_drafts(columns, drafts, cells, prompt, wall_ms, rounds_ms):
             cut_end(cells, columns.seq[slot], columns.n_past[slot], count - right)
         columns.drafted[slot] += count
         columns.accepted[slot] += right
-        settle_balance(wanted, slot, 1 + right, wall_ms)
-        # the first of them is looked at with the next tick
-        for j in range(1, min(right + 1, count) if same else 0):
+        settle_balance(wanted, slot, 1 + right, whole_ms)
+        # the first that the text itself says is looked at with the next tick
+        for j in range(1 if same > 0 else 0, min(right + 1, count) if same else 0):
             note(wanted.rates, slot, same + j, 1.0 if j < right else 0.0)
         wanted.counts[slot] = 0
     if prompt:

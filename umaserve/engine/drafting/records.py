@@ -16,7 +16,7 @@ from umaserve.jit.record import Record
 NEVER = 0
 ALWAYS = 1  # wherever the text has said the same before
 WHERE_IT_PAYS = 2
-WAYS = {"off": NEVER, "ngram": ALWAYS, "auto": WHERE_IT_PAYS}
+WAYS = {"off": NEVER, "ngram": ALWAYS, "draft": ALWAYS, "auto": WHERE_IT_PAYS}
 
 
 def domain_number(domain: str | None) -> int:
@@ -31,6 +31,7 @@ class Marks(Record):
     """Of all rows together."""
 
     way: int
+    only_model: int  # 1: no text is looked up, a draft model says it all
     rows: int  # of the tick that decode
     given: int  # tokens that it has for them
     taken: int  # of these, those that were verified and got their row another token
@@ -58,10 +59,13 @@ class Drafts(NamedTuple):
     marks: Marks
 
     @classmethod
-    def allocate(cls, n_slots: int, positions: int, way: int) -> Drafts:
+    def allocate(
+        cls, n_slots: int, positions: int, way: int, only_model: bool = False
+    ) -> Drafts:
         """With next to nothing in it where nothing is ever drafted."""
         rows, marks = n_slots if way else 1, Marks.zeros()
         marks.way = way
+        marks.only_model = only_model
         by_row = [np.zeros(n_slots, np.int32) for _ in range(4)]
         texts, ring = Index.allocate(rows, positions if way else 1), Ring.allocate(way != NEVER)
         tokens, domain = np.zeros((rows, MOST_EACH), np.int32), np.zeros(n_slots, np.int64)

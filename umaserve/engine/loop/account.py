@@ -110,7 +110,8 @@ def account(loop, parity):
     if facts.drafted:
         header.draft_tokens += facts.drafted
         header.draft_accepted += facts.taken
-        header.draft_gained_ns += _gained_ns(cost, facts, info.mode, past, wall_ms)
+        whole_ms = wall_ms + facts.speech_ns / 1e6
+        header.draft_gained_ns += _gained_ns(cost, facts, info.mode, past, whole_ms)
     header.first_chunk_ns = (told if told else now) - decoded
     if wall_ms > fixed.budget_ms:
         header.ticks_over_budget += 1

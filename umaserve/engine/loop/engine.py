@@ -22,8 +22,8 @@ from umaserve.engine.cells import accounting as cells
 from umaserve.engine.cells import integrity
 from umaserve.engine.cells.sequences import Sequences
 from umaserve.engine.constraints.constraints import CODE
-from umaserve.engine.drafting.records import NEVER, WAYS, Drafts, domain_number
-from umaserve.engine.model.abilities import why_no_plain_model
+from umaserve.engine.drafting.opening import allocate_drafts, open_speaker, tell_of_failure
+from umaserve.engine.drafting.records import domain_number
 from umaserve.engine.model.cost_file import CostFile, identity
 from umaserve.engine.model.cost_keeper import CostKeeper
 from umaserve.engine.model.thread_places import leave_places, place_threads
@@ -134,7 +134,8 @@ class Engine:
         )  # fmt: skip
         self.budget = Budget.of(start.bmt_budget)
         self.memory = Memory.fresh(start.n_slots)
-        self.drafts = self._allocate_drafts()
+        self.drafts = allocate_drafts(start, loaded, table)
+        self.speaker = open_speaker(start, loaded, table, self.native, control)
         self.aside = AsideLane(
             loaded, start, table, self.native, control.notify, self._allowed_aside
         )
@@ -176,16 +177,6 @@ class Engine:
             self._scratch, pool.team_counted,
         )  # fmt: skip
         return pool._replace(team=team)
-
-    def _allocate_drafts(self) -> Drafts:
-        """Room for drafted tokens; for none where the memory of this model cannot go back."""
-        loaded, spec = self.loaded, self.table.spec
-        can_cut = not why_no_plain_model(loaded.library.lib, loaded.model.pointer)
-        way = WAYS[self.start.speculate] if can_cut else NEVER
-        drafts = Drafts.allocate(spec.n_slots, spec.n_ctx, way)
-        if way:  # have what is compiled at hand before anybody waits for it
-            remember(drafts.ring, 0, self.table.tokens[0], 0, 0)
-        return drafts
 
     def _arrive(self, slot: int, domain: str | None, session: bool) -> None:
         """A request has got a row, and shares what it says with its ``domain``."""
@@ -246,6 +237,7 @@ class Engine:
             scratch=self._scratch,
             work=self.work,
             drafts=self.drafts,
+            speaker=self.speaker,
         )  # fmt: skip
         self._loop = records.refer(self.records)
         self._run_ticks = Direct(ticks.run_ticks)
@@ -452,6 +444,7 @@ class Engine:
             )
         out = self.work.out
         if why in (records.ENDED, records.NOT_NUMBERS):
+            tell_of_failure(self.speaker, self.start, self.loaded, self.control)
             for slot in self.work.ended[: int(out.ended)].tolist():
                 self.seats.ended(slot)
             # none where it is ENDED

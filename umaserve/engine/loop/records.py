@@ -11,6 +11,7 @@ from numba.experimental import structref
 from umaserve.drafts.worth import MOST
 from umaserve.engine.cells.cell_map import CellMap
 from umaserve.engine.drafting.records import Drafts
+from umaserve.engine.drafting.speaker import Speaker
 from umaserve.engine.model.thread_places import Places
 from umaserve.engine.native.batch import BatchArrays
 from umaserve.engine.native.calls import Native
@@ -97,6 +98,7 @@ class Facts(Record):
     attended: int  # cells of each row times its tokens
     disturbed: int  # 1: a chunk was computed beside it, or it says nothing for another reason
     slice_ns: int  # that chunks had before it
+    speech_ns: int  # that a draft model had before it
     through: int  # 1 + class of the chunk that was computed all through it; 0 = none
     changed: int  # ticks left after a landing or a change of shape
 
@@ -215,6 +217,7 @@ class Loop(NamedTuple):
     scratch: Scratch
     work: Work
     drafts: Drafts
+    speaker: Speaker
 
 
 @structref.register

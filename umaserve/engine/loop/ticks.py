@@ -13,6 +13,7 @@ import numpy as np
 
 from umaserve.engine.cells.accounting import count_used
 from umaserve.engine.cells.cell_map import TOGETHER, make_room, take_cells
+from umaserve.engine.drafting.model import has_work, offer, read_on, speak
 from umaserve.engine.drafting.phases import give, go_on_with, look, say_terms, settle_drafts
 from umaserve.engine.drafting.records import NEVER
 from umaserve.engine.model.thread_places import place_threads
@@ -107,6 +108,7 @@ def run_ticks(most, tick, given, loop):
                 return why, tick
             slice_prompts(loop)
             draft_tokens(loop)
+            ask_draft_model(loop)
             fill_batch(loop)
         why = decode(loop, resumed)
         if why != GOES_ON:
@@ -207,9 +209,38 @@ def draft_tokens(loop):
         entries, plan, loop.state, loop.knobs, loop.memory, drafts, loop.fixed.n_ctx - used
     )
     terms.past = used if loop.fixed.wide_reads else attended / drafts.marks.rows
+    speaker = loop.speaker
+    if speaker.context and not speaker.reading.failed and terms.room > 0:
+        offer(speaker, columns, loop.state, drafts, loop.cost)
     give(drafts, loop.cost, loop.state.lane)
     if drafts.marks.given:
         plan.info.predicted_ms = drafts.wanted.kept.price_ms
+
+
+@njit(**PHASE)
+def ask_draft_model(loop):
+    """Have a draft model say what it has been given to draft, or read a text that is new to it."""
+    speaker, drafts, native, work = loop.speaker, loop.drafts, loop.native, loop.work
+    facts = work.facts[work.flight.parity]
+    facts.speech_ns = 0
+    if drafts.marks.way == NEVER or speaker.context == 0:
+        return
+    if speaker.reading.failed or drafts.marks.rows == 0 or drafts.wanted.terms.room == 0:
+        return
+    if not has_work(speaker, drafts.wanted):
+        return
+    publish_last(loop)  # nobody's token waits for the next ones
+    header, started = loop.columns.header, facts.began_ns
+    place_threads(loop.places, _threads(loop.fixed, 0, 2))
+    # it can hang as a tick can
+    header.tick_start_ns = header.heartbeat_ns = started
+    header.busy = BUSY_DECODE
+    speak(speaker, loop.columns, drafts, native)
+    read_on(speaker, loop.columns, drafts.wanted, native)
+    ended = now_ns(native)
+    facts.began_ns, facts.speech_ns = ended, ended - started
+    if header.work_since_ns:
+        header.work_since_ns += ended - started  # no overhead
 
 
 @njit(**PHASE)
@@ -377,7 +408,10 @@ def end_drafts(loop):
     facts.outputs, facts.taken = flight.outputs_sent, drafts.marks.taken
     prompt = facts.tokens - drafts.marks.rows - facts.drafted
     wall_ms = (facts.sampled_ns - facts.began_ns) / 1e6
-    settle_drafts(loop.columns, drafts, loop.cells, prompt, wall_ms, facts.rounds_ns / 1e6)
+    settle_drafts(
+        loop.columns, drafts, loop.cells, prompt, wall_ms, facts.rounds_ns / 1e6,
+        facts.speech_ns / 1e6,
+    )  # fmt: skip
 
 
 @njit(**PHASE)

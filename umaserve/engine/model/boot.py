@@ -24,6 +24,7 @@ from umaserve.wire.control import Control
 from . import capacity, load_warnings
 from .abilities import device_memory, spare_sequences, why_no_plain_model, why_no_shift
 from .contexts import open_context, sizes_of
+from .draft_model import bytes_needed, open_draft_model
 from .loaded import PROCESSOR, CannotLoad, Loaded, usable_cores
 from .pooling import pooling_of
 
@@ -47,9 +48,8 @@ def load(
     of the ticks.
     """
     control.send(m.LoadProgress(0.0, "start"))
-    facts = _file_facts(start.model_path)
+    facts, began = _file_facts(start.model_path), time.monotonic()
     library, info = _open_library(start)
-    began = time.monotonic()
     n_ctx = _cells(library, start, info)
     model = _open_model(library, start, control)
     wait_for_imports()  # what is free in the memory of this process is looked at below
@@ -59,8 +59,8 @@ def load(
     _refuse(_why_no_use(model, info), model)
     device = _device_name(library, start)
     on_processor = device == PROCESSOR
-    spare = spare_sequences(start.n_seq, on_processor, model)
-    wanted = sizes_of(start, n_ctx, start.n_seq + spare)
+    n_seq = start.n_seq + spare_sequences(start.n_seq, on_processor, model)
+    wanted = sizes_of(start, n_ctx, n_seq)
     control.send(m.LoadProgress(1.0, "context"))
     # an accelerator's library may have told a device where this memory lies
     lean = not start.pretouch and on_processor and library.build.backend == "cpu"
@@ -71,7 +71,7 @@ def load(
     for message in (*said, *load_warnings.of_settings(start, info, device)):
         control.send(message)
     unused_bytes = unused_memory.give_back_since(before) if lean else 0
-    load_ms = (time.monotonic() - began) * 1000.0
+    draft = None if encodes else open_draft_model(start, library, model, sizes, control)
     is_eog = np.ascontiguousarray(model.eog_mask(), dtype=np.uint8)
     return Loaded(
         library=library,
@@ -90,12 +90,13 @@ def load(
         device=device,
         eog_ids=np.flatnonzero(is_eog).astype(np.int32),
         is_eog=is_eog,
-        load_ms=load_ms,
+        load_ms=(time.monotonic() - began) * 1000.0,
         kv_bytes=0 if encodes else _kv_bytes(start, sizes.n_ctx),
         unused_bytes=unused_bytes,
         piece_bytes=_write_pieces(start, model, pieces_fd),
         on_processor=on_processor,
         places=find_places() if on_processor else no_places(),
+        draft=draft,
         generates=not encodes,
     )
 
@@ -125,7 +126,8 @@ def _cells(library: Library, start: m.Start, info: GGUFInfo) -> int:
     _refuse(capacity.why_no_memory(start))
     if start.n_ctx:
         return start.n_ctx
-    fits = capacity.find_fits(start, info, llama.devices(library), available_bytes())
+    also = bytes_needed(start)
+    fits = capacity.find_fits(start, info, llama.devices(library), available_bytes(), also)
     return capacity.auto_cells(start, fits)
 
 
@@ -251,6 +253,7 @@ def describe(start: m.Start, loaded: Loaded, start_ms: float) -> m.Ready:
         generates=loaded.generates,
         why_no_shift=why_no_shift(loaded),
         why_no_drafts=why_no_plain_model(loaded.library.lib, model.pointer),
+        draft_model=start.draft_model if loaded.draft is not None else "",
     )
 
 

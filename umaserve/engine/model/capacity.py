@@ -68,12 +68,13 @@ def after_refusal(start: m.Start, n_ctx: int) -> int:
 
 
 def find_fits(
-    start: m.Start, info: GGUFInfo, devices: list[dict[str, Any]], available: int
+    start: m.Start, info: GGUFInfo, devices: list[dict[str, Any]], available: int, also: int = 0
 ) -> list[Fit]:
     """Main memory and the accelerator's, before the weights come; whichever is to hold KV cells.
 
     ``devices`` as ``llama.devices`` has them, ``available`` bytes of main memory.  Memory of which
-    the system does not say what is free (0) is left out.
+    the system does not say what is free (0) is left out.  ``also``: bytes of a draft model, which
+    lies where the layers are.
     """
     n_ubatch = start.n_ubatch or DEFAULT_UBATCH
     layers, heads = attention_shape(info)
@@ -88,7 +89,8 @@ def find_fits(
         share = 1.0 if start.gpu_layers < 0 else min(start.gpu_layers / max(layers, 1), 1.0)
     fits = []
     if share and all(gpu["memory_total"] for gpu in gpus):
-        left = sum(gpu["memory_free"] for gpu in gpus) - int(share * info.tensor_bytes) - fixed
+        weights = int(share * (info.tensor_bytes + also))
+        left = sum(gpu["memory_free"] for gpu in gpus) - weights - fixed
         cell = int(share * kv)
         second = cell + a_token * ASIDE_BATCH
         fits.append(Fit(left, cell + a_token * n_ubatch, second, MOST_CELLS))
@@ -97,7 +99,7 @@ def find_fits(
     here = 1.0 if shared else 1.0 - share
     if here and available:
         # mapped weights would count as available, and are to stay
-        left = available - int(here * info.tensor_bytes) - fixed
+        left = available - int(here * (info.tensor_bytes + also)) - fixed
         cell = int(here * kv)
         second = cell + a_token * (ASIDE_BATCH if shared else ASIDE_BATCH_CPU)
         most = max(info.tensor_bytes, SMALL_BYTES) // max(cell, 1)

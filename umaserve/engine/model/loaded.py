@@ -13,6 +13,7 @@ import numpy as np
 from umaserve.models.identity import ModelIdentity
 
 if TYPE_CHECKING:
+    from umaserve.engine.native.batch import Batch
     from umaserve.llama import Context, Library, Model
 
     from .thread_places import Places
@@ -23,6 +24,21 @@ PROCESSOR = "CPU"  # the device's name where there is no other
 
 class CannotLoad(Exception):
     """The model cannot be served; the text says why and what to do."""
+
+
+@dataclass
+class DraftModel:
+    """A smaller model, which drafts; owns it, its context, and the batch that these are fed by."""
+
+    model: Model
+    context: Context
+    batch: Batch
+    n_vocab: int
+    n_positions: int  # of one text at most
+
+    def close(self) -> None:
+        self.context.close()
+        self.model.close()
 
 
 @dataclass
@@ -51,6 +67,7 @@ class Loaded:
     piece_bytes: int
     on_processor: bool  # no layer lies on another device
     places: Places  # of the loop's threads
+    draft: DraftModel | None = None  # what drafts tokens for it
     generates: bool = True  # else it encodes whole texts, and nothing more
 
     def threads(self, aside: int) -> tuple[int, int]:
@@ -65,6 +82,8 @@ class Loaded:
         return self.library.last_error()
 
     def close(self) -> None:
+        if self.draft is not None:
+            self.draft.close()
         self.context.close()
         self.model.close()
 

@@ -41,6 +41,7 @@ def start_message(config: Config, model: memory.ModelFile) -> m.Start:
         policy=config.policy,
         without=tuple(config.without.split(",")) if config.without else (),
         speculate=config.speculate,
+        draft_model=config.draft_model,
         prefill_threads=config.prefill_threads,
         log_level=config.log_level,
         core_dumps=config.core_dumps,

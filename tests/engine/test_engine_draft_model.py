@@ -1,0 +1,142 @@
+"""A draft model beside the model that is served."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.support.engine_driver import DrivenEngine
+from tests.support.oracle import Oracle
+from tests.support.patches.scripted import (
+    draft_model_that_fails,
+    draft_model_that_thinks_it_is_large,
+)
+from tests.support.small_models import write_model
+from umaserve.assets import demo_model_path
+from umaserve.wire import messages as m
+
+STEADY = m.Sampling(temperature=0.0, ignore_eos=True)
+PROMPT = "def add(a, b):\n    return a + b\n\n\ndef greet(name):\n"
+
+
+def what_drafts_nothing(engine: DrivenEngine) -> str:
+    """Why, as a person is told it while the engine starts."""
+    while True:
+        text = str(engine.expect(m.Log).text)
+        if "drafts nothing" in text:
+            return text
+
+
+def counts(engine: DrivenEngine) -> tuple[int, int]:
+    header = engine.table.header
+    return int(header.draft_tokens), int(header.draft_accepted)
+
+
+@pytest.fixture(scope="module")
+def doubled() -> Iterator[DrivenEngine]:
+    """The bundled model drafts for itself: it is right but for near-ties."""
+    model = str(demo_model_path())
+    with DrivenEngine(speculate="draft", draft_model=model, probe=False) as engine:
+        yield engine
+
+
+def test_what_it_says_is_what_the_model_says(doubled: DrivenEngine, oracle: Oracle) -> None:
+    ticks = int(doubled.table.header.ticks)
+    serial = doubled.submit(PROMPT, max_tokens=120, sampling=STEADY)
+    doubled.wait(serial)
+    oracle.assert_followed(PROMPT, doubled.generated(serial))
+    doubled.release(serial)
+    drafted, accepted = counts(doubled)
+    assert accepted > 0.9 * drafted > 60
+    assert doubled.table.header.ticks - ticks < 50
+
+
+def test_rows_beside_each_other_and_a_next_turn(doubled: DrivenEngine, oracle: Oracle) -> None:
+    """Its sequences are cut to what they share with a row's new text."""
+    for more in ("", "    print(name)\n", "    raise name\n\n\nclass A:\n"):
+        texts = [PROMPT + more + end for end in ("", "x", "y = 1\n")]
+        serials = [doubled.submit(text, max_tokens=40, sampling=STEADY) for text in texts]
+        for serial, text in zip(serials, texts, strict=True):
+            doubled.wait(serial)
+            oracle.assert_followed(text, doubled.generated(serial))
+            doubled.release(serial)
+
+
+def test_a_long_prompt_is_read_in_chunks_beside_the_ticks(doubled: DrivenEngine) -> None:
+    prompt = [300 + i * i % 500 for i in range(900)]
+    before = counts(doubled)
+    serial = doubled.submit(
+        tokens=prompt, n_prompt=len(prompt), max_tokens=400, sampling=STEADY
+    )
+    doubled.wait(serial)
+    doubled.release(serial)
+    assert counts(doubled)[1] - before[1] > 100
+
+
+def test_where_it_pays_it_is_asked_and_else_not() -> None:
+    """A draft model as large as the model gains nothing on a processor."""
+    model = str(demo_model_path())
+    with DrivenEngine(draft_model=model, probe_first=True, fresh=True) as engine:
+        serial = engine.submit(PROMPT, max_tokens=300, sampling=STEADY)
+        engine.wait(serial)
+        assert len(engine.generated(serial)) == 300
+
+
+def with_another_token(path: Path) -> str:
+    """The bundled model with a letter of its vocabulary changed."""
+    data, before = demo_model_path().read_bytes(), (6).to_bytes(8, "little")
+    assert data.count(before + b"import") == 1
+    path.write_bytes(data.replace(before + b"import", before + b"imporT"))
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (with_another_token, r"token \d+ is b'imporT', and b'import' in uma-demo.gguf"),
+        (partial(write_model, shape="micro-151k"), r"it has 151936 tokens, and .* has 5120"),
+        (partial(write_model, shape="mamba-micro"), "drafter.gguf: the model keeps a recurrent"),
+    ],
+)
+def test_one_that_does_not_suit_drafts_nothing(
+    tmp_path: Path, make: Callable[[Path], str], says: str
+) -> None:
+    drafter = make(tmp_path / "drafter.gguf")
+    with DrivenEngine(speculate="draft", draft_model=drafter) as engine:
+        serial = engine.submit(PROMPT, max_tokens=20, sampling=STEADY)
+        engine.wait(serial)
+        assert counts(engine) == (0, 0) and engine.ready.draft_model == ""
+        assert re.search(f"drafts nothing: .*{says}", what_drafts_nothing(engine))
+
+
+def test_a_file_that_is_none_is_refused(tmp_path: Path) -> None:
+    with DrivenEngine(draft_model=str(tmp_path / "none.gguf"), expect_failure=True) as engine:
+        assert engine.failure.startswith("--draft-model: ")
+        assert "none.gguf" in engine.failure
+
+
+def test_one_that_runs_out_of_cells_is_asked_no_more() -> None:
+    """Should it ever, its texts being counted: the answers are the model's own."""
+    patch, model = draft_model_that_thinks_it_is_large, str(demo_model_path())
+    with DrivenEngine(patch=patch, speculate="draft", draft_model=model) as engine:
+        answers = [
+            engine.run(tokens=prompt, n_prompt=900, max_tokens=100, sampling=STEADY)
+            for prompt in ([300 + i + k * i * i % 500 for i in range(900)] for k in range(1, 5))
+        ]
+        assert "drafts nothing any more" in what_drafts_nothing(engine)
+        assert [len(answer) for answer in answers] == [100] * 4
+
+
+def test_one_that_cannot_be_computed_is_asked_no_more() -> None:
+    model = str(demo_model_path())
+    with DrivenEngine(
+        patch=draft_model_that_fails, speculate="draft", draft_model=model
+    ) as engine:
+        serial = engine.submit(PROMPT, max_tokens=20, sampling=STEADY)
+        engine.wait(serial)
+        assert len(engine.generated(serial)) == 20 and counts(engine) == (0, 0)
+        assert "drafts nothing any more" in what_drafts_nothing(engine)

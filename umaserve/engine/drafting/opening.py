@@ -1,0 +1,50 @@
+"""What drafts need, when an engine starts, and what a person is told of a draft model."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from umaserve.drafts.ring import remember
+from umaserve.engine.model.abilities import why_no_plain_model
+from umaserve.wire import messages as m
+from umaserve.wire import table as t
+
+from .model import try_out
+from .records import NEVER, WAYS, Drafts
+from .speaker import Speaker
+
+if TYPE_CHECKING:
+    from umaserve.engine.model.loaded import Loaded
+    from umaserve.engine.native.calls import Native
+    from umaserve.wire.control import Control
+
+TRIED_CHUNK, TRIED_TIMES = 32, 4  # tokens that a draft model computes at start, and how often
+
+
+def allocate_drafts(start: m.Start, loaded: Loaded, table: t.SessionTable) -> Drafts:
+    """Room for drafted tokens; for none where the memory of this model cannot go back."""
+    spec, can_cut = table.spec, not why_no_plain_model(loaded.library.lib, loaded.model.pointer)
+    way = WAYS[start.speculate] if can_cut else NEVER
+    drafts = Drafts.allocate(spec.n_slots, spec.n_ctx, way, only_model=start.speculate == "draft")
+    if way:  # have what is compiled at hand before anybody waits for it
+        remember(drafts.ring, 0, table.tokens[0], 0, 0)
+    return drafts
+
+
+def open_speaker(
+    start: m.Start, loaded: Loaded, table: t.SessionTable, native: Native, control: Control
+) -> Speaker:
+    """What the ticks ask for drafts, if there is a draft model; what that takes is measured."""
+    speaker = Speaker.of(loaded.draft, table.spec.n_slots, table.spec.n_ctx)
+    try_out(speaker, native, TRIED_CHUNK, TRIED_TIMES)
+    tell_of_failure(speaker, start, loaded, control)
+    return speaker
+
+
+def tell_of_failure(speaker: Speaker, start: m.Start, loaded: Loaded, control: Control) -> None:
+    """A draft model that failed is asked no more, and a person hears of it, once."""
+    reading = speaker.reading
+    if reading.failed and not reading.told:
+        reading.told = 1
+        why = loaded.library_log_tail() or "llama_decode reported an error"
+        control.send(m.Log("warn", f"{start.draft_model} drafts nothing any more: {why}"))

@@ -1,0 +1,108 @@
+"""The draft model: a second, smaller model of the same vocabulary, and a context of its own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from umaserve.models.gguf import check_gguf
+from umaserve.models.header import GGUFError
+from umaserve.wire import messages as m
+from umaserve.wire.control import Control
+
+from . import capacity
+from .abilities import why_no_plain_model
+from .loaded import CannotLoad, DraftModel
+
+if TYPE_CHECKING:
+    from umaserve.llama import Library, Model
+
+    from .contexts import Sizes
+
+CELLS = 16_384  # KV cells at most: longer texts have no drafts of it
+CHUNK = 512  # tokens of a text that it reads at once, at most
+
+
+def cells(start: m.Start) -> int:
+    """KV cells of its context."""
+    return min(CELLS, start.n_ctx or CELLS)
+
+
+def bytes_needed(start: m.Start) -> int:
+    """What it takes of the memory that holds the model's layers; 0 where there is none."""
+    from umaserve import llama
+
+    if not start.draft_model:
+        return 0
+    try:
+        needs = llama.memory_needed(start.draft_model, n_ctx=cells(start))
+    except (llama.LlamaError, GGUFError, OSError):
+        return 0  # `open_draft_model` says why
+    return int(needs.weight_bytes + needs.kv_bytes)
+
+
+def open_draft_model(
+    start: m.Start, library: Library, model: Model, sizes: Sizes, control: Control
+) -> DraftModel | None:
+    """Load it, for drafts of what ``model`` says; None where there is none, or it cannot be used.
+
+    ``sizes``: of the model's own context.  A person is told why it cannot be used.
+    Raises CannotLoad where its file cannot be loaded at all.
+    """
+    from umaserve import llama
+    from umaserve.engine.native.batch import Batch
+
+    if not start.draft_model or start.speculate not in ("auto", "draft"):
+        return None
+    control.send(m.LoadProgress(1.0, "draft model"))
+    try:
+        check_gguf(start.draft_model)
+        draft = llama.Model.open(
+            library, start.draft_model, n_gpu_layers=start.gpu_layers, use_mmap=start.use_mmap,
+            use_mlock=start.use_mlock,
+        )  # fmt: skip
+    except (llama.LlamaError, GGUFError) as error:
+        raise CannotLoad(f"--draft-model: {error}") from error
+    why = _why_no_drafts(draft, model)
+    if why:
+        control.send(m.Log("warn", f"{start.draft_model} drafts nothing: {why}"))
+        draft.close()
+        return None
+    n_ctx = capacity.padded(cells(start))
+    n_batch = min(max(CHUNK, start.n_slots), n_ctx)
+    try:
+        context = llama.Context.open(
+            draft, n_ctx=n_ctx, n_batch=n_batch, n_ubatch=n_batch, n_seq_max=start.n_slots,
+            n_threads=sizes.n_threads, n_threads_batch=sizes.n_threads_batch,
+        )  # fmt: skip
+    except llama.LlamaError as error:
+        draft.close()
+        raise CannotLoad(f"--draft-model: {error}") from error
+    n_positions = min(draft.n_ctx_train or n_ctx, n_ctx)
+    batch = Batch(library.ffi, n_batch, start.n_slots)
+    return DraftModel(draft, context, batch, draft.n_vocab, n_positions)
+
+
+def _why_no_drafts(draft: Model, model: Model) -> str:
+    """Why it cannot draft for ``model``; empty where it can."""
+    lib = model.library.lib
+    for each in (draft, model):
+        why = why_no_plain_model(lib, each.pointer)
+        if why:
+            return f"{each.path.name}: {why}"
+    if draft.n_vocab > model.n_vocab:
+        return f"it has {draft.n_vocab} tokens, and {model.path.name} has {model.n_vocab}"
+    if (draft.token_bos, draft.token_eos) != (model.token_bos, model.token_eos):
+        return f"its texts begin or end with other tokens than those of {model.path.name}"
+    own, others = _texts(draft), _texts(model)
+    differs = next((i for i in range(len(own)) if own[i] != others[i]), None)
+    if differs is None:
+        return ""
+    return f"token {differs} is {own[differs]!r}, and {others[differs]!r} in {model.path.name}"
+
+
+def _texts(model: Model) -> list[bytes]:
+    offsets, data = model.piece_table()
+    whole, ends = data.tobytes(), np.asarray(offsets).tolist()
+    return [whole[a:b] for a, b in zip(ends, ends[1:], strict=False)]

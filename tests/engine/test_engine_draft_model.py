@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import re
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.support.engine_driver import DrivenEngine
@@ -17,6 +19,8 @@ from tests.support.patches.scripted import (
 )
 from tests.support.small_models import write_model
 from umaserve.assets import demo_model_path
+from umaserve.engine.drafting.model import keep_common
+from umaserve.engine.drafting.speaker import Speaker
 from umaserve.wire import messages as m
 
 STEADY = m.Sampling(temperature=0.0, ignore_eos=True)
@@ -75,6 +79,42 @@ def test_a_long_prompt_is_read_in_chunks_beside_the_ticks(doubled: DrivenEngine)
     doubled.wait(serial)
     doubled.release(serial)
     assert counts(doubled)[1] - before[1] > 100
+
+
+def test_rows_that_need_more_cells_than_it_has_get_no_drafts(oracle: Oracle) -> None:
+    """It is asked for some of them, and never runs out of cells."""
+    model = str(demo_model_path())
+    texts = [f"{PROMPT}{'# ' * 10}{i}\n" for i in range(8)]
+    with DrivenEngine(speculate="draft", draft_model=model, n_ctx=768, probe=False) as engine:
+        for _ in range(3):
+            serials = [engine.submit(text, max_tokens=40, sampling=STEADY) for text in texts]
+            for serial, text in zip(serials, texts, strict=True):
+                engine.wait(serial)
+                oracle.assert_followed(text, engine.generated(serial))
+                engine.release(serial)
+        assert counts(engine)[1] > 100
+        with pytest.raises(AssertionError):
+            engine.expect(m.Log, timeout=0.1)
+
+
+def test_another_domains_text_saves_nobody_time() -> None:
+    cut: list[tuple[int, int]] = []
+
+    def forget(_: int, seq: int, first: int, __: int) -> int:
+        cut.append((seq, first))
+        return 1
+
+    kind = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, *[ctypes.c_int32] * 3)
+    callback = kind(forget)
+    text = np.arange(20, dtype=np.int32)
+    speaker = Speaker.of(None, 1, 1)._replace(
+        forget=ctypes.cast(callback, ctypes.c_void_p).value,
+        held=text[None].copy(), n_held=np.full(1, 12, np.int32), whose=np.full(1, 7),
+    )  # fmt: skip
+    assert keep_common(speaker, 0, 7, text, 20) == 8 and cut == []
+    assert keep_common(speaker, 0, 7, text, 10) == 1 and cut == [(0, 9)]
+    assert keep_common(speaker, 0, 8, text, 10) == 10 and cut == [(0, 9), (0, 0)]
+    assert speaker.whose[0] == 8 and speaker.n_held[0] == 0
 
 
 def test_where_it_pays_it_is_asked_and_else_not() -> None:

@@ -45,7 +45,7 @@ def offer(speaker, columns, state, drafts, cost):
     """
     wanted, reading, rates = drafts.wanted, speaker.reading, drafts.wanted.rates
     terms, always = wanted.terms, drafts.marks.way == ALWAYS
-    reading.behind, rows, late = -1, 0, 0
+    reading.behind, rows, late, need = -1, 0, 0, 0
     one_ms = predict(speaker.cost, 0, 1, 0, reading.used)
     for i in range(terms.rows):
         s = wanted.rows[i]
@@ -56,9 +56,11 @@ def offer(speaker, columns, state, drafts, cost):
         own = chance(rates, s, wanted.same[s]) if wanted.most[s] > 0 else 0.0
         if own >= chance(rates, s, BY_MODEL) or most <= 0 or n + most >= speaker.held.shape[1]:
             continue
-        ahead = _keep_common(speaker, s, columns.tokens[s], n)
-        if not _has_room(speaker, state, ahead + most):
+        whose = drafts.domain[s] if drafts.domain[s] else columns.arrival[s]
+        ahead = keep_common(speaker, s, whose, columns.tokens[s], n)
+        if not _has_room(speaker, state, need + ahead + most):
             continue
+        need += ahead + most
         if ahead <= NEAR:
             wanted.same[s], wanted.most[s], drafts.found_at[s] = BY_MODEL, most, 0
             rows, late = rows + 1, max(late, ahead - 1)
@@ -152,6 +154,7 @@ def try_out(speaker, native, chunk, times):
     """
     if speaker.context == 0:
         return False
+    chunk = min(chunk, speaker.held.shape[1] - times)
     for _ in range(times):
         for i in range(chunk):
             _feed(speaker, i, 0, i, 0, False)
@@ -201,14 +204,17 @@ def _say_nothing(drafts):
             wanted.counts[s] = wanted.same[s] = 0
 
 
-@njit(**INNER)
-def _keep_common(speaker, s, tokens, n):
-    """Cut off what a sequence does not share with its text; returns how many tokens it lacks.
+@njit(nogil=True, cache=True)
+def keep_common(speaker, s, whose, tokens, n):
+    """Cut off what a sequence does not share with the first ``n`` of its row's ``tokens``.
 
-    The last known token always is among them: its logits are wanted.
+    Returns how many of these it lacks.  The last one always is among them: its logits are wanted.
+    ``whose``: another number for each trust domain; what one has said saves no other any time.
     """
     held = speaker.n_held[s]
     same, most = 0, min(held, n - 1)
+    if speaker.whose[s] != whose:
+        speaker.whose[s], most = whose, 0
     while same < most and speaker.held[s, same] == tokens[same]:
         same += 1
     if same < held:

@@ -30,7 +30,8 @@ class Speaker(NamedTuple):
 
     ``context`` to ``forget`` are addresses: of the ``llama_context``, its ``struct llama_batch``,
     its memory, ``llama_get_logits_ith`` and ``llama_memory_seq_rm``.  ``held`` int32[rows,
-    positions]: the tokens of each row's sequence, of which there are ``n_held`` int32[rows].
+    positions]: the tokens of each row's sequence, of which there are ``n_held`` int32[rows], and
+    ``whose`` int64[rows] they are.
     ``maxima`` float32: room for `find_maxima`.  ``cost``: what its own ticks take.
     """
 
@@ -43,6 +44,7 @@ class Speaker(NamedTuple):
     arrays: BatchArrays
     held: np.ndarray
     n_held: np.ndarray
+    whose: np.ndarray
     maxima: np.ndarray
     reading: Reading
     cost: CostModel
@@ -57,7 +59,8 @@ class Speaker(NamedTuple):
             arrays = BatchArrays(none, none, none, np.zeros(1, np.int8), none, none, none)
             maxima, cost = np.zeros(64, np.float32), CostModel.unknown()
             held = np.zeros((1, 1), np.int32)
-            return cls(0, 0, 0, 0, 0, 0, arrays, held, none, maxima, reading, cost)
+            whose = np.zeros(1, np.int64)
+            return cls(0, 0, 0, 0, 0, 0, arrays, held, none, whose, maxima, reading, cost)
         reading.cells = draft.context.n_ctx
         blocks = -(-draft.n_vocab // 64)
         library, ffi = draft.context.library, draft.context.library.ffi
@@ -71,6 +74,7 @@ class Speaker(NamedTuple):
             draft.batch.arrays,
             np.zeros((n_slots, min(positions, draft.n_positions)), np.int32),
             np.zeros(n_slots, np.int32),
+            np.zeros(n_slots, np.int64),
             np.zeros(-(-blocks // 64) * 64, np.float32),
             reading,
             CostModel.unknown(),

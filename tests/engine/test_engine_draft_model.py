@@ -153,6 +153,19 @@ def test_one_that_does_not_suit_drafts_nothing(
         assert re.search(f"drafts nothing: .*{says}", what_drafts_nothing(engine))
 
 
+def test_one_of_the_family_with_more_tokens_drafts(tmp_path: Path) -> None:
+    """Qwen's larger models have 128 tokens more than the smaller ones; nobody says these."""
+    model = write_model(tmp_path / "model.gguf", "micro-151k")
+    larger = write_model(tmp_path / "larger.gguf", "micro-151k", n_vocab=151936 + 128)
+    asked = {"tokens": [300, 301], "n_prompt": 2, "max_tokens": 30, "sampling": STEADY}
+    with DrivenEngine(model=model, speculate="off") as engine:
+        plain = engine.run(**asked)
+    with DrivenEngine(model=model, speculate="draft", draft_model=larger) as engine:
+        assert engine.ready.draft_model == larger
+        assert engine.run(**asked) == plain
+        assert counts(engine)[0] > 10
+
+
 def test_a_file_that_is_none_is_refused(tmp_path: Path) -> None:
     with DrivenEngine(draft_model=str(tmp_path / "none.gguf"), expect_failure=True) as engine:
         assert engine.failure.startswith("--draft-model: ")

@@ -54,7 +54,10 @@ def offer(speaker, columns, state, drafts, cost):
         hope(rates, s)
         n, most = columns.n_tokens[s], min(MOST_EACH, to_come(columns, s) - 1)
         own = chance(rates, s, wanted.same[s]) if wanted.most[s] > 0 else 0.0
-        if own >= chance(rates, s, BY_MODEL) or most <= 0 or n + most >= speaker.held.shape[1]:
+        right = chance(rates, s, BY_MODEL)
+        if own >= right or most <= 0 or n + most >= speaker.held.shape[1]:
+            continue
+        if not always and not could_gain(wanted, cost, right, one_ms):
             continue
         whose = drafts.domain[s] if drafts.domain[s] else columns.arrival[s]
         ahead = keep_common(speaker, s, whose, columns.tokens[s], n)
@@ -64,11 +67,7 @@ def offer(speaker, columns, state, drafts, cost):
         if ahead <= NEAR:
             wanted.same[s], wanted.most[s], drafts.found_at[s] = BY_MODEL, most, 0
             rows, late = rows + 1, max(late, ahead - 1)
-        elif (
-            reading.behind < 0
-            and (always or ahead <= WORTH_READING * to_come(columns, s))
-            and (always or could_gain(wanted, cost, chance(rates, s, BY_MODEL), one_ms))
-        ):
+        elif reading.behind < 0 and (always or ahead <= WORTH_READING * to_come(columns, s)):
             reading.behind = s
     terms.late, terms.step_ms = late, 0.0
     if rows:

@@ -120,6 +120,8 @@ class IdleWork:
             return
         loaded.n_threads, loaded.n_threads_batch = one, more
         loaded.context.set_threads(one, more)
+        if loaded.draft is not None:
+            loaded.draft.context.set_threads(one, more)
         leave_places(loaded.places)  # one thread alone needs none
         place_threads(loaded.places, max(one, more))
         engine.arrange()

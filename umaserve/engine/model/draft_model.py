@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .contexts import Sizes
 
 CELLS = 16_384  # KV cells at most: longer texts have no drafts of it
+SPARE_TOKENS = 128  # that one of a family may have more than another, as llama.cpp allows
 CHUNK = 512  # tokens of a text that it reads at once, at most
 
 
@@ -81,7 +82,7 @@ def open_draft_model(
         raise CannotLoad(f"--draft-model: {error}") from error
     n_positions = min(draft.n_ctx_train or n_ctx, n_ctx)
     batch = Batch(library.ffi, n_batch, start.n_slots)
-    return DraftModel(draft, context, batch, draft.n_vocab, n_positions)
+    return DraftModel(draft, context, batch, min(draft.n_vocab, model.n_vocab), n_positions)
 
 
 def _why_no_drafts(draft: Model, model: Model) -> str:
@@ -91,12 +92,13 @@ def _why_no_drafts(draft: Model, model: Model) -> str:
         why = why_no_plain_model(lib, each.pointer)
         if why:
             return f"{each.path.name}: {why}"
-    if draft.n_vocab > model.n_vocab:
+    if abs(draft.n_vocab - model.n_vocab) > SPARE_TOKENS:
         return f"it has {draft.n_vocab} tokens, and {model.path.name} has {model.n_vocab}"
     if (draft.token_bos, draft.token_eos) != (model.token_bos, model.token_eos):
         return f"its texts begin or end with other tokens than those of {model.path.name}"
     own, others = _texts(draft), _texts(model)
-    differs = next((i for i in range(len(own)) if own[i] != others[i]), None)
+    both = range(min(len(own), len(others)))
+    differs = next((i for i in both if own[i] != others[i]), None)
     if differs is None:
         return ""
     return f"token {differs} is {own[differs]!r}, and {others[differs]!r} in {model.path.name}"

@@ -33,7 +33,7 @@ class DraftModel:
     model: Model
     context: Context
     batch: Batch
-    n_vocab: int
+    n_vocab: int  # tokens that both models have
     n_positions: int  # of one text at most
 
     def close(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import shutil
 import signal
@@ -142,6 +143,21 @@ def test_in_a_chain_the_next_token_has_the_next_id(
         text, ended = greedy(model, "first this, then", 20)
         pieces = [model.token_to_piece_bytes(last + 1 + i, special=True) for i in range(20)]
         assert (text, ended) == (b"".join(pieces).decode("utf-8", "replace"), False)
+
+
+def test_a_wrong_chain_has_two_tokens_of_so_many_in_each_others_place() -> None:
+    shape = dataclasses.replace(gguf_shapes.SHAPES["micro-151k"], tied=False)
+    tensor = next(t for t in gguf_shapes.tensors(shape) if t.name == "output.weight")
+    right, wrong = (
+        np.frombuffer(
+            b"".join(make_model.chain_chunks(tensor, 1, make_model.QUANTS["q8_0"], {}, 1, wrong=n)),
+            np.uint8,
+        ).reshape(shape.n_vocab, -1)
+        for n in (0, 10)
+    )
+    differ = np.flatnonzero((right != wrong).any(1))
+    assert set(differ % 10) == {0, 1} and differ.size >= shape.n_vocab // 10 * 2 - 2
+    assert (wrong[50] == right[51]).all() and (wrong[51] == right[50]).all()
 
 
 def test_a_smaller_vocabulary_is_padded(library: llama.Library, tmp_path: Path) -> None:

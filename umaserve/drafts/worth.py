@@ -51,7 +51,7 @@ class Terms(Record):
     past: float  # KV cells that a token attends to
     room: int  # tokens that may be drafted; 0 where anybody else runs
     limit_ms: float  # what the guard allows; 0 = it says nothing
-    most_ms: float  # that a tick with drafts may take, whoever is in it; 0 = anything
+    most_ms: float  # that a tick with drafts may take, or LONGER times one without; 0 = anything
     lane: int  # whose rows get some
     step_ms: float  # that a draft model takes for a token of each row
     late: int  # tokens that it has to read before

@@ -1,8 +1,8 @@
 """A draft model's part of a tick: what a small model says comes next, for the large one to verify.
 
-It has a context of its own, with a sequence for each row of the session table.  What that holds of
-a text is known token by token, so nothing has to be told when a row parks, shifts or is another's:
-the tokens that both have in common stay, the others are cut off.
+It has a context of its own, with a sequence for each row of the session table.  What a sequence
+holds of a text is known token by token.  So nobody has to say when a row parks, shifts, or gets
+another request.  Tokens that the sequence has in common with the text stay, the others are cut off.
 
 A step computes one token for each row that wants one: those that it has not read yet, then those
 that it says itself.  Its choice is the likeliest token, since the row's own token is sampled by the
@@ -147,12 +147,9 @@ def note_chunk(reading, n, ms):
 
 @njit(nogil=True, cache=True)
 def try_out(speaker, native, chunk, times):
-    """Compute a chunk and single tokens for nothing, to know what they take.
-
-    Returns whether it can be computed; False where there is none.
-    """
+    """Compute a chunk and single tokens for nothing, to know what they take."""
     if speaker.context == 0:
-        return False
+        return
     chunk = min(chunk, speaker.held.shape[1] - times)
     for _ in range(times):
         for i in range(chunk):
@@ -166,7 +163,6 @@ def try_out(speaker, native, chunk, times):
             if _computed(speaker, native, 1):
                 learn(speaker.cost, 0, 1, 0, 0.0, (now_ns(native) - began) / 1e6)
         _cut(speaker, 0, 0)
-    return not speaker.reading.failed
 
 
 @njit(**INNER)

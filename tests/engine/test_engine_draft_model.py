@@ -117,15 +117,6 @@ def test_another_domains_text_saves_nobody_time() -> None:
     assert speaker.whose[0] == 8 and speaker.n_held[0] == 0
 
 
-def test_one_that_could_gain_nothing_is_not_asked() -> None:
-    """A draft model as large as the model; the answer is a mix that repeats next to nothing."""
-    model, mixed = str(demo_model_path()), m.Sampling(temperature=2.0, ignore_eos=True, seed=1)
-    with DrivenEngine(draft_model=model, probe_first=True, fresh=True) as engine:
-        assert engine.ready.draft_model == model
-        assert len(engine.run(PROMPT, max_tokens=300, sampling=mixed)) == 300
-        assert counts(engine)[0] < 30
-
-
 def with_another_token(path: Path) -> str:
     """The bundled model with a letter of its vocabulary changed."""
     data, before = demo_model_path().read_bytes(), (6).to_bytes(8, "little")

@@ -11,7 +11,8 @@ Result = dict[str, Any]
 Show = Callable[[float | None], str]
 Around = Callable[[dict[str, float] | None], str]
 Table = tuple[list[str], list[list[str]]]
-REPEATED, PLAIN = "repeated", "plain"
+COPIES, PIECES, PLAIN = "copies", "pieces", "plain"
+USUAL = f"{COPIES},{PIECES},{PLAIN}"
 HEAD = ["model", "texts", "streams", "tokens/s", "without drafts", "ratio", "tokens a tick",
         "drafts right", "p95 between ticks, ms", "without", "longest, ms", "without", THEIRS,
         "its best drafts", "ratio", "ours over its best"]  # fmt: skip
@@ -32,7 +33,7 @@ def command(name: str, result: Result) -> str:
     streams = ",".join(dict.fromkeys(str(row["streams"]) for row in result["rows"]))
     texts = ",".join(dict.fromkeys(row["texts"] for row in result["rows"]))
     sizes = f"--streams {streams} --words {result['words']} --answer {result['answer']}"
-    more = "" if texts == f"{REPEATED},{PLAIN}" else f" --texts {texts}"
+    more = "" if texts == USUAL else f" --texts {texts}"
     more += "" if result["forced"] == "literal" else f" --forced {result['forced']}"
     if "draft_model" in result:
         more += f" --draft-model {result['draft_model']} --draft-wrong {result['draft_wrong']}"

@@ -7,12 +7,13 @@ import random
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from benchmarks.draft_tables import PLAIN, REPEATED
-from benchmarks.repeated_texts import PLAIN as PLAIN_KINDS
-from benchmarks.repeated_texts import REPEATED as REPEATED_KINDS
+from benchmarks import repeated_texts
+from benchmarks.draft_tables import COPIES, PIECES, PLAIN
 from benchmarks.repeated_texts import Text, Texts
 
-KINDS = {REPEATED: REPEATED_KINDS, PLAIN: PLAIN_KINDS}
+KINDS = {
+    COPIES: repeated_texts.COPIES, PIECES: repeated_texts.PIECES, PLAIN: repeated_texts.PLAIN,
+}  # fmt: skip
 STEP = 256  # cells of a context are a multiple of it
 CHARACTERS = 2  # of a token, in the mean of a text, where the vocabulary is small
 MOST_DRAFTED = 64  # tokens that a stream may have drafted at a time, on any side

@@ -6,14 +6,16 @@
     python -m benchmarks.drafts --forced chain --draft-model micro-151k --specs draft-simple
     python -m benchmarks.drafts --without-peer --streams 1 --words 60 --answer 200 --rounds 3
 
-Each stream has a text of its own (`benchmarks.repeated_texts`).  Its answer is forced to be that
-text, or a chain of tokens that repeats as the text does (`benchmarks.forced`).  A round plays the
-same texts to all ways in turns, as many at a time as there are streams, and at least one of each
-kind in all.  The last way is first in every other turn.  Ways: our daemon with and without drafts
-(``speculate``), llama-server, and llama-server with each of its own kinds of drafts in ``--specs``.
+Each stream has a text of its own (`benchmarks.repeated_texts`): ``copies`` are edited files and
+quoted documents, ``pieces`` calls that repeat tool results and documents wrapped again.  Its answer
+is forced to be that text, or a chain of tokens that repeats as the text does (`benchmarks.forced`).
+A round plays the same texts to all ways in turns, as many at a time as there are streams, and at
+least one of each kind in all.  The last way is first in every other turn.  Ways: our daemon with
+and without drafts (``speculate``), llama-server, and llama-server with each of its own kinds of
+drafts in ``--specs``.
 
 A literal text binds llama-server by a grammar, which passes over the whole vocabulary for each
-token: that takes longer than many a tick.  So it plays the repeated texts alone then, for
+token: that takes longer than many a tick.  So it plays no plain texts then, and the others for
 ``--peer-streams``, and ``--forced chain`` is where both sides do the same work.
 
 Figures: tokens per second while answers are written (prompts before the first token are left out),
@@ -32,7 +34,7 @@ from typing import Any, NamedTuple
 import trio
 
 from benchmarks import draft_tables
-from benchmarks.draft_tables import PLAIN, REPEATED, plain_way, spec_way
+from benchmarks.draft_tables import PLAIN, USUAL, plain_way, spec_way
 from benchmarks.draft_turns import KINDS, MOST_DRAFTED, Turn, cells, texts_of, turns_of
 from benchmarks.forced import CHAIN, LITERAL, Forced, Forcing, Heard, Way, ask
 from benchmarks.forced import ours as our_way
@@ -55,7 +57,7 @@ def options_parser() -> argparse.ArgumentParser:
     out.add_argument("--streams", default="1,8,32", help="at once, with commas between them")
     out.add_argument("--words", type=int, default=240, help="of a prompt")
     out.add_argument("--answer", type=int, default=1000, help="most characters of an answer")
-    out.add_argument("--texts", default=f"{REPEATED},{PLAIN}", help="repeated, plain or both")
+    out.add_argument("--texts", default=USUAL, help="which, with commas between them")
     out.add_argument("--forced", choices=(LITERAL, CHAIN), default=LITERAL, help="how")
     out.add_argument("--lane", default="interactive", help="of our requests")
     out.add_argument("--without-peer", action="store_true", help="ours alone")
@@ -77,7 +79,7 @@ def checked(flags: argparse.ArgumentParser) -> argparse.Namespace:
     """The options of the command line; ends the program where they make no sense."""
     options = flags.parse_args()
     if unknown := set(options.texts.split(",")) - set(KINDS):
-        flags.error(f"--texts {','.join(unknown)}: {REPEATED}, {PLAIN} or both")
+        flags.error(f"--texts {','.join(unknown)}: {USUAL}")
     if not all(n.isdigit() and int(n) for n in options.streams.split(",")):
         flags.error(f"--streams {options.streams}: whole numbers from 1 on, with commas")
     options.chain = options.forced == CHAIN
@@ -242,7 +244,7 @@ def measure(found: Setting, texts: dict[Turn, list[Text]]) -> tuple[dict[str, An
     peer = list(
         map(int, (options.peer_streams or (options.streams if chains else "1,8")).split(","))
     )
-    theirs = [t for t in turns if t.streams in peer and (chains or t.texts == REPEATED)]
+    theirs = [t for t in turns if t.streams in peer and (chains or t.texts != PLAIN)]
     large = found.model_bytes > LARGE
     with contextlib.ExitStack() as stack:
         drafter = ["--draft-model", options.drafter] if options.drafter else []

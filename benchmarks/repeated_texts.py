@@ -30,7 +30,7 @@ from typing import NamedTuple
 
 from benchmarks.documents import Documents
 
-REPEATED = ("edit", "quote", "tool", "rewrap")
+COPIES, PIECES = ("edit", "quote"), ("tool", "rewrap")  # whole lines repeat, and a few tokens
 PLAIN = ("other", "words")
 WORD = 6  # characters of a word of a prompt, the space counted
 QUOTES = 3  # paragraphs that an answer quotes

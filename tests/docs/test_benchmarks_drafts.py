@@ -14,7 +14,7 @@ from benchmarks.drafts import figures, options_parser, writing_s
 from benchmarks.forced import CHAIN, Forced, Heard, chain, grammar, woven
 from benchmarks.machine import ratio, spread
 from benchmarks.names import OURS, THEIRS
-from benchmarks.repeated_texts import PLAIN, REPEATED, Text, Texts, repeated_share
+from benchmarks.repeated_texts import COPIES, PIECES, PLAIN, Text, Texts, repeated_share
 from umaserve.engine.constraints import gbnf
 
 WORDS, ANSWER = 240, 1000
@@ -25,7 +25,7 @@ def _shares(kind: str) -> list[float]:
     return [repeated_share(source.make(kind)) for _ in range(16)]
 
 
-@pytest.mark.parametrize("kind", REPEATED)
+@pytest.mark.parametrize("kind", COPIES + PIECES)
 def test_answers_repeat_what_was_read(kind: str) -> None:
     assert min(_shares(kind)) > 0.4
 
@@ -42,7 +42,7 @@ def test_what_a_reader_could_have_known() -> None:
     assert repeated_share(Text("", "a b c d e. ", "z y x w v.")) == 0
 
 
-@pytest.mark.parametrize("kind", REPEATED + PLAIN)
+@pytest.mark.parametrize("kind", COPIES + PIECES + PLAIN)
 def test_the_same_seed_gives_the_same_texts(kind: str) -> None:
     one, same, other = (Texts(seed, WORDS, ANSWER) for seed in (1, 1, 2))
     texts = [one.make(kind) for _ in range(4)]
@@ -51,7 +51,7 @@ def test_the_same_seed_gives_the_same_texts(kind: str) -> None:
     assert texts[0] != other.make(kind)
 
 
-@pytest.mark.parametrize("kind", REPEATED + PLAIN)
+@pytest.mark.parametrize("kind", COPIES + PIECES + PLAIN)
 def test_texts_have_the_lengths_asked_for(kind: str) -> None:
     source = Texts(3, 60, 240)
     for text in (source.make(kind) for _ in range(8)):
@@ -59,7 +59,7 @@ def test_texts_have_the_lengths_asked_for(kind: str) -> None:
         assert all(c == "\n" or " " <= c <= "~" for c in text.prompt + text.answer)
 
 
-@pytest.mark.parametrize("kind", REPEATED + PLAIN)
+@pytest.mark.parametrize("kind", COPIES + PIECES + PLAIN)
 def test_the_grammar_of_a_text_is_one(kind: str) -> None:
     gbnf.check(grammar(Texts(1, WORDS, ANSWER).make(kind).answer), lambda _: False)
 
@@ -116,10 +116,10 @@ def test_the_time_in_which_answers_are_written() -> None:
 def test_turns_have_texts_of_their_own() -> None:
     options = options_parser().parse_args(["--streams", "1,2", "--words", "60", "--answer", "99"])
     turns = turns_of(options, 2)
-    assert len(turns) == len(set(turns)) == 3 * 2 * 2
+    assert len(turns) == len(set(turns)) == 3 * 2 * 3
 
     made = [texts_of(turn, options) for turn in turns]
-    assert {len(texts) for texts in made} == {4, 2}, "each kind once at least"
+    assert {len(texts) for texts in made} == {2}, "each kind once at least"
     answers = [text.answer for texts in made for text in texts]
     assert len(set(answers)) == len(answers)
 
@@ -132,7 +132,7 @@ def test_the_cells_hold_all_texts_and_their_drafts() -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--texts", "repeated,none"], "--texts none: repeated, plain or both"),
+        (["--texts", "copies,none"], "--texts none: copies,pieces,plain"),
         (["--streams", "1,0"], "--streams 1,0: whole numbers from 1 on"),
         (["--forced", "chain", "--model", "demo"], "name a shape of tools/make_model.py, not demo"),
     ],
@@ -152,7 +152,7 @@ def _result() -> dict[str, Any]:
     found = {"tokens_per_s": rates, "pause_p95_ms": rates, "longest_ms": rates}
     found |= {"tokens_per_tick": rates, "accepted": {OURS: [0.5]}}
     row = {
-        "texts": "repeated", "streams": 8,
+        "texts": "copies", "streams": 8,
         "figures": {k: {way: spread(v) for way, v in each.items()} for k, each in found.items()},
         "with_over_without": drafts.ratios(found),
         "ours_over": {way: ratio(rates[OURS], rates[way]) for way in ways[2:]},
@@ -168,13 +168,13 @@ def test_the_table_of_drafts() -> None:
     result = _result()
     head, rows = draft_tables.page({"drafts-micro": result}, report.number)
     assert rows == [[
-        "micro", "repeated", "8", "30", "15", "2", "30", "0.5", "30", "15", "30", "15", "10",
+        "micro", "copies", "8", "30", "15", "2", "30", "0.5", "30", "15", "30", "15", "10",
         "12 (ngram-mod)", "1.2", "2.5",
     ]]  # fmt: skip
     assert len(head) == len(rows[0])
     assert draft_tables.command("drafts-micro", result) == (
         "python -m benchmarks.drafts --model micro --streams 8 --words 60 --answer 240 --rounds 2 "
-        "--texts repeated --forced chain --specs ngram-mod --peer-streams 8 --threads 4 "
+        "--texts copies --forced chain --specs ngram-mod --peer-streams 8 --threads 4 "
         "--name drafts-micro"
     )
 

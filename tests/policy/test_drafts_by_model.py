@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from tests.support.drafted_texts import SIZES
-from umaserve.drafts import rates, worth
+from umaserve.drafts import balance, pace, rates, worth
+from umaserve.drafts.wanted import MOST, MOST_EACH, Wanted
 from umaserve.policy.cost.model import CostModel, learn
 
 # one row and more of a dense 8B where reading the weights is most of a tick, and of a processor
@@ -23,19 +24,19 @@ def play(
 
     A draft is right with the chance ``right``, whatever came before.
     """
-    cost, wanted = CostModel.unknown(), worth.Wanted.allocate(rows)
+    cost, wanted = CostModel.unknown(), Wanted.allocate(rows)
     for size in SIZES:
         for _ in range(8):
             learn(cost, 0, size, 0, 0.0, prices[size])
     terms, kept, dice = wanted.terms, wanted.kept, random.Random(1)
-    terms.rows, terms.room, terms.most_ms, terms.step_ms = rows, worth.MOST, 50.0, step_ms
+    terms.rows, terms.room, terms.most_ms, terms.step_ms = rows, MOST, 50.0, step_ms
     wanted.balance_ms[:] = prices[rows]
     lanes = np.zeros(rows, np.int32)
     drafted = accepted = done = 0
     ms = 0.0
     while done < tokens:
         for s in range(rows):
-            wanted.rows[s], wanted.same[s], wanted.most[s] = s, rates.BY_MODEL, worth.MOST_EACH
+            wanted.rows[s], wanted.same[s], wanted.most[s] = s, rates.BY_MODEL, MOST_EACH
             rates.hope(wanted.rates, s)
         given = int(worth.choose(wanted, cost, lanes))
         wall = prices[rows + given] + step_ms * max(wanted.counts)
@@ -45,10 +46,10 @@ def play(
                 good += 1
             for j in range(min(good + 1, count)):
                 rates.note(wanted.rates, s, rates.BY_MODEL + j, float(j < good))
-            worth.settle_balance.py_func(wanted, s, 1 + good, wall)
+            balance.settle_balance.py_func(wanted, s, 1 + good, wall)
             drafted, accepted, done = drafted + count, accepted + good, done + 1 + good
         ms += wall
-        worth.note_change(kept, rows + given, wall)
+        pace.note_change(kept, rows + given, wall)
     return done / ms / (rows / prices[rows]), accepted / max(drafted, 1)
 
 
@@ -77,7 +78,7 @@ def test_several_rows_have_some_in_one_tick() -> None:
 def test_a_text_is_read_where_drafts_could_gain(
     prices: list[float], step_ms: float, right: float, could: bool
 ) -> None:
-    cost, wanted = CostModel.unknown(), worth.Wanted.allocate(1)
+    cost, wanted = CostModel.unknown(), Wanted.allocate(1)
     for size in SIZES:
         for _ in range(8):
             learn(cost, 0, size, 0, 0.0, prices[size])

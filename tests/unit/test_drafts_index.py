@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from umaserve.drafts.index import (
     CATCH_UP,
-    FEWEST,
+    CHAINED,
     LONGEST,
     LOOKS,
     Index,
@@ -21,16 +21,16 @@ from umaserve.drafts.index import (
 TEXT = st.lists(st.integers(0, 3), max_size=120)
 
 
-def searched(tokens: list[int]) -> tuple[int, int]:
+def searched(tokens: list[int], fewest: int = 1) -> tuple[int, int]:
     """The newest of the longest places, by looking at all; as `find`."""
     n, best = len(tokens), (0, 0)
-    for place in range(n - 2, FEWEST - 2, -1):
+    for place in range(n - 2, fewest - 2, -1):
         same = 0
         while (
             same < min(LONGEST, place + 1) and tokens[place - same] == tokens[n - 1 - same]
         ):
             same += 1
-        if same >= FEWEST and same > best[1]:
+        if same >= fewest and same > best[1]:
             best = place + 1, same
     return best
 
@@ -44,9 +44,9 @@ def found(index: Index, row: int, tokens: list[int], positions: int = 200) -> tu
 
 def looks_reach(tokens: list[int], place: int) -> bool:
     """Whether a place is among those of its hash that are looked at: here, of its last tokens."""
-    last, n = tokens[-FEWEST:], len(tokens)
+    last, n = tokens[-CHAINED:], len(tokens)
     newer = [
-        at for at in range(place, n - 1) if tokens[at - FEWEST + 1 : at + 1] == last
+        at for at in range(place, n - 1) if tokens[at - CHAINED + 1 : at + 1] == last
     ]  # fmt: skip
     return len(newer) <= LOOKS
 
@@ -63,7 +63,7 @@ def test_what_is_found_is_what_a_search_finds(text: list[int], step: int) -> Non
         part = text[:n]
         expected = searched(part)
         got = found(index, 0, part)
-        if expected[1] and not looks_reach(part, expected[0] - 1):
+        if expected[1] >= CHAINED and not looks_reach(part, expected[0] - 1):
             assert got[1] <= expected[1]
         else:
             assert got == expected
@@ -74,6 +74,15 @@ def test_a_place_is_found_behind_which_the_text_goes_on() -> None:
     begin(index, 0, 1, 0)
     text = [1, 2, 3, 4, 5, 9, 9, 2, 3, 4]
     assert found(index, 0, text) == (4, 3)
+
+
+def test_where_no_more_agree_two_tokens_or_one_are_enough() -> None:
+    index = Index.allocate(1, 200)
+    begin(index, 0, 1, 0)
+    text = [5, 1, 2, 6, 2, 7]
+    assert found(index, 0, [*text, 2]) == (5, 1)
+    assert found(index, 0, [*text, 2, 9, 1, 2]) == (3, 2)
+    assert found(index, 0, [*text, 2, 9, 1, 2, 8]) == (0, 0)
 
 
 def test_of_places_that_agree_alike_the_newest_is_taken() -> None:
@@ -88,6 +97,7 @@ def test_another_text_in_a_row_knows_nothing_of_the_one_before() -> None:
     assert found(index, 0, [1, 2, 3, 4, 1, 2, 3]) == (3, 3)
     assert begin(index, 0, 2, 0)
     assert found(index, 0, [7, 8, 9, 1, 2, 3]) == (0, 0)
+    assert found(index, 0, [7, 8, 9, 1, 2, 3, 8]) == (2, 1)
     # one that has lost tokens is another text too
     assert begin(index, 0, 2, 1)
 

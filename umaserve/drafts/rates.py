@@ -13,8 +13,10 @@ import numpy as np
 from umaserve.jit.compiled import njit
 from umaserve.jit.inner import INNER
 
-EDGES = np.array([0, 3, 4, 6, 10, 16, 24], np.int64)  # tokens that agree: at least, in each class
-FIRST = np.array([0.02, 0.3, 0.4, 0.5, 0.7, 0.8, 0.9, 0.7])  # believed before anything is known
+# tokens that agree: at least, in each class
+EDGES = np.array([0, 1, 2, 3, 4, 6, 10, 16, 24], np.int64)
+# believed before anything is known
+FIRST = np.array([0.02, 0.05, 0.1, 0.3, 0.4, 0.5, 0.7, 0.8, 0.9, 0.7])
 KINDS = EDGES.size + 1
 BY_MODEL = -1000  # instead of a number of tokens that agree: a draft model says what is next
 MODEL = KINDS - 1  # the class of that

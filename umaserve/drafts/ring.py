@@ -14,7 +14,7 @@ from umaserve.jit.compiled import njit
 from umaserve.jit.inner import INNER
 from umaserve.jit.record import Record
 
-from .index import FEWEST, LONGEST, LOOKS, mixed
+from .index import CHAINED, LONGEST, LOOKS, mixed
 
 SIZE = 1 << 16  # tokens
 BUCKETS = 1 << 15  # hashes
@@ -55,7 +55,7 @@ def remember(ring, domain, tokens, first, n):
     first = max(first, n - MOST_OF_ONE)
     for i in range(first, n):
         _write(ring, domain, tokens[i])
-        if i - first >= FEWEST - 1:
+        if i - first >= CHAINED - 1:
             place = ring.written.tokens - 1
             bucket = mixed(tokens, i) & (BUCKETS - 1)
             ring.older[place % SIZE] = ring.newest[bucket]

@@ -12,7 +12,8 @@ large model.  A text of which it has read little is read a chunk in each tick.
 from __future__ import annotations
 
 from umaserve.drafts.rates import BY_MODEL, chance, hope
-from umaserve.drafts.worth import MOST_EACH, could_gain
+from umaserve.drafts.wanted import MOST_EACH
+from umaserve.drafts.worth import could_gain
 from umaserve.engine.native.batch import to_come
 from umaserve.engine.native.calls import (
     call_i32_ptr_ptr,

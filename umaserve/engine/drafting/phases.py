@@ -9,18 +9,13 @@ behind a mismatch is ever sampled.  The cells of the rest are freed again.
 
 from __future__ import annotations
 
-from umaserve.drafts.index import begin, copy_on, find, keep_up
-from umaserve.drafts.rates import forget_row, note
+from umaserve.drafts.balance import first_balance, settle_balance
+from umaserve.drafts.index import CHAINED, begin, copy_on, find, keep_up
+from umaserve.drafts.pace import note_change, note_pace, note_rounds
+from umaserve.drafts.rates import BY_MODEL, forget_row, note
 from umaserve.drafts.ring import copy_shared, find_shared
-from umaserve.drafts.worth import (
-    MOST,
-    MOST_EACH,
-    choose,
-    first_balance,
-    note_change,
-    note_rounds,
-    settle_balance,
-)
+from umaserve.drafts.wanted import MOST, MOST_EACH
+from umaserve.drafts.worth import choose
 from umaserve.engine.cells.cell_map import cut_end
 from umaserve.engine.native.batch import to_come
 from umaserve.jit.compiled import njit
@@ -61,11 +56,13 @@ def look(entries, plan, columns, drafts):
             forget_row(wanted.rates, slot)
             first_balance(wanted, slot)
             drafts.found_at[slot] = 0
-        before = drafts.found_at[slot]
+        before, run = drafts.found_at[slot], 0
         drafts.found_at[slot] = 0
         if 0 < before < n:
             right = drafts.tokens[slot, 0] == tokens[before]
             note(wanted.rates, slot, drafts.found_same[slot], 1.0 if right else 0.0)
+            run = wanted.run[slot] + 1 if right else 0
+        wanted.run[slot] = run
         if not keep_up(drafts.texts, slot, tokens, n):
             continue
         if marks.only_model:
@@ -137,7 +134,7 @@ def _give_some(wanted, cost):
     given, kept, tick = 0, wanted.kept, wanted.terms
     for i in range(tick.rows):
         s = wanted.rows[i]
-        if wanted.same[s]:
+        if wanted.same[s] >= CHAINED or wanted.same[s] == BY_MODEL:
             wanted.counts[s] = max(min(FIXED, wanted.most[s], tick.room - given), 0)
             given += wanted.counts[s]
     kept.without_ms = predict(cost, tick.mode, tick.rows, tick.prompt, tick.past)
@@ -196,5 +193,8 @@ def settle_drafts(columns, drafts, cells, prompt, wall_ms, rounds_ms, speech_ms)
         wanted.counts[slot] = 0
     if prompt:
         wanted.kept.price_ms = 0.0
+    elif marks.rows and wanted.kept.price_ms > 0.0:
+        tokens, ms = marks.rows + marks.taken, wanted.kept.price_ms + speech_ms
+        note_pace(wanted.kept, marks.rows, tokens, ms)
     note_rounds(wanted.kept, marks.taken, rounds_ms)
     note_change(wanted.kept, marks.rows + marks.given + prompt, wall_ms - rounds_ms)

@@ -9,7 +9,7 @@ import numpy as np
 
 from umaserve.drafts.index import Index
 from umaserve.drafts.ring import Ring
-from umaserve.drafts.worth import MOST_EACH, Wanted
+from umaserve.drafts.wanted import MOST_EACH, Wanted
 from umaserve.jit.record import Record
 
 # ``Marks.way``

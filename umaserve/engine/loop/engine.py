@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from umaserve.drafts.ring import FEWEST_SHARED, remember
-from umaserve.drafts.worth import MOST
+from umaserve.drafts.wanted import MOST
 from umaserve.engine.aside.lane import Allowed, AsideLane
 from umaserve.engine.cells import accounting as cells
 from umaserve.engine.cells import integrity

@@ -8,7 +8,7 @@ import numpy as np
 from numba import types
 from numba.experimental import structref
 
-from umaserve.drafts.worth import MOST
+from umaserve.drafts.wanted import MOST
 from umaserve.engine.cells.cell_map import CellMap
 from umaserve.engine.drafting.records import Drafts
 from umaserve.engine.drafting.speaker import Speaker

@@ -17,10 +17,11 @@ from tests.support.patches.scripted import (
     draft_model_that_fails,
     draft_model_that_thinks_it_is_large,
 )
-from tests.support.small_models import write_model
+from tests.support.small_models import write_header, write_model
 from umaserve.assets import demo_model_path
 from umaserve.engine.drafting.model import keep_common
 from umaserve.engine.drafting.speaker import Speaker
+from umaserve.models.needs import LEAST_CELLS
 from umaserve.wire import messages as m
 
 STEADY = m.Sampling(temperature=0.0, ignore_eos=True)
@@ -161,6 +162,31 @@ def test_a_file_that_is_none_is_refused(tmp_path: Path) -> None:
     with DrivenEngine(draft_model=str(tmp_path / "none.gguf"), expect_failure=True) as engine:
         assert engine.failure.startswith("--draft-model: ")
         assert "none.gguf" in engine.failure
+
+
+def with_vast_cells(path: Path) -> str:
+    """A header of a model whose KV cells no machine has room for."""
+    keys = {"block_count": 512, "embedding_length": 64, "attention__head_count": 4,
+            "attention__key_length": 1 << 19, "attention__value_length": 1 << 19}  # fmt: skip
+    named = {f"llama__{name}": value for name, value in keys.items()}
+    return write_header(path, general__architecture="llama", **named)
+
+
+def test_one_that_the_machine_has_no_memory_for_is_refused(tmp_path: Path) -> None:
+    """Before anything is loaded; the model alone would fit."""
+    vast = with_vast_cells(tmp_path / "vast.gguf")
+    with DrivenEngine(draft_model=vast, expect_failure=True) as engine:
+        assert " for the draft model vast.gguf), and this machine has" in engine.failure
+        assert "; leave --draft-model away, " in engine.failure
+        assert {each.stage for each in engine.progress} == {"start"}
+
+
+def test_one_that_is_not_asked_for_needs_no_memory(tmp_path: Path) -> None:
+    vast = with_vast_cells(tmp_path / "vast.gguf")
+    sizes = {"n_ctx": 0, "n_positions": 2048, "probe": False}
+    with DrivenEngine(speculate="ngram", draft_model=vast, **sizes) as engine:
+        assert engine.ready.n_ctx > LEAST_CELLS  # the KV cells have the memory that it has not
+        assert len(engine.run(PROMPT, max_tokens=4, sampling=STEADY)) == 4
 
 
 def test_one_that_runs_out_of_cells_is_asked_no_more() -> None:

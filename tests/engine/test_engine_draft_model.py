@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -179,6 +183,22 @@ def test_one_that_the_machine_has_no_memory_for_is_refused(tmp_path: Path) -> No
         assert " for the draft model vast.gguf), and this machine has" in engine.failure
         assert "; leave --draft-model away, " in engine.failure
         assert {each.stage for each in engine.progress} == {"start"}
+
+
+def test_the_doctor_leaves_it_room_too(tmp_path: Path) -> None:
+    """As the engine does where it chooses the KV cells."""
+    start = m.Start(
+        str(demo_model_path()), n_slots=4, n_ctx=0, n_positions=2048, n_seq=8,
+        draft_model=with_vast_cells(tmp_path / "vast.gguf"),
+    )  # fmt: skip
+    cells = []
+    for each in (start, msgspec.structs.replace(start, speculate="off")):
+        told = msgspec.json.encode(each).decode()
+        command = [sys.executable, "-m", "umaserve.cli.doctor.probe", told]
+        said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        facts = map(json.loads, said.splitlines())
+        cells += [fact["cells"] for fact in facts if fact["what"] == "context"]
+    assert cells[0] == LEAST_CELLS < cells[1]
 
 
 def test_one_that_is_not_asked_for_needs_no_memory(tmp_path: Path) -> None:

@@ -5,11 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
+from umaserve.assets import demo_model_path
 from umaserve.engine.model.capacity import (
     Fit,
     after_refusal,
     auto_cells,
     find_fits,
+    why_no_memory,
     why_no_such_cells,
 )
 from umaserve.models.header import GGUFInfo
@@ -111,3 +115,16 @@ def test_half_of_the_cells_are_tried_where_libllama_refuses() -> None:
     assert after_refusal(start(), 100_000) == 50_000
     assert after_refusal(start(), LEAST_CELLS) == 0
     assert after_refusal(start(n_ctx=100_000), 100_000) == 0  # somebody chose them
+
+
+def test_a_refusal_says_what_a_draft_model_takes_of_the_memory() -> None:
+    """To leave it away helps only where the model alone fits."""
+    path, vast = str(demo_model_path()), 1 << 50
+    start = m.Start(path, n_slots=2, n_ctx=512, n_seq=2, draft_model="models/small.gguf")
+    assert why_no_memory(start) == why_no_memory(start, 1 << 20) == ""
+    text = why_no_memory(start, vast)
+    assert text.startswith("the models need 1048576.0 GiB (0.0 for the weights, ")
+    assert "512 KV cells, 1048576.0 for the draft model small.gguf), and this" in text
+    assert "; leave --draft-model away, take a smaller model" in text
+    text = why_no_memory(msgspec.structs.replace(start, n_ctx=1 << 40), vast)
+    assert "for the draft model small.gguf" in text and "--draft-model" not in text

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -17,10 +21,11 @@ from tests.support.patches.scripted import (
     draft_model_that_fails,
     draft_model_that_thinks_it_is_large,
 )
-from tests.support.small_models import write_model
+from tests.support.small_models import write_header, write_model
 from umaserve.assets import demo_model_path
 from umaserve.engine.drafting.model import keep_common
 from umaserve.engine.drafting.speaker import Speaker
+from umaserve.models.needs import LEAST_CELLS
 from umaserve.wire import messages as m
 
 STEADY = m.Sampling(temperature=0.0, ignore_eos=True)
@@ -161,6 +166,47 @@ def test_a_file_that_is_none_is_refused(tmp_path: Path) -> None:
     with DrivenEngine(draft_model=str(tmp_path / "none.gguf"), expect_failure=True) as engine:
         assert engine.failure.startswith("--draft-model: ")
         assert "none.gguf" in engine.failure
+
+
+def with_vast_cells(path: Path) -> str:
+    """A header of a model whose KV cells no machine has room for."""
+    keys = {"block_count": 512, "embedding_length": 64, "attention__head_count": 4,
+            "attention__key_length": 1 << 19, "attention__value_length": 1 << 19}  # fmt: skip
+    named = {f"llama__{name}": value for name, value in keys.items()}
+    return write_header(path, general__architecture="llama", **named)
+
+
+def test_one_that_the_machine_has_no_memory_for_is_refused(tmp_path: Path) -> None:
+    """Before anything is loaded; the model alone would fit."""
+    vast = with_vast_cells(tmp_path / "vast.gguf")
+    with DrivenEngine(draft_model=vast, expect_failure=True) as engine:
+        assert " for the draft model vast.gguf), and this machine has" in engine.failure
+        assert "; leave --draft-model away, " in engine.failure
+        assert {each.stage for each in engine.progress} == {"start"}
+
+
+def test_the_doctor_leaves_it_room_too(tmp_path: Path) -> None:
+    """As the engine does where it chooses the KV cells."""
+    start = m.Start(
+        str(demo_model_path()), n_slots=4, n_ctx=0, n_positions=2048, n_seq=8,
+        draft_model=with_vast_cells(tmp_path / "vast.gguf"),
+    )  # fmt: skip
+    cells = []
+    for each in (start, msgspec.structs.replace(start, speculate="off")):
+        told = msgspec.json.encode(each).decode()
+        command = [sys.executable, "-m", "umaserve.cli.doctor.probe", told]
+        said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        facts = map(json.loads, said.splitlines())
+        cells += [fact["cells"] for fact in facts if fact["what"] == "context"]
+    assert cells[0] == LEAST_CELLS < cells[1]
+
+
+def test_one_that_is_not_asked_for_needs_no_memory(tmp_path: Path) -> None:
+    vast = with_vast_cells(tmp_path / "vast.gguf")
+    sizes = {"n_ctx": 0, "n_positions": 2048, "probe": False}
+    with DrivenEngine(speculate="ngram", draft_model=vast, **sizes) as engine:
+        assert engine.ready.n_ctx > LEAST_CELLS  # the KV cells have the memory that it has not
+        assert len(engine.run(PROMPT, max_tokens=4, sampling=STEADY)) == 4
 
 
 def test_one_that_runs_out_of_cells_is_asked_no_more() -> None:

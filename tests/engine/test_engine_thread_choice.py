@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import partial
 from pathlib import Path
 
@@ -10,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.engine_driver import DrivenEngine
-from tests.support.patches.thread_choices import told
+from tests.support.patches.thread_choices import told, told_beside_a_draft_model
 from tests.support.waiting import until
+from umaserve.assets import demo_model_path
 from umaserve.engine.model.loaded import usable_cores
 from umaserve.engine.start.thread_choice import fewer_pay
 from umaserve.wire import messages as m
@@ -58,3 +60,19 @@ def test_fewer_threads_have_to_be_faster_another_time_too(
         with pytest.raises(AssertionError):
             engine.expect(m.Threads, timeout=0.2)
         assert len(seen.read_text().split()) == 2 * looks
+
+
+@pytest.mark.skipif(usable_cores() < 2, reason="there is nothing to choose with one core")
+def test_a_draft_model_has_the_threads_that_were_chosen_while_idle(tmp_path: Path) -> None:
+    """Its steps are in the ticks, and the threads that are left over have no cores."""
+    seen, model = tmp_path / "threads", str(demo_model_path())
+    patch = partial(told_beside_a_draft_model, path=str(seen))
+    asked = {"n_threads": 0, "probe": False, "speculate": "draft", "draft_model": model}
+    with DrivenEngine(patch=patch, **asked) as engine:
+        assert engine.ready.draft_model == model
+        n = engine.ready.n_threads
+        assert engine.expect(m.Threads) == m.Threads(n - 1, n)
+        until(lambda: len(seen.read_text().splitlines()) == 2)
+        looks = [json.loads(line) for line in seen.read_text().splitlines()]
+        assert looks == [[n, n], [n - 1, n]]
+        assert len(engine.run("import os", max_tokens=20)) == 20

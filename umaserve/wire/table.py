@@ -9,8 +9,8 @@ How a token gets across: the engine stores the id in ``tokens[slot, n_tokens]``,
 Fences keep the id in front of the count, and what a row holds in front of its state, on both sides
 (``native.stores_first``, ``umaserve.wire.memory_order``).
 
-The rows outlive a dead engine: what was published is read from the old mapping, the request goes to
-the next engine with those tokens, and nothing is lost or repeated.
+The rows outlive a dead engine.  What was published is read from the old mapping.  The request goes
+to the next engine with those tokens, and nothing is lost or repeated.
 
 Long: the layout of one block of memory.
 """
@@ -131,8 +131,8 @@ class TableSpec:
 def shared_file(size: int) -> int:
     """Descriptor of an unlinked, sparse, zero-filled file of ``size`` bytes.
 
-    Lies in memory on Linux (memfd_create(2)); not in ``/dev/shm``, which is often small in a
-    container, where a page that it cannot give is a SIGBUS.  The caller owns the descriptor.
+    On Linux it lies in memory (memfd_create(2)), but not in ``/dev/shm``.  That is often small in a
+    container, and a page that it cannot give is a SIGBUS.  The caller owns the descriptor.
     """
     if hasattr(os, "memfd_create"):
         fd = os.memfd_create("umaserve")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from tests.support.patches.engine import once_numba_may_load
+from tests.support.patches.engine import once_numba_may_load, say
 
 
 @once_numba_may_load
@@ -29,3 +29,28 @@ def told(fewer: list[int], path: str) -> None:
 
     idle_work.choose = choose  # type: ignore[assignment]
     idle_work.AGAIN_S = 0.0
+
+
+@once_numba_may_load
+def told_beside_a_draft_model(path: str) -> None:
+    """One thread less than all is fastest for one token, and all are for more.
+
+    After each look the file at ``path`` gets the threads that libllama has for the draft model.
+    """
+    from umaserve.engine.loop import idle_work
+
+    look = idle_work.IdleWork._threads
+
+    def choose(ticks: Any, most: int, rows: int, prompt: int) -> Iterator[None]:
+        yield
+        return most - rows
+
+    def spied(self: Any) -> Iterator[None]:
+        yield from look(self)
+        context = self._engine.loaded.draft.context
+        lib = context.library.lib
+        say(path, *(n(context.pointer) for n in (lib.llama_n_threads, lib.llama_n_threads_batch)))
+
+    idle_work.choose = choose  # type: ignore[assignment]
+    idle_work.AGAIN_S = 0.0
+    idle_work.IdleWork._threads = spied  # type: ignore[method-assign]

@@ -61,9 +61,10 @@ def main(start: m.Start) -> None:
     devices = llama.devices(library)
     _tell(what="devices", devices=devices)
     if not why:
-        from umaserve.engine.model import capacity
+        from umaserve.engine.model import capacity, draft_model
 
-        fits = capacity.find_fits(start, info, devices, available_bytes())
+        also = draft_model.bytes_needed(start)
+        fits = capacity.find_fits(start, info, devices, available_bytes(), also)
         cells = start.n_ctx or capacity.auto_cells(start, fits)
         need = llama.memory_needed(model, n_ctx=cells, kind=capacity.kv_kind(start))
         _tell(what="context", cells=cells, bytes=need.kv_bytes, positions=start.positions)

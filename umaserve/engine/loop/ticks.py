@@ -89,10 +89,10 @@ LEAST_SLICE_MS = 0.02  # less is not worth waking anybody for
 def run_ticks(most, tick, given, loop):
     """Run up to ``most`` ticks; returns (why it came back, number of the last tick).
 
-    ``given``: entries of a plan that is made already, for the first tick. -1 = the compiled policy
-    plans, RESUME = the first tick was submitted before UNDER_WAY was returned.  Where the backend
-    overlaps, the tokens of one tick are published while the next one computes.  Elsewhere before it
-    is submitted, since submitting waits for the result.
+    ``given``: entries of a plan that is made already, for the first tick.  It may be -1: the
+    compiled policy plans.  It may be RESUME: the first tick was submitted before UNDER_WAY was
+    returned.  Where the backend overlaps, the tokens of one tick are published while the next one
+    computes.  Elsewhere before it is submitted, since submitting waits for the result.
     """
     flight = loop.work.flight
     flight.unpublished = flight.flying = 0

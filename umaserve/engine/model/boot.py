@@ -123,10 +123,10 @@ def _cells(library: Library, start: m.Start, info: GGUFInfo) -> int:
     """KV cells: as many as were asked for, else what memory bears."""
     from umaserve import llama
 
-    _refuse(capacity.why_no_memory(start))
+    also = bytes_needed(start)
+    _refuse(capacity.why_no_memory(start, also))
     if start.n_ctx:
         return start.n_ctx
-    also = bytes_needed(start)
     fits = capacity.find_fits(start, info, llama.devices(library), available_bytes(), also)
     return capacity.auto_cells(start, fits)
 

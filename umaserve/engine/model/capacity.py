@@ -133,8 +133,11 @@ def why_no_mapping(start: m.Start, info: GGUFInfo) -> str:
     )
 
 
-def why_no_memory(start: m.Start) -> str:
-    """Why this machine cannot hold the model, before libllama tries."""
+def why_no_memory(start: m.Start, also: int = 0) -> str:
+    """Why this machine cannot hold the model, before libllama tries.
+
+    ``also``: bytes of a draft model, as for `find_fits`.
+    """
     from umaserve import llama
 
     if not hasattr(os, "sysconf") or "SC_PHYS_PAGES" not in os.sysconf_names:
@@ -143,14 +146,21 @@ def why_no_memory(start: m.Start) -> str:
     cells = start.n_ctx or min(LEAST_CELLS, start.positions * start.n_seq)
     need = llama.memory_needed(start.model_path, n_ctx=cells, kind=kv_kind(start))
     states = start.n_seq * need.state_bytes
-    wanted = need.weight_bytes + need.kv_bytes + states
+    alone = need.weight_bytes + need.kv_bytes + states
+    wanted = alone + also
     if wanted <= total:
         return ""
     gib = 1 << 30
+    drafter = os.path.basename(start.draft_model)
     return (
-        f"the model needs {wanted / gib:.1f} GiB ({need.weight_bytes / gib:.1f} for the "
-        f"weights, {need.kv_bytes / gib:.1f} for {cells} KV cells"
+        f"the model{'s need' if also else ' needs'} {wanted / gib:.1f} GiB "
+        f"({need.weight_bytes / gib:.1f} for the weights"
+        f", {need.kv_bytes / gib:.1f} for {cells} KV cells"
         + (f", {states / gib:.1f} for the states of {start.n_seq} sequences" if states else "")
-        + f"), and this machine has {total / gib:.1f} GiB of memory; take a smaller model or "
-        f"quantisation, or lower --n-ctx{' or --parallel' if states else ''}"
+        + (f", {also / gib:.1f} for the draft model {drafter}" if also else "")
+        + f"), and this machine has {total / gib:.1f} GiB of memory; "
+        # only where that is enough
+        + ("leave --draft-model away, " if alone <= total else "")
+        + "take a smaller model or quantisation, "
+        + f"or lower --n-ctx{' or --parallel' if states else ''}"
     )

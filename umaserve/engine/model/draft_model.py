@@ -25,16 +25,21 @@ SPARE_TOKENS = 128  # that one of a family may have more than another, as llama.
 CHUNK = 512  # tokens of a text that it reads at once, at most
 
 
+def is_asked_for(start: m.Start) -> bool:
+    """Whether it is loaded: --speculate may have no use for it."""
+    return bool(start.draft_model) and start.speculate in ("auto", "draft")
+
+
 def cells(start: m.Start) -> int:
     """KV cells of its context."""
-    return min(CELLS, start.n_ctx or CELLS)
+    return capacity.padded(min(CELLS, start.n_ctx or CELLS))
 
 
 def bytes_needed(start: m.Start) -> int:
     """What it takes of the memory that holds the model's layers; 0 where there is none."""
     from umaserve import llama
 
-    if not start.draft_model:
+    if not is_asked_for(start):
         return 0
     try:
         needs = llama.memory_needed(start.draft_model, n_ctx=cells(start))
@@ -54,7 +59,7 @@ def open_draft_model(
     from umaserve import llama
     from umaserve.engine.native.batch import Batch
 
-    if not start.draft_model or start.speculate not in ("auto", "draft"):
+    if not is_asked_for(start):
         return None
     control.send(m.LoadProgress(1.0, "draft model"))
     try:
@@ -70,7 +75,7 @@ def open_draft_model(
         control.send(m.Log("warn", f"{start.draft_model} drafts nothing: {why}"))
         draft.close()
         return None
-    n_ctx = capacity.padded(cells(start))
+    n_ctx = cells(start)
     n_batch = min(max(CHUNK, start.n_slots), n_ctx)
     try:
         context = llama.Context.open(

@@ -67,7 +67,7 @@ class Sizes(NamedTuple):
 
     @classmethod
     def allocate(cls) -> Sizes:
-        return cls(*(np.zeros(N_ROWS) for _ in range(5)), np.zeros(N_ROWS, np.int32))
+        return cls._make([*(np.zeros(N_ROWS) for _ in range(5)), np.zeros(N_ROWS, np.int32)])
 
 
 class Wanted(NamedTuple):

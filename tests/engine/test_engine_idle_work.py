@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -146,7 +147,7 @@ def test_a_sequence_is_cut_or_gone(
 def bare(model: llama.Model, context: llama.Context) -> BareTicks:
     loaded = SimpleNamespace(
         library=model.library, context=context, n_vocab=model.n_vocab, places=no_places(),
-        threads=lambda aside: (1, 1), n_batch=64, n_positions=256,
+        threads=lambda aside: (1, 1), n_seq=context.n_seq_max, n_batch=64, n_positions=256,
     )  # fmt: skip
     return BareTicks(loaded, AbortWords.fresh(), 64)
 
@@ -171,6 +172,28 @@ def test_an_interactive_request_gives_a_measurement_up(model: llama.Model) -> No
             assert words.armed == 0
         assert is_known(cost, 0, 1, 0) and is_known(cost, 0, 0, 16)
         assert context.seq_pos_max(0) == -1
+
+
+def test_more_rows_than_sequences_are_several_tokens_of_each(model: llama.Model) -> None:
+    with llama.Context.open(model, n_ctx=512, n_seq_max=3, n_threads=1) as context:
+        ticks, decoded = bare(model, context), list[list[int]]()
+        decode = ticks._lib.llama_decode
+
+        class Seen:
+            llama_batch_free = ticks._lib.llama_batch_free
+
+            @staticmethod
+            def llama_decode(pointer: object, batch: Any) -> int:
+                rows = range(batch.n_tokens)
+                decoded.append([batch.seq_id[i][0] for i in rows if batch.logits[i]])
+                return int(decode(pointer, batch))
+
+        ticks._lib = Seen  # type: ignore[assignment]
+        assert ticks.measure(8, 0) > 0.0
+        assert decoded[-1] == [0, 0, 0, 1, 1, 1, 2, 2]
+        assert ticks.measure(2, 0) > 0.0
+        assert decoded[-1] == [0, 1]
+        ticks.close()
 
 
 def test_choosing_threads_can_be_given_up_and_leaves_all_of_them(model: llama.Model) -> None:

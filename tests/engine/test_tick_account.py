@@ -81,3 +81,12 @@ def test_nobody_is_kept_out_for_what_a_change_of_shape_takes(changed):
     memory = Memory.fresh(4)
     tick(believed(3, 1.5), 3, 4.4, passengers=2, disturbed=True, changed=changed, memory=memory)
     assert (memory.kept.holdoff == 0) == changed
+
+
+def test_what_a_change_of_shape_costs_is_no_part_of_the_price_where_drafts_change_it():
+    for may_draft, is_learned in ((0, True), (1, False)):
+        cost, facts, info = believed(4, 2.0), Facts.zeros(), PlanInfo.zeros()
+        facts.tokens = facts.decoding_rows = 4
+        facts.changed, facts.may_draft = 2, may_draft
+        learn_tick(cost, Memory.fresh(4), info, facts, 0, 4.0, 1)
+        assert (predict(cost, 0, 4, 0, 0) > 2.0) == is_learned

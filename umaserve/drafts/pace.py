@@ -51,12 +51,12 @@ def note_rounds(kept, taken, ms):
 def note_change(kept, tokens, wall_ms):
     """A tick of so many tokens is over: what a change of their number costs, and the tick after.
 
-    Two ticks pay for it where a graph is captured.  A tick whose price was not known, or 0, says
+    Two ticks pay for it where a graph is captured.  A tick whose price is a guess, or 0, says
     nothing.
     """
     if tokens != kept.tokens:
         _end_change(kept)
-        kept.change_left = 2 if kept.price_ms > 0.0 else 0
+        kept.change_left = 2 if kept.price_ms > 0.0 and not kept.is_guess else 0
     if kept.change_left > 0 and kept.price_ms > 0.0:
         over = max(wall_ms - kept.price_ms, 0.0)
         kept.changing_ms += min(over, CHANGE_MOST * kept.price_ms)

@@ -45,6 +45,7 @@ class Kept(Record):
     paces: float  # ticks that these two rest on
     pace_rows: int  # rows of those
     price_ms: float  # of the tick that is under way, by prediction; 0 = unknown
+    is_guess: int  # 1: no tick of that size was measured yet
     without_ms: float  # the same without drafts
     round_ms: float  # that each token which is verified takes, behind the tick itself
 

@@ -36,6 +36,7 @@ def choose(wanted, cost, lanes):
     They are ``wanted.terms``' (Terms).  ``lanes`` int32: by row of the table.
     """
     kept, tick, sizes = wanted.kept, wanted.terms, wanted.sizes
+    kept.is_guess = 0
     kept.price_ms = kept.without_ms = predict(
         cost, tick.mode, tick.rows, tick.prompt, tick.past
     )
@@ -53,6 +54,7 @@ def choose(wanted, cost, lanes):
     given = _weigh(wanted, cost, lanes, here)
     size = _size(wanted, here)
     kept.price_ms = sizes.ms[size] - sizes.steps_ms[size]
+    kept.is_guess = not is_known(cost, tick.mode, tick.rows + sizes.given[size], tick.prompt)
     for i in range(sizes.given[size], given):
         wanted.counts[wanted.order[i]] -= 1
     return sizes.given[size]

@@ -29,8 +29,11 @@ def learn_tick(cost, memory, info, facts, past, wall_ms, number):
     KV cells that each of its tokens attended to.
 
     A disturbed one says nothing about others, but for this: alone it takes no longer.  After a
-    landing, or a change of shape, nobody is kept out for what it takes.
+    landing, or a change of shape, nobody is kept out for what it takes.  Where drafts change the
+    shape, what that costs is known apart (`umaserve.drafts.pace`), and is no part of a price.
     """
+    if facts.changed and facts.may_draft:
+        return
     if not facts.changed:
         observe(memory, info, wall_ms)
     mode, decoding = info.mode, facts.decoding_rows + facts.drafted

@@ -12,6 +12,7 @@ import math
 import time
 from collections.abc import Callable, Generator, Iterator
 
+from umaserve.drafts.wanted import MOST
 from umaserve.engine.cells import placement
 from umaserve.engine.model import unused_memory
 from umaserve.engine.model.thread_places import leave_places, place_threads
@@ -48,6 +49,14 @@ class IdleWork:
             self._threads, self._bandwidth, self._meet, self._graph, self._cells,
             self._prepare_worker, self._probe, self._slices,
         ]  # fmt: skip
+
+    @property
+    def _n_rows(self) -> int:
+        """Most rows that decode in a tick.  On an accelerator drafts are rows too: what they cost
+        is known before somebody pays for them."""
+        engine = self._engine
+        drafts = MOST if engine.paced and engine.drafts.marks.way else 0
+        return max(engine.loaded.n_seq, drafts)
 
     @property
     def is_left(self) -> bool:
@@ -143,7 +152,8 @@ class IdleWork:
         if loaded.on_processor or not engine.start.probe:
             return
         most = min(loaded.n_batch, loaded.n_ctx // 2, loaded.n_positions)
-        n_rows = min(loaded.n_seq, most // (depth(loaded) + 1))
+        sequences = min(loaded.n_seq, most // (depth(loaded) + 1))
+        n_rows = self._n_rows if sequences == loaded.n_seq else sequences
         ticks = BareTicks(loaded, engine.table.abort, loaded.n_batch)
         try:
             yield from meet_shapes(ticks, n_rows, most, self._met)
@@ -170,7 +180,8 @@ class IdleWork:
     def _probe(self) -> Steps:
         engine = self._engine
         if engine.start.probe:
-            yield from self._prober.steps(0 if engine.paced else engine.aside_threads)
+            aside_threads = 0 if engine.paced else engine.aside_threads
+            yield from self._prober.steps(aside_threads, n_rows=self._n_rows)
 
     def _slices(self) -> Steps:
         """Chunks between the ticks of a processor, where the smallest is no long one."""

@@ -101,6 +101,7 @@ class Facts(Record):
     speech_ns: int  # that a draft model had before it
     through: int  # 1 + class of the chunk that was computed all through it; 0 = none
     changed: int  # ticks left after a landing or a change of shape
+    may_draft: int  # 1: drafts may be in such ticks, and change their shape
 
 
 class Columns(NamedTuple):

@@ -197,10 +197,11 @@ def slice_prompts(loop):
 @njit(**PHASE)
 def draft_tokens(loop):
     """Draft tokens for rows of the plan, as many as pay in this tick."""
-    if loop.drafts.marks.way == NEVER:
-        return
     plan, columns, drafts, work = loop.plan, loop.columns, loop.drafts, loop.work
     entries, facts = work.flight.entries, work.facts[work.flight.parity]
+    facts.may_draft = 0
+    if loop.drafts.marks.way == NEVER:
+        return
     attended = look(entries, plan, columns, drafts)
     if drafts.marks.rows == 0:
         return
@@ -209,6 +210,7 @@ def draft_tokens(loop):
         entries, plan, loop.state, loop.knobs, loop.memory, drafts, loop.fixed.n_ctx - used
     )
     terms.past = used if loop.fixed.wide_reads else attended / drafts.marks.rows
+    facts.may_draft = terms.room > 0
     speaker = loop.speaker
     if speaker.context and not speaker.reading.failed and terms.room > 0:
         offer(speaker, columns, loop.state, drafts, loop.cost)

@@ -56,9 +56,11 @@ class BareTicks:
     def measure(self, rows: int, prompt: int) -> float:
         """Wall time in ms of a tick of so many decoding rows and prompt tokens.
 
-        0.0 where libllama refused it, or it was given up.
+        0.0 where libllama refused it, or it was given up.  More rows than there are sequences are
+        several tokens of each, as with drafts.
         """
         context = self._loaded.context
+        tokens, rows = rows, min(rows, self._loaded.n_seq)
         for row in range(rows):
             if row not in self._past:
                 if not self._decode([(row, self._depth)], 0):
@@ -68,7 +70,8 @@ class BareTicks:
             context.seq_rm(row)
             del self._past[row]
         before = time.monotonic()
-        if not self._decode([(row, 1) for row in range(rows)], prompt, rows):
+        entries = [(row, (tokens + rows - 1 - row) // rows) for row in range(rows)]
+        if not self._decode(entries, prompt, rows, are_rows=True):
             return 0.0
         wall_ms = (time.monotonic() - before) * 1000.0
         for row in range(rows):  # the same cells again: one depth is to be measured
@@ -78,12 +81,14 @@ class BareTicks:
             context.seq_rm(rows)
         return wall_ms
 
-    def _decode(self, entries: list[tuple[int, int]], prompt: int, seq: int = 0) -> bool:
+    def _decode(
+        self, entries: list[tuple[int, int]], prompt: int, seq: int = 0, are_rows: bool = False
+    ) -> bool:
         batch, n = self._batch, 0
         for row, count in entries:
             start = self._past.get(row, 0)
             for i in range(count):
-                self._token(n, row, start + i, i == count - 1)
+                self._token(n, row, start + i, are_rows or i == count - 1)
                 n += 1
         for i in range(prompt):
             self._token(n, seq, i, False)

@@ -46,7 +46,7 @@ def shapes(n_rows: int, most: int, aside: bool) -> Iterator[tuple[int, int, int]
     if aside:
         for rows in (2, 8, 4):
             yield 1, rows, 0
-    for rows in (5, 7, 32, 12, 24):
+    for rows in (32, 64, 5, 7, 12, 24):
         yield 0, rows, 0
     for rows in (4, 8):
         for prompt in (8, 32, 64):
@@ -57,21 +57,25 @@ class Prober:
     """Measures shapes and `learn`s them, the most telling first; ``words`` as `BareTicks`."""
 
     def __init__(self, loaded: Loaded, cost: CostModel, words: AbortWords) -> None:
-        self._loaded = loaded
+        self._loaded, self._n_rows = loaded, loaded.n_seq
         self._cost = cost
         self._words = words
         self._spent_s = 0.0
 
-    def steps(self, aside_threads: int, seconds: float = PROBE_S) -> Iterator[None]:
+    def steps(
+        self, aside_threads: int, seconds: float = PROBE_S, n_rows: int = 0
+    ) -> Iterator[None]:
         """One tick for each value asked for, until everything is known or ``seconds`` are spent.
 
+        ``n_rows``: most rows that decode, if they are more than the sequences: drafts are too.
         The generator may be closed after any tick; the next one goes on with what is left.
         """
         loaded = self._loaded
+        self._n_rows = max(loaded.n_seq, n_rows)
         most = min(loaded.n_batch, loaded.n_ctx // 2, loaded.n_positions)
         ticks = BareTicks(loaded, self._words, loaded.n_batch)
         try:
-            for mode, rows, prompt in shapes(loaded.n_seq, most, aside_threads > 0):
+            for mode, rows, prompt in shapes(self._n_rows, most, aside_threads > 0):
                 if self._is_wanted(mode, rows, prompt, most, seconds):
                     ticks.threads(*loaded.threads(aside_threads if mode else 0))
                     yield from self._learn(ticks, mode, rows, prompt)
@@ -81,8 +85,9 @@ class Prober:
     def _is_wanted(self, mode: int, rows: int, prompt: int, most: int, seconds: float) -> bool:
         """Whether a shape is unknown, possible here, and not too long for the time that is left."""
         loaded, cost = self._loaded, self._cost
-        spare = loaded.n_ctx - (rows + 1) * (depth(loaded) + 1) - prompt
-        if rows > loaded.n_seq or prompt > most - rows or spare < 0:
+        sequences = min(rows, loaded.n_seq)
+        spare = loaded.n_ctx - (sequences + 1) * (depth(loaded) + 1) - (rows - sequences) - prompt
+        if rows > self._n_rows or prompt > most - rows or spare < 0:
             return False
         if is_known(cost, mode, rows, prompt):
             return False

@@ -12,6 +12,7 @@ import numpy as np
 
 from umaserve.engine.cells.sequences import Sequences
 from umaserve.engine.constraints.constraints import Constraints
+from umaserve.engine.drafting.records import Drafts
 from umaserve.engine.model.cost_keeper import CostKeeper
 from umaserve.engine.model.loaded import Loaded
 from umaserve.engine.model.ways import Ways
@@ -105,6 +106,7 @@ class Whole(Protocol):
     samplers: SamplerTable
     state: SchedulerState
     knobs: Knobs
+    drafts: Drafts
     cost: CostModel
     cost_keeper: CostKeeper
     sequences: Sequences

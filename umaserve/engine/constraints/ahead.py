@@ -16,8 +16,6 @@ from umaserve.sampling.mask import words_of
 from umaserve.wire import table as t
 from umaserve.wire.memory_order import loads_first, stores_first
 
-from .later import allows
-
 if TYPE_CHECKING:
     from .matcher import Matcher
     from .vocabulary import Vocabulary
@@ -54,11 +52,10 @@ class MasksAhead:
         self._made = made[n:]
         return made[n - 1][1] if new else None
 
-    def follow(self, matcher: Matcher, at: int, mask: np.ndarray | None) -> None:
-        """Make masks behind new drafts, if they are for the ``at`` tokens that it has seen.
+    def follow(self, matcher: Matcher, at: int) -> None:
+        """Make masks behind new drafts, if they are behind the ``at`` tokens that it has seen.
 
-        ``mask``: behind these; None = all tokens are allowed.  Stops at a token that may not come
-        or ends the answer, and where the row's tokens have gone another way.
+        Stops where the row's tokens have gone another way.  Raises at a draft that may not come.
         """
         number, drafts = self._drafts(at)
         if not drafts:
@@ -66,15 +63,13 @@ class MasksAhead:
         self._followed, self._made = number, []
         other = matcher.copy()
         for i, token in enumerate(drafts):
-            may_come = mask is None or allows(mask, token)
-            if not may_come or token in self._vocabulary.ends or not self._goes_on(at, drafts):
+            if not self._goes_on(at, drafts):
                 return
             other.accept([token])
             mask = self._mask(i)
-            if not self._vocabulary.fill(other, mask):
-                mask = None
-            self._made.append((token, mask))
-            if not self._say(number, mask):
+            binds = self._vocabulary.fill(other, mask)
+            self._made.append((token, mask if binds else None))
+            if not self._say(number, mask.ctypes.data if binds else 0):
                 return
 
     def _drafts(self, at: int) -> tuple[int, list[int]]:
@@ -103,13 +98,13 @@ class MasksAhead:
             self.masks.append(np.zeros(words_of(self._vocabulary.model.n_vocab), np.int32))
         return self.masks[i]
 
-    def _say(self, number: int, mask: np.ndarray | None) -> bool:
+    def _say(self, number: int, address: int) -> bool:
         """The newest mask is there; False: nobody wants more."""
         ahead, slot, n = self._ahead, self._slot, len(self._made)
         with self._lock:
             if self._is_closed:
                 return False
-            ahead.masks[slot, n - 1] = 0 if mask is None else mask.ctypes.data
+            ahead.masks[slot, n - 1] = address
             stores_first()
             ahead.made[slot] = (number << MADE_BITS) + n
         return bool(ahead.number[slot] == number)

@@ -67,7 +67,6 @@ class Bound:
         self._left = message.left
         self._at = 0
         self._filled = -1  # tokens that the newest mask is for
-        self._binds = False  # else all tokens may come
         self.busy_since = 0.0  # monotonic; 0 = nothing is asked
 
     def start(self) -> None:
@@ -146,9 +145,8 @@ class Bound:
             # where they are equal, a tick may be reading that mask
             if self._filled != self._table.n_tokens[self._slot] and not self._make_next(matcher):
                 return
-            mask = self._mask if self._binds else None
-            with suppress(Exception):  # whatever a library raises: the ticks wait, or do without
-                self._ahead.follow(matcher, self._at, mask)
+            with suppress(Exception):  # a draft may not come; or whatever a library raises
+                self._ahead.follow(matcher, self._at)
 
     def _make_next(self, matcher: Matcher) -> bool:
         """Make the mask for the row's tokens; False: it was the last."""
@@ -182,8 +180,8 @@ class Bound:
             matcher.accept(new)
         if made is not None:
             self._mask[:] = made
-        self._binds = made is not None or self._vocabulary.fill(matcher, self._mask)
-        return n_tokens, self._mask.ctypes.data if self._binds else 0
+        binds = made is not None or self._vocabulary.fill(matcher, self._mask)
+        return n_tokens, self._mask.ctypes.data if binds else 0
 
     def _see(self) -> None:
         """Take the new tokens of the row; under the lock."""

@@ -373,10 +373,10 @@ def test_tokens_move_down_while_they_are_made(
     with row.bound.moving(dropped):
         tokens[kept : n - dropped] = tokens[kept + dropped : n].copy()
         row.table.n_tokens[SLOT] = n - dropped
-    row.draft(drafts[3:])
     for _ in range(9):
         gate.release()
     assert same(row.mask(), row.fresh())
+    row.draft(drafts[3:])
     row.say(*drafts[3:])
     assert same(row.mask(), row.fresh())
 

@@ -98,6 +98,8 @@ class Bound:
             whole = self._samplers.whole[self._slot]
             if whole[p.MASK_AT] != p.NO_MORE_MASKS:
                 whole[p.MASK_AT] = p.NO_MASK
+            with suppress(OSError):  # it has enough to wake it, or it has failed
+                os.write(self._wakes, b"x")
 
     def may_end(self) -> bool:
         """Whether the mask that the row was sampled with lets the answer end; between ticks."""

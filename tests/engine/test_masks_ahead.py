@@ -55,9 +55,7 @@ class Row:
         self.samplers = p.SamplerTable(2, MOST_EACH)
         self.ahead, self.said, compiled = self.samplers.ahead, list[int](), threading.Event()
         message = m.Submit(1, SLOT, constraint=constraint)
-        self.bound = Bound(
-            message, vocabulary, self.table, self.samplers, lambda _: compiled.set()
-        )
+        self.bound = Bound(message, vocabulary, self.table, self.samplers, lambda _: compiled.set())
         others = set(threading.enumerate())
         self.bound.start()
         (self.thread,) = set(threading.enumerate()) - others

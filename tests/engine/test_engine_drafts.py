@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -13,7 +14,12 @@ from hypothesis import strategies as st
 
 from tests.support.engine_driver import DrivenEngine
 from tests.support.oracle import Oracle
-from tests.support.patches.scripted import draft_model_scripted, scripted, scripted_and_disturbed
+from tests.support.patches.scripted import (
+    draft_model_scripted,
+    scripted,
+    scripted_and_disturbed,
+    scripted_and_masks_said,
+)
 from tests.support.waiting import until
 from umaserve.assets import demo_model_path
 from umaserve.wire import messages as m
@@ -199,18 +205,21 @@ def test_who_wants_no_drafts_gets_none(drafting: DrivenEngine) -> None:
     drafting.release(serial)
 
 
-def shifted(engine: DrivenEngine, prompt: list[int], wanted: int) -> list[int]:
+def shifted(
+    engine: DrivenEngine, prompt: list[int], wanted: int, constraint: m.Constraint | None
+) -> list[int]:
     """An answer that is longer than its context, of which half is dropped when it is full."""
     serial = engine.submit(
-        tokens=prompt, n_prompt=len(prompt), max_tokens=wanted, shifts=True, sampling=STEADY
-    )
+        tokens=prompt, n_prompt=len(prompt), max_tokens=wanted, shifts=True, sampling=STEADY,
+        constraint=constraint,
+    )  # fmt: skip
     table, slot, tokens, dropped = engine.table, engine.slots[serial], list[int](), 0
     shifts = 0
     while True:
         until(lambda: table.serial[slot] == serial and table.state[slot] in (t.DONE, t.FULL))
         n = int(table.n_tokens[slot])
         tokens += table.tokens[slot, len(prompt) + len(tokens) - dropped : n].tolist()
-        if len(tokens) >= wanted:
+        if len(tokens) >= wanted or table.reason[slot] != t.REASON_LENGTH:
             engine.release(serial)
             return tokens
         engine.send(m.Shift(serial, 4, (n - 4) // 2, wanted))
@@ -218,11 +227,14 @@ def shifted(engine: DrivenEngine, prompt: list[int], wanted: int) -> list[int]:
         until(lambda: table.shifts[slot] == shifts)  # noqa: B023
 
 
-def test_a_context_that_is_shifted_goes_on_as_without() -> None:
+@pytest.mark.parametrize(
+    "constraint", [None, m.Constraint(m.REGEX, "(red, |green, |blue, ){400,}end")]
+)
+def test_a_context_that_is_shifted_goes_on_as_without(constraint: m.Constraint | None) -> None:
     answers = []
     for way in ("off", "ngram"):
         with an_engine(way, n_positions=128, n_ctx=512) as engine:
-            answers.append(shifted(engine, REPEATED, 400))
+            answers.append(shifted(engine, REPEATED, 400, constraint))
             assert (drafts(engine)[1] > 50) == (way == "ngram")
             assert engine.table.header.cells_used == 0
     assert answers[0] == answers[1] and len(answers[0]) == 400
@@ -239,6 +251,19 @@ def test_logits_that_are_no_numbers_end_a_row_where_they_would(broken: int) -> N
         assert answer(engine, REPEATED[:9], max_tokens=20, sampling=STEADY)["tokens"]
         assert drafts(engine)[1] > 0
         until(lambda: engine.table.header.cells_used == 0)
+
+
+def test_a_round_finds_its_mask(tmp_path: Path, without: DrivenEngine) -> None:
+    """Its maker is asked for the tick's first one only, and meanwhile has them all."""
+    said = tmp_path / "masks"
+    patch = partial(scripted_and_masks_said, seed=SEED, seconds=0.02, path=str(said))
+    asked: dict[str, Any] = {"max_tokens": 90, "sampling": STEADY, "constraint": CONSTRAINTS[1]}
+    with an_engine("ngram", patch=patch) as engine:
+        seen = answer(engine, REPEATED, **asked)
+        taken = drafts(engine)[1]
+    made, n = len(said.read_text().splitlines()), len(seen["tokens"])
+    assert taken > 30 and made < n - taken / 2
+    assert seen == answer(without, REPEATED, **asked)
 
 
 def test_what_others_of_a_domain_have_said_is_drafted() -> None:

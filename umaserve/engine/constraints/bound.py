@@ -3,7 +3,8 @@
 The thread compiles the constraint, and is woken by a byte for each token of the row.  It reads the
 new tokens in the session table, so whatever ticks are given up or repeated, no token is taken
 twice.  A mask is for a number of tokens, and the ticks take none that is for another.  Where the
-row's context is shifted, both numbers go down with its tokens.
+row's context is shifted, both numbers go down with its tokens.  Another byte says that a tick has
+drafted tokens for the row: then it makes masks behind these (`ahead`).
 """
 
 from __future__ import annotations
@@ -12,18 +13,19 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from umaserve.sampling import params as p
-from umaserve.sampling.mask import WORD, words_of
+from umaserve.sampling.mask import words_of
 from umaserve.sampling.params import SamplerTable
 from umaserve.wire import messages as m
 from umaserve.wire import table as t
 from umaserve.wire.memory_order import loads_first, stores_first
 
+from .ahead import MasksAhead
 from .errors import CannotBind
 from .matchers import Matcher, matcher_of
 
@@ -58,12 +60,13 @@ class Bound:
         self._asked, self._wakes = os.pipe()
         os.set_blocking(self._wakes, False)
         self._lock = threading.Lock()  # between the thread and `close` or `moving`
+        self._ahead = MasksAhead(self._slot, vocabulary, table, samplers.ahead, self._lock)
         self._is_closed = False
         self._has_row = False
-        self._left = message.left  # generated tokens in front of those of the row
-        self._at = 0  # tokens of the row that the matcher has seen
+        # generated tokens that the matcher has not seen, in front of those of the row from `_at` on
+        self._left = message.left
+        self._at = 0
         self._filled = -1  # tokens that the newest mask is for
-        self.is_complete = False  # the answer may end where the newest mask is
         self.busy_since = 0.0  # monotonic; 0 = nothing is asked
 
     def start(self) -> None:
@@ -85,20 +88,30 @@ class Bound:
     def moving(self, dropped: int) -> Iterator[None]:
         """The row's tokens move down by so many while this is entered; the newest stays.
 
-        The row does not run, and the thread has seen all but the newest.
+        The row does not run.
         """
         with self._lock:
+            self._see()  # the thread may have some of them before it yet
             yield
             self._at -= dropped
             self._filled = -1
             whole = self._samplers.whole[self._slot]
             if whole[p.MASK_AT] != p.NO_MORE_MASKS:
                 whole[p.MASK_AT] = p.NO_MASK
+            with suppress(OSError):  # it has enough to wake it, or it has failed
+                os.write(self._wakes, b"x")
+
+    def may_end(self) -> bool:
+        """Whether the mask that the row was sampled with lets the answer end; between ticks."""
+        address = self._samplers.whole[self._slot, p.MASK]
+        masks = (self._mask, *self._ahead.masks)
+        return any(self._vocabulary.may_end(mask) for mask in masks if mask.ctypes.data == address)
 
     def close(self) -> None:
         """Nobody wants masks any more."""
         with self._lock:
             self._is_closed = True
+            self._ahead.close()
             if self._has_row:
                 whole = self._samplers.whole[self._slot]
                 whole[p.CONSTRAINT] = whole[p.MASK] = 0
@@ -131,47 +144,50 @@ class Bound:
 
     def _serve(self, matcher: Matcher) -> None:
         while os.read(self._asked, 64):
-            if self._filled == self._table.n_tokens[self._slot]:
-                continue  # a tick may be reading that mask
-            self.busy_since = time.monotonic()
-            try:
-                at, address = self._advance(matcher)
-            except CannotBind as error:
-                self.error = f"{FAILS}: {error}"
-                at, address = p.NO_MORE_MASKS, 0
-            except Exception as error:  # whatever a library raises
-                self.error = f"{FAILS} ({type(error).__name__})"
-                at, address = p.NO_MORE_MASKS, 0
-            with self._lock:
-                if self._is_closed:
-                    return
-                whole = self._samplers.whole[self._slot]
-                whole[p.NEXT_MASK] = address
-                stores_first()
-                whole[p.MASK_AT] = at
-            self.busy_since = 0.0
-            if self.error:
+            # where they are equal, a tick may be reading that mask
+            if self._filled != self._table.n_tokens[self._slot] and not self._make_next(matcher):
                 return
+            with suppress(Exception):  # a draft may not come; or whatever a library raises
+                self._ahead.follow(matcher, self._at)
+
+    def _make_next(self, matcher: Matcher) -> bool:
+        """Make the mask for the row's tokens; False: it was the last."""
+        self.busy_since = time.monotonic()
+        try:
+            at, address = self._advance(matcher)
+        except CannotBind as error:
+            self.error = f"{FAILS}: {error}"
+            at, address = p.NO_MORE_MASKS, 0
+        except Exception as error:  # whatever a library raises
+            self.error = f"{FAILS} ({type(error).__name__})"
+            at, address = p.NO_MORE_MASKS, 0
+        with self._lock:
+            if self._is_closed:
+                return False
+            whole = self._samplers.whole[self._slot]
+            whole[p.NEXT_MASK] = address
+            stores_first()
+            whole[p.MASK_AT] = at
+        self.busy_since = 0.0
+        return not self.error
 
     def _advance(self, matcher: Matcher) -> tuple[int, int]:
         """(Tokens that the mask is for, its address or 0)."""
         with self._lock:
-            n_tokens = int(self._table.n_tokens[self._slot])
-            loads_first()
-            new = self._left + self._table.tokens[self._slot, self._at : n_tokens].tolist()
-            self._left, self._at, self._filled = [], n_tokens, n_tokens
+            self._see()
+            new, self._left, n_tokens = self._left, [], self._at
+            self._filled = n_tokens
+        made = self._ahead.take(new)
         if new:
             matcher.accept(new)
-        binds = matcher.fill(self._mask)
-        if binds:
-            self.is_complete = self._may_end()
+        if made is not None:
+            self._mask[:] = made
+        binds = made is not None or self._vocabulary.fill(matcher, self._mask)
         return n_tokens, self._mask.ctypes.data if binds else 0
 
-    def _may_end(self) -> bool:
-        """Whether the mask lets the answer end."""
-        mask, ends = self._mask, self._vocabulary.ends
-        if ends.size:
-            return bool(((mask[ends // WORD] >> (ends % WORD)) & 1).any())
-        last = self._vocabulary.model.n_vocab - 1
-        mask.view(np.uint32)[last // WORD] &= np.uint32(~(1 << last % WORD) & 0xFFFFFFFF)
-        return not mask.any()
+    def _see(self) -> None:
+        """Take the new tokens of the row; under the lock."""
+        n_tokens = int(self._table.n_tokens[self._slot])
+        loads_first()
+        self._left = self._left + self._table.tokens[self._slot, self._at : n_tokens].tolist()
+        self._at = n_tokens

@@ -88,7 +88,7 @@ class Constraints:
         if bound.error:
             return t.REASON_ERROR, bound.error
         if self._samplers.whole[slot, MASK] != LATE:  # it may have come after the tick
-            if bound.is_complete:
+            if bound.may_end():
                 return t.REASON_STOP, ""
             return t.REASON_ERROR, "no token that the constraint allows may be chosen"
         since = bound.busy_since

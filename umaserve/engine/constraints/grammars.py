@@ -113,6 +113,9 @@ class GrammarFollower:
         mask[:] = np.frombuffer(self._ask(question, ANSWER_S), np.int32)
         return True
 
+    def copy(self) -> Unfollowed:
+        return Unfollowed()
+
     def close(self) -> None:
         self._pipe.close()
 
@@ -128,3 +131,22 @@ class GrammarFollower:
         if answer[:1] == b"-":
             raise CannotBind(answer[1:].decode("utf-8", "replace"))
         return answer[1:]
+
+
+class Unfollowed:
+    """A copy of a grammar that is followed elsewhere: nobody knows what may be next."""
+
+    def accept(self, tokens: list[int]) -> None:
+        pass
+
+    def accept_text(self, text: str) -> None:
+        pass
+
+    def fill(self, mask: np.ndarray) -> bool:
+        raise CannotBind("it is followed elsewhere")
+
+    def copy(self) -> Unfollowed:
+        return self
+
+    def close(self) -> None:
+        pass

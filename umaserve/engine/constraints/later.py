@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -44,6 +45,11 @@ class AfterTrigger:
 
     def fill(self, mask: np.ndarray) -> bool:
         return not self._waits and self._inner.fill(mask)
+
+    def copy(self) -> AfterTrigger:
+        other = copy(self)
+        other._inner = self._inner.copy()
+        return other
 
     def close(self) -> None:
         self._inner.close()
@@ -126,6 +132,11 @@ class AfterThoughts:
         if self._has_thought:
             allow(mask, self._gaps)
         return True
+
+    def copy(self) -> AfterThoughts:
+        other = copy(self)
+        other._inner, other._start = self._inner.copy(), self._start.copy()
+        return other
 
     def close(self) -> None:
         self._inner.close()

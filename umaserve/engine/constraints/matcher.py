@@ -16,6 +16,9 @@ class Matcher(Protocol):
     def fill(self, mask: np.ndarray) -> bool:
         """Write into ``mask`` int32[words] what may be next; False: anything.  May raise."""
 
+    def copy(self) -> Matcher:
+        """One that other tokens may come next for.  It need not be closed."""
+
     def close(self) -> None:
         """Free what is not Python's."""
 
@@ -25,3 +28,6 @@ class Inner(Matcher, Protocol):
 
     def accept_text(self, text: str) -> None:
         """This came next, before any token of `accept`.  Raises `CannotBind`."""
+
+    def copy(self) -> Inner:
+        """As of `Matcher`."""

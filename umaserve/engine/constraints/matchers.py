@@ -6,6 +6,7 @@ others while they compute.
 
 from __future__ import annotations
 
+from copy import copy
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -73,6 +74,11 @@ class SchemaMatcher:
         self._matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
         self._check()
         return True
+
+    def copy(self) -> SchemaMatcher:
+        other = copy(self)
+        other._matcher = self._matcher.deep_copy()
+        return other
 
     def close(self) -> None:
         pass

@@ -7,10 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from umaserve.sampling.mask import WORD
+
 from .grammars import Grammars
 
 if TYPE_CHECKING:
     from umaserve.llama import Model
+
+    from .matcher import Matcher
 
 
 class Vocabulary:
@@ -33,6 +37,21 @@ class Vocabulary:
             if self._made is None:
                 self._made = self._make()
             return self._made
+
+    def fill(self, matcher: Matcher, mask: np.ndarray) -> bool:
+        """`Matcher.fill`, without the token that was lent."""
+        binds = matcher.fill(mask)
+        if binds and not self.ends.size:
+            last = self.model.n_vocab - 1
+            mask.view(np.uint32)[last // WORD] &= np.uint32(~(1 << last % WORD) & 0xFFFFFFFF)
+        return binds
+
+    def may_end(self, mask: np.ndarray) -> bool:
+        """Whether a mask of `fill` lets the answer end."""
+        ends = self.ends
+        if ends.size:
+            return bool(((mask[ends // WORD] >> (ends % WORD)) & 1).any())
+        return not mask.any()
 
     def _make(self) -> Any:
         from llguidance import LLTokenizer

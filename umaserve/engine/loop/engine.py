@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from umaserve.drafts.ring import FEWEST_SHARED, remember
-from umaserve.drafts.wanted import MOST
+from umaserve.drafts.wanted import MOST, MOST_EACH
 from umaserve.engine.aside.lane import Allowed, AsideLane
 from umaserve.engine.cells import accounting as cells
 from umaserve.engine.cells import integrity
@@ -95,7 +95,7 @@ class Engine:
         self.loaded = loaded
         self.table = table
         self.control = control
-        self.samplers = SamplerTable(start.n_slots)
+        self.samplers = SamplerTable(start.n_slots, MOST_EACH)
         self.admission = Admission(start, loaded, table, control, self.samplers)
         self.cost = CostModel.unknown()
         self.cost_keeper = CostKeeper(loaded.places)
@@ -233,6 +233,7 @@ class Engine:
             budget=self.budget,
             orders=self.worker.orders if self.worker is not None else Orders.allocate(1, -1),
             settings=self.samplers.settings,
+            ahead=self.samplers.ahead,
             rows=self._rows,
             scratch=self._scratch,
             work=self.work,

@@ -23,6 +23,7 @@ from umaserve.llama.traffic import Traffic
 from umaserve.policy.base import Knobs, Memory, Plan, PlanInfo, SchedulerState
 from umaserve.policy.bytes.bandwidth import Budget
 from umaserve.policy.cost.model import CostModel
+from umaserve.sampling.ahead import Ahead
 from umaserve.sampling.params import Settings
 from umaserve.sampling.sampler import Rows, Scratch
 from umaserve.wire import table as t
@@ -214,6 +215,7 @@ class Loop(NamedTuple):
     budget: Budget
     orders: Orders
     settings: Settings
+    ahead: Ahead
     rows: Rows
     scratch: Scratch
     work: Work

@@ -35,7 +35,7 @@ from umaserve.engine.native.calls import (
     wake,
 )
 from umaserve.engine.native.status import DECODED, GIVEN_UP, NO_LOGITS
-from umaserve.engine.samplers.masks import ask_for_masks, await_masks
+from umaserve.engine.samplers.masks import ask_ahead, ask_for_masks, await_masks
 from umaserve.engine.samplers.rows import call_workers, sample_all, slow_last
 from umaserve.jit.compiled import njit
 from umaserve.jit.inner import INNER, PHASE
@@ -261,6 +261,12 @@ def fill_batch(loop):
         batch.n_tokens[0] = fill_up(
             in_batch, flight.width, fixed.spare, batch.token, batch.pos, batch.seq, batch.logits
         )
+    if loop.drafts.marks.given:
+        wanted = loop.drafts.wanted
+        ask_ahead(
+            loop.drafts.marks.rows, wanted.rows, wanted.counts, loop.drafts.tokens,
+            loop.columns.n_tokens, loop.settings.whole, loop.ahead, loop.native,
+        )  # fmt: skip
     read, attended = _reads(entries, plan, loop.columns, loop.drafts)
     header.tick_start_ns = header.heartbeat_ns = started
     header.busy = BUSY_DECODE
@@ -364,8 +370,8 @@ def sample(loop, count):
     work, flight = loop.work, loop.work.flight
     slots = loop.batch.out_slot[flight.settled :]
     await_masks(
-        count, loop.state.state, slots, loop.columns.n_tokens, loop.settings.whole, loop.native,
-        loop.pool,
+        count, loop.state.state, slots, loop.columns.n_tokens, loop.settings.whole,
+        loop.drafts.right, loop.ahead, loop.native, loop.pool,
     )  # fmt: skip
     sample_all(loop.pool, flight.settled, count, loop.rows, loop.scratch)
     facts, now = work.facts[flight.parity], now_ns(loop.native)

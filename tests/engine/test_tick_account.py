@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from umaserve.engine.loop.account import learn_tick
+from umaserve.engine.loop.account import is_for_pace, learn_tick
 from umaserve.engine.loop.records import Facts
 from umaserve.policy.accelerator.beside import FLOW_KNOWN
 from umaserve.policy.base import Memory, PlanInfo
@@ -90,3 +90,15 @@ def test_what_a_change_of_shape_costs_is_no_part_of_the_price_where_drafts_chang
         facts.changed, facts.may_draft = 2, may_draft
         learn_tick(cost, Memory.fresh(4), info, facts, 0, 4.0, 1)
         assert (predict(cost, 0, 4, 0, 0) > 2.0) == is_learned
+
+
+@pytest.mark.parametrize(
+    ("drafted", "changed", "may_draft", "counts"),
+    [(0, 0, 0, True), (0, 0, 1, True), (0, 2, 0, True), (7, 0, 1, False), (0, 1, 1, False)],
+)
+def test_drafts_take_nothing_of_what_streams_may_wait_for_others(
+    drafted, changed, may_draft, counts
+):
+    facts = Facts.zeros()
+    facts.drafted, facts.changed, facts.may_draft = drafted, changed, may_draft
+    assert is_for_pace(facts) == counts

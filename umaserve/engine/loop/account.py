@@ -52,6 +52,16 @@ def learn_tick(cost, memory, info, facts, past, wall_ms, number):
         learn_flow(cost, through, wall_ms / info.predicted_ms, number)
 
 
+@njit(nogil=True, cache=True)
+def is_for_pace(facts):
+    """Whether the time that a tick took counts for the pace that streams are promised.
+
+    Drafts make a tick longer and bring more tokens with it; so does the change of shape to it and
+    back.  No one else has made the streams wait.
+    """
+    return facts.drafted == 0 and not (facts.changed and facts.may_draft)
+
+
 @njit(**INNER)
 def _gained_ns(cost, facts, mode, past, wall_ms):
     """What a tick with drafts has gained: without them its tokens are expected to take longer."""

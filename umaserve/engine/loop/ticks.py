@@ -51,9 +51,7 @@ from umaserve.sampling.params import SLOW
 from umaserve.sampling.sampler import NO_CHOICE, NO_NUMBERS
 from umaserve.wire import table as t
 
-from .account import (
-    account,
-)
+from .account import account, is_for_pace
 from .beside import (
     can_land,
     go_on,
@@ -386,8 +384,9 @@ def settle_rows(loop, count, tick):
     columns, work, flight = loop.columns, loop.work, loop.work.flight
     first, parity = flight.settled, flight.parity
     slots, at_ns = loop.batch.out_slot[first:], work.facts[parity].sampled_ns
-    baseline_ms = work.info[parity].baseline_ms
-    _credits(columns, loop.state, loop.knobs, baseline_ms, slots, count, at_ns)
+    if is_for_pace(work.facts[parity]):
+        baseline_ms = work.info[parity].baseline_ms
+        _credits(columns, loop.state, loop.knobs, baseline_ms, slots, count, at_ns)
     if first == 0:
         note_fed(flight.entries, loop.plan, columns, work.served, tick)
     work.out.ended = settle(

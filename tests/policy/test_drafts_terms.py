@@ -8,18 +8,19 @@ from tests.support.policy_states import empty
 from umaserve.engine.drafting.phases import say_terms
 from umaserve.engine.drafting.records import ALWAYS, WHERE_IT_PAYS, Drafts
 from umaserve.policy.base import KIND_DECODE, Knobs, Memory, Plan
-from umaserve.wire.states import RUNNING
+from umaserve.wire.states import RUNNING, WAITING
 
 ROWS, BATCH, FREE = 4, 512, 1000
 
 
 def room(
     way: int = WHERE_IT_PAYS, *, decoding: int = 2, prompt: int = 0, free: int = FREE,
-    others: int = 0, wait: int = 0,
+    others: int = 0, wait: int = 0, queued: int = 0,
 ) -> int:  # fmt: skip
     """Tokens that may be drafted for so many streams.
 
-    ``others`` run and are not in the tick; ``wait``: as many streams have another turn.
+    ``others`` run and are not in the tick; ``wait``: as many streams have another turn; ``queued``
+    have no row of the tick yet.
     """
     drafts, plan, memory = Drafts.allocate(ROWS, 64, way), Plan.empty(ROWS), Memory.fresh(ROWS)
     drafts.wanted.rows[:decoding] = range(decoding)
@@ -29,6 +30,7 @@ def room(
     knobs = Knobs(BATCH, 0, 50.0, 1.2, False, False, 0)
     state = empty(ROWS)
     state.state[: decoding + (prompt > 0) + others + wait] = RUNNING
+    state.state[ROWS - queued :] = WAITING
     say_terms(decoding + (prompt > 0), plan, state, knobs, memory, drafts, free)
     return int(drafts.wanted.terms.room)
 
@@ -37,7 +39,7 @@ def test_streams_that_are_alone_may_have_some() -> None:
     assert room() > 16
 
 
-@pytest.mark.parametrize("others", [{"prompt": 3}, {"others": 1}, {"wait": 1}])
+@pytest.mark.parametrize("others", [{"prompt": 3}, {"others": 1}, {"wait": 1}, {"queued": 1}])
 def test_nobody_has_any_beside_others(others: dict[str, int]) -> None:
     assert room(**others) == 0  # type: ignore[arg-type]
 

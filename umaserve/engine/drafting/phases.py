@@ -22,7 +22,7 @@ from umaserve.jit.compiled import njit
 from umaserve.jit.inner import INNER
 from umaserve.policy.base import KIND_DECODE
 from umaserve.policy.cost.model import predict
-from umaserve.wire.states import RUNNING
+from umaserve.wire.states import RUNNING, WAITING
 
 from .records import ALWAYS
 
@@ -97,24 +97,24 @@ def _find(drafts, slot, tokens, n):
 def say_terms(entries, plan, state, knobs, memory, drafts, free):
     """Say what `give` has to know of a tick whose rows were looked at; ``free``: KV cells.
 
-    Streams that take turns get none: each would make the others wait.  Nor does anybody while other
-    rows run, such as prompts, in this tick or not; but for trials.
+    Streams that take turns get none: each would make the others wait.  Nor does anybody while others
+    run or wait, such as prompts, in this tick or not; but for trials.
     """
     wanted, terms, rows = drafts.wanted, drafts.wanted.terms, drafts.marks.rows
-    need = interactive = running = 0
+    need = interactive = here = 0
     for e in range(entries):
         need += plan.counts[e]
     for i in range(rows):
         interactive += state.lane[wanted.rows[i]] == 0
     for s in range(state.state.size):
-        running += state.state[s] == RUNNING
+        here += state.state[s] == RUNNING or state.state[s] == WAITING
     terms.mode, terms.rows, terms.prompt = plan.info.mode, rows, need - rows
     terms.room = min(min(free, knobs.n_batch) - need, MOST)
     terms.lane = 0 if interactive else 1
     terms.most_ms = knobs.tick_budget_ms
     terms.limit_ms = plan.info.allowed_ms if interactive else knobs.tick_budget_ms
     takes_turns = 0 < interactive < memory.found[KIND_DECODE]
-    if takes_turns or running > rows and drafts.marks.way != ALWAYS:
+    if takes_turns or here > rows and drafts.marks.way != ALWAYS:
         terms.room = 0
 
 

@@ -97,8 +97,8 @@ def _find(drafts, slot, tokens, n):
 def say_terms(entries, plan, state, knobs, memory, drafts, free):
     """Say what `give` has to know of a tick whose rows were looked at; ``free``: KV cells.
 
-    Streams that take turns get none: each would make the others wait.  Nor does anybody while others
-    run or wait, such as prompts, in this tick or not; but for trials.
+    Streams that take turns get none: each would make the others wait.  Nor does anybody while
+    others run or wait, such as prompts, in this tick or not; but for trials.
     """
     wanted, terms, rows = drafts.wanted, drafts.wanted.terms, drafts.marks.rows
     need = interactive = here = 0

@@ -183,6 +183,11 @@ class Engine:
         self.seats.prefixes.arrive(slot, domain, session)
         self.drafts.domain[slot] = domain_number(domain)
 
+    @property
+    def can_draft(self) -> bool:
+        """Whether ticks may have drafted tokens."""
+        return bool(self.drafts.marks.way)
+
     def remember_text(self, slot: int) -> None:
         """A row has ended: others of its domain may say the same.
 

@@ -55,7 +55,7 @@ class IdleWork:
         """Most rows that decode in a tick.  On an accelerator drafts are rows too: what they cost
         is known before somebody pays for them."""
         engine = self._engine
-        drafts = MOST if engine.paced and engine.drafts.marks.way else 0
+        drafts = MOST if engine.paced and engine.can_draft else 0
         return max(engine.loaded.n_seq, drafts)
 
     @property

@@ -12,7 +12,6 @@ import numpy as np
 
 from umaserve.engine.cells.sequences import Sequences
 from umaserve.engine.constraints.constraints import Constraints
-from umaserve.engine.drafting.records import Drafts
 from umaserve.engine.model.cost_keeper import CostKeeper
 from umaserve.engine.model.loaded import Loaded
 from umaserve.engine.model.ways import Ways
@@ -106,7 +105,6 @@ class Whole(Protocol):
     samplers: SamplerTable
     state: SchedulerState
     knobs: Knobs
-    drafts: Drafts
     cost: CostModel
     cost_keeper: CostKeeper
     sequences: Sequences
@@ -128,6 +126,9 @@ class Whole(Protocol):
 
     @property
     def work(self) -> Work: ...
+
+    @property
+    def can_draft(self) -> bool: ...
 
     @property
     def trials(self) -> Suspects: ...

@@ -284,7 +284,7 @@ def test_what_others_of_a_domain_have_said_is_drafted() -> None:
 def test_a_real_model_says_what_a_fresh_context_says(oracle: Oracle) -> None:
     """Up to near-ties: a batch of another size computes with other kernels."""
     prompt = "def add(a, b):\n    return a + b\n\n\ndef sub(a, b):\n    return a - b\n\n\ndef add("
-    with DrivenEngine(speculate="ngram", probe=False) as engine:
+    with DrivenEngine(speculate="ngram", probe=False, without=UNBOUND) as engine:
         serials = [engine.submit(prompt, max_tokens=150, sampling=STEADY) for _ in range(3)]
         for serial in serials:
             engine.wait(serial)

@@ -384,9 +384,9 @@ def settle_rows(loop, count, tick):
     columns, work, flight = loop.columns, loop.work, loop.work.flight
     first, parity = flight.settled, flight.parity
     slots, at_ns = loop.batch.out_slot[first:], work.facts[parity].sampled_ns
-    if is_for_pace(work.facts[parity]):
-        baseline_ms = work.info[parity].baseline_ms
-        _credits(columns, loop.state, loop.knobs, baseline_ms, slots, count, at_ns)
+    may_be_late = is_for_pace(work.facts[parity])
+    baseline_ms = work.info[parity].baseline_ms
+    _credits(columns, loop.state, loop.knobs, baseline_ms, slots, count, at_ns, may_be_late)
     if first == 0:
         note_fed(flight.entries, loop.plan, columns, work.served, tick)
     work.out.ended = settle(
@@ -552,8 +552,11 @@ def _threads(fixed, mode, tokens):
 
 
 @njit(**INNER)
-def _credits(columns, state, knobs, baseline_ms, slots, count, now):
-    """Error budget of the interactive sessions that get a token now; runs before ``settle``."""
+def _credits(columns, state, knobs, baseline_ms, slots, count, now, may_be_late):
+    """Error budget of the interactive sessions that get a token now; runs before ``settle``.
+
+    ``may_be_late``: others may have made them wait (`is_for_pace`).
+    """
     if baseline_ms <= 0.0:
         return
     t_last_ns, lane, cap, credit = columns.t_last_ns, state.lane, state.cap, state.credit
@@ -562,7 +565,7 @@ def _credits(columns, state, knobs, baseline_ms, slots, count, now):
         s = slots[i]
         if lane[s] != 0 or t_last_ns[s] == 0:
             continue
-        gap_ms = (now - t_last_ns[s]) / 1e6
+        gap_ms = (now - t_last_ns[s]) / 1e6 if may_be_late else 0.0
         own_ms = state.rounds[s] * baseline_ms
         credit[s], slow = settle_credit(
             credit[s], more, cap[s], knobs.latency_cap, own_ms, gap_ms

@@ -46,8 +46,10 @@ def shapes(n_rows: int, most: int, aside: bool) -> Iterator[tuple[int, int, int]
     if aside:
         for rows in (2, 8, 4):
             yield 1, rows, 0
-    for rows in (32, 64, 5, 7, 12, 24):
+    for rows in (5, 7, 32, 12, 24):
         yield 0, rows, 0
+    if n_rows >= 64:
+        yield 0, 64, 0
     for rows in (4, 8):
         for prompt in (8, 32, 64):
             yield 0, rows, prompt

@@ -7,8 +7,9 @@ tokens cost at present.  A size is worth its tokens, less its price.
 
 Where graphs are captured, a change of the size costs as much as some ticks.  So the size stays, and
 rows of which little is found are filled up with guesses.  It changes when another size is ahead by
-what a change costs.  What that size is worth more is summed up tick by tick, and the sum never
-falls below 0 (Page's CUSUM, 1954).  Where a change costs nothing, each tick has the size that is worth most.
+what a change costs.  What that size is worth more is summed up tick by tick.  The sum never falls
+below 0 (Page's CUSUM, 1954).  Where a change costs nothing, each tick has the size that is worth
+most.
 
 The sizes are powers of two: few, since each is a shape whose price has to be known.
 """

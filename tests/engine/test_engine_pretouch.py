@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import sys
@@ -97,7 +98,10 @@ def table_bytes(engine: DrivenEngine) -> int:
     """Memory of the engine's session table: files without a name are found by their size."""
     _, size = engine.table.spec.layout()
     folder = f"/proc/{engine.process.pid}/fd"
-    found = [os.stat(f"{folder}/{fd}") for fd in os.listdir(folder)]
+    found = []
+    for fd in os.listdir(folder):
+        with contextlib.suppress(FileNotFoundError):  # the engine closed it meanwhile
+            found.append(os.stat(f"{folder}/{fd}"))
     return max(s.st_blocks * 512 for s in found if s.st_size == size)
 
 

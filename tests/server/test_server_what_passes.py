@@ -10,6 +10,7 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.support.fake_engine import answer
@@ -21,7 +22,7 @@ from tests.support.server_harness import (
     eventually,
     model_file,
 )
-from umaserve.server.engines.descriptors import Reserve
+from umaserve.server.engines.descriptors import ENGINE, Reserve
 from umaserve.server.engines.next_try import LONGEST_S, NextTry, pause_s
 
 DESCRIPTORS = 64
@@ -136,9 +137,13 @@ def few_descriptors(daemon: DaemonProcess) -> list[RawClient]:
 
 
 def leave(daemon: DaemonProcess, clients: list[RawClient]) -> None:
-    """Until another one is taken again."""
+    """Until another one is taken again, and the daemon has closed its ends of all the others."""
+    front = psutil.Process(daemon.process.pid)
+    with_them = front.num_fds()
     for client in clients:
         client.socket.close()
+    # All but the one that was turned away, and what an engine's start may have open.
+    eventually(lambda: front.num_fds() <= with_them - len(clients) + 1 + ENGINE // 2)
 
     def taken() -> bool:
         with daemon.client() as client:

@@ -89,7 +89,7 @@ def test_first_tokens_lie_between_two_clocks(run: Any) -> None:
     assert len(seen.both_first) == len(seen.first) > 20
     before = [told <= max(1.03 * client, client + 0.3) for client, told in seen.both_first]
     soon = [client <= 1.03 * told + 0.3 + HANDED_OVER_MS for client, told in seen.both_first]
-    assert sum(before) >= 0.9 * len(before) and sum(soon) >= 0.75 * len(soon)
+    assert sum(before) >= 0.9 * len(before) and sum(soon) >= 0.5 * len(soon)
     samples = seen.within("first", now_s)
     for name in ("ttft_ms_p50", "ttft_ms_p95"):
         q = NAMES[name][1]

@@ -171,12 +171,17 @@ def test_a_choice_that_others_could_make_is_none(filled: Desk) -> None:
 # --- what a daemon serves -------------------------------------------------------------------------
 
 
-def settled(desk: Desk, monkeypatch: pytest.MonkeyPatch, model: str | None = None) -> Any:
-    """The path that a daemon would serve, and what it tells of that."""
+def sit_at(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """This process has the home of ``desk``, and no setting of this machine's tools."""
     for name in [name for name in os.environ if name.startswith(TOOLS)]:
         monkeypatch.delenv(name)
     for name, value in desk.own.items():
         monkeypatch.setenv(name, value)
+
+
+def settled(desk: Desk, monkeypatch: pytest.MonkeyPatch, model: str | None = None) -> Any:
+    """The path that a daemon would serve, and what it tells of that."""
+    sit_at(desk, monkeypatch)
     told: list[str] = []
     config = load_config({} if model is None else {"model": model}, environ={})
     return with_model(config, False, told.append).model, told
@@ -195,8 +200,7 @@ def test_a_model_that_is_named(filled: Desk, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_draft_model_that_is_named(filled: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in filled.environment.items():
-        monkeypatch.setenv(name, value)
+    sit_at(filled, monkeypatch)
     (path,) = filled.cache.rglob("m-Q4_K_M.gguf")
     for name, found in ((FIRST, str(path)), ("demo", str(demo_model_path()))):
         config = load_config({"model": "demo", "draft_model": name}, environ={})

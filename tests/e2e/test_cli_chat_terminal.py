@@ -28,7 +28,12 @@ def pane(tmp_path: Path, path: str) -> Iterator[Pane]:
 
 def begin(pane: Pane) -> None:
     pane.command(f"{sys.executable} -m umaserve chat")
-    pane.shows("^>$")
+    is_asked(pane)
+
+
+def is_asked(pane: Pane) -> None:
+    """The last line is a prompt: what is typed from now on stands behind it."""
+    pane.until(lambda: pane.text().rstrip().endswith("\n>"), "a prompt")
 
 
 def messages(daemon: FakeDaemon) -> list[str]:
@@ -66,12 +71,14 @@ def test_tab_completes_commands_and_files(pane: Pane, path: str, tmp_path: Path)
         begin(pane)
         pane.command("hello")
         pane.shows("^hello$")
+        is_asked(pane)
         pane.type("/sa")
         pane.press("Tab")
         pane.type(" kept.json")
         pane.shows("^> /save ")
         pane.press("Enter")
         pane.shows(r"^\(1 turn saved\)$")
+        is_asked(pane)
         pane.type("/load kep")
         pane.press("Tab")
         pane.shows("^> /load kept.json$")

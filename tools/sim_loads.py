@@ -139,6 +139,18 @@ def storm8() -> Load:
     return storm(8)
 
 
+def together(count: int = 8, prompt: int = 1500, tokens: int = 400, auto: int = LABELLED) -> Load:
+    """Requests of one program that come at the same time, as an agent's helpers do."""
+    load = Load()
+    for i in range(count):
+        load.add(INTERACTIVE, prompt + i, tokens, 0.3 * i, auto=auto, program=1)
+    return load
+
+
+def together_unlabelled() -> Load:
+    return together(auto=AUTO)
+
+
 def mixed() -> Load:
     """Three interactive conversations and one long document in the background."""
     load = Load()
@@ -233,6 +245,8 @@ PRESETS: dict[str, Callable[[], Load]] = {
     "two-apps": two_apps,
     "beside-answer": beside_answer,
     "beside-unread": beside_unread,
+    "together": together,
+    "together-unlabelled": together_unlabelled,
     "mixed": mixed,
     "agent": agent,
     "background": background,

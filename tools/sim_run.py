@@ -18,6 +18,7 @@ from umaserve.engine.loop.account import learn_tick
 from umaserve.llama.traffic import Traffic
 from umaserve.policy.base import (
     FLAG_SPENT,
+    FLAG_TOGETHER,
     Knobs,
     Memory,
     Plan,
@@ -386,9 +387,10 @@ def _tell(jobs, world, knobs, info, out, made, s, now):
     if state.t_last_ns[s]:
         gap = (now - state.t_last_ns[s]) / NS
         if state.lane[s] == 0 and info.baseline_ms > 0.0:
+            late_ms = 0.0 if info.marks & FLAG_TOGETHER else gap
             state.credit[s], _ = settle_credit(
                 state.credit[s], earned(knobs), state.cap[s], knobs.latency_cap,
-                state.rounds[s] * info.baseline_ms, gap,
+                state.rounds[s] * info.baseline_ms, late_ms,
             )  # fmt: skip
     out.token_job[made], out.token_ns[made], out.token_gap[made] = j, now, gap
     if jobs.first[j] == 0:

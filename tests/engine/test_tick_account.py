@@ -7,7 +7,7 @@ import pytest
 from umaserve.engine.loop.account import is_for_pace, learn_tick
 from umaserve.engine.loop.records import Facts
 from umaserve.policy.accelerator.beside import FLOW_KNOWN
-from umaserve.policy.base import Memory, PlanInfo
+from umaserve.policy.base import FLAG_TOGETHER, Memory, PlanInfo
 from umaserve.policy.cost.model import (
     FLOW_WIDTH,
     RELIEVED,
@@ -101,4 +101,5 @@ def test_drafts_take_nothing_of_what_streams_may_wait_for_others(
 ):
     facts = Facts.zeros()
     facts.drafted, facts.changed, facts.may_draft = drafted, changed, may_draft
-    assert is_for_pace(facts) == counts
+    assert is_for_pace(facts, 0) == counts
+    assert not is_for_pace(facts, FLAG_TOGETHER)

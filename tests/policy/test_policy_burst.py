@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 
 from tests.support.policy_states import MACHINES, NOW, empty, known, plan_of, put, told
 from tests.support.simulated import gaps_ms, play, quiet
-from tools.sim_loads import INTERACTIVE, Load
-from umaserve.policy.base import ALL_FEATURES, FEATURES
-from umaserve.policy.burst import LONG_TICKS, TOGETHER_MS, YOUNG_MS
+from tools.sim_loads import INTERACTIVE, Load, together
+from umaserve.policy.base import ALL_FEATURES, AUTO, FEATURES, LABELLED
+from umaserve.policy.burst import LONG_TICKS, OWN_MS, TOGETHER_MS, YOUNG_MS
 from umaserve.policy.cost.model import predict
+from umaserve.policy.urgency import AT_ONCE_MS
 
 MS = 1_000_000
 
@@ -76,6 +77,55 @@ def test_a_stream_that_was_there_before_keeps_its_pace(name, began_ms, came_ms):
     as_before, n = plan_of(state, told(name, can_aside=False, features=without), known(name))
     assert fed(plan, entries) == fed(as_before, n)
     assert sum(fed(plan, entries).values()) < 6 * 16
+
+
+def sent_at_once(began_ms=4000.0, apart_ms=0.0, program=0):
+    """A stream of a helper, and prompts of six others of the same program; or of another one."""
+    state = crowd(began_ms, began_ms + 20.0)
+    came(state, [0], began_ms + 20.0 + apart_ms)
+    state.program[3:9] = program
+    return state
+
+
+def at_once(name, state):
+    """Whether the six prompts are computed as if no stream were there to be slowed down."""
+    plan, entries = plan_of(state, told(name, can_aside=False), known(name))
+    return sum(n for s, n in fed(plan, entries).items() if s >= 3) == 6 * 16 or fills(plan)
+
+
+@pytest.mark.parametrize("name", sorted(MACHINES))
+def test_what_a_program_sends_at_once_has_longer_where_streams_share_a_tick(name):
+    cost = known(name)
+    shared_ms, apart_ms = predict(cost, 0, 2, 0, 100), 2.0 * predict(cost, 0, 1, 0, 100)
+    assert at_once(name, sent_at_once()) == (shared_ms < apart_ms)
+    assert not at_once(name, sent_at_once(began_ms=OWN_MS + 1.0))
+
+
+@pytest.mark.parametrize("different", [{"program": 1}, {"apart_ms": AT_ONCE_MS + 1.0}])
+def test_what_was_not_sent_at_once_has_not(different):
+    assert not at_once("h200-moe", sent_at_once(**different))
+
+
+@pytest.mark.parametrize("name", sorted(MACHINES))
+@pytest.mark.parametrize("auto", [LABELLED, AUTO])
+def test_streams_go_on_while_the_others_prompts_are_computed(name, auto):
+    result = play(together(auto=auto), quiet(name), n_slots=8, n_ctx=1 << 20)
+    tick_ms = LONG_TICKS * 50.0
+    # the largest tick of all these rows is what a prediction may be wrong by
+    rows_ms = predict(known(name), 0, 8, 0, 1500)
+    assert gaps_ms(result, INTERACTIVE).max() <= 1.25 * tick_ms + 2.0 * rows_ms
+
+
+@pytest.mark.parametrize("name", ["cpu-2core-amx-0.5b", "h200-moe"])
+@pytest.mark.parametrize("auto", [LABELLED, AUTO])
+def test_all_that_was_sent_at_once_is_answered_sooner(name, auto):
+    machine, load = quiet(name), together(auto=auto)
+    size = {"n_slots": 8, "n_ctx": 1 << 20}
+    soon = play(load, machine, **size).jobs
+    paced = play(load, machine, machine.knobs(without=("burst", "urgency")), **size).jobs
+    began = soon.due.min()
+    assert soon.first.max() - began < 0.5 * (paced.first.max() - began)
+    assert soon.end.max() - began < 0.9 * (paced.end.max() - began)
 
 
 @pytest.mark.parametrize("name", sorted(MACHINES))

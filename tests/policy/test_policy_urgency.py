@@ -20,7 +20,7 @@ from umaserve.policy.base import (
     SchedulerState,
 )
 from umaserve.policy.cost.model import predict
-from umaserve.policy.urgency import ALLOWANCE, LOOSE, REFILL
+from umaserve.policy.urgency import ALLOWANCE, AT_ONCE_MS, LOOSE, REFILL
 
 NAME = "cpu-2core-amx-0.5b"
 LONG, SHORT = 2000, 12
@@ -63,6 +63,35 @@ def test_a_long_prompt_sinks_beside_a_stream_and_rises_with_its_answer() -> None
     state.n_past[PROMPT] = LONG - 1  # the last token of the prompt
     planned(state)
     assert (state.lane[PROMPT], state.auto[PROMPT]) == (LANE_INTERACTIVE, AUTO)
+
+
+def of_one_program(*, apart_ms: float = 0.0) -> SchedulerState:
+    """A stream and a long prompt of the same program."""
+    state = beside_a_stream(LONG)
+    state.program[PROMPT] = state.program[STREAM]
+    state.t_submit_ns[PROMPT] = state.t_submit_ns[STREAM] + int(apart_ms * 1e6)
+    return state
+
+
+def test_what_a_program_sends_at_once_does_not_sink() -> None:
+    state = of_one_program(apart_ms=AT_ONCE_MS)
+    planned(state)
+    assert (state.lane[PROMPT], state.auto[PROMPT]) == (LANE_INTERACTIVE, AUTO)
+
+
+def test_what_it_sends_later_sinks() -> None:
+    state = of_one_program(apart_ms=AT_ONCE_MS + 1.0)
+    planned(state)
+    assert (state.lane[PROMPT], state.auto[PROMPT]) == (LANE_BACKGROUND, AUTO_SUNK)
+
+
+@pytest.mark.parametrize("decodes", [False, True])
+def test_it_sinks_where_somebody_else_is_there(decodes: bool) -> None:
+    state = of_one_program()
+    put(state, OTHER, LANE_INTERACTIVE, 50, 49 if decodes else 0)
+    unlabelled(state, OTHER, 2)
+    planned(state)
+    assert (state.lane[PROMPT], state.auto[PROMPT]) == (LANE_BACKGROUND, AUTO_SUNK)
 
 
 def test_the_rest_of_a_long_prompt_is_no_short_one() -> None:

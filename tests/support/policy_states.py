@@ -40,6 +40,7 @@ def put(state, s, lane, n_tokens, n_past, *, credit=1.0, ago_ms=0.0, cap=0.0):
     state.credit[s] = credit
     state.cap[s] = cap
     if n_tokens - n_past == 1:
+        state.t_submit_ns[s] -= 10**9  # it was not sent with the prompts
         state.t_first_ns[s] = NOW - 10**9
         state.t_last_ns[s] = NOW - int(ago_ms * 1e6)
 

@@ -159,6 +159,7 @@ FLAG_SPENT = 2  # error budget was spent
 FLAG_ASIDE = 4
 FLAG_SKIPPED_PREFILL = 8  # a prompt could have run but for the guard
 FLAG_TRIMMED = 16  # the budget of bytes kept something out
+FLAG_TOGETHER = 32  # prompts of requests that came with all streams go on at once
 
 
 class Kept(Record):

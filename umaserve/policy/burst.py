@@ -3,8 +3,11 @@
 A stream that began a moment ago is no reason to pace the prompts of those that came with it.  Had
 its own prompt been computed last, it would have begun when they do.  So for the first second of the
 answers the prompts of such requests go into the ticks at once.  That holds as far as they can be
-finished within that second.  A stream that is older, or a request that comes later, changes
-nothing: they are paced as ever.
+finished within that second.  What a program sent at once, as an agent does that asks its helpers,
+has ten seconds while nobody else is there, where one more stream in a tick costs less than a turn
+of its own.  The last answer ends much sooner then, and none much later.  Tokens that are late for
+it cost no credit.  A stream that is older, or a request that comes later, changes nothing: they are
+paced as ever.
 """
 
 from __future__ import annotations
@@ -27,10 +30,12 @@ from .base import (
 from .cost.model import predict
 from .latency_guard import LEAST_CREDIT, poorest
 from .prompts import sooner
+from .urgency import sent_with_all
 
 YOUNG_MS = 1000.0  # of an answer: a wait that does not break a reader's train of thought
+OWN_MS = 10_000.0  # of answers to what was sent at once: it keeps the attention (Miller 1968)
 TOGETHER_MS = 50.0  # after a first token: requests are read between ticks only
-LONG_TICKS = 4  # tick budgets that a tick may take for them: the streams go on between two
+LONG_TICKS = 4  # tick budgets that a stream waits for them at most
 SHORT_PROMPT = 64  # tokens of interactive prompts that need not save up for the error budget
 AT_ONCE = 128  # tokens of them that are finished in the next tick if it is paid for
 SLOW_ROUNDS = 4.0  # that streams wait for a short prompt, where this is more than a tick budget
@@ -41,22 +46,26 @@ def gather(state, tick, knobs, cost, memory):
     """Mark the interactive prompts that came with all the streams ``KIND_BURST``.
 
     The shortest first, while all of them are predicted to be finished before the oldest stream is
-    a second old.  Returns how many tokens they have, and how many ms a tick may take for them;
-    0, 0.0 if there are none.
+    a second old, or ten where all that is interactive was sent at once.  Returns how many tokens
+    they have, and how many ms a tick may take for them; 0, 0.0 if there are none.
     """
     found = memory.found
     if not knobs.features & BURST or found[KIND_DECODE] == 0:
         return 0, 0.0
     if found[KIND_PROMPT] + found[KIND_ASIDE] == 0:
         return 0, 0.0
-    began = np.int64(tick.now_ns)  # the oldest stream's first token
+    began = last = np.int64(tick.now_ns)  # the oldest stream's first token, and the oldest last one
     for s in range(memory.kind.shape[0]):
-        if memory.kind[s] == KIND_DECODE and state.t_first_ns[s]:
+        if memory.kind[s] != KIND_DECODE:
+            continue
+        if state.t_first_ns[s]:
             began = min(began, state.t_first_ns[s])
-    left_ms = YOUNG_MS - (tick.now_ns - began) / 1e6
+        if memory.due_ns[s]:
+            last = min(last, memory.due_ns[s])
+    age_ms, pays = (tick.now_ns - began) / 1e6, _merging_pays(cost, memory)
     latest = began + np.int64(TOGETHER_MS * 1e6)
     tokens = 0
-    while left_ms > 0.0:
+    while True:
         best = fewest = -1
         for s in range(memory.kind.shape[0]):
             kind = memory.kind[s]
@@ -69,7 +78,8 @@ def gather(state, tick, knobs, cost, memory):
         if best < 0:
             break
         ms = predict(cost, 0, found[KIND_DECODE], tokens + fewest, memory.past[KIND_PROMPT])
-        if not 0.0 < ms <= left_ms:
+        most_ms = OWN_MS if pays and sent_with_all(state, best) else YOUNG_MS
+        if not 0.0 < ms <= most_ms - age_ms:
             break
         found[memory.kind[best]] -= 1
         found[KIND_BURST] += 1
@@ -77,7 +87,16 @@ def gather(state, tick, knobs, cost, memory):
         tokens += fewest
     if tokens == 0:
         return 0, 0.0
-    return tokens, min(left_ms, LONG_TICKS * knobs.tick_budget_ms)
+    waited_ms = (tick.now_ns - last) / 1e6
+    return tokens, max(LONG_TICKS * knobs.tick_budget_ms - waited_ms, 0.0)
+
+
+@njit(**INNER)
+def _merging_pays(cost, memory):
+    """Whether one more stream in a tick costs less than a turn of its own."""
+    n, past = memory.found[KIND_DECODE], memory.past[KIND_DECODE]
+    more_ms = predict(cost, 0, n + 1, 0, past)
+    return 0.0 < more_ms < memory.round_ms[0, n] + predict(cost, 0, 1, 0, past)
 
 
 @njit(**INNER)

@@ -14,6 +14,7 @@ from .accelerator.beside import beside
 from .accelerator.riders import apply, ride_alone
 from .base import (
     FLAG_ASIDE,
+    FLAG_TOGETHER,
     KIND_BACK_DECODE,
     KIND_BURST,
     KIND_DECODE,
@@ -117,7 +118,9 @@ def _choose_prompts_beside(state, tick, knobs, cost, memory, traffic, plan):
     """List the prompts to compute beside the tick in ``plan.aside``; returns the tick's bounds."""
     mode, waits, copies_ms = 0, False, 0.0
     burst_tokens, burst_ms = gather(state, tick, knobs, cost, memory)
-    if burst_tokens == 0:
+    if burst_tokens:
+        mark(plan, FLAG_TOGETHER)
+    else:
         burst_tokens, burst_ms = gather_short(state, knobs, cost, memory)
     if knobs.can_aside and knobs.paced:
         waits, copies_ms = beside(state, tick, knobs, cost, memory, plan)

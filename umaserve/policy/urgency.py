@@ -5,7 +5,8 @@ Long is relative.  A program may ask for prompts at the expense of everybody's s
 the time that a stream takes for ``ALLOWANCE`` tokens, from then on for ``REFILL`` of the time.  All
 programs together may ask for twice as much.  A prompt that costs more is background work until its
 answer begins.  A short prompt costs nothing where all that it holds up is its own program's.  So a
-flood of long prompts sinks, whoever sends it, and a person's question does not.
+flood of long prompts sinks, whoever sends it, and a person's question does not.  Nor does what a
+program that is alone sends at once: all of it belongs to the same answer.
 
 An answer that does not stream is not read as it comes, so that a pause in it costs nobody anything.
 It bears ``LOOSE`` times its time for a token while a prompt waits whose answer will be read.  So it
@@ -27,6 +28,7 @@ from .cost.model import predict
 
 ALLOWANCE = 16.0  # tokens of a stream
 REFILL = 0.0025
+AT_ONCE_MS = 250.0  # what a program sends within so much belongs together
 LOOSE = 2.0  # latency cap of an answer that is not read as it comes, while others are waited for
 
 
@@ -56,6 +58,9 @@ def judge(state, tick, knobs, cost, memory):
         _refill(mine, tick.now_ns, 1.0, token_ms)
         credit_ms = min(mine.credit_ms, everybody.credit_ms)
         is_free = not _others_pay(state, s)
+        if is_free and sent_with_all(state, s):
+            state.lane[s], state.auto[s] = LANE_INTERACTIVE, AUTO
+            continue
         is_affordable = is_free or prompt_ms <= credit_ms or token_ms <= 0.0
         if is_affordable and _is_short(cost, state.n_tokens[s] - state.cached[s], token_ms):
             if not is_free:
@@ -89,6 +94,18 @@ def _is_alone(state, s):
     """Whether no other program has anything here."""
     for other in range(state.state.shape[0]):
         if state.state[other] == RUNNING and state.program[other] != state.program[s]:
+            return False
+    return True
+
+
+@njit(**INNER)
+def sent_with_all(state, s):
+    """Whether all that is interactive is the program's of ``s``, and was sent when it was."""
+    for other in range(state.state.shape[0]):
+        if state.state[other] != RUNNING or state.lane[other] != LANE_INTERACTIVE:
+            continue
+        apart_ms = abs(state.t_submit_ns[other] - state.t_submit_ns[s]) / 1e6
+        if state.program[other] != state.program[s] or apart_ms > AT_ONCE_MS:
             return False
     return True
 

@@ -11,6 +11,7 @@ from umaserve.policy.accelerator.beside import FLOW_KNOWN
 from umaserve.policy.base import (
     FLAG_GUARDED,
     FLAG_SKIPPED_PREFILL,
+    FLAG_TOGETHER,
     FLAG_TRIMMED,
 )
 from umaserve.policy.bytes import bandwidth
@@ -53,12 +54,15 @@ def learn_tick(cost, memory, info, facts, past, wall_ms, number):
 
 
 @njit(nogil=True, cache=True)
-def is_for_pace(facts):
+def is_for_pace(facts, marks):
     """Whether the time that a tick took counts for the pace that streams are promised.
 
     Drafts make a tick longer and bring more tokens with it; so does the change of shape to it and
-    back.  No one else has made the streams wait.
+    back.  No one else has made the streams wait, nor has a prompt that came with them.
+    ``marks``: ``PlanInfo.marks`` of the tick.
     """
+    if marks & FLAG_TOGETHER:
+        return False
     return facts.drafted == 0 and not (facts.changed and facts.may_draft)
 
 

@@ -384,8 +384,8 @@ def settle_rows(loop, count, tick):
     columns, work, flight = loop.columns, loop.work, loop.work.flight
     first, parity = flight.settled, flight.parity
     slots, at_ns = loop.batch.out_slot[first:], work.facts[parity].sampled_ns
-    may_be_late = is_for_pace(work.facts[parity])
-    baseline_ms = work.info[parity].baseline_ms
+    info = work.info[parity]
+    may_be_late, baseline_ms = is_for_pace(work.facts[parity], info.marks), info.baseline_ms
     _credits(columns, loop.state, loop.knobs, baseline_ms, slots, count, at_ns, may_be_late)
     if first == 0:
         note_fed(flight.entries, loop.plan, columns, work.served, tick)

@@ -79,6 +79,15 @@ def pull(hub: Hub, tmp_path: Path) -> Puller:
     return Puller(hub, tmp_path / "hf")
 
 
+@pytest.mark.parametrize("name", ["XDG_CACHE_HOME", "HF_HOME", "HF_HUB_CACHE"])
+def test_an_empty_variable_is_none(pull: Puller, name: str, tmp_path: Path) -> None:
+    for other in ("XDG_CACHE_HOME", "HF_HOME"):
+        pull.environment.pop(other, None)
+    done = pull(REF, **{name: "", "HOME": str(tmp_path)})
+    assert done.returncode == 0, done.stderr
+    assert Path(done.stdout.strip()).is_relative_to(tmp_path / ".cache/huggingface/hub")
+
+
 def test_a_model_is_fetched_and_found(pull: Puller, hub: Hub) -> None:
     done = pull(REF)
     assert done.returncode == 0, done.stderr

@@ -25,6 +25,7 @@ from umaserve.models.needs import gib
 if TYPE_CHECKING:
     from umaserve.models.fetching.hub import HubFile, Plan, Progress
 
+CACHES = ("XDG_CACHE_HOME", "HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE")
 EVERY_S = 10.0  # between two lines, where nobody sees a bar
 
 
@@ -54,6 +55,9 @@ def fetched(reference: HubReference) -> tuple[int, str]:
     """An exit status, and the path of the model, empty where it was not fetched."""
     # nobody but the hub itself is told what is fetched here
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+    for name in CACHES:
+        if not os.environ.get(name):  # huggingface_hub would take an empty one for this folder
+            os.environ.pop(name, None)
     try:
         from huggingface_hub.utils import logging
     except ModuleNotFoundError as error:

@@ -5,8 +5,8 @@ its own prompt been computed last, it would have begun when they do.  So for the
 answers the prompts of such requests go into the ticks at once.  That holds as far as they can be
 finished within that second.  What a program sent at once, as an agent does that asks its helpers,
 has ten seconds while nobody else is there, where one more stream in a tick costs less than a turn
-of its own.  The last answer ends much sooner then, and none much later.  Tokens that are late for
-it cost no credit.  A stream that is older, or a request that comes later, changes nothing: they are
+of its own.  The last answer ends sooner then; the first ones pay for it with slow tokens, which
+cost no credit.  A stream that is older, or a request that comes later, changes nothing: they are
 paced as ever.
 """
 

@@ -13,7 +13,7 @@ from tools.sim_loads import INTERACTIVE, Load, together
 from umaserve.policy.base import ALL_FEATURES, AUTO, FEATURES, LABELLED
 from umaserve.policy.burst import LONG_TICKS, OWN_MS, TOGETHER_MS, YOUNG_MS
 from umaserve.policy.cost.model import predict
-from umaserve.policy.urgency import AT_ONCE_MS
+from umaserve.policy.urgency import SENT_TOGETHER_MS
 
 MS = 1_000_000
 
@@ -101,7 +101,7 @@ def test_what_a_program_sends_at_once_has_longer_where_streams_share_a_tick(name
     assert not at_once(name, sent_at_once(began_ms=OWN_MS + 1.0))
 
 
-@pytest.mark.parametrize("different", [{"program": 1}, {"apart_ms": AT_ONCE_MS + 1.0}])
+@pytest.mark.parametrize("different", [{"program": 1}, {"apart_ms": SENT_TOGETHER_MS + 1.0}])
 def test_what_was_not_sent_at_once_has_not(different):
     assert not at_once("h200-moe", sent_at_once(**different))
 
@@ -126,6 +126,17 @@ def test_all_that_was_sent_at_once_is_answered_sooner(name, auto):
     began = soon.due.min()
     assert soon.first.max() - began < 0.5 * (paced.first.max() - began)
     assert soon.end.max() - began < 0.9 * (paced.end.max() - began)
+
+
+@pytest.mark.parametrize("auto", [LABELLED, AUTO])
+def test_a_question_of_somebody_else_does_not_wait_for_what_was_sent_at_once(auto):
+    load = together(auto=auto)
+    for due_ms in (700.0, 2600.0):
+        load.add(INTERACTIVE, 40, 60, due_ms, auto=auto, program=2)
+    jobs = play(load, quiet("h200-moe"), n_slots=10, n_ctx=1 << 20).jobs
+    first_ms = (jobs.first - jobs.due)[8:] / MS
+    # the tick under way, and what remains of its chunk
+    assert first_ms.max() < 1.5 * LONG_TICKS * 50.0
 
 
 @pytest.mark.parametrize("name", sorted(MACHINES))

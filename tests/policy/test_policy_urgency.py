@@ -20,7 +20,7 @@ from umaserve.policy.base import (
     SchedulerState,
 )
 from umaserve.policy.cost.model import predict
-from umaserve.policy.urgency import ALLOWANCE, AT_ONCE_MS, LOOSE, REFILL
+from umaserve.policy.urgency import ALLOWANCE, SENT_TOGETHER_MS, LOOSE, REFILL
 
 NAME = "cpu-2core-amx-0.5b"
 LONG, SHORT = 2000, 12
@@ -74,13 +74,13 @@ def of_one_program(*, apart_ms: float = 0.0) -> SchedulerState:
 
 
 def test_what_a_program_sends_at_once_does_not_sink() -> None:
-    state = of_one_program(apart_ms=AT_ONCE_MS)
+    state = of_one_program(apart_ms=SENT_TOGETHER_MS)
     planned(state)
     assert (state.lane[PROMPT], state.auto[PROMPT]) == (LANE_INTERACTIVE, AUTO)
 
 
 def test_what_it_sends_later_sinks() -> None:
-    state = of_one_program(apart_ms=AT_ONCE_MS + 1.0)
+    state = of_one_program(apart_ms=SENT_TOGETHER_MS + 1.0)
     planned(state)
     assert (state.lane[PROMPT], state.auto[PROMPT]) == (LANE_BACKGROUND, AUTO_SUNK)
 

@@ -3,11 +3,13 @@
 A stream that began a moment ago is no reason to pace the prompts of those that came with it.  Had
 its own prompt been computed last, it would have begun when they do.  So for the first second of the
 answers the prompts of such requests go into the ticks at once.  That holds as far as they can be
-finished within that second.  What a program sent at once, as an agent does that asks its helpers,
-has ten seconds while nobody else is there, where one more stream in a tick costs less than a turn
-of its own.  The last answer ends sooner then; the first ones pay for it with slow tokens, which
-cost no credit.  A stream that is older, or a request that comes later, changes nothing: they are
-paced as ever.
+finished within that second.
+
+What a program sends together has ten seconds, as an agent does that asks its helpers.  Nobody else
+may be there, and one more stream in a tick has to cost less than a turn of its own.  The last
+answer ends sooner then.  The first ones pay for it with slow tokens, which cost no credit.
+
+A stream that is older, or a request that comes later, changes nothing: they are paced as ever.
 """
 
 from __future__ import annotations
@@ -33,9 +35,9 @@ from .prompts import sooner
 from .urgency import sent_with_all
 
 YOUNG_MS = 1000.0  # of an answer: a wait that does not break a reader's train of thought
-OWN_MS = 10_000.0  # of answers to what was sent at once: it keeps the attention (Miller 1968)
+OWN_MS = 10_000.0  # of answers to what was sent together: it keeps the attention (Miller 1968)
 TOGETHER_MS = 50.0  # after a first token: requests are read between ticks only
-LONG_TICKS = 4  # tick budgets that a stream waits for them at most
+LONG_TICKS = 4  # tick budgets that a stream waits for them at most, beside its own tick
 SHORT_PROMPT = 64  # tokens of interactive prompts that need not save up for the error budget
 AT_ONCE = 128  # tokens of them that are finished in the next tick if it is paid for
 SLOW_ROUNDS = 4.0  # that streams wait for a short prompt, where this is more than a tick budget
@@ -46,8 +48,8 @@ def gather(state, tick, knobs, cost, memory):
     """Mark the interactive prompts that came with all the streams ``KIND_BURST``.
 
     The shortest first, while all of them are predicted to be finished before the oldest stream is
-    a second old, or ten where all that is interactive was sent at once.  Returns how many tokens
-    they have, and how many ms a tick may take for them; 0, 0.0 if there are none.
+    a second old.  It may be ten where all that is interactive was sent together.  Returns how many
+    tokens they have, and how many ms a tick may take for them; 0, 0.0 if there are none.
     """
     found = memory.found
     if not knobs.features & BURST or found[KIND_DECODE] == 0:

@@ -6,7 +6,7 @@ the time that a stream takes for ``ALLOWANCE`` tokens, from then on for ``REFILL
 programs together may ask for twice as much.  A prompt that costs more is background work until its
 answer begins.  A short prompt costs nothing where all that it holds up is its own program's.  So a
 flood of long prompts sinks, whoever sends it, and a person's question does not.  Nor does what a
-program that is alone sends at once: all of it belongs to the same answer.
+program that is alone sends together: all of it belongs to the same answer.
 
 An answer that does not stream is not read as it comes, so that a pause in it costs nobody anything.
 It bears ``LOOSE`` times its time for a token while a prompt waits whose answer will be read.  So it
@@ -28,7 +28,7 @@ from .cost.model import predict
 
 ALLOWANCE = 16.0  # tokens of a stream
 REFILL = 0.0025
-AT_ONCE_MS = 250.0  # what a program sends within so much belongs together
+SENT_TOGETHER_MS = 250.0  # what a program sends within so much belongs together
 LOOSE = 2.0  # latency cap of an answer that is not read as it comes, while others are waited for
 
 
@@ -105,7 +105,7 @@ def sent_with_all(state, s):
         if state.state[other] != RUNNING or state.lane[other] != LANE_INTERACTIVE:
             continue
         apart_ms = abs(state.t_submit_ns[other] - state.t_submit_ns[s]) / 1e6
-        if state.program[other] != state.program[s] or apart_ms > AT_ONCE_MS:
+        if state.program[other] != state.program[s] or apart_ms > SENT_TOGETHER_MS:
             return False
     return True
 

@@ -20,7 +20,7 @@ from umaserve.policy.base import (
     SchedulerState,
 )
 from umaserve.policy.cost.model import predict
-from umaserve.policy.urgency import ALLOWANCE, SENT_TOGETHER_MS, LOOSE, REFILL
+from umaserve.policy.urgency import ALLOWANCE, LOOSE, REFILL, SENT_TOGETHER_MS
 
 NAME = "cpu-2core-amx-0.5b"
 LONG, SHORT = 2000, 12

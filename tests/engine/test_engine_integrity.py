@@ -74,10 +74,11 @@ class Sessions:
         for serial in list(self.alive):
             slot = engine.slots[serial]
             shifts = int(table.shifts[slot])  # before the state, which the engine writes first
-            if table.serial[slot] == serial and table.state[slot] == t.FULL:
-                if shifts == self.shifts.setdefault(serial, 0):  # else one is under way
-                    self._answer_full(serial)
-            elif table.serial[slot] == serial and table.state[slot] == t.DONE:
+            if table.serial[slot] != serial or shifts < self.shifts.get(serial, -1):
+                continue  # it is about to be shifted, and goes on then even if it is DONE now
+            if table.state[slot] == t.FULL:
+                self._answer_full(serial)
+            elif table.state[slot] == t.DONE:
                 text = table.tokens[slot, : table.n_tokens[slot]].tolist()
                 self.texts[self.choose.randrange(len(self.texts))] = text[:LONGEST]
                 self.alive.remove(serial)
@@ -89,7 +90,7 @@ class Sessions:
             self.alive.remove(serial)
             self.engine.release(serial)
         else:
-            self.shifts[serial] += 1
+            self.shifts[serial] = self.shifts.get(serial, 0) + 1
             self.engine.send(m.Shift(serial, 4, POSITIONS // 2, 120))
 
     def keep_pace(self, header: t.Header) -> None:

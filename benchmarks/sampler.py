@@ -44,8 +44,10 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "XTC": {"xtc_probability": 0.5, "xtc_threshold": 0.1},
     "DRY": {"dry_multiplier": 0.8},
     "mirostat v2": {"mirostat": 2},
+    "3 tokens allowed": {},
 }
 """By name; those whose fields ``Sampling`` does not have are left out."""
+ALLOWED = {"3 tokens allowed": 3}  # by a constraint, whose mask the row has been through
 
 
 def known() -> list[str]:
@@ -54,12 +56,17 @@ def known() -> list[str]:
     return [name for name, fields in SETTINGS.items() if set(fields) <= have]
 
 
-def logits(n_vocab: int) -> np.ndarray:
-    """A row as models make them: a wide bulk and a few tokens far above it."""
+def logits(n_vocab: int, allowed: int = 0) -> np.ndarray:
+    """A row as models make them: a wide bulk and a few tokens far above it.
+
+    All but the ``allowed`` ones are -inf, unless that is 0.
+    """
     rng = np.random.default_rng(n_vocab)
     row = rng.normal(0.0, 2.0, n_vocab).astype(np.float32)
     likely = rng.choice(n_vocab, 50, replace=False)
     row[likely] += np.linspace(12.0, 5.0, 50, dtype=np.float32)
+    if allowed:
+        row[np.setdiff1d(np.arange(n_vocab), likely[:allowed])] = -np.inf
     return row
 
 
@@ -92,8 +99,8 @@ class Row(NamedTuple):
     history: np.ndarray
 
     @classmethod
-    def of(cls, n_vocab: int) -> Row:
-        row = logits(n_vocab)
+    def of(cls, n_vocab: int, allowed: int = 0) -> Row:
+        row = logits(n_vocab, allowed)
         history = np.random.default_rng(1).choice(n_vocab, HISTORY, replace=False)
         return cls(row.copy(), row, history.astype(np.int32))
 
@@ -204,7 +211,7 @@ def _numpy_side(row: Row) -> Callable[[int], float]:
 
 def measure(n_vocab: int, name: str, rounds: int = 15, turn_s: float = 0.004) -> dict[str, Any]:
     """One setting at one vocabulary; seconds a token by side, turn by turn."""
-    row = Row.of(n_vocab)
+    row = Row.of(n_vocab, ALLOWED.get(name, 0))
     sampling = Sampling(**SETTINGS[name])
     runs = {OURS: our_side(row, sampling), NUMPY: _numpy_side(row)}
     # log-probabilities are no part of llama.cpp's chain, and its DRY needs a model's vocabulary

@@ -95,6 +95,19 @@ def test_a_large_top_k_keeps_the_same(row, k, grain):
     assert (values == row[ids]).all()
 
 
+@given(rows, st.sampled_from([1, 5, 40, 200, 300, 2000]), st.integers(1, 400), st.booleans())
+@settings(max_examples=80, deadline=None)
+def test_top_k_leaves_what_is_banned(row, k, left, together):
+    """As a mask does that allows little: fewer than k are left, in few blocks or in many."""
+    allowed = np.zeros(row.size, bool)
+    at = np.arange(left) if together else np.random.default_rng(left).permutation(row.size)
+    allowed[at[:left] % row.size] = True
+    row = np.where(allowed, row, np.float32(-np.inf))
+    ids, _ = top_k(row, k)
+    expected = np.argsort(-row, kind="stable")[: min(k, int(allowed.sum()))]
+    assert sorted(ids.tolist()) == sorted(expected.tolist())
+
+
 def test_the_first_of_equal_maxima_wins():
     row = np.zeros(1000, np.float32)
     row[[300, 700]] = 5.0

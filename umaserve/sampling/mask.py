@@ -33,9 +33,8 @@ def keep_allowed(row, words):
             for i in range(start, start + WORD):
                 row[i] = NEGATIVE_INFINITY
             continue
-        for i in range(WORD):
-            if not (np.int64(bits) >> i) & 1:
-                row[start + i] = NEGATIVE_INFINITY
+        for i in range(WORD):  # no branch, so that it is done for several at once
+            row[start + i] = row[start + i] if (bits >> i) & 1 else NEGATIVE_INFINITY
     for i in range(n - n % WORD, n):
         if not (np.int64(words[n // WORD]) >> (i % WORD)) & 1:
             row[i] = NEGATIVE_INFINITY

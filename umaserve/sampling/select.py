@@ -150,18 +150,19 @@ def kth_threshold(values, count, k, top, slack):
     """A value that at least ``k`` of ``values[:count]`` reach, and at most ``k + slack``.
 
     More than that only where the k-th largest occurs several times; it is the result then.  Where
-    fewer than ``k`` are numbers, -inf.  By bisection: nothing is moved.
+    fewer than ``k`` are finite, as behind a mask, LOWEST, which all of these reach.  By bisection:
+    nothing is moved.
     """
+    if count_at_least(values, count, LOWEST) < k:
+        return LOWEST
     high = low = top
     reached = count_at_least(values, count, low)
     step = 1.0
-    while reached < k and low > LOWEST:
+    while reached < k:
         high = low
         low = np.float32(max(top - step, LOWEST))
         step *= 2.0
         reached = count_at_least(values, count, low)
-    if reached < k:
-        return NEGATIVE_INFINITY
     while reached > k + slack:
         middle = np.float32(0.5 * (float(low) + float(high)))
         if not low < middle < high:
@@ -259,9 +260,9 @@ def keep_largest(ids, values, count, k, top):
 def top_k(row, k, maxima, top, ids, values, keys, counted):
     """The ``k`` largest of ``row`` into ``ids`` and ``values``; returns how many.
 
-    Descending where ``k`` is at most SORTED_K, else in id order.  Of equal values the lower id
-    wins.  ``maxima`` and ``top`` are those of ``find_maxima``; ``keys`` is uint64 scratch;
-    ``counted`` as for ``gather_from``.
+    Fewer than ``k`` where the others are -inf, which bans them.  Descending where ``k`` is at most
+    SORTED_K, else in id order.  Of equal values the lower id wins.  ``maxima`` and ``top`` are
+    those of ``find_maxima``; ``keys`` is uint64 scratch; ``counted`` as for ``gather_from``.
     """
     n = row.shape[0]
     k = min(k, n)

@@ -30,12 +30,13 @@ class _Watch:
         self.works = before is not None
         self._newest = max((row["serial"] for row in before or ()), default=0)
         self.several = False  # other programs asked at the same time
-        self._end = threading.Event()
+        self._connected, self._end = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._look, daemon=True)
 
     def __enter__(self) -> _Watch:
         if self.works:
             self._thread.start()
+            self._connected.wait(LIVE_S)  # else a short request is over before the first look
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -47,10 +48,12 @@ class _Watch:
         """Often at first, as a short request is over soon."""
         pause_s = FIRST_PAUSE_S
         with suppress(UmaError), Client(self._socket, timeout=LIVE_S) as client:
+            self._connected.set()
             while not self._end.wait(pause_s):
                 pause_s = min(LONGEST_PAUSE_S, pause_s * 1.1)
                 self._compare(client.info())
             self._compare(client.info())  # a short request is over, and told all the same
+        self._connected.set()
 
     def _compare(self, info: dict[str, Any]) -> None:
         """Take the one request that is new; of several nobody knows whose they are."""

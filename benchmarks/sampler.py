@@ -3,7 +3,8 @@
 ``python -m benchmarks.sampler``; every side works on the same row, in turns.  Ours is timed inside
 compiled code, as the engine calls it.  llama.cpp's chain is the same settings through
 ``llama_sampler_apply``; it works on an array of (id, logit, p) that has to be built from the row
-for every token, as its ``common_sampler`` does, so its cost is given with and without that.
+for every token, as its ``common_sampler`` does, so its cost is given with and without that.  Ours
+masks the row too where few tokens are allowed; llama.cpp's gets a row that is masked.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from numba import njit  # noqa: E402
 from benchmarks.machine import BACKEND, ratio, save, spread  # noqa: E402
 from benchmarks.turns import say, take_turns  # noqa: E402
 from umaserve import llama  # noqa: E402
-from umaserve.sampling.params import SamplerTable  # noqa: E402
+from umaserve.sampling.mask import WORD, keep_allowed, words_of  # noqa: E402
+from umaserve.sampling.params import MASK, SamplerTable  # noqa: E402
 from umaserve.sampling.sampler import Scratch, sample_row  # noqa: E402
 from umaserve.wire.messages import Sampling  # noqa: E402
 
@@ -45,9 +47,11 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "DRY": {"dry_multiplier": 0.8},
     "mirostat v2": {"mirostat": 2},
     "3 tokens allowed": {},
+    "half of the tokens allowed": {},
 }
 """By name; those whose fields ``Sampling`` does not have are left out."""
-ALLOWED = {"3 tokens allowed": 3}  # by a constraint, whose mask the row has been through
+ALLOWED = {"3 tokens allowed": 0.0, "half of the tokens allowed": 0.5}
+"""By a mask: the three likeliest tokens, and this share of the others."""
 
 
 def known() -> list[str]:
@@ -56,18 +60,21 @@ def known() -> list[str]:
     return [name for name, fields in SETTINGS.items() if set(fields) <= have]
 
 
-def logits(n_vocab: int, allowed: int = 0) -> np.ndarray:
-    """A row as models make them: a wide bulk and a few tokens far above it.
-
-    All but the ``allowed`` ones are -inf, unless that is 0.
-    """
+def logits(n_vocab: int) -> np.ndarray:
+    """A row as models make them: a wide bulk and a few tokens far above it."""
     rng = np.random.default_rng(n_vocab)
     row = rng.normal(0.0, 2.0, n_vocab).astype(np.float32)
     likely = rng.choice(n_vocab, 50, replace=False)
     row[likely] += np.linspace(12.0, 5.0, 50, dtype=np.float32)
-    if allowed:
-        row[np.setdiff1d(np.arange(n_vocab), likely[:allowed])] = -np.inf
     return row
+
+
+def mask_of(row: np.ndarray, share: float) -> np.ndarray:
+    """A mask, int32, that allows the three likeliest tokens and a ``share`` of the others."""
+    bits = np.zeros(WORD * words_of(row.size), bool)
+    bits[: row.size] = np.random.default_rng(2).random(row.size) < share
+    bits[np.argsort(row)[-3:]] = True
+    return np.packbits(bits, bitorder="little").view(np.int32)
 
 
 @njit(nogil=True, cache=True)
@@ -92,23 +99,29 @@ def _fill(row, ids, values):
 
 
 class Row(NamedTuple):
-    """A row, where it came from, the tokens before it."""
+    """A row, where it came from, the tokens before it, and its mask, which it has been through."""
 
     logits: np.ndarray
     pristine: np.ndarray
     history: np.ndarray
+    mask: np.ndarray | None
 
     @classmethod
-    def of(cls, n_vocab: int, allowed: int = 0) -> Row:
-        row = logits(n_vocab, allowed)
+    def of(cls, n_vocab: int, allowed: float | None = None) -> Row:
+        row = logits(n_vocab)
+        mask = None if allowed is None else mask_of(row, allowed)
+        if mask is not None:
+            keep_allowed(row, mask)
         history = np.random.default_rng(1).choice(n_vocab, HISTORY, replace=False)
-        return cls(row.copy(), row, history.astype(np.int32))
+        return cls(row.copy(), row, history.astype(np.int32), mask)
 
 
 def our_side(row: Row, sampling: Sampling) -> Callable[[int], float]:
     """A function that samples n tokens and returns the seconds a token took."""
     table = SamplerTable(1)
     table.set(0, sampling)
+    if row.mask is not None:  # to mask the row once more takes as long as the first time
+        table.whole[0, MASK] = row.mask.ctypes.data
     eog = np.array([2], np.int32)
     work = Scratch.allocate(row.logits.size, 4096, eog.size)
     top_ids, top_logprobs = np.zeros(20, np.int32), np.zeros(20, np.float32)
@@ -211,7 +224,7 @@ def _numpy_side(row: Row) -> Callable[[int], float]:
 
 def measure(n_vocab: int, name: str, rounds: int = 15, turn_s: float = 0.004) -> dict[str, Any]:
     """One setting at one vocabulary; seconds a token by side, turn by turn."""
-    row = Row.of(n_vocab, ALLOWED.get(name, 0))
+    row = Row.of(n_vocab, ALLOWED.get(name))
     sampling = Sampling(**SETTINGS[name])
     runs = {OURS: our_side(row, sampling), NUMPY: _numpy_side(row)}
     # log-probabilities are no part of llama.cpp's chain, and its DRY needs a model's vocabulary

@@ -76,6 +76,33 @@ def _gained_ns(cost, facts, mode, past, wall_ms):
 
 
 @njit(**INNER, _nrt=True)
+def _keep_row(loop, parity, end_ns, moved):
+    """The row of the tick ring of a finished tick: when it ended, and the bytes that it moved."""
+    header, facts, info = loop.columns.header, loop.work.facts[parity], loop.work.info[parity]
+    decoding, decoded = facts.decoding_rows, facts.decoded_ns
+    at = header.tick_ring_at
+    row = loop.columns.ticks[at % TICK_RING]
+    row.end_s = end_ns / 1e9
+    row.wall_ms = (end_ns - facts.began_ns) / 1e6
+    row.decode_ms = (decoded - facts.submitted_ns) / 1e6
+    row.sample_ms = (facts.sampled_ns - decoded) / 1e6
+    row.decode_rows = decoding
+    row.prefill_tokens = facts.tokens - decoding - facts.drafted
+    row.drafted = facts.drafted
+    row.accepted = facts.taken
+    row.cells = facts.cells_used + facts.tokens
+    row.interactive_rows = info.interactive_rows
+    row.predicted_ms = info.predicted_ms
+    row.baseline_ms = info.baseline_ms
+    row.bmt_mb = moved / 1e6
+    row.allowed_ms = info.allowed_ms
+    row.slice_ms = facts.slice_ns / 1e6
+    row.flags = info.marks & (FLAG_GUARD_BIT | FLAG_SPENT_BIT | FLAG_ASIDE_BIT)
+    stores_first()
+    header.tick_ring_at = at + 1
+
+
+@njit(**INNER, _nrt=True)
 def account(loop, parity):
     """Counters and the tick ring of one finished tick; runs after its tokens were published.
 
@@ -145,24 +172,5 @@ def account(loop, parity):
     header.bmt_bytes_total += int(moved)
     header.bmt_budget_bps = int(bandwidth.budget_bps(budget))
     header.bmt_measured_bps = int(bandwidth.measured_bps(budget))
-    at = header.tick_ring_at
-    row = loop.columns.ticks[at % TICK_RING]
-    row.end_s = end / 1e9
-    row.wall_ms = wall_ms
-    row.decode_ms = (decoded - submitted) / 1e6
-    row.sample_ms = (sampled - decoded) / 1e6
-    row.decode_rows = decoding
-    row.prefill_tokens = prompt_tokens
-    row.drafted = facts.drafted
-    row.accepted = facts.taken
-    row.cells = facts.cells_used + tokens
     header.cells_used = count_used(loop.state.state, loop.state.n_past)
-    row.interactive_rows = info.interactive_rows
-    row.predicted_ms = info.predicted_ms
-    row.baseline_ms = info.baseline_ms
-    row.bmt_mb = moved / 1e6
-    row.allowed_ms = info.allowed_ms
-    row.slice_ms = facts.slice_ns / 1e6
-    row.flags = flags & (FLAG_GUARD_BIT | FLAG_SPENT_BIT | FLAG_ASIDE_BIT)
-    stores_first()
-    header.tick_ring_at = at + 1
+    _keep_row(loop, parity, end, moved)

@@ -3,8 +3,8 @@
 ``python -m benchmarks.sampler``; every side works on the same row, in turns.  Ours is timed inside
 compiled code, as the engine calls it.  llama.cpp's chain is the same settings through
 ``llama_sampler_apply``; it works on an array of (id, logit, p) that has to be built from the row
-for every token, as its ``common_sampler`` does, so its cost is given with and without that.  Ours
-masks the row too where few tokens are allowed; llama.cpp's gets a row that is masked.
+for every token, as its ``common_sampler`` does, so its cost is given with and without that.  With a
+mask, ours applies it within the time, and llama.cpp's row is masked before.
 """
 
 from __future__ import annotations

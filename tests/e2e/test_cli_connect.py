@@ -11,6 +11,7 @@ import stat
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -25,6 +26,7 @@ from tests.support.real_daemon import real
 from tests.support.server_harness import DaemonProcess, eventually
 from tests.support.settings_of_apps import SETTINGS
 from umaserve.cli import main
+from umaserve.cli.connect import check
 from umaserve.connect.edits import found
 from umaserve.connect.others import APPS
 from umaserve.connect.text import parse
@@ -100,27 +102,47 @@ def test_there_and_back_byte_for_byte(
     assert "nothing that is not undone" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", APPS)
-def test_a_request_as_the_app_makes_it(
-    home: Path, daemon: DaemonProcess, name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    main(["connect", name, "--yes"])
-    for _ in range(5):  # of a request that was over before anybody looked, no session is told
+def told_while_it_ran(name: str, capsys: pytest.CaptureFixture[str]) -> tuple[str, str]:
+    """What `--check` prints, one of some that saw their request run: others know no session."""
+    for _ in range(5):
         capsys.readouterr()
         assert main(["connect", name, "--check"]) == 0
         shown = capsys.readouterr()
         if ", session " in shown.out:
             break
+    return shown.out, shown.err
+
+
+@pytest.mark.parametrize("name", APPS)
+def test_a_request_as_the_app_makes_it(
+    home: Path, daemon: DaemonProcess, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["connect", name, "--yes"])
+    out, err = told_while_it_ran(name, capsys)
     app = {
         "zed": "Zed", "vscode": "GitHubCopilotChat", "continue": "Continue",
         "claude-code": "claude-cli", "codex": "codex_cli_rs", "opencode": "opencode",
         "qwen-code": "QwenCode", "aider": "OpenAI", "open-webui": "Python", "llm": "llm",
     }[name]  # fmt: skip
-    assert f"POST {url(daemon)}/v1/" in shown.out and shown.err == ""
-    assert f"the daemon saw: app {app}, session " in shown.out
+    assert f"POST {url(daemon)}/v1/" in out and err == ""
+    assert f"the daemon saw: app {app}, session " in out
     named = name in ("claude-code", "codex", "opencode")
-    assert ("session none" in shown.out) != named
-    assert "lane: interactive; " in shown.out and "tokens of the prompt" in shown.out
+    assert ("session none" in out) != named
+    assert "lane: interactive; " in out and "tokens of the prompt" in out
+
+
+def test_a_short_request_is_seen_where_the_socket_takes_long(
+    home: Path, daemon: DaemonProcess, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    class Late(check.Client):
+        def __init__(self, *where: Any, **limits: Any) -> None:
+            time.sleep(0.5)  # longer than the request takes
+            super().__init__(*where, **limits)
+
+    monkeypatch.setattr(check, "Client", Late)
+    main(["connect", "llm", "--yes"])
+    assert ", session none" in told_while_it_ran("llm", capsys)[0]
 
 
 def test_zed_is_told_what_the_loaded_model_can(home: Path, daemon: DaemonProcess) -> None:

@@ -250,6 +250,7 @@ class _Run:
             limit_s = self.daemon.config.drain_s
             who = "1 request has" if running == 1 else f"{running} requests have"
             extra = f"; {who} {limit_s:g} s to end" if running else ""
+            self.daemon.stopping = True  # first: who reads the line finds it true
             self.daemon.log("info", f"{name}: shutting down{extra}")
             self._stop.set()
 

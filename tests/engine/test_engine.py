@@ -246,7 +246,7 @@ def test_tokens_of_quick_rows_are_out_before_slow_ones_are_sampled():
     quick = m.Sampling(temperature=0.0, ignore_eos=True)
     slow = m.Sampling(temperature=0.0, ignore_eos=True, logprobs=20)
     # merged as often as they can be: rows that take turns share no tick
-    with DrivenEngine(without=("sweet-spot",), prefill_threads=0) as engine:
+    with DrivenEngine(without=("sweet-spot",), prefill_threads=0, speculate="off") as engine:
         table = engine.table
         serials = [
             engine.submit(p, max_tokens=40, sampling=s)

@@ -245,7 +245,8 @@ def test_logprobs_stand_beside_the_tokens(idle):
 def test_tokens_of_quick_rows_are_out_before_slow_ones_are_sampled():
     quick = m.Sampling(temperature=0.0, ignore_eos=True)
     slow = m.Sampling(temperature=0.0, ignore_eos=True, logprobs=20)
-    # merged as often as they can be: rows that take turns share no tick
+    # merged as often as they can be: rows that take turns share no tick.  A drafted token is
+    # sampled behind all rows, whosever it is: there are none.
     with DrivenEngine(without=("sweet-spot",), prefill_threads=0, speculate="off") as engine:
         table = engine.table
         serials = [

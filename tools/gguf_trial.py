@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import importlib
 import os
 import re
 import resource
@@ -19,6 +20,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, NamedTuple
+
+from one_thread import require_one_thread
 
 if TYPE_CHECKING:
     from umaserve.engine.model.loaded import Loaded
@@ -32,6 +35,14 @@ _TEXT = "Hello, wörld 12\n"
 _MOST_TOKENS = 16
 _MEMORY = re.compile(r"bad_alloc|alloc|MemoryError|memory", re.IGNORECASE)
 _ADDRESS = re.compile(r"0x[0-9a-f]+")
+
+# what `_serve` imports: a child's bound of memory is for its file, and for no compiler
+_MODULES = (
+    "umaserve.engine.model.boot", "umaserve.engine.model.thread_places",
+    "umaserve.engine.model.unused_memory", "umaserve.engine.native.batch",
+    "umaserve.llama.context", "umaserve.llama.model", "umaserve.llama.purpose",
+    "umaserve.llama.specials", "umaserve.llama.traffic", "cffi",
+)  # fmt: skip
 
 # What may come of a file. Those of BAD must not happen; CRASHED ends a child and nothing else.
 REFUSED_LOOK, REFUSED_CHECK = "refused by the look", "refused by the check"
@@ -67,23 +78,31 @@ def allowed_load(size: int) -> int:
 
 
 class Trials:
-    """Tries files; holds libllama, loaded and without threads, for the children to begin with."""
+    """Tries files; has imported what the children run, and has loaded libllama but no model.
+
+    Its process must have no other thread: numpy's OpenBLAS starts some unless
+    ``OPENBLAS_NUM_THREADS`` is 1, and libllama does where it converts weights.
+    """
 
     def __init__(self, whole: Path) -> None:
-        """*whole* is a model that can be served; it is tried once, so that all is imported."""
+        """*whole* is a model that can be served; it is tried first."""
         if not _LINUX:
             return
         from umaserve.jit.cache import use_jit_cache
 
         use_jit_cache()
+        for name in _MODULES:
+            importlib.import_module(name)
+        from umaserve import llama
         from umaserve.wire.table import PIECE_BYTES
 
+        llama.load()
         self._piece_bytes = PIECE_BYTES
         self._said = os.memfd_create("said")
-        words = _serve(str(whole))
-        if not words.startswith(TOKEN):
-            raise RuntimeError(f"{whole} cannot be tried: {words}")
         self._pages = os.sysconf("SC_PAGE_SIZE")
+        outcome = self.run(whole)
+        if outcome.what != TOKEN:
+            raise RuntimeError(f"{whole} cannot be tried: {outcome.what}, {outcome.detail}")
 
     def run(self, path: Path) -> Outcome:
         """Everything, until something refuses the file."""
@@ -102,6 +121,7 @@ class Trials:
         os.ftruncate(self._said, 0)
         read, write = os.pipe()
         sys.stdout.flush()
+        require_one_thread()
         pid = os.fork()
         if pid == 0:
             try:

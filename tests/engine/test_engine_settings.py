@@ -5,18 +5,15 @@ An engine serves or says why not: no combination ends the process.
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from tests.support.settings_runner import TOKENS
-from tests.support.small_models import ROOT, write_model
+from tests.support.settings_runner import TOKENS, outcome
+from tests.support.small_models import write_model
 from umaserve.wire import table as t
 
 pytestmark = pytest.mark.slow
@@ -29,37 +26,27 @@ SIZES = (1, 2, 7, 8, 9, 16, 31, 32, 33, 64, 256, 511, 4096, 1 << 20)
 
 
 @pytest.fixture(scope="module")
-def ask(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ask]:
-    """Has an engine with these settings made, used and ended; returns the runner's answer."""
+def ask(tmp_path_factory: pytest.TempPathFactory) -> Ask:
+    """Return a function that has an engine with these settings made, used and ended."""
     folder = tmp_path_factory.mktemp("families")
     models = {name: write_model(folder / name, f"{name}-micro") for name in FAMILIES[1:]}
     narrow = {"n_head_kv": 1, "head_dim": 16}
     models["narrow"] = write_model(folder / "narrow", "gemma3-micro", **narrow)
     odd = {"n_head_kv": 2, "head_dim": 48}  # whole blocks together, but not each
     models["odd"] = write_model(folder / "odd", "gemma3-micro", **odd)
-    runner = subprocess.Popen(
-        [sys.executable, "-m", "tests.support.settings_runner"], cwd=ROOT, text=True,
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-    )  # fmt: skip
-    assert runner.stdin is not None and runner.stdout is not None
 
     def ask(model: str = "demo", **start: Any) -> dict[str, Any]:
         if model != "demo":
             start["model"] = models[model]
-        print(json.dumps(start), file=runner.stdin, flush=True)
-        line = runner.stdout.readline()
-        assert line, "the runner is gone"
-        return json.loads(line)
+        return outcome(start)
 
-    yield ask
-    runner.stdin.close()
-    assert runner.wait(60) == 0
+    return ask
 
 
 def served(answer: dict[str, Any]) -> bool:
     ends = answer.get("ends")
     return bool(ends) and answer["status"] == 0 and all(
-        end == [t.REASON_LENGTH, TOKENS] for end in ends
+        end == (t.REASON_LENGTH, TOKENS) for end in ends
     )  # fmt: skip
 
 

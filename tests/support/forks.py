@@ -18,17 +18,20 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from tools.one_thread import require_one_thread
+
 ROOT = Path(__file__).resolve().parents[2]
 FRONT, ENGINE = "tests.support.patches.front", "tests.support.patches.warm_engine"
 MOST_FDS = 8
 
 
 def answer(fd: int, run: Callable[..., None]) -> None:
-    """In the process that forks: until nobody asks any more.
+    """Fork a child for each question, until nobody asks any more.
 
-    Children return from it too, with what they were asked to ``run`` done; it also gets the
-    descriptors that came with the question.
+    Children return from it too, once ``run`` has done what they were asked for; it also gets the
+    descriptors that came with the question.  Raises RuntimeError in a process of several threads.
     """
+    require_one_thread()
     with socket.socket(fileno=fd) as asked:
         while True:
             line, fds, _, _ = socket.recv_fds(asked, 1 << 16, MOST_FDS)
@@ -41,6 +44,7 @@ def answer(fd: int, run: Callable[..., None]) -> None:
                 pid, status = os.waitpid(ask["child"], os.WNOHANG)
                 said = os.waitstatus_to_exitcode(status) if pid else None
             else:
+                require_one_thread()
                 said = os.fork()
                 if said == 0:
                     break
@@ -66,7 +70,7 @@ class _Forker:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", module, "--forks", str(theirs.fileno())],
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, cwd=ROOT,
-                env={**os.environ, "PYTHONPATH": str(ROOT)}, pass_fds=[theirs.fileno()],
+                env=forking_environment(), pass_fds=[theirs.fileno()],
             )  # fmt: skip
         self.answers = self.socket.makefile("rb")
         self.lock = threading.Lock()
@@ -77,6 +81,11 @@ class _Forker:
             sent = socket.send_fds(self.socket, [line], fds)
             self.socket.sendall(line[sent:])
             return json.loads(self.answers.readline())
+
+
+def forking_environment() -> dict[str, str]:
+    """Return variables for a process that forks: numpy's OpenBLAS starts no threads there."""
+    return {**os.environ, "PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "1"}
 
 
 _forkers: dict[str, _Forker] = {}

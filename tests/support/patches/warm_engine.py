@@ -1,50 +1,75 @@
-"""Engines forked from a process that has run one: imports and compiled code are there.
+"""Engines forked from a process that has imported an engine's code and loaded what is compiled.
 
     python -m tests.support.patches.warm_engine --forks FD
+
+That process loads neither libllama nor a model.  A fork copies one thread alone, and GNU OpenMP
+does not survive it: where a model's weights are converted by threads while they are loaded
+(processors with AMX), an engine forked afterwards would wait for these threads for ever.
+`tests.support.forks.answer` refuses to fork a process of several threads.
 """
 
 from __future__ import annotations
 
-import os
-import socket
+import gc
+import importlib
 import sys
-import threading
+from collections.abc import Iterator
+from typing import Any
 
 from tests.support.forks import answer
-from tests.support.leftovers import CORE_DUMPS
 from tests.support.patches.engine import keep_cache_in_use
-from umaserve.assets import demo_model_path
 from umaserve.engine import __main__ as engine_main
-from umaserve.wire import messages as m
-from umaserve.wire import table as t
+from umaserve.jit import cache as jit_cache
+
+# what the engine's program imports once it has read its first message
+MODULES = (
+    "numpy.ma", "umaserve.engine.loop.engine", "umaserve.engine.loop.encoder",
+    "umaserve.engine.model.boot", "umaserve.engine.start.pretouch",
+    "umaserve.engine.start.warmup",
+)  # fmt: skip
 
 
 def preload() -> None:
-    """Run an engine here, without a thread of libllama's, so that all code is loaded."""
-    start = m.Start(
-        str(demo_model_path()), n_slots=4, n_ctx=256, n_seq=2, n_threads=1, prefill_threads=0,
-        sampling_threads=0, core_dumps=CORE_DUMPS,
-    )  # fmt: skip
-    ours, theirs = socket.socketpair()
-    _, wake = os.pipe()
-    _, table_fd = t.SessionTable.create(t.TableSpec(start.n_slots, start.positions + 1))
-    ours.sendall(m.encode(start))
-
-    def leave_when_ready() -> None:
-        channel = m.Channel("front")
-        while not any(isinstance(x, m.Ready) for x in channel.feed(ours.recv(1 << 20))):
-            pass
-        ours.sendall(m.encode(m.Shutdown()))
-
-    front = threading.Thread(target=leave_when_ready)
-    front.start()
-    assert run(theirs.fileno(), wake, table_fd, t.shared_file(t.PIECE_BYTES)) == 0
-    front.join()
+    """Import all that an engine imports, and load the compiled code that Python calls."""
+    jit_cache.use_jit_cache()
+    for name in MODULES:
+        importlib.import_module(name)
+    for function in compiled_functions():
+        _load(function)
     keep_cache_in_use()
+    gc.collect()
+    gc.freeze()  # collections in the forks look at what is theirs
+
+
+def compiled_functions() -> Iterator[Any]:
+    """Functions of the package that numba compiles and that Python may call."""
+    from numba.core.dispatcher import Dispatcher
+
+    seen = set[int]()
+    for name, module in list(sys.modules.items()):
+        if name.startswith("umaserve."):
+            for value in list(vars(module).values()):
+                inner = isinstance(value, Dispatcher) and value.targetoptions.get(
+                    "no_cpython_wrapper"
+                )
+                if isinstance(value, Dispatcher) and not inner and id(value) not in seen:
+                    seen.add(id(value))
+                    yield value
+
+
+def _load(function: Any) -> None:
+    """Load each version of a function that the cache has for this processor; compile none."""
+    file = getattr(function._cache, "_cache_file", None)
+    if file is None or not function._can_compile:  # it is loaded where it is decorated
+        return
+    key = function._cache._index_key((), function.targetctx.codegen())
+    for signature, *rest in file._load_index():
+        if tuple(rest) == key[1:]:
+            function.compile(signature)
 
 
 def run(*fds: int) -> int:
-    """An engine in this process."""
+    """Run an engine in this process.  Returns its exit status."""
     names = ("control", "wake", "table", "pieces")
     sys.argv[1:] = [x for name, fd in zip(names, fds, strict=True) for x in (f"--{name}", str(fd))]
     return engine_main.main()

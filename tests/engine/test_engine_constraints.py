@@ -15,8 +15,10 @@ import pytest
 
 from tests.support.engine_driver import DrivenEngine
 from tests.support.patches.engine_faults import slow_masks
+from tests.support.patches.scripted import scripted
 from tests.support.small_models import write_model
 from tests.support.waiting import until
+from umaserve.engine.constraints.grammars import MOST_IDLE
 from umaserve.wire import messages as m
 from umaserve.wire import table as t
 
@@ -179,19 +181,23 @@ def test_refused_before_anything_is_said(
     assert word in rejected.message
 
 
-def test_a_request_goes_on_where_another_engine_stopped(engine: DrivenEngine) -> None:
+def test_a_request_goes_on_where_another_engine_stopped() -> None:
+    """With scripted logits: a processor's are others in the last bits for a longer batch."""
     binding = schema(OBJECT)
-    whole = engine.submit(PROMPT, sampling=hot(4), constraint=binding)
-    engine.wait(whole)
-    prompt, said = engine.prompt_tokens(whole), engine.generated(whole)
-    engine.release(whole)
-    for known in (1, len(said) // 2, len(said) - 1):
-        serial = engine.submit(
-            tokens=prompt + said[:known], n_prompt=len(prompt), sampling=hot(4), constraint=binding
-        )
-        engine.wait(serial)
-        assert engine.generated(serial) == said
-        engine.release(serial)
+    with DrivenEngine(patch=partial(scripted, seed=3)) as engine:
+        whole = engine.submit(PROMPT, sampling=hot(4), constraint=binding)
+        engine.wait(whole)
+        prompt, said = engine.prompt_tokens(whole), engine.generated(whole)
+        engine.release(whole)
+        assert len(said) > 8
+        for known in (1, len(said) // 2, len(said) - 1):
+            serial = engine.submit(
+                tokens=prompt + said[:known], n_prompt=len(prompt), sampling=hot(4),
+                constraint=binding,
+            )  # fmt: skip
+            engine.wait(serial)
+            assert engine.generated(serial) == said
+            engine.release(serial)
 
 
 def test_cancelled_at_any_time(engine: DrivenEngine) -> None:
@@ -241,20 +247,44 @@ def test_a_grammar_that_runs_wild_costs_its_own_request(
     engine.wait(beside)
     assert len(engine.generated(beside)) == 400
     engine.release(beside)
-    (host,) = psutil.Process(engine.process.pid).children()
-    until(lambda: not host.children())  # nothing goes on computing
+    until(lambda: 0 < len(grammar_processes(engine)) <= MOST_IDLE)
+    until(lambda: all(x.status() == psutil.STATUS_SLEEPING for x in grammar_processes(engine)))
 
 
-def test_the_process_for_grammars_is_replaced(engine: DrivenEngine) -> None:
+def grammar_processes(engine: DrivenEngine) -> list[psutil.Process]:
+    return psutil.Process(engine.process.pid).children()
+
+
+def test_processes_for_grammars_are_replaced(engine: DrivenEngine) -> None:
     assert CHOICE_MATCHES.fullmatch(
         finished(engine, engine.submit(PROMPT, sampling=hot(1), constraint=CHOICE))[0]
     )
-    (host,) = psutil.Process(engine.process.pid).children()
-    host.kill()
-    until(lambda: host.status() == psutil.STATUS_ZOMBIE)
+    before = grammar_processes(engine)
+    for process in before:
+        process.kill()
+    until(lambda: all(x.status() == psutil.STATUS_ZOMBIE for x in before))
     serial = engine.submit(PROMPT, sampling=hot(1), constraint=CHOICE)
     assert CHOICE_MATCHES.fullmatch(finished(engine, serial)[0])
-    assert psutil.Process(engine.process.pid).children() != [host]
+    until(lambda: len(grammar_processes(engine)) > 0)
+    assert not set(grammar_processes(engine)) & set(before)
+
+
+def test_a_process_follows_one_grammar_after_another(engine: DrivenEngine) -> None:
+    """An answer that is cancelled half way, and a grammar that is refused, leave nothing behind."""
+    endless = m.Constraint(m.GRAMMAR, 'root ::= "x" root')
+    seen = set[int]()
+    for _ in range(4):
+        cancelled = engine.submit(PROMPT, sampling=hot(1), constraint=endless, max_tokens=1000)
+        engine.wait(cancelled, n_tokens=3)
+        engine.send(m.Cancel(cancelled))
+        engine.wait(cancelled)
+        engine.release(cancelled)
+        refused = engine.submit(PROMPT, constraint=m.Constraint(m.GRAMMAR, "root ::= x"))
+        assert engine.ended(refused) is not None
+        serial = engine.submit(PROMPT, sampling=hot(1), constraint=CHOICE)
+        assert CHOICE_MATCHES.fullmatch(finished(engine, serial)[0])
+        seen.update(process.pid for process in grammar_processes(engine))
+    assert len(seen) <= 2 * MOST_IDLE  # not one for each of twelve
 
 
 # --- from a trigger on ----------------------------------------------------------------------------

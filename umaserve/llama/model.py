@@ -57,7 +57,8 @@ class Model:
         """``llama_model_load_from_file``.
 
         With `repack` (``use_extra_bufts``) a processor that has instructions for it, such as AMX,
-        gets a copy of the weights laid out for them. Without, it reads them in the mapped file.
+        gets a copy of the weights laid out for them, where these are right for the model
+        (`_may_repack`). Without, it reads them in the mapped file.
         `n_gpu_layers` below 0 means all. `experts_used` stands in the place of the model's own
         number of experts (0 leaves it; `why_not_used` says what the model can). `progress` is
         called in this thread with the fraction loaded and goes on returning True to continue.
@@ -75,7 +76,7 @@ class Model:
         params.n_gpu_layers = n_gpu_layers
         params.load_mode = getattr(lib, _LOAD_MODES[use_mmap, use_mlock])
         params.vocab_only = vocab_only
-        params.use_extra_bufts = repack
+        params.use_extra_bufts = repack and (vocab_only or _may_repack(library, path))
         # has to live until the model is loaded
         overrides = _overrides(library, {used_key(info): experts_used} if experts_used else {})
         params.kv_overrides = overrides
@@ -305,6 +306,31 @@ _LOAD_MODES = {
     (False, True): "LLAMA_LOAD_MODE_MLOCK",
     (True, True): "LLAMA_LOAD_MODE_MMAP_MLOCK",
 }
+
+
+def _may_repack(library: Library, path: Path) -> bool:
+    """Return whether the processor's own layouts of weights give right results for a model.
+
+    Where a batch has several sequences of a recurrent state, ``ggml_backend_amx_mul_mat`` reads
+    beyond the weights: it moves their address with each sequence, though all share them.
+    """
+    if not _has_amx(library):
+        return True
+    lib = library.lib
+    params = lib.llama_model_default_params()
+    params.vocab_only = True
+    pointer = lib.llama_model_load_from_file(os.fsencode(path), params)
+    if pointer == library.ffi.NULL:
+        return True  # the load that follows says why
+    try:
+        return not (lib.llama_model_is_recurrent(pointer) or lib.llama_model_is_hybrid(pointer))
+    finally:
+        lib.llama_model_free(pointer)
+
+
+def _has_amx(library: Library) -> bool:
+    """Return whether libllama uses AMX on this processor."""
+    return b"AMX_INT8 = 1" in library.ffi.string(library.lib.llama_print_system_info())
 
 
 def _overrides(library: Library, numbers: dict[str, int]) -> Any:

@@ -215,15 +215,20 @@ def test_one_that_is_not_asked_for_needs_no_memory(tmp_path: Path) -> None:
 
 
 def test_one_that_runs_out_of_cells_is_asked_no_more() -> None:
-    """Should it ever, its texts being counted: the answers are the model's own."""
+    """Should it ever, its texts being counted: the answers are the model's own.
+
+    The prompts are short: a slow machine reads four tokens of one in a tick.
+    """
     patch, model = draft_model_that_thinks_it_is_large, str(demo_model_path())
-    with DrivenEngine(patch=patch, speculate="draft", draft_model=model) as engine:
+    with DrivenEngine(
+        patch=patch, speculate="draft", draft_model=model, n_ctx=512, probe=False, without=UNBOUND
+    ) as engine:
         answers = [
-            engine.run(tokens=prompt, n_prompt=900, max_tokens=100, sampling=STEADY)
-            for prompt in ([300 + i + k * i * i % 500 for i in range(900)] for k in range(1, 5))
+            engine.run(tokens=prompt, n_prompt=100, max_tokens=100, sampling=STEADY)
+            for prompt in ([300 + i + k * i * i % 500 for i in range(100)] for k in range(1, 6))
         ]
         assert "drafts nothing any more" in what_drafts_nothing(engine)
-        assert [len(answer) for answer in answers] == [100] * 4
+        assert [len(answer) for answer in answers] == [100] * 5
 
 
 def test_one_that_cannot_be_computed_is_asked_no_more() -> None:

@@ -18,7 +18,7 @@ run: setup llama ## build what is missing, then serve (ARGS="--model file.gguf" 
 	@exec $(BIN)/python -m tools.run $(ARGS)
 
 test: setup-test llama ## build what is missing, then run the tests (ARGS="-k name" to pass flags)
-	@exec $(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "not slow and not clients" $(ARGS)
+	@exec $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --durations 30 -m "not slow and not clients" $(ARGS)
 
 test-slow: setup-test llama ## the tests that take longer, such as `make run` in a fresh clone
 	@exec $(BIN)/python -m pytest -m "slow and not clients" $(ARGS)

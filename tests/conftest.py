@@ -16,6 +16,7 @@ from tests.support.fixtures.choices import forget_choices
 from tests.support.fixtures.signals import let_children_hear
 from tests.support.oracle import Oracle
 from tests.support.plain_python import leave_out_callbacks
+from tests.support.run_report import RunReport
 from tests.support.server_harness import DaemonProcess, RawClient
 from umaserve import llama
 from umaserve.assets import demo_model_path
@@ -28,6 +29,10 @@ leftovers.watch()
 forget_choices()
 use_jit_cache()  # under the hash of all sources
 leave_out_callbacks()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(RunReport(), "run-report")
 
 
 @pytest.fixture(scope="module")

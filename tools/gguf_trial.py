@@ -78,11 +78,7 @@ def allowed_load(size: int) -> int:
 
 
 class Trials:
-    """Tries files; has imported what the children run, and has loaded libllama but no model.
-
-    Its process must have no other thread: numpy's OpenBLAS starts some unless
-    ``OPENBLAS_NUM_THREADS`` is 1, and libllama does where it converts weights.
-    """
+    """Tries files in forks; has loaded libllama, but no model, which may make threads."""
 
     def __init__(self, whole: Path) -> None:
         """*whole* is a model that can be served; it is tried first."""
@@ -122,7 +118,7 @@ class Trials:
         read, write = os.pipe()
         sys.stdout.flush()
         require_one_thread()
-        pid = os.fork()
+        pid = os.fork()  # noqa: TID251
         if pid == 0:
             try:
                 os.close(read)

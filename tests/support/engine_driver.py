@@ -16,6 +16,7 @@ from tests.support.forks import ENGINE, Forked
 from tests.support.leftovers import CORE_DUMPS
 from tests.support.patches.engine import command as patched
 from tests.support.patches.engine import environment as with_tests
+from tests.support.stuck import START_S, not_started
 from umaserve.assets import demo_model_path
 from umaserve.llama import builds
 from umaserve.wire import messages as m
@@ -87,7 +88,7 @@ class DrivenEngine:
         self.slots: dict[int, int] = {}
         self._socket.sendall(m.encode(self.start))
         self.progress: list[m.LoadProgress] = []
-        answer = self.expect(m.Ready, m.LoadFailed, timeout=300)
+        answer = self._started()
         self.failure = answer.message if isinstance(answer, m.LoadFailed) else ""
         if isinstance(answer, m.Ready):
             self.ready = answer
@@ -96,6 +97,18 @@ class DrivenEngine:
         if spawn is None and bool(self.failure) != expect_failure:
             self.close()
             raise AssertionError(self.failure or "the engine loaded what it should refuse")
+
+    def _started(self) -> m.Ready | m.LoadFailed:
+        """Wait until the model is loaded or refused; a process that does neither is ended."""
+        try:
+            return self.expect(m.Ready, m.LoadFailed, timeout=START_S)
+        except AssertionError as error:
+            if self.process.poll() is not None:
+                raise
+            told = [each.stage for each in self.progress]
+            failure = not_started(f"no engine in {START_S} s; {told}; {error}", self.process.pid)
+            self.process.kill()
+            raise failure from None
 
     def __enter__(self) -> DrivenEngine:
         return self

@@ -45,7 +45,7 @@ def answer(fd: int, run: Callable[..., None]) -> None:
                 said = os.waitstatus_to_exitcode(status) if pid else None
             else:
                 require_one_thread()
-                said = os.fork()
+                said = os.fork()  # noqa: TID251
                 if said == 0:
                     break
             for given in fds:
@@ -111,6 +111,7 @@ class Forked:
     ) -> None:  # fmt: skip
         if log:
             log.touch()
+        sys.audit("uma.forked")
         self._forker = _forker(module)
         self.pid: int = self._forker.ask(
             fds, what=what, log=str(log or ""), environment=environment

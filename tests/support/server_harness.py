@@ -19,11 +19,14 @@ import psutil
 
 from tests.support.forks import Forked
 from tests.support.leftovers import CORE_DUMPS
+from tests.support.stuck import START_S, not_started
+from tests.support.waiting import until
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 FAKE_ENGINE = [sys.executable, str(HERE / "fake_engine.py")]
 TIMEOUT_S = 60.0
+
 
 def model_file(path: Path) -> str:
     """A file that passes for GGUF as far as the front looks."""
@@ -229,7 +232,16 @@ class DaemonProcess:
         self.clean = True  # its log is to have no traceback
         self.seen: dict[int, psutil.Process] = {}  # every engine there was
         if wait:
-            eventually(self.serving, "the daemon serves")
+            self._wait_until_serving()
+
+    def _wait_until_serving(self) -> None:
+        try:
+            until(self.serving, START_S, every=0.01)
+        except AssertionError:
+            if self.process.poll() is not None:
+                raise
+            what = f"the daemon does not serve in {START_S} s"
+            raise not_started(what, self.process.pid, self.log_path) from None
 
     @property
     def log(self) -> str:

@@ -18,6 +18,7 @@ from tests.support.oracle import Oracle
 from tests.support.plain_python import leave_out_callbacks
 from tests.support.run_report import RunReport
 from tests.support.server_harness import DaemonProcess, RawClient
+from tests.support.threaded import environment_of_threads
 from umaserve import llama
 from umaserve.assets import demo_model_path
 from umaserve.jit.cache import use_jit_cache
@@ -47,6 +48,12 @@ def oracle() -> Iterator[Oracle]:
     made = Oracle(n_ctx=4096)
     yield made
     made.close()
+
+
+@pytest.fixture(scope="module")
+def threaded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Variables with which a program has a second thread."""
+    return environment_of_threads(tmp_path_factory.mktemp("threaded"))
 
 
 @pytest.fixture

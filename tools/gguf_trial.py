@@ -21,8 +21,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, NamedTuple
 
-from one_thread import require_one_thread
-
 if TYPE_CHECKING:
     from umaserve.engine.model.loaded import Loaded
 
@@ -115,6 +113,8 @@ class Trials:
             return Outcome(PASSED, "")
         size = path.stat().st_size
         os.ftruncate(self._said, 0)
+        from umaserve.one_thread import require_one_thread
+
         read, write = os.pipe()
         sys.stdout.flush()
         require_one_thread()

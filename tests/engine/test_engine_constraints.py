@@ -18,7 +18,6 @@ from tests.support.patches.engine_faults import slow_masks
 from tests.support.patches.scripted import scripted
 from tests.support.small_models import write_model
 from tests.support.waiting import until
-from umaserve.engine.constraints.grammars import MOST_IDLE
 from umaserve.wire import messages as m
 from umaserve.wire import table as t
 
@@ -247,44 +246,38 @@ def test_a_grammar_that_runs_wild_costs_its_own_request(
     engine.wait(beside)
     assert len(engine.generated(beside)) == 400
     engine.release(beside)
-    until(lambda: 0 < len(grammar_processes(engine)) <= MOST_IDLE)
-    until(lambda: all(x.status() == psutil.STATUS_SLEEPING for x in grammar_processes(engine)))
+    (host,) = psutil.Process(engine.process.pid).children()
+    until(lambda: not host.children())  # nothing goes on computing
 
 
-def grammar_processes(engine: DrivenEngine) -> list[psutil.Process]:
-    return psutil.Process(engine.process.pid).children()
-
-
-def test_processes_for_grammars_are_replaced(engine: DrivenEngine) -> None:
+def test_the_process_for_grammars_is_replaced(engine: DrivenEngine) -> None:
     assert CHOICE_MATCHES.fullmatch(
         finished(engine, engine.submit(PROMPT, sampling=hot(1), constraint=CHOICE))[0]
     )
-    before = grammar_processes(engine)
-    for process in before:
-        process.kill()
-    until(lambda: all(x.status() == psutil.STATUS_ZOMBIE for x in before))
+    (host,) = psutil.Process(engine.process.pid).children()
+    host.kill()
+    until(lambda: host.status() == psutil.STATUS_ZOMBIE)
     serial = engine.submit(PROMPT, sampling=hot(1), constraint=CHOICE)
     assert CHOICE_MATCHES.fullmatch(finished(engine, serial)[0])
-    until(lambda: len(grammar_processes(engine)) > 0)
-    assert not set(grammar_processes(engine)) & set(before)
+    assert psutil.Process(engine.process.pid).children() != [host]
 
 
-def test_a_process_follows_one_grammar_after_another(engine: DrivenEngine) -> None:
-    """An answer that is cancelled half way, and a grammar that is refused, leave nothing behind."""
+def test_a_process_of_several_threads_follows_one_grammar_and_does_not_fork(
+    monkeypatch: pytest.MonkeyPatch, threaded: dict[str, str]
+) -> None:
+    for name, value in threaded.items():
+        monkeypatch.setenv(name, value)
     endless = m.Constraint(m.GRAMMAR, 'root ::= "x" root')
-    seen = set[int]()
-    for _ in range(4):
-        cancelled = engine.submit(PROMPT, sampling=hot(1), constraint=endless, max_tokens=1000)
-        engine.wait(cancelled, n_tokens=3)
-        engine.send(m.Cancel(cancelled))
-        engine.wait(cancelled)
-        engine.release(cancelled)
-        refused = engine.submit(PROMPT, constraint=m.Constraint(m.GRAMMAR, "root ::= x"))
-        assert engine.ended(refused) is not None
-        serial = engine.submit(PROMPT, sampling=hot(1), constraint=CHOICE)
-        assert CHOICE_MATCHES.fullmatch(finished(engine, serial)[0])
-        seen.update(process.pid for process in grammar_processes(engine))
-    assert len(seen) <= 2 * MOST_IDLE  # not one for each of twelve
+    with DrivenEngine(fresh=True) as engine:
+        beside = engine.submit(PROMPT, sampling=hot(1), constraint=endless, max_tokens=100)
+        engine.wait(beside, n_tokens=3)
+        for _ in range(2):
+            serial = engine.submit(PROMPT, sampling=hot(1), constraint=CHOICE)
+            assert CHOICE_MATCHES.fullmatch(finished(engine, serial)[0])
+        hosts = psutil.Process(engine.process.pid).children(recursive=True)
+        assert all(host.ppid() == engine.process.pid for host in hosts)
+        text, _ = finished(engine, beside)
+        assert text == "x" * len(text) and len(text) >= 100
 
 
 # --- from a trigger on ----------------------------------------------------------------------------

@@ -15,8 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import build_llama
+from tests.support.small_models import write_model
 from umaserve import llama
 from umaserve.assets import demo_model_path
+from umaserve.llama import model as llama_model
 from umaserve.models.gguf import GGML_TYPES, check_gguf
 from umaserve.models.kv_shape import KV_TYPES, KvKind
 
@@ -319,6 +321,18 @@ def test_closing_twice(model: llama.Model) -> None:
     for _ in range(2):
         context.close()
         own.close()
+
+
+@pytest.mark.parametrize("shape", ["demo", "mamba-micro", "jamba-micro", "lfm2-micro"])
+def test_amx_lays_out_no_weights_that_several_sequences_share(
+    library: llama.Library, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shape: str
+) -> None:
+    """Its kernels read beyond them where a batch has several sequences of a recurrent state."""
+    path = demo_model_path() if shape == "demo" else Path(write_model(tmp_path / "m", shape))
+    monkeypatch.setattr(llama_model, "_has_amx", lambda _: True)
+    assert llama_model._may_repack(library, path) == (shape == "demo")
+    monkeypatch.setattr(llama_model, "_has_amx", lambda _: False)
+    assert llama_model._may_repack(library, path)
 
 
 def test_an_unknown_backend_build_is_named(library: llama.Library) -> None:

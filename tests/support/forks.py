@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tools.one_thread import require_one_thread
+from umaserve.one_thread import require_one_thread
 
 ROOT = Path(__file__).resolve().parents[2]
 FRONT, ENGINE = "tests.support.patches.front", "tests.support.patches.warm_engine"

@@ -17,29 +17,6 @@ from tests.support.stuck import MOST_IN_A_ROW, InARow, not_started, stack_of
 
 ROOT = Path(__file__).parents[2]
 linux = pytest.mark.skipif(sys.platform != "linux", reason="only there are tests' engines forked")
-# as a library that makes threads of its own once it is loaded
-THREAD_AT_LOAD = r"""
-#include <pthread.h>
-#include <unistd.h>
-static void *wait(void *x) { for (;;) pause(); return x; }
-__attribute__((constructor)) static void start(void) {
-    pthread_t thread;
-    pthread_create(&thread, 0, wait, 0);
-}
-"""
-
-
-@pytest.fixture(scope="module")
-def threaded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Variables with which a program has a second thread from its start on."""
-    folder = tmp_path_factory.mktemp("library")
-    (folder / "thread.c").write_text(THREAD_AT_LOAD)
-    library = folder / "thread.so"
-    command = ["cc", "-shared", "-fPIC", "-pthread", "-o", str(library), str(folder / "thread.c")]
-    subprocess.run(command, check=True)
-    return {"LD_PRELOAD": str(library)}
-
-
 def tasks(pid: int) -> list[str]:
     return os.listdir(f"/proc/{pid}/task")
 

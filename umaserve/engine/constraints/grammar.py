@@ -35,12 +35,11 @@ class GrammarMatcher:
                 raise CannotBind(str(error)) from None
         elif len(text) > MAX_MADE_GRAMMAR:
             raise CannotBind(f"the tools make a grammar of {len(text)} characters")
-        sampler = self._lib.llama_sampler_init_grammar(
+        self._sampler: Any = self._lib.llama_sampler_init_grammar(
             model.vocab, text.encode("utf-8", "replace"), b"root"
         )
-        if sampler == self._ffi.NULL:
+        if self._sampler == self._ffi.NULL:
             raise CannotBind("libllama refuses it")
-        self._sampler: Any = self._ffi.gc(sampler, self._lib.llama_sampler_free)
         kind = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
         self._rows = np.zeros(model.n_vocab, kind)
         self._bits = np.zeros(-(-model.n_vocab // 32) * 32, bool)

@@ -1,34 +1,44 @@
-"""Follows grammars: ``python -m umaserve.engine.constraints.grammar_process PATH N``.
+"""Where grammars are followed: ``python -m umaserve.engine.constraints.grammar_process PATH N``.
 
 The process loads the vocabulary of the model at PATH, which has N tokens.  Standard input is a
-socket to the engine.  The process follows one grammar at a time, so a grammar that fails there
-costs only its own request an error.  The system ends the process where an answer takes too much
-time or memory.  It leaves when the engine has closed its end.
+socket.  Each descriptor that comes over it is one end of a pipe for one grammar, and gets a fork of
+this process.  Whatever a grammar does there costs its own request an error, and nobody else
+anything.  The system ends a fork that takes too much time or memory.  All forks leave when the
+engine has closed its ends.
 
-The engine sends a constraint, then a question (tokens, text) for each mask, then an empty message
-when the answer has ended.  The reply to a constraint is ``+``, the reply to a question is ``+``
-and the mask.  A reply ``-`` and a reason refuses either.  A reply ``!`` and a reason says that the
-vocabulary cannot be used; then the process leaves.
+A process that may have a second thread must not fork.  It follows the grammar itself then, closes
+its standard input, and the engine starts another process for the next grammar.
+
+Over the pipe comes the constraint, and ``+`` goes back.  For each question (tokens, text) then
+comes ``+`` with a mask.  A ``-`` and why may come instead, and the process leaves.
 """
 
 from __future__ import annotations
 
+import gc
+import os
 import resource
 import signal
+import socket
 import sys
 from contextlib import suppress
 from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from umaserve import core_dumps
 from umaserve.llama import LlamaError, Model, load
+from umaserve.one_thread import has_one_thread
 from umaserve.wire import messages as m
 
 from .errors import CannotBind
 from .grammar import GrammarMatcher
 
-MEMORY_BYTES = 256 << 20  # for grammars, beside what the vocabulary takes
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+MEMORY_BYTES = 256 << 20  # for one grammar, beside what the vocabulary takes
 QUESTION_CPU_S = 2
 
 _constraint = msgspec.msgpack.Decoder(m.Constraint).decode
@@ -38,47 +48,71 @@ _question = msgspec.msgpack.Decoder(tuple[list[int], str]).decode
 def main() -> int:
     core_dumps.forbid()  # answers would stand in them
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is for the front
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the forks
     path, n_vocab = sys.argv[1], int(sys.argv[2])
-    pipe = Connection(0)
+    desk = socket.socket(fileno=0)
+    model, why = None, ""
     try:
         model = Model.open(load(), path, vocab_only=True, n_gpu_layers=0)
+        if model.n_vocab != n_vocab:
+            why = "the model's file has been replaced"
     except (LlamaError, OSError) as error:
-        return _refuse_all(pipe, f"its vocabulary cannot be read: {error}")
-    if model.n_vocab != n_vocab:
-        return _refuse_all(pipe, "the model's file has been replaced")
-    _bound_memory()
-    with suppress(EOFError, OSError):  # the engine is gone
-        while True:
-            _follow(pipe, model, pipe.recv_bytes())
-    return 0
+        why = f"its vocabulary cannot be read: {error}"
+    gc.collect()
+    gc.freeze()  # a fork that collects would copy all pages
+    while True:
+        _, descriptors, _, _ = socket.recv_fds(desk, 1, 1)
+        if not descriptors:
+            return 0
+        with Connection(descriptors[0]) as pipe:
+            if why or model is None:
+                pipe.send_bytes(b"-" + why.encode())
+                return 1
+            # a library for an accelerator may make threads when it is loaded
+            if not has_one_thread() or os.fork() == 0:  # noqa: TID251
+                desk.close()
+                _serve(pipe, model)
 
 
-def _refuse_all(pipe: Connection, why: str) -> int:
-    with suppress(EOFError, OSError):
-        pipe.recv_bytes()
-        pipe.send_bytes(b"!" + why.encode("utf-8", "replace"))
-    return 1
+def _serve(pipe: Connection, model: Model) -> None:
+    """Follow one grammar, then end this process."""
+    try:
+        _bound_memory()
+        with suppress(EOFError, OSError):  # the engine wants no more
+            _follow(pipe, model)
+    finally:
+        os._exit(0)
 
 
-def _follow(pipe: Connection, model: Model, constraint: bytes) -> None:
-    """Answer for one grammar, until an empty message ends it."""
-    body = constraint
-    matcher: GrammarMatcher | None = None
-    while body:
+def _follow(pipe: Connection, model: Model) -> None:
+    def answer(make: Callable[[], bytes]) -> None:
         _bound_question()
         try:
-            if matcher is None:
-                matcher = GrammarMatcher(_constraint(body), model)
-                made = b"+"
-            else:
-                tokens, text = _question(body)
-                matcher.accept_text(text)
-                matcher.accept(tokens)
-                made = b"+" + matcher.mask()
+            made = b"+" + make()
         except CannotBind as error:
             made = b"-" + str(error).encode("utf-8", "replace")
         pipe.send_bytes(made)
+        if made.startswith(b"-"):
+            os._exit(0)
+
+    matcher: GrammarMatcher
+
+    def compile_it() -> bytes:
+        nonlocal matcher
+        matcher = GrammarMatcher(_constraint(body), model)
+        return b""
+
+    def mask() -> bytes:
+        tokens, text = _question(body)
+        matcher.accept_text(text)
+        matcher.accept(tokens)
+        return matcher.mask()
+
+    body = pipe.recv_bytes()
+    answer(compile_it)
+    while True:
         body = pipe.recv_bytes()
+        answer(mask)
 
 
 def _bound_memory() -> None:

@@ -8,12 +8,6 @@ The end of that socket, which is also the end of the front, ends the gateway.
 
 from __future__ import annotations
 
-import signal
-
-# those are for the front, and the imports below take a while
-for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-    signal.signal(number, signal.SIG_IGN)
-
 # ruff: noqa: E402
 import os
 

@@ -24,7 +24,9 @@ import trio
 
 from umaserve.chat.questions import Abilities, ChatModel
 from umaserve.models.identity import ModelIdentity
+from umaserve.parent import signals_left_to_front
 from umaserve.server.engines import blame
+from umaserve.server.engines.awake import resumed_ns
 from umaserve.server.engines.descriptors import Reserve
 from umaserve.server.engines.exit import EngineExit, LastWords
 from umaserve.server.engines.loop_lock import LoopLock
@@ -355,13 +357,14 @@ class EngineHandle:
             )
             try:
                 self.spawned_ns = self._last_message_ns = time.monotonic_ns()
-                self._process = subprocess.Popen(
-                    [*self._command, *(str(a) for pair in arguments for a in pair)],
-                    stdin=subprocess.DEVNULL,
-                    stdout=err_write,  # whatever a library prints must not reach a dashboard
-                    stderr=err_write,
-                    pass_fds=(*inherited, self._piece_fd),
-                )
+                with signals_left_to_front():
+                    self._process = subprocess.Popen(
+                        [*self._command, *(str(a) for pair in arguments for a in pair)],
+                        stdin=subprocess.DEVNULL,
+                        stdout=err_write,  # whatever a library prints must not reach a dashboard
+                        stderr=err_write,
+                        pass_fds=(*inherited, self._piece_fd),
+                    )
             finally:
                 os.close(err_write)
         finally:
@@ -576,8 +579,9 @@ class EngineHandle:
     def _hangs(self, now_ns: int) -> bool:
         if self.ready is None:
             limit_s = OPEN_SILENCE_S if self.progress.stage == "start" else LOAD_SILENCE_S
-            return now_ns - self._last_message_ns > limit_s * 1e9
-        return self._pulse.hangs(self.table.header, now_ns, busy=bool(self.requests))
+            return now_ns - max(self._last_message_ns, resumed_ns()) > limit_s * 1e9
+        header, busy = self.table.header, bool(self.requests)
+        return self._pulse.hangs(header, now_ns, busy=busy, resumed_ns=resumed_ns())
 
 
 def _chat_model(ready: m.Ready, pieces: t.PieceTable) -> ChatModel:

@@ -44,7 +44,7 @@ from umaserve.server.supervisor import Supervisor
 from umaserve.wire import messages as m
 
 STOP_S = 10.0
-REPEATS_S = 2.0
+REPEATS_S = 5.0
 # That the loop may keep the GIL from the thread that sends tokens.  It lets the GIL go for a moment
 # in each pass; where passes are shorter than this, the thread that waits gets it hardly ever.
 SWITCH_S = 0.00005
@@ -333,7 +333,8 @@ class _Run:
         self.daemon.log(
             "info",
             f"serving {ready.model_name} on {addresses} ({where}; {ready.n_ctx} KV cells, "
-            f"{ready.n_seq} sequences, {config.max_sessions} sessions; ready in {ms:.0f} ms)",
+            f"{ready.n_seq} sequences, {config.max_sessions} sessions; ready in {ms:.0f} ms)"
+            + (f"; {ready.off}" if ready.off else ""),
         )
         self.manager.tell("READY=1")
 

@@ -30,7 +30,7 @@ from umaserve.gateway.keys import KeyFileError, read_keys
 from umaserve.gateway.process import run
 from umaserve.gateway.settings import Settings
 
-PULSE_S = 1.0
+PULSE_S = 2.0
 
 
 def main(argument: str) -> int:

@@ -10,8 +10,8 @@ import time
 
 import trio
 
-LOOK_S = 1.0  # the front's own pulse: the longest sleep of its loop
-AWAY_S = 2.0  # between two looks at the clock: longer ones are time without the front
+LOOK_S = 2.0  # the front's own pulse: the longest sleep of its loop
+AWAY_S = 3.0  # between two looks at the clock: longer ones are time without the front
 
 
 class AwakeClock(trio.abc.Clock):

@@ -38,6 +38,10 @@ class EnginePulse:
         """A message goes to the engine; once it is handled, ``Header.handled`` counts it."""
         self._waiting.append(now_ns)
 
+    def waits(self, header: Header) -> bool:
+        """Whether a message is not handled yet."""
+        return header.handled - self._handled < len(self._waiting)
+
     def hangs(self, header: Header, now_ns: int, *, busy: bool, resumed_ns: int = 0) -> bool:
         """To be called several times a second.
 

@@ -67,6 +67,7 @@ class Shape:
     n_ff_expert: int = 0
     # llama 3.1's long-context scaling: factor, low and high frequency factor, original context
     rope_scaling: tuple[float, float, float, int] | None = None
+    rope_sections: tuple[int, ...] = ()  # of a head's rotations, to each dimension of a position
     window: int = 0  # positions that every second layer sees (sliding-window attention)
     ssm: Ssm | None = None
     attention_every: int = 0  # of a hybrid: one layer in so many attends
@@ -104,6 +105,10 @@ SHAPES: dict[str, Shape] = {
         Shape(
             "qwen2.5-0.5b", "qwen2", n_layer=24, n_embd=896, n_head=14, n_head_kv=2, head_dim=64,
             n_ff=4864, n_ctx=32768, tied=True, **_QWEN,
+        ),
+        Shape(
+            "qwen2vl-micro", "qwen2vl", n_layer=4, n_embd=128, n_head=4, n_head_kv=2, head_dim=32,
+            n_ff=256, n_ctx=2048, tied=True, rope_sections=(4, 6, 6, 0), **_QWEN,
         ),
         Shape(
             "llama3.2-1b", "llama", n_layer=16, n_embd=2048, n_head=32, n_head_kv=8, head_dim=64,
@@ -205,7 +210,7 @@ def tensors(shape: Shape) -> Iterator[Tensor]:
         yield Tensor(at + "attn_norm.weight", (d,), 0.0, f32=True)
         for name, width in (("q", q), ("k", kv), ("v", kv)):
             yield Tensor(f"{at}attn_{name}.weight", (d, width), inner)
-            if shape.arch == "qwen2":
+            if shape.arch in ("qwen2", "qwen2vl"):
                 yield Tensor(f"{at}attn_{name}.bias", (width,), 0.1, f32=True)
         if shape.arch in ("qwen3moe", "gemma3", "gemma-embedding"):
             yield Tensor(at + "attn_q_norm.weight", (hd,), 0.0, f32=True)
@@ -254,6 +259,8 @@ def metadata(shape: Shape) -> dict[str, gguf_families.Key]:
         out[f"{arch}.expert_count"] = shape.n_expert
         out[f"{arch}.expert_used_count"] = shape.n_expert_used
         out[f"{arch}.expert_feed_forward_length"] = shape.n_ff_expert
+    if shape.rope_sections:
+        out[f"{arch}.rope.dimension_sections"] = list(shape.rope_sections)
     if shape.window:
         out[f"{arch}.attention.sliding_window"] = shape.window
         out[f"{arch}.attention.sliding_window_pattern"] = 2

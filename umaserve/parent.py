@@ -1,13 +1,31 @@
-"""A child of the front ends with it."""
+"""A child of the front ends with it, and leaves the front's signals to it."""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
 import sys
 import threading
 import time
+from collections.abc import Iterator
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # that the front handles
+
+
+@contextlib.contextmanager
+def signals_left_to_front() -> Iterator[None]:
+    """Start children that `SIGNALS` do not reach: they stay blocked there from the first moment.
+
+    A closed terminal, Ctrl-C and service managers signal all processes.  The front then lets its
+    children finish what they do.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def die_with_parent(parent_pid: int) -> None:
@@ -15,10 +33,8 @@ def die_with_parent(parent_pid: int) -> None:
 
     As a rule, a child leaves at the end of file on the control socket.  This is for a child that
     cannot read the socket yet, or any more, because it is stuck in a driver or stopped.  Linux
-    kills it (``PR_SET_PDEATHSIG``); elsewhere a thread watches the parent's pid.  Also leaves
-    Ctrl-C, which reaches the whole group, to the front.
+    kills it (``PR_SET_PDEATHSIG``); elsewhere a thread watches the parent's pid.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     if sys.platform.startswith("linux"):
         pr_set_pdeathsig = 1
         libc = ctypes.CDLL(None, use_errno=True)

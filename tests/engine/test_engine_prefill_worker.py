@@ -464,20 +464,16 @@ def test_where_it_is_not_available(rig: Rig, change: dict, reason: str) -> None:
         ("n_swa", "sliding-window"),
         ("has_encoder", "decoder"),
         ("diffusion", "decoder"),
-        ("mrope", "several dimensions"),
     ],
 )
 def test_models_of_other_kinds_are_refused(rig: Rig, kind: str, reason: str) -> None:
     """What libllama says of such models is put in its mouth: none of them is at hand."""
     real = rig.library.lib
-    answers = {name: getattr(real, name) for name in dir(real) if name.startswith("LLAMA_ROPE")}
-    for name in ("is_recurrent", "is_hybrid", "is_diffusion", "n_swa", "has_encoder", "rope_type"):
+    answers = {}
+    for name in ("is_recurrent", "is_hybrid", "is_diffusion", "n_swa", "has_encoder"):
         answers[f"llama_model_{name}"] = getattr(real, f"llama_model_{name}")
-    if kind == "mrope":
-        answers["llama_model_rope_type"] = lambda model: real.LLAMA_ROPE_TYPE_MROPE
-    else:
-        name = kind if kind in ("n_swa", "has_encoder") else f"is_{kind}"
-        answers[f"llama_model_{name}"] = lambda model: 4096
+    name = kind if kind in ("n_swa", "has_encoder") else f"is_{kind}"
+    answers[f"llama_model_{name}"] = lambda model: 4096
     library = SimpleNamespace(lib=SimpleNamespace(**answers))
     fits, why = available(SimpleNamespace(**{**vars(rig.loaded), "library": library}), cores=2)
     assert not fits and reason in why

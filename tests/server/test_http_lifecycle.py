@@ -215,6 +215,33 @@ def test_gateway_is_not_blamed_for_a_front_that_was_asleep(tmp_path: Path) -> No
         assert gateway_of(daemon).pid == gateway.pid and "did not answer" not in daemon.log
 
 
+def test_nothing_is_blamed_for_a_machine_that_was_asleep(tmp_path: Path) -> None:
+    """All processes are stopped for longer than any of them may say nothing."""
+    settings = {"http": "127.0.0.1:0", "hang_timeout_s": 2.0, "idle_timeout_s": 5.0}
+    with (
+        DaemonProcess(tmp_path, environment={"FAKE_TICK_MS": "5"}, **settings) as daemon,
+        daemon.client() as client,
+    ):
+        assert ask(daemon, "/health").status == 200
+        client.ask("a", "meanwhile", max_tokens=400)
+        client.wait_tokens("a", 2)
+        with daemon.client() as idle:
+            processes = [psutil.Process(daemon.process.pid), *daemon.children()]
+            for process in processes:
+                process.suspend()
+            time.sleep(SILENT_S + 2)
+            for process in processes:
+                process.resume()
+            assert bytes(client.finish("a")[0].tokens) == answer("meanwhile", 400)
+            idle.send(type="ping")
+            assert idle.answer("pong")["event"] == "pong"
+        assert ask(daemon, "/health").status == 200
+        assert {p.pid for p in processes} == {daemon.process.pid} | {
+            child.pid for child in daemon.children()
+        }
+        assert daemon.metrics()["engine_restarts_total"] == 0
+
+
 def test_gateway_ends_with_the_daemon(tmp_path: Path) -> None:
     with DaemonProcess(tmp_path, http="127.0.0.1:0") as daemon:
         ask(daemon, "/health")

@@ -12,6 +12,8 @@ from contextlib import suppress
 
 import trio
 
+from umaserve.parent import signals_left_to_front
+
 NICE = 10
 REAP_S = 0.1
 MAX_ANSWER_BYTES = 64 * 1024 * 1024  # a prompt of 8 MiB, as JSON escapes, and its parser
@@ -35,7 +37,7 @@ class ChatProcess:
         self._is_ready = False  # it has said so
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            with theirs:
+            with theirs, signals_left_to_front():
                 self._process = subprocess.Popen(
                     [program],
                     stdin=theirs.fileno(),

@@ -162,6 +162,9 @@ def generate(arguments: list[str], prog: str = "umaserve generate") -> int:
     if reason == "error":
         say("error: the server ended the request without saying why; see its log")
         return EXIT_SERVER
+    if reason == "cancel":  # not by this command, which would not be here any more
+        say("error: the answer is not whole: somebody else cancelled it")
+        return EXIT_SERVER
     if write.is_empty:
         say("(the model ended its answer before it began; another --seed, or --raw, may help)")
     if stream.eos and reason == "length" and options.max_tokens is None and not options.json:

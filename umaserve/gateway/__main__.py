@@ -8,12 +8,6 @@ The end of that socket, which is also the end of the front, ends the gateway.
 
 from __future__ import annotations
 
-import signal
-
-# those are for the front, and the imports below take a while
-for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-    signal.signal(number, signal.SIG_IGN)
-
 # ruff: noqa: E402
 import os
 
@@ -36,7 +30,7 @@ from umaserve.gateway.keys import KeyFileError, read_keys
 from umaserve.gateway.process import run
 from umaserve.gateway.settings import Settings
 
-PULSE_S = 1.0
+PULSE_S = 2.0
 
 
 def main(argument: str) -> int:

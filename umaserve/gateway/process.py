@@ -8,6 +8,7 @@ import logging
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from types import FrameType
 
 import uvicorn
 import uvloop
@@ -24,6 +25,7 @@ Ready = Callable[[asyncio.AbstractEventLoop, Callable[[], None]], None]
 BACKLOG = 512
 GOODBYE_S = 2  # for answers that are under way when the gateway ends
 FOR_EVER_S = 10**8
+DATE_S = 1.0  # that the date of answers may be old
 HEADERS = [("server", "umaserve"), ("x-content-type-options", "nosniff")]
 
 
@@ -69,6 +71,7 @@ async def _serve(
 
     def end() -> None:
         server.should_exit = True
+        server.ending.set()
 
     if ready is not None:
         server.on_started = partial(ready, asyncio.get_running_loop(), end)
@@ -81,11 +84,28 @@ async def _serve(
 
 
 class _Server(uvicorn.Server):
-    """``on_started`` is called when all sockets are served; with it, no signal counts."""
+    """``on_started`` is called when all sockets are served; with it, no signal counts.
+
+    ``ending`` is set with ``should_exit``.  uvicorn itself looks ten times a second.
+    """
 
     on_started: Callable[[], None] | None = None
 
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.ending = asyncio.Event()
+
+    async def main_loop(self) -> None:
+        while not await self.on_tick(0):
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self.ending.wait(), DATE_S)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        super().handle_exit(sig, frame)
+        self._loop.call_soon_threadsafe(self.ending.set)
+
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        self._loop = asyncio.get_running_loop()
         await super().startup(sockets)
         await self.on_tick(0)  # the headers of every answer
         if self.on_started is not None:

@@ -55,7 +55,8 @@ if TYPE_CHECKING:
 SAME_IN_READY = (
     "description", "architecture", "backend", "device", "library_version", "n_vocab", "n_ctx",
     "n_ctx_train", "n_seq", "n_batch", "n_ubatch", "n_threads", "n_params", "n_embd", "pooling",
-    "generates", "model_bytes", "kv_bytes", "gap", "bos", "eos", "why_no_drafts", "draft_model",
+    "generates", "model_bytes", "kv_bytes", "gap", "bos", "eos", "off", "why_no_drafts",
+    "draft_model",
 )  # fmt: skip
 SUCCESSOR_POLL_S = 0.02
 TOKENIZE_TRIES = 4  # engines that may end one after the other

@@ -12,7 +12,7 @@ import trio
 
 from umaserve.config import Config
 from umaserve.peer import Peer, peer_of
-from umaserve.protocol import E_LIMIT_002, error_event
+from umaserve.protocol import E_LIMIT_002, STOPPING, error_event
 from umaserve.server.admin import Admin
 from umaserve.server.clients.connection import Connection, program_of
 from umaserve.server.clients.limits import Limits, limits_of
@@ -125,6 +125,9 @@ class Daemon:
         if peer.uid not in (self.owner, -1):
             self.log("warn", f"refused a connection of user {peer.uid} (process {peer.pid})")
             sock.close()
+            return False
+        if self.stopping:
+            self._turn_away(sock, peer, STOPPING)
             return False
         number = next(self._numbers)
         program = program_of(peer, number)

@@ -22,12 +22,14 @@ from umaserve import core_dumps
 from umaserve.config import Config
 from umaserve.models import needs as memory
 from umaserve.models.header import GGUFError
+from umaserve.parent import SIGNALS
 from umaserve.protocol import E_LIMIT_002, STOPPING
 from umaserve.server import activation
 from umaserve.server.agent_check import AgentCheck, open_agent_check
 from umaserve.server.clients.keep_socket import keep_socket
 from umaserve.server.clients.listener import ClaimedSocket, SocketError
 from umaserve.server.daemon import Daemon
+from umaserve.server.engines.awake import AwakeClock
 from umaserve.server.engines.descriptors import Reserve, raise_limit
 from umaserve.server.engines.model_start import why_not_served
 from umaserve.server.engines.slow_files import ask_file_now
@@ -41,9 +43,8 @@ from umaserve.server.requests.sessions import Sessions
 from umaserve.server.supervisor import Supervisor
 from umaserve.wire import messages as m
 
-SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 STOP_S = 10.0
-REPEATS_S = 2.0
+REPEATS_S = 5.0
 # That the loop may keep the GIL from the thread that sends tokens.  It lets the GIL go for a moment
 # in each pass; where passes are shorter than this, the thread that waits gets it hardly ever.
 SWITCH_S = 0.00005
@@ -82,7 +83,8 @@ def serve(config: Config, engine_command: Sequence[str] | None = None) -> int:
         scorecard, trace = records.open_records(config, daemon.scorecard, log)
         if trace is not None:
             records.trace_to(trace, meters)
-        return trio.run(_Run(daemon, model, scorecard, trace, manager).main)
+        run = _Run(daemon, model, scorecard, trace, manager)
+        return trio.run(run.main, clock=AwakeClock())
     except (StartError, SocketError, RecordError, activation.HandedOverWrongly) as error:
         log("error", str(error))
         return 1
@@ -150,6 +152,7 @@ class _Run:
         self.manager = manager
         self.status = 0
         self._accepting = trio.CancelScope()  # of everything that takes connections
+        self._http_child: GatewayChild | None = None
         self._listening: trio.Nursery
         self._stop = trio.Event()
 
@@ -231,6 +234,7 @@ class _Run:
 
         reserve = daemon.supervisor.reserve
         child = GatewayChild(daemon.config, http, daemon.log, on_ready, reserve)
+        self._http_child = child
         async with trio.open_nursery() as nursery:
             if http.claimed is not None:
                 nursery.start_soon(keep_socket, http.claimed, daemon.log, child.serve)
@@ -244,12 +248,14 @@ class _Run:
             name = signal.Signals(number).name
             if self._stop.is_set():
                 self.daemon.log("info", f"{name} again: leaving now")
+                if self._http_child is not None:
+                    self._http_child.kill()
                 nursery.cancel_scope.cancel()
                 return
             running = len(self.daemon.sessions.live)
             limit_s = self.daemon.config.drain_s
             who = "1 request has" if running == 1 else f"{running} requests have"
-            extra = f"; {who} {limit_s:g} s to end" if running else ""
+            extra = f"; {who} {limit_s:g} s to end, a second signal ends at once" if running else ""
             self.daemon.stopping = True  # first: who reads the line finds it true
             self.daemon.log("info", f"{name}: shutting down{extra}")
             self._stop.set()
@@ -276,11 +282,13 @@ class _Run:
         daemon = self.daemon
         daemon.stopping = True
         self.manager.tell("STOPPING=1")
-        self._accepting.cancel()
-        text = STOPPING
-        daemon.sessions.closed = (E_LIMIT_002, text)
-        daemon.sessions.fail_queued(E_LIMIT_002, text)
-        await daemon.sessions.drain(None, daemon.config.drain_s if self.status == 0 else 0.0)
+        if self.manager.socket is not None:  # connections wait there for the next daemon
+            self._accepting.cancel()
+        why = (E_LIMIT_002, STOPPING)
+        daemon.sessions.closed = why
+        daemon.sessions.fail_queued(*why)
+        daemon.supervisor.begin_stop()
+        await daemon.sessions.drain(None, daemon.config.drain_s if self.status == 0 else 0.0, why)
         await daemon.flush()
         for engine in daemon.supervisor.engines:
             if engine.pid:  # the trace has its last ticks
@@ -325,7 +333,8 @@ class _Run:
         self.daemon.log(
             "info",
             f"serving {ready.model_name} on {addresses} ({where}; {ready.n_ctx} KV cells, "
-            f"{ready.n_seq} sequences, {config.max_sessions} sessions; ready in {ms:.0f} ms)",
+            f"{ready.n_seq} sequences, {config.max_sessions} sessions; ready in {ms:.0f} ms)"
+            + (f"; {ready.off}" if ready.off else ""),
         )
         self.manager.tell("READY=1")
 

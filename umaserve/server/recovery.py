@@ -50,7 +50,7 @@ def _left_behind(
     sessions: Sessions, request: Request, engine: EngineHandle, guilty_of: EngineExit | None
 ) -> None:
     if request.told or request.cancelled:
-        sessions.ends.end(request, "cancel")
+        sessions.ends.end_cancelled(request)
     elif guilty_of is not None:
         text = f"this request brought the engine down repeatedly: it {describe_exit(guilty_of)}"
         sessions.log("error", f"request {request.id!r} ends: {text}", request=request.id)
@@ -90,4 +90,4 @@ def end_those_of_another_model(sessions: Sessions, engine: EngineHandle) -> None
         f"get the model that is there now, {ready.model_name}",
     )
     text = f"{path} is not the file that was loaded when this request began; what ran cannot go on"
-    sessions.ends.fail_waiting(begun, E_RUNTIME_002, text, E_RUNTIME_002)
+    sessions.ends.fail_waiting(begun, E_RUNTIME_002, text)

@@ -24,7 +24,14 @@ from umaserve.models import needs as memory
 from umaserve.models.header import GGUFError
 from umaserve.models.identity import ModelIdentity
 from umaserve.own_python import run_module
-from umaserve.protocol import E_MODEL_001, E_MODEL_002, E_RUNTIME_001, STOPPING, ProtocolError
+from umaserve.protocol import (
+    E_LIMIT_002,
+    E_MODEL_001,
+    E_MODEL_002,
+    E_RUNTIME_001,
+    STOPPING,
+    ProtocolError,
+)
 from umaserve.server.engines import blame
 from umaserve.server.engines.descriptors import Reserve
 from umaserve.server.engines.exit import EngineExit, describe_exit
@@ -46,6 +53,7 @@ ATTEMPTS = 3  # engines that may die in a row before they are ready
 KILLED_ATTEMPT = 0.3  # what one that was killed from outside counts
 SHORT_LIFE_S = 2.0  # engines that die so soon, one after the other, are not replaced at once
 LONGEST_PAUSE_S = 10.0
+UNLOADED = (E_MODEL_001, "the model was unloaded before this answer had ended")
 
 Report = Callable[[float, str], None]
 
@@ -101,9 +109,16 @@ class Supervisor:
             task_status.started()
             await trio.sleep_forever()
 
+    def begin_stop(self) -> None:
+        """Start no engine any more, and end each that loads and has no request."""
+        self._stopping = True
+        for engine in self.engines:
+            if engine.ready is None and not engine.backlog:
+                engine.kill()
+
     async def stop(self) -> None:
         """Stop every engine; ``Sessions`` has been drained before."""
-        self._stopping = True
+        self.begin_stop()
         async with trio.open_nursery() as nursery:
             for engine in list(self.engines):
                 nursery.start_soon(engine.stop)
@@ -140,8 +155,8 @@ class Supervisor:
             self.engines.remove(engine)
         recover(self.sessions, engine, exit)
         if exit.kind == blame.ASKED or self._stopping:
-            text = "the engine was stopped while this request ran"
-            self.sessions.fail_waiting(engine.backlog.values(), E_RUNTIME_001, text)
+            why = (E_LIMIT_002, STOPPING) if self._stopping else UNLOADED
+            self.sessions.fail_waiting(engine.backlog.values(), *why)
         elif engine is self.current or engine.backlog:
             await self._replace(engine, exit)
 
@@ -355,11 +370,13 @@ class Supervisor:
         assert old is not None
         report(0.0, "draining")
         self.sessions.holding = True  # new requests wait
-        await self.sessions.drain(old, self.config.drain_s)
+        await self.sessions.drain(old, self.config.drain_s, UNLOADED)
         # it may have been replaced meanwhile
         old, self.current, self.sessions.engine = self.current, None, None
         if old is not None:
             await old.stop()
+        if self._stopping:
+            raise ProtocolError(E_MODEL_002, STOPPING)
         try:
             engine = self._spawn(start)
             ready = await self._wait_ready(engine, report)
@@ -400,7 +417,7 @@ class Supervisor:
 
     async def _retire(self, engine: EngineHandle) -> None:
         engine.accepting = False
-        await self.sessions.drain(engine, self.config.drain_s)
+        await self.sessions.drain(engine, self.config.drain_s, UNLOADED)
         await engine.newest.stop()
 
     async def _unload(self) -> None:
@@ -409,7 +426,7 @@ class Supervisor:
         self.sessions.closed = (E_MODEL_001, text)
         self.sessions.fail_queued(E_MODEL_001, text)
         if self.current is not None:
-            await self.sessions.drain(self.current, self.config.drain_s)
+            await self.sessions.drain(self.current, self.config.drain_s, UNLOADED)
             engine, self.current, self.sessions.engine = self.current, None, None
             if engine is not None:
                 await engine.stop()

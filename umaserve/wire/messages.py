@@ -327,6 +327,7 @@ class Ready(msgspec.Struct, tag="ready", omit_defaults=True):
     n_embd: int = 0  # numbers of a vector
     pooling: str = ""  # how a text's tokens become one vector: mean, cls, last, rank (not at all)
     generates: bool = True  # an encoder alone does not
+    off: str = ""  # a sentence: what this model cannot have, and why; empty where it can have all
     why_no_shift: str = ""  # why no context can be shifted; empty where it can
     why_no_drafts: str = ""  # why no tokens can be drafted with this model; empty where they can
     draft_model: str = ""  # the path of the model that drafts for it; empty where none does

@@ -173,6 +173,9 @@ class Talk:
         if stream.eos is None or stream.eos.reason == "error":
             say("error: the server ended the answer without saying why; see its log")
             return EXIT_SERVER
+        if stream.eos.reason == "cancel":
+            say("error: the answer is not whole: somebody else cancelled it")
+            return EXIT_SERVER
         if stream.eos.reason == "length":
             say(self._why_cut(stream.eos.usage.completion_tokens))
         elif not "".join(parts).strip():

@@ -14,6 +14,7 @@ import sys
 from typing import Any
 
 from umaserve.cli.common import EXIT_CANNOT_SERVE, EXIT_OK, Parser, show
+from umaserve.cli.doctor.idle import idle_text
 from umaserve.client import Client, ConnectionFailed, OtherUser, ProtocolError, ServerError
 from umaserve.client.connect import DEFAULT_SOCKET, socket_path
 from umaserve.config import Config, ConfigError, add_flags, flag_values, load_config
@@ -293,6 +294,12 @@ def _socket(report: _Report, path: str) -> None:
         return
     name = (info.get("model") or {}).get("name") or "no model"
     report.ok("socket", f"{path}: a daemon runs (pid {info.get('pid')}, {name})")
+    off = (info.get("model") or {}).get("off")
+    if off:
+        report.ok("loaded", f"{name}: {off}")
+    text = idle_text(info)
+    if text:
+        report.ok("idle", text)
 
 
 def _http(report: _Report, config: Config) -> None:

@@ -7,6 +7,7 @@ import os
 import sys
 
 from umaserve.cli.common import EXIT_OK, EXIT_USAGE, Parser, in_a_line, say, show
+from umaserve.client import Client, ConnectionFailed, ProtocolError, ServerError
 from umaserve.config import ConfigError, add_flags, flag_values, load_config
 from umaserve.models import chosen
 from umaserve.models.finding.places import Places, find_all, places
@@ -17,6 +18,7 @@ from .estimate import Machine
 from .listing import Listed, as_json, look, table
 
 PLAIN_WIDTH = 200  # characters a line, where nobody's terminal says: names stay whole
+LIVE_S = 2.0  # for a daemon to say what it has loaded
 FLAGS = ("model_dir", "kv_type", "config")
 
 
@@ -93,6 +95,20 @@ def _show(listed: list[Listed], machine: Machine, where: Places) -> None:
     if named:
         what = "the demonstration model" if named == DEMO else in_a_line(named)
         console.print(f"`umaserve` serves {what} when none is named.", soft_wrap=True)
+    loaded = _loaded()
+    if loaded:
+        console.print(loaded, soft_wrap=True)
+
+
+def _loaded() -> str:
+    """What the daemon that runs has loaded, and what is off for that model; "" without it."""
+    try:
+        with Client(timeout=LIVE_S) as client:
+            model = client.info().get("model") or {}
+    except (ConnectionFailed, ProtocolError, ServerError):
+        return ""
+    off = model.get("off")
+    return f"{in_a_line(str(model.get('name')))} is loaded; {off}." if off else ""
 
 
 def _legend(good: list[Listed], machine: Machine) -> str:

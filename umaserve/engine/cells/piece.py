@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 
 MOST_WORDS = 8  # in front of the head of what libllama saves
+CELL_WORDS = (3, 6)  # a cell's in that head; 6 where positions have several dimensions
 
 
 @dataclass(slots=True)
@@ -67,20 +68,22 @@ def saved_positions(data: np.ndarray, p0: int, p1: int) -> np.ndarray:
 
     libllama goes by cells, and a sequence's later positions may lie in lower cells.  The head of
     what it saved tells the order (``llama_kv_cache::state_write``): first the numbers of streams
-    and of cells.  Position, number of sequences and sequence of each cell follow.  Where no such
-    head is found, the positions are taken as in order.
+    and of cells.  Position, number of sequences and sequence of each cell follow; before the
+    last, the other dimensions of a position and the token, where positions have several dimensions.
+    Where no such head is found, the positions are taken as in order.
     """
     n = p1 - p0
     expected = np.arange(p0, p1, dtype=np.int32)
     for begin in range(0, 4 * MOST_WORDS, 4):
-        words = data[begin : begin + 4 * (2 + 3 * n)]
-        if words.size < 4 * (2 + 3 * n):
-            break
-        head = words.view(np.int32)
-        found = head[2::3]
-        one_each = (head[3::3] == 1).all()
-        if head[0] == 1 and head[1] == n and one_each and (np.sort(found) == expected).all():
-            return found.copy()  # side by side, as `expected`
+        for each in CELL_WORDS:
+            size = 4 * (2 + each * n)
+            if data.size < begin + size:
+                continue
+            head = data[begin : begin + size].view(np.int32)
+            found = head[2::each]
+            one_each = (head[3::each] == 1).all()
+            if head[0] == 1 and head[1] == n and one_each and (np.sort(found) == expected).all():
+                return found.copy()  # side by side, as `expected`
     return expected
 
 

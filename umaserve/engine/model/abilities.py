@@ -25,31 +25,44 @@ def why_not_plain(loaded: Loaded) -> str:
 def why_no_shift(loaded: Loaded) -> str:
     """Why a sequence cannot lose tokens of its middle; "" = it can."""
     why = why_not_plain(loaded)
+    if not why and _has_several_dimensions(loaded.library.lib, loaded.model.pointer):
+        why = "the model's positions have several dimensions"
     if not why and not loaded.library.lib.llama_memory_can_shift(loaded.context.memory):
         why = "its keys cannot be moved to other positions"
     return why
 
 
+def what_is_off(loaded: Loaded) -> str:
+    """A sentence about what this model cannot have here, and why; empty where it can have all."""
+    if not loaded.generates:
+        return ""
+    why = why_no_plain_model(loaded.library.lib, loaded.model.pointer)
+    if why:
+        kept = "whole texts are kept" if can_be_saved(loaded) else "nothing is kept"
+        return f"drafts and context shift are off, and {kept} in the prefix cache: {why}"
+    why = why_no_shift(loaded)
+    return f"context shift is off: {why}" if why else ""
+
+
 def can_be_saved(loaded: Loaded) -> bool:
     """Whether the state of a sequence can be saved and restored as a whole."""
     lib, model = loaded.library.lib, loaded.model.pointer
+    return not (lib.llama_model_has_encoder(model) or lib.llama_model_is_diffusion(model))
+
+
+def _has_several_dimensions(lib: Any, model: Any) -> bool:
     several = (lib.LLAMA_ROPE_TYPE_MROPE, lib.LLAMA_ROPE_TYPE_IMROPE)
-    if lib.llama_model_has_encoder(model) or lib.llama_model_is_diffusion(model):
-        return False
-    return lib.llama_model_rope_type(model) not in several
+    return lib.llama_model_rope_type(model) in several
 
 
 def why_no_plain_model(lib: Any, model: Any) -> str:
     """The same as far as the model decides it: ``lib`` is libllama, ``model`` its pointer."""
-    several = (lib.LLAMA_ROPE_TYPE_MROPE, lib.LLAMA_ROPE_TYPE_IMROPE)
     if lib.llama_model_is_recurrent(model) or lib.llama_model_is_hybrid(model):
         return "the model keeps a recurrent state"
     if lib.llama_model_n_swa(model) > 0:
         return "the model has sliding-window attention"
     if lib.llama_model_has_encoder(model) or lib.llama_model_is_diffusion(model):
         return "the model is no plain decoder"
-    if lib.llama_model_rope_type(model) in several:
-        return "the model's positions have several dimensions"
     return ""
 
 

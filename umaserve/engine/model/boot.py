@@ -22,7 +22,13 @@ from umaserve.wire import table as t
 from umaserve.wire.control import Control
 
 from . import capacity, load_warnings
-from .abilities import device_memory, spare_sequences, why_no_plain_model, why_no_shift
+from .abilities import (
+    device_memory,
+    spare_sequences,
+    what_is_off,
+    why_no_plain_model,
+    why_no_shift,
+)
 from .contexts import open_context, sizes_of
 from .draft_model import bytes_needed, open_draft_model
 from .loaded import PROCESSOR, CannotLoad, Loaded, usable_cores
@@ -251,6 +257,7 @@ def describe(start: m.Start, loaded: Loaded, start_ms: float) -> m.Ready:
         n_embd=model.n_embd,
         pooling=pooling_of(model, causal=loaded.generates),
         generates=loaded.generates,
+        off=what_is_off(loaded),
         why_no_shift=why_no_shift(loaded),
         why_no_drafts=why_no_plain_model(loaded.library.lib, model.pointer),
         draft_model=start.draft_model if loaded.draft is not None else "",

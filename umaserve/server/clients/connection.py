@@ -85,7 +85,7 @@ class Connection:
         self._decoder = FrameDecoder(daemon.limits.max_frame_bytes)
         self._outbox = Outbox(sock, daemon.config.max_unsent_bytes, self._unsent)
         self._encoders: dict[int, TokenEncoder] = {}  # by serial
-        self._active_s = time.monotonic()
+        self._active_s = trio.current_time()
         self._partial = 0  # bytes of a frame that is not whole
         self._frame_s = 0.0  # when it was begun
         self._closing = trio.Event()  # the last frame is in the outbox
@@ -202,7 +202,7 @@ class Connection:
         if self.requests.get(request.id) is request:
             del self.requests[request.id]
         self._encoders.pop(request.serial, None)
-        self._active_s = time.monotonic()
+        self._active_s = trio.current_time()
 
     # --- bytes in ---------------------------------------------------------------------------------
 
@@ -304,7 +304,7 @@ class Connection:
             began_s = time.monotonic()
             taken = self._take(data)
             if taken.bodies:
-                self._active_s = began_s
+                self._active_s = trio.current_time()
             await self.use_front(began_s)
             await self._handle_all(taken)
             self._end_slow_frame()
@@ -312,9 +312,9 @@ class Connection:
     async def _receive_or_idle(self) -> bytes | None:
         """``None`` when the idle time was up, or the connection began to close."""
         idle_s = self.daemon.config.idle_timeout_s
-        wait_s = max(0.05, self._active_s + idle_s - time.monotonic()) if idle_s else 3600.0
+        wait_s = max(0.05, self._active_s + idle_s - trio.current_time()) if idle_s else 3600.0
         if self._partial:
-            wait_s = min(wait_s, max(0.05, self._frame_s + FRAME_S - time.monotonic()))
+            wait_s = min(wait_s, max(0.05, self._frame_s + FRAME_S - trio.current_time()))
         data = None
         with trio.move_on_after(wait_s) as self._reading:
             data = await self._receive()
@@ -323,14 +323,14 @@ class Connection:
         if self._end_slow_frame():
             return None
         if self.requests or self.keeps_alive:
-            self._active_s = time.monotonic()
-        elif idle_s and time.monotonic() >= self._active_s + idle_s:
+            self._active_s = trio.current_time()
+        elif idle_s and trio.current_time() >= self._active_s + idle_s:
             self.close(E_LIMIT_004, f"nothing was asked for {idle_s:g} s; the connection closes")
         return None
 
     def _end_slow_frame(self) -> bool:
         """Close the connection where a frame takes too long, however often a byte of it comes."""
-        if not self._partial or time.monotonic() < self._frame_s + FRAME_S:
+        if not self._partial or trio.current_time() < self._frame_s + FRAME_S:
             return False
         text = f"a frame that began {FRAME_S:g} s ago is not whole; the connection closes"
         self.close(E_LIMIT_004, text)
@@ -360,7 +360,7 @@ class Connection:
         """What the decoder keeps of a frame counts against its program."""
         pending, budget = self._decoder.pending, self.daemon.partial
         if pending and (taken.bodies or not self._partial):
-            self._frame_s = time.monotonic()
+            self._frame_s = trio.current_time()
         grown, self._partial = pending - self._partial, pending
         budget.change(self.program, grown)
         if grown > 0 and budget.is_over(self.program) and taken.failure is None:

@@ -13,7 +13,7 @@ import trio
 from umaserve.server.clients.listener import ClaimedSocket, SocketError
 from umaserve.server.engines.slow_files import ask_file
 
-EVERY_S = 1.0
+EVERY_S = 4.0
 AGAIN_S = 3.0  # where it cannot be bound now
 
 

@@ -24,7 +24,9 @@ import trio
 
 from umaserve.chat.questions import Abilities, ChatModel
 from umaserve.models.identity import ModelIdentity
+from umaserve.parent import signals_left_to_front
 from umaserve.server.engines import blame
+from umaserve.server.engines.awake import resumed_ns
 from umaserve.server.engines.descriptors import Reserve
 from umaserve.server.engines.exit import EngineExit, LastWords
 from umaserve.server.engines.loop_lock import LoopLock
@@ -39,6 +41,7 @@ EOF_GRACE_S = 3.0  # from the end of its control socket to SIGKILL
 STOP_GRACE_S, STUCK_GRACE_S = 5.0, 0.5  # from Shutdown to SIGKILL
 LOAD_SILENCE_S = 600.0  # a load that says nothing for so long hangs; compiling takes minutes
 OPEN_SILENCE_S = 120.0  # the same before it has opened the model's file
+BUSY_LOOK_S, LATER_S, IDLE_LOOK_S = 0.1, 0.5, 5.0  # between two looks at an engine
 UNKILLABLE_S = 5.0  # from SIGKILL to when nobody waits for its end any more
 REAP_S = 1.0
 APPS_KEPT = 256  # of requests that are over
@@ -118,6 +121,7 @@ class EngineHandle:
         self._out = bytearray()
         self._later = bytearray()
         self._out_ready = trio.Event()
+        self._stirred = trio.Event()  # something was sent
         self._last_message_ns = self._killed_ns = 0
         self._life = trio.CancelScope()
         self._process: subprocess.Popen[bytes] | None = None
@@ -155,6 +159,7 @@ class EngineHandle:
             message.is_urgent = self._computes_prompt_of(message.serial)
         data = m.encode(message)
         self._pulse.sent(time.monotonic_ns())
+        self._stirred.set()
         if isinstance(message, m.Submit | m.SetLane | m.Cancel) and message.is_urgent:
             # a chunk of prompts in flight may be given up for it
             self.table.abort.urgent += 1
@@ -169,6 +174,7 @@ class EngineHandle:
         """
         self._later += m.encode(message)
         self._pulse.sent(time.monotonic_ns())
+        self._stirred.set()
 
     def _computes_prompt_of(self, serial: int) -> bool:
         """Whether a tick is under way with this prompt in it, and may be given up."""
@@ -355,13 +361,14 @@ class EngineHandle:
             )
             try:
                 self.spawned_ns = self._last_message_ns = time.monotonic_ns()
-                self._process = subprocess.Popen(
-                    [*self._command, *(str(a) for pair in arguments for a in pair)],
-                    stdin=subprocess.DEVNULL,
-                    stdout=err_write,  # whatever a library prints must not reach a dashboard
-                    stderr=err_write,
-                    pass_fds=(*inherited, self._piece_fd),
-                )
+                with signals_left_to_front():
+                    self._process = subprocess.Popen(
+                        [*self._command, *(str(a) for pair in arguments for a in pair)],
+                        stdin=subprocess.DEVNULL,
+                        stdout=err_write,  # whatever a library prints must not reach a dashboard
+                        stderr=err_write,
+                        pass_fds=(*inherited, self._piece_fd),
+                    )
             finally:
                 os.close(err_write)
         finally:
@@ -560,7 +567,7 @@ class EngineHandle:
 
     async def _watch(self) -> None:
         while True:
-            await trio.sleep(0.1 if self.requests or self.ready is None else 0.5)
+            await self._next_look()
             if self.requests:
                 self._awake()
             self._out += self._later
@@ -573,11 +580,24 @@ class EngineHandle:
             elif self._hangs(now_ns):
                 self.kill(hung=True)
 
+    async def _next_look(self) -> None:
+        """Often while something is expected of the engine; an idle one is left alone."""
+        if self.requests or self.ready is None:
+            await trio.sleep(BUSY_LOOK_S)
+        elif self._asked_texts or self._killed_ns or self._pulse.waits(self.table.header):
+            await trio.sleep(LATER_S)
+        else:
+            self._stirred = trio.Event()
+            with trio.move_on_after(IDLE_LOOK_S):
+                await self._stirred.wait()
+                await trio.sleep(BUSY_LOOK_S)
+
     def _hangs(self, now_ns: int) -> bool:
         if self.ready is None:
             limit_s = OPEN_SILENCE_S if self.progress.stage == "start" else LOAD_SILENCE_S
-            return now_ns - self._last_message_ns > limit_s * 1e9
-        return self._pulse.hangs(self.table.header, now_ns, busy=bool(self.requests))
+            return now_ns - max(self._last_message_ns, resumed_ns()) > limit_s * 1e9
+        header, busy = self.table.header, bool(self.requests)
+        return self._pulse.hangs(header, now_ns, busy=busy, resumed_ns=resumed_ns())
 
 
 def _chat_model(ready: m.Ready, pieces: t.PieceTable) -> ChatModel:

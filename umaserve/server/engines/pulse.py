@@ -38,10 +38,15 @@ class EnginePulse:
         """A message goes to the engine; once it is handled, ``Header.handled`` counts it."""
         self._waiting.append(now_ns)
 
-    def hangs(self, header: Header, now_ns: int, *, busy: bool) -> bool:
+    def waits(self, header: Header) -> bool:
+        """Whether a message is not handled yet."""
+        return header.handled - self._handled < len(self._waiting)
+
+    def hangs(self, header: Header, now_ns: int, *, busy: bool, resumed_ns: int = 0) -> bool:
         """To be called several times a second.
 
         ``busy``: requests have rows, so that ticks or rounds of the loop are to be expected.
+        ``resumed_ns``: what the engine did not do before then says nothing about it.
         """
         handled = header.handled
         if handled != self._handled:
@@ -50,16 +55,16 @@ class EnginePulse:
             self._handled, self._moved_ns = handled, now_ns
         limit = hang_limit_ns(header, self._floor_s)
         tick_start = header.tick_start_ns
-        if tick_start and header.busy != BUSY_IDLE and now_ns - tick_start > limit:
+        if tick_start and header.busy != BUSY_IDLE and now_ns - max(tick_start, resumed_ns) > limit:
             return True
         # threads besides the loop's
         for text_ns in (header.text_since_ns, header.other_text_since_ns):
-            if text_ns and now_ns - text_ns > limit:
+            if text_ns and now_ns - max(text_ns, resumed_ns) > limit:
                 return True
         if not busy and not self._waiting:
             return False
         # an idle engine sleeps: its last round may be old when a message comes
-        moved = max(header.heartbeat_ns, tick_start, self._moved_ns)
+        moved = max(header.heartbeat_ns, tick_start, self._moved_ns, resumed_ns)
         if self._waiting:
             moved = max(moved, self._waiting[0])
         return now_ns - moved > limit

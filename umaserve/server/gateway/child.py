@@ -17,6 +17,7 @@ import trio
 
 from umaserve.config import Config
 from umaserve.own_python import run_module
+from umaserve.parent import signals_left_to_front
 from umaserve.server.engines.descriptors import Reserve
 from umaserve.server.gateway.listener import HttpListeners
 
@@ -83,6 +84,11 @@ class GatewayChild:
             with trio.CancelScope(shield=True):
                 await self._end(END_S)
 
+    def kill(self) -> None:
+        """End the gateway at once, with the answers that are under way."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.kill()
+
     def serve(self, bound: socket.socket) -> None:
         """Listen at this socket instead: the file of the other one was gone."""
         self._fds, self._turn = [bound.fileno()], True
@@ -94,7 +100,7 @@ class GatewayChild:
         with self._reserve.lent():
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
             try:
-                with theirs:
+                with theirs, signals_left_to_front():
                     argument = json.dumps([self._settings, theirs.fileno(), self._fds])
                     self._process = subprocess.Popen(
                         [*self._command, argument],

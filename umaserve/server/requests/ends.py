@@ -81,23 +81,31 @@ class Ends:
 
     def fail(self, request: Request, code: str, message: str) -> None:
         """An error, then the end for a request that had begun."""
+        self.tell_failure(request, code, message)
+        self.end(request, "error")
+
+    def end_cancelled(self, request: Request) -> None:
+        """The end of a request that was cancelled: an error where not its client wanted that."""
+        if request.failure is not None and not request.told:
+            self.fail(request, *request.failure)
+        else:
+            self.end(request, "cancel")
+
+    def tell_failure(self, request: Request, code: str, message: str) -> None:
+        """The error, once; its end is to follow."""
         self._meters.error(code, message, request.id, request)
         begun = request.prompt_ids is not None
         if not request.told:
             tell_rest(request)
             request.sink.error(request, code, message, final=not begun)
             request.told = not begun
-        self.end(request, "error")
 
-    def fail_waiting(
-        self, requests: Iterable[Request], code: str, message: str, begun_code: str = E_RUNTIME_001
-    ) -> None:
-        """End requests that have no engine; those that had begun with ``begun_code``."""
+    def fail_waiting(self, requests: Iterable[Request], code: str, message: str) -> None:
+        """End requests that have no engine."""
         for request in list(requests):
             request.stop_waiting()
-            begun = request.prompt_ids is not None
             try:
-                self.fail(request, begun_code if begun else code, message)
+                self.fail(request, code, message)
             except Exception as error:
                 self.broke(request, error)
             self.flush(request.sink)

@@ -150,7 +150,7 @@ class Request:
     is_over: bool = False  # it has no row any more
     broken: bool = False  # our own code failed on it
     ended_ns: int = 0
-    failure: tuple[str, str] | None = None  # code and message the engine gave
+    failure: tuple[str, str] | None = None  # code and message, where it is to end so
     failing: int = 0  # wakes since its row ended with an error whose message is on the way
     rated: PromptText | None = None  # what was told of the prompt's tokens, where that is wanted
     parts: list[str] = field(default_factory=list)  # of answers that do not stream

@@ -336,7 +336,7 @@ class Sessions:
         """End a request that the engine has put into no row; ``None``: it was cancelled."""
         try:
             if why is None or request.cancelled:
-                self.ends.end(request, "cancel")
+                self.ends.end_cancelled(request)
             else:
                 self.ends.fail(request, *why)
         except Exception as error:
@@ -482,6 +482,8 @@ class Sessions:
         if name == "error":
             code, text = request.failure or (E_RUNTIME_001, "the model failed to decode")
             self.ends.fail(request, code, text)
+        elif name == "cancel":
+            self.ends.end_cancelled(request)
         else:
             self.ends.end(request, name)
         return events or MORE, True
@@ -525,24 +527,37 @@ class Sessions:
 
     # --- waiting for the end ----------------------------------------------------------------------
 
-    async def drain(self, engine: EngineHandle | None, limit_s: float) -> None:
+    async def drain(
+        self, engine: EngineHandle | None, limit_s: float, why: tuple[str, str]
+    ) -> None:
         """Wait until an engine and what replaces it (``None``: the whole daemon) have no request
-        left; after ``limit_s`` cancel the rest."""
+        left; after ``limit_s`` end the rest with the code and the text of ``why``."""
         with trio.move_on_after(limit_s):
             await self._until_idle(engine)
             return
         for request in self._of(engine):
-            self.cancel(request)
+            self._cut(request, why)
         with trio.move_on_after(2.0):
             await self._until_idle(engine)
             return
         for request in self._of(engine):  # the engine does not even get to the next token
             request.reply = None
             try:
-                self.ends.tell(request, "cancel")
+                self.ends.tell_failure(request, *why)
+                self.ends.tell(request, "error")
             except Exception as error:
                 self.ends.broke(request, error)
             self.ends.flush(request.sink)
+
+    def _cut(self, request: Request, why: tuple[str, str]) -> None:
+        """End a request at its next token, and tell its client why."""
+        if request.cancelled:
+            return
+        if request.engine is None:
+            self.ends.fail_waiting([request], *why)
+            return
+        request.failure = why
+        self.cancel(request)
 
     async def _until_idle(self, engine: EngineHandle | None) -> None:
         while self._of(engine):

@@ -219,13 +219,13 @@ WRONG = [
     ({"messages": [{"role": "user"}]}, '"messages[0].content" is missing'),
     ({"messages": [5]}, '"messages[0]" must be a {"role", "content"} object, not 5'),
     (
-        {"messages": [{"role": "king", "content": "x"}]},
-        '"messages[0].role" must be one of "system"',
+        {"messages": [{"role": 5, "content": "x"}]},
+        '"messages[0].role" must be a string, such as "system"',
     ),
     ({"messages": [{"role": "user", "content": 5}]}, '"messages[0].content" must be a string or'),
     (
-        {"messages": [{"role": "user", "content": [{"type": "image", "text": "x"}]}]},
-        '"messages[0].content[0].type" must be "text", not "image"',
+        {"messages": [{"role": "user", "content": [{"type": 5, "text": "x"}]}]},
+        '"messages[0].content[0].type" must be a string, not 5',
     ),
     (
         {"messages": [{"role": "user", "content": [5]}]},

@@ -222,6 +222,8 @@ def parse_message(body: bytes, limits: PromptLimits) -> Message:
         if kind == "generate":
             return _generate(wire, limits)
         return _admin(kind, wire, limits)
+    except RecursionError as error:
+        raise mistakes.of_json(body, error) from None
     except ProtocolError as error:
         error.id = wire.id
         raise
@@ -357,12 +359,13 @@ def _text(
 
 
 def _conversation(wire: Any, limits: PromptLimits) -> tuple[tuple[ChatMessage, ...], ChatOptions]:
-    messages = tuple(wire.messages)
-    size = chat.check_messages(messages)
+    messages, unread = chat.checked_messages(wire.messages)
     options = chat.options(wire, messages)
+    if unread:
+        options = msgspec.structs.replace(options, unread=unread)
     _cap(
         "messages and tools are" if wire.tools else "messages are",
-        size + (len(options.tools) if wire.tools else 0),
+        chat.size_of(messages) + (len(options.tools) if wire.tools else 0),
         limits,
     )
     return messages, options

@@ -321,6 +321,7 @@ class Admin:
                 markup=outcome.markup,
                 plain=outcome.plain,
                 stop=outcome.stops,
+                **({"unread": message.chat.unread} if message.chat.unread else {}),
             )
         )
 

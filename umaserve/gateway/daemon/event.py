@@ -20,6 +20,7 @@ class Event(msgspec.Struct):
     ``message`` is the text of an error, or the whole message at the end of a chat with tools.
     ``stop`` is the stop string that ended the answer, ``stop_token`` the model's token that did.
     ``dropped_tokens`` left the context when it was full.
+    ``unread`` are the types of what of the conversation the model was told in words alone.
     ``rated`` are the ``logprobs`` of the prompt's tokens, which came in events of their own.
     """
 
@@ -44,6 +45,7 @@ class Event(msgspec.Struct):
     stop: str | None = None
     stop_token: int = -1
     dropped_tokens: int = 0
+    unread: list[str] | None = None
     code: str = ""
     rated: list[dict[str, Any]] | None = None
 

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from umaserve.gateway.daemon.event import Event
-from umaserve.gateway.daemon.refusal import Refusal, encode, not_there, ollama_error, wrong
+from umaserve.gateway.daemon.refusal import Refusal, encode, not_there, ollama_error
 from umaserve.gateway.families.anthropic_shapes import input_of
 from umaserve.gateway.translate.answering import cache_header, json_response, stream, whole
 from umaserve.gateway.translate.body import (
@@ -23,9 +23,15 @@ from umaserve.gateway.translate.body import (
 from umaserve.gateway.translate.caller import caller_fields, lane_header
 from umaserve.gateway.translate.endpoint import Endpoint
 from umaserve.gateway.translate.gap import with_gap
-from umaserve.gateway.translate.messages import effort, wants_deltas
+from umaserve.gateway.translate.messages import (
+    content_of,
+    effort,
+    parts_of,
+    unread_part,
+    wants_deltas,
+)
 from umaserve.gateway.translate.model import loaded_model, read_named
-from umaserve.gateway.translate.parts import Answer, Call, Pieces, answer_of
+from umaserve.gateway.translate.parts import Answer, Call, Pieces, answer_of, unread_field
 from umaserve.gateway.translate.sampling import most_tokens, sampling_fields
 from umaserve.gateway.translate.schemas import CALLER, CHAT, FLAG, OBJECT, SAMPLING, TEXT
 from umaserve.protocol import ROLES
@@ -54,7 +60,7 @@ async def generate(request: Request) -> Response:
     prompt, system = text_of(body, "prompt"), text_of(body, "system")
     if not prompt:
         return await _loaded_only(body, "response")
-    for name in ("template", "context", "images"):
+    for name in ("template", "context"):
         if body.get(name):
             raise not_there(f'"{name}"')
     if text_of(body, "suffix"):
@@ -65,7 +71,8 @@ async def generate(request: Request) -> Response:
         message = {"prompt": prompt}
     else:
         start = [{"role": "system", "content": system}] if system else []
-        message = {"messages": [*start, {"role": "user", "content": prompt}], "deltas": True}
+        asked = _message({"role": "user", "content": prompt, "images": body.get("images")})
+        message = {"messages": [*start, asked], "deltas": True}
     return await _answer(request, body, message, "response")
 
 
@@ -106,12 +113,11 @@ async def _loaded_only(body: dict[str, Any], field: str) -> Response:
 
 def _message(message: dict[str, Any]) -> dict[str, Any]:
     """One message in OpenAI's words.  Raises ``Refusal``."""
-    if message.get("images"):
-        raise Refusal(400, "text_only", '"messages[].images": only text is taken')
-    content = message.get("content")
-    if content is not None and not isinstance(content, str):
-        raise wrong("messages[].content", "be a string")
-    found = {"role": message.get("role"), "content": content or ""}
+    content = content_of(message.get("content"), "messages[].content")
+    images = list_of(message, "images")
+    if images:
+        content = [*parts_of(content), *(unread_part("image") for _ in images)]
+    found: dict[str, Any] = {"role": message.get("role"), "content": content}
     if message.get("thinking"):
         found["reasoning_content"] = message["thinking"]
     calls = objects_of(message, "tool_calls")
@@ -126,11 +132,10 @@ def _message(message: dict[str, Any]) -> dict[str, Any]:
 
 def _call(number: int, call: dict[str, Any]) -> dict[str, Any]:
     function = object_of(call, "function")
-    arguments = encode(function.get("arguments") or {}).decode()
     return {
         "id": str(call.get("id") or f"call_{number}"),
         "type": "function",
-        "function": {"name": function.get("name"), "arguments": arguments},
+        "function": {"name": function.get("name"), "arguments": function.get("arguments")},
     }
 
 
@@ -166,6 +171,7 @@ def _end(end: Event, began_ns: int) -> dict[str, Any]:
         "cached_count": end.tokens("cached_tokens"),
         "eval_count": end.tokens("completion_tokens"),
         "eval_duration": int(max(0.0, end.ms("total_ms") - end.ms("ttft_ms")) * NS_PER_MS),
+        **unread_field(end),
     }
 
 

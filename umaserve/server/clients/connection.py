@@ -124,7 +124,8 @@ class Connection:
             number, why = request.lane_now()
             lane = LANE_NAMES[number]
             deltas = request.reply is not None
-            self._outbox.put(begin_event(request.id, lane, why, deltas, request.usage()))
+            unread = request.message.chat.unread
+            self._outbox.put(begin_event(request.id, lane, why, deltas, request.usage(), unread))
 
     def echo(self, request: Request, text: str) -> None:
         if not self._closing.is_set():
@@ -153,7 +154,7 @@ class Connection:
             eos_event(
                 request.id, reason, usage, timings, whole, asked.metadata, logprobs, message,
                 stop, token, request.tokens if asked.return_tokens and not asked.stream else None,
-                request.dropped,
+                request.dropped, asked.chat.unread,
             )  # fmt: skip
         )
 

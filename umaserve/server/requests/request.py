@@ -17,7 +17,7 @@ from umaserve.app_settings import AppSettings
 from umaserve.chat.questions import ChatModel, Rendered
 from umaserve.metrics import quantile
 from umaserve.protocol import Generate, Timings, Usage
-from umaserve.protocol.chat import check_messages
+from umaserve.protocol.chat import size_of
 from umaserve.server.engines.blame import Record
 from umaserve.server.requests.prompt_text import PromptText
 from umaserve.server.requests.reply import Reply
@@ -267,7 +267,7 @@ class Request:
         message = self.message
         size = len(message.prompt or "") + 4 * len(message.tokens or ())
         if message.messages is not None:
-            size += check_messages(message.messages)
+            size += size_of(message.messages)
         return max(int(TURNS * (1.0 + size / LONG_BYTES) / self.weight), 1)
 
     @property

@@ -32,7 +32,7 @@ from umaserve.gateway.translate.messages import (
     wants_deltas,
 )
 from umaserve.gateway.translate.model import read_named
-from umaserve.gateway.translate.parts import Piece, Pieces, answer_of
+from umaserve.gateway.translate.parts import Piece, Pieces, answer_of, unread_field
 from umaserve.gateway.translate.sampling import most_tokens, sampling_fields
 from umaserve.gateway.translate.schemas import (
     AT_LEAST_1,
@@ -71,6 +71,7 @@ async def chat_completions(request: Request) -> Response:
         **head(body, "chat.completion", "chatcmpl-"),
         "choices": [_choice(number, end) for number, end in enumerate(ends)],
         "usage": usage(ends, choices),
+        **unread_field(ends[0]),
     }
     return json_response(answer, headers=headers | cache_header(ends))
 
@@ -153,14 +154,20 @@ class _ChatChunks(Chunks):
         reason = finish_reason(event)
         if self._called[number] and reason == "stop":
             reason = "tool_calls"
-        return self._choice(number, {}, reason)
+        return self._choice(number, {}, reason, unread_field(event))
 
-    def _choice(self, number: int, delta: dict[str, Any], reason: str | None) -> bytes:
+    def _choice(
+        self,
+        number: int,
+        delta: dict[str, Any],
+        reason: str | None,
+        more: dict[str, Any] = {},  # noqa: B006  (it is only read)
+    ) -> bytes:
         choice: dict[str, Any] = {"index": number, "delta": delta, "finish_reason": reason}
         if self._with_logprobs and self._tokens[number]:
             choice["logprobs"] = chat_logprobs(self._tokens[number])
             self._tokens[number] = []
-        return self._chunk(b'"choices":[%b]' % encode(choice))
+        return self._chunk(encode({"choices": [choice], **more})[1:-1])
 
 
 def _call_delta(call: dict[str, Any]) -> dict[str, Any]:

@@ -6,15 +6,22 @@ from typing import Any
 
 import msgspec
 
-from umaserve.gateway.daemon.refusal import Refusal, encode, wrong
+from umaserve.gateway.daemon.refusal import encode, wrong
 from umaserve.gateway.translate.body import object_of, objects_of
-from umaserve.gateway.translate.messages import TEXT_PARTS, content_of
+from umaserve.gateway.translate.messages import (
+    TEXT_PARTS,
+    Content,
+    content_of,
+    parts_of,
+    unread_part,
+)
 from umaserve.gateway.translate.parts import Call
 from umaserve.gateway.translate.schemas import OBJECT, TEXT
 
 BETWEEN = "__"  # a namespace and the name of a tool in it
 MORE_TOOLS = "additional_tools"  # an item that is no part of what is said
 _OUTPUTS = ("function_call_output", "custom_tool_call_output")
+_OF_CLIENT = ("_output", "_response")  # of the types of items that no assistant makes
 _INPUT = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
 _CONTENT = {"type": ["string", "array"], "items": {"type": "object", "properties": {
     "type": {"enum": [*TEXT_PARTS]}, "text": TEXT}, "required": ["type", "text"]}}  # fmt: skip
@@ -59,7 +66,7 @@ def _add(item: dict[str, Any], found: list[dict[str, Any]]) -> None:
     if kind == "message":
         content = content_of(item.get("content"), "input[].content")
         if item.get("role") == "assistant":
-            _of_assistant(found)["content"] = content
+            _say(found, content)
         else:
             found.append({"role": item.get("role"), "content": content})
     elif kind == "reasoning":
@@ -72,8 +79,17 @@ def _add(item: dict[str, Any], found: list[dict[str, Any]]) -> None:
         output = content_of(item.get("output"), "input[].output")
         called = str(item.get("call_id"))
         found.append({"role": "tool", "tool_call_id": called, "content": output})
+    elif str(kind).endswith(_OF_CLIENT):
+        found.append({"role": "user", "content": [unread_part(kind)]})
     elif kind != MORE_TOOLS:
-        raise Refusal(400, "unknown_item", f'"input" has an item of the type "{kind}"')
+        _say(found, [unread_part(kind)])
+
+
+def _say(found: list[dict[str, Any]], content: Content) -> None:
+    """More of the assistant's text, behind what this turn of it has said."""
+    message = _of_assistant(found)
+    said = message["content"]
+    message["content"] = [*parts_of(said), *parts_of(content)] if said else content
 
 
 def _of_assistant(found: list[dict[str, Any]]) -> dict[str, Any]:

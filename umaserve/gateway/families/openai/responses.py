@@ -28,7 +28,7 @@ from umaserve.gateway.translate.caller import caller_fields, lane_header
 from umaserve.gateway.translate.endpoint import Endpoint
 from umaserve.gateway.translate.messages import effort, format_field, in_order, wants_deltas
 from umaserve.gateway.translate.model import read_named
-from umaserve.gateway.translate.parts import Piece, Pieces, answer_of
+from umaserve.gateway.translate.parts import Piece, Pieces, answer_of, unread_field
 from umaserve.gateway.translate.sampling import most_tokens, sampling_fields
 from umaserve.gateway.translate.schemas import (
     AT_LEAST_1,
@@ -168,6 +168,7 @@ class _Response:
                 "output_tokens_details": {"reasoning_tokens": 0},
                 "total_tokens": prompt + completion,
             },
+            **unread_field(end),
         }
 
     def _object(self, status: str) -> dict[str, Any]:

@@ -14,7 +14,14 @@ import msgspec
 from umaserve.protocol import chat_fields as f
 from umaserve.protocol.chat_fields import CalledFunction, ChatMessage, ChatOptions, NamedTool, Tool
 from umaserve.protocol.constraint import GRAMMAR, Constraint
-from umaserve.protocol.errors import E_PROTO_003, E_PROTO_005, ProtocolError
+from umaserve.protocol.errors import (
+    BYTES_A_TOKEN,
+    E_LIMIT_001,
+    E_PROTO_003,
+    E_PROTO_005,
+    Overflow,
+    ProtocolError,
+)
 from umaserve.protocol.history import readable
 from umaserve.protocol.mistakes import missing, wrong
 
@@ -23,20 +30,26 @@ NO_TOOLS = b"[]"
 
 
 def checked_messages(
-    messages: Sequence[ChatMessage],
+    messages: Sequence[ChatMessage], n_ctx: int
 ) -> tuple[tuple[ChatMessage, ...], tuple[str, ...]]:
     """The messages as a template can take them, and what of them is unread.
 
-    Raises ``ProtocolError`` where they are none, or too many.
+    Raises ``ProtocolError`` where they are none, or too many: clients shorten a conversation that
+    is too long for ``n_ctx`` tokens.
     """
     if not messages:
         raise wrong("messages", f.MESSAGES.words, [])
-    if len(messages) > f.MAX_MESSAGES:
-        text = f'"messages" must be {f.MESSAGES.words}; it has {len(messages)}'
-        raise ProtocolError(E_PROTO_003, text)
     parts = sum(len(m.content) for m in messages if isinstance(m.content, list))
-    _bound(parts, f.MAX_CONTENT_PARTS, "content parts")
-    _bound(sum(len(m.tool_calls or ()) for m in messages), f.MAX_TOOL_CALLS, "tool calls")
+    calls = sum(len(m.tool_calls or ()) for m in messages)
+    for count, most, what in (
+        (len(messages), f.MAX_MESSAGES, "messages"),
+        (parts, f.MAX_CONTENT_PARTS, "content parts of messages"),
+        (calls, f.MAX_TOOL_CALLS, "tool calls of messages"),
+    ):
+        if count > most:
+            overflow = Overflow(size_of(messages) // BYTES_A_TOKEN, n_ctx)
+            text = f"{count} {what} are too many; the limit is {most}"
+            raise ProtocolError(E_LIMIT_001, text, overflow=overflow)
     for i, message in enumerate(messages):
         _check_content(message, f"messages[{i}].content")
     return readable(messages)
@@ -55,12 +68,6 @@ def _check_content(message: ChatMessage, name: str) -> None:
     for i, part in enumerate(content if isinstance(content, list) else ()):
         if part.type == "text" and part.text is None:
             raise missing(f"{name}[{i}].text")
-
-
-def _bound(count: int, most: int, what: str) -> None:
-    if count > most:
-        text = f'"messages" must have at most {most} {what} in all; they have {count}'
-        raise ProtocolError(E_PROTO_003, text)
 
 
 def _size(message: ChatMessage) -> int:

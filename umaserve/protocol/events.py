@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from umaserve.protocol.errors import Overflow
 from umaserve.protocol.frames import encode_frame, frame
 
 REASONS = ("stop", "length", "cancel", "error", "tool_calls")
@@ -178,10 +179,14 @@ def delta_event(id: str, delta: dict[str, Any]) -> bytes:
     return encode_frame({"id": id, "event": "delta", **delta})
 
 
-def error_event(id: str | None, code: str, message: str) -> bytes:
+def error_event(
+    id: str | None, code: str, message: str, overflow: Overflow | None = None
+) -> bytes:
     """An error; ``id`` is ``None`` where the message that caused it had none."""
     event: dict[str, Any] = {} if id is None else {"id": id}
     event.update(event="error", code=code, message=message)
+    if overflow is not None:
+        event |= overflow._asdict()
     return encode_frame(event)
 
 

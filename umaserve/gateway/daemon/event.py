@@ -21,6 +21,7 @@ class Event(msgspec.Struct):
     ``stop`` is the stop string that ended the answer, ``stop_token`` the model's token that did.
     ``dropped_tokens`` left the context when it was full.
     ``unread`` are the types of what of the conversation the model was told in words alone.
+    ``n_prompt_tokens`` and ``n_ctx`` go with an error for a prompt that is too long.
     ``rated`` are the ``logprobs`` of the prompt's tokens, which came in events of their own.
     """
 
@@ -47,6 +48,8 @@ class Event(msgspec.Struct):
     dropped_tokens: int = 0
     unread: list[str] | None = None
     code: str = ""
+    n_prompt_tokens: int | None = None
+    n_ctx: int = 0
     rated: list[dict[str, Any]] | None = None
 
     @property

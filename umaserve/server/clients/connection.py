@@ -162,7 +162,7 @@ class Connection:
         if final:
             self._forget(request)
         if not self._closing.is_set():
-            self._outbox.put(error_event(request.id, code, message))
+            self._outbox.put(error_event(request.id, code, message, request.overflow))
 
     def flush(self) -> None:
         self._outbox.flush()
@@ -422,7 +422,7 @@ class Connection:
             self.close(error.code, error.message, error.id)
         else:
             self.daemon.meters.error(error.code, error.message, error.id or "", self)
-            self.send(error_event(error.id, error.code, error.message))
+            self.send(error_event(error.id, error.code, error.message, error.overflow))
 
     def _handle(self, body: bytes, arrived_ns: int) -> None:
         message = parse_message(body, self.daemon.limits)

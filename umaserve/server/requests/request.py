@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from umaserve.app_settings import AppSettings
 from umaserve.chat.questions import ChatModel, Rendered
 from umaserve.metrics import quantile
-from umaserve.protocol import Generate, Timings, Usage
+from umaserve.protocol import Generate, Overflow, Timings, Usage
 from umaserve.protocol.chat import size_of
 from umaserve.server.engines.blame import Record
 from umaserve.server.requests.prompt_text import PromptText
@@ -151,6 +151,7 @@ class Request:
     broken: bool = False  # our own code failed on it
     ended_ns: int = 0
     failure: tuple[str, str] | None = None  # code and message the engine gave
+    overflow: Overflow | None = None  # of a prompt that is too long
     failing: int = 0  # wakes since its row ended with an error whose message is on the way
     rated: PromptText | None = None  # what was told of the prompt's tokens, where that is wanted
     parts: list[str] = field(default_factory=list)  # of answers that do not stream

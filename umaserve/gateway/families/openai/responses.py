@@ -40,6 +40,7 @@ from umaserve.gateway.translate.schemas import (
     TEXT,
 )
 
+_TOLD_ERROR = ("code", "message", "n_prompt_tokens", "n_ctx")
 _ECHOED = ("instructions", "max_output_tokens", "previous_response_id", "temperature", "top_p")
 
 
@@ -136,7 +137,8 @@ class _Response:
 
     def fail(self, refusal: Refusal) -> bytes:
         error = openai_error(refusal)["error"]
-        failed = self._object("failed") | {"error": {k: error[k] for k in ("code", "message")}}
+        told = {name: error[name] for name in _TOLD_ERROR if name in error}
+        failed = self._object("failed") | {"error": told}
         return self._events([{"type": "response.failed", "response": failed}])
 
     def _events(self, events: list[dict[str, Any]]) -> bytes:

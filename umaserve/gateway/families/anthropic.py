@@ -39,7 +39,7 @@ from umaserve.gateway.translate.endpoint import Endpoint
 from umaserve.gateway.translate.messages import wants_deltas
 from umaserve.gateway.translate.model import read_named
 from umaserve.gateway.translate.parts import Piece, Pieces, answer_of, unread_field
-from umaserve.gateway.translate.prompts import rendered, tokens_of
+from umaserve.gateway.translate.prompts import count_of
 from umaserve.gateway.translate.schemas import AT_LEAST_1, CALLER, FLAG, TEXT, of_socket
 
 
@@ -201,10 +201,7 @@ async def count_tokens(request: Request) -> Response:
     """How many tokens the model would read."""
     body = await read_object(request)
     fields = {"messages": conversation(body), **tool_fields(body), **thinking_field(body)}
-    link = link_of(request)
-    prompt, unread = await rendered(link, fields)
-    tokens = await tokens_of(link, prompt, add_special=True)
-    return json_response({"input_tokens": len(tokens), **unread})
+    return json_response(await count_of(link_of(request), fields))
 
 
 _FIELDS = {

@@ -56,6 +56,13 @@ async def text_of_tokens(link: Link, tokens: list[int]) -> str:
     return str((await link.ask({"type": "detokenize", "tokens": tokens}))["text"])
 
 
+async def count_of(link: Link, fields: dict[str, Any]) -> dict[str, Any]:
+    """``input_tokens`` of a conversation, and the field that tells what of it was not read."""
+    prompt, unread = await rendered(link, fields)
+    tokens = await tokens_of(link, prompt, add_special=True)
+    return {"input_tokens": len(tokens), **unread}
+
+
 class Rendered(NamedTuple):
     """What a conversation becomes, and the field that tells what of it was not read."""
 

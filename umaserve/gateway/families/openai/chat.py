@@ -10,6 +10,7 @@ from starlette.responses import Response
 from umaserve.gateway.daemon.event import Event
 from umaserve.gateway.daemon.refusal import encode
 from umaserve.gateway.families.openai.shapes import (
+    COUNTED,
     MAX_CHOICES,
     Chunks,
     chat_logprobs,
@@ -21,8 +22,14 @@ from umaserve.gateway.families.openai.shapes import (
     usage,
     wants_usage,
 )
-from umaserve.gateway.translate.answering import cache_header, json_response, stream, whole
-from umaserve.gateway.translate.body import flag_of, whole_of
+from umaserve.gateway.translate.answering import (
+    cache_header,
+    json_response,
+    link_of,
+    stream,
+    whole,
+)
+from umaserve.gateway.translate.body import flag_of, read_object, whole_of
 from umaserve.gateway.translate.caller import caller_fields, lane_header
 from umaserve.gateway.translate.endpoint import Endpoint
 from umaserve.gateway.translate.messages import (
@@ -33,6 +40,7 @@ from umaserve.gateway.translate.messages import (
 )
 from umaserve.gateway.translate.model import read_named
 from umaserve.gateway.translate.parts import Piece, Pieces, answer_of, unread_field
+from umaserve.gateway.translate.prompts import count_of
 from umaserve.gateway.translate.sampling import most_tokens, sampling_fields
 from umaserve.gateway.translate.schemas import (
     AT_LEAST_1,
@@ -74,6 +82,13 @@ async def chat_completions(request: Request) -> Response:
         **unread_field(ends[0]),
     }
     return json_response(answer, headers=headers | cache_header(ends))
+
+
+async def input_tokens(request: Request) -> Response:
+    """How many tokens the model would read."""
+    body = await read_object(request)
+    fields = {"messages": chat_messages(body), **chat_fields(body)}
+    return json_response(COUNTED | await count_of(link_of(request), fields))
 
 
 def _choice(number: int, end: Event) -> dict[str, Any]:
@@ -196,8 +211,12 @@ _FIELDS = {
 }
 ENDPOINTS = tuple(
     Endpoint(
-        "POST", path, chat_completions, "a conversation's next message", "OpenAI", _FIELDS,
+        "POST", start + "/chat/completions" + end, handler, summary, "OpenAI", _FIELDS,
         ("messages",),
     )
-    for path in ("/v1/chat/completions", "/chat/completions")
+    for start in ("/v1", "")
+    for end, handler, summary in (
+        ("", chat_completions, "a conversation's next message"),
+        ("/input_tokens", input_tokens, "tokens of a conversation"),
+    )
 )  # fmt: skip

@@ -6,7 +6,8 @@ from typing import Any
 
 import msgspec
 
-from umaserve.gateway.daemon.refusal import encode, wrong
+from umaserve.gateway.daemon.refusal import Refusal, encode, wrong
+from umaserve.gateway.families.openai.kept import Kept
 from umaserve.gateway.translate.body import object_of, objects_of
 from umaserve.gateway.translate.messages import (
     TEXT_PARTS,
@@ -47,7 +48,31 @@ TOOL = {
     },
     "required": ["type"],
 }
+MAX_NAMED, MAX_ID_CHARS = 10, 100  # unknown ids that an error names, and of each
 _decode = msgspec.json.Decoder().decode
+
+
+def resolved(body: dict[str, Any], kept: Kept, owner: str) -> dict[str, Any]:
+    """The body with the items in the place of references to them.  Raises ``Refusal``."""
+    given = body.get("input")
+    if not isinstance(given, list) or not any(_is_reference(item) for item in given):
+        return body
+    known = kept.items(owner)
+    ids = [str(item.get("id")) for item in given if _is_reference(item)]
+    missing = [id for id in ids if id not in known]
+    if missing:
+        names = ", ".join(f"'{id[:MAX_ID_CHARS]}'" for id in missing[:MAX_NAMED])
+        text = f"Item with id {names} not found: no item of this id is kept"
+        raise Refusal(404, "item_not_found", f"{text}; send the item, or keep it (store: true)")
+    items = [known[str(item.get("id"))] if _is_reference(item) else item for item in given]
+    return {**body, "input": items}
+
+
+def _is_reference(item: Any) -> bool:
+    """``type`` may be left out, and the id is all there is then."""
+    if not isinstance(item, dict):
+        return False
+    return item.get("type") == "item_reference" or item.keys() - {"type"} == {"id"}
 
 
 def messages_of(body: dict[str, Any]) -> list[dict[str, Any]]:

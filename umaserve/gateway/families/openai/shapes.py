@@ -14,6 +14,7 @@ from umaserve.gateway.translate.answering import EVENT_STREAM, SSE_COMMENT
 from umaserve.gateway.translate.body import object_of
 
 MAX_CHOICES = 128
+COUNTED = {"object": "response.input_tokens"}  # an answer that counts tokens
 DONE = b"data: [DONE]\n\n"
 FINGERPRINT = f"umaserve-{umaserve.__version__}"
 _FINISH = {"length": "length", "tool_calls": "tool_calls"}

@@ -99,14 +99,17 @@ def begin_event(
     deltas: bool,
     usage: Usage,
     unread: Sequence[str] = (),
+    model: str = "",
 ) -> bytes:
     """A request has its sequence: its lane, why that one, and what its prompt counts.
 
-    ``deltas``: its answer is read as a message.  ``unread`` as `eos_event` has it.
+    ``deltas``: its answer is read as a message.  ``unread`` as `eos_event` has it.  ``model`` is
+    the name of the model that answers.
     """
     counts = {"prompt_tokens": usage.prompt_tokens, "cached_tokens": usage.cached_tokens}
     event = {"id": id, "event": "begin", "lane": lane, "lane_reason": lane_reason}
-    return encode_frame({**event, "deltas": deltas, "usage": counts, **_unread(unread)})
+    more = {"deltas": deltas, "model": model, "usage": counts}
+    return encode_frame({**event, **more, **_unread(unread)})
 
 
 def _unread(types: Sequence[str]) -> dict[str, Any]:

@@ -18,6 +18,7 @@ class Event(msgspec.Struct):
     """One frame.  ``event`` is one of ``OF_REQUESTS`` for requests.
 
     ``message`` is the text of an error, or the whole message at the end of a chat with tools.
+    ``model`` is the name of the model that answers, told as the request begins.
     ``stop`` is the stop string that ended the answer, ``stop_token`` the model's token that did.
     ``dropped_tokens`` left the context when it was full.
     ``unread`` are the types of what of the conversation the model was told in words alone.
@@ -33,6 +34,7 @@ class Event(msgspec.Struct):
     deltas: bool = False
     lane: str = ""
     lane_reason: str = ""
+    model: str = ""
     logprob: float | None = None
     top_logprobs: list[dict[str, Any]] | None = None
     logprobs: list[dict[str, Any]] | None = None

@@ -100,13 +100,14 @@ class Exchange:
                     rated.setdefault(number, []).extend(event.logprobs or ())
                 if event.event == "eos":
                     event.rated = rated.get(number)
-                    ends[number] = self._with_lane(number, event)
+                    ends[number] = self._with_begin(number, event)
         return [ends[number] for number in range(len(self._ids))]
 
-    def _with_lane(self, number: int, end: Event) -> Event:
+    def _with_begin(self, number: int, end: Event) -> Event:
         begun = self.begun.get(number)
         if begun is not None:
             end.lane, end.lane_reason = begun.lane, begun.lane_reason
+            end.model = begun.model
         return end
 
     def leave(self) -> None:

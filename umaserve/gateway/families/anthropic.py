@@ -58,7 +58,7 @@ async def messages(request: Request) -> Response:
         "id": id,
         "type": "message",
         "role": "assistant",
-        "model": name,
+        "model": name or end.model,
         "content": blocks_of(answer),
         "stop_reason": stop_reason(end, bool(answer.calls)),
         "stop_sequence": end.stop,
@@ -115,6 +115,7 @@ class _Events:
         return _event({"type": "ping"}) if self._begun else SSE_COMMENT
 
     def begun(self, number: int, begin: Event) -> None:
+        self._model = self._model or begin.model
         self._counts, self._pieces.takes_deltas = begin, begin.deltas
 
     def begin(self) -> bytes:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import time
+from collections.abc import Sequence
 from datetime import datetime, timezone
 from typing import Any
 
@@ -10,8 +12,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from umaserve.gateway.daemon.event import Event
-from umaserve.gateway.daemon.refusal import Refusal, encode, not_there, ollama_error
+from umaserve.gateway.daemon.refusal import Refusal, encode, not_there, ollama_error, wrong
 from umaserve.gateway.families.anthropic_shapes import input_of
+from umaserve.gateway.families.openai.shapes import chat_logprobs, token_of
 from umaserve.gateway.translate.answering import cache_header, json_response, stream, whole
 from umaserve.gateway.translate.body import (
     flag_of,
@@ -19,6 +22,7 @@ from umaserve.gateway.translate.body import (
     object_of,
     objects_of,
     text_of,
+    whole_of,
 )
 from umaserve.gateway.translate.caller import caller_fields, lane_header
 from umaserve.gateway.translate.endpoint import Endpoint
@@ -35,10 +39,12 @@ from umaserve.gateway.translate.parts import Answer, Call, Pieces, answer_of, un
 from umaserve.gateway.translate.sampling import most_tokens, sampling_fields
 from umaserve.gateway.translate.schemas import CALLER, CHAT, FLAG, OBJECT, SAMPLING, TEXT
 from umaserve.protocol import ROLES
+from umaserve.protocol.fields import MAX_LOGPROBS
 
 LINES = "application/x-ndjson"
 NS_PER_MS = 1_000_000
 _REASONS = {"length": "length"}
+_DURATION = re.compile(r"-?([0-9]+(\.[0-9]*)?(h|m|s|ms|us|µs|ns)?)+")
 
 
 async def chat(request: Request) -> Response:
@@ -93,6 +99,10 @@ async def _answer(
     elif form:
         message["json_schema"] = form
     message |= caller
+    keep_alive(body)
+    whole_of(options, "num_ctx", 0, 0, 1 << 31)  # the context is the daemon's
+    if flag_of(body, "logprobs"):
+        message["logprobs"] = whole_of(body, "top_logprobs", 0, 0, MAX_LOGPROBS)
     name = body["model"]
     headers = {"x-uma-lane": lane_header(caller)}
     if flag_of(body, "stream", True):
@@ -100,13 +110,14 @@ async def _answer(
         return await stream(request, [message], lines, headers)
     began_ns = time.monotonic_ns()
     (end,) = await whole(request, [message])
-    told = _start(name) | _content(field, answer_of(end)) | _end(end, began_ns)
+    told = _start(name or end.model) | _content(field, answer_of(end))
+    told |= _logprobs(end.logprobs or ()) | _end(end, began_ns)
     return json_response(told, headers=headers | cache_header([end]))
 
 
 async def _loaded_only(body: dict[str, Any], field: str) -> Response:
     """What asks for nothing is to load the model; it is loaded, or is not."""
-    reason = "unload" if body.get("keep_alive") in (0, "0") else "load"
+    reason = "load" if keep_alive(body) else "unload"
     told = _start(body["model"]) | _content(field, Answer())
     return json_response(told | {"done": True, "done_reason": reason})
 
@@ -137,6 +148,20 @@ def _call(number: int, call: dict[str, Any]) -> dict[str, Any]:
         "type": "function",
         "function": {"name": function.get("name"), "arguments": function.get("arguments")},
     }
+
+
+def keep_alive(body: dict[str, Any]) -> bool:
+    """Whether the client wants the model to stay, which it does.  Raises ``Refusal``."""
+    value = body.get("keep_alive")
+    if isinstance(value, str) and _DURATION.fullmatch(value):
+        return value.strip("0.hmsnuµ") != ""
+    if value is None or isinstance(value, int | float) and not isinstance(value, bool):
+        return value != 0
+    raise wrong("keep_alive", 'be a number of seconds, or a duration such as "5m"')
+
+
+def _logprobs(tokens: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    return {"logprobs": chat_logprobs(tokens)["content"]} if tokens else {}
 
 
 def _start(name: str) -> dict[str, Any]:
@@ -184,6 +209,7 @@ class _Lines:
         self._name, self._field = name, field
         self._pieces = Pieces(takes_deltas)
         self._calls: dict[int, Call] = {}
+        self._tokens: list[dict[str, Any]] = []
         self._began_ns = time.monotonic_ns()
 
     @property
@@ -195,23 +221,27 @@ class _Lines:
         return b""
 
     def begun(self, number: int, begin: Event) -> None:
+        self._name = self._name or begin.model
         self._pieces.takes_deltas = begin.deltas
 
     def feed(self, number: int, event: Event) -> bytes:
         piece = self._pieces.of(event)
+        if event.event == "token" and event.logprob is not None:
+            self._tokens.append(token_of(event))
         for call in piece.calls:
             of_index = self._calls.setdefault(call.get("index", 0), Call("", "", ""))
             of_index.name += call.get("name") or ""
             of_index.arguments += call.get("arguments") or ""
         out = b""
         if piece.text or piece.reasoning:
-            out = self._line(_content(self._field, Answer(piece.text, piece.reasoning)))
+            content = _content(self._field, Answer(piece.text, piece.reasoning))
+            out = self._line(content | self._new_logprobs())
         if event.event == "eos":
             if self._calls:
                 answer = Answer(calls=list(self._calls.values()))
                 out += self._line(_content(self._field, answer))
-            last = _content(self._field, Answer()) | _end(event, self._began_ns)
-            out += self._line(last)
+            last = _content(self._field, Answer()) | self._new_logprobs()
+            out += self._line(last | _end(event, self._began_ns))
         return out
 
     def end(self) -> bytes:
@@ -219,6 +249,11 @@ class _Lines:
 
     def fail(self, refusal: Refusal) -> bytes:
         return encode(ollama_error(refusal)) + b"\n"
+
+    def _new_logprobs(self) -> dict[str, Any]:
+        """Of the tokens since the last line."""
+        told, self._tokens = _logprobs(self._tokens), []
+        return told
 
     def _line(self, rest: dict[str, Any]) -> bytes:
         return encode(_start(self._name) | rest) + b"\n"
@@ -228,7 +263,9 @@ _COMMON = {
     "model": TEXT,
     "stream": FLAG,
     "think": {"anyOf": [FLAG, CHAT["reasoning_effort"]]},
-    "keep_alive": {"type": ["integer", "string"]},
+    "keep_alive": {"type": ["number", "string"]},
+    "logprobs": FLAG,
+    "top_logprobs": {"type": "integer", "minimum": 0, "maximum": MAX_LOGPROBS},
     "options": {
         "type": "object",
         "properties": {**SAMPLING, "num_predict": {"type": "integer", "minimum": -2}},

@@ -125,7 +125,11 @@ class Connection:
             lane = LANE_NAMES[number]
             deltas = request.reply is not None
             unread = request.message.chat.unread
-            self._outbox.put(begin_event(request.id, lane, why, deltas, request.usage(), unread))
+            ready = request.engine.ready if request.engine is not None else None
+            name = "" if ready is None else ready.model_name
+            self._outbox.put(
+                begin_event(request.id, lane, why, deltas, request.usage(), unread, name)
+            )
 
     def echo(self, request: Request, text: str) -> None:
         if not self._closing.is_set():

@@ -76,7 +76,7 @@ async def chat_completions(request: Request) -> Response:
         return await stream(request, messages, chunks, headers)
     ends = await whole(request, messages)
     answer = {
-        **head(body, "chat.completion", "chatcmpl-"),
+        **head(body, "chat.completion", "chatcmpl-", ends),
         "choices": [_choice(number, end) for number, end in enumerate(ends)],
         "usage": usage(ends, choices),
         **unread_field(ends[0]),
@@ -127,6 +127,7 @@ class _ChatChunks(Chunks):
         self._with_logprobs = "logprobs" in message
 
     def begun(self, number: int, begin: Event) -> None:
+        super().begun(number, begin)
         self._pieces[number].takes_deltas = begin.deltas
         self._plain = not begin.deltas and not self._with_logprobs
 

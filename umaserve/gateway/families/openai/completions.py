@@ -73,7 +73,7 @@ async def completions(request: Request) -> Response:
         return await stream(request, messages, chunks, headers)
     ends = await whole(request, messages)
     answer = {
-        **head(body, "text_completion", "cmpl-"),
+        **head(body, "text_completion", "cmpl-", ends),
         "choices": [
             _choice(number, end, echoed[number // choices]) for number, end in enumerate(ends)
         ],

@@ -139,6 +139,7 @@ class _Response:
 
     def whole(self, end: Event) -> dict[str, Any]:
         """All at once."""
+        self._body["model"] = self._body["model"] or end.model
         answer = answer_of(end)
         calls = [
             {"index": index, "id": call.id, "name": call.name, "arguments": call.arguments}
@@ -155,6 +156,7 @@ class _Response:
         )
 
     def begun(self, number: int, begin: Event) -> None:
+        self._body["model"] = self._body["model"] or begin.model
         self._pieces.takes_deltas = begin.deltas
 
     def feed(self, number: int, event: Event) -> bytes:

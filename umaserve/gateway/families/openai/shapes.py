@@ -20,13 +20,15 @@ FINGERPRINT = f"umaserve-{umaserve.__version__}"
 _FINISH = {"length": "length", "tool_calls": "tool_calls"}
 
 
-def head(body: dict[str, Any], kind: str, prefix: str) -> dict[str, Any]:
-    """The fields that all objects of one answer begin with."""
+def head(
+    body: dict[str, Any], kind: str, prefix: str, ends: Sequence[Event] = ()
+) -> dict[str, Any]:
+    """The fields that all objects of one answer begin with; ``ends`` where it is whole."""
     return {
         "id": prefix + os.urandom(12).hex(),
         "object": kind,
         "created": int(time.time()),
-        "model": body["model"],
+        "model": body["model"] or (ends[0].model if ends else ""),
         "system_fingerprint": FINGERPRINT,
     }
 
@@ -137,7 +139,7 @@ class Chunks:
     ping = SSE_COMMENT
 
     def __init__(self, head: dict[str, Any], choices: int, with_usage: bool) -> None:
-        self._start = b"data: " + encode(head)[:-1]
+        self._head, self._start = head, b"data: " + encode(head)[:-1]
         self._choices, self._with_usage = choices, with_usage
         self._ends: dict[int, Event] = {}
 
@@ -145,7 +147,9 @@ class Chunks:
         return b""
 
     def begun(self, number: int, begin: Event) -> None:
-        pass
+        if not self._head["model"]:  # it was not there yet when the request came
+            self._head["model"] = begin.model
+            self._start = b"data: " + encode(self._head)[:-1]
 
     def fail(self, refusal: Refusal) -> bytes:
         return b"data: " + encode(openai_error(refusal)) + b"\n\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -150,18 +151,25 @@ def llama_error(refusal: Refusal) -> dict[str, Any]:
     return shape
 
 
-def error_body(path: str, refusal: Refusal) -> bytes:
-    """JSON in the shape of the family that ``path`` belongs to."""
-    return encode(shape_for(path)(refusal))
+def error_body(path: str, headers: Mapping[str, str], refusal: Refusal) -> bytes:
+    """JSON in the shape of the family that a request for ``path`` belongs to."""
+    return encode(shape_for(path, asks_anthropic(headers))(refusal))
 
 
-def shape_for(path: str) -> Any:
+def asks_anthropic(headers: Mapping[str, str]) -> bool:
+    """Whether a client of Anthropic's asks; some routes have the same path in both families."""
+    return "anthropic-version" in headers
+
+
+def shape_for(path: str, anthropic: bool = False) -> Any:
     """The function that shapes errors of the routes that ``path`` belongs to."""
     if path.startswith(("/v1/messages", "/messages")):
         return anthropic_error
+    if anthropic and path.startswith(("/v1/models", "/models")):
+        return anthropic_error
     if path.startswith("/api/"):
         return ollama_error
-    if path in _LLAMA_PATHS:
+    if path in _LLAMA_PATHS or path.startswith("/slots/"):
         return llama_error
     return openai_error
 
@@ -169,7 +177,7 @@ def shape_for(path: str) -> Any:
 _LLAMA_PATHS = frozenset(
     (
         "/props", "/slots", "/completion", "/infill", "/embedding", "/tokenize", "/detokenize",
-        "/apply-template",
+        "/apply-template", "/lora-adapters",
     )  # fmt: skip
 )
 

@@ -14,7 +14,6 @@ from starlette.responses import Response
 from umaserve.gateway.daemon.event import Event
 from umaserve.gateway.daemon.refusal import Refusal, encode, not_there, ollama_error, wrong
 from umaserve.gateway.families.anthropic_shapes import input_of
-from umaserve.gateway.families.openai.shapes import chat_logprobs, token_of
 from umaserve.gateway.translate.answering import cache_header, json_response, stream, whole
 from umaserve.gateway.translate.body import (
     flag_of,
@@ -26,6 +25,7 @@ from umaserve.gateway.translate.body import (
 )
 from umaserve.gateway.translate.caller import caller_fields, lane_header
 from umaserve.gateway.translate.endpoint import Endpoint
+from umaserve.gateway.translate.entries import entry_of, token_of
 from umaserve.gateway.translate.gap import with_gap
 from umaserve.gateway.translate.messages import (
     content_of,
@@ -161,7 +161,8 @@ def keep_alive(body: dict[str, Any]) -> bool:
 
 
 def _logprobs(tokens: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    return {"logprobs": chat_logprobs(tokens)["content"]} if tokens else {}
+    found = [entry_of(token, token.get("top_logprobs")) for token in tokens]
+    return {"logprobs": found} if found else {}
 
 
 def _start(name: str) -> dict[str, Any]:

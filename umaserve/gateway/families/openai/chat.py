@@ -18,7 +18,6 @@ from umaserve.gateway.families.openai.shapes import (
     finish_reason,
     head,
     several,
-    token_of,
     usage,
     wants_usage,
 )
@@ -32,6 +31,7 @@ from umaserve.gateway.translate.answering import (
 from umaserve.gateway.translate.body import flag_of, read_object, whole_of
 from umaserve.gateway.translate.caller import caller_fields, lane_header
 from umaserve.gateway.translate.endpoint import Endpoint
+from umaserve.gateway.translate.entries import token_of
 from umaserve.gateway.translate.messages import (
     chat_fields,
     chat_messages,

@@ -5,6 +5,8 @@ A client learns from 501 that it need not try again; 404 would look like a wrong
 
 from __future__ import annotations
 
+from functools import cache
+
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -47,6 +49,7 @@ async def lora_adapters(request: Request) -> Response:
     return json_response([])
 
 
+@cache
 def _absent(what: str) -> Handler:
     async def answer(request: Request) -> Response:
         raise not_there(what)

@@ -139,7 +139,7 @@ def test_head_is_get_without_the_body(daemon: DaemonProcess) -> None:
 @pytest.mark.parametrize(
     ("method", "path"),
     [
-        ("GET", "/metrics/"), ("GET", "/Health"), ("GET", "//metrics"),
+        ("GET", "/metrics/x"), ("GET", "/Health"),
         ("GET", "/metrics/../health"), ("GET", "/v1/nothing"), ("DELETE", "/nothing"),
         ("POST", "/v1"), ("POST", "/health/x"),
     ],

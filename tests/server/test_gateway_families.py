@@ -12,6 +12,7 @@ from tests.support.gateway import Posted, post, sse
 from tests.support.http_client import ask, port_of
 from tests.support.real_daemon import real
 from tests.support.server_harness import DaemonProcess
+from umaserve.gateway.families.ollama_models import _capabilities
 
 HELLO = [{"role": "user", "content": "hello"}]
 GREEDY = {"temperature": 0}
@@ -83,8 +84,7 @@ def prompt_of(usage: dict[str, int]) -> int:
     [
         ({"messages": HELLO}, 400, "max_tokens"),
         ({"max_tokens": 3}, 400, "messages"),
-        ({"max_tokens": 3, "messages": [{"role": "user", "content": [{"type": "image"}]}]},
-         400, "text"),
+        ({"max_tokens": 3, "messages": [{"role": "user", "content": [5]}]}, 400, "blocks"),
         ({"max_tokens": 3, "messages": HELLO, "tools": [{"type": "web_search_20250305"}]},
          501, "web_search"),
         ({"max_tokens": 3, "messages": HELLO, "thinking": {"type": "perhaps"}}, 400, "thinking"),
@@ -163,7 +163,53 @@ def test_ollama_models(daemon: DaemonProcess) -> None:
     reply = say(daemon, "/api/pull", model="m")
     assert (reply.status, isinstance(reply.json["error"], str)) == (403, True)
     images = [{"role": "user", "images": ["x"]}]
-    assert say(daemon, "/api/chat", messages=images).status == 400
+    options = {"num_predict": 2}
+    reply = say(daemon, "/api/chat", messages=images, options=options, stream=False)
+    assert reply.json["uma_unread"] == ["image"]
+
+
+@pytest.mark.parametrize("path", ["/api/chat", "/api/generate"])
+def test_ollama_logprobs(daemon: DaemonProcess, path: str) -> None:
+    ours = say(daemon, "/v1/chat/completions", messages=HELLO, max_tokens=5, logprobs=True,
+               top_logprobs=2, **GREEDY).json["choices"][0]["logprobs"]["content"]  # fmt: skip
+    asked: dict[str, Any] = {"messages": HELLO} if path == "/api/chat" else {"prompt": "hello"}
+    options = {"temperature": 0, "num_predict": 5, "num_ctx": 512}
+    body = {**asked, "options": options, "logprobs": True, "top_logprobs": 2}
+    assert say(daemon, path, **body, stream=False).json["logprobs"] == ours
+    lines = [json.loads(line) for line in say(daemon, path, **body).body.splitlines()]
+    assert [entry for line in lines for entry in line.get("logprobs", ())] == ours
+    assert "logprobs" not in say(daemon, path, **asked, options=options, stream=False).json
+    assert say(daemon, path, **{**body, "top_logprobs": 21}).status == 400
+
+
+@pytest.mark.parametrize(
+    ("given", "status"),
+    [("5m", 200), ("1h30m", 200), (-1, 200), ("-1", 200), (0, 200), (2.5, 200), ("soon", 400),
+     (True, 400), ([], 400)],
+)  # fmt: skip
+def test_ollama_keep_alive(daemon: DaemonProcess, given: Any, status: int) -> None:
+    for asked in ({"messages": HELLO}, {}):
+        options = {"num_predict": 1}
+        reply = say(daemon, "/api/chat", keep_alive=given, options=options, **asked)
+        assert reply.status == status, reply.body
+    assert daemon.info()["state"] == "serving"
+
+
+def test_ollama_tells_what_a_model_can_do(daemon: DaemonProcess) -> None:
+    model = daemon.info()["model"]
+    found = say(daemon, "/api/show", model="m").json["capabilities"]
+    assert ("insert" in found) == ({"prefix", "suffix", "middle"} <= set(model["gap"] or {}))
+    model = {"generates": True, "chat_template": True, "chat": {}, "gap": {}}
+    template = {"supports_tools": False, "thinks": True}
+    gap = {"prefix": 1, "suffix": 2, "middle": 3}
+    for told, can in (
+        ({}, ["completion", "tools"]),
+        ({"chat": template, "gap": gap}, ["completion", "thinking", "insert"]),
+        ({"chat": {"error": "it fails"}, "gap": {"prefix": 1}}, ["completion"]),
+        ({"chat_template": False, "gap": gap}, ["completion", "insert"]),
+        ({"generates": False}, ["embedding"]),
+    ):
+        assert _capabilities({**model, **told}) == can
 
 
 # --- llama-server --------------------------------------------------------------------------------
@@ -288,7 +334,7 @@ def test_responses_that_go_on(daemon: DaemonProcess) -> None:
     for id in (kept, "resp_unknown"):
         reply = say(daemon, RESPONSES, input="x", previous_response_id=id)
         assert (reply.status, reply.json["error"]["code"]) == (404, "previous_response_not_found")
-    for wrong, status in (({}, 400), ({"input": []}, 400), ({"input": [{"type": "image"}]}, 400),
+    for wrong, status in (({}, 400), ({"input": []}, 400), ({"input": [5]}, 400),
                           ({"input": "x", "text": {"format": {"type": "json_schema"}}}, 400)):
         assert say(daemon, RESPONSES, **wrong).status == status
 

@@ -13,7 +13,7 @@ import pytest
 from tests.support.gateway import Posted, gateway, post, sse
 from tests.support.http_client import port_of
 from tests.support.server_harness import DaemonProcess
-from umaserve.gateway.families.openai import kept
+from umaserve.gateway.families.openai import kept, kept_responses
 from umaserve.gateway.families.openai.kept import Entry, Kept
 
 PATH = "/v1/responses"
@@ -81,12 +81,103 @@ def test_items_of_the_input(daemon: DaemonProcess) -> None:
     assert (only["role"], only["content"][0]["text"]) == ("user", "hello")
 
 
+def reference(item: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "item_reference", "id": item["id"]}
+
+
+def test_references_stand_for_the_items_that_were_kept(daemon: DaemonProcess) -> None:
+    """As the AI SDK sends its second step."""
+    port = port_of(daemon)
+    asked = {"role": "user", "content": [{"type": "input_text", "text": "one"}], "id": "msg_mine"}
+    first = made(port, input=[asked])
+    (said,) = first["output"]
+    more = {"role": "user", "content": "two"}
+    for given in ([reference(asked), reference(said), more], [{"id": "msg_mine"}, said, more]):
+        second = made(port, input=given)
+        items = send(port, "GET", f"{PATH}/{second['id']}/input_items?order=asc").json["data"]
+        assert [item["id"] for item in items[:2]] == ["msg_mine", said["id"]]
+        assert second["usage"]["input_tokens"] == made(port, input=[asked, said, more])["usage"][
+            "input_tokens"
+        ]  # fmt: skip
+        counted = post(port, PATH + "/input_tokens", {"input": given}).json
+        assert counted == {
+            "object": "response.input_tokens", "input_tokens": second["usage"]["input_tokens"],
+        }  # fmt: skip
+    unknown = [reference(said), {"type": "item_reference", "id": "msg_none"}, {"id": "rs_none"}]
+    for path in (PATH, PATH + "/input_tokens"):
+        reply = post(port, path, {"input": unknown})
+        assert (reply.status, reply.json["error"]["code"]) == (404, "item_not_found")
+        for name in ("msg_none", "rs_none"):
+            assert f"'{name}'" in reply.json["error"]["message"]
+        assert said["id"] not in reply.json["error"]["message"]
+
+
+def test_references_to_what_another_key_has(daemon: DaemonProcess) -> None:
+    keys = {"a-key-of-the-first-1": "first", "a-key-of-the-second-2": "second"}
+    with gateway(daemon.path, keys=keys) as port:
+        first, second = ({"x-api-key": key} for key in keys)
+        body = {"input": "hello", "max_output_tokens": 2}
+        (said,) = post(port, PATH, body, **first).json["output"]
+        for headers, status in ((first, 200), (second, 404)):
+            given = {**body, "input": [reference(said), {"role": "user", "content": "x"}]}
+            assert post(port, PATH, given, **headers).status == status
+
+
+def test_a_response_is_streamed_again(daemon: DaemonProcess) -> None:
+    port = port_of(daemon)
+    live = sse(post(port, PATH, {"input": "hello", "max_output_tokens": 3, "stream": True}).body)
+    told = live[-1]["response"]
+    path = f"{PATH}/{told['id']}?stream=true"
+    reply = send(port, "GET", path)
+    assert reply.headers["content-type"].startswith("text/event-stream")
+    events = sse(reply.body)
+    assert [e["sequence_number"] for e in events] == list(range(len(events)))
+    assert events[-1]["response"] == told
+
+    def kinds(of: list[Any]) -> list[str]:
+        """With several deltas in a row as one."""
+        names = [event["type"] for event in of]
+        return [n for n, before in zip(names, ["", *names], strict=False) if n != before]
+
+    assert kinds(events) == kinds(live)
+    for ours, theirs in ((events[-2], live[-2]), (events[0], live[0]), (events[3], live[3])):
+        assert ours.keys() == theirs.keys()
+    assert sse(send(port, "GET", path + "&starting_after=4").body) == events[5:]
+    assert send(port, "GET", path + "&starting_after=x").status == 400
+
+
+def test_calls_are_streamed_again() -> None:
+    call = {"type": "function_call", "id": "fc_1", "call_id": "c", "name": "f", "arguments": "{}"}
+    custom = {"type": "custom_tool_call", "id": "fc_2", "call_id": "d", "name": "g", "input": "x"}
+    told = {"id": "resp_1", "status": "completed", "output": [call, custom]}
+    events = list(kept_responses._events(told))
+    deltas = [(e["type"], e["item_id"], e["delta"]) for e in events if "delta" in e]
+    assert deltas == [
+        ("response.function_call_arguments.delta", "fc_1", "{}"),
+        ("response.custom_tool_call_input.delta", "fc_2", "x"),
+    ]
+    added = [e["item"] for e in events if e["type"] == "response.output_item.added"]
+    assert (added[0]["arguments"], added[1]["input"]) == ("", "")
+
+
+def test_tokens_of_a_chat(daemon: DaemonProcess) -> None:
+    port = port_of(daemon)
+    messages = [{"role": "user", "content": "hello"}]
+    for start in ("/v1", ""):
+        path = start + "/chat/completions"
+        used = post(port, path, {"messages": messages, "max_tokens": 1}).json["usage"]
+        counted = post(port, path + "/input_tokens", {"messages": messages}).json
+        assert counted == {
+            "object": "response.input_tokens", "input_tokens": used["prompt_tokens"],
+        }  # fmt: skip
+    assert post(port, "/v1/chat/completions/input_tokens", {}).status == 400
+
+
 def test_what_is_not_kept(daemon: DaemonProcess) -> None:
     port = port_of(daemon)
     told = made(port, store=False)
     assert send(port, "GET", f"{PATH}/{told['id']}").status == 404
     kept_one = made(port)
-    assert send(port, "GET", f"{PATH}/{kept_one['id']}?stream=true").status == 501
     reply = send(port, "PUT", f"{PATH}/{kept_one['id']}")
     assert reply.status == 405 and reply.headers["allow"] == "DELETE, GET, HEAD"
 

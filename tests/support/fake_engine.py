@@ -241,7 +241,7 @@ class Engine:
             return
         if room < 1 or (message.strict_fit and message.max_tokens > room):
             text = f"{n_prompt} prompt tokens do not fit {self.start.positions} cells"
-            self.send(m.Rejected(message.serial, "E_LIMIT_003", text))
+            self.send(m.Rejected(message.serial, "E_LIMIT_003", text, n_prompt))
             return
         row = Row(message, ids, n_prompt)
         table.tokens[slot, :] = -1

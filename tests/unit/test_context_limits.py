@@ -10,6 +10,7 @@ from umaserve.server.clients.limits import limits_of
 from umaserve.server.engines.model_start import start_message
 
 KIB = 1024
+MIB = 1024 * KIB
 
 
 @pytest.mark.parametrize(
@@ -17,13 +18,14 @@ KIB = 1024
     [(0, 64 * KIB, 1), (2048, 64 * KIB, 2048), (131072, 1024 * KIB, 131072)],
 )
 def test_limits_follow_the_context(positions: int, prompt: int, tokens: int) -> None:
-    assert limits_of(Config(), positions) == (prompt, prompt + 64 * KIB, tokens)
+    limits = limits_of(Config(), positions)
+    assert limits == (prompt, prompt + 64 * KIB, tokens, 32 * MIB, positions)
 
 
 def test_what_was_set_holds_whatever_the_context() -> None:
     config = Config(max_prompt_bytes=100, max_frame_bytes=3000, max_tokens=7)
     for positions in (0, 1 << 20):
-        assert limits_of(config, positions) == (100, 3000, 7)
+        assert limits_of(config, positions) == (100, 3000, 7, 3000 + 64 * KIB, positions)
     assert limits_of(Config(max_prompt_bytes=100), 1 << 20).max_frame_bytes == 100 + 64 * KIB
 
 

@@ -8,8 +8,10 @@ from typing import Any
 from umaserve.gateway.daemon.event import Event, decode_event
 from umaserve.gateway.daemon.refusal import (
     anthropic_error,
+    llama_error,
     not_there,
     of_daemon,
+    ollama_error,
     openai_error,
 )
 from umaserve.gateway.families.anthropic import _Events
@@ -173,8 +175,12 @@ def test_ollama_lines() -> None:
 # --- what fails ----------------------------------------------------------------------------------
 
 
+def failed(code: str, message: str, **fields: int) -> Event:
+    return Event(event="error", code=code, message=message, **fields)
+
+
 def test_streams_that_fail_say_so_in_their_words() -> None:
-    refusal = of_daemon("E_RUNTIME_001", "it failed")
+    refusal = of_daemon(failed("E_RUNTIME_001", "it failed"))
     (openai,) = data(_ChatChunks({"id": "x"}, 1, False, {}).fail(refusal))
     assert openai["error"]["message"] == "it failed"
     (anthropic,) = data(_Events("msg_1", "m", False).fail(refusal))
@@ -184,16 +190,31 @@ def test_streams_that_fail_say_so_in_their_words() -> None:
 
 def test_what_is_not_there_is_not_to_be_asked_again() -> None:
     assert not_there("this").headers == (("x-should-retry", "false"),)
-    assert dict(of_daemon("E_LIMIT_002", "full").headers) == {"retry-after": "1"}
+    assert dict(of_daemon(failed("E_LIMIT_002", "full")).headers) == {"retry-after": "1"}
 
 
 def test_prompts_that_are_too_long_are_told_in_words_that_agents_look_for() -> None:
     for code in ("E_LIMIT_001", "E_LIMIT_003"):
-        refusal = of_daemon(code, "prompt is 9 tokens")
-        error = openai_error(refusal)["error"]
-        assert error["code"] == "context_length_exceeded"
-        assert error["message"] == "prompt is 9 tokens; reduce the length of the messages"
-        error = anthropic_error(refusal)["error"]
-        assert error["message"] == "prompt is too long: prompt is 9 tokens"
-    assert openai_error(of_daemon("E_PROTO_003", "no"))["error"]["message"] == "no"
-    assert anthropic_error(of_daemon("E_PROTO_003", "no"))["error"]["message"] == "no"
+        refusal = of_daemon(failed(code, "it is long", n_prompt_tokens=9, n_ctx=5))
+        openai = openai_error(refusal)["error"]
+        assert (refusal.status, openai["code"]) == (400, "context_length_exceeded")
+        assert "maximum context length is 5 tokens" in openai["message"]
+        assert "reduce the length of the messages" in openai["message"]
+        anthropic = anthropic_error(refusal)["error"]
+        assert anthropic["message"] == "prompt is too long: 9 tokens > 5 maximum (it is long)"
+        ollama = ollama_error(refusal)
+        assert ollama["error"] == "the input length exceeds the context length: it is long"
+        llama = llama_error(refusal)["error"]
+        assert (llama["code"], llama["type"]) == (400, "exceed_context_size_error")
+        assert "request (9 tokens) exceeds the available context size (5" in llama["message"]
+        for told in (openai, anthropic, ollama, llama):
+            assert (told["n_prompt_tokens"], told["n_ctx"]) == (9, 5)
+    for shape in (openai_error, anthropic_error, llama_error):
+        told = shape(of_daemon(failed("E_PROTO_003", "no")))["error"]
+        assert told["message"] == "no" and "n_ctx" not in told
+
+
+def test_what_is_too_long_while_no_model_is_there_may_be_asked_again() -> None:
+    refusal = of_daemon(failed("E_LIMIT_001", "it is long", n_prompt_tokens=9, n_ctx=0))
+    assert (refusal.status, refusal.code) == (503, "E_MODEL_001")
+    assert dict(refusal.headers) == {"retry-after": "1"}

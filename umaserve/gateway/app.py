@@ -11,6 +11,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from umaserve.gateway.daemon.link import Link
 from umaserve.gateway.daemon.refusal import Refusal
 from umaserve.gateway.families import (
+    absent,
     anthropic,
     llama_server,
     llama_server_about,
@@ -36,7 +37,7 @@ from umaserve.gateway.translate.endpoint import Endpoint
 
 FAMILIES = (
     own, models, chat, completions, embeddings, responses, kept_responses, anthropic, ollama,
-    ollama_embed, ollama_models, llama_server, llama_server_about,
+    ollama_embed, ollama_models, llama_server, llama_server_about, absent,
 )  # fmt: skip
 ENDPOINTS: tuple[Endpoint, ...] = tuple(
     endpoint for family in FAMILIES for endpoint in family.ENDPOINTS

@@ -1,5 +1,8 @@
 """What every request passes before any route: host, origin, key, size.
 
+A path with doubled slashes or one at its end is the path without them: base URLs are often written
+so.
+
 There is no way around it: the guard is the application that the server is given.  It also makes
 the last error of what fails inside, and never says more of that than its kind.
 """
@@ -7,6 +10,7 @@ the last error of what fails inside, and never says more of that than its kind.
 from __future__ import annotations
 
 import asyncio
+import re
 import traceback
 from collections.abc import Callable
 
@@ -25,6 +29,7 @@ URL = "umaserve.url"  # of the scope: the request's target as it came
 ALLOWED_HEADERS = "authorization, content-type, x-api-key, x-uma-priority, x-uma-session, x-uma-app"
 EXPOSED_HEADERS = "x-uma-lane, x-uma-cache, retry-after"
 PREFLIGHT_S = 600
+_SLASHES = re.compile("//+")
 
 Say = Callable[[str, str], None]
 
@@ -42,6 +47,7 @@ class Guard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
+        scope["path"] = _SLASHES.sub("/", scope["path"]).rstrip("/") or "/"
         answer = _Answer(send)
         try:
             headers = Headers(scope=scope)
@@ -150,7 +156,7 @@ class _Answer:
         """Nothing where an answer has begun: it ends here, and the client sees that it is cut."""
         if self._begun:
             raise ConnectionAbortedError
-        body = error_body(scope["path"], refusal)
+        body = error_body(scope["path"], Headers(scope=scope), refusal)
         headers = [("content-type", "application/json"), ("content-length", str(len(body)))]
         headers += refusal.headers
         raw = [(name.encode(), value.encode("latin-1")) for name, value in headers]

@@ -10,6 +10,7 @@ from __future__ import annotations
 from umaserve.protocol.chat_fields import ROLES, ChatMessage, ChatOptions
 from umaserve.protocol.constraint import Constraint
 from umaserve.protocol.errors import (
+    BYTES_A_TOKEN,
     E_IO_001,
     E_LIMIT_001,
     E_LIMIT_002,
@@ -28,6 +29,7 @@ from umaserve.protocol.errors import (
     ERRORS,
     STOPPING,
     ErrorCode,
+    Overflow,
     ProtocolError,
 )
 from umaserve.protocol.events import (
@@ -74,6 +76,7 @@ from umaserve.protocol.requests import (
 )
 
 __all__ = [
+    "BYTES_A_TOKEN",
     "ERRORS",
     "E_IO_001",
     "E_LIMIT_001",
@@ -112,6 +115,7 @@ __all__ = [
     "Load",
     "Message",
     "Metrics",
+    "Overflow",
     "Ping",
     "ProtocolError",
     "Render",

@@ -1,7 +1,7 @@
 """Conversations: what no type can say of ``messages`` and of the fields that go with them.
 
 What they become is the model's chat template's business (`umaserve.chat`).  Here their sizes are
-checked, and nothing is changed.
+checked, and what no template takes is put into words (`umaserve.protocol.history`).
 """
 
 from __future__ import annotations
@@ -12,51 +12,74 @@ from typing import Any
 import msgspec
 
 from umaserve.protocol import chat_fields as f
-from umaserve.protocol.chat_fields import ChatMessage, ChatOptions, NamedTool, Tool
+from umaserve.protocol.chat_fields import CalledFunction, ChatMessage, ChatOptions, NamedTool, Tool
 from umaserve.protocol.constraint import GRAMMAR, Constraint
-from umaserve.protocol.errors import E_PROTO_003, E_PROTO_005, ProtocolError
-from umaserve.protocol.mistakes import wrong
+from umaserve.protocol.errors import (
+    BYTES_A_TOKEN,
+    E_LIMIT_001,
+    E_PROTO_003,
+    E_PROTO_005,
+    Overflow,
+    ProtocolError,
+)
+from umaserve.protocol.history import readable
+from umaserve.protocol.mistakes import missing, wrong
 
 _encode = msgspec.json.encode
 NO_TOOLS = b"[]"
 
 
-def check_messages(messages: Sequence[ChatMessage]) -> int:
-    """How many bytes they are.  Raises ``ProtocolError`` where they are none, or too many."""
+def checked_messages(
+    messages: Sequence[ChatMessage], n_ctx: int
+) -> tuple[tuple[ChatMessage, ...], tuple[str, ...]]:
+    """The messages as a template can take them, and what of them is unread.
+
+    Raises ``ProtocolError`` where they are none, or too many: clients shorten a conversation that
+    is too long for ``n_ctx`` tokens.
+    """
     if not messages:
         raise wrong("messages", f.MESSAGES.words, [])
-    if len(messages) > f.MAX_MESSAGES:
-        text = f'"messages" must be {f.MESSAGES.words}; it has {len(messages)}'
-        raise ProtocolError(E_PROTO_003, text)
     parts = sum(len(m.content) for m in messages if isinstance(m.content, list))
-    _bound(parts, f.MAX_CONTENT_PARTS, "content parts")
-    _bound(sum(len(m.tool_calls or ()) for m in messages), f.MAX_TOOL_CALLS, "tool calls")
+    calls = sum(len(m.tool_calls or ()) for m in messages)
+    for count, most, what in (
+        (len(messages), f.MAX_MESSAGES, "messages"),
+        (parts, f.MAX_CONTENT_PARTS, "content parts of messages"),
+        (calls, f.MAX_TOOL_CALLS, "tool calls of messages"),
+    ):
+        if count > most:
+            overflow = Overflow(size_of(messages) // BYTES_A_TOKEN, n_ctx)
+            text = f"{count} {what} are too many; the limit is {most}"
+            raise ProtocolError(E_LIMIT_001, text, overflow=overflow)
     for i, message in enumerate(messages):
-        said = (
-            message.content is not None
-            or message.role == "assistant"
-            and (message.tool_calls or message.reasoning_content)
-        )
-        if not said:
-            raise ProtocolError(E_PROTO_003, f'"messages[{i}].content" is missing')
+        _check_content(message, f"messages[{i}].content")
+    return readable(messages)
+
+
+def size_of(messages: Sequence[ChatMessage]) -> int:
+    """Bytes of all that is said in the messages."""
     return sum(_size(message) for message in messages)
 
 
-def _bound(count: int, most: int, what: str) -> None:
-    if count > most:
-        text = f'"messages" must have at most {most} {what} in all; they have {count}'
-        raise ProtocolError(E_PROTO_003, text)
+def _check_content(message: ChatMessage, name: str) -> None:
+    """Raises ``ProtocolError`` where a text is left out; a turn that was cut may have none."""
+    content = message.content
+    if content is None and message.role not in ("assistant", "tool"):
+        raise missing(name)
+    for i, part in enumerate(content if isinstance(content, list) else ()):
+        if part.type == "text" and part.text is None:
+            raise missing(f"{name}[{i}].text")
 
 
 def _size(message: ChatMessage) -> int:
     texts = [message.reasoning_content or "", message.name or "", message.tool_call_id or ""]
     if isinstance(message.content, list):
-        texts += [part.text for part in message.content]
+        texts += [part.text or "" for part in message.content]
     else:
         texts.append(message.content or "")
     for call in message.tool_calls or ():
-        arguments = call.function.arguments
-        texts += [call.function.name, call.id or ""]
+        function = call.function or CalledFunction()
+        arguments = function.arguments
+        texts += [function.name or "", call.id or ""]
         texts.append(arguments if isinstance(arguments, str) else _encode(arguments).decode())
     return sum(len(text.encode()) for text in texts)
 

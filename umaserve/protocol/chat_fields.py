@@ -19,30 +19,34 @@ ROLES = ("system", "developer", "user", "assistant", "tool")
 NULL = b"null"
 
 
-class TextPart(msgspec.Struct, frozen=True):
-    """A part of a message's content in list form; text is the only kind there is."""
+class ContentPart(msgspec.Struct, frozen=True):
+    """A part of a message's content in list form; only a ``text`` is read."""
 
-    type: Literal["text"]
-    text: str
+    type: str
+    text: str | None = None
 
 
 class CalledFunction(msgspec.Struct, frozen=True):
-    name: str
-    arguments: str | dict[str, Any] = "{}"
+    """``arguments`` is an object or the JSON of one; a cut call may have any text there."""
+
+    name: str | None = None
+    arguments: Any = None
 
 
 class ToolCall(msgspec.Struct, frozen=True, omit_defaults=True):
-    function: CalledFunction
+    """A call of a ``function``; what another ``type`` holds is not read."""
+
+    function: CalledFunction | None = None
     # by a factory, so that it is written down again
-    type: Literal["function"] = msgspec.field(default_factory=lambda: "function")  # type: ignore
+    type: str = msgspec.field(default_factory=lambda: "function")
     id: str | None = None
 
 
 class ChatMessage(msgspec.Struct, frozen=True, omit_defaults=True):
     """One turn of a conversation."""
 
-    role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[TextPart] | None = None
+    role: str
+    content: str | list[ContentPart] | None = None
     reasoning_content: str | None = None
     tool_calls: list[ToolCall] | None = None
     tool_call_id: str | None = None
@@ -82,7 +86,8 @@ class ChatOptions(msgspec.Struct, frozen=True):
     ``parallel_tool_calls`` is ``None`` where the template's ability decides, ``thinking`` where
     nobody said anything.  The answer is parsed where ``thinking`` or ``tools`` is there
     (``parsed``), and with ``deltas`` also where the template can think.  ``bound``: a schema or a
-    regular expression binds what comes behind the thoughts.
+    regular expression binds what comes behind the thoughts.  ``unread`` are the types of what the
+    messages have only in words.
     """
 
     tools: msgspec.Raw = msgspec.Raw(b"[]")
@@ -94,6 +99,7 @@ class ChatOptions(msgspec.Struct, frozen=True):
     parsed: bool = False
     deltas: bool = False
     bound: bool = False
+    unread: tuple[str, ...] = ()
 
 
 MESSAGES = Field(
@@ -147,19 +153,18 @@ OPTIONS: tuple[Field, ...] = (
 )
 WORDS = {
     "messages[]": 'a {"role", "content"} object',
-    "messages[].role": "one of " + ", ".join(f'"{role}"' for role in ROLES),
-    "messages[].content": "a string or a list of text parts",
+    "messages[].role": "a string, such as " + ", ".join(f'"{role}"' for role in ROLES),
+    "messages[].content": "a string or a list of parts",
     "messages[].content[]": 'a {"type": "text", "text": ...} object',
-    "messages[].content[].type": '"text"',
+    "messages[].content[].type": "a string",
     "messages[].content[].text": "a string",
     "messages[].reasoning_content": "a string",
     "messages[].tool_calls": f"a list of tool calls, at most {MAX_TOOL_CALLS} of all messages",
     "messages[].tool_calls[]": 'a {"id", "type", "function"} object',
-    "messages[].tool_calls[].type": '"function"',
+    "messages[].tool_calls[].type": "a string",
     "messages[].tool_calls[].id": "a string",
     "messages[].tool_calls[].function": 'a {"name", "arguments"} object',
     "messages[].tool_calls[].function.name": "a string",
-    "messages[].tool_calls[].function.arguments": "an object, or a string of JSON",
     "messages[].tool_call_id": "a string",
     "messages[].name": "a string",
     "tools[]": 'a {"type": "function", "function": ...} object',

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
+
+BYTES_A_TOKEN = 4  # of text, to estimate the tokens of what is not tokenised
 
 
 @dataclass(frozen=True)
@@ -78,13 +81,23 @@ ERRORS: dict[str, ErrorCode] = {
 }
 
 
+class Overflow(NamedTuple):
+    """Tokens of a prompt that is too long, estimated where it was not tokenised, and of a context.
+
+    ``n_ctx`` is 0 while no model is loaded.
+    """
+
+    n_prompt_tokens: int
+    n_ctx: int
+
+
 class ProtocolError(Exception):
     """A message that cannot be served, as the client is told about it.
 
     ``code`` is a key of ``ERRORS``, ``message`` a sentence that names the field.  ``id`` is the id
     of the message where it was readable.  ``closes``: the connection ends.  ``frames`` holds the
     bodies that were complete before the offending bytes of the same ``feed``.  They are good, and
-    are to be handled before the error is sent.
+    are to be handled before the error is sent.  ``overflow`` goes with a prompt that is too long.
     """
 
     def __init__(
@@ -94,6 +107,7 @@ class ProtocolError(Exception):
         closes: bool | None = None,
         id: str | None = None,
         frames: list[bytes] | None = None,
+        overflow: Overflow | None = None,
     ) -> None:
         super().__init__(f"{code}: {message}")
         self.code = code
@@ -101,3 +115,4 @@ class ProtocolError(Exception):
         self.closes = ERRORS[code].closes if closes is None else closes
         self.id = id
         self.frames: list[bytes] = frames or []
+        self.overflow = overflow

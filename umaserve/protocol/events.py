@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from umaserve.protocol.errors import Overflow
 from umaserve.protocol.frames import encode_frame, frame
 
 REASONS = ("stop", "length", "cancel", "error", "tool_calls")
@@ -91,14 +92,29 @@ def token_event(
     return TokenEncoder(id)(text, token_id, logprob, top)
 
 
-def begin_event(id: str, lane: str, lane_reason: str, deltas: bool, usage: Usage) -> bytes:
+def begin_event(
+    id: str,
+    lane: str,
+    lane_reason: str,
+    deltas: bool,
+    usage: Usage,
+    unread: Sequence[str] = (),
+    model: str = "",
+) -> bytes:
     """A request has its sequence: its lane, why that one, and what its prompt counts.
 
-    ``deltas``: its answer is read as a message.
+    ``deltas``: its answer is read as a message.  ``unread`` as `eos_event` has it.  ``model`` is
+    the name of the model that answers.
     """
     counts = {"prompt_tokens": usage.prompt_tokens, "cached_tokens": usage.cached_tokens}
     event = {"id": id, "event": "begin", "lane": lane, "lane_reason": lane_reason}
-    return encode_frame({**event, "deltas": deltas, "usage": counts})
+    more = {"deltas": deltas, "model": model, "usage": counts}
+    return encode_frame({**event, **more, **_unread(unread)})
+
+
+def _unread(types: Sequence[str]) -> dict[str, Any]:
+    """The field for what of a conversation was not read; nothing where all was."""
+    return {"unread": types} if types else {}
 
 
 def echo_event(id: str, text: str, tokens: Sequence[int]) -> bytes:
@@ -124,6 +140,7 @@ def eos_event(
     stop_token: int | None = None,
     tokens: Sequence[int] | None = None,
     dropped: int = 0,
+    unread: Sequence[str] = (),
 ) -> bytes:
     """The end of a request.
 
@@ -132,7 +149,8 @@ def eos_event(
     came: a ``msgspec.Raw`` or any JSON value; ``None`` leaves it out.  ``message`` is what the text
     was parsed to, and ``None`` where nobody asked for it.  ``stop`` is the stop string that ended
     it, ``stop_token`` the token with which the model did, ``tokens`` the answer's ids.
-    ``dropped`` tokens left the context when it was full; 0 leaves the field out.
+    ``dropped`` tokens left the context when it was full; 0 leaves the field out.  ``unread`` are
+    the types of what of the conversation the model was told in words alone.
     """
     if reason not in REASONS:
         raise ValueError(f"reason {reason!r} is not one of {', '.join(REASONS)}")
@@ -151,6 +169,7 @@ def eos_event(
         event["message"] = message
     if dropped:
         event["dropped_tokens"] = dropped
+    event |= _unread(unread)
     event["usage"] = usage
     event["timings"] = timings
     if metadata is not None:
@@ -163,10 +182,14 @@ def delta_event(id: str, delta: dict[str, Any]) -> bytes:
     return encode_frame({"id": id, "event": "delta", **delta})
 
 
-def error_event(id: str | None, code: str, message: str) -> bytes:
+def error_event(
+    id: str | None, code: str, message: str, overflow: Overflow | None = None
+) -> bytes:
     """An error; ``id`` is ``None`` where the message that caused it had none."""
     event: dict[str, Any] = {} if id is None else {"id": id}
     event.update(event="error", code=code, message=message)
+    if overflow is not None:
+        event |= overflow._asdict()
     return encode_frame(event)
 
 

@@ -36,6 +36,7 @@ class Limits(msgspec.Struct, frozen=True):
 
     max_prompt_bytes: int = 65536
     max_tokens: int = 2048
+    n_ctx: int = 0  # tokens of one session
 
 
 def _plain(value: float) -> str:

@@ -15,18 +15,27 @@ import msgspec
 from umaserve.protocol import chat, fields, mistakes
 from umaserve.protocol.chat_fields import ChatMessage, ChatOptions
 from umaserve.protocol.constraint import Constraint, constraint
-from umaserve.protocol.errors import E_LIMIT_001, E_PROTO_003, ProtocolError
+from umaserve.protocol.errors import (
+    BYTES_A_TOKEN,
+    E_LIMIT_001,
+    E_PROTO_003,
+    Overflow,
+    ProtocolError,
+)
 from umaserve.protocol.mistakes import bounded, missing, wrong
 
 
 class PromptLimits(Protocol):
-    """Anything with these two numbers: ``Limits`` of this package or the server's."""
+    """Anything with these numbers: ``Limits`` of this package or the server's."""
 
     @property
     def max_prompt_bytes(self) -> int: ...
 
     @property
     def max_tokens(self) -> int: ...
+
+    @property
+    def n_ctx(self) -> int: ...
 
 
 class SamplingOptions(msgspec.Struct, frozen=True):
@@ -222,6 +231,8 @@ def parse_message(body: bytes, limits: PromptLimits) -> Message:
         if kind == "generate":
             return _generate(wire, limits)
         return _admin(kind, wire, limits)
+    except RecursionError as error:
+        raise mistakes.of_json(body, error) from None
     except ProtocolError as error:
         error.id = wire.id
         raise
@@ -357,12 +368,13 @@ def _text(
 
 
 def _conversation(wire: Any, limits: PromptLimits) -> tuple[tuple[ChatMessage, ...], ChatOptions]:
-    messages = tuple(wire.messages)
-    size = chat.check_messages(messages)
+    messages, unread = chat.checked_messages(wire.messages, limits.n_ctx)
     options = chat.options(wire, messages)
+    if unread:
+        options = msgspec.structs.replace(options, unread=unread)
     _cap(
         "messages and tools are" if wire.tools else "messages are",
-        size + (len(options.tools) if wire.tools else 0),
+        chat.size_of(messages) + (len(options.tools) if wire.tools else 0),
         limits,
     )
     return messages, options
@@ -389,7 +401,8 @@ def _inputs(value: Any, limits: PromptLimits) -> tuple[str | list[int], ...]:
 def _cap(what: str, size: int, limits: PromptLimits) -> None:
     if size > limits.max_prompt_bytes:
         text = f"{what} {size} bytes; the limit is {limits.max_prompt_bytes}"
-        raise ProtocolError(E_LIMIT_001, text)
+        overflow = Overflow(size // BYTES_A_TOKEN, limits.n_ctx)
+        raise ProtocolError(E_LIMIT_001, text, overflow=overflow)
 
 
 def _logit_bias(raw: msgspec.Raw) -> tuple[tuple[int, float], ...]:

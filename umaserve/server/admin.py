@@ -18,6 +18,7 @@ from umaserve.chat.questions import Rendered
 from umaserve.protocol import (
     E_LIMIT_001,
     E_LIMIT_002,
+    E_LIMIT_003,
     E_MODEL_001,
     E_PROTO_003,
     E_RUNTIME_001,
@@ -30,6 +31,7 @@ from umaserve.protocol import (
     Info,
     Load,
     Metrics,
+    Overflow,
     Ping,
     ProtocolError,
     Render,
@@ -266,7 +268,11 @@ class Admin:
             )
             if answer.error:
                 number = f"input {len(vectors)}: " if len(message.inputs) > 1 else ""
-                raise ProtocolError(answer.code, number + answer.error)
+                overflow = Overflow(answer.n_tokens, answer.most)
+                is_long = answer.code == E_LIMIT_003
+                raise ProtocolError(
+                    answer.code, number + answer.error, overflow=overflow if is_long else None
+                )
             vectors.append(in_json(answer.vector, message.base64))
             tokens += answer.n_tokens
         usage = {"prompt_tokens": tokens, "total_tokens": tokens}
@@ -322,6 +328,7 @@ class Admin:
                 markup=outcome.markup,
                 plain=outcome.plain,
                 stop=outcome.stops,
+                **({"unread": message.chat.unread} if message.chat.unread else {}),
             )
         )
 

@@ -360,11 +360,15 @@ class LoadFailed(msgspec.Struct, tag="load_failed"):
 
 
 class Rejected(msgspec.Struct, tag="rejected"):
-    """Not taken; the row stays free.  ``code`` is one of the protocol's error codes."""
+    """Not taken; the row stays free.  ``code`` is one of the protocol's error codes.
+
+    ``n_prompt`` are the tokens of a prompt that is too long.
+    """
 
     serial: int
     code: str
     message: str
+    n_prompt: int = 0
 
 
 class Failed(msgspec.Struct, tag="failed"):
@@ -382,11 +386,15 @@ class Tokens(msgspec.Struct, tag="tokens"):
 
 
 class Embedded(msgspec.Struct, tag="embedded", omit_defaults=True):
-    """``vector``: float32, of length 1; or ``error`` says why there is none, with its ``code``."""
+    """``vector``: float32, of length 1; or ``error`` says why there is none, with its ``code``.
+
+    A text that is too long has ``n_tokens``, of which there may be ``most``.
+    """
 
     ref: int
     vector: bytes = b""
     n_tokens: int = 0
+    most: int = 0
     code: str = ""
     error: str = ""
 

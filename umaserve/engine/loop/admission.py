@@ -224,12 +224,12 @@ class Admission:
         start = self._specials.bos if message.add_bos else []
         self._place(message, [*start, *tokens], len(start) + message.n_prompt)
 
-    def reject(self, message: m.Submit, code: str, text: str) -> None:
+    def reject(self, message: m.Submit, code: str, text: str, n_prompt: int = 0) -> None:
         """Refuse a request, which has no row any more."""
         self._slots.pop(message.serial, None)
         self._table.serial[message.slot] = 0
         self.constraints.drop(message.serial)
-        self._control.send(m.Rejected(message.serial, code, text))
+        self._control.send(m.Rejected(message.serial, code, text, n_prompt))
 
     def _place(self, message: m.Submit, tokens: list[int], n_prompt: int) -> None:
         if not tokens:
@@ -242,6 +242,7 @@ class Admission:
                 message,
                 "E_LIMIT_003",
                 f"prompt is {n_prompt} tokens{wanted}; {self._bound()}",
+                n_prompt,
             )
             return
         n_vocab = self._loaded.n_vocab

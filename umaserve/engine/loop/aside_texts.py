@@ -49,9 +49,11 @@ class AsideTexts:
             error = "this model ranks texts (pooling rank) and makes no embeddings"
         if not error:
             most = min(self._loaded.n_positions, self._loaded.n_ctx)
+            n_tokens = len(tokens)
             tokens, code, error = fitting(message, tokens, self._loaded.n_vocab, most)
         if error:
-            self._control.send(m.Embedded(ref, code=code, error=error))
+            told = m.Embedded(ref, n_tokens=n_tokens, most=most, code=code, error=error)
+            self._control.send(told)
             return
         self._lane.put(
             EmbedJob(ref, tokens, Pool(self._way, self._loaded.model.n_embd), self._control.send)

@@ -18,8 +18,11 @@ class Event(msgspec.Struct):
     """One frame.  ``event`` is one of ``OF_REQUESTS`` for requests.
 
     ``message`` is the text of an error, or the whole message at the end of a chat with tools.
+    ``model`` is the name of the model that answers, told as the request begins.
     ``stop`` is the stop string that ended the answer, ``stop_token`` the model's token that did.
     ``dropped_tokens`` left the context when it was full.
+    ``unread`` are the types of what of the conversation the model was told in words alone.
+    ``n_prompt_tokens`` and ``n_ctx`` go with an error for a prompt that is too long.
     ``rated`` are the ``logprobs`` of the prompt's tokens, which came in events of their own.
     """
 
@@ -31,6 +34,7 @@ class Event(msgspec.Struct):
     deltas: bool = False
     lane: str = ""
     lane_reason: str = ""
+    model: str = ""
     logprob: float | None = None
     top_logprobs: list[dict[str, Any]] | None = None
     logprobs: list[dict[str, Any]] | None = None
@@ -44,7 +48,10 @@ class Event(msgspec.Struct):
     stop: str | None = None
     stop_token: int = -1
     dropped_tokens: int = 0
+    unread: list[str] | None = None
     code: str = ""
+    n_prompt_tokens: int | None = None
+    n_ctx: int = 0
     rated: list[dict[str, Any]] | None = None
 
     @property

@@ -8,7 +8,7 @@ from typing import Any
 from umaserve.gateway.daemon.event import Event
 from umaserve.gateway.daemon.link import Connection, Link
 from umaserve.gateway.daemon.refusal import of_daemon
-from umaserve.protocol import E_LIMIT_003
+from umaserve.protocol import E_LIMIT_003, encode_frame
 
 MAX_WAITING = 100_000  # events that nobody has taken: their reader has stopped
 LONG_S = 3600.0
@@ -43,7 +43,6 @@ class Exchange:
         ``trim``: ``max_tokens`` is what HTTP means by it, the most that may come.  Where limit or
         context leave less, the answer is shorter, and the request is not refused.
         """
-        connection = await self._link.connection()
         id, number = self._link.new_id(), len(self._ids)
         self._ids.append(id)
         tells = message.get("begin") is True
@@ -68,9 +67,12 @@ class Exchange:
                 self.leave()
             self._wake()
 
+        frame = encode_frame(message)
+        await self._link.check_size(len(frame))
+        connection = await self._link.connection()
         connection.requests[id] = take
         self._running[id] = connection
-        connection.send(message)
+        connection.write(frame)
 
     async def next(self, within_s: float = LONG_S) -> list[Numbered]:
         """All that has come, at least one event; empty where nothing came in time."""
@@ -93,18 +95,19 @@ class Exchange:
         while len(ends) < len(self._ids):
             for number, event in await self.next():
                 if event.event == "error":
-                    raise of_daemon(event.code, str(event.message))
+                    raise of_daemon(event)
                 if event.event == "prompt_logprobs":
                     rated.setdefault(number, []).extend(event.logprobs or ())
                 if event.event == "eos":
                     event.rated = rated.get(number)
-                    ends[number] = self._with_lane(number, event)
+                    ends[number] = self._with_begin(number, event)
         return [ends[number] for number in range(len(self._ids))]
 
-    def _with_lane(self, number: int, end: Event) -> Event:
+    def _with_begin(self, number: int, end: Event) -> Event:
         begun = self.begun.get(number)
         if begun is not None:
             end.lane, end.lane_reason = begun.lane, begun.lane_reason
+            end.model = begun.model
         return end
 
     def leave(self) -> None:

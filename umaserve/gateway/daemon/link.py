@@ -12,17 +12,19 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
+from msgspec import convert
+
 from umaserve.client.connect import CROWDED_S, refuse_strangers
 from umaserve.client.events import ConnectionFailed
 from umaserve.gateway.daemon.event import OF_REQUESTS, Event, decode_any, decode_event, decode_head
-from umaserve.gateway.daemon.refusal import Refusal, of_daemon
+from umaserve.gateway.daemon.refusal import Refusal, of_daemon, too_long
 from umaserve.protocol import E_IO_001, FrameDecoder, encode_frame
 
 MOST = 4  # connections
 BUSY = 8  # requests of one connection, from which on another one is opened
 MAX_FRAME_BYTES = 64 * 1024 * 1024
-BODY_BYTES = 1024 * 1024  # of HTTP, until the daemon has said how long a frame may be
-EXTRA_BYTES = 64 * 1024  # that another family's words may take beyond ours
+BODY_BYTES = 1024 * 1024  # of HTTP, until the daemon has said how long a body may be
+SMALL_BYTES = 64 * 1024  # a frame that is longer may be too long for the model that serves now
 PING_S = 60.0
 TAKEN_S = 5.0  # for a connection to be taken; a daemon that ends takes none
 ANSWER_S = 60.0  # for an admin message; a load has no limit
@@ -46,8 +48,12 @@ class Connection(asyncio.Protocol):
 
     def send(self, message: dict[str, Any]) -> None:
         """Nothing happens where the connection has ended: who asked has been told."""
+        self.write(encode_frame(message))
+
+    def write(self, frame: bytes) -> None:
+        """The same for a message that is a frame already."""
         if self.failure is None:
-            self._transport.write(encode_frame(message))
+            self._transport.write(frame)
 
     def close(self) -> None:
         self._transport.close()
@@ -72,7 +78,7 @@ class Connection(asyncio.Protocol):
                     del self.requests[event.id]
                 take(event)
         elif event.event == "error":  # of the connection as a whole; its end follows
-            self.failure = of_daemon(event.code, str(event.message))
+            self.failure = of_daemon(event)
 
     def connection_lost(self, error: Exception | None) -> None:
         if self.failure is None:
@@ -88,7 +94,7 @@ class Connection(asyncio.Protocol):
 
 
 class Link:
-    """``path`` is the daemon's socket; ``max_body_bytes`` follows the daemon's longest frame."""
+    """``path`` is the daemon's socket; ``max_body_bytes`` and ``max_tokens`` are its limits."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -98,6 +104,7 @@ class Link:
         self._opening = asyncio.Lock()
         self._prefix = os.urandom(4).hex()
         self._count = 0
+        self._max_frame_bytes = self._n_ctx = 0
         self._idle_s = 0.0  # after which the daemon closes; 0: never, or not known yet
 
     def new_id(self) -> str:
@@ -138,10 +145,25 @@ class Link:
             if made in self._connections:
                 made.close()
             raise
-        self.max_body_bytes = int(limits["max_frame_bytes"]) + EXTRA_BYTES
-        self.max_tokens = int(limits["max_tokens"])
-        self._idle_s = float(limits["idle_timeout_s"])
+        self._take_limits(limits)
         return made
+
+    def _take_limits(self, limits: dict[str, Any]) -> None:
+        self.max_body_bytes = int(limits["max_body_bytes"])
+        self.max_tokens = int(limits["max_tokens"])
+        self._max_frame_bytes, self._n_ctx = int(limits["max_frame_bytes"]), int(limits["n_ctx"])
+        self._idle_s = float(limits["idle_timeout_s"])
+
+    async def check_size(self, size: int) -> None:
+        """Raises ``Refusal`` where a frame of so many bytes is longer than the daemon takes.
+
+        It would close the connection, which others use.  Another model may have other limits.
+        """
+        if size <= min(SMALL_BYTES, self._max_frame_bytes):
+            return
+        self._take_limits((await self.ask({"type": "info"}))["info"]["limits"])
+        if size > self._max_frame_bytes:
+            raise too_long(size, self._n_ctx)
 
     async def _connected(self, loop: asyncio.AbstractEventLoop) -> socket.socket:
         until_s = loop.time() + CROWDED_S
@@ -162,6 +184,8 @@ class Link:
 
     async def ask(self, message: dict[str, Any], within_s: float | None = ANSWER_S) -> Any:
         """The answer to an admin message, as a dict.  Raises ``Refusal``."""
+        if message["type"] != "info":
+            await self.check_size(len(encode_frame(message)))
         return await self._ask(await self.connection(), message, within_s)
 
     async def _ask(
@@ -188,7 +212,7 @@ class Link:
         finally:
             connection.answers.pop(key, None)
         if answer.get("event") == "error":
-            raise of_daemon(str(answer.get("code")), str(answer.get("message")))
+            raise of_daemon(convert(answer, Event))
         return answer
 
     async def keep(self) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
+from umaserve.gateway.daemon.event import Event
 from umaserve.protocol import (
+    BYTES_A_TOKEN,
     E_IO_001,
     E_LIMIT_001,
     E_LIMIT_002,
@@ -16,6 +19,7 @@ from umaserve.protocol import (
     E_MODEL_002,
     E_PROTO_003,
     STOPPING,
+    Overflow,
 )
 
 RETRY_S = 1  # where nobody knows better
@@ -25,7 +29,6 @@ _STATUSES = {
     E_LIMIT_001: 400, E_LIMIT_002: 429, E_LIMIT_003: 400, E_LIMIT_004: 503,
     E_MODEL_001: 503, E_MODEL_002: 400, E_IO_001: 503,
 }  # fmt: skip
-_TOO_LONG = (E_LIMIT_001, E_LIMIT_003)
 _OPENAI_TYPES = {
     401: "authentication_error", 403: "permission_error", 404: "not_found_error",
     429: "rate_limit_error", 501: "not_supported_error",
@@ -44,7 +47,8 @@ class Refusal(Exception):
 
     ``code`` is one of the socket's, or a word in lower case.  ``message`` is a sentence for people;
     it never holds another program's text.  ``headers`` go out with the answer.  ``details`` are for
-    Anthropic's clients, which read them beside the type.
+    Anthropic's clients, which read them beside the type.  ``overflow`` goes with a prompt that is
+    too long: agents look for their vendor's words for it, and shorten what they know.
     """
 
     def __init__(
@@ -54,22 +58,38 @@ class Refusal(Exception):
         message: str,
         headers: tuple[tuple[str, str], ...] = (),
         details: dict[str, Any] | None = None,
+        overflow: Overflow | None = None,
     ) -> None:
         super().__init__(message)
         self.status, self.code, self.message = status, code, message
-        self.headers, self.details = headers, details
+        self.headers, self.details, self.overflow = headers, details, overflow
         if status in (429, 503):
             self.headers += (("retry-after", str(RETRY_S)),)
         if status == 501:  # else clients try again, Claude Code for minutes, as after all above 499
             self.headers += (("x-should-retry", "false"),)
 
 
-def of_daemon(code: str, message: str) -> Refusal:
+def of_daemon(error: Event) -> Refusal:
     """What the daemon has refused, as HTTP says it."""
+    code, message = error.code, str(error.message)
+    if error.n_prompt_tokens is not None:
+        return _overflow(code, message, Overflow(error.n_prompt_tokens, error.n_ctx))
     status = _STATUSES.get(code, 400 if code.startswith("E_PROTO") else 500)
     if message == STOPPING:  # another node may answer, this one will not
         status = 503
     return Refusal(status, code, message)
+
+
+def too_long(size: int, n_ctx: int) -> Refusal:
+    """A request of so many bytes, which is longer than the daemon takes."""
+    text = f"the request is {size} bytes"
+    return _overflow(E_LIMIT_001, text, Overflow(size // BYTES_A_TOKEN, n_ctx))
+
+
+def _overflow(code: str, message: str, overflow: Overflow) -> Refusal:
+    if not overflow.n_ctx:
+        return Refusal(503, E_MODEL_001, f"{message}, and no model is loaded that could hold it")
+    return Refusal(400, code, message, overflow=overflow)
 
 
 def wrong(field: str, must: str) -> Refusal:
@@ -85,11 +105,14 @@ def not_there(what: str) -> Refusal:
 def openai_error(refusal: Refusal) -> dict[str, Any]:
     """``{"error": {"message", "type", "param", "code"}}``."""
     usual = "server_error" if refusal.status >= 500 else "invalid_request_error"
-    code = "context_length_exceeded" if refusal.code in _TOO_LONG else refusal.code
+    code, message = refusal.code, refusal.message
     kind = _OPENAI_TYPES.get(refusal.status, usual)
-    message = refusal.message
-    if refusal.code in _TOO_LONG:  # agents look for these words, and shorten what they know
-        message += "; reduce the length of the messages"
+    if refusal.overflow is not None:
+        code, (tokens, most) = "context_length_exceeded", refusal.overflow
+        message = (
+            f"This model's maximum context length is {most} tokens. However, your messages "
+            f"resulted in {tokens} tokens. Please reduce the length of the messages. ({message})"
+        )
     error = {"message": message, "type": kind, "param": None, "code": code}
     return {"error": error | _ours(refusal)}
 
@@ -99,8 +122,9 @@ def anthropic_error(refusal: Refusal) -> dict[str, Any]:
     usual = "api_error" if refusal.status >= 500 else "invalid_request_error"
     kind = _ANTHROPIC_TYPES.get(refusal.status, usual)
     message = refusal.message
-    if refusal.code in _TOO_LONG:  # Claude Code looks for these words
-        message = f"prompt is too long: {message}"
+    if refusal.overflow is not None:
+        tokens, most = refusal.overflow
+        message = f"prompt is too long: {tokens} tokens > {most} maximum ({message})"
     error: dict[str, Any] = {"type": kind, "message": message, "code": refusal.code}
     if refusal.details is not None:
         error["details"] = refusal.details
@@ -109,28 +133,43 @@ def anthropic_error(refusal: Refusal) -> dict[str, Any]:
 
 def ollama_error(refusal: Refusal) -> dict[str, Any]:
     """``{"error": "text"}``."""
-    return {"error": refusal.message, "code": refusal.code, **_ours(refusal)}
+    message = refusal.message
+    if refusal.overflow is not None:
+        message = f"the input length exceeds the context length: {message}"
+    return {"error": message, "code": refusal.code, **_ours(refusal)}
 
 
 def llama_error(refusal: Refusal) -> dict[str, Any]:
     """``{"error": {"code": 400, "message", "type"}}``."""
     shape = openai_error(refusal)
     shape["error"]["code"] = refusal.status
+    if refusal.overflow is not None:
+        tokens, most = refusal.overflow
+        text = f"request ({tokens} tokens) exceeds the available context size ({most} tokens)"
+        shape["error"]["type"] = "exceed_context_size_error"
+        shape["error"]["message"] = f"{text}, try increasing it ({refusal.message})"
     return shape
 
 
-def error_body(path: str, refusal: Refusal) -> bytes:
-    """JSON in the shape of the family that ``path`` belongs to."""
-    return encode(shape_for(path)(refusal))
+def error_body(path: str, headers: Mapping[str, str], refusal: Refusal) -> bytes:
+    """JSON in the shape of the family that a request for ``path`` belongs to."""
+    return encode(shape_for(path, asks_anthropic(headers))(refusal))
 
 
-def shape_for(path: str) -> Any:
+def asks_anthropic(headers: Mapping[str, str]) -> bool:
+    """Whether a client of Anthropic's asks; some routes have the same path in both families."""
+    return "anthropic-version" in headers
+
+
+def shape_for(path: str, anthropic: bool = False) -> Any:
     """The function that shapes errors of the routes that ``path`` belongs to."""
     if path.startswith(("/v1/messages", "/messages")):
         return anthropic_error
+    if anthropic and path.startswith(("/v1/models", "/models")):
+        return anthropic_error
     if path.startswith("/api/"):
         return ollama_error
-    if path in _LLAMA_PATHS:
+    if path in _LLAMA_PATHS or path.startswith("/slots/"):
         return llama_error
     return openai_error
 
@@ -138,11 +177,12 @@ def shape_for(path: str) -> Any:
 _LLAMA_PATHS = frozenset(
     (
         "/props", "/slots", "/completion", "/infill", "/embedding", "/tokenize", "/detokenize",
-        "/apply-template",
+        "/apply-template", "/lora-adapters",
     )  # fmt: skip
 )
 
 
-def _ours(refusal: Refusal) -> dict[str, str]:
-    """The socket's code, where it is one."""
-    return {"uma_code": refusal.code} if refusal.code.startswith("E_") else {}
+def _ours(refusal: Refusal) -> dict[str, Any]:
+    """The socket's code, where it is one, and the tokens of a prompt that is too long."""
+    overflow = {} if refusal.overflow is None else refusal.overflow._asdict()
+    return overflow | ({"uma_code": refusal.code} if refusal.code.startswith("E_") else {})

@@ -10,13 +10,13 @@ from starlette.responses import Response
 
 from umaserve.gateway.daemon.event import Event
 from umaserve.gateway.daemon.refusal import Refusal, anthropic_error, encode, wrong
+from umaserve.gateway.families.anthropic_history import conversation
 from umaserve.gateway.families.anthropic_shapes import (
     MESSAGE,
     TEXT_BLOCK,
     TOOL,
     TOOL_CHOICE,
     blocks_of,
-    conversation,
     no_thread,
     schema_field,
     stop_reason,
@@ -38,8 +38,8 @@ from umaserve.gateway.translate.caller import caller_fields, lane_header
 from umaserve.gateway.translate.endpoint import Endpoint
 from umaserve.gateway.translate.messages import wants_deltas
 from umaserve.gateway.translate.model import read_named
-from umaserve.gateway.translate.parts import Piece, Pieces, answer_of
-from umaserve.gateway.translate.prompts import rendered, tokens_of
+from umaserve.gateway.translate.parts import Piece, Pieces, answer_of, unread_field
+from umaserve.gateway.translate.prompts import count_of
 from umaserve.gateway.translate.schemas import AT_LEAST_1, CALLER, FLAG, TEXT, of_socket
 
 
@@ -58,11 +58,12 @@ async def messages(request: Request) -> Response:
         "id": id,
         "type": "message",
         "role": "assistant",
-        "model": name,
+        "model": name or end.model,
         "content": blocks_of(answer),
         "stop_reason": stop_reason(end, bool(answer.calls)),
         "stop_sequence": end.stop,
         "usage": usage(end),
+        **unread_field(end),
     }
     return json_response(told, headers=headers | cache_header([end]))
 
@@ -114,6 +115,7 @@ class _Events:
         return _event({"type": "ping"}) if self._begun else SSE_COMMENT
 
     def begun(self, number: int, begin: Event) -> None:
+        self._model = self._model or begin.model
         self._counts, self._pieces.takes_deltas = begin, begin.deltas
 
     def begin(self) -> bytes:
@@ -151,6 +153,7 @@ class _Events:
             "stop_reason": None,
             "stop_sequence": None,
             "usage": counts,
+            **unread_field(self._counts),
         }
         return _event({"type": "message_start", "message": message}) + _event({"type": "ping"})
 
@@ -199,10 +202,7 @@ async def count_tokens(request: Request) -> Response:
     """How many tokens the model would read."""
     body = await read_object(request)
     fields = {"messages": conversation(body), **tool_fields(body), **thinking_field(body)}
-    link = link_of(request)
-    prompt = await rendered(link, fields)
-    tokens = await tokens_of(link, prompt, add_special=True)
-    return json_response({"input_tokens": len(tokens)})
+    return json_response(await count_of(link_of(request), fields))
 
 
 _FIELDS = {

@@ -108,7 +108,7 @@ class _Parts:
         return b""
 
     def begun(self, number: int, begin: Event) -> None:
-        pass
+        self._asked.model = self._asked.model or begin.model
 
     def feed(self, number: int, event: Event) -> bytes:
         if event.event == "eos":

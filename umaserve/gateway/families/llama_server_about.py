@@ -75,7 +75,8 @@ async def apply_template(request: Request) -> Response:
     """What a conversation becomes, as the model reads it."""
     body = await read_object(request)
     fields = {"messages": chat_messages(body), **chat_fields(body)}
-    return json_response({"prompt": await rendered(link_of(request), fields)})
+    prompt, unread = await rendered(link_of(request), fields)
+    return json_response({"prompt": prompt, **unread})
 
 
 # --- the server ----------------------------------------------------------------------------------

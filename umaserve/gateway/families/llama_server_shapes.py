@@ -34,7 +34,7 @@ class Asked:
         self, body: Mapping[str, Any], fields: Mapping[str, Any], prompts: list[str]
     ) -> None:
         self.wants_text = fields.get("max_tokens") != 0
-        self._model, self._prompts = body["model"], prompts
+        self.model, self._prompts = body["model"], prompts
         self._paths = [str(name) for name in body.get("response_fields") or ()]
         self._settings = _settings(body, fields)
 
@@ -63,7 +63,7 @@ class Asked:
             "tokens": [],
             "id_slot": -1,
             "stop": True,
-            "model": self._model,
+            "model": self.model or end.model,
             "tokens_predicted": predicted,
             "tokens_evaluated": prompt,
             "tokens_cached": cached,

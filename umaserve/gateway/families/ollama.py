@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import time
+from collections.abc import Sequence
 from datetime import datetime, timezone
 from typing import Any
 
@@ -19,20 +21,30 @@ from umaserve.gateway.translate.body import (
     object_of,
     objects_of,
     text_of,
+    whole_of,
 )
 from umaserve.gateway.translate.caller import caller_fields, lane_header
 from umaserve.gateway.translate.endpoint import Endpoint
+from umaserve.gateway.translate.entries import entry_of, token_of
 from umaserve.gateway.translate.gap import with_gap
-from umaserve.gateway.translate.messages import effort, wants_deltas
+from umaserve.gateway.translate.messages import (
+    content_of,
+    effort,
+    parts_of,
+    unread_part,
+    wants_deltas,
+)
 from umaserve.gateway.translate.model import loaded_model, read_named
-from umaserve.gateway.translate.parts import Answer, Call, Pieces, answer_of
+from umaserve.gateway.translate.parts import Answer, Call, Pieces, answer_of, unread_field
 from umaserve.gateway.translate.sampling import most_tokens, sampling_fields
 from umaserve.gateway.translate.schemas import CALLER, CHAT, FLAG, OBJECT, SAMPLING, TEXT
 from umaserve.protocol import ROLES
+from umaserve.protocol.fields import MAX_LOGPROBS
 
 LINES = "application/x-ndjson"
 NS_PER_MS = 1_000_000
 _REASONS = {"length": "length"}
+_DURATION = re.compile(r"-?([0-9]+(\.[0-9]*)?(h|m|s|ms|us|µs|ns)?)+")
 
 
 async def chat(request: Request) -> Response:
@@ -54,7 +66,7 @@ async def generate(request: Request) -> Response:
     prompt, system = text_of(body, "prompt"), text_of(body, "system")
     if not prompt:
         return await _loaded_only(body, "response")
-    for name in ("template", "context", "images"):
+    for name in ("template", "context"):
         if body.get(name):
             raise not_there(f'"{name}"')
     if text_of(body, "suffix"):
@@ -65,7 +77,8 @@ async def generate(request: Request) -> Response:
         message = {"prompt": prompt}
     else:
         start = [{"role": "system", "content": system}] if system else []
-        message = {"messages": [*start, {"role": "user", "content": prompt}], "deltas": True}
+        asked = _message({"role": "user", "content": prompt, "images": body.get("images")})
+        message = {"messages": [*start, asked], "deltas": True}
     return await _answer(request, body, message, "response")
 
 
@@ -86,6 +99,10 @@ async def _answer(
     elif form:
         message["json_schema"] = form
     message |= caller
+    keep_alive(body)
+    whole_of(options, "num_ctx", 0, 0, 1 << 31)  # the context is the daemon's
+    if flag_of(body, "logprobs"):
+        message["logprobs"] = whole_of(body, "top_logprobs", 0, 0, MAX_LOGPROBS)
     name = body["model"]
     headers = {"x-uma-lane": lane_header(caller)}
     if flag_of(body, "stream", True):
@@ -93,25 +110,25 @@ async def _answer(
         return await stream(request, [message], lines, headers)
     began_ns = time.monotonic_ns()
     (end,) = await whole(request, [message])
-    told = _start(name) | _content(field, answer_of(end)) | _end(end, began_ns)
+    told = _start(name or end.model) | _content(field, answer_of(end))
+    told |= _logprobs(end.logprobs or ()) | _end(end, began_ns)
     return json_response(told, headers=headers | cache_header([end]))
 
 
 async def _loaded_only(body: dict[str, Any], field: str) -> Response:
     """What asks for nothing is to load the model; it is loaded, or is not."""
-    reason = "unload" if body.get("keep_alive") in (0, "0") else "load"
+    reason = "load" if keep_alive(body) else "unload"
     told = _start(body["model"]) | _content(field, Answer())
     return json_response(told | {"done": True, "done_reason": reason})
 
 
 def _message(message: dict[str, Any]) -> dict[str, Any]:
     """One message in OpenAI's words.  Raises ``Refusal``."""
-    if message.get("images"):
-        raise Refusal(400, "text_only", '"messages[].images": only text is taken')
-    content = message.get("content")
-    if content is not None and not isinstance(content, str):
-        raise wrong("messages[].content", "be a string")
-    found = {"role": message.get("role"), "content": content or ""}
+    content = content_of(message.get("content"), "messages[].content")
+    images = list_of(message, "images")
+    if images:
+        content = [*parts_of(content), *(unread_part("image") for _ in images)]
+    found: dict[str, Any] = {"role": message.get("role"), "content": content}
     if message.get("thinking"):
         found["reasoning_content"] = message["thinking"]
     calls = objects_of(message, "tool_calls")
@@ -126,12 +143,26 @@ def _message(message: dict[str, Any]) -> dict[str, Any]:
 
 def _call(number: int, call: dict[str, Any]) -> dict[str, Any]:
     function = object_of(call, "function")
-    arguments = encode(function.get("arguments") or {}).decode()
     return {
         "id": str(call.get("id") or f"call_{number}"),
         "type": "function",
-        "function": {"name": function.get("name"), "arguments": arguments},
+        "function": {"name": function.get("name"), "arguments": function.get("arguments")},
     }
+
+
+def keep_alive(body: dict[str, Any]) -> bool:
+    """Whether the client wants the model to stay, which it does.  Raises ``Refusal``."""
+    value = body.get("keep_alive")
+    if isinstance(value, str) and _DURATION.fullmatch(value):
+        return value.strip("0.hmsnuµ") != ""
+    if value is None or isinstance(value, int | float) and not isinstance(value, bool):
+        return value != 0
+    raise wrong("keep_alive", 'be a number of seconds, or a duration such as "5m"')
+
+
+def _logprobs(tokens: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    found = [entry_of(token, token.get("top_logprobs")) for token in tokens]
+    return {"logprobs": found} if found else {}
 
 
 def _start(name: str) -> dict[str, Any]:
@@ -166,6 +197,7 @@ def _end(end: Event, began_ns: int) -> dict[str, Any]:
         "cached_count": end.tokens("cached_tokens"),
         "eval_count": end.tokens("completion_tokens"),
         "eval_duration": int(max(0.0, end.ms("total_ms") - end.ms("ttft_ms")) * NS_PER_MS),
+        **unread_field(end),
     }
 
 
@@ -178,6 +210,7 @@ class _Lines:
         self._name, self._field = name, field
         self._pieces = Pieces(takes_deltas)
         self._calls: dict[int, Call] = {}
+        self._tokens: list[dict[str, Any]] = []
         self._began_ns = time.monotonic_ns()
 
     @property
@@ -189,23 +222,27 @@ class _Lines:
         return b""
 
     def begun(self, number: int, begin: Event) -> None:
+        self._name = self._name or begin.model
         self._pieces.takes_deltas = begin.deltas
 
     def feed(self, number: int, event: Event) -> bytes:
         piece = self._pieces.of(event)
+        if event.event == "token" and event.logprob is not None:
+            self._tokens.append(token_of(event))
         for call in piece.calls:
             of_index = self._calls.setdefault(call.get("index", 0), Call("", "", ""))
             of_index.name += call.get("name") or ""
             of_index.arguments += call.get("arguments") or ""
         out = b""
         if piece.text or piece.reasoning:
-            out = self._line(_content(self._field, Answer(piece.text, piece.reasoning)))
+            content = _content(self._field, Answer(piece.text, piece.reasoning))
+            out = self._line(content | self._new_logprobs())
         if event.event == "eos":
             if self._calls:
                 answer = Answer(calls=list(self._calls.values()))
                 out += self._line(_content(self._field, answer))
-            last = _content(self._field, Answer()) | _end(event, self._began_ns)
-            out += self._line(last)
+            last = _content(self._field, Answer()) | self._new_logprobs()
+            out += self._line(last | _end(event, self._began_ns))
         return out
 
     def end(self) -> bytes:
@@ -213,6 +250,11 @@ class _Lines:
 
     def fail(self, refusal: Refusal) -> bytes:
         return encode(ollama_error(refusal)) + b"\n"
+
+    def _new_logprobs(self) -> dict[str, Any]:
+        """Of the tokens since the last line."""
+        told, self._tokens = _logprobs(self._tokens), []
+        return told
 
     def _line(self, rest: dict[str, Any]) -> bytes:
         return encode(_start(self._name) | rest) + b"\n"
@@ -222,7 +264,9 @@ _COMMON = {
     "model": TEXT,
     "stream": FLAG,
     "think": {"anyOf": [FLAG, CHAT["reasoning_effort"]]},
-    "keep_alive": {"type": ["integer", "string"]},
+    "keep_alive": {"type": ["number", "string"]},
+    "logprobs": FLAG,
+    "top_logprobs": {"type": "integer", "minimum": 0, "maximum": MAX_LOGPROBS},
     "options": {
         "type": "object",
         "properties": {**SAMPLING, "num_predict": {"type": "integer", "minimum": -2}},

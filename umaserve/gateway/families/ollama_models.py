@@ -71,7 +71,15 @@ async def show(request: Request) -> Response:
 def _capabilities(model: dict[str, Any]) -> list[str]:
     if not model.get("generates", True):
         return ["embedding"]
-    return ["completion", "tools"] if model["chat_template"] else ["completion"]
+    chat, found = model.get("chat") or {}, ["completion"]
+    has_template = model["chat_template"] and "error" not in chat
+    if has_template and chat.get("supports_tools", True):
+        found.append("tools")
+    if has_template and chat.get("thinks"):
+        found.append("thinking")
+    if all(name in (model.get("gap") or {}) for name in ("prefix", "suffix", "middle")):
+        found.append("insert")
+    return found
 
 
 def _entry(model: dict[str, Any]) -> dict[str, Any]:
@@ -105,7 +113,7 @@ async def not_done_here(request: Request) -> Response:
 
 _CHANGES = (
     ("POST", "/api/pull"), ("POST", "/api/push"), ("POST", "/api/create"), ("POST", "/api/copy"),
-    ("DELETE", "/api/delete"),
+    ("DELETE", "/api/delete"), ("POST", "/api/blobs/{digest}"),
 )  # fmt: skip
 ENDPOINTS = (
     Endpoint("GET", "/api/version", version, "of the interface", "Ollama"),

@@ -134,7 +134,7 @@ async def stream(
             await exchange.begin(message, trim)
         first = await while_connected(request, exchange.next(HOLD_S))
         if first and first[0][1].event == "error":
-            raise of_daemon(first[0][1].code, str(first[0][1].message))
+            raise of_daemon(first[0][1])
     except BaseException:
         exchange.cancel()
         raise
@@ -195,7 +195,7 @@ class _Stream(Response):
                 self._begun.add(number)
                 self._translator.begun(number, begun[number])
             if event.event == "error":
-                refusal = of_daemon(event.code, str(event.message))
+                refusal = of_daemon(event)
                 parts.append(self._translator.fail(refusal))
                 return True
             parts.append(self._translator.feed(number, event))

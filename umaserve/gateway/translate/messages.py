@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from umaserve.gateway.daemon.refusal import Refusal, encode, not_there, wrong
+from umaserve.gateway.daemon.refusal import encode, not_there, wrong
 from umaserve.gateway.translate.body import list_of, objects_of
 
 TEXT_PARTS = ("text", "input_text", "output_text", "summary_text", "reasoning_text")
@@ -18,28 +18,61 @@ def chat_messages(body: dict[str, Any], name: str = "messages") -> list[dict[str
     messages = objects_of(body, name)
     if not messages:
         raise wrong(name, "be a list of at least one message")
-    return [{**m, "content": content_of(m.get("content"), f"{name}[].content")} for m in messages]
+    return [_message(message, name) for message in messages]
 
 
-def content_of(content: Any, name: str) -> str | list[dict[str, str]]:
-    """A content, or the text parts of one.  Raises ``Refusal`` for images and their like."""
+def _message(message: dict[str, Any], name: str) -> dict[str, Any]:
+    message = {**message, "content": content_of(message.get("content"), f"{name}[].content")}
+    if message.get("tool_calls"):
+        calls = objects_of(message, "tool_calls")
+        message["tool_calls"] = [_as_function(call) for call in calls]
+    return message
+
+
+def _as_function(call: dict[str, Any]) -> dict[str, Any]:
+    """A call of a custom tool as one of a function, whose input is its only argument."""
+    custom = call.get("custom")
+    if call.get("type") != "custom" or not isinstance(custom, dict):
+        return call
+    function = {"name": custom.get("name"), "arguments": {"input": custom.get("input")}}
+    return {"id": call.get("id"), "type": "function", "function": function}
+
+
+Part = dict[str, str]
+Content = str | list[Part]
+
+
+def content_of(content: Any, name: str) -> Content:
+    """A content, or its parts.  Raises ``Refusal`` for what is neither text nor a list."""
     if content is None:
         return ""
     if isinstance(content, str):
         return content
-    if not isinstance(content, list) or not all(isinstance(part, dict) for part in content):
+    if not isinstance(content, list) or not all(isinstance(part, dict | str) for part in content):
         raise wrong(name, "be a string or a list of parts")
-    return [{"type": "text", "text": _text_of(part, name)} for part in content]
+    return [_part(part, name) for part in content]
 
 
-def _text_of(part: dict[str, Any], name: str) -> str:
+def _part(part: dict[str, Any] | str, name: str) -> Part:
+    if isinstance(part, str):
+        return text_part(part)
     kind = part.get("type")
-    text = part.get("refusal") if kind == "refusal" else part.get("text")
     if kind not in (*TEXT_PARTS, "refusal"):
-        raise Refusal(400, "text_only", f'"{name}" has a part that is no text; only text is taken')
-    if not isinstance(text, str):
+        return unread_part(kind)
+    text = part.get("refusal") if kind == "refusal" else part.get("text")
+    if text is not None and not isinstance(text, str):
         raise wrong(f"{name}[].text", "be a string")
-    return text
+    return text_part(text or "")
+
+
+def text_part(text: str) -> Part:
+    """A part that the model reads."""
+    return {"type": "text", "text": text}
+
+
+def unread_part(kind: Any) -> Part:
+    """A part of another type, without what it holds: the daemon puts a sentence in its place."""
+    return {"type": kind if isinstance(kind, str) else "unknown"}
 
 
 def in_order(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -49,27 +82,32 @@ def in_order(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     A later message of the system is said by the user, at its place.  Put in front, each would
     change the prompt's beginning, and nothing of the prompt would be in the cache.
     """
-    start: list[dict[str, str]] = []
+    start: list[Part] = []
     found: list[dict[str, Any]] = []
     for message in messages:
-        is_system = message["role"] in ("system", "developer")
+        is_system = message.get("role") in ("system", "developer")
         if is_system and not found:
-            start += _parts(message["content"])
-        elif not is_system and message["role"] != "user":
+            start += parts_of(message["content"])
+        elif not is_system and message.get("role") != "user":
             found.append(message)
-        elif found and found[-1]["role"] == "user":
-            parts = _parts(found[-1]["content"]) + _parts(message["content"])
+        elif found and found[-1].get("role") == "user":
+            parts = parts_of(found[-1]["content"]) + parts_of(message["content"])
             found[-1] = {**found[-1], "content": parts}
         else:
             found.append({**message, "role": "user"})
-    if not start:
-        return found
-    text = "\n\n".join(part["text"] for part in start)
-    return [{"role": "system", "content": text}, *found]
+    return [{"role": "system", "content": joined(start, "\n\n")}, *found] if start else found
 
 
-def _parts(content: str | list[dict[str, str]]) -> list[dict[str, str]]:
-    return [{"type": "text", "text": content}] if isinstance(content, str) else content
+def joined(parts: list[Part], between: str) -> Content:
+    """Parts as one text, where all of them are texts."""
+    if all("text" in part for part in parts):
+        return between.join(part["text"] for part in parts)
+    return parts
+
+
+def parts_of(content: Content) -> list[Part]:
+    """A content in parts."""
+    return [text_part(content)] if isinstance(content, str) else content
 
 
 def chat_fields(body: dict[str, Any]) -> dict[str, Any]:

@@ -49,6 +49,11 @@ def answer_of(end: Event) -> Answer:
     return Answer(message.get("content") or "", reasoning, calls)
 
 
+def unread_field(event: Event) -> dict[str, Any]:
+    """The types of what of the conversation was not read; nothing where all was."""
+    return {"uma_unread": event.unread} if event.unread else {}
+
+
 class Pieces:
     """``of`` each event gives what is new.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from umaserve.gateway.daemon.link import Link
 from umaserve.gateway.daemon.refusal import wrong
@@ -56,7 +56,22 @@ async def text_of_tokens(link: Link, tokens: list[int]) -> str:
     return str((await link.ask({"type": "detokenize", "tokens": tokens}))["text"])
 
 
-async def rendered(link: Link, fields: dict[str, Any]) -> str:
+async def count_of(link: Link, fields: dict[str, Any]) -> dict[str, Any]:
+    """``input_tokens`` of a conversation, and the field that tells what of it was not read."""
+    prompt, unread = await rendered(link, fields)
+    tokens = await tokens_of(link, prompt, add_special=True)
+    return {"input_tokens": len(tokens), **unread}
+
+
+class Rendered(NamedTuple):
+    """What a conversation becomes, and the field that tells what of it was not read."""
+
+    prompt: str
+    unread: dict[str, Any]
+
+
+async def rendered(link: Link, fields: dict[str, Any]) -> Rendered:
     """What a conversation becomes, as the model reads it."""
     answer = await link.ask({"type": "render", **fields})
-    return str(answer["prompt"])
+    unread = answer.get("unread")
+    return Rendered(str(answer["prompt"]), {"uma_unread": unread} if unread else {})

@@ -18,6 +18,7 @@ from umaserve.gateway.translate.model import info_of
 from umaserve.gateway.translate.prompts import prompts_of
 
 MAX_INPUTS = 2048  # as OpenAI has it
+TOKEN_BYTES = 8  # of a token id in JSON
 AT_ONCE = 64  # texts of one question to the daemon
 
 
@@ -48,7 +49,9 @@ async def vectors_of(
     tokens = 0
     # in base64 four bytes for three, and some room
     fit = int(info["limits"]["max_unsent_bytes"]) // (6 * n_embd + 16)
-    for group in _groups(inputs, max(min(fit, AT_ONCE), 1)):
+    # the rest of a frame is for what JSON escapes
+    bytes_fit = int(info["limits"]["max_frame_bytes"]) // 2
+    for group in _groups(inputs, max(min(fit, AT_ONCE), 1), bytes_fit):
         message = {"type": "embed", "input": group, "encoding_format": "base64"}
         asked = link_of(request).ask({**message, "truncate": truncate}, None)
         answer = await while_connected(request, asked)
@@ -57,9 +60,18 @@ async def vectors_of(
     return Vectors(rows, tokens)
 
 
-def _groups(inputs: list[Any], size: int) -> Iterator[list[Any]]:
-    for at in range(0, len(inputs), size):
-        yield inputs[at : at + size]
+def _groups(inputs: list[Any], size: int, most_bytes: int) -> Iterator[list[Any]]:
+    """At most ``size`` of them together, and ``most_bytes`` where it is more than one."""
+    group: list[Any] = []
+    held = 0
+    for each in inputs:
+        length = len(each.encode()) if isinstance(each, str) else TOKEN_BYTES * len(each)
+        if group and (len(group) == size or held + length > most_bytes):
+            yield group
+            group, held = [], 0
+        group.append(each)
+        held += length
+    yield group
 
 
 def _decoded(text: str) -> array[float]:

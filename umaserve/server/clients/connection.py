@@ -124,7 +124,12 @@ class Connection:
             number, why = request.lane_now()
             lane = LANE_NAMES[number]
             deltas = request.reply is not None
-            self._outbox.put(begin_event(request.id, lane, why, deltas, request.usage()))
+            unread = request.message.chat.unread
+            ready = request.engine.ready if request.engine is not None else None
+            name = "" if ready is None else ready.model_name
+            self._outbox.put(
+                begin_event(request.id, lane, why, deltas, request.usage(), unread, name)
+            )
 
     def echo(self, request: Request, text: str) -> None:
         if not self._closing.is_set():
@@ -153,7 +158,7 @@ class Connection:
             eos_event(
                 request.id, reason, usage, timings, whole, asked.metadata, logprobs, message,
                 stop, token, request.tokens if asked.return_tokens and not asked.stream else None,
-                request.dropped,
+                request.dropped, asked.chat.unread,
             )  # fmt: skip
         )
 
@@ -161,7 +166,7 @@ class Connection:
         if final:
             self._forget(request)
         if not self._closing.is_set():
-            self._outbox.put(error_event(request.id, code, message))
+            self._outbox.put(error_event(request.id, code, message, request.overflow))
 
     def flush(self) -> None:
         self._outbox.flush()
@@ -421,7 +426,7 @@ class Connection:
             self.close(error.code, error.message, error.id)
         else:
             self.daemon.meters.error(error.code, error.message, error.id or "", self)
-            self.send(error_event(error.id, error.code, error.message))
+            self.send(error_event(error.id, error.code, error.message, error.overflow))
 
     def _handle(self, body: bytes, arrived_ns: int) -> None:
         message = parse_message(body, self.daemon.limits)

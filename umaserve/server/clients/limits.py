@@ -9,21 +9,27 @@ from umaserve.config import Config
 BYTES_A_TOKEN = 8  # of a prompt: text has 3 to 5, indented code more
 LEAST_PROMPT_BYTES = 64 * 1024
 AROUND_BYTES = 64 * 1024  # of a frame: its other fields, and what JSON escapes
+LEAST_BODY_BYTES = 32 * 1024 * 1024  # of HTTP: pictures that are not read, conversations too long
 
 
 class Limits(NamedTuple):
-    """Bytes of a prompt and of a frame, and tokens that one request may ask for."""
+    """Bytes of a prompt, of a frame and of a body of HTTP, and tokens that one request may ask for.
+
+    ``n_ctx`` are the tokens that one session holds; 0 = nobody knows yet.
+    """
 
     max_prompt_bytes: int
     max_frame_bytes: int
     max_tokens: int
+    max_body_bytes: int
+    n_ctx: int
 
 
 def limits_of(config: Config, positions: int) -> Limits:
     """The limits where one session holds ``positions`` tokens; 0 = nobody knows yet."""
     prompt = config.max_prompt_bytes or max(LEAST_PROMPT_BYTES, BYTES_A_TOKEN * positions)
-    return Limits(
-        prompt,
-        config.max_frame_bytes or prompt + AROUND_BYTES,
-        config.max_tokens or max(positions, 1),
-    )
+    frame = config.max_frame_bytes or prompt + AROUND_BYTES
+    body = frame + AROUND_BYTES  # another family's words may take more than ours
+    if not config.max_frame_bytes:
+        body = max(body, LEAST_BODY_BYTES)
+    return Limits(prompt, frame, config.max_tokens or max(positions, 1), body, positions)

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from umaserve.app_settings import AppSettings
 from umaserve.chat.questions import ChatModel, Rendered
 from umaserve.metrics import quantile
-from umaserve.protocol import Generate, Timings, Usage
-from umaserve.protocol.chat import check_messages
+from umaserve.protocol import Generate, Overflow, Timings, Usage
+from umaserve.protocol.chat import size_of
 from umaserve.server.engines.blame import Record
 from umaserve.server.requests.prompt_text import PromptText
 from umaserve.server.requests.reply import Reply
@@ -151,6 +151,7 @@ class Request:
     broken: bool = False  # our own code failed on it
     ended_ns: int = 0
     failure: tuple[str, str] | None = None  # code and message, where it is to end so
+    overflow: Overflow | None = None  # of a prompt that is too long
     failing: int = 0  # wakes since its row ended with an error whose message is on the way
     rated: PromptText | None = None  # what was told of the prompt's tokens, where that is wanted
     parts: list[str] = field(default_factory=list)  # of answers that do not stream
@@ -267,7 +268,7 @@ class Request:
         message = self.message
         size = len(message.prompt or "") + 4 * len(message.tokens or ())
         if message.messages is not None:
-            size += check_messages(message.messages)
+            size += size_of(message.messages)
         return max(int(TURNS * (1.0 + size / LONG_BYTES) / self.weight), 1)
 
     @property

@@ -18,7 +18,14 @@ import trio
 
 from umaserve.app_settings import AppSettings
 from umaserve.chat.questions import Abilities, Rendered
-from umaserve.protocol import E_LIMIT_002, E_PROTO_003, E_RUNTIME_001, Generate, ProtocolError
+from umaserve.protocol import (
+    E_LIMIT_002,
+    E_PROTO_003,
+    E_RUNTIME_001,
+    Generate,
+    Overflow,
+    ProtocolError,
+)
 from umaserve.server.engines.descriptors import Reserve
 from umaserve.server.engines.handle import EngineHandle
 from umaserve.server.log.lines import trace
@@ -319,6 +326,8 @@ class Sessions:
             case m.Rejected():
                 request = engine.requests.get(message.serial)
                 if request is not None:
+                    if message.n_prompt and engine.ready is not None:
+                        request.overflow = Overflow(message.n_prompt, engine.ready.n_positions)
                     self._free_row(request, release=False)
                     self._not_taken(request, (message.code, message.message))
                     self.pump(engine)

@@ -10,6 +10,7 @@ from starlette.responses import Response
 from umaserve.gateway.daemon.event import Event
 from umaserve.gateway.daemon.refusal import encode
 from umaserve.gateway.families.openai.shapes import (
+    COUNTED,
     MAX_CHOICES,
     Chunks,
     chat_logprobs,
@@ -17,14 +18,20 @@ from umaserve.gateway.families.openai.shapes import (
     finish_reason,
     head,
     several,
-    token_of,
     usage,
     wants_usage,
 )
-from umaserve.gateway.translate.answering import cache_header, json_response, stream, whole
-from umaserve.gateway.translate.body import flag_of, whole_of
+from umaserve.gateway.translate.answering import (
+    cache_header,
+    json_response,
+    link_of,
+    stream,
+    whole,
+)
+from umaserve.gateway.translate.body import flag_of, read_object, whole_of
 from umaserve.gateway.translate.caller import caller_fields, lane_header
 from umaserve.gateway.translate.endpoint import Endpoint
+from umaserve.gateway.translate.entries import token_of
 from umaserve.gateway.translate.messages import (
     chat_fields,
     chat_messages,
@@ -32,7 +39,8 @@ from umaserve.gateway.translate.messages import (
     wants_deltas,
 )
 from umaserve.gateway.translate.model import read_named
-from umaserve.gateway.translate.parts import Piece, Pieces, answer_of
+from umaserve.gateway.translate.parts import Piece, Pieces, answer_of, unread_field
+from umaserve.gateway.translate.prompts import count_of
 from umaserve.gateway.translate.sampling import most_tokens, sampling_fields
 from umaserve.gateway.translate.schemas import (
     AT_LEAST_1,
@@ -68,11 +76,19 @@ async def chat_completions(request: Request) -> Response:
         return await stream(request, messages, chunks, headers)
     ends = await whole(request, messages)
     answer = {
-        **head(body, "chat.completion", "chatcmpl-"),
+        **head(body, "chat.completion", "chatcmpl-", ends),
         "choices": [_choice(number, end) for number, end in enumerate(ends)],
         "usage": usage(ends, choices),
+        **unread_field(ends[0]),
     }
     return json_response(answer, headers=headers | cache_header(ends))
+
+
+async def input_tokens(request: Request) -> Response:
+    """How many tokens the model would read."""
+    body = await read_object(request)
+    fields = {"messages": chat_messages(body), **chat_fields(body)}
+    return json_response(COUNTED | await count_of(link_of(request), fields))
 
 
 def _choice(number: int, end: Event) -> dict[str, Any]:
@@ -111,6 +127,7 @@ class _ChatChunks(Chunks):
         self._with_logprobs = "logprobs" in message
 
     def begun(self, number: int, begin: Event) -> None:
+        super().begun(number, begin)
         self._pieces[number].takes_deltas = begin.deltas
         self._plain = not begin.deltas and not self._with_logprobs
 
@@ -153,14 +170,20 @@ class _ChatChunks(Chunks):
         reason = finish_reason(event)
         if self._called[number] and reason == "stop":
             reason = "tool_calls"
-        return self._choice(number, {}, reason)
+        return self._choice(number, {}, reason, unread_field(event))
 
-    def _choice(self, number: int, delta: dict[str, Any], reason: str | None) -> bytes:
+    def _choice(
+        self,
+        number: int,
+        delta: dict[str, Any],
+        reason: str | None,
+        more: dict[str, Any] = {},  # noqa: B006  (it is only read)
+    ) -> bytes:
         choice: dict[str, Any] = {"index": number, "delta": delta, "finish_reason": reason}
         if self._with_logprobs and self._tokens[number]:
             choice["logprobs"] = chat_logprobs(self._tokens[number])
             self._tokens[number] = []
-        return self._chunk(b'"choices":[%b]' % encode(choice))
+        return self._chunk(encode({"choices": [choice], **more})[1:-1])
 
 
 def _call_delta(call: dict[str, Any]) -> dict[str, Any]:
@@ -189,8 +212,12 @@ _FIELDS = {
 }
 ENDPOINTS = tuple(
     Endpoint(
-        "POST", path, chat_completions, "a conversation's next message", "OpenAI", _FIELDS,
+        "POST", start + "/chat/completions" + end, handler, summary, "OpenAI", _FIELDS,
         ("messages",),
     )
-    for path in ("/v1/chat/completions", "/chat/completions")
+    for start in ("/v1", "")
+    for end, handler, summary in (
+        ("", chat_completions, "a conversation's next message"),
+        ("/input_tokens", input_tokens, "tokens of a conversation"),
+    )
 )  # fmt: skip

@@ -17,7 +17,6 @@ from umaserve.gateway.families.openai.shapes import (
     prompt_logprobs,
     several,
     text_logprobs,
-    token_of,
     usage,
     wants_usage,
 )
@@ -31,6 +30,7 @@ from umaserve.gateway.translate.answering import (
 from umaserve.gateway.translate.body import flag_of, text_of, whole_of
 from umaserve.gateway.translate.caller import caller_fields, lane_header
 from umaserve.gateway.translate.endpoint import Endpoint
+from umaserve.gateway.translate.entries import token_of
 from umaserve.gateway.translate.gap import with_gap
 from umaserve.gateway.translate.messages import constraint_fields
 from umaserve.gateway.translate.model import loaded_model, read_named
@@ -73,7 +73,7 @@ async def completions(request: Request) -> Response:
         return await stream(request, messages, chunks, headers)
     ends = await whole(request, messages)
     answer = {
-        **head(body, "text_completion", "cmpl-"),
+        **head(body, "text_completion", "cmpl-", ends),
         "choices": [
             _choice(number, end, echoed[number // choices]) for number, end in enumerate(ends)
         ],

@@ -7,14 +7,22 @@ from typing import Any
 import msgspec
 
 from umaserve.gateway.daemon.refusal import Refusal, encode, wrong
+from umaserve.gateway.families.openai.kept import Kept
 from umaserve.gateway.translate.body import object_of, objects_of
-from umaserve.gateway.translate.messages import TEXT_PARTS, content_of
+from umaserve.gateway.translate.messages import (
+    TEXT_PARTS,
+    Content,
+    content_of,
+    parts_of,
+    unread_part,
+)
 from umaserve.gateway.translate.parts import Call
 from umaserve.gateway.translate.schemas import OBJECT, TEXT
 
 BETWEEN = "__"  # a namespace and the name of a tool in it
 MORE_TOOLS = "additional_tools"  # an item that is no part of what is said
 _OUTPUTS = ("function_call_output", "custom_tool_call_output")
+_OF_CLIENT = ("_output", "_response")  # of the types of items that no assistant makes
 _INPUT = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
 _CONTENT = {"type": ["string", "array"], "items": {"type": "object", "properties": {
     "type": {"enum": [*TEXT_PARTS]}, "text": TEXT}, "required": ["type", "text"]}}  # fmt: skip
@@ -40,7 +48,31 @@ TOOL = {
     },
     "required": ["type"],
 }
+MAX_NAMED, MAX_ID_CHARS = 10, 100  # unknown ids that an error names, and of each
 _decode = msgspec.json.Decoder().decode
+
+
+def resolved(body: dict[str, Any], kept: Kept, owner: str) -> dict[str, Any]:
+    """The body with the items in the place of references to them.  Raises ``Refusal``."""
+    given = body.get("input")
+    if not isinstance(given, list) or not any(_is_reference(item) for item in given):
+        return body
+    known = kept.items(owner)
+    ids = [str(item.get("id")) for item in given if _is_reference(item)]
+    missing = [id for id in ids if id not in known]
+    if missing:
+        names = ", ".join(f"'{id[:MAX_ID_CHARS]}'" for id in missing[:MAX_NAMED])
+        text = f"Item with id {names} not found: no item of this id is kept"
+        raise Refusal(404, "item_not_found", f"{text}; send the item, or keep it (store: true)")
+    items = [known[str(item.get("id"))] if _is_reference(item) else item for item in given]
+    return {**body, "input": items}
+
+
+def _is_reference(item: Any) -> bool:
+    """``type`` may be left out, and the id is all there is then."""
+    if not isinstance(item, dict):
+        return False
+    return item.get("type") == "item_reference" or item.keys() - {"type"} == {"id"}
 
 
 def messages_of(body: dict[str, Any]) -> list[dict[str, Any]]:
@@ -59,7 +91,7 @@ def _add(item: dict[str, Any], found: list[dict[str, Any]]) -> None:
     if kind == "message":
         content = content_of(item.get("content"), "input[].content")
         if item.get("role") == "assistant":
-            _of_assistant(found)["content"] = content
+            _say(found, content)
         else:
             found.append({"role": item.get("role"), "content": content})
     elif kind == "reasoning":
@@ -72,8 +104,17 @@ def _add(item: dict[str, Any], found: list[dict[str, Any]]) -> None:
         output = content_of(item.get("output"), "input[].output")
         called = str(item.get("call_id"))
         found.append({"role": "tool", "tool_call_id": called, "content": output})
+    elif str(kind).endswith(_OF_CLIENT):
+        found.append({"role": "user", "content": [unread_part(kind)]})
     elif kind != MORE_TOOLS:
-        raise Refusal(400, "unknown_item", f'"input" has an item of the type "{kind}"')
+        _say(found, [unread_part(kind)])
+
+
+def _say(found: list[dict[str, Any]], content: Content) -> None:
+    """More of the assistant's text, behind what this turn of it has said."""
+    message = _of_assistant(found)
+    said = message["content"]
+    message["content"] = [*parts_of(said), *parts_of(content)] if said else content
 
 
 def _of_assistant(found: list[dict[str, Any]]) -> dict[str, Any]:

@@ -49,6 +49,15 @@ class Kept:
         self._entries.move_to_end(id)
         return entry
 
+    def items(self, owner: str) -> dict[str, dict[str, Any]]:
+        """All items of this owner's responses and of their inputs, by id."""
+        entries = [entry for of, _, entry in self._entries.values() if of == owner]
+        return {
+            item["id"]: item
+            for entry in entries
+            for item in (*entry.items, *entry.response.get("output", ()))
+        }
+
     def history(self, id: str, owner: str) -> list[dict[str, Any]]:
         """The conversation up to this response, to go on from.  Raises ``Refusal``."""
         entry = self.get(id, owner)

@@ -3,25 +3,68 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from umaserve.gateway.daemon.refusal import Refusal, not_there, wrong
+from umaserve.gateway.daemon.refusal import Refusal, encode, wrong
 from umaserve.gateway.families.openai.kept import Entry
-from umaserve.gateway.translate.answering import json_response
+from umaserve.gateway.translate.answering import EVENT_STREAM, json_response
 from umaserve.gateway.translate.body import objects_of
 from umaserve.gateway.translate.endpoint import Endpoint
 
 LIMIT, MOST = 20, 100  # items of a page
+# the fields of a call that come as a stream, and the names of their events
+_CALLED = {"arguments": "function_call_arguments", "input": "custom_tool_call_input"}
 
 
 async def one_response(request: Request) -> Response:
     """A response as it was told."""
-    if request.query_params.get("stream", "false").lower() == "true":
-        raise not_there('"stream" of a response that is over')
-    return json_response(_entry(request).response)
+    response, query = _entry(request).response, request.query_params
+    if query.get("stream", "false").lower() != "true":
+        return json_response(response)
+    after = query.get("starting_after", "")
+    if after and not (after.isdecimal() and len(after) < 10):
+        raise wrong("starting_after", "be a whole number")
+    first = int(after) + 1 if after else 0
+    told = [
+        b"event: %b\ndata: %b\n\n"
+        % (event["type"].encode(), encode({**event, "sequence_number": number}))
+        for number, event in enumerate(_events(response))
+        if number >= first
+    ]
+    return Response(b"".join(told), media_type=EVENT_STREAM)
+
+
+def _events(response: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """A stream of a response that is over: each text and each call comes at once."""
+    begun = {**response, "status": "in_progress", "output": [], "usage": None}
+    for kind in ("created", "in_progress"):
+        yield {"type": f"response.{kind}", "response": begun}
+    for index, item in enumerate(response["output"]):
+        where = {"item_id": item["id"], "output_index": index}
+        empty: dict[str, Any] = {"content": [], "arguments": "", "input": ""}
+        start = {**item, **{n: empty[n] for n in empty if n in item}, "status": "in_progress"}
+        yield {"type": "response.output_item.added", "output_index": index, "item": start}
+        for number, part in enumerate(item.get("content", ())):
+            yield from _part_events(part, {**where, "content_index": number})
+        for name, kind in _CALLED.items():
+            if name in item:
+                yield {"type": f"response.{kind}.delta", "delta": item[name], **where}
+                yield {"type": f"response.{kind}.done", name: item[name], **where}
+        yield {"type": "response.output_item.done", "output_index": index, "item": item}
+    yield {"type": f"response.{response['status']}", "response": response}
+
+
+def _part_events(part: dict[str, Any], where: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    kind, text = f"response.{part['type']}", part["text"]
+    more: dict[str, Any] = {"logprobs": []} if part["type"] == "output_text" else {}
+    yield {"type": "response.content_part.added", **where, "part": {**part, "text": ""}}
+    yield {"type": f"{kind}.delta", "delta": text, **where, **more}
+    yield {"type": f"{kind}.done", "text": text, **where, **more}
+    yield {"type": "response.content_part.done", **where, "part": part}
 
 
 async def forget(request: Request) -> Response:

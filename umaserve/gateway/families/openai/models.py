@@ -7,7 +7,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from umaserve.gateway.daemon.refusal import Refusal
+from umaserve.gateway.daemon.refusal import Refusal, asks_anthropic
 from umaserve.gateway.translate.answering import json_response
 from umaserve.gateway.translate.endpoint import Endpoint
 from umaserve.gateway.translate.model import context_of, loaded_model
@@ -16,6 +16,10 @@ from umaserve.gateway.translate.model import context_of, loaded_model
 async def models(request: Request) -> Response:
     """The one model; none while none is loaded."""
     model = await loaded_model(request)
+    if asks_anthropic(request.headers):
+        found = [_for_anthropic(model)] if model else []
+        end = found[0]["id"] if found else None
+        return json_response({"data": found, "has_more": False, "first_id": end, "last_id": end})
     data = [_entry(model)] if model else []
     return json_response({"object": "list", "data": data, "models": [_short(m) for m in data]})
 
@@ -25,7 +29,19 @@ async def one_model(request: Request) -> Response:
     model, name = await loaded_model(request), request.path_params["name"]
     if not model or name != model["name"]:
         raise Refusal(404, "model_not_found", "no model of this name is loaded; see /v1/models")
-    return json_response(_entry(model))
+    shape = _for_anthropic if asks_anthropic(request.headers) else _entry
+    return json_response(shape(model))
+
+
+def _for_anthropic(model: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "type": "model",
+        "id": model["name"],
+        "display_name": model["name"],
+        "created_at": "1970-01-01T00:00:00Z",
+        "max_input_tokens": context_of(model),
+        "max_tokens": context_of(model),
+    }
 
 
 def _entry(model: dict[str, Any]) -> dict[str, Any]:
@@ -55,4 +71,5 @@ ENDPOINTS = (
     Endpoint("GET", "/v1/models", models, "the model", "OpenAI"),
     Endpoint("GET", "/models", models, "the model", "OpenAI"),
     Endpoint("GET", "/v1/models/{name:path}", one_model, "the model of that name", "OpenAI"),
+    Endpoint("GET", "/models/{name:path}", one_model, "the model of that name", "OpenAI"),
 )

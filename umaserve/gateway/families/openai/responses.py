@@ -11,15 +11,24 @@ from starlette.responses import Response
 
 from umaserve.gateway.daemon.event import Event
 from umaserve.gateway.daemon.refusal import Refusal, encode, not_there, openai_error, wrong
-from umaserve.gateway.families.openai.items import ITEM, TOOL, Tools, effort_of, messages_of
+from umaserve.gateway.families.openai.items import (
+    ITEM,
+    TOOL,
+    Tools,
+    effort_of,
+    messages_of,
+    resolved,
+)
 from umaserve.gateway.families.openai.kept import Entry, Kept
 from umaserve.gateway.families.openai.kept_responses import items_of
 from umaserve.gateway.families.openai.output import Output, message_of
+from umaserve.gateway.families.openai.shapes import COUNTED
 from umaserve.gateway.translate.answering import (
     EVENT_STREAM,
     SSE_COMMENT,
     cache_header,
     json_response,
+    link_of,
     stream,
     whole,
 )
@@ -28,7 +37,8 @@ from umaserve.gateway.translate.caller import caller_fields, lane_header
 from umaserve.gateway.translate.endpoint import Endpoint
 from umaserve.gateway.translate.messages import effort, format_field, in_order, wants_deltas
 from umaserve.gateway.translate.model import read_named
-from umaserve.gateway.translate.parts import Piece, Pieces, answer_of
+from umaserve.gateway.translate.parts import Piece, Pieces, answer_of, unread_field
+from umaserve.gateway.translate.prompts import count_of
 from umaserve.gateway.translate.sampling import most_tokens, sampling_fields
 from umaserve.gateway.translate.schemas import (
     AT_LEAST_1,
@@ -40,6 +50,7 @@ from umaserve.gateway.translate.schemas import (
     TEXT,
 )
 
+_TOLD_ERROR = ("code", "message", "n_prompt_tokens", "n_ctx")
 _ECHOED = ("instructions", "max_output_tokens", "previous_response_id", "temperature", "top_p")
 
 
@@ -48,26 +59,17 @@ async def responses(request: Request) -> Response:
     body = await read_named(request)
     _check(body)
     caller = caller_fields(request, body)
-    tools, kept = Tools(body), request.state.kept
-    owner, history = caller.get("key", ""), []
-    if text_of(body, "previous_response_id"):
-        history = kept.history(body["previous_response_id"], owner)
-    history = history + messages_of(body)
-    if not history:
-        raise wrong("input", "be a text, or a list of at least one item")
-    instructions = text_of(body, "instructions")
-    start = [{"role": "system", "content": instructions}] if instructions else []
+    kept, owner = request.state.kept, caller.get("key", "")
+    body = resolved(body, kept, owner)
+    tools, history = Tools(body), _history(body, kept, owner)
     message = {
-        "messages": in_order(start + history),
         "deltas": True,
         **sampling_fields(body),
         **most_tokens(body, "max_output_tokens"),
-        **tools.fields(body),
+        **_conversation(body, tools, history),
         **format_field(object_of(body, "text").get("format"), "text.format"),
         **caller,
     }
-    if effort_of(body) is not None:
-        message["thinking"] = effort(effort_of(body), "reasoning.effort")
     keep = (kept, owner, history) if flag_of(body, "store", True) else None
     answer = _Response(body, tools, wants_deltas(message), keep)
     headers = {"x-uma-lane": lane_header(caller)}
@@ -75,6 +77,38 @@ async def responses(request: Request) -> Response:
         return await stream(request, [message], answer, headers)
     (end,) = await whole(request, [message])
     return json_response(answer.whole(end), headers=headers | cache_header([end]))
+
+
+async def input_tokens(request: Request) -> Response:
+    """How many tokens the model would read."""
+    body = await read_named(request)
+    kept, owner = request.state.kept, request.state.key
+    body = resolved(body, kept, owner)
+    fields = _conversation(body, Tools(body), _history(body, kept, owner))
+    return json_response(COUNTED | await count_of(link_of(request), fields))
+
+
+def _history(body: dict[str, Any], kept: Kept, owner: str) -> list[dict[str, Any]]:
+    """What was said up to now, as a chat has it.  Raises ``Refusal``."""
+    history: list[dict[str, Any]] = []
+    if text_of(body, "previous_response_id"):
+        history = kept.history(body["previous_response_id"], owner)
+    history = history + messages_of(body)
+    if not history:
+        raise wrong("input", "be a text, or a list of at least one item")
+    return history
+
+
+def _conversation(
+    body: dict[str, Any], tools: Tools, history: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """The socket's fields of what the model reads."""
+    instructions = text_of(body, "instructions")
+    start = [{"role": "system", "content": instructions}] if instructions else []
+    fields = {"messages": in_order(start + history), **tools.fields(body)}
+    if effort_of(body) is not None:
+        fields["thinking"] = effort(effort_of(body), "reasoning.effort")
+    return fields
 
 
 def _check(body: dict[str, Any]) -> None:
@@ -105,6 +139,7 @@ class _Response:
 
     def whole(self, end: Event) -> dict[str, Any]:
         """All at once."""
+        self._body["model"] = self._body["model"] or end.model
         answer = answer_of(end)
         calls = [
             {"index": index, "id": call.id, "name": call.name, "arguments": call.arguments}
@@ -121,6 +156,7 @@ class _Response:
         )
 
     def begun(self, number: int, begin: Event) -> None:
+        self._body["model"] = self._body["model"] or begin.model
         self._pieces.takes_deltas = begin.deltas
 
     def feed(self, number: int, event: Event) -> bytes:
@@ -136,7 +172,8 @@ class _Response:
 
     def fail(self, refusal: Refusal) -> bytes:
         error = openai_error(refusal)["error"]
-        failed = self._object("failed") | {"error": {k: error[k] for k in ("code", "message")}}
+        told = {name: error[name] for name in _TOLD_ERROR if name in error}
+        failed = self._object("failed") | {"error": told}
         return self._events([{"type": "response.failed", "response": failed}])
 
     def _events(self, events: list[dict[str, Any]]) -> bytes:
@@ -168,6 +205,7 @@ class _Response:
                 "output_tokens_details": {"reasoning_tokens": 0},
                 "total_tokens": prompt + completion,
             },
+            **unread_field(end),
         }
 
     def _object(self, status: str) -> dict[str, Any]:
@@ -214,8 +252,10 @@ _FIELDS = {
     **CALLER,
 }
 ENDPOINTS = tuple(
-    Endpoint(
-        "POST", path, responses, "the next items of a conversation", "OpenAI", _FIELDS, ("input",)
+    Endpoint("POST", start + "/responses" + end, handler, summary, "OpenAI", _FIELDS, ("input",))
+    for start in ("/v1", "")
+    for end, handler, summary in (
+        ("", responses, "the next items of a conversation"),
+        ("/input_tokens", input_tokens, "tokens of a conversation"),
     )
-    for path in ("/v1/responses", "/responses")
-)  # fmt: skip
+)

@@ -12,20 +12,24 @@ from umaserve.gateway.daemon.event import Event
 from umaserve.gateway.daemon.refusal import Refusal, encode, openai_error, wrong
 from umaserve.gateway.translate.answering import EVENT_STREAM, SSE_COMMENT
 from umaserve.gateway.translate.body import object_of
+from umaserve.gateway.translate.entries import entry_of, finite
 
 MAX_CHOICES = 128
+COUNTED = {"object": "response.input_tokens"}  # an answer that counts tokens
 DONE = b"data: [DONE]\n\n"
 FINGERPRINT = f"umaserve-{umaserve.__version__}"
 _FINISH = {"length": "length", "tool_calls": "tool_calls"}
 
 
-def head(body: dict[str, Any], kind: str, prefix: str) -> dict[str, Any]:
-    """The fields that all objects of one answer begin with."""
+def head(
+    body: dict[str, Any], kind: str, prefix: str, ends: Sequence[Event] = ()
+) -> dict[str, Any]:
+    """The fields that all objects of one answer begin with; ``ends`` where it is whole."""
     return {
         "id": prefix + os.urandom(12).hex(),
         "object": kind,
         "created": int(time.time()),
-        "model": body["model"],
+        "model": body["model"] or (ends[0].model if ends else ""),
         "system_fingerprint": FINGERPRINT,
     }
 
@@ -64,25 +68,7 @@ def several(message: dict[str, Any], choices: int) -> list[dict[str, Any]]:
 
 def chat_logprobs(tokens: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """``logprobs`` of a chat's choice; ``tokens`` are as ``eos`` lists them."""
-    return {"content": [_entry(token, token.get("top_logprobs")) for token in tokens]}
-
-
-def _entry(token: dict[str, Any], top: Any = None) -> dict[str, Any]:
-    text = str(token.get("text") or "")
-    entry = {"token": text, "logprob": _finite(token.get("logprob")), "bytes": [*text.encode()]}
-    if top is not None:
-        entry["top_logprobs"] = [_entry(each) for each in top]
-    return entry
-
-
-def _finite(value: Any) -> float:
-    """Clients take no ``null`` here; as many digits as the socket's tokens have."""
-    return -9999.0 if value is None else round(float(value), 6)
-
-
-def token_of(event: Event) -> dict[str, Any]:
-    """A token event's part of ``logprobs``."""
-    return {"text": event.text, "logprob": event.logprob, "top_logprobs": event.top_logprobs or []}
+    return {"content": [entry_of(token, token.get("top_logprobs")) for token in tokens]}
 
 
 def text_logprobs(tokens: Sequence[dict[str, Any]], offset: int = 0) -> dict[str, Any]:
@@ -93,7 +79,7 @@ def text_logprobs(tokens: Sequence[dict[str, Any]], offset: int = 0) -> dict[str
         offset += len(text)
     return {
         "tokens": texts,
-        "token_logprobs": [_finite(token.get("logprob")) for token in tokens],
+        "token_logprobs": [finite(token.get("logprob")) for token in tokens],
         "top_logprobs": [_by_text(token["top_logprobs"] or ()) for token in tokens],
         "text_offset": offsets,
     }
@@ -103,7 +89,7 @@ def _by_text(top: Sequence[dict[str, Any]]) -> dict[str, float]:
     """Most likely first; of tokens with the same text the likeliest."""
     found: dict[str, float] = {}
     for each in top:
-        found.setdefault(str(each["text"]), _finite(each["logprob"]))
+        found.setdefault(str(each["text"]), finite(each["logprob"]))
     return found
 
 
@@ -136,7 +122,7 @@ class Chunks:
     ping = SSE_COMMENT
 
     def __init__(self, head: dict[str, Any], choices: int, with_usage: bool) -> None:
-        self._start = b"data: " + encode(head)[:-1]
+        self._head, self._start = head, b"data: " + encode(head)[:-1]
         self._choices, self._with_usage = choices, with_usage
         self._ends: dict[int, Event] = {}
 
@@ -144,7 +130,9 @@ class Chunks:
         return b""
 
     def begun(self, number: int, begin: Event) -> None:
-        pass
+        if not self._head["model"]:  # it was not there yet when the request came
+            self._head["model"] = begin.model
+            self._start = b"data: " + encode(self._head)[:-1]
 
     def fail(self, refusal: Refusal) -> bytes:
         return b"data: " + encode(openai_error(refusal)) + b"\n\n"

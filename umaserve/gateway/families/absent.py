@@ -1,0 +1,77 @@
+"""Routes that other servers have and this one has not: each says so in words.
+
+A client learns from 501 that it need not try again; 404 would look like a wrong address.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from umaserve.gateway.daemon.refusal import not_there
+from umaserve.gateway.translate.answering import json_response
+from umaserve.gateway.translate.endpoint import Endpoint, Handler
+
+_OF_OPENAI = {
+    "compacting a conversation": (("POST", "/responses/compact"),),
+    "cancelling a response by its id (close the connection instead)": (
+        ("POST", "/responses/{id}/cancel"),
+    ),
+    "conversations that are kept (use previous_response_id)": (
+        ("POST", "/conversations"),
+        ("GET", "/conversations/{id}"),
+        ("POST", "/conversations/{id}"),
+        ("DELETE", "/conversations/{id}"),
+        ("GET", "/conversations/{id}/items"),
+        ("POST", "/conversations/{id}/items"),
+        ("GET", "/conversations/{id}/items/{item}"),
+        ("DELETE", "/conversations/{id}/items/{item}"),
+    ),
+    "reranking": (("POST", "/rerank"), ("POST", "/reranking")),
+    "resuming a stream": (
+        ("GET", "/stream"), ("DELETE", "/stream"), ("POST", "/streams/lookup"),
+    ),
+    "sound": (
+        ("POST", "/audio/speech"), ("POST", "/audio/transcriptions"),
+        ("POST", "/audio/translations"),
+    ),
+    "making images": (("POST", "/images/generations"), ("POST", "/images/edits")),
+    "moderation": (("POST", "/moderations"),),
+    "files": (("GET", "/files"), ("POST", "/files")),
+    "batches": (("GET", "/batches"), ("POST", "/batches")),
+}  # fmt: skip
+
+
+async def lora_adapters(request: Request) -> Response:
+    """There are none."""
+    return json_response([])
+
+
+@cache
+def _absent(what: str) -> Handler:
+    async def answer(request: Request) -> Response:
+        raise not_there(what)
+
+    return answer
+
+
+def _endpoint(method: str, path: str, what: str, family: str) -> Endpoint:
+    return Endpoint(method, path, _absent(what), f"not here (501): {what}", family)
+
+
+ENDPOINTS = (
+    Endpoint("GET", "/lora-adapters", lora_adapters, "adapters, of which there are none",
+             "llama-server"),
+    _endpoint("POST", "/lora-adapters", "adapters", "llama-server"),
+    _endpoint("POST", "/slots/{id}", "saving, restoring and erasing a slot", "llama-server"),
+    _endpoint("POST", "/v1/messages/batches", "batches", "Anthropic"),
+    _endpoint("GET", "/v1/messages/batches", "batches", "Anthropic"),
+    *(
+        _endpoint(method, start + path, what, "OpenAI")
+        for what, routes in _OF_OPENAI.items()
+        for method, path in routes
+        for start in ("/v1", "")
+    ),
+)  # fmt: skip

@@ -1,0 +1,117 @@
+"""Conversations as a template can take them: what it could not read stands there in words.
+
+A client sends the whole history with each turn.  One part that was refused would end the
+conversation, so each such part becomes a sentence in brackets, and the answer lists its type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from umaserve.protocol.chat_fields import ROLES, CalledFunction, ChatMessage, ContentPart, ToolCall
+
+MAX_TYPE_CHARS = 64  # of a type or a role that is told again
+PART = '[Content of the type "{}" stood here; this model cannot read it.]'
+CALL = '[A tool call of the type "{}" stood here; this model cannot read it.]'
+ROLE = '[The role "{}" said what follows; this model does not know that role.]'
+
+_decode = msgspec.json.Decoder().decode
+_encode = msgspec.json.encode
+Content = str | list[ContentPart] | None
+
+
+def readable(messages: Iterable[ChatMessage]) -> tuple[tuple[ChatMessage, ...], tuple[str, ...]]:
+    """The messages with texts for all that is no text, and the types of what these stand for.
+
+    What an unknown role said is the user's, and joins the user's messages beside it: many
+    templates refuse two of these in a row.
+    """
+    found: list[ChatMessage] = []
+    unread: list[str] = []
+    joins = False
+    for message in messages:
+        is_known = message.role in ROLES
+        text = _of_unknown(message, unread) if not is_known else _readable(message, unread)
+        last = found[-1] if found else None
+        if last and last.role == text.role == "user" and (joins or not is_known):
+            parts = [*_parts(last.content), *_parts(text.content)]
+            found[-1] = msgspec.structs.replace(last, content=parts)
+        else:
+            found.append(text)
+        joins = not is_known
+    return tuple(found), tuple(unread)
+
+
+def _readable(message: ChatMessage, unread: list[str]) -> ChatMessage:
+    content = _content(message.content, unread)
+    calls: list[ToolCall] | None = None
+    if message.tool_calls:
+        calls = [_call(c) for c in message.tool_calls if _is_call(c)]
+        others = [_short(c.type) for c in message.tool_calls if not _is_call(c)]
+        if others:
+            unread += others
+            content = [*_parts(content), *(_text(CALL.format(kind)) for kind in others)]
+    if content is None and not calls and not message.reasoning_content:
+        content = ""
+    return msgspec.structs.replace(message, content=content, tool_calls=calls or None)
+
+
+def _of_unknown(message: ChatMessage, unread: list[str]) -> ChatMessage:
+    role = _short(message.role)
+    unread.append(role)
+    said = _readable(message, unread).content
+    return ChatMessage("user", [_text(ROLE.format(role)), *_parts(said)])
+
+
+def _content(content: Content, unread: list[str]) -> Content:
+    if not isinstance(content, list):
+        return content
+    found = []
+    for part in content:
+        if part.type != "text":
+            kind = _short(part.type)
+            unread.append(kind)
+            part = _text(PART.format(kind))
+        found.append(part)
+    return found
+
+
+def _is_call(call: ToolCall) -> bool:
+    return call.type == "function" and call.function is not None and bool(call.function.name)
+
+
+def _call(call: ToolCall) -> ToolCall:
+    assert call.function is not None
+    function = CalledFunction(call.function.name, _arguments(call.function.arguments))
+    return msgspec.structs.replace(call, function=function)
+
+
+def _arguments(given: Any) -> Any:
+    """Arguments that are an object, or the JSON of one; what is neither stands in one as text."""
+    if given is None or given == "":
+        return "{}"
+    if isinstance(given, dict):
+        return given
+    text = given if isinstance(given, str) else _encode(given).decode()
+    try:
+        is_object = isinstance(_decode(text), dict)
+    except (msgspec.DecodeError, RecursionError):
+        is_object = False
+    return text if is_object else {"arguments": text}
+
+
+def _parts(content: Content) -> list[ContentPart]:
+    if not content:
+        return []
+    return [_text(content)] if isinstance(content, str) else content
+
+
+def _text(text: str) -> ContentPart:
+    return ContentPart("text", text)
+
+
+def _short(kind: str) -> str:
+    return kind[:MAX_TYPE_CHARS]

@@ -32,8 +32,10 @@ from umaserve.protocol.errors import (
 )
 from umaserve.protocol.events import (
     REASONS,
+    Rated,
     Timings,
     TokenEncoder,
+    TopLogprob,
     Usage,
     admin_event,
     begin_event,
@@ -42,6 +44,7 @@ from umaserve.protocol.events import (
     eos_event,
     error_event,
     prompt_logprobs_event,
+    rated_fields,
     token_event,
 )
 from umaserve.protocol.fields import PRIORITIES, Limits
@@ -95,6 +98,7 @@ __all__ = [
     "MAX_FRAME_BYTES",
     "PRIORITIES",
     "REASONS",
+    "Rated",
     "ROLES",
     "AdminMessage",
     "AskCache",
@@ -120,6 +124,7 @@ __all__ = [
     "Slo",
     "Timings",
     "TokenEncoder",
+    "TopLogprob",
     "TokenizeRequest",
     "Unload",
     "Usage",
@@ -133,5 +138,6 @@ __all__ = [
     "frame",
     "parse_message",
     "prompt_logprobs_event",
+    "rated_fields",
     "token_event",
 ]

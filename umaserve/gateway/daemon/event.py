@@ -20,6 +20,7 @@ class Event(msgspec.Struct):
     ``message`` is the text of an error, or the whole message at the end of a chat with tools.
     ``stop`` is the stop string that ended the answer, ``stop_token`` the model's token that did.
     ``dropped_tokens`` left the context when it was full.
+    ``token`` and ``bytes`` are the token's own text and bytes, beside ``logprob``.
     ``rated`` are the ``logprobs`` of the prompt's tokens, which came in events of their own.
     """
 
@@ -32,6 +33,8 @@ class Event(msgspec.Struct):
     lane: str = ""
     lane_reason: str = ""
     logprob: float | None = None
+    token: str | None = None
+    bytes: list[int] | None = None
     top_logprobs: list[dict[str, Any]] | None = None
     logprobs: list[dict[str, Any]] | None = None
     content: str | None = None

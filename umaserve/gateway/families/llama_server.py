@@ -27,6 +27,7 @@ from umaserve.gateway.translate.gap import infill as infill_tokens
 from umaserve.gateway.translate.messages import constraint_fields
 from umaserve.gateway.translate.model import loaded_model, read_named
 from umaserve.gateway.translate.prompts import prompts_of, text_of_tokens
+from umaserve.gateway.translate.rated import token_of
 from umaserve.gateway.translate.sampling import most_tokens, sampling_fields
 from umaserve.gateway.translate.schemas import CALLER, FLAG, PROMPTS, SAMPLING, SOCKET, TEXT
 from umaserve.gateway.translate.vectors import vectors_of
@@ -123,13 +124,7 @@ class _Parts:
             "id_slot": -1,
         }
         if event.top_logprobs is not None:
-            token = {
-                "token_id": event.token_id,
-                "text": event.text,
-                "logprob": event.logprob,
-                "top_logprobs": event.top_logprobs,
-            }
-            part["completion_probabilities"] = [probability(token)]
+            part["completion_probabilities"] = [probability(token_of(event))]
         return _sse(part)
 
     def end(self) -> bytes:

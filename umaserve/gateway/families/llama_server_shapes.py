@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Mapping
 from typing import Any
 
@@ -108,15 +109,19 @@ def probability(token: dict[str, Any]) -> dict[str, Any]:
     """A token with its alternatives."""
 
     def entry(of: dict[str, Any]) -> dict[str, Any]:
-        text = str(of.get("text") or "")
         return {
-            "id": of.get("token_id", -1),
-            "token": text,
-            "bytes": [*text.encode()],
-            "logprob": of.get("logprob"),
+            "id": of["token_id"],
+            "token": _begun_text(bytes(of["bytes"])),
+            "bytes": of["bytes"],
+            "logprob": of["logprob"],
         }
 
     return entry(token) | {"top_logprobs": [entry(top) for top in token["top_logprobs"] or ()]}
+
+
+def _begun_text(piece: bytes) -> str:
+    """The text of a token without the character that its bytes leave unfinished."""
+    return codecs.getincrementaldecoder("utf-8")("replace").decode(piece)
 
 
 def _settings(body: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:

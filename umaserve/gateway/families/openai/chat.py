@@ -17,7 +17,6 @@ from umaserve.gateway.families.openai.shapes import (
     finish_reason,
     head,
     several,
-    token_of,
     usage,
     wants_usage,
 )
@@ -33,6 +32,7 @@ from umaserve.gateway.translate.messages import (
 )
 from umaserve.gateway.translate.model import read_named
 from umaserve.gateway.translate.parts import Piece, Pieces, answer_of
+from umaserve.gateway.translate.rated import token_of
 from umaserve.gateway.translate.sampling import most_tokens, sampling_fields
 from umaserve.gateway.translate.schemas import (
     AT_LEAST_1,

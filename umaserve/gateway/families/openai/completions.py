@@ -17,7 +17,6 @@ from umaserve.gateway.families.openai.shapes import (
     prompt_logprobs,
     several,
     text_logprobs,
-    token_of,
     usage,
     wants_usage,
 )
@@ -35,6 +34,7 @@ from umaserve.gateway.translate.gap import with_gap
 from umaserve.gateway.translate.messages import constraint_fields
 from umaserve.gateway.translate.model import loaded_model, read_named
 from umaserve.gateway.translate.prompts import prompts_of, text_of_tokens
+from umaserve.gateway.translate.rated import token_of
 from umaserve.gateway.translate.sampling import most_tokens, sampling_fields
 from umaserve.gateway.translate.schemas import (
     CALLER,

@@ -12,6 +12,7 @@ from umaserve.gateway.daemon.event import Event
 from umaserve.gateway.daemon.refusal import Refusal, encode, openai_error, wrong
 from umaserve.gateway.translate.answering import EVENT_STREAM, SSE_COMMENT
 from umaserve.gateway.translate.body import object_of
+from umaserve.gateway.translate.rated import is_text, own_text
 
 MAX_CHOICES = 128
 DONE = b"data: [DONE]\n\n"
@@ -68,8 +69,8 @@ def chat_logprobs(tokens: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _entry(token: dict[str, Any], top: Any = None) -> dict[str, Any]:
-    text = str(token.get("text") or "")
-    entry = {"token": text, "logprob": _finite(token.get("logprob")), "bytes": [*text.encode()]}
+    entry = {"token": own_text(token), "logprob": _finite(token["logprob"])}
+    entry["bytes"] = token["bytes"]
     if top is not None:
         entry["top_logprobs"] = [_entry(each) for each in top]
     return entry
@@ -80,19 +81,14 @@ def _finite(value: Any) -> float:
     return -9999.0 if value is None else round(float(value), 6)
 
 
-def token_of(event: Event) -> dict[str, Any]:
-    """A token event's part of ``logprobs``."""
-    return {"text": event.text, "logprob": event.logprob, "top_logprobs": event.top_logprobs or []}
-
-
 def text_logprobs(tokens: Sequence[dict[str, Any]], offset: int = 0) -> dict[str, Any]:
     """``logprobs`` of a completion's choice; ``offset`` characters went before."""
-    offsets, texts = [], [str(token.get("text") or "") for token in tokens]
-    for text in texts:
+    offsets = []
+    for token in tokens:
         offsets.append(offset)
-        offset += len(text)
+        offset += len(token["text"] or "")
     return {
-        "tokens": texts,
+        "tokens": [_key(token) for token in tokens],
         "token_logprobs": [_finite(token.get("logprob")) for token in tokens],
         "top_logprobs": [_by_text(token["top_logprobs"] or ()) for token in tokens],
         "text_offset": offsets,
@@ -100,11 +96,18 @@ def text_logprobs(tokens: Sequence[dict[str, Any]], offset: int = 0) -> dict[str
 
 
 def _by_text(top: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """Most likely first; of tokens with the same text the likeliest."""
+    """Most likely first; a token with the text of a likelier one is told by its id."""
     found: dict[str, float] = {}
     for each in top:
-        found.setdefault(str(each["text"]), _finite(each["logprob"]))
+        key = _key(each)
+        found[f"token_id:{each['token_id']}" if key in found else key] = _finite(each["logprob"])
     return found
+
+
+def _key(entry: dict[str, Any]) -> str:
+    """A token's text; OpenAI's completions mark escapes of bytes that are no whole characters."""
+    text = own_text(entry)
+    return text if is_text(entry) else f"bytes:{text}"
 
 
 def prompt_logprobs(

@@ -124,6 +124,17 @@ def test_nan_is_never_the_largest():
     assert top_k(row, 1)[0].tolist() == [700]
 
 
+@pytest.mark.parametrize("top_k", [0, 5, 40])
+@pytest.mark.parametrize("off", [{"top_p": 0.0}, {"typical_p": 0.0, "top_p": 1.0}])
+def test_of_no_mass_a_single_token_is_kept(top_k, off):
+    row = np.sin(np.arange(1000, dtype=np.float32)) * 3
+    row[[70, 400]] = 9.0
+    kept = Bench().candidates(row, Sampling(top_k=top_k, min_p=0.0, **off))
+    assert len(kept) == 1
+    if off["top_p"] == 0.0:
+        assert kept == {70}
+
+
 @given(rows, st.floats(0.05, 0.999))
 @settings(max_examples=80, deadline=None)
 def test_top_p_over_the_whole_row_is_the_smallest_nucleus(row, p):

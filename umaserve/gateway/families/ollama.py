@@ -78,7 +78,7 @@ async def _answer(
     message |= sampling_fields(options) | most_tokens(options, "num_predict")
     if message.get("max_tokens") == -2:  # until the context is full
         del message["max_tokens"]
-    if body.get("think") is not None:
+    if body.get("think") not in (None, ""):
         message["thinking"] = effort(body["think"], "think")
     form = body.get("format")
     if form == "json":

@@ -87,7 +87,7 @@ def chat_fields(body: dict[str, Any]) -> dict[str, Any]:
     if body.get("functions"):
         raise not_there('"functions", for which there is "tools"')
     thinking = body.get("reasoning_effort")
-    if thinking is not None:
+    if thinking not in (None, ""):
         fields["thinking"] = effort(thinking, "reasoning_effort")
     return fields
 

@@ -13,7 +13,6 @@ from umaserve.protocol.fields import (
     MAX_LOGIT_BIAS,
     MAX_SEED,
     MAX_STOP_BYTES,
-    MAX_STOPS,
     MIN_SEED,
 )
 
@@ -24,13 +23,12 @@ TEXT: Schema = {"type": "string"}
 FLAG: Schema = {"type": "boolean"}
 OBJECT: Schema = {"type": "object"}
 AT_LEAST_1: Schema = {"type": "integer", "minimum": 1}
-_STOP: Schema = {"type": "string", "minLength": 1, "maxLength": MAX_STOP_BYTES // 4}
+_STOP: Schema = {"type": "string", "maxLength": MAX_STOP_BYTES // 8}
 # where the table's types are wider than what is taken, or any JSON
 NARROWER: dict[str, Schema] = {
     "chat_template_kwargs": OBJECT,
     "logit_bias": {
         "type": "object",
-        "propertyNames": {"pattern": "^[0-9]{1,5}$"},
         "additionalProperties": {"type": "number", "minimum": -1000, "maximum": 1000},
         "maxProperties": MAX_LOGIT_BIAS,
     },
@@ -43,7 +41,7 @@ NARROWER: dict[str, Schema] = {
     "mirostat": {"enum": [0, 2]},
     "prompt": {"type": "string", "minLength": 1},
     "seed": {"type": "integer", "minimum": MIN_SEED, "maximum": MAX_SEED},
-    "stop": {"anyOf": [_STOP, {"type": "array", "items": _STOP, "maxItems": MAX_STOPS}]},
+    "stop": {"anyOf": [_STOP, {"type": "array", "items": _STOP}]},
     "thinking": {"anyOf": [FLAG, {"enum": [*EFFORTS]}]},
 }
 

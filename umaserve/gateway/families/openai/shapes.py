@@ -127,7 +127,7 @@ def chosen_logprobs(body: dict[str, Any]) -> dict[str, Any]:
         return {"logprobs": body["n_probs"]}
     if wanted not in (None, True, False):
         raise wrong("logprobs", "be true or false")
-    if top is not None and not wanted:
+    if top and not wanted:
         raise wrong("top_logprobs", 'come with "logprobs": true')
     return {"logprobs": top or 0} if wanted else {}
 

@@ -291,7 +291,10 @@ ADMIN_FIELDS: dict[str, tuple[Field, ...]] = {
         ),
     ),
     "unload": (_OPTIONAL_ID,),
-    "info": (_OPTIONAL_ID,),
+    "info": (
+        _OPTIONAL_ID,
+        _flag("template", False, "the text of the model's chat template too"),
+    ),
     "tokenize": (
         _OPTIONAL_ID,
         Field("text", str, "a string"),
@@ -299,7 +302,11 @@ ADMIN_FIELDS: dict[str, tuple[Field, ...]] = {
         _flag("parse_special", True, "read the text of special tokens as such"),
     ),
     "render": (_OPTIONAL_ID, chat_fields.MESSAGES, *chat_fields.OPTIONS),
-    "detokenize": (_OPTIONAL_ID, Field("tokens", list[TokenId], _WORDS_TOKENS)),
+    "detokenize": (
+        _OPTIONAL_ID,
+        Field("tokens", list[TokenId], _WORDS_TOKENS),
+        _flag("with_pieces", False, "the bytes of each token too"),
+    ),
     "embed": (
         _OPTIONAL_ID,
         Field("input", str | list[Any], _WORDS_INPUT, note="what becomes vectors"),
@@ -325,9 +332,9 @@ WORDS: dict[str, dict[str, str]] = {
         "dry_sequence_breakers[]": f"a string of 1 to {MAX_BREAKER_CHARS} characters",
     },
     **{kind: {f.name: f.words for f in fields} for kind, fields in ADMIN_FIELDS.items()},
-    "detokenize": {"tokens": _WORDS_TOKENS, "tokens[]": _WORDS_TOKEN},
 }
 WORDS["render"] |= chat_fields.WORDS
+WORDS["detokenize"]["tokens[]"] = _WORDS_TOKEN
 
 
 def is_token(value: Any) -> bool:

@@ -134,7 +134,10 @@ class Unload(msgspec.Struct, frozen=True):
 
 
 class Info(msgspec.Struct, frozen=True):
+    """``template``: with the text of the model's chat template."""
+
     id: str | None = None
+    template: bool = False
 
 
 class TokenizeRequest(msgspec.Struct, frozen=True):
@@ -147,6 +150,7 @@ class TokenizeRequest(msgspec.Struct, frozen=True):
 class DetokenizeRequest(msgspec.Struct, frozen=True):
     tokens: list[int]
     id: str | None = None
+    with_pieces: bool = False
 
 
 class Embed(msgspec.Struct, frozen=True):
@@ -469,9 +473,9 @@ def _admin(kind: str, wire: Any, limits: PromptLimits) -> AdminMessage:
     if kind == "detokenize":
         if wire.tokens is None:
             raise missing("tokens")
-        return DetokenizeRequest(wire.tokens, wire.id)
+        return DetokenizeRequest(wire.tokens, wire.id, bool(wire.with_pieces))
     if kind == "unload":
         return Unload(wire.id)
     if kind == "cache":
         return AskCache(wire.id)
-    return Info(wire.id) if kind == "info" else Ping(wire.id)
+    return Info(wire.id, bool(wire.template)) if kind == "info" else Ping(wire.id)

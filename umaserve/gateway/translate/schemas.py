@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from umaserve.gateway.translate.messages import EFFORTS
+from umaserve.gateway.translate.messages import EFFORTS, TEMPLATE
 from umaserve.gateway.translate.sampling import OTHER, SAME
 from umaserve.protocol.fields import (
     GENERATE_FIELDS,
@@ -87,7 +87,7 @@ CALLER = of_socket("priority") | {
 }
 TOOLS = of_socket("tools", "tool_choice", "parallel_tool_calls")
 CHAT = {
-    **of_socket("messages", "chat_template_kwargs", "continue_final_message"),
+    **of_socket("messages", *TEMPLATE),
     **TOOLS,
     "reasoning_effort": {"enum": ["none", *EFFORTS]},
 }

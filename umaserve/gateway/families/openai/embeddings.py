@@ -5,11 +5,12 @@ from __future__ import annotations
 from starlette.requests import Request
 from starlette.responses import Response
 
-from umaserve.gateway.daemon.refusal import wrong
+from umaserve.gateway.daemon.refusal import Refusal
 from umaserve.gateway.translate.answering import json_response
 from umaserve.gateway.translate.body import read_object, text_of
 from umaserve.gateway.translate.endpoint import Endpoint
 from umaserve.gateway.translate.vectors import encoded, vectors_of
+from umaserve.protocol import E_PROTO_003
 
 
 async def embeddings(request: Request) -> Response:
@@ -17,8 +18,9 @@ async def embeddings(request: Request) -> Response:
     body = await read_object(request)
     form = text_of(body, "encoding_format", "float")
     if form not in ("float", "base64"):
-        raise wrong("encoding_format", 'be "float" or "base64"')
-    found = await vectors_of(request, body, "input")
+        text = "The format to return the embeddings in. Can be either float or base64"
+        raise Refusal(400, E_PROTO_003, text)
+    found = await vectors_of(request, body, "input" if "input" in body else "content")
     data = [
         {
             "object": "embedding",

@@ -11,8 +11,9 @@ import umaserve
 from umaserve.gateway.daemon.event import Event
 from umaserve.gateway.daemon.refusal import Refusal, encode, openai_error, wrong
 from umaserve.gateway.translate.answering import EVENT_STREAM, SSE_COMMENT
-from umaserve.gateway.translate.body import object_of
+from umaserve.gateway.translate.body import flag_of, object_of
 from umaserve.gateway.translate.rated import is_text, own_text
+from umaserve.gateway.translate.timings import Running, timings
 
 MAX_CHOICES = 128
 DONE = b"data: [DONE]\n\n"
@@ -137,17 +138,44 @@ class Chunks:
 
     content_type = EVENT_STREAM
     ping = SSE_COMMENT
+    nothing = b""  # the fields of a choice that adds nothing
 
-    def __init__(self, head: dict[str, Any], choices: int, with_usage: bool) -> None:
+    def __init__(self, head: dict[str, Any], choices: int, body: dict[str, Any]) -> None:
         self._start = b"data: " + encode(head)[:-1]
-        self._choices, self._with_usage = choices, with_usage
+        self._choices, self._with_usage = choices, wants_usage(body)
         self._ends: dict[int, Event] = {}
+        self._running: dict[int, Running] = {}
+        self._per_token = flag_of(body, "timings_per_token")
+        self._progress = flag_of(body, "return_progress")
 
     def begin(self) -> bytes:
         return b""
 
     def begun(self, number: int, begin: Event) -> None:
-        pass
+        if self._per_token or self._progress:
+            self._running[number] = Running(begin)
+
+    def _timed(self, number: int, event: Event) -> bytes:
+        """Count an event; how far the prompt is goes before its own chunks."""
+        running = self._running.get(number)
+        if running is None or event.event not in ("begin", "token"):
+            return b""
+        if event.event == "token":
+            running.token()
+        if not self._progress or running.count > 1:
+            return b""
+        told = b'"prompt_progress":' + encode(running.progress())
+        if self._per_token:
+            told += b',"timings":' + encode(running.timings())
+        return self._chunk(b'"choices":[{"index":%d,%b}],' % (number, self.nothing) + told)
+
+    def _timings(self, number: int, end: Event | None = None) -> bytes:
+        """The field ``timings`` of a chunk: of each where that is asked for, and of the last."""
+        if end is not None and not self._with_usage:
+            return b',"timings":' + encode(timings(end))
+        if end is None and self._per_token and number in self._running:
+            return b',"timings":' + encode(self._running[number].timings())
+        return b""
 
     def fail(self, refusal: Refusal) -> bytes:
         return b"data: " + encode(openai_error(refusal)) + b"\n\n"
@@ -156,7 +184,8 @@ class Chunks:
         if not self._with_usage:
             return DONE
         ends = [self._ends[number] for number in sorted(self._ends)]
-        return self._chunk(b'"choices":[],"usage":' + encode(usage(ends, self._choices))) + DONE
+        told = b'"choices":[],"usage":' + encode(usage(ends, self._choices))
+        return self._chunk(told + b',"timings":' + encode(timings(ends[0]))) + DONE
 
     def _chunk(self, rest: bytes) -> bytes:
         return b"%b,%b}\n\n" % (self._start, rest)

@@ -147,6 +147,8 @@ COMPLETIONS = (
     Case("pictures", COMPLETION, {"prompt": {"prompt_string": "x", "multimodal_data": ["aa"]}},
          {"error/code": 400}, 400),
     Case("no prompt", COMPLETION, {}, {"error/code": 400, "error/message": has("prompt")}, 400),
+    Case("a wrong limit", COMPLETION, {"prompt": "x", "n_predict": "x"}, {"error/code": 400}, 400),
+    Case("too many texts", COMPLETION, {"prompt": [1, *["a"] * 300]}, {"error/code": 400}, 400),
     Case("an empty list of prompts", COMPLETION, {"prompt": []}, {"error/code": 400}, 400),
     Case("response fields", COMPLETION, {
         "prompt": "x", "response_fields": ["content", "generation_settings/n_predict", "none"],

@@ -189,7 +189,7 @@ _INFILL = {
     "prompt": TEXT,
     **_COMMON,
 }
-_EMBEDDING = {"content": {"type": ["string", "array"]}}
+_EMBEDDING = {"content": {"type": ["string", "array", "object"]}}
 ENDPOINTS = (
     Endpoint(
         "POST", "/completion", completion, "what follows a prompt", "llama-server", _COMPLETION,

@@ -32,7 +32,7 @@ from umaserve.gateway.translate.prompts import (
     text_of_tokens,
     tokens_of,
 )
-from umaserve.gateway.translate.schemas import CHAT, FLAG, TEXT
+from umaserve.gateway.translate.schemas import CHAT, FLAG
 
 
 async def tokenize(request: Request) -> Response:
@@ -153,7 +153,8 @@ async def change_props(request: Request) -> Response:
     raise Refusal(403, "not_done_here", "settings are not changed over HTTP")
 
 
-_TOKENIZE = {"content": TEXT, "add_special": FLAG, "parse_special": FLAG, "with_pieces": FLAG}
+_TEXTS = {"type": ["string", "array"]}
+_TOKENIZE = {"content": _TEXTS, "add_special": FLAG, "parse_special": FLAG, "with_pieces": FLAG}
 _TOKENS = {"type": "array", "items": {"type": "integer", "minimum": 0}}
 ENDPOINTS = (
     Endpoint("GET", "/props", props, "the model", "llama-server"),

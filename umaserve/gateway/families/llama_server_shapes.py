@@ -43,7 +43,8 @@ class Asked:
         most: int,
     ) -> None:
         self.choices = choices
-        self._most = min(fields.get("max_tokens", most), most)
+        wanted = fields.get("max_tokens")
+        self._most = min(wanted, most) if isinstance(wanted, int | float) else most
         self._most_ms = fields.get("t_max_predict_ms") or 0
         self._has_line = [False] * (len(prompts) * choices)
         self.wants_text = fields.get("max_tokens") != 0

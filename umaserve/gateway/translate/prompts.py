@@ -53,6 +53,8 @@ async def mixed_tokens(
 
     Raises ``Refusal``.
     """
+    if sum(isinstance(part, str) for part in parts) > MAX_PROMPTS:
+        raise wrong(ELEMENTS, f"have at most {MAX_PROMPTS} texts in a row of texts and ids")
     found: list[int] = []
     for at, part in enumerate(parts):
         if _is_id(part):

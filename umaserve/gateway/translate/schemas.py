@@ -91,10 +91,12 @@ CHAT = {
     **TOOLS,
     "reasoning_effort": {"enum": ["none", *EFFORTS]},
 }
+_ID: Schema = {"type": "integer", "minimum": 0}
+_PROMPT: list[Schema] = [
+    TEXT,
+    {"type": "object", "properties": {"prompt_string": TEXT}, "required": ["prompt_string"]},
+    {"type": "array", "items": {"anyOf": [TEXT, _ID]}, "minItems": 1},
+]
 PROMPTS: Schema = {
-    "anyOf": [
-        TEXT,
-        {"type": "array", "items": TEXT, "minItems": 1},
-        {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1},
-    ]
+    "anyOf": [*_PROMPT, {"type": "array", "items": {"anyOf": _PROMPT}, "minItems": 1}]
 }

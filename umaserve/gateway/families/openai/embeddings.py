@@ -36,7 +36,7 @@ async def embeddings(request: Request) -> Response:
 
 _FIELDS = {
     "model": {"type": "string"},
-    "input": {"type": ["string", "array"]},
+    "input": {"type": ["string", "array", "object"]},
     "encoding_format": {"type": "string", "enum": ["float", "base64"]},
     "dimensions": {"type": "integer", "minimum": 1},
 }

@@ -163,8 +163,32 @@ COMPLETIONS = (
     }),
     Case("n_probs of none", COMPLETION, {"prompt": "x", "n_probs": 0, **GREEDY},
          {"completion_probabilities": absent}),
-    Case("post_sampling_probs", COMPLETION, {"prompt": "x", "post_sampling_probs": True},
-         {"error/code": 501, "error/message": has("post_sampling_probs")}, 501),
+    Case("post_sampling_probs", COMPLETION, {
+        "prompt": "x", "n_predict": 5, "n_probs": 10, "temperature": 1.0, "top_k": 4, "min_p": 0,
+        "top_p": 1, "post_sampling_probs": True,
+    }, {
+        "completion_probabilities": all_of(
+            lambda token: 0 < token["prob"] <= 1 and len(token["top_probs"]) == 4
+            and abs(sum(each["prob"] for each in token["top_probs"]) - 1) < 1e-4
+        ),
+        "completion_probabilities/0/logprob": absent,
+    }),
+    Case("post_sampling_probs of the best", COMPLETION, {
+        "prompt": "x", "n_probs": 3, "post_sampling_probs": True, **GREEDY,
+    }, {
+        "completion_probabilities": all_of(
+            lambda token: token["prob"] == 1 and [each["id"] for each in token["top_probs"]]
+            == [token["id"]]
+        ),
+    }),
+    Case("post_sampling_probs streamed", COMPLETION, {
+        "prompt": "x", "n_probs": 3, "post_sampling_probs": True, "stream": True, **GREEDY,
+    }, {"0/completion_probabilities/0/prob": 1}),
+    Case("a chat's post_sampling_probs", CHAT, {
+        "messages": HI, "max_tokens": 2, "temperature": 0, "logprobs": True, "top_logprobs": 3,
+        "post_sampling_probs": True,
+    }, {"choices/0/logprobs/content/0/logprob": 0, "choices/0/logprobs/content/0/top_logprobs":
+        long(1)}),
     Case("a stop string", COMPLETION, {"prompt": "x", "n_predict": 9, "stop": ["b"],
                                        "grammar": 'root ::= "aabaa"'},
          {"content": "aa", "stop_type": "word", "stopping_word": "b", "truncated": False}),

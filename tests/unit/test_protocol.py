@@ -156,6 +156,7 @@ def test_every_field_is_read():
             "mirostat": 2,
             "mirostat_tau": 4,
             "mirostat_eta": 0.3,
+            "post_sampling_probs": True,
             "stream": False,
             "priority": "background",
             "slo": {"target_ttft_ms": 100, "target_tbt_ms": 20.5, "latency_cap": 1.5},
@@ -200,6 +201,7 @@ def test_every_field_is_read():
         "mirostat": 2,
         "mirostat_tau": 4.0,
         "mirostat_eta": 0.3,
+        "post_sampling_probs": True,
     }
 
 

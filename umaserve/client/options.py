@@ -43,6 +43,7 @@ class Options(TypedDict, total=False):
     penalty_last_n: int | None
     logit_bias: dict[str, Any] | list[list[Any]] | None
     logprobs: int | None
+    post_sampling_probs: bool | None
     ignore_eos: bool | None
     xtc_probability: float | None
     xtc_threshold: float | None

@@ -154,6 +154,11 @@ GENERATE_FIELDS: tuple[Field, ...] = (
     _whole("penalty_last_n", -1, 1_000_000, 64, "tokens looked back at; 0 = off, -1 = all"),
     Field("logit_bias", msgspec.Raw, _WORDS_BIAS, note="added to the logits"),
     _whole("logprobs", 0, MAX_LOGPROBS, None, "log-probabilities, with so many alternatives"),
+    _flag(
+        "post_sampling_probs",
+        False,
+        "`logprobs` are of what the settings leave to choose from, and not of all tokens",
+    ),
     _flag("ignore_eos", False, "go on past the model's end of text"),
     _number("xtc_probability", 0, 1, 0.0, "chance that XTC excludes top choices; 0 = off"),
     _number("xtc_threshold", 0, 1, 0.1, "least probability of a top choice; above 0.5 = off"),

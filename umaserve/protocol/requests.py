@@ -60,6 +60,7 @@ class SamplingOptions(msgspec.Struct, frozen=True):
     mirostat: int
     mirostat_tau: float
     mirostat_eta: float
+    post_sampling_probs: bool
 
 
 class Slo(msgspec.Struct, frozen=True):

@@ -33,8 +33,10 @@ from .select import (
     argmax,
     find_maxima,
     has_numbers,
+    keep_largest,
     largest,
     row_at,
+    sort_descending,
     top_k,
 )
 from .vector import BLOCK
@@ -43,7 +45,7 @@ TEMPERATURE, TOP_P, MIN_P, TYPICAL_P = P.TEMPERATURE, P.TOP_P, P.MIN_P, P.TYPICA
 XTC_PROBABILITY, XTC_THRESHOLD = P.XTC_PROBABILITY, P.XTC_THRESHOLD
 TAU, ETA, MU = P.TAU, P.ETA, P.MU
 TOP_K, LOGPROBS, SEED, MIROSTAT = P.TOP_K, P.LOGPROBS, P.SEED, P.MIROSTAT
-BREAKERS, N_BREAKERS, MASK = P.BREAKERS, P.N_BREAKERS, P.MASK
+BREAKERS, N_BREAKERS, MASK, AFTER = P.BREAKERS, P.N_BREAKERS, P.MASK, P.AFTER
 
 NO_NUMBERS = -1  # instead of a token: the row's logits are no numbers
 NO_CHOICE = -2  # the row's mask is not there, or it leaves nothing to choose
@@ -157,10 +159,15 @@ def candidates(row, real, whole, top, index, work):
 
 @njit(**INNER)
 def choose(row, real, whole, top, index, work):
-    """The token for the settings in ``real`` and ``whole``, from the adjusted ``row``."""
+    """(token, count) for the settings in ``real`` and ``whole``, from the adjusted ``row``.
+
+    It was drawn from the first ``count`` candidates of ``work``; 0: from the whole row.
+    """
     temperature = real[TEMPERATURE]
     if temperature <= 0.0 or not NEGATIVE_INFINITY < top < np.inf:
-        return argmax(row, work.maxima, top)
+        best = argmax(row, work.maxima, top)
+        work.ids[0], work.values[0] = best, row[best]
+        return best, 1
     u = uniform(whole[SEED], index)
     if whole[MIROSTAT]:
         mu = real[MU]
@@ -170,11 +177,43 @@ def choose(row, real, whole, top, index, work):
         at, real[MU] = mirostat_draw(
             work.values, count, top, temperature, real[TAU], real[ETA], mu, u, work.sums
         )
-        return np.int64(work.ids[at])
+        return np.int64(work.ids[at]), count
     count, top = candidates(row, real, whole, top, index, work)
     if count == 0:
-        return draw(row, row.shape[0], temperature, top, u, work.sums)
-    return np.int64(work.ids[draw(work.values, count, temperature, top, u, work.sums)])
+        return draw(row, row.shape[0], temperature, top, u, work.sums), 0
+    at = draw(work.values, count, temperature, top, u, work.sums)
+    return np.int64(work.ids[at]), count
+
+
+@njit(**INNER)
+def rate_left(row, token, count, temperature, wanted, work, top_ids, top_logprobs):
+    """Log-probability of ``token`` among the candidates that `choose` had; fills the alternatives.
+
+    ``row`` is the adjusted row, and ``count`` as `choose` returned it.  What cannot be drawn is no
+    alternative.
+    """
+    top_ids[:] = -1
+    inverse = 1.0 / temperature if temperature > 0.0 else 1.0
+    if count == 0:
+        top = largest(work.maxima, work.maxima.shape[0])
+        total = np.log(exp_sum(row, row.shape[0], top, inverse))
+        if wanted > 0:
+            count = top_k(
+                row, wanted, work.maxima, top, work.ids, work.values, work.keys, work.counted
+            )
+    else:
+        top = largest(work.values, count)
+        total = np.log(exp_sum(work.values, count, top, inverse))
+        if count > wanted > 0:
+            count = keep_largest(work.ids, work.values, count, wanted, top)
+        if wanted > 0:
+            sort_descending(work.ids, work.values, count, work.keys)
+    for i in range(min(count, wanted)):
+        if not work.values[i] > NEGATIVE_INFINITY:
+            break
+        top_ids[i] = work.ids[i]
+        top_logprobs[i] = (work.values[i] - top) * inverse - total
+    return (row[token] - top) * inverse - total
 
 
 @njit(nogil=True, cache=True, _nrt=True)
@@ -187,12 +226,14 @@ def sample_row(row, slot, settings, history, index, eog, work, top_ids, top_logp
     ``index``: how many tokens this request has generated, the random number's counter.
     ``work`` (Scratch) belongs to the calling thread.  ``top_ids``/``top_logprobs``: room for 20
     alternatives, filled when the request asked for logprobs.  These and the log-probability are of
-    the model's own distribution, before any setting.  llama.cpp's server reports them so.
+    the model's own distribution, before any setting, or (AFTER) of what the settings leave.
+    llama.cpp's server reports them so.
     """
     real, whole = settings.real[slot], settings.whole[slot]
     top = NEGATIVE_INFINITY
     total = 0.0
-    if whole[LOGPROBS] >= 0:
+    before = whole[LOGPROBS] >= 0 and whole[AFTER] == 0
+    if before:
         top = find_maxima(row, work.maxima)
         total = top + np.log(exp_sum(row, row.shape[0], top, 1.0))
         wanted = whole[LOGPROBS]
@@ -214,13 +255,17 @@ def sample_row(row, slot, settings, history, index, eog, work, top_ids, top_logp
     if masked:
         words = (row.shape[0] + WORD - 1) // WORD
         keep_allowed(row, carray(_int_pointer(whole[MASK]), (words,)))
-    if changed > 0 or masked or whole[LOGPROBS] < 0:
+    if changed > 0 or masked or not before:
         top = find_maxima(row, work.maxima)
     if masked and not top > NEGATIVE_INFINITY:
         return np.int64(NO_CHOICE), 0.0
-    token = choose(row, real, whole, top, index, work)
+    token, count = choose(row, real, whole, top, index, work)
     logprob = 0.0
-    if whole[LOGPROBS] >= 0:
+    if whole[LOGPROBS] >= 0 and not before:
+        logprob = rate_left(
+            row, token, count, real[TEMPERATURE], whole[LOGPROBS], work, top_ids, top_logprobs
+        )
+    if before:
         value = row[token]
         for i in range(changed):
             if work.touched[i] == token:  # the first entry is the untouched value

@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from umaserve.gateway.daemon.event import Event
-from umaserve.gateway.daemon.refusal import Refusal, encode, llama_error, not_there, wrong
+from umaserve.gateway.daemon.refusal import Refusal, encode, llama_error, wrong
 from umaserve.gateway.families.llama_server_shapes import Asked, probability
 from umaserve.gateway.families.openai.shapes import MAX_CHOICES, several
 from umaserve.gateway.translate.answering import (
@@ -66,8 +66,6 @@ def _extra_text(chunk: dict[str, Any]) -> str:
 async def _complete(
     request: Request, body: dict[str, Any], prompts: list[dict[str, Any]]
 ) -> Response:
-    if flag_of(body, "post_sampling_probs"):
-        raise not_there('"post_sampling_probs"')
     choices = whole_of(body, "n" if body.get("n_cmpl") is None else "n_cmpl", 1, 1, MAX_CHOICES)
     caller = caller_fields(request, body)
     fields = {
@@ -153,7 +151,9 @@ class _Parts:
         self._asked.saw(number, event.text or "")
         part |= {"content": event.text or "", "tokens": [event.token_id]}
         if event.top_logprobs is not None:
-            part["completion_probabilities"] = [probability(token_of(event))]
+            part["completion_probabilities"] = [
+                probability(token_of(event), self._asked.after)
+            ]
         return before + _sse(part)
 
     def end(self) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,7 +24,7 @@ _ABSENT: dict[str, Any] = {
     "dynatemp_range": 0.0, "dynatemp_exponent": 1.0, "top_n_sigma": -1.0,
     "adaptive_target": -1.0,
     "adaptive_decay": 0.9, "n_discard": 0, "min_keep": 0, "grammar": "",
-    "post_sampling_probs": False, "lora": [],
+    "lora": [],
 }  # fmt: skip
 
 
@@ -42,7 +43,7 @@ class Asked:
         choices: int,
         most: int,
     ) -> None:
-        self.choices = choices
+        self.choices, self.after = choices, body.get("post_sampling_probs") is True
         wanted = fields.get("max_tokens")
         self._most = min(wanted, most) if isinstance(wanted, int | float) else most
         self._most_ms = fields.get("t_max_predict_ms") or 0
@@ -58,7 +59,9 @@ class Asked:
         if self.wants_text:
             told["content"], told["tokens"] = end.text or "", end.token_ids or []
         if end.logprobs is not None:
-            told["completion_probabilities"] = [probability(token) for token in end.logprobs]
+            told["completion_probabilities"] = [
+                probability(token, self.after) for token in end.logprobs
+            ]
         return self._chosen(told)
 
     def saw(self, number: int, text: str) -> None:
@@ -111,18 +114,23 @@ class Asked:
         return found
 
 
-def probability(token: dict[str, Any]) -> dict[str, Any]:
-    """A token with its alternatives."""
+def probability(token: dict[str, Any], after: bool) -> dict[str, Any]:
+    """A token with its alternatives; ``after``: probabilities of what the settings left."""
+    name, tops = ("prob", "top_probs") if after else ("logprob", "top_logprobs")
 
     def entry(of: dict[str, Any]) -> dict[str, Any]:
         return {
             "id": of["token_id"],
             "token": _begun_text(bytes(of["bytes"])),
             "bytes": of["bytes"],
-            "logprob": of["logprob"],
+            name: _probability(of["logprob"]) if after else of["logprob"],
         }
 
-    return entry(token) | {"top_logprobs": [entry(top) for top in token["top_logprobs"] or ()]}
+    return entry(token) | {tops: [entry(top) for top in token["top_logprobs"] or ()]}
+
+
+def _probability(logprob: float | None) -> float:
+    return 0.0 if logprob is None else math.exp(logprob)
 
 
 def _begun_text(piece: bytes) -> str:
@@ -146,5 +154,6 @@ def settings(body: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, An
         "n_probs": fields.get("logprobs", 0),
         "samplers": body.get("samplers") or list(STEPS),
         **_ABSENT,
+        "post_sampling_probs": body.get("post_sampling_probs") is True,
         "timings_per_token": body.get("timings_per_token") is True,
     }

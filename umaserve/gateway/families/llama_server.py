@@ -10,7 +10,6 @@ from starlette.responses import Response
 from umaserve.gateway.daemon.event import Event
 from umaserve.gateway.daemon.refusal import Refusal, encode, llama_error, wrong
 from umaserve.gateway.families.llama_server_shapes import Asked, probability
-from umaserve.gateway.families.openai.shapes import MAX_CHOICES, several
 from umaserve.gateway.translate.answering import (
     EVENT_STREAM,
     SSE_COMMENT,
@@ -22,6 +21,7 @@ from umaserve.gateway.translate.answering import (
 )
 from umaserve.gateway.translate.body import flag_of, list_of, objects_of, text_of, whole_of
 from umaserve.gateway.translate.caller import caller_fields, lane_header
+from umaserve.gateway.translate.choices import MAX_CHOICES, several
 from umaserve.gateway.translate.endpoint import Endpoint
 from umaserve.gateway.translate.gap import OTHER_FILE, Chunk
 from umaserve.gateway.translate.gap import infill as infill_tokens

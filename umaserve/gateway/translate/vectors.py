@@ -12,13 +12,12 @@ from typing import Any, NamedTuple
 from starlette.requests import Request
 
 from umaserve.gateway.daemon.link import Link
-from umaserve.gateway.daemon.refusal import Refusal, wrong
+from umaserve.gateway.daemon.refusal import malformed, wrong
 from umaserve.gateway.translate.answering import link_of, while_connected
 from umaserve.gateway.translate.body import whole_of
 from umaserve.gateway.translate.messages import content_of
 from umaserve.gateway.translate.model import info_of
 from umaserve.gateway.translate.prompts import prompts_of, tokens_of
-from umaserve.protocol import E_PROTO_003
 
 MAX_INPUTS = 2048  # as OpenAI has it
 AT_ONCE = 64  # texts of one question to the daemon
@@ -63,7 +62,7 @@ def _told(body: dict[str, Any], name: str) -> dict[str, Any]:
     """The field with each content in parts as its text.  Raises ``Refusal``."""
     value = body.get(name)
     if value is None:
-        raise Refusal(400, E_PROTO_003, '"input" or "content" must be provided')
+        raise malformed('"input" or "content" must be provided')
     if isinstance(value, list):
         return {name: [_text(each) for each in value]}
     return {name: _text(value)}
@@ -83,7 +82,7 @@ async def _input(link: Link, prompt: dict[str, Any]) -> str | list[int]:
     text: str = prompt.get("prompt", "")
     found = text or prompt.get("tokens") or await tokens_of(link, text, add_special=True)
     if not found:
-        raise Refusal(400, E_PROTO_003, "Input content cannot be empty")
+        raise malformed("Input content cannot be empty")
     return found
 
 

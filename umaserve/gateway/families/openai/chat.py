@@ -10,18 +10,17 @@ from starlette.responses import Response
 from umaserve.gateway.daemon.event import Event
 from umaserve.gateway.daemon.refusal import encode
 from umaserve.gateway.families.openai.shapes import (
-    MAX_CHOICES,
     Chunks,
     chat_logprobs,
     chosen_logprobs,
     finish_reason,
     head,
-    several,
     usage,
 )
 from umaserve.gateway.translate.answering import cache_header, json_response, stream, whole
 from umaserve.gateway.translate.body import flag_of, whole_of
 from umaserve.gateway.translate.caller import caller_fields, lane_header
+from umaserve.gateway.translate.choices import MAX_CHOICES, several
 from umaserve.gateway.translate.endpoint import Endpoint
 from umaserve.gateway.translate.messages import (
     chat_fields,

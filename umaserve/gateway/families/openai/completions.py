@@ -10,12 +10,10 @@ from starlette.responses import Response
 from umaserve.gateway.daemon.event import Event
 from umaserve.gateway.daemon.refusal import encode, not_there, wrong
 from umaserve.gateway.families.openai.shapes import (
-    MAX_CHOICES,
     Chunks,
     finish_reason,
     head,
     prompt_logprobs,
-    several,
     text_logprobs,
     usage,
 )
@@ -28,6 +26,7 @@ from umaserve.gateway.translate.answering import (
 )
 from umaserve.gateway.translate.body import flag_of, text_of, whole_of
 from umaserve.gateway.translate.caller import caller_fields, lane_header
+from umaserve.gateway.translate.choices import MAX_CHOICES, several
 from umaserve.gateway.translate.endpoint import Endpoint
 from umaserve.gateway.translate.gap import with_gap
 from umaserve.gateway.translate.messages import constraint_fields

@@ -5,12 +5,11 @@ from __future__ import annotations
 from starlette.requests import Request
 from starlette.responses import Response
 
-from umaserve.gateway.daemon.refusal import Refusal
+from umaserve.gateway.daemon.refusal import malformed
 from umaserve.gateway.translate.answering import json_response
 from umaserve.gateway.translate.body import read_object, text_of
 from umaserve.gateway.translate.endpoint import Endpoint
 from umaserve.gateway.translate.vectors import encoded, vectors_of
-from umaserve.protocol import E_PROTO_003
 
 
 async def embeddings(request: Request) -> Response:
@@ -19,7 +18,7 @@ async def embeddings(request: Request) -> Response:
     form = text_of(body, "encoding_format", "float")
     if form not in ("float", "base64"):
         text = "The format to return the embeddings in. Can be either float or base64"
-        raise Refusal(400, E_PROTO_003, text)
+        raise malformed(text)
     found = await vectors_of(request, body, "input" if "input" in body else "content")
     data = [
         {

@@ -15,7 +15,6 @@ from umaserve.gateway.translate.body import flag_of, object_of
 from umaserve.gateway.translate.rated import is_text, own_text
 from umaserve.gateway.translate.timings import Running, timings
 
-MAX_CHOICES = 128
 DONE = b"data: [DONE]\n\n"
 FINGERPRINT = f"umaserve-{umaserve.__version__}"
 _FINISH = {"length": "length", "tool_calls": "tool_calls"}
@@ -54,14 +53,6 @@ def usage(ends: Sequence[Event], choices: int = 1) -> dict[str, Any]:
 def wants_usage(body: dict[str, Any]) -> bool:
     """Whether a stream ends with its usage."""
     return object_of(body, "stream_options").get("include_usage") is True
-
-
-def several(message: dict[str, Any], choices: int) -> list[dict[str, Any]]:
-    """The same request so many times; a seed goes on from one to the next."""
-    seed = message.get("seed")
-    if choices > 1 and isinstance(seed, int):
-        return [{**message, "seed": seed + number} for number in range(choices)]
-    return [message] * choices
 
 
 def chat_logprobs(tokens: Sequence[dict[str, Any]]) -> dict[str, Any]:

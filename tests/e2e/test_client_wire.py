@@ -13,7 +13,16 @@ from tests.support.fixtures.untimed import untimed
 from umaserve.client import Eos, InvalidRequest, ProtocolError, ServerError, Token
 from umaserve.client.connect import no_daemon
 from umaserve.client.wire import MAX_FRAME_BYTES, Router, generate_message, pack
-from umaserve.protocol import Timings, Usage, admin_event, eos_event, error_event, token_event
+from umaserve.protocol import (
+    Rated,
+    Timings,
+    TopLogprob,
+    Usage,
+    admin_event,
+    eos_event,
+    error_event,
+    token_event,
+)
 
 
 def router(*streams: str) -> Router:
@@ -23,7 +32,7 @@ def router(*streams: str) -> Router:
 
 
 TRAFFIC = [
-    token_event("a", "ü😀", 1, -0.5, [(1, "ü", -0.5)]),
+    token_event("a", "ü😀", 1, Rated("ü", "ü".encode(), -0.5, [TopLogprob(1, "ü", b"\xc3", -0.5)])),
     token_event("b", "", 2),
     admin_event("pong", "p"),
     token_event("given up", "x", 3),
@@ -42,9 +51,9 @@ def test_any_chunking_routes_the_same(cuts):
     edges = sorted({0, len(data), *(cut % len(data) for cut in cuts)})
     for start, end in zip(edges, edges[1:], strict=False):
         made.feed(data[start:end])
-    top = [{"token_id": 1, "text": "ü", "logprob": -0.5}]
+    top = [{"token_id": 1, "text": "ü", "bytes": [0xC3], "logprob": -0.5}]
     token, eos = made.streams["a"]
-    assert token == Token("a", "ü😀", 1, -0.5, top)
+    assert token == Token("a", "ü😀", 1, -0.5, top, "ü", [0xC3, 0xBC])
     assert (eos.reason, eos.usage) == ("stop", (1, 2, 3, 4, 0))
     assert (eos.text, eos.metadata) == ("whole", {"k": 1})
     assert eos.timings.queue_ms == 0.5

@@ -280,7 +280,8 @@ def test_pages_that_may_ask() -> None:
     origin = "http://localhost:3000"
     with gateway(origins=(origin,), keys={"a-key-of-the-page-1": "page"}) as port:
         connection = HTTPConnection("127.0.0.1", port, timeout=60)
-        asked = {"Origin": origin, "Access-Control-Request-Method": "POST"}
+        asked = {"Origin": origin, "Access-Control-Request-Method": "POST",
+                 "Access-Control-Request-Headers": "authorization"}  # fmt: skip
         connection.request("OPTIONS", CHAT, headers=asked)
         response = connection.getresponse()
         assert response.status == 204 and not response.read()

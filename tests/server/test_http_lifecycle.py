@@ -129,14 +129,14 @@ def test_address_that_others_reach_needs_keys(tmp_path: Path) -> None:
     keys.write_text("# who asks\neditor a-key-of-the-editor\n\nanother-key-alone\n")
     keys.chmod(0o600)
     with DaemonProcess(tmp_path, http="0.0.0.0:0", api_key_file=str(keys)) as daemon:
-        for path in ("/health", "/metrics", "/none", "/openapi.json", "/"):
+        for path in ("/requests", "/metrics", "/none", "/openapi.json", "/"):
             reply = ask(daemon, path, Host="0.0.0.0")
             assert (reply.status, reply.headers["www-authenticate"]) == (401, "Bearer")
         for key in ("a-key-of-the-edito", "a-key-of-the-editor2", "another", ""):
-            reply = ask(daemon, "/health", Authorization=f"Bearer {key}")
+            reply = ask(daemon, "/requests", Authorization=f"Bearer {key}")
             assert reply.status == 401 and (not key or key.encode() not in reply.body)
-        assert ask(daemon, "/health", Authorization="Bearer a-key-of-the-editor").status == 200
-        assert ask(daemon, "/health", X_Api_Key="another-key-alone").status == 200
+        assert ask(daemon, "/requests", Authorization="Bearer a-key-of-the-editor").status == 200
+        assert ask(daemon, "/requests", X_Api_Key="another-key-alone").status == 200
         assert "a-key" not in daemon.log and "another-key" not in daemon.log
 
 

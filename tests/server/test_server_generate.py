@@ -148,8 +148,8 @@ def test_logprobs_as_asked(client: RawClient) -> None:
     assert event is not None and event["event"] == "token"
     assert event["logprob"] == -0.5
     assert event["top_logprobs"] == [
-        {"token_id": 97, "text": "a", "logprob": -1.5},
-        {"token_id": 98, "text": "b", "logprob": -1.5},
+        {"token_id": 97, "text": "a", "bytes": [97], "logprob": -1.5},
+        {"token_id": 98, "text": "b", "bytes": [98], "logprob": -1.5},
     ]
     client.finish()
     result = client.generate("with logprobs", "b", max_tokens=3, logprobs=0, stream=False)

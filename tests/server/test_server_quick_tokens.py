@@ -41,7 +41,7 @@ class Sink:
         self.sends: list[int] = []  # tokens there were when each was made
         self.takes = True
 
-    def token(self, request: Request, text: str, token: int, logprob: Any, top: Any) -> None:
+    def token(self, request: Request, text: str, token: int, rated: Any) -> None:
         self.tokens.append((request.id, text))
 
     def send_now(self) -> bool:

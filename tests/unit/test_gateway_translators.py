@@ -66,7 +66,7 @@ def data(out: bytes) -> list[Any]:
 
 
 def test_openai_deltas() -> None:
-    chunks = data(fed(_ChatChunks({"id": "x"}, 1, False, TOOLS), [*DELTAS, EOS]))
+    chunks = data(fed(_ChatChunks({"id": "x"}, 1, {}, TOOLS), [*DELTAS, EOS]))
     deltas = [chunk["choices"][0]["delta"] for chunk in chunks]
     assert deltas[0] == {"role": "assistant", "content": ""}
     assert deltas[1:5] == [
@@ -99,10 +99,10 @@ def test_daemon_without_deltas_is_understood() -> None:
     """Its text comes with the end, and nothing is lost."""
     told = [{"event": "token", "text": "Hel"}, {"event": "token", "text": "lo"}]
     end = {"event": "eos", "reason": "stop", "usage": USAGE}
-    chunks = data(fed(_ChatChunks({"id": "x"}, 1, False, TOOLS), [*told, end]))
+    chunks = data(fed(_ChatChunks({"id": "x"}, 1, {}, TOOLS), [*told, end]))
     texts = [chunk["choices"][0]["delta"].get("content") for chunk in chunks]
     assert texts == ["", "Hello", None]
-    chunks = data(fed(_ChatChunks({"id": "x"}, 1, False, TOOLS), [*told, {**end, **EOS}]))
+    chunks = data(fed(_ChatChunks({"id": "x"}, 1, {}, TOOLS), [*told, {**end, **EOS}]))
     delta = chunks[1]["choices"][0]["delta"]
     assert delta["content"] == "I look" and len(delta["tool_calls"]) == 2
 
@@ -181,7 +181,7 @@ def failed(code: str, message: str, **fields: int) -> Event:
 
 def test_streams_that_fail_say_so_in_their_words() -> None:
     refusal = of_daemon(failed("E_RUNTIME_001", "it failed"))
-    (openai,) = data(_ChatChunks({"id": "x"}, 1, False, {}).fail(refusal))
+    (openai,) = data(_ChatChunks({"id": "x"}, 1, {}, {}).fail(refusal))
     assert openai["error"]["message"] == "it failed"
     (anthropic,) = data(_Events("msg_1", "m", False).fail(refusal))
     assert (anthropic["type"], anthropic["error"]["type"]) == ("error", "api_error")

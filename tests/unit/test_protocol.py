@@ -89,6 +89,42 @@ def test_defaults_are_those_of_the_engine():
     assert ours == theirs
 
 
+@pytest.mark.parametrize(
+    ("given", "name", "means"),
+    [
+        ({"top_k": -1}, "top_k", 0),
+        ({"top_k": 0}, "top_k", 0),
+        ({"top_p": 0}, "top_p", 0.0),
+        ({"top_p": 1}, "top_p", 1.0),
+        ({"min_p": 0}, "min_p", 0.0),
+        ({"typical_p": 0}, "typical_p", 0.0),
+        ({"temperature": -1}, "temperature", 0.0),
+        ({"mirostat": 0.0}, "mirostat", 0),
+        ({"dry_base": 0}, "dry_base", 1.75),
+    ],
+)
+def test_values_that_switch_a_step_off(given, name, means):
+    assert getattr(parse({"id": "a", "prompt": "x", **given}).sampling, name) == means
+
+
+@pytest.mark.parametrize(
+    ("stop", "means"),
+    [("", ()), ([""], ()), (["a", ""], ("a",)), ([str(i) for i in range(40)], None)],
+)
+def test_stop_strings_that_are_none_and_many(stop, means):
+    got = parse({"id": "a", "prompt": "x", "stop": stop})
+    assert got.stop == (tuple(stop) if means is None else means)
+
+
+def test_other_values_that_are_none():
+    got = parse({"id": "a", "prompt": "x", "grammar": "", "regex": "", "t_max_predict_ms": -1})
+    assert got.constraint is None and got.t_max_predict_ms == 0
+
+
+def test_a_byte_order_mark_is_skipped():
+    assert parse_message(b'\xef\xbb\xbf{"id":"a","prompt":"x"}', LIMITS).prompt == "x"
+
+
 def test_every_field_is_read():
     """Long: one table of all fields."""
     got = parse(
@@ -120,6 +156,7 @@ def test_every_field_is_read():
             "mirostat": 2,
             "mirostat_tau": 4,
             "mirostat_eta": 0.3,
+            "post_sampling_probs": True,
             "stream": False,
             "priority": "background",
             "slo": {"target_ttft_ms": 100, "target_tbt_ms": 20.5, "latency_cap": 1.5},
@@ -164,14 +201,15 @@ def test_every_field_is_read():
         "mirostat": 2,
         "mirostat_tau": 4.0,
         "mirostat_eta": 0.3,
+        "post_sampling_probs": True,
     }
 
 
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [
-        ("mirostat", 1, '"mirostat" must be 0 or 2, not 1'),
-        ("dry_base", 0.5, '"dry_base" must be a number from 1 to 10, not 0.5'),
+        ("mirostat", 1, '"mirostat" must be 0 (off) or 2, not 1'),
+        ("dry_base", 10.5, '"dry_base" must be a number from 0 to 10, not 10.5'),
         ("dry_sequence_breakers", [""], '"dry_sequence_breakers[0]" must be a string of 1 to 40'),
         ("dry_sequence_breakers", ["x"] * 17, '"dry_sequence_breakers" must be a list of at most'),
         ("xtc_threshold", 1.5, '"xtc_threshold" must be a number from 0 to 1, not 1.5'),
@@ -261,15 +299,15 @@ WRONG = [
     ({"prompt_logprobs": 21}, '"prompt_logprobs" must be a whole number from 0 to 20, not 21'),
     ({"messages": [{"role": "user", "content": "x"}], "prompt_logprobs": 0}, "not \"messages\""),
     ({"max_tokens": True}, '"max_tokens" must be a whole number'),
-    ({"temperature": "hot"}, '"temperature" must be a number from 0 to 10, not "hot"'),
-    ({"temperature": -0.1}, '"temperature" must be'),
+    ({"temperature": "hot"}, '"temperature" must be a number from -10 to 10, not "hot"'),
+    ({"temperature": -10.1}, '"temperature" must be'),
     ({"temperature": True}, '"temperature" must be'),
-    ({"top_p": 0}, '"top_p" must be a number above 0, at most 1, not 0'),
+    ({"top_p": -0.1}, '"top_p" must be a number from 0 to 1, not -0.1'),
     ({"top_p": 1.1}, '"top_p" must be'),
-    ({"top_k": -1}, '"top_k" must be'),
+    ({"top_k": -2}, '"top_k" must be'),
     ({"top_k": 1.5}, '"top_k" must be a whole number'),
     ({"min_p": 2}, '"min_p" must be'),
-    ({"typical_p": 0}, '"typical_p" must be'),
+    ({"typical_p": -1}, '"typical_p" must be'),
     ({"repeat_penalty": 0}, '"repeat_penalty" must be'),
     ({"presence_penalty": 11}, '"presence_penalty" must be'),
     ({"frequency_penalty": "x"}, '"frequency_penalty" must be'),
@@ -277,11 +315,11 @@ WRONG = [
     ({"seed": 2**64}, '"seed" must be a 64-bit whole number'),
     ({"seed": -(2**63) - 1}, '"seed" must be'),
     ({"seed": "x"}, '"seed" must be'),
-    ({"stop": ""}, '"stop" must be a string or a list of at most 16 strings'),
-    ({"stop": ["a", ""]}, '"stop" must be'),
     ({"stop": ["a", 3]}, '"stop[1]" must be a string, not 3'),
-    ({"stop": ["x"] * 17}, '"stop" must be'),
-    ({"stop": "x" * 1025}, '"stop" must be'),
+    ({"stop": [f"{i:0200}" for i in range(80)]}, "at most 20480 bytes together, where each counts"),
+    ({"stop": [str(i) for i in range(400)]}, '"stop" must be'),
+    ({"stop": "x" * 20500}, '"stop" must be'),
+    ({"mirostat": 1}, '"mirostat" must be 0 (off) or 2, not 1'),
     ({"logit_bias": 3}, '"logit_bias" must be an object {"token id": bias} or a list'),
     ({"logit_bias": {"x": 1}}, '"logit_bias" must be'),
     ({"logit_bias": {"1": "x"}}, '"logit_bias" must be'),

@@ -24,7 +24,6 @@ LIMITS = Limits()
         b'{"id":"a","prompt":"\xff"}',
         b'{"id":"a","prompt":"x","unknown":"\xff"}',
         b'{"id":"a","prompt":"\xed\xa0\x80"}',
-        b'\xef\xbb\xbf{"id":"a","prompt":"x"}',
         b'{"id":"a","prompt":"x","metadata":"\\q"}',
         b'{"id":"a","prompt":"\\ud800"',
         b'{"id":"a","prompt":"\\ud800","x":NaN}',

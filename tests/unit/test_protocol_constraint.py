@@ -25,6 +25,7 @@ def parsed(**fields: Any) -> Generate:
     [
         ({}, None),
         ({"json_schema": None, "regex": None, "response_format": None}, None),
+        ({"regex": "", "grammar": ""}, None),
         ({"response_format": {"type": "text"}}, None),
         ({"response_format": {"type": "json_object"}}, ("schema", {"type": "object"})),
         ({"response_format": {"type": "json_object", "schema": {"a": 1}}}, ("schema", {"a": 1})),
@@ -54,9 +55,7 @@ def test_the_constraint_of_a_request(fields: dict[str, Any], expected: Any) -> N
     [
         ({"json_schema": 5}, "E_PROTO_003", "json_schema"),
         ({"json_schema": '{"type": "object"}'}, "E_PROTO_003", "json_schema"),
-        ({"regex": ""}, "E_PROTO_003", "regex"),
         ({"regex": 5}, "E_PROTO_003", "regex"),
-        ({"grammar": ""}, "E_PROTO_003", "grammar"),
         ({"regex": "a", "grammar": "b"}, "E_PROTO_003", "both"),
         ({"response_format": 5}, "E_PROTO_003", "response_format"),
         ({"response_format": {}}, "E_PROTO_003", "response_format"),

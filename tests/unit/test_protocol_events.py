@@ -14,8 +14,10 @@ from tests.support.fixtures.untimed import untimed
 from umaserve.protocol import (
     ERRORS,
     FrameDecoder,
+    Rated,
     Timings,
     TokenEncoder,
+    TopLogprob,
     Usage,
     admin_event,
     echo_event,
@@ -42,13 +44,15 @@ def test_token_events_say_what_json_would(id, text, token):
 
 
 def test_token_events_with_logprobs():
-    event = unframe(TokenEncoder("a")("x", 5, -0.25, [(5, "x", -0.25), (6, '"', -math.inf)]))
+    top = [TopLogprob(5, "\ufffd", b"\xf0", -0.25), TopLogprob(6, '"', b'"', -math.inf)]
+    event = unframe(TokenEncoder("a")("x", 5, Rated("\ufffd", b"\xf0", -0.25, top)))
+    assert (event["text"], event["token"], event["bytes"]) == ("x", "\ufffd", [0xF0])
     assert event["logprob"] == -0.25
     assert event["top_logprobs"] == [
-        {"token_id": 5, "text": "x", "logprob": -0.25},
-        {"token_id": 6, "text": '"', "logprob": None},
+        {"token_id": 5, "text": "\ufffd", "bytes": [0xF0], "logprob": -0.25},
+        {"token_id": 6, "text": '"', "bytes": [0x22], "logprob": None},
     ]
-    assert unframe(token_event("a", "x", 5, -1.0, []))["top_logprobs"] == []
+    assert unframe(token_event("a", "x", 5, Rated("x", b"x", -1.0, [])))["top_logprobs"] == []
 
 
 def test_eos_events():

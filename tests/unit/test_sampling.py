@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -122,6 +124,50 @@ def test_nan_is_never_the_largest():
     row[[300, 700]] = np.nan, 5.0
     assert argmax(row) == 700
     assert top_k(row, 1)[0].tolist() == [700]
+
+
+@pytest.mark.parametrize("wanted", [0, 3, 20])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"top_k": 0, "top_p": 1.0, "min_p": 0.0},
+        {"top_k": 7, "top_p": 1.0, "min_p": 0.0},
+        {"top_k": 0, "top_p": 0.9, "min_p": 0.0, "temperature": 1.7},
+        {"logit_bias": ((5, 9.0), (6, -math.inf)), "top_k": 0, "top_p": 1.0, "min_p": 0.01},
+        {"temperature": 0.0},
+    ],
+)
+def test_logprobs_of_what_the_settings_leave(bench, settings, wanted):
+    row = np.random.default_rng(3).normal(0, 3, N_VOCAB).astype(np.float32)
+    asked = Sampling(logprobs=wanted, post_sampling_probs=True, **settings)
+    adjusted = row.copy()
+    for token, bias in asked.logit_bias:
+        adjusted[token] += bias
+    if asked.temperature == 0.0:
+        kept = {int(adjusted.argmax())}
+    elif asked.top_k == 0 and asked.top_p == 1.0 and asked.min_p == 0.0:
+        kept = set(range(N_VOCAB))
+    else:
+        kept = bench.candidates(adjusted.copy(), asked)
+    ids = np.array(sorted(kept, key=lambda i: (-adjusted[i], i)))
+    expected = np.log(softmax(adjusted[ids] / (asked.temperature or 1.0)))
+    token, logprob = bench.sample(row.copy(), asked)
+    assert logprob == pytest.approx(expected[ids.tolist().index(token)], abs=1e-4)
+    count = min(wanted, ids.size)
+    assert bench.top_ids[:count].tolist() == ids[:count].tolist()
+    assert (bench.top_ids[count:] == -1).all()
+    np.testing.assert_allclose(bench.top_logprobs[:count], expected[:count], atol=1e-4)
+
+
+@pytest.mark.parametrize("top_k", [0, 5, 40])
+@pytest.mark.parametrize("off", [{"top_p": 0.0}, {"typical_p": 0.0, "top_p": 1.0}])
+def test_of_no_mass_a_single_token_is_kept(top_k, off):
+    row = np.sin(np.arange(1000, dtype=np.float32)) * 3
+    row[[70, 400]] = 9.0
+    kept = Bench().candidates(row, Sampling(top_k=top_k, min_p=0.0, **off))
+    assert len(kept) == 1
+    if off["top_p"] == 0.0:
+        assert kept == {70}
 
 
 @given(rows, st.floats(0.05, 0.999))

@@ -81,6 +81,21 @@ class Rendered(msgspec.Struct, frozen=True):
             raise ValueError("the grammar of the tools has a trigger that is no word")
         return tuple(each.value for each in found)
 
+    def without_generation_prompt(self) -> Rendered:
+        """The same without what begins the answer."""
+        start = self.begun()
+        if not start or not self.prompt.endswith(start):
+            return self
+        end = len(self.prompt) - len(start)
+        syntax = {**msgspec.json.decode(self.syntax), "generation_prompt": ""}
+        return msgspec.structs.replace(
+            self,
+            prompt=self.prompt[:end],
+            plain=tuple(span for span in self.plain if span[1] <= end),
+            markup=tuple(span for span in self.markup if span[1] <= end),
+            syntax=msgspec.Raw(_encode(syntax)),
+        )
+
     def begun(self) -> str:
         """What of the grammar stands in the prompt already."""
         return _decode_syntax(self.syntax).generation_prompt

@@ -9,7 +9,8 @@ class Token(NamedTuple):
     """One generated token.
 
     ``text`` is whole UTF-8 and may be empty while a character is unfinished.  ``logprob`` (natural
-    logarithm) and ``top_logprobs`` (dicts of token_id, text, logprob) are set when asked for.
+    logarithm) and ``top_logprobs`` (dicts of token_id, text, bytes, logprob) are set when asked
+    for.  So are ``token`` (its own text, or its name) and ``bytes`` (of its own text).
     """
 
     id: str
@@ -17,6 +18,8 @@ class Token(NamedTuple):
     token_id: int
     logprob: float | None = None
     top_logprobs: list[dict[str, Any]] | None = None
+    token: str | None = None
+    bytes: list[int] | None = None
 
 
 class Usage(NamedTuple):

@@ -23,6 +23,7 @@ class Options(TypedDict, total=False):
     thinking: bool | str | None
     chat_template_kwargs: dict[str, Any] | None
     continue_final_message: bool | Literal["content", "reasoning_content"] | None
+    add_generation_prompt: bool | None
     deltas: bool | None
     response_format: dict[str, Any] | None
     json_schema: dict[str, Any] | bool | None
@@ -42,6 +43,7 @@ class Options(TypedDict, total=False):
     penalty_last_n: int | None
     logit_bias: dict[str, Any] | list[list[Any]] | None
     logprobs: int | None
+    post_sampling_probs: bool | None
     ignore_eos: bool | None
     xtc_probability: float | None
     xtc_threshold: float | None

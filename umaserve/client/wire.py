@@ -95,9 +95,8 @@ class Router:
                     raise error
             elif kind == "token":
                 if stream is not None:
-                    top = event.get("top_logprobs")
-                    logprob = event.get("logprob")
-                    stream.append(Token(str(id), event["text"], event["token_id"], logprob, top))
+                    rated = {name: event[name] for name in _RATED if name in event}
+                    stream.append(Token(str(id), event["text"], event["token_id"], **rated))
             elif kind == "eos":
                 if stream is not None:
                     stream.append(_eos(event))
@@ -105,6 +104,9 @@ class Router:
                 self.answers.append(event)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ProtocolError(f"the server sent a malformed {kind} event: {error!r}") from None
+
+
+_RATED = ("logprob", "top_logprobs", "token", "bytes")
 
 
 def _eos(event: dict[str, Any]) -> Eos:

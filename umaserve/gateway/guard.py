@@ -10,9 +10,11 @@ the last error of what fails inside, and never says more of that than its kind.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import traceback
 from collections.abc import Callable
+from typing import Any
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -26,10 +28,13 @@ from umaserve.gateway.settings import Settings
 from umaserve.gateway.translate.body import Gone
 
 URL = "umaserve.url"  # of the scope: the request's target as it came
-ALLOWED_HEADERS = "authorization, content-type, x-api-key, x-uma-priority, x-uma-session, x-uma-app"
+MOST_ASKED_CHARS = 4096  # of the header names that a page asks for
+OPEN_PATHS = ("/health", "/v1/health")  # of them no key is asked
 EXPOSED_HEADERS = "x-uma-lane, x-uma-cache, retry-after"
 PREFLIGHT_S = 600
 _SLASHES = re.compile("//+")
+OF_BODIES = (413, 415)  # refusals of a body that nobody has read
+READ_ON_BYTES, READ_ON_S = 64 * 1024 * 1024, 10.0  # of such a body, before it is answered
 
 Say = Callable[[str, str], None]
 
@@ -48,9 +53,9 @@ class Guard:
         if scope["type"] != "http":
             return
         scope["path"] = _SLASHES.sub("/", scope["path"]).rstrip("/") or "/"
-        answer = _Answer(send)
+        headers = Headers(scope=scope)
+        answer, body = _Answer(send), _Body(headers, receive, self._link.max_body_bytes)
         try:
-            headers = Headers(scope=scope)
             self._check_host(scope, headers)
             origin = self._checked_origin(headers, scope["method"])
             if origin:
@@ -59,12 +64,15 @@ class Guard:
                     ("access-control-expose-headers", EXPOSED_HEADERS),
                 )  # fmt: skip
                 if scope["method"] == "OPTIONS" and "access-control-request-method" in headers:
-                    return await _preflight(answer)
-            scope.setdefault("state", {})["key"] = self._checked_key(scope, headers)
-            await self._app(scope, self._bounded(headers, receive), answer)
+                    return await _preflight(answer, headers)
+            scope.setdefault("state", {}).update(self._checked_key(scope, headers))
+            body.check()
+            await self._app(scope, body, answer)
         except Gone:
             pass
         except Refusal as refusal:
+            if refusal.status in OF_BODIES:
+                await body.read_on()
             await answer.refuse(scope, refusal)
         except asyncio.CancelledError:
             await answer.refuse(scope, Refusal(503, "ending", "the gateway is ending"))
@@ -100,38 +108,66 @@ class Guard:
             raise _foreign("this origin")
         return ""
 
-    def _checked_key(self, scope: Scope, headers: Headers) -> str:
-        """The name of the key; empty where none is asked for: the page holds nothing."""
-        reads = scope["path"] == "/" and scope["method"] in ("GET", "HEAD")
-        if not self._keys or reads and wants_page(headers.get("accept", "")):
-            return ""
+    def _checked_key(self, scope: Scope, headers: Headers) -> dict[str, Any]:
+        """``key`` is the name of the caller's, and ``known`` says whether the caller may know more
+        than the state.  The page holds nothing, and of the state no key is asked."""
+        if not self._keys:
+            return {"key": "", "known": True}
         kind, _, bearer = headers.get("authorization", "").partition(" ")
         given = headers.get("x-api-key") or (bearer.strip() if kind.lower() == "bearer" else "")
         name = self._keys.name_of(given) if given else None
-        if name is None:
-            text = "the API key is wrong" if given else "an API key is needed"
-            text += "; send it as Authorization: Bearer KEY or as X-Api-Key"
-            raise Refusal(401, "invalid_api_key", text, (("www-authenticate", "Bearer"),))
-        return name
+        if name is not None:
+            return {"key": name, "known": True}
+        reads, path = scope["method"] in ("GET", "HEAD"), scope["path"]
+        is_page = path == "/" and wants_page(headers.get("accept", ""))
+        if reads and (is_page or path in OPEN_PATHS):
+            return {"key": "", "known": False}
+        text = "the API key is wrong" if given else "an API key is needed"
+        text += "; send it as Authorization: Bearer KEY or as X-Api-Key"
+        raise Refusal(401, "invalid_api_key", text, (("www-authenticate", "Bearer"),))
 
-    def _bounded(self, headers: Headers, receive: Receive) -> Receive:
-        """``receive``, for a body that is short enough; refused before it is read where it says
-        its length."""
-        most, size = self._link.max_body_bytes, 0
+
+class _Body:
+    """``receive`` of ASGI, for a body of at most ``most`` bytes that is sent as it is."""
+
+    def __init__(self, headers: Headers, receive: Receive, most: int) -> None:
+        self._receive, self._most = receive, most
+        self._encoding = headers.get("content-encoding", "").strip().lower()
         length = headers.get("content-length", "")
-        if length.isdigit() and int(length) > most:
-            raise _too_large(most)
+        self._length = int(length) if length.isdigit() else 0
+        self._waits = "expect" in headers  # its client sends nothing before it is told to
+        self._size, self._over = 0, False
 
-        async def bounded() -> Message:
-            nonlocal size
-            message = await receive()
-            if message["type"] == "http.request":
-                size += len(message.get("body", b""))
-                if size > most:
-                    raise _too_large(most)
-            return message
+    def check(self) -> None:
+        """Refuse what the head says already."""
+        if self._encoding not in ("", "identity"):
+            text = f"Content-Encoding {self._encoding[:40]!r} is not taken; send the body as it is"
+            raise Refusal(415, "unsupported_encoding", text, (("accept-encoding", "identity"),))
+        if self._length > self._most:
+            raise _too_large(self._most)
 
-        return bounded
+    async def __call__(self) -> Message:
+        message = await self._receive()
+        self._over = not message.get("more_body", False)
+        self._size += len(message.get("body", b""))
+        if self._size > self._most:
+            raise _too_large(self._most)
+        return message
+
+    async def read_on(self) -> None:
+        """Read what a refused body still has, up to a bound: a client that still sends reads no
+        answer, and unread bytes would reset the connection."""
+        if self._waits or self._length > READ_ON_BYTES:
+            return
+
+        async def rest() -> None:
+            while not self._over and self._size <= READ_ON_BYTES:
+                message = await self._receive()
+                self._over = not message.get("more_body", False)
+                self._size += len(message.get("body", b""))
+
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(rest(), READ_ON_S)
 
 
 class _Answer:
@@ -164,12 +200,18 @@ class _Answer:
         await self({"type": "http.response.body", "body": body})
 
 
-async def _preflight(answer: _Answer) -> None:
+async def _preflight(answer: _Answer, headers: Headers) -> None:
+    """Any header is allowed to a page that may ask: clients have headers of their own."""
     answer.add(
         ("access-control-allow-methods", "GET, HEAD, POST, DELETE"),
-        ("access-control-allow-headers", ALLOWED_HEADERS),
         ("access-control-max-age", str(PREFLIGHT_S)),
+        ("vary", "access-control-request-headers"),
     )
+    asked = headers.get("access-control-request-headers", "")
+    if asked and len(asked) <= MOST_ASKED_CHARS:
+        answer.add(("access-control-allow-headers", asked))
+    if "access-control-request-private-network" in headers:
+        answer.add(("access-control-allow-private-network", "true"))
     await answer({"type": "http.response.start", "status": 204, "headers": []})
     await answer({"type": "http.response.body"})
 

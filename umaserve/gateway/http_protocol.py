@@ -169,7 +169,8 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._running = cycle
-        super()._start_asgi_task(cycle, app)
+        is_old = cycle.scope["http_version"] == "1.0"
+        super()._start_asgi_task(cycle, _without_chunks(cycle, app) if is_old else app)
 
     def _leave(self, cycle: RequestResponseCycle) -> None:
         """Nobody waits for this answer any more."""
@@ -236,6 +237,28 @@ class GatewayProtocol(HttpToolsProtocol):
         timer = self._timers.pop(name, None)
         if timer is not None:
             timer.cancel()
+
+
+def _without_chunks(cycle: RequestResponseCycle, app: Any) -> Any:
+    """An application for HTTP/1.0: the end of the connection ends an answer of unknown length."""
+
+    async def run(scope: Any, receive: Any, send: Any) -> None:
+        ends_by_close = False
+
+        async def plain(message: Any) -> None:
+            nonlocal ends_by_close
+            if message["type"] == "http.response.start":
+                names = [name.lower() for name, _ in message.get("headers", ())]
+                ends_by_close = b"content-length" not in names
+                if ends_by_close:
+                    cycle.chunked_encoding = False
+            elif ends_by_close:
+                cycle.expected_content_length = len(message.get("body", b""))
+            await send(message)
+
+        await app(scope, receive, plain)
+
+    return run
 
 
 def protocol_for(settings: Settings) -> type[GatewayProtocol]:

@@ -34,8 +34,10 @@ from umaserve.protocol.errors import (
 )
 from umaserve.protocol.events import (
     REASONS,
+    Rated,
     Timings,
     TokenEncoder,
+    TopLogprob,
     Usage,
     admin_event,
     begin_event,
@@ -44,6 +46,7 @@ from umaserve.protocol.events import (
     eos_event,
     error_event,
     prompt_logprobs_event,
+    rated_fields,
     token_event,
 )
 from umaserve.protocol.fields import PRIORITIES, Limits
@@ -98,6 +101,7 @@ __all__ = [
     "MAX_FRAME_BYTES",
     "PRIORITIES",
     "REASONS",
+    "Rated",
     "ROLES",
     "AdminMessage",
     "AskCache",
@@ -124,6 +128,7 @@ __all__ = [
     "Slo",
     "Timings",
     "TokenEncoder",
+    "TopLogprob",
     "TokenizeRequest",
     "Unload",
     "Usage",
@@ -137,5 +142,6 @@ __all__ = [
     "frame",
     "parse_message",
     "prompt_logprobs_event",
+    "rated_fields",
     "token_event",
 ]

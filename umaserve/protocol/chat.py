@@ -112,6 +112,9 @@ def options(wire: Any, messages: Sequence[ChatMessage]) -> ChatOptions:
             'the last of "messages" must be the assistant\'s, without tool calls, to be continued'
         )
         raise ProtocolError(E_PROTO_003, text)
+    if continues and wire.add_generation_prompt:
+        text = '"add_generation_prompt" and "continue_final_message" cannot both be true'
+        raise ProtocolError(E_PROTO_003, text)
     return ChatOptions(
         tools=msgspec.Raw(_encode(tools)),
         tool_choice=choice,
@@ -119,6 +122,7 @@ def options(wire: Any, messages: Sequence[ChatMessage]) -> ChatOptions:
         thinking=thinking,
         chat_template_kwargs=_kwargs(wire.chat_template_kwargs),
         continue_final_message=continues,
+        add_generation_prompt=wire.add_generation_prompt is not False or bool(continues),
         parsed=bool(tools) or thinking is not None,
         deltas=bool(wire.deltas),
     )

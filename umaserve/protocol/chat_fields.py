@@ -96,6 +96,7 @@ class ChatOptions(msgspec.Struct, frozen=True):
     thinking: bool | str | None = None
     chat_template_kwargs: msgspec.Raw = msgspec.Raw(b"{}")
     continue_final_message: bool | str = False
+    add_generation_prompt: bool = True
     parsed: bool = False
     deltas: bool = False
     bound: bool = False
@@ -142,6 +143,12 @@ OPTIONS: tuple[Field, ...] = (
         'true, false, "content" or "reasoning_content"',
         False,
         "the answer goes on with the last message, which is the assistant's",
+    ),
+    Field(
+        "add_generation_prompt",
+        bool,
+        "true or false",
+        note="false: the prompt ends with the last message; not true with `continue_final_message`",
     ),
     Field(
         "deltas",

@@ -57,8 +57,6 @@ def constraint(wire: Any) -> Constraint | None:
         found = _of_format(bytes(value))
     elif name == "json_schema":
         found = Constraint("schema", _schema(name, bytes(value)))
-    elif not value:
-        raise wrong(name, _WORDS[name], value)
     else:
         found = Constraint(name, value)
     if found is not None and len(found.text.encode()) > MAX_BYTES:
@@ -68,7 +66,7 @@ def constraint(wire: Any) -> Constraint | None:
 
 
 def _is_given(value: Any) -> bool:
-    return bytes(value) != NULL if isinstance(value, msgspec.Raw) else value is not None
+    return bytes(value) != NULL if isinstance(value, msgspec.Raw) else bool(value)
 
 
 def _of_format(data: bytes) -> Constraint | None:

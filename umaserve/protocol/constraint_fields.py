@@ -20,6 +20,6 @@ FIELDS: tuple[Field, ...] = (
         "a JSON schema: an object, true or false",
         note="the answer is JSON that this schema allows",
     ),
-    Field("regex", str, "a string that is not empty", note="the whole answer matches it"),
-    Field("grammar", str, "a string that is not empty", note="the answer follows it; GBNF"),
+    Field("regex", str, "a string", note="the whole answer matches it; empty = off"),
+    Field("grammar", str, "a string", note="the answer follows it; GBNF; empty = off"),
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -19,7 +19,36 @@ REASONS = ("stop", "length", "cancel", "error", "tool_calls")
 
 _encode = msgspec.json.Encoder().encode
 
-TopLogprob = tuple[int, str, float]  # token id, text, natural-log probability
+
+class TopLogprob(NamedTuple):
+    """An alternative of a token; ``logprob`` is the natural logarithm of its probability.
+
+    ``text`` is its own, or the name of a token without text; U+FFFD stands for bytes that are no
+    character.  ``piece`` is what it adds to a text.
+    """
+
+    token_id: int
+    text: str
+    piece: bytes
+    logprob: float
+
+    def told(self) -> dict[str, Any]:
+        """The alternative as JSON tells it."""
+        value = round(self.logprob, 6) if math.isfinite(self.logprob) else None
+        own = {"token_id": self.token_id, "text": self.text, "bytes": [*self.piece]}
+        return {**own, "logprob": value}
+
+
+class Rated(NamedTuple):
+    """Log-probability of a token that was generated; ``top`` are the alternatives, best first.
+
+    ``token`` and ``piece`` are its own, as ``text`` and ``piece`` of `TopLogprob`.
+    """
+
+    token: str
+    piece: bytes
+    logprob: float
+    top: Sequence[TopLogprob]
 
 
 class Usage(msgspec.Struct):
@@ -46,17 +75,6 @@ class Timings(msgspec.Struct):
     tbt_p95_ms: float | None = None
 
 
-def _number(value: float) -> bytes:
-    return _encode(round(value, 6)) if math.isfinite(value) else b"null"
-
-
-def _top_json(top: Sequence[TopLogprob]) -> bytes:
-    return b",".join(
-        b'{"token_id":%d,"text":%b,"logprob":%b}' % (token_id, _encode(text), _number(logprob))
-        for token_id, text, logprob in top
-    )
-
-
 class TokenEncoder:
     """Token events of one request: ``encoder = TokenEncoder("a"); encoder("Hel", 123)``."""
 
@@ -69,15 +87,12 @@ class TokenEncoder:
         self,
         text: str,
         token_id: int,
-        logprob: float | None = None,
-        top: Sequence[TopLogprob] | None = None,
+        rated: Rated | None = None,
     ) -> bytes:
-        """One frame; ``top`` are the alternatives of this position, most likely first."""
+        """One frame; ``rated`` where the request asked for log-probabilities."""
         body = b'%b%b,"token_id":%d' % (self._prefix, _encode(text), token_id)
-        if logprob is not None:
-            body += b',"logprob":' + _number(logprob)
-        if top is not None:
-            body += b',"top_logprobs":[' + _top_json(top) + b"]"
+        if rated is not None:
+            body += b"," + _encode(rated_fields(rated))[1:-1]
         return frame(body + b"}")
 
 
@@ -85,11 +100,21 @@ def token_event(
     id: str,
     text: str,
     token_id: int,
-    logprob: float | None = None,
-    top: Sequence[TopLogprob] | None = None,
+    rated: Rated | None = None,
 ) -> bytes:
     """One token; for a stream of them keep a ``TokenEncoder``."""
-    return TokenEncoder(id)(text, token_id, logprob, top)
+    return TokenEncoder(id)(text, token_id, rated)
+
+
+def rated_fields(rated: Rated) -> dict[str, Any]:
+    """What log-probabilities add to a token: its own text and bytes, and the alternatives."""
+    own = TopLogprob(-1, rated.token, rated.piece, rated.logprob).told()
+    return {
+        "token": own["text"],
+        "bytes": own["bytes"],
+        "logprob": own["logprob"],
+        "top_logprobs": [each.told() for each in rated.top],
+    }
 
 
 def begin_event(

@@ -17,8 +17,8 @@ from umaserve.protocol import chat_fields, constraint_fields
 from umaserve.protocol.field import Field as Field
 
 MAX_ID_CHARS = 128
-MAX_STOPS = 16
-MAX_STOP_BYTES = 1024
+STOP_COST = 64  # bytes that each stop string counts beside its own: each is followed by itself
+MAX_STOP_BYTES = 20 * 1024
 MAX_LOGIT_BIAS = 1024
 MAX_LOGIT_BIAS_BYTES = 64 * 1024
 MAX_PATH_BYTES = 4096
@@ -98,8 +98,8 @@ def struct_of(name: str, fields: tuple[Field, ...]) -> Any:
 WireSlo = struct_of("WireSlo", SLO_FIELDS)
 
 _WORDS_STOP = (
-    f"a string or a list of at most {MAX_STOPS} strings, none empty and "
-    f"none longer than {MAX_STOP_BYTES} bytes"
+    f"a string or a list of strings, of at most {MAX_STOP_BYTES} bytes together, where each counts "
+    f"{STOP_COST} more"
 )
 _WORDS_BIAS = (
     'an object {"token id": bias} or a list of [token id, bias] pairs, at most '
@@ -140,24 +140,31 @@ GENERATE_FIELDS: tuple[Field, ...] = (
         note="omitted: what the limit and the context leave; 0: the prompt alone",
         whole=True,
     ),
-    _number("temperature", 0, 10, 0.8, "0 = greedy"),
-    _number("top_p", 0, 1, 0.95, "1 = off", open_low=True),
-    _whole("top_k", 0, 1_000_000, 40, "0 = off"),
+    _number("temperature", -10, 10, 0.8, "0 or less = greedy"),
+    _number("top_p", 0, 1, 0.95, "1 = off, 0 = the likeliest token alone"),
+    _whole("top_k", -1, 1_000_000, 40, "0 or -1 = off"),
     _number("min_p", 0, 1, 0.05, "0 = off"),
-    _number("typical_p", 0, 1, 1.0, "1 = off", open_low=True),
+    _number("typical_p", 0, 1, 1.0, "1 = off"),
     Field("seed", int | float, "a 64-bit whole number", note="omitted: a random one", whole=True),
-    Field("stop", str | list[str], _WORDS_STOP, note="ends the answer; never part of it"),
+    Field(
+        "stop", str | list[str], _WORDS_STOP, note="ends the answer; never part of it; empty = off"
+    ),
     _number("repeat_penalty", 0, 10, 1.0, "1 = off", open_low=True),
     _number("presence_penalty", -10, 10, 0.0, "0 = off"),
     _number("frequency_penalty", -10, 10, 0.0, "0 = off"),
     _whole("penalty_last_n", -1, 1_000_000, 64, "tokens looked back at; 0 = off, -1 = all"),
     Field("logit_bias", msgspec.Raw, _WORDS_BIAS, note="added to the logits"),
     _whole("logprobs", 0, MAX_LOGPROBS, None, "log-probabilities, with so many alternatives"),
+    _flag(
+        "post_sampling_probs",
+        False,
+        "`logprobs` are of what the settings leave to choose from, and not of all tokens",
+    ),
     _flag("ignore_eos", False, "go on past the model's end of text"),
     _number("xtc_probability", 0, 1, 0.0, "chance that XTC excludes top choices; 0 = off"),
     _number("xtc_threshold", 0, 1, 0.1, "least probability of a top choice; above 0.5 = off"),
     _number("dry_multiplier", 0, 100, 0.0, "DRY's penalty for going on with a repetition; 0 = off"),
-    _number("dry_base", 1, 10, 1.75, "what each further token multiplies the penalty by"),
+    _number("dry_base", 0, 10, 1.75, "what each further token multiplies it by; below 1: default"),
     _whole("dry_allowed_length", 0, 1_000_000, 2, "tokens that may repeat freely"),
     _whole("dry_penalty_last_n", -1, 1_000_000, 64, "tokens looked back at; 0 = off, -1 = all"),
     Field(
@@ -170,7 +177,7 @@ GENERATE_FIELDS: tuple[Field, ...] = (
     Field(
         "mirostat",
         Literal[0, 2] | float,
-        "0 or 2",
+        "0 (off) or 2",
         0,
         "2: mirostat v2 alone, but for temperature and logit_bias",
         whole=True,
@@ -201,10 +208,10 @@ GENERATE_FIELDS: tuple[Field, ...] = (
     _flag("echo", False, "the prompt's text too, before the answer; not with `messages`"),
     _whole(
         "t_max_predict_ms",
-        0,
+        -1,
         86_400_000,
         0,
-        "ends the answer so long after its first token, once a line is whole; 0 = off",
+        "ends the answer so long after its first token, once a line is whole; 0 or -1 = off",
     ),
     _flag("return_tokens", False, "token ids in `eos` too, where `stream` is false"),
     _flag("begin", False, "an event before the first token: lane, reason, prompt tokens"),
@@ -290,7 +297,10 @@ ADMIN_FIELDS: dict[str, tuple[Field, ...]] = {
         ),
     ),
     "unload": (_OPTIONAL_ID,),
-    "info": (_OPTIONAL_ID,),
+    "info": (
+        _OPTIONAL_ID,
+        _flag("template", False, "the text of the model's chat template too"),
+    ),
     "tokenize": (
         _OPTIONAL_ID,
         Field("text", str, "a string"),
@@ -298,7 +308,11 @@ ADMIN_FIELDS: dict[str, tuple[Field, ...]] = {
         _flag("parse_special", True, "read the text of special tokens as such"),
     ),
     "render": (_OPTIONAL_ID, chat_fields.MESSAGES, *chat_fields.OPTIONS),
-    "detokenize": (_OPTIONAL_ID, Field("tokens", list[TokenId], _WORDS_TOKENS)),
+    "detokenize": (
+        _OPTIONAL_ID,
+        Field("tokens", list[TokenId], _WORDS_TOKENS),
+        _flag("with_pieces", False, "the bytes of each token too"),
+    ),
     "embed": (
         _OPTIONAL_ID,
         Field("input", str | list[Any], _WORDS_INPUT, note="what becomes vectors"),
@@ -324,9 +338,9 @@ WORDS: dict[str, dict[str, str]] = {
         "dry_sequence_breakers[]": f"a string of 1 to {MAX_BREAKER_CHARS} characters",
     },
     **{kind: {f.name: f.words for f in fields} for kind, fields in ADMIN_FIELDS.items()},
-    "detokenize": {"tokens": _WORDS_TOKENS, "tokens[]": _WORDS_TOKEN},
 }
 WORDS["render"] |= chat_fields.WORDS
+WORDS["detokenize"]["tokens[]"] = _WORDS_TOKEN
 
 
 def is_token(value: Any) -> bool:

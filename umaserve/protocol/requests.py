@@ -8,6 +8,7 @@ Long: one class for each request, with its fields.
 
 from __future__ import annotations
 
+import codecs
 from typing import Any, Protocol
 
 import msgspec
@@ -68,6 +69,7 @@ class SamplingOptions(msgspec.Struct, frozen=True):
     mirostat: int
     mirostat_tau: float
     mirostat_eta: float
+    post_sampling_probs: bool
 
 
 class Slo(msgspec.Struct, frozen=True):
@@ -142,7 +144,10 @@ class Unload(msgspec.Struct, frozen=True):
 
 
 class Info(msgspec.Struct, frozen=True):
+    """``template``: with the text of the model's chat template."""
+
     id: str | None = None
+    template: bool = False
 
 
 class TokenizeRequest(msgspec.Struct, frozen=True):
@@ -155,6 +160,7 @@ class TokenizeRequest(msgspec.Struct, frozen=True):
 class DetokenizeRequest(msgspec.Struct, frozen=True):
     tokens: list[int]
     id: str | None = None
+    with_pieces: bool = False
 
 
 class Embed(msgspec.Struct, frozen=True):
@@ -217,8 +223,9 @@ def parse_message(body: bytes, limits: PromptLimits) -> Message:
 
     Raises ``ProtocolError``.  ``E_PROTO_001`` (closes) is for what is not a JSON object in UTF-8.
     ``E_PROTO_003`` names the field that is missing or wrong.  ``E_LIMIT_001`` is for too long a
-    text.  The error's ``id`` is the message's where it was readable.
+    text.  The error's ``id`` is the message's where it was readable.  A byte order mark is skipped.
     """
+    body = body.removeprefix(codecs.BOM_UTF8)
     kind = _kind(body)
     try:
         wire = _decode_wire[kind](body)
@@ -290,29 +297,17 @@ def _generate(wire: Any, limits: PromptLimits) -> Generate:
         raise wrong("max_tokens", bounded(words["max_tokens"], limits.max_tokens), wire.max_tokens)
     if wire.seed is not None and not fields.MIN_SEED <= wire.seed <= fields.MAX_SEED:
         raise wrong("seed", words["seed"], wire.seed)
-    stop = (wire.stop,) if isinstance(wire.stop, str) else tuple(wire.stop or ())
-    if len(stop) > fields.MAX_STOPS or not all(
-        0 < len(s.encode()) <= fields.MAX_STOP_BYTES for s in stop
-    ):
-        raise wrong("stop", words["stop"], wire.stop)
-    given = {
-        name: _DEFAULTS[name] if (value := getattr(wire, name)) is None else value
-        for name in _SAMPLING
-    }
-    given["logit_bias"] = _logit_bias(wire.logit_bias)
-    given["dry_sequence_breakers"] = tuple(given["dry_sequence_breakers"])
-    given["logprobs"] = -1 if wire.logprobs is None else wire.logprobs
     slo = wire.slo
     return Generate(
         id=wire.id,
-        sampling=SamplingOptions(**given),
+        sampling=_sampling(wire),
         prompt=prompt,
         tokens=tokens,
         messages=messages,
         chat=options,
         constraint=binding,
         max_tokens=wire.max_tokens,
-        stop=stop,
+        stop=_stop(wire),
         stream=wire.stream is not False,
         priority=wire.priority or "auto",
         slo=Slo(slo.target_ttft_ms, slo.target_tbt_ms, slo.latency_cap) if slo else None,
@@ -324,7 +319,7 @@ def _generate(wire: Any, limits: PromptLimits) -> Generate:
         parse_special=wire.parse_special is not False,
         echo=bool(wire.echo),
         begin=bool(wire.begin),
-        t_max_predict_ms=wire.t_max_predict_ms or 0,
+        t_max_predict_ms=max(wire.t_max_predict_ms or 0, 0),
         return_tokens=bool(wire.return_tokens),
         context_shift=bool(wire.context_shift),
         n_keep=wire.n_keep or 0,
@@ -333,6 +328,30 @@ def _generate(wire: Any, limits: PromptLimits) -> Generate:
         key=wire.key or "",
         metadata=_metadata(wire.metadata),
     )
+
+
+def _sampling(wire: Any) -> SamplingOptions:
+    """How tokens are chosen; each value that switches a step off has one spelling here."""
+    given = {
+        name: _DEFAULTS[name] if (value := getattr(wire, name)) is None else value
+        for name in _SAMPLING
+    }
+    for name in ("temperature", "top_k"):
+        given[name] = max(given[name], 0)
+    if given["dry_base"] < 1:
+        given["dry_base"] = _DEFAULTS["dry_base"]
+    given["logit_bias"] = _logit_bias(wire.logit_bias)
+    given["dry_sequence_breakers"] = tuple(given["dry_sequence_breakers"])
+    given["logprobs"] = -1 if wire.logprobs is None else wire.logprobs
+    return SamplingOptions(**given)
+
+
+def _stop(wire: Any) -> tuple[str, ...]:
+    given = [wire.stop] if isinstance(wire.stop, str) else wire.stop or ()
+    stop = tuple(text for text in given if text)
+    if sum(len(text.encode()) + fields.STOP_COST for text in stop) > fields.MAX_STOP_BYTES:
+        raise wrong("stop", fields.WORDS["generate"]["stop"], wire.stop)
+    return stop
 
 
 def _tokens(wire: Any) -> list[int] | None:
@@ -468,9 +487,9 @@ def _admin(kind: str, wire: Any, limits: PromptLimits) -> AdminMessage:
     if kind == "detokenize":
         if wire.tokens is None:
             raise missing("tokens")
-        return DetokenizeRequest(wire.tokens, wire.id)
+        return DetokenizeRequest(wire.tokens, wire.id, bool(wire.with_pieces))
     if kind == "unload":
         return Unload(wire.id)
     if kind == "cache":
         return AskCache(wire.id)
-    return Info(wire.id) if kind == "info" else Ping(wire.id)
+    return Info(wire.id, bool(wire.template)) if kind == "info" else Ping(wire.id)

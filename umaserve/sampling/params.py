@@ -150,7 +150,8 @@ CONSTRAINT = 12  # 1 + the descriptor that wakes whoever makes this row's masks;
 MASK_AT = 13  # number of tokens that the newest mask is for, or NO_MASK; written by its maker
 NEXT_MASK = 14  # address of that mask, 0 where all tokens are allowed; written by its maker
 MASK = 15  # of these, what the row is sampled with; LATE (`mask`) = the row gets no token
-N_WHOLE = 16
+AFTER = 16  # 1 where log-probabilities are of what the settings leave
+N_WHOLE = 17
 NO_MASK = -1  # there is none yet
 NO_MORE_MASKS = -2  # nor will there be one
 
@@ -177,6 +178,7 @@ _WHOLE_FIELDS = {
     DRY_ALLOWED: "dry_allowed_length",
     DRY_LAST_N: "dry_penalty_last_n",
     MIROSTAT: "mirostat",
+    AFTER: "post_sampling_probs",
 }
 _REAL_COLUMNS = np.array([*_REAL_FIELDS])
 _WHOLE_COLUMNS = np.array([*_WHOLE_FIELDS])

@@ -28,6 +28,7 @@ from .kernels import (
 )
 from .mask import LATE, WORD, keep_allowed
 from .mass import draw, exp_sum
+from .rated import rate_left
 from .select import (
     NEGATIVE_INFINITY,
     argmax,
@@ -43,7 +44,7 @@ TEMPERATURE, TOP_P, MIN_P, TYPICAL_P = P.TEMPERATURE, P.TOP_P, P.MIN_P, P.TYPICA
 XTC_PROBABILITY, XTC_THRESHOLD = P.XTC_PROBABILITY, P.XTC_THRESHOLD
 TAU, ETA, MU = P.TAU, P.ETA, P.MU
 TOP_K, LOGPROBS, SEED, MIROSTAT = P.TOP_K, P.LOGPROBS, P.SEED, P.MIROSTAT
-BREAKERS, N_BREAKERS, MASK = P.BREAKERS, P.N_BREAKERS, P.MASK
+BREAKERS, N_BREAKERS, MASK, AFTER = P.BREAKERS, P.N_BREAKERS, P.MASK, P.AFTER
 
 NO_NUMBERS = -1  # instead of a token: the row's logits are no numbers
 NO_CHOICE = -2  # the row's mask is not there, or it leaves nothing to choose
@@ -157,10 +158,15 @@ def candidates(row, real, whole, top, index, work):
 
 @njit(**INNER)
 def choose(row, real, whole, top, index, work):
-    """The token for the settings in ``real`` and ``whole``, from the adjusted ``row``."""
+    """(token, count) for the settings in ``real`` and ``whole``, from the adjusted ``row``.
+
+    It was drawn from the first ``count`` candidates of ``work``; 0: from the whole row.
+    """
     temperature = real[TEMPERATURE]
     if temperature <= 0.0 or not NEGATIVE_INFINITY < top < np.inf:
-        return argmax(row, work.maxima, top)
+        best = argmax(row, work.maxima, top)
+        work.ids[0], work.values[0] = best, row[best]
+        return best, 1
     u = uniform(whole[SEED], index)
     if whole[MIROSTAT]:
         mu = real[MU]
@@ -170,11 +176,12 @@ def choose(row, real, whole, top, index, work):
         at, real[MU] = mirostat_draw(
             work.values, count, top, temperature, real[TAU], real[ETA], mu, u, work.sums
         )
-        return np.int64(work.ids[at])
+        return np.int64(work.ids[at]), count
     count, top = candidates(row, real, whole, top, index, work)
     if count == 0:
-        return draw(row, row.shape[0], temperature, top, u, work.sums)
-    return np.int64(work.ids[draw(work.values, count, temperature, top, u, work.sums)])
+        return draw(row, row.shape[0], temperature, top, u, work.sums), 0
+    at = draw(work.values, count, temperature, top, u, work.sums)
+    return np.int64(work.ids[at]), count
 
 
 @njit(nogil=True, cache=True, _nrt=True)
@@ -187,12 +194,14 @@ def sample_row(row, slot, settings, history, index, eog, work, top_ids, top_logp
     ``index``: how many tokens this request has generated, the random number's counter.
     ``work`` (Scratch) belongs to the calling thread.  ``top_ids``/``top_logprobs``: room for 20
     alternatives, filled when the request asked for logprobs.  These and the log-probability are of
-    the model's own distribution, before any setting.  llama.cpp's server reports them so.
+    the model's own distribution, before any setting, or (AFTER) of what the settings leave.
+    llama.cpp's server reports them so.
     """
     real, whole = settings.real[slot], settings.whole[slot]
     top = NEGATIVE_INFINITY
     total = 0.0
-    if whole[LOGPROBS] >= 0:
+    before = whole[LOGPROBS] >= 0 and whole[AFTER] == 0
+    if before:
         top = find_maxima(row, work.maxima)
         total = top + np.log(exp_sum(row, row.shape[0], top, 1.0))
         wanted = whole[LOGPROBS]
@@ -214,13 +223,17 @@ def sample_row(row, slot, settings, history, index, eog, work, top_ids, top_logp
     if masked:
         words = (row.shape[0] + WORD - 1) // WORD
         keep_allowed(row, carray(_int_pointer(whole[MASK]), (words,)))
-    if changed > 0 or masked or whole[LOGPROBS] < 0:
+    if changed > 0 or masked or not before:
         top = find_maxima(row, work.maxima)
     if masked and not top > NEGATIVE_INFINITY:
         return np.int64(NO_CHOICE), 0.0
-    token = choose(row, real, whole, top, index, work)
+    token, count = choose(row, real, whole, top, index, work)
     logprob = 0.0
-    if whole[LOGPROBS] >= 0:
+    if whole[LOGPROBS] >= 0 and not before:
+        logprob = rate_left(
+            row, token, count, real[TEMPERATURE], whole[LOGPROBS], work, top_ids, top_logprobs
+        )
+    if before:
         value = row[token]
         for i in range(changed):
             if work.touched[i] == token:  # the first entry is the untouched value

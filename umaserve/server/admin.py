@@ -85,7 +85,7 @@ class Admin:
             case Ping():
                 connection.send(admin_event("pong", message.id))
             case Info():
-                connection.send(admin_event("info", message.id, info=self.info()))
+                connection.send(admin_event("info", message.id, info=self.info(message.template)))
             case Cancel() if message.serial is None and message.id in connection.embeds:
                 connection.embeds[message.id].cancel()
                 connection.send(admin_event("cancelled", message.id, found=True))
@@ -204,14 +204,15 @@ class Admin:
         if tokens and max(tokens) >= n_vocab:
             text = f'"tokens" names token {max(tokens)}; the vocabulary has {n_vocab}'
             raise ProtocolError(E_PROTO_003, text)
-        data = bytearray()
+        found: list[bytes] = []
         for at in range(0, len(tokens), TOKENS_AT_ONCE):
             began_s = time.monotonic()
-            for token in tokens[at : at + TOKENS_AT_ONCE]:
-                data += pieces.spelled(token)
+            found += map(pieces.spelled, tokens[at : at + TOKENS_AT_ONCE])
             await connection.use_front(began_s)
             await trio.lowlevel.checkpoint()
-        connection.send(admin_event("text", message.id, text=data.decode("utf-8", "replace")))
+        more = {"pieces": [[*piece] for piece in found]} if message.with_pieces else {}
+        text = b"".join(found).decode("utf-8", "replace")
+        connection.send(admin_event("text", message.id, text=text, **more))
 
     def _engine(self) -> EngineHandle:
         """The engine that serves, or will.  Raises ``ProtocolError`` where there is none."""
@@ -320,6 +321,8 @@ class Admin:
         if isinstance(outcome, ProtocolError):
             raise outcome
         assert isinstance(outcome, Rendered)
+        if not message.chat.add_generation_prompt:
+            outcome = outcome.without_generation_prompt()
         connection.send(
             admin_event(
                 "rendered",
@@ -362,8 +365,9 @@ class Admin:
         if self._daemon.stopping:
             raise ProtocolError(E_LIMIT_002, STOPPING)
 
-    def info(self) -> dict[str, Any]:
+    def info(self, template: bool = False) -> dict[str, Any]:
         """``model`` is ``None`` while none is loaded, with ``state`` saying what is going on.
+        ``template``: its ``template`` is the text of the chat template.
         ``next_try`` is when one that cannot be served now is tried again."""
         daemon = self._daemon
         engine, next_try = daemon.supervisor.current, daemon.supervisor.next_try
@@ -381,6 +385,8 @@ class Admin:
                     load_ms=round(ready.load_ms, 1),
                     start_ms=round(ready.start_ms, 1),
                 )
+                if template:
+                    model["template"] = ready.chat_template
             else:
                 model["progress"] = round(engine.progress.fraction, 4)
         config = daemon.config

@@ -37,6 +37,7 @@ class Sampling(msgspec.Struct, frozen=True, omit_defaults=True):
     logit_bias: tuple[tuple[int, float], ...] = ()  # (token id, added logit); -inf bans
     seed: int = 0
     logprobs: int = -1  # -1 = none; 0..20 alternatives per token
+    post_sampling_probs: bool = False  # these are of what the settings leave, not of the model's
     ignore_eos: bool = False
     xtc_probability: float = 0.0  # 0.0 = off
     xtc_threshold: float = 0.1  # above 0.5 = off

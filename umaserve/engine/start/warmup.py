@@ -24,6 +24,7 @@ _SETTINGS = (
     m.Sampling(temperature=0.0),
     m.Sampling(logprobs=3, typical_p=0.9, repeat_penalty=1.1, ignore_eos=True),
     m.Sampling(top_k=0),
+    m.Sampling(logprobs=3, post_sampling_probs=True),
     m.Sampling(top_k=0, typical_p=0.9),
 )
 

@@ -23,6 +23,7 @@ class Event(msgspec.Struct):
     ``dropped_tokens`` left the context when it was full.
     ``unread`` are the types of what of the conversation the model was told in words alone.
     ``n_prompt_tokens`` and ``n_ctx`` go with an error for a prompt that is too long.
+    ``token`` and ``bytes`` are the token's own text and bytes, beside ``logprob``.
     ``rated`` are the ``logprobs`` of the prompt's tokens, which came in events of their own.
     """
 
@@ -36,6 +37,8 @@ class Event(msgspec.Struct):
     lane_reason: str = ""
     model: str = ""
     logprob: float | None = None
+    token: str | None = None
+    bytes: list[int] | None = None
     top_logprobs: list[dict[str, Any]] | None = None
     logprobs: list[dict[str, Any]] | None = None
     content: str | None = None

@@ -97,6 +97,11 @@ def wrong(field: str, must: str) -> Refusal:
     return Refusal(400, E_PROTO_003, f'"{field}" must {must}')
 
 
+def malformed(text: str) -> Refusal:
+    """A body that cannot be used, in another server's words for that."""
+    return Refusal(400, E_PROTO_003, text)
+
+
 def not_there(what: str) -> Refusal:
     """Something that the family has, and this daemon has not."""
     return Refusal(501, "not_supported", f"{what}: not supported by this server yet")

@@ -19,23 +19,28 @@ from umaserve.gateway.translate.answering import (
     stream,
     whole,
 )
-from umaserve.gateway.translate.body import flag_of, list_of, objects_of, text_of
+from umaserve.gateway.translate.body import flag_of, list_of, objects_of, text_of, whole_of
 from umaserve.gateway.translate.caller import caller_fields, lane_header
+from umaserve.gateway.translate.choices import MAX_CHOICES, several
 from umaserve.gateway.translate.endpoint import Endpoint
 from umaserve.gateway.translate.gap import OTHER_FILE, Chunk
 from umaserve.gateway.translate.gap import infill as infill_tokens
 from umaserve.gateway.translate.messages import constraint_fields
 from umaserve.gateway.translate.model import loaded_model, read_named
 from umaserve.gateway.translate.prompts import prompts_of, text_of_tokens
+from umaserve.gateway.translate.rated import token_of
 from umaserve.gateway.translate.sampling import most_tokens, sampling_fields
 from umaserve.gateway.translate.schemas import CALLER, FLAG, PROMPTS, SAMPLING, SOCKET, TEXT
+from umaserve.gateway.translate.timings import Running, progress_fields
 from umaserve.gateway.translate.vectors import vectors_of
+
+NO_LIMIT = 1 << 31
 
 
 async def completion(request: Request) -> Response:
     """What follows a prompt; a list of answers for a list of prompts."""
     body = await read_named(request)
-    return await _complete(request, body, prompts_of(body), isinstance(body["prompt"], list))
+    return await _complete(request, body, await prompts_of(link_of(request), body))
 
 
 async def infill(request: Request) -> Response:
@@ -43,23 +48,31 @@ async def infill(request: Request) -> Response:
     body = await read_named(request)
     before, behind = text_of(body, "input_prefix"), text_of(body, "input_suffix")
     chunks = [
-        Chunk(text_of(each, "text"), text_of(each, "filename", OTHER_FILE))
+        Chunk(_extra_text(each), text_of(each, "filename", OTHER_FILE))
         for each in objects_of(body, "input_extra")
     ]
     link, model = link_of(request), await loaded_model(request)
     known = text_of(body, "prompt")
     tokens = await infill_tokens(link, model, before, behind, chunks, known)
-    return await _complete(request, body, [{"tokens": tokens}], False)
+    return await _complete(request, body, [{"tokens": tokens}])
+
+
+def _extra_text(chunk: dict[str, Any]) -> str:
+    if chunk.get("text") is None:
+        raise wrong("input_extra[].text", "be a string")
+    return text_of(chunk, "text")
 
 
 async def _complete(
-    request: Request, body: dict[str, Any], prompts: list[dict[str, Any]], listed: bool
+    request: Request, body: dict[str, Any], prompts: list[dict[str, Any]]
 ) -> Response:
+    choices = whole_of(body, "n" if body.get("n_cmpl") is None else "n_cmpl", 1, 1, MAX_CHOICES)
     caller = caller_fields(request, body)
     fields = {
         **sampling_fields(body),
         **most_tokens(body, "n_predict", "max_tokens"),
         **constraint_fields(body),
+        **progress_fields(body),
     }
     if body.get("n_probs"):
         fields["logprobs"] = body["n_probs"]
@@ -69,20 +82,22 @@ async def _complete(
         each["prompt"] if "prompt" in each else await text_of_tokens(link, each["tokens"])
         for each in prompts
     ]
-    asked = Asked(body, fields, texts)
+    asked = Asked(body, fields, texts, choices, link.max_tokens or NO_LIMIT)
     if not asked.wants_text:  # the prompt is to be read and kept, for what comes next
         fields["max_tokens"] = 1
     if flag_of(body, "return_tokens"):
         fields["return_tokens"] = True
-    messages = [{**fields, **caller, **prompt} for prompt in prompts]
+    messages = [
+        each
+        for prompt in prompts
+        for each in several({**fields, **caller, **prompt}, choices)
+    ]
     headers = {"x-uma-lane": lane_header(caller)}
     if flag_of(body, "stream"):
-        if len(messages) > 1:
-            raise wrong("stream", "come with one prompt")
-        return await stream(request, messages, _Parts(asked), headers)
+        return await stream(request, messages, _Parts(asked, body), headers)
     ends = await whole(request, messages)
     answers = [asked.whole(number, end) for number, end in enumerate(ends)]
-    told = answers if listed and len(answers) > 1 else answers[0]
+    told = answers if len(answers) > 1 else answers[0]
     return json_response(told, headers=headers | cache_header(ends))
 
 
@@ -101,36 +116,46 @@ class _Parts:
     content_type = EVENT_STREAM
     ping = SSE_COMMENT
 
-    def __init__(self, asked: Asked) -> None:
+    def __init__(self, asked: Asked, body: dict[str, Any]) -> None:
         self._asked = asked
+        self._per_token = flag_of(body, "timings_per_token")
+        self._progress = flag_of(body, "return_progress")
+        self._running: dict[int, Running] = {}
 
     def begin(self) -> bytes:
         return b""
 
     def begun(self, number: int, begin: Event) -> None:
         self._asked.model = self._asked.model or begin.model
+        self._running[number] = Running(begin)
 
     def feed(self, number: int, event: Event) -> bytes:
         if event.event == "eos":
-            return _sse(self._asked.last(event))
-        if event.event != "token" or not self._asked.wants_text:
-            return b""
+            return _sse(self._asked.last(number, event))
+        running = self._running.get(number)
+        if event.event == "token" and running is not None:
+            running.token()
         part: dict[str, Any] = {
-            "index": 0,
-            "content": event.text or "",
-            "tokens": [event.token_id],
+            "index": number,
+            "content": "",
+            "tokens": [],
             "stop": False,
             "id_slot": -1,
         }
+        if running is not None and self._per_token:
+            part["timings"] = running.timings()
+        before = b""
+        if running is not None and self._progress and running.count < 2:
+            before = _sse({**part, "prompt_progress": running.progress()})
+        if event.event != "token" or not self._asked.wants_text:
+            return before
+        self._asked.saw(number, event.text or "")
+        part |= {"content": event.text or "", "tokens": [event.token_id]}
         if event.top_logprobs is not None:
-            token = {
-                "token_id": event.token_id,
-                "text": event.text,
-                "logprob": event.logprob,
-                "top_logprobs": event.top_logprobs,
-            }
-            part["completion_probabilities"] = [probability(token)]
-        return _sse(part)
+            part["completion_probabilities"] = [
+                probability(token_of(event), self._asked.after)
+            ]
+        return before + _sse(part)
 
     def end(self) -> bytes:
         return b""
@@ -147,6 +172,10 @@ _COMMON = {
     "n_predict": {"type": "integer", "minimum": -1},
     "max_tokens": {"type": "integer", "minimum": -1},
     "n_probs": SOCKET["logprobs"],
+    "n": {"type": "integer", "minimum": 1, "maximum": MAX_CHOICES},
+    "n_cmpl": {"type": "integer", "minimum": 1, "maximum": MAX_CHOICES},
+    "timings_per_token": FLAG,
+    "return_progress": FLAG,
     "response_fields": {"type": "array", "items": TEXT},
     "stream": FLAG,
     **SAMPLING,
@@ -161,7 +190,7 @@ _INFILL = {
     "prompt": TEXT,
     **_COMMON,
 }
-_EMBEDDING = {"content": {"type": ["string", "array"]}}
+_EMBEDDING = {"content": {"type": ["string", "array", "object"]}}
 ENDPOINTS = (
     Endpoint(
         "POST", "/completion", completion, "what follows a prompt", "llama-server", _COMPLETION,

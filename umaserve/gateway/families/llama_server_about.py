@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from umaserve.gateway.daemon.refusal import Refusal, wrong
+from umaserve.gateway.families.llama_server_shapes import settings
 from umaserve.gateway.translate.answering import (
     json_response,
     link_of,
@@ -25,11 +26,13 @@ from umaserve.gateway.translate.endpoint import Endpoint
 from umaserve.gateway.translate.messages import chat_fields, chat_messages
 from umaserve.gateway.translate.model import context_of, info_of, serving_model
 from umaserve.gateway.translate.prompts import (
+    mixed_tokens,
+    pieces_of,
     rendered,
     text_of_tokens,
     tokens_of,
 )
-from umaserve.gateway.translate.schemas import CHAT, FLAG, TEXT
+from umaserve.gateway.translate.schemas import CHAT, FLAG
 
 
 async def tokenize(request: Request) -> Response:
@@ -42,16 +45,26 @@ async def tokenize(request: Request) -> Response:
         context = context_of(await serving_model(request))
         told = {"tokens": tokens, "count": len(tokens), "max_model_len": context}
         return json_response(told)
-    tokens = await tokens_of(
+    content = body.get("content")
+    tokens = await mixed_tokens(
         link,
-        text_of(body, "content"),
+        content if isinstance(content, list) else [text_of(body, "content")],
         add_special=flag_of(body, "add_special"),
         parse_special=flag_of(body, "parse_special", True),
     )
     if not flag_of(body, "with_pieces"):
         return json_response({"tokens": tokens})
-    pieces = [{"id": each, "piece": await text_of_tokens(link, [each])} for each in tokens]
-    return json_response({"tokens": pieces})
+    pieces = await pieces_of(link, tokens)
+    named = zip(tokens, pieces, strict=True)
+    return json_response({"tokens": [{"id": id, "piece": _piece(piece)} for id, piece in named]})
+
+
+def _piece(data: bytes) -> str | list[int]:
+    """A token's text; its bytes where they are no whole characters."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return [*data]
 
 
 async def detokenize(request: Request) -> Response:
@@ -84,18 +97,21 @@ async def apply_template(request: Request) -> Response:
 
 async def props(request: Request) -> Response:
     """The model and what it can do."""
-    model, link = await serving_model(request), link_of(request)
+    model, link = await serving_model(request, template=True), link_of(request)
     around: dict[str, int] = model.get("gap") or {}
     names = [name for name in ("prefix", "suffix", "middle") if name in around]
     gap = {name: await text_of_tokens(link, [around[name]]) for name in names}
     return json_response(
         {
-            "default_generation_settings": {"n_ctx": context_of(model), "params": {}},
+            "default_generation_settings": {"n_ctx": context_of(model), "params": settings({}, {})},
             "total_slots": model["n_seq"],
             "model_alias": model["name"],
             "model_path": model["path"],
+            "chat_template": model.get("template") or "",
             "chat_template_caps": _template_caps(model),
-            "modalities": {"vision": False, "audio": False},
+            "bos_token": model.get("bos") or "",
+            "eos_token": model.get("eos") or "",
+            "modalities": {"vision": False, "video": False, "audio": False},
             "gap": gap,
             "build_info": model["library_version"],
             "is_sleeping": False,
@@ -138,7 +154,8 @@ async def change_props(request: Request) -> Response:
     raise Refusal(403, "not_done_here", "settings are not changed over HTTP")
 
 
-_TOKENIZE = {"content": TEXT, "add_special": FLAG, "parse_special": FLAG, "with_pieces": FLAG}
+_TEXTS = {"type": ["string", "array"]}
+_TOKENIZE = {"content": _TEXTS, "add_special": FLAG, "parse_special": FLAG, "with_pieces": FLAG}
 _TOKENS = {"type": "array", "items": {"type": "integer", "minimum": 0}}
 ENDPOINTS = (
     Endpoint("GET", "/props", props, "the model", "llama-server"),

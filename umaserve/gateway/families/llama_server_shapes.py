@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import codecs
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from umaserve.gateway.daemon.event import Event
 from umaserve.gateway.translate.samplers import DEFAULTS, STEPS
+from umaserve.gateway.translate.timings import timings
 
 _STOP_TYPES = {"length": "limit", "cancel": "limit"}
 _NO_SEED = 0xFFFFFFFF
@@ -19,24 +22,36 @@ _SAME = (
 # what the daemon has not, as a server says it that does not use it
 _ABSENT: dict[str, Any] = {
     "dynatemp_range": 0.0, "dynatemp_exponent": 1.0, "top_n_sigma": -1.0,
-    "n_discard": 0, "min_keep": 0, "grammar": "", "timings_per_token": False,
-    "post_sampling_probs": False, "lora": [],
+    "adaptive_target": -1.0,
+    "adaptive_decay": 0.9, "n_discard": 0, "min_keep": 0, "grammar": "",
+    "lora": [],
 }  # fmt: skip
 
 
 class Asked:
     """What all answers of one request tell again.  ``fields`` are the socket's.
 
-    ``wants_text``: the answer is wanted, and not only that the prompt is read.
+    ``wants_text``: the answer is wanted, and not only that the prompt is read.  Each of ``prompts``
+    has ``choices`` answers.  ``most``: the most tokens that any answer may have.
     """
 
     def __init__(
-        self, body: Mapping[str, Any], fields: Mapping[str, Any], prompts: list[str]
+        self,
+        body: Mapping[str, Any],
+        fields: Mapping[str, Any],
+        prompts: list[str],
+        choices: int,
+        most: int,
     ) -> None:
+        self.choices, self.after = choices, body.get("post_sampling_probs") is True
+        wanted = fields.get("max_tokens")
+        self._most = min(wanted, most) if isinstance(wanted, int | float) else most
+        self._most_ms = fields.get("t_max_predict_ms") or 0
+        self._has_line = [False] * (len(prompts) * choices)
         self.wants_text = fields.get("max_tokens") != 0
         self.model, self._prompts = body["model"], prompts
         self._paths = [str(name) for name in body.get("response_fields") or ()]
-        self._settings = _settings(body, fields)
+        self._settings = settings(body, fields)
 
     def whole(self, number: int, end: Event) -> dict[str, Any]:
         """An answer that is no stream."""
@@ -44,19 +59,23 @@ class Asked:
         if self.wants_text:
             told["content"], told["tokens"] = end.text or "", end.token_ids or []
         if end.logprobs is not None:
-            told["completion_probabilities"] = [probability(token) for token in end.logprobs]
+            told["completion_probabilities"] = [
+                probability(token, self.after) for token in end.logprobs
+            ]
         return self._chosen(told)
 
-    def last(self, end: Event) -> dict[str, Any]:
+    def saw(self, number: int, text: str) -> None:
+        """A part of a streamed answer."""
+        self._has_line[number] = self._has_line[number] or "\n" in text
+
+    def last(self, number: int, end: Event) -> dict[str, Any]:
         """The last part of a stream."""
-        return self._chosen(self._last(0, end))
+        return self._chosen(self._last(number, end))
 
     def _last(self, number: int, end: Event) -> dict[str, Any]:
         stop_type = "word" if end.stop is not None else _STOP_TYPES.get(end.reason, "eos")
-        prompt, cached = end.tokens("prompt_tokens"), end.tokens("cached_tokens")
         predicted = end.tokens("completion_tokens") if self.wants_text else 0
-        prompt_ms = max(0.0, end.ms("ttft_ms") - end.ms("queue_ms"))
-        predicted_ms = max(0.0, end.ms("total_ms") - end.ms("ttft_ms"))
+        times = timings(end)
         return {
             "index": number,
             "content": "",
@@ -65,23 +84,21 @@ class Asked:
             "stop": True,
             "model": self.model or end.model,
             "tokens_predicted": predicted,
-            "tokens_evaluated": prompt,
-            "tokens_cached": cached,
+            "tokens_evaluated": end.tokens("prompt_tokens"),
+            "tokens_cached": end.tokens("cached_tokens"),
             "generation_settings": self._settings,
-            "prompt": self._prompts[number],
-            "truncated": end.dropped_tokens > 0,
+            "prompt": self._prompts[number // self.choices],
+            "has_new_line": self._has_line[number] or "\n" in (end.text or ""),
+            "truncated": end.dropped_tokens > 0 or self._is_full(end, predicted),
             "stop_type": stop_type if self.wants_text else "limit",
             "stopping_word": end.stop or "",
-            "timings": {
-                "cache_n": cached,
-                "prompt_n": prompt - cached,
-                "prompt_ms": prompt_ms,
-                "predicted_n": predicted,
-                "predicted_ms": predicted_ms,
-                "predicted_per_second": 1e3 * predicted / predicted_ms if predicted_ms else None,
-                **_drafts(end),
-            },
+            "timings": times if self.wants_text else {**times, "predicted_n": 0},
         }
+
+    def _is_full(self, end: Event, predicted: int) -> bool:
+        """Whether the context ended the answer, rather than a limit that was asked for."""
+        late = 0 < self._most_ms < end.ms("total_ms") - end.ms("ttft_ms")
+        return end.reason == "length" and self.wants_text and predicted < self._most and not late
 
     def _chosen(self, told: dict[str, Any]) -> dict[str, Any]:
         """The fields that ``response_fields`` names, such as ``timings/prompt_n``."""
@@ -97,29 +114,31 @@ class Asked:
         return found
 
 
-def _drafts(end: Event) -> dict[str, int]:
-    """Tokens that were drafted, and those of them that are in the answer; nothing without any."""
-    counts = {"draft_n": end.tokens("drafted_tokens")}
-    counts["draft_n_accepted"] = end.tokens("accepted_tokens")
-    return counts if counts["draft_n"] else {}
-
-
-def probability(token: dict[str, Any]) -> dict[str, Any]:
-    """A token with its alternatives."""
+def probability(token: dict[str, Any], after: bool) -> dict[str, Any]:
+    """A token with its alternatives; ``after``: probabilities of what the settings left."""
+    name, tops = ("prob", "top_probs") if after else ("logprob", "top_logprobs")
 
     def entry(of: dict[str, Any]) -> dict[str, Any]:
-        text = str(of.get("text") or "")
         return {
-            "id": of.get("token_id", -1),
-            "token": text,
-            "bytes": [*text.encode()],
-            "logprob": of.get("logprob"),
+            "id": of["token_id"],
+            "token": _begun_text(bytes(of["bytes"])),
+            "bytes": of["bytes"],
+            name: _probability(of["logprob"]) if after else of["logprob"],
         }
 
-    return entry(token) | {"top_logprobs": [entry(top) for top in token["top_logprobs"] or ()]}
+    return entry(token) | {tops: [entry(top) for top in token["top_logprobs"] or ()]}
 
 
-def _settings(body: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
+def _probability(logprob: float | None) -> float:
+    return 0.0 if logprob is None else math.exp(logprob)
+
+
+def _begun_text(piece: bytes) -> str:
+    """The text of a token without the character that its bytes leave unfinished."""
+    return codecs.getincrementaldecoder("utf-8")("replace").decode(piece)
+
+
+def settings(body: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
     """``generation_settings``: what held, by their names."""
     stop, most = fields.get("stop") or [], fields.get("max_tokens", -1)
     return {
@@ -135,4 +154,6 @@ def _settings(body: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, A
         "n_probs": fields.get("logprobs", 0),
         "samplers": body.get("samplers") or list(STEPS),
         **_ABSENT,
+        "post_sampling_probs": body.get("post_sampling_probs") is True,
+        "timings_per_token": body.get("timings_per_token") is True,
     }

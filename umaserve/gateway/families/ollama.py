@@ -25,7 +25,6 @@ from umaserve.gateway.translate.body import (
 )
 from umaserve.gateway.translate.caller import caller_fields, lane_header
 from umaserve.gateway.translate.endpoint import Endpoint
-from umaserve.gateway.translate.entries import entry_of, token_of
 from umaserve.gateway.translate.gap import with_gap
 from umaserve.gateway.translate.messages import (
     content_of,
@@ -36,6 +35,7 @@ from umaserve.gateway.translate.messages import (
 )
 from umaserve.gateway.translate.model import loaded_model, read_named
 from umaserve.gateway.translate.parts import Answer, Call, Pieces, answer_of, unread_field
+from umaserve.gateway.translate.rated import entry_of, token_of
 from umaserve.gateway.translate.sampling import most_tokens, sampling_fields
 from umaserve.gateway.translate.schemas import CALLER, CHAT, FLAG, OBJECT, SAMPLING, TEXT
 from umaserve.protocol import ROLES
@@ -91,7 +91,7 @@ async def _answer(
     message |= sampling_fields(options) | most_tokens(options, "num_predict")
     if message.get("max_tokens") == -2:  # until the context is full
         del message["max_tokens"]
-    if body.get("think") is not None:
+    if body.get("think") not in (None, ""):
         message["thinking"] = effort(body["think"], "think")
     form = body.get("format")
     if form == "json":

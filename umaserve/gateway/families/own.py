@@ -86,10 +86,15 @@ async def health(request: Request) -> Response:
         about = {"status": info["state"], "model": model.get("name")}
         if info["state"] == "serving":
             about |= {"status": "ok", "version": umaserve.__version__}
-            return json_response(about, headers=NOT_KEPT)
+            return json_response(_of_state(request, about), headers=NOT_KEPT)
         why = _why_not(info)
     about |= {"version": umaserve.__version__, **openai_error(why)}
-    return json_response(about, 503, {**NOT_KEPT, **dict(why.headers)})
+    return json_response(_of_state(request, about), 503, {**NOT_KEPT, **dict(why.headers)})
+
+
+def _of_state(request: Request, about: dict[str, Any]) -> dict[str, Any]:
+    """All of it for a caller with a key, where keys are needed; else the state alone."""
+    return about if request.state.known else {"status": about["status"]}
 
 
 def _why_not(info: dict[str, Any]) -> Refusal:
@@ -227,6 +232,7 @@ async def home(request: Request) -> Response:
 
 ENDPOINTS = (
     Endpoint("GET", "/", home, "a page for browsers, else what this is", "ours"),
+    Endpoint("GET", "/v1/health", health, "the same", "ours"),
     Endpoint("GET", "/health", health, "whether a request would be begun now", "ours"),
     Endpoint("GET", "/metrics", metrics, "figures, as JSON or Prometheus' text", "ours"),
     Endpoint("GET", "/requests", recent_requests, "the newest requests that ended", "ours"),

@@ -18,6 +18,7 @@ from umaserve.gateway.daemon.event import Event
 from umaserve.gateway.daemon.exchange import Exchange, Numbered
 from umaserve.gateway.daemon.link import Link
 from umaserve.gateway.daemon.refusal import Refusal, encode, of_daemon
+from umaserve.gateway.translate.bias import with_bias_of_texts
 from umaserve.gateway.translate.body import Gone
 
 HOLD_S = 2.0
@@ -112,7 +113,7 @@ async def whole(
     """The end of each request.  Raises ``Refusal``, and ``Gone``."""
     exchange = Exchange(link_of(request))
     try:
-        for message in messages:
+        for message in await with_bias_of_texts(link_of(request), messages):
             await exchange.begin({**message, "stream": False}, trim)
         return await while_connected(request, exchange.whole())
     finally:
@@ -130,7 +131,7 @@ async def stream(
     """A stream of what comes of ``messages``.  Raises ``Refusal`` where that is refused at once."""
     exchange = Exchange(link_of(request))
     try:
-        for message in messages:
+        for message in await with_bias_of_texts(link_of(request), messages):
             await exchange.begin(message, trim)
         first = await while_connected(request, exchange.next(HOLD_S))
         if first and first[0][1].event == "error":

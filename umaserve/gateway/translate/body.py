@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
 from typing import Any
 
 import msgspec
@@ -25,7 +26,7 @@ async def read_object(request: Request) -> dict[str, Any]:
     except ClientDisconnect:
         raise Gone from None
     try:
-        body = _decode(data)
+        body = _decode(data.removeprefix(codecs.BOM_UTF8))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         text = "it is nested too deep" if isinstance(error, RecursionError) else str(error)
         raise Refusal(400, "invalid_json", f"the body is not JSON: {text}") from None

@@ -10,6 +10,7 @@ from umaserve.gateway.translate.body import list_of, objects_of
 
 TEXT_PARTS = ("text", "input_text", "output_text", "summary_text", "reasoning_text")
 CONSTRAINTS = ("response_format", "json_schema", "regex", "grammar")  # the socket's names too
+TEMPLATE = ("chat_template_kwargs", "continue_final_message", "add_generation_prompt")
 EFFORTS = ("minimal", "low", "medium", "high", "xhigh", "max")
 
 
@@ -119,13 +120,13 @@ def chat_fields(body: dict[str, Any]) -> dict[str, Any]:
         for name in ("tool_choice", "parallel_tool_calls"):
             if body.get(name) is not None:
                 fields[name] = body[name]
-    for name in ("chat_template_kwargs", "continue_final_message"):
+    for name in TEMPLATE:
         if body.get(name) is not None:
             fields[name] = body[name]
     if body.get("functions"):
         raise not_there('"functions", for which there is "tools"')
     thinking = body.get("reasoning_effort")
-    if thinking is not None:
+    if thinking not in (None, ""):
         fields["thinking"] = effort(thinking, "reasoning_effort")
     return fields
 

@@ -11,15 +11,16 @@ from umaserve.gateway.translate.answering import link_of
 from umaserve.gateway.translate.body import read_object, text_of
 
 
-async def info_of(request: Request) -> dict[str, Any]:
-    """What the daemon says of itself."""
-    info: dict[str, Any] = (await link_of(request).ask({"type": "info"}))["info"]
+async def info_of(request: Request, *, template: bool = False) -> dict[str, Any]:
+    """What the daemon says of itself; ``template``: with the text of the chat template."""
+    asked = {"type": "info", "template": template}
+    info: dict[str, Any] = (await link_of(request).ask(asked))["info"]
     return info
 
 
-async def loaded_model(request: Request) -> dict[str, Any]:
+async def loaded_model(request: Request, *, template: bool = False) -> dict[str, Any]:
     """The model that serves; empty while none does."""
-    model = (await info_of(request))["model"]
+    model = (await info_of(request, template=template))["model"]
     return model if model is not None and "name" in model else {}
 
 
@@ -34,9 +35,9 @@ async def read_named(request: Request) -> dict[str, Any]:
     return body
 
 
-async def serving_model(request: Request) -> dict[str, Any]:
+async def serving_model(request: Request, *, template: bool = False) -> dict[str, Any]:
     """The model that serves.  Raises ``Refusal`` while none does."""
-    model = await loaded_model(request)
+    model = await loaded_model(request, template=template)
     if not model:
         raise Refusal(503, "E_MODEL_001", "no model is loaded")
     return model

@@ -5,32 +5,65 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from umaserve.gateway.daemon.link import Link
-from umaserve.gateway.daemon.refusal import wrong
+from umaserve.gateway.daemon.refusal import Refusal, wrong
 
 MAX_PROMPTS = 256
+ELEMENTS = "prompt"  # llama-server's words for the elements of any list of prompts
+MUST_BE = (
+    "be a string, a list of token ids, a list of both, an object with a prompt_string, or a list "
+    "of these"
+)
 
 
-def prompts_of(
-    body: dict[str, Any], name: str = "prompt", most: int = MAX_PROMPTS
+async def prompts_of(
+    link: Link, body: dict[str, Any], name: str = "prompt", most: int = MAX_PROMPTS
 ) -> list[dict[str, Any]]:
-    """The socket's field for each prompt: a text, or token ids.  Raises ``Refusal``."""
+    """The socket's field for each prompt: a text, or token ids.  Raises ``Refusal``.
+
+    A list without ids is a list of prompts; any other list is a single prompt.
+    """
     value = body.get(name)
-    if isinstance(value, str):
-        return [{"prompt": value}]
-    if not isinstance(value, list) or not value:
-        raise wrong(name, "be a string, a list of strings, or a list of token ids")
-    if all(_is_id(each) for each in value):
-        return [{"tokens": value}]
+    if value is None:
+        raise wrong(name, "be given")
+    if not isinstance(value, list) or any(map(_is_id, value)):
+        return [await _prompt(link, value)]
+    if not value:
+        raise wrong(name, "not be empty")
     if len(value) > most:
         raise wrong(name, f"have at most {most} entries")
-    found: list[dict[str, Any]] = []
-    for each in value:
-        if isinstance(each, str):
-            found.append({"prompt": each})
-        elif isinstance(each, list) and each and all(_is_id(token) for token in each):
-            found.append({"tokens": each})
+    return [await _prompt(link, each) for each in value]
+
+
+async def _prompt(link: Link, value: Any) -> dict[str, Any]:
+    if isinstance(value, dict) and "prompt_string" in value:
+        if "multimodal_data" in value:
+            raise Refusal(400, "text_only", '"multimodal_data": only text is taken')
+        value = value["prompt_string"]
+    if isinstance(value, str):
+        return {"prompt": value}
+    if not isinstance(value, list) or not any(map(_is_id, value)):
+        raise wrong(ELEMENTS, MUST_BE)
+    return {"tokens": await mixed_tokens(link, value)}
+
+
+async def mixed_tokens(
+    link: Link, parts: list[Any], *, add_special: bool = True, parse_special: bool = True
+) -> list[int]:
+    """Token ids of a list of texts and ids; ``add_special`` holds for a text that begins it.
+
+    Raises ``Refusal``.
+    """
+    if sum(isinstance(part, str) for part in parts) > MAX_PROMPTS:
+        raise wrong(ELEMENTS, f"have at most {MAX_PROMPTS} texts in a row of texts and ids")
+    found: list[int] = []
+    for at, part in enumerate(parts):
+        if _is_id(part):
+            found.append(part)
+        elif isinstance(part, str):
+            special = add_special and at == 0
+            found += await tokens_of(link, part, add_special=special, parse_special=parse_special)
         else:
-            raise wrong(f"{name}[]", "be a string or a list of token ids")
+            raise wrong(ELEMENTS, MUST_BE)
     return found
 
 
@@ -42,11 +75,17 @@ async def tokens_of(
     link: Link, text: str, *, add_special: bool = False, parse_special: bool = True
 ) -> list[int]:
     """Token ids of a text."""
-    if not text:
+    if not text and not add_special:
         return []
     message = {"type": "tokenize", "text": text, "add_special": add_special}
     tokens: list[int] = (await link.ask({**message, "parse_special": parse_special}))["tokens"]
     return tokens
+
+
+async def pieces_of(link: Link, tokens: list[int]) -> list[bytes]:
+    """The bytes of each token."""
+    answer = await link.ask({"type": "detokenize", "tokens": tokens, "with_pieces": True})
+    return [bytes(piece) for piece in answer["pieces"]]
 
 
 async def text_of_tokens(link: Link, tokens: list[int]) -> str:

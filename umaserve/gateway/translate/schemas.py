@@ -6,14 +6,13 @@ from typing import Any
 
 import msgspec
 
-from umaserve.gateway.translate.messages import EFFORTS
+from umaserve.gateway.translate.messages import EFFORTS, TEMPLATE
 from umaserve.gateway.translate.sampling import OTHER, SAME
 from umaserve.protocol.fields import (
     GENERATE_FIELDS,
     MAX_LOGIT_BIAS,
     MAX_SEED,
     MAX_STOP_BYTES,
-    MAX_STOPS,
     MIN_SEED,
 )
 
@@ -24,13 +23,12 @@ TEXT: Schema = {"type": "string"}
 FLAG: Schema = {"type": "boolean"}
 OBJECT: Schema = {"type": "object"}
 AT_LEAST_1: Schema = {"type": "integer", "minimum": 1}
-_STOP: Schema = {"type": "string", "minLength": 1, "maxLength": MAX_STOP_BYTES // 4}
+_STOP: Schema = {"type": "string", "maxLength": MAX_STOP_BYTES // 8}
 # where the table's types are wider than what is taken, or any JSON
 NARROWER: dict[str, Schema] = {
     "chat_template_kwargs": OBJECT,
     "logit_bias": {
         "type": "object",
-        "propertyNames": {"pattern": "^[0-9]{1,5}$"},
         "additionalProperties": {"type": "number", "minimum": -1000, "maximum": 1000},
         "maxProperties": MAX_LOGIT_BIAS,
     },
@@ -43,7 +41,7 @@ NARROWER: dict[str, Schema] = {
     "mirostat": {"enum": [0, 2]},
     "prompt": {"type": "string", "minLength": 1},
     "seed": {"type": "integer", "minimum": MIN_SEED, "maximum": MAX_SEED},
-    "stop": {"anyOf": [_STOP, {"type": "array", "items": _STOP, "maxItems": MAX_STOPS}]},
+    "stop": {"anyOf": [_STOP, {"type": "array", "items": _STOP}]},
     "thinking": {"anyOf": [FLAG, {"enum": [*EFFORTS]}]},
 }
 
@@ -89,14 +87,16 @@ CALLER = of_socket("priority") | {
 }
 TOOLS = of_socket("tools", "tool_choice", "parallel_tool_calls")
 CHAT = {
-    **of_socket("messages", "chat_template_kwargs", "continue_final_message"),
+    **of_socket("messages", *TEMPLATE),
     **TOOLS,
     "reasoning_effort": {"enum": ["none", *EFFORTS]},
 }
+_ID: Schema = {"type": "integer", "minimum": 0}
+_PROMPT: list[Schema] = [
+    TEXT,
+    {"type": "object", "properties": {"prompt_string": TEXT}, "required": ["prompt_string"]},
+    {"type": "array", "items": {"anyOf": [TEXT, _ID]}, "minItems": 1},
+]
 PROMPTS: Schema = {
-    "anyOf": [
-        TEXT,
-        {"type": "array", "items": TEXT, "minItems": 1},
-        {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1},
-    ]
+    "anyOf": [*_PROMPT, {"type": "array", "items": {"anyOf": _PROMPT}, "minItems": 1}]
 }

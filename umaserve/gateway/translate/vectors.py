@@ -11,11 +11,13 @@ from typing import Any, NamedTuple
 
 from starlette.requests import Request
 
-from umaserve.gateway.daemon.refusal import wrong
+from umaserve.gateway.daemon.link import Link
+from umaserve.gateway.daemon.refusal import malformed, wrong
 from umaserve.gateway.translate.answering import link_of, while_connected
 from umaserve.gateway.translate.body import whole_of
+from umaserve.gateway.translate.messages import content_of
 from umaserve.gateway.translate.model import info_of
-from umaserve.gateway.translate.prompts import prompts_of
+from umaserve.gateway.translate.prompts import prompts_of, tokens_of
 
 MAX_INPUTS = 2048  # as OpenAI has it
 TOKEN_BYTES = 8  # of a token id in JSON
@@ -36,10 +38,9 @@ async def vectors_of(
 
     Raises ``Refusal``, and ``Gone``.
     """
-    inputs = [
-        prompt["prompt"] if "prompt" in prompt else prompt["tokens"]
-        for prompt in prompts_of(body, name, MAX_INPUTS)
-    ]
+    link = link_of(request)
+    prompts = await prompts_of(link, _told(body, name), name, MAX_INPUTS)
+    inputs = [await _input(link, each) for each in prompts]
     info = await info_of(request)
     n_embd = int((info["model"] or {}).get("n_embd") or 0)
     wanted = whole_of(body, "dimensions", n_embd, 1, 1 << 20)
@@ -58,6 +59,34 @@ async def vectors_of(
         rows += [_cut(_decoded(text), wanted) for text in answer["embeddings"]]
         tokens += answer["usage"]["prompt_tokens"]
     return Vectors(rows, tokens)
+
+
+def _told(body: dict[str, Any], name: str) -> dict[str, Any]:
+    """The field with each content in parts as its text.  Raises ``Refusal``."""
+    value = body.get(name)
+    if value is None:
+        raise malformed('"input" or "content" must be provided')
+    if isinstance(value, list):
+        return {name: [_text(each) for each in value]}
+    return {name: _text(value)}
+
+
+def _text(value: Any) -> Any:
+    if not isinstance(value, dict) or "content" not in value:
+        return value
+    if not isinstance(value["content"], list):
+        raise wrong("content", "be a list of parts")
+    parts = content_of(value["content"], "content")
+    return "".join(part["text"] for part in parts if isinstance(part, dict))
+
+
+async def _input(link: Link, prompt: dict[str, Any]) -> str | list[int]:
+    """A text or its token ids; of an empty text the tokens that the model puts around it."""
+    text: str = prompt.get("prompt", "")
+    found = text or prompt.get("tokens") or await tokens_of(link, text, add_special=True)
+    if not found:
+        raise malformed("Input content cannot be empty")
+    return found
 
 
 def _groups(inputs: list[Any], size: int, most_bytes: int) -> Iterator[list[Any]]:

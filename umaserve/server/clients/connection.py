@@ -29,6 +29,7 @@ from umaserve.protocol import (
     FrameDecoder,
     Generate,
     ProtocolError,
+    Rated,
     Timings,
     TokenEncoder,
     Usage,
@@ -42,7 +43,7 @@ from umaserve.protocol import (
 )
 from umaserve.server.clients.outbox import Outbox
 from umaserve.server.log.lines import trace
-from umaserve.server.requests.request import LANE_NAMES, Request, Top
+from umaserve.server.requests.request import LANE_NAMES, Request
 
 if TYPE_CHECKING:
     from umaserve.server.clients.served_by import AdminMessage, ServedBy
@@ -109,11 +110,9 @@ class Connection:
             self._outbox.put(frame)
             self.flush()
 
-    def token(
-        self, request: Request, text: str, token: int, logprob: float | None, top: Top | None
-    ) -> None:
+    def token(self, request: Request, text: str, token: int, rated: Rated | None) -> None:
         if not self._closing.is_set():
-            self._outbox.put(self._encoders[request.serial](text, token, logprob, top))
+            self._outbox.put(self._encoders[request.serial](text, token, rated))
 
     def delta(self, request: Request, delta: dict[str, Any]) -> None:
         if not self._closing.is_set():

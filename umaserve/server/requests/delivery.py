@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from umaserve.protocol import Rated, TopLogprob, rated_fields
 from umaserve.server.engines.handle import EngineHandle
-from umaserve.server.requests.request import Request, Top
+from umaserve.server.requests.request import Request
 from umaserve.wire import table as t
 from umaserve.wire.memory_order import loads_first
 
@@ -57,7 +58,10 @@ def read_row(request: Request, engine: EngineHandle) -> tuple[int | None, bool]:
             request.end_name = engine.pieces.hidden(token)
     if reason == t.REASON_STOP and request.rated is not None and request.sampling.logprobs >= 0:
         # whoever has the prompt's tokens rated counts on one for each that was sampled
-        request.end_rated = (int(table.tokens[slot, end]), *_logprobs(request, engine, end))
+        request.end_rated = (
+            token := int(table.tokens[slot, end]),
+            _rated(request, engine, token, end),
+        )
     return reason, stopped
 
 
@@ -76,9 +80,9 @@ def _take(request: Request, engine: EngineHandle, token: int, position: int) -> 
     text, stopped = assembler.push(piece, name)
     if request.reply is not None:
         request.reply.push(piece, b"" if piece else engine.pieces.hidden(token))
-    logprob, top = None, None
+    rated = None
     if request.sampling.logprobs >= 0:
-        logprob, top = _logprobs(request, engine, position)
+        rated = _rated(request, engine, token, position)
     if request.withheld is not None:
         _emit(request, *request.withheld)
         request.withheld = None
@@ -86,9 +90,9 @@ def _take(request: Request, engine: EngineHandle, token: int, position: int) -> 
     # without them, unless there is none to come. Characters have to go out with this one if the
     # text ends here.
     if not stopped and (assembler.holds_text or (assembler.holding and _is_last(request, engine))):
-        request.withheld = (text, token, logprob, top)
+        request.withheld = (text, token, rated)
     else:
-        _emit(request, text, token, logprob, top)
+        _emit(request, text, token, rated)
     return stopped or _is_late(request, piece)
 
 
@@ -138,44 +142,44 @@ def tell_rest(request: Request) -> None:
     """
     rest = request.assembler.finish(request.end_name)
     if request.withheld is not None:
-        text, token, logprob, top = request.withheld
+        text, token, rated = request.withheld
         request.withheld = None
-        _emit(request, text + rest, token, logprob, top)
+        _emit(request, text + rest, token, rated)
     elif not request.message.stream:
         request.parts.append(rest)
     if request.end_rated is not None and not request.message.stream:
-        token, logprob, top = request.end_rated
-        request.logprobs.append(_entry("", token, logprob, top))
+        token, told = request.end_rated
+        request.logprobs.append(_entry("", token, told))
 
 
-def _logprobs(request: Request, engine: EngineHandle, position: int) -> tuple[float, Top | None]:
+def _rated(request: Request, engine: EngineHandle, token: int, position: int) -> Rated:
+    """What the table has of the token at ``position``."""
     table, slot, count = engine.table, request.slot, request.sampling.logprobs
-    logprob = float(table.logprob[slot, position])
     ids = table.top_ids[slot, position, :count].tolist()
     values = table.top_logprobs[slot, position, :count].tolist()
-    top: Top = [
-        (token, engine.pieces.piece(token).decode("utf-8", "replace"), value)
-        for token, value in zip(ids, values, strict=True)
-        if token >= 0
+    top = [
+        TopLogprob(each, *_own(engine.pieces, each), value)
+        for each, value in zip(ids, values, strict=True)
+        if each >= 0
     ]
-    return logprob, top
+    return Rated(*_own(engine.pieces, token), float(table.logprob[slot, position]), top)
 
 
-def _emit(request: Request, text: str, token: int, logprob: float | None, top: Top | None) -> None:
+def _own(pieces: t.PieceTable, token: int) -> tuple[str, bytes]:
+    """A token's own text, or the name of a token without text; and the bytes of its text."""
+    return pieces.spelled(token).decode("utf-8", "replace"), pieces.piece(token)
+
+
+def _emit(request: Request, text: str, token: int, rated: Rated | None) -> None:
     request.emitted += 1
     if request.message.stream:
-        request.sink.token(request, text, token, logprob, top)
+        request.sink.token(request, text, token, rated)
         return
     request.parts.append(text)
-    if logprob is not None:
-        request.logprobs.append(_entry(text, token, logprob, top))
+    if rated is not None:
+        request.logprobs.append(_entry(text, token, rated))
 
 
-def _entry(text: str, token: int, logprob: float, top: Top | None) -> dict[str, Any]:
+def _entry(text: str, token: int, rated: Rated) -> dict[str, Any]:
     """One of ``logprobs`` at the end of an answer."""
-    entry: dict[str, Any] = {"token_id": token, "text": text, "logprob": logprob}
-    if top is not None:
-        entry["top_logprobs"] = [
-            {"token_id": i, "text": s, "logprob": value} for i, s, value in top
-        ]
-    return entry
+    return {"token_id": token, "text": text, **rated_fields(rated)}

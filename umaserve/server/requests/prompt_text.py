@@ -6,6 +6,7 @@ import codecs
 import math
 from typing import Any
 
+from umaserve.protocol import Rated, TopLogprob, rated_fields
 from umaserve.wire import messages as m
 from umaserve.wire import table as t
 
@@ -24,37 +25,30 @@ class PromptText:
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
 
     def take(self, message: m.PromptLogprobs, pieces: t.PieceTable) -> list[dict[str, Any]]:
-        """What is new: ``token_id``, ``text``, ``logprob`` (of the first one ``None``) and
-        ``top_logprobs`` of each token.  An engine that took the place of a dead one begins anew."""
+        """What is new: ``token_id``, ``text`` and `rated_fields` of each token.  The ``logprob`` of
+        the first token is ``None``.  An engine that took the place of a dead one begins anew."""
         new = []
         for at in range(max(self._told - message.at, 0), len(message.tokens)):
             token, logprob = message.tokens[at], message.logprobs[at]
             last = message.last and at == len(message.tokens) - 1
-            entry: dict[str, Any] = {
-                "token_id": token,
-                "text": self._spell(token, pieces, last),
-                "logprob": _number(logprob),
-                "top_logprobs": [
-                    {
-                        "token_id": other,
-                        "text": pieces.spelled(other).decode("utf-8", "replace"),
-                        "logprob": _number(value),
-                    }
-                    for other, value in message.top[at]
-                ],
-            }
-            new.append(entry)
+            top = [
+                TopLogprob(other, own.decode("utf-8", "replace"), own, value)
+                for other, value in message.top[at]
+                for own in (pieces.spelled(other),)
+            ]
+            own = b"" if self._is_added(token, pieces) else pieces.spelled(token)
+            text = self._decode(own, last)
+            value = -math.inf if logprob is None else logprob
+            name = pieces.spelled(token).decode("utf-8", "replace")
+            rated = rated_fields(Rated(name, own, value, top))
+            new.append({"token_id": token, "text": text, **rated})
             self._told += 1
         self.is_whole = self.is_whole or message.last
         return new
 
-    def _spell(self, token: int, pieces: t.PieceTable, last: bool) -> str:
-        spelled = pieces.spelled(token)
+    def _is_added(self, token: int, pieces: t.PieceTable) -> bool:
+        """Whether it is a start token that the prompt's text does not have."""
         is_hidden = self._text is not None and not pieces.piece(token)
-        if self._told == 0 and is_hidden and not (self._text or "").encode().startswith(spelled):
-            return ""
-        return self._decode(spelled, last)
-
-
-def _number(value: float | None) -> float | None:
-    return round(value, 6) if value is not None and math.isfinite(value) else None
+        if self._told or not is_hidden:
+            return False
+        return not (self._text or "").encode().startswith(pieces.spelled(token))

@@ -116,7 +116,7 @@ class QuickTokens:
                 return
             request.tokens.append(token)
             request.token_ns.append(times[slot, at])
-            sink.token(request, assembler.push(pieces.piece(token))[0], token, None, None)
+            sink.token(request, assembler.push(pieces.piece(token))[0], token, None)
             request.emitted += 1
             self._meters.tokens_total += 1
 

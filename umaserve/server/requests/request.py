@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from umaserve.app_settings import AppSettings
 from umaserve.chat.questions import ChatModel, Rendered
 from umaserve.metrics import quantile
-from umaserve.protocol import Generate, Overflow, Timings, Usage
+from umaserve.protocol import Generate, Overflow, Rated, Timings, Usage
 from umaserve.protocol.chat import size_of
 from umaserve.server.engines.blame import Record
 from umaserve.server.requests.prompt_text import PromptText
@@ -49,8 +49,6 @@ DECIDED = {
     t.AUTO_SUNK: "a long prompt beside others",
 }
 
-Top = list[tuple[int, str, float]]
-
 
 class Sink(Protocol):
     """Where the events of a request go.  Plain calls that never block; ``flush`` sends them."""
@@ -64,9 +62,7 @@ class Sink(Protocol):
     @property
     def program(self) -> int: ...  # the process that connected: shares are by program
 
-    def token(
-        self, request: Request, text: str, token: int, logprob: float | None, top: Top | None
-    ) -> None: ...
+    def token(self, request: Request, text: str, token: int, rated: Rated | None) -> None: ...
 
     def delta(self, request: Request, delta: dict[str, Any]) -> None: ...
 
@@ -160,9 +156,9 @@ class Request:
     is_late: bool = False  # it has taken longer than its client wants
     end_token: int | None = None  # with which the model ended its text
     end_name: bytes = b""  # of that token
-    end_rated: tuple[int, float, Top | None] | None = None  # that token, where it is told
+    end_rated: tuple[int, Rated] | None = None  # that token, where it is told
     # newest token, where characters wait that have to go out with it if the text ends
-    withheld: tuple[str, int, float | None, Top | None] | None = None
+    withheld: tuple[str, int, Rated | None] | None = None
 
     @classmethod
     def create(

@@ -278,6 +278,8 @@ class Sessions:
         found = engine.chat_abilities  # not there yet: then its answer is read
         thinks = found is None or found.thinks
         chat = request.message.chat
+        if not chat.add_generation_prompt:
+            outcome = outcome.without_generation_prompt()
         is_read = chat.parsed or chat.deltas and thinks
         if chat.bound and outcome.thoughts is None:
             is_read = False  # it is all content

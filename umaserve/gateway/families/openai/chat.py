@@ -11,15 +11,12 @@ from umaserve.gateway.daemon.event import Event
 from umaserve.gateway.daemon.refusal import encode
 from umaserve.gateway.families.openai.shapes import (
     COUNTED,
-    MAX_CHOICES,
     Chunks,
     chat_logprobs,
     chosen_logprobs,
     finish_reason,
     head,
-    several,
     usage,
-    wants_usage,
 )
 from umaserve.gateway.translate.answering import (
     cache_header,
@@ -30,8 +27,8 @@ from umaserve.gateway.translate.answering import (
 )
 from umaserve.gateway.translate.body import flag_of, read_object, whole_of
 from umaserve.gateway.translate.caller import caller_fields, lane_header
+from umaserve.gateway.translate.choices import MAX_CHOICES, several
 from umaserve.gateway.translate.endpoint import Endpoint
-from umaserve.gateway.translate.entries import token_of
 from umaserve.gateway.translate.messages import (
     chat_fields,
     chat_messages,
@@ -41,6 +38,7 @@ from umaserve.gateway.translate.messages import (
 from umaserve.gateway.translate.model import read_named
 from umaserve.gateway.translate.parts import Piece, Pieces, answer_of, unread_field
 from umaserve.gateway.translate.prompts import count_of
+from umaserve.gateway.translate.rated import token_of
 from umaserve.gateway.translate.sampling import most_tokens, sampling_fields
 from umaserve.gateway.translate.schemas import (
     AT_LEAST_1,
@@ -51,6 +49,7 @@ from umaserve.gateway.translate.schemas import (
     SOCKET,
     TEXT,
 )
+from umaserve.gateway.translate.timings import progress_fields, timings
 
 
 async def chat_completions(request: Request) -> Response:
@@ -65,6 +64,7 @@ async def chat_completions(request: Request) -> Response:
         **chat_fields(body),
         "deltas": body.get("reasoning_format") != "none",
         **constraint_fields(body),
+        **progress_fields(body),
         **caller,
     }
     choices = whole_of(body, "n", 1, 1, MAX_CHOICES)
@@ -72,7 +72,7 @@ async def chat_completions(request: Request) -> Response:
     headers = {"x-uma-lane": lane_header(caller)}
     if flag_of(body, "stream"):
         begin = head(body, "chat.completion.chunk", "chatcmpl-")
-        chunks = _ChatChunks(begin, choices, wants_usage(body), message)
+        chunks = _ChatChunks(begin, choices, body, message)
         return await stream(request, messages, chunks, headers)
     ends = await whole(request, messages)
     answer = {
@@ -80,6 +80,7 @@ async def chat_completions(request: Request) -> Response:
         "choices": [_choice(number, end) for number, end in enumerate(ends)],
         "usage": usage(ends, choices),
         **unread_field(ends[0]),
+        "timings": timings(ends[0]),
     }
     return json_response(answer, headers=headers | cache_header(ends))
 
@@ -114,25 +115,31 @@ def _choice(number: int, end: Event) -> dict[str, Any]:
 class _ChatChunks(Chunks):
     """``chat.completion.chunk`` objects."""
 
+    nothing = b'"delta":{},"finish_reason":null'
+
     def __init__(
-        self, head: dict[str, Any], choices: int, with_usage: bool, message: dict[str, Any]
+        self, head: dict[str, Any], choices: int, body: dict[str, Any], message: dict[str, Any]
     ) -> None:
-        super().__init__(head, choices, with_usage)
+        super().__init__(head, choices, body)
         takes_deltas = wants_deltas(message)
         self._pieces = [Pieces(takes_deltas) for _ in range(choices)]
         self._tokens: list[list[dict[str, Any]]] = [[] for _ in range(choices)]
         self._begun = [False] * choices
         self._called = [False] * choices
-        self._plain = not takes_deltas and "logprobs" not in message
         self._with_logprobs = "logprobs" in message
+        self._has_extras = self._with_logprobs or self._per_token
+        self._plain = not takes_deltas and not self._has_extras
 
     def begun(self, number: int, begin: Event) -> None:
         super().begun(number, begin)
         self._pieces[number].takes_deltas = begin.deltas
-        self._plain = not begin.deltas and not self._with_logprobs
+        self._plain = not begin.deltas and not self._has_extras
 
     def feed(self, number: int, event: Event) -> bytes:
         out = b"" if self._begun[number] else self._first(number)
+        out += self._timed(number, event)
+        if event.event == "begin":
+            return out
         if self._plain and event.event == "token":  # most of all chunks
             if not event.text:
                 return out
@@ -152,7 +159,8 @@ class _ChatChunks(Chunks):
     def _first(self, number: int) -> bytes:
         self._begun[number] = True
         delta = {"role": "assistant", "content": ""}
-        return self._choice(number, delta, None)
+        choice = {"index": number, "delta": delta, "finish_reason": None}
+        return self._chunk(b'"choices":[%b]' % encode(choice))
 
     def _delta(self, number: int, piece: Piece) -> bytes:
         delta: dict[str, Any] = {}
@@ -170,20 +178,18 @@ class _ChatChunks(Chunks):
         reason = finish_reason(event)
         if self._called[number] and reason == "stop":
             reason = "tool_calls"
-        return self._choice(number, {}, reason, unread_field(event))
+        return self._choice(number, {}, reason, event)
 
     def _choice(
-        self,
-        number: int,
-        delta: dict[str, Any],
-        reason: str | None,
-        more: dict[str, Any] = {},  # noqa: B006  (it is only read)
+        self, number: int, delta: dict[str, Any], reason: str | None, end: Event | None = None
     ) -> bytes:
         choice: dict[str, Any] = {"index": number, "delta": delta, "finish_reason": reason}
         if self._with_logprobs and self._tokens[number]:
             choice["logprobs"] = chat_logprobs(self._tokens[number])
             self._tokens[number] = []
-        return self._chunk(encode({"choices": [choice], **more})[1:-1])
+        more = encode(unread_field(end))[1:-1] if end is not None else b""
+        told = self._timings(number, end) + (b"," + more if more else b"")
+        return self._chunk(b'"choices":[%b]%b' % (encode(choice), told))
 
 
 def _call_delta(call: dict[str, Any]) -> dict[str, Any]:
@@ -209,6 +215,8 @@ _FIELDS = {
     "logprobs": FLAG,
     "top_logprobs": SOCKET["logprobs"],
     "n_probs": SOCKET["logprobs"],
+    "timings_per_token": FLAG,
+    "return_progress": FLAG,
 }
 ENDPOINTS = tuple(
     Endpoint(

@@ -10,15 +10,12 @@ from starlette.responses import Response
 from umaserve.gateway.daemon.event import Event
 from umaserve.gateway.daemon.refusal import encode, not_there, wrong
 from umaserve.gateway.families.openai.shapes import (
-    MAX_CHOICES,
     Chunks,
     finish_reason,
     head,
     prompt_logprobs,
-    several,
     text_logprobs,
     usage,
-    wants_usage,
 )
 from umaserve.gateway.translate.answering import (
     cache_header,
@@ -29,12 +26,13 @@ from umaserve.gateway.translate.answering import (
 )
 from umaserve.gateway.translate.body import flag_of, text_of, whole_of
 from umaserve.gateway.translate.caller import caller_fields, lane_header
+from umaserve.gateway.translate.choices import MAX_CHOICES, several
 from umaserve.gateway.translate.endpoint import Endpoint
-from umaserve.gateway.translate.entries import token_of
 from umaserve.gateway.translate.gap import with_gap
 from umaserve.gateway.translate.messages import constraint_fields
 from umaserve.gateway.translate.model import loaded_model, read_named
 from umaserve.gateway.translate.prompts import prompts_of, text_of_tokens
+from umaserve.gateway.translate.rated import token_of
 from umaserve.gateway.translate.sampling import most_tokens, sampling_fields
 from umaserve.gateway.translate.schemas import (
     CALLER,
@@ -44,6 +42,7 @@ from umaserve.gateway.translate.schemas import (
     SOCKET,
     TEXT,
 )
+from umaserve.gateway.translate.timings import progress_fields, timings
 
 MOST_TOKENS = 16  # OpenAI's own
 
@@ -55,13 +54,14 @@ async def completions(request: Request) -> Response:
     choices = whole_of(body, "n", 1, 1, MAX_CHOICES)
     if whole_of(body, "best_of", choices, 1, MAX_CHOICES) > choices:
         raise not_there('"best_of" above "n"')
-    given = prompts_of(body)
+    given = await prompts_of(link_of(request), body)
     prompts = await _prompts(request, body, given)
     common = {
         **sampling_fields(body),
         **({"max_tokens": MOST_TOKENS} | most_tokens(body, "max_tokens", "n_predict")),
         **_logprobs(body),
         **constraint_fields(body),
+        **progress_fields(body),
         **caller,
     }
     echoed = await _echoed(request, body, given)
@@ -69,7 +69,7 @@ async def completions(request: Request) -> Response:
     headers = {"x-uma-lane": lane_header(caller)}
     if flag_of(body, "stream"):
         begin = head(body, "text_completion", "cmpl-")
-        chunks = _TextChunks(begin, choices, wants_usage(body), "logprobs" in common, echoed)
+        chunks = _TextChunks(begin, choices, body, "logprobs" in common, echoed)
         return await stream(request, messages, chunks, headers)
     ends = await whole(request, messages)
     answer = {
@@ -78,6 +78,7 @@ async def completions(request: Request) -> Response:
             _choice(number, end, echoed[number // choices]) for number, end in enumerate(ends)
         ],
         "usage": usage(ends, choices),
+        "timings": timings(ends[0]),
     }
     return json_response(answer, headers=headers | cache_header(ends))
 
@@ -131,27 +132,31 @@ def _choice(number: int, end: Event, echoed: str) -> dict[str, Any]:
 class _TextChunks(Chunks):
     """``text_completion`` objects."""
 
+    nothing = b'"text":"","logprobs":null,"finish_reason":null'
+
     def __init__(
         self,
         head: dict[str, Any],
         choices: int,
-        with_usage: bool,
+        body: dict[str, Any],
         with_logprobs: bool,
         echoed: list[str],
     ) -> None:
-        super().__init__(head, choices, with_usage)
+        super().__init__(head, choices, body)
         self._with_logprobs, self._echoed = with_logprobs, echoed
         self._sizes: dict[int, int] = {}
 
     def feed(self, number: int, event: Event) -> bytes:
-        out = b""
+        out = self._timed(number, event)
+        if event.event == "begin":
+            return out
         if event.event == "prompt_logprobs":
             return self._rated(number, event)
         if number not in self._sizes:
             self._sizes[number] = 0
             echoed = self._echoed[number // self._choices]
             if echoed:
-                out = self._choice(number, echoed, b"null", None)
+                out += self._choice(number, echoed, b"null", None)
         if event.event == "token":
             text = event.text or ""
             if self._with_logprobs:
@@ -164,7 +169,7 @@ class _TextChunks(Chunks):
                 out += self._choice(number, text, b"null", None)
         elif event.event == "eos":
             self._ends[number] = event
-            out += self._choice(number, "", b"null", finish_reason(event))
+            out += self._choice(number, "", b"null", finish_reason(event), event)
         return out
 
     def _rated(self, number: int, event: Event) -> bytes:
@@ -175,10 +180,18 @@ class _TextChunks(Chunks):
         self._sizes[number] = (size or 0) + len(text)
         return self._choice(number, text, encode(told), None)
 
-    def _choice(self, number: int, text: str, logprobs: bytes, reason: str | None) -> bytes:
+    def _choice(
+        self,
+        number: int,
+        text: str,
+        logprobs: bytes,
+        reason: str | None,
+        end: Event | None = None,
+    ) -> bytes:
+        told = self._timings(number, end)
         return self._chunk(
-            b'"choices":[{"index":%d,"text":%b,"logprobs":%b,"finish_reason":%b}]'
-            % (number, encode(text), logprobs, encode(reason))
+            b'"choices":[{"index":%d,"text":%b,"logprobs":%b,"finish_reason":%b}]%b'
+            % (number, encode(text), logprobs, encode(reason), told)
         )
 
 
@@ -197,6 +210,8 @@ _FIELDS = {
     "echo": FLAG,
     "logprobs": SOCKET["logprobs"],
     "n_probs": SOCKET["logprobs"],
+    "timings_per_token": FLAG,
+    "return_progress": FLAG,
 }
 ENDPOINTS = tuple(
     Endpoint(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from starlette.requests import Request
 from starlette.responses import Response
 
-from umaserve.gateway.daemon.refusal import wrong
+from umaserve.gateway.daemon.refusal import malformed
 from umaserve.gateway.translate.answering import json_response
 from umaserve.gateway.translate.body import read_object, text_of
 from umaserve.gateway.translate.endpoint import Endpoint
@@ -17,8 +17,9 @@ async def embeddings(request: Request) -> Response:
     body = await read_object(request)
     form = text_of(body, "encoding_format", "float")
     if form not in ("float", "base64"):
-        raise wrong("encoding_format", 'be "float" or "base64"')
-    found = await vectors_of(request, body, "input")
+        text = "The format to return the embeddings in. Can be either float or base64"
+        raise malformed(text)
+    found = await vectors_of(request, body, "input" if "input" in body else "content")
     data = [
         {
             "object": "embedding",
@@ -34,7 +35,7 @@ async def embeddings(request: Request) -> Response:
 
 _FIELDS = {
     "model": {"type": "string"},
-    "input": {"type": ["string", "array"]},
+    "input": {"type": ["string", "array", "object"]},
     "encoding_format": {"type": "string", "enum": ["float", "base64"]},
     "dimensions": {"type": "integer", "minimum": 1},
 }

@@ -11,10 +11,10 @@ import umaserve
 from umaserve.gateway.daemon.event import Event
 from umaserve.gateway.daemon.refusal import Refusal, encode, openai_error, wrong
 from umaserve.gateway.translate.answering import EVENT_STREAM, SSE_COMMENT
-from umaserve.gateway.translate.body import object_of
-from umaserve.gateway.translate.entries import entry_of, finite
+from umaserve.gateway.translate.body import flag_of, object_of
+from umaserve.gateway.translate.rated import entry_of, finite, is_text, own_text
+from umaserve.gateway.translate.timings import Running, timings
 
-MAX_CHOICES = 128
 COUNTED = {"object": "response.input_tokens"}  # an answer that counts tokens
 DONE = b"data: [DONE]\n\n"
 FINGERPRINT = f"umaserve-{umaserve.__version__}"
@@ -58,14 +58,6 @@ def wants_usage(body: dict[str, Any]) -> bool:
     return object_of(body, "stream_options").get("include_usage") is True
 
 
-def several(message: dict[str, Any], choices: int) -> list[dict[str, Any]]:
-    """The same request so many times; a seed goes on from one to the next."""
-    seed = message.get("seed")
-    if choices > 1 and isinstance(seed, int):
-        return [{**message, "seed": seed + number} for number in range(choices)]
-    return [message] * choices
-
-
 def chat_logprobs(tokens: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """``logprobs`` of a chat's choice; ``tokens`` are as ``eos`` lists them."""
     return {"content": [entry_of(token, token.get("top_logprobs")) for token in tokens]}
@@ -73,12 +65,12 @@ def chat_logprobs(tokens: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 def text_logprobs(tokens: Sequence[dict[str, Any]], offset: int = 0) -> dict[str, Any]:
     """``logprobs`` of a completion's choice; ``offset`` characters went before."""
-    offsets, texts = [], [str(token.get("text") or "") for token in tokens]
-    for text in texts:
+    offsets = []
+    for token in tokens:
         offsets.append(offset)
-        offset += len(text)
+        offset += len(token["text"] or "")
     return {
-        "tokens": texts,
+        "tokens": [_key(token) for token in tokens],
         "token_logprobs": [finite(token.get("logprob")) for token in tokens],
         "top_logprobs": [_by_text(token["top_logprobs"] or ()) for token in tokens],
         "text_offset": offsets,
@@ -86,11 +78,18 @@ def text_logprobs(tokens: Sequence[dict[str, Any]], offset: int = 0) -> dict[str
 
 
 def _by_text(top: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """Most likely first; of tokens with the same text the likeliest."""
+    """Most likely first; a token with the text of a likelier one is told by its id."""
     found: dict[str, float] = {}
     for each in top:
-        found.setdefault(str(each["text"]), finite(each["logprob"]))
+        key = _key(each)
+        found[f"token_id:{each['token_id']}" if key in found else key] = finite(each["logprob"])
     return found
+
+
+def _key(entry: dict[str, Any]) -> str:
+    """A token's text; OpenAI's completions mark escapes of bytes that are no whole characters."""
+    text = own_text(entry)
+    return text if is_text(entry) else f"bytes:{text}"
 
 
 def prompt_logprobs(
@@ -110,7 +109,7 @@ def chosen_logprobs(body: dict[str, Any]) -> dict[str, Any]:
         return {"logprobs": body["n_probs"]}
     if wanted not in (None, True, False):
         raise wrong("logprobs", "be true or false")
-    if top is not None and not wanted:
+    if top and not wanted:
         raise wrong("top_logprobs", 'come with "logprobs": true')
     return {"logprobs": top or 0} if wanted else {}
 
@@ -120,11 +119,15 @@ class Chunks:
 
     content_type = EVENT_STREAM
     ping = SSE_COMMENT
+    nothing = b""  # the fields of a choice that adds nothing
 
-    def __init__(self, head: dict[str, Any], choices: int, with_usage: bool) -> None:
+    def __init__(self, head: dict[str, Any], choices: int, body: dict[str, Any]) -> None:
         self._head, self._start = head, b"data: " + encode(head)[:-1]
-        self._choices, self._with_usage = choices, with_usage
+        self._choices, self._with_usage = choices, wants_usage(body)
         self._ends: dict[int, Event] = {}
+        self._running: dict[int, Running] = {}
+        self._per_token = flag_of(body, "timings_per_token")
+        self._progress = flag_of(body, "return_progress")
 
     def begin(self) -> bytes:
         return b""
@@ -133,6 +136,30 @@ class Chunks:
         if not self._head["model"]:  # it was not there yet when the request came
             self._head["model"] = begin.model
             self._start = b"data: " + encode(self._head)[:-1]
+        if self._per_token or self._progress:
+            self._running[number] = Running(begin)
+
+    def _timed(self, number: int, event: Event) -> bytes:
+        """Count an event; how far the prompt is goes before its own chunks."""
+        running = self._running.get(number)
+        if running is None or event.event not in ("begin", "token"):
+            return b""
+        if event.event == "token":
+            running.token()
+        if not self._progress or running.count > 1:
+            return b""
+        told = b'"prompt_progress":' + encode(running.progress())
+        if self._per_token:
+            told += b',"timings":' + encode(running.timings())
+        return self._chunk(b'"choices":[{"index":%d,%b}],' % (number, self.nothing) + told)
+
+    def _timings(self, number: int, end: Event | None = None) -> bytes:
+        """The field ``timings`` of a chunk: of each where that is asked for, and of the last."""
+        if end is not None and not self._with_usage:
+            return b',"timings":' + encode(timings(end))
+        if end is None and self._per_token and number in self._running:
+            return b',"timings":' + encode(self._running[number].timings())
+        return b""
 
     def fail(self, refusal: Refusal) -> bytes:
         return b"data: " + encode(openai_error(refusal)) + b"\n\n"
@@ -141,7 +168,8 @@ class Chunks:
         if not self._with_usage:
             return DONE
         ends = [self._ends[number] for number in sorted(self._ends)]
-        return self._chunk(b'"choices":[],"usage":' + encode(usage(ends, self._choices))) + DONE
+        told = b'"choices":[],"usage":' + encode(usage(ends, self._choices))
+        return self._chunk(told + b',"timings":' + encode(timings(ends[0]))) + DONE
 
     def _chunk(self, rest: bytes) -> bytes:
         return b"%b,%b}\n\n" % (self._start, rest)

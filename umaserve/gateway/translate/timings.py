@@ -1,0 +1,74 @@
+"""How long prompts and answers took, as llama-server tells it."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from umaserve.gateway.daemon.event import Event
+from umaserve.gateway.translate.body import flag_of
+
+
+def timings(end: Event) -> dict[str, Any]:
+    """Of a request that has ended, by the daemon's clock."""
+    prompt, cached = end.tokens("prompt_tokens"), end.tokens("cached_tokens")
+    prompt_ms = max(0.0, end.ms("ttft_ms") - end.ms("queue_ms"))
+    predicted_ms = max(0.0, end.ms("total_ms") - end.ms("ttft_ms"))
+    told = _told(cached, prompt - cached, prompt_ms, end.tokens("completion_tokens"), predicted_ms)
+    drafted = end.tokens("drafted_tokens")
+    if drafted:
+        told |= {"draft_n": drafted, "draft_n_accepted": end.tokens("accepted_tokens")}
+    return told
+
+
+def progress_fields(body: dict[str, Any]) -> dict[str, Any]:
+    """The socket's field for a stream that tells how far the prompt is.  Raises ``Refusal``."""
+    return {"begin": True} if flag_of(body, "return_progress") else {}
+
+
+class Running:
+    """The same of a request that runs, by the clock here."""
+
+    def __init__(self, begin: Event) -> None:
+        self.prompt, self.cached = begin.tokens("prompt_tokens"), begin.tokens("cached_tokens")
+        self.begun_s = time.monotonic()
+        self._first_s = self._last_s = 0.0
+        self.count = 0
+
+    def token(self) -> None:
+        """One more token has come."""
+        self._last_s = time.monotonic()
+        self._first_s = self._first_s or self._last_s
+        self.count += 1
+
+    def timings(self) -> dict[str, Any]:
+        """So far."""
+        prompt_ms = 1e3 * (self._first_s - self.begun_s) if self.count else 0.0
+        fed = self.prompt - self.cached if self.count else 0
+        predicted_ms = 1e3 * (self._last_s - self._first_s)
+        return _told(self.cached, fed, prompt_ms, self.count, predicted_ms)
+
+    def progress(self) -> dict[str, Any]:
+        """How much of the prompt is there: what was cached, or all of it with the first token."""
+        done = self.prompt if self.count else self.cached
+        since_ms = round(1e3 * (time.monotonic() - self.begun_s))
+        return {
+            "total": self.prompt, "cache": self.cached, "processed": done, "time_ms": since_ms,
+        }  # fmt: skip
+
+
+def _told(
+    cached: int, fed: int, prompt_ms: float, predicted: int, predicted_ms: float
+) -> dict[str, Any]:
+    steps = max(0, predicted - 1)  # the first token comes of the prompt's last row
+    return {
+        "cache_n": cached,
+        "prompt_n": fed,
+        "prompt_ms": prompt_ms,
+        "prompt_per_token_ms": prompt_ms / fed if fed else 0.0,
+        "prompt_per_second": 1e3 * fed / prompt_ms if prompt_ms else 0.0,
+        "predicted_n": predicted,
+        "predicted_ms": predicted_ms,
+        "predicted_per_token_ms": predicted_ms / steps if steps else 0.0,
+        "predicted_per_second": 1e3 * steps / predicted_ms if predicted_ms else 0.0,
+    }

@@ -146,8 +146,72 @@ def test_a_call_that_is_cut_short(says: Says) -> None:
         (result,) = client.finish()
         assert result.eos is not None and result.eos["reason"] == "length"
         message = result.eos["message"]
+        assert message["tool_calls"][0].pop("incomplete") is True
         assert joined(deltas(client)) == message
         assert message["tool_calls"][0]["function"]["arguments"].startswith('{"p')
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_call_that_a_stop_string_cuts_is_no_end_with_calls(says: Says, stream: bool) -> None:
+    with says(CALL) as (_, client):
+        ask(client, tools=TOOLS, stop="größe", stream=stream)
+        (result,) = client.finish()
+        assert result.eos is not None and result.eos["reason"] == "stop"
+        assert result.eos["stop"] == "größe"
+        assert result.eos["message"]["tool_calls"][0]["incomplete"] is True
+
+
+def test_a_call_that_the_model_leaves_is_no_end_with_calls(says: Says) -> None:
+    with says(CALL[:-30]) as (_, client):
+        ask(client, tools=TOOLS)
+        (result,) = client.finish()
+        assert result.eos is not None and result.eos["reason"] == "stop"
+
+
+def test_a_call_that_is_whole_when_the_limit_cuts_its_end(says: Says) -> None:
+    with says(CALL) as (_, client):
+        ask(client, tools=TOOLS, max_tokens=len(CALL) - len("</tool_call>"))
+        (result,) = client.finish()
+        assert result.eos is not None and result.eos["reason"] == "length"
+        (call,) = result.eos["message"]["tool_calls"]
+        assert "incomplete" not in call
+        assert json.loads(call["function"]["arguments"]) == {"path": "größe.txt"}
+
+
+def test_tools_whose_calls_no_word_begins_are_served(tmp_path: Path) -> None:
+    template = next(path for path in templates() if path.stem == "openai-gpt-oss-120b")
+    words = "<|channel|>final<|message|>It says 42."
+    given = {"FAKE_TEMPLATE": template.read_text("utf-8"), "FAKE_SAYS": words}
+    started = DaemonProcess(tmp_path, n_ctx=4096, environment=given)
+    with started as daemon, daemon.client() as client:
+        ask(client, tools=TOOLS)
+        (result,) = client.finish()
+        assert result.error is None and result.eos is not None
+        assert result.eos["message"]["content"] == "It says 42."
+
+
+def test_what_of_a_tool_binds_nothing_is_told(says: Says) -> None:
+    parameters = {"type": "object", "properties": {"x": {"type": "any"}, "y": True}}
+    tool = {"type": "function", "function": {"name": "read_file", "parameters": parameters}}
+    opened = [{"tool": "read_file", "path": "#/properties/x", "keyword": "type"}]
+    with says("Well.") as (_, client):
+        ask(client, tools=[tool], begin=True)
+        (result,) = client.finish()
+        assert result.eos is not None and result.eos["open_parts"] == opened
+        assert [e["open_parts"] for e in client.other if e["event"] == "begin"] == [opened]
+        ask(client, "none", tools=TOOLS)
+        (plain,) = client.finish("none")
+        assert plain.eos is not None and "open_parts" not in plain.eos
+
+
+def test_an_answer_by_a_form_beside_tools_is_read_as_content(says: Says) -> None:
+    with says('{"city": "Oslo"}') as (_, client):
+        for stream in (True, False):
+            id = f"s{stream}"
+            ask(client, id, tools=TOOLS, json_schema={"type": "object"}, stream=stream)
+            (result,) = client.finish(id)
+            assert result.eos is not None and result.eos["reason"] == "stop"
+            assert result.eos["message"]["content"] == '{"city": "Oslo"}'
 
 
 def test_what_is_no_call_is_content(says: Says) -> None:

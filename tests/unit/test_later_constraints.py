@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from umaserve.engine.constraints.either import Either
+from umaserve.engine.constraints.errors import CannotBind
 from umaserve.engine.constraints.later import AfterThoughts, AfterTrigger
 from umaserve.wire import messages as m
 
@@ -164,3 +166,57 @@ def test_thoughts_behind_a_trigger_change_nothing() -> None:
     matcher = tools(inner, THOUGHTS)
     matcher.accept([A, CALL, THINK])
     assert inner.text == "<call>" and inner.got == [THINK]
+
+
+# --- a call, or else what binds the text ----------------------------------------------------------
+
+
+class Strict(FakeInner):
+    """Cannot go on with anything but ``first``."""
+
+    is_closed = False
+
+    def accept(self, tokens: list[int]) -> None:
+        super().accept(tokens)
+        if self.got[0] != self.first:
+            raise CannotBind("not this")
+
+    def copy(self) -> Strict:
+        other = Strict(self.first)
+        other.got = [*self.got]
+        return other
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+def test_either_of_two_is_followed_until_the_text_tells() -> None:
+    form, call = Strict(BRACE), Strict(CALL)
+    either = Either(form, call)
+    assert allowed(either) == {BRACE, CALL}
+    copy = either.copy()
+    either.accept([CALL])
+    assert form.is_closed and not call.is_closed
+    assert allowed(either) == {END} and allowed(copy) == {BRACE, CALL}
+    with pytest.raises(CannotBind):
+        Either(Strict(BRACE), Strict(CALL)).accept([A])
+    with pytest.raises(CannotBind):  # a copy cannot tell which of both is followed
+        copy.accept([CALL])
+
+
+def test_a_word_that_begins_a_call_ends_thoughts_too() -> None:
+    inner = FakeInner(CALL)
+    matcher = thinking(inner, m.Thoughts("<think>", ("</think>",), True, ("<call>",)))
+    matcher.accept([A, CALL])
+    assert inner.text == "<call>" and allowed(matcher) == {END}
+
+
+def test_a_grammar_of_calls_may_follow_a_gap_behind_thoughts() -> None:
+    inner = FakeInner(CALL)
+    vocabulary: Any = SimpleNamespace(model=FakeModel(), ends=np.array([END]))
+    binding = m.Constraint(m.GRAMMAR, "", thoughts=OPEN, is_made=True)
+    matcher = AfterThoughts(inner, binding, vocabulary)
+    matcher.accept([A, THOUGHT])
+    assert allowed(matcher) == {CALL, GAP}
+    matcher.accept([GAP])
+    assert allowed(matcher) == {CALL}

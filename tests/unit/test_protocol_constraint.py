@@ -64,7 +64,6 @@ def test_the_constraint_of_a_request(fields: dict[str, Any], expected: Any) -> N
         ({"response_format": {"type": "json_schema", "schema": 5}}, "E_PROTO_003", "schema"),
         ({"json_schema": {"enum": ["x" * 300_000]}}, "E_PROTO_005", "262144"),
         ({"regex": "é" * 140_000}, "E_PROTO_005", "262144"),
-        ({"messages": CHAT, "tools": [TOOL], "regex": "a"}, "E_PROTO_005", "tools"),
     ],
 )
 def test_what_is_refused(fields: dict[str, Any], code: str, word: str) -> None:
@@ -95,3 +94,20 @@ def test_a_bound_conversation_that_may_think(asked: dict[str, Any]) -> None:
         assert chat.bound and (chat.parsed or chat.deltas)
         assert chat.thinking == asked.get("thinking")
     assert not parsed(messages=CHAT, **asked).chat.bound
+
+
+@pytest.mark.parametrize(
+    ("fields", "thinking", "is_bound"),
+    [
+        ({"regex": "a"}, None, True),
+        ({"json_schema": {}, "thinking": "high"}, "high", True),
+        ({"regex": "a", "thinking": False}, False, True),
+        ({"grammar": "root ::= x", "thinking": True}, False, True),
+        ({"regex": "a", "tool_choice": "required"}, None, False),
+    ],
+)
+def test_tools_beside_a_constraint_are_read(
+    fields: dict[str, Any], thinking: Any, is_bound: bool
+) -> None:
+    chat = parsed(messages=CHAT, tools=[TOOL], **fields).chat
+    assert chat.parsed and chat.thinking == thinking and chat.bound is is_bound

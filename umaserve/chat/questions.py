@@ -45,11 +45,23 @@ class ChatModel(msgspec.Struct, frozen=True):
 
 
 class Thoughts(msgspec.Struct, frozen=True):
-    """The words around thoughts in an answer; ``open``: the prompt has begun them."""
+    """The words around thoughts in an answer; ``open``: the prompt has begun them.
+
+    ``calls`` end thoughts too, and begin a call of a tool.
+    """
 
     start: str
     ends: tuple[str, ...]
     open: bool
+    calls: tuple[str, ...] = ()
+
+
+class OpenPart(msgspec.Struct, frozen=True):
+    """A part of a tool's schema that binds nothing: the ``keyword`` of the schema at ``path``."""
+
+    tool: str
+    path: str
+    keyword: str
 
 
 class Rendered(msgspec.Struct, frozen=True):
@@ -60,7 +72,9 @@ class Rendered(msgspec.Struct, frozen=True):
     they were asked for.  ``stops`` end the answer, ``preserved`` are texts of control tokens that
     its parser reads.  ``syntax`` is that parser, to be passed on as it is.  ``grammar`` is what the
     answer follows where there are tools, from its beginning on or (``lazy``) from a trigger on.
-    ``thoughts`` may come; where the question was ``bound``, before what is bound.
+    ``begun`` is what of the grammar stands in the prompt already.  ``thoughts`` may come; where the
+    question was ``bound``, or a call is required, before what is bound.  ``calls`` is the grammar
+    of a call that may come instead of what is bound.  ``open`` are parts of the tools' schemas.
     """
 
     prompt: str
@@ -72,33 +86,32 @@ class Rendered(msgspec.Struct, frozen=True):
     grammar: str = ""
     grammar_lazy: bool = False
     grammar_triggers: msgspec.Raw = _NULL
+    begun: str = ""
+    calls: str = ""
+    open: tuple[OpenPart, ...] = ()
     thoughts: Thoughts | None = None
 
     def triggers(self) -> tuple[str, ...]:
-        """The words that the grammar binds from.  Raises ``ValueError`` for other triggers."""
+        """The words that the grammar binds from; none where a trigger is no word."""
         found = _decode_triggers(self.grammar_triggers)
-        if not found or any(each.type != _WORD for each in found):
-            raise ValueError("the grammar of the tools has a trigger that is no word")
+        if any(each.type != _WORD for each in found):
+            return ()
         return tuple(each.value for each in found)
 
     def without_generation_prompt(self) -> Rendered:
         """The same without what begins the answer."""
-        start = self.begun()
+        syntax = msgspec.json.decode(self.syntax)
+        start = syntax["generation_prompt"]
         if not start or not self.prompt.endswith(start):
             return self
         end = len(self.prompt) - len(start)
-        syntax = {**msgspec.json.decode(self.syntax), "generation_prompt": ""}
         return msgspec.structs.replace(
             self,
             prompt=self.prompt[:end],
             plain=tuple(span for span in self.plain if span[1] <= end),
             markup=tuple(span for span in self.markup if span[1] <= end),
-            syntax=msgspec.Raw(_encode(syntax)),
+            syntax=msgspec.Raw(_encode({**syntax, "generation_prompt": ""})),
         )
-
-    def begun(self) -> str:
-        """What of the grammar stands in the prompt already."""
-        return _decode_syntax(self.syntax).generation_prompt
 
 
 class _Trigger(msgspec.Struct):
@@ -106,13 +119,8 @@ class _Trigger(msgspec.Struct):
     value: str
 
 
-class _Syntax(msgspec.Struct):
-    generation_prompt: str = ""
-
-
 _WORD = 1  # COMMON_GRAMMAR_TRIGGER_TYPE_WORD
 _decode_triggers = msgspec.json.Decoder(list[_Trigger]).decode
-_decode_syntax = msgspec.json.Decoder(_Syntax).decode
 
 
 class Parsed(msgspec.Struct, frozen=True):
@@ -125,7 +133,7 @@ class Parsed(msgspec.Struct, frozen=True):
     message: msgspec.Raw
     deltas: list[dict[str, Any]]
     whole: bool = False
-    calls: int = 0  # tool calls in the message
+    calls: int = 0  # tool calls in the message whose arguments are whole
 
 
 class Abilities(msgspec.Struct, frozen=True):
@@ -173,8 +181,8 @@ def render(
 ) -> bytes:
     """The question for a conversation's prompt; ``spans``: with those that are markup.
 
-    ``bound``: a schema binds the answer, behind what the model thinks.  Where that cannot be, the
-    prompt is one for an answer without thoughts.
+    ``bound``: a schema binds the answer, behind what the model thinks, unless that calls a tool.
+    Where the model cannot think before, the prompt is for an answer without thoughts.
     """
     return _encode(
         {

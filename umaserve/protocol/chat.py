@@ -18,7 +18,6 @@ from umaserve.protocol.errors import (
     BYTES_A_TOKEN,
     E_LIMIT_001,
     E_PROTO_003,
-    E_PROTO_005,
     Overflow,
     ProtocolError,
 )
@@ -133,20 +132,26 @@ def may_call(options: ChatOptions) -> bool:
     return bytes(options.tools) != NO_TOOLS and options.tool_choice != "none"
 
 
+def must_call(options: ChatOptions) -> bool:
+    """Whether an answer has to call a tool."""
+    return options.tool_choice == "required"
+
+
 def bound(options: ChatOptions, constraint: Constraint) -> ChatOptions:
-    """The options of a conversation whose answer follows a constraint.
+    """The options of a conversation whose answer follows a constraint, unless it calls a tool.
 
     Where thoughts are asked for, it binds what follows them; but a grammar binds from the first
-    token on.  Else the model does not think, and the answer is not taken apart.  Raises
-    ``ProtocolError`` where it could call a tool instead.
+    token on.  Else the model does not think, and without tools the answer is not taken apart.
     """
-    if may_call(options):
-        text = '"tools" are given, and an answer that follows a schema or grammar calls none'
-        raise ProtocolError(E_PROTO_005, f'{text} (send "tool_choice": "none" or no tools)')
+    if must_call(options):
+        return options
+    calls = may_call(options)
     is_off = options.thinking in (False, "none")
-    asks = options.deltas or options.thinking is not None
+    asks = calls or options.deltas or options.thinking is not None
     if constraint.kind != GRAMMAR and asks and not is_off:
         return msgspec.structs.replace(options, bound=True)
+    if calls:
+        return msgspec.structs.replace(options, thinking=False, bound=True)
     return msgspec.structs.replace(options, thinking=False, parsed=False, deltas=False)
 
 
@@ -161,7 +166,9 @@ def _tools(tools: Sequence[Tool]) -> list[Tool]:
     for i, tool in enumerate(tools):
         schema = bytes(tool.function.parameters)
         if schema != f.NULL and not schema.startswith(b"{"):
-            raise wrong(f"tools[{i}].function.parameters", "an object: a JSON schema")
+            raise wrong(
+                f"tools[{i}].function.parameters", f"an object: {tool.function.name}'s JSON schema"
+            )
     return [_plain(tool) for tool in tools]
 
 

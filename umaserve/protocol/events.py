@@ -125,16 +125,19 @@ def begin_event(
     usage: Usage,
     unread: Sequence[str] = (),
     model: str = "",
+    open_parts: Sequence[Any] = (),
 ) -> bytes:
     """A request has its sequence: its lane, why that one, and what its prompt counts.
 
     ``deltas``: its answer is read as a message.  ``unread`` as `eos_event` has it.  ``model`` is
-    the name of the model that answers.
+    the name of the model that answers.  ``open_parts`` of its tools' schemas bind nothing; without
+    them the field is left out.
     """
     counts = {"prompt_tokens": usage.prompt_tokens, "cached_tokens": usage.cached_tokens}
     event = {"id": id, "event": "begin", "lane": lane, "lane_reason": lane_reason}
     more = {"deltas": deltas, "model": model, "usage": counts}
-    return encode_frame({**event, **more, **_unread(unread)})
+    opened = {"open_parts": open_parts} if open_parts else {}
+    return encode_frame({**event, **more, **opened, **_unread(unread)})
 
 
 def _unread(types: Sequence[str]) -> dict[str, Any]:
@@ -166,6 +169,7 @@ def eos_event(
     tokens: Sequence[int] | None = None,
     dropped: int = 0,
     unread: Sequence[str] = (),
+    open_parts: Sequence[Any] = (),
 ) -> bytes:
     """The end of a request.
 
@@ -175,7 +179,8 @@ def eos_event(
     was parsed to, and ``None`` where nobody asked for it.  ``stop`` is the stop string that ended
     it, ``stop_token`` the token with which the model did, ``tokens`` the answer's ids.
     ``dropped`` tokens left the context when it was full; 0 leaves the field out.  ``unread`` are
-    the types of what of the conversation the model was told in words alone.
+    the types of what of the conversation the model was told in words alone.  ``open_parts`` are as
+    in `begin_event`.
     """
     if reason not in REASONS:
         raise ValueError(f"reason {reason!r} is not one of {', '.join(REASONS)}")
@@ -195,6 +200,8 @@ def eos_event(
     if dropped:
         event["dropped_tokens"] = dropped
     event |= _unread(unread)
+    if open_parts:
+        event["open_parts"] = open_parts
     event["usage"] = usage
     event["timings"] = timings
     if metadata is not None:

@@ -55,11 +55,15 @@ SCHEMA, REGEX, GRAMMAR = "schema", "regex", "grammar"
 
 
 class Thoughts(msgspec.Struct, frozen=True):
-    """The words around what a model thinks first; ``open``: the prompt has begun it."""
+    """The words around what a model thinks first; ``open``: the prompt has begun it.
+
+    ``calls`` end it too, and begin a call of a tool.
+    """
 
     start: str
     ends: tuple[str, ...]
     open: bool
+    calls: tuple[str, ...] = ()
 
 
 class Constraint(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -68,7 +72,8 @@ class Constraint(msgspec.Struct, frozen=True, omit_defaults=True):
     ``text`` is a JSON schema, a regular expression, or a grammar in GBNF.  A grammar with
     ``triggers`` binds from the first trigger on, and describes the trigger too.  ``begun`` is what
     of its text stands in the prompt already.  ``is_made``: by uma-chat, not by a client.
-    ``thoughts`` may come first, and nothing in them binds.
+    ``thoughts`` may come first, and nothing in them binds.  ``calls`` is a grammar that the answer
+    may follow instead.
     """
 
     kind: str
@@ -77,6 +82,7 @@ class Constraint(msgspec.Struct, frozen=True, omit_defaults=True):
     begun: str = ""
     is_made: bool = False
     thoughts: Thoughts | None = None
+    calls: str = ""
 
 
 # --- front -> engine -----------------------------------------------------------------------------

@@ -10,7 +10,10 @@
 
 #include "chat.h"
 #include "log.h"
+#include "tool_schemas.h"
 
+#include <algorithm>
+#include <cctype>
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
@@ -447,11 +450,12 @@ static const common_chat_templates * templates_for(const json & tools) {
 }
 
 static common_chat_templates_inputs inputs_of(
-    const json & question, const json & messages, const json & tools, const json & options) {
+    const json & question, const std::string & choice, const json & messages, const json & tools,
+    const json & options) {
     common_chat_templates_inputs inputs;
     inputs.messages = common_chat_msgs_parse_oaicompat(messages);
     inputs.tools = common_chat_tools_parse_oaicompat(tools);
-    inputs.tool_choice = common_chat_tool_choice_parse_oaicompat(question.at("tool_choice"));
+    inputs.tool_choice = common_chat_tool_choice_parse_oaicompat(choice);
     const json & parallel = question.at("parallel_tool_calls");
     inputs.parallel_tool_calls =
         parallel.is_null()
@@ -519,10 +523,12 @@ static json thoughts_of(const common_chat_params & params) {
     return {{"start", start}, {"ends", params.thinking_end_tags}, {"open", is_open}};
 }
 
-// The same where a schema binds the answer behind its thoughts; null where none can come before it.
-// Some templates want other words in between: then what follows the thoughts is not read as content.
+// The same where what follows the thoughts is bound, and begins with one of `starts`; null where no
+// thoughts can come before it. Some templates want other words in between: then what follows the
+// thoughts is not read as what it is.
 static json bound_thoughts_of(
-    const common_chat_params & params, const common_chat_templates_inputs & inputs) {
+    const common_chat_params & params, const common_chat_templates_inputs & inputs,
+    const std::vector<std::string> & starts, bool is_call) {
     json thoughts = thoughts_of(params);
     if (thoughts.is_null()) {
         return nullptr;
@@ -539,23 +545,101 @@ static json bound_thoughts_of(
     how.generation_prompt = params.generation_prompt;
     common_peg_arena arena;
     arena.load(params.parser);
-    std::vector<std::string> ends;
+    std::vector<std::string> ends, calls;
     for (const auto & end : params.thinking_end_tags) {
-        try {
-            std::string text = (is_open ? "" : start) + "x" + end + "{}";
-            auto read = common_chat_peg_parse(arena, text, false, how);
-            if (read.content == "{}" && read.reasoning_content.find('x') != std::string::npos) {
-                ends.push_back(end);
+        if (std::find(starts.begin(), starts.end(), end) != starts.end()) {
+            calls.push_back(end);
+            continue;
+        }
+        for (const auto & follows : starts) {
+            try {
+                std::string text = (is_open ? "" : start) + "x" + end + follows;
+                auto read = common_chat_peg_parse(arena, text, is_call, how);
+                if (read.content == (is_call ? "" : follows) &&
+                    read.reasoning_content.find('x') != std::string::npos) {
+                    ends.push_back(end);
+                    break;
+                }
+            } catch (const std::bad_alloc &) {
+                throw;
+            } catch (const std::exception &) {  // it cannot be read at all
             }
-        } catch (const std::bad_alloc &) {
-            throw;
-        } catch (const std::exception &) {  // it cannot be read at all
         }
     }
     if (ends.empty()) {
         return nullptr;
     }
-    return {{"start", start}, {"ends", ends}, {"open", is_open}};
+    return {{"start", start}, {"ends", ends}, {"open", is_open}, {"calls", calls}};
+}
+
+// The words that begin a call, where they are known.
+static std::vector<std::string> words_of(const common_chat_params & params) {
+    std::vector<std::string> out;
+    for (const auto & trigger : params.grammar_triggers) {
+        if (trigger.type == COMMON_GRAMMAR_TRIGGER_TYPE_WORD) {
+            out.push_back(trigger.value);
+        }
+    }
+    return out;
+}
+
+// Whether a rule of a grammar is one of the calls with words of the template around them.
+static bool begins_calls(
+    const std::string & grammar, const std::string & name, const std::set<std::string> & triggers) {
+    size_t at = name.empty() ? std::string::npos : grammar.find("\n" + name + " ::= ");
+    if (at == std::string::npos) {
+        return false;
+    }
+    const std::string rule = grammar.substr(at + 1, grammar.find('\n', at + 1) - at - 1);
+    for (const auto & trigger : triggers) {
+        if (rule.find(trigger, name.size()) != std::string::npos) {
+            return true;
+        }
+    }
+    return false;
+}
+
+// The grammar of calls alone, from the first token on. llama.cpp's own also takes the start of the
+// prompt, thoughts and any text before a call. Empty where the calls have no rule of their own.
+static std::string calls_of(const common_chat_params & required) {
+    static const std::string ROOT = "root ::= ";
+    size_t at = required.grammar.compare(0, ROOT.size(), ROOT) == 0 ? 0
+                                                                  : required.grammar.find("\n" + ROOT);
+    if (at == std::string::npos || required.grammar.empty()) {
+        return "";
+    }
+    at += required.grammar[at] == '\n';
+    size_t end = std::min(required.grammar.find('\n', at), required.grammar.size());
+    std::set<std::string> triggers, found;
+    const json parser = json::parse(required.parser);
+    for (const auto & each : parser.at("parsers")) {
+        if (each.at("type") == "rule" && each.at("trigger") == true) {
+            triggers.insert(each.at("name").get<std::string>());
+        }
+    }
+    std::string word;
+    bool is_quoted = false;
+    for (size_t i = at + ROOT.size(); i <= end; i++) {
+        char c = i < end ? required.grammar[i] : ' ';
+        if (c == '\\' && is_quoted) {
+            i++;
+        } else if (c == '"') {
+            is_quoted = !is_quoted;
+        } else if (!is_quoted && (std::isalnum(static_cast<unsigned char>(c)) || c == '-')) {
+            word += c;
+        } else {
+            if (triggers.count(word) || begins_calls(required.grammar, word, triggers)) {
+                found.insert(word);
+            }
+            word.clear();
+        }
+    }
+    std::string names;
+    for (const auto & name : found) {
+        names += (names.empty() ? "" : " | ") + name;
+    }
+    return names.empty() ? ""
+                         : required.grammar.substr(0, at) + ROOT + names + required.grammar.substr(end);
 }
 
 static json render(const json & question) {
@@ -563,36 +647,62 @@ static json render(const json & question) {
         throw std::runtime_error("no model was named");
     }
     json messages = question.at("messages"), tools = question.at("tools");
-    json options = question.at("chat_template_kwargs");
-    bool continues = question.at("continue_final_message") != false;
-    bool is_bound = question.at("bound").get<bool>();
+    json options = question.at("chat_template_kwargs"), open = json::array();
+    const std::string choice = question.at("tool_choice");
+    const bool may_call = !tools.empty() && choice != "none";
+    const bool must_call = may_call && choice == "required";
+    const bool is_bound = question.at("bound").get<bool>() && !must_call;
+    const bool continues = question.at("continue_final_message") != false;
+    const json said = may_call ? convertible(tools, open) : tools;
     json asked = question;
-    auto inputs = [&]() { return inputs_of(asked, messages, tools, options); };
-    auto apply = [&]() { return common_chat_templates_apply(templates_for(tools), inputs()); };
+    auto apply = [&](const json & told, const std::string & wanted) {
+        return common_chat_templates_apply(
+            templates_for(tools), inputs_of(asked, wanted, messages, told, options));
+    };
     // All but the prompt comes from what the client wrote, as it stands.
     common_chat_params params;
+    std::string calls, begun;
+    json thoughts = nullptr;
     std::exception_ptr refusal;
+    auto make = [&]() {
+        params = apply(said, must_call ? "auto" : choice);
+        thoughts = thoughts_of(params);
+        const auto words = words_of(params);
+        auto inputs = inputs_of(asked, "auto", messages, said, options);
+        if (may_call && (must_call || is_bound)) {
+            auto required = apply(said, "required");
+            calls = calls_of(required);
+            if (must_call && calls.empty()) {
+                params = required;
+                begun = params.generation_prompt;
+                return;
+            }
+        }
+        if (must_call) {
+            params.grammar_lazy = false;
+            params.grammar = calls;
+            thoughts = bound_thoughts_of(params, inputs, words, true);
+        } else if (is_bound) {
+            thoughts = bound_thoughts_of(params, inputs, {"{}"}, false);
+        }
+    };
     try {
-        params = apply();
+        make();
     } catch (const std::bad_alloc &) {
         throw;
     } catch (...) {
         refusal = std::current_exception();
     }
-    json thoughts = nullptr;
-    if (!refusal) {
-        thoughts = is_bound ? bound_thoughts_of(params, inputs()) : thoughts_of(params);
-    }
-    if (is_bound && thoughts.is_null()) {
+    if ((is_bound || must_call) && thoughts.is_null()) {
         asked["thinking"] = false;
         if (!refusal) {
-            params = apply();
+            make();
         }
     }
     placeholders hidden(g_model->controls);
     std::vector<range> texts;
     if (hidden.hide({&messages, &tools, &options})) {
-        common_chat_params with_hidden = apply();
+        common_chat_params with_hidden = apply(tools, "none");
         if (refusal) {  // a template may refuse markup in a message
             params = with_hidden;
         }
@@ -600,24 +710,40 @@ static json render(const json & question) {
     } else if (refusal) {
         std::rethrow_exception(refusal);
     } else {
+        if (said.dump() != tools.dump()) {  // the model reads what the client wrote
+            try {
+                params.prompt = apply(tools, "none").prompt;
+            } catch (const std::bad_alloc &) {
+                throw;
+            } catch (const std::exception &) {  // the template cannot write that
+            }
+        }
         params.prompt = whole(without_specials(params.prompt));
     }
     if (params.prompt.size() > MAX_PROMPT_BYTES) {
         throw std::runtime_error("its text has more than " +
                                  std::to_string(MAX_PROMPT_BYTES >> 20) + " MiB");
     }
+    json syntax = {{"format", static_cast<int>(params.format)},
+                   {"parser", params.parser},
+                   {"generation_prompt", params.generation_prompt},
+                   {"continues", continues}};
+    if (!calls.empty() && is_bound) {
+        syntax["content_parser"] = apply(tools, "none").parser;
+        syntax["call_words"] = words_of(params);
+    }
     json answer = {
         {"prompt", params.prompt},
         {"stops", params.additional_stops},
         {"preserved", params.preserved_tokens},
-        {"syntax", {{"format", static_cast<int>(params.format)},
-                    {"parser", params.parser},
-                    {"generation_prompt", params.generation_prompt},
-                    {"continues", continues}}},
+        {"syntax", syntax},
         {"thoughts", thoughts},
         {"grammar", params.grammar},
         {"grammar_lazy", params.grammar_lazy},
         {"grammar_triggers", triggers_of(params)},
+        {"begun", begun},
+        {"calls", is_bound ? calls : ""},
+        {"open", open},
     };
     std::vector<range> markup;
     if (!texts.empty() || question.value("spans", false)) {
@@ -659,7 +785,9 @@ static const common_peg_arena & parser_of(const std::string & saved) {
     return kept.emplace(saved, std::move(arena)).first->second;
 }
 
-static json message_of(const common_chat_msg & message) {
+// A call whose arguments are no whole JSON when the text has ended is `incomplete`; `whole_calls`
+// counts the others.
+static json message_of(const common_chat_msg & message, bool has_ended, size_t & whole_calls) {
     json out = {{"role", "assistant"}, {"content", message.content}};
     if (!message.reasoning_content.empty()) {
         out["reasoning_content"] = message.reasoning_content;
@@ -667,10 +795,15 @@ static json message_of(const common_chat_msg & message) {
     if (!message.tool_calls.empty()) {
         out["tool_calls"] = json::array();
         for (const auto & call : message.tool_calls) {
-            out["tool_calls"].push_back(
-                {{"id", call.id},
-                 {"type", "function"},
-                 {"function", {{"name", call.name}, {"arguments", call.arguments}}}});
+            json told = {{"id", call.id},
+                         {"type", "function"},
+                         {"function", {{"name", call.name}, {"arguments", call.arguments}}}};
+            if (!json::parse_no_throw(call.arguments).is_discarded()) {
+                whole_calls++;
+            } else if (has_ended) {
+                told["incomplete"] = true;
+            }
+            out["tool_calls"].push_back(told);
         }
     }
     return out;
@@ -699,6 +832,19 @@ static json deltas_of(const std::vector<common_chat_msg_diff> & diffs) {
         }
     }
     return out;
+}
+
+// Whether a text that is bound, or calls a tool instead, begins no call.
+static bool is_no_call(const json & syntax, const std::string & text) {
+    if (!syntax.contains("content_parser")) {
+        return false;
+    }
+    for (const auto & word : syntax.at("call_words")) {
+        if (text.find(word.get<std::string>()) != std::string::npos) {
+            return false;
+        }
+    }
+    return true;
 }
 
 static json parse(const json & question) {
@@ -736,13 +882,31 @@ static json parse(const json & question) {
             }
         }
     }
+    const bool is_answer = !is_partial && is_no_call(syntax, text) && former.tool_calls.empty();
+    if (is_answer && message.tool_calls.empty() && (!is_whole || !message.content.empty())) {
+        try {  // what is bound, where a call may begin like it
+            message = common_chat_peg_parse(parser_of(syntax.at("content_parser")), text, false, params);
+        } catch (const std::bad_alloc &) {
+            throw;
+        } catch (const std::exception &) {  // the template wants other words before it
+            if (!is_whole && former.empty()) {
+                message.content = text;
+            }
+        }
+        is_whole = true;
+    }
     if (message.empty()) {
         message = former;
     }
-    // A call is told when its name is whole: once its arguments begin, or the text has ended.
-    if (is_partial && message.tool_calls.size() > former.tool_calls.size() &&
+    // A call is told when its name is whole: once its arguments begin, or the text has ended well.
+    if (!is_whole && message.tool_calls.size() > former.tool_calls.size() &&
         message.tool_calls.back().arguments.empty()) {
         message.tool_calls.pop_back();
+    }
+    for (auto & call : message.tool_calls) {
+        if (is_whole && call.arguments.empty()) {
+            call.arguments = "{}";
+        }
     }
     for (size_t i = 0; i < message.tool_calls.size(); i++) {
         auto & call = message.tool_calls[i];
@@ -763,10 +927,12 @@ static json parse(const json & question) {
         }
         message = former;
     }
-    return {{"message", message_of(message)},
+    size_t whole_calls = 0;
+    json told = message_of(message, !is_partial, whole_calls);
+    return {{"message", told},
             {"deltas", deltas_of(diffs)},
             {"whole", is_whole},
-            {"calls", message.tool_calls.size()}};
+            {"calls", whole_calls}};
 }
 
 // --- questions and answers ------------------------------------------------------------------------

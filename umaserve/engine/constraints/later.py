@@ -74,7 +74,8 @@ class AfterTrigger:
 
 
 class AfterThoughts:
-    """A schema or a regular expression: the model may think first, and its thoughts have an end.
+    """What binds an answer from its first token on: the model may think first, and its thoughts
+    have an end.
 
     Where the prompt has not begun them, the model may, unless their first token could begin what
     is bound.  An answer does not end in thoughts.
@@ -85,14 +86,15 @@ class AfterThoughts:
         model = vocabulary.model
         self._inner, self._model = inner, model
         self._ends = [word.encode() for word in constraint.thoughts.ends]
-        self._longest = max(map(len, self._ends))
+        self._calls = [word.encode() for word in constraint.thoughts.calls]
+        self._longest = max(map(len, [*self._ends, *self._calls]))
         self._last = vocabulary.ends
         self._words = -(-model.n_vocab // 32)
         self._thinks = constraint.thoughts.open
         # what begins them and has not come yet
         self._start = [] if self._thinks else self._tokens(constraint.thoughts.start)
         self._gaps: list[int] = []  # what may stand between the thoughts and the answer
-        if constraint.kind == m.SCHEMA:
+        if constraint.kind == m.SCHEMA or constraint.is_made or constraint.calls:
             found = [self._tokens(text) for text in GAPS]
             self._gaps = [tokens[0] for tokens in found if len(tokens) == 1]
         self._begun = False
@@ -143,11 +145,13 @@ class AfterThoughts:
 
     def _think(self, token: int) -> None:
         self._text += self._model.token_to_piece_bytes(token, special=True)
-        at, size = first_of(self._ends, self._text)
+        at, size = first_of([*self._ends, *self._calls], self._text)
         if at >= 0:
-            self._thinks, self._has_thought = False, True
+            if self._text[at : at + size] in self._calls:
+                size = 0  # the word is a part of what is bound
             rest = self._text[at + size :]  # of the token in which they end
-            if not rest.isspace():
+            self._thinks, self._has_thought = False, not rest.strip()
+            if rest.strip():
                 self._inner.accept_text(rest.decode("utf-8", "replace"))
         self._text = self._text[-self._longest :]
 

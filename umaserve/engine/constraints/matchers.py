@@ -13,6 +13,7 @@ import numpy as np
 
 from umaserve.wire import messages as m
 
+from .either import Either
 from .errors import CannotBind
 from .grammars import GrammarFollower
 from .later import AfterThoughts, AfterTrigger
@@ -28,16 +29,21 @@ _OPTIONS: Any = {"whitespace_pattern": r"[\x20\x0A\x0D\x09]{1,20}"}
 
 def matcher_of(constraint: m.Constraint, vocabulary: Vocabulary) -> Matcher:
     """Compile a constraint.  Raises `CannotBind`; takes up to some 100 ms."""
-    inner: Inner
-    if constraint.kind == m.GRAMMAR:
-        inner = GrammarFollower(constraint, vocabulary.grammars)
-    else:
-        inner = SchemaMatcher(constraint, vocabulary)
+    inner = _inner(constraint, vocabulary)
+    if constraint.calls:
+        calls = m.Constraint(m.GRAMMAR, constraint.calls, is_made=True)
+        inner = Either(inner, _inner(calls, vocabulary))
     if constraint.triggers:
         return AfterTrigger(inner, constraint, vocabulary.model)
     if constraint.thoughts is not None:
         return AfterThoughts(inner, constraint, vocabulary)
     return inner
+
+
+def _inner(constraint: m.Constraint, vocabulary: Vocabulary) -> Inner:
+    if constraint.kind == m.GRAMMAR:
+        return GrammarFollower(constraint, vocabulary.grammars)
+    return SchemaMatcher(constraint, vocabulary)
 
 
 class SchemaMatcher:

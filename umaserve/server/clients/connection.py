@@ -123,11 +123,12 @@ class Connection:
             number, why = request.lane_now()
             lane = LANE_NAMES[number]
             deltas = request.reply is not None
-            unread = request.message.chat.unread
+            unread, opened = request.message.chat.unread, request.open_parts
             ready = request.engine.ready if request.engine is not None else None
             name = "" if ready is None else ready.model_name
+            usage = request.usage()
             self._outbox.put(
-                begin_event(request.id, lane, why, deltas, request.usage(), unread, name)
+                begin_event(request.id, lane, why, deltas, usage, unread, name, opened)
             )
 
     def echo(self, request: Request, text: str) -> None:
@@ -157,7 +158,7 @@ class Connection:
             eos_event(
                 request.id, reason, usage, timings, whole, asked.metadata, logprobs, message,
                 stop, token, request.tokens if asked.return_tokens and not asked.stream else None,
-                request.dropped, asked.chat.unread,
+                request.dropped, asked.chat.unread, request.open_parts,
             )  # fmt: skip
         )
 

@@ -14,10 +14,10 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from umaserve.app_settings import AppSettings
-from umaserve.chat.questions import ChatModel, Rendered
+from umaserve.chat.questions import ChatModel, OpenPart, Rendered
 from umaserve.metrics import quantile
 from umaserve.protocol import Generate, Overflow, Rated, Timings, Usage
-from umaserve.protocol.chat import size_of
+from umaserve.protocol.chat import must_call, size_of
 from umaserve.server.engines.blame import Record
 from umaserve.server.requests.prompt_text import PromptText
 from umaserve.server.requests.reply import Reply
@@ -364,21 +364,32 @@ class Request:
         thoughts = None
         if rendered is not None and rendered.thoughts is not None:
             found = rendered.thoughts
-            thoughts = m.Thoughts(found.start, found.ends, found.open)
-        if own is not None:
+            thoughts = m.Thoughts(found.start, found.ends, found.open, found.calls)
+        if own is not None and not must_call(self.message.chat):
             return m.Constraint(
-                own.kind, own.text, thoughts=thoughts if self.message.chat.bound else None
+                own.kind,
+                own.text,
+                thoughts=thoughts if self.message.chat.bound else None,
+                calls="" if rendered is None else rendered.calls,
             )
         if rendered is None or not rendered.grammar:
             return None
+        triggers = rendered.triggers() if rendered.grammar_lazy else ()
+        if rendered.grammar_lazy and not triggers:
+            return None  # nobody can tell where a call begins
         return m.Constraint(
             m.GRAMMAR,
             rendered.grammar,
-            triggers=rendered.triggers() if rendered.grammar_lazy else (),
-            begun="" if rendered.grammar_lazy else rendered.begun(),
+            triggers=triggers,
+            begun=rendered.begun,
             is_made=True,
-            thoughts=thoughts if rendered.grammar_lazy else None,
+            thoughts=None if rendered.begun else thoughts,
         )
+
+    @property
+    def open_parts(self) -> tuple[OpenPart, ...]:
+        """Parts of its tools' schemas that bind nothing."""
+        return () if self.rendered is None else self.rendered.open
 
     @property
     def stop(self) -> str | None:

@@ -281,7 +281,7 @@ class Sessions:
         if not chat.add_generation_prompt:
             outcome = outcome.without_generation_prompt()
         is_read = chat.parsed or chat.deltas and thinks
-        if chat.bound and outcome.thoughts is None:
+        if chat.bound and outcome.thoughts is None and not outcome.calls:
             is_read = False  # it is all content
         request.take_rendered(outcome, self._reply(request, outcome) if is_read else None)
         self._room.enter(request)

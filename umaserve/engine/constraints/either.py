@@ -1,0 +1,64 @@
+"""An answer that follows one of two constraints: a call of a tool, or what binds the text."""
+
+from __future__ import annotations
+
+from copy import copy
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from .errors import CannotBind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .matcher import Inner
+
+
+class Either:
+    """Both are followed until one of them cannot be.
+
+    A copy gives up instead: what cannot be copied looks there like what cannot be followed.
+    """
+
+    def __init__(self, first: Inner, second: Inner) -> None:
+        self._branches = [first, second]
+        self._is_copy = False
+
+    def accept(self, tokens: list[int]) -> None:
+        self._each(lambda branch: branch.accept(tokens))
+
+    def accept_text(self, text: str) -> None:
+        self._each(lambda branch: branch.accept_text(text))
+
+    def fill(self, mask: np.ndarray) -> bool:
+        allowed = np.zeros_like(mask)
+
+        def add(branch: Inner) -> None:
+            if branch.fill(mask):
+                allowed[:] |= mask
+
+        self._each(add)
+        mask[:] = allowed
+        return True
+
+    def copy(self) -> Either:
+        other = copy(self)
+        other._branches = [branch.copy() for branch in self._branches]
+        other._is_copy = True
+        return other
+
+    def close(self) -> None:
+        for branch in self._branches:
+            branch.close()
+
+    def _each(self, do: Callable[[Inner], None]) -> None:
+        """Do something with each branch; drop a branch that cannot, unless it is the last."""
+        for branch in [*self._branches]:
+            try:
+                do(branch)
+            except CannotBind:
+                if self._is_copy or len(self._branches) == 1:
+                    raise
+                self._branches.remove(branch)
+                branch.close()

@@ -222,8 +222,7 @@ def test_grammar_over_http(daemon: DaemonProcess) -> None:
 
 def test_refusals_over_http(daemon: DaemonProcess) -> None:
     bad = {"type": "json_schema", "json_schema": {"schema": IMPOSSIBLE}}
-    both = {"response_format": STRICT, "tools": [TOOL]}
-    for more in ({"response_format": bad}, {"grammar": "root ::= x"}, both):
+    for more in ({"response_format": bad}, {"grammar": "root ::= x"}):
         for stream in (False, True):
             body = {**OPENAI, **more, "stream": stream}
             reply = post(port_of(daemon), "/v1/chat/completions", body)

@@ -142,3 +142,116 @@ def test_thoughts_as_they_come_where_that_is_wanted(port: int) -> None:
     body = {"messages": QUESTION, "reasoning_format": "none"}
     (choice,) = post(port, "/v1/chat/completions", body).json["choices"]
     assert choice["message"] == {"role": "assistant", "content": SAID}
+
+
+CUT = SAID.index("e.txt")  # characters up to the middle of the call's arguments
+ROUTES: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": OPENAI,
+    "/v1/messages": ANTHROPIC,
+    "/v1/responses": {"input": "What does it say?", "tools": [{"type": "function", **FUNCTION}]},
+    "/api/chat": OPENAI,
+}
+LIMIT = {
+    "/v1/chat/completions": {"max_tokens": CUT},
+    "/v1/messages": {"max_tokens": CUT},
+    "/v1/responses": {"max_output_tokens": CUT},
+    "/api/chat": {"options": {"num_predict": CUT}},
+}
+STOP = {
+    "/v1/chat/completions": {"stop": "e.txt"},
+    "/v1/messages": {"stop_sequences": ["e.txt"]},
+    "/v1/responses": {"stop": "e.txt"},
+    "/api/chat": {"options": {"stop": ["e.txt"]}},
+}
+
+
+def cut(port: int, path: str, how: dict[str, dict[str, Any]], stream: bool) -> list[Any]:
+    """Events of an answer that is cut within its call, or the whole answer alone."""
+    reply = post(port, path, {**ROUTES[path], **how[path], "stream": stream})
+    assert reply.status == 200, reply.body
+    if not stream:
+        return [reply.json]
+    if path == "/api/chat":
+        return [json.loads(line) for line in reply.body.splitlines()]
+    return [event for event in sse(reply.body) if isinstance(event, dict)]
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_openai_tells_that_a_call_is_cut(port: int, stream: bool) -> None:
+    for how, reason in ((LIMIT, "length"), (STOP, "stop")):
+        events = cut(port, "/v1/chat/completions", how, stream)
+        choice = [event["choices"][0] for event in events if event["choices"]][-1]
+        assert choice["finish_reason"] == reason
+        if not stream:
+            calls = choice["message"].get("tool_calls", [])
+            assert len(calls) == (reason == "length")  # a call before "stop" is whole
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_anthropic_tells_that_a_call_is_cut(port: int, stream: bool) -> None:
+    for how, reason in ((LIMIT, "max_tokens"), (STOP, "stop_sequence")):
+        events = cut(port, "/v1/messages", how, stream)
+        if stream:
+            (end,) = [e["delta"] for e in events if e["type"] == "message_delta"]
+            assert end["stop_reason"] == reason
+        else:
+            assert events[0]["stop_reason"] == reason
+            assert "tool_use" not in [block["type"] for block in events[0]["content"]]
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_responses_tell_that_a_call_is_cut(port: int, stream: bool) -> None:
+    for how, reason in ((LIMIT, "max_output_tokens"), (STOP, "stop")):
+        events = cut(port, "/v1/responses", how, stream)
+        response = events[-1]["response"] if stream else events[0]
+        assert response["status"] == "incomplete"
+        assert response["incomplete_details"] == {"reason": reason}
+        assert [item["status"] for item in response["output"]][-1] == "incomplete"
+        assert response["output"][-1]["type"] == "function_call"
+        if stream:
+            kinds = [event["type"] for event in events]
+            assert kinds[-1] == "response.incomplete"
+            assert "response.function_call_arguments.done" not in kinds
+        # what was kept goes on without half a call
+        after = {"input": "Go on.", "previous_response_id": response["id"]}
+        assert post(port, "/v1/responses", after).status == 200
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_ollama_tells_that_a_call_is_cut(port: int, stream: bool) -> None:
+    for how, reason in ((LIMIT, "length"), (STOP, "stop")):
+        events = cut(port, "/api/chat", how, stream)
+        assert events[-1]["done_reason"] == reason
+        assert not any(event["message"].get("tool_calls") for event in events)
+
+
+def test_a_text_that_is_cut_is_an_incomplete_item(port: int) -> None:
+    limit = {"max_output_tokens": SAID.index("look")}
+    body = {**ROUTES["/v1/responses"], **limit}
+    for stream in (True, False):
+        reply = post(port, "/v1/responses", {**body, "stream": stream})
+        told = [e for e in sse(reply.body) if isinstance(e, dict)][-1] if stream else reply.json
+        output = told["response"]["output"] if stream else told["output"]
+        assert [item["status"] for item in output] == ["completed", "incomplete"]
+
+
+@pytest.mark.parametrize("path", ROUTES)
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_header_names_what_of_a_tool_binds_nothing(port: int, path: str, stream: bool) -> None:
+    parts = {"größe": {"type": "any"}, "free": True}
+    parameters = {"type": "object", "properties": parts}
+    text = json.dumps(ROUTES[path])
+    body = json.loads(text.replace(json.dumps(PARAMETERS), json.dumps(parameters)))
+    reply = post(port, path, {**body, "stream": stream})
+    assert reply.status == 200, reply.body
+    assert reply.headers["x-uma-open"] == "read_file#/properties/gr%C3%B6%C3%9Fe type"
+    plain = post(port, path, {**ROUTES[path], "stream": stream})
+    assert "x-uma-open" not in plain.headers
+
+
+def test_parameters_that_are_no_schema_name_the_tool(port: int) -> None:
+    tool = {"type": "function", "function": {"name": "odd", "parameters": [1]}}
+    reply = post(port, "/v1/chat/completions", {**OPENAI, "tools": [tool]})
+    assert reply.status == 400
+    assert "tools[0].function.parameters" in reply.json["error"]["message"]
+    assert "odd" in reply.json["error"]["message"]

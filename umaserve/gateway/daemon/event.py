@@ -22,6 +22,7 @@ class Event(msgspec.Struct):
     ``stop`` is the stop string that ended the answer, ``stop_token`` the model's token that did.
     ``dropped_tokens`` left the context when it was full.
     ``unread`` are the types of what of the conversation the model was told in words alone.
+    ``open_parts`` of the tools' schemas bind nothing.
     ``n_prompt_tokens`` and ``n_ctx`` go with an error for a prompt that is too long.
     ``token`` and ``bytes`` are the token's own text and bytes, beside ``logprob``.
     ``rated`` are the ``logprobs`` of the prompt's tokens, which came in events of their own.
@@ -52,6 +53,7 @@ class Event(msgspec.Struct):
     stop_token: int = -1
     dropped_tokens: int = 0
     unread: list[str] | None = None
+    open_parts: list[dict[str, str]] | None = None
     code: str = ""
     n_prompt_tokens: int | None = None
     n_ctx: int = 0

@@ -60,7 +60,7 @@ async def messages(request: Request) -> Response:
         "role": "assistant",
         "model": name or end.model,
         "content": blocks_of(answer),
-        "stop_reason": stop_reason(end, bool(answer.calls)),
+        "stop_reason": stop_reason(end),
         "stop_sequence": end.stop,
         "usage": usage(end),
         **unread_field(end),
@@ -106,7 +106,7 @@ class _Events:
         self._id, self._model = id, model
         self._pieces = Pieces(takes_deltas)
         self._counts = Event()
-        self._begun = self._called = False
+        self._begun = False
         self._index, self._block = -1, ""
 
     @property
@@ -130,8 +130,7 @@ class _Events:
             if self._index < 0:
                 self._open("text", {"type": "text", "text": ""}, parts)
             self._close(parts)
-            reason = stop_reason(event, self._called)
-            delta = {"stop_reason": reason, "stop_sequence": event.stop}
+            delta = {"stop_reason": stop_reason(event), "stop_sequence": event.stop}
             parts.append(_event({"type": "message_delta", "delta": delta, "usage": usage(event)}))
         return b"".join(parts)
 
@@ -165,7 +164,6 @@ class _Events:
             self._open("text", {"type": "text", "text": ""}, parts)
             self._delta({"type": "text_delta", "text": piece.text}, parts)
         for call in piece.calls:
-            self._called = True
             block = {"type": "tool_use", "id": call.get("id"), "name": call.get("name")}
             self._open(f"tool {call.get('index', 0)}", {**block, "input": {}}, parts)
             if call.get("arguments"):

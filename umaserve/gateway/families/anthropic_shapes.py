@@ -137,11 +137,9 @@ def schema_field(body: dict[str, Any]) -> dict[str, Any]:
     return format_field(body.get("output_format"), "output_format")
 
 
-def stop_reason(event: Event, called: bool) -> str:
+def stop_reason(event: Event) -> str:
     """Why it ended, in Anthropic's words."""
-    if called:
-        return "tool_use"
-    if event.stop is not None:
+    if event.stop is not None and event.reason == "stop":
         return "stop_sequence"
     return _REASONS.get(event.reason, "end_turn")
 
@@ -158,13 +156,13 @@ def usage(event: Event) -> dict[str, int]:
 
 
 def blocks_of(answer: Answer) -> list[dict[str, Any]]:
-    """The content of a whole answer."""
+    """The content of a whole answer; what of a call was cut is no object, and left out."""
     blocks: list[dict[str, Any]] = []
     if answer.reasoning:
         blocks.append({"type": "thinking", "thinking": answer.reasoning, "signature": ""})
-    if answer.text or not answer.calls:
+    if answer.text or not answer.whole_calls:
         blocks.append({"type": "text", "text": answer.text})
-    for call in answer.calls:
+    for call in answer.whole_calls:
         value = input_of(call.arguments)
         blocks.append({"type": "tool_use", "id": call.id, "name": call.name, "input": value})
     return blocks

@@ -34,7 +34,7 @@ from umaserve.gateway.translate.messages import (
     wants_deltas,
 )
 from umaserve.gateway.translate.model import loaded_model, read_named
-from umaserve.gateway.translate.parts import Answer, Call, Pieces, answer_of, unread_field
+from umaserve.gateway.translate.parts import Answer, Pieces, answer_of, unread_field
 from umaserve.gateway.translate.rated import entry_of, token_of
 from umaserve.gateway.translate.sampling import most_tokens, sampling_fields
 from umaserve.gateway.translate.schemas import CALLER, CHAT, FLAG, OBJECT, SAMPLING, TEXT
@@ -176,10 +176,10 @@ def _content(field: str, answer: Answer) -> dict[str, Any]:
     message: dict[str, Any] = {"role": "assistant", "content": answer.text}
     if answer.reasoning:
         message["thinking"] = answer.reasoning
-    if answer.calls:
+    if answer.whole_calls:
         message["tool_calls"] = [
             {"function": {"name": call.name, "arguments": input_of(call.arguments)}}
-            for call in answer.calls
+            for call in answer.whole_calls
         ]
     return {"message": message, "done": False}
 
@@ -209,7 +209,6 @@ class _Lines:
     def __init__(self, name: str, field: str, takes_deltas: bool) -> None:
         self._name, self._field = name, field
         self._pieces = Pieces(takes_deltas)
-        self._calls: dict[int, Call] = {}
         self._tokens: list[dict[str, Any]] = []
         self._began_ns = time.monotonic_ns()
 
@@ -229,18 +228,14 @@ class _Lines:
         piece = self._pieces.of(event)
         if event.event == "token" and event.logprob is not None:
             self._tokens.append(token_of(event))
-        for call in piece.calls:
-            of_index = self._calls.setdefault(call.get("index", 0), Call("", "", ""))
-            of_index.name += call.get("name") or ""
-            of_index.arguments += call.get("arguments") or ""
         out = b""
         if piece.text or piece.reasoning:
             content = _content(self._field, Answer(piece.text, piece.reasoning))
             out = self._line(content | self._new_logprobs())
         if event.event == "eos":
-            if self._calls:
-                answer = Answer(calls=list(self._calls.values()))
-                out += self._line(_content(self._field, answer))
+            calls = answer_of(event).whole_calls
+            if calls:
+                out += self._line(_content(self._field, Answer(calls=calls)))
             last = _content(self._field, Answer()) | self._new_logprobs()
             out += self._line(last | _end(event, self._began_ns))
         return out

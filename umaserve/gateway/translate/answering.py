@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine, Iterable
 from typing import Any, Protocol, TypeVar
+from urllib.parse import quote
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -23,6 +24,7 @@ from umaserve.gateway.translate.body import Gone
 
 HOLD_S = 2.0
 PING_S = 5.0
+MAX_OPEN_CHARS = 1024
 
 EVENT_STREAM = "text/event-stream"
 SSE_COMMENT = b": \n\n"
@@ -75,7 +77,8 @@ def json_response(body: Any, status: int = 200, headers: Headers | None = None) 
 def cache_header(events: Iterable[Event]) -> Headers:
     """``X-UMA-Cache``, cached of all prompt tokens, and ``X-UMA-Lane`` as the daemon tells it.
 
-    Of the beginnings or the ends of requests; nothing where there is none.
+    ``X-UMA-Open`` has the parts of tools' schemas that bind nothing.  All are of the beginnings or
+    the ends of requests; nothing where there is none.
     """
     told = list(events)
     if not told:
@@ -84,7 +87,20 @@ def cache_header(events: Iterable[Event]) -> Headers:
     headers = {"x-uma-cache": f"{cached}/{sum(event.tokens('prompt_tokens') for event in told)}"}
     if told[0].lane:
         headers["x-uma-lane"] = f"{told[0].lane}; {told[0].lane_reason}"
+    if told[0].open_parts:
+        headers["x-uma-open"] = _open(told[0].open_parts)
     return headers
+
+
+def _open(parts: list[dict[str, str]]) -> str:
+    """Each as ``tool#/path keyword``, as many as a header should hold."""
+    shown: list[str] = []
+    for part in parts:
+        place = quote(part["tool"] + part["path"], safe="/#~$.-_")
+        shown.append(f"{place} {part['keyword']}")
+        if sum(map(len, shown)) > MAX_OPEN_CHARS:
+            return ", ".join([*shown[:-1], f"and {len(parts) - len(shown) + 1} more"])
+    return ", ".join(shown)
 
 
 async def while_connected(request: Request, work: Coroutine[Any, Any, Result]) -> Result:

@@ -169,9 +169,11 @@ def format_field(form: Any, name: str) -> dict[str, Any]:
 
 def wants_deltas(message: Mapping[str, Any]) -> bool:
     """Whether the daemon takes the answer apart, into content, reasoning and tool calls."""
+    if message.get("tools"):
+        return True
     if any(name in message for name in CONSTRAINTS):
         return False  # it is all content
-    return bool(message.get("tools")) or message.get("thinking") is not None
+    return message.get("thinking") is not None
 
 
 def tool_call(call: dict[str, Any]) -> tuple[str, str, str]:

@@ -11,11 +11,12 @@ from umaserve.gateway.translate.messages import tool_call
 
 @dataclass
 class Call:
-    """A tool call; ``arguments`` is JSON as text."""
+    """A tool call; ``arguments`` is JSON as text, and the start of such a text in a cut call."""
 
     id: str
     name: str
     arguments: str
+    is_cut: bool = False
 
 
 @dataclass
@@ -25,6 +26,11 @@ class Answer:
     text: str = ""
     reasoning: str = ""
     calls: list[Call] = field(default_factory=list)
+
+    @property
+    def whole_calls(self) -> list[Call]:
+        """The calls that can be carried out."""
+        return [call for call in self.calls if not call.is_cut]
 
 
 @dataclass
@@ -44,7 +50,10 @@ def answer_of(end: Event) -> Answer:
     message = end.message
     if not isinstance(message, dict):
         return Answer(end.text or "")
-    calls = [Call(*tool_call(call)) for call in message.get("tool_calls") or ()]
+    calls = [
+        Call(*tool_call(call), is_cut=call.get("incomplete") is True)
+        for call in message.get("tool_calls") or ()
+    ]
     reasoning = message.get("reasoning") or message.get("reasoning_content") or ""
     return Answer(message.get("content") or "", reasoning, calls)
 

@@ -93,11 +93,13 @@ async def input_tokens(request: Request) -> Response:
 
 
 def _choice(number: int, end: Event) -> dict[str, Any]:
-    answer = answer_of(end)
+    answer, reason = answer_of(end), finish_reason(end)
+    # a cut call is told as OpenAI does it, where the reason says that it is cut
+    calls = answer.calls if reason == "length" else answer.whole_calls
     message: dict[str, Any] = {"role": "assistant", "content": answer.text}
     if answer.reasoning:
         message["reasoning_content"] = answer.reasoning
-    if answer.calls:
+    if calls:
         message["content"] = answer.text or None
         message["tool_calls"] = [
             {
@@ -105,10 +107,9 @@ def _choice(number: int, end: Event) -> dict[str, Any]:
                 "type": "function",
                 "function": {"name": call.name, "arguments": call.arguments},
             }
-            for call in answer.calls
+            for call in calls
         ]
     logprobs = chat_logprobs(end.logprobs) if end.logprobs is not None else None
-    reason = "tool_calls" if answer.calls and end.reason == "stop" else finish_reason(end)
     return {"index": number, "message": message, "logprobs": logprobs, "finish_reason": reason}
 
 
@@ -125,7 +126,6 @@ class _ChatChunks(Chunks):
         self._pieces = [Pieces(takes_deltas) for _ in range(choices)]
         self._tokens: list[list[dict[str, Any]]] = [[] for _ in range(choices)]
         self._begun = [False] * choices
-        self._called = [False] * choices
         self._with_logprobs = "logprobs" in message
         self._has_extras = self._with_logprobs or self._per_token
         self._plain = not takes_deltas and not self._has_extras
@@ -169,16 +169,12 @@ class _ChatChunks(Chunks):
         if piece.reasoning:
             delta["reasoning_content"] = piece.reasoning
         if piece.calls:
-            self._called[number] = True
             delta["tool_calls"] = [_call_delta(call) for call in piece.calls]
         return self._choice(number, delta, None)
 
     def _last(self, number: int, event: Event) -> bytes:
         self._ends[number] = event
-        reason = finish_reason(event)
-        if self._called[number] and reason == "stop":
-            reason = "tool_calls"
-        return self._choice(number, {}, reason, event)
+        return self._choice(number, {}, finish_reason(event), event)
 
     def _choice(
         self, number: int, delta: dict[str, Any], reason: str | None, end: Event | None = None

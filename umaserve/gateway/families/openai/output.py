@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from umaserve.gateway.daemon.event import Event
 from umaserve.gateway.families.openai.items import Tools, text_of_call
 from umaserve.gateway.translate.parts import Answer, Call, Piece
 
@@ -35,13 +36,28 @@ class Output:
             self._take_call(call, events)
         return events
 
-    def finish(self) -> list[Told]:
-        """There is no more; an answer without anything is an empty message."""
+    def finish(self, is_cut: bool, calls: list[Call]) -> list[Told]:
+        """There is no more; an answer without anything is an empty message.
+
+        ``is_cut``: the text ended before it was whole.  ``calls`` are those of the answer.
+        """
         events: list[Told] = []
         if not self.items and not self._kind:
             self._open("message", events)
-        self._close(events)
+        if self._kind.startswith("call"):
+            is_cut = calls[-1].is_cut if calls else is_cut
+        self._close(events, "incomplete" if is_cut else "completed")
         return events
+
+    def cut_by(self, end: Event) -> str:
+        """What ended the answer before it was whole; empty where nothing did.
+
+        OpenAI has no word for a stop string in a call.
+        """
+        if end.reason == "length":
+            return "max_output_tokens"
+        is_cut = self.items[-1]["status"] == "incomplete"
+        return ("stop" if end.stop is not None else "model") if is_cut else ""
 
     def _take_call(self, call: Told, events: list[Told]) -> None:
         kind = f"call {call.get('index', 0)}"
@@ -71,13 +87,13 @@ class Output:
         added = {"type": "response.output_item.added", "output_index": len(self.items)}
         events.append({**added, "item": item})
 
-    def _close(self, events: list[Told]) -> None:
+    def _close(self, events: list[Told], status: str = "completed") -> None:
         if not self._kind:
             return
-        item, index = self._item("completed"), len(self.items)
+        item, index = self._item(status), len(self.items)
         where: Told = {"item_id": self._id, "output_index": index}
         if self._kind.startswith("call"):
-            events += self._call_done(where)
+            events += self._call_done(where) if status == "completed" else []
         else:
             name = "output_text" if self._kind == "message" else "reasoning_text"
             done = {"type": f"response.{name}.done", "text": self._text, "content_index": 0}
@@ -125,7 +141,7 @@ class Output:
 
 
 def message_of(output: Output) -> list[Told]:
-    """The items as a message of a chat, to be kept."""
+    """The items as a message of a chat, to be kept; a cut call is none of it."""
     answer, calls = Answer(), []
     for item in output.items:
         match item["type"]:
@@ -133,7 +149,7 @@ def message_of(output: Output) -> list[Told]:
                 answer.text += item["content"][0]["text"]
             case "reasoning":
                 answer.reasoning += item["content"][0]["text"]
-            case _:
+            case _ if item["status"] == "completed":
                 calls.append(item)
     return [{"type": "message", "role": "assistant", "content": answer.text}, *calls]
 

@@ -146,7 +146,7 @@ class _Response:
             for index, call in enumerate(answer.calls)
         ]
         self._output.take(Piece(answer.text, answer.reasoning, calls))
-        self._output.finish()
+        self._output.finish(end.reason == "length", answer.calls)
         return self._ended(end)
 
     def begin(self) -> bytes:
@@ -162,7 +162,7 @@ class _Response:
     def feed(self, number: int, event: Event) -> bytes:
         events = self._output.take(self._pieces.of(event))
         if event.event == "eos":
-            events += self._output.finish()
+            events += self._output.finish(event.reason == "length", answer_of(event).calls)
             ended = self._ended(event)
             events.append({"type": f"response.{ended['status']}", "response": ended})
         return self._events(events)
@@ -193,10 +193,10 @@ class _Response:
         return told
 
     def _whole(self, end: Event) -> dict[str, Any]:
-        cut = end.reason == "length"
+        cut = self._output.cut_by(end)
         prompt, completion = end.tokens("prompt_tokens"), end.tokens("completion_tokens")
         return self._object("incomplete" if cut else "completed") | {
-            "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
+            "incomplete_details": {"reason": cut} if cut else None,
             "output": self._output.items,
             "usage": {
                 "input_tokens": prompt,

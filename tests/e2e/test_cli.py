@@ -309,7 +309,7 @@ def test_generate_as_json(daemon):
     [
         (["-p", "fail"], 2, "error: E_RUNTIME_001: llama_decode failed"),
         (["-p", "x" * 70000], 2, "error: E_LIMIT_001: prompt is 70000 bytes"),
-        (["-p", "x", "--temp", "99"], 3, '"temperature" must be a number from 0 to 10'),
+        (["-p", "x", "--temp", "99"], 3, '"temperature" must be a number from -10 to 10'),
         (["-p", "garbage"], 3, "not JSON"),
         (["-p", "x", "--temp", "nan"], 3, "cannot be written as JSON"),
         ([b"-p", b"\xff"], 3, "not valid Unicode"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import operator
 import os
-import signal
 import time
 
 import msgspec
@@ -14,6 +13,7 @@ import pytest
 from tests.support.engine_driver import DrivenEngine
 from tests.support.oracle import Oracle
 from umaserve.assets import demo_model_path
+from umaserve.parent import SIGNALS, signals_left_to_front
 from umaserve.wire import messages as m
 from umaserve.wire import table as t
 
@@ -309,10 +309,14 @@ def test_the_engine_leaves_in_the_middle_of_its_work_too():
     assert engine.close() == 0
 
 
-def test_ctrl_c_is_the_fronts_business(engine):
-    engine.process.send_signal(signal.SIGINT)
-    assert engine.run("a", max_tokens=2)
-    assert engine.process.poll() is None
+def test_signals_are_the_fronts_business():
+    with signals_left_to_front():
+        engine = DrivenEngine(fresh=True)
+    with engine:
+        for number in SIGNALS:
+            engine.process.send_signal(number)
+        assert engine.run("a", max_tokens=2)
+        assert engine.process.poll() is None
 
 
 def test_files_that_are_no_model_are_refused_with_a_reason(tmp_path):

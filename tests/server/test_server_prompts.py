@@ -120,7 +120,7 @@ def test_the_beginning_is_told_once(
     counts = result.eos["usage"]
     assert first == {
         "id": "a", "event": "begin", "lane": "background", "lane_reason": "asked for",
-        "deltas": False,
+        "deltas": False, "model": "model",
         "usage": {"prompt_tokens": counts["prompt_tokens"], "cached_tokens": 0},
     }  # fmt: skip
     assert counts["prompt_tokens"] >= len(prompt)

@@ -77,7 +77,9 @@ def _text(value: Any) -> Any:
     if not isinstance(value["content"], list):
         raise wrong("content", "be a list of parts")
     parts = content_of(value["content"], "content")
-    return "".join(part["text"] for part in parts if isinstance(part, dict))
+    if not all(isinstance(part, dict) and part["type"] == "text" for part in parts):
+        raise wrong("content", "have parts of text alone")
+    return "".join(part["text"] for part in parts)  # type: ignore[index]
 
 
 async def _input(link: Link, prompt: dict[str, Any]) -> str | list[int]:

@@ -108,7 +108,10 @@ class Sessions:
 
 @pytest.mark.parametrize(
     "steps",
-    [1500, pytest.param(34_000, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])],
+    [
+        pytest.param(1500, marks=pytest.mark.timeout(180)),
+        pytest.param(34_000, marks=[pytest.mark.slow, pytest.mark.timeout(1800)]),
+    ],
 )
 @pytest.mark.parametrize(
     ("keeps", "speculate"), [(False, "ngram"), (True, "draft"), (True, "off")]

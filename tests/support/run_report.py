@@ -10,6 +10,7 @@ import pytest
 from tests.support.stuck import InARow
 
 SLOW_S = 300  # of a test that is marked; `timeout` in pyproject.toml is for the quick ones
+SIMULATED_S = 180  # of a test of the policy: the first in a worker compiles the simulator
 KEY = "processes_started"
 
 
@@ -28,9 +29,12 @@ class RunReport:
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """Give tests that are no quick ones more time, unless they say how much they need."""
         for item in items:
-            long = item.get_closest_marker("slow") or item.get_closest_marker("clients")
-            if long and not item.get_closest_marker("timeout"):
+            if item.get_closest_marker("timeout"):
+                continue
+            if item.get_closest_marker("slow") or item.get_closest_marker("clients"):
                 item.add_marker(pytest.mark.timeout(SLOW_S))
+            elif item.path.parent.name == "policy":
+                item.add_marker(pytest.mark.timeout(SIMULATED_S))
 
     @pytest.hookimpl(hookwrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item) -> Any:

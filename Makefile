@@ -21,7 +21,7 @@ test: setup-test llama ## build what is missing, then run the tests (ARGS="-k na
 	@exec $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --durations 30 -m "not slow and not clients" $(ARGS)
 
 test-slow: setup-test llama ## the tests that take longer, such as `make run` in a fresh clone
-	@exec $(BIN)/python -m pytest -m "slow and not clients" $(ARGS)
+	@exec $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --durations 30 -m "slow and not clients" $(ARGS)
 
 test-clients: setup-test llama ## programs that others wrote, over HTTP, each as its registry has it
 	@$(BIN)/python -m pip install --disable-pip-version-check --require-hashes --only-binary :all: -r tests/clients/clients.lock

@@ -76,6 +76,8 @@ def _validate(text: str, schema: Any) -> None:
         kind.check_schema(schema)
     except jsonschema.SchemaError:  # an older draft's that does not say so
         kind = jsonschema.Draft7Validator
+        if isinstance(schema.get("exclusiveMaximum", schema.get("exclusiveMinimum")), bool):
+            kind = jsonschema.Draft4Validator  # there it is a word about the other bound
     answer = json.loads(text, parse_float=Written)
     for error in kind(schema, format_checker=kind.FORMAT_CHECKER).iter_errors(answer):
         number, step = error.instance, error.validator_value

@@ -278,6 +278,8 @@ def test_a_process_of_several_threads_follows_one_grammar_and_does_not_fork(
         assert all(host.ppid() == engine.process.pid for host in hosts)
         text, _ = finished(engine, beside)
         assert text == "x" * len(text) and len(text) >= 100
+        together = [engine.submit(PROMPT, sampling=hot(i), constraint=CHOICE) for i in range(6)]
+        assert all(CHOICE_MATCHES.fullmatch(finished(engine, each)[0]) for each in together)
 
 
 # --- from a trigger on ----------------------------------------------------------------------------

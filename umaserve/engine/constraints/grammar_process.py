@@ -6,8 +6,9 @@ this process.  Whatever a grammar does there costs its own request an error, and
 anything.  The system ends a fork that takes too much time or memory.  All forks leave when the
 engine has closed its ends.
 
-A process that may have a second thread must not fork.  It follows the grammar itself then, closes
-its standard input, and the engine starts another process for the next grammar.
+A process that may have a second thread must not fork.  It follows the grammar itself then, and the
+engine starts another process for the next.  Before a grammar begins, `FORKS` or `LEAVES` goes back
+over the socket.
 
 Over the pipe comes the constraint, and ``+`` goes back.  For each question (tokens, text) then
 comes ``+`` with a mask.  A ``-`` and why may come instead, and the process leaves.
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
 MEMORY_BYTES = 256 << 20  # for one grammar, beside what the vocabulary takes
 QUESTION_CPU_S = 2
+FORKS, LEAVES = b"+", b"-"  # whether the process takes more grammars
 
 _constraint = msgspec.msgpack.Decoder(m.Constraint).decode
 _question = msgspec.msgpack.Decoder(tuple[list[int], str]).decode
@@ -64,12 +66,14 @@ def main() -> int:
         _, descriptors, _, _ = socket.recv_fds(desk, 1, 1)
         if not descriptors:
             return 0
+        # a library for an accelerator may make threads when it is loaded
+        forks = not why and has_one_thread()
+        desk.send(FORKS if forks else LEAVES)
         with Connection(descriptors[0]) as pipe:
             if why or model is None:
                 pipe.send_bytes(b"-" + why.encode())
                 return 1
-            # a library for an accelerator may make threads when it is loaded
-            if not has_one_thread() or os.fork() == 0:  # noqa: TID251
+            if not forks or os.fork() == 0:  # noqa: TID251
                 desk.close()
                 _serve(pipe, model)
 

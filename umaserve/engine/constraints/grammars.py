@@ -16,6 +16,7 @@ from umaserve.own_python import run_module
 from umaserve.wire import messages as m
 
 from .errors import CannotBind
+from .grammar_process import FORKS
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -51,8 +52,14 @@ class Grammars:
         with theirs, self._lock:
             for _ in range(2):  # the process may have ended since it was used
                 try:
-                    socket.send_fds(self._running(), [b"x"], [theirs.fileno()])
-                    return ours
+                    desk = self._running()
+                    socket.send_fds(desk, [b"x"], [theirs.fileno()])
+                    answer = desk.recv(1)
+                    if answer != FORKS:
+                        self._leave()
+                    if answer:
+                        return ours
+                    why = OSError("it has ended")
                 except OSError as error:
                     self._leave()
                     why = error
@@ -64,6 +71,7 @@ class Grammars:
             return self._desk
         self._leave()
         ours, theirs = socket.socketpair()
+        ours.settimeout(START_S)
         module = f"{__package__}.grammar_process"
         command = [*run_module(module), str(self._model.path), str(self._model.n_vocab)]
         # the same library; it is to find no accelerator, and libraries are to start no threads

@@ -44,12 +44,11 @@ class AsideTexts:
         if ref in self._forgotten:
             self._forgotten.discard(ref)
             return
-        code = "E_PROTO_003"
+        code, n_tokens = "E_PROTO_003", len(tokens)
+        most = min(self._loaded.n_positions, self._loaded.n_ctx)
         if self._way == RANK:
             error = "this model ranks texts (pooling rank) and makes no embeddings"
         if not error:
-            most = min(self._loaded.n_positions, self._loaded.n_ctx)
-            n_tokens = len(tokens)
             tokens, code, error = fitting(message, tokens, self._loaded.n_vocab, most)
         if error:
             told = m.Embedded(ref, n_tokens=n_tokens, most=most, code=code, error=error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,8 @@ from tests.support.patches.engine_faults import kept_without_end
 from tests.support.waiting import until
 from tests.support.whole_texts import assert_near, cosine, logprobs, pooled
 from umaserve import llama
+from umaserve.engine.loop.aside_texts import AsideTexts
+from umaserve.engine.model.pooling import RANK
 from umaserve.wire import messages as m
 from umaserve.wire import table as t
 
@@ -209,3 +212,15 @@ def test_a_vector_that_nobody_waits_for_is_not_told(engine: DrivenEngine) -> Non
     engine.send(m.Embed(3, "x"))
     refs = [engine.expect(m.Embedded).ref for _ in range(2)]
     assert refs == [1, 3]
+
+
+@pytest.mark.parametrize(("way", "error"), [(RANK, ""), (None, "it cannot be tokenised")])
+def test_a_text_is_refused_before_its_length_is_looked_at(way: object, error: str) -> None:
+    sent: list[m.Embedded] = []
+    texts = object.__new__(AsideTexts)
+    texts._forgotten, texts._way = set(), way
+    texts._loaded = SimpleNamespace(n_positions=8, n_ctx=16)
+    texts._control = SimpleNamespace(send=sent.append)
+    texts._embed(m.Embed(5, "x"), [1, 2], error)
+    assert (sent[0].ref, sent[0].code) == (5, "E_PROTO_003")
+    assert sent[0].error == error or "makes no embeddings" in sent[0].error

@@ -40,6 +40,7 @@ def die_with_parent(parent_pid: int) -> None:
         libc = ctypes.CDLL(None, use_errno=True)
         libc.prctl(pr_set_pdeathsig, signal.SIGKILL, 0, 0, 0)
     else:
+
         def watch() -> None:
             while os.getppid() == parent_pid:
                 time.sleep(1.0)

@@ -56,9 +56,9 @@ class Model:
     ) -> Model:
         """``llama_model_load_from_file``.
 
-        With `repack` (``use_extra_bufts``) a processor that has instructions for it, such as AMX,
-        gets a copy of the weights laid out for them, unless `_may_repack` says that its results
-        would be wrong. Without, it reads them in the mapped file.
+        With `repack` (``use_extra_bufts``) a processor with instructions such as AMX gets a copy of
+        the weights in their layout, unless `_may_repack` is False. Otherwise libllama reads the
+        mapped file.
         `n_gpu_layers` below 0 means all. `experts_used` stands in the place of the model's own
         number of experts (0 leaves it; `why_not_used` says what the model can). `progress` is
         called in this thread with the fraction loaded and goes on returning True to continue.

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 class Either:
-    """Both are followed until one of them cannot be.
+    """Follow two constraints, and go on with the other where the answer leaves one of them.
 
-    A copy gives up instead: what cannot be copied looks there like what cannot be followed.
+    A copy raises `CannotBind` instead: a branch that cannot be copied refuses everything there.
     """
 
     def __init__(self, first: Inner, second: Inner) -> None:

@@ -74,8 +74,7 @@ class AfterTrigger:
 
 
 class AfterThoughts:
-    """What binds an answer from its first token on: the model may think first, and its thoughts
-    have an end.
+    """Bind an answer behind the model's thoughts, which have an end.
 
     Where the prompt has not begun them, the model may, unless their first token could begin what
     is bound.  An answer does not end in thoughts.

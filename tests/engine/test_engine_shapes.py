@@ -101,7 +101,9 @@ def test_the_loop_notes_what_its_ticks_have(tmp_path, tokens, shape):
     """The last one of a request: its prompt, or a token of its own."""
     seen_file = tmp_path / "seen"
     spied = partial(spied_shapes, path=str(seen_file))
-    with DrivenEngine(patch=spied, n_ctx=512, paced=True, probe=False) as engine:
+    # drafts would be ticks of another shape, whenever times make them look worth it
+    sizes = {"n_ctx": 512, "paced": True, "probe": False, "speculate": "off"}
+    with DrivenEngine(patch=spied, **sizes) as engine:
         serial = engine.submit("some words", lane=m.LANE_INTERACTIVE, max_tokens=tokens)
         engine.wait(serial)
     assert json.loads(seen_file.read_text().splitlines()[-1]) == [shape, 0]

@@ -12,27 +12,16 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from tests.support.forks import ENGINE, Forked
+from tests.support.forks import ENGINE, Forked, may_fork
 from tests.support.leftovers import CORE_DUMPS
 from tests.support.patches.engine import command as patched
 from tests.support.patches.engine import environment as with_tests
 from tests.support.stuck import START_S, not_started
 from umaserve.assets import demo_model_path
-from umaserve.llama import builds
 from umaserve.wire import messages as m
 from umaserve.wire import table as t
 
 N_SLOTS = 16
-
-
-def may_fork(start: m.Start) -> bool:
-    """Whether an engine may come from one that has run: no accelerator's library survives a fork.
-
-    Nor does one that has run know where ``PYTHONPATH`` has a policy.
-    """
-    build = builds.select(start.backend)
-    on_processor = sys.platform == "linux" and build is not None and build.backend == "cpu"
-    return on_processor and ":" not in start.policy
 
 
 class DrivenEngine:
@@ -70,7 +59,7 @@ class DrivenEngine:
         self.process: Any
         if spawn is not None:
             self.process = spawn(words)
-        elif fresh or patch or not may_fork(self.start):
+        elif fresh or patch or not may_fork(self.start.backend, self.start.policy):
             self.process = subprocess.Popen(
                 [*command, *words], pass_fds=list(fds.values()),
                 env=with_tests() if patch else None,

@@ -1,11 +1,13 @@
 """Daemons and engines of tests, forked from a process that has imported all: a start is short.
 
 What such a process does from `serve` or the engine's `main` on is what any other does.  The start
-as a program is what tests of ``umaserve serve`` and of real daemons are for.
+as a program is what tests of ``umaserve serve`` are for.  Engines and gateways of a forked daemon
+are forked too (`tests.support.patches.children`).
 """
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import signal
@@ -14,32 +16,52 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
+from umaserve.llama import builds
 from umaserve.one_thread import require_one_thread
 
 ROOT = Path(__file__).resolve().parents[2]
 FRONT, ENGINE = "tests.support.patches.front", "tests.support.patches.warm_engine"
-MOST_FDS = 8
+FAKE_ENGINE = [sys.executable, str(ROOT / "tests" / "support" / "fake_engine.py")]
+MOST_FDS = 16
+NAME = "uma-forks"  # of a process that forks a daemon's children, and is no part of the product
+ROOM = "-" * 2000  # for the command lines that forked processes show
 
 
-def answer(fd: int, run: Callable[..., None]) -> None:
+def may_fork(backend: str, policy: str) -> bool:
+    """Whether an engine may be forked: no accelerator's library survives that.
+
+    Nor does a process that has imported numba look anew where ``PYTHONPATH`` has a policy.
+    """
+    build = builds.select(backend)
+    on_processor = sys.platform == "linux" and build is not None and build.backend == "cpu"
+    return on_processor and ":" not in policy
+
+
+def receive(asked: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:
+    """Return the next question and the descriptors that came with it; None at the end."""
+    line, fds, _, _ = socket.recv_fds(asked, 1 << 16, MOST_FDS)
+    while line and not line.endswith(b"\n"):
+        line += asked.recv(1 << 16)
+    return (json.loads(line) if line else None), fds
+
+
+def answer(fd: int, run: Callable[..., Any]) -> None:
     """Fork a child for each question, until nobody asks any more.
 
-    Children return from it too, once ``run`` has done what they were asked for; it also gets the
-    descriptors that came with the question.  Raises RuntimeError in a process of several threads.
+    ``run`` does in a child what was asked for; it also gets the descriptors that came with the
+    question.  Raises RuntimeError in a process of several threads.
     """
     require_one_thread()
     with socket.socket(fileno=fd) as asked:
         while True:
-            line, fds, _, _ = socket.recv_fds(asked, 1 << 16, MOST_FDS)
-            while line and not line.endswith(b"\n"):
-                line += asked.recv(1 << 16)
-            if not line:
+            ask, fds = receive(asked)
+            if ask is None:
                 return
-            ask = json.loads(line)
             if "child" in ask:
                 pid, status = os.waitpid(ask["child"], os.WNOHANG)
                 said = os.waitstatus_to_exitcode(status) if pid else None
@@ -58,7 +80,28 @@ def answer(fd: int, run: Callable[..., None]) -> None:
         os.dup2(log, 1)
         os.dup2(log, 2)
         os.close(log)
-    run(ask["what"], *fds)
+    leave(lambda: run(ask["what"], *fds))
+
+
+def leave(run: Callable[[], int | None]) -> NoReturn:
+    """Run a program in this forked process and end it with the program's exit status.
+
+    Python is not taken down: that would copy each page of objects that the processes share.
+    """
+    try:
+        status: Any = run()
+    except SystemExit as end:
+        status = end.code
+    except BaseException:
+        traceback.print_exc()
+        status = 1
+    for thread in threading.enumerate():
+        if not thread.daemon and thread is not threading.current_thread():
+            thread.join()
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status or 0)
 
 
 class _Forker:
@@ -68,7 +111,7 @@ class _Forker:
         self.socket, theirs = socket.socketpair()
         with theirs:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", module, "--forks", str(theirs.fileno())],
+                [sys.executable, "-m", module, "--forks", str(theirs.fileno()), ROOM],
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, cwd=ROOT,
                 env=forking_environment(), pass_fds=[theirs.fileno()],
             )  # fmt: skip

@@ -17,14 +17,13 @@ from typing import Any
 
 import psutil
 
-from tests.support.forks import Forked
+from tests.support.forks import ENGINE, FAKE_ENGINE, FRONT, NAME, Forked, may_fork
 from tests.support.leftovers import CORE_DUMPS
 from tests.support.stuck import START_S, not_started
 from tests.support.waiting import until
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-FAKE_ENGINE = [sys.executable, str(HERE / "fake_engine.py")]
 TIMEOUT_S = 60.0
 
 
@@ -51,7 +50,8 @@ def engines_of(front: int) -> list[psutil.Process]:
     for process in psutil.Process(front).children():
         try:
             words = " ".join(process.cmdline())
-            if "uma-chat" not in words and "umaserve.gateway" not in words:
+            known = "uma-chat" in words or "umaserve.gateway" in words
+            if not known and process.name() != NAME:
                 found.append(process)
         except psutil.NoSuchProcess:
             continue
@@ -189,8 +189,8 @@ class DaemonProcess:
     """``umaserve.server.main.serve`` in a process of its own; leaves nothing behind or fails.
 
     ``patch`` is a function of `tests.support.patches.front`; ``preexec`` is called in the process
-    before it becomes a program of its own.  With the fake engine and without ``preexec``, it is
-    forked from one that has imported everything.
+    before it becomes a program of its own.  Without ``preexec``, and with the fake engine or the
+    real one on a processor (``[]``), it is forked from a process that has imported everything.
     """
 
     def __init__(
@@ -215,8 +215,12 @@ class DaemonProcess:
         what = [settings, command or None, patch.__name__ if patch else ""]
         given = {**os.environ, "PYTHONPATH": str(ROOT), **(environment or {})}
         self.process: subprocess.Popen[bytes] | Forked
-        if preexec is None and engine is None:
-            self.process = Forked(what, self.log_path, given)
+        forked = engine is None or engine == [] and may_fork(
+            str(settings.get("backend", "auto")), str(settings.get("policy", ""))
+        )  # fmt: skip
+        if preexec is None and forked:
+            module = FRONT if engine is None else ENGINE
+            self.process = Forked(what, self.log_path, given, module=module)
         else:
             with self.log_path.open("wb") as log:
                 self.process = subprocess.Popen(
@@ -268,6 +272,7 @@ class DaemonProcess:
     def children(self) -> list[psutil.Process]:
         try:
             found = psutil.Process(self.process.pid).children(recursive=True)
+            found = [p for p in found if p.name() != NAME]
         except psutil.NoSuchProcess:
             return []
         self.seen.update((p.pid, p) for p in found)

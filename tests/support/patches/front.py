@@ -15,6 +15,7 @@ import threading
 from typing import Any
 
 from tests.support.forks import answer
+from tests.support.patches import children
 from tests.support.patches.noted_requests import note_requests
 from tests.support.patches.own_faults import own_faults
 from umaserve.cli.common import guarded
@@ -79,8 +80,15 @@ def run(what: list[Any]) -> None:
     sys.exit(guarded(lambda _: serve(Config(**settings), engine), []))
 
 
+def run_forked(what: list[Any]) -> None:
+    """Serve in a process that was forked."""
+    children.fork_children()
+    run(what)
+
+
 if __name__ == "__main__":
     if sys.argv[1] == "--forks":
-        answer(int(sys.argv[2]), run)
+        children.preload()
+        answer(int(sys.argv[2]), run_forked)
     else:
         run(json.loads(sys.argv[1]))

@@ -1,4 +1,4 @@
-"""Engines forked from a process that has imported an engine's code and loaded what is compiled.
+"""Engines, and daemons with real engines, forked from a process that has loaded compiled code.
 
     python -m tests.support.patches.warm_engine --forks FD
 
@@ -16,7 +16,8 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from tests.support.forks import answer
+from tests.support.forks import FRONT, answer
+from tests.support.patches import children
 from tests.support.patches.engine import keep_cache_in_use
 from umaserve.engine import __main__ as engine_main
 from umaserve.jit import cache as jit_cache
@@ -30,10 +31,11 @@ MODULES = (
 
 
 def preload() -> None:
-    """Import all that an engine imports, and load the compiled code that Python calls."""
+    """Import all that an engine, a front and a gateway import, and load compiled code."""
     jit_cache.use_jit_cache()
-    for name in MODULES:
+    for name in (*MODULES, FRONT):
         importlib.import_module(name)
+    children.preload()
     for function in compiled_functions():
         _load(function)
     keep_cache_in_use()
@@ -68,14 +70,18 @@ def _load(function: Any) -> None:
             function.compile(signature)
 
 
-def run(*fds: int) -> int:
-    """Run an engine in this process.  Returns its exit status."""
+def run(what: list[Any] | None, *fds: int) -> None:
+    """Run an engine in this process, or a daemon where its settings are given; then exit."""
+    if what is not None:
+        front.run_forked(what)
     names = ("control", "wake", "table", "pieces")
     sys.argv[1:] = [x for name, fd in zip(names, fds, strict=True) for x in (f"--{name}", str(fd))]
-    return engine_main.main()
+    sys.exit(engine_main.main())
 
 
 if __name__ == "__main__":
     asked = int(sys.argv[2])
-    preload()  # with arguments of its own
-    answer(asked, lambda _, *fds: sys.exit(run(*fds)))
+    preload()
+    from tests.support.patches import front
+
+    answer(asked, run)

@@ -127,7 +127,8 @@ def test_logprobs(daemon: DaemonProcess) -> None:
 
 
 def test_more_tokens_than_there_can_be_are_no_mistake(daemon: DaemonProcess) -> None:
-    reply = complete(daemon, prompt="x", max_tokens=10**6, ignore_eos=True, stop=["zzqq"])
+    prompt = [300] * 2000  # of 2048 cells
+    reply = complete(daemon, prompt=prompt, max_tokens=10**6, ignore_eos=True, stop=["zzqq"])
     assert reply.status == 200
     assert reply.json["choices"][0]["finish_reason"] == "length"
 

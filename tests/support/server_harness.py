@@ -240,7 +240,8 @@ class DaemonProcess:
 
     def _wait_until_serving(self) -> None:
         try:
-            until(self.serving, START_S, every=0.01)
+            until(self.serving, START_S, every=0.02)
+            self.children()
         except AssertionError:
             if self.process.poll() is not None:
                 raise
@@ -253,7 +254,6 @@ class DaemonProcess:
 
     def reachable(self) -> bool:
         assert self.process.poll() is None, self.log
-        self.children()
         try:
             with socket.socket(socket.AF_UNIX) as probe:
                 probe.connect(self.path)

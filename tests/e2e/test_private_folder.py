@@ -271,7 +271,7 @@ def test_compiled_code_is_kept_for_us_alone(copies: list[Path], tmp_path: Path) 
 def test_an_engine_without_a_private_folder_says_so(folder: Path) -> None:
     folder.chmod(0o777)
     patch = partial(temporary_folder, folder=str(folder))
-    with DrivenEngine(patch=patch, expect_failure=True) as engine:
+    with DrivenEngine(patch=patch, fresh=True, expect_failure=True) as engine:
         assert "is not used: others may write to" in engine.failure
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from tests.support.forks import ENGINE, Forked, may_fork
 from tests.support.leftovers import CORE_DUMPS
 from tests.support.patches.engine import command as patched
+from tests.support.patches.engine import described
 from tests.support.patches.engine import environment as with_tests
 from tests.support.stuck import START_S, not_started
 from umaserve.assets import demo_model_path
@@ -36,8 +37,8 @@ class DrivenEngine:
 
         ``spawn`` makes the process from the engine's arguments instead, and either outcome of a
         load is fine then.  ``fresh``: a program that starts by itself, for what a process has of
-        its own, such as memory and threads.  So is one that is patched, before it imports anything.
-        Others are forked.
+        its own, such as memory and threads, or for a patch of what is read at a start.  Others are
+        forked.
         """
         start.setdefault("n_slots", N_SLOTS)
         start.setdefault("n_ctx", 2048)
@@ -59,14 +60,15 @@ class DrivenEngine:
         self.process: Any
         if spawn is not None:
             self.process = spawn(words)
-        elif fresh or patch or not may_fork(self.start.backend, self.start.policy):
+        elif fresh or not may_fork(self.start.backend, self.start.policy):
             self.process = subprocess.Popen(
                 [*command, *words], pass_fds=list(fds.values()),
                 env=with_tests() if patch else None,
             )  # fmt: skip
         else:
             environment = dict(os.environ)
-            self.process = Forked(None, None, environment, module=ENGINE, fds=list(fds.values()))
+            what = {"patch": described(patch) if patch else None}
+            self.process = Forked(what, None, environment, module=ENGINE, fds=list(fds.values()))
         theirs.close()
         os.close(wake_write)
         os.close(table_fd)

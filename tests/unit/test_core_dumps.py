@@ -94,7 +94,7 @@ def test_an_engine_that_crashes(place: Path, asked: bool) -> None:
     """The limit is lifted from outside again: the engine's own word has to do."""
     patch = partial(working_folder, folder=str(place))
     with allowed():
-        engine = DrivenEngine(patch=patch, probe=False, core_dumps=asked)
+        engine = DrivenEngine(patch=patch, fresh=True, probe=False, core_dumps=asked)
     try:
         assert soft_limit(engine.process.pid) == ("0" if not asked else soft_limit_of_all())
         hard = resource.prlimit(engine.process.pid, resource.RLIMIT_CORE)[1]

@@ -2,7 +2,8 @@
 
     DrivenEngine(patch=partial(FUNCTION, ...))
 
-FUNCTION is one of ``engine_faults`` or ``engine_spies``; its arguments are keywords, and JSON.
+FUNCTION is one of ``engine_faults`` or ``engine_spies``; its arguments are keywords, and JSON.  The
+engine has imported its modules before: what a module has imported by name is changed there.
 """
 
 from __future__ import annotations
@@ -24,9 +25,18 @@ ROOT = Path(__file__).resolve().parents[3]
 
 def command(patch: Callable[..., None]) -> list[str]:
     """Starts a Python whose engine is patched; the engine's arguments are to follow."""
+    return [sys.executable, "-m", __name__, json.dumps(described(patch))]
+
+
+def described(patch: Callable[..., None]) -> list[Any]:
+    """Return for `apply` what a patch is: its module, name and arguments."""
     given = functools.partial(patch)
-    what = json.dumps([given.func.__module__, given.func.__name__, given.keywords])
-    return [sys.executable, "-m", __name__, what]
+    return [given.func.__module__, given.func.__name__, given.keywords]
+
+
+def apply(description: list[Any]) -> None:
+    module, name, keywords = description
+    getattr(importlib.import_module(module), name)(**keywords)
 
 
 def environment() -> dict[str, str]:
@@ -63,6 +73,5 @@ def say(path: str, *what: Any) -> None:
 
 
 if __name__ == "__main__":
-    module, name, keywords = json.loads(sys.argv.pop(1))
-    getattr(importlib.import_module(module), name)(**keywords)
+    apply(json.loads(sys.argv.pop(1)))
     sys.exit(engine_main.main())

@@ -39,20 +39,22 @@ def working_folder(folder: str) -> None:
 @once_numba_may_load
 def no_second_context() -> None:
     from umaserve.engine.prefill import second_context
+    from umaserve.engine.prefill import thread as prefill_thread
     from umaserve.llama import ContextError
 
     def open_second(*_: Any, **__: Any) -> Any:
         raise ContextError("no context could be made: on purpose")
 
-    second_context.open_second = open_second
+    second_context.open_second = prefill_thread.open_second = open_second
 
 
 @once_numba_may_load
 def small_chunks_only() -> None:
     """A processor takes seconds to measure chunks of all sizes; up to a hundred tokens will do."""
+    from umaserve.engine.loop import idle_work
     from umaserve.engine.prefill import second_context
 
-    second_context.SLOW_CHUNK_MS = 40.0
+    second_context.SLOW_CHUNK_MS = idle_work.SLOW_CHUNK_MS = 40.0  # type: ignore[attr-defined]
 
 
 @once_numba_may_load
@@ -78,7 +80,8 @@ def slow_chunks(most: int, path: str) -> None:
 @once_numba_may_load
 def faulty_chunks(function: str) -> None:
     """A chunk calls that function of the C library instead: it never returns, or aborts."""
-    from umaserve.engine.prefill import chunk_stack
+    from umaserve.engine.aside import lane
+    from umaserve.engine.prefill import chunk_stack, worker
 
     class Faulty(chunk_stack.ChunkStack):
         def __init__(self, gate: Any, library: Any) -> None:
@@ -86,7 +89,7 @@ def faulty_chunks(function: str) -> None:
             fault = getattr(ctypes.CDLL(None), function)
             gate.decode = ctypes.cast(fault, ctypes.c_void_p).value
 
-    chunk_stack.ChunkStack = Faulty
+    lane.ChunkStack = worker.ChunkStack = Faulty  # type: ignore[attr-defined]
 
 
 @once_numba_may_load

@@ -18,7 +18,7 @@ from typing import Any
 
 from tests.support.forks import FRONT, answer
 from tests.support.patches import children
-from tests.support.patches.engine import keep_cache_in_use
+from tests.support.patches.engine import apply, keep_cache_in_use
 from umaserve.engine import __main__ as engine_main
 from umaserve.jit import cache as jit_cache
 
@@ -70,10 +70,12 @@ def _load(function: Any) -> None:
             function.compile(signature)
 
 
-def run(what: list[Any] | None, *fds: int) -> None:
-    """Run an engine in this process, or a daemon where its settings are given; then exit."""
-    if what is not None:
+def run(what: Any, *fds: int) -> None:
+    """Run an engine, patched where a patch is described, or a daemon of settings; then exit."""
+    if isinstance(what, list):
         front.run_forked(what)
+    if what["patch"]:
+        apply(what["patch"])
     names = ("control", "wake", "table", "pieces")
     sys.argv[1:] = [x for name, fd in zip(names, fds, strict=True) for x in (f"--{name}", str(fd))]
     sys.exit(engine_main.main())

@@ -52,6 +52,7 @@ def family_files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {name: write_model(folder / f"{name}.gguf", name, n_ctx=8192) for name in FAMILIES}
 
 
+@pytest.mark.timeout(270)
 def test_a_first_start_measures_nothing_before_it_is_ready_and_all_of_it_later(
     start_anew: Callable[..., DrivenEngine], tmp_path: Path
 ) -> None:

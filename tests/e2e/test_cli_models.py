@@ -14,7 +14,7 @@ import pytest
 
 from tests.support import hub as hubs
 from tests.support import model_trees as trees
-from tests.support.fixtures.commands import environment, run
+from tests.support.fixtures.commands import environment, forked, run
 from tests.support.fixtures.fake_daemon import FakeDaemon
 from tests.support.fixtures.tmux_pane import MISSING, Pane, tmux
 from umaserve.assets import demo_model_path
@@ -53,10 +53,7 @@ class Desk:
         )  # the newer one
 
     def run(self, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
-            [sys.executable, "-m", "umaserve", *words], env={**self.environment, **more},
-            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60,
-        )  # fmt: skip
+        done = forked(words, {**self.environment, **more})
         assert "Traceback" not in done.stderr
         return done
 

@@ -26,6 +26,7 @@ from umaserve.one_thread import require_one_thread
 
 ROOT = Path(__file__).resolve().parents[2]
 FRONT, ENGINE = "tests.support.patches.front", "tests.support.patches.warm_engine"
+COMMAND = "tests.support.patches.command"
 FAKE_ENGINE = [sys.executable, str(ROOT / "tests" / "support" / "fake_engine.py")]
 MOST_FDS = 16
 NAME = "uma-forks"  # of a process that forks a daemon's children, and is no part of the product

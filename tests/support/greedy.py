@@ -16,7 +16,7 @@ def greedy(model: llama.Model, prompt: str, n: int, *, n_ctx: int = 1024) -> tup
     ends = model.eog_mask()
     feed = model.tokenize(prompt)
     pieces: list[bytes] = []
-    with llama.Context.open(model, n_ctx=n_ctx, n_batch=n_ctx, n_threads=2) as context:
+    with llama.Context.open(model, n_ctx=n_ctx, n_batch=n_ctx, n_threads=1) as context:
         for _ in range(n):
             tokens = ffi.new("llama_token[]", feed)
             batch = ffi.new("struct llama_batch *")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
 import numpy as np
@@ -22,7 +21,7 @@ class Oracle:
         self.model = llama.Model.open(self.library, path, n_gpu_layers=-1)
         self.context = llama.Context.open(
             self.model, n_ctx=n_ctx, n_batch=n_ctx, n_ubatch=512, n_seq_max=1, n_threads=1,
-            n_threads_batch=os.cpu_count() or 1,
+            n_threads_batch=1,
         )  # fmt: skip
         self.eog = np.asarray(self.model.eog_mask()).astype(bool)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-
 SHARE, LONGEST_S = 0.02, 0.005  # of the time waited so far, and the longest pause
 
 

@@ -142,7 +142,7 @@ def test_cells_are_what_libllama_counts_after_random_steps(
 
 
 def test_an_idle_engine_finds_cells_that_nobody_has(capfd: pytest.CaptureFixture[str]) -> None:
-    with DrivenEngine(patch=lost_cells) as engine:
+    with DrivenEngine(patch=lost_cells, fresh=True) as engine:
         with contextlib.suppress(OSError):  # it may have found some of its own start
             engine.submit("import os\n", max_tokens=2)
         assert engine.process.wait(60) != 0

@@ -71,13 +71,13 @@ def test_headers_are_refused_in_time_and_within_memory(
     """What the front and the engine do before libllama has the file; anything else raises."""
     found: Counter[str] = Counter()
     path = tmp_path / "mutant.gguf"
-    for number in range(3000):
+    for number in range(1200):
         data, done = mutants.make(number)
         path.write_bytes(data)
         outcome = gguf_trial.look_and_check(path)
         assert outcome is None or outcome.what not in gguf_trial.BAD, (number, done, outcome)
         found[outcome.what if outcome else "passed"] += 1
-    assert min(found.values()) > 100 and len(found) == 3  # they are no mere noise
+    assert min(found.values()) > 40 and len(found) == 3  # they are no mere noise
 
 
 def tried(tmp_path: Path, count: int, seed: int) -> Counter[str]:
@@ -104,10 +104,10 @@ def few_ended(found: Counter[str]) -> bool:
 
 
 def test_mutants_of_all_families_through_load_and_token(tmp_path: Path) -> None:
-    found = tried(tmp_path, 400, seed=3)
+    found = tried(tmp_path, 200, seed=3)
     assert few_ended(found), found
     passed = found[gguf_trial.TOKEN] + found[gguf_trial.PASSED]
-    assert passed > 50  # not all are refused
+    assert passed > 25  # not all are refused
 
 
 @pytest.mark.slow

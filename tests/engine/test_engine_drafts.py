@@ -108,7 +108,7 @@ def drafts(engine: DrivenEngine) -> tuple[int, int]:
 
 
 @settings(
-    max_examples=60, deadline=None, suppress_health_check=list(HealthCheck),
+    max_examples=25, deadline=None, suppress_health_check=list(HealthCheck),
     phases=PHASES,
 )  # fmt: skip
 @given(

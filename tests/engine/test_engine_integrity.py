@@ -109,7 +109,7 @@ class Sessions:
 @pytest.mark.parametrize(
     "steps",
     [
-        pytest.param(1500, marks=pytest.mark.timeout(180)),
+        pytest.param(600, marks=pytest.mark.timeout(180)),
         pytest.param(34_000, marks=[pytest.mark.slow, pytest.mark.timeout(1800)]),
     ],
 )

@@ -8,11 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.support import forks
 from tests.support.engine_driver import DrivenEngine
-from tests.support.server_harness import DaemonProcess
+from tests.support.server_harness import DaemonProcess, eventually
 from tests.support.stuck import MOST_IN_A_ROW, InARow, not_started, stack_of
 
 ROOT = Path(__file__).parents[2]
@@ -40,7 +41,23 @@ def test_the_process_that_forks_daemons_has_one_thread(tmp_path: Path) -> None:
 
 
 @linux
-@pytest.mark.parametrize("module", [forks.ENGINE, forks.FRONT])
+def test_the_children_of_a_forked_daemon_are_its_own(tmp_path: Path) -> None:
+    with DaemonProcess(tmp_path, http="127.0.0.1:0") as daemon:
+        engine = psutil.Process(daemon.engine_pid())
+        (gateway,) = [p for p in daemon.children() if "umaserve.gateway" in " ".join(p.cmdline())]
+        assert engine.cmdline()[: len(forks.FAKE_ENGINE)] == forks.FAKE_ENGINE
+        assert engine.ppid() == gateway.ppid() == daemon.process.pid
+        front = psutil.Process(daemon.process.pid)
+        (forker,) = [p for p in front.children() if p.name() == forks.NAME]
+        assert len(tasks(forker.pid)) == 1
+        engine.kill()  # the daemon hears how it ended
+        eventually(lambda: daemon.engine_pid() != engine.pid, "another engine serves")
+        assert "the engine died of SIGKILL" in daemon.log
+    assert not forker.is_running() or forker.status() == psutil.STATUS_ZOMBIE
+
+
+@linux
+@pytest.mark.parametrize("module", [forks.ENGINE, forks.FRONT, forks.COMMAND])
 def test_with_a_second_thread_it_refuses_to_fork(module: str, threaded: dict[str, str]) -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:

@@ -303,7 +303,7 @@ def tree_rss(daemon: DaemonProcess) -> int:
     """Bytes of front and engine; pages that both map count once, as far as the system tells."""
     front = psutil.Process(daemon.process.pid)
     total = 0
-    for process in [front, *front.children(recursive=True)]:
+    for process in [front, *daemon.children()]:
         info = process.memory_full_info()
         total += getattr(info, "pss", info.rss)
     return total

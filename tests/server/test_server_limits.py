@@ -279,7 +279,7 @@ def test_storm_of_clients(tmp_path: Path) -> None:
         assert metrics["requests_total"] == 200
         assert metrics["active_sessions"] == metrics["queued_interactive"] == 0
         front = psutil.Process(daemon.process.pid)
-        eventually(lambda: len(front.children()) == 2, "an engine and a chat child")
+        eventually(lambda: len(daemon.children()) == 2, "an engine and a chat child")
         fds = front.num_fds()
         for _ in range(20):
             with daemon.client() as client:

@@ -146,7 +146,7 @@ def test_address_that_others_reach_needs_keys(tmp_path: Path) -> None:
         ("", 0o600, "holds no key"),
         ("a-key-of-the-editor", 0o644, "chmod 600"),
         ("short", 0o600, "fewer than 16"),
-        ("editor a-key-of-the-editor more", 0o600, "line 1: it takes NAME KEY"),
+        ("editor a-key-of-the-editor more", 0o600, "line 1: it takes KEY, NAME KEY or NAME KEY"),
         (None, 0o600, "No such file"),
     ],
 )

@@ -115,8 +115,8 @@ OPTIONS: tuple[Option, ...] = (
            "serve HTTP here, as clients of OpenAI, Anthropic, Ollama and llama-server speak it"),
     Option("api_key_file", "--api-key-file", "UMA_API_KEY_FILE", "ipc", "api_key_file",
            Path("FILE"), "",
-           "file with the API keys that HTTP asks for, a line `NAME KEY` each; needed where other "
-           "machines can ask", "none"),
+           "file with the API keys that HTTP asks for, a line `NAME KEY` or `NAME KEY admin` each; "
+           "needed where other machines can ask", "none"),
     Option("allow_host", "--allow-host", "UMA_ALLOW_HOST", "ipc", "allow_host",
            Names("NAME", "names of hosts, with commas between"), "",
            "names that HTTP requests may use for this machine, beside numbers and localhost",

@@ -28,6 +28,7 @@ MAX_BREAKERS = 16
 MAX_BREAKER_CHARS = 40
 MIN_SEED, MAX_SEED = -(2**63), 2**64 - 1
 
+WITHOUT_KEY = "without a key"  # a `key` that no key has as its name, which has no spaces
 PRIORITIES = ("interactive", "background")
 
 
@@ -300,6 +301,7 @@ ADMIN_FIELDS: dict[str, tuple[Field, ...]] = {
     "info": (
         _OPTIONAL_ID,
         _flag("template", False, "the text of the model's chat template too"),
+        _flag("relays", False, "this connection asks for several programs, as the gateway does"),
     ),
     "tokenize": (
         _OPTIONAL_ID,

@@ -144,10 +144,12 @@ class Unload(msgspec.Struct, frozen=True):
 
 
 class Info(msgspec.Struct, frozen=True):
-    """``template``: with the text of the model's chat template."""
+    """``template``: with the text of the model's chat template.  ``relays``: the connection asks
+    for several programs, which ``key`` and ``app`` of its requests name."""
 
     id: str | None = None
     template: bool = False
+    relays: bool = False
 
 
 class TokenizeRequest(msgspec.Struct, frozen=True):
@@ -492,4 +494,6 @@ def _admin(kind: str, wire: Any, limits: PromptLimits) -> AdminMessage:
         return Unload(wire.id)
     if kind == "cache":
         return AskCache(wire.id)
-    return Info(wire.id, bool(wire.template)) if kind == "info" else Ping(wire.id)
+    if kind == "info":
+        return Info(wire.id, bool(wire.template), bool(wire.relays))
+    return Ping(wire.id)

@@ -85,6 +85,7 @@ class Admin:
             case Ping():
                 connection.send(admin_event("pong", message.id))
             case Info():
+                connection.relays = connection.relays or message.relays
                 connection.send(admin_event("info", message.id, info=self.info(message.template)))
             case Cancel() if message.serial is None and message.id in connection.embeds:
                 connection.embeds[message.id].cancel()

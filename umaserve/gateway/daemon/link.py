@@ -140,12 +140,12 @@ class Link:
             raise Refusal(503, E_IO_001, text) from None
         self._connections.append(made)
         try:
-            limits = (await self._ask(made, {"type": "info"}, TAKEN_S))["info"]["limits"]
+            about = await self._ask(made, {"type": "info", "relays": True}, TAKEN_S)
         except Refusal:
             if made in self._connections:
                 made.close()
             raise
-        self._take_limits(limits)
+        self._take_limits(about["info"]["limits"])
         return made
 
     def _take_limits(self, limits: dict[str, Any]) -> None:

@@ -78,6 +78,7 @@ class Connection:
         self.label = f"c{number}"
         self._number = number
         self.peer = peer
+        self.relays = False  # it asks for several programs
         self.requests: dict[str, Request] = {}
         self.keeps_alive = 0  # streams and admin answers under way
         self.embeds: dict[str, trio.CancelScope] = {}  # of these, what may be cancelled by its id

@@ -54,7 +54,8 @@ The sections are `[model]`, `[ipc]`, `[limits]`, `[scheduler]`, `[qos.interactiv
 
 A file alone can say what programs get. `NAME` is the name of the process that connects to the
 socket. Over HTTP it is the name of the API key, without keys
-[what the request names](HTTP.md#for-all-families) as its app. All processes of a name that stands here are one program. As TOML:
+[what the request names](HTTP.md#for-all-families) as its app. All processes of a name that stands
+here are one program. As TOML:
 
 ```text
 [apps."zed"]

@@ -184,6 +184,8 @@ def settings_of(config: Config, http: HttpListeners, own_key_file: str) -> dict[
         "origins": listed(config.allow_origin),
         "api_key_file": config.api_key_file,
         "own_key_file": own_key_file,
+        "tls_cert": config.tls_cert and os.path.abspath(config.tls_cert),
+        "tls_key": config.tls_key and os.path.abspath(config.tls_key),
         "model_dirs": [os.path.abspath(folder) for folder in listed(config.model_dir)],
         "max_connections": config.max_connections,
         "idle_timeout_s": config.idle_timeout_s,

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from tests.support.gateway import begun, post
+from tests.support.gateway import begun, gateway, post
 from tests.support.http_client import port_of
 from tests.support.server_harness import DaemonProcess, eventually
+from umaserve.gateway.daemon import link
 
 ALICE, BOB = "key-of-alice-0001", "key-of-bob-000002"
 LIMITS: dict[str, Any] = {"n_ctx": 1024, "max_sessions": 4, "n_seq": 2, "max_queue": 8}
@@ -59,3 +60,40 @@ def _is_refused(sock: Any) -> bool:
         data = sock.recv(65536)
         return b" 429 " in data or b'"E_LIMIT_002"' in data
     return False
+
+
+def test_texts_of_one_key_keep_no_other_key_out(daemon: DaemonProcess) -> None:
+    """On one connection of the gateway's, which has 64 answers of a program under way."""
+    with daemon.client() as client:
+        client.send(type="info", relays=True)
+        client.answer("info")
+        for n in range(80):
+            client.send(type="tokenize", id=f"b{n}", text="flood " * 100, key="bob")
+        client.send(type="tokenize", id="a", text="hello", key="alice")
+        told = [client.answer("tokens") for _ in range(81)]
+    refused = [each["id"] for each in told if each["event"] == "error"]
+    assert refused and "a" not in refused
+
+
+def test_the_daemon_is_told_whose_texts_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[dict[str, Any]] = []
+    send = link.Connection.send
+
+    def noted(self: link.Connection, message: dict[str, Any]) -> None:
+        sent.append(message)
+        send(self, message)
+
+    monkeypatch.setattr(link.Connection, "send", noted)
+    with (
+        DaemonProcess(tmp_path) as daemon,
+        gateway(daemon.path, keys={ALICE: "alice", BOB: "bob"}) as port,
+    ):
+        for key in (ALICE, BOB):
+            assert post(port, "/tokenize", {"content": "x"}, X_Api_Key=key).status == 200
+            assert post(port, "/detokenize", {"tokens": [65]}, X_Api_Key=key).status == 200
+    asked = [(each["type"], each["key"]) for each in sent if each.get("type") in link.SHARED]
+    assert asked == [
+        (kind, key) for key in ("alice", "bob") for kind in ("tokenize", "detokenize")
+    ]  # fmt: skip

@@ -18,7 +18,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from umaserve.gateway.callers import Callers, Say
-from umaserve.gateway.daemon.link import Link
+from umaserve.gateway.daemon.link import OWNER, Link
 from umaserve.gateway.daemon.refusal import INTERNAL, Refusal, error_body
 from umaserve.gateway.host import host_is_ours, host_of
 from umaserve.gateway.keys import Keys
@@ -63,6 +63,7 @@ class Guard:
                     return await _preflight(answer, headers)
             caller = self._callers.of(scope, headers)
             scope.setdefault("state", {}).update(caller._asdict())
+            OWNER.set(caller.key)
             body.check()
             await self._app(scope, body, answer)
         except Gone:

@@ -268,6 +268,8 @@ _SERIAL = _whole(
     "serial", 1, 2**53, None, "the request's number in `sessions`; `id` is then only echoed"
 )
 
+_OPTIONAL_KEY = Field("key", Id, _ID_WORDS, note="the API key's name that asked")
+
 ADMIN_FIELDS: dict[str, tuple[Field, ...]] = {
     "metrics": (
         _OPTIONAL_ID,
@@ -308,18 +310,21 @@ ADMIN_FIELDS: dict[str, tuple[Field, ...]] = {
         Field("text", str, "a string"),
         _flag("add_special", False, "with the tokens that the model puts around a text, once"),
         _flag("parse_special", True, "read the text of special tokens as such"),
+        _OPTIONAL_KEY,
     ),
-    "render": (_OPTIONAL_ID, chat_fields.MESSAGES, *chat_fields.OPTIONS),
+    "render": (_OPTIONAL_ID, _OPTIONAL_KEY, chat_fields.MESSAGES, *chat_fields.OPTIONS),
     "detokenize": (
         _OPTIONAL_ID,
         Field("tokens", list[TokenId], _WORDS_TOKENS),
         _flag("with_pieces", False, "the bytes of each token too"),
+        _OPTIONAL_KEY,
     ),
     "embed": (
         _OPTIONAL_ID,
         Field("input", str | list[Any], _WORDS_INPUT, note="what becomes vectors"),
         Field("encoding_format", Literal["float", "base64"], '"float" or "base64"', "float", ""),
         _flag("truncate", False, "a text that is too long loses its end"),
+        _OPTIONAL_KEY,
     ),
     "cache": (_OPTIONAL_ID,),
     "ping": (_OPTIONAL_ID,),

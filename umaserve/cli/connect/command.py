@@ -81,7 +81,7 @@ def _parser() -> Parser:
         "--key",
         metavar="KEY",
         default=os.environ.get("UMA_API_KEY", ""),
-        help="one of the keys of its --api-key-file (default: UMA_API_KEY)",
+        help="one of the keys of its --api-key-file (default: UMA_API_KEY, else the owner's)",
     )
     add_socket(parser)
     return parser

@@ -10,6 +10,7 @@ import asyncio
 import os
 import socket
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Any
 
 from msgspec import convert
@@ -91,6 +92,10 @@ class Connection(asyncio.Protocol):
             answer({"event": "error", "code": code, "message": text})
         self.requests.clear()
         self.answers.clear()
+
+
+OWNER: ContextVar[str] = ContextVar("owner", default="")  # of the key of the request at work
+SHARED = ("tokenize", "detokenize", "render", "embed")  # what the daemon answers in turns
 
 
 class Link:
@@ -184,6 +189,8 @@ class Link:
 
     async def ask(self, message: dict[str, Any], within_s: float | None = ANSWER_S) -> Any:
         """The answer to an admin message, as a dict.  Raises ``Refusal``."""
+        if message["type"] in SHARED and OWNER.get():
+            message = {**message, "key": OWNER.get()}
         if message["type"] != "info":
             await self.check_size(len(encode_frame(message)))
         return await self._ask(await self.connection(), message, within_s)

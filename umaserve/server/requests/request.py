@@ -50,8 +50,20 @@ DECIDED = {
 }
 
 
-def _has_key(message: Generate) -> bool:
-    return message.key not in ("", WITHOUT_KEY)
+def sharer_of(sink: Sink, key: str, app: str | None) -> int:
+    """The program whose share is taken: the process that connected, or below 0 one that it names
+    where it asks for several."""
+    if sink.relays and _is_key(key):
+        return _number("key", key)
+    return _number("app", app) if sink.relays and app is not None else sink.program
+
+
+def _number(kind: str, name: str) -> int:
+    return -1 - (zlib.crc32(f"{kind} {name}".encode()) >> 1)
+
+
+def _is_key(key: str) -> bool:
+    return key not in ("", WITHOUT_KEY)
 
 
 def _sharer(message: Generate, sink: Sink) -> str:
@@ -62,7 +74,7 @@ def _sharer(message: Generate, sink: Sink) -> str:
     """
     if not sink.relays:
         return sink.app
-    return message.key if _has_key(message) else message.app or sink.app
+    return message.key if _is_key(message.key) else message.app or sink.app
 
 
 class Sink(Protocol):
@@ -272,12 +284,9 @@ class Request:
     def program(self) -> int:
         """Whose share the request takes; equal numbers, the same program.  The process that
         connected, or below 0 one that has a name: in the configuration, or by a gateway."""
-        message, sink = self.message, self.sink
-        is_told = sink.relays and (_has_key(message) or message.app is not None)
-        if not is_told and not self.by_name:
-            return sink.program
-        kind = "key" if sink.relays and _has_key(message) else "app"
-        return -1 - (zlib.crc32(f"{kind} {_sharer(message, sink)}".encode()) >> 1)
+        if self.by_name and not (self.sink.relays and _is_key(self.message.key)):
+            return _number("app", _sharer(self.message, self.sink))
+        return sharer_of(self.sink, self.message.key, self.message.app)
 
     @cached_property
     def cost(self) -> int:

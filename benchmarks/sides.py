@@ -105,7 +105,13 @@ class Ours:
         self.daemon.__exit__()
 
     async def connect(self) -> trio.SocketStream:
-        return await trio.open_unix_socket(self.daemon.path)
+        stream = await trio.open_unix_socket(self.daemon.path)
+        if self.named:  # else all of this process's requests are one program's
+            await stream.send_all(streams.frame({"type": "info", "relays": True}))
+            answer = b""
+            while len(answer) < 4 or len(answer) < 4 + int.from_bytes(answer[:4], "little"):
+                answer += await stream.receive_some()
+        return stream
 
     def request(
         self, session_id: str, prompt: str, n: int, interactive: bool, chain: bool = False

@@ -31,12 +31,16 @@ from umaserve.connect.edits import found
 from umaserve.connect.others import APPS
 from umaserve.connect.text import parse
 from umaserve.llama.builds import cache_root
+from umaserve.own_key import own_key
 
 VARIABLES = (
     "XDG_CONFIG_HOME", "XDG_STATE_HOME", "CODEX_HOME", "CLAUDE_CONFIG_DIR", "CONTINUE_GLOBAL_DIR",
     "LLM_USER_PATH", "UMA_API_KEY",
 )  # fmt: skip
 KEY = "a-key-of-this-test-0"
+
+
+STATE = os.environ.get("UMA_STATE_DIR", "")  # of the daemon, which makes its key there
 
 
 @pytest.fixture(scope="module")
@@ -100,6 +104,35 @@ def test_there_and_back_byte_for_byte(
     assert files_below(home) == before and folders_below(home) == folders
     assert main(["connect", name, "--undo", "--yes"]) == 1
     assert "nothing that is not undone" in capsys.readouterr().err
+
+
+def test_apps_get_the_owners_key(
+    home: Path, daemon: DaemonProcess, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setenv("UMA_STATE_DIR", STATE)
+    key = own_key()
+    assert key
+    settings = home / ".claude/settings.json"
+    settings.parent.mkdir()
+    settings.write_text("{}")
+    settings.chmod(0o644)
+    try:
+        assert main(["connect", "claude-code", "--yes"]) == 0
+        assert json.loads(settings.read_text())["env"]["ANTHROPIC_AUTH_TOKEN"] == key
+        warning = f"other users can read {settings}, which holds the key; chmod 600 {settings}"
+        assert warning in capsys.readouterr().err
+        settings.chmod(0o600)
+        assert main(["connect", "claude-code", "--yes", "--key", KEY]) == 0
+        assert KEY in settings.read_text() and "other users" not in capsys.readouterr().err
+        elsewhere = f"http://localhost:{port_of(daemon)}"  # whoever it is that answers there
+        assert main(["connect", "claude-code", "--yes", "--url", elsewhere]) == 0
+        assert json.loads(settings.read_text())["env"]["ANTHROPIC_AUTH_TOKEN"] == "none"
+        assert main(["connect", "codex", "--yes"]) == 0  # a person would have to export it
+        assert "env_key" not in (home / ".codex/config.toml").read_text()
+    finally:
+        main(["connect", "claude-code", "--undo", "--yes"])
+        main(["connect", "codex", "--undo", "--yes"])
 
 
 def told_while_it_ran(name: str, capsys: pytest.CaptureFixture[str]) -> tuple[str, str]:

@@ -128,7 +128,10 @@ def test_address_that_others_reach_needs_keys(tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     keys.write_text("# who asks\neditor a-key-of-the-editor\n\nanother-key-alone\n")
     keys.chmod(0o600)
-    with DaemonProcess(tmp_path, http="0.0.0.0:0", api_key_file=str(keys)) as daemon:
+    log = refused(tmp_path, http="0.0.0.0:0", api_key_file=str(keys))
+    assert "--tls-cert FILE" in log and "--insecure-http" in log
+    told = {"http": "0.0.0.0:0", "api_key_file": str(keys), "insecure_http": True}
+    with DaemonProcess(tmp_path, **told) as daemon:
         for path in ("/requests", "/metrics", "/none", "/openapi.json", "/"):
             reply = ask(daemon, path, Host="0.0.0.0")
             assert (reply.status, reply.headers["www-authenticate"]) == (401, "Bearer")
@@ -146,7 +149,7 @@ def test_address_that_others_reach_needs_keys(tmp_path: Path) -> None:
         ("", 0o600, "holds no key"),
         ("a-key-of-the-editor", 0o644, "chmod 600"),
         ("short", 0o600, "fewer than 16"),
-        ("editor a-key-of-the-editor more", 0o600, "line 1: it takes NAME KEY"),
+        ("editor a-key-of-the-editor more", 0o600, "line 1: it takes KEY, NAME KEY or NAME KEY"),
         (None, 0o600, "No such file"),
     ],
 )

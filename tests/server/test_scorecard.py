@@ -60,12 +60,12 @@ class Bench:
 
     def request(
         self, lane: int = 0, slo: Any = None, app: str = "", usage: Usage | None = None,
-        unread: bool = False,
+        unread: bool = False, key: str = "",
     ) -> Any:  # fmt: skip
         usage = usage or Usage()
         request = SimpleNamespace(
             emitted=0, timed=0, sent_ns=0, baseline_ns=0, lane=lane, told=False,
-            arrived_ns=int(self.clock.now_s * 1e9), message=SimpleNamespace(slo=slo),
+            arrived_ns=int(self.clock.now_s * 1e9), message=SimpleNamespace(slo=slo, key=key),
             first_ns=0, figures=None, engine=None, accepted=True, app=app, usage=lambda: usage,
             lane_now=lambda: (lane, "asked for"), is_unread=lambda: unread,
         )  # fmt: skip
@@ -262,7 +262,7 @@ def test_who_asks(bench: Bench) -> None:
     found = bench.read(0.0)["apps"]
     assert list(found) == ["batch", "editor", "shell"], "who was there last comes first"
     assert found["editor"] == {
-        "requests": 1, "active": 1, "tokens": 100, "share": 0.8, "cached": 0.75,
+        "key": None, "requests": 1, "active": 1, "tokens": 100, "share": 0.8, "cached": 0.75,
         "p95_ms": pytest.approx(10.0, rel=1e-6), "lane": "interactive",
         "lane_reason": "asked for",
     }  # fmt: skip
@@ -274,6 +274,22 @@ def test_who_asks(bench: Bench) -> None:
     later = bench.read(61.0)["apps"]["editor"]
     assert later["active"] == 0 and later["tokens"] == 100
     assert later["share"] is None and later["p95_ms"] is None
+
+
+def test_figures_of_a_key_are_its_own_whatever_names_it_tells(bench: Bench) -> None:
+    bench.request(app="editor")
+    bench.request(app="editor", key="alice")
+    bench.request(app="alice", key="alice")
+    bench.request(app="alice: editor")
+    found = bench.read()["apps"]
+    assert [row["key"] for row in found.values()].count("alice") == 2
+    assert len(found) == 4 and {row["requests"] for row in found.values()} == {1}
+    for n in range(2 * apps.MOST):
+        bench.request(app=f"app {n}", key="bob")
+    bench.clock.now_s += 1.0
+    found = bench.read()["apps"]
+    assert len(found) == apps.MOST
+    assert sum(row["key"] == "bob" for row in found.values()) == apps.MOST - 4
 
 
 def test_the_p95_of_a_program_is_of_its_newest_times(bench: Bench) -> None:

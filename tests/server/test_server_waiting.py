@@ -26,12 +26,12 @@ SERIALS = iter(range(1, 1_000_000))
 
 def request(
     program: str, priority: str = "interactive", age_ns: int = 0, app: str | None = None,
-    prompt: str = "hi", apps: dict[str, AppSettings] | None = None,
+    prompt: str = "hi", apps: dict[str, AppSettings] | None = None, key: str | None = None,
 ) -> Request:  # fmt: skip
-    body = {"id": "x", "prompt": prompt, "priority": priority, "app": app}
+    body = {"id": "x", "prompt": prompt, "priority": priority, "app": app, "key": key}
     message = parse_message(json.dumps(body).encode(), Limits())
     assert isinstance(message, Generate)
-    sink: Any = SimpleNamespace(program=program, app=str(program))
+    sink: Any = SimpleNamespace(program=program, app=str(program), relays=program == "gateway")
     came_ns = time.monotonic_ns() - age_ns
     return Request.create(next(SERIALS), sink, message, came_ns, 16, apps or {})
 
@@ -66,6 +66,38 @@ def test_programs_that_are_named_take_turns_over_one_connection() -> None:
     late = request("gateway", app="editor")
     enter(room, *flood, late)
     assert order(room) == [flood[0], late, flood[1], flood[2]]
+
+
+def test_a_key_has_one_share_whatever_app_it_names() -> None:
+    room = WaitingRoom(256, 4)
+    flood = [request("gateway", key="bob", app=f"app {n}") for n in range(3)]
+    late = request("gateway", key="alice", app="app 0")
+    enter(room, *flood, late)
+    assert order(room) == [flood[0], late, flood[1], flood[2]]
+    assert late.program != request("gateway", app="alice").program
+    programs = {one.program for one in flood}
+    assert len(programs) == 1 and late.program not in programs
+
+
+def test_a_process_has_one_share_whatever_app_it_names() -> None:
+    room = WaitingRoom(256, 4)
+    flood = [request("greedy", app=f"app {n}", key=f"key {n}") for n in range(3)]
+    late = request("editor", app="app 0")
+    enter(room, *flood, late)
+    assert order(room) == [flood[0], late, flood[1], flood[2]]
+
+
+@pytest.mark.parametrize(
+    "who", [("greedy", "zed", None), ("gateway", "zed", "bob"), ("greedy", "zed", "zed")]
+)
+def test_the_weight_and_lane_of_another_cannot_be_had(who: tuple[str, str, str | None]) -> None:
+    program, app, key = who
+    apps = {"zed": AppSettings(weight=8.0, lane="interactive"), "carol": AppSettings(weight=3.0)}
+    one = request(program, "auto", app=app, key=key, apps=apps)
+    assert one.weight == 1.0 and one.auto
+    assert one.program != request("zed", apps=apps).program
+    own = request("gateway", app=app, key="carol", apps=apps)
+    assert own.weight == 3.0 and own.program != request("carol", apps=apps).program
 
 
 def test_long_prompts_take_more_turns() -> None:
@@ -154,7 +186,7 @@ def test_whose_answer_is_not_read_as_it_comes(fields: dict[str, Any], is_unread:
     body = {"id": "x", "prompt": "hi", **fields}
     message = parse_message(json.dumps(body).encode(), Limits())
     assert isinstance(message, Generate)
-    sink: Any = SimpleNamespace(program="script", app="script")
+    sink: Any = SimpleNamespace(program="script", app="script", relays=False)
     one = Request.create(next(SERIALS), sink, message, time.monotonic_ns(), 16, {})
     assert one.submit_message().unread == is_unread
     columns = {"serial": [one.serial], "lane": [0], "auto": [t.AUTO if one.auto else t.LABELLED]}

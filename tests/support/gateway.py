@@ -11,16 +11,19 @@ from contextlib import contextmanager
 from http.client import HTTPConnection, HTTPResponse
 from typing import Any
 
-from umaserve.gateway.keys import Keys
+from umaserve.gateway.keys import Key, Keys
 from umaserve.gateway.process import run
 from umaserve.gateway.settings import Settings
 
 
 @contextmanager
 def gateway(daemon_socket: str = "/nowhere/uma.sock", **settings: Any) -> Iterator[int]:
-    """Its port.  ``log`` of the settings is a list that gets its lines."""
+    """Its port.  ``log`` of the settings is a list that gets its lines; ``keys`` are their owners
+    by key, marked as in a file."""
     lines: list[str] = settings.pop("log", [])
-    keys = settings.pop("keys", {})
+    owners: dict[str, str] = settings.pop("keys", {})
+    marked = {key: Key(o.removesuffix(" admin"), o.endswith(" admin")) for key, o in owners.items()}
+    keys = Keys(marked, settings.pop("asked", True))
     started = threading.Event()
     ends: list[Callable[[], None]] = []
 
@@ -36,7 +39,7 @@ def gateway(daemon_socket: str = "/nowhere/uma.sock", **settings: Any) -> Iterat
 
         def serve() -> None:
             say = lambda level, text: lines.append(f"{level} {text}")  # noqa: E731
-            run(told, Keys(keys), sockets, say, ready)
+            run(told, keys, sockets, say, ready)
 
         thread = threading.Thread(target=serve)
         thread.start()
@@ -90,10 +93,11 @@ def post(port: int, path: str, body: Any, **headers: str) -> Posted:
         connection.close()
 
 
-def begun(port: int, path: str, body: dict[str, Any]) -> socket.socket:
+def begun(port: int, path: str, body: dict[str, Any], **headers: str) -> socket.socket:
     """A request that is sent, and nothing of its answer read."""
     data = json.dumps(body).encode()
-    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(data)}\r\n\r\n"
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(data)}\r\n"
+    head += "".join(f"{name}: {value}\r\n" for name, value in headers.items()) + "\r\n"
     sock = socket.create_connection(("127.0.0.1", port), 60)
     sock.sendall(head.encode() + data)
     return sock

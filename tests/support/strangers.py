@@ -64,6 +64,34 @@ def stranger(code: str, path: str, mode: int = 0o666) -> Iterator[subprocess.Pop
 
 
 @contextmanager
+def connected_stranger(
+    address: tuple[str, int], then: str = ""
+) -> Iterator[subprocess.Popen[str]]:
+    """``nobody`` has connected to a TCP address.  Sends a line of hex, does ``then``, and answers
+    with what came, in hex."""
+    code = f"""
+sock = socket.socket()
+sock.connect({address!r})
+print("ready", flush=True)
+sock.sendall(bytes.fromhex(sys.stdin.readline()))
+data = b""
+{then or "while part := sock.recv(65536): data += part"}
+print(data.hex(), flush=True)
+"""
+    with stranger(code, "") as child:
+        yield child
+
+
+def said_by_stranger(port: int, data: bytes) -> bytes:
+    """The answer to ``nobody``, until the server closes the connection."""
+    with connected_stranger(("127.0.0.1", port)) as child:
+        assert child.stdin is not None and child.stdout is not None
+        child.stdin.write(data.hex() + "\n")
+        child.stdin.flush()
+        return bytes.fromhex(child.stdout.readline())
+
+
+@contextmanager
 def open_folder(mode: int = 0o777) -> Iterator[Path]:
     """A folder that everybody may use, unlike those of pytest."""
     with tempfile.TemporaryDirectory() as name:

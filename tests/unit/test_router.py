@@ -36,6 +36,25 @@ def test_nodes_are_read() -> None:
     assert read_nodes("six=[::1]:80+81")[0].agent_host == "::1"
 
 
+HOSTILE = ["\n    stats enable", " ssl crt /x", "#", "\t", "\r", "$HOME", '"', "'", "\\", "\x00"]
+
+
+@pytest.mark.parametrize("hostile", HOSTILE)
+def test_no_word_adds_a_line_to_the_configuration(
+    hostile: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for words in (
+        ["--listen", f"127.0.0.1:8000{hostile}"], ["--expire", f"1h{hostile}"],
+        ["--listen", ""], ["--expire", ""],
+    ):  # fmt: skip
+        assert main(["router", "--nodes", NODES, *words]) == 2
+        told = capsys.readouterr()
+        assert told.out == "" and f"{words[0]} " in told.err and "must be one word" in told.err
+    for node in (f"10.0.0.5{hostile}:80", f"unix:/run/u{hostile}.sock", f"a{hostile}=10.0.0.5:80"):
+        with pytest.raises(ValueError):
+            read_nodes(node)
+
+
 @pytest.mark.parametrize(
     ("text", "word"),
     [

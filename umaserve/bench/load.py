@@ -93,6 +93,8 @@ class _Stream(_Connection):
         self._load, self.name, self._interactive, self._app = load, name, interactive, app
         self._words, self._tokens, self._once = words, tokens, once
         self._number = 0
+        if app:  # else it is of this process, as all streams are
+            self.send({"type": "info", "relays": True})
         self._answer: Answer
         self._id = ""
 

@@ -16,8 +16,8 @@ from umaserve.server.gateway.listener import open_http, problem_with
 
 LISTEN = "127.0.0.1:8080"
 FLAGS = (
-    "api_key_file", "allow_host", "allow_origin", "model_dir", "max_connections",
-    "idle_timeout_s", "core_dumps",
+    "api_key_file", "tls_cert", "tls_key", "insecure_http", "allow_host", "allow_origin",
+    "model_dir", "max_connections", "idle_timeout_s", "core_dumps",
 )  # fmt: skip
 
 
@@ -57,7 +57,7 @@ def gateway(arguments: list[str]) -> int:
 async def _serve(config: Config) -> int:
     """The gateway's process, followed as the daemon does it, until a signal."""
     async with (
-        open_http(config.http, config.api_key_file) as http,
+        open_http(config) as http,
         trio.open_nursery() as nursery,
     ):
         assert http is not None

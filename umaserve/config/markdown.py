@@ -52,9 +52,10 @@ The sections are `[model]`, `[ipc]`, `[limits]`, `[scheduler]`, `[qos.interactiv
 
 ## Programs
 
-A file alone can say what programs get. `NAME` is what a request has as `app`, over HTTP
-[what it names](HTTP.md#for-all-families), else the name of the process that connects. All processes
-of a name that stands here are one program. As TOML:
+A file alone can say what programs get. `NAME` is the name of the process that connects to the
+socket. Over HTTP it is the name of the API key, without keys
+[what the request names](HTTP.md#for-all-families) as its app. All processes of a name that stands
+here are one program. As TOML:
 
 ```text
 [apps."zed"]

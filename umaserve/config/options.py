@@ -115,8 +115,16 @@ OPTIONS: tuple[Option, ...] = (
            "serve HTTP here, as clients of OpenAI, Anthropic, Ollama and llama-server speak it"),
     Option("api_key_file", "--api-key-file", "UMA_API_KEY_FILE", "ipc", "api_key_file",
            Path("FILE"), "",
-           "file with the API keys that HTTP asks for, a line `NAME KEY` each; needed where other "
-           "machines can ask", "none"),
+           "file with the API keys that HTTP asks for, a line `NAME KEY` or `NAME KEY admin` each; "
+           "needed where other machines can ask", "none"),
+    Option("tls_cert", "--tls-cert", "UMA_TLS_CERT", "ipc", "tls_cert", Path("FILE"), "",
+           "certificate, with its chain, that HTTP is encrypted with; PEM", "none"),
+    Option("tls_key", "--tls-key", "UMA_TLS_KEY", "ipc", "tls_key", Path("FILE"), "",
+           "the certificate's key, which nobody else may read; PEM without a passphrase", "none"),
+    Option("insecure_http", "--insecure-http", "UMA_INSECURE_HTTP", "ipc", "insecure_http",
+           Switch(), False,
+           "let API keys and texts go unencrypted where other machines can ask, as behind a proxy "
+           "with TLS"),
     Option("allow_host", "--allow-host", "UMA_ALLOW_HOST", "ipc", "allow_host",
            Names("NAME", "names of hosts, with commas between"), "",
            "names that HTTP requests may use for this machine, beside numbers and localhost",

@@ -47,6 +47,9 @@ class Config:
     http: str = "off"
     agent_check: str = "off"
     api_key_file: str = ""
+    tls_cert: str = ""
+    tls_key: str = ""
+    insecure_http: bool = False
     allow_host: str = ""
     allow_origin: str = ""
     model_dir: str = ""

@@ -122,7 +122,7 @@ def _codex_notes(target: Target) -> list[str]:
 
 CODEX = App(
     "codex", "Codex", ("codex",), _codex_file, "toml", (*_CODEX, "base_url"),
-    _codex_changes, _codex_asks, _codex_notes, wants_tools=True,
+    _codex_changes, _codex_asks, _codex_notes, wants_tools=True, keeps_key=False,
 )  # fmt: skip
 
 

@@ -80,6 +80,7 @@ class App(NamedTuple):
 
     ``refusal`` says why its settings cannot be changed here, or is empty.  ``notes`` are lines
     for the person.  ``wants_tools``: it can do little with a model that calls none.
+    ``keeps_key``: its settings hold a key; else a person has to give it one.
     """
 
     name: str
@@ -93,6 +94,7 @@ class App(NamedTuple):
     notes: Callable[[Target], list[str]]
     refusal: Callable[[Places], str] = lambda places: ""
     wants_tools: bool = False
+    keeps_key: bool = True
 
 
 def bearer(target: Target) -> dict[str, str]:

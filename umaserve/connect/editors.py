@@ -104,7 +104,7 @@ def _zed_notes(target: Target) -> list[str]:
 
 ZED = App(
     "zed", "Zed", ("zed", "zeditor"), _zed_file, "jsonc", (*_ZED, "api_url"),
-    _zed_changes, _zed_asks, _zed_notes,
+    _zed_changes, _zed_asks, _zed_notes, keeps_key=False,
 )  # fmt: skip
 
 

@@ -72,6 +72,7 @@ OPEN_WEBUI = App(
     "open-webui", "Open WebUI", ("open-webui",), lambda places: "", "jsonc", (),
     lambda places, target: [],
     lambda target: chat(target, "Python/3.11 aiohttp/3.12"), _web_notes,
+    keeps_key=False,
 )  # fmt: skip
 
 APPS = {

@@ -26,7 +26,7 @@ from typing import Any
 import msgspec
 
 from umaserve import core_dumps
-from umaserve.gateway.keys import KeyFileError, read_keys
+from umaserve.gateway.keys import KeyFileError, read_keys, read_own_key
 from umaserve.gateway.process import run
 from umaserve.gateway.settings import Settings
 
@@ -70,6 +70,11 @@ def main(argument: str) -> int:
     except KeyFileError as error:
         say("error", str(error))
         return 1
+    if not keys:
+        try:
+            keys = read_own_key(settings.own_key_file)
+        except KeyFileError as error:
+            say("warn", f"the owner's own key is not taken: {error}")
     run(settings, keys, sockets, say, ready)
     return 0
 

@@ -13,30 +13,25 @@ import asyncio
 import contextlib
 import re
 import traceback
-from collections.abc import Callable
-from typing import Any
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from umaserve.gateway.daemon.link import Link
+from umaserve.gateway.callers import Callers, Say
+from umaserve.gateway.daemon.link import OWNER, Link
 from umaserve.gateway.daemon.refusal import INTERNAL, Refusal, error_body
 from umaserve.gateway.host import host_is_ours, host_of
 from umaserve.gateway.keys import Keys
-from umaserve.gateway.page import wants_page
 from umaserve.gateway.settings import Settings
 from umaserve.gateway.translate.body import Gone
 
 URL = "umaserve.url"  # of the scope: the request's target as it came
 MOST_ASKED_CHARS = 4096  # of the header names that a page asks for
-OPEN_PATHS = ("/health", "/v1/health")  # of them no key is asked
 EXPOSED_HEADERS = "x-uma-lane, x-uma-cache, retry-after"
 PREFLIGHT_S = 600
 _SLASHES = re.compile("//+")
 OF_BODIES = (413, 415)  # refusals of a body that nobody has read
 READ_ON_BYTES, READ_ON_S = 64 * 1024 * 1024, 10.0  # of such a body, before it is answered
-
-Say = Callable[[str, str], None]
 
 
 class Guard:
@@ -45,7 +40,8 @@ class Guard:
     def __init__(
         self, app: ASGIApp, settings: Settings, keys: Keys, link: Link, say: Say
     ) -> None:
-        self._app, self._settings, self._keys = app, settings, keys
+        self._app, self._settings = app, settings
+        self._callers = Callers(settings, keys, say)
         self._link, self._say = link, say
         self._origins = frozenset(origin.lower().rstrip("/") for origin in settings.origins)
 
@@ -65,7 +61,9 @@ class Guard:
                 )  # fmt: skip
                 if scope["method"] == "OPTIONS" and "access-control-request-method" in headers:
                     return await _preflight(answer, headers)
-            scope.setdefault("state", {}).update(self._checked_key(scope, headers))
+            caller = self._callers.of(scope, headers)
+            scope.setdefault("state", {}).update(caller._asdict())
+            OWNER.set(caller.key)
             body.check()
             await self._app(scope, body, answer)
         except Gone:
@@ -107,24 +105,6 @@ class Guard:
         if not named or named != headers.get("host", "").lower():
             raise _foreign("this origin")
         return ""
-
-    def _checked_key(self, scope: Scope, headers: Headers) -> dict[str, Any]:
-        """``key`` is the name of the caller's, and ``known`` says whether the caller may know more
-        than the state.  The page holds nothing, and of the state no key is asked."""
-        if not self._keys:
-            return {"key": "", "known": True}
-        kind, _, bearer = headers.get("authorization", "").partition(" ")
-        given = headers.get("x-api-key") or (bearer.strip() if kind.lower() == "bearer" else "")
-        name = self._keys.name_of(given) if given else None
-        if name is not None:
-            return {"key": name, "known": True}
-        reads, path = scope["method"] in ("GET", "HEAD"), scope["path"]
-        is_page = path == "/" and wants_page(headers.get("accept", ""))
-        if reads and (is_page or path in OPEN_PATHS):
-            return {"key": "", "known": False}
-        text = "the API key is wrong" if given else "an API key is needed"
-        text += "; send it as Authorization: Bearer KEY or as X-Api-Key"
-        raise Refusal(401, "invalid_api_key", text, (("www-authenticate", "Bearer"),))
 
 
 class _Body:

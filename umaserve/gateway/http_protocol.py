@@ -14,10 +14,12 @@ from uvicorn.protocols.http.httptools_impl import (
     RequestResponseCycle,
 )
 
+from umaserve.gateway.callers import UID
 from umaserve.gateway.daemon.refusal import Refusal, encode, openai_error
 from umaserve.gateway.guard import URL
 from umaserve.gateway.settings import Settings
 from umaserve.peer import peer_of
+from umaserve.tcp_peer import TcpPeers
 
 HEAD_BYTES = 16 * 1024  # of a request's line and headers
 HEAD_S = 10.0  # from its first byte to its last
@@ -26,18 +28,23 @@ LINGER_S = 2.0  # until the client has read the last answer
 LINGER_BYTES = 1024 * 1024  # of input that nobody reads any more
 LINE_REQUESTS, LINE_BYTES = 64, 1024 * 1024  # that one connection may have in line
 
+_UNIX = socket.AF_UNIX
 _ORDER = itertools.count()  # the loop's clock stands still while it takes several connections
 
 
 class GatewayProtocol(HttpToolsProtocol):
-    """``settings`` is set by `protocol_for`.  When all connections are taken, the one that has
-    asked for nothing the longest makes room."""
+    """``settings`` and ``peers`` are set by `protocol_for`.
+
+    When all connections are taken, the one that has asked for nothing the longest makes room.
+    """
 
     settings: Settings
+    peers: TcpPeers | None  # where users are to be told apart by their connections
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.asked = next(_ORDER)
+        self._uid: int | None = None  # at the other end, where that is looked up
         self._head_bytes = 0
         self._in_head = self._lingers = False
         self._last_words: Refusal | None = None  # once the requests before have been answered
@@ -55,6 +62,8 @@ class GatewayProtocol(HttpToolsProtocol):
         if not self._may_come(transport):
             transport.abort()
             return
+        if self.peers is not None and self.transport.get_extra_info("socket").family != _UNIX:
+            self._uid = self.peers.uid(self.client, self.server)  # now: a closed one has no user
         self._make_room()
         self._wait_for_request()
 
@@ -134,6 +143,8 @@ class GatewayProtocol(HttpToolsProtocol):
         if any(n == b"transfer-encoding" and v.lower() != b"chunked" for n, v in self.headers):
             raise ValueError("a body would end where the parser does not see it")
         self.scope[URL] = self.url  # type: ignore[literal-required]
+        if self._uid is not None:
+            self.scope[UID] = self._uid  # type: ignore[literal-required]
         super().on_headers_complete()
         self._check_line()
 
@@ -263,4 +274,6 @@ def _without_chunks(cycle: RequestResponseCycle, app: Any) -> Any:
 
 def protocol_for(settings: Settings) -> type[GatewayProtocol]:
     """The protocol class with these settings."""
-    return type("BoundProtocol", (GatewayProtocol,), {"settings": settings})
+    by_user = settings.owner >= 0 and not settings.api_key_file
+    named = {"settings": settings, "peers": TcpPeers() if by_user else None}
+    return type("BoundProtocol", (GatewayProtocol,), named)

@@ -62,6 +62,9 @@ async def _serve(
         access_log=False,
         server_header=False,
         proxy_headers=False,
+        ssl_certfile=settings.tls_cert or None,
+        ssl_keyfile=settings.tls_key or None,
+        ssl_keyfile_password="",  # else one is asked of the terminal
         headers=HEADERS,
         backlog=BACKLOG,
         timeout_keep_alive=int(settings.idle_timeout_s) or FOR_EVER_S,

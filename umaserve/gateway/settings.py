@@ -10,8 +10,9 @@ class Settings(msgspec.Struct, frozen=True):
 
     ``hosts`` are names that a request may use for this server, beside numbers and localhost;
     ``any_host`` lifts that, for a Unix socket.  ``origins`` are web pages that may ask.
-    ``api_key_file`` and ``model_dirs`` are paths; empty: no keys, nothing to load.  ``owner`` is
-    the only user that may come by a Unix socket (-1: not known).
+    ``api_key_file`` and ``model_dirs`` are paths; empty: no keys, nothing to load.
+    ``own_key_file`` holds the owner's own key.  ``owner`` is the user that may ask
+    without keys (-1: not known).
     """
 
     socket: str
@@ -19,6 +20,9 @@ class Settings(msgspec.Struct, frozen=True):
     any_host: bool = False
     origins: tuple[str, ...] = ()
     api_key_file: str = ""
+    own_key_file: str = ""
+    tls_cert: str = ""
+    tls_key: str = ""
     model_dirs: tuple[str, ...] = ()
     max_connections: int = 1024
     idle_timeout_s: float = 300.0

@@ -49,7 +49,7 @@ from umaserve.protocol.events import (
     rated_fields,
     token_event,
 )
-from umaserve.protocol.fields import PRIORITIES, Limits
+from umaserve.protocol.fields import PRIORITIES, WITHOUT_KEY, Limits
 from umaserve.protocol.frames import (
     HEADER_BYTES,
     MAX_FRAME_BYTES,
@@ -132,6 +132,7 @@ __all__ = [
     "TokenizeRequest",
     "Unload",
     "Usage",
+    "WITHOUT_KEY",
     "admin_event",
     "begin_event",
     "delta_event",

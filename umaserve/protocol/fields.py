@@ -28,6 +28,7 @@ MAX_BREAKERS = 16
 MAX_BREAKER_CHARS = 40
 MIN_SEED, MAX_SEED = -(2**63), 2**64 - 1
 
+WITHOUT_KEY = "without a key"  # a `key` that no key has as its name, which has no spaces
 PRIORITIES = ("interactive", "background")
 
 
@@ -267,6 +268,8 @@ _SERIAL = _whole(
     "serial", 1, 2**53, None, "the request's number in `sessions`; `id` is then only echoed"
 )
 
+_OPTIONAL_KEY = Field("key", Id, _ID_WORDS, note="the API key's name that asked")
+
 ADMIN_FIELDS: dict[str, tuple[Field, ...]] = {
     "metrics": (
         _OPTIONAL_ID,
@@ -300,24 +303,28 @@ ADMIN_FIELDS: dict[str, tuple[Field, ...]] = {
     "info": (
         _OPTIONAL_ID,
         _flag("template", False, "the text of the model's chat template too"),
+        _flag("relays", False, "this connection asks for several programs, as the gateway does"),
     ),
     "tokenize": (
         _OPTIONAL_ID,
         Field("text", str, "a string"),
         _flag("add_special", False, "with the tokens that the model puts around a text, once"),
         _flag("parse_special", True, "read the text of special tokens as such"),
+        _OPTIONAL_KEY,
     ),
-    "render": (_OPTIONAL_ID, chat_fields.MESSAGES, *chat_fields.OPTIONS),
+    "render": (_OPTIONAL_ID, _OPTIONAL_KEY, chat_fields.MESSAGES, *chat_fields.OPTIONS),
     "detokenize": (
         _OPTIONAL_ID,
         Field("tokens", list[TokenId], _WORDS_TOKENS),
         _flag("with_pieces", False, "the bytes of each token too"),
+        _OPTIONAL_KEY,
     ),
     "embed": (
         _OPTIONAL_ID,
         Field("input", str | list[Any], _WORDS_INPUT, note="what becomes vectors"),
         Field("encoding_format", Literal["float", "base64"], '"float" or "base64"', "float", ""),
         _flag("truncate", False, "a text that is too long loses its end"),
+        _OPTIONAL_KEY,
     ),
     "cache": (_OPTIONAL_ID,),
     "ping": (_OPTIONAL_ID,),

@@ -144,10 +144,12 @@ class Unload(msgspec.Struct, frozen=True):
 
 
 class Info(msgspec.Struct, frozen=True):
-    """``template``: with the text of the model's chat template."""
+    """``template``: with the text of the model's chat template.  ``relays``: the connection asks
+    for several programs, which ``key`` and ``app`` of its requests name."""
 
     id: str | None = None
     template: bool = False
+    relays: bool = False
 
 
 class TokenizeRequest(msgspec.Struct, frozen=True):
@@ -155,12 +157,14 @@ class TokenizeRequest(msgspec.Struct, frozen=True):
     id: str | None = None
     add_special: bool = False
     parse_special: bool = True
+    key: str = ""
 
 
 class DetokenizeRequest(msgspec.Struct, frozen=True):
     tokens: list[int]
     id: str | None = None
     with_pieces: bool = False
+    key: str = ""
 
 
 class Embed(msgspec.Struct, frozen=True):
@@ -170,6 +174,7 @@ class Embed(msgspec.Struct, frozen=True):
     id: str | None = None
     base64: bool = False
     truncate: bool = False
+    key: str = ""
 
 
 class Render(msgspec.Struct, frozen=True):
@@ -178,6 +183,7 @@ class Render(msgspec.Struct, frozen=True):
     messages: tuple[ChatMessage, ...]
     chat: ChatOptions
     id: str | None = None
+    key: str = ""
 
 
 class AskCache(msgspec.Struct, frozen=True):
@@ -476,20 +482,25 @@ def _admin(kind: str, wire: Any, limits: PromptLimits) -> AdminMessage:
             raise missing("text")
         _cap("text is", len(wire.text.encode()), limits)
         parse = wire.parse_special is not False
-        return TokenizeRequest(wire.text, wire.id, bool(wire.add_special), parse)
+        special = bool(wire.add_special)
+        return TokenizeRequest(wire.text, wire.id, special, parse, wire.key or "")
     if kind == "render":
         if wire.messages is None:
             raise missing("messages")
-        return Render(*_conversation(wire, limits), wire.id)
+        return Render(*_conversation(wire, limits), wire.id, wire.key or "")
     if kind == "embed":
         inputs = _inputs(wire.input, limits)
-        return Embed(inputs, wire.id, wire.encoding_format == "base64", bool(wire.truncate))
+        base64, truncate = wire.encoding_format == "base64", bool(wire.truncate)
+        return Embed(inputs, wire.id, base64, truncate, wire.key or "")
     if kind == "detokenize":
         if wire.tokens is None:
             raise missing("tokens")
-        return DetokenizeRequest(wire.tokens, wire.id, bool(wire.with_pieces))
+        pieces = bool(wire.with_pieces)
+        return DetokenizeRequest(wire.tokens, wire.id, pieces, wire.key or "")
     if kind == "unload":
         return Unload(wire.id)
     if kind == "cache":
         return AskCache(wire.id)
-    return Info(wire.id, bool(wire.template)) if kind == "info" else Ping(wire.id)
+    if kind == "info":
+        return Info(wire.id, bool(wire.template), bool(wire.relays))
+    return Ping(wire.id)

@@ -46,7 +46,7 @@ from umaserve.server.figures.cache_report import cache_report
 from umaserve.server.figures.session_rows import session_rows
 from umaserve.server.overview import Overview, Watched, state
 from umaserve.server.requests.chat import Outcome, conversation
-from umaserve.server.requests.request import LANES, Request
+from umaserve.server.requests.request import LANES, Request, sharer_of
 from umaserve.server.requests.vectors import in_json, json_bytes
 from umaserve.wire.messages import Embedded
 
@@ -85,6 +85,7 @@ class Admin:
             case Ping():
                 connection.send(admin_event("pong", message.id))
             case Info():
+                connection.relays = connection.relays or message.relays
                 connection.send(admin_event("info", message.id, info=self.info(message.template)))
             case Cancel() if message.serial is None and message.id in connection.embeds:
                 connection.embeds[message.id].cancel()
@@ -156,13 +157,17 @@ class Admin:
         connection.send(admin_event("priority", message.id, priority=message.priority))
 
     def _start(self, connection: Connection, message: Any, answer: Any) -> None:
-        if connection.keeps_alive >= MAX_AT_ONCE:
+        program = _program(connection, message)
+        if connection.answering[program] >= MAX_AT_ONCE:
             text = f"{MAX_AT_ONCE} admin messages of this connection are being answered already"
             raise ProtocolError(E_LIMIT_002, text, id=message.id)
+        connection.answering[program] += 1
         connection.keeps_alive += 1
-        connection.nursery.start_soon(self._answer, connection, message, answer)
+        connection.nursery.start_soon(self._answer, connection, message, answer, program)
 
-    async def _answer(self, connection: Connection, message: Any, answer: Any) -> None:
+    async def _answer(
+        self, connection: Connection, message: Any, answer: Any, program: int
+    ) -> None:
         try:
             await answer(connection, message)
         except ProtocolError as error:
@@ -172,6 +177,9 @@ class Admin:
             connection.broke(error, message.id)
         finally:
             connection.keeps_alive -= 1
+            connection.answering[program] -= 1
+            if not connection.answering[program]:
+                del connection.answering[program]
 
     async def _stream_metrics(self, connection: Connection, message: Metrics) -> None:
         assert message.interval_ms is not None
@@ -186,7 +194,7 @@ class Admin:
     async def _tokenize(self, connection: Connection, message: TokenizeRequest) -> None:
         answer = await self._by_engine(
             self._questions,
-            connection.program,
+            _program(connection, message),
             lambda engine: engine.tokenize(
                 message.text, message.add_special, message.parse_special
             ),
@@ -264,7 +272,7 @@ class Admin:
         for what in message.inputs:
             answer: Embedded = await self._by_engine(
                 self._embeds,
-                connection.program,
+                _program(connection, message),
                 lambda engine, what=what: engine.embed(what, message.truncate),  # type: ignore[misc]
             )
             if answer.error:
@@ -312,7 +320,8 @@ class Admin:
 
         question = conversation(message.messages, message.chat, spans=True)
         chat = self._daemon.sessions.chat
-        forget = chat.put(engine.chat, question, Rendered, done, program=connection.program)
+        program = _program(connection, message)
+        forget = chat.put(engine.chat, question, Rendered, done, program=program)
         try:
             await answered.wait()
         finally:
@@ -407,6 +416,11 @@ class Admin:
             "sessions": session_rows(daemon.sessions),
             "recent": daemon.meters.recent_requests.read(),
         }
+
+
+def _program(connection: Connection, message: Any) -> int:
+    """Whose share of answers a message takes."""
+    return sharer_of(connection, getattr(message, "key", ""), None)
 
 
 def _chat_state(engine: EngineHandle) -> dict[str, Any]:

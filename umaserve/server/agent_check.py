@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
 import trio
 
-from umaserve.config import host_and_port
+from umaserve.config import Config, host_and_port
 from umaserve.metrics.node_weight import NodeWeight
 from umaserve.server.clients.listener import SocketError
+from umaserve.server.gateway.listener import check_exposed
 from umaserve.server.log.lines import trace
 from umaserve.server.overview import state
 
@@ -24,15 +26,17 @@ if TYPE_CHECKING:
 
 LOOK_S = 1.0  # between two looks at the figures, however often others ask
 SEND_S = 5.0  # for a client that does not read
-MOST_OPEN = 16  # connections: each takes a file descriptor from the daemon's clients
+MOST_OPEN = 16  # connections that may stay: each takes a descriptor from the daemon's clients
 
 
 @asynccontextmanager
-async def open_agent_check(address: str) -> AsyncIterator[list[trio.SocketListener]]:
+async def open_agent_check(config: Config) -> AsyncIterator[list[trio.SocketListener]]:
     """Listen at an ``--agent-check`` address while the context lasts; empty for ``off``.
 
-    Raises ``SocketError``, which says what to do.
+    Raises ``SocketError``, which says what to do: also where other machines could ask and the
+    daemon has no API keys.
     """
+    address = config.agent_check
     listeners: list[trio.SocketListener] = []
     if address != "off":
         host, port = host_and_port(address)
@@ -42,6 +46,9 @@ async def open_agent_check(address: str) -> AsyncIterator[list[trio.SocketListen
             text = f"--agent-check {address}: {error.strerror or error}; name another port"
             raise SocketError(text) from None
     try:
+        ips = [listener.socket.getsockname()[0].partition("%")[0] for listener in listeners]
+        if not all(ip_address(ip).is_loopback for ip in ips):
+            check_exposed(f"--agent-check {address}", config)
         yield listeners
     finally:
         for listener in listeners:
@@ -81,14 +88,13 @@ class AgentCheck:
 
     async def _answer(self, stream: trio.SocketStream) -> None:
         """A fault costs one answer: a listener whose handler raises would listen no more."""
-        if self._open < MOST_OPEN:
-            self._open += 1
-            try:
-                await self._tell(stream)
-            except Exception as error:
-                self._daemon.log("error", f"the agent check failed: {trace(error)}")
-            finally:
-                self._open -= 1
+        self._open += 1
+        try:
+            await self._tell(stream)
+        except Exception as error:
+            self._daemon.log("error", f"the agent check failed: {trace(error)}")
+        finally:
+            self._open -= 1
         await trio.aclose_forcefully(stream)
 
     async def _tell(self, stream: trio.SocketStream) -> None:
@@ -96,6 +102,8 @@ class AgentCheck:
             try:
                 await stream.send_all(self.line().encode() + b"\n")
                 await stream.send_eof()
+                if self._open > MOST_OPEN:  # however many stay, each is told
+                    return
                 while await stream.receive_some(4096):  # what it has sent is not answered
                     pass
             except (trio.BrokenResourceError, OSError):

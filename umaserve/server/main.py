@@ -164,8 +164,8 @@ class _Run:
             ClaimedSocket(daemon.config.socket, handed=self.manager.socket) as self.claimed,
         ):
             async with (
-                open_http(daemon.config.http, daemon.config.api_key_file) as self.http,
-                open_agent_check(daemon.config.agent_check) as checked,
+                open_http(daemon.config) as self.http,
+                open_agent_check(daemon.config) as checked,
                 trio.open_nursery() as nursery,
             ):
                 await nursery.start(daemon.supervisor.run, self.model)

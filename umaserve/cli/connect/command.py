@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import os
+import stat
 from contextlib import suppress
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
@@ -19,7 +20,7 @@ from umaserve.cli.common import (
     show,
 )
 from umaserve.cli.connect import files
-from umaserve.cli.connect.daemon import NoDaemon, look, url_of
+from umaserve.cli.connect.daemon import NoDaemon, look, url_of, with_own_key
 from umaserve.client import ConnectionFailed
 from umaserve.connect.edits import Unreadable
 from umaserve.connect.others import APPS
@@ -80,7 +81,7 @@ def _parser() -> Parser:
         "--key",
         metavar="KEY",
         default=os.environ.get("UMA_API_KEY", ""),
-        help="one of the keys of its --api-key-file (default: UMA_API_KEY)",
+        help="one of the keys of its --api-key-file (default: UMA_API_KEY, else the owner's)",
     )
     add_socket(parser)
     return parser
@@ -116,6 +117,7 @@ def _connect(app: App, here: Places, options: Namespace) -> int:
     from umaserve.connect.apps import warnings
 
     target = look(url_of(options.url, options.socket), options.key)
+    target = with_own_key(target, app, options.socket)
     plan = _plan(app.changes(here, target))
     if plan is None:
         return EXIT_CANNOT_SERVE
@@ -130,11 +132,19 @@ def _connect(app: App, here: Places, options: Namespace) -> int:
             return EXIT_CANNOT_SERVE
         back = f"`umaserve connect {app.name} --undo` takes it back"
         show(f"{app.title} is set up for {target.url}; {back}.")
+    for path in _readable(target.key, plan):
+        say(f"note: other users can read {path}, which holds the key; chmod 600 {path}")
     for line in warnings(app, target):
         say(f"note: {line}")
     for line in app.notes(target):
         show(line if not plan else f"- {line}")
     return EXIT_OK
+
+
+def _readable(key: str, plan: list[Planned]) -> list[str]:
+    """Files that hold the key, and that other users of this machine can read."""
+    holding = [change.path for change, _, after in plan if key and key.encode() in after]
+    return [path for path in holding if stat.S_IMODE(os.stat(path).st_mode) & 0o077]
 
 
 Planned = tuple["Change", "bytes | None", bytes]
@@ -285,4 +295,5 @@ def _check(app: App, here: Places, options: Namespace) -> int:
         say(f"({app.title} is set to {address}, which is not asked here)")
     elif app.file(here) and not address:
         say(f"({app.title} is not connected yet: umaserve connect {app.name})")
-    return check(app, look(url, options.key), options.socket)
+    target = with_own_key(look(url, options.key), app, options.socket)
+    return check(app, target, options.socket)

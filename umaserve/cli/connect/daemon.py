@@ -9,9 +9,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from umaserve.cli.common import say
-from umaserve.client import Client, ConnectionFailed, OtherUser
+from umaserve.client import Client, ConnectionFailed, OtherUser, UmaError
 from umaserve.client.connect import socket_path
-from umaserve.connect.apps import Target
+from umaserve.connect.apps import App, Target
+from umaserve.own_key import own_key
 
 USUAL = "http://127.0.0.1:8080"
 LIVE_S = 5.0  # for an answer
@@ -140,6 +141,21 @@ def look(url: str, key: str) -> Target:
         url, key, str(props["model_alias"]), context, max(1, min(LONGEST_OUTPUT, context // 4)),
         tools, gap["prefix"] if whole else "",
     )  # fmt: skip
+
+
+def with_own_key(target: Target, app: App, socket: str | None) -> Target:
+    """The target with the key of this user's own, where the app keeps a key and has none.
+
+    Only an address that this user's daemon gives as its own gets it.
+    """
+    if target.key or not app.keeps_key:
+        return target
+    try:
+        with Client(socket, timeout=LIVE_S) as client:
+            url = client.info().get("http")
+    except UmaError:
+        return target
+    return target._replace(key=own_key()) if url and _tidy(str(url)) == target.url else target
 
 
 def _props(url: str, key: str) -> dict[str, Any]:

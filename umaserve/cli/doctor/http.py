@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 import socket
+import ssl
 import stat
-from http.client import HTTPConnection, HTTPException
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
 
 import trio
 
@@ -44,23 +45,32 @@ def look_at_http(config: Config) -> Finding:
     if address.startswith("unix:"):
         return _unix(address.removeprefix("unix:"))
     host, port = host_and_port(address)
-    answer = _ask(HTTPConnection(host, port, timeout=LIVE_S)) if port else ""
+    scheme = "https" if config.tls_cert else "http"
+    answer = _ask(_connection(scheme, host, port)) if port else ""
     if answer:
-        return _answered(f"http://{address}", answer)
+        return _answered(f"{scheme}://{address}", answer)
     try:
-        opened = trio.run(_try, address, config.api_key_file)
+        opened = trio.run(_try, config)
     except SocketError as error:
         return "missing", str(error), ""
     free = f"{address} is free" if port else f"{host} has a free port"
     if opened.exposed:
-        hint = "use 127.0.0.1 unless that is what you want: keys and texts go unencrypted"
+        hint = "use 127.0.0.1 unless that is what you want"
+        hint += "" if config.tls_cert else ": keys and texts go unencrypted"
         return "warn", f"{free}, and open to other machines", hint
     return "ok", f"{free}; no daemon answers there", ""
 
 
-async def _try(address: str, api_key_file: str) -> HttpListeners:
+def _connection(scheme: str, host: str, port: int) -> HTTPConnection:
+    """No certificate is checked: nothing is told here, and what answers is only named."""
+    if scheme == "http":
+        return HTTPConnection(host, port, timeout=LIVE_S)
+    return HTTPSConnection(host, port, timeout=LIVE_S, context=ssl._create_unverified_context())
+
+
+async def _try(config: Config) -> HttpListeners:
     """Raises ``SocketError``."""
-    async with open_http(address, api_key_file) as opened:
+    async with open_http(config) as opened:
         assert opened is not None
         return opened
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from umaserve.cli.common import EXIT_OK, EXIT_USAGE, Parser, say
 from umaserve.cli.router import haproxy, llmd
-from umaserve.cli.router.nodes import FORM, Node, read_nodes
+from umaserve.cli.router.nodes import FORM, Node, one_word, read_nodes
 from umaserve.own_file import write_own
 
 CHECK_S = 30.0
@@ -39,6 +39,8 @@ def router(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     try:
         nodes = read_nodes(options.nodes)
+        for name in ("listen", "expire"):
+            one_word(f"--{name}", getattr(options, name))
         if options.kind == "llm-d":
             return _llmd(nodes, options.out)
     except ValueError as error:

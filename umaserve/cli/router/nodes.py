@@ -6,6 +6,7 @@ import ipaddress
 import re
 from dataclasses import dataclass
 
+_SPECIAL = re.compile(r"[\s#\"'\\$\x00-\x1f\x7f]")  # to haproxy, in a word of its configuration
 FORM = "[NAME=]HOST:PORT[+AGENT] or [NAME=]unix:PATH[+AGENT]"
 
 
@@ -43,6 +44,14 @@ def read_nodes(text: str) -> list[Node]:
     return nodes
 
 
+def one_word(option: str, text: str) -> None:
+    """Raises ``ValueError`` for a value that haproxy would not read as one word."""
+    if not text or _SPECIAL.search(text):
+        raise ValueError(
+            f"{option} {text!r} must be one word, without spaces, quotes, `#`, `$` and backslashes"
+        )
+
+
 def _read(text: str, i: int) -> Node:
     name, mark, place = text.partition("=")
     if not mark:
@@ -52,8 +61,11 @@ def _read(text: str, i: int) -> Node:
     place, mark, agent = place.rpartition("+") if "+" in place else (place, "", "")
     if place.startswith("unix:"):
         path = place.removeprefix("unix:")
-        if not path.startswith("/") or re.search(r"\s", path):
-            raise ValueError(f"{place!r}: name the whole path of the socket, without spaces")
+        if not path.startswith("/") or _SPECIAL.search(path):
+            raise ValueError(
+                f"{place!r}: name the whole path of the socket, without spaces, quotes, `#`, `$` "
+                "and backslashes"
+            )
         host, port = "", 0
     else:
         path = ""
@@ -72,7 +84,8 @@ def _read(text: str, i: int) -> Node:
 def _host_and_port(place: str, text: str) -> tuple[str, int]:
     host, mark, port = place.rpartition(":")
     bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
-    if not mark or not bare or (":" in bare and bare == host) or re.search(r"[\s/]", bare):
+    is_named = bool(mark and bare) and not (":" in bare and bare == host)
+    if not is_named or "/" in bare or _SPECIAL.search(bare):
         raise ValueError(f"{text!r} is no node; a node is {FORM}")
     return bare, _port(port, text)
 

@@ -20,7 +20,10 @@ _ENVIRONMENT = (
     "XDG_STATE_HOME", "HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "LLAMA_CACHE",
     "OLLAMA_MODELS",
 )  # fmt: skip
-_PATHS = ("model", "api_key_file", "model_dir", "cache_dir", "scorecard", "trace", "config")
+_PATHS = (
+    "model", "api_key_file", "tls_cert", "tls_key", "model_dir", "cache_dir", "scorecard", "trace",
+    "config",
+)  # fmt: skip
 # nothing, a word, or a reference such as hf:OWNER/REPO
 _NO_PATH = re.compile(r"$|off$|demo$|[a-z.]+:")
 

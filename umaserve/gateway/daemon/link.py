@@ -10,6 +10,7 @@ import asyncio
 import os
 import socket
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Any
 
 from msgspec import convert
@@ -93,6 +94,10 @@ class Connection(asyncio.Protocol):
         self.answers.clear()
 
 
+OWNER: ContextVar[str] = ContextVar("owner", default="")  # of the key of the request at work
+SHARED = ("tokenize", "detokenize", "render", "embed")  # what the daemon answers in turns
+
+
 class Link:
     """``path`` is the daemon's socket; ``max_body_bytes`` and ``max_tokens`` are its limits."""
 
@@ -140,12 +145,12 @@ class Link:
             raise Refusal(503, E_IO_001, text) from None
         self._connections.append(made)
         try:
-            limits = (await self._ask(made, {"type": "info"}, TAKEN_S))["info"]["limits"]
+            about = await self._ask(made, {"type": "info", "relays": True}, TAKEN_S)
         except Refusal:
             if made in self._connections:
                 made.close()
             raise
-        self._take_limits(limits)
+        self._take_limits(about["info"]["limits"])
         return made
 
     def _take_limits(self, limits: dict[str, Any]) -> None:
@@ -184,6 +189,8 @@ class Link:
 
     async def ask(self, message: dict[str, Any], within_s: float | None = ANSWER_S) -> Any:
         """The answer to an admin message, as a dict.  Raises ``Refusal``."""
+        if message["type"] in SHARED and OWNER.get():
+            message = {**message, "key": OWNER.get()}
         if message["type"] != "info":
             await self.check_size(len(encode_frame(message)))
         return await self._ask(await self.connection(), message, within_s)

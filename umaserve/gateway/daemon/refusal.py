@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,6 +23,7 @@ from umaserve.protocol import (
     Overflow,
 )
 
+_FOLDERS = re.compile(r"(?<![\w/:.])/(?:[^\s/:;]+/)+")  # in front of a file's name
 RETRY_S = 1  # where nobody knows better
 INTERNAL = "this failed inside the gateway; the daemon's log has the reason"
 
@@ -72,12 +74,19 @@ class Refusal(Exception):
 def of_daemon(error: Event) -> Refusal:
     """What the daemon has refused, as HTTP says it."""
     code, message = error.code, str(error.message)
+    if code in (E_MODEL_001, E_MODEL_002):
+        message = without_folders(message)
     if error.n_prompt_tokens is not None:
         return _overflow(code, message, Overflow(error.n_prompt_tokens, error.n_ctx))
     status = _STATUSES.get(code, 400 if code.startswith("E_PROTO") else 500)
     if message == STOPPING:  # another node may answer, this one will not
         status = 503
     return Refusal(status, code, message)
+
+
+def without_folders(text: str) -> str:
+    """A text with the names of files in place of their paths, which are the owner's matter."""
+    return _FOLDERS.sub("", text)
 
 
 def too_long(size: int, n_ctx: int) -> Refusal:

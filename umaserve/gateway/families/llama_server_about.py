@@ -5,6 +5,7 @@ Its ``/tokenize`` and ``/detokenize`` answer in vLLM's words as well, by which l
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from starlette.requests import Request
@@ -22,6 +23,7 @@ from umaserve.gateway.translate.body import (
     read_object,
     text_of,
 )
+from umaserve.gateway.translate.caller import own_rows
 from umaserve.gateway.translate.endpoint import Endpoint
 from umaserve.gateway.translate.messages import chat_fields, chat_messages
 from umaserve.gateway.translate.model import context_of, info_of, serving_model
@@ -99,6 +101,7 @@ async def props(request: Request) -> Response:
     """The model and what it can do."""
     model, link = await serving_model(request, template=True), link_of(request)
     around: dict[str, int] = model.get("gap") or {}
+    path = str(model["path"])
     names = [name for name in ("prefix", "suffix", "middle") if name in around]
     gap = {name: await text_of_tokens(link, [around[name]]) for name in names}
     return json_response(
@@ -106,7 +109,7 @@ async def props(request: Request) -> Response:
             "default_generation_settings": {"n_ctx": context_of(model), "params": settings({}, {})},
             "total_slots": model["n_seq"],
             "model_alias": model["name"],
-            "model_path": model["path"],
+            "model_path": path if request.state.admin else os.path.basename(path),
             "chat_template": model.get("template") or "",
             "chat_template_caps": _template_caps(model),
             "bos_token": model.get("bos") or "",
@@ -128,7 +131,7 @@ def _template_caps(model: dict[str, Any]) -> dict[str, Any]:
 
 
 async def slots(request: Request) -> Response:
-    """What runs and waits; no text of it, and not whose it is."""
+    """What of the caller's runs and waits; no text of it."""
     info = await info_of(request)
     context = context_of(info["model"]) if info["model"] and "name" in info["model"] else 0
     return json_response(
@@ -144,7 +147,7 @@ async def slots(request: Request) -> Response:
                 "n_decoded": row["tokens"],
                 "age_s": row["age_s"],
             }
-            for number, row in enumerate(info["sessions"])
+            for number, row in enumerate(own_rows(request, info["sessions"]))
         ]
     )
 

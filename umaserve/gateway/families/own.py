@@ -10,7 +10,13 @@ from starlette.responses import Response
 
 import umaserve
 from umaserve.gateway.daemon.event import Event
-from umaserve.gateway.daemon.refusal import Refusal, encode, openai_error, wrong
+from umaserve.gateway.daemon.refusal import (
+    Refusal,
+    encode,
+    openai_error,
+    without_folders,
+    wrong,
+)
 from umaserve.gateway.page import page, wants_page
 from umaserve.gateway.translate.accept import preferred
 from umaserve.gateway.translate.answering import (
@@ -24,7 +30,12 @@ from umaserve.gateway.translate.answering import (
     whole,
 )
 from umaserve.gateway.translate.body import flag_of, read_object, text_of
-from umaserve.gateway.translate.caller import caller_fields, lane_header
+from umaserve.gateway.translate.caller import (
+    caller_fields,
+    lane_header,
+    own_rows,
+    require_admin,
+)
 from umaserve.gateway.translate.endpoint import Endpoint
 from umaserve.gateway.translate.schemas import AT_LEAST_1, SOCKET, TEXT, of_socket
 from umaserve.protocol import E_LIMIT_002, E_MODEL_001, ERRORS, STOPPING
@@ -64,14 +75,17 @@ async def _prometheus(request: Request, headers: dict[str, str]) -> Response:
 
 
 async def _numbers(request: Request) -> dict[str, Any]:
+    """Totals are everybody's; of the programs, the caller's own."""
     numbers: dict[str, Any] = (await link_of(request).ask({"type": "metrics"}))["metrics"]
-    return numbers
+    apps = ({"key": row["key"], "name": name, "row": row} for name, row in numbers["apps"].items())
+    own = {each["name"]: each["row"] for each in own_rows(request, apps)}
+    return numbers | {"apps": own}
 
 
 async def recent_requests(request: Request) -> Response:
-    """The newest requests that ended, without their texts."""
+    """The caller's newest requests that ended, without their texts."""
     info = (await link_of(request).ask({"type": "info"}))["info"]
-    return json_response({"requests": info["recent"]}, headers=NOT_KEPT)
+    return json_response({"requests": own_rows(request, info["recent"])}, headers=NOT_KEPT)
 
 
 async def health(request: Request) -> Response:
@@ -105,7 +119,8 @@ def _why_not(info: dict[str, Any]) -> Refusal:
         share = f" ({model['progress']:.0%})" if model and model.get("progress") else ""
         return Refusal(503, "loading", f"the model is being loaded{share}")
     if next_try:
-        text = f"{next_try['model']}: {next_try['reason']}; the next try is in"
+        why = without_folders(f"{next_try['model']}: {next_try['reason']}")
+        text = f"{why}; the next try is in"
         return Refusal(503, E_MODEL_001, f"{text} {next_try['in_s']:.0f} s")
     return Refusal(503, E_MODEL_001, "no model is loaded")
 
@@ -115,6 +130,7 @@ def _why_not(info: dict[str, Any]) -> Refusal:
 
 async def load(request: Request) -> Response:
     """Serve another model, of a folder that ``--model-dir`` names."""
+    require_admin(request, "loading a model")
     body = await read_object(request)
     path = allowed_model(text_of(body, "model"), request.state.settings.model_dirs)
     ask = link_of(request).ask({"type": "load", "model": path}, None)
@@ -138,16 +154,25 @@ def allowed_model(name: str, folders: tuple[str, ...]) -> str:
 
 async def unload(request: Request) -> Response:
     """Free the model's memory."""
+    require_admin(request, "unloading the model")
     await link_of(request).ask({"type": "unload"}, None)
     return json_response({"unloaded": True})
 
 
 async def priority(request: Request) -> Response:
-    """Move a running request to another lane."""
+    """Move a running request to another lane: with a key that is not marked ``admin``, one of the
+    key's own."""
     body = await read_object(request)
     fields: dict[str, Any] = {n: body[n] for n in ("id", "serial", "priority") if n in body}
     if fields.get("id") is not None and not isinstance(fields["id"], str):
         raise wrong("id", "be a string")
+    if not request.state.admin:
+        rows = (await link_of(request).ask({"type": "info"}))["info"]["sessions"]
+        name = "id" if fields.get("serial") is None else "serial"
+        found = [row for row in own_rows(request, rows) if row[name] == fields.get(name)]
+        if len(found) != 1:
+            raise wrong(name, f"name one request that runs or waits; {fields.get(name)!r} does not")
+        fields = {"serial": found[0]["serial"], "priority": fields.get("priority")}
     answer = await link_of(request).ask({"type": "priority", **fields})
     return json_response({"priority": answer["priority"]})
 

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Any
 
 from starlette.requests import Request
+
+from umaserve.gateway.daemon.refusal import Refusal
+from umaserve.protocol import WITHOUT_KEY
 
 MAX_CHARS = 128  # of a session or an app, as the socket has it
 
@@ -34,10 +38,28 @@ def caller_fields(request: Request, body: dict[str, Any]) -> dict[str, Any]:
     key = getattr(request.state, "key", "")
     if key:
         fields["key"] = key
-    app = headers.get("x-uma-app") or key or product(headers.get("user-agent", ""))
+    name = "" if key == WITHOUT_KEY else key
+    app = headers.get("x-uma-app") or name or product(headers.get("user-agent", ""))
     if app:
         fields["app"] = app[:MAX_CHARS]
     return fields
+
+
+def own_rows(request: Request, rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows about requests or programs that the caller may see: all with a key that is marked
+    ``admin``, else those of the caller's own key."""
+    admin, key = request.state.admin, request.state.key
+    return [row for row in rows if admin or (row["key"] or "") == key]
+
+
+def require_admin(request: Request, what: str) -> None:
+    """Raises ``Refusal`` where the caller's key is not marked ``admin``."""
+    if request.state.admin:
+        return
+    how = "a key that the key file marks `admin`"
+    if request.state.key == WITHOUT_KEY:
+        how = "the owner's key, as `umaserve connect` hands it out"
+    raise Refusal(403, "admin_needed", f"{what} takes {how}")
 
 
 def product(user_agent: str) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import select
 import socket
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -78,7 +78,9 @@ class Connection:
         self.label = f"c{number}"
         self._number = number
         self.peer = peer
+        self.relays = False  # it asks for several programs
         self.requests: dict[str, Request] = {}
+        self.answering: Counter[int] = Counter()  # admin messages, by program
         self.keeps_alive = 0  # streams and admin answers under way
         self.embeds: dict[str, trio.CancelScope] = {}  # of these, what may be cancelled by its id
         self.nursery: trio.Nursery

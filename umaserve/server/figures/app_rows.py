@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from umaserve.server.requests.apps import Apps
+from umaserve.protocol import WITHOUT_KEY
+from umaserve.server.requests.apps import App, Apps
 from umaserve.server.requests.request import LANE_NAMES, Request
 
 
@@ -14,24 +15,25 @@ def app_rows(apps: Apps, live: Iterable[Request], now_s: float) -> dict[str, dic
     """Figures by name, the program that was there last first.
 
     ``live`` are the requests that did not end, in order of arrival.  ``active`` are a program's
-    requests now.  ``share`` is its part of all tokens of the last seconds, those of requests and of
-    their answers.  ``cached`` is the part of its prompt tokens that was in the cache.  ``None``
-    where there is no value.
+    requests now, ``key`` the name of its API key.  ``share`` is its part of all tokens of the last
+    seconds, those of requests and of their answers.  ``cached`` is the part of its prompt tokens
+    that was in the cache.  ``None`` where there is no value.
     """
-    active: Counter[str] = Counter()
+    active: Counter[App] = Counter()
     for request in live:
         app = request.figures
         if app is not None:
-            active[app.name] += 1
+            active[app] += 1
             if request.accepted:
                 app.lane, app.reason = request.lane_now()
     known = apps.all()
     recent = [app.recent(now_s) for app in known]
     whole = sum(recent)
     return {
-        app.name: {
+        name: {
+            "key": app.key or None,
             "requests": app.requests,
-            "active": active[app.name],
+            "active": active[app],
             "tokens": app.tokens,
             "share": _ratio(tokens, whole),
             "cached": _ratio(app.cached_tokens, app.prompt_tokens),
@@ -39,8 +41,20 @@ def app_rows(apps: Apps, live: Iterable[Request], now_s: float) -> dict[str, dic
             "lane": None if app.lane is None else LANE_NAMES[app.lane],
             "lane_reason": app.reason or None,
         }
-        for app, tokens in zip(known, recent, strict=True)
+        for name, app, tokens in zip(_names(known), known, recent, strict=True)
     }
+
+
+def _names(apps: Iterable[App]) -> list[str]:
+    """A name for each: its own, behind the name of its API key where that is another one."""
+    found: dict[str, None] = {}
+    for app in apps:
+        named = app.key in ("", WITHOUT_KEY, app.name)
+        name = app.name if named else f"{app.key}: {app.name}"
+        while name in found:  # an app may call itself anything
+            name += " (another)"
+        found[name] = None
+    return list(found)
 
 
 def _ratio(part: int, whole: int) -> float | None:

@@ -45,6 +45,7 @@ def _row(request: Request, now_ns: int) -> dict[str, Any]:
         "id": request.id,
         "conn": request.sink.label,
         "app": request.app,
+        "key": request.message.key,
         "session": request.message.session,
         "cache_scope": request.message.cache_scope,
         "lane": LANE_NAMES[lane],

@@ -16,6 +16,7 @@ from typing import Any
 import trio
 
 from umaserve.config import Config
+from umaserve.own_key import make_own_key
 from umaserve.own_python import run_module
 from umaserve.parent import signals_left_to_front
 from umaserve.server.engines.descriptors import Reserve
@@ -46,7 +47,8 @@ class GatewayChild:
         self._log, self._on_ready = log, on_ready
         self._reserve, self._command = reserve or Reserve(0), tuple(command)
         self._fds = [listener.socket.fileno() for listener in http.listeners]
-        self._settings = settings_of(config, http)
+        own_key = "" if config.api_key_file or not http.host else self._own_key()
+        self._settings = settings_of(config, http, own_key)
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._was_ready = False  # any of them
@@ -83,6 +85,13 @@ class GatewayChild:
         finally:
             with trio.CancelScope(shield=True):
                 await self._end(END_S)
+
+    def _own_key(self) -> str:
+        try:
+            return make_own_key()
+        except OSError as error:
+            self._log("warn", f"no key is made for this user's apps: {error}")
+            return ""
 
     def kill(self) -> None:
         """End the gateway at once, with the answers that are under way."""
@@ -166,7 +175,7 @@ class GatewayChild:
         return process.returncode
 
 
-def settings_of(config: Config, http: HttpListeners) -> dict[str, Any]:
+def settings_of(config: Config, http: HttpListeners, own_key_file: str) -> dict[str, Any]:
     """What the gateway is told; paths, and no secret."""
     return {
         "socket": os.path.abspath(config.socket),
@@ -174,10 +183,13 @@ def settings_of(config: Config, http: HttpListeners) -> dict[str, Any]:
         "any_host": not http.host,
         "origins": listed(config.allow_origin),
         "api_key_file": config.api_key_file,
+        "own_key_file": own_key_file,
+        "tls_cert": config.tls_cert and os.path.abspath(config.tls_cert),
+        "tls_key": config.tls_key and os.path.abspath(config.tls_key),
         "model_dirs": [os.path.abspath(folder) for folder in listed(config.model_dir)],
         "max_connections": config.max_connections,
         "idle_timeout_s": config.idle_timeout_s,
-        "owner": -1 if http.host else os.geteuid(),
+        "owner": os.geteuid(),
         "core_dumps": config.core_dumps,
     }
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import socket
+import ssl
+import stat
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -13,7 +15,8 @@ from ipaddress import ip_address
 
 import trio
 
-from umaserve.config import host_and_port
+from umaserve.config import Config, host_and_port
+from umaserve.regular_file import open_regular
 from umaserve.server.clients.listener import BACKLOG, ClaimedSocket, SocketError
 
 PACKAGES = ("uvicorn", "uvloop", "httptools", "starlette")  # that only the gateway needs
@@ -47,13 +50,16 @@ def problem_with(address: str, main_socket: str) -> str:
 
 
 @asynccontextmanager
-async def open_http(address: str, api_key_file: str = "") -> AsyncIterator[HttpListeners | None]:
+async def open_http(config: Config) -> AsyncIterator[HttpListeners | None]:
     """Listen at an ``--http`` address while the context lasts; ``None`` for ``off``.
 
     A Unix socket is claimed as the main one is: mode 0600, a stale file replaced, removed at the
     end.  Raises ``SocketError``, which says what to do: also where other machines could ask
-    without an API key.
+    without an API key, or would send theirs unencrypted.
     """
+    address = config.http
+    if address != "off":
+        check_tls(config.tls_cert, config.tls_key)
     if address == "off":
         yield None
     elif address.startswith("unix:"):
@@ -61,20 +67,58 @@ async def open_http(address: str, api_key_file: str = "") -> AsyncIterator[HttpL
             listener = trio.SocketListener(trio.socket.from_stdlib_socket(claimed.socket))
             yield HttpListeners((listener,), f"unix:{claimed.path}", claimed=claimed)
     else:
-        opened = await _open_tcp(address)
+        opened = await _open_tcp(address, "https" if config.tls_cert else "http")
         try:
-            if opened.exposed and not api_key_file:
-                raise SocketError(
-                    f"--http {address} is open to other machines, so it needs --api-key-file FILE; "
-                    "--http 127.0.0.1:PORT is for this machine only"
-                )
+            if opened.exposed:
+                check_exposed(f"--http {address}", config)
+                if not (config.tls_cert or config.insecure_http):
+                    raise SocketError(
+                        f"--http {address} is open to other machines, and keys would go "
+                        "unencrypted; name --tls-cert FILE and --tls-key FILE, or allow it with "
+                        "--insecure-http"
+                    )
             yield opened
         finally:
             for listener in opened.listeners:
                 listener.socket.close()
 
 
-async def _open_tcp(address: str) -> HttpListeners:
+def check_exposed(what: str, config: Config) -> None:
+    """Raises ``SocketError`` where no key is asked of other machines."""
+    if not config.api_key_file:
+        raise SocketError(
+            f"{what} is open to other machines, so it needs --api-key-file FILE; "
+            f"{what.split()[0]} 127.0.0.1:PORT is for this machine only"
+        )
+
+
+def check_tls(cert: str, key: str) -> None:
+    """Raises ``SocketError`` where these files cannot encrypt, or others can read the key."""
+    if not (cert or key):
+        return
+    if not (cert and key):
+        raise SocketError("--tls-cert FILE and --tls-key FILE go together; one of them is missing")
+    try:
+        found = os.stat(key)
+        if found.st_uid not in (os.geteuid(), 0):
+            raise SocketError(f"--tls-key {key} belongs to another user (uid {found.st_uid})")
+        if stat.S_IMODE(found.st_mode) & 0o077:
+            raise SocketError(f"other users can read --tls-key {key}; chmod 600 {key}")
+        for path in (cert, key):
+            open_regular(path).close()
+        # a passphrase would be asked of the terminal
+        ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(cert, key, "")
+    except ssl.SSLError as error:
+        why = error.reason or "the key has a passphrase, or is none"
+        raise SocketError(f"--tls-cert {cert} and --tls-key {key}: {why}") from None
+    except OSError as error:
+        name = error.filename or key
+        raise SocketError(f"--tls-cert or --tls-key: {name}: {error.strerror or error}") from None
+    except ValueError as error:
+        raise SocketError(f"--tls-key {key}: {error}") from None
+
+
+async def _open_tcp(address: str, scheme: str) -> HttpListeners:
     """One listener for each address that the host has here, all on one port."""
     host, port = host_and_port(address)
     listeners: list[trio.SocketListener] = []
@@ -96,7 +140,7 @@ async def _open_tcp(address: str) -> HttpListeners:
     ips = [listener.socket.getsockname()[0].partition("%")[0] for listener in listeners]
     shown = f"[{host}]" if ":" in host else host
     exposed = not all(ip_address(ip).is_loopback for ip in ips)
-    return HttpListeners(tuple(listeners), f"http://{shown}:{port}", host, exposed)
+    return HttpListeners(tuple(listeners), f"{scheme}://{shown}:{port}", host, exposed)
 
 
 async def _addresses(address: str, host: str, port: int) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections import Counter
 
 import numpy as np
 
@@ -21,8 +22,8 @@ class App:
     ``lane`` and ``reason`` are those of its newest request that has any.  Takes 16 KiB.
     """
 
-    def __init__(self, name: str, now_s: float) -> None:
-        self.name = name
+    def __init__(self, name: str, key: str, now_s: float) -> None:
+        self.name, self.key = name, key
         self.used_s = now_s  # when a request of it came, or a token went out
         self.requests = 0
         self.tokens = 0
@@ -71,22 +72,30 @@ class App:
 
 
 class Apps:
-    """At most ``MOST`` of them."""
+    """At most ``MOST`` of them.  Each API key has programs of its own, whatever they call
+    themselves."""
 
     def __init__(self) -> None:
-        self._known: dict[str, App] = {}
+        self._known: dict[tuple[str, str], App] = {}  # by key and name
 
-    def came(self, name: str, now_s: float) -> App:
+    def came(self, name: str, now_s: float, key: str = "") -> App:
         """A request of a program came; whose figures it counts in."""
-        app = self._known.get(name or UNKNOWN)
+        name = name or UNKNOWN
+        app = self._known.get((key, name))
         if app is None:
             if len(self._known) >= MOST:
-                oldest = min(self._known.values(), key=lambda known: known.used_s)
-                del self._known[oldest.name]
-            app = self._known[name or UNKNOWN] = App(name or UNKNOWN, now_s)
+                self._make_room()
+            app = self._known[key, name] = App(name, key, now_s)
         app.used_s = now_s
         app.requests += 1
         return app
+
+    def _make_room(self) -> None:
+        """Forget the longest unused program of the key that has most."""
+        (most, _), *_ = Counter(key for key, _ in self._known).most_common(1)
+        own = [app for app in self._known.values() if app.key == most]
+        oldest = min(own, key=lambda app: app.used_s)
+        del self._known[oldest.key, oldest.name]
 
     def all(self) -> list[App]:
         """Who was there last comes first."""

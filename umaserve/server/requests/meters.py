@@ -125,7 +125,7 @@ class Meters:
 
     def came(self, request: Request) -> None:
         """A request was taken: its program is known from now on."""
-        request.figures = self.apps.came(request.app, time.monotonic())
+        request.figures = self.apps.came(request.app, time.monotonic(), request.message.key)
 
     def sent(self, request: Request, now_ns: int, baseline_ns: int) -> None:
         """The tokens of a request that were emitted since the last call went out at ``now_ns``.

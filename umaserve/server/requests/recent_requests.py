@@ -27,8 +27,8 @@ class RecentRequests:
         """A request's last event was told; ``reason``: as in `eos`."""
         usage, (lane, why) = request.usage(), request.lane_now()
         row = {
-            "serial": request.serial, "app": request.app, "lane": LANE_NAMES[lane],
-            "lane_reason": why, "reason": reason,
+            "serial": request.serial, "app": request.app, "key": request.message.key,
+            "lane": LANE_NAMES[lane], "lane_reason": why, "reason": reason,
             **msgspec.to_builtins(usage), **msgspec.to_builtins(timings),
         }  # fmt: skip
         self._rows.append((time.monotonic(), row))

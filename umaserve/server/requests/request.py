@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from umaserve.app_settings import AppSettings
 from umaserve.chat.questions import ChatModel, OpenPart, Rendered
 from umaserve.metrics import quantile
-from umaserve.protocol import Generate, Overflow, Rated, Timings, Usage
+from umaserve.protocol import WITHOUT_KEY, Generate, Overflow, Rated, Timings, Usage
 from umaserve.protocol.chat import must_call, size_of
 from umaserve.server.engines.blame import Record
 from umaserve.server.requests.prompt_text import PromptText
@@ -50,6 +50,33 @@ DECIDED = {
 }
 
 
+def sharer_of(sink: Sink, key: str, app: str | None) -> int:
+    """The program whose share is taken: the process that connected, or below 0 one that it names
+    where it asks for several."""
+    if sink.relays and _is_key(key):
+        return _number("key", key)
+    return _number("app", app) if sink.relays and app is not None else sink.program
+
+
+def _number(kind: str, name: str) -> int:
+    return -1 - (zlib.crc32(f"{kind} {name}".encode()) >> 1)
+
+
+def _is_key(key: str) -> bool:
+    return key not in ("", WITHOUT_KEY)
+
+
+def _sharer(message: Generate, sink: Sink) -> str:
+    """The name whose share a request takes: nobody can take another's by a name of their choice.
+
+    Over HTTP the API key's, else the app's, as without keys all is the owner's.  On the socket the
+    process's own, whatever app it names.
+    """
+    if not sink.relays:
+        return sink.app
+    return message.key if _is_key(message.key) else message.app or sink.app
+
+
 class Sink(Protocol):
     """Where the events of a request go.  Plain calls that never block; ``flush`` sends them."""
 
@@ -60,7 +87,10 @@ class Sink(Protocol):
     def app(self) -> str: ...  # what is known of the client
 
     @property
-    def program(self) -> int: ...  # the process that connected: shares are by program
+    def program(self) -> int: ...  # the process that connected
+
+    @property
+    def relays(self) -> bool: ...  # it asks for several programs, which its requests name
 
     def token(self, request: Request, text: str, token: int, rated: Rated | None) -> None: ...
 
@@ -172,7 +202,7 @@ class Request:
     ) -> Request:
         """``max_tokens`` holds where the client named none, ``apps`` what is configured by program
         where it says nothing else."""
-        settings = apps.get(message.app or sink.app) if apps else None
+        settings = apps.get(_sharer(message, sink)) if apps else None
         priority, reason = message.priority, LABELLED
         if priority == "auto":
             reason = UNLABELLED
@@ -252,11 +282,11 @@ class Request:
 
     @cached_property
     def program(self) -> int:
-        """Whose request it is; equal numbers, the same program.  Below 0 it is one that was named,
-        by the request (all that ask over HTTP come over one connection) or the configuration."""
-        if self.message.app is None and not self.by_name:
-            return self.sink.program
-        return -1 - (zlib.crc32(self.app.encode()) >> 1)
+        """Whose share the request takes; equal numbers, the same program.  The process that
+        connected, or below 0 one that has a name: in the configuration, or by a gateway."""
+        if self.by_name and not (self.sink.relays and _is_key(self.message.key)):
+            return _number("app", _sharer(self.message, self.sink))
+        return sharer_of(self.sink, self.message.key, self.message.app)
 
     @cached_property
     def cost(self) -> int:

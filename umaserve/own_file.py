@@ -11,8 +11,10 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from typing import BinaryIO
 
 from umaserve.private_folder import others_can_write, owner_name, steps
+from umaserve.regular_file import open_regular
 
 _ELSEWHERE = "name a file in a folder of your own"
 
@@ -44,6 +46,25 @@ def open_own(path: str, flags: int) -> int:
             os.close(fd)
             raise
     return fd
+
+
+def read_own(path: str | os.PathLike[str], most_bytes: int = -1) -> bytes:
+    """Bytes of a file that this program wrote for itself, up to ``most_bytes`` of them.
+
+    Raises ``OSError``: also for a link, for what is no regular file, and where others may write.
+    """
+    with open_to_read(path) as file:
+        return file.read(most_bytes)
+
+
+def open_to_read(path: str | os.PathLike[str]) -> BinaryIO:
+    """Such a file, opened.  Raises ``OSError``."""
+    file = open_regular(path, follow=False)
+    if others_can_write(os.fstat(file.fileno())):
+        file.close()
+        why = "it belongs to somebody else, or others may write to it"
+        raise NotOurs(errno.EPERM, why, os.fspath(path))
+    return file
 
 
 def write_own(path: str | os.PathLike[str], data: bytes) -> None:

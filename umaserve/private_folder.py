@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 _MOST_LINKS = 40  # as many as the kernel follows
-_ADVICE = "set UMA_CACHE_DIR to a folder of your own"
+OWN_CACHE = "set UMA_CACHE_DIR to a folder of your own"  # what to do where it is not private
 
 
 class NotPrivate(PermissionError):
@@ -65,7 +65,7 @@ def steps(path: str | os.PathLike[str]) -> Iterator[Step]:
         ahead.extendleft(reversed(Path(target).parts))
 
 
-def why_shared(path: str | os.PathLike[str]) -> str:
+def why_shared(path: str | os.PathLike[str], advice: str = OWN_CACHE) -> str:
     """Who else could change what lies at ``path``, and what to do; empty where nobody could.
 
     What is not there yet counts as private where this user alone could make it.
@@ -74,15 +74,15 @@ def why_shared(path: str | os.PathLike[str]) -> str:
     try:
         end = os.stat(path)
     except OSError:
-        return _first_problem(way, None)
-    return _first_problem(way, end)
+        return _first_problem(way, None, advice)
+    return _first_problem(way, end, advice)
 
 
-def _first_problem(way: list[Step], end: os.stat_result | None) -> str:
+def _first_problem(way: list[Step], end: os.stat_result | None, advice: str) -> str:
     for step in way:
         above = end is None or not os.path.samestat(step.found, end)
         sticky = above and bool(step.found.st_mode & stat.S_ISVTX)
-        why = _problem(step, above, sticky)
+        why = _problem(step, above, sticky, advice)
         if why:
             return why
     return ""
@@ -99,7 +99,7 @@ def why_shared_within(folder: str | os.PathLike[str]) -> str:
         except FileNotFoundError:  # a temporary one of a process that is at work
             continue
         except OSError as error:
-            return f"{place} cannot be looked at ({error.strerror}); {_ADVICE}"
+            return f"{place} cannot be looked at ({error.strerror}); {OWN_CACHE}"
         for name in entries:
             path = os.path.join(place, name)
             try:
@@ -109,7 +109,7 @@ def why_shared_within(folder: str | os.PathLike[str]) -> str:
             if stat.S_ISLNK(found.st_mode):
                 why = why_shared(path)
             else:
-                why = _problem(Step(path, found), above=False, sticky=False)
+                why = _problem(Step(path, found), False, False, OWN_CACHE)
             if why:
                 break
             if stat.S_ISDIR(found.st_mode):
@@ -117,24 +117,24 @@ def why_shared_within(folder: str | os.PathLike[str]) -> str:
     return why
 
 
-def make_private(folder: Path) -> None:
+def make_private(folder: Path, advice: str = OWN_CACHE) -> None:
     """Make the folder where it is not there, with those above it, for this user alone.
 
     Raises ``NotPrivate`` where others could change what lies there, or another ``OSError``.
     """
-    require_private(folder)
+    require_private(folder, advice)
     for path in reversed((folder, *folder.parents)):
         if not path.exists():
             try:
                 path.mkdir(mode=0o700)
             except FileExistsError:  # somebody was quicker: a friend, as the next look tells
                 continue
-    require_private(folder)
+    require_private(folder, advice)
 
 
-def require_private(folder: Path) -> None:
+def require_private(folder: Path, advice: str = OWN_CACHE) -> None:
     """Raises ``NotPrivate`` where others could change what lies there."""
-    _refuse(folder, why_shared(folder))
+    _refuse(folder, why_shared(folder, advice))
 
 
 def require_private_within(folder: Path) -> None:
@@ -162,16 +162,16 @@ def owner_name(uid: int) -> str:
         return f"user {uid}"
 
 
-def _problem(step: Step, above: bool, sticky: bool) -> str:
+def _problem(step: Step, above: bool, sticky: bool, advice: str = OWN_CACHE) -> str:
     """``above``: it only leads to what counts."""
     path, found = step
     if not _is_trusted(found.st_uid) and not (above and _is_outside_namespace(found.st_uid)):
-        return f"{path} belongs to {owner_name(found.st_uid)}; {_ADVICE}, or remove it"
+        return f"{path} belongs to {owner_name(found.st_uid)}; {advice}, or remove it"
     if stat.S_ISLNK(found.st_mode) or sticky or not _mode_lets_others(found):
         return ""
     mode = stat.S_IMODE(found.st_mode)
     return (
-        f"others may write to {path} (mode {mode:04o}); {_ADVICE}, or, "
+        f"others may write to {path} (mode {mode:04o}); {advice}, or, "
         f"if you trust what lies there, run: chmod go-w {path}"
     )
 

@@ -11,6 +11,7 @@ import stat
 from typing import BinaryIO
 
 _KINDS = (
+    (stat.S_ISLNK, "a link"),
     (stat.S_ISDIR, "a directory"),
     (stat.S_ISFIFO, "a named pipe"),
     (stat.S_ISSOCK, "a socket"),
@@ -23,11 +24,15 @@ class NotRegular(OSError):
     """``strerror`` says what the file is instead."""
 
 
-def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
-    """The file, to be read.  Raises ``NotRegular``, or another ``OSError``."""
-    _check(os.stat(path), path)
+def open_regular(path: str | os.PathLike[str], follow: bool = True) -> BinaryIO:
+    """The file, to be read; a link is followed if ``follow``.
+
+    Raises ``NotRegular``, or another ``OSError``.
+    """
+    _check(os.stat(path, follow_symlinks=follow), path)
     # it may be another one by now: so this does not wait either
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+    fd = os.open(path, flags if follow else flags | os.O_NOFOLLOW)
     try:
         _check(os.fstat(fd), path)
         os.set_blocking(fd, True)

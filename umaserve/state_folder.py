@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+OWN_STATE = "set UMA_STATE_DIR to a folder of your own"  # what to do where it is not private
+
 
 def state_folder() -> Path:
     """``$UMA_STATE_DIR``, else the user's folder for what programs remember."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import os
+import shutil
 import signal
 import socket
 import stat
@@ -383,6 +385,85 @@ def test_a_damaged_record_is_told(home: Path, capsys: pytest.CaptureFixture[str]
     capsys.readouterr()
     assert f"{record} is damaged" in said(capsys, "codex", "--undo", "--yes")
     assert (home / ".codex/config.toml").exists()
+
+
+def planted(home: Path, step: dict[str, Any]) -> Path:
+    """A record of a change of Codex's settings, with the other fields as `connect` writes them."""
+    folder = home / ".local/state/umaserve/connect/codex"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "copy").write_text("echo planted")
+    file = home / ".codex/config.toml"
+    file.parent.mkdir(exist_ok=True)
+    file.write_text("now = 1")
+    usual = {
+        "path": str(file), "language": "toml", "backup": "copy", "edits": [], "folders": [],
+        "after": hashlib.sha256(b"now = 1").hexdigest(),
+    }  # fmt: skip
+    (folder / "changes.json").write_text(json.dumps([[usual | step]]))
+    return folder
+
+
+@pytest.mark.parametrize("name", [".bashrc", ".codex/../.bashrc", ".codex/auth.json"])
+def test_only_files_of_the_app_are_given_back(
+    home: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (home / ".codex").mkdir()
+    (home / name).write_text("now = 1")
+    planted(home, {"path": f"{home}/{name}"})
+    assert "is no file of Codex here" in said(capsys, "codex", "--undo", "--yes")
+    assert (home / name).read_text() == "now = 1"
+
+
+@pytest.mark.parametrize(
+    ("step", "problem"),
+    [
+        ({"backup": "../../../../../secret"}, "would lie elsewhere"),
+        ({"backup": ".."}, "would lie elsewhere"),
+        ({"folders": ["/srv"]}, "a folder was not made for"),
+        ({"language": "yaml"}, "is no file of Codex"),
+        ({"language": "lua"}, "is damaged"),
+        ({"edits": [[["a", ["b"]], 1, False]]}, "is damaged"),
+        ({"edits": 7}, "is damaged"),
+    ],
+)
+def test_a_record_that_connect_cannot_have_written_is_refused(
+    home: Path, step: dict[str, Any], problem: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (home / "secret").write_text("of mine")
+    planted(home, step)
+    assert problem in said(capsys, "codex", "--undo", "--yes")
+    assert (home / ".codex/config.toml").read_text() == "now = 1"
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+def test_a_copy_that_is_no_file_is_not_given_back(
+    home: Path, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = planted(home, {}) / "copy"
+    copy.unlink()
+    copy.symlink_to("/etc/hostname") if kind == "link" else os.mkfifo(copy)
+    assert "not a regular file" in said(capsys, "codex", "--undo", "--yes")
+    assert (home / ".codex/config.toml").read_text() == "now = 1"
+
+
+@pytest.mark.parametrize("way", ["state", "settings"])
+def test_folders_that_others_may_write_to_are_not_used(
+    home: Path, way: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    planted(home, {})
+    (home / "open").mkdir()
+    (home / "open").chmod(0o777)
+    if way == "state":
+        shutil.move(home / ".local/state/umaserve", home / "open/state")
+        monkeypatch.setenv("UMA_STATE_DIR", str(home / "open/state"))
+        advice = "set UMA_STATE_DIR to a folder of your own"
+    else:
+        shutil.move(home / ".codex", home / "open/codex")
+        (home / ".codex").symlink_to(home / "open/codex")
+        advice = "keep these settings in a folder of your own"
+    for words in (["--undo", "--yes"], ["--yes"]):
+        assert advice in said(capsys, "codex", *words)
+    assert (home / ".codex/config.toml").read_text() == "now = 1"
 
 
 def test_a_daemon_without_http(

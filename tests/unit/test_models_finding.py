@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -10,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.support import model_trees as trees
+from umaserve.models.about import about
+from umaserve.models.finding import lm_studio
 from umaserve.models.finding import places as places_module
 from umaserve.models.finding.places import Places, find_all, places
 from umaserve.models.finding.reference import (
@@ -150,6 +153,66 @@ def test_ollama_s_manifests(home: Path) -> None:
     assert locate("ollama:ann/tuned", where) == str(of_user)  # its tag is "latest"
     with pytest.raises(NotHere, match=r"did you mean ollama:llama3\.2:3b\?"):
         locate("ollama:llama3.2", where)
+
+
+UNREADABLE = "its manifest cannot be read; pull it again"
+SECRET = "/etc/hostname"
+DEEP = b"[" * 100_000
+
+
+def manifest_of(folder: Path, content: bytes) -> Path:
+    return trees.write(folder / "manifests/registry.ollama.ai/library/bad/1b", content)
+
+
+@pytest.mark.parametrize(
+    "digest",
+    [
+        "sha256:" + "a" * 63, "sha256:" + "a" * 65, "sha256:" + "A" * 64, "sha256:\0", "", 7, None,
+        SECRET, "../../x.gguf", "sha256-../../x.gguf", "sha256:" + "a" * 64 + "/../../x.gguf",
+        "sha256:" + "a" * 64 + "\n", "md5:" + "a" * 64,
+    ],
+)  # fmt: skip
+def test_a_digest_that_names_no_blob_is_no_path(home: Path, digest: object) -> None:
+    layer = {"mediaType": trees.OLLAMA_MODEL, "digest": digest}
+    manifest = manifest_of(home / ".ollama/models", json.dumps({"layers": [layer]}).encode())
+    (found,) = find_all(places({}, home))
+    assert (found.path, found.problem) == (str(manifest), UNREADABLE)
+
+
+LONG = b" " * (5 << 20) + b'{"layers": []}'
+
+
+@pytest.mark.parametrize("content", [DEEP, LONG, b'{"layers": 7}', b"\xff"])
+def test_a_manifest_that_is_no_manifest(home: Path, content: bytes) -> None:
+    manifest = manifest_of(home / ".ollama/models", content)
+    (found,) = find_all(places({}, home))
+    assert (found.path, found.problem) == (str(manifest), UNREADABLE)
+
+
+def pipe(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    os.mkfifo(path)
+
+
+def test_nobody_waits_for_pipes_where_other_tools_have_files(home: Path) -> None:
+    pipe(home / ".ollama/models/manifests/registry.ollama.ai/library/bad/1b")
+    pipe(home / ".cache/llama.cpp/manifest=a=b=c.json")
+    pipe(home / ".cache/huggingface/hub/models--a--b/refs/main")
+    pipe(home / ".lmstudio/settings.json")
+    pipe(home / lm_studio.POINTER)
+    (found,) = find_all(places({}, home))
+    assert found.problem == UNREADABLE
+    pipe(home / "own/m.gguf")
+    facts, header = about(str(home / "own/m.gguf"))
+    assert header is None and "a named pipe" in facts.problem
+
+
+@pytest.mark.parametrize("content", [DEEP, b'{"downloadsFolder": "a\\u0000b"}', b"[7]"])
+def test_settings_of_lm_studio_that_name_no_folder(home: Path, content: bytes) -> None:
+    trees.write(home / ".lmstudio/settings.json", content)
+    trees.write(home / lm_studio.POINTER, b"a\0b")
+    trees.write(home / ".cache/llama.cpp/manifest=a=b=c.json", content)
+    assert find_all(places({}, home)) == []
 
 
 def test_a_service_of_ollama(home: Path, tmp_path: Path) -> None:

@@ -15,7 +15,10 @@ from tests.support.record_lines import Lines, quick, write
 from tests.support.server_harness import DaemonProcess
 from tests.support.strangers import IS_ROOT, give_away
 from umaserve import own_file
+from umaserve.cli.service import command as service
+from umaserve.models.fetching import hub
 from umaserve.own_file import NotOurs, check_own, open_own, write_own
+from umaserve.private_folder import NotPrivate
 from umaserve.server.figures.record_file import RecordError, RecordFile
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -201,6 +204,22 @@ def test_streams_by_name_are_written(tmp_path: Path, sticky: Path) -> None:
     with open(sticky / "redirected", "wb") as file:
         write_own(f"/dev/fd/{file.fileno()}", b"into a file")
     assert (sticky / "redirected").read_bytes() == b"into a file"
+
+
+def test_a_download_follows_no_link(tmp_path: Path) -> None:
+    (tmp_path / "x.incomplete").symlink_to(tmp_path / "victim")
+    with pytest.raises(OSError, match="symbolic link"), hub._locked(tmp_path / "x.incomplete"):
+        pytest.fail("it was opened")
+    assert not (tmp_path / "victim").exists()
+
+
+def test_units_are_written_where_nobody_else_can_change_them(tmp_path: Path) -> None:
+    service._write(tmp_path / "own" / "user" / "x.service", b"ours")
+    assert mode(tmp_path / "own") == mode(tmp_path / "own" / "user") == 0o700
+    (tmp_path / "own").chmod(0o777)
+    with pytest.raises(NotPrivate, match="XDG_CONFIG_HOME"):
+        service._write(tmp_path / "own" / "user" / "x.service", b"others'")
+    assert (tmp_path / "own" / "user" / "x.service").read_bytes() == b"ours"
 
 
 def test_the_daemon_refuses_such_a_file_with_a_word(

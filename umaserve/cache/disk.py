@@ -1,30 +1,46 @@
 """What is kept on disk: a file for each entry, for the next daemon on this machine.
 
 A file is named by its text: the domain, and all tokens up to the entry's last.  It is written under
-another name first, and has a checksum.  What is damaged or foreign is removed and counts as not
-there.  A folder belongs to one identity: the model, the KV types and the library.
+another name first, and has a checksum.  A folder belongs to one identity: the model, the KV types
+and the library.  Nobody else may write there.
+
+The checksum is keyed.  Each folder has a key that only its owner can read, so nobody else can have
+written a file whose checksum is right.  BLAKE2b takes the key as a first block of its input: the
+check costs as much as without a key.
+
+A damaged entry is removed and counts as not there.  Only regular files of this user's whose names
+are as `write` makes them are ever removed; all others stay, and are not counted.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
+import hmac
 import json
 import os
+import re
+import stat
 import struct
 import tempfile
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 import numpy as np
 
-from umaserve.regular_file import open_regular
+from umaserve.own_file import open_to_read, read_own
+from umaserve.private_folder import make_private
 
-MAGIC = b"UMAKV\0\0\1"
+MAGIC = b"UMAKV\0\0\2"
 _LENGTH = struct.Struct("<I")
 SUFFIX, PART = ".kv", ".part"
+KEY, KEY_BYTES = "key", 32
+OWN_FOLDER = "set --cache-dir to a folder of your own"
+_NAMES = re.compile(rf"[0-9a-f]{{40}}({SUFFIX}|\.[a-z0-9_]{{8}}{PART})")
 PART_NS = 600 * 10**9  # a file that is being written for so long was left behind
 CHECKSUM = 32  # bytes at the end, of all before them
 MOST_HEAD = 1 << 16
@@ -52,43 +68,84 @@ class Kept:
     cost_ms: float
 
 
-def folder_of(root: str, identity: object) -> Path:
-    """Where what has this identity (JSON values) lies; made for its owner alone."""
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """Where the entries of an identity lie, and the key of their checksums."""
+
+    path: Path
+    key: bytes
+
+    def names(self) -> list[str]:
+        """Paths of the entries, whole or not."""
+        return [str(path) for path in self.path.iterdir() if _is_entry(path)]
+
+    def checksum(self) -> hashlib.blake2b:
+        return hashlib.blake2b(digest_size=CHECKSUM, key=self.key)
+
+
+def folder_of(root: str, identity: object) -> Folder:
+    """Where what has this identity (JSON values) lies; made for its owner alone.
+
+    Raises ``OSError``: also where others could change what lies there, and for a link.
+    """
     text = json.dumps(identity, sort_keys=True).encode()
     folder = Path(root, hashlib.blake2b(text, digest_size=16).hexdigest())
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return folder
+    make_private(folder, OWN_FOLDER)
+    if folder.is_symlink():
+        raise OSError(errno.ELOOP, "it is a link; remove it", str(folder))
+    return Folder(folder, _key(folder))
+
+
+def _key(folder: Path) -> bytes:
+    """The key of a folder, made where there is none.
+
+    Of two engines that make it at once, the entries of one are damaged in the eyes of the next.
+    """
+    path = folder / KEY
+    if not os.path.lexists(path):
+        _put(path, KEY, [os.urandom(KEY_BYTES)])
+    key = read_own(path, KEY_BYTES + 1)
+    if len(key) != KEY_BYTES or stat.S_IMODE(os.lstat(path).st_mode) & 0o077:
+        why = f"it is not a key of {KEY_BYTES} bytes that only its owner can read; remove it"
+        raise OSError(errno.EINVAL, why, str(path))
+    return key
 
 
 def write(
-    folder: Path, domain: str, tokens: np.ndarray, p0: int, data: np.ndarray, cost_ms: float
+    folder: Folder, domain: str, tokens: np.ndarray, p0: int, data: np.ndarray, cost_ms: float
 ) -> str:
     """Write an entry; returns its path.  Raises ``OSError``."""
     head = msgspec.json.encode(Head(domain, p0, tokens.size, data.size, cost_ms))
-    parts = (MAGIC, _LENGTH.pack(len(head)), head, tokens.tobytes(), data.data)
-    path = folder / (_name(domain, tokens) + SUFFIX)
-    digest = hashlib.blake2b(digest_size=CHECKSUM)
-    fd, other = tempfile.mkstemp(dir=folder, suffix=PART)  # for its owner alone
+    parts: list[bytes | memoryview] = [
+        MAGIC, _LENGTH.pack(len(head)), head, tokens.tobytes(), data.data,
+    ]  # fmt: skip
+    name, digest = _name(domain, tokens), folder.checksum()
+    for part in parts:
+        digest.update(part)
+    path = folder.path / (name + SUFFIX)
+    _put(path, name, [*parts, digest.digest()])
+    return str(path)
+
+
+def _put(path: Path, name: str, parts: Iterable[bytes | memoryview]) -> None:
+    """Make ``parts`` all that ``path`` holds, at once."""
+    fd, other = tempfile.mkstemp(dir=path.parent, prefix=f"{name}.", suffix=PART)  # mode 0600
     try:
         with os.fdopen(fd, "wb") as file:
             for part in parts:
-                digest.update(part)
                 file.write(part)
-            file.write(digest.digest())
         os.replace(other, path)
     except BaseException:
         with contextlib.suppress(OSError):
             os.unlink(other)
         raise
-    return str(path)
 
 
-def read(kept: Kept) -> np.ndarray | None:
+def read(folder: Folder, kept: Kept) -> np.ndarray | None:
     """An entry's data (uint8), checked; None where the file is not what was written, and goes."""
     try:
         now = _look(Path(kept.path))
-        with open_regular(kept.path) as file:
-            content = file.read()
+        content = read_own(kept.path)
         os.utime(kept.path)  # the oldest go first
     except OSError:
         return None
@@ -97,33 +154,35 @@ def read(kept: Kept) -> np.ndarray | None:
         kept.domain, kept.p0, kept.n_bytes,
     )  # fmt: skip
     is_it = is_it and np.array_equal(now.tokens, kept.tokens)  # type: ignore[union-attr]
-    if not is_it or hashlib.blake2b(body, digest_size=CHECKSUM).digest() != digest:
+    checksum = folder.checksum()
+    checksum.update(body)
+    if not is_it or not hmac.compare_digest(checksum.digest(), digest):
         remove(kept.path)
         return None
     return np.frombuffer(body, np.uint8)[-kept.n_bytes :]
 
 
-def scan(folder: Path) -> list[Kept]:
-    """All entries of a folder, those used last first; what is none is removed."""
+def scan(folder: Folder) -> list[Kept]:
+    """All entries of a folder, those used last first; damaged ones are removed."""
     found = []
-    for path in folder.iterdir():
-        if path.suffix == PART and time.time_ns() - _used(str(path)) < PART_NS:
+    for path in folder.names():
+        if path.endswith(PART) and time.time_ns() - _used(path) < PART_NS:
             continue  # another engine of this model writes it
-        kept = _look(path) if path.suffix == SUFFIX else None
+        kept = _look(Path(path)) if path.endswith(SUFFIX) else None
         if kept is None:
-            remove(str(path))
+            remove(path)
         else:
             found.append(kept)
     return sorted(found, key=lambda kept: -_used(kept.path))
 
 
-def shrink(folder: Path, most_bytes: int) -> int:
+def shrink(folder: Folder, most_bytes: int) -> int:
     """Remove the files used longest ago until ``most_bytes`` hold the rest; returns how many."""
     files = []
-    for path in folder.iterdir():
+    for path in folder.names():
         with contextlib.suppress(OSError):
-            facts = path.stat()
-            files.append((facts.st_mtime_ns, facts.st_size, str(path)))
+            facts = os.lstat(path)
+            files.append((facts.st_mtime_ns, facts.st_size, path))
     held, removed = sum(size for _, size, _ in files), 0
     for _, size, name in sorted(files):
         if held <= most_bytes:
@@ -135,10 +194,21 @@ def shrink(folder: Path, most_bytes: int) -> int:
 
 
 def remove(path: str) -> None:
-    """Remove a file that is not wanted, if that can be done."""
-    if path:
+    """Remove an entry that is not wanted, if that can be done; anything else stays."""
+    if _is_entry(Path(path)):
         with contextlib.suppress(OSError):
             os.unlink(path)
+
+
+def _is_entry(path: Path) -> bool:
+    """Whether this user's own regular file lies there, under a name that `write` makes."""
+    if not _NAMES.fullmatch(path.name):
+        return False
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return False
+    return stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid()
 
 
 def _name(domain: str, tokens: np.ndarray) -> str:
@@ -149,7 +219,7 @@ def _name(domain: str, tokens: np.ndarray) -> str:
 
 def _used(path: str) -> int:
     try:
-        return os.stat(path).st_mtime_ns
+        return os.lstat(path).st_mtime_ns
     except OSError:
         return 0
 
@@ -157,14 +227,16 @@ def _used(path: str) -> int:
 def _look(path: Path) -> Kept | None:
     """What a file says it holds, if its size and its name agree; its data is not read."""
     try:
-        with open_regular(path) as file:
+        with open_to_read(path) as file:
+            size = os.fstat(file.fileno()).st_size
             start = file.read(len(MAGIC) + _LENGTH.size)
             if start[: len(MAGIC)] != MAGIC:
                 return None
             (length,) = _LENGTH.unpack(start[len(MAGIC) :])
             head = msgspec.json.decode(file.read(min(length, MOST_HEAD)), type=Head)
-            tokens = np.frombuffer(file.read(4 * max(head.n_tokens, 0)), "<i4").astype(np.int32)
-            size = os.fstat(file.fileno()).st_size
+            if not 0 < 4 * head.n_tokens < size:
+                return None
+            tokens = np.frombuffer(file.read(4 * head.n_tokens), "<i4").astype(np.int32)
     except (OSError, struct.error, msgspec.MsgspecError, ValueError):
         return None
     whole = len(start) + length + 4 * head.n_tokens + head.n_bytes + CHECKSUM

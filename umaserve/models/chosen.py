@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 
+from umaserve.own_file import read_own
 from umaserve.private_folder import make_private, why_shared
-from umaserve.state_folder import state_folder
+from umaserve.state_folder import OWN_STATE, state_folder
 
 _FILE = "model"
 _MOST_BYTES = 4096
@@ -17,8 +18,7 @@ def chosen() -> str:
     try:
         if why_shared(path):
             return ""
-        with path.open("rb") as file:
-            return file.read(_MOST_BYTES).decode("utf-8").strip()
+        return read_own(path, _MOST_BYTES).decode("utf-8").strip()
     except (OSError, UnicodeDecodeError):
         return ""
 
@@ -26,7 +26,7 @@ def chosen() -> str:
 def choose(reference: str) -> None:
     """Keep it.  Raises ``OSError``."""
     folder = state_folder()
-    make_private(folder)
+    make_private(folder, OWN_STATE)
     temporary = folder / f".{_FILE}-{os.getpid()}"
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)  # whatever the umask
     with os.fdopen(fd, "w", encoding="utf-8") as file:

@@ -52,7 +52,7 @@ def connect(arguments: list[str]) -> int:
     app, here = APPS[options.app], places()
     try:
         if options.undo:
-            return _undo(app, options.yes)
+            return _undo(app, here, options.yes)
         if options.check:
             return _check(app, here, options)
         return _connect(app, here, options)
@@ -128,7 +128,7 @@ def _connect(app: App, here: Places, options: Namespace) -> int:
         show(f"{app.title} is set up for {target.url} already.")
     elif changes:
         what = "these files" if len(changes) > 1 else "this file"
-        if not _agreed(f"Change {what}?", options.yes) or not _write(app, changes):
+        if not _agreed(f"Change {what}?", options.yes) or not _write(app, here, changes):
             return EXIT_CANNOT_SERVE
         back = f"`umaserve connect {app.name} --undo` takes it back"
         show(f"{app.title} is set up for {target.url}; {back}.")
@@ -168,7 +168,7 @@ def _plan(changes: list[Change]) -> list[Planned] | None:
     return plan
 
 
-def _write(app: App, changes: list[Planned]) -> bool:
+def _write(app: App, here: Places, changes: list[Planned]) -> bool:
     """Copies first, then the files."""
     from umaserve.cli.connect.kept import Kept
 
@@ -176,7 +176,7 @@ def _write(app: App, changes: list[Planned]) -> bool:
         if files.read(change.path) != before:
             say(f"error: {change.path} has changed meanwhile; {NOTHING}, try again")
             return False
-    kept = Kept(app.name)
+    kept = Kept(app, here)
     written = kept.add(changes)
     for (change, _, after), file in zip(changes, written, strict=True):
         file.folders += files.replace(change.path, after)
@@ -212,10 +212,10 @@ def _agreed(question: str, yes: bool) -> bool:
 # --- back ----------------------------------------------------------------------------------------
 
 
-def _undo(app: App, yes: bool) -> int:
+def _undo(app: App, here: Places, yes: bool) -> int:
     from umaserve.cli.connect.kept import Kept
 
-    kept = Kept(app.name)
+    kept = Kept(app, here)
     if not kept.steps:
         say(f"error: `umaserve connect {app.name}` has changed nothing that is not undone")
         return EXIT_CANNOT_SERVE

@@ -7,10 +7,13 @@ import os
 import stat
 import tempfile
 from contextlib import suppress
+from pathlib import Path
 
 from umaserve.connect.edits import Unreadable
+from umaserve.private_folder import require_private
 from umaserve.regular_file import open_regular
 
+ADVICE = "keep these settings in a folder of your own"
 MOST_BYTES = 8 << 20
 
 
@@ -33,9 +36,9 @@ def replace(path: str, data: bytes) -> list[str]:
     """Make ``data`` all that the file holds, at once; returns the folders that were made for it.
 
     A link goes on leading to the file.  Permissions stay, and a new file is this user's alone.
-    Raises ``OSError``.
+    Raises ``OSError``: also where others could change what lies there.
     """
-    real = os.path.realpath(path)
+    real = _private(path)
     folder = os.path.dirname(real)
     made = _make(folder)
     mode = 0o600
@@ -56,8 +59,8 @@ def replace(path: str, data: bytes) -> list[str]:
 
 
 def remove(path: str, folders: list[str]) -> None:
-    """The file, and those of ``folders`` that are empty then."""
-    os.unlink(os.path.realpath(path))
+    """Remove the file, and those of ``folders`` that are empty then.  Raises ``OSError``."""
+    os.unlink(_private(path))
     for folder in reversed(folders):
         with suppress(OSError):
             os.rmdir(folder)
@@ -66,6 +69,14 @@ def remove(path: str, folders: list[str]) -> None:
 def digest(data: bytes | None) -> str:
     """Of what a file holds; empty for none."""
     return "" if data is None else hashlib.sha256(data).hexdigest()
+
+
+def _private(path: str) -> str:
+    """The file that ``path`` leads to.  Raises ``OSError`` where others decide that."""
+    real = os.path.realpath(path)
+    for folder in {os.path.dirname(path), os.path.dirname(real)}:
+        require_private(Path(folder), ADVICE)
+    return real
 
 
 def _make(folder: str) -> list[str]:

@@ -5,13 +5,20 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import asdict, dataclass, field
+from pathlib import Path as Folder
 from typing import Any
 
+import msgspec
+
 from umaserve.cli.connect import files
-from umaserve.connect.apps import Change
+from umaserve.connect.apps import App, Change, Places, Target
 from umaserve.connect.edits import Item, Path, Put, Unreadable
 from umaserve.connect.text import Language
-from umaserve.state_folder import state_folder
+from umaserve.own_file import read_own
+from umaserve.private_folder import make_private, require_private
+from umaserve.state_folder import OWN_STATE, state_folder
+
+_ANY = Target("", "any", "any", 1, 1, True)  # with a key, which some apps keep in another file
 
 
 @dataclass
@@ -23,7 +30,7 @@ class KeptFile:
     language: Language
     backup: str
     after: str
-    edits: list[tuple[list[str | list[str]], Any, bool]]
+    edits: list[tuple[list[str | tuple[str, str]], Any, bool]]
     folders: list[str] = field(default_factory=list)
 
     @property
@@ -34,24 +41,29 @@ class KeptFile:
 class Kept:
     """The changes of one app, the newest last; each is the files that it wrote.
 
-    Raises ``OSError`` where the folder cannot be used, and ``Unreadable``.
+    Only files of the app are taken from the record, and only copies that lie beside it.  Raises
+    ``OSError`` where the folder cannot be used or others may write there, and ``Unreadable``.
     """
 
-    def __init__(self, app: str, folder: str | None = None) -> None:
-        self.folder = os.path.join(folder or state_folder(), "connect", app)
+    def __init__(self, app: App, here: Places) -> None:
+        self.folder = os.path.join(state_folder(), "connect", app.name)
         self._record = os.path.join(self.folder, "changes.json")
-        data = files.read(self._record)
+        require_private(Folder(self.folder), OWN_STATE)
+        data = _read(self._record)
         try:
-            steps = json.loads(data) if data else []
-            self.steps = [[KeptFile(**each) for each in step] for step in steps]
-        except (ValueError, TypeError):
+            self.steps = msgspec.json.decode(data or b"[]", type=list[list[KeptFile]])
+        except (ValueError, RecursionError):
             raise Unreadable(f"{self._record} is damaged; the copies are beside it") from None
+        for kept in (each for step in self.steps for each in step):
+            problem = _problem(kept, app, here)
+            if problem:
+                raise Unreadable(f"{self._record} is not from `umaserve connect`: {problem}")
 
     def before(self, kept: KeptFile) -> bytes | None:
         """The file as it was."""
         if not kept.backup:
             return None
-        data = files.read(os.path.join(self.folder, kept.backup))
+        data = _read(os.path.join(self.folder, kept.backup))
         if data is None:
             raise FileNotFoundError(2, "the backup is gone", os.path.join(self.folder, kept.backup))
         return data
@@ -61,6 +73,7 @@ class Kept:
 
         Where the files are as the newest change left them, the new one becomes a part of it.
         """
+        make_private(Folder(self.folder), OWN_STATE)
         newest = {each.path: each for each in self.steps[-1]} if self.steps else {}
         goes_on = bool(newest) and all(
             change.path in newest and newest[change.path].after == files.digest(before)
@@ -68,7 +81,9 @@ class Kept:
         )
         made = []
         for change, before, after in changes:
-            edits = [(_steps(edit.path), edit.value, edit.if_missing) for edit in change.edits]
+            edits: list[Any] = [
+                (list(edit.path), edit.value, edit.if_missing) for edit in change.edits
+            ]
             old = newest.get(change.path) if goes_on else None
             if old is not None:
                 places = [steps for steps, _, _ in edits]
@@ -99,9 +114,31 @@ class Kept:
                 os.unlink(os.path.join(self.folder, kept.backup))
 
 
-def _steps(path: Path) -> list[str | list[str]]:
-    return [list(step) if isinstance(step, Item) else step for step in path]
+def _read(path: str) -> bytes | None:
+    """What `connect` has written there; ``None`` for nothing.  Raises ``OSError``."""
+    try:
+        return read_own(path, files.MOST_BYTES)
+    except FileNotFoundError:
+        return None
 
 
-def _path(steps: list[str | list[str]]) -> Path:
+def _problem(kept: KeptFile, app: App, here: Places) -> str:
+    """Why `connect` cannot have recorded this, or an empty string."""
+    where = here._replace(exists=lambda path: _is_on_the_way(path, kept.path))
+    own = [(change.path, change.language) for change in app.changes(where, _ANY)]
+    if (kept.path, kept.language) not in own:
+        return f"{kept.path} is no file of {app.title} here"
+    if kept.backup and (kept.backup in (".", "..") or os.path.basename(kept.backup) != kept.backup):
+        return f"the copy {kept.backup} would lie elsewhere"
+    real = os.path.realpath(kept.path)
+    if not all(_is_on_the_way(folder, real) for folder in kept.folders):
+        return f"a folder was not made for {kept.path}"
+    return ""
+
+
+def _is_on_the_way(path: str, to: str) -> bool:
+    return to == path or to.startswith(path.rstrip("/") + "/")
+
+
+def _path(steps: list[str | tuple[str, str]]) -> Path:
     return tuple(step if isinstance(step, str) else Item(*step) for step in steps)

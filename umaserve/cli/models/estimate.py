@@ -21,6 +21,7 @@ from umaserve.llama.traffic import Traffic
 from umaserve.models.header import GGUFInfo
 from umaserve.models.kv_shape import KvKind
 from umaserve.models.needs import ENGINE_BYTES
+from umaserve.own_file import open_to_read
 from umaserve.private_folder import why_shared
 
 from .graphics import graphics_bytes
@@ -121,7 +122,7 @@ def _read(path: Path) -> Learned | None:
     import numpy as np
 
     try:
-        with np.load(path, allow_pickle=False) as stored:
+        with open_to_read(path) as file, np.load(file, allow_pickle=False) as stored:
             key: dict[str, Any] = json.loads(str(stored["key"]))
             ms, count = float(stored["mean"][0, 1, 0]), float(stored["count"][0, 1, 0])
         description, size, parameters = key["model"]

@@ -23,11 +23,13 @@ from umaserve.config import ConfigError, add_flags, flag_values, load_config
 from umaserve.models.finding.reference import lasting
 from umaserve.own_python import run_module
 from umaserve.peer import peer_of
+from umaserve.private_folder import make_private
 from umaserve.server.main import StartError, check_model
 from umaserve.texts import path_of
 
 Manager = Systemd | Launchd
 _LINES = 50
+_OWN_UNITS = "set XDG_CONFIG_HOME to a folder of your own"
 
 
 def service(arguments: list[str]) -> int:
@@ -183,8 +185,8 @@ def _in_the_way(manager: Manager, wanted: Service, files: dict[Path, bytes]) -> 
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Whole or not at all.  Raises ``NotPrivate`` where others could change what is started."""
+    make_private(path.parent, _OWN_UNITS)
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         aside.write_bytes(content)

@@ -9,7 +9,6 @@ import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
-from pathlib import Path
 
 import numpy as np
 
@@ -30,7 +29,7 @@ class Shelf:
     `start` finds what is there.  ``problem`` says why nothing can be written.
     """
 
-    def __init__(self, folder: Path, most_bytes: int, notify: Callable[[], None]) -> None:
+    def __init__(self, folder: disk.Folder, most_bytes: int, notify: Callable[[], None]) -> None:
         self._folder, self._most, self._notify = folder, most_bytes, notify
         self.problem = ""
         self.bytes_read = 0  # from disk, by this thread
@@ -101,7 +100,7 @@ class Shelf:
                 to_read = self._to_read.popleft() if self._to_read else None
                 to_write = self._to_write.popleft() if self._to_write and not to_read else None
             if to_read is not None:
-                self._read.append((to_read[0], disk.read(to_read[1])))
+                self._read.append((to_read[0], disk.read(self._folder, to_read[1])))
                 self.bytes_read = disk_reads.by_thread()
                 self._notify()
             elif to_write is not None:
@@ -119,6 +118,6 @@ class Shelf:
         try:
             path = disk.write(self._folder, domain, tokens, entry.p0, data, entry.cost_ms)
         except OSError as error:
-            self.problem = f"texts are not kept on disk: {self._folder}: {error.strerror}"
+            self.problem = f"texts are not kept on disk: {self._folder.path}: {error.strerror}"
             return
         entry.n_bytes, entry.path = data.size, path

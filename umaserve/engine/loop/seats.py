@@ -59,8 +59,8 @@ class Seats:
         try:
             folder = disk.folder_of(start.cache_dir, saved_by(start, engine.loaded))
         except OSError as error:
-            text = f"texts are not kept on disk: {start.cache_dir}: {error.strerror}"
-            engine.control.send(m.Log("warn", text))
+            why = f"{error.filename}: {error.strerror}" if error.strerror else str(error)
+            engine.control.send(m.Log("warn", f"texts are not kept on disk: {why}"))
             return None
         return Shelf(folder, start.cache_disk, engine.control.notify)
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from umaserve.llama.builds import cache_root
+from umaserve.own_file import open_to_read
 from umaserve.policy.cost.model import CostModel
 from umaserve.private_folder import make_private, why_shared
 
@@ -90,7 +91,7 @@ class CostFile:
         if why_shared(self.path):
             return False
         try:
-            with np.load(self.path, allow_pickle=False) as stored:
+            with open_to_read(self.path) as file, np.load(file, allow_pickle=False) as stored:
                 if str(stored["key"]) != self.key:
                     return False
                 arrays = {name: stored[name] for name in CostModel._fields}

@@ -156,7 +156,9 @@ def _blob(blobs: Path, wanted: Plan, file: HubFile, told: Progress) -> None:
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[BinaryIO]:
     """The file, to be read and written by this process alone."""
-    with open(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644), "r+b") as file:
+    # in a cache that several users share, somebody may have put a link there
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    with open(os.open(path, flags, 0o644), "r+b") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from .found import Found
 from .repository import is_gguf, is_later_part, short_name
+from .small_file import read_text
 
 TOOL = "Hugging Face"
 SCHEME = "hf:"
@@ -45,8 +46,8 @@ def find(cache: Path) -> Iterator[Found]:
 def _snapshots(folder: Path) -> list[Path]:
     """The one of ``refs/main`` first, then the others, the newest first."""
     try:
-        main = (folder / "refs" / "main").read_text("utf-8").strip()
-    except (OSError, UnicodeDecodeError):
+        main = read_text(folder / "refs" / "main").strip()
+    except (OSError, ValueError):
         main = ""
     try:
         there = [path for path in (folder / "snapshots").iterdir() if path.is_dir()]

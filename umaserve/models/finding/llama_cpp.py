@@ -14,6 +14,7 @@ from pathlib import Path
 from .found import Found
 from .hugging_face import SCHEME
 from .repository import is_gguf, is_later_part, tag_of
+from .small_file import read_text
 
 TOOL = "llama.cpp"
 
@@ -36,8 +37,8 @@ def _origin(manifest: Path) -> tuple[str, str] | None:
     if len(words) != 4 or words[0] != "manifest":
         return None
     try:
-        inside = json.loads(manifest.read_text("utf-8"))["ggufFile"]["rfilename"]
-    except (OSError, ValueError, KeyError, TypeError):
+        inside = json.loads(read_text(manifest))["ggufFile"]["rfilename"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
     if not isinstance(inside, str):
         return None

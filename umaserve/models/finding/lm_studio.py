@@ -9,6 +9,7 @@ from pathlib import Path
 from .folder import files_below
 from .found import Found
 from .repository import is_later_part, short_name
+from .small_file import read_text
 
 TOOL = "LM Studio"
 SCHEME = "lmstudio:"
@@ -22,9 +23,10 @@ def folders(home: Path) -> list[Path]:
     for place in _homes(home):
         found.append(place / "models")
         try:
-            chosen = json.loads((place / "settings.json").read_text("utf-8"))["downloadsFolder"]
-            found.append(Path(chosen).expanduser())
-        except (OSError, ValueError, KeyError, TypeError, RuntimeError):
+            chosen = json.loads(read_text(place / "settings.json"))["downloadsFolder"]
+            if "\0" not in chosen:  # no path has it
+                found.append(Path(chosen).expanduser())
+        except (OSError, ValueError, KeyError, TypeError, RuntimeError):  # RecursionError too
             continue
     return list(dict.fromkeys(found))
 
@@ -46,7 +48,7 @@ def find(folder: Path) -> Iterator[Found]:
 def _homes(home: Path) -> list[Path]:
     places = [home / name for name in HOMES]
     try:
-        pointed = (home / POINTER).read_text("utf-8").strip()
-    except (OSError, UnicodeDecodeError):
+        pointed = read_text(home / POINTER).strip().partition("\0")[0]
+    except (OSError, ValueError):
         pointed = ""
     return list(dict.fromkeys(([Path(pointed)] if pointed else []) + places))

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 from .found import Found
+from .small_file import read_text
 
 TOOL = "Ollama"
 SCHEME = "ollama:"
 _MODEL = "application/vnd.ollama.image.model"
 _ADAPTER = "application/vnd.ollama.image.adapter"
+_DIGEST = re.compile("sha256[:-][0-9a-f]{64}")  # nothing else names a blob
 _HOST, _NAMESPACE, _TAG = "registry.ollama.ai", "library", "latest"
 
 
@@ -50,9 +53,12 @@ def _name(parts: list[str]) -> str:
 def _found(folder: Path, manifest: Path, name: str) -> Found | None:
     """None for what has no GGUF file, such as a model that runs elsewhere."""
     try:
-        layers = json.loads(manifest.read_text("utf-8"))["layers"]
-        digests = {layer["mediaType"]: str(layer["digest"]) for layer in layers or ()}
-    except (OSError, ValueError, KeyError, TypeError):
+        layers = json.loads(read_text(manifest))["layers"]
+        digests = {layer["mediaType"]: layer["digest"] for layer in layers or ()}
+        known = _MODEL not in digests or _DIGEST.fullmatch(digests[_MODEL])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        known = None
+    if not known:
         return Found(name, str(manifest), TOOL, "its manifest cannot be read; pull it again")
     if _MODEL not in digests:
         return None

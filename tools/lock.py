@@ -28,6 +28,7 @@ LOCKS = {  # in this order: what runs is a part of what is tested, in the same v
     # what both have is of one version
     CLIENTS / "clients.lock": ("--group", "clients", "-c", "requirements.lock"),
     CLIENTS / "libraries.lock": ("--group", "client-libraries"),
+    CLIENTS / "agents.lock": ("--group", "client-agents"),
     CLIENTS / "aider.lock": ("--group", "client-aider"),
     CLIENTS / "lm-eval.lock": (
         "--group", "client-lm-eval",

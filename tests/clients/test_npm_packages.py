@@ -1,10 +1,11 @@
-"""The packages `openai`, `@anthropic-ai/sdk`, `ollama` and `ai` from npm, each by a program.
+"""Packages from npm, each by a program.
 
 The programs are tests/clients/npm/*.mjs.  What the model says is given.
 """
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +27,12 @@ CALLS: list[tuple[str, dict[str, Any]]] = [
     (READ, {"path": "colour.txt"}), (WRITE, {"path": "colour.txt", "text": AFTER}),
 ]  # fmt: skip
 
+DOOR = {"colour": "green", "painted": True}
 
-def told(path: Path, package: str, program: str) -> Any:
+
+def told(path: Path, package: str, program: str, **settings: Any) -> Any:
     """What the program tells; the file is as it was asked for."""
-    with desk(path, CALLS) as place:
+    with desk(path, CALLS, **settings) as place:
         found = place.program(package, program)
         assert place.file.read_text() == AFTER
     return found
@@ -73,3 +76,16 @@ def test_ai_sdk(tmp_path: Path) -> None:
     assert found["generated"] == found["streamed"] == ANSWER
     assert found["reasons"] == ["tool-calls", "tool-calls", "stop"] and found["usage"] is True
     assert found["wrong"] == ["APICallError", 400]  # the class's own name may be `AI_APICallError`
+
+
+def test_ai_sdk_over_responses(tmp_path: Path) -> None:
+    """With a format beside the tools; version 6, whose later steps name earlier items."""
+    found = told(tmp_path, "@ai-sdk/openai", "ai_responses.mjs", says=json.dumps(DOOR))
+    for each in (found["responses"], found["chat"]):
+        assert each["outputs"] == [DOOR] * 2 and each["called"] == [READ, WRITE]
+        assert each["reasons"] == ["tool-calls", "tool-calls", "stop"]
+
+
+def test_mastra(tmp_path: Path) -> None:
+    found = told(tmp_path, "Mastra", "mastra.mjs", says=json.dumps(DOOR))
+    assert found["outputs"] == [DOOR] * 2

@@ -52,7 +52,7 @@ class Script:
             return f"Steps taken: {taken}. Seen: {seen}." if results else ASIDE
         thought = "" if prompt.endswith(_END) else f"<think>\n{THOUGHT}{_END}"
         if taken >= len(self.calls):
-            return thought + self.says.format(seen)
+            return thought + self.says.replace("{}", seen)
         name, arguments = self.calls[taken]
         call = json.dumps({"name": name, "arguments": arguments})
         return f"{thought}<tool_call>\n{call}\n</tool_call>"

@@ -20,7 +20,7 @@ from umaserve.private_folder import make_private
 LOCKS = Path(__file__).resolve().parents[1] / "clients"
 # What is in clients.lock is in the tests' own environment.  The first Python that each does not
 # run with, as in pyproject.toml:
-OWN = {"libraries": (3, 15), "aider": (3, 13), "lm-eval": (3, 15)}
+OWN = {"libraries": (3, 15), "agents": (3, 15), "aider": (3, 13), "lm-eval": (3, 15)}
 
 
 def folder_of(name: str) -> Path:

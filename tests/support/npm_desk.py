@@ -120,12 +120,13 @@ def desk(
     path: Path,
     calls: list[tuple[str, dict[str, Any]]] | None = None,
     sees: str = r"colour = (\S+)",
+    says: str = "It was {}. It is green now.",
     **settings: Any,
 ) -> Iterator[Desk]:
     """Before a daemon whose model makes these calls when it is told the task.
 
-    ``FOLDER`` in their arguments stands for the program's folder.  The model answers with what
-    ``sees`` finds in the results.
+    ``FOLDER`` in their arguments stands for the program's folder.  The model answers with
+    ``says``, in which ``{}`` is what ``sees`` finds in the results.
     """
     template = next(each for each in templates() if each.stem == "Qwen-Qwen3-0.6B")
     (path / "daemon").mkdir()
@@ -134,7 +135,7 @@ def desk(
     keys.chmod(0o600)
     socket = f"{path}/daemon/http"
     told = json.dumps(calls or []).replace("FOLDER", f"{path}/work")
-    script = Script(TASK, json.loads(told), sees, "It was {}. It is green now.")
+    script = Script(TASK, json.loads(told), sees, says)
     given = {"FAKE_TEMPLATE": template.read_text("utf-8"), "FAKE_SCRIPT": str(script)}
     # a token of this engine is a byte, and agents send 100 thousand of them
     always = {"http": f"unix:{socket}", "environment": given, "api_key_file": str(keys)}

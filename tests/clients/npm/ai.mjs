@@ -28,5 +28,5 @@ print({
   streamed: streamed.trim(),
   reasons: steps.map((step) => step.finishReason),
   usage: steps.every((step) => step.usage.inputTokens > step.usage.outputTokens),
-  wrong: await refused(generateText({ model, prompt: "hello", temperature: -1, maxRetries: 0 })),
+  wrong: await refused(generateText({ model, prompt: "hello", temperature: 100, maxRetries: 0 })),
 });

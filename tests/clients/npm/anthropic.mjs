@@ -31,7 +31,7 @@ print({
     .input_tokens,
   kinds,
   agent: agent.content.at(-1).text,
-  wrong: await refused(client.messages.create({ ...hello, temperature: -1 })),
+  wrong: await refused(client.messages.create({ ...hello, temperature: 100 })),
   long: await refused(
     client.messages.create({ ...asked, messages: messages("long ".repeat(100000)) }),
   ),

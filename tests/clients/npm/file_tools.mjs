@@ -21,6 +21,14 @@ export const tools = {
   },
 };
 
+// What an answer of a format is.
+export const door = {
+  type: "object",
+  properties: { colour: { type: "string" }, painted: { type: "boolean" } },
+  required: ["colour", "painted"],
+  additionalProperties: false,
+};
+
 const before = readFileSync("colour.txt", "utf8");
 export const reset = () => writeFileSync("colour.txt", before);
 

@@ -52,7 +52,7 @@ print({
   called,
   responded: response.output_text,
   model: (await client.models.retrieve(list.data[0].id)).id === list.data[0].id,
-  wrong: await refused(chat.create({ ...hello, temperature: -1 })),
+  wrong: await refused(chat.create({ ...hello, temperature: 100 })),
   long: await refused(chat.create({ model, messages: messages("long ".repeat(100000)) })),
   unknown: await refused(client.models.retrieve("other")),
 });

@@ -35,7 +35,6 @@ from benchmarks.cache_traces import (
     over_http,
     over_socket,
 )
-
 from benchmarks.report import number, table
 from benchmarks.setting import Series, Setting, pair, parser, setting
 from benchmarks.sides import Ours, ServerSetting, Side, Theirs, ours, quiet_death, settle

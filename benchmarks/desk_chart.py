@@ -37,8 +37,8 @@ def draw(results: list[dict[str, Any]], path: Path) -> None:
             for side in (OURS, THEIRS)
             if any(side in figures.get(name, {}) for name, _ in LATENCIES)
         }
-        axis.set(yscale="log", ylabel="ms", title=result["model"])
         bars(axis, sides, [title for _, title in LATENCIES])
+        axis.set(yscale="log", ylabel="ms", title=result["model"])
         axis.legend()
     figure.savefig(path, format="svg", metadata={"Date": None})
     plot.close(figure)

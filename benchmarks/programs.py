@@ -32,7 +32,7 @@ async def chat(caller: Caller) -> None:
 
 
 async def editor(caller: Caller) -> None:
-    """Complete a file that grows by two words, and give up what is not complete by the next time."""
+    """Complete a file that grows by two words; give up what is not complete by the next time."""
     documents = caller.documents(EDITOR)
     sizes = random.Random(caller.seed)
     text = documents.words(caller.words(sizes.randrange(500, 700)))
@@ -72,7 +72,7 @@ PROGRAMS: dict[str, Program] = {
 
 
 async def run(caller: Caller, programs: Sequence[str], seconds: float, apart_s: float) -> Phase:
-    """Start programs ``apart_s`` after another, end all after ``seconds``, return what was asked."""
+    """Start programs ``apart_s`` apart, end all after ``seconds``; return what was asked."""
     began = time.perf_counter()
     with trio.move_on_after(seconds):
         async with trio.open_nursery() as nursery:

@@ -150,7 +150,7 @@ async def _post(server: Server, agent: str, body: dict[str, Any], session: Sessi
         answer = json.loads(pending)
         texts.append(answer["content"])
         session.prompt_tokens = answer["timings"]["prompt_n"]
-    elif status != 200 or not session.times_s:
+    elif status != 200:
         raise RequestFailed(f"{server.name}: {status} {pending[-600:].decode(errors='replace')}")
     session.end_s = now
     session.text = "".join(texts)

@@ -35,7 +35,6 @@ from benchmarks.cache_traces import (
     over_http,
     over_socket,
 )
-from benchmarks.http_cost import http_port
 from benchmarks.report import number, table
 from benchmarks.setting import Series, Setting, pair, parser, setting
 from benchmarks.sides import Ours, ServerSetting, Side, Theirs, ours, quiet_death, settle
@@ -64,7 +63,7 @@ def target(side: Side, http: bool, bias: list[list[float]]) -> Target:
     if isinstance(side, Theirs):
         return over_http(side.port, side.marks, bias)
     if http:
-        return over_http(http_port(side.daemon.log_path), Theirs.marks, bias)
+        return over_http(side.daemon.http_port(), Theirs.marks, bias)
     return over_socket(side, bias)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import struct
@@ -86,6 +87,14 @@ class Daemon:
     def metrics(self) -> dict[str, Any]:
         with Client(self.path) as client:
             return client.call(type="metrics")["metrics"]
+
+    def http_port(self) -> int:
+        """Return the port of the gateway, once it answers there; for ``--http 127.0.0.1:0``."""
+        while True:
+            told = re.search(r"http://127\.0\.0\.1:(\d+) answers", self.log_path.read_text())
+            if told:
+                return int(told[1])
+            time.sleep(0.02)
 
     def cpu_s(self) -> float:
         """CPU seconds of front and engine so far."""

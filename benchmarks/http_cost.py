@@ -161,7 +161,7 @@ def _sides(options: argparse.Namespace, stack: contextlib.ExitStack) -> dict[str
             "--n-ctx", str(n_ctx), "--threads", str(options.threads), "--http", "127.0.0.1:0",
         )
     )  # fmt: skip
-    port = http_port(daemon.log_path)
+    port = daemon.http_port()
 
     def over_socket() -> streams.Run:
         common = {"id": "s", "max_tokens": n, "ignore_eos": True, "cache_prompt": False}
@@ -192,15 +192,6 @@ def _sides(options: argparse.Namespace, stack: contextlib.ExitStack) -> dict[str
         )
         sides[THEIRS] = (server.process.pid, lambda: over_http(server.port))
     return sides
-
-
-def http_port(log: Path) -> int:
-    """The port that a daemon's log tells, once the gateway answers there."""
-    while True:
-        told = re.search(r"http://127\.0\.0\.1:(\d+) answers", log.read_text())
-        if told:
-            return int(told[1])
-        time.sleep(0.02)
 
 
 # --- the first token -----------------------------------------------------------------------------

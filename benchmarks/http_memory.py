@@ -24,7 +24,6 @@ import psutil
 
 from benchmarks import streams
 from benchmarks.daemon import Daemon
-from benchmarks.http_cost import http_port
 from benchmarks.machine import save
 from benchmarks.processes import family
 from benchmarks.turns import say
@@ -181,7 +180,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     # what is kept of prompts grows up to its own bound, which is met before the first look
     flags = ("--threads", str(options.threads), "--http", "127.0.0.1:0", "--cache-ram", "1MiB")
     with Daemon(*flags) as daemon:
-        clients, step = Clients(http_port(daemon.log_path)), options.requests // options.looks
+        clients, step = Clients(daemon.http_port()), options.requests // options.looks
         began_s = time.perf_counter()
         for look in range(options.looks):
             clients.ask(range(look * step, (look + 1) * step))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from tests.support.policy_states import empty
-from umaserve.engine.drafting.phases import say_terms
-from umaserve.engine.drafting.records import ALWAYS, WHERE_IT_PAYS, Drafts
+from umaserve.engine.drafting.phases import may_draft, say_terms
+from umaserve.engine.drafting.records import ALWAYS, SHORT_ANSWER, WHERE_IT_PAYS, Drafts
 from umaserve.policy.base import KIND_DECODE, Knobs, Memory, Plan
 from umaserve.wire.states import RUNNING, WAITING
 
@@ -52,3 +54,18 @@ def test_trials_have_some_beside_prompts_too(others: dict[str, int]) -> None:
 def test_cells_and_the_batch_bound_them() -> None:
     assert room(free=7) == 5
     assert room(ALWAYS, prompt=BATCH - 6) == 4
+
+
+@pytest.mark.parametrize(("way", "drafted"), [(WHERE_IT_PAYS, False), (ALWAYS, True)])
+def test_a_short_answer_has_none_but_for_trials(way: int, drafted: bool) -> None:
+    """An editor's completion is over before drafts have shown whether they are right."""
+
+    def may(most: int, speculate: int = 1, isolate: int = 0) -> bool:
+        columns = SimpleNamespace(
+            max_tokens=[most], speculate=[speculate], isolate=[isolate]
+        )  # fmt: skip
+        return bool(may_draft.py_func(columns, 0, way))
+
+    assert may(SHORT_ANSWER) == may(1) == drafted
+    assert may(SHORT_ANSWER + 1)
+    assert not may(500, speculate=0) and not may(500, isolate=1)

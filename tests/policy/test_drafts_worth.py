@@ -200,7 +200,7 @@ def test_the_number_of_tokens_stays_until_a_change_is_paid_for() -> None:
     counts = []
     for _ in range(40):
         counts.append(chosen(wanted, cost, lane)[0])
-        wanted.kept.tokens = 1 + counts[-1]
+        wanted.kept.given, wanted.kept.tokens = counts[-1], 1 + counts[-1]
     changes = [i for i in range(1, 40) if counts[i] != counts[i - 1]]
     assert counts[0] == 0 and len(changes) == 1 and 1 <= changes[0] < 10
     # the text repeats nothing any more: what it has gained is not lost again
@@ -208,9 +208,39 @@ def test_the_number_of_tokens_stays_until_a_change_is_paid_for() -> None:
     wanted.balance_ms[0] = 100.0
     for _ in range(200):
         counts.append(chosen(wanted, cost, lane)[0])
-        wanted.kept.tokens = 1 + counts[-1]
+        wanted.kept.given, wanted.kept.tokens = counts[-1], 1 + counts[-1]
     assert counts[40] > 0 == counts[-1]
     assert len({*counts[40:]}) == 2
+
+
+def test_a_prompts_tick_is_no_size_that_drafts_keep() -> None:
+    """An editor's prompt of which 13 tokens were new, and a change that costs much."""
+    wanted, lane = a_tick([1], [0.05])
+    wanted.kept.tokens, wanted.kept.change_ms = 14, 20.0
+    assert chosen(wanted, costs(GPU), lane) == [0]
+
+
+def test_a_program_whose_drafts_were_not_accepted_gets_none_in_its_next_request() -> None:
+    wanted, lane = a_tick([12, 12, 12], [0.9, 0.9, 0.9])
+    wanted.kept.without_ms = GPU[0]
+    for row, program in ((0, -7), (1, 8)):
+        b.begin_balance.py_func(wanted, row, program)
+    for _ in range(8):
+        b.settle_balance.py_func(wanted, 0, 1, 3.0)
+    b.begin_balance.py_func(wanted, 2, -7)  # of the first row's program
+    assert wanted.balance_ms[2] == wanted.balance_ms[0] < wanted.balance_ms[1]
+    given = chosen(wanted, costs(GPU), lane)
+    assert given[0] == given[2] == 0 < given[1]
+
+
+def test_what_drafts_have_saved_a_program_is_no_allowance_of_its_next_request() -> None:
+    wanted, _ = a_tick([12, 12], [0.9, 0.9])
+    wanted.kept.without_ms = 1.0
+    b.begin_balance.py_func(wanted, 0, 3)
+    for _ in range(20):
+        b.settle_balance.py_func(wanted, 0, 8, 1.5)
+    b.begin_balance.py_func(wanted, 1, 3)
+    assert wanted.balance_ms[1] == b.FIRST < wanted.balance_ms[0]
 
 
 def test_a_run_that_one_tick_would_have_had_counts_once() -> None:

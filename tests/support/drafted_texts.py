@@ -79,12 +79,14 @@ def gain(texts: Sequence[tuple[Sequence[int], int]], machine: Machine, cap: floa
     while all(each.at < each.text.size - END for each in streams):
         for each in streams:
             each.look(entered, wanted)
-        size = n + int(worth.choose(wanted, cost, lanes))
+        given = int(worth.choose(wanted, cost, lanes))
+        size = n + given
         since, last = (0 if size != last else since + 1), size
         wall = machine.price(size) + (machine.change_ms / 2 if since < 2 else 0.0)
         got = sum(each.take(wanted, wall) for each in streams)
         tokens += got
         pace.note_pace(wanted.kept, n, got, wanted.kept.price_ms)
         pace.note_change(wanted.kept, size, wall)
+        wanted.kept.given = given
         ms += wall
     return tokens / ms / (n / machine.price(n))

@@ -1,7 +1,8 @@
 """What drafts have saved each row, and that nobody is slowed much for others.
 
-A row that its own drafts have cost too much gets none for a while.  A stream that others' drafts
-have cost too much is slowed no more: no tick gets longer for drafts than that stream gains by it.
+A row that its own drafts have cost too much gets none for a while, nor do the next requests of its
+program.  A stream that others' drafts have cost too much is slowed no more: no tick gets longer for
+drafts than that stream gains by it.
 """
 
 from __future__ import annotations
@@ -18,9 +19,14 @@ DEBT_MOST, DEBT_CHANGES, WAITED_OFF = 3.0, 2.0, 0.01
 
 
 @njit(**INNER)
-def first_balance(wanted, row):
-    """A row begins with so much that it may lose."""
-    wanted.balance_ms[row] = FIRST * wanted.kept.without_ms
+def begin_balance(wanted, row, program):
+    """Give a new request what it may lose, less what drafts have cost its program.
+
+    A program is known by a part of its number; two that share the part share what drafts cost them.
+    """
+    wanted.account[row] = program & (wanted.debt_ms.size - 1)
+    last_ms = wanted.debt_ms[wanted.account[row]]
+    wanted.balance_ms[row] = last_ms if last_ms < 0.0 else FIRST * wanted.kept.without_ms
 
 
 @njit(**INNER)
@@ -32,6 +38,7 @@ def settle_balance(wanted, row, tokens, wall_ms):
     if wanted.terms.rows > 1:
         most = max(most, 2.0 * wanted.terms.most_ms)
     wanted.balance_ms[row] = min(max(wanted.balance_ms[row] + gained, -most), most)
+    wanted.debt_ms[wanted.account[row]] = min(wanted.balance_ms[row], 0.0)
 
 
 @njit(**INNER)
@@ -42,6 +49,7 @@ def wait_off(wanted, row):
         wanted.most[row] = 0
     if balance_ms < 0.0:
         wanted.balance_ms[row] = min(balance_ms + WAITED_OFF * without_ms, 0.0)
+        wanted.debt_ms[wanted.account[row]] = wanted.balance_ms[row]
 
 
 @njit(**INNER)

@@ -15,6 +15,7 @@ MOST_EACH = 31  # tokens that are drafted for a row in one tick
 MOST = 64  # that all rows of a tick have together
 PLAIN = 0  # instead of the class of a size: without drafts
 IMPOSSIBLE = -1e30  # instead of what a size is worth
+ACCOUNTS = 256  # of programs, by a part of their number; a power of two
 
 
 class Terms(Record):
@@ -79,6 +80,8 @@ class Wanted(NamedTuple):
     agree.  ``counts`` int32: that are given.  ``run`` int32: its last tokens that came as the text
     had said.  ``next`` float64: how likely the next one is right.  ``gain`` float64: tokens to be
     expected of those given.  ``balance_ms`` float64: time that drafts have saved the row.
+    ``account`` int32: of its program.  ``debt_ms`` float64[ACCOUNTS]: the balance of a program's
+    last request where that is below 0, else 0.
     ``order`` int32[MOST]: who got each, while they are given.
     """
 
@@ -90,6 +93,8 @@ class Wanted(NamedTuple):
     next: np.ndarray
     gain: np.ndarray
     balance_ms: np.ndarray
+    account: np.ndarray
+    debt_ms: np.ndarray
     order: np.ndarray
     sizes: Sizes
     rates: Rates
@@ -100,6 +105,7 @@ class Wanted(NamedTuple):
     def allocate(cls, n_slots: int) -> Wanted:
         whole = [np.zeros(n_slots, np.int32) for _ in range(5)]
         real = [np.zeros(n_slots) for _ in range(3)]
+        account, debt_ms = np.arange(n_slots, dtype=np.int32), np.zeros(ACCOUNTS)
         order, sizes = np.zeros(MOST, np.int32), Sizes.allocate()
         rates, kept, terms = Rates.fresh(n_slots), Kept.zeros(), Terms.zeros()
-        return cls._make([*whole, *real, order, sizes, rates, kept, terms])
+        return cls._make([*whole, *real, account, debt_ms, order, sizes, rates, kept, terms])

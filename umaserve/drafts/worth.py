@@ -48,7 +48,8 @@ def choose(wanted, cost, lanes):
         wanted.next[s] = chance(wanted.rates, s, wanted.same[s])
     if kept.without_ms <= 0.0 or not is_known(cost, tick.mode, tick.rows, tick.prompt):
         return 0
-    here = kept.tokens - tick.rows - tick.prompt  # drafts with which the size stays
+    # drafts with which the size stays; the size of a tick without any is not kept for some
+    here = kept.tokens - tick.rows - tick.prompt if kept.given > 0 else 0
     if here <= 0 and _nothing_found(wanted):
         sizes.ahead_ms[:] = 0.0
         return 0

@@ -29,6 +29,7 @@ from umaserve.policy.cost.model import learn, predict
 from umaserve.sampling.select import argmax, find_maxima, row_at
 from umaserve.wire.states import RUNNING
 
+from .phases import may_draft
 from .records import ALWAYS
 
 NEAR = 4  # tokens that a row may be ahead of it and have some drafted
@@ -50,7 +51,7 @@ def offer(speaker, columns, state, drafts, cost):
     one_ms = predict(speaker.cost, 0, 1, 0, reading.used)
     for i in range(terms.rows):
         s = wanted.rows[i]
-        if not columns.speculate[s] or columns.isolate[s] or state.lane[s] != terms.lane:
+        if not may_draft(columns, s, drafts.marks.way) or state.lane[s] != terms.lane:
             continue
         hope(rates, s)
         n, most = columns.n_tokens[s], min(MOST_EACH, to_come(columns, s) - 1)

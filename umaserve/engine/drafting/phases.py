@@ -9,7 +9,7 @@ behind a mismatch is ever sampled.  The cells of the rest are freed again.
 
 from __future__ import annotations
 
-from umaserve.drafts.balance import first_balance, settle_balance
+from umaserve.drafts.balance import begin_balance, settle_balance
 from umaserve.drafts.index import CHAINED, begin, copy_on, find, keep_up
 from umaserve.drafts.pace import note_change, note_pace, note_rounds
 from umaserve.drafts.rates import BY_MODEL, forget_row, note
@@ -24,7 +24,7 @@ from umaserve.policy.base import KIND_DECODE
 from umaserve.policy.cost.model import predict
 from umaserve.wire.states import RUNNING, WAITING
 
-from .records import ALWAYS
+from .records import ALWAYS, SHORT_ANSWER
 
 LONG = 10  # tokens that agree in its own text, with which no other is looked at
 FIXED = 4  # tokens for each row where drafts are always tried
@@ -50,11 +50,11 @@ def look(entries, plan, columns, drafts):
         marks.rows += 1
         attended += n
         wanted.most[slot] = wanted.same[slot] = 0
-        if not columns.speculate[slot] or columns.isolate[slot]:
+        if not may_draft(columns, slot, marks.way):
             continue
         if begin(drafts.texts, slot, columns.arrival[slot], columns.shifts[slot]):
             forget_row(wanted.rates, slot)
-            first_balance(wanted, slot)
+            begin_balance(wanted, slot, columns.program[slot])
             drafts.found_at[slot] = 0
         before, run = drafts.found_at[slot], 0
         drafts.found_at[slot] = 0
@@ -72,6 +72,14 @@ def look(entries, plan, columns, drafts):
         if wanted.same[slot] > 0:
             drafts.found_at[slot], drafts.found_same[slot] = n, wanted.same[slot]
     return attended
+
+
+@njit(nogil=True, cache=True)
+def may_draft(columns, slot, way):
+    """Return whether tokens may be drafted for a request: its answer may be long enough to gain."""
+    if not columns.speculate[slot] or columns.isolate[slot]:
+        return False
+    return way == ALWAYS or columns.max_tokens[slot] > SHORT_ANSWER
 
 
 @njit(**INNER)

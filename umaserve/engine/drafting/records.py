@@ -16,6 +16,7 @@ from umaserve.jit.record import Record
 NEVER = 0
 ALWAYS = 1  # wherever the text has said the same before
 WHERE_IT_PAYS = 2
+SHORT_ANSWER = 32  # tokens of an answer for which none are drafted, but for trials
 WAYS = {"off": NEVER, "ngram": ALWAYS, "draft": ALWAYS, "auto": WHERE_IT_PAYS}
 
 

@@ -124,6 +124,7 @@ class Columns(NamedTuple):
     t_first_ns: np.ndarray
     t_last_ns: np.ndarray
     arrival: np.ndarray
+    program: np.ndarray
     speculate: np.ndarray
     drafted: np.ndarray
     accepted: np.ndarray

@@ -195,7 +195,7 @@ def measure(options: argparse.Namespace, found: Setting) -> dict[str, Any]:
         cost = CostModel.of(stored)
     machine = learned(cost, aside_per_s, not found.accelerator, found.accelerator)
     knobs = Knobs(
-        2048, 0, 50.0, 1.2, machine.abortable, machine.aside_per_s > 0.0, ALL_FEATURES,
+        2048, 0, 50.0, 1.2, 25.0, machine.abortable, machine.aside_per_s > 0.0, ALL_FEATURES,
         machine.wide_reads, sliced=machine.sliced,
     )  # fmt: skip
     rounds: dict[str, list[Any]] = {name: [] for name in names}

@@ -33,12 +33,11 @@ class Load:
     auto: list[int] = field(default_factory=list)  # LABELLED, or AUTO: nobody named the lane
     program: list[int] = field(default_factory=list)
     weight: list[float] = field(default_factory=list)  # of the program's share
-    unread: list[int] = field(default_factory=list)  # 1: its answer does not stream
 
     def add(
         self, lane: int, prompt: int, output: int, due_ms: float = 0.0, parent: int = -1,
         cap: float = 0.0, isolate: int = 0, auto: int = LABELLED, program: int = 0,
-        weight: float = 1.0, unread: bool = False,
+        weight: float = 1.0,
     ) -> int:  # fmt: skip
         """One request; returns its number.  ``prompt`` and ``output`` are at least 1."""
         self.due_ms.append(due_ms)
@@ -51,7 +50,6 @@ class Load:
         self.auto.append(auto)
         self.program.append(program)
         self.weight.append(weight)
-        self.unread.append(int(unread))
         return len(self.due_ms) - 1
 
     def chain(
@@ -72,7 +70,7 @@ class Load:
                 number[i] = load.add(
                     own, self.prompt[i], self.output[i], self.due_ms[i],
                     number.get(self.parent[i], -1), self.cap[i], self.isolate[i],
-                    self.auto[i], self.program[i], self.weight[i], bool(self.unread[i]),
+                    self.auto[i], self.program[i], self.weight[i],
                 )  # fmt: skip
         return load
 
@@ -120,19 +118,15 @@ def two_apps(streams: int = 8, clients: int = 4, prompt: int = 600, tokens: int 
     return load
 
 
-def beside_answer(unread: bool = False, prompt: int = 600) -> Load:
+def beside_answer(prompt: int = 600) -> Load:
     """Somebody's long prompts beside a long answer of another program; nobody names a lane.  The
-    answer is background for the figures.  ``unread``: it does not stream."""
+    answer is background for the figures."""
     load, before = Load(), -1
-    load.add(BACKGROUND, 60, 3000, auto=AUTO, program=1, unread=unread)
+    load.add(BACKGROUND, 60, 3000, auto=AUTO, program=1)
     for _ in range(8):
         due = 500.0 if before < 0 else 1000.0
         before = load.add(INTERACTIVE, prompt, 40, due, before, auto=AUTO, program=2)
     return load
-
-
-def beside_unread() -> Load:
-    return beside_answer(True)
 
 
 def storm8() -> Load:
@@ -244,7 +238,6 @@ PRESETS: dict[str, Callable[[], Load]] = {
     "unlabelled": unlabelled,
     "two-apps": two_apps,
     "beside-answer": beside_answer,
-    "beside-unread": beside_unread,
     "together": together,
     "together-unlabelled": together_unlabelled,
     "mixed": mixed,

@@ -19,7 +19,7 @@ from umaserve.policy.base import ALL_FEATURES, FEATURES, Knobs
 from umaserve.policy.cost.model import CHUNK_SIZES, CostModel, is_known, learn, predict
 
 MOST = 8192  # tokens of a tick that the tables reach
-_NONE, _NO_CHUNKS = np.zeros(MOST + 1), np.zeros(CHUNK_SIZES.size)
+_NONE = np.zeros(MOST + 1)
 
 
 class Machine(NamedTuple):
@@ -34,11 +34,9 @@ class Machine(NamedTuple):
     cannot.  ``chunk_ms``, ``part_ms``: float64, by ``CHUNK_SIZES``, all parts and the longest part
     of a chunk that is computed in slices between ticks; 0 = the machine has no slices.
 
-    An accelerator that computes prompts beside its ticks is ``paced``.  Its chunks have ``n_parts``
-    parts; a slice costs ``late_ms`` more.  One that goes on through ticks takes ``flow_ms`` and
-    makes these ``times`` as long, float64 by ``CHUNK_SIZES``.  The first and the second tick of
-    another shape, or after a landing, take ``changed_ms`` more.  ``alone`` float64[MOST + 1]: what
-    ticks of so many rows take, which are a graph of their own; 0 = they are none.
+    ``overlaps``: an accelerator, of which the first and the second tick of another shape take
+    ``changed_ms`` more.  ``alone`` float64[MOST + 1]: what ticks of so many rows take, which are a
+    graph of their own; 0 = they are none.
     """
 
     graph: np.ndarray
@@ -53,27 +51,23 @@ class Machine(NamedTuple):
     wide_reads: bool
     chunk_ms: np.ndarray
     part_ms: np.ndarray
-    paced: bool = False
-    n_parts: int = 1
-    late_ms: float = 0.0
-    flow_ms: np.ndarray = _NO_CHUNKS
-    times: np.ndarray = _NO_CHUNKS
+    overlaps: bool = False
     changed_ms: tuple[float, float] = (0.0, 0.0)
     alone: np.ndarray = _NONE
 
     @property
     def sliced(self) -> bool:
-        return bool(self.chunk_ms.any()) and not self.paced
+        return bool(self.chunk_ms.any())
 
     def knobs(
         self, *, cap: float = 1.2, without: Iterable[str] = (), n_batch: int = 2048,
-        max_merge: int = 0, budget_ms: float = 50.0,
+        max_merge: int = 0, budget_ms: float = 50.0, reading_ms: float = 25.0,
     ) -> Knobs:  # fmt: skip
         """What the daemon is told on this machine; ``without``: names of FEATURES."""
         features = ALL_FEATURES - sum(FEATURES[name] for name in set(without))
         return Knobs(
-            n_batch, max_merge, budget_ms, cap, self.abortable,
-            self.aside_per_s > 0.0 or self.paced, features, self.wide_reads, paced=self.paced,
+            n_batch, max_merge, budget_ms, cap, reading_ms, self.abortable,
+            self.aside_per_s > 0.0, features, self.wide_reads, overlaps=self.overlaps,
             sliced=self.sliced,
         )  # fmt: skip
 
@@ -168,21 +162,15 @@ def _gpu(points: dict[int, float], row_ms: float, kv_ms: float) -> Machine:
     )  # fmt: skip
 
 
-def _paced(
-    rows: dict[int, float], changed: tuple[float, float], parts: tuple[float, float], n_parts: int,
-    flow: tuple[float, float], times: tuple[float, ...],
-) -> Machine:  # fmt: skip
-    """``rows``: ms of a tick by rows; ``parts``, ``flow``: ms of a chunk of no token, and of each
-    of its tokens, between ticks and through them."""
-    tokens = np.arange(MOST + 1, dtype=float)
-    prompts = parts[0] + parts[1] * tokens
-    alone = _curve({0: 0.0, **rows})
-    chunks = parts[0] + parts[1] * CHUNK_SIZES
+def _captured(
+    rows: dict[int, float], changed: tuple[float, float], prompts: dict[int, float]
+) -> Machine:
+    """``rows``, ``prompts``: ms of a tick by rows, and by prompt tokens."""
+    graph = _curve({0: 0.0, **prompts})
     return Machine(
-        np.stack([prompts, prompts]), np.zeros((2, MOST + 1)), np.zeros((2, MOST + 1)), 0.0,
-        0.01, 0.0, 1.0, 0.0, False, True, chunks, 1.5 * chunks / n_parts, paced=True,
-        n_parts=n_parts, late_ms=0.045, flow_ms=flow[0] + flow[1] * CHUNK_SIZES,
-        times=np.array(times), changed_ms=changed, alone=alone,
+        np.stack([graph, graph]), np.zeros((2, MOST + 1)), np.zeros((2, MOST + 1)), 0.0,
+        0.01, 0.0, 1.0, 0.0, False, True, *_no_slices(), overlaps=True, changed_ms=changed,
+        alone=_curve({0: 0.0, **rows}),
     )  # fmt: skip
 
 
@@ -196,13 +184,13 @@ def presets() -> dict[str, Machine]:
             0.02, 0.0001,
         ),
         # two models on an H200, by its traces: 0.5B, and 30B-A3B
-        "h200-dense": _paced(
-            {1: 1.25, 2: 1.55, 4: 1.9, 8: 2.4, 16: 4.2, 32: 5.4}, (3.0, 4.5), (3.5, 0.018), 168,
-            (4.2, 0.029), (1.06, 1.08, 1.10, 1.12, 1.13, 1.17, 1.22, 1.28, 1.4, 1.5),
+        "h200-dense": _captured(
+            {1: 1.25, 2: 1.55, 4: 1.9, 8: 2.4, 16: 4.2, 32: 5.4}, (2.0, 4.0),
+            {1: 1.3, 64: 4.0, 256: 7.5, 512: 12.2, 1024: 17.5, 2048: 33.0, 4096: 66.0},
         ),
-        "h200-moe": _paced(
-            {1: 3.8, 2: 5.0, 4: 7.2, 8: 10.7, 16: 17.0, 32: 25.0}, (6.0, 11.0), (26.0, 0.09), 384,
-            (30.0, 0.27), (1.12, 1.18, 1.22, 1.25, 1.28, 1.35, 1.4, 1.5, 1.6, 1.7),
+        "h200-moe": _captured(
+            {1: 3.8, 2: 5.0, 4: 7.2, 8: 10.7, 16: 17.0, 32: 25.0}, (4.5, 8.0),
+            {1: 4.0, 16: 17.0, 64: 24.0, 256: 38.0, 512: 53.0, 1024: 88.0, 2048: 175.0},
         ),
     }  # fmt: skip
 

@@ -18,7 +18,6 @@ from umaserve.engine.loop.account import learn_tick
 from umaserve.llama.traffic import Traffic
 from umaserve.policy.base import (
     FLAG_SPENT,
-    FLAG_TOGETHER,
     Knobs,
     Memory,
     Plan,
@@ -27,9 +26,9 @@ from umaserve.policy.base import (
 )
 from umaserve.policy.cost.model import CostModel
 from umaserve.policy.guarded import plan_tick
-from umaserve.policy.latency_guard import FIRST_CREDIT, earned, settle_credit
+from umaserve.policy.latency_guard import FIRST_CREDIT, settle_credit
 from umaserve.policy.shares import weight_of
-from umaserve.policy.urgency import is_long
+from umaserve.policy.urgency import gives_way
 from umaserve.policy.without_streams import note_given_up
 from umaserve.wire.states import AUTO_SUNK, FREE, LANE_BACKGROUND, RUNNING, WAITING
 
@@ -38,7 +37,6 @@ from .sim_beside import (
     BACK_PROMPT,
     BUSY_MS,
     END_MS,
-    LEFT_MS,
     NS,
     PARKED,
     PIECE,
@@ -47,17 +45,12 @@ from .sim_beside import (
     STREAM_PROMPT,
     STREAM_ROWS,
     TICKS,
-    Paced,
-    begin_chunk,
+    Shape,
+    after_change,
     compute,
-    end_chunk,
     give_orders,
     give_up,
-    land,
-    next_part_ms,
     slice_before,
-    slice_paced,
-    through_tick,
 )
 from .sim_loads import Load
 from .sim_machine import Machine, noisy_ms, seed
@@ -89,7 +82,6 @@ class Jobs(NamedTuple):
     auto: np.ndarray  # int32: LABELLED or AUTO
     program: np.ndarray
     weight: np.ndarray
-    unread: np.ndarray  # int32
     came: np.ndarray  # int8: 1 = has a row of the table, 2 = ended
     sunk: np.ndarray  # int8: 1 = the policy took it for background, if only for a tick
     first: np.ndarray
@@ -106,7 +98,6 @@ class Jobs(NamedTuple):
             np.array(load.output, np.int32), np.array(load.cap, np.float64),
             np.array(load.isolate, np.int32), np.array(load.auto, np.int32),
             np.array(load.program, np.int32), np.array(load.weight, np.float64),
-            np.array(load.unread, np.int32),
             np.zeros(n, np.int8), np.zeros(n, np.int8), np.zeros(n, np.int64),
             np.zeros(n, np.int64),
         )  # fmt: skip
@@ -122,8 +113,8 @@ class World(NamedTuple):
 
     @classmethod
     def empty(cls, n_slots: int, n_seq: int) -> World:
-        kinds = [np.int32] * 6 + [np.int64] * 4 + [np.float64] * 4
-        kinds += [np.int32] * 2 + [np.float64, np.int32, np.float64, np.int64, np.int32]
+        kinds = [np.int32] * 5 + [np.int64] * 4 + [np.float64] * 4
+        kinds += [np.int32] * 2 + [np.float64, np.float64, np.int64, np.int32]
         columns = [np.zeros(n_slots, kind) for kind in kinds]
         return cls(
             SchedulerState(*columns), np.full(n_slots, -1, np.int32),
@@ -195,7 +186,6 @@ def _arrive(jobs, world, now, counter):
         state.auto[slot] = jobs.auto[j]
         state.program[slot] = jobs.program[j]
         state.weight[slot] = jobs.weight[j]
-        state.unread[slot] = jobs.unread[j]
         state.arrival[slot] = (_turn(world, jobs.program[j]) << 32) + counter[0]
         state.t_submit_ns[slot] = due
         state.t_first_ns[slot] = 0
@@ -265,7 +255,7 @@ def _park(world, slot):
 
 
 @njit(nogil=True, cache=True)
-def _admit(jobs, world, knobs, cost, n_ctx, totals):
+def _admit(jobs, world, knobs, memory, n_ctx, totals, now):
     """As the engine: interactive first, in the place of background if need be."""
     state = world.state
     while True:
@@ -289,7 +279,7 @@ def _admit(jobs, world, knobs, cost, n_ctx, totals):
             fits = committed + need <= n_ctx if running else state.n_tokens[best] <= n_ctx
             if fits and world.seqs[0] > 0:
                 break
-            if state.lane[best] == 0 and is_long(state, knobs, cost, best):
+            if state.lane[best] == 0 and gives_way(state, knobs, memory, best, now):
                 state.lane[best], state.auto[best] = LANE_BACKGROUND, AUTO_SUNK
                 best = -1
                 break
@@ -332,7 +322,7 @@ def note_plan(digest, plan, entries):
         n += 1
     _mix(digest, n)
     info = plan.info
-    for whole in (info.mode, info.marks, info.chunk_beside, info.flows):
+    for whole in (info.mode, info.marks, info.chunk_beside):
         _mix(digest, whole)
 
 
@@ -387,10 +377,9 @@ def _tell(jobs, world, knobs, info, out, made, s, now):
     if state.t_last_ns[s]:
         gap = (now - state.t_last_ns[s]) / NS
         if state.lane[s] == 0 and info.baseline_ms > 0.0:
-            late_ms = 0.0 if info.marks & FLAG_TOGETHER else gap
             state.credit[s], _ = settle_credit(
-                state.credit[s], earned(knobs), state.cap[s], knobs.latency_cap,
-                state.rounds[s] * info.baseline_ms, late_ms,
+                state.credit[s], state.cap[s], knobs.latency_cap,
+                state.rounds[s] * info.baseline_ms, gap,
             )  # fmt: skip
     out.token_job[made], out.token_ns[made], out.token_gap[made] = j, now, gap
     if jobs.first[j] == 0:
@@ -416,14 +405,8 @@ def _tell(jobs, world, knobs, info, out, made, s, now):
 
 
 @njit(nogil=True, cache=True)
-def _is_computed(state, paced, s):
-    """Whether the whole prompt of ``s`` was computed beside the ticks."""
-    return state.n_past[s] + paced.pending[s] >= state.n_tokens[s] - 1
-
-
-@njit(nogil=True, cache=True)
 def run(
-    jobs, world, machine, knobs, cost, memory, traffic, plan, paced, n_ctx, most_ticks, horizon_ns,
+    jobs, world, machine, knobs, cost, memory, traffic, plan, shape, n_ctx, most_ticks, horizon_ns,
     out,
 ):  # fmt: skip
     """Play until all requests have ended, or so many ticks, or the horizon; returns tokens made.
@@ -435,19 +418,13 @@ def run(
     now, tick, made = START_NS, 0, 0
     counter = np.zeros(1, np.int64)
     worker = np.array([-1.0, 0.0, 0.0])
-    single = np.zeros(n_slots, np.bool_)
     served_at = np.full(2, START_NS, np.int64)  # or nobody there to serve, by lane
     following = np.int64(0)
     following_interactive = NEVER
     while tick < most_ticks and now < horizon_ns:
         if now >= following:
             following, following_interactive = _arrive(jobs, world, now, counter)
-            _admit(jobs, world, knobs, cost, n_ctx, totals)
-        if machine.paced:
-            for s in range(n_slots):
-                single[s] = world.job[s] >= 0 and jobs.output[world.job[s]] == 1
-            land(state, single, paced, now)
-            memory.kept.next_part_ms = next_part_ms(machine, paced)
+            _admit(jobs, world, knobs, memory, n_ctx, totals, now)
         used = _used(state)
         view = Tick(tick, now, n_ctx - used, used, np.inf)
         entries = plan_tick(state, view, knobs, cost, memory, traffic, plan)
@@ -465,17 +442,7 @@ def run(
             if runnable and plan.info.wait_ms <= 0.0:
                 out.faults[IDLE] += 1
             tick += 1
-            if machine.paced and worker[0] >= 0.0:
-                begin_chunk(state, plan, machine, paced)
-                paced.chunk[LEFT_MS] -= 1.0
-                now += NS
-                s = end_chunk(paced, machine, cost, now, totals)
-                if s >= 0 and single[s] and _is_computed(state, paced, s):
-                    _tell(jobs, world, knobs, plan.info, out, made, s, now)
-                    made += 1
-                    give_up(worker, paced, s)
-                    following = np.int64(0)
-            elif worker[0] >= 0.0:
+            if worker[0] >= 0.0:
                 compute(state, plan, worker, 1.0, machine.aside_per_s, PIECE, totals)
                 now += NS
             elif following == NEVER and not runnable:
@@ -489,7 +456,7 @@ def run(
                 break
             totals[PARKED] += 1
             _park(world, victim)
-            _admit(jobs, world, knobs, cost, n_ctx, totals)
+            _admit(jobs, world, knobs, memory, n_ctx, totals, now)
             continue
         past = float(used)
         if not knobs.wide_reads:
@@ -508,23 +475,10 @@ def run(
                 tick += 1
                 continue
         spent, ended = 0.0, False
-        paced.facts.tokens, paced.facts.decoding_rows = rows + prompt, rows
-        if machine.paced:
-            spent = slice_paced(plan, machine, paced)
-            for after in range(2):  # a chunk may end with the slice, and the next with the tick
-                if after == 1:
-                    begin_chunk(state, plan, machine, paced)
-                    ms = through_tick(
-                        machine, knobs, cost, memory, plan, paced, rows, prompt, ms, totals
-                    )
-                then = now + int((spent + after * ms) * NS)
-                s = end_chunk(paced, machine, cost, then, totals)
-                if s >= 0 and single[s] and _is_computed(state, paced, s):
-                    _tell(jobs, world, knobs, plan.info, out, made, s, then)
-                    made += 1
-                    give_up(worker, paced, s)
-                    following, ended = np.int64(0), True
-        elif knobs.sliced and mode == 0:
+        ms = after_change(
+            machine, knobs, cost, memory, plan, shape, rows, prompt, ms, totals
+        )
+        if knobs.sliced and mode == 0:
             spent = slice_before(state, plan, worker, machine, now, totals)
         elif worker[0] >= 0.0:
             compute(state, plan, worker, ms, machine.aside_per_s, PIECE, totals)
@@ -564,12 +518,12 @@ def run(
                 continue
             if _tell(jobs, world, knobs, plan.info, out, made, s, now):
                 ended = True
-                give_up(worker, paced, s)
+                give_up(worker, s)
                 following = np.int64(0)
             made += 1
-        learn_tick(cost, memory, plan.info, paced.facts, past, ms, tick)
+        learn_tick(cost, memory, plan.info, shape.facts, past, ms)
         if ended:
-            _admit(jobs, world, knobs, cost, n_ctx, totals)
+            _admit(jobs, world, knobs, memory, n_ctx, totals, now)
     totals[TICKS] = tick
     totals[END_MS] = (now - START_NS) / NS
     return made
@@ -600,6 +554,6 @@ def simulate(
     )  # fmt: skip
     made = run(
         jobs, world, machine, knobs, cost, Memory.fresh(n_slots), TRAFFIC, Plan.empty(n_slots),
-        Paced.idle(n_slots), n_ctx, most_ticks, START_NS + int(seconds * 1e9), out,
+        Shape.fresh(), n_ctx, most_ticks, START_NS + int(seconds * 1e9), out,
     )  # fmt: skip
     return Result(jobs, made, out, cost)

@@ -34,7 +34,7 @@ LANES = ("interactive", "background")
 def knobs_for(machine: Machine, args: argparse.Namespace) -> Knobs:
     return machine.knobs(
         cap=args.latency_cap, without=args.without, n_batch=args.n_batch,
-        max_merge=args.max_merge, budget_ms=args.tick_budget_ms,
+        max_merge=args.max_merge, budget_ms=args.tick_budget_ms, reading_ms=args.reading_ms,
     )  # fmt: skip
 
 
@@ -153,6 +153,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--without", action="append", choices=list(FEATURES), default=[],
                       help="leave a part of the policy out; may be repeated")  # fmt: skip
     made.add_argument("--latency-cap", type=float, default=1.2)
+    made.add_argument("--reading-ms", type=float, default=25.0)
     made.add_argument("--tick-budget-ms", type=float, default=50.0)
     made.add_argument("--max-merge", type=int, default=0)
     made.add_argument("--n-batch", type=int, default=2048)
@@ -175,7 +176,7 @@ def main(argv: list[str] | None = None) -> int:
     if args.outliers is not None:
         machine = machine._replace(outliers=args.outliers)
     if args.no_aside:
-        machine = machine._replace(aside_per_s=0.0, paced=False)
+        machine = machine._replace(aside_per_s=0.0, chunk_ms=np.zeros_like(machine.chunk_ms))
     console = Console(width=100)
     for name in PRESETS if args.load == "all" else [args.load]:
         answer = figures(

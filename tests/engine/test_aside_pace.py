@@ -10,12 +10,12 @@ from collections.abc import Iterator
 import pytest
 
 from umaserve.engine.loop import aside_pace
-from umaserve.engine.loop.aside_pace import ALL, NOTHING, allowed_now
+from umaserve.engine.loop.aside_pace import ALL, HARD, NOTHING, allowed_now
 from umaserve.policy.base import KIND_DECODE, Knobs, Memory
-from umaserve.policy.latency_guard import HARD, SPARE
+from umaserve.policy.latency_guard import SPARE
 from umaserve.wire import table as t
 
-KNOBS = Knobs(512, 0, 50.0, 1.2, True, True, 0)
+KNOBS = Knobs(512, 0, 50.0, 1.2, 25.0, True, True, 0)
 BASE = 20.0  # ms
 NOW = 10**12
 

@@ -45,8 +45,9 @@ def words(seed: int, n: int) -> list[int]:
 def ask(engine: DrivenEngine, judge: Oracle, tokens: list[int], **more: object) -> tuple:
     """Tokens that were known, and the answer."""
     serial = engine.submit(
-        tokens=tokens, n_prompt=len(tokens), domain="all", max_tokens=20, sampling=ENDLESS, **more
-    )
+        tokens=tokens, n_prompt=len(tokens), domain="all", sampling=ENDLESS,
+        **{"max_tokens": 20, **more},
+    )  # fmt: skip
     engine.wait(serial)
     cached, answer = int(engine.table.cached[engine.slots[serial]]), engine.generated(serial)
     engine.release(serial)
@@ -67,7 +68,7 @@ def test_next_turns_compute_only_what_is_new(engine: DrivenEngine, judge: Oracle
 
 def test_drafts_are_taken_back(engine: DrivenEngine, judge: Oracle) -> None:
     text = words(5, 30) * 6
-    ask(engine, judge, text)
+    ask(engine, judge, text, max_tokens=64)
     assert engine.table.header.draft_tokens > 0
 
 

@@ -46,7 +46,7 @@ def test_background_requests_come_and_go_under_the_decodes_of_a_stream(tmp_path)
     running: dict[int, tuple[str, int]] = {}
     finished = cancelled = streams = n = 0
     spied = partial(spied_meanwhile, path=str(seen_file))
-    with DrivenEngine(patch=spied, n_seq=3, n_ctx=2048, paced=True) as engine:
+    with DrivenEngine(patch=spied, n_seq=3, n_ctx=2048) as engine:
         header, stream = engine.table.header, 0
         end = time.monotonic() + 100
         # a busy machine does more for each decode: until it has been seen often enough
@@ -104,7 +104,7 @@ def test_background_requests_come_and_go_under_the_decodes_of_a_stream(tmp_path)
 def test_nothing_that_is_interactive_waits_for_a_decode(tmp_path):
     seen_file = tmp_path / "seen"
     spied = partial(spied_meanwhile, path=str(seen_file))
-    with DrivenEngine(patch=spied, n_seq=3, n_ctx=2048, paced=True) as engine:
+    with DrivenEngine(patch=spied, n_seq=3, n_ctx=2048) as engine:
         engine.table.abort.urgent += 1
         stream = engine.submit(STREAM, max_tokens=STREAM_TOKENS, sampling=GREEDY)
         others = 0
@@ -120,17 +120,6 @@ def test_nothing_that_is_interactive_waits_for_a_decode(tmp_path):
     assert sum(json.loads(line)[3] for line in lines) <= others // 2
 
 
-def worker(**changes):
-    fields = {
-        "orders": SimpleNamespace(
-            pending=np.full(1, -1), pending_ns=np.zeros(1, np.int64), refused=np.zeros(4, np.uint8)
-        ),
-        "take_first": lambda without_cells: [], "first_lane": -1, "has_pieces": False,
-        "alive": True, "has_first": False, "has_log": False,
-    }  # fmt: skip
-    return SimpleNamespace(**{**fields, **changes})
-
-
 def engine(messages=(), **changes):
     seen = []
     fields = {
@@ -141,8 +130,8 @@ def engine(messages=(), **changes):
         ),
         "landing": SimpleNamespace(settle_first=seen.append),
         "aside": SimpleNamespace(has_jobs=False),
-        "handle": seen.append, "later": [], "worker": None,
-        "paced": True, "seen": seen,
+        "handle": seen.append, "later": [],
+        "seen": seen,
         "table": SimpleNamespace(state=np.zeros(4, np.int32), header=Header.fresh()),
     }  # fmt: skip
     return SimpleNamespace(**{**fields, **changes})
@@ -167,26 +156,7 @@ def test_nothing_goes_before_what_waits_already():
 
 
 def test_the_ticks_stop_for_what_is_left():
-    assert meanwhile(engine(worker=worker()))
+    assert meanwhile(engine())
     assert not meanwhile(engine(seats=SimpleNamespace(admit=lambda under_way: False)))
     assert not meanwhile(engine(control=SimpleNamespace(receive=lambda _: [], closed=True)))
     assert not meanwhile(engine(aside=SimpleNamespace(has_jobs=True)))
-    for left in ({"alive": False}, {"has_first": True}, {"has_log": True}):
-        assert not meanwhile(engine(worker=worker(**left))), left
-    refused = worker()
-    refused.orders.refused[2] = 1
-    assert not meanwhile(engine(worker=refused))
-    # a piece lands at the end of a tick; who paces says when
-    assert meanwhile(engine(worker=worker(has_pieces=True)))
-    assert not meanwhile(engine(worker=worker(has_pieces=True), paced=False))
-
-
-def test_first_tokens_are_told_and_what_lands_is_said():
-    found = worker(take_first=lambda without_cells: ["a", "b"] if without_cells else [],
-                   first_lane=1)  # fmt: skip
-    one = engine(worker=found)
-    assert meanwhile(one)
-    assert one.seen[:3] == ["tokenised", "a", "b"]
-    assert found.orders.pending[0] == 1 and found.orders.pending_ns[0] > 0
-    since = int(found.orders.pending_ns[0])
-    assert meanwhile(one) and found.orders.pending_ns[0] == since

@@ -39,7 +39,7 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "quantised": {"type_k": "q8_0", "type_v": "q8_0"},
     "quantised keys, head-major": {"type_k": "q8_0", "head_major": True},
 }
-BESIDE = {"prefill_threads": 1, "paced": True, "latency_cap": 3.0}
+BESIDE = {"prefill_threads": 1, "latency_cap": 3.0}
 
 
 @pytest.fixture(scope="module")

@@ -120,7 +120,7 @@ def test_sessions_that_need_twice_the_cells_all_finish(start, oracle):
     assert prompts + 8 * 180 >= 2 * 1000
     assert header.preemptions > 0
     computed = header.prefill_tokens + header.cached_tokens
-    assert prompts <= computed < prompts + FEW * (header.preemptions + 1)
+    assert prompts <= computed < prompts + 2 * FEW * (header.preemptions + 1)
     until(lambda: header.cells_used == 0)
 
 

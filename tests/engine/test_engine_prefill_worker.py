@@ -450,8 +450,6 @@ def test_a_piece_that_does_not_follow_is_not_taken(rig: Rig, text: list[int]) ->
 def test_where_it_is_not_available(rig: Rig, change: dict, reason: str) -> None:
     assert available(rig.loaded, cores=2) == (True, "")
     assert available(rig.loaded, cores=1) == (False, "there is one core only")
-    on_accelerator = SimpleNamespace(**{**vars(rig.loaded), "on_processor": False})
-    assert available(on_accelerator, cores=1) == (True, "")
     fits, why = available(SimpleNamespace(**{**vars(rig.loaded), **change}), cores=2)
     assert not fits and reason in why
 

@@ -28,15 +28,15 @@ def known(*rows):
 class Ticks:
     """As the loop: each tick notes its shape, and is learned if it is like others."""
 
-    def __init__(self, cost, paced=True):
-        self.cost, self.knobs = cost, SimpleNamespace(paced=paced)
+    def __init__(self, cost, overlaps=True):
+        self.cost, self.knobs = cost, SimpleNamespace(overlaps=overlaps)
         self.flight = Flight.zeros()
 
-    def tick(self, rows, ms, prompt=0, passengers=0, streams=None, riders_ms=0.0, drafted=0):
+    def tick(self, rows, ms, prompt=0, passengers=0, streams=None, drafted=0):
         """Whether it was learned."""
         memory, info, facts = Memory.fresh(4), PlanInfo.zeros(), Facts.zeros()
         memory.found[KIND_DECODE] = rows - passengers if streams is None else streams
-        info.passengers, info.riders_ms = passengers, riders_ms
+        info.passengers = passengers
         facts.drafted, facts.tokens = drafted, rows + drafted + prompt
         note_shape.py_func(self.flight, self.knobs, self.cost, memory, rows, facts, info)
         if self.flight.unlike == 0:
@@ -76,8 +76,6 @@ def test_drafted_tokens_are_part_of_the_shape():
     ("case", "learned"),
     [
         ({"passengers": 1}, True),  # what they cost, they cost with the change
-        ({"passengers": 1, "riders_ms": 0.3}, False),  # but not those who stay
-        ({"passengers": 1, "riders_ms": -1.0}, True),
         ({"prompt": 5}, True),  # no graph is captured for those
         ({"streams": 3}, True),  # they take turns, each of which is a change
         ({"streams": 0}, True),  # of the background
@@ -93,7 +91,7 @@ def test_what_comes_with_a_change_is_learned_with_it(case, learned):
 
 def test_what_is_not_known_yet_is_learned_and_a_processor_has_no_graphs():
     assert Ticks(known(1)).tick(2, 9.0)
-    assert Ticks(known(1, 2), paced=False).tick(2, 9.0)
+    assert Ticks(known(1, 2), overlaps=False).tick(2, 9.0)
 
 
 @pytest.mark.parametrize(("tokens", "shape"), [(1, -1), (8, 1)])
@@ -102,7 +100,7 @@ def test_the_loop_notes_what_its_ticks_have(tmp_path, tokens, shape):
     seen_file = tmp_path / "seen"
     spied = partial(spied_shapes, path=str(seen_file))
     # drafts would be ticks of another shape, whenever times make them look worth it
-    sizes = {"n_ctx": 512, "paced": True, "probe": False, "speculate": "off"}
+    sizes = {"n_ctx": 512, "probe": False, "speculate": "off"}
     with DrivenEngine(patch=spied, **sizes) as engine:
         serial = engine.submit("some words", lane=m.LANE_INTERACTIVE, max_tokens=tokens)
         engine.wait(serial)

@@ -87,11 +87,9 @@ def test_without_sequences_for_it_nothing_is_measured(loaded, monkeypatch):
     assert pays(loaded) == (False, 0)
 
 
-@pytest.mark.parametrize("paced", [None, True])
-def test_chunks_run_beside_ticks_once_their_parts_were_measured(start_anew, paced):
-    """``None`` leaves it to a measurement, and none is made here."""
+def test_prompts_are_computed_in_the_ticks_of_an_accelerator(start_anew):
     greedy = m.Sampling(temperature=0.0, ignore_eos=True)
-    engine = start_anew(patch=returning_early, n_ctx=1024, n_seq=2, paced=paced, probe=False)
+    engine = start_anew(patch=returning_early, n_ctx=1024, n_seq=2, probe=False)
     stream = engine.submit("def f(", max_tokens=300, sampling=greedy)
     engine.wait(stream, n_tokens=1)
     prompt = engine.submit(
@@ -99,4 +97,4 @@ def test_chunks_run_beside_ticks_once_their_parts_were_measured(start_anew, pace
     )
     engine.wait(prompt)
     engine.wait(stream)
-    assert (engine.table.header.aside_tokens > 0) == bool(paced)
+    assert engine.table.header.aside_tokens == 0

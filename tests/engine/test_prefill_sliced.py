@@ -33,7 +33,7 @@ class SlicedRig(Rig):
     def handed(self) -> int:
         """Wait for a chunk; its tokens."""
         self.until(lambda: self.gate.owner == g.HANDED)
-        return int(self.orders.size[0])
+        return int(self.worker._thread._batch.arrays.n_tokens[0])
 
     def give_up(self, redo: bool) -> None:
         """As the loop does where it wants none, or where a smaller one is wanted."""

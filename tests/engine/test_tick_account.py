@@ -6,17 +6,8 @@ import pytest
 
 from umaserve.engine.loop.account import is_for_pace, learn_tick
 from umaserve.engine.loop.records import Facts
-from umaserve.policy.accelerator.beside import FLOW_KNOWN
-from umaserve.policy.base import FLAG_TOGETHER, Memory, PlanInfo
-from umaserve.policy.cost.model import (
-    FLOW_WIDTH,
-    RELIEVED,
-    CostModel,
-    learn,
-    predict,
-)
-
-SIZE = 3  # class of a chunk
+from umaserve.policy.base import Memory, PlanInfo
+from umaserve.policy.cost.model import RELIEVED, CostModel, learn, predict
 
 
 def believed(rows, ms):
@@ -26,29 +17,25 @@ def believed(rows, ms):
     return cost
 
 
-def tick(
-    cost, rows, ms, *, passengers=0, disturbed=False, through=False, changed=False, number=1,
-    memory=None,
-):  # fmt: skip
+def tick(cost, rows, ms, *, passengers=0, disturbed=False):
     facts, info = Facts.zeros(), PlanInfo.zeros()
     facts.tokens = facts.decoding_rows = rows
     facts.disturbed = disturbed
-    facts.through, facts.changed = 1 + SIZE if through else 0, changed
     info.allowed_ms = 1.2 * predict(cost, 0, rows, 0, 0)
     info.predicted_ms, info.passengers = predict(cost, 0, rows, 0, 0), passengers
-    learn_tick(cost, memory or Memory.fresh(4), info, facts, 0, ms, number)
+    learn_tick(cost, Memory.fresh(4), info, facts, 0, ms)
     return predict(cost, 0, rows, 0, 0)
 
 
 @pytest.mark.parametrize("passengers", [0, 2])
-def test_a_tick_beside_a_chunk_says_little(passengers):
+def test_a_disturbed_tick_says_little(passengers):
     cost = believed(3, 1.5)
     assert tick(cost, 3, 2.0, passengers=passengers, disturbed=True) == 1.5
     assert tick(cost, 3, 1.5 * RELIEVED + 0.01, passengers=passengers, disturbed=True) == 1.5
     assert tick(cost, 3, 2.0, passengers=passengers) > 1.5
 
 
-def test_decoders_that_ride_beside_chunks_are_found_to_be_cheaper():
+def test_decoders_that_ride_are_found_to_be_cheaper():
     """Each change of shape takes long on an accelerator, and that is all that was seen of them."""
     cost = believed(3, 4.4)
     for _ in range(200):
@@ -60,35 +47,12 @@ def test_decoders_that_ride_beside_chunks_are_found_to_be_cheaper():
         assert tick(alone, 1, 1.0, disturbed=True) == 1.3
 
 
-def test_what_a_chunk_does_to_ticks_is_learned_from_streams_alone_once_it_is_known():
-    cost = believed(1, 1.0)
-    for _ in range(40):
-        learn(cost, 0, 3, 0, 0, 4.4)
-    while cost.flow[SIZE].seen < FLOW_KNOWN:
-        tick(cost, 3, 4.8, passengers=2, disturbed=True, through=True)
-    assert cost.flow[SIZE].times == pytest.approx(4.8 / 4.4, abs=FLOW_WIDTH)
-    known = cost.flow[SIZE].copy()
-    tick(cost, 3, 1.8, passengers=2, disturbed=True, through=True, number=7)
-    assert cost.flow[SIZE] == known
-    for _ in range(300):
-        tick(cost, 1, 1.2, disturbed=True, through=True, number=8)
-    assert cost.flow[SIZE].times == pytest.approx(1.2, abs=FLOW_WIDTH)
-    assert cost.flow[SIZE].at == 8
-
-
-@pytest.mark.parametrize("changed", [False, True])
-def test_nobody_is_kept_out_for_what_a_change_of_shape_takes(changed):
-    memory = Memory.fresh(4)
-    tick(believed(3, 1.5), 3, 4.4, passengers=2, disturbed=True, changed=changed, memory=memory)
-    assert (memory.kept.holdoff == 0) == changed
-
-
 def test_what_a_change_of_shape_costs_is_no_part_of_the_price_where_drafts_change_it():
     for may_draft, is_learned in ((0, True), (1, False)):
         cost, facts, info = believed(4, 2.0), Facts.zeros(), PlanInfo.zeros()
         facts.tokens = facts.decoding_rows = 4
         facts.changed, facts.may_draft = 2, may_draft
-        learn_tick(cost, Memory.fresh(4), info, facts, 0, 4.0, 1)
+        learn_tick(cost, Memory.fresh(4), info, facts, 0, 4.0)
         assert (predict(cost, 0, 4, 0, 0) > 2.0) == is_learned
 
 
@@ -101,5 +65,4 @@ def test_drafts_take_nothing_of_what_streams_may_wait_for_others(
 ):
     facts = Facts.zeros()
     facts.drafted, facts.changed, facts.may_draft = drafted, changed, may_draft
-    assert is_for_pace(facts, 0) == counts
-    assert not is_for_pace(facts, FLAG_TOGETHER)
+    assert is_for_pace(facts) == counts

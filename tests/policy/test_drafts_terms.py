@@ -29,7 +29,7 @@ def room(
     drafts.marks.rows = decoding
     plan.counts[:decoding], plan.counts[decoding] = 1, prompt
     memory.found[KIND_DECODE] = decoding + wait
-    knobs = Knobs(BATCH, 0, 50.0, 1.2, False, False, 0)
+    knobs = Knobs(BATCH, 0, 50.0, 1.2, 25.0, False, False, 0)
     state = empty(ROWS)
     state.state[: decoding + (prompt > 0) + others + wait] = RUNNING
     state.state[ROWS - queued :] = WAITING

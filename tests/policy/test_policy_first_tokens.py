@@ -12,12 +12,16 @@ from tests.support.simulated import play, quiet
 from tools.sim_loads import INTERACTIVE, Load
 from tools.sim_machine import probed
 from tools.sim_run import NS
-from umaserve.policy.base import ALL_FEATURES, FEATURES, Memory
-from umaserve.policy.burst import SLOW_ROUNDS
+from umaserve.policy.base import Memory
 from umaserve.policy.cost.model import learn, predict
-from umaserve.policy.guarded import TWICE, observe
+from umaserve.policy.guarded import TWICE
 from umaserve.policy.prompts import AGED, MIN_CHUNK
-from umaserve.policy.without_streams import LONE_TICKS, LONG_TICKS, note_given_up
+from umaserve.policy.without_streams import (
+    LONE_TICKS,
+    LONG_TICKS,
+    note_done,
+    note_given_up,
+)
 
 GRAPH = int(TRAFFIC.n_ubatch)
 GIVE_UP = [name for name, machine in MACHINES.items() if machine.abortable]
@@ -39,7 +43,7 @@ def test_a_lone_prompt_is_one_chunk_where_it_can_be_given_up(name, tokens):
     assert (plan.info.abort_ms > 0.0) == (plan.info.predicted_ms > 100.0)
     # elsewhere whoever comes waits for the whole of it
     plan, _ = plan_of(state, told(name, abortable=False), known(name))
-    assert plan.info.predicted_ms <= max(50.0, predict(known(name), 0, 0, MIN_CHUNK, 0))
+    assert plan.info.predicted_ms <= max(200.0, predict(known(name), 0, 0, MIN_CHUNK, 0))
 
 
 @pytest.mark.parametrize("name", sorted(GIVE_UP))
@@ -66,7 +70,7 @@ def test_no_prompt_is_given_up_more_than_twice_on_end():
             note_given_up(memory, NOW)
     assert given_up == [True, True, False] * 3
     note_given_up(memory, NOW)
-    observe(memory, plan_of(state, told(name), known(name), memory=memory)[0].info, 1.0)
+    note_done(memory, plan_of(state, told(name), known(name), memory=memory)[0].info)
     assert memory.kept.given_up == 0  # that one was computed
 
 
@@ -122,32 +126,6 @@ def test_short_prompts_do_not_starve_a_long_one_and_do_not_wait_for_it(name):
 
 
 @pytest.mark.parametrize("name", sorted(MACHINES))
-@pytest.mark.parametrize("aside", [0, 1])
-def test_a_short_prompt_beside_streams_costs_each_one_slow_token(name, aside):
-    state, cost = empty(), known(name)
-    knobs = told(name)
-    for s in range(2):
-        put(state, s, 0, 100, 99, credit=1.0)
-    put(state, 5, 0, 25, 0)
-    put(state, 6, 0, 3000, 0)
-    state.aside[5:7] = aside if knobs.can_aside else 0
-    plan, entries = plan_of(state, knobs, cost)
-    got = fed(plan, entries)
-    alone_ms = predict(cost, 0, 0, 25, 500)
-    round_ms = predict(cost, 0, 2, 0, 500)
-    fits = alone_ms <= max(50.0, SLOW_ROUNDS * plan.info.baseline_ms)
-    assert fits and got[5] == 25
-    assert plan.info.predicted_ms <= max(50.0, SLOW_ROUNDS * plan.info.baseline_ms) + round_ms
-    # who has not the credit, or is to pay for nothing, goes on as before
-    poor = state._replace(credit=np.minimum(state.credit, -0.6))
-    plan, entries = plan_of(poor, knobs, cost)
-    assert fed(plan, entries).get(5, 0) < 25 or plan.info.predicted_ms <= 2.0 * round_ms
-    without = told(name, features=ALL_FEATURES - FEATURES["error-budget"])
-    plan, entries = plan_of(state, without, cost)
-    assert fed(plan, entries).get(5, 0) < 25 or plan.info.predicted_ms <= 2.0 * round_ms
-
-
-@pytest.mark.parametrize("name", sorted(MACHINES))
 def test_questions_beside_streams_are_answered_nearly_as_soon_as_alone(name):
     machine, load = quiet(name), Load()
     for i in range(2):
@@ -174,6 +152,6 @@ def test_a_short_prompt_gets_a_tick_of_its_own_where_the_streams_are_delayed_no_
     for s in range(rows):
         put(state, s, 0, 100, 99, credit=2.5)
     put(state, 5, 0, tokens, 0)
-    plan, entries = plan_of(state, told("gpu-dense", paced=True, can_aside=True), cost)
+    plan, entries = plan_of(state, told("gpu-dense"), cost)
     assert fed(plan, entries) == ({5: tokens} if times > 1.0 else {0: 1, 1: 1, 5: tokens})
     assert plan.info.interactive_rows == (0 if times > 1.0 else rows)

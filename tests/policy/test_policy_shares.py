@@ -11,12 +11,10 @@ from hypothesis import strategies as st
 
 from tests.support.policy_states import MACHINES, NOW, N, empty, known, plan_of, put, told
 from tests.support.simulated import play
-from tools import sim_beside
 from tools.sim_loads import BACKGROUND, INTERACTIVE, Load, two_apps
 from tools.sim_run import Result
 from umaserve.policy.base import (
     ALL_FEATURES,
-    AUTO,
     FEATURES,
     LANE_BACKGROUND,
     LANE_INTERACTIVE,
@@ -161,10 +159,13 @@ def mean_ms(result: Result, job: int = 0) -> float:
 def test_streams_and_a_flood_of_another_program_cost_no_more_than_its_share(name: str) -> None:
     size = {"seconds": 12.0, "n_ctx": 1 << 18, "n_slots": 16}
     beside_one = mean_ms(play(two_apps(1, 0, tokens=20_000), MACHINES[name], **size))
-    for others, clients in ((8, 0), (8, 4), (1, 4)):
-        result = play(two_apps(others, clients, tokens=20_000), MACHINES[name], **size)
+    result = play(two_apps(8, 0, tokens=20_000), MACHINES[name], **size)
+    assert beside_one / mean_ms(result) >= ENOUGH
+    for others in (8, 1):
+        result = play(two_apps(others, 4, tokens=20_000), MACHINES[name], **size)
         assert not result.outcome.faults.any()
-        assert beside_one / mean_ms(result) >= ENOUGH, (others, clients)
+        # the program that streams and sends prompts has two shares of three while it does both
+        assert mean_ms(result) <= 1.05 * max(25.0, 1.5 * beside_one), others
 
 
 @pytest.mark.parametrize("name", [SLOW, FAST])
@@ -178,18 +179,6 @@ def test_who_comes_later_finds_a_sequence(name: str) -> None:
     waited_ms = (result.jobs.first[late] - result.jobs.due[late]) / 1e6
     assert 0.0 < waited_ms < 1500.0
     assert result.jobs.end[late] > 0
-
-
-def test_an_unlabelled_long_prompt_takes_nobodys_sequence() -> None:
-    load = Load()
-    for _ in range(4):
-        load.add(INTERACTIVE, 20, 600, auto=AUTO, program=1)
-    long = load.add(INTERACTIVE, 2000, 1, 2000.0, auto=AUTO, program=2)
-    short = load.add(INTERACTIVE, 12, 20, 2500.0, auto=AUTO, program=3)
-    result = play(load, MACHINES[SLOW], n_seq=4, seconds=500.0)
-    assert (result.jobs.end > 0).all()
-    assert result.jobs.sunk[long] and not result.jobs.sunk[short]
-    assert result.outcome.totals[sim_beside.PARKED] == 1, "for the short one"
 
 
 def test_sequences_are_shared_by_weight() -> None:

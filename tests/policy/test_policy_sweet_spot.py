@@ -16,7 +16,7 @@ from umaserve.wire.states import RUNNING
 N = 3
 FRONT, BACK = 0, 1
 TRAFFIC = Traffic(*[0.0] * len(Traffic._fields))._replace(dense=5e8, n_ubatch=512.0)
-KNOBS = Knobs(2048, 0, 50.0, 1.2, False, False, ALL_FEATURES, False)
+KNOBS = Knobs(2048, 0, 50.0, 1.2, 25.0, False, False, ALL_FEATURES, False)
 SECOND_NS = 10**9
 
 
@@ -35,7 +35,7 @@ def run(lane, believed_ms, true_ms, ticks, n_rows=N, captured_ms=()):
 
     ``captured_ms``: on an accelerator, what the first ticks after a change of shape take more.
     """
-    knobs = KNOBS._replace(paced=bool(captured_ms))
+    knobs = KNOBS._replace(overlaps=bool(captured_ms))
     cost, memory, state = CostModel.unknown(), Memory.fresh(n_rows), decoders(lane, n_rows)
     for rows, ms in believed_ms.items():
         for _ in range(3):

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
-from tests.support.policy_states import MACHINES, N, empty, known, plan_of, put, told
-from tests.support.simulated import play
-from tools.sim_loads import INTERACTIVE, Load
+from tests.support.policy_states import MACHINES, NOW, N, empty, known, plan_of, put, told
+from umaserve.policy.accounts import ALL
 from umaserve.policy.base import (
     ALL_FEATURES,
     AUTO,
-    AUTO_PAID,
     AUTO_SUNK,
     FEATURES,
     LABELLED,
@@ -19,276 +18,150 @@ from umaserve.policy.base import (
     Memory,
     SchedulerState,
 )
-from umaserve.policy.cost.model import predict
-from umaserve.policy.urgency import ALLOWANCE, LOOSE, REFILL, SENT_TOGETHER_MS
+from umaserve.policy.cost.model import CostModel
+from umaserve.policy.urgency import ALLOWANCE_MS, REFILL, TOGETHER, gives_way
 
-NAME = "cpu-2core-amx-0.5b"
-LONG, SHORT = 2000, 12
+NAME = "h200-moe"
+LONG = 4000
 STREAM, PROMPT, OTHER = 0, 1, 2
 
 
-def unlabelled(state: SchedulerState, s: int, program: int) -> None:
-    state.auto[s], state.program[s] = AUTO, program
-
-
-def beside_a_stream(*prompts: int) -> SchedulerState:
-    """A stream of program 1, and prompts of program 2 that have just come."""
+def beside_a_stream(*programs: int, tokens: int = LONG) -> SchedulerState:
+    """A stream of program 1, and prompts of these programs that have just come."""
     state = empty()
     put(state, STREAM, LANE_INTERACTIVE, 50, 49)
-    for s, tokens in enumerate(prompts, PROMPT):
+    state.auto[STREAM], state.program[STREAM] = AUTO, 1
+    for s, program in enumerate(programs, PROMPT):
         put(state, s, LANE_INTERACTIVE, tokens, 0)
-    for s in range(len(prompts) + 1):
-        unlabelled(state, s, 1 if s == STREAM else 2)
+        state.auto[s], state.program[s] = AUTO, program
     return state
 
 
-def planned(state: SchedulerState, memory: Memory | None = None, **changes) -> Memory:
-    memory = memory or Memory.fresh(N)
-    plan_of(state, told(NAME, **changes), known(NAME), memory=memory)
-    return memory
+def planned(state: SchedulerState, memory: Memory, **changes) -> float:
+    """Plan a tick; returns the ms by which its prompts delay the stream."""
+    plan, entries = plan_of(state, told(NAME, **changes), known(NAME), memory=memory)
+    slots = plan.slots[:entries].tolist()
+    alone = float(memory.alone_ms[0, 1])
+    return plan.info.predicted_ms - (alone if STREAM in slots else 0.0)
 
 
-def affordable(tokens: int) -> int:
-    """How many prompts of so many tokens a program may have at once."""
-    cost = known(NAME)
-    prompt_ms = predict(cost, 0, 0, tokens, 0.5 * tokens)
-    return int(ALLOWANCE * predict(cost, 0, 1, 0, 49.0) / prompt_ms)
-
-
-def test_a_long_prompt_sinks_beside_a_stream_and_rises_with_its_answer() -> None:
-    state = beside_a_stream(LONG)
-    planned(state)
-    assert (state.lane[PROMPT], state.auto[PROMPT]) == (LANE_BACKGROUND, AUTO_SUNK)
-    assert (state.lane[STREAM], state.auto[STREAM]) == (LANE_INTERACTIVE, AUTO)
-    state.n_past[PROMPT] = LONG - 1  # the last token of the prompt
-    planned(state)
-    assert (state.lane[PROMPT], state.auto[PROMPT]) == (LANE_INTERACTIVE, AUTO)
-
-
-def of_one_program(*, apart_ms: float = 0.0) -> SchedulerState:
-    """A stream and a long prompt of the same program."""
-    state = beside_a_stream(LONG)
-    state.program[PROMPT] = state.program[STREAM]
-    state.t_submit_ns[PROMPT] = state.t_submit_ns[STREAM] + int(apart_ms * 1e6)
-    return state
-
-
-def test_what_a_program_sends_at_once_does_not_sink() -> None:
-    state = of_one_program(apart_ms=SENT_TOGETHER_MS)
-    planned(state)
-    assert (state.lane[PROMPT], state.auto[PROMPT]) == (LANE_INTERACTIVE, AUTO)
-
-
-def test_what_it_sends_later_sinks() -> None:
-    state = of_one_program(apart_ms=SENT_TOGETHER_MS + 1.0)
-    planned(state)
-    assert (state.lane[PROMPT], state.auto[PROMPT]) == (LANE_BACKGROUND, AUTO_SUNK)
-
-
-@pytest.mark.parametrize("decodes", [False, True])
-def test_it_sinks_where_somebody_else_is_there(decodes: bool) -> None:
-    state = of_one_program()
-    put(state, OTHER, LANE_INTERACTIVE, 50, 49 if decodes else 0)
-    unlabelled(state, OTHER, 2)
-    planned(state)
-    assert (state.lane[PROMPT], state.auto[PROMPT]) == (LANE_BACKGROUND, AUTO_SUNK)
-
-
-def test_the_rest_of_a_long_prompt_is_no_short_one() -> None:
-    state = beside_a_stream(LONG)
-    state.n_past[PROMPT] = LONG - SHORT
-    planned(state)
-    assert state.lane[PROMPT] == LANE_BACKGROUND
-
-
-def test_a_parked_stream_is_read_on() -> None:
-    state = beside_a_stream(LONG)
-    state.t_first_ns[PROMPT] = 1
-    planned(state)
-    assert state.lane[PROMPT] == LANE_INTERACTIVE
-
-
-def test_a_short_prompt_stays_interactive() -> None:
-    state = beside_a_stream(SHORT)
-    planned(state)
-    assert (state.lane[PROMPT], state.auto[PROMPT]) == (LANE_INTERACTIVE, AUTO_PAID)
-
-
-@pytest.mark.parametrize("lane", [LANE_INTERACTIVE, LANE_BACKGROUND])
-def test_a_label_wins(lane: int) -> None:
-    state = beside_a_stream(LONG, SHORT)
-    state.lane[PROMPT : OTHER + 1], state.auto[PROMPT : OTHER + 1] = lane, LABELLED
-    planned(state)
-    assert list(state.lane[PROMPT : OTHER + 1]) == [lane, lane]
-
-
-def test_nobody_is_alone_in_the_background() -> None:
-    for prompts in ((LONG,), (LONG, LONG), (LONG, SHORT)):
-        state = beside_a_stream(*prompts)
-        state.state[STREAM] = 0
-        planned(state)
-        assert not state.lane.any()
-
-
-def test_only_background_beside_it_is_nobody() -> None:
-    state = beside_a_stream(LONG)
-    state.lane[STREAM], state.auto[STREAM] = LANE_BACKGROUND, LABELLED
-    planned(state)
-    assert state.lane[PROMPT] == LANE_INTERACTIVE
-
-
-def test_without_the_part_a_lane_stays() -> None:
-    state = beside_a_stream(LONG)
-    planned(state, features=ALL_FEATURES - FEATURES["urgency"])
-    assert (state.lane[PROMPT], state.auto[PROMPT]) == (LANE_INTERACTIVE, AUTO)
-
-
-def flood(memory: Memory, program: int, *, most: int = 100) -> int:
-    """How many short prompts of a program, one after the other, are interactive before one is not;
-    at one point in time."""
-    for count in range(most):
-        state = beside_a_stream(SHORT)
-        state.program[PROMPT] = program
-        planned(state, memory)
+def spend(memory: Memory, program: int, most: int = 200) -> float:
+    """Plan chunks of a program's prompt at one point in time until it is background; their ms."""
+    spent = 0.0
+    for _ in range(most):
+        state = beside_a_stream(program)
+        memory.late_ms[:] = 0.0
+        ms = planned(state, memory)
         if state.lane[PROMPT] == LANE_BACKGROUND:
-            return count
-    return most
+            assert state.auto[PROMPT] == AUTO_SUNK
+            return spent
+        spent += ms
+    return spent
 
 
-def test_a_flood_of_short_prompts_sinks_and_costs_others_nothing() -> None:
+def test_a_program_may_slow_others_for_a_second_at_once() -> None:
     memory = Memory.fresh(N)
-    own = flood(memory, 2)
-    assert 0 < own <= affordable(SHORT) + 1
-    assert flood(memory, 3) == own
-    assert flood(memory, 4) <= 1, "two programs have asked for what all may have together"
+    assert ALLOWANCE_MS <= spend(memory, 2) <= ALLOWANCE_MS + 60.0
+    assert spend(memory, 2) == 0.0
+    assert spend(memory, 3) >= ALLOWANCE_MS - 60.0
+    assert spend(memory, 4) <= 60.0, "all programs together have twice as much"
 
 
-def test_what_may_be_asked_for_comes_back_with_time() -> None:
+def test_an_allowance_comes_back_with_time() -> None:
     memory = Memory.fresh(N)
-    flood(memory, 2)
-    rounds, count = 8, 0
-    for _ in range(rounds):
-        memory.accounts.since_ns[:] -= 9_000_000_000
-        count += flood(memory, 2)
-    prompt_ms = predict(known(NAME), 0, 0, SHORT, 0.5 * SHORT)
-    back = rounds * REFILL * 9000.0 / prompt_ms
-    assert 1.0 <= back - 1.0 <= count <= back + 1.0
+    spend(memory, 2)
+    memory.accounts.since_ns[:] -= 2_000_000_000
+    back = spend(memory, 2)
+    assert back == pytest.approx(2000.0 * REFILL, abs=120.0)
+    memory.accounts.since_ns[:] -= 10**15
+    assert spend(memory, 2) <= ALLOWANCE_MS + 60.0, "no more than that is kept"
+    assert memory.accounts[ALL].credit_ms <= TOGETHER * ALLOWANCE_MS
 
 
-def test_many_programs_take_turns_at_accounts() -> None:
+def test_a_background_prompt_becomes_interactive_with_its_answer() -> None:
     memory = Memory.fresh(N)
-    for program in range(2 * memory.accounts.size):
-        state = beside_a_stream(SHORT)
-        state.program[PROMPT] = program + 10
-        planned(state, memory)
-    assert (memory.accounts.credit_ms >= 0.0).all()
-
-
-@pytest.mark.parametrize("name", sorted(MACHINES))
-def test_costs_that_are_not_known_sink_nobody(name: str) -> None:
-    from umaserve.policy.cost.model import CostModel
-
-    state = beside_a_stream(LONG)
-    plan_of(state, told(name), CostModel.unknown())
-    assert state.lane[PROMPT] == LANE_INTERACTIVE
-
-
-def test_short_prompts_cost_nothing_where_only_their_own_program_waits() -> None:
-    """Many that come at once, as an agent's or a benchmark's, are all answered at once."""
-    tokens = 4 * SHORT
-    many = affordable(tokens) + 2
-    assert 2 < many < N  # the account would not pay for all of them
-    state = beside_a_stream(*[tokens] * many)
-    state.program[:] = 2
-    memory = planned(state)
-    prompts = slice(PROMPT, PROMPT + many)
-    assert (state.lane[prompts] == LANE_INTERACTIVE).all()
-    assert (state.auto[prompts] == AUTO_PAID).all()
-    # they have cost nothing: the account is whole when another program's stream is there
-    state.program[STREAM] = 1
-    put(state, PROMPT, LANE_INTERACTIVE, tokens, 0)
-    unlabelled(state, PROMPT, 2)
-    state.state[PROMPT + 1 : PROMPT + many] = 0
+    spend(memory, 2)
+    state = beside_a_stream(2)
+    state.n_past[PROMPT] = LONG - 1  # the last token of the prompt
+    planned(state, memory)
+    assert (state.lane[PROMPT], state.auto[PROMPT]) == (LANE_INTERACTIVE, AUTO)
+    state = beside_a_stream(2)
+    state.t_first_ns[PROMPT] = 1  # a parked stream is still read
     planned(state, memory)
     assert state.lane[PROMPT] == LANE_INTERACTIVE
 
 
-def test_a_long_prompt_sinks_beside_its_own_programs_stream_too() -> None:
-    state = beside_a_stream(LONG)
-    state.program[:] = 2
-    planned(state)
-    assert (state.lane[PROMPT], state.auto[PROMPT]) == (LANE_BACKGROUND, AUTO_SUNK)
+def test_prompts_beside_streams_of_their_own_program_are_not_charged() -> None:
+    memory = Memory.fresh(N)
+    for _ in range(100):
+        memory.late_ms[:] = 0.0
+        state = beside_a_stream(1)
+        assert planned(state, memory) > 0.0
+        assert (state.lane[PROMPT], state.auto[PROMPT]) == (LANE_INTERACTIVE, AUTO)
+    assert (memory.accounts.credit_ms == 0.0).all()
 
 
-def test_what_is_cached_of_a_long_prompt_does_not_count() -> None:
-    state = beside_a_stream(LONG)
-    state.n_past[PROMPT] = state.cached[PROMPT] = LONG - SHORT
-    planned(state)
+def test_prompts_that_delay_no_stream_are_not_charged() -> None:
+    memory = Memory.fresh(N)
+    spend(memory, 2)
+    state = beside_a_stream(2, 3)
+    state.state[STREAM] = 0
+    planned(state, memory)
+    assert not state.lane.any()
+    state = beside_a_stream(2)
+    state.lane[STREAM], state.auto[STREAM] = LANE_BACKGROUND, LABELLED
+    planned(state, memory)
     assert state.lane[PROMPT] == LANE_INTERACTIVE
 
 
-# --- answers that nobody reads as they come -------------------------------------------------------
+def test_two_prompts_of_a_tick_are_charged_by_their_tokens() -> None:
+    memory, state = Memory.fresh(N), beside_a_stream(2, 3, tokens=100)
+    ms = planned(state, memory)
+    mine = {int(a.program): ALLOWANCE_MS - a.credit_ms for a in memory.accounts if a.program > 1}
+    assert sum(mine.values()) == pytest.approx(ms)
+    assert mine[2] == pytest.approx(mine[3])
 
 
-def beside_an_unread_answer(*prompts: int) -> SchedulerState:
-    state = beside_a_stream(*prompts)
-    state.unread[STREAM] = 1
-    return state
+@pytest.mark.parametrize("lane", [LANE_INTERACTIVE, LANE_BACKGROUND])
+def test_a_label_wins(lane: int) -> None:
+    memory = Memory.fresh(N)
+    spend(memory, 2)
+    state = beside_a_stream(2)
+    state.lane[PROMPT], state.auto[PROMPT] = lane, LABELLED
+    before = memory.accounts.credit_ms.copy()
+    planned(state, memory)
+    assert state.lane[PROMPT] == lane
+    assert np.array_equal(before, memory.accounts.credit_ms)
 
 
-def test_prompts_of_a_program_that_is_alone_mind_no_answer_that_nobody_reads() -> None:
-    state = beside_an_unread_answer(LONG)
-    state.program[STREAM] = state.program[PROMPT]
-    planned(state)
-    assert state.lane[PROMPT] == LANE_BACKGROUND, "its answer is read, and it pays with the other"
-    state.unread[PROMPT] = 1
-    planned(state)
+def test_without_the_part_a_lane_stays() -> None:
+    memory = Memory.fresh(N)
+    spend(memory, 2)
+    state = beside_a_stream(2)
+    planned(state, memory, features=ALL_FEATURES - FEATURES["urgency"])
+    assert (state.lane[PROMPT], state.auto[PROMPT]) == (LANE_INTERACTIVE, AUTO)
+
+
+def test_a_waiting_prompt_without_allowance_takes_nobodys_place() -> None:
+    memory = Memory.fresh(N)
+    state, knobs = beside_a_stream(2), told(NAME)
+    assert not gives_way(state, knobs, memory, PROMPT, NOW)
+    spend(memory, 2)
+    assert gives_way(state, knobs, memory, PROMPT, NOW)
+    state.auto[PROMPT] = LABELLED
+    assert not gives_way(state, knobs, memory, PROMPT, NOW)
+
+
+def test_more_programs_than_accounts_take_turns_at_them() -> None:
+    memory = Memory.fresh(N)
+    for program in range(2 * memory.accounts.size):
+        memory.accounts[ALL].credit_ms = 1000.0
+        planned(beside_a_stream(program + 10), memory)
+    assert (memory.accounts.credit_ms > 0.0).all()
+
+
+@pytest.mark.parametrize("name", sorted(MACHINES))
+def test_nobody_is_background_where_no_cost_is_known(name: str) -> None:
+    state = beside_a_stream(2)
+    plan_of(state, told(name), CostModel.unknown())
     assert state.lane[PROMPT] == LANE_INTERACTIVE
-    put(state, OTHER, LANE_INTERACTIVE, LONG, 0)
-    unlabelled(state, OTHER, 3)
-    planned(state)
-    assert state.lane[PROMPT] == LANE_BACKGROUND, "another program came"
-
-
-def test_such_an_answer_bears_more_only_while_a_prompt_waits_that_will_be_read() -> None:
-    state = beside_an_unread_answer(LONG)
-    planned(state)
-    assert state.cap[STREAM] == LOOSE and state.cap[PROMPT] == 0.0
-    planned(state, latency_cap=3.0)
-    assert state.cap[STREAM] == 3.0, "what the daemon was told may be more"
-    state.unread[PROMPT] = 1
-    planned(state)
-    assert state.cap[STREAM] == 0.0
-    state.unread[PROMPT], state.n_past[PROMPT] = 0, LONG - 1
-    planned(state)
-    assert state.cap[STREAM] == 0.0, "a stream is no prompt"
-
-
-def test_a_label_makes_it_one_like_any_other() -> None:
-    state = beside_an_unread_answer(LONG)
-    planned(state)
-    assert state.cap[STREAM] == LOOSE
-    state.auto[STREAM] = LABELLED
-    planned(state)
-    assert state.cap[STREAM] == 0.0
-
-
-def test_no_background_makes_it_give_way() -> None:
-    state = beside_an_unread_answer(LONG)
-    state.lane[PROMPT], state.auto[PROMPT] = LANE_BACKGROUND, LABELLED
-    planned(state)
-    assert state.cap[STREAM] == 0.0
-
-
-@pytest.mark.parametrize("name", [NAME, "h200-dense"])
-def test_a_first_token_comes_sooner_beside_an_answer_that_nobody_reads(name: str) -> None:
-    def played(unread: bool) -> tuple[float, float]:
-        load = Load()
-        load.add(INTERACTIVE, 60, 600, auto=AUTO, program=1, unread=unread)
-        load.add(INTERACTIVE, 600, 40, 500.0, auto=AUTO, program=2)
-        jobs = play(load, MACHINES[name]).jobs
-        return jobs.first[1] - jobs.due[1], jobs.end[0] - jobs.due[0]
-
-    (first, whole), (first_unread, whole_unread) = played(False), played(True)
-    assert first_unread < 0.7 * first
-    assert whole_unread < 1.25 * whole

@@ -59,7 +59,7 @@ def test_chat_is_what_the_socket_says(daemon: DaemonProcess) -> None:
         "prompt_tokens_details": {"cached_tokens": known},
     }
     assert reply.headers["x-uma-cache"] == f"{known}/{usage['prompt_tokens']}"
-    assert reply.headers["x-uma-lane"] == "interactive; its answer does not stream"
+    assert reply.headers["x-uma-lane"] == "interactive; nobody named a lane"
 
 
 def test_contents_in_parts_and_none(daemon: DaemonProcess) -> None:

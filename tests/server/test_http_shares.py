@@ -67,10 +67,10 @@ def test_texts_of_one_key_keep_no_other_key_out(daemon: DaemonProcess) -> None:
     with daemon.client() as client:
         client.send(type="info", relays=True)
         client.answer("info")
-        for n in range(80):
-            client.send(type="tokenize", id=f"b{n}", text="flood " * 100, key="bob")
+        for n in range(200):
+            client.send(type="tokenize", id=f"b{n}", text="flood " * 400, key="bob")
         client.send(type="tokenize", id="a", text="hello", key="alice")
-        told = [client.answer("tokens") for _ in range(81)]
+        told = [client.answer("tokens") for _ in range(201)]
     refused = [each["id"] for each in told if each["event"] == "error"]
     assert refused and "a" not in refused
 

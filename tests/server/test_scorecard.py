@@ -60,14 +60,14 @@ class Bench:
 
     def request(
         self, lane: int = 0, slo: Any = None, app: str = "", usage: Usage | None = None,
-        unread: bool = False, key: str = "",
+        key: str = "",
     ) -> Any:  # fmt: skip
         usage = usage or Usage()
         request = SimpleNamespace(
             emitted=0, timed=0, sent_ns=0, baseline_ns=0, lane=lane, told=False,
             arrived_ns=int(self.clock.now_s * 1e9), message=SimpleNamespace(slo=slo, key=key),
             first_ns=0, figures=None, engine=None, accepted=True, app=app, usage=lambda: usage,
-            lane_now=lambda: (lane, "asked for"), is_unread=lambda: unread,
+            lane_now=lambda: (lane, "asked for"),
         )  # fmt: skip
         self.sessions.live[id(request)] = request
         self.meters.came(request)
@@ -349,17 +349,6 @@ def test_the_cap_is_held_over_each_tokens_own_baseline(bench: Bench) -> None:
     numbers = bench.read(0.0)
     assert numbers["tokens_per_s_at_cap"] == pytest.approx(92 / 3, abs=2)
     assert numbers["p95_over_baseline"] == pytest.approx(1.9, rel=0.02)
-
-
-def test_an_answer_that_is_not_read_as_it_comes_has_no_ceiling(bench: Bench) -> None:
-    request = bench.request(unread=True)
-    for _ in range(20):
-        bench.token(request, 19.0, 10.0)
-    bench.clock.now_s = 1001.0
-    numbers = bench.read(0.0)
-    assert numbers["p95_over_baseline"] is None
-    assert numbers["p95_ms"] == pytest.approx(19.0, rel=0.02)
-    assert numbers["tokens_per_s_at_cap"] == pytest.approx(20, abs=1)
 
 
 def test_tokens_that_go_out_together(bench: Bench) -> None:

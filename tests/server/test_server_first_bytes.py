@@ -174,7 +174,7 @@ def test_an_engine_is_nudged_now_and_then_and_again_after_a_request() -> None:
     message: Any = parse_message(b'{"id": "a", "prompt": "b"}', Limits())
     for _ in range(3):
         nudges.clear()
-        sessions.submit(SimpleNamespace(program=1), message, 0, lambda _: None)  # type: ignore[arg-type]
+        sessions.submit(SimpleNamespace(program=1, relays=False), message, 0, lambda _: None)  # type: ignore[arg-type]
         sessions.expect_request()
         sessions.expect_request()
         assert len(nudges) == 1

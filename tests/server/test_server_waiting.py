@@ -153,7 +153,7 @@ def test_the_lane_is_the_engines_until_somebody_names_one() -> None:
     columns = {"serial": [0, 0], "lane": [0, 1], "auto": [t.AUTO_NEW, t.AUTO_SUNK]}
     table = SimpleNamespace(**{name: np.array(values) for name, values in columns.items()})
     for priority, lane, why in (
-        ("auto", LANE_BACKGROUND, "a long prompt beside others"),
+        ("auto", LANE_BACKGROUND, "its program has used up its allowance"),
         ("interactive", LANE_INTERACTIVE, "asked for"),
     ):
         one = request("editor", priority)
@@ -169,30 +169,6 @@ def test_an_answer_that_goes_on_with_another_engine_is_being_read() -> None:
     one = request("editor", "auto")
     one.slot, one.prompt_ids, one.tokens = 0, [5] * 1000, [7]
     assert not one.submit_message().auto and one.submit_message().lane == LANE_INTERACTIVE
-
-
-@pytest.mark.parametrize(
-    ("fields", "is_unread"),
-    [
-        ({"stream": False}, True),
-        ({}, False),
-        ({"stream": False, "priority": "interactive"}, False),
-        ({"stream": False, "slo": {"latency_cap": 1.5}}, False),
-        ({"stream": False, "slo": {"target_tbt_ms": 50}}, False),
-        ({"stream": False, "slo": {"target_ttft_ms": 500}}, True),
-    ],
-)
-def test_whose_answer_is_not_read_as_it_comes(fields: dict[str, Any], is_unread: bool) -> None:
-    body = {"id": "x", "prompt": "hi", **fields}
-    message = parse_message(json.dumps(body).encode(), Limits())
-    assert isinstance(message, Generate)
-    sink: Any = SimpleNamespace(program="script", app="script", relays=False)
-    one = Request.create(next(SERIALS), sink, message, time.monotonic_ns(), 16, {})
-    assert one.submit_message().unread == is_unread
-    columns = {"serial": [one.serial], "lane": [0], "auto": [t.AUTO if one.auto else t.LABELLED]}
-    table = SimpleNamespace(**{name: np.array(values) for name, values in columns.items()})
-    one.engine, one.slot, one.accepted = cast(Any, SimpleNamespace(table=table)), 0, True
-    assert (one.lane_now()[1] == "its answer does not stream") == is_unread
 
 
 def test_a_lane_that_is_not_decided_is_waited_for_where_others_are() -> None:

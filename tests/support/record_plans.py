@@ -25,13 +25,12 @@ if __name__ == "__main__":
 import numpy as np  # noqa: E402
 
 from tools.sim_beside import TICKS  # noqa: E402
-from tools.sim_loads import PRESETS, beside  # noqa: E402
+from tools.sim_loads import PRESETS  # noqa: E402
 from tools.sim_machine import presets, probed  # noqa: E402
 from tools.sim_run import simulate  # noqa: E402
 from tools.simulate import knobs_for, parser  # noqa: E402
 
 FEW = Path(__file__).parent / "fixtures" / "plans.json"
-PACED = [name for name, machine in presets().items() if machine.paced]
 
 
 Digests = Iterator[tuple[str, str]]
@@ -50,26 +49,12 @@ def simulated(seconds: float) -> Digests:
         yield what, told(played.plans, int(played.totals[TICKS]))
 
 
-def paced(ticks: int, decoders: tuple[int, ...], caps: tuple[float, ...]) -> Digests:
-    """Prompts beside the ticks of an accelerator, which land there or have a single token."""
-    for name, n, cap, output in itertools.product(PACED, decoders, caps, (1, 2)):
-        machine = presets()[name]
-        played = simulate(
-            beside(1, n, 2, output=output), machine, machine.knobs(cap=cap), probed(machine),
-            n_slots=16, n_ctx=1 << 20, most_ticks=ticks,
-        ).outcome  # fmt: skip
-        what = f"{n} decoders{', landings' if output > 1 else ''} on {name}, cap {cap:g}"
-        yield what, told(played.plans, int(played.totals[TICKS]))
-
-
 def told(plans: np.ndarray, ticks: int) -> str:
     return f"{plans[0]:08x}{plans[1]:08x} of {ticks} ticks"
 
 
 def record(few: bool) -> dict[str, str]:
-    if few:
-        return dict([*simulated(15.0), *paced(600, (0, 2), (1.2, 3.0))])
-    return dict([*simulated(60.0), *paced(3000, (0, 2, 8), (1.1, 1.2, 1.5, 2.0, 3.0, 100.0))])
+    return dict(simulated(15.0 if few else 60.0))
 
 
 def main() -> int:

@@ -51,7 +51,7 @@ def _agent(program: str, calls: Calls, instead: tuple[str, str] = ("", "")) -> C
     def run(path: Path) -> None:
         settings = {"patch": note_requests, "api_key_file": ""}
         with npm_desk.desk(path, calls, **settings) as place:
-            shutil.copy(ROOT / "docs/QUEUE.md", place.folder / "page.md")
+            shutil.copy(ROOT / "docs/SCHEDULER.md", place.folder / "page.md")
             done = place.agent(program, instead)
             assert done.returncode == 0, done.stderr + done.stdout
             assert place.file.read_text() == npm_desk.AFTER

@@ -3,8 +3,7 @@
 A trace is a JSON file: ``about``, and ``requests``.  A request has ``app`` (a number for each
 program), ``prompt`` (tokens that no cache has), ``output`` (tokens), and ``at_ms``, or ``after``
 (the number of a request) and ``wait_ms`` from its end on.  ``lane`` is a label, where it has one.
-``sinks`` says whether it has to be background beside what else is there, on a processor; without
-it, either will do.  ``streams`` is false where the answer goes out as a whole.
+``streams`` is false where the answer goes out as a whole.
 
 Those in the folder ``recorded`` are what real programs asked for, each alone
 (`tests.support.record_traces`).  ``programs`` are the names that they gave.  A request also has
@@ -48,7 +47,6 @@ class Trace:
                 LANES.get(label or "", INTERACTIVE), request["prompt"], request["output"],
                 request.get("at_ms", request.get("wait_ms", 0.0)), request.get("after", -1),
                 auto=LABELLED if label else AUTO, program=request["app"],
-                unread=not request.get("streams", True),
             )  # fmt: skip
         return load
 
@@ -67,11 +65,6 @@ class Trace:
     def alone(self) -> Load:
         """The first request as if the others did not exist."""
         return Trace(self.about, self.requests[:1]).load()
-
-    def sinking(self) -> dict[int, bool]:
-        """By number of a request, whether it has to sink."""
-        said = {i: request.get("sinks") for i, request in enumerate(self.requests)}
-        return {i: bool(sinks) for i, sinks in said.items() if sinks is not None}
 
 
 def names(folder: Path = FOLDER) -> list[str]:

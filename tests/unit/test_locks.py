@@ -164,7 +164,9 @@ def test_a_lock_that_pins_too_little_is_found(lines: str) -> None:
 def test_a_lock_names_no_index(lock: Path) -> None:
     """Which one pip uses is the machine's business; the hashes hold for any."""
     text = lock.read_text("utf-8")
-    assert "://" not in text and "index" not in text and "find-links" not in text
+    options = [line for line in text.splitlines() if line.lstrip().startswith(("-i", "--"))]
+    assert "://" not in text and "index-url" not in text and "find-links" not in text
+    assert all(line.lstrip().startswith("--hash=") for line in options)
 
 
 # --- make ---------------------------------------------------------------------------------------

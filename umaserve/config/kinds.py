@@ -186,7 +186,7 @@ class Path:
 # names of umaserve.policy.base.FEATURES, which a test compares: this package imports nobody
 POLICY_PARTS = (
     "latency-guard", "error-budget", "sweet-spot", "lanes", "prompt-aside", "bandwidth", "abort",
-    "ageing", "burst", "flow", "slices", "urgency", "shares",
+    "ageing", "slices", "urgency", "shares",
 )  # fmt: skip
 POLICIES = ("guarded", "greedy")
 

@@ -67,7 +67,7 @@ lane = "interactive"
 | --- | --- | --- | --- |
 @APPS@
 
-[QUEUE.md](QUEUE.md#shares-of-programs) says what shares are.
+[SCHEDULER.md](SCHEDULER.md#shares-of-programs) says what shares are.
 
 ## The settings
 """

@@ -202,7 +202,12 @@ OPTIONS: tuple[Option, ...] = (
            "seconds one tick may take before the engine counts as hung and is replaced; 0 = "
            "learned from the ticks before", "learned"),
     Option("latency_cap", "--latency-cap", "UMA_LATENCY_CAP", "qos.interactive", "latency_cap",
-           Number(1, 100), 1.2, "ceiling of the interactive p95, times its baseline"),
+           Number(1, 100), 1.2, "ceiling of the interactive p95 beside background, times its "
+           "baseline"),
+    Option("reading_ms", "--reading-ms", "UMA_READING_MS", "qos.interactive", "reading_ms",
+           Number(1, 1000, "MS"), 25.0,
+           "mean milliseconds between tokens that no reader notices; prompts that somebody waits "
+           "for may slow streams to it"),
     # what is shown and kept
     Option("scorecard", "--scorecard", "UMA_SCORECARD", "metrics", "scorecard", Path("FILE.csv"),
            "", "write the scorecard's columns to this CSV file", "none"),

@@ -75,6 +75,7 @@ class Config:
     draft_model: str = ""
     hang_timeout_s: float = 0.0
     latency_cap: float = 1.2
+    reading_ms: float = 25.0
     scorecard: str = ""
     scorecard_interval_s: float = 5.0
     trace: str = ""

@@ -9,7 +9,6 @@ import numpy as np
 from umaserve.jit.record import Record
 from umaserve.wire.states import (
     AUTO,
-    AUTO_PAID,
     AUTO_SUNK,
     LABELLED,
     LANE_BACKGROUND,
@@ -18,30 +17,28 @@ from umaserve.wire.states import (
 )
 
 __all__ = [
-    "ALL_FEATURES", "AUTO", "AUTO_PAID", "AUTO_SUNK", "FEATURES", "LABELLED", "LANE_BACKGROUND",
+    "ALL_FEATURES", "AUTO", "AUTO_SUNK", "FEATURES", "LABELLED", "LANE_BACKGROUND",
     "LANE_INTERACTIVE", "RUNNING", "Knobs", "Memory", "Plan", "SchedulerState", "Tick",
 ]  # fmt: skip
 
 # parts that can be switched off one by one, for comparison runs; see docs/POLICY.md
 FEATURES = {
-    "latency-guard": 1,  # what rides with interactive decoders must fit the cap
-    "error-budget": 2,  # a few tokens per hundred may take up to twice the baseline
+    "latency-guard": 1,  # prompts keep to the pace of readers, background to the cap
+    "error-budget": 2,  # a few tokens per hundred may be later than the cap for background
     "sweet-spot": 4,  # decoders take turns where that is faster than merging them
     "lanes": 8,  # interactive before background
     "prompt-aside": 16,  # prompts in a second context, beside the ticks
     "bandwidth": 32,  # the sum of bytes moved stays under its budget
     "abort": 64,  # a background prompt chunk is given up for an interactive request
     "ageing": 128,  # nobody waits for ever
-    "burst": 256,  # prompts of requests that come together are computed together
-    "flow": 512,  # small chunks beside the ticks go on through them, where that is faster
-    "slices": 1024,  # on a processor, background prompts get slices of time between ticks
-    "urgency": 2048,  # long prompts that nobody has labelled wait for what is short or being read
-    "shares": 4096,  # programs with many streams have as many turns as those with few
+    "slices": 256,  # on a processor, background prompts get slices of time between ticks
+    "urgency": 512,  # unlabelled prompts of a program that has used up its allowance are background
+    "shares": 1024,  # programs with many streams have as many turns as those with few
 }
 ALL_FEATURES = sum(FEATURES.values())
 (
-    GUARD, ERROR_BUDGET, SWEET_SPOT, LANES, ASIDE, BANDWIDTH, ABORT, AGEING, BURST, FLOW, SLICES,
-    URGENCY, SHARES,
+    GUARD, ERROR_BUDGET, SWEET_SPOT, LANES, ASIDE, BANDWIDTH, ABORT, AGEING, SLICES, URGENCY,
+    SHARES,
 ) = FEATURES.values()  # fmt: skip
 
 
@@ -56,7 +53,6 @@ class SchedulerState(NamedTuple):
     lane: np.ndarray  # int32: 0 interactive, 1 background
     n_tokens: np.ndarray  # int32: tokens known
     n_past: np.ndarray  # int32: tokens in the KV cache
-    cached: np.ndarray  # int32: of them those that were known, and cost nothing
     isolate: np.ndarray  # int32: 1 = must be alone in its tick
     arrival: np.ndarray  # int64: order of admission
     t_submit_ns: np.ndarray  # int64
@@ -69,7 +65,6 @@ class SchedulerState(NamedTuple):
     auto: np.ndarray  # int32: LABELLED, or who decides about ``lane`` and what was decided
     program: np.ndarray  # int32: whose request it is: equal numbers, the same program
     weight: np.ndarray  # float64: of that program's share; 0 = 1
-    unread: np.ndarray  # int32: 1 = nobody reads its answer as it comes; the policy sets its cap
     rounds: np.ndarray  # float64: written by the policy: rounds between two of its tokens
     served: np.ndarray  # int64
     aside: np.ndarray  # int32
@@ -89,12 +84,13 @@ class Knobs(NamedTuple):
     max_merge: int  # decoding sessions per tick; 0 = no cap
     tick_budget_ms: float  # ceiling of a tick that nobody interactive bounds
     latency_cap: float  # times the baseline
+    reading_ms: float  # mean time between tokens that no reader notices
     abortable: bool  # the backend can give up a running graph
     can_aside: bool  # prompts can be computed beside the ticks
     features: int  # sum of FEATURES
     wide_reads: bool = True  # attention costs by all KV cells in use, not by a sequence's own
-    paced: bool = False  # what runs beside the ticks stops and goes on when told
-    sliced: bool = False  # not so, but the loop can compute chunks itself, between ticks
+    overlaps: bool = False  # an accelerator's ticks: two are slower after a change of shape
+    sliced: bool = False  # the loop can compute chunks of prompts between ticks
 
 
 class Tick(NamedTuple):
@@ -119,13 +115,8 @@ class PlanInfo(Record):
     abort_ms: float  # this tick may be given up until so much of it is done; 0 = never
     interactive_rows: int
     passengers: int  # tokens that ride with interactive decoders
-    chunk_beside: int  # where paced or sliced: tokens of the next chunk of prompts beside the ticks
-    slice_ms: float  # that they get before this tick; ALL_THE_TIME = until told otherwise
-    flows: int  # 1: that chunk goes on through the ticks
-    # By how much riders make ticks longer beside which prompts are computed.  Riders are decoders
-    # of the background, and ride with all such ticks.  With -1 they will ride as soon as there is
-    # credit for the change.
-    riders_ms: float
+    chunk_beside: int  # where sliced: tokens of the next chunk of prompts between the ticks
+    slice_ms: float  # that it gets before this tick
     redoes: int  # 1: the chunk between the ticks that has begun is given up for a smaller one
 
 
@@ -152,20 +143,16 @@ class Plan(NamedTuple):
         )  # fmt: skip
 
 
-ALL_THE_TIME = 1e12
-
 FLAG_GUARDED = 1  # the guard kept something out
 FLAG_SPENT = 2  # error budget was spent
 FLAG_ASIDE = 4
 FLAG_SKIPPED_PREFILL = 8  # a prompt could have run but for the guard
 FLAG_TRIMMED = 16  # the budget of bytes kept something out
-FLAG_TOGETHER = 32  # prompts of requests that came with all streams go on at once
 
 
 class Kept(Record):
     """Numbers that a policy remembers from tick to tick."""
 
-    holdoff: int  # ticks for which nothing may ride after an overrun
     last_mode: int  # ``PlanInfo.mode`` of the last plan
     shared: int  # 1: streams wait for their turn, since their program has more than its share
     # of a chunk that waits between ticks; the engine fills them in
@@ -175,18 +162,15 @@ class Kept(Record):
     look_left: int  # ticks to come
     look_of: int  # decoders
     look_rows: int  # that are merged
-    # background decoders that ride with streams
-    riders: int  # in the last tick
-    riders_changed: int  # number of the tick in which they were put off, or more got on
-    riders_paid: int  # of the last one in which no stream was in debt
+    longest_ms: float  # of a tick with a chunk beside these streams (`umaserve.policy.pace`)
     # of chunks of interactive prompts (`without_streams.note_given_up`)
     given_up: int  # how many on end were given up for whoever came
     given_up_ns: int  # when the last one was; 0 = none
 
 
 class Account(Record):
-    """What a program may still ask for at everybody's expense (`umaserve.policy.urgency`), and what
-    it has had of prompts (`umaserve.policy.shares`)."""
+    """Time for which a program may still slow others (`umaserve.policy.urgency`), and the prompt
+    tokens that it has had (`umaserve.policy.shares`)."""
 
     program: int
     seen_ns: int  # 0 = nobody's account
@@ -213,6 +197,8 @@ class Memory(NamedTuple):
     group: np.ndarray  # int64[2, n_slots + 1]: how many of so many go first
     turn: np.ndarray  # int64[n_slots]: the least goes first
     due_ns: np.ndarray  # int64[n_slots]: what the next token is due after: the last one's time
+    late_ms: np.ndarray  # float64[n_slots]: by which the last tokens were later than their pace
+    told_ns: np.ndarray  # int64[n_slots]: time of the last token that ``late_ms`` counts
     # of rows that had a prompt in the last tick
     whose: np.ndarray  # int64[n_slots]: ``arrival``; 0 = it had none
     owner: np.ndarray  # int64[n_slots]: ``program``
@@ -229,7 +215,8 @@ class Memory(NamedTuple):
             np.zeros(n, np.int64), np.zeros(n, np.int64), np.zeros(KINDS, np.int64),
             np.zeros(KINDS), np.zeros(n), np.zeros((2, n + 1)), np.zeros((2, n + 1)),
             np.zeros((2, n + 1), np.int64), np.zeros(n, np.int64), np.zeros(n, np.int64),
-            np.zeros(n, np.int64), np.zeros(n, np.int64), np.zeros(n), np.zeros(n, np.int64),
+            np.zeros(n), np.zeros(n, np.int64), np.zeros(n, np.int64), np.zeros(n, np.int64),
+            np.zeros(n), np.zeros(n, np.int64),
             np.zeros(5, np.int64), Kept.zeros(),
             Account.several(ACCOUNTS),
         )  # fmt: skip
@@ -242,7 +229,7 @@ BACK_WAIT_MS = 1000.0  # background that waited so long gets its smallest slice
 SINCE_DECODE = 0  # background decoders
 SINCE_PROMPT = 1  # background prompts
 SINCE_INTERACTIVE = 2  # interactive prompts
-SINCE_BESIDE = 3  # background prompts beside the ticks, where that is paced
+SINCE_BESIDE = 3  # background prompts between the ticks
 SINCE_ANYBODY = 4  # interactive work of any kind
 
 KIND_NONE = 0
@@ -252,7 +239,4 @@ KIND_PROMPT = 3  # interactive, prompt not computed yet
 KIND_BACK_PROMPT = 4
 KIND_ISOLATED = 5
 KIND_ASIDE = 6  # interactive or not: beside the ticks
-# for a moment, while the prompts to compute beside the ticks are listed
-KIND_BURST = 7  # interactive prompt: see `burst`
-KIND_SHORT = 8  # short one of the background: see `beside`
-KINDS = 9
+KINDS = 7

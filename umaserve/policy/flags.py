@@ -16,6 +16,6 @@ def mark(plan, bits):
 def forget(info):
     """Make all of it 0: nothing is known about the next tick."""
     info.predicted_ms = info.baseline_ms = info.allowed_ms = info.wait_ms = info.abort_ms = 0.0
-    info.slice_ms = info.riders_ms = 0.0
+    info.slice_ms = 0.0
     info.marks = info.mode = info.interactive_rows = info.passengers = info.chunk_beside = 0
-    info.flows = info.redoes = 0
+    info.redoes = 0

@@ -10,20 +10,15 @@ from __future__ import annotations
 from umaserve.jit.compiled import njit
 from umaserve.jit.inner import INNER
 
-from .accelerator.beside import beside
-from .accelerator.riders import apply, ride_alone
 from .base import (
     FLAG_ASIDE,
-    FLAG_TOGETHER,
     KIND_BACK_DECODE,
-    KIND_BURST,
     KIND_DECODE,
     KIND_ISOLATED,
     KIND_PROMPT,
     SINCE_ANYBODY,
     SWEET_SPOT,
 )
-from .burst import gather, gather_short, release
 from .bytes.trim import background_tokens, hold_back
 from .cost.model import FADED, predict
 from .cost.sweet_spot import (
@@ -36,7 +31,7 @@ from .cost.sweet_spot import (
 )
 from .flags import forget, mark
 from .isolation import isolate, run_isolated
-from .processor.offload import offload, take_back
+from .processor.offload import offload
 from .processor.slices import slices
 from .prompts import rank_prompts
 from .streams.slack import Bounds
@@ -48,8 +43,6 @@ from .without_streams import can_be_given_up, plan_background, plan_prompts
 GIVEN_UP = 0.8  # of the predicted time, or all but one tick budget: after that it is nearly done
 TWICE = 2  # chunks on end that interactive prompts lose at most: the next one is computed
 LOOK_SOON, LOOK_AGAIN = 4, 64  # ticks after which a split that rests on little is checked
-HOLDOFF = 8  # ticks without passengers after one that overran
-OVERRUN = 1.25  # of what was allowed
 
 
 @njit(nogil=True, cache=True)
@@ -64,7 +57,7 @@ def plan_tick(state, tick, knobs, cost, memory, traffic, plan):
     """
     forget(plan.info)
     plan.aside[0] = -1
-    judge(state, tick, knobs, cost, memory)
+    judge(state, tick, knobs, memory)
     survey(state, tick, knobs, memory)
     entries = isolate(state, tick, knobs, memory, plan)
     if entries:
@@ -100,46 +93,26 @@ def _choose_groups(tick, knobs, cost, memory):
     streams, back = memory.found[KIND_DECODE], memory.found[KIND_BACK_DECODE]
     n, most = max(streams, back), _most_rows(knobs)
     past = memory.past[KIND_DECODE if streams else KIND_BACK_DECODE]
-    for mode in range(2 if knobs.can_aside and not knobs.paced else 1):
+    for mode in range(2 if knobs.can_aside else 1):
         if knobs.features & SWEET_SPOT:
             find_rounds(memory, cost, mode, n, most, past)
         else:
             merge_all(memory, cost, mode, n, most, past)
     if not go_on_looking(memory, 0, n, most) and tick.number % LOOK_SOON == 0:
         doubt = WELL_KNOWN if tick.number % LOOK_AGAIN == 0 else HARDLY_KNOWN
-        if streams > 0 or knobs.paced:
+        if streams > 0 or knobs.overlaps:
             # streams pause for it, or it takes several ticks: once after the counts have faded
             doubt = FADED + 1.0
-        look_again(memory, cost, 0, n, most, doubt, knobs.paced)
+        look_again(memory, cost, 0, n, most, doubt, knobs.overlaps)
 
 
 @njit(**INNER)
 def _choose_prompts_beside(state, tick, knobs, cost, memory, traffic, plan):
     """List the prompts to compute beside the tick in ``plan.aside``; returns the tick's bounds."""
-    mode, waits, copies_ms = 0, False, 0.0
-    burst_tokens, burst_ms = gather(state, tick, knobs, cost, memory)
-    if burst_tokens:
-        mark(plan, FLAG_TOGETHER)
-    else:
-        burst_tokens, burst_ms = gather_short(state, knobs, cost, memory)
-    if knobs.can_aside and knobs.paced:
-        waits, copies_ms = beside(state, tick, knobs, cost, memory, plan)
-    elif burst_tokens:
-        take_back(state, knobs, memory)
-        if knobs.sliced:  # the chunk that has begun waits, it is not lost
-            slices(state, tick, knobs, cost, memory, plan)
-    else:
-        mode = offload(state, knobs, cost, memory, plan)
-        if mode == 0 and knobs.sliced:
-            slices(state, tick, knobs, cost, memory, plan)
+    mode = offload(state, knobs, cost, memory, plan)
+    if mode == 0 and knobs.sliced:
+        slices(state, tick, knobs, cost, memory, plan)
     memory.kept.last_mode = mode
-    release(memory, KIND_BURST, KIND_PROMPT)
-    if not apply(knobs, memory):
-        plan.info.riders_ms = 0.0  # prompts that came together are in the ticks
-    elif plan.aside[0] < 0:
-        ride_alone(state, tick, knobs, cost, memory, plan)
-    if copies_ms > 0.0:
-        burst_tokens, burst_ms = knobs.n_batch, max(burst_ms, copies_ms)
     plan.info.mode = mode
     if mode:
         mark(plan, FLAG_ASIDE)
@@ -147,16 +120,15 @@ def _choose_prompts_beside(state, tick, knobs, cost, memory, traffic, plan):
     room = max(min(knobs.n_batch, tick.free_cells), 1)
     background_room = background_tokens(tick, knobs, memory, traffic, room)
     graph = min(room, int(traffic.n_ubatch))
-    return Bounds(
-        mode, _most_rows(knobs), room, background_room, waits, burst_tokens, burst_ms, graph
-    )  # fmt: skip
+    return Bounds(mode, _most_rows(knobs), room, background_room, graph)
 
 
 @njit(**INNER)
 def _foresee(state, knobs, cost, memory, plan, mode, entries):
     """Say in the plan how long the tick should take, and from when on it is not given up."""
     rows, prompt = _shape(state, plan, entries)
-    _note_riders(memory, plan, rows, prompt)
+    if memory.found[KIND_DECODE]:
+        plan.info.passengers = rows + prompt - plan.info.interactive_rows
     past = 0.0
     for e in range(entries):
         past += plan.counts[e] * memory.past[memory.kind[plan.slots[e]]]
@@ -184,29 +156,3 @@ def _shape(state, plan, entries):
         else:
             prompt += plan.counts[e]
     return rows, prompt
-
-
-@njit(**INNER)
-def _note_riders(memory, plan, rows, prompt):
-    """Count who rides with the streams; `riders` goes by what rode in the last tick."""
-    if memory.found[KIND_DECODE] == 0:
-        memory.kept.riders = 0
-        return
-    plan.info.passengers = rows + prompt - plan.info.interactive_rows
-    if plan.info.riders_ms < 0.0:
-        memory.kept.riders = 0
-    elif plan.info.interactive_rows > 0 and prompt == 0:
-        memory.kept.riders = rows - plan.info.interactive_rows
-
-
-@njit(nogil=True, cache=True)
-def observe(memory, info, wall_ms):
-    """After a tick: one that overran what was allowed keeps passengers out for a while.
-
-    ``info`` is what ``Plan.info`` was.  Without passengers it was noise, which they do not cause.
-    """
-    if info.abort_ms > 0.0:
-        memory.kept.given_up = 0
-    limit = OVERRUN * max(info.allowed_ms, info.predicted_ms)
-    if info.passengers > 0 and info.allowed_ms > 0.0 and wall_ms > limit:
-        memory.kept.holdoff = HOLDOFF

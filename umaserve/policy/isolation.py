@@ -5,7 +5,7 @@ from __future__ import annotations
 from umaserve.jit.compiled import njit
 from umaserve.jit.inner import INNER
 
-from .base import KIND_ASIDE, KIND_ISOLATED, KIND_NONE
+from .base import KIND_ISOLATED, KIND_NONE
 
 
 @njit(**INNER)
@@ -17,8 +17,6 @@ def isolate(state, tick, knobs, memory, plan):
     if memory.found[KIND_ISOLATED] == 0:
         return 0
     others = memory.kind.shape[0] - memory.found[KIND_NONE] - memory.found[KIND_ISOLATED]
-    if knobs.paced:
-        others -= memory.found[KIND_ASIDE]  # they need no ticks
     if others > 0 and tick.number % 2 == 1:
         return 0
     return run_isolated(state, tick, knobs, memory, plan)

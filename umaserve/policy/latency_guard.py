@@ -5,13 +5,16 @@ baseline.  The baseline is the time between tokens of the interactive sessions a
 may take beyond the turns that the session still has to wait for is its slack.  The smallest slack
 bounds the tick.
 
-Beyond the cap there is an error budget.  Of a session's tokens 4 in 100 (on an accelerator 3) may
-come later, though never later than twice the baseline.  The 95th percentile still holds.  A
-session earns it token by token; whatever makes a token late spends it, the noise of the machine
-too.
+A prompt that somebody waits for may take more, within the pace of readers (`umaserve.policy.pace`).
+
+Background may take more within an error budget.  Of a session's tokens 4 in 100 may be later than
+the cap, so the 95th percentile still holds.  A session earns the budget token by token; whatever
+makes a token late spends it, the noise of the machine too.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 
@@ -24,53 +27,53 @@ from .base import (
     KIND_DECODE,
     RUNNING,
 )
-from .cost.model import ALONE, LADEN, is_known, learn_tail, row_class
+from .cost.model import is_known, learn_tail, row_class
+from .pace import FAR_MS, PLANNED, longest_ms, mean_ms, note_gap, shared_ms
 
-# Where prompts get slices of time, this share of what the cap leaves is planned for.  Predictions
-# are not exact, and the accelerator's ticks hardly vary.
+# On an accelerator this share of what the cap leaves is planned for: predictions are not exact, and
+# its ticks hardly vary.
 MARGIN = 0.9
 TAIL_KNOWN = 16.0  # ticks after which their 95th percentile is believed
-HARD = 1.9  # times the baseline: no pause is planned beyond it
-# slow tokens a session earns with each token; 5 in 100 would put the 95th percentile on the edge.
-# On an accelerator ticks are so short that a client, which reads late, makes 1 in 100 slow itself.
-EARNED, EARNED_PACED = 0.04, 0.03
+EARNED = 0.04  # slow tokens that a session earns with each token; 0.05 would be on the edge
 MOST_CREDIT = 2.5
-LEAST_CREDIT = -1.0
+# Debt is counted so far.  On an accelerator one long tick makes three tokens late: the two ticks
+# after it capture their graph anew.
+LEAST_CREDIT = -3.0
 FIRST_CREDIT = 1.0  # a new session starts with one
 SPARE = 0.06  # of the baseline that a slice leaves of the cap: parts and ticks may take longer
-RESERVED = 1.0  # credit that background work leaves for an interactive prompt
 
-FAR_MS = 1e12
+
+class Allowance(NamedTuple):
+    """How much longer than the rows of the streams a tick may take, in ms.
+
+    All are 0.0 where the baseline is not known yet.
+    """
+
+    cap_ms: float  # within the latency cap
+    pace_ms: float  # for a prompt that somebody waits for
+    late_ms: float  # for background that spends credit
+    credit: float  # of the poorest stream, in slow tokens
 
 
 @njit(**INNER)
 def allowance(state, tick, knobs, cost, memory, plan, mode):
-    """How much longer than its own rows an interactive tick may take.
-
-    Returns (ms within the cap, ms within the error budget, least credit of the sessions).  All are
-    0.0 where the baseline is not known yet.
-    """
+    """Return the `Allowance` of a tick of streams, and note the baseline in the plan."""
     n = memory.found[KIND_DECODE]
     base = memory.round_ms[0, n]
-    usual, laden = noise(memory, cost, 0, n), 0.0
-    if not knobs.paced:
-        usual = _tail(memory, cost, 0, n, ALONE, usual)
-        laden = _tail(memory, cost, mode, n, LADEN, usual)
+    usual = noise(memory, cost, 0, n)
+    if not knobs.overlaps:
+        usual = _tail(memory, cost, n, usual)
     plan.info.baseline_ms = base * usual
     if base <= 0.0:
-        return 0.0, 0.0, 0.0
-    count = 0
-    for s in range(memory.kind.shape[0]):
-        if memory.kind[s] == KIND_DECODE:
-            # by the time of the last token: insertion keeps it sorted
-            i = count
-            while i > 0 and memory.due_ns[memory.order[i - 1]] > memory.due_ns[s]:
-                memory.order[i] = memory.order[i - 1]
-                i -= 1
-            memory.order[i] = s
-            count += 1
+        return Allowance(0.0, 0.0, 0.0, 0.0)
+    _order_by_last_token(memory)
+    shared = shared_ms(state, memory, base)
+    pace = FAR_MS
+    for i in range(n):
+        pace = min(pace, PLANNED * mean_ms(state, knobs, memory.order[i], base, shared))
+    longest = memory.kept.longest_ms = longest_ms(knobs, cost, memory, base, pace)
     group, alone = memory.group[mode], memory.alone_ms[mode]
-    within_cap, within_budget, credit = FAR_MS, FAR_MS, FAR_MS
+    cap_ms, pace_ms, late_ms, credit = FAR_MS, FAR_MS, FAR_MS, FAR_MS
     need, served = 0.0, 0
     for i in range(n):
         if i == served:
@@ -81,22 +84,47 @@ def allowance(state, tick, knobs, cost, memory, plan, mode):
         since = 0.0
         if memory.due_ns[s]:
             since = max((tick.now_ns - memory.due_ns[s]) / 1e6, 0.0)
-        cap = state.cap[s] if state.cap[s] > 0.0 else knobs.latency_cap
-        gap, hard = (1.0 + (cap - 1.0) * MARGIN) * base, HARD * base
-        if not knobs.paced:
-            # in the mean a stream is no slower than the cap says, however much its ticks vary.  One
-            # that is late may be so by as much as they do
-            hard = max(HARD * usual / laden, 1.0) * base
-            if not memory.kept.shared:  # else predictions that fail would cost others their share
-                gap = cap * base
-        if state.target_tbt_ms[s] > 0.0:
-            gap = min(gap, max(state.target_tbt_ms[s], base))
-        within_cap = min(within_cap, gap - since - need)
-        within_budget = min(within_budget, max(hard, gap) - since - need)
+        gap = _gap_ms(state, knobs, memory, s, base)
+        mean = PLANNED * mean_ms(state, knobs, s, base, shared)
+        late = note_gap(state, memory, s, mean, longest)
+        cap_ms = min(cap_ms, gap - since - need)
+        if late > 0.0:
+            pace_ms, late_ms = min(pace_ms, gap - since - need), min(late_ms, gap - since - need)
+        else:
+            pace_ms = min(pace_ms, longest - since - need)
+            late_ms = min(late_ms, max(longest, mean, gap) - since - need)
         credit = min(credit, state.credit[s])
     if not knobs.features & ERROR_BUDGET:
-        within_budget = within_cap
-    return max(within_cap, 0.0), max(within_budget, 0.0), credit
+        late_ms = cap_ms
+    cap_ms = max(cap_ms, 0.0)
+    return Allowance(cap_ms, max(pace_ms, cap_ms), max(late_ms, 0.0), credit)
+
+
+@njit(**INNER)
+def _order_by_last_token(memory):
+    """Fill ``memory.order`` with the streams, that of the oldest last token first."""
+    count = 0
+    for s in range(memory.kind.shape[0]):
+        if memory.kind[s] == KIND_DECODE:
+            i = count
+            while i > 0 and memory.due_ns[memory.order[i - 1]] > memory.due_ns[s]:
+                memory.order[i] = memory.order[i - 1]
+                i -= 1
+            memory.order[i] = s
+            count += 1
+
+
+@njit(**INNER)
+def _gap_ms(state, knobs, memory, s, base):
+    """Ms between tokens of a stream that its cap allows."""
+    cap = state.cap[s] if state.cap[s] > 0.0 else knobs.latency_cap
+    gap = cap * base
+    if knobs.overlaps or memory.kept.shared:
+        # where programs share turns, predictions that fail would cost others their share
+        gap = (1.0 + (cap - 1.0) * MARGIN) * base
+    if state.target_tbt_ms[s] > 0.0:
+        gap = min(gap, max(state.target_tbt_ms[s], base))
+    return gap
 
 
 @njit(nogil=True, cache=True)
@@ -138,10 +166,10 @@ def noise(memory, cost, mode, n):
 
 
 @njit(**INNER)
-def _tail(memory, cost, mode, n, load, otherwise):
+def _tail(memory, cost, n, otherwise):
     """The 95th percentile of a round of ``n`` decoders over its prediction, as it was learned."""
-    g = memory.group[mode, n]
-    tail = cost.tails[mode, row_class(g), load]
+    g = memory.group[0, n]
+    tail = cost.tails[row_class(g)]
     if g <= 0 or tail.seen < TAIL_KNOWN:
         return otherwise
     return 1.0 + (tail.times - 1.0) / np.sqrt(-(-n // g))
@@ -149,34 +177,24 @@ def _tail(memory, cost, mode, n, load, otherwise):
 
 @njit(nogil=True, cache=True)
 def learn_tails(cost, info, rows, prompt_tokens, wall_ms):
-    """Take a finished tick of interactive rows into account, before its mean is learned from it.
+    """Learn from a finished tick of streams with nobody else about, before its mean is learned.
 
-    Alone is one with nobody else about, who would have his turn sooner or later.  A shape that is
-    hardly known says more about its prediction than about the machine.
+    A shape that is hardly known says more about its prediction than about the machine.
     """
-    mode, served = info.mode, info.interactive_rows
-    if served == 0 or info.predicted_ms <= 0.0 or not is_known(cost, mode, rows, prompt_tokens):
+    served = info.interactive_rows
+    if served == 0 or info.mode or info.passengers > 0 or info.marks & FLAG_GUARDED:
         return
-    times = wall_ms / info.predicted_ms
-    if info.passengers > 0:
-        learn_tail(cost, mode, served, LADEN, times)
-    elif not info.marks & FLAG_GUARDED:
-        learn_tail(cost, mode, served, ALONE, times)
+    if info.predicted_ms > 0.0 and is_known(cost, 0, rows, prompt_tokens):
+        learn_tail(cost, served, wall_ms / info.predicted_ms)
 
 
 @njit(nogil=True, cache=True)
-def earned(knobs):
-    """Slow tokens that a session earns with each token."""
-    return EARNED_PACED if knobs.paced else EARNED
-
-
-@njit(nogil=True, cache=True)
-def settle_credit(credit, more, cap, latency_cap, baseline_ms, gap_ms):
+def settle_credit(credit, cap, latency_cap, baseline_ms, gap_ms):
     """The credit of a session after a token that came ``gap_ms`` after the one before.
 
-    ``more``: what a token on time earns (`earned`).  Returns (credit, whether the token was slow).
+    Returns (credit, whether the token was slow).
     """
     limit = (cap if cap > 0.0 else latency_cap) * baseline_ms
     if baseline_ms > 0.0 and gap_ms > limit:
         return max(credit - 1.0, LEAST_CREDIT), True
-    return min(credit + more, MOST_CREDIT), False
+    return min(credit + EARNED, MOST_CREDIT), False

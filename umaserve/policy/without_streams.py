@@ -27,6 +27,7 @@ BLIND_CHUNK = 64  # prompt tokens of a tick whose cost nobody knows
 LONG_TICKS, LONE_TICKS = 8, 200
 # Background prompts, and where nobody interactive has come for as long.
 LONGER_TICKS, LONGEST_TICKS = 20, 40
+LONG_UNSTOPPED = 4.0
 EFFICIENT = 0.85  # of the best rate, for a chunk that nobody can stop
 WORTH_TURNS = 1.05  # what turns have to save of a tick for both: costs are known to a few per cent
 
@@ -45,6 +46,11 @@ def plan_prompts(state, tick, knobs, cost, memory, plan, bounds):
     want = tokens_together(state, cost, memory, KIND_PROMPT, most)
     limit = _prompt_budget(tick, knobs, memory, back + back_prompts)
     chunk = _blind_or_largest(cost, 0, kv, limit, want)
+    if not can_be_given_up(knobs):
+        # of chunks up to four tick budgets, the smallest that is nearly as efficient as any
+        chunk = max(
+            chunk, efficient_chunk(cost, kv, LONG_UNSTOPPED * knobs.tick_budget_ms, want, EFFICIENT)
+        )
     entries = add_prompts(state, memory, plan, 0, KIND_PROMPT, chunk)
     room = bounds.tokens - chunk
     limit = knobs.latency_cap * predict(cost, 0, 0, chunk, kv)
@@ -74,6 +80,13 @@ def plan_prompts(state, tick, knobs, cost, memory, plan, bounds):
 def can_be_given_up(knobs):
     """Whether a tick of prompts alone can end when an interactive request comes."""
     return knobs.abortable and knobs.features & ABORT != 0
+
+
+@njit(nogil=True, cache=True)
+def note_done(memory, info):
+    """A tick that could have been given up was computed to its end."""
+    if info.abort_ms > 0.0:
+        memory.kept.given_up = 0
 
 
 @njit(nogil=True, cache=True)

@@ -118,6 +118,7 @@ class Start(msgspec.Struct, tag="start", frozen=True):
     max_merge: int = 0  # decoding sessions per tick; 0 = no cap
     tick_budget_ms: float = 50.0
     latency_cap: float = 1.2
+    reading_ms: float = 25.0
     bmt_budget: str = "auto"
     cache_bytes: int = -1  # of memory for beginnings of texts; -1 = by what is free, 0 = none
     cache_dir: str = ""  # where they are kept beyond the engine's life; empty = nowhere
@@ -130,7 +131,6 @@ class Start(msgspec.Struct, tag="start", frozen=True):
     prefill_threads: int = -1  # cores for prompts aside; -1 = chosen, 0 = none
     probe: bool = True  # measure what ticks cost, in pauses, where that is not known
     probe_first: bool = False  # before the engine is ready; for tests that need to know when
-    paced: bool | None = None  # chunks aside stop and go on when told; None: on accelerators
     log_level: str = "info"
     core_dumps: bool = False  # else a crash leaves no core file, which would hold prompts
 
@@ -158,9 +158,8 @@ class Submit(msgspec.Struct, tag="submit", omit_defaults=True):
     smaller turns go first, those with equal turns in order of arrival.  ``program``: the program
     that asks, as a number; ``weight``: of its share.
 
-    ``auto``: nobody has named the lane, and the policy may change it.  ``unread``: nor has anybody
-    said what it may take, and its answer goes out as a whole: the policy sets its cap.  ``domain``:
-    whose texts may begin as this one does and share what was computed; None: nobody's.
+    ``auto``: nobody has named the lane, and the policy may change it.  ``domain``: whose texts may
+    begin as this one does and share what was computed; None: nobody's.
     ``session``: it names the session that it belongs to, which will come back.
     ``speculate``: tokens may be drafted for it.  ``shifts``: where its context is full, `Shift` may
     follow.  Of ``tokens`` whose context was shifted before, those are given that are still in it.
@@ -191,7 +190,6 @@ class Submit(msgspec.Struct, tag="submit", omit_defaults=True):
     weight: float = 1.0
     prompt_logprobs: int = -1
     auto: bool = False
-    unread: bool = False
     domain: str | None = None
     session: bool = False
     shifts: bool = False

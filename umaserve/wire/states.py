@@ -14,10 +14,9 @@ LANE_BACKGROUND = 1
 
 # who decides about a lane (the column ``auto``), and what was decided
 LABELLED = 0  # the client has, or a person
-AUTO = 1  # the policy; interactive, since nobody else is there or it is being read
-AUTO_PAID = 2  # interactive: a short prompt, taken from what its program may ask for
-AUTO_SUNK = 3  # background until the rest of its prompt is short, or its answer begins
-AUTO_NEW = 4  # the policy, which has not seen it yet
+AUTO = 1  # the policy; interactive
+AUTO_SUNK = 2  # background until its program has allowance again, or its answer begins
+AUTO_NEW = 3  # the policy, which has not seen it yet
 
 AGED_NS = 5_000_000_000  # a background request that waited so long goes before interactive ones
 

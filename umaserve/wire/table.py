@@ -37,7 +37,6 @@ from umaserve.wire.header import BUSY_TOKENIZE as BUSY_TOKENIZE
 from umaserve.wire.header import TICK_RING as TICK_RING
 from umaserve.wire.states import AUTO as AUTO
 from umaserve.wire.states import AUTO_NEW as AUTO_NEW
-from umaserve.wire.states import AUTO_PAID as AUTO_PAID
 from umaserve.wire.states import AUTO_SUNK as AUTO_SUNK
 from umaserve.wire.states import DONE as DONE
 from umaserve.wire.states import FREE as FREE
@@ -86,7 +85,6 @@ _COLUMNS: tuple[tuple[str, str, str], ...] = (
     ("auto", "i4", ""),  # LABELLED, or what the policy has decided about the lane
     ("program", "i4", ""),  # whose request it is: equal numbers, the same program
     ("weight", "f8", ""),  # of that program's share
-    ("unread", "i4", ""),  # 1: nobody reads its answer as it comes, and the policy sets its cap
     ("rounds", "f8", ""),  # of the streams, between two tokens of this one: its baseline is longer
     ("tokens", "i4", "ctx"),
     ("cap", "f8", ""),  # latency cap of this session, times the baseline; 0 = the daemon's
@@ -176,7 +174,6 @@ class SessionTable:
     auto: np.ndarray
     program: np.ndarray
     weight: np.ndarray
-    unread: np.ndarray
     rounds: np.ndarray
     cap: np.ndarray
     target_ttft_ms: np.ndarray

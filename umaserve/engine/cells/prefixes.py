@@ -345,16 +345,26 @@ class Prefixes:
             while self._has_piece(slot, upto) and self._save_one(slot, upto) and at_once:
                 pass
         for slot in list(self._domains) if may_save else ():
-            while self._has_piece(slot):
+            while self._has_piece(slot) and not self._disturbs(slot, at_once):
                 if not self._save_one(slot):
                     break
                 if not at_once:
                     return filled
         return filled
 
-    def keep(self, slot: int) -> None:
-        """A row is over: save what is not saved yet, while its sequence has its cells."""
-        if slot not in self._domains:
+    def _disturbs(self, slot: int, at_once: bool) -> bool:
+        """Whether saving a background row would make streams later than their cap allows.
+
+        A piece takes 20 ms on an accelerator, where a large model's tick takes 4.
+        """
+        return not at_once and self._table.lane[slot] != 0 and self._copies.restore_ms(1) > 0.0
+
+    def keep(self, slot: int, at_once: bool = True) -> None:
+        """A row is over: save what is not saved yet, while its sequence has its cells.
+
+        ``at_once``: no stream waits meanwhile.
+        """
+        if slot not in self._domains or self._disturbs(slot, at_once):
             return
         while self._table.n_past[slot] - self._saved.get(slot, 0) >= WORTH_A_COPY:
             if not self._save_one(slot):

@@ -7,17 +7,15 @@ from umaserve.engine.native.calls import now_ns, stores_first
 from umaserve.engine.samplers.rows import take_counts
 from umaserve.jit.compiled import njit
 from umaserve.jit.inner import INNER
-from umaserve.policy.accelerator.beside import FLOW_KNOWN
 from umaserve.policy.base import (
     FLAG_GUARDED,
     FLAG_SKIPPED_PREFILL,
-    FLAG_TOGETHER,
     FLAG_TRIMMED,
 )
 from umaserve.policy.bytes import bandwidth
-from umaserve.policy.cost.model import FLOW_AGAIN, RELIEVED, learn, learn_flow, predict
-from umaserve.policy.guarded import observe
+from umaserve.policy.cost.model import RELIEVED, learn, predict
 from umaserve.policy.latency_guard import learn_tails
+from umaserve.policy.without_streams import note_done
 from umaserve.wire import table as t
 
 TICK_RING = t.TICK_RING
@@ -25,44 +23,31 @@ FLAG_ASIDE_BIT, FLAG_SPENT_BIT, FLAG_GUARD_BIT = 4, 2, 1
 
 
 @njit(nogil=True, cache=True)
-def learn_tick(cost, memory, info, facts, past, wall_ms, number):
-    """What tick ``number`` says about others like it: ``facts`` and ``info`` are its, ``past`` the
-    KV cells that each of its tokens attended to.
+def learn_tick(cost, memory, info, facts, past, wall_ms):
+    """Learn what a finished tick says about others like it.
 
-    A disturbed one says nothing about others, but for this: alone it takes no longer.  After a
-    landing, or a change of shape, nobody is kept out for what it takes.  Where drafts change the
-    shape, what that costs is known apart (`umaserve.drafts.pace`), and is no part of a price.
+    ``past``: KV cells that each of its tokens attended to.  A disturbed tick says nothing about
+    others, but for this: alone it takes no longer.  Where drafts change the shape, what that costs
+    is known apart (`umaserve.drafts.pace`), and is no part of a price.
     """
     if facts.changed and facts.may_draft:
         return
-    if not facts.changed:
-        observe(memory, info, wall_ms)
-    mode, decoding = info.mode, facts.decoding_rows + facts.drafted
+    note_done(memory, info)
+    decoding = facts.decoding_rows + facts.drafted
     prompt_tokens, laden = facts.tokens - decoding, info.passengers > 0
     if not facts.disturbed and not facts.drafted:
         learn_tails(cost, info, decoding, prompt_tokens, wall_ms)
     if not facts.disturbed or laden and wall_ms < RELIEVED * info.predicted_ms:
-        learn(cost, mode, decoding, prompt_tokens, past, wall_ms)
-    through = facts.through - 1
-    if through < 0 or info.predicted_ms <= 0.0:
-        return
-    # with passengers the prediction may rest on such ticks itself: better than nothing
-    flow = cost.flow[through]
-    unknown = flow.seen < FLOW_KNOWN or number - flow.at > FLOW_AGAIN
-    if not laden or unknown:
-        learn_flow(cost, through, wall_ms / info.predicted_ms, number)
+        learn(cost, info.mode, decoding, prompt_tokens, past, wall_ms)
 
 
 @njit(nogil=True, cache=True)
-def is_for_pace(facts, marks):
+def is_for_pace(facts):
     """Whether the time that a tick took counts for the pace that streams are promised.
 
     Drafts make a tick longer and bring more tokens with it; so does the change of shape to it and
-    back.  No one else has made the streams wait, nor has a prompt that came with them.
-    ``marks``: ``PlanInfo.marks`` of the tick.
+    back.  No one else has made the streams wait.
     """
-    if marks & FLAG_TOGETHER:
-        return False
     return facts.drafted == 0 and not (facts.changed and facts.may_draft)
 
 
@@ -121,9 +106,7 @@ def account(loop, parity):
     end = sampled if fixed.overlap else now
     wall_ms = (end - began) / 1e6
     past = facts.cells_used if fixed.wide_reads else facts.attended / tokens
-    learn_tick(
-        cost, loop.memory, info, facts, past, wall_ms - facts.rounds_ns / 1e6, header.ticks + 1
-    )
+    learn_tick(cost, loop.memory, info, facts, past, wall_ms - facts.rounds_ns / 1e6)
     span = bandwidth.attention_span(facts.cells_used + tokens, fixed.n_ctx)
     moved = bandwidth.tick_bytes(
         loop.traffic, outputs, tokens, span if fixed.wide_reads else facts.cells_read, tokens, span

@@ -318,7 +318,6 @@ class Admission:
         self._arrivals += 1
         table.program[slot] = message.program
         table.weight[slot] = message.weight
-        table.unread[slot] = message.unread
         table.rounds[slot] = 1.0
         table.auto[slot] = t.AUTO_NEW if message.auto else t.LABELLED
         table.arrival[slot] = (message.turn << 32) + self._arrivals

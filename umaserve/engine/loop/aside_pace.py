@@ -15,9 +15,10 @@ import numpy as np
 
 from umaserve.engine.aside.lane import Allowed
 from umaserve.policy.base import KIND_DECODE, Knobs, Memory
-from umaserve.policy.latency_guard import HARD, RESERVED, SPARE
+from umaserve.policy.latency_guard import SPARE
 from umaserve.wire import table as t
 
+HARD = 1.9  # times the baseline: a piece on credit makes no pause longer than that
 NOTHING, ALL = Allowed(0.0, 0.0), Allowed(math.inf, math.inf)
 
 
@@ -64,6 +65,6 @@ def _slack(
         within_cap = min(within_cap, gap_ms - since_ms - need_ms)
         within_budget = min(within_budget, max(HARD * base_ms, gap_ms) - since_ms - need_ms)
     most_ms = (HARD - 1.0 - SPARE) * base_ms
-    on_credit = float(table.credit[slots].min()) >= 1.0 + RESERVED
+    on_credit = float(table.credit[slots].min()) >= 2.0
     now_ms = (within_budget if on_credit else within_cap) - SPARE * base_ms
     return Allowed(max(now_ms, 0.0), most_ms)

@@ -51,7 +51,7 @@ from umaserve.policy.base import (
     Tick,
 )
 from umaserve.policy.bytes.bandwidth import Budget
-from umaserve.policy.cost.model import CostModel, doubt_larger, learn_flow_ms, learn_part
+from umaserve.policy.cost.model import CostModel, doubt_larger, learn_part
 from umaserve.policy.flags import forget
 from umaserve.policy.without_streams import note_given_up
 from umaserve.sampling.params import SamplerTable
@@ -104,7 +104,6 @@ class Engine:
         self.state = SchedulerState.of(table, self.work.served, self.work.aside)
         self.custom = find_policy(start.policy)
         self.ways = Ways()
-        self.paced = False
         self.aside_threads = 0
         self.sequences = Sequences(loaded)
         self.worker: PrefillWorker | None = None
@@ -150,13 +149,11 @@ class Engine:
         start, loaded = self.start, self.loaded
         self.ways = ways
         leave_places(loaded.places)  # the worker's thread is to run anywhere
-        self.paced = ways.overlaps if start.paced is None else start.paced
         self.aside_threads = self._aside_threads()
         if self.aside_threads:
             self.worker = PrefillWorker(
                 loaded, start, self.table, self.aside_threads, self.control.notify,
-                self.paced, self._chunk_took, self.cost.copies, self.first_tokens(),
-                self.sequences,
+                self._chunk_took, self.first_tokens(), self.sequences,
             )  # fmt: skip
         place_threads(loaded.places, max(loaded.n_threads, loaded.n_threads_batch))
         self.arrange()
@@ -202,18 +199,17 @@ class Engine:
         """Put together what the compiled ticks take; again after threads or worker changed."""
         start, loaded = self.start, self.loaded
         aside = self.worker is not None and self.worker.alive
-        if aside and self.paced and start.paced is None:
-            aside = bool(self.cost.parts.any())  # whether chunks stop here is known
         self.knobs = Knobs(
             n_batch=loaded.n_batch,
             max_merge=start.max_merge,
             tick_budget_ms=float(start.tick_budget_ms),
             latency_cap=float(start.latency_cap),
+            reading_ms=float(start.reading_ms),
             abortable=self.ways.abortable,
             can_aside=aside,
             features=ALL_FEATURES - sum(FEATURES[name] for name in start.without),
             wide_reads=not loaded.on_processor,
-            paced=self.paced,
+            overlaps=self.ways.overlaps,
             sliced=self.worker is not None and aside and self.worker.sliced,
         )
         left = loaded.threads(self.aside_threads)[1]
@@ -253,10 +249,8 @@ class Engine:
         asked = self.start.prefill_threads
         if asked == 0 or not prefill_worker.available(self.loaded)[0]:
             return 0
-        if self.ways.overlaps:
-            return self.loaded.n_threads  # they have next to nothing to do
-        if not self.ways.abortable and not self.paced:
-            return 0  # neither way is known to work here
+        if not self.ways.abortable:
+            return 0  # an accelerator computes prompts in the ticks
         return min(asked, self.loaded.n_cores - 1) if asked > 0 else self.loaded.n_cores // 2
 
     def first_tokens(self) -> FirstTokens:
@@ -264,16 +258,9 @@ class Engine:
         return FirstTokens(self.loaded, self.table, self.samplers.settings)
 
     def _chunk_took(self, tokens: int, longest_ms: float, all_ms: float) -> None:
-        """From the worker's thread: what the parts of a chunk beside the ticks took.
-
-        0 and the chunk's duration where it went on through the ticks.
-        """
-        if longest_ms > 0.0:
-            learn_part(self.cost, tokens, longest_ms, all_ms)
-            if not self.paced:
-                doubt_larger(self.cost, tokens)
-        else:
-            learn_flow_ms(self.cost, tokens, all_ms)
+        """From the worker's thread: what the parts of a chunk between the ticks took."""
+        learn_part(self.cost, tokens, longest_ms, all_ms)
+        doubt_larger(self.cost, tokens)
 
     def _worker_count(self) -> int:
         if self.start.sampling_threads >= 0:

@@ -30,7 +30,6 @@ from umaserve.wire import messages as m
 
 BANDWIDTH_S = 0.05
 AGAIN_S = 10.0  # after which threads are looked at again
-PREPARE_S = 10.0  # that the prefill worker may take to prepare
 
 Steps = Iterator[None]
 
@@ -47,7 +46,7 @@ class IdleWork:
         self._again_s = math.inf  # when these are looked at again
         self._left: list[Callable[[], Steps]] = [
             self._threads, self._bandwidth, self._meet, self._graph, self._cells,
-            self._prepare_worker, self._probe, self._slices,
+            self._probe, self._slices,
         ]  # fmt: skip
 
     @property
@@ -55,7 +54,7 @@ class IdleWork:
         """Most rows that decode in a tick.  On an accelerator drafts are rows too: what they cost
         is known before somebody pays for them."""
         engine = self._engine
-        drafts = MOST if engine.paced and engine.can_draft else 0
+        drafts = MOST if engine.ways.overlaps and engine.can_draft else 0
         return max(engine.loaded.n_seq, drafts)
 
     @property
@@ -160,28 +159,10 @@ class IdleWork:
         finally:
             ticks.close()
 
-    def _prepare_worker(self) -> Steps:
-        """On an accelerator: open the second context, and let it measure its chunks."""
-        engine = self._engine
-        worker = engine.worker
-        if worker is None or not engine.paced or not engine.start.probe:
-            return
-        began = time.monotonic()
-        try:
-            while not worker.wait_ready(0.005) and time.monotonic() - began < PREPARE_S:
-                yield
-        finally:
-            worker.stop_preparing()
-        unknown = engine.cost.parts == 0.0
-        engine.cost.longest[unknown] = worker.part_ms[unknown]
-        engine.cost.parts[unknown] = worker.parts_ms[unknown]
-        engine.arrange()
-
     def _probe(self) -> Steps:
         engine = self._engine
         if engine.start.probe:
-            aside_threads = 0 if engine.paced else engine.aside_threads
-            yield from self._prober.steps(aside_threads, n_rows=self._n_rows)
+            yield from self._prober.steps(engine.aside_threads, n_rows=self._n_rows)
 
     def _slices(self) -> Steps:
         """Chunks between the ticks of a processor, where the smallest is no long one."""

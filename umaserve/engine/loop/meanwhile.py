@@ -8,11 +8,9 @@ waits for the end of that tick.
 
 from __future__ import annotations
 
-import time
 from functools import partial
 from itertools import takewhile
 
-from umaserve.engine.prefill.worker import PrefillWorker
 from umaserve.engine.start.whole import Whole
 from umaserve.wire import messages as m
 from umaserve.wire import table as t
@@ -30,8 +28,6 @@ def meanwhile(engine: Whole) -> bool:
     engine.later += handle_some(engine, now) + messages[len(now) :]
     engine.admission.take_tokenised()
     done = not (engine.later or engine.control.closed or engine.aside.has_jobs)
-    if engine.worker is not None:
-        done = _take_from(engine.worker, engine) and done
     return engine.seats.admit(under_way=True) and done
 
 
@@ -39,16 +35,3 @@ def _can_be_handled(engine: Whole, message: m.ToEngine) -> bool:
     if isinstance(message, m.Release) and engine.table.state[message.slot] == t.FULL:
         return False  # it has cells
     return isinstance(message, AT_ANY_TIME)
-
-
-def _take_from(worker: PrefillWorker, engine: Whole) -> bool:
-    orders = worker.orders
-    for first in worker.take_first(without_cells=True):
-        engine.landing.settle_first(first)
-    if orders.pending[0] < 0:
-        orders.pending_ns[0] = time.monotonic_ns()
-    orders.pending[0] = worker.first_lane  # the ticks look at it, and stop when it may land
-    if worker.has_pieces and not engine.paced:
-        return False
-    refused = 1 in orders.refused.tobytes()
-    return worker.alive and not (worker.has_first or worker.has_log or refused)

@@ -65,8 +65,6 @@ class Flight(Record):
     outputs_sent: int  # rows with logits
     logits: int  # address of the first
     settled: int  # rows that have their token
-    turns: int  # ``Orders.turns`` when the tick began
-    usual: int  # whether the tick says something about others
     must_stop: int  # ATTENTION may not wait for another tick
     unpublished: int  # the front was not told of the tick before
     flying: int  # the loop comes back once the next tick was submitted
@@ -97,11 +95,10 @@ class Facts(Record):
     cells_read: int  # KV cells of the rows
     cells_used: int  # by all sequences, before
     attended: int  # cells of each row times its tokens
-    disturbed: int  # 1: a chunk was computed beside it, or it says nothing for another reason
+    disturbed: int  # 1: it says nothing about others
     slice_ns: int  # that chunks had before it
     speech_ns: int  # that a draft model had before it
-    through: int  # 1 + class of the chunk that was computed all through it; 0 = none
-    changed: int  # ticks left after a landing or a change of shape
+    changed: int  # ticks left after a change of shape
     may_draft: int  # 1: drafts may be in such ticks, and change their shape
 
 

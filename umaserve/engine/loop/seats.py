@@ -20,7 +20,7 @@ from umaserve.engine.cells.prefixes import WORTH_A_WAIT, Prefixes
 from umaserve.engine.cells.shelf import Shelf
 from umaserve.engine.model.cost_file import saved_by
 from umaserve.engine.start.whole import Whole
-from umaserve.policy.urgency import is_long
+from umaserve.policy.urgency import gives_way
 from umaserve.wire import messages as m
 from umaserve.wire import table as t
 from umaserve.wire.memory_order import stores_first
@@ -69,6 +69,11 @@ class Seats:
         if self._shelf is not None:
             self._shelf.close()
 
+    def _is_background(self, slot: int, now_ns: int) -> bool:
+        """Whether nobody has labelled the row, and its program has used up its allowance."""
+        engine = self._engine
+        return bool(gives_way(engine.state, engine.knobs, engine.memory, slot, now_ns))
+
     def admit(self, under_way: bool = False) -> bool:
         """Give KV sequences to waiting requests while both last.
 
@@ -100,7 +105,7 @@ class Seats:
                 self._ageing.admitted(table, slot, now_ns)
             self._note(slot)
             while not engine.sequences.available or not cells.fits(table, slot, n_cells):
-                if not table.lane[slot] and is_long(engine.state, engine.knobs, engine.cost, slot):
+                if not table.lane[slot] and self._is_background(slot, now_ns):
                     # it is to age, and takes nobody's place
                     table.lane[slot], table.auto[slot] = t.LANE_BACKGROUND, t.AUTO_SUNK
                     break
@@ -261,7 +266,7 @@ class Seats:
         """
         ended = None
         if not empty:
-            self.prefixes.keep(slot)
+            self.prefixes.keep(slot, not self._somebody_decodes())
             self._engine.remember_text(slot)
             ended = self._ended(slot)
         self.drop_sequence(slot, empty, ended)

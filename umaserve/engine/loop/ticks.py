@@ -35,33 +35,29 @@ from umaserve.engine.native.calls import (
     wake,
 )
 from umaserve.engine.native.status import DECODED, GIVEN_UP, NO_LOGITS
+from umaserve.engine.prefill.chunk_stack import run_parts, waits
 from umaserve.engine.samplers.masks import ask_ahead, ask_for_masks, await_masks
 from umaserve.engine.samplers.rows import call_workers, sample_all, slow_last
 from umaserve.jit.compiled import njit
 from umaserve.jit.inner import INNER, PHASE
 from umaserve.policy.base import (
-    ALL_THE_TIME,
     BANDWIDTH,
     Tick,
 )
 from umaserve.policy.bytes import bandwidth
 from umaserve.policy.guarded import plan_tick
-from umaserve.policy.latency_guard import earned, settle_credit
+from umaserve.policy.latency_guard import settle_credit
 from umaserve.sampling.params import SLOW
 from umaserve.sampling.sampler import NO_CHOICE, NO_NUMBERS
 from umaserve.wire import table as t
 
 from .account import account, is_for_pace
 from .beside import (
-    can_land,
-    go_on,
     note_begun,
-    note_disturbed,
     note_next_part,
     note_shape,
     order_beside,
     order_thread,
-    stops,
 )
 from .records import (
     ABORTED,
@@ -160,8 +156,6 @@ def plan_next(loop, tick, given):
     if entries:
         work.out.entries = entries
         return NO_ROOM
-    if can_land(knobs, orders, state, plan, started):
-        return ATTENTION
     if plan.info.wait_ms > 0.0:
         # the budget of bytes is used up, or all there is runs beside the ticks
         header.heartbeat_ns = started
@@ -174,10 +168,10 @@ def plan_next(loop, tick, given):
 @njit(**PHASE)
 def slice_prompts(loop):
     """Leave the plan's slice to a prompt that is computed beside the ticks."""
-    knobs, orders, native, work = loop.knobs, loop.orders, loop.native, loop.work
+    orders, native, work = loop.orders, loop.native, loop.work
     facts, slice_ms = work.facts[work.flight.parity], loop.plan.info.slice_ms
     facts.slice_ns = 0
-    if not LEAST_SLICE_MS < slice_ms < ALL_THE_TIME or not stops(knobs, orders):
+    if slice_ms <= LEAST_SLICE_MS or not waits(orders.gate):
         return
     publish_last(loop)  # nobody's token waits for a prompt
     header, started = loop.columns.header, facts.began_ns
@@ -186,7 +180,7 @@ def slice_prompts(loop):
     # it can hang as a tick can
     header.tick_start_ns = header.heartbeat_ns = started
     header.busy = BUSY_DECODE
-    ended = go_on(knobs, orders, native, started, until)
+    ended = run_parts(orders.gate, native, until, orders.wake_fd)
     facts.began_ns, facts.slice_ns = ended, ended - started
     if header.work_since_ns:
         header.work_since_ns += ended - started  # no overhead
@@ -273,7 +267,7 @@ def fill_batch(loop):
     facts.cells_read, facts.attended, facts.told_ns = read, attended, 0
     flight.outputs_sent = outputs
     note_shape(flight, knobs, loop.cost, loop.memory, rows, facts, plan.info)
-    note_begun(knobs, orders, flight, facts)
+    note_begun(flight, facts)
 
 
 @njit(**PHASE)
@@ -296,8 +290,6 @@ def decode(loop, resumed):
         call_workers(loop.pool, flight.outputs_sent)
         call_i64_ptr(native.synchronize, native.context)
     facts.decoded_ns = now_ns(native)
-    predicted_ms = work.info[flight.parity].predicted_ms
-    note_disturbed(loop.knobs, loop.orders, loop.cost, flight, facts, predicted_ms)
     armed = abort.armed
     abort.armed = 0
     header.busy = BUSY_IDLE
@@ -385,7 +377,7 @@ def settle_rows(loop, count, tick):
     first, parity = flight.settled, flight.parity
     slots, at_ns = loop.batch.out_slot[first:], work.facts[parity].sampled_ns
     info = work.info[parity]
-    may_be_late, baseline_ms = is_for_pace(work.facts[parity], info.marks), info.baseline_ms
+    may_be_late, baseline_ms = is_for_pace(work.facts[parity]), info.baseline_ms
     _credits(columns, loop.state, loop.knobs, baseline_ms, slots, count, at_ns, may_be_late)
     if first == 0:
         note_fed(flight.entries, loop.plan, columns, work.served, tick)
@@ -427,7 +419,7 @@ def end_tick(loop, more):
 
     ``more``: whether another tick may follow.  Returns GOES_ON or why Python is needed.
     """
-    columns, work, native, orders = loop.columns, loop.work, loop.native, loop.orders
+    columns, work, native = loop.columns, loop.work, loop.native
     flight, out, outputs = work.flight, work.out, work.flight.outputs_sent
     slots = loop.batch.out_slot
     out.without_choice = _rows_with(NO_CHOICE, outputs, slots, work.sampled, work.stuck)
@@ -439,8 +431,7 @@ def end_tick(loop, more):
         wake(native)
         return NOT_NUMBERS if out.without_numbers else ENDED
     attention, overlap = readable(native), loop.fixed.overlap
-    sampled = work.facts[flight.parity].sampled_ns
-    lands = flight.must_stop != 0 or can_land(loop.knobs, orders, loop.state, loop.plan, sampled)
+    lands = flight.must_stop != 0
     # nobody interactive waits for what Python is to do: the next decode is submitted before
     flies = overlap and attention and not lands
     flight.flying = flies and not _is_urgent(columns.abort, flight)
@@ -560,7 +551,6 @@ def _credits(columns, state, knobs, baseline_ms, slots, count, now, may_be_late)
     if baseline_ms <= 0.0:
         return
     t_last_ns, lane, cap, credit = columns.t_last_ns, state.lane, state.cap, state.credit
-    more = earned(knobs)
     for i in range(count):
         s = slots[i]
         if lane[s] != 0 or t_last_ns[s] == 0:
@@ -568,7 +558,7 @@ def _credits(columns, state, knobs, baseline_ms, slots, count, now, may_be_late)
         gap_ms = (now - t_last_ns[s]) / 1e6 if may_be_late else 0.0
         own_ms = state.rounds[s] * baseline_ms
         credit[s], slow = settle_credit(
-            credit[s], more, cap[s], knobs.latency_cap, own_ms, gap_ms
+            credit[s], cap[s], knobs.latency_cap, own_ms, gap_ms
         )
         if slow:
             columns.header.slow_tokens += 1

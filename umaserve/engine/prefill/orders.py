@@ -32,18 +32,14 @@ class Orders(NamedTuple):
     - ``sequence`` int64[1]: odd while ``wanted`` is being written.
     - ``epoch`` int64[n_slots]: raised when a row's pieces are void.
     - ``life`` int64[n_slots]: raised when its cells are void too.
-    - ``grant`` int32[1]: prompt tokens of the next chunk of a paced worker, 0 = none yet.  Negative
-      where that chunk goes on through the ticks.  The worker takes them by writing 0.
-    - ``pending`` int32[1]: lane of the finished piece that comes next, -1 = none.
-    - ``pending_ns`` int64[1]: since when (monotonic) one waits, nothing having landed.
+    - ``grant`` int32[1]: prompt tokens of the next chunk that the loop computes, 0 = none yet.  The
+      worker takes them by writing 0.
     - ``wake_fd``: where one byte wakes the worker.
 
     Written by the worker:
 
     - ``running`` int32[1]: the slot whose chunk it computes now, or -1.
     - ``started_ns`` int64[1]: when the last chunk began (monotonic).
-    - ``size`` int32[1]: tokens of that chunk.
-    - ``turns`` int64[1]: raised when a chunk begins and when it ends, so odd while one runs.
     - ``alive`` uint8[1]: 0 = it takes nothing any more.
 
     Written by both:
@@ -63,10 +59,6 @@ class Orders(NamedTuple):
     alive: np.ndarray
     refused: np.ndarray
     grant: np.ndarray
-    pending: np.ndarray
-    pending_ns: np.ndarray
-    size: np.ndarray
-    turns: np.ndarray
     gate: Gate
     wake_fd: int
 
@@ -83,10 +75,6 @@ class Orders(NamedTuple):
             alive=np.ones(1, np.uint8),
             refused=np.zeros(n_slots, np.uint8),
             grant=np.zeros(1, np.int32),
-            pending=np.full(1, -1, np.int32),
-            pending_ns=np.zeros(1, np.int64),
-            size=np.zeros(1, np.int32),
-            turns=np.zeros(1, np.int64),
             gate=new_gate(),
             wake_fd=wake_fd,
         )
@@ -138,13 +126,10 @@ def give_orders(orders, native, slots, n, stop):
 
 
 @njit(nogil=True, cache=True)
-def grant_chunk(orders, native, tokens, through):
-    """Where the worker is paced: its next chunk may have so many tokens; 0 = it waits.
-
-    ``through``: that chunk does not stop for the ticks.
-    """
+def grant_chunk(orders, native, tokens):
+    """Grant the next chunk so many tokens; 0 = it waits."""
     stores_first()  # who computes it was said before
-    orders.grant[0] = -tokens if through else tokens
+    orders.grant[0] = tokens
     if tokens > 0 and orders.running[0] < 0:
         call_i64_i32_ptr_i64(native.write, orders.wake_fd, native.byte.ctypes.data, 1)
 

@@ -1,16 +1,15 @@
-"""Prompts computed beside the ticks: prefill on cores of its own, or between ticks.
+"""Prompts computed beside the ticks of a processor: on cores of their own, or between ticks.
 
 Decode is bound by memory and prefill by arithmetic.  So on separate cores they hardly disturb each
-other (Splitwise, Patel et al. 2023; DistServe, Zhong et al. 2024).  On an accelerator they take
-turns (`gate`).  A second ``llama_context`` on the same weights, driven by a thread of its own
-(`thread`), computes prompts chunk by chunk.  The KV cells of each chunk are copied into the
-engine's context between two ticks.  The last known token of a prompt stays with the engine, which
-needs its logits, unless nobody waits for it.  Then the first token is sampled there
-(`first_token`).
+other (Splitwise, Patel et al. 2023; DistServe, Zhong et al. 2024).  A second ``llama_context`` on
+the same weights, driven by a thread of its own (`thread`), computes prompts chunk by chunk.  The KV
+cells of each chunk are copied into the engine's context between two ticks.  The last known token of
+a prompt stays with the engine, which needs its logits, unless nobody waits for it.  Then the first
+token is sampled there (`first_token`).
 
 The two threads share little: a few arrays that compiled code may write as well, and deques
-(`orders`).  Neither waits for the other, the gate apart.  Only the loop's thread touches
-the engine's context, only the worker's the second one.
+(`orders`).  Neither waits for the other, the gate apart.  Only the loop's thread touches the
+engine's context, only the worker's the second one.
 
 Long: the one face of that thread towards the loop.
 """
@@ -19,17 +18,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from umaserve.engine.cells.accounting import cells_used
 from umaserve.engine.cells.piece import Piece, export_piece, import_piece
-from umaserve.engine.model.abilities import device_memory, why_not_plain
+from umaserve.engine.model.abilities import why_not_plain
 from umaserve.engine.samplers.first_token import FirstToken, FirstTokens
-from umaserve.policy.cost.model import CHUNK_SIZES
 from umaserve.wire import memory_order
 from umaserve.wire import messages as m
 from umaserve.wire import table as t
@@ -37,18 +32,13 @@ from umaserve.wire import table as t
 from .chunk_pace import CHUNKS
 from .chunk_stack import ChunkStack, give_up, waits
 from .orders import Exchange, Orders
-from .thread import FEWEST_PACED, PACED_CHUNK, PrefillThread
+from .thread import PrefillThread
 
 if TYPE_CHECKING:
     from umaserve.engine.cells.sequences import Sequences
     from umaserve.engine.model.loaded import Loaded
 
 PIECE_BYTES = 8 << 20  # of KV that move in one go, roughly: a few milliseconds of copying
-PACED_PIECE_BYTES = 16 << 20  # the same to and from an accelerator, which has a fixed cost each
-FIRST_PIECE = 64  # tokens, where a limit is to be kept and nothing is known
-TWICE_AS_LARGE = 1.4  # times as long as a piece of half the size, at most
-HARDLY_LONGER = 1.5  # times as long as the smallest piece: not worth landing more often for
-LANDING_WEIGHT = 0.25  # of a new measurement in the running mean
 RESERVE_BYTES = 256 << 20  # memory that the second KV cache leaves alone
 
 
@@ -57,26 +47,18 @@ def available(loaded: Loaded, cores: int | None = None) -> tuple[bool, str]:
 
     ``cores`` are the physical cores of this process (as loaded if None).
     """
-    if loaded.on_processor and (loaded.n_cores if cores is None else cores) < 2:
+    if (loaded.n_cores if cores is None else cores) < 2:
         return False, "there is one core only"
     reason = why_not_plain(loaded)
     if reason:
         return False, reason
-    if not loaded.on_processor:
-        free, kv_bytes = device_memory(loaded), _fewest_bytes(loaded)
-    else:
-        # mapped weights count as available memory, and we want them to stay where they are
-        free = _memory_available()
-        second = loaded.kv_bytes * loaded.n_positions // max(loaded.n_ctx, 1)  # for one prompt
-        kv_bytes = second + loaded.unused_bytes + loaded.model.size_bytes
+    # mapped weights count as available memory, and we want them to stay where they are
+    free = _memory_available()
+    second = loaded.kv_bytes * loaded.n_positions // max(loaded.n_ctx, 1)  # for one prompt
+    kv_bytes = second + loaded.unused_bytes + loaded.model.size_bytes
     if free is not None and kv_bytes + RESERVE_BYTES > free:
         return False, "there is no memory for a second KV cache"
     return True, ""
-
-
-def _fewest_bytes(loaded: Loaded) -> int:
-    """KV bytes of the smallest second context on an accelerator."""
-    return loaded.kv_bytes * min(FEWEST_PACED, loaded.n_ctx) // max(loaded.n_ctx, 1)
 
 
 def _memory_available() -> int | None:
@@ -95,9 +77,8 @@ class PrefillWorker:
     All methods are for the loop's thread and never wait for the worker, `close` apart.  ``notify``
     is called from the worker's thread when there is something for `land` (pieces, a refusal).  It
     must be safe there and should end the loop's ticks.  ``orders`` is for compiled code.
-    ``paced``: chunks wait until they are granted and stop at a gate.  ``measured`` is told
-    tokens of each and ms of its longest part and of all.  What landing takes is learned in
-    ``copies`` (`CostModel.copies`, borrowed).  ``sampler``: first tokens are sampled by the worker
+    ``measured`` is told tokens of each chunk that the loop has computed, and ms of its longest part
+    and of all.  ``sampler``: first tokens are sampled by the worker
     where that may be; None = nowhere.  ``sequences`` is told what lands.
     """
 
@@ -108,9 +89,7 @@ class PrefillWorker:
         table: t.SessionTable,
         n_threads: int,
         notify: Callable[[], None],
-        paced: bool = False,
         measured: Callable[[int, float, float], None] | None = None,
-        copies: np.ndarray | None = None,
         sampler: FirstTokens | None = None,
         sequences: Sequences | None = None,
     ) -> None:
@@ -124,18 +103,15 @@ class PrefillWorker:
         self.landed_total = 0  # prompt tokens that got into the engine's context
         self._x = Exchange(table, self.orders)
         per_token = max(loaded.kv_bytes // max(loaded.n_ctx, 1), 1)
-        largest = PACED_CHUNK if paced else CHUNKS[0]
-        bytes_most = PACED_PIECE_BYTES if paced else PIECE_BYTES
-        self._piece_most = min(max(bytes_most // per_token, CHUNKS[-1]), largest)
-        self._copies = np.zeros(CHUNK_SIZES.size) if copies is None else copies
+        self._piece_most = min(max(PIECE_BYTES // per_token, CHUNKS[-1]), CHUNKS[0])
         self._spare = loaded.n_seq  # sequence id, in both contexts
         self._stack: ChunkStack | None = None
-        if loaded.on_processor and not paced:
+        if loaded.on_processor:
             with contextlib.suppress(OSError):  # then prompts get no slices here
                 self._stack = ChunkStack(self.orders.gate, loaded.library)
         self._thread = PrefillThread(
             loaded, start, self._x, self._wake_read, n_threads, self._piece_most, notify,
-            int(1.05 * per_token * self._piece_most) + (1 << 16), paced, measured, sampler,
+            measured, sampler,
         )  # fmt: skip
 
     @property
@@ -187,32 +163,6 @@ class PrefillWorker:
     def n_threads(self, n: int) -> None:
         self._thread.n_threads = n
 
-    @property
-    def part_ms(self) -> np.ndarray:
-        """ms of the longest part of a chunk by CHUNK_SIZES, measured before `wait_ready` returns;
-        0 = not measured.  float64, borrowed."""
-        return self._thread.part_ms
-
-    @property
-    def parts_ms(self) -> np.ndarray:
-        """The same of all parts together."""
-        return self._thread.parts_ms
-
-    def wait_ready(self, seconds: float) -> bool:
-        """Let the thread prepare what it needs, and wait; False after so many seconds.
-
-        A paced one measures meanwhile, so the device should have nothing else to do until
-        `stop_preparing`.  A prompt that comes before is computed all the same.
-        """
-        if not self._thread.may_prepare.is_set():
-            self._thread.may_prepare.set()
-            self._x.wake_worker()
-        return self._thread.ready.wait(seconds)
-
-    def stop_preparing(self) -> None:
-        """Somebody comes: after the chunk at hand, prompts are computed; `wait_ready` goes on."""
-        self._thread.may_prepare.clear()
-
     def want(self, slots: Sequence[int], stop: bool = False) -> None:
         """What ``orders.give_orders`` does, from Python: these, the first first.
 
@@ -233,72 +183,6 @@ class PrefillWorker:
     def wake(self) -> None:
         """Make the worker look at its orders and the table; `want` and `land` do, too."""
         self._x.wake_worker()
-
-    @property
-    def first_lane(self) -> int:
-        """Lane that `land` would serve now; -1 = there is nothing to do.
-
-        That of the next piece, or interactive where such a prompt is computed: its pieces come
-        behind.
-        """
-        if not self.has_pieces:
-            return -1
-        wanted, lane = self.orders.listed(), self._table.lane
-        if self._x.asked or wanted and lane[wanted[0]] == m.LANE_INTERACTIVE:
-            return m.LANE_INTERACTIVE
-        return int(lane[self._x.finished[0].slot])
-
-    def limit_pieces(self, limit_ms: float) -> None:
-        """Make pieces so small that one lands within ``limit_ms``, as far as that is known.
-
-        Where small ones take nearly as long as large ones they would only be more, so they are not
-        made smaller for that.
-        """
-        if limit_ms == float("inf"):
-            self._thread.piece_tokens = self._piece_most
-            return
-        known_ms = self._copies[self._copies > 0.0]
-        if known_ms.size:
-            limit_ms = max(limit_ms, HARDLY_LONGER * float(known_ms[0]))
-        tokens = CHUNKS[-1]
-        while 2 * tokens <= self._piece_most:
-            ms = self._copy_ms(2 * tokens)
-            if not ms:
-                known, half = self._copy_ms(tokens), self._copy_ms(tokens // 2)
-                if known:
-                    # part of the time is the same for all sizes, on an accelerator nearly all
-                    more = 2.0 * max(known - half, 0.0) if half else known
-                    fits = min(TWICE_AS_LARGE * known, known + more) <= limit_ms
-                else:
-                    fits = 2 * tokens <= FIRST_PIECE
-            else:
-                fits = ms <= limit_ms
-            if not fits:
-                break
-            tokens *= 2
-        self._thread.piece_tokens = tokens if 2 * tokens <= self._piece_most else self._piece_most
-
-    def recall_large(self) -> None:
-        """Drop finished pieces that are larger than `limit_pieces` allows; smaller ones will come.
-
-        They were made when nobody had to wait for them.
-        """
-        x, orders = self._x, self.orders
-        while x.finished and x.finished[0].p1 - x.finished[0].p0 > self._thread.piece_tokens:
-            piece = x.finished.popleft()
-            if x.is_current(piece.slot, piece.serial, piece.epoch):
-                orders.epoch[piece.slot] += 1  # those after it do not fit either
-            x.buffers.give(piece.data)
-            x.wake_worker()
-
-    def _copy_ms(self, tokens: int) -> float:
-        """What landing so many tokens, a power of two, takes; 0 = unknown."""
-        return float(self._copies[_size_class(tokens)]) if tokens >= CHUNKS[-1] else 0.0
-
-    def _learn_landing(self, tokens: int, ms: float) -> None:
-        at = _size_class(tokens)
-        known = float(self._copies[at]) or ms
-        self._copies[at] = known + LANDING_WEIGHT * (ms - known)
 
     def land(self, most: int = 1) -> int:
         """Move up to ``most`` pieces each way; returns the prompt tokens that landed.
@@ -325,11 +209,9 @@ class PrefillWorker:
                     seq = int(table.seq[slot])
                     if self._sequences is not None:
                         self._sequences.place(seq, piece.data, piece.p0, piece.p1)
-                    began = time.perf_counter()
                     if import_piece(self._loaded.context, seq, self._spare, piece):
                         table.n_past[slot] = piece.p1
                         landed += tokens
-                        self._learn_landing(tokens, 1000.0 * (time.perf_counter() - began))
                     else:
                         if self._sequences is not None:
                             self._sequences.lose_track()
@@ -352,16 +234,13 @@ class PrefillWorker:
         """Whether `take_log` has something."""
         return bool(self._x.log)
 
-    def take_first(self, without_cells: bool = False) -> list[FirstToken]:
+    def take_first(self) -> list[FirstToken]:
         """First tokens that the worker has sampled, of requests that still wait for them.
 
-        The caller adds them to their rows.  To be called before `land`.  ``without_cells``: only up
-        to the first one whose row has cells in the engine's context.
+        The caller adds them to their rows.  To be called before `land`.
         """
         x, table, out = self._x, self._table, []
         for _ in range(len(x.first)):
-            if without_cells and table.n_past[x.first[0].slot]:
-                break
             first = x.first.popleft()
             waits = table.state[first.slot] == t.RUNNING and table.n_tokens[first.slot] == first.at
             if waits and table.serial[first.slot] == first.serial:
@@ -441,8 +320,3 @@ class PrefillWorker:
             x.handed.append(Piece(slot, serial, epoch, p0, p1, data, size))
             moved = True
         return moved
-
-
-def _size_class(tokens: int) -> int:
-    """The last of CHUNK_SIZES that is no larger; the first where there is none."""
-    return max(int(np.searchsorted(CHUNK_SIZES, tokens, "right")) - 1, 0)

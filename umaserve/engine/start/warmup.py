@@ -7,11 +7,10 @@ import numpy as np
 from umaserve.engine.model.loaded import CannotLoad
 from umaserve.engine.model.ways import Ways
 from umaserve.engine.start.whole import Whole
-from umaserve.policy.accelerator.beside import may_land
 from umaserve.policy.base import Memory
-from umaserve.policy.cost.model import CostModel, doubt_larger, learn_flow_ms, learn_part
+from umaserve.policy.cost.model import CostModel, doubt_larger, learn_part
 from umaserve.policy.latency_guard import poorest
-from umaserve.policy.urgency import is_long
+from umaserve.policy.urgency import gives_way
 from umaserve.policy.without_streams import note_given_up
 from umaserve.wire import messages as m
 from umaserve.wire import table as t
@@ -79,11 +78,9 @@ def _compile_the_rest(engine: Whole) -> None:
     cost = CostModel.unknown()
     learn_part(cost, 1, 1.0, 1.0)
     doubt_larger(cost, 1)
-    learn_flow_ms(cost, 1, 1.0)
-    may_land(engine.state, 1, 0.0)
     poorest(engine.state)
     note_given_up(Memory.fresh(1), 1)
-    is_long(engine.state, engine.knobs, engine.cost, 0)
+    gives_way(engine.state, engine.knobs, engine.memory, 0, 1)
     engine.aside.compile()
     logits = np.zeros(engine.loaded.n_vocab, np.float32)
     logits[0] = 1.0  # all the same would be no numbers

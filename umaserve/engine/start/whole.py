@@ -19,7 +19,7 @@ from umaserve.engine.native.calls import Native
 from umaserve.engine.prefill.ready_graph import ReadyGraph
 from umaserve.engine.prefill.worker import PrefillWorker
 from umaserve.engine.samplers.first_token import FirstToken, FirstTokens
-from umaserve.policy.base import Knobs, SchedulerState
+from umaserve.policy.base import Knobs, Memory, SchedulerState
 from umaserve.policy.bytes.bandwidth import Budget
 from umaserve.policy.cost.model import CostModel
 from umaserve.sampling.params import SamplerTable
@@ -106,13 +106,13 @@ class Whole(Protocol):
     state: SchedulerState
     knobs: Knobs
     cost: CostModel
+    memory: Memory
     cost_keeper: CostKeeper
     sequences: Sequences
     graph: ReadyGraph
     native: Native
     budget: Budget
     worker: PrefillWorker | None
-    paced: bool
     ways: Ways
     aside_threads: int
     later: list[m.ToEngine]

@@ -49,35 +49,20 @@ FRESH = 6.0  # ticks after which a shape that had faded is believed as any other
 # less leaves the shape as doubtful as it was
 RELIEF, RELIEVED = 0.5, 0.9
 IN_USE = 24.0  # fewer: not one of the shapes of these ticks, whose counts fade once between two
-# prompt tokens of the chunks that an accelerator computes beside the ticks
+# prompt tokens of the chunks that are computed beside the ticks
 CHUNK_SIZES = np.array([16, 32, 48, 64, 96, 128, 192, 256, 384, 512], np.int64)
 FADES = 0.97  # of the time of a part, for each chunk of a smaller size
 # of the time of all parts, after a restart: what was too long, and so not used, is tried once more
 PARTS_DOUBT = 0.7
 CHUNK_WEIGHT = 1 / 4  # of a new chunk
-FLOW_AGAIN = 2048  # ticks after which what a chunk does to them is learned anew
-# what CostModel.tails has for each number of interactive rows: of ticks with nobody else about, and
-# of those with passengers
-ALONE, LADEN = range(2)
-# they are counted in classes of so much, from 1.0 to WILD.  An old tick counts less, so that the
-# first ones, predicted badly, are forgotten after some hundred
+# Ticks of streams alone are counted in classes of so much, from 1.0 to WILD.  An old tick counts
+# less, so that the first ones, predicted badly, are forgotten after some hundred.
 TAIL_WIDTH, TAIL_CLASSES = 0.02, 75
 TAIL_FADE, TAIL_DOUBT = 1.0 - 1.0 / 256.0, 0.25
-# the same of disturbed ticks, hundreds a second, of which a few hundredths decide
-FLOW_WIDTH, FLOW_CLASSES, FLOW_FADE = 0.01, 150, 1.0 - 1.0 / 512.0
-
-
-class Flow(Record):
-    """What chunks of one size do to the ticks that they go on through."""
-
-    times: float  # how many times longer these take (their 95th percentile)
-    seen: float  # how many were seen
-    ms: float  # what such a chunk takes
-    at: float  # number of the last tick that it was learned from
 
 
 class Tail(Record):
-    """How ticks of one kind differ from their prediction."""
+    """How ticks of streams alone differ from their prediction."""
 
     times: float  # how many times longer they take (their 95th percentile)
     seen: float  # how many were seen
@@ -97,13 +82,11 @@ class CostModel(NamedTuple):
     By size of a chunk beside the ticks (CHUNK_SIZES), 0 = not measured:
 
     - ``longest`` float64[sizes]: ms of its longest part.  ``parts``: of all its parts together.
-    - ``copies`` float64[sizes]: ms of copying so many prompt tokens' KV cells from there.
-    - ``flow`` Flow[sizes], and ``flow_counts`` float64[sizes, FLOW_CLASSES]: as ``tail_counts``.
 
-    By interactive rows, ALONE or LADEN:
+    By interactive rows, with nobody else about:
 
-    - ``tails`` Tail[MODES, N_ROWS, 2].
-    - ``tail_counts`` float64[MODES, N_ROWS, 2, TAIL_CLASSES]: ticks of each length, fading.
+    - ``tails`` Tail[N_ROWS].
+    - ``tail_counts`` float64[N_ROWS, TAIL_CLASSES]: ticks of each length, fading.
 
     Of all ticks:
 
@@ -122,10 +105,7 @@ class CostModel(NamedTuple):
     error: np.ndarray
     ticks: np.ndarray
     longest: np.ndarray
-    copies: np.ndarray
     parts: np.ndarray
-    flow: np.ndarray
-    flow_counts: np.ndarray
     tails: np.ndarray
     tail_counts: np.ndarray
 
@@ -133,10 +113,9 @@ class CostModel(NamedTuple):
     def unknown(cls) -> CostModel:
         shape = (MODES, N_ROWS, N_PROMPTS)
         arrays = [np.zeros(shape) for _ in range(6)]
-        chunks = [np.zeros(CHUNK_SIZES.size) for _ in range(3)]
-        flow = Flow.several(CHUNK_SIZES.size), np.zeros((CHUNK_SIZES.size, FLOW_CLASSES))
-        tails = Tail.several(MODES, N_ROWS, 2), np.zeros((MODES, N_ROWS, 2, TAIL_CLASSES))
-        return cls._make([*arrays, np.zeros(3), np.zeros(2), np.zeros(1), *chunks, *flow, *tails])
+        chunks = [np.zeros(CHUNK_SIZES.size) for _ in range(2)]
+        tails = Tail.several(N_ROWS), np.zeros((N_ROWS, TAIL_CLASSES))
+        return cls._make([*arrays, np.zeros(3), np.zeros(2), np.zeros(1), *chunks, *tails])
 
     @classmethod
     def of(cls, numbers: Mapping[str, np.ndarray]) -> CostModel:
@@ -168,8 +147,6 @@ class CostModel(NamedTuple):
         """Believe it no more than after a long absence: for costs of an earlier run."""
         np.minimum(self.count, FADED, out=self.count)
         self.parts[:] *= PARTS_DOUBT
-        self.flow[:] = 0.0
-        self.flow_counts[:] = 0.0
         self.tail_counts[:] *= TAIL_DOUBT
 
 
@@ -442,28 +419,12 @@ def _nearer(known, new):
 
 
 @njit(nogil=True, cache=True)
-def learn_flow(cost, i, times, tick):
-    """Take a tick into account that took so many times longer since a chunk went on through it.
-
-    ``i``: its class.
-    """
-    flow, counts = cost.flow[i], cost.flow_counts[i]
-    if tick - flow.at > FLOW_AGAIN:
-        flow.seen = 0.0
-        counts[:] = 0.0
-    flow.at = tick
-    flow.seen = min(flow.seen + 1.0, 1e6)
-    flow.times = _count(counts, times, FLOW_WIDTH, FLOW_FADE)
-
-
-@njit(nogil=True, cache=True)
-def learn_tail(cost, mode, rows, load, times):
-    """Take a tick of so many interactive rows into account that took so many times longer than
-    predicted; ``load``: ALONE or LADEN."""
+def learn_tail(cost, rows, times):
+    """Learn from a tick of so many streams that took so many times longer than predicted."""
     r = row_class(rows)
-    tail = cost.tails[mode, r, load]
+    tail = cost.tails[r]
     tail.seen = min(tail.seen + 1.0, 1e6)
-    tail.times = _count(cost.tail_counts[mode, r, load], times, TAIL_WIDTH, TAIL_FADE)
+    tail.times = _count(cost.tail_counts[r], times, TAIL_WIDTH, TAIL_FADE)
 
 
 @njit(**INNER)
@@ -479,37 +440,6 @@ def _count(counts, times, width, fade):
             return 1.0 + width * (i + 1.0 - above / counts[i])
         above -= counts[i]
     return 1.0
-
-
-@njit(nogil=True, cache=True)
-def learn_flow_ms(cost, tokens, ms):
-    """Take the duration of a chunk that went on through the ticks into account."""
-    flow = cost.flow[chunk_class(tokens)]
-    flow.ms = _nearer(flow.ms, ms)
-
-
-@njit(**INNER)
-def copy_ms(cost, tokens):
-    """What copying a piece of so many prompt tokens takes, by the nearest size; 0.0 = unknown."""
-    size = 0
-    while size < CHUNK_SIZES.size - 1 and CHUNK_SIZES[size + 1] <= tokens:
-        size += 1
-    for i in range(size, -1, -1):
-        if cost.copies[i] > 0.0:
-            return cost.copies[i]
-    for i in range(size + 1, CHUNK_SIZES.size):
-        if cost.copies[i] > 0.0:
-            return cost.copies[i]
-    return 0.0
-
-
-@njit(**INNER)
-def hand_over_ms(cost, tokens):
-    """What copying so many known tokens in the largest pieces takes; 0.0 = unknown, or none."""
-    for i in range(CHUNK_SIZES.size - 1, -1, -1):
-        if cost.copies[i] > 0.0:
-            return cost.copies[i] * tokens / CHUNK_SIZES[i]
-    return 0.0
 
 
 @njit(nogil=True, cache=True)
@@ -541,7 +471,7 @@ def largest_chunk(cost, mode, rows, past, limit_ms, most):
     return best
 
 
-@njit(**INNER)
+@njit(nogil=True, cache=True)
 def efficient_chunk(cost, past, limit_ms, most, share):
     """The smallest chunk alone whose tokens per ms are ``share`` of the best within the limit.
 

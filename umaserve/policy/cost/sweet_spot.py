@@ -67,25 +67,26 @@ def merge_all(memory, cost, mode, n, most, past):
 
 
 @njit(**INNER)
-def look_again(memory, cost, mode, n, most, doubt, paced):
+def look_again(memory, cost, mode, n, most, doubt, overlaps):
     """Merge once although taking turns seems faster, or the reverse, to find out.
 
     Only a shape that was seen in fewer than ``doubt`` ticks, or not lately, is tried.  The round
     with it must not be expected to take much longer than the best round.  Without such tries, a
     shape that was slow by chance, or while others ran, would never be used again.
-    ``paced``: on an accelerator, where `go_on_looking` makes it ``LOOK_ON`` ticks. What one row
+    ``overlaps``: on an accelerator, where `go_on_looking` makes it ``LOOK_ON`` ticks. What one row
     takes is known there from streams that were alone, and more rows take little more.
     """
     group, alone, total = memory.group[mode], memory.alone_ms[mode], memory.round_ms[mode]
-    whole, most_ms = min(n, most), (LOOK_FARTHER if paced else LOOK_AT_MOST) * total[n]
+    whole, most_ms = min(n, most), (LOOK_FARTHER if overlaps else LOOK_AT_MOST) * total[n]
     before = group[n]
     if before < whole:
         merged = alone[whole] + total[n - whole]
         if cost.count[mode, row_class(whole), 0] < doubt and merged <= most_ms:
             group[n] = whole
-    elif n > 1 and not paced and cost.count[mode, 1, 0] < doubt and 0.0 < n * alone[1] <= most_ms:
-        group[n] = 1
-    if paced and group[n] != before:
+    elif n > 1 and not overlaps and 0.0 < n * alone[1] <= most_ms:  # noqa: SIM102
+        if cost.count[mode, 1, 0] < doubt:
+            group[n] = 1
+    if overlaps and group[n] != before:
         memory.kept.look_left = LOOK_ON - 1
         memory.kept.look_of, memory.kept.look_rows = n, group[n]
 

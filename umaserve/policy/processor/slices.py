@@ -14,17 +14,22 @@ from umaserve.jit.compiled import njit
 from umaserve.jit.inner import INNER
 from umaserve.policy.base import (
     FLAG_ASIDE,
+    FLAG_GUARDED,
+    FLAG_SKIPPED_PREFILL,
+    FLAG_SPENT,
     GUARD,
     KIND_ASIDE,
+    KIND_BACK_DECODE,
     KIND_BACK_PROMPT,
     KIND_DECODE,
     LANES,
     SINCE_BESIDE,
+    SINCE_DECODE,
     SLICES,
 )
 from umaserve.policy.cost.model import CHUNK_SIZES, chunk_class, largest_chunk
 from umaserve.policy.flags import mark
-from umaserve.policy.latency_guard import EARNED, HARD, SPARE, strictest_cap
+from umaserve.policy.latency_guard import EARNED, SPARE, strictest_cap
 
 from .offload import list_prompts
 
@@ -43,7 +48,7 @@ def slices(state, tick, knobs, cost, memory, plan):
     """List background prompts in ``plan.aside`` if slices between ticks compute more of them.
 
     ``PlanInfo.chunk_beside`` is set then.  To be called where no prompts are computed on cores of
-    their own; how much time they get, `beside.slice_between` says.
+    their own; how much time they get, `grant_slice` says.
     """
     found, since = memory.found, memory.since_ns
     if found[KIND_DECODE] and found[KIND_BACK_PROMPT] and knobs.features & NEEDED == NEEDED:
@@ -57,6 +62,37 @@ def slices(state, tick, knobs, cost, memory, plan):
                     plan.info.redoes = 1
     if found[KIND_ASIDE] == 0:
         since[SINCE_BESIDE] = tick.now_ns
+
+
+@njit(**INNER)
+def grant_slice(tick, cost, memory, plan, slack):
+    """Grant the chunk a slice before this tick of streams; returns its ms.
+
+    A slice is what the cap leaves, or a late tick where the streams have credit for it.
+    """
+    if not prompts_next(memory):
+        return 0.0
+    base_ms = memory.round_ms[0, memory.found[KIND_DECODE]]
+    ms, next_ms = max(slack.cap_ms - SPARE * base_ms, 0.0), memory.kept.next_part_ms
+    if ms < next_ms <= slack.cap_ms:
+        ms = slack.cap_ms  # or all parts behind this one would wait for credit
+    part_ms = max(cost.longest[chunk_class(plan.info.chunk_beside)], next_ms)
+    if slack.late_ms > ms:
+        ms = slack.late_ms
+        mark(plan, FLAG_SPENT)
+    plan.info.slice_ms = ms
+    if ms > 0.0 and ms >= part_ms:
+        memory.since_ns[SINCE_BESIDE] = tick.now_ns
+    if ms <= 0.0:
+        mark(plan, FLAG_GUARDED + FLAG_SKIPPED_PREFILL)
+    return ms
+
+
+@njit(**INNER)
+def prompts_next(memory):
+    """Whether prompts between the ticks go before background decoders: who waited longer does."""
+    since = memory.since_ns
+    return memory.found[KIND_BACK_DECODE] == 0 or since[SINCE_DECODE] >= since[SINCE_BESIDE]
 
 
 @njit(nogil=True, cache=True)
@@ -88,7 +124,8 @@ def _chunk(state, knobs, cost, memory):
     """
     base = memory.round_ms[0, memory.found[KIND_DECODE]]
     usual = strictest_cap(state, knobs, memory) - 1.0 - SPARE
-    for share in (usual, HARD - 1.0):
+    late = memory.kept.longest_ms / base - 1.0 if base > 0.0 else usual
+    for share in (usual, late):
         small, large, rate, fits = -1, -1, 0.0, True
         for i in range(CHUNK_SIZES.size):
             if CHUNK_SIZES[i] > SLICED_CHUNK:
@@ -137,7 +174,8 @@ def _pay(state, knobs, cost, memory, chunk):
     sliced = merged = 0.0
     # 4 tokens in 100 may be later than the cap
     cap = strictest_cap(state, knobs, memory) - 1.0
-    for share, times in ((1.0 - EARNED, cap), (EARNED, max(HARD - 1.0, cap))):
+    late = max(memory.kept.longest_ms / base - 1.0, cap)
+    for share, times in ((1.0 - EARNED, cap), (EARNED, late)):
         # ticks vary, and on the edge of the cap every other one leaves no room for a token
         ms = min(times * base, knobs.tick_budget_ms) - SPARE * base
         merged += share * largest_chunk(cost, 0, g, past, memory.alone_ms[0, g] + ms, knobs.n_batch)

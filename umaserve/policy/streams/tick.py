@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from umaserve.jit.compiled import njit
 from umaserve.jit.inner import INNER
-from umaserve.policy.accelerator.beside import prompts_next, slice_between
 from umaserve.policy.base import (
     FLAG_GUARDED,
     FLAG_SKIPPED_PREFILL,
@@ -21,38 +20,38 @@ from umaserve.policy.base import (
     SINCE_INTERACTIVE,
     SINCE_PROMPT,
 )
+from umaserve.policy.cost.model import predict
 from umaserve.policy.fairness import add_decoders
 from umaserve.policy.flags import mark
+from umaserve.policy.processor.slices import grant_slice
 from umaserve.policy.prompts import add_prompts
+from umaserve.policy.urgency import charge
 
-from .chunk import Chunk, interactive_chunk, prompts_of
+from .chunk import Chunk, interactive_chunk
 from .ride import background_of, choose_ride
-from .slack import after_slice, slack_of, streams_of, without_credit
+from .slack import Slack, slack_of, streams_of
 
 
 @njit(**INNER)
 def plan_streams(state, tick, knobs, cost, memory, plan, bounds):
     """Fill a tick in which interactive sessions decode; returns the number of entries.
 
-    The streams whose turn it is decode.  Prompts beside the ticks take a slice of the slack, and
-    interactive prompts take a chunk of the rest.  Background rides on credit, else within the cap,
-    else by age.
+    The streams whose turn it is decode.  Prompts between the ticks take a slice of the slack, and
+    interactive prompts take a chunk of the rest.  Background rides within the cap, else on credit.
     """
     found, since = memory.found, memory.since_ns
     streams = streams_of(knobs, memory, bounds)
     slack = slack_of(state, tick, knobs, cost, memory, plan, streams)
-    between = knobs.paced or (knobs.sliced and bounds.mode == 0 and found[KIND_PROMPT] == 0)
-    sliced = between and (
-        plan.info.flows > 0 or plan.info.riders_ms != 0.0 or prompts_next(memory, bounds.waits)
-    )
-    slack = after_slice(tick, knobs, cost, memory, plan, bounds, slack, sliced)
+    if knobs.sliced and found[KIND_ASIDE] and bounds.mode == 0 and found[KIND_PROMPT] == 0:
+        ms = grant_slice(tick, cost, memory, plan, slack)
+        if ms > 0.0:
+            slack = Slack(max(slack.cap_ms - ms, 0.0), max(slack.pace_ms - ms, 0.0), 0.0)
     plan.info.interactive_rows = streams.rows
     entries = add_decoders(state, memory, plan, 0, KIND_DECODE, streams.rows)
 
-    chunk = Chunk(0, False, slack.allowed_ms)
+    chunk = Chunk(0, False, slack.cap_ms)
     if found[KIND_PROMPT]:
-        prompts = prompts_of(state, tick, knobs, memory, bounds, streams)
-        chunk = interactive_chunk(cost, plan, bounds, streams, slack, prompts)
+        chunk = interactive_chunk(state, tick, knobs, cost, memory, bounds, streams, slack)
         if chunk.tokens == 0:
             mark(plan, FLAG_GUARDED + FLAG_SKIPPED_PREFILL)
     if chunk.tokens > 0 or found[KIND_PROMPT] == 0:
@@ -60,7 +59,10 @@ def plan_streams(state, tick, knobs, cost, memory, plan, bounds):
     if chunk.apart:
         entries = 0
         plan.info.interactive_rows = 0
+    first = entries
     entries = add_prompts(state, memory, plan, entries, KIND_PROMPT, chunk.tokens)
+    if chunk.tokens > 0:
+        charge(state, tick, memory, plan, first, entries, _added_ms(cost, streams, chunk))
     plan.info.allowed_ms = chunk.ms if chunk.apart else streams.ms + chunk.ms
     if chunk.apart:
         return entries
@@ -72,18 +74,24 @@ def plan_streams(state, tick, knobs, cost, memory, plan, bounds):
         since[SINCE_PROMPT] = tick.now_ns
     if back + back_prompts == 0 or chunk.tokens > 0 and chunk.ms > slack.cap_ms:
         return entries
-    background = background_of(state, memory, plan, bounds, streams, chunk)
-    ride = choose_ride(tick, knobs, cost, memory, plan, streams, slack, background)
+    background = background_of(state, memory, bounds, streams, chunk)
+    ride = choose_ride(tick, knobs, cost, memory, streams, slack, background)
     if ride.rows + ride.tokens > 0:
         entries = _add_ride(state, tick, memory, plan, entries, streams, ride)
-    elif between and found[KIND_ASIDE] and not sliced and chunk.tokens == 0:
-        # it was the decoders' turn, and none found room
-        slice_between(tick, knobs, cost, memory, plan, bounds.waits, without_credit(slack))
     if back_prompts and ride.tokens == 0:
         mark(plan, FLAG_GUARDED + FLAG_SKIPPED_PREFILL)
     elif ride.rows + ride.tokens == 0:
         mark(plan, FLAG_GUARDED)
     return entries
+
+
+@njit(**INNER)
+def _added_ms(cost, streams, chunk):
+    """Predicted ms by which a chunk delays the streams."""
+    if chunk.apart:
+        return predict(cost, streams.mode, 0, chunk.tokens, streams.past)
+    whole = predict(cost, streams.mode, streams.rows, chunk.tokens, streams.past)
+    return max(whole - streams.ms, 0.0)
 
 
 @njit(**INNER)
@@ -99,7 +107,7 @@ def _add_ride(state, tick, memory, plan, entries, streams, ride):
     if ride.tokens:
         entries = add_prompts(state, memory, plan, entries, KIND_BACK_PROMPT, ride.tokens)
         since[SINCE_PROMPT] = tick.now_ns
-    if ride.on_credit:
+    if ride.ms > 0.0:
         mark(plan, FLAG_SPENT)
         plan.info.allowed_ms = streams.ms + ride.ms
     return entries

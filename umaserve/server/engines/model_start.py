@@ -34,6 +34,7 @@ def start_message(config: Config, model: memory.ModelFile) -> m.Start:
         max_merge=config.max_merge,
         tick_budget_ms=config.tick_budget_ms,
         latency_cap=config.latency_cap,
+        reading_ms=config.reading_ms,
         bmt_budget=config.bmt_budget,
         cache_bytes=config.cache_ram,
         cache_dir=config.cache_dir if config.cache_dir != "off" else "",

@@ -186,7 +186,6 @@ class Meters:
                 if slo and slo.target_ttft_ms and value > slo.target_ttft_ms:
                     self.slo_ttft_total += 1
             baseline_ms = baseline_ns / 1e6
-            is_unread = request.is_unread()  # then its cap is the policy's
             ceiling_ms = (slo and slo.latency_cap or self._latency_cap) * baseline_ms
             for _ in range(count):
                 value = (now_ns - since_ns) / 1e6
@@ -195,7 +194,7 @@ class Meters:
                 self.gap_histogram.add(value)
                 if app is not None:
                     app.gap(now_s, value)
-                if not lane and not is_unread:
+                if not lane:
                     self.at_cap.interactive(now_s, value, ceiling_ms)
                     if baseline_ns:
                         self.over_baseline.add(now_s, value / baseline_ms)

@@ -38,15 +38,13 @@ LANES = {
 LANE_NAMES = ("interactive", "background")
 LABELLED, UNLABELLED, MOVED = "asked for", "nobody named a lane", "moved there"
 CONFIGURED = "the configuration of its program"
-UNREAD = "its answer does not stream"
 TURNS = 16  # that a short request of a program of weight 1 costs
 LONG_BYTES = 4096  # of a prompt that costs as much again
 LEAST_SHIFTED = 4  # tokens of a full context that are not kept whatever the client wants
 # why a lane that nobody named is what it is (`umaserve.policy.urgency`)
 DECIDED = {
     t.AUTO: "nobody named a lane",
-    t.AUTO_PAID: "a short prompt",
-    t.AUTO_SUNK: "a long prompt beside others",
+    t.AUTO_SUNK: "its program has used up its allowance",
 }
 
 
@@ -276,8 +274,6 @@ class Request:
         lane, why = int(table.lane[slot]), DECIDED.get(int(table.auto[slot]))
         if why is None or table.serial[slot] != self.serial:
             return self.lane, self.lane_reason
-        if table.auto[slot] == t.AUTO and self.is_unread():
-            why = UNREAD
         return lane, why
 
     @cached_property
@@ -363,7 +359,6 @@ class Request:
             program=self.program,
             weight=self.weight,
             auto=self.auto and not self.tokens,  # what has begun is being read
-            unread=self.is_unread(),
             domain=self._domain(),
             session=bool(message.session),
             shifts=message.context_shift,
@@ -372,12 +367,6 @@ class Request:
             sampling=self.sampling,
             constraint=self._constraint(),
         )
-
-    def is_unread(self) -> bool:
-        """Whether nobody reads its answer as it comes, and nobody said how soon that is wanted."""
-        slo = self.message.slo
-        named = slo is not None and (slo.latency_cap or slo.target_tbt_ms)
-        return self.auto and not self.message.stream and not named
 
     def _domain(self) -> str | None:
         """Whose texts may share what is computed of its own; None: nobody's."""

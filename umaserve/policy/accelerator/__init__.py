@@ -1,1 +1,0 @@
-"""Prompts beside ticks, and decoders that ride along, on an accelerator."""

@@ -1,0 +1,85 @@
+"""Pace of a reader: how slow streams may be while somebody waits for the first token of a prompt.
+
+Nobody notices a mean of ``Knobs.reading_ms`` between tokens, so prompts may have all that streams
+leave of it.  On a machine too slow for that, the programs that stream and the programs that wait
+for a prompt share the time equally, by weight.  A single tick may be longer than the mean allows.
+The tokens after it come as fast as they can until the mean holds again.
+"""
+
+from __future__ import annotations
+
+from umaserve.jit.compiled import njit
+from umaserve.jit.inner import INNER
+
+from .base import KIND_DECODE, KIND_PROMPT
+from .cost.model import efficient_chunk, predict
+from .shares import weight_of
+
+# Of the best tokens per ms that a chunk has at least.  With 0.7 a prompt that shares the time of a
+# slow machine with one stream takes 2.9 times as long as alone; with 0.8 it takes 2.4 times.
+WORTHWHILE = 0.8
+PLANNED = 0.95  # of the pace: predictions are not exact
+FAR_MS = 1e12
+
+
+@njit(**INNER)
+def shared_ms(state, memory, base_ms):
+    """Ms between tokens that leave streams the share of their programs, beside waiting prompts.
+
+    ``base_ms``: of a round of the streams alone.
+    """
+    streams, prompts = _weight(state, memory, KIND_DECODE), _weight(state, memory, KIND_PROMPT)
+    return base_ms * (streams + prompts) / streams if streams > 0.0 else base_ms
+
+
+@njit(**INNER)
+def _weight(state, memory, kind):
+    """Sum of the weights of the programs that have rows of a kind."""
+    total = 0.0
+    for s in range(memory.kind.shape[0]):
+        if memory.kind[s] != kind:
+            continue
+        first = True
+        for before in range(s):
+            if memory.kind[before] == kind and state.program[before] == state.program[s]:
+                first = False
+                break
+        if first:
+            total += weight_of(state, s)
+    return total
+
+
+@njit(**INNER)
+def mean_ms(state, knobs, s, base_ms, shared):
+    """Mean ms between tokens of the stream ``s`` while a prompt waits; ``shared``: `shared_ms`."""
+    cap = state.cap[s] if state.cap[s] > 0.0 else knobs.latency_cap
+    ms = max(max(cap * base_ms, knobs.reading_ms), shared)
+    if state.target_tbt_ms[s] > 0.0:
+        ms = min(ms, max(state.target_tbt_ms[s], base_ms))
+    return ms
+
+
+@njit(**INNER)
+def longest_ms(knobs, cost, memory, base_ms, mean):
+    """Ms that a tick of streams may take with the chunk of a prompt: the smallest worthwhile one.
+
+    ``mean``, the pace of the streams, where no chunk's cost is known.
+    """
+    past = memory.past[KIND_PROMPT]
+    chunk = efficient_chunk(cost, past, FAR_MS, knobs.n_batch, WORTHWHILE)
+    if chunk == 0:
+        return mean
+    return base_ms + predict(cost, 0, 0, chunk, past)
+
+
+@njit(**INNER)
+def note_gap(state, memory, s, mean, longest):
+    """Count by how much the last tokens of a stream were later than its pace; returns the ms."""
+    last = state.t_last_ns[s]
+    if last != memory.told_ns[s]:
+        late = 0.0
+        if memory.told_ns[s] and last:
+            late = memory.late_ms[s] + (last - memory.told_ns[s]) / 1e6 - mean
+        memory.late_ms[s] = min(max(late, 0.0), longest)
+        memory.told_ns[s] = last
+    return memory.late_ms[s]

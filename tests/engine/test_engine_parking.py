@@ -120,7 +120,8 @@ def test_sessions_that_need_twice_the_cells_all_finish(start, oracle):
     assert prompts + 8 * 180 >= 2 * 1000
     assert header.preemptions > 0
     computed = header.prefill_tokens + header.cached_tokens
-    assert prompts <= computed < prompts + 2 * FEW * (header.preemptions + 1)
+    # a chunk may leave the last token of a prompt, which counts as decoded then
+    assert prompts - len(serials) <= computed < prompts + FEW * (header.preemptions + 1)
     until(lambda: header.cells_used == 0)
 
 

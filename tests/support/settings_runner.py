@@ -43,7 +43,7 @@ def outcome(settings: dict[str, Any]) -> dict[str, Any]:
 
 def _forked(words: list[str], log: Path) -> Forked:
     fds = [int(word) for word in words[1::2]]
-    return Forked(None, log, dict(os.environ), module=ENGINE, fds=fds)
+    return Forked({"patch": None}, log, dict(os.environ), module=ENGINE, fds=fds)
 
 
 def _died(error: AssertionError, log: Path) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from umaserve.jit.compiled import njit
 from umaserve.jit.inner import INNER
 from umaserve.policy.base import (
+    ERROR_BUDGET,
     FLAG_ASIDE,
     FLAG_GUARDED,
     FLAG_SKIPPED_PREFILL,
@@ -174,7 +175,9 @@ def _pay(state, knobs, cost, memory, chunk):
     sliced = merged = 0.0
     # 4 tokens in 100 may be later than the cap
     cap = strictest_cap(state, knobs, memory) - 1.0
-    late = max(memory.kept.longest_ms / base - 1.0, cap)
+    late = cap
+    if knobs.features & ERROR_BUDGET:
+        late = max(memory.kept.longest_ms / base - 1.0, cap)
     for share, times in ((1.0 - EARNED, cap), (EARNED, late)):
         # ticks vary, and on the edge of the cap every other one leaves no room for a token
         ms = min(times * base, knobs.tick_budget_ms) - SPARE * base

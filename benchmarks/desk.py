@@ -23,6 +23,7 @@ import argparse
 import functools
 import json
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -144,17 +145,26 @@ def save(path: Path | None, options: argparse.Namespace, results: list[dict[str,
         path.write_text(json.dumps(whole, indent=1) + "\n")
 
 
-def main() -> None:
-    quiet_death()
-    options = parser().parse_args()
-    results = []
+def measure_all(
+    options: argparse.Namespace,
+    measure: Callable[[Model, argparse.Namespace], dict[str, Any]],
+    show: Callable[[dict[str, Any]], None],
+) -> list[dict[str, Any]]:
+    """Measure, show and save each of the models; returns the results."""
+    results: list[dict[str, Any]] = []
     for name in options.models.split(","):
         began = time.perf_counter()
-        model = find_model(name, options.quant, options.n_ctx)
-        results.append(measure(model, options))
+        results.append(measure(find_model(name, options.quant, options.n_ctx), options))
         show(results[-1])
         save(options.json, options, results)
         say(f"{name}: {time.perf_counter() - began:.0f} s")
+    return results
+
+
+def main() -> None:
+    quiet_death()
+    options = parser().parse_args()
+    results = measure_all(options, measure, show)
     if options.svg is not None:
         desk_chart.draw(results, options.svg)
 

@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 import trio
 
 from benchmarks import machine, streams
-from benchmarks.desk import add, add_common, ratios, save, shown
+from benchmarks.desk import add, add_common, measure_all, ratios, shown
 from benchmarks.names import OURS, THEIRS
 from benchmarks.peers import batched_bench
 from benchmarks.price_parts import CHAT, Values, editor_part, prompt_part, storm_part, tail_part
@@ -36,7 +36,7 @@ from benchmarks.prompts import N_TOKENS, prompts
 from benchmarks.setting import Series
 from benchmarks.sides import SAMPLING, quiet_death
 from benchmarks.turns import say
-from benchmarks.web import Caller, Model, Server, find_model, servers, settle, warm_up
+from benchmarks.web import Caller, Model, Server, servers, settle, warm_up
 
 LIBRARY = "llama-batched-bench"
 PARALLEL, ANSWER_TOKENS = 8, 160
@@ -174,14 +174,7 @@ def main() -> None:
     quiet_death()
     options = parser().parse_args()
     parts_of(options)
-    results = []
-    for name in options.models.split(","):
-        began = time.perf_counter()
-        model = find_model(name, options.quant, options.n_ctx)
-        results.append(measure(model, options))
-        show(results[-1])
-        save(options.json, options, results)
-        say(f"{name}: {time.perf_counter() - began:.0f} s")
+    measure_all(options, measure, show)
 
 
 if __name__ == "__main__":

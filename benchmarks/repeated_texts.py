@@ -106,7 +106,8 @@ class Texts:
         return f"{result}\n\nEdit each place.\n\n", begin + json.dumps(calls, indent=1)
 
     def _rewrap(self) -> tuple[str, str]:
-        document = self._document()
+        # two texts may have the same paragraph, of which this makes two
+        document = [" ".join(self._own(8)), *self._document()]
         wide, narrow = ("\n\n".join(_wrapped(p, n) for p in document) for n in (WIDE, NARROW))
         return f"Wrap this at {NARROW} columns.\n\n{wide}\n\n", narrow
 

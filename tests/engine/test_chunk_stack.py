@@ -37,11 +37,11 @@ class Stacked:
 
     def __init__(self, model: llama.Model) -> None:
         self.lib, self.n_vocab = model.library.lib, model.n_vocab
-        self.gate, self.pipe = g.new_gate(), os.pipe()
+        self.gate, self.pipe = g.Gate.zeros(), os.pipe()
         self.stack = ChunkStack(self.gate, model.library)
         self.context = llama.Context.open(
             model, n_ctx=256, n_batch=128, n_ubatch=128, n_threads=1,
-            **g.hang(self.gate, model.library, self.pipe[0], model.n_vocab),
+            **g.hang(self.gate, model.library, model.n_vocab),
         )  # fmt: skip
         self.batch = Batch(model.library.ffi, 128, 1)
         arrays, address = self.batch.arrays, model.library.ffi.cast

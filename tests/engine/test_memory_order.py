@@ -18,7 +18,7 @@ from umaserve.engine.loop.records import Columns, Work
 from umaserve.engine.native import batch
 from umaserve.engine.native.calls import Native
 from umaserve.engine.prefill import chunk_stack
-from umaserve.engine.prefill.gate import new_gate
+from umaserve.engine.prefill.gate import Gate
 from umaserve.engine.prefill.orders import Orders, give_orders, grant_chunk
 from umaserve.wire import memory_order
 from umaserve.wire import table as t
@@ -132,7 +132,7 @@ def test_news_come_behind_a_fence_in_compiled_code() -> None:
     os.close(fd)
     settled = Columns.of(table), room(1), i32, i32, 1, 1, 0
     assert "release" in fences(batch.settle, *settled)
-    gate = new_gate()
+    gate = Gate.zeros()
     assert "release" in fences(chunk_stack.give_up, gate)
     native = Native.of(NoLibrary, None, None, -1, [])
     assert "acquire" in fences(chunk_stack.run_parts, gate, native, 1, 1)

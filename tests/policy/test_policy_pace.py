@@ -55,6 +55,18 @@ def test_after_a_long_tick_nothing_is_added_until_the_mean_holds_again(name: str
     assert delay <= 1.2 * predict(known(name), 0, 1, 0, 500) * 1.02
 
 
+@pytest.mark.parametrize(("target_ms", "hurried"), [(0.0, False), (1000.0, True), (9000.0, False)])
+def test_a_prompt_that_misses_its_first_token_time_is_hurried(target_ms, hurried) -> None:
+    """It has waited for a second; the stream's last tokens were late."""
+    state, memory, name = empty(), Memory.fresh(N), "h200-moe"
+    put(state, 0, 0, 100, 99)
+    memory.late_ms[0], memory.told_ns[0] = 40.0, state.t_last_ns[0]
+    put(state, 5, 0, 4000, 0)
+    state.program[5], state.target_ttft_ms[5] = 2, target_ms
+    plan, entries = plan_of(state, told(name), known(name), memory=memory)
+    assert (5 in plan.slots[:entries]) == hurried
+
+
 def test_a_reader_may_ask_for_another_pace() -> None:
     """A slower one leaves prompts more of the time."""
     took = {}

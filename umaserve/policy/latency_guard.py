@@ -28,7 +28,7 @@ from .base import (
     RUNNING,
 )
 from .cost.model import is_known, learn_tail, row_class
-from .pace import FAR_MS, PLANNED, longest_ms, mean_ms, note_gap, shared_ms
+from .pace import FAR_MS, PLANNED, is_hurried, longest_ms, mean_ms, note_gap, shared_ms
 
 # On an accelerator this share of what the cap leaves is planned for: predictions are not exact, and
 # its ticks hardly vary.
@@ -74,7 +74,7 @@ def allowance(state, tick, knobs, cost, memory, plan, mode):
     longest = memory.kept.longest_ms = longest_ms(knobs, cost, memory, base, pace)
     group, alone = memory.group[mode], memory.alone_ms[mode]
     cap_ms, pace_ms, late_ms, credit = FAR_MS, FAR_MS, FAR_MS, FAR_MS
-    need, served = 0.0, 0
+    need, served, hurried = 0.0, 0, is_hurried(state, tick, memory)
     for i in range(n):
         if i == served:
             size = group[n - served]
@@ -88,11 +88,9 @@ def allowance(state, tick, knobs, cost, memory, plan, mode):
         mean = PLANNED * mean_ms(state, knobs, s, base, shared)
         late = note_gap(state, memory, s, mean, longest)
         cap_ms = min(cap_ms, gap - since - need)
-        if late > 0.0:
-            pace_ms, late_ms = min(pace_ms, gap - since - need), min(late_ms, gap - since - need)
-        else:
-            pace_ms = min(pace_ms, longest - since - need)
-            late_ms = min(late_ms, max(longest, mean, gap) - since - need)
+        on_time = late <= 0.0
+        pace_ms = min(pace_ms, (longest if on_time or hurried else gap) - since - need)
+        late_ms = min(late_ms, (max(longest, mean, gap) if on_time else gap) - since - need)
         credit = min(credit, state.credit[s])
     if not knobs.features & ERROR_BUDGET:
         late_ms = cap_ms

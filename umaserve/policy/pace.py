@@ -73,6 +73,17 @@ def longest_ms(knobs, cost, memory, base_ms, mean):
 
 
 @njit(**INNER)
+def is_hurried(state, tick, memory):
+    """Return True if an interactive prompt has waited for half of its ``target_ttft_ms``."""
+    for s in range(memory.kind.shape[0]):
+        if memory.kind[s] == KIND_PROMPT and state.target_ttft_ms[s] > 0.0:
+            waited_ms = (tick.now_ns - state.t_submit_ns[s]) / 1e6
+            if waited_ms > 0.5 * state.target_ttft_ms[s]:
+                return True
+    return False
+
+
+@njit(**INNER)
 def note_gap(state, memory, s, mean, longest):
     """Count by how much the last tokens of a stream were later than its pace; returns the ms."""
     last = state.t_last_ns[s]

@@ -25,7 +25,7 @@ from umaserve.engine.native import abort
 from umaserve.engine.native.calls import Native
 from umaserve.engine.native.status import DECODED, GIVEN_UP, NO_LOGITS
 from umaserve.engine.prefill.chunk_stack import ChunkStack, give_up, hand_over, run_parts, waits
-from umaserve.engine.prefill.gate import DONE, THREAD, begin_chunk, hang, new_gate
+from umaserve.engine.prefill.gate import DONE, THREAD, Gate, begin_chunk, hang
 from umaserve.llama.errors import LlamaError
 from umaserve.wire import messages as m
 from umaserve.wire import table as t
@@ -74,7 +74,7 @@ class AsideLane:
         self._opening = False
         self._used_s = 0.0
         self._last_ns = 0  # when a piece was last computed
-        self._gate = new_gate()
+        self._gate = Gate.zeros()
         self._sizes = ChunkSizes(chunk_of(loaded), loaded.model.size_bytes, self._gate.times)
         self._stack: ChunkStack | None = None
         if loaded.on_processor:
@@ -171,7 +171,7 @@ class AsideLane:
     def _open(self, tokens: int) -> None:
         """In a thread of its own: no tick waits for it."""
         gate, library = self._gate, self._loaded.library
-        hooks = hang(gate, library, NOBODY, self._loaded.n_vocab) if self._stack else {}
+        hooks = hang(gate, library, self._loaded.n_vocab) if self._stack else {}
         words = self._table.abort
         try:
             self._opened.append(AsideContext(self._loaded, self._start, tokens, hooks, words))

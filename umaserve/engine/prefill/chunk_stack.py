@@ -109,7 +109,7 @@ def waits(gate):
 @njit(nogil=True, cache=True)
 def next_part_ms(gate):
     """What the next part of a chunk takes that waits for the loop; 0.0 where none does."""
-    return gate.expected / 1e6 if gate.owner == UNDER_WAY or gate.parked else 0.0
+    return gate.expected / 1e6 if gate.owner == UNDER_WAY else 0.0
 
 
 @njit(nogil=True, cache=True)

@@ -18,7 +18,7 @@ from umaserve.wire import memory_order
 from umaserve.wire import messages as m
 from umaserve.wire import table as t
 
-from .gate import Gate, new_gate
+from .gate import Gate
 
 BACKLOG = 4  # finished pieces that may wait to be landed; what comes later stays in its cells
 
@@ -64,7 +64,7 @@ class Orders(NamedTuple):
 
     @classmethod
     def allocate(cls, n_slots: int, wake_fd: int) -> Orders:
-        """Nothing wanted, the gate open; ``wake_fd`` is borrowed."""
+        """Nothing wanted; ``wake_fd`` is borrowed."""
         return cls(
             wanted=np.full(n_slots, -1, np.int32),
             sequence=np.zeros(1, np.int64),
@@ -75,7 +75,7 @@ class Orders(NamedTuple):
             alive=np.ones(1, np.uint8),
             refused=np.zeros(n_slots, np.uint8),
             grant=np.zeros(1, np.int32),
-            gate=new_gate(),
+            gate=Gate.zeros(),
             wake_fd=wake_fd,
         )
 

@@ -18,7 +18,7 @@ from umaserve.policy.cost.model import CHUNK_SIZES, CostModel
 from umaserve.policy.processor.slices import SLICED_CHUNK
 from umaserve.wire import messages as m
 
-from .gate import Gate, all_ms, begin_chunk, forget_times, hang, longest_ms, new_gate, take_times
+from .gate import Gate, all_ms, begin_chunk, forget_times, hang, longest_ms, take_times
 
 if TYPE_CHECKING:
     from umaserve.engine.model.loaded import Loaded
@@ -70,7 +70,7 @@ def measure_chunks(
     know are left out.  The generator may be closed after any chunk.
     """
     arrays = batch.arrays
-    gate.measure, took_ms = 1, 0.0
+    took_ms = 0.0
     for i, n in enumerate(CHUNK_SIZES.tolist()):
         if n > most:
             break
@@ -110,9 +110,9 @@ def measure_slices(
     """
     cells = 2 * SLICED_CHUNK
     threads = loaded.n_threads_batch
-    own, nobody = new_gate(), -1  # nothing waits at the gate while it is measured
+    own = Gate.zeros()
     context = open_second(
-        loaded, start, cells, SLICED_CHUNK, threads, **hang(own, loaded.library, nobody)
+        loaded, start, cells, SLICED_CHUNK, threads, **hang(own, loaded.library)
     )
     abort.watch(context, words)
     batch = Batch(loaded.library.ffi, SLICED_CHUNK, 1)

@@ -422,7 +422,7 @@ class PrefillThread:
         others = {}
         if self._x.orders.gate.swap:
             model = self._loaded.model
-            others = hang(self._x.orders.gate, model.library, self._wake_read, model.n_vocab)
+            others = hang(self._x.orders.gate, model.library, model.n_vocab)
         self._context = open_second(
             self._loaded, self._start, cells, self._chunk_most, self._threads_set, **others
         )

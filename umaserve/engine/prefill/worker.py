@@ -224,16 +224,6 @@ class PrefillWorker:
             x.wake_worker()
         return landed
 
-    @property
-    def has_first(self) -> bool:
-        """Whether `take_first` has something."""
-        return bool(self._x.first)
-
-    @property
-    def has_log(self) -> bool:
-        """Whether `take_log` has something."""
-        return bool(self._x.log)
-
     def take_first(self) -> list[FirstToken]:
         """First tokens that the worker has sampled, of requests that still wait for them.
 

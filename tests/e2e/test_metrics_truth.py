@@ -22,6 +22,9 @@ from umaserve.server.figures.process_stats import METRICS_OF, process_stats, unm
 pytestmark = pytest.mark.slow
 START_S = 300.0  # the first engine after a change compiles its loop
 RANKS = 0.025  # two clocks order the same times a little differently
+# Of first tokens there are some dozens, and the daemon dates a request's arrival a little too early
+# where a shared core woke it late: a few samples decide.
+FIRST_RANKS = 0.15
 # A first token's time begins where the client writes and, in the daemon, where it reads: what lies
 # between, a wake-up on a shared core, only the client sees, and it does so in every sample.
 HANDED_OVER_MS = 1.0
@@ -65,23 +68,21 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def test_latencies_are_what_the_client_saw(run: Any) -> None:
-    """Within 3 % or 0.3 ms of the client's own quantiles, a few ranks up or down: on a machine
+    """Gaps within 3 % or 0.3 ms of the client's own quantiles, a few ranks up or down: on a machine
     whose processors are shared, each of the two clocks is read late now and then."""
     times, now_s, metrics = run[:3]
     seen: Times = times["interactive"]
-    for name in ("p50_ms", "p95_ms", "p99_ms", "ttft_ms_p50"):
-        kind, q = NAMES[name]
-        samples = seen.within(kind, now_s)
+    for name in ("p50_ms", "p95_ms", "p99_ms"):
+        samples, q = seen.within("gaps", now_s), NAMES[name][1]
         low = quantile(samples, max(0.0, q - max(RANKS, 2 / len(samples))))
         high = quantile(samples, min(1.0, q + max(RANKS, 2 / len(samples))))
         assert low is not None and high is not None
-        least = min(0.97 * low, low - 0.3) - (HANDED_OVER_MS if kind == "first" else 0.0)
-        assert least <= metrics[name] <= max(1.03 * high, high + 0.3), name
+        assert min(0.97 * low, low - 0.3) <= metrics[name] <= max(1.03 * high, high + 0.3), name
 
 
 def test_first_tokens_lie_between_two_clocks(run: Any) -> None:
-    """The tail of first tokens: one is sampled (``timings`` say when), then sent, which the metrics
-    count, then read.  How long the slowest take from one process to the other is the machine's
+    """First tokens: each is sampled (``timings`` say when), then sent, which the metrics count,
+    then read.  How long the slowest take from one process to the other is the machine's
     doing, so the daemon's quantiles have to lie between those of the other two clocks.  When the
     request came the daemon infers from when it was woken, now and then a little too early."""
     times, now_s, metrics = run[:3]
@@ -94,7 +95,7 @@ def test_first_tokens_lie_between_two_clocks(run: Any) -> None:
     for name in ("ttft_ms_p50", "ttft_ms_p95"):
         q = NAMES[name][1]
         by_engine = quantile([told for _, told in seen.both_first], q)
-        by_client = quantile(samples, min(1.0, q + max(RANKS, 2 / len(samples))))
+        by_client = quantile(samples, min(1.0, q + FIRST_RANKS))
         assert by_client is not None and by_engine is not None
         assert 0.98 * by_engine <= metrics[name] <= max(1.03 * by_client, by_client + 0.3), name
 

@@ -15,16 +15,14 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PLAIN = {**os.environ, "NUMBA_DISABLE_JIT": "1"}
-FILES = [
-    "unit/test_sampling.py", "unit/test_sampling_breakers.py", "unit/test_sampling_ranges.py",
-    *(
-        f"policy/test_policy_{part}.py"
-        for part in (
-            "bandwidth", "beside", "beside_costs", "cost", "flow", "guarded", "slices",
-            "sweet_spot", "tails",
-        )
-    ),
-]  # fmt: skip
+# four minutes each without the compiler: whole simulations, and every order of samplers
+LONG_FILES = ("test_policy_pace.py", "test_policy_shares.py", "test_sampling_oracle.py")
+FILES = sorted(
+    str(file.relative_to(ROOT))
+    for names in ("unit/test_sampling*.py", "policy/test_policy_*.py")
+    for file in (ROOT / "tests").glob(names)
+    if file.name not in LONG_FILES
+)
 LONG = "not test_xtc_happens_as_often_as_asked"  # a minute of draws
 
 pytestmark = pytest.mark.slow
@@ -55,7 +53,7 @@ def test_functions_are_pythons(module: str) -> None:
 def test_its_tests_pass(file: str) -> None:
     # whole numbers of 64 bits that wrap around on purpose: the generator of random numbers
     said = plain(
-        "-m", "pytest", f"tests/{file}", "-q", "-m", "not slow", "-k", LONG,
+        "-m", "pytest", file, "-q", "-m", "not slow", "-k", LONG,
         "-p", "no:cacheprovider", "-W", "ignore::RuntimeWarning", "--timeout", "120",
     )  # fmt: skip
     assert " passed" in said

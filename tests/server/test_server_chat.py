@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -84,6 +85,36 @@ def test_what_takes_too_long_is_ended_and_the_next_is_rendered(
     after, endless = rendered(ENDLESS, PLAIN)
     assert "took more than 0.5 s" in failure_of(endless)
     assert prompt_of(after) == "hi"  # it does not wait for the other
+
+
+def test_a_busy_machine_ends_no_question(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chat, "LIMIT_S", 0.3)
+    take = ChatLayer._take
+
+    def stopped(self: ChatLayer, program: str) -> ChatProcess:
+        """A process that gets no processor for a second."""
+        process = take(self, program)
+        os.kill(process.pid, signal.SIGSTOP)
+        threading.Timer(1.0, os.kill, (process.pid, signal.SIGCONT)).start()
+        return process
+
+    monkeypatch.setattr(ChatLayer, "_take", stopped)
+    (text,) = rendered(PLAIN)
+    assert prompt_of(text) == "hi"
+
+
+def test_what_gets_no_processor_at_all_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chat, "MOST_S", 0.5)
+    take = ChatLayer._take
+
+    def stopped(self: ChatLayer, program: str) -> ChatProcess:
+        process = take(self, program)
+        os.kill(process.pid, signal.SIGSTOP)
+        return process
+
+    monkeypatch.setattr(ChatLayer, "_take", stopped)
+    (failure,) = rendered(PLAIN)
+    assert "was ended" in failure_of(failure)
 
 
 def test_what_is_slow_gives_way_to_others(monkeypatch: pytest.MonkeyPatch) -> None:

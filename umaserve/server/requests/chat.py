@@ -8,7 +8,7 @@ anything.  A question that takes long goes on by itself, and the next one gets a
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 import trio
@@ -32,11 +32,14 @@ from umaserve.protocol import (
     ProtocolError,
 )
 from umaserve.server.engines.descriptors import Reserve
+from umaserve.server.figures.process_stats import process_stats
 from umaserve.server.log.lines import trace
 from umaserve.server.requests.turns import Line, Turns
 
 SLOW_S = 0.2  # an honest question takes some milliseconds; what takes longer gives way to others
-LIMIT_S = 1.5
+LIMIT_S = 1.5  # of a processor's time: a busy machine ends no honest question
+MOST_S = 20.0  # in all
+LOOK_S = 0.1  # between two looks at its processor time
 MOST_SLOW = 3  # processes that work on such questions; then the others wait
 
 Outcome = Answer | ProtocolError
@@ -64,8 +67,21 @@ def conversation(
 @dataclass
 class _Work:
     process: ChatProcess | None = None
+    limit: trio.CancelScope = field(default_factory=trio.CancelScope)
+    began_s: float = 0.0  # processor time of the process before this question
     is_slow: bool = False  # it has been told to give way
     is_over: bool = False  # the process is of no use any more
+
+    def begin(self, process: ChatProcess) -> None:
+        self.process = process
+        self.began_s = process_stats(process.pid).cpu_s or 0.0
+
+    def left_s(self) -> float:
+        """Processor time that the question may still take, in seconds."""
+        if self.process is None:
+            return LIMIT_S
+        now_s = process_stats(self.process.pid).cpu_s
+        return 0.0 if now_s is None else LIMIT_S - (now_s - self.began_s)
 
 
 @dataclass(eq=False)
@@ -179,6 +195,10 @@ class ChatLayer:
         if work.process is not None:
             work.process.give_way()
         moved_on.set()
+        await trio.sleep(LIMIT_S - SLOW_S)
+        while (left_s := work.left_s()) > 0.0:
+            await trio.sleep(max(left_s, LOOK_S))
+        work.limit.cancel()
 
     async def _outcome(self, question: Question, work: _Work) -> Outcome:
         what = "uma-chat" if question.kind is Parsed else "the model's chat template"
@@ -186,11 +206,12 @@ class ChatLayer:
             missing = f"there is no chat layer: {question.model.missing}"
             return ProtocolError(E_RUNTIME_003, f'{missing} (a "prompt" needs none)')
         try:
-            with trio.fail_after(LIMIT_S):
-                work.process = self._take(question.model.program)
-                return await self._ask(work.process, question, what)
+            with trio.fail_after(MOST_S) as work.limit:
+                process = self._take(question.model.program)
+                work.begin(process)
+                return await self._ask(process, question, what)
         except trio.TooSlowError:
-            how = f"{what} took more than {LIMIT_S:g} s and was ended"
+            how = f"{what} took more than {LIMIT_S:g} s of a processor's time and was ended"
         except ProcessEnded:
             assert work.process is not None
             how = f"{what} ended its process ({await work.process.end()})"

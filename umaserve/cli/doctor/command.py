@@ -248,7 +248,7 @@ def _cache(report: _Report, path: str) -> None:
 
 
 def _metrics(report: _Report) -> None:
-    from umaserve.server.figures.process_stats import unmeasured
+    from umaserve.process_stats import unmeasured
 
     absent = unmeasured()
     if absent:

@@ -24,6 +24,7 @@ from umaserve.chat.questions import (
     Refusal,
     answer_of,
 )
+from umaserve.process_stats import process_stats
 from umaserve.protocol import (
     E_PROTO_003,
     E_RUNTIME_003,
@@ -32,7 +33,6 @@ from umaserve.protocol import (
     ProtocolError,
 )
 from umaserve.server.engines.descriptors import Reserve
-from umaserve.server.figures.process_stats import process_stats
 from umaserve.server.log.lines import trace
 from umaserve.server.requests.turns import Line, Turns
 

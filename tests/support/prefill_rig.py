@@ -116,7 +116,7 @@ class Rig:
         ).copy()
 
     def until(self, done: Callable[[], bool], land: int = 0) -> None:
-        end = time.monotonic() + 20
+        end = time.monotonic() + 50
         while not done():
             assert time.monotonic() < end, (self.worker.take_log(), self.table.n_past)
             self.told.wait(0.01)

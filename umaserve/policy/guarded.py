@@ -98,12 +98,12 @@ def _choose_groups(tick, knobs, cost, memory):
             find_rounds(memory, cost, mode, n, most, past)
         else:
             merge_all(memory, cost, mode, n, most, past)
-    if not go_on_looking(memory, 0, n, most) and tick.number % LOOK_SOON == 0:
+    if not go_on_looking(memory, n, most) and tick.number % LOOK_SOON == 0:
         doubt = WELL_KNOWN if tick.number % LOOK_AGAIN == 0 else HARDLY_KNOWN
         if streams > 0 or knobs.overlaps:
             # streams pause for it, or it takes several ticks: once after the counts have faded
             doubt = FADED + 1.0
-        look_again(memory, cost, 0, n, most, doubt, knobs.overlaps)
+        look_again(memory, cost, n, most, doubt, knobs.overlaps)
 
 
 @njit(**INNER)

@@ -43,7 +43,6 @@ class Gate(Record):
     stop: int  # 1 = give the chunk up
     gave_up: int  # 1 = that was done
     met: int  # matrix products met in this chunk
-    computed: int  # of those, how many are computed
     began: int  # when the part in flight was submitted
     size_class: int  # of this chunk's tokens
     whole: int  # 1 = this chunk neither stops nor waits
@@ -93,7 +92,7 @@ def hang(gate: Gate, library: Any, n_vocab: int = 0) -> dict[str, Any]:
 
 def begin_chunk(gate: Gate, tokens: int, whole: bool = False) -> None:
     """Before a chunk is submitted; a ``whole`` one is not submitted in parts."""
-    gate.gave_up = gate.met = gate.computed = 0
+    gate.gave_up = gate.met = 0
     gate.expected = gate.longest = gate.ends = gate.redo = 0
     gate.size_class, gate.whole = chunk_class(tokens), whole
 
@@ -170,15 +169,13 @@ def _at_part(tensor, ask, data):
         gate.began = _now(gate)
         return True
     took = _now(gate) - gate.began
-    i = gate.met - 1
-    part = min(i, PARTS - 1)
+    part = min(gate.met - 1, PARTS - 1)
     known = gate.times[gate.size_class, part]
     if known:
         # what held it up once is no part of it
         took = min(took, WILD * known)
         took = known + (took - known) // (LATER if took > known else SOONER)
     gate.times[gate.size_class, part] = took
-    gate.computed = i + 1
     if gate.stop:
         gate.gave_up = 1
         return False

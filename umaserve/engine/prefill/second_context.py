@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 # between are not worth the wait.
 BETWEEN_MS = 20.0
 SLOW_CHUNK_MS = 500.0  # a chunk that takes longer at the start has no larger one after it
-TIMES = 3  # that a size is computed: kernels are loaded, graphs captured, and then it is measured
+TIMES = 2  # that a size is computed: buffers are made first, and then it is measured
 
 
 def open_second(
@@ -61,7 +61,7 @@ def open_second(
 
 def measure_chunks(
     context: Context, batch: Batch, gate: Gate, most: int, n_vocab: int,
-    part_ms: np.ndarray, parts_ms: np.ndarray, times: int = TIMES,
+    part_ms: np.ndarray, parts_ms: np.ndarray,
 ) -> Iterator[None]:  # fmt: skip
     """Compute chunks of each of CHUNK_SIZES up to ``most`` tokens for nothing, one a step.
 
@@ -81,7 +81,7 @@ def measure_chunks(
         arrays.pos[:n] = np.arange(n)
         arrays.seq[:n] = arrays.logits[:n] = 0
         arrays.n_tokens[0] = n
-        for turn in range(times):
+        for turn in range(TIMES):
             begin_chunk(gate, n)
             began = time.perf_counter()
             decoded = context.library.lib.uma_decode(context.pointer, batch.struct) == DECODED
@@ -118,7 +118,7 @@ def measure_slices(
     batch = Batch(loaded.library.ffi, SLICED_CHUNK, 1)
     chunks = measure_chunks(
         context, batch, own, min(SLICED_CHUNK, loaded.n_positions), loaded.model.n_vocab,
-        cost.longest, cost.parts, times=TIMES - 1,
+        cost.longest, cost.parts,
     )  # fmt: skip
     try:
         place_threads(loaded.places, threads)

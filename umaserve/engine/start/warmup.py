@@ -9,7 +9,6 @@ from umaserve.engine.model.ways import Ways
 from umaserve.engine.start.whole import Whole
 from umaserve.policy.base import Memory
 from umaserve.policy.cost.model import CostModel, doubt_larger, learn_part
-from umaserve.policy.latency_guard import poorest
 from umaserve.policy.urgency import gives_way
 from umaserve.policy.without_streams import note_given_up
 from umaserve.wire import messages as m
@@ -78,7 +77,6 @@ def _compile_the_rest(engine: Whole) -> None:
     cost = CostModel.unknown()
     learn_part(cost, 1, 1.0, 1.0)
     doubt_larger(cost, 1)
-    poorest(engine.state)
     note_given_up(Memory.fresh(1), 1)
     gives_way(engine.state, engine.knobs, engine.memory, 0, 1)
     engine.aside.compile()

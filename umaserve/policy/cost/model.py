@@ -177,18 +177,6 @@ def is_known(cost, mode, rows, prompt):
 
 
 @njit(nogil=True, cache=True)
-def is_fresh(cost, mode, rows, prompt):
-    """Whether it was also seen lately: what other programs did to it is not long ago."""
-    return cost.count[mode, row_class(rows), prompt_class(prompt)] >= FRESH
-
-
-@njit(nogil=True, cache=True)
-def is_old(cost, mode, rows, prompt):
-    """Whether it was not seen for long, or has just turned out cheaper than it was believed."""
-    return cost.count[mode, row_class(rows), prompt_class(prompt)] <= FADED
-
-
-@njit(nogil=True, cache=True)
 def predict(cost, mode, rows, prompt, past):
     """Expected wall time in ms of a tick; 0.0 where nothing is known that it could follow from."""
     if rows + prompt == 0:

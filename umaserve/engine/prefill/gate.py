@@ -17,6 +17,7 @@ from numba import carray, cfunc, types
 
 from umaserve.engine.native.calls import (
     CLOCK_MONOTONIC,
+    address_in,
     call_i32_i32_ptr,
     call_i32_ptr_ptr,
 )
@@ -79,8 +80,8 @@ def hang(gate: Gate, library: Any, n_vocab: int = 0) -> dict[str, Any]:
     The gate is borrowed and must outlive the context.  ``n_vocab`` is the model's, by which the
     part that makes logits is known.
     """
-    ffi, lib, libc = library.ffi, library.lib, ctypes.CDLL(None)
-    gate.clock = int(ctypes.cast(libc.clock_gettime, ctypes.c_void_p).value or 0)
+    ffi, lib = library.ffi, library.lib
+    gate.clock = address_in(ctypes.CDLL(None), "clock_gettime")
     gate.op_at = ffi.offsetof("struct ggml_tensor", "op")
     gate.ne_at, gate.n_vocab = ffi.offsetof("struct ggml_tensor", "ne"), n_vocab
     gate.mul_mat, gate.mul_mat_id = int(lib.GGML_OP_MUL_MAT), int(lib.GGML_OP_MUL_MAT_ID)

@@ -119,7 +119,7 @@ def forget(engine: Whole) -> None:
     table.ticks[:] = 0
     for column in (
         table.state, table.reason, table.n_prompt, table.n_tokens, table.n_past, table.max_tokens,
-        table.t_first_ns, table.t_last_ns, engine.work.served,
+        table.t_first_ns, table.t_last_ns, engine.state.served,
     ):  # fmt: skip
         column[0] = 0
     table.seq[0] = -1

@@ -24,11 +24,12 @@ WORTH = 0.95  # a split has to save this much over merging: costs are known to a
 
 
 @njit(nogil=True, cache=True)
-def find_rounds(memory, cost, mode, n, most, past):
+def find_rounds(memory, cost, mode, n, most, past, in_turns):
     """Fill ``round_ms`` and ``group`` of ``memory`` for 1..n decoders in a mode.
 
     ``group[mode, k]``: how many of k decoders to merge in the next tick.  ``round_ms[mode, k]``: ms
     until each of them had one token, 0 where the cost is not known.  ``most``: rows of one tick.
+    Not ``in_turns``: as many as fit are merged.
     """
     alone, total, group = memory.alone_ms[mode], memory.round_ms[mode], memory.group[mode]
     total[0] = 0.0
@@ -43,7 +44,7 @@ def find_rounds(memory, cost, mode, n, most, past):
             continue
         merged = alone[first] + total[k - first]
         best = merged
-        for g in range(first - 1, 0, -1):
+        for g in range(first - 1 if in_turns else 0, 0, -1):
             if alone[g] <= 0.0:
                 continue
             ms = alone[g] + total[k - g]
@@ -51,19 +52,6 @@ def find_rounds(memory, cost, mode, n, most, past):
                 best = ms
                 group[k] = g
         total[k] = best
-
-
-@njit(nogil=True, cache=True)
-def merge_all(memory, cost, mode, n, most, past):
-    """The same without taking turns: as many as fit are merged."""
-    alone, total, group = memory.alone_ms[mode], memory.round_ms[mode], memory.group[mode]
-    total[0] = 0.0
-    group[0] = 0
-    for k in range(1, n + 1):
-        alone[k] = predict(cost, mode, k, 0, past)
-        first = min(k, most)
-        group[k] = first
-        total[k] = alone[first] + total[k - first] if alone[first] > 0.0 else 0.0
 
 
 @njit(**INNER)

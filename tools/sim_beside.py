@@ -116,15 +116,12 @@ def after_change(machine, knobs, cost, memory, plan, shape, rows, prompt, ms, to
     flight, facts, counts = shape.flight, shape.facts, shape.counts
     facts.tokens, facts.decoding_rows = rows + prompt, rows
     note_shape(flight, knobs, cost, memory, rows, facts, plan.info)
-    changed = flight.unlike > 0
-    flight.unlike = max(flight.unlike - 1, 0)
     counts[1] = counts[1] + 1 if rows == counts[0] else 0
     if counts[1] == 0:
         totals[CHANGES] += 1
     counts[0] = rows
     if counts[1] < UNLIKE:
         ms += machine.changed_ms[counts[1]]
-    facts.disturbed = facts.changed = 1 if changed else 0
     return ms
 
 

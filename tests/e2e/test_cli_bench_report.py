@@ -73,11 +73,16 @@ def test_it_tells_every_stage_and_ends_in_a_table_and_a_verdict(finished: Run) -
     stages = re.findall(r"^bench: (\S.*?)(?: \(.*\))?$", finished.err, re.M)
     assert stages == [
         "starting a daemon", "warming up", "interactive alone", "with background", "first tokens",
-        "without labels", "drawing the report",
+        "without labels", "a desk", "drawing the report",
     ]  # fmt: skip
     lines = finished.out.splitlines()
     assert max(map(len, lines[: lines.index("", 1)])) <= 80
     assert re.search(r"^time between tokens, p95, ms( +\d[\d.,]*){5}$", finished.out, re.M)
+    desk = re.findall(r"^desk: (.*), ×( +-){2}( +\d[\d.,]*)( +-){2}$", finished.out, re.M)
+    assert [row[0] for row in desk] == [
+        "chat's gap p50", "chat's gap p95", "chat's longest gap", "editor's completion p50",
+        "agent's first token p50",
+    ]  # fmt: skip
     word = {0: "cap held: ", 4: "CAP MISSED: "}[finished.status]
     assert re.search(f"^{word}", finished.out, re.M)
     # whether the client got processor time is the machine's matter; all other notes would be wrong
@@ -123,7 +128,8 @@ def test_client_and_daemon_count_the_same_work(finished: Run) -> None:
     told = finished.json()
     client, daemon = told["last_minute"]["client"], told["last_minute"]["daemon"]
     rows = (finished.folder / "out.csv").read_text().splitlines()[1:]
-    later = ("unlabelled", "storm")  # the daemon was asked before these came
+    # the daemon was asked before these came
+    later = ("unlabelled", "storm", "chat", "editor", "agent", "documents", "probe")
     assert {row.split(",")[3] for row in rows if row.startswith(later[0])} == {"1"}
     assert {row.split(",")[3] for row in rows if row.startswith(later[1])} == {"0"}
     rows = [row for row in rows if not row.startswith(later)]

@@ -150,7 +150,7 @@ def bare(model: llama.Model, context: llama.Context) -> BareTicks:
         library=model.library, context=context, n_vocab=model.n_vocab, places=no_places(),
         threads=lambda aside: (1, 1), n_seq=context.n_seq_max, n_batch=64, n_positions=256,
     )  # fmt: skip
-    return BareTicks(loaded, AbortWords.fresh(), 64)
+    return BareTicks(loaded, AbortWords.fresh())
 
 
 def test_an_interactive_request_gives_a_measurement_up(model: llama.Model) -> None:
@@ -178,18 +178,15 @@ def test_an_interactive_request_gives_a_measurement_up(model: llama.Model) -> No
 def test_more_rows_than_sequences_are_several_tokens_of_each(model: llama.Model) -> None:
     with llama.Context.open(model, n_ctx=512, n_seq_max=3, n_threads=1) as context:
         ticks, decoded = bare(model, context), list[list[int]]()
-        decode = ticks._lib.llama_decode
+        decode, arrays = ticks._decode, ticks._batch.arrays
 
-        class Seen:
-            llama_batch_free = ticks._lib.llama_batch_free
+        def seen(*entries: Any, **how: Any) -> bool:
+            done = decode(*entries, **how)
+            of_rows = arrays.logits[: arrays.n_tokens[0]] == 1
+            decoded.append(arrays.seq[: of_rows.size][of_rows].tolist())
+            return done
 
-            @staticmethod
-            def llama_decode(pointer: object, batch: Any) -> int:
-                rows = range(batch.n_tokens)
-                decoded.append([batch.seq_id[i][0] for i in rows if batch.logits[i]])
-                return int(decode(pointer, batch))
-
-        ticks._lib = Seen  # type: ignore[assignment]
+        ticks._decode = seen  # type: ignore[method-assign]
         assert ticks.measure(8, 0) > 0.0
         assert decoded[-1] == [0, 0, 0, 1, 1, 1, 2, 2]
         assert ticks.measure(2, 0) > 0.0

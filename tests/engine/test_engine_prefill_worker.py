@@ -70,7 +70,7 @@ def test_the_logits_are_the_engines_own_to_the_last_bit_where_shapes_agree(
     rig.put(1, text[:301])
     rig.worker.want([1])
     aside = rig.finish(1)
-    assert rig.worker.tokens_total == rig.worker.landed_total == 300
+    assert rig.worker._thread.tokens_total == 300
     assert (aside == alone(rig, text[:301], CHUNK)).all()
     assert np.abs(aside - alone(rig, text[:301], 300)).max() < TOLERANCE
     # the tolerance is one that another prompt's KV does not meet
@@ -83,7 +83,7 @@ def test_chunks_grow_with_what_the_worker_measures(model: llama.Model, text: lis
     rig.put(1, text[:1500])
     rig.worker.want([1])
     aside = rig.finish(1)
-    assert rig.worker.ms_per_token > 0
+    assert rig.worker._thread.pace.ms_per_token > 0
     assert np.abs(aside - alone(rig, text[:1500], 500)).max() < TOLERANCE
     rig.worker._thread.pace.ms_per_token = chunk_pace.CHUNK_MS / 63
     assert rig.worker._thread.pace.chunk() == 32
@@ -141,10 +141,10 @@ def test_nothing_is_computed_that_is_not_wanted(rig: Rig, text: list[int]) -> No
     rig.table.isolate[2] = 1  # a suspect decodes alone
     rig.worker.want([1, 2, 5])
     rig.finish(1)
-    rig.worker.wake()
+    rig.worker._x.wake_worker()
     time.sleep(0.05)
     assert rig.worker.land(9) == 0
-    assert rig.worker.tokens_total == 99
+    assert rig.worker._thread.tokens_total == 99
 
 
 def test_a_session_that_decodes_meanwhile(rig: Rig, text: list[int]) -> None:
@@ -171,12 +171,17 @@ def holds_nothing(rig: Rig) -> bool:
     return not thread._prompts and all(context.seq_pos_max(seq) == -1 for seq in range(N_SEQ + 1))
 
 
+def is_busy(rig: Rig) -> bool:
+    """Whether a chunk is being computed."""
+    return bool(rig.worker.orders.running[0] >= 0)
+
+
 def abort(rig: Rig) -> None:
     """Set the flag at a time at which a chunk runs, as often as it takes."""
-    before, end = rig.worker.aborted_total, time.monotonic() + 60
-    while rig.worker.aborted_total == before:
+    before, end = rig.worker._thread.aborted_total, time.monotonic() + 60
+    while rig.worker._thread.aborted_total == before:
         assert time.monotonic() < end
-        if rig.worker.busy:
+        if is_busy(rig):
             rig.worker.orders.gate.stop = 1
         rig.worker.land(1)
 
@@ -187,8 +192,8 @@ def test_an_abort_loses_the_running_chunk_only(rig: Rig, text: list[int]) -> Non
     for _ in range(3):
         abort(rig)
     aside = rig.finish(1)
-    assert rig.worker.aborted_total >= 3
-    assert rig.worker.tokens_total == 1200
+    assert rig.worker._thread.aborted_total >= 3
+    assert rig.worker._thread.tokens_total == 1200
     assert (aside == alone(rig, text[:1201], CHUNK)).all()
 
 
@@ -197,7 +202,8 @@ def test_the_more_urgent_prompt_goes_first(rig: Rig, text: list[int]) -> None:
     rig.put(2, text[300:400])
     rig.worker.want([1])
     rig.until(lambda: rig.table.n_past[1] > 0, land=1)
-    rig.worker.want([2, 1], stop=True)
+    rig.worker.want([2, 1])
+    rig.worker.orders.gate.stop = 1
     rig.until(lambda: rig.table.n_past[2] == 99, land=1)
     assert rig.table.n_past[1] < 1499
     assert np.abs(rig.decode(2, 1) - alone(rig, text[300:400], 99)).max() < TOLERANCE
@@ -236,27 +242,12 @@ def test_after_a_reclaim_nothing_lands_until_it_is_wanted_again(rig: Rig, text: 
     assert rig.worker.land(9) == 0
     assert rig.table.n_past[1] == n_past
     # the engine goes further than the worker was, so that the worker has to fetch what it lacks
-    computed = rig.worker.tokens_total
+    computed = rig.worker._thread.tokens_total
     while rig.table.n_past[1] < computed + 5 * CHUNK:
         rig.decode(1, CHUNK)
     rig.worker.want([1])
     aside = rig.finish(1)
-    assert rig.worker.tokens_total < 800 + computed - n_past
-    assert (aside == alone(rig, text[:801], CHUNK)).all()
-
-
-def test_what_was_computed_before_a_reclaim_is_not_computed_again(
-    rig: Rig, text: list[int]
-) -> None:
-    rig.put(1, text[:801])
-    rig.worker.want([1])
-    stuff(rig, 1)
-    rig.worker.reclaim(1, abort=False)
-    rig.until(lambda: not rig.worker.busy)
-    rig.decode(1, CHUNK)
-    rig.worker.want([1])
-    aside = rig.finish(1)
-    assert rig.worker.tokens_total == 800
+    assert rig.worker._thread.tokens_total < 800 + computed - n_past
     assert (aside == alone(rig, text[:801], CHUNK)).all()
 
 
@@ -266,7 +257,7 @@ def test_a_prompt_that_the_engine_began(rig: Rig, text: list[int]) -> None:
         rig.decode(1, CHUNK)
     rig.worker.want([1])
     aside = rig.finish(1)
-    assert rig.worker.tokens_total == 600
+    assert rig.worker._thread.tokens_total == 600
     assert (aside == alone(rig, text[:1001], CHUNK)).all()
 
 
@@ -300,7 +291,7 @@ def test_forgotten_rows_leave_no_cells(rig: Rig, text: list[int]) -> None:
     rig.put(2, text[:401])
     rig.worker.want([2])
     assert np.abs(rig.finish(2) - alone(rig, text[:401], 400)).max() < TOLERANCE
-    rig.worker.wake()
+    rig.worker._x.wake_worker()
     rig.until(lambda: holds_nothing(rig))
 
 
@@ -311,7 +302,7 @@ def test_an_evicted_session_is_computed_again(rig: Rig, text: list[int]) -> None
     rig.context.seq_rm(1)  # the same request loses its cells and gets another sequence
     rig.table.n_past[1], rig.table.seq[1] = 0, 3
     rig.worker.forget(1)
-    rig.worker.wake()
+    rig.worker._x.wake_worker()
     rig.until(lambda: holds_nothing(rig))
     rig.worker.want([1])
     assert (rig.finish(1) == alone(rig, text[:601], CHUNK)).all()
@@ -322,11 +313,12 @@ def test_the_second_cache_is_as_large_as_the_prompts_need(rig: Rig, text: list[i
     rig.put(1, text[:601])
     rig.worker.want([1])
     rig.until(lambda: rig.table.n_past[1] > 100, land=1)
-    assert rig.worker.cells == FEWEST_CELLS < N_CTX
+    assert rig.worker._thread._cells == FEWEST_CELLS < N_CTX
     rig.put(2, text[200 : 200 + FEWEST_CELLS + 101])
-    rig.worker.want([2, 1], stop=True)
+    rig.worker.want([2, 1])
+    rig.worker.orders.gate.stop = 1
     long = rig.finish(2)
-    assert rig.worker.cells == 2 * FEWEST_CELLS <= N_CTX
+    assert rig.worker._thread._cells == 2 * FEWEST_CELLS <= N_CTX
     short = rig.finish(1)
     for logits, tokens in ((long, text[200 : 200 + FEWEST_CELLS + 101]), (short, text[:601])):
         assert np.abs(logits - alone(rig, tokens, CHUNK)).max() < TOLERANCE
@@ -341,8 +333,8 @@ def test_an_idle_worker_gives_its_cache_back(
         rig.worker.want([1])
         rig.finish(1)
         rig.end(1)
-        rig.worker.wake()
-        rig.until(lambda: rig.worker.cells == 0)
+        rig.worker._x.wake_worker()
+        rig.until(lambda: rig.worker._thread._cells == 0)
 
 
 def test_a_piece_waits_for_free_cells(model: llama.Model, text: list[int]) -> None:
@@ -351,7 +343,7 @@ def test_a_piece_waits_for_free_cells(model: llama.Model, text: list[int]) -> No
     rig.decode(0, 450)
     rig.put(1, text[:101])
     rig.worker.want([1])
-    rig.until(lambda: rig.worker.tokens_total == 100)
+    rig.until(lambda: rig.worker._thread.tokens_total == 100)
     rig.until(lambda: rig.worker.land(1) == 0)
     held = int(rig.table.n_past[1])
     assert held + 450 <= 512
@@ -409,11 +401,11 @@ def test_close_gives_up_the_running_chunk(model: llama.Model, text: list[int]) -
     rig = Rig(model)
     rig.put(1, text[:1500])
     rig.worker.want([1])
-    rig.until(lambda: rig.worker.busy)
+    rig.until(lambda: is_busy(rig))
     rig.worker.close()
     rig.worker.close()
     assert not any(thread.name == "prefill" for thread in threading.enumerate())
-    assert rig.worker.tokens_total < 1499
+    assert rig.worker._thread.tokens_total < 1499
     rig.close()
 
 

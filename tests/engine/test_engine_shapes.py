@@ -39,11 +39,9 @@ class Ticks:
         info.passengers = passengers
         facts.drafted, facts.tokens = drafted, rows + drafted + prompt
         note_shape.py_func(self.flight, self.knobs, self.cost, memory, rows, facts, info)
-        if self.flight.unlike == 0:
+        if not facts.disturbed:
             learn(self.cost, 0, rows, prompt, 0, ms)
-            return True
-        self.flight.unlike -= 1
-        return False
+        return not facts.disturbed
 
 
 def test_a_baseline_is_not_learned_from_ticks_after_others():

@@ -14,13 +14,12 @@ from tests.support.waiting import until
 from umaserve import llama
 from umaserve.drafts.wanted import MOST_EACH
 from umaserve.engine.constraints.bound import Bound
-from umaserve.engine.constraints.later import allows
 from umaserve.engine.constraints.matchers import SchemaMatcher, matcher_of
 from umaserve.engine.constraints.vocabulary import Vocabulary
 from umaserve.engine.samplers.masks import _is_ahead
 from umaserve.sampling import params as p
 from umaserve.sampling.ahead import MADE_BITS, Ahead
-from umaserve.sampling.mask import words_of
+from umaserve.sampling.mask import allows, words_of
 from umaserve.wire import messages as m
 from umaserve.wire import table as t
 

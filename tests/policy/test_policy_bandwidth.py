@@ -122,7 +122,7 @@ def test_as_many_prompt_tokens_as_fit(traffic, budget, rows, read, most) -> None
 
     def within(prompt: int) -> bool:
         n_all = rows + prompt
-        return bw.fits(traffic, budget, rows, n_all, read + prompt, n_all)
+        return bw.tick_bytes(traffic, rows, n_all, read + prompt, n_all) <= budget
 
     assert 0 <= n <= most
     assert n == 0 or within(n)
@@ -171,32 +171,39 @@ def test_experts_explode_where_dense_models_ride_free() -> None:
 # --- the governor
 
 
+def budget_of(setting: str, probe_bps: float | None) -> Budget:
+    """A budget that starts at what a probe of the memory has found, if there was one."""
+    budget = Budget.of(setting)
+    budget.start_at(probe_bps or 0.0)
+    return budget
+
+
 @pytest.mark.parametrize(
     ("setting", "probe", "bps"),
     [("off", 30e9, 0.0), ("auto", 30e9, 30e9), ("auto", None, 0.0), ("320GBps", 30e9, 320e9)],
 )
 def test_where_a_budget_starts(setting: str, probe: float | None, bps: float) -> None:
-    budget = Budget.of(setting, probe)
+    budget = budget_of(setting, probe)
     assert bw.budget_bps(budget) == bps
-    assert bw.achieved_bps(budget) == bw.measured_bps(budget) == 0.0
+    assert budget.figures[bw._LEVEL] == bw.measured_bps(budget) == 0.0
 
 
 def test_a_given_budget_and_none_stay() -> None:
     for setting, bps in (("60.5GBps", 60.5e9), ("off", 0.0)):
-        budget = Budget.of(setting, 10e9)
+        budget = budget_of(setting, 10e9)
         feed(budget, np.full(300, 30e9))
         assert bw.budget_bps(budget) == bps
         assert bw.measured_bps(budget) == pytest.approx(30e9, rel=1e-6)
-        assert bw.achieved_bps(budget) == pytest.approx(30e9, rel=1e-6)
+        assert budget.figures[bw._LEVEL] == pytest.approx(30e9, rel=1e-6)
 
 
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("probe", [None, 12e9, 28e9, 40e9])
 def test_an_automatic_budget_finds_the_bandwidth(seed: int, probe: float | None) -> None:
     rng = np.random.default_rng(seed)
-    budget = Budget.of("auto", probe)
+    budget = budget_of("auto", probe)
     feed(budget, noisy(rng, 30e9, 200))
-    assert bw.achieved_bps(budget) == pytest.approx(30e9, rel=0.06)
+    assert budget.figures[bw._LEVEL] == pytest.approx(30e9, rel=0.06)
     assert bw.budget_bps(budget) == pytest.approx(1.25 * 30e9, rel=0.06)
 
 
@@ -206,40 +213,40 @@ def test_ticks_that_seem_too_fast_move_nothing(seed: int) -> None:
     bps = noisy(rng, 30e9, 400)
     bps[rng.choice(400, 12, replace=False)] *= 1000  # a clock that jumped
     bps[0] = 1e15
-    budget = Budget.of("auto", 25e9)
+    budget = budget_of("auto", 25e9)
     feed(budget, bps[:4])
     assert bw.budget_bps(budget) == 25e9
     feed(budget, bps[4:])
-    assert bw.achieved_bps(budget) == pytest.approx(30e9, rel=0.08)
+    assert budget.figures[bw._LEVEL] == pytest.approx(30e9, rel=0.08)
 
 
 def test_ticks_bound_by_arithmetic_are_not_the_limit() -> None:
     rng = np.random.default_rng(3)
-    budget = Budget.of("auto", 28e9)
+    budget = budget_of("auto", 28e9)
     feed(budget, noisy(rng, 30e9, 64))
     feed(budget, noisy(rng, 6e9, 500), n=5)  # merged decodes
     feed(budget, noisy(rng, 2e9, 500), n=256)  # prompts
-    assert bw.achieved_bps(budget) > 26e9
+    assert budget.figures[bw._LEVEL] > 26e9
     assert bw.measured_bps(budget) < 3e9
-    only = Budget.of("auto", 28e9)
+    only = budget_of("auto", 28e9)
     feed(only, noisy(rng, 2e9, 500), n=256)
     assert bw.budget_bps(only) == 14e9  # half the probe is the least
 
 
 def test_a_machine_that_becomes_slower_is_believed_and_forgotten() -> None:
-    budget = Budget.of("auto", None)
+    budget = Budget.of("auto")
     feed(budget, np.full(100, 30e9))
     feed(budget, np.full(WINDOW_AND_A_BIT, 20e9))
-    assert bw.achieved_bps(budget) == pytest.approx(20e9, rel=0.01)
+    assert budget.figures[bw._LEVEL] == pytest.approx(20e9, rel=0.01)
     feed(budget, np.full(100, 15e9), n=4)
-    assert bw.achieved_bps(budget) > 19e9
+    assert budget.figures[bw._LEVEL] > 19e9
     feed(budget, np.full(10000, 15e9), n=4)
-    assert bw.achieved_bps(budget) == pytest.approx(15e9, rel=0.01)
+    assert budget.figures[bw._LEVEL] == pytest.approx(15e9, rel=0.01)
 
 
 def test_the_headroom_lets_a_trimmed_machine_show_more() -> None:
     """Solo ticks are launch-bound (0.5 GB in 2.3 ms of 4 TB/s); what rides is bounded by it."""
-    budget = Budget.of("auto", None)
+    budget = Budget.of("auto")
     solo = bw.tick_bytes(DENSE, 1, 1, 300, 1)
 
     def tick_s(moved: float) -> float:
@@ -262,10 +269,10 @@ def test_the_headroom_lets_a_trimmed_machine_show_more() -> None:
 @settings(deadline=None)  # the first call compiles
 @given(st.lists(st.tuples(st.floats(-1e9, 1e15), st.integers(-5, 10**12), st.integers(-3, 10**6))))
 def test_no_tick_breaks_the_governor(ticks) -> None:
-    budget = Budget.of("auto", 20e9)
+    budget = budget_of("auto", 20e9)
     for moved, ns, n in ticks:
         bw.observe(budget, moved, ns, n)
-    for value in (bw.budget_bps(budget), bw.achieved_bps(budget), bw.measured_bps(budget)):
+    for value in (bw.budget_bps(budget), budget.figures[bw._LEVEL], bw.measured_bps(budget)):
         assert math.isfinite(value) and value >= 0.0
     assert bw.budget_bps(budget) >= 10e9
 
@@ -277,10 +284,11 @@ import json
 import numpy as np
 from umaserve.policy.bytes import bandwidth as bw
 from tests.support.bandwidth_loads import DENSE, MOE, feed, noisy
-budget = bw.Budget.of("auto", 25e9)
+budget = bw.Budget.of("auto")
+budget.start_at(25e9)
 feed(budget, noisy(np.random.default_rng(1), 30e9, 150))
 feed(budget, noisy(np.random.default_rng(2), 9e9, 50), n=40)
-out = [bw.budget_bps(budget), bw.achieved_bps(budget), bw.measured_bps(budget)]
+out = [bw.budget_bps(budget), budget.figures[bw._LEVEL], bw.measured_bps(budget)]
 for traffic in (DENSE, MOE):
     out += [bw.tick_bytes(traffic, r, n, 900, n, 1024) for r in (0, 3) for n in (3, 512, 1700)]
     out += [bw.prompt_tokens_within(traffic, 9e9, 2, 500, 4096)]

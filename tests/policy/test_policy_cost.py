@@ -15,14 +15,15 @@ from hypothesis import strategies as st
 
 from umaserve.policy.cost.model import (
     FADED,
+    FRESH,
     MODES,
     MOST_SURE,
     CostModel,
-    is_fresh,
     is_known,
     largest_chunk,
     learn,
     predict,
+    prompt_class,
 )
 
 ROOT = Path(__file__).parents[2]
@@ -221,7 +222,7 @@ def test_a_chunk_takes_no_longer_than_smaller_ones_for_as_many_tokens():
     ticks = (0, 24, 200.0), (0, 48, 900.0)
     assert predict(seen(*ticks), 0, 0, 48, 0.0) == pytest.approx(900.0)  # just measured
     old = seen(*ticks, then=2000)
-    assert not is_fresh(old, 0, 0, 48)
+    assert old.count[0, 0, prompt_class(48)] < FRESH
     assert 380.0 < predict(old, 0, 0, 48, 0.0) < 440.0
     assert largest_chunk(old, 0, 0, 0.0, 450.0, 512) >= 48
     cheaper = seen((0, 24, 200.0), (0, 48, 300.0), then=2000)
@@ -259,5 +260,5 @@ def test_a_chunk_is_not_believed_to_cost_as_much_as_pieces_with_less_before_them
     for _ in range(3):
         tick(0, 32, 1600)
     cost.slope[2] = 0.7
-    assert not is_fresh(cost, 0, 0, 32)
+    assert cost.count[0, 0, prompt_class(32)] < FRESH
     assert predict(cost, 0, 0, 32, 1600) == pytest.approx(0.1 * 32 * 12.2, rel=0.2)

@@ -31,7 +31,7 @@ from umaserve.policy.base import (
     Tick,
 )
 from umaserve.policy.cost.model import CostModel, efficient_chunk, largest_chunk, learn, predict
-from umaserve.policy.cost.sweet_spot import WORTH, find_rounds, merge_all
+from umaserve.policy.cost.sweet_spot import WORTH, find_rounds
 from umaserve.policy.guarded import plan_tick
 from umaserve.policy.latency_guard import EARNED, LEAST_CREDIT, MOST_CREDIT, settle_credit
 from umaserve.policy.pace import FAR_MS, WORTHWHILE
@@ -215,7 +215,7 @@ def test_rounds_are_as_short_as_the_best_partition(costs, most):
         for _ in range(3):
             learn(cost, 0, rows, 0, 0, ms)
     memory = Memory.fresh(n)
-    find_rounds(memory, cost, 0, n, most, 0)
+    find_rounds(memory, cost, 0, n, most, 0, True)
     ms = [predict(cost, 0, rows, 0, 0) for rows in range(n + 1)]
 
     def best(k, least):
@@ -236,7 +236,7 @@ def test_rounds_are_as_short_as_the_best_partition(costs, most):
         assert memory.round_ms[0, k] == pytest.approx(total)
         # a split must be worth it once at every step, so a round is at most so far off
         assert best(k, 1) - 1e-9 <= total <= best(k, 1) / WORTH**k + 1e-9
-    merge_all(memory, cost, 0, n, most, 0)
+    find_rounds(memory, cost, 0, n, most, 0, False)
     assert memory.round_ms[0, n] >= best(n, 1) - 1e-9
 
 

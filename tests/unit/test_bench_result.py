@@ -12,7 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.bench_results import ORIGIN_S, made, samples
+from tests.support.bench_results import answer as answer_of
 from tests.support.fixtures.untimed import untimed
+from umaserve.bench.desk import Waits, _waits
 from umaserve.bench.load import Sample
 from umaserve.bench.result import (
     Others,
@@ -273,3 +275,32 @@ def test_short_requests_after_the_phases_are_no_streams() -> None:
     late = Answer("short1", "short1.1", True, result.mixed.end_s + 1, [result.mixed.end_s + 2])
     again = replace(result, answers=[*result.answers, late], notes=[])
     assert [s.stream for s in again.streams] == ["interactive1"]
+
+
+def test_a_desk_compares_each_program_with_itself_alone() -> None:
+    """An answer that was left when its program's time alone ended is not silent at the desk."""
+    alone, desk = Phase("desk", ORIGIN_S, ORIGIN_S + 5), Phase("desk", ORIGIN_S + 8, ORIGIN_S + 20)
+    answers = []
+    for begin_s, times in ((alone.begin_s, 1), (desk.begin_s, 3)):
+        answers += [
+            answer_of("chat1", [10.0 * times] * 30, begin_s),
+            answer_of("editor1", [1.0] * 15, begin_s, first_ms=35.0 * times),
+            answer_of("agent1", [2.0] * 20, begin_s, first_ms=100.0 * times),
+            answer_of("documents1", [2.0] * 20, begin_s, interactive=False),
+        ]
+        answers[-3].end_s = answers[-3].times_s[-1]
+    phases = dict.fromkeys(("chat", "editor", "agent"), alone)
+    quiet, busy = _waits(answers, phases), _waits(answers, dict.fromkeys(phases, desk))
+    assert busy["chat's longest gap"] <= 1e3 * desk.seconds
+    for found, times in ((quiet, 1), (busy, 3)):
+        assert found["chat's gap p50"] == pytest.approx(10.0 * times)
+        assert found["editor's completion p50"] == pytest.approx(15.0 + 35.0 * times)
+        assert found["agent's first token p50"] == pytest.approx(100.0 * times)
+    result = made([10.0] * 3, [10.0] * 3)
+    result.desk = {"chat's gap p95": Waits(4.0, 6.0), "agent's first token p50": Waits(None, 2.0)}
+    shown_rows = {row.name: row.cells for row in rows(result)}
+    assert shown_rows["desk: chat's gap p95"] == ("-", "-", "1.50", "-", "-")
+    assert shown_rows["desk: agent's first token p50"] == ("-",) * 5
+    assert result.to_json()["desk"]["chat's gap p95"] == {
+        "alone_ms": 4.0, "desk_ms": 6.0, "ratio": 1.5,
+    }  # fmt: skip

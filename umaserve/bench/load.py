@@ -35,6 +35,10 @@ KINDS: dict[str, tuple[bool, str | None]] = {
     "background": (False, None),
     "unlabelled": (True, "bench stream"),
     "storm": (False, "bench storm"),
+    "chat": (True, "bench chat"),
+    "editor": (True, "bench editor"),
+    "agent": (True, "bench agent"),
+    "documents": (False, "bench documents"),
 }
 
 
@@ -82,16 +86,18 @@ class _Connection:
 class _Stream(_Connection):
     """One application: asks, reads the answer to its end, asks the next.
 
-    Its requests name their lane, or with ``app`` the program alone.
+    Its requests name their lane, or with ``app`` the program alone.  With ``more``, each prompt is
+    the one before and so many words, which the cache may know.  ``once``: it asks on when told.
     """
 
     def __init__(
         self, load: Load, name: str, interactive: bool, words: int, tokens: int, *, once: bool,
-        app: str | None = None,
+        app: str | None = None, more: int = 0,
     ) -> None:  # fmt: skip
         super().__init__(load.path)
         self._load, self.name, self._interactive, self._app = load, name, interactive, app
         self._words, self._tokens, self._once = words, tokens, once
+        self._more, self._text, self.waits = more, "", False  # to be told to ask on
         self._number = 0
         if app:  # else it is of this process, as all streams are
             self.send({"type": "info", "relays": True})
@@ -108,12 +114,16 @@ class _Stream(_Connection):
         options = {
             "max_tokens": tokens or self._tokens,
             "ignore_eos": True,
-            "cache_prompt": False,
+            "cache_prompt": self._more > 0,
             "priority": None if self._app else lane,
             "app": self._app,
             "seed": self._number,
         }
-        message = generate_message(self._id, load.prompt(self._words), None, options)
+        if self._text and self._more:
+            self._text += f" {load.prompt(self._more)}"
+        else:
+            self._text = load.prompt(self._words)
+        message = generate_message(self._id, self._text, None, options)
         self.router.streams[self._id] = deque()
         self._answer = Answer(self.name, session_id, self._interactive, time.monotonic())
         load.answers.append(self._answer)
@@ -138,6 +148,7 @@ class _Stream(_Connection):
         events.clear()
         if answer.end_s is not None and self._id in self.router.streams:
             del self.router.streams[self._id]
+            self.waits = self._once
             if not self._once:
                 self.ask()
 
@@ -209,18 +220,25 @@ class Load:
         """Begin to read the daemon's metrics, before the first request."""
         self._add(_Watch(self))
 
-    def start(self, kind: str, count: int, words: int, tokens: int) -> None:
+    def start(self, kind: str, count: int, words: int, tokens: int, more: int = 0) -> None:
         """Start ``count`` streams of a kind of `KINDS`, with prompts of ``words`` words.
 
         The first answers of interactive streams are of different lengths, so that they do not ask
-        all at once ever after.
+        all at once ever after.  ``more``: see `_Stream`, which `ask_again` tells.
         """
         interactive, app = KINDS[kind]
         for i in range(count):
             name = f"{kind}{i + 1}"
-            stream = _Stream(self, name, interactive, words, tokens, once=False, app=app)
+            once = more > 0
+            stream = _Stream(self, name, interactive, words, tokens, once=once, app=app, more=more)
             self._add(stream)
             stream.ask(max(1, tokens * (i + 1) // count) if interactive else None)
+
+    def ask_again(self) -> None:
+        """Have streams ask on that wait to be told."""
+        for stream in [c for c in self._open if isinstance(c, _Stream) and c.waits]:
+            stream.waits = False
+            stream.ask()
 
     def ask_once(self, name: str, interactive: bool, words: int) -> Answer:
         """One request for one token, on a connection of its own."""

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
+from umaserve.bench.desk import Waits
 from umaserve.bench.load import Sample
 from umaserve.bench.timeline import (
     Answer,
@@ -190,7 +191,7 @@ class Result:
     ``origin_s`` is where times in files count from.  ``machine`` and ``settings`` say where and how
     the run was made.  ``daemon`` are the daemon's metrics at the end, at ``read_s``.
     ``first_tokens`` are those of short requests with nothing else running ("alone") and just after
-    a long prompt ("mixed").
+    a long prompt ("mixed").  ``desk``: waits of a desk's programs, by name.
     """
 
     command: str
@@ -208,6 +209,7 @@ class Result:
     daemon: dict[str, Any]
     read_s: float
     notes: list[str] = field(default_factory=list)
+    desk: dict[str, Waits] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.figures = {p.name: figures(self.seen_in(p), p) for p in self.phases}
@@ -310,6 +312,10 @@ class Result:
             "last_minute": {
                 "client": _rounded(asdict(self.minute)),
                 "daemon": {k: v for k, v in self.daemon.items() if not isinstance(v, dict)},
+            },
+            "desk": {
+                name: _rounded({"alone_ms": w.alone, "desk_ms": w.desk, "ratio": w.ratio})
+                for name, w in self.desk.items()
             },
             "streams": [_rounded(s._asdict()) for s in self.streams],
             "ticks": [

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from umaserve.bench import BenchError
+from umaserve.bench import BenchError, desk
 from umaserve.bench.load import Load
 from umaserve.bench.machine import describe
 from umaserve.bench.progress import Stages
@@ -88,6 +88,7 @@ class _Sizes:
     answer: int
     long_answer: int
     long_words: int
+    desk_words: int  # of a prompt beside four others
 
 
 def _sizes(client: Client, info: dict[str, Any], settings: Settings) -> _Sizes:
@@ -109,7 +110,9 @@ def _sizes(client: Client, info: dict[str, Any], settings: Settings) -> _Sizes:
     job = int(min(min(JOB_SHARE, JOBS_SHARE / settings.background) * n_ctx, one))
     long_answer = max(1, min(BACKGROUND_TOKENS, most, job // 4))
     words = min(settings.prompt_words, int((job - long_answer) / per_word))
-    return _Sizes(max(1, min(MOST_TOKENS, most, stream)), long_answer, max(SHORT_WORDS, words))
+    desk_words = int((JOB_SHARE * one - desk.CHAT.tokens) / per_word)
+    answer, long_words = max(1, min(MOST_TOKENS, most, stream)), max(SHORT_WORDS, words)
+    return _Sizes(answer, long_answer, long_words, max(SHORT_WORDS, desk_words))
 
 
 def _measure(
@@ -130,6 +133,7 @@ def _measure(
             daemon, read_s = client.metrics(), time.monotonic()
             # last: the daemon counts what nobody labels as interactive, the storm too
             unlabelled = _unlabelled(load, client, settings, sizes, stages, meter)
+            waits = _desk(load, client, settings, sizes, stages, meter)
     notes = []
     if settings.interactive + settings.background > info["model"]["n_seq"]:
         notes.append(
@@ -162,6 +166,7 @@ def _measure(
         daemon=daemon,
         read_s=read_s,
         notes=notes,
+        desk=waits,
     )
 
 
@@ -238,6 +243,17 @@ def _unlabelled(
     stages.ended(_outcome(load, phase))
     load.stop_streams()
     return phase
+
+
+def _desk(
+    load: Load, client: Client, settings: Settings, sizes: _Sizes, stages: Stages, meter: _Meter
+) -> dict[str, desk.Waits]:
+    """The programs of a desk, some of them alone, then all at once."""
+    stages.stage("a desk", f"{desk.DURATION * settings.seconds:g} s")
+    meter.begin(desk.DURATION * settings.seconds)
+    waits = desk.measure(load, partial(_settle, load, client), sizes.desk_words, settings.seconds)
+    stages.ended("five programs")
+    return waits
 
 
 def _warm_s(settings: Settings) -> float:

@@ -79,6 +79,9 @@ def rows(result: Result) -> list[Row]:
     out.append(Row("prompt tokens, daemon's count", "/s", _cells(*prompts, None, None)))
     drafts = [accepted_share(result.samples, p) for p in result.phases]
     out.append(Row("drafted tokens accepted", "%", _cells(*drafts, None, None)))
+    for name, waits in result.desk.items():
+        cells = _cells(None, None, waits.ratio, None, None)
+        out.append(Row(f"desk: {name}", "×", cells))
     for name, unit, metric_name in _DAEMONS:
         out.append(Row(name, unit, _cells(None, None, None, None, daemon.get(metric_name))))
     return out

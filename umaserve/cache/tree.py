@@ -62,8 +62,8 @@ class Part:
     end: int
 
 
-class PrefixTree:
-    """What is kept for each domain; texts of one are never matched with those of another.
+class Store:
+    """What both stores count, and how long an entry stays.
 
     ``most_bytes`` may be changed at any time; `shrink` has to follow.
     """
@@ -74,6 +74,20 @@ class PrefixTree:
         self.count = 0  # entries
         self.evictions = {ROOM: 0, MEMORY: 0}
         self._clock = 0.0  # the worth of what was evicted last
+
+    def use(self, parts: list[Part], lease: float = 1.0) -> None:
+        """These were needed, and stay longer: by their cost, times ``lease``."""
+        for part in parts:
+            # what a MiB of it costs to compute again, in ms
+            density = part.entry.cost_ms / max(part.entry.size, 1) * (1 << 20)
+            part.entry.worth = max(part.entry.worth, self._clock + lease * density)
+
+
+class PrefixTree(Store):
+    """What is kept for each domain; texts of one are never matched with those of another."""
+
+    def __init__(self, most_bytes: int) -> None:
+        super().__init__(most_bytes)
         self._roots: dict[str, Entry] = {}
 
     def match(self, domain: str, tokens: np.ndarray) -> list[Part]:
@@ -89,12 +103,6 @@ class PrefixTree:
             parts.append(Part(entry, position))
             at = entry
         return parts
-
-    def use(self, parts: list[Part], lease: float = 1.0) -> None:
-        """These were needed, and stay longer: by their cost, times ``lease``."""
-        for part in parts:
-            worth = self._clock + lease * density(part.entry)
-            part.entry.worth = max(part.entry.worth, worth)
 
     def nearest(self, domain: str, tokens: np.ndarray, most: int) -> tuple[int, list[int]]:
         """How many of ``tokens`` are kept, and up to ``most`` that follow there in another text.
@@ -262,7 +270,3 @@ def common(kept: np.ndarray, wanted: np.ndarray) -> int:
     differ = np.flatnonzero(kept[:n] != wanted[:n])
     return int(differ[0]) if differ.size else n
 
-
-def density(entry: Entry) -> float:
-    """What a MiB of it costs to compute again, in ms."""
-    return entry.cost_ms / max(entry.size, 1) * (1 << 20)

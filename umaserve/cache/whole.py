@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from .tree import MEMORY, ROOM, Entry, Part, common, density
+from .tree import ROOM, Entry, Part, Store, common
 
 LEAST_NEW = 64  # tokens of a prompt to be computed: for fewer no tick is cut in two
 NEAR = 16  # tokens before a prompt's end that the next turn may not have in common
@@ -36,15 +36,11 @@ def checkpoints(tokens: np.ndarray, ends: np.ndarray, known: int) -> list[int]:
     return [at for at in sorted(wanted) if known + APART <= at < size]
 
 
-class WholeTexts:
+class WholeTexts(Store):
     """Texts of each domain with their states; at most ``most_bytes`` of them (`shrink`)."""
 
     def __init__(self, most_bytes: int) -> None:
-        self.most_bytes = most_bytes
-        self.bytes_held = 0
-        self.count = 0
-        self.evictions = {ROOM: 0, MEMORY: 0}
-        self._clock = 0.0
+        super().__init__(most_bytes)
         self._kept: dict[str, list[Entry]] = {}
 
     def match(self, domain: str, tokens: np.ndarray) -> list[Part]:
@@ -65,12 +61,6 @@ class WholeTexts:
             return 0, []
         end, entry = max(kept, key=lambda each: each[0])
         return end, entry.tokens[end : end + most].tolist()
-
-    def use(self, parts: list[Part], lease: float = 1.0) -> None:
-        """As `PrefixTree.use`."""
-        for part in parts:
-            worth = self._clock + lease * density(part.entry)
-            part.entry.worth = max(part.entry.worth, worth)
 
     def add(
         self, domain: str, tokens: np.ndarray, p0: int, data: np.ndarray, cost_ms: float,

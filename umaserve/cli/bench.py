@@ -1,4 +1,4 @@
-"""``umaserve bench``: whether this machine keeps the promise, in half a minute."""
+"""``umaserve bench``: whether this machine keeps the promise, in about a minute."""
 
 from __future__ import annotations
 
@@ -57,7 +57,8 @@ def _parser() -> Parser:
     parser = Parser(
         prog="umaserve bench",
         description="Measure interactive streams alone, then beside long background jobs, and say\n"
-        "whether the latency cap was held.  Then the same where nobody names a lane.",
+        "whether the latency cap was held.  Then the same where nobody names a lane, and\n"
+        "what five programs at once wait for, over what three of them wait for alone.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -69,7 +70,7 @@ def _parser() -> Parser:
     )
     parser.add_argument(
         "--seconds", type=_number(float, 0.5, 3600), default=7.0, metavar="S",
-        help="of each of the three phases (7); all of it takes about half a minute",
+        help="of each of the three phases (7); all of it takes about a minute",
     )  # fmt: skip
     parser.add_argument(
         "--interactive", type=_number(int, 1, 256), default=3, metavar="N",

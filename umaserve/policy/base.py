@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from umaserve.jit.compiled import njit
 from umaserve.jit.record import Record
 from umaserve.wire.states import (
     AUTO,
@@ -18,7 +19,7 @@ from umaserve.wire.states import (
 
 __all__ = [
     "ALL_FEATURES", "AUTO", "AUTO_SUNK", "FEATURES", "LABELLED", "LANE_BACKGROUND",
-    "LANE_INTERACTIVE", "RUNNING", "Knobs", "Memory", "Plan", "SchedulerState", "Tick",
+    "LANE_INTERACTIVE", "RUNNING", "Knobs", "Memory", "Plan", "SchedulerState", "Tick", "forget",
 ]  # fmt: skip
 
 # parts that can be switched off one by one, for comparison runs; see docs/POLICY.md
@@ -118,6 +119,15 @@ class PlanInfo(Record):
     chunk_beside: int  # where sliced: tokens of the next chunk of prompts between the ticks
     slice_ms: float  # that it gets before this tick
     redoes: int  # 1: the chunk between the ticks that has begun is given up for a smaller one
+
+
+@njit(nogil=True, cache=True)
+def forget(info):
+    """Make all of a `PlanInfo` 0: nothing is known about the next tick."""
+    info.predicted_ms = info.baseline_ms = info.allowed_ms = info.wait_ms = info.abort_ms = 0.0
+    info.slice_ms = 0.0
+    info.marks = info.mode = info.interactive_rows = info.passengers = info.chunk_beside = 0
+    info.redoes = 0
 
 
 class Plan(NamedTuple):

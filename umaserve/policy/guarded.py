@@ -18,6 +18,7 @@ from .base import (
     KIND_PROMPT,
     SINCE_ANYBODY,
     SWEET_SPOT,
+    forget,
 )
 from .bytes.trim import background_tokens, hold_back
 from .cost.model import FADED, predict
@@ -27,9 +28,7 @@ from .cost.sweet_spot import (
     find_rounds,
     go_on_looking,
     look_again,
-    merge_all,
 )
-from .flags import forget, mark
 from .isolation import isolate, run_isolated
 from .processor.offload import offload
 from .processor.slices import slices
@@ -94,16 +93,13 @@ def _choose_groups(tick, knobs, cost, memory):
     n, most = max(streams, back), _most_rows(knobs)
     past = memory.past[KIND_DECODE if streams else KIND_BACK_DECODE]
     for mode in range(2 if knobs.can_aside else 1):
-        if knobs.features & SWEET_SPOT:
-            find_rounds(memory, cost, mode, n, most, past)
-        else:
-            merge_all(memory, cost, mode, n, most, past)
-    if not go_on_looking(memory, 0, n, most) and tick.number % LOOK_SOON == 0:
+        find_rounds(memory, cost, mode, n, most, past, knobs.features & SWEET_SPOT != 0)
+    if not go_on_looking(memory, n, most) and tick.number % LOOK_SOON == 0:
         doubt = WELL_KNOWN if tick.number % LOOK_AGAIN == 0 else HARDLY_KNOWN
         if streams > 0 or knobs.overlaps:
             # streams pause for it, or it takes several ticks: once after the counts have faded
             doubt = FADED + 1.0
-        look_again(memory, cost, 0, n, most, doubt, knobs.overlaps)
+        look_again(memory, cost, n, most, doubt, knobs.overlaps)
 
 
 @njit(**INNER)
@@ -115,7 +111,7 @@ def _choose_prompts_beside(state, tick, knobs, cost, memory, traffic, plan):
     memory.kept.last_mode = mode
     plan.info.mode = mode
     if mode:
-        mark(plan, FLAG_ASIDE)
+        plan.info.marks |= FLAG_ASIDE
     # the cells that are left bound what can be fed at all
     room = max(min(knobs.n_batch, tick.free_cells), 1)
     background_room = background_tokens(tick, knobs, memory, traffic, room)

@@ -25,7 +25,6 @@ from .base import (
     ERROR_BUDGET,
     FLAG_GUARDED,
     KIND_DECODE,
-    RUNNING,
 )
 from .cost.model import is_known, learn_tail, row_class
 from .pace import FAR_MS, PLANNED, is_hurried, longest_ms, mean_ms, note_gap, shared_ms
@@ -123,17 +122,6 @@ def _gap_ms(state, knobs, memory, s, base):
     if state.target_tbt_ms[s] > 0.0:
         gap = min(gap, max(state.target_tbt_ms[s], base))
     return gap
-
-
-@njit(nogil=True, cache=True)
-def poorest(state):
-    """The least credit of the interactive sessions that decode; much if there are none."""
-    least = FAR_MS
-    for s in range(state.state.shape[0]):
-        decodes = state.n_tokens[s] - state.n_past[s] == 1
-        if state.state[s] == RUNNING and state.lane[s] == 0 and decodes:
-            least = min(least, state.credit[s])
-    return least
 
 
 @njit(**INNER)

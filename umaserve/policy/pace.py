@@ -13,7 +13,7 @@ from umaserve.jit.inner import INNER
 
 from .base import KIND_DECODE, KIND_PROMPT
 from .cost.model import efficient_chunk, predict
-from .shares import weight_of
+from .shares import is_first, weight_of
 
 # Of the best tokens per ms that a chunk has at least.  With 0.7 a prompt that shares the time of a
 # slow machine with one stream takes 2.9 times as long as alone; with 0.8 it takes 2.4 times.
@@ -37,14 +37,7 @@ def _weight(state, memory, kind):
     """Sum of the weights of the programs that have rows of a kind."""
     total = 0.0
     for s in range(memory.kind.shape[0]):
-        if memory.kind[s] != kind:
-            continue
-        first = True
-        for before in range(s):
-            if memory.kind[before] == kind and state.program[before] == state.program[s]:
-                first = False
-                break
-        if first:
+        if memory.kind[s] == kind and is_first(state, memory, kind, s):
             total += weight_of(state, s)
     return total
 

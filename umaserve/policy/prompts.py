@@ -72,19 +72,19 @@ def waiting_tokens(state, memory, kind):
 
 
 @njit(**INNER)
-def tokens_together(state, cost, memory, kind, room):
-    """How many tokens of a kind a tick of them alone should have, up to ``room``.
+def tokens_together(state, cost, memory, room):
+    """How many tokens of interactive prompts a tick of them alone should have, up to ``room``.
 
     They are the first prompt's, and the next prompt's as long as all of them get their first tokens
     sooner so, in the mean.  The prompts before wait for it, and whatever is behind gains.
     """
-    past, behind = memory.past[kind], memory.found[kind] - 1
-    s = prompt_after(state, memory, kind, -1)
+    past, behind = memory.past[KIND_PROMPT], memory.found[KIND_PROMPT] - 1
+    s = prompt_after(state, memory, KIND_PROMPT, -1)
     if s < 0:
         return 0
     tokens, first = min(state.n_tokens[s] - state.n_past[s], room), 1
     while behind > 0 and tokens < room:
-        s = prompt_after(state, memory, kind, s)
+        s = prompt_after(state, memory, KIND_PROMPT, s)
         more = min(state.n_tokens[s] - state.n_past[s], room - tokens)
         before = predict(cost, 0, 0, tokens, past)
         both, own = predict(cost, 0, 0, tokens + more, past), predict(cost, 0, 0, more, past)

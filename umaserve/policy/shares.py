@@ -135,7 +135,7 @@ def _turns_by_weight(state, memory, kind):
 def _deal(state, memory, kind, turns):
     """Give each program its turns, and put off what is beyond them."""
     for first in range(memory.kind.shape[0]):
-        if memory.kind[first] != kind or not _is_first(state, memory, kind, first):
+        if memory.kind[first] != kind or not is_first(state, memory, kind, first):
             continue
         count = _list(state, memory, kind, first)
         own = max(int(turns * weight_of(state, first) + SURE), 1)
@@ -156,7 +156,7 @@ def _deal(state, memory, kind, turns):
 
 
 @njit(**INNER)
-def _is_first(state, memory, kind, s):
+def is_first(state, memory, kind, s):
     """Whether no row before this one is of the same program and kind."""
     for before in range(s):
         if memory.kind[before] == kind and state.program[before] == state.program[s]:

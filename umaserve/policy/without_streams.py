@@ -43,7 +43,7 @@ def plan_prompts(state, tick, knobs, cost, memory, plan, bounds):
     late_prompts = back_prompts > 0 and is_late(tick, knobs, since, SINCE_PROMPT)
     kept = (back if late_rows else 0) + (MIN_CHUNK if late_prompts else 0)
     most = min(max(bounds.tokens - kept, 1), bounds.graph)
-    want = tokens_together(state, cost, memory, KIND_PROMPT, most)
+    want = tokens_together(state, cost, memory, most)
     limit = _prompt_budget(tick, knobs, memory, back + back_prompts)
     chunk = _blind_or_largest(cost, 0, kv, limit, want)
     if not can_be_given_up(knobs):

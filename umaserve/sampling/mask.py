@@ -21,6 +21,25 @@ def words_of(n_vocab: int) -> int:
     return -(-n_vocab // WORD)
 
 
+def allows(mask: np.ndarray, token: int) -> bool:
+    """Whether ``mask`` int32[words] lets a token come."""
+    return bool((int(mask[token // WORD]) >> (token % WORD)) & 1)
+
+
+def allow(mask: np.ndarray, tokens: list[int]) -> None:
+    """Let these come, too."""
+    bits = mask.view(np.uint32)
+    for token in tokens:
+        bits[token // WORD] |= np.uint32(1 << token % WORD)
+
+
+def forbid(mask: np.ndarray, tokens: list[int]) -> None:
+    """Let none of these come."""
+    bits = mask.view(np.uint32)
+    for token in tokens:
+        bits[token // WORD] &= np.uint32(~(1 << token % WORD) & 0xFFFFFFFF)
+
+
 @njit(nogil=True, cache=True)
 def keep_allowed(row, words):
     """Make every logit of ``row`` float32[n_vocab] -inf whose bit in ``words`` int32 is 0."""

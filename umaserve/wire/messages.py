@@ -104,7 +104,6 @@ class Start(msgspec.Struct, tag="start", frozen=True):
     n_ubatch: int = 0
     n_threads: int = 0
     n_threads_batch: int = 0  # for ticks of several tokens; 0 = as n_threads
-    sampling_threads: int = -1  # besides the loop's own; -1 leaves the choice to the engine
     backend: str = "auto"
     gpu_layers: int = -1
     use_mmap: bool = True
@@ -324,7 +323,6 @@ class Ready(msgspec.Struct, tag="ready", omit_defaults=True):
     gap: dict[str, int] = {}
     chat_program: str = ""  # uma-chat, of the build that the engine runs
     why_no_chat: str = ""  # where there is none
-    piece_bytes: int = 0  # bytes used in the piece mapping
     load_ms: float = 0.0  # model and context alone
     start_ms: float = 0.0  # from process start to ready
     identity: ModelIdentity | None = None  # of the files that were loaded

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,44 +18,13 @@ if TYPE_CHECKING:
 NOT_NUMBERS = "what the model computes for it is no number; the file may be damaged"
 
 
-class Job(Protocol):
-    """A text, and what is made of the rows that its tokens give.
-
-    ``tokens`` are fed; ``embeds``: rows are embeddings (float32[n_embd]), else logits
-    (float32[n_vocab]).  ``slot`` is its row of the session table, -1 = none.
-    """
-
-    tokens: list[int]
-    embeds: bool
-    slot: int
-
-    def wants(self, at: int, n: int) -> bool:
-        """Whether any row of so many tokens is needed."""
-        ...
-
-    def take(self, at: int, row: np.ndarray) -> str:
-        """The row of token ``at``; says why the job cannot go on, or nothing."""
-        ...
-
-    def flush(self) -> None:
-        """The rows of a chunk have all been taken."""
-        ...
-
-    def restart(self) -> None:
-        """All rows come once more, from the first one on."""
-        ...
-
-    def keep(self, context: Context) -> bool:
-        """All tokens are in the context's sequence 0: keep a piece; False where none is left."""
-        ...
-
-    def end(self) -> None: ...
-
-    def fail(self, code: str, text: str) -> None: ...
-
-
 class EmbedJob:
-    """A text to a vector."""
+    """A text to a vector.
+
+    As of each job, ``tokens`` are fed, and ``embeds`` says whether rows are embeddings
+    (float32[n_embd]) or logits (float32[n_vocab]).  ``slot`` is its row of the session table, -1 =
+    none.
+    """
 
     embeds, slot = True, -1
 
@@ -66,19 +35,23 @@ class EmbedJob:
         self._pool, self._send = pool, send
 
     def wants(self, at: int, n: int) -> bool:
+        """Whether any row of so many tokens is needed."""
         return self._pool.wants(at, n, len(self.tokens))
 
     def take(self, at: int, row: np.ndarray) -> str:
+        """The row of token ``at``; says why the job cannot go on, or nothing."""
         self._pool.take(row[None, :])
         return ""
 
     def flush(self) -> None:
-        return
+        """The rows of a chunk have all been taken."""
 
     def restart(self) -> None:
+        """All rows come once more, from the first one on."""
         self._pool.clear()
 
     def keep(self, context: Context) -> bool:
+        """All tokens are in the context's sequence 0: keep a piece; False where none is left."""
         return False
 
     def end(self) -> None:
@@ -145,3 +118,6 @@ class PromptJob:
         serial, logprobs, top = self.submit.serial, self._logprobs, self._top
         self._logprobs, self._top = [], []
         self._send(m.PromptLogprobs(serial, at, tokens, logprobs, top, last))
+
+
+Job = EmbedJob | PromptJob

@@ -7,7 +7,7 @@ state of a sequence (`WholeStates`).  What is copied lies in ordinary memory and
 from __future__ import annotations
 
 import mmap
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -28,32 +28,12 @@ STRIDE = 512  # tokens after which a state is saved, where only whole ones can b
 CALL_MS, BYTES_PER_MS = 0.008, 8e6  # of an accelerator: to copy from one tensor, and its bytes
 
 
-class Copies(Protocol):
-    """What `umaserve.engine.cells.prefixes` does its copies with."""
-
-    store: PrefixTree | WholeTexts
-    step: int  # tokens between two saves
-    cuts: bool  # a range of positions can be saved, not only all
-
-    def save(self, seq: int, p0: int, p1: int, other: Context | None = None) -> np.ndarray | None:
-        """Positions [p0, p1) of a sequence, as libllama saves them; None where it cannot.
-
-        Of an ``other`` context of the same kind, whose last sequence is spare.
-        """
-
-    def restore(self, seq: int, part: Part) -> bool:
-        """Append a part to a sequence that has what comes before; False, and it is empty."""
-
-    def save_ms(self, seq: int, p0: int, p1: int, n_prompt: int) -> float:
-        """What `save` would take, roughly; 0 where it is cheap.  ``n_prompt``: tokens that were not
-        decoded one by one."""
-
-    def restore_ms(self, tokens: int) -> float:
-        """What `restore` of all parts would take, roughly; 0 where it is cheap."""
-
-
 class Pieces:
-    """Ranges of positions, which pass through the sequence ``loaded.n_seq``."""
+    """Ranges of positions, which pass through the sequence ``loaded.n_seq``.
+
+    As of `WholeStates`: ``step`` is the tokens between two saves, and ``cuts`` says whether a range
+    of positions can be saved, not only all.
+    """
 
     def __init__(self, loaded: Loaded, sequences: Sequences, most_bytes: int) -> None:
         self.store: PrefixTree | WholeTexts = PrefixTree(most_bytes)
@@ -65,6 +45,10 @@ class Pieces:
         self._tensors = 2 * int(loaded.library.lib.llama_model_n_layer(loaded.model.pointer))
 
     def save(self, seq: int, p0: int, p1: int, other: Context | None = None) -> np.ndarray | None:
+        """Positions [p0, p1) of a sequence, as libllama saves them; None where it cannot.
+
+        Of an ``other`` context of the same kind, whose last sequence is spare.
+        """
         context, spare = self._loaded.context, self._loaded.n_seq
         if other is not None:
             context, spare = other, other.n_seq_max - 1
@@ -75,6 +59,7 @@ class Pieces:
         return data[:size]
 
     def restore(self, seq: int, part: Part) -> bool:
+        """Append a part to a sequence that has what comes before; False, and it is empty."""
         entry, loaded, sequences = part.entry, self._loaded, self._sequences
         piece = Piece(-1, 0, 0, entry.p0, entry.p1, entry.data, entry.data.size)
         sequences.place(seq, entry.data, entry.p0, entry.p1)
@@ -87,11 +72,14 @@ class Pieces:
         return False
 
     def save_ms(self, seq: int, p0: int, p1: int, n_prompt: int) -> float:
+        """What `save` would take, roughly; 0 where it is cheap.  ``n_prompt``: tokens that were not
+        decoded one by one."""
         if self._loaded.on_processor:
             return 0.0
         return self._copy_ms(p1 - p0, self._sequences.stretches(seq, p0, p1, n_prompt))
 
     def restore_ms(self, tokens: int) -> float:
+        """What `restore` of all parts would take, roughly; 0 where it is cheap."""
         return 0.0 if self._loaded.on_processor else self._copy_ms(tokens, 1)
 
     def _copy_ms(self, tokens: int, stretches: int) -> float:

@@ -54,11 +54,7 @@ def pays(loaded: Loaded) -> Generator[None, None, bool]:
 def _prompt(loaded: Loaded) -> np.ndarray:
     """What libllama saves of a prompt's cells: uint8."""
     batch = Batch(loaded.library.ffi, TOKENS, 1)
-    arrays = batch.arrays
-    arrays.token[:] = 1 + 7919 * np.arange(1, TOKENS + 1) % (loaded.n_vocab - 1)
-    arrays.pos[:] = np.arange(TOKENS)
-    arrays.seq[:] = arrays.logits[:] = 0
-    arrays.n_tokens[0] = TOKENS
+    batch.put_nobodys(TOKENS, loaded.n_vocab)
     if loaded.library.lib.uma_decode(loaded.context.pointer, batch.struct):
         raise LlamaError("a prompt could not be computed to measure what copying it takes")
     loaded.context.synchronize()

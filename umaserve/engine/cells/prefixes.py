@@ -28,7 +28,7 @@ from umaserve.policy.cost.model import predict
 from umaserve.wire import messages as m
 from umaserve.wire import table as t
 
-from .copies import Copies, Pieces, WholeStates
+from .copies import Pieces, WholeStates
 from .prefix_report import PrefixReport
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class Prefixes:
             why_off = "" if self._asked else "--cache-ram is off"
         self.is_on = not why_off and loaded.generates
         most = self._asked if self.is_on else 0
-        self._copies: Copies = (
+        self._copies: Pieces | WholeStates = (
             Pieces(loaded, sequences, most) if cuts else WholeStates(loaded, most)
         )
         self.store = self._copies.store

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from umaserve.sampling.mask import allow, allows, forbid
 from umaserve.wire import messages as m
 
 if TYPE_CHECKING:
@@ -87,14 +88,14 @@ class AfterThoughts:
         self._ends = [word.encode() for word in constraint.thoughts.ends]
         self._calls = [word.encode() for word in constraint.thoughts.calls]
         self._longest = max(map(len, [*self._ends, *self._calls]))
-        self._last = vocabulary.ends
+        self._last: list[int] = vocabulary.ends.tolist()
         self._words = -(-model.n_vocab // 32)
         self._thinks = constraint.thoughts.open
         # what begins them and has not come yet
-        self._start = [] if self._thinks else self._tokens(constraint.thoughts.start)
+        self._start = [] if self._thinks else _tokens(model, constraint.thoughts.start)
         self._gaps: list[int] = []  # what may stand between the thoughts and the answer
         if constraint.kind == m.SCHEMA or constraint.is_made or constraint.calls:
-            found = [self._tokens(text) for text in GAPS]
+            found = [_tokens(model, text) for text in GAPS]
             self._gaps = [tokens[0] for tokens in found if len(tokens) == 1]
         self._begun = False
         self._has_thought = False
@@ -154,12 +155,12 @@ class AfterThoughts:
                 self._inner.accept_text(rest.decode("utf-8", "replace"))
         self._text = self._text[-self._longest :]
 
-    def _tokens(self, text: str) -> list[int]:
-        tokens = self._model.tokenize(text, add_special=False)
-        pieces = [self._model.token_to_piece_bytes(token, special=True) for token in tokens]
-        if pieces[:1] == [b" "] and not text.startswith(" "):
-            del tokens[0]  # some tokenizers begin every text with a space
-        return tokens
+
+def _tokens(model: Model, text: str) -> list[int]:
+    """A text that goes on another one, in tokens: some tokenizers begin every text with a space."""
+    tokens = model.tokenize(text, add_special=False)
+    is_space = tokens and model.token_to_piece_bytes(tokens[0], special=True) == b" "
+    return tokens[1:] if is_space and not text.startswith(" ") else tokens
 
 
 def first_of(words: list[bytes], text: bytes) -> tuple[int, int]:
@@ -167,22 +168,3 @@ def first_of(words: list[bytes], text: bytes) -> tuple[int, int]:
     found = [(at, -len(word)) for word in words if (at := text.find(word)) >= 0]
     at, size = min(found, default=(-1, 0))
     return at, -size
-
-
-def allows(mask: np.ndarray, token: int) -> bool:
-    """Whether ``mask`` int32[words] lets a token come."""
-    return bool((int(mask[token // 32]) >> (token % 32)) & 1)
-
-
-def allow(mask: np.ndarray, tokens: list[int]) -> None:
-    """Let these come, too."""
-    bits = mask.view(np.uint32)
-    for token in tokens:
-        bits[token // 32] |= np.uint32(1 << token % 32)
-
-
-def forbid(mask: np.ndarray, tokens: np.ndarray) -> None:
-    """Let none of these int64 come."""
-    bits = mask.view(np.uint32)
-    for token in tokens.tolist():
-        bits[token // 32] &= np.uint32(~(1 << token % 32) & 0xFFFFFFFF)

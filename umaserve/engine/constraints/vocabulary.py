@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from umaserve.sampling.mask import WORD
+from umaserve.sampling.mask import WORD, forbid
 
 from .grammars import Grammars
 
@@ -42,8 +42,7 @@ class Vocabulary:
         """`Matcher.fill`, without the token that was lent."""
         binds = matcher.fill(mask)
         if binds and not self.ends.size:
-            last = self.model.n_vocab - 1
-            mask.view(np.uint32)[last // WORD] &= np.uint32(~(1 << last % WORD) & 0xFFFFFFFF)
+            forbid(mask, [self.model.n_vocab - 1])
         return binds
 
     def may_end(self, mask: np.ndarray) -> bool:

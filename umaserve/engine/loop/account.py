@@ -8,8 +8,10 @@ from umaserve.engine.samplers.rows import take_counts
 from umaserve.jit.compiled import njit
 from umaserve.jit.inner import INNER
 from umaserve.policy.base import (
+    FLAG_ASIDE,
     FLAG_GUARDED,
     FLAG_SKIPPED_PREFILL,
+    FLAG_SPENT,
     FLAG_TRIMMED,
 )
 from umaserve.policy.bytes import bandwidth
@@ -19,7 +21,6 @@ from umaserve.policy.without_streams import note_done
 from umaserve.wire import table as t
 
 TICK_RING = t.TICK_RING
-FLAG_ASIDE_BIT, FLAG_SPENT_BIT, FLAG_GUARD_BIT = 4, 2, 1
 
 
 @njit(nogil=True, cache=True)
@@ -82,7 +83,7 @@ def _keep_row(loop, parity, end_ns, moved):
     row.bmt_mb = moved / 1e6
     row.allowed_ms = info.allowed_ms
     row.slice_ms = facts.slice_ns / 1e6
-    row.flags = info.marks & (FLAG_GUARD_BIT | FLAG_SPENT_BIT | FLAG_ASIDE_BIT)
+    row.flags = info.marks & (FLAG_GUARDED | FLAG_SPENT | FLAG_ASIDE)
     stores_first()
     header.tick_ring_at = at + 1
 
@@ -95,7 +96,8 @@ def account(loop, parity):
 
     Long: a list of counters.
     """
-    header, fixed, cost, budget = loop.columns.header, loop.fixed, loop.cost, loop.budget
+    header, fixed, knobs = loop.columns.header, loop.fixed, loop.knobs
+    cost, budget = loop.cost, loop.budget
     facts, info = loop.work.facts[parity], loop.work.info[parity]
     now = now_ns(loop.native)
     began, submitted, decoded = facts.began_ns, facts.submitted_ns, facts.decoded_ns
@@ -103,13 +105,13 @@ def account(loop, parity):
     tokens, outputs, decoding = facts.tokens, facts.outputs, facts.decoding_rows
     prompt_tokens, got = tokens - decoding - facts.drafted, decoding + facts.taken
     # published under the next decode, a tick ends where its sampling did
-    end = sampled if fixed.overlap else now
+    end = sampled if knobs.overlaps else now
     wall_ms = (end - began) / 1e6
-    past = facts.cells_used if fixed.wide_reads else facts.attended / tokens
+    past = facts.cells_used if knobs.wide_reads else facts.attended / tokens
     learn_tick(cost, loop.memory, info, facts, past, wall_ms - facts.rounds_ns / 1e6)
     span = bandwidth.attention_span(facts.cells_used + tokens, fixed.n_ctx)
     moved = bandwidth.tick_bytes(
-        loop.traffic, outputs, tokens, span if fixed.wide_reads else facts.cells_read, tokens, span
+        loop.traffic, outputs, tokens, span if knobs.wide_reads else facts.cells_read, tokens, span
     )
     if not facts.disturbed:
         bandwidth.observe(budget, moved, decoded - submitted, tokens)
@@ -140,7 +142,7 @@ def account(loop, parity):
         whole_ms = wall_ms + facts.speech_ns / 1e6
         header.draft_gained_ns += _gained_ns(cost, facts, info.mode, past, whole_ms)
     header.first_chunk_ns = (told if told else now) - decoded
-    if wall_ms > fixed.budget_ms:
+    if wall_ms > knobs.tick_budget_ms:
         header.ticks_over_budget += 1
     flags = info.marks
     header.guard_active = 1 if flags & FLAG_GUARDED else 0

@@ -25,8 +25,8 @@ UNLIKE = 2  # ticks after a change of shape: a captured graph has to be made aga
 
 @njit(nogil=True, cache=True)
 def note_shape(flight, knobs, cost, memory, rows, facts, info):
-    """After a change of shape on an accelerator, ticks of the streams alone are unlike all others
-    (``flight.unlike``).  A captured graph has to be made again.
+    """Note whether a tick says anything about others: not after a change of shape on an accelerator
+    (``flight.unlike``), where a captured graph has to be made again.
 
     What they take is the baseline of the guard, which is to be that of ticks that follow one
     another.  With passengers, or where decoders take turns, the change is part of what it costs.
@@ -39,6 +39,8 @@ def note_shape(flight, knobs, cost, memory, rows, facts, info):
     if steady and shape not in (-1, flight.last_shape):
         flight.unlike = max(flight.unlike, UNLIKE)
     flight.last_shape = shape
+    facts.changed, facts.disturbed = flight.unlike, flight.unlike > 0
+    flight.unlike = max(flight.unlike - 1, 0)
 
 
 @njit(**INNER)
@@ -56,11 +58,11 @@ def note_next_part(knobs, orders, cost, memory, plan):
 
 
 @njit(**INNER)
-def order_beside(knobs, native, lane, orders, aside, plan, now):
+def order_beside(knobs, native, state, orders, plan, now):
     """Tell the worker, or the loop's own chunk, what the plan wants between the ticks."""
     if not knobs.sliced:
         return
-    tell_worker(native, lane, orders, aside, plan.aside, now)
+    tell_worker(native, state, orders, plan.aside, now)
     redo = plan.info.redoes > 0
     if redo:  # what was granted before is not taken then
         orders.grant[0] = plan.info.chunk_beside
@@ -72,25 +74,16 @@ def order_beside(knobs, native, lane, orders, aside, plan, now):
 
 
 @njit(**INNER)
-def order_thread(knobs, native, lane, orders, aside, plan, now):
+def order_thread(knobs, native, state, orders, plan, now):
     """Tell the worker whose chunks never wait for ticks, once it is certain that a tick runs."""
     if knobs.can_aside and not knobs.sliced:
-        tell_worker(native, lane, orders, aside, plan.aside, now)
+        tell_worker(native, state, orders, plan.aside, now)
 
 
 @njit(**INNER)
-def note_begun(flight, facts):
-    """Before a tick, after `note_shape`: whether it says anything about others."""
-    facts.disturbed = facts.changed = flight.unlike
-    if flight.unlike > 0:
-        flight.unlike -= 1
-        facts.disturbed = 1
-
-
-@njit(**INNER)
-def tell_worker(native, lane, orders, aside, wanted, now):
+def tell_worker(native, state, orders, wanted, now):
     """Tell the prefill worker what to compute; what it shall not, is the ticks' again."""
-    n = 0
+    n, aside, lane = 0, state.aside, state.lane
     while n < aside.shape[0] and wanted[n] >= 0:
         n += 1
     changed = False

@@ -49,10 +49,10 @@ from umaserve.policy.base import (
     Plan,
     SchedulerState,
     Tick,
+    forget,
 )
 from umaserve.policy.bytes.bandwidth import Budget
 from umaserve.policy.cost.model import CostModel, doubt_larger, learn_part
-from umaserve.policy.flags import forget
 from umaserve.policy.without_streams import note_given_up
 from umaserve.sampling.params import SamplerTable
 from umaserve.sampling.sampler import Rows, Scratch
@@ -101,7 +101,9 @@ class Engine:
         self.cost_keeper = CostKeeper(loaded.places)
         self.plan = Plan.empty(start.n_slots)
         self.work = records.Work.allocate(loaded, self.admission.resumed_at)
-        self.state = SchedulerState.of(table, self.work.served, self.work.aside)
+        self.state = SchedulerState.of(
+            table, np.zeros(start.n_slots, np.int64), np.zeros(start.n_slots, np.int32)
+        )
         self.custom = find_policy(start.policy)
         self.ways = Ways()
         self.aside_threads = 0
@@ -166,7 +168,8 @@ class Engine:
             columns.tokens, columns.n_tokens, columns.n_prompt, loaded.eog_ids,
             self.work.sampled, columns.logprob, columns.top_ids, columns.top_logprobs,
         )  # fmt: skip
-        pool = start_pool(self._worker_count(), self.table.spec.n_ctx, self._rows)
+        n_workers = worker_count(loaded.on_processor, loaded.n_cores)
+        pool = start_pool(n_workers, self.table.spec.n_ctx, self._rows)
         if pool.n_workers:
             return pool
         team, self.team_scratches = make_team(
@@ -215,8 +218,7 @@ class Engine:
         left = loaded.threads(self.aside_threads)[1]
         self.records = records.Loop(
             fixed=records.Fixed(
-                loaded.n_vocab, loaded.n_ctx, float(start.tick_budget_ms), self.ways.overlaps,
-                loaded.n_threads, loaded.n_threads_batch, left, not loaded.on_processor,
+                loaded.n_vocab, loaded.n_ctx, loaded.n_threads, loaded.n_threads_batch, left,
                 loaded.n_seq,
             ),
             native=self.native,
@@ -233,7 +235,6 @@ class Engine:
             traffic=self.traffic,
             budget=self.budget,
             orders=self.worker.orders if self.worker is not None else Orders.allocate(1, -1),
-            settings=self.samplers.settings,
             ahead=self.samplers.ahead,
             rows=self._rows,
             scratch=self._scratch,
@@ -262,11 +263,6 @@ class Engine:
         learn_part(self.cost, tokens, longest_ms, all_ms)
         doubt_larger(self.cost, tokens)
 
-    def _worker_count(self) -> int:
-        if self.start.sampling_threads >= 0:
-            return self.start.sampling_threads
-        return worker_count(self.loaded.on_processor, self.loaded.n_cores)
-
     # --- the loop ----------------------------------------------------------------------------
 
     def run(self) -> None:
@@ -294,7 +290,7 @@ class Engine:
             if self.worker is not None:
                 self.landing.take(self.worker)
                 if self.knobs.can_aside and not self.worker.alive:
-                    self.work.aside[:] = 0
+                    self.state.aside[:] = 0
                     self.arrange()
             self.aside.step()
             self._copy_prefixes()
@@ -492,8 +488,6 @@ class Engine:
             text = f"the policy {self.start.policy} {problem}"
             self.control.send(m.Log("warn", text + "; guarded plans instead, now and then"))
         self._warned = True
-        forget(self.plan.info)
-        self.plan.aside[0] = -1
         return -1
 
     def _view(self) -> tuple[object, ...]:

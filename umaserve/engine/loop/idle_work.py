@@ -111,7 +111,7 @@ class IdleWork:
         most = loaded.n_threads
         if engine.start.n_threads or not loaded.on_processor or most < 2:
             return
-        ticks = BareTicks(loaded, engine.table.abort, loaded.n_batch)
+        ticks = BareTicks(loaded, engine.table.abort)
         try:
             one = yield from choose(ticks, most, rows=1, prompt=0)
             prompt = min(BATCH_PROMPT, loaded.n_batch, loaded.n_positions)
@@ -153,7 +153,7 @@ class IdleWork:
         most = min(loaded.n_batch, loaded.n_ctx // 2, loaded.n_positions)
         sequences = min(loaded.n_seq, most // (depth(loaded) + 1))
         n_rows = self._n_rows if sequences == loaded.n_seq else sequences
-        ticks = BareTicks(loaded, engine.table.abort, loaded.n_batch)
+        ticks = BareTicks(loaded, engine.table.abort)
         try:
             yield from meet_shapes(ticks, n_rows, most, self._met)
         finally:

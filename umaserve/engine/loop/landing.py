@@ -43,7 +43,7 @@ class Landing:
         for log in worker.take_log():
             engine.control.send(log)
         if 1 in orders.refused.tobytes():
-            engine.work.aside[np.flatnonzero(orders.refused)] = -1
+            engine.state.aside[np.flatnonzero(orders.refused)] = -1
 
     def settle_first(self, first: FirstToken) -> None:
         """Add a first token that was sampled beside the ticks to its row."""

@@ -24,7 +24,6 @@ from umaserve.policy.base import Knobs, Memory, Plan, PlanInfo, SchedulerState
 from umaserve.policy.bytes.bandwidth import Budget
 from umaserve.policy.cost.model import CostModel
 from umaserve.sampling.ahead import Ahead
-from umaserve.sampling.params import Settings
 from umaserve.sampling.sampler import Rows, Scratch
 from umaserve.wire import table as t
 from umaserve.wire.header import AbortWords, Header
@@ -142,12 +141,9 @@ class Fixed(NamedTuple):
 
     n_vocab: int
     n_ctx: int
-    budget_ms: float
-    overlap: bool  # llama_decode returns before the work is done
     threads: int  # of single-row ticks
     threads_batch: int  # of others
     threads_left: int  # of all, while a prompt is computed aside
-    wide_reads: bool  # attention reads the whole span of KV cells, not a sequence's own
     spare: int  # a KV sequence that is nobody's
 
 
@@ -155,23 +151,20 @@ class Work(NamedTuple):
     """Arrays that one tick hands to the next step, allocated once.
 
     ``addresses`` int64 and ``sampled`` int32: one for each token that a tick samples.  ``ended``,
-    ``stuck`` int32[n_slots]; ``served`` int64[n_slots] and ``resumed_at`` int32[n_slots] live as
-    long as the rows; ``is_eog`` uint8[n_vocab].  ``facts`` (Facts[2]) and ``info`` (PlanInfo[2])
-    keep a tick and the one before apart.  ``aside`` int32[n_slots]: 1 = that prompt is computed
-    aside, -1 = it cannot be.
+    ``stuck`` int32[n_slots]; ``resumed_at`` int32[n_slots] lives as long as the rows; ``is_eog``
+    uint8[n_vocab].  ``facts`` (Facts[2]) and ``info`` (PlanInfo[2]) keep a tick and the one before
+    apart.
     """
 
     addresses: np.ndarray
     sampled: np.ndarray
     ended: np.ndarray
     stuck: np.ndarray
-    served: np.ndarray
     resumed_at: np.ndarray
     is_eog: np.ndarray
     out: Outcome
     facts: np.ndarray
     info: np.ndarray
-    aside: np.ndarray
     flight: Flight
 
     @classmethod
@@ -183,13 +176,11 @@ class Work(NamedTuple):
             sampled=np.zeros(n_slots + MOST, np.int32),
             ended=np.zeros(n_slots, np.int32),
             stuck=np.zeros(n_slots, np.int32),
-            served=np.zeros(n_slots, np.int64),
             resumed_at=resumed_at,
             is_eog=loaded.is_eog,
             out=Outcome.zeros(),
             facts=Facts.several(2),
             info=PlanInfo.several(2),
-            aside=np.zeros(n_slots, np.int32),
             flight=Flight.zeros(),
         )
 
@@ -212,7 +203,6 @@ class Loop(NamedTuple):
     traffic: Traffic
     budget: Budget
     orders: Orders
-    settings: Settings
     ahead: Ahead
     rows: Rows
     scratch: Scratch

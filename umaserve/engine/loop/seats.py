@@ -289,7 +289,7 @@ class Seats:
         seq = int(table.seq[slot])
         if engine.worker is not None:
             engine.worker.forget(slot)
-        engine.work.aside[slot] = 0
+        engine.state.aside[slot] = 0
         self.prefixes.leave(slot)
         if seq >= 0:
             engine.sequences.give_back(seq, empty, ended)

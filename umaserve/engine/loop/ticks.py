@@ -53,7 +53,6 @@ from umaserve.wire import table as t
 
 from .account import account, is_for_pace
 from .beside import (
-    note_begun,
     note_next_part,
     note_shape,
     order_beside,
@@ -146,7 +145,7 @@ def plan_next(loop, tick, given):
         entries = plan_tick(state, view, knobs, loop.cost, loop.memory, loop.traffic, plan)
     flight.entries = entries
     stop_at_checkpoints(entries, plan, loop.columns)
-    order_beside(knobs, native, state.lane, orders, work.aside, plan, started)
+    order_beside(knobs, native, state, orders, plan, started)
     need = 0
     for e in range(entries):
         need += plan.counts[e]
@@ -201,7 +200,7 @@ def draft_tokens(loop):
     say_terms(
         entries, plan, loop.state, loop.knobs, loop.memory, drafts, loop.fixed.n_ctx - used
     )
-    terms.past = used if loop.fixed.wide_reads else attended / drafts.marks.rows
+    terms.past = used if loop.knobs.wide_reads else attended / drafts.marks.rows
     facts.may_draft = terms.room > 0
     speaker = loop.speaker
     if speaker.context and not speaker.reading.failed and terms.room > 0:
@@ -245,7 +244,7 @@ def fill_batch(loop):
     facts, entries = work.facts[flight.parity], flight.entries
     started = facts.began_ns
     _set_mode(fixed, loop.native, flight, plan.info.mode)
-    order_thread(knobs, loop.native, loop.state.lane, orders, work.aside, plan, started)
+    order_thread(knobs, loop.native, loop.state, orders, plan, started)
     work.info[flight.parity] = plan.info
     in_batch, outputs, rows = fill(entries, plan, loop.columns, batch, loop.drafts)
     batch.n_tokens[0] = in_batch
@@ -257,7 +256,7 @@ def fill_batch(loop):
         wanted = loop.drafts.wanted
         ask_ahead(
             loop.drafts.marks.rows, wanted.rows, wanted.counts, loop.drafts.tokens,
-            loop.columns.n_tokens, loop.settings.whole, loop.ahead, loop.native,
+            loop.columns.n_tokens, loop.rows.settings.whole, loop.ahead, loop.native,
         )  # fmt: skip
     read, attended = _reads(entries, plan, loop.columns, loop.drafts)
     header.tick_start_ns = header.heartbeat_ns = started
@@ -267,7 +266,6 @@ def fill_batch(loop):
     facts.cells_read, facts.attended, facts.told_ns = read, attended, 0
     flight.outputs_sent = outputs
     note_shape(flight, knobs, loop.cost, loop.memory, rows, facts, plan.info)
-    note_begun(flight, facts)
 
 
 @njit(**PHASE)
@@ -347,7 +345,7 @@ def sort_rows(loop):
         batch.out_row[i] = drafts.output[slot] = at
         at += 1 + drafts.wanted.counts[slot]
     quick = slow_last(
-        outputs, batch.out_slot, batch.out_row, loop.settings.whole, work.ended, work.sampled
+        outputs, batch.out_slot, batch.out_row, loop.rows.settings.whole, work.ended, work.sampled
     )
     for i in range(outputs):
         work.addresses[i] = work.flight.logits + row_bytes * batch.out_row[i]
@@ -360,7 +358,7 @@ def sample(loop, count):
     work, flight = loop.work, loop.work.flight
     slots = loop.batch.out_slot[flight.settled :]
     await_masks(
-        count, loop.state.state, slots, loop.columns.n_tokens, loop.settings.whole,
+        count, loop.state.state, slots, loop.columns.n_tokens, loop.rows.settings.whole,
         loop.drafts.right, loop.ahead, loop.native, loop.pool,
     )  # fmt: skip
     sample_all(loop.pool, flight.settled, count, loop.rows, loop.scratch)
@@ -380,11 +378,11 @@ def settle_rows(loop, count, tick):
     may_be_late, baseline_ms = is_for_pace(work.facts[parity]), info.baseline_ms
     _credits(columns, loop.state, loop.knobs, baseline_ms, slots, count, at_ns, may_be_late)
     if first == 0:
-        note_fed(flight.entries, loop.plan, columns, work.served, tick)
+        note_fed(flight.entries, loop.plan, columns, loop.state.served, tick)
     work.out.ended = settle(
         columns, work, slots, work.sampled[first:], count, at_ns, work.out.ended,
     )  # fmt: skip
-    ask_for_masks(count, slots, loop.settings.whole, loop.native)
+    ask_for_masks(count, slots, loop.rows.settings.whole, loop.native)
     flight.settled += count
 
 
@@ -430,7 +428,7 @@ def end_tick(loop, more):
         _end_rows(columns, loop.state, work.ended, out.ended)
         wake(native)
         return NOT_NUMBERS if out.without_numbers else ENDED
-    attention, overlap = readable(native), loop.fixed.overlap
+    attention, overlap = readable(native), loop.knobs.overlaps
     lands = flight.must_stop != 0
     # nobody interactive waits for what Python is to do: the next decode is submitted before
     flies = overlap and attention and not lands
@@ -448,7 +446,7 @@ def end_tick(loop, more):
 def tell(loop):
     """Wake the front for the tokens that are there, if the next rows take long."""
     flight = loop.work.flight
-    if not loop.settings.whole[loop.batch.out_slot[flight.settled], SLOW]:
+    if not loop.rows.settings.whole[loop.batch.out_slot[flight.settled], SLOW]:
         return  # more of the tokens that were drafted
     wake(loop.native)
     loop.work.facts[loop.work.flight.parity].told_ns = now_ns(loop.native)

@@ -14,16 +14,14 @@ down is blamed and nobody else (`umaserve.server.engines.blame`).
 
 from __future__ import annotations
 
-import contextlib
-import os
 import queue
-import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from umaserve.engine.native.niceness import LAST, stand_back
 from umaserve.wire import messages as m
 from umaserve.wire import table as t
 
@@ -33,8 +31,6 @@ if TYPE_CHECKING:
 STACK_PER_BYTE = 1024  # of a text; between 200 and 420 were needed (``pre`` gpt-4o, x86-64)
 USUAL_STACK_BYTES = 512 << 10  # a thread's on macOS; elsewhere it has more
 STACK_BYTES = 64 << 20  # of the thread: address space, of which only what is used becomes memory
-NICE = 10  # of the thread whose texts nobody waits for
-_PRIO_DARWIN_THREAD, _PRIO_DARWIN_BG = 3, 0x1000  # <sys/resource.h>, as read; never run
 
 Asked = m.Submit | m.Tokenize | m.Embed
 Finished = tuple[Asked, list[int], str]
@@ -76,7 +72,7 @@ class TokenizerThread:
 
     def _run(self) -> None:
         if self._gives_way:
-            give_way()
+            stand_back(LAST)
         while True:
             message = self._work.get()
             self._mark(message, True)
@@ -106,7 +102,7 @@ class TokenizerThread:
 
         def run() -> None:
             if self._gives_way:
-                give_way()
+                stand_back(LAST)
             try:
                 out.append(tokens_of(self._specials, message))
             finally:
@@ -116,17 +112,6 @@ class TokenizerThread:
             return [], f"{n_bytes} bytes are too long: there is no memory for the tokenizer's stack"
         done.wait()
         return out[0] if out else ([], "there is not enough memory")
-
-
-def give_way() -> None:
-    """From now on this thread runs when threads of the ticks do not need its core."""
-    with contextlib.suppress(OSError):
-        if sys.platform == "darwin":
-            os.setpriority(_PRIO_DARWIN_THREAD, 0, _PRIO_DARWIN_BG)
-        elif sys.platform == "linux":  # elsewhere it would be the whole process
-            own = threading.get_native_id()
-            now = os.getpriority(os.PRIO_PROCESS, own)  # the daemon may have been started with less
-            os.setpriority(os.PRIO_PROCESS, own, max(now, NICE))
 
 
 def run_with_stack(target: Callable[[], None], n_bytes: int) -> bool:

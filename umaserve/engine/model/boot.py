@@ -78,6 +78,7 @@ def load(
         control.send(message)
     unused_bytes = unused_memory.give_back_since(before) if lean else 0
     draft = None if encodes else open_draft_model(start, library, model, sizes, control)
+    _write_pieces(start, model, pieces_fd)
     is_eog = np.ascontiguousarray(model.eog_mask(), dtype=np.uint8)
     return Loaded(
         library=library,
@@ -99,7 +100,6 @@ def load(
         load_ms=(time.monotonic() - began) * 1000.0,
         kv_bytes=0 if encodes else _kv_bytes(start, sizes.n_ctx),
         unused_bytes=unused_bytes,
-        piece_bytes=_write_pieces(start, model, pieces_fd),
         on_processor=on_processor,
         places=find_places() if on_processor else no_places(),
         draft=draft,
@@ -146,12 +146,12 @@ def _why_no_use(model: Model, info: GGUFInfo) -> str:
     return why or purpose.why_no_positions(model, info)
 
 
-def _write_pieces(start: m.Start, model: Model, pieces_fd: int) -> int:
-    """Fill the table of the vocabulary's texts; returns its bytes."""
+def _write_pieces(start: m.Start, model: Model, pieces_fd: int) -> None:
+    """Fill the table of the vocabulary's texts."""
     try:
         pieces = t.PieceTable(pieces_fd, model.n_vocab)
         pieces.write(*model.piece_table())
-        return pieces.write_hidden(*model.hidden_table())
+        pieces.write_hidden(*model.hidden_table())
     except ValueError as error:
         raise CannotLoad(f"{start.model_path} cannot be served: {error}") from error
 
@@ -249,7 +249,6 @@ def describe(start: m.Start, loaded: Loaded, start_ms: float) -> m.Ready:
         why_no_chat=build.why_no_chat,
         bos=_text(model, model.token_bos),
         eos=_text(model, model.token_eos),
-        piece_bytes=loaded.piece_bytes,
         load_ms=loaded.load_ms,
         start_ms=start_ms,
         identity=loaded.identity,

@@ -64,7 +64,6 @@ class Loaded:
     load_ms: float
     kv_bytes: int
     unused_bytes: int  # of them not resident until cells are used
-    piece_bytes: int
     on_processor: bool  # no layer lies on another device
     places: Places  # of the loop's threads
     draft: DraftModel | None = None  # what drafts tokens for it

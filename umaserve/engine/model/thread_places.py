@@ -19,12 +19,16 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numba import carray, cfunc, types
 
-from umaserve.engine.native.calls import call_i32, call_i32_i32_i64_ptr, call_i64_ptr_ptr_i32_i32
+from umaserve.engine.native.calls import (
+    address_in,
+    call_i32,
+    call_i32_i32_i64_ptr,
+    call_i64_ptr_ptr_i32_i32,
+)
 from umaserve.jit.compiled import njit
 from umaserve.jit.record import Record, address_of, ints
 
@@ -75,10 +79,10 @@ def find_places(environment: Mapping[str, str] = os.environ) -> Places:
         places.cpus[i] = cpu, core
     places.n_cpus, places.n_cores = len(cpus), len(cores)
     gomp, libc = ctypes.CDLL(library), ctypes.CDLL(None)
-    places.number = _address(gomp.omp_get_thread_num)
-    places.set_affinity = _address(libc.sched_setaffinity)
+    places.number = address_in(gomp, "omp_get_thread_num")
+    places.set_affinity = address_in(libc, "sched_setaffinity")
     places.bind = int(_bind.address or 0)
-    places.parallel = _address(gomp.GOMP_parallel)
+    places.parallel = address_in(gomp, "GOMP_parallel")
     return places
 
 
@@ -111,10 +115,6 @@ def _libgomp() -> str:
 def _siblings(cpu: int) -> str:
     path = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
     return path.read_text().strip() if path.exists() else str(cpu)
-
-
-def _address(function: Any) -> int:
-    return int(ctypes.cast(function, ctypes.c_void_p).value or 0)
 
 
 @cfunc(types.void(types.voidptr), cache=True)

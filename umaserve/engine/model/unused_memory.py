@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from umaserve.engine.native.calls import call_i32_ptr_i64_i32
+from umaserve.engine.native.calls import address_in, call_i32_ptr_i64_i32
 from umaserve.jit.compiled import njit
 
 COMPILER = "libllvmlite"
@@ -109,7 +109,7 @@ def _give_back_zeros(start: int, stop: int) -> int:
         return 0  # elsewhere the same name does not promise zeros
     resident = _notes(start, stop) & _PRESENT != 0
     memory = np.ctypeslib.as_array((ctypes.c_uint64 * ((stop - start) // 8)).from_address(start))
-    madvise = ctypes.cast(ctypes.CDLL(None).madvise, ctypes.c_void_p).value
+    madvise = address_in(ctypes.CDLL(None), "madvise")
     return int(
         _drop_zeros(memory.reshape(-1, _WORDS), resident, madvise, mmap.PAGESIZE, _DO_NOT_NEED)
     )

@@ -18,7 +18,7 @@ from numba import carray, cfunc, from_dtype, types
 
 from umaserve.wire.header import AbortWords
 
-from .calls import CLOCK_MONOTONIC, call_i32_i32_ptr
+from .calls import CLOCK_MONOTONIC, address_in, call_i32_i32_ptr
 
 if TYPE_CHECKING:
     from umaserve.llama import Context
@@ -39,8 +39,7 @@ def should_abort(data):
 
 def watch(context: Context, words: AbortWords) -> None:
     """Make ``context`` ask; ``words`` are the session table's and must outlive the context."""
-    libc = ctypes.CDLL(None)
-    words.clock = int(ctypes.cast(libc.clock_gettime, ctypes.c_void_p).value or 0)
+    words.clock = address_in(ctypes.CDLL(None), "clock_gettime")
     words.clock_room = words.address_of("now_s")
     context.set_abort_callback(int(should_abort.address or 0), words.address_of("armed"))
 

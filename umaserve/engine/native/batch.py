@@ -59,6 +59,17 @@ class Batch:
         self.struct.seq_id = ffi.cast("llama_seq_id **", self._seq_ids.ctypes.data)
         self.struct.logits = ffi.cast("int8_t *", self.arrays.logits.ctypes.data)
 
+    def put_nobodys(self, n: int, n_vocab: int, seq: int = 0, at: int = 0, past: int = 0) -> None:
+        """Put ``n`` tokens of nobody's text behind the first ``at``, for ticks that are measured.
+
+        They are of positions from ``past`` on, and the last of the batch.  None wants logits.
+        """
+        arrays, these, positions = self.arrays, slice(at, at + n), np.arange(past, past + n)
+        # different ids: a mixture of experts sends equal tokens to the same ones
+        arrays.token[these] = 1 + 7919 * (positions + 31 * seq + 1) % (n_vocab - 1)
+        arrays.pos[these], arrays.seq[these], arrays.logits[these] = positions, seq, 0
+        arrays.n_tokens[0] = at + n
+
 
 @njit(**INNER)
 def stop_at_checkpoints(entries, plan, columns):

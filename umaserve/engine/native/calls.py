@@ -130,6 +130,11 @@ def all_first(typingctx):  # type: ignore[no-untyped-def]
     return types.void(), codegen
 
 
+def address_in(library: ctypes.CDLL, name: str) -> int:
+    """Where a function of a library lies in this process."""
+    return int(ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0)
+
+
 class Native(NamedTuple):
     """Addresses and the few bytes that system calls read and write.
 
@@ -158,10 +163,6 @@ class Native(NamedTuple):
         cls, library: Any, context: Any, batch: Any, wake_fd: int, poll_fds: list[int]
     ) -> Native:
         libc = ctypes.CDLL(None)
-
-        def in_libc(name: str) -> int:
-            return int(ctypes.cast(getattr(libc, name), ctypes.c_void_p).value or 0)
-
         poll_room = np.zeros(2 * len(poll_fds), np.int32)
         poll_room[0::2] = poll_fds
         return cls(
@@ -171,9 +172,9 @@ class Native(NamedTuple):
             library.address("llama_synchronize"),
             library.address("llama_get_logits_ith"),
             library.address("llama_set_n_threads"),
-            in_libc("clock_gettime"),
-            in_libc("write"),
-            in_libc("poll"),
+            address_in(libc, "clock_gettime"),
+            address_in(libc, "write"),
+            address_in(libc, "poll"),
             wake_fd,
             len(poll_fds),
             np.zeros(2, np.int64),

@@ -22,6 +22,7 @@ import numpy as np
 from numba import carray, cfunc, types
 
 from umaserve.engine.native.calls import (
+    address_in,
     call_i32_ptr_ptr,
     call_i64_i32_ptr_i64,
     loads_first,
@@ -74,7 +75,7 @@ class ChunkStack:
             ctypes.c_void_p(address_of(gate)),
         )  # fmt: skip
         gate.here, gate.there = here, there
-        gate.swap = int(ctypes.cast(libc.swapcontext, ctypes.c_void_p).value or 0)
+        gate.swap = address_in(libc, "swapcontext")
         gate.decode = library.address("uma_decode")
 
 

@@ -17,6 +17,7 @@ from numba import carray, cfunc, types
 
 from umaserve.engine.native.calls import (
     CLOCK_MONOTONIC,
+    address_in,
     call_i32_i32_ptr,
     call_i32_ptr_ptr,
 )
@@ -43,7 +44,6 @@ class Gate(Record):
     stop: int  # 1 = give the chunk up
     gave_up: int  # 1 = that was done
     met: int  # matrix products met in this chunk
-    computed: int  # of those, how many are computed
     began: int  # when the part in flight was submitted
     size_class: int  # of this chunk's tokens
     whole: int  # 1 = this chunk neither stops nor waits
@@ -80,8 +80,8 @@ def hang(gate: Gate, library: Any, n_vocab: int = 0) -> dict[str, Any]:
     The gate is borrowed and must outlive the context.  ``n_vocab`` is the model's, by which the
     part that makes logits is known.
     """
-    ffi, lib, libc = library.ffi, library.lib, ctypes.CDLL(None)
-    gate.clock = int(ctypes.cast(libc.clock_gettime, ctypes.c_void_p).value or 0)
+    ffi, lib = library.ffi, library.lib
+    gate.clock = address_in(ctypes.CDLL(None), "clock_gettime")
     gate.op_at = ffi.offsetof("struct ggml_tensor", "op")
     gate.ne_at, gate.n_vocab = ffi.offsetof("struct ggml_tensor", "ne"), n_vocab
     gate.mul_mat, gate.mul_mat_id = int(lib.GGML_OP_MUL_MAT), int(lib.GGML_OP_MUL_MAT_ID)
@@ -93,7 +93,7 @@ def hang(gate: Gate, library: Any, n_vocab: int = 0) -> dict[str, Any]:
 
 def begin_chunk(gate: Gate, tokens: int, whole: bool = False) -> None:
     """Before a chunk is submitted; a ``whole`` one is not submitted in parts."""
-    gate.gave_up = gate.met = gate.computed = 0
+    gate.gave_up = gate.met = 0
     gate.expected = gate.longest = gate.ends = gate.redo = 0
     gate.size_class, gate.whole = chunk_class(tokens), whole
 
@@ -170,15 +170,13 @@ def _at_part(tensor, ask, data):
         gate.began = _now(gate)
         return True
     took = _now(gate) - gate.began
-    i = gate.met - 1
-    part = min(i, PARTS - 1)
+    part = min(gate.met - 1, PARTS - 1)
     known = gate.times[gate.size_class, part]
     if known:
         # what held it up once is no part of it
         took = min(took, WILD * known)
         took = known + (took - known) // (LATER if took > known else SOONER)
     gate.times[gate.size_class, part] = took
-    gate.computed = i + 1
     if gate.stop:
         gate.gave_up = 1
         return False

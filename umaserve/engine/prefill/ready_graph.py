@@ -15,8 +15,6 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from umaserve.engine.model.abilities import why_not_plain
 from umaserve.engine.native.batch import Batch, fill_up
 from umaserve.engine.native.status import DECODED
@@ -95,10 +93,7 @@ class ReadyGraph:
         libllama refused it.  ``seq`` has no cells, and has none afterwards."""
         loaded, arrays = self._loaded, self._batch.arrays
         began = time.perf_counter()
-        # different ids: a mixture of experts sends equal tokens to the same ones
-        arrays.token[:own] = 1 + 7919 * np.arange(1, own + 1) % (loaded.n_vocab - 1)
-        arrays.pos[:own] = np.arange(own)
-        arrays.seq[:own], arrays.logits[:own] = seq, 0
+        self._batch.put_nobodys(own, loaded.n_vocab, seq)
         arrays.logits[own - 1] = 1
         arrays.n_tokens[0] = fill_up.py_func(  # a few tokens: not worth compiling
             own, width, loaded.n_seq, arrays.token, arrays.pos, arrays.seq, arrays.logits

@@ -58,9 +58,7 @@ class PrefillThread:
 
     Owns the second context, which no other thread touches while this one lives.
 
-    - ``n_threads`` may be set from outside and counts from the next chunk.
     - ``piece_tokens`` are moved at once.
-    - The counters are for reading.
     - ``measured`` is told tokens of a chunk that the loop has computed, ms of its longest part and
       of all of them, from this thread.
     - ``sampler`` samples first tokens here.  None leaves the last token of every prompt to the
@@ -79,7 +77,7 @@ class PrefillThread:
         measured: Callable[[int, float, float], None] | None = None,
         sampler: FirstTokens | None = None,
     ) -> None:
-        self.n_threads = n_threads
+        self._n_threads = n_threads
         self.piece_tokens = piece_tokens
         self.by_loop = False  # the chunk at hand is one that the loop computes
         self.tokens_total = 0
@@ -113,11 +111,6 @@ class PrefillThread:
         self._x.wake_worker()
         self._thread.join()
         self._close_context()
-
-    @property
-    def cells(self) -> int:
-        """KV cells of the second context; 0 while there is none."""
-        return self._cells
 
     def _run(self) -> None:
         stand_back()
@@ -259,7 +252,7 @@ class PrefillThread:
         """Say that a chunk is computed, and hand it to the loop if that computes it."""
         orders, context = self._x.orders, self._ready
         orders.grant[0] = 0
-        n_threads = self._loaded.n_threads_batch if self.by_loop else self.n_threads
+        n_threads = self._loaded.n_threads_batch if self.by_loop else self._n_threads
         if self._threads_set != n_threads:
             self._threads_set = n_threads
             context.set_threads(n_threads)

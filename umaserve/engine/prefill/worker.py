@@ -100,7 +100,6 @@ class PrefillWorker:
         os.set_blocking(self._wake_read, False)
         os.set_blocking(wake_write, False)
         self.orders = Orders.allocate(table.state.size, wake_write)
-        self.landed_total = 0  # prompt tokens that got into the engine's context
         self._x = Exchange(table, self.orders)
         per_token = max(loaded.kv_bytes // max(loaded.n_ctx, 1), 1)
         self._piece_most = min(max(PIECE_BYTES // per_token, CHUNKS[-1]), CHUNKS[0])
@@ -120,11 +119,6 @@ class PrefillWorker:
         return self._stack is not None
 
     @property
-    def busy(self) -> bool:
-        """A chunk is being computed now."""
-        return bool(self.orders.running[0] >= 0)
-
-    @property
     def alive(self) -> bool:
         """False once the worker has given up; all prompts are the engine's then."""
         return bool(self.orders.alive[0])
@@ -134,40 +128,8 @@ class PrefillWorker:
         """`land` has something to do, cells permitting."""
         return bool(self._x.finished or self._x.asked)
 
-    @property
-    def tokens_total(self) -> int:
-        """Prompt tokens computed, whether they landed or not."""
-        return self._thread.tokens_total
-
-    @property
-    def aborted_total(self) -> int:
-        """Chunks given up."""
-        return self._thread.aborted_total
-
-    @property
-    def ms_per_token(self) -> float:
-        """Running mean of the last chunks; 0 = unknown."""
-        return self._thread.pace.ms_per_token
-
-    @property
-    def cells(self) -> int:
-        """KV cells of the second context; 0 while there is none."""
-        return self._thread.cells
-
-    @property
-    def n_threads(self) -> int:
-        """Threads of the second context; a new number counts from the next chunk."""
-        return self._thread.n_threads
-
-    @n_threads.setter
-    def n_threads(self, n: int) -> None:
-        self._thread.n_threads = n
-
-    def want(self, slots: Sequence[int], stop: bool = False) -> None:
-        """What ``orders.give_orders`` does, from Python: these, the first first.
-
-        ``stop`` gives the running chunk up if its slot is not the first of them.
-        """
+    def want(self, slots: Sequence[int]) -> None:
+        """What ``orders.give_orders`` does, from Python: these, the first first."""
         orders, n = self.orders, len(slots)
         orders.sequence[0] += 1
         memory_order.stores_first()
@@ -176,12 +138,6 @@ class PrefillWorker:
         memory_order.stores_first()
         orders.sequence[0] += 1
         memory_order.stores_first()
-        if stop and (n == 0 or slots[0] != orders.running[0]):
-            orders.gate.stop = 1
-        self._x.wake_worker()
-
-    def wake(self) -> None:
-        """Make the worker look at its orders and the table; `want` and `land` do, too."""
         self._x.wake_worker()
 
     def land(self, most: int = 1) -> int:
@@ -219,7 +175,6 @@ class PrefillWorker:
             x.finished.popleft()
             x.buffers.give(piece.data)
             moved = True
-        self.landed_total += landed
         if moved:
             x.wake_worker()
         return landed
@@ -245,18 +200,18 @@ class PrefillWorker:
         self.reclaim(slot)
         self.orders.refused[slot] = 0
 
-    def reclaim(self, slot: int, abort: bool = True) -> None:
+    def reclaim(self, slot: int) -> None:
         """The engine computes this prompt from now on; nothing more of it lands.
 
-        The slot leaves ``wanted``.  Its running chunk is given up, or computed to its end for a
-        later time if not ``abort``.  Wanted again, it goes on from where the engine is.
+        The slot leaves ``wanted``, and its running chunk is given up.  Wanted again, it goes on
+        from where the engine is.
         """
         orders = self.orders
         orders.epoch[slot] += 1
         wanted = orders.listed()
         if slot in wanted:
             self.want([other for other in wanted if other != slot])
-        if abort and orders.running[0] == slot:
+        if orders.running[0] == slot:
             orders.gate.stop = 1
             if waits(orders.gate):  # there may be no tick for long that would do it
                 give_up(orders.gate)

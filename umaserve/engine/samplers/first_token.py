@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from umaserve.engine.native.batch import to_come
 from umaserve.sampling.counted import COPIED_BYTES, ROWS_IN_PLACE
 from umaserve.sampling.params import CONSTRAINT, MIROSTAT, Settings
 from umaserve.sampling.sampler import Rows, Scratch, sample_rows
@@ -64,10 +63,6 @@ class FirstTokens:
         background = self._table.lane[slot] != m.LANE_INTERACTIVE
         whole = self._settings.whole[slot]
         return bool(background and not whole[MIROSTAT] and not whole[CONSTRAINT])
-
-    def ends(self, slot: int) -> bool:
-        """Whether the next token is the last one that the request asked for."""
-        return bool(to_come(self._table, slot) <= 1)
 
     def sample(self, slot: int, serial: int, at: int, address: int) -> FirstToken:
         """The token at position ``at`` of a row, from its logits, float32[n_vocab], at ``address``.

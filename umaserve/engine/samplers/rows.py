@@ -24,6 +24,7 @@ import numpy as np
 
 from umaserve.engine.native.calls import (
     CLOCK_MONOTONIC,
+    address_in,
     all_first,
     call_i32_i32_ptr,
     call_i32_ptr_ptr,
@@ -114,16 +115,12 @@ def start_pool(n_workers: int, n_ctx: int, rows: Rows) -> RowPool:
     Each gets a scratch of its own, for histories of up to ``n_ctx`` tokens.
     """
     libc = ctypes.CDLL(None)
-
-    def in_libc(name: str) -> int:
-        return int(ctypes.cast(getattr(libc, name), ctypes.c_void_p).value or 0)
-
     pool = RowPool(
         n_workers,
-        in_libc("read"),
-        in_libc("write"),
-        in_libc("nanosleep"),
-        in_libc("clock_gettime"),
+        address_in(libc, "read"),
+        address_in(libc, "write"),
+        address_in(libc, "nanosleep"),
+        address_in(libc, "clock_gettime"),
         np.zeros(2, np.int64),
         np.zeros(1, np.uint8),
         np.zeros(n_workers, np.int32),

@@ -6,10 +6,11 @@ For the loop's thread, while no session has cells: whatever is in the cache is f
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from umaserve.engine.model.thread_places import place_threads
 from umaserve.engine.native import abort
+from umaserve.engine.native.batch import Batch
 from umaserve.engine.native.status import DECODED
 
 if TYPE_CHECKING:
@@ -26,23 +27,21 @@ def depth(loaded: Loaded) -> int:
 
 
 class BareTicks:
-    """``most`` tokens in one tick at most; `close` leaves an empty cache and the usual threads.
+    """`close` leaves an empty cache and the usual threads.
 
     ``words`` are the session table's: an interactive request gives a tick up (`abort`).
     """
 
-    def __init__(self, loaded: Loaded, words: AbortWords, most: int) -> None:
+    def __init__(self, loaded: Loaded, words: AbortWords) -> None:
         self._loaded = loaded
         self._words = words
-        self._lib = loaded.library.lib
         self._depth = depth(loaded)
         self._past: dict[int, int] = {}  # tokens of each row that is in the cache
         self._one_and_more = 0, 0
-        self._batch: Any = self._lib.llama_batch_init(most, 0, 1)
+        self._batch = Batch(loaded.library.ffi, loaded.n_batch, 1)
         self.threads(*loaded.threads(0))
 
     def close(self) -> None:
-        self._lib.llama_batch_free(self._batch)
         self._forget_all()
         self._loaded.context.set_threads(*self._loaded.threads(0))
 
@@ -84,20 +83,18 @@ class BareTicks:
     def _decode(
         self, entries: list[tuple[int, int]], prompt: int, seq: int = 0, are_rows: bool = False
     ) -> bool:
-        batch, n = self._batch, 0
+        batch, n, n_vocab = self._batch, 0, self._loaded.n_vocab
         for row, count in entries:
-            start = self._past.get(row, 0)
-            for i in range(count):
-                self._token(n, row, start + i, are_rows or i == count - 1)
-                n += 1
-        for i in range(prompt):
-            self._token(n, seq, i, False)
-            n += 1
-        batch.n_tokens = n
+            batch.put_nobodys(count, n_vocab, row, n, self._past.get(row, 0))
+            n += count
+            batch.arrays.logits[n - count if are_rows else n - 1 : n] = 1
+        if prompt:
+            batch.put_nobodys(prompt, n_vocab, seq, n)
+            n += prompt
         context = self._loaded.context
         place_threads(self._loaded.places, self._one_and_more[n > 1])
         with abort.armed(self._words):
-            status = self._lib.llama_decode(context.pointer, batch)
+            status = context.library.lib.uma_decode(context.pointer, batch.struct)
         if status != DECODED:
             self._forget_all()  # of a batch that was given up, some may be there
             return False
@@ -107,12 +104,3 @@ class BareTicks:
     def _forget_all(self) -> None:
         self._loaded.context.clear()
         self._past.clear()
-
-    def _token(self, n: int, seq: int, pos: int, logits: bool) -> None:
-        batch = self._batch
-        # different ids: a mixture of experts sends equal tokens to the same ones
-        batch.token[n] = 1 + (7919 * (pos + 31 * seq + 1)) % (self._loaded.n_vocab - 1)
-        batch.pos[n] = pos
-        batch.n_seq_id[n] = 1
-        batch.seq_id[n][0] = seq
-        batch.logits[n] = logits

@@ -8,24 +8,21 @@ may be known from an earlier start (`umaserve.engine.model.cost_keeper`); kernel
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from .probe import LONGEST_MS
+
+if TYPE_CHECKING:
+    from .bare_ticks import BareTicks
 
 ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 16, 24, 32, 64)
 PROMPTS = (16, 32, 48, 64, 96, 128, 256, 512, 1024, 2048)
 TIMES = 2  # a graph is kept from its second use on, where the driver keeps graphs
 
 
-class Ticks(Protocol):
-    """`BareTicks`, as far as it is used here."""
-
-    def measure(self, rows: int, prompt: int) -> float:
-        """Wall time in ms of a tick; 0.0 where it was refused or given up."""
-        ...
-
-
-def meet_shapes(ticks: Ticks, n_rows: int, most: int, met: set[tuple[int, int]]) -> Iterator[None]:
+def meet_shapes(
+    ticks: BareTicks, n_rows: int, most: int, met: set[tuple[int, int]]
+) -> Iterator[None]:
     """A tick a step: each of ``ROWS`` up to ``n_rows``, each of ``PROMPTS`` up to ``most`` tokens.
 
     What is in ``met`` is left out, and what has been computed is added to it, so that the steps may
@@ -47,7 +44,7 @@ def meet_shapes(ticks: Ticks, n_rows: int, most: int, met: set[tuple[int, int]])
         token_ms = min(taken, default=0.0) / prompt
 
 
-def _meet(ticks: Ticks, rows: int, prompt: int, taken: list[float]) -> Iterator[None]:
+def _meet(ticks: BareTicks, rows: int, prompt: int, taken: list[float]) -> Iterator[None]:
     for _ in range(TIMES):
         taken.append(ticks.measure(rows, prompt))
         yield

@@ -75,7 +75,7 @@ class Prober:
         loaded = self._loaded
         self._n_rows = max(loaded.n_seq, n_rows)
         most = min(loaded.n_batch, loaded.n_ctx // 2, loaded.n_positions)
-        ticks = BareTicks(loaded, self._words, loaded.n_batch)
+        ticks = BareTicks(loaded, self._words)
         try:
             for mode, rows, prompt in shapes(self._n_rows, most, aside_threads > 0):
                 if self._is_wanted(mode, rows, prompt, most, seconds):

@@ -9,7 +9,6 @@ from umaserve.engine.model.ways import Ways
 from umaserve.engine.start.whole import Whole
 from umaserve.policy.base import Memory
 from umaserve.policy.cost.model import CostModel, doubt_larger, learn_part
-from umaserve.policy.latency_guard import poorest
 from umaserve.policy.urgency import gives_way
 from umaserve.policy.without_streams import note_given_up
 from umaserve.wire import messages as m
@@ -78,7 +77,6 @@ def _compile_the_rest(engine: Whole) -> None:
     cost = CostModel.unknown()
     learn_part(cost, 1, 1.0, 1.0)
     doubt_larger(cost, 1)
-    poorest(engine.state)
     note_given_up(Memory.fresh(1), 1)
     gives_way(engine.state, engine.knobs, engine.memory, 0, 1)
     engine.aside.compile()
@@ -121,7 +119,7 @@ def forget(engine: Whole) -> None:
     table.ticks[:] = 0
     for column in (
         table.state, table.reason, table.n_prompt, table.n_tokens, table.n_past, table.max_tokens,
-        table.t_first_ns, table.t_last_ns, engine.work.served,
+        table.t_first_ns, table.t_last_ns, engine.state.served,
     ):  # fmt: skip
         column[0] = 0
     table.seq[0] = -1

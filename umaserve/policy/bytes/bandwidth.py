@@ -120,13 +120,7 @@ def budget_bytes(bps, ms):
 
 
 @njit(nogil=True, cache=True)
-def fits(traffic, budget, rows_out, tokens, kv_cells_read, kv_cells_written, kv_span=0.0):
-    """Whether such a tick stays within ``budget`` bytes."""
-    return tick_bytes(traffic, rows_out, tokens, kv_cells_read, kv_cells_written, kv_span) <= budget
-
-
-@njit(nogil=True, cache=True)
-def prompt_tokens_within(traffic, budget, rows, kv_cells_read, most, kv_span=0.0):
+def prompt_tokens_within(traffic, budget, rows, kv_cells_read, most):
     """Most prompt tokens, up to ``most``, that ride with ``rows`` decoding rows within ``budget``.
 
     ``kv_cells_read``: as for `tick_bytes`, without the prompt tokens themselves.  0 where not even
@@ -136,7 +130,7 @@ def prompt_tokens_within(traffic, budget, rows, kv_cells_read, most, kv_span=0.0
     while low < high:
         middle = (low + high + 1) // 2
         read = kv_cells_read + middle
-        if fits(traffic, budget, rows, rows + middle, read, rows + middle, kv_span):
+        if tick_bytes(traffic, rows, rows + middle, read, rows + middle) <= budget:
             low = middle
         else:
             high = middle - 1
@@ -158,23 +152,21 @@ class Budget(NamedTuple):
     best: np.ndarray
 
     @classmethod
-    def of(cls, setting: str, probe_bps: float | None = None) -> Budget:
-        """From ``auto``, ``off`` or ``320GBps``, as `umaserve.config` returns them.
-
-        ``probe_bps``: where an automatic budget starts; None leaves it without one until ticks
-        have told (an accelerator's memory cannot be probed from here).
-        """
+    def of(cls, setting: str) -> Budget:
+        """From ``auto``, ``off`` or ``320GBps``, as `umaserve.config` returns them."""
         budget = cls(
             np.zeros(6), np.zeros((CLASSES, WINDOW)), np.zeros(CLASSES, np.int64), np.zeros(CLASSES)
         )
         given = bytes_per_second(setting)
         budget.figures[_MODE] = GIVEN if given else AUTO if setting == "auto" else OFF
         budget.figures[_GIVEN] = given or 0.0
-        budget.start_at(probe_bps or 0.0)
         return budget
 
     def start_at(self, probe_bps: float) -> None:
-        """What reading memory achieves, measured while no tick ran; 0 = nobody knows."""
+        """Let an automatic budget start at what reading memory achieves; 0 = nobody knows.
+
+        Without it there is none until ticks have told.
+        """
         self.figures[_PROBE] = probe_bps
 
 
@@ -204,12 +196,6 @@ def observe(budget, estimated_bytes, decode_ns, tokens):
         ordered = np.sort(budget.window[kind, :held])
         budget.best[kind] = ordered[int(QUANTILE * (held - 1))]
     figures[_LEVEL] = budget.best.max()
-
-
-@njit(nogil=True, cache=True)
-def achieved_bps(budget):
-    """Bytes per second that the fastest shape of tick achieves; 0 = not known yet."""
-    return budget.figures[_LEVEL]
 
 
 @njit(nogil=True, cache=True)

@@ -19,7 +19,6 @@ from umaserve.policy.base import (
     KIND_NONE,
     KIND_PROMPT,
 )
-from umaserve.policy.flags import mark
 
 from .bandwidth import prompt_tokens_within, tick_bytes
 
@@ -41,7 +40,7 @@ def hold_back(tick, knobs, memory, plan):
         if kind[s] == KIND_BACK_DECODE or kind[s] == KIND_BACK_PROMPT:
             kind[s] = KIND_NONE
     found[KIND_BACK_DECODE] = found[KIND_BACK_PROMPT] = 0
-    mark(plan, FLAG_TRIMMED)
+    plan.info.marks |= FLAG_TRIMMED
     if found[KIND_DECODE] + found[KIND_PROMPT] + found[KIND_ASIDE] == 0:
         plan.info.wait_ms = LOOK_AGAIN_MS
 

@@ -152,40 +152,48 @@ class CostModel(NamedTuple):
 
 @njit(**INNER)
 def row_class(rows):
-    if rows <= 8:
-        return rows
-    i = 9
-    while ROW_EDGES[i] < rows:
-        i += 1
-    return i
+    return _class_of(ROW_EDGES, rows)
 
 
 @njit(nogil=True, cache=True)
 def prompt_class(tokens):
-    if tokens <= 8:
-        return tokens
-    i = 9
-    while PROMPT_EDGES[i] < tokens:
+    return _class_of(PROMPT_EDGES, tokens)
+
+
+@njit(**INNER)
+def _class_of(edges, n):
+    """The first class whose largest number is no smaller than ``n``."""
+    i = min(n, 9)
+    while edges[i] < n:
         i += 1
     return i
+
+
+@njit(**INNER)
+def _neighbours(counts, i):
+    """The nearest classes below and above ``i`` that are believed; -1 where there is none."""
+    below = above = -1
+    for k in range(i - 1, 0, -1):
+        if counts[k] >= SURE:
+            below = k
+            break
+    for k in range(i + 1, counts.size):
+        if counts[k] >= SURE:
+            above = k
+            break
+    return below, above
+
+
+@njit(**INNER)
+def _between(low, high, t0, t1, t):
+    """The cost at ``t`` on the line from ``low`` at ``t0`` to ``high`` at ``t1``."""
+    return low + (high - low) * (t - t0) / max(t1 - t0, 1.0)
 
 
 @njit(nogil=True, cache=True)
 def is_known(cost, mode, rows, prompt):
     """Whether a tick of this shape was measured often enough to be believed."""
     return cost.count[mode, row_class(rows), prompt_class(prompt)] >= SURE
-
-
-@njit(nogil=True, cache=True)
-def is_fresh(cost, mode, rows, prompt):
-    """Whether it was also seen lately: what other programs did to it is not long ago."""
-    return cost.count[mode, row_class(rows), prompt_class(prompt)] >= FRESH
-
-
-@njit(nogil=True, cache=True)
-def is_old(cost, mode, rows, prompt):
-    """Whether it was not seen for long, or has just turned out cheaper than it was believed."""
-    return cost.count[mode, row_class(rows), prompt_class(prompt)] <= FADED
 
 
 @njit(nogil=True, cache=True)
@@ -211,21 +219,12 @@ def predict(cost, mode, rows, prompt, past):
     alone = _prompt_alone(cost, mode, prompt, past)
     if decode <= 0.0 or alone <= 0.0:
         return 0.0
-    # the nearest shapes with as many rows, below and above
-    below = above = -1
-    for i in range(p - 1, 0, -1):
-        if cost.count[mode, r, i] >= SURE:
-            below = i
-            break
-    for i in range(p + 1, N_PROMPTS):
-        if cost.count[mode, r, i] >= SURE:
-            above = i
-            break
+    below, above = _neighbours(cost.count[mode, r], p)  # with as many rows
     if below > 0 and above > 0:
         low = _at(cost, mode, r, below, rows, prompt, past)
         high = _at(cost, mode, r, above, rows, prompt, past)
-        t0, t1 = cost.tokens[mode, r, below], cost.tokens[mode, r, above]
-        return low + (high - low) * (prompt - t0) / max(t1 - t0, 1.0)
+        tokens = cost.tokens[mode, r]
+        return _between(low, high, tokens[below], tokens[above], prompt)
     if below > 0:
         low = _at(cost, mode, r, below, rows, prompt, past)
         less = _prompt_alone(cost, mode, int(cost.tokens[mode, r, below]), past)
@@ -263,20 +262,12 @@ def _decode(cost, mode, rows, past):
     r = row_class(rows)
     if cost.count[mode, r, 0] >= SURE:
         return _at(cost, mode, r, 0, rows, 0, past)
-    below = above = -1
-    for i in range(r - 1, 0, -1):
-        if cost.count[mode, i, 0] >= SURE:
-            below = i
-            break
-    for i in range(r + 1, N_ROWS):
-        if cost.count[mode, i, 0] >= SURE:
-            above = i
-            break
+    below, above = _neighbours(cost.count[mode, :, 0], r)
     if below > 0 and above > 0:
         low = _at(cost, mode, below, 0, rows, 0, past)
         high = _at(cost, mode, above, 0, rows, 0, past)
         t0, t1 = cost.rows[mode, below, 0], cost.rows[mode, above, 0]
-        return low + (high - low) * (rows - t0) / max(t1 - t0, 1.0)
+        return _between(low, high, t0, t1, rows)
     if above > 0:
         return _at(cost, mode, above, 0, rows, 0, past)
     if below > 0:
@@ -294,15 +285,9 @@ def _prompt_alone(cost, mode, prompt, past):
     if prompt <= 0:
         return 0.0
     p = prompt_class(prompt)
-    below = above = -1
-    for i in range(p, 0, -1):
-        if cost.count[mode, 0, i] >= SURE:
-            below = i
-            break
-    for i in range(p, N_PROMPTS):
-        if cost.count[mode, 0, i] >= SURE:
-            above = i
-            break
+    below, above = _neighbours(cost.count[mode, 0], p)
+    if cost.count[mode, 0, p] >= SURE:
+        below = above = p
     if below < 0 and above < 0:
         for i in range(1, N_PROMPTS):  # seen once
             if cost.count[mode, 0, i] > 0.0:
@@ -317,8 +302,7 @@ def _prompt_alone(cost, mode, prompt, past):
     if above == below:
         return low * (1.0 + 0.9 * (prompt / t0 - 1.0))
     high = _at(cost, mode, 0, above, 0, prompt, past)
-    t1 = cost.tokens[mode, 0, above]
-    return low + (high - low) * (prompt - t0) / max(t1 - t0, 1.0)
+    return _between(low, high, t0, cost.tokens[mode, 0, above], prompt)
 
 
 @njit(nogil=True, cache=True)

@@ -24,11 +24,12 @@ WORTH = 0.95  # a split has to save this much over merging: costs are known to a
 
 
 @njit(nogil=True, cache=True)
-def find_rounds(memory, cost, mode, n, most, past):
+def find_rounds(memory, cost, mode, n, most, past, in_turns):
     """Fill ``round_ms`` and ``group`` of ``memory`` for 1..n decoders in a mode.
 
     ``group[mode, k]``: how many of k decoders to merge in the next tick.  ``round_ms[mode, k]``: ms
     until each of them had one token, 0 where the cost is not known.  ``most``: rows of one tick.
+    Not ``in_turns``: as many as fit are merged.
     """
     alone, total, group = memory.alone_ms[mode], memory.round_ms[mode], memory.group[mode]
     total[0] = 0.0
@@ -43,7 +44,7 @@ def find_rounds(memory, cost, mode, n, most, past):
             continue
         merged = alone[first] + total[k - first]
         best = merged
-        for g in range(first - 1, 0, -1):
+        for g in range(first - 1 if in_turns else 0, 0, -1):
             if alone[g] <= 0.0:
                 continue
             ms = alone[g] + total[k - g]
@@ -53,21 +54,8 @@ def find_rounds(memory, cost, mode, n, most, past):
         total[k] = best
 
 
-@njit(nogil=True, cache=True)
-def merge_all(memory, cost, mode, n, most, past):
-    """The same without taking turns: as many as fit are merged."""
-    alone, total, group = memory.alone_ms[mode], memory.round_ms[mode], memory.group[mode]
-    total[0] = 0.0
-    group[0] = 0
-    for k in range(1, n + 1):
-        alone[k] = predict(cost, mode, k, 0, past)
-        first = min(k, most)
-        group[k] = first
-        total[k] = alone[first] + total[k - first] if alone[first] > 0.0 else 0.0
-
-
 @njit(**INNER)
-def look_again(memory, cost, mode, n, most, doubt, overlaps):
+def look_again(memory, cost, n, most, doubt, overlaps):
     """Merge once although taking turns seems faster, or the reverse, to find out.
 
     Only a shape that was seen in fewer than ``doubt`` ticks, or not lately, is tried.  The round
@@ -76,23 +64,22 @@ def look_again(memory, cost, mode, n, most, doubt, overlaps):
     ``overlaps``: on an accelerator, where `go_on_looking` makes it ``LOOK_ON`` ticks. What one row
     takes is known there from streams that were alone, and more rows take little more.
     """
-    group, alone, total = memory.group[mode], memory.alone_ms[mode], memory.round_ms[mode]
+    group, alone, total = memory.group[0], memory.alone_ms[0], memory.round_ms[0]
     whole, most_ms = min(n, most), (LOOK_FARTHER if overlaps else LOOK_AT_MOST) * total[n]
     before = group[n]
     if before < whole:
         merged = alone[whole] + total[n - whole]
-        if cost.count[mode, row_class(whole), 0] < doubt and merged <= most_ms:
+        if cost.count[0, row_class(whole), 0] < doubt and merged <= most_ms:
             group[n] = whole
-    elif n > 1 and not overlaps and 0.0 < n * alone[1] <= most_ms:  # noqa: SIM102
-        if cost.count[mode, 1, 0] < doubt:
-            group[n] = 1
+    elif n > 1 and not overlaps and 0.0 < n * alone[1] <= most_ms and cost.count[0, 1, 0] < doubt:
+        group[n] = 1
     if overlaps and group[n] != before:
         memory.kept.look_left = LOOK_ON - 1
         memory.kept.look_of, memory.kept.look_rows = n, group[n]
 
 
 @njit(**INNER)
-def go_on_looking(memory, mode, n, most):
+def go_on_looking(memory, n, most):
     """Whether this is one of several ticks that try another shape, and not the first of them."""
     kept = memory.kept
     if kept.look_left == 0:
@@ -101,5 +88,5 @@ def go_on_looking(memory, mode, n, most):
     if kept.look_of != n or kept.look_rows > most:
         kept.look_left = 0
         return False
-    memory.group[mode, n] = kept.look_rows
+    memory.group[0, n] = kept.look_rows
     return True

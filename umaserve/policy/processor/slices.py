@@ -29,7 +29,6 @@ from umaserve.policy.base import (
     SLICES,
 )
 from umaserve.policy.cost.model import CHUNK_SIZES, chunk_class, largest_chunk
-from umaserve.policy.flags import mark
 from umaserve.policy.latency_guard import EARNED, SPARE, strictest_cap
 
 from .offload import list_prompts
@@ -57,7 +56,7 @@ def slices(state, tick, knobs, cost, memory, plan):
         if _pay(state, knobs, cost, memory, chunk):
             list_prompts(state, memory, plan, False)
             if found[KIND_ASIDE]:
-                mark(plan, FLAG_ASIDE)
+                plan.info.marks |= FLAG_ASIDE
                 plan.info.chunk_beside = chunk
                 if _too_long(state, knobs, cost, memory, chunk):
                     plan.info.redoes = 1
@@ -80,12 +79,12 @@ def grant_slice(tick, cost, memory, plan, slack):
     part_ms = max(cost.longest[chunk_class(plan.info.chunk_beside)], next_ms)
     if slack.late_ms > ms:
         ms = slack.late_ms
-        mark(plan, FLAG_SPENT)
+        plan.info.marks |= FLAG_SPENT
     plan.info.slice_ms = ms
     if ms > 0.0 and ms >= part_ms:
         memory.since_ns[SINCE_BESIDE] = tick.now_ns
     if ms <= 0.0:
-        mark(plan, FLAG_GUARDED + FLAG_SKIPPED_PREFILL)
+        plan.info.marks |= FLAG_GUARDED | FLAG_SKIPPED_PREFILL
     return ms
 
 

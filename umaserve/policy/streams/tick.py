@@ -22,7 +22,6 @@ from umaserve.policy.base import (
 )
 from umaserve.policy.cost.model import predict
 from umaserve.policy.fairness import add_decoders
-from umaserve.policy.flags import mark
 from umaserve.policy.processor.slices import grant_slice
 from umaserve.policy.prompts import add_prompts
 from umaserve.policy.urgency import charge
@@ -53,7 +52,7 @@ def plan_streams(state, tick, knobs, cost, memory, plan, bounds):
     if found[KIND_PROMPT]:
         chunk = interactive_chunk(state, tick, knobs, cost, memory, bounds, streams, slack)
         if chunk.tokens == 0:
-            mark(plan, FLAG_GUARDED + FLAG_SKIPPED_PREFILL)
+            plan.info.marks |= FLAG_GUARDED | FLAG_SKIPPED_PREFILL
     if chunk.tokens > 0 or found[KIND_PROMPT] == 0:
         since[SINCE_INTERACTIVE] = tick.now_ns
     if chunk.apart:
@@ -79,9 +78,9 @@ def plan_streams(state, tick, knobs, cost, memory, plan, bounds):
     if ride.rows + ride.tokens > 0:
         entries = _add_ride(state, tick, memory, plan, entries, streams, ride)
     if back_prompts and ride.tokens == 0:
-        mark(plan, FLAG_GUARDED + FLAG_SKIPPED_PREFILL)
+        plan.info.marks |= FLAG_GUARDED | FLAG_SKIPPED_PREFILL
     elif ride.rows + ride.tokens == 0:
-        mark(plan, FLAG_GUARDED)
+        plan.info.marks |= FLAG_GUARDED
     return entries
 
 
@@ -108,6 +107,6 @@ def _add_ride(state, tick, memory, plan, entries, streams, ride):
         entries = add_prompts(state, memory, plan, entries, KIND_BACK_PROMPT, ride.tokens)
         since[SINCE_PROMPT] = tick.now_ns
     if ride.ms > 0.0:
-        mark(plan, FLAG_SPENT)
+        plan.info.marks |= FLAG_SPENT
         plan.info.allowed_ms = streams.ms + ride.ms
     return entries

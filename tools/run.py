@@ -1,7 +1,8 @@
 """``make run``: the daemon, with HTTP at 127.0.0.1:8080 unless somebody says otherwise.
 
 Where another program has that port, the daemon runs without HTTP, and a line says so.  It asks for
-no model: it serves the one that is named or was chosen before, else the bundled one.
+no model: it serves the one that is named or was chosen before, else the bundled one, and names
+models that could be fetched.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Mapping
 
 from umaserve.cli import is_model
 from umaserve.cli.common import Parser
+from umaserve.cli.models.suggest import sentence
 from umaserve.config import ConfigError, add_flags, flag_values, load_config
 from umaserve.models.chosen import chosen
 from umaserve.models.finding.reference import DEMO
@@ -39,7 +41,10 @@ def with_model(given: list[str], environment: Mapping[str, str]) -> list[str]:
         named = load_config(flag_values(known), environment).origin["model"] != "default"
     except ConfigError:  # the daemon says what is wrong
         return given
-    return given if named else [*given, "--model", DEMO]
+    if named:
+        return given
+    print(f"umaserve: {sentence()}", file=sys.stderr)
+    return [*given, "--model", DEMO]
 
 
 def with_http(given: list[str], environment: Mapping[str, str], port: int) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from umaserve.assets import demo_model_path
 from umaserve.cli.models.choose import NoModel, with_model
 from umaserve.config import load_config
 from umaserve.llama.builds import cache_root
+from umaserve.models.suggested import suggested
 
 ROOT = Path(__file__).parents[2]
 UMASERVE = f"cd {shlex.quote(str(ROOT))} && {shlex.quote(sys.executable)} -m umaserve"
@@ -112,7 +114,13 @@ def test_the_same_as_json(filled: Desk) -> None:
 def test_where_nothing_is(desk: Desk) -> None:
     done = desk.run("models")
     assert done.returncode == 0
-    assert "no model was found. Fetch one: umaserve pull hf:OWNER/REPO" in done.stdout
+    lines = done.stdout.splitlines()
+    assert lines[0] == "no model was found."
+    heading = r"models for the [\d.]+ GiB of memory here; `umaserve pull NAME` fetches one:"
+    assert re.fullmatch(heading, lines[1])
+    named = [line.split()[0] for line in lines if line.startswith("  ")]
+    assert 3 <= len([name for name in named if suggested(name)]) <= 6
+    assert "umaserve pull hf:OWNER/REPO" in done.stdout
     assert f"  {desk.cache} (not there)" in done.stdout.splitlines()
     assert desk.run("models", "--json").stdout == "[]\n"
 
@@ -227,6 +235,7 @@ def test_nobody_is_asked_where_nobody_sits(filled: Desk) -> None:
     done = filled.run(*ENDS.split())
     assert "no model was named or chosen, so this serves the demonstration" in done.stderr
     assert "`umaserve models --use NAME`" in done.stderr and "which one" not in done.stderr
+    assert re.search(r"real models for this machine: \S+ \([\d.]+ GB\), ", done.stderr)
     lines = filled.run(*ENDS.split(), "--log-json").stderr.splitlines()
     assert lines and all(json.loads(line) for line in lines)
 
@@ -285,11 +294,8 @@ def test_enter_is_the_demonstration_and_the_end_of_what_is_typed_is_no_choice(
 
 
 @needs_tmux
-def test_nobody_is_asked_in_the_background_or_without_models(desk: Desk, tmp_path: Path) -> None:
+def test_nobody_is_asked_in_the_background(desk: Desk, tmp_path: Path) -> None:
     with desk.pane(tmp_path) as pane:
-        pane.command(f"clear; {UMASERVE} {ENDS}; echo status $?")
-        pane.shows("no other model was found, so this serves the demonstration")
-        pane.shows("^status 1$")
         desk.fill()
         pane.command(f"clear; set +m; {UMASERVE} {ENDS} & wait; echo status $?")
         pane.shows("^status 0$")
@@ -306,7 +312,10 @@ def test_what_is_not_there_is_offered(desk: Desk, tmp_path: Path) -> None:
         pane.command(f"export HF_ENDPOINT={hub.url}")
         start = f"clear; {UMASERVE} --model hf:ann/far-GGUF {ENDS}; echo status $?"
         pane.command(start)
-        pane.shows(r"hf:ann/far-GGUF is not on this machine. Fetch it now\? \[Y/n\]")
+        pane.shows("^hf:ann/far-GGUF is not on this machine.$")
+        pane.shows(r"^\d+ MiB to fetch into ")
+        pane.shows(r"^serving it takes at least 300 MiB; this machine has [\d.]+ GiB of memory$")
+        pane.shows(r"^Fetch it now\? \[Y/n\]")
         pane.command("n")
         pane.shows("^status 1$")
         assert not hub.began_at
@@ -315,6 +324,31 @@ def test_what_is_not_there_is_offered(desk: Desk, tmp_path: Path) -> None:
         pane.command("")
         pane.shows("^status 1$")
         assert hub.began_at == [0] and "nowhere" in pane.text(joined=True)
+
+
+@needs_tmux
+def test_models_to_fetch_are_offered_where_there_is_none(desk: Desk, tmp_path: Path) -> None:
+    with hubs.running() as hub, desk.pane(tmp_path, HF_ENDPOINT="x") as pane:
+        files = {"Qwen3-8B-Q4_K_M.gguf": trees.tiny_model()}
+        hub.repositories["Qwen/Qwen3-8B-GGUF"] = hubs.Repository(files)
+        pane.command(f"export HF_ENDPOINT={hub.url}")
+        start = f"clear; {UMASERVE} {ENDS}; echo status $?"
+        pane.command(start)
+        pane.shows("there is no model on this machine but the demonstration")
+        pane.shows(r"^  qwen3-8b +5.0 GB +Apache-2.0 ")
+        pane.command("")
+        pane.shows("^status 1$")
+        assert not (desk.state / "model").exists() and not hub.began_at
+        pane.command(start)
+        pane.shows("^which one to fetch")
+        pane.command("qwen3-9b")
+        pane.shows("there is no qwen3-9b in the list")
+        pane.command("qwen3-8b")
+        pane.shows(r"^Fetch it now\? \[Y/n\]")
+        pane.command("y")
+        pane.shows("^status 1$")
+        assert (desk.state / "model").read_text() == "hf:Qwen/Qwen3-8B-GGUF:Q4_K_M\n"
+        assert hub.began_at == [0]
 
 
 @needs_tmux

@@ -94,6 +94,8 @@ def test_a_model_is_fetched_and_found(pull: Puller, hub: Hub) -> None:
     path = Path(done.stdout.strip())
     assert path.name == "m-Q4_K_M.gguf" and path.read_bytes() == DATA
     assert f"`umaserve --model {REF}` serves it" in done.stderr
+    told, *_ = done.stderr.partition("`umaserve --model")
+    assert "1 MiB to fetch into " in told and "serving it takes at least 301 MiB" in told
     assert pull.located(REF) == DATA
     # as other tools expect the cache
     assert path.resolve() == pull.blob(DATA)
@@ -241,7 +243,8 @@ def test_a_gated_repository(pull: Puller, hub: Hub) -> None:
         (["hf:ann/evil"], 1, "the hub does not say what m.gguf holds"),
         ([NAME], 2, f"did you mean {REF}?"),
         (["ollama:llama3"], 2, "names no repository of a hub"),
-        ([], 2, "REF"),
+        (["qwen3-5b"], 2, "did you mean qwen3-"),
+        ([], 2, "any other GGUF model of https://huggingface.co: umaserve pull hf:OWNER/REPO"),
     ],
 )
 def test_what_cannot_be_fetched(

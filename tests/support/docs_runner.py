@@ -31,7 +31,10 @@ CLOCK = r"\d\d:\d\d:\d\d "
 # after a word.
 ANSWER = r"(?s)(?!.*(?:^|[^ =([`])None(?: \d+)?\s*\Z).*\S.*"
 # a daemon that nobody told of a model
-UNTOLD = r"umaserve: no model was named or chosen, so this serves the demonstration; .*\n"
+UNTOLD = (
+    r"(?:umaserve: no model was named or chosen, so this serves the demonstration; .*\n)?"
+    r"umaserve: real models for this machine: .*\n"
+)
 SERVED = (
     rf"(?:{UNTOLD})?"
     rf"(?:{CLOCK}(?:loading \S+: [a-z ]+(?:\(once.*\)| \d+%)?|http://\S+ answers .*)\n)*"
@@ -88,7 +91,10 @@ RULES = (
         r"umaserve load \S+", "client",
         r"serving \S+/your-model\.gguf\n", r"loading: start\n(loading: [a-z ]+\n)*",
     ),
-    Rule(r"umaserve models", "plain", r"(?s)(no model was found\. .*looked in:\n  .*| *size .*)\n"),
+    Rule(
+        r"umaserve models", "plain",
+        r"(?s)(no model was found\.\nmodels for .*looked in:\n  .*| *size .*)\n",
+    ),
     Rule(
         r"umaserve models --model-dir \S+", "plain",
         r"(?s) *size +params +quant +context +fits +tokens +name *\n.*"

@@ -8,10 +8,13 @@ from collections.abc import Callable, Sequence
 from umaserve.cli.common import in_a_line, say
 from umaserve.models import chosen
 from umaserve.models.finding.places import Places, find_all
-from umaserve.models.finding.reference import DEMO, lasting
+from umaserve.models.finding.reference import DEMO, hub_reference, lasting
 from umaserve.models.needs import gib
+from umaserve.models.suggested import for_memory, suggested
 
 from .listing import Listed, fits_text, look, speed_text
+from .pull import fetched
+from .suggest import listing, memory_here
 from .terminal import HOW, answer
 
 MOST = 9
@@ -20,19 +23,18 @@ MOST = 9
 def ask_which(where: Places, kv: tuple[str, str], tell: Callable[[str], None]) -> str:
     """Show a list, and keep what is chosen; its path, empty for the demonstration.
 
-    Where there is no model to choose, nobody is asked.  ``kv``: ggml's names of the KV types.
+    Where there is no model to choose, those that could be fetched are offered.  ``kv``: ggml's
+    names of the KV types.
     """
     listed, _ = look(find_all(where), kv)
     usable = [row for row in listed if row.fits and not row.about.embeds]
     if not usable:
         tell(
-            "none of the models here writes text and fits this machine, so this serves the "
-            "demonstration; `umaserve models` says why"
+            "none of the models here writes text and fits this machine; `umaserve models` says why"
             if listed
-            else "no other model was found, so this serves the demonstration; "
-            "`umaserve pull hf:OWNER/REPO` fetches one"
+            else "there is no model on this machine but the demonstration"
         )
-        return ""
+        return _fetch_one()
     usable.sort(key=lambda row: -_touched(row.found.path))
     shown = usable[:MOST]
     say("models on this machine:")
@@ -44,13 +46,38 @@ def ask_which(where: Places, kv: tuple[str, str], tell: Callable[[str], None]) -
     if found is None:
         return ""
     name, path = found
+    _keep(lasting(name, path))
+    return path
+
+
+def _fetch_one() -> str:
+    """Offer models that fit; the path of the one that was fetched, and is kept as the choice.
+
+    Enter is the demonstration, and is not kept: there may be models the next time.
+    """
+    offered = for_memory(*memory_here())
+    say(listing())
+    while True:
+        typed = answer("which one to fetch? A name, or Enter for the demonstration model: ")
+        if not typed:
+            return ""
+        named = suggested(typed)
+        if named is None or named not in offered:
+            say(f"there is no {in_a_line(typed)} in the list; name one of them, or Enter")
+            continue
+        _, path = fetched(hub_reference(named.reference), ask=True)
+        if path:
+            _keep(named.reference)
+            return path
+
+
+def _keep(name: str) -> None:
     try:
-        chosen.choose(lasting(name, path))
+        chosen.choose(name)
     except OSError as error:
         say(f"umaserve: the choice could not be kept ({error.strerror or error})")
     else:
         say(f"umaserve: remembered; {HOW}")
-    return path
 
 
 def _choice(shown: Sequence[Listed]) -> tuple[str, str] | None:

@@ -8,13 +8,14 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from umaserve.assets import demo_model_path
-from umaserve.cli.common import EXIT_CANNOT_SERVE, EXIT_USAGE, in_a_line
+from umaserve.cli.common import EXIT_CANNOT_SERVE, EXIT_USAGE, in_a_line, say
 from umaserve.config import Config
 from umaserve.models import chosen
 from umaserve.models.finding.places import Places, places
 from umaserve.models.finding.reference import BadReference, NotHere, hub_reference, locate
 
-from .terminal import HOW, answer
+from .suggest import sentence
+from .terminal import HOW
 
 
 class NoModel(Exception):
@@ -70,10 +71,8 @@ def _offer(reference: str) -> str:
     """Ask whether to fetch what is not there."""
     from .pull import fetched
 
-    said = answer(f"{in_a_line(reference)} is not on this machine. Fetch it now? [Y/n] ")
-    if said is None or said.lower() not in ("", "y", "yes"):
-        raise NoModel(f"{in_a_line(reference)} is not on this machine")
-    status, path = fetched(hub_reference(reference))
+    say(f"{in_a_line(reference)} is not on this machine.")
+    status, path = fetched(hub_reference(reference), ask=True)
     if not path:
         raise NoModel("", status)
     return path
@@ -100,3 +99,4 @@ def _default(config: Config, where: Places, ask: bool, tell: Callable[[str], Non
         return ask_which(where, (config.kv_type_k, config.kv_type_v), tell)
     tell(f"no model was named or chosen, so this serves the demonstration; {HOW}")
     return ""
+    tell(sentence())

@@ -16,6 +16,7 @@ from umaserve.models.needs import gib
 
 from .estimate import Machine
 from .listing import Listed, as_json, look, table
+from .suggest import ANY_OTHER, listing
 
 PLAIN_WIDTH = 200  # characters a line, where nobody's terminal says: names stay whole
 LIVE_S = 2.0  # for a daemon to say what it has loaded
@@ -86,7 +87,7 @@ def _show(listed: list[Listed], machine: Machine, where: Places) -> None:
             text = f"  {in_a_line(row.found.name)}: {in_a_line(row.problem)}"
             console.print(text, soft_wrap=True)
     if not listed:
-        console.print("no model was found. Fetch one: umaserve pull hf:OWNER/REPO")
+        console.print("no model was found.", listing(), ANY_OTHER, sep="\n", soft_wrap=True)
         console.print("looked in:")
         for folder in where.all():
             there = "" if folder.is_dir() else " (not there)"

@@ -20,7 +20,11 @@ from umaserve.cli.common import (
     show,
 )
 from umaserve.models.finding.reference import FORM, BadReference, HubReference, hub_reference
-from umaserve.models.needs import gib
+from umaserve.models.needs import ENGINE_BYTES, gib
+from umaserve.models.suggested import short_name_of
+
+from .suggest import ANY_OTHER, listing, memory_here
+from .terminal import answer
 
 if TYPE_CHECKING:
     from umaserve.models.fetching.hub import HubFile, Plan, Progress
@@ -38,8 +42,14 @@ def pull(arguments: list[str]) -> int:
         epilog="HF_TOKEN: for private and gated repositories; HF_ENDPOINT: another hub; HF_HOME: "
         "where the cache is",
     )
-    parser.add_argument("model", metavar="REF", help=FORM)
+    parser.add_argument(
+        "model", metavar="REF", nargs="?", help=f"a short name, or {FORM}; without it, short names "
+        "of models that fit this machine are listed",
+    )  # fmt: skip
     options = parser.parse_args(arguments)
+    if options.model is None:
+        say(f"{listing()}\n{ANY_OTHER}")
+        return EXIT_USAGE
     try:
         reference = hub_reference(options.model)
     except BadReference as error:
@@ -51,8 +61,11 @@ def pull(arguments: list[str]) -> int:
     return status
 
 
-def fetched(reference: HubReference) -> tuple[int, str]:
-    """An exit status, and the path of the model, empty where it was not fetched."""
+def fetched(reference: HubReference, ask: bool = False) -> tuple[int, str]:
+    """An exit status, and the path of the model, empty where it was not fetched.
+
+    ``ask``: a person is told what the download takes, and may say no.
+    """
     # nobody but the hub itself is told what is fetched here
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     for name in CACHES:
@@ -68,22 +81,45 @@ def fetched(reference: HubReference) -> tuple[int, str]:
     from umaserve.models.fetching.problems import PullError
 
     logging.set_verbosity_error()
+    name = in_a_line(short_name_of(str(reference)))
     try:
         wanted = hub.plan(reference)
-        names = ", ".join(file.name for file in wanted.files)
-        size = sum(file.bytes for file in wanted.files)
-        here = "; it is here already" if hub.is_here(wanted) else ""
-        say(f"{wanted.repository}: {in_a_line(names)} ({gib(size)}){here}")
+        say(_what_it_takes(wanted))
+        if ask and not _agreed():
+            return EXIT_CANNOT_SERVE, ""
         with _progress(wanted) as told:
             path = hub.fetch(wanted, told)
     except PullError as error:
         say(f"umaserve: {in_a_line(str(error))}")
         return EXIT_CANNOT_SERVE, ""
     except KeyboardInterrupt:
-        say(f"\nstopped; umaserve pull {in_a_line(str(reference))} goes on from here")
+        say(f"\nstopped; umaserve pull {name} goes on from here")
         return EXIT_INTERRUPTED, ""
-    say(f"`umaserve --model {in_a_line(str(reference))}` serves it")
+    say(f"`umaserve --model {name}` serves it; `umaserve load {name}` where a daemon runs")
     return EXIT_OK, path
+
+
+def _agreed() -> bool:
+    said = answer("Fetch it now? [Y/n] ")
+    return said is not None and said.lower() in ("", "y", "yes")
+
+
+def _what_it_takes(wanted: Plan) -> str:
+    from umaserve.models.fetching import hub
+
+    names = ", ".join(file.name for file in wanted.files)
+    size = sum(file.bytes for file in wanted.files)
+    text = f"{wanted.repository}: {in_a_line(names)} ({gib(size)})"
+    if hub.is_here(wanted):
+        return f"{text}; it is here already"
+    missing, folder, free = hub.to_come(wanted)
+    memory, graphics = memory_here()
+    needs, of = size + ENGINE_BYTES, "graphics memory" if graphics else "memory"
+    return (
+        f"{text}\n{gib(missing)} to fetch into {in_a_line(str(folder))}, which has {gib(free)} "
+        f"free\nserving it takes at least {gib(needs)}; this machine has {gib(memory)} of {of}"
+        f"{', which is too little' if needs > memory else ''}"
+    )
 
 
 @contextlib.contextmanager

@@ -119,13 +119,23 @@ def _blobs(wanted: Plan) -> Path:
     return Path(constants.HF_HUB_CACHE) / folder / "blobs"
 
 
-def _require_space(blobs: Path, wanted: Plan) -> None:
-    missing = sum(
-        file.bytes - _size(_partial(blobs, file))
+def to_come(wanted: Plan) -> tuple[int, Path, int]:
+    """Bytes that a fetch would bring, the folder that they go to, and the bytes free there."""
+    blobs = _blobs(wanted)
+    there = next(folder for folder in (blobs, *blobs.parents) if folder.is_dir())
+    return _missing(blobs, wanted), blobs.parents[1], shutil.disk_usage(there).free
+
+
+def _missing(blobs: Path, wanted: Plan) -> int:
+    return sum(
+        file.bytes - max(_size(_partial(blobs, file)), _size(blobs / file.digest))
         for file in wanted.files
         if not (blobs / file.digest).exists()
     )
-    free = shutil.disk_usage(blobs).free
+
+
+def _require_space(blobs: Path, wanted: Plan) -> None:
+    missing, free = _missing(blobs, wanted), shutil.disk_usage(blobs).free
     if missing > free:
         raise PullError(
             f"{missing / 1e9:.1f} GB are to come and {blobs} has room for {free / 1e9:.1f} GB; "

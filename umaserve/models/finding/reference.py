@@ -1,8 +1,8 @@
 """What ``--model`` takes: a path, or a name of a model that another tool keeps.
 
-``demo`` is the bundled model.  ``hf:OWNER/REPO[:QUANT or FILE]`` is a file of a hub that was
-fetched before, ``ollama:NAME`` one of Ollama's.  Any other name is a path, or what
-``umaserve models`` shows.
+``demo`` is the bundled model.  The short names of ``models.suggested`` stand for their references.
+``hf:OWNER/REPO[:QUANT or FILE]`` is a file of a hub that was fetched before, ``ollama:NAME`` one of
+Ollama's.  Any other name is a path, or what ``umaserve models`` shows.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 import re
 from typing import NamedTuple
 
+from umaserve.models.suggested import SUGGESTED, short_name_of, suggested
 from umaserve.texts import path_of
 
 from . import hugging_face, llama_cpp, ollama
@@ -50,18 +51,28 @@ class HubReference(NamedTuple):
 
 
 def hub_reference(text: str) -> HubReference:
-    """The parts of ``hf:OWNER/REPO[:QUANT or FILE]``.  Raises ``BadReference``."""
+    """The parts of ``hf:OWNER/REPO[:QUANT or FILE]``, or of what a short name stands for.
+
+    Raises ``BadReference``.
+    """
+    named = suggested(text)
+    text = named.reference if named else text
     bare = re.sub(r"^(https?://)?(huggingface\.co|hf\.co)/", "", text)
     repository, _, wanted = bare.removeprefix(hugging_face.SCHEME).partition(":")
     good = _REPOSITORY.fullmatch(repository) and ".." not in wanted.split("/")
     if good and text.startswith(hugging_face.SCHEME):
         return HubReference(repository, wanted)
-    hint = f"; did you mean {HubReference(repository, wanted)}?" if good else ""
+    near = difflib.get_close_matches(text.lower(), [each.name for each in SUGGESTED], n=1)
+    meant = HubReference(repository, wanted) if good else next(iter(near), "")
+    hint = f"; did you mean {meant}?" if meant else ""
     raise BadReference(f"{text!r} names no repository of a hub: write {FORM}{hint}")
 
 
 def lasting(text: str, path: str) -> str:
     """What to keep of a reference that leads to ``path``: it means the same in any folder."""
+    named = suggested(text)
+    if named and path != text:  # not a file of that name
+        return named.reference
     return text if text == DEMO or text.startswith(_SCHEMES) else os.path.abspath(path)
 
 
@@ -86,7 +97,10 @@ def locate(text: str, where: Places) -> str:
             return found.path
     if not text.startswith(_SCHEMES) and (os.sep in text or text.lower().endswith(".gguf")):
         return text
-    near = difflib.get_close_matches(wanted, [found.name for found in everything], n=1)
+    if suggested(text):
+        return _of_hub(hub_reference(text), where)
+    names = [found.name for found in everything] + [each.name for each in SUGGESTED]
+    near = difflib.get_close_matches(wanted, names, n=1)
     hint = f"did you mean {near[0]}?" if near else "`umaserve models` lists what is there"
     raise NotHere(f"no model here is called {text}; {hint}")
 
@@ -105,7 +119,5 @@ def _of_hub(reference: HubReference, where: Places) -> str:
             tag = found.name[len(prefix) :]
             if reference.wanted.lower() in ("", tag.lower()):
                 return found.path
-    raise NotHere(
-        f"{reference} is not on this machine; fetch it with: umaserve pull {reference}",
-        str(reference),
-    )
+    name = short_name_of(str(reference))
+    raise NotHere(f"{name} is not on this machine; fetch it with: umaserve pull {name}", name)

@@ -95,6 +95,18 @@ def test_the_models_that_are_there(filled: Desk, tmp_path: Path) -> None:
     assert "  lmstudio:bob/torn:Q8_0: is truncated" in bad
 
 
+def test_a_base_model_is_told_beforehand(desk: Desk) -> None:
+    base = trees.tiny_model(1, 15, tokenizer__chat_template="")
+    trees.in_hub(desk.cache, "ann/base-GGUF", {"m-Q4_K_M.gguf": base})
+    trees.in_hub(desk.cache, "ann/chat-GGUF", {"m-Q4_K_M.gguf": trees.tiny_model(2)})
+    shown = desk.run("models").stdout
+    assert "hf:ann/base-GGUF:Q4_K_M (a base model)\n" in re.sub(" +\n", "\n", shown)
+    assert "hf:ann/chat-GGUF:Q4_K_M\n" in re.sub(" +\n", "\n", shown)
+    assert "A base model continues text, and was not made for conversations." in shown
+    listed = json.loads(desk.run("models", "--json").stdout)
+    assert [row["base_model"] for row in listed] == [True, False]
+
+
 def clip() -> bytes:
     return trees.tiny_model(general__architecture="clip")
 

@@ -14,8 +14,9 @@ The text ``[stall]`` to be tokenised makes it stop for good, outside a tick.
 
 The model's file name makes the load fail (``load-fails``, ``load-aborts``), hang
 (``load-hangs``) or slow (``load-slow``), as does a file MODEL.broken beside it.  ``FAKE_TEMPLATE``
-is the model's chat template, ``FAKE_TICK_MS`` the time of a tick.  ``FAKE_SAYS`` is the whole of
-every answer; ``FAKE_SCRIPT`` is a `tests.support.agent_script.Script` that says what to answer.
+is the model's chat template (empty: it has none), ``FAKE_TICK_MS`` the time of a tick.
+``FAKE_SAYS`` is the whole of every answer; ``FAKE_SCRIPT`` is a
+`tests.support.agent_script.Script` that says what to answer.
 ``FAKE_REPLIES`` is a file with a JSON list of pairs: the first pair whose first text is in the
 prompt has the whole answer for its second, and directives in prompts are nothing.
 ``FAKE_STEPS`` names a pipe: with it, each tick waits for a byte of that.
@@ -45,6 +46,10 @@ from umaserve.wire import table as t
 
 ALPHABET = ("a", "b", "é", "€", "😀", " ", "q", "z\n")
 EOS = 256
+TEMPLATE = (
+    "{{ bos_token }}{% for m in messages %}<{{ m.role }}>{{ m.content }}"
+    "{% if m.content == 'refuse' %}{{ raise_exception('no') }}{% endif %}{% endfor %}"
+)
 SAYS = os.environ.get("FAKE_SAYS", "").encode()
 REPLIES = os.environ.get("FAKE_REPLIES", "")
 BUDGET = int(os.environ.get("FAKE_BUDGET", "0"))
@@ -178,9 +183,7 @@ class Engine:
                 model_bytes=1,
                 kv_bytes=1,
                 n_params=1,
-                chat_template=os.environ.get("FAKE_TEMPLATE")
-                or "{{ bos_token }}{% for m in messages %}<{{ m.role }}>{{ m.content }}"
-                "{% if m.content == 'refuse' %}{{ raise_exception('no') }}{% endif %}{% endfor %}",
+                chat_template=os.environ.get("FAKE_TEMPLATE", TEMPLATE) or None,
                 bos="<s>",
                 eos="</s>",
                 chat_program=str(build and build.chat_program or ""),

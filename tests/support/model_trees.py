@@ -19,13 +19,14 @@ def tiny_model(
 ) -> bytes:
     """A GGUF whose header is a small model's: 4 layers, 2 KV heads of 16, 2048 positions.
 
-    ``keys`` (``__`` for a dot) go over its own.
+    It has a chat template.  ``keys`` (``__`` for a dot) go over its own.
     """
     values = {
         "general.architecture": "llama", "general.file_type": file_type,
         "llama.block_count": _LAYERS, "llama.embedding_length": _WIDTH,
         "llama.context_length": 2048, "llama.attention.head_count": _HEADS,
         "llama.attention.head_count_kv": _KV_HEADS, "tokenizer.ggml.model": "gpt2",
+        "tokenizer.chat_template": "{{ messages }}",
         **{name.replace("__", "."): value for name, value in keys.items()},
     }  # fmt: skip
     tensors: list[tuple[str, tuple[int, ...]]] = [

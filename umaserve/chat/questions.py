@@ -23,9 +23,10 @@ class ChatModel(msgspec.Struct, frozen=True):
     """What a conversation's prompt depends on besides the conversation.
 
     ``program`` is uma-chat; where that is empty, ``missing`` says why.  ``template`` of ``None``
-    stands for ChatML, ``tool_template`` for the other one.  ``bos`` and ``eos`` are the texts of
-    the tokens, which the tokeniser adds by itself where ``adds_bos`` and ``adds_eos``.
-    ``control`` are the texts of the control tokens, which text of a client never stands for.
+    stands for ChatML, ``tool_template`` for the other one.  ``stops`` end an answer too.
+    ``bos`` and ``eos`` are the texts of the tokens, which the tokeniser adds by itself where
+    ``adds_bos`` and ``adds_eos``.  ``control`` are the texts of the control tokens, which text of a
+    client never stands for.
     """
 
     program: str
@@ -37,10 +38,11 @@ class ChatModel(msgspec.Struct, frozen=True):
     adds_bos: bool
     adds_eos: bool
     control: tuple[str, ...]
+    stops: tuple[str, ...] = ()
 
     def question(self) -> bytes:
         fields = msgspec.structs.asdict(self)
-        del fields["program"], fields["missing"]
+        del fields["program"], fields["missing"], fields["stops"]
         return _encode({"ask": "model", **fields})
 
 

@@ -43,6 +43,7 @@ class About:
     quantization: str = ""
     parameters: int = 0
     embeds: bool = False  # it makes vectors of texts, and generates nothing
+    is_base: bool = False  # it has no chat template: it continues text
     problem: str = ""
 
 
@@ -61,6 +62,7 @@ def about(path: str) -> tuple[About, GGUFInfo | None]:
         quantization=_quantization(info),
         parameters=sum(math.prod(tensor.shape) for tensor in info.tensors),
         embeds=makes_vectors(info),
+        is_base=not (makes_vectors(info) or info.metadata.get("tokenizer.chat_template")),
         problem=why_no_model(info) or _no_vocabulary(info),
     )
     return found, info

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import trio
 
 import umaserve
+from umaserve.chat import plain_turns
 from umaserve.chat.questions import Rendered
 from umaserve.protocol import (
     E_LIMIT_001,
@@ -388,7 +389,8 @@ class Admin:
                 model.update(
                     {name: getattr(ready, name) for name in SAME_IN_READY},
                     name=ready.model_name,
-                    chat_template=ready.chat_template is not None,
+                    chat_template=bool(ready.chat_template),
+                    note=plain_turns.NOTE if ready.is_base else "",
                     chat=_chat_state(engine),
                     speculate=engine.start.speculate,
                     load_ms=round(ready.load_ms, 1),

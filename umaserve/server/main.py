@@ -19,6 +19,7 @@ from socket import socket
 import trio
 
 from umaserve import core_dumps
+from umaserve.chat.plain_turns import NOTE
 from umaserve.config import Config
 from umaserve.models import needs as memory
 from umaserve.models.header import GGUFError
@@ -334,7 +335,7 @@ class _Run:
             "info",
             f"serving {ready.model_name} on {addresses} ({where}; {ready.n_ctx} KV cells, "
             f"{ready.n_seq} sequences, {config.max_sessions} sessions; ready in {ms:.0f} ms)"
-            + (f"; {ready.off}" if ready.off else ""),
+            + "".join(f"; {each}" for each in (NOTE if ready.is_base else "", ready.off) if each),
         )
         self.manager.tell("READY=1")
 

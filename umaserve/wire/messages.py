@@ -340,6 +340,11 @@ class Ready(msgspec.Struct, tag="ready", omit_defaults=True):
         """Positions that one session has at most."""
         return positions_of_one(self.n_ctx, self.n_ctx_train)
 
+    @property
+    def is_base(self) -> bool:
+        """Whether it continues texts and was not made for conversations."""
+        return self.generates and not self.chat_template
+
 
 def positions_of_one(n_ctx: int, n_ctx_train: int) -> int:
     """Positions that one session has at most, of ``n_ctx`` cells that all share.

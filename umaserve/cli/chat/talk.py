@@ -188,6 +188,8 @@ class Talk:
         if name and self._model and name != self._model:
             say(f"(the model is {name} now)")
             self.conversation.first = 0  # it may hold more
+        if name != self._model and model.get("note"):
+            say(f"({name} is {model['note']})")
         self._model = name or self._model
         bounds = [int(model[key]) for key in ("n_ctx", "n_ctx_train") if model.get(key)]
         self._n_ctx = min(bounds, default=0)

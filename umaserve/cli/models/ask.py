@@ -12,7 +12,7 @@ from umaserve.models.finding.reference import DEMO, hub_reference, lasting
 from umaserve.models.needs import gib
 from umaserve.models.suggested import for_memory, suggested
 
-from .listing import Listed, fits_text, look, speed_text
+from .listing import Listed, fits_text, kind_text, look, speed_text
 from .pull import fetched
 from .suggest import listing, memory_here
 from .terminal import HOW, answer
@@ -102,7 +102,7 @@ def _line(row: Listed) -> str:
         words[2] = f"context {facts.n_ctx_train}" if facts.n_ctx_train else ""
     if speed != "-":
         words.append(f"{speed.removesuffix('/s')} tokens/s")
-    return f"{in_a_line(row.found.name)}  ({', '.join(filter(None, words))})"
+    return f"{in_a_line(row.found.name)}{kind_text(facts)}  ({', '.join(filter(None, words))})"
 
 
 def _touched(path: str) -> float:

@@ -121,3 +121,5 @@ def _legend(good: list[Listed], machine: Machine) -> str:
     if any(row.estimate and row.estimate.rate is None for row in good):
         text += "; - until a daemon served a large model here"
     return text + "."
+    if any(row.about.is_base for row in good):
+        text += ". A base model continues text, and was not made for conversations"

@@ -84,6 +84,7 @@ def as_json(listed: Listed, machine: Machine) -> dict[str, Any]:
         "quantization": facts.quantization or None,
         "n_ctx_train": facts.n_ctx_train or None,
         "embeddings": facts.embeds,
+        "base_model": facts.is_base,
         "fits": listed.fits if likely else None,
         "context_fits": likely.context if likely else None,
         "needs_bytes": likely.needs if likely else None,
@@ -101,6 +102,11 @@ def fits_text(listed: Listed) -> str:
         return "no"
     whole = likely.context >= listed.about.n_ctx_train
     return "yes" if whole else f"to {likely.context}"
+
+
+def kind_text(facts: About) -> str:
+    """What is not made for conversations says so behind its name."""
+    return " (embeddings)" if facts.embeds else " (a base model)" if facts.is_base else ""
 
 
 def speed_text(listed: Listed) -> str:
@@ -126,6 +132,6 @@ def table(rows: Sequence[Listed]) -> Table:
         made.add_row(
             gib(facts.bytes), billions(facts.parameters) or "-", facts.quantization or "-",
             str(facts.n_ctx_train or "-"), fits_text(row), speed_text(row),
-            in_a_line(row.found.name) + (" (embeddings)" if facts.embeds else ""),
+            in_a_line(row.found.name) + kind_text(facts),
         )  # fmt: skip
     return made

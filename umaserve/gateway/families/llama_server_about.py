@@ -26,7 +26,7 @@ from umaserve.gateway.translate.body import (
 from umaserve.gateway.translate.caller import own_rows
 from umaserve.gateway.translate.endpoint import Endpoint
 from umaserve.gateway.translate.messages import chat_fields, chat_messages
-from umaserve.gateway.translate.model import context_of, info_of, serving_model
+from umaserve.gateway.translate.model import context_of, info_of, note_of, serving_model
 from umaserve.gateway.translate.prompts import (
     mixed_tokens,
     pieces_of,
@@ -112,6 +112,7 @@ async def props(request: Request) -> Response:
             "model_path": path if request.state.admin else os.path.basename(path),
             "chat_template": model.get("template") or "",
             "chat_template_caps": _template_caps(model),
+            **note_of(model),
             "bos_token": model.get("bos") or "",
             "eos_token": model.get("eos") or "",
             "modalities": {"vision": False, "video": False, "audio": False},

@@ -73,7 +73,9 @@ async def generate(request: Request) -> Response:
         model = await loaded_model(request)
         tokens = await with_gap(request.state.link, model, prompt, body["suffix"])
         message: dict[str, Any] = {"tokens": tokens}
-    elif flag_of(body, "raw") or not (await loaded_model(request)).get("chat_template"):
+    elif flag_of(body, "raw") or not (
+        system or (await loaded_model(request)).get("chat_template")
+    ):
         message = {"prompt": prompt}
     else:
         start = [{"role": "system", "content": system}] if system else []

@@ -14,7 +14,7 @@ from umaserve.gateway.translate.body import (
     read_object,
 )
 from umaserve.gateway.translate.endpoint import Endpoint
-from umaserve.gateway.translate.model import context_of, loaded_model
+from umaserve.gateway.translate.model import context_of, loaded_model, note_of
 
 VERSION = "0.12.6"  # of the interface; some clients ask for a newer one than they need
 
@@ -63,6 +63,7 @@ async def show(request: Request) -> Response:
                 f"{kind}.context_length": context_of(model),
             },
             "capabilities": _capabilities(model),
+            **note_of(model),
             "modified_at": "1970-01-01T00:00:00Z",
         }
     )

@@ -46,3 +46,8 @@ async def serving_model(request: Request, *, template: bool = False) -> dict[str
 def context_of(model: dict[str, Any]) -> int:
     """Tokens that one request may have."""
     return min(model["n_ctx"], model["n_ctx_train"] or model["n_ctx"])
+
+
+def note_of(model: dict[str, Any]) -> dict[str, str]:
+    """What has to be known of the model before it is asked, as a field; none of most models."""
+    return {"note": model["note"]} if model.get("note") else {}

@@ -22,6 +22,7 @@ from typing import Any, cast
 import msgspec
 import trio
 
+from umaserve.chat import plain_turns
 from umaserve.chat.questions import Abilities, ChatModel
 from umaserve.models.identity import ModelIdentity
 from umaserve.parent import signals_left_to_front
@@ -604,11 +605,12 @@ def _chat_model(ready: m.Ready, pieces: t.PieceTable) -> ChatModel:
     return ChatModel(
         program=path_of(ready.chat_program),
         missing=ready.why_no_chat,
-        template=ready.chat_template,
+        template=ready.chat_template or plain_turns.TEMPLATE,
         tool_template=ready.tool_template,
         bos=ready.bos,
         eos=ready.eos,
         adds_bos=ready.adds_bos,
         adds_eos=ready.adds_eos,
         control=pieces.names(),
+        stops=() if ready.chat_template else plain_turns.STOPS,
     )

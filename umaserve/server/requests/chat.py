@@ -22,6 +22,7 @@ from umaserve.chat.questions import (
     Kind,
     Parsed,
     Refusal,
+    Rendered,
     answer_of,
 )
 from umaserve.process_stats import process_stats
@@ -234,6 +235,8 @@ class ChatLayer:
                 return told
         assert question.body is not None
         answer = answer_of(await process.ask(question.body), question.kind)
+        if isinstance(answer, Rendered):
+            return msgspec.structs.replace(answer, stops=(*answer.stops, *model.stops))
         if not isinstance(answer, Refusal):
             return answer
         if answer.refused is not None:

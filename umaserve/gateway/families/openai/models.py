@@ -10,7 +10,7 @@ from starlette.responses import Response
 from umaserve.gateway.daemon.refusal import Refusal, asks_anthropic
 from umaserve.gateway.translate.answering import json_response
 from umaserve.gateway.translate.endpoint import Endpoint
-from umaserve.gateway.translate.model import context_of, loaded_model
+from umaserve.gateway.translate.model import context_of, loaded_model, note_of
 
 
 async def models(request: Request) -> Response:
@@ -41,6 +41,7 @@ def _for_anthropic(model: dict[str, Any]) -> dict[str, Any]:
         "created_at": "1970-01-01T00:00:00Z",
         "max_input_tokens": context_of(model),
         "max_tokens": context_of(model),
+        **note_of(model),
     }
 
 
@@ -60,6 +61,7 @@ def _entry(model: dict[str, Any]) -> dict[str, Any]:
             "n_params": model["n_params"],
             "size": model["model_bytes"],
         },
+        **note_of(model),
     }
 
 

@@ -6,6 +6,10 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 ARGS   ?=
+# Bytes that the packages, the build and compiled code take, and what is unpacked on the way.
+ROOM     ?= 1000000000
+TMP_ROOM ?= 300000000
+CACHE    := $(or $(UMA_CACHE_DIR),$(XDG_CACHE_HOME),$(HOME))
 # Tests at a time.  A file is one worker's, since its tests share daemons.
 JOBS   ?= 2
 
@@ -63,6 +67,8 @@ $(VENV)/.ready: pyproject.toml requirements.lock
 	@echo "setting up $(VENV) (Python packages)"
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
 	  { echo "Python 3.10 or newer is needed; this is $$($(PYTHON) --version). Try: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	@$(PYTHON) -m tools.room $(ROOM) "$(CURDIR)" "$(CACHE)"
+	@$(PYTHON) -m tools.room $(TMP_ROOM) "$(or $(TMPDIR),/tmp)"
 	@$(PYTHON) -m venv $(VENV) || \
 	  { echo "python -m venv failed; on Debian and Ubuntu: sudo apt-get install python3-venv"; exit 1; }
 	$(call install,requirements.lock)

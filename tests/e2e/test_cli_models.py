@@ -107,6 +107,41 @@ def test_a_base_model_is_told_beforehand(desk: Desk) -> None:
     assert [row["base_model"] for row in listed] == [True, False]
 
 
+def test_a_cut_file_says_how_it_is_fetched_again(desk: Desk, tmp_path: Path) -> None:
+    cut = trees.tiny_model()
+    cut = cut[: len(cut) // 2]
+    trees.in_hub(desk.cache, "ann/cut-GGUF", {"m-Q4_K_M.gguf": cut})
+    trees.in_ollama(desk.ollama, "registry.ollama.ai/library/cut/1b", cut + b"x")
+    parts = {"m-Q8_0-00001-of-00002.gguf": trees.tiny_model(split__count=2)}
+    trees.in_hub(desk.cache, "ann/half-GGUF", parts)
+    trees.write(tmp_path / "own/cut.gguf", cut + b"xy")
+    shown = desk.run("models", "--model-dir", str(tmp_path / "own")).stdout
+    _, bad = shown.split("these cannot be served:\n")
+    lines = {line.split(": ")[0].strip(): line for line in bad.splitlines()}
+    told = lines["hf:ann/cut-GGUF:Q4_K_M"]
+    assert "is truncated: 50% of it are there; " in told
+    assert told.endswith("; fetch it again: umaserve pull hf:ann/cut-GGUF:Q4_K_M")
+    assert lines["ollama:cut:1b"].endswith("; fetch it again: ollama pull cut:1b")
+    assert lines["cut.gguf"].endswith("; fetch it again")
+    half = lines["hf:ann/half-GGUF:Q8_0"]
+    assert "lacks m-Q8_0-00002-of-00002.gguf, a part of the model; fetch it again: umaserve" in half
+
+
+def test_a_checkpoint_is_no_gguf(desk: Desk, tmp_path: Path) -> None:
+    data = b"\x40" + bytes(7) + b'{"__metadata__":{"format":"pt"}}'
+    path = trees.write(tmp_path / "far/model.safetensors", data)
+    trees.in_hub(desk.cache, "ann/plain", {"model.safetensors": data})
+    what = "a Hugging Face checkpoint (safetensors)"
+    for words in ([str(path)], ["--model", str(path)], ["--model", str(path.parent)],
+                  ["--model", "hf:ann/plain"]):  # fmt: skip
+        done = desk.run(*words, *ENDS.split())
+        assert done.returncode == 1, done.stderr
+        assert what in done.stderr and "umaserve takes GGUF" in done.stderr
+    with FakeDaemon(str(tmp_path / "d.sock")) as daemon:
+        done = desk.run("load", "--socket", daemon.path, "hf:ann/plain")
+        assert done.returncode == 2 and what in done.stderr
+
+
 def clip() -> bytes:
     return trees.tiny_model(general__architecture="clip")
 
@@ -176,7 +211,10 @@ def test_a_choice_that_has_gone(filled: Desk, tmp_path: Path) -> None:
         assert done.returncode == 1
         assert f"the model that was chosen before is gone: {says}" in done.stderr
         assert "`umaserve models --use NAME`" in done.stderr
+        assert "--model demo is the demonstration" in done.stderr
         assert "nowhere" not in done.stderr  # it did not go on with another
+        shown = filled.run("models").stdout
+        assert f"serves {name} when none is named.\nIt is gone: " in shown
 
 
 def test_a_choice_that_others_could_make_is_none(filled: Desk) -> None:

@@ -106,6 +106,68 @@ def test_a_model_is_fetched_and_found(pull: Puller, hub: Hub) -> None:
     assert hub.began_at == [0]
 
 
+def test_a_file_that_was_cut_later_is_made_whole(pull: Puller, hub: Hub) -> None:
+    path = Path(pull(REF).stdout.strip())
+    os.truncate(path.resolve(), 400_000)
+    done = pull(REF)
+    assert done.returncode == 0 and "1 MiB to fetch" in done.stderr, done.stderr
+    assert path.read_bytes() == DATA
+    assert hub.began_at == [0, 400_000]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small disk")
+def test_a_disk_that_fills_up(hub: Hub, tmp_path: Path) -> None:
+    """Others write to it while a model comes."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "none", str(disk)])
+    if mounted.returncode:
+        pytest.skip("nothing can be mounted here")
+    try:
+        hub.stops = [200_000]
+        hub.wait = lambda: (disk / "other").write_bytes(bytes(1_200_000)) and None
+        done = Puller(hub, disk / "hf")(REF)
+        assert done.returncode == 1 and done.stdout == ""
+        assert f"umaserve: the disk of {disk}/hf/hub is full; what came so far is" in done.stderr
+        assert "standard output" not in done.stderr
+        (disk / "other").unlink()
+        hub.wait = None
+        assert Puller(hub, disk / "hf")(REF).returncode == 0
+        assert hub.began_at[-1] > 0
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_a_short_name_is_a_reference(pull: Puller, hub: Hub) -> None:
+    hub.repositories["Qwen/Qwen3-4B-GGUF"] = Repository(
+        {"Qwen3-4B-Q4_K_M.gguf": SMALL, "Qwen3-4B-Q8_0.gguf": DATA}
+    )
+    done = pull("qwen3-4b")
+    assert done.returncode == 0, done.stderr
+    assert Path(done.stdout.strip()).read_bytes() == SMALL
+    assert "`umaserve load qwen3-4b`" in done.stderr
+    assert pull.located("qwen3:4b") == SMALL
+
+
+def test_what_an_interrupted_download_still_takes(pull: Puller, hub: Hub) -> None:
+    part = pull.partial(DATA)
+    part.parent.mkdir(parents=True)
+    part.write_bytes(DATA[:1_200_000])
+    assert "0 MiB to fetch" in pull(REF).stderr
+
+
+def test_a_model_that_this_machine_cannot_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    from umaserve.cli.models import pull as command
+    from umaserve.models.fetching import hub as fetching
+
+    plan = fetching.Plan(NAME, hubs.COMMIT, (fetching.HubFile("m.gguf", 18 << 30, "a" * 64),))
+    for memory, too_little in ((16 << 30, True), (24 << 30, False)):
+        monkeypatch.setattr(command, "memory_here", lambda memory=memory: (memory, False))
+        text = command._what_it_takes(plan)
+        assert f"this machine has {memory >> 30}.0 GiB of memory" in text
+        assert text.endswith(", which is too little") == too_little
+
+
 @pytest.mark.parametrize(
     ("wanted", "data"), [("q8_0", SMALL), ("m-Q8_0.gguf", SMALL), ("mmproj-F16.gguf", b"beside")]
 )
@@ -238,7 +300,7 @@ def test_a_gated_repository(pull: Puller, hub: Hub) -> None:
         (["hf:ann/none"], 1, "shows no repository ann/none: check the name"),
         ([f"{REF}:Q3_K_S"], 1, "has no Q3_K_S; it has Q2_K, Q4_K_M, Q8_0"),
         ([f"{REF}:none.gguf"], 1, "has no none.gguf; it has"),
-        (["hf:ann/empty"], 1, "has no GGUF file; look for a repository whose name ends in -GGUF"),
+        (["hf:ann/empty"], 1, "ann/empty has no GGUF file: it is a Hugging Face checkpoint"),
         (["hf:ann/half"], 1, "lacks m-00002-of-00002.gguf, a part of m-00001-of-00002.gguf"),
         (["hf:ann/evil"], 1, "the hub does not say what m.gguf holds"),
         ([NAME], 2, f"did you mean {REF}?"),

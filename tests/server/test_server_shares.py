@@ -8,6 +8,8 @@ import os
 import signal
 import socket
 import struct
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
@@ -22,6 +24,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.fake_engine import answer
+from tests.support.fixtures.commands import environment
 from tests.support.http_client import port_of
 from tests.support.patches.front import short_frames, small_budgets
 from tests.support.server_harness import (
@@ -33,6 +36,7 @@ from tests.support.server_harness import (
 from umaserve.protocol import ProtocolError
 from umaserve.server.clients.questions import WAITING, Questions
 from umaserve.server.clients.shares import BURST_S, LONGEST_DEBT_S, SHARE, Budget, FrontTime
+from umaserve.server.engines import descriptors
 
 PROGRAMS = st.sampled_from("abc")
 MiB = 1 << 20
@@ -351,6 +355,37 @@ def test_a_low_limit_of_descriptors_leaves_an_engine_to_be_started(tmp_path: Pat
                 serves(other, "hello")
         for client in greedy:
             client.socket.close()
+
+
+@pytest.mark.parametrize(("limit", "connections"), [(40, 8), (256, 300)])
+def test_a_limit_that_is_too_low_is_told_at_the_start(
+    tmp_path: Path, limit: int, connections: int
+) -> None:
+    import resource
+
+    words = ["--socket", str(tmp_path / "d.sock"), "--max-connections", str(connections)]
+    done = subprocess.Popen(
+        [sys.executable, "-m", "umaserve", "--model", "demo", "--dashboard", "off", *words],
+        stderr=subprocess.PIPE, text=True, cwd=tmp_path, env=environment(),
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit)),
+    )  # fmt: skip
+    assert done.stderr is not None
+    first = done.stderr.readline()
+    if limit == 40:
+        assert "the daemon needs more file descriptors than `ulimit -n` allows: 40, and" in first
+        assert done.wait(60) == 1
+    else:
+        assert "warn: `ulimit -n` is 256: at most 155 connections may be open at once" in first
+        assert "not the 300 of --max-connections; `ulimit -n 636` before the start" in first
+        done.terminate()
+    done.communicate(timeout=60)
+
+
+def test_room_for_the_connections_is_asked_for() -> None:
+    """Of the limit that is asked for, the connections get what they need."""
+    for connections in (1, 8, 608, 609, 1024, 100_000):
+        wanted = descriptors._wanted(connections)
+        assert wanted - wanted // 3 - descriptors.ENGINE >= connections
 
 
 def test_the_soft_limit_of_descriptors_is_raised(tmp_path: Path) -> None:

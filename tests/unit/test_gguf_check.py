@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import struct
 from pathlib import Path
 
@@ -99,6 +100,10 @@ def test_the_bundled_model_passes() -> None:
         (b"hello, this is prose\n", "it is a text file"),
         (b"\xff\xfe\x00\x01" * 200, "instead of b'GGUF'"),
         (b"PK\x03\x04rest", "PyTorch"),
+        (
+            b"\x40\x00\x00\x00\x00\x00\x00\x00" + b'{"__metadata__":{"format":"pt"}}',
+            "it is a Hugging Face checkpoint (safetensors); umaserve takes GGUF: ",
+        ),
         (b"version https://git-lfs.github.com/spec/v1\n", "git lfs pull"),
         (b"lmgg" + bytes(40), "older than GGUF"),
         (b"GGUF", "truncated"),
@@ -107,6 +112,7 @@ def test_the_bundled_model_passes() -> None:
         (b"GGUF" + struct.pack(">IQQ", 3, 0, 0), "big-endian"),
         (small_gguf(architecture=None), "no general.architecture"),
         (small_gguf()[:-1], "tensor b.weight would end at byte"),
+        (small_gguf()[:-1], "is truncated: 100% of it are there"),
         (small_gguf()[:150], "truncated"),
         (small_gguf(tensors=(("t", (4,), 99, 0),)), "unknown type 99"),
         (small_gguf(tensors=(("t", (33,), 8, 0),)), "blocks of 32"),
@@ -144,7 +150,7 @@ def test_the_bundled_model_passes() -> None:
 )  # fmt: skip
 def test_damage_is_named(write, data: bytes, message: str) -> None:
     path = write(data)
-    with pytest.raises(GGUFError, match=message.replace("(", r"\(")) as caught:
+    with pytest.raises(GGUFError, match=re.escape(message)) as caught:
         check_gguf(path)
     assert str(path) in str(caught.value)
 
@@ -243,7 +249,7 @@ def of(architecture: str, **more: int) -> dict[str, object]:
     ],
 )  # fmt: skip
 def test_numbers_that_libllama_does_not_bear(write, changes: dict, message: str) -> None:
-    with pytest.raises(GGUFError, match=message.replace("(", r"\(")):
+    with pytest.raises(GGUFError, match=re.escape(message)):
         check_gguf(write(small_gguf(**changes)))
 
 
@@ -294,7 +300,7 @@ def split_part(number: int, count: int) -> bytes:
 
 def test_a_split_model_needs_all_its_files(write, tmp_path: Path) -> None:
     first = write(split_part(1, 2), "big-00001-of-00002.gguf")
-    with pytest.raises(GGUFError, match="big-00002-of-00002.gguf does not exist"):
+    with pytest.raises(GGUFError, match="lacks big-00002-of-00002.gguf"):
         check_gguf(first)
     second = write(split_part(2, 2), "big-00002-of-00002.gguf")
     assert check_gguf(first).tensor_bytes == 2 * (136 + 128)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import socket
+import subprocess
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from tools.room import too_little
 from tools.run import arguments, is_free, with_http, with_model
 from umaserve.models import chosen
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -106,3 +110,20 @@ def test_a_port_of_a_connection_that_has_ended_is_free() -> None:
             accepted, _ = listener.accept()
             accepted.close()  # the side that closes first keeps the port for a while
     assert is_free(port)
+
+
+def test_a_full_disk_is_told_before_anything_is_fetched(tmp_path: Path) -> None:
+    assert too_little(1, str(tmp_path / "not/yet/there")) == ""
+    for name in ("ROOM", "TMP_ROOM"):
+        words = ["make", "setup", f"VENV={tmp_path}/venv", f"{name}=1000000000000000000"]
+        done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=60)
+        assert done.returncode != 0 and "Traceback" not in done.stderr
+        assert "is too full: " in done.stderr and "this takes up to 1000000000.0 GB" in done.stderr
+        assert not (tmp_path / "venv").exists()
+
+
+def test_models_to_fetch_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    with_model([], {})
+    assert "umaserve: real models for this machine: " in capsys.readouterr().err
+    with_model(["--model", "demo"], {})
+    assert capsys.readouterr().err == ""

@@ -47,7 +47,7 @@ def test_the_bytes_of_a_split_model_are_those_of_all_its_files(tmp_path: Path) -
     first = str(tmp_path / "m-00001-of-00002.gguf")
     assert about(first)[0].bytes == 2 * len(data)
     (tmp_path / "m-00002-of-00002.gguf").unlink()
-    assert "m-00002-of-00002.gguf does not exist" in about(first)[0].problem
+    assert "lacks m-00002-of-00002.gguf, a part of the model" in about(first)[0].problem
 
 
 def test_a_file_that_does_not_name_its_quantisation_is_looked_at(tmp_path: Path) -> None:

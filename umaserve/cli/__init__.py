@@ -54,9 +54,13 @@ def _overview() -> str:
     )
 
 
+# of GGUF, and of files that are often taken for models; the daemon says what is wrong with these
+_MODELS = (".gguf", ".safetensors", ".bin", ".pt", ".pth")
+
+
 def is_model(word: str) -> bool:
     """Whether somebody names a model's file without a flag."""
-    return word.lower().endswith(".gguf") and not word.startswith("-")
+    return word.lower().endswith(_MODELS) and not word.startswith("-")
 
 
 def _dispatch(arguments: list[str]) -> int:

@@ -63,6 +63,8 @@ def _check_split(path: Path, first: GGUFInfo, count: int) -> GGUFInfo:
     tensors = list(first.tensors)
     for number in range(2, count + 1):
         sibling = path.with_name(f"{match.group(1)}-{number:05d}-of-{count:05d}.gguf")
+        if not os.path.exists(sibling):
+            raise GGUFError(f"{path} lacks {sibling.name}, a part of the model; fetch it again")
         part = _check_file(sibling)
         tensor_bytes += part.tensor_bytes
         file_bytes += part.file_bytes
@@ -153,11 +155,15 @@ def _check_extents(
     reader: HeaderReader, tensors: list[GGUFTensor], offsets: list[int], start: int, alignment: int
 ) -> int:
     """The bytes of all tensors, each of which has to lie inside the file."""
-    total = 0
+    total, whole, last = 0, 0, ""
     for (name, _, _, count), offset in zip(tensors, offsets, strict=True):
         if offset % alignment:
             raise reader.error(f"tensor {name} does not start at a multiple of {alignment}")
-        if start + offset + count > reader.size:
-            raise reader.truncated(f"tensor {name} would end at byte {start + offset + count}")
+        if start + offset + count > whole:
+            whole, last = start + offset + count, name
         total += count
+    if whole > reader.size:
+        raise reader.truncated(
+            f"{reader.size / whole:.0%} of it are there; tensor {last} would end at byte {whole}"
+        )
     return total

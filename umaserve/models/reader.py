@@ -18,6 +18,10 @@ from umaserve.regular_file import NotRegular, open_regular
 from .header import GGUFError
 
 MAGIC = b"GGUF"
+TAKES_GGUF = (
+    "umaserve takes GGUF: most models have a repository of that, whose name ends in -GGUF "
+    "(`umaserve pull` lists some), else llama.cpp's convert_hf_to_gguf.py makes the file"
+)
 VERSIONS = (2, 3)
 
 _SCALARS = {
@@ -48,6 +52,8 @@ def open_model(path: Path) -> BinaryIO:
     if stat.S_ISDIR(mode):
         inside = sorted(p.name for p in path.glob("*.gguf"))[:3]
         hint = f"; it holds {', '.join(inside)}: give one of these" if inside else ""
+        if not inside and next(path.glob("*.safetensors"), None):
+            hint = f": it is a Hugging Face checkpoint (safetensors); {TAKES_GGUF}"
         raise GGUFError(f"{path} is a directory, not a GGUF file{hint}")
     try:
         return open_regular(path)
@@ -246,9 +252,9 @@ def _describe_magic(magic: bytes, beginning: bytes) -> str:
     if magic == MAGIC[::-1]:
         return "it was written for a big-endian machine; convert it for this one"
     if magic[:2] == b"PK" or beginning[:1] == b"\x80":
-        return "it looks like a PyTorch file; convert it with llama.cpp's convert_hf_to_gguf.py"
+        return f"it is a PyTorch file; {TAKES_GGUF}"
     if b'"__metadata__"' in beginning or beginning[8:9] == b"{":
-        return "it looks like a safetensors file; convert it with convert_hf_to_gguf.py"
+        return f"it is a Hugging Face checkpoint (safetensors); {TAKES_GGUF}"
     if beginning.startswith(b"version https://git-lfs"):
         return "it is a Git LFS pointer, not the model; run git lfs pull"
     try:

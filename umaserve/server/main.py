@@ -31,7 +31,12 @@ from umaserve.server.clients.keep_socket import keep_socket
 from umaserve.server.clients.listener import ClaimedSocket, SocketError
 from umaserve.server.daemon import Daemon
 from umaserve.server.engines.awake import AwakeClock
-from umaserve.server.engines.descriptors import Reserve, raise_limit
+from umaserve.server.engines.descriptors import (
+    Reserve,
+    TooFewDescriptors,
+    raise_limit,
+    why_too_few,
+)
 from umaserve.server.engines.model_start import why_not_served
 from umaserve.server.engines.slow_files import ask_file_now
 from umaserve.server.figures import records
@@ -56,6 +61,11 @@ class StartError(Exception):
     """The daemon cannot start; the message says why and what to do."""
 
 
+START_ERRORS = (
+    StartError, SocketError, RecordError, TooFewDescriptors, activation.HandedOverWrongly
+)  # fmt: skip
+
+
 def serve(config: Config, engine_command: Sequence[str] | None = None) -> int:
     """Run the daemon until SIGTERM, SIGINT or SIGHUP; returns its exit status.
 
@@ -75,6 +85,9 @@ def serve(config: Config, engine_command: Sequence[str] | None = None) -> int:
         model = check_model(config)
         meters = Meters(config.latency_cap)
         raise_limit(config.max_connections)
+        too_few = why_too_few(config.max_connections)
+        if too_few:
+            log("warn", too_few)
         sys.setswitchinterval(SWITCH_S)
         reserve = Reserve()
         limits = (config.max_sessions, config.max_queue, config.max_tokens)
@@ -86,7 +99,7 @@ def serve(config: Config, engine_command: Sequence[str] | None = None) -> int:
             records.trace_to(trace, meters)
         run = _Run(daemon, model, scorecard, trace, manager)
         return trio.run(run.main, clock=AwakeClock())
-    except (StartError, SocketError, RecordError, activation.HandedOverWrongly) as error:
+    except START_ERRORS as error:
         log("error", str(error))
         return 1
     finally:

@@ -86,9 +86,10 @@ def _default(config: Config, where: Places, ask: bool, tell: Callable[[str], Non
             if path and not os.path.exists(path):
                 raise NotHere(f"{name} does not exist")
         except (NotHere, BadReference) as error:
+            gone = f"the model that was chosen before is gone: {error}"
             if not ask:
-                raise NoModel(f"the model that was chosen before is gone: {error}. {HOW}") from None
-            tell(f"the model that was chosen before is gone: {in_a_line(str(error))}")
+                raise NoModel(f"{gone}. {HOW}; --model demo is the demonstration") from None
+            tell(in_a_line(gone))
         else:
             if path:
                 tell(f"serving {in_a_line(name)}, as chosen before; {HOW}")
@@ -98,5 +99,5 @@ def _default(config: Config, where: Places, ask: bool, tell: Callable[[str], Non
 
         return ask_which(where, (config.kv_type_k, config.kv_type_v), tell)
     tell(f"no model was named or chosen, so this serves the demonstration; {HOW}")
-    return ""
     tell(sentence())
+    return ""

@@ -57,18 +57,26 @@ def models(arguments: list[str]) -> int:
 
 def use(name: str, where: Places) -> int:
     """Remember a choice, once it is known to lead somewhere."""
-    try:
-        path = locate(name, where)
-    except (NotHere, BadReference) as error:
-        say(f"umaserve: {error}")
+    gone = why_gone(name, where)
+    if gone:
+        say(f"umaserve: {gone}")
         return EXIT_USAGE
-    if path and not os.path.exists(path):
-        say(f"umaserve: {name} does not exist; `umaserve models` lists what is there")
-        return EXIT_USAGE
+    path = locate(name, where)
     kept = lasting(name, path)
     chosen.choose(kept)
     show(f"`umaserve` serves {in_a_line(kept)} from now on, unless a model is named")
     return EXIT_OK
+
+
+def why_gone(name: str, where: Places) -> str:
+    """Why that model cannot be served now; empty where its file is there."""
+    try:
+        path = locate(name, where)
+    except (NotHere, BadReference) as error:
+        return str(error)
+    if path and not os.path.exists(path):
+        return f"{name} does not exist; `umaserve models` lists what is there"
+    return ""
 
 
 def _show(listed: list[Listed], machine: Machine, where: Places) -> None:
@@ -96,6 +104,9 @@ def _show(listed: list[Listed], machine: Machine, where: Places) -> None:
     if named:
         what = "the demonstration model" if named == DEMO else in_a_line(named)
         console.print(f"`umaserve` serves {what} when none is named.", soft_wrap=True)
+        gone = why_gone(named, where)
+        if gone:
+            console.print(f"It is gone: {in_a_line(gone)}", soft_wrap=True)
     loaded = _loaded()
     if loaded:
         console.print(loaded, soft_wrap=True)
@@ -120,6 +131,6 @@ def _legend(good: list[Listed], machine: Machine) -> str:
     )
     if any(row.estimate and row.estimate.rate is None for row in good):
         text += "; - until a daemon served a large model here"
-    return text + "."
     if any(row.about.is_base for row in good):
         text += ". A base model continues text, and was not made for conversations"
+    return text + "."

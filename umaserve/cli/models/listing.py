@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from umaserve.cli.common import in_a_line, say
 from umaserve.models.about import About, about, billions
+from umaserve.models.finding import hugging_face, ollama
 from umaserve.models.finding.found import Found
 from umaserve.models.needs import gib, total_bytes
 from umaserve.texts import printable
@@ -32,11 +33,21 @@ class Listed:
 
     @property
     def problem(self) -> str:
-        return self.found.problem or self.about.problem
+        problem = self.found.problem or self.about.problem
+        return problem + _command(self.found) if problem.endswith("fetch it again") else problem
 
     @property
     def fits(self) -> bool:
         return self.estimate is not None and self.estimate.context > 0
+
+
+def _command(found: Found) -> str:
+    """How a file that is not whole is fetched again, where a command does so."""
+    if found.name.startswith(hugging_face.SCHEME):
+        return f": umaserve pull {found.name}"
+    if found.name.startswith(ollama.SCHEME):
+        return f": ollama pull {found.name.removeprefix(ollama.SCHEME)}"
+    return ""
 
 
 def look(everything: Sequence[Found], kv: tuple[str, str]) -> tuple[list[Listed], Machine]:

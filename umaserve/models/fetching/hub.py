@@ -22,6 +22,7 @@ from typing import BinaryIO
 
 from umaserve.models.finding.reference import HubReference
 from umaserve.models.finding.repository import choose, models_among, parts_of, short_name
+from umaserve.models.reader import TAKES_GGUF
 
 from .problems import PullError, told_plainly
 
@@ -78,10 +79,9 @@ def plan(reference: HubReference) -> Plan:
 def _nothing(reference: HubReference, files: dict[str, HubFile]) -> str:
     there = [short_name(files, path) for path in models_among(files)]
     if not there:
-        return (
-            f"{reference.repository} has no GGUF file; look for a repository whose name ends in "
-            "-GGUF"
-        )
+        is_other = any(name.endswith(".safetensors") for name in files)
+        what = ": it is a Hugging Face checkpoint (safetensors)" if is_other else ""
+        return f"{reference.repository} has no GGUF file{what}; {TAKES_GGUF}"
     return f"{reference.repository} has no {reference.wanted}; it has {', '.join(there)}"
 
 
@@ -108,7 +108,7 @@ def fetch(wanted: Plan, told: Progress) -> str:
 
 def is_here(wanted: Plan) -> bool:
     """Whether nothing has to be fetched."""
-    return all((_blobs(wanted) / file.digest).exists() for file in wanted.files)
+    return all(_is_whole(_blobs(wanted), file) for file in wanted.files)
 
 
 def _blobs(wanted: Plan) -> Path:
@@ -130,7 +130,7 @@ def _missing(blobs: Path, wanted: Plan) -> int:
     return sum(
         file.bytes - max(_size(_partial(blobs, file)), _size(blobs / file.digest))
         for file in wanted.files
-        if not (blobs / file.digest).exists()
+        if not _is_whole(blobs, file)
     )
 
 
@@ -146,10 +146,12 @@ def _require_space(blobs: Path, wanted: Plan) -> None:
 def _blob(blobs: Path, wanted: Plan, file: HubFile, told: Progress) -> None:
     """Makes the blob of one file, unless it is there."""
     blob, partial = blobs / file.digest, _partial(blobs, file)
-    if blob.exists():
+    if _is_whole(blobs, file):
         return
+    if not partial.exists() and blob.exists():  # it was cut later: a full disk, a broken copy
+        os.replace(blob, partial)
     with _locked(partial) as grown:
-        if blob.exists():  # somebody else was quicker
+        if _is_whole(blobs, file):  # somebody else was quicker
             partial.unlink(missing_ok=True)
             return
         _grow(grown, wanted, file, told)
@@ -240,6 +242,10 @@ def _digest(file: BinaryIO, of: HubFile, told: Progress) -> str:
 
 def _partial(blobs: Path, file: HubFile) -> Path:
     return blobs / f"{file.digest}.incomplete"
+
+
+def _is_whole(blobs: Path, file: HubFile) -> bool:
+    return _size(blobs / file.digest) == file.bytes and (blobs / file.digest).exists()
 
 
 def _size(path: Path) -> int:

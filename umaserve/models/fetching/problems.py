@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 from collections.abc import Iterator
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class PullError(Exception):
@@ -38,6 +41,13 @@ def told_plainly(repository: str) -> Iterator[None]:
         why = str(error) or type(error).__name__
         raise PullError(
             f"{hub} cannot be reached ({why}); what came so far is kept, pull again to go on"
+        ) from error
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        raise PullError(
+            f"the disk of {constants.HF_HUB_CACHE} is full; what came so far is kept: make room "
+            "and pull again, or set HF_HOME to a folder on another disk"
         ) from error
     except (ValueError, KeyError, TypeError) as error:  # what came is not what a hub says
         raise PullError(f"{hub} does not answer as a hub does; is HF_ENDPOINT right?") from error

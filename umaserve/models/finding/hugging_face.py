@@ -32,6 +32,12 @@ def files_of(cache: Path, repository: str) -> dict[str, str]:
     return found
 
 
+def has_checkpoint(cache: Path, repository: str) -> bool:
+    """Whether files of ``OWNER/REPO`` are there that Hugging Face's own libraries load."""
+    folder = cache / (_PREFIX + repository.replace("/", "--"))
+    return next(folder.glob("snapshots/*/*.safetensors"), None) is not None
+
+
 def find(cache: Path) -> Iterator[Found]:
     """Every model of the cache, by repository and name."""
     for folder in sorted(cache.glob(_PREFIX + "*--*")):

@@ -12,6 +12,7 @@ import os
 import re
 from typing import NamedTuple
 
+from umaserve.models.reader import TAKES_GGUF
 from umaserve.models.suggested import SUGGESTED, short_name_of, suggested
 from umaserve.texts import path_of
 
@@ -119,5 +120,10 @@ def _of_hub(reference: HubReference, where: Places) -> str:
             tag = found.name[len(prefix) :]
             if reference.wanted.lower() in ("", tag.lower()):
                 return found.path
+    if any(hugging_face.has_checkpoint(cache, reference.repository) for cache in where.hubs):
+        raise NotHere(
+            f"{reference.repository} is here as a Hugging Face checkpoint (safetensors) and not "
+            f"as GGUF; {TAKES_GGUF}"
+        )
     name = short_name_of(str(reference))
     raise NotHere(f"{name} is not on this machine; fetch it with: umaserve pull {name}", name)

@@ -16,7 +16,12 @@ from collections.abc import Iterator
 
 ENGINE = 16  # what starting an engine takes at most
 OTHERS = 320  # files, pipes, processes
+LEAST = 64  # the daemon, its engine and a few connections
 OUT_OF_THEM = (errno.EMFILE, errno.ENFILE)
+
+
+class TooFewDescriptors(Exception):
+    """The daemon cannot start; the message says why and what to do."""
 
 
 def limit() -> int:
@@ -24,9 +29,14 @@ def limit() -> int:
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
+def _wanted(connections: int) -> int:
+    """The limit that has room for so many connections beside all else."""
+    return max(connections + ENGINE + OTHERS, (connections + ENGINE) * 3 // 2 + 1)
+
+
 def raise_limit(connections: int) -> None:
     """Have room for so many connections, as far as the hard limit allows.  Never lowers it."""
-    wanted = connections + ENGINE + OTHERS
+    wanted = _wanted(connections)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY:
         wanted = min(wanted, hard)
@@ -34,6 +44,28 @@ def raise_limit(connections: int) -> None:
         return
     with contextlib.suppress(OSError, ValueError):  # macOS bounds it below its own hard limit
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def why_too_few(connections: int) -> str:
+    """What the limit does not allow, and what to do; empty where it allows all.
+
+    Raises ``TooFewDescriptors`` where it does not allow even the daemon itself.
+    """
+    most, wanted = limit(), _wanted(connections)
+    if most == resource.RLIM_INFINITY:
+        return ""
+    if most < LEAST:
+        raise TooFewDescriptors(
+            f"the daemon needs more file descriptors than `ulimit -n` allows: {most}, and "
+            f"{LEAST} are the least; `ulimit -n {wanted}` in the shell that starts it raises it"
+        )
+    room = connections_within_limit()
+    if room >= connections:
+        return ""
+    return (
+        f"`ulimit -n` is {most}: at most {room} connections may be open at once, not the "
+        f"{connections} of --max-connections; `ulimit -n {wanted}` before the start allows them"
+    )
 
 
 def connections_within_limit() -> int:

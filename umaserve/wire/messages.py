@@ -52,6 +52,7 @@ class Sampling(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 SCHEMA, REGEX, GRAMMAR = "schema", "regex", "grammar"
+NOTHING = "nothing"
 
 
 class Thoughts(msgspec.Struct, frozen=True):
@@ -73,7 +74,8 @@ class Constraint(msgspec.Struct, frozen=True, omit_defaults=True):
     ``triggers`` binds from the first trigger on, and describes the trigger too.  ``begun`` is what
     of its text stands in the prompt already.  ``is_made``: by uma-chat, not by a client.
     ``thoughts`` may come first, and nothing in them binds.  ``calls`` is a grammar that the answer
-    may follow instead.
+    may follow instead.  ``budget`` is how many tokens of such thoughts there may be; with
+    `NOTHING` as kind, that alone binds.
     """
 
     kind: str
@@ -83,6 +85,7 @@ class Constraint(msgspec.Struct, frozen=True, omit_defaults=True):
     is_made: bool = False
     thoughts: Thoughts | None = None
     calls: str = ""
+    budget: tuple[Thoughts, int] | None = None
 
 
 # --- front -> engine -----------------------------------------------------------------------------

@@ -40,7 +40,14 @@ from umaserve.gateway.translate.messages import wants_deltas
 from umaserve.gateway.translate.model import read_named
 from umaserve.gateway.translate.parts import Piece, Pieces, answer_of, unread_field
 from umaserve.gateway.translate.prompts import count_of
-from umaserve.gateway.translate.schemas import AT_LEAST_1, CALLER, FLAG, TEXT, of_socket
+from umaserve.gateway.translate.schemas import (
+    AT_LEAST_1,
+    BUDGET,
+    CALLER,
+    FLAG,
+    TEXT,
+    of_socket,
+)
 
 
 async def messages(request: Request) -> Response:
@@ -212,7 +219,8 @@ _FIELDS = {
     "tools": {"type": "array", "items": TOOL},
     "tool_choice": TOOL_CHOICE,
     "thinking": {"type": "object", "properties": {
-        "type": {"enum": ["enabled", "disabled", "adaptive"]}}},
+        "type": {"enum": ["enabled", "disabled", "adaptive"]},
+        "budget_tokens": BUDGET}},
     "stop_sequences": {"type": "array", "items": TEXT},
     "metadata": {"type": "object", "properties": {"user_id": TEXT}},
     **of_socket("temperature", "top_p", "top_k", "min_p", "seed"),

@@ -13,6 +13,8 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
+import msgspec
+
 from umaserve.app_settings import AppSettings
 from umaserve.chat.questions import ChatModel, OpenPart, Rendered
 from umaserve.metrics import quantile
@@ -378,12 +380,21 @@ class Request:
         return message.key
 
     def _constraint(self) -> m.Constraint | None:
-        """What its answer has to follow: the client's own, or that of the tools it may call."""
-        own, rendered = self.message.constraint, self.rendered
-        thoughts = None
-        if rendered is not None and rendered.thoughts is not None:
-            found = rendered.thoughts
+        """What its answer has to follow, with the budget of its thoughts."""
+        chat, thoughts = self.message.chat, None
+        if self.rendered is not None and self.rendered.thoughts is not None:
+            found = self.rendered.thoughts
             thoughts = m.Thoughts(found.start, found.ends, found.open, found.calls)
+        bound = self._bound(thoughts)
+        is_all = self.message.constraint is not None and not (chat.bound or must_call(chat))
+        if chat.thinking_budget is None or thoughts is None or is_all:
+            return bound
+        bound = bound or m.Constraint(m.NOTHING, "")
+        return msgspec.structs.replace(bound, budget=(thoughts, chat.thinking_budget))
+
+    def _bound(self, thoughts: m.Thoughts | None) -> m.Constraint | None:
+        """The client's own constraint, or that of the tools that it may call."""
+        own, rendered = self.message.constraint, self.rendered
         if own is not None and not must_call(self.message.chat):
             return m.Constraint(
                 own.kind,

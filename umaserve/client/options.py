@@ -72,6 +72,7 @@ class Options(TypedDict, total=False):
     app: str | None
     cache_scope: Literal["shared", "private"] | None
     speculate: bool | Literal["auto"] | None
+    deterministic: bool | None
     add_bos: bool | Literal["auto"] | None
     cache_prompt: bool | None
     metadata: Any

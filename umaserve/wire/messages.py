@@ -154,6 +154,7 @@ class Submit(msgspec.Struct, tag="submit", omit_defaults=True):
     the tokens that the model puts around a text; of these, ``add_bos`` is about the start token
     (``None``: once).  To ``tokens`` only ``add_bos`` True adds anything.  ``isolate``: the request
     was in a batch that killed an engine, so it decodes alone until it has proved harmless.
+    ``deterministic``: its numbers may not depend on other requests, so it is computed apart.
     ``prompt_logprobs``: with so many alternatives, `PromptLogprobs` tell of every token of the
     prompt before the row waits; -1 = none.  ``max_tokens`` of `NO_TOKENS`: nothing is generated.
     ``came_ns``: when it came, on the monotonic clock; 0 = now.  ``turn``: a lane's requests with
@@ -183,6 +184,7 @@ class Submit(msgspec.Struct, tag="submit", omit_defaults=True):
     add_special: bool = True
     add_bos: bool | None = None
     isolate: bool = False
+    deterministic: bool = False
     latency_cap: float = 0.0  # times the baseline; 0 = the daemon's
     target_ttft_ms: float = 0.0
     target_tbt_ms: float = 0.0

@@ -49,6 +49,8 @@ from umaserve.gateway.translate.schemas import (
     of_socket,
 )
 
+SAME = ("temperature", "top_p", "top_k", "min_p", "seed", "deterministic")  # as on the socket
+
 
 async def messages(request: Request) -> Response:
     """A conversation's next message."""
@@ -88,7 +90,7 @@ def _message(request: Request, body: dict[str, Any]) -> dict[str, Any]:
         caller.setdefault("session", user[-128:])  # what tells sessions apart stands at its end
     asked = conversation(body)
     message: dict[str, Any] = {"messages": asked, "deltas": True, "max_tokens": most}
-    for name in ("temperature", "top_p", "top_k", "min_p", "seed"):
+    for name in SAME:
         if body.get(name) is not None:
             message[name] = body[name]
     if list_of(body, "stop_sequences"):
@@ -223,7 +225,7 @@ _FIELDS = {
         "budget_tokens": BUDGET}},
     "stop_sequences": {"type": "array", "items": TEXT},
     "metadata": {"type": "object", "properties": {"user_id": TEXT}},
-    **of_socket("temperature", "top_p", "top_k", "min_p", "seed"),
+    **of_socket(*SAME),
     **CALLER,
 }  # fmt: skip
 ENDPOINTS = (

@@ -95,6 +95,8 @@ async def _answer(
     if body.get("think") not in (None, ""):
         message["thinking"] = effort(body["think"], "think")
     message |= budget_field(body)
+    if body.get("deterministic") is not None:
+        message["deterministic"] = body["deterministic"]
     form = body.get("format")
     if form == "json":
         message["response_format"] = {"type": "json_object"}

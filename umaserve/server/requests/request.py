@@ -352,6 +352,7 @@ class Request:
             parse_special=message.parse_special or message.messages is not None,
             add_bos=None if resumed else message.add_bos,
             isolate=self.record.isolate,
+            deterministic=message.deterministic,
             latency_cap=(slo.latency_cap if slo else None) or 0.0,
             target_ttft_ms=(slo.target_ttft_ms if slo else None) or 0.0,
             target_tbt_ms=(slo.target_tbt_ms if slo else None) or 0.0,
@@ -373,7 +374,7 @@ class Request:
     def _domain(self) -> str | None:
         """Whose texts may share what is computed of its own; None: nobody's."""
         message = self.message
-        if not message.cache_prompt or self.dropped:
+        if not message.cache_prompt or message.deterministic or self.dropped:
             return None
         if message.cache_scope == "private":
             return f"{message.key}{m.PRIVATE}{message.session}" if message.session else None

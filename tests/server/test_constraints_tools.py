@@ -4,44 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
 
-from tests.support.chat_questions import templates
+from tests.support.callers import FORM, FUNCTION, HELLO, PARAMETERS, TOOL, is_call, served, tokens
 from tests.support.gateway import post, sse
 from tests.support.http_client import port_of
-from tests.support.real_daemon import real
 from tests.support.server_harness import DaemonProcess
-from tests.support.small_models import write_model
 
-HELLO = [{"role": "user", "content": "hello"}]
-PARAMETERS = {
-    "type": "object",
-    "properties": {"path": {"enum": ["a.txt", "größe.txt"]}},
-    "required": ["path"],
-    "additionalProperties": False,
-}
-FUNCTION = {"name": "read_file", "description": "Reads a file.", "parameters": PARAMETERS}
-TOOL = {"type": "function", "function": FUNCTION}
-FORM = {
-    "type": "object",
-    "properties": {"city": {"enum": ["Oslo", "Łódź"]}},
-    "required": ["city"],
-    "additionalProperties": False,
-}
 NAMED = {"type": "function", "function": {"name": "read_file"}}
-
-
-def served(path: Path, name: str) -> DaemonProcess:
-    """Random weights, which know nothing of tools, with a template that llama.cpp vendors."""
-    template = next(each for each in templates() if each.stem == name)
-    model = write_model(
-        path / "caller.gguf", "gpt2-micro", template=template.read_text("utf-8"), n_ctx=2048
-    )
-    return real(path, http="127.0.0.1:0", model=model)
 
 
 @pytest.fixture(
@@ -72,11 +45,6 @@ def qwen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]:
         yield daemon
 
 
-def is_call(name: str, arguments: Any) -> None:
-    assert name == "read_file"
-    jsonschema.validate(arguments, PARAMETERS)
-
-
 @pytest.mark.parametrize("choice", ["required", NAMED], ids=["required", "named"])
 def test_a_required_call_is_all_of_the_answer(daemon: DaemonProcess, choice: Any) -> None:
     body = {
@@ -88,12 +56,6 @@ def test_a_required_call_is_all_of_the_answer(daemon: DaemonProcess, choice: Any
     assert not found["message"]["content"]
     (call,) = found["message"]["tool_calls"]
     is_call(call["function"]["name"], json.loads(call["function"]["arguments"]))
-
-
-def tokens(daemon: DaemonProcess, text: str) -> list[int]:
-    with daemon.client() as client:
-        client.send(type="tokenize", id="t", text=text)
-        return list(client.answer("tokens")["tokens"])
 
 
 def leads(daemon: DaemonProcess, first: str) -> dict[str, Any]:

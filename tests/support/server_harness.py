@@ -156,7 +156,7 @@ class RawClient:
                     return event
             assert self.receive() is not None, "the daemon closed the connection"
 
-    def generate(self, prompt: str, id: str = "one", **fields: Any) -> Result:
+    def generate(self, prompt: str | None, id: str = "one", **fields: Any) -> Result:
         self.ask(id, prompt, **fields)
         return self.finish(id)[0]
 

@@ -21,6 +21,7 @@ class Options(TypedDict, total=False):
     tool_choice: str | dict[str, Any] | None
     parallel_tool_calls: bool | None
     thinking: bool | str | None
+    thinking_budget: int | None
     chat_template_kwargs: dict[str, Any] | None
     continue_final_message: bool | Literal["content", "reasoning_content"] | None
     add_generation_prompt: bool | None
@@ -71,6 +72,7 @@ class Options(TypedDict, total=False):
     app: str | None
     cache_scope: Literal["shared", "private"] | None
     speculate: bool | Literal["auto"] | None
+    deterministic: bool | None
     add_bos: bool | Literal["auto"] | None
     cache_prompt: bool | None
     metadata: Any

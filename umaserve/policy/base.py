@@ -54,7 +54,7 @@ class SchedulerState(NamedTuple):
     lane: np.ndarray  # int32: 0 interactive, 1 background
     n_tokens: np.ndarray  # int32: tokens known
     n_past: np.ndarray  # int32: tokens in the KV cache
-    isolate: np.ndarray  # int32: 1 = must be alone in its tick
+    isolate: np.ndarray  # int32: SUSPECT or APART = must be alone in its tick
     arrival: np.ndarray  # int64: order of admission
     t_submit_ns: np.ndarray  # int64
     t_first_ns: np.ndarray  # int64: time of the first token; 0 = none yet

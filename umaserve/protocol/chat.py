@@ -96,6 +96,13 @@ def options(wire: Any, messages: Sequence[ChatMessage]) -> ChatOptions:
     thinking = wire.thinking
     if isinstance(thinking, str) and not 0 < len(thinking) <= f.MAX_EFFORT_CHARS:
         raise wrong("thinking", _words("thinking"), thinking)
+    budget = wire.thinking_budget
+    if budget == -1:
+        budget = None
+    if budget is not None and not 0 <= budget <= f.MAX_BUDGET:
+        raise wrong("thinking_budget", _words("thinking_budget"), budget)
+    if budget == 0:
+        thinking = False
     choice = wire.tool_choice or "auto"
     if isinstance(choice, NamedTool):
         name = choice.function.name
@@ -119,10 +126,11 @@ def options(wire: Any, messages: Sequence[ChatMessage]) -> ChatOptions:
         tool_choice=choice,
         parallel_tool_calls=wire.parallel_tool_calls,
         thinking=thinking,
+        thinking_budget=budget,
         chat_template_kwargs=_kwargs(wire.chat_template_kwargs),
         continue_final_message=continues,
         add_generation_prompt=wire.add_generation_prompt is not False or bool(continues),
-        parsed=bool(tools) or thinking is not None,
+        parsed=bool(tools) or thinking is not None or budget is not None,
         deltas=bool(wire.deltas),
     )
 
@@ -147,7 +155,7 @@ def bound(options: ChatOptions, constraint: Constraint) -> ChatOptions:
         return options
     calls = may_call(options)
     is_off = options.thinking in (False, "none")
-    asks = calls or options.deltas or options.thinking is not None
+    asks = calls or options.deltas or options.thinking is not None or bool(options.thinking_budget)
     if constraint.kind != GRAMMAR and asks and not is_off:
         return msgspec.structs.replace(options, bound=True)
     if calls:

@@ -14,6 +14,7 @@ MAX_TOOL_CALLS = 4096  # of all messages together
 MAX_TOOLS = 1024
 MAX_OPTIONS_BYTES = 64 * 1024
 MAX_EFFORT_CHARS = 32
+MAX_BUDGET = 2**31 - 1
 ROLES = ("system", "developer", "user", "assistant", "tool")
 
 NULL = b"null"
@@ -94,6 +95,7 @@ class ChatOptions(msgspec.Struct, frozen=True):
     tool_choice: str = "auto"
     parallel_tool_calls: bool | None = None
     thinking: bool | str | None = None
+    thinking_budget: int | None = None
     chat_template_kwargs: msgspec.Raw = msgspec.Raw(b"{}")
     continue_final_message: bool | str = False
     add_generation_prompt: bool = True
@@ -130,6 +132,12 @@ OPTIONS: tuple[Field, ...] = (
         bool | str,
         f"true, false, or an effort of 1 to {MAX_EFFORT_CHARS} characters",
         note="omitted: the template's default",
+    ),
+    Field(
+        "thinking_budget",
+        int,
+        f"a whole number from -1 to {MAX_BUDGET}",
+        note="tokens of thoughts, which then are ended; -1 = without end, 0 = no thoughts",
     ),
     Field(
         "chat_template_kwargs",

@@ -253,6 +253,12 @@ GENERATE_FIELDS: tuple[Field, ...] = (
         "auto",
         "false: no tokens are drafted for it (`--speculate`)",
     ),
+    _flag(
+        "deterministic",
+        False,
+        "true: no drafts, no cache, and ticks and a context of its own, so that other requests "
+        "change none of its numbers",
+    ),
     Field(
         "metadata",
         msgspec.Raw,

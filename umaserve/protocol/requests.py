@@ -99,6 +99,7 @@ class Generate(msgspec.Struct, frozen=True):
     cache_prompt: bool = True
     cache_scope: str = "shared"
     speculate: bool = True  # tokens may be drafted for it
+    deterministic: bool = False
     add_bos: bool | None = None  # None: once
     parse_special: bool = True  # in ``prompt``
     echo: bool = False
@@ -321,6 +322,7 @@ def _generate(wire: Any, limits: PromptLimits) -> Generate:
         cache_prompt=wire.cache_prompt is not False,
         cache_scope=wire.cache_scope or "shared",
         speculate=wire.speculate is not False,
+        deterministic=bool(wire.deterministic),
         add_bos=None if wire.add_bos == "auto" else wire.add_bos,
         parse_special=wire.parse_special is not False,
         echo=bool(wire.echo),

@@ -52,6 +52,7 @@ class Sampling(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 SCHEMA, REGEX, GRAMMAR = "schema", "regex", "grammar"
+NOTHING = "nothing"
 
 
 class Thoughts(msgspec.Struct, frozen=True):
@@ -73,7 +74,8 @@ class Constraint(msgspec.Struct, frozen=True, omit_defaults=True):
     ``triggers`` binds from the first trigger on, and describes the trigger too.  ``begun`` is what
     of its text stands in the prompt already.  ``is_made``: by uma-chat, not by a client.
     ``thoughts`` may come first, and nothing in them binds.  ``calls`` is a grammar that the answer
-    may follow instead.
+    may follow instead.  ``budget`` is how many tokens of such thoughts there may be; with
+    `NOTHING` as kind, that alone binds.
     """
 
     kind: str
@@ -83,6 +85,7 @@ class Constraint(msgspec.Struct, frozen=True, omit_defaults=True):
     is_made: bool = False
     thoughts: Thoughts | None = None
     calls: str = ""
+    budget: tuple[Thoughts, int] | None = None
 
 
 # --- front -> engine -----------------------------------------------------------------------------
@@ -151,6 +154,7 @@ class Submit(msgspec.Struct, tag="submit", omit_defaults=True):
     the tokens that the model puts around a text; of these, ``add_bos`` is about the start token
     (``None``: once).  To ``tokens`` only ``add_bos`` True adds anything.  ``isolate``: the request
     was in a batch that killed an engine, so it decodes alone until it has proved harmless.
+    ``deterministic``: its numbers may not depend on other requests, so it is computed apart.
     ``prompt_logprobs``: with so many alternatives, `PromptLogprobs` tell of every token of the
     prompt before the row waits; -1 = none.  ``max_tokens`` of `NO_TOKENS`: nothing is generated.
     ``came_ns``: when it came, on the monotonic clock; 0 = now.  ``turn``: a lane's requests with
@@ -180,6 +184,7 @@ class Submit(msgspec.Struct, tag="submit", omit_defaults=True):
     add_special: bool = True
     add_bos: bool | None = None
     isolate: bool = False
+    deterministic: bool = False
     latency_cap: float = 0.0  # times the baseline; 0 = the daemon's
     target_ttft_ms: float = 0.0
     target_tbt_ms: float = 0.0

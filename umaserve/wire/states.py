@@ -18,6 +18,10 @@ AUTO = 1  # the policy; interactive
 AUTO_SUNK = 2  # background until its program has allowance again, or its answer begins
 AUTO_NEW = 3  # the policy, which has not seen it yet
 
+# what the column ``isolate`` says of a row; 0 = it runs with others
+SUSPECT = 1  # it may have killed an engine: alone in its ticks until it has proved harmless
+APART = 2  # alone in its ticks and in a context of its own, to its end
+
 AGED_NS = 5_000_000_000  # a background request that waited so long goes before interactive ones
 
 

@@ -35,6 +35,7 @@ from umaserve.wire.header import BUSY_DECODE as BUSY_DECODE
 from umaserve.wire.header import BUSY_IDLE as BUSY_IDLE
 from umaserve.wire.header import BUSY_TOKENIZE as BUSY_TOKENIZE
 from umaserve.wire.header import TICK_RING as TICK_RING
+from umaserve.wire.states import APART as APART
 from umaserve.wire.states import AUTO as AUTO
 from umaserve.wire.states import AUTO_NEW as AUTO_NEW
 from umaserve.wire.states import AUTO_SUNK as AUTO_SUNK
@@ -44,6 +45,7 @@ from umaserve.wire.states import FULL as FULL
 from umaserve.wire.states import LABELLED as LABELLED
 from umaserve.wire.states import LANE_BACKGROUND as LANE_BACKGROUND
 from umaserve.wire.states import RUNNING as RUNNING
+from umaserve.wire.states import SUSPECT as SUSPECT
 from umaserve.wire.states import WAITING as WAITING
 
 # reason of a row that is DONE or FULL
@@ -75,7 +77,7 @@ _COLUMNS: tuple[tuple[str, str, str], ...] = (
     ("max_tokens", "i4", ""),
     ("shifts", "i4", ""),  # of its context, so far; -1 = it ends where that is full
     ("in_tick", "i4", ""),  # 1 while part of a llama_decode; IN_TOKENIZER while it is tokenised
-    ("isolate", "i4", ""),  # decodes alone until harmless
+    ("isolate", "i4", ""),  # SUSPECT or APART
     ("t_submit_ns", "i8", ""),  # monotonic; arrival of the request
     ("t_wait_ns", "i8", ""),  # monotonic; since when it waits for KV cells: it came, or was parked
     ("t_admit_ns", "i8", ""),  # first given a sequence

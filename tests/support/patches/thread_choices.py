@@ -9,10 +9,11 @@ from tests.support.patches.engine import once_numba_may_load, say
 
 
 @once_numba_may_load
-def told(fewer: list[int], path: str) -> None:
+def told(fewer: list[int], path: str, doubt_s: float) -> None:
     """One thread less than all is fastest in a look that ``fewer`` names.
 
-    There is a choice for one token and a choice for more in a look, and no wait between two looks.
+    There is a choice for one token and a choice for more in a look, and no wait between two looks,
+    but ``doubt_s`` once fewer have been taken.
     A line is written to the file at ``path`` for each choice.
     """
     from umaserve.engine.loop import idle_work
@@ -28,7 +29,7 @@ def told(fewer: list[int], path: str) -> None:
         return most - (look in fewer)
 
     idle_work.choose = choose  # type: ignore[assignment]
-    idle_work.AGAIN_S = 0.0
+    idle_work.AGAIN_S, idle_work.DOUBT_S = 0.0, doubt_s
 
 
 @once_numba_may_load

@@ -42,10 +42,11 @@ def check(
     plain = not why_not_plain(loaded)
     counted = {seq: _cells(loaded, seq, plain) for seq in range(loaded.context.n_seq_max)}
     for slot, seq in zip(rows, seqs, strict=True):
-        said = int(table.n_past[slot])
+        said = 0 if table.isolate[slot] == t.APART else int(table.n_past[slot])
         assert counted[seq] == said, f"row {slot} has {counted[seq]} cells, not {said}"
     used = sum(counted[seq] for seq in seqs)
-    assert used == cells_used(table), f"{used} cells, not {cells_used(table)}"
+    apart = int(table.n_past[rows][table.isolate[rows] == t.APART].sum())  # in another context
+    assert used + apart == cells_used(table), f"{used} cells, not {cells_used(table) - apart}"
     sequences.check(counted, set(seqs))
     prefixes.check()
     return used

@@ -92,10 +92,10 @@ class AfterThoughts:
         self._words = -(-model.n_vocab // 32)
         self._thinks = constraint.thoughts.open
         # what begins them and has not come yet
-        self._start = [] if self._thinks else _tokens(model, constraint.thoughts.start)
+        self._start = [] if self._thinks else tokens_of(model, constraint.thoughts.start)
         self._gaps: list[int] = []  # what may stand between the thoughts and the answer
         if constraint.kind == m.SCHEMA or constraint.is_made or constraint.calls:
-            found = [_tokens(model, text) for text in GAPS]
+            found = [tokens_of(model, text) for text in GAPS]
             self._gaps = [tokens[0] for tokens in found if len(tokens) == 1]
         self._begun = False
         self._has_thought = False
@@ -156,7 +156,7 @@ class AfterThoughts:
         self._text = self._text[-self._longest :]
 
 
-def _tokens(model: Model, text: str) -> list[int]:
+def tokens_of(model: Model, text: str) -> list[int]:
     """A text that goes on another one, in tokens: some tokenizers begin every text with a space."""
     tokens = model.tokenize(text, add_special=False)
     is_space = tokens and model.token_to_piece_bytes(tokens[0], special=True) == b" "

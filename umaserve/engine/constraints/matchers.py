@@ -13,6 +13,7 @@ import numpy as np
 
 from umaserve.wire import messages as m
 
+from .budget import Budget, Unbound
 from .either import Either
 from .errors import CannotBind
 from .grammars import GrammarFollower
@@ -29,6 +30,14 @@ _OPTIONS: Any = {"whitespace_pattern": r"[\x20\x0A\x0D\x09]{1,20}"}
 
 def matcher_of(constraint: m.Constraint, vocabulary: Vocabulary) -> Matcher:
     """Compile a constraint.  Raises `CannotBind`; takes up to some 100 ms."""
+    bound = Unbound() if constraint.kind == m.NOTHING else _bound(constraint, vocabulary)
+    if constraint.budget is None:
+        return bound
+    thoughts, tokens = constraint.budget
+    return Budget(bound, thoughts, tokens, vocabulary)
+
+
+def _bound(constraint: m.Constraint, vocabulary: Vocabulary) -> Matcher:
     inner = _inner(constraint, vocabulary)
     if constraint.calls:
         calls = m.Constraint(m.GRAMMAR, constraint.calls, is_made=True)

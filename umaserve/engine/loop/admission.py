@@ -304,8 +304,8 @@ class Admission:
         table.n_tokens[slot] = len(tokens)
         table.n_past[slot] = table.cached[slot] = table.checkpoint[slot] = 0
         table.max_tokens[slot] = max_tokens
-        table.shifts[slot] = 0 if message.shifts else -1
-        table.isolate[slot] = message.isolate
+        table.shifts[slot] = 0 if message.shifts and not message.deterministic else -1
+        table.isolate[slot] = t.APART if message.deterministic else message.isolate
         table.speculate[slot] = message.speculate
         table.drafted[slot] = table.accepted[slot] = 0
         table.cap[slot] = message.latency_cap

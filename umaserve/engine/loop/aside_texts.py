@@ -68,7 +68,7 @@ class AsideTexts:
 
     def _rate(self, submit: m.Submit, prompt: list[int]) -> None:
         def keep(context: Context) -> bool:
-            if submit.max_tokens == m.NO_TOKENS:
+            if submit.max_tokens == m.NO_TOKENS or submit.deterministic:
                 return False
             return self._prefixes.bring(submit.slot, context, len(prompt) - 1)
 

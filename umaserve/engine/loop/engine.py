@@ -305,7 +305,9 @@ class Engine:
                 self.graph.forget()
                 self.sequences.forgotten(self.loaded.n_seq)
             waits = not self.seats.full.holds and (self.table.state == t.WAITING).any()
-            if not ran and not prefixes.is_busy and waits:
+            if not ran and self.seats.apart.is_opening:
+                self.later += self.control.receive(1)
+            elif not ran and not prefixes.is_busy and waits:
                 # nothing runs, yet nothing could be admitted: cannot happen while the cells of a
                 # single request fit the context, which admission makes sure of
                 raise RuntimeError("a waiting request cannot be admitted although nothing runs")
@@ -333,9 +335,11 @@ class Engine:
             self.graph.prepare(self.control.has_something, seq)
             if not self.sequences.next_turns:
                 self.sequences.clear()
-        waits = self.aside.idle_ms(), self.seats.prefixes.idle_ms()
+        parts = self.aside, self.seats.apart, self.seats.prefixes
+        waits = [part.idle_ms() for part in parts]
         messages = self.control.receive(min((ms for ms in waits if ms is not None), default=None))
         self.aside.free_unused()
+        self.seats.apart.free_unused()
         self.seats.prefixes.look_at_memory()
         return messages
 
@@ -468,7 +472,9 @@ class Engine:
         """Let a row feed its last token again."""
         table, seq = self.table, int(self.table.seq[slot])
         last = int(table.n_past[slot]) - 1
-        if not self.loaded.context.cut(seq, last):
+        if table.isolate[slot] == t.APART:
+            last = self.seats.apart.cut(last)
+        elif not self.loaded.context.cut(seq, last):
             last = 0  # this kind of memory cannot go back: from the start
         table.n_past[slot] = last
         table.header.cells_used = cells.cells_used(table)

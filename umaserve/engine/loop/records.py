@@ -63,6 +63,8 @@ class Flight(Record):
     entries: int  # of its plan
     outputs_sent: int  # rows with logits
     logits: int  # address of the first
+    apart: int  # address of the context of the row apart; 0 = there is none
+    context: int  # address of the context that computes this tick
     settled: int  # rows that have their token
     must_stop: int  # ATTENTION may not wait for another tick
     unpublished: int  # the front was not told of the tick before

@@ -25,6 +25,7 @@ from umaserve.wire import messages as m
 from umaserve.wire import table as t
 from umaserve.wire.memory_order import stores_first
 
+from .apart import Apart
 from .full_rows import FullRows
 
 AHEAD = 64  # tokens that each row may decode before the held cells are looked at again
@@ -37,6 +38,7 @@ class Seats:
         self._engine = engine
         self._ageing = Ageing()
         self.full = FullRows(engine, self.drop_sequence)
+        self.apart = Apart(engine)
         self._told = False
         self._shelf = self._find_shelf()
         self.prefixes = Prefixes(
@@ -66,6 +68,7 @@ class Seats:
 
     def close(self) -> None:
         """Write to disk what waits for it."""
+        self.apart.close()
         if self._shelf is not None:
             self._shelf.close()
 
@@ -93,10 +96,12 @@ class Seats:
         while True:
             # each that gets a sequence may have others that wait for it
             later = {each for each in self.prefixes.followers() if not self._turn_of(each)[1]}
+            later |= self.apart.later()
             slot = cells.next_to_admit(table, later)
             if slot < 0:
                 return True
             aged = due(table, now_ns)
+            aged = -1 if aged in later else aged
             if under_way and (aged >= 0 or self._touches_cells(slot)):
                 return False
             free = engine.sequences.available
@@ -207,6 +212,8 @@ class Seats:
             self.prefixes.admitted(slot, cached)
             engine.graph.last_prompt = int(table.n_prompt[slot] - table.n_past[slot])
         self.prefixes.unpark(slot)
+        if table.isolate[slot] == t.APART:
+            self.apart.begin()
         table.state[slot] = t.RUNNING
 
     def copy_prefixes(self, may_save: bool) -> None:
@@ -227,7 +234,7 @@ class Seats:
     def park(self, slot: int, keep: bool = True) -> None:
         """Take sequence and cells from a row; ``keep`` what they hold, or compute it again."""
         table = self._engine.table
-        if keep:
+        if keep and table.isolate[slot] != t.APART:
             self.prefixes.park(slot)
         self.drop_sequence(slot)
         table.t_wait_ns[slot] = time.monotonic_ns()

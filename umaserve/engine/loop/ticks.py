@@ -20,6 +20,7 @@ from umaserve.engine.model.thread_places import place_threads
 from umaserve.engine.native.batch import (
     fill,
     fill_up,
+    keep_shapes,
     note_fed,
     settle,
     stop_at_checkpoints,
@@ -145,6 +146,8 @@ def plan_next(loop, tick, given):
         entries = plan_tick(state, view, knobs, loop.cost, loop.memory, loop.traffic, plan)
     flight.entries = entries
     stop_at_checkpoints(entries, plan, loop.columns)
+    apart = keep_shapes(entries, plan, loop.columns)
+    flight.context = flight.apart if apart else native.context
     order_beside(knobs, native, state, orders, plan, started)
     need = 0
     for e in range(entries):
@@ -248,7 +251,10 @@ def fill_batch(loop):
     work.info[flight.parity] = plan.info
     in_batch, outputs, rows = fill(entries, plan, loop.columns, batch, loop.drafts)
     batch.n_tokens[0] = in_batch
-    if entries == 1 and outputs == 1 and facts.cells_used == 0:
+    apart = flight.context != loop.native.context
+    if apart:
+        batch.seq[:in_batch] = 0
+    elif entries == 1 and outputs == 1 and facts.cells_used == 0:
         batch.n_tokens[0] = fill_up(
             in_batch, flight.width, fixed.spare, batch.token, batch.pos, batch.seq, batch.logits
         )
@@ -266,6 +272,8 @@ def fill_batch(loop):
     facts.cells_read, facts.attended, facts.told_ns = read, attended, 0
     flight.outputs_sent = outputs
     note_shape(flight, knobs, loop.cost, loop.memory, rows, facts, plan.info)
+    if apart:
+        facts.disturbed = 1
 
 
 @njit(**PHASE)
@@ -286,14 +294,14 @@ def decode(loop, resumed):
     facts = work.facts[flight.parity]
     if status == DECODED:
         call_workers(loop.pool, flight.outputs_sent)
-        call_i64_ptr(native.synchronize, native.context)
+        call_i64_ptr(native.synchronize, flight.context)
     facts.decoded_ns = now_ns(native)
     armed = abort.armed
     abort.armed = 0
     header.busy = BUSY_IDLE
     header.tick_start_ns = 0
     if status == DECODED and flight.outputs_sent:
-        flight.logits = call_i64_ptr_i32(native.logits_ith, native.context, loop.batch.out_row[0])
+        flight.logits = call_i64_ptr_i32(native.logits_ith, flight.context, loop.batch.out_row[0])
         if flight.logits == 0:
             status = NO_LOGITS
     if status == DECODED:
@@ -313,18 +321,19 @@ def submit(loop):
     n_threads = _threads(loop.fixed, flight.mode, in_batch)
     place_threads(loop.places, n_threads)
     loop.pool.team.threads = n_threads
-    placed = batch.n_tokens[0]
-    # a prompt may be copied soon
-    exactly = loop.plan.aside[0] >= 0 or loop.orders.running[0] >= 0
-    make_room(cells, placed, in_batch - rows - facts.drafted >= TOGETHER, exactly)
-    take_cells(cells, batch.seq, batch.pos, placed)
+    if flight.context == native.context:
+        placed = batch.n_tokens[0]
+        # a prompt may be copied soon
+        exactly = loop.plan.aside[0] >= 0 or loop.orders.running[0] >= 0
+        make_room(cells, placed, in_batch - rows - facts.drafted >= TOGETHER, exactly)
+        take_cells(cells, batch.seq, batch.pos, placed)
     sent = now_ns(native)
     facts.submitted_ns = sent
     abort_ms = work.info[flight.parity].abort_ms
     if abort_ms > 0.0:
         abort.until_ns = sent + int(abort_ms * 1e6)
         abort.armed = 1
-    status = call_i32_ptr_ptr(native.decode, native.context, native.batch)
+    status = call_i32_ptr_ptr(native.decode, flight.context, native.batch)
     facts.returned_ns = now_ns(native)
     return status
 

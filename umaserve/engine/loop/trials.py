@@ -114,6 +114,7 @@ class Trials:
         engine.sequences.lose_track()
         engine.loaded.context.clear(data=True)
         engine.sequences.clear()
+        engine.seats.apart.close()
         if engine.worker is not None:
             engine.worker.clear()
 

@@ -9,9 +9,11 @@ from numba.extending import register_jitable
 
 from umaserve.jit.compiled import njit
 from umaserve.jit.inner import INNER
-from umaserve.wire.table import NOT_YET, REASON_LENGTH, REASON_STOP
+from umaserve.wire.table import APART, NOT_YET, REASON_LENGTH, REASON_STOP, SUSPECT
 
 from .calls import stores_first
+
+APART_CHUNK = 32  # prompt tokens of a tick of a row apart
 
 
 class BatchArrays(NamedTuple):
@@ -79,6 +81,21 @@ def stop_at_checkpoints(entries, plan, columns):
         left = columns.checkpoint[slot] - columns.n_past[slot]
         if 0 < left < plan.counts[e]:
             plan.counts[e] = left
+
+
+@njit(**INNER)
+def keep_shapes(entries, plan, columns):
+    """Give a row apart a tick of the same shape whatever the plan's room; return whether it is so.
+
+    A prompt is computed in chunks of one size.  Generated tokens that are computed again have a
+    tick each, as they had before.
+    """
+    slot = plan.slots[0]
+    if entries != 1 or columns.isolate[slot] != APART:
+        return False
+    left = columns.n_prompt[slot] - columns.n_past[slot]
+    plan.counts[0] = min(left, APART_CHUNK) if left > 0 else 1
+    return True
 
 
 @njit(**INNER)
@@ -180,7 +197,7 @@ def settle(columns, work, slots, sampled, count, now_ns, n_ended):
         columns.t_last_ns[slot] = now_ns
         stores_first()
         n_tokens[slot] = at + 1
-        if columns.isolate[slot] and at + 1 - work.resumed_at[slot] >= 2:
+        if columns.isolate[slot] == SUSPECT and at + 1 - work.resumed_at[slot] >= 2:
             columns.isolate[slot] = 0
         if to_come(columns, slot) <= 0:
             reason[slot] = REASON_LENGTH

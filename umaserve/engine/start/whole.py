@@ -46,6 +46,7 @@ class Flight(Protocol):
     mode: int
     unlike: int
     parity: int
+    apart: int
 
 
 class Suspects(Protocol):
@@ -57,7 +58,14 @@ class Suspects(Protocol):
     def accuse(self, slots: Iterable[int]) -> None: ...
 
 
+class Apart(Protocol):
+    def close(self) -> None: ...
+
+
 class Seats(Protocol):
+    @property
+    def apart(self) -> Apart: ...
+
     def admit(self, under_way: bool = False) -> bool: ...
 
     def place(self, slot: int) -> None: ...

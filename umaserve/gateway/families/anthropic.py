@@ -40,7 +40,16 @@ from umaserve.gateway.translate.messages import wants_deltas
 from umaserve.gateway.translate.model import read_named
 from umaserve.gateway.translate.parts import Piece, Pieces, answer_of, unread_field
 from umaserve.gateway.translate.prompts import count_of
-from umaserve.gateway.translate.schemas import AT_LEAST_1, CALLER, FLAG, TEXT, of_socket
+from umaserve.gateway.translate.schemas import (
+    AT_LEAST_1,
+    BUDGET,
+    CALLER,
+    FLAG,
+    TEXT,
+    of_socket,
+)
+
+SAME = ("temperature", "top_p", "top_k", "min_p", "seed", "deterministic")  # as on the socket
 
 
 async def messages(request: Request) -> Response:
@@ -81,7 +90,7 @@ def _message(request: Request, body: dict[str, Any]) -> dict[str, Any]:
         caller.setdefault("session", user[-128:])  # what tells sessions apart stands at its end
     asked = conversation(body)
     message: dict[str, Any] = {"messages": asked, "deltas": True, "max_tokens": most}
-    for name in ("temperature", "top_p", "top_k", "min_p", "seed"):
+    for name in SAME:
         if body.get(name) is not None:
             message[name] = body[name]
     if list_of(body, "stop_sequences"):
@@ -212,10 +221,11 @@ _FIELDS = {
     "tools": {"type": "array", "items": TOOL},
     "tool_choice": TOOL_CHOICE,
     "thinking": {"type": "object", "properties": {
-        "type": {"enum": ["enabled", "disabled", "adaptive"]}}},
+        "type": {"enum": ["enabled", "disabled", "adaptive"]},
+        "budget_tokens": BUDGET}},
     "stop_sequences": {"type": "array", "items": TEXT},
     "metadata": {"type": "object", "properties": {"user_id": TEXT}},
-    **of_socket("temperature", "top_p", "top_k", "min_p", "seed"),
+    **of_socket(*SAME),
     **CALLER,
 }  # fmt: skip
 ENDPOINTS = (

@@ -87,11 +87,7 @@ async def _complete(
         fields["max_tokens"] = 1
     if flag_of(body, "return_tokens"):
         fields["return_tokens"] = True
-    messages = [
-        each
-        for prompt in prompts
-        for each in several({**fields, **caller, **prompt}, choices)
-    ]
+    messages = several([{**fields, **caller, **prompt} for prompt in prompts], choices)
     headers = {"x-uma-lane": lane_header(caller)}
     if flag_of(body, "stream"):
         return await stream(request, messages, _Parts(asked, body), headers)

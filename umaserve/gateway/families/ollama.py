@@ -27,6 +27,7 @@ from umaserve.gateway.translate.caller import caller_fields, lane_header
 from umaserve.gateway.translate.endpoint import Endpoint
 from umaserve.gateway.translate.gap import with_gap
 from umaserve.gateway.translate.messages import (
+    budget_field,
     content_of,
     effort,
     parts_of,
@@ -95,6 +96,9 @@ async def _answer(
         del message["max_tokens"]
     if body.get("think") not in (None, ""):
         message["thinking"] = effort(body["think"], "think")
+    message |= budget_field(body)
+    if body.get("deterministic") is not None:
+        message["deterministic"] = body["deterministic"]
     form = body.get("format")
     if form == "json":
         message["response_format"] = {"type": "json_object"}

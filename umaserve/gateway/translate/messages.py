@@ -6,10 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from umaserve.gateway.daemon.refusal import encode, not_there, wrong
-from umaserve.gateway.translate.body import list_of, objects_of
+from umaserve.gateway.translate.body import list_of, objects_of, whole_of
 
 TEXT_PARTS = ("text", "input_text", "output_text", "summary_text", "reasoning_text")
 CONSTRAINTS = ("response_format", "json_schema", "regex", "grammar")  # the socket's names too
+BUDGETS = (
+    "reasoning_budget_tokens", "thinking_budget_tokens", "reasoning_budget", "thinking_budget",
+)  # fmt: skip
+MAX_BUDGET = (1 << 31) - 1
 TEMPLATE = ("chat_template_kwargs", "continue_final_message", "add_generation_prompt")
 EFFORTS = ("minimal", "low", "medium", "high", "xhigh", "max")
 
@@ -125,10 +129,28 @@ def chat_fields(body: dict[str, Any]) -> dict[str, Any]:
             fields[name] = body[name]
     if body.get("functions"):
         raise not_there('"functions", for which there is "tools"')
-    thinking = body.get("reasoning_effort")
+    thinking, name = body.get("reasoning_effort"), "reasoning_effort"
+    if thinking in (None, ""):
+        reasoning = _reasoning(body)
+        thinking, name = reasoning.get("effort", reasoning.get("enabled")), "reasoning.effort"
     if thinking not in (None, ""):
-        fields["thinking"] = effort(thinking, "reasoning_effort")
-    return fields
+        fields["thinking"] = effort(thinking, name)
+    return fields | budget_field(body)
+
+
+def budget_field(body: dict[str, Any]) -> dict[str, Any]:
+    """Return how many tokens thoughts may have, by the names of llama-server and OpenRouter."""
+    given = [(body, name) for name in BUDGETS] + [(_reasoning(body), "max_tokens")]
+    for fields, name in given:
+        if fields.get(name) is not None:
+            return {"thinking_budget": whole_of(fields, name, -1, -1, MAX_BUDGET)}
+    return {}
+
+
+def _reasoning(body: dict[str, Any]) -> dict[str, Any]:
+    """Return how a model is to think as OpenRouter's clients write it."""
+    value = body.get("reasoning")
+    return value if isinstance(value, dict) else {}
 
 
 def effort(value: Any, name: str) -> bool | str:
@@ -173,7 +195,7 @@ def wants_deltas(message: Mapping[str, Any]) -> bool:
         return True
     if any(name in message for name in CONSTRAINTS):
         return False  # it is all content
-    return message.get("thinking") is not None
+    return message.get("thinking") is not None or message.get("thinking_budget") is not None
 
 
 def tool_call(call: dict[str, Any]) -> tuple[str, str, str]:

@@ -13,7 +13,7 @@ SAME = (
     "xtc_probability", "xtc_threshold", "dry_multiplier", "dry_base", "dry_allowed_length",
     "dry_penalty_last_n", "dry_sequence_breakers", "mirostat", "mirostat_tau", "mirostat_eta",
     "cache_prompt", "add_bos", "parse_special", "context_shift", "n_keep", "slo", "cache_scope",
-    "speculate", "t_max_predict_ms", "post_sampling_probs",
+    "speculate", "deterministic", "t_max_predict_ms", "post_sampling_probs",
 )  # fmt: skip
 # as llama-server and Ollama call them
 OTHER = {"repeat_last_n": "penalty_last_n", "typ_p": "typical_p"}

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from umaserve.gateway.translate.messages import EFFORTS, TEMPLATE
+from umaserve.gateway.translate.messages import BUDGETS, EFFORTS, MAX_BUDGET, TEMPLATE
 from umaserve.gateway.translate.sampling import OTHER, SAME
 from umaserve.protocol.fields import (
     GENERATE_FIELDS,
@@ -23,6 +23,7 @@ TEXT: Schema = {"type": "string"}
 FLAG: Schema = {"type": "boolean"}
 OBJECT: Schema = {"type": "object"}
 AT_LEAST_1: Schema = {"type": "integer", "minimum": 1}
+BUDGET: Schema = {"type": "integer", "minimum": -1, "maximum": MAX_BUDGET}
 _STOP: Schema = {"type": "string", "maxLength": MAX_STOP_BYTES // 8}
 # where the table's types are wider than what is taken, or any JSON
 NARROWER: dict[str, Schema] = {
@@ -90,7 +91,10 @@ CHAT = {
     **of_socket("messages", *TEMPLATE),
     **TOOLS,
     "reasoning_effort": {"enum": ["none", *EFFORTS]},
-}
+    "reasoning": {"type": "object", "properties": {
+        "effort": {"enum": ["none", *EFFORTS]}, "enabled": FLAG, "max_tokens": BUDGET}},
+    **dict.fromkeys(BUDGETS, BUDGET),
+}  # fmt: skip
 _ID: Schema = {"type": "integer", "minimum": 0}
 _PROMPT: list[Schema] = [
     TEXT,

@@ -13,6 +13,8 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
+import msgspec
+
 from umaserve.app_settings import AppSettings
 from umaserve.chat.questions import ChatModel, OpenPart, Rendered
 from umaserve.metrics import quantile
@@ -350,6 +352,7 @@ class Request:
             parse_special=message.parse_special or message.messages is not None,
             add_bos=None if resumed else message.add_bos,
             isolate=self.record.isolate,
+            deterministic=message.deterministic,
             latency_cap=(slo.latency_cap if slo else None) or 0.0,
             target_ttft_ms=(slo.target_ttft_ms if slo else None) or 0.0,
             target_tbt_ms=(slo.target_tbt_ms if slo else None) or 0.0,
@@ -371,19 +374,28 @@ class Request:
     def _domain(self) -> str | None:
         """Whose texts may share what is computed of its own; None: nobody's."""
         message = self.message
-        if not message.cache_prompt or self.dropped:
+        if not message.cache_prompt or message.deterministic or self.dropped:
             return None
         if message.cache_scope == "private":
             return f"{message.key}{m.PRIVATE}{message.session}" if message.session else None
         return message.key
 
     def _constraint(self) -> m.Constraint | None:
-        """What its answer has to follow: the client's own, or that of the tools it may call."""
-        own, rendered = self.message.constraint, self.rendered
-        thoughts = None
-        if rendered is not None and rendered.thoughts is not None:
-            found = rendered.thoughts
+        """What its answer has to follow, with the budget of its thoughts."""
+        chat, thoughts = self.message.chat, None
+        if self.rendered is not None and self.rendered.thoughts is not None:
+            found = self.rendered.thoughts
             thoughts = m.Thoughts(found.start, found.ends, found.open, found.calls)
+        bound = self._bound(thoughts)
+        is_all = self.message.constraint is not None and not (chat.bound or must_call(chat))
+        if chat.thinking_budget is None or thoughts is None or is_all:
+            return bound
+        bound = bound or m.Constraint(m.NOTHING, "")
+        return msgspec.structs.replace(bound, budget=(thoughts, chat.thinking_budget))
+
+    def _bound(self, thoughts: m.Thoughts | None) -> m.Constraint | None:
+        """The client's own constraint, or that of the tools that it may call."""
+        own, rendered = self.message.constraint, self.rendered
         if own is not None and not must_call(self.message.chat):
             return m.Constraint(
                 own.kind,

@@ -68,7 +68,7 @@ async def chat_completions(request: Request) -> Response:
         **caller,
     }
     choices = whole_of(body, "n", 1, 1, MAX_CHOICES)
-    messages = several(message, choices)
+    messages = several([message], choices)
     headers = {"x-uma-lane": lane_header(caller)}
     if flag_of(body, "stream"):
         begin = head(body, "chat.completion.chunk", "chatcmpl-")

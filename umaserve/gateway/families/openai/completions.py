@@ -65,7 +65,7 @@ async def completions(request: Request) -> Response:
         **caller,
     }
     echoed = await _echoed(request, body, given)
-    messages = [each for prompt in prompts for each in several({**common, **prompt}, choices)]
+    messages = several([{**common, **prompt} for prompt in prompts], choices)
     headers = {"x-uma-lane": lane_header(caller)}
     if flag_of(body, "stream"):
         begin = head(body, "text_completion", "cmpl-")

@@ -35,7 +35,13 @@ from umaserve.gateway.translate.answering import (
 from umaserve.gateway.translate.body import flag_of, object_of, text_of
 from umaserve.gateway.translate.caller import caller_fields, lane_header
 from umaserve.gateway.translate.endpoint import Endpoint
-from umaserve.gateway.translate.messages import effort, format_field, in_order, wants_deltas
+from umaserve.gateway.translate.messages import (
+    budget_field,
+    effort,
+    format_field,
+    in_order,
+    wants_deltas,
+)
 from umaserve.gateway.translate.model import read_named
 from umaserve.gateway.translate.parts import Piece, Pieces, answer_of, unread_field
 from umaserve.gateway.translate.prompts import count_of
@@ -108,7 +114,7 @@ def _conversation(
     fields = {"messages": in_order(start + history), **tools.fields(body)}
     if effort_of(body) is not None:
         fields["thinking"] = effort(effort_of(body), "reasoning.effort")
-    return fields
+    return fields | budget_field(body)
 
 
 def _check(body: dict[str, Any]) -> None:

@@ -1,0 +1,123 @@
+"""The context of rows whose numbers may not depend on other requests.
+
+The numbers that libllama computes for a token depend on the shape of its batch, and on where the
+cells of its sequence lie among those of others.  So a deterministic request is alone in its ticks,
+which have one shape (`umaserve.engine.native.batch.keep_shapes`), and in a context that holds
+nothing else.  One row at a time has the context, and others wait for it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+
+import numpy as np
+
+from umaserve.engine.aside.context import AsideContext, why_no_room
+from umaserve.engine.aside.lane import KEEP_S
+from umaserve.engine.model.loaded import usable_cores
+from umaserve.engine.start.whole import Whole
+from umaserve.llama.errors import LlamaError
+from umaserve.wire import messages as m
+from umaserve.wire import table as t
+
+
+class Apart:
+    """For the loop's thread.  The context is made at first use, and freed when it is unused."""
+
+    def __init__(self, engine: Whole) -> None:
+        self._engine = engine
+        self._context: AsideContext | None = None
+        self._opened: deque[AsideContext | str] = deque()
+        self._used_s = 0.0
+        self.is_opening = False
+
+    def later(self) -> set[int]:
+        """Return the waiting rows that cannot run yet: all, or all but the next one.
+
+        Have a context made for the next one; end it where there is no memory for that.
+        """
+        table = self._engine.table
+        rows = np.flatnonzero(table.isolate == t.APART).tolist()
+        waiting = [slot for slot in rows if table.state[slot] == t.WAITING and table.seq[slot] < 0]
+        if not waiting or t.RUNNING in table.state[rows].tolist():
+            return set(waiting)
+        first = min(waiting, key=lambda slot: (table.lane[slot], table.arrival[slot]))
+        if self._is_ready(first):
+            waiting.remove(first)
+        return set(waiting)
+
+    def begin(self) -> None:
+        """A row begins: the context holds nothing."""
+        assert self._context is not None
+        self._context.context.clear()
+        self._engine.work.flight.apart = self._context.context.address
+
+    def cut(self, n_kept: int) -> int:
+        """Forget all but the first tokens of the row; return how many are kept."""
+        assert self._context is not None
+        return n_kept if self._context.context.cut(0, n_kept) else 0
+
+    def idle_ms(self) -> int | None:
+        """Ms until `free_unused` has something to do, while no row runs; None = for ever."""
+        if self._context is None:
+            return None
+        return max(int(1000 * (self._used_s + KEEP_S - time.monotonic())), 0) + 1
+
+    def free_unused(self) -> None:
+        """Free the context if no row needed it for a while; no row runs."""
+        if time.monotonic() > self._used_s + KEEP_S:
+            self.close()
+
+    def close(self) -> None:
+        """Free the context; no row has it."""
+        self._engine.work.flight.apart = 0
+        if self._context is not None:
+            self._context.close()
+            self._context = None
+
+    def _is_ready(self, slot: int) -> bool:
+        """Return whether the context has room for a row; else one is made."""
+        table, loaded = self._engine.table, self._engine.loaded
+        need = min(int(table.n_prompt[slot] + table.max_tokens[slot]), loaded.n_positions)
+        self._used_s = time.monotonic()
+        if self._opened:
+            self.is_opening = False
+            opened = self._opened.popleft()
+            if isinstance(opened, str):
+                self._refuse(slot, opened)
+                return False
+            self._context = opened
+        if self._context is not None and self._context.cells >= need:
+            return True
+        if not self.is_opening:
+            self.close()
+            why = why_no_room(loaded, need)
+            if why:
+                self._refuse(slot, why)
+                return False
+            self.is_opening = True
+            threading.Thread(target=self._open, args=(need,), daemon=True).start()
+        return False
+
+    def _open(self, tokens: int) -> None:
+        """In a thread of its own: no tick waits for it."""
+        engine = self._engine
+        try:
+            words = engine.table.abort
+            context = AsideContext(engine.loaded, engine.start, tokens, {}, words)
+            # those of the ticks may change once, and sums are made by thread
+            threads = engine.start.n_threads or usable_cores()
+            context.context.set_threads(threads, threads)
+            self._opened.append(context)
+        except LlamaError as error:
+            self._opened.append(str(error))
+        engine.control.notify()
+
+    def _refuse(self, slot: int, why: str) -> None:
+        """End a row that there is no context for."""
+        engine = self._engine
+        engine.control.send(m.Failed([int(engine.table.serial[slot])], "E_LIMIT_003", why))
+        engine.seats.end(slot, t.REASON_ERROR, empty=True)
+        engine.control.wake()

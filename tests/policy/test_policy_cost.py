@@ -14,8 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from umaserve.policy.cost.model import (
-    DOUBTED,
-    FADE,
     FADED,
     FRESH,
     MODES,
@@ -196,28 +194,6 @@ def test_confidence_fades_while_other_shapes_are_used():
     for _ in range(8):  # so that it can be learned anew
         learn(cost, 0, 4, 0, 0.0, 20.0)
     assert predict(cost, 0, 4, 0, 0.0) > 15.0
-
-
-def test_after_half_a_minute_of_slow_ticks_a_shape_is_doubted():
-    """What it took beside a busy neighbour is not believed for minutes where ticks are slow."""
-    cost = seen((4, 0, 900.0))
-    for _ in range(40):
-        learn(cost, 0, 4, 0, 0.0, 900.0)
-    assert cost.count[0, 4, 0] > FRESH
-    for _ in range(100):  # 30 s of other ticks, as the neighbour has gone
-        learn(cost, 0, 1, 0, 0.0, 300.0)
-    assert cost.count[0, 4, 0] < FRESH
-    learn(cost, 0, 4, 0, 0.0, 300.0)
-    assert predict(cost, 0, 4, 0, 0.0) < 650.0
-    # and what is in use is known as well as ever
-    assert cost.count[0, 1, 0] > FRESH
-
-
-def test_a_very_long_tick_makes_no_more_doubt_than_its_time():
-    cost = seen((4, 0, 10.0))
-    before = cost.count[0, 4, 0]
-    learn(cost, 0, 1, 512, 0.0, 6000.0)
-    assert cost.count[0, 4, 0] == pytest.approx(max(FADE**2 * before, DOUBTED))
 
 
 def test_what_an_earlier_run_learned_is_believed_less():

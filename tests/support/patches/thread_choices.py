@@ -9,11 +9,10 @@ from tests.support.patches.engine import once_numba_may_load, say
 
 
 @once_numba_may_load
-def told(fewer: list[int], path: str, doubt_s: float) -> None:
+def told(fewer: list[int], path: str) -> None:
     """One thread less than all is fastest in a look that ``fewer`` names.
 
-    There is a choice for one token and a choice for more in a look, and no wait between two looks,
-    but ``doubt_s`` once fewer have been taken.
+    There is a choice for one token and a choice for more in a look, and no wait between two looks.
     A line is written to the file at ``path`` for each choice.
     """
     from umaserve.engine.loop import idle_work
@@ -29,7 +28,7 @@ def told(fewer: list[int], path: str, doubt_s: float) -> None:
         return most - (look in fewer)
 
     idle_work.choose = choose  # type: ignore[assignment]
-    idle_work.AGAIN_S, idle_work.DOUBT_S = 0.0, doubt_s
+    idle_work.AGAIN_S = 0.0
 
 
 @once_numba_may_load

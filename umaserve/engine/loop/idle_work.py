@@ -29,8 +29,7 @@ from umaserve.policy.processor.slices import SLICED_CHUNK
 from umaserve.wire import messages as m
 
 BANDWIDTH_S = 0.05
-AGAIN_S = 10.0  # after which threads are looked at again where a look has found fewer
-DOUBT_S = 30.0  # the same where fewer have been taken: the neighbour may have gone
+AGAIN_S = 10.0  # after which threads are looked at again
 
 Steps = Iterator[None]
 
@@ -43,8 +42,7 @@ class IdleWork:
         self._steps: Steps | None = None
         self._prober = Prober(engine.loaded, engine.cost, engine.table.abort)
         self._met: set[tuple[int, int]] = set()
-        self._most = engine.loaded.n_threads
-        self._found: tuple[int, int] | None = None  # threads that the last look has found
+        self._fewer: tuple[int, int] | None = None  # threads that a first look has found
         self._again_s = math.inf  # when these are looked at again
         self._left: list[Callable[[], Steps]] = [
             self._threads, self._bandwidth, self._meet, self._graph, self._cells,
@@ -106,10 +104,11 @@ class IdleWork:
         """Choose the numbers of CPU threads that are fastest, for one token and for more.
 
         A start is often a busy moment, say while others start too.  So fewer than all are taken if
-        they are faster another time as well.  Such a choice is doubted: in a pause after
-        `DOUBT_S` one look that finds all of them faster is enough.
+        they are faster another time as well.  Then they stay for the life of the engine: results
+        differ in the last bits between them.
         """
-        engine, loaded, most = self._engine, self._engine.loaded, self._most
+        engine, loaded = self._engine, self._engine.loaded
+        most = loaded.n_threads
         if engine.start.n_threads or not loaded.on_processor or most < 2:
             return
         ticks = BareTicks(loaded, engine.table.abort)
@@ -119,13 +118,12 @@ class IdleWork:
             more = yield from choose(ticks, most, rows=0, prompt=prompt)
         finally:
             ticks.close()
-        former, self._found = self._found or (most, most), (one, more)
-        now_s = time.monotonic()
-        if min(one, more) < most:
-            self._again_s = now_s + AGAIN_S
-        one, more = max(one, former[0]), max(more, former[1])
-        if min(one, more) < most:
-            self._again_s = now_s + DOUBT_S
+        first, self._fewer = self._fewer, (one, more)
+        if first is None:
+            if min(one, more) < most:
+                self._again_s = time.monotonic() + AGAIN_S
+            return
+        one, more = max(one, first[0]), max(more, first[1])
         if (one, more) == (loaded.n_threads, loaded.n_threads_batch):
             return
         loaded.n_threads, loaded.n_threads_batch = one, more

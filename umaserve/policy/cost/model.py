@@ -41,9 +41,6 @@ FORGET = 0.998  # of the sums behind the slope, per tick
 # Other programs come and go, so confidence ages: what was not seen lately is looked at again.
 MOST_SURE = 32.0  # counts go no further
 FADE_EVERY, FADE, FADED = 64.0, 0.8, 3.0  # every so many ticks all counts shrink, down to that
-# So many ms of ticks shrink counts too, by half a minute to a doubt; the rest is for ticks, since a
-# look at a shape that turns out worse makes a stream late
-FADE_MS, DOUBTED = 2800.0, 4.5
 # A chunk takes no longer than smaller ones for as many tokens, from so many on.  (Below, a few
 # tokens may take another kernel than one.)  What was measured while others ran is found out by it.
 PIECES, PIECES_COST = 8, 1.05
@@ -95,7 +92,7 @@ class CostModel(NamedTuple):
 
     - ``slope`` float64[3]: sums xy and xx, and ms per token and thousand cells.
     - ``error`` float64[2]: running mean of |predicted - measured| / measured, and its count.
-    - ``ticks`` float64[2]: how many, and their ms, since either made counts fade.
+    - ``ticks`` float64[1]: since counts faded.
     """
 
     mean: np.ndarray
@@ -118,7 +115,7 @@ class CostModel(NamedTuple):
         arrays = [np.zeros(shape) for _ in range(6)]
         chunks = [np.zeros(CHUNK_SIZES.size) for _ in range(2)]
         tails = Tail.several(N_ROWS), np.zeros((N_ROWS, TAIL_CLASSES))
-        return cls._make([*arrays, np.zeros(3), np.zeros(2), np.zeros(2), *chunks, *tails])
+        return cls._make([*arrays, np.zeros(3), np.zeros(2), np.zeros(1), *chunks, *tails])
 
     @classmethod
     def of(cls, numbers: Mapping[str, np.ndarray]) -> CostModel:
@@ -313,7 +310,7 @@ def learn(cost, mode, rows, prompt, past, wall_ms):
     """Take one finished tick into account; a value far off moves a mean only a little."""
     if rows + prompt == 0 or wall_ms <= 0.0:
         return
-    _fade(cost, wall_ms)
+    _fade(cost)
     r, p = row_class(rows), prompt_class(prompt)
     n = cost.count[mode, r, p]
     if n == 0.0:
@@ -359,27 +356,17 @@ def learn(cost, mode, rows, prompt, past, wall_ms):
 
 
 @njit(**INNER)
-def _fade(cost, wall_ms):
+def _fade(cost):
     cost.ticks[0] += 1.0
-    cost.ticks[1] += wall_ms
-    if cost.ticks[0] >= FADE_EVERY:
-        cost.ticks[0] = 0.0
-        _shrink(cost, FADE, FADED)
-    if cost.ticks[1] >= FADE_MS:
-        steps = cost.ticks[1] // FADE_MS
-        cost.ticks[1] -= steps * FADE_MS
-        _shrink(cost, FADE**steps, DOUBTED)
-
-
-@njit(**INNER)
-def _shrink(cost, fade, least):
-    """Multiply all counts by ``fade``, down to ``least``."""
+    if cost.ticks[0] < FADE_EVERY:
+        return
+    cost.ticks[0] = 0.0
     for mode in range(MODES):
         for r in range(N_ROWS):
             for p in range(N_PROMPTS):
                 n = cost.count[mode, r, p]
-                if n > least:
-                    cost.count[mode, r, p] = max(n * fade, least)
+                if n > FADED:
+                    cost.count[mode, r, p] = max(n * FADE, FADED)
 
 
 @njit(nogil=True, cache=True)

@@ -66,6 +66,7 @@ def starts(draw: st.DrawFn) -> dict[str, Any]:
         "type_k": draw(st.sampled_from(KV_TYPES)),
         "type_v": "f16" if head_major else draw(st.sampled_from(KV_TYPES)),
         "n_threads": draw(st.sampled_from((1, 1, 1, 1, 3))),
+        "sampling_threads": draw(st.sampled_from((-1, 0, 2))),
         "prefill_threads": draw(st.sampled_from((-1, 0, 1))),
         "gpu_layers": draw(st.sampled_from((-1, 0, 1, 999))),
         "use_mmap": draw(st.booleans()),

@@ -130,6 +130,7 @@ class Start(msgspec.Struct, tag="start", frozen=True):
     speculate: str = "auto"
     draft_model: str = ""  # the path of the model that drafts
     without: tuple[str, ...] = ()  # parts of the policy that are switched off
+    sampling_threads: int = -1  # besides the loop's own; -1 leaves the choice to the engine
     prefill_threads: int = -1  # cores for prompts aside; -1 = chosen, 0 = none
     probe: bool = True  # measure what ticks cost, in pauses, where that is not known
     probe_first: bool = False  # before the engine is ready; for tests that need to know when

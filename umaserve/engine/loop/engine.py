@@ -168,7 +168,9 @@ class Engine:
             columns.tokens, columns.n_tokens, columns.n_prompt, loaded.eog_ids,
             self.work.sampled, columns.logprob, columns.top_ids, columns.top_logprobs,
         )  # fmt: skip
-        n_workers = worker_count(loaded.on_processor, loaded.n_cores)
+        n_workers = self.start.sampling_threads
+        if n_workers < 0:
+            n_workers = worker_count(loaded.on_processor, loaded.n_cores)
         pool = start_pool(n_workers, self.table.spec.n_ctx, self._rows)
         if pool.n_workers:
             return pool

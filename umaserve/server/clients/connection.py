@@ -82,7 +82,7 @@ class Connection:
         self.requests: dict[str, Request] = {}
         self.answering: Counter[int] = Counter()  # admin messages, by program
         self.keeps_alive = 0  # streams and admin answers under way
-        self.embeds: dict[str, trio.CancelScope] = {}  # of these, what may be cancelled by its id
+        self.questions: dict[str, trio.CancelScope] = {}  # of these, what has an id
         self.nursery: trio.Nursery
         self._sock = sock
         self._decoder = FrameDecoder(daemon.limits.max_frame_bytes)

@@ -30,9 +30,10 @@ from tests.support.server_harness import (
     clients_of_another_program,
     eventually,
 )
+from umaserve.budget import Budget
 from umaserve.protocol import ProtocolError
 from umaserve.server.clients.questions import WAITING, Questions
-from umaserve.server.clients.shares import BURST_S, LONGEST_DEBT_S, SHARE, Budget, FrontTime
+from umaserve.server.clients.shares import BURST_S, LONGEST_DEBT_S, SHARE, FrontTime
 
 PROGRAMS = st.sampled_from("abc")
 MiB = 1 << 20

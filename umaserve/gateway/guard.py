@@ -15,11 +15,12 @@ import contextlib
 import re
 import traceback
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from umaserve.budget import Budget
 from umaserve.gateway.callers import Callers, Say
 from umaserve.gateway.daemon.link import OWNER, Link
 from umaserve.gateway.daemon.refusal import INTERNAL, Refusal, error_body
@@ -46,6 +47,8 @@ class Guard:
         self._app, self._settings = app, settings
         self._callers = Callers(settings, keys, say)
         self._link, self._say = link, say
+        # of a key's requests at a time, so that connections are left for other keys
+        self._at_once = Budget(settings.max_connections) if settings.api_key_file else None
         self._origins = frozenset(origin.lower().rstrip("/") for origin in settings.origins)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -87,9 +90,24 @@ class Guard:
         assert task is not None
         reading = asyncio.ensure_future(body.read_ahead(task.cancel))
         try:
-            await self._app(scope, body, answer)
+            with self._place_of(scope["state"]["key"]):
+                await self._app(scope, body, answer)
         finally:
             reading.cancel()
+
+    @contextlib.contextmanager
+    def _place_of(self, key: str) -> Iterator[None]:
+        if self._at_once is None or not key:
+            yield
+            return
+        if not self._at_once.take(key, 1):
+            count = self._at_once.held_by(key)
+            text = f"{count} requests of this key are being answered; wait for some of them"
+            raise Refusal(429, "too_many_requests", text, (("retry-after", "1"),))
+        try:
+            yield
+        finally:
+            self._at_once.change(key, -1)
 
     def _check_host(self, scope: Scope, headers: Headers) -> None:
         if self._settings.any_host:

@@ -10,13 +10,14 @@ from dataclasses import dataclass, field
 
 import trio
 
+from umaserve.budget import Budget
 from umaserve.config import Config
 from umaserve.peer import Peer, peer_of
 from umaserve.protocol import E_LIMIT_002, STOPPING, error_event
 from umaserve.server.admin import Admin
 from umaserve.server.clients.connection import Connection, program_of
 from umaserve.server.clients.limits import Limits, limits_of
-from umaserve.server.clients.shares import CONNECTION_S, Budget, FrontTime
+from umaserve.server.clients.shares import CONNECTION_S, FrontTime
 from umaserve.server.engines.descriptors import (
     OUT_OF_THEM,
     connections_within_limit,

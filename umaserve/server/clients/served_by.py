@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any, Protocol
 
+from umaserve.budget import Budget
 from umaserve.config import Config
 from umaserve.server.clients.limits import Limits
-from umaserve.server.clients.shares import Budget, FrontTime
+from umaserve.server.clients.shares import FrontTime
 from umaserve.server.log.lines import Log
 from umaserve.server.requests.meters import Meters
 from umaserve.server.requests.sessions import Sessions

@@ -8,10 +8,27 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Hashable
 
+from umaserve.budget import Budget
+from umaserve.heap import trim_heap
+
 SHARE = 0.1  # of the front's time, for what one program sends
 BURST_S = 0.005  # that it may use at once
 CONNECTION_S = 0.0004  # to set a connection's tasks up and to end them
+TRIM_BYTES, TRIM_PARTS = 8 * 1024 * 1024, 8
 LONGEST_DEBT_S = 0.2  # so far behind at most: nobody waits for more than two seconds
+
+
+class FrameBudget(Budget):
+    """Bytes of frames.  When most of many are gone, the C library returns what it keeps of them."""
+
+    _most_held = 0  # since then
+
+    def change(self, program: Hashable, amount: int) -> None:
+        super().change(program, amount)
+        self._most_held = max(self._most_held, self._total)
+        if self._most_held > TRIM_BYTES > TRIM_PARTS * self._total:
+            self._most_held = self._total
+            trim_heap()
 
 
 class FrontTime:

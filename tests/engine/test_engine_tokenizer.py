@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import types
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -153,3 +154,36 @@ def test_a_short_text_that_takes_long_is_not_taken_between_ticks_again(
                 assert engine.process.poll() is None
             beside.append(since > 0)  # the thread had it
         assert beside == [False, True]
+
+
+def test_texts_that_nobody_waits_for_are_left_out() -> None:
+    table, _ = t.SessionTable.create(t.TableSpec(2, 8))
+    told, specials, holds = threading.Event(), Text(), threading.Event()
+    thread = tk.TokenizerThread(specials, table, told.set)  # type: ignore[arg-type]
+    seen: list[str] = []
+
+    def tokenize(text: str, **_: object) -> list[int]:
+        seen.append(text)
+        assert holds.wait(20)
+        return list(text.encode())
+
+    specials.model = types.SimpleNamespace(tokenize=tokenize)
+    thread.put(m.Tokenize(1, "a", more=["b", "c"]))
+    thread.put(m.Tokenize(2, "d"))
+    thread.put(m.Tokenize(3, "e", more=["", "fg"]))
+    while not seen:
+        assert thread.is_busy
+    thread.forget(1)
+    thread.forget(2)
+    holds.set()
+    answers = []
+    while len(answers) < 3:
+        assert told.wait(20)
+        told.clear()
+        while thread.finished:
+            answers.append(thread.finished.popleft()[0])
+    assert seen == ["a", "e", "", "fg"]
+    assert answers[2] == m.Tokens(3, [*b"efg"], "", [1, 0, 2])
+    assert answers[0].error and answers[1].error
+    thread.forget(4)  # it came after its answer
+    assert not thread._forgotten

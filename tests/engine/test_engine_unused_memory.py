@@ -101,11 +101,12 @@ def test_new_ranges_are_what_was_not_there(before: list[int], after: list[int]) 
 _COMPILE_TWICE = """
 import numba, psutil
 from umaserve.engine.model import unused_memory as u
+from umaserve.heap import trim_heap
 first = numba.njit(lambda x: x + 1)
 assert first(1) == 2
 before = psutil.Process().memory_info().rss
 given = u.give_back_code(u.COMPILER)
-u.trim_heap()
+trim_heap()
 after = psutil.Process().memory_info().rss
 second = numba.njit(lambda x: first(x) * 2.5)
 assert (first(2), first(2.5), second(3)) == (3, 3.5, 10.0)

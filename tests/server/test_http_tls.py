@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
+import select
 import shutil
+import socket
 import ssl
 import subprocess
 from collections.abc import Iterator
@@ -15,9 +18,11 @@ from typing import NamedTuple
 import pytest
 import trio
 
+from tests.support.gateway import everything, gateway
 from tests.support.server_harness import DaemonProcess, eventually
 from tests.support.strangers import UID, only_root
 from umaserve.config import load_config
+from umaserve.gateway import tls
 from umaserve.server.clients.listener import SocketError
 from umaserve.server.gateway.listener import open_http
 
@@ -73,6 +78,34 @@ def test_a_client_that_trusts_the_certificate_is_answered(tmp_path: Path, files:
         client.close()
         assert daemon.info()["http"] == f"https://0.0.0.0:{port}"
         assert "PRIVATE" not in daemon.log
+
+
+def test_handshakes_that_never_end_count_as_connections(files: Files) -> None:
+    told = {"tls_cert": str(files.cert), "tls_key": str(files.key)}
+    with gateway(max_connections=10, **told) as port:
+        silent = [socket.create_connection(("127.0.0.1", port), 60) for _ in range(40)]
+        silent[39].sendall(b"\x16\x03\x01")
+        eventually(lambda: len(select.select(silent, [], [], 0)[0]) >= 30, "the oldest go")
+        trusting = ssl.create_default_context(cafile=str(files.cert))
+        client = HTTPSConnection("127.0.0.1", port, timeout=60, context=trusting)
+        client.request("GET", "/none")
+        assert client.getresponse().status == 404
+        client.close()
+        for sock in silent:
+            sock.close()
+
+
+def test_a_handshake_that_never_ends_is_cut_off(
+    files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tls, "HANDSHAKE_S", 0.3)
+    told = {"tls_cert": str(files.cert), "tls_key": str(files.key)}
+    with gateway(**told) as port:
+        for said in (b"", b"\x16\x03\x01", b"GET / HTTP/1.1\r\n\r\n"):
+            with socket.create_connection(("127.0.0.1", port), 60) as sock:
+                sock.sendall(said)
+                with contextlib.suppress(ConnectionResetError):
+                    assert b"HTTP/" not in everything(sock)
 
 
 def port_of(daemon: DaemonProcess) -> int:

@@ -14,6 +14,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -33,9 +34,10 @@ from tests.support.server_harness import (
     clients_of_another_program,
     eventually,
 )
+from umaserve.budget import Budget
 from umaserve.protocol import ProtocolError
 from umaserve.server.clients.questions import WAITING, Questions
-from umaserve.server.clients.shares import BURST_S, LONGEST_DEBT_S, SHARE, Budget, FrontTime
+from umaserve.server.clients.shares import BURST_S, LONGEST_DEBT_S, SHARE, FrontTime
 from umaserve.server.engines import descriptors
 
 PROGRAMS = st.sampled_from("abc")
@@ -223,10 +225,10 @@ def test_unfinished_frames_have_one_budget(tmp_path: Path) -> None:
         front = psutil.Process(daemon.process.pid)
         before = front.memory_info().rss
         greedy = clients_of_another_program(daemon.path, 200)
-        partial = struct.pack("<I", MiB) + b" " * (MiB - 1)
+        almost = struct.pack("<I", MiB) + b" " * (MiB - 1)
         for client in greedy:
             try:
-                client.socket.sendall(partial)
+                client.socket.sendall(almost)
             except (BrokenPipeError, ConnectionResetError):
                 continue
         eventually(lambda: daemon.metrics()["errors_total"].get("E_LIMIT_002", 0) > 100)
@@ -239,6 +241,57 @@ def test_unfinished_frames_have_one_budget(tmp_path: Path) -> None:
         for client in greedy:
             client.socket.close()
         serves(daemon.client(), "afterwards")
+
+
+def refusals_pass(daemon: DaemonProcess, code: str, count: int) -> bool:
+    return daemon.metrics()["errors_total"].get(code, 0) > count
+
+
+def pushed(daemon: DaemonProcess, count: int, announced: int) -> list[socket.socket]:
+    """So many connections with the beginning of a frame, of some hundred kilobytes."""
+    found = []
+    for client in clients_of_another_program(daemon.path, count):
+        found.append(client.socket)
+        with contextlib.suppress(OSError):
+            client.socket.sendall(struct.pack("<I", announced) + b"x" * 300_000)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("announced", "code"), [(1 << 30, "E_PROTO_002"), (600_000, "E_LIMIT_002")]
+)
+def test_frames_that_are_refused_leave_nothing_behind(
+    tmp_path: Path, announced: int, code: str
+) -> None:
+    with DaemonProcess(tmp_path, n_ctx=65536, max_frame_bytes=1 << 20) as daemon:
+        front = psutil.Process(daemon.process.pid)
+        before = front.memory_info().rss
+        for _ in range(2):
+            before_it = daemon.metrics()["errors_total"].get(code, 0)
+            sockets = pushed(daemon, 300, announced)
+            eventually(partial(refusals_pass, daemon, code, before_it + 100))
+            assert front.memory_info().rss - before < 52 * MiB  # of which 32 may be its share
+            for sock in sockets:
+                sock.close()
+        eventually(lambda: front.memory_info().rss - before < 20 * MiB, "it is given back")
+        errors = daemon.metrics()["errors_total"]
+        sockets = pushed(daemon, 90, 600_000)  # less than a program's share: nothing is counted
+        with daemon.client() as client:
+            serves(client, "afterwards")
+        assert daemon.metrics()["errors_total"] == errors
+        for sock in sockets:
+            sock.close()
+
+
+def test_messages_that_are_refused_leave_nothing_behind(tmp_path: Path) -> None:
+    with DaemonProcess(tmp_path, n_ctx=65536, max_frame_bytes=1 << 20) as daemon:
+        front = psutil.Process(daemon.process.pid)
+        with daemon.client() as client:
+            before = front.memory_info().rss
+            for _ in range(300):
+                client.send(type="none", pad="x" * 900_000)
+                assert client.answer("none")["code"] == "E_PROTO_003"
+            assert front.memory_info().rss - before < 40 * MiB
 
 
 def test_answers_that_nobody_reads_have_one_budget(tmp_path: Path) -> None:

@@ -209,12 +209,15 @@ class Engine:
                     self.table.serial[message.slot] = 0
             case m.Tokenize():
                 self.table.header.tokenizing = message.ref
+                if message.text == "[wait]":
+                    time.sleep(0.5)
                 if message.text == "[crash]":
                     os.abort()
                 if message.text == "[stall]":
                     time.sleep(600)
                 self.table.header.tokenizing = 0
-                self.send(m.Tokens(message.ref, list(message.text.encode())))
+                found = [list(text.encode()) for text in [message.text, *message.more]]
+                self.send(m.Tokens(message.ref, sum(found, []), "", [len(f) for f in found]))
             case m.AskCache():
                 self.send(m.CacheReport(message.ref, "a fake keeps nothing"))
             case m.Shutdown():

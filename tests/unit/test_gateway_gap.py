@@ -17,14 +17,19 @@ GAP = {"prefix": 1001, "suffix": 1002, "middle": 1003}
 class Bytes:
     """A daemon whose tokens are bytes; ``special`` are the texts in which it looked for others."""
 
+    max_prompt_bytes = 1_000
+
     def __init__(self) -> None:
         self.special: list[str] = []
+        self.asked = 0
 
     async def ask(self, message: dict[str, Any]) -> dict[str, Any]:
         assert not message["add_special"]
+        self.asked += 1
         if message["parse_special"]:
-            self.special.append(message["text"])
-        return {"tokens": list(message["text"].encode())}
+            self.special += message["text"]
+        found = [list(text.encode()) for text in message["text"]]
+        return {"tokens": sum(found, []), "counts": [*map(len, found)]}
 
 
 def run(*arguments: Any, gap: dict[str, int], **more: Any) -> list[Any]:
@@ -41,6 +46,7 @@ def run(*arguments: Any, gap: dict[str, int], **more: Any) -> list[Any]:
         else:
             found.append(chr(token))
     assert set(link.special) <= {arguments[-1]}  # what of the answer is known already
+    assert link.asked == 1 + bool(link.special)
     return found
 
 
@@ -81,3 +87,12 @@ def test_a_model_without_tokens_for_a_gap() -> None:
     with pytest.raises(Refusal) as caught:
         asyncio.run(with_gap(Bytes(), {}, "a", "b"))  # type: ignore[arg-type]
     assert caught.value.status == 503
+
+
+def test_of_more_chunks_than_the_context_holds_the_last_ones_are_asked_for() -> None:
+    chunks = [Chunk(f"{n:4}\n") for n in range(10_000)]
+    found = run("a", "b", chunks, "", gap={**GAP, "file": 1005})
+    assert 20 < found.count(1005) < 100  # of 1,000 bytes
+    assert found[found.index("filename\n") - 2] == "tmp\n9999\n"
+    found = run("a", "b", [Chunk("")] * 10_000, "", gap={**GAP, "file": 1005})
+    assert 50 < found.count(1005) < 1_024

@@ -474,7 +474,12 @@ def test_admin_messages():
     assert parse({"type": "load", "model": "/m.gguf"}) == Load("/m.gguf")
     assert parse({"type": "unload", "id": "u"}) == Unload("u")
     assert parse({"type": "info"}) == Info()
-    assert parse({"type": "tokenize", "text": ""}) == TokenizeRequest("")
+    assert parse({"type": "tokenize", "text": ""}) == TokenizeRequest(("",))
+    assert parse({"type": "tokenize", "text": ["a", ""], "id": "t"}) == TokenizeRequest(
+        ("a", ""), "t", several=True
+    )
+    for texts in ([], ["x"] * 2049, ["x", 1], 7):
+        assert "text" in refused({"type": "tokenize", "text": texts}).message
     assert parse({"type": "detokenize", "tokens": [], "id": "d"}) == DetokenizeRequest([], "d")
     assert parse({"type": "embed", "input": "x"}) == Embed(("x",))
     assert parse({"type": "embed", "input": [3, 4]}) == Embed(([3, 4],))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import json
 import struct
+import weakref
 
 import pytest
 from hypothesis import given
@@ -71,3 +73,21 @@ def test_a_long_frame_is_refused_from_its_header_alone():
 
 def test_a_frame_of_exactly_the_cap_passes():
     assert FrameDecoder(5).feed(b"\x05\0\0\0hello") == [b"hello"]
+
+
+def test_a_refusal_keeps_nothing_of_what_was_fed() -> None:
+    class Data(bytearray):
+        pass
+
+    decoder, kept = FrameDecoder(10), []
+    gc.disable()
+    try:
+        for data in (Data(b"\0\0\0\1x"), Data(b"more")):
+            kept.append(weakref.ref(data))
+            with pytest.raises(ProtocolError) as caught:
+                decoder.feed(data)
+            assert caught.value.code == "E_PROTO_002" and "16777216 bytes" in caught.value.message
+            del data, caught
+        assert [ref() for ref in kept] == [None, None] and not decoder.pending
+    finally:
+        gc.enable()

@@ -17,6 +17,7 @@ import time
 from typing import TYPE_CHECKING
 
 from umaserve import core_dumps
+from umaserve.heap import trim_heap
 from umaserve.parent import die_with_parent
 from umaserve.private_folder import NotPrivate
 from umaserve.wire import messages as m
@@ -116,7 +117,7 @@ def main() -> int:
     gc.freeze()  # what is alive now lives as long as the process; no collection looks at it again
     if not start.pretouch:
         unused_memory.give_back_code(unused_memory.COMPILER)
-        unused_memory.trim_heap()
+        trim_heap()
     if not start.core_dumps:  # now: no prompt has come, and /proc/self/pagemap has been read
         core_dumps.forbid()
     engine.recall_costs()

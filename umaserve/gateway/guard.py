@@ -3,8 +3,9 @@
 A path with doubled slashes or one at its end is the path without them: base URLs are often written
 so.
 
-There is no way around it: the guard is the application that the server is given.  It also makes
-the last error of what fails inside, and never says more of that than its kind.
+There is no way around it: the guard is the application that the server is given.  It also ends
+what a route does when its client leaves, makes the last error of what fails inside, and never says
+more of that than its kind.
 """
 
 from __future__ import annotations
@@ -13,23 +14,26 @@ import asyncio
 import contextlib
 import re
 import traceback
+from collections import deque
+from collections.abc import Callable, Iterator
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from umaserve.budget import Budget
 from umaserve.gateway.callers import Callers, Say
 from umaserve.gateway.daemon.link import OWNER, Link
 from umaserve.gateway.daemon.refusal import INTERNAL, Refusal, error_body
 from umaserve.gateway.host import host_is_ours, host_of
 from umaserve.gateway.keys import Keys
 from umaserve.gateway.settings import Settings
-from umaserve.gateway.translate.body import Gone
 
 URL = "umaserve.url"  # of the scope: the request's target as it came
 MOST_ASKED_CHARS = 4096  # of the header names that a page asks for
 EXPOSED_HEADERS = "x-uma-lane, x-uma-cache, retry-after"
 PREFLIGHT_S = 600
 _SLASHES = re.compile("//+")
+BODY_S = 60.0  # until the last byte of a body
 OF_BODIES = (413, 415)  # refusals of a body that nobody has read
 READ_ON_BYTES, READ_ON_S = 64 * 1024 * 1024, 10.0  # of such a body, before it is answered
 
@@ -43,6 +47,8 @@ class Guard:
         self._app, self._settings = app, settings
         self._callers = Callers(settings, keys, say)
         self._link, self._say = link, say
+        # of a key's requests at a time, so that connections are left for other keys
+        self._at_once = Budget(settings.max_connections) if settings.api_key_file else None
         self._origins = frozenset(origin.lower().rstrip("/") for origin in settings.origins)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -65,18 +71,43 @@ class Guard:
             scope.setdefault("state", {}).update(caller._asdict())
             OWNER.set(caller.key)
             body.check()
-            await self._app(scope, body, answer)
-        except Gone:
-            pass
+            await self._while_there(body, scope, answer)
         except Refusal as refusal:
             if refusal.status in OF_BODIES:
                 await body.read_on()
             await answer.refuse(scope, refusal)
         except asyncio.CancelledError:
+            if body.is_left:
+                return
             await answer.refuse(scope, Refusal(503, "ending", "the gateway is ending"))
         except Exception as error:
             self._say("error", f"{scope['method']} of a route failed: {where(error)}")
             await answer.refuse(scope, Refusal(500, "internal_error", INTERNAL))
+
+    async def _while_there(self, body: _Body, scope: Scope, answer: _Answer) -> None:
+        """Run the route; it is cancelled when the client leaves, whatever it waits for."""
+        task = asyncio.current_task()
+        assert task is not None
+        reading = asyncio.ensure_future(body.read_ahead(task.cancel))
+        try:
+            with self._place_of(scope["state"]["key"]):
+                await self._app(scope, body, answer)
+        finally:
+            reading.cancel()
+
+    @contextlib.contextmanager
+    def _place_of(self, key: str) -> Iterator[None]:
+        if self._at_once is None or not key:
+            yield
+            return
+        if not self._at_once.take(key, 1):
+            count = self._at_once.held_by(key)
+            text = f"{count} requests of this key are being answered; wait for some of them"
+            raise Refusal(429, "too_many_requests", text, (("retry-after", "1"),))
+        try:
+            yield
+        finally:
+            self._at_once.change(key, -1)
 
     def _check_host(self, scope: Scope, headers: Headers) -> None:
         if self._settings.any_host:
@@ -108,7 +139,11 @@ class Guard:
 
 
 class _Body:
-    """``receive`` of ASGI, for a body of at most ``most`` bytes that is sent as it is."""
+    """``receive`` of ASGI, for a body of at most ``most`` bytes that is sent as it is.
+
+    It is read ahead of the route that wants it: so the client's end is seen when it comes.
+    ``is_left``: the client has left.
+    """
 
     def __init__(self, headers: Headers, receive: Receive, most: int) -> None:
         self._receive, self._most = receive, most
@@ -116,7 +151,12 @@ class _Body:
         length = headers.get("content-length", "")
         self._length = int(length) if length.isdigit() else 0
         self._waits = "expect" in headers  # its client sends nothing before it is told to
-        self._size, self._over = 0, False
+        self._size, self._over, self.is_left = 0, False, False
+        self._read: deque[Message] = deque()
+        self._failure: Callable[[], Refusal] | None = None  # new each time: one that is kept
+        # has a traceback, which keeps all that was read
+        self._more: asyncio.Future[None] | None = None
+        self._began_s = asyncio.get_running_loop().time()
 
     def check(self) -> None:
         """Refuse what the head says already."""
@@ -124,15 +164,48 @@ class _Body:
             text = f"Content-Encoding {self._encoding[:40]!r} is not taken; send the body as it is"
             raise Refusal(415, "unsupported_encoding", text, (("accept-encoding", "identity"),))
         if self._length > self._most:
-            raise _too_large(self._most)
+            raise self._too_large()
 
-    async def __call__(self) -> Message:
-        message = await self._receive()
+    async def read_ahead(self, on_left: Callable[[], object]) -> None:
+        """Read until the client leaves, or until its body is too long."""
+        while (message := await self._receive())["type"] != "http.disconnect":
+            if self._over:
+                continue
+            self._count(message)
+            if self._size > self._most:
+                return self._fail(self._too_large)
+            self._read.append(message)
+            self._wake()
+        self.is_left = True
+        on_left()
+
+    def _count(self, message: Message) -> None:
         self._over = not message.get("more_body", False)
         self._size += len(message.get("body", b""))
-        if self._size > self._most:
-            raise _too_large(self._most)
-        return message
+
+    def _fail(self, failure: Callable[[], Refusal]) -> None:
+        self._failure = self._failure or failure
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._more is not None and not self._more.done():
+            self._more.set_result(None)
+
+    async def __call__(self) -> Message:
+        loop = asyncio.get_running_loop()
+        while not self._read:
+            if self._failure is not None:
+                raise self._failure()
+            self._more = loop.create_future()
+            slow = loop.call_at(self._began_s + BODY_S, self._fail, _too_slow)
+            try:
+                await self._more
+            finally:
+                slow.cancel()
+        return self._read.popleft()
+
+    def _too_large(self) -> Refusal:
+        return Refusal(413, "body_too_large", f"the body is longer than {self._most} bytes")
 
     async def read_on(self) -> None:
         """Read what a refused body still has, up to a bound: a client that still sends reads no
@@ -142,9 +215,7 @@ class _Body:
 
         async def rest() -> None:
             while not self._over and self._size <= READ_ON_BYTES:
-                message = await self._receive()
-                self._over = not message.get("more_body", False)
-                self._size += len(message.get("body", b""))
+                self._count(await self._receive())
 
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(rest(), READ_ON_S)
@@ -200,8 +271,9 @@ def _foreign(who: str) -> Refusal:
     return Refusal(403, "origin_not_allowed", f"{who} may not ask here; --allow-origin names pages")
 
 
-def _too_large(most: int) -> Refusal:
-    return Refusal(413, "body_too_large", f"the body is longer than {most} bytes")
+def _too_slow() -> Refusal:
+    text = f"the body was not complete after {BODY_S:g} s"
+    return Refusal(408, "request_timeout", text, (("connection", "close"),))
 
 
 def where(error: BaseException) -> str:

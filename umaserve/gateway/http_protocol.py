@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import socket
+from collections.abc import Hashable
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import (
@@ -17,6 +17,7 @@ from uvicorn.protocols.http.httptools_impl import (
 from umaserve.gateway.callers import UID
 from umaserve.gateway.daemon.refusal import Refusal, encode, openai_error
 from umaserve.gateway.guard import URL
+from umaserve.gateway.room import BUSY, IDLE, UNFINISHED, Room, next_order, whose
 from umaserve.gateway.settings import Settings
 from umaserve.peer import peer_of
 from umaserve.tcp_peer import TcpPeers
@@ -28,22 +29,19 @@ LINGER_S = 2.0  # until the client has read the last answer
 LINGER_BYTES = 1024 * 1024  # of input that nobody reads any more
 LINE_REQUESTS, LINE_BYTES = 64, 1024 * 1024  # that one connection may have in line
 
-_UNIX = socket.AF_UNIX
-_ORDER = itertools.count()  # the loop's clock stands still while it takes several connections
-
 
 class GatewayProtocol(HttpToolsProtocol):
-    """``settings`` and ``peers`` are set by `protocol_for`.
-
-    When all connections are taken, the one that has asked for nothing the longest makes room.
-    """
+    """``settings``, ``peers`` and ``room`` are set by `protocol_for`."""
 
     settings: Settings
-    peers: TcpPeers | None  # where users are to be told apart by their connections
+    peers: TcpPeers
+    room: Room
+    handshake: Any = None  # that came before, with TLS
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.asked = next(_ORDER)
+        self.asked = next_order()
+        self._at: Hashable = None  # the holder while no key is known
         self._uid: int | None = None  # at the other end, where that is looked up
         self._head_bytes = 0
         self._in_head = self._lingers = False
@@ -57,14 +55,33 @@ class GatewayProtocol(HttpToolsProtocol):
         """Whether no request is under way."""
         return self.cycle is None or self.cycle.response_complete
 
+    @property
+    def holder(self) -> Hashable:
+        """Whose connection it is, of those that share the room."""
+        state = {} if self.cycle is None else self.cycle.scope.get("state", {})
+        return ("key", state["key"]) if state.get("key") else self._at
+
+    @property
+    def stage(self) -> int:
+        """Whether a request is being read or answered."""
+        cycle = self._running
+        if cycle is not None and not cycle.response_complete:
+            return UNFINISHED if cycle.more_body and not cycle.response_started else BUSY
+        return UNFINISHED if self._in_head else IDLE
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         if not self._may_come(transport):
             transport.abort()
             return
-        if self.peers is not None and self.transport.get_extra_info("socket").family != _UNIX:
-            self._uid = self.peers.uid(self.client, self.server)  # now: a closed one has no user
-        self._make_room()
+        self._at, self._uid = whose(
+            self.transport.get_extra_info("socket"), self.peers, self.settings
+        )  # now: a closed one has no user
+        if self.handshake is not None:
+            self.room.handshakes.discard(self.handshake)
+        elif not self.room.has_place(self, self.connections):
+            text = f"{self.room.most} connections are open, and all are being answered"
+            self.refuse(Refusal(503, "too_many_connections", text))
         self._wait_for_request()
 
     def _may_come(self, transport: asyncio.Transport) -> bool:
@@ -77,17 +94,6 @@ class GatewayProtocol(HttpToolsProtocol):
         ) as sock:
             return peer_of(sock).uid in (self.settings.owner, -1)
         return False  # it left already
-
-    def _make_room(self) -> None:
-        others = [c for c in self.connections if c is not self]
-        if len(others) < self.settings.max_connections:
-            return
-        idle = [c for c in others if isinstance(c, GatewayProtocol) and c.is_idle]
-        if idle:
-            min(idle, key=lambda c: c.asked).close_now()
-        else:
-            text = f"{len(others)} connections are open, and all are being answered"
-            self.refuse(Refusal(503, "too_many_connections", text))
 
     def _wait_for_request(self) -> None:
         if self.settings.idle_timeout_s:
@@ -131,7 +137,7 @@ class GatewayProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._in_head, self._head_bytes, self._left_bytes = True, 0, LINGER_BYTES
-        self.asked = next(_ORDER)
+        self.asked = next_order()
 
     def on_headers_complete(self) -> None:
         self._in_head = False
@@ -164,7 +170,7 @@ class GatewayProtocol(HttpToolsProtocol):
             raise ValueError(text)
 
     def on_response_complete(self) -> None:
-        self.asked = next(_ORDER)
+        self.asked = next_order()
         self._left_bytes = LINGER_BYTES
         super().on_response_complete()
         if self._last_words is not None and self.is_idle:
@@ -274,6 +280,7 @@ def _without_chunks(cycle: RequestResponseCycle, app: Any) -> Any:
 
 def protocol_for(settings: Settings) -> type[GatewayProtocol]:
     """The protocol class with these settings."""
-    by_user = settings.owner >= 0 and not settings.api_key_file
-    named = {"settings": settings, "peers": TcpPeers() if by_user else None}
+    named = {
+        "settings": settings, "peers": TcpPeers(), "room": Room(settings.max_connections)
+    }  # fmt: skip
     return type("BoundProtocol", (GatewayProtocol,), named)

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import socket
+import ssl
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from types import FrameType
@@ -13,11 +14,13 @@ from types import FrameType
 import uvicorn
 import uvloop
 
+from umaserve.gateway import tls
 from umaserve.gateway.app import application
 from umaserve.gateway.daemon.link import Link
 from umaserve.gateway.guard import Say
-from umaserve.gateway.http_protocol import protocol_for
+from umaserve.gateway.http_protocol import GatewayProtocol, protocol_for
 from umaserve.gateway.keys import Keys
+from umaserve.gateway.room import whose
 from umaserve.gateway.settings import Settings
 
 Ready = Callable[[asyncio.AbstractEventLoop, Callable[[], None]], None]
@@ -97,6 +100,7 @@ class _Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
         self.ending = asyncio.Event()
+        self._accepting: list[asyncio.Task[None]] = []  # with TLS
 
     async def main_loop(self) -> None:
         while not await self.on_tick(0):
@@ -109,10 +113,33 @@ class _Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         self._loop = asyncio.get_running_loop()
-        await super().startup(sockets)
+        if self.config.ssl is None:
+            await super().startup(sockets)
+        else:
+            await super().startup([])
+            for sock in sockets or ():
+                taking = tls.accept(sock, partial(self._enter, self.config.ssl))
+                self._accepting.append(asyncio.ensure_future(taking))
         await self.on_tick(0)  # the headers of every answer
         if self.on_started is not None:
             self.on_started()
+
+    def _enter(self, context: ssl.SSLContext, sock: socket.socket) -> None:
+        made = self.config.http_protocol_class(  # type: ignore[call-arg]
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+        assert isinstance(made, GatewayProtocol)
+        made.handshake = tls.Handshake(sock, whose(sock, made.peers, made.settings)[0])
+        if made.room.has_place(made.handshake, made.connections):
+            made.room.handshakes.add(made.handshake)
+            made.handshake.begin(context, made, made.room.handshakes.discard)
+        else:
+            sock.close()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for each in self._accepting:
+            each.cancel()
+        await super().shutdown(sockets)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

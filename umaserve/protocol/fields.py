@@ -122,6 +122,8 @@ _WORDS_INPUT = (
     f"a string, a list of token ids, or a list of at most {MAX_INPUTS} of both, none empty"
 )
 
+_WORDS_TEXTS = f"a string, or a list of 1 to {MAX_INPUTS} strings"
+
 GENERATE_FIELDS: tuple[Field, ...] = (
     Field("id", Id, _ID_WORDS, note="names the request; unique among those in flight here"),
     Field("prompt", str, "a string that is not empty", note="this, `tokens` or `messages`"),
@@ -313,8 +315,12 @@ ADMIN_FIELDS: dict[str, tuple[Field, ...]] = {
     ),
     "tokenize": (
         _OPTIONAL_ID,
-        Field("text", str, "a string"),
-        _flag("add_special", False, "with the tokens that the model puts around a text, once"),
+        Field("text", str | list[str], _WORDS_TEXTS, note="the answer to a list has `counts`"),
+        _flag(
+            "add_special",
+            False,
+            "with the tokens that the model puts around a text, once; of a list, around the first",
+        ),
         _flag("parse_special", True, "read the text of special tokens as such"),
         _OPTIONAL_KEY,
     ),

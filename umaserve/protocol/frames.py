@@ -45,7 +45,7 @@ class FrameDecoder:
     def __init__(self, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
         self.max_frame_bytes = max_frame_bytes
         self._buffer = bytearray()
-        self._error: ProtocolError | None = None
+        self._refusal = ""  # not the error itself: its traceback would keep what was fed
 
     @property
     def pending(self) -> int:
@@ -62,8 +62,8 @@ class FrameDecoder:
         Raises ``ProtocolError`` (``E_PROTO_002``, closes) as soon as a header announces more than
         ``max_frame_bytes``; its ``frames`` holds the bodies that came before that header.
         """
-        if self._error is not None:
-            raise ProtocolError(self._error.code, self._error.message)
+        if self._refusal:
+            raise ProtocolError(E_PROTO_002, self._refusal)
         buffer = self._buffer
         buffer += data
         out: list[bytes] = []
@@ -71,13 +71,9 @@ class FrameDecoder:
         while len(buffer) - start >= HEADER_BYTES:
             size = int.from_bytes(buffer[start : start + HEADER_BYTES], "little")
             if size > self.max_frame_bytes:
-                buffer.clear()
-                self._error = ProtocolError(
-                    E_PROTO_002,
-                    f"frame of {size} bytes; the limit is {self.max_frame_bytes}",
-                    frames=out,
-                )
-                raise self._error
+                self.drop()
+                self._refusal = f"frame of {size} bytes; the limit is {self.max_frame_bytes}"
+                raise ProtocolError(E_PROTO_002, self._refusal, frames=out)
             end = start + HEADER_BYTES + size
             if len(buffer) < end:
                 break

@@ -154,11 +154,14 @@ class Info(msgspec.Struct, frozen=True):
 
 
 class TokenizeRequest(msgspec.Struct, frozen=True):
-    text: str
+    """``several``: the texts came as a list."""
+
+    texts: tuple[str, ...]
     id: str | None = None
     add_special: bool = False
     parse_special: bool = True
     key: str = ""
+    several: bool = False
 
 
 class DetokenizeRequest(msgspec.Struct, frozen=True):
@@ -482,10 +485,14 @@ def _admin(kind: str, wire: Any, limits: PromptLimits) -> AdminMessage:
     if kind == "tokenize":
         if wire.text is None:
             raise missing("text")
-        _cap("text is", len(wire.text.encode()), limits)
+        several = isinstance(wire.text, list)
+        texts = tuple(wire.text) if several else (wire.text,)
+        if not 0 < len(texts) <= fields.MAX_INPUTS:
+            raise wrong("text", fields.WORDS["tokenize"]["text"])
+        _cap("text is", sum(len(text.encode()) for text in texts), limits)
         parse = wire.parse_special is not False
         special = bool(wire.add_special)
-        return TokenizeRequest(wire.text, wire.id, special, parse, wire.key or "")
+        return TokenizeRequest(texts, wire.id, special, parse, wire.key or "", several)
     if kind == "render":
         if wire.messages is None:
             raise missing("messages")

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Awaitable, Callable, Hashable
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import trio
@@ -88,8 +87,8 @@ class Admin:
             case Info():
                 connection.relays = connection.relays or message.relays
                 connection.send(admin_event("info", message.id, info=self.info(message.template)))
-            case Cancel() if message.serial is None and message.id in connection.embeds:
-                connection.embeds[message.id].cancel()
+            case Cancel() if message.serial is None and message.id in connection.questions:
+                connection.questions[message.id].cancel()
                 connection.send(admin_event("cancelled", message.id, found=True))
             case Cancel():
                 request = self._find(connection, message)
@@ -106,10 +105,7 @@ class Admin:
             case TokenizeRequest():
                 self._start(connection, message, self._tokenize)
             case Embed():
-                scope = trio.CancelScope()  # a cancel may come before the task begins
-                self._start(connection, message, partial(self._embed, scope))
-                if message.id is not None:
-                    connection.embeds[message.id] = scope
+                self._start(connection, message, self._embed)
             case Render():
                 self._start(connection, message, self._render)
             case AskCache():
@@ -164,19 +160,26 @@ class Admin:
             raise ProtocolError(E_LIMIT_002, text, id=message.id)
         connection.answering[program] += 1
         connection.keeps_alive += 1
-        connection.nursery.start_soon(self._answer, connection, message, answer, program)
+        scope = trio.CancelScope()  # a cancel may come before the task begins
+        if message.id is not None:
+            connection.questions[message.id] = scope
+        connection.nursery.start_soon(self._answer, connection, message, answer, program, scope)
 
     async def _answer(
-        self, connection: Connection, message: Any, answer: Any, program: int
-    ) -> None:
+        self, connection: Connection, message: Any, answer: Any, program: int,
+        scope: trio.CancelScope,
+    ) -> None:  # fmt: skip
         try:
-            await answer(connection, message)
+            with scope:
+                await answer(connection, message)
         except ProtocolError as error:
             error.id = message.id
             connection.refuse(error)
         except Exception as error:
             connection.broke(error, message.id)
         finally:
+            if connection.questions.get(message.id) is scope:
+                del connection.questions[message.id]
             connection.keeps_alive -= 1
             connection.answering[program] -= 1
             if not connection.answering[program]:
@@ -197,12 +200,13 @@ class Admin:
             self._questions,
             _program(connection, message),
             lambda engine: engine.tokenize(
-                message.text, message.add_special, message.parse_special
+                message.texts, message.add_special, message.parse_special
             ),
         )
         if answer.error:
             raise ProtocolError(E_PROTO_003, f'"text" cannot be tokenised: {answer.error}')
-        connection.send(admin_event("tokens", message.id, tokens=answer.tokens))
+        counts = {"counts": answer.counts} if message.several else {}
+        connection.send(admin_event("tokens", message.id, tokens=answer.tokens, **counts))
 
     async def _detokenize(self, connection: Connection, message: DetokenizeRequest) -> None:
         engine = self._engine()
@@ -214,12 +218,20 @@ class Admin:
             text = f'"tokens" names token {max(tokens)}; the vocabulary has {n_vocab}'
             raise ProtocolError(E_PROTO_003, text)
         found: list[bytes] = []
+        listed: list[list[int]] = []
+        size, most = 0, self._daemon.limits.max_prompt_bytes
         for at in range(0, len(tokens), TOKENS_AT_ONCE):
             began_s = time.monotonic()
-            found += map(pieces.spelled, tokens[at : at + TOKENS_AT_ONCE])
+            some = [*map(pieces.spelled, tokens[at : at + TOKENS_AT_ONCE])]
+            found += some
+            listed += [[*piece] for piece in some] if message.with_pieces else []
+            size += sum(map(len, some))
+            if size > most:  # some tokens are a hundred spaces
+                text = f"the text of these tokens is longer than {most} bytes"
+                raise ProtocolError(E_LIMIT_001, f"{text}; the limit is that of a prompt")
             await connection.use_front(began_s)
             await trio.lowlevel.checkpoint()
-        more = {"pieces": [[*piece] for piece in found]} if message.with_pieces else {}
+        more = {"pieces": listed} if message.with_pieces else {}
         text = b"".join(found).decode("utf-8", "replace")
         connection.send(admin_event("text", message.id, text=text, **more))
 
@@ -256,17 +268,7 @@ class Admin:
                 await trio.sleep(SUCCESSOR_POLL_S)
         raise ProtocolError(E_MODEL_001, WITHOUT_ENGINE)
 
-    async def _embed(
-        self, scope: trio.CancelScope, connection: Connection, message: Embed
-    ) -> None:
-        try:
-            with scope:
-                await self._embed_all(connection, message)
-        finally:
-            if message.id is not None and connection.embeds.get(message.id) is scope:
-                del connection.embeds[message.id]
-
-    async def _embed_all(self, connection: Connection, message: Embed) -> None:
+    async def _embed(self, connection: Connection, message: Embed) -> None:
         vectors: list[Any] = []
         tokens = 0
         self._refuse_large(await self._n_embd(), message)

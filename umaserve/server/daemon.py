@@ -10,13 +10,14 @@ from dataclasses import dataclass, field
 
 import trio
 
+from umaserve.budget import Budget
 from umaserve.config import Config
 from umaserve.peer import Peer, peer_of
 from umaserve.protocol import E_LIMIT_002, STOPPING, error_event
 from umaserve.server.admin import Admin
 from umaserve.server.clients.connection import Connection, program_of
 from umaserve.server.clients.limits import Limits, limits_of
-from umaserve.server.clients.shares import CONNECTION_S, Budget, FrontTime
+from umaserve.server.clients.shares import CONNECTION_S, FrameBudget, FrontTime
 from umaserve.server.engines.descriptors import (
     OUT_OF_THEM,
     connections_within_limit,
@@ -56,7 +57,7 @@ class Daemon:
         self._numbers = itertools.count(1)
         self._programs: dict[Hashable, dict[Connection, None]] = {}  # newest last
         config = self.config
-        self.partial = Budget(max(PARTIAL_BYTES, 4 * self.limits.max_frame_bytes))
+        self.partial = FrameBudget(max(PARTIAL_BYTES, 4 * self.limits.max_frame_bytes))
         self.unsent = Budget(max(UNSENT_BYTES, 4 * config.max_unsent_bytes))
         # what a low limit of descriptors leaves has to do
         self._most = max(1, min(config.max_connections, connections_within_limit()))

@@ -252,11 +252,14 @@ class Release(msgspec.Struct, tag="release"):
     slot: int
 
 
-class Tokenize(msgspec.Struct, tag="tokenize"):
+class Tokenize(msgspec.Struct, tag="tokenize", omit_defaults=True):
+    """Texts to tokens; `Tokens` is the answer.  ``add_special`` holds for ``text`` alone."""
+
     ref: int
     text: str
     add_special: bool = False
     parse_special: bool = True
+    more: list[str] = []
 
 
 class Embed(msgspec.Struct, tag="embed", omit_defaults=True):
@@ -274,7 +277,7 @@ class Embed(msgspec.Struct, tag="embed", omit_defaults=True):
 
 
 class Forget(msgspec.Struct, tag="forget"):
-    """Nobody waits for the answer to `Embed` any more."""
+    """Nobody waits for the answer to `Tokenize` or `Embed` any more."""
 
     ref: int
 
@@ -393,10 +396,13 @@ class Failed(msgspec.Struct, tag="failed"):
     message: str
 
 
-class Tokens(msgspec.Struct, tag="tokens"):
+class Tokens(msgspec.Struct, tag="tokens", omit_defaults=True):
+    """``tokens`` of all texts together; ``counts`` are those of each."""
+
     ref: int
     tokens: list[int]
     error: str = ""
+    counts: list[int] = []
 
 
 class Embedded(msgspec.Struct, tag="embedded", omit_defaults=True):

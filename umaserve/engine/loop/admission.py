@@ -115,6 +115,10 @@ class Admission:
         """Somebody's question about a text."""
         self._other.put(message)
 
+    def forget(self, ref: int) -> None:
+        """Nobody waits for that answer any more."""
+        self._other.forget(ref)
+
     @contextlib.contextmanager
     def _owned(self, message: m.Submit) -> Iterator[None]:
         """What a client's bytes drive in here is blamed on that request if it ends the process."""
@@ -135,8 +139,8 @@ class Admission:
         while self._thread.finished or self._other.finished:
             thread = self._thread if self._thread.finished else self._other
             message, tokens, error = thread.finished.popleft()
-            if isinstance(message, m.Tokenize):
-                self._control.send(m.Tokens(message.ref, tokens, error))
+            if isinstance(message, m.Tokens):
+                self._control.send(message)
                 continue
             if isinstance(message, m.Embed):
                 self.on_embed(message, tokens, error)

@@ -77,6 +77,7 @@ class Encoder:
         if isinstance(message, m.Tokenize | m.Embed):
             self._tokenizer.put(message)
         elif isinstance(message, m.Forget):
+            self._tokenizer.forget(message.ref)
             if self.is_tokenizing or self._texts:
                 self._forgotten.add(message.ref)
             else:
@@ -87,9 +88,9 @@ class Encoder:
             self._control.send(m.CacheReport(message.ref, "the model makes embeddings only"))
         self._table.header.handled += 1
 
-    def _take(self, message: m.Submit | m.Tokenize | m.Embed, tokens: list[int], why: str) -> None:
-        if isinstance(message, m.Tokenize):
-            self._control.send(m.Tokens(message.ref, tokens, why))
+    def _take(self, message: m.Submit | m.Embed | m.Tokens, tokens: list[int], why: str) -> None:
+        if isinstance(message, m.Tokens):
+            self._control.send(message)
         elif isinstance(message, m.Embed):
             code = "E_PROTO_003"
             if not why:

@@ -408,6 +408,7 @@ class Engine:
         elif isinstance(message, m.Tokenize | m.Embed):
             self.admission.tokenize(message)
         elif isinstance(message, m.Forget):
+            self.admission.forget(message.ref)
             self.aside_texts.forget(message.ref)
         elif isinstance(message, m.AskCache):
             self.control.send(self.seats.prefixes.report.message(message.ref))

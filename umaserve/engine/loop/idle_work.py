@@ -14,7 +14,6 @@ from collections.abc import Callable, Generator, Iterator
 
 from umaserve.drafts.wanted import MOST
 from umaserve.engine.cells import placement
-from umaserve.engine.model import unused_memory
 from umaserve.engine.model.thread_places import leave_places, place_threads
 from umaserve.engine.prefill.second_context import SLOW_CHUNK_MS, measure_slices
 from umaserve.engine.start.bandwidth_probe import probe_bandwidth
@@ -23,6 +22,7 @@ from umaserve.engine.start.first_use import meet_shapes
 from umaserve.engine.start.probe import Prober
 from umaserve.engine.start.thread_choice import BATCH_PROMPT, choose
 from umaserve.engine.start.whole import Whole
+from umaserve.heap import trim_heap
 from umaserve.llama.errors import LlamaError
 from umaserve.policy.cost.model import CHUNK_SIZES, predict
 from umaserve.policy.processor.slices import SLICED_CHUNK
@@ -79,7 +79,7 @@ class IdleWork:
             if not self._left:
                 self._engine.cost_keeper.learned()
                 if not self._engine.start.pretouch:
-                    unused_memory.trim_heap()
+                    trim_heap()
 
     def give_way(self) -> None:
         """Somebody comes: leave an empty cache behind.  What was begun begins anew later."""

@@ -32,12 +32,15 @@ STACK_PER_BYTE = 1024  # of a text; between 200 and 420 were needed (``pre`` gpt
 USUAL_STACK_BYTES = 512 << 10  # a thread's on macOS; elsewhere it has more
 STACK_BYTES = 64 << 20  # of the thread: address space, of which only what is used becomes memory
 
+NOT_WANTED = "nobody waits for it any more"
+
 Asked = m.Submit | m.Tokenize | m.Embed
-Finished = tuple[Asked, list[int], str]
+Finished = tuple[m.Submit | m.Embed | m.Tokens, list[int], str]
 
 
 class TokenizerThread:
-    """``notify`` is called from the thread when `finished` has something more.
+    """``notify`` is called from the thread when `finished` has something more.  Of a `Tokenize`
+    that is its whole answer.
 
     ``gives_way``: the thread is for texts that nobody waits for.
     """
@@ -56,7 +59,8 @@ class TokenizerThread:
         self._table = table
         self._notify = notify
         self._work: queue.SimpleQueue[Asked] = queue.SimpleQueue()
-        self._given = self._done = 0  # texts
+        self._forgotten: set[int] = set()  # refs that nobody waits for
+        self._given = self._done = 0  # messages
         self._stack_bytes = STACK_BYTES
         if not run_with_stack(self._run, STACK_BYTES):
             self._stack_bytes = USUAL_STACK_BYTES  # longer texts ask for a stack of their own
@@ -70,17 +74,52 @@ class TokenizerThread:
         self._given += 1
         self._work.put(message)
 
+    def forget(self, ref: int) -> None:
+        """Nobody waits for the answer to that message any more."""
+        if self.is_busy:
+            self._forgotten.add(ref)
+        else:
+            self._forgotten.clear()
+
     def _run(self) -> None:
         if self._gives_way:
             stand_back(LAST)
         while True:
             message = self._work.get()
             self._mark(message, True)
-            tokens, error = self._tokens_of(message)
+            finished = self._answer(message)
             self._mark(message, False)
-            self.finished.append((message, tokens, error))
+            self.finished.append(finished)
             self._done += 1
             self._notify()
+
+    def _answer(self, message: Asked) -> Finished:
+        if isinstance(message, m.Submit):
+            return message, *self._tokens_of(message)
+        try:
+            if isinstance(message, m.Tokenize):
+                return self._tokens(message), [], ""
+            if message.ref in self._forgotten:
+                return message, [], NOT_WANTED
+            return message, *self._tokens_of(message)
+        finally:
+            self._forgotten.discard(message.ref)
+
+    def _tokens(self, message: m.Tokenize) -> m.Tokens:
+        tokens: list[int] = []
+        counts: list[int] = []
+        for at, text in enumerate([message.text, *message.more]):
+            if message.ref in self._forgotten:
+                return m.Tokens(message.ref, [], NOT_WANTED)
+            special = message.add_special and at == 0
+            found, error = self._tokens_of(
+                m.Tokenize(message.ref, text, special, message.parse_special)
+            )
+            if error:
+                return m.Tokens(message.ref, [], error)
+            tokens += found
+            counts.append(len(found))
+        return m.Tokens(message.ref, tokens, "", counts)
 
     def _mark(self, message: Asked, is_under_way: bool) -> None:
         header, since_ns = self._table.header, time.monotonic_ns() if is_under_way else 0

@@ -168,14 +168,6 @@ def give_back_code(library: str) -> int:
     return given
 
 
-def trim_heap() -> None:
-    """Have the C library return what it keeps free (malloc_trim(3), where there is one)."""
-    if sys.platform == "linux":
-        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-        if trim is not None:
-            trim(0)
-
-
 def _give_back(start: int, unused: np.ndarray) -> int:
     """madvise(2) for the pages from ``start`` on whose flag is set; returns their bytes.
 

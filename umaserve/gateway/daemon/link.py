@@ -105,6 +105,7 @@ class Link:
         self.path = path
         self.max_body_bytes = BODY_BYTES
         self.max_tokens = 0  # of one request; 0: not known yet
+        self.max_prompt_bytes = 0  # the same
         self._connections: list[Connection] = []
         self._opening = asyncio.Lock()
         self._prefix = os.urandom(4).hex()
@@ -146,7 +147,7 @@ class Link:
         self._connections.append(made)
         try:
             about = await self._ask(made, {"type": "info", "relays": True}, TAKEN_S)
-        except Refusal:
+        except BaseException:  # its client may have left too
             if made in self._connections:
                 made.close()
             raise
@@ -156,6 +157,7 @@ class Link:
     def _take_limits(self, limits: dict[str, Any]) -> None:
         self.max_body_bytes = int(limits["max_body_bytes"])
         self.max_tokens = int(limits["max_tokens"])
+        self.max_prompt_bytes = int(limits["max_prompt_bytes"])
         self._max_frame_bytes, self._n_ctx = int(limits["max_frame_bytes"]), int(limits["n_ctx"])
         self._idle_s = float(limits["idle_timeout_s"])
 
@@ -188,7 +190,10 @@ class Link:
                 raise
 
     async def ask(self, message: dict[str, Any], within_s: float | None = ANSWER_S) -> Any:
-        """The answer to an admin message, as a dict.  Raises ``Refusal``."""
+        """The answer to an admin message, as a dict.  Raises ``Refusal``.
+
+        The daemon hears when nobody waits for it any more.
+        """
         if message["type"] in SHARED and OWNER.get():
             message = {**message, "key": OWNER.get()}
         if message["type"] != "info":
@@ -198,7 +203,8 @@ class Link:
     async def _ask(
         self, connection: Connection, message: dict[str, Any], within_s: float | None = ANSWER_S
     ) -> dict[str, Any]:
-        done: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[dict[str, Any]] = loop.create_future()
         named = message.get("id")  # of a request that is to end or to change its lane
         key = named or self.new_id()
 
@@ -206,18 +212,28 @@ class Link:
             if answer.get("event") != "progress" and not done.done():
                 done.set_result(answer)
 
+        def give_up() -> None:
+            if named is None:
+                connection.send({"type": "cancel", "id": key})
+
+        def expire() -> None:
+            give_up()
+            text = "the daemon takes too long to answer"
+            take({"event": "error", "code": E_IO_001, "message": text})
+
         connection.answers[key] = take
+        # not `wait_for`, which forgets a cancel that comes together with the answer
+        timer = None if within_s is None else loop.call_later(within_s, expire)
         try:
             connection.send({**message, "id": key})
-            answer = await asyncio.wait_for(done, within_s)
-        except asyncio.TimeoutError:
-            raise Refusal(503, E_IO_001, "the daemon takes too long to answer") from None
+            answer = await done
         except asyncio.CancelledError:
-            if message["type"] == "embed":  # it is computed for nobody
-                connection.send({"type": "cancel", "id": key})
+            give_up()
             raise
         finally:
             connection.answers.pop(key, None)
+            if timer is not None:
+                timer.cancel()
         if answer.get("event") == "error":
             raise of_daemon(convert(answer, Event))
         return answer

@@ -11,7 +11,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from umaserve.gateway.daemon.refusal import Refusal, wrong
+from umaserve.gateway.daemon.refusal import Refusal, encode, wrong
 from umaserve.gateway.families.llama_server_shapes import settings
 from umaserve.gateway.translate.answering import (
     json_response,
@@ -56,9 +56,12 @@ async def tokenize(request: Request) -> Response:
     )
     if not flag_of(body, "with_pieces"):
         return json_response({"tokens": tokens})
-    pieces = await pieces_of(link, tokens)
-    named = zip(tokens, pieces, strict=True)
-    return json_response({"tokens": [{"id": id, "piece": _piece(piece)} for id, piece in named]})
+    groups, at = [], 0
+    async for pieces in pieces_of(link, tokens):
+        ids = tokens[at : (at := at + len(pieces))]
+        named = zip(ids, pieces, strict=True)
+        groups.append(encode([{"id": id, "piece": _piece(piece)} for id, piece in named])[1:-1])
+    return Response(b'{"tokens":[%b]}' % b",".join(groups), media_type="application/json")
 
 
 def _piece(data: bytes) -> str | list[int]:

@@ -26,7 +26,6 @@ from umaserve.gateway.translate.answering import (
     json_response,
     link_of,
     stream,
-    while_connected,
     whole,
 )
 from umaserve.gateway.translate.body import flag_of, read_object, text_of
@@ -133,8 +132,8 @@ async def load(request: Request) -> Response:
     require_admin(request, "loading a model")
     body = await read_object(request)
     path = allowed_model(text_of(body, "model"), request.state.settings.model_dirs)
-    ask = link_of(request).ask({"type": "load", "model": path}, None)
-    return json_response({"model": (await while_connected(request, ask))["model"]})
+    answer = await link_of(request).ask({"type": "load", "model": path}, None)
+    return json_response({"model": answer["model"]})
 
 
 def allowed_model(name: str, folders: tuple[str, ...]) -> str:

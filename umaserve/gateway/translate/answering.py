@@ -1,4 +1,4 @@
-"""Answers to HTTP requests: whole ones and streams, each for as long as the client is there.
+"""Answers to HTTP requests: whole ones and streams.
 
 A stream's status goes out with its first event, or after `HOLD_S` without an event.  So what is
 refused at once has the status of an error.  From then on there is a ping at least every `PING_S`.
@@ -6,9 +6,8 @@ refused at once has the status of an error.  From then on there is a ping at lea
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Coroutine, Iterable
-from typing import Any, Protocol, TypeVar
+from collections.abc import Iterable
+from typing import Any, Protocol
 from urllib.parse import quote
 
 from starlette.requests import Request
@@ -20,7 +19,6 @@ from umaserve.gateway.daemon.exchange import Exchange, Numbered
 from umaserve.gateway.daemon.link import Link
 from umaserve.gateway.daemon.refusal import Refusal, encode, of_daemon
 from umaserve.gateway.translate.bias import with_bias_of_texts
-from umaserve.gateway.translate.body import Gone
 
 HOLD_S = 2.0
 PING_S = 5.0
@@ -30,7 +28,6 @@ EVENT_STREAM = "text/event-stream"
 SSE_COMMENT = b": \n\n"
 
 Headers = dict[str, str]
-Result = TypeVar("Result")
 
 
 class Translator(Protocol):
@@ -103,35 +100,15 @@ def _open(parts: list[dict[str, str]]) -> str:
     return ", ".join(shown)
 
 
-async def while_connected(request: Request, work: Coroutine[Any, Any, Result]) -> Result:
-    """What ``work`` returns.  Raises ``Gone`` when the client leaves, and ends the work."""
-    task = asyncio.ensure_future(work)
-    watch = asyncio.ensure_future(gone(request.receive))
-    try:
-        await asyncio.wait((task, watch), return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
-            raise Gone
-        return task.result()
-    finally:
-        for each in (task, watch):
-            each.cancel()
-
-
-async def gone(receive: Receive) -> None:
-    """Returns when the client has left; the body must have been read."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
-
-
 async def whole(
     request: Request, messages: list[dict[str, Any]], trim: bool = True
 ) -> list[Event]:
-    """The end of each request.  Raises ``Refusal``, and ``Gone``."""
+    """The end of each request.  Raises ``Refusal``."""
     exchange = Exchange(link_of(request))
     try:
         for message in await with_bias_of_texts(link_of(request), messages):
             await exchange.begin({**message, "stream": False}, trim)
-        return await while_connected(request, exchange.whole())
+        return await exchange.whole()
     finally:
         exchange.cancel()
 
@@ -149,7 +126,7 @@ async def stream(
     try:
         for message in await with_bias_of_texts(link_of(request), messages):
             await exchange.begin(message, trim)
-        first = await while_connected(request, exchange.next(HOLD_S))
+        first = await exchange.next(HOLD_S)
         if first and first[0][1].event == "error":
             raise of_daemon(first[0][1])
     except BaseException:
@@ -178,16 +155,12 @@ class _Stream(Response):
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        exchange = self._exchange
-        watch = asyncio.ensure_future(gone(receive))
-        watch.add_done_callback(lambda _: exchange.leave())
         try:
             start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
             await send(start)
             await self._send_all(send)
         finally:
-            exchange.cancel()
-            watch.cancel()
+            self._exchange.cancel()
 
     async def _send_all(self, send: Send) -> None:
         exchange, translator, batch = self._exchange, self._translator, self._first

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 from umaserve.gateway.daemon.link import Link
-from umaserve.gateway.translate.prompts import tokens_of
+from umaserve.gateway.translate.prompts import tokens_of_each
 from umaserve.protocol.fields import MAX_LOGIT_BIAS
-
-AT_ONCE = 16  # texts that are tokenised for one request
 
 
 async def with_bias_of_texts(link: Link, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -26,13 +23,7 @@ async def with_bias_of_texts(link: Link, messages: list[dict[str, Any]]) -> list
     texts = [text for text, _ in pairs if isinstance(text, str) and not _is_id(text)]
     if not texts:
         return messages
-    limit = asyncio.Semaphore(AT_ONCE)
-
-    async def tokens(text: str) -> list[int]:
-        async with limit:
-            return await tokens_of(link, text)
-
-    known = dict(zip(texts, await asyncio.gather(*map(tokens, texts)), strict=True))
+    known = dict(zip(texts, await tokens_of_each(link, texts), strict=True))
     found = [
         [token, bias]
         for name, bias in pairs

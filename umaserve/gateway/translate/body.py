@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import codecs
 from typing import Any
 
 import msgspec
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 
 from umaserve.gateway.daemon.refusal import Refusal, wrong
-
-BODY_S = 60.0  # until the last byte of a body
 
 _decode = msgspec.json.Decoder().decode
 
 
 async def read_object(request: Request) -> dict[str, Any]:
     """The body.  Raises ``Refusal`` where it is no JSON object, or does not come in time."""
-    try:
-        data = await asyncio.wait_for(request.body(), BODY_S)
-    except asyncio.TimeoutError:
-        text = f"the body was not complete after {BODY_S:g} s"
-        raise Refusal(408, "request_timeout", text, (("connection", "close"),)) from None
-    except ClientDisconnect:
-        raise Gone from None
+    data = await request.body()
     try:
         body = _decode(data.removeprefix(codecs.BOM_UTF8))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -33,10 +24,6 @@ async def read_object(request: Request) -> dict[str, Any]:
     if not isinstance(body, dict):
         raise Refusal(400, "invalid_json", "the body must be a JSON object")
     return body
-
-
-class Gone(Exception):
-    """The client has left; nobody reads an answer."""
 
 
 def text_of(body: dict[str, Any], name: str, default: str = "") -> str:

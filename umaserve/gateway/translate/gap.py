@@ -5,17 +5,17 @@ The model's tokens for a gap stand between the texts as ids, and no text is read
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from umaserve.gateway.daemon.link import Link
-from umaserve.gateway.daemon.refusal import Refusal
+from umaserve.gateway.daemon.refusal import Refusal, encode
 from umaserve.gateway.translate.model import context_of
-from umaserve.gateway.translate.prompts import tokens_of
+from umaserve.gateway.translate.prompts import tokens_of, tokens_of_each
 from umaserve.protocol import E_MODEL_001
+from umaserve.protocol.fields import MAX_INPUTS
 
-AT_ONCE = 16  # texts that are tokenised for one request
+MOST_CHUNKS = MAX_INPUTS // 2 - 4  # a chunk is two texts, and there are a few others
 REPOSITORY, THIS_FILE, OTHER_FILE = "myproject\n", "filename\n", "tmp"  # as llama-server names them
 SNIPPET = "\n\n--- snippet ---\n\n"
 
@@ -33,7 +33,7 @@ async def with_gap(link: Link, model: dict[str, Any], before: str, behind: str) 
     ``model`` is the daemon's ``info`` of it.  Raises ``Refusal`` where it has no tokens for a gap.
     """
     gap = _tokens_for_a_gap(model)
-    prefix, suffix = await _all_tokens(link, [before, behind])
+    prefix, suffix = await tokens_of_each(link, [before, behind], parse_special=False)
     return _gap(gap, prefix, suffix)
 
 
@@ -48,11 +48,15 @@ async def infill(
     """The same as `llama-server` does it for ``/infill``.
 
     Texts around the gap that are long are cut, so that they fit a batch.  ``chunks`` get what the
-    context leaves.  ``middle`` is what of the answer is known already; it goes before the gap.
+    context leaves: of more than it could hold, the last ones count.  ``middle`` is what of the
+    answer is known already; it goes before the gap.
     """
     gap = _tokens_for_a_gap(model)
-    prefix, suffix, known = await _all_tokens(link, [before, behind], special=[middle])
-    extra = await _extra(link, gap, chunks)
+    known = await tokens_of(link, middle) if middle else []
+    heads = _with_heads(gap, chunks, link.max_prompt_bytes - _size(before, behind))
+    texts = [before, behind, REPOSITORY, THIS_FILE, *heads]
+    prefix, suffix, *others = await tokens_of_each(link, texts, parse_special=False)
+    extra = _extra(gap, *others)
     batch = model["n_batch"]
     prefix = prefix[len(prefix) - min(len(prefix), 3 * (batch // 4)) :]
     suffix = suffix[: max(0, batch // 4 - (2 + len(known)))]
@@ -76,27 +80,32 @@ def _gap(gap: dict[str, int], prefix: list[int], suffix: list[int]) -> list[int]
     return [*start, gap["prefix"], *prefix, gap["suffix"], *suffix, gap["middle"]]
 
 
-async def _extra(link: Link, gap: dict[str, int], chunks: Sequence[Chunk]) -> list[int]:
-    """Other files, each behind its name or, where the model has no token for that, a line."""
-    heads = [f"{c.filename}\n" if "file" in gap else SNIPPET for c in chunks]
-    texts = [text for head, c in zip(heads, chunks, strict=True) for text in (head, c.text)]
-    repository, last, *parts = await _all_tokens(link, [REPOSITORY, THIS_FILE, *texts])
+def _with_heads(gap: dict[str, int], chunks: Sequence[Chunk], room_bytes: int) -> list[str]:
+    """Other files, each behind its name or, where the model has no token for that, a line.
+
+    As many of the last ones as ``room_bytes`` hold, which is more than the context does.
+    """
+    found: list[str] = []
+    room_bytes -= _size(REPOSITORY, THIS_FILE)
+    for chunk in chunks[: -MOST_CHUNKS - 1 : -1]:
+        head = f"{chunk.filename}\n" if "file" in gap else SNIPPET
+        room_bytes -= _size(head, chunk.text)
+        if room_bytes < 0:
+            break
+        found += [chunk.text, head]
+    return found[::-1]
+
+
+def _size(*texts: str) -> int:
+    """Bytes of the texts in a frame."""
+    return sum(len(encode(text)) for text in texts)
+
+
+def _extra(
+    gap: dict[str, int], repository: list[int], last: list[int], *parts: list[int]
+) -> list[int]:
     mark = [gap["file"]] if "file" in gap else []
     found = [gap["repo"], *repository] if "repo" in gap else []
     for at in range(0, len(parts), 2):
         found += [*mark, *parts[at], *parts[at + 1]]
     return [*found, *mark, *last] if mark else found
-
-
-async def _all_tokens(
-    link: Link, texts: Sequence[str], special: Sequence[str] = ()
-) -> list[list[int]]:
-    """Token ids of each text, and of those in which control tokens stand for themselves."""
-    room = asyncio.Semaphore(AT_ONCE)
-
-    async def one(text: str, parse_special: bool) -> list[int]:
-        async with room:
-            return await tokens_of(link, text, parse_special=parse_special)
-
-    asked = [one(text, False) for text in texts] + [one(text, True) for text in special]
-    return list(await asyncio.gather(*asked))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Sequence
+from itertools import islice
 from typing import Any, NamedTuple
 
 from umaserve.gateway.daemon.link import Link
 from umaserve.gateway.daemon.refusal import Refusal, wrong
 
 MAX_PROMPTS = 256
+PIECES_AT_ONCE = 4096
 ELEMENTS = "prompt"  # llama-server's words for the elements of any list of prompts
 MUST_BE = (
     "be a string, a list of token ids, a list of both, an object with a prompt_string, or a list "
@@ -55,16 +58,16 @@ async def mixed_tokens(
     """
     if sum(isinstance(part, str) for part in parts) > MAX_PROMPTS:
         raise wrong(ELEMENTS, f"have at most {MAX_PROMPTS} texts in a row of texts and ids")
-    found: list[int] = []
-    for at, part in enumerate(parts):
-        if _is_id(part):
-            found.append(part)
-        elif isinstance(part, str):
-            special = add_special and at == 0
-            found += await tokens_of(link, part, add_special=special, parse_special=parse_special)
-        else:
-            raise wrong(ELEMENTS, MUST_BE)
-    return found
+    if not all(_is_id(part) or isinstance(part, str) for part in parts):
+        raise wrong(ELEMENTS, MUST_BE)
+    texts = [part for part in parts if isinstance(part, str)]
+    special = add_special and isinstance(parts[0], str) if parts else False
+    found = iter(
+        await tokens_of_each(link, texts, add_special=special, parse_special=parse_special)
+    )
+    return [
+        token for part in parts for token in (next(found) if isinstance(part, str) else [part])
+    ]
 
 
 def _is_id(value: Any) -> bool:
@@ -75,17 +78,32 @@ async def tokens_of(
     link: Link, text: str, *, add_special: bool = False, parse_special: bool = True
 ) -> list[int]:
     """Token ids of a text."""
-    if not text and not add_special:
-        return []
-    message = {"type": "tokenize", "text": text, "add_special": add_special}
-    tokens: list[int] = (await link.ask({**message, "parse_special": parse_special}))["tokens"]
-    return tokens
+    options = {"add_special": add_special, "parse_special": parse_special}
+    (found,) = await tokens_of_each(link, [text], **options)
+    return found
 
 
-async def pieces_of(link: Link, tokens: list[int]) -> list[bytes]:
-    """The bytes of each token."""
-    answer = await link.ask({"type": "detokenize", "tokens": tokens, "with_pieces": True})
-    return [bytes(piece) for piece in answer["pieces"]]
+async def tokens_of_each(
+    link: Link, texts: Sequence[str], *, add_special: bool = False, parse_special: bool = True
+) -> list[list[int]]:
+    """Token ids of each text, by a single question to the daemon, which bounds their bytes.
+
+    ``add_special`` holds for the first text.
+    """
+    if not any(texts) and not (texts and add_special):
+        return [[] for _ in texts]
+    message = {"type": "tokenize", "text": texts, "add_special": add_special}
+    answer = await link.ask({**message, "parse_special": parse_special})
+    tokens = iter(answer["tokens"])
+    return [list(islice(tokens, count)) for count in answer["counts"]]
+
+
+async def pieces_of(link: Link, tokens: list[int]) -> AsyncIterator[list[bytes]]:
+    """The bytes of each token, in groups, so that neither side is at it for long."""
+    for at in range(0, len(tokens), PIECES_AT_ONCE):
+        some = tokens[at : at + PIECES_AT_ONCE]
+        answer = await link.ask({"type": "detokenize", "tokens": some, "with_pieces": True})
+        yield [bytes(piece) for piece in answer["pieces"]]
 
 
 async def text_of_tokens(link: Link, tokens: list[int]) -> str:

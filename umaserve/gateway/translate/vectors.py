@@ -13,7 +13,7 @@ from starlette.requests import Request
 
 from umaserve.gateway.daemon.link import Link
 from umaserve.gateway.daemon.refusal import malformed, wrong
-from umaserve.gateway.translate.answering import link_of, while_connected
+from umaserve.gateway.translate.answering import link_of
 from umaserve.gateway.translate.body import whole_of
 from umaserve.gateway.translate.messages import content_of
 from umaserve.gateway.translate.model import info_of
@@ -36,11 +36,11 @@ async def vectors_of(
 ) -> Vectors:
     """Of the texts, or token ids, that a field of the body holds; cut to its ``dimensions``.
 
-    Raises ``Refusal``, and ``Gone``.
+    Raises ``Refusal``.
     """
     link = link_of(request)
     prompts = await prompts_of(link, _told(body, name), name, MAX_INPUTS)
-    inputs = [await _input(link, each) for each in prompts]
+    inputs = await _inputs(link, prompts)
     info = await info_of(request)
     n_embd = int((info["model"] or {}).get("n_embd") or 0)
     wanted = whole_of(body, "dimensions", n_embd, 1, 1 << 20)
@@ -54,8 +54,7 @@ async def vectors_of(
     bytes_fit = int(info["limits"]["max_frame_bytes"]) // 2
     for group in _groups(inputs, max(min(fit, AT_ONCE), 1), bytes_fit):
         message = {"type": "embed", "input": group, "encoding_format": "base64"}
-        asked = link_of(request).ask({**message, "truncate": truncate}, None)
-        answer = await while_connected(request, asked)
+        answer = await link.ask({**message, "truncate": truncate}, None)
         rows += [_cut(_decoded(text), wanted) for text in answer["embeddings"]]
         tokens += answer["usage"]["prompt_tokens"]
     return Vectors(rows, tokens)
@@ -82,11 +81,12 @@ def _text(value: Any) -> Any:
     return "".join(part["text"] for part in parts)  # type: ignore[index]
 
 
-async def _input(link: Link, prompt: dict[str, Any]) -> str | list[int]:
-    """A text or its token ids; of an empty text the tokens that the model puts around it."""
-    text: str = prompt.get("prompt", "")
-    found = text or prompt.get("tokens") or await tokens_of(link, text, add_special=True)
-    if not found:
+async def _inputs(link: Link, prompts: list[dict[str, Any]]) -> list[str | list[int]]:
+    """Texts or their token ids; of an empty text the tokens that the model puts around it."""
+    given = [prompt.get("prompt") or prompt.get("tokens") for prompt in prompts]
+    around = [] if all(given) else await tokens_of(link, "", add_special=True)
+    found = [each or around for each in given]
+    if not all(found):
         raise malformed("Input content cannot be empty")
     return found
 

@@ -64,6 +64,11 @@ class _Taken:
     bodies: deque[bytes]
     failure: ProtocolError | None = None
 
+    @property
+    def size(self) -> int:
+        """Bytes that wait."""
+        return sum(map(len, self.bodies))
+
 
 def program_of(peer: Peer, number: int) -> int:
     """The program of connection ``number``: itself where the system does not say who connects."""
@@ -82,7 +87,7 @@ class Connection:
         self.requests: dict[str, Request] = {}
         self.answering: Counter[int] = Counter()  # admin messages, by program
         self.keeps_alive = 0  # streams and admin answers under way
-        self.embeds: dict[str, trio.CancelScope] = {}  # of these, what may be cancelled by its id
+        self.questions: dict[str, trio.CancelScope] = {}  # of these, what has an id
         self.nursery: trio.Nursery
         self._sock = sock
         self._decoder = FrameDecoder(daemon.limits.max_frame_bytes)
@@ -90,6 +95,7 @@ class Connection:
         self._encoders: dict[int, TokenEncoder] = {}  # by serial
         self._active_s = trio.current_time()
         self._partial = 0  # bytes of a frame that is not whole
+        self._held = 0  # with those of whole ones that wait: as the budget knows it
         self._frame_s = 0.0  # when it was begun
         self._closing = trio.Event()  # the last frame is in the outbox
         self._reading = trio.CancelScope()
@@ -280,10 +286,10 @@ class Connection:
     async def _discard(self) -> None:
         left = LINGER_BYTES
         while left > 0:
-            data = await self._receive()
-            if not data:
+            size = len(await self._receive())  # and nothing of it is kept while the next is awaited
+            if not size:
                 return
-            left -= len(data)
+            left -= size
 
     async def _receive(self) -> bytes:
         """Bytes from the client; empty at their end."""
@@ -310,6 +316,7 @@ class Connection:
                 self.daemon.sessions.expect_request()
             began_s = time.monotonic()
             taken = self._take(data)
+            del data  # else it is kept for as long as nothing more comes
             if taken.bodies:
                 self._active_s = trio.current_time()
             await self.use_front(began_s)
@@ -359,25 +366,35 @@ class Connection:
         try:
             taken = _Taken(arrived_ns, deque(self._decoder.feed(data)))
         except ProtocolError as error:
-            taken = _Taken(arrived_ns, deque(error.frames), error)
-        self._note_partial(taken)
+            # without its traceback, which keeps all that was fed
+            failure = ProtocolError(error.code, error.message, error.closes)
+            taken = _Taken(arrived_ns, deque(error.frames), failure)
+        self._note_held(taken)
         return taken
 
-    def _note_partial(self, taken: _Taken) -> None:
-        """What the decoder keeps of a frame counts against its program."""
+    def _note_held(self, taken: _Taken) -> None:
+        """What the decoder keeps of a frame, and what waits, counts against its program."""
         pending, budget = self._decoder.pending, self.daemon.partial
         if pending and (taken.bodies or not self._partial):
             self._frame_s = trio.current_time()
-        grown, self._partial = pending - self._partial, pending
-        budget.change(self.program, grown)
-        if grown > 0 and budget.is_over(self.program) and taken.failure is None:
-            text = "frames of this program that are not whole fill its share of the daemon's memory"
-            taken.failure = ProtocolError(E_LIMIT_002, f"{text}; this connection closes", True)
+        self._partial = pending
+        if self._hold(pending + taken.size) > 0 and budget.is_over(self.program):
+            text = "frames of this program that are not whole, or wait, fill its share of the"
+            text += " daemon's memory; this connection closes"
+            taken.failure = taken.failure or ProtocolError(E_LIMIT_002, text, True)
+            taken.bodies.clear()
+
+    def _hold(self, size: int) -> int:
+        """Tell the budget of so many bytes; return by how many they are more."""
+        grown, self._held = size - self._held, size
+        if grown:
+            self.daemon.partial.change(self.program, grown)
+        return grown
 
     def _drop_partial(self) -> None:
         self._decoder.drop()
-        self.daemon.partial.change(self.program, -self._partial)
         self._partial = 0
+        self._hold(0)
 
     async def _handle_all(self, taken: _Taken) -> None:
         began_s = time.monotonic()
@@ -387,8 +404,10 @@ class Connection:
                 await trio.lowlevel.checkpoint()
                 began_s = time.monotonic()
             if self._closing.is_set():
+                taken.bodies.clear()
                 return
             self._guarded(self._handle, taken.bodies.popleft(), taken.arrived_ns)
+        self._hold(self._partial)
         if taken.failure is not None:
             self.refuse(taken.failure)
         await self.use_front(began_s)
@@ -423,7 +442,12 @@ class Connection:
         self.refuse(ProtocolError(E_RUNTIME_001, text, id=id))
 
     def refuse(self, error: ProtocolError) -> None:
-        """Tell the client about a message that was not taken."""
+        """Tell the client about a message that was not taken.
+
+        The error is over then.  Its traceback goes, as it would keep the message: often the error
+        is in a cycle with a frame of it.
+        """
+        error.__traceback__ = None
         if error.closes:
             self.close(error.code, error.message, error.id)
         else:

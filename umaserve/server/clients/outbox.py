@@ -13,8 +13,9 @@ class Outbox:
     """Bytes that a connection still has to send.
 
     ``put`` collects frames, ``flush`` sends them with one system call; what the socket does not
-    take is left to ``run``.  When more than ``limit`` bytes stay unsent, every frame that was not
-    begun is dropped and ``overflowed`` is set.  The caller says goodbye with one last frame.
+    take is left to ``run``.  When more than ``limit`` bytes stay unsent behind the frame that is
+    being sent, every frame that was not begun is dropped and ``overflowed`` is set.  The caller
+    says goodbye with one last frame.
     """
 
     def __init__(
@@ -45,7 +46,8 @@ class Outbox:
 
     def flush(self) -> None:
         self._send()
-        if len(self._buffer) > self._limit and not self.overflowed:
+        # an answer may be longer than the limit by itself: its client has had no time to read it
+        if len(self._buffer) - self._of_first() > self._limit and not self.overflowed:
             self.overflowed = True
             self._drop_unbegun()
         if self._buffer:
@@ -93,9 +95,12 @@ class Outbox:
         if not buffer:
             self.empty.set()
 
+    def _of_first(self) -> int:
+        """Unsent bytes of the frame that is being sent, or is next."""
+        return self._ends[0] - self._sent if self._ends else 0
+
     def _drop_unbegun(self) -> None:
-        begun = self._sent > self._boundary
-        keep = self._ends[0] - self._sent if begun and self._ends else 0
+        keep = self._of_first() if self._sent > self._boundary else 0
         del self._buffer[keep:]
         self._on_held(keep - self._held)
         self._held = keep

@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 
 import trio
 
+from umaserve.budget import Budget
 from umaserve.protocol import E_LIMIT_002, ProtocolError
-from umaserve.server.clients.shares import Budget
 from umaserve.server.requests.turns import Line, Turns
 
 WAITING = 256  # of all programs; one alone may have half

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any, Protocol
 
+from umaserve.budget import Budget
 from umaserve.config import Config
 from umaserve.server.clients.limits import Limits
-from umaserve.server.clients.shares import Budget, FrontTime
+from umaserve.server.clients.shares import FrameBudget, FrontTime
 from umaserve.server.log.lines import Log
 from umaserve.server.requests.meters import Meters
 from umaserve.server.requests.sessions import Sessions
@@ -31,7 +32,7 @@ class ServedBy(Protocol):
     sessions: Sessions
     stopping: bool
     front_time: FrontTime
-    partial: Budget
+    partial: FrameBudget
     unsent: Budget
 
     @property

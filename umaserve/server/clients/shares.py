@@ -1,4 +1,4 @@
-"""What the front has for all programs together, so that one of them cannot take it from the others.
+"""Time of the front, which no program can take from the others.
 
 A program is a process that connects (`Sink.program`).
 """
@@ -8,44 +8,27 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Hashable
 
+from umaserve.budget import Budget
+from umaserve.heap import trim_heap
+
 SHARE = 0.1  # of the front's time, for what one program sends
 BURST_S = 0.005  # that it may use at once
 CONNECTION_S = 0.0004  # to set a connection's tasks up and to end them
+TRIM_BYTES, TRIM_PARTS = 8 * 1024 * 1024, 8
 LONGEST_DEBT_S = 0.2  # so far behind at most: nobody waits for more than two seconds
 
 
-class Budget:
-    """So much of something, with dynamic thresholds (Choudhury and Hahne, 1998).
+class FrameBudget(Budget):
+    """Bytes of frames.  When most of many are gone, the C library returns what it keeps of them."""
 
-    A program may hold as much as it leaves to others: one alone gets half, two get a third each.
-    """
-
-    def __init__(self, most: int) -> None:
-        self.most = most
-        self._total = 0
-        self._held: dict[Hashable, int] = {}
-
-    def held_by(self, program: Hashable) -> int:
-        return self._held.get(program, 0)
-
-    def take(self, program: Hashable, amount: int) -> bool:
-        """Whether ``program`` may have so much more; it has it then."""
-        held = self._held.get(program, 0)
-        if held + amount > self.most - self._total - amount:
-            return False
-        self.change(program, amount)
-        return True
+    _most_held = 0  # since then
 
     def change(self, program: Hashable, amount: int) -> None:
-        """It holds so much more, or less, whether it may or not."""
-        held = self._held.pop(program, 0) + amount
-        self._total += amount
-        if held:
-            self._held[program] = held
-
-    def is_over(self, program: Hashable) -> bool:
-        """Whether ``program`` holds more than it leaves to others."""
-        return self._held.get(program, 0) > self.most - self._total
+        super().change(program, amount)
+        self._most_held = max(self._most_held, self._total)
+        if self._most_held > TRIM_BYTES > TRIM_PARTS * self._total:
+            self._most_held = self._total
+            trim_heap()
 
 
 class FrontTime:

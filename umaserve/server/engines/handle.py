@@ -196,12 +196,18 @@ class EngineHandle:
             self._out += m.NUDGE
             self._write_now()
 
-    async def tokenize(self, text: str, add_special: bool, parse_special: bool) -> m.Tokens | None:
-        """Token ids of ``text``; ``None`` when the engine ends first.
+    async def tokenize(
+        self, texts: Sequence[str], add_special: bool, parse_special: bool
+    ) -> m.Tokens | None:
+        """Token ids of ``texts``; ``None`` when the engine ends first.
 
-        Raises ``TextFault`` where this text was being tokenised as it did.
+        A caller that stops waiting takes the question back.  Raises ``TextFault`` where one of the
+        texts was being tokenised as the engine ended.
         """
-        answer = await self._ask(lambda ref: m.Tokenize(ref, text, add_special, parse_special))
+        first, *more = texts
+        answer = await self._ask(
+            lambda ref: m.Tokenize(ref, first, add_special, parse_special, more), forget=m.Forget
+        )
         assert answer is None or isinstance(answer, m.Tokens)
         return answer
 

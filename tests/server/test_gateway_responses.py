@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import tracemalloc
 from collections.abc import Iterator
 from http.client import HTTPConnection
 from pathlib import Path
@@ -194,22 +194,86 @@ def test_nobody_finds_what_another_key_has(daemon: DaemonProcess) -> None:
         assert send(port, "DELETE", path, **first).status == 200
 
 
-def test_the_oldest_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    def entry(text: str) -> Entry:
-        return Entry([{"role": "user", "content": text}], {}, [])
+def entry(text: str = "", metadata: Any = None) -> Entry:
+    items = [{"id": "msg_1", "content": text}]
+    return Entry.of([{"role": "user", "content": text}], {"metadata": metadata}, items)
 
+
+def found(some: Kept, names: str, owner: str = "me") -> str:
+    return "".join(name for name in names if some.get(name, owner))
+
+
+def test_the_oldest_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kept, "MOST", 3)
     some = Kept()
     for name in "abc":
         some.put(name, "me", entry(name))
     assert some.get("a", "me") is not None  # used again
     some.put("d", "me", entry("d"))
-    assert [name for name in "abcd" if some.get(name, "me")] == ["a", "c", "d"]
-    monkeypatch.setattr(kept, "MOST_BYTES", len(json.dumps(entry("x" * 500))) + 200)
-    some.drop("a")
+    assert found(some, "bacd") == "acd"
+    monkeypatch.setattr(kept, "MOST_BYTES", entry("x" * 500).size() + 200)
+    some.drop("a", "me")
     some.put("e", "me", entry("x" * 500))
     some.put("f", "me", entry("x" * 500))
-    assert [name for name in "cdef" if some.get(name, "me")] == ["f"]
+    assert found(some, "cdef") == "f"
+    some.put("g", "me", entry("x" * 1000))  # has no room alone
+    assert found(some, "fg") == "f"
+
+
+def test_a_key_beyond_its_share_throws_out_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    some = Kept()
+    some.put("o", "other", entry())
+    for number in range(kept.MOST + 3):
+        some.put(f"{number}", "me", entry())
+    assert found(some, "o", "other") and not found(some, "012") and found(some, "3")
+
+    monkeypatch.setattr(kept, "MOST_BYTES", 10 * entry("x" * 500).size())
+    some = Kept()
+    for name in "abcdefghij":
+        some.put(name, "me", entry("x" * 500))
+    some.put("o", "other", entry("x" * 500))  # a new key gets its share of a full room
+    assert (found(some, "o", "other"), found(some, "abcdefghij")) == ("o", "bcdefghij")
+    for name in "klmnopqrstuvwxyz":
+        some.put(name, "me", entry("x" * 500))
+    assert (found(some, "o", "other"), found(some, "bijrstuvwxyz")) == ("o", "rstuvwxyz")
+    for name in "abcdefgh":
+        some.put(name, "other", entry("x" * 500))
+    assert (found(some, "oabcdefgh", "other"), found(some, "rstuvwxyz")) == ("defgh", "vwxyz")
+
+
+@pytest.mark.parametrize("text, metadata", [("", [[]] * 20_000), ("", None), ("x" * 9999, {})])
+def test_what_is_counted_is_what_is_held(text: str, metadata: Any) -> None:
+    some = Kept()
+    names = [f"resp_{number}" for number in range(50)]
+    tracemalloc.start()
+    try:
+        for name in names:
+            some.put(name, "me", entry(text, metadata))
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    counted = sum(each.size() for name in names if (each := some.get(name, "me")))
+    assert 0.4 * counted < held < 1.05 * counted
+
+
+def test_ids_of_items_are_texts(daemon: DaemonProcess) -> None:
+    port = port_of(daemon)
+    for id in (["a"], {"a": 1}, 7):
+        for path in (PATH, PATH + "/input_tokens"):
+            reply = post(port, path, {"input": [{"role": "user", "content": "x", "id": id}]})
+            assert reply.status == 400 and "input[].id" in reply.json["error"]["message"], id
+    told = made(port, input=[{"role": "user", "content": "x", "id": None}])
+    (item,) = send(port, "GET", f"{PATH}/{told['id']}/input_items").json["data"]
+    assert item["id"].startswith("msg_")
+
+
+def test_references_cannot_make_a_body_longer_than_one_may_be(daemon: DaemonProcess) -> None:
+    port = port_of(daemon)
+    asked = {"role": "user", "content": "x" * 2000, "id": "msg_long"}  # 40 MB of them
+    made(port, input=[asked])
+    for path in (PATH, PATH + "/input_tokens"):
+        reply = post(port, path, {"input": [reference(asked)] * 20_000})
+        assert (reply.status, reply.json["error"]["code"]) == (413, "body_too_large")
 
 
 def test_the_log_does_not_hold_them(tmp_path: Path) -> None:

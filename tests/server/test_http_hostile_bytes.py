@@ -12,9 +12,9 @@ from random import Random
 import psutil
 import pytest
 
+from benchmarks.http_mutants import mutant, pieces
 from tests.support.gateway import said_to
 from tests.support.http_client import ask, port_of
-from tests.support.http_mutants import mutant, pieces
 from tests.support.server_harness import DaemonProcess, eventually
 
 QUIET_S = 0.3  # without a byte: whatever it waits for, it is not told

@@ -53,6 +53,23 @@ def test_a_flood_by_one_key_keeps_no_other_key_out(daemon: DaemonProcess) -> Non
     daemon.idle()
 
 
+def test_a_flood_by_one_app_of_a_key_keeps_no_other_app_of_it_out(daemon: DaemonProcess) -> None:
+    port = port_of(daemon)
+    body = {"prompt": "flood", "max_tokens": 200}
+    with contextlib.ExitStack() as open_ones:
+        named = {"X-Api-Key": BOB, "X-UMA-App": "agent"}
+        flood = [
+            open_ones.enter_context(begun(port, "/generate", body, **named)) for _ in range(12)
+        ]
+        eventually(lambda: len(daemon.info()["sessions"]) == 12, "the queue is full")
+        asked = {"prompt": "hello", "max_tokens": 5, "stream": False}
+        assert post(port, "/generate", asked, X_Api_Key=BOB, X_UMA_App="editor").status == 200
+        waiting = [row for row in daemon.info()["sessions"] if row["state"] == "queued"]
+        assert len(waiting) >= 4, "much of the flood still waits"
+        assert len([sock for sock in flood if _is_refused(sock)]) <= 1
+    daemon.idle()
+
+
 def _is_refused(sock: Any) -> bool:
     """Whether an answer has come that is an error."""
     sock.setblocking(False)

@@ -24,6 +24,7 @@ from umaserve.chat.questions import Rendered
 from umaserve.protocol import ProtocolError
 from umaserve.server.requests import chat
 from umaserve.server.requests.chat import ChatLayer, Outcome
+from umaserve.server.requests.turns import Asker
 
 PLAIN = "{% for m in messages %}{{ m.content }}{% endfor %}"
 ENDLESS = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
@@ -206,11 +207,11 @@ def test_programs_take_turns_and_interactive_ones_go_first() -> None:
         came: list[str] = []
         model = model_of(PLAIN)
 
-        def put(name: str, program: str, lane: int = 0) -> None:
+        def put(name: str, program: str, lane: int = 0, app: str = "") -> None:
             def done(_: Outcome) -> None:
                 came.append(name)
 
-            chats.put(model, said(name), Rendered, done, lane=lane, program=program)
+            chats.put(model, said(name), Rendered, done, lane=lane, asker=Asker(program, app))
 
         for i in range(3):
             put(f"flood{i}", "greedy")

@@ -79,6 +79,36 @@ def test_a_key_has_one_share_whatever_app_it_names() -> None:
     assert len(programs) == 1 and late.program not in programs
 
 
+def test_apps_of_a_key_take_turns_within_its_share() -> None:
+    room = WaitingRoom(256, 4)
+    flood = [request("gateway", key="bob", app="agent") for _ in range(3)]
+    editor = [request("gateway", key="bob", app="editor") for _ in range(2)]
+    alice = [request("gateway", key="alice", app=f"app {n}") for n in range(3)]
+    enter(room, *flood, *editor, *alice)
+    assert order(room) == [
+        flood[0], alice[0], editor[0], alice[1], flood[1], alice[2], editor[1], flood[2],
+    ]  # fmt: skip
+
+
+def test_apps_of_a_process_take_turns_within_its_share() -> None:
+    room = WaitingRoom(256, 4)
+    flood = [request("relay", app="agent") for _ in range(3)]
+    late = request("relay", app="editor")
+    enter(room, *flood, late)
+    assert order(room) == [flood[0], late, *flood[1:]]
+
+
+def test_an_app_makes_room_for_another_one_of_its_key() -> None:
+    room = WaitingRoom(4, 0)
+    flood = [request("gateway", key="bob", app="agent") for _ in range(3)]
+    editor = request("gateway", key="bob", app="editor")
+    enter(room, *flood, editor)
+    assert room.who_makes_room(request("gateway", key="bob", app="agent")) is None
+    assert room.who_makes_room(request("gateway", key="bob", app="editor")) is flood[2]
+    # and for another key it is the flood's newest that goes, not the other app's only one
+    assert room.who_makes_room(request("gateway", key="alice")) is flood[2]
+
+
 def test_a_process_has_one_share_whatever_app_it_names() -> None:
     room = WaitingRoom(256, 4)
     flood = [request("greedy", app=f"app {n}", key=f"key {n}") for n in range(3)]

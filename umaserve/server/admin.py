@@ -47,6 +47,7 @@ from umaserve.server.figures.session_rows import session_rows
 from umaserve.server.overview import Overview, Watched, state
 from umaserve.server.requests.chat import Outcome, conversation
 from umaserve.server.requests.request import LANES, Request, sharer_of
+from umaserve.server.requests.turns import Asker
 from umaserve.server.requests.vectors import in_json, json_bytes
 from umaserve.wire.messages import Embedded
 
@@ -324,7 +325,7 @@ class Admin:
         question = conversation(message.messages, message.chat, spans=True)
         chat = self._daemon.sessions.chat
         program = _program(connection, message)
-        forget = chat.put(engine.chat, question, Rendered, done, program=program)
+        forget = chat.put(engine.chat, question, Rendered, done, asker=Asker(program))
         try:
             await answered.wait()
         finally:

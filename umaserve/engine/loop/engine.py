@@ -85,11 +85,7 @@ class Engine:
     """Runs requests on one loaded model until the front goes away or says so."""
 
     def __init__(
-        self,
-        start: m.Start,
-        loaded: Loaded,
-        table: t.SessionTable,
-        control: Control,
+        self, start: m.Start, loaded: Loaded, table: t.SessionTable, control: Control
     ) -> None:
         self.start = start
         self.loaded = loaded

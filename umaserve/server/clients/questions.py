@@ -39,11 +39,9 @@ class Questions:
             raise ProtocolError(E_LIMIT_002, f"{text} already; wait for some of them")
         key, turn, ours = next(self._keys), self._turns.take(program), trio.Event()
         self._line.add(key, turn, ours)
-        began = False
         try:
             self._next()
             await ours.wait()
-            began = True
             self._turns.begin(turn)
             yield
         finally:
@@ -51,7 +49,7 @@ class Questions:
                 self._line.remove(key)
             else:
                 self._is_taken = False
-            self._turns.leave(program, begun=began)
+            self._turns.leave(turn)
             self._room.change(program, -1)
             self._next()
 

@@ -7,7 +7,7 @@ anything.  A question that takes long goes on by itself, and the next one gets a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -35,7 +35,7 @@ from umaserve.protocol import (
 )
 from umaserve.server.engines.descriptors import Reserve
 from umaserve.server.log.lines import trace
-from umaserve.server.requests.turns import Line, Turns
+from umaserve.server.requests.turns import NOBODY, Asker, Line, Turn, Turns
 
 SLOW_S = 0.2  # an honest question takes some milliseconds; what takes longer gives way to others
 LIMIT_S = 1.5  # of a processor's time: a busy machine ends no honest question
@@ -93,8 +93,7 @@ class Question:
     """
 
     key: int
-    turn: int
-    program: Hashable
+    turn: Turn
     model: ChatModel
     body: bytes | None
     kind: Kind
@@ -104,7 +103,7 @@ class Question:
 class ChatLayer:
     """The front's end of uma-chat.  ``run`` is its whole life; the rest never blocks.
 
-    Questions wait in fair turns by ``program``, interactive ones first.
+    Questions wait in fair turns by who asks, interactive ones first.
     """
 
     def __init__(self, log: Callable[..., None], reserve: Reserve | None = None) -> None:
@@ -125,7 +124,7 @@ class ChatLayer:
         done: Done,
         *,
         lane: int = 0,
-        program: Hashable = None,
+        asker: Asker = NOBODY,
     ) -> Forget:
         """Ask; returns what to call when nobody wants the answer any more.
 
@@ -134,14 +133,14 @@ class ChatLayer:
         """
         line, turns = self._lines[lane]
         self._count += 1
-        key, turn = self._count, turns.take(program)
-        line.add(key, turn, Question(key, turn, program, model, body, kind, done))
+        key, turn = self._count, turns.take(asker.program, app=asker.app)
+        line.add(key, turn, Question(key, turn, model, body, kind, done))
         self._more.set()
 
         def forget() -> None:
             if key in line:
                 line.remove(key)
-                turns.leave(program, begun=False)
+                turns.leave(turn)
 
         return forget
 
@@ -169,7 +168,7 @@ class ChatLayer:
             question = line.pop_first()
             if question is not None:
                 turns.begin(question.turn)
-                turns.leave(question.program, begun=True)
+                turns.leave(question.turn)
                 return question
         return None
 

@@ -7,7 +7,7 @@ a parser that is slow tells more at once, and makes nobody wait.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from typing import Any
 
 from umaserve.chat import questions
@@ -15,6 +15,7 @@ from umaserve.chat.questions import ChatModel, Parsed, Rendered
 from umaserve.protocol import ProtocolError
 from umaserve.server.requests.chat import ChatLayer, Forget, Outcome
 from umaserve.server.requests.text import TextAssembler
+from umaserve.server.requests.turns import NOBODY, Asker
 
 PAUSE = 3.0  # times what the last question took: a long text leaves the processor to others
 
@@ -33,9 +34,9 @@ class Reply:
         on_delta: Callable[[list[dict[str, Any]]], None] | None,
         *,
         lane: int = 0,
-        program: Hashable = None,
+        asker: Asker = NOBODY,
     ) -> None:
-        self._lane, self._program = lane, program
+        self._lane, self._asker = lane, asker
         self._chat = chat
         self._model = model
         self._syntax = rendered.syntax
@@ -91,7 +92,7 @@ class Reply:
             Parsed,
             lambda outcome: self._answered(outcome, partial),
             lane=self._lane,
-            program=self._program,
+            asker=self._asker,
         )
         self._forget = forget
 

@@ -24,6 +24,7 @@ from umaserve.server.engines.blame import Record
 from umaserve.server.requests.prompt_text import PromptText
 from umaserve.server.requests.reply import Reply
 from umaserve.server.requests.text import TextAssembler
+from umaserve.server.requests.turns import Asker, Turn
 from umaserve.wire import messages as m
 from umaserve.wire import table as t
 
@@ -144,7 +145,7 @@ class Request:
     by_name: bool = False  # the configuration knows its program's name: all of that name are one
 
     begin_due: bool = False  # its client wants to hear when it begins, and has not
-    turn: int = 0  # among the requests of its lane, see `WaitingRoom`
+    turn: Turn = field(default_factory=lambda: Turn(None, 1))  # in its lane, see `WaitingRoom`
     begun: bool = False  # it has been given a sequence
     leave: Callable[[], object] | None = None  # takes it out of what it waits in
     rendered: Rendered | None = None  # its conversation, by ``rendered_by``
@@ -286,6 +287,11 @@ class Request:
             return _number("app", _sharer(self.message, self.sink))
         return sharer_of(self.sink, self.message.key, self.message.app)
 
+    @property
+    def asker(self) -> Asker:
+        """Its program, and the app that it names among that program's."""
+        return Asker(self.program, self.message.app or "")
+
     @cached_property
     def cost(self) -> int:
         """Turns that it takes of its program's (`umaserve.server.requests.turns`)."""
@@ -357,7 +363,7 @@ class Request:
             target_ttft_ms=(slo.target_ttft_ms if slo else None) or 0.0,
             target_tbt_ms=(slo.target_tbt_ms if slo else None) or 0.0,
             came_ns=self.arrived_ns,
-            turn=self.turn,
+            turn=self.turn.at,
             prompt_logprobs=(message.prompt_logprobs or 0) if rates else -1,
             program=self.program,
             weight=self.weight,

@@ -265,7 +265,7 @@ class Sessions:
             Rendered,
             done,
             lane=request.lane,
-            program=request.program,
+            asker=request.asker,
         )
         self._room.wait_for_text(request, forget)
 
@@ -303,7 +303,7 @@ class Sessions:
         stops = (*message.stop, *rendered.stops)
         return Reply(
             self.replies, model, rendered, stops, on_delta,
-            lane=request.lane, program=request.program,
+            lane=request.lane, asker=request.asker,
         )  # fmt: skip
 
     def check_template(self, engine: EngineHandle) -> None:

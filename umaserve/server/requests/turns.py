@@ -1,18 +1,66 @@
 """Whose turn it is where many programs ask for the same thing: each gets the same share.
 
-Start-time fair queueing (Goyal, Vin and Cheng, 1996).  A program that asks for much at once takes
-many turns, one behind the other; an item that costs more takes more of them.  A program that comes
-later takes its first turn right behind what has begun, so it waits for one item of each other
-program.
+Hierarchical start-time fair queueing (Goyal, Vin and Cheng, 1996).  A program that asks for much at
+once takes many turns, one behind the other; an item that costs more takes more of them.  A program
+that comes later takes its first turn right behind what has begun, so it waits for one item of each
+other program.  Within a program its apps share its turns by the same rule, so the number of apps
+gives a program nothing.
 """
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Hashable, Iterator
-from typing import Generic, TypeVar
+from operator import attrgetter
+from typing import Generic, NamedTuple, TypeVar
 
 T = TypeVar("T")
+
+
+class Asker(NamedTuple):
+    """A program, and its app where its apps are told apart."""
+
+    program: Hashable = None
+    app: Hashable = None
+
+
+NOBODY = Asker()
+
+
+class Turn:
+    """A turn of a program, held until `Turns.leave`.
+
+    ``at`` is its number, which changes where another item of the program begins or leaves before
+    it.  ``within`` is its turn among those of the program's apps, where these are told apart.
+    """
+
+    __slots__ = ("at", "begun", "cost", "program", "within")
+
+    def __init__(self, program: Hashable, cost: int, within: Turn | None = None) -> None:
+        self.at, self.program, self.cost, self.within = 0, program, cost, within
+        self.begun = False
+
+    @property
+    def at_within(self) -> int:
+        return 0 if self.within is None else self.within.at
+
+
+class _Program:
+    """What a program holds: its turns that did not begin, in order, and the number of the first."""
+
+    def __init__(self) -> None:
+        self.next = 1
+        self.held = 0
+        self.waiting: list[Turn] = []
+        self.apps: Turns | None = None
+
+    def arrange(self) -> None:
+        """Give each turn that did not begin its number."""
+        if self.apps is not None:
+            self.waiting.sort(key=attrgetter("at_within"))
+        at = self.next
+        for turn in self.waiting:
+            turn.at = at
+            at += turn.cost
 
 
 class Turns:
@@ -20,37 +68,56 @@ class Turns:
 
     def __init__(self) -> None:
         self._begun = 0  # the latest turn that has begun
-        self._last: dict[Hashable, int] = {}  # that each program which holds some has taken
-        self._held: dict[Hashable, int] = {}  # items of each that are not over
+        self._programs: dict[Hashable, _Program] = {}  # those that hold some
 
-    def take(self, program: Hashable, cost: int = 1) -> int:
-        """The next turn of ``program``, which holds it until `leave`; it costs ``cost`` turns."""
-        turn = max(self._begun, self._last.get(program, 0)) + 1
-        self._last[program] = turn + cost - 1
-        self._held[program] = self._held.get(program, 0) + 1
+    def take(self, program: Hashable, cost: int = 1, app: Hashable = None) -> Turn:
+        """The next turn of ``program`` for its ``app``; it costs ``cost`` turns.
+
+        ``app`` of ``None``: the program's apps are not told apart.
+        """
+        own = self._programs.setdefault(program, _Program())
+        within = None
+        if app is not None:
+            own.apps = own.apps or Turns()
+            within = own.apps.take(app, cost)
+        if not own.waiting:
+            own.next = max(self._begun + 1, own.next)
+        turn = Turn(program, cost, within)
+        own.held += 1
+        own.waiting.append(turn)
+        own.arrange()
         return turn
 
-    def begin(self, turn: int) -> None:
+    def begin(self, turn: Turn) -> None:
         """An item is being worked on."""
-        self._begun = max(self._begun, turn)
+        own = self._programs[turn.program]
+        self._begun = max(self._begun, turn.at)
+        if own.apps is not None and turn.within is not None:
+            own.apps.begin(turn.within)
+        turn.begun = True
+        own.waiting.remove(turn)
+        own.next += turn.cost
+        own.arrange()
 
-    def leave(self, program: Hashable, *, begun: bool, cost: int = 1) -> None:
-        """An item is over, for which ``cost`` was taken; what never began does not count against
-        its program."""
-        held = self._held.pop(program, 0) - 1
-        if held > 0:
-            self._held[program] = held
-            self._last[program] -= 0 if begun else cost
-        else:
-            self._last.pop(program, None)
+    def leave(self, turn: Turn) -> None:
+        """An item is over; one that never began does not count against its program."""
+        own = self._programs[turn.program]
+        own.held -= 1
+        if not own.held:
+            del self._programs[turn.program]
+            return
+        if own.apps is not None and turn.within is not None:
+            own.apps.leave(turn.within)
+        if not turn.begun:
+            own.waiting.remove(turn)
+            own.arrange()
 
 
 class Line(Generic[T]):
     """Items that wait, by turn.  ``key`` tells items apart; it also orders items of equal turns."""
 
     def __init__(self) -> None:
-        self._items: dict[int, tuple[int, T]] = {}
-        self._order: list[tuple[int, int]] = []  # a heap of (turn, key); old entries are skipped
+        self._items: dict[int, tuple[Turn, T]] = {}
 
     def __len__(self) -> int:
         return len(self._items)
@@ -61,13 +128,9 @@ class Line(Generic[T]):
     def __contains__(self, key: object) -> bool:
         return key in self._items
 
-    def add(self, key: int, turn: int, item: T) -> None:
+    def add(self, key: int, turn: Turn, item: T) -> None:
         """``item`` waits from now on."""
         self._items[key] = (turn, item)
-        heapq.heappush(self._order, (turn, key))
-        if len(self._order) > 64 + 2 * len(self._items):  # many have left from the middle
-            self._order = [(turn, key) for key, (turn, _) in self._items.items()]
-            heapq.heapify(self._order)
 
     def remove(self, key: int) -> None:
         """The item leaves the line; nothing happens where it is not in it."""
@@ -75,20 +138,16 @@ class Line(Generic[T]):
 
     def first(self) -> T | None:
         """The item whose turn it is; it stays in the line."""
-        while self._order:
-            turn, key = self._order[0]
-            found = self._items.get(key)
-            if found is not None and found[0] == turn:
-                return found[1]
-            heapq.heappop(self._order)
-        return None
+        key = self._first()
+        return None if key is None else self._items[key][1]
 
     def pop_first(self) -> T | None:
         """The item whose turn it is leaves the line."""
-        item = self.first()
-        if item is not None:
-            del self._items[self._order[0][1]]
-        return item
+        key = self._first()
+        return None if key is None else self._items.pop(key)[1]
+
+    def _first(self) -> int | None:
+        return min(self._items, key=lambda key: (self._items[key][0].at, key), default=None)
 
     def oldest(self) -> T | None:
         """The item that has been in the line longest."""

@@ -1,15 +1,16 @@
 """Requests that have no row of the session table yet, and which of them gets the next.
 
 Interactive requests go before background ones.  In each lane the programs that ask get the same
-share, by turns (`umaserve.server.requests.turns`).  Room is bounded, and where there is none left,
-the program that waits with most requests makes room for one that waits with fewer.
+share, and the apps of a program the same part of its share, by turns
+(`umaserve.server.requests.turns`).  Room is bounded, and where there is none left, the program that
+waits with most requests makes room for one that waits with fewer.
 """
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 
 from umaserve.server.requests.request import Request
 from umaserve.server.requests.turns import Line, Turns
@@ -54,7 +55,8 @@ class WaitingRoom:
 
     def take_turn(self, request: Request) -> None:
         """A request that is new, or new in its lane."""
-        request.turn = self._turns[request.lane].take(request.program, request.cost)
+        program, app = request.asker
+        request.turn = self._turns[request.lane].take(program, request.cost, app)
 
     def begin(self, request: Request) -> None:
         """It has been given a sequence."""
@@ -64,8 +66,7 @@ class WaitingRoom:
 
     def over(self, request: Request) -> None:
         """It has ended."""
-        turns = self._turns[request.lane]
-        turns.leave(request.program, begun=request.begun, cost=request.cost)
+        self._turns[request.lane].leave(request.turn)
 
     def enter(self, request: Request) -> None:
         """It waits for a row, in its turn."""
@@ -117,7 +118,7 @@ class WaitingRoom:
         if rows[first.program] < most:
             return first
         others = [request for request in self._lines[0] if rows[request.program] < most]
-        return min(others, key=lambda request: (request.turn, request.serial), default=None)
+        return min(others, key=_place, default=None)
 
     def _is_due(self, running: Iterable[Request]) -> bool:
         """Ageing: none has a row, and the oldest has waited long; then one goes before all."""
@@ -134,27 +135,40 @@ class WaitingRoom:
         """The waiting request that ends for a new one; ``None``: the new one is refused.
 
         A program makes room for one that waits with fewer requests, its newest background request
-        first.  An interactive request takes the place of a background one of its own program too.
+        first; and so does an app for another one of its program.  An interactive request takes the
+        place of a background one of its own program too.
         """
-        counts: Counter[int] = Counter()
-        newest: dict[int, Request] = {}
-        for request in self.all():
-            program = request.program
-            counts[program] += 1
-            if program not in newest or _gives_way(request, newest[program]):
-                newest[program] = request
-        own = new.program
-        if new.lane == LANE_INTERACTIVE and own in newest and newest[own].lane == LANE_BACKGROUND:
-            return newest[own]
-        for program, count in counts.most_common():
-            victim = newest[program]
-            is_urgent = victim.lane == LANE_BACKGROUND and new.lane == LANE_INTERACTIVE
-            # where both wait alike it would only be the other's turn to be refused
-            if program != own and counts[own] + 1 < count + is_urgent:
-                return victim
-        return None
+        waiting = self.all()
+        own = [request for request in waiting if request.program == new.program]
+        last = max(own, key=_newness, default=new)
+        if new.lane == LANE_INTERACTIVE and last.lane == LANE_BACKGROUND:
+            return last
+        victim = _of_the_largest(waiting, new, lambda request: request.program)
+        return victim or _of_the_largest(own, new, lambda request: request.asker)
 
 
-def _gives_way(a: Request, b: Request) -> bool:
-    """Whether ``a`` makes room before ``b`` of the same program."""
-    return (a.lane, a.turn, a.serial) > (b.lane, b.turn, b.serial)
+def _of_the_largest(
+    waiting: Iterable[Request], new: Request, group: Callable[[Request], Hashable]
+) -> Request | None:
+    """The newest request of the group with most, where ``new`` is of one with fewer."""
+    groups: dict[Hashable, list[Request]] = {}
+    for request in waiting:
+        groups.setdefault(group(request), []).append(request)
+    own = group(new)
+    own_count = len(groups.pop(own, ()))
+    for others in sorted(groups.values(), key=len, reverse=True):
+        victim = max(others, key=_newness)
+        is_urgent = victim.lane == LANE_BACKGROUND and new.lane == LANE_INTERACTIVE
+        # where both wait alike it would only be the other's turn to be refused
+        if own_count + 1 < len(others) + is_urgent:
+            return victim
+    return None
+
+
+def _place(request: Request) -> tuple[int, int]:
+    return (request.turn.at, request.serial)
+
+
+def _newness(request: Request) -> tuple[int, int, int]:
+    """The largest makes room first."""
+    return (request.lane, *_place(request))

@@ -52,26 +52,35 @@ MAX_NAMED, MAX_ID_CHARS = 10, 100  # unknown ids that an error names, and of eac
 _decode = msgspec.json.Decoder().decode
 
 
-def resolved(body: dict[str, Any], kept: Kept, owner: str) -> dict[str, Any]:
-    """The body with the items in the place of references to them.  Raises ``Refusal``."""
+def resolved(body: dict[str, Any], kept: Kept, owner: str, most_bytes: int) -> dict[str, Any]:
+    """The body with the items in the place of references to them.  Raises ``Refusal``.
+
+    The items may have ``most_bytes``, each as often as it is referred to.
+    """
     given = body.get("input")
-    if not isinstance(given, list) or not any(_is_reference(item) for item in given):
+    if not isinstance(given, list):
         return body
-    known = kept.items(owner)
+    if not all(isinstance(item.get("id") or "", str) for item in objects_of(body, "input")):
+        raise wrong("input[].id", "be a string")
     ids = [str(item.get("id")) for item in given if _is_reference(item)]
+    if not ids:
+        return body
+    known = kept.items(set(ids), owner)
     missing = [id for id in ids if id not in known]
     if missing:
         names = ", ".join(f"'{id[:MAX_ID_CHARS]}'" for id in missing[:MAX_NAMED])
         text = f"Item with id {names} not found: no item of this id is kept"
         raise Refusal(404, "item_not_found", f"{text}; send the item, or keep it (store: true)")
-    items = [known[str(item.get("id"))] if _is_reference(item) else item for item in given]
-    return {**body, "input": items}
+    if sum(len(known[id]) for id in ids) > most_bytes:
+        text = f"the items that are referred to have more than {most_bytes} bytes"
+        raise Refusal(413, "body_too_large", text)
+    items = {id: _decode(item) for id, item in known.items()}
+    given = [items[str(item.get("id"))] if _is_reference(item) else item for item in given]
+    return {**body, "input": given}
 
 
-def _is_reference(item: Any) -> bool:
+def _is_reference(item: dict[str, Any]) -> bool:
     """``type`` may be left out, and the id is all there is then."""
-    if not isinstance(item, dict):
-        return False
     return item.get("type") == "item_reference" or item.keys() - {"type"} == {"id"}
 
 

@@ -1,61 +1,122 @@
-"""Responses that are kept in memory, as many as fit: to go on from, and to be asked for again."""
+"""Responses that are kept in memory, as many as fit: to go on from, and to be asked for again.
+
+They are kept as JSON, since objects take many times the bytes of their text.  When there is no
+room, the API key that holds most bytes loses its oldest response.  So a key within its share loses
+nothing to others.
+"""
 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from sys import getsizeof
 from typing import Any, NamedTuple
+
+import msgspec
 
 from umaserve.gateway.daemon.refusal import Refusal, encode
 
-MOST = 512
-MOST_BYTES = 64 * 1024 * 1024
+MOST = 512  # responses of a key
+MOST_BYTES = 64 * 1024 * 1024  # of all keys
+PLACE_BYTES = 512  # of an entry's tuples and of its place in the dicts
+
+_decode = msgspec.json.Decoder().decode
+Items = tuple[tuple[str, bytes], ...]
 
 
 class Entry(NamedTuple):
-    """``messages`` are the conversation up to this response, as a chat has it.
+    """A response as JSON: the object that was told, and the conversation up to it.
 
-    ``response`` is the object that was told, ``items`` are those of its own input.
+    ``input`` and ``output`` are its items by their ids.
     """
 
-    messages: list[dict[str, Any]]
-    response: dict[str, Any]
-    items: list[dict[str, Any]]
+    messages: bytes
+    response: bytes
+    input: Items
+    output: Items
+
+    @classmethod
+    def of(
+        cls,
+        messages: list[dict[str, Any]],
+        response: dict[str, Any],
+        items: Iterable[dict[str, Any]],
+    ) -> Entry:
+        """``messages`` are a chat's, ``items`` those of the response's own input."""
+        output = response.get("output", ())
+        return cls(_packed(messages), _packed(response), _by_id(items), _by_id(output))
+
+    def size(self) -> int:
+        """Bytes that it takes."""
+        held = getsizeof(self.messages) + getsizeof(self.response) + PLACE_BYTES
+        for pair in (*self.input, *self.output):
+            held += getsizeof(pair) + getsizeof(pair[0]) + getsizeof(pair[1]) + 8
+        return held
+
+
+def _by_id(items: Iterable[dict[str, Any]]) -> Items:
+    return tuple((item["id"], _packed(item)) for item in items)
+
+
+def _packed(value: Any) -> bytes:
+    """JSON without the room that the encoder leaves behind it."""
+    return bytes(memoryview(encode(value)))
+
+
+class _Share:
+    """A key's responses, in order of use, the oldest first."""
+
+    def __init__(self) -> None:
+        self.entries: OrderedDict[str, tuple[int, Entry]] = OrderedDict()
+        self.size = 0
+
+    def put(self, id: str, entry: Entry, size: int) -> None:
+        self.entries[id] = (size, entry)
+        self.size += size
+
+    def drop(self, id: str) -> None:
+        self.size -= self.entries.pop(id)[0]
+
+    def drop_oldest(self) -> None:
+        self.drop(next(iter(self.entries)))
 
 
 class Kept:
-    """By the id of a response; those that were used the longest time ago are forgotten first.
-
-    ``owner`` is the name of the API key that asked; nobody else finds what it has.
-    """
+    """Responses by their ids, and by the name of the API key that asked; nobody else finds them."""
 
     def __init__(self) -> None:
-        self._entries: OrderedDict[str, tuple[str, int, Entry]] = OrderedDict()
-        self._size = 0
+        self._shares: dict[str, _Share] = {}
 
     def put(self, id: str, owner: str, entry: Entry) -> None:
-        """Keep it, and forget what there is no room for."""
-        size = len(encode(entry))
-        self._entries[id] = (owner, size, entry)
-        self._size += size
-        while len(self._entries) > MOST or self._size > MOST_BYTES:
-            _, (_, oldest, _) = self._entries.popitem(last=False)
-            self._size -= oldest
+        """Keep it where it fits, and forget those there is no room for."""
+        size = entry.size()
+        if size > MOST_BYTES:
+            return
+        own = self._shares.setdefault(owner, _Share())
+        own.put(id, entry, size)
+        if len(own.entries) > MOST:
+            own.drop_oldest()
+        while sum(share.size for share in self._shares.values()) > MOST_BYTES:
+            largest = max(self._shares, key=lambda name: self._shares[name].size)
+            self._shares[largest].drop_oldest()
+            self._forget_empty(largest)
 
     def get(self, id: str, owner: str) -> Entry | None:
         """``None`` where there is none for this owner."""
-        of, _, entry = self._entries.get(id) or ("", 0, None)
-        if entry is None or of != owner:
+        share = self._shares.get(owner)
+        if share is None or id not in share.entries:
             return None
-        self._entries.move_to_end(id)
-        return entry
+        share.entries.move_to_end(id)
+        return share.entries[id][1]
 
-    def items(self, owner: str) -> dict[str, dict[str, Any]]:
-        """All items of this owner's responses and of their inputs, by id."""
-        entries = [entry for of, _, entry in self._entries.values() if of == owner]
+    def items(self, ids: set[str], owner: str) -> Mapping[str, bytes]:
+        """The newest items with these ids of this owner's responses and their inputs, as JSON."""
+        share = self._shares.get(owner) or _Share()
         return {
-            item["id"]: item
-            for entry in entries
-            for item in (*entry.items, *entry.response.get("output", ()))
+            id: item
+            for _, entry in share.entries.values()
+            for id, item in (*entry.input, *entry.output)
+            if id in ids
         }
 
     def history(self, id: str, owner: str) -> list[dict[str, Any]]:
@@ -64,9 +125,14 @@ class Kept:
         if entry is None:
             text = '"previous_response_id" names no response that is kept; send its input again'
             raise Refusal(404, "previous_response_not_found", text)
-        return entry.messages
+        messages: list[dict[str, Any]] = _decode(entry.messages)
+        return messages
 
-    def drop(self, id: str) -> None:
+    def drop(self, id: str, owner: str) -> None:
         """Forget it."""
-        _, size, _ = self._entries.pop(id)
-        self._size -= size
+        self._shares[owner].drop(id)
+        self._forget_empty(owner)
+
+    def _forget_empty(self, owner: str) -> None:
+        if not self._shares[owner].entries:
+            del self._shares[owner]

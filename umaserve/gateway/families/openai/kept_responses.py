@@ -6,9 +6,11 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
+from msgspec import Raw
 from starlette.requests import Request
 from starlette.responses import Response
 
+from umaserve.gateway.daemon.event import decode_any
 from umaserve.gateway.daemon.refusal import Refusal, encode, wrong
 from umaserve.gateway.families.openai.kept import Entry
 from umaserve.gateway.translate.answering import EVENT_STREAM, json_response
@@ -24,7 +26,7 @@ async def one_response(request: Request) -> Response:
     """A response as it was told."""
     response, query = _entry(request).response, request.query_params
     if query.get("stream", "false").lower() != "true":
-        return json_response(response)
+        return json_response(Raw(response))
     after = query.get("starting_after", "")
     if after and not (after.isdecimal() and len(after) < 10):
         raise wrong("starting_after", "be a whole number")
@@ -32,7 +34,7 @@ async def one_response(request: Request) -> Response:
     told = [
         b"event: %b\ndata: %b\n\n"
         % (event["type"].encode(), encode({**event, "sequence_number": number}))
-        for number, event in enumerate(_events(response))
+        for number, event in enumerate(_events(decode_any(response)))
         if number >= first
     ]
     return Response(b"".join(told), media_type=EVENT_STREAM)
@@ -71,13 +73,13 @@ async def forget(request: Request) -> Response:
     """Forget a response; what went on from it is kept."""
     _entry(request)
     id = request.path_params["id"]
-    request.state.kept.drop(id)
+    request.state.kept.drop(id, request.state.key)
     return json_response({"id": id, "object": "response", "deleted": True})
 
 
 async def input_items(request: Request) -> Response:
     """The items of its input, the newest first unless ``order`` is ``asc``."""
-    items, query = _entry(request).items, request.query_params
+    items, query = _entry(request).input, request.query_params
     order, limit, after = query.get("order", "desc"), query.get("limit", ""), query.get("after")
     if order not in ("asc", "desc"):
         raise wrong("order", "be asc or desc")
@@ -86,7 +88,7 @@ async def input_items(request: Request) -> Response:
     if order == "desc":
         items = items[::-1]
     if after:
-        ids = [item["id"] for item in items]
+        ids = [id for id, _ in items]
         if after not in ids:
             raise wrong("after", "be the id of an item of this response")
         items = items[ids.index(after) + 1 :]
@@ -94,9 +96,9 @@ async def input_items(request: Request) -> Response:
     return json_response(
         {
             "object": "list",
-            "data": page,
-            "first_id": page[0]["id"] if page else None,
-            "last_id": page[-1]["id"] if page else None,
+            "data": [Raw(item) for _, item in page],
+            "first_id": page[0][0] if page else None,
+            "last_id": page[-1][0] if page else None,
             "has_more": len(items) > len(page),
         }
     )
@@ -118,7 +120,7 @@ def items_of(body: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _item(item: dict[str, Any]) -> dict[str, Any]:
     kind = item.get("type") or "message"
-    told = {"id": "msg_" + os.urandom(12).hex(), **item, "type": kind}
+    told = {**item, "id": item.get("id") or "msg_" + os.urandom(12).hex(), "type": kind}
     if kind == "message" and isinstance(item.get("content"), str):
         of_model = item.get("role") == "assistant"
         part = {"type": "output_text" if of_model else "input_text", "text": item["content"]}

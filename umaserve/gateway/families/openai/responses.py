@@ -66,7 +66,7 @@ async def responses(request: Request) -> Response:
     _check(body)
     caller = caller_fields(request, body)
     kept, owner = request.state.kept, caller.get("key", "")
-    body = resolved(body, kept, owner)
+    body = resolved(body, kept, owner, link_of(request).max_body_bytes)
     tools, history = Tools(body), _history(body, kept, owner)
     message = {
         "deltas": True,
@@ -89,7 +89,7 @@ async def input_tokens(request: Request) -> Response:
     """How many tokens the model would read."""
     body = await read_named(request)
     kept, owner = request.state.kept, request.state.key
-    body = resolved(body, kept, owner)
+    body = resolved(body, kept, owner, link_of(request).max_body_bytes)
     fields = _conversation(body, Tools(body), _history(body, kept, owner))
     return json_response(COUNTED | await count_of(link_of(request), fields))
 
@@ -195,7 +195,7 @@ class _Response:
         if self._keep is not None:
             kept, owner, history = self._keep
             said = messages_of({"input": message_of(self._output)})
-            kept.put(self._id, owner, Entry([*history, *said], told, items_of(self._body)))
+            kept.put(self._id, owner, Entry.of([*history, *said], told, items_of(self._body)))
         return told
 
     def _whole(self, end: Event) -> dict[str, Any]:

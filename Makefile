@@ -10,8 +10,9 @@ ARGS   ?=
 ROOM     ?= 1000000000
 TMP_ROOM ?= 300000000
 CACHE    := $(or $(UMA_CACHE_DIR),$(XDG_CACHE_HOME),$(HOME))
-# Tests at a time.  A file is one worker's, since its tests share daemons.
-JOBS   ?= 2
+# Tests at a time: more than two cores, since most wait for processes.  A file is one worker's, since
+# its tests share daemons.
+JOBS   ?= 3
 
 .PHONY: run test test-slow test-clients bench lint setup setup-test llama lock clean help
 

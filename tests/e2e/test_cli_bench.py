@@ -224,7 +224,7 @@ def test_a_model_that_is_not_there_is_said_with_the_daemons_words(tmp_path: Path
 
 @pytest.mark.skipif(tmux() is None, reason=MISSING)
 def test_it_fits_a_terminal_of_eighty_columns(daemon: DaemonProcess, tmp_path: Path) -> None:
-    with Pane(80, 45, tmp_path, **SETTINGS) as pane:
+    with Pane(80, 60, tmp_path, **SETTINGS) as pane:
         line = f"{shlex.quote(sys.executable)} -m umaserve bench --socket {daemon.path} "
         pane.command(f"cd {shlex.quote(str(ROOT))}; clear; {line} --seconds 1; echo status $?")
         pane.shows(r"^interactive alone +[━╸╺ ]+ +\d+ s left, p95 [\d.]+ ms")
@@ -233,7 +233,7 @@ def test_it_fits_a_terminal_of_eighty_columns(daemon: DaemonProcess, tmp_path: P
         bars = [line for line in lines if "━" in line]
         assert [bar[:20].strip() for bar in bars] == [
             "the running daemon", "warming up", "interactive alone", "with background",
-            "first tokens", "without labels",
+            "first tokens", "without labels", "a desk",
         ]  # fmt: skip
         assert all("━" * 20 in bar for bar in bars)
         table = [line for line in lines if re.search(r"( +[\d.,]+| +-){5}$", line)]

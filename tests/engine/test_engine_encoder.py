@@ -72,7 +72,11 @@ def test_other_messages(engine: DrivenEngine, encoder: llama.Model) -> None:
     engine.send(m.Embed(2, TEXTS[1]))
     engine.send(m.Forget(2))
     engine.send(m.Embed(3, "x"))
-    assert [engine.expect(m.Embedded).ref for _ in range(2)] == [1, 3]
+    answers = []
+    while not answers or answers[-1].ref != 3:
+        answers.append(engine.expect(m.Embedded))
+    assert [a.ref for a in answers if not a.error] == [1, 3]
+    assert {a.ref for a in answers if a.error} <= {2}  # or it has no answer at all
 
 
 def test_without_the_header_s_word(tmp_path: Path) -> None:

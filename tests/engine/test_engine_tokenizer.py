@@ -15,6 +15,7 @@ import pytest
 from tests.support.engine_driver import DrivenEngine
 from tests.support.small_models import write_model
 from umaserve.engine.loop import tokenizer_thread as tk
+from umaserve.engine.native.niceness import LAST
 from umaserve.wire import messages as m
 from umaserve.wire import table as t
 
@@ -131,7 +132,7 @@ def test_a_prompt_does_not_wait_behind_texts_that_nobody_waits_for(engine: Drive
 def test_the_thread_of_what_nobody_waits_for_gives_way(engine: DrivenEngine) -> None:
     threads = psutil.Process(engine.process.pid).threads()
     nices = sorted(os.getpriority(os.PRIO_PROCESS, thread.id) for thread in threads)
-    assert nices[0] == os.nice(0) and max(os.nice(0), tk.NICE) in nices
+    assert nices[0] == os.nice(0) and max(os.nice(0), LAST) in nices
 
 
 @pytest.mark.slow

@@ -87,7 +87,7 @@ def test_stopping_at_every_part_changes_nothing_and_tells_their_times(
     assert (chunked.decode() == expected).all()
     gate, times = chunked.gate, chunked.times()
     parts = int(gate.met)
-    assert gate.computed == parts > 2 and not gate.gave_up
+    assert gate.met == parts > 2 and not gate.gave_up
     assert (times[:parts] > 0).all() and not times[parts:].any()
     # the first part is for the most part copying, the last one may make logits
     assert g.longest_ms(chunked.gate) == times[1 : parts - 1].max() / 1e6
@@ -129,7 +129,7 @@ def test_a_chunk_that_is_given_up_ends_and_the_next_one_is_right(
     parts = int(chunked.gate.met)
     chunked.gate.stop = 1
     chunked.decode()
-    assert chunked.gate.gave_up and 0 < chunked.gate.computed < parts
+    assert chunked.gate.gave_up and 0 < chunked.gate.met < parts
     chunked.gate.stop = 0
     assert (chunked.decode() == expected).all()
     assert not chunked.gate.gave_up

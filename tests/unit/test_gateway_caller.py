@@ -59,7 +59,7 @@ def test_kept_conversations_are_bounded_and_each_keys_own() -> None:
     kept = Kept()
     for number in range(MOST + 1):
         messages = [{"role": "user", "content": str(number)}]
-        kept.put(f"r{number}", "editor", Entry(messages, {}, []))
+        kept.put(f"r{number}", "editor", Entry.of(messages, {}, []))
     assert kept.history(f"r{MOST}", "editor")[0]["content"] == str(MOST)
     for id, owner in (("r0", "editor"), ("r5", ""), ("none", "editor")):
         assert kept.get(id, owner) is None

@@ -249,7 +249,7 @@ def of(architecture: str, **more: int) -> dict[str, object]:
     ],
 )  # fmt: skip
 def test_numbers_that_libllama_does_not_bear(write, changes: dict, message: str) -> None:
-    with pytest.raises(GGUFError, match=re.escape(message)):
+    with pytest.raises(GGUFError, match=message.replace("(", r"\(")):
         check_gguf(write(small_gguf(**changes)))
 
 

@@ -188,6 +188,8 @@ def project(tmp_path: Path) -> Path:
     for name in ("Makefile", "pyproject.toml", LOCK.name, TEST_LOCK.name):
         shutil.copyfile(ROOT / name, folder / name)
         os.utime(folder / name, (1, 1))
+    (folder / "tools").mkdir()
+    shutil.copyfile(ROOT / "tools/room.py", folder / "tools/room.py")
     for stamp in (".ready", ".ready-test"):
         (folder / ".venv" / stamp).touch()
     return folder

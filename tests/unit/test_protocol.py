@@ -378,8 +378,12 @@ def test_long_values_are_shortened_in_messages():
 
 
 @pytest.mark.parametrize(
-    "name", [f.name for f in fields.GENERATE_FIELDS if "whole number" in f.words]
-)
+    "name",
+    [
+        f.name for f in fields.GENERATE_FIELDS
+        if "whole number" in f.words and f.name != "thinking_budget"
+    ],
+)  # fmt: skip
 def test_whole_numbers_may_be_written_like_floats(name):
     for text, value in ((b"2.0", 2), (b"1e1", 10), (b"20e-1", 2)):
         got = parse_message(b'{"id":"a","prompt":"x","%b":%b}' % (name.encode(), text), LIMITS)
@@ -392,6 +396,10 @@ def test_whole_numbers_may_be_written_like_floats(name):
 
 
 def test_other_whole_numbers_written_like_floats():
+    asked = {"id": "a", "messages": [{"role": "user", "content": "x"}]}
+    budgets = [parse({**asked, "thinking_budget": n}).chat.thinking_budget for n in (2.0, -1.0)]
+    assert budgets == [2, None]
+    assert refused({**asked, "thinking_budget": 1.5}).message.startswith('"thinking_budget"')
     got = parse({"id": "a", "prompt": "x", "mirostat": 2.0, "logit_bias": [[5.0, 1], [7, 2.5]]})
     assert (got.sampling.mirostat, type(got.sampling.mirostat)) == (2, int)
     assert got.sampling.logit_bias == ((5, 1.0), (7, 2.5))

@@ -135,9 +135,10 @@ OPTIONS: tuple[Field, ...] = (
     ),
     Field(
         "thinking_budget",
-        int,
+        int | float,
         f"a whole number from -1 to {MAX_BUDGET}",
         note="tokens of thoughts, which then are ended; -1 = without end, 0 = no thoughts",
+        whole=True,
     ),
     Field(
         "chat_template_kwargs",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import time
 from collections.abc import Iterator
@@ -36,6 +37,12 @@ def test_requests_sent_at_once_are_answered_in_order(port: int) -> None:
     data = said_to(port, GET + openapi + LAST)
     # a body without an end of line is followed by the next answer's line
     assert [int(part[:3]) for part in data.split(b"HTTP/1.1 ")[1:]] == [404, 200, 404]
+
+
+def test_a_garbled_body_ends_no_answer_that_is_before_it(port: int) -> None:
+    garbled = b"POST /none HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nZZ\r\n"
+    data = said_to(port, GET + GET + GET + garbled)
+    assert re.findall(rb"HTTP/1\.1 (\d{3})", data) == [b"404", b"404", b"404", b"400"]
 
 
 def test_http_1_0_is_answered_and_closed(port: int) -> None:

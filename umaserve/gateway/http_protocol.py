@@ -206,7 +206,8 @@ class GatewayProtocol(HttpToolsProtocol):
             self.cycle = None  # type: ignore[assignment]
         else:
             self.pipeline.popleft()
-            self.cycle = self._running  # type: ignore[assignment]
+            newest = self.pipeline[0][0] if self.pipeline else self._running
+            self.cycle = newest  # type: ignore[assignment]
 
     def send_400_response(self, msg: str) -> None:
         self._leave_unfinished()

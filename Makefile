@@ -13,6 +13,8 @@ CACHE    := $(or $(UMA_CACHE_DIR),$(XDG_CACHE_HOME),$(HOME))
 # Tests at a time: more than two cores, since most wait for processes.  A file is one worker's, since
 # its tests share daemons.
 JOBS   ?= 3
+# Of the slow tests, some of which need a core while they measure.
+SLOW_JOBS ?= 2
 
 .PHONY: run test test-slow test-clients bench lint setup setup-test llama lock clean help
 
@@ -26,7 +28,7 @@ test: setup-test llama ## build what is missing, then run the tests (ARGS="-k na
 	@exec $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --durations 30 -m "not slow and not clients" $(ARGS)
 
 test-slow: setup-test llama ## the tests that take longer, such as `make run` in a fresh clone
-	@exec $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --durations 30 -m "slow and not clients" $(ARGS)
+	@exec $(BIN)/python -m pytest -n $(SLOW_JOBS) --dist loadfile --durations 30 -m "slow and not clients" $(ARGS)
 
 test-clients: setup-test llama ## programs that others wrote, over HTTP, each as its registry has it
 	@$(BIN)/python -m pip install --disable-pip-version-check --require-hashes --only-binary :all: -r tests/clients/clients.lock

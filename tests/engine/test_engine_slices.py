@@ -121,7 +121,7 @@ def test_a_chunk_that_would_wait_for_ever_is_put_together_again(start, oracle, t
     most, path = 32, tmp_path / "sizes"
     slow = partial(slow_chunks, most=most, path=str(path))
     # what chunks take is known from the start, so that the first is no small one
-    asked = Asked(start(patch=slow, latency_cap=3.0, probe_first=True), oracle)
+    asked = Asked(start(patch=slow, latency_cap=8.0, probe_first=True), oracle)
     asked.stream()
     back = asked.put(LONG, BACK, 8)
     until(lambda: asked.aside() > 0)

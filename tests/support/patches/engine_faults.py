@@ -59,7 +59,7 @@ def small_chunks_only() -> None:
 
 @once_numba_may_load
 def slow_chunks(most: int, path: str) -> None:
-    """Parts of chunks of more than ``most`` tokens seem to have taken 20 ms the last time.
+    """Parts of chunks of more than ``most`` tokens seem to have taken 200 ms the last time.
 
     As with many more KV cells in front of them.  Says how many tokens each chunk has.
     """
@@ -70,7 +70,7 @@ def slow_chunks(most: int, path: str) -> None:
 
     def begin(gate: Any, tokens: int, whole: bool) -> None:
         if tokens > most:
-            gate.times[chunk_class(tokens)] = 20_000_000
+            gate.times[chunk_class(tokens)] = 200_000_000
         say(path, tokens)
         begin_chunk(gate, tokens, whole)
 

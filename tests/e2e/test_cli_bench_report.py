@@ -78,7 +78,8 @@ def test_it_tells_every_stage_and_ends_in_a_table_and_a_verdict(finished: Run) -
     lines = finished.out.splitlines()
     assert max(map(len, lines[: lines.index("", 1)])) <= 80
     assert re.search(r"^time between tokens, p95, ms( +\d[\d.,]*){5}$", finished.out, re.M)
-    desk = re.findall(r"^desk: (.*), ×( +-){2}( +\d[\d.,]*)( +-){2}$", finished.out, re.M)
+    # a dash where too little came in so short a phase
+    desk = re.findall(r"^desk: (.*), ×( +-){2}( +\d[\d.,]*| +-)( +-){2}$", finished.out, re.M)
     assert [row[0] for row in desk] == [
         "chat's gap p50", "chat's gap p95", "chat's longest gap", "editor's completion p50",
         "agent's first token p50",

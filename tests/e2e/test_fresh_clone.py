@@ -150,7 +150,7 @@ def test_a_second_make_run_has_nothing_to_do(clone: Clone, running: Running) -> 
     # shown by `pytest -rP`
     print(f"serving {running.seconds:.1f} s after `make run`")
     lines = running.text.splitlines()
-    usual = ("serving ", "loading ", " answers ")
+    usual = ("serving ", "loading ", " answers ", "real models for this machine: ")
     assert [line for line in lines if not any(word in line for word in usual)] == []
     assert "and http://127.0.0.1:" in running.text
     assert running.interrupt() == 0

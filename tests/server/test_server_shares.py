@@ -16,6 +16,8 @@ from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import pytest
@@ -36,6 +38,7 @@ from tests.support.server_harness import (
 )
 from umaserve.budget import Budget
 from umaserve.protocol import ProtocolError
+from umaserve.server.clients.connection import Connection
 from umaserve.server.clients.questions import WAITING, Questions
 from umaserve.server.clients.shares import BURST_S, LONGEST_DEBT_S, SHARE, FrontTime
 from umaserve.server.engines import descriptors
@@ -286,6 +289,21 @@ def test_frames_that_are_refused_leave_nothing_behind(
             return bool(daemon.metrics()["errors_total"] == errors)
 
         eventually(all_wait)
+
+
+def test_time_in_which_others_had_the_processor_is_not_charged() -> None:
+    front = FrontTime()
+    asked: Any = SimpleNamespace(
+        daemon=SimpleNamespace(front_time=front, serves_others=lambda program: False), program=1
+    )
+
+    async def ask() -> None:
+        began_s = time.thread_time()
+        time.sleep(2 * BURST_S)
+        await Connection.use_front(asked, began_s)
+
+    trio.run(ask)
+    assert front.wait_s(1) == 0.0
 
 
 def test_messages_that_are_refused_leave_nothing_behind(tmp_path: Path) -> None:

@@ -116,7 +116,7 @@ class Daemon:
 
     def _take(self, sock: socket.socket, nursery: trio.Nursery) -> bool:
         """Whether it was taken; else its program has asked for too much."""
-        began_s = time.monotonic()
+        began_s = time.thread_time()
         sock.setblocking(False)
         try:
             peer = peer_of(sock)
@@ -143,7 +143,7 @@ class Daemon:
         else:
             self.sessions.expect_request()
             self._enter(Connection(self, sock, number, peer), nursery, begin=not wait_s)
-        self.front_time.used(program, time.monotonic() - began_s)
+        self.front_time.used(program, time.thread_time() - began_s)
         return taken
 
     def _enter(self, connection: Connection, nursery: trio.Nursery, begin: bool) -> None:

@@ -314,7 +314,7 @@ class Connection:
                 return
             if not self.keeps_alive:
                 self.daemon.sessions.expect_request()
-            began_s = time.monotonic()
+            began_s = time.thread_time()
             taken = self._take(data)
             del data  # else it is kept for as long as nothing more comes
             if taken.bodies:
@@ -397,12 +397,12 @@ class Connection:
         self._hold(0)
 
     async def _handle_all(self, taken: _Taken) -> None:
-        began_s = time.monotonic()
+        began_s = time.thread_time()
         while taken.bodies:
-            if time.monotonic() > began_s + HANDLE_S:
+            if time.thread_time() > began_s + HANDLE_S:
                 await self.use_front(began_s)
                 await trio.lowlevel.checkpoint()
-                began_s = time.monotonic()
+                began_s = time.thread_time()
             if self._closing.is_set():
                 taken.bodies.clear()
                 return
@@ -413,9 +413,12 @@ class Connection:
         await self.use_front(began_s)
 
     async def use_front(self, since_s: float) -> None:
-        """The front's time since then was this program's; whoever uses much of it waits here."""
+        """Charge a program with the front's processor time since then, and wait where it used much.
+
+        Time in which others had the processor is not its doing.
+        """
         front = self.daemon.front_time
-        front.used(self.program, time.monotonic() - since_s)
+        front.used(self.program, time.thread_time() - since_s)
         # again: another connection of the program may have been first
         while (wait_s := front.wait_s(self.program)) and not self._closing.is_set():
             if not self.daemon.serves_others(self.program):

@@ -81,14 +81,15 @@ def test_a_running_daemon_is_measured_and_left_as_it_was(
 ) -> None:
     before = daemon.metrics()
     file = tmp_path / "r.json"
-    bench = Bench(*SHORT, "--seconds", "2", "--socket", daemon.path, "--json", str(file))
+    # Half a second is too little for the background's first token where others use the cores.
+    bench = Bench(*SHORT, "--seconds", "3", "--socket", daemon.path, "--json", str(file))
     status, out = bench.ends()
     assert (status, daemon.process.poll()) == (0, None), bench.lines
     assert f"bench: the running daemon ({daemon.path})" in bench.lines
     assert "\ncap held: " in out and "the cap is 50.00" in out
     assert "\nwithout labels: cap held: " in out
     assert list(told_phases := json.loads(file.read_text())["phases"])[2] == "unlabelled"
-    assert "background_tokens_per_s" in told_phases["unlabelled"]  # 0 on a busy machine
+    assert told_phases["unlabelled"]["background_tokens_per_s"] > 0
     told = json.loads(file.read_text())
     assert told["own_daemon"] is False and told["machine"]["model"] == "UMA Serve demo"
     nobody = {"at_once": 0, "came": 0}

@@ -49,7 +49,7 @@ class Waits(NamedTuple):
 
     @property
     def ratio(self) -> float | None:
-        return self.desk / self.alone if self.alone and self.desk else None
+        return self.desk / self.alone if self.alone and self.desk is not None else None
 
 
 def measure(

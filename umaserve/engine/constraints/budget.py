@@ -1,4 +1,4 @@
-"""Budgets of thoughts: where a model has thought so many tokens, its thoughts are ended."""
+"""Budgets of thoughts: a model that has thought that many tokens has its thoughts ended."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class Budget:
             self._forced = self._end.copy()
 
     def _begins_character(self) -> bool:
-        """Return whether the text ends amid a character."""
+        """Return whether the text ends with the first bytes of a character, and not its last."""
         for size in range(1, min(self.UTF8_BYTES, len(self._text) + 1)):
             byte = self._text[-size]
             if byte >= 0xC0:

@@ -157,7 +157,10 @@ class AfterThoughts:
 
 
 def tokens_of(model: Model, text: str) -> list[int]:
-    """A text that goes on another one, in tokens: some tokenizers begin every text with a space."""
+    """Return the tokens of a text that stands amid another.
+
+    Some tokenizers begin every text with a space, which is left out.
+    """
     tokens = model.tokenize(text, add_special=False)
     is_space = tokens and model.token_to_piece_bytes(tokens[0], special=True) == b" "
     return tokens[1:] if is_space and not text.startswith(" ") else tokens

@@ -85,10 +85,10 @@ def stop_at_checkpoints(entries, plan, columns):
 
 @njit(**INNER)
 def keep_shapes(entries, plan, columns):
-    """Give a row apart a tick of the same shape whatever the plan's room; return whether it is so.
+    """Give a tick of a row apart its fixed shape; return whether this is such a tick.
 
-    A prompt is computed in chunks of one size.  Generated tokens that are computed again have a
-    tick each, as they had before.
+    The plan's room does not count.  A prompt is computed in chunks of one size.  Generated tokens
+    that are computed again have a tick each, as they had before.
     """
     slot = plan.slots[0]
     if entries != 1 or columns.isolate[slot] != APART:

@@ -46,16 +46,18 @@ def sure(name: str) -> CostModel:
     return cost
 
 
-def rounds(state: SchedulerState, name: str, ticks: int, cap: float = 1.0) -> np.ndarray:
+def rounds(
+    state: SchedulerState, name: str, ticks: int, cap: float = 1.0, credit: float = 0.0
+) -> np.ndarray:
     """Tokens of each row after so many ticks of a machine, in which nobody's context grows.
 
-    With a cap of 1 nothing rides.
+    With a cap of 1 nothing rides.  ``credit``: slow tokens that each stream may have, at all times.
     """
     n, cost = state.state.size, sure(name)
     made, memory, knobs = np.zeros(n, int), Memory.fresh(n), told(name, latency_cap=cap)
     for number in range(1, ticks + 1):
+        state.credit[:] = credit
         plan, entries = plan_of(state, knobs, cost, number=number, memory=memory)
-        state.credit[:] = 0.0
         for s in plan.slots[:entries]:
             state.t_last_ns[s] = NOW
         _serve(state, plan.slots[:entries], number, made)
@@ -97,6 +99,13 @@ def test_what_rides_costs_no_more_than_the_cap() -> None:
     few = streams([1, 8], [1.0, 1.0])
     made = rounds(few, FAST, 80, cap=1.5)
     assert made[0] == 80 and made[1:].sum() > 80
+
+
+@pytest.mark.parametrize("name", [FAST, "h200-dense"])
+def test_the_credit_of_streams_buys_no_ticks_for_another_program(name: str) -> None:
+    """A stream beyond its program's share does not ride late, however rich the others are."""
+    rich, poor = (rounds(streams([1, 8], [1.0, 1.0]), name, 80, credit=c) for c in (2.0, 0.0))
+    assert rich.tolist() == poor.tolist()
 
 
 @pytest.mark.parametrize("counts", [[8], [3, 3], [1, 1, 1, 1]])

@@ -62,7 +62,13 @@ def choose_ride(tick, knobs, cost, memory, streams, slack, background):
     rows, tokens, apart = _fitting(cost, streams, background, slack.cap_ms)
     if rows + tokens or slack.late_ms <= slack.cap_ms or background.chunk:
         return Ride(rows, tokens, apart, 0.0)
-    rows, tokens, apart = _fitting(cost, streams, background, slack.late_ms)
+    late = background
+    if memory.kept.shared:
+        # a stream beyond its program's share spends nobody's credit
+        late = Background(
+            0, background.tokens, False, background.rows, background.room, background.chunk
+        )
+    rows, tokens, apart = _fitting(cost, streams, late, slack.late_ms)
     if rows + tokens == 0:
         # no cost is known, or none fits: the least is tried after a while
         what = SINCE_DECODE if background.decoders_first else SINCE_PROMPT

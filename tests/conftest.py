@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 
 import build_llama
@@ -30,6 +31,8 @@ leftovers.watch()
 forget_choices()
 use_jit_cache()  # under the hash of all sources
 leave_out_callbacks()
+hypothesis.settings.register_profile("any machine", deadline=None)  # others may have the cores
+hypothesis.settings.load_profile("any machine")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -91,7 +91,7 @@ texts = st.text(st.characters(codec="utf-8"), max_size=12)
 
 
 @given(st.none() | texts.filter(bool), st.lists(st.tuples(texts, texts), max_size=6))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_what_is_saved_is_loaded(tmp_path_factory, system, turns):
     path = str(tmp_path_factory.mktemp("saved") / "it.json")
     conversation = Conversation(system)

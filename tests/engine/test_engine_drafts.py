@@ -108,7 +108,7 @@ def drafts(engine: DrivenEngine) -> tuple[int, int]:
 
 
 @settings(
-    max_examples=25, deadline=None, suppress_health_check=list(HealthCheck),
+    max_examples=25, suppress_health_check=list(HealthCheck),
     phases=PHASES,
 )  # fmt: skip
 @given(
@@ -162,7 +162,7 @@ def test_rows_beside_each_other_are_verified_in_one_tick(
     assert any(row.decode_rows > 1 and row.accepted > 4 for row in rows)  # of more than one
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck), phases=PHASES)
+@settings(max_examples=25, suppress_health_check=list(HealthCheck), phases=PHASES)
 @given(
     prompt=PROMPT, sampling=SAMPLING, constraint=st.sampled_from(CONSTRAINTS),
     kept=st.floats(0.0, 1.0),
@@ -182,7 +182,7 @@ def test_a_request_of_an_engine_that_died_goes_on_in_the_next(
     assert (seen["tokens"], seen["reason"]) == (whole["tokens"], whole["reason"])
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck), phases=PHASES)
+@settings(max_examples=25, suppress_health_check=list(HealthCheck), phases=PHASES)
 @given(prompt=PROMPT, sampling=SAMPLING, at=st.integers(1, 60))
 def test_what_a_cancelled_request_has_is_the_beginning_of_its_answer(
     without: DrivenEngine, drafting: DrivenEngine, prompt: list[int], sampling: m.Sampling, at: int

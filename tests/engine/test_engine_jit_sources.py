@@ -159,7 +159,7 @@ def handed_on(path: str, origin: str, by_dots: bool, as_module: bool, renamed: b
     st.lists(st.sampled_from(FILES), min_size=1, max_size=6, unique=True),
     st.lists(st.tuples(st.booleans(), st.booleans(), st.booleans()), min_size=6, max_size=6),
 )
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_every_file_that_hands_a_constant_on_counts(folder, others, ways) -> None:
     chain = [f"{folder}hot.py", *others]
     texts = [handed_on(a, b, *way) for a, b, way in zip(chain, others, ways, strict=False)]

@@ -478,7 +478,7 @@ STEPS = st.lists(
 
 
 @pytest.mark.slow
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(STEPS)
 def test_whatever_happens_on_the_way_the_end_is_the_same(
     model: llama.Model, text: list[int], steps: list[str]

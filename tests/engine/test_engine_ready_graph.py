@@ -32,7 +32,7 @@ TOLERANCE = 3.0  # of a logit: the processor's kernels depend on the shape of th
 
 
 @given(st.integers(1, 64), st.integers(0, 64))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_a_batch_is_filled_up_with_tokens_of_nobody(n, width):
     token, pos, seq = (np.full(64, -1, np.int32) for _ in range(3))
     logits = np.full(64, 9, np.int8)

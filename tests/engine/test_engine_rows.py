@@ -12,7 +12,6 @@ from functools import partial
 import numpy as np
 import pytest
 from hypothesis import given as for_all
-from hypothesis import settings
 from hypothesis import strategies as st
 
 from tests.support.engine_driver import DrivenEngine
@@ -171,7 +170,6 @@ def test_processor_backends_keep_to_one_thread():
 
 
 @for_all(st.lists(st.booleans(), max_size=20))
-@settings(deadline=None)
 def test_slow_rows_go_last_and_nothing_else_moves(slow):
     n = len(slow)
     table = SamplerTable(20)

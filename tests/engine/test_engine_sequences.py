@@ -167,7 +167,7 @@ EVENTS = st.one_of(
 
 
 @given(st.lists(EVENTS, min_size=1, max_size=40), st.sampled_from([600, N_CTX]))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_no_cell_is_lost_and_none_is_missing(events, n_ctx):
     """However requests come and end, whoever fits gets cells, and it is known who has which."""
     with pytest.MonkeyPatch.context() as patch:

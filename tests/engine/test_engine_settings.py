@@ -79,7 +79,6 @@ def starts(draw: st.DrawFn) -> dict[str, Any]:
 
 @settings(
     max_examples=30,
-    deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 @given(start=starts())

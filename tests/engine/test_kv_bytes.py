@@ -57,7 +57,6 @@ def allocated(model: llama.Model, kind: KvKind) -> list[float]:
 
 @settings(
     max_examples=60,
-    deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 @given(

@@ -111,7 +111,7 @@ def render(model: llama.Model, tokens: list[int]) -> bytes:
     return b"".join(model.token_to_piece_bytes(token, special=True) for token in tokens)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(text=st.text(max_size=200))
 def test_tokens_render_the_text_again(model: llama.Model, text: str) -> None:
     tokens = model.tokenize(text, add_special=False, parse_special=False)

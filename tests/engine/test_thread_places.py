@@ -45,7 +45,7 @@ def masks(places: tp.Places, n: int) -> list[set[int]]:
 
 
 @given(st.integers(1, 40), st.sampled_from([1, 2, 4]), st.integers(2, 48))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_cores_are_dealt_out_whole(n_cores: int, smt: int, n: int) -> None:
     cores = [i % n_cores for i in range(n_cores * smt)]
     places = places_of(cores)

@@ -79,7 +79,7 @@ ROWS = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(
     ROWS, st.lists(st.floats(1.0, 100.0), min_size=len(SIZES), max_size=len(SIZES)),
     st.floats(0.0, 150.0), st.integers(0, MOST), st.integers(0, 15),
@@ -115,7 +115,7 @@ def _expected(wanted: Wanted, row: int, count: int) -> float:
     return total
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(
     st.floats(0.0, 1.0), st.lists(st.floats(1.0, 40.0), min_size=len(SIZES), max_size=len(SIZES))
 )  # fmt: skip

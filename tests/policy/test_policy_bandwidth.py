@@ -10,7 +10,7 @@ import sys
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.bandwidth_loads import DENSE, MOE, feed, noisy
@@ -81,7 +81,6 @@ def test_a_long_batch_reads_the_weights_again(n: int, graphs: int) -> None:
     assert bw.weight_bytes(DENSE, 1, n) == graphs * 380e6 + 145e6
 
 
-@settings(deadline=None)  # the first call compiles
 @given(traffics(), st.integers(0, 8), tokens)
 def test_weights_lie_between_dense_and_everything(traffic, rows, n) -> None:
     n = min(n, int(traffic.n_ubatch))  # one graph
@@ -91,7 +90,6 @@ def test_weights_lie_between_dense_and_everything(traffic, rows, n) -> None:
     assert found >= (least + traffic.n_expert_used * traffic.expert) * (1 - 1e-12)
 
 
-@settings(deadline=None)  # the first call compiles
 @given(traffics(), st.integers(0, 64), tokens, cells, cells, cells, st.integers(0, 5))
 def test_more_of_anything_moves_no_fewer_bytes(traffic, rows, n, read, written, span, which):
     less = [rows, n, read, written, span]
@@ -103,7 +101,6 @@ def test_more_of_anything_moves_no_fewer_bytes(traffic, rows, n, read, written, 
     assert bw.tick_bytes(traffic, *less) <= bw.tick_bytes(traffic, *more) * slack
 
 
-@settings(deadline=None)  # the first call compiles
 @given(st.integers(1, 10**6), st.integers(1, 10**6))
 def test_the_span_is_what_llama_cpp_pads_to(end: int, n_ctx: int) -> None:
     span = bw.attention_span(end, n_ctx)
@@ -115,7 +112,6 @@ def test_the_span_is_what_llama_cpp_pads_to(end: int, n_ctx: int) -> None:
 # --- what fits
 
 
-@settings(deadline=None)  # the first call compiles
 @given(traffics(), st.floats(0, 1e11), st.integers(0, 32), cells, st.integers(0, 3000))
 def test_as_many_prompt_tokens_as_fit(traffic, budget, rows, read, most) -> None:
     n = bw.prompt_tokens_within(traffic, budget, rows, read, most)
@@ -141,7 +137,6 @@ def test_without_a_budget_everything_fits() -> None:
 # --- mixtures of experts
 
 
-@settings(deadline=None)  # the first call compiles
 @given(traffics(), st.integers(1, 200), st.integers(0, 4000))
 def test_every_merged_row_makes_a_row_cheaper(traffic, rows, each) -> None:
     """Inside one graph, bytes per row only ever fall: by bytes alone, merging always pays."""
@@ -266,7 +261,6 @@ def test_the_headroom_lets_a_trimmed_machine_show_more() -> None:
     assert n == 511
 
 
-@settings(deadline=None)  # the first call compiles
 @given(st.lists(st.tuples(st.floats(-1e9, 1e15), st.integers(-5, 10**12), st.integers(-3, 10**6))))
 def test_no_tick_breaks_the_governor(ticks) -> None:
     budget = budget_of("auto", 20e9)

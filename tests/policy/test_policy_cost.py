@@ -35,7 +35,7 @@ shapes = st.tuples(
 
 
 @given(st.lists(shapes, max_size=60), st.integers(0, 40), st.integers(0, 3000))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_a_prediction_is_never_negative_and_always_a_number(ticks, rows, prompt):
     cost = CostModel.unknown()
     for mode, r, p, kv, ms in ticks:
@@ -52,7 +52,7 @@ def test_a_prediction_is_never_negative_and_always_a_number(ticks, rows, prompt)
     st.lists(shapes, min_size=4, max_size=60), st.integers(0, 40), st.floats(0.01, 1e4),
     st.integers(1, 4096),
 )  # fmt: skip
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_the_largest_chunk_keeps_its_limit(ticks, rows, limit, most):
     cost = CostModel.unknown()
     for mode, r, p, kv, ms in ticks:

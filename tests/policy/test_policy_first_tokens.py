@@ -85,7 +85,7 @@ def test_a_chunk_of_the_background_that_is_given_up_counts_for_nobody():
 @pytest.mark.parametrize("name", sorted(MACHINES))
 @pytest.mark.parametrize("lane", [0, 1])
 @given(lengths=st.lists(st.integers(2, 3000), min_size=2, max_size=6))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_the_shortest_goes_first_and_only_the_last_of_a_tick_is_cut(name, lane, lengths):
     state, cost = empty(), known(name)
     for s, tokens in enumerate(lengths):

@@ -44,7 +44,7 @@ from umaserve.wire.states import RUNNING, WAITING
     st.sampled_from([1, 8, 100, 2048]), st.sampled_from([0, 1, 2, 5]),
     st.sets(st.sampled_from(sorted(FEATURES))), st.integers(0, 1),
 )  # fmt: skip
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 def test_a_plan_is_valid_and_never_empty_while_something_can_run(
     state, name, free, n_batch, max_merge, without, number
 ):
@@ -79,7 +79,7 @@ def test_interactive_decoders_ride_in_every_tick_and_passengers_fit_the_cap(name
 
 @pytest.mark.parametrize("name", sorted(MACHINES))
 @given(credit=st.floats(-1, 2.5), back=st.integers(0, 6), prompts=st.integers(0, 3))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_background_is_late_only_on_credit_and_by_no_more_than_a_chunk(name, credit, back, prompts):
     cost, knobs = known(name), told(name, can_aside=False)
     state = empty()
@@ -206,7 +206,7 @@ def test_attention_costs_by_the_cells_that_the_backend_reads(wide):
 
 
 @given(st.lists(st.floats(1.0, 200.0), min_size=1, max_size=8), st.integers(1, 8))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_rounds_are_as_short_as_the_best_partition(costs, most):
     n = len(costs)
     most = min(most, n)
@@ -241,7 +241,7 @@ def test_rounds_are_as_short_as_the_best_partition(costs, most):
 
 
 @given(st.lists(st.floats(0.0, 100.0), max_size=400), st.floats(1.0, 3.0), st.floats(0.1, 50.0))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_credit_stays_in_its_bounds_and_counts_slow_tokens(gaps, cap, base):
     credit = 1.0
     for gap in gaps:

@@ -140,7 +140,7 @@ def test_decoders_of_the_background_take_turns_by_program() -> None:
     ),
     st.sampled_from([SLOW, FAST, "cpu-2core-amx-0.5b"]),
 )  # fmt: skip
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_no_program_has_less_than_its_share_and_none_of_its_streams_starves(
     programs: list[tuple[int, float]], name: str
 ) -> None:

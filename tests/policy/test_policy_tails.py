@@ -46,7 +46,7 @@ def planned(cost: CostModel, *, overlaps: bool = False):
 
 
 @given(st.integers(0, 2**31), st.sampled_from([0.02, 0.1, 0.3]), st.floats(0.0, 0.2))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_the_95th_percentile_is_followed(seed, spread, stalls):
     rng = np.random.default_rng(seed)
     values = 1.0 + np.abs(rng.normal(0.0, spread, 1500))

@@ -69,7 +69,7 @@ def loads(draw):
     st.sampled_from([8, 64, 2048]), st.sampled_from([1500, 16384]), st.sampled_from([1, 4, 32]),
     st.sets(st.sampled_from(sorted(FEATURES)), max_size=3), st.integers(0, 1000),
 )  # fmt: skip
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_every_request_ends_and_no_plan_is_at_fault(
     load, name, cold, max_merge, n_batch, n_ctx, n_seq, without, random_seed
 ):

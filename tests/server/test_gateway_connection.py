@@ -133,7 +133,7 @@ def test_a_client_that_waits_for_100_continue_is_answered(port: int) -> None:
         assert statuses(everything(sock)) == [503]  # no daemon is there
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.binary(max_size=200) | st.sampled_from([GET[:9], GET[9:], GET]), max_size=6))
 def test_no_bytes_break_it(port: int, parts: list[bytes]) -> None:
     with socket.create_connection(("127.0.0.1", port), 60) as sock:

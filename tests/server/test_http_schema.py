@@ -71,7 +71,7 @@ def ask_all(operation: APIOperation, mode: GenerationMode, examples: int) -> Non
 
         @seed(1)
         @settings(
-            max_examples=examples, database=None, deadline=None, phases=[Phase.generate],
+            max_examples=examples, database=None, phases=[Phase.generate],
             suppress_health_check=list(HealthCheck),
         )  # fmt: skip
         @given(operation.as_strategy(generation_mode=mode), st.randoms(use_true_random=False))

@@ -54,7 +54,7 @@ def test_files_that_are_no_models(tmp_path: Path, content: bytes, why: str) -> N
         look_at(str(path))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.data())
 def test_damaged_headers_are_an_error_or_a_guess_and_never_a_crash(data: st.DataObject) -> None:
     whole = bytearray(demo_model_path().read_bytes()[:4000])

@@ -34,7 +34,7 @@ def drain(sock: socket.socket) -> bytes:
         out += data
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.tuples(st.integers(1, 9000), st.booleans(), st.booleans()), max_size=40))
 def test_what_arrives_is_what_was_put_until_it_overflows(steps: list) -> None:
     ours, theirs = pair()

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from tests.support.fake_engine import answer
-from tests.support.server_harness import DaemonProcess, eventually
+from tests.support.server_harness import DaemonProcess, RawClient, Result, eventually
 from umaserve.app_settings import AppSettings
 from umaserve.protocol import Generate, Limits, parse_message
 from umaserve.server.requests.request import Request
@@ -274,28 +274,35 @@ def test_a_change_of_lane_is_a_new_turn_there() -> None:
 
 
 @pytest.fixture
-def daemon(tmp_path: Path) -> Iterator[DaemonProcess]:
+def daemon(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[DaemonProcess]:
     settings: dict[str, Any] = {"n_ctx": 1024, "max_sessions": 4, "n_seq": 2, "max_queue": 8}
-    environment = {"FAKE_TICK_MS": "5"}
+    environment = {"FAKE_TICK_MS": getattr(request, "param", "5")}
     with DaemonProcess(tmp_path, environment=environment, **settings) as daemon:
         yield daemon
 
 
+@pytest.mark.parametrize("daemon", ["50"], indirect=True, ids=["slow ticks"])
 def test_a_flood_is_refused_and_nobody_else(daemon: DaemonProcess) -> None:
     with daemon.other_client() as greedy, daemon.other_client() as other:
         for i in range(400):  # no answer ends before the last of them has come
-            greedy.ask(f"g{i}", "flood", max_tokens=150)
+            greedy.ask(f"g{i}", "flood", max_tokens=900)
         eventually(lambda: sum(daemon.metrics()["errors_total"].values()) == 400 - 12)
-        result = other.generate("hello", max_tokens=5)
-        assert bytes(result.tokens) == answer("hello", 5)
-        greedy.finish()
-        refused = [r for r in greedy.results.values() if r.error]
-        assert len(refused) == 400 - 12 + 1  # the newest of those that waited made room
-        assert {r.error["code"] for r in refused if r.error} == {"E_LIMIT_002"}
-        assert "makes room" in refused[0].error["message"] or any(
-            "makes room" in r.error["message"] for r in refused if r.error
+        other.ask("one", "hello", max_tokens=5)
+        while len(_refused(greedy)) < 400 - 12 + 1:  # the newest that waited makes room
+            assert greedy.receive()
+        for i in range(4):  # as many as run
+            greedy.send(type="cancel", id=f"g{i}")
+        assert bytes(other.finish("one")[0].tokens) == answer("hello", 5)
+        assert len(_refused(greedy)) == 400 - 12 + 1
+        assert {r.error["code"] for r in _refused(greedy) if r.error} == {"E_LIMIT_002"}
+        assert "makes room" in _refused(greedy)[0].error["message"] or any(
+            "makes room" in r.error["message"] for r in _refused(greedy) if r.error
         )
     daemon.idle()
+
+
+def _refused(client: RawClient) -> list[Result]:
+    return [r for r in client.results.values() if r.error]
 
 
 def test_who_comes_late_waits_for_a_row_and_not_for_the_flood(daemon: DaemonProcess) -> None:

@@ -83,7 +83,7 @@ def same(a: Any, b: Any) -> bool:
     return json.dumps(a, sort_keys=True) == json.dumps(b, sort_keys=True)
 
 
-@settings(max_examples=600, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=600, suppress_health_check=list(HealthCheck))
 @given(files(), changes())
 @example('{"a": 1, // ©1\n}', Put(("b",), 2))
 @example('{\n  "a": 1 // ©1\n  // ©2\n}', Put(("b",), 2))
@@ -124,7 +124,7 @@ def put_back(before: Any, after: Any) -> Any:
     return before
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=300, suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_what_is_written_is_read(data: st.DataObject) -> None:
     value = data.draw(VALUES)
@@ -132,7 +132,7 @@ def test_what_is_written_is_read(data: st.DataObject) -> None:
     assert same(jsonc.parse(text), value)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.text(alphabet='{}[]":,/*\n\\ ae1-.tru', max_size=24))
 def test_what_is_no_json_is_refused(text: str) -> None:
     """Whatever the standard library reads is read in the same way; nothing else raises."""

@@ -51,7 +51,7 @@ def looks_reach(tokens: list[int], place: int) -> bool:
     return len(newer) <= LOOKS
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(TEXT, st.integers(1, 40))
 def test_what_is_found_is_what_a_search_finds(text: list[int], step: int) -> None:
     """Whether a text came at once or grew; another row's text changes nothing."""

@@ -36,7 +36,7 @@ def after(ring: Ring, domain: int, end: list[int], most: int = 15) -> tuple[list
     return out[: copy_shared(ring, place, out, most) if same else 0].tolist(), int(same)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(TEXTS, st.integers(1, 2), st.lists(st.integers(0, 2), min_size=3, max_size=20))
 def test_what_is_found_was_said_in_the_same_domain(
     texts: list[tuple[int, list[int]]], domain: int, end: list[int]

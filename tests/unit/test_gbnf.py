@@ -87,7 +87,7 @@ def test_a_mistake_has_a_place() -> None:
 
 
 @given(st.text(alphabet='root ::=ab"[]()|*+?{}0,<>!.\\n#\n', max_size=60))
-@settings(deadline=None, max_examples=500)
+@settings(max_examples=500)
 def test_whatever_comes_is_taken_or_refused(text: str) -> None:
     try:
         check("root ::= " + text, is_token)

@@ -346,7 +346,7 @@ def test_weights_that_cannot_be_mapped(write) -> None:
 _WHOLE = small_gguf()
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(
     st.lists(
         st.tuples(st.integers(0, len(_WHOLE) - 289), st.binary(min_size=1, max_size=9)), max_size=4
@@ -370,7 +370,7 @@ def test_any_header_is_a_model_or_a_gguf_error(
         assert info.tensor_bytes <= info.file_bytes
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.binary(max_size=400))
 def test_any_bytes_after_the_magic(tmp_path_factory: pytest.TempPathFactory, rest: bytes) -> None:
     path = tmp_path_factory.mktemp("fuzz") / "m.gguf"

@@ -71,13 +71,13 @@ def top_k(row, k):
 
 
 @given(rows)
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_argmax_is_numpys(row):
     assert argmax(row) == row.argmax()
 
 
 @given(rows, st.integers(1, 200), st.sampled_from([0.0, 0.1, 1.0]))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_top_k_is_a_stable_sort(row, k, grain):
     if grain:
         row = (np.round(row / grain) * grain).astype(np.float32)  # many equal values
@@ -88,7 +88,7 @@ def test_top_k_is_a_stable_sort(row, k, grain):
 
 
 @given(rows, st.integers(257, 2000), st.sampled_from([0.0, 1.0]))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_a_large_top_k_keeps_the_same(row, k, grain):
     if grain:
         row = (np.round(row / grain) * grain).astype(np.float32)
@@ -98,7 +98,7 @@ def test_a_large_top_k_keeps_the_same(row, k, grain):
 
 
 @given(rows, st.sampled_from([1, 5, 40, 200, 300, 2000]), st.integers(1, 400), st.booleans())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_top_k_leaves_what_is_banned(row, k, left, together):
     """As a mask does that allows little: fewer than k are left, in few blocks or in many."""
     allowed = np.zeros(row.size, bool)
@@ -171,7 +171,7 @@ def test_of_no_mass_a_single_token_is_kept(top_k, off):
 
 
 @given(rows, st.floats(0.05, 0.999))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_top_p_over_the_whole_row_is_the_smallest_nucleus(row, p):
     bench = Bench()
     kept = bench.candidates(row, Sampling(top_k=0, top_p=p, min_p=0.0))
@@ -187,7 +187,7 @@ def test_top_p_over_the_whole_row_is_the_smallest_nucleus(row, p):
 
 
 @given(rows, st.floats(0.01, 0.9))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_min_p_keeps_what_is_likely_enough(row, p):
     bench = Bench()
     kept = bench.candidates(row, Sampling(top_k=0, top_p=1.0, min_p=p))
@@ -276,7 +276,7 @@ def test_a_banned_token_is_never_drawn(n, u):
 
 
 @given(rows, st.floats(0.1, 5.0))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_exponential_sums_are_numpys(row, inverse):
     top = row.max()
     away = row.astype(np.float64) - top
@@ -314,7 +314,7 @@ def test_ignore_eos_never_ends(bench):
 
 
 @given(st.floats(0.5, 2.0), st.floats(-1, 1), st.floats(-1, 1), st.sampled_from([-1, 0, 3, 64]))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_penalties_are_llama_cpps_formula(repeat, presence, frequency, last_n):
     bench = Bench()
     row = np.random.default_rng(4).normal(0, 2, N_VOCAB).astype(np.float32)

@@ -36,7 +36,7 @@ texts = st.binary(max_size=6).map(lambda b: bytes(97 + c % 3 for c in b))
 
 @given(st.lists(texts, min_size=1, max_size=30), st.lists(texts, max_size=4))
 @example([b"aaa"], [b"aaaaa"])  # longer than all texts together
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_heads_are_those_of_a_plain_search(words, strings):
     expected = {}
     for text in filter(None, strings):

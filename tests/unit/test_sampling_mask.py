@@ -25,7 +25,6 @@ def words(allowed: np.ndarray) -> np.ndarray:
 
 
 @given(st.data(), st.integers(1, 200))
-@settings(deadline=None)
 def test_every_bit_counts(data: st.DataObject, n: int) -> None:
     allowed = np.array(data.draw(st.lists(st.booleans(), min_size=n, max_size=n)))
     # whole words of one kind have a way of their own
@@ -84,7 +83,7 @@ some_settings = st.fixed_dictionaries(
 
 
 @given(some_settings, st.integers(0, 2**32 - 1), st.sampled_from([1, 2, 30, N_VOCAB]))
-@settings(deadline=None, max_examples=400)
+@settings(max_examples=400)
 def test_only_what_is_allowed_is_chosen(
     bench: Bench, chosen: dict[str, Any], seed: int, few: int
 ) -> None:

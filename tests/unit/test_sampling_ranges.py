@@ -105,7 +105,7 @@ def banned_by(fields: dict[str, Any]) -> np.ndarray:
 
 
 @given(everywhere, rows, histories)
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 def test_no_setting_makes_a_logit_that_is_no_number_or_draws_what_is_banned(fields, row, said):
     bench, banned = Bench(**fields), banned_by(fields)
     adjusted = bench.adjusted(row, said)
@@ -122,7 +122,7 @@ def test_no_setting_makes_a_logit_that_is_no_number_or_draws_what_is_banned(fiel
 
 
 @given(everywhere, rows, st.sets(st.integers(0, N_VOCAB - 1), min_size=1, max_size=3))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_what_is_not_banned_is_drawn_however_unlikely_it_is(fields, row, allowed):
     others = [token for token in range(N_VOCAB) if token not in allowed]
     fields |= {"logit_bias": tuple((token, -math.inf) for token in others), "ignore_eos": False}
@@ -153,7 +153,7 @@ LIMITS = {
 
 @pytest.mark.parametrize("name", LIMITS)
 @given(row=rows, index=st.integers(0, 1000))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_the_limits_are_greedy(name, row, index):
     for fields in LIMITS[name]:
         assert Bench(**fields, seed=index).sample(row, (), index)[0] == row.argmax(), fields
@@ -161,7 +161,7 @@ def test_the_limits_are_greedy(name, row, index):
 
 @given(rows, st.integers(0, 2**32), st.floats(0, 0.5))
 @example(np.zeros(N_VOCAB, np.float32), 1, 0.0)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_xtc_never_leaves_only_what_is_banned(row, seed, threshold):
     fields = PLAIN | {
         "xtc_probability": 1.0, "xtc_threshold": threshold, "seed": seed,

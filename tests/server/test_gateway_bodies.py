@@ -1,125 +1,57 @@
-"""Bodies that are encoded or too large, old clients, and what is told without a key."""
+"""The bodies of all requests share a budget of bytes, divided among the keys."""
 
 from __future__ import annotations
 
-import gzip
-import json
+import contextlib
 import socket
 from collections.abc import Iterator
-from http.client import HTTPConnection
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.support.gateway import everything, gateway, post
-from tests.support.http_client import ask, port_of
-from tests.support.real_daemon import real
-from tests.support.server_harness import DaemonProcess
+from tests.support.gateway import gateway, post
+from tests.support.server_harness import eventually
 from umaserve.gateway import guard
+from umaserve.gateway.daemon import link
 
-KEY = "a-key-of-the-editor"
-ORIGIN = "http://localhost:3000"
+ALICE, BOB = "key-of-alice-0001", "key-of-bob-000002"
+BODY, BUDGET = 1000, 4000  # bytes: a key alone may hold half of the budget
 
 
-@pytest.fixture(scope="module")
-def port() -> Iterator[int]:
-    with gateway(origins=(ORIGIN,)) as port:
+@pytest.fixture
+def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    monkeypatch.setattr(link, "BODY_BYTES", BODY)
+    monkeypatch.setattr(guard, "BODIES_BYTES", BUDGET)
+    with gateway(keys={ALICE: "alice", BOB: "bob"}) as port:
         yield port
 
 
-@pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]:
-    with real(tmp_path_factory.mktemp("daemon"), http="127.0.0.1:0", n_ctx=256) as daemon:
-        yield daemon
+def unfinished(port: int, key: str) -> socket.socket:
+    """A request whose body has 900 bytes of 999."""
+    head = f"POST /generate HTTP/1.1\r\nHost: localhost\r\nX-Api-Key: {key}\r\n"
+    sock = socket.create_connection(("127.0.0.1", port), 60)
+    sock.sendall(head.encode() + b"Content-Length: 999\r\n\r\n" + b"[" * 900)
+    return sock
 
 
-@pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "GZIP", "gzip, br"])
-@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages", "/api/chat", "/tokenize"])
-def test_encoded_bodies_are_refused_by_name(port: int, encoding: str, path: str) -> None:
-    reply = post(port, path, gzip.compress(b"{}"), Content_Encoding=encoding)
-    assert (reply.status, reply.headers["accept-encoding"]) == (415, "identity")
-    assert encoding.lower().encode() in reply.body
-    assert post(port, path, b"{", Content_Encoding="identity").status == 400
+def code_of(port: int, key: str, size: int) -> str:
+    """What is said to a body of so many bytes that is no JSON."""
+    return post(port, "/generate", b"[" * size, X_Api_Key=key).json["error"]["code"]
 
 
-@pytest.mark.parametrize("size", [1_200_000, 20_000_000])
-@pytest.mark.parametrize("chunked", [True, False])
-def test_a_client_sees_why_its_body_is_refused(port: int, size: int, chunked: bool) -> None:
-    """As most clients do it: all is sent before anything is read."""
-    connection = HTTPConnection("127.0.0.1", port, timeout=60)
-    body: Any = b"x" * size
-    headers = {} if chunked else {"content-length": str(size)}
-    data = (body[at : at + 65536] for at in range(0, size, 65536)) if chunked else body
-    connection.request("POST", "/v1/completions", data, headers, encode_chunked=chunked)
-    assert connection.getresponse().status == 413
-    connection.close()
+def test_bodies_of_one_key_leave_room_for_another_s_and_are_given_back(port: int) -> None:
+    assert code_of(port, ALICE, 900) == "invalid_json"
+    with contextlib.ExitStack() as held:
+        for _ in range(2):
+            held.enter_context(unfinished(port, BOB))
+        eventually(lambda: code_of(port, BOB, 900) == "bodies_too_large")
+        refused = post(port, "/generate", b"[" * 900, X_Api_Key=BOB)
+        assert refused.status == 429 and refused.headers["retry-after"] == "1"
+        assert "wait for some of them" in refused.json["error"]["message"]
+        assert code_of(port, ALICE, 900) == "invalid_json"
+    eventually(lambda: code_of(port, BOB, 900) == "invalid_json")
 
 
-def test_a_refused_body_that_never_ends_is_answered(
-    port: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(guard, "READ_ON_S", 0.2)
-    head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5000000\r\n\r\n"
-    for more in (b"", b"Expect: 100-continue\r\n"):
-        with socket.create_connection(("127.0.0.1", port), 60) as sock:
-            sock.sendall(head[:-2] + more + b"\r\n")
-            assert sock.recv(65536).startswith(b"HTTP/1.1 413 ")
-
-
-@pytest.mark.parametrize("path", ["/completion", "/v1/chat/completions"])
-def test_old_clients_get_no_chunks(daemon: DaemonProcess, path: str) -> None:
-    asked = {"prompt": "x", "messages": [{"role": "user", "content": "x"}], "max_tokens": 4}
-    for stream in (True, False):
-        body = json.dumps({**asked, "stream": stream}).encode()
-        head = f"POST {path} HTTP/1.0\r\nContent-Length: {len(body)}\r\n\r\n".encode()
-        with socket.create_connection(("127.0.0.1", port_of(daemon)), 60) as sock:
-            sock.sendall(head + body)
-            start, _, answer = everything(sock).partition(b"\r\n\r\n")
-        assert start.startswith(b"HTTP/1.1 200 ") and b"chunked" not in start.lower()
-        if stream:
-            end = b"}\n\n" if path == "/completion" else b"data: [DONE]\n\n"
-            assert answer.startswith(b"data: {") and answer.endswith(end)
-        else:
-            assert json.loads(answer)
-
-
-@pytest.mark.parametrize(
-    "asked", ["x-stainless-lang, x-stainless-retry-count", "anthropic-version,x-api-key", "X-Any"]
-)
-def test_a_page_that_may_ask_may_send_any_header(port: int, asked: str) -> None:
-    connection = HTTPConnection("127.0.0.1", port, timeout=60)
-    preflight = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": asked}
-    connection.request("OPTIONS", "/v1/messages", headers={"Origin": ORIGIN, **preflight})
-    response = connection.getresponse()
-    assert response.status == 204 and not response.read()
-    assert response.getheader("access-control-allow-headers") == asked
-    evil = {"Origin": "http://evil.example", **preflight}
-    connection.request("OPTIONS", "/v1/messages", headers=evil)
-    refused = connection.getresponse()
-    assert refused.status == 403 and refused.getheader("access-control-allow-headers") is None
-    connection.close()
-
-
-def test_health_needs_no_key_and_tells_the_state_alone(tmp_path: Path) -> None:
-    keys = tmp_path / "keys"
-    keys.write_text(f"editor {KEY}\n")
-    keys.chmod(0o600)
-    with real(tmp_path, http="127.0.0.1:0", n_ctx=256, api_key_file=str(keys)) as daemon:
-        for path in ("/health", "/v1/health"):
-            for headers in ({}, {"X_Api_Key": "a-key-of-nobody"}):
-                reply = ask(daemon, path, **headers)
-                assert (reply.status, json.loads(reply.body)) == (200, {"status": "ok"})
-            assert json.loads(ask(daemon, path, X_Api_Key=KEY).body)["model"]
-            assert post(port_of(daemon), path, {}).status == 401
-        assert ask(daemon, "/metrics").status == 401
-
-
-def test_health_without_a_daemon_and_a_key_tells_the_state_alone() -> None:
-    with gateway(keys={KEY: "editor"}) as port:
-        connection = HTTPConnection("127.0.0.1", port, timeout=60)
-        connection.request("GET", "/health")
-        response = connection.getresponse()
-        assert response.status == 503 and response.getheader("retry-after")
-        assert json.loads(response.read()) == {"status": "unreachable"}
-        connection.close()
+def test_bodies_that_were_answered_are_given_back(port: int) -> None:
+    for _ in range(8):
+        assert code_of(port, BOB, 900) == "invalid_json"
+        assert code_of(port, BOB, 1001) == "body_too_large"

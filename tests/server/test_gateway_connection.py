@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.gateway import everything, gateway, said_to
-from umaserve.gateway import guard, http_protocol
+from umaserve.gateway import http_protocol, incoming
 from umaserve.gateway.http_protocol import HEAD_BYTES
 
 GET = b"GET /none HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -80,7 +80,7 @@ def test_request_that_drips_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_body_that_does_not_end_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guard, "BODY_S", 0.3)
+    monkeypatch.setattr(incoming, "BODY_S", 0.3)
     head = b"POST /generate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{"
     with gateway() as port:
         data = said_to(port, head)

@@ -14,8 +14,8 @@ import asyncio
 import contextlib
 import re
 import traceback
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -25,6 +25,7 @@ from umaserve.gateway.callers import Callers, Say
 from umaserve.gateway.daemon.link import OWNER, Link
 from umaserve.gateway.daemon.refusal import INTERNAL, Refusal, error_body
 from umaserve.gateway.host import host_is_ours, host_of
+from umaserve.gateway.incoming import Incoming, is_of_body
 from umaserve.gateway.keys import Keys
 from umaserve.gateway.settings import Settings
 
@@ -33,9 +34,7 @@ MOST_ASKED_CHARS = 4096  # of the header names that a page asks for
 EXPOSED_HEADERS = "x-uma-lane, x-uma-cache, retry-after"
 PREFLIGHT_S = 600
 _SLASHES = re.compile("//+")
-BODY_S = 60.0  # until the last byte of a body
-OF_BODIES = (413, 415)  # refusals of a body that nobody has read
-READ_ON_BYTES, READ_ON_S = 64 * 1024 * 1024, 10.0  # of such a body, before it is answered
+BODIES_BYTES = 256 * 1024 * 1024  # of bodies that are read or answered, of all keys
 
 
 class Guard:
@@ -49,6 +48,7 @@ class Guard:
         self._link, self._say = link, say
         # of a key's requests at a time, so that connections are left for other keys
         self._at_once = Budget(settings.max_connections) if settings.api_key_file else None
+        self._bodies = Budget(BODIES_BYTES)
         self._origins = frozenset(origin.lower().rstrip("/") for origin in settings.origins)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -56,7 +56,7 @@ class Guard:
             return
         scope["path"] = _SLASHES.sub("/", scope["path"]).rstrip("/") or "/"
         headers = Headers(scope=scope)
-        answer, body = _Answer(send), _Body(headers, receive, self._link.max_body_bytes)
+        answer, body = _Answer(send), Incoming(headers, receive, self._link.max_body_bytes)
         try:
             self._check_host(scope, headers)
             origin = self._checked_origin(headers, scope["method"])
@@ -73,7 +73,8 @@ class Guard:
             body.check()
             await self._while_there(body, scope, answer)
         except Refusal as refusal:
-            if refusal.status in OF_BODIES:
+            refusal.__traceback__ = None  # it may be in a cycle with a frame that has the body
+            if is_of_body(refusal):
                 await body.read_on()
             await answer.refuse(scope, refusal)
         except asyncio.CancelledError:
@@ -84,16 +85,21 @@ class Guard:
             self._say("error", f"{scope['method']} of a route failed: {where(error)}")
             await answer.refuse(scope, Refusal(500, "internal_error", INTERNAL))
 
-    async def _while_there(self, body: _Body, scope: Scope, answer: _Answer) -> None:
+    async def _while_there(self, body: Incoming, scope: Scope, answer: _Answer) -> None:
         """Run the route; it is cancelled when the client leaves, whatever it waits for."""
         task = asyncio.current_task()
         assert task is not None
-        reading = asyncio.ensure_future(body.read_ahead(task.cancel))
+        key = scope["state"]["key"]
+        self._bodies.most = max(BODIES_BYTES, 4 * self._link.max_body_bytes)
+        reading = asyncio.ensure_future(
+            body.read_ahead(task.cancel, partial(self._bodies.take, key))
+        )
         try:
-            with self._place_of(scope["state"]["key"]):
+            with self._place_of(key):
                 await self._app(scope, body, answer)
         finally:
             reading.cancel()
+            self._bodies.change(key, -body.held)
 
     @contextlib.contextmanager
     def _place_of(self, key: str) -> Iterator[None]:
@@ -136,89 +142,6 @@ class Guard:
         if not named or named != headers.get("host", "").lower():
             raise _foreign("this origin")
         return ""
-
-
-class _Body:
-    """``receive`` of ASGI, for a body of at most ``most`` bytes that is sent as it is.
-
-    It is read ahead of the route that wants it: so the client's end is seen when it comes.
-    ``is_left``: the client has left.
-    """
-
-    def __init__(self, headers: Headers, receive: Receive, most: int) -> None:
-        self._receive, self._most = receive, most
-        self._encoding = headers.get("content-encoding", "").strip().lower()
-        length = headers.get("content-length", "")
-        self._length = int(length) if length.isdigit() else 0
-        self._waits = "expect" in headers  # its client sends nothing before it is told to
-        self._size, self._over, self.is_left = 0, False, False
-        self._read: deque[Message] = deque()
-        self._failure: Callable[[], Refusal] | None = None  # new each time: one that is kept
-        # has a traceback, which keeps all that was read
-        self._more: asyncio.Future[None] | None = None
-        self._began_s = asyncio.get_running_loop().time()
-
-    def check(self) -> None:
-        """Refuse what the head says already."""
-        if self._encoding not in ("", "identity"):
-            text = f"Content-Encoding {self._encoding[:40]!r} is not taken; send the body as it is"
-            raise Refusal(415, "unsupported_encoding", text, (("accept-encoding", "identity"),))
-        if self._length > self._most:
-            raise self._too_large()
-
-    async def read_ahead(self, on_left: Callable[[], object]) -> None:
-        """Read until the client leaves, or until its body is too long."""
-        while (message := await self._receive())["type"] != "http.disconnect":
-            if self._over:
-                continue
-            self._count(message)
-            if self._size > self._most:
-                return self._fail(self._too_large)
-            self._read.append(message)
-            self._wake()
-        self.is_left = True
-        on_left()
-
-    def _count(self, message: Message) -> None:
-        self._over = not message.get("more_body", False)
-        self._size += len(message.get("body", b""))
-
-    def _fail(self, failure: Callable[[], Refusal]) -> None:
-        self._failure = self._failure or failure
-        self._wake()
-
-    def _wake(self) -> None:
-        if self._more is not None and not self._more.done():
-            self._more.set_result(None)
-
-    async def __call__(self) -> Message:
-        loop = asyncio.get_running_loop()
-        while not self._read:
-            if self._failure is not None:
-                raise self._failure()
-            self._more = loop.create_future()
-            slow = loop.call_at(self._began_s + BODY_S, self._fail, _too_slow)
-            try:
-                await self._more
-            finally:
-                slow.cancel()
-        return self._read.popleft()
-
-    def _too_large(self) -> Refusal:
-        return Refusal(413, "body_too_large", f"the body is longer than {self._most} bytes")
-
-    async def read_on(self) -> None:
-        """Read what a refused body still has, up to a bound: a client that still sends reads no
-        answer, and unread bytes would reset the connection."""
-        if self._waits or self._length > READ_ON_BYTES:
-            return
-
-        async def rest() -> None:
-            while not self._over and self._size <= READ_ON_BYTES:
-                self._count(await self._receive())
-
-        with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(rest(), READ_ON_S)
 
 
 class _Answer:
@@ -269,11 +192,6 @@ async def _preflight(answer: _Answer, headers: Headers) -> None:
 
 def _foreign(who: str) -> Refusal:
     return Refusal(403, "origin_not_allowed", f"{who} may not ask here; --allow-origin names pages")
-
-
-def _too_slow() -> Refusal:
-    text = f"the body was not complete after {BODY_S:g} s"
-    return Refusal(408, "request_timeout", text, (("connection", "close"),))
 
 
 def where(error: BaseException) -> str:

@@ -134,7 +134,7 @@ NOTES = sorted((ROOT / "docs" / "notes").glob("*.md"))
 
 
 def test_the_index_has_every_note() -> None:
-    index = (ROOT / "docs" / "EXPERIMENTS.md").read_text("utf-8")
+    index = (ROOT / "docs" / "DECISIONS.md").read_text("utf-8")
     listed = re.findall(r"^\| ([\d-]+) \| \[[^\]]+\]\(notes/([^)]+)\)", index, re.M)
     assert listed == [(note.name[:10], note.name) for note in NOTES]
 

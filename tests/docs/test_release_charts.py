@@ -20,7 +20,7 @@ from tools import release_charts  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "BENCHMARKS.md").read_text(encoding="utf-8")
-LINKS = (ROOT / "docs" / "EXPERIMENTS.md").read_text(encoding="utf-8")
+LINKS = (ROOT / "docs" / "DECISIONS.md").read_text(encoding="utf-8")
 
 
 def words(path: Path) -> str:

@@ -28,7 +28,8 @@ uses.
 
 `--config FILE` (or `UMA_CONFIG`) names a TOML file, or a YAML file (`.yaml`, `.yml`) with the same
 sections and keys. (YAML may also use the keys of the project's first documents:
-[SUPERSEDED.md](SUPERSEDED.md) lists them.) For example:
+[DECISIONS.md](DECISIONS.md#the-first-documents-examples)
+lists them.) For example:
 
 ```toml
 [model]

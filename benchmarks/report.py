@@ -31,7 +31,7 @@ from benchmarks.machine import RESULTS
 from benchmarks.targets import targets_table
 
 _DOCS = RESULTS.parent.parent / "docs"
-PAGES = (_DOCS / "BENCHMARKS.md", _DOCS / "BENCHMARKS_CACHE.md")
+PAGE = _DOCS / "BENCHMARKS.md"
 _BLOCK = re.compile(r"(<!-- figures: ([\w.-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 Result = dict[str, Any]
 
@@ -455,14 +455,12 @@ def main() -> int:
     if options.tables:
         print(f"tables are in {RESULTS.parent.name}/{RESULTS.name}/TABLES.md")
         return 0
-    results = read_results()
-    pages = {path: path.read_text(encoding="utf-8") for path in PAGES}
-    filled = {path: fill(page, results) for path, page in pages.items()}
+    page = PAGE.read_text(encoding="utf-8")
+    filled = fill(page, read_results())
     if options.check:
-        return int(pages != filled)
-    for path, page in filled.items():
-        path.write_text(page, encoding="utf-8")
-        print(f"{path.name} is up to date with {RESULTS.name}/")
+        return int(page != filled)
+    PAGE.write_text(filled, encoding="utf-8")
+    print(f"{PAGE.name} is up to date with {RESULTS.name}/")
     return 0
 
 

@@ -85,3 +85,23 @@ def test_another_chat_has_the_first_message_in_common(engine, judge, end):
     cached, _ = ask(engine, judge, [*system, *words(9, 100), end, *words(8, 5)], "shared")
     assert cached == len(system)
     assert ask(engine, judge, [*system, *words(9, 100)], "another")[0] == 0
+
+
+def test_a_history_that_is_edited_goes_on_at_the_end_of_a_message(engine, judge, end):
+    messages = [[*words(20 + n, 170), end] for n in range(6)]
+    before = [token for message in messages for token in message]
+    ask(engine, judge, [*before, *words(30, 5)], "edited")
+    for kept in (5, 3, 2):
+        history = [token for message in messages[:kept] for token in message]
+        cached, _ = ask(engine, judge, [*history, *words(40 + kept, 200)], "edited")
+        assert cached >= len(history) - 171, kept
+        assert cached >= 0.4 * len(before) or kept < 4
+
+
+def test_turns_of_a_chat_keep_one_state_of_more_than_half_of_it(engine, judge, end):
+    """Marks stand for the others, but where a memory is recurrent alone, whose states are small."""
+    prompt = [*words(50, 300), end]
+    for turn in range(4):
+        _, answer = ask(engine, judge, prompt, "turns")
+        prompt = [*prompt, *answer, end, *words(51 + turn, 40), end]
+    assert ask(engine, judge, prompt, "turns")[0] >= len(prompt) - 45

@@ -138,7 +138,7 @@ def prompt(size: int, *behind: int) -> np.ndarray:
         (prompt(500), 0, [500 - NEAR]),
         (prompt(500, 100, 300, 495), 0, [100, 495]),
         (prompt(500, 100, 300, 500 - GENERATION), 0, [100, 500 - GENERATION]),
-        (prompt(500, 100, 500 - GENERATION - 1), 0, [100, 500 - NEAR]),  # a long message without
+        (prompt(500, 100, 435), 0, [100, 435, 500 - NEAR]),  # behind it a long message
         (prompt(500, 495), 0, [495]),
         (prompt(500, 500), 0, []),  # nothing is left to compute behind it
         (prompt(500, 100, 495), 100, [495]),  # known already

@@ -56,10 +56,14 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Of ``entry`` positions up to ``end`` are meant; the entry may hold more."""
+    """Of ``entry`` positions up to ``end`` are meant; the entry may hold more.
+
+    Where its memory cannot be cut there, ``mark`` has what cannot be cut as it was at ``end``.
+    """
 
     entry: Entry
     end: int
+    mark: Entry | None = None
 
 
 class Store:

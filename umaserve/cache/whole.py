@@ -1,12 +1,15 @@
-"""Whole states of memories that cannot be cut: recurrent, hybrid, sliding windows.
+"""States of memories that cannot be cut: recurrent, hybrid, sliding windows.
 
-What libllama saved of a text stands for all of it, and is of use only to texts that begin with the
-whole of it.  The interface is that of `umaserve.cache.tree`, whose entries these are.
+A whole state is what libllama saved of a text.  It is of use to texts that begin with all of it.
+A mark has only the part that cannot be cut, as it was after some tokens.  With a mark, the whole
+state of a longer text is of use to texts that begin as the mark's: the rest of that state can be
+cut.  The interface is that of `umaserve.cache.tree`, whose entries these are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 
 import numpy as np
 
@@ -16,14 +19,17 @@ LEAST_NEW = 64  # tokens of a prompt to be computed: for fewer no tick is cut in
 NEAR = 16  # tokens before a prompt's end that the next turn may not have in common
 GENERATION = 64  # tokens that a template may put behind the last message, at most
 APART = 8  # tokens between two states
+SPACING, PARTS = 512, 8  # between states on the way: so many tokens, or a part of the prompt
+FAR = 4  # times as long as what is restored, at most, is a state of which the rest is cut
 
 
 def checkpoints(tokens: np.ndarray, ends: np.ndarray, known: int) -> list[int]:
     """After how many of a prompt's tokens (int32) its state is saved on the way, in order.
 
-    ``ends``: ids that end a message.  ``known``: tokens that need not be computed.  Two states: the
-    one behind the first message may serve other chats, the one behind the last message serves the
-    next turn.  Where no id tells that end, it is a few tokens before the prompt's own.
+    ``ends``: ids that end a message.  ``known``: tokens that need not be computed.  The state
+    behind the first message may serve other chats, the one behind the last message serves the next
+    turn, and those between serve a history that is edited.  Where no id tells the last message's
+    end, it is a few tokens before the prompt's own.
     """
     size = int(tokens.size)
     if size - known < LEAST_NEW:
@@ -33,7 +39,18 @@ def checkpoints(tokens: np.ndarray, ends: np.ndarray, known: int) -> list[int]:
     if behind.size:
         last = int(behind[-1])
         wanted = {int(behind[0]), last if last >= size - GENERATION else size - NEAR}
+    wanted |= _spread(behind, max(known, int(behind[0]) if behind.size else 0), size)
     return [at for at in sorted(wanted) if known + APART <= at < size]
+
+
+def _spread(behind: np.ndarray, at: int, size: int) -> set[int]:
+    """Places behind ``at``: ends of messages half a gap apart or more, or whole gaps without."""
+    gap, found = max(SPACING, size // PARTS), set()
+    while at + gap // 2 < size - NEAR:
+        near = behind[(behind > at + gap // 2) & (behind <= at + gap + gap // 2)]
+        at = int(near[0]) if near.size else at + gap
+        found.add(at)
+    return {at for at in found if at < size - NEAR}
 
 
 class WholeTexts(Store):
@@ -42,17 +59,22 @@ class WholeTexts(Store):
     def __init__(self, most_bytes: int) -> None:
         super().__init__(most_bytes)
         self._kept: dict[str, list[Entry]] = {}
+        self._marks: dict[str, list[Entry]] = {}
 
     def match(self, domain: str, tokens: np.ndarray) -> list[Part]:
-        """The longest kept text that ``tokens`` (int32) begin with, as the only part, or none."""
-        fitting = [
-            entry for entry in self._kept.get(domain, ())
-            if entry.p1 <= tokens.size and np.array_equal(entry.tokens, tokens[: entry.p1])
-        ]  # fmt: skip
-        if not fitting:
-            return []
-        longest = max(fitting, key=lambda entry: entry.p1)
-        return [Part(longest, longest.p1)]
+        """The longest beginning of ``tokens`` (int32) that can be restored, as the only part."""
+        best: Part | None = None
+        marks = [mark for mark in self._marks.get(domain, ()) if _begins(mark, tokens)]
+        for entry in self._kept.get(domain, ()):
+            same = common(entry.tokens, tokens)
+            part = Part(entry, entry.p1) if same == entry.p1 else _marked(entry, same, marks)
+            if part is not None and (best is None or _better(part, best)):
+                best = part
+        return [] if best is None else [best]
+
+    def last(self, domain: str, tokens: np.ndarray) -> int:
+        """After how many of ``tokens`` (int32) a state or mark was kept last; 0 = none was."""
+        return max((each.p1 for each in self.entries(domain) if _begins(each, tokens)), default=0)
 
     def nearest(self, domain: str, tokens: np.ndarray, most: int) -> tuple[int, list[int]]:
         """As `PrefixTree.nearest`; not all of what is the same can be restored."""
@@ -62,60 +84,119 @@ class WholeTexts(Store):
         end, entry = max(kept, key=lambda each: each[0])
         return end, entry.tokens[end : end + most].tolist()
 
+    def use(self, parts: list[Part], lease: float = 1.0) -> None:
+        """As `Store.use`; a mark that was needed stays as well."""
+        super().use(parts, lease)
+        super().use([Part(part.mark, part.end) for part in parts if part.mark], lease)
+
     def add(
         self, domain: str, tokens: np.ndarray, p0: int, data: np.ndarray, cost_ms: float,
         lease: float = 1.0,
     ) -> Entry | None:  # fmt: skip
-        """Keep the state after a text; None where it is there already, or has no room."""
-        parts = self.match(domain, tokens)
-        if p0 or not tokens.size or parts and parts[0].end == tokens.size:
+        """Keep the state after a text; None where it is there already, or has no room.
+
+        States of more than half of the text go where marks stand for them.
+        """
+        kept = self._kept.get(domain, [])
+        if p0 or not tokens.size or any(np.array_equal(each.tokens, tokens) for each in kept):
             return None
+        entry = self._put(self._kept, domain, tokens, data, cost_ms, lease)
+        if entry is not None:
+            marked = {mark.p1 for mark in self._marks.get(domain, ()) if _begins(mark, tokens)}
+            for each in list(kept):
+                long = tokens.size / 2 < each.p1 < tokens.size
+                if long and each.p1 in marked and _begins(each, tokens):
+                    self._remove(kept, each)
+        return entry
+
+    def mark(
+        self, domain: str, tokens: np.ndarray, data: np.ndarray, cost_ms: float, lease: float = 1.0
+    ) -> Entry | None:
+        """Keep what cannot be cut, as it is after a text; None as with `add`."""
+        if any(np.array_equal(each.tokens, tokens) for each in self._marks.get(domain, ())):
+            return None
+        return self._put(self._marks, domain, tokens, data, cost_ms, lease)
+
+    def _put(
+        self, among: dict[str, list[Entry]], domain: str, tokens: np.ndarray, data: np.ndarray,
+        cost_ms: float, lease: float,
+    ) -> Entry | None:  # fmt: skip
         entry = Entry(tokens.copy(), 0, data, None, cost_ms)
         if entry.size > self.most_bytes:
             return None
-        self.use([Part(entry, entry.p1)], lease)
-        self._kept.setdefault(domain, []).append(entry)
+        super().use([Part(entry, entry.p1)], lease)
+        among.setdefault(domain, []).append(entry)
         self.bytes_held += entry.size
         self.count += 1
         self.shrink(kept=entry)
         return entry
 
+    def _remove(self, entries: list[Entry], entry: Entry) -> None:
+        entries.remove(entry)
+        self.bytes_held -= entry.size
+        self.count -= 1
+
     def shrink(self, kept: Entry | None = None, why: str = ROOM) -> None:
         """Evict what is worth least until ``most_bytes`` hold it all; ``kept`` stays."""
         while self.bytes_held > self.most_bytes:
             others = [
-                (entry.worth, at, name) for name, entries in self._kept.items()
+                (entry.worth, at, number, entries)
+                for number, entries in enumerate(self._lists())
                 for at, entry in enumerate(entries) if entry is not kept
             ]  # fmt: skip
             if not others:
                 return
-            worth, at, name = min(others)
+            worth, at, _, entries = min(others, key=lambda each: each[:3])
             self._clock = max(self._clock, worth)
-            self.bytes_held -= self._kept[name].pop(at).size
-            self.count -= 1
+            self._remove(entries, entries[at])
             self.evictions[why] += 1
+
+    def _lists(self) -> Iterator[list[Entry]]:
+        return chain(self._kept.values(), self._marks.values())
 
     def drop(self, domain: str) -> None:
         """Forget all texts of a domain."""
-        for entry in self._kept.pop(domain, []):
-            self.bytes_held -= entry.size
-            self.count -= 1
+        for among in (self._kept, self._marks):
+            for entry in among.pop(domain, []):
+                self.bytes_held -= entry.size
+                self.count -= 1
 
     def clear(self) -> None:
         """Forget everything."""
         self._kept.clear()
+        self._marks.clear()
         self.bytes_held = self.count = 0
 
     def entries(self, domain: str) -> Iterator[Entry]:
         """Those of one domain."""
         yield from self._kept.get(domain, ())
+        yield from self._marks.get(domain, ())
 
     def domains(self) -> list[str]:
         """Those that have entries."""
-        return [name for name, entries in self._kept.items() if entries]
+        return [name for name in {**self._kept, **self._marks} if any(self.entries(name))]
 
     def check(self) -> None:
         """Raises AssertionError where the sums contradict each other."""
-        found = [entry for entries in self._kept.values() for entry in entries]
+        found = list(chain.from_iterable(self._lists()))
         assert sum(entry.size for entry in found) == self.bytes_held
         assert len(found) == self.count
+
+
+def _marked(entry: Entry, same: int, marks: list[Entry]) -> Part | None:
+    """The longest beginning of ``entry`` within its first ``same`` tokens that has a mark."""
+    fitting = [mark for mark in marks if mark.p1 <= same and entry.p1 <= FAR * mark.p1]
+    if not fitting:
+        return None
+    longest = max(fitting, key=lambda mark: mark.p1)
+    return Part(entry, longest.p1, longest)
+
+
+def _better(part: Part, other: Part) -> bool:
+    """Whether more is restored with ``part``, or as much by copying less."""
+    return (part.end, -part.entry.p1) > (other.end, -other.entry.p1)
+
+
+def _begins(entry: Entry, tokens: np.ndarray) -> bool:
+    """Whether ``tokens`` begin with all of ``entry``."""
+    return common(entry.tokens, tokens) == entry.p1

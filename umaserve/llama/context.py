@@ -136,33 +136,44 @@ class Context:
         """
         self.library.lib.llama_memory_seq_add(self.memory, seq, p0, p1, more)
 
-    def state_seq_size(self, seq: int) -> int:
-        """Bytes that `state_seq_get` needs for a sequence (``llama_state_seq_get_size``)."""
-        return int(self.library.lib.llama_state_seq_get_size(self.pointer, seq))
+    def state_seq_size(self, seq: int, partial: bool = False) -> int:
+        """Bytes that `state_seq_get` needs for a sequence (``llama_state_seq_get_size_ext``)."""
+        flags = self._flags(partial)
+        return int(self.library.lib.llama_state_seq_get_size_ext(self.pointer, seq, flags))
 
-    def state_seq_get(self, seq: int, room: Any) -> int:
-        """``llama_state_seq_get_data``: copies a sequence's cells, with positions, into `room`.
+    def _flags(self, partial: bool) -> int:
+        lib = self.library.lib
+        return int(lib.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY if partial else 0)
+
+    def state_seq_get(self, seq: int, room: Any, partial: bool = False) -> int:
+        """``llama_state_seq_get_data_ext``: copies a sequence's cells, with positions, into `room`.
 
         `room` is a writable buffer of bytes (a numpy uint8 array, say), owned by the caller.
-        Returns the bytes written, or 0 where the room is too small. Waits for a decode in flight;
-        releases the GIL while it copies.
+        With `partial` only what cannot be cut is copied: a recurrent state, or the cells of a
+        sliding window. Returns the bytes written, or 0 where the room is too small. Waits for a
+        decode in flight; releases the GIL while it copies.
         """
         lib, ffi = self.library.lib, self.library.ffi
         where = ffi.from_buffer("uint8_t[]", room, require_writable=True)
-        return int(lib.llama_state_seq_get_data(self.pointer, where, len(where), seq))
+        flags = self._flags(partial)
+        return int(lib.llama_state_seq_get_data_ext(self.pointer, where, len(where), seq, flags))
 
-    def state_seq_set(self, seq: int, data: Any, size: int | None = None) -> int:
-        """``llama_state_seq_set_data``: replaces a sequence by what `state_seq_get` wrote.
+    def state_seq_set(
+        self, seq: int, data: Any, size: int | None = None, partial: bool = False
+    ) -> int:
+        """``llama_state_seq_set_data_ext``: replaces a sequence by what `state_seq_get` wrote.
 
         `data` is a buffer of bytes, of which the first `size` count (all if None). It may come from
         another context of the same model, KV types and V layout. Takes free cells, wherever they
         lie. Returns the bytes read, or 0 where there are too few cells or the state does not fit
-        this context; the sequence is empty then. Releases the GIL while it copies.
+        this context; the sequence is empty then. With `partial` only what cannot be cut is
+        replaced, and positions beyond are left to `seq_rm`. Releases the GIL while it copies.
         """
         lib, ffi = self.library.lib, self.library.ffi
         where = ffi.from_buffer("uint8_t[]", data)
         size = len(where) if size is None else min(size, len(where))
-        return int(lib.llama_state_seq_set_data(self.pointer, where, size, seq))
+        flags = self._flags(partial)
+        return int(lib.llama_state_seq_set_data_ext(self.pointer, where, size, seq, flags))
 
     def set_abort_callback(self, address: int, data: int) -> None:
         """``llama_set_abort_callback``: gives up a decode when ``bool f(void *data)`` says true.

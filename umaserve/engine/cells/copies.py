@@ -89,12 +89,19 @@ class Pieces:
 
 
 class WholeStates:
-    """All that a sequence holds, at the token that it has got to."""
+    """All that a sequence holds, at the token that it has got to, or what of it cannot be cut.
+
+    A recurrent memory has nothing that can be cut: of that no marks are made.
+    """
 
     def __init__(self, loaded: Loaded, most_bytes: int) -> None:
         self.cuts, self.step = False, STRIDE
-        self.store: PrefixTree | WholeTexts = WholeTexts(most_bytes)
-        self._context = loaded.context
+        self.store: PrefixTree | WholeTexts = (texts := WholeTexts(most_bytes))
+        self.texts = texts
+        self._context, self._on_processor = loaded.context, loaded.on_processor
+        lib, model = loaded.library.lib, loaded.model.pointer
+        recurrent = lib.llama_model_is_recurrent(model) and not lib.llama_model_is_hybrid(model)
+        self.has_marks = not recurrent
 
     def save(self, seq: int, p0: int, p1: int, other: Context | None = None) -> np.ndarray | None:
         context = self._context if other is None else other
@@ -104,12 +111,30 @@ class WholeStates:
         data = own_pages(max(size, 1))
         return data if size and context.state_seq_get(seq, data) == size else None
 
+    def mark(self, seq: int) -> np.ndarray | None:
+        """What of a sequence cannot be cut, as it is now."""
+        size = self._context.state_seq_size(seq, partial=True)
+        data = own_pages(max(size, 1))
+        done = size and self._context.state_seq_get(seq, data, partial=True) == size
+        return data if done else None
+
+    def mark_ms(self, seq: int) -> float:
+        """What `mark` would take, roughly; 0 where it is cheap."""
+        if self._on_processor:
+            return 0.0
+        return self._context.state_seq_size(seq, partial=True) / BYTES_PER_MS
+
     def restore(self, seq: int, part: Part) -> bool:
-        data = part.entry.data
-        complete = self._context.state_seq_set(seq, data, data.size) == data.size
-        if complete and self._context.seq_pos_max(seq) == part.end - 1:
+        """The cells of attention come first: what cannot be cut is replaced, and the rest cut."""
+        context, data = self._context, part.entry.data
+        done = context.state_seq_set(seq, data, data.size) == data.size
+        if done and part.mark is not None:
+            data = part.mark.data
+            done = context.state_seq_set(seq, data, data.size, partial=True) == data.size
+            done = done and context.seq_rm(seq, part.end)
+        if done and context.seq_pos_max(seq) == part.end - 1:
             return True
-        self._context.seq_rm(seq)
+        context.seq_rm(seq)
         return False
 
     def save_ms(self, seq: int, p0: int, p1: int, n_prompt: int) -> float:

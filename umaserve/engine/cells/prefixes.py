@@ -21,13 +21,13 @@ import numpy as np
 
 from umaserve.cache import disk
 from umaserve.cache.tree import MEMORY, NOTHING, Entry, Part, PrefixTree
-from umaserve.cache.whole import checkpoints
 from umaserve.engine.model.abilities import can_be_saved, why_not_plain
 from umaserve.models.needs import available_bytes, total_bytes
 from umaserve.policy.cost.model import predict
 from umaserve.wire import messages as m
 from umaserve.wire import table as t
 
+from .checkpoints import Checkpoints
 from .copies import Pieces, WholeStates
 from .prefix_report import PrefixReport
 
@@ -86,8 +86,10 @@ class Prefixes:
         self._leases: dict[int, float] = {}  # of rows: what their text is worth to those who ask
         self._alone: set[int] = set()  # parked or rated rows whose text is for nobody else
         self._secret = secrets.token_hex(8)  # no client's session has such a name
-        self._ends = loaded.eog_ids
-        self._stops: dict[int, list[int]] = {}  # by slot: where states are saved on the way
+        copies = self._copies
+        self._checkpoints = (
+            Checkpoints(loaded, table, cost, copies) if isinstance(copies, WholeStates) else None
+        )
 
     # --- rows ------------------------------------------------------------------------------------
 
@@ -98,7 +100,8 @@ class Prefixes:
         """
         self.unpark(slot)  # it was cancelled before it ran
         self._saved.pop(slot, None)
-        self._stops.pop(slot, None)
+        if self._checkpoints is not None:
+            self._checkpoints.forget(slot)
         self._leases[slot] = LEASE if session else 1.0
         if self.is_on and domain is not None:
             self._domains[slot] = domain
@@ -112,9 +115,8 @@ class Prefixes:
         table, domain = self._table, self._domains.get(slot)
         tokens = table.tokens[slot, : max(int(table.n_prompt[slot]), 0)]
         self.report.note(int(table.serial[slot]), domain, tokens, cached)
-        if domain is not None and not self._copies.cuts:
-            self._stops[slot] = checkpoints(tokens, self._ends, cached)
-            self._stop_next(slot)
+        if domain is not None and self._checkpoints is not None:
+            self._checkpoints.begin(slot, tokens, cached)
         if domain is not None:
             table.header.cache_asked += 1
             table.header.cache_hits += cached > 0
@@ -122,24 +124,6 @@ class Prefixes:
     def domain(self, slot: int) -> str | None:
         """Who may share a row's text; None = nobody."""
         return self._domains.get(slot)
-
-    def _stop_next(self, slot: int) -> None:
-        """Let the row's prompt stop where its state is saved next."""
-        table, stops = self._table, self._stops.get(slot, [])
-        while stops and stops[0] <= table.n_past[slot]:
-            del stops[0]
-        table.checkpoint[slot] = stops[0] if stops else 0
-
-    def _save_checkpoints(self) -> None:
-        """Save the states of rows that have stopped for it."""
-        table = self._table
-        for slot in list(self._stops):
-            at = int(table.checkpoint[slot])
-            if not at or table.n_past[slot] < at or table.state[slot] != t.RUNNING:
-                continue
-            if table.n_past[slot] == at and slot in self._domains and not table.isolate[slot]:
-                self._save_one(slot)
-            self._stop_next(slot)
 
     def forget(self, slot: int) -> None:
         """Nothing more of this row is to be kept."""
@@ -328,7 +312,10 @@ class Prefixes:
         Returns the rows that have what is known of them now.
         """
         self._take_from_disk()
-        self._save_checkpoints()
+        table = self._table
+        for slot in self._checkpoints.reached() if self._checkpoints is not None else ():
+            if slot in self._domains and not table.isolate[slot]:
+                self._save_checkpoint(slot)
         filled = []
         for job in sorted(self._restoring, key=lambda job: int(self._table.lane[job.slot])):
             if not self._is_there(job):
@@ -369,6 +356,16 @@ class Prefixes:
         while self._table.n_past[slot] - self._saved.get(slot, 0) >= WORTH_A_COPY:
             if not self._save_one(slot):
                 break
+
+    def _save_checkpoint(self, slot: int) -> None:
+        """Save the state of a row that has stopped for it: all of it where no mark can be made."""
+        assert self._checkpoints is not None
+        self.look_at_memory()
+        domain, lease = self._domains[slot], self._lease(slot)
+        first = self._checkpoints.is_first(slot)
+        if first or not self._checkpoints.mark(slot, domain, lease):
+            self._save_one(slot)
+        self.report.tell()
 
     def _has_piece(self, slot: int, upto: int = 1 << 30) -> bool:
         """Whether a whole piece of a row can be saved, or all up to a token that is awaited."""
@@ -414,6 +411,8 @@ class Prefixes:
         entry = None if data is None else self.store.add(domain, tokens, p0, data, cost_ms, lease)
         if entry is not None:
             self._saved[slot] = p1
+            if self._checkpoints is not None and other is None and p1 == table.n_past[slot]:
+                self._checkpoints.mark(slot, domain, lease)
         if entry is not None and self._shelf is not None and slot not in self._alone:
             self._shelf.put(entry, domain, tokens.copy())
         self.report.tell()

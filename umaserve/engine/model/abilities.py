@@ -38,8 +38,9 @@ def what_is_off(loaded: Loaded) -> str:
         return ""
     why = why_no_plain_model(loaded.library.lib, loaded.model.pointer)
     if why:
-        kept = "whole texts are kept" if can_be_saved(loaded) else "nothing is kept"
-        return f"drafts and context shift are off, and {kept} in the prefix cache: {why}"
+        saved = can_be_saved(loaded)
+        cache = "the prefix cache goes on at ends of messages" if saved else "nothing is cached"
+        return f"drafts and context shift are off, and {cache}: {why}"
     why = why_no_shift(loaded)
     return f"context shift is off: {why}" if why else ""
 

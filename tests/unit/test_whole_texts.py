@@ -1,0 +1,93 @@
+"""States of texts that cannot be cut, beside a plain search over all of them."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from umaserve.cache.tree import Part, common
+from umaserve.cache.whole import APART, FAR, LEAST_NEW, WholeTexts, checkpoints
+
+END = 9
+TEXTS = st.lists(st.integers(0, 1), min_size=1, max_size=12)
+
+
+def array(tokens: list[int]) -> np.ndarray:
+    return np.array(tokens, np.int32)
+
+
+def data(size: int = 8) -> np.ndarray:
+    return np.zeros(size, np.uint8)
+
+
+def reach(part: Part, tokens: np.ndarray) -> bool:
+    """Whether a part is what its states are, and of a text that begins so."""
+    same = common(part.entry.tokens, tokens)
+    if part.mark is None:
+        return part.end == part.entry.p1 == same
+    return part.end == part.mark.p1 <= min(same, common(part.mark.tokens, tokens))
+
+
+@given(st.lists(st.tuples(st.booleans(), TEXTS), max_size=20), TEXTS)
+def test_the_longest_beginning_is_found(puts: list[tuple[bool, list[int]]], wanted: list[int]):
+    store = WholeTexts(1 << 20)
+    for is_mark, text in puts:
+        if is_mark:
+            store.mark("a", array(text), data(), 1.0)
+        else:
+            store.add("a", array(text), 0, data(), 1.0)
+        store.check()
+    tokens = array(wanted)
+    parts = store.match("a", tokens)
+    assert all(reach(part, tokens) for part in parts) and len(parts) <= 1
+    wholes = [text for is_mark, text in puts if not is_mark]
+    marks = [text for is_mark, text in puts if is_mark]
+    ends = [len(text) for text in wholes if wanted[: len(text)] == text]
+    for mark in marks:
+        covered = [w for w in wholes if w[: len(mark)] == mark and len(w) <= FAR * len(mark)]
+        if covered and wanted[: len(mark)] == mark:
+            ends.append(len(mark))
+    assert (parts[-1].end if parts else 0) == max(ends, default=0)
+    assert store.match("b", tokens) == []
+
+
+def test_a_longer_state_takes_the_place_of_one_that_has_a_mark() -> None:
+    store = WholeTexts(1 << 20)
+    text = array(list(range(100)))
+    for n in (20, 60, 80):
+        store.add("a", text[:n], 0, data(1000), 1.0)
+    store.mark("a", text[:60], data(10), 1.0)
+    assert [entry.p1 for entry in store.entries("a")] == [20, 60, 80, 60]
+    store.add("a", text, 0, data(1000), 1.0)
+    assert [entry.p1 for entry in store.entries("a")] == [20, 80, 100, 60]
+    assert [(p.end, p.entry.p1) for p in store.match("a", text[:70])] == [(60, 80)]
+    store.check()
+
+
+@given(st.lists(st.tuples(TEXTS, st.booleans(), st.integers(1, 400)), max_size=30))
+def test_bytes_are_bounded_and_counted(puts: list[tuple[list[int], bool, int]]) -> None:
+    store = WholeTexts(1000)
+    for text, is_mark, size in puts:
+        if is_mark:
+            store.mark("a", array(text), data(size), 1.0)
+        else:
+            store.add("a", array(text), 0, data(size), 1.0)
+        store.check()
+        assert store.bytes_held <= 1000
+    store.drop("a")
+    assert store.bytes_held == store.count == 0 and store.domains() == []
+
+
+@given(st.integers(0, 3000), st.lists(st.integers(0, 4000), max_size=30), st.integers(1, 4000))
+def test_stops_are_apart_and_leave_no_long_way(known: int, ends: list[int], size: int) -> None:
+    tokens = np.zeros(size, np.int32)
+    tokens[[at for at in ends if at < size]] = END
+    stops = checkpoints(tokens, np.array([END]), known)
+    if size - known < LEAST_NEW:
+        assert stops == []
+        return
+    assert stops == sorted(set(stops)) and all(known + APART <= at < size for at in stops)
+    first = int(np.flatnonzero(tokens == END)[0]) + 1 if (tokens == END).any() else 0
+    way = np.diff([max(known, first), *[at for at in stops if at > max(known, first)], size])
+    assert way.size == 0 or way.max() <= 1.5 * max(512, size // 8) + 64

@@ -1,0 +1,83 @@
+"""Where the states of rows are saved on the way through a prompt, for memory that cannot be cut."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from umaserve.cache.whole import checkpoints
+from umaserve.policy.cost.model import predict
+from umaserve.wire import table as t
+
+from .copies import WholeStates
+
+if TYPE_CHECKING:
+    from umaserve.engine.model.loaded import Loaded
+    from umaserve.policy.cost.model import CostModel
+
+SHARE = 0.1  # of the time of a prompt's part, at most, for copying what cannot be cut
+
+
+class Checkpoints:
+    """For the loop's thread, between ticks.  The column ``checkpoint`` says where a row stops."""
+
+    def __init__(
+        self, loaded: Loaded, table: t.SessionTable, cost: CostModel, copies: WholeStates
+    ) -> None:
+        self._table, self._cost, self._copies = table, cost, copies
+        self._ends = loaded.eog_ids
+        self._stops: dict[int, list[int]] = {}  # by slot
+        self._firsts: dict[int, int] = {}  # by slot: the first stop of a text that is new
+
+    def begin(self, slot: int, tokens: np.ndarray, known: int) -> None:
+        """A row runs with a prompt of ``tokens`` (int32), the first ``known`` of them restored."""
+        stops = checkpoints(tokens, self._ends, known)
+        self._stops[slot] = stops
+        self._firsts[slot] = stops[0] if stops and not known else 0
+        self._stop_next(slot)
+
+    def forget(self, slot: int) -> None:
+        """The row has another request."""
+        self._stops.pop(slot, None)
+
+    def reached(self) -> list[int]:
+        """Return the rows that have just stopped, and let them go on to their next stop."""
+        table, found = self._table, []
+        for slot in list(self._stops):
+            at = int(table.checkpoint[slot])
+            if at and table.n_past[slot] >= at and table.state[slot] == t.RUNNING:
+                if table.n_past[slot] == at:
+                    found.append(slot)
+                self._stop_next(slot)
+        return found
+
+    def is_first(self, slot: int) -> bool:
+        """Whether the row stands at its first stop, which other texts may share."""
+        return bool(self._table.n_past[slot] == self._firsts[slot])
+
+    def _stop_next(self, slot: int) -> None:
+        table, stops = self._table, self._stops[slot]
+        while stops and stops[0] <= table.n_past[slot]:
+            del stops[0]
+        table.checkpoint[slot] = stops[0] if stops else 0
+
+    def mark(self, slot: int, domain: str, lease: float) -> bool:
+        """Keep what of a row cannot be cut; False where only whole states can be kept.
+
+        On an accelerator it is left out where copying it takes long beside computing again what
+        came since the last one; but not at the prompt's last stop, where the next turn goes on.
+        """
+        if not self._copies.has_marks:
+            return False
+        table, copies, store = self._table, self._copies, self._copies.texts
+        seq, past = int(table.seq[slot]), int(table.n_past[slot])
+        tokens = table.tokens[slot, :past]
+        known = store.last(domain, tokens)
+        cost_ms = predict(self._cost, 0, 0, past - known, (known + past) / 2)
+        if self._stops.get(slot) and copies.mark_ms(seq) > SHARE * cost_ms:
+            return True
+        data = copies.mark(seq)
+        if data is not None:
+            store.mark(domain, tokens, data, cost_ms, lease)
+        return True

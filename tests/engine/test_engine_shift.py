@@ -275,7 +275,10 @@ def test_a_model_whose_memory_cannot_be_cut_says_so(tmp_path, shape):
     model = write_model(tmp_path / f"{shape}.gguf", shape)
     with DrivenEngine(model=model, n_ctx=512, probe=False) as engine:
         assert "the model " in engine.ready.why_no_shift
-        assert engine.ready.why_no_drafts == engine.ready.why_no_shift
+        # the end of a window can be cut, as far as one tick goes
+        expected = "" if shape == "gemma3-micro" else engine.ready.why_no_shift
+        assert engine.ready.why_no_drafts == expected
+        assert ("drafts" in engine.ready.off) == bool(expected)
 
 
 def test_the_bundled_model_can_be_shifted(engine):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from umaserve.drafts.ring import remember
-from umaserve.engine.model.abilities import why_no_plain_model
+from umaserve.engine.model.abilities import why_no_drafts
 from umaserve.wire import messages as m
 from umaserve.wire import table as t
 
@@ -23,7 +23,7 @@ TRIED_CHUNK, TRIED_TIMES = 32, 4  # tokens that a draft model computes at start,
 
 def allocate_drafts(start: m.Start, loaded: Loaded, table: t.SessionTable) -> Drafts:
     """Room for drafted tokens; for none where the memory of this model cannot go back."""
-    spec, can_cut = table.spec, not why_no_plain_model(loaded.library.lib, loaded.model.pointer)
+    spec, can_cut = table.spec, not why_no_drafts(loaded.library.lib, loaded.model.pointer)
     way = WAYS[start.speculate] if can_cut else NEVER
     drafts = Drafts.allocate(spec.n_slots, spec.n_ctx, way, only_model=start.speculate == "draft")
     if way:  # have what is compiled at hand before anybody waits for it

@@ -40,7 +40,9 @@ def what_is_off(loaded: Loaded) -> str:
     if why:
         saved = can_be_saved(loaded)
         cache = "the prefix cache goes on at ends of messages" if saved else "nothing is cached"
-        return f"drafts and context shift are off, and {cache}: {why}"
+        drafts = why_no_drafts(loaded.library.lib, loaded.model.pointer)
+        off = "drafts and context shift are" if drafts else "context shift is"
+        return f"{off} off, and {cache}: {why}"
     why = why_no_shift(loaded)
     return f"context shift is off: {why}" if why else ""
 
@@ -58,10 +60,19 @@ def _has_several_dimensions(lib: Any, model: Any) -> bool:
 
 def why_no_plain_model(lib: Any, model: Any) -> str:
     """The same as far as the model decides it: ``lib`` is libllama, ``model`` its pointer."""
+    if why := why_no_drafts(lib, model):
+        return why
+    return "the model has sliding-window attention" if lib.llama_model_n_swa(model) > 0 else ""
+
+
+def why_no_drafts(lib: Any, model: Any) -> str:
+    """Why the last tokens of a tick cannot be forgotten after it; "" = they can.
+
+    Of a sliding window they can: only cells that the first of these tokens does not see are used
+    again for them, as long as they are computed at once.
+    """
     if lib.llama_model_is_recurrent(model) or lib.llama_model_is_hybrid(model):
         return "the model keeps a recurrent state"
-    if lib.llama_model_n_swa(model) > 0:
-        return "the model has sliding-window attention"
     if lib.llama_model_has_encoder(model) or lib.llama_model_is_diffusion(model):
         return "the model is no plain decoder"
     return ""

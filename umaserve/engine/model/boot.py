@@ -26,7 +26,7 @@ from .abilities import (
     device_memory,
     spare_sequences,
     what_is_off,
-    why_no_plain_model,
+    why_no_drafts,
     why_no_shift,
 )
 from .contexts import open_context, sizes_of
@@ -258,7 +258,7 @@ def describe(start: m.Start, loaded: Loaded, start_ms: float) -> m.Ready:
         generates=loaded.generates,
         off=what_is_off(loaded),
         why_no_shift=why_no_shift(loaded),
-        why_no_drafts=why_no_plain_model(loaded.library.lib, model.pointer),
+        why_no_drafts=why_no_drafts(loaded.library.lib, model.pointer),
         draft_model=start.draft_model if loaded.draft is not None else "",
     )
 

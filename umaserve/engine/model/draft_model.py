@@ -12,7 +12,7 @@ from umaserve.wire import messages as m
 from umaserve.wire.control import Control
 
 from . import capacity
-from .abilities import why_no_plain_model
+from .abilities import why_no_drafts, why_no_plain_model
 from .loaded import CannotLoad, DraftModel
 
 if TYPE_CHECKING:
@@ -93,10 +93,9 @@ def open_draft_model(
 def _why_no_drafts(draft: Model, model: Model) -> str:
     """Why it cannot draft for ``model``; empty where it can."""
     lib = model.library.lib
-    for each in (draft, model):
-        why = why_no_plain_model(lib, each.pointer)
-        if why:
-            return f"{each.path.name}: {why}"
+    for each, why in ((draft, why_no_plain_model), (model, why_no_drafts)):
+        if reason := why(lib, each.pointer):
+            return f"{each.path.name}: {reason}"
     if abs(draft.n_vocab - model.n_vocab) > SPARE_TOKENS:
         return f"it has {draft.n_vocab} tokens, and {model.path.name} has {model.n_vocab}"
     if (draft.token_bos, draft.token_eos) != (model.token_bos, model.token_eos):

@@ -109,8 +109,11 @@ def test_without_a_cache_a_parked_row_is_computed_again(start, oracle):
 
 
 def test_sessions_that_need_twice_the_cells_all_finish(start, oracle):
-    """They grow until the cells run out; the newest are parked, and go on."""
-    engine = start(n_ctx=1024, n_seq=8)
+    """They grow until the cells run out; the newest are parked, and go on.
+
+    Prompts go before streams, so that all of them run at once on a busy machine too.
+    """
+    engine = start(n_ctx=1024, n_seq=8, reading_ms=1000.0)
     header = engine.table.header
     serials = engine.submit_together(
         [f"# session {i}\n" + TEXT[:200] for i in range(8)], domain=SCOPE, max_tokens=180,

@@ -16,7 +16,7 @@ JOBS   ?= 3
 # Of the slow tests, some of which need a core while they measure.
 SLOW_JOBS ?= 2
 
-.PHONY: run test test-slow test-clients bench lint setup setup-test llama lock clean help
+.PHONY: run test test-slow test-clients test-real bench lint setup setup-test llama lock clean help
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## */  make \1\t/' | expand -t 18
@@ -25,16 +25,21 @@ run: setup llama ## build what is missing, then serve (ARGS="--model file.gguf" 
 	@exec $(BIN)/python -m tools.run $(ARGS)
 
 test: setup-test llama ## build what is missing, then run the tests (ARGS="-k name" to pass flags)
-	@exec $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --durations 30 -m "not slow and not clients" $(ARGS)
+	@exec $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --durations 30 -m "not slow and not clients and not real" $(ARGS)
 
 test-slow: setup-test llama ## the tests that take longer, such as `make run` in a fresh clone
-	@exec $(BIN)/python -m pytest -n $(SLOW_JOBS) --dist loadfile --durations 30 -m "slow and not clients" $(ARGS)
+	@exec $(BIN)/python -m pytest -n $(SLOW_JOBS) --dist loadfile --durations 30 -m "slow and not clients and not real" $(ARGS)
 
 test-clients: setup-test llama ## programs that others wrote, over HTTP, each as its registry has it
 	@$(BIN)/python -m pip install --disable-pip-version-check --require-hashes --only-binary :all: -r tests/clients/clients.lock
 	@$(BIN)/python -m tests.support.client_venvs
 	@$(BIN)/python -m tests.support.npm_clients
 	@exec $(BIN)/python -m pytest -m clients $(ARGS)
+
+test-real: setup-test llama ## a real language model of 253 MB, beside llama-server
+	@$(BIN)/python build_llama.py --with-peers
+	@$(BIN)/python -m tests.support.real_model
+	@exec $(BIN)/python -m pytest -m real $(ARGS)
 
 bench: setup-test ## the reproducible overhead benchmarks
 	@$(BIN)/python build_llama.py --with-peers

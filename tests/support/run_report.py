@@ -31,7 +31,7 @@ class RunReport:
         for item in items:
             if item.get_closest_marker("timeout"):
                 continue
-            if item.get_closest_marker("slow") or item.get_closest_marker("clients"):
+            if any(map(item.get_closest_marker, ("slow", "clients", "real"))):
                 item.add_marker(pytest.mark.timeout(SLOW_S))
             elif item.path.parent.name == "policy":
                 item.add_marker(pytest.mark.timeout(SIMULATED_S))

@@ -131,7 +131,7 @@ RULES = (
     ),
     Rule(r"make run|umaserve( serve)?( --.*)?", "daemon", SERVED),
     Rule(r"make lint", "dry", r".* ruff check .*\n.* tools.long_parts\n.* mypy\n"),
-    Rule(r"make (test|test-slow|test-clients)", "dry", r"(?s).* pytest .*-m .*"),
+    Rule(r"make (test|test-slow|test-clients|test-real)", "dry", r"(?s).* pytest .*-m .*"),
     Rule(r"make bench.*", "dry", r"(?s).* pytest benchmarks .*"),
     Rule(r"python -m benchmarks\..+", "dry", HELP),
     # with a source and a backend that few machines have

@@ -14,7 +14,7 @@ from umaserve import llama
 from umaserve.cache.whole import NEAR
 from umaserve.wire import messages as m
 
-SHAPES = ["mamba-micro", "jamba-micro", "gemma3-micro"]
+SHAPES = ["mamba-micro", "jamba-micro", "lfm2-micro", "gemma3-micro"]
 NEW = 12  # tokens of each turn
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import posixpath
 import re
 from collections.abc import Iterator
 from http.client import HTTPConnection
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,11 @@ from umaserve.gateway.page import page
 BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
 KEY = "a-key-of-the-page-1"
 HOSTILE = "<img src=x onerror=\"document.title='taken'\"><script>document.title='taken'</script>"
+# what makes elements, or a program, of a text
+MARKUP_READERS = (
+    "innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "import(",
+    "new Function", "DOMParser", "setHTML", "srcdoc", "createContextualFragment",
+)  # fmt: skip
 
 
 def get(port: int, path: str = "/", **headers: str) -> Posted:
@@ -57,15 +64,37 @@ def test_the_page_loads_nothing_and_its_policy_names_its_parts() -> None:
     text, policy = document.decode(), headers["content-security-policy"]
     assert policy.startswith("default-src 'none'; connect-src 'self';") and "unsafe" not in policy
     for element in ("script", "style"):
-        (content,) = re.findall(f"<{element}>(.*?)</{element}>", text, re.S)
+        (content,) = re.findall(f"<{element}[^>]*>(.*?)</{element}>", text, re.S)
         digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
         assert f"{element}-src 'sha256-{digest}'" in policy
-    links = re.findall(r"""(?:src|href|url|import)\s*[=(]\s*["']?([^"'>\s)]+)""", text)
-    assert set(links) == {"data:,", "/metrics/prometheus", "/openapi.json"}
-    for word in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval("):
+    for word in MARKUP_READERS:
         assert word not in text
-    markup = re.sub(r"<script>.*</script>", "", text, flags=re.S)
-    assert not re.search(r"""\s(on\w+|style)\s*=""", markup)
+    markup = re.sub(r"<(script|style)[^>]*>.*?</\1>", "", text, flags=re.S)
+    links = re.findall(r"""(?:src|href)\s*=\s*["']?([^"'>\s]+)""", markup)
+    assert set(links) == {"data:,", "/metrics/prometheus", "/openapi.json"}
+    assert not re.search(r"""\s(on\w+|style)\s*=""", markup) and "url(" not in text
+    asked = re.findall(r"""\b(?:ask|get|fetch)\(["']([^"']+)""", text)
+    assert set(asked) == {
+        "/health", "/metrics", "/requests", "/v1/chat/completions", "/v1/models", "x-uma-lane",
+    }  # fmt: skip
+
+
+def test_every_module_is_in_the_page_once_and_imports_what_is_there() -> None:
+    folder = files("umaserve.gateway.page")
+    script = Path(str(folder)) / "script"
+    modules = {f"script/{p.relative_to(script).as_posix()}": p for p in script.rglob("*.js")}
+    text = page()[0].decode()
+    exports = {
+        name: set(re.findall(r"^export .*?(?:function\*?|const|class) (\w+)", p.read_text(), re.M))
+        for name, p in modules.items()
+    }
+    for name, path in modules.items():
+        assert text.count(f'modules["{name}"] = ') == 1
+        assert len(path.read_text("utf-8").splitlines()) <= 300
+        for given, other in re.findall(r'^import \{(.*?)\} from "(.*?)";$', path.read_text(), re.M):
+            found = posixpath.normpath(f"{posixpath.dirname(name)}/{other}")
+            assert {each.strip() for each in given.split(",")} <= exports[found], name
+    assert not re.search(r"^(import|export) ", text, re.M)
 
 
 @pytest.fixture(scope="module")
@@ -88,13 +117,15 @@ def browser(tmp_path: Path) -> Iterator[Browser]:
 def test_a_chat_in_a_browser(daemon: DaemonProcess, browser: Browser) -> None:
     browser.open(f"http://127.0.0.1:{port_of(daemon)}/")
     model = daemon.info()["model"]["name"]
-    browser.until(f"document.querySelector('#model').textContent === {json.dumps(model)}")
+    browser.until(f"document.querySelector('#model').value === {json.dumps(model)}")
+    browser.until("document.querySelector('#dot').className === 'ok'")
     browser.value("document.querySelector('#text').value = '<b>hello</b>[draft@2]'")
     browser.value("document.querySelector('#form').requestSubmit()")
     browser.until("document.querySelector('.facts')?.textContent.includes('tokens')")
-    said = browser.value("document.querySelector('.model').firstChild.textContent")
+    said = browser.value("document.querySelector('.assistant .text').textContent")
     assert said == HOSTILE
-    assert browser.value("document.querySelector('.user').textContent") == "<b>hello</b>[draft@2]"
+    asked = browser.value("document.querySelector('.user .text').textContent")
+    assert asked == "<b>hello</b>[draft@2]"
     made = "document.querySelectorAll('#said img, #said script, #said b').length"
     assert browser.value(made) == 0
     assert browser.value("document.title") == "UMA Serve"
@@ -103,8 +134,8 @@ def test_a_chat_in_a_browser(daemon: DaemonProcess, browser: Browser) -> None:
     assert re.search(r" in all, [\d.]+ a tick, \d+ % of drafts$", total), total
     browser.until("!document.querySelector('#appcard').hidden")
     row = "[...document.querySelector('#apps').rows[0].cells].map((cell) => cell.textContent)"
-    name, share, _, cached, lane = browser.value(row)
-    assert (name, lane) == ("web page", "interactive") and share.endswith("%"), cached
+    name, share, _, cached = browser.value(row)
+    assert name == "web page" + "interactive" and share.endswith("%"), cached
     browser.until("!document.querySelector('#recentcard').hidden")
     row = "[...document.querySelector('#recent').rows[0].cells].map((cell) => cell.textContent)"
     name, known, first, _, tokens = browser.value(row)
@@ -117,11 +148,26 @@ def test_a_chat_in_a_browser(daemon: DaemonProcess, browser: Browser) -> None:
 def test_a_key_in_a_browser(daemon: DaemonProcess, browser: Browser) -> None:
     with gateway(daemon.path, keys={KEY: "page"}) as port:
         browser.open(f"http://127.0.0.1:{port}/")
-        browser.until("document.querySelector('#model').textContent === 'an API key is needed'")
+        browser.until("document.querySelector('#gone').textContent === 'An API key is needed.'")
         assert not browser.value("document.querySelector('#keys').hidden")
         browser.value(f"document.querySelector('#key').value = {json.dumps(KEY)}")
         browser.value("document.querySelector('#keys').requestSubmit()")
         browser.until("document.querySelector('#keys').hidden")
         browser.until("document.querySelector('#active').textContent !== '–'")
+        # the key is in no place that the browser keeps
+        browser.until("document.querySelector('#dot').className === 'ok'")
+        browser.value("document.querySelector('#text').value = 'hello[stop@2]'")
+        browser.value("document.querySelector('#form').requestSubmit()")
+        browser.until("document.querySelector('.facts')?.textContent.includes('tokens')")
+        browser.until("document.querySelector('#list .title')")
         stored = "localStorage.length + sessionStorage.length + document.cookie.length"
         assert browser.value(stored) == 0
+        assert browser.value("indexedDB.databases().then(d => d.map(each => each.name))") == [
+            "umaserve"
+        ]
+        kept = browser.value(
+            "new Promise(done => indexedDB.open('umaserve').onsuccess = e => e.target.result"
+            ".transaction('chats').objectStore('chats').getAll().onsuccess = e => "
+            "done(JSON.stringify(e.target.result)))"
+        )
+        assert "hello[stop@2]" in kept and KEY not in kept

@@ -33,6 +33,7 @@ class Browser:
             "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
             "--disable-background-networking", "--disable-component-update", "--disable-sync",
             "--disable-dev-shm-usage", "--hide-scrollbars", f"--host-resolver-rules={names}",
+            "--blink-settings=primaryHoverType=2,availableHoverTypes=2",
             f"--user-data-dir={folder / 'profile'}", "--remote-debugging-pipe",
         ]  # fmt: skip
 

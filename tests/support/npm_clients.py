@@ -20,13 +20,16 @@ from umaserve.llama.builds import cache_root
 ROOT = Path(__file__).resolve().parents[2]
 LOCKED = ROOT / "tests/clients/npm"
 EDITOR = ROOT / "tests/clients/editor"
+PAGE = ROOT / "tests/clients/page"
 EXTENSION = ROOT / "editors/vscode"
 # Scripts of these packages put a program that came in a package of its own where it is started. All
 # others stay out.
 SCRIPTS = {LOCKED: ("@anthropic-ai/claude-code", "opencode-ai")}
 # Packages that bring a lock of their own, for what lies in a folder of theirs.
 INNER = {EDITOR: ("code-server/lib/vscode",)}
-CACHED = {LOCKED: "npm-clients", EDITOR: "npm-editor", EXTENSION: "npm-extension"}
+CACHED = {
+    LOCKED: "npm-clients", EDITOR: "npm-editor", PAGE: "npm-page", EXTENSION: "npm-extension",
+}  # fmt: skip
 
 
 def node_home() -> Path | None:

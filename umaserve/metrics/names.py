@@ -67,6 +67,7 @@ HELP = {
     "uma_bandwidth_headroom": "Part of the bandwidth budget that the ticks left free: 0 to 1.",
     # guard
     "latency_cap": "What p95_over_baseline is to stay at or below.",
+    "reading_ms": "Mean time between tokens that no reader notices.",
     "prefill_guard_active": "1 when the newest tick left something out for interactive latency.",
     "skipped_prefill_due_to_latency_total": "Ticks in which a prompt could have run but for that.",
     "slow_tokens_total": "Interactive tokens later than the cap times the baseline.",

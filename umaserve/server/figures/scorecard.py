@@ -267,6 +267,7 @@ class Scorecard:
         active, counters = self._header("guard_active"), now.counters
         return {
             "latency_cap": self._config.latency_cap,
+            "reading_ms": self._config.reading_ms,
             "prefill_guard_active": None if active is None else bool(active),
             "ticks_over_budget_total": counters.ticks_over_budget,
             "slow_tokens_total": counters.slow_tokens,

@@ -1,0 +1,160 @@
+"""What the gateway's page keeps, and what goes with a question, in Chromium."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.page import Page, page_of
+from tests.support.waiting import until
+
+CALL = {"name": "read_file", "arguments": {"path": "a.txt"}}
+TOOL = {"type": "function", "function": {"name": "read_file", "parameters": {"type": "object"}}}
+CALLED = f"<think>\nA file.\n</think>\n\n<tool_call>\n{json.dumps(CALL)}\n</tool_call>"
+REPLIES = [
+    ("42 lines", "It has 42 lines."),
+    ("words of the file", "That file I know."),
+    ("another question", "Another answer."),
+    ("call it", CALLED),
+    ("first question", "First answer."),
+]
+
+
+@pytest.fixture(scope="module")
+def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    with page_of(tmp_path_factory.mktemp("page"), REPLIES) as opened:
+        opened.size(1400)
+        yield opened
+
+
+@pytest.fixture
+def page(opened: Page) -> Iterator[Page]:
+    opened.open()
+    yield opened
+    assert opened.browser.complaints() == []
+
+
+def test_conversations_are_kept_exported_and_deleted(page: Page, tmp_path: Path) -> None:
+    page.ask("first question")
+    page.answered()
+    page.click("#new")
+    page.ask("another question")
+    page.answered()
+    page.reload()
+    page.answered()
+    assert page.said() == ["another question", "Another answer."]
+    assert page.text("#list .title") == ["another question", "first question"]
+    page.open(fresh=False)
+    assert page.said() == []
+    page.click("#list li:last-child .title")
+    page.answered()
+    assert page.said() == ["first question", "First answer."]
+    page.browser.call("Page.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
+    page.click("#export-all")
+    file = tmp_path / "conversations.json"
+    until(file.exists, 60)
+    exported = json.loads(file.read_text("utf-8"))
+    assert exported["format"] == "umaserve-conversations-1"
+    words = [[node["content"] for node in chat["nodes"]] for chat in exported["chats"]]
+    assert words == [["another question", "Another answer."], ["first question", "First answer."]]
+    page.point("#list li:last-child .title")
+    page.click("#list li:last-child [aria-label^=Delete]")
+    assert page.text("#sure-text") == ["Delete “first question”?"]
+    page.click("#sure .main")
+    page.until("document.querySelectorAll('#list .title').length === 1")
+    assert page.said() == []
+    page.click("#delete-all")
+    page.click("#sure-no")
+    assert page.text("#list .title") == ["another question"]
+    page.click("#delete-all")
+    page.click("#sure .main")
+    page.until("document.querySelectorAll('#list .title').length === 0")
+    page.open(fresh=False)
+    assert page.text("#list .title") == []
+    # an export comes back
+    page.pick("#import-file", file)
+    page.until("document.querySelectorAll('#list .title').length === 2")
+    page.click("#list li:last-child .title")
+    assert page.said() == ["first question", "First answer."]
+
+
+def test_system_prompt_sampling_lane_and_model_go_with_a_question(page: Page) -> None:
+    models = [{"id": "model"}, {"id": "other", "note": "a base model: it continues text"}]
+    page.open({"/v1/models": {"data": models}})
+    page.until("document.querySelectorAll('#model option').length === 2")
+    page.value("document.querySelector('#model').value = 'other'")
+    page.value("document.querySelector('#model').dispatchEvent(new Event('change'))")
+    page.value("document.querySelector('#lane').value = 'background'")
+    page.value("document.querySelector('#lane').dispatchEvent(new Event('change'))")
+    page.click("#open-settings")
+    page.write("#set-system", "Be brief.")
+    page.write("#set-temperature", "0.5")
+    page.write("#set-seed", "7")
+    page.click("#settings .main")
+    page.ask("first question")
+    page.answered()
+    body = page.sent()
+    assert body["messages"][0] == {"role": "system", "content": "Be brief."}
+    assert {name: body[name] for name in ("temperature", "seed", "priority", "model")} == {
+        "temperature": 0.5, "seed": 7, "priority": "background", "model": "other",
+    }  # fmt: skip
+    assert not {"top_p", "top_k", "min_p", "max_tokens", "tools"} & set(body)
+    page.until("document.querySelector('#where').textContent.includes('it continues text')")
+    # the next conversation begins with them
+    page.click("#new")
+    page.click("#open-settings")
+    assert page.value("document.querySelector('#set-system').value") == "Be brief."
+    assert page.value("document.querySelector('#lane').value") == "background"
+    page.press("Escape")
+
+
+def test_tool_calls_are_shown_and_take_results(page: Page) -> None:
+    page.click("#open-settings")
+    page.write("#set-tools", "[1]")
+    page.click("#settings .main")
+    assert page.shown("#settings")  # refused: these are no tools
+    page.write("#set-tools", json.dumps([TOOL]))
+    page.click("#settings .main")
+    page.ask("call it")
+    page.answered()
+    assert page.sent()["tools"] == [TOOL]
+    assert page.text(".call summary") == ["Calls read_file"]
+    (arguments,) = page.text(".call pre")
+    assert json.loads(arguments) == CALL["arguments"]
+    page.write(".results textarea", "it has 42 lines")
+    page.click(".results button")
+    page.answered(2)
+    assert page.said()[-1] == "It has 42 lines."
+    roles = [each["role"] for each in page.sent()["messages"]]
+    assert roles == ["user", "assistant", "tool"]
+    assert page.text(".tool summary") == ["Result of read_file"]
+
+
+def test_files_go_with_a_question_as_text(page: Page, tmp_path: Path) -> None:
+    text, other = tmp_path / "notes.txt", tmp_path / "picture.png"
+    text.write_text("The words of the file: ```größe```", encoding="utf-8")
+    other.write_bytes(b"\x89PNG\r\n\0\0")
+    page.pick("#pick", text, other)
+    page.until("document.querySelector('#files .chip')")
+    assert page.text("#files .error") == ["picture.png is not text"]
+    page.ask("What is it?")
+    page.answered()
+    assert page.said() == ["What is it?", "That file I know."]
+    content = page.sent()["messages"][0]["content"]
+    assert content == f"What is it?\n\nnotes.txt\n````\n{text.read_text('utf-8')}\n````"
+    assert page.text(".user .chip")[0].startswith("notes.txt, ")
+    assert not page.shown("#files")
+
+
+def test_what_fails_is_said_and_not_asked_again(page: Page) -> None:
+    page.ask("too long " * 2000)
+    page.answered()
+    (error,) = page.text(".assistant .error")
+    assert "8192" in error
+    page.browser.events.clear()  # the browser's own word of the refusal
+    page.ask("another question")
+    page.answered(2)
+    assert [each["content"] for each in page.sent()["messages"]] == ["another question"]

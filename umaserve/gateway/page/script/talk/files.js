@@ -1,0 +1,75 @@
+// Files whose text goes with a question.
+
+import { at, button, make } from "../dom.js";
+import { size } from "../format.js";
+
+const MOST_BYTES = 1e6;
+let files = [];
+
+async function read(file) {
+  if (file.size > MOST_BYTES) throw new Error(`is longer than ${size(MOST_BYTES)}`);
+  const bytes = await file.arrayBuffer();
+  try {
+    const text = new TextDecoder("utf-8", { fatal: true }).decode(bytes);
+    if (!text.includes("\0")) return { name: file.name, text };
+  } catch { /* not UTF-8 */ }
+  throw new Error("is not text");
+}
+
+export function chip({ name, text }) {
+  return make("span", { className: "chip" }, `${name}, ${size(new TextEncoder().encode(text).length)}`);
+}
+
+function show(refused = []) {
+  at("files").replaceChildren(
+    ...files.map((file) => {
+      const shown = chip(file);
+      shown.append(button("×", () => { files = files.filter((each) => each !== file); show(); }, { "aria-label": `Remove ${file.name}` }));
+      return shown;
+    }),
+    ...refused.map((text) => make("span", { className: "error", role: "alert" }, text)),
+  );
+  at("files").hidden = !files.length && !refused.length;
+  at("text").dispatchEvent(new Event("input"));
+}
+
+async function take(given) {
+  const refused = [];
+  for (const file of given) {
+    try {
+      files.push(await read(file));
+    } catch (error) {
+      refused.push(`${file.name} ${error.message}`);
+    }
+  }
+  show(refused);
+}
+
+export const attached = () => files;
+
+// What is attached, which goes with a question now.
+export function takeFiles() {
+  const taken = files;
+  files = [];
+  show();
+  return taken;
+}
+
+export function setUpFiles() {
+  at("attach").addEventListener("click", () => at("pick").click());
+  at("pick").addEventListener("change", async () => {
+    await take([...at("pick").files]);
+    at("pick").value = "";
+  });
+  at("chat").addEventListener("dragover", (event) => event.preventDefault());
+  at("chat").addEventListener("drop", (event) => {
+    event.preventDefault();
+    take([...event.dataTransfer.files]);
+  });
+  at("text").addEventListener("paste", (event) => {
+    const pasted = [...event.clipboardData.files];
+    if (!pasted.length) return;
+    event.preventDefault();
+    take(pasted);
+  });
+}

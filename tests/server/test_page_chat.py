@@ -22,11 +22,19 @@ Some **bold** with *stress*, `code` and a [name](https://example.com/there).
 | a \\| b | 2 |
 
 ```python
-print("**no**")
+if x:
+	print("**no**")
 ```
+
+1. In an item:
+	```make
+	all:
+		true
+	```
 
 <img src=x onerror="document.title='taken'"> [bad](javascript:alert(1)) ![seen](https://example.com/p.png)
 """
+CODE = 'if x:\n\tprint("**no**")'
 REPLIES = [
     ("go on", "It goes on."),
     ("another question", "Another answer."),
@@ -59,7 +67,8 @@ def test_markdown_becomes_elements_and_markup_stays_text(page: Page) -> None:
     found = {kind: page.text(answer + kind) for kind in kinds}
     assert found == {
         "h3": ["Steps"], "strong": ["bold"], "em": ["stress"], "p code": ["code"],
-        "ol > li > ul > li": ["inner"], "td.right": ["2"], "pre code": ['print("**no**")'],
+        "ol > li > ul > li": ["inner"], "td.right": ["2"],
+        "pre code": [CODE, "all:\n\ttrue"],
     }  # fmt: skip
     assert page.text(answer + "td.left") == ["a | b"]
     # a link says where it leads; a picture is one, and no address that runs is followed
@@ -114,7 +123,7 @@ def test_copies_a_message_and_a_block_of_code(page: Page) -> None:
     page.answered()
     page.click(".code button")
     page.until("document.querySelector('.code button').textContent === 'Copied'")
-    assert page.pasted() == 'print("**no**")'
+    assert page.pasted() == CODE
     page.click(".assistant .foot .copy")
     page.until("document.querySelector('.assistant .foot .copy').textContent === 'Copied'")
     assert page.pasted() == MARKDOWN

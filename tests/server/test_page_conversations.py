@@ -20,6 +20,7 @@ REPLIES = [
     ("another question", "Another answer."),
     ("call it", CALLED),
     ("first question", "First answer."),
+    ("without end", "again " * 1200),
 ]
 
 
@@ -78,6 +79,32 @@ def test_conversations_are_kept_exported_and_deleted(page: Page, tmp_path: Path)
     page.pick("#import-file", file)
     page.until("document.querySelectorAll('#list .title').length === 2")
     page.click("#list li:last-child .title")
+    assert page.said() == ["first question", "First answer."]
+
+
+def test_a_conversation_that_is_deleted_while_it_is_answered_stays_away(page: Page) -> None:
+    page.ask("without end")
+    page.until("document.querySelector('.assistant .text')?.textContent.length > 20")
+    page.click("#delete-all")
+    page.click("#sure .main")
+    page.until("document.querySelectorAll('#list .title').length === 0")
+    assert page.said() == []
+    page.ask("first question")
+    page.answered()
+    page.until("document.querySelectorAll('#list .title').length > 0")
+    page.open(fresh=False)
+    page.until("document.querySelectorAll('#list .title').length > 0")
+    assert page.text("#list .title") == ["first question"]
+
+
+def test_a_conversation_that_the_browser_refuses_lasts_as_long_as_the_page(page: Page) -> None:
+    page.value("IDBObjectStore.prototype.put = () => { throw new DOMException('no room') }; 1")
+    page.ask("first question")
+    page.answered()
+    page.until("!document.querySelector('#nokept').hidden")
+    page.click("#new")
+    page.until("!document.querySelector('#said article')")
+    page.click("#list .title")
     assert page.said() == ["first question", "First answer."]
 
 

@@ -172,6 +172,9 @@ def test_a_daemon_that_is_gone_is_told_and_comes_back(tmp_path: Path) -> None:
             page.press("Enter")
             page.answered(2)
             assert page.text(".turn .error") == []
+            page.value("fetch('/unload', {method: 'POST', body: '{}'}).then(() => 1)")
+            page.until("!document.querySelector('#gone').hidden")
+            assert page.text("#gone") == ["no model is loaded"]
 
 
 def test_a_gateway_without_its_daemon_says_the_same(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ export function download(name, text) {
 
 // A page that came by plain HTTP from another machine has no clipboard of the newer kind.
 function toClipboard(text) {
-  const box = make("textarea", { value: text });
+  const box = make("textarea", { value: text, className: "unseen" });
   document.body.append(box);
   box.select();
   document.execCommand("copy");

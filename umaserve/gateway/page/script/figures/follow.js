@@ -6,7 +6,7 @@ import { apps, recent } from "./tables.js";
 import { tiles } from "./tiles.js";
 
 const EVERY_MS = 1000;
-const PATIENCE_MS = 5000;
+const PATIENCE_MS = 15000;
 const MODELS_EVERY = 15;  // looks
 const GONE = "The daemon is gone. Nothing is lost here: this page looks for it and goes on by itself.";
 

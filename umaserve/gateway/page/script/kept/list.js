@@ -1,7 +1,7 @@
 // The list of conversations: open, export, import, delete.
 
 import { at, button, download, make, put, sure } from "../dom.js";
-import { all, forget, forgetAll, isKept, keep } from "./store.js";
+import { all, areKept, forget, forgetAll, keep } from "./store.js";
 
 const FORMAT = "umaserve-conversations-1";
 
@@ -42,7 +42,7 @@ export async function list(current, acts) {
   const chats = await all();
   at("list").replaceChildren(...chats.map((chat) => entry(chat, current, acts)));
   at("export-all").disabled = at("delete-all").disabled = !chats.length;
-  at("nokept").hidden = await isKept();
+  at("nokept").hidden = areKept();
   at("export-all").onclick = () => exported("conversations.json", chats);
   at("import").onclick = () => at("import-file").click();
   at("import-file").onchange = async () => {

@@ -1,5 +1,5 @@
-// Conversations in the browser's own database (IndexedDB).  A browser that refuses it keeps them as
-// long as the page is open.
+// Conversations in the browser's own database (IndexedDB).  Those that it refuses are kept as long
+// as the page is open.
 
 const NAME = "umaserve", CHATS = "chats";
 const inMemory = new Map();
@@ -23,28 +23,36 @@ async function chats(mode) {
   return (await opened).transaction(CHATS, mode).objectStore(CHATS);
 }
 
-// Whether conversations outlive the page.
-export async function isKept() {
-  return chats("readonly").then(() => true, () => false);
+async function asked(mode, what) {
+  return result(what(await chats(mode)));
 }
+
+// Whether all conversations outlive the page.
+export const areKept = () => !inMemory.size;
 
 // All conversations, the newest first.
 export async function all() {
-  const found = await isKept() ? await result((await chats("readonly")).getAll()) : [...inMemory.values()];
-  return found.sort((a, b) => b.changed - a.changed);
+  const found = await asked("readonly", (store) => store.getAll()).catch(() => []);
+  const stored = found.filter((chat) => !inMemory.has(chat.id));
+  return [...inMemory.values(), ...stored].sort((a, b) => b.changed - a.changed);
 }
 
 export async function keep(chat) {
-  if (await isKept()) await result((await chats("readwrite")).put(structuredClone(chat)));
-  else inMemory.set(chat.id, chat);
+  const copy = structuredClone(chat);
+  try {
+    await asked("readwrite", (store) => store.put(copy));
+    inMemory.delete(chat.id);
+  } catch {
+    inMemory.set(chat.id, copy);  // refused, or no room
+  }
 }
 
 export async function forget(id) {
   inMemory.delete(id);
-  if (await isKept()) await result((await chats("readwrite")).delete(id));
+  await asked("readwrite", (store) => store.delete(id)).catch(() => {});
 }
 
 export async function forgetAll() {
   inMemory.clear();
-  if (await isKept()) await result((await chats("readwrite")).clear());
+  await asked("readwrite", (store) => store.clear()).catch(() => {});
 }

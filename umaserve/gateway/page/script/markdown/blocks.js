@@ -5,15 +5,28 @@ const FENCE = /^ {0,3}(`{3,}|~{3,})([^`]*)$/;
 const HEADING = /^ {0,3}(#{1,6})(?: +|$)/;
 const RULE = /^ {0,3}(?:(?:\* *){3,}|(?:- *){3,}|(?:_ *){3,})$/;
 const QUOTE = /^ {0,3}> ?/;
-const ITEM = /^( *)([-*+]|\d{1,9}[.)])(?: +|$)/;
+const ITEM = /^( *)([-*+]|\d{1,9}[.)])(?:[ \t]+|$)/;
 const BLANK = /^\s*$/;
 
-const indentOf = (line) => line.length - line.trimStart().length;
-const without = (line, width) => line.slice(Math.min(width, indentOf(line)));
+const TAB = 4;
+
+// Columns before the first word.
+function indentOf(line) {
+  let width = 0;
+  for (let at = 0; line[at] === " " || line[at] === "\t"; at += 1) width += line[at] === "\t" ? TAB : 1;
+  return width;
+}
+
+// The line less so many columns of indentation; later tabs stay, as a Makefile needs them.
+function without(line, columns) {
+  let at = 0;
+  for (let width = 0; width < columns && (line[at] === " " || line[at] === "\t"); at += 1) width += line[at] === "\t" ? TAB : 1;
+  return line.slice(at);
+}
 
 // The blocks of a text, each with the source that it is made of.
 export function blocks(text, depth = 0) {
-  const lines = text.replaceAll("\r\n", "\n").replaceAll("\t", "    ").split("\n"), found = [];
+  const lines = text.replaceAll("\r\n", "\n").split("\n"), found = [];
   for (let at = 0; at < lines.length;) {
     if (BLANK.test(lines[at])) { at += 1; continue; }
     const block = (depth < DEEPEST && begun(lines, at, depth)) || paragraph(lines, at);

@@ -40,7 +40,11 @@ const acts = {
     reply(parent);
   },
   open: goTo,
-  gone: (id) => { if (!id || id === chat.id) start(); else listed(); },
+  gone: (id) => {
+    if (id && id !== chat.id) { listed(); return; }
+    chat.forgotten = true;
+    start();
+  },
 };
 
 function show() {
@@ -55,8 +59,10 @@ function listed() {
   return list(chat.id, acts);
 }
 
+const save = (which) => which.forgotten || keep(which);
+
 async function kept() {
-  await keep(chat);
+  await save(chat);
   history.replaceState(null, "", "#" + chat.id);
   await listed();
 }
@@ -87,14 +93,14 @@ async function reply(parent) {
   };
   const grown = () => {
     drawn = drawn || setTimeout(draw, DRAW_MS);
-    if (performance.now() - saved > KEEP_MS) { saved = performance.now(); keep(mine); }
+    if (performance.now() - saved > KEEP_MS) { saved = performance.now(); save(mine); }
   };
-  const model = chosenModel() || at("model").value;
+  const model = at("model").value || chosenModel();
   const body = { messages: messages(mine, parent), ...fields(mine.settings), ...(model ? { model } : {}) };
   await answer(node, body, "page-" + mine.id, stop, grown);
   clearTimeout(drawn);
   delete node.running;
-  await keep(mine);
+  await save(mine);
   if (running === now) running = null;
   if (chat === mine) finish(node);
   await listed();
@@ -128,7 +134,7 @@ function open(other) {
 // In the place of a list that is unfolded.
 function goTo(other) {
   document.body.dataset.open = "";
-  open(other);
+  if (other.id !== chat.id) open(other);
 }
 
 function start() {

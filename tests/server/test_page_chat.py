@@ -15,7 +15,7 @@ Some **bold** with *stress*, `code` and a [name](https://example.com/there).
 
 1. one
    - inner
-2. two
+2. [x] two
 
 | what | how many |
 | --- | ---: |
@@ -70,6 +70,7 @@ def test_markdown_becomes_elements_and_markup_stays_text(page: Page) -> None:
         "ol > li > ul > li": ["inner"], "td.right": ["2"],
         "pre code": [CODE, "all:\n\ttrue"],
     }  # fmt: skip
+    assert page.text(answer + "ol > li:nth-child(2)")[0] == "☑ two"
     assert page.text(answer + "td.left") == ["a | b"]
     # a link says where it leads; a picture is one, and no address that runs is followed
     links = page.value(

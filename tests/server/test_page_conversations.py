@@ -52,6 +52,7 @@ def test_conversations_are_kept_exported_and_deleted(page: Page, tmp_path: Path)
     assert page.said() == []
     page.click("#list li:last-child .title")
     page.answered()
+    page.until("document.activeElement.matches('#list [aria-current]')")
     assert page.said() == ["first question", "First answer."]
     page.browser.call("Page.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
     page.click("#export-all")

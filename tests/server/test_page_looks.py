@@ -14,7 +14,10 @@ from tests.support.page import Page, page_of, script_of
 from tests.support.ports import free_port
 from tests.support.server_harness import DaemonProcess
 
-REPLIES = [("a question", "An answer with `code`.\n\n```\n" + "long " * 60 + "\n```")]
+REPLIES = [
+    ("a question", "An answer with `code`.\n\n```\n" + "long " * 60 + "\n```"),
+    ("without end", "again " * 1200),
+]
 NARROW = (390, 820)
 SIZES = {390: 844, 820: 1100, 1400: 900}
 APP = "an-app-with-a-name-that-is-much-longer-than-its-column"
@@ -99,6 +102,12 @@ def test_a_question_is_asked_and_answered_by_the_keyboard_alone(page: Page) -> N
         "Copy the message", "Edit", "Copy the code", "Code", "Copy the message", "Regenerate",
         "Message",
     ]  # fmt: skip
+    # what was pressed goes, and the focus stays where it was
+    page.value("document.querySelector('.assistant .foot button:last-of-type').focus()")
+    page.press("Enter")
+    page.until("document.querySelector('.branch')?.textContent === '2 of 2'")
+    page.answered()
+    assert page.value("document.activeElement.id") == "said"
     log = "document.querySelector('#said')"
     assert page.value(f"[{log}.role, {log}.getAttribute('aria-label')]") == ["log", "Messages"]
     assert page.value(f"[...{log}.children].map(e => e.firstChild.textContent)") == [
@@ -175,6 +184,18 @@ def test_a_daemon_that_is_gone_is_told_and_comes_back(tmp_path: Path) -> None:
             page.value("fetch('/unload', {method: 'POST', body: '{}'}).then(() => 1)")
             page.until("!document.querySelector('#gone').hidden")
             assert page.text("#gone") == ["no model is loaded"]
+
+
+def test_an_answer_whose_connection_is_lost_keeps_what_came(page: Page) -> None:
+    page.size(1400)
+    with gateway(page.socket) as port:
+        other = Page(page.browser, f"http://127.0.0.1:{port}/")
+        other.open()
+        other.ask("one without end")
+        other.until("document.querySelector('.assistant .text')?.textContent.length > 20")
+    other.answered()
+    assert other.text(".turn .error") == ["The connection was lost."]
+    assert other.said()[1].startswith("again again")
 
 
 def test_a_gateway_without_its_daemon_says_the_same(tmp_path: Path) -> None:

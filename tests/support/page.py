@@ -40,10 +40,10 @@ def script_of(replies: Sequence[tuple[str, str]], folder: Path) -> dict[str, str
 
 
 class Page:
-    """The page at ``url``, in a browser with a mouse."""
+    """The page at ``url``, in a browser with a mouse.  ``socket`` is its daemon's."""
 
-    def __init__(self, browser: Browser, url: str) -> None:
-        self.browser, self.url = browser, url
+    def __init__(self, browser: Browser, url: str, socket: str = "") -> None:
+        self.browser, self.url, self.socket = browser, url, socket
 
     def open(self, said: dict[str, Any] | None = None, fresh: bool = True) -> None:
         """Go there.  ``said``: values that it finds in answers, by path; ``fresh``: with nothing
@@ -160,4 +160,4 @@ def page_of(folder: Path, replies: Sequence[tuple[str, str]] = ()) -> Iterator[P
         DaemonProcess(folder, n_ctx=8192, http="127.0.0.1:0", environment=given) as daemon,
         Browser(folder) as browser,
     ):
-        yield Page(browser, f"http://127.0.0.1:{port_of(daemon)}/")
+        yield Page(browser, f"http://127.0.0.1:{port_of(daemon)}/", daemon.path)

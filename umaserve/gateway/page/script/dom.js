@@ -17,6 +17,13 @@ export function make(tag, properties = {}, ...children) {
   return made;
 }
 
+// Change what is inside an element.  Where the keyboard's focus is lost by that, it goes to `next`.
+export function changing(element, next, change) {
+  const had = element.contains(document.activeElement);
+  change();
+  if (had && !element.contains(document.activeElement)) next().focus({ preventScroll: true });
+}
+
 export function button(label, act, properties = {}) {
   const made = make("button", { type: "button", ...properties }, label);
   made.addEventListener("click", act);

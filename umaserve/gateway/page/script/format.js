@@ -16,6 +16,7 @@ export function percent(share) {
 export function size(bytes) {
   if (bytes === null || bytes === undefined) return "–";
   if (bytes >= 1e9) return number(bytes / 1e9, 1) + " GB";
+  if (bytes < 1e3) return number(bytes) + " B";
   return bytes >= 1e6 ? number(bytes / 1e6) + " MB" : number(bytes / 1e3, 1) + " kB";
 }
 

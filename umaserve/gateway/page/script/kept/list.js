@@ -1,6 +1,6 @@
 // The list of conversations: open, export, import, delete.
 
-import { at, button, download, make, put, sure } from "../dom.js";
+import { at, button, changing, download, make, put, sure } from "../dom.js";
 import { all, areKept, forget, forgetAll, keep } from "./store.js";
 
 const FORMAT = "umaserve-conversations-1";
@@ -40,7 +40,9 @@ function entry(chat, current, acts) {
 // `acts`: what to do when one is opened, and when one, or all (no id), are gone.
 export async function list(current, acts) {
   const chats = await all();
-  at("list").replaceChildren(...chats.map((chat) => entry(chat, current, acts)));
+  changing(at("list"), () => at("list").querySelector("[aria-current]") || at("new"), () => {
+    at("list").replaceChildren(...chats.map((chat) => entry(chat, current, acts)));
+  });
   at("export-all").disabled = at("delete-all").disabled = !chats.length;
   at("nokept").hidden = areKept();
   at("export-all").onclick = () => exported("conversations.json", chats);

@@ -51,7 +51,7 @@ function list({ numbered, start, items }) {
     // an item of one paragraph stands close to the next
     const [first, ...rest] = item;
     const line = make("li");
-    if (first && first.kind === "paragraph") inline(first.text, line);
+    if (first && first.kind === "paragraph") inline(first.text.replace(/^\[([ xX])\] /, (_, mark) => mark === " " ? "☐ " : "☑ "), line);
     line.append(...all(first && first.kind === "paragraph" ? rest : item));
     made.append(line);
   }

@@ -1,6 +1,6 @@
 // The conversation that is open: asking, answering, branching, keeping.
 
-import { at, make, put } from "../dom.js";
+import { at, changing, make, put } from "../dom.js";
 import { chooseModel, chosenModel, isServing, onServing } from "../figures/follow.js";
 import { list } from "../kept/list.js";
 import { all, keep } from "../kept/store.js";
@@ -50,7 +50,9 @@ const acts = {
 function show() {
   const nodes = path(chat), last = nodes.at(-1);
   const turns = nodes.map((node) => turnOf(chat, node, node === last, acts));
-  at("said").replaceChildren(...(turns.length ? turns : [make("p", { id: "empty" }, EMPTY)]));
+  changing(at("said"), () => at("said"), () => {
+    at("said").replaceChildren(...(turns.length ? turns : [make("p", { id: "empty" }, EMPTY)]));
+  });
   toEnd();
   buttons();
 }
@@ -110,7 +112,7 @@ async function reply(parent) {
 function finish(node) {
   const turn = at("said").querySelector(`[data-id="${node.id}"]`), follow = atEnd();
   const isLast = path(chat).at(-1) === node;
-  if (turn) turn.replaceWith(turnOf(chat, node, isLast, acts));
+  changing(at("said"), () => at("said"), () => turn?.replaceWith(turnOf(chat, node, isLast, acts)));
   if (follow) toEnd();
   buttons();
 }

@@ -1,4 +1,4 @@
-"""What the gateway's page keeps, and what goes with a question, in Chromium."""
+"""Kept conversations of the gateway's page, and the contents of its requests, in Chromium."""
 
 from __future__ import annotations
 

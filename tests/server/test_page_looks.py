@@ -1,9 +1,10 @@
-"""How the gateway's page looks, by size and scheme, and what it says of the daemon."""
+"""The gateway's page in Chromium by size and colour scheme, and its words about the daemon."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image
@@ -135,24 +136,26 @@ def test_a_lane_breaks_in_no_column(page: Page, width: int) -> None:
     assert page.value(over)
 
 
-def ended(age_s: float) -> dict[str, object]:
+def ended(age_s: float) -> dict[str, Any]:
     return {"age_s": age_s, "total_ms": 5000, "lane": "interactive", "lane_reason": ""}
 
 
 @pytest.mark.parametrize(
-    ("over", "p95_ms", "requests", "is_red"),
+    ("over", "p95_ms", "requests", "active", "is_red"),
     [
-        (1.1, 60, [ended(1), ended(3)], False),
-        (2.0, 12, [ended(1), ended(3)], False),  # faster than anybody reads
-        (2.0, 60, [ended(1), ended(20)], False),  # nobody beside it
-        (2.0, 60, [ended(80), ended(81)], False),  # not in this minute
-        (2.0, 60, [ended(1), ended(3)], True),
+        (1.1, 60, [ended(1), ended(3)], 1, False),
+        (2.0, 12, [ended(1), ended(3)], 1, False),  # faster than a person reads
+        (2.0, 60, [ended(1), ended(20)], 1, False),  # one after the other
+        (2.0, 60, [ended(80), ended(81)], 1, False),  # not in this minute
+        (2.0, 60, [ended(1), ended(3)], 1, True),
+        (2.0, 60, [], 2, True),  # requests of another key
     ],
 )
 def test_the_gauge_is_red_where_a_promise_was_broken_by_us(
-    page: Page, over: float, p95_ms: float, requests: list[dict[str, object]], is_red: bool
+    page: Page, over: float, p95_ms: float, requests: list[Any], active: int, is_red: bool
 ) -> None:
-    told = {"p95_over_baseline": over, "p95_ms": p95_ms, "latency_cap": 1.2, "active_sessions": 1}
+    told = {"p95_over_baseline": over, "p95_ms": p95_ms, "latency_cap": 1.2}
+    told["active_sessions"] = active
     page.open({"/metrics": told, "/requests": {"requests": requests}})
     page.until("document.querySelector('#capnote').textContent")
     assert page.value("document.querySelector('#cap').classList.contains('over')") == is_red

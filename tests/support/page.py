@@ -1,4 +1,4 @@
-"""The gateway's page in a browser: what a person does there, and what they see."""
+"""The gateway's page in a browser: actions of a person, and the texts that they see."""
 
 from __future__ import annotations
 
@@ -107,12 +107,12 @@ class Page:
         self.browser.call("Input.dispatchKeyEvent", type="keyUp", **code)
 
     def write(self, selector: str, text: str) -> None:
-        """In the place of what stands in a box."""
+        """Replace the text of a box."""
         self.value(f"document.querySelector({json.dumps(selector)}).select()")
         self.browser.call("Input.insertText", text=text)
 
     def pasted(self) -> str:
-        """What the clipboard has, as it comes into a box."""
+        """Paste into a box, and return its text."""
         self.value("(e => { e.focus(); e.select() })(document.querySelector('#text'))")
         self.browser.call("Input.dispatchKeyEvent", type="keyDown", commands=["paste"])
         text: str = self.value("document.querySelector('#text').value")

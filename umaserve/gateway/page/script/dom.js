@@ -17,7 +17,7 @@ export function make(tag, properties = {}, ...children) {
   return made;
 }
 
-// Change what is inside an element.  Where the keyboard's focus is lost by that, it goes to `next`.
+// Change the contents of an element.  If that removes the focused element, focus `next()`.
 export function changing(element, next, change) {
   const had = element.contains(document.activeElement);
   change();

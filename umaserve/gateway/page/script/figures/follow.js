@@ -1,4 +1,4 @@
-// What the daemon is doing, asked every second, and whether it can be asked at all.
+// The daemon's figures and state, asked for every second.
 
 import { at, make, put } from "../dom.js";
 import { ask, hasKey, useKey } from "../http.js";

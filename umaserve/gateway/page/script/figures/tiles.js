@@ -6,7 +6,7 @@ import { ms, number, percent, size } from "../format.js";
 const POINTS = 60;
 const MINUTE_S = 60;
 const rates = new Array(POINTS).fill(0);
-let former = null;
+let former = null, sharedAt = -Infinity;
 
 function bar(id, share, over) {
   at(id).style.width = Math.min(100, 100 * share) + "%";
@@ -35,18 +35,21 @@ function speed(m) {
   put("total", number(m.tokens_per_s, 1) + "/s in the last minute, " + number(m.tokens_generated_total) + " in all" + drafts);
 }
 
-// Whether two requests were served at a time in the last minute.
+// Return whether two requests ran at a time in the last minute.  The requests of other keys are not
+// listed, so the number of streams is noted too.
 function shared(m, requests) {
+  const now_s = performance.now() / 1000;
+  if (m.active_sessions > 1) sharedAt = now_s;
   const spans = requests.filter((each) => each.age_s < MINUTE_S).map((each) => [each.age_s + each.total_ms / 1000, each.age_s]);
   spans.sort((a, b) => b[0] - a[0]);
-  return m.active_sessions > 1 || spans.some(([begun], i) => i && begun > Math.min(...spans.slice(0, i).map(([, end]) => end)));
+  return now_s - sharedAt < MINUTE_S || spans.some(([begun], i) => i && begun > Math.min(...spans.slice(0, i).map(([, end]) => end)));
 }
 
-// The promise is kept while streams have their cap, or tokens faster than anybody reads.  A stream
-// that was alone waited for the machine, not for what this daemon let in beside it.
+// The promise is kept while the cap holds, or while tokens come faster than a person reads.  A stream
+// that ran alone waited for the machine, not for other work of this daemon.
 function gauge(m, requests) {
   const over = m.p95_over_baseline, late = over > m.latency_cap && m.p95_ms > m.reading_ms;
-  const broken = Boolean(over && late && shared(m, requests));
+  const beside = shared(m, requests), broken = Boolean(over && late && beside);
   put("p95", ms(m.p95_ms));
   bar("cap", over ? over / m.latency_cap : 0, broken);
   const why = over > m.latency_cap && !broken ? (late ? ", nobody beside it" : ", faster than read") : "";

@@ -12,7 +12,7 @@ function exported(name, chats) {
 const isNode = (node) => typeof node?.id === "string" && typeof node.content === "string" && typeof node.role === "string";
 const isChat = (chat) => typeof chat?.id === "string" && typeof chat.title === "string" && Boolean(chat.settings) && Array.isArray(chat.nodes) && chat.nodes.every(isNode);
 
-// Keep the conversations of an export, in the place of those with their names.
+// Keep the conversations of an export.  A conversation with the same id is replaced.
 async function imported(file) {
   try {
     const { format, chats } = JSON.parse(await file.text());
@@ -37,7 +37,8 @@ function entry(chat, current, acts) {
   return make("li", {}, open, make("span", { className: "acts" }, give, drop));
 }
 
-// `acts`: what to do when one is opened, and when one, or all (no id), are gone.
+// Show the list.  `acts.open` is called with the chosen conversation, `acts.gone` with the id of a
+// deleted conversation, or without an id if all were deleted.
 export async function list(current, acts) {
   const chats = await all();
   changing(at("list"), () => at("list").querySelector("[aria-current]") || at("new"), () => {

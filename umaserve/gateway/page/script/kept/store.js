@@ -1,5 +1,5 @@
-// Conversations in the browser's own database (IndexedDB).  Those that it refuses are kept as long
-// as the page is open.
+// Conversations in the browser's own database (IndexedDB).  A conversation that the database refuses
+// is kept in memory while the page is open.
 
 const NAME = "umaserve", CHATS = "chats";
 const inMemory = new Map();

@@ -103,7 +103,7 @@ function table(lines, at) {
 
 const isNumber = (mark) => mark !== undefined && /\d/.test(mark);
 
-// Models indent what is inside an item by two, three or four spaces: two are enough here.
+// Models indent the contents of an item by two, three or four spaces: two are enough here.
 function list(lines, at, depth) {
   const first = ITEM.exec(lines[at]);
   if (!first) return null;

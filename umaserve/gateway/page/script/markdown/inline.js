@@ -1,7 +1,7 @@
 // Markdown inside a line, as nodes: emphasis, code, links.  HTML stays text.
 //
-// Every search for an end goes forward once: `Ends` remembers where the next one is, so that text of
-// nothing but openings takes no longer than other text.
+// `Ends` remembers the place of the next closing mark.  Each search goes over the text once, so text
+// full of opening marks takes no longer than other text.
 
 import { make } from "../dom.js";
 
@@ -19,7 +19,7 @@ class Ends {
     this.known = new Map();
   }
 
-  // The first place from `from` on where `mark` ends what it began, or -1.
+  // Return the first place at or after `from` where `mark` closes; -1 if there is none.
   next(mark, from, ends = () => true) {
     const known = this.known.get(mark);
     if (known !== undefined && (known === -1 || known >= from)) return known;

@@ -18,8 +18,8 @@ export function show(element, text) {
   }
 }
 
-// A reader that goes by headings finds no level left out: below the message's own, which is the
-// second, each is one deeper than the former at most.
+// Give headings their levels without gaps, for readers that navigate by headings.  The message itself
+// has level 2, and each heading is at most one level deeper than the heading before it.
 function ordered(found) {
   let former = 2;
   for (const block of found) {

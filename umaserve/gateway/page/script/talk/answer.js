@@ -1,4 +1,4 @@
-// One answer as it comes.
+// The stream of an answer.
 
 import { events, ask } from "../http.js";
 import { ms, number } from "../format.js";
@@ -26,7 +26,7 @@ function facts(node, { began, first, usage, lane, reason }) {
   return found.join(" · ");
 }
 
-// Fill a node from a stream; `grown` is called after each part.  What fails is the node's `error`.
+// Fill a node from a stream; `grown` is called after each part.  A failure's text is in `node.error`.
 export async function answer(node, body, session, stop, grown) {
   const seen = { began: performance.now(), first: 0, usage: null, lane: "", reason: "" };
   try {

@@ -108,7 +108,7 @@ async function reply(parent) {
   await listed();
 }
 
-// Put the whole answer in place of the growing one, where nothing else changes.
+// Replace the growing answer by the whole answer; all other messages stay as they are.
 function finish(node) {
   const turn = at("said").querySelector(`[data-id="${node.id}"]`), follow = atEnd();
   const isLast = path(chat).at(-1) === node;
@@ -186,6 +186,6 @@ export async function setUpChat() {
   onServing(buttons);
   show();
   const known = await all(), before = known.find((each) => "#" + each.id === location.hash);
-  // nobody waits for the list before they write
+  // a message may have been written before the list was read
   if (!chat.nodes.length) open(before || newChat({ ...known[0]?.settings }));
 }

@@ -47,7 +47,7 @@ async function take(given) {
 
 export const attached = () => files;
 
-// What is attached, which goes with a question now.
+// Return the attached files and detach them.
 export function takeFiles() {
   const taken = files;
   files = [];

@@ -4,7 +4,7 @@ import { at } from "../dom.js";
 
 const NUMBERS = ["temperature", "top_p", "top_k", "min_p", "max_tokens", "seed"];
 
-// The fields of a request; what is not set is the daemon's to choose.
+// The fields of a request.  A setting that is empty is left to the daemon.
 export function fields(settings) {
   const found = {};
   for (const name of NUMBERS) if (settings[name] !== undefined) found[name] = settings[name];

@@ -11,7 +11,7 @@ export function newChat(settings = {}) {
   return { id: newId(), title: "", changed: Date.now(), settings, nodes: [], leaf: null };
 }
 
-// Add what is said behind `parent` (an id, or null for a beginning), and go there.
+// Add a message behind `parent` (an id, or null for a beginning), and go there.
 export function add(chat, parent, said) {
   const node = { id: newId(), parent, content: "", ...said };
   chat.nodes.push(node);
@@ -28,7 +28,7 @@ export function path(chat, leaf = chat.leaf) {
   return found;
 }
 
-// The nodes in whose place this one stands.
+// All nodes with the same parent and role: the branches at this place.
 export function branches(chat, node) {
   return chat.nodes.filter((each) => each.parent === node.parent && each.role === node.role);
 }

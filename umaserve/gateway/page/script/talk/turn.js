@@ -1,4 +1,4 @@
-// One thing that was said, as an element: its text, what can be done with it, its figures.
+// A message as an element: its text, its buttons, its figures.
 
 import { button, copyButton, make } from "../dom.js";
 import { show } from "../markdown/render.js";
@@ -90,7 +90,7 @@ function answered(turn, node, isLast, acts) {
   if (node.error) turn.append(make("p", { className: "error", role: "alert" }, node.error));
 }
 
-// `acts`: enter a branch, edit, regenerate, give results, show the whole conversation again.
+// Make the element of a message.  `acts` are the functions behind its buttons.
 export function turnOf(chat, node, isLast, acts) {
   const name = make("h2", { className: "unseen", id: `name-${node.id}` }, NAMES[node.role]);
   const turn = make("article", { className: `turn ${node.role}`, "aria-labelledby": name.id }, name);

@@ -57,7 +57,7 @@ def test_conversations_are_kept_exported_and_deleted(page: Page, tmp_path: Path)
     page.browser.call("Page.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
     page.click("#export-all")
     file = tmp_path / "conversations.json"
-    until(file.exists, 60)
+    until(lambda: file.exists() and file.read_text("utf-8").rstrip().endswith("}"), 60)
     exported = json.loads(file.read_text("utf-8"))
     assert exported["format"] == "umaserve-conversations-1"
     words = [[node["content"] for node in chat["nodes"]] for chat in exported["chats"]]

@@ -1,4 +1,4 @@
-"""Pictures of the scheduler's benchmarks, with matplotlib (``pip install 'umaserve[bench]'``).
+"""Pictures of the scheduler's benchmarks, with matplotlib (`make setup-test` installs it).
 
 ``draw`` makes the picture beside a result; its pieces serve ``tools/release_charts.py`` too.
 """
@@ -17,7 +17,7 @@ SEPARATE, LIBRARY = "separate", "llama-batched-bench"
 BACKEND_SAMPLING = "llama-server, backend sampling"
 COLORS = {OURS: "#1565c0", THEIRS: "#e65100", SEPARATE: "#616161", BACKEND_SAMPLING: "#ffb300",
           LIBRARY: "#9e9e9e"}  # fmt: skip
-NOT_INSTALLED = "matplotlib is not installed (pip install 'umaserve[bench]')"
+NOT_INSTALLED = "matplotlib is not installed: make setup-test"
 
 Spread = Mapping[str, float]
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("matplotlib", reason="pip install 'umaserve[bench]'")
+pytest.importorskip("matplotlib", reason="make setup-test")
 
 from benchmarks import plots, report, timeline  # noqa: E402
 from benchmarks.machine import spread  # noqa: E402
@@ -326,7 +326,7 @@ def test_options_and_libraries_that_are_not_there(
     assert "svg, png" in said and "is no folder" in said
     monkeypatch.setattr(plots, "pyplot", lambda: None)
     assert make(folder, tmp_path / "out") == 2
-    assert "pip install 'umaserve[bench]'" in capsys.readouterr().err
+    assert "make setup-test" in capsys.readouterr().err
 
 
 # --- pieces ---------------------------------------------------------------------------------------

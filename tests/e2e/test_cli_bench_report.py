@@ -22,11 +22,16 @@ from tests.support.browser import CHROMIUM, NO_CHROMIUM, Browser
 from tests.support.fixtures.commands import environment
 from umaserve.assets import demo_model_path
 
-pytest.importorskip("matplotlib", reason="pip install 'umaserve[bench]'")
-
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = {"UMA_THREADS": "1", "UMA_BACKEND": "cpu"}
+
+
+# packages of the tests that nobody has who installed as README says
+WITHOUT_EXTRAS = (
+    "import sys; sys.modules.update(dict.fromkeys(('matplotlib', 'jinja2', 'psutil'))); "
+    "from umaserve.cli import main; sys.exit(main(sys.argv[1:]))"
+)
 
 
 class Run(NamedTuple):
@@ -51,7 +56,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
 def measured(folder: Path, temporary: Path) -> Run:
     files = ["--report", "out.html", "--json", "out.json", "--csv", "out.csv"]
     done = subprocess.run(
-        [sys.executable, "-m", "umaserve", "bench", "--model", str(demo_model_path()),
+        [sys.executable, "-c", WITHOUT_EXTRAS, "bench", "--model", str(demo_model_path()),
          "--seconds", "1", "--background", "2", "--prompt-words", "60", *files],
         cwd=folder,
         capture_output=True,
@@ -61,7 +66,7 @@ def measured(folder: Path, temporary: Path) -> Run:
         env=environment(PYTHONPATH=str(ROOT), TMPDIR=str(temporary), **SETTINGS),
     )  # fmt: skip
     assert "Traceback" not in done.stderr
-    assert done.returncode in (0, 4), done.stderr
+    assert done.returncode in (0, 2, 4), done.stderr
     assert not list(temporary.iterdir()), "the daemon's folder is gone"
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
@@ -72,11 +77,14 @@ def measured(folder: Path, temporary: Path) -> Run:
 def test_it_tells_every_stage_and_ends_in_a_table_and_a_verdict(finished: Run) -> None:
     stages = re.findall(r"^bench: (\S.*?)(?: \(.*\))?$", finished.err, re.M)
     assert stages == [
-        "starting a daemon", "warming up", "interactive alone", "with background", "first tokens",
+        "looking at the machine", "starting a daemon", "warming up", "interactive alone",
+        "with background", "first tokens",
         "without labels", "a desk", "drawing the report",
     ]  # fmt: skip
-    lines = finished.out.splitlines()
-    assert max(map(len, lines[: lines.index("", 1)])) <= 80
+    lines = finished.out.strip().splitlines()
+    verdict = {0: "cap held: ", 4: "CAP MISSED: ", 2: "no verdict, others use these cores: "}
+    assert lines[0].startswith(verdict[finished.status])
+    assert max(map(len, lines[lines.index("") : -1])) <= 80
     assert re.search(r"^time between tokens, p95, ms( +\d[\d.,]*){5}$", finished.out, re.M)
     # a dash where too little came in so short a phase
     desk = re.findall(r"^desk: (.*), ×( +-){2}( +\d[\d.,]*| +-)( +-){2}$", finished.out, re.M)
@@ -87,10 +95,11 @@ def test_it_tells_every_stage_and_ends_in_a_table_and_a_verdict(finished: Run) -
     assert {name for name, _, value, _ in desk if value.strip() != "-"} >= {
         "chat's gap p95", "chat's longest gap",
     }  # fmt: skip
-    word = {0: "cap held: ", 4: "CAP MISSED: "}[finished.status]
-    assert re.search(f"^{word}", finished.out, re.M)
-    # whether the client got processor time is the machine's matter; all other notes would be wrong
-    notes = [n for n in finished.json()["notes"] if "waited for a processor" not in n]
+    # who else uses the cores is the machine's matter; all other notes would be wrong
+    notes = [
+        n for n in finished.json()["notes"]
+        if "waited for a processor" not in n and not n.startswith("Others use these cores")
+    ]  # fmt: skip
     assert not [n for n in notes if not n.startswith("One phase has only")]
 
 
@@ -122,9 +131,10 @@ def test_the_verdict_follows_from_the_csv(finished: Run) -> None:
         p95[name] = phase["p95_ms"]
         assert rank95([0.0] * extra + gaps) - 0.01 <= p95[name]
         assert p95[name] <= rank95(gaps + [math.inf] * extra) + 0.01
-    assert told["verdict"]["ratio"] == pytest.approx(p95["mixed"] / p95["alone"], rel=1e-3)
+    assert told["verdict"]["ratio"] == pytest.approx(p95["mixed"] / p95["alone"], abs=0.006)
     assert told["verdict"]["held"] == (told["verdict"]["ratio"] <= told["verdict"]["cap"])
-    assert finished.status == (0 if told["verdict"]["held"] else 4)
+    missed = 2 if told["machine"]["used_by_others_pct"] > 10 else 4
+    assert finished.status == (0 if told["verdict"]["held"] else missed)
     assert told["verdict"]["cap"] == told["last_minute"]["daemon"]["latency_cap"] == 1.2
 
 
@@ -156,7 +166,7 @@ def test_client_and_daemon_count_the_same_work(finished: Run) -> None:
 
 
 def test_all_files_of_the_report_are_there(finished: Run) -> None:
-    names = [f"out-{name}.png" for name in ("gaps", "cdf", "tokens", "ticks")]
+    names = [f"out-{name}.svg" for name in ("gaps", "cdf", "tokens", "ticks")]
     assert sorted(p.name for p in finished.folder.glob("out*")) == sorted(
         ["out.csv", "out.html", "out.json", *names]
     )
@@ -175,25 +185,19 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 
 CHARTS = """
-Promise.all([...document.querySelectorAll('figure svg')].map(async svg => {
+[...document.querySelectorAll('figure svg')].map(svg => {
   const box = svg.getBoundingClientRect();
-  const shapes = [...svg.querySelectorAll('path, use')].filter(e => {
+  const shapes = [...svg.querySelectorAll('path, rect')].filter(e => {
     const own = e.getBoundingClientRect();
     return own.width + own.height > 0;
   });
-  const pictures = await Promise.all([...svg.querySelectorAll('image')].map(async e => {
-    const copy = new Image();
-    copy.src = e.getAttribute('xlink:href') || e.getAttribute('href');
-    await copy.decode();
-    return copy.naturalWidth * copy.naturalHeight;
-  }));
   const labels = [...svg.querySelectorAll('text')].filter(e => e.getBBox().width > 0);
   return {
-    name: svg.closest('figure').id, shapes: shapes.length, pictures, labels: labels.length,
+    name: svg.closest('figure').id, shapes: shapes.length, labels: labels.length,
     x: box.x + scrollX, y: box.y + scrollY, width: box.width, height: box.height,
     ink: getComputedStyle(svg.querySelector('text')).fill,
   };
-}))
+})
 """
 
 
@@ -226,13 +230,12 @@ def test_a_browser_without_a_network_shows_the_charts(
         assert [chart["name"] for chart in charts] == ["gaps", "cdf", "tokens", "ticks"]
         browser.picture(tmp_path / f"report-{scheme}.png")
         for chart in charts:
-            assert chart["shapes"] > 15 and chart["labels"] > 10, chart
+            assert chart["shapes"] > 4 and chart["labels"] > 10, chart
             assert chart["width"] > 900 and chart["height"] > 300, chart
             clip = {name: chart[name] for name in ("x", "y", "width", "height")}
             picture = tmp_path / f"{chart['name']}-{scheme}.png"
             browser.picture(picture, clip={**clip, "scale": 1})
             check_colours(picture, chart["name"])
-        assert charts[0]["pictures"] and all(size > 0 for size in charts[0]["pictures"])
         ink[scheme] = {chart["ink"] for chart in charts}
         paper[scheme] = browser.value("getComputedStyle(document.body).backgroundColor")
         asked = [
@@ -240,7 +243,7 @@ def test_a_browser_without_a_network_shows_the_charts(
             for event in browser.events
             if event["method"] == "Network.requestWillBeSent"
         ]
-        assert asked and all(re.match("file:|data:", url) for url in asked)
+        assert asked and all(re.match("file:", url) for url in asked)
         said = [
             e
             for e in browser.events

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from umaserve.bench.load import Sample
-from umaserve.bench.result import (
-    Result,
-)
+from umaserve.bench.result import Result
 from umaserve.bench.timeline import Answer, Phase
 
 ORIGIN_S = 1000.25
@@ -51,6 +49,7 @@ def made(
     unlabelled_ms: list[float] | None = None,
     found: list[Sample] | None = None,
     daemon: dict[str, float | None] | None = None,
+    used_by_others: float = 0.0,
 ) -> Result:
     """A run of one interactive stream whose phases have these times between tokens; those of the
     last phase are the mixed ones where not given."""
@@ -80,4 +79,5 @@ def made(
         first_tokens={"alone": [first], "mixed": [second]},
         daemon={"uptime_s": 500.0, "latency_cap": 1.2, **(daemon or {})},
         read_s=mixed.end_s,
+        used_by_others=used_by_others,
     )

@@ -1,152 +1,58 @@
-"""The four charts of a run, with matplotlib (``pip install 'umaserve[bench]'``).
-
-They are PNG files, and SVG that takes its colours from the page that it stands in.
-
-Long: one short function for each chart.
-"""
+"""The four charts of a run, as SVG that takes its colours from the page that it stands in."""
 
 from __future__ import annotations
 
-import io
-import re
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from umaserve.bench.drawing import Axes, Scale, legend, picture, scale_of, steps
 from umaserve.bench.result import Result, compositions
 from umaserve.bench.timeline import Gap, Phase, gaps, lane, quantile_curve, token_rates
 
-MISSING = (
-    "a report needs matplotlib and jinja2, which are not both installed: "
-    "pip install 'umaserve[bench]' (without "
-    "--report the benchmark runs as it is)"
-)
 BIN_S = 0.5
 MOST_NAMED = 6  # streams that the legend names
 MOST_POINTS = 20_000  # dots of one chart
-PNG_DPI, DOTS_DPI = 150, 144
+MOST_CORNERS = 1000  # of a curve of quantiles
 
 # of middling lightness: they stand out from white and from black
 STREAMS = ("#2f7fd1", "#12a594", "#8e5fd6", "#c2478f", "#6b8e23", "#0f9bc4")
 BACKGROUND, PROMPTS, ASIDE = "#e07b1a", "#d9a514", "#b0703c"
 ALONE, MIXED, AUTO, CAP = "#12a594", "#2f7fd1", "#8e5fd6", "#d6403a"
+DASH = "6 3"
+HEIGHT, AXIS = 300, 46  # of the axes, and of the numbers and the label below them
+SECONDS, BETWEEN = "time since the start, s", "time between tokens, ms"
 
-# The page's colours.  An SVG is drawn with stand-ins that appear nowhere else.
-_STANDS_FOR = {"#010203": "var(--ink)", "#020304": "var(--line)", "#030405": "var(--paper)"}
-
-
-class _Theme(NamedTuple):
-    ink: str
-    line: str
-    paper: str
-
-
-_PAGE = _Theme(*_STANDS_FOR)
-_FILE = _Theme("#1b1f24", "#d5dae1", "#ffffff")
+Name = tuple[str, str, str]  # words, colour and dash, as `legend` takes them
 
 
 class Chart(NamedTuple):
-    """``name`` is part of the PNG file's name; ``caption`` says how to read it."""
+    """``name`` is the figure's in the page and part of a file's; ``caption``: how to read it."""
 
     name: str
     title: str
     caption: str
-    draw: Callable[[Any, Result, _Theme], None]
-
-
-def available() -> bool:
-    """Whether a report can be made: matplotlib draws the charts, and jinja2 writes the page."""
-    try:
-        import jinja2  # noqa: F401
-        import matplotlib.figure  # noqa: F401
-    except ImportError:
-        return False
-    return True
-
-
-def png(chart: Chart, result: Result) -> bytes:
-    """For a file: on white, with its title."""
-    return _drawn(chart, result, _FILE, chart.title, format="png", dpi=PNG_DPI)
+    parts: Callable[[Result], tuple[list[Axes], list[Name], int]]
 
 
 def svg(chart: Chart, result: Result) -> str:
-    """An ``svg`` element for an HTML page that defines --ink, --line and --paper.
-
-    The dots, of which there may be thousands, are one picture in it.
-    """
-    drawn = _drawn(
-        chart, result, _PAGE, "", format="svg", dpi=DOTS_DPI, transparent=True,
-        metadata=_NO_METADATA,
-    )  # fmt: skip
-    return _inline(drawn.decode(), chart)
+    """An ``svg`` element for a page that defines --ink and --line."""
+    fields, names, columns = chart.parts(result)
+    words, height = legend(names, fields[-1].top + fields[-1].height + AXIS, columns)
+    return picture(chart.title, [*(axes.drawn() for axes in fields), words], height + 4)
 
 
-_NO_METADATA = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+def _times(result: Result) -> Scale:
+    """The horizontal axis of a chart over time: from the start to the mixed phase's end."""
+    return Scale(0.0, result.mixed.end_s - result.origin_s)
 
 
-def _inline(text: str, chart: Chart) -> str:
-    """Without what HTML needs no more: prolog, namespaces, fixed size; ids made the chart's own."""
-    text = text[text.index("<svg") :]
-    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.S)
-    text = re.sub(r' xmlns(:\w+)?="[^"]*"', "", text)
-    text = re.sub(r'\b(id="|href="#|url\(#)', rf"\g<1>{chart.name}-", text)
-    text = re.sub(
-        r'<svg ([^>]*?)width="[^"]*" height="[^"]*"|<svg height="[^"]*" ([^>]*?)width="[^"]*"',
-        r"<svg \1\2", text, count=1,
-    )  # fmt: skip
-    for stand_in, name in _STANDS_FOR.items():
-        text = text.replace(stand_in, name)
-    return text.replace("<svg ", f'<svg role="img" aria-label="{chart.title}" ', 1)
-
-
-def _drawn(chart: Chart, result: Result, theme: _Theme, title: str, **options: Any) -> bytes:
-    import matplotlib
-    from matplotlib.figure import Figure
-
-    settings: Any = {
-        "svg.fonttype": "none",
-        "svg.hashsalt": chart.name,
-        "font.family": "sans-serif",
-        "font.size": 10,
-        "text.color": theme.ink,
-        "axes.edgecolor": theme.line,
-        "axes.labelcolor": theme.ink,
-        "axes.facecolor": "none",
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "axes.grid": True,
-        "axes.axisbelow": True,
-        "grid.color": theme.line,
-        "grid.linewidth": 0.6,
-        "xtick.color": theme.ink,
-        "ytick.color": theme.ink,
-        "legend.frameon": False,
-        "legend.fontsize": 9,
-        "figure.facecolor": theme.paper,
-    }
-    out = io.BytesIO()
-    with matplotlib.rc_context(settings):
-        figure = Figure(figsize=(9.6, 4.2), layout="constrained")
-        chart.draw(figure, result, theme)
-        if title:
-            figure.suptitle(title, fontsize=12, x=0.01, ha="left")
-        figure.savefig(out, **options)
-    return out.getvalue()
-
-
-def _phases(axis: Any, result: Result, theme: _Theme, *, named: bool = True) -> None:
-    """Mark the two phases and give the axis its seconds."""
+def _phases(axes: Axes, result: Result, *, named: bool = True) -> None:
+    """Mark the two phases."""
     for phase, name in ((result.alone, "interactive alone"), (result.mixed, "with background")):
         begin, end = phase.begin_s - result.origin_s, phase.end_s - result.origin_s
-        colour = MIXED if phase is result.mixed else ALONE
-        axis.axvspan(begin, end, color=colour, alpha=0.07, lw=0)
-        if named:
-            axis.text(
-                (begin + end) / 2, 1.01, name, transform=axis.get_xaxis_transform(),
-                ha="center", va="bottom", fontsize=9, color=theme.ink,
-            )  # fmt: skip
-    axis.set(xlim=(0, result.mixed.end_s - result.origin_s), xlabel="time since the start, s")
+        axes.band(begin, end, MIXED if phase is result.mixed else ALONE, name if named else "")
 
 
 def _everything(result: Result) -> Phase:
@@ -157,129 +63,129 @@ def _thinned(found: Sequence[Gap], most: int) -> Sequence[Gap]:
     return found if len(found) <= most else found[:: -(-len(found) // most)]
 
 
-def _over_time(figure: Any, result: Result, theme: _Theme) -> None:
-    axis = figure.subplots()
-    whole, origin = _everything(result), result.origin_s
-    streams = result.interactive
-    for i, (name, answers) in enumerate(streams.items()):
-        found = gaps(answers, whole, unfinished=False)
-        colour = STREAMS[i % len(STREAMS)]
-        dots = _thinned(found, MOST_POINTS // len(streams))
-        axis.plot(
-            [gap.end_s - origin for gap in dots], [gap.ms for gap in dots],
-            ".", ms=3, color=colour, alpha=0.5, rasterized=True, mew=0,
-        )  # fmt: skip
-        at, p95 = quantile_curve(found, whole.begin_s, whole.end_s, BIN_S, 0.95)
-        label = f"{name}, p95" if i < MOST_NAMED else None
-        axis.plot(at - origin, p95, color=colour, lw=1.6, label=label)
+def _cap(result: Result) -> float | None:
+    """The interactive p95 that the cap allows, in ms."""
     quiet = result.figures["alone"].p95_ms
-    if quiet:
-        axis.axhline(
-            quiet * result.cap, color=CAP, lw=1.2, ls="--",
-            label=f"cap: {result.cap:g} × p95 alone",
-        )  # fmt: skip
-    _phases(axis, result, theme)
-    axis.set(ylabel="time between tokens, ms", yscale="log")
-    _plain_log(axis.yaxis)
-    _legend(figure)
+    return quiet * result.cap if quiet else None
 
 
-def _cdf(figure: Any, result: Result, theme: _Theme) -> None:
-    axis = figure.subplots()
-    for phase, colour, name in (
+def _cap_name(result: Result) -> Name:
+    return f"cap: {result.cap:g} × p95 alone", CAP, DASH
+
+
+def _over_time(result: Result) -> tuple[list[Axes], list[Name], int]:
+    whole, origin, limit = _everything(result), result.origin_s, _cap(result)
+    streams = {
+        name: gaps(answers, whole, unfinished=False) for name, answers in result.interactive.items()
+    }
+    longest = [gap.ms for found in streams.values() for gap in found]
+    axes = Axes(_times(result), scale_of([*longest, limit or 0.0], log=True))
+    _phases(axes, result)
+    axes.grid((SECONDS, BETWEEN))
+    most, names, curves = MOST_POINTS // max(len(streams), 1), [], []
+    for i, (name, found) in enumerate(streams.items()):
+        colour = STREAMS[i % len(STREAMS)]
+        axes.dots([(gap.end_s - origin, gap.ms) for gap in _thinned(found, most)], colour)
+        at, p95 = quantile_curve(found, whole.begin_s, whole.end_s, BIN_S, 0.95)
+        curves.append((list(zip(at - origin, p95, strict=True)), colour))
+        if i < MOST_NAMED:
+            names.append((f"{name}, p95", colour, ""))
+    for curve, colour in curves:  # above all dots
+        axes.line(curve, colour)
+    if limit:
+        axes.level(limit, CAP)
+        names.append(_cap_name(result))
+    return [axes], names, 4
+
+
+def _cdf(result: Result) -> tuple[list[Axes], list[Name], int]:
+    kinds = (
         (result.alone, ALONE, "interactive alone"), (result.mixed, MIXED, "with background"),
         (result.unlabelled, AUTO, "without labels"),
-    ):  # fmt: skip
-        found = np.sort([gap.ms for gap in gaps(lane(result.seen_in(phase), True), phase)])
+    )  # fmt: skip
+    curves = [
+        np.sort([gap.ms for gap in gaps(lane(result.seen_in(phase), True), phase)])
+        for phase, _, _ in kinds
+    ]
+    limit = _cap(result)
+    x = scale_of([ms for found in curves for ms in [*found[:1], *found[-1:]]], log=True)
+    axes = Axes(x, Scale(0.0, 101.0))
+    axes.grid((BETWEEN, "share of times that are shorter, %"), [0, 25, 50, 75, 95, 100])
+    names = []
+    for found, (phase, colour, name) in zip(curves, kinds, strict=True):
         if not len(found):
             continue
         share = 100 * np.arange(1, len(found) + 1) / len(found)
-        keep = np.unique(np.linspace(0, len(found) - 1, 1000).astype(int))
+        keep = np.unique(np.linspace(0, len(found) - 1, MOST_CORNERS).astype(int))
+        axes.line(steps([*found[keep], found[-1]], share[keep]), colour, 1.8)
         p95 = result.figures[phase.name].p95_ms
-        axis.step(
-            found[keep], share[keep], where="post", color=colour, lw=1.8,
-            label=f"{name}: p95 {p95:.2f} ms, {len(found):,} times",
-        )  # fmt: skip
-    quiet = result.figures["alone"].p95_ms
-    if quiet:
-        axis.axvline(
-            quiet * result.cap, color=CAP, lw=1.2, ls="--",
-            label=f"cap: {result.cap:g} × p95 alone",
-        )  # fmt: skip
-    axis.axhline(95, color=theme.ink, lw=0.8, ls=":")
-    axis.set(
-        xlabel="time between tokens, ms", ylabel="share of times that are shorter, %",
-        ylim=(0, 101), xscale="log", yticks=[0, 25, 50, 75, 95, 100],
-    )  # fmt: skip
-    _plain_log(axis.xaxis)
-    _legend(figure, 2)  # long words
+        names.append((f"{name}: p95 {p95:.2f} ms, {len(found):,} times", colour, ""))
+    if limit:
+        axes.upright(limit, CAP)
+        names.append(_cap_name(result))
+    axes.level(95, "var(--ink)", 0.8, "2 3")
+    return [axes], names, 2
 
 
-def _tokens(figure: Any, result: Result, theme: _Theme) -> None:
-    axis = figure.subplots()
+def _tokens(result: Result) -> tuple[list[Axes], list[Name], int]:
     whole, origin = _everything(result), result.origin_s
-    names = (("interactive", True, MIXED), ("background", False, BACKGROUND))
-    rates = []
-    for _, kind, _ in names:
-        edges, rate = token_rates(lane(result.answers, kind), whole.begin_s, whole.end_s, BIN_S)
-        rates.append(rate)
-    _steps(axis, edges - origin, rates, [n[0] for n in names], [n[2] for n in names])
-    axis.set(ylabel="generated tokens, /s", ylim=(0, None))
-    _phases(axis, result, theme)
-    _legend(figure)
+    names = [("interactive", MIXED, ""), ("background", BACKGROUND, "")]
+    found = [
+        token_rates(lane(result.answers, kind), whole.begin_s, whole.end_s, BIN_S)
+        for kind in (True, False)
+    ]
+    edges, rates = (found[0][0] - origin).tolist(), [rate.tolist() for _, rate in found]
+    axes = Axes(_times(result), scale_of(map(sum, zip(*rates, strict=True))))
+    _phases(axes, result)
+    axes.grid((SECONDS, "generated tokens, /s"))
+    _stack(axes, edges, rates, [colour for _, colour, _ in names])
+    return [axes], names, 4
 
 
-def _steps(
-    axis: Any, edges: np.ndarray, parts: Any, labels: Sequence[str], colours: Sequence[str]
+def _stack(
+    axes: Axes, edges: Sequence[float], parts: Sequence[Sequence[float]], colours: Sequence[str]
 ) -> None:
-    """One on the other, each constant between two edges."""
-    heights = [[*part, part[-1]] for part in parts]
-    axis.stackplot(edges, heights, labels=labels, colors=colours, alpha=0.75, lw=0, step="post")
+    """Draw parts one on the other, each constant between two edges."""
+    low = [0.0] * (len(edges) - 1)
+    for part, colour in zip(parts, colours, strict=True):
+        high = [a + b for a, b in zip(low, part, strict=True)]
+        axes.area(edges, low, high, colour)
+        low = high
 
 
-_TICK_PARTS = ("decoding rows", "prompt tokens in the ticks", "prompt tokens beside them")
+_TICK_PARTS = (
+    ("decoding rows", MIXED, ""), ("prompt tokens in the ticks", PROMPTS, ""),
+    ("prompt tokens beside them", ASIDE, ""),
+)  # fmt: skip
 _TICK_CURVES = {
-    "longest_ms": "longest tick of a second",
-    "mean_ms": "mean tick",
-    "allowed_ms": "allowed by the guard",
+    "longest_ms": ("longest tick of a second", STREAMS[3], ""),
+    "mean_ms": ("mean tick", STREAMS[2], ""),
+    "allowed_ms": ("allowed by the guard", CAP, DASH),
 }
 
 
-def _ticks(figure: Any, result: Result, theme: _Theme) -> None:
-    upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
+def _ticks(result: Result) -> tuple[list[Axes], list[Name], int]:
     found = compositions([s for s in result.samples if s.at_s <= result.mixed.end_s])
-    at = [c.end_s - result.origin_s for c in found]
+    parts = [[getattr(c, name) for c in found] for name in ("decode", "prompt", "aside")]
+    curves = {
+        name: [(c.end_s - result.origin_s, getattr(c, name) or np.nan) for c in found]
+        for name in _TICK_CURVES
+    }
+    x, each = _times(result), [sum(c) for c in zip(*parts, strict=True)]
+    upper = Axes(x, scale_of(each), (24, 190))
+    ms = [value for curve in curves.values() for _, value in curve]
+    lower = Axes(x, scale_of(ms, log=True), (24 + 190 + 16, 130))
+    _phases(upper, result)
+    _phases(lower, result, named=False)
+    upper.grid(("", "tokens a tick"))
+    lower.grid((SECONDS, "tick, ms"))
     if found:
-        parts = ([c.decode for c in found], [c.prompt for c in found], [c.aside for c in found])
-        edges = np.array([found[0].begin_s - result.origin_s, *at])
-        _steps(upper, edges, parts, _TICK_PARTS, (MIXED, PROMPTS, ASIDE))
-    upper.set(ylabel="tokens a tick", ylim=(0, None))
-    for name, colour, style in (
-        ("longest_ms", STREAMS[3], "-"), ("mean_ms", STREAMS[2], "-"), ("allowed_ms", CAP, "--"),
-    ):  # fmt: skip
-        curve = [np.nan if (v := getattr(c, name)) is None else v for c in found]
-        label = _TICK_CURVES[name]
-        lower.plot(at, curve, color=colour, ls=style, lw=1.4, label=label)
-    lower.set(ylabel="tick, ms", yscale="log")
-    _plain_log(lower.yaxis)
-    _phases(upper, result, theme)
-    _phases(lower, result, theme, named=False)
-    upper.set_xlabel("")
-    _legend(figure)
-
-
-def _plain_log(axis: Any) -> None:
-    """Numbers as people write them, at 1, 2 and 5."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
-
-    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axis.set_minor_locator(NullLocator())
-
-
-def _legend(figure: Any, columns: int = 4) -> None:
-    """Of all its axes, below them, so that the time axes of a page are all of one width."""
-    figure.legend(loc="outside lower center", ncols=columns)
+        edges = [c.begin_s - result.origin_s for c in found[:1]]
+        edges += [c.end_s - result.origin_s for c in found]
+        _stack(upper, edges, parts, [colour for _, colour, _ in _TICK_PARTS])
+    for name, (_, colour, dash) in _TICK_CURVES.items():
+        lower.line(curves[name], colour, 1.4, dash=dash)
+    return [upper, lower], [*_TICK_PARTS, *_TICK_CURVES.values()], 4
 
 
 CHARTS = (

@@ -7,17 +7,23 @@ import platform
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import umaserve
+from umaserve.process_stats import process_stats
 
 PACKAGES = ("numpy", "numba", "trio", "msgspec")
+LOOK_S = 1.0
 
 
-def describe(info: dict[str, Any]) -> dict[str, Any]:
-    """Processor, system, versions and model; ``info`` is the daemon's."""
+def describe(info: dict[str, Any], others: float) -> dict[str, Any]:
+    """Processor, system, versions and model; ``info`` is the daemon's.
+
+    ``others``: what `used_by_others` said before.
+    """
     model = info["model"]
     found = {
         "processor": processor(),
@@ -36,7 +42,7 @@ def describe(info: dict[str, Any]) -> dict[str, Any]:
         "threads": model.get("n_threads"),
         "python": platform.python_version(),
         **{name: _version(name) for name in PACKAGES},
-        "load_before": round(os.getloadavg()[0], 2),
+        "used_by_others_pct": round(100 * others, 1),
         "date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
     }
     return {name: value for name, value in found.items() if value is not None}
@@ -82,3 +88,47 @@ def _version(name: str) -> str | None:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
         return None
+
+
+def used_by_others(own: Sequence[int] = ()) -> float:
+    """The share, from 0 to 1, of these cores' time that others use for about ``LOOK_S``.
+
+    ``own`` are processes that do not count.  Where the system does not tell, the load average of
+    the last minute stands for it.
+    """
+    begin, mine = _core_times(), _cpu_s(own)
+    time.sleep(LOOK_S)
+    end, mine = _core_times(), _cpu_s(own) - mine
+    passed = end.passed - begin.passed
+    if passed <= 0.0:
+        return min(os.getloadavg()[0] / cores(), 1.0)
+    return min(max((end.used - begin.used - mine) / passed, 0.0), 1.0)
+
+
+class _CoreTimes(NamedTuple):
+    """Seconds of the cores since the system's start: all, and those in use."""
+
+    passed: float = 0.0
+    used: float = 0.0
+
+
+def _core_times() -> _CoreTimes:
+    """Of the cores that this process may run on; 0 where the system does not tell."""
+    try:
+        lines = Path("/proc/stat").read_text("ascii").splitlines()
+    except OSError:
+        return _CoreTimes()
+    names = {f"cpu{number}" for number in os.sched_getaffinity(0)}
+    passed = idle = 0
+    for line in lines:
+        name, *times = line.split()
+        if name in names:
+            known = [int(ticks) for ticks in times[:8]]  # behind these, guests are counted again
+            passed += sum(known)
+            idle += sum(known[3:5])
+    ticks = os.sysconf("SC_CLK_TCK")
+    return _CoreTimes(passed / ticks, (passed - idle) / ticks)
+
+
+def _cpu_s(pids: Sequence[int]) -> float:
+    return sum(process_stats(pid).cpu_s or 0.0 for pid in pids)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,8 @@ from umaserve.visible import for_reader, visible
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
+
+    from umaserve.bench.load import Load
 
 
 class Stages:
@@ -75,6 +78,25 @@ class Stages:
     def _end(self) -> None:
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, completed=1.0)
+
+
+class Meter:
+    """Says how far a phase is."""
+
+    def __init__(self, stages: Stages) -> None:
+        self._stages = stages
+        self._began_s = 0.0
+        self._seconds = 1.0
+
+    def begin(self, seconds: float) -> None:
+        self._began_s, self._seconds = time.monotonic(), seconds
+
+    def report(self, load: Load) -> None:
+        gone_s = time.monotonic() - self._began_s
+        p95 = load.recent_p95_ms()
+        left = f"{max(0.0, self._seconds - gone_s):3.0f} s left"
+        now = "" if p95 is None else f", p95 {p95:.1f} ms"
+        self._stages.update(gone_s / self._seconds, left + now)
 
 
 def _line(text: str) -> None:

@@ -24,6 +24,8 @@ from umaserve.metrics import quantile
 
 WINDOW_S = 60  # of the daemon's figures
 FEW = 100  # times between tokens; of fewer, a 95th percentile says little
+SEEN_DIGITS = 2  # of a ratio and the cap, behind the point
+BUSY = 0.1  # of the cores' time: as much in use by others may lengthen what is measured
 REL, ABS_MS = 0.03, 0.3  # how far the daemon's latencies may be from the client's
 
 
@@ -48,14 +50,22 @@ class Figures:
 
 class Verdict(NamedTuple):
     """``ratio`` is the interactive p95 beside other work over that alone; the cap is held while it
-    is at most ``cap``."""
+    is at most ``cap``, both to the digits that people see.
+
+    ``disturbed`` names others who may have made it larger: a cap that is missed then is not judged.
+    """
 
     ratio: float
     cap: float
+    disturbed: str = ""
 
     @property
     def held(self) -> bool:
-        return self.ratio <= self.cap
+        return round(self.ratio, SEEN_DIGITS) <= round(self.cap, SEEN_DIGITS)
+
+    @property
+    def missed(self) -> bool:
+        return not (self.held or self.disturbed)
 
 
 class Others(NamedTuple):
@@ -191,7 +201,8 @@ class Result:
     ``origin_s`` is where times in files count from.  ``machine`` and ``settings`` say where and how
     the run was made.  ``daemon`` are the daemon's metrics at the end, at ``read_s``.
     ``first_tokens`` are those of short requests with nothing else running ("alone") and just after
-    a long prompt ("mixed").  ``desk``: waits of a desk's programs, by name.
+    a long prompt ("mixed").  ``desk``: waits of a desk's programs, by name.  ``used_by_others``:
+    the share of the cores' time that other programs used before.
     """
 
     command: str
@@ -210,6 +221,7 @@ class Result:
     read_s: float
     notes: list[str] = field(default_factory=list)
     desk: dict[str, Waits] = field(default_factory=dict)
+    used_by_others: float = 0.0
 
     def __post_init__(self) -> None:
         self.figures = {p.name: figures(self.seen_in(p), p) for p in self.phases}
@@ -256,10 +268,23 @@ class Result:
 
     def _verdict(self, beside: Phase) -> Verdict | None:
         quiet, busy = (self.figures[p.name].p95_ms for p in (self.alone, beside))
-        return Verdict(busy / quiet, self.cap) if quiet and busy else None
+        if not (quiet and busy):
+            return None
+        disturbed = ""
+        if self.used_by_others > BUSY:
+            disturbed = "others use these cores"
+        elif any(self.others[p.name].busy for p in (self.alone, beside)):
+            disturbed = "others use this daemon"
+        return Verdict(busy / quiet, self.cap, disturbed)
 
     def _remarks(self) -> list[str]:
         out = []
+        if self.used_by_others > BUSY:
+            out.append(
+                f"Others use these cores: {100 * self.used_by_others:.0f} % of their time before "
+                "the run. What is measured is theirs too, so a cap that is missed is not judged. "
+                "Run it again when they are done."
+            )
         quiet, busy, last = (self.others[p.name] for p in self.phases)
         if quiet.busy:
             out.append(
@@ -332,7 +357,9 @@ class Result:
 def _judged(verdict: Verdict | None) -> dict[str, Any] | None:
     if verdict is None:
         return None
-    return {"held": verdict.held, "ratio": round(verdict.ratio, 4), "cap": verdict.cap}
+    ratio = round(verdict.ratio, SEEN_DIGITS)
+    judged = {"held": verdict.held, "ratio": ratio, "cap": verdict.cap}
+    return {**judged, "disturbed": verdict.disturbed or None}
 
 
 def _others(seen: Others) -> str:

@@ -11,11 +11,17 @@ from typing import Any
 
 from umaserve.bench import BenchError, desk
 from umaserve.bench.load import Load
-from umaserve.bench.machine import describe
-from umaserve.bench.progress import Stages
+from umaserve.bench.machine import describe, used_by_others
+from umaserve.bench.progress import Meter, Stages
 from umaserve.bench.prompts import Prompts
-from umaserve.bench.result import Result
-from umaserve.bench.target import OwnDaemon, others_at, runs, wait_until_serving
+from umaserve.bench.result import BUSY, Result
+from umaserve.bench.target import (
+    OwnDaemon,
+    others_at,
+    processes_at,
+    runs,
+    wait_until_serving,
+)
 from umaserve.bench.timeline import Answer, Phase
 from umaserve.client import Client, ConnectionFailed
 
@@ -33,8 +39,8 @@ MEETINGS, LEAD_S = 4, 0.01
 
 @dataclass(frozen=True)
 class Settings:
-    """What the command line says.  ``seconds`` is of each phase; ``socket`` of a running daemon;
-    ``cap`` None for the daemon's."""
+    """What the command line says, which is ``command``.  ``seconds`` is of each phase; ``socket``
+    of a running daemon; ``cap`` None for the daemon's."""
 
     socket: str
     fresh: bool
@@ -45,9 +51,10 @@ class Settings:
     prompt_words: int
     cap: float | None
     seed: int
+    command: str
 
 
-def run(settings: Settings, command: str, stages: Stages, say: Callable[[str], None]) -> Result:
+def run(settings: Settings, stages: Stages, say: Callable[[str], None]) -> Result:
     """Measure; an own daemon has ended when this returns, however it does.
 
     Raises ``BenchError`` and what the client raises.
@@ -61,6 +68,8 @@ def run(settings: Settings, command: str, stages: Stages, say: Callable[[str], N
                 say(f"bench: {absent}; starting a daemon for this run")
             elif busy := others_at(path):
                 say(f"bench: the daemon at {path} works on {busy} requests; they share the machine")
+        used = _look(processes_at(path) if not settings.fresh and absent is None else [], stages)
+        if settings.fresh or absent is not None:
             own = stack.enter_context(OwnDaemon(*_flags(settings)))
             path = own.path
         stages.stage("starting a daemon" if own else "the running daemon", "" if own else path)
@@ -69,11 +78,20 @@ def run(settings: Settings, command: str, stages: Stages, say: Callable[[str], N
         )
         stages.ended(f"{info['model']['name']}, {info['model']['backend']}")
         try:
-            return _measure(path, info, own is not None, settings, command, stages)
+            return _measure(path, info, own is not None, used, settings, stages)
         except ConnectionFailed as error:
             if own is not None and own.ended():
                 raise BenchError(own.last_words()) from None
             raise error
+
+
+def _look(own: list[int], stages: Stages) -> float:
+    """Which share of the cores' time others use now; ``own`` is a daemon that runs already."""
+    stages.stage("looking at the machine")
+    used = used_by_others(own)
+    told = f"others use these cores, {100 * used:.0f} % of their time"
+    stages.ended(told if used > BUSY else "nobody else uses these cores")
+    return used
 
 
 def _flags(settings: Settings) -> list[str]:
@@ -116,17 +134,12 @@ def _sizes(client: Client, info: dict[str, Any], settings: Settings) -> _Sizes:
 
 
 def _measure(
-    path: str,
-    info: dict[str, Any],
-    own: bool,
-    settings: Settings,
-    command: str,
-    stages: Stages,
+    path: str, info: dict[str, Any], own: bool, used: float, settings: Settings, stages: Stages
 ) -> Result:
     with Client(path, timeout=FIRST_S) as client:
         sizes = _sizes(client, info, settings)
-        machine = describe(info)
-        meter = _Meter(stages)
+        machine = describe(info, used)
+        meter = Meter(stages)
         with Load(path, Prompts(settings.seed).words, meter.report) as load:
             alone, mixed = _phases(load, settings, sizes, stages, meter)
             first = _first_tokens(load, client, sizes, stages)
@@ -141,7 +154,7 @@ def _measure(
             f"{settings.interactive + settings.background} streams, background ones took turns."
         )
     return Result(
-        command=command,
+        command=settings.command,
         machine=machine,
         settings={
             "seconds": settings.seconds,
@@ -167,30 +180,12 @@ def _measure(
         read_s=read_s,
         notes=notes,
         desk=waits,
+        used_by_others=used,
     )
 
 
-class _Meter:
-    """Says how far a phase is."""
-
-    def __init__(self, stages: Stages) -> None:
-        self._stages = stages
-        self._began_s = 0.0
-        self._seconds = 1.0
-
-    def begin(self, seconds: float) -> None:
-        self._began_s, self._seconds = time.monotonic(), seconds
-
-    def report(self, load: Load) -> None:
-        gone_s = time.monotonic() - self._began_s
-        p95 = load.recent_p95_ms()
-        left = f"{max(0.0, self._seconds - gone_s):3.0f} s left"
-        now = "" if p95 is None else f", p95 {p95:.1f} ms"
-        self._stages.update(gone_s / self._seconds, left + now)
-
-
 def _phases(
-    load: Load, settings: Settings, sizes: _Sizes, stages: Stages, meter: _Meter
+    load: Load, settings: Settings, sizes: _Sizes, stages: Stages, meter: Meter
 ) -> tuple[Phase, Phase]:
     streams, warm_s = settings.interactive, _warm_s(settings)
     stages.stage("warming up")
@@ -229,7 +224,7 @@ def _start_streams(load: Load, kind: str, settings: Settings, sizes: _Sizes) -> 
 
 
 def _unlabelled(
-    load: Load, client: Client, settings: Settings, sizes: _Sizes, stages: Stages, meter: _Meter
+    load: Load, client: Client, settings: Settings, sizes: _Sizes, stages: Stages, meter: Meter
 ) -> Phase:
     """The mixed phase again, with streams and long prompts of two programs that name no lane."""
     seconds, jobs = settings.seconds, settings.background
@@ -246,7 +241,7 @@ def _unlabelled(
 
 
 def _desk(
-    load: Load, client: Client, settings: Settings, sizes: _Sizes, stages: Stages, meter: _Meter
+    load: Load, client: Client, settings: Settings, sizes: _Sizes, stages: Stages, meter: Meter
 ) -> dict[str, desk.Waits]:
     """The programs of a desk, some of them alone, then all at once."""
     stages.stage("a desk", f"{desk.DURATION * settings.seconds:g} s")

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from umaserve.bench.result import Figures, Result, accepted_share, prompt_rate
+from umaserve.bench.result import (
+    SEEN_DIGITS,
+    Figures,
+    Result,
+    Verdict,
+    accepted_share,
+    prompt_rate,
+)
 from umaserve.metrics import quantile
 
 COLUMNS = ("alone", "mixed", "auto", "client", "daemon")
@@ -106,17 +113,23 @@ def text(result: Result) -> str:
     return "\n".join([over, head, *body])
 
 
+def word(verdict: Verdict) -> str:
+    """The verdict in a few words."""
+    if verdict.held:
+        return "cap held"
+    return "CAP MISSED" if verdict.missed else f"no verdict, {verdict.disturbed}"
+
+
 def verdict_text(result: Result) -> str:
     """One sentence: whether the promise was kept."""
     verdict = result.verdict
     alone, mixed = (result.figures[p.name] for p in (result.alone, result.mixed))
     if verdict is None:
         return "no verdict: a phase had no time between tokens; give it longer (--seconds)"
-    word = "cap held" if verdict.held else "CAP MISSED"
     return (
-        f"{word}: the interactive p95 beside background work, {shown(mixed.p95_ms)} ms, is "
-        f"{verdict.ratio:.2f} times that alone, {shown(alone.p95_ms)} ms; the cap is "
-        f"{verdict.cap:.2f}"
+        f"{word(verdict)}: the interactive p95 beside background work, {shown(mixed.p95_ms)} ms, "
+        f"is {verdict.ratio:.{SEEN_DIGITS}f} times that alone, {shown(alone.p95_ms)} ms; the cap "
+        f"is {verdict.cap:.{SEEN_DIGITS}f}"
     )
 
 
@@ -126,9 +139,8 @@ def unlabelled_text(result: Result) -> str:
     alone, beside = (result.figures[p.name] for p in (result.alone, result.unlabelled))
     if verdict is None or not (alone.longest_ms and beside.longest_ms):
         return "without labels: no verdict: a phase had no time between tokens"
-    word = "cap held" if verdict.held else "CAP MISSED"
     return (
-        f"without labels: {word}: the p95 beside long prompts, {shown(beside.p95_ms)} ms, is "
-        f"{verdict.ratio:.2f} times that alone; the longest pause, {shown(beside.longest_ms)} ms, "
-        f"{beside.longest_ms / alone.longest_ms:.1f} times"
+        f"without labels: {word(verdict)}: the p95 beside long prompts, {shown(beside.p95_ms)} ms, "
+        f"is {verdict.ratio:.{SEEN_DIGITS}f} times that alone; the longest pause, "
+        f"{shown(beside.longest_ms)} ms, {beside.longest_ms / alone.longest_ms:.1f} times"
     )

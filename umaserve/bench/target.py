@@ -47,6 +47,17 @@ def others_at(path: str) -> int:
         return 0
 
 
+def processes_at(path: str) -> list[int]:
+    """Front and engine of the daemon at ``path``; none when there is none."""
+    try:
+        with Client(path, timeout=ANSWER_S) as client:
+            info = client.info()
+    except ConnectionFailed:
+        return []
+    pids = (info.get("pid"), (info["model"] or {}).get("engine_pid"))
+    return [pid for pid in pids if pid]
+
+
 def wait_until_serving(path: str, report: Report) -> dict[str, Any]:
     """``info`` of a daemon that listens, once its model is there; ``report`` gets its progress.
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from umaserve.cli.common import (
-    EXIT_CANNOT_SERVE,
     EXIT_OK,
     EXIT_SERVER,
     Parser,
@@ -34,9 +33,9 @@ The figures are worth something when nothing else runs on the machine.  Without
 load; where none runs, and with --model or --fresh, one is started and ended again
 (its other settings come from the environment and UMA_CONFIG, as for `serve`).
 
-exit status: 0 the cap was held beside background jobs, 4 it was missed, 2 the
-daemon failed or the benchmark could not be run, 3 protocol error, 1 matplotlib is
-missing for --report, 130 interrupted
+exit status: 0 the cap was held beside background jobs, 4 it was missed, 2 there is
+no verdict (the daemon failed, the benchmark could not be run, or others used the
+cores or the daemon meanwhile), 3 protocol error, 130 interrupted
 """
 
 
@@ -93,8 +92,7 @@ def _parser() -> Parser:
     )
     parser.add_argument(
         "--report", type=Path, metavar="FILE.html",
-        help="write a page with charts, and the charts as FILE-*.png beside it (needs matplotlib "
-        "and jinja2: pip install 'umaserve[bench]')",
+        help="write a page with charts, and the charts as FILE-*.svg beside it",
     )  # fmt: skip
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures")
     parser.add_argument(
@@ -134,15 +132,12 @@ def bench(arguments: list[str]) -> int:
         if why:
             parser.error(why)
 
-    from umaserve.bench import BenchError, charts
+    from umaserve.bench import BenchError
     from umaserve.bench.progress import Stages
     from umaserve.bench.run import Settings, run
     from umaserve.bench.target import leaving_on_signals
     from umaserve.client.connect import socket_path
 
-    if options.report and not charts.available():
-        say(f"umaserve bench: {charts.MISSING}")
-        return EXIT_CANNOT_SERVE
     settings = Settings(
         socket=socket_path(options.socket),
         fresh=fresh,
@@ -153,19 +148,19 @@ def bench(arguments: list[str]) -> int:
         prompt_words=options.prompt_words,
         cap=options.cap,
         seed=options.seed,
+        command=shlex.join(["umaserve", "bench", *arguments]),
     )
-    command = shlex.join(["umaserve", "bench", *arguments])
 
     try:
         with leaving_on_signals(), Stages() as stages:
-            result = run(settings, command, stages, say)
+            result = run(settings, stages, say)
             written = _write(result, options, stages)
     except (BenchError, OSError) as error:
         say(f"umaserve bench: {error}")
         return EXIT_SERVER
     _show(result, written)
     verdict = result.verdict
-    if verdict is None:
+    if verdict is None or not (verdict.held or verdict.missed):
         return EXIT_SERVER
     return EXIT_OK if verdict.held else EXIT_MISSED
 
@@ -198,16 +193,18 @@ def _show(result: Result, written: list[Path]) -> None:
 
     console = Console(soft_wrap=not sys.stdout.isatty(), highlight=False)
     console.print()
-    console.print(Text(for_reader(text(result), sys.stdout)))
-    console.print()
-    for note in result.notes:
-        console.print(Text(f"note: {for_reader(note, sys.stdout)}", "yellow"))
     for verdict, sentence in (
         (result.verdict, verdict_text(result)),
         (result.unlabelled_verdict, unlabelled_text(result)),
     ):
-        colour = "yellow" if verdict is None else "green" if verdict.held else "red"
+        colour = "yellow"
+        if verdict is not None:
+            colour = "green" if verdict.held else "red" if verdict.missed else "yellow"
         console.print(Text(sentence, f"bold {colour}"))
+    for note in result.notes:
+        console.print(Text(f"note: {for_reader(note, sys.stdout)}", "yellow"))
+    console.print()
+    console.print(Text(for_reader(text(result), sys.stdout)))
     if written:
         names = for_reader(" ".join(map(str, written)), sys.stdout)
         console.print(Text(f"written: {names}", overflow="fold"))

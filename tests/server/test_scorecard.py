@@ -47,8 +47,9 @@ class Bench:
     def _engine(self) -> Any:
         ready = SimpleNamespace(model_name="m", backend="cpu", kv_bytes=1000)
         return SimpleNamespace(
-            alive=True, pid=os.getpid(), table=self.table, ready=ready, requests={}, serving=True
-        )
+            alive=True, pid=os.getpid(), table=self.table, ready=ready, requests={}, serving=True,
+            replaced=False,
+        )  # fmt: skip
 
     def set(self, **words: int) -> None:
         for name, value in words.items():
@@ -349,6 +350,69 @@ def test_the_cap_is_held_over_each_tokens_own_baseline(bench: Bench) -> None:
     numbers = bench.read(0.0)
     assert numbers["tokens_per_s_at_cap"] == pytest.approx(92 / 3, abs=2)
     assert numbers["p95_over_baseline"] == pytest.approx(1.9, rel=0.02)
+
+
+def late(bench: Bench) -> Any:
+    """A request with tokens that miss the cap, and a tick; the reading is a second old."""
+    request = bench.request(app="editor")
+    bench.read()
+    bench.token(request, 50.0, 10.0)
+    for _ in range(30):
+        bench.token(request, 20.0, 10.0)
+    bench.meters.recent.decode_ms.add(bench.clock.now_s, 9.0)
+    return request
+
+
+OF_A_MODEL = (
+    "p50_ms", "p95_ms", "p99_ms", "p95_over_baseline", "baseline_ms", "ttft_ms_p50", "ttf5_ms_p95",
+    "interactive.p95_ms", "decode_ms_p50", "decode_ms_ewma", "tokens_per_s", "avg_batch",
+)  # fmt: skip
+
+
+def test_figures_of_a_model_end_with_it(bench: Bench) -> None:
+    bench.meters.serves("first")
+    request = late(bench)
+    was = bench.read()
+    assert was["p95_over_baseline"] == pytest.approx(2.0, rel=0.02)
+    assert was["uma_p95_headroom"] == 0.0 and was["apps"]["editor"]["p95_ms"] == 20.0
+    bench.meters.serves("first")  # the same weights again
+    assert bench.read()["p95_ms"] == was["p95_ms"]
+    request.told = True
+    bench.meters.serves("second")
+    now = bench.read()
+    assert {name: now[name] for name in OF_A_MODEL} == dict.fromkeys(OF_A_MODEL)
+    assert now["apps"]["editor"]["p95_ms"] is None and now["uma_p95_headroom"] == 1.0
+    assert now["worst_pause_ms"] is None and now["tokens_per_s_at_cap"] == 0.0
+    totals = "tokens_generated_total", "requests_total", "inter_token_ms"
+    assert {name: now[name] for name in totals} == {name: was[name] for name in totals}
+
+
+def test_what_an_engine_of_the_model_before_still_sends_is_counted_but_no_figure(
+    bench: Bench,
+) -> None:
+    bench.meters.serves("first")
+    request = late(bench)
+    request.engine = SimpleNamespace(**{**vars(bench.engine), "replaced": True})
+    request.engine.table = SimpleNamespace(rounds=SimpleNamespace(item=lambda _: 1.0))
+    request.slot = 0
+    bench.meters.serves("second")
+    for _ in range(10):
+        bench.token(request, 500.0, 10.0)
+    now = bench.read()
+    assert now["p95_ms"] is None and now["p95_over_baseline"] is None
+    assert now["worst_pause_ms"] is None and now["apps"]["editor"]["p95_ms"] is None
+    assert now["inter_token_ms"]["count"] == 40 and now["apps"]["editor"]["tokens"] == 41
+    other = bench.request()
+    bench.token(other, 10.0, 10.0)
+    bench.token(other, 11.0, 10.0)
+    assert bench.read(0.2)["p95_ms"] == pytest.approx(11.0, rel=0.02)
+
+
+def test_a_baseline_stays_no_longer_than_the_times_it_is_of(bench: Bench) -> None:
+    late(bench)
+    assert bench.read()["baseline_ms"] == 10.0
+    now = bench.read(61.0)
+    assert now["p95_over_baseline"] is None and now["baseline_ms"] is None
 
 
 def test_tokens_that_go_out_together(bench: Bench) -> None:

@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -76,6 +77,39 @@ def test_load_replaces_the_model_and_running_requests_end_on_the_old(
     assert daemon.metrics()["model"] == "load-slow-other"
     eventually(lambda: not old.is_running(), "the old engine has gone")
     assert len(engines_of(daemon.process.pid)) == 1
+
+
+LATENCIES = ("p50_ms", "p95_ms", "p95_over_baseline", "baseline_ms", "ttft_ms_p50", "decode_ms_p50")
+
+
+def test_another_model_begins_with_figures_of_its_own(
+    daemon: DaemonProcess, tmp_path: Path
+) -> None:
+    def overview() -> dict[str, Any]:
+        with daemon.client() as client:
+            client.send(type="metrics", sessions=True)
+            return client.receive()
+
+    with daemon.client() as client, daemon.client() as admin:
+        client.ask("a", "old model", max_tokens=100)
+        client.wait_tokens("a", 20)
+        old = overview()
+        client.finish()
+        assert None not in (old["metrics"]["p95_ms"], old["metrics"]["ttft_ms_p50"])
+        assert any(old["tbt_ms"]["interactive"])
+        for change in ({"type": "load", "model": model_file(tmp_path / "other.gguf")},
+                       {"type": "unload"}):  # fmt: skip
+            admin.send(**change)
+            while admin.receive()["event"] == "progress":
+                pass
+            new = overview()
+            assert {name: new["metrics"][name] for name in LATENCIES} == dict.fromkeys(LATENCIES)
+            assert not any(new["tbt_ms"]["interactive"])
+            assert [app["p95_ms"] for app in new["metrics"]["apps"].values()] == [None]
+            assert new["metrics"]["tokens_generated_total"] >= 50
+            if change["type"] == "load":
+                client.generate("new model", "b", max_tokens=50)
+                assert overview()["metrics"]["p95_ms"] is not None
 
 
 @pytest.mark.parametrize("name", ["load-fails", "load-aborts"])

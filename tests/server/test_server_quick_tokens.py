@@ -63,7 +63,7 @@ class Rig:
         self.meters = Meters()
         self.quick = QuickTokens(self.meters, self._accept)
         self.engine: Any = SimpleNamespace(
-            ready=SimpleNamespace(n_positions=N_CTX), table=self.table, requests={},
+            ready=SimpleNamespace(n_positions=N_CTX), table=self.table, requests={}, replaced=False,
             pieces=SimpleNamespace(piece=lambda token: bytes([97 + token])),
         )  # fmt: skip
 

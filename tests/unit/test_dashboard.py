@@ -190,6 +190,14 @@ def test_the_cap_is_seen_without_colour():
     assert any(" 1.45 of 1.20 OVER × base" in row for row in rows(view(p95_over_baseline=1.45)))
 
 
+def test_nothing_is_red_that_reads_as_within_its_limit():
+    assert any(" 1.20 of 1.20 held" in row for row in rows(view(p95_over_baseline=1.204)))
+    assert any(" 1.21 of 1.20 OVER" in row for row in rows(view(p95_over_baseline=1.206)))
+    for mean_ms, style in ((12.04, "bar"), (12.06, "bad")):
+        tick = panels.ticks({"ticks": {"mean_ms": mean_ms, "allowed_ms": 12.0}}, None, 80)[2]
+        assert style in {part[1] for part in tick.parts}
+
+
 def test_the_cap_is_judged_by_each_time_over_the_baseline_of_its_moment():
     """The baseline may be another one by now, as when a crowd has left, or after `unload`."""
     for baseline_ms in (2.0, None):

@@ -52,7 +52,9 @@ class Waits(NamedTuple):
         return self.desk / self.alone if self.alone and self.desk is not None else None
 
 
-def measure(load: Load, settle: Callable[[], None], most: int, seconds: float) -> dict[str, Waits]:
+def measure(
+    load: Load, settle: Callable[[], None], most: int, seconds: float
+) -> dict[str, Waits]:
     """Run the programs; returns their waits by name.
 
     ``settle`` waits until the daemon is idle.  ``most``: words of an agent's prompt.

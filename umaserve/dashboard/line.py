@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from rich.cells import cell_len, set_cell_size
@@ -125,6 +125,13 @@ def ms(value: Any) -> str:
     if value < 9.995:
         return f"{value:.2f}"
     return f"{value:.1f}" if value < 999.95 else f"{value:,.0f}"
+
+
+def above(value: float | None, limit: float | None, shown: Callable[[float], str]) -> bool:
+    """Whether a value is above its limit, by more than what is shown hides."""
+    if value is None or limit is None:
+        return False
+    return value > limit and shown(value) != shown(limit)
 
 
 def percent(share: Any, digits: int = 0) -> str:

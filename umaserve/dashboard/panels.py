@@ -14,6 +14,7 @@ from umaserve.dashboard.line import (
     MISSING,
     OTHER,
     Line,
+    above,
     bar,
     chart,
     clean,
@@ -99,7 +100,7 @@ def latency(overview: Values, width: int, rows: int = 1) -> list[Line]:
 def is_late(metrics: Values) -> bool:
     """Whether the cap was missed: each time between tokens over the baseline of its own moment."""
     over, cap = metrics.get("p95_over_baseline"), metrics.get("latency_cap")
-    return over is not None and cap is not None and over > cap
+    return above(over, cap, lambda value: number(value, 2))
 
 
 def _cap(metrics: Values, width: int, curve: int) -> Line:
@@ -132,7 +133,7 @@ def ticks(overview: Values, tokens_now: float | None, width: int) -> list[Line]:
     text = f"{ms(mean)} of {ms(allowed)} ms"
     if wide:
         text += f", longest {ms(recent.get('longest_ms'))}"
-    late = mean is not None and allowed is not None and mean > allowed
+    late = above(mean, allowed, ms)
     return [
         rule("ticks", width),
         rates.pad(width),
@@ -187,7 +188,7 @@ def _bandwidth(metrics: Values, width: int) -> Line:
     text = f"{number(used)} of {number(budget)} GB/s"
     if width >= 60:
         text += f" · {number(metrics.get('sum_bmt_mb_per_token'))} MB a token"
-    over = used is not None and budget is not None and used > budget
+    over = above(used, budget, number)
     return _gauge("ΣBMT", used, budget, text, width, "warn" if over else "bar")
 
 

@@ -50,13 +50,20 @@ class Overview:
 
     def __init__(self, daemon: Watched) -> None:
         self._daemon = daemon
-        self._gaps = RecentGaps()
+        self._gaps, self._of = RecentGaps(), daemon.meters.recent
 
     def read(self) -> dict[str, Any]:
         daemon = self._daemon
         engine = daemon.supervisor.current
         next_try = daemon.supervisor.next_try
         ready = engine is not None and engine.ready is not None
+        if daemon.meters.recent is not self._of:  # another model serves
+            self._gaps, self._of = RecentGaps(), daemon.meters.recent
+        live = {
+            serial: request
+            for serial, request in daemon.sessions.live.items()
+            if request.engine is None or not request.engine.replaced
+        }
         return {
             "metrics": daemon.scorecard.read(),
             "state": state(daemon),
@@ -64,7 +71,7 @@ class Overview:
             "stage": None if engine is None or ready else engine.progress.stage,
             "next_try": next_try.state() if next_try is not None else None,
             "sessions": session_rows(daemon.sessions),
-            "tbt_ms": self._gaps.read(daemon.sessions.live, time.monotonic_ns()),
+            "tbt_ms": self._gaps.read(live, time.monotonic_ns()),
             "ticks": {
                 "budget_ms": daemon.config.tick_budget_ms,
                 **(tick_summary(engine) if engine is not None and ready else {}),

@@ -168,6 +168,7 @@ class Supervisor:
             if engine is self.current:
                 self._served = True
                 self._is_served_again()
+                self.sessions.count(self.meters.serves, _model_of(message))
             end_those_of_another_model(self.sessions, engine)
             self.sessions.check_template(engine)
             self.sessions.pump(engine)
@@ -210,6 +211,7 @@ class Supervisor:
             self.current = self.sessions.engine = successor
         else:
             successor.accepting = False
+            successor.replaced = engine.replaced
 
     def _pause_after_life(self, engine: EngineHandle, exit: EngineExit) -> float:
         """Before one that had been ready is replaced: none, unless such deaths go on and on."""
@@ -360,6 +362,8 @@ class Supervisor:
             engine.kill()
             raise
         old, self.current = self.current, engine
+        if old is not None:
+            old.newest.replaced = True
         self._open()
         if old is not None:
             self._nursery.start_soon(self._retire, old)
@@ -393,6 +397,8 @@ class Supervisor:
     def _open(self) -> None:
         self._served = True
         self.next_try = None
+        assert self.current is not None and self.current.ready is not None
+        self.sessions.count(self.meters.serves, _model_of(self.current.ready))
         self.sessions.engine = self.current
         self.sessions.holding = False
         self.sessions.closed = None
@@ -430,3 +436,10 @@ class Supervisor:
             engine, self.current, self.sessions.engine = self.current, None, None
             if engine is not None:
                 await engine.stop()
+        self.sessions.count(self.meters.serves, "")
+
+
+def _model_of(ready: m.Ready) -> str:
+    """Tells a model that is served from all others: by its file and what this holds."""
+    digest = ready.identity.digest if ready.identity is not None else ""
+    return f"{digest} {ready.model_path}"

@@ -106,6 +106,7 @@ class EngineHandle:
         self.successor: EngineHandle | None = None  # started because this one died
         self.free_slots = list(range(start.n_slots))[::-1]
         self.accepting = True
+        self.replaced = False  # another engine takes new requests: this one ends what it runs
         self.pid = 0
         self.spawned_ns = 0
         self.exit: EngineExit | None = None

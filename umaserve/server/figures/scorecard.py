@@ -77,6 +77,7 @@ class Scorecard:
         self._numbers: dict[str, Any] = {}
         self._read_s = -SPAN_S
         self._read_at: tuple[Any, ...] = ()
+        self._of = meters.recent  # whose time the snapshots are of
         self._snapshot(meters.started_s)
 
     def read(self) -> dict[str, Any]:
@@ -142,6 +143,9 @@ class Scorecard:
             meters.prompt_tokens_total,
         )
         snapshots = self._snapshots
+        if meters.recent is not self._of:  # another model serves
+            snapshots.clear()
+            self._of = meters.recent
         if not snapshots or now_s - snapshots[-1].time_s >= SNAPSHOT_S:
             snapshots.append(snapshot)
         while snapshots and snapshots[0].time_s < now_s - SPAN_S:
@@ -193,14 +197,14 @@ class Scorecard:
         ticks = delta.ticks
         rows = delta.decode_rows_total
         prefill = delta.prefill_tokens - delta.aside_tokens
-        decode = meters.decode_ms.quantiles(now_s, (0.5, 0.95, 0.99))
-        overhead = meters.overhead_us.quantiles(now_s, (0.5, 0.95))
+        decode = meters.recent.decode_ms.quantiles(now_s, (0.5, 0.95, 0.99))
+        overhead = meters.recent.overhead_us.quantiles(now_s, (0.5, 0.95))
         out: dict[str, Any] = {
             "batch_calls_total": now.counters.ticks,
             "last_batch_size": self._header("last_batch"),
             "avg_batch": _ratio(rows + delta.draft_tokens + prefill, ticks),
             "decode_ms_last": self._known("last_decode_ns", 1e-6),
-            "decode_ms_ewma": _round(meters.ewma_decode_ms),
+            "decode_ms_ewma": _round(meters.recent.ewma_decode_ms),
             "tokens_per_tick_decode": _ratio(rows, ticks),
             "tokens_per_tick_prefill": _ratio(prefill, ticks),
             "served_decoders": self._served_decoders(),
@@ -222,14 +226,14 @@ class Scorecard:
         return int(engine.table.ticks["decode_rows"][(int(at) - 1) % t.TICK_RING])
 
     def _latency(self, now_s: float) -> dict[str, Any]:
-        meters = self._meters
+        meters, recent = self._meters, self._meters.recent
         pauses = self._pauses(now_s)
         out: dict[str, Any] = {}
         for lane, lane_name in enumerate(LANE_NAMES):
-            gaps = meters.gaps[lane].quantiles(now_s, (0.5, 0.95, 0.99, 1.0))
-            ttft = meters.ttft[lane].quantiles(now_s, (0.5, 0.95))
-            ttf5 = meters.ttf5[lane].quantiles(now_s, (0.5, 0.95))
-            early = meters.early_gaps[lane].quantiles(now_s, (1.0,))
+            gaps = recent.gaps[lane].quantiles(now_s, (0.5, 0.95, 0.99, 1.0))
+            ttft = recent.ttft[lane].quantiles(now_s, (0.5, 0.95))
+            ttf5 = recent.ttf5[lane].quantiles(now_s, (0.5, 0.95))
+            early = recent.early_gaps[lane].quantiles(now_s, (1.0,))
             for name, value in zip(_LATENCY, (*gaps, *ttft, *ttf5, *early), strict=True):
                 out[f"{lane_name}.{name}"] = _round(value)
             names = "worst_pause_ms", "worst_pause_first_3s_ms"
@@ -239,12 +243,12 @@ class Scorecard:
                     out[worst] = round(pause, 4)
         for name in _LATENCY:
             out[name] = out[f"interactive.{name}"]
-        # between interactive sessions the newest one stays: the window is still theirs
-        out["baseline_ms"] = self._known("baseline_ns", 1e-6) or (
-            round(meters.baseline_ns / 1e6, 4) or None
-        )
-        (over,) = meters.over_baseline.quantiles(now_s, (0.95,))
+        (over,) = recent.over_baseline.quantiles(now_s, (0.95,))
         out["p95_over_baseline"] = _round(over)
+        out["baseline_ms"] = self._known("baseline_ns", 1e-6)
+        if out["baseline_ms"] is None and over is not None:
+            # interactive sessions ended, but the window is still theirs
+            out["baseline_ms"] = round(recent.baseline_ns / 1e6, 4) or None
         out["ttft_ms"] = meters.ttft_histogram.snapshot()
         out["inter_token_ms"] = meters.gap_histogram.snapshot()
         return out
@@ -256,6 +260,9 @@ class Scorecard:
         """
         longest = [[0.0, 0.0], [0.0, 0.0]]
         for request in self._sessions.live.values():
+            engine = request.engine
+            if engine is not None and engine.replaced:
+                continue
             if request.timed and not request.told:
                 pause_ms, mine = 1000.0 * now_s - request.sent_ns / 1e6, longest[request.lane]
                 mine[0] = max(mine[0], pause_ms)
@@ -341,7 +348,7 @@ class Scorecard:
         work_ns = delta.work_ns_total
         idle_ns = max(0, work_ns - delta.decode_ns_total)
         return {
-            "tokens_per_s_at_cap": _round(self._meters.at_cap.tokens_per_s(now_s)),
+            "tokens_per_s_at_cap": _round(self._meters.recent.at_cap.tokens_per_s(now_s)),
             "gpu_idle_pct": _ratio(idle_ns, work_ns, 100.0),
             "tokens_per_s": _ratio(tokens, now.time_s - past.time_s),
             "scheduler_efficiency": _ratio(delta.decode_ns_total, delta.tick_ns_total),

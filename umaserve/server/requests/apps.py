@@ -57,6 +57,11 @@ class App:
         self._gaps[at], self._gaps[at + 1] = now_s, value_ms
         self._next = (at + 2) % len(self._gaps)
 
+    def forget_gaps(self) -> None:
+        """Begin anew with the times between tokens: those there are belong to another model."""
+        self._gaps = array("d", bytes(16 * NEWEST))
+        self._next = 0
+
     def recent(self, now_s: float) -> int:
         """Tokens of the last ``SHARE_S`` seconds."""
         pairs = zip(self._seconds, self._counts, strict=True)

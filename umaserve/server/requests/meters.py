@@ -75,8 +75,24 @@ class Counters(NamedTuple):
 _of_header = operator.attrgetter(*Counters._fields)
 
 
+class Recent:
+    """Windows of the last minute, all of one model."""
+
+    def __init__(self) -> None:
+        self.ttft = (Window(), Window())  # by lane
+        self.ttf5 = (Window(), Window())
+        self.gaps = (Window(), Window())
+        self.early_gaps = (Window(), Window())  # of these, what began early in an answer
+        self.at_cap = CapSlices(time.monotonic())
+        self.decode_ms = Window()
+        self.overhead_us = Window()
+        self.ewma_decode_ms: float | None = None
+        self.over_baseline = Window()  # interactive times between tokens over their baselines
+        self.baseline_ns = 0  # the newest that was known
+
+
 class Meters:
-    """Counters since the start, windows of the last minute.
+    """Counters since the start, and in ``recent`` windows of the last minute.
 
     Times are those at which a token went out to its client. The clock is read when the frame is
     handed to the socket, so what happens between engine and client is in every number.
@@ -94,26 +110,19 @@ class Meters:
         self.slo_tbt_total = 0
         self.restarts_total = 0
         self.missed_ticks_total = 0  # overwritten in the ring before they were read
-        self.ttft = (Window(), Window())  # by lane
-        self.ttf5 = (Window(), Window())
-        self.gaps = (Window(), Window())
-        self.early_gaps = (Window(), Window())  # of these, what began early in an answer
+        self.recent = self._former = Recent()  # of the model that serves, and of the one before
+        self._model = ""
         self.apps = Apps()
-        self.at_cap = CapSlices(self.started_s)
         self.ttft_histogram = Histogram()
         self.gap_histogram = Histogram()
         self.decode_histogram = Histogram()
         self.batch_histogram = Histogram(ROW_BOUNDS)
-        self.decode_ms = Window()
-        self.overhead_us = Window()
-        self.ewma_decode_ms: float | None = None
-        self.over_baseline = Window()  # interactive times between tokens over their baselines
-        self.baseline_ns = 0  # the newest that was known
         self.on_tick: OnTick | None = None
         self._latency_cap = latency_cap
         # What went out and is not counted yet.  `settle` reads lane, tokens, number of the first,
-        # when they went out, when the token before did (0 = none), request, its baseline, its slo.
-        self._sent: list[tuple[int, int, int, int, int, Request, int, Slo | None]] = []
+        # when they went out, when the token before did (0 = none), request, its baseline, its slo,
+        # and where its times go.
+        self._sent: list[tuple[int, int, int, int, int, Request, int, Slo | None, Recent]] = []
         self._past = Counters()  # of engines that are gone
         self._ring_at: dict[int, int] = {}  # by pid
         self._ticks_read_s = 0.0
@@ -122,6 +131,20 @@ class Meters:
         """A client is told of an error, about the request of that id if there is one."""
         self.errors_total[code] += 1
         self.recent_errors.add(code, text, request, client)
+
+    def serves(self, model: str) -> None:
+        """``model`` serves from now on ("": none); the windows of another one are forgotten."""
+        if model == self._model:
+            return
+        self.settle()
+        self._model = model
+        self._former, self.recent = self.recent, Recent()
+        for app in self.apps.all():
+            app.forget_gaps()
+
+    def _recent_of(self, engine: EngineHandle | None) -> Recent:
+        """Where times of an engine go: of one that only ends what it runs, nobody reads them."""
+        return self._former if engine is not None and engine.replaced else self.recent
 
     def came(self, request: Request) -> None:
         """A request was taken: its program is known from now on."""
@@ -138,15 +161,18 @@ class Meters:
             return
         # the time that ends now may have begun when the baseline was another one
         baseline, request.baseline_ns = max(baseline_ns, request.baseline_ns), baseline_ns
+        recent = self._recent_of(request.engine)
         if baseline_ns:
-            self.baseline_ns = baseline_ns
+            recent.baseline_ns = baseline_ns
         if request.engine is not None:  # streams of its program take turns
             baseline = int(baseline * max(request.engine.table.rounds.item(request.slot), 1.0))
         before, since_ns = request.timed, request.sent_ns if request.timed else 0
         if not before:
             self._first(request, now_ns)
         slo = request.message.slo
-        self._sent.append((request.lane, count, before, now_ns, since_ns, request, baseline, slo))
+        self._sent.append(
+            (request.lane, count, before, now_ns, since_ns, request, baseline, slo, recent)
+        )
         request.sent_ns, request.timed = now_ns, request.emitted
         if len(self._sent) >= SETTLE_MOST:
             self.settle()
@@ -168,20 +194,20 @@ class Meters:
         after it was sent. Then neither code nor counts are in the processor's caches.
         """
         sent, self._sent = self._sent, []
-        for lane, count, before, now_ns, since_ns, request, baseline_ns, slo in sent:
+        for lane, count, before, now_ns, since_ns, request, baseline_ns, slo, recent in sent:
             now_s, app = now_ns / 1e9, request.figures
-            self.at_cap.tokens(now_s, count)
+            recent.at_cap.tokens(now_s, count)
             if app is not None:
                 app.sent(now_s, count)
             waited_ms = (now_ns - request.arrived_ns) / 1e6
             if before < FIFTH <= before + count:
-                self.ttf5[lane].add(now_s, waited_ms)
+                recent.ttf5[lane].add(now_s, waited_ms)
             if since_ns and since_ns - request.first_ns < EARLY_NS:
-                self.early_gaps[lane].add(now_s, (now_ns - since_ns) / 1e6)
+                recent.early_gaps[lane].add(now_s, (now_ns - since_ns) / 1e6)
             if not since_ns:
                 count, since_ns = count - 1, now_ns
                 value = waited_ms
-                self.ttft[lane].add(now_s, value)
+                recent.ttft[lane].add(now_s, value)
                 self.ttft_histogram.add(value)
                 if slo and slo.target_ttft_ms and value > slo.target_ttft_ms:
                     self.slo_ttft_total += 1
@@ -190,14 +216,14 @@ class Meters:
             for _ in range(count):
                 value = (now_ns - since_ns) / 1e6
                 since_ns = now_ns
-                self.gaps[lane].add(now_s, value)
+                recent.gaps[lane].add(now_s, value)
                 self.gap_histogram.add(value)
-                if app is not None:
+                if app is not None and recent is self.recent:
                     app.gap(now_s, value)
                 if not lane:
-                    self.at_cap.interactive(now_s, value, ceiling_ms)
+                    recent.at_cap.interactive(now_s, value, ceiling_ms)
                     if baseline_ns:
-                        self.over_baseline.add(now_s, value / baseline_ms)
+                        recent.over_baseline.add(now_s, value / baseline_ms)
                 if slo and slo.target_tbt_ms and value > slo.target_tbt_ms:
                     self.slo_tbt_total += 1
 
@@ -215,18 +241,19 @@ class Meters:
             return
         self._ticks_read_s = now_s
         self.settle()
+        recent = self._recent_of(engine)
         start = max(at, end - TICK_RING)
         self.missed_ticks_total += start - at
         rows = ticks.take(range(start, end), mode="wrap").tolist()  # one by one takes longer
         for i, values in enumerate(rows, start):
             row = TickRow(*values)
             decode_ms = row.decode_ms
-            self.decode_ms.add(now_s, decode_ms)
+            recent.decode_ms.add(now_s, decode_ms)
             self.decode_histogram.add(decode_ms)
-            self.overhead_us.add(now_s, 1000.0 * (row.wall_ms - decode_ms))
+            recent.overhead_us.add(now_s, 1000.0 * (row.wall_ms - decode_ms))
             self.batch_histogram.add(row.decode_rows + row.drafted + row.prefill_tokens)
-            old = self.ewma_decode_ms
-            self.ewma_decode_ms = decode_ms if old is None else old + 0.1 * (decode_ms - old)
+            old = recent.ewma_decode_ms
+            recent.ewma_decode_ms = decode_ms if old is None else old + 0.1 * (decode_ms - old)
             if self.on_tick is not None:
                 self.on_tick(engine.pid, i, row)
         self._ring_at[engine.pid] = end

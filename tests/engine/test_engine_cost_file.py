@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from umaserve.engine.model.cost_file import KEEP, CostFile, identity
+from umaserve.engine.model.cost_file import KEEP, RUNS, CostFile, identity
 from umaserve.policy.cost.model import CostModel, learn, predict
 from umaserve.wire import messages as m
 
@@ -59,6 +59,29 @@ def test_starts_without_prompts_do_not_make_chunks_seem_quicker_and_quicker(tmp_
     file.save(later)
     assert CostFile(KEY, tmp_path).load(later)
     assert later.parts[:3] == pytest.approx([0.7 * ms for ms in (30.0, 45.0, 70.0)])
+
+
+def a_run(folder, ms: float, ticks: int) -> list[float]:
+    """A start that recalls the costs, ticks of a lone token, and the best of each run by then."""
+    file, cost = CostFile(KEY, folder), CostModel.unknown()
+    file.load(cost)
+    for _ in range(ticks):
+        learn(cost, 0, 1, 0, 30.0, ms)
+    assert file.save(cost) == "" and file.save(cost) == ""
+    with np.load(file.path) as stored:
+        return list(stored["runs"])
+
+
+def test_the_time_of_a_lone_token_is_kept_for_each_run(tmp_path):
+    """Other programs make a run slower, so a later run must not hide an earlier, faster one."""
+    assert a_run(tmp_path, 40.0, 30) == pytest.approx([40.0])
+    assert a_run(tmp_path, 40.0, 0) == pytest.approx([40.0]), "a run without such a tick is none"
+    busy = a_run(tmp_path, 300.0, 60)
+    assert len(busy) == 2 and busy[0] == pytest.approx(40.0) and busy[1] > 100.0
+    assert a_run(tmp_path, 41.0, 60)[2] == pytest.approx(41.0, rel=0.05)
+    for _ in range(RUNS):
+        found = a_run(tmp_path, 42.0, 30)
+    assert len(found) == RUNS
 
 
 def test_the_costs_of_something_else_are_not_read(tmp_path, cost):

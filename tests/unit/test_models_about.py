@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from tests.support.small_models import write_header
 from umaserve.cli.models import estimate as estimates
 from umaserve.cli.models.estimate import Learned, Machine, bytes_per_token, estimate
 from umaserve.cli.models.graphics import own_memory
+from umaserve.cli.models.listing import speed_text
 from umaserve.engine.model import cost_file
 from umaserve.llama import builds
 from umaserve.models.about import About, about, billions
@@ -158,16 +160,20 @@ def test_of_a_mixture_a_token_reads_the_experts_that_it_uses(tmp_path: Path) -> 
 # --- what daemons learned -------------------------------------------------------------------------
 
 
-def kept(folder: Path, name: str, size: int, ms: float, at: int, **changes: object) -> None:
+def kept(
+    folder: Path, name: str, size: int, ms: float, at: int, *, runs: tuple[float, ...] = (),
+    parameters: int = 0, **changes: object,
+) -> None:  # fmt: skip
     """A cost file in which a lone token of a model takes so long."""
     key = {
-        "layout": cost_file.LAYOUT, "model": [name, size, size], "experts_used": 0, **changes,
+        "layout": cost_file.LAYOUT, "model": [name, size, parameters or size], "experts_used": 0,
+        **changes,
     }  # fmt: skip
     cost = CostModel.unknown()
     cost.mean[0, 1, 0], cost.count[0, 1, 0] = ms, 5.0
     folder.mkdir(exist_ok=True)
     path = folder / f"{name}-{at}.npz"
-    np.savez_compressed(path, key=json.dumps(key), **cost.numbers())
+    np.savez_compressed(path, key=json.dumps(key), runs=np.array(runs), **cost.numbers())
     os.utime(path, (at, at))
 
 
@@ -191,6 +197,43 @@ def test_bandwidth_is_that_of_the_best_large_dense_model(
     machine = estimates.this_machine(1 << 34)
     assert machine.bandwidth == 1e11
     assert [known.ms for known in machine.learned] == [20.0, 0.1, 40.0, 100.0]
+
+
+@pytest.mark.parametrize(
+    ("runs", "ms", "rate", "sure"),
+    [
+        ((), 370.0, "at least 2.7/s", False),
+        ((370.0,), 370.0, "at least 2.7/s", False),
+        ((370.0, 43.5), 60.0, "at least 23/s", False),
+        ((43.5, 370.0), 370.0, "at least 23/s", False),
+        ((43.5, 370.0, 45.0), 151.0, "23/s", True),
+    ],
+)
+def test_a_speed_is_the_best_of_the_runs_and_sure_where_two_agree(
+    runs: tuple[float, ...], ms: float, rate: str, sure: bool, info, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setenv("UMA_CACHE_DIR", str(tmp_path))
+    kept(tmp_path / "costs", "m", WEIGHTS, ms, 2, runs=runs, parameters=WEIGHTS // 4)
+    machine = estimates.this_machine(1 << 40)
+    found = estimate(info, 2048, F16, machine)
+    assert (found.measured, found.sure, found.runs) == (True, sure, max(len(runs), 1))
+    facts = SimpleNamespace(embeds=False, n_ctx_train=2048)
+    assert speed_text(SimpleNamespace(estimate=found, about=facts)) == rate  # type: ignore[arg-type]
+
+
+def test_main_memory_is_as_fast_as_it_ever_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UMA_CACHE_DIR", str(tmp_path))
+    seen = []
+    for rate in (2e10, 5e9, 3e10):  # the second in a busy moment
+        monkeypatch.setattr(estimates, "_main_memory", lambda rate=rate: rate)
+        seen.append(estimates.this_machine(1 << 34).bandwidth)
+    assert seen == [2e10, 2e10, 3e10]
+    (path,) = (tmp_path / "costs").glob("memory-*.txt")
+    path.write_text("nonsense")
+    assert estimates.this_machine(1 << 34).bandwidth == 3e10
 
 
 def test_main_memory_is_timed_where_nobody_learned_anything(

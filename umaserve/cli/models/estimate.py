@@ -1,15 +1,18 @@
 """What a model would do on this machine: how much context fits, and about how fast it decodes.
 
 Decoding reads the weights once a token, so bandwidth over bytes bounds its rate.  The best figure
-is of this very model, learned by a daemon here.  Else one of another large model tells bandwidth,
+is of this very model, learned by daemons here: of all their runs the fastest, since other programs
+only make one slower.  Else one of another large model tells bandwidth,
 else reading main memory for a moment.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
+import platform
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -21,25 +24,30 @@ from umaserve.llama.traffic import Traffic
 from umaserve.models.header import GGUFInfo
 from umaserve.models.kv_shape import KvKind
 from umaserve.models.needs import ENGINE_BYTES
-from umaserve.own_file import open_to_read
-from umaserve.private_folder import why_shared
+from umaserve.own_file import open_to_read, write_own
+from umaserve.private_folder import make_private, why_shared
 
 from .graphics import graphics_bytes
 
 COST_LAYOUT = 10  # of `engine.model.cost_file`, which a test compares
 _SURE = 2.0  # ticks behind a figure
+ALIKE = 1.1  # times the best: a run as good
 _LARGE_BYTES = 200 << 20  # of smaller models, calls and caches decide, not bandwidth
 _LEAST_CONTEXT = 512  # fewer tokens are no use
 _SUMMED_BYTES, _MEASURE_S = 256 << 20, 0.15
 
 
 class Learned(NamedTuple):
-    """What a daemon learned of a model here: its bytes, parameters, and ms of a lone token."""
+    """What daemons learned of a model here: its bytes, parameters, and ms of a lone token.
+
+    ``runs`` are ms of single runs, ``ms`` is the best.
+    """
 
     model_bytes: int
     parameters: int
     ms: float
     mixture: bool  # of experts: a token reads only some of the bytes
+    runs: tuple[float, ...] = ()
 
 
 class Machine(NamedTuple):
@@ -58,13 +66,16 @@ class Estimate(NamedTuple):
     """``context``: tokens that fit, at most the trained length; 0 = the model does not fit.
 
     ``needs``: bytes with that context, or with the least useful one.  ``rate``: tokens per second
-    of one stream, None where nothing says; ``measured``: of this very model.
+    of one stream, None where nothing says; ``measured``: of this very model, in so many ``runs``.
+    It is the best of them, and ``sure`` where a second run was as good.
     """
 
     context: int
     needs: int
     rate: float | None
     measured: bool
+    runs: int = 0
+    sure: bool = False
 
 
 def estimate(info: GGUFInfo, n_ctx_train: int, kv: tuple[str, str], machine: Machine) -> Estimate:
@@ -77,9 +88,11 @@ def estimate(info: GGUFInfo, n_ctx_train: int, kv: tuple[str, str], machine: Mac
     if context < min(_LEAST_CONTEXT, most):
         context = 0
     needs = fixed + cell * (context or min(_LEAST_CONTEXT, most))
-    for known in machine.learned:
-        if (known.model_bytes, known.parameters) == _size(info):
-            return Estimate(context, needs, 1e3 / known.ms, True)
+    own = [k for k in machine.learned if (k.model_bytes, k.parameters) == _size(info)]
+    if own:
+        best, runs = min(known.ms for known in own), [ms for known in own for ms in known.runs]
+        sure = sum(ms <= ALIKE * best for ms in runs) > 1
+        return Estimate(context, needs, 1e3 / best, True, max(len(runs), 1), sure)
     rate = machine.bandwidth / bytes_per_token(info) if machine.bandwidth else None
     return Estimate(context, needs, rate, False)
 
@@ -98,7 +111,7 @@ def this_machine(main_memory: int) -> Machine:
     cards = graphics_bytes()
     bandwidth = max(rates) if rates else None
     if bandwidth is None and cards is None:
-        bandwidth = _main_memory()
+        bandwidth = _best_known(_main_memory(), cache_root() / "costs")
     return Machine(cards or main_memory, bandwidth, learned, bool(cards))
 
 
@@ -125,21 +138,41 @@ def _read(path: Path) -> Learned | None:
         with open_to_read(path) as file, np.load(file, allow_pickle=False) as stored:
             key: dict[str, Any] = json.loads(str(stored["key"]))
             ms, count = float(stored["mean"][0, 1, 0]), float(stored["count"][0, 1, 0])
+            runs = tuple(map(float, stored["runs"])) if "runs" in stored else ()
         description, size, parameters = key["model"]
         usable = key["layout"] == COST_LAYOUT and key["experts_used"] == 0
         if usable and count >= _SURE and ms > 0:
             mixture = "moe" in description.lower() or ".A" in description
-            return Learned(int(size), int(parameters), ms, mixture)
+            return Learned(int(size), int(parameters), min([ms, *runs]), mixture, runs)
     except Exception:  # numpy, zipfile and json each have their own for damage
         return None
     return None
+
+
+def _best_known(rate: float, folder: Path) -> float:
+    """The largest rate of main memory that was ever seen here: others only make it smaller."""
+    place = f"memory-{platform.machine()}-{os.cpu_count()}-{_threads()}.txt"
+    with contextlib.suppress(OSError, ValueError):
+        make_private(folder)
+        path = folder / place
+        if path.exists():
+            with open_to_read(path) as file:
+                known = float(file.read(64))
+            if math.isfinite(known) and known >= rate:
+                return known
+        write_own(path, f"{rate:.0f}\n".encode())
+    return rate
+
+
+def _threads() -> int:
+    return min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 4, 16)
 
 
 def _main_memory() -> float:
     """Bytes per second that all cores read together: the best of a few passes."""
     import numpy as np
 
-    threads = min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 4, 16)
+    threads = _threads()
     parts = np.array_split(np.ones(_SUMMED_BYTES // 8, np.float64), threads)
     best, until = 0.0, time.perf_counter() + _MEASURE_S
     with ThreadPoolExecutor(threads) as pool:

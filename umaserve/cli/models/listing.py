@@ -103,6 +103,8 @@ def as_json(listed: Listed, machine: Machine) -> dict[str, Any]:
         "memory_is_graphics": machine.graphics,
         "tokens_per_s": round(likely.rate, 1) if likely and likely.rate else None,
         "tokens_per_s_measured": likely.measured if likely and likely.rate else None,
+        "tokens_per_s_runs": likely.runs if likely and likely.rate else None,
+        "tokens_per_s_sure": likely.sure if likely and likely.rate else None,
     }
 
 
@@ -125,7 +127,9 @@ def speed_text(listed: Listed) -> str:
     if likely is None or likely.rate is None or listed.about.embeds or not likely.context:
         return "-"
     number = f"{likely.rate:.0f}" if likely.rate >= 10 else f"{likely.rate:.1f}"
-    return f"{number}/s" if likely.measured else f"about {number}/s"
+    if likely.measured:
+        return f"{number}/s" if likely.sure else f"at least {number}/s"
+    return f"about {number}/s"
 
 
 def table(rows: Sequence[Listed]) -> Table:

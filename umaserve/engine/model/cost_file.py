@@ -3,6 +3,9 @@
 One small file for each combination of model, library, backend, machine and settings that change the
 cost of a tick.  A file that cannot be read or written is no reason to stop: the costs are learned
 again.
+
+Beside them lies the time of a lone token in each of the newest runs.  Other programs only make a
+run slower, so the best run tells what the machine can do, and a second one as good confirms it.
 """
 
 from __future__ import annotations
@@ -30,6 +33,8 @@ if TYPE_CHECKING:
 
 LAYOUT = 10  # raise it when what the numbers mean changes
 KEEP = 64  # files; the oldest go
+RUNS = 8  # newest runs of which the time of a lone token is kept
+RUN_TICKS = 8.0  # of a lone token: with fewer, a run says nothing of its own
 
 
 def identity(start: m.Start, loaded: Loaded) -> dict[str, Any]:
@@ -82,6 +87,8 @@ class CostFile:
         self.folder = folder if folder is not None else cache_root() / "costs"
         self.path = self.folder / f"{digest}.npz"
         self._stored_parts = self._doubted_parts = np.zeros(0)
+        self._runs = np.zeros(0)  # best ms of a lone token in each earlier run, the newest last
+        self._run_ms = np.inf  # the same of this run
 
     def load(self, cost: CostModel) -> bool:
         """Fill ``cost`` from the file; False, with nothing changed, where none fits.
@@ -96,6 +103,7 @@ class CostFile:
                     return False
                 arrays = {name: stored[name] for name in CostModel._fields}
                 kept = CostModel.of(arrays)
+                runs = stored["runs"] if "runs" in stored else np.zeros(0)
         except Exception:  # numpy, zipfile, zlib and tokenize each have their own for damage
             return False
         if not all(np.isfinite(array).all() for array in arrays.values()):
@@ -103,6 +111,7 @@ class CostFile:
         cost.copy_from(kept)
         cost.doubt()  # the machine may have been busier then, or less
         self._stored_parts, self._doubted_parts = arrays["parts"], cost.parts.copy()
+        self._runs = runs[np.isfinite(runs)][-RUNS:]
         return True
 
     def save(self, cost: CostModel) -> str:
@@ -112,6 +121,10 @@ class CostFile:
             # once a start is enough: what nobody used since is as it was
             unused = cost.parts == self._doubted_parts
             arrays["parts"] = np.where(unused, self._stored_parts, cost.parts)
+        if cost.count[0, 1, 0] >= RUN_TICKS:
+            self._run_ms = min(self._run_ms, cost.mean[0, 1, 0])
+        runs = [*self._runs, self._run_ms] if np.isfinite(self._run_ms) else self._runs
+        arrays["runs"] = np.array(runs[-RUNS:], np.float64)
         try:
             make_private(self.folder)
             handle, name = tempfile.mkstemp(prefix=".tmp-", suffix=".npz", dir=self.folder)

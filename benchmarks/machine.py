@@ -17,6 +17,8 @@ from umaserve.llama import builds
 
 RESULTS = Path(__file__).resolve().parent / "results"
 BACKEND = os.environ.get("UMA_BACKEND", "auto")
+# read with this file: when a result is saved, the benchmark itself is the load
+LOAD_BEFORE = round(os.getloadavg()[0], 2)
 
 
 def build() -> builds.Build:
@@ -49,7 +51,7 @@ def describe() -> dict[str, Any]:
         "commit": _commit(),
         **{name: version(name) for name in ("numpy", "numba", "trio", "msgspec")},
         "date": time.strftime("%Y-%m-%d %H:%M", time.gmtime()),
-        "load_before": round(os.getloadavg()[0], 2),
+        "load_before": LOAD_BEFORE,
     }
 
 

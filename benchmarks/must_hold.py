@@ -92,12 +92,19 @@ DEMANDS = (
 
 
 def verdict(demand: Demand, value: float | None, accelerator: bool) -> str:
+    """Whether a figure holds, compared as it is shown."""
     limit = demand.accelerator if accelerator else demand.cpu
     if value is None or value != value:
         return "not measured"
     if limit is None:
         return "-"
-    return "yes" if (value <= limit if demand.at_most else value >= limit) else "**no**"
+    seen = float(shown(value))
+    return "yes" if (seen <= limit if demand.at_most else seen >= limit) else "**no**"
+
+
+def shown(value: float) -> str:
+    """A figure of a table of promises, with three digits."""
+    return f"{value:.3g}"
 
 
 def lines(results: Mapping[str, Result]) -> list[list[str]]:
@@ -113,7 +120,7 @@ def lines(results: Mapping[str, Result]) -> list[list[str]]:
             [
                 demand.text,
                 "-" if limit is None else f"{sign} {limit:g}",
-                "-" if value is None else f"{value:.3g}",
+                "-" if value is None else shown(value),
                 verdict(demand, value, accelerator),
             ]
         )

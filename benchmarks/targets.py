@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from benchmarks.must_hold import shown
+
 Result = dict[str, Any]
 
 
@@ -80,7 +82,9 @@ TARGETS = (
 
 
 def holds(target: Target, value: float) -> bool:
-    return value <= target.limit if target.at_most else value >= target.limit
+    """Whether a figure holds, compared as it is shown."""
+    seen = float(shown(value))
+    return seen <= target.limit if target.at_most else seen >= target.limit
 
 
 def targets_table(results: dict[str, Result]) -> tuple[list[str], list[list[str]]]:
@@ -93,5 +97,5 @@ def targets_table(results: dict[str, Result]) -> tuple[list[str], list[list[str]
             continue
         value = target.read(results[target.result])
         verdict = "yes" if holds(target, value) else "**no**"
-        rows.append([target.text, goal, f"{value:.3g}", verdict])
+        rows.append([target.text, goal, shown(value), verdict])
     return ["figure", "promised", "measured", "holds"], rows

@@ -112,6 +112,7 @@ def test_targets_are_judged_in_their_direction() -> None:
     least = most._replace(at_most=False)
     assert targets.holds(most, 2.0) and not targets.holds(most, 2.1)
     assert targets.holds(least, 2.0) and not targets.holds(least, 1.9)
+    assert targets.holds(most, 2.004) and targets.holds(least, 1.996), "as they are shown"
 
 
 def test_compare_says_where_streams_part() -> None:

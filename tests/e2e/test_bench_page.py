@@ -59,7 +59,7 @@ def test_what_is_drawn_lies_within_the_axes_and_higher_is_more(result: Result) -
         places = re.findall(r"([\d.]+) ([\d.]+)", str(path.get("d")))
         assert all(0 <= float(x) <= width and 0 <= float(y) <= height for x, y in places)
     (cap,) = [p for p in root.iter("path") if charts.CAP in str(p.get("style"))]
-    (curve,) = [p for p in root.iter("path") if p.get("stroke-width") == "1.6"]
+    (curve,) = [p for p in root.iter("path") if p.get("stroke-width") == "2"]
     limit = numbers(str(cap.get("d")))[1]
     heights = numbers(str(curve.get("d")))[1::2]
     assert len(heights) > 10 and all(y > limit for y in heights), "1.1 times is below the cap"

@@ -232,7 +232,7 @@ def test_it_fits_a_terminal_of_eighty_columns(daemon: DaemonProcess, tmp_path: P
         lines = [line for line in pane.lines() if line]
         bars = [line for line in lines if "━" in line]
         assert [bar[:20].strip() for bar in bars] == [
-            "looking at the machi", "the running daemon", "warming up", "interactive alone",
+            "the machine", "the running daemon", "warming up", "interactive alone",
             "with background", "first tokens", "without labels", "a desk",
         ]  # fmt: skip
         assert all("━" * 20 in bar for bar in bars)
@@ -240,7 +240,7 @@ def test_it_fits_a_terminal_of_eighty_columns(daemon: DaemonProcess, tmp_path: P
         assert len(table) >= 18
         (verdict,) = (at for at, line in enumerate(lines) if line.startswith("cap held: "))
         assert lines[verdict + 2].startswith("without labels: ")
-        assert verdict == lines.index(bars[-1]) + 1 and lines[-1] == "status 0"
+        assert verdict == lines.index(bars[-1]) + 1 and "status 0" in lines
 
 
 # --- what needs no daemon -------------------------------------------------------------------------

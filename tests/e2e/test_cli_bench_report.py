@@ -77,7 +77,7 @@ def measured(folder: Path, temporary: Path) -> Run:
 def test_it_tells_every_stage_and_ends_in_a_table_and_a_verdict(finished: Run) -> None:
     stages = re.findall(r"^bench: (\S.*?)(?: \(.*\))?$", finished.err, re.M)
     assert stages == [
-        "looking at the machine", "starting a daemon", "warming up", "interactive alone",
+        "the machine", "starting a daemon", "warming up", "interactive alone",
         "with background", "first tokens",
         "without labels", "a desk", "drawing the report",
     ]  # fmt: skip

@@ -117,13 +117,13 @@ def _cdf(result: Result) -> tuple[list[Axes], list[Name], int]:
             continue
         share = 100 * np.arange(1, len(found) + 1) / len(found)
         keep = np.unique(np.linspace(0, len(found) - 1, MOST_CORNERS).astype(int))
-        axes.line(steps([*found[keep], found[-1]], share[keep]), colour, 1.8)
+        axes.line(steps([*found[keep], found[-1]], share[keep]), colour)
         p95 = result.figures[phase.name].p95_ms
         names.append((f"{name}: p95 {p95:.2f} ms, {len(found):,} times", colour, ""))
     if limit:
         axes.upright(limit, CAP)
         names.append(_cap_name(result))
-    axes.level(95, "var(--ink)", 0.8, "2 3")
+    axes.level(95, "var(--ink)", 1.0, "2 3")
     return [axes], names, 2
 
 
@@ -184,7 +184,7 @@ def _ticks(result: Result) -> tuple[list[Axes], list[Name], int]:
         edges += [c.end_s - result.origin_s for c in found]
         _stack(upper, edges, parts, [colour for _, colour, _ in _TICK_PARTS])
     for name, (_, colour, dash) in _TICK_CURVES.items():
-        lower.line(curves[name], colour, 1.4, dash=dash)
+        lower.line(curves[name], colour, 1.8, dash=dash)
     return [upper, lower], [*_TICK_PARTS, *_TICK_CURVES.values()], 4
 
 

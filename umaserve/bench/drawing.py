@@ -113,20 +113,20 @@ class Axes:
         path = "".join(f"M{x:g} {y:g}h0" for x, y in places)
         self._path(path, colour, 'stroke-width="3" stroke-linecap="round" stroke-opacity="0.5"')
 
-    def line(self, points: Points, colour: str, width: float = 1.6, *, dash: str = "") -> None:
+    def line(self, points: Points, colour: str, width: float = 2.0, *, dash: str = "") -> None:
         """A line, broken where a value is no number; ``dash`` as in SVG."""
         dashed = f' stroke-dasharray="{dash}"' if dash else ""
         for piece in _pieces(points):
             path = "L".join("{:g} {:g}".format(*self._at(x, y)) for x, y in piece)
             self._path(f"M{path}", colour, f'stroke-width="{width:g}"{dashed}')
 
-    def level(self, y: float, colour: str, width: float = 1.2, dash: str = "6 3") -> None:
+    def level(self, y: float, colour: str, width: float = 1.8, dash: str = "6 3") -> None:
         """A line at a value of the vertical axis."""
         self.line([(self.x.low, y), (self.x.high, y)], colour, width, dash=dash)
 
     def upright(self, x: float, colour: str) -> None:
         """A dashed line at a value of the horizontal axis."""
-        self.line([(x, self.y.low), (x, self.y.high)], colour, 1.2, dash="6 3")
+        self.line([(x, self.y.low), (x, self.y.high)], colour, 1.8, dash="6 3")
 
     def area(self, edges: Sequence[float], low: Sequence[float], high: Sequence[float],
              colour: str) -> None:  # fmt: skip

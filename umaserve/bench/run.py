@@ -87,10 +87,10 @@ def run(settings: Settings, stages: Stages, say: Callable[[str], None]) -> Resul
 
 def _look(own: list[int], stages: Stages) -> float:
     """Which share of the cores' time others use now; ``own`` is a daemon that runs already."""
-    stages.stage("looking at the machine")
+    stages.stage("the machine")
     used = used_by_others(own)
-    told = f"others use these cores, {100 * used:.0f} % of their time"
-    stages.ended(told if used > BUSY else "nobody else uses these cores")
+    told = "others use" if used > BUSY else "nobody else uses"
+    stages.ended(f"{told} these cores: {100 * used:.0f} %")
     return used
 
 

@@ -180,7 +180,9 @@ def test_words_of_drafts(bench: Bench) -> None:
     assert numbers["tokens_per_tick"] == 2.5  # of the last minute
     assert (numbers["draft_tokens_total"], numbers["draft_accepted_total"]) == (200, 120)
     assert numbers["draft_gained_s"] == -1.25
-    assert bench.read(61.0)["tokens_per_tick"] is None  # nothing was decoded in it
+    assert numbers["draft_accepted_ratio"] == 0.6
+    later = bench.read(61.0)  # nothing was decoded in it
+    assert later["tokens_per_tick"] is None and later["draft_accepted_ratio"] is None
 
 
 def test_counters_go_on_over_engines(bench: Bench) -> None:
@@ -354,7 +356,7 @@ def test_the_cap_is_held_over_each_tokens_own_baseline(bench: Bench) -> None:
 
 def late(bench: Bench) -> Any:
     """A request with tokens that miss the cap, and a tick; the reading is a second old."""
-    request = bench.request(app="editor")
+    request = bench.request(app="editor", usage=Usage(10, 5))
     bench.read()
     bench.token(request, 50.0, 10.0)
     for _ in range(30):
@@ -378,10 +380,14 @@ def test_figures_of_a_model_end_with_it(bench: Bench) -> None:
     bench.meters.serves("first")  # the same weights again
     assert bench.read()["p95_ms"] == was["p95_ms"]
     request.told = True
+    bench.set(draft_tokens=200, draft_accepted=120)
+    assert bench.read()["draft_accepted_ratio"] == 0.6
     bench.meters.serves("second")
     now = bench.read()
     assert {name: now[name] for name in OF_A_MODEL} == dict.fromkeys(OF_A_MODEL)
     assert now["apps"]["editor"]["p95_ms"] is None and now["uma_p95_headroom"] == 1.0
+    assert was["apps"]["editor"]["cached"] == 0.5 and now["apps"]["editor"]["cached"] is None
+    assert now["draft_accepted_ratio"] is None and now["draft_accepted_total"] == 120
     assert now["worst_pause_ms"] is None and now["tokens_per_s_at_cap"] == 0.0
     totals = "tokens_generated_total", "requests_total", "inter_token_ms"
     assert {name: now[name] for name in totals} == {name: was[name] for name in totals}

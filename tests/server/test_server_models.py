@@ -110,6 +110,7 @@ def test_another_model_begins_with_figures_of_its_own(
             if change["type"] == "load":
                 client.generate("new model", "b", max_tokens=50)
                 assert overview()["metrics"]["p95_ms"] is not None
+    assert [row["model"] for row in daemon.info()["recent"]] == ["model", "other"]
 
 
 @pytest.mark.parametrize("name", ["load-fails", "load-aborts"])

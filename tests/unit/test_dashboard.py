@@ -94,10 +94,10 @@ def test_drafts_are_shown_where_there_are_some():
     def batch(width, **metrics):
         return next(row for row in rows(view(**metrics), width, 30) if row.startswith(" batch"))
 
-    some = {"tokens_per_tick": 1.854, "draft_tokens_total": 50, "draft_accepted_total": 31}
+    some = {"tokens_per_tick": 1.854, "draft_tokens_total": 50, "draft_accepted_ratio": 0.62}
     assert " 3.0 dec ×1.9 + 9.0 pre " in batch(80, **some)
     assert " 3.0 decode ×1.85 (62% right) + 9.0 prefill " in batch(120, **some)
-    assert " 3.0 decode + 9.0 prefill " in batch(120, **{**some, "draft_tokens_total": 0})
+    assert " 3.0 decode + 9.0 prefill " in batch(120, **{**some, "draft_accepted_ratio": None})
     assert " 3.0 decode + 9.0 prefill " in batch(120, **{**some, "tokens_per_tick": None})
 
 

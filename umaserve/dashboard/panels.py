@@ -175,11 +175,10 @@ def _shares(metrics: Values, recent: Values, width: int) -> Line:
 
 def _drafts(metrics: Values, room: int) -> str:
     """What a decoding row got, and which part of the drafts was right; nothing without drafts."""
-    got, drafted = metrics.get("tokens_per_tick"), metrics.get("draft_tokens_total")
-    if not drafted or got is None:
+    got, right = metrics.get("tokens_per_tick"), metrics.get("draft_accepted_ratio")
+    if right is None or got is None:
         return ""
-    right = percent((metrics.get("draft_accepted_total") or 0) / drafted)
-    whole = f" ×{number(got, 2)} ({right} right)"
+    whole = f" ×{number(got, 2)} ({percent(right)} right)"
     return whole if len(whole) <= room else f" ×{number(got)}"
 
 

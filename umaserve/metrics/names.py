@@ -87,6 +87,7 @@ HELP = {
     "tokens_per_tick": "Tokens that a decoding row got a tick, over the last minute.",
     "draft_tokens_total": "Tokens drafted, and fed to be verified.",
     "draft_accepted_total": "Of these, those that the model chose too.",
+    "draft_accepted_ratio": "Part of the drafted tokens that was accepted, over the last minute.",
     "draft_gained_s": "Seconds that ticks with drafts saved, by the cost model.",
     # sampling
     "sampling_ms_last": "Milliseconds of sampling all rows of the newest tick.",

@@ -319,6 +319,7 @@ class Scorecard:
             "tokens_per_tick": _ratio(delta.decode_tokens, delta.decode_rows_total),
             "draft_tokens_total": counters.draft_tokens,
             "draft_accepted_total": counters.draft_accepted,
+            "draft_accepted_ratio": _ratio(delta.draft_accepted, delta.draft_tokens),
             "draft_gained_s": round(counters.draft_gained_ns / 1e9, 4),
         }
 

@@ -57,8 +57,9 @@ class App:
         self._gaps[at], self._gaps[at + 1] = now_s, value_ms
         self._next = (at + 2) % len(self._gaps)
 
-    def forget_gaps(self) -> None:
-        """Begin anew with the times between tokens: those there are belong to another model."""
+    def begin_anew(self) -> None:
+        """Forget the times between tokens and what was cached: they belong to another model."""
+        self.prompt_tokens = self.cached_tokens = 0
         self._gaps = array("d", bytes(16 * NEWEST))
         self._next = 0
 

@@ -134,13 +134,13 @@ class Meters:
 
     def serves(self, model: str) -> None:
         """``model`` serves from now on ("": none); the windows of another one are forgotten."""
-        if model == self._model:
+        former, self._model = self._model, model
+        if former in ("", model):
             return
         self.settle()
-        self._model = model
         self._former, self.recent = self.recent, Recent()
         for app in self.apps.all():
-            app.forget_gaps()
+            app.begin_anew()
 
     def _recent_of(self, engine: EngineHandle | None) -> Recent:
         """Where times of an engine go: of one that only ends what it runs, nobody reads them."""
@@ -168,7 +168,7 @@ class Meters:
             baseline = int(baseline * max(request.engine.table.rounds.item(request.slot), 1.0))
         before, since_ns = request.timed, request.sent_ns if request.timed else 0
         if not before:
-            self._first(request, now_ns)
+            self._first(request, now_ns, recent is self.recent)
         slo = request.message.slo
         self._sent.append(
             (request.lane, count, before, now_ns, since_ns, request, baseline, slo, recent)
@@ -178,13 +178,17 @@ class Meters:
             self.settle()
 
     @staticmethod
-    def _first(request: Request, now_ns: int) -> None:
-        """Its first token goes out: what came of its prompt is known."""
+    def _first(request: Request, now_ns: int, is_current: bool) -> None:
+        """Its first token goes out: what came of its prompt is known.
+
+        ``is_current``: it is of the model that serves.
+        """
         request.first_ns = now_ns
         app = request.figures
         if app is not None:
             usage = request.usage()
-            app.prompt(usage.prompt_tokens, usage.cached_tokens)
+            if is_current:
+                app.prompt(usage.prompt_tokens, usage.cached_tokens)
             app.lane, app.reason = request.lane_now()
 
     def settle(self) -> None:

@@ -28,6 +28,7 @@ class RecentRequests:
         usage, (lane, why) = request.usage(), request.lane_now()
         row = {
             "serial": request.serial, "app": request.app, "key": request.message.key,
+            "model": request.model or None,
             "lane": LANE_NAMES[lane], "lane_reason": why, "reason": reason,
             **msgspec.to_builtins(usage), **msgspec.to_builtins(timings),
         }  # fmt: skip

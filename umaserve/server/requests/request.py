@@ -152,6 +152,7 @@ class Request:
     rendered_by: ChatModel | None = None
     reply: Reply | None = None  # the message that its text makes, where that is wanted
     engine: EngineHandle | None = None
+    model: str = ""  # of the newest engine that it was on
     slot: int = -1
     accepted: bool = False  # by the engine it is on now
     prompt_ids: list[int] | None = None

@@ -221,6 +221,7 @@ class Sessions:
 
     def _start(self, engine: EngineHandle, request: Request) -> None:
         request.engine, request.slot = engine, engine.free_slots.pop()
+        request.model = engine.ready.model_name if engine.ready is not None else ""
         request.accepted, request.row_shifts = False, 0
         engine.requests[request.serial] = request
         try:

@@ -7,6 +7,7 @@ import os
 import subprocess
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ import pytest
 from tests.support import model_trees as trees
 from tests.support.small_models import write_header
 from umaserve.cli.models import estimate as estimates
+from umaserve.cli.models.command import _legend
 from umaserve.cli.models.estimate import Learned, Machine, bytes_per_token, estimate
 from umaserve.cli.models.graphics import own_memory
 from umaserve.cli.models.listing import speed_text
@@ -218,8 +220,10 @@ def test_a_speed_is_the_best_of_the_runs_and_sure_where_two_agree(
     machine = estimates.this_machine(1 << 40)
     found = estimate(info, 2048, F16, machine)
     assert (found.measured, found.sure, found.runs) == (True, sure, max(len(runs), 1))
-    facts = SimpleNamespace(embeds=False, n_ctx_train=2048)
-    assert speed_text(SimpleNamespace(estimate=found, about=facts)) == rate  # type: ignore[arg-type]
+    facts = SimpleNamespace(embeds=False, n_ctx_train=2048, is_base=False)
+    row: Any = SimpleNamespace(estimate=found, about=facts)
+    assert speed_text(row) == rate
+    assert ("until a second run confirms it" in _legend([row], machine)) is not sure
 
 
 def test_main_memory_is_as_fast_as_it_ever_was(

@@ -131,6 +131,8 @@ def _legend(good: list[Listed], machine: Machine) -> str:
     )
     if any(row.estimate and row.estimate.rate is None for row in good):
         text += "; - until a daemon served a large model here"
+    if any(row.estimate and row.estimate.measured and not row.estimate.sure for row in good):
+        text += "; at least so many until a second run confirms it"
     if any(row.about.is_base for row in good):
         text += ". A base model continues text, and was not made for conversations"
     return text + "."

@@ -226,6 +226,18 @@ def test_a_speed_is_the_best_of_the_runs_and_sure_where_two_agree(
     assert ("until a second run confirms it" in _legend([row], machine)) is not sure
 
 
+def test_a_speed_is_of_the_device_that_was_used_last(
+    info, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UMA_CACHE_DIR", str(tmp_path))
+    costs, of = tmp_path / "costs", {"parameters": WEIGHTS // 4}
+    kept(costs, "m", WEIGHTS, 2.0, 1, runs=(2.0, 2.0), backend="cuda", **of)
+    kept(costs, "m", WEIGHTS, 25.0, 2, runs=(20.0,), backend="cpu", threads=[1, 1], **of)
+    kept(costs, "m", WEIGHTS, 40.0, 3, runs=(40.0,), backend="cpu", threads=[2, 2], **of)
+    found = estimate(info, 2048, F16, estimates.this_machine(1 << 40))
+    assert (found.rate, found.runs, found.sure) == (50.0, 2, False)
+
+
 def test_main_memory_is_as_fast_as_it_ever_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

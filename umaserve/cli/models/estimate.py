@@ -40,7 +40,7 @@ _SUMMED_BYTES, _MEASURE_S = 256 << 20, 0.15
 class Learned(NamedTuple):
     """What daemons learned of a model here: its bytes, parameters, and ms of a lone token.
 
-    ``runs`` are ms of single runs, ``ms`` is the best.
+    ``runs`` are ms of single runs, ``ms`` is the best.  ``where``: machine, backend and devices.
     """
 
     model_bytes: int
@@ -48,6 +48,7 @@ class Learned(NamedTuple):
     ms: float
     mixture: bool  # of experts: a token reads only some of the bytes
     runs: tuple[float, ...] = ()
+    where: str = ""
 
 
 class Machine(NamedTuple):
@@ -89,6 +90,7 @@ def estimate(info: GGUFInfo, n_ctx_train: int, kv: tuple[str, str], machine: Mac
         context = 0
     needs = fixed + cell * (context or min(_LEAST_CONTEXT, most))
     own = [k for k in machine.learned if (k.model_bytes, k.parameters) == _size(info)]
+    own = [known for known in own if known.where == own[0].where]  # as the newest daemon
     if own:
         best, runs = min(known.ms for known in own), [ms for known in own for ms in known.runs]
         sure = sum(ms <= ALIKE * best for ms in runs) > 1
@@ -143,7 +145,8 @@ def _read(path: Path) -> Learned | None:
         usable = key["layout"] == COST_LAYOUT and key["experts_used"] == 0
         if usable and count >= _SURE and ms > 0:
             mixture = "moe" in description.lower() or ".A" in description
-            return Learned(int(size), int(parameters), min([ms, *runs]), mixture, runs)
+            where = json.dumps([key.get(name) for name in ("machine", "backend", "devices")])
+            return Learned(int(size), int(parameters), min([ms, *runs]), mixture, runs, where)
     except Exception:  # numpy, zipfile and json each have their own for damage
         return None
     return None

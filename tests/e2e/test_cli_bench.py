@@ -238,9 +238,9 @@ def test_it_fits_a_terminal_of_eighty_columns(daemon: DaemonProcess, tmp_path: P
         assert all("━" * 20 in bar for bar in bars)
         table = [line for line in lines if re.search(r"( +[\d.,]+| +-){5}$", line)]
         assert len(table) >= 18
-        (verdict,) = (at for at, line in enumerate(lines) if line.startswith("cap held: "))
+        verdict, again = (at for at, line in enumerate(lines) if line.startswith("cap held: "))
         assert lines[verdict + 2].startswith("without labels: ")
-        assert verdict == lines.index(bars[-1]) + 1 and "status 0" in lines
+        assert verdict == lines.index(bars[-1]) + 1 and lines[again + 1] == "status 0"
 
 
 # --- what needs no daemon -------------------------------------------------------------------------
@@ -286,6 +286,7 @@ def test_the_exit_status_is_the_verdict_which_comes_first(
     words = {0: "cap held: ", 4: "CAP MISSED: ", 2: "no verdict"}[status]
     lines = [line for line in capsys.readouterr().out.splitlines() if line]
     assert lines[0].startswith(words) and lines[1].startswith("without labels: ")
+    assert lines[-2].startswith(words), "behind the table, before the files"
 
 
 def test_a_socket_fits_wherever_temporary_files_go(

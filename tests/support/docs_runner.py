@@ -98,7 +98,7 @@ RULES = (
     Rule(
         r"umaserve models --model-dir \S+", "plain",
         r"(?s) *size +params +quant +context +fits +tokens +name *\n.*"
-        r" \d+ +yes +(-|(about )?\d+/s) +your-model\.gguf *\n.*fits: .*",
+        r" \d+ +yes +(-|(about |at least )?\d+/s) +your-model\.gguf *\n.*fits: .*",
     ),
     Rule(
         # what a machine lacks may be warned of, and what to do about it

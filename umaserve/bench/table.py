@@ -120,6 +120,15 @@ def word(verdict: Verdict) -> str:
     return "CAP MISSED" if verdict.missed else f"no verdict, {verdict.disturbed}"
 
 
+def short_text(result: Result) -> str:
+    """The verdict in a line, for the end of a table that may have moved the sentence away."""
+    verdict = result.verdict
+    if verdict is None:
+        return "no verdict"
+    ratio, cap = (f"{value:.{SEEN_DIGITS}f}" for value in verdict[:2])
+    return f"{word(verdict)}: {ratio} times, the cap is {cap}"
+
+
 def verdict_text(result: Result) -> str:
     """One sentence: whether the promise was kept."""
     verdict = result.verdict

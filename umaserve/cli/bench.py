@@ -189,7 +189,7 @@ def _show(result: Result, written: list[Path]) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    from umaserve.bench.table import text, unlabelled_text, verdict_text
+    from umaserve.bench.table import short_text, text, unlabelled_text, verdict_text
 
     console = Console(soft_wrap=not sys.stdout.isatty(), highlight=False)
     console.print()
@@ -205,6 +205,8 @@ def _show(result: Result, written: list[Path]) -> None:
         console.print(Text(f"note: {for_reader(note, sys.stdout)}", "yellow"))
     console.print()
     console.print(Text(for_reader(text(result), sys.stdout)))
+    console.print()
+    console.print(short_text(result))
     if written:
         names = for_reader(" ".join(map(str, written)), sys.stdout)
         console.print(Text(f"written: {names}", overflow="fold"))

@@ -144,6 +144,7 @@ def ended(age_s: float) -> dict[str, Any]:
     ("over", "p95_ms", "requests", "active", "is_red"),
     [
         (1.1, 60, [ended(1), ended(3)], 1, False),
+        (1.204, 60, [ended(1), ended(3)], 1, False),  # as it is written: 1.2 of 1.2
         (2.0, 12, [ended(1), ended(3)], 1, False),  # faster than a person reads
         (2.0, 60, [ended(1), ended(20)], 1, False),  # one after the other
         (2.0, 60, [ended(80), ended(81)], 1, False),  # not in this minute

@@ -23,6 +23,7 @@ function draw() {
 
 function speed(m) {
   const now = performance.now();
+  if (former && m.model !== former.model) rates.fill(0);
   if (former && m.tokens_generated_total >= former.tokens) {
     rates.push((m.tokens_generated_total - former.tokens) / ((now - former.at) / 1000));
     if (rates.length > POINTS) rates.shift();
@@ -30,8 +31,8 @@ function speed(m) {
     at("rate").replaceChildren(number((one + two) / 2), " ", make("small", {}, "now"));
     draw();
   }
-  former = { tokens: m.tokens_generated_total, at: now };
-  const drafts = m.draft_tokens_total ? ", " + number(m.tokens_per_tick, 2) + " a tick, " + percent(m.draft_accepted_total / m.draft_tokens_total) + " of drafts" : "";
+  former = { tokens: m.tokens_generated_total, at: now, model: m.model };
+  const drafts = m.draft_accepted_ratio === null ? "" : ", " + number(m.tokens_per_tick, 2) + " a tick, " + percent(m.draft_accepted_ratio) + " of drafts";
   put("total", number(m.tokens_per_s, 1) + "/s in the last minute, " + number(m.tokens_generated_total) + " in all" + drafts);
 }
 
@@ -45,14 +46,20 @@ function shared(m, requests) {
   return now_s - sharedAt < MINUTE_S || spans.some(([begun], i) => i && begun > Math.min(...spans.slice(0, i).map(([, end]) => end)));
 }
 
+// As it is written, so that 1.20 is not above 1.20.
+function shown(ratio) {
+  return Number(ratio.toFixed(2));
+}
+
 // The promise is kept while the cap holds, or while tokens come faster than a person reads.  A stream
 // that ran alone waited for the machine, not for other work of this daemon.
 function gauge(m, requests) {
-  const over = m.p95_over_baseline, late = over > m.latency_cap && m.p95_ms > m.reading_ms;
+  const over = m.p95_over_baseline, above = over !== null && shown(over) > shown(m.latency_cap);
+  const late = above && m.p95_ms > m.reading_ms;
   const beside = shared(m, requests), broken = Boolean(over && late && beside);
   put("p95", ms(m.p95_ms));
   bar("cap", over ? over / m.latency_cap : 0, broken);
-  const why = over > m.latency_cap && !broken ? (late ? ", nobody beside it" : ", faster than read") : "";
+  const why = above && !broken ? (late ? ", nobody beside it" : ", faster than read") : "";
   put("capnote", over ? `${number(over, 2)}× alone, cap ${number(m.latency_cap, 2)}×${why}` : "");
 }
 

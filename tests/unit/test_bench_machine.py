@@ -6,11 +6,13 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
 from umaserve.bench import machine
+from umaserve.bench.result import BUSY
 
 
 def tells(monkeypatch: pytest.MonkeyPatch, *readings: str) -> None:
@@ -60,13 +62,29 @@ def test_without_times_of_the_cores_the_load_average_stands_for_them(
     assert machine.used_by_others() == pytest.approx(0.25)
 
 
+@contextmanager
+def busy(count: int) -> Iterator[list[int]]:
+    """So many processes that compute all the time; their ids."""
+    command = [sys.executable, "-c", "print(flush=True)\nwhile True: pass"]
+    with ExitStack() as stack:
+        found = []
+        for _ in range(count):
+            found.append(stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE)))
+            stack.callback(found[-1].kill)
+        for each in found:
+            assert each.stdout is not None and each.stdout.readline()
+        yield [each.pid for each in found]
+
+
+def test_programs_that_compute_are_seen() -> None:
+    with busy(machine.cores()):
+        assert machine.used_by_others() > BUSY
+
+
 def test_a_process_of_the_system_has_a_time_of_its_own() -> None:
-    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as busy:
-        try:
-            began = machine._cpu_s([busy.pid])
-            while (now := machine._cpu_s([busy.pid])) == began:
-                pass
-        finally:
-            busy.kill()
-    assert now > began
-    assert 0.0 <= machine.used_by_others([busy.pid]) <= 1.0
+    with busy(1) as pids:
+        began = machine._cpu_s(pids)
+        while (now := machine._cpu_s(pids)) == began:
+            pass
+        assert now > began
+        assert 0.0 <= machine.used_by_others(pids) <= 1.0

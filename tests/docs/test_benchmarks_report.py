@@ -25,23 +25,22 @@ from benchmarks.turns import take_turns
 
 
 def whole() -> str:
-    """All pages, one behind the other."""
-    return "".join(page.read_text(encoding="utf-8") for page in report.PAGES)
+    return report.PAGE.read_text(encoding="utf-8")
 
 
-def test_pages_are_what_the_results_say() -> None:
+def test_the_page_is_what_the_results_say() -> None:
     page = whole()
     assert report.fill(page, report.read_results()) == page, "run: python -m benchmarks.report"
 
 
-def test_every_result_has_a_place_on_a_page() -> None:
+def test_every_result_has_a_place_on_the_page() -> None:
     page = whole()
     places = {page_tables.place(name) for name in report.read_results()}
     missing = [p for p in places if p and f"<!-- figures: {p} -->" not in page]
     assert not missing
 
 
-def test_the_pages_have_the_command_of_every_result() -> None:
+def test_the_page_has_the_command_of_every_result() -> None:
     page = whole()
     for name, result in report.read_results().items():
         assert f"`{report.command(name, result)}`" in page, name

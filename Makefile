@@ -10,6 +10,9 @@ ARGS   ?=
 ROOM     ?= 1000000000
 TMP_ROOM ?= 300000000
 CACHE    := $(or $(UMA_CACHE_DIR),$(XDG_CACHE_HOME),$(HOME))
+# What pip says goes to the log of `make run`, and is not shown elsewhere.
+PIP_QUIET ?= -q
+GOAL      ?= $(MAKECMDGOALS)
 # Tests at a time: more than two cores, since most wait for processes.  A file is one worker's, since
 # its tests share daemons.
 JOBS   ?= 3
@@ -21,7 +24,8 @@ SLOW_JOBS ?= 2
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## */  make \1\t/' | expand -t 18
 
-run: setup llama ## build what is missing, then serve (ARGS="--model file.gguf" to pass flags)
+run: ## build what is missing, then serve (ARGS="--model file.gguf" to pass flags)
+	@$(PYTHON) -m tools.first_start $(VENV)/make-run.log $(MAKE_COMMAND)
 	@exec $(BIN)/python -m tools.run $(ARGS)
 
 test: setup-test llama ## build what is missing, then run the tests (ARGS="-k name" to pass flags)
@@ -31,7 +35,7 @@ test-slow: setup-test llama ## the tests that take longer, such as `make run` in
 	@exec $(BIN)/python -m pytest -n $(SLOW_JOBS) --dist loadfile --durations 30 -m "slow and not clients and not real" $(ARGS)
 
 test-clients: setup-test llama ## programs that others wrote, over HTTP, each as its registry has it
-	@$(BIN)/python -m pip install --disable-pip-version-check --require-hashes --only-binary :all: -r tests/clients/clients.lock
+	@$(BIN)/python -m pip install $(PIP_QUIET) --disable-pip-version-check --require-hashes --only-binary :all: -r tests/clients/clients.lock
 	@$(BIN)/python -m tests.support.client_venvs
 	@$(BIN)/python -m tests.support.npm_clients
 	@exec $(BIN)/python -m pytest -m clients $(ARGS)
@@ -65,22 +69,22 @@ lock: setup ## pin the Python packages anew after a change of pyproject.toml (AR
 # Nothing is installed that has not the hash in the lock file. Only wheels are taken: what builds
 # others would come without a hash.
 define install
-@$(BIN)/python -m pip install --disable-pip-version-check --require-hashes --only-binary :all: -r $(1) || \
+@$(BIN)/python -m pip install $(PIP_QUIET) --disable-pip-version-check --require-hashes --only-binary :all: -r $(1) || \
   { echo "The packages of $(1) were not installed. Where pip says that hashes do not match, look at which"; \
-    echo "package index it uses. Where it finds no version, try another Python: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+    echo "package index it uses. Where it finds no version, try another Python: make PYTHON=python3.12 $(GOAL)"; exit 1; }
 endef
 
 # The last install fetches nothing.
 $(VENV)/.ready: pyproject.toml requirements.lock
 	@echo "setting up $(VENV) (Python packages)"
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
-	  { echo "Python 3.10 or newer is needed; this is $$($(PYTHON) --version). Try: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	  { echo "Python 3.10 or newer is needed; this is $$($(PYTHON) --version). Try: make PYTHON=python3.12 $(GOAL)"; exit 1; }
 	@$(PYTHON) -m tools.room $(ROOM) "$(CURDIR)" "$(CACHE)"
 	@$(PYTHON) -m tools.room $(TMP_ROOM) "$(or $(TMPDIR),/tmp)"
 	@$(PYTHON) -m venv $(VENV) || \
 	  { echo "python -m venv failed; on Debian and Ubuntu: sudo apt-get install python3-venv"; exit 1; }
 	$(call install,requirements.lock)
-	@$(BIN)/python -m pip install --disable-pip-version-check --no-index --no-deps --no-build-isolation -e .
+	@$(BIN)/python -m pip install $(PIP_QUIET) --disable-pip-version-check --no-index --no-deps --no-build-isolation -e .
 	@touch $@
 
 $(VENV)/.ready-test: $(VENV)/.ready requirements-test.lock

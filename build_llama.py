@@ -78,12 +78,13 @@ def ensure(
             build = _build(what, plan, with_peers, with_samplers, report)
         except BuildError as error:
             if build is not None and not with_peers:
-                report.say(f"{error}\nPrompts are served; conversations are not, without uma-chat.")
+                lost = "prompts are served; conversations are not, without uma-chat"
+                report.say(f"{error}\nwarning: {lost}")
                 ensure_binding(build, report)
                 return build
             if backend != "auto" or choice.backend != "vulkan":
                 raise
-            report.say(f"{error}\nThe Vulkan build failed; building for the CPU instead.")
+            report.say(f"{error}\nwarning: the Vulkan build failed; building for the CPU instead")
             _failure_mark(plan.key).write_text(str(_log_path(plan.key)), "utf-8")
             choice = backends.choose("cpu", None, None)
             plan = _plan(what, choice, portable, cmake_args, jobs)

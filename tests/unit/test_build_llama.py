@@ -513,7 +513,7 @@ def test_a_source_without_a_chat_layer_makes_a_build_without_uma_chat(
     done = run("--backend", "cpu", "--source", tree)
     assert done.returncode == 0
     why = "the llama.cpp source of this build has no chat layer that is known (no common/chat.h)"
-    assert f"Conversations (`messages`) will be refused: {why}" in done.stdout
+    assert f"warning: conversations (`messages`) will be refused: {why}" in done.stdout
     (build,) = builds.installed()
     assert build.chat_program is None and not build.lacks_chat and build.why_no_chat == why
     assert "without uma-chat" in run("--list").stdout

@@ -25,7 +25,8 @@ BROUGHT = {"llvmlite", "httpx2"}
 # `make run` and `make lock` run these before a package of the tests is installed.
 SOURCES = [
     *sorted((ROOT / "umaserve").rglob("*.py")), *sorted((ROOT / "bindings").rglob("*.py")),
-    ROOT / "build_llama.py", ROOT / "tools/lock.py",
+    ROOT / "build_llama.py",
+    *(ROOT / "tools" / f"{name}.py" for name in ("first_start", "room", "run", "lock")),
 ]  # fmt: skip
 DISTRIBUTIONS = packages_distributions()  # by module; it reads every installed package
 

@@ -52,7 +52,7 @@ def make(
             report.say(str(error))
             why = f"uma-chat could not be built from this llama.cpp source; {log} says why"
     if why:
-        report.say(f"Conversations (`messages`) will be refused: {why}")
+        report.say(f"warning: conversations (`messages`) will be refused: {why}")
         (out / builds.CHAT_ABSENT).write_text(f"{why}\n", "utf-8")
     shutil.rmtree(build.chat_dir, ignore_errors=True)
     build.chat_dir.parent.mkdir(exist_ok=True)

@@ -25,6 +25,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 
+from umaserve import __version__
 from umaserve.cli.common import guarded
 from umaserve.llama import builds
 from umaserve.llama.building import BuildError, backends, chat, compile, git, samplers, source
@@ -309,6 +310,7 @@ def _parser() -> argparse.ArgumentParser:
         prog=builds.BUILD_COMMAND.removeprefix("python "),
         description="Fetches, builds and caches libllama, and compiles the Python binding.",
     )
+    parser.add_argument("--version", action="version", version=f"umaserve {__version__}")
     parser.add_argument(
         "--backend", default="auto", choices=("auto", *builds.BACKENDS),
         help="where models run; auto: metal on macOS, else vulkan where it can be built, else cpu",

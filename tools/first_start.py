@@ -127,6 +127,7 @@ class Preparation:
         self.progress = Progress(packages)
         self._log, self._make = log, make
         self._lines: list[str] = []
+        self._logged = 0  # of the lines, those that are in the log
         self._terminal = sys.stderr.isatty()
         self._said = (-1, False)  # the step, and whether half of it was done
         self._began_s = time.monotonic()
@@ -139,7 +140,6 @@ class Preparation:
                 self._tell_failure()
                 return status
         if self.progress.step is not None:
-            self._write_log()
             self._erase()
             took_s = round(time.monotonic() - self._began_s)
             for line in self.progress.warnings:
@@ -164,6 +164,8 @@ class Preparation:
             for line in child.stdout:
                 self._lines.append(line)
                 self.progress.read(line)
+                if self.progress.step is not None:
+                    self._write_log()
                 if not self._terminal:
                     self._tell_step()
             return child.wait()
@@ -192,7 +194,6 @@ class Preparation:
                 width = shutil.get_terminal_size().columns - 1
                 text = self.progress.text(time.monotonic())
                 line = f"[{self.progress.bar():-<{BAR}}] {text} (details: {self._log})"
-                self._write_log()
                 sys.stderr.write(f"\r{line[:width]}\x1b[K")
                 sys.stderr.flush()
 
@@ -205,7 +206,9 @@ class Preparation:
         """Where the disk is full, what is shown has to do."""
         with contextlib.suppress(OSError):
             self._log.parent.mkdir(parents=True, exist_ok=True)
-            self._log.write_text("".join(self._lines), "utf-8")
+            with self._log.open("a" if self._logged else "w", encoding="utf-8") as file:
+                file.writelines(self._lines[self._logged :])
+            self._logged = len(self._lines)
 
     def _tell_failure(self) -> None:
         """The end of the log, and what to do next."""

@@ -8,18 +8,17 @@ models that could be fetched.
 from __future__ import annotations
 
 import os
-import socket
 import sys
 from collections.abc import Mapping
 
 from umaserve.cli import is_model
 from umaserve.cli.common import Parser
+from umaserve.cli.local_http import HOST, PORT, in_use, is_free
 from umaserve.cli.models.suggest import sentence
 from umaserve.config import ConfigError, add_flags, flag_values, load_config
 from umaserve.models.chosen import chosen
 from umaserve.models.finding.reference import DEMO
 
-HOST, PORT = "127.0.0.1", 8080
 SETTINGS = ("--http", "--config")  # whoever gives one of these says where HTTP is, if anywhere
 
 
@@ -53,24 +52,9 @@ def with_http(given: list[str], environment: Mapping[str, str], port: int) -> li
     if named or environment.get("UMA_HTTP") or environment.get("UMA_CONFIG"):
         return given
     if not is_free(port):
-        print(
-            f"port {port} is in use by another program, so there is no HTTP; "
-            f'make run ARGS="--http {HOST}:{port + 1}" takes another port',
-            file=sys.stderr,
-        )
-        return given
+        print(f'{in_use(port)} (make run ARGS="--http …")', file=sys.stderr)
+        return [*given, "--http", "off"]
     return [*given, "--http", f"{HOST}:{port}"]
-
-
-def is_free(port: int) -> bool:
-    """Whether the daemon could listen there; connections that have ended do not count."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((HOST, port))
-        except OSError:
-            return False
-    return True
 
 
 if __name__ == "__main__":

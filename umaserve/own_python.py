@@ -14,9 +14,10 @@ _ROOT = str(Path(__file__).resolve().parent.parent)
 
 def run_module(name: str) -> list[str]:
     """As ``python -m NAME``; modules of this project are those that this process has."""
-    # the entry of the current folder is empty; those of PYTHONPATH are absolute by now
+    # The name comes first, for those who look for the process with `ps`.
+    # The entry of the current folder is empty; those of PYTHONPATH are absolute by now
     code = (
-        f"import sys; sys.path[:] = [{_ROOT!r}, *filter(None, sys.path)]; import runpy; "
+        f"{name!r}; import sys; sys.path[:] = [{_ROOT!r}, *filter(None, sys.path)]; import runpy; "
         f"runpy.run_module({name!r}, run_name='__main__', alter_sys=True)"
     )
     return [sys.executable, "-c", code]

@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.fixtures.commands import TIMEOUT, environment, outcome, run, start
 from tests.support.fixtures.fake_daemon import FakeDaemon
-from umaserve.cli import COMMANDS
+from umaserve.cli import COMMANDS, foreign
 
 
 @pytest.fixture
@@ -48,6 +48,10 @@ def test_help_lists_every_command():
         "models",
         "pull",
         "router",
+        "run",
+        "ps",
+        "list",
+        "stop",
     }
     for name in COMMANDS:
         assert f"\n  {name} " in done.stdout
@@ -60,21 +64,34 @@ def test_every_command_explains_itself(command):
     assert done.stdout.startswith("usage: ") and done.stderr == ""
 
 
-def test_version():
+@pytest.mark.parametrize("command", [[], *([name] for name in COMMANDS)])
+def test_version(command):
     from umaserve import __version__
 
-    assert outcome(run("--version")) == (0, f"umaserve {__version__}\n", "")
+    assert outcome(run(*command, "--version")) == (0, f"umaserve {__version__}\n", "")
+
+
+def test_what_hints_name_is_there():
+    for words in foreign.COMMANDS.values():
+        for name in re.findall(r"umaserve ([a-z]+)", words):
+            assert name in COMMANDS
+    assert not {*foreign.COMMANDS, *foreign.REASONS} & {*COMMANDS}
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["generat"], "unknown command 'generat'; did you mean `umaserve generate`?"),
+        (["generat"], "umaserve has no `generat`; did you mean `umaserve generate`?"),
+        (["show", "x"], "umaserve has no `show`; did you mean `umaserve models`?"),
+        (["rm", "x"], "umaserve has no `rm`; a model is a file of yours, and `umaserve models"),
+        (["launch"], "umaserve has no `launch`; did you mean `umaserve connect`?"),
+        (["qwen3-4b"], "umaserve has no `qwen3-4b`; did you mean `umaserve run qwen3-4b`?"),
+        (["hf:a/b"], "did you mean `umaserve run hf:a/b`?"),
         (["zzz"], "see `umaserve --help`"),
         (["--n-ctxx", "5"], "umaserve serve: unknown flag --n-ctxx; did you mean --n-ctx?"),
         (["--n-ctx", "big"], "flag --n-ctx: 'big' is not possible: it takes \"auto\" or a whole"),
         (["--n", "5"], "unknown flag --n"),
-        (["serve", "model"], "unexpected argument 'model'"),
+        (["serve", "--mlock", "model"], "unexpected argument 'model'"),
         (["serve", "--port", "8080"], "unknown flag --port; here it is --http HOST:PORT"),
         (["-c", "4096"], "unknown flag -c; here it is --n-ctx N"),
         (["generate", "-n", "5", "-p", "x"], "unknown flag -n; here it is --max-tokens N"),

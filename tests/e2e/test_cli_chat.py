@@ -16,6 +16,7 @@ from tests.support.fixtures.commands import TIMEOUT, environment, outcome, run
 from tests.support.fixtures.fake_daemon import FakeDaemon
 from umaserve.cli.chat.conversation import Conversation, Turn
 from umaserve.cli.chat.talk import Talk
+from umaserve.protocol import Load
 
 
 @pytest.fixture
@@ -71,6 +72,34 @@ def test_a_question_is_asked_again_and_taken_back(daemon):
         "(gone: two)\n(gone: three)\n(gone: one)\n(there is nothing to take back)\n"
         "(there is no question yet)\n"
     )
+
+
+def test_options_are_shown_and_set(daemon):
+    script = "/set\n/set temp 0.5\n/set top_k 7\n/set seed x\n/set nope 1\none\n/set temp -\ntwo\n"
+    done = run("chat", "--seed", "3", daemon=daemon, stdin=script)
+    assert [seen.sampling.temperature for seen in daemon.seen][0] == 0.5
+    assert [seen.sampling.top_k for seen in daemon.seen] == [7, 7]
+    assert [seen.sampling.seed for seen in daemon.seen] == [3, 3]
+    default = run("chat", daemon=daemon, stdin="three\n") and daemon.seen[-1].sampling.temperature
+    assert daemon.seen[1].sampling.temperature == default != 0.5
+    for text in (
+        "seed            3            a whole number", "temp            -            a number",
+        "(temp is 0.5 from now on)", "(temp is the daemon's default from now on)",
+        "seed takes a whole number", "there is no nope; it can be temp, top-p",
+    ):  # fmt: skip
+        assert text in done.stderr
+
+
+def test_the_model_is_told_and_replaced(daemon, tmp_path):
+    file = tmp_path / "other.gguf"
+    file.touch()
+    daemon.n_ctx = 500
+    script = f"/model\n/model {file}\n/model nosuchmodel\nhello\n"
+    done = run("chat", daemon=daemon, stdin=script)
+    assert "(fake; conversations of up to 500 tokens)\n" in done.stderr
+    assert done.stdout.startswith("serving fake\n") and done.stdout.endswith("hello \n")
+    assert [seen.model for seen in daemon.seen if isinstance(seen, Load)][0] == str(file)
+    assert "nosuchmodel" in done.stderr
 
 
 def test_a_failed_question_is_asked_again_alone(daemon):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,7 +34,7 @@ def begin(pane: Pane) -> None:
 
 def is_asked(pane: Pane) -> None:
     """The last line is a prompt: what is typed from now on stands behind it."""
-    pane.until(lambda: pane.text().rstrip().endswith("\n>"), "a prompt")
+    pane.until(lambda: re.search(r"\n> +\S+$", pane.text().rstrip()), "a prompt")
 
 
 def messages(daemon: FakeDaemon) -> list[str]:
@@ -82,7 +83,7 @@ def test_tab_completes_commands_and_files(pane: Pane, path: str, tmp_path: Path)
         is_asked(pane)
         pane.type("/load kep")
         pane.press("Tab")
-        pane.shows("^> /load kept.json$")
+        pane.shows(r"^> /load kept.json +fake$")
         pane.press("Enter")
         pane.shows("1 turn loaded; the last question was: hello")
 
@@ -123,3 +124,36 @@ def test_ctrl_c_cuts_an_answer_and_drops_a_line(pane: Pane, path: str) -> None:
         pane.command("sent")
         pane.shows("^sent$")
         assert messages(daemon) == ["slow", "sent"]
+
+
+def test_lines_of_an_answer_end_between_words(pane: Pane, path: str) -> None:
+    words = " ".join(f"word{number:02}" for number in range(30))
+    with FakeDaemon(path):
+        begin(pane)
+        pane.paste(words)
+        pane.press("Enter")
+        pane.shows("^word11 word12 .* word21$")
+        pane.shows("^word22 .* word29$")
+
+
+def test_a_prompt_that_takes_long_shows_how_far_it_is(pane: Pane, path: str) -> None:
+    with FakeDaemon(path) as daemon:
+        daemon.row = {"state": "prefill", "prompt_tokens": 4000, "kv_cells": 1000, "age_s": 3.2}
+        begin(pane)
+        pane.command("ponder this")
+        pane.shows(r"^\(reading the prompt: 25% of 4000 tokens, 3 s\)$")
+        daemon.row = {"state": "queued", "age_s": 4.2}
+        pane.shows(r"^\(waiting for a turn, 4 s\)$")
+        daemon.row = {"state": "decode"}
+        pane.until(lambda: "waiting for" not in pane.text(), "the line is gone")
+        daemon.ready.set()
+        pane.shows("^ponder this$")
+        assert "waiting for a turn" not in pane.text()
+        daemon.ready.clear()
+        pane.press("C-d")
+        daemon.row = {"state": "prefill", "prompt_tokens": 10, "kv_cells": 9}
+        pane.command(f"{sys.executable} -m umaserve generate ponder that")
+        pane.shows(r"^\(reading the prompt: 90% of 10 tokens\)$")
+        daemon.ready.set()
+        pane.shows("^ponder that$")
+        assert "reading the prompt" not in pane.text()

@@ -97,7 +97,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_port_that_is_taken(capsys: pytest.CaptureFixture[str]) -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as taken:
         port = taken.getsockname()[1]
-        assert with_http(["--mlock"], {}, port) == ["--mlock"]
+        assert with_http(["--mlock"], {}, port) == ["--mlock", "--http", "off"]
     told = capsys.readouterr().err
     assert f"port {port} is in use" in told and f"--http 127.0.0.1:{port + 1}" in told
     assert len(told.splitlines()) == 1

@@ -19,7 +19,11 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "bench": ("bench", "bench", "interactive work alone, then beside long jobs: is the cap held"),
     "connect": ("connect.command", "connect", "set an editor or agent up for this daemon"),
     "gateway": ("gateway", "gateway", "speak HTTP in front of a running daemon"),
+    "run": ("run", "run", "serve a model if no daemon runs, then chat with it"),
+    "ps": ("loaded", "ps", "the models that are loaded: state, memory, users"),
+    "stop": ("loaded", "stop", "end the daemon, after what runs"),
     "models": ("models.command", "models", "the models that this machine has; which one to serve"),
+    "list": ("models.command", "models", "the same as `models`"),
     "pull": ("models.pull", "pull", "fetch a model: hf:OWNER/REPO[:QUANT]"),
     "metrics": ("admin", "metrics", "print a running daemon's metrics"),
     "cache": (
@@ -76,13 +80,10 @@ def _dispatch(arguments: list[str]) -> int:
     if arguments and not arguments[0].startswith("-") and not is_model(arguments[0]):
         name, arguments = arguments[0], arguments[1:]
     if name not in COMMANDS:
-        from difflib import get_close_matches
+        from umaserve.cli.common import in_a_line, say
+        from umaserve.cli.foreign import hint
 
-        from umaserve.cli.common import say
-
-        near = get_close_matches(name, COMMANDS, n=1)
-        hint = f"did you mean `umaserve {near[0]}`?" if near else "see `umaserve --help`"
-        say(f"umaserve: unknown command {name!r}; {hint}")
+        say(in_a_line(f"umaserve has no `{name}`; {hint(name, list(COMMANDS))}"))
         return 2
     module, function, _ = COMMANDS[name]
     return getattr(import_module(f"umaserve.cli.{module}"), function)(arguments)

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NoReturn, TextIO
 
+from umaserve import __version__
 from umaserve.cli.inherited import settle
 from umaserve.client import (
     Client,
@@ -50,6 +51,7 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(allow_abbrev=False, **settings)
+        self.add_argument("--version", action="version", version=f"umaserve {__version__}")
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         known, extra = self.parse_known_args(args, namespace)

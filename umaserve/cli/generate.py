@@ -20,6 +20,7 @@ from umaserve.cli.common import (
     say,
     show,
 )
+from umaserve.cli.reading import Reading
 from umaserve.client import Client, Eos, ServerError, Token
 
 RAW_TOKENS = 256  # of a completion, where nobody says how many
@@ -147,11 +148,14 @@ def generate(arguments: list[str], prog: str = "umaserve generate") -> int:
     with (
         client_of(options.socket) as client,
         client.generate(**_question(client, prompt, options), **settings) as stream,
+        Reading(options.socket, stream.id) as reading,
     ):
         try:
             for event in stream:
+                reading.over()
                 write(event)
         except ServerError as error:
+            reading.over()
             if options.json:
                 _print_json({"event": "error", "code": error.code, "message": error.message})
             write.end_line()

@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from functools import partial
 
-from umaserve.cli import is_model
 from umaserve.cli.build import is_whole, make_whole
 from umaserve.cli.common import EXIT_CANNOT_SERVE, EXIT_OK, EXIT_USAGE, Parser, say, show, silence
+from umaserve.cli.local_http import with_local_http
 from umaserve.cli.models.choose import NoModel, somebody_asks, with_model
 from umaserve.config import Config, ConfigError, add_flags, flag_values, load_config
 
@@ -15,7 +15,7 @@ from umaserve.config import Config, ConfigError, add_flags, flag_values, load_co
 def _parser() -> Parser:
     parser = Parser(
         prog="umaserve serve",
-        usage="umaserve serve [MODEL.gguf] [OPTIONS]",
+        usage="umaserve serve [MODEL] [OPTIONS]",
         description="Run the daemon.  A flag beats the environment, which beats the config file.",
         epilog="Stop it with Ctrl-C or SIGTERM: it finishes what runs first (see --drain-s).",
     )
@@ -30,7 +30,7 @@ def _parser() -> Parser:
 
 def serve(arguments: list[str]) -> int:
     """The command; returns the daemon's exit status, 2 for settings that cannot be used."""
-    if arguments and is_model(arguments[0]):
+    if arguments and not arguments[0].startswith("-"):
         arguments = ["--model", *arguments]
     options = _parser().parse_args(arguments)
     try:
@@ -43,6 +43,8 @@ def serve(arguments: list[str]) -> int:
     if options.print_config:
         show(config.explain())
         return EXIT_OK
+    if sys.stdout.isatty():
+        config = with_local_http(config, partial(_tell, config))
     try:
         config = with_model(config, somebody_asks(), partial(_tell, config))
     except NoModel as error:

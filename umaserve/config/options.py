@@ -112,7 +112,8 @@ OPTIONS: tuple[Option, ...] = (
     Option("ipc", "--ipc", "UMA_IPC", "ipc", "ipc", Choice(("uds",)), "uds",
            "kind of the local transport; Unix sockets are the only one"),
     Option("http", "--http", "UMA_HTTP", "ipc", "http", HttpAddress(), "off",
-           "serve HTTP here, as clients of OpenAI, Anthropic, Ollama and llama-server speak it"),
+           "serve HTTP here, as clients of OpenAI, Anthropic, Ollama and llama-server speak it; "
+           "without this, a file or the variable, a terminal has 127.0.0.1:8080"),
     Option("api_key_file", "--api-key-file", "UMA_API_KEY_FILE", "ipc", "api_key_file",
            Path("FILE"), "",
            "file with the API keys that HTTP asks for, a line `NAME KEY` or `NAME KEY admin` each; "

@@ -20,6 +20,7 @@ from umaserve import core_dumps
 from umaserve.heap import trim_heap
 from umaserve.parent import die_with_parent
 from umaserve.private_folder import NotPrivate
+from umaserve.process_name import name_process
 from umaserve.wire import messages as m
 from umaserve.wire import table as t
 from umaserve.wire.control import Control
@@ -54,6 +55,7 @@ def main() -> int:
     parser.add_argument("--parent", type=int, default=os.getppid(), metavar="PID")
     arguments = parser.parse_args()
     die_with_parent(arguments.parent)
+    name_process("uma-engine")
     # other threads do little in Python, and a tick waits for them
     sys.setswitchinterval(SWITCH_S)
     faulthandler.enable()  # where a fault in libllama came from, on stderr

@@ -29,12 +29,14 @@ from umaserve import core_dumps
 from umaserve.gateway.keys import KeyFileError, read_keys, read_own_key
 from umaserve.gateway.process import run
 from umaserve.gateway.settings import Settings
+from umaserve.process_name import name_process
 
 PULSE_S = 2.0
 
 
 def main(argument: str) -> int:
     """Serve until told to end; 1 where that cannot be."""
+    name_process("uma-gateway")
     kind = tuple[Settings, int, list[int]]
     settings, control, listening = msgspec.json.decode(argument, type=kind)
     if not settings.core_dumps:

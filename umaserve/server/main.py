@@ -24,6 +24,7 @@ from umaserve.config import Config
 from umaserve.models import needs as memory
 from umaserve.models.header import GGUFError
 from umaserve.parent import SIGNALS
+from umaserve.process_name import name_process
 from umaserve.protocol import E_LIMIT_002, STOPPING
 from umaserve.server import activation
 from umaserve.server.agent_check import AgentCheck, open_agent_check
@@ -73,6 +74,7 @@ def serve(config: Config, engine_command: Sequence[str] | None = None) -> int:
     is what to run as the engine instead of ``python -m umaserve.engine``; for tests that need one
     to fail.  Must be called from the main thread.
     """
+    name_process("umaserve")
     if not config.core_dumps:
         core_dumps.forbid()
     log = Log(config.log_level, config.log_json)

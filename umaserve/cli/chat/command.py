@@ -6,12 +6,15 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from umaserve.cli.chat import options
 from umaserve.cli.chat.conversation import Conversation, NotAConversation
 from umaserve.cli.chat.input import lines_of_input, typed_messages
 from umaserve.cli.chat.talk import Talk, turns_of
 from umaserve.cli.common import EXIT_OK, Parser, add_socket, say
 
 HELP = '''/system TEXT  set the system message; without TEXT there is none
+/set          show temperature and the like; /set NAME VALUE changes one
+/model        the model that answers; /model NAME serves another, for everybody
 /retry        ask the last question again
 /undo         take the last question and its answer back
 /reset        forget the conversation
@@ -50,9 +53,11 @@ class _Commands:
         self.by_name: dict[str, Callable[[str], int]] = {
             "/help": self._help,
             "/load": self._load,
+            "/model": self._model,
             "/reset": self._reset,
             "/retry": self._retry,
             "/save": self._save,
+            "/set": self._set,
             "/stats": self._stats,
             "/system": self._system,
             "/undo": self._undo,
@@ -66,6 +71,14 @@ class _Commands:
         self._talk.conversation.system = text or None
         say("(from the next message on)" if text else "(no system message from now on)")
         return EXIT_OK
+
+    def _set(self, text: str) -> int:
+        settings = self._talk.settings
+        say(options.change(settings, text) if text else options.table(settings))
+        return EXIT_OK
+
+    def _model(self, name: str) -> int:
+        return self._talk.change_model(name) if name else self._talk.tell_model()
 
     def _reset(self, _: str) -> int:
         self._talk.begin(Conversation(self._talk.conversation.system))
@@ -119,21 +132,22 @@ class _Commands:
 
 def chat(arguments: list[str]) -> int:
     """The command; returns the exit status: that of the last message."""
-    options = _parser().parse_args(arguments)
+    given = _parser().parse_args(arguments)
     interactive = sys.stdin.isatty() and sys.stdout.isatty()
     settings: dict[str, Any] = {
-        "max_tokens": options.max_tokens,
-        "temperature": options.temp,
-        "seed": options.seed,
-        "priority": options.priority,
+        "max_tokens": given.max_tokens,
+        "temperature": given.temp,
+        "seed": given.seed,
+        "priority": given.priority,
     }
-    talk = Talk(options.socket, settings, Conversation(options.system), gives_up=not interactive)
+    talk = Talk(given.socket, settings, Conversation(given.system), gives_up=not interactive)
     commands = _Commands(talk)
     read = lines_of_input
     if interactive:
         say(f"{talk.meet_model() or 'no model is loaded'}; /help lists what you can do")
         names = [*commands.by_name, "/exit"]
-        read = typed_messages(names, ("/save", "/load"), lambda: say("(/exit or Ctrl-D leaves)"))
+        files, left = ("/save", "/load"), lambda: say("(/exit or Ctrl-D leaves)")
+        read = typed_messages(names, files, left, lambda: talk.model)
     status = EXIT_OK
     while (text := read()) is not None:
         word, _, rest = text.strip().partition(" ")

@@ -9,6 +9,8 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 
+from umaserve.texts import printable
+
 QUOTES = '"""'
 
 
@@ -38,13 +40,16 @@ def lines_of_input() -> str | None:
 
 
 def typed_messages(
-    commands: Sequence[str], with_file: Sequence[str], on_interrupt: Callable[[], None]
+    commands: Sequence[str],
+    with_file: Sequence[str],
+    on_interrupt: Callable[[], None],
+    name: Callable[[], str],
 ) -> Callable[[], str | None]:
     """A function that asks a person for the next message; it returns ``None`` after Ctrl-D.
 
     Enter sends, Alt-Enter begins a new line, and pasted lines are one message.  Tab completes
     ``commands``, and names of files behind those ``with_file``.  Ctrl-C at the prompt drops what
-    was typed, calls ``on_interrupt`` and asks again.
+    was typed, calls ``on_interrupt`` and asks again.  ``name`` is shown at the right.
 
     Long: one key binding after another.
     """
@@ -83,6 +88,7 @@ def typed_messages(
 
     session: PromptSession[str] = PromptSession(
         "> ",
+        rprompt=lambda: printable(name()),
         multiline=True,
         prompt_continuation="  ",
         key_bindings=keys,

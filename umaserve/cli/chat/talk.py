@@ -7,6 +7,10 @@ the daemon was started anew, or it serves another model now.
 from __future__ import annotations
 
 import os
+import shutil
+import sys
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from umaserve.cli.chat.conversation import Conversation, Turn
@@ -19,7 +23,9 @@ from umaserve.cli.common import (
     say,
     show,
 )
+from umaserve.cli.reading import Reading
 from umaserve.client import ConnectionFailed, Eos, OtherUser, ServerError, UmaError
+from umaserve.visible import for_reader
 
 TOO_LONG = ("E_LIMIT_001", "E_LIMIT_003")
 ATTEMPTS = 2  # at one answer, where the daemon goes away
@@ -42,9 +48,9 @@ class Talk:
         gives_up: bool,
     ) -> None:
         self._socket = socket
-        self._settings = settings
+        self.settings = settings
         self._gives_up = gives_up
-        self._model = ""
+        self.model = ""  # its name; empty: not known
         self._n_ctx = 0  # tokens of a conversation at most; 0: not known
         self._most_tokens = 0  # the daemon's limit for one answer
         self._number = 0  # of the conversation
@@ -66,7 +72,28 @@ class Talk:
         """
         with client_of(self._socket) as client:
             self._learn(model_once_loaded(client))
-        return self._model
+        return self.model
+
+    def tell_model(self) -> int:
+        """Say which model answers, and how much of a conversation it holds; an exit status."""
+        try:
+            name = self.meet_model()
+        except UmaError as error:
+            return self._failed(error)
+        of = f"; conversations of up to {self._n_ctx} tokens" if self._n_ctx else ""
+        say(f"({name}{of})" if name else "(no model is loaded; /model NAME serves one)")
+        return EXIT_OK
+
+    def change_model(self, name: str) -> int:
+        """Have the daemon serve another model; an exit status."""
+        from umaserve.cli.admin import load
+
+        try:
+            status = load([*(["--socket", self._socket] if self._socket else []), "--", name])
+            self.meet_model()
+        except UmaError as error:
+            return failure(error)
+        return status
 
     def ask(self, question: str) -> int:
         """Print the answer as it comes, and keep both; returns an exit status."""
@@ -113,7 +140,7 @@ class Talk:
         of = f" of {self._n_ctx}" if self._n_ctx else ""
         turns, left_out = turns_of(len(self.conversation.turns)), self.conversation.first
         return (
-            f"model         {self._model or '-'}\n"
+            f"model         {self.model or '-'}\n"
             f"last answer   {', '.join(parts)}\n"
             f"conversation  {turns}{f' ({left_out} left out)' if left_out else ''}, "
             f"{used}{of} tokens of the context"
@@ -157,17 +184,22 @@ class Talk:
 
     def _answer(self, question: str, parts: list[str]) -> int:
         """Print an answer, and collect it in ``parts``."""
-        settings = dict(self._settings)
+        settings = dict(self.settings)
         if settings.get("seed") is not None:
             settings["seed"] += self._attempt
         with client_of(self._socket) as client:
             self._learn(model_once_loaded(client))
             messages = self.conversation.messages(question)
-            with client.generate(messages=messages, session=self._session, **settings) as stream:
+            with (
+                client.generate(messages=messages, session=self._session, **settings) as stream,
+                Reading(self._socket, stream.id) as reading,
+            ):
+                write = _writer()
                 for event in stream:
+                    reading.over()
                     if event.text:
                         parts.append(event.text)
-                        show(event.text, end="")
+                        write(event.text)
         _end_line(parts)
         self._last = stream.eos
         if stream.eos is None or stream.eos.reason == "error":
@@ -185,12 +217,12 @@ class Talk:
     def _learn(self, info: dict[str, Any]) -> None:
         model = info.get("model") or {}
         name = str(model.get("name") or "")
-        if name and self._model and name != self._model:
+        if name and self.model and name != self.model:
             say(f"(the model is {name} now)")
             self.conversation.first = 0  # it may hold more
-        if name != self._model and model.get("note"):
+        if name != self.model and model.get("note"):
             say(f"({name} is {model['note']})")
-        self._model = name or self._model
+        self.model = name or self.model
         bounds = [int(model[key]) for key in ("n_ctx", "n_ctx_train") if model.get(key)]
         self._n_ctx = min(bounds, default=0)
         self._most_tokens = int((info.get("limits") or {}).get("max_tokens") or 0)
@@ -212,7 +244,7 @@ class Talk:
         return count > 0
 
     def _why_cut(self, n_tokens: int) -> str:
-        asked = self._settings.get("max_tokens")
+        asked = self.settings.get("max_tokens")
         if asked and n_tokens >= asked:
             why = f"--max-tokens {asked} is reached"
         elif self._most_tokens and n_tokens >= self._most_tokens:
@@ -230,6 +262,20 @@ class Talk:
         elif not self._gives_up:
             say("(your message is kept: /retry asks again)")
         return status
+
+
+def _writer() -> Callable[[str], None]:
+    """What writes an answer: on a terminal, with lines that end between words."""
+    if not sys.stdout.isatty():
+        return partial(show, end="")
+    from umaserve.cli.chat.wrap import Wrapper
+
+    wrapper = Wrapper(shutil.get_terminal_size().columns)
+
+    def write(text: str) -> None:
+        print(wrapper.feed(for_reader(text, sys.stdout)), end="", flush=True)
+
+    return write
 
 
 def turns_of(count: int) -> str:

@@ -37,12 +37,12 @@ def with_model(config: Config, ask: bool, tell: Callable[[str], None]) -> Config
     """
     where = places(model_dir=config.model_dir)
     if config.origin.get("model", "default") != "default":
-        path = _named(config.model, where, ask) if config.model else ""
+        path = named(config.model, where, ask) if config.model else ""
     else:
         path = _default(config, where, ask, tell)
     draft = ""
     if config.draft_model:
-        draft = _named(config.draft_model, where, ask) or str(demo_model_path())
+        draft = named(config.draft_model, where, ask) or str(demo_model_path())
     return replace(config, model=path, draft_model=draft)
 
 
@@ -56,7 +56,11 @@ def somebody_asks() -> bool:
         return False
 
 
-def _named(reference: str, where: Places, ask: bool) -> str:
+def named(reference: str, where: Places, ask: bool) -> str:
+    """Path of the model of that name, empty for the bundled one.  Raises ``NoModel``.
+
+    ``ask``: offer to fetch what is not there.
+    """
     try:
         return locate(reference, where)
     except BadReference as error:

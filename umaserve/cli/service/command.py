@@ -41,6 +41,8 @@ def service(arguments: list[str]) -> int:
     if name in ("", "-h", "--help"):
         show(_overview(), end="")
         return EXIT_OK if name else EXIT_USAGE
+    if name == "--version":
+        Parser(prog="umaserve service").parse_args(arguments)
     if name not in actions:
         near = get_close_matches(name, actions, n=1)
         hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(actions)}"

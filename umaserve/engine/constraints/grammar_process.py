@@ -31,6 +31,7 @@ import msgspec
 from umaserve import core_dumps
 from umaserve.llama import LlamaError, Model, load
 from umaserve.one_thread import has_one_thread
+from umaserve.process_name import name_process
 from umaserve.wire import messages as m
 
 from .errors import CannotBind
@@ -48,6 +49,7 @@ _question = msgspec.msgpack.Decoder(tuple[list[int], str]).decode
 
 
 def main() -> int:
+    name_process("uma-grammar")
     core_dumps.forbid()  # answers would stand in them
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is for the front
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the forks

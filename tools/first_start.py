@@ -53,7 +53,7 @@ TAIL, WIDEST = 25, 300  # lines of the log that a failure shows, characters of e
 
 
 class Progress:
-    """How far it is, by the lines that the steps print.  ``packages``: how many are fetched."""
+    """Progress by the lines that the steps print.  ``packages``: the number to fetch."""
 
     def __init__(self, packages: int) -> None:
         self.step: int | None = None  # None: nothing had to be done yet
@@ -81,11 +81,11 @@ class Progress:
 
     @property
     def share(self) -> float:
-        """How much of the step is done, from 0 to 1: that of its slowest part."""
+        """Share of the step that is done, from 0 to 1: that of its slowest part."""
         return min(self._shares.values(), default=0.0)
 
     def left_s(self, now_s: float) -> float:
-        """About how many seconds all of the rest takes, if every step has something to do."""
+        """Estimate the seconds of all of the rest, if every step has something to do."""
         if self.step is None:
             return 0.0
         rest = STEPS[self.step][1] * (1 - self.share)
@@ -113,7 +113,7 @@ class Progress:
 
 
 def left_text(seconds: float) -> str:
-    """So that nobody waits longer than they are told: some steps may have nothing to do."""
+    """Say how long the rest takes at most: some steps may have nothing to do."""
     if seconds <= 45:
         return "less than a minute left"
     minutes = math.ceil(seconds / 60)
@@ -203,7 +203,7 @@ class Preparation:
             sys.stderr.flush()
 
     def _write_log(self) -> None:
-        """Where the disk is full, what is shown has to do."""
+        """Write new lines to the log; where the disk is full, there is none."""
         with contextlib.suppress(OSError):
             self._log.parent.mkdir(parents=True, exist_ok=True)
             with self._log.open("a" if self._logged else "w", encoding="utf-8") as file:
@@ -227,7 +227,7 @@ class Preparation:
 
 
 def _of_make(line: str) -> bool:
-    """What make says of itself helps nobody."""
+    """Whether a line is of make itself, and helps nobody."""
     return re.match(r"(g?make)(\[\d+\])?: ", line) is not None
 
 
@@ -236,7 +236,7 @@ def _say(text: str) -> None:
 
 
 def _packages() -> int:
-    """How many the lock file names; some are of other systems."""
+    """Number of packages in the lock file; some are of other systems."""
     try:
         text = Path("requirements.lock").read_text("utf-8")
     except OSError:

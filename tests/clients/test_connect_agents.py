@@ -71,8 +71,10 @@ def test_an_agent_works_once_it_is_connected(tmp_path: Path, app: str) -> None:
         done = place.run(["sh", "-c", f"{command} {json.dumps(TASK)}"])
         assert done.returncode == 0, done.stderr + done.stdout
         assert ANSWER in done.stdout and place.file.read_text() == AFTER
+        assert "Model metadata" not in done.stderr  # which Codex says of models it does not know
         place.connect(app, "--undo")
-        left = [path for path in place.home.rglob("*") if path.is_file()]
+        files = [path for path in place.home.rglob("*") if path.is_file()]
+        left = [path for path in files if path.parent.name != "cache"]  # what the agent has found
         told = [path for path in left if b"127.0.0.1:8080" in path.read_bytes()]
     assert [path for path in told if path.suffix in (".json", ".jsonc", ".yaml", ".toml")] == []
 
@@ -81,4 +83,7 @@ def test_claude_code_is_told_the_context(tmp_path: Path) -> None:
     with desk(tmp_path, n_ctx=50_000) as place:
         place.connect("claude-code")
         done = place.run(["claude", "-p", "/context"])
+        menu = json.loads((place.home / ".claude/cache/gateway-models.json").read_text())
+    (model,) = menu["models"]
+    assert model["id"] == f"anthropic-local/{model['display_name']}"
     assert "local" in done.stdout and "/ 50k" in done.stdout, done.stdout

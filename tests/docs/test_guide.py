@@ -16,7 +16,7 @@ from umaserve.cli.chat.input import is_open
 
 SCREENS = GUIDE.with_name("guide-screens.txt")
 KEEP = "UMASERVE_KEEP_SCREENS"  # set it to 1, and the screens of docs/ are written anew
-PROMPT, CHAT_PROMPT = "READY>", ">"
+PROMPT, CHAT_PROMPT = "READY>", r">( {2,}\S.*)?"  # with the model's name at the right
 
 
 class Reader:
@@ -63,7 +63,7 @@ class Reader:
                 for line in step.text.splitlines():
                     if not is_open(message):
                         message = ""
-                        pane.until(lambda: last_line(pane) == CHAT_PROMPT, "the chat's prompt")
+                        pane.until(lambda: at_chat_prompt(pane), "the chat's prompt")
                     message += line + "\n"
                     pane.command(line)
                     self._typed = line
@@ -87,7 +87,7 @@ class Reader:
 
     def _has_ended(self, pane: Pane) -> bool:
         """Whether the prompt is back behind what was typed, and what that printed."""
-        if last_line(pane) == CHAT_PROMPT:
+        if at_chat_prompt(pane):
             return self._typed in pane.text(joined=True)
         return last_line(pane) == PROMPT and len(pane.text().split()) > 1
 
@@ -101,6 +101,10 @@ class Reader:
         self.screens.append(
             f"=== {step.heading}, {self._at} terminal ===\n" + "\n".join(lines).rstrip() + "\n"
         )
+
+
+def at_chat_prompt(pane: Pane) -> bool:
+    return re.fullmatch(CHAT_PROMPT, last_line(pane)) is not None
 
 
 def last_line(pane: Pane) -> str:

@@ -164,6 +164,7 @@ def test_a_request_as_the_app_makes_it(
     named = name in ("claude-code", "codex", "opencode")
     assert ("session none" in out) != named
     assert "lane: interactive; " in out and "tokens of the prompt" in out
+    assert "\n  the answer begins: " in out
 
 
 def test_a_short_request_is_seen_where_the_socket_takes_long(
@@ -226,10 +227,43 @@ def test_it_asks_and_no_is_no(
         assert "Nothing was changed" in capsys.readouterr().out
     monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
     assert main(["connect", "codex"]) == 0
-    assert set(files_below(home)) == {".codex/config.toml"}
+    assert set(files_below(home)) == {".codex/config.toml", ".codex/uma-models.json"}
     monkeypatch.setattr(sys, "stdin", io.StringIO("n\n"))
     assert main(["connect", "codex", "--undo"]) == 1
-    assert set(files_below(home)) == {".codex/config.toml"}
+    assert set(files_below(home)) == {".codex/config.toml", ".codex/uma-models.json"}
+
+
+def test_what_will_not_work_is_said_before_the_question(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said: list[str] = []
+
+    def ask(question: str) -> str:
+        said.append(capsys.readouterr().err)
+        return "n"
+
+    monkeypatch.setattr("builtins.input", ask)
+    assert main(["connect", "claude-code"]) == 1
+    assert "note: the context has 2048 tokens, and an agent's first prompt" in said[0]
+    main(["connect", "claude-code", "--yes"])
+    capsys.readouterr()
+    main(["connect", "claude-code"])  # again, with nothing to change
+    assert capsys.readouterr().err.count("the context has 2048 tokens") == 1
+
+
+def test_the_text_of_an_answer_in_each_family() -> None:
+    def delta(**fields: Any) -> dict[str, Any]:
+        return {"choices": [{"delta": fields}]}
+
+    events = [
+        delta(role="assistant"), delta(reasoning_content="hm "), delta(content="a"),
+        {"choices": [{"text": "b"}]}, {"choices": [{"message": {"content": "c"}}]},
+        {"choices": []}, {"type": "response.output_text.delta", "delta": "d"},
+        {"type": "response.output_text.done", "text": "no"},
+        {"type": "content_block_delta", "delta": {"type": "text_delta", "text": "e"}},
+        {"type": "content_block_delta", "delta": {"thinking": "f"}}, {"type": "ping"}, b"[DONE]",
+    ]  # fmt: skip
+    assert "".join(map(check.text_of, events)) == "hm abcdef"
 
 
 def test_a_link_leads_to_the_same_file_afterwards(home: Path) -> None:

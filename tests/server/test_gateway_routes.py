@@ -51,11 +51,17 @@ def test_models_as_anthropic_lists_them(daemon: DaemonProcess) -> None:
     port, name = port_of(daemon), daemon.info()["model"]["name"]
     told = send(port, "GET", "/v1/models?limit=20", VERSION).json
     (model,) = told["data"]
-    assert (model["type"], model["id"], model["display_name"]) == ("model", name, name)
+    # one that Claude Code takes into its menu, which it tells by these words
+    id = f"anthropic-local/{name}"
+    assert (model["type"], model["id"], model["display_name"]) == ("model", id, name)
     assert {k: v for k, v in told.items() if k != "data"} == {
-        "has_more": False, "first_id": name, "last_id": name,
+        "has_more": False, "first_id": id, "last_id": id,
     }  # fmt: skip
-    assert send(port, "GET", f"/v1/models/{name}", VERSION).json == model
+    for each in (name, id):
+        assert send(port, "GET", f"/v1/models/{each}", VERSION).json == model
+    body = {"model": id, "max_tokens": 1, "messages": HELLO}
+    assert post(port, "/v1/messages", body).json["model"]
+    assert send(port, "GET", f"/v1/models/{id}").status == 404
     missing = send(port, "GET", "/v1/models/none", VERSION)
     assert (missing.status, missing.json["error"]["type"]) == (404, "not_found_error")
     assert missing.json["type"] == "error"

@@ -114,6 +114,7 @@ base_url = "http://proxy.example/v1"
 [tui]
 notifications = true
 """
+CODEX_MODELS = '{"models": []}\n'
 OPENCODE = """\
 {
     "$schema": "https://opencode.ai/config.json",
@@ -195,7 +196,7 @@ SETTINGS = {
     "vscode": {".config/Code/User/chatLanguageModels.json": VS_CODE},
     "continue": {".continue/config.yaml": CONTINUE},
     "claude-code": {".claude/settings.json": CLAUDE_CODE},
-    "codex": {".codex/config.toml": CODEX},
+    "codex": {".codex/config.toml": CODEX, ".codex/uma-models.json": CODEX_MODELS},
     "opencode": {".config/opencode/opencode.json": OPENCODE},
     "qwen-code": {".qwen/settings.json": QWEN_CODE},
     "aider": {".aider.conf.yml": AIDER, ".aider.model.metadata.json": AIDER_MODELS},

@@ -136,6 +136,23 @@ def test_continue_does_not_lose_its_older_file() -> None:
     assert not refusal(places())
 
 
+def test_claude_code_keeps_its_prompt_and_finds_the_model() -> None:
+    (settings,) = told(APPS["claude-code"], places()).values()
+    assert settings["env"]["CLAUDE_CODE_TOTAL_TOKENS_REMINDER"] == "off"
+    assert settings["env"]["CLAUDE_CODE_ENABLE_GATEWAY_MODEL_DISCOVERY"] == "1"
+
+
+def test_codex_has_a_catalogue_with_the_model() -> None:
+    files = told(APPS["codex"], places())
+    config, catalogue = files[".codex/config.toml"], files[".codex/uma-models.json"]
+    assert config["model_catalog_json"] == f"{HOME}/.codex/uma-models.json"
+    (model,) = catalogue["models"]
+    assert model["slug"] == config["model"]
+    assert model["context_window"] == config["model_context_window"] == TARGET.context
+    assert model["base_instructions"] and model["input_modalities"] == ["text"]
+    assert "menu of models" in " ".join(APPS["codex"].notes(TARGET))
+
+
 def test_agents_are_warned_of_models_that_will_not_do() -> None:
     small = TARGET._replace(context=8192, tools=False)
     for name in ("claude-code", "codex", "opencode", "qwen-code"):

@@ -33,7 +33,7 @@ REASONS = {
 
 
 def hint(word: str, known: list[str]) -> str:
-    """What to type instead of a command that there is not."""
+    """Return what to type instead of a command that does not exist."""
     if word in REASONS:
         return REASONS[word]
     if word in COMMANDS:

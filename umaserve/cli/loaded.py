@@ -117,7 +117,7 @@ def stop(arguments: list[str]) -> int:
 
 
 def _wait_for_the_end(path: str, pid: int) -> None:
-    """So that another daemon can have the socket at once."""
+    """Wait until another daemon can have the socket."""
     until_s = time.monotonic() + END_S
     while os.path.lexists(f"{path}.lock") and time.monotonic() < until_s:
         try:

@@ -25,7 +25,7 @@ def with_local_http(config: Config, tell: Callable[[str], None], port: int = POR
 
 
 def in_use(port: int) -> str:
-    """What to tell where another program has the port."""
+    """Return the sentence for a port that another program has."""
     return (
         f"port {port} is in use by another program, so there is no HTTP; "
         f"--http {HOST}:{port + 1} takes another port"

@@ -58,7 +58,10 @@ class Reading:
 
 
 def progress_text(row: dict[str, Any]) -> str:
-    """What the daemon does with a request, of which `info` has this row; empty once it answers."""
+    """Say what the daemon does with a request, of which `info` has this row.
+
+    Empty once the request is answered.
+    """
     total, done, age_s = row.get("prompt_tokens") or 0, row.get("kv_cells") or 0, row.get("age_s")
     after = f", {age_s:.0f} s" if age_s else ""
     if row.get("state") in ("queued", "parked"):

@@ -18,6 +18,7 @@ from umaserve.connect.apps import (
     chat,
     no_notes,
 )
+from umaserve.connect.codex_model import codex_model
 from umaserve.connect.edits import Item, Path, Put
 
 KEY_VARIABLE = "UMA_API_KEY"
@@ -33,7 +34,8 @@ def _claude_file(places: Places) -> str:
 def _claude_changes(places: Places, target: Target) -> list[Change]:
     """It asks for smaller models by names of their own, and all are the daemon's one.
 
-    It believes the number of tokens of models alone whose name it does not know.
+    It believes the number of tokens of models alone whose name it does not know.  Its count of
+    tokens that are left stands in front of the conversation, and would change with each turn.
     """
     models = ("MODEL", "DEFAULT_OPUS_MODEL", "DEFAULT_SONNET_MODEL", "DEFAULT_HAIKU_MODEL")
     variables = {
@@ -43,6 +45,8 @@ def _claude_changes(places: Places, target: Target) -> list[Change]:
         "CLAUDE_CODE_MAX_CONTEXT_TOKENS": str(target.context),
         "CLAUDE_CODE_MAX_OUTPUT_TOKENS": str(target.output),
         "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+        "CLAUDE_CODE_ENABLE_GATEWAY_MODEL_DISCOVERY": "1",
+        "CLAUDE_CODE_TOTAL_TOKENS_REMINDER": "off",
     }
     edits = tuple(Put(("env", name), value) for name, value in variables.items())
     return [Change(_claude_file(places), "jsonc", edits)]
@@ -78,20 +82,27 @@ _CODEX: Path = ("model_providers", PROVIDER)
 
 
 def _codex_file(places: Places) -> str:
-    return places.named("CODEX_HOME", ".codex") + "/config.toml"
+    return f"{_codex_folder(places)}/config.toml"
+
+
+def _codex_folder(places: Places) -> str:
+    return places.named("CODEX_HOME", ".codex")
 
 
 def _codex_changes(places: Places, target: Target) -> list[Change]:
     provider = {"name": NAME, "base_url": f"{target.url}/v1", "wire_api": "responses"}
     if target.key:
         provider["env_key"] = KEY_VARIABLE
+    catalogue = f"{_codex_folder(places)}/uma-models.json"
     edits = (
         Put(("model",), MODEL),
         Put(("model_provider",), PROVIDER),
         Put(("model_context_window",), target.context),
+        Put(("model_catalog_json",), catalogue),
         Put(_CODEX, provider),
     )
-    return [Change(_codex_file(places), "toml", edits)]
+    models = Put(("models",), [codex_model(target)])
+    return [Change(_codex_file(places), "toml", edits), Change(catalogue, "jsonc", (models,))]
 
 
 def _codex_asks(target: Target) -> list[Ask]:
@@ -115,9 +126,10 @@ def _codex_asks(target: Target) -> list[Ask]:
 
 
 def _codex_notes(target: Target) -> list[str]:
-    if not target.key:
-        return []
-    return [f"Codex reads the key from the environment: export {KEY_VARIABLE}=…"]
+    notes = ["Codex's menu of models has this one alone, until --undo"]
+    if target.key:
+        notes.append(f"Codex reads the key from the environment: export {KEY_VARIABLE}=…")
+    return notes
 
 
 CODEX = App(

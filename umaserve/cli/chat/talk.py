@@ -265,7 +265,7 @@ class Talk:
 
 
 def _writer() -> Callable[[str], None]:
-    """What writes an answer: on a terminal, with lines that end between words."""
+    """Return a function that writes an answer; on a terminal, lines end between words."""
     if not sys.stdout.isatty():
         return partial(show, end="")
     from umaserve.cli.chat.wrap import Wrapper

@@ -22,7 +22,7 @@ class Wrapper:
         self._is_code = False
 
     def feed(self, text: str) -> str:
-        """What to write for the next piece."""
+        """Return what to write for the next piece."""
         return "".join(map(self._take, text))
 
     def _take(self, letter: str) -> str:

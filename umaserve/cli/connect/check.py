@@ -10,7 +10,7 @@ from contextlib import suppress
 from http.client import HTTPException, HTTPResponse
 from typing import Any
 
-from umaserve.cli.common import EXIT_OK, EXIT_SERVER, say, show
+from umaserve.cli.common import EXIT_OK, EXIT_SERVER, in_a_line, say, show
 from umaserve.cli.connect.daemon import LIVE_S, open_http, path_below, refused
 from umaserve.client import Client, UmaError
 from umaserve.connect.apps import App, Ask, Target
@@ -94,7 +94,7 @@ def _check(app: App, ask: Ask, target: Target, socket: str | None) -> int:
                 why = refused(target.url, response, response.read(MOST_BYTES), target.key)
                 say(f"error: {why}")
                 return EXIT_SERVER
-            events, error = _read(response, bool(ask.body.get("stream")))
+            events, said, error = _read(response, bool(ask.body.get("stream")))
     except (OSError, HTTPException, ValueError) as failure:
         say(f"error: {target.url} broke off: {failure or type(failure).__name__}")
         return EXIT_SERVER
@@ -105,22 +105,40 @@ def _check(app: App, ask: Ask, target: Target, socket: str | None) -> int:
         return EXIT_SERVER
     took = f"{time.monotonic() - begun_s:.2f} s"
     show(f"  answered in {took}" + (f", {events} events" if ask.body.get("stream") else ""))
+    show(f"  the answer begins: {in_a_line(said)}" if said else "  the answer has no text")
     for line in _saw(response, watch):
         show(f"  {line}")
     return EXIT_OK
 
 
-def _read(response: HTTPResponse, stream: bool) -> tuple[int, str]:
-    """How many events came, and what went wrong in words."""
+def _read(response: HTTPResponse, stream: bool) -> tuple[int, str, str]:
+    """How many events came, the text of the answer, and what went wrong in words."""
     if not stream:
-        response.read(MOST_BYTES)
-        return 1, ""
-    count = 0
+        return 1, text_of(json.loads(response.read(MOST_BYTES))), ""
+    count, parts = 0, []
     for event in _events(response):
         count += 1
         if isinstance(event, dict) and isinstance(event.get("error"), dict):
-            return count, str(event["error"].get("message"))
-    return count, "" if count else "nothing came"
+            return count, "", str(event["error"].get("message"))
+        parts.append(text_of(event))
+    return count, "".join(parts), "" if count else "nothing came"
+
+
+def text_of(event: Any) -> str:
+    """Return the text of an answer, or of an event of a stream, thoughts included.
+
+    It may be of OpenAI's chats, completions or responses, or of Anthropic's messages.
+    """
+    if not isinstance(event, dict):
+        return ""
+    if str(event.get("type", "")).endswith("_text.delta"):
+        return str(event.get("delta") or "")
+    if event.get("type") == "content_block_delta":
+        delta = event.get("delta") or {}
+        return str(delta.get("text") or delta.get("thinking") or "")
+    choice: dict[str, Any] = next(iter(event.get("choices") or ()), {})
+    said = choice.get("delta") or choice.get("message") or {"content": choice.get("text")}
+    return str(said.get("reasoning_content") or "") + str(said.get("content") or "")
 
 
 def _events(response: HTTPResponse) -> Iterator[Any]:

@@ -124,6 +124,8 @@ def _connect(app: App, here: Places, options: Namespace) -> int:
     changes = [each for each in plan if each[1] != each[2]]
     for change, before, after in changes:
         _show_change(change.path, before, after)
+    for line in warnings(app, target):
+        say(f"note: {line}")
     if plan and not changes:
         show(f"{app.title} is set up for {target.url} already.")
     elif changes:
@@ -134,8 +136,6 @@ def _connect(app: App, here: Places, options: Namespace) -> int:
         show(f"{app.title} is set up for {target.url}; {back}.")
     for path in _readable(target.key, plan):
         say(f"note: other users can read {path}, which holds the key; chmod 600 {path}")
-    for line in warnings(app, target):
-        say(f"note: {line}")
     for line in app.notes(target):
         show(line if not plan else f"- {line}")
     return EXIT_OK
@@ -227,7 +227,7 @@ def _undo(app: App, here: Places, yes: bool) -> int:
         _show_change(path, now, back)
     if changes and not _agreed("Take this back?", yes):
         return EXIT_CANNOT_SERVE
-    for path, now, back, folders in changes:
+    for path, now, back, folders in reversed(changes):  # the first file's folder is made first
         if files.read(path) != now:
             say(f"error: {path} has changed meanwhile; try again")
             return EXIT_CANNOT_SERVE

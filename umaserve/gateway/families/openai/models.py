@@ -12,6 +12,9 @@ from umaserve.gateway.translate.answering import json_response
 from umaserve.gateway.translate.endpoint import Endpoint
 from umaserve.gateway.translate.model import context_of, loaded_model, note_of
 
+# Claude Code offers the models of a gateway whose id has `claude` or `anthropic` in it.
+FOR_ANTHROPIC = "anthropic-local/"
+
 
 async def models(request: Request) -> Response:
     """The one model; none while none is loaded."""
@@ -27,16 +30,17 @@ async def models(request: Request) -> Response:
 async def one_model(request: Request) -> Response:
     """The model of that name."""
     model, name = await loaded_model(request), request.path_params["name"]
-    if not model or name != model["name"]:
+    anthropic = asks_anthropic(request.headers)
+    if not model or (name.removeprefix(FOR_ANTHROPIC) if anthropic else name) != model["name"]:
         raise Refusal(404, "model_not_found", "no model of this name is loaded; see /v1/models")
-    shape = _for_anthropic if asks_anthropic(request.headers) else _entry
+    shape = _for_anthropic if anthropic else _entry
     return json_response(shape(model))
 
 
 def _for_anthropic(model: dict[str, Any]) -> dict[str, Any]:
     return {
         "type": "model",
-        "id": model["name"],
+        "id": FOR_ANTHROPIC + model["name"],
         "display_name": model["name"],
         "created_at": "1970-01-01T00:00:00Z",
         "max_input_tokens": context_of(model),

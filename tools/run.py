@@ -31,7 +31,9 @@ def arguments(given: list[str], environment: Mapping[str, str], port: int = PORT
 
 def with_model(given: list[str], environment: Mapping[str, str]) -> list[str]:
     """Names the bundled model where nobody says or said which."""
-    if chosen() or any(map(is_model, given)):
+    words = given[1:] if given[:1] == ["serve"] else given
+    is_named = bool(words) and not words[0].startswith("-")
+    if is_named or chosen() or any(map(is_model, given)):
         return given
     parser = Parser(prog="umaserve", add_help=False)
     add_flags(parser)

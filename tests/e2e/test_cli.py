@@ -241,6 +241,12 @@ def test_a_model_is_named_as_people_name_it(words):
     assert re.search(r'path = "m\.gguf" +# flag --model', done.stdout, re.IGNORECASE)
 
 
+def test_serve_takes_a_name_without_a_flag():
+    done = run("serve", "qwen3-4b", "--print-config")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert re.search(r'path = "qwen3-4b" +# flag --model', done.stdout)
+
+
 def test_a_client_waits_a_moment_for_a_daemon_that_starts(tmp_path):
     path = str(tmp_path / "late.sock")
     command = [sys.executable, "-m", "umaserve", "generate", "-p", "hi", "--socket", path]

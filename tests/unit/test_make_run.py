@@ -60,6 +60,7 @@ def test_another_command_gets_nothing_more(port: int) -> None:
         (["-m", "m.gguf"], {}),
         (["m.gguf"], {}),
         (["serve", "m.gguf", "--mlock"], {}),
+        (["serve", "qwen3-4b"], {}),
         ([], {"UMA_MODEL": "m.gguf"}),
         (["--config", "named.toml"], {}),
         ([], {"UMA_CONFIG": "named.toml"}),

@@ -5,10 +5,12 @@ from __future__ import annotations
 import io
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from tests.support.server_harness import DaemonProcess
+from umaserve.server import main
 from umaserve.server.log.lines import Log
 from umaserve.server.log.repeats import KEPT, Repeats
 
@@ -131,3 +133,20 @@ def test_a_daemon_that_runs_well_says_little(tmp_path: Path, level: str) -> None
     else:
         assert [entry["request"] for entry in about] == [f"r{i}" for i in range(5)]
         assert all(entry["request"] in entry["message"] for entry in about)
+
+
+def test_a_load_that_takes_long_is_told_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s, lines = [0.0], []
+    monkeypatch.setattr(main.time, "monotonic", lambda: now_s[0])
+    daemon = SimpleNamespace(log=lambda level, text: lines.append(text))
+    starting = SimpleNamespace(daemon=daemon, model=SimpleNamespace(path="m.gguf"))
+    report = main._Run._plain_progress(starting)  # type: ignore[arg-type]
+    for now_s[0], fraction, stage in (
+        (0.5, 0.0, "start"), (1.5, 0.1, "weights"), (2.0, 0.3, "weights"), (6.4, 0.6, "weights"),
+        (6.6, 0.6, "weights"), (30.0, 0.6, "weights"), (31.0, 1.0, "context"),
+        (32.0, 1.0, "warmup"),
+    ):  # fmt: skip
+        report(fraction, stage)
+    assert lines == [
+        "loading m.gguf: weights 10%", "loading m.gguf: weights 60%", "loading m.gguf: context",
+    ]  # fmt: skip

@@ -55,6 +55,7 @@ REPEATS_S = 5.0
 # That the loop may keep the GIL from the thread that sends tokens.  It lets the GIL go for a moment
 # in each pass; where passes are shorter than this, the thread that waits gets it hardly ever.
 SWITCH_S = 0.00005
+LINE_S = 5.0  # between two lines about a load
 AGAIN_S = 30.0  # before what failed while serving goes on is tried again
 
 
@@ -367,14 +368,14 @@ class _Run:
         return None
 
     def _plain_progress(self) -> Callable[[float, str], None]:
-        """A line when the load has taken over a second, and at every quarter from then on."""
-        began_s, said = time.monotonic(), ("", -1)
+        """A line when the load has taken over a second; then at quarters, `LINE_S` apart."""
+        due_s, said = time.monotonic() + 1.0, ("", -1)
 
         def report(fraction: float, stage: str) -> None:
-            nonlocal said
-            step = (stage, int(fraction * 4))
-            if time.monotonic() - began_s > 1.0 and step != said:
-                said = step
+            nonlocal said, due_s
+            step, now_s = (stage, int(fraction * 4)), time.monotonic()
+            if now_s > due_s and step != said:
+                said, due_s = step, now_s + LINE_S
                 share = f" {fraction:.0%}" if fraction < 1.0 else ""
                 self.daemon.log("info", f"loading {self.model.path}: {stage}{share}")
 

@@ -96,6 +96,32 @@ def test_an_answer_ends_where_the_other_speaker_s_turn_begins(daemon: DaemonProc
     assert with_tools.status == 200, with_tools.body
 
 
+NAMED = {"type": "function", "function": {"name": "look"}}
+FLAT = {"type": "function", **TOOL["function"]}
+REQUIRED: list[tuple[str, dict[str, Any]]] = [
+    ("/v1/chat/completions", {"messages": HELLO, "tools": [TOOL], "tool_choice": "required"}),
+    ("/v1/chat/completions", {"messages": HELLO, "tools": [TOOL], "tool_choice": NAMED}),
+    ("/v1/responses", {"input": "hi", "tools": [FLAT], "tool_choice": "required"}),
+    ("/v1/responses", {"input": "hi", "tools": [FLAT], "tool_choice": {"type": "function",
+     "name": "look"}}),
+    ("/v1/messages", {"messages": HELLO, "max_tokens": 9, "tool_choice": {"type": "any"},
+     "tools": [{"name": "look", "input_schema": {"type": "object"}}]}),
+    ("/v1/messages", {"messages": HELLO, "max_tokens": 9, "tool_choice": {"type": "tool",
+     "name": "look"}, "tools": [{"name": "look", "input_schema": {"type": "object"}}]}),
+    ("/generate", {"messages": HELLO, "tools": [TOOL], "tool_choice": "required"}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("path", "body"), REQUIRED)
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_call_that_is_required_is_refused_where_no_calls_are_known(
+    daemon: DaemonProcess, path: str, body: dict[str, Any], stream: bool
+) -> None:
+    reply = post(port_of(daemon), path, {"model": "m", **body, "stream": stream})
+    assert reply.status == 400, reply.body
+    assert "requires a call" in reply.body.decode() and "E_PROTO_005" in reply.body.decode()
+
+
 def test_a_text_is_continued_as_it_is(daemon: DaemonProcess) -> None:
     for path, name in (("/api/generate", "response"), ("/completion", "content")):
         told = post(port_of(daemon), path, {"prompt": "hi", "stream": False}).json

@@ -21,11 +21,13 @@ from umaserve.chat.questions import Abilities, Rendered
 from umaserve.protocol import (
     E_LIMIT_002,
     E_PROTO_003,
+    E_PROTO_005,
     E_RUNTIME_001,
     Generate,
     Overflow,
     ProtocolError,
 )
+from umaserve.protocol.chat import must_call
 from umaserve.server.engines.descriptors import Reserve
 from umaserve.server.engines.handle import EngineHandle
 from umaserve.server.log.lines import trace
@@ -52,6 +54,11 @@ ONLY_EMBEDS = (
 NO_SHIFT = (
     '"context_shift" cannot be true with this model ({}); leave it out, and a full context ends '
     "the answer"
+)
+
+NO_CALLS = (
+    '"tool_choice" requires a call, and llama.cpp knows no calls of tools in this model\'s chat '
+    'template; leave it out, or ask for the arguments with a "response_format"'
 )
 
 REASONS = {
@@ -279,6 +286,9 @@ class Sessions:
         found = engine.chat_abilities  # not there yet: then its answer is read
         thinks = found is None or found.thinks
         chat = request.message.chat
+        if must_call(chat) and not outcome.grammar:
+            self._not_taken(request, (E_PROTO_005, NO_CALLS))
+            return
         if not chat.add_generation_prompt:
             outcome = outcome.without_generation_prompt()
         is_read = chat.parsed or chat.deltas and thinks

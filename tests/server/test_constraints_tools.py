@@ -58,6 +58,19 @@ def test_a_required_call_is_all_of_the_answer(daemon: DaemonProcess, choice: Any
     is_call(call["function"]["name"], json.loads(call["function"]["arguments"]))
 
 
+def test_calls_that_are_not_parallel_end_with_the_first(daemon: DaemonProcess) -> None:
+    """Another call is likelier than the end; only what binds ends the answer."""
+    (end,), (more,) = tokens(daemon, "<|endoftext|>"), tokens(daemon, "<")
+    body = {
+        "messages": HELLO, "tools": [TOOL], "tool_choice": "required", "max_tokens": 300,
+        "reasoning_effort": "none", "temperature": 0, "parallel_tool_calls": False,
+        "logit_bias": {str(more): 900, str(end): 800},
+    }  # fmt: skip
+    (found,) = post(port_of(daemon), "/v1/chat/completions", body).json["choices"]
+    assert found["finish_reason"] == "tool_calls", found
+    assert len(found["message"]["tool_calls"]) == 1
+
+
 def leads(daemon: DaemonProcess, first: str) -> dict[str, Any]:
     """Fields by which the end is the likeliest, and after it a text, where these may come."""
     (end,) = tokens(daemon, "<|endoftext|>")

@@ -255,3 +255,51 @@ def test_parameters_that_are_no_schema_name_the_tool(port: int) -> None:
     assert reply.status == 400
     assert "tools[0].function.parameters" in reply.json["error"]["message"]
     assert "odd" in reply.json["error"]["message"]
+
+
+ONE_CALL: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": {**OPENAI, "parallel_tool_calls": False},
+    "/v1/responses": {
+        "input": "What does it say?", "tools": [{"type": "function", **FUNCTION}],
+        "parallel_tool_calls": False,
+    },
+    "/v1/messages": {
+        **ANTHROPIC, "tool_choice": {"type": "auto", "disable_parallel_tool_use": True},
+    },
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def twice(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    """Of a daemon whose model calls the tool twice, whatever binds it."""
+    template = next(path for path in templates() if path.stem == "Qwen-Qwen3-0.6B")
+    given = {"FAKE_TEMPLATE": template.read_text("utf-8"), "FAKE_SAYS": f"{CALL}\n{CALL}"}
+    path = tmp_path_factory.mktemp("twice")
+    with DaemonProcess(path, n_ctx=4096, http="127.0.0.1:0", environment=given) as daemon:
+        yield port_of(daemon)
+
+
+@pytest.mark.parametrize("path", ONE_CALL)
+@pytest.mark.parametrize("stream", [True, False])
+def test_without_parallel_calls_there_is_one(twice: int, path: str, stream: bool) -> None:
+    more = {key: ONE_CALL[path][key] for key in ("tool_choice", "parallel_tool_calls")
+            if key in ONE_CALL[path]}  # fmt: skip
+    free = {key: value for key, value in ONE_CALL[path].items() if key not in more}
+    for body, count in ((free, 2), (ONE_CALL[path], 1)):
+        reply = post(twice, path, {**body, "stream": stream})
+        assert len(names_of(path, reply.body, stream)) == count, reply.body
+
+
+def names_of(path: str, body: bytes, stream: bool) -> list[str]:
+    """Names of the tools that an answer calls."""
+    events = [each for each in sse(body) if isinstance(each, dict)] if stream else []
+    if path == "/v1/messages":
+        blocks = [e.get("content_block", {}) for e in events] or json.loads(body)["content"]
+        return [block["name"] for block in blocks if block.get("type") == "tool_use"]
+    if path == "/v1/responses":
+        response = events[-1]["response"] if stream else json.loads(body)
+        return [item["name"] for item in response["output"] if item["type"] == "function_call"]
+    choices = [c for event in events or [json.loads(body)] for c in event["choices"]]
+    parts = [choice.get("delta") or choice.get("message") or {} for choice in choices]
+    calls = [call["function"] for part in parts for call in part.get("tool_calls") or ()]
+    return [call["name"] for call in calls if call.get("name")]

@@ -160,3 +160,55 @@ def test_an_answer_by_a_form_is_content_beside_tools(
     parsed = chat.ask(questions.parse(said, raw(answer["syntax"]), None, partial=False))
     assert parsed is not None and parsed["message"]["content"] == text
     assert parsed["calls"] == 0 and parsed["whole"]
+
+
+TWO = [tool(PATH), tool({"type": "object", "properties": {"n": {"type": "integer"}}}, "other")]
+
+
+@pytest.mark.parametrize("choice", ["auto", "required"])
+@pytest.mark.parametrize("template", templates(), ids=lambda path: path.stem)
+def test_of_calls_that_are_not_parallel_there_is_one(
+    chat: Asked, template: Path, choice: str
+) -> None:
+    answer = rendered(chat, template, tools=TWO, tool_choice=choice, parallel_tool_calls=False)
+    rules = dict(re.findall(r"^(\S+) ::= (.*)$", answer["grammar"], re.MULTILINE))
+    calls = {name for name in rules if re.search(r"tool-(read-file|other)$", name)}
+    assert len(calls) == 2 or not rules
+    waiting, above = ["root"] if rules else [], set[str]()
+    while waiting:
+        above.add(name := waiting.pop())
+        body = re.sub(r'"(\\.|[^"\\])*"', "", rules[name])
+        assert not re.search(r"\)[+*]|tool[\w-]*[+*]", body), (name, body)
+        waiting += {*re.findall(r"[a-z][\w-]*", body)} & {*rules} - above - calls
+
+
+def test_parallel_calls_stay_where_nobody_rules_them_out(chat: Asked) -> None:
+    for parallel in (None, True):
+        answer = rendered(
+            chat, named("Qwen-Qwen3-0.6B"), tools=TWO, parallel_tool_calls=parallel
+        )
+        assert rule(answer["grammar"], "tool-calls").endswith("+")
+
+
+TWICE = {
+    "Qwen-Qwen3-0.6B": '<tool_call>\n{"name": "read_file", "arguments": {"path": "a"}}\n'
+    "</tool_call>\n",
+    "openai-gpt-oss-120b": "<|start|>assistant<|channel|>commentary to=functions.read_file"
+    '<|message|>{"path": "a"}<|call|>',
+    "meta-llama-Llama-3.1-8B-Instruct": '{"name": "read_file", "parameters": {"path": "a"}}',
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("partial", [True, False])
+@pytest.mark.parametrize("template", TWICE)
+def test_a_second_call_is_not_told(chat: Asked, template: str, partial: bool) -> None:
+    answer = rendered(chat, named(template), tools=TWO, parallel_tool_calls=False, thinking=False)
+    text, former = TWICE[template], None
+    text = text.removeprefix("<|start|>assistant") + text
+    for part in (text[: len(text) // 2], text):
+        is_partial = partial or part != text
+        parsed = chat.ask(questions.parse(part, raw(answer["syntax"]), former, partial=is_partial))
+        assert parsed is not None
+        former = raw(parsed["message"])
+    (call,) = parsed["message"]["tool_calls"]
+    assert call["function"]["name"] == "read_file"

@@ -583,6 +583,89 @@ static std::vector<std::string> words_of(const common_chat_params & params) {
     return out;
 }
 
+// Whether a character of a rule stands in a literal or a class of characters; `quote` is what ends
+// that, and 0 outside.
+static bool is_quoted(const std::string & rule, size_t & at, char & quote) {
+    const char c = rule[at];
+    if (quote) {
+        at += c == '\\';
+        quote = c == quote ? 0 : quote;
+        return true;
+    }
+    quote = c == '"' ? c : c == '[' ? ']' : 0;
+    return quote != 0;
+}
+
+// Names of rules in the text of one.
+static std::set<std::string> names_in(const std::string & rule) {
+    std::set<std::string> names;
+    std::string word;
+    char quote = 0;
+    for (size_t i = 0; i <= rule.size(); i++) {
+        const char c = i < rule.size() ? rule[i] : ' ';
+        if (i < rule.size() && is_quoted(rule, i, quote)) {
+            continue;
+        }
+        if (std::isalnum(static_cast<unsigned char>(c)) || c == '-') {
+            word += c;
+        } else if (!word.empty()) {
+            names.insert(word);
+            word.clear();
+        }
+    }
+    return names;
+}
+
+// The grammar with a single call where its rules have one again and again: some of llama.cpp's
+// formats do so whatever was asked for.
+static std::string with_one_call(const common_chat_params & params) {
+    std::set<std::string> tools, calls;
+    const json arena = params.parser.empty() ? json::object() : json::parse(params.parser);
+    if (arena.contains("parsers")) {
+        const json & parsers = arena.at("parsers");
+        for (const auto & each : parsers) {
+            if (each.at("type") != "rule") {
+                continue;
+            }
+            const json & child = parsers.at(each.at("child").get<size_t>());
+            if (child.at("type") == "tag" && child.at("tag") == "tool") {
+                tools.insert(each.at("name").get<std::string>());
+            }
+        }
+    }
+    std::vector<std::string> rules = string_split<std::string>(params.grammar, '\n');
+    auto has_call = [&](const std::string & rule) {
+        for (const auto & name : names_in(rule.substr(std::min(rule.find("::="), rule.size())))) {
+            if (tools.count(name) || calls.count(name)) {
+                return true;
+            }
+        }
+        return false;
+    };
+    std::string out;
+    for (bool grows = true; grows;) {
+        grows = false;
+        out.clear();
+        for (const auto & rule : rules) {
+            const std::string name = rule.substr(0, rule.find(' '));
+            if (tools.count(name) || !has_call(rule)) {
+                out += rule + "\n";
+                continue;
+            }
+            grows = calls.insert(name).second || grows;
+            char quote = 0;
+            for (size_t i = 0; i < rule.size(); i++) {
+                const size_t begin = i;
+                if (is_quoted(rule, i, quote) || rule[i] != '+' || rule[i - 1] != ')') {
+                    out += rule.substr(begin, i + 1 - begin);
+                }
+            }
+            out += "\n";
+        }
+    }
+    return out;
+}
+
 // Whether a rule of a grammar is one of the calls with words of the template around them.
 static bool begins_calls(
     const std::string & grammar, const std::string & name, const std::set<std::string> & triggers) {
@@ -617,21 +700,9 @@ static std::string calls_of(const common_chat_params & required) {
             triggers.insert(each.at("name").get<std::string>());
         }
     }
-    std::string word;
-    bool is_quoted = false;
-    for (size_t i = at + ROOT.size(); i <= end; i++) {
-        char c = i < end ? required.grammar[i] : ' ';
-        if (c == '\\' && is_quoted) {
-            i++;
-        } else if (c == '"') {
-            is_quoted = !is_quoted;
-        } else if (!is_quoted && (std::isalnum(static_cast<unsigned char>(c)) || c == '-')) {
-            word += c;
-        } else {
-            if (triggers.count(word) || begins_calls(required.grammar, word, triggers)) {
-                found.insert(word);
-            }
-            word.clear();
+    for (const auto & name : names_in(required.grammar.substr(at + ROOT.size(), end - at - ROOT.size()))) {
+        if (triggers.count(name) || begins_calls(required.grammar, name, triggers)) {
+            found.insert(name);
         }
     }
     std::string names;
@@ -654,10 +725,15 @@ static json render(const json & question) {
     const bool is_bound = question.at("bound").get<bool>() && !must_call;
     const bool continues = question.at("continue_final_message") != false;
     const json said = may_call ? convertible(tools, open) : tools;
+    const bool is_one_call = may_call && question.at("parallel_tool_calls") == false;
     json asked = question;
     auto apply = [&](const json & told, const std::string & wanted) {
-        return common_chat_templates_apply(
+        auto params = common_chat_templates_apply(
             templates_for(tools), inputs_of(asked, wanted, messages, told, options));
+        if (is_one_call) {
+            params.grammar = with_one_call(params);
+        }
+        return params;
     };
     // All but the prompt comes from what the client wrote, as it stands.
     common_chat_params params;
@@ -727,6 +803,7 @@ static json render(const json & question) {
     json syntax = {{"format", static_cast<int>(params.format)},
                    {"parser", params.parser},
                    {"generation_prompt", params.generation_prompt},
+                   {"one_call", is_one_call},
                    {"continues", continues}};
     if (!calls.empty() && is_bound) {
         syntax["content_parser"] = apply(tools, "none").parser;
@@ -897,6 +974,9 @@ static json parse(const json & question) {
     }
     if (message.empty()) {
         message = former;
+    }
+    if (syntax.at("one_call").get<bool>() && message.tool_calls.size() > 1) {
+        message.tool_calls.resize(1);  // some formats bind nothing
     }
     // A call is told when its name is whole: once its arguments begin, or the text has ended well.
     if (!is_whole && message.tool_calls.size() > former.tool_calls.size() &&

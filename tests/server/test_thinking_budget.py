@@ -79,6 +79,44 @@ def test_chat(daemon: DaemonProcess, budget: dict[str, Any]) -> None:
     assert message["reasoning_content"] and message["content"]
 
 
+WORDS = " I must answer now.\n"
+
+
+def test_last_words_come_before_the_end(daemon: DaemonProcess) -> None:
+    forced = tokens(daemon, WORDS) + tokens(daemon, "</think>")
+    with daemon.client() as client:
+        result = client.generate(
+            None, messages=HELLO, thinking_budget=BUDGET, thinking_budget_message=WORDS, **LIMITS
+        )
+    assert result.tokens[BUDGET : BUDGET + len(forced)] == forced
+    assert result.eos is not None and result.eos["message"]["content"]
+    assert result.eos["message"]["reasoning_content"].rstrip().endswith(WORDS.rstrip())
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("/v1/chat/completions",
+         {"reasoning_budget_tokens": BUDGET, "reasoning_budget_message": WORDS}),
+        ("/v1/chat/completions", {"thinking_budget": BUDGET, "thinking_budget_message": WORDS}),
+        ("/v1/messages", {"thinking": {"type": "enabled", "budget_tokens": BUDGET},
+                          "reasoning_budget_message": WORDS}),
+        ("/v1/responses", {"input": "hello", "max_output_tokens": 40, "thinking_budget": BUDGET,
+                           "reasoning_budget_message": WORDS}),
+        ("/api/chat", {"options": {"temperature": 0, "num_predict": 40}, "stream": False,
+                       "thinking_budget": BUDGET, "reasoning_budget_message": WORDS}),
+    ],
+)  # fmt: skip
+def test_last_words_in_each_dialect(
+    daemon: DaemonProcess, path: str, fields: dict[str, Any]
+) -> None:
+    assert WORDS.strip() in json.dumps(asked(daemon, path, messages=HELLO, **fields))
+
+
+def test_last_words_without_a_budget_are_none(daemon: DaemonProcess) -> None:
+    assert WORDS.strip() not in str(message_of(daemon, reasoning_budget_message=WORDS))
+
+
 def test_anthropic(daemon: DaemonProcess) -> None:
     thinking = {"type": "enabled", "budget_tokens": BUDGET}
     answer = asked(daemon, "/v1/messages", messages=HELLO, thinking=thinking)
@@ -147,3 +185,11 @@ def test_what_is_no_budget(daemon: DaemonProcess, path: str, fields: dict[str, A
     answer = post(port_of(daemon), path, {"messages": HELLO, **LIMITS, **fields})
     assert answer.status == 400
     assert "whole number" in str(answer.json)
+
+
+@pytest.mark.parametrize("words", ["a" * 4097, 5])
+def test_what_are_no_last_words(daemon: DaemonProcess, words: Any) -> None:
+    body = {"messages": HELLO, "thinking_budget": BUDGET, "reasoning_budget_message": words}
+    answer = post(port_of(daemon), "/v1/chat/completions", {**LIMITS, **body})
+    assert answer.status == 400
+    assert "thinking_budget_message" in answer.json["error"]["message"]

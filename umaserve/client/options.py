@@ -22,6 +22,7 @@ class Options(TypedDict, total=False):
     parallel_tool_calls: bool | None
     thinking: bool | str | None
     thinking_budget: int | None
+    thinking_budget_message: str | None
     chat_template_kwargs: dict[str, Any] | None
     continue_final_message: bool | Literal["content", "reasoning_content"] | None
     add_generation_prompt: bool | None

@@ -103,6 +103,9 @@ def options(wire: Any, messages: Sequence[ChatMessage]) -> ChatOptions:
         raise wrong("thinking_budget", _words("thinking_budget"), budget)
     if budget == 0:
         thinking = False
+    last_words = wire.thinking_budget_message or ""
+    if len(last_words) > f.MAX_BUDGET_MESSAGE_CHARS:
+        raise wrong("thinking_budget_message", _words("thinking_budget_message"), last_words)
     choice = wire.tool_choice or "auto"
     if isinstance(choice, NamedTool):
         name = choice.function.name
@@ -127,6 +130,7 @@ def options(wire: Any, messages: Sequence[ChatMessage]) -> ChatOptions:
         parallel_tool_calls=wire.parallel_tool_calls,
         thinking=thinking,
         thinking_budget=budget,
+        thinking_budget_message=last_words,
         chat_template_kwargs=_kwargs(wire.chat_template_kwargs),
         continue_final_message=continues,
         add_generation_prompt=wire.add_generation_prompt is not False or bool(continues),

@@ -15,6 +15,7 @@ MAX_TOOLS = 1024
 MAX_OPTIONS_BYTES = 64 * 1024
 MAX_EFFORT_CHARS = 32
 MAX_BUDGET = 2**31 - 1
+MAX_BUDGET_MESSAGE_CHARS = 4096
 ROLES = ("system", "developer", "user", "assistant", "tool")
 
 NULL = b"null"
@@ -96,6 +97,7 @@ class ChatOptions(msgspec.Struct, frozen=True):
     parallel_tool_calls: bool | None = None
     thinking: bool | str | None = None
     thinking_budget: int | None = None
+    thinking_budget_message: str = ""
     chat_template_kwargs: msgspec.Raw = msgspec.Raw(b"{}")
     continue_final_message: bool | str = False
     add_generation_prompt: bool = True
@@ -139,6 +141,12 @@ OPTIONS: tuple[Field, ...] = (
         f"a whole number from -1 to {MAX_BUDGET}",
         note="tokens of thoughts, which then are ended; -1 = without end, 0 = no thoughts",
         whole=True,
+    ),
+    Field(
+        "thinking_budget_message",
+        str,
+        f"a string of at most {MAX_BUDGET_MESSAGE_CHARS} characters",
+        note="ends the thoughts that have used their budget, before the template's own word",
     ),
     Field(
         "chat_template_kwargs",

@@ -67,6 +67,17 @@ class Thoughts(msgspec.Struct, frozen=True):
     calls: tuple[str, ...] = ()
 
 
+class Budget(msgspec.Struct, frozen=True):
+    """How many ``tokens`` thoughts may have.
+
+    Behind them, ``last_words`` and then the word for the end of thoughts are forced.
+    """
+
+    thoughts: Thoughts
+    tokens: int
+    last_words: str = ""
+
+
 class Constraint(msgspec.Struct, frozen=True, omit_defaults=True):
     """What an answer has to follow.
 
@@ -74,8 +85,7 @@ class Constraint(msgspec.Struct, frozen=True, omit_defaults=True):
     ``triggers`` binds from the first trigger on, and describes the trigger too.  ``begun`` is what
     of its text stands in the prompt already.  ``is_made``: by uma-chat, not by a client.
     ``thoughts`` may come first, and nothing in them binds.  ``calls`` is a grammar that the answer
-    may follow instead.  ``budget`` is how many tokens of such thoughts there may be; with
-    `NOTHING` as kind, that alone binds.
+    may follow instead.  ``budget`` bounds such thoughts; with `NOTHING` as kind, that alone binds.
     """
 
     kind: str
@@ -85,7 +95,7 @@ class Constraint(msgspec.Struct, frozen=True, omit_defaults=True):
     is_made: bool = False
     thoughts: Thoughts | None = None
     calls: str = ""
-    budget: tuple[Thoughts, int] | None = None
+    budget: Budget | None = None
 
 
 # --- front -> engine -----------------------------------------------------------------------------

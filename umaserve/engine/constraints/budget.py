@@ -35,21 +35,24 @@ class Unbound:
 class Budget:
     """Follow another matcher, and force the end of thoughts where they have used their budget.
 
-    The words around thoughts do not count.  A character that is begun is completed first, within
-    `UTF8_BYTES` tokens.  Each span of thoughts has the whole budget, as with llama-server.
+    Last words that the client gave come before the end.  They do not count, and nor do the words
+    around thoughts.  A character that is begun is completed first, within `UTF8_BYTES` tokens.
+    Each span of thoughts has the whole budget, as with llama-server.
     """
 
     UTF8_BYTES = 4
 
-    def __init__(
-        self, inner: Matcher, thoughts: m.Thoughts, budget: int, vocabulary: Vocabulary
-    ) -> None:
+    def __init__(self, inner: Matcher, budget: m.Budget, vocabulary: Vocabulary) -> None:
         self._inner, self._model = inner, vocabulary.model
+        thoughts = budget.thoughts
         self._start = thoughts.start.encode()
         self._ends = [word.encode() for word in (*thoughts.ends, *thoughts.calls)]
         self._longest = max(map(len, [*self._ends, self._start]))
-        self._budget = budget
-        self._end = tokens_of(self._model, thoughts.ends[0]) if thoughts.ends else []
+        self._budget = budget.tokens
+        self._end: list[int] = []
+        if thoughts.ends:
+            self._end = tokens_of(self._model, budget.last_words)
+            self._end += tokens_of(self._model, thoughts.ends[0])
         self._thinks = thoughts.open
         self._used = 0
         self._forced: list[int] = []  # tokens of the end that have to come yet

@@ -33,8 +33,7 @@ def matcher_of(constraint: m.Constraint, vocabulary: Vocabulary) -> Matcher:
     bound = Unbound() if constraint.kind == m.NOTHING else _bound(constraint, vocabulary)
     if constraint.budget is None:
         return bound
-    thoughts, tokens = constraint.budget
-    return Budget(bound, thoughts, tokens, vocabulary)
+    return Budget(bound, constraint.budget, vocabulary)
 
 
 def _bound(constraint: m.Constraint, vocabulary: Vocabulary) -> Matcher:

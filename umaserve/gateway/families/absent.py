@@ -29,6 +29,9 @@ _OF_OPENAI = {
         ("GET", "/conversations/{id}/items/{item}"),
         ("DELETE", "/conversations/{id}/items/{item}"),
     ),
+    "ending thoughts that run (thinking_budget bounds them)": (
+        ("POST", "/chat/completions/control"),
+    ),
     "reranking": (("POST", "/rerank"), ("POST", "/reranking")),
     "resuming a stream": (
         ("GET", "/stream"), ("DELETE", "/stream"), ("POST", "/streams/lookup"),

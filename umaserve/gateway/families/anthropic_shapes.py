@@ -10,7 +10,7 @@ from umaserve.gateway.daemon.event import Event
 from umaserve.gateway.daemon.refusal import Refusal, not_there, wrong
 from umaserve.gateway.families.anthropic_history import is_reference
 from umaserve.gateway.translate.body import object_of, objects_of, whole_of
-from umaserve.gateway.translate.messages import MAX_BUDGET, effort, format_field
+from umaserve.gateway.translate.messages import MAX_BUDGET, effort, format_field, last_words_field
 from umaserve.gateway.translate.parts import Answer
 from umaserve.gateway.translate.schemas import FLAG, OBJECT, TEXT
 
@@ -116,7 +116,7 @@ def thinking_field(body: dict[str, Any]) -> dict[str, Any]:
     wanted = object_of(body, "output_config").get("effort")
     thinking = True if wanted is None else effort(wanted, "output_config.effort")
     budget = whole_of(object_of(body, "thinking"), "budget_tokens", -1, -1, MAX_BUDGET)
-    return {"thinking": thinking, "thinking_budget": budget}
+    return {"thinking": thinking, "thinking_budget": budget, **last_words_field(body)}
 
 
 def no_thread(body: dict[str, Any]) -> None:

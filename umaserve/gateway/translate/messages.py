@@ -14,6 +14,7 @@ BUDGETS = (
     "reasoning_budget_tokens", "thinking_budget_tokens", "reasoning_budget", "thinking_budget",
 )  # fmt: skip
 MAX_BUDGET = (1 << 31) - 1
+LAST_WORDS = ("reasoning_budget_message", "thinking_budget_message")
 TEMPLATE = ("chat_template_kwargs", "continue_final_message", "add_generation_prompt")
 EFFORTS = ("minimal", "low", "medium", "high", "xhigh", "max")
 
@@ -139,12 +140,23 @@ def chat_fields(body: dict[str, Any]) -> dict[str, Any]:
 
 
 def budget_field(body: dict[str, Any]) -> dict[str, Any]:
-    """Return how many tokens thoughts may have, by the names of llama-server and OpenRouter."""
+    """Return how many tokens thoughts may have, by the names of llama-server and OpenRouter.
+
+    With the words that end thoughts which have used them.
+    """
+    found = last_words_field(body)
     given = [(body, name) for name in BUDGETS] + [(_reasoning(body), "max_tokens")]
     for fields, name in given:
         if fields.get(name) is not None:
-            return {"thinking_budget": whole_of(fields, name, -1, -1, MAX_BUDGET)}
-    return {}
+            found["thinking_budget"] = whole_of(fields, name, -1, -1, MAX_BUDGET)
+            break
+    return found
+
+
+def last_words_field(body: dict[str, Any]) -> dict[str, Any]:
+    """Return the words that end thoughts which have used their budget."""
+    found = [body[name] for name in LAST_WORDS if body.get(name)]
+    return {"thinking_budget_message": found[0]} if found else {}
 
 
 def _reasoning(body: dict[str, Any]) -> dict[str, Any]:

@@ -6,8 +6,9 @@ from typing import Any
 
 import msgspec
 
-from umaserve.gateway.translate.messages import BUDGETS, EFFORTS, MAX_BUDGET, TEMPLATE
+from umaserve.gateway.translate.messages import BUDGETS, EFFORTS, LAST_WORDS, MAX_BUDGET, TEMPLATE
 from umaserve.gateway.translate.sampling import OTHER, SAME
+from umaserve.protocol.chat_fields import MAX_BUDGET_MESSAGE_CHARS
 from umaserve.protocol.fields import (
     GENERATE_FIELDS,
     MAX_LOGIT_BIAS,
@@ -27,6 +28,7 @@ BUDGET: Schema = {"type": "integer", "minimum": -1, "maximum": MAX_BUDGET}
 _STOP: Schema = {"type": "string", "maxLength": MAX_STOP_BYTES // 8}
 # where the table's types are wider than what is taken, or any JSON
 NARROWER: dict[str, Schema] = {
+    "thinking_budget_message": {"type": "string", "maxLength": MAX_BUDGET_MESSAGE_CHARS},
     "chat_template_kwargs": OBJECT,
     "logit_bias": {
         "type": "object",
@@ -94,6 +96,7 @@ CHAT = {
     "reasoning": {"type": "object", "properties": {
         "effort": {"enum": ["none", *EFFORTS]}, "enabled": FLAG, "max_tokens": BUDGET}},
     **dict.fromkeys(BUDGETS, BUDGET),
+    **dict.fromkeys(LAST_WORDS, of_socket("thinking_budget_message")["thinking_budget_message"]),
 }  # fmt: skip
 _ID: Schema = {"type": "integer", "minimum": 0}
 _PROMPT: list[Schema] = [

@@ -398,7 +398,8 @@ class Request:
         if chat.thinking_budget is None or thoughts is None or is_all:
             return bound
         bound = bound or m.Constraint(m.NOTHING, "")
-        return msgspec.structs.replace(bound, budget=(thoughts, chat.thinking_budget))
+        budget = m.Budget(thoughts, chat.thinking_budget, chat.thinking_budget_message)
+        return msgspec.structs.replace(bound, budget=budget)
 
     def _bound(self, thoughts: m.Thoughts | None) -> m.Constraint | None:
         """The client's own constraint, or that of the tools that it may call."""

@@ -304,8 +304,25 @@ CHATS = (
     Case("completions of texts and ids", TEXT, {"prompt": [70, "x"], "max_tokens": 2},
          {"choices": long(1)}),
 )  # fmt: skip
-TEMPLATES = (
-    Case("a template", TEMPLATE, {"messages": HI}, {
+RESPONSES = (
+    Case("a response with timings and progress", "/v1/responses", {
+        "input": "This is a test" * 10, "max_output_tokens": 4, "stream": True,
+        "timings_per_token": True, "return_progress": True,
+    }, {
+        "2/type": "response.in_progress", "2/timings": are_times, "2/prompt_progress/total":
+        above(10), "3/type": "response.in_progress", "3/prompt_progress": lambda told:
+        told["processed"] == told["total"], "-1/timings": are_times, "": lambda events: all(
+            are_times(each["timings"]) for each in events if each["type"].endswith(".delta")
+        ), "-1/timings/predicted_n": 4,
+    }),
+    Case("a response without them", "/v1/responses", {
+        "input": "x", "max_output_tokens": 2, "stream": True,
+    }, {
+        "-1/timings": are_times, "-1/response/usage/output_tokens": 2,
+        "": lambda events: not any("timings" in each for each in events[:-1]),
+    }),
+)  # fmt: skip
+TEMPLATES = (    Case("a template", TEMPLATE, {"messages": HI}, {
         "prompt": lambda prompt: prompt.endswith("<|im_start|>assistant\n"),
     }),
     Case("a template without the answer's start", TEMPLATE, {
@@ -363,5 +380,5 @@ VECTORS = (
          {"usage": lambda usage: usage["prompt_tokens"] == usage["total_tokens"] == 2}),
 )  # fmt: skip
 CASES: tuple[Case, ...] = (
-    *ABOUT, *TOKENS, *COMPLETIONS, *OFF, *BIAS, *CHATS, *TEMPLATES, *GAPS, *VECTORS,
+    *ABOUT, *TOKENS, *COMPLETIONS, *OFF, *BIAS, *CHATS, *RESPONSES, *TEMPLATES, *GAPS, *VECTORS,
 )  # fmt: skip

@@ -55,6 +55,7 @@ from umaserve.gateway.translate.schemas import (
     SAMPLING,
     TEXT,
 )
+from umaserve.gateway.translate.timings import Running, progress_fields, timings
 
 _TOLD_ERROR = ("code", "message", "n_prompt_tokens", "n_ctx")
 _ECHOED = ("instructions", "max_output_tokens", "previous_response_id", "temperature", "top_p")
@@ -74,6 +75,7 @@ async def responses(request: Request) -> Response:
         **most_tokens(body, "max_output_tokens"),
         **_conversation(body, tools, history),
         **format_field(object_of(body, "text").get("format"), "text.format"),
+        **progress_fields(body),
         **caller,
     }
     keep = (kept, owner, history) if flag_of(body, "store", True) else None
@@ -142,6 +144,9 @@ class _Response:
         self._id = "resp_" + os.urandom(24).hex()
         self._created = int(time.time())
         self._number = 0
+        self._per_token = flag_of(body, "timings_per_token")
+        self._progress = flag_of(body, "return_progress")
+        self._running: Running | None = None
 
     def whole(self, end: Event) -> dict[str, Any]:
         """All at once."""
@@ -164,14 +169,34 @@ class _Response:
     def begun(self, number: int, begin: Event) -> None:
         self._body["model"] = self._body["model"] or begin.model
         self._pieces.takes_deltas = begin.deltas
+        if self._per_token or self._progress:
+            self._running = Running(begin)
 
     def feed(self, number: int, event: Event) -> bytes:
+        before = self._timed(event)
         events = self._output.take(self._pieces.of(event))
         if event.event == "eos":
             events += self._output.finish(event.reason == "length", answer_of(event).calls)
-            ended = self._ended(event)
-            events.append({"type": f"response.{ended['status']}", "response": ended})
-        return self._events(events)
+            ended, told = self._ended(event), timings(event)
+            events.append(
+                {"type": f"response.{ended['status']}", "response": ended, "timings": told}
+            )
+        elif events and self._per_token and self._running is not None:
+            events[-1]["timings"] = self._running.timings()
+        return self._events(before + events)
+
+    def _timed(self, event: Event) -> list[dict[str, Any]]:
+        """Count an event; how far the prompt is goes before its own events."""
+        running = self._running
+        if running is None or event.event not in ("begin", "token"):
+            return []
+        if event.event == "token":
+            running.token()
+        if not self._progress or running.count > 1:
+            return []
+        told = {"type": "response.in_progress", "response": self._object("in_progress")}
+        told["prompt_progress"] = running.progress()
+        return [told | ({"timings": running.timings()} if self._per_token else {})]
 
     def end(self) -> bytes:
         return b""
@@ -249,6 +274,8 @@ _FIELDS = {
     "tools": {"type": "array", "items": TOOL},
     "tool_choice": {"anyOf": [{"enum": ["auto", "none", "required"]}, OBJECT]},
     "parallel_tool_calls": FLAG,
+    "timings_per_token": FLAG,
+    "return_progress": FLAG,
     "reasoning": {"type": "object", "properties": {"effort": CHAT["reasoning_effort"]}},
     "text": {
         "type": "object",

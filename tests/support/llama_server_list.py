@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 Right = dict[str, Any]
 HI = [{"role": "user", "content": "Hi"}]
+CONTENT = {"content": [{"type": "text", "text": "hello "}, {"type": "text", "text": "world"}]}
 BOOK = [{"role": "system", "content": "Book"}, {"role": "user", "content": "What is the best book"}]
 PROMPT = "def area(r):\n    return"
 COMPLETION, CHAT, TEXT = "/completion", "/v1/chat/completions", "/v1/completions"
@@ -136,6 +137,16 @@ COMPLETIONS = (
     }),
     Case("several by OpenAI's name", COMPLETION, {"prompt": "x", "n_predict": 2, "n": 2},
          {"": long(2)}),
+    Case("several answers to a prompt that is computed once", COMPLETION, {
+        "prompt": "n = 7\n" * 15, "n_predict": 2, "n": 4,
+    }, {
+        "": lambda told: sorted(each["timings"]["prompt_n"] for each in told)[:3] == [1, 1, 1],
+    }),
+    Case("equal prompts are computed once", TEXT, {
+        "prompt": ["m = 8\n" * 15] * 3, "max_tokens": 2,
+    }, {
+        "choices": long(3), "usage/prompt_tokens_details/cached_tokens": above(60),
+    }),
     Case("several streamed", COMPLETION, {"prompt": "x", "n_predict": 2, "n": 2, "stream": True}, {
         "": lambda parts: sorted(p["index"] for p in parts if p["stop"]) == [0, 1],
     }),
@@ -161,6 +172,11 @@ COMPLETIONS = (
         "completion_probabilities/0/top_logprobs/0/logprob": lambda value: value <= 0,
         "completion_probabilities/0/top_logprobs/9/bytes": is_a(list),
     }),
+    *(
+        Case(f"too many n_probs: {path}", path, {"prompt": "x", "messages": HI, "n_probs": 30},
+             {"error/message": has("n_probs")}, 400)
+        for path in (COMPLETION, CHAT, TEXT)
+    ),
     Case("n_probs of none", COMPLETION, {"prompt": "x", "n_probs": 0, **GREEDY},
          {"completion_probabilities": absent}),
     Case("post_sampling_probs", COMPLETION, {
@@ -255,6 +271,8 @@ CHATS = (
         "messages": BOOK, "max_tokens": 4, "logprobs": True, "top_logprobs": 10, "temperature": 0,
     }, {
         "choices/0/logprobs/content/0/top_logprobs": long(10),
+        "choices/0/logprobs/content/0/id": above(0),
+        "choices/0/logprobs/content/0/top_logprobs/9/id": is_a(int),
         "choices/0/logprobs/content/0/bytes": is_a(list),
     }),
     Case("no alternatives are asked for", CHAT, {"messages": HI, "max_tokens": 1,
@@ -263,6 +281,12 @@ CHATS = (
                                                     "options": {"num_predict": 2}}, {"done": True}),
     Case("no effort is asked for", CHAT, {"messages": HI, "max_tokens": 1, "reasoning_effort": ""},
          {"choices": long(1)}),
+    Case("tokens of a chat", CHAT + "/input_tokens", {"messages": BOOK},
+         {"input_tokens": above(5)}),
+    Case("tokens of a response", "/v1/responses/input_tokens", {"input": "Hi"},
+         {"input_tokens": above(3)}),
+    Case("ending thoughts that run", CHAT + "/control", {"id": "x", "action": "reasoning_end"},
+         {"error": is_a(dict)}, 501),
     Case("choices", CHAT, {"messages": BOOK, "max_tokens": 2, "n": 2, "id_slot": 0},
          {"choices": long(2)}),
     Case("both at the end", CHAT, {
@@ -322,7 +346,72 @@ RESPONSES = (
         "": lambda events: not any("timings" in each for each in events[:-1]),
     }),
 )  # fmt: skip
-TEMPLATES = (    Case("a template", TEMPLATE, {"messages": HI}, {
+MESSAGES, WEATHER = "/v1/messages", {
+    "name": "get_weather", "description": "Get the weather", "input_schema": {
+        "type": "object", "properties": {"location": {"type": "string"}}, "required": ["location"],
+    },
+}  # fmt: skip
+USED = {"role": "assistant", "content": [
+    {"type": "tool_use", "id": "t1", "name": "get_weather", "input": {"location": "Paris"}},
+]}  # fmt: skip
+
+
+def result(*before: dict[str, Any], **fields: Any) -> list[dict[str, Any]]:
+    """A conversation whose tool has answered."""
+    block = {"type": "tool_result", "tool_use_id": "t1", "content": "Sunny, 25\u00b0C", **fields}
+    return [*HI, USED, {"role": "user", "content": [*before, block]}]
+
+
+IS_MESSAGE: Right = {
+    "type": "message", "role": "assistant", "content/0/type": "text", "content/0/text": is_a(str),
+    "stop_reason": lambda reason: reason in ("end_turn", "max_tokens"), "timings": absent,
+    "usage/cache_read_input_tokens": is_a(int), "usage/input_tokens": is_a(int),
+    "usage/output_tokens": above(0),
+}  # fmt: skip
+ANTHROPIC = (
+    *(
+        Case(f"a message: {name}", MESSAGES, {"messages": HI, "max_tokens": 4, **fields},
+             IS_MESSAGE)
+        for name, fields in (
+            ("plain", {}), ("system", {"system": "You are helpful."}),
+            ("parts", {"messages": [{"role": "user", **CONTENT}]}),
+            ("turns", {"messages": [*HI, {"role": "assistant", "content": "Hello!"}, *HI]}),
+            ("top_k", {"top_k": 40}), ("top_p", {"top_p": 0.9}),
+            ("temperature", {"temperature": 0.5}), ("metadata", {"metadata": {"user_id": "u"}}),
+            ("result", {"messages": result()}),
+            ("result behind text", {"messages": result({"type": "text", "text": "Here:"})}),
+            ("error of a tool", {"messages": result(is_error=True)}),
+            ("thinking", {"thinking": {"type": "enabled", "budget_tokens": 50}}),
+        )
+    ),
+    Case("a message with tools", MESSAGES, {
+        "messages": HI, "max_tokens": 4, "tools": [WEATHER],
+    }, {"type": "message", "content": all_of(is_a(dict))}),
+    Case("a message that a string ends", MESSAGES, {
+        "messages": HI, "max_tokens": 40, "stop_sequences": ["e", "o", " "],
+    }, {"stop_reason": "stop_sequence", "stop_sequence": is_a(str)}),
+    Case("a message streamed", MESSAGES, {"messages": HI, "max_tokens": 3, "stream": True}, {
+        "0/type": "message_start", "0/message/content": [], "0/message/role": "assistant",
+        "0/message/usage/input_tokens": above(0), "-1/type": "message_stop",
+        "-1/timings": absent, "-2/type": "message_delta", "-2/usage/output_tokens": above(0),
+        "-2/delta/stop_reason": is_a(str), "-3/type": "content_block_stop", "-3/index": 0,
+        "": lambda events: [
+            (each["index"], each["content_block"]["type"]) for each in events
+            if each["type"] == "content_block_start"
+        ] == [(0, "text")],
+    }),
+    Case("tokens of a message", MESSAGES + "/count_tokens", {"messages": HI}, {
+        "input_tokens": above(0), "output_tokens": absent,
+    }),
+    Case("tokens of tools", MESSAGES + "/count_tokens", {
+        "messages": HI, "tools": [WEATHER], "system": "Be brief.",
+    }, {"input_tokens": above(10)}),
+    Case("no messages", MESSAGES, {"max_tokens": 5}, {"error": is_a(dict)}, 400),
+    Case("an empty list of messages", MESSAGES, {"messages": [], "max_tokens": 5},
+         {"error/type": "invalid_request_error"}, 400),
+)  # fmt: skip
+TEMPLATES = (
+    Case("a template", TEMPLATE, {"messages": HI}, {
         "prompt": lambda prompt: prompt.endswith("<|im_start|>assistant\n"),
     }),
     Case("a template without the answer's start", TEMPLATE, {
@@ -348,7 +437,6 @@ GAPS = (
                       {"filename": 123, "text": 456})
     ),
 )  # fmt: skip
-CONTENT = {"content": [{"type": "text", "text": "hello "}, {"type": "text", "text": "world"}]}
 VECTORS = (
     *(
         Case(f"vectors: {given}", EMBEDDINGS, {"input": given}, {"data": long(count)})
@@ -380,5 +468,6 @@ VECTORS = (
          {"usage": lambda usage: usage["prompt_tokens"] == usage["total_tokens"] == 2}),
 )  # fmt: skip
 CASES: tuple[Case, ...] = (
-    *ABOUT, *TOKENS, *COMPLETIONS, *OFF, *BIAS, *CHATS, *RESPONSES, *TEMPLATES, *GAPS, *VECTORS,
+    *ABOUT, *TOKENS, *COMPLETIONS, *OFF, *BIAS, *CHATS, *RESPONSES, *ANTHROPIC, *TEMPLATES, *GAPS,
+    *VECTORS,
 )  # fmt: skip

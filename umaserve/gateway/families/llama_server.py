@@ -29,7 +29,7 @@ from umaserve.gateway.translate.messages import constraint_fields
 from umaserve.gateway.translate.model import loaded_model, read_named
 from umaserve.gateway.translate.prompts import prompts_of, text_of_tokens
 from umaserve.gateway.translate.rated import token_of
-from umaserve.gateway.translate.sampling import most_tokens, sampling_fields
+from umaserve.gateway.translate.sampling import most_tokens, n_probs, sampling_fields
 from umaserve.gateway.translate.schemas import CALLER, FLAG, PROMPTS, SAMPLING, SOCKET, TEXT
 from umaserve.gateway.translate.timings import Running, progress_fields
 from umaserve.gateway.translate.vectors import vectors_of
@@ -75,7 +75,7 @@ async def _complete(
         **progress_fields(body),
     }
     if body.get("n_probs"):
-        fields["logprobs"] = body["n_probs"]
+        fields["logprobs"] = n_probs(body)
     list_of(body, "response_fields")
     link = link_of(request)
     texts = [

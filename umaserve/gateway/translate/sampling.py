@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from umaserve.gateway.translate.body import whole_of
 from umaserve.gateway.translate.samplers import in_our_order
+from umaserve.protocol.fields import MAX_LOGPROBS
 
 SAME = (
     "temperature", "top_p", "top_k", "min_p", "typical_p", "seed", "stop", "repeat_penalty",
@@ -38,3 +40,8 @@ def most_tokens(body: Mapping[str, Any], *names: str) -> dict[str, Any]:
     """``max_tokens`` by the first of ``names`` that is given; -1 is no limit."""
     value = next((body[name] for name in names if body.get(name) is not None), -1)
     return {} if value == -1 else {"max_tokens": value}
+
+
+def n_probs(body: dict[str, Any]) -> int:
+    """How many alternatives llama-server's field of that name asks for.  Raises ``Refusal``."""
+    return whole_of(body, "n_probs", 0, 0, MAX_LOGPROBS)

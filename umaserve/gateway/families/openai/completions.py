@@ -33,7 +33,7 @@ from umaserve.gateway.translate.messages import constraint_fields
 from umaserve.gateway.translate.model import loaded_model, read_named
 from umaserve.gateway.translate.prompts import prompts_of, text_of_tokens
 from umaserve.gateway.translate.rated import token_of
-from umaserve.gateway.translate.sampling import most_tokens, sampling_fields
+from umaserve.gateway.translate.sampling import most_tokens, n_probs, sampling_fields
 from umaserve.gateway.translate.schemas import (
     CALLER,
     FLAG,
@@ -96,7 +96,9 @@ async def _prompts(
 
 
 def _logprobs(body: dict[str, Any]) -> dict[str, Any]:
-    wanted = body["logprobs"] if body.get("logprobs") is not None else body.get("n_probs")
+    wanted = body.get("logprobs")
+    if wanted is None and body.get("n_probs"):
+        wanted = n_probs(body)
     if wanted is None or wanted is False:
         return {}
     count = 1 if wanted is True else wanted

@@ -13,6 +13,7 @@ from umaserve.gateway.daemon.refusal import Refusal, encode, openai_error, wrong
 from umaserve.gateway.translate.answering import EVENT_STREAM, SSE_COMMENT
 from umaserve.gateway.translate.body import flag_of, object_of
 from umaserve.gateway.translate.rated import entry_of, finite, is_text, own_text
+from umaserve.gateway.translate.sampling import n_probs
 from umaserve.gateway.translate.timings import Running, timings
 
 COUNTED = {"object": "response.input_tokens"}  # an answer that counts tokens
@@ -59,8 +60,19 @@ def wants_usage(body: dict[str, Any]) -> bool:
 
 
 def chat_logprobs(tokens: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """``logprobs`` of a chat's choice; ``tokens`` are as ``eos`` lists them."""
-    return {"content": [entry_of(token, token.get("top_logprobs")) for token in tokens]}
+    """``logprobs`` of a chat's choice; ``tokens`` are as ``eos`` lists them.
+
+    Entries have the token's id as well, as llama-server's do.
+    """
+    content = []
+    for token in tokens:
+        top = [_with_id(each) for each in token.get("top_logprobs") or ()]
+        content.append(_with_id(token) | {"top_logprobs": top})
+    return {"content": content}
+
+
+def _with_id(token: dict[str, Any]) -> dict[str, Any]:
+    return {"id": token["token_id"], **entry_of(token)}
 
 
 def text_logprobs(tokens: Sequence[dict[str, Any]], offset: int = 0) -> dict[str, Any]:
@@ -106,7 +118,7 @@ def chosen_logprobs(body: dict[str, Any]) -> dict[str, Any]:
     """The socket's ``logprobs`` for a chat's ``logprobs`` and ``top_logprobs``."""
     wanted, top = body.get("logprobs"), body.get("top_logprobs")
     if wanted is None and body.get("n_probs"):
-        return {"logprobs": body["n_probs"]}
+        return {"logprobs": n_probs(body)}
     if wanted not in (None, True, False):
         raise wrong("logprobs", "be true or false")
     if top and not wanted:

@@ -19,7 +19,7 @@ JOBS   ?= 3
 # Of the slow tests, some of which need a core while they measure.
 SLOW_JOBS ?= 2
 
-.PHONY: run test test-slow test-clients test-real bench lint setup setup-test llama lock clean help
+.PHONY: run test test-slow test-clients test-real bench lint wheel setup setup-test llama lock clean help
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## */  make \1\t/' | expand -t 18
@@ -50,10 +50,16 @@ bench: setup-test ## the reproducible overhead benchmarks
 	@$(BIN)/python -m pytest benchmarks --benchmark-only $(ARGS)
 	@exec $(BIN)/python -m benchmarks.report --tables
 
-lint: setup-test ## ruff, mypy, and what is too long
+lint: setup-test ## ruff, mypy, what is too long, and the workflows
 	$(BIN)/python -m ruff check .
 	$(BIN)/python -m tools.long_parts
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/problem.yml
+	@if command -v actionlint >/dev/null; then actionlint; else echo "no actionlint on PATH: the schema alone was checked"; fi
 	$(BIN)/python -m mypy
+
+wheel: setup ## the package as a wheel, in dist/
+	@$(BIN)/python -m pip wheel --disable-pip-version-check --no-index --no-deps --no-build-isolation --wheel-dir dist .
 
 setup: $(VENV)/.ready ## virtual environment and what the daemon needs
 

@@ -4,7 +4,7 @@ class Umaserve < Formula
   desc "Daemon that shares one loaded language model with many local applications"
   homepage "https://example.com/umaserve"
   # `python -m tools.formula` writes these two for the package that you publish
-  url "https://example.com/umaserve-0.1.0.tar.gz"
+  url "https://example.com/umaserve-0.2.0.tar.gz"
   sha256 "0000000000000000000000000000000000000000000000000000000000000000"
   license "MIT"
 

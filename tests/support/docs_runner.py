@@ -20,7 +20,7 @@ from umaserve.client import Client
 from umaserve.llama import builds
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 LANGUAGES = {"sh", "python", "text", "json", "toml"}
 TIMEOUT_S = 300.0
 
@@ -130,7 +130,9 @@ RULES = (
         writes=("trace.jsonl", r"(\{.+\}\n)+"),
     ),
     Rule(r"make run|umaserve( serve)?( --.*)?", "daemon", SERVED),
-    Rule(r"make lint", "dry", r".* ruff check .*\n.* tools.long_parts\n.* mypy\n"),
+    Rule(r"make lint", "dry",
+         r".* ruff check .*\n.* tools.long_parts\n(.*/check-jsonschema .*\n){2}"
+         r".* actionlint .*\n.* mypy\n"),
     Rule(r"make (test|test-slow|test-clients|test-real)", "dry", r"(?s).* pytest .*-m .*"),
     Rule(r"make bench.*", "dry", r"(?s).* pytest benchmarks .*"),
     Rule(r"python -m benchmarks\..+", "dry", HELP),

@@ -22,7 +22,8 @@ SLOW_JOBS ?= 2
 .PHONY: run test test-slow test-clients test-real bench lint wheel setup setup-test llama lock clean help
 
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## */  make \1\t/' | expand -t 18
+	@awk '/^[a-z-]+:.*## / { name = $$0; sub(/:.*/, "", name); sub(/.*## /, ""); \
+	  printf "  make %-14s%s\n", name, $$0 }' $(MAKEFILE_LIST)
 
 run: ## build what is missing, then serve (ARGS="--model file.gguf" to pass flags)
 	@$(PYTHON) -m tools.first_start $(VENV)/make-run.log $(MAKE_COMMAND)

@@ -51,7 +51,10 @@ def peer_of(sock: socket.socket) -> Peer:
         # SOL_LOCAL 0, LOCAL_PEERCRED 1 (struct xucred: version, uid, ...), LOCAL_PEERPID 2: as read
         # in <sys/un.h>; this branch has not been run
         _, uid = struct.unpack("=II", sock.getsockopt(0, 1, 76)[:8])
-        (pid,) = struct.unpack("=i", sock.getsockopt(0, 2, 4))
+        try:
+            (pid,) = struct.unpack("=i", sock.getsockopt(0, 2, 4))
+        except OSError:  # ENOTCONN: the peer has closed; its user is known all the same
+            pid = 0
         return Peer(pid, uid)
     if hasattr(socket, "SO_PEERCRED"):
         data = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)

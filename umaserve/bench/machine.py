@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from importlib import metadata
@@ -14,6 +12,7 @@ from typing import Any, NamedTuple
 
 import umaserve
 from umaserve.process_stats import process_stats
+from umaserve.processor import processor_name
 
 PACKAGES = ("numpy", "numba", "trio", "msgspec")
 LOOK_S = 1.0
@@ -26,7 +25,7 @@ def describe(info: dict[str, Any], others: float) -> dict[str, Any]:
     """
     model = info["model"]
     found = {
-        "processor": processor(),
+        "processor": processor_name(),
         "cores": cores(),
         "memory_gb": memory_gb(),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
@@ -46,26 +45,6 @@ def describe(info: dict[str, Any], others: float) -> dict[str, Any]:
         "date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
     }
     return {name: value for name, value in found.items() if value is not None}
-
-
-def processor() -> str:
-    """The processor's name, as far as the system tells it."""
-    if sys.platform == "darwin":
-        done = subprocess.run(
-            ["sysctl", "-n", "machdep.cpu.brand_string"],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if done.stdout.strip():
-            return done.stdout.strip()
-    try:
-        for line in Path("/proc/cpuinfo").read_text("utf-8", "replace").splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
 
 
 def cores() -> int:

@@ -14,13 +14,13 @@ import json
 import os
 import platform
 import re
-import subprocess
 import sys
 import sysconfig
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from umaserve.private_folder import why_shared_within
+from umaserve.processor import sysctl
 
 PINNED_VERSION = "0.3.36"
 """The llama-cpp-python source distribution that vendors the llama.cpp this project is made for."""
@@ -149,10 +149,7 @@ def cpu_signature() -> str:
     """
     if sys.platform == "darwin":
         names = ["machdep.cpu.brand_string", "machdep.cpu.features", "hw.optional.arm"]
-        done = subprocess.run(
-            ["/usr/sbin/sysctl", "-i", *names], capture_output=True, text=True, check=False
-        )
-        facts = done.stdout
+        facts = "\n".join(sysctl(*names))
     else:
         facts = _proc_cpu_facts()
     return hashlib.sha256(f"{machine_tag()}\n{facts}".encode()).hexdigest()[:8]

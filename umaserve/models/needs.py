@@ -99,13 +99,21 @@ def _cached_files() -> int:
 
 
 def _vm_stat() -> int:
-    run = subprocess.run(["vm_stat"], capture_output=True, text=True, timeout=5, check=False)
+    run = subprocess.run(["/usr/bin/vm_stat"], capture_output=True, text=True, timeout=5)
+    return free_in_vm_stat(run.stdout)
+
+
+def free_in_vm_stat(said: str) -> int:
+    """Return the bytes that macOS could give away, by what vm_stat(1) prints.
+
+    Purgeable pages count there among the active and inactive ones too, and are left out.
+    """
     page, pages = 4096, 0
-    for line in run.stdout.splitlines():
+    for line in said.splitlines():
         if "page size of" in line:
             page = int(line.split("page size of")[1].split()[0])
         name, _, count = line.partition(":")
-        if name in ("Pages free", "Pages inactive", "Pages speculative", "Pages purgeable"):
+        if name in ("Pages free", "Pages inactive", "Pages speculative"):
             pages += int(count.strip().rstrip("."))
     return page * pages
 

@@ -5,11 +5,16 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import time
 from pathlib import Path
 
 from umaserve.cli.service.settings import Service
 from umaserve.cli.service.units import LABEL, launch_agent
 from umaserve.client.connect import DEFAULT_SOCKET
+
+SETTLE_S = 20.0  # for which launchd may still be at the end of the job before
+_AGAIN_S = 0.5
+_NOT_YET = (5, 37)  # EIO and EALREADY of <sys/errno.h>
 
 
 class Launchd:
@@ -43,10 +48,16 @@ class Launchd:
 
     def start(self, service: Service) -> int:
         """Take the file as it is now; launchd's exit status."""
-        if self.is_running():
-            _run("bootout", _target())
+        self.stop()
         _log().parent.mkdir(parents=True, exist_ok=True)
-        return _run("bootstrap", _domain(), str(_plist()))
+        until_s = time.monotonic() + SETTLE_S
+        while True:  # `bootout` returns before the job's name is free again
+            status = _run("bootstrap", _domain(), str(_plist()), quiet=True)
+            if status not in _NOT_YET:
+                return status
+            if time.monotonic() > until_s:
+                return _run("bootstrap", _domain(), str(_plist()))
+            time.sleep(_AGAIN_S)
 
     def stop(self) -> None:
         """Have no daemon any more."""

@@ -14,7 +14,6 @@ import hashlib
 import json
 import os
 import platform
-import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +24,7 @@ from umaserve.llama.builds import cache_root
 from umaserve.own_file import open_to_read
 from umaserve.policy.cost.model import CostModel
 from umaserve.private_folder import make_private, why_shared
+from umaserve.processor import processor_name
 
 if TYPE_CHECKING:
     from umaserve.wire import messages as m
@@ -47,7 +47,7 @@ def identity(start: m.Start, loaded: Loaded) -> dict[str, Any]:
         "backend": loaded.library.build.backend,
         "devices": loaded.device,
         "gpu_layers": start.gpu_layers,
-        "machine": [platform.machine(), _processor(), os.cpu_count()],
+        "machine": [platform.machine(), processor_name(), os.cpu_count()],
         "threads": [loaded.n_threads, loaded.n_threads_batch],
         "kv": [start.type_k, start.type_v, start.head_major, start.flash_attn],
         "n_ubatch": loaded.n_ubatch,
@@ -65,17 +65,6 @@ def saved_by(start: m.Start, loaded: Loaded) -> dict[str, Any]:
         "experts": start.experts_used,
         "kv": [start.type_k, start.type_v, start.head_major, start.flash_attn],
     }
-
-
-def _processor() -> str:
-    if sys.platform.startswith("linux"):
-        try:
-            for line in Path("/proc/cpuinfo").read_text("utf-8", "replace").splitlines():
-                if line.startswith("model name"):
-                    return line.partition(":")[2].strip()
-        except OSError:
-            return ""
-    return platform.processor()
 
 
 class CostFile:

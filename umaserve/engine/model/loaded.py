@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from umaserve.models.identity import ModelIdentity
+from umaserve.processor import sysctl
 
 if TYPE_CHECKING:
     from umaserve.engine.native.batch import Batch
@@ -94,12 +95,11 @@ def usable_cores() -> int:
     core shares its vector units.
     """
     if sys.platform == "darwin":
-        import subprocess
-
-        for name in ("hw.perflevel0.physicalcpu", "hw.physicalcpu"):
-            found = subprocess.run(["sysctl", "-n", name], capture_output=True, text=True)
-            if found.returncode == 0 and found.stdout.strip().isdigit():
-                return max(int(found.stdout), 1)
+        # those of the fast kind come first, where there are two
+        for line in sysctl("hw.perflevel0.physicalcpu", "hw.physicalcpu"):
+            value = line.partition(":")[2].strip()
+            if value.isdigit():
+                return max(int(value), 1)
         return os.cpu_count() or 1
     cpus = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else {0}
     siblings = set()

@@ -25,6 +25,7 @@ from umaserve.engine.cells.accounting import cells_used
 from umaserve.engine.cells.piece import Piece, export_piece, import_piece
 from umaserve.engine.model.abilities import why_not_plain
 from umaserve.engine.samplers.first_token import FirstToken, FirstTokens
+from umaserve.models.needs import available_bytes
 from umaserve.wire import memory_order
 from umaserve.wire import messages as m
 from umaserve.wire import table as t
@@ -53,22 +54,12 @@ def available(loaded: Loaded, cores: int | None = None) -> tuple[bool, str]:
     if reason:
         return False, reason
     # mapped weights count as available memory, and we want them to stay where they are
-    free = _memory_available()
+    free = available_bytes()
     second = loaded.kv_bytes * loaded.n_positions // max(loaded.n_ctx, 1)  # for one prompt
     kv_bytes = second + loaded.unused_bytes + loaded.model.size_bytes
-    if free is not None and kv_bytes + RESERVE_BYTES > free:
+    if free and kv_bytes + RESERVE_BYTES > free:  # 0: the system does not tell
         return False, "there is no memory for a second KV cache"
     return True, ""
-
-
-def _memory_available() -> int | None:
-    """Bytes to be had without swapping, mapped files among them; None where nobody says."""
-    try:
-        with open("/proc/meminfo") as file:
-            lines = dict(line.split(":", 1) for line in file)
-    except OSError:
-        return None
-    return int(lines["MemAvailable"].split()[0]) * 1024 if "MemAvailable" in lines else None
 
 
 class PrefillWorker:

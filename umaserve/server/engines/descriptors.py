@@ -17,6 +17,7 @@ from collections.abc import Iterator
 ENGINE = 16  # what starting an engine takes at most
 OTHERS = 320  # files, pipes, processes
 LEAST = 64  # the daemon, its engine and a few connections
+OPEN_MAX = 10240  # of macOS' <sys/syslimits.h>: setrlimit(2) may refuse more, "unlimited" or not
 OUT_OF_THEM = (errno.EMFILE, errno.ENFILE)
 
 
@@ -42,8 +43,11 @@ def raise_limit(connections: int) -> None:
         wanted = min(wanted, hard)
     if soft == resource.RLIM_INFINITY or soft >= wanted:
         return
-    with contextlib.suppress(OSError, ValueError):  # macOS bounds it below its own hard limit
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    for most in (wanted, OPEN_MAX):
+        if soft < most <= wanted:
+            with contextlib.suppress(OSError, ValueError):
+                resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+                return
 
 
 def why_too_few(connections: int) -> str:

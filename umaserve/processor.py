@@ -1,0 +1,43 @@
+"""What macOS tells by sysctl(3), and the name of the processor on each system."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+
+def sysctl(*names: str) -> list[str]:
+    """Return a line for each of these names that the system knows: ``name: value``.
+
+    A name of a branch, such as ``hw.optional.arm``, has a line for each name below it.  The
+    program's path is whole, since not every ``PATH`` has its folder.
+    """
+    try:
+        done = subprocess.run(
+            ["/usr/sbin/sysctl", "-i", *names], capture_output=True, text=True, check=False
+        )
+    except OSError:
+        return []
+    return done.stdout.splitlines()
+
+
+def processor_name() -> str:
+    """Name of the processor's model, or of its architecture where the system tells no model."""
+    if sys.platform == "darwin":
+        lines, mark = sysctl("machdep.cpu.brand_string"), "machdep.cpu.brand_string"
+    else:
+        lines, mark = _cpuinfo(), "model name"
+    for line in lines:
+        name, _, value = line.partition(":")
+        if name.strip() == mark and value.strip():
+            return value.strip()
+    return platform.processor() or platform.machine()
+
+
+def _cpuinfo() -> list[str]:
+    try:
+        return Path("/proc/cpuinfo").read_text("utf-8", "replace").splitlines()
+    except OSError:
+        return []

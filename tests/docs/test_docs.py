@@ -181,11 +181,12 @@ def test_every_rule_is_some_page_s() -> None:
 
 NOTE = "(the model ended its answer before it began)\n"
 SCREEN = """\
- UMA Serve · UMA Serve demo · cpu · up 0:00:04 · /tmp/uma.sock
+ Idle: nobody asks
+ UMA Serve demo · cpu · up 0:00:04 · /tmp/uma.sock
+ CPU █████████░░░░░░░░░░░░ 42%   memory ████████████████░░░░░ 12.3 of 16.0 GB
 ─ time between tokens, ms ────────────    p50    p95    p99  worst  first    p95
  interactive                             0.90   3.20   8.01   8.01   10.1   21.8
  background                                 -      -      -      -      -      -
- p95 / cap   ███████████████░│░░░░░░░  1.14 of 1.20 held × baseline, now 2.44 ms
 """
 OK = "".join(f"ok      {name:<10} fine\n" for name in "abcdefgh")
 SERVING = "12:00:00 serving UMA Serve demo on /tmp/uma.sock (cpu; 4096 KV cells, 8 sequences, 32 "
@@ -212,7 +213,7 @@ SERVING = "12:00:00 serving UMA Serve demo on /tmp/uma.sock (cpu; 4096 KV cells,
         ("umaserve doctor", OK + "missing model      none\n\nReady to serve.\n"),
         ("umaserve doctor", OK + "warn    model      none\n\nReady to serve.\n"),
         ("umaserve top --once", SCREEN),
-        ("umaserve top --once", " UMA Serve · no daemon · /tmp/uma.sock\n"),
+        ("umaserve top --once", " No daemon at /tmp/uma.sock\n"),
         ("umaserve serve --print-config", '[model]\npath = ""  # default\n'),
         ("umaserve", SERVING + "sessions; ready in 9 ms)\n"),
         ("umaserve", SERVING + "sessions; ready in None ms)\n12:00:01 SIGINT: shutting down\n"),

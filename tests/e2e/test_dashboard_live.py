@@ -114,17 +114,19 @@ def has_figures(lines: list[str]) -> bool:
 def check_screen(lines: list[str], width: int, height: int) -> None:
     """Every part is in its place and the numbers are there."""
     assert len(lines) <= height + 1 and max(map(len, lines)) <= width
-    assert re.match(r" UMA Serve · UMA Serve demo · cpu · up 0:\d\d:\d\d · /", lines[0])
+    assert re.match(r" (Fast|Slow|Busy|Overloaded): [\d,]+ tokens/s, \d apps?, ", lines[0])
+    assert re.match(r" UMA Serve demo · cpu · up 0:\d\d:\d\d · /", lines[1])
+    assert re.match(r" CPU █*░* +\d+% .* memory █*░* [\d.]+ of [\d.]+ GB", lines[2])
     whole = "\n".join(lines)
     assert has_figures(lines), whole
-    assert set("▁▂▃▄▅▆▇█") & set("".join(lines[2:8])), "the curves"
+    assert set("▁▂▃▄▅▆▇█") & set("".join(lines[4:10])), "the curves"
     for words in (
         r"p95 / cap", r"tokens/s +[\d,.]+ now", r"tick +[█░]+ [\d.]+ of [\d.]+ ms",
         r"batch +[█▒]+ ", r"ΣBMT ", r"guard ", r"KV cells +█+░* [\d,]+ of 8,192",
         r"cache ", r"parked ", r"RSS +\d\.\d\d GB", r"errors +\d",
-        r"sessions: \d active · queued \d interactive",
-        r"id +app +lane +state +tokens +tok/s +p95 +cells",
-        r"(▸| ) chat +\S+ +interactive decode +[\d,]+ +[\d.,]+ +[\d.]+ +[\d,]+",
+        r"requests: \d+ now · \d+ queued · [\d,]+ so far|─ \S+ of \S+ · \w+: ",
+        r"id +app +lane +state +tokens +tok/s +p95 +age",
+        r"(▸| ) chat +\S+ +interactive decode +[\d,]+ +[\d.,]+ +[\d.]+ +\d:\d\d:\d\d",
     ):  # fmt: skip
         assert re.search(words, whole), f"{words}\n{whole}"
 
@@ -140,7 +142,8 @@ def test_under_load_promote_one_and_cancel_another(
         pane.command(f"clear; {UMASERVE} top --socket {daemon.path}")
         for id in ("chat", "report", "index"):
             pane.shows(rf"^  {id} +\S+ +\w+ +decode")
-        pane.until(lambda: re.search(r"[\d.]+ now", pane.text()), "a rate")
+        pane.press("m")
+        pane.until(lambda: re.search(r"tokens/s +[\d.]+ now", pane.text()), "a rate")
         pane.until(lambda: has_figures(pane.lines()), "figures of both lanes")
         check_screen(pane.lines(), width, height)
         rows = {s["id"]: s for s in daemon.info()["sessions"] if s["state"] == "decode"}
@@ -235,6 +238,54 @@ def test_resizing_pausing_and_help(daemon: DaemonProcess, tmp_path: Path) -> Non
         pane.shows("^READY>")
 
 
+def test_details_a_filter_and_the_last_ten(daemon: DaemonProcess, tmp_path: Path) -> None:
+    """At both sizes that people have; requests that end stay, with the ids that they had."""
+    for width, height in ((80, 24), (120, 40)):
+        with Pane(width, height, tmp_path) as pane:
+            pane.command(f"clear; {UMASERVE} top --socket {daemon.path}")
+            pane.shows("^ (Idle|Fast|Slow|Busy|Overloaded)")
+            with Load(daemon.path, chat="interactive"):
+                pane.shows("^  chat +")
+                with Client(daemon.path) as client:
+                    for n in range(11):
+                        client.complete("import os\n", max_tokens=2, app=f"tool{n}")
+                    pane.shows(r"^  \S+ +tool10 +interactive +\S")
+                listed = re.findall(r"^[▸ ] \S+ +(\S+) +(?:inter|back)", pane.text(), re.M)
+                tools = [int(app.removeprefix("tool")) for app in listed if "tool" in app]
+                assert len(listed) == 10, "what runs, and chats that have ended, are others"
+                assert tools == [*range(10, 10 - len(tools), -1)] and len(tools) > 5, pane.text()
+                choose(pane, "chat")
+                pane.press("Enter")
+                pane.shows(r"^ prompt +\d+ tokens")
+                pane.shows(r"^ answer +[\d,]+ tokens?, ")
+                pane.press("Escape")
+                pane.shows(r"^▸ chat +")
+                pane.press("/", "o", "l", "9", "Enter")
+                pane.shows("requests with “ol9”: 1")
+                pane.until(lambda: "tool8" not in pane.text(), "the others are not listed")
+                pane.press("Escape")
+                pane.shows(r" tool8 ")
+            pane.shows("^ Idle: nobody asks, the last answer ended ")
+            pane.press("q")
+            pane.shows("^READY>")
+
+
+def test_another_model_is_loaded_by_l(daemon: DaemonProcess, tmp_path: Path) -> None:
+    with Pane(80, 24, tmp_path) as pane:
+        pane.command(f"clear; {UMASERVE} top --socket {daemon.path}")
+        pane.shows("^ Idle")
+        before = daemon.info()["model"]["engine_pid"]
+        pane.press("l")
+        pane.shows("load which model")
+        pane.press("End")
+        pane.shows("^▸ demo, the bundled model")
+        pane.press("Enter")
+        pane.until(lambda: (daemon.info()["model"] or {}).get("engine_pid") != before, "a new one")
+        pane.shows("uma-demo.gguf is served now")
+        pane.press("q")
+        pane.shows("^READY>")
+
+
 def process_of(command: str) -> psutil.Process:
     return eventually(
         lambda: next(
@@ -312,7 +363,7 @@ def test_the_daemon_s_own_dashboard(tmp_path: Path) -> None:
         before = pane.settings()
         words = f"--model demo --socket {path} --threads 1 --backend cpu"
         pane.command(f"clear; {UMASERVE} {words}; echo status $?")
-        pane.shows("^ UMA Serve · UMA Serve demo · cpu · up ", 4 * 90)
+        pane.shows("^ UMA Serve demo · cpu · up ", 4 * 90)
         with Load(str(path), chat="interactive", report="background") as load:
             pane.shows(r"^  chat +\S+ +interactive +decode")
             choose(pane, "report")

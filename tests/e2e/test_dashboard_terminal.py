@@ -249,7 +249,8 @@ def test_once_as_text_and_as_a_picture(path, tmp_path):
         done = run("top", "--once", "--socket", path)
         assert done.returncode == 0 and "\x1b" not in done.stdout
         lines = done.stdout.splitlines()
-        assert lines[0].startswith(" UMA Serve · fake") and max(map(len, lines)) <= 80
+        assert lines[0].startswith(" Idle: nobody asks") and lines[1].startswith(" fake · ")
+        assert max(map(len, lines)) <= 80
         picture = tmp_path / "top.svg"
         done = run("top", "--once", "--size", "100x30", "--svg", str(picture), "--socket", path)
         assert outcome(done) == (0, "", "") and "fake" in picture.read_text("utf-8")

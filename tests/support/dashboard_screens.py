@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.cells import cell_len
 
 from umaserve.dashboard import Screen, View
@@ -95,6 +97,16 @@ def session(n: int, **fields) -> dict:
     }
 
 
+def ended(n: int, **fields) -> dict:
+    """A request that has ended, as `recent` has it: without its id."""
+    return {
+        "serial": n, "app": "shell", "key": "", "lane": "background", "lane_reason": "asked for",
+        "reason": "stop", "prompt_tokens": 400, "cached_tokens": 300, "completion_tokens": 61,
+        "drafted_tokens": 0, "accepted_tokens": 0, "queue_ms": 0.5, "ttft_ms": 100.0,
+        "total_ms": 1300.0, "tbt_p50_ms": 19.5, "tbt_p95_ms": 22.5, "age_s": 12.0, **fields,
+    }  # fmt: skip
+
+
 def overview(*sessions: dict, **metrics) -> dict:
     return {
         "event": "metrics",
@@ -102,6 +114,10 @@ def overview(*sessions: dict, **metrics) -> dict:
         "state": "serving",
         "progress": None,
         "sessions": list(sessions),
+        "recent": [],
+        "machine": {
+            "cpu": 0.42, "gpu": None, "memory_used_bytes": 12.3e9, "memory_total_bytes": 16e9,
+        },
         "tbt_ms": {
             "interactive": [None] * 110 + [5.0, 10.0, 11.0, 12.0, 13.0, 6.0, 6.0, None, 6.0, 15.0],
             "background": [20.0] * 120,
@@ -124,9 +140,16 @@ def overview(*sessions: dict, **metrics) -> dict:
     }  # fmt: skip
 
 
-def view(*sessions: dict, **metrics) -> View:
+def view(*sessions: dict, recent: Sequence[dict] = (), **metrics) -> View:
     out = View(where="/tmp/uma.sock")
-    out.update(overview(*sessions, **metrics))
+    out.update(overview(*sessions, **metrics) | {"recent": list(recent)})
+    return out
+
+
+def figures(*sessions: dict, **metrics) -> View:
+    """The operator's view."""
+    out = view(*sessions, **metrics)
+    out.press("m")
     return out
 
 

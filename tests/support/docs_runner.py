@@ -108,14 +108,10 @@ RULES = (
     ),
     Rule(
         r"umaserve top --once", "client",
-        r" UMA Serve · UMA Serve demo · \w+ · up [\d:]+ · .*\n"
-        r"─ time between tokens, ms ─+( +[a-z]+\d*)+\n"
-        r" interactive( +\S+)+\n background( +\S+)+\n p95 / cap .*\n"
-        r"─ ticks ─+ memory ─+\n(.+\n){5}(─ apps.*\n( .+\n)+)?─ sessions: \d+ active · .*\n(.*\n)+",
-    ),
-    Rule(
-        r"umaserve top --once .* --svg docs/dashboard\.svg", "client", "",
-        writes=("docs/dashboard.svg", r"(?s)<svg .*UMA&#160;Serve&#160;demo.*sessions:.*</svg>\s*"),
+        r" (Idle|Fast|Slow|Busy|Reading|Overloaded): .*\n UMA Serve demo · \w+ · up [\d:]+ · .*\n"
+        r" CPU .* memory .*\n─ time between tokens, ms ─+( +[a-z]+\d*)+\n"
+        r" interactive( +\S+)+\n background( +\S+)+\n"
+        r"(─ apps.*\n( .+\n)+)?─ requests: \d+ now · .*\n(.*\n)+",
     ),
     Rule(
         r"umaserve serve --print-config", "plain",

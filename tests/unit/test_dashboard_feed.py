@@ -239,9 +239,25 @@ def test_what_an_overview_holds(daemon: DaemonProcess) -> None:
         assert set(seen["tbt_ms"]["interactive"]) == {None}
         assert any("serving" in entry["text"] for entry in seen["log"])
         assert seen["metrics"]["active_sessions"] == 1
+        machine = seen["machine"]
+        assert set(machine) == {"cpu", "gpu", "memory_used_bytes", "memory_total_bytes"}
+        assert 0 < machine["memory_used_bytes"] < machine["memory_total_bytes"]
+        assert seen["recent"] == []
         later = overview(daemon)
         assert later["sessions"][0]["tokens"] > row["tokens"] - 1
         assert daemon.info()["sessions"][0]["serial"] == row["serial"]
+
+
+def test_the_newest_ten_that_ended_are_told_without_their_ids(daemon: DaemonProcess) -> None:
+    with daemon.client() as client:
+        for n in range(12):
+            client.ask(f"secret-{n}", "hello", max_tokens=3)
+            client.finish(f"secret-{n}")
+        ended = overview(daemon)["recent"]
+    serials = [row["serial"] for row in ended]
+    assert len(serials) == 10 and serials == sorted(serials)
+    assert {row["completion_tokens"] for row in ended} == {3}
+    assert {row["reason"] for row in ended} == {"length"} and "secret" not in json.dumps(ended)
 
 
 def test_the_last_errors_of_clients_and_of_the_engine(daemon: DaemonProcess) -> None:

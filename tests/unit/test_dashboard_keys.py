@@ -10,12 +10,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from tests.support.dashboard_screens import app, overview, rows, session, view
+from tests.support.dashboard_screens import app, ended, overview, rows, session, view
 from tests.support.fixtures.untimed import untimed
 from umaserve.dashboard import Screen, Terminal, View
-from umaserve.dashboard.keys import decode
-from umaserve.dashboard.screen import KEY_HELP, WORD_HELP
-from umaserve.dashboard.view import CANCEL, DEMOTE, MESSAGE_UPDATES, PROMOTE, QUIT, Command
+from umaserve.dashboard.canvas.keys import decode
+from umaserve.dashboard.help import KEY_HELP, WORD_HELP
+from umaserve.dashboard.view import (
+    CANCEL,
+    DEMOTE,
+    FIND,
+    LOAD,
+    MESSAGE_UPDATES,
+    PROMOTE,
+    QUIT,
+    Command,
+)
 
 
 def test_what_a_terminal_sends():
@@ -24,6 +33,7 @@ def test_what_a_terminal_sends():
     ]  # fmt: skip
     assert decode(b"\x1b") == ["escape"] and decode(b"\x0c ?") == ["redraw", " ", "?"]
     assert decode("\x1b[1;5C\x1b[200~é\x00q".encode()) == ["q"]
+    assert decode(b"\r\n\x7f\x08/") == ["enter", "enter", "backspace", "backspace", "/"]
 
 
 @untimed
@@ -34,7 +44,7 @@ def test_any_bytes_are_keys_or_nothing(data):
 
 def test_promote_and_demote_the_selected_one():
     a_view = view(session(7), session(8, lane="background"))
-    assert a_view.press("p") is None and "select a session first" in a_view.message
+    assert a_view.press("p") is None and "select a request first" in a_view.message
     a_view.press("down")
     assert a_view.selected == 7
     assert a_view.press("p") is None and "interactive already" in a_view.message
@@ -60,25 +70,185 @@ def test_cancel_takes_two_presses():
     assert a_view.press("c") is None, "the question was too long ago"
 
 
-def test_a_session_that_ends_is_not_replaced_by_its_neighbour():
+def after(a_view: View, *sessions: dict, recent: list[dict]) -> View:
+    a_view.update(overview(*sessions) | {"recent": recent})
+    return a_view
+
+
+def test_a_request_that_ends_stays_selected_and_no_key_hits_its_neighbour():
     a_view = view(session(7), session(8), session(9))
     a_view.press("j")
     a_view.press("j")
     a_view.press("c")
-    a_view.update(overview(session(7), session(9)))
-    assert a_view.selected is None and "has ended" in a_view.message
+    after(a_view, session(7), session(9), recent=[ended(8)])
+    assert a_view.selected == 8 and "has ended" in a_view.message
+    (line,) = (line for line in rows(a_view) if line.startswith("▸"))
+    assert re.match(r"▸ r8 +shell +background +done ", line), "its id is remembered"
+    for key in ("c", "c", "d", "p"):
+        assert a_view.press(key) is None and "r8 has ended" in a_view.message
+    a_view.press("k")
+    assert a_view.selected == 9
+
+
+def test_a_request_that_is_listed_no_more_is_not_replaced():
+    a_view = view(session(7), session(8), session(9))
+    a_view.press("j")
+    a_view.press("j")
+    after(a_view, session(7), session(9), recent=[])
+    assert a_view.selected is None and "not listed" in a_view.message
     assert a_view.press("c") is None and a_view.press("d") is None
     a_view.press("j")
     assert a_view.selected == 9
+
+
+def ids(a_view: View) -> list[str]:
+    return [str(row["id"]) for row in a_view.rows]
+
+
+def test_the_last_ten_requests_stay_whatever_runs():
+    recent = [ended(n) for n in range(30, 40)]
+    a_view = after(view(), session(41), session(42), recent=recent)
+    assert ids(a_view) == ["r41", "r42", *(f"#{n}" for n in range(39, 31, -1))]
+    after(a_view, recent=[*recent[2:], ended(41), ended(42, reason="cancel")])
+    assert ids(a_view)[:3] == ["r42", "r41", "#39"] and len(a_view.rows) == 10
+    seen = rows(a_view)
+    assert any(re.match(r"  r42 .* cancelled ", line) for line in seen)
+    assert not any("more" in line for line in seen), "all ten are on a small screen"
+    crowd = after(a_view, *(session(n) for n in range(50, 62)), recent=recent)
+    assert ids(crowd) == [f"r{n}" for n in range(50, 62)]
+
+
+def test_a_request_that_is_told_as_ended_and_running_is_listed_once():
+    assert ids(after(view(), session(41, state="ending"), recent=[ended(41)])) == ["r41"]
+
+
+def test_enter_shows_the_details_of_a_request():
+    a_view = after(view(), session(1, lane_reason="a short prompt"), recent=[ended(7)])
+    a_view.press("enter")
+    assert not a_view.details and "select a request first" in a_view.message
+    a_view.press("j")
+    a_view.press("enter")
+    seen = "\n".join(rows(a_view))
+    for words in ("r1 (Enter or Esc closes it)", "interactive: a short prompt", " 9 tokens ",
+                  "1 token, 50.5 a second", "after 55.0 ms", "within 14.2 ms", "c1"):  # fmt: skip
+        assert words in seen, words
+    assert "tok/s" not in seen, "in the place of the list"
+    a_view.press("j")
+    seen = "\n".join(rows(a_view))
+    for words in ("#7 (Enter", "done, ended 12 s ago", "400 tokens, 300 of them known",
+                  "61 tokens, 50.0 a second", "100.0 ms, 0.50 of them before"):  # fmt: skip
+        assert words in seen, words
+    a_view.press("escape")
+    assert "tok/s" in "\n".join(rows(a_view)) and a_view.selected == 7
+    a_view.press("enter")
+    a_view.press("enter")
+    assert not a_view.details
+
+
+def test_a_filter_lists_what_contains_its_letters():
+    a_view = after(view(), session(1), session(2, app="shell"), recent=[ended(7)])
+    for key in "/SHel":
+        assert a_view.press(key) is None
+    assert a_view.filter == "SHel" and ids(a_view) == ["r2", "#7"]
+    seen = rows(a_view)
+    assert seen[-1].startswith(" /SHel█") and any("requests with “SHel”: 2" in s for s in seen)
+    for key in ("q", "backspace", "backspace", "enter"):
+        assert a_view.press(key) is None, "letters are no commands meanwhile"
+    assert a_view.filter == "SHe" and not a_view.typing
+    a_view.press("j")
+    assert a_view.selected == 2
+    a_view.press("escape")
+    assert a_view.filter == "" and len(a_view.rows) == 3
+    for key in "/zz":
+        a_view.press(key)
+    assert any("no request matches the filter" in line for line in rows(a_view))
+    a_view.press("escape")
+    assert len(a_view.rows) == 3
+
+
+def test_a_filter_leaves_no_selection_out_of_sight():
+    a_view = view(session(1), session(2, app="shell"))
+    a_view.press("j")
+    for key in "/shell":
+        a_view.press(key)
+    assert a_view.selected is None
+    a_view.press("enter")
+    assert a_view.press("c") is None
+
+
+def test_s_sorts_by_one_column_after_another():
+    a_view = after(
+        view(),
+        session(1, app="b", tokens=5, prompt_tokens=30, p95_ms=None, ttft_ms=2.0),
+        session(2, app="c", tokens=9, prompt_tokens=20, p95_ms=8.0, ttft_ms=None),
+        session(3, app="a", tokens=7, prompt_tokens=10, p95_ms=9.0, ttft_ms=3.0),
+        recent=[],
+    )
+    orders = {
+        "by app": [3, 1, 2], "by tokens": [2, 3, 1], "by prompt": [1, 2, 3],
+        "by slowest": [3, 2, 1], "by latest first token": [3, 1, 2],
+    }  # fmt: skip
+    a_view.press("j")
+    for words, order in orders.items():
+        a_view.press("s")
+        assert ids(a_view) == [f"r{n}" for n in order], words
+        assert a_view.selected == 1 and a_view.index == order.index(1)
+        chosen, a_view.selected = a_view.selected, None
+        assert any(f" · {words} · " in line for line in rows(a_view))
+        a_view.selected = chosen
+    a_view.press("s")
+    assert ids(a_view) == ["r1", "r2", "r3"]
+
+
+def test_l_loads_a_model_of_this_machine():
+    a_view = view(session(1))
+    assert a_view.press("l") == Command(FIND)
+    a_view.choose_model([("hf:a/b:Q4_K_M", "/m/b.gguf"), ("ollama:c", "/m/c.gguf")])
+    seen = rows(a_view)
+    assert any(line.startswith("─ load which model?") for line in seen)
+    assert any(re.match(r"▸ hf:a/b:Q4_K_M +/m/b.gguf", line) for line in seen)
+    assert a_view.press("j") is None
+    assert any(line.startswith("▸ ollama:c") for line in rows(a_view))
+    assert a_view.press("enter") == Command(LOAD, name="/m/c.gguf") and a_view.models is None
+    a_view.choose_model([("x", "/x")])
+    assert a_view.press("escape") is None and a_view.models is None
+    a_view.choose_model([])
+    assert a_view.models is None and "umaserve pull" in a_view.message
+
+
+def test_m_changes_the_view_and_back():
+    a_view = view(session(1))
+    before = rows(a_view)
+    a_view.press("m")
+    assert any("ΣBMT" in line for line in rows(a_view)) and not any("ΣBMT" in s for s in before)
+    a_view.press("m")
+    assert rows(a_view) == before
+
+
+@untimed
+@given(
+    st.lists(st.sampled_from([*"jkGgpdcxslm/?h qae", "up", "down", "pageup", "pagedown", "enter",
+                              "escape", "backspace", "redraw"]), max_size=30),
+    st.integers(20, 130), st.integers(3, 45),
+)  # fmt: skip
+def test_any_keys_leave_a_screen(keys, width, height):
+    a_view = after(view(), session(1), session(2), recent=[ended(7)])
+    for n, key in enumerate(keys):
+        command = a_view.press(key)
+        if command == Command(FIND):
+            a_view.choose_model([("x", "/x")])
+        if n == 9:
+            after(a_view, session(2), recent=[ended(7), ended(1)])
+    rows(a_view, width, height)
 
 
 def test_pause_keeps_the_screen_still():
     a_view = view(session(1))
     a_view.press(" ")
     a_view.update(overview(session(1), session(2)))
-    assert len(a_view.sessions) == 1 and " PAUSED " in rows(a_view)[0]
+    assert len(a_view.rows) == 1 and " PAUSED " in rows(a_view)[0]
     a_view.press(" ")
-    assert len(a_view.sessions) == 2 and " PAUSED " not in rows(a_view)[0]
+    assert len(a_view.rows) == 2 and " PAUSED " not in rows(a_view)[0]
 
 
 def test_quit():
@@ -100,11 +270,11 @@ def test_help_is_shown_and_closed():
 
 # words of the panels that the help leaves to docs/DASHBOARD.md, or that say all there is to say
 NOT_IN_THE_HELP = """
-    CPU GB KV MB OVER RSS a active apps back background baseline batch between busy cache cached
-    cells cost dec decode efficiency errors evicted far for guard holding idle in interactive is
-    k lane last libllama log longest memory minute ms no none now of over overhead p parked
-    place pre preempted prefill prefills prompts queued request requests running s sampling
-    sessions share so tick ticks time token tokens why with work worst µs
+    CPU GB KV MB OVER RSS a apps asks back background baseline batch between busy cache cached
+    cells cost dec decode efficiency errors evicted far for guard holding idle in interactive k
+    lane last libllama log longest memory minute ms nobody none now of over overhead parked
+    place pre preempted prefill prefills prompts queued requests s sampling share so tick ticks
+    time token tokens why with work worst µs
 """
 
 
@@ -116,10 +286,11 @@ def words_of_the_panels() -> set[str]:
     late = view(errors_total=0, p95_over_baseline=1.45)
     late.update({**late.overview, "errors": [], "log": []})
     found = set()
-    for width in (80, 100, 120, 150, 200):
+    for width in (80, 100, 120, 150, 200) * 2:
         for height in (24, 32, 50):
             for a_view in (quiet, late):
-                shown = " ".join(rows(a_view, width, height)[1:-1])
+                a_view.operator = not a_view.operator
+                shown = " ".join(rows(a_view, width, height)[2:-1])
                 found |= set(re.findall(r"[^\W\d_]+", shown.replace("at cap", "at_cap")))
     return found
 
@@ -136,7 +307,7 @@ def test_every_word_that_needs_it_has_a_line_in_the_help():
     assert (listed | explained) - shown == set(), "nowhere on the screen"
 
 
-@pytest.mark.parametrize("size", [(80, 24), (80, 18), (80, 14), (100, 30), (150, 40), (200, 50)])
+@pytest.mark.parametrize("size", [(80, 24), (80, 18), (100, 30), (150, 40), (200, 50)])
 def test_the_whole_help_fits(size):
     a_view = view(*(session(n) for n in range(30)))
     a_view.press("?")
@@ -146,7 +317,7 @@ def test_the_whole_help_fits(size):
                    for line in seen), (what, seen)  # fmt: skip
 
 
-@pytest.mark.parametrize("size", [(60, 24), (44, 26), (40, 40), (20, 60)])
+@pytest.mark.parametrize("size", [(60, 28), (44, 34), (40, 40), (20, 80)])
 def test_a_narrow_screen_has_the_help_in_more_lines(size):
     a_view = view(session(1))
     a_view.press("?")
@@ -155,7 +326,7 @@ def test_a_narrow_screen_has_the_help_in_more_lines(size):
         assert f"{what}: {meaning}" in whole
 
 
-@pytest.mark.parametrize("size", [(60, 18), (40, 24), (30, 14)])
+@pytest.mark.parametrize("size", [(60, 18), (40, 24), (30, 18)])
 def test_a_small_screen_has_the_beginning_of_each_line_of_the_help(size):
     a_view = view(session(1))
     a_view.press("?")
@@ -167,14 +338,15 @@ def test_a_small_screen_has_the_beginning_of_each_line_of_the_help(size):
 
 
 def test_what_the_help_leaves_no_room_for_comes_back():
-    a_view = view(session(1))
-    before = rows(a_view, 80, 18)
+    a_view = view(session(1), apps={"editor": app()})
+    before = rows(a_view, 80, 24)
     a_view.press("?")
-    assert not any(" ticks " in line for line in rows(a_view, 80, 18)[:6])
-    assert any("1.15 of 1.20 held" in line for line in rows(a_view, 80, 18))
-    assert not any("1.15 of 1.20 held" in line for line in rows(a_view, 80, 14))
+    seen = rows(a_view, 80, 24)
+    assert not any(line.startswith("─ apps") for line in seen)
+    assert any(line.startswith("─ time between tokens") for line in seen)
+    assert not any("time between" in line for line in rows(a_view, 80, 18))
     a_view.press("?")
-    assert rows(a_view, 80, 18) == before
+    assert rows(a_view, 80, 24) == before
 
 
 def test_the_help_of_a_terminal_without_utf_8():

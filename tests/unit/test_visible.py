@@ -22,7 +22,7 @@ from tests.support.fixtures.untimed import untimed
 from umaserve.bench import table
 from umaserve.bench.progress import Stages
 from umaserve.cli import bench as cli_bench
-from umaserve.dashboard.terminal import Terminal
+from umaserve.dashboard.canvas.terminal import Terminal
 from umaserve.server.log.lines import Log
 from umaserve.visible import for_reader, visible
 

@@ -29,7 +29,7 @@ def top(arguments: list[str]) -> int:
     parser = Parser(
         prog="umaserve top",
         description="The live dashboard of a running daemon.",
-        epilog="Keys: arrows select a session; p promotes, d demotes, c cancels it; ? lists all.",
+        epilog="Keys: arrows select a request, Enter shows its details; ? lists all keys.",
     )
     parser.add_argument("--once", action="store_true", help="print the screen once and leave")
     parser.add_argument(
@@ -70,7 +70,7 @@ def top(arguments: list[str]) -> int:
 
 def _once(path: str, size: tuple[int, int] | None, picture: str | None) -> int:
     from umaserve.dashboard import Screen, View
-    from umaserve.dashboard.picture import svg, text
+    from umaserve.dashboard.canvas.picture import svg, text
 
     view = View(where=path, keys=bool(picture))
     with Client(path, timeout=ANSWER_S) as client:

@@ -1,11 +1,12 @@
 """The live screen of a daemon: ``Dashboard`` runs it, ``Screen`` lays it out, ``View`` is what it
-shows and what keys do, ``Terminal`` is what it is drawn on."""
+shows and what keys do."""
 
 from __future__ import annotations
 
 from umaserve.dashboard.app import LEAVING, REFRESH_S, Dashboard, Feed
-from umaserve.dashboard.screen import Screen, summary
-from umaserve.dashboard.terminal import PLAIN_INTERVAL_S, Terminal
+from umaserve.dashboard.canvas.terminal import PLAIN_INTERVAL_S, Terminal
+from umaserve.dashboard.panels.sentence import summary
+from umaserve.dashboard.screen import Screen
 from umaserve.dashboard.view import View
 
 __all__ = [

@@ -10,10 +10,11 @@ from typing import Any, Protocol
 
 import trio
 
-from umaserve.dashboard.keys import decode
-from umaserve.dashboard.screen import Screen, summary
-from umaserve.dashboard.terminal import PLAIN_INTERVAL_S, Terminal
-from umaserve.dashboard.view import CANCEL, LANE_OF, QUIT, REDRAW, Command, View
+from umaserve.dashboard.canvas.keys import decode
+from umaserve.dashboard.canvas.terminal import PLAIN_INTERVAL_S, Terminal
+from umaserve.dashboard.panels.sentence import summary
+from umaserve.dashboard.screen import Screen
+from umaserve.dashboard.view import CANCEL, FIND, LANE_OF, LOAD, QUIT, REDRAW, Command, Model, View
 
 REFRESH_S = 0.25
 SHORTEST_S = 0.02  # between two screens, when keys repeat
@@ -41,6 +42,14 @@ class Feed(Protocol):
         ...
 
     async def set_lane(self, serial: int, lane: str) -> bool: ...
+
+    def models(self) -> list[Model]:
+        """Models of this machine; may take a while, in a thread."""
+        ...
+
+    async def load(self, path: str) -> str:
+        """Serve another model; why not, or an empty string."""
+        ...
 
 
 class Dashboard:
@@ -137,6 +146,9 @@ class Dashboard:
             self._leave()
 
     async def _ask(self, command: Command) -> None:
+        if command.kind in (FIND, LOAD):
+            await self._load(command)
+            return
         name = command.name
         if command.kind == CANCEL:
             found = await self._feed.cancel(command.serial)
@@ -146,6 +158,17 @@ class Dashboard:
             found = await self._feed.set_lane(command.serial, lane)
             done = f"{name} is {lane} now"
         self.view.say(done if found else f"{name} has ended already")
+        self._changed.set()
+
+    async def _load(self, command: Command) -> None:
+        if command.kind == FIND:
+            found = await trio.to_thread.run_sync(self._feed.models, abandon_on_cancel=True)
+            self.view.choose_model(found)
+        else:
+            name = os.path.basename(command.name)
+            self.view.say(f"loading {name}; the present model serves until it is proved")
+            self._changed.set()
+            self.view.say(await self._feed.load(command.name) or f"{name} is served now")
         self._changed.set()
 
     # --- signals ----------------------------------------------------------------------------------

@@ -6,6 +6,8 @@ import trio
 
 from umaserve.client import ConnectionFailed, ProtocolError, ServerError, TrioClient
 from umaserve.dashboard.app import Lost, Show
+from umaserve.dashboard.choices import models_here
+from umaserve.dashboard.view import Model
 
 RETRY_S = 0.5
 SILENCE_S = 10.0  # a daemon that says nothing for so long is lost
@@ -53,3 +55,16 @@ class SocketFeed:
         except (ConnectionFailed, ServerError):
             return False
         return True
+
+    def models(self) -> list[Model]:
+        return models_here()
+
+    async def load(self, path: str) -> str:
+        client = self._client
+        try:
+            if client is None:
+                return "there is no daemon now"
+            await client.load(path)
+        except (ConnectionFailed, ServerError) as error:
+            return str(error)
+        return ""

@@ -363,10 +363,15 @@ class Admin:
             fraction = round(fraction, 4)
             connection.send(admin_event("progress", message.id, fraction=fraction, stage=stage))
 
+        path = await self.serve(message.model, report)
+        connection.send(admin_event("loaded", message.id, model=path))
+
+    async def serve(self, model: str, report: Callable[[float, str], None]) -> str:
+        """Load another model and return its path.  Raises ``ProtocolError``."""
         self._refuse_when_stopping()
-        ready = await self._daemon.supervisor.load(message.model, report)
+        ready = await self._daemon.supervisor.load(model, report)
         self._daemon.log("info", f"now serving {ready.model_name} ({ready.model_path})")
-        connection.send(admin_event("loaded", message.id, model=ready.model_path))
+        return ready.model_path
 
     async def _unload(self, connection: Connection, message: Unload) -> None:
         self._refuse_when_stopping()

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from umaserve.protocol import ProtocolError
 from umaserve.server.requests.request import LANES, Request
 
 if TYPE_CHECKING:
     from umaserve.dashboard.app import Lost, Show
+    from umaserve.dashboard.view import Model
     from umaserve.server.daemon import Daemon
 
 
@@ -36,6 +38,18 @@ class DaemonFeed:
         if request is not None:
             self._daemon.sessions.set_lane(request, LANES[lane])
         return request is not None
+
+    def models(self) -> list[Model]:
+        from umaserve.dashboard.choices import models_here
+
+        return models_here(self._daemon.config.model_dir)
+
+    async def load(self, path: str) -> str:
+        try:
+            await self._daemon.admin.serve(path, lambda fraction, stage: None)
+        except ProtocolError as error:
+            return str(error)
+        return ""
 
     def _running(self, serial: int) -> Request | None:
         request = self._daemon.sessions.live.get(serial)

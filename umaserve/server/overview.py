@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from umaserve.server.clients.limits import Limits
+from umaserve.server.figures.machine import MachineUse
 from umaserve.server.figures.recent_gaps import RecentGaps
 from umaserve.server.figures.session_rows import session_rows
 from umaserve.wire import table as t
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 TICK_SPAN_S = 1.0
 LOG_LINES = 12
 ERRORS = 12
+ENDED = 10
 LEVELS = ("debug", "warn", "error")  # what a plain line names; others are "info"
 
 
@@ -51,6 +53,7 @@ class Overview:
     def __init__(self, daemon: Watched) -> None:
         self._daemon = daemon
         self._gaps, self._of = RecentGaps(), daemon.meters.recent
+        self._machine = MachineUse()
 
     def read(self) -> dict[str, Any]:
         daemon = self._daemon
@@ -71,6 +74,8 @@ class Overview:
             "stage": None if engine is None or ready else engine.progress.stage,
             "next_try": next_try.state() if next_try is not None else None,
             "sessions": session_rows(daemon.sessions),
+            "recent": daemon.meters.recent_requests.read()[-ENDED:],
+            "machine": self._machine.read(),
             "tbt_ms": self._gaps.read(live, time.monotonic_ns()),
             "ticks": {
                 "budget_ms": daemon.config.tick_budget_ms,

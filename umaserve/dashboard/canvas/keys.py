@@ -9,12 +9,16 @@ _SEQUENCES = {
     b"\x1b[H": "home", b"\x1bOH": "home", b"\x1b[1~": "home",
     b"\x1b[F": "end", b"\x1bOF": "end", b"\x1b[4~": "end",
 }  # fmt: skip
-_CONTROL = {0x0C: "redraw", 0x1B: "escape"}
+_CONTROL = {
+    0x08: "backspace", 0x7F: "backspace", 0x0A: "enter", 0x0D: "enter", 0x0C: "redraw",
+    0x1B: "escape",
+}  # fmt: skip
 
 
 def decode(data: bytes) -> list[str]:
-    """``up``, ``down``, ``pageup``, ``pagedown``, ``home``, ``end``, ``escape``, ``redraw``, or the
-    character itself.  Other control sequences and bytes beyond ASCII are left out."""
+    """``up``, ``down``, ``pageup``, ``pagedown``, ``home``, ``end``, ``enter``, ``backspace``,
+    ``escape``, ``redraw``, or the character itself.  Other control sequences and bytes beyond ASCII
+    are left out."""
     keys, at = [], 0
     while at < len(data):
         byte = data[at]

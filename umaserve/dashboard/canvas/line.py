@@ -19,6 +19,9 @@ STYLES = {
     "dim": "dim",
     "bold": "bold",
     "head": "reverse",
+    "head-good": "reverse green",
+    "head-warn": "reverse yellow",
+    "head-bad": "reverse bold red",
     "title": "bold cyan",
     "good": "green",
     "warn": "yellow",
@@ -33,7 +36,7 @@ ASCII = str.maketrans(
     {
         **dict(zip(SPARKS, "_.-~=+*#", strict=True)),
         FULL: "#", EMPTY: ".", OTHER: "=", MARK: "|", "─": "-", "·": "|", "▸": ">",
-        "Σ": "S", "×": "x", "µ": "u", "…": "~", "↑": "^", "↓": "v",
+        "Σ": "S", "×": "x", "µ": "u", "…": "~", "“": '"', "”": '"', "↑": "^", "↓": "v",
     }
 )  # fmt: skip
 
@@ -154,6 +157,11 @@ def column(text: str, width: int, left: bool = False) -> str:
         return set_cell_size(text, width - 1) + "…" if width > 1 else set_cell_size(text, width)
     blanks = " " * (width - size)
     return text + blanks if left else blanks + text
+
+
+def spaced(text: str, width: int, left: bool = False) -> str:
+    """As `column`, with a blank in front in any case."""
+    return " " + column(text, width - 1, left)
 
 
 def rule(title: str, width: int) -> Line:

@@ -15,7 +15,7 @@ from rich.color import ColorSystem
 from rich.console import Console
 from rich.style import Style
 
-from umaserve.dashboard.line import ASCII, STYLES, Line
+from umaserve.dashboard.canvas.line import ASCII, STYLES, Line
 from umaserve.visible import visible
 
 PLAIN_INTERVAL_S = 5.0

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from umaserve.dashboard.line import Line, joined
+from umaserve.dashboard.canvas.line import Line, joined
 
 
 def text(lines: Sequence[Line]) -> str:

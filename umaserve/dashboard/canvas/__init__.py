@@ -1,0 +1,1 @@
+"""Lines, the terminal and its keys, a picture."""

@@ -1,0 +1,1 @@
+"""Parts of the screen, each made of one overview."""

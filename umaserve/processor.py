@@ -1,4 +1,4 @@
-"""What macOS tells by sysctl(3), and the name of the processor on each system."""
+"""Name of the processor on each system, and facts that macOS tells by sysctl(3)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the whole machine does, as a dashboard is told."""
+"""Use of the whole machine, as a dashboard is told."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is different on macOS, as far as it can be tried elsewhere: its branch is forced."""
+"""Branches for macOS, forced on this system where that proves something."""
 
 from __future__ import annotations
 

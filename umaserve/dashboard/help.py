@@ -1,4 +1,4 @@
-"""What `?` shows, and the line of keys."""
+"""The help that `?` shows, and the line of keys."""
 
 from __future__ import annotations
 

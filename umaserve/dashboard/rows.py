@@ -1,4 +1,4 @@
-"""Which requests are listed, in which order: those that run or wait, then the last that ended."""
+"""Requests to list, in order: those that run or wait, then the last that ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The list of requests, and what takes its place: details of one, models to choose from."""
+"""The list of requests; details of one of them, or models to choose from, take its place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the whole machine does, other programs included: processors, GPU and memory.
+"""Use of the whole machine, other programs included: processors, GPU and memory.
 
 Read while somebody looks at a dashboard, and at most once in `EACH_S`.
 """

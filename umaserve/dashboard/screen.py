@@ -82,7 +82,7 @@ class Screen:
         return Line(" " + " · ".join(word for word in words if word), "dim").fit(self.width)
 
     def _body(self, view: View, height: int) -> list[Line]:
-        """What a screen of that height has above the requests."""
+        """Lines above the requests, on a screen of ``height`` lines."""
         overview, width = view.overview, self.width
         lines: list[Line] = []
         if height > NO_MACHINE:

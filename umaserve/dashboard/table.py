@@ -46,7 +46,7 @@ def _state(row: Row) -> str:
 
 
 def _age(row: Row) -> str:
-    """Of a request that has ended, the time since then."""
+    """Age of a request, or the time since its end."""
     return f"{ago(row.get('age_s'))} ago" if is_ended(row) else duration(row.get("age_s"))
 
 
@@ -100,7 +100,7 @@ def _styled(row: Row, text: str, chosen: bool) -> Line:
 
 
 def widths(columns: Sequence[_Column], width: int) -> list[int]:
-    """What is left over goes to the first two columns; a blank stands between any two."""
+    """Widths of columns with a blank between them; spare room goes to the first two columns."""
     cells = [c.width for c in columns]
     spare = width - 1 - sum(cells) - len(cells)
     cells[0] += spare if len(cells) < 2 else spare - spare // 2

@@ -1,4 +1,4 @@
-"""What the screen shows and what keys do to it: pure state, no terminal and no clock."""
+"""State of the screen, and how keys change it: pure, with no terminal and no clock."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ Model = tuple[str, str]  # name and path
 
 @dataclass(frozen=True)
 class Command:
-    """What a key asks for; ``serial`` names the request of ``CANCEL``, ``PROMOTE``, ``DEMOTE``,
-    ``name`` the model's path of ``LOAD``.  ``FIND`` asks for `View.choose_model`."""
+    """Action that a key asks for.  ``serial``: the request of ``CANCEL``, ``PROMOTE``, ``DEMOTE``;
+    ``name``: the model's path of ``LOAD``.  ``FIND`` asks for `View.choose_model`."""
 
     kind: str
     serial: int = 0
@@ -146,7 +146,7 @@ class View:
     # --- keys -------------------------------------------------------------------------------------
 
     def press(self, key: str) -> Command | None:
-        """What has to be done about a key, if that is more than a change of this view."""
+        """Return the command of a key; None where the key changes this view alone."""
         armed, self.armed, self.message = self.armed, None, ""
         if key == "redraw":
             return Command(REDRAW)

@@ -1,8 +1,8 @@
-"""What drafts have saved each row, and that nobody is slowed much for others.
+"""Time that drafts have saved each row, and the limit on what they cost other rows.
 
-A row that its own drafts have cost too much gets none for a while, nor do the next requests of its
-program.  A stream that others' drafts have cost too much is slowed no more: no tick gets longer for
-drafts than that stream gains by it.
+A row that its own drafts have cost too much gets no drafts for a while, and neither do the next
+requests of its program.  A stream that drafts of other rows have cost too much is slowed no more.
+No tick then gets longer for drafts than that stream gains by it.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ def is_fair(wanted, lanes, ms):
 
 @njit(**INNER)
 def _debt_most(wanted):
-    """What drafts may have cost a row.  Of several, each may be late by as much as no reader sees:
-    the time that a tick may take."""
+    """Ms that drafts may have cost a row.  With several rows these are at least ``most_ms``, the
+    time that a tick with drafts may take."""
     kept, tick = wanted.kept, wanted.terms
     most = DEBT_MOST * kept.without_ms + DEBT_CHANGES * kept.change_ms
     return most if tick.rows == 1 else max(most, tick.most_ms)

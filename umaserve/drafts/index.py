@@ -25,12 +25,12 @@ CATCH_UP = 1 << 14  # tokens of a text that are entered at once
 
 
 class Index(NamedTuple):
-    """One text for each row of the session table; owned by whoever made it.
+    """Index of the text of each row of the session table; owned by the caller that made it.
 
     ``newest`` int32[rows, BUCKETS]: the last place of each hash; 0 = none.  ``short`` int32[rows,
-    2, SHORT]: the same of a single token, and of two.  ``older`` int32[rows, positions]: the place
-    before it with the same hash.  ``known`` int32[rows]: tokens entered.  ``text`` int64[rows, 2]:
-    what says which text that was.
+    2, SHORT]: the last place of each hash of a single token, and of two.  ``older`` int32[rows,
+    positions]: the place before each place with the same hash.  ``known`` int32[rows]: tokens
+    entered.  ``text`` int64[rows, 2]: identifier of the row's text, as `begin` got it.
     """
 
     newest: np.ndarray
@@ -41,7 +41,7 @@ class Index(NamedTuple):
 
     @classmethod
     def allocate(cls, rows: int, positions: int) -> Index:
-        """Of rows without a text.  Memory that no text has used takes no room."""
+        """Return an index of rows without a text.  Memory that no text has used takes no room."""
         return cls(
             np.zeros((rows, BUCKETS), np.int32), np.zeros((rows, 2, SHORT), np.int32),
             np.zeros((rows, positions), np.int32), np.zeros(rows, np.int32),

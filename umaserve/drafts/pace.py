@@ -1,4 +1,4 @@
-"""What is learned of ticks with drafts: what tokens cost, and what a change of the size costs."""
+"""Costs learned of ticks with drafts: ms of a token, and ms of a change of the tick's size."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def another_pace(kept):
 
 @njit(**INNER)
 def token_ms(kept, rows, here):
-    """What a token of so many rows costs at present; without drafts it costs no more.
+    """Ms that a token of a tick of ``rows`` rows costs at present, at most its ms without drafts.
 
     ``here``: drafted tokens that a tick has at present.
     """

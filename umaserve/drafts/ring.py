@@ -1,7 +1,7 @@
-"""What others of the same trust domain have said: the newest texts, in a ring with one index.
+"""Newest texts of all trust domains, in a ring with one index: a row drafts from its own domain's.
 
-Texts follow one another, with a mark between two.  What is older than the ring is long is
-overwritten.  Places are counted from the first token ever, so an old one is known by its number.
+Texts follow one another, with a mark between two.  A full ring overwrites its oldest tokens.
+Places are counted from the first token ever, so an overwritten place is known by its number.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is known of rows that tokens may be drafted for, and remembered from tick to tick."""
+"""Records of rows that tokens may be drafted for, and state remembered from tick to tick."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Terms(Record):
 
 
 class Kept(Record):
-    """What is remembered from tick to tick."""
+    """State remembered from tick to tick."""
 
     tokens: int  # of the last tick
     given: int  # of these, drafted ones

@@ -176,7 +176,7 @@ def _likeliest(wanted, lanes):
 
 @njit(**INNER)
 def _price(cost, tick, given, without_ms):
-    """What the tick takes with so many drafted tokens, or what it is taken to, if nobody knows."""
+    """Predicted ms of a tick with ``given`` drafts; estimated where not measured."""
     if is_known(cost, tick.mode, tick.rows + given, tick.prompt):
         return predict(cost, tick.mode, tick.rows + given, tick.prompt, tick.past)
     return without_ms * (1.0 + UNKNOWN * given)

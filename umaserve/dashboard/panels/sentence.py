@@ -47,7 +47,7 @@ def sentence(overview: Values, tokens_now: float | None) -> tuple[str, str]:
 
 
 def _verdict(overview: Values, sessions: Sequence[Values]) -> tuple[str, str]:
-    """What counts is what people notice: a wait, a pause between tokens, a late first token."""
+    """Word and style, by what people notice: a wait, a pause between tokens, a late first token."""
     metrics = overview.get("metrics") or {}
     refused = any(
         error.get("code") == REFUSED and (error.get("age_s") or 0.0) < REFUSED_S
@@ -109,7 +109,7 @@ def no_model(overview: Values) -> str:
 
 
 def summary(overview: Values) -> str:
-    """One line for terminals that cannot draw, and for logs."""
+    """Return one line for terminals that cannot draw, and for logs."""
     metrics = overview.get("metrics") or {}
     if overview.get("state") == "loading":
         return loading(overview)

@@ -28,7 +28,7 @@ class ChunkSizes:
         self._guess = 2000.0 * model_bytes / GUESSED
 
     def learn(self, tokens: int, took_ms: float) -> None:
-        """What a chunk took that did not stop."""
+        """Learn the ms of a token from a chunk that did not stop."""
         a_token = took_ms / tokens
         known = self._ms_per_token or a_token
         self._ms_per_token = known + (a_token - known) / 4

@@ -98,7 +98,7 @@ class AsideContext:
 
     @property
     def addresses(self) -> tuple[int, int]:
-        """Of the context and of its ``struct llama_batch``."""
+        """Addresses of the context and of its ``struct llama_batch``."""
         cast = self.context.library.ffi.cast
         return self.context.address, int(cast("intptr_t", self.batch.struct))
 

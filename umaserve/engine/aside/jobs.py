@@ -1,4 +1,4 @@
-"""What is computed beside the requests: one text each, token by token."""
+"""Jobs that are computed beside the requests: one text each, token by token."""
 
 from __future__ import annotations
 

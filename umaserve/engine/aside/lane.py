@@ -82,7 +82,7 @@ class AsideLane:
                 self._stack = ChunkStack(self._gate, loaded.library)
 
     def compile(self) -> None:
-        """What pieces need is compiled, or found in the cache, before anybody waits for it."""
+        """Compile the code that pieces need, or take it from the cache, before a request waits."""
         if self._stack is not None and not waits(self._gate):
             run_parts(self._gate, self._native, 0, NOBODY)
             give_up(self._gate)

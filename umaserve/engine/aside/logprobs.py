@@ -15,7 +15,10 @@ class RowLogprobs(NamedTuple):
 
 
 def row_logprobs(row: np.ndarray, token: int, count: int) -> RowLogprobs:
-    """Of ``row``, float32[n_vocab]; natural logarithms.  NaN where the logits are no numbers."""
+    """Log-probabilities (natural) of ``token`` and of the ``count`` likeliest tokens.
+
+    ``row``: logits, float32[n_vocab].  NaN where the logits are no numbers.
+    """
     largest = row.max()
     total = float(np.log(np.exp(row - largest).sum(dtype=np.float64))) + float(largest)
     return RowLogprobs(

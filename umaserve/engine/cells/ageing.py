@@ -35,7 +35,7 @@ def due(table: SessionTable, now_ns: int) -> int:
 
 
 class Ageing:
-    """Who has a place by age, and until when.  Times are monotonic nanoseconds."""
+    """Slot that has its place by age, and the time until which it keeps it (monotonic ns)."""
 
     def __init__(self) -> None:
         self._slot = -1
@@ -43,7 +43,7 @@ class Ageing:
         self._until_ns = 0
 
     def admitted(self, table: SessionTable, slot: int, now_ns: int) -> None:
-        """What is `due` got its place."""
+        """Note that ``slot``, which was `due`, got its place, which it keeps for `KEEP_NS`."""
         self._slot, self._serial = slot, int(table.serial[slot])
         self._until_ns = now_ns + KEEP_NS
 

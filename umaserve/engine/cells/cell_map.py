@@ -34,7 +34,7 @@ ALL = -1  # instead of a position: from the first, or to the last
 
 
 class Marks(Record):
-    """What is known of the cells as a whole."""
+    """Figures of all cells together."""
 
     valid: int  # 0 = who has which cell is not known, and nothing is kept
     head: int  # where libllama starts to look for a free cell
@@ -65,7 +65,7 @@ class CellMap(NamedTuple):
 
     @classmethod
     def of(cls, n_ctx: int, n_seqs: int, n_ubatch: int, memory: int, forget: int) -> CellMap:
-        """Of an empty cache, not valid yet."""
+        """Return the map of an empty cache, not valid yet."""
         return cls(
             np.full(n_ctx, NOBODY, np.int16), np.zeros(n_ctx, np.int32),
             np.zeros(n_seqs, np.uint8), np.zeros(n_seqs, np.int32), np.zeros(n_seqs, np.int32),
@@ -118,7 +118,7 @@ def take_cells(cells, seqs, positions, n):
 
 @njit(nogil=True, cache=True)
 def take_together(cells, seq, positions):
-    """The same of positions (int32) of one sequence that are restored, all at once."""
+    """Say who has the cells of a sequence's ``positions`` (int32), restored all at once."""
     _look_from(cells, positions.size)
     for position in positions:
         _take(cells, seq, position)

@@ -72,14 +72,14 @@ class Pieces:
         return False
 
     def save_ms(self, seq: int, p0: int, p1: int, n_prompt: int) -> float:
-        """What `save` would take, roughly; 0 where it is cheap.  ``n_prompt``: tokens that were not
-        decoded one by one."""
+        """Estimated ms of `save`; 0 where it is cheap.  ``n_prompt``: tokens that were not decoded
+        one by one."""
         if self._loaded.on_processor:
             return 0.0
         return self._copy_ms(p1 - p0, self._sequences.stretches(seq, p0, p1, n_prompt))
 
     def restore_ms(self, tokens: int) -> float:
-        """What `restore` of all parts would take, roughly; 0 where it is cheap."""
+        """Estimated ms of `restore` of all parts, ``tokens`` together; 0 where it is cheap."""
         return 0.0 if self._loaded.on_processor else self._copy_ms(tokens, 1)
 
     def _copy_ms(self, tokens: int, stretches: int) -> float:
@@ -112,14 +112,14 @@ class WholeStates:
         return data if size and context.state_seq_get(seq, data) == size else None
 
     def mark(self, seq: int) -> np.ndarray | None:
-        """What of a sequence cannot be cut, as it is now."""
+        """Copy the state of a sequence that cannot be cut, as it is now; None where that fails."""
         size = self._context.state_seq_size(seq, partial=True)
         data = own_pages(max(size, 1))
         done = size and self._context.state_seq_get(seq, data, partial=True) == size
         return data if done else None
 
     def mark_ms(self, seq: int) -> float:
-        """What `mark` would take, roughly; 0 where it is cheap."""
+        """Estimated ms of `mark`; 0 where it is cheap."""
         if self._on_processor:
             return 0.0
         return self._context.state_seq_size(seq, partial=True) / BYTES_PER_MS

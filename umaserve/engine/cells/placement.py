@@ -52,7 +52,7 @@ def pays(loaded: Loaded) -> Generator[None, None, bool]:
 
 
 def _prompt(loaded: Loaded) -> np.ndarray:
-    """What libllama saves of a prompt's cells: uint8."""
+    """Compute a prompt and return its cells as libllama saves them: uint8.  Raises `LlamaError`."""
     batch = Batch(loaded.library.ffi, TOKENS, 1)
     batch.put_nobodys(TOKENS, loaded.n_vocab)
     if loaded.library.lib.uma_decode(loaded.context.pointer, batch.struct):

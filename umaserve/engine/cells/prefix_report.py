@@ -1,7 +1,7 @@
-"""What the prefix cache holds, and where prompts leave it: for the daemon's own user.
+"""Report of the prefix cache, and of where prompts leave it: for the daemon's own user.
 
-Only token ids are noted here, a few around the place where a prompt left the tree.  Of private
-texts there are none.
+It notes only token ids, a few around the place where a prompt left the tree.  It notes no token
+ids of private texts.
 """
 
 from __future__ import annotations

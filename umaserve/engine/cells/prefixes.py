@@ -122,7 +122,7 @@ class Prefixes:
             table.header.cache_hits += cached > 0
 
     def domain(self, slot: int) -> str | None:
-        """Who may share a row's text; None = nobody."""
+        """Trust domain that may share a row's text; None = nobody may."""
         return self._domains.get(slot)
 
     def forget(self, slot: int) -> None:
@@ -171,7 +171,7 @@ class Prefixes:
             self.report.tell()
 
     def known(self, slot: int) -> list[Part]:
-        """What is kept of a row's text, but for its last token, which has to be computed."""
+        """Parts kept of a row's text, but for its last token, which has to be computed."""
         domain = self._domains.get(slot)
         if domain is None:
             return []
@@ -389,7 +389,10 @@ class Prefixes:
         return self._save_piece(slot, min(int(self._table.n_past[slot]), upto))
 
     def _save_piece(self, slot: int, past: int, other: Context | None = None) -> bool:
-        """The same of the first ``past`` tokens, which an ``other`` context has in sequence 0."""
+        """Save the next piece of the first ``past`` tokens; False where no more can be kept now.
+
+        An ``other`` context has these tokens in sequence 0.
+        """
         table, domain, copies = self._table, self._domains[slot], self._copies
         p0, p1 = 0, past
         if copies.cuts:
@@ -419,7 +422,7 @@ class Prefixes:
         return entry is not None
 
     def _take_from_disk(self) -> None:
-        """What was read, written, found or lost since the last time."""
+        """Take over entries read, written, found or lost on disk since the last time."""
         if self._shelf is None or not isinstance(self.store, PrefixTree):
             return
         for kept in self._shelf.take_found():
@@ -481,6 +484,6 @@ class Prefixes:
 
 
 def kept_as(entry: Entry, domain: str) -> disk.Kept:
-    """What the file of an entry has to hold."""
+    """Contents that the file of an entry has to hold."""
     tokens = PrefixTree.text_of(entry)
     return disk.Kept(entry.path, domain, tokens, entry.p0, entry.n_bytes, entry.cost_ms)

@@ -83,7 +83,7 @@ class Sequences:
         return self.rows < self._n_seq
 
     def take(self) -> int:
-        """One without cells, for a row."""
+        """Return a sequence without cells, for a row."""
         self._collect()
         self.rows += 1
         return self._free.popleft()

@@ -73,7 +73,7 @@ class Shelf:
         return [self._found.popleft() for _ in range(len(self._found))]
 
     def take_read(self) -> list[tuple[Entry, np.ndarray | None]]:
-        """What was asked for; None: its file was damaged, or is gone."""
+        """Entries that were asked for, with their data; None: the file was damaged, or is gone."""
         return [self._read.popleft() for _ in range(len(self._read))]
 
     def close(self) -> None:

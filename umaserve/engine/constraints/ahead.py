@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 
 class MasksAhead:
-    """Of one row; for its request's thread, but for `close`, which is called under ``lock``.
+    """Masks behind a row's drafts; for its request's thread, but `close` is called under ``lock``.
 
     It owns ``masks``, int32[words] for each drafted token, as many as have been needed.  A mask is
-    written once for each number of drafts, before it is said to be there.
+    written once for each number of drafts, before ``ahead.made`` counts it.
     """
 
     def __init__(

@@ -1,10 +1,10 @@
-"""One request that a constraint binds, and the thread that makes its masks.
+"""A request that a constraint binds, and the thread that makes its masks.
 
 The thread compiles the constraint, and is woken by a byte for each token of the row.  It reads the
 new tokens in the session table, so whatever ticks are given up or repeated, no token is taken
-twice.  A mask is for a number of tokens, and the ticks take none that is for another.  Where the
+twice.  A mask is for a number of tokens, and the ticks take no mask for another number.  Where the
 row's context is shifted, both numbers go down with its tokens.  Another byte says that a tick has
-drafted tokens for the row: then it makes masks behind these (`ahead`).
+drafted tokens for the row: then the thread makes masks behind these (`ahead`).
 """
 
 from __future__ import annotations

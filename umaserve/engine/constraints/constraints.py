@@ -78,7 +78,7 @@ class Constraints:
             bound.close()
 
     def verdict(self, slot: int) -> tuple[int, str]:
-        """What becomes of a row that got no token: a reason to end, and why it is an error.
+        """Reason to end a row that got no token, and the text of its error; "" where there is none.
 
         `t.REASON_NONE`: its mask is only late.
         """

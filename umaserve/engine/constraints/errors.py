@@ -1,4 +1,4 @@
-"""What is wrong with a constraint, or with the text that should follow it."""
+"""Error of a constraint, or of the text that should follow it."""
 
 from __future__ import annotations
 

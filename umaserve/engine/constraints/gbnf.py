@@ -144,7 +144,7 @@ class _Parser:
         return at
 
     def _symbol(self, at: int, out: list[int]) -> int:
-        """One symbol that stands for itself; where it begins in ``out``, or -1 for none."""
+        """Append the single symbol at ``at`` to ``out``; return its index there, -1 for none."""
         text, sign, begin = self._text, self._text[at], len(out)
         if sign == '"':
             at, count = self._chars(at + 1, '"')
@@ -227,7 +227,7 @@ class _Parser:
 
 
 def _check_depths(rules: list[Alternatives]) -> None:
-    """That no rule begins with itself, and none begins in too many ways."""
+    """Raise `BadGrammar` where a rule begins with itself or in too many ways."""
     empty = [False] * len(rules)
     changed = True
     while changed:

@@ -67,7 +67,7 @@ class GrammarMatcher:
         self.accept(tokens)
 
     def mask(self) -> bytes:
-        """What may be next: int32 words, one bit each token."""
+        """Return the mask of tokens that may be next: int32 words, one bit for each token."""
         allowed = self._allowed(np.arange(self._model.n_vocab, dtype=np.int32))
         self._bits[: allowed.size] = allowed
         return np.packbits(self._bits, bitorder="little").tobytes()

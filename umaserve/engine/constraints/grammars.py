@@ -130,7 +130,7 @@ class GrammarFollower:
         self._pipe.close()
 
     def _ask(self, body: bytes, limit_s: float) -> bytes:
-        """What it answers.  Raises `CannotBind`."""
+        """Return the answer of the grammar's process to ``body``.  Raises `CannotBind`."""
         try:
             self._pipe.send_bytes(body)
             if not self._pipe.poll(limit_s):

@@ -1,4 +1,4 @@
-"""What follows the tokens of one answer, as the others see it."""
+"""Interface of matchers, which follow the tokens of one answer."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ import numpy as np
 
 
 class Matcher(Protocol):
-    """Of one answer, from its first token on; for one thread."""
+    """Matcher of one answer, from its first token on; for one thread."""
 
     def accept(self, tokens: list[int]) -> None:
-        """These came next.  Raises `CannotBind`."""
+        """Follow the tokens that came next.  Raises `CannotBind`."""
 
     def fill(self, mask: np.ndarray) -> bool:
-        """Write into ``mask`` int32[words] what may be next; False: anything.  May raise."""
+        """Write tokens that may be next into ``mask`` int32[words]; False: any may.  May raise."""
 
     def copy(self) -> Matcher:
-        """One that other tokens may come next for.  It need not be closed."""
+        """Return a matcher that may follow other tokens from here.  It need not be closed."""
 
     def close(self) -> None:
         """Free what is not Python's."""
 
 
 class Inner(Matcher, Protocol):
-    """One that can begin amid a token."""
+    """Matcher that can begin amid a token."""
 
     def accept_text(self, text: str) -> None:
-        """This came next, before any token of `accept`.  Raises `CannotBind`."""
+        """Follow text that came next, before any token of `accept`.  Raises `CannotBind`."""
 
     def copy(self) -> Inner:
-        """As of `Matcher`."""
+        """Return a copy, as `Matcher` does."""

@@ -1,7 +1,7 @@
-"""What follows the tokens of one answer and says which may be next.
+"""Matchers, which follow the tokens of one answer and say which tokens may be next.
 
-Schemas and regular expressions are llguidance's, grammars (GBNF) libllama's.  Both leave the GIL to
-others while they compute.
+llguidance follows schemas and regular expressions, libllama grammars (GBNF).  Both leave the GIL to
+other threads while they compute.
 """
 
 from __future__ import annotations

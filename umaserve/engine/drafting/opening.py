@@ -1,4 +1,4 @@
-"""What drafts need, when an engine starts, and what a person is told of a draft model."""
+"""Start of drafting with an engine, and messages to people about a draft model."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def allocate_drafts(start: m.Start, loaded: Loaded, table: t.SessionTable) -> Dr
 def open_speaker(
     start: m.Start, loaded: Loaded, table: t.SessionTable, native: Native, control: Control
 ) -> Speaker:
-    """What the ticks ask for drafts, if there is a draft model; what that takes is measured."""
+    """Make the `Speaker` that the ticks ask for drafts; a draft model, if any, is measured."""
     speaker = Speaker.of(loaded.draft, table.spec.n_slots, table.spec.n_ctx)
     try_out(speaker, native, TRIED_CHUNK, TRIED_TIMES)
     tell_of_failure(speaker, start, loaded, control)

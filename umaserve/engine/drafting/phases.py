@@ -138,7 +138,7 @@ def give(drafts, cost, lanes):
 
 @njit(**INNER)
 def _give_some(wanted, cost):
-    """The same number of tokens for each row whose text has said the same before."""
+    """Give up to `FIXED` drafts to each row with a long match or a draft model; return the sum."""
     given, kept, tick = 0, wanted.kept, wanted.terms
     for i in range(tick.rows):
         s = wanted.rows[i]

@@ -1,4 +1,4 @@
-"""What the ticks know of drafted tokens, and hand from one phase to the next."""
+"""Records of drafted tokens, which ticks hand from one phase to the next."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WAYS = {"off": NEVER, "ngram": ALWAYS, "draft": ALWAYS, "auto": WHERE_IT_PAYS}
 
 
 def domain_number(domain: str | None) -> int:
-    """What stands for a trust domain in compiled code; 0 = nobody's."""
+    """Number (int64) of a trust domain in compiled code; 0 = nobody's."""
     if domain is None:
         return 0
     digest = hashlib.blake2b(domain.encode(), digest_size=8).digest()
@@ -29,7 +29,7 @@ def domain_number(domain: str | None) -> int:
 
 
 class Marks(Record):
-    """Of all rows together."""
+    """Figures of all rows together."""
 
     way: int
     only_model: int  # 1: no text is looked up, a draft model says it all

@@ -1,4 +1,4 @@
-"""What the ticks know of a draft model."""
+"""A draft model, as the ticks know it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Reading(Record):
-    """Of a draft model's context and all its rows."""
+    """State of a draft model's context and all its rows."""
 
     cells: int  # KV cells that it has
     used: int  # of them
@@ -26,13 +26,13 @@ class Reading(Record):
 
 
 class Speaker(NamedTuple):
-    """What the ticks know of a draft model; ``context`` 0 where there is none.
+    """A draft model, as the ticks know it; ``context`` is 0 where there is none.
 
     ``context`` to ``forget`` are addresses: of the ``llama_context``, its ``struct llama_batch``,
     its memory, ``llama_get_logits_ith`` and ``llama_memory_seq_rm``.  ``held`` int32[rows,
-    positions]: the tokens of each row's sequence, of which there are ``n_held`` int32[rows], and
-    ``whose`` int64[rows] they are.
-    ``maxima`` float32: room for `find_maxima`.  ``cost``: what its own ticks take.
+    positions]: the tokens of each row's sequence.  ``n_held`` int32[rows]: how many these are.
+    ``whose`` int64[rows]: the number of their trust domain, or of a request that shares with none.
+    ``maxima`` float32: room for `find_maxima`.  ``cost``: the cost model of its own ticks.
     """
 
     context: int

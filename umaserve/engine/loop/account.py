@@ -1,4 +1,4 @@
-"""What a finished tick leaves behind: counters, the tick ring, what the policy learns from it."""
+"""Accounts of a finished tick: counters, the tick ring, and the costs that the policy learns."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def is_for_pace(facts):
 
 @njit(**INNER)
 def _gained_ns(cost, facts, mode, past, wall_ms):
-    """What a tick with drafts has gained: without them its tokens are expected to take longer."""
+    """Predicted ns of a tick's tokens without its drafts, less its own ns; 0 = not known."""
     rows = facts.decoding_rows
     prompt = facts.tokens - rows - facts.drafted
     without = predict(cost, mode, rows, prompt, past) * (rows + facts.taken) / rows

@@ -121,7 +121,7 @@ class Admission:
 
     @contextlib.contextmanager
     def _owned(self, message: m.Submit) -> Iterator[None]:
-        """What a client's bytes drive in here is blamed on that request if it ends the process."""
+        """Blame a request if handling its client's bytes in this block ends the process."""
         self._table.in_tick[message.slot] = t.IN_TOKENIZER
         try:
             yield
@@ -280,7 +280,7 @@ class Admission:
             self._table.state[message.slot] = t.WAITING
 
     def _bound(self) -> str:
-        """What bounds one session, and what to do about it."""
+        """Text that says what bounds a session's tokens, and what to do about that."""
         loaded, less = self._loaded, "shorten the prompt, lower max_tokens"
         if loaded.n_positions < loaded.n_ctx or loaded.n_positions == loaded.model.n_ctx_train:
             return (

@@ -25,11 +25,11 @@ NOTHING, ALL = Allowed(0.0, 0.0), Allowed(math.inf, math.inf)
 def allowed_now(
     table: t.SessionTable, memory: Memory, knobs: Knobs, awaited: int, tick: int
 ) -> Allowed:
-    """Of a piece that begins now; ``awaited``: interactive requests that are being tokenised.
+    """Time of a piece that begins now; ``awaited``: interactive requests that are being tokenised.
 
-    Nothing while somebody interactive waits for a first token, and all the time while nobody
-    interactive has work.  Where requests of the background ride with streams, every other ``tick``
-    is theirs.
+    `NOTHING` while an interactive request waits for its first token; `ALL` while no interactive
+    request has work.  Where background requests ride with streams, they have every other ``tick``,
+    and a piece has none of it.
     """
     live = (table.state == t.RUNNING) | (table.state == t.WAITING)
     slots = np.flatnonzero(live & (table.lane == 0))

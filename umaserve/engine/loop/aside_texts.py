@@ -1,4 +1,4 @@
-"""What comes into the lane beside the requests: texts to embed, prompts whose tokens are rated."""
+"""Texts for the lane beside the requests: texts to embed, prompts whose tokens are rated."""
 
 from __future__ import annotations
 

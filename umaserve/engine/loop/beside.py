@@ -1,4 +1,4 @@
-"""What a tick has to do with the prompts that are computed beside it.
+"""Steps of a tick that concern the prompts computed beside it.
 
 There are two ways, both on a processor: between ticks, as chunks of the loop's own
 (``knobs.sliced``), or on cores of their own.  Where there is no way (``knobs.can_aside``), all of

@@ -157,7 +157,7 @@ class Engine:
         self.arrange()
 
     def _start_pool(self) -> RowPool:
-        """Who samples: threads of their own, libllama's team, or the loop's thread alone."""
+        """Start the samplers: threads of their own, libllama's team, or the loop's thread alone."""
         loaded, columns, batch = self.loaded, self.columns, self._batch.arrays
         self._rows = Rows(
             batch.out_slot, self.work.addresses, loaded.n_vocab, self.samplers.settings,
@@ -253,7 +253,7 @@ class Engine:
         return min(asked, self.loaded.n_cores - 1) if asked > 0 else self.loaded.n_cores // 2
 
     def first_tokens(self) -> FirstTokens:
-        """What samples the first tokens of prompts beside the ticks."""
+        """Return the sampler of first tokens of prompts beside the ticks."""
         return FirstTokens(self.loaded, self.table, self.samplers.settings)
 
     def _chunk_took(self, tokens: int, longest_ms: float, all_ms: float) -> None:
@@ -496,7 +496,7 @@ class Engine:
         return -1
 
     def _view(self) -> tuple[object, ...]:
-        """What a policy in Python is given, before the plan."""
+        """Arguments that a policy in Python is given, before the plan."""
         used = cells.cells_used(self.table)
         free = self.loaded.n_ctx - used
         forget(self.plan.info)

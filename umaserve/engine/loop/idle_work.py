@@ -1,9 +1,9 @@
-"""What an engine measures while nobody asks for anything, so that nobody waits for it.
+"""Measurements of an engine while there are no requests, so that none waits for them.
 
-A start serves at once.  What ticks and chunks cost here, and whether some extras pay, is measured
+A start serves at once.  The cost of ticks and chunks here, and whether some extras pay, is measured
 in the pauses between requests, one short step at a time.  Between two steps the loop looks whether
-somebody has come.  On a processor an interactive request also gives up the step that is under way
-(`abort`).  What is never measured for want of a pause is learned from the requests themselves.
+a request has come.  On a processor an interactive request also gives up the step that is under way
+(`abort`).  Costs that are never measured for want of a pause are learned from the requests.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What the prefill worker has finished, taken over between two ticks.
+"""Takeover of the prefill worker's finished prompts, between two ticks.
 
-Its context holds prompts that were computed beside the ticks.  Their cells are copied into the
-loop's context piece by piece, and first tokens that were sampled there are added to their rows.
+The worker's context holds prompts that were computed beside the ticks.  Their cells are copied into
+the loop's context piece by piece.  First tokens that were sampled there are added to their rows.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What the loop does in Python while a decode is under way on an accelerator.
+"""Work of the loop in Python while a decode is under way on an accelerator.
 
 A stop in Python between two ticks makes everybody's next token late, by a tenth of a tick and more
-on a small model.  Most of what a background request needs of Python touches neither the context
-nor a row of the running batch.  So it is done after the next decode was submitted.  What is left
+on a small model.  Most Python work for a background request touches neither the context nor a row
+of the running batch.  The loop does such work after the next decode was submitted.  Other work
 waits for the end of that tick.
 """
 

@@ -1,4 +1,4 @@
-"""What the compiled ticks are given, and what they say when they come back."""
+"""Records that the compiled ticks are given and hand back."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Outcome(Record):
 
 
 class Flight(Record):
-    """What ticks, and the phases of one, hand on."""
+    """State that ticks hand on to the next tick, and phases to the next phase."""
 
     parity: int  # which half of ``facts`` and ``info`` is the tick's
     entries: int  # of its plan
@@ -79,7 +79,7 @@ class Flight(Record):
 
 
 class Facts(Record):
-    """What is known of a tick, kept until it is accounted for; times by the monotonic clock."""
+    """Facts of a tick, kept until it is accounted for; times by the monotonic clock."""
 
     began_ns: int
     submitted_ns: int
@@ -139,7 +139,7 @@ class Columns(NamedTuple):
 
 
 class Fixed(NamedTuple):
-    """What does not change while a model is loaded."""
+    """Values that do not change while a model is loaded."""
 
     n_vocab: int
     n_ctx: int
@@ -215,15 +215,15 @@ class Loop(NamedTuple):
 
 @structref.register
 class LoopType(types.StructRef):
-    """What compiled code takes for a `Loop`: an address, and where each record lies behind it.
+    """Type of a `Loop` in compiled code: an address, and where each record lies behind it.
 
-    Each phase of a tick takes all records.  As a tuple they would be a thousand words for each of
-    them, which take seconds to compile.
+    Each phase of a tick takes all records.  A tuple of them would be a thousand words for each
+    phase, which take seconds to compile.
     """
 
 
 class LoopReference(structref.StructRefProxy):
-    """The same in Python, which only hands it on."""
+    """Reference to a `Loop` in Python, which only hands it on."""
 
 
 structref.define_proxy(LoopReference, LoopType, list(Loop._fields))

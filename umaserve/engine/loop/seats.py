@@ -50,7 +50,7 @@ class Seats:
 
     @property
     def shelf_bytes_read(self) -> int:
-        """Of texts that are kept on disk."""
+        """Bytes read of texts that are kept on disk."""
         return self._shelf.bytes_read if self._shelf is not None else 0
 
     def _find_shelf(self) -> Shelf | None:
@@ -191,7 +191,7 @@ class Seats:
             sequences.let_go(seq)
 
     def _ended(self, slot: int) -> Ended | None:
-        """What the next turn of a row may go on with, which is over; None where nothing is held."""
+        """Text of an ended row that its next turn may go on with; None where nothing is held."""
         table, sequences = self._engine.table, self._engine.sequences
         domain, n = self.prefixes.domain(slot), int(table.n_past[slot])
         if domain is None or n < FEWEST or not sequences.keeps_cells or table.isolate[slot]:
@@ -267,9 +267,9 @@ class Seats:
             self.leave(slot)
 
     def leave(self, slot: int, empty: bool = False) -> None:
-        """What a row that ended has in the engine is free again.
+        """Free all that an ended row has in the engine.
 
-        ``empty``: it has no cells, so libllama need not look through all of them.
+        ``empty``: the row has no cells, so libllama need not look through all of them.
         """
         ended = None
         if not empty:

@@ -92,7 +92,7 @@ def hand_over(gate: Gate, context: Any, batch: Any) -> None:
 
 @cfunc(types.void(types.voidptr), cache=True)
 def _enter(data):
-    """What runs on the second stack: one chunk after the other."""
+    """Compute one chunk after the other, on the second stack."""
     gate = carray(data, 1, GATE)[0]
     while gate.swap:
         gate.status = call_i32_ptr_ptr(gate.decode, gate.context, gate.batch)
@@ -109,7 +109,7 @@ def waits(gate):
 
 @njit(nogil=True, cache=True)
 def next_part_ms(gate):
-    """What the next part of a chunk takes that waits for the loop; 0.0 where none does."""
+    """Expected ms of the next part of a chunk that waits for the loop; 0.0 where none waits."""
     return gate.expected / 1e6 if gate.owner == UNDER_WAY else 0.0
 
 

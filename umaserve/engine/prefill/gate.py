@@ -39,7 +39,7 @@ DONE = 3  # the loop, and ``Gate.status`` says how it went
 
 
 class Gate(Record):
-    """What both threads see; times are in ns, by the monotonic clock."""
+    """State that both threads see; times are in ns, by the monotonic clock."""
 
     stop: int  # 1 = give the chunk up
     gave_up: int  # 1 = that was done
@@ -99,7 +99,7 @@ def begin_chunk(gate: Gate, tokens: int, whole: bool = False) -> None:
 
 
 def forget_times(gate: Gate, tokens: int) -> None:
-    """What parts of chunks of this class took: the first pays for kernels and buffers."""
+    """Forget part times of chunks of this class: the first chunk pays for kernels and buffers."""
     gate.times[chunk_class(tokens)] = 0
 
 
@@ -109,17 +109,17 @@ def take_times(gate: Gate, other: Gate) -> None:
 
 
 def longest_ms(gate: Gate) -> float:
-    """What the longest part of a chunk like the one that ended takes, as far as is known.
+    """Ms of the longest part of a chunk like the last chunk that ended; 0 where it is not known.
 
-    Without the first, which copies what the
-    host has, and the last, which makes logits where a prompt ends and is in few chunks.
+    The first part, which copies data of the host, does not count.  The last part, which makes
+    logits where a prompt ends and is in few chunks, does not count either.
     """
     times = _known(gate)
     return float(times[1:-1].max()) / 1e6 if times.size > 2 else 0.0
 
 
 def all_ms(gate: Gate) -> float:
-    """What all of its parts take together; 0 as `longest_ms`."""
+    """Ms of all parts of such a chunk together; 0 as `longest_ms`."""
     times = _known(gate)
     return float(times.sum()) / 1e6 if times.size > 1 else 0.0
 

@@ -1,4 +1,4 @@
-"""What the prefill worker knows of a prompt that its context holds."""
+"""Record of a prompt that the prefill worker's context holds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the engine's loop and the prefill worker tell each other through memory."""
+"""Orders and answers between the engine's loop and the prefill worker, through memory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BACKLOG = 4  # finished pieces that may wait to be landed; what comes later stay
 
 
 class Orders(NamedTuple):
-    """What the loop wants and what the worker says, in arrays that compiled code can use.
+    """Orders of the loop and answers of the worker, in arrays that compiled code can use.
 
     Written by the loop:
 
@@ -47,7 +47,7 @@ class Orders(NamedTuple):
     - ``refused`` uint8[n_slots]: 1 = the worker failed on this prompt, which is the engine's now.
       ``forget`` clears it.
     - ``gate``: where the chunk stops and goes on.  The worker clears ``gate.stop``, then reads
-      ``wanted``.  So write ``wanted`` first.
+      ``wanted``.  The loop writes ``wanted`` first, therefore.
     """
 
     wanted: np.ndarray
@@ -85,7 +85,7 @@ class Orders(NamedTuple):
         return slots[: slots.index(-1)] if -1 in slots else slots
 
     def settled(self) -> list[int]:
-        """The same, from the worker's thread: waits until it is not being written."""
+        """Return ``wanted`` as a list, for the worker's thread; waits while it is being written."""
         while True:
             before = int(self.sequence[0])
             memory_order.loads_first()

@@ -31,7 +31,7 @@ REPEATS = 2  # after which the next batch is a replay
 
 
 class ReadyGraph:
-    """What the loop knows of the graph that its context used last.
+    """State of the graph that the loop's context used last.
 
     ``batch`` is the loop's own and is written to while no tick runs.  ``usable`` is False until
     `measure` found that it pays.

@@ -129,7 +129,7 @@ class PrefillThread:
             self._notify()
 
     def _step(self) -> bool:
-        """One chunk or one copy; False when there is nothing to do."""
+        """Compute a chunk or make a copy; return False when there is nothing to do."""
         self._x.orders.gate.stop = 0
         memory_order.all_first()  # the loop says what it wants, then stops what it does not want
         if self._closing:  # looked at after the flag is cleared, so that close cannot be missed

@@ -120,7 +120,7 @@ class PrefillWorker:
         return bool(self._x.finished or self._x.asked)
 
     def want(self, slots: Sequence[int]) -> None:
-        """What ``orders.give_orders`` does, from Python: these, the first first."""
+        """Want ``slots``, the most urgent first: ``orders.give_orders`` for calls from Python."""
         orders, n = self.orders, len(slots)
         orders.sequence[0] += 1
         memory_order.stores_first()
@@ -218,7 +218,7 @@ class PrefillWorker:
         self._x.wake_worker()
 
     def take_log(self) -> list[m.Log]:
-        """What went wrong since the last call, for the front's log."""
+        """Return messages on failures since the last call, for the front's log."""
         return [self._x.log.popleft() for _ in range(len(self._x.log))]
 
     def close(self) -> None:

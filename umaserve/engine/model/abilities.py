@@ -1,4 +1,4 @@
-"""What can be done with this model on this device."""
+"""Abilities of this model on this device."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _has_several_dimensions(lib: Any, model: Any) -> bool:
 
 
 def why_no_plain_model(lib: Any, model: Any) -> str:
-    """The same as far as the model decides it: ``lib`` is libllama, ``model`` its pointer."""
+    """Part of `why_not_plain` that the model decides; ``lib``: libllama, ``model``: its pointer."""
     if why := why_no_drafts(lib, model):
         return why
     return "the model has sliding-window attention" if lib.llama_model_n_swa(model) > 0 else ""
@@ -91,9 +91,10 @@ def device_memory(loaded: Loaded) -> int | None:
 
 
 def spare_sequences(n_seq: int, on_processor: bool, model: Model) -> int:
-    """One to pass pieces of KV through; where copies may be dear also those that have ended.
+    """Number of KV sequences beside ``n_seq``: one for pieces of KV, and some that have ended.
 
-    Whether these are used is measured: `umaserve.engine.cells.placement`.
+    Ended sequences are kept where copies may be dear.  Whether they are used is measured:
+    `umaserve.engine.cells.placement`.
     """
     lib = model.library.lib
     # each costs logits of a row, and a state where the model is recurrent, used or not

@@ -179,7 +179,7 @@ def _file_facts(path: str) -> tuple[tuple[int, ...], ...]:
 
 
 def _identity(path: str, facts: tuple[tuple[int, ...], ...]) -> ModelIdentity:
-    """Of the files that were loaded; ``facts`` are theirs from before."""
+    """Identity of the loaded files; ``facts`` are theirs from before.  Raises `CannotLoad`."""
     try:
         found = identify(path)
     except OSError as error:

@@ -30,9 +30,9 @@ ASIDE_BATCH, ASIDE_BATCH_CPU = 512, 128  # tokens that a second context computes
 
 
 class Fit(NamedTuple):
-    """What KV cells take in one kind of memory.
+    """Bytes that KV cells take in one kind of memory.
 
-    Bytes: ``left`` beside the weights, of one ``cell``, of one in the second context (``second``).
+    Bytes: ``left`` beside the weights, of a ``cell``, of a cell in the second context (``second``).
     ``most`` is how many cells there may be however much is left.
     """
 
@@ -113,7 +113,7 @@ def padded(n_ctx: int) -> int:
 
 
 def kv_kind(start: m.Start) -> KvKind:
-    """Of the cells that libllama makes: without flash attention V is transposed, asked or not."""
+    """Kind of the cells that libllama makes; without flash attention it always transposes V."""
     transposed = start.head_major or start.flash_attn == "off"
     return KvKind(start.type_k, start.type_v, transposed)
 

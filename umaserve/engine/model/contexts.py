@@ -20,7 +20,7 @@ MOST_TOKENS = 2048  # of a text, where nobody chose: attention's memory grows wi
 
 
 class Sizes(NamedTuple):
-    """Of a context, and how many threads compute with it."""
+    """Sizes of a context, and numbers of threads that compute with it."""
 
     n_ctx: int
     n_batch: int
@@ -31,7 +31,7 @@ class Sizes(NamedTuple):
 
 
 def sizes_of(start: m.Start, n_ctx: int, n_seq_max: int) -> Sizes:
-    """What to ask libllama for."""
+    """Sizes to ask libllama for."""
     n_threads = start.n_threads or usable_cores()
     # libllama ends the process where a batch has no room for a token of each sequence
     n_batch = max(min(start.n_batch or DEFAULT_BATCH, n_ctx), n_seq_max)

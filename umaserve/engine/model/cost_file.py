@@ -1,11 +1,11 @@
-"""What ticks cost on this machine, kept from one start to the next.
+"""Costs of ticks on this machine, kept from one start to the next.
 
 One small file for each combination of model, library, backend, machine and settings that change the
 cost of a tick.  A file that cannot be read or written is no reason to stop: the costs are learned
 again.
 
-Beside them lies the time of a lone token in each of the newest runs.  Other programs only make a
-run slower, so the best run tells what the machine can do, and a second one as good confirms it.
+The time of a lone token in each of the newest runs lies beside the files.  Other programs only make
+a run slower, so the best run tells what the machine can do, and a second run as good confirms it.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ def cells(start: m.Start) -> int:
 
 
 def bytes_needed(start: m.Start) -> int:
-    """What it takes of the memory that holds the model's layers; 0 where there is none."""
+    """Bytes of a draft model in the memory that holds the model's layers; 0 where there is none."""
     from umaserve import llama
 
     if not is_asked_for(start):

@@ -1,8 +1,8 @@
-"""What a person should read of a load: warnings that matter, and settings without effect.
+"""Messages of a load that a person should read: warnings that matter, settings without effect.
 
 libllama warns at nearly every load, of a tokenizer's oddities and of sizes that are meant to be so.
-Those lines are for the debug log; everything else is passed on, mended where its words are not for
-people who serve a model.
+Such lines are for the debug log.  All other lines are passed on, reworded where they are not meant
+for people who serve a model.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .loaded import PROCESSOR
 if TYPE_CHECKING:
     from umaserve.models.header import GGUFInfo
 
-# What libllama says of a file or a context that is as it should be, or of what nobody can change.
+# Lines of libllama on a file or a context that is as it should be, or on facts nobody can change.
 _EVERYDAY = re.compile(
     "possible training context overflow|using full-size SWA cache|control-looking token"
     "|setting token|dummy tokens|empty token|newline token|special_\\w+_id is not in"

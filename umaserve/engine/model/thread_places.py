@@ -39,7 +39,7 @@ TOLD = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY")  # the user's own wi
 
 
 class Places(Record):
-    """What the threads of a team read, and libgomp's functions."""
+    """Places that the threads of a team read, and addresses of libgomp's functions."""
 
     address: int  # of this record
     parallel: int  # GOMP_parallel; 0 = threads are left where they are
@@ -119,7 +119,7 @@ def _siblings(cpu: int) -> str:
 
 @cfunc(types.void(types.voidptr), cache=True)
 def _bind(data):
-    """What a thread of a team does: it goes to its cores."""
+    """Bind the calling thread of a team to its cores."""
     places = carray(data, 1, PLACES)[0]
     mask = places.masks[call_i32(places.number)]
     call_i32_i32_i64_ptr(places.set_affinity, 0, 8 * MASK_WORDS, mask.ctypes.data)

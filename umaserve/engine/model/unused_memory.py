@@ -67,9 +67,9 @@ def private_memory() -> Ranges:
 
 
 def new_ranges(before: Ranges, after: Ranges) -> Ranges:
-    """Of ``after``, what was not in ``before``; both in ascending order, as the kernel lists them.
+    """Ranges of ``after`` that ``before`` has not; both ascending, as the kernel lists them.
 
-    Neighbours are one mapping to the kernel, so a new range may be a part of one.
+    Neighbours are one mapping to the kernel, so a new range may be a part of a mapping.
     """
     found: Ranges = []
     for start, stop in after:

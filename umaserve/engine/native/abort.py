@@ -46,7 +46,7 @@ def watch(context: Context, words: AbortWords) -> None:
 
 @contextlib.contextmanager
 def armed(words: AbortWords) -> Iterator[None]:
-    """What is decoded inside is given up as soon as an interactive request has been sent."""
+    """Give up a decode in this block as soon as an interactive request has been sent."""
     words.until_ns = np.iinfo(np.int64).max
     words.armed = 1
     try:

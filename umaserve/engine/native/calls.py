@@ -99,7 +99,7 @@ call_i32_i32_i64_ptr = _caller(32, 32, 64, 64)  # sched_setaffinity
 
 @intrinsic
 def stores_first(typingctx):  # type: ignore[no-untyped-def]
-    """What was stored before is seen before what is stored after, by other processes too."""
+    """Order all earlier stores before all later stores, for other processes too."""
 
     def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
         builder.fence("release")
@@ -110,7 +110,7 @@ def stores_first(typingctx):  # type: ignore[no-untyped-def]
 
 @intrinsic
 def loads_first(typingctx):  # type: ignore[no-untyped-def]
-    """What was loaded before was loaded before what comes after: the other half of stores_first."""
+    """Order all earlier loads before all that comes after: the other half of stores_first."""
 
     def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
         builder.fence("acquire")
@@ -121,7 +121,7 @@ def loads_first(typingctx):  # type: ignore[no-untyped-def]
 
 @intrinsic
 def all_first(typingctx):  # type: ignore[no-untyped-def]
-    """What was stored and loaded before comes before all that comes after, for other threads."""
+    """Order all earlier stores and loads before all that comes after, for other threads."""
 
     def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
         builder.fence("seq_cst")
@@ -185,7 +185,7 @@ class Native(NamedTuple):
 
 @njit(**INNER)
 def now_ns(native):
-    """What ``time.monotonic_ns`` says."""
+    """Return the ns that ``time.monotonic_ns`` would return."""
     call_i32_i32_ptr(native.clock_gettime, CLOCK_MONOTONIC, native.clock_room.ctypes.data)
     return native.clock_room[0] * 1_000_000_000 + native.clock_room[1]
 
@@ -208,5 +208,5 @@ def readable(native, wait_ms=0):
 
 @njit(nogil=True, cache=True)
 def wake(native):
-    """One byte to the front.  A full pipe means that it has been told already."""
+    """Write one byte to the front.  A full pipe means that the front has been told already."""
     call_i64_i32_ptr_i64(native.write, native.wake_fd, native.byte.ctypes.data, 1)

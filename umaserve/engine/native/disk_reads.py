@@ -1,4 +1,4 @@
-"""What this process has had the system read from disk."""
+"""Bytes that the system has read from disk for this process."""
 
 from __future__ import annotations
 

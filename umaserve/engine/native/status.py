@@ -1,6 +1,6 @@
-"""What ``llama_decode`` returns, by name; below 0 are errors.
+"""Results of ``llama_decode``, by name; below 0 are errors.
 
-``GIVEN_UP`` is also what we say of a chunk of a prompt that we have not let it finish.
+``GIVEN_UP`` is also the status of a chunk of a prompt that we have not let it finish.
 """
 
 DECODED = 0

@@ -45,7 +45,7 @@ ENDPOINTS: tuple[Endpoint, ...] = tuple(
 
 
 def application(settings: Settings, keys: Keys, link: Link, say: Say) -> ASGIApp:
-    """What the server is given."""
+    """Return the application for the server: all routes behind the guard."""
     return Guard(_Routes(ENDPOINTS, settings, link), settings, keys, link, say)
 
 

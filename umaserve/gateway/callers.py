@@ -1,7 +1,8 @@
-"""Who a request is for: a key's owner, or the user whose program has connected.
+"""Caller of a request: the owner of its key, or the user whose program has connected.
 
-Without keys, a connection must be the daemon's own user's or root's.  Where the system does not
-tell that, a request shares nothing with the owner's, unless it has the owner's own key.
+Without keys, a connection must come from the daemon's own user or from root.  Where the system
+does not tell the user, a request shares nothing with the owner's requests, unless it has the
+owner's own key.
 """
 
 from __future__ import annotations

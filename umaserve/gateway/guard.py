@@ -1,11 +1,10 @@
-"""What every request passes before any route: host, origin, key, size.
+"""Checks that every request passes before any route: host, origin, key, size.
 
-A path with doubled slashes or one at its end is the path without them: base URLs are often written
-so.
+Doubled slashes in a path, and a slash at its end, are removed: base URLs often have them.
 
-There is no way around it: the guard is the application that the server is given.  It also ends
-what a route does when its client leaves, makes the last error of what fails inside, and never says
-more of that than its kind.
+The server runs the guard as its application, so no request bypasses the checks.  The guard also
+cancels a route whose client leaves.  It answers an unexpected exception in a route with status 500,
+and logs only the exception's kind and place.
 """
 
 from __future__ import annotations

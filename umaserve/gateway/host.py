@@ -1,8 +1,8 @@
-"""Whom a request means: the guard against pages that point their own name at this machine.
+"""Host that a request names: a check against pages that point their own name at this machine.
 
-The name of a page of evil.example may resolve to 127.0.0.1.  To a browser, the page is of the same
-origin as the gateway then, and may read what the gateway says (DNS rebinding).  What gives it away
-is the ``Host`` header.
+The name of a page of evil.example may resolve to 127.0.0.1.  To a browser, the page is then of the
+same origin as the gateway, and may read the gateway's answers (DNS rebinding).  The ``Host`` header
+still has the page's name.
 """
 
 from __future__ import annotations

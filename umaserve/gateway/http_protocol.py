@@ -1,4 +1,4 @@
-"""One HTTP connection: uvicorn's, with bounds on what a client may hold and for how long."""
+"""uvicorn's HTTP connection, with bounds on the resources and time of a client."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class GatewayProtocol(HttpToolsProtocol):
 
     @property
     def holder(self) -> Hashable:
-        """Whose connection it is, of those that share the room."""
+        """Key, user or address that the connection counts for in the room."""
         state = {} if self.cycle is None else self.cycle.scope.get("state", {})
         return ("key", state["key"]) if state.get("key") else self._at
 

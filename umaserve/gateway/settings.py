@@ -1,4 +1,4 @@
-"""What the gateway process is told at its start."""
+"""Settings that the gateway process gets at its start."""
 
 from __future__ import annotations
 

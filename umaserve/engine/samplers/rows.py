@@ -7,8 +7,8 @@ libllama's own threads, and these sample (`team_rows`), where libllama was built
 Each worker is a thread inside one compiled function that holds no GIL.  It sleeps in ``read`` on a
 pipe of its own, and waking it takes longer than its share of the rows.  So the workers are called
 when a tick was submitted.  Each naps until shortly before the rows are expected and watches a
-counter from then on.  Nobody takes a lock.  Whoever goes to sleep says so before it looks a last
-time, and whoever has a job looks who sleeps after saying so.
+counter from then on.  No lock is taken.  A worker marks itself asleep before its last check for a
+job.  The ticks publish a job before they check which workers are asleep.
 
 Long: both sides of the hand-over between the loop and its samplers.
 """
@@ -56,36 +56,39 @@ ROWS_IN_PLACE, COPIED_BYTES = c.ROWS_IN_PLACE, c.COPIED_BYTES
 
 
 class Calls(Record):
-    """What the ticks tell the workers; what is written together has a cache line of its own."""
+    """Jobs and calls that the ticks publish to the workers.
 
-    given: int  # jobs given out, times PARTS, and how many workers are meant by the last one
+    Fields that are written together have a cache line of their own.
+    """
+
+    given: int  # jobs given out, times PARTS, plus the number of workers for the last job
     rest_of_line: np.ndarray = ints(LINE - 1)
-    called: int  # the same of calls
-    called_ns: int  # when the last one was; 0 = answered
-    called_rows: int  # and of how many rows
+    called: int  # calls made, times PARTS, plus the number of workers for the last call
+    called_ns: int  # time of the last call; 0 = answered
+    called_rows: int  # rows of the last call
     rest_of_next: np.ndarray = ints(LINE - 3)
-    expected_ns: np.ndarray = ints(ROWS)  # what so many rows take to come, at least; 0 = not known
+    expected_ns: np.ndarray = ints(ROWS)  # least time until so many rows come; 0 = not known
 
 
 class Worker(Record):
-    """What a worker tells the ticks, on a cache line of its own."""
+    """State that a worker publishes to the ticks, on a cache line of its own."""
 
-    done: int  # what ``Calls.given`` was for the job that it has done last
+    done: int  # ``Calls.given`` of the last job that the worker has done
     asleep: int
     rest_of_line: np.ndarray = ints(LINE - 2)
 
 
 class RowPool(NamedTuple):
-    """What the ticks know of the workers.
+    """Arrays and functions by which the ticks use the workers.
 
     - ``read`` to ``clock``: addresses of libc's functions.
     - ``job`` int64[2]: first row and number of rows.
-    - ``job_fds`` int32[n_workers]: the pipes that wake them.
+    - ``job_fds`` int32[n_workers]: the ends of pipes to write to, which wake the workers.
     - ``calls``: written by the ticks only.
     - ``workers`` Worker[n_workers]: written by each worker.
-    - ``rooms`` int64[n_workers + 1, LINE]: their ``struct timespec`` and the caller's.
-    - ``counted`` int64[n_workers, WIDTH]: what each has counted.
-    - ``team``: what `team_rows` makes.  ``team_counted``: what its threads have counted.
+    - ``rooms`` int64[n_workers + 1, LINE]: a ``struct timespec`` for each worker and the caller.
+    - ``counted`` int64[n_workers, WIDTH]: counters of each worker.
+    - ``team``: made by `team_rows`.  ``team_counted``: counters of its threads.
     """
 
     n_workers: int

@@ -32,7 +32,7 @@ SCRATCH = 10
 
 
 class Team(Record):
-    """What the threads of a team are told, and libgomp's functions."""
+    """Job and arrays of the threads of a team, and libgomp's functions."""
 
     address: int  # of this record
     parallel: int  # GOMP_parallel; 0 = there is no such team
@@ -51,7 +51,7 @@ TEAM = Team.dtype
 
 
 def no_team() -> Team:
-    """Whoever calls samples all rows."""
+    """Return a team without threads: the calling thread samples all rows."""
     team = Team.zeros()
     team.address = address_of(team)
     return team
@@ -118,7 +118,7 @@ def share(n, others, thread):
 
 @cfunc(types.void(types.voidptr), cache=True)
 def _part(data):
-    """What a thread of the team does."""
+    """Sample the calling thread's share of the rows; libgomp runs this on each thread."""
     team = carray(data, 1, TEAM)[0]
     arrays = team.arrays
     thread = call_i32(team.number)

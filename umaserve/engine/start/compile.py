@@ -126,7 +126,7 @@ def functions_to_compile() -> int:
 
 
 def functions_compiled() -> int:
-    """Of those, how many are in the cache: each has an index there."""
+    """Number of functions in the cache, where each has an index file."""
     return sum(1 for _ in Path(os.environ["NUMBA_CACHE_DIR"]).rglob("*.nbi"))
 
 

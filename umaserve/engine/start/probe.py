@@ -67,10 +67,10 @@ class Prober:
     def steps(
         self, aside_threads: int, seconds: float = PROBE_S, n_rows: int = 0
     ) -> Iterator[None]:
-        """One tick for each value asked for, until everything is known or ``seconds`` are spent.
+        """Measure a tick for each value taken, until all are known or ``seconds`` are spent.
 
-        ``n_rows``: most rows that decode, if they are more than the sequences: drafts are too.
-        The generator may be closed after any tick; the next one goes on with what is left.
+        ``n_rows``: most rows that decode, if more than the sequences: each draft is a row too.
+        The generator may be closed after any tick; the next generator measures the other shapes.
         """
         loaded = self._loaded
         self._n_rows = max(loaded.n_seq, n_rows)

@@ -70,9 +70,9 @@ def _ways(engine: Whole, before: int) -> Ways:
 
 
 def _compile_the_rest(engine: Whole) -> None:
-    """What only prompts beside the ticks use: no stream shall wait for it.
+    """Compile the functions that only prompts beside the ticks use, so that no stream waits.
 
-    Row 0 has ended, so its first token goes nowhere.
+    Row 0 has ended, so the first token that is settled here reaches no client.
     """
     cost = CostModel.unknown()
     learn_part(cost, 1, 1.0, 1.0)

@@ -1,4 +1,4 @@
-"""What the daemon says about a request, decoded."""
+"""Decoded frames of the daemon: events of a request, and answers."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ import msgspec
 
 
 class Head(msgspec.Struct):
-    """What every frame may have; an answer's other fields may be of any type."""
+    """Fields that any frame may have; an answer's other fields may be of any type."""
 
     event: str = ""
     id: str | None = None
 
 
 class Event(msgspec.Struct):
-    """One frame.  ``event`` is one of ``OF_REQUESTS`` for requests.
+    """Frame of the daemon.  For requests, ``event`` is one of ``OF_REQUESTS``.
 
     ``message`` is the text of an error, or the whole message at the end of a chat with tools.
     ``model`` is the name of the model that answers, told as the request begins.
-    ``stop`` is the stop string that ended the answer, ``stop_token`` the model's token that did.
-    ``dropped_tokens`` left the context when it was full.
-    ``unread`` are the types of what of the conversation the model was told in words alone.
-    ``open_parts`` of the tools' schemas bind nothing.
+    ``stop`` is the stop string that ended the answer, ``stop_token`` the token that did so.
+    ``dropped_tokens`` is the number of tokens removed from a full context.
+    ``unread`` has the types of the conversation's parts that the model got a sentence for.
+    ``open_parts`` are parts of the tools' schemas that constrain nothing.
     ``n_prompt_tokens`` and ``n_ctx`` go with an error for a prompt that is too long.
     ``token`` and ``bytes`` are the token's own text and bytes, beside ``logprob``.
     ``rated`` are the ``logprobs`` of the prompt's tokens, which came in events of their own.

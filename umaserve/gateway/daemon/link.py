@@ -34,7 +34,7 @@ Take = Callable[[Event], None]
 
 
 class Connection(asyncio.Protocol):
-    """One connection: frames in, each to whoever asked; ``failure`` says why it has ended."""
+    """Connection that hands each frame to its asker; ``failure`` says why it has ended."""
 
     def __init__(self, lost: Callable[[Connection], None]) -> None:
         self.requests: dict[str, Take] = {}
@@ -48,11 +48,11 @@ class Connection(asyncio.Protocol):
         self._transport = transport  # type: ignore[assignment]
 
     def send(self, message: dict[str, Any]) -> None:
-        """Nothing happens where the connection has ended: who asked has been told."""
+        """Send a message; do nothing where the connection has ended, as its askers know."""
         self.write(encode_frame(message))
 
     def write(self, frame: bytes) -> None:
-        """The same for a message that is a frame already."""
+        """Send an encoded frame; do nothing where the connection has ended."""
         if self.failure is None:
             self._transport.write(frame)
 
@@ -252,6 +252,6 @@ class Link:
             await asyncio.sleep(wait_s)
 
     def close(self) -> None:
-        """Whatever still runs is cancelled by the daemon."""
+        """Close all connections; the daemon then cancels their requests."""
         for each in list(self._connections):
             each.close()

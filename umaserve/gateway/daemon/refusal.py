@@ -72,7 +72,7 @@ class Refusal(Exception):
 
 
 def of_daemon(error: Event) -> Refusal:
-    """What the daemon has refused, as HTTP says it."""
+    """Return the HTTP refusal for an error of the daemon."""
     code, message = error.code, str(error.message)
     if code in (E_MODEL_001, E_MODEL_002):
         message = without_folders(message)

@@ -133,7 +133,7 @@ def _user(role: str, blocks: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _result(block: dict[str, Any]) -> Any:
-    """What a tool gave; a tool that it names becomes a sentence."""
+    """Return the content of a tool's result; a reference to a tool becomes a sentence."""
     content = block.get("content")
     if not isinstance(content, list):
         return content

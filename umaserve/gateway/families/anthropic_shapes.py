@@ -132,7 +132,7 @@ def no_thread(body: dict[str, Any]) -> None:
 
 
 def schema_field(body: dict[str, Any]) -> dict[str, Any]:
-    """What the answer has to follow, where that is said."""
+    """Return the field for the answer's schema; empty where the body has none."""
     form = object_of(body, "output_config").get("format")
     if form is not None:
         return format_field(form, "output_config.format")

@@ -38,13 +38,13 @@ NO_LIMIT = 1 << 31
 
 
 async def completion(request: Request) -> Response:
-    """What follows a prompt; a list of answers for a list of prompts."""
+    """Complete a prompt; for a list of prompts, answer with a list."""
     body = await read_named(request)
     return await _complete(request, body, await prompts_of(link_of(request), body))
 
 
 async def infill(request: Request) -> Response:
-    """What stands between two texts."""
+    """Complete the gap between two texts."""
     body = await read_named(request)
     before, behind = text_of(body, "input_prefix"), text_of(body, "input_suffix")
     chunks = [

@@ -90,7 +90,7 @@ async def tokenizer_info(request: Request) -> Response:
 
 
 async def apply_template(request: Request) -> Response:
-    """What a conversation becomes, as the model reads it."""
+    """Render a conversation as the prompt that the model reads."""
     body = await read_object(request)
     fields = {"messages": chat_messages(body), **chat_fields(body)}
     prompt, unread = await rendered(link_of(request), fields)
@@ -127,7 +127,7 @@ async def props(request: Request) -> Response:
 
 
 def _template_caps(model: dict[str, Any]) -> dict[str, Any]:
-    """What its chat template can do, by llama.cpp's names; empty until it has been looked at."""
+    """Abilities of the chat template, by llama.cpp's names; empty until it is examined."""
     found: dict[str, Any] = model.get("chat") or {}
     if "error" in found:
         return {"supports_tools": False, "supports_tool_calls": False}
@@ -135,7 +135,7 @@ def _template_caps(model: dict[str, Any]) -> dict[str, Any]:
 
 
 async def slots(request: Request) -> Response:
-    """What of the caller's runs and waits; no text of it."""
+    """List the caller's running and waiting requests, without their texts."""
     info = await info_of(request)
     context = context_of(info["model"]) if info["model"] and "name" in info["model"] else 0
     return json_response(

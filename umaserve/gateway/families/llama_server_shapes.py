@@ -29,10 +29,10 @@ _ABSENT: dict[str, Any] = {
 
 
 class Asked:
-    """What all answers of one request tell again.  ``fields`` are the socket's.
+    """Fields that all answers of one request repeat.  ``fields`` are the socket's.
 
-    ``wants_text``: the answer is wanted, and not only that the prompt is read.  Each of ``prompts``
-    has ``choices`` answers.  ``most``: the most tokens that any answer may have.
+    ``wants_text``: False where the prompt is only to be read.  Each of ``prompts`` has ``choices``
+    answers.  ``most``: the most tokens that any answer may have.
     """
 
     def __init__(

@@ -62,7 +62,7 @@ async def chat(request: Request) -> Response:
 
 
 async def generate(request: Request) -> Response:
-    """What follows a prompt: of a conversation, unless ``raw``."""
+    """Complete a prompt, as a user's message in a conversation unless ``raw``."""
     body = await read_named(request)
     prompt, system = text_of(body, "prompt"), text_of(body, "system")
     if not prompt:
@@ -122,14 +122,17 @@ async def _answer(
 
 
 async def _loaded_only(body: dict[str, Any], field: str) -> Response:
-    """What asks for nothing is to load the model; it is loaded, or is not."""
+    """Answer a request without a prompt, by which clients load or unload a model.
+
+    The model stays as it is.
+    """
     reason = "load" if keep_alive(body) else "unload"
     told = _start(body["model"]) | _content(field, Answer())
     return json_response(told | {"done": True, "done_reason": reason})
 
 
 def _message(message: dict[str, Any]) -> dict[str, Any]:
-    """One message in OpenAI's words.  Raises ``Refusal``."""
+    """Return a message in OpenAI's form.  Raises ``Refusal``."""
     content = content_of(message.get("content"), "messages[].content")
     images = list_of(message, "images")
     if images:
@@ -253,7 +256,7 @@ class _Lines:
         return encode(ollama_error(refusal)) + b"\n"
 
     def _new_logprobs(self) -> dict[str, Any]:
-        """Of the tokens since the last line."""
+        """Return ``logprobs`` of the tokens since the last line; empty where there are none."""
         told, self._tokens = _logprobs(self._tokens), []
         return told
 

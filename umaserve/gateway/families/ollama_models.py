@@ -1,4 +1,4 @@
-"""What Ollama's routes say of models, which they do not change here."""
+"""Ollama's routes about models, which change no model here."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ VERSION = "0.12.6"  # of the interface; some clients ask for a newer one than th
 
 
 async def version(request: Request) -> Response:
-    """Of the interface, and of this server."""
+    """Versions of the interface and of this server."""
     return json_response({"version": VERSION, "umaserve": umaserve.__version__})
 
 
@@ -45,7 +45,7 @@ async def running(request: Request) -> Response:
 
 
 async def show(request: Request) -> Response:
-    """What is known of the model."""
+    """Describe the loaded model."""
     await read_object(request)
     model = await loaded_model(request)
     if not model:

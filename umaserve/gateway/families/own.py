@@ -61,7 +61,7 @@ async def metrics(request: Request) -> Response:
 
 
 async def prometheus_metrics(request: Request) -> Response:
-    """The same as Prometheus' text, whatever the client prefers."""
+    """Return the figures as Prometheus' text, whatever the client prefers."""
     return await _prometheus(request, NOT_KEPT)
 
 

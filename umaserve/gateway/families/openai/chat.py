@@ -189,7 +189,7 @@ class _ChatChunks(Chunks):
 
 
 def _call_delta(call: dict[str, Any]) -> dict[str, Any]:
-    """What is new of a tool call; its id and name come once."""
+    """Return the new part of a tool call; its id and name come once."""
     function = {name: call[name] for name in ("name", "arguments") if call.get(name) is not None}
     out: dict[str, Any] = {"index": call.get("index", 0)}
     if call.get("id"):

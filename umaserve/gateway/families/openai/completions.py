@@ -48,7 +48,7 @@ MOST_TOKENS = 16  # OpenAI's own
 
 
 async def completions(request: Request) -> Response:
-    """What follows each prompt, ``n`` times."""
+    """Complete each prompt ``n`` times."""
     body = await read_named(request)
     caller = caller_fields(request, body)
     choices = whole_of(body, "n", 1, 1, MAX_CHOICES)
@@ -108,7 +108,7 @@ def _logprobs(body: dict[str, Any]) -> dict[str, Any]:
 async def _echoed(
     request: Request, body: dict[str, Any], prompts: list[dict[str, Any]]
 ) -> list[str]:
-    """What stands before the answer to each prompt."""
+    """Return the text before each prompt's answer: the prompt with ``echo``, else empty."""
     if not flag_of(body, "echo"):
         return [""] * len(prompts)
     return [

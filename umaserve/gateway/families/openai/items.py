@@ -85,7 +85,7 @@ def _is_reference(item: dict[str, Any]) -> bool:
 
 
 def messages_of(body: dict[str, Any]) -> list[dict[str, Any]]:
-    """What ``input`` holds, in a chat's words.  Raises ``Refusal``."""
+    """Return ``input`` as the messages of a chat.  Raises ``Refusal``."""
     given = body.get("input")
     if isinstance(given, str):
         return [{"role": "user", "content": given}]
@@ -217,7 +217,7 @@ def text_of_call(arguments: str) -> str:
 
 
 def _more_tools(body: dict[str, Any]) -> list[dict[str, Any]]:
-    """Those that stand in the input, as Codex has it for the models that it knows."""
+    """Tools that stand in the input, as Codex sends them for the models that it knows."""
     if isinstance(body.get("input"), str):
         return []
     items = [item for item in objects_of(body, "input") if item.get("type") == MORE_TOOLS]

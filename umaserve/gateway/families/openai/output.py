@@ -50,7 +50,7 @@ class Output:
         return events
 
     def cut_by(self, end: Event) -> str:
-        """What ended the answer before it was whole; empty where nothing did.
+        """Return why the answer ended before it was whole; empty where it is whole.
 
         OpenAI has no word for a stop string in a call.
         """

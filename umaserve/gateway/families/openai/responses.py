@@ -97,7 +97,7 @@ async def input_tokens(request: Request) -> Response:
 
 
 def _history(body: dict[str, Any], kept: Kept, owner: str) -> list[dict[str, Any]]:
-    """What was said up to now, as a chat has it.  Raises ``Refusal``."""
+    """Return the conversation so far as messages of a chat.  Raises ``Refusal``."""
     history: list[dict[str, Any]] = []
     if text_of(body, "previous_response_id"):
         history = kept.history(body["previous_response_id"], owner)

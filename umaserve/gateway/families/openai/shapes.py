@@ -1,4 +1,4 @@
-"""What OpenAI's routes share: the ends of answers, their usage, log-probabilities."""
+"""Shapes that OpenAI's routes share: the ends of answers, their usage, log-probabilities."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def finish_reason(event: Event) -> str:
 
 
 def usage(ends: Sequence[Event], choices: int = 1) -> dict[str, Any]:
-    """Of all requests together; a prompt with several answers counts once."""
+    """Token counts of all requests together; a prompt with several answers counts once."""
     prompts = ends[::choices]
     prompt = sum(event.tokens("prompt_tokens") for event in prompts)
     completion = sum(event.tokens("completion_tokens") for event in ends)
@@ -107,8 +107,10 @@ def _key(entry: dict[str, Any]) -> str:
 def prompt_logprobs(
     rated: Sequence[dict[str, Any]], tokens: Sequence[dict[str, Any]] = ()
 ) -> dict[str, Any]:
-    """The same of a prompt from its start on, and of the answer's ``tokens``: nothing is known of
-    the first token."""
+    """``logprobs`` of a completion with its whole prompt: ``rated``, then the answer's ``tokens``.
+
+    The first token's log-probability and alternatives are ``None``: unknown.
+    """
     told = text_logprobs([*rated, *tokens])
     told["token_logprobs"][:1] = told["top_logprobs"][:1] = [None]
     return told

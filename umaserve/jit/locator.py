@@ -27,5 +27,5 @@ class PackageCacheLocator(UserProvidedCacheLocator):
         return ".".join(folder.relative_to(_ROOT).parts)
 
     def get_source_stamp(self) -> str:
-        """What the file holds: a copy is as good, whenever it was written."""
+        """SHA-256 of the file's content: a copy matches, whenever it was written."""
         return hashlib.sha256(Path(self._py_file).read_bytes()).hexdigest()

@@ -25,13 +25,15 @@ _KINDS = {"int": np.int64, "float": np.float64, int: np.int64, float: np.float64
 
 
 def ints(*shape: int) -> Any:
-    """What a field of a record is set to that is an int64 array of this shape."""
+    """Declare a field of a record as an int64 array of this shape."""
     return (np.int64, shape)
 
 
 class Record:
-    """What to derive from: fields are annotated ``int`` (int64) or ``float`` (float64), or are
-    arrays (`ints`)."""
+    """Base class of records.
+
+    Fields are annotated ``int`` (int64) or ``float`` (float64), or are arrays (`ints`).
+    """
 
     dtype: ClassVar[np.dtype[Any]]
 
@@ -50,7 +52,7 @@ class Record:
 
     @classmethod
     def zeros(cls: type[R]) -> R:
-        """One with all fields 0."""
+        """Return a record with all fields 0."""
         return cast(R, cls.several(1)[0])
 
     @classmethod

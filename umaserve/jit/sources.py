@@ -48,7 +48,7 @@ class _Import(NamedTuple):
 
 
 class _Source:
-    """One file's text, and what is found in it when somebody asks."""
+    """Text of a file, with its imports and names, which are found on first use."""
 
     def __init__(self, path: Path, parents: list[str]) -> None:
         self.path = path
@@ -63,7 +63,7 @@ class _Source:
 
     @cached_property
     def imports(self) -> list[_Import]:
-        """Those from this package."""
+        """Imports from this package."""
         texts = _STATEMENT.findall(self._text)
         try:
             found = list(self._imported("\n".join(texts)))
@@ -100,7 +100,7 @@ class _Source:
         return {node.id for node in nodes if isinstance(node, ast.Name)} - {name}
 
     def taken_from(self, module: str) -> set[str]:
-        """What is used of a module that is called so here."""
+        """Return the names that are used of ``module``, as it is called in this file."""
         return set(re.findall(rf"\b{re.escape(module)}\.(\w+)", self._text))
 
 

@@ -50,7 +50,10 @@ def last_used(folder: Path) -> float:
 
 
 def folders(root: Path) -> list[Path]:
-    """Those in ``root``, without what is made aside or being removed; none where it is not."""
+    """Return the folders in ``root``; none where ``root`` is missing.
+
+    Folders that are being made or removed are left out: their names begin with a dot.
+    """
     with contextlib.suppress(OSError):
         return [path for path in root.iterdir() if path.name[0] != "." and path.is_dir()]
     return []

@@ -48,7 +48,7 @@ class Connection(asyncio.Protocol):
         self._transport = transport  # type: ignore[assignment]
 
     def send(self, message: dict[str, Any]) -> None:
-        """Send a message; do nothing where the connection has ended, as its askers know."""
+        """Send a message; do nothing after the connection's end, of which all askers were told."""
         self.write(encode_frame(message))
 
     def write(self, frame: bytes) -> None:

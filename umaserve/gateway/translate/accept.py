@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 
 def preferred(accept: str, types: Sequence[str]) -> str | None:
-    """Of media types on offer, the one that an ``Accept`` header likes best; ``None`` for none.
+    """Return the media type on offer that an ``Accept`` header prefers; ``None`` for none.
 
-    Among equals the first on offer wins.  A range's parameters are ignored, but for its quality.
+    Among equals the first on offer wins.  Parameters of a range are ignored, except its quality.
     """
     if not accept.strip():
         return types[0]

@@ -39,7 +39,7 @@ class Translator(Protocol):
 
     @property
     def ping(self) -> bytes:
-        """What says nothing but that we are there."""
+        """Bytes that keep the stream alive and add nothing to the answer."""
 
     def begin(self) -> bytes:
         """Before the first event."""

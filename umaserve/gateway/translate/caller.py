@@ -1,4 +1,4 @@
-"""Who asks: lane, session, app and key of an HTTP request, as fields of the socket's."""
+"""Caller of an HTTP request as the socket's fields: lane, session, app and key."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PRODUCT = re.compile(r"[^\s/()]+")
 
 
 def caller_fields(request: Request, body: dict[str, Any]) -> dict[str, Any]:
-    """What is known of these four; a lane that nobody names is left to the daemon."""
+    """Return lane, session, app and key as far as known; the daemon chooses an absent lane."""
     headers = request.headers
     fields: dict[str, Any] = {}
     lane = body.get("priority")

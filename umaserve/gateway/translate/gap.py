@@ -45,11 +45,11 @@ async def infill(
     chunks: Sequence[Chunk],
     middle: str,
 ) -> list[int]:
-    """The same as `llama-server` does it for ``/infill``.
+    """Return the prompt for a gap as token ids, built as `llama-server` does for ``/infill``.
 
-    Texts around the gap that are long are cut, so that they fit a batch.  ``chunks`` get what the
-    context leaves: of more than it could hold, the last ones count.  ``middle`` is what of the
-    answer is known already; it goes before the gap.
+    Long texts around the gap are cut to fit a batch.  ``chunks`` get the rest of the context; the
+    last ones are kept where there are too many.  ``middle`` is the known beginning of the answer,
+    which goes before the gap.
     """
     gap = _tokens_for_a_gap(model)
     known = await tokens_of(link, middle) if middle else []

@@ -82,11 +82,11 @@ def unread_part(kind: Any) -> Part:
 
 
 def in_order(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The same conversation as most templates want it: one message of the system, the first, and
-    never two of the user in a row.
+    """Return the conversation in the order that most templates require.
 
-    A later message of the system is said by the user, at its place.  Put in front, each would
-    change the prompt's beginning, and nothing of the prompt would be in the cache.
+    That is at most one system message, at the start, and no two user messages in a row.  A later
+    system message becomes a user message at its place.  Moved to the start, it would change the
+    prompt's beginning, and no part of the prompt would be found in the cache.
     """
     start: list[Part] = []
     found: list[dict[str, Any]] = []
@@ -177,7 +177,7 @@ def effort(value: Any, name: str) -> bool | str:
 
 
 def constraint_fields(body: dict[str, Any]) -> dict[str, Any]:
-    """What the answer has to follow, where that is given; the daemon judges it."""
+    """Return the given fields that constrain the answer; the daemon checks them."""
     fields = {name: body[name] for name in CONSTRAINTS if body.get(name) not in (None, "")}
     form = fields.get("response_format")
     if isinstance(form, dict) and form.get("type") == "text":
@@ -186,7 +186,7 @@ def constraint_fields(body: dict[str, Any]) -> dict[str, Any]:
 
 
 def format_field(form: Any, name: str) -> dict[str, Any]:
-    """The same for a format that has its schema beside its type.  Raises ``Refusal``."""
+    """Return the constraint of a format with its schema beside its type.  Raises ``Refusal``."""
     if form is None:
         return {}
     if not isinstance(form, dict):

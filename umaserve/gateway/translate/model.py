@@ -12,7 +12,7 @@ from umaserve.gateway.translate.body import read_object, text_of
 
 
 async def info_of(request: Request, *, template: bool = False) -> dict[str, Any]:
-    """What the daemon says of itself; ``template``: with the text of the chat template."""
+    """Ask the daemon for its ``info``; ``template``: with the text of the chat template."""
     asked = {"type": "info", "template": template}
     info: dict[str, Any] = (await link_of(request).ask(asked))["info"]
     return info
@@ -49,5 +49,5 @@ def context_of(model: dict[str, Any]) -> int:
 
 
 def note_of(model: dict[str, Any]) -> dict[str, str]:
-    """What has to be known of the model before it is asked, as a field; none of most models."""
+    """Return the ``note`` for users of the model as a field; empty for most models."""
     return {"note": model["note"]} if model.get("note") else {}

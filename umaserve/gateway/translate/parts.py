@@ -35,7 +35,7 @@ class Answer:
 
 @dataclass
 class Piece:
-    """What is new of an answer.  ``calls`` are as the daemon's ``delta`` events have them."""
+    """New part of an answer.  ``calls`` are as the daemon's ``delta`` events have them."""
 
     text: str = ""
     reasoning: str = ""
@@ -76,7 +76,7 @@ class Pieces:
         self._had_deltas = False
 
     def of(self, event: Event) -> Piece:
-        """What a ``token``, ``delta`` or ``eos`` adds to the answer."""
+        """Return the part that a ``token``, ``delta`` or ``eos`` adds to the answer."""
         if event.event == "token":
             if not self.takes_deltas:
                 return Piece(event.text or "")

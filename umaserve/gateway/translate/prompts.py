@@ -121,14 +121,14 @@ async def count_of(link: Link, fields: dict[str, Any]) -> dict[str, Any]:
 
 
 class Rendered(NamedTuple):
-    """What a conversation becomes, and the field that tells what of it was not read."""
+    """Prompt of a conversation, and the field that lists the conversation's unread parts."""
 
     prompt: str
     unread: dict[str, Any]
 
 
 async def rendered(link: Link, fields: dict[str, Any]) -> Rendered:
-    """What a conversation becomes, as the model reads it."""
+    """Render a conversation as the prompt that the model reads."""
     answer = await link.ask({"type": "render", **fields})
     unread = answer.get("unread")
     return Rendered(str(answer["prompt"]), {"uma_unread": unread} if unread else {})

@@ -23,9 +23,10 @@ RANDOM_SEEDS = (-1, 0xFFFFFFFF)
 
 
 def sampling_fields(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Those that are given; the daemon judges their values and names the field that is wrong.
+    """Return the sampling fields that a body gives, by the socket's names.
 
-    Raises ``Refusal`` for a choice of samplers that is not there.
+    The daemon checks their values and names a wrong field.  Raises ``Refusal`` for a choice of
+    samplers that is not available.
     """
     fields = {name: body[name] for name in SAME if body.get(name) is not None}
     for theirs, ours in OTHER.items():

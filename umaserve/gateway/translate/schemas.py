@@ -1,4 +1,4 @@
-"""What bodies may have, as JSON schemas: made of the socket's own table of fields."""
+"""JSON schemas of the fields that bodies may have, from the socket's own table of fields."""
 
 from __future__ import annotations
 

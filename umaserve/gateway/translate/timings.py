@@ -10,7 +10,7 @@ from umaserve.gateway.translate.body import flag_of
 
 
 def timings(end: Event) -> dict[str, Any]:
-    """Of a request that has ended, by the daemon's clock."""
+    """Return ``timings`` of a request that has ended, by the daemon's clock."""
     prompt, cached = end.tokens("prompt_tokens"), end.tokens("cached_tokens")
     prompt_ms = max(0.0, end.ms("ttft_ms") - end.ms("queue_ms"))
     predicted_ms = max(0.0, end.ms("total_ms") - end.ms("ttft_ms"))
@@ -27,7 +27,7 @@ def progress_fields(body: dict[str, Any]) -> dict[str, Any]:
 
 
 class Running:
-    """The same of a request that runs, by the clock here."""
+    """Times and token counts of a request that runs, by the gateway's clock."""
 
     def __init__(self, begin: Event) -> None:
         self.prompt, self.cached = begin.tokens("prompt_tokens"), begin.tokens("cached_tokens")
@@ -36,13 +36,13 @@ class Running:
         self.count = 0
 
     def token(self) -> None:
-        """One more token has come."""
+        """Count a token that has come now."""
         self._last_s = time.monotonic()
         self._first_s = self._first_s or self._last_s
         self.count += 1
 
     def timings(self) -> dict[str, Any]:
-        """So far."""
+        """Return ``timings`` up to the newest token."""
         prompt_ms = 1e3 * (self._first_s - self.begun_s) if self.count else 0.0
         fed = self.prompt - self.cached if self.count else 0
         predicted_ms = 1e3 * (self._last_s - self._first_s)

@@ -34,7 +34,7 @@ class Vectors(NamedTuple):
 async def vectors_of(
     request: Request, body: dict[str, Any], name: str, *, truncate: bool = False
 ) -> Vectors:
-    """Of the texts, or token ids, that a field of the body holds; cut to its ``dimensions``.
+    """Return vectors of a field's texts, or token ids, cut to the body's ``dimensions``.
 
     Raises ``Refusal``.
     """

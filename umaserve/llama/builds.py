@@ -44,10 +44,10 @@ BUILD_COMMAND = (
 
 @dataclass(frozen=True)
 class Build:
-    """One built libllama on disk.
+    """Built libllama on disk.
 
-    `version` is what ``llama_version()`` answers, `commit` what ``ggml_commit()`` does, `source`
-    the id of the source it was built from, `created` seconds since the epoch.
+    `version` is the answer of ``llama_version()``, `commit` the answer of ``ggml_commit()``,
+    `source` the id of the source it was built from, `created` seconds since the epoch.
     """
 
     key: str
@@ -199,7 +199,7 @@ def runs_here(build: Build) -> bool:
 
 
 def why_not_used(build: Build) -> str:
-    """Who else could change what `build` runs; empty where nobody could, and it may be loaded."""
+    """Return who else could change the code of `build`; empty where it may be loaded."""
     why = why_shared_within(build.path)
     return f"{build.path} is not used: {why}" if why else ""
 

@@ -213,7 +213,7 @@ def _flash_attention(lib: Any, wanted: bool | None) -> int:
 
 
 def devices(library: Library) -> list[dict[str, Any]]:
-    """What models can run on: ``ggml_backend_dev_get`` for each device.
+    """Return the devices that models can run on, by ``ggml_backend_dev_get``.
 
     Each entry has ``name``, ``description``, ``type`` (``cpu``, ``gpu``, ``igpu``, ``accel``),
     ``memory_free`` and ``memory_total`` in bytes (0 where the backend does not say).

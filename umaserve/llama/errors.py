@@ -1,4 +1,4 @@
-"""What can go wrong between us and libllama. Every message is meant for a user."""
+"""Errors between umaserve and libllama. Every message is meant for a user."""
 
 from __future__ import annotations
 

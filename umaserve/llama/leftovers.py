@@ -1,7 +1,7 @@
-"""What other versions of umaserve left of libllama in the cache, and who may remove it.
+"""Leftovers of libllama in the cache from other versions of umaserve, and their removal.
 
-Builds of the source that this version is made for stay, however long nobody uses them.  So do
-builds of a source of somebody's own.
+Builds of the source that this version is made for stay, however long nobody uses them.  Builds of
+a source of somebody's own stay too.
 """
 
 from __future__ import annotations

@@ -26,11 +26,12 @@ _FUNCTION_NAME = re.compile(r"^\w*_\w*: ")
 
 
 class Library:
-    """One loaded libllama. There is at most one in a process, and it is never unloaded.
+    """Loaded libllama. A process has at most one, which is never unloaded.
 
-    `lib` and `ffi` are those of the cffi module: ``lib.llama_decode(...)`` and so on for every
-    exported function of ``llama.h``, and ``lib.uma_decode(ctx, batch)`` taking a pointer where
-    ``llama.h`` wants a struct by value. Calls release the GIL. `version` is ``llama_version()``.
+    `lib` and `ffi` belong to the cffi module. `lib` has every exported function of ``llama.h``,
+    such as ``lib.llama_decode(...)``. Where ``llama.h`` wants a struct by value, a function such as
+    ``lib.uma_decode(ctx, batch)`` takes a pointer. Calls release the GIL. `version` is
+    ``llama_version()``.
     """
 
     def __init__(self, module: ModuleType, build: Build) -> None:

@@ -31,7 +31,7 @@ class MemoryNeed:
 def memory_needed(
     path: str | os.PathLike[str], *, n_ctx: int, kind: KvKind | None = None
 ) -> MemoryNeed:
-    """What serving the model at `path` with `n_ctx` KV cells of that `kind` (f16) takes.
+    """Bytes needed to serve the model at `path` with `n_ctx` KV cells of that `kind` (f16).
 
     A model whose header lacks the attention's shape (a recurrent one) counts no KV cells. Raises
     `GGUFError`.
@@ -73,6 +73,6 @@ def _per_layer(info: GGUFInfo, name: str, layers: int) -> list[int]:
     value = info.metadata.get(f"{info.architecture}.{name}")
     if isinstance(value, list):
         return [v for v in value if isinstance(v, int) and 0 <= v < 1 << 31]
-    # One number for all layers: no list of `layers` entries, which a damaged header may make huge.
+    # A number for all layers, repeated 4096 times at most: a damaged header may claim more layers.
     number = _number(info, name)
     return [number] * min(layers, 4096) if number else []

@@ -248,9 +248,9 @@ class Model:
         return self._piece_table(hidden=False)
 
     def hidden_table(self) -> tuple[np.ndarray, np.ndarray]:
-        """The same of the tokens that are empty there: how the vocabulary spells them.
+        """Return `piece_table` for the tokens that are empty there, as the vocabulary spells them.
 
-        Control tokens, the unknown token and unused ones. All others are empty here.
+        These are control tokens, the unknown token and unused tokens. All others are empty here.
         """
         return self._piece_table(hidden=True)
 

@@ -1,9 +1,8 @@
-"""What a GGUF file is for, where it serves neither for text nor for embeddings: in words, before
-libllama aborts.
+"""Purpose of a GGUF file that serves neither for text nor for embeddings, in words.
 
-`models.purpose` says what the header tells; what only libllama knows about an architecture is asked
-of the model and of its context. Each answer says what the file is and what to do, or is empty where
-nothing is wrong.
+The words come before libllama aborts. `models.purpose` judges by the header. Here the model and its
+context are asked for facts about an architecture that only libllama knows. Each answer names the
+file's purpose and a remedy, or is empty where nothing is wrong.
 """
 
 from __future__ import annotations

@@ -71,15 +71,15 @@ class Traffic(NamedTuple):
         n_ubatch: int = 512,
         experts_used: int = 0,
     ) -> Traffic:
-        """Of a model loaded, a header read, or a file.  Raises `GGUFError`.
+        """Return the traffic of a loaded model, a header, or a file.  Raises `GGUFError`.
 
         `type_k` and `type_v` are ggml's names of the KV types.  `experts_used` of 0 is the file's
         own number of experts a token uses.  `activation` is an estimate: each matrix product's
-        input and output row once, in float32.  It leaves out what stays in registers between fused
-        operations, and adds what stays in a cache.  Where `kv_exact` is 0,
-        `kv_cell` counts every layer that has cells as if it attended to all of them.  That is an
-        upper bound for sliding windows.  Recurrent states are not in it, neither is what layers
-        read of cells that they share with an earlier layer.
+        input and output row once, in float32.  The estimate leaves out values that stay in
+        registers between fused operations, and includes values that stay in a cache.  Where
+        `kv_exact` is 0, `kv_cell` counts every layer that has cells as if it attended to all of
+        them.  That is an upper bound for sliding windows.  `kv_cell` leaves out recurrent states,
+        and reads of cells that a layer shares with an earlier layer.
         """
         info = _info(source)
         layers = _positive(info, "block_count") - _positive(info, "nextn_predict_layers")

@@ -1,4 +1,4 @@
-"""What each number of the scorecard is, in a line: ``docs/METRICS.md`` says more."""
+"""Help line of each number of the scorecard; ``docs/METRICS.md`` says more."""
 
 from __future__ import annotations
 

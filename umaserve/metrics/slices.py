@@ -6,16 +6,16 @@ from array import array
 
 
 class CapSlices:
-    """One second after the other: tokens of all lanes, and how the interactive ones kept the cap.
+    """Slices of one second: tokens of all lanes, and whether interactive requests held the cap.
 
     Each interactive time between tokens is divided by its own ceiling.  A slice *held* the cap when
     the 95th percentile (nearest rank) of its quotients is at most 1.  So of n times, at most
     n - ceil(0.95 n) are above their ceiling.  A time longer than a second counts in the slice where
     it ends, and in every slice that lies wholly within it.  So a stall is not a gap in the record.
 
-    A slice in which nobody interactive got or awaited a next token held it: nobody was let down.  A
-    slice in which all interactive times lack a ceiling (the baseline is not known yet) is neither
-    held nor broken.  Its tokens and its second are left out.
+    A slice in which no interactive request got or awaited a next token held the cap as well.  A
+    slice in which all interactive times lack a ceiling (the baseline is not known yet) neither held
+    nor broke the cap.  Its tokens and its second are left out.
 
     Seconds count from ``started_s``.  Everything is allocated once.
     """

@@ -1,4 +1,4 @@
-"""What a model's file says of itself, in the few facts that a person chooses by."""
+"""Facts in a model's file by which a person chooses a model."""
 
 from __future__ import annotations
 

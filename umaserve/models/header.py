@@ -1,4 +1,4 @@
-"""What the header of a GGUF file says."""
+"""Contents of a GGUF file's header."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class GGUFTensor(NamedTuple):
 
 @dataclass(frozen=True)
 class GGUFInfo:
-    """What the header says.
+    """Contents of a GGUF file's header.
 
     `metadata` holds scalars, strings and number arrays of up to 4096 entries; longer arrays and
     arrays of strings (vocabularies) are in `array_lengths` only. `tensor_bytes` counts the weights

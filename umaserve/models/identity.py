@@ -42,7 +42,7 @@ def model_files(path: str | os.PathLike[str]) -> list[Path]:
 
 
 def file_facts(path: str | os.PathLike[str]) -> tuple[tuple[int, ...], ...]:
-    """What `ModelIdentity.files` holds, without reading.  Raises ``OSError``."""
+    """Return the value for `ModelIdentity.files`, reading no file.  Raises ``OSError``."""
     out: list[tuple[int, ...]] = []
     for number, file in enumerate(model_files(path)):
         try:

@@ -1,8 +1,8 @@
-"""What a KV cell of a model holds: its bytes by type, and which types and layouts libllama takes.
+"""Content of a model's KV cell: its bytes by type, and the types and layouts that libllama takes.
 
-A cell has keys and values of one token in every layer that keeps some.  Each layer's keys are a row
-of its own tensor, and so are its values (``llama_kv_cache``).  Pure: numbers of a header in,
-numbers and words out.
+A cell has keys and values of one token in every layer that has cells.  Keys and values of a layer
+are each a row of a tensor of their own (``llama_kv_cache``).  The functions are pure: they turn
+numbers of a header into numbers and words.
 """
 
 from __future__ import annotations
@@ -43,10 +43,11 @@ class KvKind(NamedTuple):
 
 @dataclass(frozen=True)
 class KvShape:
-    """Of the layers that have cells; without rows where a header does not say.
+    """K and V of the layers that have cells; without rows where a header does not say.
 
-    ``rows``: K and V values of a token, a pair a layer.  ``heads``: those of a head, each pair
-    once.  ``flash``: libllama has flash attention for it.  ``one_type``: K and V have to be alike.
+    ``rows``: K and V values of a token, a pair a layer.  ``heads``: K and V values of a head, each
+    pair once.  ``flash``: libllama has flash attention for the architecture.  ``one_type``: K and V
+    must have one type.
     """
 
     rows: tuple[tuple[int, int], ...] = ()
@@ -149,7 +150,7 @@ class _Header:
         return value if is_size(value) else 0
 
     def flags(self, name: str, layers: int) -> list[bool]:
-        """One for each layer; False where there is no such list."""
+        """Return a flag for each layer; False where there is no such list."""
         value = self._metadata.get(self._prefix + name)
         given = [bool(each) for each in value] if isinstance(value, list) else []
         return (given + [False] * layers)[:layers]

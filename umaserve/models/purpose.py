@@ -1,4 +1,4 @@
-"""What a GGUF file is for, as far as its header tells: a model, or something that goes with one."""
+"""Purpose of a GGUF file by its header: a model, or a file that goes with a model."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _DRAFTS = ("eagle3", "dflash", "gemma4-assistant")
 
 
 def why_no_model(info: GGUFInfo) -> str:
-    """What the file of `info` is, where its header says that it cannot be served."""
+    """Return why the file of `info` cannot be served, by its header; empty where it may be."""
     architecture, metadata = info.architecture, info.metadata
     kind = str(metadata.get("general.type", "model")).lower()
     if "adapter.type" in metadata:

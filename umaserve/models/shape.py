@@ -1,9 +1,9 @@
-"""What a GGUF file says of its model, where libllama would not answer with an error.
+"""Faults in a GGUF file's model that libllama does not answer with an error.
 
-Its loaders check the shapes of most tensors. What they take on trust may end the process later (a
-failed ``GGML_ASSERT``), or may never end (a rotation of no values). Or it takes memory that no
-weight stands for. Each rule answers what is wrong, or nothing; none knows more than libllama
-asserts.
+libllama's loaders check the shapes of most tensors. A value that they do not check may end the
+process later (a failed ``GGML_ASSERT``), or cause an endless loop (a rotation of no values). Or it
+takes memory that no weight stands for. Each rule returns the fault in words, or an empty text.
+No rule is stricter than libllama's assertions.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _MATRIX = re.compile(
     r"(^|\.)(token_embd|output|attn_\w+|ssm_\w+|ffn_(up|down|gate)(_exps)?)\.weight$"
 )
 
-# What the graphs of some families assert.  Alike: keys are as wide as values.  All rotated: all of
-# a key is.  Filling: the heads together are as wide as the model.  Doubled: a recurrent layer is
-# twice as wide as the model.
+# Families by assertions of their graphs.  Alike: keys are as wide as values.  All rotated: all of a
+# key is rotated.  Filling: the heads together are as wide as the model.  Doubled: a recurrent layer
+# is twice as wide as the model.
 _ALIKE = frozenset({"llama", "qwen2", "qwen2moe", "qwen3", "qwen3moe", "gpt2", "jamba", "lfm2"})
 _ALL_ROTATED = frozenset({"qwen2", "qwen2moe", "qwen3", "qwen3moe"})
 _FILLING = frozenset({"qwen2", "qwen2moe", "gpt2", "jamba", "lfm2"})
@@ -38,7 +38,7 @@ _DOUBLED = frozenset({"jamba"})
 
 
 def why_no_shape(info: GGUFInfo) -> str:
-    """What libllama could not bear in the model of `info`; empty where nothing is known."""
+    """Return the fault in `info`'s model that libllama would not survive; empty without one."""
     return next((why for rule in _RULES if (why := rule(info))), "")
 
 
@@ -129,7 +129,7 @@ def _window(info: GGUFInfo) -> str:
 
 
 def _heads(info: GGUFInfo) -> str:
-    """What some families assert only when their graph is built."""
+    """Return a fault that some families assert only when their graph is built, or an empty text."""
     architecture = info.architecture
     keys, values = _head(info, "key_length"), _head(info, "value_length")
     heads, width = _number(info, "attention.head_count") or 0, _first(info, "embedding_length")

@@ -92,7 +92,7 @@ def for_memory(memory: int, graphics: bool = False) -> list[Suggested]:
 
 
 def named_in_a_line(memory: int, graphics: bool = False) -> str:
-    """The same for a sentence: ``qwen3-4b (2.5 GB), qwen3-8b (5.0 GB)``."""
+    """Return `for_memory` for a sentence: ``qwen3-4b (2.5 GB), qwen3-8b (5.0 GB)``."""
     return ", ".join(f"{each.name} ({gb(each.size)})" for each in for_memory(memory, graphics))
 
 

@@ -30,7 +30,7 @@ _COMPLETE = re.compile(r"VK_HEADER_VERSION_COMPLETE VK_MAKE_API_VERSION\(0, (\d+
 
 @dataclass(frozen=True)
 class VulkanPieces:
-    """What a Vulkan build needs and where it is; `missing` names the pieces not found."""
+    """Pieces that a Vulkan build needs, and their places; `missing` names the pieces not found."""
 
     glslc: Path | None
     headers: Path | None
@@ -45,7 +45,7 @@ class VulkanPieces:
         return not self.missing
 
     def advice(self) -> str:
-        """What to run to get what is missing, a line each."""
+        """Return commands and hints to get the missing pieces, a line each."""
         lines = []
         old = ", ".join(self.too_old)
         wanted = [piece for piece in self.missing if not (piece == "vulkan headers" and old)]

@@ -66,7 +66,7 @@ stores to the others, and the first product of matrices on a processor with AMX 
 
 @dataclass(frozen=True)
 class Plan:
-    """One build to make."""
+    """Build to make: its source and options."""
 
     key: str
     choice: Choice

@@ -39,9 +39,10 @@ class Revision:
 
 
 def resolve(name: str) -> Revision:
-    """What `name` stands for now: a tag is looked up in the repository, a whole commit id is not.
+    """Return the revision that `name` stands for now.
 
-    An annotated tag is an object of its own; the commit that it points at is what counts.
+    A tag is looked up in the repository, a whole commit id is not. An annotated tag is an object
+    of its own, and stands for the commit that it points at.
     """
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._/-]*", name):
         raise BuildError(f"{name!r} is no git tag.")

@@ -1,4 +1,4 @@
-"""What a person sees while a long step runs: a bar on a terminal, plain lines elsewhere."""
+"""Progress of a long step for a person: a bar on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def _new_bars(stream: TextIO) -> Any:
 
 
 class Step:
-    """One long step. `update` may be called as often as one likes."""
+    """Long step with shown progress. `update` may be called at any rate."""
 
     def __init__(self, reporter: Reporter, title: str) -> None:
         self.reporter = reporter
@@ -103,7 +103,7 @@ class Step:
         return self
 
     def update(self, done: float | None, total: float | None, note: str = "") -> None:
-        """Reports `done` of `total` (None where unknown); `note` says what is being worked on."""
+        """Report `done` of `total` (None where unknown); `note` names the part in progress."""
         if self._bar is not None:
             self.reporter.update_bar(
                 self._bar, completed=done or 0, total=total, note=note[:48]

@@ -66,9 +66,9 @@ class Source:
 
 
 def choose(source: Path | None, git_tag: str | None) -> Source:
-    """What the options ask for; fetches nothing.
+    """Return the source that the options ask for; fetch nothing.
 
-    Reads (and hashes) a given folder or archive; asks the repository which commit a tag is.
+    A given folder or archive is read and hashed; the repository is asked which commit a tag is.
     """
     if source is not None and git_tag is not None:
         raise BuildError("--source and --git-tag exclude each other; give one of them.")
@@ -171,7 +171,7 @@ def _download(folder: Path, log: Path, report: Reporter) -> None:
 
 
 def commit_of(source: Source, tree: Path) -> str:
-    """What the library is to answer as its commit: git's word where there is one."""
+    """Return the commit that the library is to report: git's where known, else the source's id."""
     if source.ident == SDIST_VERSION:
         return GIT_COMMIT[:9]
     if source.revision is not None:

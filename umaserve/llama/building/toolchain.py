@@ -24,10 +24,10 @@ CMAKE_MINIMUM = (3, 19)
 LOCK = Path(__file__).with_name("tools.lock")
 """Pins each program that may come from the package index: its version, its wheels' hashes."""
 
-# What pip says where a file has another hash than the one asked for.
+# pip's words for a file whose hash differs from the hash asked for.
 _MISMATCH = "DO NOT MATCH THE HASHES"
 
-# What each package manager calls the thing that is missing.
+# Names of the missing pieces by package manager.
 _PACKAGES = {
     "compiler": {"apt-get": "build-essential", "dnf": "gcc-c++", "pacman": "base-devel"},
     "python headers": {"apt-get": "python3-dev", "dnf": "python3-devel", "pacman": "python"},

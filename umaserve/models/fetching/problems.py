@@ -1,4 +1,4 @@
-"""What can go wrong with a hub, in a sentence that says what to do."""
+"""Errors of a hub, each in a sentence that says what to do."""
 
 from __future__ import annotations
 

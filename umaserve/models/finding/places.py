@@ -33,9 +33,9 @@ class Places:
 def places(
     environ: Mapping[str, str] | None = None, home: Path | None = None, model_dir: str = ""
 ) -> Places:
-    """What the tools' own variables say, else their defaults.
+    """Return the tools' folders by the tools' own variables, else by their defaults.
 
-    ``model_dir``: folders with commas between.
+    ``model_dir``: folders, separated by commas.
     """
     environ = os.environ if environ is None else environ
     home = Path.home() if home is None else home

@@ -1,8 +1,8 @@
-"""What ``--model`` takes: a path, or a name of a model that another tool keeps.
+"""References that ``--model`` takes: a path, or the name of a model that another tool keeps.
 
 ``demo`` is the bundled model.  The short names of ``models.suggested`` stand for their references.
-``hf:OWNER/REPO[:QUANT or FILE]`` is a file of a hub that was fetched before, ``ollama:NAME`` one of
-Ollama's.  Any other name is a path, or what ``umaserve models`` shows.
+``hf:OWNER/REPO[:QUANT or FILE]`` is a file of a hub that was fetched before, ``ollama:NAME`` a
+model of Ollama.  Any other text is a path, or a name that ``umaserve models`` shows.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def hub_reference(text: str) -> HubReference:
 
 
 def lasting(text: str, path: str) -> str:
-    """What to keep of a reference that leads to ``path``: it means the same in any folder."""
+    """Return a reference that leads to ``path`` in a form that is valid in any folder."""
     named = suggested(text)
     if named and path != text:  # not a file of that name
         return named.reference

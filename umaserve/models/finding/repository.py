@@ -66,6 +66,6 @@ def choose(paths: Iterable[str], wanted: str = "") -> str | None:
 
 
 def short_name(paths: Iterable[str], path: str) -> str:
-    """What to write behind the repository to mean ``path``: its quantisation, else its name."""
+    """Suffix of the repository that means ``path``: its quantisation, else its name."""
     tag = tag_of(path)
     return tag if tag and choose(paths, tag) == path else path

@@ -199,7 +199,7 @@ def runs_here(build: Build) -> bool:
 
 
 def why_not_used(build: Build) -> str:
-    """Return who else could change the code of `build`; empty where it may be loaded."""
+    """Return why `build` is not loaded: others could change its files. Empty: it may be loaded."""
     why = why_shared_within(build.path)
     return f"{build.path} is not used: {why}" if why else ""
 

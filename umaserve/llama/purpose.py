@@ -1,8 +1,8 @@
-"""Purpose of a GGUF file that serves neither for text nor for embeddings, in words.
+"""Messages for a GGUF file that serves neither for text nor for embeddings, before libllama aborts.
 
-The words come before libllama aborts. `models.purpose` judges by the header. Here the model and its
-context are asked for facts about an architecture that only libllama knows. Each answer names the
-file's purpose and a remedy, or is empty where nothing is wrong.
+`models.purpose` judges by the header. The functions here ask the model and its context for facts
+about an architecture that only libllama knows. Each answer says what the file is and what to do,
+or is empty where nothing is wrong.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ SCRATCH = 10
 
 
 class Team(Record):
-    """Job and arrays of the threads of a team, and libgomp's functions."""
+    """Job and arrays of the threads of a team, and addresses of libgomp's functions."""
 
     address: int  # of this record
     parallel: int  # GOMP_parallel; 0 = there is no such team

@@ -67,7 +67,7 @@ class Prober:
     def steps(
         self, aside_threads: int, seconds: float = PROBE_S, n_rows: int = 0
     ) -> Iterator[None]:
-        """Measure a tick for each value taken, until all are known or ``seconds`` are spent.
+        """Measure a tick for each value taken, until all shapes are known or ``seconds`` are spent.
 
         ``n_rows``: most rows that decode, if more than the sequences: each draft is a row too.
         The generator may be closed after any tick; the next generator measures the other shapes.

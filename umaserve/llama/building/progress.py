@@ -85,7 +85,7 @@ def _new_bars(stream: TextIO) -> Any:
 
 
 class Step:
-    """Long step with shown progress. `update` may be called at any rate."""
+    """Long step whose progress is shown. `update` may be called at any rate."""
 
     def __init__(self, reporter: Reporter, title: str) -> None:
         self.reporter = reporter

@@ -76,7 +76,11 @@ def write_own(path: str | os.PathLike[str], data: bytes) -> None:
 
 
 def _look(path: str) -> tuple[os.stat_result, bool]:
-    """What ``path`` leads to, or its folder where it is not there yet; whether that is shared."""
+    """Return the stat result of ``path``, or of its folder if it does not exist yet.
+
+    The second value: True if others can write to the folder.  Raises `NotOurs` for a link in such a
+    folder, and for a file there that another user owns or that has a second name.
+    """
     way = list(steps(path))
     for step in way:
         if stat.S_ISLNK(step.found.st_mode) and _is_shared(os.path.dirname(step.path)):

@@ -1,6 +1,6 @@
-"""Who is at the other end of a Unix socket, and whether that is this process's own user.
+"""Identity of the peer of a Unix socket, and whether it is this process's own user.
 
-Only the standard library: the command-line clients use it too, and start in a blink.
+This module needs only the standard library: the command-line clients use it and must start quickly.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Peer(NamedTuple):
 
 
 def _whole_name(pid: int, cut: bytes) -> bytes:
-    """What a name that Linux has cut begins: the program's file, or what it was started as."""
+    """Complete a name cut by Linux, from the command line or the program's file; else ``cut``."""
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
             names = [*file.read().split(b"\0")[:2], os.fsencode(os.readlink(f"/proc/{pid}/exe"))]

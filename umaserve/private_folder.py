@@ -66,9 +66,9 @@ def steps(path: str | os.PathLike[str]) -> Iterator[Step]:
 
 
 def why_shared(path: str | os.PathLike[str], advice: str = OWN_CACHE) -> str:
-    """Who else could change what lies at ``path``, and what to do; empty where nobody could.
+    """Return who else could change ``path``, and what to do; empty where nobody else could.
 
-    What is not there yet counts as private where this user alone could make it.
+    A path that does not exist yet counts as private where only this user could create it.
     """
     way = list(steps(path))
     try:
@@ -89,7 +89,7 @@ def _first_problem(way: list[Step], end: os.stat_result | None, advice: str) -> 
 
 
 def why_shared_within(folder: str | os.PathLike[str]) -> str:
-    """The same of ``folder`` and of everything in it."""
+    """Return `why_shared` of ``folder``, else of the first shared path in it; empty if none is."""
     why = why_shared(folder)
     waiting = [] if why else [os.fspath(folder)]
     while waiting and not why:

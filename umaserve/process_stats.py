@@ -1,4 +1,4 @@
-"""What the system says about a process: memory, processor time, page faults."""
+"""Statistics of a process from the system: memory, processor time, page faults."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class ProcessStats(NamedTuple):
 
 
 def process_stats(pid: int) -> ProcessStats:
-    """Of a process of our own that may be gone (then all ``None``)."""
+    """Return the statistics of a process of our own; all ``None`` if it has ended."""
     if sys.platform == "darwin":
         return _libproc(pid)
     try:

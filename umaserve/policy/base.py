@@ -79,7 +79,7 @@ class SchedulerState(NamedTuple):
 
 
 class Knobs(NamedTuple):
-    """What the daemon was told; the same for every tick."""
+    """Settings of the daemon, equal for every tick."""
 
     n_batch: int  # tokens of one llama_decode
     max_merge: int  # decoding sessions per tick; 0 = no cap
@@ -95,7 +95,7 @@ class Knobs(NamedTuple):
 
 
 class Tick(NamedTuple):
-    """What is particular to one tick."""
+    """Inputs that differ from tick to tick."""
 
     number: int
     now_ns: int  # monotonic
@@ -105,7 +105,7 @@ class Tick(NamedTuple):
 
 
 class PlanInfo(Record):
-    """What a plan says about its tick; `forget` in `flags` makes all of it 0."""
+    """Predictions and flags of a plan for its tick; `forget` sets all of them to 0."""
 
     predicted_ms: float  # 0 = unknown
     baseline_ms: float  # between tokens of the interactive decoders alone; 0 = none, or unknown
@@ -131,12 +131,12 @@ def forget(info):
 
 
 class Plan(NamedTuple):
-    """What one tick computes: ``slots[i]`` feeds ``counts[i]`` tokens from its ``n_past`` on.
+    """Work of one tick: ``slots[i]`` feeds ``counts[i]`` tokens from its ``n_past`` on.
 
-    ``slots`` and ``counts`` int32[n_slots]: a policy returns how many entries count; a row whose
-    last token is fed gets logits, no other does.  ``aside`` int32[n_slots]: prompts to compute
-    beside the ticks, most urgent first, ended by -1.  ``info``: what the tick is expected to take,
-    and why.  Owned by the caller and reused.
+    ``slots`` and ``counts`` int32[n_slots]: a policy returns the number of valid entries.  Only a
+    row whose last token is fed gets logits.  ``aside`` int32[n_slots + 1]: prompts to compute
+    beside the ticks, most urgent first, ended by -1.  ``info``: the expected cost of the tick, and
+    the reasons.  The caller owns a plan and reuses it.
     """
 
     slots: np.ndarray
@@ -190,11 +190,11 @@ class Account(Record):
 
 
 class Memory(NamedTuple):
-    """What a policy remembers from tick to tick, and room to work in; owned by the caller.
+    """State that a policy keeps from tick to tick, and its work arrays; owned by the caller.
 
-    ``since_ns`` int64[5] (SINCE_*): when each was last served.  The order is background decoders,
-    background prompts, interactive prompts, and background prompts beside the ticks.  The fifth is
-    when anybody interactive last had work.
+    ``since_ns`` int64[5] (SINCE_*): when each kind was last served.  The order is background
+    decoders, background prompts, interactive prompts, and background prompts beside the ticks.  The
+    fifth entry is the last time with interactive work.
     """
 
     kind: np.ndarray  # int64[n_slots]: KIND_*

@@ -91,7 +91,7 @@ def given(wire: Any) -> list[str]:
 
 
 def options(wire: Any, messages: Sequence[ChatMessage]) -> ChatOptions:
-    """What goes with the messages.  Raises ``ProtocolError`` naming what is wrong."""
+    """Return the options sent with the messages.  Raises ``ProtocolError`` naming the mistake."""
     tools = _tools(wire.tools or ())
     thinking = wire.thinking
     if isinstance(thinking, str) and not 0 < len(thinking) <= f.MAX_EFFORT_CHARS:

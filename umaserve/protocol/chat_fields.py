@@ -45,7 +45,7 @@ class ToolCall(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ChatMessage(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One turn of a conversation."""
+    """Message of a conversation: one turn."""
 
     role: str
     content: str | list[ContentPart] | None = None
@@ -81,15 +81,15 @@ class NamedTool(msgspec.Struct, frozen=True):
 
 
 class ChatOptions(msgspec.Struct, frozen=True):
-    """What goes with ``messages``.
+    """Options that a client sends with its ``messages``.
 
     ``tools`` and ``chat_template_kwargs`` are JSON, a list and an object.  ``tool_choice`` is
     ``auto``, ``none`` or ``required``; where the client named one tool, ``tools`` has that alone.
-    ``parallel_tool_calls`` is ``None`` where the template's ability decides, ``thinking`` where
-    nobody said anything.  The answer is parsed where ``thinking`` or ``tools`` is there
-    (``parsed``), and with ``deltas`` also where the template can think.  ``bound``: a schema or a
-    regular expression binds what comes behind the thoughts.  ``unread`` are the types of what the
-    messages have only in words.
+    ``parallel_tool_calls`` is ``None`` where the template's ability decides.  ``thinking`` is
+    ``None`` where the client did not set it.  ``parsed``: the answer is parsed, because
+    ``thinking``, its budget or ``tools`` is set.  With ``deltas`` the answer is parsed also where
+    the template can think.  ``bound``: a schema or a regular expression binds the answer after its
+    thoughts.  ``unread``: types and roles of content that a sentence in the messages stands for.
     """
 
     tools: msgspec.Raw = msgspec.Raw(b"[]")

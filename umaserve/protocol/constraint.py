@@ -1,6 +1,6 @@
-"""What an answer has to follow: a JSON schema, a regular expression or a grammar.
+"""Constraint of an answer: a JSON schema, a regular expression or a grammar.
 
-Whether it can be followed is the engine's business (`umaserve.engine.constraints`).
+The engine decides whether an answer can follow the constraint (`umaserve.engine.constraints`).
 """
 
 from __future__ import annotations

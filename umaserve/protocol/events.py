@@ -89,7 +89,7 @@ class TokenEncoder:
         token_id: int,
         rated: Rated | None = None,
     ) -> bytes:
-        """One frame; ``rated`` where the request asked for log-probabilities."""
+        """Encode a token as a frame; ``rated`` where the request asked for log-probabilities."""
         body = b'%b%b,"token_id":%d' % (self._prefix, _encode(text), token_id)
         if rated is not None:
             body += b"," + _encode(rated_fields(rated))[1:-1]
@@ -102,12 +102,12 @@ def token_event(
     token_id: int,
     rated: Rated | None = None,
 ) -> bytes:
-    """One token; for a stream of them keep a ``TokenEncoder``."""
+    """Encode one token; for a stream of tokens keep a ``TokenEncoder``."""
     return TokenEncoder(id)(text, token_id, rated)
 
 
 def rated_fields(rated: Rated) -> dict[str, Any]:
-    """What log-probabilities add to a token: its own text and bytes, and the alternatives."""
+    """Return log-probability fields of a token: its own text and bytes, and the alternatives."""
     own = TopLogprob(-1, rated.token, rated.piece, rated.logprob).told()
     return {
         "token": own["text"],
@@ -151,7 +151,7 @@ def echo_event(id: str, text: str, tokens: Sequence[int]) -> bytes:
 
 
 def prompt_logprobs_event(id: str, logprobs: list[dict[str, Any]]) -> bytes:
-    """Of the next tokens of a prompt: objects as those of `eos_event`."""
+    """Encode log-probabilities of the next tokens of a prompt: objects as `eos_event` has them."""
     return encode_frame({"id": id, "event": "prompt_logprobs", "logprobs": logprobs})
 
 
@@ -210,7 +210,7 @@ def eos_event(
 
 
 def delta_event(id: str, delta: dict[str, Any]) -> bytes:
-    """What is new of a message: ``content``, ``reasoning`` or ``tool_calls``."""
+    """Encode the new part of a message: ``content``, ``reasoning`` or ``tool_calls``."""
     return encode_frame({"id": id, "event": "delta", **delta})
 
 

@@ -1,4 +1,4 @@
-"""One field of a request: what the tables of fields are made of."""
+"""Field of a request: the type of the entries in the tables of fields."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Field:
-    """One field: ``words`` complete the sentence '"name" must be ...'."""
+    """Field of a request; ``words`` complete the sentence '"name" must be ...'."""
 
     name: str
     type: Any

@@ -33,7 +33,7 @@ PRIORITIES = ("interactive", "background")
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """What the server caps; its own limits have the same names and serve as well."""
+    """Limits of a request; the server's own limits have the same names and serve as well."""
 
     max_prompt_bytes: int = 65536
     max_tokens: int = 2048

@@ -1,7 +1,7 @@
-"""What is wrong with a message that could not be read, in a client's words.
+"""Errors for messages that could not be read, in a client's words.
 
-Only messages that are refused get here.  Members are looked at one by one and undecoded, so that a
-large message costs little more than reading over it.
+Only refused messages are examined here.  Members are examined one by one, without decoding them.  A
+large message therefore costs little more than one pass over its bytes.
 """
 
 from __future__ import annotations

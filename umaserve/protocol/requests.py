@@ -182,7 +182,7 @@ class Embed(msgspec.Struct, frozen=True):
 
 
 class Render(msgspec.Struct, frozen=True):
-    """What a conversation becomes."""
+    """Request for the prompt that a template makes of a conversation."""
 
     messages: tuple[ChatMessage, ...]
     chat: ChatOptions
@@ -191,7 +191,7 @@ class Render(msgspec.Struct, frozen=True):
 
 
 class AskCache(msgspec.Struct, frozen=True):
-    """What the prefix cache holds, and why the last prompts missed it."""
+    """Request for the contents of the prefix cache, and for the reasons of the last misses."""
 
     id: str | None = None
 
@@ -411,7 +411,7 @@ def _conversation(wire: Any, limits: PromptLimits) -> tuple[tuple[ChatMessage, .
 
 
 def _inputs(value: Any, limits: PromptLimits) -> tuple[str | list[int], ...]:
-    """What is to be embedded; a list of ids is one text."""
+    """Return the texts to embed; a list of ids is one text."""
     if value is None:
         raise missing("input")
     one = isinstance(value, str) or bool(value) and all(fields.is_token(each) for each in value)

@@ -1,8 +1,8 @@
-"""What ticks and makers of masks tell each other about drafted tokens.
+"""Arrays through which ticks and makers of masks exchange drafted tokens and their masks.
 
-A tick says which tokens it verifies, under a number of its own.  Whoever makes a row's masks says
-under that number how many of the masks behind them are there.  So no tick takes one that was made
-for another, whatever has become of the row since.
+A tick publishes the tokens that it verifies, under a new number.  The maker of a row's masks
+publishes, under that number, how many masks behind these tokens are ready.  A tick therefore never
+takes a mask that was made for other drafts, even if the row has changed since.
 """
 
 from __future__ import annotations

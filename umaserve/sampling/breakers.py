@@ -142,7 +142,7 @@ class BreakerCache:
         return cls(words, tokenize)
 
     def of(self, sampling: Sampling) -> np.ndarray | None:
-        """What ``SamplerTable.set`` wants for a request; None where it uses no DRY."""
+        """Return the breakers for ``SamplerTable.set``; None where the request uses no DRY."""
         if sampling.dry_multiplier == 0.0 or sampling.mirostat:
             return None
         return self.get(sampling.dry_sequence_breakers)

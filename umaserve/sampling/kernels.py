@@ -66,7 +66,7 @@ def top_p(row, maxima, count, top, p, ids, values, keys, counted):
 
 @njit(nogil=True, cache=True)
 def min_p(row, maxima, count, top, p, ids, values, counted):
-    """Those at least ``p`` times as likely as the best; of the whole row for ``count`` 0."""
+    """Keep tokens at least ``p`` times as likely as the best; of the whole row for ``count`` 0."""
     low = np.float32(top + np.float32(math.log(p)))
     if count == 0:
         return gather_from(row, maxima, low, ids, values, counted)

@@ -137,7 +137,7 @@ def within(row, start, center, distance):
 
 @njit(**INNER)
 def gather_mass(row, maxima, top, center, target, ids, values, counted):
-    """Those nearest to ``center``, in bands, until their mass passes ``target``.
+    """Gather the tokens nearest to ``center``, in bands, until their mass passes ``target``.
 
     Returns (count, sure, mass, near, far).  The first ``sure`` candidates lie within ``near``, and
     have ``mass``, which is not more than ``target``.  The rest are the last band, up to ``far``;

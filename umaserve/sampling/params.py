@@ -50,13 +50,13 @@ class Settings(NamedTuple):
 
 
 class SamplerTable:
-    """One row of settings per slot of the session table.
+    """Table of sampling settings, one row per slot of the session table.
 
     ``real`` is float64[n_slots, N_REAL], ``whole`` int64[n_slots, N_WHOLE]; the column numbers are
     the constants below.  ``bias_ids`` int32 and ``bias_values`` float32 are [n_slots,
     MAX_LOGIT_BIAS], of which the first ``whole[slot, N_BIAS]`` count.  ``real[slot, MU]`` is
-    mirostat's state and changes with every token.  ``ahead`` is about the masks behind drafted
-    tokens, of which a row has up to ``most_drafts`` in a tick.  Owned by the engine process.
+    mirostat's state and changes with every token.  ``ahead`` holds drafted tokens and the masks
+    behind them; a row has up to ``most_drafts`` drafts in a tick.  The engine process owns a table.
     """
 
     def __init__(self, n_slots: int, most_drafts: int = 0) -> None:

@@ -129,10 +129,11 @@ def _int_pointer(typingctx, address):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def candidates(row, real, whole, top, index, work):
-    """What may be drawn: fills ``work.ids``/``work.values`` (raw logits); returns (count, maximum).
+    """Fill ``work.ids``/``work.values`` (raw logits) with tokens to draw from.
 
-    ``count`` is 0 when every token of the row may be drawn as it stands (temperature alone).
-    ``work.maxima`` and ``top`` are those of the row; ``index`` is the random number's counter.
+    Returns (count, maximum).  ``count`` is 0 when every token of the row may be drawn as it stands
+    (temperature alone).  ``work.maxima`` and ``top`` are the maxima of the row's blocks, and of the
+    row.  ``index`` is the random number's counter.
     """
     n = row.shape[0]
     ids, values, keys, maxima = work.ids, work.values, work.keys, work.maxima
@@ -186,16 +187,15 @@ def choose(row, real, whole, top, index, work):
 
 @njit(nogil=True, cache=True, _nrt=True)
 def sample_row(row, slot, settings, history, index, eog, work, top_ids, top_logprobs):
-    """One token from one row, or NO_CHOICE; returns (token, log-probability).
+    """Draw a token from a row, or NO_CHOICE; returns (token, log-probability).
 
     ``row`` float32[n_vocab], C-contiguous, is read in place; biases, penalties and a mask change
-    it.
-    ``settings`` (Settings) holds those of ``slot``.  ``history`` int32: the tokens before this one.
-    ``index``: how many tokens this request has generated, the random number's counter.
-    ``work`` (Scratch) belongs to the calling thread.  ``top_ids``/``top_logprobs``: room for 20
-    alternatives, filled when the request asked for logprobs.  These and the log-probability are of
-    the model's own distribution, before any setting, or (AFTER) of what the settings leave.
-    llama.cpp's server reports them so.
+    it.  ``settings`` (Settings) holds the settings of all slots.  ``history`` int32: the tokens
+    before this one.  ``index``: how many tokens this request has generated, the random number's
+    counter.  ``work`` (Scratch) belongs to the calling thread.  ``top_ids``/``top_logprobs``: room
+    for 20 alternatives, filled when the request asked for logprobs.  All log-probabilities are of
+    the model's own distribution before any setting, or (AFTER) of the distribution that the
+    settings leave.  llama.cpp's server reports them in this way.
     """
     real, whole = settings.real[slot], settings.whole[slot]
     top = NEGATIVE_INFINITY

@@ -123,7 +123,10 @@ def _is_row(array: Any) -> bool:
 
 
 def _on_row(array: Any, result: Any, emit: Callable[..., Any], *scalars: Any) -> Any:
-    """What an intrinsic (array, start, *scalars) -> result returns to numba."""
+    """Return an intrinsic's signature (array, start, *scalars) -> result and its code, for numba.
+
+    ``None`` where ``array`` is no row.
+    """
     if not _is_row(array):
         return None
 

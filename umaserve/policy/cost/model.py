@@ -1,12 +1,12 @@
-"""What a tick will cost, learned from the ticks of this machine.
+"""Predicted cost of a tick, learned from the ticks of this machine.
 
 The cost of a batch is neither linear nor monotonic in its size: eight rows can be cheaper than
-five.  So nothing is fitted.  There is one running mean for each shape of batch, by decoding rows,
-prompt tokens and mode (all threads, or a prompt beside the ticks).  Only the part that grows with
-the KV cells that each token attends to (``past``) is taken as linear, with one slope for all.  A
-shape that was not seen is estimated from its neighbours, and from above where there is a choice.
+five.  Therefore no curve is fitted.  There is one running mean for each shape of batch, by decoding
+rows, prompt tokens and mode (all threads, or a prompt beside the ticks).  Only the part that grows
+with the KV cells that each token attends to (``past``) is taken as linear, with one slope for all.
+An unseen shape is estimated from its neighbours, with the higher estimate where there is a choice.
 
-Long: what is learned and what is asked of it share every shape.
+Long: learning and prediction share every shape.
 """
 
 from __future__ import annotations
@@ -239,7 +239,10 @@ def predict(cost, mode, rows, prompt, past):
 
 @njit(**INNER)
 def _in_pieces(cost, mode, p, prompt, past):
-    """What smaller chunks for as many tokens take, by the cheapest class below ``p``."""
+    """Predicted ms of ``prompt`` tokens in smaller chunks, of the cheapest class below ``p``.
+
+    inf if no smaller class was measured often enough.
+    """
     best = np.inf
     for i in range(PIECES, p):
         if cost.count[mode, 0, i] >= SURE:

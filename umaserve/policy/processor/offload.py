@@ -42,7 +42,7 @@ def offload(state, knobs, cost, memory, plan):
 
 @njit(**INNER)
 def take_back(state, knobs, memory):
-    """What was aside is the ticks' again."""
+    """Give all prompts that were computed aside back to the ticks."""
     for s in range(memory.kind.shape[0]):
         if memory.kind[s] == KIND_ASIDE:
             back = knobs.features & LANES and state.lane[s] != 0

@@ -11,7 +11,7 @@ from umaserve.policy.latency_guard import allowance
 
 
 class Bounds(NamedTuple):
-    """What a tick may hold, whoever is in it."""
+    """Bounds of a tick's contents, whichever rows it holds."""
 
     mode: int  # 1: a prompt on cores of its own leaves the tick fewer; else 0
     rows: int  # decoding rows
@@ -50,7 +50,7 @@ def streams_of(knobs, memory, bounds):
 
 @njit(**INNER)
 def slack_of(state, tick, knobs, cost, memory, plan, streams):
-    """What the latency guard allows; without it, what is left of the tick budget."""
+    """Slack that the latency guard allows; without the guard, the rest of the tick budget."""
     allowed = allowance(state, tick, knobs, cost, memory, plan, streams.mode)
     if not streams.guarded:
         ms = max(knobs.tick_budget_ms - streams.ms, 0.0)

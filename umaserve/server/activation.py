@@ -1,8 +1,8 @@
-"""What a service manager hands over when it starts the daemon, and what it is told.
+"""Socket that a service manager hands over at the daemon's start, and messages to the manager.
 
-systemd listens at the socket before the daemon runs, and hands it over as descriptor 3.  So clients
-that come while the daemon starts wait in line instead of being refused.  The protocols are those of
-``sd_listen_fds(3)`` and ``sd_notify(3)``.
+systemd listens at the socket before the daemon runs, and hands the socket over as descriptor 3.
+Clients that connect while the daemon starts therefore wait in line instead of being refused.  The
+protocols are ``sd_listen_fds(3)`` and ``sd_notify(3)``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NO_SOCKET = (
 
 
 class HandedOverWrongly(Exception):
-    """What was handed over cannot be served; the message says why and what to do."""
+    """Failure to serve a descriptor that was handed over; the message says why and what to do."""
 
 
 @dataclass(frozen=True)

@@ -429,12 +429,12 @@ class Admin:
 
 
 def _program(connection: Connection, message: Any) -> int:
-    """Whose share of answers a message takes."""
+    """Return the number of the program whose share of answers a message takes."""
     return sharer_of(connection, getattr(message, "key", ""), None)
 
 
 def _chat_state(engine: EngineHandle) -> dict[str, Any]:
-    """What the model's template can do; empty until somebody has looked at it."""
+    """Return the abilities of the model's template, or its error; empty until it was examined."""
     if engine.chat_error:
         return {"error": engine.chat_error}
     found = engine.chat_abilities

@@ -1,8 +1,8 @@
-"""What a load balancer is told of this node: HAProxy's agent check.
+"""State of this node for a load balancer: HAProxy's agent check.
 
-Whoever connects gets a line and the end of the connection (HAProxy's configuration manual,
-"agent-check").  ``up ready N%``: requests are begun here, with so much of the usual weight.
-``drain``: running requests end, new ones are refused.  ``down``: no model is served.
+A client that connects gets one line, then the connection ends (HAProxy's configuration manual,
+"agent-check").  ``up ready N%``: new requests are begun here, with N % of the usual weight.
+``drain``: running requests end, new requests are refused.  ``down``: no model is served.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ class Daemon:
 
     @property
     def limits(self) -> Limits:
-        """What clients may send and ask for now: another model may have another context."""
+        """Limits for clients with the current model; another model may have another context."""
         return limits_of(self.config, self.supervisor.positions)
 
     def serves_others(self, program: Hashable) -> bool:

@@ -52,8 +52,9 @@ from umaserve.wire import messages as m
 
 STOP_S = 10.0
 REPEATS_S = 5.0
-# That the loop may keep the GIL from the thread that sends tokens.  It lets the GIL go for a moment
-# in each pass; where passes are shorter than this, the thread that waits gets it hardly ever.
+# Seconds that the loop may keep the GIL from the thread that sends tokens.  The loop releases the
+# GIL for a moment in each pass.  Where passes are shorter than this time, the waiting thread hardly
+# ever gets the GIL.
 SWITCH_S = 0.00005
 LINE_S = 5.0  # between two lines about a load
 AGAIN_S = 30.0  # before what failed while serving goes on is tried again
@@ -130,7 +131,7 @@ def check_model(config: Config) -> memory.ModelFile:
 
 
 def _wanted_signals() -> list[signal.Signals]:
-    """Those that nobody told us to ignore, as ``nohup`` does."""
+    """Return the `SIGNALS` that this process does not ignore; ``nohup`` has SIGHUP ignored."""
     return [number for number in SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
 
 

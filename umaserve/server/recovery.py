@@ -1,4 +1,4 @@
-"""What becomes of the requests of an engine that is gone."""
+"""Recovery of the requests of an engine that is gone."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def inherit(successor: EngineHandle, engine: EngineHandle) -> None:
 
 
 def known_identity(engine: EngineHandle) -> ModelIdentity | None:
-    """Of the model that the engine's requests began with."""
+    """Return the identity of the model that the engine's requests began with."""
     return engine.ready.identity if engine.ready is not None else engine.identity
 
 

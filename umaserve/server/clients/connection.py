@@ -1,6 +1,6 @@
-"""One client: its bytes in, its requests, its events out.
+"""Connection of a client: received bytes, requests, and events that are sent.
 
-A connection that fails ends alone: its requests are cancelled, everybody else goes on.
+A connection that fails ends alone: its requests are cancelled, all other connections go on.
 
 Long: one connection, in and out.
 """
@@ -373,7 +373,7 @@ class Connection:
         return taken
 
     def _note_held(self, taken: _Taken) -> None:
-        """What the decoder keeps of a frame, and what waits, counts against its program."""
+        """Count the decoder's incomplete frame and the waiting frames against their program."""
         pending, budget = self._decoder.pending, self.daemon.partial
         if pending and (taken.bodies or not self._partial):
             self._frame_s = trio.current_time()

@@ -1,4 +1,4 @@
-"""What a client may send and ask for: what was set, else what the context of the model can hold."""
+"""Limits for clients: the configured values, else values from the model's context size."""
 
 from __future__ import annotations
 

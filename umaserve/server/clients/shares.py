@@ -42,7 +42,7 @@ class FrontTime:
         self._debts: dict[Hashable, tuple[float, float]] = {}  # seconds owed, and as of when
 
     def used(self, program: Hashable, seconds: float) -> None:
-        """What ``program`` sent has taken so long to handle."""
+        """Charge ``program`` with the ``seconds`` that the handling of its messages took."""
         now_s = self._clock()
         owed = min(self._owed(program, now_s) + seconds, LONGEST_DEBT_S)
         self._debts[program] = (owed, now_s)

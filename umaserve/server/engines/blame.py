@@ -1,17 +1,19 @@
-"""Who pays when an engine dies: pure rules, no process in sight.
+"""Rules for which requests get an error when an engine dies; pure functions, no processes.
 
-The rows that were inside ``llama_decode`` at that moment are suspects.  Where a text was being
-tokenised, that text is suspected before them: its bytes are the client's, and so is the recursion
-that they drive.
+The rows that were inside ``llama_decode`` at that moment are suspects.  A text that was being
+tokenised is suspected before the rows.  The client controls the bytes of the text, and with them
+the depth of the tokeniser's recursion.
 
-- A fault (abort, bad memory access, nonzero exit, hang) gives every suspect a strike.  It goes
-  on in isolation: decoded alone until it is past the point of the crash, which takes its strikes
-  away again.  Two strikes and alone in the last fatal tick: it is the one that gets the error.
-- A SIGKILL that was not ours comes from a person or from the system's memory killer.  It is a
-  quarter of a strike, only for a request that was alone, and gone two tokens later.  Nobody pays
-  for being there.
-- A request that was in six fatal ticks gets the error in any case.  So does one that was merely
-  running during six faults of which no row was suspected: no crash goes on for ever.
+- A fault (abort, bad memory access, nonzero exit, hang) gives every suspect a strike.  The
+  suspect goes on in isolation: it is decoded alone until it is past the point of the crash.
+  Passing that point removes its strikes.  A request with two strikes that was alone in the last
+  fatal tick gets the error.
+- A SIGKILL that the front did not send comes from a person or from the system's out-of-memory
+  killer.  It counts a quarter of a strike, only for a request that was alone, and expires two
+  tokens later.  Requests that were not alone get no strike.
+- A request that was in six fatal ticks gets the error in any case.  A request that was merely
+  running during six faults without a suspected row gets the error too.  No crash therefore
+  repeats for ever.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ ASKED = "asked"
 
 @dataclass(eq=False)
 class Record:
-    """What a request has to answer for."""
+    """Crash record of a request: strikes, number of crashes, and whether it is isolated."""
 
     strikes: float = 0.0
     crashes: int = 0

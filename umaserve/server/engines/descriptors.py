@@ -51,9 +51,9 @@ def raise_limit(connections: int) -> None:
 
 
 def why_too_few(connections: int) -> str:
-    """What the limit does not allow, and what to do; empty where it allows all.
+    """Return which connections the limit does not allow, and what to do; empty if it allows all.
 
-    Raises ``TooFewDescriptors`` where it does not allow even the daemon itself.
+    Raises ``TooFewDescriptors`` where the limit does not allow even the daemon itself.
     """
     most, wanted = limit(), _wanted(connections)
     if most == resource.RLIM_INFINITY:

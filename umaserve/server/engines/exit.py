@@ -56,10 +56,10 @@ def describe_exit(exit: EngineExit) -> str:
 
 
 class LastWords:
-    """What an engine printed, as far as it may explain its end.
+    """Lines printed by an engine that may explain its end.
 
-    Python adds a dump of all its threads to every abort, which says nothing about libllama and
-    would push the line out that does.
+    Python adds a dump of all its threads to every abort.  The dump says nothing about libllama, and
+    would push out the line that names the cause.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""One engine process as the front sees it: its sockets, its shared tables, its life and its end.
+"""Engine process, seen from the front: its sockets, its shared tables, its start and its end.
 
 ``EngineHandle.run()`` is the whole life: it spawns the process, moves messages, watches for a hang
 and returns how it ended.  Whatever happens, the process is reaped and every descriptor is closed
@@ -237,7 +237,7 @@ class EngineHandle:
         return str(request.app) if request is not None else self._apps.get(serial, "")
 
     async def cache(self) -> m.CacheReport | None:
-        """What its prefix cache holds; ``None`` when the engine ends first."""
+        """Ask for the contents of its prefix cache; ``None`` when the engine ends first."""
         answer = await self._ask(m.AskCache)
         assert answer is None or isinstance(answer, m.CacheReport)
         return answer
@@ -331,8 +331,8 @@ class EngineHandle:
             nursery.cancel_scope.cancel()
 
     def _call(self, callback: Callable[..., Any], *args: Any) -> Any:
-        """What the others do about something of this engine's.  An error there is said and ends
-        nothing; True then: whoever is told of it looks at all again."""
+        """Return the result of a callback about this engine.  An error of the callback is logged
+        and ends nothing; the result is then True, so that all rows are read again."""
         try:
             return callback(self, *args)
         except Exception as error:

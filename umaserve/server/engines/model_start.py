@@ -11,7 +11,7 @@ MOST_POSITIONS = 1 << 20  # of a session where --n-ctx is auto, whatever a heade
 
 
 def start_message(config: Config, model: memory.ModelFile) -> m.Start:
-    """What to tell an engine, from the daemon's settings."""
+    """Return the start message for an engine, from the daemon's settings."""
     positions = model.n_ctx_train or config.n_ctx or memory.LEAST_CELLS
     return m.Start(
         model_path=model.path,
@@ -59,7 +59,7 @@ def why_not_served(file: memory.ModelFile, config: Config) -> str:
 
 
 def kv_kind(config: Config) -> KvKind:
-    """Of the KV cells that the daemon's settings ask for."""
+    """Return the kind of KV cells that the daemon's settings ask for."""
     return KvKind(config.kv_type_k, config.kv_type_v, config.head_major)
 
 

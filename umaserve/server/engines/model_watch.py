@@ -19,7 +19,7 @@ EVERY_S = 2.0
 
 
 def written_over(known: ModelIdentity, path: str) -> ModelIdentity | None:
-    """What the same files hold now, if somebody has written to them or their names."""
+    """Return the new identity of the same files if contents or names changed, else ``None``."""
     facts = file_facts(path)
     same_files = [old[:2] == new[:2] for old, new in zip(known.files, facts, strict=False)]
     if facts == known.files or not all(same_files):

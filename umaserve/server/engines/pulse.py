@@ -23,9 +23,9 @@ def hang_limit_ns(header: Header, floor_s: float) -> int:
 
 
 class EnginePulse:
-    """One engine, from when it is ready.  All times are ``time.monotonic_ns()``.
+    """Signs of life of an engine, from when it is ready.  All times are ``time.monotonic_ns()``.
 
-    ``floor_s``: the least time without a sign of life that is a hang; 0 = the defaults.
+    ``floor_s``: least seconds without a sign of life that count as a hang; 0 = the defaults.
     """
 
     def __init__(self, floor_s: float = 0.0) -> None:

@@ -35,7 +35,7 @@ async def ask_file(look: Callable[[str], T], path: str) -> T:
 
 
 def ask_file_now(look: Callable[[str], T], path: str) -> T:
-    """The same outside trio; a signal that ends the process ends the waiting as well."""
+    """Do what `ask_file` does outside trio; a signal that ends the process ends the wait too."""
     answers: queue.SimpleQueue[tuple[T | None, Exception | None]] = queue.SimpleQueue()
 
     def ask() -> None:

@@ -1,4 +1,4 @@
-"""What people see of each program that asks: the ``apps`` of the metrics."""
+"""Public figures of each program that sends requests: the ``apps`` of the metrics."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""What the daemon's own user is told of the prefix cache: the ``cache`` event of the socket.
+"""Report on the prefix cache for the daemon's own user: the ``cache`` event of the socket.
 
-The engine tells token ids; here they become texts.  The gateway never asks for this.
+The engine reports token ids; this module turns them into texts.  The gateway never asks for this
+report.
 """
 
 from __future__ import annotations

@@ -80,10 +80,10 @@ async def sample(scorecard: Scorecard, file: RecordFile | None, interval_s: floa
 
 
 def tick_line(pid: int, number: int, row: TickRow) -> bytes:
-    """One tick as JSON: a row of the tick ring of engine ``pid``, its ``number``-th.
+    """Encode a tick as a line of JSON: the ``number``-th row of the tick ring of engine ``pid``.
 
-    Times are milliseconds but for ``end_s``, seconds of the monotonic clock.  ``null``: the cost
-    model, the baseline or the guard had nothing to say.
+    Times are in milliseconds, except ``end_s``: seconds of the monotonic clock.  ``null``: the cost
+    model, the baseline or the guard gave no value.
     """
     flags = int(row.flags)
     return _encode(

@@ -57,7 +57,7 @@ def _round(value: float | None) -> float | None:
 
 
 class Engines(Protocol):
-    """Who keeps the engines."""
+    """Owner of the engines: the current engine, if any, and all engines."""
 
     current: EngineHandle | None
     engines: list[EngineHandle]
@@ -81,8 +81,8 @@ class Scorecard:
         self._snapshot(meters.started_s)
 
     def read(self) -> dict[str, Any]:
-        """The same object again within ``FRESH_S``, unless a request came, began or ended, or an
-        engine did; not to be changed."""
+        """Return the numbers, in an object that is not to be changed.  Calls within ``FRESH_S``
+        return the same object, unless a request or an engine came, began or ended."""
         now_s = time.monotonic()
         state = self._state()
         if now_s - self._read_s < FRESH_S and state == self._read_at:
@@ -109,7 +109,7 @@ class Scorecard:
         return self._numbers
 
     def _state(self) -> tuple[Any, ...]:
-        """What changes when a request or an engine comes or goes."""
+        """Values that change when a request or an engine comes or goes."""
         meters, engine = self._meters, self._supervisor.current
         held = running = 0
         for process in self._supervisor.engines:
@@ -161,7 +161,7 @@ class Scorecard:
         return value if factor == 1.0 else round(value * factor, 4)
 
     def _known(self, word: str, factor: float = 1.0) -> float | None:
-        """The same of a word whose 0 means that there is no value yet."""
+        """Return `_header` of a word whose 0 means that there is no value yet: ``None`` then."""
         return self._header(word, factor) or None
 
     def _load(self, now_s: float, now: _Snapshot) -> dict[str, Any]:

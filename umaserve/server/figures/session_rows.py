@@ -1,4 +1,4 @@
-"""What people see of each request: one dict a request, for ``info`` and for dashboards."""
+"""Public figures of each request: one dict per request, for ``info`` and for dashboards."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ NEWEST = 256  # times between tokens that a row's rate and p95 are taken over
 
 
 def session_rows(sessions: Sessions) -> list[dict[str, Any]]:
-    """One row for every request between its arrival and its last event, in order of arrival.
+    """Return a row for every request between its arrival and its last event, by arrival.
 
     ``serial`` is the daemon's own number of the request, ``conn`` its connection, ``app`` the
-    program that asks.  ``state`` is queued, prefill, decode, parked (it gave its KV cells to others
-    and waits) or ending.  ``tok_s`` and ``p95_ms`` are over its ``NEWEST`` times between tokens,
-    ``None`` before there is one.  Costs about 25 us a request that decodes.
+    program that sent it.  ``state`` is queued, prefill, decode, parked (the request gave its KV
+    cells to others and waits) or ending.  ``tok_s`` and ``p95_ms`` are over the request's
+    ``NEWEST`` times between tokens, and ``None`` before the first such time.  A call takes about
+    25 us for each request that decodes.
     """
     now_ns = time.monotonic_ns()
     return [_row(request, now_ns) for request in sessions.live.values()]

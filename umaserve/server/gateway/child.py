@@ -176,7 +176,7 @@ class GatewayChild:
 
 
 def settings_of(config: Config, http: HttpListeners, own_key_file: str) -> dict[str, Any]:
-    """What the gateway is told; paths, and no secret."""
+    """Return the gateway's settings, with paths of secrets and no secret."""
     return {
         "socket": os.path.abspath(config.socket),
         "hosts": [http.host, *listed(config.allow_host)] if http.host else [],

@@ -119,7 +119,7 @@ def check_tls(cert: str, key: str) -> None:
 
 
 async def _open_tcp(address: str, scheme: str) -> HttpListeners:
-    """One listener for each address that the host has here, all on one port."""
+    """Open a listener for each address that the host has here, all on one port."""
     host, port = host_and_port(address)
     listeners: list[trio.SocketListener] = []
     failure: OSError | None = None

@@ -48,7 +48,7 @@ class Repeats:
         return True
 
     def due(self, *, all: bool = False) -> list[Repeated]:
-        """What is to be told now; with ``all`` whatever was counted."""
+        """Return the repeats to write to the log now; with ``all`` every counted repeat."""
         now_s = self._clock()
         out = []
         for key, line in list(self._lines.items()):

@@ -1,4 +1,4 @@
-"""What each program asked for and got: ``apps`` of the metrics."""
+"""Figures of each program's requests and answers: ``apps`` of the metrics."""
 
 from __future__ import annotations
 
@@ -69,7 +69,10 @@ class App:
         return sum(count for second, count in pairs if second > int(now_s) - SHARE_S)
 
     def p95_ms(self, now_s: float) -> float | None:
-        """Of the newest ``NEWEST`` times between tokens that ended within ``SPAN_S``."""
+        """95th percentile in ms of the times between tokens; ``None`` where there is no such time.
+
+        Of the newest ``NEWEST`` times, those that ended within ``SPAN_S`` count.
+        """
         if self.used_s <= now_s - SPAN_S:  # most of those that are kept
             return None
         pairs = np.frombuffer(self._gaps, np.float64).reshape(-1, 2)
@@ -104,5 +107,5 @@ class Apps:
         del self._known[oldest.key, oldest.name]
 
     def all(self) -> list[App]:
-        """Who was there last comes first."""
+        """Return all apps, the most recently used app first."""
         return sorted(self._known.values(), key=lambda app: -app.used_s)

@@ -73,7 +73,7 @@ def _harmless(request: Request, table: t.SessionTable) -> bool:
 
 
 def _take(request: Request, engine: EngineHandle, token: int, position: int) -> bool:
-    """One more token; True when it completed a stop string, or came too late."""
+    """Deliver a token; return True when it completed a stop string, or came too late."""
     assembler = request.assembler
     piece = engine.pieces.piece(token)
     name = b"" if piece or not assembler.matches else engine.pieces.hidden(token)
@@ -153,7 +153,7 @@ def tell_rest(request: Request) -> None:
 
 
 def _rated(request: Request, engine: EngineHandle, token: int, position: int) -> Rated:
-    """What the table has of the token at ``position``."""
+    """Return the log-probabilities that the table has for the token at ``position``."""
     table, slot, count = engine.table, request.slot, request.sampling.logprobs
     ids = table.top_ids[slot, position, :count].tolist()
     values = table.top_logprobs[slot, position, :count].tolist()
@@ -181,5 +181,5 @@ def _emit(request: Request, text: str, token: int, rated: Rated | None) -> None:
 
 
 def _entry(text: str, token: int, rated: Rated) -> dict[str, Any]:
-    """One of ``logprobs`` at the end of an answer."""
+    """Return an entry of the ``logprobs`` at the end of an answer."""
     return {"token_id": token, "text": text, **rated_fields(rated)}

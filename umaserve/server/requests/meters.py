@@ -1,4 +1,4 @@
-"""What the front counts and times; ``scorecard`` makes the public numbers of it."""
+"""Counters and times of the front; ``scorecard`` makes the public numbers from them."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Counters(NamedTuple):
         return Counters(*map(operator.add, self, more))
 
     def since(self, past: Counters) -> Counters:
-        """What has been counted since it was ``past``."""
+        """Return the counts added since ``past``."""
         return Counters(*map(operator.sub, self, past))
 
 
@@ -119,9 +119,9 @@ class Meters:
         self.batch_histogram = Histogram(ROW_BOUNDS)
         self.on_tick: OnTick | None = None
         self._latency_cap = latency_cap
-        # What went out and is not counted yet.  `settle` reads lane, tokens, number of the first,
-        # when they went out, when the token before did (0 = none), request, its baseline, its slo,
-        # and where its times go.
+        # Sent tokens that are not counted yet.  `settle` reads lane, number of tokens, index of the
+        # first token, time of sending, time of the token before (0 = none), request, its baseline,
+        # its slo, and the window for its times.
         self._sent: list[tuple[int, int, int, int, int, Request, int, Slo | None, Recent]] = []
         self._past = Counters()  # of engines that are gone
         self._ring_at: dict[int, int] = {}  # by pid

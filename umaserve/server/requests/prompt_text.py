@@ -12,7 +12,7 @@ from umaserve.wire import table as t
 
 
 class PromptText:
-    """What was told of a prompt.  ``text`` is the prompt, where it was text.
+    """Part of a prompt that the client was told.  ``text`` is the prompt, where it was text.
 
     The texts of the tokens make the prompt.  Bytes of an unfinished character come with the token
     that finishes it, and a start token that was added has no text.
@@ -25,8 +25,11 @@ class PromptText:
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
 
     def take(self, message: m.PromptLogprobs, pieces: t.PieceTable) -> list[dict[str, Any]]:
-        """What is new: ``token_id``, ``text`` and `rated_fields` of each token.  The ``logprob`` of
-        the first token is ``None``.  An engine that took the place of a dead one begins anew."""
+        """Return the new tokens: ``token_id``, ``text`` and `rated_fields` of each.
+
+        The ``logprob`` of the first token is ``None``.  An engine that replaces a dead engine sends
+        the prompt from its first token; tokens that the client was told before are left out.
+        """
         new = []
         for at in range(max(self._told - message.at, 0), len(message.tokens)):
             token, logprob = message.tokens[at], message.logprobs[at]

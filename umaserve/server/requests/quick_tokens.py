@@ -1,11 +1,11 @@
-"""What most ticks bring: a token more for each row, and nothing else to be done.
+"""Fast path for most ticks: one more token for each row, and nothing else to do.
 
-The engine's threads keep all cores of a small machine busy.  What the front does takes a core away
-from a decode, whose other threads wait for it.  A pass of trio's loop costs twice what waking a
-thread does.  So a thread of its own reads and sends the tokens of rows that go on (`EngineHandle`).
-Meanwhile the loop waits for events (`LoopLock`).  Nothing here may touch trio.  Everything else is
-left to the loop: ends, stop strings, log-probabilities, answers that do not stream, sockets that
-are full.
+The engine's threads keep all cores of a small machine busy.  Work of the front takes a core away
+from a decode, whose other threads wait for that core.  A pass of trio's loop costs twice as much as
+waking a thread.  A separate thread therefore reads and sends the tokens of rows that go on
+(`EngineHandle`).  Meanwhile the loop waits for events (`LoopLock`).  Nothing here may touch trio.
+Everything else is left to the loop: ends, stop strings, log-probabilities, answers that do not
+stream, sockets that are full.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class QuickTokens:
         return sinks
 
     def take_faults(self) -> list[tuple[Request | None, Exception]]:
-        """What our own code raised, and on which request; ``None``: while it counted."""
+        """Return and clear the exceptions of our own code, by request; ``None``: while counting."""
         faults, self._faults = self._faults, []
         return faults
 

@@ -15,7 +15,7 @@ LONGEST = 300  # characters of a text
 
 
 class Client(Protocol):
-    """Who was told."""
+    """Client that was told of an error."""
 
     @property
     def app(self) -> str: ...
@@ -32,11 +32,11 @@ class _Entry:
 
 
 class RecentErrors:
-    """What went wrong lately: errors that clients were told by their code, and lines of the log
-    with "warn" or "error" as their code.
+    """Recent errors: errors that clients were told, by their code, and lines of the log, with
+    "warn" or "error" as their code.
 
     Errors of one code that come within a second of each other are one entry, which shows the first
-    and counts the others. A client that sends nothing but garbage does not push the rest out.
+    and counts the others. A client that sends only invalid messages does not push out other errors.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""One request for text: what the client wants, what was read so far, where it runs.
+"""Request for text: the client's wishes, the tokens read so far, the engine that runs it.
 
 Long: all that is known of a request has one owner.
 """
@@ -108,7 +108,7 @@ class Sink(Protocol):
     def echo(self, request: Request, text: str) -> None: ...
 
     def prompt_logprobs(self, request: Request, logprobs: list[dict[str, Any]]) -> None:
-        """Of the next tokens of the prompt."""
+        """Send the log-probabilities of the next tokens of the prompt."""
         ...
 
     def error(self, request: Request, code: str, message: str, *, final: bool) -> None: ...
@@ -282,8 +282,8 @@ class Request:
 
     @cached_property
     def program(self) -> int:
-        """Whose share the request takes; equal numbers, the same program.  The process that
-        connected, or below 0 one that has a name: in the configuration, or by a gateway."""
+        """Number of the program whose share the request takes: the process that connected.  The
+        number is below 0 for a program with a name, from the configuration or a gateway."""
         if self.by_name and not (self.sink.relays and _is_key(self.message.key)):
             return _number("app", _sharer(self.message, self.sink))
         return sharer_of(self.sink, self.message.key, self.message.app)
@@ -309,7 +309,7 @@ class Request:
 
     @property
     def context(self) -> list[int]:
-        """What of its tokens is in its context: all, until that was shifted."""
+        """Tokens in the request's context: all of its tokens, less those dropped by a shift."""
         tokens = [*(self.prompt_ids or ()), *self.tokens]
         return tokens[: self.kept] + tokens[self.kept + self.dropped :]
 
@@ -338,7 +338,7 @@ class Request:
         return m.Shift(self.serial, self.kept, dropped, self.max_tokens)
 
     def submit_message(self) -> m.Submit:
-        """What to tell the engine that it goes to."""
+        """Return the message that hands the request to its engine."""
         rendered, message = self.rendered, self.message
         prompt = message.prompt if rendered is None else rendered.prompt
         resumed = self.prompt_ids is not None
@@ -379,7 +379,7 @@ class Request:
         )
 
     def _domain(self) -> str | None:
-        """Whose texts may share what is computed of its own; None: nobody's."""
+        """Trust domain whose texts may share the request's prefixes; None: no text may."""
         message = self.message
         if not message.cache_prompt or message.deterministic or self.dropped:
             return None
@@ -388,7 +388,7 @@ class Request:
         return message.key
 
     def _constraint(self) -> m.Constraint | None:
-        """What its answer has to follow, with the budget of its thoughts."""
+        """Constraint of the answer, with the budget of its thoughts; None: nothing binds it."""
         chat, thoughts = self.message.chat, None
         if self.rendered is not None and self.rendered.thoughts is not None:
             found = self.rendered.thoughts

@@ -1,10 +1,10 @@
-"""Whose turn it is where many programs ask for the same thing: each gets the same share.
+"""Fair queue of turns where many programs ask for the same thing: each gets an equal share.
 
 Hierarchical start-time fair queueing (Goyal, Vin and Cheng, 1996).  A program that asks for much at
-once takes many turns, one behind the other; an item that costs more takes more of them.  A program
-that comes later takes its first turn right behind what has begun, so it waits for one item of each
-other program.  Within a program its apps share its turns by the same rule, so the number of apps
-gives a program nothing.
+once takes many turns, one behind the other; an item that costs more takes more turns.  A program
+that comes later takes its first turn right behind the items that have begun.  It therefore waits
+for one item of each other program.  Within a program its apps share its turns by this rule too, so
+more apps do not increase a program's share.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Turn:
 
 
 class _Program:
-    """What a program holds: its turns that did not begin, in order, and the number of the first."""
+    """Turns of a program that have not begun, in order, and the number of the first turn."""
 
     def __init__(self) -> None:
         self.next = 1

@@ -20,5 +20,5 @@ def in_json(vector: bytes, as_base64: bool) -> str | list[float]:
 
 
 def json_bytes(n_embd: int, as_base64: bool) -> int:
-    """What one takes in JSON, at most."""
+    """Largest size in bytes of a vector of ``n_embd`` numbers in JSON."""
     return 4 * -(-4 * n_embd // 3) + 3 if as_base64 else (DIGITS + 4) * n_embd + 3

@@ -1,7 +1,7 @@
-"""Whose process holds the other end of a TCP connection, where both ends are on this machine.
+"""User whose process holds the other end of a TCP connection within this machine.
 
-Linux tells the user of each socket, by its addresses: over netlink (sock_diag(7)), else in
-``/proc/net/tcp``.  Other systems do not tell it.
+Linux reports the user of each socket, by its addresses: over netlink (sock_diag(7)), else in
+``/proc/net/tcp``.  Other systems do not report the user.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def by_netlink(local: Address, remote: Address) -> int | None:
 
 
 def by_proc(local: Address, remote: Address) -> int | None:
-    """The same, by a look through all sockets."""
+    """User as from `by_netlink`, by a search through all sockets in ``/proc/net``."""
     ends = [_spelled(local), _spelled(remote)]
     for path in _PROC:
         if path != _PROC[0] and not os.path.exists(path):

@@ -20,7 +20,7 @@ def printable(text: str) -> str:
 
 
 def printable_in(value: Any) -> Any:
-    """The same for every string in lists and dicts, however deep."""
+    """Apply `printable` to every string in ``value``: in lists and dicts, however deep."""
     if isinstance(value, str):
         return printable(value)
     if isinstance(value, dict):

@@ -33,9 +33,9 @@ def _word(at: int) -> property:
 
 
 class Words:
-    """What to derive from: int64 words in the order in which a class annotates them.
+    """Base class of int64 words, in the order in which a derived class annotates them.
 
-    Each is an attribute in Python.  ``record`` (``np.record``) is the same memory for compiled
+    Each word is an attribute in Python.  ``record`` (``np.record``) is the same memory for compiled
     code, which names the words as fields.  ``memory`` is borrowed, and kept alive.
     """
 
@@ -56,7 +56,7 @@ class Words:
 
     @classmethod
     def fresh(cls: type[W]) -> W:
-        """One in memory of its own, all words 0."""
+        """Return words in new memory, all 0."""
         return cls(np.zeros(cls.dtype.itemsize, np.uint8))
 
     def address_of(self, name: str) -> int:
@@ -71,7 +71,7 @@ class Words:
 
 
 class Header(Words):
-    """What the engine says about itself; it writes, the front reads.  Times are monotonic."""
+    """State and counters of the engine, which writes what the front reads.  Times are monotonic."""
 
     ticks: int  # finished
     tick_start_ns: int  # when the tick in progress began; 0 = idle
@@ -134,7 +134,7 @@ class Header(Words):
 
 
 class AbortWords(Words):
-    """What the abort callback of libllama reads (`umaserve.engine.native.abort`)."""
+    """Words that the abort callback of libllama reads (`umaserve.engine.native.abort`)."""
 
     armed: int  # 1 = the tick in progress may be given up
     urgent: int  # written by the front: interactive requests it has sent, or promoted
@@ -151,7 +151,7 @@ ABORT_AT = -(-Header.dtype.itemsize // 64) * 64  # a cache line of its own, whic
 
 
 class TickRow(NamedTuple):
-    """What the ring keeps of a tick: float64 each."""
+    """Record of a tick in the ring: float64 each."""
 
     end_s: float  # monotonic seconds
     wall_ms: float

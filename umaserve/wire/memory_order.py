@@ -16,10 +16,11 @@ _lock = threading.Lock()
 
 
 def all_first() -> None:
-    """What was loaded and stored before comes before all that comes after.
+    """Order all loads and stores before this call before all loads and stores after it.
 
-    Releasing a lock keeps what came before in front of it.  Taking a lock keeps what comes after
-    behind it.  The two are never reordered (Arm's ``STLR`` and ``LDAR``, a ``LOCK`` on x86).
+    Releasing a lock keeps earlier accesses in front of the release.  Taking a lock keeps later
+    accesses behind it.  The two are never reordered (Arm's ``STLR`` and ``LDAR``, a ``LOCK`` on
+    x86).
     """
     with _lock:
         pass

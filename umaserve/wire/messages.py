@@ -1,4 +1,4 @@
-"""What front and engine say to each other over the control socket.
+"""Messages between front and engine over the control socket.
 
 A message is a msgspec struct, encoded as MessagePack, behind a ``uint32`` little-endian length.
 Tokens do not travel here: they lie in the session table (``umaserve.wire.table``).  For each tick
@@ -79,13 +79,14 @@ class Budget(msgspec.Struct, frozen=True):
 
 
 class Constraint(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What an answer has to follow.
+    """Constraint that an answer has to follow.
 
     ``text`` is a JSON schema, a regular expression, or a grammar in GBNF.  A grammar with
-    ``triggers`` binds from the first trigger on, and describes the trigger too.  ``begun`` is what
-    of its text stands in the prompt already.  ``is_made``: by uma-chat, not by a client.
-    ``thoughts`` may come first, and nothing in them binds.  ``calls`` is a grammar that the answer
-    may follow instead.  ``budget`` bounds such thoughts; with `NOTHING` as kind, that alone binds.
+    ``triggers`` binds from the first trigger on, and describes the trigger too.  ``begun`` is the
+    part of the constrained text that stands in the prompt already.  ``is_made``: made by uma-chat,
+    not by a client.  ``thoughts`` may come first, and are not constrained.  ``calls`` is a grammar
+    that the answer may follow instead.  ``budget`` limits thoughts; with `NOTHING` as kind, only
+    the budget binds.
     """
 
     kind: str
@@ -293,7 +294,7 @@ class Forget(msgspec.Struct, tag="forget"):
 
 
 class AskCache(msgspec.Struct, tag="ask_cache"):
-    """What the prefix cache holds, and what the last prompts found; `CacheReport` is the answer."""
+    """Request for the prefix cache's contents and last lookups; `CacheReport` is the answer."""
 
     ref: int
 
@@ -430,7 +431,7 @@ class Embedded(msgspec.Struct, tag="embedded", omit_defaults=True):
 
 
 class CachedOf(msgspec.Struct):
-    """What the prefix cache holds of one domain (`Submit.domain`), in memory and on disk."""
+    """Contents of the prefix cache for one domain (`Submit.domain`), in memory and on disk."""
 
     domain: str
     entries: int = 0
@@ -453,11 +454,12 @@ class CachedText(msgspec.Struct):
 
 
 class CacheAnswer(msgspec.Struct):
-    """What a prompt found in the prefix cache.
+    """Result of a prompt's lookup in the prefix cache.
 
-    ``known`` of its tokens were kept when it began; ``cached`` of them were copied.  Behind these
-    stand ``before`` in both, ``kept`` in another text and ``wanted`` in the prompt: ids, none where
-    the text is private.  ``domain`` None: its client wanted none of it.
+    ``known`` of the prompt's tokens were kept when it began; ``cached`` of its tokens were copied.
+    ``before`` are the last of the known tokens.  Behind these, ``kept`` follow in another text and
+    ``wanted`` in the prompt.  All three are ids, and empty where the text is private.  ``domain``
+    is None where the request did not ask the cache.
     """
 
     serial: int
@@ -491,9 +493,9 @@ ALONE = 2 * PRIVATE  # a domain that begins so is of one parked request, and tol
 
 
 class PromptLogprobs(msgspec.Struct, tag="prompt_logprobs"):
-    """Of the prompt's tokens ``at`` and on: the first one has none.  ``last``: these are the last.
+    """Log-probabilities of the prompt's tokens from ``at`` on; its first token has none.
 
-    ``top`` are (id, logprob), most likely first.
+    ``last``: no more tokens follow.  ``top`` are (id, logprob), most likely first.
     """
 
     serial: int

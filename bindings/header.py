@@ -56,7 +56,7 @@ class HeaderError(Exception):
 
 @dataclass(frozen=True)
 class Declarations:
-    """What was found in the headers.
+    """Declarations that were found in the headers.
 
     `cdef` is text for ``FFI.cdef``.  `shims` is C source that defines the ``uma_*`` functions
     which `cdef` declares.  `functions` are the bound C functions.  `shim_names` maps each shimmed

@@ -1,4 +1,4 @@
-"""What the configuration says of a program by its name."""
+"""Settings that the configuration gives a program by its name."""
 
 from __future__ import annotations
 

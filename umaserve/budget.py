@@ -1,4 +1,4 @@
-"""So much of something, divided among programs or keys that do not know of each other."""
+"""A limited amount, divided among programs or keys that do not know of each other."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Hashable
 
 
 class Budget:
-    """So much of something, with dynamic thresholds (Choudhury and Hahne, 1998).
+    """Amount of up to ``most``, divided by dynamic thresholds (Choudhury and Hahne, 1998).
 
-    A program may hold as much as it leaves to others: one alone gets half, two get a third each.
+    A program may hold as much as remains free: a lone program gets half, two get a third each.
     """
 
     def __init__(self, most: int) -> None:

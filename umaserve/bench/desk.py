@@ -42,7 +42,7 @@ PROGRAMS = (CHAT, EDITOR, AGENTS, DOCUMENTS)
 
 
 class Waits(NamedTuple):
-    """What a program waited for, in ms: alone and at the desk; None where nothing was seen."""
+    """Waits of a program in ms, alone and at the desk; None where nothing was measured."""
 
     alone: float | None
     desk: float | None

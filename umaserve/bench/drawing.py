@@ -130,7 +130,7 @@ class Axes:
 
     def area(self, edges: Sequence[float], low: Sequence[float], high: Sequence[float],
              colour: str) -> None:  # fmt: skip
-        """What lies between two curves, each constant between two edges."""
+        """Fill the area between two curves, each constant between two edges."""
         upper = [self._at(x, y) for x, y in steps(edges, high)]
         lower = [self._at(x, y) for x, y in steps(edges, low)]
         path = "L".join(f"{x:g} {y:g}" for x, y in [*upper, *reversed(lower)])

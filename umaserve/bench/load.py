@@ -43,10 +43,10 @@ KINDS: dict[str, tuple[bool, str | None]] = {
 
 
 class Sample(NamedTuple):
-    """One reading of the daemon's metrics (histograms left out) and of its last second's ticks.
+    """Reading of the daemon's metrics (histograms left out) and of its last second's ticks.
 
-    ``others_now`` are requests of other clients that were there then, ``others_total`` at least
-    how many came since the load began.
+    ``others_now`` counts the requests of other clients at the reading.  At least ``others_total``
+    requests of other clients have come since the load began.
     """
 
     at_s: float
@@ -84,10 +84,11 @@ class _Connection:
 
 
 class _Stream(_Connection):
-    """One application: asks, reads the answer to its end, asks the next.
+    """An application that asks, reads the answer to its end, and asks again.
 
     Its requests name their lane, or with ``app`` the program alone.  With ``more``, each prompt is
-    the one before and so many words, which the cache may know.  ``once``: it asks on when told.
+    the previous prompt and ``more`` words, so that the cache may hold its beginning.  With
+    ``once``, the stream sends its next request only when told.
     """
 
     def __init__(
@@ -241,7 +242,7 @@ class Load:
             stream.ask()
 
     def ask_once(self, name: str, interactive: bool, words: int) -> Answer:
-        """One request for one token, on a connection of its own."""
+        """Send a request for one token on a connection of its own, and return its answer."""
         stream = _Stream(self, name, interactive, words, 1, once=True)
         self._add(stream)
         return stream.ask()
@@ -274,11 +275,11 @@ class Load:
         return Phase(name, begin_s, time.monotonic())
 
     def recent_p95_ms(self) -> float | None:
-        """Of the interactive times between tokens of the last ``RECENT_S``."""
+        """95th percentile in ms of interactive token gaps in the last ``RECENT_S``."""
         return self.p95_since_ms(time.monotonic() - RECENT_S)
 
     def p95_since_ms(self, begin_s: float) -> float | None:
-        """Of the interactive times between tokens that ended since then."""
+        """95th percentile in ms of interactive token gaps that ended after ``begin_s``."""
         first = bisect_right(self.gaps, begin_s, key=lambda gap: gap.end_s)
         return quantile([gap.ms for gap in self.gaps[first:]], 0.95)
 

@@ -1,4 +1,4 @@
-"""What a result was measured on: recorded with it; no host name."""
+"""The machine that a result was measured on, as recorded with it; no host name."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class _CoreTimes(NamedTuple):
 
 
 def _core_times() -> _CoreTimes:
-    """Of the cores that this process may run on; 0 where the system does not tell."""
+    """Times of the cores that this process may run on; 0 where the system does not tell."""
     try:
         lines = Path("/proc/stat").read_text("ascii").splitlines()
     except OSError:

@@ -17,9 +17,9 @@ read write find keep make take give show hold turn start build check test move c
 
 
 class Prompts:
-    """The same seed gives the same prompts in the same order.
+    """Prompts of random words; equal seeds give equal prompts in equal order.
 
-    No two prompts begin alike: a number of 48 bits that was not given before stands first.
+    No two prompts begin alike: each begins with a number of 48 bits that was not used before.
     """
 
     def __init__(self, seed: int) -> None:

@@ -31,8 +31,10 @@ REL, ABS_MS = 0.03, 0.3  # how far the daemon's latencies may be from the client
 
 @dataclass(frozen=True)
 class Figures:
-    """One stretch of time as the client saw it.  Milliseconds are of interactive answers;
-    ``None`` where there was nothing to measure."""
+    """Figures of a stretch of time as the client saw it.
+
+    Milliseconds are of interactive answers; ``None`` where there was nothing to measure.
+    """
 
     seconds: float
     gaps: int
@@ -81,7 +83,7 @@ class Others(NamedTuple):
 
 
 def figures(answers: Sequence[Answer], phase: Phase, *, unfinished: bool = True) -> Figures:
-    """What a phase was like; ``unfinished`` as for ``gaps``."""
+    """Return the figures of a phase; ``unfinished`` as for ``gaps``."""
     interactive = lane(answers, True)
     between = [gap.ms for gap in gaps(interactive, phase, unfinished=unfinished)]
     first = first_tokens_ms(interactive, phase)
@@ -118,7 +120,7 @@ def last_minute(answers: Sequence[Answer], now_s: float, uptime_s: float) -> Fig
 
 
 def others(samples: Sequence[Sample], phase: Phase) -> Others:
-    """What other clients did during the phase."""
+    """Return the work of other clients during the phase."""
     inside = [s for s in samples if phase.holds(s.at_s)]
     if not inside:
         return Others(0, 0)
@@ -149,9 +151,9 @@ def accepted_share(samples: Sequence[Sample], phase: Phase) -> float | None:
 
 
 class Composition(NamedTuple):
-    """What the ticks between two readings were made of, tokens a tick on the mean.
+    """Composition of the ticks between two readings, in tokens a tick on the mean.
 
-    ``mean_ms``, ``longest_ms`` and ``allowed_ms`` are of the last second at the reading.
+    ``mean_ms``, ``longest_ms`` and ``allowed_ms`` are of the last second before the later reading.
     """
 
     begin_s: float
@@ -165,7 +167,10 @@ class Composition(NamedTuple):
 
 
 def compositions(samples: Sequence[Sample]) -> list[Composition]:
-    """One for every two readings; all 0 where there was no tick between them."""
+    """Return a composition for each pair of successive readings.
+
+    Tokens are 0 where no tick came between two readings.
+    """
     out = []
     for a, b in zip(samples, samples[1:], strict=False):
         ticks, decode, computed, aside = (
@@ -184,7 +189,10 @@ def compositions(samples: Sequence[Sample]) -> list[Composition]:
 
 
 class StreamFigures(NamedTuple):
-    """One interactive stream: gaps and 95th percentiles alone and beside background work."""
+    """Figures of an interactive stream, alone and beside background work.
+
+    Gaps are counts, and 95th percentiles are of the ms between tokens.
+    """
 
     stream: str
     alone_gaps: int
@@ -263,7 +271,7 @@ class Result:
 
     @property
     def unlabelled_verdict(self) -> Verdict | None:
-        """The same of what nobody labels."""
+        """Verdict of the phase without labels; ``None`` when a phase had no time between tokens."""
         return self._verdict(self.unlabelled)
 
     def _verdict(self, beside: Phase) -> Verdict | None:

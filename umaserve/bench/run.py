@@ -39,8 +39,11 @@ MEETINGS, LEAD_S = 4, 0.01
 
 @dataclass(frozen=True)
 class Settings:
-    """What the command line says, which is ``command``.  ``seconds`` is of each phase; ``socket``
-    of a running daemon; ``cap`` None for the daemon's."""
+    """Settings from the command line, which is ``command``.
+
+    ``seconds`` is the length of each phase, and ``socket`` belongs to a running daemon.  With
+    ``cap`` None, the cap of the daemon applies.
+    """
 
     socket: str
     fresh: bool
@@ -101,7 +104,7 @@ def _flags(settings: Settings) -> list[str]:
 
 @dataclass(frozen=True)
 class _Sizes:
-    """What fits the daemon: answers in tokens, long prompts in words."""
+    """Sizes that fit the daemon: answers in tokens, long prompts in words."""
 
     answer: int
     long_answer: int

@@ -130,7 +130,7 @@ def short_text(result: Result) -> str:
 
 
 def verdict_text(result: Result) -> str:
-    """One sentence: whether the promise was kept."""
+    """Say in a sentence whether the promise was kept."""
     verdict = result.verdict
     alone, mixed = (result.figures[p.name] for p in (result.alone, result.mixed))
     if verdict is None:
@@ -143,7 +143,7 @@ def verdict_text(result: Result) -> str:
 
 
 def unlabelled_text(result: Result) -> str:
-    """One sentence: what the same streams saw where nobody named a lane."""
+    """Return a sentence on the figures of streams whose requests name no lane."""
     verdict = result.unlabelled_verdict
     alone, beside = (result.figures[p.name] for p in (result.alone, result.unlabelled))
     if verdict is None or not (alone.longest_ms and beside.longest_ms):

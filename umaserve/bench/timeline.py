@@ -1,4 +1,4 @@
-"""What the client saw: arrival times of tokens, and what follows from them.
+"""Arrival times of tokens as the client saw them, and figures that follow from them.
 
 Times are seconds of the monotonic clock, which all processes of a machine share.
 """
@@ -20,7 +20,7 @@ CSV_COLUMNS = ("session_id", "token_idx", "ts_ms", "is_interactive")
 
 @dataclass
 class Answer:
-    """One request; ``session_id`` is STREAM.NUMBER, and ``end_s`` None while it runs."""
+    """A request; ``session_id`` is STREAM.NUMBER, and ``end_s`` None while the request runs."""
 
     stream: str
     session_id: str
@@ -140,7 +140,7 @@ def quantile_curve(
 
 
 def to_csv(answers: Iterable[Answer], origin_s: float) -> str:
-    """One line a token with the columns ``CSV_COLUMNS``; ``ts_ms`` counts from ``origin_s``."""
+    """Return CSV with ``CSV_COLUMNS``, one line a token; ``ts_ms`` counts from ``origin_s``."""
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(CSV_COLUMNS)

@@ -1,15 +1,15 @@
-"""What is kept on disk: a file for each entry, for the next daemon on this machine.
+"""Entries of the cache on disk: a file for each, for the next daemon on this machine.
 
 A file is named by its text: the domain, and all tokens up to the entry's last.  It is written under
 another name first, and has a checksum.  A folder belongs to one identity: the model, the KV types
-and the library.  Nobody else may write there.
+and the library.  Only this user may write there.
 
 The checksum is keyed.  Each folder has a key that only its owner can read, so nobody else can have
 written a file whose checksum is right.  BLAKE2b takes the key as a first block of its input: the
 check costs as much as without a key.
 
-A damaged entry is removed and counts as not there.  Only regular files of this user's whose names
-are as `write` makes them are ever removed; all others stay, and are not counted.
+A damaged entry is removed and counts as absent.  Only regular files of this user whose names are as
+`write` makes them are ever removed.  All other files stay, and are not counted.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ MOST_HEAD = 1 << 16
 
 
 class Head(msgspec.Struct, frozen=True):
-    """What stands in front of the tokens and the data of a file."""
+    """Head of a file, in front of its tokens and its data."""
 
     domain: str
     p0: int
@@ -225,7 +225,7 @@ def _used(path: str) -> int:
 
 
 def _look(path: Path) -> Kept | None:
-    """What a file says it holds, if its size and its name agree; its data is not read."""
+    """Read a file's head and tokens, not its data; None unless its size and its name agree."""
     try:
         with open_to_read(path) as file:
             size = os.fstat(file.fileno()).st_size

@@ -37,7 +37,7 @@ class Ended:
 
 
 class NextTurns:
-    """What is held, by the sequence that has the cells; the oldest comes first."""
+    """Ended requests that are held, by the sequence that has their cells; oldest first."""
 
     def __init__(self) -> None:
         self._held: dict[int, Ended] = {}
@@ -70,10 +70,11 @@ class NextTurns:
         self.cells += ended.tokens.size
 
     def find(self, domain: str, tokens: np.ndarray) -> tuple[int, int]:
-        """Whose next turn a text (int32) is: the sequence, and how many tokens are the same.
+        """Find the sequence whose next turn a text (int32) is, and count their common tokens.
 
-        (-1, 0) where it is nobody's.  It has to begin with the whole prompt of what is held:
-        others that share a system prompt leave a chat its own turn.
+        Return (-1, 0) where no sequence fits.  The text has to begin with the whole prompt of the
+        held request, but for ``REWRITTEN`` tokens at its end.  So a text that only shares a system
+        prompt does not take another chat's cells.
         """
         found, most = -1, 0
         for seq, ended in self._held.items():

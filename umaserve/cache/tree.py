@@ -56,9 +56,10 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Of ``entry`` positions up to ``end`` are meant; the entry may hold more.
+    """Positions of ``entry`` up to ``end``; the entry may hold more.
 
-    Where its memory cannot be cut there, ``mark`` has what cannot be cut as it was at ``end``.
+    Where its memory cannot be cut at ``end``, ``mark`` has the part that cannot be cut, as it was
+    at ``end``.
     """
 
     entry: Entry
@@ -67,9 +68,9 @@ class Part:
 
 
 class Store:
-    """What both stores count, and how long an entry stays.
+    """Base of both stores: their counters, and how long an entry stays.
 
-    ``most_bytes`` may be changed at any time; `shrink` has to follow.
+    ``most_bytes`` may be changed at any time; a call of `shrink` has to follow.
     """
 
     def __init__(self, most_bytes: int) -> None:
@@ -88,7 +89,7 @@ class Store:
 
 
 class PrefixTree(Store):
-    """What is kept for each domain; texts of one are never matched with those of another."""
+    """Kept texts of each domain; texts of different domains are never matched."""
 
     def __init__(self, most_bytes: int) -> None:
         super().__init__(most_bytes)
@@ -219,7 +220,7 @@ class PrefixTree(Store):
         return np.concatenate(pieces[::-1])
 
     def domains(self) -> list[str]:
-        """Those that have entries."""
+        """Return the domains that have entries."""
         return [name for name, root in self._roots.items() if root.children]
 
     def check(self) -> None:

@@ -168,12 +168,12 @@ class WholeTexts(Store):
         self.bytes_held = self.count = 0
 
     def entries(self, domain: str) -> Iterator[Entry]:
-        """Those of one domain."""
+        """Yield the states and the marks of a domain."""
         yield from self._kept.get(domain, ())
         yield from self._marks.get(domain, ())
 
     def domains(self) -> list[str]:
-        """Those that have entries."""
+        """Return the domains that have entries."""
         return [name for name in {**self._kept, **self._marks} if any(self.entries(name))]
 
     def check(self) -> None:

@@ -1,6 +1,6 @@
-"""One process of uma-chat: frames over a socket pair, and its end.
+"""A process of uma-chat: frames over a socket pair, and its end.
 
-Nothing here bounds a question's time: who asks does, and ends the process.
+Nothing here bounds the time of a question: the caller does, and ends the process.
 """
 
 from __future__ import annotations

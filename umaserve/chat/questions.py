@@ -1,11 +1,11 @@
-"""What uma-chat is asked, and what it answers.
+"""Questions to uma-chat, and its answers.
 
     {}                                                  from it: ready
     {"ask": "model", "template", "tool_template", "bos", "eos", "adds_bos", "adds_eos", "control"}
     {"ask": "render", "messages", "tools", "tool_choice", ...}        with the newest model
     {"ask": "parse", "text", "partial", "syntax", "former"}
 
-Each answer is one object; ``refused`` or ``failed`` in it say why there is none.
+Each answer is one object.  Where a question fails, ``refused`` or ``failed`` gives the reason.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ _NULL = msgspec.Raw(b"null")
 
 
 class ChatModel(msgspec.Struct, frozen=True):
-    """What a conversation's prompt depends on besides the conversation.
+    """Facts that a conversation's prompt depends on besides the conversation.
 
-    ``program`` is uma-chat; where that is empty, ``missing`` says why.  ``template`` of ``None``
-    stands for ChatML, ``tool_template`` for the other one.  ``stops`` end an answer too.
-    ``bos`` and ``eos`` are the texts of the tokens, which the tokeniser adds by itself where
-    ``adds_bos`` and ``adds_eos``.  ``control`` are the texts of the control tokens, which text of a
-    client never stands for.
+    ``program`` is the path of uma-chat; where it is empty, ``missing`` says why.  ``template`` of
+    ``None`` stands for ChatML, ``tool_template`` of ``None`` for ``template``.  ``stops`` are
+    further texts that end an answer.  ``bos`` and ``eos`` are the texts of these tokens, which the
+    tokeniser adds by itself if ``adds_bos`` and ``adds_eos``.  ``control`` are the texts of the
+    control tokens, which text of a client never stands for.
     """
 
     program: str
@@ -101,7 +101,7 @@ class Rendered(msgspec.Struct, frozen=True):
         return tuple(each.value for each in found)
 
     def without_generation_prompt(self) -> Rendered:
-        """The same without what begins the answer."""
+        """Return the prompt without the text at its end that begins the answer."""
         syntax = msgspec.json.decode(self.syntax)
         start = syntax["generation_prompt"]
         if not start or not self.prompt.endswith(start):
@@ -139,7 +139,7 @@ class Parsed(msgspec.Struct, frozen=True):
 
 
 class Abilities(msgspec.Struct, frozen=True):
-    """What a template can do, by llama.cpp's names."""
+    """Abilities of a template, by llama.cpp's names."""
 
     abilities: dict[str, bool]
     thinks: bool
@@ -162,7 +162,7 @@ _decode: dict[Kind, Any] = {
 
 
 def answer_of(body: bytes, kind: Kind) -> Answer:
-    """What was answered to a question of that kind.  Raises ``ValueError`` for anything else."""
+    """Decode an answer of type ``kind``, or a refusal.  Raises ``ValueError`` for all else."""
     refusal = _refusal(body)
     if refusal.refused is not None or refusal.failed is not None:
         return refusal

@@ -52,7 +52,7 @@ def table(metrics: dict[str, Any]) -> str:
 
 
 def most_important(metrics: dict[str, Any]) -> dict[str, Any]:
-    """Those of `FIRST` that the daemon tells."""
+    """Return the metrics of `FIRST` that the daemon tells."""
     return {name: metrics[name] for name in FIRST if name in metrics}
 
 

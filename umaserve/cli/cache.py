@@ -59,7 +59,7 @@ def _show(report: Mapping[str, Any]) -> None:
 
 
 def summary(report: Mapping[str, Any]) -> str:
-    """What it holds, in a line."""
+    """Return a line on the contents of the cache."""
     if not report["on"]:
         return f"nothing is kept of prompts: {report['why_off']}"
     entries = report["entries"]

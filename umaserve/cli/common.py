@@ -1,4 +1,4 @@
-"""What the commands share: exit statuses, the parser, and the edges of a process."""
+"""Shared parts of the commands: exit statuses, parser, output, and handling of errors."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def client_of(path: str | None) -> Client:
 
 
 def model_once_loaded(client: Client) -> dict[str, Any]:
-    """What ``info`` says, once no model is loading; tells the person that it waits."""
+    """Return ``info`` once no model is loading; tell the user about the wait."""
     said = False
     while True:
         info = client.info()

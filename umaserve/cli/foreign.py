@@ -1,4 +1,4 @@
-"""What other tools call things, for people who type it here."""
+"""Names of commands in other tools, for people who type them here."""
 
 from __future__ import annotations
 

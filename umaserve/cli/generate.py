@@ -80,7 +80,7 @@ def _parser(prog: str) -> Parser:
 
 
 def _prompt(given: str | None) -> str:
-    """What was given, with what comes on standard input behind it."""
+    """Return ``given``, followed by the text on standard input."""
     if given is not None and not _is_piped():
         return given
     if sys.stdin.isatty():
@@ -191,7 +191,7 @@ class _TextWriter:
             show(event.text, end="")
 
     def end_line(self) -> None:
-        """So that what comes next on a terminal has a line of its own."""
+        """End an unfinished line on a terminal, so that later output has a line of its own."""
         if self._in_line and sys.stdout.isatty():
             print(flush=True)
         self._in_line = False

@@ -1,7 +1,7 @@
-"""What a process gets from the one that started it, and must not take for granted.
+"""State that a process inherits from its parent, and must not take for granted.
 
 A shell, `nohup`, a service manager or another program may leave signals blocked or ignored and
-descriptors closed.  What was ignored on purpose (SIGINT, SIGHUP, ...) stays ignored.
+descriptors closed.  Signals ignored on purpose (SIGINT, SIGHUP, ...) stay ignored.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ def _parser() -> Parser:
 
 
 class _Commands:
-    """What can be typed beside messages; each returns the exit status that it leaves behind."""
+    """Commands that can be typed besides messages; each returns the chat's exit status."""
 
     def __init__(self, talk: Talk) -> None:
         self._talk = talk

@@ -1,4 +1,7 @@
-"""What was said in a chat.  It lives here: the daemon may end, or take another model, meanwhile."""
+"""The conversation of a chat.
+
+The client keeps it, since the daemon may end, or load another model, meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +48,7 @@ class Conversation:
         self.first = 0
 
     def messages(self, question: str) -> list[dict[str, str]]:
-        """What the model is to see: the turns that are sent, and ``question`` behind them."""
+        """Return the messages for the model: system message, turns that are sent, ``question``."""
         said = self._system()
         for turn in self.turns[self.first :]:
             said += _pair(turn)

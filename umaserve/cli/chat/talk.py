@@ -126,7 +126,7 @@ class Talk:
         return question
 
     def stats(self) -> str:
-        """What the last answer took, and how full the context is."""
+        """Return lines on the cost of the last answer, and on how full the context is."""
         if self._last is None:
             return "(there is no answer to tell of)"
         usage, timings = self._last.usage, self._last.timings

@@ -118,7 +118,7 @@ def _health(url: str, key: str) -> str:
 
 
 def look(url: str, key: str) -> Target:
-    """What the daemon says of its model, once none is loading.  Raises ``NoDaemon``."""
+    """Return the daemon and its model once no model is loading.  Raises ``NoDaemon``."""
     said = False
     while _health(url, key) == "loading":
         if not said:

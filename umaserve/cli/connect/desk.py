@@ -1,4 +1,4 @@
-"""What is installed on this machine, and which of it is set up for a daemon."""
+"""Apps that are installed on this machine, and which of them are set up for a daemon."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Seen(NamedTuple):
 
 
 def places() -> Places:
-    """Of this user, on this system."""
+    """Return the places of this user's settings on this system."""
     home = os.path.expanduser("~")
     return Places(home, os.environ, sys.platform == "darwin", os.path.exists)
 
@@ -60,7 +60,7 @@ def _state(app: App, here: Places, url: str) -> str:
 
 
 def address_of(app: App, here: Places) -> str:
-    """What its settings have as the address; empty for none.
+    """Return the address in the settings of ``app``; empty for none.
 
     Raises ``Unreadable`` and ``OSError``.
     """

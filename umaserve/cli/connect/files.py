@@ -18,7 +18,7 @@ MOST_BYTES = 8 << 20
 
 
 def read(path: str) -> bytes | None:
-    """What the file holds; ``None`` where there is none.
+    """Return the bytes of a file; ``None`` where there is no file.
 
     Raises ``Unreadable`` and ``OSError``.
     """
@@ -67,7 +67,7 @@ def remove(path: str, folders: list[str]) -> None:
 
 
 def digest(data: bytes | None) -> str:
-    """Of what a file holds; empty for none."""
+    """Return the digest of a file's bytes; empty where there is no file."""
     return "" if data is None else hashlib.sha256(data).hexdigest()
 
 

@@ -1,4 +1,4 @@
-"""What ``connect`` keeps so that ``--undo`` can give it back: copies of files, and its edits."""
+"""Copies of files, and records of edits, that ``connect`` keeps for ``--undo``."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class Kept:
 
 
 def _read(path: str) -> bytes | None:
-    """What `connect` has written there; ``None`` for nothing.  Raises ``OSError``."""
+    """Read a file that `connect` wrote; ``None`` for no file.  Raises ``OSError``."""
     try:
         return read_own(path, files.MOST_BYTES)
     except FileNotFoundError:

@@ -37,7 +37,7 @@ class _Local(HTTPConnection):
 
 
 def look_at_http(config: Config) -> Finding:
-    """What there is to say about an address that is not ``off``."""
+    """Check the HTTP address of a configuration, which is not ``off``."""
     address = config.http
     problem = problem_with(address, config.socket)
     if problem:
@@ -95,8 +95,10 @@ def _unix(path: str) -> Finding:
 
 
 def _ask(connection: HTTPConnection) -> str:
-    """What ``GET /health`` says about the daemon there; a lone question mark for somebody else.
-    Empty when nobody listens."""
+    """Return the daemon's state and model from ``GET /health``.
+
+    A lone question mark stands for another server; an empty string for no listener.
+    """
     try:
         connection.request("GET", "/health")
         response = connection.getresponse()

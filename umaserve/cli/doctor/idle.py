@@ -1,4 +1,4 @@
-"""What a daemon uses while nobody asks it for anything: wake-ups, and time of a core."""
+"""Wake-ups of an idle daemon, and its time of a core."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SWITCHES = re.compile(r"^voluntary_ctxt_switches:\s*(\d+)", re.M)
 
 
 class Usage(NamedTuple):
-    """Of one process since its start: seconds of a core, and how often a thread of it slept."""
+    """Usage of a process since its start: seconds of a core, and how often its threads slept."""
 
     cpu_s: float
     sleeps: int

@@ -1,9 +1,9 @@
-"""What ``doctor`` looks at in a child process: libllama may abort, or hang in a driver.
+"""Checks that ``doctor`` makes in a child process: libllama may abort, or hang in a driver.
 
     python -m umaserve.cli.doctor.probe START
 
-START is what an engine would be told, as JSON.  The output is one JSON object per line, each as
-soon as it is known: so what came before a crash is not lost.  ``error`` in an object is a sentence
+START is the message that starts an engine, as JSON.  The output is one JSON object per line, each
+as soon as it is known: so all objects before a crash arrive.  ``error`` in an object is a sentence
 for the user.
 """
 

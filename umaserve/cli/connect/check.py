@@ -149,7 +149,7 @@ def _events(response: HTTPResponse) -> Iterator[Any]:
 
 
 def _saw(response: HTTPResponse, watch: _Watch) -> Iterator[str]:
-    """Yield lines on the request, from the answer's headers and from the daemon's socket."""
+    """Yield lines on the request: from headers, and from the daemon's socket while it ran."""
     lane = response.getheader("X-UMA-Lane")
     if watch.row is not None:
         told = f"the daemon saw: app {watch.row['app'] or 'without a name'}"

@@ -113,7 +113,7 @@ def _show(listed: list[Listed], machine: Machine, where: Places) -> None:
 
 
 def _loaded() -> str:
-    """What the daemon that runs has loaded, and what is off for that model; "" without it."""
+    """Return the running daemon's model, and what is off for it; "" without either."""
     try:
         with Client(timeout=LIVE_S) as client:
             model = client.info().get("model") or {}

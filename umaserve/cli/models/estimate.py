@@ -1,9 +1,9 @@
-"""What a model would do on this machine: how much context fits, and about how fast it decodes.
+"""Estimates for a model on this machine: how much context fits, and about how fast it decodes.
 
 Decoding reads the weights once a token, so bandwidth over bytes bounds its rate.  The best figure
-is of this very model, learned by daemons here: of all their runs the fastest, since other programs
-only make one slower.  Else one of another large model tells bandwidth,
-else reading main memory for a moment.
+is the fastest run of this very model by daemons here: other programs only make a run slower.
+Without such a run, a run of another large model gives the bandwidth.  Without any run, reading main
+memory for a moment gives the bandwidth.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _SUMMED_BYTES, _MEASURE_S = 256 << 20, 0.15
 
 
 class Learned(NamedTuple):
-    """What daemons learned of a model here: its bytes, parameters, and ms of a lone token.
+    """Figures of a model that daemons learned here: bytes, parameters, and ms of a lone token.
 
     ``runs`` are ms of single runs, ``ms`` is the best.  ``where``: machine, backend and devices.
     """
@@ -80,7 +80,7 @@ class Estimate(NamedTuple):
 
 
 def estimate(info: GGUFInfo, n_ctx_train: int, kv: tuple[str, str], machine: Machine) -> Estimate:
-    """Of a model by its header; ``kv``: ggml's names of the types of K and V."""
+    """Estimate a model by its header; ``kv``: ggml's names of the types of K and V."""
     cell = kv_bytes_per_cell(info, KvKind(*kv))
     fixed = info.tensor_bytes + state_bytes_per_sequence(info) + ENGINE_BYTES
     most = n_ctx_train or 4096

@@ -34,7 +34,10 @@ def graphics_bytes() -> int | None:
 
 
 def own_memory(devices: Iterable[Mapping[str, Any]]) -> int | None:
-    """The same of devices as ``llama.devices`` has them.  A processor's graphics have none."""
+    """Bytes of all cards among ``devices``, which are as ``llama.devices`` has them.
+
+    None without a card.  A processor's graphics have no memory of their own.
+    """
     cards = [device for device in devices if device["type"] == "gpu"]
     return sum(card["memory_total"] for card in cards) if cards else None
 

@@ -118,7 +118,7 @@ def fits_text(listed: Listed) -> str:
 
 
 def kind_text(facts: About) -> str:
-    """What is not made for conversations says so behind its name."""
+    """Return the note behind the name of a model that is not made for conversations; else ""."""
     return " (embeddings)" if facts.embeds else " (a base model)" if facts.is_base else ""
 
 
@@ -133,7 +133,7 @@ def speed_text(listed: Listed) -> str:
 
 
 def table(rows: Sequence[Listed]) -> Table:
-    """Of models that can be served.  Names come last, so that they stay whole."""
+    """Return a table of models that can be served.  Names come last, so that they stay whole."""
     from rich.table import Table
 
     made = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")

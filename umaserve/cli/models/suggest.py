@@ -33,7 +33,7 @@ def listing() -> str:
 
 
 def sentence() -> str:
-    """The same in a line, for a daemon that serves the demonstration."""
+    """Name the models that fit in a line, for a daemon that serves the demonstration."""
     names = named_in_a_line(*memory_here())
     return f"real models for this machine: {names}; `umaserve pull NAME` fetches one"
 

@@ -61,7 +61,7 @@ def router(arguments: list[str]) -> int:
 
 
 def check(text: str) -> str:
-    """What haproxy says against a configuration; empty where it takes it, or is not here."""
+    """Return haproxy's objection to a configuration; empty for none, or without haproxy."""
     program = shutil.which("haproxy") or shutil.which("haproxy", path="/usr/sbin:/usr/local/sbin")
     if program is None:
         say("haproxy is not installed here, so the configuration is not checked")

@@ -80,7 +80,7 @@ def _score(key: str) -> dict[str, Any]:
 
 
 def _engine() -> dict[str, Any]:
-    """What our gauges are in the picker's words."""
+    """Map the picker's names of gauges to ours."""
     return {
         "name": ENGINE,
         "queuedRequestsSpec": "vllm:num_requests_waiting",

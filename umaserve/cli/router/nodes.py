@@ -12,7 +12,7 @@ FORM = "[NAME=]HOST:PORT[+AGENT] or [NAME=]unix:PATH[+AGENT]"
 
 @dataclass(frozen=True)
 class Node:
-    """One daemon.  ``path`` is of its HTTP socket, where it has no ``host`` and ``port``."""
+    """A daemon.  ``path`` is its HTTP socket, where the daemon has no ``host`` and ``port``."""
 
     name: str
     host: str = ""

@@ -187,7 +187,10 @@ def _in_the_way(manager: Manager, wanted: Service, files: dict[Path, bytes]) -> 
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Whole or not at all.  Raises ``NotPrivate`` where others could change what is started."""
+    """Write a file whole or not at all.
+
+    Raises ``NotPrivate`` where others could change the program that is started.
+    """
     make_private(path.parent, _OWN_UNITS)
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:

@@ -25,13 +25,16 @@ class Launchd:
         return "" if shutil.which("launchctl") else "there is no launchctl on PATH"
 
     def files(self, service: Service) -> dict[Path, bytes]:
-        """What belongs where.  Raises ``ValueError`` for what launchd cannot do."""
+        """Return the contents of files by path.
+
+        Raises ``ValueError`` for settings that launchd cannot apply.
+        """
         if service.on_demand:
             raise ValueError("--on-demand needs systemd; launchd's sockets are not taken over")
         return {_plist(): launch_agent(service, str(_log()))}
 
     def paths(self) -> list[Path]:
-        """Of all files that an installation makes."""
+        """Return the paths of all files that an installation makes."""
         return [_plist()]
 
     def socket_path(self, service: Service) -> str:

@@ -30,7 +30,7 @@ _NO_PATH = re.compile(r"$|off$|demo$|[a-z.]+:")
 
 @dataclass(frozen=True)
 class Service:
-    """What a unit says.  ``socket`` is empty for the usual place of the service manager."""
+    """Settings of a unit.  ``socket`` is empty for the usual place of the service manager."""
 
     command: tuple[str, ...]
     socket: str

@@ -36,11 +36,14 @@ class Systemd:
         )
 
     def files(self, service: Service) -> dict[Path, bytes]:
-        """What belongs where.  Raises ``ValueError`` for what no unit can say."""
+        """Return the contents of files by path.
+
+        Raises ``ValueError`` for settings that no unit can hold.
+        """
         return {folder() / name: text.encode() for name, text in systemd_units(service).items()}
 
     def paths(self) -> list[Path]:
-        """Of all files that an installation makes."""
+        """Return the paths of all files that an installation makes."""
         return [folder() / _SERVICE, folder() / _SOCKET]
 
     def socket_path(self, service: Service) -> str:

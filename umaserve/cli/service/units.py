@@ -77,7 +77,7 @@ def systemd_units(service: Service) -> dict[str, str]:
 
 
 def _quoted(word: str) -> str:
-    """One word of a unit's line: systemd expands ``%`` in it, and backslashes."""
+    """Quote a word of a unit's line: systemd expands ``%`` in it, and backslashes."""
     word = word.replace("%", "%%")
     if _PLAIN.fullmatch(word):
         return word

@@ -26,7 +26,7 @@ class ChatModel(msgspec.Struct, frozen=True):
     ``None`` stands for ChatML, ``tool_template`` of ``None`` for ``template``.  ``stops`` are
     further texts that end an answer.  ``bos`` and ``eos`` are the texts of these tokens, which the
     tokeniser adds by itself if ``adds_bos`` and ``adds_eos``.  ``control`` are the texts of the
-    control tokens, which text of a client never stands for.
+    control tokens, which a client's text never stands for.
     """
 
     program: str

@@ -40,14 +40,14 @@ CANCEL_WAIT_S = 2.0
 
 
 class TrioClient:
-    """One connection to a daemon, shared by any number of tasks.
+    """A connection to a daemon, shared by any number of tasks.
 
         async with TrioClient() as client:
             async with client.generate("def fibonacci(n):") as stream:
                 async for event in stream:
                     print(event.text, end="", flush=True)
 
-    Whichever task waits for an event reads the socket and routes what comes; there is no task in
+    A task that waits for an event reads the socket and routes all that comes; there is no task in
     the background.  Raises ``ConnectionFailed`` (``OtherUser`` where the socket is another
     user's), ``ServerError`` and ``ProtocolError``.
     """
@@ -131,8 +131,11 @@ class TrioClient:
             yield answer["metrics"]
 
     async def watch_overview(self, interval_ms: float = 250) -> AsyncIterator[dict[str, Any]]:
-        """The same with the running requests (``sessions``) and the other fields of such an event:
-        what a dashboard shows."""
+        """Yield the events that a dashboard shows, every ``interval_ms``.
+
+        Each has the metrics, the running requests (``sessions``) and the event's other fields.
+        Goes on until the connection closes.
+        """
         async for answer in self._watch({"interval_ms": interval_ms, "sessions": True}):
             yield answer
 
@@ -178,7 +181,7 @@ class TrioClient:
         return (await self._ask({"type": "info"}))["info"]
 
     async def cache(self) -> dict[str, Any]:
-        """What the prefix cache holds, for whom, and where the last prompts left it."""
+        """Return the contents of the prefix cache, by owner, and where the last prompts left it."""
         return (await self._ask({"type": "cache"}))["cache"]
 
     async def tokenize(self, text: str, **options: bool) -> list[int]:

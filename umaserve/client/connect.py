@@ -88,13 +88,13 @@ def _own_daemon() -> str:
 
 
 def unreachable(path: str, error: OSError) -> ConnectionFailed:
-    """What a connect that failed raises: ``OtherUser`` where this user may not connect."""
+    """Return the error of a failed connect: ``OtherUser`` where this user may not connect."""
     kind = OtherUser if isinstance(error, PermissionError) else ConnectionFailed
     return kind(no_daemon(path, error))
 
 
 def no_daemon(path: str, error: OSError) -> str:
-    """What to tell about a connect that failed."""
+    """Return the message about a connect that failed."""
     if isinstance(error, PermissionError):
         return f"{path} is {_whose(path)}; set UMA_SOCK to the socket of a daemon of your own"
     why = error.strerror or str(error)
@@ -114,7 +114,7 @@ def _whose(path: str) -> str:
 
 
 def gone(path: str) -> str:
-    """What to tell about a connection that ended too early."""
+    """Return the message about a connection that ended too early."""
     return (
         f"the daemon at {path} closed the connection before the answer was complete; "
         "see its log, or start one with `umaserve`"

@@ -1,4 +1,4 @@
-"""What a client gets back: small immutable objects, and the errors that end a request."""
+"""Results of requests: small immutable objects, and the errors that end a request."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from typing import Any, NamedTuple
 
 
 class Token(NamedTuple):
-    """One generated token.
+    """A generated token.
 
     ``text`` is whole UTF-8 and may be empty while a character is unfinished.  ``logprob`` (natural
     logarithm) and ``top_logprobs`` (dicts of token_id, text, bytes, logprob) are set when asked
-    for.  So are ``token`` (its own text, or its name) and ``bytes`` (of its own text).
+    for.  ``token`` (its own text, or its name) and ``bytes`` (of its own text) are set when asked
+    for too.
     """
 
     id: str

@@ -7,7 +7,7 @@ from typing import Any, Literal, TypedDict
 
 
 class Slo(TypedDict, total=False):
-    """What a request is to get; each part is optional."""
+    """Latency targets of a request; each is optional."""
 
     target_ttft_ms: float
     target_tbt_ms: float

@@ -32,7 +32,7 @@ CANCEL_WAIT_S = 2.0
 
 
 class Client:
-    """One connection to a daemon.
+    """A connection to a daemon.
 
         with Client() as client:
             for event in client.generate("def fibonacci(n):", max_tokens=64):
@@ -152,7 +152,7 @@ class Client:
         return self._ask({"type": "info"})["info"]
 
     def cache(self) -> dict[str, Any]:
-        """What the prefix cache holds, for whom, and where the last prompts left it."""
+        """Return the contents of the prefix cache, by owner, and where the last prompts left it."""
         return self._ask({"type": "cache"})["cache"]
 
     def tokenize(self, text: str, **options: bool) -> list[int]:

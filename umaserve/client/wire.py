@@ -28,7 +28,7 @@ Event = Token | Eos | ServerError
 
 
 def pack(message: dict[str, Any]) -> bytes:
-    """One frame.  Raises ``InvalidRequest`` for what JSON cannot say."""
+    """Pack a message into a frame.  Raises ``InvalidRequest`` for values that JSON lacks."""
     try:
         text = json.dumps(message, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
         body = text.encode()

@@ -146,7 +146,7 @@ class Switch:
 
 @dataclass(frozen=True)
 class Choice:
-    """One of a few words; ``aliases`` are other spellings of them."""
+    """A choice of a few words; ``aliases`` are other spellings of them."""
 
     choices: tuple[str, ...]
     aliases: tuple[tuple[str, str], ...] = ()

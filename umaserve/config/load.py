@@ -89,7 +89,7 @@ def _strangers(environ: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _check(values: dict[str, Any], origin: dict[str, str]) -> None:
-    """What no single value can show."""
+    """Raise ``ConfigError`` for values that do not fit together."""
     if values["kv_pack"] == "head-major" and values["kv_type"][1] != "f16":
         raise ConfigError(
             f"kv_pack head-major ({origin['kv_pack']}) needs an f16 V, and kv_type "
@@ -110,8 +110,10 @@ def _check(values: dict[str, Any], origin: dict[str, str]) -> None:
 
 
 def _from_pipe(path: str, error: NotRegular) -> bytes:
-    """What a shell's ``<(command)`` or ``/dev/stdin`` gives; a pipe that lies in a folder has
-    perhaps nobody who writes to it."""
+    """Read a shell's ``<(command)`` or ``/dev/stdin``.
+
+    Raises ``ConfigError`` for a pipe in a folder, which may have no writer.
+    """
     if not path.startswith(("/dev/fd/", "/dev/stdin", "/proc/self/fd/")):
         raise ConfigError(f"cannot read the config file {path}: {error.strerror}") from None
     with open(path, "rb") as file:

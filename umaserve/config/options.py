@@ -40,10 +40,10 @@ _DAY_S = 86_400.0
 
 @dataclass(frozen=True)
 class Option:
-    """One option.
+    """An option of the configuration.
 
-    ``default`` is written as a user would write it; ``shown`` is what documentation says instead
-    where the default is a measured or a chosen value.
+    ``default`` is written as a user would write it.  Documentation has ``shown`` instead where the
+    default is a measured or a chosen value.
     """
 
     name: str  # field of Config (kv_type sets two)

@@ -144,7 +144,7 @@ _OPENCODE: Path = ("provider", PROVIDER)
 
 
 def _opencode_file(places: Places) -> str:
-    """What OpenCode reads last counts: the name with a c at its end."""
+    """Return the settings file that OpenCode reads last: ``opencode.jsonc`` where it exists."""
     commented = places.in_config("opencode", "opencode.jsonc")
     return commented if places.exists(commented) else commented.removesuffix("c")
 

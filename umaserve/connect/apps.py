@@ -1,4 +1,4 @@
-"""What an app is to ``connect``, and the places where apps keep their settings."""
+"""Descriptions of apps for ``connect``, and the places where apps keep their settings."""
 
 from __future__ import annotations
 

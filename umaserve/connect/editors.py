@@ -18,7 +18,7 @@ from umaserve.connect.apps import (
 )
 from umaserve.connect.edits import Item, Path, Put
 
-# What Zed calls the way to ask for what fills a gap, by the token before it; and what it then asks.
+# Zed's name of a format to fill a gap, and its prompt in that format, by the token before a gap.
 ZED_FORMATS = {
     "<|fim_prefix|>": ("qwen", "<|fim_prefix|>{}<|fim_suffix|>{}<|fim_middle|>"),
     "<fim_prefix>": ("star_coder", "<fim_prefix>{}<fim_suffix>{}<fim_middle>"),

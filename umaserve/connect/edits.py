@@ -1,4 +1,4 @@
-"""What is to be changed in settings, whatever language they are written in."""
+"""Edits of settings, for settings files in any language."""
 
 from __future__ import annotations
 
@@ -69,10 +69,10 @@ def drop(data: Any, edit: Drop) -> Any:
 
 
 def reverse(before: Any, now: Any, edits: Sequence[Put]) -> tuple[list[Put | Drop], list[Path]]:
-    """What takes ``edits`` back that were made in ``before``, and what of them is kept.
+    """Return the edits that undo ``edits``, made in ``before``, and the paths that are kept.
 
-    Kept is what somebody has changed since.  What the edits made to hold something goes with it
-    when it is empty.
+    Paths are kept if somebody has changed their values since.  Objects and lists that the edits
+    made on the way are dropped once they are empty.
     """
     back: list[Put | Drop] = []
     kept: list[Path] = []
@@ -103,7 +103,7 @@ def has(data: Any, path: Path) -> bool:
 
 
 def _container(value: Any, path: Path, depth: int) -> Any:
-    """What step ``depth`` goes into: ``value``, or a new one where there is none."""
+    """Return the object or list of step ``depth``: ``value``, or a new one for ``None``."""
     kind: type = list if isinstance(path[depth], Item) else dict
     if value is None:
         return kind()
@@ -138,7 +138,7 @@ def position(container: Any, step: str | Item) -> Any:
 
 
 def found(data: Any, path: Path) -> Any:
-    """What stands at ``path``; ``None`` where there is nothing."""
+    """Return the value at ``path``; ``None`` where there is nothing."""
     for step in path:
         place = position(data, step)
         if place is None:

@@ -106,7 +106,7 @@ def _nested(path: Path, value: Any) -> Any:
 
 
 def _unit(text: str) -> str:
-    """What the text indents by."""
+    """Return the indentation of one level in the text."""
     match = _INDENTED.search(text)
     return match[1] if match else INDENT
 

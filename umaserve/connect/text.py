@@ -15,7 +15,7 @@ _MARK = "\ufeff"  # some editors begin files with it
 
 
 def parse(language: Language, data: bytes) -> Any:
-    """What the file says; ``None`` where it is empty.  Raises ``Unreadable``."""
+    """Parse the file's bytes; ``None`` where they are empty.  Raises ``Unreadable``."""
     text = _text(data).removeprefix(_MARK).replace("\r\n", "\n")
     return _module(language).parse(text)
 

@@ -51,7 +51,7 @@ class Terminal:
         self._said_at = -PLAIN_INTERVAL_S
 
     def _style_codes(self) -> dict[str, tuple[str, str]]:
-        """What to write before and after a text of each style."""
+        """Return the codes to write before and after a text of each style."""
         system = ColorSystem.STANDARD if self._console.color_system else None
         codes = {}
         for name, words in STYLES.items():
@@ -184,7 +184,7 @@ class Terminal:
 
 
 def _descriptor(stream: Any) -> int | None:
-    """Of a stream that is a terminal."""
+    """Return the descriptor of a stream that is a terminal, else None."""
     try:
         return stream.fileno() if stream is not None and stream.isatty() else None
     except (OSError, ValueError, AttributeError):  # closed, or a stream without one

@@ -1,4 +1,4 @@
-"""Who has which share of the tokens."""
+"""Shares of the tokens by app."""
 
 from __future__ import annotations
 
@@ -45,8 +45,10 @@ APP_FIGURES = (
 
 
 def apps(overview: Values, width: int, rows: int) -> list[Line]:
-    """Who has which share of the tokens, in up to ``rows`` lines after a title; nothing where
-    nobody asked for a minute."""
+    """Return each app's share of the tokens, in up to ``rows`` lines after a title.
+
+    Empty where no app sent a request for a minute.
+    """
     known = (overview.get("metrics") or {}).get("apps") or {}
     there = [
         (name, app)

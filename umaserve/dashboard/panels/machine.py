@@ -13,7 +13,7 @@ FULL_SHARE = 0.95  # from which a bar is yellow
 
 
 def machine(overview: Values, width: int) -> Line:
-    """One line; a bar goes where there is no room for it or nobody tells."""
+    """Return a line with a bar for each known load; bars disappear where there is no room."""
     use = overview.get("machine") or {}
     used, total = use.get("memory_used_bytes"), use.get("memory_total_bytes")
     memory, size = None, ""

@@ -14,8 +14,10 @@ FAINT_S = 60.0  # an error that old is not news
 
 
 def mishap(entry: Values, faint_s: float | None = None) -> Line:
-    """One of the newest errors: when, which, how often, of whom, and what was said; dim when it is
-    older than ``faint_s``."""
+    """Return a line on an error: time, code, count, request, app and text.
+
+    Dim when the error is older than ``faint_s``.
+    """
     age, code = entry.get("age_s") or 0.0, clean(entry.get("code"), 13)
     at = clean(entry.get("time"), 8) if age < 86400 else f"{age // 86400:.0f} d ago"
     old = faint_s is not None and age > faint_s
@@ -51,9 +53,9 @@ def _panel(lines: list[Line], width: int, rows: int) -> list[Line]:
 
 
 def newest(overview: Values, width: int) -> Line:
-    """What there is one line for: the last error, or else the last line of the log.
+    """Return a line of news: the last error, or else the last line of the log.
 
-    Of a daemon that stops it is the log's line, which says what the daemon waits for.
+    While the daemon stops, the line is the last of the log, which says what the daemon waits for.
     """
     errors, entries = overview.get("errors") or [], overview.get("log") or []
     if errors and overview.get("state") != "stopping":

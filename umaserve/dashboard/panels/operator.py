@@ -79,7 +79,7 @@ def _shares(metrics: Values, recent: Values, width: int) -> Line:
 
 
 def _drafts(metrics: Values, room: int) -> str:
-    """What a decoding row got, and which part of the drafts was right; nothing without drafts."""
+    """Return tokens per decoding row and the acceptance rate of drafts; empty without drafts."""
     got, right = metrics.get("tokens_per_tick"), metrics.get("draft_accepted_ratio")
     if right is None or got is None:
         return ""
@@ -153,7 +153,7 @@ def _errors(metrics: Values, width: int) -> Line:
 
 
 def efficiency(overview: Values, width: int) -> list[Line]:
-    """What larger screens have room for."""
+    """Return the figures that only larger screens have room for."""
     metrics = overview.get("metrics") or {}
 
     def row(label: str, *words: str) -> Line:

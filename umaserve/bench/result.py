@@ -51,7 +51,7 @@ class Figures:
 
 
 class Verdict(NamedTuple):
-    """``ratio`` is the interactive p95 beside other work over that alone; the cap is held while it
+    """``ratio`` is the interactive p95 beside other work over that alone.  The cap is held while it
     is at most ``cap``, both to the digits that people see.
 
     ``disturbed`` names others who may have made it larger: a cap that is missed then is not judged.

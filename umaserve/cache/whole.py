@@ -1,9 +1,9 @@
 """States of memories that cannot be cut: recurrent, hybrid, sliding windows.
 
 A whole state is what libllama saved of a text.  It is of use to texts that begin with all of it.
-A mark has only the part that cannot be cut, as it was after some tokens.  With a mark, the whole
-state of a longer text is of use to texts that begin as the mark's: the rest of that state can be
-cut.  The interface is that of `umaserve.cache.tree`, whose entries these are.
+A mark has only the part that cannot be cut, as it was after some tokens.  A text that begins as the
+mark's is restored from a mark and the whole state of a longer text.  The rest of that state is cut.
+The interface is that of `umaserve.cache.tree`, whose entries these are.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ def checkpoints(tokens: np.ndarray, ends: np.ndarray, known: int) -> list[int]:
     """After how many of a prompt's tokens (int32) its state is saved on the way, in order.
 
     ``ends``: ids that end a message.  ``known``: tokens that need not be computed.  The state
-    behind the first message may serve other chats, the one behind the last message serves the next
-    turn, and those between serve a history that is edited.  Where no id tells the last message's
-    end, it is a few tokens before the prompt's own.
+    behind the first message may serve other chats, and the state behind the last message serves the
+    next turn.  States between serve a history that is edited.  Where no id tells the last message's
+    end, its state is saved a few tokens before the prompt's end.
     """
     size = int(tokens.size)
     if size - known < LEAST_NEW:

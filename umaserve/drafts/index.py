@@ -2,8 +2,8 @@
 
 Each place is entered under a hash of the last CHAINED tokens up to it.  The newest place of a hash
 is known by the hash, and each place knows the one before it with the same hash.  Of the last two
-tokens, and of the last alone, only the newest place is known: behind a change they are the first
-that agree again.  A token is entered in a few instructions, so the index keeps up with the text
+tokens, and of the last alone, only the newest place is known.  Behind a change they are the first
+to agree again.  A token is entered in a few instructions, so the index keeps up with the text
 also while nothing is drafted.
 """
 

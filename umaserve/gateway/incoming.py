@@ -96,8 +96,10 @@ class Incoming:
         return Refusal(413, "body_too_large", f"the body is longer than {self._most} bytes")
 
     async def read_on(self) -> None:
-        """Read what a refused body still has, up to a bound: a client that still sends reads no
-        answer, and unread bytes would reset the connection."""
+        """Read the rest of a refused body, up to a bound.
+
+        A client that still sends reads no answer, and unread bytes would reset the connection.
+        """
         if self._waits or self._length > READ_ON_BYTES:
             return
 

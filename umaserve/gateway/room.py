@@ -1,9 +1,10 @@
 """Which connection gives way where all are taken.
 
-A connection belongs to a holder: the API key of its newest request, else the user at its other end
-where the system tells that, else the address.  A newcomer takes the place of a connection of its
-own holder, or of a holder with more connections.  First goes a connection whose request is not
-whole, then a connection without a request; a request that is being answered is never cut off.
+A connection belongs to a holder.  That is the API key of its newest request, else the user at its
+other end where the system tells that, else the address.  A newcomer takes the place of a
+connection of its own holder, or of a holder with more connections.  First goes a connection whose
+request is not whole, then a connection without a request.  A request that is being answered is
+never cut off.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""What is kept in the user's cache, and for how long."""
+"""Folders in the user's cache, and how long each is kept."""

@@ -46,8 +46,8 @@ BUILD_COMMAND = (
 class Build:
     """Built libllama on disk.
 
-    `version` is the answer of ``llama_version()``, `commit` the answer of ``ggml_commit()``,
-    `source` the id of the source it was built from, `created` seconds since the epoch.
+    `version` is the answer of ``llama_version()``, and `commit` the answer of ``ggml_commit()``.
+    `source` is the id of the source that it was built from, `created` seconds since the epoch.
     """
 
     key: str

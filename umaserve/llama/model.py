@@ -312,7 +312,7 @@ def _may_repack(library: Library, path: Path) -> bool:
     """Return whether the processor's own layouts of weights give right results for a model.
 
     Where a batch has several sequences of a recurrent state, ``ggml_backend_amx_mul_mat`` reads
-    beyond the weights: it moves their address with each sequence, though all share them.
+    beyond the weights.  It moves their address with each sequence, though all share them.
     """
     if not _has_amx(library):
         return True

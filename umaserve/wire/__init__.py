@@ -1,1 +1,1 @@
-"""What front and engine share: the session table, the control messages, the states."""
+"""Memory and words that front and engine share: session table, control messages, states."""

@@ -65,8 +65,8 @@ class Checkpoints:
     def mark(self, slot: int, domain: str, lease: float) -> bool:
         """Keep what of a row cannot be cut; False where only whole states can be kept.
 
-        On an accelerator it is left out where copying it takes long beside computing again what
-        came since the last one; but not at the prompt's last stop, where the next turn goes on.
+        On an accelerator a mark is left out where its copy takes long beside computing the tokens
+        since the last mark.  At the prompt's last stop, where the next turn goes on, it is made.
         """
         if not self._copies.has_marks:
             return False

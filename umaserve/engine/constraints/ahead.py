@@ -1,7 +1,7 @@
 """Masks behind the drafted tokens of a tick, made while it computes.
 
 A copy of the matcher follows the drafts, and is thrown away.  So nothing has to be taken back where
-the row's tokens go another way, and what a wrong draft does to a matcher stays with the copy.
+the row's tokens go another way.  The effect of a wrong draft stays with the copy.
 """
 
 from __future__ import annotations

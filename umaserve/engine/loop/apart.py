@@ -1,9 +1,9 @@
 """The context of rows whose numbers may not depend on other requests.
 
-The numbers that libllama computes for a token depend on the shape of its batch, and on where the
-cells of its sequence lie among those of others.  So a deterministic request is alone in its ticks,
-which have one shape (`umaserve.engine.native.batch.keep_shapes`), and in a context that holds
-nothing else.  One row at a time has the context, and others wait for it.
+The numbers that libllama computes for a token depend on the shape of its batch.  They depend too on
+the places of its sequence's cells among the cells of others.  So a deterministic request is alone
+in its ticks, which have one shape (`umaserve.engine.native.batch.keep_shapes`), and in a context
+that holds nothing else.  A single row at a time has the context, and other rows wait for it.
 """
 
 from __future__ import annotations

@@ -25,8 +25,10 @@ UNLIKE = 2  # ticks after a change of shape: a captured graph has to be made aga
 
 @njit(nogil=True, cache=True)
 def note_shape(flight, knobs, cost, memory, rows, facts, info):
-    """Note whether a tick says anything about others: not after a change of shape on an accelerator
-    (``flight.unlike``), where a captured graph has to be made again.
+    """Note whether a tick tells the cost of others.
+
+    It does not after a change of shape on an accelerator (``flight.unlike``), where a captured
+    graph has to be made again.
 
     What they take is the baseline of the guard, which is to be that of ticks that follow one
     another.  With passengers, or where decoders take turns, the change is part of what it costs.

@@ -68,8 +68,8 @@ def why_no_plain_model(lib: Any, model: Any) -> str:
 def why_no_drafts(lib: Any, model: Any) -> str:
     """Why the last tokens of a tick cannot be forgotten after it; "" = they can.
 
-    Of a sliding window they can: only cells that the first of these tokens does not see are used
-    again for them, as long as they are computed at once.
+    Tokens of a sliding window can be, if one batch computed them.  Such tokens take only cells that
+    the first of them does not see.
     """
     if lib.llama_model_is_recurrent(model) or lib.llama_model_is_hybrid(model):
         return "the model keeps a recurrent state"

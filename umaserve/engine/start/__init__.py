@@ -1,1 +1,1 @@
-"""What happens before the first request, and while nobody asks: proof, touch, measurements."""
+"""Work before the first request and in pauses: proof, touch, measurements."""

@@ -1,1 +1,1 @@
-"""What the families of the gateway share: bodies and errors, who asks, streams, schemas."""
+"""Parts that the gateway's families share: bodies and errors, callers, streams, schemas."""

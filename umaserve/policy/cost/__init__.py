@@ -1,1 +1,1 @@
-"""What ticks cost on this machine, learned, and what follows for their size."""
+"""The learned cost of ticks on this machine, and the sizes that follow from it."""

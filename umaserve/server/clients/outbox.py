@@ -14,7 +14,7 @@ class Outbox:
 
     ``put`` collects frames, ``flush`` sends them with one system call; what the socket does not
     take is left to ``run``.  When more than ``limit`` bytes stay unsent behind the frame that is
-    being sent, every frame that was not begun is dropped and ``overflowed`` is set.  The caller
+    being sent, all frames not begun are dropped and ``overflowed`` is set.  The caller
     says goodbye with one last frame.
     """
 

@@ -1,1 +1,1 @@
-"""What people and files are told in numbers."""
+"""Figures for people and files."""

@@ -552,8 +552,10 @@ class Sessions:
     async def drain(
         self, engine: EngineHandle | None, limit_s: float, why: tuple[str, str]
     ) -> None:
-        """Wait until an engine and what replaces it (``None``: the whole daemon) have no request
-        left; after ``limit_s`` end the rest with the code and the text of ``why``."""
+        """Wait until an engine and its replacement have no request left; None: the whole daemon.
+
+        After ``limit_s`` the rest is ended with the code and the text of ``why``.
+        """
         with trio.move_on_after(limit_s):
             await self._until_idle(engine)
             return

@@ -1,7 +1,7 @@
 """Requests that have no row of the session table yet, and which of them gets the next.
 
 Interactive requests go before background ones.  In each lane the programs that ask get the same
-share, and the apps of a program the same part of its share, by turns
+share, and the apps of a program the same part of its share.  They take turns
 (`umaserve.server.requests.turns`).  Room is bounded, and where there is none left, the program that
 waits with most requests makes room for one that waits with fewer.
 """
@@ -135,7 +135,7 @@ class WaitingRoom:
         """The waiting request that ends for a new one; ``None``: the new one is refused.
 
         A program makes room for one that waits with fewer requests, its newest background request
-        first; and so does an app for another one of its program.  An interactive request takes the
+        first.  So does an app for another one of its program.  An interactive request takes the
         place of a background one of its own program too.
         """
         waiting = self.all()

@@ -87,8 +87,7 @@ class _Stream(_Connection):
     """An application that asks, reads the answer to its end, and asks again.
 
     Its requests name their lane, or with ``app`` the program alone.  With ``more``, each prompt is
-    the previous prompt and ``more`` words, so that the cache may hold its beginning.  With
-    ``once``, the stream sends its next request only when told.
+    the previous prompt and ``more`` words, which the cache may hold.  ``once``: it asks when told.
     """
 
     def __init__(

@@ -15,8 +15,8 @@ from .base import KIND_DECODE, KIND_PROMPT
 from .cost.model import efficient_chunk, predict
 from .shares import is_first, weight_of
 
-# Least share of the best tokens per ms that a chunk must reach.  With 0.7 a prompt that shares the
-# time of a slow machine with one stream takes 2.9 times as long as alone; with 0.8, 2.4 times.
+# Least share of the best tokens per ms that a chunk must reach.  With 0.7 a prompt that shares a
+# slow machine with one stream takes 2.9 times as long as alone, with 0.8 2.4 times.
 WORTHWHILE = 0.8
 PLANNED = 0.95  # of the pace: predictions are not exact
 FAR_MS = 1e12

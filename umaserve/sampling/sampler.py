@@ -193,9 +193,9 @@ def sample_row(row, slot, settings, history, index, eog, work, top_ids, top_logp
     it.  ``settings`` (Settings) holds the settings of all slots.  ``history`` int32: the tokens
     before this one.  ``index``: how many tokens this request has generated, the random number's
     counter.  ``work`` (Scratch) belongs to the calling thread.  ``top_ids``/``top_logprobs``: room
-    for 20 alternatives, filled when the request asked for logprobs.  All log-probabilities are of
-    the model's own distribution before any setting, or (AFTER) of the distribution that the
-    settings leave.  llama.cpp's server reports them in this way.
+    for 20 alternatives, filled when the request asked for logprobs.  Log-probabilities are of
+    the model's own distribution before any setting, or (AFTER) of the distribution that settings
+    leave, as in llama.cpp's server.
     """
     real, whole = settings.real[slot], settings.whole[slot]
     top = NEGATIVE_INFINITY

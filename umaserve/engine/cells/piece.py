@@ -68,9 +68,9 @@ def saved_positions(data: np.ndarray, p0: int, p1: int) -> np.ndarray:
 
     libllama goes by cells, and a sequence's later positions may lie in lower cells.  The head of
     what it saved tells the order (``llama_kv_cache::state_write``): first the numbers of streams
-    and of cells.  Position, number of sequences and sequence of each cell follow; before the
-    last, the other dimensions of a position and the token, where positions have several dimensions.
-    Where no such head is found, the positions are taken as in order.
+    and of cells.  Position, number of sequences and sequence of each cell follow.  Where positions
+    have several dimensions, the others and the token stand before the sequence.  Where no such head
+    is found, the positions are taken as in order.
     """
     n = p1 - p0
     expected = np.arange(p0, p1, dtype=np.int32)

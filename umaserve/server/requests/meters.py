@@ -119,9 +119,9 @@ class Meters:
         self.batch_histogram = Histogram(ROW_BOUNDS)
         self.on_tick: OnTick | None = None
         self._latency_cap = latency_cap
-        # Sent tokens that are not counted yet, for `settle`: lane, number of tokens, index of the
-        # first token, time of sending, time of the token before (0 = none).  Then follow the
-        # request, its baseline, its slo, and the window for its times.
+        # Sent tokens that are not counted yet, for `settle`.  An entry has the lane, the number of
+        # tokens, the index of the first, the time of sending, and the time of the token before
+        # (0 = none).  Then follow the request, its baseline, its slo, and the window for its times.
         self._sent: list[tuple[int, int, int, int, int, Request, int, Slo | None, Recent]] = []
         self._past = Counters()  # of engines that are gone
         self._ring_at: dict[int, int] = {}  # by pid

@@ -120,6 +120,7 @@ def titles(screens: str) -> list[str]:
     return re.findall(r"^=== .* ===$", screens, re.M)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(180)  # each command of the guide
 @pytest.mark.skipif(tmux() is None, reason=MISSING)
 def test_a_stranger_follows_the_guide(tmp_path: Path) -> None:

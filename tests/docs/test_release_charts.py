@@ -18,6 +18,7 @@ from benchmarks.machine import spread  # noqa: E402
 from benchmarks.timeline import Row  # noqa: E402
 from tools import release_charts  # noqa: E402
 
+pytestmark = pytest.mark.slow  # matplotlib draws
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "BENCHMARKS.md").read_text(encoding="utf-8")
 LINKS = (ROOT / "docs" / "DECISIONS.md").read_text(encoding="utf-8")

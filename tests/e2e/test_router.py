@@ -29,9 +29,8 @@ from umaserve.cli.router import haproxy
 from umaserve.cli.router.nodes import read_nodes
 
 PROGRAM = shutil.which("haproxy", path="/usr/sbin:/usr/local/sbin:/usr/bin:/usr/local/bin")
-pytestmark = pytest.mark.skipif(
-    PROGRAM is None, reason="no HAProxy here (apt-get install haproxy): these tests are about it"
-)
+WHY = "no HAProxy here (apt-get install haproxy): these tests are about it"
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(PROGRAM is None, reason=WHY)]
 NAMES = ("a", "b", "c")
 TICK_MS = "4"
 

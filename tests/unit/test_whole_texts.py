@@ -34,15 +34,17 @@ def test_the_longest_beginning_is_found(puts: list[tuple[bool, list[int]]], want
     store = WholeTexts(1 << 20)
     for is_mark, text in puts:
         if is_mark:
-            store.mark("a", array(text), data(), 1.0)
+            store.mark("a", array(text), data(4), 1.0)
         else:
-            store.add("a", array(text), 0, data(), 1.0)
+            store.add("a", array(text), 0, data(8), 1.0)
         store.check()
     tokens = array(wanted)
     parts = store.match("a", tokens)
     assert all(reach(part, tokens) for part in parts) and len(parts) <= 1
-    wholes = [text for is_mark, text in puts if not is_mark]
-    marks = [text for is_mark, text in puts if is_mark]
+    # states for which longer ones stand are gone
+    kept = [(each.data.size, each.tokens.tolist()) for each in store.entries("a")]
+    wholes = [text for size, text in kept if size == 8]
+    marks = [text for size, text in kept if size == 4]
     ends = [len(text) for text in wholes if wanted[: len(text)] == text]
     for mark in marks:
         covered = [w for w in wholes if w[: len(mark)] == mark and len(w) <= FAR * len(mark)]

@@ -29,22 +29,20 @@ def reach(part: Part, tokens: np.ndarray) -> bool:
     return part.end == part.mark.p1 <= min(same, common(part.mark.tokens, tokens))
 
 
-@given(st.lists(st.tuples(st.booleans(), TEXTS), max_size=20), TEXTS)
-def test_the_longest_beginning_is_found(puts: list[tuple[bool, list[int]]], wanted: list[int]):
+@given(st.lists(TEXTS, max_size=10), st.lists(TEXTS, max_size=10), TEXTS)
+def test_the_longest_beginning_is_found(
+    marks: list[list[int]], wholes: list[list[int]], wanted: list[int]
+) -> None:
+    """Also where a longer state has taken the place of one that reached a mark."""
     store = WholeTexts(1 << 20)
-    for is_mark, text in puts:
-        if is_mark:
-            store.mark("a", array(text), data(4), 1.0)
-        else:
-            store.add("a", array(text), 0, data(8), 1.0)
+    for text in marks:
+        store.mark("a", array(text), data(), 1.0)
+    for text in wholes:
+        store.add("a", array(text), 0, data(), 1.0)
         store.check()
     tokens = array(wanted)
     parts = store.match("a", tokens)
     assert all(reach(part, tokens) for part in parts) and len(parts) <= 1
-    # states for which longer ones stand are gone
-    kept = [(each.data.size, each.tokens.tolist()) for each in store.entries("a")]
-    wholes = [text for size, text in kept if size == 8]
-    marks = [text for size, text in kept if size == 4]
     ends = [len(text) for text in wholes if wanted[: len(text)] == text]
     for mark in marks:
         covered = [w for w in wholes if w[: len(mark)] == mark and len(w) <= FAR * len(mark)]
@@ -57,14 +55,26 @@ def test_the_longest_beginning_is_found(puts: list[tuple[bool, list[int]]], want
 def test_a_longer_state_takes_the_place_of_one_that_has_a_mark() -> None:
     store = WholeTexts(1 << 20)
     text = array(list(range(100)))
-    for n in (20, 60, 80):
+    for n in (30, 60, 80):
         store.add("a", text[:n], 0, data(1000), 1.0)
     store.mark("a", text[:60], data(10), 1.0)
-    assert [entry.p1 for entry in store.entries("a")] == [20, 60, 80, 60]
+    assert [entry.p1 for entry in store.entries("a")] == [30, 60, 80, 60]
     store.add("a", text, 0, data(1000), 1.0)
-    assert [entry.p1 for entry in store.entries("a")] == [20, 80, 100, 60]
+    assert [entry.p1 for entry in store.entries("a")] == [30, 80, 100, 60]
     assert [(p.end, p.entry.p1) for p in store.match("a", text[:70])] == [(60, 80)]
     store.check()
+
+
+def test_all_turns_of_a_chat_stay_in_reach_of_few_states() -> None:
+    store = WholeTexts(1 << 20)
+    text, ends = array(list(range(5000))), list(range(200, 5001, 160))
+    for end in ends:
+        store.mark("a", text[:end], data(1), 1.0)
+        store.add("a", text[:end], 0, data(end), 1.0)
+    for end in ends:
+        assert store.match("a", text[:end])[0].end == end
+    wholes = [entry for entry in store.entries("a") if entry.data.size > 1]
+    assert sum(entry.p1 for entry in wholes) < 2 * ends[-1]
 
 
 @given(st.lists(st.tuples(TEXTS, st.booleans(), st.integers(1, 400)), max_size=30))

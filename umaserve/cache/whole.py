@@ -95,7 +95,7 @@ class WholeTexts(Store):
     ) -> Entry | None:  # fmt: skip
         """Keep the state after a text; None where it is there already, or has no room.
 
-        States of more than half of the text go where marks stand for them.
+        States of its beginnings go where marks stand for them, as far as all marks stay in reach.
         """
         kept = self._kept.get(domain, [])
         if p0 or not tokens.size or any(np.array_equal(each.tokens, tokens) for each in kept):
@@ -103,10 +103,13 @@ class WholeTexts(Store):
         entry = self._put(self._kept, domain, tokens, data, cost_ms, lease)
         if entry is not None:
             marked = {mark.p1 for mark in self._marks.get(domain, ()) if _begins(mark, tokens)}
-            for each in list(kept):
-                long = tokens.size / 2 < each.p1 < tokens.size
-                if long and each.p1 in marked and _begins(each, tokens):
+            least = min(marked, default=0)  # that needs a state above it
+            shorter = [each for each in kept if each is not entry and _begins(each, tokens)]
+            for each in sorted(shorter, key=lambda each: each.p1):
+                if each.p1 in marked and tokens.size <= FAR * least:
                     self._remove(kept, each)
+                else:
+                    least = each.p1
         return entry
 
     def mark(

@@ -16,6 +16,7 @@ from tests.support.engine_driver import DrivenEngine
 from tests.support.fixtures.choices import forget_choices
 from tests.support.fixtures.signals import let_children_hear
 from tests.support.oracle import Oracle
+from tests.support.page import Page, page_of
 from tests.support.plain_python import leave_out_callbacks
 from tests.support.run_report import RunReport
 from tests.support.server_harness import DaemonProcess, RawClient
@@ -57,6 +58,24 @@ def oracle() -> Iterator[Oracle]:
 def threaded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Variables with which a program has a second thread."""
     return environment_of_threads(tmp_path_factory.mktemp("threaded"))
+
+
+@pytest.fixture(scope="module")
+def opened(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Page]:
+    """The gateway's page in Chromium, with the answers ``REPLIES`` of a file of tests."""
+    with page_of(tmp_path_factory.mktemp("page"), request.module.REPLIES) as opened:
+        opened.size(1400)
+        yield opened
+
+
+@pytest.fixture
+def page(opened: Page) -> Iterator[Page]:
+    """The page opened anew; its console stays empty."""
+    opened.open()
+    yield opened
+    assert opened.browser.complaints() == []
 
 
 @pytest.fixture

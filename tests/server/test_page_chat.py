@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 
 import pytest
 
-from tests.support.page import Page, page_of
+from tests.support.page import Page
 
 MARKDOWN = """## Steps
 Some **bold** with *stress*, `code` and a [name](https://example.com/there).
@@ -43,20 +42,6 @@ REPLIES = [
     ("first question", "First answer."),
 ]
 CHAT = "document.querySelector('#said')"
-
-
-@pytest.fixture(scope="module")
-def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
-    with page_of(tmp_path_factory.mktemp("page"), REPLIES) as opened:
-        opened.size(1400)
-        yield opened
-
-
-@pytest.fixture
-def page(opened: Page) -> Iterator[Page]:
-    opened.open()
-    yield opened
-    assert opened.browser.complaints() == []
 
 
 def test_markdown_becomes_elements_and_markup_stays_text(page: Page) -> None:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
-from tests.support.page import Page, page_of
+from tests.support.page import Page
 from tests.support.waiting import until
 
 CALL = {"name": "read_file", "arguments": {"path": "a.txt"}}
@@ -22,20 +19,6 @@ REPLIES = [
     ("first question", "First answer."),
     ("without end", "again " * 1200),
 ]
-
-
-@pytest.fixture(scope="module")
-def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
-    with page_of(tmp_path_factory.mktemp("page"), REPLIES) as opened:
-        opened.size(1400)
-        yield opened
-
-
-@pytest.fixture
-def page(opened: Page) -> Iterator[Page]:
-    opened.open()
-    yield opened
-    assert opened.browser.complaints() == []
 
 
 def test_conversations_are_kept_exported_and_deleted(page: Page, tmp_path: Path) -> None:

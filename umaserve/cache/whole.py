@@ -24,7 +24,7 @@ FAR = 4  # times as long as what is restored, at most, is a state of which the r
 
 
 def checkpoints(tokens: np.ndarray, ends: np.ndarray, known: int) -> list[int]:
-    """After how many of a prompt's tokens (int32) its state is saved on the way, in order.
+    """Return the numbers of a prompt's tokens (int32) after which its state is saved, in order.
 
     ``ends``: ids that end a message.  ``known``: tokens that need not be computed.  The state
     behind the first message may serve other chats, and the state behind the last message serves the
@@ -73,7 +73,7 @@ class WholeTexts(Store):
         return [] if best is None else [best]
 
     def last(self, domain: str, tokens: np.ndarray) -> int:
-        """After how many of ``tokens`` (int32) a state or mark was kept last; 0 = none was."""
+        """Return the number of ``tokens`` (int32) before the last state or mark; 0 = none."""
         return max((each.p1 for each in self.entries(domain) if _begins(each, tokens)), default=0)
 
     def nearest(self, domain: str, tokens: np.ndarray, most: int) -> tuple[int, list[int]]:
@@ -103,7 +103,7 @@ class WholeTexts(Store):
         entry = self._put(self._kept, domain, tokens, data, cost_ms, lease)
         if entry is not None:
             marked = {mark.p1 for mark in self._marks.get(domain, ()) if _begins(mark, tokens)}
-            least = min(marked, default=0)  # that needs a state above it
+            least = min(marked, default=0)  # the shortest text that needs a longer state
             shorter = [each for each in kept if each is not entry and _begins(each, tokens)]
             for each in sorted(shorter, key=lambda each: each.p1):
                 if each.p1 in marked and tokens.size <= FAR * least:
@@ -187,7 +187,7 @@ class WholeTexts(Store):
 
 
 def _marked(entry: Entry, same: int, marks: list[Entry]) -> Part | None:
-    """The longest beginning of ``entry`` within its first ``same`` tokens that has a mark."""
+    """Return the longest beginning of ``entry`` with a mark, of at most ``same`` tokens."""
     fitting = [mark for mark in marks if mark.p1 <= same and entry.p1 <= FAR * mark.p1]
     if not fitting:
         return None
@@ -196,10 +196,16 @@ def _marked(entry: Entry, same: int, marks: list[Entry]) -> Part | None:
 
 
 def _better(part: Part, other: Part) -> bool:
-    """Whether more is restored with ``part``, or as much by copying less."""
+    """Return whether more is restored with ``part``, or as much by copying less."""
     return (part.end, -part.entry.p1) > (other.end, -other.entry.p1)
 
 
 def _begins(entry: Entry, tokens: np.ndarray) -> bool:
-    """Whether ``tokens`` begin with all of ``entry``."""
-    return common(entry.tokens, tokens) == entry.p1
+    """Return whether ``tokens`` begin with all of ``entry``.
+
+    Its last token is compared first: the entries of other chats mostly differ there.
+    """
+    size = entry.p1
+    if not 0 < size <= tokens.size or entry.tokens[-1] != tokens[size - 1]:
+        return False
+    return np.array_equal(entry.tokens, tokens[:size])

@@ -1,4 +1,4 @@
-"""Where the states of rows are saved on the way through a prompt, for memory that cannot be cut."""
+"""Stops in prompts at which the states of rows are saved, for memory that cannot be cut."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ class Checkpoints:
         self._firsts: dict[int, int] = {}  # by slot: the first stop of a text that is new
 
     def begin(self, slot: int, tokens: np.ndarray, known: int) -> None:
-        """A row runs with a prompt of ``tokens`` (int32), the first ``known`` of them restored."""
+        """Choose the stops in ``tokens`` (int32), a row's prompt, of which ``known`` are restored."""
         stops = checkpoints(tokens, self._ends, known)
         self._stops[slot] = stops
         self._firsts[slot] = stops[0] if stops and not known else 0
         self._stop_next(slot)
 
     def forget(self, slot: int) -> None:
-        """The row has another request."""
+        """Forget the stops of a row that gets another request."""
         self._stops.pop(slot, None)
 
     def reached(self) -> list[int]:
@@ -53,7 +53,7 @@ class Checkpoints:
         return found
 
     def is_first(self, slot: int) -> bool:
-        """Whether the row stands at its first stop, which other texts may share."""
+        """Return whether the row stands at its first stop, which other texts may share."""
         return bool(self._table.n_past[slot] == self._firsts[slot])
 
     def _stop_next(self, slot: int) -> None:

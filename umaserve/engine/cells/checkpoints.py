@@ -31,7 +31,7 @@ class Checkpoints:
         self._firsts: dict[int, int] = {}  # by slot: the first stop of a text that is new
 
     def begin(self, slot: int, tokens: np.ndarray, known: int) -> None:
-        """Choose the stops in ``tokens`` (int32), a row's prompt, of which ``known`` are restored."""
+        """Choose stops in ``tokens`` (int32), a row's prompt with ``known`` restored tokens."""
         stops = checkpoints(tokens, self._ends, known)
         self._stops[slot] = stops
         self._firsts[slot] = stops[0] if stops and not known else 0

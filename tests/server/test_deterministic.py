@@ -33,6 +33,7 @@ def busy(daemon: DaemonProcess) -> Iterator[None]:
     yield
     for client in clients:
         client.socket.close()
+    daemon.idle()  # their rows draft until the engine has heard of it
 
 
 def test_ten_times_beside_others(daemon: DaemonProcess, busy: None) -> None:

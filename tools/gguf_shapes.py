@@ -68,7 +68,8 @@ class Shape:
     # llama 3.1's long-context scaling: factor, low and high frequency factor, original context
     rope_scaling: tuple[float, float, float, int] | None = None
     rope_sections: tuple[int, ...] = ()  # of a head's rotations, to each dimension of a position
-    window: int = 0  # positions that every second layer sees (sliding-window attention)
+    window: int = 0  # positions that most layers see (sliding-window attention)
+    window_pattern: int = 2  # one layer in so many sees all
     ssm: Ssm | None = None
     attention_every: int = 0  # of a hybrid: one layer in so many attends
 
@@ -141,11 +142,19 @@ SHAPES: dict[str, Shape] = {
         Shape(
             "lfm2-micro", "lfm2", n_layer=4, attention_every=2, **_SMALL, **_HEADS, **_LLAMA_SPM,
         ),
+        Shape(  # LFM2's attention is in layers 2, 5, 8, 10, 12 and 14
+            "lfm2-1.2b", "lfm2", n_layer=16, n_embd=2048, n_head=32, n_head_kv=8, head_dim=64,
+            n_ff=8192, n_ctx=128000, attention_every=3, tied=False, **_QWEN | {"norm_eps": 1e-5},
+        ),
         Shape(
             "gpt2-micro", "gpt2", n_layer=2, vocab="gpt-2", n_vocab=50304,
             end_of_turn="<|endoftext|>", **_SMALL | {"n_ctx": 512}, **_HEADS | {"n_head_kv": 4},
         ),
         Shape("gemma3-micro", "gemma3", n_layer=4, window=64, **_SMALL, **_HEADS, **_LLAMA_SPM),
+        Shape(  # with Qwen's vocabulary: Gemma's is not among those that llama.cpp has
+            "gemma3-4b", "gemma3", n_layer=34, n_embd=2560, n_head=8, n_head_kv=4, head_dim=256,
+            n_ff=10240, n_ctx=131072, tied=True, window=1024, window_pattern=6, **_QWEN,
+        ),
         Shape(
             "bert-micro", "bert", n_layer=2, vocab="bert-bge", n_vocab=30522, end_of_turn="",
             **_SMALL | {"n_ctx": 512, "tied": True}, **_HEADS | {"n_head_kv": 4},
@@ -263,5 +272,5 @@ def metadata(shape: Shape) -> dict[str, gguf_families.Key]:
         out[f"{arch}.rope.dimension_sections"] = list(shape.rope_sections)
     if shape.window:
         out[f"{arch}.attention.sliding_window"] = shape.window
-        out[f"{arch}.attention.sliding_window_pattern"] = 2
+        out[f"{arch}.attention.sliding_window_pattern"] = shape.window_pattern
     return out | gguf_families.keys(shape)

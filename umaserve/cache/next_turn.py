@@ -52,6 +52,10 @@ class NextTurns:
         """Tokens that are held in a sequence; 0 = it is not held."""
         return self._held[seq].tokens.size if seq in self._held else 0
 
+    def held(self, seq: int) -> Ended | None:
+        """The request whose cells a sequence has, where it is held."""
+        return self._held.get(seq)
+
     def is_worth(self, program: int) -> bool:
         """Whether a request of this program, which ends now, is to be held."""
         if len(self._shares) > PROGRAMS:

@@ -109,13 +109,16 @@ def spied_sequences(path: str) -> None:
 
 
 @once_numba_may_load
-def spied_next_turns(path: str, graph: bool = False) -> None:
+def spied_next_turns(path: str, graph: bool = False, busy: bool = False) -> None:
     """Of each row that goes on in cells that were held: its tokens there, and what is held yet.
+
+    And of each row whose text is saved later: its tokens.
 
     The processor's engine keeps no cells, so it is told that it does.  It measures nothing in
     pauses, for which the cache is emptied.  ``graph``: it takes each pause to make the graph of a
-    short prompt ready.
+    short prompt ready.  ``busy``: ticks leave no time to save what ended beside streams.
     """
+    from umaserve.engine.cells.late_texts import LateTexts
     from umaserve.engine.cells.sequences import Sequences
     from umaserve.engine.loop.idle_work import IdleWork
     from umaserve.engine.model import abilities, boot
@@ -151,6 +154,15 @@ def spied_next_turns(path: str, graph: bool = False) -> None:
         self._left.clear()
         engine.graph.usable = graph
 
+    put = LateTexts.put
+
+    def spied_put(self: Any, text: Any, *more: Any) -> None:
+        put(self, text, *more)
+        say(path, "later", text.tokens.size)
+
+    LateTexts.put = spied_put  # type: ignore[method-assign]
+    if busy:
+        LateTexts.step = lambda self, may_save: None  # type: ignore[method-assign]
     IdleWork.__init__ = idling
     Sequences.__init__, Sequences.go_on, Sequences.let_go = making, spied, spied_let_go
 

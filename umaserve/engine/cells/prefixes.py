@@ -29,9 +29,11 @@ from umaserve.wire import table as t
 
 from .checkpoints import Checkpoints
 from .copies import Pieces, WholeStates
+from .late_texts import WORTH_A_COPY, LateTexts, Text
 from .prefix_report import PrefixReport
 
 if TYPE_CHECKING:
+    from umaserve.cache.next_turn import Ended
     from umaserve.engine.model.loaded import Loaded
     from umaserve.llama import Context
     from umaserve.policy.cost.model import CostModel
@@ -39,7 +41,6 @@ if TYPE_CHECKING:
     from .sequences import Sequences
     from .shelf import Shelf
 
-WORTH_A_COPY = 8  # tokens: fewer are computed as soon
 WORTH_A_WAIT = 32  # tokens that a prompt being computed has to save another
 SHARE = 4  # of the machine's memory, one part in so many may be taken by default
 RESERVE = 16  # of the machine's memory, one part in so many stays free
@@ -87,6 +88,7 @@ class Prefixes:
         self._alone: set[int] = set()  # parked or rated rows whose text is for nobody else
         self._secret = secrets.token_hex(8)  # no client's session has such a name
         copies = self._copies
+        self.late = LateTexts(sequences.next_turns, self._save)
         self._checkpoints = (
             Checkpoints(loaded, table, cost, copies) if isinstance(copies, WholeStates) else None
         )
@@ -226,7 +228,7 @@ class Prefixes:
 
         ``at_once``, or piece by piece in `step`.  False while pieces are left.
         """
-        parts = self.known(slot)
+        parts = self._known_and_held(slot)
         if not parts or not self._pays(slot, parts[-1].end):
             return True
         self.store.use(parts, self._lease(slot))
@@ -242,6 +244,16 @@ class Prefixes:
         if at_once:
             self._restore_all(self._restoring[-1])
         return not self.fills(slot)
+
+    def _known_and_held(self, slot: int) -> list[Part]:
+        """`known`, with what a held text has of it: that is saved now."""
+        parts = self.known(slot)
+        domain, kept = self._domains.get(slot), parts[-1].end if parts else 0
+        if domain is None:
+            return parts
+        tokens = self._table.tokens[slot, : int(self._table.n_tokens[slot]) - 1]
+        is_more = self.late.save_beginning(domain, tokens, kept, WORTH_A_WAIT)
+        return self.known(slot) if is_more else parts
 
     def _lease(self, slot: int) -> float:
         """How many times its cost a row's text is worth: a session's more, in background less."""
@@ -302,7 +314,9 @@ class Prefixes:
         """Whether `step` has something to do before more than one tick runs."""
         if self._shelf is not None and self._shelf.has_news:
             return True
-        if self._restoring or self._awaited or any(map(self._has_piece, self._domains)):
+        if self._restoring or self._awaited or self.late.is_due:
+            return True
+        if any(map(self._has_piece, self._domains)):
             return True
         return not self._copies.cuts and any(map(self._is_prompt, self._domains))
 
@@ -331,6 +345,7 @@ class Prefixes:
         for slot, upto in list(self._awaited.items()):
             while self._has_piece(slot, upto) and self._save_one(slot, upto) and at_once:
                 pass
+        self.late.step(may_save)
         for slot in list(self._domains) if may_save else ():
             while self._has_piece(slot) and not self._disturbs(slot, at_once):
                 if not self._save_one(slot):
@@ -356,6 +371,13 @@ class Prefixes:
         while self._table.n_past[slot] - self._saved.get(slot, 0) >= WORTH_A_COPY:
             if not self._save_one(slot):
                 break
+
+    def keep_later(self, slot: int, ended: Ended) -> None:
+        """A row is over whose cells are about to be held as ``ended``: save its rest from these."""
+        if slot in self._domains and self._copies.cuts:
+            text = self._text(slot, ended.tokens.size)
+            text.tokens = ended.tokens
+            self.late.put(text, ended, bool(self._table.lane[slot]))
 
     def _save_checkpoint(self, slot: int) -> None:
         """Save the state of a row that has stopped for it: all of it where no mark can be made."""
@@ -393,33 +415,50 @@ class Prefixes:
 
         An ``other`` context has these tokens in sequence 0.
         """
-        table, domain, copies = self._table, self._domains[slot], self._copies
-        p0, p1 = 0, past
-        if copies.cuts:
-            parts = self.store.match(domain, table.tokens[slot, :past])
-            p0 = parts[-1].end if parts else 0
-            p1 = min(p0 + copies.step, past)
+        table = self._table
         self._saved[slot] = past  # until it is kept: what fails once is not tried again
+        text = self._text(slot, past)
+        if other is not None:
+            text.seq = 0
+        kept = self._save(text, other)
+        if not kept:
+            return False
+        self._saved[slot] = kept
+        if self._checkpoints is not None and other is None and kept == table.n_past[slot]:
+            self._checkpoints.mark(slot, text.domain, text.lease)
+        return True
+
+    def _text(self, slot: int, past: int) -> Text:
+        """The first ``past`` tokens of a row."""
+        table = self._table
+        return Text(
+            self._domains[slot], table.tokens[slot, :past], int(table.seq[slot]),
+            int(table.n_prompt[slot]), self._lease(slot), slot not in self._alone,
+        )  # fmt: skip
+
+    def _save(self, text: Text, other: Context | None = None) -> int:
+        """Save the next piece of a text; returns the tokens kept, 0 = no more can be kept now."""
+        domain, copies = text.domain, self._copies
+        p0, p1 = 0, text.tokens.size
+        if copies.cuts:
+            parts = self.store.match(domain, text.tokens)
+            p0 = parts[-1].end if parts else 0
+            p1 = min(p0 + copies.step, p1)
         if p1 <= p0:
-            return False
+            return 0
         self.look_at_memory()
-        seq = int(table.seq[slot]) if other is None else 0
         cost_ms = predict(self._cost, 0, 0, p1 - p0, (p0 + p1) / 2)
-        save_ms = 0.0 if other else copies.save_ms(seq, p0, p1, int(table.n_prompt[slot]))
+        save_ms = 0.0 if other else copies.save_ms(text.seq, p0, p1, text.n_prompt)
         if 0.0 < cost_ms < save_ms:
-            return False
-        data = copies.save(seq, p0, p1, other)
-        tokens = table.tokens[slot, :p1]
-        lease = self._lease(slot)
-        entry = None if data is None else self.store.add(domain, tokens, p0, data, cost_ms, lease)
-        if entry is not None:
-            self._saved[slot] = p1
-            if self._checkpoints is not None and other is None and p1 == table.n_past[slot]:
-                self._checkpoints.mark(slot, domain, lease)
-        if entry is not None and self._shelf is not None and slot not in self._alone:
-            self._shelf.put(entry, domain, tokens.copy())
+            return 0
+        data = copies.save(text.seq, p0, p1, other)
+        entry = data is not None and self.store.add(
+            domain, text.tokens[:p1], p0, data, cost_ms, text.lease
+        )
+        if entry and self._shelf is not None and text.is_shared:
+            self._shelf.put(entry, domain, text.tokens[:p1].copy())
         self.report.tell()
-        return entry is not None
+        return p1 if entry else 0
 
     def _take_from_disk(self) -> None:
         """Take over entries read, written, found or lost on disk since the last time."""
@@ -476,6 +515,7 @@ class Prefixes:
         self._restoring.clear()
         self._awaited.clear()
         self._saved.clear()
+        self.late.clear()
         for slot in list(self._alone):
             self.unpark(slot)
         self.store.clear()

@@ -8,6 +8,7 @@ next turn of a chat may take over the sequence of the turn before, with its cell
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -43,6 +44,7 @@ class Sequences:
         self._free = deque(range(loaded.n_seq))
         self._ended: list[int] = []
         self.next_turns = NextTurns()
+        self.leaving: Callable[[int], None] = lambda seq: None  # before a held one is let go
         self.cells = self._map(0)
         self._make_room, self._take = Direct(c.make_room), Direct(c.take_together)
         self._lose, self._end = Direct(c.lose), Direct(c.end_sequence)
@@ -126,6 +128,7 @@ class Sequences:
 
     def let_go(self, seq: int) -> None:
         """No next turn is waited for any more: the cells are kept as those of others."""
+        self.leaving(seq)
         self.next_turns.drop(seq)
         self._let_end(seq)
 

@@ -45,6 +45,8 @@ class Seats:
             engine.loaded, engine.table, engine.sequences, engine.cost, engine.start.cache_bytes,
             self._shelf,
         )  # fmt: skip
+        late = self.prefixes.late
+        engine.sequences.leaving = lambda seq: late.save_all(seq, self._somebody_decodes())
         if self._shelf is not None and self.prefixes.is_on:
             self._shelf.start()
 
@@ -273,9 +275,12 @@ class Seats:
         """
         ended = None
         if not empty:
-            self.prefixes.keep(slot, not self._somebody_decodes())
+            ended, beside_streams = self._ended(slot), self._somebody_decodes()
+            if ended is not None and beside_streams:
+                self.prefixes.keep_later(slot, ended)
+            else:
+                self.prefixes.keep(slot, not beside_streams)
             self._engine.remember_text(slot)
-            ended = self._ended(slot)
         self.drop_sequence(slot, empty, ended)
         self.prefixes.unpark(slot)
 

@@ -105,3 +105,44 @@ def test_turns_of_a_chat_keep_one_state_of_more_than_half_of_it(engine, judge, e
         _, answer = ask(engine, judge, prompt, "turns")
         prompt = [*prompt, *answer, end, *words(51 + turn, 40), end]
     assert ask(engine, judge, prompt, "turns")[0] >= len(prompt) - 45
+
+
+def submitted(engine: DrivenEngine, tokens: list[int], domain: str) -> int:
+    endless = m.Sampling(temperature=0.0, ignore_eos=True)
+    return engine.submit(
+        tokens=tokens, n_prompt=len(tokens), domain=domain, max_tokens=10, sampling=endless
+    )
+
+
+def test_a_turn_that_continues_the_last_computes_only_what_is_new(engine, judge):
+    """The answer's last token was never fed."""
+    prompt, known = words(60, 300), 0
+    for turn in range(3):
+        cached, answer = ask(engine, judge, prompt, "goes on")
+        assert cached == known
+        known = len(prompt) + len(answer) - 1
+        prompt = [*prompt, *answer, *words(61 + turn, 40)]
+
+
+def test_both_branches_of_a_chat_have_what_they_share(engine, judge, end):
+    """The first goes on in the cells of the turn before, and the other is restored."""
+    prompt = [*words(70, 300), end, *words(8, 5)]
+    _, answer = ask(engine, judge, prompt, "branches")
+    for seed in (71, 72):
+        cached, _ = ask(engine, judge, [*prompt, *answer, *words(seed, 40)], "branches")
+        assert cached >= len(prompt) - NEAR
+    again, _ = ask(engine, judge, prompt, "branches")
+    assert again >= len(prompt) - NEAR
+
+
+def test_chats_that_come_at_once_wait_for_the_message_that_they_share(engine, judge, end):
+    system = [*words(80, 300), end]
+    prompts = [[*system, *words(81 + n, 100), end, *words(8, 5)] for n in range(3)]
+    serials = [submitted(engine, prompt, "at once") for prompt in prompts]
+    cached = []
+    for serial, prompt in zip(serials, prompts, strict=True):
+        engine.wait(serial)
+        assert judge.greedy_gaps(prompt, engine.generated(serial)).max() < 0.5
+        cached.append(int(engine.table.cached[engine.slots[serial]]))
+        engine.release(serial)
+    assert cached == [0, len(system), len(system)]

@@ -5,11 +5,9 @@ What an answer should be is judged as in `test_engine_prefixes`.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import json
 import random
-from collections.abc import Iterator
 
 import pytest
 
@@ -156,20 +154,8 @@ def test_random_chats_are_right_while_cells_run_short(path, oracle: Oracle, seed
 LONG = SHARED * 4  # more than one piece
 
 
-@contextlib.contextmanager
-def beside_a_stream(path, n_ctx=4096, **more) -> Iterator[DrivenEngine]:
-    """An engine with an answer that goes on beside others' rows, and is kept for nobody."""
-    with DrivenEngine(n_ctx=n_ctx, n_seq=4, patch=patched(path, **more)) as engine:
-        reader = Chat(engine, "# read by somebody\n", domain=None)
-        reader.ask(max_tokens=900)
-        engine.wait(reader.serial, n_tokens=2)
-        yield engine
-        engine.send(m.Cancel(reader.serial))
-        engine.wait(reader.serial)
-
-
 def test_a_text_that_ends_beside_a_stream_is_there_for_a_prompt_that_shares_it(path, oracle):
-    with beside_a_stream(path, busy=True) as engine:
+    with DrivenEngine(n_ctx=4096, n_seq=4, patch=patched(path, late="never")) as engine:
         first, other = (Chat(engine, LONG + end) for end in ("# one\n" * 30, "# another\n" * 30))
         for chat in (first, other):
             chat.ask()
@@ -180,7 +166,7 @@ def test_a_text_that_ends_beside_a_stream_is_there_for_a_prompt_that_shares_it(p
 
 def test_a_text_that_ends_beside_a_stream_is_kept_before_its_cells_go(path, oracle):
     """Others' rows need the cells: all of it is saved then."""
-    with beside_a_stream(path, n_ctx=2560, busy=True) as engine:
+    with DrivenEngine(n_ctx=2048, n_seq=4, patch=patched(path, late="never")) as engine:
         chats = [Chat(engine, f"# chat {i}\n{LONG}") for i in range(3)]
         for chat in chats:
             chat.ask()
@@ -192,13 +178,10 @@ def test_a_text_that_ends_beside_a_stream_is_kept_before_its_cells_go(path, orac
 
 
 def test_all_of_a_late_text_is_kept_once_nobody_asks_any_more(path):
-    with DrivenEngine(n_ctx=4096, n_seq=4, patch=patched(path)) as engine:
-        reader, chat = Chat(engine, "# read\n", domain=None), Chat(engine, LONG)
-        for each, n_tokens in ((reader, 900), (chat, 1)):
-            each.ask(max_tokens=n_tokens)
-            engine.wait(each.serial, n_tokens=min(n_tokens, 2))
-        engine.send(m.Cancel(reader.serial))
-        engine.wait(reader.serial)
-        assert told(path)[0] == ["later", len(chat.tokens)]
+    with DrivenEngine(n_ctx=4096, n_seq=4, patch=patched(path, late="beside")) as engine:
+        chat = Chat(engine, LONG)
+        chat.ask(max_tokens=1)
+        engine.wait(chat.serial)
+        until(lambda: told(path) == [["later", len(chat.tokens)]])
         pieces = -(-len(chat.tokens) // 512)
         until(lambda: engine.table.header.cache_entries == pieces)

@@ -109,18 +109,20 @@ def spied_sequences(path: str) -> None:
 
 
 @once_numba_may_load
-def spied_next_turns(path: str, graph: bool = False, busy: bool = False) -> None:
+def spied_next_turns(path: str, graph: bool = False, late: str = "") -> None:
     """Of each row that goes on in cells that were held: its tokens there, and what is held yet.
 
     And of each row whose text is saved later: its tokens.
 
     The processor's engine keeps no cells, so it is told that it does.  It measures nothing in
     pauses, for which the cache is emptied.  ``graph``: it takes each pause to make the graph of a
-    short prompt ready.  ``busy``: ticks leave no time to save what ended beside streams.
+    short prompt ready.  ``late``: "beside" streams that are always said to be there, texts
+    that end are saved later, or "never" while their cells are held.
     """
     from umaserve.engine.cells.late_texts import LateTexts
     from umaserve.engine.cells.sequences import Sequences
     from umaserve.engine.loop.idle_work import IdleWork
+    from umaserve.engine.loop.seats import Seats
     from umaserve.engine.model import abilities, boot
     from umaserve.engine.prefill.ready_graph import ReadyGraph
 
@@ -161,8 +163,11 @@ def spied_next_turns(path: str, graph: bool = False, busy: bool = False) -> None
         say(path, "later", text.tokens.size)
 
     LateTexts.put = spied_put  # type: ignore[method-assign]
-    if busy:
+    if late:
+        Seats._somebody_decodes = lambda self: True  # type: ignore[method-assign]
+    if late == "never":
         LateTexts.step = lambda self, may_save: None  # type: ignore[method-assign]
+        LateTexts.is_left = False  # type: ignore[assignment,method-assign]
     IdleWork.__init__ = idling
     Sequences.__init__, Sequences.go_on, Sequences.let_go = making, spied, spied_let_go
 

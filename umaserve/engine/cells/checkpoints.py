@@ -31,7 +31,7 @@ class Checkpoints:
         self._firsts: dict[int, int] = {}  # by slot: the first stop of a text that is new
 
     def begin(self, slot: int, tokens: np.ndarray, known: int) -> None:
-        """Choose stops in ``tokens`` (int32), a row's prompt with ``known`` restored tokens."""
+        """Choose stops in ``tokens`` (int32), a row's prompt with ``known`` tokens."""
         stops = checkpoints(tokens, self._ends, known)
         self._stops[slot] = stops
         self._firsts[slot] = stops[0] if stops and not known else 0
@@ -40,6 +40,13 @@ class Checkpoints:
     def forget(self, slot: int) -> None:
         """Forget the stops of a row that gets another request."""
         self._stops.pop(slot, None)
+
+    def before(self, slot: int, end: int) -> int:
+        """Return the last stop of a row that is still to come and has at most ``end`` tokens.
+
+        Return 0 where there is none.
+        """
+        return max((at for at in self._stops.get(slot, ()) if at <= end), default=0)
 
     def reached(self) -> list[int]:
         """Return the rows that have just stopped, and let them go on to their next stop."""

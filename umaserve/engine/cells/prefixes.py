@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ import numpy as np
 
 from umaserve.cache import disk
 from umaserve.cache.tree import MEMORY, NOTHING, Entry, Part, PrefixTree
+from umaserve.cache.whole import WholeTexts
 from umaserve.engine.model.abilities import can_be_saved, why_not_plain
 from umaserve.models.needs import available_bytes, total_bytes
 from umaserve.policy.cost.model import predict
@@ -46,6 +48,7 @@ SHARE = 4  # of the machine's memory, one part in so many may be taken by defaul
 RESERVE = 16  # of the machine's memory, one part in so many stays free
 LOOK_S = 1.0  # how often to ask what memory is free
 IDLE_LOOK_MS = 10_000  # the same while nobody asks anything
+LATE_MS = 1000  # without a request, before held texts are saved
 AUTO = -1
 LEASE = 4.0  # times as much what a session has is worth, and a part so large what is in background
 
@@ -195,7 +198,7 @@ class Prefixes:
         """Rows that had better wait for others, which compute what they begin with."""
         table = self._table
         self._awaited.clear()
-        if not self.is_on or not self._copies.cuts:
+        if not self.is_on:
             return set()
         states = table.state.tolist()
         waiting = [s for s in self._domains if states[s] == t.WAITING and table.seq[s] < 0]
@@ -214,6 +217,8 @@ class Prefixes:
             n = min(tokens.size, theirs.size)
             differ = np.flatnonzero(tokens[:n] != theirs[:n])
             shared = int(differ[0]) if differ.size else n
+            if self._checkpoints is not None:
+                shared = self._checkpoints.before(leader, shared)
             # what was saved up to there and is not kept has no room: nobody waits for that
             is_to_come = self._saved.get(leader, 0) < shared
             if is_to_come and shared - have >= WORTH_A_WAIT:
@@ -252,6 +257,8 @@ class Prefixes:
         if domain is None:
             return parts
         tokens = self._table.tokens[slot, : int(self._table.n_tokens[slot]) - 1]
+        if isinstance(self.store, WholeTexts):  # of a longer state only what has a mark is of use
+            tokens = tokens[: self.store.last(domain, tokens)]
         is_more = self.late.save_beginning(domain, tokens, kept, WORTH_A_WAIT)
         return self.known(slot) if is_more else parts
 
@@ -263,6 +270,21 @@ class Prefixes:
     def fills(self, slot: int) -> bool:
         """Whether pieces of this row are on their way."""
         return any(each.slot == slot for each in self._restoring)
+
+    @property
+    def cuts(self) -> bool:
+        """Whether a sequence can be cut anywhere."""
+        return self._copies.cuts
+
+    def went_on(self, slot: int) -> None:
+        """A row goes on in the cells of the turn before."""
+        if not self.cuts:
+            self._saved[slot] = int(self._table.n_past[slot])
+
+    def save_late(self, wanted: Callable[[], object] = bool) -> None:
+        """Save held texts, until something is ``wanted``."""
+        while self.late.is_left and not wanted():
+            self.late.step(True)
 
     def leave(self, slot: int) -> None:
         """The row's sequence is being taken away."""
@@ -374,7 +396,7 @@ class Prefixes:
 
     def keep_later(self, slot: int, ended: Ended) -> None:
         """A row is over whose cells are about to be held as ``ended``: save its rest from these."""
-        if slot in self._domains and self._copies.cuts:
+        if slot in self._domains:
             text = self._text(slot, ended.tokens.size)
             text.tokens = ended.tokens
             self.late.put(text, ended, bool(self._table.lane[slot]))
@@ -384,8 +406,9 @@ class Prefixes:
         assert self._checkpoints is not None
         self.look_at_memory()
         domain, lease = self._domains[slot], self._lease(slot)
-        first = self._checkpoints.is_first(slot)
-        if first or not self._checkpoints.mark(slot, domain, lease):
+        past = int(self._table.n_past[slot])
+        needed = self._checkpoints.is_first(slot) or self._awaited.get(slot) == past
+        if needed or not self._checkpoints.mark(slot, domain, lease):
             self._save_one(slot)
         self.report.tell()
 
@@ -476,7 +499,10 @@ class Prefixes:
         self.report.tell()
 
     def idle_ms(self) -> int | None:
-        """How long an idle engine may sleep before `look_at_memory`; None = for ever."""
+        """How long an idle engine may sleep before `look_at_memory`, or before it saves held texts;
+        None = for ever."""
+        if self.late.is_left:
+            return LATE_MS
         return IDLE_LOOK_MS if self.store.bytes_held else None
 
     def look_at_memory(self) -> None:

@@ -2,7 +2,8 @@
 
 Where prompts are copied into the context, its cells are kept for a while: `cell_map` says why.  The
 next turn of a chat may take over the sequence of the turn before, with its cells
-(`umaserve.cache.next_turn`).  Until then the cells count as taken.
+(`umaserve.cache.next_turn`).  Until then the cells count as taken.  A model whose memory cannot be
+cut has no map of cells.  Its ended sequences are held in place of rows that are not there.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ class Sequences:
         self._n_seq = loaded.n_seq
         self._loaded = loaded
         self._keeps = 0  # sequences that have ended and may have cells
+        self._is_plain = not why_not_plain(loaded)
         self._free = deque(range(loaded.n_seq))
         self._ended: list[int] = []
         self.next_turns = NextTurns()
@@ -77,7 +79,7 @@ class Sequences:
     @property
     def keeps_cells(self) -> bool:
         """Whether cells of ended requests stay their sequence's now."""
-        return bool(self.cells.marks.valid)
+        return bool(self.cells.marks.valid) or not self._is_plain
 
     @property
     def available(self) -> bool:
@@ -87,6 +89,8 @@ class Sequences:
     def take(self) -> int:
         """Return a sequence without cells, for a row."""
         self._collect()
+        if not self._free:
+            self.let_go(self.next_turns.oldest())
         self.rows += 1
         return self._free.popleft()
 
@@ -97,9 +101,10 @@ class Sequences:
         text that is worth holding for its next turn.
         """
         self.rows -= 1
-        if ended is not None and self.cells.marks.valid and not empty:
+        if ended is not None and self.keeps_cells and not empty:
             self.next_turns.hold(seq, ended)
-            self._leave_some()
+            if self._is_plain:
+                self._leave_some()
         elif not self.rows and self._keeps and not self.next_turns:
             self._free.append(seq)
             self.clear()
@@ -114,13 +119,16 @@ class Sequences:
     def go_on(self, seq: int, n: int) -> bool:
         """A row takes over a sequence that is held, with the first ``n`` tokens of it.
 
-        False where libllama has something else in it: then nothing is kept any more.
+        False where libllama has something else in it: then nothing is kept any more.  Where memory
+        cannot be cut, ``n`` has to be all tokens.
         """
         self.next_turns.came(seq)
-        self._context.seq_rm(seq, n, -1)
+        if self._is_plain:
+            self._context.seq_rm(seq, n, -1)
         if self._context.seq_pos_max(seq) != n - 1:
             self._let_end(seq)
-            self.lose_track()
+            if self._is_plain:
+                self.lose_track()
             return False
         self.forgotten(seq, n)
         self.rows += 1
@@ -133,6 +141,10 @@ class Sequences:
         self._let_end(seq)
 
     def _let_end(self, seq: int) -> None:
+        if not self._is_plain:
+            self._context.seq_rm(seq)
+            self._free.append(seq)
+            return
         self._end(self.cells, seq)
         self._ended.append(seq)
         self._collect()
@@ -240,6 +252,8 @@ class Sequences:
         free, ended, _, _ = groups
         left = {seq: counted[seq] for seq in free if counted[seq]}
         assert not left, f"cells of sequences that nobody has: {left}"
+        for seq in held:
+            assert counted[seq] == self.next_turns.size(seq), f"{seq} is held with {counted[seq]}"
         if not self.cells.marks.valid:
             return
         owners = self.cells.owner[self.cells.owner >= 0]
@@ -247,8 +261,6 @@ class Sequences:
         assert (known == self.cells.cells).all() and known.sum() == self.cells.marks.used
         for seq in of_rows | held:
             assert known[seq] == counted[seq], f"{seq}: {known[seq]} cells, not {counted[seq]}"
-        for seq in held:
-            assert counted[seq] == self.next_turns.size(seq), f"{seq} is held with {counted[seq]}"
         for seq in ended:
             assert (known[seq] > 0) == (counted[seq] > 0)
 

@@ -324,9 +324,6 @@ class Engine:
             self.idle_work.step()
             if not self.idle_work.is_left:
                 self._save_costs()
-        late = self.seats.prefixes.late
-        while late.is_left and not self.control.has_something():
-            late.step(True)
         has_room = self.sequences.next_turns.cells + WIDTH <= self.loaded.n_ctx
         if self.graph.wanted and has_room and not self.aside.has_jobs:
             # a `receive` would take the sign that a text is tokenised, and nothing would say so
@@ -342,6 +339,8 @@ class Engine:
         self.aside.free_unused()
         self.seats.apart.free_unused()
         self.seats.prefixes.look_at_memory()
+        if not messages:
+            self.seats.prefixes.save_late(self.control.has_something)
         return messages
 
     def check(self) -> int:

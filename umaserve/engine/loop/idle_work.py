@@ -66,6 +66,7 @@ class IdleWork:
         if not self._left:
             self._left, self._again_s = [self._threads, self._probe], math.inf
         if self._steps is None:
+            self._engine.seats.free_held()
             self._steps = self._left[0]()
         try:
             ended = next(self._steps, self) is self

@@ -72,6 +72,7 @@ class Seats:
         """Write to disk what waits for it."""
         self.apart.close()
         if self._shelf is not None:
+            self.prefixes.save_late()
             self._shelf.close()
 
     def _is_background(self, slot: int, now_ns: int) -> bool:
@@ -146,6 +147,8 @@ class Seats:
         if domain is None or not held:
             return -1, 0
         seq, n = held.find(domain, table.tokens[slot, : int(table.n_tokens[slot]) - 1])
+        if n < held.size(seq) and not self.prefixes.cuts:
+            return -1, 0
         known = self.prefixes.known(slot) if n else []
         return (-1, 0) if known and known[-1].end >= n + WORTH_A_WAIT else (seq, n)
 
@@ -159,6 +162,7 @@ class Seats:
         if not engine.sequences.go_on(seq, n):
             return False
         table.seq[slot], table.n_past[slot] = seq, n
+        self.prefixes.went_on(slot)
         return True
 
     def _note(self, slot: int) -> None:
@@ -191,6 +195,13 @@ class Seats:
         running, now_s = cells.cells_committed(table), time.monotonic()
         while (seq := sequences.next_turns.overdue(running, self._room(), now_s)) >= 0:
             sequences.let_go(seq)
+
+    def free_held(self) -> None:
+        """Free all that is held, which is saved first: somebody needs an empty cache."""
+        self.prefixes.save_late()
+        sequences = self._engine.sequences
+        while sequences.next_turns:
+            sequences.let_go(sequences.next_turns.oldest())
 
     def _ended(self, slot: int) -> Ended | None:
         """Text of an ended row that its next turn may go on with; None where nothing is held."""
@@ -253,7 +264,11 @@ class Seats:
             self.park(slot, keep=False)
 
     def evict(self) -> bool:
-        """Send the newest session back to waiting, until there is room for it again."""
+        """Free held cells, or send the newest session back to waiting until it has room again."""
+        sequences = self._engine.sequences
+        if sequences.next_turns:
+            sequences.let_go(sequences.next_turns.oldest())
+            return True
         slot = cells.victim(self._engine.table)
         if slot < 0:
             return False
@@ -276,7 +291,7 @@ class Seats:
         ended = None
         if not empty:
             ended, beside_streams = self._ended(slot), self._somebody_decodes()
-            if ended is not None and beside_streams:
+            if ended is not None and (beside_streams or not self.prefixes.cuts):
                 self.prefixes.keep_later(slot, ended)
             else:
                 self.prefixes.keep(slot, not beside_streams)

@@ -250,18 +250,18 @@ def test_a_lone_prompt_is_one_chunk_that_is_given_up_when_nobody_waits_for_it(st
 def test_prompts_land_from_beside_the_ticks_while_somebody_decodes(start, oracle):
     # a generous cap: whether the machine keeps a tight one beside a prompt is not the question
     engine = start(latency_cap=6.0)
-    header = engine.table.header
+    header, long = engine.table.header, PROMPTS[1] * 12  # computed before the stream ends
     stream = interactive(engine, PROMPTS[0], max_tokens=2000)
     engine.wait(stream, n_tokens=20)
     assert header.aside_tokens == 0
-    slow = background(engine, LONG, max_tokens=10)
+    slow = background(engine, long, max_tokens=4)
     engine.wait(slow)
     assert engine.table.state[engine.slots[stream]] == t.RUNNING
     n_prompt = len(engine.prompt_tokens(slow))
     # on a busy machine the rest is computed in the ticks
     assert n_prompt // 2 < header.aside_tokens <= n_prompt
     assert header.prefill_tokens >= n_prompt
-    assert_right(engine, oracle, slow, LONG)
+    assert_right(engine, oracle, slow, long)
     engine.send(m.Cancel(stream))
     engine.wait(stream)
     assert_right(engine, oracle, stream, PROMPTS[0])

@@ -9,10 +9,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from umaserve.engine.loop.beside import UNLIKE, note_shape
 from umaserve.engine.loop.records import Facts, Flight
+from umaserve.jit.compiled import njit
+from umaserve.jit.inner import INNER
 from umaserve.policy.cost.model import CHUNK_SIZES, chunk_class
 
 NS = 1_000_000  # per millisecond
@@ -23,7 +24,7 @@ STARVED_NS = 1_000_000_000  # a part that waited so long begins all the same
 (TICKS, BUSY_MS, ASIDE_TOKENS, ASIDE_MS, SPENT_TICKS, PARKED, ABORTED, STREAM_MS,
  STREAM_PROMPT, STREAM_ROWS, BACK_PROMPT, END_MS, CHANGES) = range(13)  # fmt: skip
 
-@njit(nogil=True, cache=True)
+@njit(**INNER)
 def give_orders(state, plan, worker, now):
     """What is computed aside; ``worker`` float64[3]: slot (-1 = none), tokens done of its piece,
     and ns at which a slice last had room for a part of it."""
@@ -54,7 +55,7 @@ def give_orders(state, plan, worker, now):
         worker[1], worker[2] = 0.0, now
 
 
-@njit(nogil=True, cache=True)
+@njit(**INNER)
 def compute(state, plan, worker, ms, per_s, most, totals):
     """Let the prefill worker run for so long, down its list, in pieces of ``most`` tokens."""
     tokens = ms * per_s / 1000.0
@@ -81,7 +82,7 @@ def compute(state, plan, worker, ms, per_s, most, totals):
                     i += 1
 
 
-@njit(nogil=True, cache=True)
+@njit(**INNER)
 def slice_before(state, plan, worker, machine, now, totals):
     """Compute parts of a chunk before a tick, all as long as the longest; returns the ms.
 
@@ -103,14 +104,14 @@ def slice_before(state, plan, worker, machine, now, totals):
     return used
 
 
-@njit(nogil=True, cache=True)
+@njit(**INNER)
 def give_up(worker, s):
     """The request of slot ``s`` has ended."""
     if worker[0] == s:
         worker[0] = -1.0
 
 
-@njit(nogil=True, cache=True)
+@njit(**INNER)
 def after_change(machine, knobs, cost, memory, plan, shape, rows, prompt, ms, totals):
     """Ms of a tick that would take ``ms`` after others of its shape; ``shape``: `Shape`."""
     flight, facts, counts = shape.flight, shape.facts, shape.counts

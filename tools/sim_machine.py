@@ -11,10 +11,10 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from umaserve.engine.start.bare_ticks import PAST
 from umaserve.engine.start.probe import LONGEST_MS, PROBE_S, TIMES, shapes
+from umaserve.jit.compiled import njit
 from umaserve.policy.base import ALL_FEATURES, FEATURES, Knobs
 from umaserve.policy.cost.model import CHUNK_SIZES, CostModel, is_known, learn, predict
 

@@ -11,10 +11,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from umaserve.engine.cells.accounting import MARGIN
 from umaserve.engine.loop.account import learn_tick
+from umaserve.jit.compiled import njit
+from umaserve.jit.inner import INNER
 from umaserve.llama.traffic import Traffic
 from umaserve.policy.base import (
     FLAG_SPENT,
@@ -144,7 +145,7 @@ class Result(NamedTuple):
     cost: CostModel
 
 
-@njit(nogil=True, cache=True)
+@njit(**INNER)
 def _turn(world, program):
     """The next turn of a program, as `umaserve.server.requests.turns` deals them."""
     state, last = world.state, world.seqs[1]
@@ -154,7 +155,7 @@ def _turn(world, program):
     return last + 1
 
 
-@njit(nogil=True, cache=True)
+@njit(**INNER)
 def _arrive(jobs, world, now, counter):
     """Give rows to the requests that are due; returns (when the next comes, next interactive)."""
     state = world.state
@@ -198,7 +199,7 @@ def _arrive(jobs, world, now, counter):
     return following, following_interactive
 
 
-@njit(nogil=True, cache=True)
+@njit(**INNER)
 def _used(state):
     used = 0
     for s in range(state.state.shape[0]):
@@ -207,7 +208,7 @@ def _used(state):
     return used
 
 
-@njit(nogil=True, cache=True)
+@njit(**INNER)
 def _victim(state):
     """As `umaserve.engine.cells.accounting.victim`; also returns how many run."""
     worst, running = -1, 0
@@ -225,7 +226,7 @@ def _victim(state):
     return worst, running
 
 
-@njit(nogil=True, cache=True)
+@njit(**INNER)
 def held(state, slot, more=0):
     """Sequences that a row's program holds, and ``more``, over its weight."""
     count = more
@@ -235,7 +236,7 @@ def held(state, slot, more=0):
     return count / weight_of(state, slot)
 
 
-@njit(nogil=True, cache=True)
+@njit(**INNER)
 def _goes_before(state, a, b):
     """As `umaserve.engine.cells.accounting.next_to_admit`."""
     if state.lane[a] != state.lane[b]:
@@ -244,7 +245,7 @@ def _goes_before(state, a, b):
     return own < other or own == other and state.arrival[a] < state.arrival[b]
 
 
-@njit(nogil=True, cache=True)
+@njit(**INNER)
 def _park(world, slot):
     state = world.state
     world.kept[slot] = state.n_past[slot]
@@ -254,7 +255,7 @@ def _park(world, slot):
     world.seqs[0] += 1
 
 
-@njit(nogil=True, cache=True)
+@njit(**INNER)
 def _admit(jobs, world, knobs, memory, n_ctx, totals, now):
     """As the engine: interactive first, in the place of background if need be."""
     state = world.state
@@ -299,7 +300,7 @@ def _admit(jobs, world, knobs, memory, n_ctx, totals, now):
         state.state[best] = RUNNING
 
 
-@njit(nogil=True, cache=True)
+@njit(**INNER)
 def _mix(digest, value):
     # two moduli below 2**31: no product leaves int64, compiled or not
     digest[0] = (digest[0] * 1_000_003 + value + 2) % 2_147_483_647
@@ -326,7 +327,7 @@ def note_plan(digest, plan, entries):
         _mix(digest, whole)
 
 
-@njit(nogil=True, cache=True)
+@njit(**INNER)
 def _note_sunk(jobs, world):
     state = world.state
     for s in range(state.state.shape[0]):
@@ -369,7 +370,7 @@ def check_plan(state, plan, entries, knobs, free_cells, faults):
     return rows, prompt
 
 
-@njit(nogil=True, cache=True)
+@njit(**INNER)
 def _tell(jobs, world, knobs, info, out, made, s, now):
     """Row ``s`` has its next token; returns whether its request has ended with that."""
     state, j = world.state, world.job[s]
@@ -404,7 +405,7 @@ def _tell(jobs, world, knobs, info, out, made, s, now):
     return True
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, _nrt=True)
 def run(
     jobs, world, machine, knobs, cost, memory, traffic, plan, shape, n_ctx, most_ticks, horizon_ns,
     out,

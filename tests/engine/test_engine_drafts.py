@@ -108,7 +108,7 @@ def drafts(engine: DrivenEngine) -> tuple[int, int]:
 
 
 @settings(
-    max_examples=25, suppress_health_check=list(HealthCheck),
+    max_examples=15, suppress_health_check=list(HealthCheck),
     phases=PHASES,
 )  # fmt: skip
 @given(

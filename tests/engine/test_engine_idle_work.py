@@ -121,7 +121,7 @@ def test_a_prompt_that_was_given_up_is_computed_as_if_it_never_was(
             assert engine.reason(serial) == t.REASON_LENGTH
             assert engine.generated(serial) == expected
             engine.release(serial)
-            if engine.table.header.aborted_chunks >= 2:
+            if engine.table.header.aborted_chunks >= 1:
                 return
         pytest.fail("no prompt was ever given up")
 

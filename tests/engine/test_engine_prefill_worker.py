@@ -308,19 +308,24 @@ def test_an_evicted_session_is_computed_again(rig: Rig, text: list[int]) -> None
     assert (rig.finish(1) == alone(rig, text[:601], CHUNK)).all()
 
 
-def test_the_second_cache_is_as_large_as_the_prompts_need(rig: Rig, text: list[int]) -> None:
+def test_the_second_cache_is_as_large_as_the_prompts_need(
+    rig: Rig, text: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It grows for a longer prompt under one that is half done, which loses nothing."""
-    rig.put(1, text[:601])
+    cells = FEWEST_CELLS // 4
+    monkeypatch.setattr(prefill_thread, "FEWEST_CELLS", cells)
+    first, second = text[: cells - 55], text[200 : 200 + cells + 101]
+    rig.put(1, first)
     rig.worker.want([1])
-    rig.until(lambda: rig.table.n_past[1] > 100, land=1)
-    assert rig.worker._thread._cells == FEWEST_CELLS < N_CTX
-    rig.put(2, text[200 : 200 + FEWEST_CELLS + 101])
+    rig.until(lambda: rig.table.n_past[1] > 50, land=1)
+    assert rig.worker._thread._cells == cells
+    rig.put(2, second)
     rig.worker.want([2, 1])
     rig.worker.orders.gate.stop = 1
     long = rig.finish(2)
-    assert rig.worker._thread._cells == 2 * FEWEST_CELLS <= N_CTX
+    assert rig.worker._thread._cells == 2 * cells <= N_CTX
     short = rig.finish(1)
-    for logits, tokens in ((long, text[200 : 200 + FEWEST_CELLS + 101]), (short, text[:601])):
+    for logits, tokens in ((long, second), (short, first)):
         assert np.abs(logits - alone(rig, tokens, CHUNK)).max() < TOLERANCE
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import subprocess
 from pathlib import Path
@@ -18,6 +19,12 @@ CONTROL = ("<|im_start|>", "<|im_end|>", "<|endoftext|>", "<s>", "</s>")
 
 
 def program() -> str:
+    return _program(builds.cache_root())
+
+
+@functools.cache
+def _program(_: Path) -> str:
+    """Look once in a folder of builds: a thousand questions would look at each file's owner."""
     build = builds.select()
     if build is None or build.lacks_chat:
         build = build_llama.ensure()

@@ -10,6 +10,8 @@ import pytest
 from benchmarks import drafts
 from benchmarks.names import OURS
 
+pytestmark = pytest.mark.slow
+
 SHORT = ["--model", "demo", "--without-peer", "--streams", "1,2", "--words", "30", "--answer", "80",
          "--rounds", "1", "--threads", "1", "--flags", "--speculate ngram"]  # fmt: skip
 

@@ -87,7 +87,7 @@ def test_a_running_daemon_is_measured_and_left_as_it_was(
     assert (status, daemon.process.poll()) == (0, None), bench.lines
     assert f"bench: the running daemon ({daemon.path})" in bench.lines
     assert "\ncap held: " in out and "the cap is 50.00" in out
-    assert "\nwithout labels: cap held: " in out
+    assert "\nwithout labels: pace " in out
     assert list(told_phases := json.loads(file.read_text())["phases"])[2] == "unlabelled"
     assert told_phases["unlabelled"]["background_tokens_per_s"] > 0
     told = json.loads(file.read_text())

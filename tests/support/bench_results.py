@@ -77,7 +77,7 @@ def made(
         answers=seen,
         samples=samples() if found is None else found,
         first_tokens={"alone": [first], "mixed": [second]},
-        daemon={"uptime_s": 500.0, "latency_cap": 1.2, **(daemon or {})},
+        daemon={"uptime_s": 500.0, "latency_cap": 1.2, "reading_ms": 25.0, **(daemon or {})},
         read_s=mixed.end_s,
         used_by_others=used_by_others,
     )

@@ -173,7 +173,7 @@ def test_a_dashboard_without_a_screen() -> None:
 
 
 def test_the_result_of_a_benchmark(monkeypatch: pytest.MonkeyPatch) -> None:
-    result = SimpleNamespace(notes=[RAW], verdict=None, unlabelled_verdict=None)
+    result = SimpleNamespace(notes=[RAW], verdict=None, pace=None)
     monkeypatch.setattr(table, "text", lambda result: RAW)
     monkeypatch.setattr(table, "verdict_text", lambda result: "held")
     monkeypatch.setattr(table, "unlabelled_text", lambda result: "held too")

@@ -104,7 +104,7 @@ def _cdf(result: Result) -> tuple[list[Axes], list[Name], int]:
         (result.unlabelled, AUTO, "without labels"),
     )  # fmt: skip
     curves = [
-        np.sort([gap.ms for gap in gaps(lane(result.seen_in(phase), True), phase)])
+        np.sort([gap.ms for gap in gaps(lane(result.answers, True), phase)])
         for phase, _, _ in kinds
     ]
     limit = _cap(result)

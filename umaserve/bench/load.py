@@ -98,7 +98,7 @@ class _Stream(_Connection):
         self._load, self.name, self._interactive, self._app = load, name, interactive, app
         self._words, self._tokens, self._once = words, tokens, once
         self._more, self._text, self.waits = more, "", False  # to be told to ask on
-        self._number = 0
+        self._number = sum(answer.stream == name for answer in load.answers)
         if app:  # else it is of this process, as all streams are
             self.send({"type": "info", "relays": True})
         self._answer: Answer
@@ -129,6 +129,11 @@ class _Stream(_Connection):
         load.answers.append(self._answer)
         self.send(message)
         return self._answer
+
+    def leave(self) -> None:
+        """End the answer that is under way."""
+        if self._answer.end_s is None:
+            self._answer.end_s = time.monotonic()
 
     def read(self) -> None:
         now_s = self.receive()
@@ -247,8 +252,12 @@ class Load:
         return stream.ask()
 
     def stop_streams(self) -> None:
-        """Close the streams' connections, on which the daemon cancels what they asked for."""
+        """Close the streams' connections, on which the daemon cancels what they asked for.
+
+        Their answers end with that.
+        """
         for stream in [c for c in self._open if isinstance(c, _Stream)]:
+            stream.leave()
             self._selector.unregister(stream.socket)
             stream.socket.close()
             self._open.remove(stream)
@@ -282,10 +291,10 @@ class Load:
         first = bisect_right(self.gaps, begin_s, key=lambda gap: gap.end_s)
         return quantile([gap.ms for gap in self.gaps[first:]], 0.95)
 
-    def streaming(self, kind: str, count: int) -> bool:
-        """Whether ``count`` streams of a kind have had a token."""
-        names = {a.stream for a in self.answers if a.times_s and a.stream.startswith(kind)}
-        return len(names) >= count
+    def streaming(self, kind: str, count: int, since_s: float) -> bool:
+        """Whether ``count`` streams of a kind have had a token since then."""
+        recent = (a for a in self.answers if a.times_s and a.times_s[-1] > since_s)
+        return len({a.stream for a in recent if a.stream.startswith(kind)}) >= count
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from pathlib import Path
 from string import Template
 
 from umaserve.bench.charts import CHARTS, Chart, svg
-from umaserve.bench.result import Result, Verdict
+from umaserve.bench.result import Pace, Result, Verdict
 from umaserve.bench.table import rows, shown, unlabelled_text, verdict_text
 from umaserve.own_file import write_own
 
@@ -49,7 +49,7 @@ def page(result: Result, drawn: list[str], pictures: list[str]) -> str:
     described = [machine.get(name) for name in ("model", "backend", "processor", "date")]
     verdicts = (
         _verdict(verdict_text(result), result.verdict),
-        _verdict(unlabelled_text(result), result.unlabelled_verdict),
+        _verdict(unlabelled_text(result), result.pace),
     )
     streams = (
         (s.stream, s.alone_gaps, s.mixed_gaps, shown(s.alone_p95_ms), shown(s.mixed_p95_ms))
@@ -72,7 +72,7 @@ def page(result: Result, drawn: list[str], pictures: list[str]) -> str:
     )
 
 
-def _verdict(sentence: str, verdict: Verdict | None) -> str:
+def _verdict(sentence: str, verdict: Verdict | Pace | None) -> str:
     """A sentence with its first words in the colour of the verdict."""
     tone = "odd"
     if verdict is not None:

@@ -18,6 +18,7 @@ from umaserve.bench.timeline import (
     first_tokens_ms,
     gaps,
     lane,
+    largest_mean_ms,
     tokens_in,
 )
 from umaserve.metrics import quantile
@@ -25,6 +26,8 @@ from umaserve.metrics import quantile
 WINDOW_S = 60  # of the daemon's figures
 FEW = 100  # times between tokens; of fewer, a 95th percentile says little
 SEEN_DIGITS = 2  # of a ratio and the cap, behind the point
+PACE_DIGITS = 1  # of ms
+PACE_TOKENS = 10  # over so many the pace of a reader is a mean
 BUSY = 0.1  # of the cores' time: as much in use by others may lengthen what is measured
 REL, ABS_MS = 0.03, 0.3  # how far the daemon's latencies may be from the client's
 
@@ -64,6 +67,27 @@ class Verdict(NamedTuple):
     @property
     def held(self) -> bool:
         return round(self.ratio, SEEN_DIGITS) <= round(self.cap, SEEN_DIGITS)
+
+    @property
+    def missed(self) -> bool:
+        return not (self.held or self.disturbed)
+
+
+class Pace(NamedTuple):
+    """``ten_ms`` is the largest mean of ten consecutive times between tokens beside prompts that
+    somebody waits for.  The pace is held while it is at most ``promised_ms``.
+
+    Promised is the pace of a reader (``--reading-ms``), the cap, or half the machine beside a
+    second program, whichever is longest.  ``disturbed``: as of `Verdict`.
+    """
+
+    ten_ms: float
+    promised_ms: float
+    disturbed: str = ""
+
+    @property
+    def held(self) -> bool:
+        return round(self.ten_ms, PACE_DIGITS) <= round(self.promised_ms, PACE_DIGITS)
 
     @property
     def missed(self) -> bool:
@@ -232,7 +256,7 @@ class Result:
     used_by_others: float = 0.0
 
     def __post_init__(self) -> None:
-        self.figures = {p.name: figures(self.seen_in(p), p) for p in self.phases}
+        self.figures = {p.name: figures(self.answers, p) for p in self.phases}
         self.minute = last_minute(self.answers, self.read_s, self.daemon["uptime_s"])
         self.first_ms = {
             name: [ms for a in answers if (ms := a.first_token_ms) is not None]
@@ -245,13 +269,6 @@ class Result:
     @property
     def phases(self) -> tuple[Phase, Phase, Phase]:
         return self.alone, self.mixed, self.unlabelled
-
-    def seen_in(self, phase: Phase) -> list[Answer]:
-        """The answers of the streams of a phase, and of those before it."""
-        if phase is not self.unlabelled:
-            return self.answers
-        # those that were left when their phase ended are not silent in this one
-        return [a for a in self.answers if a.stream.startswith(("unlabelled", "storm"))]
 
     @property
     def interactive(self) -> dict[str, list[Answer]]:
@@ -267,23 +284,29 @@ class Result:
     @property
     def verdict(self) -> Verdict | None:
         """``None`` when a phase had no time between tokens."""
-        return self._verdict(self.mixed)
-
-    @property
-    def unlabelled_verdict(self) -> Verdict | None:
-        """Verdict of the phase without labels; ``None`` when a phase had no time between tokens."""
-        return self._verdict(self.unlabelled)
-
-    def _verdict(self, beside: Phase) -> Verdict | None:
-        quiet, busy = (self.figures[p.name].p95_ms for p in (self.alone, beside))
+        quiet, busy = (self.figures[p.name].p95_ms for p in (self.alone, self.mixed))
         if not (quiet and busy):
             return None
-        disturbed = ""
+        return Verdict(busy / quiet, self.cap, self._disturbed(self.mixed))
+
+    @property
+    def pace(self) -> Pace | None:
+        """Verdict of the phase without labels; ``None`` when a phase had too few tokens."""
+        ten_ms = largest_mean_ms(lane(self.answers, True), self.unlabelled, PACE_TOKENS)
+        alone = [gap.ms for gap in gaps(lane(self.answers, True), self.alone)]
+        p95_ms = quantile(alone, 0.95)
+        if ten_ms is None or not p95_ms:
+            return None
+        half_ms = 2.0 * sum(alone) / len(alone)
+        promised_ms = max(float(self.daemon["reading_ms"]), self.cap * p95_ms, half_ms)
+        return Pace(ten_ms, promised_ms, self._disturbed(self.unlabelled))
+
+    def _disturbed(self, beside: Phase) -> str:
         if self.used_by_others > BUSY:
-            disturbed = "others use these cores"
-        elif any(self.others[p.name].busy for p in (self.alone, beside)):
-            disturbed = "others use this daemon"
-        return Verdict(busy / quiet, self.cap, disturbed)
+            return "others use these cores"
+        if any(self.others[p.name].busy for p in (self.alone, beside)):
+            return "others use this daemon"
+        return ""
 
     def _remarks(self) -> list[str]:
         out = []
@@ -325,7 +348,7 @@ class Result:
         return {
             "command": self.command,
             "verdict": _judged(self.verdict),
-            "unlabelled_verdict": _judged(self.unlabelled_verdict),
+            "pace": _paced(self.pace),
             "notes": self.notes,
             "machine": self.machine,
             "settings": self.settings,
@@ -368,6 +391,14 @@ def _judged(verdict: Verdict | None) -> dict[str, Any] | None:
     ratio = round(verdict.ratio, SEEN_DIGITS)
     judged = {"held": verdict.held, "ratio": ratio, "cap": verdict.cap}
     return {**judged, "disturbed": verdict.disturbed or None}
+
+
+def _paced(pace: Pace | None) -> dict[str, Any] | None:
+    if pace is None:
+        return None
+    ten_ms, promised_ms = round(pace.ten_ms, PACE_DIGITS), round(pace.promised_ms, PACE_DIGITS)
+    judged = {"held": pace.held, "ten_ms": ten_ms, "promised_ms": promised_ms}
+    return {**judged, "disturbed": pace.disturbed or None}
 
 
 def _others(seen: Others) -> str:

@@ -144,7 +144,7 @@ def _measure(
         machine = describe(info, used)
         meter = Meter(stages)
         with Load(path, Prompts(settings.seed).words, meter.report) as load:
-            alone, mixed = _phases(load, settings, sizes, stages, meter)
+            alone, mixed = _phases(load, client, settings, sizes, stages, meter)
             first = _first_tokens(load, client, sizes, stages)
             daemon, read_s = client.metrics(), time.monotonic()
             # last: the daemon counts what nobody labels as interactive, the storm too
@@ -188,25 +188,26 @@ def _measure(
 
 
 def _phases(
-    load: Load, settings: Settings, sizes: _Sizes, stages: Stages, meter: Meter
+    load: Load, client: Client, settings: Settings, sizes: _Sizes, stages: Stages, meter: Meter
 ) -> tuple[Phase, Phase]:
-    streams, warm_s = settings.interactive, _warm_s(settings)
+    """The streams alone, then anew beside long jobs: a token takes longer in a long answer."""
+    streams, jobs, warm_s = settings.interactive, settings.background, _warm_s(settings)
     stages.stage("warming up")
     meter.begin(warm_s)
     load.watch()
     load.run("first reading", FIRST_S, lambda: bool(load.samples))
-    _start_streams(load, "interactive", settings, sizes)
-    meter.begin(warm_s)
-    load.run("warming up", warm_s)
+    _start_streams(load, "interactive", settings, sizes, meter)
     stages.ended(_count(streams, "interactive stream"))
 
     stages.stage("interactive alone", f"{settings.seconds:g} s")
     meter.begin(settings.seconds)
     alone = load.run("alone", settings.seconds)
     stages.ended(_outcome(load, alone))  # while this draws, nobody reads: it has to be quick
+    load.stop_streams()
 
-    jobs = settings.background
     stages.stage("with background", f"{settings.seconds:g} s, {_count(jobs, 'long job')}")
+    _settle(load, client)
+    _start_streams(load, "interactive", settings, sizes, meter)
     meter.begin(settings.seconds)
     load.start("background", jobs, sizes.long_words, sizes.long_answer)
     mixed = load.run("mixed", settings.seconds)
@@ -215,15 +216,22 @@ def _phases(
     return alone, mixed
 
 
-def _start_streams(load: Load, kind: str, settings: Settings, sizes: _Sizes) -> None:
-    """Start the interactive streams and wait for their first tokens."""
-    streams = settings.interactive
+def _start_streams(load: Load, kind: str, settings: Settings, sizes: _Sizes, meter: Meter) -> None:
+    """Start the interactive streams, wait for their first tokens, and let them warm up."""
+    streams, warm_s = settings.interactive, _warm_s(settings)
     load.start(kind, streams, SHORT_WORDS, sizes.answer)
-    load.run("first tokens", FIRST_S, lambda: load.streaming(kind, streams))
-    if not load.streaming(kind, streams):
+    started_s = time.monotonic()
+
+    def all_stream() -> bool:
+        return load.streaming(kind, streams, started_s)
+
+    load.run("first tokens", FIRST_S, all_stream)
+    if not all_stream():
         raise BenchError(
             f"no first token within {FIRST_S:.0f} s; `umaserve top` shows what the daemon does"
         )
+    meter.begin(warm_s)
+    load.run("warming up", warm_s)
 
 
 def _unlabelled(
@@ -233,8 +241,7 @@ def _unlabelled(
     seconds, jobs = settings.seconds, settings.background
     stages.stage("without labels", f"{seconds:g} s, {_count(jobs, 'long job')}")
     _settle(load, client)
-    _start_streams(load, "unlabelled", settings, sizes)
-    load.run("warming up", _warm_s(settings) / 2)
+    _start_streams(load, "unlabelled", settings, sizes, meter)
     meter.begin(seconds)
     load.start("storm", jobs, sizes.long_words, sizes.long_answer)
     phase = load.run("unlabelled", seconds)

@@ -6,8 +6,11 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from umaserve.bench.result import (
+    PACE_DIGITS,
+    PACE_TOKENS,
     SEEN_DIGITS,
     Figures,
+    Pace,
     Result,
     Verdict,
     accepted_share,
@@ -69,8 +72,8 @@ _DAEMONS = (
 def rows(result: Result) -> list[Row]:
     """All of them, the promise first."""
     daemon = result.daemon
-    ratios = [None if v is None else v.ratio for v in (result.verdict, result.unlabelled_verdict)]
-    over = (None, *ratios, None, daemon.get("p95_over_baseline"))
+    ratio = None if result.verdict is None else result.verdict.ratio
+    over = (None, ratio, None, None, daemon.get("p95_over_baseline"))
     out = [Row("p95 over its baseline", "×", _cells(*over))]
     phases = [result.figures[p.name] for p in result.phases]
     for name, unit, value, theirs in _SEEN:
@@ -113,11 +116,12 @@ def text(result: Result) -> str:
     return "\n".join([over, head, *body])
 
 
-def word(verdict: Verdict) -> str:
+def word(verdict: Verdict | Pace) -> str:
     """The verdict in a few words."""
+    name = "cap" if isinstance(verdict, Verdict) else "pace"
     if verdict.held:
-        return "cap held"
-    return "CAP MISSED" if verdict.missed else f"no verdict, {verdict.disturbed}"
+        return f"{name} held"
+    return f"{name.upper()} MISSED" if verdict.missed else f"no verdict, {verdict.disturbed}"
 
 
 def short_text(result: Result) -> str:
@@ -144,12 +148,11 @@ def verdict_text(result: Result) -> str:
 
 def unlabelled_text(result: Result) -> str:
     """Return a sentence on the figures of streams whose requests name no lane."""
-    verdict = result.unlabelled_verdict
-    alone, beside = (result.figures[p.name] for p in (result.alone, result.unlabelled))
-    if verdict is None or not (alone.longest_ms and beside.longest_ms):
-        return "without labels: no verdict: a phase had no time between tokens"
+    pace, longest_ms = result.pace, result.figures[result.unlabelled.name].longest_ms
+    if pace is None:
+        return f"without labels: no verdict: no stream had {PACE_TOKENS} tokens in a phase"
     return (
-        f"without labels: {word(verdict)}: the p95 beside long prompts, {shown(beside.p95_ms)} ms, "
-        f"is {verdict.ratio:.{SEEN_DIGITS}f} times that alone; the longest pause, "
-        f"{shown(beside.longest_ms)} ms, {beside.longest_ms / alone.longest_ms:.1f} times"
+        f"without labels: {word(pace)}: beside long prompts ten tokens took at most "
+        f"{pace.ten_ms:.{PACE_DIGITS}f} ms each, {pace.promised_ms:.{PACE_DIGITS}f} ms are "
+        f"promised; the longest pause was {shown(longest_ms)} ms"
     )

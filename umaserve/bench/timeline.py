@@ -79,6 +79,20 @@ def gaps(answers: Iterable[Answer], phase: Phase, *, unfinished: bool = True) ->
     return out
 
 
+def largest_mean_ms(answers: Iterable[Answer], phase: Phase, count: int) -> float | None:
+    """The largest mean of ``count`` consecutive times between tokens of an answer; None: too few.
+
+    Of times that ended within the phase.
+    """
+    largest = None
+    for answer in answers:
+        own = np.array([gap.ms for gap in gaps([answer], phase, unfinished=False)])
+        if own.size >= count:
+            mean = float(np.convolve(own, np.full(count, 1 / count), "valid").max())
+            largest = mean if largest is None else max(largest, mean)
+    return largest
+
+
 def first_tokens_ms(answers: Iterable[Answer], phase: Phase) -> list[float]:
     """From the request to its first token, of the first tokens that came within the phase."""
     return [

@@ -195,7 +195,7 @@ def _show(result: Result, written: list[Path]) -> None:
     console.print()
     for verdict, sentence in (
         (result.verdict, verdict_text(result)),
-        (result.unlabelled_verdict, unlabelled_text(result)),
+        (result.pace, unlabelled_text(result)),
     ):
         colour = "yellow"
         if verdict is not None:

@@ -119,10 +119,8 @@ def spied_next_turns(path: str, graph: bool = False, late: str = "") -> None:
     short prompt ready.  ``late``: "beside" streams that are always said to be there, texts
     that end are saved later, or "never" while their cells are held.
     """
-    from umaserve.engine.cells.late_texts import LateTexts
     from umaserve.engine.cells.sequences import Sequences
     from umaserve.engine.loop.idle_work import IdleWork
-    from umaserve.engine.loop.seats import Seats
     from umaserve.engine.model import abilities, boot
     from umaserve.engine.prefill.ready_graph import ReadyGraph
 
@@ -156,6 +154,15 @@ def spied_next_turns(path: str, graph: bool = False, late: str = "") -> None:
         self._left.clear()
         engine.graph.usable = graph
 
+    _spy_on_late_texts(path, late)
+    IdleWork.__init__ = idling
+    Sequences.__init__, Sequences.go_on, Sequences.let_go = making, spied, spied_let_go
+
+
+def _spy_on_late_texts(path: str, late: str) -> None:
+    from umaserve.engine.cells.late_texts import LateTexts
+    from umaserve.engine.loop.seats import Seats
+
     put = LateTexts.put
 
     def spied_put(self: Any, text: Any, *more: Any) -> None:
@@ -168,8 +175,6 @@ def spied_next_turns(path: str, graph: bool = False, late: str = "") -> None:
     if late == "never":
         LateTexts.step = lambda self, may_save: None  # type: ignore[method-assign]
         LateTexts.is_left = False  # type: ignore[assignment,method-assign]
-    IdleWork.__init__ = idling
-    Sequences.__init__, Sequences.go_on, Sequences.let_go = making, spied, spied_let_go
 
 
 @once_numba_may_load

@@ -1,9 +1,8 @@
 """The clients: streams that ask and read, each with a connection of its own, and one that watches
 the daemon's metrics.
 
-One thread and one selector read everything, and a token's time is read before its frame is looked
-at.  What costs the client time (a redraw, say) is done right after tokens have been read, when the
-next ones are furthest away.
+One thread and one selector read everything.  A token's time is read before its frame.  What costs
+the client time (a redraw) follows tokens that have been read, when the next ones are furthest away.
 """
 
 from __future__ import annotations
@@ -27,7 +26,6 @@ from umaserve.metrics import quantile
 
 WATCH_MS = 500.0  # between two readings of the daemon's metrics
 REPORT_S = 0.5
-RECENT_S = 2.0
 READ_BYTES = 1 << 18
 # kinds of streams: whether somebody reads along, and the program's name where it names no lane
 KINDS: dict[str, tuple[bool, str | None]] = {
@@ -252,10 +250,7 @@ class Load:
         return stream.ask()
 
     def stop_streams(self) -> None:
-        """Close the streams' connections, on which the daemon cancels what they asked for.
-
-        Their answers end with that.
-        """
+        """Close the streams' connections, which ends their answers."""
         for stream in [c for c in self._open if isinstance(c, _Stream)]:
             stream.leave()
             self._selector.unregister(stream.socket)
@@ -282,10 +277,6 @@ class Load:
                     self._report(self)
         return Phase(name, begin_s, time.monotonic())
 
-    def recent_p95_ms(self) -> float | None:
-        """95th percentile in ms of interactive token gaps in the last ``RECENT_S``."""
-        return self.p95_since_ms(time.monotonic() - RECENT_S)
-
     def p95_since_ms(self, begin_s: float) -> float | None:
         """95th percentile in ms of interactive token gaps that ended after ``begin_s``."""
         first = bisect_right(self.gaps, begin_s, key=lambda gap: gap.end_s)
@@ -293,8 +284,8 @@ class Load:
 
     def streaming(self, kind: str, count: int, since_s: float) -> bool:
         """Whether ``count`` streams of a kind have had a token since then."""
-        recent = (a for a in self.answers if a.times_s and a.times_s[-1] > since_s)
-        return len({a.stream for a in recent if a.stream.startswith(kind)}) >= count
+        found = (a for a in self.answers if a.stream.startswith(kind) and a.times_s)
+        return len({a.stream for a in found if a.times_s[-1] > since_s}) >= count
 
 
 @contextmanager

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
     from umaserve.bench.load import Load
 
+RECENT_S = 2.0  # of which a running phase's figures are told
+
 
 class Stages:
     """``stage(name)`` begins the next one and ends the one before; ``update`` moves it.
@@ -93,7 +95,7 @@ class Meter:
 
     def report(self, load: Load) -> None:
         gone_s = time.monotonic() - self._began_s
-        p95 = load.recent_p95_ms()
+        p95 = load.p95_since_ms(time.monotonic() - RECENT_S)
         left = f"{max(0.0, self._seconds - gone_s):3.0f} s left"
         now = "" if p95 is None else f", p95 {p95:.1f} ms"
         self._stages.update(gone_s / self._seconds, left + now)

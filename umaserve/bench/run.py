@@ -191,9 +191,8 @@ def _phases(
     load: Load, client: Client, settings: Settings, sizes: _Sizes, stages: Stages, meter: Meter
 ) -> tuple[Phase, Phase]:
     """The streams alone, then anew beside long jobs: a token takes longer in a long answer."""
-    streams, jobs, warm_s = settings.interactive, settings.background, _warm_s(settings)
+    streams, jobs = settings.interactive, settings.background
     stages.stage("warming up")
-    meter.begin(warm_s)
     load.watch()
     load.run("first reading", FIRST_S, lambda: bool(load.samples))
     _start_streams(load, "interactive", settings, sizes, meter)
@@ -220,11 +219,7 @@ def _start_streams(load: Load, kind: str, settings: Settings, sizes: _Sizes, met
     """Start the interactive streams, wait for their first tokens, and let them warm up."""
     streams, warm_s = settings.interactive, _warm_s(settings)
     load.start(kind, streams, SHORT_WORDS, sizes.answer)
-    started_s = time.monotonic()
-
-    def all_stream() -> bool:
-        return load.streaming(kind, streams, started_s)
-
+    all_stream = partial(load.streaming, kind, streams, time.monotonic())
     load.run("first tokens", FIRST_S, all_stream)
     if not all_stream():
         raise BenchError(

@@ -19,9 +19,8 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomli.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 OWN = {"umaserve", "bindings", "build_llama"}
-# numba's own language for intrinsics, and the errors of the network that huggingface-hub passes on:
-# no version without them.
-BROUGHT = {"llvmlite", "httpx2"}
+# the errors of the network that huggingface-hub passes on: no version without them
+BROUGHT = {"httpx2"}
 # `make run` and `make lock` run these before a package of the tests is installed.
 SOURCES = [
     *sorted((ROOT / "umaserve").rglob("*.py")), *sorted((ROOT / "bindings").rglob("*.py")),

@@ -46,7 +46,7 @@ class LateTexts:
     def __init__(self, held: NextTurns, save: Callable[[Text], int]) -> None:
         self._held, self._save = held, save
         self._texts: dict[int, tuple[Ended, Text, bool]] = {}
-        self._saved_s = time.monotonic()
+        self._looked_s = time.monotonic()
 
     def put(self, text: Text, ended: Ended, in_background: bool) -> None:
         """The cells of ``text`` are about to be held as ``ended``."""
@@ -58,12 +58,11 @@ class LateTexts:
         ``may_save``: streams leave the time for it; else it is one of an interactive text, now and
         then.
         """
-        now_s = time.monotonic()
-        if not may_save and now_s < self._saved_s + EACH_S:
+        if not may_save and not self.is_due:
             return
+        self._looked_s = time.monotonic()
         for seq in list(self._texts):
             if self._is_held(seq) and (may_save or not self._texts[seq][2]):
-                self._saved_s = now_s
                 self._save_piece(seq)
                 return
 
@@ -75,7 +74,7 @@ class LateTexts:
     @property
     def is_due(self) -> bool:
         """Whether `step` may have something to do now."""
-        return bool(self._texts) and time.monotonic() >= self._saved_s + EACH_S
+        return bool(self._texts) and time.monotonic() >= self._looked_s + EACH_S
 
     def save_all(self, seq: int, beside_streams: bool) -> None:
         """A sequence is held no longer: save the rest of its text, or drop it.

@@ -396,7 +396,7 @@ class Prefixes:
 
     def keep_later(self, slot: int, ended: Ended) -> None:
         """A row is over whose cells are about to be held as ``ended``: save its rest from these."""
-        if slot in self._domains:
+        if slot in self._domains and slot not in self._alone:
             text = self._text(slot, ended.tokens.size)
             text.tokens = ended.tokens
             self.late.put(text, ended, bool(self._table.lane[slot]))

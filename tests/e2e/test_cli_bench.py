@@ -82,7 +82,7 @@ def test_a_running_daemon_is_measured_and_left_as_it_was(
     before = daemon.metrics()
     file = tmp_path / "r.json"
     # Half a second is too little for the background's first token where others use the cores.
-    bench = Bench(*SHORT, "--seconds", "3", "--socket", daemon.path, "--json", str(file))
+    bench = Bench(*SHORT, "--seconds", "2", "--socket", daemon.path, "--json", str(file))
     status, out = bench.ends()
     assert (status, daemon.process.poll()) == (0, None), bench.lines
     assert f"bench: the running daemon ({daemon.path})" in bench.lines

@@ -151,6 +151,7 @@ def test_a_prompt_that_takes_long_shows_how_far_it_is(pane: Pane, path: str) -> 
         assert "waiting for a turn" not in pane.text()
         daemon.ready.clear()
         pane.press("C-d")
+        pane.shows("^READY>$")  # else the chat reads the next command
         daemon.row = {"state": "prefill", "prompt_tokens": 10, "kv_cells": 9}
         pane.command(f"{sys.executable} -m umaserve generate ponder that")
         pane.shows(r"^\(reading the prompt: 90% of 10 tokens\)$")

@@ -46,6 +46,7 @@ def test_the_context_is_what_all_sessions_can_use(daemon: DaemonProcess) -> None
     assert (limits["max_tokens"], limits["max_prompt_bytes"]) == (TRAINED, 8 * TRAINED)
 
 
+@pytest.mark.slow  # the next test fills a context in a third of the time
 def test_a_prompt_that_fills_the_context(client: RawClient) -> None:
     ids = tokens_of(client, "def add(a, b):\n    return a + b\n\n" * 800)[: TRAINED - 4]
     assert len(ids) == TRAINED - 4

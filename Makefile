@@ -33,11 +33,20 @@ run: ## build what is missing, then serve (ARGS="--model file.gguf" to pass flag
 	@$(PYTHON) -m tools.first_start $(VENV)/make-run.log $(MAKE_COMMAND)
 	@exec $(BIN)/python -m tools.run $(ARGS)
 
+# Several tests share the cores, and some wait for processes.  Those that fail are run once more,
+# alone; a run passes where they pass then, and says which they were.
+define run_tests
+	@$(BIN)/python -m pytest -n $(1) --dist loadfile --durations 30 -m $(2) $(ARGS) || { \
+	  status=$$?; [ $$status = 1 ] || exit $$status; \
+	  echo "The tests that failed are run once more, alone."; \
+	  exec $(BIN)/python -m pytest --last-failed --last-failed-no-failures none -v -m $(2) $(ARGS); }
+endef
+
 test: setup-test llama ## build what is missing, then run the tests (ARGS="-k name" to pass flags)
-	@exec $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --durations 30 -m "not slow and not clients and not real" $(ARGS)
+	$(call run_tests,$(JOBS),"not slow and not clients and not real")
 
 test-slow: setup-test llama ## the tests that take longer, such as `make run` in a fresh clone
-	@exec $(BIN)/python -m pytest -n $(SLOW_JOBS) --dist loadfile --durations 30 -m "slow and not clients and not real" $(ARGS)
+	$(call run_tests,$(SLOW_JOBS),"slow and not clients and not real")
 
 test-clients: setup-test llama ## programs that others wrote, over HTTP, each as its registry has it
 	@$(BIN)/python -m pip install $(PIP_QUIET) --disable-pip-version-check --require-hashes --only-binary :all: -r tests/clients/clients.lock

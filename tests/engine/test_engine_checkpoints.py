@@ -146,3 +146,26 @@ def test_chats_that_come_at_once_wait_for_the_message_that_they_share(engine, ju
         cached.append(int(engine.table.cached[engine.slots[serial]]))
         engine.release(serial)
     assert cached == [0, len(system), len(system)]
+
+
+def test_states_and_marks_on_disk_are_known_to_the_next_engine(path, judge, end, tmp_path):
+    kept = {"cache_dir": str(tmp_path), "cache_disk": 1 << 30}
+    first, second, tail = [*words(90, 700), end], [*words(91, 300), end], words(8, 5)
+    prompt = first + second + tail
+    with DrivenEngine(model=path, n_ctx=2048, n_seq=4, **kept) as engine:
+        _, answer = ask(engine, judge, prompt, "disk")
+        assert engine.close() == 0
+    files = list(tmp_path.glob("*/*.kv"))
+    assert files and not list(tmp_path.glob("*/*.part"))
+    with DrivenEngine(model=path, n_ctx=2048, n_seq=4, **kept) as engine:
+        assert ask(engine, judge, prompt, "another")[0] == 0
+        again = ask(engine, judge, prompt, "disk")
+        assert again == (len(prompt) - len(tail), answer)
+        assert ask(engine, judge, [*prompt, *answer, *words(92, 40)], "disk")[0] > len(prompt)
+        assert ask(engine, judge, [*first, *words(93, 200)], "disk")[0] == len(first)
+    for file in files:
+        content = bytearray(file.read_bytes())
+        content[-2000] ^= 1
+        file.write_bytes(content)
+    with DrivenEngine(model=path, n_ctx=2048, n_seq=4, **kept) as engine:
+        assert ask(engine, judge, prompt, "disk")[0] < len(prompt) - len(tail)

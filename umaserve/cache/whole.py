@@ -13,8 +13,9 @@ from itertools import chain
 
 import numpy as np
 
-from .tree import ROOM, Entry, Part, Store, common
+from .tree import NOTHING, ROOM, Entry, Part, Store, common
 
+MARK = "mark "  # in front of a mark's domain on disk, where a text's state has the same tokens
 LEAST_NEW = 64  # tokens of a prompt to be computed: for fewer no tick is cut in two
 NEAR = 16  # tokens before a prompt's end that the next turn may not have in common
 GENERATION = 64  # tokens that a template may put behind the last message, at most
@@ -120,6 +121,38 @@ class WholeTexts(Store):
             return None
         return self._put(self._marks, domain, tokens, data, cost_ms, lease)
 
+    def find(self, domain: str, tokens: np.ndarray, cost_ms: float) -> Entry | None:
+        """Take over a state that is on disk, or a mark (``MARK``); None where it is there already.
+
+        The caller sets ``path``.
+        """
+        among = self._kept
+        if domain.startswith(MARK):
+            among, domain = self._marks, domain.removeprefix(MARK)
+        if any(np.array_equal(each.tokens, tokens) for each in among.get(domain, ())):
+            return None
+        return self._put(among, domain, tokens, NOTHING, cost_ms, 1.0)
+
+    def fill(self, entry: Entry, data: np.ndarray) -> None:
+        """As `PrefixTree.fill`."""
+        if entry.data.size:
+            return
+        entry.data = data
+        if self._has(entry):
+            self.bytes_held += data.size
+            self.shrink(kept=entry)
+
+    def lose(self, entry: Entry) -> None:
+        """As `PrefixTree.lose`."""
+        entry.path = ""
+        if not entry.data.size:
+            for entries in self._lists():
+                if entry in entries:
+                    self._remove(entries, entry)
+
+    def _has(self, entry: Entry) -> bool:
+        return any(entry in entries for entries in self._lists())
+
     def _put(
         self, among: dict[str, list[Entry]], domain: str, tokens: np.ndarray, data: np.ndarray,
         cost_ms: float, lease: float,
@@ -140,7 +173,10 @@ class WholeTexts(Store):
         self.count -= 1
 
     def shrink(self, kept: Entry | None = None, why: str = ROOM) -> None:
-        """Evict what is worth least until ``most_bytes`` hold it all; ``kept`` stays."""
+        """Evict what is worth least until ``most_bytes`` hold it all; ``kept`` stays.
+
+        The first eviction of an entry that is on disk too leaves its tokens.
+        """
         while self.bytes_held > self.most_bytes:
             others = [
                 (entry.worth, at, number, entries)
@@ -151,7 +187,12 @@ class WholeTexts(Store):
                 return
             worth, at, _, entries = min(others, key=lambda each: each[:3])
             self._clock = max(self._clock, worth)
-            self._remove(entries, entries[at])
+            entry = entries[at]
+            if entry.path and entry.data.size:
+                self.bytes_held -= entry.data.size
+                entry.data = NOTHING
+            else:
+                self._remove(entries, entry)
             self.evictions[why] += 1
 
     def _lists(self) -> Iterator[list[Entry]]:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from umaserve.cache.whole import checkpoints
+from umaserve.cache.whole import MARK, checkpoints
 from umaserve.policy.cost.model import predict
 from umaserve.wire import table as t
 
 from .copies import WholeStates
 
 if TYPE_CHECKING:
+    from umaserve.cache.tree import Entry
     from umaserve.engine.model.loaded import Loaded
     from umaserve.policy.cost.model import CostModel
 
@@ -23,9 +25,10 @@ class Checkpoints:
     """For the loop's thread, between ticks.  The column ``checkpoint`` says where a row stops."""
 
     def __init__(
-        self, loaded: Loaded, table: t.SessionTable, cost: CostModel, copies: WholeStates
-    ) -> None:
-        self._table, self._cost, self._copies = table, cost, copies
+        self, loaded: Loaded, table: t.SessionTable, cost: CostModel, copies: WholeStates,
+        to_disk: Callable[[Entry, str, np.ndarray], None],
+    ) -> None:  # fmt: skip
+        self._table, self._cost, self._copies, self._to_disk = table, cost, copies, to_disk
         self._ends = loaded.eog_ids
         self._stops: dict[int, list[int]] = {}  # by slot
         self._firsts: dict[int, int] = {}  # by slot: the first stop of a text that is new
@@ -85,6 +88,7 @@ class Checkpoints:
         if self._stops.get(slot) and copies.mark_ms(seq) > SHARE * cost_ms:
             return True
         data = copies.mark(seq)
-        if data is not None:
-            store.mark(domain, tokens, data, cost_ms, lease)
+        entry = None if data is None else store.mark(domain, tokens, data, cost_ms, lease)
+        if entry is not None:
+            self._to_disk(entry, MARK + domain, tokens)
         return True

@@ -22,13 +22,14 @@ import numpy as np
 
 from umaserve.cache import disk
 from umaserve.cache.tree import MEMORY, NOTHING, Entry, Part, PrefixTree
-from umaserve.cache.whole import WholeTexts
+from umaserve.cache.whole import MARK, WholeTexts
 from umaserve.engine.model.abilities import can_be_saved, why_not_plain
 from umaserve.models.needs import available_bytes, total_bytes
 from umaserve.policy.cost.model import predict
 from umaserve.wire import messages as m
 from umaserve.wire import table as t
 
+from .accounting import cells_used
 from .checkpoints import Checkpoints
 from .copies import Pieces, WholeStates
 from .late_texts import WORTH_A_COPY, LateTexts, Text
@@ -69,7 +70,8 @@ class Prefixes:
         self, loaded: Loaded, table: t.SessionTable, sequences: Sequences, cost: CostModel,
         most_bytes: int, shelf: Shelf | None = None,
     ) -> None:  # fmt: skip
-        self._table, self._cost = table, cost
+        self._table, self._cost, self._sequences = table, cost, sequences
+        self._n_ctx = loaded.n_ctx
         self._asked = total_bytes() // SHARE if most_bytes == AUTO else most_bytes
         cuts = not (why_off := why_not_plain(loaded))
         if cuts or can_be_saved(loaded):
@@ -80,7 +82,7 @@ class Prefixes:
             Pieces(loaded, sequences, most) if cuts else WholeStates(loaded, most)
         )
         self.store = self._copies.store
-        self._shelf = shelf if cuts else None
+        self._shelf = shelf
         self.report = PrefixReport(self.store, why_off, table.header)
         self._looked_s = 0.0
         self._domains: dict[int, str] = {}  # of rows whose text may be kept, by slot
@@ -93,7 +95,8 @@ class Prefixes:
         copies = self._copies
         self.late = LateTexts(sequences.next_turns, self._save)
         self._checkpoints = (
-            Checkpoints(loaded, table, cost, copies) if isinstance(copies, WholeStates) else None
+            Checkpoints(loaded, table, cost, copies, self._to_disk)
+            if isinstance(copies, WholeStates) else None
         )
 
     # --- rows ------------------------------------------------------------------------------------
@@ -242,10 +245,11 @@ class Prefixes:
         self._restoring.append(Restoring(slot, parts))
         if self._shelf is not None:
             domain = self._domains[slot]
+            needed = [(part.entry, domain) for part in parts]
+            needed += [(part.mark, MARK + domain) for part in parts if part.mark is not None]
             self._shelf.fetch(
-                (part.entry, kept_as(part.entry, domain)) for part in parts
-                if not part.entry.data.size
-            )  # fmt: skip
+                (entry, kept_as(entry, name)) for entry, name in needed if not entry.data.size
+            )
         if at_once:
             self._restore_all(self._restoring[-1])
         return not self.fills(slot)
@@ -309,15 +313,14 @@ class Prefixes:
 
     def _is_there(self, job: Restoring) -> bool:
         """Whether the next part of a row is in memory, or will not come."""
-        entry = job.parts[0].entry
-        return bool(entry.data.size) or not entry.path
+        return all(entry.data.size or not entry.path for entry in _needed(job.parts[0]))
 
     def _restore_one(self, job: Restoring) -> bool:
         """The next part of a row; True where it has all that there is."""
         table, part = self._table, job.parts[0]
-        if not part.entry.data.size:  # its file was damaged: the rest is computed
+        if not all(entry.data.size for entry in _needed(part)):  # a damaged file: it is computed
             job.parts.clear()
-        elif self._copies.restore(int(table.seq[job.slot]), part):
+        elif self._restore(int(table.seq[job.slot]), part):
             table.n_past[job.slot] = part.end
             del job.parts[0]
         else:  # nobody knows what went wrong: the row begins with nothing
@@ -328,6 +331,15 @@ class Prefixes:
         self._restoring.remove(job)
         self._saved[job.slot] = int(table.n_past[job.slot])
         return True
+
+    def _restore(self, seq: int, part: Part) -> bool:
+        """Restore a part.  A whole state may be longer than the row: it gets the held cells."""
+        held = self._sequences.next_turns
+        while held and not self.cuts:
+            if self._n_ctx - cells_used(self._table) - held.cells >= part.entry.p1:
+                break
+            self._sequences.let_go(held.oldest())
+        return self._copies.restore(seq, part)
 
     # --- between ticks ---------------------------------------------------------------------------
 
@@ -478,17 +490,24 @@ class Prefixes:
         entry = data is not None and self.store.add(
             domain, text.tokens[:p1], p0, data, cost_ms, text.lease
         )
-        if entry and self._shelf is not None and text.is_shared:
-            self._shelf.put(entry, domain, text.tokens[:p1].copy())
+        if entry and text.is_shared:
+            self._to_disk(entry, domain, text.tokens[:p1])
         self.report.tell()
         return p1 if entry else 0
 
+    def _to_disk(self, entry: Entry, domain: str, tokens: np.ndarray) -> None:
+        if self._shelf is not None and m.ALONE not in domain:
+            self._shelf.put(entry, domain, tokens.copy())
+
     def _take_from_disk(self) -> None:
         """Take over entries read, written, found or lost on disk since the last time."""
-        if self._shelf is None or not isinstance(self.store, PrefixTree):
+        if self._shelf is None:
             return
         for kept in self._shelf.take_found():
-            entry = self.store.add(kept.domain, kept.tokens, kept.p0, NOTHING, kept.cost_ms)
+            if isinstance(self.store, PrefixTree):
+                entry = self.store.add(kept.domain, kept.tokens, kept.p0, NOTHING, kept.cost_ms)
+            else:
+                entry = self.store.find(kept.domain, kept.tokens, kept.cost_ms)
             if entry is not None:
                 entry.path, entry.n_bytes = kept.path, kept.n_bytes
         for entry, data in self._shelf.take_read():
@@ -535,8 +554,8 @@ class Prefixes:
     def clear(self) -> list[int]:
         """Forget all that is kept, and what is on its way; returns the rows that waited for it."""
         slots = [job.slot for job in self._restoring]
-        if isinstance(self.store, PrefixTree):
-            for entry in self.store.entries():
+        for domain in self.store.domains():
+            for entry in self.store.entries(domain):
                 disk.remove(entry.path)
         self._restoring.clear()
         self._awaited.clear()
@@ -551,5 +570,10 @@ class Prefixes:
 
 def kept_as(entry: Entry, domain: str) -> disk.Kept:
     """Contents that the file of an entry has to hold."""
-    tokens = PrefixTree.text_of(entry)
+    tokens = entry.tokens if entry.parent is None else PrefixTree.text_of(entry)
     return disk.Kept(entry.path, domain, tokens, entry.p0, entry.n_bytes, entry.cost_ms)
+
+
+def _needed(part: Part) -> list[Entry]:
+    """Entries whose data a part is restored from."""
+    return [part.entry] if part.mark is None else [part.entry, part.mark]

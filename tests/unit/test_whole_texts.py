@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from umaserve.cache.tree import Part, common
-from umaserve.cache.whole import APART, FAR, LEAST_NEW, WholeTexts, checkpoints
+from umaserve.cache.whole import APART, FAR, LEAST_NEW, MARK, WholeTexts, checkpoints
 
 END = 9
 TEXTS = st.lists(st.integers(0, 1), min_size=1, max_size=12)
@@ -103,3 +103,52 @@ def test_stops_are_apart_and_leave_no_long_way(known: int, ends: list[int], size
     first = int(np.flatnonzero(tokens == END)[0]) + 1 if (tokens == END).any() else 0
     way = np.diff([max(known, first), *[at for at in stops if at > max(known, first)], size])
     assert way.size == 0 or way.max() <= 1.5 * max(512, size // 8) + 64
+
+
+DISK_STEPS = st.tuples(st.integers(0, 3), TEXTS, st.booleans(), st.integers(1, 400))
+
+
+@given(st.lists(DISK_STEPS, max_size=40))
+def test_what_is_on_disk_too_stays_known_without_its_bytes(
+    steps: list[tuple[int, list[int], bool, int]],
+) -> None:
+    """Found, read, written and lost files, while others evict them from memory."""
+    store = WholeTexts(600)
+    entries = []
+    for kind, text, is_mark, size in steps:
+        tokens, path = array(text), f"{is_mark} {text}"
+        if kind == 0:
+            put = store.mark if is_mark else lambda d, t, b, c: store.add(d, t, 0, b, c)
+            entry = put("a", tokens, data(size), 1.0)
+        else:
+            entry = store.find(MARK + "a" if is_mark else "a", tokens, 1.0)
+        if entry is not None and (kind == 1 or not entry.data.size):
+            entry.path = path
+            entries.append(entry)
+        store.check()
+        for each in entries[: kind - 1 if kind > 1 else 0]:
+            if kind == 2:
+                store.fill(each, data(size))
+            else:
+                store.lose(each)
+            store.check()
+    for entry in [*store.entries("a")]:
+        assert entry.data.size or entry.path
+        assert not entry.data.size or entry.size <= 600
+
+
+def test_an_entry_with_a_file_gives_up_its_bytes_first() -> None:
+    store = WholeTexts(300)
+    kept = store.add("a", array([1, 2]), 0, data(200), 1.0)
+    assert kept is not None
+    kept.path = "file"
+    assert store.add("a", array([3]), 0, data(200), 1.0) is not None
+    (part,) = store.match("a", array([1, 2, 5]))
+    assert part.entry is kept and not kept.data.size
+    store.fill(kept, data(200))
+    assert kept.data.size == 200 and not store.match("a", array([3, 1]))
+    store.check()
+    kept.data = kept.data[:0]
+    store.bytes_held -= 200
+    store.lose(kept)
+    assert not store.match("a", array([1, 2, 5])) and store.count == 0

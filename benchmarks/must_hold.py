@@ -132,5 +132,3 @@ def lines(results: Mapping[str, Result]) -> list[list[str]]:
             ]
         )
     return out
-
-

@@ -402,10 +402,12 @@ def command(name: str, result: Result) -> str:
 
 
 def run_line(name: str, result: Result) -> str:
-    """The command of a result, its day, machine, commit, rounds and part of the full length."""
+    """The command of a result, its day, device, commit, rounds and part of the full length."""
     m = result["machine"]
     day = m["date"].split()[0]
-    where = f"{m['accelerator'] or m['cpu']}, {m['cores']} cores, {m['backend']}"
+    device = m["accelerator"] or m["cpu"]
+    where = re.sub(r"NVIDIA |\(R\)| Processor| \d+GB \w+", "", device)
+    where += f", {m['backend']}" if m["accelerator"] else f", {m['cores']} cores"
     commit = f", {m['commit']}" if m.get("commit") else ""
     rounds = ""
     if name.split("-", 1)[0] in scheduler_tables.KINDS:

@@ -14,6 +14,9 @@ Table = tuple[list[str], list[list[str]]]
 HEAD = ["model", "trace", "step", "first token or whole", THEIRS, "ratio", "cached share",
         THEIRS, "computed beyond the new", THEIRS]  # fmt: skip
 FULL_HEAD = ["model", "load", "figure", "full", "empty", "ratio"]
+_FULL_FIGURES = ("tokens kept", "p95_ms", "longest_ms", "alone_p95_ms", "three_p95_ms",
+                 "mixed_p95_ms", "first_meeting_ms")  # fmt: skip
+"""Beginnings of the figures that the page shows."""
 WORKING_HEAD = ["model", "sessions", "of turns", "KV cells", "tokens/s at once", "in batches",
                 "ratio", "parked at once", "in batches"]  # fmt: skip
 
@@ -83,11 +86,12 @@ def _sides(found: Result, key: str, around: Around) -> list[str]:
 
 
 def full_page(results: Mapping[str, Result], show: Show) -> Table:
-    """For the page: a full cache beside an empty one."""
+    """For the page: a full cache beside an empty one; times beside a load alone."""
     rows = []
     for name, result in results.items():
         label = name.partition("-")[2]
-        rows += _full(label, result, lambda spread: show(spread["median"] if spread else None))
+        lines = _full(label, result, lambda spread: show(spread["median"] if spread else None))
+        rows += [line for line in lines if line[2].startswith(_FULL_FIGURES)]
     return FULL_HEAD, rows
 
 

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 from benchmarks.names import OURS
 
 Result = Mapping[str, Any]
+HEAD = ["figure", "limit", "measured", "holds"]
+MISSED = "**no**"
 
 
 class Demand(NamedTuple):
@@ -93,13 +95,20 @@ DEMANDS = (
 
 def verdict(demand: Demand, value: float | None, accelerator: bool) -> str:
     """Whether a figure holds, compared as it is shown."""
-    limit = demand.accelerator if accelerator else demand.cpu
+    most = demand.accelerator if accelerator else demand.cpu
     if value is None or value != value:
         return "not measured"
-    if limit is None:
+    if most is None:
         return "-"
     seen = float(shown(value))
-    return "yes" if (seen <= limit if demand.at_most else seen >= limit) else "**no**"
+    return "yes" if (seen <= most if demand.at_most else seen >= most) else MISSED
+
+
+def limit(demand: Demand, accelerator: bool) -> str:
+    """The limit of a figure on an accelerator or a processor, in words."""
+    number = demand.accelerator if accelerator else demand.cpu
+    sign = "at most" if demand.at_most else "at least"
+    return "-" if number is None else f"{sign} {number:g}"
 
 
 def shown(value: float) -> str:
@@ -112,19 +121,14 @@ def lines(results: Mapping[str, Result]) -> list[list[str]]:
     accelerator = any(r["accelerator"] for r in results.values())
     out = []
     for demand in DEMANDS:
-        limit = demand.accelerator if accelerator else demand.cpu
         result = results.get(demand.benchmark)
         value = demand.read(result) if result is not None else None
-        sign = "at most" if demand.at_most else "at least"
         out.append(
             [
                 demand.text,
-                "-" if limit is None else f"{sign} {limit:g}",
+                limit(demand, accelerator),
                 "-" if value is None else shown(value),
                 verdict(demand, value, accelerator),
             ]
         )
     return out
-
-
-HEAD = ["figure", "limit", "measured", "holds"]

@@ -52,7 +52,8 @@ def _pair(result: Result, figure: str, show: Show) -> list[str]:
 
 def sampler(results: Results, show: Show) -> Table:
     rows = results["sampler"]["rows"]
-    sizes = sorted({row["n_vocab"] for row in rows}, reverse=True)
+    measured = {row["n_vocab"] for row in rows}
+    sizes = sorted({max(measured), min(measured)}, reverse=True)
     head = ["setting"]
     for size in sizes:
         head += [f"{size:,} tokens: us", "x `numpy.max`", "llama.cpp / ours"]

@@ -402,15 +402,17 @@ def command(name: str, result: Result) -> str:
 
 
 def run_line(name: str, result: Result) -> str:
-    """The command of a result, and when and where it ran."""
+    """The command of a result, its day, device, commit, rounds and part of the full length."""
     m = result["machine"]
-    where = f"{m['accelerator'] or m['cpu']}, {m['cores']} cores, {m['backend']}"
-    commit = f", umaserve {m['commit']}" if m.get("commit") else ""
+    day = m["date"].split()[0]
+    device = m["accelerator"] or m["cpu"]
+    where = re.sub(r"NVIDIA |\(R\)| Processor| \d+GB \w+", "", device)
+    where += f", {m['backend']}" if m["accelerator"] else f", {m['cores']} cores"
+    commit = f", {m['commit']}" if m.get("commit") else ""
     rounds = ""
     if name.split("-", 1)[0] in scheduler_tables.KINDS:
-        plural = "s" * (result["rounds"] != 1)
-        rounds = f"; {result['rounds']} round{plural} at {result['scale']:g} of the full length"
-    return f"- `{command(name, result)}`: {m['date']}, {where}{commit}{rounds}\n"
+        rounds = f", {result['rounds']} x {result['scale']:g}"
+    return f"- `{command(name, result)}`: {day}, {where}{commit}{rounds}\n"
 
 
 def page_block(name: str, results: dict[str, Result]) -> str:

@@ -26,23 +26,19 @@ def _cells(result: Result, side: str, names: list[str], show: Callable[..., str]
 
 
 def must_hold_table(results: dict[str, Result]) -> Table:
-    """Every figure, with a column for each label that was measured."""
+    """Every figure with its two limits, and a column for each label that was measured."""
     by_label: dict[str, dict[str, Result]] = {}
     for kind in KINDS:
         for result in of_kind(kind, results):
             by_label.setdefault(result["label"], {})[kind] = result
-    head, columns = ["figure"], []
-    for label, found in by_label.items():
-        head += [label, "limit", "holds"]
-        columns.append(must_hold.lines(found))
+    columns = [must_hold.lines(found) for found in by_label.values()]
     rows = []
     for i, demand in enumerate(must_hold.DEMANDS):
-        row = [demand.text]
-        for column in columns:
-            _, limit, value, holds = column[i]
-            row += [value, limit, holds]
+        row = [demand.text, *(must_hold.limit(demand, device) for device in (True, False))]
+        for _, _, value, holds in (column[i] for column in columns):
+            row.append(f"{value} {holds}" if holds == must_hold.MISSED else value)
         rows.append(row)
-    return head, rows
+    return ["figure", "limit: accelerator", "limit: processor", *by_label], rows
 
 
 def storm(results: list[Result], show: Callable[..., str]) -> Table:

@@ -15,8 +15,8 @@ SECTION = "apps"
 LANES = ("auto", "interactive", "background")
 KINDS: dict[str, Number | Choice] = {"weight": Number(0.01, 100), "lane": Choice(LANES)}
 MEANINGS = {
-    "weight": "its share, times that of a program without one",
-    "lane": "of its requests that name none",
+    "weight": "its share; a program without a weight has 1",
+    "lane": "lane of its requests that name none",
 }
 DEFAULTS = {"weight": f"{AppSettings().weight:g}", "lane": AppSettings().lane}
 MOST_NAME = 128  # characters, as of ``app`` in a request

@@ -3,33 +3,27 @@
 from __future__ import annotations
 
 from umaserve.config.apps import DEFAULTS, KINDS, MEANINGS
-from umaserve.config.kinds import Bytes, Switch
+from umaserve.config.kinds import Bytes, Choice, Switch
 from umaserve.config.options import OPTIONS, SECTIONS, Option
 
 _HEAD = """\
 # Configuration
 
-Every setting of the daemon is a flag of `umaserve serve`, an environment variable and a key of the
-config file. A flag beats the environment, the environment beats the file, the file beats the
-default. A flag, a key or a value that is not known is refused at start. The message has the nearest
-valid name, and says where the unknown flag, key or value came from. The daemon only warns about an
-unknown `UMA_…` environment variable.
+Every setting of the daemon is a flag of `umaserve serve`, an environment variable and a key of the config file. A flag
+beats the environment, the environment beats the file, the file beats the default. An unknown flag, key or value is
+refused at start, with its origin and the nearest valid name. An unknown `UMA_…` variable is only warned about.
 
 ```sh
 umaserve serve --print-config
 ```
 
-prints every setting with where it came from, as a TOML file that `--config` reads back.
-
-This page is written by `python -m umaserve.config --markdown` from the table that the daemon itself
-uses.
+prints every setting and its origin, as a TOML file that `--config` reads back. `python -m umaserve.config --markdown`
+writes this page.
 
 ## The config file
 
-`--config FILE` (or `UMA_CONFIG`) names a TOML file, or a YAML file (`.yaml`, `.yml`) with the same
-sections and keys. (YAML may also use the keys of the project's first documents:
-[DECISIONS.md](DECISIONS.md#the-first-documents-examples)
-lists them.) For example:
+`--config FILE` (or `UMA_CONFIG`) names a TOML file, or a YAML file (`.yaml`, `.yml`) with the same sections and keys.
+YAML may also use the keys of [the first documents](DECISIONS.md#the-first-documents-examples). For example:
 
 ```toml
 [model]
@@ -45,18 +39,14 @@ idle_timeout_s = 60
 latency_cap = 1.3
 ```
 
-The sections are `[model]`, `[ipc]`, `[limits]`, `[scheduler]`, `[qos.interactive]`,
-`[qos.background]` (which has no key of its own yet), `[metrics]`, `[logging]` and
-[`[apps."NAME"]`](#programs).
-
-[SCHEDULER.md](SCHEDULER.md) says what the settings of `[scheduler]` and `latency_cap` do.
+The sections are those below, `[qos.background]` (without a key yet) and [`[apps."NAME"]`](#programs).
+[SCHEDULER.md](SCHEDULER.md) explains `[scheduler]` and `latency_cap`.
 
 ## Programs
 
-A file alone can say what programs get. `NAME` is the name of the process that connects to the
-socket. Over HTTP it is the name of the API key, without keys
-[what the request names](HTTP.md#for-all-families) as its app. All processes of a name that stands
-here are one program. As TOML:
+Only a file can set the [share](SCHEDULER.md#shares-of-programs) and lane of a program. `NAME` is the name of the process
+that connects to the socket. Over HTTP it is the name of the API key, or without keys
+[the request's app](HTTP.md#for-all-families). All processes of one `NAME` are one program. As TOML:
 
 ```text
 [apps."zed"]
@@ -68,9 +58,9 @@ lane = "interactive"
 | --- | --- | --- | --- |
 @APPS@
 
-[SCHEDULER.md](SCHEDULER.md#shares-of-programs) says what shares are.
-
 ## The settings
+
+Under "takes", a range alone is of whole numbers. Where nothing stands, the flag shows the values.
 """
 
 _APPS = "\n".join(
@@ -79,20 +69,20 @@ _APPS = "\n".join(
 )
 
 _TAIL = """
-Sizes take a unit: `65536`, `64KiB`, `1MiB`, `1MB`. Switches are `--mmap` and `--no-mmap` as flags,
-`1`/`0`, `true`/`false`, `yes`/`no` or `on`/`off` elsewhere. In paths `~` is your home folder. A
-Unix socket's path has at most 107 bytes on Linux and 103 on macOS.
+Sizes take a unit: `65536`, `64KiB`, `1MiB`, `1MB`. Switches are `--mmap` and `--no-mmap` as flags, `1`/`0`,
+`true`/`false`, `yes`/`no` or `on`/`off` elsewhere. In paths `~` is your home folder. A Unix socket's path has at most
+107 bytes on Linux and 103 on macOS.
 
 ## Other environment variables
 
 | variable | what it does |
 | --- | --- |
-| `UMA_DEBUG=1` | the same as `UMA_LOG_LEVEL=debug`, which beats it |
-| `UMA_CACHE_DIR` | where builds and compiled code are kept; see [BUILD.md](BUILD.md) |
-| `UMA_STATE_DIR` | where the [chosen model](MODELS.md) and copies of [settings](HTTP.md) are kept |
-| `UMA_CHECK_CELLS=1` | an idle engine counts its KV cells, and ends where it is wrong; for tests |
-| `UMA_LLAMA_BUILD` | the key, or the folder, of the one build to use, whatever else is there |
-| `UMA_SOCK` | clients read it too: the socket that they connect to |
+| `UMA_DEBUG=1` | as `UMA_LOG_LEVEL=debug`; `UMA_LOG_LEVEL` beats it |
+| `UMA_CACHE_DIR` | folder of [builds](BUILD.md) and compiled code |
+| `UMA_STATE_DIR` | folder of the [chosen model](MODELS.md) and copies of [settings](HTTP.md#apps-in-one-command) |
+| `UMA_CHECK_CELLS=1` | for tests: an idle engine counts its KV cells, and ends if the count is wrong |
+| `UMA_LLAMA_BUILD` | key or folder of the only build to use |
+| `UMA_SOCK` | the socket, for clients too |
 """
 
 
@@ -115,8 +105,15 @@ def _row(option: Option) -> str:
         metavar = option.kind.metavar.replace("|", "\\|")
         flag = f"`{flag} {metavar}`"
     key = f"`{option.key}`" if option.key else "none"
-    words = option.kind.words.replace("|", "\\|")
-    return f"| {flag} | `{option.env}` | {key} | {_default(option)} | {option.help} | {words} |"
+    takes = _takes(option).replace("|", "\\|")
+    return f"| {flag} | `{option.env}` | {key} | {_default(option)} | {option.help} | {takes} |"
+
+
+def _takes(option: Option) -> str:
+    """Return the words of an error message, without what the flag or the page says already."""
+    if isinstance(option.kind, Switch | Choice) or option.kind.words == "a path":
+        return ""
+    return option.kind.words.partition(", such as 65536")[0].replace("a whole number from ", "")
 
 
 def markdown() -> str:

@@ -68,25 +68,24 @@ _AUTO = (("auto", 0),)
 OPTIONS: tuple[Option, ...] = (
     # the model and where it runs
     Option("model", "--model", "UMA_MODEL", "model", "path", Path("REF", "a path or a name"), "",
-           "GGUF file to serve, or the name of a model that `umaserve models` shows, such as "
-           "hf:OWNER/REPO:QUANT or ollama:NAME; demo is the bundled one",
+           "GGUF file to serve, or a name from `umaserve models`, such as hf:OWNER/REPO:QUANT or "
+           "ollama:NAME; demo is the bundled model",
            "what was chosen before, else the bundled model"),
     Option("n_ctx", "--n-ctx", "UMA_N_CTX", "model", "n_ctx",
            Whole(16, 1 << 24, _AUTO, "N|auto"), 0,
-           "KV cells shared by all sessions; may exceed what the model was trained for, which "
-           "bounds each session alone; auto: what memory bears, at most that length times "
-           "--parallel", "auto"),
+           "KV cells shared by all sessions; may exceed the model's trained length, which bounds "
+           "each session; auto: as memory allows, at most that length times --parallel", "auto"),
     Option("n_seq", "--parallel", "UMA_N_SEQ", "model", "parallel", Whole(1, 256), 8,
            "sequences decoding at once"),
     Option("n_batch", "--n-batch", "UMA_N_BATCH", "model", "n_batch", Whole(1, 1 << 20, _AUTO), 0,
-           "most tokens of one batch; one for each sequence at least", "by backend"),
+           "most tokens of one batch; at least --parallel", "by backend"),
     Option("n_ubatch", "--n-ubatch", "UMA_N_UBATCH", "model", "n_ubatch", Whole(1, 1 << 20, _AUTO),
            0, "most tokens computed at once", "by backend"),
     Option("threads", "--threads", "UMA_THREADS", "model", "threads", Whole(1, 1024, _AUTO), 0,
            "CPU threads", "measured"),
     Option("backend", "--backend", "UMA_BACKEND", "model", "backend",
            Choice(("auto", "metal", "vulkan", "cuda", "hip", "cpu")), "auto",
-           "what computes; auto takes the best that was built"),
+           "the backend; auto takes the best that was built"),
     Option("gpu_layers", "--gpu-layers", "UMA_GPU_LAYERS", "model", "gpu_layers",
            Whole(0, 10000, (("all", -1),)), -1, "layers kept on the GPU", "all"),
     Option("use_mmap", "--mmap", "UMA_USE_MMAP", "model", "mmap", Switch(), True,
@@ -95,10 +94,10 @@ OPTIONS: tuple[Option, ...] = (
            "keep the weights from being paged out"),
     Option("experts_used", "--experts-used", "UMA_EXPERTS_USED", "model", "experts_used",
            Whole(1, 1024, (("model", -1),)), -1,
-           "experts that a token uses, of a mixture of experts; fewer than the model was trained "
-           "with are faster and give other, mostly worse answers", "the model's"),
+           "experts that a token uses in a mixture of experts; fewer are faster and give other, "
+           "mostly worse answers", "the model's"),
     Option("pretouch", "--pretouch", "UMA_PRETOUCH", "model", "pretouch", Switch(), False,
-           "touch weights, tables and buffers at start, so that no request pays for page faults"),
+           "touch weights, tables and buffers at start, against page faults in requests"),
     Option("kv_type", "--kv-type", "UMA_KV_TYPE", "model", "kv_type", KvType(), "f16",
            "precision of the KV cache: q8 = q8_0, q6 = 6 bits a value (q5_1), q5 = q5_0, q4 = "
            "q4_0; K:V sets keys and values apart"),
@@ -107,28 +106,27 @@ OPTIONS: tuple[Option, ...] = (
            "layout of V in the cache; head-major is V transposed: no flash attention, f16 V only"),
     # where clients come in
     Option("socket", "--socket", "UMA_SOCK", "ipc", "socket", SocketPath(), "/tmp/uma.sock",
-           "Unix socket to listen on, mode 0600; clients that are told no path look for "
+           "Unix socket to listen on, mode 0600; clients without a path look for "
            "$XDG_RUNTIME_DIR/uma.sock first"),
     Option("ipc", "--ipc", "UMA_IPC", "ipc", "ipc", Choice(("uds",)), "uds",
-           "kind of the local transport; Unix sockets are the only one"),
+           "kind of the local transport"),
     Option("http", "--http", "UMA_HTTP", "ipc", "http", HttpAddress(), "off",
-           "serve HTTP here, as clients of OpenAI, Anthropic, Ollama and llama-server speak it; "
-           "without this, a file or the variable, a terminal has 127.0.0.1:8080"),
+           "serve HTTP here, for clients of OpenAI, Anthropic, Ollama and llama-server; unset, a "
+           "daemon in a terminal has 127.0.0.1:8080"),
     Option("api_key_file", "--api-key-file", "UMA_API_KEY_FILE", "ipc", "api_key_file",
            Path("FILE"), "",
-           "file with the API keys that HTTP asks for, a line `NAME KEY` or `NAME KEY admin` each; "
-           "needed where other machines can ask", "none"),
+           "file with the API keys of HTTP, each in a line `NAME KEY` or `NAME KEY admin`; needed "
+           "where other machines can ask", "none"),
     Option("tls_cert", "--tls-cert", "UMA_TLS_CERT", "ipc", "tls_cert", Path("FILE"), "",
-           "certificate, with its chain, that HTTP is encrypted with; PEM", "none"),
+           "certificate of HTTP, with its chain; PEM", "none"),
     Option("tls_key", "--tls-key", "UMA_TLS_KEY", "ipc", "tls_key", Path("FILE"), "",
-           "the certificate's key, which nobody else may read; PEM without a passphrase", "none"),
+           "the certificate's key, readable by nobody else; PEM without a passphrase", "none"),
     Option("insecure_http", "--insecure-http", "UMA_INSECURE_HTTP", "ipc", "insecure_http",
            Switch(), False,
-           "let API keys and texts go unencrypted where other machines can ask, as behind a proxy "
-           "with TLS"),
+           "allow plain HTTP where other machines can ask, as behind a proxy with TLS"),
     Option("allow_host", "--allow-host", "UMA_ALLOW_HOST", "ipc", "allow_host",
            Names("NAME", "names of hosts, with commas between"), "",
-           "names that HTTP requests may use for this machine, beside numbers and localhost",
+           "names of this machine in HTTP requests, beside numbers and localhost",
            "none"),
     Option("allow_origin", "--allow-origin", "UMA_ALLOW_ORIGIN", "ipc", "allow_origin",
            Names("ORIGIN", "origins such as http://localhost:3000, with commas between"), "",
@@ -137,8 +135,8 @@ OPTIONS: tuple[Option, ...] = (
            Names("DIR", "folders, with commas between", paths=True), "",
            "folders whose models HTTP may load, and `umaserve models` lists", "none"),
     Option("agent_check", "--agent-check", "UMA_AGENT_CHECK", "ipc", "agent_check", TcpAddress(),
-           "off", "tell a load balancer here how much of its new work to send: HAProxy's agent "
-           "check"),
+           "off", "answer HAProxy's agent check here: the share of new work that a load balancer "
+           "should send"),
     Option("max_connections", "--max-connections", "UMA_MAX_CONNECTIONS", "ipc", "max_connections",
            Whole(1, 1 << 20), 1024, "connections open at once; by HTTP as many again"),
     # limits
@@ -156,20 +154,20 @@ OPTIONS: tuple[Option, ...] = (
            Whole(1, 1 << 24, _AUTO), 0, "most tokens one request may ask for", "the context"),
     Option("cache_ram", "--cache-ram", "UMA_CACHE_RAM", "limits", "cache_ram",
            Bytes(MiB, 1 << 50, (("auto", -1), ("off", 0)), "SIZE|auto|off"), -1,
-           "memory for what was computed of prompts and answers, so that it need not be computed "
-           "again; auto: a quarter of the machine's at most, and a sixteenth stays free", "auto"),
+           "memory for the prefix cache; auto: a quarter of the machine's at most, and a "
+           "sixteenth stays free", "auto"),
     Option("cache_dir", "--cache-dir", "UMA_CACHE_KV_DIR", "limits", "cache_dir",
            Path("DIR|off"), "off",
-           "folder that keeps it beyond the daemon's life; it holds what prompts say"),
+           "folder that keeps the prefix cache beyond the daemon's life; it holds prompts"),
     Option("cache_disk", "--cache-disk", "UMA_CACHE_DISK", "limits", "cache_disk",
            Bytes(MiB, 1 << 50, (), "SIZE"), 8192 * MiB,
            "bytes that this folder may take", "8GiB"),
     Option("idle_timeout_s", "--idle-timeout", "UMA_IDLE_TIMEOUT_SEC", "limits", "idle_timeout_s",
            Number(0, 365 * _DAY_S, "S"), 300.0,
-           "seconds a connection may stay silent with nothing in flight; 0 = for ever"),
+           "seconds a connection may be silent with nothing in flight; 0 = for ever"),
     Option("max_unsent_bytes", "--max-unsent-bytes", "UMA_MAX_UNSENT_BYTES", "limits",
            "max_unsent_bytes", Bytes(1, 1024 * MiB), MiB,
-           "answer bytes kept for a client that does not read; beyond that it is cut off"),
+           "answer bytes kept for a client that does not read; then it is cut off"),
     Option("drain_s", "--drain-s", "UMA_DRAIN_SEC", "limits", "drain_s", Number(0, _DAY_S, "S"),
            30.0, "seconds running requests get to finish at shutdown"),
     # the scheduler
@@ -177,38 +175,37 @@ OPTIONS: tuple[Option, ...] = (
            "auto", "bytes the ticks may move per second"),
     Option("tick_budget_ms", "--tick-budget-ms", "UMA_TICK_BUDGET_MS", "scheduler",
            "tick_budget_ms", Number(0.1, 60000, "MS"), 50.0,
-           "ceiling of a tick's wall time when nobody interactive sets a lower one"),
+           "ceiling of a tick's wall time unless an interactive stream sets a lower one"),
     Option("max_merge", "--max-merge", "UMA_MAX_MERGE", "scheduler", "max_merge", Whole(0, 256), 0,
            "decoding sessions merged per tick; 0 = no cap"),
     Option("policy", "--policy", "UMA_POLICY", "scheduler", "policy", PolicyName(),
            "guarded",
-           "what plans the ticks: guarded, greedy, or MODULE:FUNCTION of your own"),
+           "planner of the ticks: guarded, greedy, or MODULE:FUNCTION of your own"),
     Option("without", "--without", "UMA_WITHOUT", "scheduler", "without", PolicyParts(), "",
            "parts of the policy to switch off, for comparison; docs/POLICY.md names them", "none"),
     Option("prefill_threads", "--prefill-threads", "UMA_PREFILL_THREADS", "scheduler",
            "prefill_threads", Whole(0, 1024, (("auto", -1),)), -1,
-           "cores that compute prompts while others decode, on the processor; 0 = none are "
-           "computed beside the ticks, on an accelerator either", "auto"),
+           "cores that compute prompts beside decoding, on the processor; 0 = no prompts beside "
+           "the ticks, on an accelerator either", "auto"),
     Option("speculate", "--speculate", "UMA_SPECULATE", "scheduler", "speculate",
            Choice(("auto", "ngram", "draft", "off")), "auto",
-           "tokens that are drafted, from texts that were read before and by --draft-model, and "
-           "verified in the same tick; auto: as many as gain time now; ngram: wherever the text "
-           "repeats; draft: always, by the draft model; off: none"),
+           "drafts of tokens, from earlier text and by --draft-model; auto: as many as gain time "
+           "now; ngram: wherever the text repeats; draft: always, by the draft model"),
     Option("draft_model", "--draft-model", "UMA_DRAFT_MODEL", "scheduler", "draft_model",
            Path("REF", "a path or a name"), "",
-           "a smaller model of the same vocabulary that drafts tokens, named as for --model",
+           "a smaller model of the same vocabulary that drafts tokens; a REF as of --model",
            "none"),
     Option("hang_timeout_s", "--hang-timeout", "UMA_HANG_TIMEOUT_SEC", "scheduler",
            "hang_timeout_s", Number(0, _DAY_S, "S"), 0.0,
-           "seconds one tick may take before the engine counts as hung and is replaced; 0 = "
-           "learned from the ticks before", "learned"),
+           "seconds of a tick after which the engine counts as hung and is replaced; 0 = learned "
+           "from earlier ticks", "learned"),
     Option("latency_cap", "--latency-cap", "UMA_LATENCY_CAP", "qos.interactive", "latency_cap",
            Number(1, 100), 1.2, "ceiling of the interactive p95 beside background, times its "
            "baseline"),
     Option("reading_ms", "--reading-ms", "UMA_READING_MS", "qos.interactive", "reading_ms",
            Number(1, 1000, "MS"), 25.0,
-           "mean milliseconds between tokens that no reader notices; prompts that somebody waits "
-           "for may slow streams to it"),
+           "mean milliseconds between tokens that no reader notices; awaited prompts may slow "
+           "streams to it"),
     # what is shown and kept
     Option("scorecard", "--scorecard", "UMA_SCORECARD", "metrics", "scorecard", Path("FILE.csv"),
            "", "write the scorecard's columns to this CSV file", "none"),
@@ -218,9 +215,9 @@ OPTIONS: tuple[Option, ...] = (
            "write one JSON line per tick to this file", "none"),
     Option("metrics_max_bytes", "--metrics-max-bytes", "UMA_METRICS_MAX_BYTES", "metrics",
            "metrics_max_bytes", Bytes(0, 1 << 50), 256 * MiB,
-           "size at which either file is moved to FILE.1 and begun again; 0 = never", "256MiB"),
+           "size at which scorecard or trace is moved to FILE.1 and begun again; 0 = never", "256MiB"),
     Option("metrics_keep", "--metrics-keep", "UMA_METRICS_KEEP", "metrics", "metrics_keep",
-           Whole(0, 1000), 3, "moved files that are kept of each: FILE.1, FILE.2, ..."),
+           Whole(0, 1000), 3, "moved files kept of each: FILE.1, FILE.2, ..."),
     Option("dashboard", "--dashboard", "UMA_DASHBOARD", "metrics", "dashboard",
            Choice(("auto", "on", "off")), "auto",
            "the live screen; auto shows it when standard output is a terminal"),
@@ -230,8 +227,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("log_json", "--log-json", "UMA_LOG_JSON", "logging", "log_json", Switch(), False,
            "log one JSON object per line"),
     Option("core_dumps", "--core-dumps", "UMA_CORE_DUMPS", "logging", "core_dumps", Switch(), False,
-           "leave core files after a crash, and debuggers, to the system's settings; a core file "
-           "holds the prompts of every app"),
+           "allow core files, which hold prompts, and debuggers, as the system's settings do"),
     Option("config", "--config", "UMA_CONFIG", "", "", Path("FILE"), "",
            "file with these settings: TOML, or YAML where its name ends in .yaml or .yml", "none"),
 )

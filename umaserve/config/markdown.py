@@ -9,21 +9,23 @@ from umaserve.config.options import OPTIONS, SECTIONS, Option
 _HEAD = """\
 # Configuration
 
-Every setting of the daemon is a flag of `umaserve serve`, an environment variable and a key of the config file. A flag
-beats the environment, the environment beats the file, the file beats the default. An unknown flag, key or value is
-refused at start, with its origin and the nearest valid name. An unknown `UMA_…` variable is only warned about.
+Every setting of the daemon is a flag of `umaserve serve`, an environment variable and a key of the
+config file. A flag beats the environment, the environment beats the file, the file beats the
+default. An unknown flag, key or value is refused at start, with its origin and the nearest valid
+name. An unknown `UMA_…` variable is only warned about.
 
 ```sh
 umaserve serve --print-config
 ```
 
-prints every setting and its origin, as a TOML file that `--config` reads back. `python -m umaserve.config --markdown`
-writes this page.
+prints every setting and its origin, as a TOML file that `--config` reads back.
+`python -m umaserve.config --markdown` writes this page.
 
 ## The config file
 
-`--config FILE` (or `UMA_CONFIG`) names a TOML file, or a YAML file (`.yaml`, `.yml`) with the same sections and keys.
-YAML may also use the keys of [the first documents](DECISIONS.md#the-first-documents-examples). For example:
+`--config FILE` (or `UMA_CONFIG`) names a TOML file, or a YAML file (`.yaml`, `.yml`) with the same
+sections and keys. YAML may also use the keys of [the first
+documents](DECISIONS.md#the-first-documents-examples). For example:
 
 ```toml
 [model]
@@ -39,14 +41,15 @@ idle_timeout_s = 60
 latency_cap = 1.3
 ```
 
-The sections are those below, `[qos.background]` (without a key yet) and [`[apps."NAME"]`](#programs).
-[SCHEDULER.md](SCHEDULER.md) explains `[scheduler]` and `latency_cap`.
+The sections are those below, `[qos.background]` (without a key yet) and
+[`[apps."NAME"]`](#programs). [SCHEDULER.md](SCHEDULER.md) explains `[scheduler]` and `latency_cap`.
 
 ## Programs
 
-Only a file can set the [share](SCHEDULER.md#shares-of-programs) and lane of a program. `NAME` is the name of the process
-that connects to the socket. Over HTTP it is the name of the API key, or without keys
-[the request's app](HTTP.md#for-all-families). All processes of one `NAME` are one program. As TOML:
+Only a file can set the [share](SCHEDULER.md#shares-of-programs) and lane of a program. `NAME` is
+the name of the process that connects to the socket. Over HTTP it is the name of the API key, or
+without keys [the request's app](HTTP.md#for-all-families). All processes of one `NAME` are one
+program. As TOML:
 
 ```text
 [apps."zed"]
@@ -69,9 +72,9 @@ _APPS = "\n".join(
 )
 
 _TAIL = """
-Sizes take a unit: `65536`, `64KiB`, `1MiB`, `1MB`. Switches are `--mmap` and `--no-mmap` as flags, `1`/`0`,
-`true`/`false`, `yes`/`no` or `on`/`off` elsewhere. In paths `~` is your home folder. A Unix socket's path has at most
-107 bytes on Linux and 103 on macOS.
+Sizes take a unit: `65536`, `64KiB`, `1MiB`, `1MB`. Switches are `--mmap` and `--no-mmap` as flags,
+`1`/`0`, `true`/`false`, `yes`/`no` or `on`/`off` elsewhere. In paths `~` is your home folder. A
+Unix socket's path has at most 107 bytes on Linux and 103 on macOS.
 
 ## Other environment variables
 
@@ -79,8 +82,8 @@ Sizes take a unit: `65536`, `64KiB`, `1MiB`, `1MB`. Switches are `--mmap` and `-
 | --- | --- |
 | `UMA_DEBUG=1` | as `UMA_LOG_LEVEL=debug`; `UMA_LOG_LEVEL` beats it |
 | `UMA_CACHE_DIR` | folder of [builds](BUILD.md) and compiled code |
-| `UMA_STATE_DIR` | folder of the [chosen model](MODELS.md) and copies of [settings](HTTP.md#apps-in-one-command) |
-| `UMA_CHECK_CELLS=1` | for tests: an idle engine counts its KV cells, and ends if the count is wrong |
+| `UMA_STATE_DIR` | folder of the [chosen model](MODELS.md) and copies of [settings](HTTP.md) |
+| `UMA_CHECK_CELLS=1` | for tests: an idle engine counts its KV cells, and ends on an error |
 | `UMA_LLAMA_BUILD` | key or folder of the only build to use |
 | `UMA_SOCK` | the socket, for clients too |
 """

@@ -197,8 +197,8 @@ OPTIONS: tuple[Option, ...] = (
            "none"),
     Option("hang_timeout_s", "--hang-timeout", "UMA_HANG_TIMEOUT_SEC", "scheduler",
            "hang_timeout_s", Number(0, _DAY_S, "S"), 0.0,
-           "seconds of a tick after which the engine counts as hung and is replaced; 0 = learned "
-           "from earlier ticks", "learned"),
+           "seconds of a tick after which the engine counts as hung, or 20 times its longest tick "
+           "if that is more; 0 = 30, and 120 before the first tick", "learned"),
     Option("latency_cap", "--latency-cap", "UMA_LATENCY_CAP", "qos.interactive", "latency_cap",
            Number(1, 100), 1.2, "ceiling of the interactive p95 beside background, times its "
            "baseline"),
@@ -215,7 +215,8 @@ OPTIONS: tuple[Option, ...] = (
            "write one JSON line per tick to this file", "none"),
     Option("metrics_max_bytes", "--metrics-max-bytes", "UMA_METRICS_MAX_BYTES", "metrics",
            "metrics_max_bytes", Bytes(0, 1 << 50), 256 * MiB,
-           "size at which scorecard or trace is moved to FILE.1 and begun again; 0 = never", "256MiB"),
+           "size at which scorecard or trace is moved to FILE.1 and begun again; 0 = never",
+           "256MiB"),
     Option("metrics_keep", "--metrics-keep", "UMA_METRICS_KEEP", "metrics", "metrics_keep",
            Whole(0, 1000), 3, "moved files kept of each: FILE.1, FILE.2, ..."),
     Option("dashboard", "--dashboard", "UMA_DASHBOARD", "metrics", "dashboard",

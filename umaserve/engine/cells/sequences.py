@@ -86,6 +86,11 @@ class Sequences:
         """Whether another row may have one."""
         return self.rows < self._n_seq
 
+    @property
+    def has_free(self) -> bool:
+        """Whether a row may have one without another that is let go."""
+        return bool(self._free)
+
     def take(self) -> int:
         """Return a sequence without cells, for a row."""
         self._collect()

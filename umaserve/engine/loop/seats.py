@@ -175,7 +175,9 @@ class Seats:
     def _touches_cells(self, slot: int) -> bool:
         """Whether a row needs cells before it runs, or of those that are held."""
         table, held = self._engine.table, self._engine.sequences.next_turns
-        if table.is_parked(slot) or self.prefixes.known(slot):
+        if table.is_parked(slot) or self.prefixes.known(slot) or self.prefixes.late.is_left:
+            return True
+        if not self._engine.sequences.has_free:
             return True
         return bool(held) and (
             self._turn_of(slot)[1] > 0 or held.cells > self._room(int(table.n_tokens[slot]))

@@ -53,7 +53,10 @@ def test_the_children_of_a_forked_daemon_are_its_own(tmp_path: Path) -> None:
         engine.kill()  # the daemon hears how it ended
         eventually(lambda: daemon.engine_pid() != engine.pid, "another engine serves")
         assert "the engine died of SIGKILL" in daemon.log
-    assert not forker.is_running() or forker.status() == psutil.STATUS_ZOMBIE
+    eventually(
+        lambda: not forker.is_running() or forker.status() == psutil.STATUS_ZOMBIE,
+        "the process that forked is gone",
+    )
 
 
 @linux

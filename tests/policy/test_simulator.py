@@ -169,3 +169,20 @@ def test_costs_of_a_bad_hour_are_found_out():
         result = sim_run.simulate(storm(tokens=10_000), machine, told, cost, seconds=12.0)
         beside.append(float(result.outcome.totals[sim_beside.STREAM_PROMPT]))
     assert beside[1] > 0.5 * beside[0] > 0.0
+
+
+def test_background_rows_take_no_more_cells_than_are_left():
+    """Two that wait for a prompt's cells have one cell between them."""
+    zeros = [0] * 5
+    load = Load(
+        due_ms=[0.0, 0.0, 0.0, 0.0, 257.0], parent=[-1, -1, 0, 0, 0], lane=[0, 0, 1, 1, 0],
+        prompt=[1, 1, 235, 650, 572], output=[1, 1, 1, 1, 46], cap=[0.0] * 5, isolate=zeros,
+        auto=zeros, program=zeros, weight=[1.0] * 5,
+    )  # fmt: skip
+    machine = MACHINES["cpu-2core-amx-0.5b"]
+    told = machine.knobs(n_batch=8)
+    result = sim_run.simulate(
+        load, machine, told, CostModel.unknown(), n_slots=16, n_seq=4, n_ctx=1500,
+        most_ticks=200_000, random_seed=0,
+    )  # fmt: skip
+    assert not result.outcome.faults.any()

@@ -116,7 +116,7 @@ def _choose_prompts_beside(state, tick, knobs, cost, memory, traffic, plan):
     room = max(min(knobs.n_batch, tick.free_cells), 1)
     background_room = background_tokens(tick, knobs, memory, traffic, room)
     graph = min(room, int(traffic.n_ubatch))
-    return Bounds(mode, _most_rows(knobs), room, background_room, graph)
+    return Bounds(mode, min(_most_rows(knobs), room), room, background_room, graph)
 
 
 @njit(**INNER)

@@ -285,7 +285,7 @@ class Prefixes:
         if not self.cuts:
             self._saved[slot] = int(self._table.n_past[slot])
 
-    def save_late(self, wanted: Callable[[], object] = bool) -> None:
+    def save_late(self, wanted: Callable[[], object] = lambda: False) -> None:
         """Save held texts, until something is ``wanted``."""
         while self.late.is_left and not wanted():
             self.late.step(True)

@@ -34,7 +34,7 @@ from umaserve.llama.building.process import run_logged
 from umaserve.llama.building.progress import Reporter
 from umaserve.llama.building.toolchain import find_compilers, find_toolchain
 from umaserve.llama.builds import Build, installed, refused, select
-from umaserve.private_folder import NotPrivate, make_private, require_private_within
+from umaserve.system.private_folder import NotPrivate, make_private, require_private_within
 
 __all__ = ["Build", "BuildError", "ensure", "ensure_binding", "installed", "main", "select"]
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from umaserve.llama.building import BuildError
 from umaserve.llama.building.process import run_logged
 from umaserve.llama.building.toolchain import install_command
-from umaserve.own_python import run_code
+from umaserve.system.own_python import run_code
 
 from . import MODULE_NAME, module_file
 from .header import HEADERS, Declarations, HeaderError, read_headers

@@ -319,7 +319,8 @@ def test_the_benchmark_knows_only_the_clients_half() -> None:
     """No import of the daemon's insides, nor of the development benchmarks."""
     # the standard library alone
     helpers = {
-        "umaserve.own_file", "umaserve.own_python", "umaserve.process_stats", "umaserve.processor",
+        "umaserve.system", "umaserve.system.own_file", "umaserve.system.own_python",
+        "umaserve.system.process_stats", "umaserve.system.processor",
         "umaserve.visible",
     }  # fmt: skip
     known = {"umaserve.bench", "umaserve.client", "umaserve.metrics", *helpers}

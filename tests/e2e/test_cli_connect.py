@@ -33,7 +33,7 @@ from umaserve.connect.edits import found
 from umaserve.connect.others import APPS
 from umaserve.connect.text import parse
 from umaserve.llama.builds import cache_root
-from umaserve.own_key import own_key
+from umaserve.system.own_key import own_key
 
 VARIABLES = (
     "XDG_CONFIG_HOME", "XDG_STATE_HOME", "CODEX_HOME", "CLAUDE_CONFIG_DIR", "CONTINUE_GLOBAL_DIR",

@@ -22,7 +22,7 @@ from umaserve.cli.local_http import with_local_http
 from umaserve.client import Client
 from umaserve.config import load_config
 from umaserve.llama.builds import cache_root
-from umaserve.own_python import run_module
+from umaserve.system.own_python import run_module
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from umaserve.client import Client, ConnectionFailed, OtherUser, TrioClient
 from umaserve.client import connect as where
 from umaserve.client.connect import no_daemon, socket_path
 from umaserve.config import Config
-from umaserve.peer import Peer, is_own, user_name
+from umaserve.system.peer import Peer, is_own, user_name
 
 __all__ = ["somebody_else"]
 

@@ -17,7 +17,7 @@ from benchmarks.scorecard_truth import NAMES, Times, mixed_load
 from tests.support.server_harness import DaemonProcess, eventually
 from umaserve.assets import demo_model_path
 from umaserve.metrics import quantile
-from umaserve.process_stats import METRICS_OF, process_stats, unmeasured
+from umaserve.system.process_stats import METRICS_OF, process_stats, unmeasured
 
 pytestmark = pytest.mark.slow
 START_S = 300.0  # the first engine after a change compiles its loop

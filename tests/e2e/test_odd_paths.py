@@ -15,8 +15,8 @@ from tests.support.fake_engine import answer
 from tests.support.fixtures.commands import outcome, run
 from tests.support.fixtures.fake_daemon import FakeDaemon
 from tests.support.server_harness import DaemonProcess, RawClient, eventually, model_file, running
-from umaserve.peer import peer_of
 from umaserve.protocol import encode_frame
+from umaserve.system.peer import peer_of
 from umaserve.texts import path_of, printable, sendable_path
 from umaserve.wire import messages as m
 

@@ -20,13 +20,13 @@ from tests.support.jit_copies import _COMPILE, _FOLDER, _USE, copies, run
 from tests.support.patches.engine_faults import temporary_folder
 from tests.support.quiet_build import quiet
 from tests.support.strangers import UID, as_stranger, give_away, only_root
-from umaserve import private_folder
 from umaserve.engine.model.cost_file import CostFile
 from umaserve.llama import builds, library
 from umaserve.llama.building import toolchain
 from umaserve.llama.building.locking import file_lock
 from umaserve.policy.cost.model import CostModel
-from umaserve.private_folder import NotPrivate, make_private, why_shared, why_shared_within
+from umaserve.system import private_folder
+from umaserve.system.private_folder import NotPrivate, make_private, why_shared, why_shared_within
 
 __all__ = ["copies"]
 ROOT = Path(__file__).resolve().parents[2]

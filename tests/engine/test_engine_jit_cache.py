@@ -14,7 +14,7 @@ from numba import __version__ as numba_version
 
 from tests.support.jit_copies import _COMPILE, _FOLDER, _USE, ROOT, copies, run
 from umaserve.jit import cache as jit_cache
-from umaserve.private_folder import NotPrivate
+from umaserve.system.private_folder import NotPrivate
 
 __all__ = ["copies"]  # a fixture
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.support.gateway import everything, gateway, post
 from tests.support.server_harness import eventually
 from umaserve.gateway.room import BUSY, IDLE, UNFINISHED, Room, holder_at, next_order
-from umaserve.tcp_peer import UNTOLD, TcpPeers
+from umaserve.system.tcp_peer import UNTOLD, TcpPeers
 
 KEYS = {"0123456789abcdef": "alice", "fedcba9876543210": "bob"}
 ALICE, BOB = KEYS

@@ -13,7 +13,7 @@ from tests.support.gateway import begun, gateway, post
 from tests.support.http_client import ask, port_of
 from tests.support.server_harness import DaemonProcess, eventually, running
 from umaserve.gateway import http_protocol
-from umaserve.tcp_peer import UNTOLD
+from umaserve.system.tcp_peer import UNTOLD
 
 ALICE, BOB, ROOT = "key-of-alice-0001", "key-of-bob-000002", "key-of-root-00003"
 FILE = f"alice {ALICE}\nbob {BOB}\nroot {ROOT} admin\n"

@@ -20,9 +20,9 @@ from tests.support.server_harness import DaemonProcess, eventually, running
 from tests.support.strangers import UID, connected_stranger, only_root, said_by_stranger
 from umaserve.gateway import http_protocol
 from umaserve.gateway.app import ENDPOINTS
-from umaserve.own_key import own_key, own_key_file
 from umaserve.protocol import WITHOUT_KEY
-from umaserve.tcp_peer import NOBODY, UNTOLD
+from umaserve.system.own_key import own_key, own_key_file
+from umaserve.system.tcp_peer import NOBODY, UNTOLD
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells users of TCP sockets")
 

@@ -19,8 +19,8 @@ from tests.support.strangers import (
     somebody_else,
     stranger,
 )
-from umaserve.peer import user_name
 from umaserve.server.clients.listener import ClaimedSocket, SocketError
+from umaserve.system.peer import user_name
 
 __all__ = ["somebody_else"]
 

@@ -19,7 +19,7 @@ from umaserve.config import ConfigError, load_config
 from umaserve.models import needs as memory
 from umaserve.models.gguf import check_gguf
 from umaserve.models.header import GGUFError
-from umaserve.regular_file import NotRegular, open_regular
+from umaserve.system.regular_file import NotRegular, open_regular
 
 KINDS = ("pipe", "socket", "device", "folder", "link to a pipe")
 
@@ -150,7 +150,7 @@ def test_a_pipe_that_takes_the_place_of_a_file_is_not_waited_for(tmp_path: Path)
     (tmp_path / "file").write_bytes(b"GGUF")
     code = (
         "import os, sys\n"
-        "from umaserve.regular_file import open_regular\n"
+        "from umaserve.system.regular_file import open_regular\n"
         "real = os.stat\n"
         "os.stat = lambda p, **k: real(sys.argv[2])\n"
         "try:\n    open_regular(sys.argv[1])\n"

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from umaserve.llama.building.locking import file_lock
 from umaserve.llama.builds import cache_root, python_abi
-from umaserve.private_folder import make_private
+from umaserve.system.private_folder import make_private
 
 LOCKS = Path(__file__).resolve().parents[1] / "clients"
 # What is in clients.lock is in the tests' own environment.  The first Python that each does not

@@ -15,7 +15,7 @@ import zipfile
 from pathlib import Path
 
 from umaserve.llama.builds import cache_root
-from umaserve.private_folder import make_private
+from umaserve.system.private_folder import make_private
 
 LOCK = Path(__file__).resolve().parents[1] / "real" / "model.lock"
 NAME = "gemma-3-270m-q4_k_m.gguf"

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.support.strangers import UID, only_root
 from umaserve.cache import disk
-from umaserve.private_folder import NotPrivate
+from umaserve.system.private_folder import NotPrivate
 
 TOKENS = np.arange(40, dtype=np.int32)
 DATA = np.frombuffer(os.urandom(5000), np.uint8)

@@ -22,7 +22,7 @@ from umaserve.config import load_config
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux's calls")
 _ASK = """
 import ctypes, resource, sys
-from umaserve import core_dumps
+from umaserve.system import core_dumps
 core_dumps.forbid()
 soft, _ = resource.getrlimit(resource.RLIMIT_CORE)
 print(soft, ctypes.CDLL(None).prctl(3, 0, 0, 0, 0) if sys.platform == "linux" else 0)

@@ -17,9 +17,9 @@ from umaserve.cli.service.settings import Service
 from umaserve.engine.model.loaded import usable_cores
 from umaserve.engine.prefill import worker
 from umaserve.models.needs import free_in_vm_stat
-from umaserve.peer import Peer, peer_of
-from umaserve.processor import processor_name
 from umaserve.server.engines import descriptors
+from umaserve.system.peer import Peer, peer_of
+from umaserve.system.processor import processor_name
 
 ROOT = Path(__file__).parents[2]
 

@@ -24,8 +24,8 @@ from umaserve.llama import builds
 from umaserve.models.about import About, about, billions
 from umaserve.models.gguf import check_gguf
 from umaserve.models.needs import ENGINE_BYTES
-from umaserve.own_python import run_module
 from umaserve.policy.cost.model import PROMPT_EDGES, ROW_EDGES, CostModel
+from umaserve.system.own_python import run_module
 
 F16 = ("f16", "f16")
 CELL = 4 * 2 * 16 * 2 * 2  # layers, heads, values of a head, K and V, bytes

@@ -14,12 +14,12 @@ import pytest
 from tests.support.record_lines import Lines, quick, write
 from tests.support.server_harness import DaemonProcess
 from tests.support.strangers import IS_ROOT, give_away
-from umaserve import own_file
 from umaserve.cli.service import command as service
 from umaserve.models.fetching import hub
-from umaserve.own_file import NotOurs, check_own, open_own, write_own
-from umaserve.private_folder import NotPrivate
 from umaserve.server.figures.record_file import RecordError, RecordFile
+from umaserve.system import own_file
+from umaserve.system.own_file import NotOurs, check_own, open_own, write_own
+from umaserve.system.private_folder import NotPrivate
 
 ROOT = Path(__file__).resolve().parents[2]
 __all__ = ["quick"]  # files are written at once

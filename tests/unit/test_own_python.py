@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import umaserve
-from umaserve.own_python import run_code, run_module
+from umaserve.system.own_python import run_code, run_module
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -68,4 +68,4 @@ def test_nothing_starts_python_in_another_way() -> None:
         for path in [*(ROOT / "umaserve").rglob("*.py"), *(ROOT / "bindings").glob("*.py")]
         if way.search(path.read_text("utf-8"))
     ]
-    assert found == ["umaserve/own_python.py"]
+    assert found == ["umaserve/system/own_python.py"]

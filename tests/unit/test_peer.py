@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from umaserve.peer import Peer, peer_of
+from umaserve.system.peer import Peer, peer_of
 
 
 def test_the_peer_is_this_process() -> None:

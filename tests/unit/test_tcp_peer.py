@@ -11,8 +11,8 @@ from contextlib import contextmanager
 import pytest
 
 from tests.support.strangers import UID, connected_stranger, only_root
-from umaserve import tcp_peer
-from umaserve.tcp_peer import NOBODY, UNTOLD, Look, TcpPeers, by_netlink, by_proc
+from umaserve.system import tcp_peer
+from umaserve.system.tcp_peer import NOBODY, UNTOLD, Look, TcpPeers, by_netlink, by_proc
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells users of TCP sockets")
 LOOKS = pytest.mark.parametrize("look", [by_netlink, by_proc], ids=["netlink", "proc"])

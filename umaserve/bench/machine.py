@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import umaserve
-from umaserve.process_stats import process_stats
-from umaserve.processor import processor_name
+from umaserve.system.process_stats import process_stats
+from umaserve.system.processor import processor_name
 
 PACKAGES = ("numpy", "numba", "trio", "msgspec")
 LOOK_S = 1.0

@@ -11,7 +11,7 @@ from string import Template
 from umaserve.bench.charts import CHARTS, Chart, svg
 from umaserve.bench.result import Pace, Result, Verdict
 from umaserve.bench.table import rows, shown, unlabelled_text, verdict_text
-from umaserve.own_file import write_own
+from umaserve.system.own_file import write_own
 
 TEMPLATE = "page.html"
 # a file of its own has no page around it

@@ -16,7 +16,7 @@ from typing import Any
 
 from umaserve.bench import BenchError
 from umaserve.client import Client, ConnectionFailed
-from umaserve.own_python import run_module
+from umaserve.system.own_python import run_module
 
 ANSWER_S = 30.0
 STOP_S = 30.0

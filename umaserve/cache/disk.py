@@ -32,8 +32,8 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from umaserve.own_file import open_to_read, read_own
-from umaserve.private_folder import make_private
+from umaserve.system.own_file import open_to_read, read_own
+from umaserve.system.private_folder import make_private
 
 MAGIC = b"UMAKV\0\0\2"
 _LENGTH = struct.Struct("<I")

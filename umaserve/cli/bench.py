@@ -18,7 +18,7 @@ from umaserve.cli.common import (
     add_socket,
     say,
 )
-from umaserve.own_file import NotOurs, check_own, write_own
+from umaserve.system.own_file import NotOurs, check_own, write_own
 from umaserve.visible import for_reader
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import Any
 from umaserve.cli.common import EXIT_CANNOT_SERVE, EXIT_OK, Parser, add_socket, in_a_line, say, show
 from umaserve.client import Client, ConnectionFailed, ServerError
 from umaserve.client.connect import socket_path
-from umaserve.peer import Peer
+from umaserve.system.peer import Peer
 
 LOOK_S = 0.1
 END_S = 15.0  # for a daemon to leave that has closed its connections

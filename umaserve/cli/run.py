@@ -102,9 +102,9 @@ def _start(path: str, model: str) -> int:
     from umaserve.cli.build import is_whole, make_whole
     from umaserve.cli.local_http import with_local_http
     from umaserve.config import ConfigError, load_config
-    from umaserve.own_python import run_module
-    from umaserve.private_folder import make_private
-    from umaserve.state_folder import OWN_STATE, state_folder
+    from umaserve.system.own_python import run_module
+    from umaserve.system.private_folder import make_private
+    from umaserve.system.state_folder import OWN_STATE, state_folder
 
     try:
         config = load_config({"socket": path})

@@ -11,7 +11,7 @@ import time
 from umaserve.cli.common import EXIT_CANNOT_SERVE, EXIT_OK, Parser, add_socket, say, show, silence
 from umaserve.client import Client
 from umaserve.client.connect import socket_path
-from umaserve.own_file import write_own
+from umaserve.system.own_file import write_own
 
 ANSWER_S = 5.0
 BETWEEN_S = 1.0  # two looks, for rates

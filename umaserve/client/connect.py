@@ -12,7 +12,7 @@ import stat
 import time
 
 from umaserve.client.events import ConnectionFailed, OtherUser
-from umaserve.peer import is_own, peer_of, user_name
+from umaserve.system.peer import is_own, peer_of, user_name
 
 DEFAULT_SOCKET = "/tmp/uma.sock"
 RUNTIME_NAME = "uma.sock"

@@ -13,7 +13,7 @@ from umaserve.config import apps as apps_section
 from umaserve.config.options import BY_ENV, BY_NAME, OPTIONS, OTHER_ENV, SECTIONS, Option
 from umaserve.config.settings import Config, ConfigError
 from umaserve.config.spellings import translate
-from umaserve.regular_file import NotRegular, open_regular
+from umaserve.system.regular_file import NotRegular, open_regular
 
 _DEBUG_OFF = ("", "0", "false", "no", "off")
 

@@ -16,11 +16,11 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from umaserve import core_dumps
 from umaserve.heap import trim_heap
-from umaserve.parent import die_with_parent
-from umaserve.private_folder import NotPrivate
-from umaserve.process_name import name_process
+from umaserve.system import core_dumps
+from umaserve.system.parent import die_with_parent
+from umaserve.system.private_folder import NotPrivate
+from umaserve.system.process_name import name_process
 from umaserve.wire import messages as m
 from umaserve.wire import table as t
 from umaserve.wire.control import Control

@@ -11,7 +11,7 @@ from __future__ import annotations
 # ruff: noqa: E402
 import os
 
-from umaserve.parent import die_with_parent
+from umaserve.system.parent import die_with_parent
 
 if __name__ == "__main__":  # the next front may want the sockets that listen, at once
     die_with_parent(os.getppid())
@@ -25,11 +25,11 @@ from typing import Any
 
 import msgspec
 
-from umaserve import core_dumps
 from umaserve.gateway.keys import KeyFileError, read_keys, read_own_key
 from umaserve.gateway.process import run
 from umaserve.gateway.settings import Settings
-from umaserve.process_name import name_process
+from umaserve.system import core_dumps
+from umaserve.system.process_name import name_process
 
 PULSE_S = 2.0
 

@@ -18,7 +18,7 @@ from umaserve.gateway.keys import Key, Keys
 from umaserve.gateway.page import wants_page
 from umaserve.gateway.settings import Settings
 from umaserve.protocol import WITHOUT_KEY
-from umaserve.tcp_peer import NOBODY, UNTOLD
+from umaserve.system.tcp_peer import NOBODY, UNTOLD
 
 UID = "umaserve.uid"  # of the scope: the user at the other end, where that was looked up
 MOST_LOGGED = 64  # users, each once

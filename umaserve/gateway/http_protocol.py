@@ -19,8 +19,8 @@ from umaserve.gateway.daemon.refusal import Refusal, encode, openai_error
 from umaserve.gateway.guard import URL
 from umaserve.gateway.room import BUSY, IDLE, UNFINISHED, Room, next_order, whose
 from umaserve.gateway.settings import Settings
-from umaserve.peer import peer_of
-from umaserve.tcp_peer import TcpPeers
+from umaserve.system.peer import peer_of
+from umaserve.system.tcp_peer import TcpPeers
 
 HEAD_BYTES = 16 * 1024  # of a request's line and headers
 HEAD_S = 10.0  # from its first byte to its last

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from hashlib import sha256
 from typing import NamedTuple
 
-from umaserve.regular_file import open_regular
+from umaserve.system.regular_file import open_regular
 
 MIN_CHARS = 16  # a key that is shorter can be guessed
 MAX_NAME_CHARS = 128  # as the socket has it

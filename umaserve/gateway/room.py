@@ -17,7 +17,7 @@ from collections.abc import Collection, Hashable
 from typing import Any, Protocol
 
 from umaserve.gateway.settings import Settings
-from umaserve.tcp_peer import NOBODY, TcpPeers
+from umaserve.system.tcp_peer import NOBODY, TcpPeers
 
 UNFINISHED, IDLE, BUSY = range(3)  # the order in which they go
 next_order = itertools.count().__next__  # the loop's clock stands still while it takes several

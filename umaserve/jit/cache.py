@@ -19,7 +19,7 @@ from pathlib import Path
 from platformdirs import user_cache_dir
 
 from umaserve.kept import in_use
-from umaserve.private_folder import NotPrivate, make_private, require_private_within
+from umaserve.system.private_folder import NotPrivate, make_private, require_private_within
 
 from .sources import compiled_sources
 

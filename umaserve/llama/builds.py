@@ -19,8 +19,8 @@ import sysconfig
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from umaserve.private_folder import why_shared_within
-from umaserve.processor import sysctl
+from umaserve.system.private_folder import why_shared_within
+from umaserve.system.processor import sysctl
 
 PINNED_VERSION = "0.3.36"
 """The llama-cpp-python source distribution that vendors the llama.cpp this project is made for."""

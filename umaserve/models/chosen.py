@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 
-from umaserve.own_file import read_own
-from umaserve.private_folder import make_private, why_shared
-from umaserve.state_folder import OWN_STATE, state_folder
+from umaserve.system.own_file import read_own
+from umaserve.system.private_folder import make_private, why_shared
+from umaserve.system.state_folder import OWN_STATE, state_folder
 
 _FILE = "model"
 _MOST_BYTES = 4096

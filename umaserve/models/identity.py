@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from umaserve.regular_file import open_regular
+from umaserve.system.regular_file import open_regular
 
 _SPLIT_NAME = re.compile(r"^(.*)-\d{5}-of-(\d{5})\.gguf$")
 WHOLE_BYTES = 8 << 20  # a file up to this size is read whole

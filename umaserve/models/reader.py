@@ -13,7 +13,7 @@ import struct
 from pathlib import Path
 from typing import BinaryIO
 
-from umaserve.regular_file import NotRegular, open_regular
+from umaserve.system.regular_file import NotRegular, open_regular
 
 from .header import GGUFError
 

@@ -12,7 +12,6 @@ import trio
 
 from umaserve.budget import Budget
 from umaserve.config import Config
-from umaserve.peer import Peer, peer_of
 from umaserve.protocol import E_LIMIT_002, STOPPING, error_event
 from umaserve.server.admin import Admin
 from umaserve.server.clients.connection import Connection, program_of
@@ -28,6 +27,7 @@ from umaserve.server.log.lines import Log, trace
 from umaserve.server.requests.meters import Meters
 from umaserve.server.requests.sessions import Sessions
 from umaserve.server.supervisor import Supervisor
+from umaserve.system.peer import Peer, peer_of
 
 ACCEPT_RETRY_S = 0.1
 TURNED_AWAY_S = 0.001  # from a connection that was turned away to the next

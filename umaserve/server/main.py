@@ -18,13 +18,10 @@ from socket import socket
 
 import trio
 
-from umaserve import core_dumps
 from umaserve.chat.plain_turns import NOTE
 from umaserve.config import Config
 from umaserve.models import needs as memory
 from umaserve.models.header import GGUFError
-from umaserve.parent import SIGNALS
-from umaserve.process_name import name_process
 from umaserve.protocol import E_LIMIT_002, STOPPING
 from umaserve.server import activation
 from umaserve.server.agent_check import AgentCheck, open_agent_check
@@ -48,6 +45,9 @@ from umaserve.server.log.lines import Log, trace
 from umaserve.server.requests.meters import Meters
 from umaserve.server.requests.sessions import Sessions
 from umaserve.server.supervisor import Supervisor
+from umaserve.system import core_dumps
+from umaserve.system.parent import SIGNALS
+from umaserve.system.process_name import name_process
 from umaserve.wire import messages as m
 
 STOP_S = 10.0

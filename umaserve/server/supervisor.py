@@ -23,7 +23,6 @@ from umaserve.config import Config
 from umaserve.models import needs as memory
 from umaserve.models.header import GGUFError
 from umaserve.models.identity import ModelIdentity
-from umaserve.own_python import run_module
 from umaserve.protocol import (
     E_LIMIT_002,
     E_MODEL_001,
@@ -45,6 +44,7 @@ from umaserve.server.log.lines import trace
 from umaserve.server.recovery import end_those_of_another_model, inherit, known_identity, recover
 from umaserve.server.requests.meters import Meters
 from umaserve.server.requests.sessions import Sessions
+from umaserve.system.own_python import run_module
 from umaserve.texts import path_of
 from umaserve.wire import messages as m
 

@@ -24,7 +24,7 @@ from typing import Any, NoReturn
 
 from tests.support.forks import FAKE_ENGINE, NAME, leave, receive
 from umaserve.one_thread import require_one_thread
-from umaserve.own_python import run_module
+from umaserve.system.own_python import run_module
 
 PR_SET_CHILD_SUBREAPER = 36
 ARG_START = 45  # of the fields of /proc/self/stat behind the name
@@ -40,7 +40,7 @@ def _engine(words: Sequence[str]) -> int:
 
 def _gateway(words: Sequence[str]) -> int:
     from umaserve.gateway import __main__ as gateway
-    from umaserve.parent import die_with_parent
+    from umaserve.system.parent import die_with_parent
 
     die_with_parent(os.getppid())
     return gateway.main(words[0])

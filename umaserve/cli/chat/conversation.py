@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from umaserve.own_file import write_own
-from umaserve.regular_file import open_regular
+from umaserve.system.own_file import write_own
+from umaserve.system.regular_file import open_regular
 
 
 class Turn(NamedTuple):

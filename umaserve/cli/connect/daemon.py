@@ -12,7 +12,7 @@ from umaserve.cli.common import say
 from umaserve.client import Client, ConnectionFailed, OtherUser, UmaError
 from umaserve.client.connect import socket_path
 from umaserve.connect.apps import App, Target
-from umaserve.own_key import own_key
+from umaserve.system.own_key import own_key
 
 USUAL = "http://127.0.0.1:8080"
 LIVE_S = 5.0  # for an answer

@@ -10,8 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from umaserve.connect.edits import Unreadable
-from umaserve.private_folder import require_private
-from umaserve.regular_file import open_regular
+from umaserve.system.private_folder import require_private
+from umaserve.system.regular_file import open_regular
 
 ADVICE = "keep these settings in a folder of your own"
 MOST_BYTES = 8 << 20

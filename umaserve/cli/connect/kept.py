@@ -14,9 +14,9 @@ from umaserve.cli.connect import files
 from umaserve.connect.apps import App, Change, Places, Target
 from umaserve.connect.edits import Item, Path, Put, Unreadable
 from umaserve.connect.text import Language
-from umaserve.own_file import read_own
-from umaserve.private_folder import make_private, require_private
-from umaserve.state_folder import OWN_STATE, state_folder
+from umaserve.system.own_file import read_own
+from umaserve.system.private_folder import make_private, require_private
+from umaserve.system.state_folder import OWN_STATE, state_folder
 
 _ANY = Target("", "any", "any", 1, 1, True)  # with a key, which some apps keep in another file
 

@@ -19,8 +19,8 @@ from umaserve.client import Client, ConnectionFailed, OtherUser, ProtocolError, 
 from umaserve.client.connect import DEFAULT_SOCKET, socket_path
 from umaserve.config import Config, ConfigError, add_flags, flag_values, load_config
 from umaserve.models.needs import ModelFile, gib
-from umaserve.own_python import run_module
-from umaserve.private_folder import why_shared
+from umaserve.system.own_python import run_module
+from umaserve.system.private_folder import why_shared
 from umaserve.texts import sendable_path
 
 PROBE_S = 120.0
@@ -248,7 +248,7 @@ def _cache(report: _Report, path: str) -> None:
 
 
 def _metrics(report: _Report) -> None:
-    from umaserve.process_stats import unmeasured
+    from umaserve.system.process_stats import unmeasured
 
     absent = unmeasured()
     if absent:

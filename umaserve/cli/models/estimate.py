@@ -24,8 +24,8 @@ from umaserve.llama.traffic import Traffic
 from umaserve.models.header import GGUFInfo
 from umaserve.models.kv_shape import KvKind
 from umaserve.models.needs import ENGINE_BYTES
-from umaserve.own_file import open_to_read, write_own
-from umaserve.private_folder import make_private, why_shared
+from umaserve.system.own_file import open_to_read, write_own
+from umaserve.system.private_folder import make_private, why_shared
 
 from .graphics import graphics_bytes
 

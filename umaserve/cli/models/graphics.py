@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from umaserve.llama.builds import select
-from umaserve.own_python import run_module
+from umaserve.system.own_python import run_module
 
 LONGEST_S = 30.0
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from umaserve.cli.common import EXIT_OK, EXIT_USAGE, Parser, say
 from umaserve.cli.router import haproxy, llmd
 from umaserve.cli.router.nodes import FORM, Node, one_word, read_nodes
-from umaserve.own_file import write_own
+from umaserve.system.own_file import write_own
 
 CHECK_S = 30.0
 

@@ -21,10 +21,10 @@ from umaserve.client.connect import connect
 from umaserve.client.events import ConnectionFailed, OtherUser
 from umaserve.config import ConfigError, add_flags, flag_values, load_config
 from umaserve.models.finding.reference import lasting
-from umaserve.own_python import run_module
-from umaserve.peer import peer_of
-from umaserve.private_folder import make_private
 from umaserve.server.main import StartError, check_model
+from umaserve.system.own_python import run_module
+from umaserve.system.peer import peer_of
+from umaserve.system.private_folder import make_private
 from umaserve.texts import path_of
 
 Manager = Systemd | Launchd

@@ -28,10 +28,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from umaserve import core_dumps
 from umaserve.llama import LlamaError, Model, load
 from umaserve.one_thread import has_one_thread
-from umaserve.process_name import name_process
+from umaserve.system import core_dumps
+from umaserve.system.process_name import name_process
 from umaserve.wire import messages as m
 
 from .errors import CannotBind

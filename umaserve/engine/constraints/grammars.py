@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from umaserve.own_python import run_module
+from umaserve.system.own_python import run_module
 from umaserve.wire import messages as m
 
 from .errors import CannotBind

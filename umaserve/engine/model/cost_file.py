@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from umaserve.llama.builds import cache_root
-from umaserve.own_file import open_to_read
 from umaserve.policy.cost.model import CostModel
-from umaserve.private_folder import make_private, why_shared
-from umaserve.processor import processor_name
+from umaserve.system.own_file import open_to_read
+from umaserve.system.private_folder import make_private, why_shared
+from umaserve.system.processor import processor_name
 
 if TYPE_CHECKING:
     from umaserve.wire import messages as m

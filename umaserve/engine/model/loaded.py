@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from umaserve.models.identity import ModelIdentity
-from umaserve.processor import sysctl
+from umaserve.system.processor import sysctl
 
 if TYPE_CHECKING:
     from umaserve.engine.native.batch import Batch

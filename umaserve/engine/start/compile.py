@@ -18,8 +18,8 @@ from pathlib import Path
 
 from umaserve.jit.cache import PACKAGE, is_complete, sweep, use_jit_cache
 from umaserve.jit.sources import compiled_sources
-from umaserve.own_python import run_module
-from umaserve.private_folder import NotPrivate
+from umaserve.system.own_python import run_module
+from umaserve.system.private_folder import NotPrivate
 
 LOOK_S, LINE_S = 0.2, 5.0  # between two looks at how far it is
 TIMEOUT_S = 600.0

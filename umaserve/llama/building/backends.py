@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from umaserve.llama import builds
-from umaserve.private_folder import why_shared
+from umaserve.system.private_folder import why_shared
 
 from . import BuildError
 from .toolchain import install_command

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from umaserve.llama import builds
-from umaserve.own_python import run_code
+from umaserve.system.own_python import run_code
 
 from . import BuildError
 from .backends import Choice

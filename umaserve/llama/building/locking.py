@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from umaserve.private_folder import make_private
+from umaserve.system.private_folder import make_private
 
 _POLL_S = 0.2
 

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from umaserve.own_python import run_module
+from umaserve.system.own_python import run_module
 
 from .process import end_group
 from .progress import Reporter, Step

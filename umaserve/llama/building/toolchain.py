@@ -12,8 +12,8 @@ from pathlib import Path
 
 from umaserve.kept import in_use
 from umaserve.llama import builds
-from umaserve.own_python import run_module
-from umaserve.private_folder import make_private, require_private
+from umaserve.system.own_python import run_module
+from umaserve.system.private_folder import make_private, require_private
 
 from . import BuildError
 from .locking import file_lock

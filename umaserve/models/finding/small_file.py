@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from umaserve.regular_file import open_regular
+from umaserve.system.regular_file import open_regular
 
 MOST_BYTES = 4 << 20  # of a manifest, a pointer or a file of settings
 

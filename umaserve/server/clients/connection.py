@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from umaserve.peer import Peer
 from umaserve.protocol import (
     E_IO_001,
     E_LIMIT_002,
@@ -44,6 +43,7 @@ from umaserve.protocol import (
 from umaserve.server.clients.outbox import Outbox
 from umaserve.server.log.lines import trace
 from umaserve.server.requests.request import LANE_NAMES, Request
+from umaserve.system.peer import Peer
 
 if TYPE_CHECKING:
     from umaserve.server.clients.served_by import AdminMessage, ServedBy

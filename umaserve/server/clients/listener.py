@@ -15,7 +15,7 @@ import stat
 from pathlib import Path
 
 from umaserve.config import SOCKET_PATH_BYTES
-from umaserve.peer import Peer, is_own, peer_of, user_name
+from umaserve.system.peer import Peer, is_own, peer_of, user_name
 
 BACKLOG = 512
 

@@ -25,7 +25,6 @@ import trio
 from umaserve.chat import plain_turns
 from umaserve.chat.questions import Abilities, ChatModel
 from umaserve.models.identity import ModelIdentity
-from umaserve.parent import signals_left_to_front
 from umaserve.server.engines import blame
 from umaserve.server.engines.awake import resumed_ns
 from umaserve.server.engines.descriptors import Reserve
@@ -33,6 +32,7 @@ from umaserve.server.engines.exit import EngineExit, LastWords
 from umaserve.server.engines.loop_lock import LoopLock
 from umaserve.server.engines.pulse import EnginePulse
 from umaserve.server.log.lines import trace
+from umaserve.system.parent import signals_left_to_front
 from umaserve.texts import path_of
 from umaserve.wire import messages as m
 from umaserve.wire import table as t

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import trio
 
-from umaserve.own_file import NotOurs, check_own, open_own
+from umaserve.system.own_file import NotOurs, check_own, open_own
 
 WRITE_S = 0.5  # lines wait so long for company
 RETRY_S = 2.0

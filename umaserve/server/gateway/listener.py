@@ -16,8 +16,8 @@ from ipaddress import ip_address
 import trio
 
 from umaserve.config import Config, host_and_port
-from umaserve.regular_file import open_regular
 from umaserve.server.clients.listener import BACKLOG, ClaimedSocket, SocketError
+from umaserve.system.regular_file import open_regular
 
 PACKAGES = ("uvicorn", "uvloop", "httptools", "starlette")  # that only the gateway needs
 LOOKUP_S = 10.0  # for the address of a host's name

@@ -25,7 +25,6 @@ from umaserve.chat.questions import (
     Rendered,
     answer_of,
 )
-from umaserve.process_stats import process_stats
 from umaserve.protocol import (
     E_PROTO_003,
     E_RUNTIME_003,
@@ -36,6 +35,7 @@ from umaserve.protocol import (
 from umaserve.server.engines.descriptors import Reserve
 from umaserve.server.log.lines import trace
 from umaserve.server.requests.turns import NOBODY, Asker, Line, Turn, Turns
+from umaserve.system.process_stats import process_stats
 
 SLOW_S = 0.2  # an honest question takes some milliseconds; what takes longer gives way to others
 LIMIT_S = 1.5  # of a processor's time: a busy machine ends no honest question

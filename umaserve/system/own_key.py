@@ -12,9 +12,9 @@ import secrets
 import stat
 import tempfile
 
-from umaserve.private_folder import make_private
-from umaserve.regular_file import open_regular
-from umaserve.state_folder import state_folder
+from umaserve.system.private_folder import make_private
+from umaserve.system.regular_file import open_regular
+from umaserve.system.state_folder import state_folder
 
 NAME = "http.key"
 _BYTES = 32  # of randomness

@@ -13,8 +13,8 @@ import os
 import stat
 from typing import BinaryIO
 
-from umaserve.private_folder import others_can_write, owner_name, steps
-from umaserve.regular_file import open_regular
+from umaserve.system.private_folder import others_can_write, owner_name, steps
+from umaserve.system.regular_file import open_regular
 
 _ELSEWHERE = "name a file in a folder of your own"
 

@@ -1,0 +1,1 @@
+"""Files, folders, processes and peers, as the operating system has them."""

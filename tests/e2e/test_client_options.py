@@ -8,18 +8,20 @@ import pytest
 
 import umaserve
 from tests.support.fixtures.fake_daemon import FakeDaemon
+from tools import field_tables
 from umaserve.client import Client, Eos, Options, Timings
 from umaserve.client.options import Slo, check_names
 from umaserve.client.wire import Router, generate_message, pack
-from umaserve.protocol import fields
+from umaserve.protocol import fields, settings
 
 
 def test_the_options_are_the_protocols() -> None:
-    # a key's name is the gateway's to tell
-    others = {"id", "prompt", "messages", "key"}
-    wire = {field.name for field in fields.GENERATE_FIELDS} - others
-    assert set(Options.__annotations__) == wire
-    assert set(Slo.__annotations__) == {field.name for field in fields.SLO_FIELDS}
+    """`python -m tools.field_tables` writes them."""
+    text = field_tables.OPTIONS.read_text("utf-8")
+    assert field_tables.options(text) == text
+    wire = {field.name for field in fields.GENERATE_FIELDS}
+    assert set(Options.__annotations__) == wire - set(field_tables.NO_OPTIONS)
+    assert set(Slo.__annotations__) == {field.name for field in settings.SLO_FIELDS}
 
 
 def test_a_misspelt_option_is_refused_with_the_nearest() -> None:

@@ -17,8 +17,9 @@ class Slo(TypedDict, total=False):
 class Options(TypedDict, total=False):
     """Keyword arguments of ``generate`` and ``complete``; ``None`` stands for the default."""
 
+    tokens: list[int] | None
     tools: list[dict[str, Any]] | None
-    tool_choice: str | dict[str, Any] | None
+    tool_choice: Literal["auto", "none", "required"] | dict[str, Any] | None
     parallel_tool_calls: bool | None
     thinking: bool | str | None
     thinking_budget: int | None
@@ -38,13 +39,11 @@ class Options(TypedDict, total=False):
     min_p: float | None
     typical_p: float | None
     seed: int | None
-    stop: str | list[str] | None
     repeat_penalty: float | None
     presence_penalty: float | None
     frequency_penalty: float | None
     penalty_last_n: int | None
     logit_bias: dict[str, Any] | list[list[Any]] | None
-    logprobs: int | None
     post_sampling_probs: bool | None
     ignore_eos: bool | None
     xtc_probability: float | None
@@ -54,28 +53,29 @@ class Options(TypedDict, total=False):
     dry_allowed_length: int | None
     dry_penalty_last_n: int | None
     dry_sequence_breakers: list[str] | None
-    mirostat: int | None
+    mirostat: Literal[0, 2] | None
     mirostat_tau: float | None
     mirostat_eta: float | None
-    stream: bool | None
-    priority: Literal["interactive", "background"] | None
+    logprobs: int | None
+    stop: str | list[str] | None
     slo: Slo | None
-    session: str | None
-    tokens: list[int] | None
+    add_bos: Literal["auto"] | bool | None
     parse_special: bool | None
-    echo: bool | None
-    begin: bool | None
     t_max_predict_ms: int | None
-    return_tokens: bool | None
-    prompt_logprobs: int | None
     context_shift: bool | None
     n_keep: int | None
-    app: str | None
-    cache_scope: Literal["shared", "private"] | None
-    speculate: bool | Literal["auto"] | None
-    deterministic: bool | None
-    add_bos: bool | Literal["auto"] | None
     cache_prompt: bool | None
+    cache_scope: Literal["shared", "private"] | None
+    speculate: Literal["auto"] | bool | None
+    deterministic: bool | None
+    stream: bool | None
+    priority: Literal["auto", "interactive", "background"] | None
+    session: str | None
+    echo: bool | None
+    return_tokens: bool | None
+    begin: bool | None
+    prompt_logprobs: int | None
+    app: str | None
     metadata: Any
 
 

@@ -49,7 +49,7 @@ from umaserve.protocol.events import (
     rated_fields,
     token_event,
 )
-from umaserve.protocol.fields import PRIORITIES, WITHOUT_KEY, Limits
+from umaserve.protocol.fields import PRIORITIES, WITHOUT_KEY
 from umaserve.protocol.frames import (
     HEADER_BYTES,
     MAX_FRAME_BYTES,
@@ -57,7 +57,8 @@ from umaserve.protocol.frames import (
     encode_frame,
     frame,
 )
-from umaserve.protocol.requests import (
+from umaserve.protocol.limits import Limits
+from umaserve.protocol.messages import (
     AdminMessage,
     AskCache,
     Cancel,
@@ -70,13 +71,12 @@ from umaserve.protocol.requests import (
     Metrics,
     Ping,
     Render,
-    SamplingOptions,
     SetPriority,
     Slo,
     TokenizeRequest,
     Unload,
-    parse_message,
 )
+from umaserve.protocol.requests import parse_message
 
 __all__ = [
     "BYTES_A_TOKEN",
@@ -123,7 +123,6 @@ __all__ = [
     "Ping",
     "ProtocolError",
     "Render",
-    "SamplingOptions",
     "SetPriority",
     "Slo",
     "Timings",

@@ -113,6 +113,28 @@ MESSAGES = Field(
     f'a list of at least one {{"role", "content"}} object, at most {MAX_MESSAGES}',
     note="chat form, rendered with the model's chat template",
 )
+# the model's chat template gets them; every HTTP dialect with conversations takes them too
+TEMPLATE: tuple[Field, ...] = (
+    Field(
+        "chat_template_kwargs",
+        msgspec.Raw,
+        f"an object of at most {MAX_OPTIONS_BYTES} bytes",
+        note="variables of the template",
+    ),
+    Field(
+        "continue_final_message",
+        bool | Literal["content", "reasoning_content"],
+        'true, false, "content" or "reasoning_content"',
+        False,
+        "the answer goes on with the last message, which is the assistant's",
+    ),
+    Field(
+        "add_generation_prompt",
+        bool,
+        "true or false",
+        note="false: the prompt ends with the last message; not true with `continue_final_message`",
+    ),
+)
 OPTIONS: tuple[Field, ...] = (
     Field(
         "tools",
@@ -148,25 +170,7 @@ OPTIONS: tuple[Field, ...] = (
         f"a string of at most {MAX_BUDGET_MESSAGE_CHARS} characters",
         note="ends the thoughts that have used their budget, before the template's own word",
     ),
-    Field(
-        "chat_template_kwargs",
-        msgspec.Raw,
-        f"an object of at most {MAX_OPTIONS_BYTES} bytes",
-        note="variables of the template",
-    ),
-    Field(
-        "continue_final_message",
-        bool | Literal["content", "reasoning_content"],
-        'true, false, "content" or "reasoning_content"',
-        False,
-        "the answer goes on with the last message, which is the assistant's",
-    ),
-    Field(
-        "add_generation_prompt",
-        bool,
-        "true or false",
-        note="false: the prompt ends with the last message; not true with `continue_final_message`",
-    ),
+    *TEMPLATE,
     Field(
         "deltas",
         bool,

@@ -7,15 +7,16 @@ from typing import Any
 
 from umaserve.gateway.daemon.refusal import encode, not_there, wrong
 from umaserve.gateway.translate.body import list_of, objects_of, whole_of
+from umaserve.protocol.chat_fields import MAX_BUDGET
+from umaserve.protocol.chat_fields import TEMPLATE as TEMPLATE_FIELDS
+from umaserve.protocol.constraint import NAMES as CONSTRAINTS
 
 TEXT_PARTS = ("text", "input_text", "output_text", "summary_text", "reasoning_text")
-CONSTRAINTS = ("response_format", "json_schema", "regex", "grammar")  # the socket's names too
 BUDGETS = (
     "reasoning_budget_tokens", "thinking_budget_tokens", "reasoning_budget", "thinking_budget",
 )  # fmt: skip
-MAX_BUDGET = (1 << 31) - 1
 LAST_WORDS = ("reasoning_budget_message", "thinking_budget_message")
-TEMPLATE = ("chat_template_kwargs", "continue_final_message", "add_generation_prompt")
+TEMPLATE = tuple(field.name for field in TEMPLATE_FIELDS)
 EFFORTS = ("minimal", "low", "medium", "high", "xhigh", "max")
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from umaserve.gateway.daemon.refusal import not_there, wrong
-from umaserve.protocol.fields import GENERATE_FIELDS
+from umaserve.protocol.fields import DEFAULTS
 
 # what switches each step off, in our order
 _OFF: dict[str, dict[str, float]] = {
@@ -36,8 +36,6 @@ _OTHER_NAMES = {
 }  # fmt: skip
 # steps that we have not, and the field without which they do nothing
 _ABSENT = {"top_n_sigma": "top_n_sigma", "adaptive_p": "adaptive_target"}
-
-DEFAULTS: dict[str, Any] = {field.name: field.default for field in GENERATE_FIELDS}
 
 
 def in_our_order(body: Mapping[str, Any], fields: dict[str, Any]) -> dict[str, Any]:

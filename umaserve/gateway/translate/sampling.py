@@ -8,15 +8,9 @@ from typing import Any
 from umaserve.gateway.translate.body import whole_of
 from umaserve.gateway.translate.samplers import in_our_order
 from umaserve.protocol.fields import MAX_LOGPROBS
+from umaserve.protocol.settings import HANDLING, SAMPLING
 
-SAME = (
-    "temperature", "top_p", "top_k", "min_p", "typical_p", "seed", "stop", "repeat_penalty",
-    "presence_penalty", "frequency_penalty", "penalty_last_n", "logit_bias", "ignore_eos",
-    "xtc_probability", "xtc_threshold", "dry_multiplier", "dry_base", "dry_allowed_length",
-    "dry_penalty_last_n", "dry_sequence_breakers", "mirostat", "mirostat_tau", "mirostat_eta",
-    "cache_prompt", "add_bos", "parse_special", "context_shift", "n_keep", "slo", "cache_scope",
-    "speculate", "deterministic", "t_max_predict_ms", "post_sampling_probs",
-)  # fmt: skip
+SAME = tuple(field.name for field in (*SAMPLING, *HANDLING))
 # as llama-server and Ollama call them
 OTHER = {"repeat_last_n": "penalty_last_n", "typ_p": "typical_p"}
 RANDOM_SEEDS = (-1, 0xFFFFFFFF)

@@ -157,7 +157,7 @@ class Connection:
         whole = logprobs = None
         if not asked.stream:
             whole = "".join(request.parts)
-            if asked.sampling.logprobs >= 0:
+            if request.sampling.logprobs >= 0:
                 logprobs = request.logprobs
         stop = token = None
         if reason in ("stop", "tool_calls"):

@@ -17,7 +17,7 @@ from umaserve.wire.header import TICK_RING, TickRow
 from umaserve.wire.memory_order import loads_first
 
 if TYPE_CHECKING:
-    from umaserve.protocol.requests import Slo
+    from umaserve.protocol.messages import Slo
     from umaserve.server.engines.handle import EngineHandle
     from umaserve.server.requests.request import Request
 

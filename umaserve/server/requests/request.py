@@ -210,16 +210,9 @@ class Request:
             reason = UNLABELLED
             if settings is not None and settings.lane != "auto":
                 priority, reason = settings.lane, CONFIGURED
-        options = message.sampling
-        seed = secrets.randbits(63) if options.seed is None else options.seed & (2**63 - 1)
-        sampling = m.Sampling(
-            **{
-                name: getattr(options, name)
-                for name in m.Sampling.__struct_fields__
-                if name != "seed"
-            },
-            seed=seed,
-        )
+        seed = message.sampling["seed"]
+        seed = secrets.randbits(63) if seed is None else seed & (2**63 - 1)
+        sampling = m.Sampling(**message.sampling | {"seed": seed})
         return cls(
             serial=serial,
             id=message.id,

@@ -1,0 +1,177 @@
+"""Requests for text from the structs that their JSON was decoded to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from umaserve.protocol import chat, fields, settings
+from umaserve.protocol.chat_fields import ChatMessage, ChatOptions
+from umaserve.protocol.constraint import constraint
+from umaserve.protocol.errors import (
+    BYTES_A_TOKEN,
+    E_LIMIT_001,
+    E_PROTO_003,
+    Overflow,
+    ProtocolError,
+)
+from umaserve.protocol.limits import PromptLimits
+from umaserve.protocol.messages import Generate, Slo
+from umaserve.protocol.mistakes import bounded, missing, wrong
+
+_NULL = b"null"
+_SAMPLING = tuple(field.name for field in settings.SAMPLING)
+_NAMED = tuple(name for name in Generate.__struct_fields__ if name in fields.DEFAULTS)
+_decode_any = msgspec.json.Decoder().decode
+
+
+def generate(wire: Any, limits: PromptLimits) -> Generate:
+    """Return the request.  Raises ``ProtocolError``."""
+    words = fields.WORDS["generate"]
+    if wire.id is None:
+        raise missing("id")
+    tokens = _tokens(wire)
+    prompt, messages, options = (None, None, ChatOptions()) if tokens else _text(wire, limits)
+    binding = constraint(wire)
+    if binding is not None:
+        options = chat.bound(options, binding)
+    if wire.max_tokens is not None and not 0 <= wire.max_tokens <= limits.max_tokens:
+        raise wrong("max_tokens", bounded(words["max_tokens"], limits.max_tokens), wire.max_tokens)
+    if wire.seed is not None and not settings.MIN_SEED <= wire.seed <= settings.MAX_SEED:
+        raise wrong("seed", words["seed"], wire.seed)
+    given = _given(wire, _NAMED)
+    slo = wire.slo
+    return Generate(
+        **given
+        | {
+            "sampling": _sampling(wire),
+            "prompt": prompt,
+            "tokens": tokens,
+            "messages": messages,
+            "chat": options,
+            "constraint": binding,
+            "stop": _stop(wire),
+            "slo": Slo(slo.target_ttft_ms, slo.target_tbt_ms, slo.latency_cap) if slo else None,
+            "speculate": given["speculate"] is not False,
+            "add_bos": None if given["add_bos"] == "auto" else given["add_bos"],
+            "t_max_predict_ms": max(given["t_max_predict_ms"], 0),
+            "key": wire.key or "",
+            "metadata": _metadata(wire.metadata),
+        }
+    )
+
+
+def _given(wire: Any, names: tuple[str, ...]) -> dict[str, Any]:
+    """Return the fields of these names; a field that was left out has its default."""
+    values = {name: getattr(wire, name) for name in names}
+    default = fields.DEFAULTS
+    return {name: default[name] if value is None else value for name, value in values.items()}
+
+
+def _sampling(wire: Any) -> dict[str, Any]:
+    """Return the sampling settings; each value that switches a step off has one spelling here.
+
+    ``seed`` is ``None`` where the client gave none, else -2**63 .. 2**64 - 1.  ``logprobs`` is -1
+    where none were asked for.  A banned token's bias is ``-inf``.
+    """
+    given = _given(wire, _SAMPLING)
+    for name in ("temperature", "top_k"):
+        given[name] = max(given[name], 0)
+    if given["dry_base"] < 1:
+        given["dry_base"] = fields.DEFAULTS["dry_base"]
+    given["logit_bias"] = _logit_bias(wire.logit_bias)
+    given["dry_sequence_breakers"] = tuple(given["dry_sequence_breakers"])
+    given["logprobs"] = -1 if wire.logprobs is None else wire.logprobs
+    return given
+
+
+def _stop(wire: Any) -> tuple[str, ...]:
+    given = [wire.stop] if isinstance(wire.stop, str) else wire.stop or ()
+    stop = tuple(text for text in given if text)
+    if sum(len(text.encode()) + settings.STOP_COST for text in stop) > settings.MAX_STOP_BYTES:
+        raise wrong("stop", fields.WORDS["generate"]["stop"], wire.stop)
+    return stop
+
+
+def _tokens(wire: Any) -> list[int] | None:
+    """The prompt's ids where it is given so; refuses what does not go with the kind of prompt."""
+    for name in ("echo", "prompt_logprobs"):
+        is_asked = getattr(wire, name) is not None and getattr(wire, name) is not False
+        if is_asked and wire.messages is not None:
+            text = f'"{name}" goes with "prompt" or "tokens", not "messages"'
+            raise ProtocolError(E_PROTO_003, text)
+    for other in ("prompt", "messages"):
+        if wire.tokens is not None and getattr(wire, other) is not None:
+            text = f'"{other}" and "tokens" are both given; send one of them'
+            raise ProtocolError(E_PROTO_003, text)
+    return wire.tokens
+
+
+def _text(
+    wire: Any, limits: PromptLimits
+) -> tuple[str | None, tuple[ChatMessage, ...] | None, ChatOptions]:
+    if wire.prompt is not None and wire.messages is not None:
+        raise ProtocolError(E_PROTO_003, '"prompt" and "messages" are both given; send one of them')
+    if wire.messages is not None:
+        return None, *conversation(wire, limits)
+    if wire.prompt is None:
+        text = '"prompt" is missing (or "tokens", or "messages" for a chat)'
+        raise ProtocolError(E_PROTO_003, text)
+    if not wire.prompt:
+        raise wrong("prompt", fields.WORDS["generate"]["prompt"], "")
+    cap("prompt is", len(wire.prompt.encode()), limits)
+    for name in chat.given(wire):
+        raise ProtocolError(E_PROTO_003, f'"{name}" goes with "messages", not with "prompt"')
+    return wire.prompt, None, ChatOptions()
+
+
+def conversation(wire: Any, limits: PromptLimits) -> tuple[tuple[ChatMessage, ...], ChatOptions]:
+    """Return the messages and their options.  Raises ``ProtocolError``."""
+    messages, unread = chat.checked_messages(wire.messages, limits.n_ctx)
+    options = chat.options(wire, messages)
+    if unread:
+        options = msgspec.structs.replace(options, unread=unread)
+    cap(
+        "messages and tools are" if wire.tools else "messages are",
+        chat.size_of(messages) + (len(options.tools) if wire.tools else 0),
+        limits,
+    )
+    return messages, options
+
+
+def cap(what: str, size: int, limits: PromptLimits) -> None:
+    """Raise ``E_LIMIT_001`` where a prompt has more bytes than the limit."""
+    if size > limits.max_prompt_bytes:
+        text = f"{what} {size} bytes; the limit is {limits.max_prompt_bytes}"
+        overflow = Overflow(size // BYTES_A_TOKEN, limits.n_ctx)
+        raise ProtocolError(E_LIMIT_001, text, overflow=overflow)
+
+
+def _logit_bias(raw: msgspec.Raw) -> tuple[tuple[int, float], ...]:
+    words = fields.WORDS["generate"]["logit_bias"]
+    data = bytes(raw)
+    if data == _NULL:
+        return ()
+    if len(data) > settings.MAX_LOGIT_BIAS_BYTES:
+        text = f'"logit_bias" must be {words}, in at most {settings.MAX_LOGIT_BIAS_BYTES} bytes'
+        raise ProtocolError(E_PROTO_003, f"{text}; it has {len(data)}")
+    try:
+        value = _decode_any(data)
+    except (msgspec.ValidationError, RecursionError):  # a number out of range, or too deep
+        raise wrong("logit_bias", words) from None
+    bias = settings.logit_bias(value)
+    if bias is None:
+        raise wrong("logit_bias", words, value)
+    return bias
+
+
+def _metadata(raw: msgspec.Raw) -> msgspec.Raw | None:
+    """A copy; its JSON was checked with the rest of the message."""
+    data = bytes(raw)
+    if data == _NULL:
+        return None
+    if len(data) > fields.MAX_METADATA_BYTES:
+        words = fields.WORDS["generate"]["metadata"]
+        raise ProtocolError(E_PROTO_003, f'"metadata" must be {words}; it has {len(data)}')
+    return msgspec.Raw(data)

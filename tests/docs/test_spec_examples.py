@@ -129,7 +129,7 @@ def test_the_metrics_have_the_names_of_the_examples(tmp_path: Path) -> None:
 def test_the_request_of_the_tracker() -> None:
     got = parse_message((SPEC / "tracker_request.json").read_bytes(), Limits())
     assert (got.id, got.prompt, got.max_tokens, got.stream) == ("uuid", "string", 512, True)
-    assert (got.sampling.temperature, got.sampling.top_p) == (0.0, 1.0)
+    assert (got.sampling["temperature"], got.sampling["top_p"]) == (0.0, 1.0)
 
 
 def test_the_events_of_the_tracker() -> None:

@@ -268,7 +268,7 @@ def test_generate_without_flags_leaves_the_defaults_to_the_server(daemon):
     daemon.has_template = True
     run("generate", "-p", "x", daemon=daemon)
     (message,) = daemon.seen
-    assert message.max_tokens is None and message.sampling.temperature == 0.8
+    assert message.max_tokens is None and message.sampling["temperature"] == 0.8
 
 
 @pytest.mark.parametrize("flags", [[], ["--raw"]])

@@ -67,7 +67,7 @@ def test_a_question_is_asked_again_and_taken_back(daemon):
         asked("one", "one ", "three"),
         asked("four"),
     ]
-    assert [seen.sampling.seed for seen in daemon.seen] == [7, 7, 8, 7, 7]
+    assert [seen.sampling["seed"] for seen in daemon.seen] == [7, 7, 8, 7, 7]
     assert done.stderr == (
         "(gone: two)\n(gone: three)\n(gone: one)\n(there is nothing to take back)\n"
         "(there is no question yet)\n"
@@ -77,11 +77,11 @@ def test_a_question_is_asked_again_and_taken_back(daemon):
 def test_options_are_shown_and_set(daemon):
     script = "/set\n/set temp 0.5\n/set top_k 7\n/set seed x\n/set nope 1\none\n/set temp -\ntwo\n"
     done = run("chat", "--seed", "3", daemon=daemon, stdin=script)
-    assert [seen.sampling.temperature for seen in daemon.seen][0] == 0.5
-    assert [seen.sampling.top_k for seen in daemon.seen] == [7, 7]
-    assert [seen.sampling.seed for seen in daemon.seen] == [3, 3]
-    default = run("chat", daemon=daemon, stdin="three\n") and daemon.seen[-1].sampling.temperature
-    assert daemon.seen[1].sampling.temperature == default != 0.5
+    assert [seen.sampling["temperature"] for seen in daemon.seen][0] == 0.5
+    assert [seen.sampling["top_k"] for seen in daemon.seen] == [7, 7]
+    assert [seen.sampling["seed"] for seen in daemon.seen] == [3, 3]
+    default = run("chat", daemon=daemon, stdin="three\n") and daemon.seen[-1].sampling["temperature"]
+    assert daemon.seen[1].sampling["temperature"] == default != 0.5
     for text in (
         "seed            3            a whole number", "temp            -            a number",
         "(temp is 0.5 from now on)", "(temp is the daemon's default from now on)",

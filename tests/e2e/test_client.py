@@ -113,9 +113,9 @@ def test_options_arrive_and_none_is_left_out(daemon, client):
     client.complete("x", temperature=0.0, stop=["q"], seed=None, priority="background")
     (message,) = daemon.seen
     assert isinstance(message, Generate)
-    assert message.sampling.temperature == 0.0
+    assert message.sampling["temperature"] == 0.0
     assert message.stop == ("q",)
-    assert message.sampling.seed is None
+    assert message.sampling["seed"] is None
     assert message.priority == "background"
     assert message.stream is False
 

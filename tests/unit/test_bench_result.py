@@ -16,11 +16,8 @@ from tests.support.bench_results import ORIGIN_S, made, samples
 from tests.support.bench_results import answer as answer_of
 from tests.support.fixtures.untimed import untimed
 from umaserve.bench.desk import Waits, _waits
-from umaserve.bench.load import Sample
-from umaserve.bench.result import (
+from umaserve.bench.figures import (
     Others,
-    Pace,
-    Verdict,
     accepted_share,
     compositions,
     figures,
@@ -28,6 +25,8 @@ from umaserve.bench.result import (
     others,
     prompt_rate,
 )
+from umaserve.bench.load import Sample
+from umaserve.bench.result import CAP, PACE, Verdict
 from umaserve.bench.table import COLUMNS, rows, shown, text, unlabelled_text, verdict_text
 from umaserve.bench.timeline import Answer, Phase
 
@@ -51,10 +50,10 @@ def test_the_verdict_is_p95_over_p95_against_the_cap(
     alone: list[int], mixed: list[int], cap: float
 ) -> None:
     verdict = made(alone, mixed, cap=cap).verdict  # type: ignore[arg-type]
-    assert verdict is not None and verdict.cap == cap
+    assert verdict is not None and verdict.limit == cap
     expected = nearest_rank(mixed, 0.95) / nearest_rank(alone, 0.95)  # type: ignore[arg-type]
-    assert math.isclose(verdict.ratio, expected, rel_tol=1e-6)
-    assert verdict.held == (round(verdict.ratio, 2) <= round(cap, 2))
+    assert math.isclose(verdict.value, expected, rel_tol=1e-6)
+    assert verdict.held == (round(verdict.value, 2) <= round(cap, 2))
 
 
 @quick
@@ -65,7 +64,7 @@ def test_the_verdict_does_not_know_how_fast_the_machine_is(
     slow = made([factor * ms for ms in alone], [factor * ms for ms in mixed]).verdict
     fast = made(alone, mixed).verdict  # type: ignore[arg-type]
     assert slow is not None and fast is not None
-    assert math.isclose(slow.ratio, fast.ratio, rel_tol=1e-6)
+    assert math.isclose(slow.value, fast.value, rel_tol=1e-6)
 
 
 @quick
@@ -86,11 +85,11 @@ def test_one_slow_token_more_never_helps(gaps: list[int], ms: int, rng: random.R
     worse = [*gaps, max(gaps) + ms]
     rng.shuffle(worse)
     before, after = made([10], gaps).verdict, made([10], worse).verdict  # type: ignore[arg-type]
-    assert before is not None and after is not None and after.ratio >= before.ratio - 1e-9
+    assert before is not None and after is not None and after.value >= before.value - 1e-9
 
 
 def test_at_the_cap_it_is_held_and_above_it_is_not() -> None:
-    assert Verdict(1.2, 1.2).held and not Verdict(1.21, 1.2).held
+    assert Verdict(CAP, 1.2, 1.2).held and not Verdict(CAP, 1.21, 1.2).held
     held, missed = made([10.0] * 100, [11.0] * 100), made([10.0] * 100, [13.0] * 100)
     assert verdict_text(held).startswith("cap held: ") and "1.10 times" in verdict_text(held)
     assert verdict_text(missed).startswith("CAP MISSED: ") and "1.30 times" in verdict_text(missed)
@@ -144,8 +143,8 @@ def test_a_cap_missed_beside_others_is_not_judged() -> None:
 
 def test_what_nobody_labels_is_judged_by_the_pace_of_a_reader() -> None:
     run = made([10.0] * 99 + [20.0], [11.0] * 100, unlabelled_ms=[14.0] * 99 + [70.0])
-    assert run.verdict == Verdict(pytest.approx(1.1), 1.2)
-    assert run.pace == Pace(pytest.approx(19.6), 25.0) and run.pace.held
+    assert run.verdict == Verdict(CAP, pytest.approx(1.1), 1.2)
+    assert run.pace == Verdict(PACE, pytest.approx(19.6), 25.0) and run.pace.held
     assert unlabelled_text(run) == (
         "without labels: pace held: beside long prompts ten tokens took at most 19.6 ms each, "
         "25.0 ms are promised; the longest pause was 70.0 ms"

@@ -9,7 +9,7 @@ from pathlib import Path
 from string import Template
 
 from umaserve.bench.charts import CHARTS, Chart, svg
-from umaserve.bench.result import Pace, Result, Verdict
+from umaserve.bench.result import Result, Verdict
 from umaserve.bench.table import rows, shown, unlabelled_text, verdict_text
 from umaserve.system.own_file import write_own
 
@@ -72,7 +72,7 @@ def page(result: Result, drawn: list[str], pictures: list[str]) -> str:
     )
 
 
-def _verdict(sentence: str, verdict: Verdict | Pace | None) -> str:
+def _verdict(sentence: str, verdict: Verdict | None) -> str:
     """A sentence with its first words in the colour of the verdict."""
     tone = "odd"
     if verdict is not None:

@@ -1,228 +1,67 @@
-"""From what was seen to figures, a verdict and what has to be said about them.
-
-Long: all that is said about one measurement stands together.
-"""
+"""Result of a run: its figures, the verdicts on them, and remarks."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
 from umaserve.bench.desk import Waits
-from umaserve.bench.load import Sample
-from umaserve.bench.timeline import (
-    Answer,
-    Phase,
-    by_stream,
-    first_tokens_ms,
-    gaps,
-    lane,
-    largest_mean_ms,
-    tokens_in,
+from umaserve.bench.figures import (
+    Others,
+    StreamFigures,
+    accepted_share,
+    compositions,
+    figures,
+    last_minute,
+    others,
+    prompt_rate,
 )
+from umaserve.bench.load import Sample
+from umaserve.bench.timeline import Answer, Phase, by_stream, gaps, lane, largest_mean_ms
 from umaserve.metrics import quantile
 
-WINDOW_S = 60  # of the daemon's figures
 FEW = 100  # times between tokens; of fewer, a 95th percentile says little
-SEEN_DIGITS = 2  # of a ratio and the cap, behind the point
-PACE_DIGITS = 1  # of ms
+# the interactive p95 beside other work over that alone, and the largest mean of PACE_TOKENS times
+# between tokens, in ms, beside prompts that somebody waits for
+CAP, PACE = "cap", "pace"
+DIGITS = {CAP: 2, PACE: 1}  # behind the point
 PACE_TOKENS = 10  # over so many the pace of a reader is a mean
 BUSY = 0.1  # of the cores' time: as much in use by others may lengthen what is measured
 REL, ABS_MS = 0.03, 0.3  # how far the daemon's latencies may be from the client's
 
 
-@dataclass(frozen=True)
-class Figures:
-    """Figures of a stretch of time as the client saw it.
-
-    Milliseconds are of interactive answers; ``None`` where there was nothing to measure.
-    """
-
-    seconds: float
-    gaps: int
-    p50_ms: float | None
-    p95_ms: float | None
-    p99_ms: float | None
-    longest_ms: float | None
-    first_tokens: int
-    first_p50_ms: float | None
-    first_p95_ms: float | None
-    interactive_tokens_per_s: float
-    background_tokens_per_s: float
-    tokens_per_s: float
-
-
 class Verdict(NamedTuple):
-    """``ratio`` is the interactive p95 beside other work over that alone.  The cap is held while it
-    is at most ``cap``, both to the digits that people see.
+    """Verdict on a promise: kept while ``value`` is at most ``limit``, to the digits shown.
 
-    ``disturbed`` names others who may have made it larger: a cap that is missed then is not judged.
+    ``disturbed`` names others who may have made the value larger.  A promise is then never judged
+    as missed.
     """
 
-    ratio: float
-    cap: float
+    promise: str  # CAP or PACE
+    value: float
+    limit: float
     disturbed: str = ""
 
     @property
+    def rounded(self) -> tuple[float, float]:
+        """Value and limit, to the digits shown."""
+        digits = DIGITS[self.promise]
+        return round(self.value, digits), round(self.limit, digits)
+
+    @property
     def held(self) -> bool:
-        return round(self.ratio, SEEN_DIGITS) <= round(self.cap, SEEN_DIGITS)
+        value, limit = self.rounded
+        return value <= limit
 
     @property
     def missed(self) -> bool:
         return not (self.held or self.disturbed)
 
-
-class Pace(NamedTuple):
-    """``ten_ms`` is the largest mean of ten consecutive times between tokens beside prompts that
-    somebody waits for.  The pace is held while it is at most ``promised_ms``.
-
-    Promised is the pace of a reader (``--reading-ms``), the cap, or half the machine beside a
-    second program, whichever is longest.  ``disturbed``: as of `Verdict`.
-    """
-
-    ten_ms: float
-    promised_ms: float
-    disturbed: str = ""
-
     @property
-    def held(self) -> bool:
-        return round(self.ten_ms, PACE_DIGITS) <= round(self.promised_ms, PACE_DIGITS)
-
-    @property
-    def missed(self) -> bool:
-        return not (self.held or self.disturbed)
-
-
-class Others(NamedTuple):
-    """Work of other clients during a phase: at most so many requests at a reading, and at least
-    so many that came."""
-
-    at_once: int
-    came: int
-
-    @property
-    def busy(self) -> bool:
-        return bool(self.at_once or self.came)
-
-
-def figures(answers: Sequence[Answer], phase: Phase, *, unfinished: bool = True) -> Figures:
-    """Return the figures of a phase; ``unfinished`` as for ``gaps``."""
-    interactive = lane(answers, True)
-    between = [gap.ms for gap in gaps(interactive, phase, unfinished=unfinished)]
-    first = first_tokens_ms(interactive, phase)
-    rates = [tokens_in(lane(answers, kind), phase) / phase.seconds for kind in (True, False)]
-    return Figures(
-        seconds=phase.seconds,
-        gaps=len(between),
-        p50_ms=quantile(between, 0.5),
-        p95_ms=quantile(between, 0.95),
-        p99_ms=quantile(between, 0.99),
-        longest_ms=max(between, default=None),
-        first_tokens=len(first),
-        first_p50_ms=quantile(first, 0.5),
-        first_p95_ms=quantile(first, 0.95),
-        interactive_tokens_per_s=rates[0],
-        background_tokens_per_s=rates[1],
-        tokens_per_s=sum(rates),
-    )
-
-
-def last_minute(answers: Sequence[Answer], now_s: float, uptime_s: float) -> Figures:
-    """The client's figures over the window that the daemon's are over at ``now_s``.
-
-    Its latencies are of the running second and the 59 before it, its rate is of the last 60
-    seconds or since it started.
-    """
-    span_s = min(float(WINDOW_S), uptime_s)
-    rate = figures(answers, Phase("rate", now_s - span_s, now_s))
-    times = figures(answers, Phase("latency", int(now_s) - WINDOW_S + 1, now_s), unfinished=False)
-    kept = ("interactive_tokens_per_s", "background_tokens_per_s", "tokens_per_s")
-    return Figures(
-        **{**asdict(times), "seconds": span_s, **{name: getattr(rate, name) for name in kept}}
-    )
-
-
-def others(samples: Sequence[Sample], phase: Phase) -> Others:
-    """Return the work of other clients during the phase."""
-    inside = [s for s in samples if phase.holds(s.at_s)]
-    if not inside:
-        return Others(0, 0)
-    before = [s.others_total for s in samples if s.at_s <= phase.begin_s]
-    came = inside[-1].others_total - (before[-1] if before else 0)
-    return Others(max(s.others_now for s in inside), came)
-
-
-def prompt_rate(samples: Sequence[Sample], phase: Phase) -> float | None:
-    """Prompt tokens that the daemon computed a second, by its own count, from the first reading
-    within the phase to the last."""
-    inside = [s.metrics for s in samples if phase.holds(s.at_s)]
-    if len(inside) < 2:
-        return None
-    seconds = inside[-1]["uptime_s"] - inside[0]["uptime_s"]
-    name = "prompt_tokens_computed_total"
-    return (inside[-1][name] - inside[0][name]) / seconds if seconds > 0 else None
-
-
-def accepted_share(samples: Sequence[Sample], phase: Phase) -> float | None:
-    """Percent of the tokens drafted within the phase that were accepted; ``None``: none were."""
-    inside = [s.metrics for s in samples if phase.holds(s.at_s)]
-    drafted, accepted = (
-        inside[-1].get(name, 0) - inside[0].get(name, 0) if inside else 0
-        for name in ("draft_tokens_total", "draft_accepted_total")
-    )
-    return 100 * accepted / drafted if drafted else None
-
-
-class Composition(NamedTuple):
-    """Composition of the ticks between two readings, in tokens a tick on the mean.
-
-    ``mean_ms``, ``longest_ms`` and ``allowed_ms`` are of the last second before the later reading.
-    """
-
-    begin_s: float
-    end_s: float
-    decode: float
-    prompt: float
-    aside: float
-    mean_ms: float | None
-    longest_ms: float | None
-    allowed_ms: float | None
-
-
-def compositions(samples: Sequence[Sample]) -> list[Composition]:
-    """Return a composition for each pair of successive readings.
-
-    Tokens are 0 where no tick came between two readings.
-    """
-    out = []
-    for a, b in zip(samples, samples[1:], strict=False):
-        ticks, decode, computed, aside = (
-            b.metrics[name] - a.metrics[name]
-            for name in (
-                "batch_calls_total",
-                "tokens_generated_total",
-                "prompt_tokens_computed_total",
-                "aside_prompt_tokens_total",
-            )
-        )
-        each = [n / ticks if ticks else 0.0 for n in (decode, max(0, computed - aside), aside)]
-        ms = [b.ticks.get(name) for name in ("mean_ms", "longest_ms", "allowed_ms")]
-        out.append(Composition(a.at_s, b.at_s, *each, *ms))
-    return out
-
-
-class StreamFigures(NamedTuple):
-    """Figures of an interactive stream, alone and beside background work.
-
-    Gaps are counts, and 95th percentiles are of the ms between tokens.
-    """
-
-    stream: str
-    alone_gaps: int
-    mixed_gaps: int
-    alone_p95_ms: float | None
-    mixed_p95_ms: float | None
+    def shown(self) -> tuple[str, str]:
+        """Value and limit as texts."""
+        digits = DIGITS[self.promise]
+        return f"{self.value:.{digits}f}", f"{self.limit:.{digits}f}"
 
 
 @dataclass
@@ -287,19 +126,23 @@ class Result:
         quiet, busy = (self.figures[p.name].p95_ms for p in (self.alone, self.mixed))
         if not (quiet and busy):
             return None
-        return Verdict(busy / quiet, self.cap, self._disturbed(self.mixed))
+        return Verdict(CAP, busy / quiet, self.cap, self._disturbed(self.mixed))
 
     @property
-    def pace(self) -> Pace | None:
-        """Verdict of the phase without labels; ``None`` when a phase had too few tokens."""
+    def pace(self) -> Verdict | None:
+        """Verdict of the phase without labels; ``None`` when a phase had too few tokens.
+
+        The limit is the pace of a reader (``--reading-ms``), the cap, or half the machine beside a
+        second program, whichever is longest.
+        """
         ten_ms = largest_mean_ms(lane(self.answers, True), self.unlabelled, PACE_TOKENS)
         alone = [gap.ms for gap in gaps(lane(self.answers, True), self.alone)]
         p95_ms = quantile(alone, 0.95)
         if ten_ms is None or not p95_ms:
             return None
         half_ms = 2.0 * sum(alone) / len(alone)
-        promised_ms = max(float(self.daemon["reading_ms"]), self.cap * p95_ms, half_ms)
-        return Pace(ten_ms, promised_ms, self._disturbed(self.unlabelled))
+        limit_ms = max(float(self.daemon["reading_ms"]), self.cap * p95_ms, half_ms)
+        return Verdict(PACE, ten_ms, limit_ms, self._disturbed(self.unlabelled))
 
     def _disturbed(self, beside: Phase) -> str:
         if self.used_by_others > BUSY:
@@ -347,8 +190,8 @@ class Result:
         """Everything but the single tokens (they are in the CSV)."""
         return {
             "command": self.command,
-            "verdict": _judged(self.verdict),
-            "pace": _paced(self.pace),
+            "verdict": _judged(self.verdict, "ratio", "cap"),
+            "pace": _judged(self.pace, "ten_ms", "promised_ms"),
             "notes": self.notes,
             "machine": self.machine,
             "settings": self.settings,
@@ -385,20 +228,12 @@ class Result:
         }
 
 
-def _judged(verdict: Verdict | None) -> dict[str, Any] | None:
+def _judged(verdict: Verdict | None, value: str, limit: str) -> dict[str, Any] | None:
+    """The verdict as JSON tells it; ``value`` and ``limit`` are names."""
     if verdict is None:
         return None
-    ratio = round(verdict.ratio, SEEN_DIGITS)
-    judged = {"held": verdict.held, "ratio": ratio, "cap": verdict.cap}
+    judged = {"held": verdict.held, **dict(zip((value, limit), verdict.rounded, strict=True))}
     return {**judged, "disturbed": verdict.disturbed or None}
-
-
-def _paced(pace: Pace | None) -> dict[str, Any] | None:
-    if pace is None:
-        return None
-    ten_ms, promised_ms = round(pace.ten_ms, PACE_DIGITS), round(pace.promised_ms, PACE_DIGITS)
-    judged = {"held": pace.held, "ten_ms": ten_ms, "promised_ms": promised_ms}
-    return {**judged, "disturbed": pace.disturbed or None}
 
 
 def _others(seen: Others) -> str:

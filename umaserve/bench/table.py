@@ -5,17 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from umaserve.bench.result import (
-    PACE_DIGITS,
-    PACE_TOKENS,
-    SEEN_DIGITS,
-    Figures,
-    Pace,
-    Result,
-    Verdict,
-    accepted_share,
-    prompt_rate,
-)
+from umaserve.bench.figures import Figures, accepted_share, prompt_rate
+from umaserve.bench.result import PACE_TOKENS, Result, Verdict
 from umaserve.metrics import quantile
 
 COLUMNS = ("alone", "mixed", "auto", "client", "daemon")
@@ -72,7 +63,7 @@ _DAEMONS = (
 def rows(result: Result) -> list[Row]:
     """All of them, the promise first."""
     daemon = result.daemon
-    ratio = None if result.verdict is None else result.verdict.ratio
+    ratio = None if result.verdict is None else result.verdict.value
     over = (None, ratio, None, None, daemon.get("p95_over_baseline"))
     out = [Row("p95 over its baseline", "×", _cells(*over))]
     phases = [result.figures[p.name] for p in result.phases]
@@ -116,9 +107,9 @@ def text(result: Result) -> str:
     return "\n".join([over, head, *body])
 
 
-def word(verdict: Verdict | Pace) -> str:
+def word(verdict: Verdict) -> str:
     """The verdict in a few words."""
-    name = "cap" if isinstance(verdict, Verdict) else "pace"
+    name = verdict.promise
     if verdict.held:
         return f"{name} held"
     return f"{name.upper()} MISSED" if verdict.missed else f"no verdict, {verdict.disturbed}"
@@ -129,7 +120,7 @@ def short_text(result: Result) -> str:
     verdict = result.verdict
     if verdict is None:
         return "no verdict"
-    ratio, cap = (f"{value:.{SEEN_DIGITS}f}" for value in verdict[:2])
+    ratio, cap = verdict.shown
     return f"{word(verdict)}: {ratio} times, the cap is {cap}"
 
 
@@ -139,10 +130,10 @@ def verdict_text(result: Result) -> str:
     alone, mixed = (result.figures[p.name] for p in (result.alone, result.mixed))
     if verdict is None:
         return "no verdict: a phase had no time between tokens; give it longer (--seconds)"
+    ratio, cap = verdict.shown
     return (
         f"{word(verdict)}: the interactive p95 beside background work, {shown(mixed.p95_ms)} ms, "
-        f"is {verdict.ratio:.{SEEN_DIGITS}f} times that alone, {shown(alone.p95_ms)} ms; the cap "
-        f"is {verdict.cap:.{SEEN_DIGITS}f}"
+        f"is {ratio} times that alone, {shown(alone.p95_ms)} ms; the cap is {cap}"
     )
 
 
@@ -151,8 +142,8 @@ def unlabelled_text(result: Result) -> str:
     pace, longest_ms = result.pace, result.figures[result.unlabelled.name].longest_ms
     if pace is None:
         return f"without labels: no verdict: no stream had {PACE_TOKENS} tokens in a phase"
+    ten_ms, promised_ms = pace.shown
     return (
-        f"without labels: {word(pace)}: beside long prompts ten tokens took at most "
-        f"{pace.ten_ms:.{PACE_DIGITS}f} ms each, {pace.promised_ms:.{PACE_DIGITS}f} ms are "
-        f"promised; the longest pause was {shown(longest_ms)} ms"
+        f"without labels: {word(pace)}: beside long prompts ten tokens took at most {ten_ms} ms "
+        f"each, {promised_ms} ms are promised; the longest pause was {shown(longest_ms)} ms"
     )

@@ -15,6 +15,7 @@ from umaserve.config import Config, ConfigError, add_flags, flag_values, load_co
 from umaserve.config.spellings import RENAMED, SUPERSEDED
 from umaserve.protocol import (
     ERRORS,
+    Ending,
     Limits,
     Timings,
     Usage,
@@ -138,7 +139,10 @@ def test_the_events_of_the_tracker() -> None:
     ours = [
         token_event("...", "...", 123),
         error_event("...", "E_MODEL_001", "..."),
-        *(eos_event("...", r, Usage(), Timings()) for r in said["eos"]["reason"].split("|")),
+        *(
+            eos_event("...", Ending(reason=reason, usage=Usage(), timings=Timings()))
+            for reason in said["eos"]["reason"].split("|")
+        ),
     ]
     for frame in ours:
         assert int.from_bytes(frame[:4], "little") == len(frame) - 4

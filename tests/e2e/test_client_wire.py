@@ -14,6 +14,7 @@ from umaserve.client import Eos, InvalidRequest, ProtocolError, ServerError, Tok
 from umaserve.client.connect import no_daemon
 from umaserve.client.wire import MAX_FRAME_BYTES, Router, generate_message, pack
 from umaserve.protocol import (
+    Ending,
     Rated,
     Timings,
     TopLogprob,
@@ -37,8 +38,14 @@ TRAFFIC = [
     admin_event("pong", "p"),
     token_event("given up", "x", 3),
     error_event("b", "E_RUNTIME_001", "m"),
-    eos_event("b", "error", Usage(), Timings()),
-    eos_event("a", "stop", Usage(1, 2, 3, 4), Timings(0.5), "whole", {"k": 1}),
+    eos_event("b", Ending(reason="error", usage=Usage(), timings=Timings())),
+    eos_event(
+        "a",
+        Ending(
+            reason="stop", text="whole", usage=Usage(1, 2, 3, 4), timings=Timings(0.5),
+            metadata={"k": 1},
+        ),  # fmt: skip
+    ),
 ]
 
 

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from umaserve.protocol import (
+    Ending,
     FrameDecoder,
     Generate,
     Limits,
@@ -157,7 +158,10 @@ def test_the_events_of_a_message() -> None:
     assert json.loads(delta) == {"id": "a", "event": "delta", "content": "é"}
     message = msgspec.Raw(b'{"role":"assistant","content":""}')
     (end,) = FrameDecoder().feed(
-        eos_event("a", "tool_calls", Usage(), Timings(), message=message)
+        eos_event(
+            "a",
+            Ending(reason="tool_calls", message=message, usage=Usage(), timings=Timings()),
+        )
     )
     assert json.loads(end)["message"] == {"role": "assistant", "content": ""}
     assert json.loads(end)["reason"] == "tool_calls"

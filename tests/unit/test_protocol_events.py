@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from typing import Any
 
 import msgspec
 import pytest
@@ -13,6 +14,8 @@ from hypothesis import strategies as st
 from tests.support.fixtures.untimed import untimed
 from umaserve.protocol import (
     ERRORS,
+    Beginning,
+    Ending,
     FrameDecoder,
     Rated,
     Timings,
@@ -20,6 +23,7 @@ from umaserve.protocol import (
     TopLogprob,
     Usage,
     admin_event,
+    begin_event,
     echo_event,
     eos_event,
     error_event,
@@ -55,11 +59,15 @@ def test_token_events_with_logprobs():
     assert unframe(token_event("a", "x", 5, Rated("x", b"x", -1.0, [])))["top_logprobs"] == []
 
 
+def ended(reason: str, usage: Usage, **fields: Any) -> dict:
+    fields = {"timings": Timings(), **fields}
+    return unframe(eos_event("a", Ending(reason=reason, usage=usage, **fields)))
+
+
 def test_eos_events():
     metadata = msgspec.Raw(b'{"k":1}')
-    event = unframe(
-        eos_event("a", "stop", Usage(9, 0, 20), Timings(0.1, 41.0, 301.2), "hi", metadata)
-    )
+    times = Timings(0.1, 41.0, 301.2)
+    event = ended("stop", Usage(9, 0, 20), timings=times, text="hi", metadata=metadata)
     assert event == {
         "id": "a",
         "event": "eos",
@@ -75,14 +83,34 @@ def test_eos_events():
         },
         "metadata": {"k": 1},
     }
-    assert "text" not in unframe(eos_event("a", "length", Usage(), Timings()))
-    event = unframe(eos_event("a", "stop", Usage(9, 0, 20, 12, 0), Timings()))
+    assert "text" not in ended("length", Usage())
+    event = ended("stop", Usage(9, 0, 20, 12, 0))
     assert event["usage"] == {
         "prompt_tokens": 9, "cached_tokens": 0, "completion_tokens": 20,
         "drafted_tokens": 12, "accepted_tokens": 0,
     }  # fmt: skip
     with pytest.raises(ValueError, match="reason"):
-        eos_event("a", "bored", Usage(), Timings())
+        ended("bored", Usage())
+
+
+def test_the_order_of_all_fields_of_an_end():
+    """Clients that show the bytes as they come, see the figures last."""
+    given = dict(
+        stop="x", text="t", tokens=[0], logprobs=[], message={}, dropped_tokens=1, unread=("i",),
+        open_parts=(), metadata=0,
+    )  # fmt: skip
+    order = "id event reason stop text tokens logprobs message dropped_tokens unread open_parts"
+    names = list(ended("stop", Usage(), **given))
+    assert names == [*order.split(), "usage", "timings", "metadata"]
+    assert ended("stop", Usage(), stop_token=0)["stop_token"] == 0
+
+
+def test_beginnings():
+    told = dict(lane="background", lane_reason="asked for", deltas=False, model="m", usage={})
+    begin = unframe(begin_event("ü", Beginning(**told)))
+    assert begin == {"id": "ü", "event": "begin", **told}
+    assert list(begin) == ["id", "event", *told]
+    assert list(unframe(begin_event("a", Beginning(**told, unread=["i"]))))[-1] == "unread"
 
 
 def test_echo_events():

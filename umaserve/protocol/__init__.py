@@ -34,6 +34,8 @@ from umaserve.protocol.errors import (
 )
 from umaserve.protocol.events import (
     REASONS,
+    Beginning,
+    Ending,
     Rated,
     Timings,
     TokenEncoder,
@@ -105,12 +107,14 @@ __all__ = [
     "ROLES",
     "AdminMessage",
     "AskCache",
+    "Beginning",
     "Cancel",
     "ChatMessage",
     "ChatOptions",
     "Constraint",
     "DetokenizeRequest",
     "Embed",
+    "Ending",
     "ErrorCode",
     "FrameDecoder",
     "Generate",

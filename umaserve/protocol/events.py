@@ -117,32 +117,30 @@ def rated_fields(rated: Rated) -> dict[str, Any]:
     }
 
 
-def begin_event(
-    id: str,
-    lane: str,
-    lane_reason: str,
-    deltas: bool,
-    usage: Usage,
-    unread: Sequence[str] = (),
-    model: str = "",
-    open_parts: Sequence[Any] = (),
-) -> bytes:
-    """A request has its sequence: its lane, why that one, and what its prompt counts.
+class Beginning(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Fields of a request that has its sequence; ``None`` leaves a field out.
 
-    ``deltas``: its answer is read as a message.  ``unread`` as `eos_event` has it.  ``model`` is
-    the name of the model that answers.  ``open_parts`` of its tools' schemas bind nothing; without
-    them the field is left out.
+    ``deltas``: its answer is read as a message.  ``model`` is the name of the model that answers,
+    ``usage`` counts the prompt.  ``open_parts`` of its tools' schemas bind nothing.  ``unread`` as
+    of `Ending`.
     """
-    counts = {"prompt_tokens": usage.prompt_tokens, "cached_tokens": usage.cached_tokens}
-    event = {"id": id, "event": "begin", "lane": lane, "lane_reason": lane_reason}
-    more = {"deltas": deltas, "model": model, "usage": counts}
-    opened = {"open_parts": open_parts} if open_parts else {}
-    return encode_frame({**event, **more, **opened, **_unread(unread)})
+
+    lane: str
+    lane_reason: str
+    deltas: bool
+    model: str
+    usage: dict[str, int]
+    open_parts: Sequence[Any] | None = None
+    unread: Sequence[str] | None = None
 
 
-def _unread(types: Sequence[str]) -> dict[str, Any]:
-    """The field for what of a conversation was not read; nothing where all was."""
-    return {"unread": types} if types else {}
+def begin_event(id: str, beginning: Beginning) -> bytes:
+    """Encode the beginning of a request."""
+    return _event(id, "begin", beginning)
+
+
+def _event(id: str, event: str, fields: msgspec.Struct) -> bytes:
+    return frame(b'{"id":%b,"event":"%b",%b' % (_encode(id), event.encode(), _encode(fields)[1:]))
 
 
 def echo_event(id: str, text: str, tokens: Sequence[int]) -> bytes:
@@ -151,62 +149,42 @@ def echo_event(id: str, text: str, tokens: Sequence[int]) -> bytes:
 
 
 def prompt_logprobs_event(id: str, logprobs: list[dict[str, Any]]) -> bytes:
-    """Encode log-probabilities of the next tokens of a prompt: objects as `eos_event` has them."""
+    """Encode log-probabilities of the next tokens of a prompt: objects as `Ending` has them."""
     return encode_frame({"id": id, "event": "prompt_logprobs", "logprobs": logprobs})
 
 
-def eos_event(
-    id: str,
-    reason: str,
-    usage: Usage | dict[str, Any],
-    timings: Timings | dict[str, Any],
-    text: str | None = None,
-    metadata: Any = None,
-    logprobs: list[dict[str, Any]] | None = None,
-    message: Any = None,
-    stop: str | None = None,
-    stop_token: int | None = None,
-    tokens: Sequence[int] | None = None,
-    dropped: int = 0,
-    unread: Sequence[str] = (),
-    open_parts: Sequence[Any] = (),
-) -> bytes:
-    """The end of a request.
+class Ending(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Fields of a request's end; ``None`` leaves a field out.
 
-    ``text`` is the whole answer (requests with ``stream`` false only), ``logprobs`` then one object
-    a token (``token_id``, ``text``, ``logprob``, ``top_logprobs``).  ``metadata`` is echoed as it
-    came: a ``msgspec.Raw`` or any JSON value; ``None`` leaves it out.  ``message`` is what the text
-    was parsed to, and ``None`` where nobody asked for it.  ``stop`` is the stop string that ended
-    it, ``stop_token`` the token with which the model did, ``tokens`` the answer's ids.
-    ``dropped`` tokens left the context when it was full; 0 leaves the field out.  ``unread`` are
-    the types of what of the conversation the model was told in words alone.  ``open_parts`` are as
-    in `begin_event`.
+    ``stop`` is the stop string that ended the answer, else ``stop_token`` the token with which the
+    model did.  ``text`` is the whole answer and ``tokens`` its ids, of requests with ``stream``
+    false.  ``logprobs`` then has an object for each token (``token_id``, ``text``, ``logprob``,
+    ``top_logprobs``).  ``message`` is the message that the text was parsed to.  ``dropped_tokens``
+    left the context when it was full.  ``unread`` are the types of the conversation's parts that a
+    sentence stood for.  ``open_parts`` as of `Beginning`.  ``metadata`` is echoed as it came: a
+    ``msgspec.Raw`` or any JSON value.
     """
-    if reason not in REASONS:
-        raise ValueError(f"reason {reason!r} is not one of {', '.join(REASONS)}")
-    event: dict[str, Any] = {"id": id, "event": "eos", "reason": reason}
-    if stop is not None:
-        event["stop"] = stop
-    elif stop_token is not None:
-        event["stop_token"] = stop_token
-    if text is not None:
-        event["text"] = text
-    if tokens is not None:
-        event["tokens"] = tokens
-    if logprobs is not None:
-        event["logprobs"] = logprobs
-    if message is not None:
-        event["message"] = message
-    if dropped:
-        event["dropped_tokens"] = dropped
-    event |= _unread(unread)
-    if open_parts:
-        event["open_parts"] = open_parts
-    event["usage"] = usage
-    event["timings"] = timings
-    if metadata is not None:
-        event["metadata"] = metadata
-    return encode_frame(event)
+
+    reason: str
+    stop: str | None = None
+    stop_token: int | None = None
+    text: str | None = None
+    tokens: Sequence[int] | None = None
+    logprobs: list[dict[str, Any]] | None = None
+    message: Any = None
+    dropped_tokens: int | None = None
+    unread: Sequence[str] | None = None
+    open_parts: Sequence[Any] | None = None
+    usage: Usage | dict[str, Any]
+    timings: Timings | dict[str, Any]
+    metadata: Any = None
+
+
+def eos_event(id: str, ending: Ending) -> bytes:
+    """Encode the end of a request."""
+    if ending.reason not in REASONS:
+        raise ValueError(f"reason {ending.reason!r} is not one of {', '.join(REASONS)}")
+    return _event(id, "eos", ending)
 
 
 def delta_event(id: str, delta: dict[str, Any]) -> bytes:

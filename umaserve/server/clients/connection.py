@@ -25,6 +25,8 @@ from umaserve.protocol import (
     E_PROTO_004,
     E_RUNTIME_001,
     STOPPING,
+    Beginning,
+    Ending,
     FrameDecoder,
     Generate,
     ProtocolError,
@@ -128,16 +130,18 @@ class Connection:
 
     def begun(self, request: Request) -> None:
         if not self._closing.is_set():
-            number, why = request.lane_now()
-            lane = LANE_NAMES[number]
-            deltas = request.reply is not None
-            unread, opened = request.message.chat.unread, request.open_parts
-            ready = request.engine.ready if request.engine is not None else None
-            name = "" if ready is None else ready.model_name
-            usage = request.usage()
-            self._outbox.put(
-                begin_event(request.id, lane, why, deltas, usage, unread, name, opened)
+            lane, why = request.lane_now()
+            ready, usage = request.engine and request.engine.ready, request.usage()
+            beginning = Beginning(
+                lane=LANE_NAMES[lane],
+                lane_reason=why,
+                deltas=request.reply is not None,
+                model=ready.model_name if ready else "",
+                usage={name: getattr(usage, name) for name in ("prompt_tokens", "cached_tokens")},
+                open_parts=request.open_parts or None,
+                unread=request.message.chat.unread or None,
             )
+            self._outbox.put(begin_event(request.id, beginning))
 
     def echo(self, request: Request, text: str) -> None:
         if not self._closing.is_set():
@@ -154,21 +158,24 @@ class Connection:
         if self._closing.is_set():
             return
         asked = request.message
-        whole = logprobs = None
-        if not asked.stream:
-            whole = "".join(request.parts)
-            if request.sampling.logprobs >= 0:
-                logprobs = request.logprobs
-        stop = token = None
-        if reason in ("stop", "tool_calls"):
-            stop, token = request.stop, request.end_token
-        self._outbox.put(
-            eos_event(
-                request.id, reason, usage, timings, whole, asked.metadata, logprobs, message,
-                stop, token, request.tokens if asked.return_tokens and not asked.stream else None,
-                request.dropped, asked.chat.unread, request.open_parts,
-            )  # fmt: skip
+        is_said = reason in ("stop", "tool_calls")
+        stop = request.stop if is_said else None
+        ending = Ending(
+            reason=reason,
+            stop=stop,
+            stop_token=request.end_token if is_said and stop is None else None,
+            text=None if asked.stream else "".join(request.parts),
+            tokens=request.tokens if asked.return_tokens and not asked.stream else None,
+            logprobs=None if asked.stream or request.sampling.logprobs < 0 else request.logprobs,
+            message=message,
+            dropped_tokens=request.dropped or None,
+            unread=asked.chat.unread or None,
+            open_parts=request.open_parts or None,
+            usage=usage,
+            timings=timings,
+            metadata=asked.metadata,
         )
+        self._outbox.put(eos_event(request.id, ending))
 
     def error(self, request: Request, code: str, message: str, *, final: bool) -> None:
         if final:

@@ -49,6 +49,7 @@ class Event(msgspec.Struct):
     usage: dict[str, int] | None = None
     timings: dict[str, float | None] | None = None
     message: Any = None
+    metadata: Any = None
     stop: str | None = None
     stop_token: int = -1
     dropped_tokens: int = 0

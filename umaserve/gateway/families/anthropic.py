@@ -36,20 +36,24 @@ from umaserve.gateway.translate.answering import (
 from umaserve.gateway.translate.body import flag_of, list_of, object_of, read_object
 from umaserve.gateway.translate.caller import caller_fields, lane_header
 from umaserve.gateway.translate.endpoint import Endpoint
-from umaserve.gateway.translate.messages import wants_deltas
+from umaserve.gateway.translate.messages import (
+    constraint_fields,
+    template_fields,
+    wants_deltas,
+)
 from umaserve.gateway.translate.model import read_named
 from umaserve.gateway.translate.parts import Piece, Pieces, answer_of, unread_field
 from umaserve.gateway.translate.prompts import count_of
+from umaserve.gateway.translate.sampling import sampling_fields
 from umaserve.gateway.translate.schemas import (
     AT_LEAST_1,
     BUDGET,
     CALLER,
+    CONVERSATION,
     FLAG,
+    SETTINGS,
     TEXT,
-    of_socket,
 )
-
-SAME = ("temperature", "top_p", "top_k", "min_p", "seed", "deterministic")  # as on the socket
 
 
 async def messages(request: Request) -> Response:
@@ -88,21 +92,22 @@ def _message(request: Request, body: dict[str, Any]) -> dict[str, Any]:
     user = object_of(body, "metadata").get("user_id")
     if isinstance(user, str) and user:
         caller.setdefault("session", user[-128:])  # what tells sessions apart stands at its end
-    asked = conversation(body)
-    message: dict[str, Any] = {"messages": asked, "deltas": True, "max_tokens": most}
-    for name in SAME:
-        if body.get(name) is not None:
-            message[name] = body[name]
+    message = {"deltas": True, **sampling_fields(body), "max_tokens": most}
     if list_of(body, "stop_sequences"):
         message["stop"] = body["stop_sequences"]
-    if asked[-1]["role"] == "assistant":
-        message["continue_final_message"] = True
+    asked = _conversation(body)
+    if asked["messages"][-1]["role"] == "assistant":
+        asked.setdefault("continue_final_message", True)
+    return {**message, **asked, **constraint_fields(body), **schema_field(body), **caller}
+
+
+def _conversation(body: dict[str, Any]) -> dict[str, Any]:
+    """The socket's fields of what the model reads."""
     return {
-        **message,
+        "messages": conversation(body),
+        **template_fields(body),
         **tool_fields(body),
         **thinking_field(body),
-        **schema_field(body),
-        **caller,
     }
 
 
@@ -208,8 +213,7 @@ def _event(event: dict[str, Any]) -> bytes:
 async def count_tokens(request: Request) -> Response:
     """How many tokens the model would read."""
     body = await read_object(request)
-    fields = {"messages": conversation(body), **tool_fields(body), **thinking_field(body)}
-    return json_response(await count_of(link_of(request), fields))
+    return json_response(await count_of(link_of(request), _conversation(body)))
 
 
 _FIELDS = {
@@ -225,7 +229,8 @@ _FIELDS = {
         "budget_tokens": BUDGET}},
     "stop_sequences": {"type": "array", "items": TEXT},
     "metadata": {"type": "object", "properties": {"user_id": TEXT}},
-    **of_socket(*SAME),
+    **CONVERSATION,
+    **SETTINGS,
     **CALLER,
 }  # fmt: skip
 ENDPOINTS = (

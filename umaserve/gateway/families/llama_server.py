@@ -30,7 +30,7 @@ from umaserve.gateway.translate.model import loaded_model, read_named
 from umaserve.gateway.translate.prompts import prompts_of, text_of_tokens
 from umaserve.gateway.translate.rated import token_of
 from umaserve.gateway.translate.sampling import most_tokens, n_probs, sampling_fields
-from umaserve.gateway.translate.schemas import CALLER, FLAG, PROMPTS, SAMPLING, SOCKET, TEXT
+from umaserve.gateway.translate.schemas import CALLER, FLAG, PROMPTS, SETTINGS, SOCKET, TEXT
 from umaserve.gateway.translate.timings import Running, progress_fields
 from umaserve.gateway.translate.vectors import vectors_of
 
@@ -174,7 +174,7 @@ _COMMON = {
     "return_progress": FLAG,
     "response_fields": {"type": "array", "items": TEXT},
     "stream": FLAG,
-    **SAMPLING,
+    **SETTINGS,
     **CALLER,
 }
 _COMPLETION = {"prompt": PROMPTS, **_COMMON}

@@ -28,17 +28,28 @@ from umaserve.gateway.translate.endpoint import Endpoint
 from umaserve.gateway.translate.gap import with_gap
 from umaserve.gateway.translate.messages import (
     budget_field,
+    constraint_fields,
     content_of,
     effort,
     parts_of,
+    template_fields,
     unread_part,
     wants_deltas,
 )
 from umaserve.gateway.translate.model import loaded_model, read_named
 from umaserve.gateway.translate.parts import Answer, Pieces, answer_of, unread_field
 from umaserve.gateway.translate.rated import entry_of, token_of
-from umaserve.gateway.translate.sampling import most_tokens, sampling_fields
-from umaserve.gateway.translate.schemas import CALLER, CHAT, FLAG, OBJECT, SAMPLING, TEXT
+from umaserve.gateway.translate.sampling import OWN, most_tokens, sampling_fields
+from umaserve.gateway.translate.schemas import (
+    CALLER,
+    CHAT,
+    CONVERSATION,
+    FLAG,
+    OBJECT,
+    OURS,
+    SAMPLING,
+    TEXT,
+)
 from umaserve.protocol import ROLES
 from umaserve.protocol.fields import MAX_LOGPROBS
 
@@ -91,14 +102,15 @@ async def _answer(
     """``field`` is what an answer's text stands in: ``message`` or ``response``."""
     options = object_of(body, "options")
     caller = caller_fields(request, body)
-    message |= sampling_fields(options) | most_tokens(options, "num_predict")
+    ours = {name: body.get(name) for name in OWN}
+    message |= sampling_fields(ours | options) | most_tokens(options, "num_predict")
     if message.get("max_tokens") == -2:  # until the context is full
         del message["max_tokens"]
     if body.get("think") not in (None, ""):
         message["thinking"] = effort(body["think"], "think")
-    message |= budget_field(body)
-    if body.get("deterministic") is not None:
-        message["deterministic"] = body["deterministic"]
+    message |= budget_field(body) | constraint_fields(body)
+    if "messages" in message:
+        message |= template_fields(body)
     form = body.get("format")
     if form == "json":
         message["response_format"] = {"type": "json_object"}
@@ -275,6 +287,8 @@ _COMMON = {
         "type": "object",
         "properties": {**SAMPLING, "num_predict": {"type": "integer", "minimum": -2}},
     },
+    **CONVERSATION,
+    **OURS,
     **CALLER,
 }
 _MESSAGE = {

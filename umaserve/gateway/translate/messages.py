@@ -126,9 +126,7 @@ def chat_fields(body: dict[str, Any]) -> dict[str, Any]:
         for name in ("tool_choice", "parallel_tool_calls"):
             if body.get(name) is not None:
                 fields[name] = body[name]
-    for name in TEMPLATE:
-        if body.get(name) is not None:
-            fields[name] = body[name]
+    fields |= template_fields(body)
     if body.get("functions"):
         raise not_there('"functions", for which there is "tools"')
     thinking, name = body.get("reasoning_effort"), "reasoning_effort"
@@ -138,6 +136,11 @@ def chat_fields(body: dict[str, Any]) -> dict[str, Any]:
     if thinking not in (None, ""):
         fields["thinking"] = effort(thinking, name)
     return fields | budget_field(body)
+
+
+def template_fields(body: dict[str, Any]) -> dict[str, Any]:
+    """Return the given fields that the model's chat template gets."""
+    return {name: body[name] for name in TEMPLATE if body.get(name) is not None}
 
 
 def budget_field(body: dict[str, Any]) -> dict[str, Any]:

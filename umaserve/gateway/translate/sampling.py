@@ -10,7 +10,8 @@ from umaserve.gateway.translate.samplers import in_our_order
 from umaserve.protocol.fields import MAX_LOGPROBS
 from umaserve.protocol.settings import HANDLING, SAMPLING
 
-SAME = tuple(field.name for field in (*SAMPLING, *HANDLING))
+OWN = tuple(field.name for field in HANDLING)
+SAME = (*(field.name for field in SAMPLING), *OWN)
 # as llama-server and Ollama call them
 OTHER = {"repeat_last_n": "penalty_last_n", "typ_p": "typical_p"}
 RANDOM_SEEDS = (-1, 0xFFFFFFFF)

@@ -6,8 +6,15 @@ from typing import Any
 
 import msgspec
 
-from umaserve.gateway.translate.messages import BUDGETS, EFFORTS, LAST_WORDS, MAX_BUDGET, TEMPLATE
-from umaserve.gateway.translate.sampling import OTHER, SAME
+from umaserve.gateway.translate.messages import (
+    BUDGETS,
+    CONSTRAINTS,
+    EFFORTS,
+    LAST_WORDS,
+    MAX_BUDGET,
+    TEMPLATE,
+)
+from umaserve.gateway.translate.sampling import OTHER, OWN, SAME
 from umaserve.protocol.chat_fields import MAX_BUDGET_MESSAGE_CHARS
 from umaserve.protocol.fields import GENERATE_FIELDS
 from umaserve.protocol.settings import MAX_LOGIT_BIAS, MAX_SEED, MAX_STOP_BYTES, MIN_SEED
@@ -75,23 +82,27 @@ def of_socket(*names: str) -> dict[str, Schema]:
 
 
 # fields that several families share
-SAMPLING = of_socket(*SAME) | {
-    theirs: SOCKET[ours] for theirs, ours in OTHER.items()
-}
+OURS = of_socket(*OWN, *CONSTRAINTS)
+SAMPLING = of_socket(*SAME) | {theirs: SOCKET[ours] for theirs, ours in OTHER.items()}
+SETTINGS = SAMPLING | OURS
 CALLER = of_socket("priority") | {
     "service_tier": {"type": "string", "examples": ["flex"]},
     "prompt_cache_key": TEXT,
     "user": TEXT,
 }
 TOOLS = of_socket("tools", "tool_choice", "parallel_tool_calls")
+CONVERSATION = {
+    **of_socket(*TEMPLATE),
+    **dict.fromkeys(BUDGETS, BUDGET),
+    **dict.fromkeys(LAST_WORDS, SOCKET["thinking_budget_message"]),
+}
 CHAT = {
-    **of_socket("messages", *TEMPLATE),
+    **of_socket("messages"),
+    **CONVERSATION,
     **TOOLS,
     "reasoning_effort": {"enum": ["none", *EFFORTS]},
     "reasoning": {"type": "object", "properties": {
         "effort": {"enum": ["none", *EFFORTS]}, "enabled": FLAG, "max_tokens": BUDGET}},
-    **dict.fromkeys(BUDGETS, BUDGET),
-    **dict.fromkeys(LAST_WORDS, of_socket("thinking_budget_message")["thinking_budget_message"]),
 }  # fmt: skip
 _ID: Schema = {"type": "integer", "minimum": 0}
 _PROMPT: list[Schema] = [

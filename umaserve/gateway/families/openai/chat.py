@@ -16,6 +16,7 @@ from umaserve.gateway.families.openai.shapes import (
     chosen_logprobs,
     finish_reason,
     head,
+    metadata_field,
     usage,
 )
 from umaserve.gateway.translate.answering import (
@@ -45,9 +46,10 @@ from umaserve.gateway.translate.schemas import (
     CALLER,
     CHAT,
     FLAG,
-    SAMPLING,
+    SETTINGS,
     SOCKET,
     TEXT,
+    of_socket,
 )
 from umaserve.gateway.translate.timings import progress_fields, timings
 
@@ -65,6 +67,7 @@ async def chat_completions(request: Request) -> Response:
         "deltas": body.get("reasoning_format") != "none",
         **constraint_fields(body),
         **progress_fields(body),
+        **metadata_field(body.get("metadata")),
         **caller,
     }
     choices = whole_of(body, "n", 1, 1, MAX_CHOICES)
@@ -80,6 +83,7 @@ async def chat_completions(request: Request) -> Response:
         "choices": [_choice(number, end) for number, end in enumerate(ends)],
         "usage": usage(ends, choices),
         **unread_field(ends[0]),
+        **metadata_field(ends[0].metadata),
         "timings": timings(ends[0]),
     }
     return json_response(answer, headers=headers | cache_header(ends))
@@ -183,8 +187,10 @@ class _ChatChunks(Chunks):
         if self._with_logprobs and self._tokens[number]:
             choice["logprobs"] = chat_logprobs(self._tokens[number])
             self._tokens[number] = []
-        more = encode(unread_field(end))[1:-1] if end is not None else b""
-        told = self._timings(number, end) + (b"," + more if more else b"")
+        told = self._timings(number, end)
+        if end is not None:
+            more = unread_field(end) | metadata_field(end.metadata)
+            told += b"," + encode(more)[1:-1] if more else b""
         return self._chunk(b'"choices":[%b]%b' % (encode(choice), told))
 
 
@@ -200,8 +206,9 @@ def _call_delta(call: dict[str, Any]) -> dict[str, Any]:
 _FIELDS = {
     "model": TEXT,
     **CHAT,
-    **SAMPLING,
+    **SETTINGS,
     **CALLER,
+    **of_socket("metadata"),
     "stream": FLAG,
     "stream_options": {"type": "object", "properties": {"include_usage": FLAG}},
     "n": {"type": "integer", "minimum": 1, "maximum": MAX_CHOICES},

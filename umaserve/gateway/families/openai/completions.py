@@ -13,6 +13,7 @@ from umaserve.gateway.families.openai.shapes import (
     Chunks,
     finish_reason,
     head,
+    metadata_field,
     prompt_logprobs,
     text_logprobs,
     usage,
@@ -38,9 +39,10 @@ from umaserve.gateway.translate.schemas import (
     CALLER,
     FLAG,
     PROMPTS,
-    SAMPLING,
+    SETTINGS,
     SOCKET,
     TEXT,
+    of_socket,
 )
 from umaserve.gateway.translate.timings import progress_fields, timings
 
@@ -62,6 +64,7 @@ async def completions(request: Request) -> Response:
         **_logprobs(body),
         **constraint_fields(body),
         **progress_fields(body),
+        **metadata_field(body.get("metadata")),
         **caller,
     }
     echoed = await _echoed(request, body, given)
@@ -78,6 +81,7 @@ async def completions(request: Request) -> Response:
             _choice(number, end, echoed[number // choices]) for number, end in enumerate(ends)
         ],
         "usage": usage(ends, choices),
+        **metadata_field(ends[0].metadata),
         "timings": timings(ends[0]),
     }
     return json_response(answer, headers=headers | cache_header(ends))
@@ -191,6 +195,8 @@ class _TextChunks(Chunks):
         end: Event | None = None,
     ) -> bytes:
         told = self._timings(number, end)
+        if end is not None and end.metadata is not None:
+            told += b',"metadata":' + encode(end.metadata)
         return self._chunk(
             b'"choices":[{"index":%d,"text":%b,"logprobs":%b,"finish_reason":%b}]%b'
             % (number, encode(text), logprobs, encode(reason), told)
@@ -201,8 +207,9 @@ _FIELDS = {
     "model": TEXT,
     "prompt": PROMPTS,
     "suffix": TEXT,
-    **SAMPLING,
+    **SETTINGS,
     **CALLER,
+    **of_socket("metadata"),
     "stream": FLAG,
     "stream_options": {"type": "object", "properties": {"include_usage": FLAG}},
     "n": {"type": "integer", "minimum": 1, "maximum": MAX_CHOICES},

@@ -37,9 +37,11 @@ from umaserve.gateway.translate.caller import caller_fields, lane_header
 from umaserve.gateway.translate.endpoint import Endpoint
 from umaserve.gateway.translate.messages import (
     budget_field,
+    constraint_fields,
     effort,
     format_field,
     in_order,
+    template_fields,
     wants_deltas,
 )
 from umaserve.gateway.translate.model import read_named
@@ -50,9 +52,10 @@ from umaserve.gateway.translate.schemas import (
     AT_LEAST_1,
     CALLER,
     CHAT,
+    CONVERSATION,
     FLAG,
     OBJECT,
-    SAMPLING,
+    SETTINGS,
     TEXT,
 )
 from umaserve.gateway.translate.timings import Running, progress_fields, timings
@@ -74,6 +77,7 @@ async def responses(request: Request) -> Response:
         **sampling_fields(body),
         **most_tokens(body, "max_output_tokens"),
         **_conversation(body, tools, history),
+        **constraint_fields(body),
         **format_field(object_of(body, "text").get("format"), "text.format"),
         **progress_fields(body),
         **caller,
@@ -114,6 +118,7 @@ def _conversation(
     instructions = text_of(body, "instructions")
     start = [{"role": "system", "content": instructions}] if instructions else []
     fields = {"messages": in_order(start + history), **tools.fields(body)}
+    fields |= template_fields(body)
     if effort_of(body) is not None:
         fields["thinking"] = effort(effort_of(body), "reasoning.effort")
     return fields | budget_field(body)
@@ -281,7 +286,8 @@ _FIELDS = {
         "type": "object",
         "properties": {"format": {"type": "object", "properties": {"type": {"enum": ["text"]}}}},
     },
-    **SAMPLING,
+    **CONVERSATION,
+    **SETTINGS,
     **CALLER,
 }
 ENDPOINTS = tuple(

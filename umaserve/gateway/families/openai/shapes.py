@@ -128,6 +128,11 @@ def chosen_logprobs(body: dict[str, Any]) -> dict[str, Any]:
     return {"logprobs": top or 0} if wanted else {}
 
 
+def metadata_field(value: Any) -> dict[str, Any]:
+    """Return the field for the request's metadata, which its answer echoes; empty without."""
+    return {} if value is None else {"metadata": value}
+
+
 class Chunks:
     """The common half of OpenAI's streams."""
 

@@ -186,8 +186,8 @@ def test_generate_sends_its_flags(daemon):
         "background",
     )
     sampling = message.sampling
-    assert (sampling.temperature, sampling.top_p, sampling.top_k) == (0.0, 0.5, 7)
-    assert (sampling.min_p, sampling.seed) == (0.1, 9)
+    asked = {"temperature": 0.0, "top_p": 0.5, "top_k": 7, "min_p": 0.1, "seed": 9}
+    assert {name: sampling[name] for name in asked} == asked
     assert not message.speculate
 
 

@@ -80,7 +80,8 @@ def test_options_are_shown_and_set(daemon):
     assert [seen.sampling["temperature"] for seen in daemon.seen][0] == 0.5
     assert [seen.sampling["top_k"] for seen in daemon.seen] == [7, 7]
     assert [seen.sampling["seed"] for seen in daemon.seen] == [3, 3]
-    default = run("chat", daemon=daemon, stdin="three\n") and daemon.seen[-1].sampling["temperature"]
+    assert run("chat", daemon=daemon, stdin="three\n")
+    default = daemon.seen[-1].sampling["temperature"]
     assert daemon.seen[1].sampling["temperature"] == default != 0.5
     for text in (
         "seed            3            a whole number", "temp            -            a number",

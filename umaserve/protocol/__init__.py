@@ -74,7 +74,6 @@ from umaserve.protocol.messages import (
     Ping,
     Render,
     SetPriority,
-    Slo,
     TokenizeRequest,
     Unload,
 )
@@ -128,7 +127,6 @@ __all__ = [
     "ProtocolError",
     "Render",
     "SetPriority",
-    "Slo",
     "Timings",
     "TokenEncoder",
     "TopLogprob",

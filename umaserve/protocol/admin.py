@@ -24,63 +24,47 @@ from umaserve.protocol.messages import (
 )
 from umaserve.protocol.mistakes import missing, wrong
 
+# decoded to the fields of their type
+_PLAIN: dict[str, Any] = {
+    "cancel": Cancel, "priority": SetPriority, "metrics": Metrics, "load": Load, "unload": Unload,
+    "info": Info, "detokenize": DetokenizeRequest, "cache": AskCache, "ping": Ping,
+}  # fmt: skip
+_REQUIRED = {
+    "priority": "priority", "load": "model", "tokenize": "text", "render": "messages",
+    "detokenize": "tokens", "embed": "input",
+}  # fmt: skip
+
 
 def admin(kind: str, wire: Any, limits: PromptLimits) -> AdminMessage:
     """Return the message of this kind.  Raises ``ProtocolError``."""
+    given = fields.given(kind, wire)
     if kind in ("cancel", "priority") and wire.id is None and wire.serial is None:
         raise missing("id")
-    if kind == "cancel":
-        return Cancel(wire.id, wire.serial)
-    if kind == "priority":
-        if wire.priority is None:
-            raise missing("priority")
-        return SetPriority(wire.id, wire.priority, wire.serial)
-    if kind == "metrics":
-        return Metrics(wire.id, wire.interval_ms, bool(wire.sessions))
+    if kind in _REQUIRED and given[_REQUIRED[kind]] is None:
+        raise missing(_REQUIRED[kind])
     if kind == "load":
-        if wire.model is None:
-            raise missing("model")
         size = len(wire.model.encode())
         if not 0 < size <= fields.MAX_PATH_BYTES or "\0" in wire.model:
             raise wrong("model", fields.WORDS["load"]["model"], wire.model)
-        return Load(wire.model, wire.id)
+    if kind in _PLAIN:
+        message: AdminMessage = _PLAIN[kind](**given)
+        return message
     if kind == "tokenize":
-        if wire.text is None:
-            raise missing("text")
-        several = isinstance(wire.text, list)
-        texts = tuple(wire.text) if several else (wire.text,)
+        text = given.pop("text")
+        several = isinstance(text, list)
+        texts = tuple(text) if several else (text,)
         if not 0 < len(texts) <= fields.MAX_INPUTS:
             raise wrong("text", fields.WORDS["tokenize"]["text"])
         cap("text is", sum(len(text.encode()) for text in texts), limits)
-        parse = wire.parse_special is not False
-        special = bool(wire.add_special)
-        return TokenizeRequest(texts, wire.id, special, parse, wire.key or "", several)
+        return TokenizeRequest(texts, several=several, **given)
     if kind == "render":
-        if wire.messages is None:
-            raise missing("messages")
-        return Render(*conversation(wire, limits), wire.id, wire.key or "")
-    if kind == "embed":
-        inputs = _inputs(wire.input, limits)
-        base64, truncate = wire.encoding_format == "base64", bool(wire.truncate)
-        return Embed(inputs, wire.id, base64, truncate, wire.key or "")
-    if kind == "detokenize":
-        if wire.tokens is None:
-            raise missing("tokens")
-        pieces = bool(wire.with_pieces)
-        return DetokenizeRequest(wire.tokens, wire.id, pieces, wire.key or "")
-    if kind == "unload":
-        return Unload(wire.id)
-    if kind == "cache":
-        return AskCache(wire.id)
-    if kind == "info":
-        return Info(wire.id, bool(wire.template), bool(wire.relays))
-    return Ping(wire.id)
+        return Render(*conversation(wire, limits), wire.id, given["key"])
+    base64 = given["encoding_format"] == "base64"
+    return Embed(_inputs(wire.input, limits), wire.id, base64, given["truncate"], given["key"])
 
 
 def _inputs(value: Any, limits: PromptLimits) -> tuple[str | list[int], ...]:
     """Return the texts to embed; a list of ids is one text."""
-    if value is None:
-        raise missing("input")
     one = isinstance(value, str) or bool(value) and all(fields.is_token(each) for each in value)
     inputs = [value] if one else value
     words = fields.WORDS["embed"]["input"]

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from umaserve.protocol import chat_fields, constraint_fields, settings
-from umaserve.protocol.field import Field, flag, number, struct_of, whole
+from umaserve.protocol.field import Field, flag, number, whole
 
 MAX_ID_CHARS = 128
 MAX_PATH_BYTES = 4096
@@ -90,15 +90,12 @@ GENERATE_FIELDS: tuple[Field, ...] = (
     ),
 )
 
-DEFAULTS = {field.name: field.default for field in GENERATE_FIELDS}
-WireGenerate = struct_of("WireGenerate", GENERATE_FIELDS)
-
 _OPTIONAL_ID = Field("id", Id, _ID_WORDS, note="echoed")
 _SERIAL = whole(
     "serial", 1, 2**53, None, "the request's number in `sessions`; `id` is then only echoed"
 )
 
-_OPTIONAL_KEY = Field("key", Id, _ID_WORDS, note="the API key's name that asked")
+_OPTIONAL_KEY = Field("key", Id, _ID_WORDS, default="", note="the API key's name that asked")
 
 ADMIN_FIELDS: dict[str, tuple[Field, ...]] = {
     "metrics": (
@@ -164,9 +161,10 @@ ADMIN_FIELDS: dict[str, tuple[Field, ...]] = {
     "ping": (_OPTIONAL_ID,),
 }
 
-WHOLE: dict[str, tuple[str, ...]] = {
-    kind: tuple(f.name for f in table if f.whole)
-    for kind, table in {"generate": GENERATE_FIELDS, **ADMIN_FIELDS}.items()
+TABLES = {"generate": GENERATE_FIELDS, **ADMIN_FIELDS}
+DEFAULTS = {
+    kind: {f.name: f.default for f in table if f.type is not msgspec.Raw}
+    for kind, table in TABLES.items()
 }
 
 WORDS: dict[str, dict[str, str]] = {
@@ -183,3 +181,11 @@ WORDS["detokenize"]["tokens[]"] = _WORDS_TOKEN
 def is_token(value: Any) -> bool:
     """Whether it may be a token id."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31
+
+
+def given(kind: str, wire: Any) -> dict[str, Any]:
+    """Return the fields of a message; a field that was left out has its default."""
+    return {
+        name: default if (value := getattr(wire, name)) is None else value
+        for name, default in DEFAULTS[kind].items()
+    }

@@ -17,12 +17,13 @@ from umaserve.protocol.errors import (
     ProtocolError,
 )
 from umaserve.protocol.limits import PromptLimits
-from umaserve.protocol.messages import Generate, Slo
+from umaserve.protocol.messages import Generate
 from umaserve.protocol.mistakes import bounded, missing, wrong
 
 _NULL = b"null"
 _SAMPLING = tuple(field.name for field in settings.SAMPLING)
-_NAMED = tuple(name for name in Generate.__struct_fields__ if name in fields.DEFAULTS)
+_DEFAULTS = fields.DEFAULTS["generate"]
+_NAMED = tuple(name for name in Generate.__struct_fields__ if name in _DEFAULTS)
 _decode_any = msgspec.json.Decoder().decode
 
 
@@ -40,19 +41,17 @@ def generate(wire: Any, limits: PromptLimits) -> Generate:
         raise wrong("max_tokens", bounded(words["max_tokens"], limits.max_tokens), wire.max_tokens)
     if wire.seed is not None and not settings.MIN_SEED <= wire.seed <= settings.MAX_SEED:
         raise wrong("seed", words["seed"], wire.seed)
-    given = _given(wire, _NAMED)
-    slo = wire.slo
+    given = fields.given("generate", wire)
     return Generate(
-        **given
+        **{name: given[name] for name in _NAMED}
         | {
-            "sampling": _sampling(wire),
+            "sampling": _sampling(wire, given),
             "prompt": prompt,
             "tokens": tokens,
             "messages": messages,
             "chat": options,
             "constraint": binding,
             "stop": _stop(wire),
-            "slo": Slo(slo.target_ttft_ms, slo.target_tbt_ms, slo.latency_cap) if slo else None,
             "speculate": given["speculate"] is not False,
             "add_bos": None if given["add_bos"] == "auto" else given["add_bos"],
             "t_max_predict_ms": max(given["t_max_predict_ms"], 0),
@@ -62,28 +61,21 @@ def generate(wire: Any, limits: PromptLimits) -> Generate:
     )
 
 
-def _given(wire: Any, names: tuple[str, ...]) -> dict[str, Any]:
-    """Return the fields of these names; a field that was left out has its default."""
-    values = {name: getattr(wire, name) for name in names}
-    default = fields.DEFAULTS
-    return {name: default[name] if value is None else value for name, value in values.items()}
-
-
-def _sampling(wire: Any) -> dict[str, Any]:
+def _sampling(wire: Any, given: dict[str, Any]) -> dict[str, Any]:
     """Return the sampling settings; each value that switches a step off has one spelling here.
 
     ``seed`` is ``None`` where the client gave none, else -2**63 .. 2**64 - 1.  ``logprobs`` is -1
     where none were asked for.  A banned token's bias is ``-inf``.
     """
-    given = _given(wire, _SAMPLING)
+    chosen = {name: given.get(name) for name in _SAMPLING}
     for name in ("temperature", "top_k"):
-        given[name] = max(given[name], 0)
+        chosen[name] = max(given[name], 0)
     if given["dry_base"] < 1:
-        given["dry_base"] = fields.DEFAULTS["dry_base"]
-    given["logit_bias"] = _logit_bias(wire.logit_bias)
-    given["dry_sequence_breakers"] = tuple(given["dry_sequence_breakers"])
-    given["logprobs"] = -1 if wire.logprobs is None else wire.logprobs
-    return given
+        chosen["dry_base"] = _DEFAULTS["dry_base"]
+    chosen["logit_bias"] = _logit_bias(wire.logit_bias)
+    chosen["dry_sequence_breakers"] = tuple(given["dry_sequence_breakers"])
+    chosen["logprobs"] = -1 if wire.logprobs is None else wire.logprobs
+    return chosen
 
 
 def _stop(wire: Any) -> tuple[str, ...]:

@@ -10,14 +10,6 @@ from umaserve.protocol.chat_fields import ChatMessage, ChatOptions
 from umaserve.protocol.constraint import Constraint
 
 
-class Slo(msgspec.Struct, frozen=True):
-    """Targets of one request in milliseconds; ``latency_cap`` in multiples of the baseline."""
-
-    target_ttft_ms: float | None = None
-    target_tbt_ms: float | None = None
-    latency_cap: float | None = None
-
-
 class Generate(msgspec.Struct, frozen=True):
     """A request for text.  Exactly one of ``prompt``, ``tokens`` and ``messages`` is set."""
 
@@ -32,7 +24,7 @@ class Generate(msgspec.Struct, frozen=True):
     stop: tuple[str, ...] = ()
     stream: bool = True
     priority: str = "auto"
-    slo: Slo | None = None
+    slo: Any = None  # with the attributes of `umaserve.protocol.settings.SLO_FIELDS`
     session: str | None = None
     cache_prompt: bool = True
     cache_scope: str = "shared"

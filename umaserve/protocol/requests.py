@@ -31,11 +31,12 @@ _WORD_BYTES = 256
 _decode_any = msgspec.json.Decoder().decode
 _decode_head = msgspec.json.Decoder(_Head).decode
 _decode_wire: dict[str, Any] = {
-    "generate": msgspec.json.Decoder(fields.WireGenerate).decode,
-    **{
-        kind: msgspec.json.Decoder(struct_of(f"Wire_{kind}", table)).decode
-        for kind, table in fields.ADMIN_FIELDS.items()
-    },
+    kind: msgspec.json.Decoder(struct_of(f"Wire_{kind}", table)).decode
+    for kind, table in fields.TABLES.items()
+}
+_WHOLE = {
+    kind: [(field.name, field.words) for field in table if field.whole]
+    for kind, table in fields.TABLES.items()
 }
 _TYPES = tuple(fields.ADMIN_FIELDS)
 
@@ -97,10 +98,9 @@ def _word(raw: msgspec.Raw) -> Any:
 
 def _whole(kind: str, wire: Any) -> None:
     """Turn whole numbers that were written like ``1.0`` into ints."""
-    for name in fields.WHOLE[kind]:
+    for name, words in _WHOLE[kind]:
         value = getattr(wire, name)
         if type(value) is float:
-            words = fields.WORDS[kind][name]
             if not value.is_integer() or (name == "mirostat" and value not in (0, 2)):
                 raise wrong(name, words, value)
             setattr(wire, name, int(value))

@@ -8,9 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from umaserve.gateway.daemon.event import Event
-from umaserve.gateway.translate.samplers import STEPS
+from umaserve.gateway.translate.samplers import DEFAULTS, STEPS
 from umaserve.gateway.translate.timings import timings
-from umaserve.protocol.fields import DEFAULTS
 
 _STOP_TYPES = {"length": "limit", "cancel": "limit"}
 _NO_SEED = 0xFFFFFFFF

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from umaserve.gateway.daemon.refusal import not_there, wrong
-from umaserve.protocol.fields import DEFAULTS
+from umaserve.protocol import fields
 
 # what switches each step off, in our order
 _OFF: dict[str, dict[str, float]] = {
@@ -34,6 +34,7 @@ _OTHER_NAMES = {
     "typical_p": "typ_p", "typical": "typ_p", "min-p": "min_p", "temp": "temperature",
     "top-n-sigma": "top_n_sigma",
 }  # fmt: skip
+DEFAULTS = fields.DEFAULTS["generate"]
 # steps that we have not, and the field without which they do nothing
 _ABSENT = {"top_n_sigma": "top_n_sigma", "adaptive_p": "adaptive_target"}
 

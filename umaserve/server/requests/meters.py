@@ -6,7 +6,7 @@ import operator
 import time
 from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from umaserve.metrics import CapSlices, Histogram, Window
 from umaserve.metrics.window import ROW_BOUNDS
@@ -17,7 +17,6 @@ from umaserve.wire.header import TICK_RING, TickRow
 from umaserve.wire.memory_order import loads_first
 
 if TYPE_CHECKING:
-    from umaserve.protocol.messages import Slo
     from umaserve.server.engines.handle import EngineHandle
     from umaserve.server.requests.request import Request
 
@@ -122,7 +121,7 @@ class Meters:
         # Sent tokens that are not counted yet, for `settle`.  An entry has the lane, the number of
         # tokens, the index of the first, the time of sending, and the time of the token before
         # (0 = none).  Then follow the request, its baseline, its slo, and the window for its times.
-        self._sent: list[tuple[int, int, int, int, int, Request, int, Slo | None, Recent]] = []
+        self._sent: list[tuple[int, int, int, int, int, Request, int, Any, Recent]] = []
         self._past = Counters()  # of engines that are gone
         self._ring_at: dict[int, int] = {}  # by pid
         self._ticks_read_s = 0.0

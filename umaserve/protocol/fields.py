@@ -21,7 +21,6 @@ MAX_METADATA_BYTES = 16 * 1024
 MAX_LOGPROBS = 20
 
 WITHOUT_KEY = "without a key"  # a `key` that no key has as its name, which has no spaces
-PRIORITIES = ("interactive", "background")
 
 
 Id = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_ID_CHARS)]

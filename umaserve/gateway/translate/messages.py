@@ -148,19 +148,14 @@ def budget_field(body: dict[str, Any]) -> dict[str, Any]:
 
     With the words that end thoughts which have used them.
     """
-    found = last_words_field(body)
+    words = [body[name] for name in LAST_WORDS if body.get(name)]
+    found: dict[str, Any] = {"thinking_budget_message": words[0]} if words else {}
     given = [(body, name) for name in BUDGETS] + [(_reasoning(body), "max_tokens")]
     for fields, name in given:
         if fields.get(name) is not None:
             found["thinking_budget"] = whole_of(fields, name, -1, -1, MAX_BUDGET)
             break
     return found
-
-
-def last_words_field(body: dict[str, Any]) -> dict[str, Any]:
-    """Return the words that end thoughts which have used their budget."""
-    found = [body[name] for name in LAST_WORDS if body.get(name)]
-    return {"thinking_budget_message": found[0]} if found else {}
 
 
 def _reasoning(body: dict[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks.turns import say
-from tools import demo_snippets
+from demo_model import snippets
 from umaserve import llama
 from umaserve.assets import demo_model_path
 from umaserve.config.kinds import KV_TYPES
@@ -102,7 +102,7 @@ def _decode(context: llama.Context, batch: Batch, tokens: np.ndarray, at: int) -
 def _text(model: llama.Model, n_tokens: int) -> np.ndarray:
     """So many tokens, int32."""
     found: list[int] = []
-    for text in demo_snippets.modules(random.Random(SEED), n_tokens):
+    for text in snippets.modules(random.Random(SEED), n_tokens):
         found += model.tokenize(text + "\n\n", add_special=False)
         if len(found) >= n_tokens:
             break

@@ -15,7 +15,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 FILE_LINES, FUNCTION_LINES = 300, 60
-FOLDERS = [Path(name) for name in ("umaserve", "bindings", "benchmarks", "tools", "tests")]
+FOLDERS = [
+    Path(name)
+    for name in ("umaserve", "bindings", "benchmarks", "demo_model", "tools", "tests")
+]
 _REASON = re.compile(r"(?:^|\s)Long: \w")
 _COMMENT = re.compile(r"^# Long: \w", re.MULTILINE)
 _Function = (ast.FunctionDef, ast.AsyncFunctionDef)

@@ -18,18 +18,11 @@ import pytest
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 import build_llama
+from demo_model import corpus, export, make, snippets, talk
 from tests.support.greedy import greedy
 from umaserve import assets, llama
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "tools"))
-
-import demo_corpus  # noqa: E402
-import demo_export  # noqa: E402
-import demo_snippets  # noqa: E402
-import demo_talk  # noqa: E402
-import train_demo_model  # noqa: E402
-
 MODEL = assets.demo_model_path()
 RECORD = json.loads(MODEL.with_suffix(".json").read_text())
 GOLDEN = json.loads((ROOT / "tests/support/fixtures/demo_tokens.json").read_text())
@@ -167,15 +160,15 @@ def test_a_second_question_in_the_same_conversation(model: llama.Model) -> None:
 
 def test_snippets_are_python_and_keep_no_slots() -> None:
     rng = random.Random(5)
-    for source in demo_snippets.modules(rng, 200):
+    for source in snippets.modules(rng, 200):
         ast.parse(source)
         assert "{doc}" not in source and "{{" not in source
-    snippets = demo_snippets.snippets()
-    assert len({s.name for s in snippets}) == len(snippets) > 50
+    found = snippets.snippets()
+    assert len({s.name for s in found}) == len(found) > 50
 
 
 def test_answers_come_from_docstrings() -> None:
-    answers = {entry.path: entry for entry in demo_corpus.entries()}
+    answers = {entry.path: entry for entry in corpus.entries()}
     assert len(answers) > 3000
     join = answers["os.path.join"]
     assert join.popular and join.answer.startswith("`os.path.join(")
@@ -187,15 +180,15 @@ def test_answers_come_from_docstrings() -> None:
 
 @pytest.mark.slow
 def test_same_seed_same_conversations() -> None:
-    first, _ = demo_corpus.conversations(random.Random(3))
-    again, _ = demo_corpus.conversations(random.Random(3))
-    other, _ = demo_corpus.conversations(random.Random(4))
+    first, _ = corpus.conversations(random.Random(3))
+    again, _ = corpus.conversations(random.Random(3))
+    other, _ = corpus.conversations(random.Random(4))
     assert first == again != other
     assert all(text.startswith("<|im_start|>") for text in first)
 
 
 def test_how_to_code_is_python() -> None:
-    for _, answer in demo_talk.HOW_TO:
+    for _, answer in talk.HOW_TO:
         ast.parse(answer.split("```python\n")[1].removesuffix("```"))
 
 
@@ -204,13 +197,13 @@ def _byte_tokenizer(path: Path) -> dict[str, int]:
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     names = [chr(b) if b in printable else "" for b in range(256)]
     spare = iter(range(256, 512))
-    vocab = {name: i for i, name in enumerate(train_demo_model.SPECIAL_TOKENS)}
+    vocab = {name: i for i, name in enumerate(make.SPECIAL_TOKENS)}
     for name in names:
         vocab[name or chr(next(spare))] = len(vocab)
-    added = [{"content": t, "id": vocab[t]} for t in train_demo_model.SPECIAL_TOKENS]
+    added = [{"content": t, "id": vocab[t]} for t in make.SPECIAL_TOKENS]
     model = {"vocab": vocab, "merges": [["d", "e"], ["e", "f"]]}
     path.write_text(json.dumps({"model": model, "added_tokens": added}))
-    return {t: vocab[t] for t in train_demo_model.SPECIAL_TOKENS}
+    return {t: vocab[t] for t in make.SPECIAL_TOKENS}
 
 
 def test_export_writes_what_libllama_reads(library: llama.Library, tmp_path: Path) -> None:
@@ -229,16 +222,14 @@ def test_export_writes_what_libllama_reads(library: llama.Library, tmp_path: Pat
     draw = np.random.default_rng(1)
     tensors = {f"{k}.weight": draw.normal(size=v).astype(np.float16) for k, v in rows.items()}
     weights = tmp_path / "weights"
-    train_demo_model.save_parts(tensors, weights)
+    make.save_parts(tensors, weights)
     (weights / "train.json").write_text(json.dumps({"shape": shape, "torch": "none"}))
     out = tmp_path / "out" / "small.gguf"
-    train_demo_model.main(
-        ["export", "--work", str(tmp_path), "--weights", str(weights), "--out", str(out)]
-    )
-    train_demo_model.main(["check", "--model", str(out)])
+    make.main(["export", "--work", str(tmp_path), "--weights", str(weights), "--out", str(out)])
+    make.main(["check", "--model", str(out)])
     with llama.Model.open(library, out) as model:
         assert model.n_params == sum(t.size for t in tensors.values())
-        assert model.chat_template == demo_export.CHAT_TEMPLATE
+        assert model.chat_template == export.CHAT_TEMPLATE
         greedy(model, "def", 4, n_ctx=64)
     assert list(out.parent.glob("*.part")) == []
 
@@ -248,18 +239,17 @@ def test_check_refuses_a_changed_file(tmp_path: Path) -> None:
     shutil.copy(MODEL.with_suffix(".json"), copy.with_suffix(".json"))
     copy.write_bytes(MODEL.read_bytes()[:-1] + b"\xff")
     with pytest.raises(SystemExit, match="SHA-256"):
-        train_demo_model.main(["check", "--model", str(copy)])
+        make.main(["check", "--model", str(copy)])
 
 
 def test_a_stage_without_the_one_before_it(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match=r"train.json is not there; run the stage before"):
         (tmp_path / "corpus.json").write_text("{}")
-        train_demo_model.main(["export", "--work", str(tmp_path), "--weights", str(tmp_path)])
+        make.main(["export", "--work", str(tmp_path), "--weights", str(tmp_path)])
 
 
 def test_help_needs_no_torch() -> None:
-    program = [sys.executable, str(ROOT / "tools" / "train_demo_model.py")]
-    done = subprocess.run([*program, "--help"], capture_output=True, text=True, check=True)
-    assert "corpus" in done.stdout and "export" in done.stdout
-    check = subprocess.run([*program, "check"], capture_output=True, text=True, check=True)
-    assert "agree" in check.stdout
+    program = [sys.executable, "-m", "demo_model.make"]
+    for stage, told in (("--help", "export"), ("check", "agree")):
+        done = subprocess.run([*program, stage], cwd=ROOT, capture_output=True, text=True)
+        assert done.returncode == 0 and told in done.stdout, done.stderr

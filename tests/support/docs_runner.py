@@ -257,7 +257,7 @@ class Workspace:
         for name in top + locks:
             shutil.copy2(ROOT / name, self.path)
         skip = shutil.ignore_patterns("__pycache__", "results")
-        for name in ("umaserve", "bindings", "tools", "tests", "benchmarks", "docs"):
+        for name in ("umaserve", "bindings", "tools", "tests", "benchmarks", "demo_model", "docs"):
             shutil.copytree(ROOT / name, self.path / name, ignore=skip)
         self._make_venv()
         home = directory / "home"

@@ -10,13 +10,13 @@ __all__ = ["demo_model_path"]
 def demo_model_path() -> Path:
     """The bundled GGUF, the model that is served when none is named.
 
-    Raises :class:`FileNotFoundError`, naming the script that makes it, where the package was
+    Raises :class:`FileNotFoundError`, saying how to make it, where the package was
     copied without its data.
     """
     path = Path(__file__).resolve().parent / "uma-demo.gguf"
     if not path.is_file():
         raise FileNotFoundError(
-            f"the bundled model {path} is missing; reinstall umaserve, make it with "
-            "tools/train_demo_model.py, or name another GGUF with --model"
+            f"the bundled model {path} is missing; reinstall umaserve, make it as "
+            "demo_model/README.md says, or name another GGUF with --model"
         )
     return path

@@ -1,23 +1,6 @@
 """Make the bundled demonstration model, ``umaserve/assets/uma-demo.gguf``, from scratch.
 
-Four stages, each reading what the one before left in the work folder::
-
-    pip install torch==2.13.0 tokenizers gguf numpy
-    python tools/train_demo_model.py corpus --work build/demo
-    python tools/train_demo_model.py train  --work build/demo --out build/demo/weights
-    python tools/train_demo_model.py export --work build/demo --weights build/demo/weights
-    python tools/train_demo_model.py check  --model umaserve/assets/uma-demo.gguf
-
-``corpus`` needs only ``tokenizers``: it gathers the running Python's standard library (see
-``demo_corpus``), trains a byte-level BPE tokenizer on it, and writes the token streams. ``train``
-needs only ``torch`` and numpy, on CUDA (minutes on a large accelerator) or a CPU (add
-``--shape tiny --steps 200`` to try it out); ``--out`` may lie anywhere, and receives the weights in
-parts of under 16 MB. ``export`` writes the GGUF (Q8_0) and its record; without ``--out`` it
-replaces the bundled model. ``check`` compares the file with its record.
-
-The text is redistributable: the standard library under the PSF licence, the rest under this
-project's own. The same Python version and seed give the same corpus; the same machine and torch
-give nearly the same weights (sums on an accelerator are not ordered).
+The stages are ``corpus``, ``train``, ``export`` and ``check``; README.md describes them.
 """
 
 from __future__ import annotations
@@ -30,7 +13,7 @@ import random
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
+from demo_model import corpus, snippets
 
 ASSETS = Path(__file__).resolve().parent.parent / "umaserve" / "assets"
 SPECIAL_TOKENS = (
@@ -59,8 +42,6 @@ def make_corpus(args: argparse.Namespace) -> None:
 
     Long: one list of all sources of text.
     """
-    import demo_corpus
-    import demo_snippets
     import numpy as np
     import tokenizers
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -68,15 +49,15 @@ def make_corpus(args: argparse.Namespace) -> None:
     work: Path = args.work
     work.mkdir(parents=True, exist_ok=True)
     rng = random.Random(args.seed)
-    files = demo_corpus.source_files()
-    code, digest = demo_corpus.read_sources(files)
+    files = corpus.source_files()
+    code, digest = corpus.read_sources(files)
     print(f"{len(files)} source files, {sum(map(len, code)):,} characters", flush=True)
-    chats, names = demo_corpus.conversations(rng)
+    chats, names = corpus.conversations(rng)
     print(f"{len(chats):,} conversations about {names:,} documented names", flush=True)
-    modules = list(demo_snippets.modules(rng, 24000))
+    modules = list(snippets.modules(rng, 24000))
     fim = fill_in_the_middle(code + modules[:600], rng)
 
-    prose = demo_corpus.prose()
+    prose = corpus.prose()
 
     tokenizer = Tokenizer(models.BPE())
     # The two steps of llama.cpp's pre-tokenizer "starcoder": single digits, then GPT-2's pattern.
@@ -155,20 +136,21 @@ def run_train(args: argparse.Namespace) -> None:
     """Train; write the weights and ``train.json`` to ``--out``."""
     from dataclasses import replace
 
-    import demo_net
     import numpy as np
     import torch
 
-    corpus = json.loads((args.work / "corpus.json").read_text())
-    shape = replace(demo_net.SHAPES[args.shape], n_vocab=corpus["vocabulary"])
+    from demo_model import net
+
+    made = json.loads((args.work / "corpus.json").read_text())
+    shape = replace(net.SHAPES[args.shape], n_vocab=made["vocabulary"])
     plan = replace(
-        demo_net.Plan(),
+        net.Plan(),
         steps=args.steps,
         batch_tokens=args.batch_tokens,
         learning_rate=args.learning_rate,
         optimizer=args.optimizer,
         seed=args.seed,
-        warmup=min(demo_net.Plan.warmup, max(1, args.steps // 10)),
+        warmup=min(net.Plan.warmup, max(1, args.steps // 10)),
     )
     if args.phases:
         phases = tuple(
@@ -178,10 +160,11 @@ def run_train(args: argparse.Namespace) -> None:
     elif args.shape == "tiny":
         plan = replace(plan, phases=((256, 0.8), (512, 0.2)))
     device = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
-    net, record = demo_net.train(
+    trained, record = net.train(
         args.work, shape, plan, max_minutes=args.max_minutes, device_name=device
     )
-    tensors = {name: p.detach().numpy().astype(np.float16) for name, p in net.named_parameters()}
+    named = trained.named_parameters()
+    tensors = {name: p.detach().numpy().astype(np.float16) for name, p in named}
     parts = save_parts(tensors, args.out)
     (args.out / "train.json").write_text(json.dumps(record, indent=2) + "\n")
     print(f"wrote {parts} parts and train.json to {args.out}", flush=True)
@@ -189,9 +172,9 @@ def run_train(args: argparse.Namespace) -> None:
 
 def run_export(args: argparse.Namespace) -> None:
     """Write the GGUF and its record."""
-    import demo_export
+    from demo_model.export import export
 
-    demo_export.export(args.work, args.weights, args.out)
+    export(args.work, args.weights, args.out)
     record = args.out.with_suffix(".json")
     print(f"wrote {args.out} ({args.out.stat().st_size:,} bytes) and {record.name}")
 

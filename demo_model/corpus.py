@@ -1,6 +1,6 @@
 """The demo model's training text, gathered from the running CPython's standard library.
 
-What comes out: source files, small classic functions (``demo_snippets``), the language reference as
+What comes out: source files, small classic functions (``snippets``), the language reference as
 prose, and conversations whose answers are the docstrings of public functions, classes and methods.
 The same Python version with the same seed gives the same bytes.
 """
@@ -25,8 +25,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-import demo_snippets
-import demo_talk
+from demo_model import snippets, talk
 
 END_OF_TEXT = "<|endoftext|>"
 TURN_START = "<|im_start|>"
@@ -346,11 +345,11 @@ def question_pairs(rng: random.Random) -> tuple[list[tuple[str, str]], int]:
             for form in _STATEMENT_FORMS:
                 pairs.extend((_casual(form.format(n=topic), rng), answer) for _ in range(8))
     for _ in range(12):
-        pairs.extend((_casual(q, rng), a) for q, a in demo_snippets.questions(rng))
-    for task, answer in demo_talk.HOW_TO:
-        for form in demo_talk.HOW_TO_FORMS:
+        pairs.extend((_casual(q, rng), a) for q, a in snippets.questions(rng))
+    for task, answer in talk.HOW_TO:
+        for form in talk.HOW_TO_FORMS:
             pairs.extend((_casual(form.format(t=task), rng), answer) for _ in range(8))
-    for prompts, answer in demo_talk.SMALL_TALK:
+    for prompts, answer in talk.SMALL_TALK:
         pairs.extend((_casual(prompt, rng), answer) for prompt in prompts for _ in range(60))
     return pairs, len(all_entries)
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from umaserve.gateway.daemon.refusal import Refusal
-from umaserve.gateway.translate.sampling import sampling_fields
+from umaserve.gateway.translate.sampling import settings_fields
 
 OFF = {
     "repeat_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0, "top_k": 0,
@@ -40,7 +40,7 @@ def without(*names: str) -> dict[str, float]:
     ],
 )  # fmt: skip
 def test_steps_that_are_not_named_are_off(body: dict[str, Any], fields: dict[str, Any]) -> None:
-    assert sampling_fields(body) == fields
+    assert settings_fields(body) == fields
 
 
 @pytest.mark.parametrize(
@@ -63,5 +63,5 @@ def test_steps_that_are_not_named_are_off(body: dict[str, Any], fields: dict[str
 )
 def test_what_would_change_the_result_is_refused(body: dict[str, Any], status: int) -> None:
     with pytest.raises(Refusal) as caught:
-        sampling_fields(body)
+        settings_fields(body)
     assert caught.value.status == status

@@ -36,15 +36,11 @@ from umaserve.gateway.translate.answering import (
 from umaserve.gateway.translate.body import flag_of, list_of, object_of, read_object
 from umaserve.gateway.translate.caller import caller_fields, lane_header
 from umaserve.gateway.translate.endpoint import Endpoint
-from umaserve.gateway.translate.messages import (
-    constraint_fields,
-    template_fields,
-    wants_deltas,
-)
+from umaserve.gateway.translate.messages import conversation_fields, wants_deltas
 from umaserve.gateway.translate.model import read_named
 from umaserve.gateway.translate.parts import Piece, Pieces, answer_of, unread_field
 from umaserve.gateway.translate.prompts import count_of
-from umaserve.gateway.translate.sampling import sampling_fields
+from umaserve.gateway.translate.sampling import settings_fields
 from umaserve.gateway.translate.schemas import (
     AT_LEAST_1,
     BUDGET,
@@ -92,20 +88,20 @@ def _message(request: Request, body: dict[str, Any]) -> dict[str, Any]:
     user = object_of(body, "metadata").get("user_id")
     if isinstance(user, str) and user:
         caller.setdefault("session", user[-128:])  # what tells sessions apart stands at its end
-    message = {"deltas": True, **sampling_fields(body), "max_tokens": most}
+    message = {"deltas": True, **settings_fields(body), "max_tokens": most}
     if list_of(body, "stop_sequences"):
         message["stop"] = body["stop_sequences"]
     asked = _conversation(body)
     if asked["messages"][-1]["role"] == "assistant":
         asked.setdefault("continue_final_message", True)
-    return {**message, **asked, **constraint_fields(body), **schema_field(body), **caller}
+    return {**message, **asked, **schema_field(body), **caller}
 
 
 def _conversation(body: dict[str, Any]) -> dict[str, Any]:
     """The socket's fields of what the model reads."""
     return {
         "messages": conversation(body),
-        **template_fields(body),
+        **conversation_fields(body),
         **tool_fields(body),
         **thinking_field(body),
     }

@@ -10,7 +10,7 @@ from umaserve.gateway.daemon.event import Event
 from umaserve.gateway.daemon.refusal import Refusal, not_there, wrong
 from umaserve.gateway.families.anthropic_history import is_reference
 from umaserve.gateway.translate.body import object_of, objects_of, whole_of
-from umaserve.gateway.translate.messages import MAX_BUDGET, budget_field, effort, format_field
+from umaserve.gateway.translate.messages import MAX_BUDGET, effort, format_field
 from umaserve.gateway.translate.parts import Answer
 from umaserve.gateway.translate.schemas import FLAG, OBJECT, TEXT
 
@@ -108,7 +108,7 @@ def thinking_field(body: dict[str, Any]) -> dict[str, Any]:
     """Whether the model is to think, where that is said, and for how long."""
     kind = object_of(body, "thinking").get("type")
     if kind is None:
-        return budget_field(body)
+        return {}
     if kind not in ("enabled", "disabled", "adaptive"):
         raise wrong("thinking.type", "be enabled, adaptive or disabled")
     if kind == "disabled":
@@ -116,7 +116,7 @@ def thinking_field(body: dict[str, Any]) -> dict[str, Any]:
     wanted = object_of(body, "output_config").get("effort")
     thinking = True if wanted is None else effort(wanted, "output_config.effort")
     budget = whole_of(object_of(body, "thinking"), "budget_tokens", -1, -1, MAX_BUDGET)
-    return {"thinking": thinking, "thinking_budget": budget, **budget_field(body)}
+    return {"thinking": thinking} | ({} if budget == -1 else {"thinking_budget": budget})
 
 
 def no_thread(body: dict[str, Any]) -> None:

@@ -25,11 +25,10 @@ from umaserve.gateway.translate.choices import MAX_CHOICES, several
 from umaserve.gateway.translate.endpoint import Endpoint
 from umaserve.gateway.translate.gap import OTHER_FILE, Chunk
 from umaserve.gateway.translate.gap import infill as infill_tokens
-from umaserve.gateway.translate.messages import constraint_fields
 from umaserve.gateway.translate.model import loaded_model, read_named
 from umaserve.gateway.translate.prompts import prompts_of, text_of_tokens
 from umaserve.gateway.translate.rated import token_of
-from umaserve.gateway.translate.sampling import most_tokens, n_probs, sampling_fields
+from umaserve.gateway.translate.sampling import most_tokens, n_probs, settings_fields
 from umaserve.gateway.translate.schemas import CALLER, FLAG, PROMPTS, SETTINGS, SOCKET, TEXT
 from umaserve.gateway.translate.timings import Running, progress_fields
 from umaserve.gateway.translate.vectors import vectors_of
@@ -69,9 +68,8 @@ async def _complete(
     choices = whole_of(body, "n" if body.get("n_cmpl") is None else "n_cmpl", 1, 1, MAX_CHOICES)
     caller = caller_fields(request, body)
     fields = {
-        **sampling_fields(body),
+        **settings_fields(body),
         **most_tokens(body, "n_predict", "max_tokens"),
-        **constraint_fields(body),
         **progress_fields(body),
     }
     if body.get("n_probs"):

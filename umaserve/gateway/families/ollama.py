@@ -14,6 +14,7 @@ from starlette.responses import Response
 from umaserve.gateway.daemon.event import Event
 from umaserve.gateway.daemon.refusal import Refusal, encode, not_there, ollama_error, wrong
 from umaserve.gateway.families.anthropic_shapes import input_of
+from umaserve.gateway.families.ollama_history import as_openai
 from umaserve.gateway.translate.answering import cache_header, json_response, stream, whole
 from umaserve.gateway.translate.body import (
     flag_of,
@@ -27,19 +28,14 @@ from umaserve.gateway.translate.caller import caller_fields, lane_header
 from umaserve.gateway.translate.endpoint import Endpoint
 from umaserve.gateway.translate.gap import with_gap
 from umaserve.gateway.translate.messages import (
-    budget_field,
-    constraint_fields,
-    content_of,
+    conversation_fields,
     effort,
-    parts_of,
-    template_fields,
-    unread_part,
     wants_deltas,
 )
 from umaserve.gateway.translate.model import loaded_model, read_named
 from umaserve.gateway.translate.parts import Answer, Pieces, answer_of, unread_field
 from umaserve.gateway.translate.rated import entry_of, token_of
-from umaserve.gateway.translate.sampling import OWN, most_tokens, sampling_fields
+from umaserve.gateway.translate.sampling import OWN, most_tokens, settings_fields
 from umaserve.gateway.translate.schemas import (
     CALLER,
     CHAT,
@@ -65,7 +61,7 @@ async def chat(request: Request) -> Response:
     asked = objects_of(body, "messages")
     if not asked:
         return await _loaded_only(body, "message")
-    message: dict[str, Any] = {"messages": [_message(each) for each in asked], "deltas": True}
+    message: dict[str, Any] = {"messages": [as_openai(each) for each in asked], "deltas": True}
     tools = list_of(body, "tools")
     if tools:
         message["tools"] = tools
@@ -91,7 +87,7 @@ async def generate(request: Request) -> Response:
         message = {"prompt": prompt}
     else:
         start = [{"role": "system", "content": system}] if system else []
-        asked = _message({"role": "user", "content": prompt, "images": body.get("images")})
+        asked = as_openai({"role": "user", "content": prompt, "images": body.get("images")})
         message = {"messages": [*start, asked], "deltas": True}
     return await _answer(request, body, message, "response")
 
@@ -103,14 +99,13 @@ async def _answer(
     options = object_of(body, "options")
     caller = caller_fields(request, body)
     ours = {name: body.get(name) for name in OWN}
-    message |= sampling_fields(ours | options) | most_tokens(options, "num_predict")
+    message |= settings_fields(ours | options) | most_tokens(options, "num_predict")
     if message.get("max_tokens") == -2:  # until the context is full
         del message["max_tokens"]
     if body.get("think") not in (None, ""):
         message["thinking"] = effort(body["think"], "think")
-    message |= budget_field(body) | constraint_fields(body)
     if "messages" in message:
-        message |= template_fields(body)
+        message |= conversation_fields(body)
     form = body.get("format")
     if form == "json":
         message["response_format"] = {"type": "json_object"}
@@ -141,34 +136,6 @@ async def _loaded_only(body: dict[str, Any], field: str) -> Response:
     reason = "load" if keep_alive(body) else "unload"
     told = _start(body["model"]) | _content(field, Answer())
     return json_response(told | {"done": True, "done_reason": reason})
-
-
-def _message(message: dict[str, Any]) -> dict[str, Any]:
-    """Return a message in OpenAI's form.  Raises ``Refusal``."""
-    content = content_of(message.get("content"), "messages[].content")
-    images = list_of(message, "images")
-    if images:
-        content = [*parts_of(content), *(unread_part("image") for _ in images)]
-    found: dict[str, Any] = {"role": message.get("role"), "content": content}
-    if message.get("thinking"):
-        found["reasoning_content"] = message["thinking"]
-    calls = objects_of(message, "tool_calls")
-    if calls:
-        found["tool_calls"] = [_call(number, call) for number, call in enumerate(calls)]
-    if message.get("tool_name"):
-        found["name"] = message["tool_name"]
-    if message.get("tool_call_id"):
-        found["tool_call_id"] = message["tool_call_id"]
-    return found
-
-
-def _call(number: int, call: dict[str, Any]) -> dict[str, Any]:
-    function = object_of(call, "function")
-    return {
-        "id": str(call.get("id") or f"call_{number}"),
-        "type": "function",
-        "function": {"name": function.get("name"), "arguments": function.get("arguments")},
-    }
 
 
 def keep_alive(body: dict[str, Any]) -> bool:

@@ -126,7 +126,6 @@ def chat_fields(body: dict[str, Any]) -> dict[str, Any]:
         for name in ("tool_choice", "parallel_tool_calls"):
             if body.get(name) is not None:
                 fields[name] = body[name]
-    fields |= template_fields(body)
     if body.get("functions"):
         raise not_there('"functions", for which there is "tools"')
     thinking, name = body.get("reasoning_effort"), "reasoning_effort"
@@ -135,21 +134,19 @@ def chat_fields(body: dict[str, Any]) -> dict[str, Any]:
         thinking, name = reasoning.get("effort", reasoning.get("enabled")), "reasoning.effort"
     if thinking not in (None, ""):
         fields["thinking"] = effort(thinking, name)
-    return fields | budget_field(body)
+    return fields | conversation_fields(body)
 
 
-def template_fields(body: dict[str, Any]) -> dict[str, Any]:
-    """Return the given fields that the model's chat template gets."""
-    return {name: body[name] for name in TEMPLATE if body.get(name) is not None}
+def conversation_fields(body: dict[str, Any]) -> dict[str, Any]:
+    """Return the given fields that go with any conversation, by the socket's names.
 
-
-def budget_field(body: dict[str, Any]) -> dict[str, Any]:
-    """Return how many tokens thoughts may have, by the names of llama-server and OpenRouter.
-
-    With the words that end thoughts which have used them.
+    The chat template gets some.  A budget of thoughts also has the names of llama-server and
+    OpenRouter, with the words that end thoughts which have used it.
     """
+    found = {name: body[name] for name in TEMPLATE if body.get(name) is not None}
     words = [body[name] for name in LAST_WORDS if body.get(name)]
-    found: dict[str, Any] = {"thinking_budget_message": words[0]} if words else {}
+    if words:
+        found["thinking_budget_message"] = words[0]
     given = [(body, name) for name in BUDGETS] + [(_reasoning(body), "max_tokens")]
     for fields, name in given:
         if fields.get(name) is not None:
@@ -175,7 +172,7 @@ def effort(value: Any, name: str) -> bool | str:
     return str(value)
 
 
-def constraint_fields(body: dict[str, Any]) -> dict[str, Any]:
+def constraint_fields(body: Mapping[str, Any]) -> dict[str, Any]:
     """Return the given fields that constrain the answer; the daemon checks them."""
     fields = {name: body[name] for name in CONSTRAINTS if body.get(name) not in (None, "")}
     form = fields.get("response_format")

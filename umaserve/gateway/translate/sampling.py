@@ -6,19 +6,20 @@ from collections.abc import Mapping
 from typing import Any
 
 from umaserve.gateway.translate.body import whole_of
+from umaserve.gateway.translate.messages import CONSTRAINTS, constraint_fields
 from umaserve.gateway.translate.samplers import in_our_order
 from umaserve.protocol.fields import MAX_LOGPROBS
 from umaserve.protocol.settings import HANDLING, SAMPLING
 
-OWN = tuple(field.name for field in HANDLING)
-SAME = (*(field.name for field in SAMPLING), *OWN)
+SAME = tuple(field.name for field in (*SAMPLING, *HANDLING))
+OWN = (*(field.name for field in HANDLING), *CONSTRAINTS)  # no field of another server
 # as llama-server and Ollama call them
 OTHER = {"repeat_last_n": "penalty_last_n", "typ_p": "typical_p"}
 RANDOM_SEEDS = (-1, 0xFFFFFFFF)
 
 
-def sampling_fields(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the sampling fields that a body gives, by the socket's names.
+def settings_fields(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings and the constraint that a body gives, by the socket's names.
 
     The daemon checks their values and names a wrong field.  Raises ``Refusal`` for a choice of
     samplers that is not available.
@@ -29,7 +30,7 @@ def sampling_fields(body: Mapping[str, Any]) -> dict[str, Any]:
             fields.setdefault(ours, body[theirs])
     if fields.get("seed") in RANDOM_SEEDS:
         del fields["seed"]
-    return in_our_order(body, fields)
+    return in_our_order(body, fields) | constraint_fields(body)
 
 
 def most_tokens(body: Mapping[str, Any], *names: str) -> dict[str, Any]:

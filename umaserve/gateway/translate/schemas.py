@@ -6,14 +6,7 @@ from typing import Any
 
 import msgspec
 
-from umaserve.gateway.translate.messages import (
-    BUDGETS,
-    CONSTRAINTS,
-    EFFORTS,
-    LAST_WORDS,
-    MAX_BUDGET,
-    TEMPLATE,
-)
+from umaserve.gateway.translate.messages import BUDGETS, EFFORTS, LAST_WORDS, MAX_BUDGET, TEMPLATE
 from umaserve.gateway.translate.sampling import OTHER, OWN, SAME
 from umaserve.protocol.chat_fields import MAX_BUDGET_MESSAGE_CHARS
 from umaserve.protocol.fields import GENERATE_FIELDS
@@ -82,7 +75,7 @@ def of_socket(*names: str) -> dict[str, Schema]:
 
 
 # fields that several families share
-OURS = of_socket(*OWN, *CONSTRAINTS)
+OURS = of_socket(*OWN)
 SAMPLING = of_socket(*SAME) | {theirs: SOCKET[ours] for theirs, ours in OTHER.items()}
 SETTINGS = SAMPLING | OURS
 CALLER = of_socket("priority") | {

@@ -33,14 +33,13 @@ from umaserve.gateway.translate.endpoint import Endpoint
 from umaserve.gateway.translate.messages import (
     chat_fields,
     chat_messages,
-    constraint_fields,
     wants_deltas,
 )
 from umaserve.gateway.translate.model import read_named
 from umaserve.gateway.translate.parts import Piece, Pieces, answer_of, unread_field
 from umaserve.gateway.translate.prompts import count_of
 from umaserve.gateway.translate.rated import token_of
-from umaserve.gateway.translate.sampling import most_tokens, sampling_fields
+from umaserve.gateway.translate.sampling import most_tokens, settings_fields
 from umaserve.gateway.translate.schemas import (
     AT_LEAST_1,
     CALLER,
@@ -60,12 +59,11 @@ async def chat_completions(request: Request) -> Response:
     caller = caller_fields(request, body)
     message = {
         "messages": chat_messages(body),
-        **sampling_fields(body),
+        **settings_fields(body),
         **most_tokens(body, "max_completion_tokens", "max_tokens", "n_predict"),
         **chosen_logprobs(body),
         **chat_fields(body),
         "deltas": body.get("reasoning_format") != "none",
-        **constraint_fields(body),
         **progress_fields(body),
         **metadata_field(body.get("metadata")),
         **caller,

@@ -30,11 +30,10 @@ from umaserve.gateway.translate.caller import caller_fields, lane_header
 from umaserve.gateway.translate.choices import MAX_CHOICES, several
 from umaserve.gateway.translate.endpoint import Endpoint
 from umaserve.gateway.translate.gap import with_gap
-from umaserve.gateway.translate.messages import constraint_fields
 from umaserve.gateway.translate.model import loaded_model, read_named
 from umaserve.gateway.translate.prompts import prompts_of, text_of_tokens
 from umaserve.gateway.translate.rated import token_of
-from umaserve.gateway.translate.sampling import most_tokens, n_probs, sampling_fields
+from umaserve.gateway.translate.sampling import most_tokens, n_probs, settings_fields
 from umaserve.gateway.translate.schemas import (
     CALLER,
     FLAG,
@@ -59,10 +58,9 @@ async def completions(request: Request) -> Response:
     given = await prompts_of(link_of(request), body)
     prompts = await _prompts(request, body, given)
     common = {
-        **sampling_fields(body),
+        **settings_fields(body),
         **({"max_tokens": MOST_TOKENS} | most_tokens(body, "max_tokens", "n_predict")),
         **_logprobs(body),
-        **constraint_fields(body),
         **progress_fields(body),
         **metadata_field(body.get("metadata")),
         **caller,

@@ -36,18 +36,16 @@ from umaserve.gateway.translate.body import flag_of, object_of, text_of
 from umaserve.gateway.translate.caller import caller_fields, lane_header
 from umaserve.gateway.translate.endpoint import Endpoint
 from umaserve.gateway.translate.messages import (
-    budget_field,
-    constraint_fields,
+    conversation_fields,
     effort,
     format_field,
     in_order,
-    template_fields,
     wants_deltas,
 )
 from umaserve.gateway.translate.model import read_named
 from umaserve.gateway.translate.parts import Piece, Pieces, answer_of, unread_field
 from umaserve.gateway.translate.prompts import count_of
-from umaserve.gateway.translate.sampling import most_tokens, sampling_fields
+from umaserve.gateway.translate.sampling import most_tokens, settings_fields
 from umaserve.gateway.translate.schemas import (
     AT_LEAST_1,
     CALLER,
@@ -74,10 +72,9 @@ async def responses(request: Request) -> Response:
     tools, history = Tools(body), _history(body, kept, owner)
     message = {
         "deltas": True,
-        **sampling_fields(body),
+        **settings_fields(body),
         **most_tokens(body, "max_output_tokens"),
         **_conversation(body, tools, history),
-        **constraint_fields(body),
         **format_field(object_of(body, "text").get("format"), "text.format"),
         **progress_fields(body),
         **caller,
@@ -118,10 +115,9 @@ def _conversation(
     instructions = text_of(body, "instructions")
     start = [{"role": "system", "content": instructions}] if instructions else []
     fields = {"messages": in_order(start + history), **tools.fields(body)}
-    fields |= template_fields(body)
     if effort_of(body) is not None:
         fields["thinking"] = effort(effort_of(body), "reasoning.effort")
-    return fields | budget_field(body)
+    return fields | conversation_fields(body)
 
 
 def _check(body: dict[str, Any]) -> None:

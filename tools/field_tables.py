@@ -35,12 +35,14 @@ JSON = {
 
 
 def tables() -> list[tuple[Field, ...]]:
-    """The page's tables, in its order: prompts, conversations, constraints, the rest, and slo."""
-    apart = (*chat_fields.OPTIONS, *constraint_fields.FIELDS)
+    """The page's tables, in its order."""
+    chat, bound = chat_fields.OPTIONS, constraint_fields.FIELDS
+    sampling, handling = settings.SAMPLING, settings.HANDLING
+    apart = (*chat, *bound, *sampling, *handling)
     others = tuple(field for field in GENERATE_FIELDS if field not in apart)
     end = others.index(chat_fields.MESSAGES) + 1
     prompts, rest = others[:end], others[end:]
-    return [prompts, chat_fields.OPTIONS, constraint_fields.FIELDS, rest, settings.SLO_FIELDS]
+    return [prompts, chat, bound, rest, sampling, handling, settings.SLO_FIELDS]
 
 
 def row(field: Field) -> str:

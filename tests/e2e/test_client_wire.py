@@ -14,14 +14,18 @@ from umaserve.client import Eos, InvalidRequest, ProtocolError, ServerError, Tok
 from umaserve.client.connect import no_daemon
 from umaserve.client.wire import MAX_FRAME_BYTES, Router, generate_message, pack
 from umaserve.protocol import (
+    Beginning,
     Ending,
     Rated,
     Timings,
     TopLogprob,
     Usage,
     admin_event,
+    begin_event,
+    echo_event,
     eos_event,
     error_event,
+    prompt_logprobs_event,
     token_event,
 )
 
@@ -165,3 +169,25 @@ def test_why_nothing_answers(tmp_path):
     assert refused.startswith(f"no daemon at {path} (Connection refused); start one")
     assert "another user's" in no_daemon(path, PermissionError(13, "Permission denied"))
     assert "(AF_UNIX path too long)" in no_daemon("/x", OSError("AF_UNIX path too long"))
+
+
+def test_an_end_has_all_that_was_asked_for():
+    made = router("a")
+    told = Beginning(lane="interactive", lane_reason="asked for", deltas=False, model="m", usage={})
+    rated = [{"token_id": 1, "text": "x", "logprob": None}, {"token_id": 2, "text": "y"}]
+    made.feed(begin_event("a", told) + echo_event("a", "xy", [1, 2]))
+    made.feed(b"".join(prompt_logprobs_event("a", [each]) for each in rated))
+    given = dict(
+        stop_token=3, tokens=[4], logprobs=[{}], message={"role": "assistant"}, dropped_tokens=5,
+        unread=["image"], open_parts=[{"tool": "t"}], metadata=[6], text="z",
+    )  # fmt: skip
+    assert set(Ending.__struct_fields__) == {*given, "reason", "stop", "usage", "timings"}
+    made.feed(eos_event("a", Ending(reason="stop", usage=Usage(), timings=Timings(), **given)))
+    (end,) = made.streams["a"]
+    assert {name: getattr(end, name) for name in given} == given
+    assert end.begin == {"lane": "interactive", "lane_reason": "asked for", "deltas": False,
+                         "model": "m", "usage": {}}  # fmt: skip
+    assert end.echo == {"text": "xy", "tokens": [1, 2]}
+    assert end.prompt_logprobs == rated
+    made.feed(eos_event("a", Ending(reason="stop", usage=Usage(), timings=Timings())))
+    assert made.streams["a"][1].begin is None

@@ -16,7 +16,10 @@ import pytest
 from tests.support.fixtures.fake_daemon import FakeDaemon
 from tests.support.gateway import gateway, post, sse
 from umaserve.gateway.app import ENDPOINTS
+from umaserve.gateway.daemon.event import Event
 from umaserve.protocol import (
+    Beginning,
+    Ending,
     Generate,
     Limits,
     chat_fields,
@@ -126,6 +129,11 @@ def test_no_field_is_left_out() -> None:
         ([name for each in CONSTRAINTS for name in each], constraint_fields.FIELDS),
     ):
         assert set(given) == {field.name for field in table}
+
+
+def test_the_gateway_decodes_all_fields_of_events() -> None:
+    decoded = set(Event.__struct_encode_fields__)
+    assert decoded >= {*Ending.__struct_fields__, *Beginning.__struct_fields__}
 
 
 @each_dialect

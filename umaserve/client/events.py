@@ -56,7 +56,10 @@ class Eos(NamedTuple):
     ``message`` is what the answer was read as, where the request had ``tools`` or ``thinking``.
     ``stop`` is the stop string that ended it, ``stop_token`` the model's own token that did.
     ``text`` is the whole answer of a request with ``stream=False``, and empty for a stream, whose
-    tokens have it; ``metadata`` is the request's, echoed.
+    tokens have it; ``metadata`` is the request's, echoed.  The other fields are those of the
+    protocol's ``eos``.  ``begin``, ``echo`` and ``prompt_logprobs`` have the events of these names,
+    which come before the end; the log-probabilities are in one list.  A field is ``None`` where
+    the request did not ask for it.
     """
 
     id: str
@@ -68,6 +71,14 @@ class Eos(NamedTuple):
     message: dict[str, Any] | None = None
     stop: str | None = None
     stop_token: int | None = None
+    tokens: list[int] | None = None
+    logprobs: list[dict[str, Any]] | None = None
+    dropped_tokens: int | None = None
+    unread: list[str] | None = None
+    open_parts: list[dict[str, Any]] | None = None
+    begin: dict[str, Any] | None = None
+    echo: dict[str, Any] | None = None
+    prompt_logprobs: list[dict[str, Any]] | None = None
 
 
 class Completion(NamedTuple):

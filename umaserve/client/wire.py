@@ -52,6 +52,7 @@ class Router:
         self.streams: dict[str, deque[Event]] = {}
         self.answers: deque[dict[str, Any]] = deque()
         self.asked: set[str] = set()  # ids that admin messages now wait for
+        self._told: dict[str, dict[str, Any]] = {}  # of a request, before its end
         self._buffer = bytearray()
         self._prefix = os.urandom(4).hex()
         self._count = 0
@@ -87,6 +88,7 @@ class Router:
         try:
             if kind == "error":
                 error = ServerError(str(event["code"]), str(event["message"]), id)
+                self._told.pop(str(id), None)
                 if id in self.asked:
                     self.answers.append(event)
                 elif stream is not None:
@@ -97,15 +99,25 @@ class Router:
                 if stream is not None:
                     rated = {name: event[name] for name in _RATED if name in event}
                     stream.append(Token(str(id), event["text"], event["token_id"], **rated))
-            elif kind == "eos":
+            elif kind in _BEFORE_END:
                 if stream is not None:
-                    stream.append(_eos(event))
+                    told = self._told.setdefault(str(id), {})
+                    if kind == "prompt_logprobs":
+                        told.setdefault(kind, []).extend(event["logprobs"])
+                    else:
+                        told[kind] = {n: v for n, v in event.items() if n not in ("id", "event")}
+            elif kind == "eos":
+                told = self._told.pop(str(id), {})
+                if stream is not None:
+                    stream.append(_eos(event | told))
             elif id is None or id in self.asked:
                 self.answers.append(event)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ProtocolError(f"the server sent a malformed {kind} event: {error!r}") from None
 
 
+_AS_TOLD = Eos._fields[Eos._fields.index("text") + 1 :]
+_BEFORE_END = ("begin", "echo", "prompt_logprobs")
 _RATED = ("logprob", "top_logprobs", "token", "bytes")
 
 
@@ -117,10 +129,7 @@ def _eos(event: dict[str, Any]) -> Eos:
         Usage(*(int(counts.get(name, 0)) for name in Usage._fields)),
         Timings(*((event.get("timings") or {}).get(name) for name in Timings._fields)),
         event.get("text") or "",
-        event.get("metadata"),
-        event.get("message"),
-        event.get("stop"),
-        event.get("stop_token"),
+        **{name: event[name] for name in _AS_TOLD if name in event},
     )
 
 

@@ -41,15 +41,7 @@ from umaserve.gateway.translate.model import read_named
 from umaserve.gateway.translate.parts import Piece, Pieces, answer_of, unread_field
 from umaserve.gateway.translate.prompts import count_of
 from umaserve.gateway.translate.sampling import settings_fields
-from umaserve.gateway.translate.schemas import (
-    AT_LEAST_1,
-    BUDGET,
-    CALLER,
-    CONVERSATION,
-    FLAG,
-    SETTINGS,
-    TEXT,
-)
+from umaserve.gateway.translate.schemas import ASKED, AT_LEAST_1, BUDGET, CONVERSATION, TEXT
 
 
 async def messages(request: Request) -> Response:
@@ -213,11 +205,11 @@ async def count_tokens(request: Request) -> Response:
 
 
 _FIELDS = {
-    "model": TEXT,
+    **ASKED,
+    **CONVERSATION,
     "max_tokens": AT_LEAST_1,
     "messages": {"type": "array", "items": MESSAGE, "minItems": 1},
     "system": {"anyOf": [TEXT, {"type": "array", "items": TEXT_BLOCK}]},
-    "stream": FLAG,
     "tools": {"type": "array", "items": TOOL},
     "tool_choice": TOOL_CHOICE,
     "thinking": {"type": "object", "properties": {
@@ -225,9 +217,6 @@ _FIELDS = {
         "budget_tokens": BUDGET}},
     "stop_sequences": {"type": "array", "items": TEXT},
     "metadata": {"type": "object", "properties": {"user_id": TEXT}},
-    **CONVERSATION,
-    **SETTINGS,
-    **CALLER,
 }  # fmt: skip
 ENDPOINTS = (
     Endpoint(

@@ -29,7 +29,7 @@ from umaserve.gateway.translate.model import loaded_model, read_named
 from umaserve.gateway.translate.prompts import prompts_of, text_of_tokens
 from umaserve.gateway.translate.rated import token_of
 from umaserve.gateway.translate.sampling import most_tokens, n_probs, settings_fields
-from umaserve.gateway.translate.schemas import CALLER, FLAG, PROMPTS, SETTINGS, SOCKET, TEXT
+from umaserve.gateway.translate.schemas import ASKED, PROGRESS, PROMPTS, SOCKET, TEXT
 from umaserve.gateway.translate.timings import Running, progress_fields
 from umaserve.gateway.translate.vectors import vectors_of
 
@@ -163,17 +163,14 @@ def _sse(told: dict[str, Any]) -> bytes:
 
 
 _COMMON = {
+    **ASKED,
+    **PROGRESS,
     "n_predict": {"type": "integer", "minimum": -1},
     "max_tokens": {"type": "integer", "minimum": -1},
     "n_probs": SOCKET["logprobs"],
     "n": {"type": "integer", "minimum": 1, "maximum": MAX_CHOICES},
     "n_cmpl": {"type": "integer", "minimum": 1, "maximum": MAX_CHOICES},
-    "timings_per_token": FLAG,
-    "return_progress": FLAG,
     "response_fields": {"type": "array", "items": TEXT},
-    "stream": FLAG,
-    **SETTINGS,
-    **CALLER,
 }
 _COMPLETION = {"prompt": PROMPTS, **_COMMON}
 _EXTRA = {"type": "object", "properties": {"filename": TEXT, "text": TEXT}}

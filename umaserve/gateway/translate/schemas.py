@@ -77,12 +77,13 @@ def of_socket(*names: str) -> dict[str, Schema]:
 # fields that several families share
 OURS = of_socket(*OWN)
 SAMPLING = of_socket(*SAME) | {theirs: SOCKET[ours] for theirs, ours in OTHER.items()}
-SETTINGS = SAMPLING | OURS
 CALLER = of_socket("priority") | {
     "service_tier": {"type": "string", "examples": ["flex"]},
     "prompt_cache_key": TEXT,
     "user": TEXT,
 }
+ASKED = {"model": TEXT, "stream": FLAG, **SAMPLING, **OURS, **CALLER}
+PROGRESS = {"timings_per_token": FLAG, "return_progress": FLAG}
 TOOLS = of_socket("tools", "tool_choice", "parallel_tool_calls")
 CONVERSATION = {
     **of_socket(*TEMPLATE),

@@ -11,6 +11,7 @@ from umaserve.gateway.daemon.event import Event
 from umaserve.gateway.daemon.refusal import encode
 from umaserve.gateway.families.openai.shapes import (
     COUNTED,
+    FIELDS,
     Chunks,
     chat_logprobs,
     chosen_logprobs,
@@ -40,16 +41,7 @@ from umaserve.gateway.translate.parts import Piece, Pieces, answer_of, unread_fi
 from umaserve.gateway.translate.prompts import count_of
 from umaserve.gateway.translate.rated import token_of
 from umaserve.gateway.translate.sampling import most_tokens, settings_fields
-from umaserve.gateway.translate.schemas import (
-    AT_LEAST_1,
-    CALLER,
-    CHAT,
-    FLAG,
-    SETTINGS,
-    SOCKET,
-    TEXT,
-    of_socket,
-)
+from umaserve.gateway.translate.schemas import AT_LEAST_1, CHAT, FLAG, SOCKET
 from umaserve.gateway.translate.timings import progress_fields, timings
 
 
@@ -202,22 +194,12 @@ def _call_delta(call: dict[str, Any]) -> dict[str, Any]:
 
 
 _FIELDS = {
-    "model": TEXT,
+    **FIELDS,
     **CHAT,
-    **SETTINGS,
-    **CALLER,
-    **of_socket("metadata"),
-    "stream": FLAG,
-    "stream_options": {"type": "object", "properties": {"include_usage": FLAG}},
-    "n": {"type": "integer", "minimum": 1, "maximum": MAX_CHOICES},
     "max_tokens": AT_LEAST_1,
     "max_completion_tokens": AT_LEAST_1,
-    "n_predict": {"type": "integer", "minimum": -1},
     "logprobs": FLAG,
     "top_logprobs": SOCKET["logprobs"],
-    "n_probs": SOCKET["logprobs"],
-    "timings_per_token": FLAG,
-    "return_progress": FLAG,
 }
 ENDPOINTS = tuple(
     Endpoint(

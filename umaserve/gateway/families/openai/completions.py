@@ -10,6 +10,7 @@ from starlette.responses import Response
 from umaserve.gateway.daemon.event import Event
 from umaserve.gateway.daemon.refusal import encode, not_there, wrong
 from umaserve.gateway.families.openai.shapes import (
+    FIELDS,
     Chunks,
     finish_reason,
     head,
@@ -34,15 +35,7 @@ from umaserve.gateway.translate.model import loaded_model, read_named
 from umaserve.gateway.translate.prompts import prompts_of, text_of_tokens
 from umaserve.gateway.translate.rated import token_of
 from umaserve.gateway.translate.sampling import most_tokens, n_probs, settings_fields
-from umaserve.gateway.translate.schemas import (
-    CALLER,
-    FLAG,
-    PROMPTS,
-    SETTINGS,
-    SOCKET,
-    TEXT,
-    of_socket,
-)
+from umaserve.gateway.translate.schemas import FLAG, PROMPTS, SOCKET, TEXT
 from umaserve.gateway.translate.timings import progress_fields, timings
 
 MOST_TOKENS = 16  # OpenAI's own
@@ -202,23 +195,13 @@ class _TextChunks(Chunks):
 
 
 _FIELDS = {
-    "model": TEXT,
+    **FIELDS,
     "prompt": PROMPTS,
     "suffix": TEXT,
-    **SETTINGS,
-    **CALLER,
-    **of_socket("metadata"),
-    "stream": FLAG,
-    "stream_options": {"type": "object", "properties": {"include_usage": FLAG}},
-    "n": {"type": "integer", "minimum": 1, "maximum": MAX_CHOICES},
     "best_of": {"type": "integer", "minimum": 1, "maximum": MAX_CHOICES},
     "max_tokens": {"type": "integer", "minimum": 0},
-    "n_predict": {"type": "integer", "minimum": -1},
     "echo": FLAG,
     "logprobs": SOCKET["logprobs"],
-    "n_probs": SOCKET["logprobs"],
-    "timings_per_token": FLAG,
-    "return_progress": FLAG,
 }
 ENDPOINTS = tuple(
     Endpoint(

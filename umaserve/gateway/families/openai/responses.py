@@ -47,13 +47,13 @@ from umaserve.gateway.translate.parts import Piece, Pieces, answer_of, unread_fi
 from umaserve.gateway.translate.prompts import count_of
 from umaserve.gateway.translate.sampling import most_tokens, settings_fields
 from umaserve.gateway.translate.schemas import (
+    ASKED,
     AT_LEAST_1,
-    CALLER,
     CHAT,
     CONVERSATION,
     FLAG,
     OBJECT,
-    SETTINGS,
+    PROGRESS,
     TEXT,
 )
 from umaserve.gateway.translate.timings import Running, progress_fields, timings
@@ -265,26 +265,22 @@ class _Response:
 
 
 _FIELDS = {
-    "model": TEXT,
+    **ASKED,
+    **PROGRESS,
+    **CONVERSATION,
     "input": {"anyOf": [TEXT, {"type": "array", "items": ITEM, "minItems": 1}]},
     "instructions": TEXT,
     "previous_response_id": TEXT,
     "store": FLAG,
-    "stream": FLAG,
     "max_output_tokens": AT_LEAST_1,
     "tools": {"type": "array", "items": TOOL},
     "tool_choice": {"anyOf": [{"enum": ["auto", "none", "required"]}, OBJECT]},
     "parallel_tool_calls": FLAG,
-    "timings_per_token": FLAG,
-    "return_progress": FLAG,
     "reasoning": {"type": "object", "properties": {"effort": CHAT["reasoning_effort"]}},
     "text": {
         "type": "object",
         "properties": {"format": {"type": "object", "properties": {"type": {"enum": ["text"]}}}},
     },
-    **CONVERSATION,
-    **SETTINGS,
-    **CALLER,
 }
 ENDPOINTS = tuple(
     Endpoint("POST", start + "/responses" + end, handler, summary, "OpenAI", _FIELDS, ("input",))

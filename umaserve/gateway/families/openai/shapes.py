@@ -12,11 +12,23 @@ from umaserve.gateway.daemon.event import Event
 from umaserve.gateway.daemon.refusal import Refusal, encode, openai_error, wrong
 from umaserve.gateway.translate.answering import EVENT_STREAM, SSE_COMMENT
 from umaserve.gateway.translate.body import flag_of, object_of
+from umaserve.gateway.translate.choices import MAX_CHOICES
 from umaserve.gateway.translate.rated import entry_of, finite, is_text, own_text
 from umaserve.gateway.translate.sampling import n_probs
+from umaserve.gateway.translate.schemas import ASKED, FLAG, PROGRESS, SOCKET, of_socket
 from umaserve.gateway.translate.timings import Running, timings
 
 COUNTED = {"object": "response.input_tokens"}  # an answer that counts tokens
+# fields that chat and completions share
+FIELDS = {
+    **ASKED,
+    **PROGRESS,
+    **of_socket("metadata"),
+    "stream_options": {"type": "object", "properties": {"include_usage": FLAG}},
+    "n": {"type": "integer", "minimum": 1, "maximum": MAX_CHOICES},
+    "n_predict": {"type": "integer", "minimum": -1},
+    "n_probs": SOCKET["logprobs"],
+}
 DONE = b"data: [DONE]\n\n"
 FINGERPRINT = f"umaserve-{umaserve.__version__}"
 _FINISH = {"length": "length", "tool_calls": "tool_calls"}

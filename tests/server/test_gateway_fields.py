@@ -22,6 +22,7 @@ from umaserve.protocol import (
     Ending,
     Generate,
     Limits,
+    Render,
     chat_fields,
     constraint_fields,
     parse_message,
@@ -175,6 +176,27 @@ def test_conversation(
     daemon: FakeDaemon, port: int, dialect: Dialect, given: dict[str, Any]
 ) -> None:
     assert lost(daemon, port, dialect, given) == set()
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/chat/completions/input_tokens", {"messages": HELLO}),
+        ("/v1/responses/input_tokens", {"input": "Hello you"}),
+        ("/v1/messages/count_tokens", {"messages": HELLO}),
+        ("/apply-template", {"messages": HELLO}),
+    ],
+)
+def test_what_counts_tokens_reads_the_conversation_as_it_is_asked(
+    daemon: FakeDaemon, port: int, path: str, body: dict[str, Any]
+) -> None:
+    answer = post(port, path, {**body, **TEMPLATE, **BUDGET})
+    assert answer.status == 200, answer.body
+    (seen,) = (each for each in daemon.seen if isinstance(each, Render))
+    daemon.seen.clear()
+    question = {"type": "render", "messages": HELLO, **TEMPLATE, **BUDGET}
+    wanted = parse_message(msgspec.json.encode(question), Limits())
+    assert isinstance(wanted, Render) and seen.chat == wanted.chat
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/generate"])

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from benchmarks.http_mutants import HOST, LINES, mutant, pieces
 from umaserve.gateway.app import ENDPOINTS
 from umaserve.gateway.translate.endpoint import Endpoint
-from umaserve.protocol.fields import ADMIN_FIELDS, GENERATE_FIELDS
+from umaserve.protocol.tables.fields import ADMIN_FIELDS, GENERATE_FIELDS
 
 SOCKET, HTTP = "socket", "http"
 # what a client does once it has sent all: read, close, reset, end its half and read, or be silent

@@ -2,7 +2,7 @@
 
     python -m tools.field_tables
 
-writes both from the table in ``umaserve.protocol.fields``.
+writes both from the table in ``umaserve.protocol.tables.fields``.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import msgspec
 
-from umaserve.protocol import chat_fields, constraint_fields, settings
-from umaserve.protocol.field import Field
-from umaserve.protocol.fields import GENERATE_FIELDS
+from umaserve.protocol.tables import chat_fields, constraint_fields, settings
+from umaserve.protocol.tables.field import Field
+from umaserve.protocol.tables.fields import GENERATE_FIELDS
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE, OPTIONS = ROOT / "docs/PROTOCOL.md", ROOT / "umaserve/client/options.py"

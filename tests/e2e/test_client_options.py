@@ -12,7 +12,7 @@ from tools import field_tables
 from umaserve.client import Client, Eos, Options, Timings
 from umaserve.client.options import Slo, check_names
 from umaserve.client.wire import Router, generate_message, pack
-from umaserve.protocol import fields, settings
+from umaserve.protocol.tables import fields, settings
 
 
 def test_the_options_are_the_protocols() -> None:

@@ -23,11 +23,9 @@ from umaserve.protocol import (
     Generate,
     Limits,
     Render,
-    chat_fields,
-    constraint_fields,
     parse_message,
-    settings,
 )
+from umaserve.protocol.tables import chat_fields, constraint_fields, settings
 
 SAMPLING: dict[str, Any] = {
     "temperature": 0.3, "top_p": 0.5, "top_k": 7, "min_p": 0.2, "typical_p": 0.6, "seed": 11,

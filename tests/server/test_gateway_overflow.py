@@ -12,7 +12,7 @@ import pytest
 from tests.support.gateway import post
 from tests.support.http_client import port_of
 from tests.support.server_harness import DaemonProcess
-from umaserve.protocol.chat_fields import MAX_MESSAGES
+from umaserve.protocol.tables.chat_fields import MAX_MESSAGES
 
 N_CTX = 2048
 SIZES = (3000, 100_000, 300_000, 5_000_000)  # bytes: too many tokens, for a prompt, for a frame

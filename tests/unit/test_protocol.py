@@ -27,12 +27,11 @@ from umaserve.protocol import (
     SetPriority,
     TokenizeRequest,
     Unload,
-    chat_fields,
     encode_frame,
-    fields,
     parse_message,
     requests,
 )
+from umaserve.protocol.tables import chat_fields, fields
 
 LIMITS = Limits()
 
@@ -222,7 +221,7 @@ def test_settings_out_of_range_are_named(name, value, words):
 
 
 def test_null_means_the_default_everywhere():
-    from umaserve.protocol.fields import GENERATE_FIELDS
+    from umaserve.protocol.tables.fields import GENERATE_FIELDS
 
     nulls = {f.name: None for f in GENERATE_FIELDS if f.name not in ("id", "prompt")}
     assert parse({"id": "a", "prompt": "x", **nulls}) == parse({"id": "a", "prompt": "x"})

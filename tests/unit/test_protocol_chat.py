@@ -21,7 +21,7 @@ from umaserve.protocol import (
     eos_event,
     parse_message,
 )
-from umaserve.protocol.chat_fields import MAX_OPTIONS_BYTES, MAX_TOOLS
+from umaserve.protocol.tables.chat_fields import MAX_OPTIONS_BYTES, MAX_TOOLS
 
 ASK = {"role": "user", "content": "hi"}
 SCHEMA = '{"type":"object","properties":{"z":{"const":1.0},"a":{"enum":["\\u00e9"]}}}'

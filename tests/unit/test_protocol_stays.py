@@ -11,8 +11,8 @@ import pytest
 
 from umaserve.client.wire import Router
 from umaserve.protocol import ERRORS, REASONS, Limits, Timings, Usage, encode_frame, parse_message
-from umaserve.protocol.fields import ADMIN_FIELDS, GENERATE_FIELDS
-from umaserve.protocol.settings import SLO_FIELDS
+from umaserve.protocol.tables.fields import ADMIN_FIELDS, GENERATE_FIELDS
+from umaserve.protocol.tables.settings import SLO_FIELDS
 
 REQUIRED = ("id", "prompt", "messages", "tokens")
 PLAIN = (  # without a default, or with one that is the daemon's

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from umaserve.protocol.fields import GENERATE_FIELDS
+from umaserve.protocol.tables.fields import GENERATE_FIELDS
 from umaserve.sampling import history, sampler, select
 from umaserve.sampling.params import MU, SamplerTable
 from umaserve.wire.messages import Sampling

@@ -7,7 +7,6 @@ wire for readers who have only a socket.
 
 from __future__ import annotations
 
-from umaserve.protocol.chat_fields import ROLES, ChatMessage, ChatOptions
 from umaserve.protocol.constraint import Constraint
 from umaserve.protocol.errors import (
     BYTES_A_TOKEN,
@@ -48,7 +47,6 @@ from umaserve.protocol.events import (
     rated_fields,
     token_event,
 )
-from umaserve.protocol.fields import WITHOUT_KEY
 from umaserve.protocol.frames import (
     FrameDecoder,
     encode_frame,
@@ -72,6 +70,8 @@ from umaserve.protocol.messages import (
     Unload,
 )
 from umaserve.protocol.requests import parse_message
+from umaserve.protocol.tables.chat_fields import ROLES, ChatMessage, ChatOptions
+from umaserve.protocol.tables.fields import WITHOUT_KEY
 
 __all__ = [
     "BYTES_A_TOKEN", "ERRORS", "E_IO_001", "E_LIMIT_001", "E_LIMIT_002", "E_LIMIT_003",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from umaserve.protocol import fields
 from umaserve.protocol.generate import cap, conversation
 from umaserve.protocol.limits import PromptLimits
 from umaserve.protocol.messages import (
@@ -23,6 +22,7 @@ from umaserve.protocol.messages import (
     Unload,
 )
 from umaserve.protocol.mistakes import missing, wrong
+from umaserve.protocol.tables import fields
 
 # decoded to the fields of their type
 _PLAIN: dict[str, Any] = {

@@ -11,8 +11,6 @@ from typing import Any
 
 import msgspec
 
-from umaserve.protocol import chat_fields as f
-from umaserve.protocol.chat_fields import CalledFunction, ChatMessage, ChatOptions, NamedTool, Tool
 from umaserve.protocol.constraint import GRAMMAR, Constraint
 from umaserve.protocol.errors import (
     BYTES_A_TOKEN,
@@ -23,6 +21,14 @@ from umaserve.protocol.errors import (
 )
 from umaserve.protocol.history import readable
 from umaserve.protocol.mistakes import missing, wrong
+from umaserve.protocol.tables import chat_fields as f
+from umaserve.protocol.tables.chat_fields import (
+    CalledFunction,
+    ChatMessage,
+    ChatOptions,
+    NamedTool,
+    Tool,
+)
 
 _encode = msgspec.json.encode
 NO_TOOLS = b"[]"

@@ -9,9 +9,9 @@ from typing import Any
 
 import msgspec
 
-from umaserve.protocol.constraint_fields import FIELDS
 from umaserve.protocol.errors import E_PROTO_003, E_PROTO_005, ProtocolError
 from umaserve.protocol.mistakes import wrong
+from umaserve.protocol.tables.constraint_fields import FIELDS
 
 MAX_BYTES = 256 * 1024
 NULL = b"null"

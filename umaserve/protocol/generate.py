@@ -6,8 +6,7 @@ from typing import Any
 
 import msgspec
 
-from umaserve.protocol import chat, fields, settings
-from umaserve.protocol.chat_fields import ChatMessage, ChatOptions
+from umaserve.protocol import chat
 from umaserve.protocol.constraint import constraint
 from umaserve.protocol.errors import (
     BYTES_A_TOKEN,
@@ -19,6 +18,8 @@ from umaserve.protocol.errors import (
 from umaserve.protocol.limits import PromptLimits
 from umaserve.protocol.messages import Generate
 from umaserve.protocol.mistakes import bounded, missing, wrong
+from umaserve.protocol.tables import fields, settings
+from umaserve.protocol.tables.chat_fields import ChatMessage, ChatOptions
 
 _NULL = b"null"
 _SAMPLING = tuple(field.name for field in settings.SAMPLING)

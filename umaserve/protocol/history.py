@@ -11,7 +11,13 @@ from typing import Any
 
 import msgspec
 
-from umaserve.protocol.chat_fields import ROLES, CalledFunction, ChatMessage, ContentPart, ToolCall
+from umaserve.protocol.tables.chat_fields import (
+    ROLES,
+    CalledFunction,
+    ChatMessage,
+    ContentPart,
+    ToolCall,
+)
 
 MAX_TYPE_CHARS = 64  # of a type or a role that is told again
 PART = '[Content of the type "{}" stood here; this model cannot read it.]'

@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
-from umaserve.protocol.chat_fields import ChatMessage, ChatOptions
 from umaserve.protocol.constraint import Constraint
+from umaserve.protocol.tables.chat_fields import ChatMessage, ChatOptions
 
 
 class Generate(msgspec.Struct, frozen=True):
@@ -24,7 +24,7 @@ class Generate(msgspec.Struct, frozen=True):
     stop: tuple[str, ...] = ()
     stream: bool = True
     priority: str = "auto"
-    slo: Any = None  # with the attributes of `umaserve.protocol.settings.SLO_FIELDS`
+    slo: Any = None  # with the attributes of `umaserve.protocol.tables.settings.SLO_FIELDS`
     session: str | None = None
     cache_prompt: bool = True
     cache_scope: str = "shared"

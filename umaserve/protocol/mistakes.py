@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from umaserve.protocol import fields
 from umaserve.protocol.errors import E_PROTO_001, E_PROTO_003, ProtocolError
+from umaserve.protocol.tables import fields
 
 SHOWN_CHARACTERS = 40
 SHOWN_BYTES = 4096  # a value that is longer is not decoded to be shown

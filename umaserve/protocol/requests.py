@@ -11,14 +11,15 @@ from typing import Any
 
 import msgspec
 
-from umaserve.protocol import fields, mistakes
+from umaserve.protocol import mistakes
 from umaserve.protocol.admin import admin
 from umaserve.protocol.errors import ProtocolError
-from umaserve.protocol.field import struct_of
 from umaserve.protocol.generate import generate
 from umaserve.protocol.limits import PromptLimits
 from umaserve.protocol.messages import Message
 from umaserve.protocol.mistakes import wrong
+from umaserve.protocol.tables import fields
+from umaserve.protocol.tables.field import struct_of
 
 
 class _Head(msgspec.Struct):

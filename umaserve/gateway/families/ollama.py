@@ -47,7 +47,7 @@ from umaserve.gateway.translate.schemas import (
     TEXT,
 )
 from umaserve.protocol import ROLES
-from umaserve.protocol.fields import MAX_LOGPROBS
+from umaserve.protocol.tables.fields import MAX_LOGPROBS
 
 LINES = "application/x-ndjson"
 NS_PER_MS = 1_000_000

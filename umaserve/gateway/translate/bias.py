@@ -6,7 +6,7 @@ from typing import Any
 
 from umaserve.gateway.daemon.link import Link
 from umaserve.gateway.translate.prompts import tokens_of_each
-from umaserve.protocol.settings import MAX_LOGIT_BIAS
+from umaserve.protocol.tables.settings import MAX_LOGIT_BIAS
 
 
 async def with_bias_of_texts(link: Link, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:

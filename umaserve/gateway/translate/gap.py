@@ -13,7 +13,7 @@ from umaserve.gateway.daemon.refusal import Refusal, encode
 from umaserve.gateway.translate.model import context_of
 from umaserve.gateway.translate.prompts import tokens_of, tokens_of_each
 from umaserve.protocol import E_MODEL_001
-from umaserve.protocol.fields import MAX_INPUTS
+from umaserve.protocol.tables.fields import MAX_INPUTS
 
 MOST_CHUNKS = MAX_INPUTS // 2 - 4  # a chunk is two texts, and there are a few others
 REPOSITORY, THIS_FILE, OTHER_FILE = "myproject\n", "filename\n", "tmp"  # as llama-server names them

@@ -7,9 +7,9 @@ from typing import Any
 
 from umaserve.gateway.daemon.refusal import encode, not_there, wrong
 from umaserve.gateway.translate.body import list_of, objects_of, whole_of
-from umaserve.protocol.chat_fields import MAX_BUDGET
-from umaserve.protocol.chat_fields import TEMPLATE as TEMPLATE_FIELDS
 from umaserve.protocol.constraint import NAMES as CONSTRAINTS
+from umaserve.protocol.tables.chat_fields import MAX_BUDGET
+from umaserve.protocol.tables.chat_fields import TEMPLATE as TEMPLATE_FIELDS
 
 TEXT_PARTS = ("text", "input_text", "output_text", "summary_text", "reasoning_text")
 BUDGETS = (

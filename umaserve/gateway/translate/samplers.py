@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from umaserve.gateway.daemon.refusal import not_there, wrong
-from umaserve.protocol import fields
+from umaserve.protocol.tables import fields
 
 # what switches each step off, in our order
 _OFF: dict[str, dict[str, float]] = {

@@ -8,8 +8,8 @@ from typing import Any
 from umaserve.gateway.translate.body import whole_of
 from umaserve.gateway.translate.messages import CONSTRAINTS, constraint_fields
 from umaserve.gateway.translate.samplers import in_our_order
-from umaserve.protocol.fields import MAX_LOGPROBS
-from umaserve.protocol.settings import HANDLING, SAMPLING
+from umaserve.protocol.tables.fields import MAX_LOGPROBS
+from umaserve.protocol.tables.settings import HANDLING, SAMPLING
 
 SAME = tuple(field.name for field in (*SAMPLING, *HANDLING))
 OWN = (*(field.name for field in HANDLING), *CONSTRAINTS)  # no field of another server

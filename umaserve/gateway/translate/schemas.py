@@ -8,9 +8,9 @@ import msgspec
 
 from umaserve.gateway.translate.messages import BUDGETS, EFFORTS, LAST_WORDS, MAX_BUDGET, TEMPLATE
 from umaserve.gateway.translate.sampling import OTHER, OWN, SAME
-from umaserve.protocol.chat_fields import MAX_BUDGET_MESSAGE_CHARS
-from umaserve.protocol.fields import GENERATE_FIELDS
-from umaserve.protocol.settings import MAX_LOGIT_BIAS, MAX_SEED, MAX_STOP_BYTES, MIN_SEED
+from umaserve.protocol.tables.chat_fields import MAX_BUDGET_MESSAGE_CHARS
+from umaserve.protocol.tables.fields import GENERATE_FIELDS
+from umaserve.protocol.tables.settings import MAX_LOGIT_BIAS, MAX_SEED, MAX_STOP_BYTES, MIN_SEED
 
 Schema = dict[str, Any]
 

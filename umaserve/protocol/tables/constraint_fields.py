@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from umaserve.protocol.field import Field
+from umaserve.protocol.tables.field import Field
 
 FIELDS: tuple[Field, ...] = (
     Field(

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from umaserve.protocol.field import Field
+from umaserve.protocol.tables.field import Field
 
 MAX_MESSAGES = 4096
 MAX_CONTENT_PARTS = 4096  # of all messages together

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from umaserve.protocol.field import Field, flag, number, struct_of, whole
+from umaserve.protocol.tables.field import Field, flag, number, struct_of, whole
 
 STOP_COST = 64  # bytes that each stop string counts beside its own: each is followed by itself
 MAX_STOP_BYTES = 20 * 1024

@@ -1,9 +1,9 @@
-"""The fields of a request as one table: name, type and range, default, and the words for both.
+"""The fields of each message: name, type and range, default, and the words for both.
 
-`umaserve.protocol.settings` has those that every HTTP dialect takes too, by these names.  The wire
-structs are made from it, and error messages quote it.  ``python -m tools.field_tables`` writes the
-tables of ``docs/PROTOCOL.md`` and the client's options from it.  Every optional field also takes
-``null``, which means its default.
+`settings` has the fields that every HTTP dialect takes too, by these names.  The types that JSON is
+decoded to are made from the tables, and error messages quote them.  ``python -m
+tools.field_tables`` writes the tables of ``docs/PROTOCOL.md`` and the client's options from them.
+Every optional field also takes ``null``, which means its default.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from umaserve.protocol import chat_fields, constraint_fields, settings
-from umaserve.protocol.field import Field, flag, number, whole
+from umaserve.protocol.tables import chat_fields, constraint_fields, settings
+from umaserve.protocol.tables.field import Field, flag, number, whole
 
 MAX_ID_CHARS = 128
 MAX_PATH_BYTES = 4096

@@ -1,0 +1,1 @@
+"""The fields of messages as tables: types, ranges, defaults, and words for them."""

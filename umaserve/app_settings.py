@@ -10,8 +10,3 @@ class AppSettings(NamedTuple):
 
     weight: float = 1.0
     lane: str = "auto"
-
-    def explain(self, name: str) -> str:
-        """Its section in a TOML file."""
-        quoted = name.replace("\\", "\\\\").replace('"', '\\"')
-        return f'[apps."{quoted}"]\nweight = {self.weight!r}\nlane = "{self.lane}"'

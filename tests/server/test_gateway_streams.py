@@ -241,8 +241,8 @@ def test_models_are_loaded_from_their_folders_alone(tmp_path: Path) -> None:
             assert post(port, "/load", {"model": name}).status in (400, 403), name
         for name in ("other.gguf", str(inside / "other.gguf")):
             reply = post(port, "/load", {"model": name})
-            assert reply.json == {"model": str(inside / "other.gguf")}
-        assert post(port, "/unload", {}).json == {"unloaded": True}
+            assert reply.json == {"model": str(inside / "other.gguf"), "success": True}
+        assert post(port, "/unload", {}).json == {"success": True, "unloaded": True}
         assert post(port, TEXT, {"prompt": "x"}).status == 503
     with DaemonProcess(tmp_path, http="127.0.0.1:0") as daemon:
         reply = post(port_of(daemon), "/load", {"model": str(inside / "other.gguf")})

@@ -48,7 +48,7 @@ class Bench:
         ready = SimpleNamespace(model_name="m", backend="cpu", kv_bytes=1000)
         return SimpleNamespace(
             alive=True, pid=os.getpid(), table=self.table, ready=ready, requests={}, serving=True,
-            replaced=False,
+            replaced=False, service=0,
         )  # fmt: skip
 
     def set(self, **words: int) -> None:

@@ -122,7 +122,7 @@ def test_what_breaks_while_a_connection_is_taken_ends_that_one_alone(
 
     parts: Any = {
         "sessions": SimpleNamespace(expect_request=lambda: None, submit=submit, live={}),
-        "supervisor": SimpleNamespace(reserve=Reserve(0), engines=[], current=None, positions=64),
+        "models": SimpleNamespace(reserve=Reserve(0), engines=[], current=None, positions=64),
         "log": SaidLog(),
     }
     daemon = Daemon(Config(), meters=Meters(), owner=os.geteuid(), **parts)
@@ -164,7 +164,7 @@ def test_an_engine_is_nudged_now_and_then_and_again_after_a_request() -> None:
         requests={}, ready=None, alive=True, nudge=lambda: nudges.append(time.monotonic())
     )
     sessions.expect_request()  # nobody is there to be nudged
-    sessions.engine = engine
+    sessions.services.default.engine = engine
     end = time.monotonic() + 10 * NUDGE_EVERY_S
     while time.monotonic() < end:
         sessions.expect_request()

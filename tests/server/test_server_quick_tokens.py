@@ -64,7 +64,7 @@ class Rig:
         self.quick = QuickTokens(self.meters, self._accept)
         self.engine: Any = SimpleNamespace(
             ready=SimpleNamespace(n_positions=N_CTX), table=self.table, requests={}, replaced=False,
-            pieces=SimpleNamespace(piece=lambda token: bytes([97 + token])),
+            service=0, pieces=SimpleNamespace(piece=lambda token: bytes([97 + token])),
         )  # fmt: skip
 
     @staticmethod

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from umaserve.config import (
 from umaserve.config.kinds import Bytes, Switch
 from umaserve.config.markdown import markdown
 from umaserve.config.options import BY_NAME
+from umaserve.model_settings import ModelSettings
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -54,7 +56,7 @@ def test_the_table_has_no_two_of_a_kind():
     assert {o.section for o in OPTIONS} <= {*SECTIONS, ""}
     names = {field.name for field in dataclasses.fields(Config)}
     ours = {o.name for o in OPTIONS} - {"kv_type"} | {"kv_type_k", "kv_type_v"}
-    assert names == ours | {"apps", "origin", "warnings"}
+    assert names == ours | {"apps", "models", "default_model", "origin", "warnings"}
 
 
 def test_flag_beats_environment_beats_file_beats_default(tmp_path):
@@ -230,6 +232,46 @@ def test_programs_have_a_weight_and_a_lane(tmp_path):
     again = load_config({"config": write(tmp_path, config.explain(), "again.toml")}, {})
     assert dict(again.apps) == told
     assert not load_config({}, {}).apps
+
+
+def test_models_have_names_and_settings(tmp_path):
+    text = (
+        '[models."coder"]\npath = "c.gguf"\naliases = ["fim", "tab"]\nn_ctx = 4096\n'
+        'kv_type = "q8:f16"\nttl = "15m"\n\n[models.mini]\npath = "m.gguf"\nrole = "embed"\n'
+        "pin = true\nttl = \"off\"\n"
+    )
+    told = {
+        "coder": ModelSettings(
+            "c.gguf", ("fim", "tab"), n_ctx=4096, kv_type=("q8_0", "f16"), ttl_s=900.0
+        ),
+        "mini": ModelSettings("m.gguf", role="embed", pin=True, ttl_s=0.0),
+    }
+    path = write(tmp_path, text)
+    config = load_config({"config": path}, {})
+    assert dict(config.models) == told
+    assert (config.model, config.default_model) == ("c.gguf", "coder"), "the first is the default"
+    again = load_config({"config": write(tmp_path, config.explain(), "again.toml")}, {})
+    assert (dict(again.models), again.default_model) == (told, "coder")
+    assert load_config({"config": path, "model": "mini"}, {}).default_model == "mini"
+    other = load_config({"config": path, "model": ["x.gguf", "mini", "~/y.gguf"]}, {})
+    assert (other.model, other.default_model) == ("x.gguf", "")
+    assert list(other.models) == ["coder", "mini", "y"]
+    assert other.models["y"].path == os.path.expanduser("~/y.gguf")
+    assert "two have the name" in refusal({"model": ["a", "b/x.gguf", "c/x.gguf"]})
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[models.a]\naliases = ['x']", "the key path is missing"),
+        ('[models.a]\npath = "x"\nrole = "embd"', "did you mean embed?"),
+        ('[models.a]\npath = "x"\nttl = "soon"', "such as 90s, 15m or 2h"),
+        ('[models.a]\npath = "x"\npinned = true', "did you mean pin?"),
+        ("models = 3", "must hold sections"),
+    ],
+)
+def test_what_a_file_may_not_say_of_models(tmp_path, text, words):
+    assert words in refusal({"config": write(tmp_path, text)})
 
 
 @pytest.mark.parametrize(

@@ -115,13 +115,24 @@ def load(arguments: list[str]) -> int:
     """Serve another model; waits until it serves or is refused."""
     parser = Parser(
         prog="umaserve load",
-        description="Serve another model.  If it cannot be loaded, the present one goes on.",
+        description="Load a model of the daemon's configuration, or serve a file in place of the "
+        "default model.  If it cannot be loaded, the present one goes on.",
     )
     parser.add_argument(
-        "model", metavar="MODEL", help="path of a GGUF file, or a name that `umaserve models` shows"
+        "model",
+        metavar="MODEL",
+        help="a name that `umaserve ps` shows, the path of a GGUF file, or a name that `umaserve "
+        "models` shows",
     )
     add_socket(parser)
     options = parser.parse_args(arguments)
+    with Client(options.socket) as client:
+        known = client.info().get("models", ())
+        if any(options.model in (each["id"], *each["aliases"]) for each in known):
+            with _progress() as progress:
+                client.load(options.model, progress)
+            show(f"serving {options.model}")
+            return EXIT_OK
     from umaserve.assets import demo_model_path
     from umaserve.models.finding.places import places
     from umaserve.models.finding.reference import BadReference, NotHere, locate
@@ -143,16 +154,20 @@ def load(arguments: list[str]) -> int:
 
 
 def unload(arguments: list[str]) -> int:
-    """Free the model."""
+    """Free a model."""
     parser = Parser(
         prog="umaserve unload",
-        description="Free the model's memory.  Requests are refused (E_MODEL_001) until `load`.",
+        description="Free a model's memory.  Requests for it are refused (E_MODEL_001) until "
+        "`load`.",
+    )
+    parser.add_argument(
+        "model", metavar="NAME", nargs="?", help="a name that `umaserve ps` shows; the default's"
     )
     add_socket(parser)
     options = parser.parse_args(arguments)
     with Client(options.socket) as client:
-        client.unload()
-    print("unloaded; `umaserve load MODEL` serves one again")
+        client.unload(options.model)
+    print(f"unloaded; `umaserve load {options.model or 'MODEL'}` serves one again")
     return EXIT_OK
 
 

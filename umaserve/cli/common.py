@@ -125,16 +125,19 @@ def client_of(path: str | None) -> Client:
         time.sleep(0.1)
 
 
-def model_once_loaded(client: Client) -> dict[str, Any]:
-    """Return ``info`` once no model is loading; tell the user about the wait."""
+def model_once_loaded(client: Client, model: str | None = None) -> dict[str, Any]:
+    """Return ``info`` once the model of that name, or the default, is loaded, or is not to be; tell
+    the user about the wait."""
     said = False
     while True:
-        info = client.info()
-        if info.get("state") != "loading":
+        info = client.info(model)
+        if info.get("state") not in ("loading", "asleep"):
             return info
         if not said:
             say("(the model is loading)")
             said = True
+        if info["state"] == "asleep":
+            client.tokenize("", model=model)  # wakes it
         time.sleep(LOOK_S)
 
 

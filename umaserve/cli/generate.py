@@ -74,6 +74,7 @@ def _parser(prog: str) -> Parser:
     )
     parser.add_argument("--no-stream", action="store_true", help="print only when all is there")
     parser.add_argument("--priority", choices=("interactive", "background"), help="the lane")
+    parser.add_argument("--model", metavar="NAME", help="a model that `umaserve ps` lists")
     parser.add_argument("--json", action="store_true", help="print one JSON event per line")
     add_socket(parser)
     return parser
@@ -113,7 +114,7 @@ def _question(client: Client, prompt: str, options: Any) -> dict[str, Any]:
     A text that is completed has no end of its own, so there is a number of tokens to it.
     """
     system = [{"role": "system", "content": options.system}] if options.system else []
-    model = model_once_loaded(client).get("model") or {}
+    model = model_once_loaded(client, options.model).get("model") or {}
     if options.raw or not (system or model.get("chat_template")):
         most = RAW_TOKENS if options.max_tokens is None else options.max_tokens
         return {"prompt": prompt, "max_tokens": most}
@@ -134,6 +135,7 @@ def generate(arguments: list[str], prog: str = "umaserve generate") -> int:
         say("error: the prompt is empty; give one with -p TEXT or on standard input")
         return EXIT_SERVER
     settings: Any = {
+        "model": options.model,
         "temperature": options.temp,
         "top_p": options.top_p,
         "top_k": options.top_k,

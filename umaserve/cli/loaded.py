@@ -7,7 +7,6 @@ import os
 import signal
 import sys
 import time
-from collections import Counter
 from typing import Any
 
 from umaserve.cli.common import EXIT_CANNOT_SERVE, EXIT_OK, Parser, add_socket, in_a_line, say, show
@@ -22,7 +21,7 @@ HEADINGS = ("MODEL", "STATE", "MEMORY", "CONTEXT", "USERS", "ADDRESS")
 
 
 def ps(arguments: list[str]) -> int:
-    """Print a line for each model that is loaded."""
+    """Print a line for each model that is loaded or asleep."""
     parser = Parser(
         prog="umaserve ps",
         description="The models that a daemon has loaded: state, memory, and who uses them.",
@@ -31,7 +30,8 @@ def ps(arguments: list[str]) -> int:
     add_socket(parser)
     options = parser.parse_args(arguments)
     with Client(options.socket) as client:
-        rows = _rows(client.info(), client.metrics())
+        info = client.info()
+        rows = [_row(model, info) for model in info["models"] if model["state"] != "unloaded"]
     if options.json:
         show(json.dumps(rows, ensure_ascii=False))
     elif not rows:
@@ -45,25 +45,19 @@ def ps(arguments: list[str]) -> int:
     return EXIT_OK
 
 
-def _rows(info: dict[str, Any], metrics: dict[str, Any]) -> list[dict[str, Any]]:
-    model = info.get("model")
-    if not model:
-        return []
-    users = Counter(str(row.get("app") or "?") for row in info.get("sessions", ()))
-    return [
-        {
-            "name": model.get("name") or os.path.basename(str(model.get("path", ""))),
-            "path": model.get("path"),
-            "state": info.get("state"),
-            "progress": model.get("progress"),
-            "rss_gb": metrics.get("rss_gb"),
-            "n_ctx": model.get("n_ctx"),
-            "users": dict(users),
-            "socket": info.get("socket"),
-            "http": info.get("http"),
-            "pid": info.get("pid"),
-        }
-    ]
+def _row(model: dict[str, Any], info: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "name": os.path.basename(model["id"]),
+        "path": model["path"],
+        "state": "stopping" if info["state"] == "stopping" else model["state"],
+        "progress": model.get("progress"),
+        "rss_gb": model["rss_gb"],
+        "n_ctx": model.get("n_ctx"),
+        "users": model["users"],
+        "socket": info["socket"],
+        "http": info["http"],
+        "pid": info["pid"],
+    }
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:

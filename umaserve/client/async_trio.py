@@ -156,9 +156,10 @@ class TrioClient:
         """Serve another model; ``on_progress(fraction, stage)`` is called on the way."""
         return await self._ask({"type": "load", "model": model}, on_progress)
 
-    async def unload(self) -> None:
-        """Free the model; requests are refused with ``E_MODEL_001`` until the next ``load``."""
-        await self._ask({"type": "unload"})
+    async def unload(self, model: str | None = None) -> None:
+        """Free a model, by its name or alias, or the default one.  Requests for it are refused with
+        ``E_MODEL_001`` until the next ``load``."""
+        await self._ask({"type": "unload", "model": model})
 
     async def priority(self, request: str | int, priority: str) -> None:
         """Move a request to the lane "interactive" or "background".
@@ -176,15 +177,16 @@ class TrioClient:
         answer = await self._ask({"type": "cancel", **naming(request)}, events=("cancelled",))
         return bool(answer.get("found"))
 
-    async def info(self) -> dict[str, Any]:
-        """Version, pid, model, limits and running sessions of the daemon."""
-        return (await self._ask({"type": "info"}))["info"]
+    async def info(self, model: str | None = None) -> dict[str, Any]:
+        """Version, pid, limits and running sessions of the daemon, and one of its models: that of
+        this name, or the default."""
+        return (await self._ask({"type": "info", "model": model}))["info"]
 
     async def cache(self) -> dict[str, Any]:
         """Return the contents of the prefix cache, by owner, and where the last prompts left it."""
         return (await self._ask({"type": "cache"}))["cache"]
 
-    async def tokenize(self, text: str, **options: bool) -> list[int]:
+    async def tokenize(self, text: str, **options: Any) -> list[int]:
         """The model's token ids of ``text``."""
         return (await self._ask({"type": "tokenize", "text": text, **options}))["tokens"]
 
@@ -192,9 +194,11 @@ class TrioClient:
         """The text of token ids; special tokens are spelled out."""
         return (await self._ask({"type": "detokenize", "tokens": tokens}))["text"]
 
-    async def embed(self, input: str | list[Any]) -> list[list[float]]:
+    async def embed(
+        self, input: str | list[Any], model: str | None = None
+    ) -> list[list[float]]:
         """A vector of length 1 for each text, or list of token ids, of ``input``."""
-        return (await self._ask({"type": "embed", "input": input}))["embeddings"]
+        return (await self._ask({"type": "embed", "input": input, "model": model}))["embeddings"]
 
     async def ping(self) -> float:
         """Milliseconds of one round trip."""

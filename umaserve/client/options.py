@@ -75,6 +75,7 @@ class Options(TypedDict, total=False):
     return_tokens: bool | None
     begin: bool | None
     prompt_logprobs: int | None
+    model: str | None
     app: str | None
     metadata: Any
 

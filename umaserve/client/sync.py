@@ -127,9 +127,10 @@ class Client:
         """Serve another model; ``on_progress(fraction, stage)`` is called on the way."""
         return self._ask({"type": "load", "model": model}, on_progress)
 
-    def unload(self) -> None:
-        """Free the model; requests are refused with ``E_MODEL_001`` until the next ``load``."""
-        self._ask({"type": "unload"})
+    def unload(self, model: str | None = None) -> None:
+        """Free a model, by its name or alias, or the default one.  Requests for it are refused with
+        ``E_MODEL_001`` until the next ``load``."""
+        self._ask({"type": "unload", "model": model})
 
     def priority(self, request: str | int, priority: str) -> None:
         """Move a request to the lane "interactive" or "background".
@@ -147,15 +148,16 @@ class Client:
         answer = self._ask({"type": "cancel", **naming(request)}, events=("cancelled",))
         return bool(answer.get("found"))
 
-    def info(self) -> dict[str, Any]:
-        """Version, pid, model, limits and running sessions of the daemon."""
-        return self._ask({"type": "info"})["info"]
+    def info(self, model: str | None = None) -> dict[str, Any]:
+        """Version, pid, limits and running sessions of the daemon, and one of its models: that of
+        this name, or the default."""
+        return self._ask({"type": "info", "model": model})["info"]
 
     def cache(self) -> dict[str, Any]:
         """Return the contents of the prefix cache, by owner, and where the last prompts left it."""
         return self._ask({"type": "cache"})["cache"]
 
-    def tokenize(self, text: str, **options: bool) -> list[int]:
+    def tokenize(self, text: str, **options: Any) -> list[int]:
         """The model's token ids of ``text``."""
         return self._ask({"type": "tokenize", "text": text, **options})["tokens"]
 
@@ -163,9 +165,11 @@ class Client:
         """The text of token ids; special tokens are spelled out."""
         return self._ask({"type": "detokenize", "tokens": tokens})["text"]
 
-    def embed(self, input: str | list[Any]) -> list[list[float]]:
+    def embed(
+        self, input: str | list[Any], model: str | None = None
+    ) -> list[list[float]]:
         """A vector of length 1 for each text, or list of token ids, of ``input``."""
-        return self._ask({"type": "embed", "input": input})["embeddings"]
+        return self._ask({"type": "embed", "input": input, "model": model})["embeddings"]
 
     def ping(self) -> float:
         """Milliseconds of one round trip."""

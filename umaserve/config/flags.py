@@ -53,7 +53,7 @@ def add_flags(parser: argparse.ArgumentParser, names: Collection[str] = ()) -> N
                 settings["action"] = argparse.BooleanOptionalAction
             else:
                 settings["metavar"] = option.kind.metavar
-                if isinstance(option.kind, Names):
+                if isinstance(option.kind, Names) or option.name == "model":
                     settings["action"] = "append"
             group.add_argument(*_SHORT.get(option.name, ()), option.flag, **settings)
 

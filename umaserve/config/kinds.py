@@ -27,6 +27,8 @@ _UNITS = {
     "mb": 1000**2,
     "gb": 1000**3,
 }
+_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+_DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)\s*([smhd]?)")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)")
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
@@ -36,6 +38,10 @@ _GGML_TYPES = {name: name for name in KV_TYPES.values()}
 
 # bytes of sun_path, the closing NUL included
 SOCKET_PATH_BYTES = 104 if sys.platform == "darwin" else 108
+
+
+class ConfigError(ValueError):
+    """A setting that cannot be used; the text says which, where it came from and what to do."""
 
 
 @dataclass(frozen=True)
@@ -262,6 +268,38 @@ class SocketPath:
 
 
 @dataclass(frozen=True)
+class Duration:
+    """A time with or without a unit, in seconds; ``off`` is 0, ``auto`` -1 where it is allowed."""
+
+    auto: bool = False
+
+    @property
+    def names(self) -> tuple[tuple[str, int], ...]:
+        return (("off", 0), ("auto", -1)) if self.auto else (("off", 0),)
+
+    @property
+    def metavar(self) -> str:
+        return "TIME|off"
+
+    @property
+    def words(self) -> str:
+        return "off, or a time of at most 365 days such as 90s, 15m or 2h" + ", auto" * self.auto
+
+    def parse(self, value: Any) -> float:
+        if value is False:  # YAML reads a bare off as a boolean
+            return 0.0
+        text = str(value).strip().lower()
+        named = dict(self.names)
+        if text in named:
+            return float(named[text])
+        found = _DURATION.fullmatch(text)
+        seconds = float(found[1]) * _SECONDS[found[2]] if found else -1.0
+        if not 0 <= seconds <= 365 * _SECONDS["d"]:
+            raise ValueError(self.words)
+        return seconds
+
+
+@dataclass(frozen=True)
 class KvType:
     """``q8`` for both halves of the KV cache, or ``K:V`` apart; the value is ``(K, V)``."""
 
@@ -346,7 +384,7 @@ class TcpAddress(HttpAddress):
 
 Kind = (
     Whole | Bytes | Number | Switch | Choice | Path | PolicyName | PolicyParts | SocketPath
-    | KvType | Bandwidth | HttpAddress | Names
+    | KvType | Bandwidth | HttpAddress | Names | Duration
 )
 
 

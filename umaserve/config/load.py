@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from umaserve.app_settings import AppSettings
-from umaserve.config import apps as apps_section
+from umaserve.config.named import TABLES
 from umaserve.config.options import BY_ENV, BY_NAME, OPTIONS, OTHER_ENV, SECTIONS, Option
 from umaserve.config.settings import Config, ConfigError
 from umaserve.config.spellings import translate
+from umaserve.model_settings import ModelSettings
 from umaserve.system.regular_file import NotRegular, open_regular
 
 _DEBUG_OFF = ("", "0", "false", "no", "off")
@@ -36,7 +36,7 @@ def load_config(
     flags = dict(flags or {})
     environ = os.environ if environ is None else environ
     superseded: list[str] = []
-    apps: Mapping[str, AppSettings] = MappingProxyType({})
+    named: dict[str, Mapping[str, Any]] = {}
     values: dict[str, Any] = {}
     origin: dict[str, str] = {}
 
@@ -58,7 +58,7 @@ def load_config(
         path = values["config"]
         tree = _read(path)
         if isinstance(tree, dict):
-            apps = apps_section.take_apps(tree, path)
+            named = {table.section: table.take(tree, path) for table in TABLES}
         settings, superseded = _settings(tree, path)
         for option, raw, where in settings:
             if origin[option.name].startswith(f"{path}: "):
@@ -69,14 +69,59 @@ def load_config(
     for name, option in BY_ENV.items():
         if environ.get(name) and option is not config:
             take(option, environ[name], f"environment {name}")
+    models = _models(flags, named.get("models", {}))
     for name, raw in flags.items():
         if name not in BY_NAME:
             raise ConfigError(f"unknown option {name!r}{nearest(name, list(BY_NAME))}")
         take(BY_NAME[name], raw, f"flag {BY_NAME[name].flag}")
     _check(values, origin)
     values["kv_type_k"], values["kv_type_v"] = values.pop("kv_type")
-    warnings = (*superseded, *_strangers(environ))
-    return Config(**values, apps=apps, origin=MappingProxyType(origin), warnings=warnings)
+    values["warnings"] = (*superseded, *_strangers(environ))
+    values["default_model"] = _default_model(values, origin, models)
+    return Config(
+        **values,
+        apps=named.get("apps", MappingProxyType({})),
+        models=MappingProxyType(models),
+        origin=MappingProxyType(origin),
+    )
+
+
+def _default_model(
+    values: dict[str, Any], origin: dict[str, str], models: dict[str, ModelSettings]
+) -> str:
+    """The name of the default model in the file; empty where it is not of the file.
+
+    The path that stands there takes the name's place in ``values``.
+    """
+    if models and not values["model"]:
+        values["model"], origin["model"] = next(iter(models)), "the first of [models]"
+    name = str(values["model"])
+    if name not in models:
+        return ""
+    values["model"] = models[name].path
+    return name
+
+
+def _models(
+    flags: dict[str, Any], of_file: Mapping[str, ModelSettings]
+) -> dict[str, ModelSettings]:
+    """The models by name; each that --model names behind the first one is called as its file.
+
+    The first one stays in ``flags``.
+    """
+    models = dict(of_file)
+    if not isinstance(flags.get("model"), list):
+        return models
+    flags["model"], *references = flags["model"]
+    for reference in references:
+        if reference in models:
+            continue
+        name = os.path.basename(reference).removesuffix(".gguf")
+        if not name or name in models:
+            text = f"flag --model: {reference!r} names no model, or two have the name {name!r}"
+            raise ConfigError(f'{text}; give them names as [models."NAME"] in a file')
+        models[name] = ModelSettings(os.path.expanduser(reference))
+    return models
 
 
 def _strangers(environ: Mapping[str, str]) -> tuple[str, ...]:
@@ -175,7 +220,9 @@ def _flatten(tree: dict[str, Any], path: str) -> list[tuple[Option, Any]]:
     out = []
     for section, content in sections.items():
         if section not in SECTIONS:
-            hint = _home(section) or nearest(section, (*SECTIONS, apps_section.SECTION))
+            hint = _home(section) or nearest(
+                section, (*SECTIONS, *(table.section for table in TABLES))
+            )
             raise ConfigError(f"{path}: unknown section or key {section!r}{hint}")
         if content is None:  # an empty section of a YAML file
             continue

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from umaserve.config.apps import DEFAULTS, KINDS, MEANINGS
 from umaserve.config.kinds import Bytes, Choice, Switch
+from umaserve.config.named import APPS, MODELS, Table
 from umaserve.config.options import OPTIONS, SECTIONS, Option
 
 _HEAD = """\
@@ -41,8 +41,9 @@ idle_timeout_s = 60
 latency_cap = 1.3
 ```
 
-The sections are those below, `[qos.background]` (without a key yet) and
-[`[apps."NAME"]`](#programs). [SCHEDULER.md](SCHEDULER.md) explains `[scheduler]` and `latency_cap`.
+The sections are those below, `[qos.background]` (without a key yet),
+[`[apps."NAME"]`](#programs) and [`[models."NAME"]`](#models). [SCHEDULER.md](SCHEDULER.md)
+explains `[scheduler]` and `latency_cap`.
 
 ## Programs
 
@@ -61,15 +62,34 @@ lane = "interactive"
 | --- | --- | --- | --- |
 @APPS@
 
+## Models
+
+Several models are served by one daemon: those that `--model` names, and those of a file. Requests
+name a model as [PROTOCOL.md](PROTOCOL.md#models) says. A setting that is not given is the daemon's.
+
+```text
+[models."coder"]
+path = "~/models/qwen2.5-coder-1.5b-q8_0.gguf"
+aliases = ["completion"]
+ttl = "30m"
+```
+
+| key | default | meaning | takes |
+| --- | --- | --- | --- |
+@MODELS@
+
 ## The settings
 
 Under "takes", a range alone is of whole numbers. Where nothing stands, the flag shows the values.
 """
 
-_APPS = "\n".join(
-    f"| `{key}` | `{DEFAULTS[key]}` | {MEANINGS[key]} | {kind.words} |"
-    for key, kind in KINDS.items()
-)
+
+def _table(table: Table) -> str:
+    return "\n".join(
+        f"| `{key.name}` | {key.default or 'none'} | {key.meaning} | {key.kind.words} |"
+        for key in table.keys
+    )
+
 
 _TAIL = """
 Sizes take a unit: `65536`, `64KiB`, `1MiB`, `1MB`. Switches are `--mmap` and `--no-mmap` as flags,
@@ -121,7 +141,7 @@ def _takes(option: Option) -> str:
 
 def markdown() -> str:
     """The whole page."""
-    parts = [_HEAD.replace("@APPS@", _APPS)]
+    parts = [_HEAD.replace("@APPS@", _table(APPS)).replace("@MODELS@", _table(MODELS))]
     for section in (*SECTIONS, ""):
         options = [option for option in OPTIONS if option.section == section]
         if not options:

@@ -9,6 +9,7 @@ from umaserve.config.kinds import (
     Bandwidth,
     Bytes,
     Choice,
+    Duration,
     HttpAddress,
     Kind,
     KvType,
@@ -69,8 +70,17 @@ OPTIONS: tuple[Option, ...] = (
     # the model and where it runs
     Option("model", "--model", "UMA_MODEL", "model", "path", Path("REF", "a path or a name"), "",
            "GGUF file to serve, or a name from `umaserve models`, such as hf:OWNER/REPO:QUANT or "
-           "ollama:NAME; demo is the bundled model",
+           "ollama:NAME; demo is the bundled model; may be given again: the first is the default",
            "what was chosen before, else the bundled model"),
+    Option("models_memory", "--models-memory", "UMA_MODELS_MEMORY", "model", "models_memory",
+           Bytes(MiB, 1 << 50, (("auto", 0),), "SIZE|auto"), 0,
+           "memory for the weights and KV caches of all models", "what is free"),
+    Option("idle_unload_s", "--idle-unload", "UMA_IDLE_UNLOAD", "model", "idle_unload",
+           Duration(auto=True), "auto",
+           "time without a request after which a model leaves memory; its next request loads it",
+           "15m with several models, off with one"),
+    Option("load_on_demand", "--load-on-demand", "UMA_LOAD_ON_DEMAND", "model", "load_on_demand",
+           Switch(), True, "load a model of the configuration when a request names it"),
     Option("n_ctx", "--n-ctx", "UMA_N_CTX", "model", "n_ctx",
            Whole(16, 1 << 24, _AUTO, "N|auto"), 0,
            "KV cells shared by all sessions; may exceed the model's trained length, which bounds "

@@ -8,11 +8,10 @@ from types import MappingProxyType
 
 from umaserve.app_settings import AppSettings
 from umaserve.config.kinds import KV_TYPES
+from umaserve.config.kinds import ConfigError as ConfigError
+from umaserve.config.named import APPS, MODELS
 from umaserve.config.options import OPTIONS, SECTIONS, Option
-
-
-class ConfigError(ValueError):
-    """A setting that cannot be used; the text says which, where it came from and what to do."""
+from umaserve.model_settings import ModelSettings
 
 
 @dataclass(frozen=True)
@@ -24,10 +23,16 @@ class Config:
     ``max_frame_bytes`` and ``max_tokens``.  With -1 ``gpu_layers`` is all, and ``experts_used`` the
     model's own number.  Empty paths mean none (``model``: the bundled one).
     ``origin`` maps an option's name to "default", "flag --n-ctx", "environment UMA_N_CTX" or
-    "FILE: [model] n_ctx".  ``apps``: by their names.
+    "FILE: [model] n_ctx".  ``apps`` and ``models``: by their names; ``models`` may have the default
+    model too, under the name ``default_model``.  ``models_memory`` is 0 for all of the machine's,
+    ``idle_unload_s`` -1 where the number of models decides.
     """
 
     model: str = ""
+    default_model: str = ""
+    models_memory: int = 0
+    idle_unload_s: float = -1.0
+    load_on_demand: bool = True
     n_ctx: int = 0
     n_seq: int = 8
     n_batch: int = 0
@@ -89,6 +94,9 @@ class Config:
     apps: Mapping[str, AppSettings] = field(
         default_factory=lambda: MappingProxyType({}), hash=False
     )
+    models: Mapping[str, ModelSettings] = field(
+        default_factory=lambda: MappingProxyType({}), hash=False
+    )
     origin: Mapping[str, str] = field(
         default_factory=lambda: MappingProxyType({}), compare=False, repr=False
     )
@@ -114,7 +122,8 @@ class Config:
                     for text, option in rows
                 )
             )
-        blocks += [app.explain(name) for name, app in self.apps.items()]
+        blocks += [APPS.explain(name, app) for name, app in self.apps.items()]
+        blocks += [MODELS.explain(name, model) for name, model in self.models.items()]
         return "\n\n".join(blocks)
 
     def _toml(self, option: Option) -> str:
@@ -123,6 +132,8 @@ class Config:
             k, v = names[self.kv_type_k], names[self.kv_type_v]
             return f'"{k}"' if k == v else f'"{k}:{v}"'
         value = getattr(self, option.name)
+        if option.name == "model" and self.default_model:
+            value = self.default_model
         for name, number in getattr(option.kind, "names", ()):  # as a person would type it
             if value == number and isinstance(number, int):
                 return f'"{name}"'

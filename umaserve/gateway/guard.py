@@ -30,7 +30,7 @@ from umaserve.gateway.settings import Settings
 
 URL = "umaserve.url"  # of the scope: the request's target as it came
 MOST_ASKED_CHARS = 4096  # of the header names that a page asks for
-EXPOSED_HEADERS = "x-uma-lane, x-uma-cache, retry-after"
+EXPOSED_HEADERS = "x-uma-lane, x-uma-cache, x-uma-model, retry-after"
 PREFLIGHT_S = 600
 _SLASHES = re.compile("//+")
 BODIES_BYTES = 256 * 1024 * 1024  # of bodies that are read or answered, of all keys

@@ -58,9 +58,11 @@ def admin(kind: str, wire: Any, limits: PromptLimits) -> AdminMessage:
         cap("text is", sum(len(text.encode()) for text in texts), limits)
         return TokenizeRequest(texts, several=several, **given)
     if kind == "render":
-        return Render(*conversation(wire, limits), wire.id, given["key"])
+        return Render(*conversation(wire, limits), wire.id, given["key"], wire.model)
     base64 = given["encoding_format"] == "base64"
-    return Embed(_inputs(wire.input, limits), wire.id, base64, given["truncate"], given["key"])
+    return Embed(
+        _inputs(wire.input, limits), wire.id, base64, given["truncate"], given["key"], wire.model
+    )
 
 
 def _inputs(value: Any, limits: PromptLimits) -> tuple[str | list[int], ...]:

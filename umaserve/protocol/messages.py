@@ -39,6 +39,7 @@ class Generate(msgspec.Struct, frozen=True):
     context_shift: bool = False
     n_keep: int = 0  # of the prompt, when its context is shifted; -1: all
     prompt_logprobs: int | None = None  # alternatives of each token of the prompt; None: not told
+    model: str | None = None  # None: the default model
     app: str | None = None
     key: str = ""  # the name of the API key that asked, as the gateway tells it
     metadata: msgspec.Raw | None = None  # echoed as it came
@@ -72,6 +73,7 @@ class Load(msgspec.Struct, frozen=True):
 
 class Unload(msgspec.Struct, frozen=True):
     id: str | None = None
+    model: str | None = None
 
 
 class Info(msgspec.Struct, frozen=True):
@@ -81,6 +83,7 @@ class Info(msgspec.Struct, frozen=True):
     id: str | None = None
     template: bool = False
     relays: bool = False
+    model: str | None = None
 
 
 class TokenizeRequest(msgspec.Struct, frozen=True):
@@ -92,6 +95,7 @@ class TokenizeRequest(msgspec.Struct, frozen=True):
     parse_special: bool = True
     key: str = ""
     several: bool = False
+    model: str | None = None
 
 
 class DetokenizeRequest(msgspec.Struct, frozen=True):
@@ -99,6 +103,7 @@ class DetokenizeRequest(msgspec.Struct, frozen=True):
     id: str | None = None
     with_pieces: bool = False
     key: str = ""
+    model: str | None = None
 
 
 class Embed(msgspec.Struct, frozen=True):
@@ -109,6 +114,7 @@ class Embed(msgspec.Struct, frozen=True):
     base64: bool = False
     truncate: bool = False
     key: str = ""
+    model: str | None = None
 
 
 class Render(msgspec.Struct, frozen=True):
@@ -118,12 +124,14 @@ class Render(msgspec.Struct, frozen=True):
     chat: ChatOptions
     id: str | None = None
     key: str = ""
+    model: str | None = None
 
 
 class AskCache(msgspec.Struct, frozen=True):
     """Request for the contents of the prefix cache, and for the reasons of the last misses."""
 
     id: str | None = None
+    model: str | None = None
 
 
 class Ping(msgspec.Struct, frozen=True):

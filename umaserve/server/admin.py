@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import os
 import time
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Hashable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import trio
 
 import umaserve
-from umaserve.chat import plain_turns
 from umaserve.chat.questions import Rendered
 from umaserve.protocol import (
     E_LIMIT_001,
@@ -44,23 +44,18 @@ from umaserve.server.clients.questions import Questions
 from umaserve.server.engines.handle import EngineHandle, TextFault
 from umaserve.server.figures.cache_report import cache_report
 from umaserve.server.figures.session_rows import session_rows
-from umaserve.server.overview import Overview, Watched, state
+from umaserve.server.model_rows import model_of
+from umaserve.server.overview import Overview, Watched, models_of, state
 from umaserve.server.requests.chat import Outcome, conversation
 from umaserve.server.requests.request import LANES, Request, sharer_of
+from umaserve.server.requests.service import Service
 from umaserve.server.requests.turns import Asker
 from umaserve.server.requests.vectors import in_json, json_bytes
-from umaserve.wire.messages import Embedded
+from umaserve.wire.messages import Embedded, Ready
 
 if TYPE_CHECKING:
     from umaserve.server.clients.connection import Connection
 
-# of `info`'s model, as the engine tells them
-SAME_IN_READY = (
-    "description", "architecture", "backend", "device", "library_version", "n_vocab", "n_ctx",
-    "n_ctx_train", "n_seq", "n_batch", "n_ubatch", "n_threads", "n_params", "n_embd", "pooling",
-    "generates", "model_bytes", "kv_bytes", "gap", "bos", "eos", "off", "why_no_drafts",
-    "draft_model",
-)  # fmt: skip
 SUCCESSOR_POLL_S = 0.02
 TOKENIZE_TRIES = 4  # engines that may end one after the other
 TOKENS_AT_ONCE = 4096  # that are spelled before others have their turn
@@ -75,9 +70,10 @@ class Admin:
 
     def __init__(self, daemon: Watched) -> None:
         self._daemon = daemon
-        self._questions = Questions()
-        self._embeds = Questions("embedded")
-        self._caches = Questions("looked up")
+        # by the number of the model's service: an engine has one question of a kind at a time
+        self._questions = defaultdict[int, Questions](Questions)
+        self._embeds = defaultdict[int, Questions](lambda: Questions("embedded"))
+        self._caches = defaultdict[int, Questions](lambda: Questions("looked up"))
         self.overview = Overview(daemon)
 
     def handle(self, connection: Connection, message: AdminMessage) -> None:
@@ -87,7 +83,8 @@ class Admin:
                 connection.send(admin_event("pong", message.id))
             case Info():
                 connection.relays = connection.relays or message.relays
-                connection.send(admin_event("info", message.id, info=self.info(message.template)))
+                info = self.info(message.model, message.template)
+                connection.send(admin_event("info", message.id, info=info))
             case Cancel() if message.serial is None and message.id in connection.questions:
                 connection.questions[message.id].cancel()
                 connection.send(admin_event("cancelled", message.id, found=True))
@@ -198,6 +195,7 @@ class Admin:
 
     async def _tokenize(self, connection: Connection, message: TokenizeRequest) -> None:
         answer = await self._by_engine(
+            self._service(message),
             self._questions,
             _program(connection, message),
             lambda engine: engine.tokenize(
@@ -210,11 +208,8 @@ class Admin:
         connection.send(admin_event("tokens", message.id, tokens=answer.tokens, **counts))
 
     async def _detokenize(self, connection: Connection, message: DetokenizeRequest) -> None:
-        engine = self._engine()
-        await engine.settled.wait()
-        if engine.ready is None:
-            raise ProtocolError(E_MODEL_001, WITHOUT_ENGINE)
-        tokens, n_vocab, pieces = message.tokens, engine.ready.n_vocab, engine.pieces
+        engine, ready = await self._ready_engine(self._service(message))
+        tokens, n_vocab, pieces = message.tokens, ready.n_vocab, engine.pieces
         if tokens and max(tokens) >= n_vocab:
             text = f'"tokens" names token {max(tokens)}; the vocabulary has {n_vocab}'
             raise ProtocolError(E_PROTO_003, text)
@@ -236,27 +231,32 @@ class Admin:
         text = b"".join(found).decode("utf-8", "replace")
         connection.send(admin_event("text", message.id, text=text, **more))
 
-    def _engine(self) -> EngineHandle:
-        """The engine that serves, or will.  Raises ``ProtocolError`` where there is none."""
-        engine = self._daemon.supervisor.current
-        if engine is None:
-            refusal = self._daemon.sessions.closed or (E_MODEL_001, "no model is loaded")
-            raise ProtocolError(*refusal)
-        return engine
+    def _service(self, message: Any, role: str = "") -> Service:
+        """The model that a message names; else the first of the ``role``, or the default."""
+        return self._daemon.sessions.services.find(message.model, role)
+
+    async def _ready_engine(self, service: Service) -> tuple[EngineHandle, Ready]:
+        """The engine that serves a model, once it is ready.  Raises ``ProtocolError``."""
+        engine = await self._daemon.models.engine(service)
+        await engine.settled.wait()
+        if engine.ready is None:
+            raise ProtocolError(E_MODEL_001, WITHOUT_ENGINE)
+        return engine, engine.ready
 
     async def _by_engine(
         self,
-        questions: Questions,
+        service: Service,
+        questions: dict[int, Questions],
         program: Hashable,
         ask: Callable[[EngineHandle], Awaitable[Answer | None]],
     ) -> Answer:
-        """By the engine that serves, or by the next one where it ends meanwhile."""
+        """By the engine that serves a model, or by the next one where it ends meanwhile."""
         for _ in range(TOKENIZE_TRIES):
-            engine = self._engine()
+            engine = await self._daemon.models.engine(service)
             await engine.settled.wait()
             if engine.ready is not None:
                 try:
-                    async with questions.turn(program):
+                    async with questions[service.number].turn(program):
                         answer = await ask(engine)
                 except TextFault as fault:
                     text = f"this text brought the engine down: it {fault}"
@@ -264,17 +264,20 @@ class Admin:
                 if answer is not None:
                     return answer
             await engine.exited.wait()
-            supervisor, sessions = self._daemon.supervisor, self._daemon.sessions
-            while supervisor.current is engine and sessions.closed is None:
+            closed = self._daemon.sessions.closed
+            while service.engine is engine and closed is None and service.closed is None:
                 await trio.sleep(SUCCESSOR_POLL_S)
+                closed = self._daemon.sessions.closed
         raise ProtocolError(E_MODEL_001, WITHOUT_ENGINE)
 
     async def _embed(self, connection: Connection, message: Embed) -> None:
         vectors: list[Any] = []
         tokens = 0
-        self._refuse_large(await self._n_embd(), message)
+        service = self._service(message, "embed")
+        self._refuse_large((await self._ready_engine(service))[1].n_embd, message)
         for what in message.inputs:
             answer: Embedded = await self._by_engine(
+                service,
                 self._embeds,
                 _program(connection, message),
                 lambda engine, what=what: engine.embed(what, message.truncate),  # type: ignore[misc]
@@ -289,14 +292,10 @@ class Admin:
             vectors.append(in_json(answer.vector, message.base64))
             tokens += answer.n_tokens
         usage = {"prompt_tokens": tokens, "total_tokens": tokens}
-        connection.send(admin_event("embeddings", message.id, embeddings=vectors, usage=usage))
-
-    async def _n_embd(self) -> int:
-        engine = self._engine()
-        await engine.settled.wait()
-        if engine.ready is None:
-            raise ProtocolError(E_MODEL_001, WITHOUT_ENGINE)
-        return engine.ready.n_embd
+        more = {"model": service.label}
+        connection.send(
+            admin_event("embeddings", message.id, embeddings=vectors, usage=usage, **more)
+        )
 
     def _refuse_large(self, n_embd: int, message: Embed) -> None:
         """An answer has to fit into what may wait for a client unread."""
@@ -308,13 +307,7 @@ class Admin:
             raise ProtocolError(E_LIMIT_001, text + ', or ask for "base64"' * (not message.base64))
 
     async def _render(self, connection: Connection, message: Render) -> None:
-        engine = self._daemon.supervisor.current
-        if engine is None:
-            refusal = self._daemon.sessions.closed or (E_MODEL_001, "no model is loaded")
-            raise ProtocolError(*refusal)
-        await engine.settled.wait()
-        if engine.ready is None:
-            raise ProtocolError(E_MODEL_001, WITHOUT_ENGINE)
+        engine, _ = await self._ready_engine(self._service(message))
         outcomes: list[Outcome] = []
         answered = trio.Event()
 
@@ -355,7 +348,8 @@ class Admin:
                 return None
             return cache_report(report, engine.pieces.spelled, engine.app_of)
 
-        cache = await self._by_engine(self._caches, connection.program, ask)
+        service = self._daemon.models.named(message.model).service
+        cache = await self._by_engine(service, self._caches, connection.program, ask)
         connection.send(admin_event("cache", message.id, cache=cache))
 
     async def _load(self, connection: Connection, message: Load) -> None:
@@ -369,45 +363,34 @@ class Admin:
     async def serve(self, model: str, report: Callable[[float, str], None]) -> str:
         """Load another model and return its path.  Raises ``ProtocolError``."""
         self._refuse_when_stopping()
-        ready = await self._daemon.supervisor.load(model, report)
+        ready = await self._daemon.models.load(model, report)
         self._daemon.log("info", f"now serving {ready.model_name} ({ready.model_path})")
         return ready.model_path
 
     async def _unload(self, connection: Connection, message: Unload) -> None:
         self._refuse_when_stopping()
-        await self._daemon.supervisor.unload()
-        self._daemon.log("info", "the model was unloaded")
+        supervisor = self._daemon.models.named(message.model)
+        name = supervisor.service.name or "the model"
+        await supervisor.unload()
+        self._daemon.log("info", f"{name} was unloaded")
         connection.send(admin_event("unloaded", message.id))
 
     def _refuse_when_stopping(self) -> None:
         if self._daemon.stopping:
             raise ProtocolError(E_LIMIT_002, STOPPING)
 
-    def info(self, template: bool = False) -> dict[str, Any]:
-        """``model`` is ``None`` while none is loaded, with ``state`` saying what is going on.
+    def info(self, name: str | None = None, template: bool = False) -> dict[str, Any]:
+        """``model`` is that of this name, else the default; ``None`` while it is not loaded, with
+        ``state`` saying what is going on.  ``models`` has all of them.
         ``template``: its ``template`` is the text of the chat template.
         ``next_try`` is when one that cannot be served now is tried again."""
         daemon = self._daemon
-        engine, next_try = daemon.supervisor.current, daemon.supervisor.next_try
-        model: dict[str, Any] | None = None
-        if engine is not None:
-            ready = engine.ready
-            model = {"path": engine.start.model_path, "engine_pid": engine.pid}
-            if ready is not None:
-                model.update(
-                    {name: getattr(ready, name) for name in SAME_IN_READY},
-                    name=ready.model_name,
-                    chat_template=bool(ready.chat_template),
-                    note=plain_turns.NOTE if ready.is_base else "",
-                    chat=_chat_state(engine),
-                    speculate=engine.start.speculate,
-                    load_ms=round(ready.load_ms, 1),
-                    start_ms=round(ready.start_ms, 1),
-                )
-                if template:
-                    model["template"] = ready.chat_template
-            else:
-                model["progress"] = round(engine.progress.fraction, 4)
+        service = daemon.sessions.services.find(name)
+        next_try = daemon.models.all[service.number].next_try
+        model = model_of(service.engine) if service.engine is not None else None
+        ready = service.engine.ready if service.engine is not None else None
+        if template and model is not None and ready is not None:
+            model["template"] = ready.chat_template
         config = daemon.config
         names = (
             "max_sessions", "max_queue", "idle_timeout_s", "max_unsent_bytes", "max_connections",
@@ -419,8 +402,9 @@ class Admin:
             "pid": os.getpid(),
             "socket": config.socket,
             "http": daemon.http or None,
-            "state": state(daemon),
+            "state": state(daemon, service),
             "model": model,
+            "models": models_of(daemon),
             "next_try": next_try.state() if next_try is not None else None,
             "limits": limits,
             "sessions": session_rows(daemon.sessions),
@@ -431,11 +415,3 @@ class Admin:
 def _program(connection: Connection, message: Any) -> int:
     """Return the number of the program whose share of answers a message takes."""
     return sharer_of(connection, getattr(message, "key", ""), None)
-
-
-def _chat_state(engine: EngineHandle) -> dict[str, Any]:
-    """Return the abilities of the model's template, or its error; empty until it was examined."""
-    if engine.chat_error:
-        return {"error": engine.chat_error}
-    found = engine.chat_abilities
-    return {} if found is None else {"thinks": found.thinks, **found.abilities}

@@ -17,6 +17,7 @@ from umaserve.server.admin import Admin
 from umaserve.server.clients.connection import Connection, program_of
 from umaserve.server.clients.limits import Limits, limits_of
 from umaserve.server.clients.shares import CONNECTION_S, FrameBudget, FrontTime
+from umaserve.server.engine_set import EngineSet
 from umaserve.server.engines.descriptors import (
     OUT_OF_THEM,
     connections_within_limit,
@@ -26,7 +27,6 @@ from umaserve.server.figures.scorecard import Scorecard
 from umaserve.server.log.lines import Log, trace
 from umaserve.server.requests.meters import Meters
 from umaserve.server.requests.sessions import Sessions
-from umaserve.server.supervisor import Supervisor
 from umaserve.system.peer import Peer, peer_of
 
 ACCEPT_RETRY_S = 0.1
@@ -43,7 +43,7 @@ class Daemon:
     log: Log
     meters: Meters
     sessions: Sessions
-    supervisor: Supervisor
+    models: EngineSet
     owner: int  # user id that may connect
     connections: set[Connection] = field(default_factory=set)
     stopping: bool = False
@@ -52,7 +52,7 @@ class Daemon:
 
     def __post_init__(self) -> None:
         self.log.on_trouble = self.meters.recent_errors.log_line
-        self.scorecard = Scorecard(self.config, self.meters, self.sessions, self.supervisor)
+        self.scorecard = Scorecard(self.config, self.meters, self.sessions, self.models)
         self.admin = Admin(self)
         self._numbers = itertools.count(1)
         self._programs: dict[Hashable, dict[Connection, None]] = {}  # newest last
@@ -64,8 +64,8 @@ class Daemon:
 
     @property
     def limits(self) -> Limits:
-        """Limits for clients with the current model; another model may have another context."""
-        return limits_of(self.config, self.supervisor.positions)
+        """Limits for clients with the models that serve; others may have another context."""
+        return limits_of(self.config, self.models.positions)
 
     def serves_others(self, program: Hashable) -> bool:
         """Whether another program than this one is connected."""
@@ -100,7 +100,7 @@ class Daemon:
 
     def _accept(self, listening: socket.socket) -> socket.socket | None:
         """``None``: it was turned away, for want of file descriptors."""
-        reserve = self.supervisor.reserve
+        reserve = self.models.reserve
         if reserve.fill():
             try:
                 return listening.accept()[0]

@@ -28,6 +28,7 @@ from umaserve.server.agent_check import AgentCheck, open_agent_check
 from umaserve.server.clients.keep_socket import keep_socket
 from umaserve.server.clients.listener import ClaimedSocket, SocketError
 from umaserve.server.daemon import Daemon
+from umaserve.server.engine_set import EngineSet
 from umaserve.server.engines.awake import AwakeClock
 from umaserve.server.engines.descriptors import (
     Reserve,
@@ -44,7 +45,6 @@ from umaserve.server.gateway.listener import HttpListeners, open_http, problem_w
 from umaserve.server.log.lines import Log, trace
 from umaserve.server.requests.meters import Meters
 from umaserve.server.requests.sessions import Sessions
-from umaserve.server.supervisor import Supervisor
 from umaserve.system import core_dumps
 from umaserve.system.parent import SIGNALS
 from umaserve.system.process_name import name_process
@@ -96,8 +96,8 @@ def serve(config: Config, engine_command: Sequence[str] | None = None) -> int:
         reserve = Reserve()
         limits = (config.max_sessions, config.max_queue, config.max_tokens)
         sessions = Sessions(*limits, meters, log, reserve, config.apps, config.n_seq)
-        supervisor = Supervisor(config, sessions, meters, log, engine_command, reserve)
-        daemon = Daemon(config, log, meters, sessions, supervisor, os.geteuid())
+        models = EngineSet(config, sessions, meters, log, engine_command, reserve)
+        daemon = Daemon(config, log, meters, sessions, models, os.geteuid())
         scorecard, trace = records.open_records(config, daemon.scorecard, log)
         if trace is not None:
             records.trace_to(trace, meters)
@@ -186,7 +186,7 @@ class _Run:
                 open_agent_check(daemon.config) as checked,
                 trio.open_nursery() as nursery,
             ):
-                await nursery.start(daemon.supervisor.run, self.model)
+                await nursery.start(daemon.models.run, self.model)
                 chats, replies = daemon.sessions.chat.run, daemon.sessions.replies.run
                 nursery.start_soon(self._while_serving, "rendering conversations", chats)
                 nursery.start_soon(self._while_serving, "reading answers", replies)
@@ -250,7 +250,7 @@ class _Run:
                 daemon.log("info", told)
             told = ""
 
-        reserve = daemon.supervisor.reserve
+        reserve = daemon.models.reserve
         child = GatewayChild(daemon.config, http, daemon.log, on_ready, reserve)
         self._http_child = child
         async with trio.open_nursery() as nursery:
@@ -290,7 +290,7 @@ class _Run:
             self.daemon.log(level, text)
 
     async def _first_start_failed(self) -> None:
-        supervisor = self.daemon.supervisor
+        supervisor = self.daemon.models.default
         await supervisor.failed.wait()
         self.daemon.log("error", supervisor.failure)
         self.status = 1
@@ -305,14 +305,14 @@ class _Run:
         why = (E_LIMIT_002, STOPPING)
         daemon.sessions.closed = why
         daemon.sessions.fail_queued(*why)
-        daemon.supervisor.begin_stop()
+        daemon.models.begin_stop()
         await daemon.sessions.drain(None, daemon.config.drain_s if self.status == 0 else 0.0, why)
         await daemon.flush()
-        for engine in daemon.supervisor.engines:
+        for engine in daemon.models.engines:
             if engine.pid:  # the trace has its last ticks
                 daemon.meters.read_ticks(engine, now=True)
         with trio.move_on_after(STOP_S):
-            await daemon.supervisor.stop()
+            await daemon.models.stop()
         if self.status == 0:
             daemon.log("info", "stopped")
 
@@ -320,7 +320,7 @@ class _Run:
 
     async def _announce(self) -> None:
         """Progress of the first load, then one line that says where and what."""
-        supervisor = self.daemon.supervisor
+        supervisor = self.daemon.models.default
         if self._wants_dashboard() and sys.stdout.isatty():
             ready = await self._first_ready(None)
         elif not sys.stderr.isatty() or self.daemon.config.log_json:
@@ -358,7 +358,7 @@ class _Run:
 
     async def _first_ready(self, report: Callable[[float, str], None] | None) -> m.Ready | None:
         """Watch the first load over all of its attempts; ``None`` when it fails."""
-        supervisor = self.daemon.supervisor
+        supervisor = self.daemon.models.default
         while not supervisor.failed.is_set() and not self._stop.is_set():
             engine = supervisor.current
             if engine is not None and engine.ready is not None:

@@ -12,17 +12,19 @@ from umaserve.server.clients.limits import Limits
 from umaserve.server.figures.machine import MachineUse
 from umaserve.server.figures.recent_gaps import RecentGaps
 from umaserve.server.figures.session_rows import session_rows
+from umaserve.server.model_rows import SHOWN, model_row, state_of
 from umaserve.wire import table as t
 from umaserve.wire.memory_order import loads_first
 
 if TYPE_CHECKING:
     from umaserve.config import Config
+    from umaserve.server.engine_set import EngineSet
     from umaserve.server.engines.handle import EngineHandle
     from umaserve.server.figures.scorecard import Scorecard
     from umaserve.server.log.lines import Log
     from umaserve.server.requests.meters import Meters
+    from umaserve.server.requests.service import Service
     from umaserve.server.requests.sessions import Sessions
-    from umaserve.server.supervisor import Supervisor
 
 TICK_SPAN_S = 1.0
 LOG_LINES = 12
@@ -38,7 +40,7 @@ class Watched(Protocol):
     log: Log
     meters: Meters
     sessions: Sessions
-    supervisor: Supervisor
+    models: EngineSet
     scorecard: Scorecard
     stopping: bool
     http: str
@@ -57,8 +59,8 @@ class Overview:
 
     def read(self) -> dict[str, Any]:
         daemon = self._daemon
-        engine = daemon.supervisor.current
-        next_try = daemon.supervisor.next_try
+        engine = daemon.models.current
+        next_try = daemon.models.default.next_try
         ready = engine is not None and engine.ready is not None
         if daemon.meters.recent is not self._of:  # another model serves
             self._gaps, self._of = RecentGaps(), daemon.meters.recent
@@ -73,6 +75,9 @@ class Overview:
             "progress": None if engine is None or ready else round(engine.progress.fraction, 4),
             "stage": None if engine is None or ready else engine.progress.stage,
             "next_try": next_try.state() if next_try is not None else None,
+            "models": [
+                {name: each.get(name) for name in SHOWN} for each in models_of(daemon)
+            ],
             "sessions": session_rows(daemon.sessions),
             "recent": daemon.meters.recent_requests.read()[-ENDED:],
             "machine": self._machine.read(),
@@ -86,14 +91,23 @@ class Overview:
         }
 
 
-def state(daemon: Watched) -> str:
-    """unloaded, loading, serving or stopping."""
-    engine = daemon.supervisor.current
+def state(daemon: Watched, service: Service | None = None) -> str:
+    """unloaded, asleep, loading or serving, of a model or of the default one; or stopping."""
     if daemon.stopping:
         return "stopping"
-    if engine is None:
-        return "unloaded"
-    return "serving" if engine.serving else "loading"
+    return state_of(service or daemon.models.default.service)
+
+
+def models_of(daemon: Watched) -> list[dict[str, Any]]:
+    """A row for each model, the default one first."""
+    live = list(daemon.sessions.live.values())
+    return [
+        model_row(
+            each.service, each.config.model, daemon.models.settings(each).aliases, live,
+            daemon.meters,
+        )
+        for each in daemon.models.all
+    ]  # fmt: skip
 
 
 def tick_summary(engine: EngineHandle) -> dict[str, Any]:

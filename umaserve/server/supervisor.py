@@ -1,10 +1,11 @@
-"""Keeps an engine serving: starts it, replaces it when it dies or hangs, changes the model.
+"""Keeps a model served: starts its engine, replaces it when it dies or hangs, changes the model.
 
-One engine is *current*: it takes new requests.  A load starts a *candidate* next to it, which
-becomes current when it has proved itself.  The old one is then *retiring* and ends what it runs.  A
-dead current engine is replaced at once, and ``recovery.recover`` queues its requests again.  Where
-none can be started, that is tried for ever, after pauses that grow; only the very first ends the
-daemon.
+One engine of a model is *current*: it takes new requests.  A load starts a *candidate* next to it,
+which becomes current when it has proved itself.  The old one is then *retiring* and ends what it
+runs.  A dead current engine is replaced at once, and ``recovery.recover`` queues its requests
+again.  Where none can be started for the default model, that is tried for ever, after pauses that
+grow; only the very first ends the daemon.  Another model is tried again when it is asked for.  A
+model may be *asleep*: it has no engine, and its next request starts one.
 
 Long: which engine serves, and which comes next, is one state.
 """
@@ -13,8 +14,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import msgspec
 import trio
@@ -36,13 +38,14 @@ from umaserve.server.engines.descriptors import Reserve
 from umaserve.server.engines.exit import EngineExit, describe_exit
 from umaserve.server.engines.handle import EngineHandle
 from umaserve.server.engines.loop_lock import LoopLock
-from umaserve.server.engines.model_start import kv_kind, start_message, why_not_served
+from umaserve.server.engines.model_start import memory_of, start_message, why_not_served
 from umaserve.server.engines.model_watch import watch_file
 from umaserve.server.engines.next_try import RETRY_S, NextTry, pause_s
 from umaserve.server.engines.slow_files import ask_file
 from umaserve.server.log.lines import trace
 from umaserve.server.recovery import end_those_of_another_model, inherit, known_identity, recover
 from umaserve.server.requests.meters import Meters
+from umaserve.server.requests.service import DEFAULT, Service
 from umaserve.server.requests.sessions import Sessions
 from umaserve.system.own_python import run_module
 from umaserve.texts import path_of
@@ -54,40 +57,59 @@ KILLED_ATTEMPT = 0.3  # what one that was killed from outside counts
 SHORT_LIFE_S = 2.0  # engines that die so soon, one after the other, are not replaced at once
 LONGEST_PAUSE_S = 10.0
 UNLOADED = (E_MODEL_001, "the model was unloaded before this answer had ended")
+NOT_LOADED = "no model is loaded; `umaserve load MODEL` loads one"
 
 Report = Callable[[float, str], None]
 
 
-class Supervisor:
-    """``failed`` is set when the daemon's first engine cannot be started; ``failure`` says why."""
+class Machine(NamedTuple):
+    """Parts that the supervisors of all models share.
 
-    def __init__(
-        self,
-        config: Config,
-        sessions: Sessions,
-        meters: Meters,
-        log: Callable[..., None],
-        command: Sequence[str] | None = None,
-        reserve: Reserve | None = None,
-    ) -> None:
+    ``make_room`` waits until a model fits beside the others; it raises ``ProtocolError``
+    (``E_MODEL_002``) where it never will.
+    """
+
+    sessions: Sessions
+    meters: Meters
+    log: Callable[..., None]
+    make_room: Callable[[Supervisor, memory.ModelFile], Awaitable[None]]
+    fits: Callable[[int], bool]  # whether so many bytes are free beside all engines
+    command: Sequence[str]  # that starts an engine
+    reserve: Reserve
+    loop_lock: LoopLock
+
+
+class Supervisor:
+    """``failed`` is set when the daemon's first engine cannot be started; ``failure`` says why.
+
+    ``config`` has the settings of this model.
+    """
+
+    def __init__(self, config: Config, service: Service, machine: Machine) -> None:
         self.config = config
-        self.sessions = sessions
-        self.meters = meters
-        self.current: EngineHandle | None = None
+        self.service = service
+        self.sessions = machine.sessions
+        self.meters = machine.meters
         self.failed = trio.Event()
         self.failure = ""
-        self.engines: list[EngineHandle] = []  # every process there is
-        self._log = log
-        self._command = tuple(command or ENGINE_COMMAND)
-        self._loop_lock = LoopLock()
+        self.engines: list[EngineHandle] = []  # every process that this model has
+        self._machine = machine
+        self._log = machine.log
         self._nursery: trio.Nursery
         self.next_try: NextTry | None = None  # of a model that cannot be served now
-        self.reserve = reserve or Reserve()
+        self._need_bytes = 0  # of the newest model file
+        self.is_waking = False  # an engine is about to be started for a model that was asleep
+        service.wake = self.wake
         self._short_lives = 0  # in a row
         self._served = False  # an engine has been ready once
         self._changing = False  # a load or an unload runs
         self._stopping = False
         self._positions = 0
+
+    @property
+    def current(self) -> EngineHandle | None:
+        """The engine that takes new requests."""
+        return self.service.engine
 
     @property
     def positions(self) -> int:
@@ -101,11 +123,14 @@ class Supervisor:
     # --- start and end ----------------------------------------------------------------------------
 
     async def run(
-        self, model: memory.ModelFile, *, task_status: Any = trio.TASK_STATUS_IGNORED
+        self, model: memory.ModelFile | None, *, task_status: Any = trio.TASK_STATUS_IGNORED
     ) -> None:
-        """Start the first engine and keep one serving until cancelled."""
+        """Start the first engine, or sleep where ``model`` is ``None``; keep the model served until
+        cancelled."""
         async with trio.open_nursery() as self._nursery:
-            self._begin(start_message(self.config, model))
+            if model is not None:
+                self._need_bytes = memory_of(model, self.config)
+                self._begin(start_message(self.config, model))
             task_status.started()
             await trio.sleep_forever()
 
@@ -125,22 +150,23 @@ class Supervisor:
 
     def _begin(self, start: m.Start, known: ModelIdentity | None = None) -> None:
         """Make a new engine the current one; ``known``: of the model that was served before."""
-        self.current = self._spawn(start)
-        self.current.identity = known
-        self.sessions.engine = self.current
+        self.service.engine = self._spawn(start)
+        self.service.engine.identity = known
 
     def _spawn(self, start: m.Start) -> EngineHandle:
         engine = EngineHandle(
             start,
-            self._command,
+            self._machine.command,
             on_message=self._on_message,
             on_tokens=self.sessions.on_tokens,
             on_wake=self.sessions.on_wake,
             on_log=self._log,
-            loop_lock=self._loop_lock,
+            loop_lock=self._machine.loop_lock,
             hang_floor_s=self.config.hang_timeout_s,
-            reserve=self.reserve,
+            reserve=self._machine.reserve,
+            service=self.service.number,
         )
+        engine.need_bytes = self._need_bytes
         self.engines.append(engine)
         self._nursery.start_soon(self._tend, engine)
         if start.use_mmap:  # weights that were read do not change with the file
@@ -168,7 +194,7 @@ class Supervisor:
             if engine is self.current:
                 self._served = True
                 self._is_served_again()
-                self.sessions.count(self.meters.serves, _model_of(message))
+                self._tell_model(message)
             end_those_of_another_model(self.sessions, engine)
             self.sessions.check_template(engine)
             self.sessions.pump(engine)
@@ -183,7 +209,8 @@ class Supervisor:
         deaths = 0.0
         if engine.ready is None:
             deaths = engine.deaths + (KILLED_ATTEMPT if exit.kind == blame.KILLED else 1.0)
-            if not self._served and (deaths >= ATTEMPTS or exit.load_failed):
+            is_first = not self._served or self.service.number != DEFAULT
+            if is_first and (deaths >= ATTEMPTS or exit.load_failed):
                 self._give_up(engine, reason)
                 return
             if deaths >= ATTEMPTS:
@@ -198,7 +225,8 @@ class Supervisor:
         count = len(engine.backlog)
         who = "1 request goes" if count == 1 else f"{count} requests go"
         what = f"could not load its model: {reason}" if exit.load_failed else reason
-        self._log("warn", f"the engine {what}; starting another, {who} on")
+        of = f" of {self.service.name}" if self.service.name else ""
+        self._log("warn", f"the engine{of} {what}; starting another, {who} on")
         if wait_s:
             await trio.sleep(wait_s)
         if self._stopping or not (engine is self.current or engine.backlog):
@@ -208,7 +236,7 @@ class Supervisor:
         successor.replaces = engine.ready is not None or engine.replaces
         inherit(successor, engine)
         if engine is self.current:
-            self.current = self.sessions.engine = successor
+            self.service.engine = successor
         else:
             successor.accepting = False
             successor.replaced = engine.replaced
@@ -242,13 +270,17 @@ class Supervisor:
         self.sessions.fail_waiting(engine.backlog.values(), E_RUNTIME_001, text)
 
     def _give_up(self, engine: EngineHandle, reason: str) -> None:
-        """The daemon's first engine cannot be started: the daemon ends."""
+        """The first engine cannot be started: of the default model, and the daemon ends; of
+        another, and its next request tries again."""
         self._nobody_waits(engine, reason)
         if engine is self.current:
-            self.current = self.sessions.engine = None
+            self.service.engine = None
             self.failure = f"{engine.start.model_path} cannot be served: {reason}"
-            self.failed.set()
-            self.sessions.fail_queued(E_MODEL_002, self.failure)
+            if self.service.number == DEFAULT:
+                self.failed.set()
+            else:
+                self._log("error", self.failure)
+            self.sessions.fail_queued(E_MODEL_002, self.failure, self.service)
 
     async def _try_later(self, engine: EngineHandle, reason: str, deaths: float) -> None:
         """No model is served for a while; what is in the way may pass, so try again, for ever.
@@ -257,9 +289,9 @@ class Supervisor:
         """
         start = engine.start
         next_try = self.next_try = NextTry.after(start.model_path, reason, deaths)
-        self.current = self.sessions.engine = None
-        self.sessions.closed = (E_MODEL_001, next_try.text())
-        self.sessions.fail_queued(*self.sessions.closed)
+        self.service.engine = None
+        self.service.closed = (E_MODEL_001, next_try.text())
+        self.sessions.fail_queued(*self.service.closed, self.service)
         self._log(
             "error",
             f"{start.model_path} cannot be served: {reason}; no model is loaded now, and this one "
@@ -275,11 +307,62 @@ class Supervisor:
             self.current.deaths, self.current.replaces = deaths, True
 
     def _is_served_again(self) -> None:
-        if self.next_try is not None and self.sessions.closed == (
+        if self.next_try is not None and self.service.closed == (
             E_MODEL_001, self.next_try.text(),
         ):  # fmt: skip
-            self.sessions.closed = None
+            self.service.closed = None
         self.next_try = None
+
+    def _tell_model(self, ready: m.Ready | None) -> None:
+        """This model serves now, under the names of its file too; ``None``: none does."""
+        names = () if ready is None else (ready.model_name, ready.model_path)
+        self.sessions.services.serves(self.service, *names)
+        if self.service.number == DEFAULT:
+            model = "" if ready is None else _model_of(ready)
+            self.sessions.count(self.meters.serves, model)
+
+    # --- sleep ------------------------------------------------------------------------------------
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it has an engine that nobody uses, so that it may sleep."""
+        engine = self.current
+        if engine is None or engine.ready is None or self._changing or self.is_waking:
+            return False
+        return not (engine.requests or engine.backlog or engine.is_asked or len(self.service.room))
+
+    def wake(self) -> None:
+        """Somebody asks for this model, which is asleep: start its engine."""
+        is_asleep = self.current is None and self.service.closed is None
+        if is_asleep and not (self.is_waking or self._changing or self._stopping):
+            self.is_waking = True
+            self._nursery.start_soon(self._wake)
+
+    async def _wake(self) -> None:
+        try:
+            for engine in list(self.engines):  # that it had before it fell asleep
+                await engine.exited.wait()
+            file = await ask_file(memory.look_at, self.config.model)
+            if refusal := why_not_served(file, self.config):
+                raise ProtocolError(E_MODEL_002, refusal)
+            await self._machine.make_room(self, file)
+            if self.current is None and not self._stopping:
+                self._need_bytes = memory_of(file, self.config)
+                self._begin(start_message(self.config, file))
+        except (GGUFError, ProtocolError) as error:
+            text = error.message if isinstance(error, ProtocolError) else str(error)
+            self.failure = text
+            self._log("error", text)
+            self.sessions.fail_queued(E_MODEL_002, text, self.service)
+        finally:
+            self.is_waking = False
+
+    async def sleep(self) -> None:
+        """End the engine of an idle model; its next request starts another one."""
+        engine = self.current
+        if engine is not None and self.is_idle:
+            self.service.engine = None
+            await engine.stop()
 
     # --- load and unload --------------------------------------------------------------------------
 
@@ -339,29 +422,19 @@ class Supervisor:
         if refusal := why_not_served(file, self.config):
             raise ProtocolError(E_MODEL_002, refusal)
         start = start_message(self.config, file)
-        if self.current is None or self._fits_next_to(file):
+        self._need_bytes = memory_of(file, self.config)
+        if self.current is None or self._machine.fits(self._need_bytes):
             return await self._load_next_to(start, report)
         return await self._load_instead(start, report)
-
-    def _fits_next_to(self, file: memory.ModelFile) -> bool:
-        config = self.config
-        cells = config.n_ctx or memory.LEAST_CELLS
-        need = file.needs(cells, kv_kind(config))
-        old = self.current.ready if self.current is not None else None
-        if old is not None and old.backend == "cpu":
-            need += old.kv_bytes  # cells that nobody used yet are not in memory, but may come
-        if old is not None and 0 <= old.device_free < need:
-            return False
-        return need < memory.available_bytes()
 
     async def _load_next_to(self, start: m.Start, report: Report) -> m.Ready:
         engine = self._spawn(start)
         try:
-            ready = await self._wait_ready(engine, report)
+            ready = await self.wait_ready(engine, report)
         except trio.Cancelled:
             engine.kill()
             raise
-        old, self.current = self.current, engine
+        old, self.service.engine = self.service.engine, engine
         if old is not None:
             old.newest.replaced = True
         self._open()
@@ -373,24 +446,24 @@ class Supervisor:
         old = self.current
         assert old is not None
         report(0.0, "draining")
-        self.sessions.holding = True  # new requests wait
+        self.service.holding = True  # new requests wait
         await self.sessions.drain(old, self.config.drain_s, UNLOADED)
         # it may have been replaced meanwhile
-        old, self.current, self.sessions.engine = self.current, None, None
+        old, self.service.engine = self.service.engine, None
         if old is not None:
             await old.stop()
         if self._stopping:
             raise ProtocolError(E_MODEL_002, STOPPING)
         try:
             engine = self._spawn(start)
-            ready = await self._wait_ready(engine, report)
+            ready = await self.wait_ready(engine, report)
         except Exception:
             if not self._stopping and old is not None:
                 self._log("warn", f"loading {start.model_path} failed; the old model comes back")
                 self._begin(old.start, known_identity(old))
-            self.sessions.holding = False
+            self.service.holding = False
             raise
-        self.current = engine
+        self.service.engine = engine
         self._open()
         return ready
 
@@ -398,13 +471,13 @@ class Supervisor:
         self._served = True
         self.next_try = None
         assert self.current is not None and self.current.ready is not None
-        self.sessions.count(self.meters.serves, _model_of(self.current.ready))
-        self.sessions.engine = self.current
-        self.sessions.holding = False
-        self.sessions.closed = None
-        self.sessions.pump()
+        self.config = replace(self.config, model=self.current.start.model_path)  # to wake up with
+        self._tell_model(self.current.ready)
+        self.service.holding = False
+        self.service.closed = None
+        self.sessions.pump(self.current)
 
-    async def _wait_ready(self, engine: EngineHandle, report: Report) -> m.Ready:
+    async def wait_ready(self, engine: EngineHandle, report: Report) -> m.Ready:
         """Raises ``ProtocolError`` (``E_MODEL_002``) when the engine ends instead."""
         said = None
         while not engine.settled.is_set():
@@ -428,15 +501,16 @@ class Supervisor:
 
     async def _unload(self) -> None:
         self.next_try = None
-        text = "no model is loaded; `umaserve load MODEL` loads one"
-        self.sessions.closed = (E_MODEL_001, text)
-        self.sessions.fail_queued(E_MODEL_001, text)
+        name = self.service.name
+        text = f"{name} is unloaded; `umaserve load {name}` loads it" if name else NOT_LOADED
+        self.service.closed = (E_MODEL_001, text)
+        self.sessions.fail_queued(E_MODEL_001, text, self.service)
         if self.current is not None:
             await self.sessions.drain(self.current, self.config.drain_s, UNLOADED)
-            engine, self.current, self.sessions.engine = self.current, None, None
+            engine, self.service.engine = self.service.engine, None
             if engine is not None:
                 await engine.stop()
-        self.sessions.count(self.meters.serves, "")
+        self._tell_model(None)
 
 
 def _model_of(ready: m.Ready) -> str:

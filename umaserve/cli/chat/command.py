@@ -14,7 +14,8 @@ from umaserve.cli.common import EXIT_OK, Parser, add_socket, say
 
 HELP = '''/system TEXT  set the system message; without TEXT there is none
 /set          show temperature and the like; /set NAME VALUE changes one
-/model        the model that answers; /model NAME serves another, for everybody
+/model        the model that answers; /model NAME takes another of `umaserve ps`, or serves a
+              file for everybody
 /retry        ask the last question again
 /undo         take the last question and its answer back
 /reset        forget the conversation
@@ -41,6 +42,7 @@ def _parser() -> Parser:
     parser.add_argument("--temp", type=float, metavar="X", help="temperature; 0 = greedy")
     parser.add_argument("--seed", type=int, metavar="N", help="same seed, same answers")
     parser.add_argument("--priority", choices=("interactive", "background"), help="the lane")
+    parser.add_argument("--model", metavar="NAME", help="a model that `umaserve ps` lists")
     add_socket(parser)
     return parser
 
@@ -139,6 +141,7 @@ def chat(arguments: list[str]) -> int:
         "temperature": given.temp,
         "seed": given.seed,
         "priority": given.priority,
+        "model": given.model,
     }
     talk = Talk(given.socket, settings, Conversation(given.system), gives_up=not interactive)
     commands = _Commands(talk)

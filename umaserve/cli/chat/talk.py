@@ -71,7 +71,7 @@ class Talk:
         Raises ``ConnectionFailed`` and ``ServerError``.
         """
         with client_of(self._socket) as client:
-            self._learn(model_once_loaded(client))
+            self._learn(model_once_loaded(client, self.settings.get("model")))
         return self.model
 
     def tell_model(self) -> int:
@@ -85,10 +85,16 @@ class Talk:
         return EXIT_OK
 
     def change_model(self, name: str) -> int:
-        """Have the daemon serve another model; an exit status."""
+        """Go on with another model of the daemon, or have it serve a file; an exit status."""
         from umaserve.cli.admin import load
 
         try:
+            with client_of(self._socket) as client:
+                models = client.info().get("models", ())
+            if any(name in (each["id"], *each["aliases"]) for each in models):
+                self.settings["model"] = name
+                return self.tell_model()
+            self.settings["model"] = None
             status = load([*(["--socket", self._socket] if self._socket else []), "--", name])
             self.meet_model()
         except UmaError as error:
@@ -188,7 +194,7 @@ class Talk:
         if settings.get("seed") is not None:
             settings["seed"] += self._attempt
         with client_of(self._socket) as client:
-            self._learn(model_once_loaded(client))
+            self._learn(model_once_loaded(client, self.settings.get("model")))
             messages = self.conversation.messages(question)
             with (
                 client.generate(messages=messages, session=self._session, **settings) as stream,

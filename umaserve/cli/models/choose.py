@@ -40,10 +40,17 @@ def with_model(config: Config, ask: bool, tell: Callable[[str], None]) -> Config
         path = named(config.model, where, ask) if config.model else ""
     else:
         path = _default(config, where, ask, tell)
-    draft = ""
-    if config.draft_model:
-        draft = named(config.draft_model, where, ask) or str(demo_model_path())
-    return replace(config, model=path, draft_model=draft)
+    def found(reference: str) -> str:
+        return named(reference, where, ask) or str(demo_model_path())
+
+    models = {
+        name: model._replace(
+            path=found(model.path), draft_model=model.draft_model and found(model.draft_model)
+        )
+        for name, model in config.models.items()
+    }
+    draft = found(config.draft_model) if config.draft_model else ""
+    return replace(config, model=path, draft_model=draft, models=models)
 
 
 def somebody_asks() -> bool:

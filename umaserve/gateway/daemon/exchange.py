@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from umaserve.gateway.daemon.event import Event
-from umaserve.gateway.daemon.link import Connection, Link
+from umaserve.gateway.daemon.link import Connection, Link, with_model
 from umaserve.gateway.daemon.refusal import of_daemon
 from umaserve.protocol import E_LIMIT_003, encode_frame
 
@@ -46,7 +46,7 @@ class Exchange:
         id, number = self._link.new_id(), len(self._ids)
         self._ids.append(id)
         tells = message.get("begin") is True
-        message = {**message, "id": id, "begin": True}
+        message = with_model({**message, "id": id, "begin": True})
         most = message.get("max_tokens")
         if trim and self._link.max_tokens and isinstance(most, int | float):
             message["max_tokens"] = min(most, self._link.max_tokens)

@@ -95,7 +95,13 @@ class Connection(asyncio.Protocol):
 
 
 OWNER: ContextVar[str] = ContextVar("owner", default="")  # of the key of the request at work
+MODEL: ContextVar[str] = ContextVar("model", default="")  # that the request at work names
 SHARED = ("tokenize", "detokenize", "render", "embed")  # what the daemon answers in turns
+
+
+def with_model(message: dict[str, Any]) -> dict[str, Any]:
+    """The message, for the model that the request at work names."""
+    return {**message, "model": MODEL.get()} if MODEL.get() else message
 
 
 class Link:
@@ -196,6 +202,8 @@ class Link:
         """
         if message["type"] in SHARED and OWNER.get():
             message = {**message, "key": OWNER.get()}
+        if message["type"] in (*SHARED, "info"):
+            message = with_model(message)
         if message["type"] != "info":
             await self.check_size(len(encode_frame(message)))
         return await self._ask(await self.connection(), message, within_s)

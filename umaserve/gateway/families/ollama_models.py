@@ -14,7 +14,7 @@ from umaserve.gateway.translate.body import (
     read_object,
 )
 from umaserve.gateway.translate.endpoint import Endpoint
-from umaserve.gateway.translate.model import context_of, loaded_model, note_of
+from umaserve.gateway.translate.model import context_of, known_models, loaded_model, note_of
 
 VERSION = "0.12.6"  # of the interface; some clients ask for a newer one than they need
 
@@ -25,27 +25,28 @@ async def version(request: Request) -> Response:
 
 
 async def tags(request: Request) -> Response:
-    """The one model."""
-    model = await loaded_model(request)
-    return json_response({"models": [_entry(model)] if model else []})
+    """The models, the default one first."""
+    return json_response({"models": [*map(_entry, await known_models(request))]})
 
 
 async def running(request: Request) -> Response:
-    """The one model; it stays until it is unloaded."""
-    model = await loaded_model(request)
-    if not model:
-        return json_response({"models": []})
+    """The models that are loaded."""
+    known = await known_models(request)
+    return json_response({"models": [_running(model) for model in known if "name" in model]})
+
+
+def _running(model: dict[str, Any]) -> dict[str, Any]:
     entry = _entry(model) | {
         "expires_at": "2318-01-01T00:00:00Z",
         "size_vram": 0 if model["backend"] == "cpu" else model["model_bytes"],
         "context_length": context_of(model),
     }
     del entry["modified_at"]
-    return json_response({"models": [entry]})
+    return entry
 
 
 async def show(request: Request) -> Response:
-    """Describe the loaded model."""
+    """Describe a model; one that is asleep is loaded first."""
     await read_object(request)
     model = await loaded_model(request)
     if not model:
@@ -85,24 +86,26 @@ def _capabilities(model: dict[str, Any]) -> list[str]:
 
 def _entry(model: dict[str, Any]) -> dict[str, Any]:
     return {
-        "name": model["name"],
-        "model": model["name"],
+        "name": model["id"],
+        "model": model["id"],
         "modified_at": "1970-01-01T00:00:00Z",
-        "size": model["model_bytes"],
+        "size": model.get("model_bytes", 0),
         "digest": "",
         "details": _details(model),
     }
 
 
 def _details(model: dict[str, Any]) -> dict[str, Any]:
-    billions = model["n_params"] / 1e9
+    billions = model.get("n_params", 0) / 1e9
+    family = model.get("architecture", "")
+    quantization = model.get("description", "").split()[-1:]
     return {
         "parent_model": "",
         "format": "gguf",
-        "family": model["architecture"],
-        "families": [model["architecture"]],
+        "family": family,
+        "families": [family] if family else [],
         "parameter_size": f"{billions:.1f}B" if billions >= 1 else f"{billions * 1e3:.0f}M",
-        "quantization_level": model["description"].split()[-1] if model["description"] else "",
+        "quantization_level": "".join(quantization),
     }
 
 

@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 import umaserve
 from umaserve.gateway.daemon.event import Event
+from umaserve.gateway.daemon.link import with_model
 from umaserve.gateway.daemon.refusal import (
     Refusal,
     encode,
@@ -36,6 +37,7 @@ from umaserve.gateway.translate.caller import (
     require_admin,
 )
 from umaserve.gateway.translate.endpoint import Endpoint
+from umaserve.gateway.translate.model import is_called, known_models
 from umaserve.gateway.translate.schemas import AT_LEAST_1, SOCKET, TEXT, of_socket
 from umaserve.protocol import E_LIMIT_002, E_MODEL_001, ERRORS, STOPPING
 
@@ -97,7 +99,7 @@ async def health(request: Request) -> Response:
     else:
         model = info["model"] or {}
         about = {"status": info["state"], "model": model.get("name")}
-        if info["state"] == "serving":
+        if info["state"] in ("serving", "asleep"):  # a request wakes a model
             about |= {"status": "ok", "version": umaserve.__version__}
             return json_response(_of_state(request, about), headers=NOT_KEPT)
         why = _why_not(info)
@@ -128,12 +130,14 @@ def _why_not(info: dict[str, Any]) -> Refusal:
 
 
 async def load(request: Request) -> Response:
-    """Serve another model, of a folder that ``--model-dir`` names."""
+    """Load a configured model, or another one of a folder that ``--model-dir`` names."""
     require_admin(request, "loading a model")
     body = await read_object(request)
-    path = allowed_model(text_of(body, "model"), request.state.settings.model_dirs)
-    answer = await link_of(request).ask({"type": "load", "model": path}, None)
-    return json_response({"model": answer["model"]})
+    name = text_of(body, "model")
+    if not any(is_called(model, name) for model in await known_models(request)):
+        name = allowed_model(name, request.state.settings.model_dirs)
+    answer = await link_of(request).ask({"type": "load", "model": name}, None)
+    return json_response({"model": answer["model"], "success": True})
 
 
 def allowed_model(name: str, folders: tuple[str, ...]) -> str:
@@ -152,10 +156,11 @@ def allowed_model(name: str, folders: tuple[str, ...]) -> str:
 
 
 async def unload(request: Request) -> Response:
-    """Free the model's memory."""
+    """Free the memory of the model that the body names, or of the default one."""
     require_admin(request, "unloading the model")
-    await link_of(request).ask({"type": "unload"}, None)
-    return json_response({"unloaded": True})
+    body = await read_object(request) if await request.body() else {}
+    await link_of(request).ask(with_model({"type": "unload"}), None)
+    return json_response({"success": True, "unloaded": text_of(body, "model") or True})
 
 
 async def priority(request: Request) -> Response:
@@ -265,8 +270,12 @@ ENDPOINTS = (
         "POST", "/generate", generate, "the socket's request and events", "ours",
         SOCKET,
     ),
-    Endpoint("POST", "/load", load, "serve another model", "ours", {"model": TEXT}, ("model",)),
-    Endpoint("POST", "/unload", unload, "free the model", "ours"),
+    Endpoint("POST", "/load", load, "load a model", "ours", {"model": TEXT}, ("model",)),
+    Endpoint("POST", "/unload", unload, "free a model", "ours"),
+    Endpoint(
+        "POST", "/models/load", load, "load a model", "llama-server", {"model": TEXT}, ("model",)
+    ),
+    Endpoint("POST", "/models/unload", unload, "free a model", "llama-server"),
     Endpoint(
         "POST", "/priority", priority, "move a request to another lane", "ours",
         {"id": TEXT, "serial": AT_LEAST_1, **of_socket("priority")}, ("priority",),

@@ -74,14 +74,16 @@ def json_response(body: Any, status: int = 200, headers: Headers | None = None) 
 def cache_header(events: Iterable[Event]) -> Headers:
     """``X-UMA-Cache``, cached of all prompt tokens, and ``X-UMA-Lane`` as the daemon tells it.
 
-    ``X-UMA-Open`` has the parts of tools' schemas that bind nothing.  All are of the beginnings or
-    the ends of requests; nothing where there is none.
+    ``X-UMA-Model`` is the model that answers.  ``X-UMA-Open`` has the parts of tools' schemas that
+    bind nothing.  All are of the beginnings or the ends of requests; nothing where there is none.
     """
     told = list(events)
     if not told:
         return {}
     cached = sum(event.tokens("cached_tokens") for event in told)
     headers = {"x-uma-cache": f"{cached}/{sum(event.tokens('prompt_tokens') for event in told)}"}
+    if told[0].model:
+        headers["x-uma-model"] = quote(told[0].model, safe=" /#:()[]+,$.-_")
     if told[0].lane:
         headers["x-uma-lane"] = f"{told[0].lane}; {told[0].lane_reason}"
     if told[0].open_parts:

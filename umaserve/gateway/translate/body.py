@@ -8,8 +8,12 @@ from typing import Any
 import msgspec
 from starlette.requests import Request
 
+from umaserve.gateway.daemon.link import MODEL
 from umaserve.gateway.daemon.refusal import Refusal, wrong
+from umaserve.protocol.tables.fields import MAX_PATH_BYTES
 
+# Claude Code offers the models of a gateway whose id has `claude` or `anthropic` in it.
+FOR_ANTHROPIC = "anthropic-local/"
 _decode = msgspec.json.Decoder().decode
 
 
@@ -23,6 +27,9 @@ async def read_object(request: Request) -> dict[str, Any]:
         raise Refusal(400, "invalid_json", f"the body is not JSON: {text}") from None
     if not isinstance(body, dict):
         raise Refusal(400, "invalid_json", "the body must be a JSON object")
+    name = body.get("model")
+    if isinstance(name, str) and len(name) <= MAX_PATH_BYTES:  # of all that this request asks
+        MODEL.set(name.removeprefix(FOR_ANTHROPIC))
     return body
 
 

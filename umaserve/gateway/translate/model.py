@@ -6,6 +6,7 @@ from typing import Any
 
 from starlette.requests import Request
 
+from umaserve.gateway.daemon.link import MODEL
 from umaserve.gateway.daemon.refusal import Refusal
 from umaserve.gateway.translate.answering import link_of
 from umaserve.gateway.translate.body import read_object, text_of
@@ -19,9 +20,27 @@ async def info_of(request: Request, *, template: bool = False) -> dict[str, Any]
 
 
 async def loaded_model(request: Request, *, template: bool = False) -> dict[str, Any]:
-    """The model that serves; empty while none does."""
+    """The model that the request names, or the default; empty while it is not loaded.
+
+    A model that is named and asleep is loaded first.
+    """
     model = (await info_of(request, template=template))["model"]
+    if model is None and MODEL.get():
+        await link_of(request).ask({"type": "tokenize", "text": ""}, None)
+        model = (await info_of(request, template=template))["model"]
     return model if model is not None and "name" in model else {}
+
+
+async def known_models(request: Request) -> list[dict[str, Any]]:
+    """The models that can be asked for by their ``id``; those that are not loaded have no
+    ``name``."""
+    models: list[dict[str, Any]] = (await info_of(request))["models"]
+    return [each for each in models if "name" in each or not each["default"]]
+
+
+def is_called(model: dict[str, Any], name: str) -> bool:
+    """Whether a model has that name."""
+    return name in (model["id"], model.get("name"), *model["aliases"])
 
 
 async def read_named(request: Request) -> dict[str, Any]:
@@ -44,8 +63,9 @@ async def serving_model(request: Request, *, template: bool = False) -> dict[str
 
 
 def context_of(model: dict[str, Any]) -> int:
-    """Tokens that one request may have."""
-    return min(model["n_ctx"], model["n_ctx_train"] or model["n_ctx"])
+    """Tokens that one request may have; 0 for a model that is not loaded."""
+    cells: int = model.get("n_ctx", 0)
+    return min(cells, model.get("n_ctx_train", 0) or cells)
 
 
 def note_of(model: dict[str, Any]) -> dict[str, str]:

@@ -6,7 +6,6 @@ import base64
 import math
 import sys
 from array import array
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from starlette.requests import Request
@@ -25,10 +24,12 @@ AT_ONCE = 64  # texts of one question to the daemon
 
 
 class Vectors(NamedTuple):
-    """``rows``: float32 of length 1, one for each text; ``tokens`` of all together."""
+    """``rows``: float32 of length 1, one for each text; ``tokens`` of all together; the name of
+    the ``model`` that made them."""
 
     rows: list[array[float]]
     tokens: int
+    model: str
 
 
 async def vectors_of(
@@ -42,22 +43,26 @@ async def vectors_of(
     prompts = await prompts_of(link, _told(body, name), name, MAX_INPUTS)
     inputs = await _inputs(link, prompts)
     info = await info_of(request)
-    n_embd = int((info["model"] or {}).get("n_embd") or 0)
-    wanted = whole_of(body, "dimensions", n_embd, 1, 1 << 20)
-    if n_embd and wanted > n_embd:
-        raise wrong("dimensions", f"be at most {n_embd}: the model's vectors have no more")
-    rows: list[array[float]] = []
-    tokens = 0
-    # in base64 four bytes for three, and some room
-    fit = int(info["limits"]["max_unsent_bytes"]) // (6 * n_embd + 16)
+    wanted = whole_of(body, "dimensions", 0, 1, 1 << 20)
+    found, n_embd = Vectors([], 0, ""), 0
     # the rest of a frame is for what JSON escapes
     bytes_fit = int(info["limits"]["max_frame_bytes"]) // 2
-    for group in _groups(inputs, max(min(fit, AT_ONCE), 1), bytes_fit):
+    while len(found.rows) < len(inputs):
+        # the first vector tells how long the model's are; in base64 four bytes are for three
+        most = int(info["limits"]["max_unsent_bytes"])
+        fit = most // (6 * n_embd + 16) if n_embd else 1
+        group = _first_group(inputs[len(found.rows) :], max(min(fit, AT_ONCE), 1), bytes_fit)
         message = {"type": "embed", "input": group, "encoding_format": "base64"}
         answer = await link.ask({**message, "truncate": truncate}, None)
-        rows += [_cut(_decoded(text), wanted) for text in answer["embeddings"]]
-        tokens += answer["usage"]["prompt_tokens"]
-    return Vectors(rows, tokens)
+        rows = [_decoded(text) for text in answer["embeddings"]]
+        n_embd = len(rows[0])
+        if wanted > n_embd:
+            raise wrong("dimensions", f"be at most {n_embd}: the model's vectors have no more")
+        found.rows.extend(_cut(row, wanted or n_embd) for row in rows)
+        found = found._replace(
+            tokens=found.tokens + answer["usage"]["prompt_tokens"], model=answer["model"]
+        )
+    return found
 
 
 def _told(body: dict[str, Any], name: str) -> dict[str, Any]:
@@ -91,18 +96,16 @@ async def _inputs(link: Link, prompts: list[dict[str, Any]]) -> list[str | list[
     return found
 
 
-def _groups(inputs: list[Any], size: int, most_bytes: int) -> Iterator[list[Any]]:
-    """At most ``size`` of them together, and ``most_bytes`` where it is more than one."""
+def _first_group(inputs: list[Any], size: int, most_bytes: int) -> list[Any]:
+    """At most ``size`` of the first ones, and ``most_bytes`` where it is more than one."""
     group: list[Any] = []
     held = 0
-    for each in inputs:
-        length = len(each.encode()) if isinstance(each, str) else TOKEN_BYTES * len(each)
-        if group and (len(group) == size or held + length > most_bytes):
-            yield group
-            group, held = [], 0
+    for each in inputs[:size]:
+        held += len(each.encode()) if isinstance(each, str) else TOKEN_BYTES * len(each)
+        if group and held > most_bytes:
+            break
         group.append(each)
-        held += length
-    yield group
+    return group
 
 
 def _decoded(text: str) -> array[float]:

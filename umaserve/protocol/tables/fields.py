@@ -25,7 +25,10 @@ WITHOUT_KEY = "without a key"  # a `key` that no key has as its name, which has 
 
 Id = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_ID_CHARS)]
 _ID_WORDS = f"a string of 1 to {MAX_ID_CHARS} characters"
-
+_Name = Annotated[str, msgspec.Meta(max_length=MAX_PATH_BYTES)]
+_NAME_WORDS = f"a string of at most {MAX_PATH_BYTES} characters"
+_MODEL = Field("model", _Name, _NAME_WORDS, note="a name of `info`; others: the default model")
+_LOADED = Field("model", _Name, _NAME_WORDS, note="a name of `info`; omitted: the default model")
 
 TokenId = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 _WORDS_TOKEN = "a token id from 0 to 2147483647"
@@ -79,6 +82,7 @@ GENERATE_FIELDS: tuple[Field, ...] = (
         None,
         "log-probabilities of the prompt's tokens, with so many alternatives; not with `messages`",
     ),
+    _MODEL,
     Field("app", Id, _ID_WORDS, note="the program that asks; omitted: the connecting process's"),
     Field("key", Id, _ID_WORDS, note="the API key's name that asked; for the gateway to set"),
     Field(
@@ -121,13 +125,14 @@ ADMIN_FIELDS: dict[str, tuple[Field, ...]] = {
         Field(
             "model",
             str,
-            f"the path of a GGUF file, at most {MAX_PATH_BYTES} bytes long",
-            note="absolute, or as the daemon sees it",
+            f"the path of a GGUF file, at most {MAX_PATH_BYTES} bytes long, or a name of `info`",
+            note="a path: absolute, or as the daemon sees it; it takes the default model's place",
         ),
     ),
-    "unload": (_OPTIONAL_ID,),
+    "unload": (_OPTIONAL_ID, _LOADED),
     "info": (
         _OPTIONAL_ID,
+        _MODEL,
         flag("template", False, "the text of the model's chat template too"),
         flag("relays", False, "this connection asks for several programs, as the gateway does"),
     ),
@@ -140,13 +145,15 @@ ADMIN_FIELDS: dict[str, tuple[Field, ...]] = {
             "with the tokens that the model puts around a text, once; of a list, around the first",
         ),
         flag("parse_special", True, "read the text of special tokens as such"),
+        _MODEL,
         _OPTIONAL_KEY,
     ),
-    "render": (_OPTIONAL_ID, _OPTIONAL_KEY, chat_fields.MESSAGES, *chat_fields.OPTIONS),
+    "render": (_OPTIONAL_ID, _MODEL, _OPTIONAL_KEY, chat_fields.MESSAGES, *chat_fields.OPTIONS),
     "detokenize": (
         _OPTIONAL_ID,
         Field("tokens", list[TokenId], _WORDS_TOKENS),
         flag("with_pieces", False, "the bytes of each token too"),
+        _MODEL,
         _OPTIONAL_KEY,
     ),
     "embed": (
@@ -154,9 +161,10 @@ ADMIN_FIELDS: dict[str, tuple[Field, ...]] = {
         Field("input", str | list[Any], _WORDS_INPUT, note="what becomes vectors"),
         Field("encoding_format", Literal["float", "base64"], '"float" or "base64"', "float", ""),
         flag("truncate", False, "a text that is too long loses its end"),
+        Field("model", _Name, _NAME_WORDS, note="a name of `info`; others: the model that embeds"),
         _OPTIONAL_KEY,
     ),
-    "cache": (_OPTIONAL_ID,),
+    "cache": (_OPTIONAL_ID, _LOADED),
     "ping": (_OPTIONAL_ID,),
 }
 

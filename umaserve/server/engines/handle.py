@@ -69,7 +69,8 @@ class EngineHandle:
     ``on_tokens(handle)`` is called by a thread of its own that holds ``loop_lock``, and must not
     touch trio.  If that returned True, ``on_wake(handle)`` is then called in the loop.  So it is
     ten times a second while requests run, in case a wake byte was lost.  All are plain functions
-    and must not block.
+    and must not block.  ``service`` is the number of the `Service` whose requests it runs,
+    ``need_bytes`` the memory that it is predicted to take.
     """
 
     def __init__(
@@ -84,8 +85,10 @@ class EngineHandle:
         loop_lock: LoopLock,
         hang_floor_s: float = 0.0,
         reserve: Reserve | None = None,
+        service: int = 0,
     ) -> None:
         self.start = start
+        self.service, self.need_bytes = service, 0
         self.ready: m.Ready | None = None
         self.settled = trio.Event()  # ready, or never will be
         self.exited = trio.Event()
@@ -107,8 +110,7 @@ class EngineHandle:
         self.free_slots = list(range(start.n_slots))[::-1]
         self.accepting = True
         self.replaced = False  # another engine takes new requests: this one ends what it runs
-        self.pid = 0
-        self.spawned_ns = 0
+        self.pid = self.spawned_ns = 0
         self.exit: EngineExit | None = None
         self._command = list(command)
         self._on_message, self._on_log = on_message, on_log
@@ -263,6 +265,11 @@ class EngineHandle:
         if question.fault:
             raise TextFault(question.fault)
         return question.answer
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether somebody waits for an answer beside all requests."""
+        return bool(self._asked_texts)
 
     @property
     def is_tokenizing(self) -> bool:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from umaserve.config import Config
 from umaserve.models import needs as memory
 from umaserve.models.kv_shape import KvKind
+from umaserve.server.engines.handle import EngineHandle
 from umaserve.wire import messages as m
 
 MOST_POSITIONS = 1 << 20  # of a session where --n-ctx is auto, whatever a header says
@@ -61,6 +64,38 @@ def why_not_served(file: memory.ModelFile, config: Config) -> str:
 def kv_kind(config: Config) -> KvKind:
     """Return the kind of KV cells that the daemon's settings ask for."""
     return KvKind(config.kv_type_k, config.kv_type_v, config.head_major)
+
+
+def memory_of(file: memory.ModelFile, config: Config) -> int:
+    """Bytes that serving a model takes, roughly."""
+    return file.needs(config.n_ctx or memory.LEAST_CELLS, kv_kind(config))
+
+
+def fits_beside(need: int, engines: Iterable[EngineHandle], most: int) -> bool:
+    """Whether so many bytes are free beside ``engines``.
+
+    ``most``: bytes that all models may take together; 0 = what the machine has.
+    """
+    there = [each for each in engines if each.exit is None]
+    if most > 0:
+        return sum(map(_bytes_of, there)) + need <= most
+    free, on_device = memory.available_bytes(), []
+    for each in there:
+        # mapped weights count as available, and cells that nobody used yet are not in memory
+        if each.ready is None or each.ready.backend == "cpu":
+            free -= _bytes_of(each)
+        if each.ready is not None and each.ready.device_free >= 0:
+            later = [other for other in there if other.spawned_ns > each.spawned_ns]
+            on_device.append(each.ready.device_free - sum(map(_bytes_of, later)))
+    return need <= min(free, max(on_device, default=free))
+
+
+def _bytes_of(engine: EngineHandle) -> int:
+    """Memory that an engine takes, by its report; as was predicted, while it loads."""
+    ready = engine.ready
+    if ready is None:
+        return engine.need_bytes
+    return ready.model_bytes + ready.kv_bytes + memory.ENGINE_BYTES
 
 
 def too_big(file: memory.ModelFile, config: Config) -> str:

@@ -59,8 +59,11 @@ def _round(value: float | None) -> float | None:
 class Engines(Protocol):
     """Owner of the engines: the current engine, if any, and all engines."""
 
-    current: EngineHandle | None
-    engines: list[EngineHandle]
+    @property
+    def current(self) -> EngineHandle | None: ...
+
+    @property
+    def engines(self) -> list[EngineHandle]: ...
 
 
 class Scorecard:

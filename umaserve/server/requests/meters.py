@@ -109,7 +109,8 @@ class Meters:
         self.slo_tbt_total = 0
         self.restarts_total = 0
         self.missed_ticks_total = 0  # overwritten in the ring before they were read
-        self.recent = self._former = Recent()  # of the model that serves, and of the one before
+        self.recent = self._former = Recent()  # of the default model, and of the one before it
+        self._others: dict[int, Recent] = {}  # of other models, by the number of their `Service`
         self._model = ""
         self.apps = Apps()
         self.ttft_histogram = Histogram()
@@ -132,7 +133,7 @@ class Meters:
         self.recent_errors.add(code, text, request, client)
 
     def serves(self, model: str) -> None:
-        """``model`` serves from now on ("": none); the windows of another one are forgotten."""
+        """``model`` is the default from now on ("": none); the windows of another are forgotten."""
         former, self._model = self._model, model
         if former in ("", model):
             return
@@ -141,9 +142,15 @@ class Meters:
         for app in self.apps.all():
             app.begin_anew()
 
+    def recent_of(self, service: int) -> Recent:
+        """The windows of the model of that `Service`."""
+        return self._others.setdefault(service, Recent()) if service else self.recent
+
     def _recent_of(self, engine: EngineHandle | None) -> Recent:
         """Where times of an engine go: of one that only ends what it runs, nobody reads them."""
-        return self._former if engine is not None and engine.replaced else self.recent
+        if engine is None:
+            return self.recent
+        return self._former if engine.replaced else self.recent_of(engine.service)
 
     def came(self, request: Request) -> None:
         """A request was taken: its program is known from now on."""
@@ -167,7 +174,7 @@ class Meters:
             baseline = int(baseline * max(request.engine.table.rounds.item(request.slot), 1.0))
         before, since_ns = request.timed, request.sent_ns if request.timed else 0
         if not before:
-            self._first(request, now_ns, recent is self.recent)
+            self._first(request, now_ns, recent is self.recent or recent is not self._former)
         slo = request.message.slo
         self._sent.append(
             (request.lane, count, before, now_ns, since_ns, request, baseline, slo, recent)
@@ -180,7 +187,7 @@ class Meters:
     def _first(request: Request, now_ns: int, is_current: bool) -> None:
         """Its first token goes out: what came of its prompt is known.
 
-        ``is_current``: it is of the model that serves.
+        ``is_current``: it is of a model that still serves.
         """
         request.first_ns = now_ns
         app = request.figures
@@ -221,7 +228,7 @@ class Meters:
                 since_ns = now_ns
                 recent.gaps[lane].add(now_s, value)
                 self.gap_histogram.add(value)
-                if app is not None and recent is self.recent:
+                if app is not None and (recent is self.recent or recent is not self._former):
                     app.gap(now_s, value)
                 if not lane:
                     recent.at_cap.interactive(now_s, value, ceiling_ms)

@@ -151,6 +151,7 @@ class Request:
     rendered: Rendered | None = None  # its conversation, by ``rendered_by``
     rendered_by: ChatModel | None = None
     reply: Reply | None = None  # the message that its text makes, where that is wanted
+    service: Any = None  # the `Service` of the model that it is for
     engine: EngineHandle | None = None
     model: str = ""  # of the newest engine that it was on
     slot: int = -1

@@ -38,6 +38,7 @@ from umaserve.server.requests.meters import Meters
 from umaserve.server.requests.quick_tokens import QuickTokens
 from umaserve.server.requests.reply import Reply
 from umaserve.server.requests.request import MOVED, Request, Sink
+from umaserve.server.requests.service import Service, Services
 from umaserve.server.requests.waiting import WaitingRoom
 from umaserve.wire import messages as m
 from umaserve.wire import table as t
@@ -70,8 +71,8 @@ REASONS = {
 
 
 class Sessions:
-    """``engine`` is where new requests go (``None``, or ``holding``: they wait); ``closed`` is why
-    none are taken.  ``apps``: what the configuration says of programs, by name; ``n_seq``: requests
+    """``services`` are the models that requests can ask for; ``closed`` is why none are taken for
+    any of them.  ``apps``: what the configuration says of programs, by name; ``n_seq``: requests
     that run at once."""
 
     def __init__(
@@ -85,8 +86,6 @@ class Sessions:
         apps: Mapping[str, AppSettings] | None = None,
         n_seq: int = 0,
     ) -> None:
-        self.engine: EngineHandle | None = None
-        self.holding = False
         self.closed: tuple[str, str] | None = None
         self.ends = Ends(meters, log)
         self.live = self.ends.live
@@ -95,9 +94,10 @@ class Sessions:
         # background work never takes the last rows, so that an interactive request finds one
         reserved = max_sessions // 8
         # a program that is alone has as many rows as can run at once
-        self._room = WaitingRoom(max_queue, reserved, max(min(reserved, max_sessions - n_seq), 0))
+        spare = max(min(reserved, max_sessions - n_seq), 0)
+        self.services = Services(lambda: WaitingRoom(max_queue, reserved, spare))
         self._apps = apps or {}
-        self.ends.on_over = self._room.over
+        self.ends.on_over = self._over
         self._serial = itertools.count(1)
         self.chat = ChatLayer(log, reserve)
         self.replies = ChatLayer(log, reserve)  # no template makes these wait
@@ -118,33 +118,39 @@ class Sessions:
 
         Raises ``ProtocolError`` (``E_LIMIT_002``, ``E_MODEL_001``) if it cannot be taken now.
         """
-        if self.closed is not None:
-            raise ProtocolError(*self.closed, id=message.id)
-        self._see_who_began()
+        service = self.services.find(message.model)
+        closed = self.closed or service.closed
+        if closed is not None:
+            raise ProtocolError(*closed, id=message.id)
+        self._see_who_began(service)
         serial = next(self._serial)
         request = Request.create(
             serial, sink, message, arrived_ns, self._max_tokens, self._apps
         )  # fmt: skip
+        request.service = service
         self._find_room(request)
         self._nudge_again_s = 0.0
         self.meters.requests_total += 1
         self.live[request.serial] = request
-        self._room.take_turn(request)
-        self._room.enter(request)
+        service.room.take_turn(request)
+        service.room.enter(request)
         begin(request)
-        self.pump()
+        service.used_s = time.monotonic()
+        if service.engine is None and not service.holding:
+            service.wake()
+        self.pump(service.engine)
         self.count(self.meters.came, request)  # when it is on its way: names cost time
         return request
 
     def _find_room(self, request: Request) -> None:
         """Raises ``ProtocolError`` where a new request can neither start nor wait."""
-        waiting, engine = len(self._room), self.engine
-        if waiting < self._room.most:
+        service, room = request.service, request.service.room
+        waiting, engine = len(room), service.engine
+        if waiting < room.most:
             return
-        ready = engine is not None and engine.serving and not self.holding
-        if ready and self._room.could_start(request, len(engine.free_slots)):  # type: ignore[union-attr]
+        if service.is_ready and engine and room.could_start(request, len(engine.free_slots)):
             return
-        other = self._room.who_makes_room(request)
+        other = room.who_makes_room(request)
         if other is None:
             text = f"{waiting} requests are waiting already; try again later"
             raise ProtocolError(E_LIMIT_002, text, id=request.id)
@@ -174,37 +180,39 @@ class Sessions:
             return
         request.auto = False
         if lane != request.lane:
-            self._room.change_lane(request, lane)
+            request.service.room.change_lane(request, lane)
         request.lane_reason = MOVED
         if request.engine is not None:
             request.engine.send(m.SetLane(request.serial, lane))
-        self.pump()
+        self.pump(request.service.engine)
 
     def expect_request(self) -> None:
-        """Somebody connects, or sends what may be a request: let a sleeping engine wake up."""
-        engine, now_s = self.engine, time.monotonic()
+        """Somebody connects, or sends what may be a request: let the default model's engine wake
+        up."""
+        engine, now_s = self.services.default.engine, time.monotonic()
         if engine is not None and not engine.requests and now_s >= self._nudge_again_s:
             self._nudge_again_s = now_s + NUDGE_EVERY_S
             engine.nudge()
 
     def queued(self) -> tuple[int, int]:
         """Requests that wait for a row, per lane."""
-        return self._room.counts()
+        interactive, background = zip(*(each.room.counts() for each in self.services), strict=True)
+        return sum(interactive), sum(background)
 
     # --- to the engine ----------------------------------------------------------------------------
 
-    def pump(self, engine: EngineHandle | None = None) -> None:
-        """Give free rows to requests that wait; ``None`` is the engine that takes new ones."""
-        engine = engine or self.engine
+    def pump(self, engine: EngineHandle | None) -> None:
+        """Give free rows of an engine to requests that wait for its model."""
         if engine is None or engine.ready is None or not engine.alive:
             return
-        takes_new = engine is self.engine and engine.accepting and not self.holding
+        service = self.services[engine.service]
+        takes_new = engine is service.engine and engine.accepting and not service.holding
         while engine.free_slots:
             request: Request | None = None
             if engine.backlog:
                 request = engine.backlog[next(iter(engine.backlog))]
             elif takes_new:
-                request = self._room.next(len(engine.free_slots), engine.requests.values())
+                request = service.room.next(len(engine.free_slots), engine.requests.values())
             if request is None:
                 return
             request.stop_waiting()
@@ -217,14 +225,15 @@ class Sessions:
             else:
                 self._start(engine, request)
 
-    def _see_who_began(self) -> None:
+    @staticmethod
+    def _see_who_began(service: Service) -> None:
         """Turns go on from the newest request that the engine has given a sequence."""
-        engine = self.engine
+        engine = service.engine
         if engine is None:
             return
         for request in engine.requests.values():
             if request.accepted and engine.table.t_admit_ns.item(request.slot):
-                self._room.begin(request)
+                service.room.begin(request)
 
     def _start(self, engine: EngineHandle, request: Request) -> None:
         request.engine, request.slot = engine, engine.free_slots.pop()
@@ -275,7 +284,7 @@ class Sessions:
             lane=request.lane,
             asker=request.asker,
         )
-        self._room.wait_for_text(request, forget)
+        request.service.room.wait_for_text(request, forget)
 
     def _rendered(self, request: Request, outcome: Outcome, engine: EngineHandle) -> None:
         """The text of a conversation, or why there is none."""
@@ -295,8 +304,8 @@ class Sessions:
         if chat.bound and outcome.thoughts is None and not outcome.calls:
             is_read = False  # it is all content
         request.take_rendered(outcome, self._reply(request, outcome) if is_read else None)
-        self._room.enter(request)
-        self.pump()
+        request.service.room.enter(request)
+        self.pump(request.service.engine)
 
     def _reply(self, request: Request, rendered: Rendered) -> Reply:
         message, model = request.message, request.rendered_by
@@ -543,9 +552,15 @@ class Sessions:
         """End requests that have no engine; ``E_RUNTIME_001`` for those that had begun."""
         self.ends.fail_waiting(requests, code, message)
 
-    def fail_queued(self, code: str, message: str) -> None:
-        """End everything that waits to begin."""
-        self.fail_waiting(self._room.all(), code, message)
+    def fail_queued(self, code: str, message: str, service: Service | None = None) -> None:
+        """End everything that waits to begin, of one model or of all."""
+        for each in self.services if service is None else (service,):
+            self.fail_waiting(each.room.all(), code, message)
+
+    @staticmethod
+    def _over(request: Request) -> None:
+        request.service.room.over(request)
+        request.service.used_s = time.monotonic()
 
     # --- waiting for the end ----------------------------------------------------------------------
 

@@ -29,7 +29,7 @@ async def embeddings(request: Request) -> Response:
         for number, row in enumerate(found.rows)
     ]
     usage = {"prompt_tokens": found.tokens, "total_tokens": found.tokens}
-    model = text_of(body, "model") or "default"
+    model = text_of(body, "model") or found.model
     return json_response({"object": "list", "data": data, "model": model, "usage": usage})
 
 

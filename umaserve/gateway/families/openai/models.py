@@ -9,39 +9,41 @@ from starlette.responses import Response
 
 from umaserve.gateway.daemon.refusal import Refusal, asks_anthropic
 from umaserve.gateway.translate.answering import json_response
+from umaserve.gateway.translate.body import FOR_ANTHROPIC
 from umaserve.gateway.translate.endpoint import Endpoint
-from umaserve.gateway.translate.model import context_of, loaded_model, note_of
+from umaserve.gateway.translate.model import context_of, is_called, known_models, note_of
 
-# Claude Code offers the models of a gateway whose id has `claude` or `anthropic` in it.
-FOR_ANTHROPIC = "anthropic-local/"
+_NO_ENDS = {"first_id": None, "last_id": None}
+# by llama-server's words
+_STATUS = {"serving": "loaded", "asleep": "unloaded"}
 
 
 async def models(request: Request) -> Response:
-    """The one model; none while none is loaded."""
-    model = await loaded_model(request)
+    """The models, the default one first."""
+    known = await known_models(request)
     if asks_anthropic(request.headers):
-        found = [_for_anthropic(model)] if model else []
-        end = found[0]["id"] if found else None
-        return json_response({"data": found, "has_more": False, "first_id": end, "last_id": end})
-    data = [_entry(model)] if model else []
+        found = [*map(_for_anthropic, known)]
+        ends = {"first_id": found[0]["id"], "last_id": found[-1]["id"]} if found else _NO_ENDS
+        return json_response({"data": found, "has_more": False, **ends})
+    data = [*map(_entry, known)]
     return json_response({"object": "list", "data": data, "models": [_short(m) for m in data]})
 
 
 async def one_model(request: Request) -> Response:
     """The model of that name."""
-    model, name = await loaded_model(request), request.path_params["name"]
-    anthropic = asks_anthropic(request.headers)
-    if not model or (name.removeprefix(FOR_ANTHROPIC) if anthropic else name) != model["name"]:
-        raise Refusal(404, "model_not_found", "no model of this name is loaded; see /v1/models")
-    shape = _for_anthropic if anthropic else _entry
-    return json_response(shape(model))
+    name, anthropic = request.path_params["name"], asks_anthropic(request.headers)
+    name = name.removeprefix(FOR_ANTHROPIC) if anthropic else name
+    for model in await known_models(request):
+        if is_called(model, name):
+            return json_response((_for_anthropic if anthropic else _entry)(model))
+    raise Refusal(404, "model_not_found", "no model of this name is loaded; see /v1/models")
 
 
 def _for_anthropic(model: dict[str, Any]) -> dict[str, Any]:
     return {
         "type": "model",
-        "id": FOR_ANTHROPIC + model["name"],
-        "display_name": model["name"],
+        "id": FOR_ANTHROPIC + model["id"],
+        "display_name": model["id"],
         "created_at": "1970-01-01T00:00:00Z",
         "max_input_tokens": context_of(model),
         "max_tokens": context_of(model),
@@ -52,21 +54,27 @@ def _for_anthropic(model: dict[str, Any]) -> dict[str, Any]:
 def _entry(model: dict[str, Any]) -> dict[str, Any]:
     context = context_of(model)
     return {
-        "id": model["name"],
+        "id": model["id"],
         "object": "model",
         "created": 0,
         "owned_by": "umaserve",
         "context_length": context,
         "max_model_len": context,
-        "meta": {
-            "n_ctx": context,
-            "n_ctx_train": model["n_ctx_train"],
-            "n_vocab": model["n_vocab"],
-            "n_params": model["n_params"],
-            "size": model["model_bytes"],
-        },
+        "status": {"value": _STATUS.get(model["state"], model["state"])},
+        "aliases": model["aliases"],
+        **_about(model),
         **note_of(model),
     }
+
+
+def _about(model: dict[str, Any]) -> dict[str, Any]:
+    if "name" not in model:
+        return {}
+    names = {name: name for name in ("n_ctx_train", "n_vocab", "n_params")} | {
+        "size": "model_bytes"
+    }
+    meta = {name: model[field] for name, field in names.items()}
+    return {"meta": {"n_ctx": context_of(model), **meta}}
 
 
 def _short(entry: dict[str, Any]) -> dict[str, Any]:
@@ -74,8 +82,8 @@ def _short(entry: dict[str, Any]) -> dict[str, Any]:
 
 
 ENDPOINTS = (
-    Endpoint("GET", "/v1/models", models, "the model", "OpenAI"),
-    Endpoint("GET", "/models", models, "the model", "OpenAI"),
+    Endpoint("GET", "/v1/models", models, "the models", "OpenAI"),
+    Endpoint("GET", "/models", models, "the models", "OpenAI"),
     Endpoint("GET", "/v1/models/{name:path}", one_model, "the model of that name", "OpenAI"),
     Endpoint("GET", "/models/{name:path}", one_model, "the model of that name", "OpenAI"),
 )

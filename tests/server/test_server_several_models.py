@@ -1,0 +1,207 @@
+"""Several models in one daemon: who answers, what is loaded, and what happens to the others."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.support.fake_engine import answer
+from tests.support.server_harness import (
+    DaemonProcess,
+    RawClient,
+    engines_of,
+    eventually,
+    model_file,
+)
+
+SLOW = {"FAKE_TICK_MS": "5"}
+ONE_MODEL = 500 << 20  # bytes: an engine by itself counts 300 MiB
+
+
+def models_in(directory: Path, **more: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Settings of two models beside the default one."""
+    found = {}
+    for name in ("coder", "helper"):
+        path = model_file(directory / f"{name}-file.gguf")
+        found[name] = {"path": path, "aliases": [f"{name}-alias"], **more.get(name, {})}
+    return found
+
+
+def daemon_with(directory: Path, **settings: Any) -> DaemonProcess:
+    models = settings.pop("models", None) or models_in(directory)
+    return DaemonProcess(directory, n_ctx=1024, models=models, drain_s=20, **settings)
+
+
+def who_answers(client: RawClient, model: str | None, prompt: str = "who?") -> str:
+    """The model that the beginning of an answer names."""
+    client.other.clear()
+    result = client.generate(prompt, max_tokens=3, model=model, begin=True)
+    assert result.error is None and bytes(result.tokens) == answer(prompt, 3), result
+    (begin,) = [event for event in client.other if event["event"] == "begin"]
+    return str(begin["model"])
+
+
+def states(daemon: DaemonProcess) -> dict[str, str]:
+    return {each["id"]: each["state"] for each in daemon.info()["models"]}
+
+
+def test_a_request_names_its_model_and_unknown_names_get_the_default(tmp_path: Path) -> None:
+    with daemon_with(tmp_path) as daemon, daemon.client() as client:
+        assert states(daemon) == {"model": "serving", "coder": "asleep", "helper": "asleep"}
+        assert len(engines_of(daemon.process.pid)) == 1
+        for name in (None, "", "gpt-4o", "model", "MODEL.gguf", daemon.model):
+            assert who_answers(client, name) == "model", name
+        for name in ("coder", "Coder:latest", "coder-alias", "coder-file", "coder-file.gguf"):
+            assert who_answers(client, name) == "coder-file", name
+        assert who_answers(client, "helper") == "helper-file"
+        assert set(states(daemon).values()) == {"serving"}
+        assert len(engines_of(daemon.process.pid)) == 3
+        client.send(type="tokenize", id="t", text="ab", model="coder")
+        assert client.answer("tokens")["tokens"] == [97, 98]
+        client.send(type="info", id="i", model="helper")
+        assert client.answer("info")["info"]["model"]["name"] == "helper-file"
+
+
+def test_requests_that_wait_for_one_model_start_it_once(tmp_path: Path) -> None:
+    with daemon_with(tmp_path) as daemon, daemon.client() as client:
+        for number in range(12):
+            client.ask(f"r{number}", "burst", max_tokens=5, model="coder")
+        assert all(bytes(r.tokens) == answer("burst", 5) for r in client.finish())
+        assert len(engines_of(daemon.process.pid)) == 2
+
+
+def test_a_dead_engine_takes_nothing_from_the_other_model(tmp_path: Path) -> None:
+    with daemon_with(tmp_path, environment=SLOW) as daemon, daemon.client() as client:
+        client.ask("default", "first", max_tokens=200)
+        client.ask("other", "second", max_tokens=200, model="coder")
+        client.wait_tokens("other", 3)
+        coder = daemon.info()["models"][1]["engine_pid"]
+        os.kill(coder, signal.SIGKILL)
+        client.finish()
+        assert bytes(client.results["default"].tokens) == answer("first", 200)
+        assert bytes(client.results["other"].tokens) == answer("second", 200)
+        assert daemon.info()["models"][1]["engine_pid"] != coder
+        assert psutil.pid_exists(daemon.info()["models"][0]["engine_pid"])
+
+
+def test_unload_and_load_go_by_name(tmp_path: Path) -> None:
+    with daemon_with(tmp_path) as daemon, daemon.client() as client:
+        who_answers(client, "coder")
+        client.send(type="unload", id="u", model="coder-alias")
+        assert client.answer("unloaded")["event"] == "unloaded"
+        assert states(daemon)["coder"] == "unloaded"
+        refused = client.generate("x", model="coder").error
+        assert refused is not None and refused["code"] == "E_MODEL_001"
+        assert "`umaserve load coder`" in refused["message"]
+        assert who_answers(client, None) == "model"
+        client.send(type="load", id="l", model="coder")
+        assert client.answer("loaded")["model"].endswith("coder-file.gguf")
+        assert who_answers(client, "coder") == "coder-file"
+        client.send(type="unload", id="v", model="nobody")
+        assert "there are: model, coder, helper" in client.answer("unloaded")["message"]
+
+
+def test_a_default_model_with_a_name_is_loaded_again_by_it(tmp_path: Path) -> None:
+    settings = {"default_model": "coder", "model": model_file(tmp_path / "coder-file.gguf")}
+    with daemon_with(tmp_path, **settings) as daemon, daemon.client() as client:
+        assert states(daemon) == {"coder": "serving", "helper": "asleep"}
+        client.send(type="unload", id="u")
+        assert client.answer("unloaded")["event"] == "unloaded"
+        client.send(type="load", id="l", model="coder")
+        assert client.answer("loaded")["model"].endswith("coder-file.gguf")
+        assert who_answers(client, None) == "coder-file"
+
+
+def test_what_does_not_fit_beside_the_others_waits_for_them_and_idle_ones_leave(
+    tmp_path: Path,
+) -> None:
+    settings = {"models_memory": ONE_MODEL, "environment": SLOW}
+    with daemon_with(tmp_path, **settings) as daemon, daemon.client() as client:
+        client.ask("long", "first", max_tokens=150)
+        client.wait_tokens("long", 2)
+        client.ask("next", "second", max_tokens=5, model="coder")
+        client.finish("next")
+        assert client.results["long"].eos is not None, "it left with a request in it"
+        assert states(daemon) == {"model": "asleep", "coder": "serving", "helper": "asleep"}
+        assert len(engines_of(daemon.process.pid)) == 1
+        assert who_answers(client, None) == "model"
+        assert states(daemon)["coder"] == "asleep"
+
+
+def test_a_model_that_could_never_fit_is_refused_in_words(tmp_path: Path) -> None:
+    settings = {"models_memory": 200 << 20}
+    with daemon_with(tmp_path, **settings) as daemon, daemon.client() as client:
+        error = client.generate("x", model="coder").error
+        assert error is not None and error["code"] == "E_MODEL_002"
+        assert "--models-memory is 200 MiB" in error["message"]
+        assert who_answers(client, None) == "model"
+
+
+def test_idle_models_leave_and_pinned_ones_stay(tmp_path: Path) -> None:
+    models = models_in(tmp_path, coder={"ttl_s": 1.0}, helper={"pin": True})
+    settings = {"models": models, "idle_unload_s": 0.0}
+    with daemon_with(tmp_path, **settings) as daemon, daemon.client() as client:
+        eventually(lambda: states(daemon)["helper"] == "serving", "the pinned model is loaded")
+        who_answers(client, "coder")
+        eventually(lambda: states(daemon)["coder"] == "asleep", "the idle model has left")
+        assert states(daemon) == {"model": "serving", "coder": "asleep", "helper": "serving"}
+        assert who_answers(client, "coder") == "coder-file"
+
+
+def test_a_model_that_cannot_be_loaded_ends_its_requests_alone(tmp_path: Path) -> None:
+    models = {"bad": {"path": model_file(tmp_path / "load-fails.gguf")}}
+    models["gone"] = {"path": str(tmp_path / "gone.gguf")}
+    with daemon_with(tmp_path, models=models) as daemon, daemon.client() as client:
+        for name in ("bad", "gone", "bad"):  # it is tried again
+            error = client.generate("x", model=name).error
+            assert error is not None and error["code"] in ("E_MODEL_002", "E_RUNTIME_001"), error
+        client.send(type="tokenize", id="t", text="ab", model="gone")
+        assert "gone.gguf" in client.answer("tokens")["message"]
+        assert who_answers(client, None) == "model"
+
+
+def test_without_load_on_demand_only_load_loads(tmp_path: Path) -> None:
+    with daemon_with(tmp_path, load_on_demand=False) as daemon, daemon.client() as client:
+        error = client.generate("x", model="coder").error
+        assert error is not None and error["code"] == "E_MODEL_001"
+        client.send(type="load", id="l", model="coder")
+        assert client.answer("loaded")["event"] == "loaded"
+        assert who_answers(client, "coder") == "coder-file"
+
+
+@pytest.mark.slow
+def test_random_requests_cancels_and_kills_lose_and_mix_up_nothing(tmp_path: Path) -> None:
+    """Memory for two of three models."""
+    chosen = random.Random(5)
+    settings = {"models_memory": 700 << 20, "environment": {"FAKE_TICK_MS": "1"}}
+    with daemon_with(tmp_path, **settings) as daemon, daemon.client() as client:
+        files = {None: "model", "coder": "coder-file", "helper": "helper-file"}
+        for turn in range(60):
+            asked = {}
+            for number in range(chosen.randrange(1, 12)):
+                id, name = f"{turn}-{number}", chosen.choice(list(files))
+                asked[id] = (name, f"prompt {id}", chosen.randrange(1, 60))
+                client.ask(id, asked[id][1], max_tokens=asked[id][2], model=name, begin=True)
+            cancelled = [id for id in asked if chosen.random() < 0.1]
+            for id in cancelled:
+                client.send(type="cancel", id=id)
+            if chosen.random() < 0.2:
+                for engine in engines_of(daemon.process.pid)[:1]:
+                    engine.kill()
+            client.finish(*asked)
+            begun = {e["id"]: e["model"] for e in client.other if e["event"] == "begin"}
+            for id, (name, prompt, most) in asked.items():
+                result = client.results[id]
+                if id not in cancelled:
+                    assert result.error is None, result
+                    assert bytes(result.tokens) == answer(prompt, most)
+                    assert begun[id] == files[name]
+            client.other.clear()
+        daemon.idle()
+        assert len(engines_of(daemon.process.pid)) <= 2

@@ -1,0 +1,169 @@
+"""``[apps."NAME"]`` and ``[models."NAME"]``: sections with names, which a config file alone can
+set."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Protocol
+
+from umaserve.app_settings import AppSettings
+from umaserve.config.kinds import (
+    Choice,
+    ConfigError,
+    Duration,
+    KvType,
+    Names,
+    Number,
+    Path,
+    Switch,
+    Whole,
+)
+from umaserve.model_settings import ROLES, ModelSettings
+
+MOST_NAME = 128  # characters, as of ``app`` in a request
+LANES = ("auto", "interactive", "background")
+
+
+class KindOfKey(Protocol):
+    @property
+    def words(self) -> str: ...
+
+    def parse(self, value: Any) -> Any: ...
+
+
+@dataclass(frozen=True)
+class Key:
+    """A key of such a section; ``field`` is what it sets, ``default`` as docs show it."""
+
+    name: str
+    field: str
+    kind: KindOfKey
+    default: str
+    meaning: str
+
+
+@dataclass(frozen=True)
+class Table:
+    """The sections of one kind; ``make`` takes the fields by name."""
+
+    section: str
+    named: str  # what their names are of
+    example: str
+    keys: tuple[Key, ...]
+    make: Callable[..., Any]
+    needed: str = ""  # the key that each must have
+
+    def take(self, tree: dict[str, Any], path: str) -> Mapping[str, Any]:
+        """Take the sections out of a file's content.  Raises ``ConfigError``."""
+        content = tree.pop(self.section, None) or {}
+        if not isinstance(content, dict):
+            text = f'{path}: {self.section} must hold sections such as [{self.section}."'
+            raise ConfigError(f'{text}{self.example}"]')
+        found = {}
+        for name, settings in content.items():
+            where = f'{path}: [{self.section}."{name}"]'
+            if not 1 <= len(str(name)) <= MOST_NAME or not str(name).isprintable():
+                text = f"names no {self.named}: 1 to {MOST_NAME} printable characters do"
+                raise ConfigError(f"{where} {text}")
+            if not isinstance(settings, dict):
+                some = " and ".join(key.name for key in self.keys[:2])
+                raise ConfigError(f"{where} must be a section with keys such as {some}")
+            found[str(name)] = self._read(settings, where)
+        return MappingProxyType(found)
+
+    def _read(self, settings: dict[str, Any], where: str) -> Any:
+        keys = {key.name: key for key in self.keys}
+        values: dict[str, Any] = {}
+        for name, value in settings.items():
+            key = keys.get(str(name))
+            if key is None:
+                raise ConfigError(f"{where}: unknown key {name!r}{_nearest(str(name), keys)}")
+            try:
+                values[key.field] = key.kind.parse(value)
+            except ValueError as error:
+                hint = ""
+                if isinstance(key.kind, Choice):
+                    hint = _nearest(str(value), key.kind.choices)
+                raise ConfigError(
+                    f"{where} {name}: {value!r} is not possible: it takes {error}{hint}"
+                ) from None
+        if self.needed and not values.get(keys[self.needed].field):
+            raise ConfigError(f"{where}: the key {self.needed} is missing")
+        return self.make(**values)
+
+    def explain(self, name: str, settings: Any) -> str:
+        """A section in a TOML file."""
+        rows = [f'[{self.section}."{_quoted(name)}"]']
+        for key in self.keys:
+            value = getattr(settings, key.field)
+            if value not in (None, (), ""):
+                rows.append(f"{key.name} = {_toml(value)}")
+        return "\n".join(rows)
+
+
+def _model(**values: Any) -> ModelSettings:
+    aliases = values.pop("aliases", "")
+    return ModelSettings(**values, aliases=tuple(aliases.split(",")) if aliases else ())
+
+
+APPS = Table(
+    "apps",
+    "program",
+    "zed",
+    (
+        Key("weight", "weight", Number(0.01, 100), f"{AppSettings().weight:g}",
+            "its share; a program without a weight has 1"),
+        Key("lane", "lane", Choice(LANES), AppSettings().lane,
+            "lane of its requests that name none"),
+    ),
+    AppSettings,
+)  # fmt: skip
+
+MODELS = Table(
+    "models",
+    "model",
+    "coder",
+    (
+        Key("path", "path", Path("REF", "a path or a name"), "", "its file; a REF as of `--model`"),
+        Key("aliases", "aliases", Names("NAME", "names"), "", "other names that requests may use"),
+        Key("role", "role", Choice(ROLES), "",
+            "`embed` answers embeddings that name no model, `rerank` rankings"),
+        Key("n_ctx", "n_ctx", Whole(16, 1 << 24, (("auto", 0),)), "`--n-ctx`", "its KV cells"),
+        Key("parallel", "n_seq", Whole(1, 256), "`--parallel`", "its sequences"),
+        Key("kv_type", "kv_type", KvType(), "`--kv-type`", "precision of its KV cache"),
+        Key("draft_model", "draft_model", Path("REF", "a path or a name"), "`--draft-model`",
+            "the smaller model that drafts for it"),
+        Key("ttl", "ttl_s", Duration(), "`--idle-unload`",
+            "time without a request after which it leaves memory; off: never"),
+        Key("pin", "pin", Switch(), "off", "loaded at start, and never leaves"),
+    ),
+    _model,
+    needed="path",
+)  # fmt: skip
+
+TABLES = (APPS, MODELS)
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple) and len(value) == 2 and all(each in _KV for each in value):
+        return f'"{value[0]}:{value[1]}"'
+    if isinstance(value, tuple):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    return f'"{_quoted(value)}"' if isinstance(value, str) else repr(value)
+
+
+_KV = ("f16", "q8_0", "q5_1", "q5_0", "q4_0")
+
+
+def _quoted(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"')
+
+
+def _nearest(word: str, known: Any) -> str:
+    found = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f"; did you mean {found[0]}?" if found else ""

@@ -1,0 +1,99 @@
+"""The models that are served: of each, where new requests go and which of them wait."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+
+from umaserve.server.engines.handle import EngineHandle
+from umaserve.server.requests.waiting import WaitingRoom
+
+DEFAULT = 0  # number of the model that answers requests that name none
+
+
+def _plain(name: str) -> str:
+    """A name as names are compared; Ollama's clients put a tag behind it."""
+    return name.strip().lower().removesuffix(":latest").removesuffix(".gguf")
+
+
+class Service:
+    """The requests of one model.
+
+    ``engine`` is where new ones go (``None``, or ``holding``: they wait); ``closed`` is the code
+    and the text of the refusal while none are taken.  ``wake`` is called where a request waits and
+    there is no engine.  ``used_s``: when the newest request came or ended (time.monotonic()).
+    """
+
+    def __init__(self, number: int, name: str, room: WaitingRoom) -> None:
+        self.number = number
+        self.name = name
+        self.file_name = ""
+        self.role = ""
+        self.room = room
+        self.engine: EngineHandle | None = None
+        self.holding = False
+        self.closed: tuple[str, str] | None = None
+        self.wake: Callable[[], None] = lambda: None
+        self.used_s = time.monotonic()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a new request can have a row now."""
+        return self.engine is not None and self.engine.serving and not self.holding
+
+    @property
+    def label(self) -> str:
+        """The name that people are told: the configured name, else that in the model's file, which
+        is empty until the file was loaded."""
+        return self.name or self.file_name
+
+
+class Services:
+    """All of them, by number and by name; ``make_room`` makes the waiting room of a new one."""
+
+    def __init__(self, make_room: Callable[[], WaitingRoom]) -> None:
+        self._make_room = make_room
+        self._all: list[Service] = []
+        self._names: dict[str, Service] = {}  # of the configuration; they go first
+        self._of_files: dict[str, Service] = {}
+        self.default = self.add("")
+
+    def __iter__(self) -> Iterator[Service]:
+        return iter(self._all)
+
+    def __getitem__(self, number: int) -> Service:
+        return self._all[number]
+
+    def add(self, name: str) -> Service:
+        service = Service(len(self._all), name, self._make_room())
+        self._all.append(service)
+        if name:
+            self.know(service, name)
+        return service
+
+    def know(self, service: Service, *names: str) -> None:
+        """Find ``service`` by the names that the configuration gives it."""
+        self._names |= dict.fromkeys(map(_plain, names), service)
+
+    def serves(self, service: Service, *names: str) -> None:
+        """Find ``service`` by the names of the file that it serves now, and no more by others'.
+
+        The first one is the name that the file itself gives.
+        """
+        service.file_name = names[0] if names else ""
+        self._of_files = {name: each for name, each in self._of_files.items() if each != service}
+        for name in names:
+            for each in (name, os.path.basename(name)):
+                self._of_files.setdefault(_plain(each), service)
+
+    def named(self, name: str) -> Service | None:
+        plain = _plain(name)
+        return self._names.get(plain) or self._of_files.get(plain)
+
+    def find(self, name: str | None, role: str = "") -> Service:
+        """The model of that name; else the first of the ``role``, or else the default."""
+        found = self.named(name or "")
+        if found is None and role:
+            found = next((each for each in self._all if each.role == role), None)
+        return found or self.default

@@ -1,12 +1,13 @@
 """Tensors and keys of the families beside Llama's: recurrent, hybrid, GPT-2's, encoders.
 
 Names and dimensions are what llama.cpp's loaders ask for
-(``src/models/{mamba,mamba2,jamba,lfm2,gpt2,bert,t5}.cpp``). The shapes are small and published
-by nobody: they exist to be served, or refused, in tests.
+(``src/models/{mamba,mamba2,jamba,lfm2,qwen35,nemotron-h,gpt2,bert,t5}.cpp``). The shapes are small
+and published by nobody: they exist to be served, or refused, in tests.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
@@ -42,9 +43,15 @@ def keys(shape: Shape) -> dict[str, Key]:
         out[f"{arch}.ssm.state_size"] = shape.ssm.state
         out[f"{arch}.ssm.time_step_rank"] = shape.ssm.rank
         out[f"{arch}.ssm.group_count"] = shape.ssm.groups
-    if shape.attention_every:
+    if arch == "qwen35":
+        out["qwen35.full_attention_interval"] = shape.attention_every
+    elif shape.attention_every:
         heads = [shape.n_head_kv if is_attention(shape, i) else 0 for i in range(shape.n_layer)]
         out[f"{arch}.attention.head_count_kv"] = heads
+    if arch == "nemotron_h":
+        ends = [0 if i % 2 == 0 else shape.n_ff for i in range(shape.n_layer)]
+        out["nemotron_h.feed_forward_length"] = ends
+        out["nemotron_h.attention.layer_norm_epsilon"] = float(shape.norm_eps)
     if arch == "lfm2":
         out["lfm2.shortconv.l_cache"] = _SHORT_CONV
     if arch in ("bert", "gpt2"):
@@ -64,7 +71,9 @@ _TOKEN_TYPES = 2
 
 
 def is_attention(shape: Shape, layer: int) -> bool:
-    """Whether *layer* of a hybrid attends; the others are recurrent."""
+    """Whether *layer* of a hybrid attends; the others are recurrent, or Nemotron-H's MLPs."""
+    if shape.arch == "nemotron_h":
+        return layer % (2 * shape.attention_every) == 2 * shape.attention_every - 2
     return layer % shape.attention_every == shape.attention_every - 1
 
 
@@ -146,6 +155,54 @@ def _mamba2_layer(shape: Shape, layers: _Layers) -> Iterator[Tensor]:
     yield layers.filled("ssm_d", np.ones((heads, 1), np.float32))
     yield layers.filled("ssm_norm.weight", np.ones((groups, inner // groups), np.float32))
     yield layers.matrix("ssm_out", inner, shape.n_embd)
+
+
+def _delta_layer(shape: Shape, layers: _Layers) -> Iterator[Tensor]:
+    """Gated delta net (Qwen 3.5): heads of values, and groups of keys that they share."""
+    assert shape.ssm is not None
+    conv, inner, state, heads, groups = shape.ssm
+    mixed = inner + 2 * groups * state
+    yield layers.matrix("attn_qkv", shape.n_embd, mixed)
+    yield layers.matrix("attn_gate", shape.n_embd, inner)
+    yield layers.matrix("ssm_conv1d", conv, mixed)
+    yield layers.filled("ssm_dt.bias", np.full(heads, _STEP_BIAS, np.float32))
+    yield layers.filled("ssm_a", -np.linspace(1, 16, heads, dtype=np.float32))
+    yield layers.matrix("ssm_beta", shape.n_embd, heads)
+    yield layers.matrix("ssm_alpha", shape.n_embd, heads)
+    yield layers.norm("ssm_norm", state)
+    yield layers.matrix("ssm_out", inner, shape.n_embd)
+
+
+def _qwen35(shape: Shape, make: type[Tensor]) -> Iterator[Tensor]:
+    yield from _ends(shape, make, "output_norm")
+    for i in range(shape.n_layer):
+        layers = _Layers(make, f"blk.{i}.")
+        yield layers.norm("attn_norm", shape.n_embd)
+        yield layers.norm("post_attention_norm", shape.n_embd)
+        if is_attention(shape, i):  # half of a query is a gate
+            for tensor in layers.attention(shape):
+                d, q = tensor.dims
+                is_query = tensor.name.endswith("attn_q.weight")
+                yield dataclasses.replace(tensor, dims=(d, 2 * q)) if is_query else tensor
+            yield layers.norm("attn_q_norm", shape.head_dim)
+            yield layers.norm("attn_k_norm", shape.head_dim)
+        else:
+            yield from _delta_layer(shape, layers)
+        yield from layers.feed_forward(shape)
+
+
+def _nemotron_h(shape: Shape, make: type[Tensor]) -> Iterator[Tensor]:
+    """Each second layer is an MLP without a gate; the others attend or are Mamba 2."""
+    yield from _ends(shape, make, "output_norm")
+    for i in range(shape.n_layer):
+        layers = _Layers(make, f"blk.{i}.")
+        yield layers.norm("attn_norm", shape.n_embd)
+        if i % 2:
+            yield layers.matrix("ffn_up", shape.n_embd, shape.n_ff)
+            yield layers.matrix("ffn_down", shape.n_ff, shape.n_embd)
+        else:
+            attends = is_attention(shape, i)
+            yield from layers.attention(shape) if attends else _mamba2_layer(shape, layers)
 
 
 def _short_conv_layer(shape: Shape, layers: _Layers) -> Iterator[Tensor]:
@@ -243,6 +300,8 @@ _FAMILIES: dict[str, Callable[[Shape, type[Tensor]], Iterator[Tensor]]] = {
     "mamba2": _mamba,
     "jamba": _hybrid,
     "lfm2": _hybrid,
+    "qwen35": _qwen35,
+    "nemotron_h": _nemotron_h,
     "gpt2": _gpt2,
     "bert": _bert,
     "t5": _t5,

@@ -142,6 +142,14 @@ SHAPES: dict[str, Shape] = {
         Shape(
             "lfm2-micro", "lfm2", n_layer=4, attention_every=2, **_SMALL, **_HEADS, **_LLAMA_SPM,
         ),
+        Shape(
+            "qwen35-micro", "qwen35", n_layer=4, attention_every=2, ssm=Ssm(4, 128, 32, 4, 2),
+            rope_sections=(4, 6, 6, 0), **_SMALL | _QWEN | {"tied": True}, **_HEADS,
+        ),
+        Shape(
+            "nemotron-h-micro", "nemotron_h", n_layer=4, attention_every=2,
+            ssm=Ssm(4, 256, 32, 4), **_SMALL, **_HEADS, **_LLAMA_SPM,
+        ),
         Shape(  # LFM2's attention is in layers 2, 5, 8, 10, 12 and 14
             "lfm2-1.2b", "lfm2", n_layer=16, n_embd=2048, n_head=32, n_head_kv=8, head_dim=64,
             n_ff=8192, n_ctx=128000, attention_every=3, tied=False, **_QWEN | {"norm_eps": 1e-5},

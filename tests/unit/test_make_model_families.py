@@ -22,6 +22,8 @@ __all__ = ["library"]  # a fixture
         ("mamba2-micro", True, False, 0),
         ("jamba-micro", False, True, 0),
         ("lfm2-micro", False, True, 0),
+        ("qwen35-micro", False, True, 0),
+        ("nemotron-h-micro", False, True, 0),
         ("gemma3-micro", False, False, 64),
         ("gpt2-micro", False, False, 0),
     ],

@@ -31,6 +31,8 @@ class Terms(Record):
     lane: int  # whose rows get some
     step_ms: float  # that a draft model takes for a token of each row
     late: int  # tokens that it has to read before
+    most_each: int  # drafts of a row; set once
+    alike: int  # 1: all rows of a tick have equally many, or none has any; set once
 
 
 class Kept(Record):
@@ -108,4 +110,5 @@ class Wanted(NamedTuple):
         account, debt_ms = np.arange(n_slots, dtype=np.int32), np.zeros(ACCOUNTS)
         order, sizes = np.zeros(MOST, np.int32), Sizes.allocate()
         rates, kept, terms = Rates.fresh(n_slots), Kept.zeros(), Terms.zeros()
+        terms.most_each = MOST_EACH
         return cls._make([*whole, *real, account, debt_ms, order, sizes, rates, kept, terms])

@@ -11,7 +11,8 @@ what a change costs.  What that size is worth more is summed up tick by tick.  T
 below 0 (Page's CUSUM, 1954).  Where a change costs nothing, each tick has the size that is worth
 most.
 
-The sizes are powers of two: few, since each is a shape whose price has to be known.
+The sizes are powers of two: few, since each is a shape whose price has to be known.  Where all rows
+must have equally many tokens, that number is a power of two, and each row gets a token in turn.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from umaserve.policy.cost.model import N_ROWS, is_known, predict, row_class
 from .balance import is_fair, wait_off
 from .pace import another_pace, token_ms
 from .rates import BY_MODEL, chance
-from .wanted import IMPOSSIBLE, MOST_EACH, PLAIN
+from .wanted import IMPOSSIBLE, PLAIN
 
 MARGIN = 1.05  # so many times as many tokens a millisecond are worth it
 UNKNOWN = 1 / 8  # of the price without: what a row more costs in a tick that was never measured
@@ -85,7 +86,7 @@ def _weigh(wanted, cost, lanes, here):
     tokens = begun = float(tick.rows)
     given, begins, steps_ms = 0, tick.rows, 0.0
     while given < tick.room:
-        s = _likeliest(wanted, lanes)
+        s = _in_turn(wanted, given) if tick.alike else _likeliest(wanted, lanes)
         if s < 0:
             break
         wanted.order[given] = s
@@ -100,9 +101,11 @@ def _weigh(wanted, cost, lanes, here):
         if wanted.same[s] == BY_MODEL:
             steps_ms = max(steps_ms, (tick.late + wanted.counts[s]) * tick.step_ms)
         total = tick.rows + given
-        size = row_class(total)
+        if tick.alike and total % tick.rows != 0:
+            continue
+        size, even = row_class(total), total // tick.rows if tick.alike else total
         is_taken = sizes.worth_ms[size] > IMPOSSIBLE  # by the present size
-        if given != here and (is_taken or total & (total - 1) != 0):
+        if given != here and (is_taken or even & (even - 1) != 0):
             continue
         ms = _price(cost, tick, given, without_ms)
         ms += (tokens - tick.rows) * kept.round_ms + steps_ms
@@ -175,6 +178,13 @@ def _likeliest(wanted, lanes):
 
 
 @njit(**INNER)
+def _in_turn(wanted, given):
+    """Return the row that gets the next token, where all get equally many; -1 if it may not."""
+    s = wanted.rows[given % wanted.terms.rows]
+    return s if wanted.counts[s] < wanted.most[s] else -1
+
+
+@njit(**INNER)
 def _price(cost, tick, given, without_ms):
     """Predicted ms of a tick with ``given`` drafts; estimated where not measured."""
     if is_known(cost, tick.mode, tick.rows + given, tick.prompt):
@@ -190,7 +200,7 @@ def could_gain(wanted, cost, right, step_ms):
     """
     tick, without_ms = wanted.terms, wanted.kept.without_ms
     tokens = next_one = 1.0
-    for given in range(1, min(MOST_EACH, tick.room) + 1):
+    for given in range(1, min(tick.most_each, tick.room) + 1):
         next_one *= right
         tokens += next_one
         ms = _price(cost, tick, given, without_ms) + given * step_ms

@@ -98,13 +98,15 @@ class Context:
     def cut(self, seq: int, n_kept: int) -> bool:
         """Forget all but the first ``n_kept`` positions of a sequence, or else the whole of it.
 
-        False where the whole had to go. A recurrent state cannot go back. Of a sliding window
-        the positions before ``n_kept`` may be gone already (``llama_memory_seq_rm`` says true
-        then, so ``llama_memory_seq_pos_min`` is looked at).
+        False where the whole had to go. A recurrent state cannot go back. Where libllama keeps
+        earlier ones (``n_rs_seq``), it says true even if the last batch wrote none, or was given
+        up. Of a sliding window the positions before ``n_kept`` may be gone already
+        (``llama_memory_seq_rm`` says true then, so ``llama_memory_seq_pos_min`` is looked at).
         """
         lib = self.library.lib
         window = int(lib.llama_model_n_swa(self.model.pointer))
-        kept = self.seq_rm(seq, n_kept, -1) and self.seq_pos_max(seq) == n_kept - 1
+        kept = not lib.llama_n_rs_seq(self.pointer)
+        kept = kept and self.seq_rm(seq, n_kept, -1) and self.seq_pos_max(seq) == n_kept - 1
         if kept and window and n_kept:
             kept = int(lib.llama_memory_seq_pos_min(self.memory, seq)) <= max(n_kept - window, 0)
         if not kept:

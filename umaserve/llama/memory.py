@@ -9,6 +9,12 @@ from umaserve.models.gguf import check_gguf
 from umaserve.models.header import GGUFInfo
 from umaserve.models.kv_shape import KvKind, KvShape
 
+GO_BACK = frozenset((
+    "bailingmoe3", "deepseek4", "glm5-next", "kimi-k3", "lfm2", "lfm2moe", "nemotron_h",
+    "nemotron_h_moe", "qwen35", "qwen35moe", "qwen4exp",
+))  # fmt: skip
+"""Architectures of which libllama keeps earlier states (``llm_arch_supports_rs_rollback``)."""
+
 
 @dataclass(frozen=True)
 class MemoryNeed:
@@ -53,14 +59,20 @@ def attention_shape(info: GGUFInfo) -> tuple[int, int]:
 
 
 def state_bytes_per_sequence(info: GGUFInfo) -> int:
-    """Bytes that state-space layers keep of one sequence, as if every layer were one.
+    """Bytes that recurrent layers keep of one sequence: all layers, but those with KV cells alone.
 
     (``llama_hparams::n_embd_r`` and ``n_embd_s``, float32.)
     """
     names = ("inner_size", "state_size", "conv_kernel", "group_count")
     inner, state, kernel, groups = (_number(info, f"ssm.{name}") for name in names)
     row = inner * state + max(kernel - 1, 0) * (inner + 2 * groups * state)
-    return _number(info, "block_count") * row * 4
+    row += _number(info, "embedding_length") * max(_number(info, "shortconv.l_cache") - 1, 0)
+    if head := _number(info, "kda.head_dim"):
+        row = max(_per_layer(info, "attention.head_count", 1), default=0) * head
+        row *= head + 3 * max(kernel - 1, 0)
+    layers = _number(info, "block_count")
+    attending = len(KvShape.of(info.architecture, info.metadata).rows)
+    return (layers - attending or layers) * row * 4
 
 
 def _number(info: GGUFInfo, name: str) -> int:

@@ -65,6 +65,7 @@ def main(start: m.Start) -> None:
 
         also = draft_model.bytes_needed(start)
         fits = capacity.find_fits(start, info, devices, available_bytes(), also)
+        _, fits = capacity.leave_snapshots(start, info, fits)
         cells = start.n_ctx or capacity.auto_cells(start, fits)
         need = llama.memory_needed(model, n_ctx=cells, kind=capacity.kv_kind(start))
         _tell(what="context", cells=cells, bytes=need.kv_bytes, positions=start.positions)

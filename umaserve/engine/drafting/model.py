@@ -12,7 +12,6 @@ large model.  A text of which it has read little is read a chunk in each tick.
 from __future__ import annotations
 
 from umaserve.drafts.rates import BY_MODEL, chance, hope
-from umaserve.drafts.wanted import MOST_EACH
 from umaserve.drafts.worth import could_gain
 from umaserve.engine.native.batch import to_come
 from umaserve.engine.native.calls import (
@@ -54,7 +53,7 @@ def offer(speaker, columns, state, drafts, cost):
         if not may_draft(columns, s, drafts.marks.way) or state.lane[s] != terms.lane:
             continue
         hope(rates, s)
-        n, most = columns.n_tokens[s], min(MOST_EACH, to_come(columns, s) - 1)
+        n, most = columns.n_tokens[s], min(terms.most_each, to_come(columns, s) - 1)
         own = chance(rates, s, wanted.same[s]) if wanted.most[s] > 0 else 0.0
         right = chance(rates, s, BY_MODEL)
         if own >= right or most <= 0 or n + most >= speaker.held.shape[1]:

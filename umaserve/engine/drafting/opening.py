@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from umaserve.drafts.ring import remember
+from umaserve.drafts.wanted import MOST_EACH
 from umaserve.engine.model.abilities import why_no_drafts
 from umaserve.wire import messages as m
 from umaserve.wire import table as t
@@ -22,10 +23,18 @@ TRIED_CHUNK, TRIED_TIMES = 32, 4  # tokens that a draft model computes at start,
 
 
 def allocate_drafts(start: m.Start, loaded: Loaded, table: t.SessionTable) -> Drafts:
-    """Room for drafted tokens; for none where the memory of this model cannot go back."""
-    spec, can_cut = table.spec, not why_no_drafts(loaded.library.lib, loaded.model.pointer)
-    way = WAYS[start.speculate] if can_cut else NEVER
+    """Room for drafted tokens; for none where the memory of this model cannot go back.
+
+    A recurrent state goes back as far as libllama keeps earlier ones.  These are whole where one
+    ubatch computed all rows of the tick, which then have equally many tokens.
+    """
+    spec = table.spec
+    why = why_no_drafts(loaded.library.lib, loaded.model.pointer, loaded.no_way_back)
+    way = NEVER if why else WAYS[start.speculate]
     drafts = Drafts.allocate(spec.n_slots, spec.n_ctx, way, only_model=start.speculate == "draft")
+    if loaded.snapshots:
+        terms = drafts.wanted.terms
+        terms.most_each, terms.alike = min(loaded.snapshots, MOST_EACH), 1
     if way:  # have what is compiled at hand before anybody waits for it
         remember(drafts.ring, 0, table.tokens[0], 0, 0)
     return drafts

@@ -67,7 +67,7 @@ def look(entries, plan, columns, drafts):
             continue
         if marks.only_model:
             continue
-        wanted.most[slot] = max(min(MOST_EACH, to_come(columns, slot) - 1), 0)
+        wanted.most[slot] = max(min(wanted.terms.most_each, to_come(columns, slot) - 1), 0)
         _find(drafts, slot, tokens, n)
         if wanted.same[slot] > 0:
             drafts.found_at[slot], drafts.found_same[slot] = n, wanted.same[slot]
@@ -124,6 +124,8 @@ def say_terms(entries, plan, state, knobs, memory, drafts, free):
     takes_turns = 0 < interactive < memory.found[KIND_DECODE]
     if takes_turns or here > rows and drafts.marks.way != ALWAYS:
         terms.room = 0
+    if terms.alike and terms.prompt:
+        terms.room = 0
 
 
 @njit(**INNER)
@@ -138,13 +140,23 @@ def give(drafts, cost, lanes):
 
 @njit(**INNER)
 def _give_some(wanted, cost):
-    """Give up to `FIXED` drafts to each row with a long match or a draft model; return the sum."""
+    """Give up to `FIXED` drafts to each row with a long match or a draft model; return the sum.
+
+    Where all rows get equally many, any such row decides for all.
+    """
     given, kept, tick = 0, wanted.kept, wanted.terms
+    most, found = min(FIXED, tick.room // max(tick.rows, 1)), False
     for i in range(tick.rows):
         s = wanted.rows[i]
-        if wanted.same[s] >= CHAINED or wanted.same[s] == BY_MODEL:
+        most = min(most, wanted.most[s])
+        found = found or wanted.same[s] >= CHAINED or wanted.same[s] == BY_MODEL
+    for i in range(tick.rows):
+        s = wanted.rows[i]
+        if tick.alike:
+            wanted.counts[s] = max(most, 0) if found else 0
+        elif wanted.same[s] >= CHAINED or wanted.same[s] == BY_MODEL:
             wanted.counts[s] = max(min(FIXED, wanted.most[s], tick.room - given), 0)
-            given += wanted.counts[s]
+        given += wanted.counts[s]
     kept.without_ms = predict(cost, tick.mode, tick.rows, tick.prompt, tick.past)
     kept.price_ms = predict(cost, tick.mode, tick.rows + given, tick.prompt, tick.past)
     return given

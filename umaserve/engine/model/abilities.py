@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from umaserve.llama.memory import GO_BACK
 from umaserve.wire import messages as m
 
 from .loaded import Loaded
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 
 RESERVED = 1  # sequences after those of the rows: pieces pass through it
 ENDED = 48  # ended ones that may have cells
+STATE = "the model keeps a recurrent state"
 
 
 def why_not_plain(loaded: Loaded) -> str:
@@ -36,13 +38,13 @@ def what_is_off(loaded: Loaded) -> str:
     """A sentence about what this model cannot have here, and why; empty where it can have all."""
     if not loaded.generates:
         return ""
-    why = why_no_plain_model(loaded.library.lib, loaded.model.pointer)
-    if why:
+    lib, model = loaded.library.lib, loaded.model.pointer
+    if why := why_no_plain_model(lib, model):
+        drafts = why_no_drafts(lib, model, loaded.no_way_back)
         saved = can_be_saved(loaded)
         cache = "the prefix cache goes on at ends of messages" if saved else "nothing is cached"
-        drafts = why_no_drafts(loaded.library.lib, loaded.model.pointer)
         off = "drafts and context shift are" if drafts else "context shift is"
-        return f"{off} off, and {cache}: {why}"
+        return f"{off} off, and {cache}: {drafts or why}"
     why = why_no_shift(loaded)
     return f"context shift is off: {why}" if why else ""
 
@@ -60,22 +62,41 @@ def _has_several_dimensions(lib: Any, model: Any) -> bool:
 
 def why_no_plain_model(lib: Any, model: Any) -> str:
     """Part of `why_not_plain` that the model decides; ``lib``: libllama, ``model``: its pointer."""
-    if why := why_no_drafts(lib, model):
+    if why := STATE if keeps_state(lib, model) else _why_no_decoder(lib, model):
         return why
     return "the model has sliding-window attention" if lib.llama_model_n_swa(model) > 0 else ""
 
 
-def why_no_drafts(lib: Any, model: Any) -> str:
+def keeps_state(lib: Any, model: Any) -> bool:
+    """Return whether the model has layers with a recurrent state."""
+    return bool(lib.llama_model_is_recurrent(model) or lib.llama_model_is_hybrid(model))
+
+
+def why_no_drafts(lib: Any, model: Any, no_way_back: str) -> str:
     """Why the last tokens of a tick cannot be forgotten after it; "" = they can.
 
     Tokens of a sliding window can be, if one batch computed them.  Such tokens take only cells that
-    the first of them does not see.
+    the first of them does not see.  ``no_way_back`` says why a recurrent state stays as it is.
     """
-    if lib.llama_model_is_recurrent(model) or lib.llama_model_is_hybrid(model):
-        return "the model keeps a recurrent state"
-    if lib.llama_model_has_encoder(model) or lib.llama_model_is_diffusion(model):
-        return "the model is no plain decoder"
-    return ""
+    return no_way_back if keeps_state(lib, model) else _why_no_decoder(lib, model)
+
+
+def why_no_way_back(start: m.Start, model: Model, wanted: int, got: int) -> str:
+    """Why a recurrent state cannot go back; "" = it can, or nobody asked for it.
+
+    ``wanted``: earlier states that memory bears; ``got``: those that libllama keeps.
+    """
+    lib = model.library.lib
+    if got or not keeps_state(lib, model.pointer):
+        return ""
+    if wanted or model.metadata.get("general.architecture") not in GO_BACK:
+        return STATE
+    return "" if start.speculate == "off" else f"{STATE}, and memory for earlier ones is short"
+
+
+def _why_no_decoder(lib: Any, model: Any) -> str:
+    encodes = lib.llama_model_has_encoder(model) or lib.llama_model_is_diffusion(model)
+    return "the model is no plain decoder" if encodes else ""
 
 
 def device_memory(loaded: Loaded) -> int | None:

@@ -28,6 +28,7 @@ from .abilities import (
     what_is_off,
     why_no_drafts,
     why_no_shift,
+    why_no_way_back,
 )
 from .contexts import open_context, sizes_of
 from .draft_model import bytes_needed, open_draft_model
@@ -56,7 +57,7 @@ def load(
     control.send(m.LoadProgress(0.0, "start"))
     facts, began = _file_facts(start.model_path), time.monotonic()
     library, info = _open_library(start)
-    n_ctx = _cells(library, start, info)
+    n_ctx, snapshots = _cells(library, start, info)
     model = _open_model(library, start, control)
     wait_for_imports()  # what is free in the memory of this process is looked at below
     from . import unused_memory  # these two load a compiler
@@ -66,7 +67,7 @@ def load(
     device = _device_name(library, start)
     on_processor = device == PROCESSOR
     n_seq = start.n_seq + spare_sequences(start.n_seq, on_processor, model)
-    wanted = sizes_of(start, n_ctx, n_seq)
+    wanted = sizes_of(start, n_ctx, n_seq, snapshots)
     control.send(m.LoadProgress(1.0, "context"))
     # an accelerator's library may have told a device where this memory lies
     lean = not start.pretouch and on_processor and library.build.backend == "cpu"
@@ -77,7 +78,9 @@ def load(
     for message in (*said, *load_warnings.of_settings(start, info, device)):
         control.send(message)
     unused_bytes = unused_memory.give_back_since(before) if lean else 0
-    draft = None if encodes else open_draft_model(start, library, model, sizes, control)
+    kept = int(library.lib.llama_n_rs_seq(context.pointer))
+    no_way_back = why_no_way_back(start, model, snapshots, kept)
+    draft = None if encodes else open_draft_model(start, model, sizes, no_way_back, control)
     _write_pieces(start, model, pieces_fd)
     is_eog = np.ascontiguousarray(model.eog_mask(), dtype=np.uint8)
     return Loaded(
@@ -104,6 +107,8 @@ def load(
         places=find_places() if on_processor else no_places(),
         draft=draft,
         generates=not encodes,
+        snapshots=kept,
+        no_way_back=no_way_back,
     )
 
 
@@ -125,16 +130,15 @@ def _open_library(start: m.Start) -> tuple[Library, GGUFInfo]:
     return library, info
 
 
-def _cells(library: Library, start: m.Start, info: GGUFInfo) -> int:
-    """KV cells: as many as were asked for, else what memory bears."""
+def _cells(library: Library, start: m.Start, info: GGUFInfo) -> tuple[int, int]:
+    """KV cells, as many as were asked for, else what memory bears; and states for drafts."""
     from umaserve import llama
 
     also = bytes_needed(start)
     _refuse(capacity.why_no_memory(start, also))
-    if start.n_ctx:
-        return start.n_ctx
     fits = capacity.find_fits(start, info, llama.devices(library), available_bytes(), also)
-    return capacity.auto_cells(start, fits)
+    snapshots, fits = capacity.leave_snapshots(start, info, fits)
+    return start.n_ctx or capacity.auto_cells(start, fits), snapshots
 
 
 def _why_no_use(model: Model, info: GGUFInfo) -> str:
@@ -258,7 +262,7 @@ def describe(start: m.Start, loaded: Loaded, start_ms: float) -> m.Ready:
         generates=loaded.generates,
         off=what_is_off(loaded),
         why_no_shift=why_no_shift(loaded),
-        why_no_drafts=why_no_drafts(loaded.library.lib, model.pointer),
+        why_no_drafts=why_no_drafts(loaded.library.lib, model.pointer, loaded.no_way_back),
         draft_model=start.draft_model if loaded.draft is not None else "",
     )
 

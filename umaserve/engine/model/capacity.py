@@ -6,7 +6,12 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from umaserve.llama.memory import attention_shape, kv_bytes_per_cell, state_bytes_per_sequence
+from umaserve.llama.memory import (
+    GO_BACK,
+    attention_shape,
+    kv_bytes_per_cell,
+    state_bytes_per_sequence,
+)
 from umaserve.models.kv_shape import KvKind, KvShape
 from umaserve.models.needs import ENGINE_BYTES, LEAST_CELLS
 from umaserve.wire import messages as m
@@ -26,6 +31,8 @@ SMALL_BYTES = 1 << 30
 MASK_BYTES = 2  # of the attention's mask, for a cell and a token computed at once
 SCORE_BYTES = 8  # for these two and a head, where attention is not flash attention
 TABLE_BYTES = 176  # of the session table for a token that has all log-probabilities
+SNAPSHOTS = 7, 3, 1  # earlier states of a sequence for drafts, most first
+SNAPSHOT_SHARE = 8  # one part in so many of the memory that is left is theirs at most
 ASIDE_BATCH, ASIDE_BATCH_CPU = 512, 128  # tokens that a second context computes at once
 
 
@@ -105,6 +112,21 @@ def find_fits(
         most = max(info.tensor_bytes, SMALL_BYTES) // max(cell, 1)
         fits.append(Fit(left, cell + a_token * n_ubatch + TABLE_BYTES, second, most))
     return fits
+
+
+def leave_snapshots(
+    start: m.Start, info: GGUFInfo, fits: list[Fit]
+) -> tuple[int, list[Fit]]:
+    """Earlier states of each sequence that memory bears for drafts, and what they leave of it.
+
+    Their number and a state more are a power of two, as the tokens of a row with drafts are.
+    """
+    if start.speculate == "off" or info.architecture not in GO_BACK:
+        return 0, fits
+    one = start.n_seq * state_bytes_per_sequence(info)
+    room = min(fit.left - start.n_ctx * fit.cell for fit in fits) if fits else SMALL_BYTES
+    n = next((n for n in SNAPSHOTS if n * one <= room // SNAPSHOT_SHARE), 0)
+    return n, [fit._replace(left=fit.left - n * one) for fit in fits]
 
 
 def padded(n_ctx: int) -> int:

@@ -28,16 +28,19 @@ class Sizes(NamedTuple):
     n_seq_max: int
     n_threads: int
     n_threads_batch: int
+    snapshots: int  # earlier states of each sequence
 
 
-def sizes_of(start: m.Start, n_ctx: int, n_seq_max: int) -> Sizes:
+def sizes_of(start: m.Start, n_ctx: int, n_seq_max: int, snapshots: int) -> Sizes:
     """Sizes to ask libllama for."""
     n_threads = start.n_threads or usable_cores()
     # libllama ends the process where a batch has no room for a token of each sequence
     n_batch = max(min(start.n_batch or DEFAULT_BATCH, n_ctx), n_seq_max)
     n_ubatch = min(start.n_ubatch or capacity.DEFAULT_UBATCH, n_batch)
     n_threads_batch = start.n_threads_batch or n_threads
-    return Sizes(n_ctx, n_batch, n_ubatch, n_seq_max, n_threads, n_threads_batch)
+    # all rows of a tick with drafts are one ubatch
+    snapshots = min(snapshots, max((n_ubatch - 1) // start.n_seq - 1, 0))
+    return Sizes(n_ctx, n_batch, n_ubatch, n_seq_max, n_threads, n_threads_batch, snapshots)
 
 
 def open_context(
@@ -77,6 +80,7 @@ def _open_generator(
                 n_batch=sizes.n_batch,
                 n_ubatch=sizes.n_ubatch,
                 n_seq_max=sizes.n_seq_max,
+                n_rs_seq=sizes.snapshots,
                 n_threads=sizes.n_threads,
                 n_threads_batch=sizes.n_threads_batch,
                 type_k=start.type_k,

@@ -16,7 +16,7 @@ from .abilities import why_no_drafts, why_no_plain_model
 from .loaded import CannotLoad, DraftModel
 
 if TYPE_CHECKING:
-    from umaserve.llama import Library, Model
+    from umaserve.llama import Model
 
     from .contexts import Sizes
 
@@ -49,18 +49,20 @@ def bytes_needed(start: m.Start) -> int:
 
 
 def open_draft_model(
-    start: m.Start, library: Library, model: Model, sizes: Sizes, control: Control
+    start: m.Start, model: Model, sizes: Sizes, no_way_back: str, control: Control
 ) -> DraftModel | None:
     """Load it, for drafts of what ``model`` says; None where there is none, or it cannot be used.
 
-    ``sizes``: of the model's own context.  A person is told why it cannot be used.
-    Raises CannotLoad where its file cannot be loaded at all.
+    ``sizes``: of the model's own context.  ``no_way_back``: why its recurrent state stays as it is.
+    A person is told why the draft model cannot be used.  Raises CannotLoad where its file cannot be
+    loaded at all.
     """
     from umaserve import llama
     from umaserve.engine.native.batch import Batch
 
     if not is_asked_for(start):
         return None
+    library = model.library
     control.send(m.LoadProgress(1.0, "draft model"))
     try:
         check_gguf(start.draft_model)
@@ -70,7 +72,7 @@ def open_draft_model(
         )  # fmt: skip
     except (llama.LlamaError, GGUFError) as error:
         raise CannotLoad(f"--draft-model: {error}") from error
-    why = _why_no_drafts(draft, model)
+    why = _why_no_drafts(draft, model, no_way_back)
     if why:
         control.send(m.Log("warn", f"{start.draft_model} drafts nothing: {why}"))
         draft.close()
@@ -90,12 +92,13 @@ def open_draft_model(
     return DraftModel(draft, context, batch, min(draft.n_vocab, model.n_vocab), n_positions)
 
 
-def _why_no_drafts(draft: Model, model: Model) -> str:
+def _why_no_drafts(draft: Model, model: Model, no_way_back: str) -> str:
     """Why it cannot draft for ``model``; empty where it can."""
     lib = model.library.lib
-    for each, why in ((draft, why_no_plain_model), (model, why_no_drafts)):
-        if reason := why(lib, each.pointer):
-            return f"{each.path.name}: {reason}"
+    if why := why_no_plain_model(lib, draft.pointer):
+        return f"{draft.path.name}: {why}"
+    if why := why_no_drafts(lib, model.pointer, no_way_back):
+        return f"{model.path.name}: {why}"
     if abs(draft.n_vocab - model.n_vocab) > SPARE_TOKENS:
         return f"it has {draft.n_vocab} tokens, and {model.path.name} has {model.n_vocab}"
     if (draft.token_bos, draft.token_eos) != (model.token_bos, model.token_eos):

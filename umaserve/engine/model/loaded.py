@@ -69,6 +69,8 @@ class Loaded:
     places: Places  # of the loop's threads
     draft: DraftModel | None = None  # what drafts tokens for it
     generates: bool = True  # else it encodes whole texts, and nothing more
+    snapshots: int = 0  # earlier states that a recurrent memory keeps of each sequence
+    no_way_back: str = ""  # why a recurrent state cannot go back; empty where it can
 
     def threads(self, aside: int) -> tuple[int, int]:
         """Threads for ticks of one token and of more, while ``aside`` cores compute prompts."""

@@ -1,0 +1,257 @@
+"""Drafts of models with a recurrent state, which goes back to the last token that was right."""
+
+from __future__ import annotations
+
+import functools
+import random
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from tests.support.engine_driver import DrivenEngine
+from tests.support.made_models import written
+from tests.support.oracle import Oracle
+from tests.support.patches.engine_faults import disturbed_and_checked
+from tests.support.waiting import until
+from umaserve import llama
+from umaserve.engine.model.capacity import SNAPSHOTS
+from umaserve.wire import messages as m
+from umaserve.wire import table as t
+
+SHAPES = ["lfm2-micro", "qwen35-micro", "nemotron-h-micro"]
+UNBOUND = ("latency-guard", "sweet-spot")  # so that rows have drafts beside each other
+GREEDY = m.Sampling(temperature=0.0, ignore_eos=True)
+LONG = 90  # tokens of an answer
+NEAR = 0.5  # logits; a token that is taken out or put in shows as a gap of more than 2
+WRONG = 13  # one draft in so many is wrong
+
+
+@pytest.fixture(scope="module", params=SHAPES)
+def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
+    out = tmp_path_factory.mktemp("model") / "model.gguf"
+    return str(written(request.param, out, "--quant", "f16"))
+
+
+@pytest.fixture(scope="module")
+def engine(path: str) -> Iterator[DrivenEngine]:
+    with an_engine(path) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def judge(path: str) -> Iterator[Oracle]:
+    oracle = Oracle(2048, path)
+    yield oracle
+    oracle.close()
+
+
+def an_engine(path: str, speculate: str = "ngram", **fields) -> DrivenEngine:
+    return DrivenEngine(
+        model=path, n_ctx=2048, n_seq=4, speculate=speculate, probe=False, without=UNBOUND, **fields
+    )
+
+
+def words(seed: int, n: int) -> list[int]:
+    return np.random.default_rng(seed).integers(300, 900, n).tolist()
+
+
+def ask(engine: DrivenEngine, tokens: list[int], **fields) -> int:
+    fields = {"max_tokens": LONG, "sampling": GREEDY, "domain": "a"} | fields
+    return engine.submit(tokens=tokens, n_prompt=len(tokens), **fields)
+
+
+def answer(engine: DrivenEngine, tokens: list[int], **fields) -> list[int]:
+    serial = ask(engine, tokens, **fields)
+    engine.wait(serial)
+    said = engine.generated(serial)
+    engine.release(serial)
+    return said
+
+
+def said_otherwise(tokens: list[int]) -> list[int]:
+    """A text in which a token now and then is another."""
+    return [token + (i % WRONG == WRONG - 1) for i, token in enumerate(tokens)]
+
+
+def drafts(engine: DrivenEngine) -> np.ndarray:
+    header = engine.table.header
+    return np.array([header.draft_tokens, header.draft_accepted])
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_answers_are_right_where_some_drafts_are_wrong(
+    engine: DrivenEngine, judge: Oracle, rows: int
+) -> None:
+    prompts = [words(10 * rows + row, 60) for row in range(rows)]
+    for prompt in prompts:  # a text that others of the domain go on as
+        known = said_otherwise(answer(engine, prompt, speculate=False))
+        answer(engine, [*prompt[-20:], *known], max_tokens=1)
+    before, begun = drafts(engine), int(engine.table.header.tick_ring_at)
+    serials = [ask(engine, prompt) for prompt in prompts]
+    for serial, prompt in zip(serials, prompts, strict=True):
+        engine.wait(serial)
+        said = engine.generated(serial)
+        assert len(said) == LONG
+        assert judge.greedy_gaps(prompt, said).max() < NEAR
+        engine.release(serial)
+    given, taken = drafts(engine) - before
+    assert given > taken > LONG // 3
+    ring, end = engine.table.ticks, int(engine.table.header.tick_ring_at)
+    ticks = [ring[at % t.TICK_RING] for at in range(begun, end)]
+    assert any(tick.decode_rows == rows and tick.accepted for tick in ticks)
+
+
+def test_the_next_turn_goes_on_behind_drafts_that_were_wrong(
+    engine: DrivenEngine, judge: Oracle
+) -> None:
+    """In the cells of the turn before, from its saved state, and from a mark."""
+    prompt = words(1, 200)
+    known = answer(engine, prompt, speculate=False)
+    answer(engine, [*prompt[-20:], *said_otherwise(known)], max_tokens=1)
+    for n in range(WRONG - 3, WRONG + 4):  # ends before, at and behind a wrong draft
+        said = answer(engine, prompt, max_tokens=n)
+        for text in ([*prompt, *said], prompt):
+            turn = [*text, *words(n, 30)]
+            assert judge.greedy_gaps(turn, answer(engine, turn, max_tokens=20)).max() < NEAR
+
+
+class Chats:
+    """Chats of random turns, some of them cancelled; every answer is looked at."""
+
+    def __init__(self, engine: DrivenEngine, judge: Oracle, seed: int) -> None:
+        self.engine, self.judge, self.choose = engine, judge, random.Random(seed)
+        self.texts = [words(seed + n, 40) for n in range(4)]
+        self.alive: dict[int, list[int]] = {}  # prompts by serial
+        self.steps = 0
+
+    def step(self) -> None:
+        choose, engine = self.choose, self.engine
+        self.steps += 1
+        if len(self.alive) < 3 and choose.random() < 0.5:
+            self._come()
+        elif self.alive:
+            serial = choose.choice(list(self.alive))
+            engine.wait(serial, n_tokens=choose.randint(1, 60))
+            if choose.random() < 0.2:
+                engine.send(m.Cancel(serial))
+        self.look()
+
+    def _come(self) -> None:
+        choose = self.choose
+        prompt = choose.choice(self.texts)
+        if choose.random() < 0.3:  # an edit of its history
+            prompt = prompt[: choose.randint(1, len(prompt))] + words(self.steps, 9)
+        elif choose.random() < 0.3:
+            prompt = prompt + words(self.steps, 9)
+        serial = ask(
+            self.engine, prompt, max_tokens=choose.randint(1, 60), lane=choose.randint(0, 1),
+            domain=choose.choice(["a", "a", "b", None]),
+        )  # fmt: skip
+        self.alive[serial] = prompt
+
+    def look(self) -> None:
+        """Judge the answers that have ended."""
+        engine, table = self.engine, self.engine.table
+        for serial, prompt in list(self.alive.items()):
+            slot = engine.slots[serial]
+            if table.serial[slot] != serial or table.state[slot] != t.DONE:
+                continue
+            said = engine.generated(serial)
+            gaps = self.judge.greedy_gaps(prompt, said) if said else np.zeros(1)
+            assert gaps.max() < NEAR, (len(prompt), gaps)
+            # others may say it otherwise, and begin anew once it is long
+            text = prompt + self.choose.choice([said, said_otherwise(said)])
+            text = text if len(text) < 180 else text[-30:]
+            self.texts[self.choose.randrange(len(self.texts))] = text
+            del self.alive[serial]
+            engine.release(serial)
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        pytest.param(250, marks=pytest.mark.timeout(240)),
+        pytest.param(34_000, marks=[pytest.mark.slow, pytest.mark.timeout(3600)]),
+    ],
+)
+def test_random_chats_are_right_and_their_cells_are_counted(
+    path: str, judge: Oracle, steps: int
+) -> None:
+    """Few cells and little room for texts: rows are parked, evicted, restored and forgotten."""
+    patch = functools.partial(disturbed_and_checked, seed=steps)
+    with DrivenEngine(
+        model=path, patch=patch, n_ctx=512, n_positions=256, n_seq=4, cache_bytes=4 << 20,
+        speculate="ngram", without=UNBOUND,
+    ) as engine:  # fmt: skip
+        chats, header = Chats(engine, judge, steps), engine.table.header
+        while chats.steps < steps:
+            chats.step()
+        for serial in chats.alive:
+            engine.wait(serial)
+        chats.look()
+        until(lambda: header.cells_used == 0)
+        assert header.preemptions > 0 and header.cache_hits > 0
+        given, taken = drafts(engine)
+        assert given > taken > steps // 20
+        assert engine.close() == 0
+
+
+def test_rows_beside_each_other_have_equally_many_drafts_or_none(engine: DrivenEngine) -> None:
+    """A row that wants none decides for all; alone they have some again."""
+    prompt = words(2, 60)
+    known = answer(engine, prompt, speculate=False)
+    answer(engine, [*prompt, *known], max_tokens=1)
+    quiet = ask(engine, words(3, 20), speculate=False, max_tokens=400)
+    engine.wait(quiet, n_tokens=1)
+    before = drafts(engine)
+    assert answer(engine, prompt, max_tokens=60) == known[:60]
+    assert engine.table.state[engine.slots[quiet]] == t.RUNNING
+    assert (drafts(engine) == before).all()
+    engine.send(m.Cancel(quiet))
+    engine.wait(quiet)
+    engine.release(quiet)
+    assert answer(engine, prompt) == known
+    assert (drafts(engine) > before).all()
+
+
+def test_ready_says_that_drafts_are_on(engine: DrivenEngine) -> None:
+    assert engine.ready.why_no_drafts == ""
+    assert engine.ready.off.startswith("context shift is off, ")
+
+
+def test_one_ubatch_has_all_drafts_of_a_tick(path: str, judge: Oracle) -> None:
+    """Fewer states are kept where a ubatch is small; none where it has no room for two tokens."""
+    with an_engine(path, n_ubatch=9) as engine:
+        prompt = words(4, 40)
+        known = answer(engine, prompt, speculate=False)
+        answer(engine, [*prompt, *known], max_tokens=1)
+        before = drafts(engine)
+        assert judge.greedy_gaps(prompt, answer(engine, prompt)).max() < NEAR
+        assert (drafts(engine) > before).all()
+    with an_engine(path, n_ubatch=7) as engine:
+        assert "recurrent state" in engine.ready.why_no_drafts
+        assert "drafts" in engine.ready.off
+
+
+def test_libllama_forgets_no_state_that_it_did_not_write(path: str) -> None:
+    """It would go back to another text's after a batch of one token, and say that it did."""
+    with (
+        llama.Model.open(llama.load(), path, n_gpu_layers=0) as model,
+        llama.Context.open(model, n_ctx=256, n_rs_seq=max(SNAPSHOTS)) as context,
+    ):
+        assert context.library.lib.llama_n_rs_seq(context.pointer) == max(SNAPSHOTS)
+        feed(context, words(5, 20), 0)
+        feed(context, [300], 20)
+        assert not context.cut(0, 20)
+        assert context.seq_pos_max(0) == -1
+
+
+def feed(context: llama.Context, tokens: list[int], past: int) -> None:
+    from umaserve.engine.native.batch import Batch
+
+    batch = Batch(context.library.ffi, 64, 1)
+    n = len(tokens)
+    batch.arrays.token[:n], batch.arrays.pos[:n] = tokens, np.arange(past, past + n)
+    batch.arrays.n_tokens[0] = n
+    assert context.library.lib.uma_decode(context.pointer, batch.struct) == 0

@@ -3,6 +3,8 @@
 Names and dimensions are what llama.cpp's loaders ask for
 (``src/models/{mamba,mamba2,jamba,lfm2,qwen35,nemotron-h,gpt2,bert,t5}.cpp``). The shapes are small
 and published by nobody: they exist to be served, or refused, in tests.
+
+Long: the tensors of each family.
 """
 
 from __future__ import annotations

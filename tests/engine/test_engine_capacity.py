@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 
 from umaserve.assets import demo_model_path
 from umaserve.engine.model.capacity import (
@@ -13,9 +14,12 @@ from umaserve.engine.model.capacity import (
     after_refusal,
     auto_cells,
     find_fits,
+    leave_snapshots,
     why_no_memory,
     why_no_such_cells,
 )
+from umaserve.engine.model.contexts import sizes_of
+from umaserve.llama.memory import state_bytes_per_sequence
 from umaserve.models.header import GGUFInfo
 from umaserve.models.needs import ENGINE_BYTES, LEAST_CELLS
 from umaserve.wire import messages as m
@@ -128,3 +132,52 @@ def test_a_refusal_says_what_a_draft_model_takes_of_the_memory() -> None:
     assert "; leave --draft-model away, take a smaller model" in text
     text = why_no_memory(msgspec.structs.replace(start, n_ctx=1 << 40), vast)
     assert "for the draft model small.gguf" in text and "--draft-model" not in text
+
+
+def qwen35(architecture: str = "qwen35") -> GGUFInfo:
+    """The shape of a Qwen 3.5 4B: 32 layers, one in four attends, 2 MiB of state in the others."""
+    keys = {
+        "block_count": 32, "embedding_length": 2560, "attention.head_count": 16,
+        "attention.head_count_kv": 4, "attention.key_length": 256, "attention.value_length": 256,
+        "full_attention_interval": 4, "ssm.inner_size": 4096, "ssm.state_size": 128,
+        "ssm.conv_kernel": 4, "ssm.group_count": 16,
+    }  # fmt: skip
+    metadata: dict[str, object] = {f"{architecture}.{key}": n for key, n in keys.items()}
+    return GGUFInfo(Path("m"), 3, architecture, 0, metadata, {}, 4 * GIB, 4 * GIB, 0)
+
+
+STATE = 24 * 4 * (4096 * 128 + 3 * (4096 + 2 * 16 * 128))  # bytes
+
+
+def test_states_count_where_layers_are_recurrent() -> None:
+    assert state_bytes_per_sequence(qwen35()) == STATE
+
+
+@pytest.mark.parametrize(
+    ("available", "expected"), [(8 * GIB, 1), (13 * GIB, 1), (18 * GIB, 3), (60 * GIB, 7)]
+)
+def test_memory_bounds_the_earlier_states(available: int, expected: int) -> None:
+    """They are an eighth of what is left at most, and what they take is nobody else's."""
+    info, told = qwen35(), start()
+    fits = find_fits(told, info, [CPU], available)
+    n, left = leave_snapshots(told, info, fits)
+    assert n == expected
+    assert [fit.left - n * 8 * STATE for fit in fits] == [fit.left for fit in left]
+    assert n * 8 * STATE <= fits[0].left / 8
+
+
+def test_a_short_memory_keeps_no_earlier_states() -> None:
+    for told in (start(), start(n_ctx=1 << 17)):
+        fits = find_fits(told, qwen35(), [CPU], 7 * GIB if not told.n_ctx else 11 * GIB)
+        assert leave_snapshots(told, qwen35(), fits) == (0, fits)
+
+
+def test_earlier_states_are_kept_for_drafts_alone() -> None:
+    for info, told in ((qwen35(), start(speculate="off")), (qwen35("qwen3next"), start())):
+        fits = find_fits(told, info, [CPU], 60 * GIB)
+        assert leave_snapshots(told, info, fits) == (0, fits)
+
+
+def test_all_rows_with_drafts_are_one_ubatch() -> None:
+    kept = [sizes_of(start(n_ubatch=n), 4096, 9, 7).snapshots for n in (512, 64, 33, 16, 8)]
+    assert kept == [7, 6, 3, 0, 0]

@@ -281,3 +281,23 @@ def test_a_rate_is_that_of_the_newest_looks_and_a_new_row_begins_with_all_rows()
     for _ in range(20):
         r.note(rates, 1, 12, 0.0)
     assert r.chance(rates, 1, 12) < 0.2 < r.chance(rates, 0, 12)
+
+
+@given(rows=ROWS, room=st.integers(0, MOST), most=st.integers(0, 7))
+def test_rows_that_must_have_equally_many_do(
+    rows: list[tuple[int, float]], room: int, most: int
+) -> None:
+    wanted, lane = a_tick([same for same, _ in rows], [p for _, p in rows], room=room, most=most)
+    wanted.terms.alike, wanted.terms.most_each = 1, 7
+    got = chosen(wanted, costs(GPU), lane)
+    assert len(set(got)) == 1 and sum(got) <= room
+    assert got[0] in (0, 1, 3, 7) and got[0] <= most
+
+
+def test_equally_many_are_as_many_as_pay() -> None:
+    """Two rows that are likely right; and a row that may have none, which decides for all."""
+    wanted, lane = a_tick([20, 20], [0.97, 0.97], most=7, lanes=[0, 1])
+    wanted.terms.alike, wanted.terms.most_each = 1, 7
+    assert chosen(wanted, costs(GPU), lane) == [7, 7]
+    wanted.most[1] = 0
+    assert chosen(wanted, costs(GPU), lane) == [0, 0]

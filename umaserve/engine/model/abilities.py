@@ -10,11 +10,12 @@ from umaserve.wire import messages as m
 from .loaded import Loaded
 
 if TYPE_CHECKING:
-    from umaserve.llama import Model
+    from umaserve.llama import Context, Model
 
 RESERVED = 1  # sequences after those of the rows: pieces pass through it
 ENDED = 48  # ended ones that may have cells
 STATE = "the model keeps a recurrent state"
+NO_ROOM = "there is no room for earlier ones (in memory, or in --n-ubatch)"
 
 
 def why_not_plain(loaded: Loaded) -> str:
@@ -81,17 +82,17 @@ def why_no_drafts(lib: Any, model: Any, no_way_back: str) -> str:
     return no_way_back if keeps_state(lib, model) else _why_no_decoder(lib, model)
 
 
-def why_no_way_back(start: m.Start, model: Model, wanted: int, got: int) -> str:
+def why_no_way_back(start: m.Start, context: Context, wanted: int) -> str:
     """Why a recurrent state cannot go back; "" = it can, or nobody asked for it.
 
-    ``wanted``: earlier states that memory bears; ``got``: those that libllama keeps.
+    ``wanted``: earlier states of each sequence that there is room for.
     """
-    lib = model.library.lib
-    if got or not keeps_state(lib, model.pointer):
+    lib, model = context.library.lib, context.model
+    if lib.llama_n_rs_seq(context.pointer) or not keeps_state(lib, model.pointer):
         return ""
     if wanted or model.metadata.get("general.architecture") not in GO_BACK:
         return STATE
-    return "" if start.speculate == "off" else f"{STATE}, and memory for earlier ones is short"
+    return "" if start.speculate == "off" else f"{STATE}, and {NO_ROOM}"
 
 
 def _why_no_decoder(lib: Any, model: Any) -> str:

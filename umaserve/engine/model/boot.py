@@ -66,20 +66,17 @@ def load(
     _refuse(_why_no_use(model, info), model)
     device = _device_name(library, start)
     on_processor = device == PROCESSOR
-    n_seq = start.n_seq + spare_sequences(start.n_seq, on_processor, model)
-    wanted = sizes_of(start, n_ctx, n_seq, snapshots)
+    spare = spare_sequences(start.n_seq, on_processor, model)
+    wanted = sizes_of(start, n_ctx, start.n_seq + spare, snapshots)
     control.send(m.LoadProgress(1.0, "context"))
     # an accelerator's library may have told a device where this memory lies
     lean = not start.pretouch and on_processor and library.build.backend == "cpu"
     before = unused_memory.private_memory() if lean else []
     mark = library.log_position()
     context, sizes, encodes = open_context(start, model, info, wanted, control)
-    said = load_warnings.of_library([*model.warnings, *library.warnings(mark)])
-    for message in (*said, *load_warnings.of_settings(start, info, device)):
-        control.send(message)
+    load_warnings.tell(control, model, mark, start, info, device)
     unused_bytes = unused_memory.give_back_since(before) if lean else 0
-    kept = int(library.lib.llama_n_rs_seq(context.pointer))
-    no_way_back = why_no_way_back(start, model, snapshots, kept)
+    no_way_back = why_no_way_back(start, context, wanted.snapshots)
     draft = None if encodes else open_draft_model(start, model, sizes, no_way_back, control)
     _write_pieces(start, model, pieces_fd)
     is_eog = np.ascontiguousarray(model.eog_mask(), dtype=np.uint8)
@@ -107,7 +104,6 @@ def load(
         places=find_places() if on_processor else no_places(),
         draft=draft,
         generates=not encodes,
-        snapshots=kept,
         no_way_back=no_way_back,
     )
 

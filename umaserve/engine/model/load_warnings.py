@@ -17,7 +17,9 @@ from umaserve.wire import messages as m
 from .loaded import PROCESSOR
 
 if TYPE_CHECKING:
+    from umaserve.llama import Model
     from umaserve.models.header import GGUFInfo
+    from umaserve.wire.control import Control
 
 # Lines of libllama on a file or a context that is as it should be, or on facts nobody can change.
 _EVERYDAY = re.compile(
@@ -27,6 +29,15 @@ _EVERYDAY = re.compile(
     "|sharing with layer|padding V cache|does not match expectation|posix_[fm]advise"
     "|GENERATION QUALITY|CONSIDER REGENERATING|^Try increasing RLIMIT_MEMLOCK"
 )
+
+
+def tell(
+    control: Control, model: Model, mark: int, start: m.Start, info: GGUFInfo, device: str
+) -> None:
+    """Send the messages of a load; ``mark``: where libllama's log of the context begins."""
+    lines = [*model.warnings, *model.library.warnings(mark)]
+    for message in (*of_library(lines), *of_settings(start, info, device)):
+        control.send(message)
 
 
 def of_library(lines: Iterable[str]) -> list[m.Log]:

@@ -69,8 +69,12 @@ class Loaded:
     places: Places  # of the loop's threads
     draft: DraftModel | None = None  # what drafts tokens for it
     generates: bool = True  # else it encodes whole texts, and nothing more
-    snapshots: int = 0  # earlier states that a recurrent memory keeps of each sequence
     no_way_back: str = ""  # why a recurrent state cannot go back; empty where it can
+
+    @property
+    def snapshots(self) -> int:
+        """Earlier states that a recurrent memory keeps of each sequence."""
+        return int(self.library.lib.llama_n_rs_seq(self.context.pointer))
 
     def threads(self, aside: int) -> tuple[int, int]:
         """Threads for ticks of one token and of more, while ``aside`` cores compute prompts."""

@@ -146,6 +146,11 @@ SHAPES: dict[str, Shape] = {
             "qwen35-micro", "qwen35", n_layer=4, attention_every=2, ssm=Ssm(4, 128, 32, 4, 2),
             rope_sections=(4, 6, 6, 0), **_SMALL | _QWEN | {"tied": True}, **_HEADS,
         ),
+        Shape(  # with Qwen 2's vocabulary, and positions that turn all of a head
+            "qwen35-0.8b", "qwen35", n_layer=24, n_embd=1024, n_head=8, n_head_kv=2, head_dim=256,
+            n_ff=3584, n_ctx=262144, tied=True, attention_every=4,
+            ssm=Ssm(4, 2048, 128, 16, 16), rope_sections=(11, 11, 10, 0), **_QWEN,
+        ),
         Shape(
             "nemotron-h-micro", "nemotron_h", n_layer=4, attention_every=2,
             ssm=Ssm(4, 256, 32, 4), **_SMALL, **_HEADS, **_LLAMA_SPM,

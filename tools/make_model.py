@@ -70,7 +70,11 @@ _SUM_MEAN, _SUM_STD = 510, 147.8
 
 
 # What a layer adds to what goes through it comes out of these.
-_ADDING = ("attn_output.weight", "ffn_down.weight", "ffn_down_exps.weight")
+_ADDING = (
+    "attn_output.weight", "ffn_down.weight", "ffn_down_exps.weight", "ssm_out.weight",
+    "shortconv.out_proj.weight",
+)  # fmt: skip
+_HYBRIDS = ("lfm2", "qwen35", "nemotron_h")  # of which all that a layer adds is listed there
 
 
 class UserError(Exception):
@@ -367,7 +371,8 @@ def run(args: argparse.Namespace) -> None:
     if args.chain_wrong and (args.chain_wrong < 2 or not args.chain):
         raise UserError("--chain-wrong goes with --chain, and is 2 at least")
     if args.chain:
-        if gguf_families.is_one(shape) or shape.arch.startswith("gemma"):
+        unknown = gguf_families.is_one(shape) and shape.arch not in _HYBRIDS
+        if unknown or shape.arch.startswith("gemma"):
             raise UserError(f"--chain: no chain is known for {shape.arch}, of {shape.name}")
         shape = dataclasses.replace(shape, tied=False)
     plan = plan_file(shape, QUANTS[args.quant])

@@ -134,7 +134,9 @@ def test_no_two_tokens_share_an_embedding() -> None:
     assert len({row.tobytes() for row in values}) == shape.n_vocab
 
 
-@pytest.mark.parametrize("shape", ["micro-151k", "moe-micro"])
+@pytest.mark.parametrize(
+    "shape", ["micro-151k", "moe-micro", "lfm2-micro", "qwen35-micro", "nemotron-h-micro"]
+)
 def test_in_a_chain_the_next_token_has_the_next_id(
     shape: str, library: llama.Library, tmp_path: Path
 ) -> None:

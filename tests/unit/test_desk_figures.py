@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from benchmarks.price_parts import answered_rate
+from benchmarks.price_parts import answered_rate, over_alone
 from benchmarks.programs import AGENTS, CHAT, EDITOR, by_program, largest_mean_of_ten, waits_ms
 from benchmarks.timeline import Phase, Session
 from benchmarks.web import Caller, Server
@@ -59,3 +59,13 @@ def test_both_servers_are_asked_the_same() -> None:
     assert text == theirs.documents("chat").words(20)
     assert text != ours.documents("agent1").words(20)
     assert text != Caller(ours.server, 8).documents("chat").words(20)
+
+
+@pytest.mark.parametrize(("beside", "alone"), [(20.0, 0.0), (20.0, math.nan), (math.nan, 10.0)])
+def test_a_stream_without_gaps_has_no_ratio_and_says_so(
+    beside: float, alone: float, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All tokens came at once, or it ended with its first."""
+    assert over_alone(beside, alone, "umaserve") == {}
+    assert "umaserve: the stream had no time between its tokens" in capsys.readouterr().err
+    assert over_alone(20.0, 10.0, "umaserve") == {"p95_over_alone": 2.0}

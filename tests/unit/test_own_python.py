@@ -57,6 +57,7 @@ def test_a_command_and_its_children_import_nothing_from_there(trap: Path) -> Non
 
 def test_modules_are_those_that_this_process_has(tmp_path: Path) -> None:
     (tmp_path / "where.py").write_text("import sys, umaserve; print(umaserve.__file__, sys.argv)")
+    (tmp_path / "umaserve.py").touch()  # another of that name
     out = run([*run_module("where"), "x"], tmp_path, PYTHONPATH=str(tmp_path))
     assert out.split()[0] == umaserve.__file__ and "'x']" in out
 

@@ -75,6 +75,29 @@ def test_sources_that_differ_are_kept_apart(copies: list[Path]) -> None:
     assert folder() != before
 
 
+def test_a_complete_folder_is_found_without_its_sources(copies: list[Path]) -> None:
+    cache = str(copies[0].parent / "cache")
+    mark = "from umaserve.jit import cache\ncache.use_jit_cache()\ncache.mark_complete()\n"
+    known = (
+        "from umaserve.jit import cache\n"
+        "cache.compiled_sources = lambda package: [package / '__init__.py']\n"
+        "print(cache.jit_cache_dir())"
+    )
+
+    def is_known(copy: Path) -> bool:
+        return run(copy, known, UMA_CACHE_DIR=cache) == whole
+
+    whole = run(copies[0], _FOLDER)
+    assert not is_known(copies[0])  # nothing is complete
+    run(copies[0], mark)
+    assert is_known(copies[0]) and is_known(copies[1])
+    front = copies[0] / "umaserve" / "server/requests/text.py"
+    front.write_text(front.read_text() + "\n# another package\n")
+    assert not is_known(copies[0]) and run(copies[0], _FOLDER) == whole
+    run(copies[0], mark)
+    assert is_known(copies[0]) and not is_known(copies[1])
+
+
 def test_where_numba_goes_by_path_so_does_the_folder(copies: list[Path]) -> None:
     cache = str(copies[0].parent / "cache")
     chosen = {"NUMBA_CACHE_LOCATOR_CLASSES": "UserProvidedCacheLocator", "UMA_CACHE_DIR": cache}

@@ -4,15 +4,21 @@ numba's own cache looks at one file at a time: a function that calls another fil
 again when that file changes.  So the directory's name holds a hash of every file that compiled code
 depends on (``sources``) and of the versions that compile it.  Where the sources lie does not
 matter (``locator``), so that clones and installations of one version share what is compiled.
+
+To find these files takes a tenth of a second of each start.  So a complete directory also holds a
+hash of the whole package that used it last, which is enough for the next start of that package.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import hashlib
 import os
 import shutil
 import sys
 import tempfile
+from collections.abc import Iterable
 from importlib.metadata import version
 from pathlib import Path
 
@@ -24,7 +30,8 @@ from umaserve.system.private_folder import NotPrivate, make_private, require_pri
 from .sources import compiled_sources
 
 KEEP = 6  # folders of other versions that stay, the ones used last
-COMPLETE = ".complete"  # written when an engine has compiled everything that it runs
+# written when an engine has compiled everything that it runs: a hash of its package
+COMPLETE = ".complete"
 LOCATORS = "umaserve.jit.locator.PackageCacheLocator,UserProvidedCacheLocator"
 _LOCATORS_SINCE = (0, 62)  # of numba
 PACKAGE = Path(__file__).resolve().parent.parent
@@ -32,15 +39,29 @@ PACKAGE = Path(__file__).resolve().parent.parent
 
 def jit_cache_dir() -> Path:
     """Directory for this source tree's compiled code; not created here."""
+    for marker in _root().glob(f"*/{COMPLETE}"):
+        with contextlib.suppress(OSError, ValueError):
+            if marker.read_text("ascii") == _hash_of_package():
+                return marker.parent
+    return _root() / _hash_of(compiled_sources(PACKAGE))
+
+
+@functools.cache
+def _hash_of_package() -> str:
+    return _hash_of(sorted(PACKAGE.rglob("*.py")))
+
+
+def _hash_of(paths: Iterable[Path]) -> str:
+    """Sixteen hex digits over files of the package, and over the versions that compile them."""
     digest = hashlib.sha256()
-    for path in compiled_sources(PACKAGE):
+    for path in paths:
         digest.update(str(path.relative_to(PACKAGE)).encode() + b"\0" + path.read_bytes())
     if not _places_do_not_matter():
         digest.update(str(PACKAGE).encode())
     for package in ("numba", "llvmlite", "numpy"):
         digest.update(version(package).encode())
     digest.update(sys.version.encode())
-    return _root() / digest.hexdigest()[:16]
+    return digest.hexdigest()[:16]
 
 
 def _root() -> Path:
@@ -115,7 +136,7 @@ def mark_complete() -> None:
     """Leave word that nothing has to be compiled any more.  A cache that is read-only stays so."""
     folder = Path(os.environ["NUMBA_CACHE_DIR"])
     try:
-        (folder / COMPLETE).touch()
+        (folder / COMPLETE).write_text(_hash_of_package(), "ascii")
     except OSError:
         return  # numba could not write there either: the next start compiles again
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,9 +15,11 @@ import pytest
 
 from tests.support.engine_driver import DrivenEngine
 from tests.support.patches.engine_faults import no_second_context
+from tests.support.patches.thread_choices import measured_beside_another_program
 from tests.support.small_models import write_model
 from tests.support.waiting import until
 from umaserve import llama
+from umaserve.engine.model import cost_keeper
 from umaserve.engine.model.cost_file import CostFile
 from umaserve.engine.model.cost_keeper import CostKeeper
 from umaserve.engine.model.loaded import usable_cores
@@ -24,7 +28,7 @@ from umaserve.engine.native import abort
 from umaserve.engine.start.bare_ticks import PAST, BareTicks
 from umaserve.engine.start.probe import Prober, shapes
 from umaserve.engine.start.thread_choice import choose
-from umaserve.policy.cost.model import CostModel, is_known
+from umaserve.policy.cost.model import FADED, MOST_SURE, CostModel, is_known
 from umaserve.wire import messages as m
 from umaserve.wire import table as t
 from umaserve.wire.header import AbortWords
@@ -69,6 +73,42 @@ def test_a_first_start_measures_nothing_before_it_is_ready_and_all_of_it_later(
     until(lambda: known_shapes(tmp_path) > ROWS_TOO, timeout=240.0)
     # what was computed meanwhile is in nobody's way
     assert engine.run("def fibonacci(n):", max_tokens=8) == first
+
+
+def test_costs_measured_beside_another_program_are_measured_again(
+    start_anew: Callable[..., DrivenEngine], tmp_path: Path
+) -> None:
+    said = tmp_path / "said"
+    engine = start_anew(patch=partial(measured_beside_another_program, path=str(said)), n_threads=1)
+
+    def measured() -> list[list[float]]:
+        lines = said.read_text().splitlines() if said.exists() else []
+        return [json.loads(line) for line in lines]
+
+    until(lambda: len(measured()) == 1, timeout=240.0)
+    engine.run("def fibonacci(n):", max_tokens=60)
+    until(lambda: len(measured()) == 2, timeout=240.0)
+    (_, slow), (_, again) = measured()
+    assert again < 0.5 * slow
+    engine.run("import os", max_tokens=8)
+    assert len(measured()) == 2  # what the ticks take is what was measured
+
+
+def test_costs_are_believed_less_after_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    keeper, cost = CostKeeper(no_places()), CostModel.unknown()
+
+    def after_a_pause(ticks: int, seconds: float) -> float:
+        cost.count[0, 1, 0] = MOST_SURE
+        keeper.save_now_and_then(cost, ticks)
+        monkeypatch.setattr(cost_keeper, "ABSENCE_S", seconds)
+        keeper.doubt_after_pause(cost)
+        return float(cost.count[0, 1, 0])
+
+    assert after_a_pause(0, 0.0) == MOST_SURE  # nothing was learned
+    assert after_a_pause(5, 60.0) == MOST_SURE
+    assert after_a_pause(5, 0.0) == FADED
+    assert after_a_pause(5, 0.0) == MOST_SURE  # once a pause
+    assert after_a_pause(6, 0.0) == FADED
 
 
 def test_what_cannot_be_measured_is_left_out(start_anew: Callable[..., DrivenEngine]) -> None:

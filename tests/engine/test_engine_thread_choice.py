@@ -50,7 +50,7 @@ def test_fewer_threads_have_to_be_faster_another_time_too(
 ) -> None:
     """A daemon that starts in a busy moment, say with others, would be slow for its whole life."""
     seen = tmp_path / "looks"
-    patch = partial(told, fewer=fewer, path=str(seen))
+    patch = partial(told, fewer=fewer, path=str(seen), doubt_s=3600.0)
     with DrivenEngine(patch=patch, n_threads=0, probe=False) as engine:
         until(lambda: seen.exists() and len(seen.read_text().split()) == 2 * looks)
         engine.run("import os", max_tokens=4)  # what was measured is settled by then
@@ -60,6 +60,18 @@ def test_fewer_threads_have_to_be_faster_another_time_too(
         with pytest.raises(AssertionError):
             engine.expect(m.Threads, timeout=0.2)
         assert len(seen.read_text().split()) == 2 * looks
+
+
+@pytest.mark.skipif(usable_cores() < 2, reason="there is nothing to choose with one core")
+def test_all_threads_are_taken_back_once_the_neighbour_has_gone(tmp_path: Path) -> None:
+    seen = tmp_path / "looks"
+    patch = partial(told, fewer=[0, 1, 2], path=str(seen), doubt_s=0.0)
+    with DrivenEngine(patch=patch, n_threads=0, probe=False) as engine:
+        n = engine.ready.n_threads
+        assert engine.expect(m.Threads) == m.Threads(n - 1, n - 1)
+        assert engine.expect(m.Threads) == m.Threads(n, n)
+        assert len(engine.run("import os", max_tokens=4)) == 4
+        assert len(seen.read_text().split()) == 2 * 4  # two of a look; then there is no doubt
 
 
 @pytest.mark.skipif(usable_cores() < 2, reason="there is nothing to choose with one core")

@@ -9,10 +9,11 @@ from tests.support.patches.engine import once_numba_may_load, say
 
 
 @once_numba_may_load
-def told(fewer: list[int], path: str) -> None:
+def told(fewer: list[int], path: str, doubt_s: float) -> None:
     """One thread less than all is fastest in a look that ``fewer`` names.
 
-    There is a choice for one token and a choice for more in a look, and no wait between two looks.
+    There is a choice for one token and a choice for more in a look, and no wait between two looks,
+    but ``doubt_s`` once fewer have been taken.
     A line is written to the file at ``path`` for each choice.
     """
     from umaserve.engine.loop import idle_work
@@ -28,7 +29,7 @@ def told(fewer: list[int], path: str) -> None:
         return most - (look in fewer)
 
     idle_work.choose = choose  # type: ignore[assignment]
-    idle_work.AGAIN_S = 0.0
+    idle_work.AGAIN_S, idle_work.DOUBT_S = 0.0, doubt_s
 
 
 @once_numba_may_load
@@ -54,3 +55,29 @@ def told_beside_a_draft_model(path: str) -> None:
     idle_work.choose = choose  # type: ignore[assignment]
     idle_work.AGAIN_S = 0.0
     idle_work.IdleWork._threads = spied  # type: ignore[method-assign]
+
+
+@once_numba_may_load
+def measured_beside_another_program(path: str) -> None:
+    """Ticks take eight times as long until costs have been measured once.
+
+    The file at ``path`` gets the costs of a lone token after each time that costs were measured, as
+    they were before and as they are.
+    """
+    from umaserve.engine.loop import idle_work
+    from umaserve.engine.start.bare_ticks import BareTicks
+
+    probe, measure, times = idle_work.IdleWork._probe, BareTicks.measure, 0
+
+    def slow(self: Any, rows: int, prompt: int) -> float:
+        return measure(self, rows, prompt) * (1.0 if times else 8.0)
+
+    def spied(self: Any) -> Iterator[None]:
+        nonlocal times
+        before = float(self._engine.cost.mean[0, 1, 0])
+        yield from probe(self)
+        times += 1
+        say(path, before, float(self._engine.cost.mean[0, 1, 0]))
+
+    BareTicks.measure = slow  # type: ignore[method-assign]
+    idle_work.IdleWork._probe = spied  # type: ignore[method-assign]

@@ -281,6 +281,7 @@ class Engine:
                 messages = self._expect()
             if not busy:
                 header.work_since_ns = time.monotonic_ns()
+                self.cost_keeper.doubt_after_pause(self.cost)
             if self.control.closed or any(isinstance(each, m.Shutdown) for each in messages):
                 return
             self.later = handle_some(self, messages)

@@ -29,7 +29,10 @@ from umaserve.policy.processor.slices import SLICED_CHUNK
 from umaserve.wire import messages as m
 
 BANDWIDTH_S = 0.05
-AGAIN_S = 10.0  # after which threads are looked at again
+AGAIN_S = 10.0  # after which threads are looked at again where a look has found fewer
+# the same where fewer have been taken: what took the cores may have ended.  Each look doubles it
+DOUBT_S = 30.0
+QUIETER = 0.8  # of the measured time of a lone token: others ran when it was measured
 
 Steps = Iterator[None]
 
@@ -40,10 +43,13 @@ class IdleWork:
     def __init__(self, engine: Whole) -> None:
         self._engine = engine
         self._steps: Steps | None = None
-        self._prober = Prober(engine.loaded, engine.cost, engine.table.abort)
+        self._probed = engine.loaded, engine.cost, engine.table.abort
+        self._prober = Prober(*self._probed)
+        self._lone_ms = 0.0  # of a lone token, when costs were measured
         self._met: set[tuple[int, int]] = set()
-        self._fewer: tuple[int, int] | None = None  # threads that a first look has found
-        self._again_s = math.inf  # when these are looked at again
+        self._most = engine.loaded.n_threads
+        self._found: tuple[int, int] | None = None  # threads that the last look has found
+        self._again_s, self._doubt_s = math.inf, DOUBT_S  # when these are looked at again
         self._left: list[Callable[[], Steps]] = [
             self._threads, self._bandwidth, self._meet, self._graph, self._cells,
             self._probe, self._slices,
@@ -59,11 +65,20 @@ class IdleWork:
 
     @property
     def is_left(self) -> bool:
-        return bool(self._left) or time.monotonic() >= self._again_s
+        return bool(self._left) or time.monotonic() >= self._again_s or self._was_disturbed
+
+    @property
+    def _was_disturbed(self) -> bool:
+        """Whether a lone token takes less by now than when costs were measured."""
+        return 0.0 < self._engine.cost.mean[0, 1, 0] < QUIETER * self._lone_ms
 
     def step(self) -> None:
         """Do the next short piece of work."""
-        if not self._left:
+        if not self._left and self._was_disturbed:
+            self._lone_ms, self._left = 0.0, [self._probe, self._slices]
+            self._engine.cost_keeper.disbelieve(self._engine.cost)
+            self._prober = Prober(*self._probed)
+        elif not self._left:
             self._left, self._again_s = [self._threads, self._probe], math.inf
         if self._steps is None:
             self._engine.seats.free_held()
@@ -105,11 +120,10 @@ class IdleWork:
         """Choose the numbers of CPU threads that are fastest, for one token and for more.
 
         A start is often a busy moment, say while others start too.  So fewer than all are taken if
-        they are faster another time as well.  Then they stay for the life of the engine: results
-        differ in the last bits between them.
+        they are faster another time as well.  One look in a pause `DOUBT_S` later, and then ever
+        more rarely, is enough to have all of them again.
         """
-        engine, loaded = self._engine, self._engine.loaded
-        most = loaded.n_threads
+        engine, loaded, most = self._engine, self._engine.loaded, self._most
         if engine.start.n_threads or not loaded.on_processor or most < 2:
             return
         ticks = BareTicks(loaded, engine.table.abort)
@@ -119,12 +133,13 @@ class IdleWork:
             more = yield from choose(ticks, most, rows=0, prompt=prompt)
         finally:
             ticks.close()
-        first, self._fewer = self._fewer, (one, more)
-        if first is None:
-            if min(one, more) < most:
-                self._again_s = time.monotonic() + AGAIN_S
-            return
-        one, more = max(one, first[0]), max(more, first[1])
+        former, self._found = self._found or (most, most), (one, more)
+        now_s = time.monotonic()
+        if min(one, more) < most:
+            self._again_s = now_s + AGAIN_S
+        one, more = max(one, former[0]), max(more, former[1])
+        if min(one, more) < most:
+            self._again_s, self._doubt_s = now_s + self._doubt_s, 2.0 * self._doubt_s
         if (one, more) == (loaded.n_threads, loaded.n_threads_batch):
             return
         loaded.n_threads, loaded.n_threads_batch = one, more
@@ -164,6 +179,7 @@ class IdleWork:
         engine = self._engine
         if engine.start.probe:
             yield from self._prober.steps(engine.aside_threads, n_rows=self._n_rows)
+            self._lone_ms = float(engine.cost.mean[0, 1, 0])
 
     def _slices(self) -> Steps:
         """Chunks between the ticks of a processor, where the smallest is no long one."""

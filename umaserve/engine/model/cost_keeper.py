@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 
-from umaserve.policy.cost.model import CostModel
+import numpy as np
+
+from umaserve.policy.cost.model import FADED, CostModel
 
 from .cost_file import CostFile
 from .thread_places import Places, run_anywhere
 
 SAVE_EVERY_S = 30.0
+ABSENCE_S = 30.0  # without a tick, after which others may run that did not, or the reverse
 
 
 class CostKeeper:
@@ -24,6 +28,7 @@ class CostKeeper:
         self._why = ""  # the last attempt failed, and nobody was told yet
         self._saved_s = time.monotonic()
         self._saved_ticks = 0
+        self._rested_s = math.inf  # since when no tick ran, as far as costs are still believed
 
     def recall(self, file: CostFile, cost: CostModel) -> None:
         """Fill ``cost`` from ``file``, where it has something, and keep it there from now on."""
@@ -40,11 +45,26 @@ class CostKeeper:
         ``ticks``: how many there were.  Returns why the last attempt failed, once.
         """
         why, self._why = self._why, ""
-        self._changed |= ticks != self._saved_ticks
+        if ticks != self._saved_ticks:
+            self._changed, self._rested_s = True, time.monotonic()
         self._saved_ticks = ticks
         if self._changed and time.monotonic() - self._saved_s >= SAVE_EVERY_S:
             self._begin(cost)
         return why
+
+    def doubt_after_pause(self, cost: CostModel) -> None:
+        """Believe costs less after a pause of `ABSENCE_S`, as after a restart."""
+        if time.monotonic() - self._rested_s >= ABSENCE_S:
+            self._rested_s = math.inf
+            np.minimum(cost.count, FADED, out=cost.count)
+
+    def disbelieve(self, cost: CostModel) -> None:
+        """Take all costs for unknown that can be measured again, after a disturbed measurement.
+
+        What a shape took stays as an upper bound.
+        """
+        np.minimum(cost.count, 1.0, out=cost.count)
+        cost.longest[:] = cost.parts[:] = 0.0
 
     def close(self, cost: CostModel) -> None:
         """Write what is new, and wait for it."""

@@ -226,6 +226,27 @@ def test_the_beginning_is_the_socket_s(slow: DaemonProcess) -> None:
     assert begin["event"] == "begin" and begin["usage"]["prompt_tokens"] == 3
 
 
+@pytest.mark.parametrize("path", ["/completion", CHAT, TEXT, "/v1/responses"])
+def test_streams_tell_how_much_of_a_prompt_is_computed(slow: DaemonProcess, path: str) -> None:
+    prompt = "[prompt@20]" + "x" * 100
+    asked = {"stream": True, "return_progress": True, "timings_per_token": True}
+    body = {"prompt": prompt, "messages": [{"role": "user", "content": prompt}], "input": prompt}
+    taken = {CHAT: "messages", "/v1/responses": "input"}.get(path, "prompt")
+    size = {"max_output_tokens" if taken == "input" else "max_tokens": 2}
+    reply = post(port_of(slow), path, {**asked, **size, taken: body[taken]})
+    parts = [part for part in sse(reply.body) if isinstance(part, dict)]
+    told = [part for part in parts if "prompt_progress" in part]
+    done = [part["prompt_progress"]["processed"] for part in told]
+    assert len(done) > 2 and done == sorted(set(done))
+    assert done[0] == 0 == told[0]["timings"]["prompt_ms"]
+    assert {done[-1]} == {part["prompt_progress"]["total"] for part in told}
+    for name in ("prompt_ms", "prompt_n"):
+        values = [part["timings"][name] for part in told]
+        assert values == sorted(values) and values[1] > 0
+    assert [part["timings"]["prompt_n"] for part in told] == done
+    assert parts.index(told[-1]) == len(told) - 1 + parts.index(told[0])
+
+
 def test_models_are_loaded_from_their_folders_alone(tmp_path: Path) -> None:
     inside, outside = tmp_path / "models", tmp_path / "models-too"
     for folder in (inside, outside):

@@ -143,6 +143,21 @@ def test_the_beginning_is_told_while_the_prompt_is_computed(tmp_path: Path) -> N
         assert len(result.tokens) == 3 and len(client.other) == 1
 
 
+def test_how_much_of_a_prompt_is_computed_is_told_to_who_asks_for_it(client: RawClient) -> None:
+    prompt = "[prompt@60]" + "x" * 100
+    client.generate(prompt, "a", max_tokens=2, progress=True)
+    told = [event["processed"] for event in client.other]
+    assert client.other[0] == {"id": "a", "event": "progress", "processed": told[0]}
+    assert len(told) > 1 and told == sorted(set(told))
+    assert told[0] > 0 and told[-1] < len(prompt)
+    client.other.clear()
+    client.generate(prompt, "b", max_tokens=2, progress=True, begin=True, stream=False)
+    assert [event["event"] for event in client.other[:2]] == ["begin", "progress"]
+    client.other.clear()
+    client.generate(prompt, "c", max_tokens=2)
+    assert not client.other
+
+
 def test_the_beginning_says_that_somebody_moved_it(tmp_path: Path) -> None:
     with DaemonProcess(tmp_path, max_sessions=1) as daemon, daemon.client() as client:
         client.ask("long", "hello", max_tokens=3000)

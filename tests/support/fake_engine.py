@@ -7,7 +7,8 @@ answer:
     [abort@5] [exit@5] [hang@5] [error@5]     every time it gets there
     [abort-once@5] [hang-once@5]              the first time; a mark lies beside the model file
     [stop@5] [reject]                         end of text; refused
-    [prompt@5]                                so many ticks pass before the first token
+    [prompt@5]                                so many ticks pass before the first token, each with
+                                              an equal part of the prompt
     [draft@5]                                 so many tokens are drafted a tick; one is accepted
 
 The text ``[stall]`` to be tokenised makes it stop for good, outside a tick.
@@ -97,7 +98,7 @@ class Row:
         self.directives = {name: int(at or 0) for name, at in DIRECTIVE.findall(prompt)}
         said = reply(prompt)
         self.answer = answer(prompt, 4096) if said is None else said
-        self.prompt_ticks = self.directives.pop("prompt", 0)
+        self.all_prompt_ticks = self.prompt_ticks = self.directives.pop("prompt", 0)
         self.drafts = self.directives.pop("draft", 0) if message.speculate else 0
         if REPLIES:
             self.directives.clear()
@@ -367,6 +368,8 @@ class Engine:
         table, slot = self.table, row.slot
         if row.prompt_ticks:
             row.prompt_ticks -= 1
+            parts = row.all_prompt_ticks + 1
+            table.n_past[slot] = table.n_prompt[slot] * (parts - 1 - row.prompt_ticks) // parts
             return
         n_prompt, n_tokens = int(table.n_prompt[slot]), int(table.n_tokens[slot])
         index = n_tokens - n_prompt

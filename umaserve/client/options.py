@@ -74,6 +74,7 @@ class Options(TypedDict, total=False):
     echo: bool | None
     return_tokens: bool | None
     begin: bool | None
+    progress: bool | None
     prompt_logprobs: int | None
     model: str | None
     app: str | None

@@ -43,6 +43,7 @@ from umaserve.protocol.events import (
     echo_event,
     eos_event,
     error_event,
+    progress_event,
     prompt_logprobs_event,
     rated_fields,
     token_event,
@@ -82,5 +83,6 @@ __all__ = [
     "Limits", "Load", "Metrics", "Overflow", "Ping", "ProtocolError", "Rated", "Render",
     "SetPriority", "Timings", "TokenEncoder", "TokenizeRequest", "TopLogprob", "Unload", "Usage",
     "admin_event", "begin_event", "delta_event", "echo_event", "encode_frame", "eos_event",
-    "error_event", "frame", "parse_message", "prompt_logprobs_event", "rated_fields", "token_event",
+    "error_event", "frame", "parse_message", "progress_event", "prompt_logprobs_event",
+    "rated_fields", "token_event",
 ]  # fmt: skip

@@ -139,6 +139,11 @@ def begin_event(id: str, beginning: Beginning) -> bytes:
     return _event(id, "begin", beginning)
 
 
+def progress_event(id: str, processed: int) -> bytes:
+    """Encode how many tokens of a prompt are computed or cached so far."""
+    return frame(b'{"id":%b,"event":"progress","processed":%d}' % (_encode(id), processed))
+
+
 def _event(id: str, event: str, fields: msgspec.Struct) -> bytes:
     return frame(b'{"id":%b,"event":"%b",%b' % (_encode(id), event.encode(), _encode(fields)[1:]))
 

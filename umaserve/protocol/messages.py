@@ -34,6 +34,7 @@ class Generate(msgspec.Struct, frozen=True):
     parse_special: bool = True  # in ``prompt``
     echo: bool = False
     begin: bool = False
+    progress: bool = False
     t_max_predict_ms: int = 0  # 0: no limit
     return_tokens: bool = False
     context_shift: bool = False

@@ -23,6 +23,7 @@ class Event(msgspec.Struct):
     ``dropped_tokens`` is the number of tokens removed from a full context.
     ``unread`` has the types of the conversation's parts that the model got a sentence for.
     ``open_parts`` are parts of the tools' schemas that constrain nothing.
+    ``processed`` is the number of the prompt's tokens that are computed or cached so far.
     ``n_prompt_tokens`` and ``n_ctx`` go with an error for a prompt that is too long.
     ``token`` and ``bytes`` are the token's own text and bytes, beside ``logprob``.
     ``rated`` are the ``logprobs`` of the prompt's tokens, which came in events of their own.
@@ -56,6 +57,7 @@ class Event(msgspec.Struct):
     unread: list[str] | None = None
     open_parts: list[dict[str, str]] | None = None
     code: str = ""
+    processed: int = 0
     n_prompt_tokens: int | None = None
     n_ctx: int = 0
     rated: list[dict[str, Any]] | None = None
@@ -73,7 +75,7 @@ class Event(msgspec.Struct):
         return float((self.timings or {}).get(name) or 0.0)
 
 
-OF_REQUESTS = ("begin", "token", "delta", "echo", "prompt_logprobs", "eos", "error")
+OF_REQUESTS = ("begin", "progress", "token", "delta", "echo", "prompt_logprobs", "eos", "error")
 decode_head = msgspec.json.Decoder(Head).decode
 decode_event = msgspec.json.Decoder(Event).decode
 decode_any = msgspec.json.Decoder().decode

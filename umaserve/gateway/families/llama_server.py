@@ -127,8 +127,7 @@ class _Parts:
         if event.event == "eos":
             return _sse(self._asked.last(number, event))
         running = self._running.get(number)
-        if event.event == "token" and running is not None:
-            running.token()
+        tells = running is not None and running.takes(event) and self._progress
         part: dict[str, Any] = {
             "index": number,
             "content": "",
@@ -139,7 +138,7 @@ class _Parts:
         if running is not None and self._per_token:
             part["timings"] = running.timings()
         before = b""
-        if running is not None and self._progress and running.count < 2:
+        if running is not None and tells:
             before = _sse({**part, "prompt_progress": running.progress()})
         if event.event != "token" or not self._asked.wants_text:
             return before

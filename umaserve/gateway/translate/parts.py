@@ -86,7 +86,7 @@ class Pieces:
             self._had_deltas = True
             self._held.clear()
             return Piece(event.content or "", event.reasoning or "", event.tool_calls or [])
-        elif self.takes_deltas and not self._had_deltas:
+        elif event.event == "eos" and self.takes_deltas and not self._had_deltas:
             return self._at_once(event)
         return Piece()
 

@@ -23,7 +23,7 @@ def timings(end: Event) -> dict[str, Any]:
 
 def progress_fields(body: dict[str, Any]) -> dict[str, Any]:
     """The socket's field for a stream that tells how far the prompt is.  Raises ``Refusal``."""
-    return {"begin": True} if flag_of(body, "return_progress") else {}
+    return {"begin": True, "progress": True} if flag_of(body, "return_progress") else {}
 
 
 class Running:
@@ -32,28 +32,34 @@ class Running:
     def __init__(self, begin: Event) -> None:
         self.prompt, self.cached = begin.tokens("prompt_tokens"), begin.tokens("cached_tokens")
         self.begun_s = time.monotonic()
-        self._first_s = self._last_s = 0.0
+        self._first_s = self._last_s = self.begun_s  # until a token: the newest part of the prompt
+        self._done = self.cached
         self.count = 0
 
-    def token(self) -> None:
-        """Count a token that has come now."""
-        self._last_s = time.monotonic()
-        self._first_s = self._first_s or self._last_s
-        self.count += 1
+    def takes(self, event: Event) -> bool:
+        """Count an event; return True if it tells of the prompt, as the first token does."""
+        if event.event not in ("begin", "progress", "token"):
+            return False
+        if event.event == "token":
+            self._last_s = time.monotonic()
+            self.count += 1
+        if event.event == "progress" or self.count == 1:
+            self._first_s = self._last_s = time.monotonic()
+            self._done = self.prompt if self.count else event.processed
+        return self.count <= 1
 
     def timings(self) -> dict[str, Any]:
-        """Return ``timings`` up to the newest token."""
-        prompt_ms = 1e3 * (self._first_s - self.begun_s) if self.count else 0.0
-        fed = self.prompt - self.cached if self.count else 0
+        """Return ``timings`` up to the newest token, or the newest part of the prompt."""
+        prompt_ms = 1e3 * (self._first_s - self.begun_s)
         predicted_ms = 1e3 * (self._last_s - self._first_s)
-        return _told(self.cached, fed, prompt_ms, self.count, predicted_ms)
+        return _told(self.cached, self._done - self.cached, prompt_ms, self.count, predicted_ms)
 
     def progress(self) -> dict[str, Any]:
-        """How much of the prompt is there: what was cached, or all of it with the first token."""
-        done = self.prompt if self.count else self.cached
+        """How much of the prompt is there, with what was cached."""
         since_ms = round(1e3 * (time.monotonic() - self.begun_s))
         return {
-            "total": self.prompt, "cache": self.cached, "processed": done, "time_ms": since_ms,
+            "total": self.prompt, "cache": self.cached, "processed": self._done,
+            "time_ms": since_ms,
         }  # fmt: skip
 
 

@@ -75,6 +75,7 @@ GENERATE_FIELDS: tuple[Field, ...] = (
     flag("echo", False, "the prompt's text too, before the answer; not with `messages`"),
     flag("return_tokens", False, "token ids in `eos` too, where `stream` is false"),
     flag("begin", False, "an event before the first token: lane, reason, prompt tokens"),
+    flag("progress", False, "events that say how many of the prompt's tokens are computed"),
     whole(
         "prompt_logprobs",
         0,

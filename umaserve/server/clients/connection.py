@@ -40,6 +40,7 @@ from umaserve.protocol import (
     eos_event,
     error_event,
     parse_message,
+    progress_event,
     prompt_logprobs_event,
 )
 from umaserve.server.clients.outbox import Outbox
@@ -142,6 +143,10 @@ class Connection:
                 unread=request.message.chat.unread or None,
             )
             self._outbox.put(begin_event(request.id, beginning))
+
+    def progress(self, request: Request, processed: int) -> None:
+        if not self._closing.is_set():
+            self._outbox.put(progress_event(request.id, processed))
 
     def echo(self, request: Request, text: str) -> None:
         if not self._closing.is_set():

@@ -123,6 +123,23 @@ def tell_begin(request: Request, table: t.SessionTable) -> None:
         request.sink.begun(request)
 
 
+def tell_progress(request: Request, table: t.SessionTable) -> bool:
+    """Tell how many tokens of the prompt are computed, if that is more than was told before.
+
+    Returns whether it is.  When all are computed, the first token says so.
+    """
+    slot = request.slot
+    is_there = request.accepted and int(table.serial[slot]) == request.serial
+    if request.begin_due or not is_there or not table.t_admit_ns[slot]:
+        return False
+    done = int(table.n_past[slot])
+    if not max(request.processed, int(table.cached[slot])) < done < int(table.n_prompt[slot]):
+        return False
+    request.processed = done
+    request.sink.progress(request, done)
+    return True
+
+
 def tell_prompt(request: Request, engine: EngineHandle) -> None:
     """The text of the prompt, before the first token of the answer."""
     text = request.message.prompt

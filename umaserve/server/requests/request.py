@@ -105,6 +105,8 @@ class Sink(Protocol):
 
     def begun(self, request: Request) -> None: ...
 
+    def progress(self, request: Request, processed: int) -> None: ...
+
     def echo(self, request: Request, text: str) -> None: ...
 
     def prompt_logprobs(self, request: Request, logprobs: list[dict[str, Any]]) -> None:
@@ -145,6 +147,7 @@ class Request:
     by_name: bool = False  # the configuration knows its program's name: all of that name are one
 
     begin_due: bool = False  # its client wants to hear when it begins, and has not
+    processed: int = 0  # tokens of the prompt that its client knows to be computed
     turn: Turn = field(default_factory=lambda: Turn(None, 1))  # in its lane, see `WaitingRoom`
     begun: bool = False  # it has been given a sequence
     leave: Callable[[], object] | None = None  # takes it out of what it waits in

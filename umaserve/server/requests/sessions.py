@@ -32,7 +32,7 @@ from umaserve.server.engines.descriptors import Reserve
 from umaserve.server.engines.handle import EngineHandle
 from umaserve.server.log.lines import trace
 from umaserve.server.requests.chat import ChatLayer, Outcome, conversation
-from umaserve.server.requests.delivery import read_row, tell_begin, tell_prompt
+from umaserve.server.requests.delivery import read_row, tell_begin, tell_progress, tell_prompt
 from umaserve.server.requests.ends import Ends
 from umaserve.server.requests.meters import Meters
 from umaserve.server.requests.quick_tokens import QuickTokens
@@ -487,6 +487,8 @@ class Sessions:
             self._look_for_row(engine, request)
         if request.begin_due and request.lane_is_known() and not request.told:
             self._tell_begin(request, engine)
+        if request.message.progress and not request.tokens and tell_progress(request, engine.table):
+            self.ends.flush(request.sink)
         read, emitted = len(request.tokens), request.emitted
         reason, stopped = read_row(request, engine)
         self.meters.tokens_total += len(request.tokens) - read

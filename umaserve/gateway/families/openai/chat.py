@@ -132,7 +132,7 @@ class _ChatChunks(Chunks):
     def feed(self, number: int, event: Event) -> bytes:
         out = b"" if self._begun[number] else self._first(number)
         out += self._timed(number, event)
-        if event.event == "begin":
+        if event.event in ("begin", "progress"):
             return out
         if self._plain and event.event == "token":  # most of all chunks
             if not event.text:

@@ -145,7 +145,7 @@ class _TextChunks(Chunks):
 
     def feed(self, number: int, event: Event) -> bytes:
         out = self._timed(number, event)
-        if event.event == "begin":
+        if event.event in ("begin", "progress"):
             return out
         if event.event == "prompt_logprobs":
             return self._rated(number, event)

@@ -189,11 +189,7 @@ class _Response:
     def _timed(self, event: Event) -> list[dict[str, Any]]:
         """Count an event; how far the prompt is goes before its own events."""
         running = self._running
-        if running is None or event.event not in ("begin", "token"):
-            return []
-        if event.event == "token":
-            running.token()
-        if not self._progress or running.count > 1:
+        if running is None or not running.takes(event) or not self._progress:
             return []
         told = {"type": "response.in_progress", "response": self._object("in_progress")}
         told["prompt_progress"] = running.progress()

@@ -173,11 +173,7 @@ class Chunks:
     def _timed(self, number: int, event: Event) -> bytes:
         """Count an event; how far the prompt is goes before its own chunks."""
         running = self._running.get(number)
-        if running is None or event.event not in ("begin", "token"):
-            return b""
-        if event.event == "token":
-            running.token()
-        if not self._progress or running.count > 1:
+        if running is None or not running.takes(event) or not self._progress:
             return b""
         told = b'"prompt_progress":' + encode(running.progress())
         if self._per_token:

@@ -173,7 +173,7 @@ def test_of_calls_that_are_not_parallel_there_is_one(
     answer = rendered(chat, template, tools=TWO, tool_choice=choice, parallel_tool_calls=False)
     rules = dict(re.findall(r"^(\S+) ::= (.*)$", answer["grammar"], re.MULTILINE))
     calls = {name for name in rules if re.search(r"tool-(read-file|other)$", name)}
-    assert len(calls) == 2 or not rules
+    assert len(calls) == 2 or not answer["grammar"]  # an empty one binds nothing
     waiting, above = ["root"] if rules else [], set[str]()
     while waiting:
         above.add(name := waiting.pop())

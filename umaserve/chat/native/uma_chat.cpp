@@ -730,7 +730,7 @@ static json render(const json & question) {
     auto apply = [&](const json & told, const std::string & wanted) {
         auto params = common_chat_templates_apply(
             templates_for(tools), inputs_of(asked, wanted, messages, told, options));
-        if (is_one_call) {
+        if (is_one_call && !params.grammar.empty()) {
             params.grammar = with_one_call(params);
         }
         return params;

@@ -467,7 +467,65 @@ VECTORS = (
     Case("usage of vectors", EMBEDDINGS, {"input": ["a", "a"]},
          {"usage": lambda usage: usage["prompt_tokens"] == usage["total_tokens"] == 2}),
 )  # fmt: skip
+TOOL = {"type": "function", "function": {"name": "test", "description": "", "parameters": {
+    "type": "object", "properties": {"success": {"type": "boolean", "const": True}},
+    "required": ["success"],
+}}}  # fmt: skip
+WITHOUT_CALL = {"choices/0/message/tool_calls": absent, "choices/0/message/content": is_a(str)}
+# the template of the bundled model knows no calls, so none can be required of it
+TOOLS = (
+    *(
+        Case(f"tools: {told}", CHAT, {"messages": HI, "max_tokens": 4, **told}, WITHOUT_CALL)
+        for told in (
+            {"tools": None, "tool_choice": None},
+            {"tools": [], "tool_choice": None},
+            {"tools": [TOOL], "tool_choice": None},
+            {"tools": [TOOL], "tool_choice": "none"},
+            {"tools": [TOOL], "tool_choice": "auto", "parallel_tool_calls": False},
+        )
+    ),
+    *(
+        Case(f"a required call, parallel: {parallel}", CHAT, {
+            "messages": HI, "max_tokens": 4, "tools": [TOOL], "tool_choice": "required",
+            "parallel_tool_calls": parallel,
+        }, {"error/message": has("knows no calls")}, 400)
+        for parallel in (False, True)
+    ),
+    Case("a message with a call at most", MESSAGES, {
+        "messages": HI, "max_tokens": 4, "tools": [{
+            "name": "test", "input_schema": TOOL["function"]["parameters"],
+        }], "tool_choice": {"type": "auto", "disable_parallel_tool_use": True},
+    }, {"content/0/type": "text"}),
+)  # fmt: skip
+REFUSED = {"error/message": has("not supported"), "error/type": "not_supported_error"}
+STREAM = "/v1/stream?conv_id=conv-stream-test%3A%3Aowner%2Fmodel&from=0"
+NOT_HERE = (
+    *(
+        Case(f"ranks: {', '.join(told)}", path, {"query": "Machine learning is", **told},
+             REFUSED, 501)
+        for path in ("/rerank", "/v1/rerank", "/reranking", "/v1/reranking")
+        for told in ({"documents": ["A machine", "Paris"]}, {"texts": ["Paris"], "top_n": 2},
+                     {"documents": None})
+    ),
+    *(
+        Case(f"slots: {action}", f"/slots/1?action={action}", {"filename": "slot1.bin"},
+             REFUSED, 501)
+        for action in ("save", "restore", "erase")
+    ),
+    Case("a slot of a request", COMPLETION, {"prompt": "x", "id_slot": 1, "n_predict": 2},
+         {"tokens_predicted": 2, "id_slot": -1}),
+    Case("a stream again", STREAM, None, REFUSED, 501),
+    Case("streams of conversations", "/v1/streams/lookup", {"conversation_ids": ["a"]}, REFUSED,
+         501),
+    Case("adapters", "/lora-adapters", None, {"": []}),
+    Case("adapters set", "/lora-adapters", {}, REFUSED, 501),
+    *(
+        Case(f"adapters of a request: {lora}", COMPLETION,
+             {"prompt": "x", "lora": lora, "n_predict": 2}, {"tokens_predicted": 2})
+        for lora in ([], [{"id": 0, "scale": 0.0}], [{"id": 0, "scale": 1.0}])
+    ),
+)  # fmt: skip
 CASES: tuple[Case, ...] = (
     *ABOUT, *TOKENS, *COMPLETIONS, *OFF, *BIAS, *CHATS, *RESPONSES, *ANTHROPIC, *TEMPLATES, *GAPS,
-    *VECTORS,
+    *VECTORS, *TOOLS, *NOT_HERE,
 )  # fmt: skip

@@ -8,9 +8,9 @@ answers them over HTTP, in turns.  Prompts, settings, context and threads are th
 ``benchmarks.throughput``; the client searches bytes for marks and decodes nothing.  ``--route``
 names what is asked of both servers; ``/completion`` speaks of the same prompt as the socket does.
 
-**First token.** A daemon with a scripted engine, which computes nothing, answers one request after
-the other: over the socket, over a kept connection of HTTP, over a new one.  Times are from the last
-byte of the request to the first of the token, on one clock.
+**First token.** A daemon with a scripted engine, which computes nothing, or with ``--first-model``,
+answers one request after the other: over the socket, over a kept connection of HTTP, over a new
+one.  Times are from the last byte of the request to the first of the token, on one clock.
 """
 
 from __future__ import annotations
@@ -92,6 +92,7 @@ def parser() -> argparse.ArgumentParser:
     out.add_argument("--threads", type=int, default=usable_cores())
     out.add_argument("--route", choices=ROUTES, default="/completion")
     out.add_argument("--first-tokens", type=int, default=2000, help="of each side; 0: none")
+    out.add_argument("--first-model", help="of the first tokens; else an engine that is scripted")
     out.add_argument("--no-peer", action="store_true", help="without llama-server")
     out.add_argument("--name", default="http_cost", help="of the result file")
     return out
@@ -202,7 +203,7 @@ def first_tokens(options: argparse.Namespace) -> dict[str, Any]:
     route, count = ROUTES[options.route], options.first_tokens
     seconds: dict[str, list[float]] = {SOCKET: [], HTTP: [], FRESH: []}
     say(f"first token: {count} of each side")
-    with scripted() as (path, port):
+    with served(options.first_model) if options.first_model else scripted() as (path, port):
         kept = streams.unix(path)
         asked = streams.frame({"id": "a", **route.asked("x"), "max_tokens": 1})
         body = {**route.body("x", 1), "stream": True}
@@ -226,6 +227,13 @@ def first_tokens(options: argparse.Namespace) -> dict[str, Any]:
         for name in (HTTP, FRESH)
     }
     return {"ms": {name: spread(values) for name, values in ms.items()}, "more_ms": more}
+
+
+@contextlib.contextmanager
+def served(model: str) -> Iterator[tuple[str, int]]:
+    """The socket and the port of a daemon that serves a model."""
+    with Daemon("--model", str(model_path(model)), "--http", "127.0.0.1:0") as daemon:
+        yield daemon.path, daemon.http_port()
 
 
 @contextlib.contextmanager

@@ -42,9 +42,9 @@ def quick() -> argparse.Namespace:
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     model, threads = str(model_path(options.model)), options.threads
 
-    def ours() -> float:
+    def ours(**environment: str) -> float:
         flags = ("--model", model, "--n-ctx", "2048", "--threads", str(threads))
-        with Daemon(*flags) as daemon:
+        with Daemon(*flags, environment=environment) as daemon:
             return daemon.start_s
 
     def ours_first() -> float:

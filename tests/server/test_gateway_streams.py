@@ -17,6 +17,7 @@ from tests.support.fake_engine import answer
 from tests.support.gateway import begun, everything, gateway, post, sse
 from tests.support.http_client import port_of
 from tests.support.server_harness import DaemonProcess, eventually
+from umaserve.gateway.daemon.link import Link
 from umaserve.gateway.translate import answering
 
 CHAT, TEXT, OURS = "/v1/chat/completions", "/v1/completions", "/generate"
@@ -218,6 +219,27 @@ def test_answers_name_the_model_that_was_asked_for_or_the_loaded_one(
     for asked, name in (({"model": "mine"}, "mine"), ({}, loaded), ({"model": None}, loaded)):
         reply = post(port_of(slow), path, {**STREAMS[path], **few, **asked, "stream": stream})
         assert set(re.findall(r'"model":"(.*?)"', reply.body.decode())) == {name}
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_the_daemon_is_asked_for_nothing_but_the_answer(
+    slow: DaemonProcess, monkeypatch: pytest.MonkeyPatch, stream: bool
+) -> None:
+    """Each question before it would be a turn more until the first token."""
+    asked, ask = [], Link.ask
+
+    async def spied(link: Link, message: dict[str, Any], *more: Any) -> dict[str, Any]:
+        asked.append(message)
+        return await ask(link, message, *more)
+
+    monkeypatch.setattr(Link, "ask", spied)
+    with gateway(slow.path) as port:
+        assert post(port, TEXT, {"prompt": "x", "max_tokens": 1}).status == 200
+        asked.clear()  # the daemon's limits, once
+        for path in (TEXT, CHAT, "/v1/messages", "/completion"):
+            few = {"max_tokens": 1, "n_predict": 1, "stream": stream}
+            assert post(port, path, {**STREAMS[path], **few}).status == 200
+    assert not asked
 
 
 def test_the_beginning_is_the_socket_s(slow: DaemonProcess) -> None:

@@ -37,7 +37,7 @@ from umaserve.gateway.translate.body import flag_of, list_of, object_of, read_ob
 from umaserve.gateway.translate.caller import caller_fields, lane_header
 from umaserve.gateway.translate.endpoint import Endpoint
 from umaserve.gateway.translate.messages import conversation_fields, wants_deltas
-from umaserve.gateway.translate.model import read_named
+from umaserve.gateway.translate.model import read_request
 from umaserve.gateway.translate.parts import Piece, Pieces, answer_of, unread_field
 from umaserve.gateway.translate.prompts import count_of
 from umaserve.gateway.translate.sampling import settings_fields
@@ -46,7 +46,7 @@ from umaserve.gateway.translate.schemas import ASKED, AT_LEAST_1, BUDGET, CONVER
 
 async def messages(request: Request) -> Response:
     """A conversation's next message."""
-    body = await read_named(request)
+    body = await read_request(request)
     message = _message(request, body)
     headers = {"x-uma-lane": lane_header(message), "request-id": "req_" + os.urandom(12).hex()}
     name, id = body["model"], "msg_" + os.urandom(12).hex()

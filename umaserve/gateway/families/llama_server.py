@@ -25,7 +25,7 @@ from umaserve.gateway.translate.choices import MAX_CHOICES, several
 from umaserve.gateway.translate.endpoint import Endpoint
 from umaserve.gateway.translate.gap import OTHER_FILE, Chunk
 from umaserve.gateway.translate.gap import infill as infill_tokens
-from umaserve.gateway.translate.model import loaded_model, read_named
+from umaserve.gateway.translate.model import loaded_model, read_request
 from umaserve.gateway.translate.prompts import prompts_of, text_of_tokens
 from umaserve.gateway.translate.rated import token_of
 from umaserve.gateway.translate.sampling import most_tokens, n_probs, settings_fields
@@ -38,13 +38,13 @@ NO_LIMIT = 1 << 31
 
 async def completion(request: Request) -> Response:
     """Complete a prompt; for a list of prompts, answer with a list."""
-    body = await read_named(request)
+    body = await read_request(request)
     return await _complete(request, body, await prompts_of(link_of(request), body))
 
 
 async def infill(request: Request) -> Response:
     """Complete the gap between two texts."""
-    body = await read_named(request)
+    body = await read_request(request)
     before, behind = text_of(body, "input_prefix"), text_of(body, "input_suffix")
     chunks = [
         Chunk(_extra_text(each), text_of(each, "filename", OTHER_FILE))
@@ -97,7 +97,7 @@ async def _complete(
 
 async def embedding(request: Request) -> Response:
     """A vector for each text, in a list: llama-server may have one for each token."""
-    body = await read_named(request)
+    body = await read_request(request)
     found = await vectors_of(request, body, "input" if "input" in body else "content")
     return json_response(
         [{"index": i, "embedding": [row.tolist()]} for i, row in enumerate(found.rows)]

@@ -43,10 +43,20 @@ def is_called(model: dict[str, Any], name: str) -> bool:
     return name in (model["id"], model.get("name"), *model["aliases"])
 
 
-async def read_named(request: Request) -> dict[str, Any]:
-    """The body, whose ``model`` is the one that serves where it names none.  Raises ``Refusal``."""
+async def read_request(request: Request) -> dict[str, Any]:
+    """The body, whose ``model`` is empty where it names none.  Raises ``Refusal``.
+
+    The daemon names the model when the answer begins, so it need not be asked before.
+    """
     body = await read_object(request)
-    if not text_of(body, "model"):
+    body["model"] = text_of(body, "model")
+    return body
+
+
+async def read_named(request: Request) -> dict[str, Any]:
+    """As `read_request`, with the model that serves, for what tells it before an answer begins."""
+    body = await read_request(request)
+    if not body["model"]:
         try:
             body["model"] = (await loaded_model(request)).get("name", "")
         except Refusal:  # of a daemon that cannot be asked; first it is said what is wrong here

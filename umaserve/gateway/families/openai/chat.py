@@ -36,7 +36,7 @@ from umaserve.gateway.translate.messages import (
     chat_messages,
     wants_deltas,
 )
-from umaserve.gateway.translate.model import read_named
+from umaserve.gateway.translate.model import read_request
 from umaserve.gateway.translate.parts import Piece, Pieces, answer_of, unread_field
 from umaserve.gateway.translate.prompts import count_of
 from umaserve.gateway.translate.rated import token_of
@@ -47,7 +47,7 @@ from umaserve.gateway.translate.timings import progress_fields, timings
 
 async def chat_completions(request: Request) -> Response:
     """A conversation's next message, ``n`` times."""
-    body = await read_named(request)
+    body = await read_request(request)
     caller = caller_fields(request, body)
     message = {
         "messages": chat_messages(body),

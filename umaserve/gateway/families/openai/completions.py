@@ -31,7 +31,7 @@ from umaserve.gateway.translate.caller import caller_fields, lane_header
 from umaserve.gateway.translate.choices import MAX_CHOICES, several
 from umaserve.gateway.translate.endpoint import Endpoint
 from umaserve.gateway.translate.gap import with_gap
-from umaserve.gateway.translate.model import loaded_model, read_named
+from umaserve.gateway.translate.model import loaded_model, read_request
 from umaserve.gateway.translate.prompts import prompts_of, text_of_tokens
 from umaserve.gateway.translate.rated import token_of
 from umaserve.gateway.translate.sampling import most_tokens, n_probs, settings_fields
@@ -43,7 +43,7 @@ MOST_TOKENS = 16  # OpenAI's own
 
 async def completions(request: Request) -> Response:
     """Complete each prompt ``n`` times."""
-    body = await read_named(request)
+    body = await read_request(request)
     caller = caller_fields(request, body)
     choices = whole_of(body, "n", 1, 1, MAX_CHOICES)
     if whole_of(body, "best_of", choices, 1, MAX_CHOICES) > choices:

@@ -226,7 +226,12 @@ def first_tokens(options: argparse.Namespace) -> dict[str, Any]:
         name: spread([a - b for a, b in zip(ms[name], ms[SOCKET], strict=True)])
         for name in (HTTP, FRESH)
     }
-    return {"ms": {name: spread(values) for name, values in ms.items()}, "more_ms": more}
+    return {
+        "model": options.first_model,
+        "count": count,
+        "ms": {name: spread(values) for name, values in ms.items()},
+        "more_ms": more,
+    }
 
 
 @contextlib.contextmanager

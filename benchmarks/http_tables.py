@@ -21,6 +21,11 @@ def cost_command(name: str, result: Result) -> str:
         model = rates["model"].split()[0]
         words.append(f"--model {model} --streams {rates['streams']} --tokens {rates['tokens']}")
         words.append(f"--threads {rates['threads']}")
+    else:
+        words.append("--rounds 0 --no-peer")
+    model = result.get("first_token", {}).get("model")
+    if model:
+        words.append(f"--first-model {model} --first-tokens {result['first_token']['count']}")
     return " ".join([*words, f"--route {result['route']} --name {name}"])
 
 
@@ -39,8 +44,13 @@ def cost(result: Result, around: Around) -> Table:
             rows.append([f"CPU s for 1000 tokens: {name}", around(value), "-"])
     for name, value in result.get("first_token", {}).get("ms", {}).items():
         more = result["first_token"]["more_ms"].get(name)
-        rows.append([f"first token of a scripted engine, ms: {name}", around(value), around(more)])
+        title = f"first token of {_engine(result['first_token'])}, ms: {name}"
+        rows.append([title, around(value), around(more)])
     return ["", "measured", "HTTP over this one, or ms more than the socket"], rows
+
+
+def _engine(first: Result) -> str:
+    return first.get("model") or "a scripted engine"
 
 
 def memory(result: Result, show: Show) -> Table:
@@ -64,7 +74,7 @@ def cost_lines(r: Result, show: Show) -> list[list[str]]:
     first = r.get("first_token")
     if first:
         for name, more in first["more_ms"].items():
-            title = f"first token of a scripted engine over {name}, ms"
+            title = f"first token of {_engine(first)} over {name}, ms"
             socket = show(first["ms"][SOCKET]["median"])
             beside = f"socket: {socket}; {show(more['median'])} more"
             rows.append([title, show(first["ms"][name]["median"]), beside, "-"])

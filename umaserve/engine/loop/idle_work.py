@@ -45,7 +45,8 @@ class IdleWork:
         self._steps: Steps | None = None
         self._probed = engine.loaded, engine.cost, engine.table.abort
         self._prober = Prober(*self._probed)
-        self._lone_ms = 0.0  # of a lone token, when costs were measured
+        # of a lone token, when costs were first measured; 0 where they are not measured again
+        self._lone_ms = math.nan if engine.loaded.on_processor else 0.0
         self._met: set[tuple[int, int]] = set()
         self._most = engine.loaded.n_threads
         self._found: tuple[int, int] | None = None  # threads that the last look has found
@@ -69,7 +70,10 @@ class IdleWork:
 
     @property
     def _was_disturbed(self) -> bool:
-        """Whether a lone token takes less by now than when costs were measured."""
+        """Whether a lone token takes less by now than when costs were first measured.
+
+        It is not asked of an accelerator, whose clocks are slow in pauses, nor a second time.
+        """
         return 0.0 < self._engine.cost.mean[0, 1, 0] < QUIETER * self._lone_ms
 
     def step(self) -> None:
@@ -179,7 +183,8 @@ class IdleWork:
         engine = self._engine
         if engine.start.probe:
             yield from self._prober.steps(engine.aside_threads, n_rows=self._n_rows)
-            self._lone_ms = float(engine.cost.mean[0, 1, 0])
+            if math.isnan(self._lone_ms):
+                self._lone_ms = float(engine.cost.mean[0, 1, 0])
 
     def _slices(self) -> Steps:
         """Chunks between the ticks of a processor, where the smallest is no long one."""

@@ -145,6 +145,8 @@ def test_the_sentence_of_other_states():
     assert rows(a_view)[0].strip() == "Idle: nobody asks, the last answer ended 1 min ago"
     a_view.update(overview(session(1)) | {"state": "stopping"})
     assert rows(a_view)[0].strip() == "Stopping: 1 request may finish"
+    a_view.update(overview() | {"state": "asleep", "metrics": {}})
+    assert rows(a_view)[0].strip() == "Asleep: the next request loads the model"
     a_view.update(overview() | {"state": "unloaded", "next_try": {"in_s": 12.0}})
     assert rows(a_view)[0].strip() == "No model: tried again in 0:00:12"
     refused = mishap("E_LIMIT_002", age_s=4.0)
@@ -152,6 +154,17 @@ def test_the_sentence_of_other_states():
     assert rows(a_view)[0].strip().startswith("Overloaded: ")
     a_view.update(overview(session(1)) | {"errors": [refused | {"age_s": 60.0}]})
     assert rows(a_view)[0].strip().startswith("Fast: ")
+
+
+def test_models_beside_the_default_one_are_told_with_their_states():
+    a_view = view()
+    models = [
+        {"id": "m", "default": True, "state": "serving"},
+        {"id": "coder", "default": False, "state": "loading", "progress": 0.43},
+        {"id": "search", "default": False, "state": "asleep"},
+    ]
+    a_view.update(overview() | {"models": models})
+    assert "· coder (loading 43%) · search (asleep) ·" in rows(a_view)[1]
 
 
 @pytest.mark.parametrize(("cpu", "gpu", "bars"), [(0.1, 0.97, 3), (None, None, 1), (0.5, None, 2)])

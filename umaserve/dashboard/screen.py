@@ -78,6 +78,11 @@ class Screen:
     def _about(self, view: View) -> Line:
         metrics = view.overview.get("metrics") or {}
         words = [clean(metrics.get(name) or "", 40) for name in ("model", "backend")]
+        words += [
+            f"{clean(each.get('id') or '', 40)} ({_state(each)})"
+            for each in view.overview.get("models") or ()
+            if not each.get("default")
+        ]
         words += [f"up {duration(metrics.get('uptime_s'))}", clean(view.where, 60)]
         return Line(" " + " · ".join(word for word in words if word), "dim").fit(self.width)
 
@@ -150,3 +155,9 @@ def _beside(parts: tuple[Line, ...]) -> Line:
 def _apps_shown(height: int) -> int:
     """How many apps there is room for on a screen that high."""
     return 2 if height < 30 else 4 if height < 40 else 6
+
+
+def _state(model: Mapping[str, Any]) -> str:
+    """State of a model beside the default one, with how far a load is."""
+    state, progress = model.get("state") or "-", model.get("progress")
+    return f"{state} {progress:.0%}" if state == "loading" and progress else clean(state, 12)

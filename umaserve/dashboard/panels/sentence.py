@@ -28,8 +28,11 @@ def sentence(overview: Values, tokens_now: float | None) -> tuple[str, str]:
         return f"Stopping: {rest}", WARN
     if state == "loading":
         return _capital(loading(overview)), WARN
-    if state == "unloaded" or not (overview.get("metrics") or {}).get("model"):
+    model = (overview.get("metrics") or {}).get("model")
+    if state == "unloaded" or not (model or state == "asleep"):
         return _capital(no_model(overview)), WARN
+    if state == "asleep" and not sessions:
+        return "Asleep: the next request loads the model", PLAIN
     if not sessions:
         return f"Idle: nobody asks{_last(overview)}", PLAIN
     word, style = _verdict(overview, sessions)

@@ -68,6 +68,9 @@ def wait_until_serving(path: str, report: Report) -> dict[str, Any]:
             info = client.info()
             if info["state"] == "serving":
                 return info
+            if info["state"] == "asleep":
+                client.tokenize("")  # wakes its model
+                continue
             if info["state"] != "loading":
                 what = "has no model" if info["state"] == "unloaded" else "is shutting down"
                 raise BenchError(

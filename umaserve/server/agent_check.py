@@ -69,7 +69,7 @@ class AgentCheck:
         now = state(self._daemon)
         if now == "stopping":
             return "drain"
-        return f"up ready {self._look()}%" if now == "serving" else "down"
+        return f"up ready {self._look()}%" if now in ("serving", "asleep") else "down"
 
     def _look(self) -> int:
         now_s = trio.current_time()

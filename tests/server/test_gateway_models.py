@@ -87,6 +87,8 @@ def test_routes_about_a_model_are_about_the_one_that_is_named(daemon: DaemonProc
     assert post(port, "/api/show", {"model": "third"}).json["model_info"]["general.basename"] == (
         "third"
     )
+    assert get(daemon, "/props?model=coder")["model_alias"] == "coder-file"
+    assert get(daemon, "/props")["model_alias"] == "model"
     tokens = post(port, "/tokenize", {"content": "ab", "model": "coder"}).json["tokens"]
     assert tokens == [97, 98]
 

@@ -10,10 +10,14 @@ from umaserve.gateway.daemon.link import MODEL
 from umaserve.gateway.daemon.refusal import Refusal
 from umaserve.gateway.translate.answering import link_of
 from umaserve.gateway.translate.body import read_object, text_of
+from umaserve.protocol.tables.fields import MAX_PATH_BYTES
 
 
 async def info_of(request: Request, *, template: bool = False) -> dict[str, Any]:
     """Ask the daemon for its ``info``; ``template``: with the text of the chat template."""
+    name = request.query_params.get("model", "")
+    if name and len(name) <= MAX_PATH_BYTES:  # as llama-server's clients ask for one of several
+        MODEL.set(name)
     asked = {"type": "info", "template": template}
     info: dict[str, Any] = (await link_of(request).ask(asked))["info"]
     return info

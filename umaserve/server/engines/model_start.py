@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from umaserve.config import Config
 from umaserve.models import needs as memory
 from umaserve.models.kv_shape import KvKind
-from umaserve.server.engines.handle import EngineHandle
 from umaserve.wire import messages as m
+
+if TYPE_CHECKING:
+    from umaserve.server.engines.handle import EngineHandle
 
 MOST_POSITIONS = 1 << 20  # of a session where --n-ctx is auto, whatever a header says
 

@@ -26,6 +26,9 @@ async def models(request: Request) -> Response:
         ends = {"first_id": found[0]["id"], "last_id": found[-1]["id"]} if found else _NO_ENDS
         return json_response({"data": found, "has_more": False, **ends})
     data = [*map(_entry, known)]
+    if known[1:]:  # clients of llama-server take one that tells states for a router
+        for entry, model in zip(data, known, strict=True):
+            entry["status"] = {"value": _STATUS.get(model["state"], model["state"])}
     return json_response({"object": "list", "data": data, "models": [_short(m) for m in data]})
 
 
@@ -60,7 +63,6 @@ def _entry(model: dict[str, Any]) -> dict[str, Any]:
         "owned_by": "umaserve",
         "context_length": context,
         "max_model_len": context,
-        "status": {"value": _STATUS.get(model["state"], model["state"])},
         "aliases": model["aliases"],
         **_about(model),
         **note_of(model),

@@ -143,6 +143,16 @@ def test_a_model_that_could_never_fit_is_refused_in_words(tmp_path: Path) -> Non
         assert who_answers(client, None) == "model"
 
 
+def test_what_does_not_fit_beside_pinned_models_is_refused_in_words(tmp_path: Path) -> None:
+    default = {"path": model_file(tmp_path / "model.gguf"), "pin": True}
+    models = {"main": default, **models_in(tmp_path)}
+    settings = {"models": models, "default_model": "main", "models_memory": ONE_MODEL}
+    with daemon_with(tmp_path, **settings) as daemon, daemon.client() as client:
+        error = client.generate("x", model="coder").error
+        assert error is not None and "beside the pinned models" in error["message"]
+        assert who_answers(client, "main") == "model"
+
+
 def test_idle_models_leave_and_pinned_ones_stay(tmp_path: Path) -> None:
     models = models_in(tmp_path, coder={"ttl_s": 1.0}, helper={"pin": True})
     settings = {"models": models, "idle_unload_s": 0.0}

@@ -143,7 +143,8 @@ class EngineSet:
     async def _make_room(self, asker: Supervisor, file: memory.ModelFile) -> None:
         """Wait until ``file`` fits beside the models that are loaded; idle ones leave for it.
 
-        Raises ``ProtocolError`` (``E_MODEL_002``) where it would not fit with all others gone.
+        Raises ``ProtocolError`` (``E_MODEL_002``) where it would not fit with all others gone but
+        those that are pinned.
         """
         need = memory_of(file, asker.config)
         most = self.config.models_memory
@@ -158,7 +159,10 @@ class EngineSet:
                     name = leaving.service.label
                     self._log("info", f"{name} leaves memory: {asker.service.label} needs room")
                     await leaving.sleep()
-                elif any(each.current is not None for each in self.all if each is not asker):
+                elif loaded := [each for each in self.all if each is not asker and each.current]:
+                    if all(self.settings(each).pin for each in loaded):
+                        text = f"{asker.service.label} needs about {gib(need)}, which is not free"
+                        raise ProtocolError(E_MODEL_002, f"{text} beside the pinned models")
                     if not told:
                         text = f"{asker.service.label} waits until another model is idle"
                         self._log("info", f"{text}: it needs about {gib(need)}")

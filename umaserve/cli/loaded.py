@@ -21,7 +21,7 @@ HEADINGS = ("MODEL", "STATE", "MEMORY", "CONTEXT", "USERS", "ADDRESS")
 
 
 def ps(arguments: list[str]) -> int:
-    """Print a line for each model that is loaded or asleep."""
+    """Print a line for each model."""
     parser = Parser(
         prog="umaserve ps",
         description="The models that a daemon has loaded: state, memory, and who uses them.",
@@ -31,7 +31,11 @@ def ps(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     with Client(options.socket) as client:
         info = client.info()
-        rows = [_row(model, info) for model in info["models"] if model["state"] != "unloaded"]
+        rows = [
+            _row(model, info)
+            for model in info["models"]
+            if model["state"] != "unloaded" or not model["default"]
+        ]
     if options.json:
         show(json.dumps(rows, ensure_ascii=False))
     elif not rows:

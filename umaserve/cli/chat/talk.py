@@ -94,8 +94,9 @@ class Talk:
             if any(name in (each["id"], *each["aliases"]) for each in models):
                 self.settings["model"] = name
                 return self.tell_model()
-            self.settings["model"] = None
             status = load([*(["--socket", self._socket] if self._socket else []), "--", name])
+            if status == EXIT_OK:
+                self.settings["model"] = None  # it is the default one now
             self.meet_model()
         except UmaError as error:
             return failure(error)

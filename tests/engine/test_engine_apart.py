@@ -55,7 +55,7 @@ def busy(engine: DrivenEngine) -> Iterator[list[int]]:
     """Three streams of others that go on until the test has ended."""
     endless = m.Sampling(temperature=0.9, ignore_eos=True)
     serials = [
-        engine.submit(each, max_tokens=400, sampling=endless, program=2, domain="d")
+        engine.submit(each, max_tokens=2000, sampling=endless, program=2, domain="d")
         for each in OTHERS
     ]
     for serial in serials:

@@ -144,7 +144,7 @@ def test_the_beginning_is_told_while_the_prompt_is_computed(tmp_path: Path) -> N
 
 
 def test_how_much_of_a_prompt_is_computed_is_told_to_who_asks_for_it(client: RawClient) -> None:
-    prompt = "[prompt@60]" + "x" * 100
+    prompt = "[prompt@400]" + "x" * 100
     client.generate(prompt, "a", max_tokens=2, progress=True)
     told = [event["processed"] for event in client.other]
     assert client.other[0] == {"id": "a", "event": "progress", "processed": told[0]}

@@ -64,6 +64,9 @@ def test_a_request_names_its_model_and_unknown_names_get_the_default(tmp_path: P
         assert len(engines_of(daemon.process.pid)) == 3
         client.send(type="tokenize", id="t", text="ab", model="coder")
         assert client.answer("tokens")["tokens"] == [97, 98]
+        client.send(type="models", id="m")
+        listed = client.answer("models")["models"]
+        assert [each["id"] for each in listed] == ["model", "coder", "helper"]
         client.send(type="info", id="i", model="helper")
         assert client.answer("info")["info"]["model"]["name"] == "helper-file"
 

@@ -182,6 +182,11 @@ class TrioClient:
         this name, or the default."""
         return (await self._ask({"type": "info", "model": model}))["info"]
 
+    async def models(self) -> list[dict[str, Any]]:
+        """The models that can be asked for, the default one first, and their states."""
+        found: list[dict[str, Any]] = (await self._ask({"type": "models"}))["models"]
+        return found
+
     async def cache(self) -> dict[str, Any]:
         """Return the contents of the prefix cache, by owner, and where the last prompts left it."""
         return (await self._ask({"type": "cache"}))["cache"]

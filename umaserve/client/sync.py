@@ -153,6 +153,11 @@ class Client:
         this name, or the default."""
         return self._ask({"type": "info", "model": model})["info"]
 
+    def models(self) -> list[dict[str, Any]]:
+        """The models that can be asked for, the default one first, and their states."""
+        found: list[dict[str, Any]] = self._ask({"type": "models"})["models"]
+        return found
+
     def cache(self) -> dict[str, Any]:
         """Return the contents of the prefix cache, by owner, and where the last prompts left it."""
         return self._ask({"type": "cache"})["cache"]

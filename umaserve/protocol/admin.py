@@ -9,6 +9,7 @@ from umaserve.protocol.limits import PromptLimits
 from umaserve.protocol.messages import (
     AdminMessage,
     AskCache,
+    AskModels,
     Cancel,
     DetokenizeRequest,
     Embed,
@@ -27,7 +28,8 @@ from umaserve.protocol.tables import fields
 # decoded to the fields of their type
 _PLAIN: dict[str, Any] = {
     "cancel": Cancel, "priority": SetPriority, "metrics": Metrics, "load": Load, "unload": Unload,
-    "info": Info, "detokenize": DetokenizeRequest, "cache": AskCache, "ping": Ping,
+    "info": Info, "detokenize": DetokenizeRequest, "cache": AskCache, "models": AskModels,
+    "ping": Ping,
 }  # fmt: skip
 _REQUIRED = {
     "priority": "priority", "load": "model", "tokenize": "text", "render": "messages",

@@ -135,12 +135,18 @@ class AskCache(msgspec.Struct, frozen=True):
     model: str | None = None
 
 
+class AskModels(msgspec.Struct, frozen=True):
+    """Request for the models that can be asked for, and their states."""
+
+    id: str | None = None
+
+
 class Ping(msgspec.Struct, frozen=True):
     id: str | None = None
 
 
 AdminMessage = (
     Cancel | SetPriority | Metrics | Load | Unload | Info | TokenizeRequest | DetokenizeRequest
-    | Embed | Render | AskCache | Ping
+    | Embed | Render | AskCache | AskModels | Ping
 )  # fmt: skip
 Message = Generate | AdminMessage

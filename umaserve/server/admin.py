@@ -25,6 +25,7 @@ from umaserve.protocol import (
     STOPPING,
     AdminMessage,
     AskCache,
+    AskModels,
     Cancel,
     DetokenizeRequest,
     Embed,
@@ -85,6 +86,9 @@ class Admin:
                 connection.relays = connection.relays or message.relays
                 info = self.info(message.model, message.template)
                 connection.send(admin_event("info", message.id, info=info))
+            case AskModels():
+                models = models_of(self._daemon)
+                connection.send(admin_event("models", message.id, models=models))
             case Cancel() if message.serial is None and message.id in connection.questions:
                 connection.questions[message.id].cancel()
                 connection.send(admin_event("cancelled", message.id, found=True))

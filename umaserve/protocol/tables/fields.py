@@ -166,6 +166,7 @@ ADMIN_FIELDS: dict[str, tuple[Field, ...]] = {
         _OPTIONAL_KEY,
     ),
     "cache": (_OPTIONAL_ID, _LOADED),
+    "models": (_OPTIONAL_ID,),
     "ping": (_OPTIONAL_ID,),
 }
 

@@ -28,7 +28,8 @@ HANG_S = 30.0
 KEPT = 0.15  # of the optional fields: with all of them, one is always refused
 
 # a handler by the first path that leads to it; what unloads the model would leave nothing to ask
-BY_HANDLER = {each.handler: each for each in reversed(ENDPOINTS) if each.path != "/unload"}
+UNLOADS = ("/unload", "/models/unload")
+BY_HANDLER = {each.handler: each for each in reversed(ENDPOINTS) if each.path not in UNLOADS}
 WITH_FIELDS = [each for each in BY_HANDLER.values() if each.fields]
 OTHERS = [each for each in BY_HANDLER.values() if not each.fields]
 

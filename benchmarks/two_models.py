@@ -43,15 +43,16 @@ def options_parser() -> argparse.ArgumentParser:
     return out
 
 
-class Stream:
-    """One endless answer after the other; ``times`` are those of its tokens."""
+class Work:
+    """Requests to a model in a thread of their own; ``times`` are those of what comes."""
 
     def __init__(self, path: str, model: str) -> None:
         self.times: list[float] = []
-        self._path, self._model, self._ends = path, model, threading.Event()
+        self.model = model
+        self._path, self._ends = path, threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
-    def __enter__(self) -> Stream:
+    def __enter__(self) -> Work:
         self._thread.start()
         return self
 
@@ -59,43 +60,44 @@ class Stream:
         self._ends.set()
         self._thread.join()
 
+    @property
+    def is_over(self) -> bool:
+        return self._ends.is_set()
+
     def _run(self) -> None:
         with Client(self._path) as client:
-            while not self._ends.is_set():
-                stream = client.generate(
-                    "Tell a long story.", model=self._model, max_tokens=2048, ignore_eos=True
-                )
-                for _ in stream:
-                    self.times.append(time.perf_counter())
-                    if self._ends.is_set():
-                        stream.close()
-                        break
+            while not self.is_over:
+                self.ask(client)
+
+    def ask(self, client: Client) -> None:
+        raise NotImplementedError
 
 
-class Prompts:
+class Stream(Work):
+    """A long answer after another; ``times`` are those of its tokens."""
+
+    def ask(self, client: Client) -> None:
+        stream = client.generate(
+            "Tell a long story.", model=self.model, max_tokens=2048, ignore_eos=True
+        )
+        for _ in stream:
+            self.times.append(time.perf_counter())
+            if self.is_over:
+                stream.close()
+                return
+
+
+class Prompts(Work):
     """Prompts without a pause, of new words each; ``times`` are those of their answers."""
 
     def __init__(self, path: str, model: str, words: int) -> None:
-        self.times: list[float] = []
-        self._path, self._model, self._words = path, model, words
-        self._ends = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
+        super().__init__(path, model)
+        self._words = words
 
-    def __enter__(self) -> Prompts:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ends.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        chosen = random.Random()
-        with Client(self._path) as client:
-            while not self._ends.is_set():
-                prompt = " ".join(chosen.choices(WORDS, k=self._words))
-                client.complete(prompt, model=self._model, max_tokens=4, ignore_eos=True)
-                self.times.append(time.perf_counter())
+    def ask(self, client: Client) -> None:
+        prompt = " ".join(random.choices(WORDS, k=self._words))
+        client.complete(prompt, model=self.model, max_tokens=4, ignore_eos=True)
+        self.times.append(time.perf_counter())
 
 
 def gaps_ms(times: list[float]) -> list[float]:
@@ -118,7 +120,7 @@ def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
         name = Path(options.other).name.removesuffix(".gguf")
         main = Path(options.model).name
 
-        def stretch(*works: Any) -> None:
+        def stretch(*works: Work) -> None:
             time.sleep(WARM_S)
             for work in works:
                 work.times.clear()

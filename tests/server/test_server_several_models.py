@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from tests.support.fake_engine import answer
+from tests.support.real_daemon import real
 from tests.support.server_harness import (
     DaemonProcess,
     RawClient,
@@ -19,6 +20,7 @@ from tests.support.server_harness import (
     eventually,
     model_file,
 )
+from umaserve.assets import demo_model_path
 
 SLOW = {"FAKE_TICK_MS": "5"}
 ONE_MODEL = 500 << 20  # bytes: an engine by itself counts 300 MiB
@@ -135,6 +137,32 @@ def test_what_does_not_fit_beside_the_others_waits_for_them_and_idle_ones_leave(
         assert len(engines_of(daemon.process.pid)) == 1
         assert who_answers(client, None) == "model"
         assert states(daemon)["coder"] == "asleep"
+
+
+def test_the_model_that_was_used_longest_ago_leaves(tmp_path: Path) -> None:
+    with daemon_with(tmp_path, models_memory=700 << 20) as daemon, daemon.client() as client:
+        for first, last in ((None, "coder"), ("coder", None)):
+            who_answers(client, first)
+            who_answers(client, last)
+            assert who_answers(client, "helper") == "helper-file"
+            left = "coder" if first else "model"
+            assert states(daemon)[left] == "asleep" and len(engines_of(daemon.process.pid)) == 2
+
+
+def test_a_model_that_wakes_finds_its_prefixes_on_disk(tmp_path: Path) -> None:
+    cache = tmp_path / "kv"
+    cache.mkdir(0o700)
+    models = {"second": {"path": str(demo_model_path()), "ttl_s": 2.0}}
+    prompt = "def walk(top):\n    return os.listdir(top)\n" * 30
+    settings = {"models": models, "cache_dir": str(cache), "n_ctx": 2048}
+    with real(tmp_path, **settings) as daemon, daemon.client() as client:
+        first = client.generate(prompt, model="second", max_tokens=2, temperature=0)
+        eventually(lambda: states(daemon)["second"] == "asleep", "the idle model has left")
+        again = client.generate(prompt, model="second", max_tokens=2, temperature=0)
+        assert first.eos is not None and again.eos is not None and again.text == first.text
+        usage = again.eos["usage"]
+        assert first.eos["usage"]["cached_tokens"] == 0
+        assert usage["cached_tokens"] == usage["prompt_tokens"] - 1
 
 
 def test_a_model_that_could_never_fit_is_refused_in_words(tmp_path: Path) -> None:

@@ -34,9 +34,10 @@ IDLE_LOOK_S = 1.0  # at least, between two looks whether a model is to leave
 
 
 class EngineSet:
-    """``all`` has the supervisors by the numbers of their services; the default model's is first.
+    """Supervisors of all models, and the memory that these share.
 
-    ``engines`` are all processes that there are.
+    ``all`` has the supervisors by the numbers of their services, the default model's first.
+    ``engines`` are the processes of all models.
     """
 
     def __init__(
@@ -176,7 +177,7 @@ class EngineSet:
         return fits_beside(need, self.engines, self.config.models_memory)
 
     def _least_used(self, asker: Supervisor) -> Supervisor | None:
-        """The idle model that was used longest ago, in multiples of what loading it again takes."""
+        """Return the idle model that was used longest ago, relative to its time of loading."""
         idle = [
             each
             for each, settings in zip(self.all, self._settings, strict=True)
@@ -217,7 +218,7 @@ class EngineSet:
         return self._settings[supervisor.service.number]
 
     async def engine(self, service: Service) -> EngineHandle:
-        """The engine of a model, which is started where the model is asleep.
+        """Return the engine of a model; a model that is asleep gets one first.
 
         Raises ``ProtocolError`` where it cannot be had.
         """
@@ -252,7 +253,7 @@ class EngineSet:
 
 
 def config_of(config: Config, settings: ModelSettings) -> Config:
-    """The daemon's settings with those of one model in their places."""
+    """Return the daemon's settings, with those that a model has of its own."""
     own: dict[str, Any] = {"model": settings.path}
     for name in ("n_ctx", "n_seq", "draft_model"):
         value = getattr(settings, name)

@@ -56,7 +56,7 @@ def _chat_state(engine: EngineHandle) -> dict[str, Any]:
 
 
 def state_of(service: Service) -> str:
-    """unloaded, asleep, loading or serving."""
+    """Return the state of a model: unloaded, asleep, loading or serving."""
     if service.engine is not None:
         return "serving" if service.engine.serving else "loading"
     return "unloaded" if service.closed is not None else "asleep"
@@ -65,7 +65,7 @@ def state_of(service: Service) -> str:
 def model_row(
     service: Service, path: str, aliases: tuple[str, ...], live: list[Request], meters: Meters
 ) -> dict[str, Any]:
-    """One model: its names, state, memory in bytes, users, and speed over the last minute."""
+    """Return a model's names, state, memory in bytes, users, and speed over the last minute."""
     engine = service.engine
     ready = engine.ready if engine is not None else None
     loaded = model_of(engine) if engine is not None else {"path": path}

@@ -92,7 +92,7 @@ class Overview:
 
 
 def state(daemon: Watched, service: Service | None = None) -> str:
-    """unloaded, asleep, loading or serving, of a model or of the default one; or stopping."""
+    """Return the state of a model, or of the default model; or stopping."""
     if daemon.stopping:
         return "stopping"
     return state_of(service or daemon.models.default.service)

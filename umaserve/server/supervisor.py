@@ -314,7 +314,7 @@ class Supervisor:
         self.next_try = None
 
     def _tell_model(self, ready: m.Ready | None) -> None:
-        """This model serves now, under the names of its file too; ``None``: none does."""
+        """Make the model known by the names of its file; ``None``: no file is loaded."""
         names = () if ready is None else (ready.model_name, ready.model_path)
         self.sessions.services.serves(self.service, *names)
         if self.service.number == DEFAULT:
@@ -332,7 +332,7 @@ class Supervisor:
         return not (engine.requests or engine.backlog or engine.is_asked or len(self.service.room))
 
     def wake(self) -> None:
-        """Somebody asks for this model, which is asleep: start its engine."""
+        """Start an engine if the model is asleep."""
         is_asleep = self.current is None and self.service.closed is None
         if is_asleep and not (self.is_waking or self._changing or self._stopping):
             self.is_waking = True

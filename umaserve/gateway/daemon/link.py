@@ -100,7 +100,7 @@ SHARED = ("tokenize", "detokenize", "render", "embed")  # what the daemon answer
 
 
 def with_model(message: dict[str, Any]) -> dict[str, Any]:
-    """The message, for the model that the request at work names."""
+    """Return the message with the name of the model that the HTTP request asks for."""
     return {**message, "model": MODEL.get()} if MODEL.get() else message
 
 

@@ -97,7 +97,7 @@ async def _inputs(link: Link, prompts: list[dict[str, Any]]) -> list[str | list[
 
 
 def _first_group(inputs: list[Any], size: int, most_bytes: int) -> list[Any]:
-    """At most ``size`` of the first ones, and ``most_bytes`` where it is more than one."""
+    """Return at most ``size`` of the first inputs; several have at most ``most_bytes`` together."""
     group: list[Any] = []
     held = 0
     for each in inputs[:size]:

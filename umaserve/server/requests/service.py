@@ -1,4 +1,4 @@
-"""The models that are served: of each, where new requests go and which of them wait."""
+"""Models that are served: the engine that takes new requests of each, and those that wait."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ DEFAULT = 0  # number of the model that answers requests that name none
 
 
 def _plain(name: str) -> str:
-    """A name as names are compared; Ollama's clients put a tag behind it."""
+    """Return a name in the form in which names are compared; Ollama's clients add a tag."""
     return name.strip().lower().removesuffix(":latest").removesuffix(".gguf")
 
 
 class Service:
-    """The requests of one model.
+    """Requests of a model.
 
-    ``engine`` is where new ones go (``None``, or ``holding``: they wait); ``closed`` is the code
-    and the text of the refusal while none are taken.  ``wake`` is called where a request waits and
-    there is no engine.  ``used_s``: when the newest request came or ended (time.monotonic()).
+    ``engine`` takes new requests; where it is ``None``, or with ``holding``, they wait.  ``closed``
+    is the code and the text of the refusal while no request is taken.  ``wake`` is called where a
+    request waits and there is no engine.  ``used_s`` is the time at which the newest request came
+    or ended (``time.monotonic()``).
     """
 
     def __init__(self, number: int, name: str, room: WaitingRoom) -> None:
@@ -50,7 +51,7 @@ class Service:
 
 
 class Services:
-    """All of them, by number and by name; ``make_room`` makes the waiting room of a new one."""
+    """Services by number and by name; ``make_room`` makes the waiting room of each."""
 
     def __init__(self, make_room: Callable[[], WaitingRoom]) -> None:
         self._make_room = make_room
@@ -77,9 +78,9 @@ class Services:
         self._names |= dict.fromkeys(map(_plain, names), service)
 
     def serves(self, service: Service, *names: str) -> None:
-        """Find ``service`` by the names of the file that it serves now, and no more by others'.
+        """Find ``service`` by the names of the file that it serves now, instead of former names.
 
-        The first one is the name that the file itself gives.
+        The first is the name in the file itself.
         """
         service.file_name = names[0] if names else ""
         self._of_files = {name: each for name, each in self._of_files.items() if each != service}

@@ -187,8 +187,7 @@ class Sessions:
         self.pump(request.service.engine)
 
     def expect_request(self) -> None:
-        """Somebody connects, or sends what may be a request: let the default model's engine wake
-        up."""
+        """Wake the default model's engine, since somebody connects or sends a message."""
         engine, now_s = self.services.default.engine, time.monotonic()
         if engine is not None and not engine.requests and now_s >= self._nudge_again_s:
             self._nudge_again_s = now_s + NUDGE_EVERY_S

@@ -55,8 +55,31 @@ def idle_work() -> None:
     IdleWork.is_left = property(lambda self: False)  # type: ignore[assignment]
 
 
+def ready_pages() -> None:
+    """Copies of an accelerator's cells go to pages that nobody has touched."""
+    from umaserve.engine.cells import copies
+
+    copies.room_for = lambda loaded: copies.own_pages
+
+
+def one_state() -> None:
+    """All states that wait to be saved are copied between the same two ticks."""
+    from umaserve.engine.cells.prefixes import Prefixes
+
+    step = Prefixes.step
+
+    def all_states(self: Prefixes, at_once: bool, may_save: bool) -> list[int]:
+        if self._checkpoints is not None:
+            for slot in self._checkpoints.reached():
+                if slot in self._domains and not self._table.isolate[slot]:
+                    self._save_checkpoint(slot)
+        return step(self, at_once, may_save)
+
+    Prefixes.step = all_states  # type: ignore[method-assign]
+
+
 ENGINE: tuple[Callable[[], None], ...] = (
-    cell_map, ready_graph, meanwhile, team_rows, expectation, idle_work,
+    cell_map, ready_graph, meanwhile, team_rows, expectation, idle_work, ready_pages, one_state,
 )  # fmt: skip
 
 

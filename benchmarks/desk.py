@@ -53,6 +53,7 @@ def add_common(out: argparse.ArgumentParser) -> None:
     out.add_argument("--words-scale", type=float, default=1.0, help="multiplies all prompts")
     out.add_argument("--seed", type=int, default=1, help="of the prompts")
     out.add_argument("--flags", default="", help="more flags for our daemon, one string")
+    out.add_argument("--ablated", default="", help="mechanisms that our daemon lacks, with commas")
     out.add_argument("--n-ctx", type=int, default=0, help="KV cells; 0: by device and model")
     out.add_argument("--without-peer", action="store_true", help="without llama-server")
     out.add_argument("--json", type=Path, help="write the result to this file")
@@ -85,7 +86,7 @@ def one_desk(
 def measure(model: Model, options: argparse.Namespace) -> dict[str, Any]:
     """All programs alone and at the desk, on both servers."""
     alone, desk = Series.empty(), Series.empty()
-    with servers(model, PARALLEL, options.flags, not options.without_peer) as found:
+    with servers(model, PARALLEL, options) as found:
         for server in found:
             warm_up(server, options.seed)
         for i, name in enumerate(ALONE if options.alone_seconds else []):

@@ -92,7 +92,7 @@ def parts_of(options: argparse.Namespace) -> list[Part]:
 def measure(model: Model, options: argparse.Namespace) -> dict[str, Any]:
     series, parts = Series.empty(), parts_of(options)
     if parts:
-        with servers(model, PARALLEL, options.flags, not options.without_peer) as found:
+        with servers(model, PARALLEL, options) as found:
             for server in found:
                 warm_up(server, options.seed)
             for turn in range(options.rounds):
@@ -122,7 +122,7 @@ def measure(model: Model, options: argparse.Namespace) -> dict[str, Any]:
 def measure_streams(model: Model, options: argparse.Namespace, series: Series) -> None:
     """Tokens per second of so many streams at once, from the request to the last token."""
     counts = [int(count) for count in options.streams.split(",")]
-    with servers(model, max(counts), options.flags, not options.without_peer) as found:
+    with servers(model, max(counts), options) as found:
         for turn in range(-1, options.rounds):
             say(f"{model.name}: streams, round {turn + 1} of {options.rounds}")
             for server in found if turn % 2 == 0 else found[::-1]:

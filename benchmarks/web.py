@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import json
 import os
@@ -61,21 +62,24 @@ def find_model(name: str, quant: str, n_ctx: int) -> Model:
 
 @contextlib.contextmanager
 def servers(
-    model: Model, parallel: int, flags: str = "", peer: bool = True
+    model: Model, parallel: int, options: argparse.Namespace
 ) -> Iterator[list[Server]]:
-    """Start our daemon and, with ``peer``, llama-server with its own cache of prompts.
+    """Start our daemon and llama-server, with its own cache of prompts.
 
-    Both keep their defaults apart from cells and sequences; ``flags`` are more of ours.
+    Both keep their defaults apart from cells and sequences.  Of the ``options`` of
+    `benchmarks.desk`, ``flags`` are more of ours, ``ablated`` names mechanisms that ours lacks, and
+    ``without_peer`` leaves llama-server out.
     """
     with contextlib.ExitStack() as stack:
         daemon = stack.enter_context(
             Daemon(
                 "--model", model.path, "--parallel", str(parallel), "--n-ctx", str(model.n_ctx),
-                "--http", "127.0.0.1:0", *flags.split(),
+                "--http", "127.0.0.1:0", *options.flags.split(),
+                module=["benchmarks.ablated", options.ablated] if options.ablated else None,
             )
         )  # fmt: skip
         found = [Server(OURS, daemon.http_port(), daemon)]
-        if peer:
+        if not options.without_peer:
             theirs = Theirs(model.path, ServerSetting(parallel, model.n_ctx), cached=True)
             stack.callback(theirs.close)
             theirs.wait_ready()

@@ -6,8 +6,7 @@ state of a sequence (`WholeStates`).  What is copied lies in ordinary memory and
 
 from __future__ import annotations
 
-import contextlib
-import mmap
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,6 +14,7 @@ import numpy as np
 from umaserve.cache.tree import Part, PrefixTree
 from umaserve.cache.whole import WholeTexts
 
+from .pages import ReadyPages, own_pages
 from .piece import Piece, export_piece, import_piece
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 PIECE_BYTES = 8 << 20  # a few ms to copy; on an accelerator twice as many
 FEWEST, MOST = 16, 512  # tokens of a piece
 STRIDE = 512  # tokens after which a state is saved, where only whole ones can be
-HUGE_BYTES = 2 << 20  # of a page; pages of 4 KiB take three times as long to be had
 CALL_MS, BYTES_PER_MS = 0.008, 4e6  # of an accelerator: to copy from one tensor, and its bytes
 
 
@@ -45,6 +44,7 @@ class Pieces:
         most = PIECE_BYTES if loaded.on_processor else 2 * PIECE_BYTES
         self.step = min(max(most // self._per_token, FEWEST), MOST)
         self._tensors = 2 * int(loaded.library.lib.llama_model_n_layer(loaded.model.pointer))
+        self._room = room_for(loaded)
 
     def save(self, seq: int, p0: int, p1: int, other: Context | None = None) -> np.ndarray | None:
         """Positions [p0, p1) of a sequence, as libllama saves them; None where it cannot.
@@ -55,7 +55,7 @@ class Pieces:
         if other is not None:
             context, spare = other, other.n_seq_max - 1
         try:
-            data, size = export_piece(context, seq, spare, p0, p1, None, own_pages)
+            data, size = export_piece(context, seq, spare, p0, p1, None, self._room)
         except ValueError:
             return None
         return data[:size]
@@ -101,6 +101,7 @@ class WholeStates:
         self.store: PrefixTree | WholeTexts = (texts := WholeTexts(most_bytes))
         self.texts = texts
         self._context, self._on_processor = loaded.context, loaded.on_processor
+        self._room = room_for(loaded)
         lib, model = loaded.library.lib, loaded.model.pointer
         recurrent = lib.llama_model_is_recurrent(model) and not lib.llama_model_is_hybrid(model)
         self.has_marks = not recurrent
@@ -110,13 +111,13 @@ class WholeStates:
         if p0 or context.seq_pos_max(seq) != p1 - 1:
             return None
         size = context.state_seq_size(seq)
-        data = own_pages(max(size, 1))
+        data = self._room(max(size, 1))
         return data if size and context.state_seq_get(seq, data) == size else None
 
     def mark(self, seq: int) -> np.ndarray | None:
         """Copy the state of a sequence that cannot be cut, as it is now; None where that fails."""
         size = self._context.state_seq_size(seq, partial=True)
-        data = own_pages(max(size, 1))
+        data = self._room(max(size, 1))
         done = size and self._context.state_seq_get(seq, data, partial=True) == size
         return data if done else None
 
@@ -146,10 +147,6 @@ class WholeStates:
         return 0.0
 
 
-def own_pages(size: int) -> np.ndarray:
-    """uint8[size] in pages of its own, which the system has back as soon as nobody needs it."""
-    pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    if size >= HUGE_BYTES and hasattr(mmap, "MADV_HUGEPAGE"):
-        with contextlib.suppress(OSError):  # a kernel without them
-            pages.madvise(mmap.MADV_HUGEPAGE)
-    return np.frombuffer(pages, np.uint8)
+def room_for(loaded: Loaded) -> Callable[[int], np.ndarray]:
+    """Return the maker of arrays for copies: on an accelerator their pages are touched ahead."""
+    return own_pages if loaded.on_processor else ReadyPages().take

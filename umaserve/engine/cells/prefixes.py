@@ -364,6 +364,8 @@ class Prefixes:
         for slot in self._checkpoints.reached() if self._checkpoints is not None else ():
             if slot in self._domains and not table.isolate[slot]:
                 self._save_checkpoint(slot)
+                if not at_once:
+                    return []
         filled = []
         for job in sorted(self._restoring, key=lambda job: int(self._table.lane[job.slot])):
             if not self._is_there(job):
@@ -377,8 +379,9 @@ class Prefixes:
             if not at_once:
                 return filled
         for slot, upto in list(self._awaited.items()):
-            while self._has_piece(slot, upto) and self._save_one(slot, upto) and at_once:
-                pass
+            while self._has_piece(slot, upto) and self._save_one(slot, upto):
+                if not at_once:
+                    return filled
         self.late.step(may_save)
         for slot in list(self._domains) if may_save else ():
             while self._has_piece(slot) and not self._disturbs(slot, at_once):

@@ -12,13 +12,6 @@ import sys
 from collections.abc import Callable
 
 
-def cell_map() -> None:
-    """Who has which cell is not known, so nothing is kept free for prompts."""
-    from umaserve.engine.cells.sequences import Sequences
-
-    Sequences.keep = lambda self: None  # type: ignore[method-assign]
-
-
 def ready_graph() -> None:
     """No graph is made ready in pauses."""
     from umaserve.engine.prefill.ready_graph import ReadyGraph
@@ -79,7 +72,7 @@ def one_state() -> None:
 
 
 ENGINE: tuple[Callable[[], None], ...] = (
-    cell_map, ready_graph, meanwhile, team_rows, expectation, idle_work, ready_pages, one_state,
+    ready_graph, meanwhile, team_rows, expectation, idle_work, ready_pages, one_state,
 )  # fmt: skip
 
 

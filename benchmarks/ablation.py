@@ -2,7 +2,7 @@
 
     python -m benchmarks.ablation
     python -m benchmarks.ablation --leave-out slices,team_rows --rounds 5
-    python -m benchmarks.ablation --backend-lib cuda --leave-out cell_map,ready_graph+flow
+    python -m benchmarks.ablation --backend-lib cuda --leave-out ready_graph+meanwhile
 
 All daemons run from the start to the end, and one of them is asked at a time.  A round asks each of
 them for everything: first tokens of short and long prompts, alone and beside streams, a stream
@@ -36,8 +36,8 @@ from benchmarks.timeline import percentile
 from benchmarks.turns import say
 from umaserve.policy.base import FEATURES
 
-PROCESSOR = "slices,bandwidth,burst,team_rows"
-ACCELERATOR = "cell_map,ready_graph,meanwhile,flow,burst"
+PROCESSOR = "slices,bandwidth,team_rows"
+ACCELERATOR = "ready_graph,meanwhile,ready_pages"
 WHOLE = "whole"
 WARM_UP_S = 2.0  # of each stretch
 

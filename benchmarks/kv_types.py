@@ -36,11 +36,12 @@ from benchmarks.machine import build, spread, usable_cpus
 from benchmarks.models import model_path
 from benchmarks.turns import say
 from umaserve import llama
-from umaserve.engine.cells.piece import MOST_WORDS, Piece, export_piece, import_piece, ordinary
+from umaserve.engine.cells.piece import Piece, export_piece, import_piece, ordinary
 from umaserve.engine.native.batch import Batch
 from umaserve.llama.traffic import Traffic
 from umaserve.policy.bytes import bandwidth
 
+MOST_WORDS = 8  # in front of the head of what libllama saves
 BLOCK = 256  # cells that are computed once, and copied
 SPARE, SEQUENCES = 1, 2
 COLUMNS = ("kv_type", "kv_pack", "cells", "round", "ms", "perplexity")

@@ -111,30 +111,6 @@ def test_pieces_come_in_order_and_leave_the_last_token(rig: Rig, text: list[int]
     assert rig.table.in_tick[3] == 0
 
 
-def test_the_engine_knows_of_each_piece_before_it_lands(rig: Rig, text: list[int]) -> None:
-    """Whoever frees cells for it has to; and of one that found none, that it is not there."""
-    told: list[tuple] = []
-
-    def place(seq: int, data: np.ndarray, p0: int, p1: int) -> None:
-        told.append((seq, p0, p1, rig.context.seq_pos_max(seq)))
-        assert data.size >= p1 - p0
-
-    rig.worker._sequences = SimpleNamespace(place=place, lose_track=lambda: told.append(()))
-    rig.put(1, text[:100])
-    rig.worker.want([1])
-    rig.until(lambda: rig.worker.land(9) >= 0 and rig.table.n_past[1] == 99)
-    assert [p0 for _, p0, _, _ in told] == [0, *(p1 for _, _, p1, _ in told[:-1])]
-    assert told[-1][2] == 99
-    assert all(seq == rig.table.seq[1] and last == p0 - 1 for seq, p0, _, last in told)
-    told.clear()
-    rig.put(2, text[100:200])
-    rig.worker.want([2])
-    rig.until(lambda: rig.worker.has_pieces)
-    rig.context.seq_cp(int(rig.table.seq[1]), int(rig.table.seq[2]))  # not what the piece expects
-    rig.worker.land(1)
-    assert len(told) == 2 and told[1] == ()
-
-
 def test_nothing_is_computed_that_is_not_wanted(rig: Rig, text: list[int]) -> None:
     for slot in range(3):
         rig.put(slot, text[:100])

@@ -174,22 +174,15 @@ def memory_runs_out(sign: str) -> None:
 def disturbed_and_checked(seed: int, keeps: bool = False) -> None:
     """After each run of ticks all cells are counted; now and then rows lose theirs, or all do.
 
-    ``keeps``: cells of ended requests are kept and held, as on an accelerator.
+    ``keeps``: cells of ended requests are held, as on an accelerator.
     """
-    from umaserve.engine.cells.sequences import Sequences
     from umaserve.engine.loop.engine import Engine
     from umaserve.engine.model import abilities, boot
     from umaserve.wire import table as t
 
-    tick, choose, made = Engine.tick, random.Random(seed), Sequences.__init__
-
-    def making(self: Any, loaded: Any) -> None:
-        made(self, loaded)
-        self.keep()
-
+    tick, choose = Engine.tick, random.Random(seed)
     if keeps:
         boot.spare_sequences = lambda *_: abilities.RESERVED + abilities.ENDED
-        Sequences.__init__ = making  # type: ignore[method-assign]
 
     def disturb(engine: Any) -> None:
         running = np.flatnonzero(engine.table.state == t.RUNNING).tolist()

@@ -10,8 +10,6 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
-
 from tests.support.patches.engine import once_numba_may_load, say
 
 
@@ -86,26 +84,21 @@ def watched_team(path: str) -> None:
 
 @once_numba_may_load
 def spied_sequences(path: str) -> None:
-    """Of each sequence that is given back: whether cells are known, used, the top, how many ended.
+    """Of each sequence that is given back: how many are held then.
 
-    The processor's engine copies nothing into its cache, so it is told that it does.
+    The processor's engine holds no cells, so it gets sequences for them.
     """
     from umaserve.engine.cells.sequences import Sequences
     from umaserve.engine.model import abilities, boot
 
     boot.spare_sequences = lambda *_: abilities.RESERVED + abilities.ENDED
-    made, give_back = Sequences.__init__, Sequences.give_back
-
-    def making(self: Any, loaded: Any) -> None:
-        made(self, loaded)
-        self.keep()
+    give_back = Sequences.give_back
 
     def spied(self: Any, *what: Any) -> None:
         give_back(self, *what)
-        marks = self.cells.marks
-        say(path, int(marks.valid), int(marks.used), int(marks.top), len(self._ended))
+        say(path, len(self.next_turns))
 
-    Sequences.__init__, Sequences.give_back = making, spied
+    Sequences.give_back = spied  # type: ignore[method-assign]
 
 
 @once_numba_may_load
@@ -114,7 +107,7 @@ def spied_next_turns(path: str, graph: bool = False, late: str = "") -> None:
 
     And of each row whose text is saved later: its tokens.
 
-    The processor's engine keeps no cells, so it is told that it does.  It measures nothing in
+    The processor's engine holds no cells, so it gets sequences for them.  It measures nothing in
     pauses, for which the cache is emptied.  ``graph``: it takes each pause to make the graph of a
     short prompt ready.  ``late``: "beside" streams that are always said to be there, texts
     that end are saved later, or "never" while their cells are held.
@@ -125,11 +118,7 @@ def spied_next_turns(path: str, graph: bool = False, late: str = "") -> None:
     from umaserve.engine.prefill.ready_graph import ReadyGraph
 
     boot.spare_sequences = lambda *_: abilities.RESERVED + abilities.ENDED
-    made, go_on, let_go = Sequences.__init__, Sequences.go_on, Sequences.let_go
-
-    def making(self: Any, loaded: Any) -> None:
-        made(self, loaded)
-        self.keep()
+    go_on, let_go = Sequences.go_on, Sequences.let_go
 
     def spied(self: Any, seq: int, n: int) -> bool:
         done = go_on(self, seq, n)
@@ -156,7 +145,7 @@ def spied_next_turns(path: str, graph: bool = False, late: str = "") -> None:
 
     _spy_on_late_texts(path, late)
     IdleWork.__init__ = idling
-    Sequences.__init__, Sequences.go_on, Sequences.let_go = making, spied, spied_let_go
+    Sequences.go_on, Sequences.let_go = spied, spied_let_go
 
 
 def _spy_on_late_texts(path: str, late: str) -> None:
@@ -175,48 +164,6 @@ def _spy_on_late_texts(path: str, late: str) -> None:
     if late == "never":
         LateTexts.step = lambda self, may_save: None  # type: ignore[method-assign]
         LateTexts.is_left = False  # type: ignore[assignment,method-assign]
-
-
-@once_numba_may_load
-def spied_landings(path: str) -> None:
-    """Of each row that ends: whether libllama's cells hold its positions in the order we know.
-
-    And how many stretches each piece is going to be copied into.  The processor's engine computes
-    in its one context what it can, so it is told that it has an accelerator.
-    """
-    from umaserve.engine.cells.sequences import Sequences, saved_positions
-    from umaserve.engine.model import abilities, boot
-
-    boot.spare_sequences = lambda *_: abilities.RESERVED + abilities.ENDED
-    return_early()
-    made, give_back, place = Sequences.__init__, Sequences.give_back, Sequences.place
-
-    def making(self: Any, loaded: Any) -> None:
-        made(self, loaded)
-        self.keep()
-
-    def given_back(self: Any, seq: int, empty: bool = False, ended: Any = None) -> None:
-        cells, context = self.cells, self._context
-        n = int(cells.cells[seq])
-        if cells.marks.valid and n:
-            said = cells.position[cells.owner == seq].tolist()
-            saved = np.empty(context.state_seq_size(seq), np.uint8)
-            context.state_seq_get(seq, saved)
-            found = saved_positions(saved, 0, n).tolist()
-            whole = n == context.seq_pos_max(seq) + 1
-            say(path, "end", whole, found == said, found != sorted(found))
-        give_back(self, seq, empty, ended)
-        say(path, "kept", int(cells.marks.valid), len(self._ended))
-
-    def placed(self: Any, seq: int, saved: np.ndarray, p0: int, p1: int) -> None:
-        place(self, seq, saved, p0, p1)
-        if p1 > p0:
-            owner, position = self.cells.owner, self.cells.position
-            mine = np.flatnonzero((owner == seq) & (position >= p0) & (position < p1))
-            say(path, "place", p1 - p0, int((np.diff(mine) > 1).sum()) + 1)
-
-    Sequences.__init__ = making
-    Sequences.give_back, Sequences.place = given_back, placed
 
 
 @once_numba_may_load

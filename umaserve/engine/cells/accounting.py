@@ -30,7 +30,7 @@ def count_used(state, n_past):
     """Cells that hold a token of a running session: the one count that everybody goes by.
 
     ``state`` and ``n_past``: int32[n_slots], of the session table.  What libllama keeps of sessions
-    that have ended is not among them (`cell_map`).
+    that have ended is not among them (`sequences`).
     """
     used = 0
     for s in range(state.shape[0]):

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from umaserve.engine.model.loaded import Loaded
     from umaserve.llama import Context
 
-    from .sequences import Sequences
-
 PIECE_BYTES = 8 << 20  # a few ms to copy; on an accelerator twice as many
 FEWEST, MOST = 16, 512  # tokens of a piece
 STRIDE = 512  # tokens after which a state is saved, where only whole ones can be
@@ -36,14 +34,14 @@ class Pieces:
     of positions can be saved, not only all.
     """
 
-    def __init__(self, loaded: Loaded, sequences: Sequences, most_bytes: int) -> None:
+    def __init__(self, loaded: Loaded, most_bytes: int) -> None:
         self.store: PrefixTree | WholeTexts = PrefixTree(most_bytes)
         self.cuts = True
-        self._loaded, self._sequences = loaded, sequences
+        self._loaded = loaded
         self._per_token = max(loaded.kv_bytes // max(loaded.n_ctx, 1), 1)
         most = PIECE_BYTES if loaded.on_processor else 2 * PIECE_BYTES
         self.step = min(max(most // self._per_token, FEWEST), MOST)
-        self._tensors = 2 * int(loaded.library.lib.llama_model_n_layer(loaded.model.pointer))
+        self._tensors = tensors(loaded)
         self._room = room_for(loaded)
 
     def save(self, seq: int, p0: int, p1: int, other: Context | None = None) -> np.ndarray | None:
@@ -62,15 +60,11 @@ class Pieces:
 
     def restore(self, seq: int, part: Part) -> bool:
         """Append a part to a sequence that has what comes before; False, and it is empty."""
-        entry, loaded, sequences = part.entry, self._loaded, self._sequences
+        entry, loaded = part.entry, self._loaded
         piece = Piece(-1, 0, 0, entry.p0, entry.p1, entry.data, entry.data.size)
-        sequences.place(seq, entry.data, entry.p0, entry.p1)
         if import_piece(loaded.context, seq, loaded.n_seq, piece, part.end):
-            if part.end < entry.p1:
-                sequences.forgotten(seq, part.end)
             return True
         loaded.context.seq_rm(seq)
-        sequences.lose_track()
         return False
 
     def save_ms(self, seq: int, p0: int, p1: int, n_prompt: int) -> float:
@@ -78,7 +72,7 @@ class Pieces:
         one by one."""
         if self._loaded.on_processor:
             return 0.0
-        return self._copy_ms(p1 - p0, self._sequences.stretches(seq, p0, p1, n_prompt))
+        return self._copy_ms(p1 - p0, stretches(p0, p1, n_prompt))
 
     def restore_ms(self, tokens: int) -> float:
         """Estimated ms of `restore` of all parts, ``tokens`` together; 0 where it is cheap."""
@@ -101,7 +95,7 @@ class WholeStates:
         self.store: PrefixTree | WholeTexts = (texts := WholeTexts(most_bytes))
         self.texts = texts
         self._context, self._on_processor = loaded.context, loaded.on_processor
-        self._room = room_for(loaded)
+        self._room, self._tensors = room_for(loaded), tensors(loaded)
         lib, model = loaded.library.lib, loaded.model.pointer
         recurrent = lib.llama_model_is_recurrent(model) and not lib.llama_model_is_hybrid(model)
         self.has_marks = not recurrent
@@ -141,10 +135,29 @@ class WholeStates:
         return False
 
     def save_ms(self, seq: int, p0: int, p1: int, n_prompt: int) -> float:
-        return 0.0
+        """Estimated ms of `save`, as of `Pieces`; a recurrent state lies together."""
+        if self._on_processor:
+            return 0.0
+        pieces = stretches(p0, p1, n_prompt) if self.has_marks else 1
+        size = self._context.state_seq_size(seq)
+        return CALL_MS * self._tensors * pieces + size / BYTES_PER_MS
 
     def restore_ms(self, tokens: int) -> float:
         return 0.0
+
+
+def stretches(p0: int, p1: int, n_prompt: int) -> int:
+    """Estimated number of stretches of cells in which positions [p0, p1) of a row lie.
+
+    The prompt lies together.  Streams get their cells in turns, so each token behind the prompt
+    lies alone.
+    """
+    return 1 + max(p1 - max(p0, n_prompt), 0)
+
+
+def tensors(loaded: Loaded) -> int:
+    """Return the number of tensors that hold keys or values, at most."""
+    return 2 * int(loaded.library.lib.llama_model_n_layer(loaded.model.pointer))
 
 
 def room_for(loaded: Loaded) -> Callable[[int], np.ndarray]:

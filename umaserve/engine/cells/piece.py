@@ -18,10 +18,6 @@ if TYPE_CHECKING:
     from umaserve.llama import Context
 
 
-MOST_WORDS = 8  # in front of the head of what libllama saves
-CELL_WORDS = (3, 6)  # a cell's in that head; 6 where positions have several dimensions
-
-
 @dataclass(slots=True)
 class Piece:
     """Positions [p0, p1) of request ``serial`` in row ``slot``: ``data[:size]`` (uint8, owned).
@@ -61,30 +57,6 @@ class Buffers:
 
     def give(self, data: np.ndarray) -> None:
         self._free.append(data)
-
-
-def saved_positions(data: np.ndarray, p0: int, p1: int) -> np.ndarray:
-    """Positions [p0, p1) as libllama saved them in ``data`` (uint8), in that order: int32.
-
-    libllama goes by cells, and a sequence's later positions may lie in lower cells.  The head of
-    what it saved tells the order (``llama_kv_cache::state_write``): first the numbers of streams
-    and of cells.  Position, number of sequences and sequence of each cell follow.  Where positions
-    have several dimensions, the others and the token stand before the sequence.  Where no such head
-    is found, the positions are taken as in order.
-    """
-    n = p1 - p0
-    expected = np.arange(p0, p1, dtype=np.int32)
-    for begin in range(0, 4 * MOST_WORDS, 4):
-        for each in CELL_WORDS:
-            size = 4 * (2 + each * n)
-            if data.size < begin + size:
-                continue
-            head = data[begin : begin + size].view(np.int32)
-            found = head[2::each]
-            one_each = (head[3::each] == 1).all()
-            if head[0] == 1 and head[1] == n and one_each and (np.sort(found) == expected).all():
-                return found.copy()  # side by side, as `expected`
-    return expected
 
 
 def export_piece(

@@ -79,7 +79,7 @@ class Prefixes:
         self.is_on = not why_off and loaded.generates
         most = self._asked if self.is_on else 0
         self._copies: Pieces | WholeStates = (
-            Pieces(loaded, sequences, most) if cuts else WholeStates(loaded, most)
+            Pieces(loaded, most) if cuts else WholeStates(loaded, most)
         )
         self.store = self._copies.store
         self._shelf = shelf

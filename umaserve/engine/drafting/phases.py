@@ -16,8 +16,8 @@ from umaserve.drafts.rates import BY_MODEL, forget_row, note
 from umaserve.drafts.ring import copy_shared, find_shared
 from umaserve.drafts.wanted import MOST, MOST_EACH
 from umaserve.drafts.worth import choose
-from umaserve.engine.cells.cell_map import cut_end
 from umaserve.engine.native.batch import to_come
+from umaserve.engine.native.calls import cut_end
 from umaserve.jit.compiled import njit
 from umaserve.jit.inner import INNER
 from umaserve.policy.base import KIND_DECODE
@@ -188,7 +188,7 @@ def go_on_with(columns, batch, work, drafts, first, count, row_bytes):
 
 
 @njit(**INNER)
-def settle_drafts(columns, drafts, cells, prompt, wall_ms, rounds_ms, speech_ms):
+def settle_drafts(columns, drafts, native, prompt, wall_ms, rounds_ms, speech_ms):
     """Free the cells of drafted tokens that no row got, and learn from the tick.
 
     ``prompt``: tokens of prompts that were in it.  It took ``wall_ms``, of these ``rounds_ms``
@@ -203,7 +203,7 @@ def settle_drafts(columns, drafts, cells, prompt, wall_ms, rounds_ms, speech_ms)
         slot = wanted.rows[i]
         count, right, same = wanted.counts[slot], drafts.right[slot], wanted.same[slot]
         if right < count:
-            cut_end(cells, columns.seq[slot], columns.n_past[slot], count - right)
+            cut_end(native, columns.seq[slot], columns.n_past[slot])
         columns.drafted[slot] += count
         columns.accepted[slot] += right
         settle_balance(wanted, slot, 1 + right, whole_ms)

@@ -151,7 +151,7 @@ class Engine:
         if self.aside_threads:
             self.worker = PrefillWorker(
                 loaded, start, self.table, self.aside_threads, self.control.notify,
-                self._chunk_took, self.first_tokens(), self.sequences,
+                self._chunk_took, self.first_tokens(),
             )  # fmt: skip
         place_threads(loaded.places, max(loaded.n_threads, loaded.n_threads_batch))
         self.arrange()
@@ -222,7 +222,6 @@ class Engine:
             native=self.native,
             places=loaded.places,
             pool=self._pool,
-            cells=self.sequences.cells,
             columns=self.columns,
             state=self.state,
             plan=self.plan,
@@ -302,7 +301,6 @@ class Engine:
             ran = self.tick(1 if one else many)
             if ready and ran:
                 self.graph.forget()
-                self.sequences.forgotten(self.loaded.n_seq)
             waits = not self.seats.full.holds and (self.table.state == t.WAITING).any()
             if not ran and self.seats.apart.is_opening:
                 self.later += self.control.receive(1)
@@ -330,8 +328,7 @@ class Engine:
             # a `receive` would take the sign that a text is tokenised, and nothing would say so
             if self.control.has_something(PAUSE_MS):
                 return self.control.receive(0)
-            seq = self.sequences.for_nobody(WIDTH)
-            self.graph.prepare(self.control.has_something, seq)
+            self.graph.prepare(self.control.has_something, self.sequences.spare())
             if not self.sequences.next_turns:
                 self.sequences.clear()
         parts = self.aside, self.seats.apart, self.seats.prefixes
@@ -480,7 +477,6 @@ class Engine:
             last = 0  # this kind of memory cannot go back: from the start
         table.n_past[slot] = last
         table.header.cells_used = cells.cells_used(table)
-        self.sequences.forgotten(seq, last)
 
     def _custom_plan(self) -> int:
         """Entries of a plan by a policy in Python; one that cannot be computed is left to ours."""
@@ -535,8 +531,7 @@ class Engine:
     def _failed(self, status: int, slots: np.ndarray) -> None:
         """``llama_decode`` said no: make room and try again, or end this batch's requests."""
         self.table.in_tick[slots] = 0
-        more = self.sequences.lose_track()
-        if status == NO_KV_SLOT and (more or self.seats.evict()):
+        if status == NO_KV_SLOT and self.seats.evict():
             return
         text = {
             NO_KV_SLOT: "no KV cells were left for it",

@@ -55,7 +55,6 @@ class FullRows:
         seq, behind = int(table.seq[slot]), message.kept + message.dropped
         stays = table.state[slot] == t.FULL
         if stays and not engine.sequences.shift(seq, message.kept, behind):
-            engine.sequences.lose_track()
             stays = False
         if stays:
             table.n_past[slot] -= message.dropped

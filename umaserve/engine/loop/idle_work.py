@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Generator, Iterator
 
 from umaserve.drafts.wanted import MOST
-from umaserve.engine.cells import placement
 from umaserve.engine.model.thread_places import leave_places, place_threads
 from umaserve.engine.prefill.second_context import SLOW_CHUNK_MS, measure_slices
 from umaserve.engine.start.bandwidth_probe import probe_bandwidth
@@ -52,8 +51,7 @@ class IdleWork:
         self._found: tuple[int, int] | None = None  # threads that the last look has found
         self._again_s, self._doubt_s = math.inf, DOUBT_S  # when these are looked at again
         self._left: list[Callable[[], Steps]] = [
-            self._threads, self._bandwidth, self._meet, self._graph, self._cells,
-            self._probe, self._slices,
+            self._threads, self._bandwidth, self._meet, self._graph, self._probe, self._slices,
         ]  # fmt: skip
 
     @property
@@ -197,12 +195,6 @@ class IdleWork:
             yield from measure_slices(
                 engine.loaded, engine.start, worker.orders.gate, engine.cost, engine.table.abort
             )
-
-    def _cells(self) -> Steps:
-        """Whether cells of ended requests are kept for prompts, which then lie together."""
-        if (yield from placement.pays(self._engine.loaded)):
-            self._engine.sequences.keep()
-            self._engine.arrange()
 
     def _graph(self) -> Steps:
         return self._engine.graph.measure()

@@ -9,7 +9,6 @@ from numba import types
 from numba.experimental import structref
 
 from umaserve.drafts.wanted import MOST
-from umaserve.engine.cells.cell_map import CellMap
 from umaserve.engine.drafting.records import Drafts
 from umaserve.engine.drafting.speaker import Speaker
 from umaserve.engine.model.thread_places import Places
@@ -194,7 +193,6 @@ class Loop(NamedTuple):
     native: Native
     places: Places
     pool: RowPool
-    cells: CellMap
     columns: Columns
     state: SchedulerState
     plan: Plan

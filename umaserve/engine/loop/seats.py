@@ -209,7 +209,7 @@ class Seats:
         """Text of an ended row that its next turn may go on with; None where nothing is held."""
         table, sequences = self._engine.table, self._engine.sequences
         domain, n = self.prefixes.domain(slot), int(table.n_past[slot])
-        if domain is None or n < FEWEST or not sequences.keeps_cells or table.isolate[slot]:
+        if domain is None or n < FEWEST or not sequences.holds or table.isolate[slot]:
             return None
         program = int(table.program[slot])
         if not sequences.next_turns.is_worth(program):

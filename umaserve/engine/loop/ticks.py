@@ -12,7 +12,6 @@ from __future__ import annotations
 import numpy as np
 
 from umaserve.engine.cells.accounting import count_used
-from umaserve.engine.cells.cell_map import TOGETHER, make_room, take_cells
 from umaserve.engine.drafting.model import has_work, offer, read_on, speak
 from umaserve.engine.drafting.phases import give, go_on_with, look, say_terms, settle_drafts
 from umaserve.engine.drafting.records import NEVER
@@ -313,20 +312,13 @@ def decode(loop, resumed):
 
 @njit(**PHASE)
 def submit(loop):
-    """Place threads and cells for the batch and hand it to libllama; returns its status."""
-    cells, work, native = loop.cells, loop.work, loop.native
-    flight, abort, batch = work.flight, loop.columns.abort, loop.batch
+    """Place threads for the batch and hand it to libllama; returns its status."""
+    work, native = loop.work, loop.native
+    flight, abort = work.flight, loop.columns.abort
     facts = work.facts[flight.parity]
-    in_batch, rows = facts.tokens, facts.decoding_rows
-    n_threads = _threads(loop.fixed, flight.mode, in_batch)
+    n_threads = _threads(loop.fixed, flight.mode, facts.tokens)
     place_threads(loop.places, n_threads)
     loop.pool.team.threads = n_threads
-    if flight.context == native.context:
-        placed = batch.n_tokens[0]
-        # a prompt may be copied soon
-        exactly = loop.plan.aside[0] >= 0 or loop.orders.running[0] >= 0
-        make_room(cells, placed, in_batch - rows - facts.drafted >= TOGETHER, exactly)
-        take_cells(cells, batch.seq, batch.pos, placed)
     sent = now_ns(native)
     facts.submitted_ns = sent
     abort_ms = work.info[flight.parity].abort_ms
@@ -415,7 +407,7 @@ def end_drafts(loop):
     prompt = facts.tokens - drafts.marks.rows - facts.drafted
     wall_ms = (facts.sampled_ns - facts.began_ns) / 1e6
     settle_drafts(
-        loop.columns, drafts, loop.cells, prompt, wall_ms, facts.rounds_ns / 1e6,
+        loop.columns, drafts, loop.native, prompt, wall_ms, facts.rounds_ns / 1e6,
         facts.speech_ns / 1e6,
     )  # fmt: skip
 

@@ -111,7 +111,6 @@ class Trials:
         """Leave nothing in any memory; rows that run are computed again."""
         engine = self._engine
         engine.seats.park_all(running)
-        engine.sequences.lose_track()
         engine.loaded.context.clear(data=True)
         engine.sequences.clear()
         engine.seats.apart.close()

@@ -115,8 +115,7 @@ def device_memory(loaded: Loaded) -> int | None:
 def spare_sequences(n_seq: int, on_processor: bool, model: Model) -> int:
     """Number of KV sequences beside ``n_seq``: one for pieces of KV, and some that have ended.
 
-    Ended sequences are kept where copies may be dear.  Whether they are used is measured:
-    `umaserve.engine.cells.placement`.
+    Ended sequences are held where copies are dear (`umaserve.engine.cells.sequences`).
     """
     lib = model.library.lib
     # each costs logits of a row, and a state where the model is recurrent, used or not

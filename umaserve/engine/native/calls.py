@@ -140,15 +140,18 @@ class Native(NamedTuple):
 
     ``clock_room`` int64[2] is a ``struct timespec``, ``poll_room`` int32[2 * n] the ``struct
     pollfd`` array of ``n_poll`` descriptors, ``byte`` uint8[1] what goes down the wake pipe.
-    ``context`` is the ``llama_context``, ``batch`` the ``struct llama_batch``; both are borrowed.
+    ``context`` is the ``llama_context``, ``memory`` its cells, ``batch`` the ``struct
+    llama_batch``; all are borrowed.
     """
 
     context: int
+    memory: int
     batch: int
     decode: int
     synchronize: int
     logits_ith: int
     set_threads: int
+    seq_rm: int
     clock_gettime: int
     write: int
     poll: int
@@ -167,11 +170,13 @@ class Native(NamedTuple):
         poll_room[0::2] = poll_fds
         return cls(
             int(library.ffi.cast("intptr_t", context)),
+            int(library.ffi.cast("intptr_t", library.lib.llama_get_memory(context))),
             int(library.ffi.cast("intptr_t", batch)),
             library.address("uma_decode"),
             library.address("llama_synchronize"),
             library.address("llama_get_logits_ith"),
             library.address("llama_set_n_threads"),
+            library.address("llama_memory_seq_rm"),
             address_in(libc, "clock_gettime"),
             address_in(libc, "write"),
             address_in(libc, "poll"),
@@ -210,3 +215,9 @@ def readable(native, wait_ms=0):
 def wake(native):
     """Write one byte to the front.  A full pipe means that the front has been told already."""
     call_i64_i32_ptr_i64(native.write, native.wake_fd, native.byte.ctypes.data, 1)
+
+
+@njit(**INNER)
+def cut_end(native, seq, first):
+    """Have a sequence forget all positions from ``first`` on (``llama_memory_seq_rm``)."""
+    call_i64_ptr_i32_i32_i32(native.seq_rm, native.memory, seq, first, -1)

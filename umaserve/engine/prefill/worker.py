@@ -36,7 +36,6 @@ from .orders import Exchange, Orders
 from .thread import PrefillThread
 
 if TYPE_CHECKING:
-    from umaserve.engine.cells.sequences import Sequences
     from umaserve.engine.model.loaded import Loaded
 
 PIECE_BYTES = 8 << 20  # of KV that move in one go, roughly: a few milliseconds of copying
@@ -70,7 +69,7 @@ class PrefillWorker:
     must be safe there and should end the loop's ticks.  ``orders`` is for compiled code.
     ``measured`` is told tokens of each chunk that the loop has computed, and ms of its longest part
     and of all.  ``sampler``: first tokens are sampled by the worker
-    where that may be; None = nowhere.  ``sequences`` is told what lands.
+    where that may be; None = nowhere.
     """
 
     def __init__(
@@ -82,10 +81,8 @@ class PrefillWorker:
         notify: Callable[[], None],
         measured: Callable[[int, float, float], None] | None = None,
         sampler: FirstTokens | None = None,
-        sequences: Sequences | None = None,
     ) -> None:
         self._loaded = loaded
-        self._sequences = sequences
         self._table = table
         self._wake_read, wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
@@ -154,14 +151,10 @@ class PrefillWorker:
                 else:
                     taken += 1
                     seq = int(table.seq[slot])
-                    if self._sequences is not None:
-                        self._sequences.place(seq, piece.data, piece.p0, piece.p1)
                     if import_piece(self._loaded.context, seq, self._spare, piece):
                         table.n_past[slot] = piece.p1
                         landed += tokens
                     else:
-                        if self._sequences is not None:
-                            self._sequences.lose_track()
                         x.refuse(slot, "the engine's context did not take its KV cells")
             x.finished.popleft()
             x.buffers.give(piece.data)

@@ -130,3 +130,8 @@ def test_an_abort_of_a_load_is_told_to_who_asked(tmp_path: Path) -> None:
         client.send(type="load", model=bad)
         event = client.answer("loaded")
         assert event["code"] == "E_MODEL_002" and event["message"].endswith(CAUSE)
+
+
+def test_an_engine_that_is_slow_to_leave_still_says_why_it_could_not_load() -> None:
+    exit = EngineExit(-signal.SIGKILL, True, True, "it is an encoder-decoder model (t5)", ())
+    assert str(exit) == describe_exit(exit) == "it is an encoder-decoder model (t5)"

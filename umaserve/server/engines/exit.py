@@ -26,10 +26,10 @@ class EngineExit:
         return blame.kind_of_exit(self.status, asked=self.asked, hung=self.hung)
 
     def __str__(self) -> str:
+        if self.load_failed:  # also where it was killed because it took long to leave
+            return self.load_failed
         if self.hung:
             return self.why or "hung, and was killed"
-        if self.load_failed:
-            return self.load_failed
         if self.status < 0:
             name = _SIGNAL_NAMES.get(-self.status, f"signal {-self.status}")
             return f"died of {name}"

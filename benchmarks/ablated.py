@@ -57,14 +57,14 @@ def idle_work() -> None:
 
 def ready_pages() -> None:
     """Copies of an accelerator's cells go to pages that nobody has touched."""
-    from umaserve.engine.cells import copies
+    from umaserve.engine.prefixes import copies
 
     copies.room_for = lambda loaded: copies.own_pages
 
 
 def one_state() -> None:
     """All states that wait to be saved are copied between the same two ticks."""
-    from umaserve.engine.cells.prefixes import Prefixes
+    from umaserve.engine.prefixes.prefixes import Prefixes
 
     step = Prefixes.step
 

@@ -11,7 +11,6 @@ import pytest
 from tests.support.engine_driver import DrivenEngine
 from tests.support.small_models import write_model
 from umaserve.server.requests.tokens import delivery
-from umaserve.server.requests.tokens.reader import Reader
 from umaserve.wire import messages as m
 from umaserve.wire import table as t
 
@@ -88,4 +87,4 @@ def test_the_front_knows_which_token_is_the_last(n_ctx: int, trained: int, posit
             outlives_context=False,
         )  # fmt: skip
         assert delivery._is_last(request, engine) == (end == positions)
-        assert Reader._ends_with(engine, request, 0) == (end == positions)
+        assert delivery.may_end(request, engine, end, end) == (end == positions)

@@ -24,24 +24,36 @@ def published(table: t.SessionTable, slot: int) -> tuple[bool, int]:
     return is_ended, end
 
 
-def advance(request: Request, engine: EngineHandle, end: int) -> tuple[int, bool]:
-    """Pass the tokens of a row up to ``end`` to the request's sink.
+def may_end(request: Request, engine: EngineHandle, start: int, end: int) -> bool:
+    """Whether a row with tokens up to ``end``, read up to ``start``, may have no more."""
+    assert engine.ready is not None
+    if end >= engine.ready.n_positions:
+        return True
+    return len(request.tokens) + end - start >= request.max_tokens
 
-    Return how many there were, and whether the text ended with the last of them.
+
+def advance(
+    request: Request, engine: EngineHandle, start: int, end: int, *, plain: bool
+) -> tuple[int, bool]:
+    """Pass the tokens [start, end) of a row to the request's sink.
+
+    ``plain``: with nothing but their texts, and there are more to come, so that no token has to
+    carry what else waits.  Return how many there were, and whether the text ended with them.
     """
-    table, slot, start = engine.table, request.slot, request.stored
-    if end <= start:
-        return 0, False
-    tell_begin(request, table)
+    table, slot = engine.table, request.slot
+    if not request.admitted_ns:
+        tell_begin(request, table)
     ids, times = table.quick_tokens, table.quick_token_ns
+    push, piece = request.assembler.push, engine.pieces.piece
     for at in range(start, end):
         token = ids[slot, at]
         if token < 0:  # not visible yet; the next wake reads it
             return at - start, False
         request.tokens.append(token)
         request.token_ns.append(times[slot, at])
-        if request.quick:
-            _take_text(request, engine, token)
+        if plain:
+            request.sink.token(request, push(piece(token))[0], token, None)
+            request.emitted += 1
         elif _take(request, engine, token, at):
             return at - start + 1, True
     return end - start, False
@@ -64,8 +76,10 @@ def read_row(request: Request, engine: EngineHandle) -> tuple[int, bool, int | N
         return 0, False, None
     is_ended, end = published(table, slot)
     read, stopped = 0, False
-    if not request.told:
-        read, stopped = advance(request, engine, end)
+    start = request.stored
+    if end > start and not request.told:
+        plain = request.quick and not may_end(request, engine, start, end)
+        read, stopped = advance(request, engine, start, end, plain=plain)
         if not stopped and request.stored < end:
             return read, False, None  # the rest is not visible yet
     if request.record.strikes and _harmless(request, table):
@@ -93,17 +107,6 @@ def _harmless(request: Request, table: t.SessionTable) -> bool:
     if request.record.isolate:
         return not int(table.isolate[request.slot])
     return len(request.tokens) >= request.resumed_at + PROOF_TOKENS
-
-
-def _take_text(request: Request, engine: EngineHandle, token: int) -> None:
-    """Deliver a token of a stream that wants nothing but its text."""
-    assembler = request.assembler
-    text = assembler.push(engine.pieces.piece(token))[0]
-    if assembler.holding and _is_last(request, engine):
-        request.withheld = (text, token, None)
-    else:
-        request.emitted += 1
-        request.sink.token(request, text, token, None)
 
 
 def _take(request: Request, engine: EngineHandle, token: int, position: int) -> bool:

@@ -23,6 +23,7 @@ from umaserve.server.requests.meters.meters import Meters
 from umaserve.server.requests.request import Request, Sink
 from umaserve.server.requests.tokens.delivery import (
     advance,
+    may_end,
     published,
     read_row,
     tell_begin,
@@ -98,26 +99,22 @@ class Reader:
         is_ended, end = published(engine.table, request.slot)
         if not request.quick or request.answer is not Answer.OPEN or request.record.strikes:
             return is_ended or end > request.stored
+        start = request.stored
+        if end <= start:
+            return is_ended
+        is_last = may_end(request, engine, start, end)
         if not request.emitted:  # somebody waits for this one: it goes ahead of all others
-            self._meters.tokens_total += advance(request, engine, end)[0]
+            read = advance(request, engine, start, end, plain=not is_last)[0]
+            self._meters.tokens_total += read
             if request.emitted:
                 self._send(request.sink, [request], baseline_ns)
             return is_ended
-        new = end - request.stored
-        if is_ended or new > 0 and self._ends_with(engine, request, new):
+        if is_ended or is_last:
             return True  # the last token goes out with the end
-        if new > 0:
-            touched.setdefault(request.sink, []).append(request)
-            self._meters.tokens_total += advance(request, engine, end)[0]
+        touched.setdefault(request.sink, []).append(request)
+        read = advance(request, engine, start, end, plain=True)[0]
+        self._meters.tokens_total += read
         return False
-
-    @staticmethod
-    def _ends_with(engine: EngineHandle, request: Request, new: int) -> bool:
-        """Whether the newest of ``new`` tokens is the last one because of its number."""
-        assert engine.ready is not None
-        if len(request.tokens) + new >= request.max_tokens:
-            return True
-        return request.stored + new >= engine.ready.n_positions
 
     def _send(self, sink: Sink, requests: list[Request], baseline_ns: int) -> None:
         # before: who is woken by it may run in our place until it has read

@@ -410,10 +410,9 @@ def read_results(folder: Path = RESULTS) -> dict[str, Result]:
 
 
 def all_tables(results: dict[str, Result]) -> str:
-    """Every block there is a result for, one after another."""
-    names = ["targets", *(n for n in results if n.split("-", 1)[0] in WRITERS)]
-    kinds = [k for k in scheduler_tables.KINDS if scheduler_tables.of_kind(k, results)]
-    names += ["scheduler", *kinds] if kinds else []
+    """Every result there is, one after another; promises and limits are on the page alone."""
+    names = [n for n in results if n.split("-", 1)[0] in WRITERS]
+    names += [k for k in scheduler_tables.KINDS if scheduler_tables.of_kind(k, results)]
     names += ["bmt"] if scheduler_tables.of_kind("bmt", results) else []
     return "\n".join(f"## {name}\n\n{block(name, results)}" for name in names)
 

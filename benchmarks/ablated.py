@@ -69,10 +69,7 @@ def one_state() -> None:
     step = Prefixes.step
 
     def all_states(self: Prefixes, at_once: bool, may_save: bool) -> list[int]:
-        if self._checkpoints is not None:
-            for slot in self._checkpoints.reached():
-                if slot in self._domains and not self._table.isolate[slot]:
-                    self._save_checkpoint(slot)
+        self._saver.save_checkpoints(self._awaited, at_once=True)
         return step(self, at_once, may_save)
 
     Prefixes.step = all_states  # type: ignore[method-assign]
